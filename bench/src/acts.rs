@@ -1,4 +1,4 @@
-//! What an operator does to a proxy that is under load: reloads, a few a second.
+//! Operator actions on a proxy under load: a few reloads a second.
 
 use std::fs;
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::admin::Admin;
 
-/// What is done during a window.
+/// The action during a window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Act {
     Nothing,
@@ -32,7 +32,7 @@ impl Act {
         }
     }
 
-    /// The file as the reload of this number finds it.
+    /// Returns the text of the file for the reload with this number.
     fn file(self, original: &str, index: usize, workers: usize) -> String {
         let other = index.is_multiple_of(2);
         match self {
@@ -46,14 +46,14 @@ impl Act {
     }
 }
 
-/// Somebody who acts until told to stop.
+/// A thread that acts until it is told to stop.
 pub struct Operator {
     stop: Sender<()>,
     thread: JoinHandle<Result<usize, String>>,
 }
 
 impl Operator {
-    /// Begins to act; nobody where there is nothing to do.
+    /// Begins to act; returns None if there is nothing to do.
     pub fn start(act: Act, admin: Option<&Admin>, workers: usize) -> Result<Option<Self>, String> {
         let Some(admin) = admin.filter(|_| act != Act::Nothing).cloned() else { return Ok(None) };
         let file = admin.file.clone();
@@ -76,7 +76,7 @@ impl Operator {
         Ok(Some(Operator { stop, thread }))
     }
 
-    /// Lets the file be as it was; how often the proxy was changed before.
+    /// Restores the file; returns the number of changes to the proxy.
     pub fn stop(self) -> Result<usize, String> {
         drop(self.stop);
         self.thread.join().unwrap_or_else(|_| Err("the operator panicked".into()))

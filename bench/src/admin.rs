@@ -1,18 +1,18 @@
-//! quickack's admin socket, as an operator's program uses it: a line in, an answer out.
+//! A client of quickack's admin socket: it sends a line and reads an answer.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-/// Where a running quickack is asked, and the file that it reads again.
+/// The admin socket of a running quickack, and the file that a reload reads.
 #[derive(Clone, Debug)]
 pub struct Admin {
     socket: PathBuf,
     pub file: PathBuf,
 }
 
-/// What one worker says of itself.
+/// One worker's data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Worker {
     pub serves: bool,
@@ -25,7 +25,7 @@ impl Admin {
         Admin { socket, file }
     }
 
-    /// The answer to one line; an answer that is an error is one here.
+    /// Sends one line and returns the answer; an answer that is an error becomes an error.
     pub fn ask(&self, line: &str) -> Result<String, String> {
         let exchange = || -> std::io::Result<String> {
             let mut stream = UnixStream::connect(&self.socket)?;
@@ -46,7 +46,7 @@ impl Admin {
         Ok(workers(&self.ask("workers --json")?))
     }
 
-    /// Waits until so many workers serve, and no others are there.
+    /// Waits until exactly that many workers are serving.
     pub fn wait_for_workers(&self, count: usize) -> Result<(), String> {
         let deadline = Instant::now() + Duration::from_secs(30);
         loop {
@@ -59,13 +59,13 @@ impl Admin {
             if Instant::now() > deadline {
                 return Err(format!("{count} workers do not serve: {said:?}"));
             }
-            // Between two questions only.
+            // The pause is only between checks.
             std::thread::sleep(Duration::from_millis(5));
         }
     }
 }
 
-/// Reads `workers --json`. Its objects are flat, and none of their texts holds a brace.
+/// Parses `workers --json`. Its objects are flat, and none of their texts contains a brace.
 fn workers(json: &str) -> Vec<Worker> {
     let start = json.find("\"workers\"").unwrap_or(json.len());
     let objects = json[start..].split('{').skip(1);

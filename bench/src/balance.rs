@@ -1,7 +1,7 @@
-//! How evenly eight workers share long connections, with each way of accepting.
+//! The distribution of long connections over eight workers, for each method of accepting.
 //!
-//! Connections are opened as fast as they can be, or one by one, each after the answer of the one
-//! before. Then they stay open, and the workers say how many each has.
+//! Connections are opened as fast as possible, or one by one, each after the answer to the previous
+//! one. They stay open, and the workers report the numbers of their connections.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -19,7 +19,7 @@ use crate::rows::{self, ACCEPTS};
 const WORKERS: usize = 8;
 const CONNECTIONS: [usize; 3] = [64, 400, 4_000];
 
-/// Prints the table; true when all bars are met.
+/// Prints the table; returns true if all bars are met.
 pub fn run(options: &Options, folder: &Path) -> Result<bool, String> {
     let machine = Description::read(options.date.as_deref(), &options.quickack());
     let mut text = format!("## Balance: long connections over {WORKERS} workers\n\n");
@@ -55,7 +55,7 @@ enum Pace {
     OneByOne,
 }
 
-/// Opens connections; how many each worker has when all are served.
+/// Opens connections; returns each worker's number when all are served.
 fn deal(
     stage: &Stage,
     endpoint: &Endpoint,
@@ -79,7 +79,7 @@ fn deal(
     settled(admin, connections as u64)
 }
 
-/// The workers' clients, as soon as they are so many.
+/// Returns the workers' numbers of clients, as soon as their sum is reached.
 fn settled(admin: &Admin, connections: u64) -> Result<Vec<u64>, String> {
     let deadline = Instant::now() + Duration::from_secs(10);
     loop {
@@ -91,12 +91,12 @@ fn settled(admin: &Admin, connections: u64) -> Result<Vec<u64>, String> {
         if Instant::now() > deadline {
             return Err(format!("{connections} connections are open, the workers have {counts:?}"));
         }
-        // Between two questions only.
+        // The pause is only between checks.
         std::thread::sleep(Duration::from_millis(5));
     }
 }
 
-/// A line of the table, and whether what is asked of it is there.
+/// Returns a line of the table, and whether it meets its bar.
 fn line(accept: &str, pace: Pace, counts: &[u64]) -> (String, bool) {
     let (max, min) = (counts.iter().max().copied(), counts.iter().min().copied());
     let (max, min) = (max.unwrap_or(0), min.unwrap_or(0));

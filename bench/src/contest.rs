@@ -1,4 +1,4 @@
-//! One row: all peers started afresh, their windows interleaved, disturbed windows run again.
+//! One row: all peers started afresh, their windows interleaved, disturbed windows repeated.
 
 use std::path::Path;
 
@@ -10,13 +10,13 @@ use crate::rows::{Bar, Row};
 use crate::servers::Servers;
 use crate::window::{Bench, Lengths, Window};
 
-/// What a row has shown.
+/// The results of a row.
 pub struct Outcome {
     pub row: Row,
     pub rounds: Vec<Round>,
-    /// Those who failed, with the reason; their windows are thrown out.
+    /// Contestants that failed, with the reason; their windows are discarded.
     pub faults: Vec<(Contestant, String)>,
-    /// Windows that were run again because others used the CPUs.
+    /// Windows that were repeated because other processes used the CPUs.
     pub reruns: usize,
     /// Requests a second offered (open loop).
     pub rate: Option<f64>,
@@ -25,7 +25,7 @@ pub struct Outcome {
 /// One window of each contestant, close to each other in time.
 pub type Round = Vec<Window>;
 
-/// A window in which others had more than this share of a CPU is run again.
+/// A window in which other processes had more than this share of a CPU is repeated.
 pub const ELSEWHERE_MAX: f64 = 0.06;
 
 impl Outcome {
@@ -33,12 +33,12 @@ impl Outcome {
         self.rounds.iter().flatten().filter(|window| window.who == who).collect()
     }
 
-    /// The median over a contestant's windows.
+    /// Returns the median over a contestant's windows.
     pub fn median(&self, who: Contestant, figure: impl Fn(&Window) -> f64) -> Option<f64> {
         median(self.windows(who).into_iter().map(figure).collect())
     }
 
-    /// A comparison in each of the rounds that have both.
+    /// Returns a comparison for each round that has both contestants.
     pub fn compared(&self, bar: &Bar) -> Vec<f64> {
         let of = |round: &Round, who| round.iter().find(|window| window.who == who).cloned();
         let pair = |round| of(round, bar.of).zip(of(round, bar.beside));
@@ -78,7 +78,7 @@ impl Stage {
         Ok(Stage { servers, corpus, work, cpus: row.cpus })
     }
 
-    /// Starts a proxy in front of the servers; `wrapper` is a command it runs under, mostly none.
+    /// Starts a proxy in front of the servers. `wrapper` is a command that runs it, usually empty.
     pub fn endpoint(
         &self,
         who: Contestant,
@@ -100,7 +100,7 @@ impl Stage {
     }
 }
 
-/// Runs one row to its end.
+/// Runs one row completely.
 pub fn run(row: Row, options: &Options, folder: &Path) -> Result<Outcome, String> {
     let all = row.contestants.iter().copied();
     let contestants: Vec<_> = all.filter(|who| options.peers.contains(&who.peer)).collect();
@@ -149,7 +149,7 @@ impl Contest<'_> {
         Ok(self.outcome)
     }
 
-    /// Requests a second that nutcracker can answer in closed loop, in this run.
+    /// Measures the requests a second that nutcracker answers in closed loop, in this run.
     fn nutcracker_rate(&mut self) -> Result<f64, String> {
         let endpoint = self.endpoints.iter().find(|each| each.who.peer == Peer::Nutcracker);
         let endpoint = endpoint.ok_or("this row needs nutcracker among the peers")?;
@@ -162,7 +162,7 @@ impl Contest<'_> {
         Ok(median(rates).expect("three windows have a median"))
     }
 
-    /// One window of each; who goes first changes from round to round.
+    /// Runs one window of each contestant; the order changes from round to round.
     fn round(&mut self, index: usize) -> Round {
         let mut round = Round::new();
         let count = self.endpoints.len();
@@ -182,7 +182,7 @@ impl Contest<'_> {
         round
     }
 
-    /// The first undisturbed window, or the calmest of a few; and how many were thrown away.
+    /// Returns the first undisturbed window, or the calmest of a few, and the number discarded.
     fn calm_window(&self, endpoint: &Endpoint, seed: u64) -> Result<(Window, usize), String> {
         let bench = self.stage.bench(endpoint);
         let disturbance = |window: &Window| window.elsewhere[0].max(window.elsewhere[1]);

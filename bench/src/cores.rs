@@ -1,8 +1,8 @@
-//! Requests a second with more and more workers, each on a CPU of its own, where a machine has CPUs
-//! enough for them, the load and the servers.
+//! Requests a second with an increasing number of workers, each on its own CPU, if a machine has
+//! enough CPUs for them, the load and the servers.
 //!
-//! The workers have the first CPUs, one each. On all the others float as many generators and
-//! servers as there are of those; how busy they are says when they are the limit.
+//! The workers have the first CPUs, one each. The other CPUs are shared by as many generators and
+//! servers as there are of those; their utilisation shows when they are the limit.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -17,14 +17,14 @@ use crate::process::{self, Cpus};
 use crate::rows::{self, Row};
 
 const WORKER_COUNTS: [usize; 5] = [1, 2, 4, 8, 12];
-/// Of so many times what one worker does.
+/// Minimum throughput, relative to one worker's times the number of workers.
 const LINEAR_MIN: f64 = 0.8;
-/// Where load and servers are busier than this, they are the limit.
+/// Above this utilisation, load and servers are the limit.
 const LIMIT: f64 = 0.9;
-/// What the whole table needs.
+/// Number of CPUs for the whole table.
 const CPUS_WANTED: usize = 16;
 
-/// Prints the table; true when the bar is met as far as the machine goes.
+/// Prints the table; returns true if the bar is met, as far as the machine has CPUs.
 pub fn run(options: &Options, folder: &Path) -> Result<bool, String> {
     let machine = Description::read(options.date.as_deref(), &options.quickack());
     let cpus = process::all_cpus().len();
@@ -58,12 +58,12 @@ pub fn run(options: &Options, folder: &Path) -> Result<bool, String> {
     Ok(met)
 }
 
-/// What one number of workers has shown.
+/// The results of one number of workers.
 struct Shown {
     requests_per_s: f64,
     worker_us: f64,
     workers_busy: f64,
-    /// The share of the CPUs of load and servers that was used.
+    /// The utilisation of the CPUs of load and servers.
     rest_busy: f64,
     p99_us: f64,
 }
@@ -87,7 +87,7 @@ fn row(workers: usize, rest: usize) -> Row {
     row
 }
 
-/// The median of a few windows.
+/// Returns the median of a few windows.
 fn measure(workers: usize, rest: usize, options: &Options, folder: &Path) -> Result<Shown, String> {
     let row = row(workers, rest);
     let stage = Stage::build(&row, options, folder)?;
@@ -107,7 +107,7 @@ fn measure(workers: usize, rest: usize, options: &Options, folder: &Path) -> Res
     })
 }
 
-/// All generators at once, each in a thread.
+/// Runs all generators at once, each in a thread.
 fn window(
     stage: &Stage,
     endpoint: &Endpoint,

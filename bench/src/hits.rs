@@ -1,8 +1,8 @@
-//! How often a full cache still knows what is asked for: quickack's own beside stock memcached, the
-//! same trace and the same memory for both, through sockets.
+//! The hit ratio of a full cache: quickack's embedded cache compared with stock memcached, with the
+//! same trace and the same memory, through sockets.
 //!
-//! Each trace reads keys and stores what was missed, as an application does. Both servers are asked
-//! in turn, batch by batch, at a rate that leaves memcached's background thread its time.
+//! Each trace reads keys and stores those that missed, as an application does. Both servers get
+//! requests in turn, batch by batch, at a rate that leaves time for memcached's background thread.
 
 use std::collections::HashSet;
 use std::fmt::Write as _;
@@ -16,25 +16,25 @@ use crate::options::Options;
 use crate::page;
 use crate::process::{self, Process};
 
-/// What is asked for, and how large it is.
+/// The keys of a trace and the sizes of their values.
 struct Trace {
     name: &'static str,
     values: &'static str,
     /// Ranks are drawn with probability proportional to rank^-alpha.
     alpha: f64,
-    /// Bytes of the value of a key with these random bits.
+    /// Returns the length of the value of a key with these random bits.
     size: fn(u64) -> usize,
     mean: usize,
     habit: Habit,
 }
 
-/// What readers do beside drawing ranks.
+/// The readers' behaviour besides drawing ranks.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Habit {
     Steady,
-    /// Every fourth ask is for a key that nobody has asked for before.
+    /// Every fourth read is for a key that was never read before.
     Scan,
-    /// A key's rank sinks by one for every 20 asks: the favourite dies, others rise.
+    /// A key's rank falls by one for every 20 reads: the most popular one dies, others rise.
     Drift,
     /// At each eighth of the trace a quarter of all ranks gets new keys.
     Shift,
@@ -84,18 +84,18 @@ const SMALL: Trace = Trace {
     habit: Habit::Steady,
 };
 
-/// As many values of each order of magnitude: from `least` up over so many of them.
+/// Returns a length: each order of magnitude from `least` on has equally many values.
 fn spread(bits: u64, least: f64, orders: f64) -> usize {
     (least * 10f64.powf(unit(bits) * orders)) as usize
 }
 
-/// What one side did.
+/// The results of one side.
 struct Shown {
     hits: u64,
     grown_mb: f64,
 }
 
-/// Runs every trace; true when quickack's share of hits is nowhere below memcached's.
+/// Runs every trace; returns true if quickack's hit ratio is nowhere below memcached's.
 pub fn run(options: &Options, folder: &Path) -> Result<bool, String> {
     let machine = Description::read(options.date.as_deref(), &options.quickack());
     let mut text = String::from("## Hits of the embedded cache\n\n");
@@ -127,7 +127,7 @@ pub fn run(options: &Options, folder: &Path) -> Result<bool, String> {
     Ok(all_met)
 }
 
-/// The asks that were counted, and what each side did.
+/// Returns the number of reads counted, and the results of each side.
 fn run_trace(trace: &Trace, options: &Options, folder: &Path) -> Result<(u64, [Shown; 2]), String> {
     let mut sides = [OURS, THEIRS].map(|command| Side::start(command, options, folder));
     let [Ok(ours), Ok(theirs)] = &mut sides else {
@@ -153,7 +153,7 @@ fn run_trace(trace: &Trace, options: &Options, folder: &Path) -> Result<(u64, [S
     Ok((counted, [ours.shown(), theirs.shown()]))
 }
 
-/// Keys asked for together; what is asked twice in a batch would be a hit the second time.
+/// Keys read together. A key occurs only once in a batch, since the second read would be a hit.
 struct Batch {
     keys: Vec<(u64, usize)>,
     asks: u64,
@@ -217,7 +217,7 @@ impl Source<'_> {
     }
 }
 
-/// SplitMix64's last step.
+/// The last step of SplitMix64.
 fn mixed(bits: u64) -> u64 {
     let mut z = bits.wrapping_add(0x9e37_79b9_7f4a_7c15);
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -225,7 +225,7 @@ fn mixed(bits: u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// A number from 0 up to 1.
+/// Returns a number from 0 up to 1.
 fn unit(bits: u64) -> f64 {
     (bits >> 11) as f64 / (1u64 << 53) as f64
 }
@@ -235,7 +235,7 @@ struct Side {
     name: &'static str,
     process: Process,
     stream: BufReader<TcpStream>,
-    /// Sets of what was missed last.
+    /// Sets of the keys that missed last.
     pending: Vec<u8>,
     value: Vec<u8>,
     hits: u64,
@@ -262,7 +262,7 @@ impl Side {
         Ok(Side { name, process, stream, pending: Vec::new(), value, hits: 0, idle_kb })
     }
 
-    /// Stores what was missed last, and asks.
+    /// Stores the keys that missed last, and reads the batch.
     fn send(&mut self, batch: &Batch) -> std::io::Result<()> {
         let mut text = std::mem::take(&mut self.pending);
         text.extend_from_slice(b"get");
@@ -276,7 +276,7 @@ impl Side {
         sent
     }
 
-    /// Reads what is there, and prepares to store what is not; returns how much that is.
+    /// Reads the replies, prepares sets for the misses, and returns the number of misses.
     fn receive(&mut self, batch: &Batch) -> std::io::Result<u64> {
         let mut missed = batch.keys.iter();
         let mut misses = 0;
@@ -313,13 +313,13 @@ fn name(key: u64) -> String {
     format!("key:{key:016}")
 }
 
-/// Both have so much.
+/// Memory of each side.
 const MEMORY_MB: usize = 64;
 const OURS: &str = "quickack cache --listen 127.0.0.1:PORT --memory MBm";
 const THEIRS: &str = "memcached -l 127.0.0.1 -p PORT -U 0 -m MB -u root";
-/// About what both programs take when they hold nothing.
+/// Approximate memory of both programs when empty.
 const EMPTY_KB: u64 = 4 * 1024;
-/// About what an item takes beside its value.
+/// Approximate memory of an item besides its value.
 const ITEM_HEAD: usize = 80;
 const ASKS_MIN: usize = 100_000;
 const ASKS_PER_SECOND: f64 = 150_000.0;

@@ -1,4 +1,4 @@
-//! What the master does while its workers are busy: next to nothing.
+//! The master's work while its workers are busy: almost none.
 
 use std::fs;
 use std::path::Path;
@@ -13,11 +13,11 @@ use crate::process;
 use crate::rows;
 
 const WORKERS: usize = 8;
-/// Of a minute's full load.
+/// CPU time of the master in a minute of full load.
 const CPU_MS_MAX: f64 = 300.0;
 const WAKE_UPS_MAX: f64 = 20.0;
 
-/// Loads eight workers for as long as it was asked; true when the bars are met.
+/// Loads eight workers for the requested time; returns true if the bars are met.
 pub fn run(options: &Options, folder: &Path) -> Result<bool, String> {
     let machine = Description::read(options.date.as_deref(), &options.quickack());
     let mut text = format!("## The master beside {WORKERS} busy workers\n\n");
@@ -59,7 +59,7 @@ pub fn run(options: &Options, folder: &Path) -> Result<bool, String> {
     Ok(met)
 }
 
-/// Times that a process has gone to sleep, each of which ends with a wake-up.
+/// Returns the voluntary context switches of a process; a wake-up follows each one.
 fn wake_ups(id: u32) -> Result<u64, String> {
     let text = fs::read_to_string(format!("/proc/{id}/status"));
     let text = text.map_err(|error| format!("the master is gone: {error}"))?;

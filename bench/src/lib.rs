@@ -1,4 +1,4 @@
-//! `cargo xtask bench`: quickack beside nutcracker, HAProxy and direct servers, in one run.
+//! `cargo xtask bench`: compares quickack with nutcracker, HAProxy and direct servers, in one run.
 //!
 //! ```text
 //!  options --> contest (a row: servers, peers, rounds) --> window --> load (the generator)
@@ -6,9 +6,10 @@
 //!                 v
 //!              report (table, bars) --> page (docs/benchmarks.md)
 //!  seed: the stall between Nagle and delayed ACK.   trace: system calls, instructions.
-//!  balance, idle, cores: connections a worker, what the master does, many workers and CPUs.
-//!  hits: how often a full cache knows what is asked for.
-//!  php: misses as php-memcached asks them.   resting: what idle clients and one large value hold.
+//!  balance, idle, cores: connections a worker, the master's work, many workers and CPUs.
+//!  hits: the hit ratio of a full cache.
+//!  php: misses as php-memcached requests them.
+//!  resting: memory of idle clients, of a large value.
 //! ```
 
 mod acts;
@@ -41,7 +42,8 @@ use options::{Options, Verb, workspace};
 use peers::Peer;
 use rows::{Part, Row};
 
-/// Runs the benchmark: 0 all bars met, 1 a bar missed or a row thrown out, 2 it could not run.
+/// Runs the benchmark. The exit code is 0 if all bars are met, 1 if a bar is missed or a row
+/// discarded, 2 if it could not run.
 pub fn run(arguments: &[String]) -> ExitCode {
     match Options::parse(arguments).and_then(|options| obey(&options)) {
         Ok(true) => ExitCode::SUCCESS,
@@ -117,7 +119,7 @@ fn named(name: &str) -> Result<Row, String> {
     row.ok_or_else(|| format!("unknown row `{name}`; `cargo xtask bench --list`"))
 }
 
-/// The rows that a word of `--rows` stands for.
+/// Returns the rows that a word of `--rows` stands for.
 fn meant(name: &str) -> Result<Vec<Row>, String> {
     match name {
         "redis" => Ok(rows::rows().into_iter().filter(|row| row.part == Part::Redis).collect()),
@@ -125,7 +127,7 @@ fn meant(name: &str) -> Result<Vec<Row>, String> {
     }
 }
 
-/// The rows asked for.
+/// Returns the selected rows.
 fn chosen(options: &Options) -> Result<Vec<Row>, String> {
     let mut rows = match &options.rows {
         Some(names) => {

@@ -1,4 +1,4 @@
-//! The machine under the figures: its description, and who else was using it.
+//! The machine of a measurement: its description, and its use by other processes.
 
 use std::fs;
 use std::path::Path;
@@ -7,11 +7,11 @@ use std::time::Instant;
 
 use crate::process::{self, Cpus, LOAD_CPU, PROXY_CPU, all_cpus};
 
-/// What a reader needs to know to compare figures.
+/// The facts that a reader needs to compare measurements.
 pub struct Description {
     pub lines: Vec<String>,
     pub date: String,
-    /// How the machine was used when this began, and with which priority we ran.
+    /// The load of the machine at the start, and the priority of our processes.
     pub circumstances: String,
 }
 
@@ -39,7 +39,7 @@ impl Description {
 fn circumstances() -> String {
     let load = fs::read_to_string("/proc/loadavg").unwrap_or_default();
     let load = load.split(' ').next().unwrap_or("?").to_string();
-    // The fields behind the name; the 41st of all is the policy.
+    // The fields after the name; the scheduling policy is field 41.
     let stat = fs::read_to_string("/proc/self/stat").unwrap_or_default();
     let policy = stat.rsplit(')').next().and_then(|rest| rest.split_whitespace().nth(38));
     match policy {
@@ -52,7 +52,7 @@ fn version(program: &str, flag: &str) -> String {
     version_of(program, &[flag])
 }
 
-/// The first line that a program says, on either stream.
+/// Returns the first line that a program prints, on either stream.
 fn version_of(program: &str, arguments: &[&str]) -> String {
     let Ok(output) = Command::new(program).args(arguments).output() else {
         let name = Path::new(program).file_name().unwrap_or_default();
@@ -62,7 +62,7 @@ fn version_of(program: &str, arguments: &[&str]) -> String {
     String::from_utf8_lossy(&said).lines().next().unwrap_or("?").trim().to_string()
 }
 
-/// Sees what the two CPUs did beside our own processes.
+/// Measures the use of the two CPUs by other processes.
 pub struct Witness {
     begin: Instant,
     idle_ns: [u64; 2],
@@ -81,8 +81,8 @@ impl Witness {
         Witness { begin: Instant::now(), idle_ns: idle_ns(cpus), ours_ns, ids, cpus }
     }
 
-    /// The share of each CPU (proxy's, load's) that went elsewhere: to other processes or, on a
-    /// virtual machine, to other guests. Where nobody has a CPU of its own: of all of them, twice.
+    /// Returns the share of each CPU (proxy's, load's) used elsewhere: by other processes or, on a
+    /// virtual machine, by other guests. Without pinning, it returns the share of all CPUs twice.
     pub fn elsewhere(&self) -> [f64; 2] {
         let elapsed = self.begin.elapsed().as_nanos() as f64;
         let idle = idle_ns(self.cpus);
@@ -98,8 +98,8 @@ impl Witness {
     }
 }
 
-/// Idle time of the proxy's and the load's CPU, or of all CPUs and nothing. The kernel keeps it in
-/// nanoseconds and prints hundredths of a second.
+/// Returns the idle time of the proxy's and the load's CPU, or of all CPUs and zero. The kernel
+/// keeps it in nanoseconds and prints hundredths of a second.
 fn idle_ns(cpus: Cpus) -> [u64; 2] {
     let text = fs::read_to_string("/proc/stat").unwrap_or_default();
     let idle = |cpu: usize| -> u64 {
@@ -107,7 +107,7 @@ fn idle_ns(cpus: Cpus) -> [u64; 2] {
         let line = text.lines().find_map(|line| line.strip_prefix(&name)).unwrap_or("");
         let ticks: Vec<u64> =
             line.split_whitespace().filter_map(|tick| tick.parse().ok()).collect();
-        // user, nice, system, idle, iowait.
+        // Columns: user, nice, system, idle, iowait.
         ticks.iter().skip(3).take(2).sum::<u64>() * 10_000_000
     };
     match cpus {

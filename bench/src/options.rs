@@ -48,7 +48,7 @@ pub struct Options {
     pub minutes: Option<f64>,
     pub quickack: Option<PathBuf>,
     pub verb: Verb,
-    /// The words as typed, for the record.
+    /// The arguments as typed, for the record.
     pub typed: String,
 }
 
@@ -133,7 +133,7 @@ impl Options {
         Ok(())
     }
 
-    /// The quickack binary: the one asked for, or this workspace's release build.
+    /// Returns the path of quickack: the requested one, or this workspace's release build.
     pub fn quickack(&self) -> PathBuf {
         let built = || target_folder().join("release/quickack");
         self.quickack.clone().unwrap_or_else(built)
@@ -145,12 +145,12 @@ fn number(word: &str, text: &str, least: f64) -> Result<f64, String> {
     number.ok_or_else(|| format!("{word}: `{text}` is not a number from {least} up"))
 }
 
-/// The workspace this program was built from.
+/// Returns the workspace from which this program was built.
 pub fn workspace() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the crate lies in its workspace")
 }
 
-/// Where cargo builds.
+/// Returns cargo's target folder.
 pub fn target_folder() -> PathBuf {
     std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| workspace().join("target"), PathBuf::from)
 }

@@ -3,9 +3,9 @@
 //!
 //! ```text
 //!   main table            cargo xtask bench --write
-//!   <!-- … --rows redis -->   one table for the rows with Redis behind
-//!   <!-- … --rows NAME -->    a section each for the rows that are of neither
-//!   <!-- … --seed -->         and for what is not a table of rows
+//!   <!-- … --rows redis -->   one table for the rows with Redis
+//!   <!-- … --rows NAME -->    a section for each other row
+//!   <!-- … --seed -->         and for each other measurement
 //! ```
 
 use std::fmt::Write as _;
@@ -20,7 +20,7 @@ use crate::report::{self, Verdict};
 use crate::rows::Part;
 use crate::servers::Backend;
 
-/// Writes what rows have shown.
+/// Writes the results of rows.
 pub fn write_rows(
     outcomes: &[Outcome],
     machine: &Description,
@@ -75,7 +75,7 @@ fn with_section(old: &str, command: Option<&str>, text: &str) -> String {
 const MARK_START: &str = "<!-- cargo xtask bench ";
 const MARK_END: &str = " -->\n";
 
-/// The command and the machine, as the head of a part.
+/// Renders the command and the machine, as the head of a part.
 pub fn origin(machine: &Description, options: &Options) -> String {
     let mut out = written_by(machine, options) + ".\n\n";
     for line in machine.lines.iter().chain([&machine.circumstances]) {
@@ -89,7 +89,7 @@ fn written_by(machine: &Description, options: &Options) -> String {
     format!("Written by `{}` on {}", typed.trim_end(), machine.date)
 }
 
-/// The same in one sentence.
+/// Renders the command and the machine in one sentence.
 pub fn short_origin(machine: &Description, options: &Options) -> String {
     let machine_line = machine.lines.iter().take(2).cloned().collect::<Vec<_>>().join("; ");
     let circumstances = &machine.circumstances;

@@ -1,4 +1,4 @@
-//! Who is compared: proxies in so many processes, each started with its usual configuration.
+//! The compared programs: proxies in one or several processes, each with its usual configuration.
 
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddrV4};
@@ -10,14 +10,14 @@ use crate::load::Wire;
 use crate::process::{self, Cpus, Process};
 use crate::servers::Backend;
 
-/// Which program stands between the load and the servers.
+/// The program between the load and the servers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Peer {
     Nutcracker,
     Quickack,
-    /// HAProxy in `mode tcp`: it copies bytes and reads none, and has one server.
+    /// HAProxy in `mode tcp`: it copies bytes without parsing, and has one server.
     Haproxy,
-    /// Nobody: the first server itself.
+    /// No proxy: the load connects to the first server.
     Direct,
 }
 
@@ -33,7 +33,8 @@ impl Peer {
         }
     }
 
-    /// The command line, with FILE and PORT where a configuration and a spare port go.
+    /// Returns the command line, with FILE and PORT as placeholders for a configuration and a spare
+    /// port.
     pub fn command(self) -> &'static str {
         match self {
             Peer::Nutcracker => "nutcracker -v 0 -a 127.0.0.1 -s PORT -c FILE",
@@ -49,22 +50,23 @@ impl Peer {
     }
 }
 
-/// A program in one of its shapes.
+/// A program with its settings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Contestant {
     pub peer: Peer,
-    /// Workers of quickack; of the others, processes on ports of their own that share the clients.
+    /// Number of quickack's workers. For other programs, the number of processes; each has its own
+    /// port, and they share the clients.
     pub count: usize,
-    /// How quickack's workers share new connections.
+    /// The way in which quickack's workers share new connections.
     pub accept: &'static str,
-    /// What is done to it during its windows.
+    /// The operator's action during its windows.
     pub act: Act,
-    /// In which words it is asked.
+    /// The protocol of its requests.
     pub wire: Wire,
 }
 
 impl Contestant {
-    /// In one process that serves.
+    /// Returns a contestant with one serving process.
     pub const fn one(peer: Peer) -> Contestant {
         Contestant::of(peer, 1)
     }
@@ -102,23 +104,23 @@ impl Contestant {
 /// A contestant that is ready for clients.
 pub struct Endpoint {
     pub who: Contestant,
-    /// Clients are split among these.
+    /// The addresses over which clients are distributed.
     pub addresses: Vec<SocketAddrV4>,
     processes: Vec<Process>,
-    /// Of quickack.
+    /// quickack's admin socket.
     pub admin: Option<Admin>,
 }
 
-/// Where contestants are started, and the row's wishes.
+/// The folder and the settings with which contestants are started.
 pub struct Place<'a> {
     pub folder: &'a Path,
     pub quickack: &'a Path,
     pub servers: &'a [u16],
-    /// What the servers are, and so what the pool speaks.
+    /// The kind of servers, which determines the pool's protocol.
     pub backend: Backend,
     pub merge_gets: bool,
     pub cpus: Cpus,
-    /// A command that they run under, such as a tracer; mostly none.
+    /// A command that runs the program, such as a tracer; usually empty.
     pub wrapper: &'a [String],
 }
 
@@ -150,18 +152,18 @@ impl Endpoint {
         Ok(endpoint)
     }
 
-    /// All its processes; none when there is no proxy.
+    /// Returns all its processes; none if there is no proxy.
     pub fn ids(&self) -> Vec<u32> {
         self.processes.iter().flat_map(Process::tree).collect()
     }
 
-    /// Those that serve clients.
+    /// Returns the processes that serve clients.
     pub fn serving_ids(&self) -> Vec<u32> {
         let master = self.master_id();
         self.ids().into_iter().filter(|id| Some(*id) != master).collect()
     }
 
-    /// The process that leads quickack's workers.
+    /// Returns the id of quickack's master.
     pub fn master_id(&self) -> Option<u32> {
         let leads = self.who.peer == Peer::Quickack;
         self.processes.first().filter(|_| leads).map(Process::id)
@@ -192,7 +194,7 @@ impl Place<'_> {
         Ok(process::words(who.peer.command(), &places, self.quickack))
     }
 
-    /// One pool in nutcracker's words, read unchanged by quickack.
+    /// Returns one pool in nutcracker's directives; quickack reads it unchanged.
     fn pool(&self, port: u16) -> String {
         let servers: String =
             self.servers.iter().map(|server| format!("    - 127.0.0.1:{server}:1\n")).collect();
@@ -204,7 +206,7 @@ impl Place<'_> {
         )
     }
 
-    /// What quickack knows beyond them.
+    /// Returns directives that only quickack has.
     fn extensions(&self) -> String {
         let merge = match (self.backend, self.merge_gets) {
             (Backend::Redis, _) => "",
@@ -214,7 +216,8 @@ impl Place<'_> {
         format!("{merge}  item_size_max: 2m\n  timeout_reply: 1000\n")
     }
 
-    /// The settings of quickack's processes. A traced worker is slow, which is no reason to end it.
+    /// Returns settings of quickack's processes. A traced worker is slow, and must not be ended for
+    /// that.
     fn process(&self, who: Contestant, name: &str) -> String {
         let Contestant { count, accept, .. } = who;
         let affinity = if self.cpus == Cpus::Split { "off" } else { "auto" };

@@ -1,8 +1,8 @@
-//! What php-memcached does in binary for a key that is not there: GETKQ in one write and NOOP in
-//! the next, Nagle on. A quiet miss is not answered, so the NOOP waits for the ACK of the GETKQ,
-//! which a server delays by 40 ms.
+//! A miss as php-memcached requests it in binary: GETKQ in one write and NOOP in the next, Nagle
+//! on. A quiet miss is not answered, so the NOOP waits for the ACK of the GETKQ, which a server
+//! delays by 40 ms.
 //!
-//! A model of that client, so that no interpreter's time is in the figures.
+//! The client is a model, so the times contain no interpreter.
 
 use std::fmt::Write as _;
 use std::io::{Read, Write};
@@ -18,30 +18,30 @@ use crate::page;
 use crate::peers::{Contestant, Peer};
 use crate::rows;
 
-/// Misses of each client; those that stall are asked less often.
+/// Misses of each client; clients that stall send fewer requests.
 const MISSES: usize = 2_000;
 const STALLING: usize = 25;
-/// The first ones find a fresh socket, which acknowledges at once.
+/// The first requests use a fresh socket, which acknowledges at once.
 const WARM_UP: usize = 10;
-/// Turns that the clients take.
+/// Rounds in which the clients take turns.
 const ROUNDS: usize = 5;
-/// Median through the proxy, beside the same with TCP_NODELAY straight to the server.
+/// Limit on the median through the proxy, relative to a direct client with TCP_NODELAY.
 const RATIO_MAX: f64 = 3.0;
-/// Longer than this is a stall.
+/// A longer time is a stall.
 const STALL_US: f64 = 30_000.0;
 
-/// A client, and where it asks.
+/// A client, and its server's address.
 struct Case {
     name: &'static str,
     to: SocketAddrV4,
     nodelay: bool,
     misses: usize,
-    /// Median of each round, and the stalls of all, microseconds.
+    /// Median of each round in microseconds, and the number of stalls.
     medians: Vec<f64>,
     stalls: usize,
 }
 
-/// Measures misses; true when the bar is met.
+/// Measures misses; returns true if the bar is met.
 pub fn run(options: &Options, folder: &Path) -> Result<bool, String> {
     let machine = Description::read(options.date.as_deref(), &options.quickack());
     let row = rows::php();
@@ -75,7 +75,7 @@ pub fn run(options: &Options, folder: &Path) -> Result<bool, String> {
     Ok(met)
 }
 
-/// Microseconds of each miss.
+/// Returns the microseconds of each miss.
 fn misses(case: &Case, corpus: &Corpus) -> Result<Vec<f64>, String> {
     let mut stream = TcpStream::connect(case.to).map_err(|error| error.to_string())?;
     let set_up = stream

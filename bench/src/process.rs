@@ -1,7 +1,7 @@
 //! Child processes: started on one CPU, measured, and never left behind.
 //!
-//! Three things end a child: `Drop` (also while a panic unwinds), the parent-death signal that
-//! `setpriv` arms (so a killed benchmark takes its children along), and the terminal's own Ctrl-C.
+//! Three mechanisms end a child: `Drop` (also during a panic), the parent-death signal that
+//! `setpriv` sets (so a killed benchmark ends its children), and Ctrl-C at the terminal.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -16,14 +16,14 @@ use rustix::thread::CpuSet;
 
 use crate::peers::Peer;
 
-/// Which CPUs a row uses.
+/// The CPUs that a row uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cpus {
-    /// All of a proxy's processes on one; the load generator and the servers share the other.
+    /// All processes of a proxy on one CPU; the load generator and the servers share the other.
     Split,
-    /// Every proxy's process that serves has one of its own; load and servers go anywhere.
+    /// Each serving process of a proxy has its own CPU; load and servers run anywhere.
     All,
-    /// Workers have so many of the first, load and servers all others.
+    /// Workers have that many of the first CPUs, load and servers all others.
     First(usize),
 }
 
@@ -32,7 +32,7 @@ pub const PROXY_CPU: usize = 0;
 pub const LOAD_CPU: usize = 1;
 
 impl Cpus {
-    /// Where a process of a proxy stays. quickack's workers then choose among these themselves.
+    /// Returns the CPUs of a proxy's process. quickack's workers then choose among them.
     pub fn of_proxy(self, peer: Peer, index: usize) -> Vec<usize> {
         match self {
             Cpus::Split => vec![PROXY_CPU],
@@ -42,7 +42,7 @@ impl Cpus {
         }
     }
 
-    /// Where load and servers stay.
+    /// Returns the CPUs of load and servers.
     pub fn of_load(self) -> Vec<usize> {
         match self {
             Cpus::Split => vec![LOAD_CPU],
@@ -85,7 +85,7 @@ impl Process {
             .stdin(Stdio::null())
             .stdout(output)
             .stderr(errors)
-            // Ctrl-C then reaches the benchmark alone, which ends its children by their ids.
+            // Ctrl-C then reaches only the benchmark, which ends its children by their ids.
             .process_group(0)
             .spawn()
             .map_err(|error| fault("cannot start it through setpriv and taskset", error))?;
@@ -96,7 +96,7 @@ impl Process {
         self.child.id()
     }
 
-    /// Waits until somebody accepts on `port`.
+    /// Waits until a process accepts connections on `port`.
     pub fn wait_for_port(&mut self, port: u16, log: &Path) -> Result<(), String> {
         let deadline = Instant::now() + Duration::from_secs(10);
         loop {
@@ -110,12 +110,12 @@ impl Process {
             if Instant::now() > deadline {
                 return Err(format!("{} does not listen on {port}: {}", self.name, said()));
             }
-            // Between two attempts only: what is waited for is the accepted connection.
+            // The pause is only between attempts; the loop waits for the accepted connection.
             std::thread::sleep(Duration::from_millis(5));
         }
     }
 
-    /// The process and its descendants.
+    /// Returns the process and its descendants.
     pub fn tree(&self) -> Vec<u32> {
         let mut known = BTreeSet::new();
         let mut open = vec![self.id()];
@@ -130,7 +130,7 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // Asked first, so that a proxy may end its own children; then made to.
+        // A signal first, so that a proxy can end its own children; then a kill.
         if let Some(id) = Pid::from_raw(self.id() as i32)
             && self.child.try_wait().is_ok_and(|status| status.is_none())
         {
@@ -156,8 +156,8 @@ fn children(id: u32) -> Vec<u32> {
         .collect()
 }
 
-/// Nanoseconds these processes have run, all threads, user and system. The scheduler counts them
-/// exactly and brings a running thread's count up to date at each tick, here every 4 ms.
+/// Returns the CPU nanoseconds of these processes, all threads, user and system. The scheduler
+/// counts them exactly and updates a running thread's count at each tick, here every 4 ms.
 pub fn cpu_ns(ids: &[u32]) -> u64 {
     ids.iter().map(|&id| threads_ns(id)).sum()
 }
@@ -190,14 +190,15 @@ pub fn memory(ids: &[u32]) -> Memory {
     Memory { resident_kb: sum("status", "VmRSS:"), proportional_kb: sum("smaps_rollup", "Pss:") }
 }
 
-/// The most that a process has had resident since its count was last cleared.
+/// Returns the peak of a process's resident memory since its count was last cleared.
 pub fn peak_kb(id: u32) -> u64 {
     let text = fs::read_to_string(format!("/proc/{id}/status")).unwrap_or_default();
     let line = text.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap_or("");
     line.split_whitespace().next().and_then(|number| number.parse().ok()).unwrap_or(0)
 }
 
-/// The words of a command line with its places filled in; `quickack` is this very binary.
+/// Returns the words of a command line with its placeholders replaced; `quickack` is this very
+/// binary.
 pub fn words(line: &str, places: &[(&str, &str)], quickack: &Path) -> Vec<String> {
     let fill = |word: &str| match word {
         "quickack" => quickack.display().to_string(),
@@ -207,14 +208,14 @@ pub fn words(line: &str, places: &[(&str, &str)], quickack: &Path) -> Vec<String
     line.split(' ').map(fill).collect()
 }
 
-/// A port of 127.0.0.1 that was free a moment ago.
+/// Returns a port of 127.0.0.1 that was free a moment ago.
 pub fn free_port() -> Result<u16, String> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0));
     let address = listener.and_then(|listener| listener.local_addr());
     address.map(|address| address.port()).map_err(|error| format!("no free port: {error}"))
 }
 
-/// Keeps this thread on these CPUs.
+/// Restricts this thread to these CPUs.
 pub fn stay_on(cpus: &[usize]) -> Result<(), String> {
     let mut set = CpuSet::new();
     cpus.iter().for_each(|cpu| set.set(*cpu));
@@ -222,8 +223,8 @@ pub fn stay_on(cpus: &[usize]) -> Result<(), String> {
         .map_err(|errno| format!("cannot stay on CPUs {cpus:?} (two CPUs are needed): {errno}"))
 }
 
-/// Makes this process the measuring one: on the load's CPU, with descriptors enough, and gone when
-/// its parent is.
+/// Prepares this process for measuring: on the load's CPU, with enough descriptors, and ended with
+/// its parent.
 pub fn settle() -> Result<(), String> {
     stay_on(&Cpus::Split.of_load())?;
     let limit = rustix::process::getrlimit(Resource::Nofile);

@@ -1,4 +1,4 @@
-//! What a row has shown, as text for the terminal and as lines for the page.
+//! The results of a row, as text for the terminal and as lines for the page.
 
 use std::fmt::Write as _;
 
@@ -28,7 +28,7 @@ impl Verdict {
         }
     }
 
-    /// Who beside whom.
+    /// Returns the names of the compared contestants.
     pub fn pair(&self) -> String {
         let sign = if self.bar.figure == Figure::P99Added { "-" } else { "/" };
         format!("{} {sign} {}", self.bar.of.name(), self.bar.beside.name())
@@ -51,7 +51,7 @@ fn line<T: std::fmt::Display>(row: &str, who: &str, cells: impl Iterator<Item = 
     out + "\n"
 }
 
-/// A row as text: a line a contestant, then a line a comparison.
+/// Renders a row as text: a line for each contestant, then a line for each comparison.
 pub fn text(outcome: &Outcome) -> String {
     let mut out = String::new();
     let name = outcome.row.name;
@@ -76,13 +76,13 @@ pub fn text(outcome: &Outcome) -> String {
     out
 }
 
-/// Those who have windows, with what stands in their columns.
+/// Returns the contestants that have windows, with the cells of their columns.
 pub fn figures(outcome: &Outcome) -> Vec<(Contestant, [String; 13])> {
     let shown = outcome.row.contestants.iter().filter(|who| !outcome.windows(**who).is_empty());
     shown.map(|who| (*who, cells(outcome, *who))).collect()
 }
 
-/// Medians of a contestant's windows; memory is that of the last window.
+/// Returns medians of a contestant's windows; memory is that of the last window.
 fn cells(outcome: &Outcome, who: Contestant) -> [String; 13] {
     let at = |figure: fn(&Window) -> f64| outcome.median(who, figure).unwrap_or(f64::NAN);
     let only = |shown: bool, text: String| if shown { text } else { "-".to_string() };
@@ -109,7 +109,7 @@ fn cells(outcome: &Outcome, who: Contestant) -> [String; 13] {
     ]
 }
 
-/// Each comparison of the row that its windows allow.
+/// Returns each comparison of the row for which there are windows.
 pub fn verdicts(outcome: &Outcome) -> Vec<Verdict> {
     let judge = |bar: &Bar| {
         let values = outcome.compared(bar);

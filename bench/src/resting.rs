@@ -1,4 +1,4 @@
-//! Memory: what a client at rest takes, and what one large value under way takes.
+//! Memory of idle clients, and of one large value in transit.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -15,17 +15,17 @@ use crate::process;
 use crate::rows::{self, Row};
 
 const CLIENTS: usize = 10_000;
-/// Bytes a client at rest.
+/// Limit on bytes for each idle client.
 const CLIENT_MAX: f64 = 1024.0;
-/// Above idle, while a value of 1 MB is under way.
+/// Limit on memory relative to idle, while a value of 1 MB is in transit.
 const LARGE_MAX: f64 = 1.25;
 const LARGE_LEN: usize = 1_000_000;
-/// The kernel is asked until it has said the same so many times, this long apart.
+/// The kernel's number must be equal this many times, this long apart.
 const ALIKE: usize = 4;
 const PAUSE: Duration = Duration::from_millis(100);
 const LOOKS_MAX: usize = 100;
 
-/// Measures both; true when the bars are met.
+/// Measures both; returns true if the bars are met.
 pub fn run(options: &Options, folder: &Path) -> Result<bool, String> {
     let machine = Description::read(options.date.as_deref(), &options.quickack());
     let mut text = String::from("## Memory of clients at rest, and of a large value under way\n\n");
@@ -40,7 +40,7 @@ pub fn run(options: &Options, folder: &Path) -> Result<bool, String> {
     Ok(resting.1 && large.1)
 }
 
-/// Many clients, each of which got one value of 10 KB.
+/// Measures many clients, each of which got one value of 10 KB.
 fn resting(options: &Options, folder: &Path) -> Result<(String, bool), String> {
     let (mut out, mut all_met) = (String::new(), true);
     let row = rows::idle();
@@ -67,7 +67,7 @@ fn resting(options: &Options, folder: &Path) -> Result<(String, bool), String> {
     Ok((out, all_met))
 }
 
-/// One client that asks for 1 MB and does not read it, then reads.
+/// Measures one client that requests 1 MB, does not read it, and then reads.
 fn large(options: &Options, folder: &Path) -> Result<(String, bool), String> {
     let (mut out, mut all_met) = (String::new(), true);
     let row = rows::one_large();
@@ -102,7 +102,8 @@ fn judged(met: bool) -> &'static str {
     if met { "met" } else { "**not met**" }
 }
 
-/// A fresh proxy. It has passed one value if that is small, so that the code which runs is mapped.
+/// Starts a proxy. If one value is small, it passes through first, so that the code in use is
+/// mapped.
 fn started(
     wire: Wire,
     stage: &Stage,
@@ -129,7 +130,7 @@ fn expect(clients: &Generator, gets: usize) -> Result<(), String> {
     if right { Ok(()) } else { Err(format!("{gets} gets: {} answered", tally.gets)) }
 }
 
-/// Proportional memory of all its processes, once it does not change any more.
+/// Returns the proportional memory of all its processes, once it no longer changes.
 fn proportional_kb(endpoint: &Endpoint) -> u64 {
     let read = || process::memory(&endpoint.ids()).proportional_kb;
     let (mut last, mut alike) = (read(), 0);
@@ -145,7 +146,7 @@ fn proportional_kb(endpoint: &Endpoint) -> u64 {
     last
 }
 
-/// The most that the workers have held since this was last asked with `again`.
+/// Returns the workers' peak memory since the last call with `again`.
 fn peak_kb(endpoint: &Endpoint, again: bool) -> Result<u64, String> {
     let mut sum = 0;
     for id in endpoint.serving_ids() {

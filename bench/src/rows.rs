@@ -1,4 +1,4 @@
-//! The rows of the table: what is asked, what stands behind, and the bar that quickack must meet.
+//! The rows of the table: the load, the servers, and the bar that quickack must meet.
 
 use crate::acts::Act;
 use crate::load::{Arrival, Mix, Wire, Workload, Writing};
@@ -23,14 +23,14 @@ pub struct Row {
     pub part: Part,
 }
 
-/// Where a row stands on the page.
+/// The place of a row on the page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
     /// In the main table.
     Main,
-    /// In the table of the rows that speak to Redis.
+    /// In the table of the rows with Redis.
     Redis,
-    /// In a section of its own.
+    /// In its own section.
     Own,
 }
 
@@ -40,7 +40,7 @@ pub struct Bar {
     pub figure: Figure,
     pub of: Contestant,
     pub beside: Contestant,
-    /// What it must keep to; without one it is only told.
+    /// The limit; None if the comparison is only reported.
     pub limit: Option<f64>,
 }
 
@@ -54,7 +54,7 @@ pub enum Figure {
     Resident,
     /// 99th percentile of latency, a ratio.
     P99,
-    /// How much the 99th percentile of latency is more, milliseconds.
+    /// Increase of the 99th percentile of latency, milliseconds.
     P99Added,
 }
 
@@ -69,7 +69,7 @@ impl Figure {
         }
     }
 
-    /// Less is better.
+    /// Returns whether less is better.
     pub fn is_cost(self) -> bool {
         self != Figure::Requests
     }
@@ -96,7 +96,8 @@ const SHORT_RATE: f64 = 8_000.0;
 const WORKER_COUNTS: [usize; 4] = [1, 2, 4, 8];
 pub const ACCEPTS: [&str; 3] = ["gate", "reuseport", "mutex"];
 
-/// 50 connections, depth 1, gets and sets 10:1, 100-byte values, one memcached, merging on.
+/// A row with 50 connections, depth 1, gets and sets 10:1, 100-byte values, one memcached, merging
+/// on.
 pub fn plain(name: &'static str, what: impl Into<String>) -> Row {
     Row {
         name,
@@ -126,7 +127,7 @@ pub fn plain(name: &'static str, what: impl Into<String>) -> Row {
     }
 }
 
-/// A plain row with a bar on CPU per request beside nutcracker's.
+/// A plain row with a bar on CPU per request compared with nutcracker.
 fn row(name: &'static str, what: &str, cpu_bar: f64) -> Row {
     plain(name, what).bar(Figure::Cpu, cpu_bar)
 }
@@ -179,7 +180,7 @@ impl Row {
         self.gets_only()
     }
 
-    /// Fewer keys for larger values: all of them fit into the server.
+    /// Larger values get fewer keys, so that all of them fit into the server.
     fn values(mut self, value_len: usize, key_count: u32) -> Self {
         self.work.value_len = value_len;
         self.work.key_count = key_count;
@@ -201,25 +202,25 @@ impl Row {
         self
     }
 
-    /// A section of its own, with these contestants.
+    /// Gives the row its own section, with these contestants.
     fn among(mut self, contestants: Vec<Contestant>) -> Self {
         self.contestants = contestants;
         self.part = Part::Own;
         self
     }
 
-    /// One worker of quickack beside one nutcracker.
+    /// Adds a bar: one worker of quickack compared with one nutcracker.
     fn bar(self, figure: Figure, limit: f64) -> Self {
         self.judge(figure, QUICKACK, NUTCRACKER, Some(limit))
     }
 
-    /// The same where both speak RESP.
+    /// Adds a bar where both use RESP.
     fn redis_bar(self, figure: Figure, limit: f64) -> Self {
         let [ours, theirs] = [QUICKACK, NUTCRACKER].map(|who| who.speaking(Wire::Resp));
         self.judge(figure, ours, theirs, Some(limit))
     }
 
-    /// The same of quickack in these words, which are also told beside its own classic text.
+    /// Adds a bar for quickack with this protocol, and a comparison with its own classic text.
     fn word(self, who: Contestant, limit: f64) -> Self {
         self.judge(Figure::Cpu, who, NUTCRACKER, Some(limit)).judge(
             Figure::Cpu,
@@ -250,25 +251,26 @@ pub fn seed(writing: Writing) -> Row {
     row
 }
 
-/// Nothing is stored.
+/// A row without stored keys, for `php.rs`.
 pub fn php() -> Row {
     let mut row = plain("php", "one connection, binary misses").missing();
-    // As on a host where nobody pins anything: who waits for whom decides who runs where.
+    // Without pinning, as on an ordinary host, so that the scheduler places processes by their
+    // waits.
     row.cpus = Cpus::All;
     row
 }
 
-/// Connections that have got one value of 10 KB each, and then rest.
+/// Connections that have received one value of 10 KB each, and are then idle.
 pub fn idle() -> Row {
     plain("idle", "10,000 connections, one get of 10 KB each").values(10_000, 100)
 }
 
-/// One large value under way.
+/// One large value in transit.
 pub fn one_large() -> Row {
     plain("one", "one get of 1 MB in flight").values(1_000_000, 1)
 }
 
-/// As much as eight workers can do.
+/// The full load of eight workers.
 pub fn busy() -> Row {
     plain("master", "closed loop, 64 connections, depth 4").connections(64).depth(4)
 }
@@ -311,7 +313,7 @@ pub fn rows() -> Vec<Row> {
     rows
 }
 
-/// The newer words beside nutcracker, which is asked the same in classic text: it knows no other.
+/// The newer protocols compared with nutcracker in classic text, its only protocol.
 fn worded() -> [Row; 6] {
     let quiet = |name, what| {
         let who = vec![NUTCRACKER, QUICKACK, BINARY];
@@ -342,7 +344,7 @@ fn worded() -> [Row; 6] {
     ]
 }
 
-/// The same questions in RESP, with Redis behind.
+/// The same loads in RESP, with Redis as the server.
 fn redis_rows() -> Vec<Row> {
     let row = |name, what: &str, cpu_bar| redis(name, what).redis_bar(Figure::Cpu, cpu_bar);
     vec![
@@ -361,7 +363,7 @@ fn redis_rows() -> Vec<Row> {
     ]
 }
 
-/// A plain row whose contestants stand between RESP and one Redis.
+/// A plain row with RESP and one Redis.
 fn redis(name: &'static str, what: &str) -> Row {
     let contestants = [NUTCRACKER, QUICKACK, Contestant::one(Peer::Direct)];
     let mut row = plain(name, what).among(contestants.map(|who| who.speaking(Wire::Resp)).to_vec());
@@ -374,7 +376,7 @@ fn words(name: &'static str, what: &str) -> Row {
     plain(name, what).among(vec![NUTCRACKER, QUICKACK, META, BINARY])
 }
 
-/// The same load on more and more workers, all of them on one CPU.
+/// The same load on an increasing number of workers, all of them on one CPU.
 fn scaling(name: &'static str, rate: f64) -> Row {
     let what = format!("{rate} requests/s open loop, 64 connections, on 1 to 8 workers");
     let workers = WORKER_COUNTS.map(|count| Contestant::of(Peer::Quickack, count));
@@ -386,7 +388,7 @@ fn scaling(name: &'static str, rate: f64) -> Row {
     row.judge(Figure::Cpu, QUICKACK, NUTCRACKER, None)
 }
 
-/// Two workers beside two processes of nutcracker, each on a CPU of its own.
+/// Two workers compared with two processes of nutcracker, each on its own CPU.
 fn pairs(name: &'static str, depth: usize) -> Row {
     let what = format!("closed loop, 100 connections, depth {depth}, two CPUs shared by all");
     let [ours, theirs] = [Peer::Quickack, Peer::Nutcracker].map(|peer| Contestant::of(peer, 2));
@@ -398,7 +400,7 @@ fn pairs(name: &'static str, depth: usize) -> Row {
         .judge(Figure::Cpu, ours, QUICKACK, None)
 }
 
-/// Connect, one get, close, with each way of accepting.
+/// Connect, one get, close, for each method of accepting.
 fn accepts(name: &'static str) -> Row {
     let of = |accept| [1, 2, 4].map(|it| Contestant::of(Peer::Quickack, it).accepting(accept));
     let ours: Vec<Contestant> = ACCEPTS.into_iter().flat_map(of).collect();
@@ -415,7 +417,7 @@ fn accepts(name: &'static str) -> Row {
     row
 }
 
-/// Four workers left alone beside four that are changed five times a second.
+/// Four workers without changes compared with four that are reloaded five times a second.
 fn reload() -> Row {
     let quiet = Contestant::of(Peer::Quickack, 4);
     let acts = [Act::SameFile, Act::Timeout, Act::Workers].map(|act| quiet.under(act));

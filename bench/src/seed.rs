@@ -1,4 +1,4 @@
-//! The seed experiment: the stall between Nagle and delayed ACK, at a rate that clients have.
+//! The seed experiment: the stall between Nagle and delayed ACK, at a realistic rate.
 //!
 //! 50 connections, 6,000 requests a second, half of them sets, each connection with one request
 //! outstanding. A client that splits its requests under Nagle waits for the other side's delayed
@@ -18,7 +18,7 @@ use crate::window::{Lengths, Window};
 
 const PEERS: [Peer; 3] = [Peer::Direct, Peer::Nutcracker, Peer::Quickack];
 
-/// Runs both kinds of client through each peer; true when no part failed.
+/// Runs both kinds of client through each peer; returns true if no part failed.
 pub fn run(options: &Options, folder: &Path) -> Result<bool, String> {
     let machine = Description::read(options.date.as_deref(), &options.quickack());
     let mut text = String::from("## Nagle and delayed ACK\n\n");

@@ -1,5 +1,5 @@
 //! The servers behind the proxies: Debian's memcached or Redis, or quickack's own cache process.
-//! Filled before the first window, and asked for their own counts around each.
+//! They are filled before the first window, and their own counters are read around each.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, TcpStream};
@@ -9,7 +9,7 @@ use std::time::Duration;
 use crate::load::{Corpus, Wire};
 use crate::process::{self, Cpus, Process};
 
-/// Which server program stands behind the proxies.
+/// The server program behind the proxies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Backend {
     Memcached,
@@ -24,7 +24,7 @@ pub struct Servers {
     pub ports: Vec<u16>,
 }
 
-/// What the servers say they have done.
+/// The servers' own counters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     pub get_keys: u64,
@@ -57,7 +57,7 @@ impl Servers {
         self.processes.iter().flat_map(Process::tree).collect()
     }
 
-    /// Stores every key on every server, so that gets hit wherever a ring sends them.
+    /// Stores every key on every server, so that gets hit wherever a ring routes them.
     pub fn fill(&self, corpus: &Corpus, key_count: u32) -> Result<(), String> {
         for &port in &self.ports {
             fill(port, self.backend.wire(), corpus, key_count)
@@ -66,7 +66,7 @@ impl Servers {
         Ok(())
     }
 
-    /// The counts of all servers together; none where a server does not keep them.
+    /// Returns the counters of all servers together; None if a server has none.
     pub fn counts(&self) -> Result<Option<Counts>, String> {
         let mut sum = Counts::default();
         for &port in &self.ports {
@@ -92,7 +92,7 @@ impl Backend {
         }
     }
 
-    /// The words that it knows.
+    /// Returns the protocol of the server.
     pub fn wire(self) -> Wire {
         match self {
             Backend::Memcached | Backend::Embedded => Wire::Text,
@@ -100,7 +100,7 @@ impl Backend {
         }
     }
 
-    /// The command line, with PORT where the port goes.
+    /// Returns the command line, with PORT as a placeholder for the port.
     pub fn command(self) -> &'static str {
         match self {
             Backend::Memcached => {
@@ -144,7 +144,7 @@ fn fill(port: u16, wire: Wire, corpus: &Corpus, key_count: u32) -> Result<(), St
     Ok(())
 }
 
-/// Keys looked up for reading, and calls of SET.
+/// Returns the number of keys looked up for reading, and of SET calls.
 fn redis_counts(port: u16) -> std::io::Result<Counts> {
     let mut stream = connect(port)?;
     stream.write_all(b"INFO everything\r\nPING\r\n")?;

@@ -1,5 +1,5 @@
-//! What a proxy does for a request: its system calls (strace, perf) and its instructions
-//! (callgrind). Most of this slows it down, so the windows here are no measure of time.
+//! The cost of a request in a proxy: its system calls (strace, perf) and its instructions
+//! (callgrind). Most of these tools slow it down, so the windows here are not measurements of time.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -22,17 +22,17 @@ use crate::window::Lengths;
 const FUNCTIONS_SHOWN: usize = 30;
 const LENGTHS: Lengths = Lengths { warm_up_s: 0.1, measure_s: 1.0 };
 
-/// Who counts system calls.
+/// The tool that counts system calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Counter {
-    /// Counts every call by name and stops the proxy at each, so that it finds more to do in each
-    /// turn than it would by itself.
+    /// Counts every call by name and stops the proxy at each. The proxy then has more work in each
+    /// turn than normally.
     Strace,
-    /// Counts the calls of [`WATCHED`] by the kernel's tracepoints and hardly disturbs.
+    /// Counts the calls of [`WATCHED`] by the kernel's tracepoints, with little disturbance.
     Perf,
 }
 
-/// The calls a proxy makes for a request, and all calls together.
+/// The calls that a proxy makes for a request, and all calls together.
 const WATCHED: [&str; 21] = [
     "raw_syscalls:sys_enter",
     "read",
@@ -88,7 +88,8 @@ fn line(calls: &[(String, u64)], answered: u64) -> String {
     text
 }
 
-/// One window under a counter: calls by name, most frequent first, and the requests answered.
+/// Runs one window under a counter; returns calls by name, most frequent first, and the requests
+/// answered.
 fn counted(
     counter: Counter,
     stage: &Stage,
@@ -127,7 +128,7 @@ impl Counter {
         command.spawn().map_err(|error| format!("cannot start the counter: {error}"))
     }
 
-    /// Each process has its tracer, or each thread its events.
+    /// Waits until each process has its tracer, or each thread its events.
     fn wait_until_attached(self, counter: u32, ids: &[u32]) -> Result<(), String> {
         let attached = || match self {
             Counter::Strace => ids.iter().all(|id| is_traced(*id)),
@@ -147,10 +148,10 @@ impl Counter {
         Ok(())
     }
 
-    /// A line of the summary, if it is a call and its count.
+    /// Parses a line of the summary, if it has a call and its count.
     fn read(self, line: &str) -> Option<(String, u64)> {
         match self {
-            // Share, seconds, time a call, calls, perhaps errors, name.
+            // Columns: share, seconds, time per call, calls, optional errors, name.
             Counter::Strace => {
                 let words: Vec<&str> = line.split_whitespace().collect();
                 let count = words.get(3)?.parse().ok()?;
@@ -185,7 +186,7 @@ fn entries(folder: &str) -> usize {
     fs::read_dir(folder).map(Iterator::count).unwrap_or_default()
 }
 
-/// Instructions per request of quickack's workers in one row, and where they are spent.
+/// Measures instructions per request of quickack's workers in one row, by function.
 pub fn callgrind(row: &Row, options: &Options, folder: &Path) -> Result<bool, String> {
     let machine = Description::read(options.date.as_deref(), &options.quickack());
     let mut text = format!("## Instructions: {}\n\n", row.what);
@@ -216,7 +217,7 @@ pub fn callgrind(row: &Row, options: &Options, folder: &Path) -> Result<bool, St
     Ok(true)
 }
 
-/// The workers' profiles of a few seconds, and the requests answered in them.
+/// Returns the workers' profiles of a few seconds, and the requests answered in them.
 fn profiled(
     who: Contestant,
     row: &Row,
@@ -243,7 +244,7 @@ fn file_name(who: Contestant) -> String {
     format!("w{}{}", who.count, who.wire.suffix().replace(' ', "."))
 }
 
-/// Compiles what makes the master start its workers under callgrind.
+/// Compiles a library that makes the master start its workers under callgrind.
 fn loaded_by_the_master(folder: &Path) -> Result<String, String> {
     let (source, object) = (folder.join("valgrind.c"), folder.join("valgrind.so"));
     fs::write(&source, include_str!("valgrind.c")).map_err(|error| error.to_string())?;
@@ -265,11 +266,12 @@ fn annotated(profile: &str) -> Result<String, String> {
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// Instructions by function, most first: what was inlined into one counts as its own.
+/// Returns instructions by function, most first; inlined code counts for the function that contains
+/// it.
 fn functions(annotated: &str) -> Vec<(String, u64)> {
     let mut sums = BTreeMap::new();
     for line in annotated.lines() {
-        // `1,234 ( 5.6%)  file.rs:function [object]`
+        // Format: `1,234 ( 5.6%) file.rs:function [object]`
         let Some((count, place)) = line.split_once(')') else { continue };
         let count = count.split('(').next().unwrap_or("").replace([',', ' '], "");
         let Some((_, function)) = place.split_once(':') else { continue };
@@ -283,8 +285,8 @@ fn functions(annotated: &str) -> Vec<(String, u64)> {
     functions
 }
 
-/// Says something to a process under callgrind. (callgrind_control would not know it: it has
-/// another title by now.)
+/// Sends a command to a process under callgrind. (callgrind_control would not recognise the
+/// process, because its title has changed.)
 fn tell(id: u32, words: &[&str]) -> Result<(), String> {
     let output = Command::new("vgdb").arg(format!("--pid={id}")).args(words).output();
     let output = output.map_err(|error| format!("vgdb: {error}"))?;

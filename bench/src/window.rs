@@ -1,4 +1,4 @@
-//! One measured window: warm up, measure, drain, and check the counts against the servers' own.
+//! One measured window: warm up, measure, drain, and compare the counts with the servers' own.
 
 use crate::acts::Operator;
 use crate::load::{Corpus, Generator, Tally, Workload};
@@ -7,14 +7,14 @@ use crate::peers::{Contestant, Endpoint};
 use crate::process::{self, Cpus, Memory};
 use crate::servers::{Counts, Servers};
 
-/// How long a window's parts last.
+/// The lengths of a window's parts.
 #[derive(Clone, Copy, Debug)]
 pub struct Lengths {
     pub warm_up_s: f64,
     pub measure_s: f64,
 }
 
-/// What one window has shown.
+/// The results of one window.
 #[derive(Clone, Debug)]
 pub struct Window {
     pub who: Contestant,
@@ -23,26 +23,26 @@ pub struct Window {
     pub proxy_us: f64,
     /// CPU of quickack's master in the whole window, milliseconds.
     pub master_ms: f64,
-    /// Requests per turn of quickack's workers; how much there is to do together.
+    /// Requests per turn of quickack's workers: the amount of work done together.
     pub per_turn: f64,
-    /// Times that an operator has changed the proxy.
+    /// Number of operator actions on the proxy.
     pub acts: usize,
     /// CPU of the servers per request.
     pub servers_us: f64,
     /// CPU of the load generator per request.
     pub load_us: f64,
     pub latency: Percentiles,
-    /// From the write instead of the due time; differs in open loop only.
+    /// Measured from the write instead of the due time; differs only in open loop.
     pub service: Percentiles,
     pub memory: Memory,
     pub misses: u64,
-    /// All requests answered, also before and after the measured time.
+    /// All requests answered, including before and after the measured time.
     pub answered: u64,
-    /// Due and not even sent when the window ended (open loop).
+    /// Requests that were due and not sent when the window ended (open loop).
     pub waiting: usize,
-    /// The share of the proxy's and the load's CPU that went to others.
+    /// The share of the proxy's and the load's CPU used by other processes.
     pub elsewhere: [f64; 2],
-    /// False where the servers keep no counts to compare with.
+    /// False if the servers have no counters to compare with.
     pub counts_checked: bool,
 }
 
@@ -62,7 +62,7 @@ impl Percentiles {
     }
 }
 
-/// One peer under one kind of load.
+/// One peer with one kind of load.
 pub struct Bench<'a> {
     pub endpoint: &'a Endpoint,
     pub servers: &'a Servers,
@@ -71,7 +71,7 @@ pub struct Bench<'a> {
     pub cpus: Cpus,
 }
 
-/// Readings taken at the borders of the measured time.
+/// Readings at the start and the end of the measured time.
 struct Border {
     at_ns: u64,
     proxy_ns: u64,
@@ -81,11 +81,11 @@ struct Border {
 }
 
 impl Bench<'_> {
-    /// `seed` chooses the keys: the same for all peers of a round.
+    /// Measures a window. `seed` selects the keys: the same for all peers of a round.
     pub fn measure(&self, lengths: Lengths, seed: u64) -> Result<Window, String> {
         let (proxy_ids, server_ids) = (self.endpoint.ids(), self.servers.ids());
         let before = self.servers.counts()?;
-        // Of the whole window: to ask in between would hold up the load.
+        // Counted over the whole window, because a query in between would delay the load.
         let turns = self.turns()?;
         let addresses = &self.endpoint.addresses;
         let work = Workload { wire: self.endpoint.who.wire, ..self.work.clone() };
@@ -116,7 +116,7 @@ impl Bench<'_> {
         Ok(Window {
             who: self.endpoint.who,
             requests_per_s: tally.recorded as f64 / ((end.at_ns - begin.at_ns) as f64 / 1e9),
-            // Of workers that have left meanwhile nothing is known.
+            // Workers that have ended meanwhile are not counted.
             proxy_us: per_request_us(end.proxy_ns.saturating_sub(begin.proxy_ns)),
             master_ms: (end.master_ns - begin.master_ns) as f64 / 1e6,
             per_turn: tally.requests() as f64 / turns as f64,
@@ -145,13 +145,13 @@ impl Bench<'_> {
         }
     }
 
-    /// Turns that quickack's workers have made.
+    /// Returns the number of turns of quickack's workers.
     fn turns(&self) -> Result<u64, String> {
         let Some(admin) = &self.endpoint.admin else { return Ok(0) };
         Ok(admin.workers()?.iter().map(|worker| worker.turns).sum())
     }
 
-    /// The servers must have done exactly what the generator had answered.
+    /// Checks that the servers' counters equal the generator's.
     fn check_counts(&self, before: Option<Counts>, tally: &Tally) -> Result<bool, String> {
         if let Some(error) = &tally.first_error {
             return Err(format!("{} requests failed, the first with: {error}", tally.errors));

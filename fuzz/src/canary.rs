@@ -1,6 +1,6 @@
-//! A fuzzer that must fail: a writer with a fault that only a rare input shows. It proves that the
-//! inputs reach such places and that the oracle looks; a green run of the others means something
-//! only while this one is caught.
+//! A fuzzer that must fail: a writer with a fault that only a rare input triggers. It proves that
+//! the inputs reach such places and that the oracle detects them. A successful run of the others
+//! means something only while this one fails.
 
 use proto::{Protocol, Request, Span};
 
@@ -10,7 +10,7 @@ pub fn run(seed: u64, budget: usize) {
     mutate::run("request", seed, budget, |bytes, _| server::check(bytes, &leaky));
 }
 
-/// As it should be, but a quiet cas is forwarded as it came.
+/// Writes correctly, except that it forwards a quiet cas unchanged.
 fn leaky(
     protocol: &dyn Protocol,
     request: &Request,

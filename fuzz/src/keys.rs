@@ -1,4 +1,4 @@
-//! Any bytes as a key: hash, tag and ring take them, and always name a server that lives.
+//! Any bytes as a key: hash, tag and ring accept them, and always select a live server.
 
 use shard::{Distribution, Hash, Node, Ring, tagged};
 
@@ -29,7 +29,7 @@ fn key(dice: &mut Dice) -> Vec<u8> {
     key
 }
 
-/// A ring of random servers, some of them gone.
+/// Makes a ring of random servers, some of them removed.
 fn rings(dice: &mut Dice) {
     let count = dice.below(12);
     let nodes: Vec<Node> = (0..count)

@@ -1,16 +1,16 @@
-//! Fuzzers: functions of a seed and a budget that panic when they have found something.
+//! Fuzzers: functions of a seed and a budget that panic when they find a fault.
 //!
-//! One row a fuzzer in [`FUZZERS`]. `cargo xtask fuzz [NAME] [--seed N] [--budget N]` runs them for
-//! as long as one likes; `tests/smoke.rs` runs each for a moment, and checks that the canary is
-//! caught. The same seed is the same run, so a failure is repeated by the line that reported it.
+//! Each fuzzer is one row in [`FUZZERS`]. `cargo xtask fuzz [NAME] [--seed N] [--budget N]` runs
+//! them for any time; `tests/smoke.rs` runs each briefly, and checks that the canary is caught. The
+//! same seed gives the same run, so the line that reported a failure repeats it.
 //!
 //! ```text
 //!   corpus/ + grammar ──mutate──▶ input ──▶ oracle: naive reader, model of the server, check()
 //! ```
 //!
-//! There are no libFuzzer shims: they need a nightly compiler, the project builds with stable, and
-//! what finds bugs in a line protocol is knowing its grammar, which `mutate.rs` does, more than
-//! coverage feedback. A corpus file is raw bytes, so a shim can use the same folders one day.
+//! There are no libFuzzer shims: they need a nightly compiler, and the project builds with stable.
+//! To find bugs in a line protocol, knowledge of its grammar (`mutate.rs`) helps more than coverage
+//! feedback. A corpus file is raw bytes, so a shim can use the same folders later.
 
 pub mod canary;
 pub mod keys;
@@ -25,7 +25,7 @@ pub mod server;
 pub mod told;
 pub mod whole;
 
-/// Says how to see a scene again if it unwinds; forgotten if it does not.
+/// Prints how to repeat a scene if it unwinds; does nothing if it does not.
 pub(crate) struct Shown {
     pub(crate) fuzzer: &'static str,
     pub(crate) seed: u64,
@@ -41,13 +41,13 @@ impl Drop for Shown {
 pub struct Fuzzer {
     pub name: &'static str,
     pub about: &'static str,
-    /// Runs `budget` inputs from `seed`; panics with the input when something is wrong.
+    /// Runs `budget` inputs from `seed`; panics with the input on a fault.
     pub run: fn(seed: u64, budget: usize),
     /// Inputs in a smoke run: about a second of an unoptimised build.
     pub smoke: usize,
 }
 
-/// Every fuzzer but the canary, which must fail.
+/// Every fuzzer except the canary, which must fail.
 pub const FUZZERS: &[Fuzzer] = &[
     Fuzzer {
         name: "request",
@@ -117,7 +117,7 @@ pub const FUZZERS: &[Fuzzer] = &[
     },
 ];
 
-/// A fuzzer with a fault sown into it, to show that the oracles see anything at all.
+/// A fuzzer with a seeded fault, to show that the oracles detect faults.
 pub const CANARY: Fuzzer = Fuzzer {
     name: "canary",
     about: "a writer that forwards one rare noreply: must be caught",
@@ -125,7 +125,7 @@ pub const CANARY: Fuzzer = Fuzzer {
     smoke: 50_000,
 };
 
-/// The fuzzer of that name, the canary included.
+/// Returns the fuzzer of that name, the canary included.
 pub fn find(name: &str) -> Option<&'static Fuzzer> {
     FUZZERS.iter().chain([&CANARY]).find(|fuzzer| fuzzer.name == name)
 }

@@ -1,10 +1,10 @@
-//! `cargo xtask fuzz [NAME] [--seed N] [--budget N]`: one fuzzer, or each in turn.
+//! `cargo xtask fuzz [NAME] [--seed N] [--budget N]`: runs one fuzzer, or each in turn.
 
 use std::process::ExitCode;
 
 use fuzz::{FUZZERS, Fuzzer};
 
-/// Inputs for each fuzzer where none is asked for, in multiples of its smoke run.
+/// The default number of inputs, in multiples of each fuzzer's smoke run.
 const LONGER: usize = 20;
 
 struct Arguments {

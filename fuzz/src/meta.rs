@@ -1,12 +1,12 @@
-//! A second reader of meta requests, and a second opinion on how they reach a server: written from
-//! the protocol's text alone, slow and plain.
+//! A second parser of meta requests, and an independent translation of them for a server: written
+//! from the protocol's text alone, slow and plain.
 
 use crate::naive::{Reading, Said, clean, exptime, unsigned};
 
 const LETTERS: &[u8] = b"bcfhklqstuvCDEFIJLMNOPRSTx";
 const DIGITS: &[u8] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 
-/// Reads the rest of a line that begins with this word.
+/// Parses the rest of a line that begins with this word.
 pub fn read(word: &[u8], rest: &[&[u8]]) -> Reading {
     if word == b"mn" {
         return Reading::Kept { body: None };
@@ -78,7 +78,8 @@ fn is_value(word: &[u8], letter: u8, text: &[u8]) -> bool {
     }
 }
 
-/// What a server is told, if it can be: `meta`: the server has the meta commands.
+/// Returns the request to a server, if there is one. `meta` means that the server has the meta
+/// commands.
 pub fn expected(said: &Said, meta: bool) -> Option<Said> {
     if said.word == "mg" && has(said, b'v') && within(said, b"vfcksOPLT") {
         let with_cas = has(said, b'c');
@@ -91,7 +92,8 @@ pub fn expected(said: &Said, meta: bool) -> Option<Said> {
         return in_classic_words(said);
     }
     let mut same = Said { quiet: false, ..said.clone() };
-    // A server may send such a key back as it is: it is not asked for it, which `me` cannot do.
+    // A server may return such a key unencoded, so it is not asked for the key; `me` cannot do
+    // without.
     let hidden = has(said, b'b') && decode(&said.keys[0]).is_some_and(|key| !clean(&key));
     if hidden && said.word == "me" {
         return None;
@@ -100,7 +102,7 @@ pub fn expected(said: &Said, meta: bool) -> Option<Said> {
     Some(same)
 }
 
-/// What a server without the meta commands is told.
+/// Returns the request to a server without the meta commands.
 fn in_classic_words(said: &Said) -> Option<Said> {
     let mode = value(said, b'M').unwrap_or_default();
     let stored = || vec![number(said, b'F', 0), number(said, b'T', 0)];
@@ -135,7 +137,7 @@ fn has(said: &Said, letter: u8) -> bool {
     said.options.iter().any(|option| option[0] == letter)
 }
 
-/// Whether it has no flags but these.
+/// Returns whether it has no flags but these.
 fn within(said: &Said, letters: &[u8]) -> bool {
     said.options.iter().all(|option| letters.contains(&option[0]))
 }
@@ -151,7 +153,7 @@ fn number(said: &Said, letter: u8, otherwise: i128) -> i128 {
     })
 }
 
-/// The same in classic words, if they can hold its key.
+/// Returns the classic form, if it can contain the key.
 fn told(said: &Said, word: &str, numbers: Vec<i128>) -> Option<Said> {
     let key = match has(said, b'b') {
         true => decode(&said.keys[0]).expect("it was decoded before"),
@@ -161,7 +163,7 @@ fn told(said: &Said, word: &str, numbers: Vec<i128>) -> Option<Said> {
     clean(&key).then(|| Said { word, keys: vec![key], numbers, body, ..Said::default() })
 }
 
-/// The bytes of canonical base64; `None` for what is none, or nothing.
+/// Decodes canonical base64; `None` for invalid or empty text.
 pub fn decode(text: &[u8]) -> Option<Vec<u8>> {
     let digits: Vec<u8> = text.iter().copied().filter(|byte| *byte != b'=').collect();
     let mut bits = String::new();
@@ -177,7 +179,7 @@ pub fn decode(text: &[u8]) -> Option<Vec<u8>> {
     (!bytes.is_empty() && encode(&bytes) == text).then_some(bytes)
 }
 
-/// The base64 of some bytes.
+/// Encodes bytes as base64.
 pub fn encode(bytes: &[u8]) -> Vec<u8> {
     let mut bits: String = bytes.iter().map(|byte| format!("{byte:08b}")).collect();
     while !bits.len().is_multiple_of(6) {

@@ -1,10 +1,10 @@
-//! Inputs: lines from a corpus and from a grammar, bent where readers of lines disagree.
+//! Inputs: lines from a corpus and from a grammar, changed in places where parsers disagree.
 
 use std::path::Path;
 
 use crate::packet;
 
-/// A small seeded generator (splitmix64).
+/// A small random generator with a seed (splitmix64).
 pub struct Dice(u64);
 
 impl Dice {
@@ -20,7 +20,7 @@ impl Dice {
         mixed ^ (mixed >> 31)
     }
 
-    /// A number below `end`, which is not 0.
+    /// Returns a number below `end`, which must not be 0.
     pub fn below(&mut self, end: usize) -> usize {
         (self.roll() % end as u64) as usize
     }
@@ -34,7 +34,7 @@ impl Dice {
     }
 }
 
-/// The committed inputs of a target, in the order of their names.
+/// Returns the committed inputs of a target, in the order of their names.
 pub fn corpus(target: &str) -> Vec<Vec<u8>> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus").join(target);
     let entries = std::fs::read_dir(&folder).expect("the corpus is committed");
@@ -44,7 +44,7 @@ pub fn corpus(target: &str) -> Vec<Vec<u8>> {
     files.iter().map(|file| std::fs::read(file).expect("a readable file")).collect()
 }
 
-/// What lines look like; `[noreply]` may be left out.
+/// The shapes of lines; `[noreply]` is optional.
 const SHAPES: &[&str] = &[
     "get KEY",
     "get KEY KEY KEY",
@@ -89,14 +89,14 @@ const SHAPES: &[&str] = &[
 
 const NUMBERS: &[&[u8]] = &[b"0", b"1", b"30", b"-1", b"007", b"2147483647", b"4294967295"];
 
-/// Flags of meta requests, each as the protocol's text has it.
+/// Flags of meta requests, in the form of the protocol's text.
 const FLAGS: &[&[u8]] = &[
     b"v", b"f", b"c", b"k", b"s", b"q", b"h", b"l", b"t", b"u", b"I", b"x", b"O1", b"Oabc", b"P",
     b"Lx", b"T0", b"T30", b"T-1", b"N30", b"R10", b"F7", b"C1", b"E9", b"S4", b"D5", b"J3", b"MS",
     b"ME", b"MA", b"MR", b"MI", b"MD", b"M-", b"b",
 ];
 
-/// Keys in base64: a plain one, one with a space, one of NULs; and what is none.
+/// Keys in base64: a plain one, one with a space, one of NULs; and invalid ones.
 const CODED: &[&[u8]] = &[b"a2V5OjE=", b"YSBi", b"AAAA", b"YQ==", b"YQ=", b"YR==", b"a"];
 
 const ARGUMENTS: &[&[u8]] = &[
@@ -142,14 +142,14 @@ const ARGUMENTS: &[&[u8]] = &[
 const ENDS: &[&[u8]] =
     &[b"\r\n", b"\r\n", b"\r\n", b"\n", b"\r\r\n", b"\0\r\n", b" \r\n", b"\r", b""];
 
-/// One input: sometimes a line of the corpus, sometimes one of the grammar, bent a few times.
+/// Makes one input: a line of the corpus or of the grammar, changed a few times.
 pub fn input(corpus: &[Vec<u8>], dice: &mut Dice) -> Vec<u8> {
-    // The corpus tells which grammar it is of.
+    // The corpus determines the grammar.
     let is_binary = corpus[0].first() == Some(&packet::MAGIC);
     input_of(corpus, if is_binary { packet::packet } else { line }, dice)
 }
 
-/// One input of that grammar.
+/// Makes one input of that grammar.
 pub fn input_of(corpus: &[Vec<u8>], grammar: Grammar, dice: &mut Dice) -> Vec<u8> {
     let mut bytes = match dice.one_in(2) {
         true => corpus[dice.below(corpus.len())].clone(),
@@ -161,7 +161,7 @@ pub fn input_of(corpus: &[Vec<u8>], grammar: Grammar, dice: &mut Dice) -> Vec<u8
     bytes
 }
 
-/// A line of the grammar, right or nearly, and often the data block that it speaks of.
+/// Makes a line of the grammar, valid or nearly valid, and often the data block that it announces.
 fn line(dice: &mut Dice) -> Vec<u8> {
     let mut out = Vec::new();
     let mut body = None;
@@ -196,7 +196,7 @@ fn line(dice: &mut Dice) -> Vec<u8> {
     out
 }
 
-/// So many keys that their line is long, often too long for a server.
+/// Appends so many keys that their line is long, often too long for a server.
 fn keys(out: &mut Vec<u8>, dice: &mut Dice) {
     let longest = [1, 10, 100, 250][dice.below(4)];
     for number in 0..1 + dice.below(150) {
@@ -207,7 +207,7 @@ fn keys(out: &mut Vec<u8>, dice: &mut Dice) {
     }
 }
 
-/// A few flags, most often each once.
+/// Appends a few flags, usually each once.
 fn flags(out: &mut Vec<u8>, dice: &mut Dice) {
     let first = dice.below(FLAGS.len());
     for number in 0..dice.below(7) {
@@ -218,7 +218,7 @@ fn flags(out: &mut Vec<u8>, dice: &mut Dice) {
     out.pop();
 }
 
-/// One change, at a token or at a byte.
+/// Makes one change, at a token or at a byte.
 fn bend(bytes: &mut Vec<u8>, corpus: &[Vec<u8>], dice: &mut Dice) {
     let at = dice.below(bytes.len() + 1);
     match dice.below(9) {
@@ -240,13 +240,13 @@ fn bend(bytes: &mut Vec<u8>, corpus: &[Vec<u8>], dice: &mut Dice) {
         }
         7 => bytes.extend_from_slice(&corpus[dice.below(corpus.len())]),
         _ => {
-            let spaces = [1, 2, 100, 2040][dice.below(4)];
-            drop(bytes.splice(at..at, std::iter::repeat_n(b' ', spaces)));
+            let databases = [1, 2, 100, 2040][dice.below(4)];
+            drop(bytes.splice(at..at, std::iter::repeat_n(b' ', databases)));
         }
     }
 }
 
-/// The run of bytes other than space and line end around a place.
+/// Returns the range of bytes other than space and line break around a position.
 fn token_at(bytes: &[u8], at: usize) -> std::ops::Range<usize> {
     let ends = |byte: &u8| matches!(byte, b' ' | b'\r' | b'\n');
     let start = bytes[..at].iter().rposition(ends).map_or(0, |before| before + 1);
@@ -254,16 +254,16 @@ fn token_at(bytes: &[u8], at: usize) -> std::ops::Range<usize> {
     start..end
 }
 
-/// Makes one input, right or nearly.
+/// Makes one input, valid or nearly valid.
 pub type Grammar = fn(&mut Dice) -> Vec<u8>;
 
-/// Runs `check` on so many inputs of a target; a panic in it is preceded by the input.
+/// Runs `check` on `budget` inputs of a target; a panic in it is preceded by the input.
 pub fn run(target: &str, seed: u64, budget: usize, check: impl FnMut(&[u8], &mut Dice)) {
     let is_binary = target == "packet";
     run_of(target, if is_binary { packet::packet } else { line }, seed, budget, check);
 }
 
-/// The same with another grammar.
+/// Runs `check` on inputs of another grammar.
 pub fn run_of(
     target: &str,
     grammar: Grammar,
@@ -274,7 +274,7 @@ pub fn run_of(
     let corpus = corpus(target);
     let mut dice = Dice::new(seed);
     for round in 0..budget {
-        // The corpus as it stands comes first: it holds what once went wrong.
+        // The unchanged corpus comes first: it holds inputs that once revealed a fault.
         let bytes =
             corpus.get(round).cloned().unwrap_or_else(|| input_of(&corpus, grammar, &mut dice));
         let shown = Shown(&bytes);

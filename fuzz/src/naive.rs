@@ -5,7 +5,7 @@ use proto::{Class, PROTOCOLS, Parsed, Quiet, Request, Resume, Span};
 
 use crate::{meta, mutate, server};
 
-/// What a request says, in plain values.
+/// The meaning of a request, in plain values.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Said {
     pub word: String,
@@ -14,7 +14,7 @@ pub struct Said {
     pub numbers: Vec<i128>,
     pub body: Option<u64>,
     pub quiet: bool,
-    /// The flags of a meta request, as they stand in its line, without `q`.
+    /// The flags of a meta request as in its line, without `q`.
     pub options: Vec<Vec<u8>>,
 }
 
@@ -22,13 +22,14 @@ pub struct Said {
 pub enum Reading {
     Incomplete,
     Hopeless,
-    /// Not forwarded: refused, or answered here; its data block, if it has one, is this long.
+    /// Not forwarded: refused, or answered by the proxy. The number is the length of its data
+    /// block, if it has one.
     Kept {
         body: Option<u64>,
     },
     Forwarded(Said),
-    /// An administrative command: forwarded as it stands, or refused. Which of them servers know is
-    /// theirs to say.
+    /// An administrative command: forwarded unchanged, or refused. The servers decide whether they
+    /// know it.
     Perhaps(Said),
 }
 
@@ -111,7 +112,7 @@ pub fn read(input: &[u8]) -> Reading {
     }
 }
 
-/// A word that is in no table, and one that is but is never forwarded, differ only for HTTP.
+/// Words in no table and words that are never forwarded differ only for HTTP.
 fn unknown(last: &[u8], word: &[u8]) -> Reading {
     let known = PROTOCOLS[0].commands().iter().any(|row| row.name.as_bytes() == word);
     match last.starts_with(b"HTTP/") && !known {
@@ -132,15 +133,15 @@ fn fetch(word: &[u8], numbers: &[&[u8]], keys: &[&[u8]]) -> Reading {
     })
 }
 
-/// A word and any others. Statistics are always answered.
+/// Parses a word with any arguments. Statistics are always answered.
 fn administrative(word: &[u8], rest: &[&[u8]]) -> Reading {
     let (quiet, options) = server::arguments(word, rest);
     let word = String::from_utf8_lossy(word).into_owned();
     Reading::Perhaps(Said { word, options, quiet, ..Said::default() })
 }
 
-/// `count` arguments, of which the fourth is the length, and perhaps another: only `noreply` says
-/// something.
+/// Parses `count` arguments, of which the fourth is the length, and an optional last one, which has
+/// a meaning only if it is `noreply`.
 fn store(word: &[u8], rest: &[&[u8]], count: usize) -> Reading {
     if rest.len() != count && rest.len() != count + 1 {
         return Reading::Kept { body: None };
@@ -192,7 +193,7 @@ fn flush(rest: &[&[u8]]) -> Reading {
     if number == Some(None) || number.is_some() && !are_printable(rest) {
         return Reading::Kept { body: None };
     }
-    // A time that has passed is now.
+    // A time in the past means now.
     let numbers = number.flatten().into_iter().filter(|_| !is_past(delay)).collect();
     Reading::Forwarded(Said { word: "flush_all".into(), numbers, quiet, ..Said::default() })
 }
@@ -214,7 +215,7 @@ fn update(word: &[u8], key: &[u8], numbers: &[i128], quiet: bool) -> Reading {
     })
 }
 
-/// Words that servers pass over must not hide anything from us.
+/// Words that servers ignore must not hide anything from the proxy.
 fn are_printable(words: &[&[u8]]) -> bool {
     words.iter().all(|text| text.iter().all(|byte| !matches!(byte, 0..=32 | 127)))
 }
@@ -223,7 +224,7 @@ pub fn clean(key: &[u8]) -> bool {
     (1..=250).contains(&key.len()) && key.iter().all(|byte| !matches!(byte, 0..=0x20 | 0x7f))
 }
 
-/// At most 20 digits: as many as the greatest number has.
+/// Parses at most 20 digits: as many as the largest number has.
 pub fn unsigned(text: &[u8], max: u64) -> Option<i128> {
     let digits = (1..=20).contains(&text.len()) && text.iter().all(u8::is_ascii_digit);
     let number: i128 = std::str::from_utf8(text).ok().filter(|_| digits)?.parse().ok()?;

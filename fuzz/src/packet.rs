@@ -1,17 +1,19 @@
-//! Packets of the binary protocol: their grammar, a second reader of them, and a second opinion on
-//! how they reach a server, whose text is read by the model of `server.rs`.
+//! Packets of the binary protocol: their grammar, a second parser, and an independent translation
+//! for a server. The model of `server.rs` parses the result.
 
-use proto::{Carry, Class, PROTOCOLS, Parsed, Protocol, Quiet, Request, Resume, Skills, Span};
+use proto::{
+    Adapted, Capabilities, Class, PROTOCOLS, Parsed, Protocol, Quiet, Request, Resume, Span,
+};
 
 use crate::meta;
 use crate::mutate::{self, Dice};
 use crate::naive::{Reading, Said, clean};
 use crate::server;
 
-/// What a request begins with.
+/// The first byte of a request.
 pub const MAGIC: u8 = 0x80;
 
-/// A packet, right or nearly.
+/// Makes a packet, valid or nearly valid.
 pub fn packet(dice: &mut Dice) -> Vec<u8> {
     let opcode = match dice.below(10) {
         0 => dice.roll() as u8,
@@ -48,7 +50,7 @@ pub fn packet(dice: &mut Dice) -> Vec<u8> {
     out
 }
 
-/// What the reader makes of packets, and how they are carried.
+/// Tests the parser of packets, and their translation.
 pub fn run(seed: u64, budget: usize) {
     mutate::run("packet", seed, budget, |bytes, _| check(bytes));
 }
@@ -90,12 +92,12 @@ fn check(bytes: &[u8]) {
     }
 }
 
-/// What is sent is read by the server as what was meant, or nothing is sent.
+/// Checks that the server parses the sent bytes as the client's request, or that nothing is sent.
 fn judge(request: &Request, bytes: &[u8], keys: &[Span], meta: bool, expected: Option<Said>) {
     let head = &bytes[..request.head as usize];
     if let Class::Single { .. } = request.class
-        && let Carry::Refused(_) =
-            binary().carry(request, head, Some(Skills { meta, ..Skills::default() }))
+        && let Adapted::Refused(_) =
+            binary().adapt(request, head, Some(Capabilities { meta, ..Capabilities::default() }))
     {
         assert_eq!(expected, None, "refused, with meta: {meta}");
         return;
@@ -111,7 +113,7 @@ fn judge(request: &Request, bytes: &[u8], keys: &[Span], meta: bool, expected: O
     assert_eq!(!tail.is_empty(), expected.body.is_some());
 }
 
-/// The naive reader. A name is that of the protocol's text; numbers are the cas, then the extras.
+/// The naive parser. Names are those of the protocol's text; numbers are the cas, then the extras.
 fn read(bytes: &[u8]) -> Reading {
     let Some(&magic) = bytes.first() else { return Reading::Incomplete };
     if magic != MAGIC {
@@ -177,7 +179,7 @@ fn read(bytes: &[u8]) -> Reading {
     })
 }
 
-/// Name, lengths that the extras may have, and whether there are a key and a value.
+/// Returns the name, the valid lengths of the extras, and whether there are a key and a value.
 fn row(opcode: u8) -> Option<(&'static str, &'static [usize], bool, bool)> {
     const NAMES: &[&str] = &[
         "Get",
@@ -232,7 +234,8 @@ fn row(opcode: u8) -> Option<(&'static str, &'static [usize], bool, bool)> {
     Some((name, lengths, !bare.contains(&name), valued.contains(&loud)))
 }
 
-/// What a server is told, if it can be; the options in the order of their letters.
+/// Returns the request to a server, if there is one, with the options in the order of their
+/// letters.
 fn expected(said: &Said, meta: bool) -> Option<Said> {
     match classic(said) {
         None if meta => Some(in_meta(said)),
@@ -240,12 +243,12 @@ fn expected(said: &Said, meta: bool) -> Option<Said> {
     }
 }
 
-/// As an expiry goes to a server.
+/// Returns an expiry as it is sent to a server.
 fn time(said: &Said, at: usize) -> i128 {
     said.numbers[at].min(i128::from(i32::MAX))
 }
 
-/// The classic form that means the same.
+/// Returns the equivalent classic form.
 fn classic(said: &Said) -> Option<Said> {
     let name = said.word.trim_end_matches('Q');
     let free = said.numbers[0] == 0;
@@ -276,7 +279,7 @@ fn creates(said: &Said) -> bool {
     said.numbers[3] != 0xffff_ffff
 }
 
-/// The form for a server with meta commands.
+/// Returns the form for a server with meta commands.
 fn in_meta(said: &Said) -> Said {
     let name = said.word.trim_end_matches('Q');
     let free = said.numbers[0] == 0;

@@ -1,4 +1,4 @@
-//! The reply parser by itself: whatever a server says, to whatever was asked.
+//! Tests the reply parser alone: any bytes from a server, in reply to any request.
 
 use proto::{Ask, Class, Item, ItemKind, PROTOCOLS, Parsed, Progress};
 
@@ -12,8 +12,8 @@ pub fn run(seed: u64, budget: usize) {
     });
 }
 
-/// Whatever is asked of a server, by its row in the table of what servers speak; two that no client
-/// can say follow its last.
+/// Returns all kinds of requests to a server, by their rows in the table of the server's protocol.
+/// Two that no client can send follow the last row.
 pub fn asks() -> impl Iterator<Item = Ask> {
     let rows = PROTOCOLS[0].commands().iter().enumerate();
     rows.filter(|(_, row)| {

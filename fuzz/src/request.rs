@@ -1,4 +1,4 @@
-//! The request parser by itself: whatever comes, in whatever pieces.
+//! Tests the request parser alone: any bytes, in any pieces.
 
 use proto::{Class, PROTOCOLS, Parsed, Protocol, Resume, Span};
 
@@ -8,7 +8,7 @@ use crate::packet;
 pub fn run(seed: u64, budget: usize) {
     for target in ["request", "packet"] {
         mutate::run(target, seed, budget / 2, |bytes, dice| {
-            // What Redis reads has a fuzzer of its own.
+            // Redis requests have their own fuzzer.
             for &protocol in PROTOCOLS.iter().filter(|one| one.name() != "redis") {
                 check(protocol, bytes, dice);
             }
@@ -50,7 +50,7 @@ fn check(protocol: &dyn Protocol, bytes: &[u8], dice: &mut Dice) {
     assert_eq!(again, keys);
 }
 
-/// The same input in random pieces ends the same way.
+/// Checks that the same input in random pieces ends in the same way.
 pub fn pieces(
     protocol: &dyn Protocol,
     bytes: &[u8],

@@ -1,33 +1,35 @@
-//! The smuggling oracle: a model of how memcached 1.6.18 reads a connection, and the demand that it
-//! reads what we forward as exactly the one command that the client meant.
+//! The smuggling oracle: a model of memcached 1.6.18's parser. It must parse the forwarded bytes as
+//! exactly the one command that the client meant.
 //!
-//! The model is as lenient as the server: a line ends at `\n`, one `\r` before it goes, a NUL ends
-//! it early, only spaces part its tokens, numbers are read as the C library does (blanks and a sign
-//! before, any blank after). It was written from the server's behaviour and checked against the
-//! recorded answers in `crates/proto/testdata/memcached/words.txt`.
+//! The model is as lenient as the server. A line ends at `\n`; one `\r` before it is removed; a NUL
+//! ends it early. Only spaces separate tokens. Numbers are parsed as in the C library (blanks and a
+//! sign before, any blank after). The model follows the server's behaviour and was compared with
+//! the recorded answers in `crates/proto/testdata/memcached/words.txt`.
 
-use proto::{Ask, Carry, Class, PROTOCOLS, Parsed, Protocol, Request, Resume, Skills, Span};
+use proto::{
+    Adapted, Ask, Capabilities, Class, PROTOCOLS, Parsed, Protocol, Request, Resume, Span,
+};
 
 use crate::meta;
 use crate::mutate;
 use crate::naive::{self, Reading, Said};
 
-/// Bytes without a line's end after which the server hangs up, unless they begin with `get ` or
-/// `gets `: 1.4 does; 1.6 allows 2048. How much it has seen of a line when it looks is up to the
-/// network.
+/// Bytes without a line break after which the server closes, unless they begin with `get ` or `gets
+/// `. 1.4 has this limit; 1.6 allows 2048. The network determines how much of a line the server has
+/// received when it checks.
 const PATIENCE: usize = 1024;
-/// The same of a server that has the meta commands.
+/// The limit of a server that has the meta commands.
 const META_PATIENCE: usize = 2048;
 
 pub fn run(seed: u64, budget: usize) {
     mutate::run("request", seed, budget, |bytes, _| check(bytes, &written));
 }
 
-/// Writes what goes to the server for a request: head only. `meta`: the server has the meta
-/// commands.
+/// Writes the head of the request to a server. The last argument is true if the server has the
+/// meta commands.
 pub type Write<'a> = &'a dyn Fn(&dyn Protocol, &Request, &[u8], &[Span], bool) -> Vec<u8>;
 
-/// As the data plane does it; nothing where the request is refused.
+/// Writes a request as the data plane does; nothing if it is refused.
 pub fn written(
     protocol: &dyn Protocol,
     request: &Request,
@@ -48,17 +50,22 @@ pub fn written(
             return out;
         }
         Class::Broadcast { ask, .. } => ask,
-        _ => match protocol.carry(request, head, Some(Skills { meta, ..Skills::default() })) {
-            Carry::Ask(ask) => ask,
-            Carry::Refused(_) => return out,
-            Carry::Unknown => panic!("the skills were told"),
+        _ => match protocol.adapt(
+            request,
+            head,
+            Some(Capabilities { meta, ..Capabilities::default() }),
+        ) {
+            Adapted::Ask(ask) => ask,
+            Adapted::Refused(_) => return out,
+            Adapted::Unknown => panic!("the capabilities were given"),
         },
     };
     protocol.write_head(request, head, keys, ask, &mut out);
     out
 }
 
-/// What `write` makes of an accepted request is read by the server as what the client said.
+/// Checks that the server parses the output of `write` for an accepted request as the client's
+/// request.
 pub fn check(bytes: &[u8], write: Write<'_>) {
     let protocol = PROTOCOLS[0];
     let mut keys = Vec::new();
@@ -78,7 +85,7 @@ pub fn check(bytes: &[u8], write: Write<'_>) {
     let bound = protocol.upstream().fetch_max(Ask { command: request.command });
     for meta in [true, false] {
         let written = write(protocol, &request, head, &keys, meta);
-        // The answering form: completion must always be known.
+        // The form with an answer: completion must always be known.
         let meant = match said.word.as_bytes() {
             [b'm', _] => meta::expected(&said, meta),
             _ => Some(Said { quiet: false, ..said.clone() }),
@@ -102,8 +109,8 @@ pub fn check(bytes: &[u8], write: Write<'_>) {
     }
 }
 
-/// An administrative command passes as it is, but for `noreply`; of what servers do not look at, as
-/// much as one likes may be left out.
+/// Checks that an administrative command passes unchanged, except for `noreply`. Arguments that
+/// servers ignore may be left out.
 pub fn check_administrative(
     said: &Said,
     (protocol, bytes, request): (&'static dyn Protocol, &[u8], &Request),
@@ -117,7 +124,7 @@ pub fn check_administrative(
     assert!(said.options.starts_with(&read.options), "the server was sent {read:?}");
 }
 
-/// How long the server waits for this line's end.
+/// Returns the length up to which the server waits for this line's end.
 fn patience(line: &[u8]) -> usize {
     match line {
         [b'm', b'g' | b's' | b'd' | b'a' | b'e', b' ', ..] => META_PATIENCE,
@@ -126,12 +133,11 @@ fn patience(line: &[u8]) -> usize {
     }
 }
 
-/// The server's side of one link, as far as it listens: whatever the data plane sends, in any
-/// pieces, must be one understood command after the other, none of them longer than any server's
-/// patience.
+/// The server's side of one link. The data plane's output, in any pieces, must be one valid command
+/// after the other, none of them longer than any server's limit.
 #[derive(Default)]
 pub struct Ear {
-    /// What is no whole message yet.
+    /// Input that is not a whole message yet.
     rest: Vec<u8>,
 }
 
@@ -146,7 +152,7 @@ impl Ear {
     }
 }
 
-/// The length of the message at the start, if it is all there.
+/// Returns the length of the message at the start, if it is whole.
 fn message(sent: &[u8]) -> Option<usize> {
     let line = sent.iter().position(|&byte| byte == b'\n').map_or(sent.len(), |end| end + 1);
     let shown = sent[..line.min(300)].escape_ascii();
@@ -167,8 +173,8 @@ fn message(sent: &[u8]) -> Option<usize> {
     Some(end)
 }
 
-/// What the server makes of the first line it is sent, and how long that line is. `None` where it
-/// answers with an error or closes.
+/// Parses the first line as the server does, and returns its length. `None` if the server answers
+/// with an error or closes.
 pub fn read(sent: &[u8]) -> Option<(Said, usize)> {
     let end = sent.iter().position(|&byte| byte == b'\n')?;
     let cut = if end > 1 && sent[end - 1] == b'\r' { end - 1 } else { end };
@@ -177,7 +183,7 @@ pub fn read(sent: &[u8]) -> Option<(Said, usize)> {
         text.split(|&byte| byte == b' ').filter(|token| !token.is_empty()).collect();
     let (word, rest) = tokens.split_first()?;
     let mut said = Said { word: String::from_utf8_lossy(word).into_owned(), ..Said::default() };
-    // Any last argument that reads so silences the answer, wherever the grammar has it.
+    // In any position, a last argument that equals `noreply` suppresses the answer.
     let last_is_noreply = rest.len() > 1 && rest.last() == Some(&&b"noreply"[..]);
     match *word {
         b"get" | b"gets" => said.keys = keys(rest)?,
@@ -241,14 +247,14 @@ pub fn read(sent: &[u8]) -> Option<(Said, usize)> {
     Some((said, end + 1))
 }
 
-/// Its arguments are the server's affair.
+/// Only the server interprets its arguments.
 pub fn is_administrative(word: &[u8]) -> bool {
     const WORDS: &[&[u8]] =
         &[b"cache_memlimit", b"debugtime", b"extstore", b"lru", b"lru_crawler", b"slabs", b"stats"];
     WORDS.contains(&word)
 }
 
-/// Whether an administrative command is silenced, and its arguments without that.
+/// Returns whether an administrative command suppresses its answer, and its other arguments.
 pub fn arguments(word: &[u8], rest: &[&[u8]]) -> (bool, Vec<Vec<u8>>) {
     let silenced = word != b"stats" && rest.last() == Some(&&b"noreply"[..]);
     (silenced, texts(&rest[..rest.len() - usize::from(silenced)]))
@@ -263,7 +269,7 @@ fn keys(tokens: &[&[u8]]) -> Option<Vec<Vec<u8>>> {
     good.then(|| texts(tokens))
 }
 
-/// As `strtol` reads it, with what the server accepts after it.
+/// Parses as `strtol` does, with the bytes that the server accepts after it.
 fn signed(text: &[u8]) -> Option<i128> {
     let blank = |byte: &u8| matches!(byte, b' ' | b'\t' | b'\n' | 0x0b | 0x0c | b'\r');
     let start = text.iter().position(|byte| !blank(byte))?;
@@ -280,7 +286,7 @@ fn signed(text: &[u8]) -> Option<i128> {
     Some(if minus { -number } else { number })
 }
 
-/// As `strtoull` reads it; the server refuses what is negative.
+/// Parses as `strtoull` does; the server refuses a negative number.
 fn unsigned(text: &[u8]) -> Option<i128> {
     signed(text).filter(|number| (0..=i128::from(u64::MAX)).contains(number))
 }

@@ -1,15 +1,15 @@
-//! What clients are told: whatever a server says to whatever it was asked, and whatever we say,
-//! becomes whole lines, or whole packets with the opcode and the opaque of the request.
+//! Replies to clients: any bytes from a server in reply to any request, and any reply of the
+//! proxy's own, become whole lines, or whole packets with the opcode and the opaque of the request.
 
 use proto::{
-    Answer, Ask, Asked, Carry, Class, PROTOCOLS, Parsed, Progress, Protocol, Refusal, Request,
-    Resume, Shown, Skills,
+    Adapted, Answer, Ask, Asked, Capabilities, Class, PROTOCOLS, Parsed, Progress, Protocol,
+    Refusal, Request, Resume, Shown,
 };
 
 use crate::mutate;
 use crate::packet;
 
-/// Values above this length tell nothing new.
+/// Longer values test nothing new.
 const BODY_MAX: u64 = 1 << 16;
 
 pub fn run(seed: u64, budget: usize) {
@@ -39,17 +39,19 @@ fn asked<'a>(request: &Request, ask: Ask, head: &'a [u8]) -> Asked<'a> {
     Asked { command: request.command, quiet: request.quiet, ask, head, at: 0, next: None }
 }
 
-/// The first item of a reply, if it is one to what this request is to some server.
+/// Renders the first item of a reply, if some server could send it in reply to this request.
 fn tell(protocol: &dyn Protocol, request: &Request, head: &[u8], said: &[u8]) {
     for meta in [false, true].into_iter().filter(|_| request.keep) {
-        let carry = match request.class {
-            Class::Fetch { ask, .. } | Class::Broadcast { ask, .. } => Carry::Ask(ask),
-            Class::Single { .. } => {
-                protocol.carry(request, head, Some(Skills { meta, ..Skills::default() }))
-            }
+        let adapt = match request.class {
+            Class::Fetch { ask, .. } | Class::Broadcast { ask, .. } => Adapted::Ask(ask),
+            Class::Single { .. } => protocol.adapt(
+                request,
+                head,
+                Some(Capabilities { meta, ..Capabilities::default() }),
+            ),
             Class::Split { .. } | Class::Local(_) | Class::Refuse(_) => return,
         };
-        let Carry::Ask(ask) = carry else { continue };
+        let Adapted::Ask(ask) = adapt else { continue };
         let Parsed::Complete(item) =
             protocol.upstream().parse_reply(ask, &mut Progress::default(), said)
         else {
@@ -57,7 +59,7 @@ fn tell(protocol: &dyn Protocol, request: &Request, head: &[u8], said: &[u8]) {
         };
         let asked = asked(request, ask, head);
         let mut out = Vec::new();
-        match protocol.translate(&asked, &item, &said[..item.head as usize], &mut out) {
+        match protocol.render(&asked, &item, &said[..item.head as usize], &mut out) {
             Shown::Nothing => assert_eq!(out, b"", "nothing is shown"),
             Shown::Head => is_whole(protocol, &asked, &out),
             Shown::Body { trailer } if item.body <= BODY_MAX => {
@@ -96,7 +98,7 @@ fn say(protocol: &dyn Protocol, asked: &Asked<'_>, answer: &Answer<'_>) {
     }
 }
 
-/// Whole lines, or whole packets that name their request.
+/// Checks for whole lines, or whole packets that identify their request.
 fn is_whole(protocol: &dyn Protocol, asked: &Asked<'_>, out: &[u8]) {
     if std::ptr::eq(protocol.commands(), PROTOCOLS[0].commands()) {
         assert!(out.ends_with(b"\r\n"), "a whole line: b\"{}\"", out.escape_ascii());

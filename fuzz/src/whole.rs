@@ -1,12 +1,12 @@
-//! The data plane between clients and servers that say anything at all, at any time, in any pieces.
-//! No answer is judged here (the simulator does that); it must not panic, its invariants must hold
-//! after every step, nothing may be left behind when everybody has gone, and what servers are sent
-//! must be what a server reads as one command after the other.
+//! The data plane between clients and servers that send anything, at any time, in any pieces. No
+//! reply is judged here (the simulator does that). It must not panic, its invariants must hold
+//! after every step, and no state may be left when all connections are gone. A server must be able
+//! to parse its input as one command after the other.
 
 use std::collections::HashMap;
 use std::rc::Rc;
 
-use metrics::Book;
+use metrics::Registry;
 use proto::{Class, PROTOCOLS, Parsed, Resume};
 use proxy::limits::Limits;
 use proxy::plan::{MultiKey, OnFailure, Partial, Plan, PoolPlan, QuickAck, ServerPlan};
@@ -22,14 +22,14 @@ use crate::server::Ear;
 
 const STEPS: usize = 200;
 const CLIENTS_MAX: usize = 8;
-/// The row of the only pool.
+/// The id of the only pool.
 const POOL: u32 = 1;
 
 thread_local! {
-    /// Used again by one scene after the other, since the memory of a book is never given back.
-    static BOOK: Book = Book::private(1, ROWS);
+    /// Reused by one scene after the other, since the memory of a registry is never freed.
+    static REGISTRY: Registry = Registry::private(1, ROWS);
 }
-/// A pool and a few servers, and the worker's own.
+/// Ids of a pool and a few servers, and the worker's own.
 const ROWS: usize = 8;
 
 pub fn run(seed: u64, budget: usize) {
@@ -45,33 +45,33 @@ pub fn run(seed: u64, budget: usize) {
     }
 }
 
-/// A driver that keeps its side of the contract, with peers that keep nothing.
+/// A driver that follows the contract, with peers that do not.
 struct Scene<'a> {
     proxy: Proxy,
-    /// With every server that may be in a plan.
+    /// The plan with every server that may be in use.
     plan: Plan,
     now: Time,
     dice: Dice,
     /// The servers are Redis.
     is_redis: bool,
-    /// Lines, packets, and Redis's.
+    /// Requests in lines, in packets, and in RESP.
     requests: &'a [Vec<Vec<u8>>; 3],
     replies: &'a [Vec<u8>],
     clients: Vec<Client>,
-    /// Links that were asked for and have neither come nor failed.
+    /// Links that were requested and have neither connected nor failed.
     connecting: Vec<ConnId>,
     links: Vec<ConnId>,
-    /// What each link's server has heard and not yet answered.
+    /// The input that each link's server has not answered yet.
     heard: HashMap<ConnId, Vec<u8>>,
-    /// How a real server would read each link: judged, whatever the server then answers.
+    /// A real server's parser for each link, which checks the input whatever the server answers.
     ears: HashMap<ConnId, Ear>,
-    /// Connections that the kernel took only a part from.
+    /// Connections of which the kernel accepted only a part of the output.
     blocked: Vec<ConnId>,
 }
 
 struct Client {
     id: ConnId,
-    /// Mostly speaks in packets.
+    /// It usually sends packets.
     binary: bool,
     paused: bool,
     ended: bool,
@@ -85,14 +85,14 @@ impl<'a> Scene<'a> {
     ) -> Scene<'a> {
         let mut dice = Dice::new(seed);
         let now = Time(dice.below(1000) as u64);
-        let book = BOOK.with(|book| *book);
-        book.clear();
+        let registry = REGISTRY.with(|registry| *registry);
+        registry.clear();
         let is_redis = dice.one_in(2);
         let plan = plan(is_redis, &mut dice);
         let replies = &replies[usize::from(is_redis)];
         Scene {
             is_redis,
-            proxy: Proxy::new(plan.clone(), seed, now, book.sheet(0)),
+            proxy: Proxy::new(plan.clone(), seed, now, registry.metrics(0)),
             plan,
             now,
             dice,
@@ -170,7 +170,7 @@ impl<'a> Scene<'a> {
         self.receive(id, bytes);
     }
 
-    /// In one read or in two.
+    /// Receives the bytes in one read or in two.
     fn receive(&mut self, id: ConnId, bytes: Vec<u8>) {
         let cut = self.dice.below(bytes.len() + 1);
         let (first, second) = bytes.split_at(cut);
@@ -185,7 +185,7 @@ impl<'a> Scene<'a> {
         }
     }
 
-    /// Whether the driver may still read it.
+    /// Returns whether the driver may still read it.
     fn is_open(&self, id: ConnId) -> bool {
         self.links.contains(&id)
             || self.clients.iter().any(|client| client.id == id && !client.paused && !client.ended)
@@ -232,13 +232,14 @@ impl<'a> Scene<'a> {
         }
     }
 
-    /// Some of the servers, another number of links, another deadline; or one is in or out.
+    /// Changes the plan: some of the servers, the number of links, a deadline; or ejects or returns
+    /// a server.
     fn plan_changes(&mut self) {
         let count = self.plan.pools[0].servers.len();
         let server = self.dice.below(count);
         if self.dice.one_in(3) {
-            let row = self.plan.pools[0].servers[server].row;
-            return self.proxy.set_ejected(row, self.dice.one_in(2), self.now);
+            let number = self.plan.pools[0].servers[server].id;
+            return self.proxy.set_ejected(number, self.dice.one_in(2), self.now);
         }
         let mut plan = self.plan.clone();
         let pool = &mut plan.pools[0];
@@ -294,7 +295,8 @@ impl<'a> Scene<'a> {
         self.carry_out();
     }
 
-    /// Takes all, or with one in eight a part; the rest waits until the socket is writable.
+    /// Writes all output, or in one of eight cases a part; the rest waits until the socket is
+    /// writable.
     fn write(&mut self, id: ConnId) {
         let mut slices = Slices::default();
         self.proxy.transmit(id, &mut slices);
@@ -315,7 +317,7 @@ impl<'a> Scene<'a> {
         }
     }
 
-    /// When the last client and the last link have gone, no request may be left.
+    /// Closes everything: without clients and links, no request may be left.
     fn everybody_goes(&mut self) {
         for client in std::mem::take(&mut self.clients) {
             self.proxy.handle_closed(client.id, Closed::Reset, self.now);
@@ -332,13 +334,13 @@ impl<'a> Scene<'a> {
             self.carry_out();
             self.proxy.check();
         }
-        let (rows, clients, _) = self.proxy.census();
-        assert_eq!((rows, clients), (0, 0), "requests and clients that nobody waits for");
+        let (ids, clients, _) = self.proxy.census();
+        assert_eq!((ids, clients), (0, 0), "requests and clients that nobody waits for");
     }
 }
 
-/// Possible answers to some of what a server has heard: values that nobody stored, hits and misses,
-/// now and then an error or a short value.
+/// Makes possible answers to a part of a server's input: values that nobody stored, hits and
+/// misses, sometimes an error or a short value.
 fn half_honest(heard: &mut Vec<u8>, dice: &mut Dice) -> Vec<u8> {
     let protocol = PROTOCOLS[0];
     let mut out = Vec::new();
@@ -379,7 +381,7 @@ fn half_honest(heard: &mut Vec<u8>, dice: &mut Dice) -> Vec<u8> {
     out
 }
 
-/// The same of Redis: what has been heard must be commands, one after the other.
+/// Makes answers of Redis: the input must be commands, one after the other.
 fn half_honest_redis(heard: &mut Vec<u8>, dice: &mut Dice) -> Vec<u8> {
     let mut out = Vec::new();
     loop {
@@ -410,7 +412,7 @@ fn plan(is_redis: bool, dice: &mut Dice) -> Plan {
     let redis = proto::protocol("redis").expect("the table has the protocol");
     let protocol = if is_redis { redis } else { PROTOCOLS[0] };
     let mut pool = PoolPlan::new("pool", protocol, servers);
-    pool.spaces = 1 + dice.below(4) as u32;
+    pool.databases = 1 + dice.below(4) as u32;
     if dice.one_in(4) {
         pool.multi_key = MultiKey::Refuse;
     }

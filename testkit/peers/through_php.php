@@ -1,6 +1,6 @@
 <?php
 // through_php.php PORT [0|1 [USER PASSWORD]]: php-memcached in text or binary mode, with SASL where there is
-// a user; its words and result codes; exit 0 when all hold.
+// a user; checks its commands and result codes; exit 0 if all are right.
 [$port, $binary, $user, $password] = [(int)$argv[1], (bool)($argv[2] ?? 0), $argv[3] ?? null, $argv[4] ?? null];
 function client($password) {
     global $port, $binary, $user;
@@ -56,7 +56,7 @@ for ($i = 0; $i < 200; $i++) $m->set("buffered$i", (string)$i);
 $m->flushBuffers();
 check('buffered writes', $m->get('buffered199') === '199' && $m->get('buffered0') === '0');
 $q = client($password);
-// In binary libmemcached does not care what a flush is answered: the data tell.
+// In binary libmemcached ignores the answer to a flush, so check the data.
 check('flush is refused', ($q->flush() === false || $binary) && $q->get('types') !== false);
 check('getVersion', is_array($q->getVersion()));
 if ($user !== null) check('a wrong password is refused', client($password . 'x')->set('a', 1) === false);

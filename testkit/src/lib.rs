@@ -1,6 +1,5 @@
-//! What tests are made of: real processes on loopback, a client load that checks every reply,
-//! random requests that are compared with memcached's own answers, and the seeded simulator over
-//! `proxy`.
+//! Support for tests: real processes on loopback, a client load that checks every reply, random
+//! requests compared with memcached's own answers, and the seeded simulator over `proxy`.
 
 pub mod differential;
 pub mod differential_redis;

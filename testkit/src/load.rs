@@ -1,13 +1,13 @@
-//! A client load that checks: many connections, each with keys of its own, and every reply is
-//! compared with what its client knows.
+//! A client load with checks: many connections, each with its own keys, compare every reply with
+//! their client's knowledge.
 //!
-//! A value says whose it is and how old it is, so an answer to somebody else, an old one and a
-//! mangled one are all recognised. Such a reply is **wrong**, and ends the test with its details. A
-//! request that is answered with an error line has **failed**; one whose connection is lost while
-//! it waits is **lost**, and then its client connects again and goes on.
+//! A value contains its owner and its age, so the load recognises an answer to another client, an
+//! old one and a mangled one. Such a reply is **wrong**, and ends the test with its details. A
+//! request answered with an error line has **failed**. A request whose connection is lost while it
+//! waits is **lost**; then its client connects again and continues.
 //!
 //! ```text
-//!   Load ──── thread: one epoll ──┬── Conn: socket, what was asked ── Keys: what is known
+//!   Load ──── thread: one epoll ──┬── Conn: socket, requests ── Keys: known values
 //!     ▲                           ├── Conn
 //!     └───────── Book ◀───────────┴── …      counts, error lines, latencies
 //! ```
@@ -24,16 +24,16 @@ use std::time::{Duration, Instant};
 
 use crate::process::DEADLINE;
 
-/// What the load asks, and what it takes for true.
+/// The requests of the load, and its assumptions.
 #[derive(Clone)]
 pub struct Options {
     /// Keys of each connection; at least three for each request of a batch.
     pub keys: usize,
-    /// Requests that a connection sends at once, at most.
+    /// Limit on requests that a connection sends at once.
     pub depth: usize,
-    /// Bytes of the longest value, about.
+    /// Approximate length of the longest value in bytes.
     pub value_max: usize,
-    /// Batches a second of all connections together; None: as many as are answered.
+    /// Batches a second of all connections together; None for no limit.
     pub rate: Option<u32>,
     pub trust: Trust,
 }
@@ -44,35 +44,35 @@ impl Default for Options {
     }
 }
 
-/// What the servers promise.
+/// The servers' promise about stored values.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Trust {
-    /// What was stored is there until it is changed.
+    /// A stored value stays until it is changed.
     Whole,
-    /// What was stored may be gone at any time, as when a cache is killed. It does not come back.
+    /// A stored value may be lost at any time, as when a cache is killed. It does not come back.
     Misses,
-    /// Keys move between servers: what was stored may be gone, and older values may come back.
+    /// Keys move between servers: a stored value may be lost, and older values may come back.
     Old,
 }
 
-/// What happened to one connection.
+/// Counters of one connection.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub struct Counts {
-    /// Requests that were answered, with an error line as well.
+    /// Requests that were answered, including with an error line.
     pub requests: u64,
     /// Gets among them; a get of several keys is one.
     pub gets: u64,
     /// Sets and deletes among them.
     pub updates: u64,
-    /// Those answered with an error line.
+    /// Requests answered with an error line.
     pub failed: u64,
     /// Times that the connection was lost while a request waited for its answer.
     pub lost: u64,
-    /// Times that it was closed while nothing was asked.
+    /// Times that the connection was closed while no request was outstanding.
     pub closed: u64,
-    /// Times that it was connected, the first included.
+    /// Times that the connection was made, including the first.
     pub connected: u64,
-    /// Connects that nobody accepted.
+    /// Connects that were refused.
     pub refused: u64,
 }
 
@@ -88,18 +88,18 @@ impl Counts {
         self.refused += other.refused;
     }
 
-    /// Whether its client has noticed that something happened behind it.
+    /// Returns whether its client has noticed a disturbance.
     pub fn noticed(self) -> bool {
         self.failed + self.lost + self.closed + self.refused > 0
     }
 }
 
-/// Everything that a load has seen, or what it has seen since another moment.
+/// The results of a load, in all or since an earlier moment.
 #[derive(Clone, Default)]
 pub struct Tally {
-    /// One row a connection.
+    /// Counters of each connection.
     pub connections: Vec<Counts>,
-    /// Error lines, and how often each came.
+    /// Error lines, with their numbers.
     pub errors: BTreeMap<String, u64>,
 }
 
@@ -110,18 +110,18 @@ impl Tally {
         total
     }
 
-    /// How many connections noticed anything.
+    /// Returns the number of connections that noticed a disturbance.
     pub fn noticed(&self) -> usize {
         self.connections.iter().filter(|counts| counts.noticed()).count()
     }
 
-    /// Nobody noticed anything.
+    /// Asserts that no connection noticed a disturbance.
     #[track_caller]
     pub fn assert_unharmed(&self) {
         assert_eq!(self.noticed(), 0, "{self}");
     }
 
-    /// No error line, and at most so many requests of any one connection were lost.
+    /// Asserts that there was no error line, and no connection lost more than `each` requests.
     #[track_caller]
     pub fn assert_lost_at_most(&self, each: u64) {
         assert_eq!(self.total().failed, 0, "{self}");
@@ -140,21 +140,21 @@ impl std::fmt::Display for Tally {
     }
 }
 
-/// A running load. It stops when it is dropped; a test that cares calls `stop` and looks.
+/// A running load. Dropping it stops it; call `stop` to check its results.
 pub struct Load {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
 }
 
 struct Shared {
-    book: Mutex<Book>,
-    /// The book has been written to.
+    journal: Mutex<Journal>,
+    /// Notified after changes of the journal.
     more: Condvar,
 }
 
-/// What the thread writes and the test reads.
+/// The journal: written by the thread, read by the test.
 #[derive(Default)]
-struct Book {
+struct Journal {
     tally: Tally,
     /// Microseconds from a batch's first byte to its last answer.
     latencies: Vec<u32>,
@@ -162,77 +162,77 @@ struct Book {
     outstanding: usize,
     /// Answers in all.
     requests: u64,
-    /// Details of the first wrong reply; the load ends with it.
+    /// Details of the first wrong reply, which ends the load.
     wrong: Option<String>,
     wish: Wish,
 }
 
-/// What the test wants of the thread.
+/// The test's request to the thread.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 enum Wish {
     #[default]
     Run,
-    /// Ask nothing new.
+    /// Send no new requests.
     Pause,
-    /// Answer what is asked, then end.
+    /// Wait for outstanding answers, then end.
     Stop,
 }
 
 impl Load {
     pub fn start(address: SocketAddr, connections: usize, options: Options) -> Load {
         assert!(options.keys >= 3 * options.depth, "a batch asks for a key only once");
-        let mut book = Book::default();
-        book.tally.connections = vec![Counts::default(); connections];
-        let shared = Arc::new(Shared { book: Mutex::new(book), more: Condvar::new() });
+        let mut journal = Journal::default();
+        journal.tally.connections = vec![Counts::default(); connections];
+        let shared = Arc::new(Shared { journal: Mutex::new(journal), more: Condvar::new() });
         let theirs = Arc::clone(&shared);
         let thread = thread::spawn(move || driver::run(address, &options, &theirs));
         Load { shared, thread: Some(thread) }
     }
 
-    /// Returns when so many more requests have been answered.
+    /// Returns when that many more requests have been answered.
     #[track_caller]
     pub fn wait_for_requests(&self, more: u64) {
         let goal = self.shared.lock().requests + more;
-        self.wait("enough requests", |book| book.requests >= goal);
+        self.wait("enough requests", |journal| journal.requests >= goal);
     }
 
     /// Returns when every connection has had one more answer.
     #[track_caller]
     pub fn wait_for_everybody(&self) {
         let before = self.shared.lock().tally.connections.clone();
-        self.wait("an answer to everybody", |book| {
-            let now = book.tally.connections.iter();
+        self.wait("an answer to everybody", |journal| {
+            let now = journal.tally.connections.iter();
             now.zip(&before).all(|(now, before)| now.requests > before.requests)
         });
     }
 
-    /// Asks nothing new, and returns when all that was asked has been answered or lost.
+    /// Stops new requests, and returns when all outstanding ones are answered or lost.
     #[track_caller]
     pub fn pause(&self) {
         self.shared.lock().wish = Wish::Pause;
-        self.wait("all answers", |book| book.outstanding == 0);
+        self.wait("all answers", |journal| journal.outstanding == 0);
     }
 
     pub fn resume(&self) {
         self.shared.lock().wish = Wish::Run;
     }
 
-    /// What it has seen so far.
+    /// Returns the results so far.
     #[track_caller]
     pub fn tally(&self) -> Tally {
-        let book = self.shared.lock();
-        book.check();
-        book.tally.clone()
+        let journal = self.shared.lock();
+        journal.check();
+        journal.tally.clone()
     }
 
-    /// The latencies since they were taken before.
+    /// Returns the latencies since the last call.
     pub fn take_latencies(&self) -> Latencies {
         let mut sorted = std::mem::take(&mut self.shared.lock().latencies);
         sorted.sort_unstable();
         Latencies { sorted }
     }
 
-    /// Waits for the last answers and says what it has seen.
+    /// Waits for the last answers and returns the results.
     #[track_caller]
     pub fn stop(mut self) -> Tally {
         self.shared.lock().wish = Wish::Stop;
@@ -243,21 +243,21 @@ impl Load {
     }
 
     #[track_caller]
-    fn wait(&self, what: &str, done: impl Fn(&Book) -> bool) {
-        let mut book = self.shared.lock();
-        let (mut last, mut since) = (book.requests, Instant::now());
+    fn wait(&self, what: &str, done: impl Fn(&Journal) -> bool) {
+        let mut journal = self.shared.lock();
+        let (mut last, mut since) = (journal.requests, Instant::now());
         loop {
-            book.check();
-            if done(&book) {
+            journal.check();
+            if done(&journal) {
                 return;
             }
-            if book.requests != last {
-                (last, since) = (book.requests, Instant::now());
+            if journal.requests != last {
+                (last, since) = (journal.requests, Instant::now());
             }
-            // As long as somebody is answered it goes on.
-            assert!(since.elapsed() < DEADLINE, "the load waits for {what}: {}", book.tally);
-            let waited = self.shared.more.wait_timeout(book, Duration::from_millis(50));
-            book = waited.unwrap_or_else(PoisonError::into_inner).0;
+            // The deadline starts again whenever a request is answered.
+            assert!(since.elapsed() < DEADLINE, "the load waits for {what}: {}", journal.tally);
+            let waited = self.shared.more.wait_timeout(journal, Duration::from_millis(50));
+            journal = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
     }
 }
@@ -266,7 +266,7 @@ impl Drop for Load {
     fn drop(&mut self) {
         self.shared.lock().wish = Wish::Stop;
         if let Some(thread) = self.thread.take() {
-            // What it would have to say is no news while the test is ending anyhow.
+            // An error is ignored, because the test is ending anyway.
             let _ = thread.join();
         }
         if thread::panicking() {
@@ -276,12 +276,12 @@ impl Drop for Load {
 }
 
 impl Shared {
-    fn lock(&self) -> MutexGuard<'_, Book> {
-        self.book.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Journal> {
+        self.journal.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Book {
+impl Journal {
     #[track_caller]
     fn check(&self) {
         if let Some(wrong) = &self.wrong {
@@ -300,7 +300,7 @@ impl Latencies {
         self.sorted.len()
     }
 
-    /// The exact quantile in microseconds; 0 if there is nothing.
+    /// Returns the exact quantile in microseconds; 0 if there are no latencies.
     pub fn quantile(&self, share: f64) -> u32 {
         let rank = (share * self.sorted.len() as f64).ceil() as usize;
         self.sorted.get(rank.saturating_sub(1)).copied().unwrap_or(0)

@@ -1,8 +1,8 @@
-//! Real processes on loopback: quickack, and the peers in front of it and behind it.
+//! Real processes on loopback: quickack, and the programs in front of it and behind it.
 //!
-//! Each is started by its test, waited for by connecting to it, and killed by its own id when the
-//! value is dropped, also while a test panics. What it says on stderr is kept, and is shown by
-//! whatever gives up waiting.
+//! Each is started by its test. The test waits until it can connect, and the process is killed by
+//! its own id when the value is dropped, also during a panic. Its stderr is kept, and is shown when
+//! a wait fails.
 //!
 //! ```text
 //!   test ──▶ Client ──▶ Quickack ──▶ Memcached | FakeMemcached | Redis | a thread of the test's
@@ -29,10 +29,10 @@ pub use peers::{FakeMemcached, Memcached, free_address, script};
 pub use quickack::{Answer, Quickack};
 pub use redis::{Family, Redis};
 
-/// What has not come by then never comes: tests run on busy machines.
+/// The limit of every wait; long, because tests run on busy machines.
 pub const DEADLINE: Duration = Duration::from_secs(20);
 
-/// A child process, and what it has said on stderr.
+/// A child process, and its stderr output.
 pub struct Process {
     name: String,
     child: Child,
@@ -46,7 +46,7 @@ struct Said {
 }
 
 impl Process {
-    /// Starts it; its stdin and stdout are nobody's.
+    /// Starts it, with stdin and stdout connected to `/dev/null`.
     pub fn start(name: &str, command: &mut Command) -> Process {
         let command = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
         let mut child = match command.spawn() {
@@ -64,12 +64,12 @@ impl Process {
         self.child.id()
     }
 
-    /// Everything it has said so far.
+    /// Returns its stderr output so far.
     pub fn said(&self) -> String {
         self.said.lock().clone()
     }
 
-    /// Waits until what it has said makes `find` happy, and returns what that found.
+    /// Waits until `find` returns a result for its output, and returns that.
     pub fn wait_for<T>(&mut self, what: &str, find: impl Fn(&str) -> Option<T>) -> T {
         let start = Instant::now();
         let mut text = self.said.lock();
@@ -81,14 +81,15 @@ impl Process {
             if ended.is_some() || start.elapsed() > DEADLINE {
                 panic!("{} never said {what}; ended: {ended:?}; it said:\n{text}", self.name);
             }
-            // The wait is bounded because an end makes no sound.
+            // The wait has a limit because the end of the process sends no notification.
             let waited = self.said.more.wait_timeout(text, Duration::from_millis(20));
             text = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
     }
 
-    /// Waits until it accepts there; false if it ended instead. A port that was free a moment ago
-    /// may be another's by now, who accepts as well: that is not waited for.
+    /// Waits until it accepts connections there; returns false if it ended instead. A port that was
+    /// free a moment ago may belong to another process by now, which also accepts; that case is not
+    /// a success.
     pub fn wait_to_accept(&mut self, address: SocketAddr) -> bool {
         let start = Instant::now();
         loop {
@@ -100,12 +101,12 @@ impl Process {
             }
             let said = self.said();
             assert!(start.elapsed() < DEADLINE, "{}: nobody on {address}: {said}", self.name);
-            // Between two attempts only: what is waited for is the accepted connection.
+            // The pause is only between attempts; the loop waits for the accepted connection.
             thread::sleep(Duration::from_millis(2));
         }
     }
 
-    /// What the kernel knows of it.
+    /// Returns the kernel's data about it.
     pub fn facts(&self) -> Facts {
         Facts::of([self.id()])
     }
@@ -114,7 +115,7 @@ impl Process {
         send(self.id(), signal);
     }
 
-    /// Stops it where it stands, and returns when it has stopped.
+    /// Stops it with SIGSTOP, and returns when it has stopped.
     pub fn freeze(&self) {
         freeze(self.id());
     }
@@ -137,21 +138,21 @@ impl Process {
     }
 }
 
-/// Sends a signal to a child of ours, or to a child's child.
+/// Sends a signal to a child of this process, or to a child's child.
 #[track_caller]
 pub fn send(id: u32, signal: Signal) {
     let pid = Pid::from_raw(id as i32).expect("an id is not 0");
     rustix::process::kill_process(pid, signal).expect("it is there and ours");
 }
 
-/// Stops a process where it stands, and returns when it has stopped.
+/// Stops a process with SIGSTOP, and returns when it has stopped.
 #[track_caller]
 pub fn freeze(id: u32) {
     send(id, Signal::STOP);
     wait_until(&format!("process {id} stops"), || facts::state_of(id) == Some('T'));
 }
 
-/// Waits for a fact that makes no sound.
+/// Waits for a fact without a notification.
 #[track_caller]
 pub fn wait_until(what: &str, fact: impl FnMut() -> bool) {
     wait_until_within(DEADLINE, what, fact);
@@ -162,14 +163,14 @@ pub fn wait_until_within(limit: Duration, what: &str, mut fact: impl FnMut() -> 
     let start = Instant::now();
     while !fact() {
         assert!(start.elapsed() < limit, "not within {limit:?}: {what}");
-        // Between two looks only: what is waited for is the fact.
+        // The pause is only between checks; the loop waits for the fact.
         thread::sleep(Duration::from_millis(1));
     }
 }
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // It may have ended by itself; then there is nothing to kill.
+        // It may have ended by itself; then the error is expected.
         let _ = self.child.kill();
         let _ = self.child.wait();
         if thread::panicking() {

@@ -1,7 +1,7 @@
-//! RESP as a test needs it: every kind of reply told apart, and a connection that asks.
+//! RESP for tests: a parser that distinguishes all kinds of replies, and a connection.
 //!
-//! Nothing here is quickack's: a reply that both sides read with the same code would be read wrong
-//! by both.
+//! Nothing here uses quickack's code: a mistake in shared code would be made on both sides and stay
+//! hidden.
 
 use std::fmt;
 use std::io::{Read, Write};
@@ -9,7 +9,8 @@ use std::net::{SocketAddr, TcpStream};
 
 use crate::process::DEADLINE;
 
-/// One reply. What the two versions write differently stays different, for nothing is converted.
+/// One reply. Different forms of the two versions stay different, because the proxy converts
+/// nothing.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Reply {
     Simple(Vec<u8>),
@@ -23,12 +24,12 @@ pub enum Reply {
     Map(Vec<(Reply, Reply)>),
     Set(Vec<Reply>),
     Push(Vec<Reply>),
-    /// `,` `#` `(` `=` and `!`, as they were written.
+    /// `,` `#` `(` `=` and `!`, with their text unchanged.
     Other(u8, Vec<u8>),
 }
 
 impl Reply {
-    /// The first reply and its length, when it is whole; an error is no RESP.
+    /// Returns the first reply and its length, if it is whole; an error for input that is not RESP.
     pub fn parse(input: &[u8]) -> Result<Option<(Reply, usize)>, String> {
         let Some(end) = input.windows(2).position(|pair| pair == b"\r\n") else {
             return Ok(None);
@@ -59,7 +60,7 @@ impl Reply {
         matches!(self, Reply::Error(_) | Reply::Other(b'!', _))
     }
 
-    /// The text of an error; empty for anything else.
+    /// Returns the text of an error; empty for other replies.
     pub fn error(&self) -> String {
         match self {
             Reply::Error(text) => String::from_utf8_lossy(text).into_owned(),
@@ -67,7 +68,7 @@ impl Reply {
         }
     }
 
-    /// The bytes of a string of either kind.
+    /// Returns the bytes of a string of either kind.
     pub fn bytes(&self) -> Option<&[u8]> {
         match self {
             Reply::Bulk(bytes) | Reply::Simple(bytes) => Some(bytes),
@@ -75,7 +76,7 @@ impl Reply {
         }
     }
 
-    /// The elements of an aggregate; a map's keys and values in turns.
+    /// Returns the elements of an aggregate; for a map, keys and values alternate.
     pub fn elements(&self) -> Vec<&Reply> {
         match self {
             Reply::Array(all) | Reply::Set(all) | Reply::Push(all) => all.iter().collect(),
@@ -84,7 +85,7 @@ impl Reply {
         }
     }
 
-    /// The value of a map's field, also where RESP2 writes the map as an array.
+    /// Returns the value of a map's field, even if RESP2 writes the map as an array.
     pub fn field(&self, name: &str) -> Option<&Reply> {
         let all = self.elements();
         let found = all.chunks(2).find(|pair| pair[0].bytes() == Some(name.as_bytes()))?;
@@ -124,7 +125,7 @@ fn aggregate(
         b'~' => Reply::Set(all),
         b'>' => Reply::Push(all),
         b'%' => Reply::Map(pairs(all)),
-        // An attribute says something about the reply after it, which is what was asked for.
+        // An attribute precedes the reply that the caller wants.
         _ => match Reply::parse(&input[at..])? {
             Some((reply, len)) => return Ok(Some((reply, at + len))),
             None => return Ok(None),
@@ -142,7 +143,7 @@ fn pairs(all: Vec<Reply>) -> Vec<(Reply, Reply)> {
     pairs
 }
 
-/// A command as every client writes it.
+/// Renders a command as an array of bulk strings.
 pub fn command<W: AsRef<[u8]>>(words: &[W]) -> Vec<u8> {
     let mut bytes = Vec::new();
     push_command(words, &mut bytes);
@@ -158,7 +159,7 @@ pub fn push_command<W: AsRef<[u8]>>(words: &[W], out: &mut Vec<u8>) {
     }
 }
 
-/// A connection that speaks RESP.
+/// A RESP connection.
 pub struct Speaker {
     pub stream: TcpStream,
     held: Vec<u8>,
@@ -178,7 +179,7 @@ impl Speaker {
         self.stream.write_all(bytes).expect("the other side reads");
     }
 
-    /// The next reply; an error says how the connection ended, or what came that is no reply.
+    /// Reads the next reply; an error describes the end of the connection or invalid input.
     pub fn reply(&mut self) -> Result<Reply, String> {
         loop {
             if let Some((reply, len)) = Reply::parse(&self.held[self.read..])? {
@@ -190,7 +191,7 @@ impl Speaker {
                 return Ok(reply);
             }
             self.held.drain(..std::mem::take(&mut self.read));
-            // A long reply is parsed from its start each time more has come: so much at a time.
+            // A long reply is parsed from its start after each read, so each read is large.
             let mut chunk = [0; 64 << 10];
             match self.stream.read(&mut chunk) {
                 Ok(0) => return Err(format!("closed after {}", shown(&self.held))),
@@ -200,20 +201,20 @@ impl Speaker {
         }
     }
 
-    /// One command, one reply.
+    /// Sends one command and returns its reply.
     #[track_caller]
     pub fn ask<W: AsRef<[u8]>>(&mut self, words: &[W]) -> Reply {
         self.send(&command(words));
         self.reply().unwrap_or_else(|error| panic!("{error}"))
     }
 
-    /// The same from words with spaces between them.
+    /// Sends one command, given as words with spaces between them, and returns its reply.
     #[track_caller]
     pub fn say(&mut self, line: &str) -> Reply {
         self.ask(&line.split(' ').collect::<Vec<_>>())
     }
 
-    /// Many commands at once, and the reply to each.
+    /// Sends many commands at once, and returns the reply to each.
     #[track_caller]
     pub fn ask_all(&mut self, commands: &[Vec<Vec<u8>>]) -> Vec<Reply> {
         let mut bytes = Vec::new();
@@ -223,16 +224,16 @@ impl Speaker {
         replies.map(|reply| reply.unwrap_or_else(|error| panic!("{error}"))).collect()
     }
 
-    /// Everything until the other side closes.
+    /// Reads everything until the other side closes.
     pub fn rest(&mut self) -> Vec<u8> {
         let mut bytes = self.held.split_off(self.read);
-        // A reset after the last byte is an end as well.
+        // A reset after the last byte also counts as an end.
         let _ = self.stream.read_to_end(&mut bytes);
         bytes
     }
 }
 
-/// Bytes for a person: not all of them when they are many.
+/// Renders bytes for people, shortened if there are many.
 pub fn shown(bytes: &[u8]) -> String {
     const MOST: usize = 200;
     let text = bytes[..bytes.len().min(MOST)].escape_ascii().to_string();

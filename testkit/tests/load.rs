@@ -1,7 +1,7 @@
-//! The client load against a small server of its own, honest and otherwise: a load that finds no
-//! wrong reply proves something only if it finds those that are there.
+//! Tests the client load with small servers, right and faulty. Finding no wrong reply proves
+//! something only if the load finds wrong replies that exist.
 
-// A test that cannot go on says so by panicking, in its helpers as well.
+// A test that cannot continue panics, in its helper functions as well.
 #![allow(clippy::unwrap_used)]
 
 use std::collections::HashMap;
@@ -14,7 +14,7 @@ use std::thread;
 
 use testkit::load::{Load, Options, Trust};
 
-/// A memcached as far as the load needs one, which turns at the `fault_at`th request of all.
+/// A memcached with only the commands of the load. It becomes faulty at request number `fault_at`.
 struct Server {
     address: SocketAddr,
     served: Arc<AtomicU64>,
@@ -23,17 +23,17 @@ struct Server {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Fault {
     None,
-    /// One get is answered with the value that another client has under its key.
+    /// One get is answered with another client's value.
     Swap,
     /// One set is acknowledged and forgotten.
     Forget,
     /// One set is answered with an error line, and may have been executed.
     Refuse,
-    /// Requests here and there are answered by a closed connection.
+    /// Some requests are answered with a closed connection.
     Close,
-    /// Everything is forgotten.
+    /// All data are removed.
     Flush,
-    /// One answer comes twice.
+    /// One answer is sent twice.
     Twice,
 }
 
@@ -60,7 +60,7 @@ fn serve(stream: &TcpStream, shelf: &Shelf, count: &AtomicU64, (fault, fault_at)
     let mut input = BufReader::new(stream);
     let mut output = stream;
     let mut line = String::new();
-    // The first request of the right kind at or after `fault_at`, on this connection.
+    // The first request of the right kind from `fault_at` on, on this connection.
     let mut done = false;
     while matches!(input.read_line(&mut line), Ok(n) if n > 0) {
         let number = count.fetch_add(1, Ordering::Relaxed);
@@ -120,7 +120,7 @@ fn options(trust: Trust) -> Options {
     Options { keys: 12, depth: 3, trust, ..Options::default() }
 }
 
-/// What the load says of a server with a fault: its panic, if it panics.
+/// Returns the load's result with a faulty server, or its panic message.
 fn check(fault: Fault, trust: Trust) -> Result<testkit::load::Tally, String> {
     let server = Server::start(fault, 2_000);
     let load = Load::start(server.address, 5, options(trust));

@@ -1,9 +1,9 @@
-//! The part of the simulator that `cargo xtask mutants` asks about each mutant which its crate's
-//! own tests have not noticed.
+//! The part of the simulator that `cargo xtask mutants` runs for each mutant that its crate's own
+//! tests have not noticed.
 
 use testkit::sim;
 
-/// As long as for the ten thousand.
+/// As many steps as in the run of ten thousand seeds.
 const STEPS: u32 = 2_000;
 
 #[cfg(not(seeded_bugs))]

@@ -1,4 +1,4 @@
-//! `cargo xtask bench`: hands over to the benchmark, built for release.
+//! `cargo xtask bench`: runs the benchmark, built for release.
 //!
 //! The generator shares a CPU with the servers, so an unoptimised one would measure itself.
 

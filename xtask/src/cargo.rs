@@ -1,4 +1,4 @@
-//! Cargo as a child process, and the tests it says it ran.
+//! Runs cargo as a child process, and counts the tests that it reports.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, Stdio};
@@ -21,7 +21,7 @@ impl Count {
     }
 }
 
-/// The cargo that runs us, in the workspace's folder.
+/// Returns a command of the cargo that runs this program, in the workspace's folder.
 pub fn command(arguments: &[&str]) -> Command {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(cargo);
@@ -29,13 +29,13 @@ pub fn command(arguments: &[&str]) -> Command {
     command
 }
 
-/// Runs to the end; its output is ours.
+/// Runs a command to its end; its output goes to ours.
 pub fn run(command: &mut Command) -> Outcome {
     let status = command.status().map_err(|error| cannot(command, &error))?;
     if status.success() { Ok(()) } else { Err(format!("{} ended with {status}", line(command))) }
 }
 
-/// Runs tests: passes the output on and counts what it reports.
+/// Runs tests: passes the output on and counts the reported results.
 pub fn run_tests(command: &mut Command) -> (Count, Outcome) {
     let mut count = Count::default();
     let mut child = match command.stdout(Stdio::piped()).spawn() {
@@ -48,7 +48,7 @@ pub fn run_tests(command: &mut Command) -> (Count, Outcome) {
         println!("{text}");
         count.add(parse_result(&text).unwrap_or_default());
     }
-    // A pipe's reader may look at any moment; whole lines are what it should see.
+    // A reader of the pipe may look at any moment, and should find whole lines.
     let _ = std::io::stdout().flush();
     let outcome = match child.wait() {
         Ok(status) if status.success() => Ok(()),
@@ -58,7 +58,7 @@ pub fn run_tests(command: &mut Command) -> (Count, Outcome) {
     (count, outcome)
 }
 
-/// The counts of one `test result:` line.
+/// Parses the counts of one `test result:` line.
 fn parse_result(line: &str) -> Option<Count> {
     let rest = line.strip_prefix("test result: ")?;
     let mut count = Count::default();

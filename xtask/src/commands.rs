@@ -1,5 +1,5 @@
-//! `cargo xtask commands`: Redis's command table, made of what servers say and of what a person
-//! has written down of each command.
+//! `cargo xtask commands`: makes Redis's command table from the servers' own data and from the
+//! reviewed notes on each command.
 //!
 //! ```text
 //!   redis-server  ─┐ COMMAND, COMMAND DOCS
@@ -27,7 +27,7 @@ const USAGE: &str = "[--check] [--redis PROGRAM] [--valkey PROGRAM]";
 const REVIEW: &str = "crates/proto/src/redis/commands/review.txt";
 const TABLE: &str = "crates/proto/src/redis/commands/table.rs";
 const ARGUMENTS: &str = "crates/proto/src/redis/commands/arguments.txt";
-/// A server that does not answer by then never will.
+/// Limit of the wait for a server.
 const DEADLINE: Duration = Duration::from_secs(20);
 
 pub fn run(arguments: &[String]) -> Outcome {
@@ -61,7 +61,7 @@ pub fn run(arguments: &[String]) -> Outcome {
     Ok(())
 }
 
-/// The texts of the table and of the arguments.
+/// Returns the texts of the table and of the arguments.
 fn make(redis: &PathBuf, valkey: &PathBuf) -> Result<[String; 2], String> {
     let redis = facts::read(&Server::start(redis)?.ask()?)?;
     let valkey = facts::read(&Server::start(valkey)?.ask()?)?;
@@ -73,7 +73,7 @@ fn make(redis: &PathBuf, valkey: &PathBuf) -> Result<[String; 2], String> {
     Ok([write::table(&facts, &review)?, write::arguments(&facts)])
 }
 
-/// Where the package of Python's puts it.
+/// Returns the path of the server in the Python package.
 fn valkey_of_the_wheel() -> Option<PathBuf> {
     let below = |folder: PathBuf| std::fs::read_dir(folder).into_iter().flatten().flatten();
     below(root().join(".venv/lib"))
@@ -82,7 +82,7 @@ fn valkey_of_the_wheel() -> Option<PathBuf> {
         .find(|program| program.is_file())
 }
 
-/// A server of ours; it ends with this value.
+/// A server started by this program; it ends when the value is dropped.
 struct Server {
     child: Child,
     port: u16,
@@ -101,14 +101,14 @@ impl Server {
         Ok(Server { child, port })
     }
 
-    /// What it says of its commands, and then what of their documents.
+    /// Returns its answers about its commands and about their documentation.
     fn ask(&self) -> Result<[resp::Value; 2], String> {
         let start = Instant::now();
         loop {
             match resp::ask(self.port) {
                 Ok(said) => return Ok(said),
                 Err(error) if start.elapsed() > DEADLINE => return Err(error.to_string()),
-                // Nobody is there yet.
+                // The server does not accept connections yet.
                 Err(_) => thread::sleep(Duration::from_millis(20)),
             }
         }

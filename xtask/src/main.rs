@@ -1,7 +1,7 @@
-//! `cargo xtask VERB`: everything a developer or a CI machine does to this project.
+//! `cargo xtask VERB`: all tasks that a developer or a CI machine runs on this project.
 //!
-//! One row a verb in [`VERBS`]; the help is printed from it. The ladder of `test` stands in
-//! `test.rs`, the house rules in `tidy.rs`, the programs that tests talk to in `peers.rs`.
+//! Each verb is one row in [`VERBS`], from which the help is printed. The steps of `test` are in
+//! `test.rs`, the project's rules in `tidy.rs`, the programs that tests need in `peers.rs`.
 
 mod bench;
 mod cargo;
@@ -15,7 +15,7 @@ mod tidy;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-/// What a verb returns: the sentence that explains the failure.
+/// The result of a verb; the error is a sentence that explains the failure.
 type Outcome = Result<(), String>;
 
 /// One verb of the command line.
@@ -90,7 +90,7 @@ fn root() -> PathBuf {
     xtask.parent().expect("xtask stands in the workspace").to_path_buf()
 }
 
-/// The tests that compare a table with its page write the page when this variable is set.
+/// The tests that compare a table with its page write the page if this variable is set.
 fn docs(_: &[String]) -> Outcome {
     let arguments = ["test", "--quiet", "--package", "quickack", "--bins", "reference"];
     cargo::run(cargo::command(&arguments).env("UPDATE_GOLDEN", "1"))

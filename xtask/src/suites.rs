@@ -1,14 +1,14 @@
-//! `cargo xtask suites`: other projects' own tests, straight to the server and through quickack.
+//! `cargo xtask suites`: runs other projects' tests against the server directly, and through
+//! quickack.
 //!
 //! ```text
 //!   fetch.rs   the project's source, once, below target/suites
 //!   stage.rs   a network and a /tmp of its own, the server, quickack, the tests
-//!   said.rs    the tests' output, read
+//!   said.rs    parses the tests' output
 //!   list.rs    the tests that pass through quickack, in testkit/suites: a list only grows
 //! ```
 //!
-//! A test that passes straight to the server and not through quickack has its reason in
-//! docs/suites.md.
+//! For a test that passes directly but not through quickack, docs/suites.md has the reason.
 
 mod fetch;
 mod list;
@@ -24,7 +24,8 @@ use fetch::Source;
 use said::Said;
 
 const USAGE: &str = "[--write] [--program QUICKACK] [SUITE...]";
-/// The lists, what a pool is to allow, and what stands in for memcached before its own tests.
+/// The folder of the lists, the pools' `allow:` lists, and the stand-in for memcached in its own
+/// tests.
 const FOLDER: &str = "testkit/suites";
 
 /// One project's tests.
@@ -32,18 +33,18 @@ struct Suite {
     name: &'static str,
     version: &'static str,
     source: Source,
-    /// A script that makes the source ready to run, in its folder.
+    /// A script that prepares the source, run in its folder.
     made: &'static str,
     runner: Runner,
 }
 
-/// How they are run, and so how their output is read.
+/// The runner of the tests, which also determines the format of the output.
 enum Runner {
-    /// Words for pytest.
+    /// Arguments for pytest.
     Pytest(&'static [&'static str]),
     /// PHP's run-tests.php over `tests/`.
     Phpt,
-    /// Each `t/*.t` by itself: it starts its own servers.
+    /// Each `t/*.t` alone: it starts its own servers.
     Tap,
 }
 
@@ -67,7 +68,7 @@ const SUITES: &[Suite] = &[
         version: "0.33.0",
         source: Source::Pypi("python-binary-memcached"),
         made: "",
-        // These need a conftest.py that the package has not.
+        // These need a conftest.py that is missing in the package.
         runner: Runner::Pytest(&[
             "test",
             "--ignore=test/test_ipv6.py",
@@ -94,7 +95,8 @@ const SUITES: &[Suite] = &[
         version: "8.1.0",
         source: Source::Pypi("redis"),
         made: "",
-        // It gives the server a password that the pool has not, and so all later tests fail.
+        // This test sets a password on the server, which the pool does not have, so all later tests
+        // would fail.
         runner: Runner::Pytest(&[
             "tests/test_commands.py",
             "--deselect=tests/test_commands.py::TestRedisCommands::test_auth",
@@ -102,7 +104,7 @@ const SUITES: &[Suite] = &[
     },
 ];
 
-/// The runner comes with PHP's own files for making extensions.
+/// The runner is part of PHP's own files for building extensions.
 const PHP_RUNNER: &str = r#"
     dev=php$(php -r 'echo PHP_MAJOR_VERSION.".".PHP_MINOR_VERSION;')-dev
     apt-get -qq -o APT::Sandbox::User=root download $dev
@@ -110,19 +112,19 @@ const PHP_RUNNER: &str = r#"
     cp dev/usr/lib/php/*/build/run-tests.php .
 "#;
 
-/// The tests want the build with `debugtime`, so that they need not wait; it needs libevent-dev.
-/// They start `memcached-debug`, which is ours.
+/// The tests use the build with `debugtime`, so that they need not wait; it needs libevent-dev.
+/// They start `memcached-debug`, which is our stand-in.
 const MEMCACHED: &str = "
     ./configure --quiet
     make --silent memcached-debug timedrun
     mv memcached-debug memcached-real";
 
-/// What the command line asked for.
+/// The options of the command line.
 #[derive(Default)]
 struct Request {
     write: bool,
     program: Option<PathBuf>,
-    /// Empty: all.
+    /// Names of suites; empty for all.
     names: Vec<String>,
 }
 
@@ -139,7 +141,7 @@ pub fn run(arguments: &[String]) -> Outcome {
     }
 }
 
-/// The step of `cargo xtask test`: a suite counts as one test.
+/// The step of `cargo xtask test`: each suite counts as one test.
 pub fn step() -> (Count, Outcome) {
     match run_all(&Request::default()) {
         Ok(count) if count.failed == 0 => (count, Ok(())),
@@ -206,7 +208,8 @@ fn build() -> Result<PathBuf, String> {
     Ok(root().join("target/release/quickack"))
 }
 
-/// Both runs of one suite, compared with each other and with its list; the table's row.
+/// Runs one suite both ways, compares the runs with each other and with its list, and returns the
+/// table's row.
 fn run_one(suite: &Suite, program: &Path, write: bool) -> Result<String, String> {
     let folder = fetch::fetch(suite)?;
     let list = root().join(FOLDER).join(format!("{}.txt", suite.name));
@@ -240,10 +243,10 @@ fn run_one(suite: &Suite, program: &Path, write: bool) -> Result<String, String>
     Ok(row)
 }
 
-/// The names of the tests that passed.
+/// Returns the names of the tests that passed.
 fn passed(tests: &BTreeMap<String, Said>) -> BTreeSet<String> {
     tests.iter().filter(|(_, said)| said.passed()).map(|(name, _)| name.clone()).collect()
 }
 
-/// So many failed tests are told in their own words.
+/// Limit on failed tests whose messages are printed.
 const TOLD_MAX: usize = 200;

@@ -1,5 +1,5 @@
-//! The ladder of `cargo xtask test`. Every step runs, also after one has failed; the end says what
-//! ran, how long it took and what was left out.
+//! The steps of `cargo xtask test`. Every step runs, even after a failure; the end reports the
+//! steps that ran, their times and the tests left out.
 
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -8,13 +8,13 @@ use crate::cargo::{self, Count};
 use crate::peers::{self, Peer};
 use crate::{Outcome, commands, mutants, suites, tidy};
 
-/// One rung.
+/// One step.
 struct Step {
     name: &'static str,
-    /// What it proves.
+    /// Describes what the step proves.
     about: &'static str,
     run: fn(&Request) -> (Count, Outcome),
-    /// Only with `--long`, or when it is named.
+    /// Runs only with `--long`, or if it is named.
     long: bool,
 }
 
@@ -63,12 +63,12 @@ const STEPS: &[Step] = &[
     },
 ];
 
-/// What the command line asked for.
+/// The options of the command line.
 #[derive(Default)]
 struct Request {
     long: bool,
     allow_missing: bool,
-    /// Empty: all.
+    /// Names of steps; empty for all.
     steps: Vec<String>,
     /// Peers that this machine lacks.
     missing: Vec<&'static Peer>,
@@ -87,7 +87,7 @@ pub fn run(arguments: &[String]) -> Outcome {
         let start = Instant::now();
         let (ran, outcome) = (step.run)(&request);
         count.add(ran);
-        // A step that failed before its tests could say so has failed once.
+        // A step that failed before its tests could report has failed once.
         count.failed += u64::from(outcome.is_err() && ran.failed == 0);
         report.push_str(&summary(step, ran, &outcome, start.elapsed()));
     }
@@ -144,7 +144,7 @@ fn summary(step: &Step, ran: Count, outcome: &Outcome, took: Duration) -> String
     format!("{:8} {:7.1} s {tests:5} tests  {verdict}\n", step.name, took.as_secs_f64())
 }
 
-/// Prints which tests this machine could not run; true when there are any.
+/// Prints the tests that this machine could not run; returns true if there are any.
 fn name_left_out(request: &Request) -> bool {
     for peer in &request.missing {
         println!("left out, {} is not here: tests named {}", peer.name, peer.tests.join(", "));
@@ -152,7 +152,7 @@ fn name_left_out(request: &Request) -> bool {
     !request.missing.is_empty()
 }
 
-/// A step that has no tests of its own counts as one.
+/// Counts a step without tests of its own as one.
 fn one(outcome: Outcome) -> (Count, Outcome) {
     let passed = u64::from(outcome.is_ok());
     (Count { passed, ..Count::default() }, outcome)
@@ -172,14 +172,14 @@ fn house_rules(_: &Request) -> (Count, Outcome) {
     one(tidy::run(&[]))
 }
 
-/// Everything that needs no program of ours: that has a step of its own.
+/// Runs all tests without our own programs, which have a step of their own.
 fn unit(_: &Request) -> (Count, Outcome) {
     let arguments =
         ["test", "--workspace", "--exclude", "quickack", "--locked", "--no-fail-fast", "--tests"];
     cargo::run_tests(&mut cargo::command(&arguments))
 }
 
-/// The bugs are compiled in, so this has a target folder of its own.
+/// The bugs are compiled in, so this step has its own target folder.
 fn bugs(_: &Request) -> (Count, Outcome) {
     let arguments = ["test", "--package", "testkit", "--locked", "--target-dir", "target/seeded"];
     let mut command = cargo::command(&arguments);
@@ -187,7 +187,7 @@ fn bugs(_: &Request) -> (Count, Outcome) {
     cargo::run_tests(&mut command)
 }
 
-/// Left out where its servers are missing, which is reported with the tests that need them too.
+/// Left out if its servers are missing; the report on the tests that need them includes it.
 fn commands_table(request: &Request) -> (Count, Outcome) {
     let needs = |peer: &&&Peer| peer.tests.contains(&"redis");
     if request.missing.iter().any(|peer| needs(&peer)) {
@@ -196,13 +196,13 @@ fn commands_table(request: &Request) -> (Count, Outcome) {
     one(commands::run(&["--check".to_string()]))
 }
 
-/// All but what measures milliseconds.
+/// Runs all integration tests except those that measure milliseconds.
 fn integration(request: &Request) -> (Count, Outcome) {
     let mut command = of_the_program(&["--bins", "--test", "it"]);
     cargo::run_tests(leave_out(&mut command, request).args(["--skip", "stall::"]))
 }
 
-/// Most tests run one worker; those of the modules below know themselves how many they want.
+/// Most tests run one worker; those of the modules below set their own number.
 fn through_four_workers(request: &Request) -> (Count, Outcome) {
     const OF_THEIR_OWN: &[&str] = &[
         "admin::",
@@ -229,7 +229,7 @@ fn through_four_workers(request: &Request) -> (Count, Outcome) {
     cargo::run_tests(command.env("QUICKACK_WORKERS", "4"))
 }
 
-/// Beside other tests on two cores a sample is late for reasons of its own.
+/// Run alone: with other tests on two cores a sample may be late without a fault.
 fn stall(request: &Request) -> (Count, Outcome) {
     let mut command = of_the_program(&["--test", "it"]);
     cargo::run_tests(leave_out(&mut command, request).args(["--test-threads=1", "stall::"]))
@@ -242,7 +242,7 @@ fn of_the_program(targets: &[&str]) -> Command {
     command
 }
 
-/// Skips what needs a peer that is not here.
+/// Skips tests that need a missing peer.
 fn leave_out<'a>(command: &'a mut Command, request: &Request) -> &'a mut Command {
     for fragment in request.missing.iter().flat_map(|peer| peer.tests) {
         command.args(["--skip", fragment]);

@@ -1,8 +1,8 @@
-//! The house rules that no compiler checks: `cargo xtask tidy`.
+//! The project's rules that no compiler checks: `cargo xtask tidy`.
 //!
-//! One row a rule in [`RULES`]. A rule reads the [`Tree`] and returns findings, and each finding
-//! says how to mend it. `text.rs` has the rules about one file's text, `walls.rs` those about who
-//! may use what, `pages.rs` those about the documents.
+//! Each rule is one request in [`RULES`]. A rule reads the [`Tree`] and returns findings; each
+//! finding has advice. `text.rs` has the rules about one file's text, `walls.rs` those about
+//! dependencies, `pages.rs` those about the documents.
 
 mod pages;
 mod text;
@@ -12,10 +12,10 @@ use std::process::Command;
 
 use crate::{Outcome, root};
 
-/// One thing that is not as it should be, and what to do about it.
+/// One violation of a rule, with advice.
 #[derive(Debug, PartialEq, Eq)]
 struct Finding {
-    /// Where: a path, or a path and a line.
+    /// A path, or a path and a line.
     place: String,
     what: String,
     fix: &'static str,
@@ -41,13 +41,13 @@ const RULES: &[Rule] = &[
     Rule { name: "hazards", check: pages::hazards },
 ];
 
-/// The project's text files, as git sees them: tracked, and new ones that are not ignored.
+/// The project's text files, as git lists them: tracked ones, and new ones that are not ignored.
 #[derive(Default)]
 struct Tree {
     files: Vec<File>,
-    /// Every path, also of files that are no text.
+    /// Every path, including files that are not text.
     paths: Vec<String>,
-    /// What `cargo metadata` says, as JSON.
+    /// The output of `cargo metadata`, as JSON.
     metadata: serde_json::Value,
 }
 
@@ -101,12 +101,13 @@ impl Tree {
 }
 
 impl File {
-    /// Tests have a file of their own, or a folder.
+    /// Returns whether it is a test: tests have their own file or folder.
     fn is_test(&self) -> bool {
         self.path.contains("/tests/") || self.path.ends_with("tests.rs")
     }
 
-    /// Numbered lines of the product: without the tests at the end, and none of a test file.
+    /// Returns the product's lines with their numbers: without the tests at the end, and none of a
+    /// test file.
     fn product_lines(&self) -> Vec<(usize, &str)> {
         if self.is_test() {
             return Vec::new();
@@ -118,7 +119,7 @@ impl File {
                 lines.push((at + 1, line));
                 continue;
             }
-            // `mod tests;` points at another file; `mod tests {` lasts to the end of this one.
+            // `mod tests;` names another file; `mod tests {` lasts to the end of this one.
             if !rest.next().is_some_and(|(_, next)| next.trim_end().ends_with(';')) {
                 break;
             }
@@ -131,7 +132,8 @@ impl File {
     }
 }
 
-/// A line without its comment; a string with two slashes in it loses its end, which no rule minds.
+/// Returns a line without its comment. A string with two slashes loses its end, which affects no
+/// rule.
 fn without_comment(line: &str) -> &str {
     line.split_once("//").map_or(line, |(code, _)| code)
 }

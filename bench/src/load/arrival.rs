@@ -1,6 +1,6 @@
-//! Chance, seeded: which key, which kind of request, which connection, and when the next is due.
+//! Seeded random choices: the key, the kind of request, the connection, and the next due time.
 
-/// xorshift64*: good enough to spread keys, and it costs a nanosecond.
+/// xorshift64*: good enough to spread keys, at a cost of a nanosecond.
 pub struct Random(u64);
 
 impl Random {
@@ -15,12 +15,12 @@ impl Random {
         self.0.wrapping_mul(0x2545_F491_4F6C_DD1D)
     }
 
-    /// A number below `bound`, evenly spread.
+    /// Returns a number below `bound`, evenly distributed.
     pub fn below(&mut self, bound: u32) -> u32 {
         (((self.next() >> 32) * u64::from(bound)) >> 32) as u32
     }
 
-    /// Nanoseconds to the next event of a Poisson process of `rate` events a second.
+    /// Returns the nanoseconds to the next event of a Poisson process of `rate` events a second.
     pub fn poisson_gap_ns(&mut self, rate: f64) -> u64 {
         // 53 random bits in (0, 1]: the logarithm is finite.
         let uniform = ((self.next() >> 11) + 1) as f64 / (1_u64 << 53) as f64;

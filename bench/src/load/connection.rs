@@ -1,4 +1,4 @@
-//! One client connection: requests asked, replies read, bytes not yet taken by the kernel.
+//! One client connection: outstanding requests, the reply reader, and unsent output.
 
 use std::collections::VecDeque;
 use std::net::{Ipv4Addr, SocketAddrV4};
@@ -15,7 +15,7 @@ pub struct Connection {
     pub asked: VecDeque<Asked>,
     /// Due times of requests that wait for room (open loop).
     pub waiting: VecDeque<u64>,
-    /// Requests as bytes; `out[sent..]` has not been taken by the kernel.
+    /// Output; `out[sent..]` is not written yet.
     pub out: Vec<u8>,
     sent: usize,
     /// EPOLLOUT is armed.
@@ -23,16 +23,16 @@ pub struct Connection {
     reader: Reader,
 }
 
-/// What one receive has brought.
+/// The result of one receive.
 pub enum Received {
-    /// So many requests are answered.
+    /// That many requests are answered.
     Answered(usize),
-    /// Nothing was there.
+    /// There was no input.
     Nothing,
 }
 
 impl Connection {
-    /// Starts to connect; on loopback the handshake is over when this returns.
+    /// Starts to connect; on loopback the TCP handshake is over when this returns.
     pub fn open(
         to: SocketAddrV4,
         from: Option<Ipv4Addr>,
@@ -62,7 +62,7 @@ impl Connection {
         })
     }
 
-    /// Sends what is in `out`; true when the kernel took everything.
+    /// Sends `out`; returns true if the kernel accepted everything.
     #[inline]
     pub fn transmit(&mut self) -> Result<bool, String> {
         self.transmit_to(self.out.len())
@@ -85,7 +85,7 @@ impl Connection {
         Ok(true)
     }
 
-    /// One read, and the replies in it.
+    /// Performs one read, and parses the replies in it.
     #[inline]
     pub fn receive(
         &mut self,

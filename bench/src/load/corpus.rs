@@ -1,25 +1,25 @@
-//! Keys, requests and values as bytes, made once so that asking costs a copy.
+//! Keys, requests and values as bytes, made once so that a request costs a copy.
 
 use std::ops::Range;
 
 /// `key:` and eight digits.
 pub const KEY_LEN: usize = 12;
-/// As a bulk string.
+/// Length of a key as a bulk string.
 const RESP_KEY_LEN: usize = b"$12\r\n".len() + KEY_LEN + b"\r\n".len();
 
-/// The bytes of every request and of every reply that is right.
+/// The bytes of every request and of every correct reply.
 pub struct Corpus {
     /// ` key:00000000 key:00000001 …`: any run of keys is one slice of it.
     keys: Vec<u8>,
-    /// The same as bulk strings: `$12\r\nkey:00000000\r\n…`.
+    /// The keys as bulk strings: `$12\r\nkey:00000000\r\n…`.
     resp_keys: Vec<u8>,
-    /// Before every value in RESP.
+    /// The head of every value in RESP.
     resp_head: Vec<u8>,
-    /// What follows the key in a set's header.
+    /// The rest of a set's header after the key.
     set_rest: Vec<u8>,
-    /// What follows the key in a value's header.
+    /// The rest of a value's header after the key.
     value_rest: Vec<u8>,
-    /// Every value is this, with its key written over the first bytes.
+    /// The content of every value, with the key written over the first bytes.
     value: Vec<u8>,
 }
 
@@ -29,7 +29,7 @@ impl Corpus {
         let keys = (0..key_count).flat_map(|index| format!(" key:{index:08}").into_bytes());
         let resp_keys =
             (0..key_count).flat_map(|index| format!("$12\r\nkey:{index:08}\r\n").into_bytes());
-        // Printable and not periodic in a power of two, so that a shifted value is seen.
+        // Printable and not periodic in a power of two, so that a shifted value is detected.
         let value = (0..value_len).map(|at| b'a' + (at * 7 % 23) as u8).collect();
         Corpus {
             keys: keys.collect(),
@@ -50,7 +50,7 @@ impl Corpus {
         self.value.len()
     }
 
-    /// Bytes of `VALUE … CRLF`.
+    /// Returns the length of `VALUE … CRLF`.
     pub fn header_len(&self) -> usize {
         b"VALUE ".len() + KEY_LEN + self.value_rest.len()
     }
@@ -76,12 +76,12 @@ impl Corpus {
         cut
     }
 
-    /// What stands before every value in RESP.
+    /// Returns the head of every value in RESP.
     pub fn resp_head(&self) -> &[u8] {
         &self.resp_head
     }
 
-    /// A run of keys as bulk strings.
+    /// Returns a run of keys as bulk strings.
     pub fn resp_keys(&self, run: Range<u32>) -> &[u8] {
         &self.resp_keys[run.start as usize * RESP_KEY_LEN..run.end as usize * RESP_KEY_LEN]
     }
@@ -92,7 +92,7 @@ impl Corpus {
         out.extend_from_slice(&self.value[KEY_LEN..]);
     }
 
-    /// Whether `header` is the first line of this key's value.
+    /// Returns whether `header` is the first line of this key's value.
     #[inline]
     pub fn is_header(&self, header: &[u8], index: u32) -> bool {
         let (word, rest) = header.split_at(6);
@@ -101,7 +101,7 @@ impl Corpus {
             && rest[KEY_LEN..] == self.value_rest
     }
 
-    /// The key named by a value's header, if the header is one of ours.
+    /// Returns the key in a value's header, if the header is one of ours.
     pub fn header_index(&self, header: &[u8]) -> Option<u32> {
         let digits = header.get(10..6 + KEY_LEN)?;
         let index = std::str::from_utf8(digits).ok()?.parse().ok()?;
@@ -110,7 +110,7 @@ impl Corpus {
             .then_some(index)
     }
 
-    /// Whether `bytes` stand at `offset` in the value of this key.
+    /// Returns whether this key's value has `bytes` at `offset`.
     pub fn is_value(&self, bytes: &[u8], offset: usize, index: u32) -> bool {
         let key_part = KEY_LEN.saturating_sub(offset).min(bytes.len());
         let (front, back) = bytes.split_at(key_part);

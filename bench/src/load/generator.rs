@@ -1,9 +1,9 @@
-//! The loop: wait, read replies, ask anew.
+//! The loop: wait, read replies, send new requests.
 //!
 //! ```text
-//!   run_until(t) : wait --> receive --> ask again (closed loop)
-//!                   ^  \--> a request is due --> ask, or wait for its connection (open loop)
-//!   drain()      : the same without asking, until every request is answered
+//!   run_until(t) : wait --> receive --> send again (closed loop)
+//!                   ^  \--> a request is due --> send, or wait for its connection (open loop)
+//!   drain()      : the same without new requests, until all are answered
 //! ```
 
 use std::collections::VecDeque;
@@ -24,25 +24,26 @@ use super::{Arrival, Corpus, Mix, Random, Tally, Workload, Writing};
 pub struct Generator<'a> {
     work: &'a Workload,
     corpus: &'a Corpus,
-    /// Connections are shared out among these.
+    /// The addresses over which connections are distributed.
     to: &'a [SocketAddrV4],
     epoll: OwnedFd,
-    /// Fires when the next request is due (open loop): epoll's own timeout counts in milliseconds.
+    /// Fires when the next request is due (open loop), because epoll's own timeout counts
+    /// milliseconds.
     timer: OwnedFd,
     timer_at_ns: u64,
     connections: Vec<Option<Connection>>,
-    /// Places of connections that are closed, and when those are due that find no place
-    /// (short connections in open loop).
+    /// Indexes of closed connections, and due times of short connections that found no free index
+    /// (open loop).
     free: Vec<usize>,
     late: VecDeque<u64>,
     random: Random,
     scratch: Vec<u8>,
     next_due_ns: u64,
-    /// New requests are asked.
+    /// New requests are sent.
     asking: bool,
     /// Connections opened so far.
     opened: u32,
-    /// Of the next request.
+    /// The opaque of the next request.
     opaque: u32,
     pub tally: Tally,
 }
@@ -51,13 +52,14 @@ pub struct Generator<'a> {
 const TIMER: u64 = u64::MAX;
 const SCRATCH_LEN: usize = 256 * 1024;
 const EVENTS_MAX: usize = 512;
-/// Why a place that is used holds a connection.
-const OPEN: &str = "only open connections are asked, and their events heeded";
+/// The reason why an index in use has a connection.
+const OPEN: &str = "only open connections are asked, and their events handled";
 /// A request unanswered for this long is lost.
 const DRAIN_MAX_NS: u64 = 10_000_000_000;
-/// Opaques begin anew after this one; those of one request do not wrap.
+/// Opaques start again after this one; those of one request do not wrap.
 const OPAQUE_MAX: u32 = u32::MAX >> 1;
-/// Short connections leave a port in TIME_WAIT each: they come from this many addresses in turn.
+/// Each short connection leaves a port in TIME_WAIT, so they use this many source addresses in
+/// turn.
 const SOURCE_HOSTS: u32 = 100;
 
 pub fn now_ns() -> u64 {
@@ -66,7 +68,7 @@ pub fn now_ns() -> u64 {
 }
 
 impl<'a> Generator<'a> {
-    /// Opens the connections and sends each its first requests.
+    /// Opens the connections and sends the first requests on each.
     pub fn start(
         work: &'a Workload,
         corpus: &'a Corpus,
@@ -117,7 +119,7 @@ impl<'a> Generator<'a> {
         Ok(generator)
     }
 
-    /// Keeps the load on until `deadline_ns`.
+    /// Keeps up the load until `deadline_ns`.
     pub fn run_until(&mut self, deadline_ns: u64) -> Result<(), String> {
         loop {
             let now = now_ns();
@@ -129,7 +131,7 @@ impl<'a> Generator<'a> {
         }
     }
 
-    /// Asks no more and waits until everything asked is answered.
+    /// Stops new requests and waits until all outstanding ones are answered.
     pub fn drain(&mut self) -> Result<(), String> {
         self.asking = false;
         let deadline_ns = now_ns() + DRAIN_MAX_NS;
@@ -146,7 +148,7 @@ impl<'a> Generator<'a> {
         }
     }
 
-    /// Requests that are due and have not found room on their connection (open loop).
+    /// Returns the number of due requests that found no room on their connection (open loop).
     pub fn waiting(&self) -> usize {
         self.late.len()
             + self.connections.iter().flatten().map(|each| each.waiting.len()).sum::<usize>()
@@ -169,7 +171,7 @@ impl<'a> Generator<'a> {
             }
             let index = data.u64() as usize;
             if self.connections[index].is_none() {
-                // Closed since the kernel spoke of it.
+                // It was closed after the kernel reported the event.
                 continue;
             }
             if flags.contains(EventFlags::OUT) {
@@ -261,7 +263,7 @@ impl<'a> Generator<'a> {
             .map_err(|errno| format!("timerfd_settime: {errno}"))
     }
 
-    /// One request in a write of its own, or in two where clients split.
+    /// Sends one request in its own write, or in two if clients split requests.
     fn ask_one(&mut self, index: usize, due: u64, now: u64) -> Result<(), String> {
         let cut = self.push(index, due, now);
         let blocked = self.at(index).blocked;
@@ -271,7 +273,7 @@ impl<'a> Generator<'a> {
         self.transmit(index)
     }
 
-    /// Appends one request; returns where its first piece ends when it is sent split.
+    /// Appends one request; returns the end of its first piece if it is sent split.
     #[inline]
     fn push(&mut self, index: usize, due_ns: u64, sent_ns: u64) -> usize {
         let connection = self.connections[index].as_mut().expect(OPEN);
@@ -299,7 +301,7 @@ impl<'a> Generator<'a> {
         cut
     }
 
-    /// Sends a connection's output; what the kernel does not take leaves on EPOLLOUT.
+    /// Sends a connection's output; the rest is sent on EPOLLOUT.
     #[inline]
     fn transmit(&mut self, index: usize) -> Result<(), String> {
         let connection = self.connections[index].as_mut().expect(OPEN);
@@ -326,14 +328,14 @@ impl<'a> Generator<'a> {
         Ok(connection)
     }
 
-    /// Closes a short connection and opens the next in its place; its time counts from here.
+    /// Closes a short connection and opens the next in its place. Its time counts from here.
     fn reopen(&mut self, index: usize) -> Result<(), String> {
         let now = now_ns();
         self.connections[index] = Some(self.open(index)?);
         self.ask(index, 1, now)
     }
 
-    /// Opens a short connection for each that is due and finds a place.
+    /// Opens a short connection for each due time, as long as there are free indexes.
     fn come(&mut self, now: u64) -> Result<(), String> {
         while let Some(index) = self.free.pop() {
             let Some(due) = self.late.pop_front() else {
@@ -346,7 +348,7 @@ impl<'a> Generator<'a> {
         Ok(())
     }
 
-    /// Closes a short connection that has its answer.
+    /// Closes a short connection that has received its answer.
     fn leave(&mut self, index: usize, now: u64) -> Result<(), String> {
         self.connections[index] = None;
         self.free.push(index);

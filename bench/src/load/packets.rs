@@ -1,17 +1,17 @@
-//! Reads the replies of the binary words: packets, each known by its opaque.
+//! Parses replies of the binary protocol: packets, each identified by its opaque.
 
 use std::collections::VecDeque;
 
 use super::reply::{Asked, Context, Kind, Reader};
 use super::wire::{Answer, GET, GETKQ, HEADER_LEN, NOOP, NOT_FOUND, SET};
 
-/// Extras of a value: its flags.
+/// Length of a value's extras: its flags.
 const FLAGS_LEN: usize = 4;
-/// An error's text is not longer.
+/// Limit on the length of an error's text.
 const TEXT_LEN_MAX: usize = 256;
 
 impl Reader {
-    /// A packet up to its value; returns how many of the bytes it took.
+    /// Parses a packet up to its value; returns the number of bytes consumed.
     pub(super) fn receive_packet(
         &mut self,
         bytes: &[u8],
@@ -85,7 +85,7 @@ impl Reader {
     }
 }
 
-/// Bytes of a packet without its value, an error's text included, when all of them are there.
+/// Returns the length of a packet without its value, but with an error's text, if it is whole.
 fn head_len(bytes: &[u8]) -> Result<Option<usize>, String> {
     if bytes.len() < HEADER_LEN {
         return Ok(None);

@@ -1,8 +1,8 @@
-//! Reads replies: a whole single-key hit in one comparison, everything else piece by piece.
-//! (`packets.rs` reads those of the binary words, `resp.rs` those of RESP.)
+//! Parses replies: a whole single-key hit in one comparison, everything else piece by piece.
+//! (`packets.rs` parses binary packets, `resp.rs` parses RESP.)
 //!
-//! A reply that is not what was asked for is counted as an error; bytes after which nothing can be
-//! trusted end the window.
+//! A wrong reply is counted as an error. Bytes after which the position in the stream is unknown
+//! end the window.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -15,11 +15,11 @@ use super::wire::{self, Wire};
 #[derive(Clone, Debug)]
 pub struct Asked {
     pub kind: Kind,
-    /// The first of its own, where its words have one.
+    /// Its first opaque, if its protocol has opaques.
     pub opaque: u32,
-    /// When it should have been sent.
+    /// The time at which it was due.
     pub due_ns: u64,
-    /// When it was sent.
+    /// The time at which it was sent.
     pub sent_ns: u64,
 }
 
@@ -30,18 +30,18 @@ pub enum Kind {
     Ping,
 }
 
-/// The reader's place in one connection's stream of replies.
+/// The parser's position in one connection's stream of replies.
 #[derive(Default)]
 pub struct Reader {
     pub(super) state: State,
-    /// The start of a line, or of a packet's head, whose end has not arrived.
+    /// The start of a line, or of a packet's head, that is not whole yet.
     pub(super) line: Vec<u8>,
     /// Values of the current get so far.
     pub(super) hits: u32,
     /// RESP: values and misses of the current get so far, and whether their number has been read.
     pub(super) elements: u32,
     pub(super) is_open: bool,
-    /// What a line should be.
+    /// The expected line.
     expected: Vec<u8>,
 }
 
@@ -50,7 +50,7 @@ pub(super) enum State {
     /// At the start of a line or packet.
     #[default]
     Line,
-    /// Inside a value or what ends it.
+    /// Inside a value or the bytes that end it.
     Body { index: u32, left: usize },
 }
 
@@ -59,7 +59,7 @@ const LINE_LEN_MAX: usize = 512;
 const SHORT_HIT_END: &[u8] = b"\r\nEND\r\n";
 
 impl Reader {
-    /// Takes received bytes; returns how many requests they have answered.
+    /// Parses received bytes; returns the number of requests they have answered.
     pub fn receive(
         &mut self,
         mut bytes: &[u8],
@@ -151,7 +151,7 @@ impl Reader {
         Ok(())
     }
 
-    /// A line of the meta words, which says by its opaque what it answers.
+    /// Handles a line of the meta protocol, whose opaque identifies the request.
     fn handle_meta(
         &mut self,
         line: &[u8],
@@ -161,7 +161,7 @@ impl Reader {
         let request = asked.front().expect("the caller has seen the front");
         self.expected.clear();
         match &request.kind {
-            // A miss is told without an opaque.
+            // A miss has no opaque.
             Kind::Get(_) if line == b"EN\r\n" => self.end(asked, context),
             Kind::Get(run) if line.starts_with(b"VA ") => {
                 let index = run.start;
@@ -189,7 +189,7 @@ impl Reader {
         self.state = State::Body { index, left };
     }
 
-    /// The first request has its whole answer, and it is right.
+    /// Completes the first request: it has its whole answer, and the answer is correct.
     pub(super) fn end(&mut self, asked: &mut VecDeque<Asked>, context: &mut Context) {
         match &asked.front().expect("the caller has seen the front").kind {
             Kind::Get(run) => {
@@ -203,7 +203,7 @@ impl Reader {
         self.next(asked, context);
     }
 
-    /// The first request has an answer that is none to it.
+    /// Completes the first request with an error: the answer does not match it.
     pub(super) fn fail(&mut self, said: &[u8], asked: &mut VecDeque<Asked>, context: &mut Context) {
         context.tally.error(said);
         self.next(asked, context);
@@ -226,7 +226,7 @@ impl Reader {
         let (value_len, value_end) = (context.corpus.value_len(), context.wire.value_end());
         let offset = value_len + value_end.len() - left;
         let (value, end) = bytes[..taken].split_at(value_len.saturating_sub(offset).min(taken));
-        // A value begins with its key: so much is always looked at.
+        // A value begins with its key, and this part is always checked.
         let looked = match context.verify {
             true => value.len(),
             false => KEY_LEN.saturating_sub(offset).min(value.len()),
@@ -256,7 +256,7 @@ impl Reader {
     }
 }
 
-/// What the readers of all connections share.
+/// State shared by the parsers of all connections.
 pub struct Context<'a> {
     pub corpus: &'a Corpus,
     pub tally: &'a mut Tally,
@@ -266,7 +266,7 @@ pub struct Context<'a> {
 }
 
 impl Context<'_> {
-    /// The length of a whole single-key hit at the start of `bytes`, if that is what is awaited.
+    /// Returns the length of a whole single-key hit at the start of `bytes`, if one is expected.
     #[inline]
     fn whole_hit(&mut self, bytes: &[u8], asked: &mut VecDeque<Asked>) -> Option<usize> {
         let Some(Asked { kind: Kind::Get(run), .. }) = asked.front() else { return None };
@@ -281,7 +281,7 @@ impl Context<'_> {
         }
         let value = &bytes[header_len..header_len + value_len];
         if self.verify && !self.corpus.is_value(value, 0, index) {
-            // The slow way finds the same fault and names it.
+            // The slow path finds the same fault and describes it.
             return None;
         }
         self.tally.gets += 1;

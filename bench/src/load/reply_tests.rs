@@ -1,4 +1,4 @@
-//! The reader, cut at every byte, and the answers it must not believe.
+//! Tests the parser with input cut at every byte, and with answers that it must reject.
 
 use super::*;
 
@@ -88,7 +88,7 @@ fn value_of(corpus: &Corpus, index: u32) -> Vec<u8> {
     value
 }
 
-/// A packet of an answer.
+/// Makes a reply packet.
 fn packet(
     code: u8,
     status: u16,
@@ -104,7 +104,8 @@ fn packet(
     [&out[..], flags, key, value].concat()
 }
 
-/// Cut anywhere, `text` answers `kinds`; with a byte of it changed at `wrong` it does not.
+/// Checks that `text`, cut anywhere, answers `kinds`, and that a changed byte at `wrong` is an
+/// error.
 fn check(wire: Wire, kinds: &[Kind], text: &[u8], misses: u64, wrong: &[usize]) {
     let corpus = Corpus::new(10, 30);
     for cut in 0..text.len() {
@@ -170,7 +171,7 @@ fn resp_answers_are_known_by_their_place_and_what_values_begin_with() {
         b"+PONG\r\n",
     ]
     .concat();
-    // Of the first value: its head, its key, its end; then the set's answer, and the count of keys.
+    // Of the first value: its head, its key, its end. Then the set's answer, and the count of keys.
     check(Wire::Resp, &kinds, &text, 2, &[0, 1, 5, 20, 35, 37, 38, 42, 43]);
     let fault = |kinds: &[Kind], text: &[u8]| receive_as(Wire::Resp, &corpus, kinds, &[text]);
     let swapped = [&b"*2\r\n"[..], &bulk(4), &bulk(3)].concat();

@@ -1,15 +1,16 @@
-//! Reads replies of the RESP words. They name no key: a value belongs to what was asked in its
-//! place, and begins with its key.
+//! Parses RESP replies. They contain no key: a value belongs to the request at its position, and
+//! begins with its key.
 
 use std::collections::VecDeque;
 
 use super::reply::{Asked, Context, Kind, Reader};
 
-/// A get of many keys is answered by a line with their number, and then a value or nothing each.
+/// A missing value. A get of many keys is answered by a line with their number, then by a value or
+/// this for each.
 const MISS: &[u8] = b"$-1\r\n";
 
 impl Reader {
-    /// A line, and what it says about the first request.
+    /// Parses a line, and applies it to the first request.
     pub(super) fn handle_resp(
         &mut self,
         line: &[u8],
@@ -44,7 +45,7 @@ impl Reader {
         Ok(())
     }
 
-    /// The value that was under way is whole.
+    /// Handles the end of a value.
     pub(super) fn end_resp_value(
         &mut self,
         keys: usize,
@@ -63,7 +64,8 @@ impl Reader {
 }
 
 impl Context<'_> {
-    /// The length of a whole value at the start of `bytes`, if one key's is awaited.
+    /// Returns the length of a whole value at the start of `bytes`, if the value of one key is
+    /// expected.
     #[inline]
     pub(super) fn whole_resp_value(
         &mut self,
@@ -78,7 +80,7 @@ impl Context<'_> {
             return None;
         }
         let value = &bytes[head.len()..head.len() + value_len];
-        // The slow way finds what is wrong, and names it.
+        // The slow path finds the fault and describes it.
         let looked = if self.verify { value_len } else { super::corpus::KEY_LEN };
         let is_right = self.corpus.is_value(&value[..looked], 0, run.start);
         if !is_right || !bytes[..len].ends_with(b"\r\n") {

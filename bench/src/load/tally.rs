@@ -1,20 +1,20 @@
-//! What the generator has counted: requests answered, by kind, and how long they took.
+//! The generator's counters: requests answered, by kind, and their latencies.
 
 use hdrhistogram::Histogram;
 
 /// Counts and latencies of one stretch of load.
 pub struct Tally {
-    /// Gets answered, whatever the number of keys.
+    /// Gets answered, each counted once for any number of keys.
     pub gets: u64,
-    /// Keys asked for by the answered gets.
+    /// Keys of the answered gets.
     pub get_keys: u64,
-    /// Sets answered as they should be.
+    /// Sets answered correctly.
     pub sets: u64,
     /// Pings answered.
     pub pings: u64,
-    /// Keys asked for and not found.
+    /// Keys not found.
     pub misses: u64,
-    /// Requests answered with anything but what was expected.
+    /// Requests with an unexpected answer.
     pub errors: u64,
     /// The first such answer.
     pub first_error: Option<String>,
@@ -24,13 +24,13 @@ pub struct Tally {
     pub latency_ns: Histogram<u64>,
     /// Nanoseconds from the write to the whole reply.
     pub service_ns: Histogram<u64>,
-    /// Whether replies enter the histograms now.
+    /// Replies enter the histograms.
     pub recording: bool,
 }
 
 impl Tally {
     pub fn new() -> Self {
-        // The longest that a late request of a long open loop may have waited.
+        // The longest wait of a late request in a long open loop.
         let two_hours_ns = 7_200_000_000_000;
         let empty = Histogram::new_with_bounds(1000, two_hours_ns, 3);
         let empty = empty.expect("three digits between a microsecond and two hours are legal");

@@ -1,5 +1,5 @@
-//! The words in which a request is asked, and what must come back: memcached's classic text, its
-//! meta commands, its binary packets; Redis's RESP.
+//! The protocols of requests and replies: memcached's classic text, its meta commands, its binary
+//! packets; Redis's RESP.
 //!
 //! ```text
 //!  text     get KEY …             VALUE KEY 0 LEN … END         a reply is known by its place
@@ -25,7 +25,7 @@ pub enum Wire {
 }
 
 impl Wire {
-    /// What is added to the name of a peer that is asked in these words.
+    /// Returns the suffix of a peer's name for this protocol.
     pub fn suffix(self) -> &'static str {
         match self {
             Wire::Text | Wire::Resp => "",
@@ -34,7 +34,7 @@ impl Wire {
         }
     }
 
-    /// What ends a value.
+    /// Returns the bytes that end a value.
     pub fn value_end(self) -> &'static [u8] {
         match self {
             Wire::Text | Wire::Meta | Wire::Resp => b"\r\n",
@@ -42,17 +42,17 @@ impl Wire {
         }
     }
 
-    /// Opaques that one request uses.
+    /// Returns the number of opaques that one request uses.
     pub fn opaques(self, keys: u32) -> u32 {
         match self {
             Wire::Text | Wire::Resp => 0,
             Wire::Meta => 1,
-            // The last is the NOOP's.
+            // The last opaque belongs to the NOOP.
             Wire::Binary => keys + 1,
         }
     }
 
-    /// Appends a read of a run of keys; returns the end of its first piece when it is sent split.
+    /// Appends a read of a run of keys; returns the end of its first piece if it is sent split.
     pub fn push_get(
         self,
         corpus: &Corpus,
@@ -92,7 +92,7 @@ impl Wire {
         out.len()
     }
 
-    /// Appends a set; returns the end of its first piece when it is sent split.
+    /// Appends a set; returns the end of its first piece if it is sent split.
     pub fn push_set(self, corpus: &Corpus, out: &mut Vec<u8>, index: u32, opaque: u32) -> usize {
         match self {
             Wire::Text => return corpus.push_set(out, index),
@@ -122,14 +122,14 @@ impl Wire {
         out.len()
     }
 
-    /// Appends what asks for nothing but an answer.
+    /// Appends a request without effect that only gets an answer.
     pub fn push_ping(self, out: &mut Vec<u8>) -> usize {
         assert_eq!(self, Wire::Resp, "memcached knows none");
         out.extend_from_slice(b"*1\r\n$4\r\nPING\r\n");
         out.len()
     }
 
-    /// What a server says to a set that it has done.
+    /// Returns a server's answer to a successful set.
     pub fn stored(self) -> &'static [u8] {
         match self {
             Wire::Resp => b"+OK\r\n",
@@ -139,12 +139,12 @@ impl Wire {
     }
 }
 
-/// Appends a binary read that is not answered if there is nothing.
+/// Appends a binary read that is not answered if the key is missing.
 pub fn push_quiet_get(corpus: &Corpus, out: &mut Vec<u8>, index: u32, opaque: u32) {
     Packet { code: GETKQ, opaque, ..Packet::default() }.push(corpus, index, out);
 }
 
-/// Appends what is answered when everything before it is.
+/// Appends a request that is answered after everything before it.
 pub fn push_noop(out: &mut Vec<u8>, opaque: u32) {
     Packet { code: NOOP, opaque, ..Packet::default() }.push_header(0, out);
 }
@@ -159,7 +159,7 @@ struct Packet {
 }
 
 impl Packet {
-    /// With a key.
+    /// Appends the packet with a key.
     fn push(self, corpus: &Corpus, index: u32, out: &mut Vec<u8>) {
         self.push_header(KEY_LEN as u16, out);
         out.extend_from_slice(&[0; 8][..usize::from(self.extras)]);
@@ -179,7 +179,7 @@ impl Packet {
     }
 }
 
-/// The head of an answer's packet.
+/// The head of a reply packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Answer {
     pub code: u8,
@@ -215,7 +215,7 @@ pub const NOOP: u8 = 0x0a;
 pub const GETKQ: u8 = 0x0d;
 pub const NOT_FOUND: u16 = 1;
 
-/// An opaque of the meta words: eight digits.
+/// Appends an opaque of the meta protocol: eight digits.
 fn push_hex(out: &mut Vec<u8>, opaque: u32) {
     for at in (0..8).rev() {
         let digit = (opaque >> (4 * at) & 15) as usize;
@@ -223,7 +223,7 @@ fn push_hex(out: &mut Vec<u8>, opaque: u32) {
     }
 }
 
-/// What such a request is answered: the line before a value, or the line alone.
+/// Writes the answer to a meta request: the line before a value, or a single line.
 pub fn meta_value(corpus: &Corpus, index: u32, opaque: u32, out: &mut Vec<u8>) {
     out.extend_from_slice(format!("VA {} k", corpus.value_len()).as_bytes());
     out.extend_from_slice(corpus.key(index));

@@ -1,11 +1,11 @@
-//! How often a bounded store still knows what is asked for: this crate, a plain LRU list with the
-//! same bytes (each item charged this crate's slot), and, where a port is given, a real memcached.
+//! Compares hit ratios of bounded stores: this crate, a plain LRU list with the same number of
+//! bytes (each item charged this crate's slot), and, if a port is given, a real memcached.
 //!
 //! `cargo run --release -p cache --example hit_ratio -- [MEGABYTES] [PORT of memcached -m]`
 //!
-//! Each trace reads keys and sets what was missed, as an application does.
+//! Each trace reads keys and sets those that missed, as an application does.
 
-// The crate has no socket; this program beside it asks a real server.
+// The crate has no socket; this example opens one to ask a real server.
 #![allow(clippy::disallowed_types)]
 
 use std::collections::HashMap;
@@ -123,7 +123,8 @@ impl Cache for Memcached {
     }
 }
 
-/// What a trace asks for: a key, and the length of its value, which the key decides.
+/// Calls `visit` for each read of a trace with a key and the length of its value, which depends
+/// only on the key.
 fn trace(name: &str, asks: usize, keys: usize, visit: &mut dyn FnMut(u64, usize)) {
     let zipf = Zipf::new(keys, if name.contains("0.8") { 0.8 } else { 1.0 });
     let mut random = Random(7);
@@ -132,7 +133,7 @@ fn trace(name: &str, asks: usize, keys: usize, visit: &mut dyn FnMut(u64, usize)
         if name.contains("mixed") { 20 + (Random(key).next() % 1500) as usize } else { 100 }
     };
     for ask in 0..asks {
-        // The ranks drift, so that what was popular does not stay so for ever.
+        // The ranks drift, so that popular keys do not stay popular for ever.
         let drift = if name.contains("drift") { ask / 20 } else { 0 };
         let key = (zipf.draw(&mut random) + drift) as u64;
         visit(key, sized(key));
@@ -163,7 +164,8 @@ fn main() {
             (
                 "lru",
                 Box::new(Lru {
-                    // A list needs two pointers more an item, and a place in a table as we do.
+                    // A list needs two more pointers for each item, and a hash table entry as this
+                    // crate does.
                     room: memory - memory / 12,
                     clock: 0,
                     items: HashMap::new(),

@@ -1,4 +1,4 @@
-//! Nanoseconds a verb: `cargo run --release -p cache --example speed -- [MEGABYTES]`.
+//! Nanoseconds per operation: `cargo run --release -p cache --example speed -- [MEGABYTES]`.
 
 use std::time::Instant;
 
@@ -20,7 +20,7 @@ fn main() {
     let megabytes: usize =
         std::env::args().nth(1).map_or(64, |arg| arg.parse().expect("MEGABYTES"));
     for keys in [10_000u32, 300_000] {
-        // A stride that visits every key once, in an order no prefetcher guesses.
+        // The stride visits every key once, in an order that no prefetcher guesses.
         let name = |round: u32| {
             let number = (u64::from(round) * 7_919_993 % u64::from(keys)) as u32;
             let mut name = *b"key:0000000000000000";

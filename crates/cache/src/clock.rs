@@ -1,14 +1,14 @@
-//! Expiry times: from memcached's three ways of saying them to one second in time.
+//! Expiry times: converts memcached's three forms to a second in time.
 
 /// An item that does not expire.
 pub const NEVER: u32 = 0;
 
-/// Above this an exptime is a date, up to it a number of seconds from now: 30 days.
+/// An exptime above this is a date; up to it, a number of seconds from now: 30 days.
 const RELATIVE_MAX: i64 = 60 * 60 * 24 * 30;
-/// A second long past, for what is expired from the start.
+/// A second long past, for items that are expired from the start.
 const PAST: u32 = 1;
 
-/// The second at which an item with that exptime is gone, or `NEVER`.
+/// Returns the second at which an item with that exptime expires, or `NEVER`.
 pub fn deadline(exptime: i64, now: u64) -> u32 {
     match exptime {
         0 => NEVER,
@@ -18,12 +18,12 @@ pub fn deadline(exptime: i64, now: u64) -> u32 {
     }
 }
 
-/// Whether that second has come.
+/// Returns whether that second has come.
 pub fn is_past(deadline: u32, now: u64) -> bool {
     deadline != NEVER && u64::from(deadline) <= now
 }
 
-/// 32 bits of seconds last until 2106; what lies beyond is as good as never reached.
+/// 32 bits of seconds last until 2106. A later second is treated as never reached.
 fn clamp(second: u64) -> u32 {
     u32::try_from(second).unwrap_or(u32::MAX).max(PAST)
 }

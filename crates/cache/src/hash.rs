@@ -1,12 +1,12 @@
 //! A key's hash: two multiplications for each sixteen bytes.
 //!
-//! It need not withstand an attacker: the index bounds what colliding keys can cost.
+//! It need not withstand an attacker, because the index bounds the cost of colliding keys.
 
 const SEED: u64 = 0x2d35_8dcc_aa6c_78a5;
 const FIRST: u64 = 0x8bb8_4b93_962e_acc9;
 const SECOND: u64 = 0x4b33_a62e_d433_d4a3;
 
-/// 64 well mixed bits of `key`.
+/// Returns 64 well mixed bits of `key`.
 pub fn hash(key: &[u8]) -> u64 {
     let mut state = SEED ^ (key.len() as u64).wrapping_mul(FIRST);
     let mut rest = key;
@@ -19,7 +19,7 @@ pub fn hash(key: &[u8]) -> u64 {
     fold(fold(low ^ state ^ SECOND, high ^ FIRST), SEED)
 }
 
-/// The last 0 to 15 bytes as two words; overlapping reads, so no loop over bytes.
+/// Returns the last 0 to 15 bytes as two words. The reads overlap, so there is no loop over bytes.
 fn tail(rest: &[u8]) -> (u64, u64) {
     if let (Some(first), Some(last)) = (rest.first_chunk::<8>(), rest.last_chunk::<8>()) {
         (u64::from_le_bytes(*first), u64::from_le_bytes(*last))
@@ -30,7 +30,7 @@ fn tail(rest: &[u8]) -> (u64, u64) {
     }
 }
 
-/// The 128-bit product, its halves joined.
+/// Returns the exclusive or of the halves of the 128-bit product.
 fn fold(a: u64, b: u64) -> u64 {
     let product = u128::from(a) * u128::from(b);
     (product as u64) ^ ((product >> 64) as u64)
@@ -56,8 +56,8 @@ mod tests {
         }
     }
 
-    /// The hits in docs/benchmarks.md were counted with this hash, so no bit of it changes unseen:
-    /// a key of every length up to three blocks, with the top bit set in some.
+    /// The hits in docs/benchmarks.md were counted with this hash, so this test detects a change of
+    /// any bit. It covers a key of every length up to three blocks, with the top bit set in some.
     #[test]
     fn the_hash_is_the_one_that_was_measured() {
         let keys = (0..=48u8).map(|len| (0..len).map(|at| at.wrapping_mul(151) ^ len).collect());

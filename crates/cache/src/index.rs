@@ -1,15 +1,16 @@
-//! The index: from a key's hash to a place in the arena, in at most two neighbouring cache lines.
+//! The index: maps a key's hash to a place in the arena through at most two adjacent cache lines.
 //!
 //! ```text
 //!   pair    | tag x 12, spilled, guests, place x 12 | tag x 12, spilled, guests, place x 12 |
 //!             64 bytes: half of the keys' home        64 bytes: the other half's
 //! ```
 //!
-//! An entry lies in its home or, as a guest, in the bucket beside it. `spilled` counts a bucket's
-//! own entries next door, so most lookups read one line. An entry is an item's place, or a ghost:
-//! the fingerprint of a key that was evicted unasked, kept in a place nobody needs at the moment.
+//! An entry lies in its home bucket or, as a guest, in the bucket beside it. `spilled` counts a
+//! bucket's own entries in the other one, so most lookups read one line. An entry is an item's
+//! place or a ghost. A ghost is the fingerprint of a key that was evicted before any request for
+//! it; it occupies an entry that is free at the moment.
 
-/// Entries of a bucket.
+/// Entries in a bucket.
 const LANES: usize = 12;
 /// A tag that no entry has.
 const FREE: u8 = 0;
@@ -17,23 +18,23 @@ const FREE: u8 = 0;
 const GHOST: u32 = 1 << 31;
 const AGE_SHIFT: u32 = 23;
 const FINGERPRINT: u32 = (1 << AGE_SHIFT) - 1;
-/// Ghosts are dated by generations, of which so many make the memory of one full `main`.
+/// Ghosts are dated by generation. This many generations make up the memory of one full `main`.
 const GENERATIONS: u32 = 8;
 
 #[derive(Clone, Copy)]
 #[repr(C, align(64))]
 struct Bucket {
     tags: [u8; LANES],
-    /// Entries at home here that lie next door.
+    /// Number of entries at home here that lie in the other bucket.
     spilled: u16,
-    /// Bit per lane: the entry's home is next door.
+    /// One bit per lane, set if the entry's home is the other bucket.
     guests: u16,
     places: [u32; LANES],
 }
 
 const EMPTY: Bucket = Bucket { tags: [FREE; LANES], spilled: 0, guests: 0, places: [0; LANES] };
 
-/// The table.
+/// The whole table.
 pub struct Index {
     buckets: Vec<Bucket>,
     generation: u8,
@@ -41,7 +42,7 @@ pub struct Index {
     made: u32,
 }
 
-/// An entry's own place in the index.
+/// The position of an entry in the index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cursor {
     bucket: u32,
@@ -49,7 +50,7 @@ pub struct Cursor {
 }
 
 impl Index {
-    /// Bytes of a pair of buckets: the index is a multiple of it.
+    /// Bytes of a pair of buckets; the size of the index is a multiple of it.
     pub const PAIR_LEN: usize = 2 * size_of::<Bucket>();
 
     pub fn new(pairs: usize) -> Index {
@@ -57,17 +58,17 @@ impl Index {
         Index { buckets: vec![EMPTY; pairs * 2], generation: 0, made: 0 }
     }
 
-    /// Forgets all entries, ghosts too.
+    /// Removes all entries, ghosts included.
     pub fn clear(&mut self) {
         self.buckets.fill(EMPTY);
     }
 
-    /// The item among those with that hash's tag whose place `is_it` accepts.
+    /// Finds the item with that hash's tag whose place `is_it` accepts.
     pub fn find(&self, hash: u64, is_it: impl Fn(u32) -> bool) -> Option<(Cursor, u32)> {
         self.search(hash, |place| place & GHOST == 0 && is_it(place))
     }
 
-    /// Whether that hash has a ghost that is not too old; the ghost is laid to rest.
+    /// Returns whether that hash has a ghost that is not too old, and removes the ghost.
     pub fn exorcise(&mut self, hash: u64) -> bool {
         let fingerprint = fingerprint(hash);
         let Some((cursor, ghost)) =
@@ -79,7 +80,8 @@ impl Index {
         u32::from(self.age(ghost)) <= GENERATIONS
     }
 
-    /// Enters an item. The pair may be full of items: then one of them is displaced and returned.
+    /// Inserts an item. If the pair of buckets is full of items, one of them is displaced and
+    /// returned.
     pub fn insert(&mut self, hash: u64, at: u32) -> Option<u32> {
         debug_assert_eq!(at & GHOST, 0);
         let home = self.home(hash);
@@ -101,13 +103,13 @@ impl Index {
         displaced
     }
 
-    /// The item has moved.
+    /// Records the new place of an item.
     pub fn relocate(&mut self, cursor: Cursor, at: u32) {
         debug_assert_eq!(at & GHOST, 0);
         self.buckets[cursor.bucket as usize].places[usize::from(cursor.lane)] = at;
     }
 
-    /// Forgets an entry.
+    /// Removes an entry.
     pub fn remove(&mut self, cursor: Cursor) {
         let bucket = &mut self.buckets[cursor.bucket as usize];
         bucket.tags[usize::from(cursor.lane)] = FREE;
@@ -118,8 +120,8 @@ impl Index {
         }
     }
 
-    /// Turns an item's entry into its ghost. `remembered` is how many of them should be told from
-    /// older ones.
+    /// Turns an item's entry into its ghost. `remembered` is the number of ghosts that must remain
+    /// distinguishable from older ones.
     pub fn haunt(&mut self, cursor: Cursor, hash: u64, remembered: u32) {
         self.made += 1;
         if self.made > remembered / GENERATIONS {
@@ -171,7 +173,7 @@ impl Index {
         Some(Cursor { bucket: number, lane: lane as u8 })
     }
 
-    /// The item at `cursor`, if an item is what is there.
+    /// Returns the item at `cursor`, or None if the entry is free or a ghost.
     fn occupant(&self, cursor: Cursor) -> Option<u32> {
         let bucket = &self.buckets[cursor.bucket as usize];
         let place = bucket.places[usize::from(cursor.lane)];
@@ -182,14 +184,16 @@ impl Index {
         self.generation.wrapping_sub((ghost >> AGE_SHIFT) as u8)
     }
 
-    /// The high half of the hash chooses the bucket, the low half makes tag and fingerprint.
+    /// Returns the home bucket. The high half of the hash selects it; the low half gives tag and
+    /// fingerprint.
     fn home(&self, hash: u64) -> u32 {
         (((hash >> 32) * self.buckets.len() as u64) >> 32) as u32
     }
 }
 
 impl Bucket {
-    /// The lanes with that tag, each as the top bit of its byte: twelve comparisons at once.
+    /// Returns the lanes with that tag, each as the top bit of its byte: twelve comparisons at
+    /// once.
     fn lanes_with(&self, tag: u8) -> u128 {
         const ONES: u128 = u128::from_ne_bytes([1; 16]);
         const LOW: u128 = ONES * 0x7f;
@@ -201,7 +205,7 @@ impl Bucket {
     }
 }
 
-/// Eight bits of the hash that tell most keys of a bucket apart; never `FREE`.
+/// Eight bits of the hash that distinguish most keys of a bucket; never `FREE`.
 fn tag(hash: u64) -> u8 {
     (hash as u8).max(1)
 }
@@ -214,7 +218,7 @@ fn fingerprint(hash: u64) -> u32 {
 mod tests {
     use super::*;
 
-    /// A hash whose home is bucket 0 and whose other bits are `low`.
+    /// Returns a hash whose home is bucket 0 and whose other bits are `low`.
     fn at_home(low: u32) -> u64 {
         u64::from(low)
     }
@@ -238,7 +242,7 @@ mod tests {
         }
     }
 
-    /// Lanes are taken by turns, so that keys chosen to collide displace each other only.
+    /// Lanes are used in turn, so that keys chosen to collide displace only each other.
     #[test]
     fn the_bits_above_the_tag_say_who_is_displaced() {
         for chosen in 0..LANES as u32 {
@@ -304,7 +308,7 @@ mod tests {
                 let mut index = Index::new(4096);
                 haunt(&mut index, at_home(1), remembered);
                 let spread = |number: u32| u64::from(number).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-                // In the upper half of the index, out of the way of the first.
+                // In the upper half of the index, away from the first.
                 (1..=younger).for_each(|number| {
                     haunt(&mut index, 1 << 63 | spread(number), remembered);
                 });
@@ -315,14 +319,14 @@ mod tests {
         }
     }
 
-    /// Among ghosts the oldest makes way, also when the generations have begun again at zero.
+    /// The oldest ghost is replaced, even after the generations have wrapped to zero.
     #[test]
     fn the_oldest_ghost_makes_way_for_an_item() {
         for begun in [0, 253, 255] {
             let mut index = Index::new(1);
             index.generation = begun;
             (1..=24).for_each(|number| haunt(&mut index, at_home(number), 0));
-            // The home's lanes were taken first, so they hold the oldest.
+            // The home's lanes were used first, so they hold the oldest.
             for number in 1..=3 {
                 assert_eq!(index.insert(at_home(100 + number), number), None);
                 let ages = index.buckets[0].places.map(|place| place & GHOST != 0);

@@ -1,35 +1,35 @@
-//! A bounded in-memory store with memcached's rules: what stands behind `servers: [embedded]`.
+//! A bounded in-memory store with memcached's rules: the store of `servers: [embedded]`.
 //!
-//! Pure: no socket, clock, thread or randomness; time is an argument, in whole seconds since 1970,
-//! as memcached's clock is. The caller speaks a protocol; this room knows items only.
+//! Pure: no socket, clock, thread or randomness. Time is an argument, in whole seconds since 1970,
+//! like memcached's clock. The caller parses the protocol; this crate knows only items.
 //!
 //! # Memory
 //!
-//! All of it is taken at the start and none afterwards: one arena of bytes and one index.
+//! All memory is allocated at the start, none afterwards: one arena of bytes and one index.
 //!
 //! ```text
 //!   index   a tenth           pairs of 64-byte buckets: key's hash -> place in the arena, or ghost
 //!   arena   the rest          |  small, a tenth  |                  main                    |
 //!                                each a ring: items enter at the head, leave at the tail
 //!
-//!   new key ----------------> small --- asked for again, or main has room ---> main --+
-//!   key whose ghost is found -------------------------------------------------> main  | asked for
+//!   new key ----------------> small ---- requested again, or main has room --> main --+
+//!   key whose ghost is found -------------------------------------------------> main  | requested
 //!                               |                                              ^  |  | since: once
-//!                               +-- never asked for: evicted, leaves a ghost    +--+--+ more round
+//!                               +-- never requested: evicted, leaves a ghost    +--+--+ more round
 //! ```
 //!
 //! That is the S3-FIFO policy. It was chosen over an LRU list because its queues are FIFO, and a
 //! FIFO of items of any size is a ring of bytes: no size classes that starve each other, no free
-//! lists, no list pointers, no fragmentation, and a hit writes two bits. A scan of keys asked once
-//! passes through `small` and leaves `main` alone. An LRU list would have cost eight more bytes an
-//! item, two more cache misses a hit, and an allocator beside it.
+//! lists, no list pointers, no fragmentation, and a hit writes two bits. A scan of keys that are
+//! requested once passes through `small` and leaves `main` alone. An LRU list would cost eight more
+//! bytes an item, two more cache misses a hit, and a separate allocator.
 //!
-//! One thing is added, since it is hits that count and not bytes: an item far below the mean size
-//! always enters `main`, with one to three rounds to live, and one far above it must have been
-//! asked for twice or three times to stay. Among items of like sizes nothing changes.
+//! One rule is added, because the hit ratio counts requests and not bytes. An item far below the
+//! mean size always enters `main`, with one to three rounds to live. An item far above it must have
+//! been requested twice or three times to stay. Among items of similar sizes nothing changes.
 //!
-//! `docs/benchmarks.md` has the hits beside memcached's. `examples/hit_ratio.rs` compares, with
-//! 8 MiB and values of 100 bytes, in percent of hits:
+//! `docs/benchmarks.md` compares the hit ratio with memcached's. `examples/hit_ratio.rs` compares,
+//! with 8 MiB and values of 100 bytes, in percent of hits:
 //!
 //! | trace | this store | LRU list, same bytes | memcached 1.6.18 `-m 8` |
 //! |---|---|---|---|
@@ -39,15 +39,17 @@
 //! | zipf 0.8, a quarter scanned | 51.3 | 41.0 | 41.8 |
 //! | zipf 1.0, the favourite dies every 20 asks | 76.0 | 80.4 | 75.0 |
 //!
-//! The last is the price: what was asked for often stays for some rounds after its death. One
-//! round at most would give 78.7 there and cost up to 1.1 points above.
+//! The last row is the price of the policy: a popular key stays for some rounds after requests for
+//! it end. With at most one round the result would be 78.7 there, and up to 1.1 points lower in the
+//! rows above.
 //!
-//! What is overwritten in another size, deleted or expired stays as a dead slot until a tail
-//! passes. Nothing alive is evicted while an eighth of `main` is dead: the tail compacts instead.
+//! An item that is deleted, expired or overwritten in another size remains as a dead slot until a
+//! tail passes it. No live item is evicted while an eighth of `main` is dead: the tail compacts
+//! instead.
 //!
-//! The index never grows, so no request pays for a rehash, and one pair of buckets is all that a
-//! lookup can touch, so keys chosen to collide cost their owner hits but nobody time. With items
-//! below some 20 bytes the index is the tighter bound; then a full pair displaces an item.
+//! The index never grows, so no request pays for a rehash. A lookup reads at most one pair of
+//! buckets, so keys chosen to collide cost their owner hits but cost nobody time. With items below
+//! some 20 bytes the index fills before the arena; then a full pair displaces an item.
 
 mod clock;
 mod hash;
@@ -62,7 +64,7 @@ pub use store::{Count, Counted, Entry, Item, Mode, NewItem, Outcome, Standing, S
 
 /// The longest key, as in memcached.
 pub const KEY_LEN_MAX: usize = 250;
-/// The smallest memory a store is made with; less is raised to this.
+/// The smallest memory of a store; a smaller request is raised to this.
 pub const MEMORY_MIN: usize = 64 * 1024;
-/// The largest: a place is 31 bits of 8-byte words.
+/// The largest memory: a place is 31 bits of 8-byte words.
 pub const MEMORY_MAX: usize = 16 * 1024 * 1024 * 1024;

@@ -1,11 +1,11 @@
-//! Numbers inside values: what `incr` and `decr` read and write.
+//! Numbers in values, as `incr` and `decr` read and write them.
 
 /// Digits of the largest 64-bit number.
 pub const DIGITS_MAX: usize = 20;
 
-/// Reads a value as memcached does (by `strtoull`): white space, perhaps a sign, digits, and then
-/// the end, a NUL, or white space and anything. What a minus makes is taken only where it wraps to
-/// less than half of all numbers, as there.
+/// Reads a value as memcached does (by `strtoull`): white space, an optional sign, digits, and then
+/// the end, a NUL, or white space and anything. As in memcached, a negative number is accepted only
+/// if it wraps to less than half of the range.
 pub fn parse(value: &[u8]) -> Option<u64> {
     let trimmed = &value[value.iter().take_while(|byte| is_space(**byte)).count()..];
     let (is_negative, digits) = match trimmed {
@@ -38,7 +38,7 @@ pub fn format(mut number: u64, digits: &mut [u8; DIGITS_MAX]) -> &[u8] {
     }
 }
 
-/// C's `isspace`, which has the vertical tab that `is_ascii_whitespace` leaves out.
+/// C's `isspace`, which includes the vertical tab that `is_ascii_whitespace` leaves out.
 fn is_space(byte: u8) -> bool {
     byte == b' ' || (b'\t'..=b'\r').contains(&byte)
 }

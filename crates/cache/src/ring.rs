@@ -5,34 +5,34 @@
 //!     |  free   | slot slot ... slot | free    |     or     | slot |   free    | slot slot pad |
 //! ```
 //!
-//! A slot never lies across the end: what is left there becomes a slot of padding. This file keeps
-//! the books in words; the slots themselves are the arena's.
+//! A slot never crosses the end: the words left there become a slot of padding. This file accounts
+//! for words; the arena holds the slots themselves.
 
-/// The books of one queue.
+/// The accounting of one queue.
 pub struct Ring {
     start: u32,
     end: u32,
     head: u32,
     tail: u32,
-    /// Words between tail and head, dead ones and padding included.
+    /// Words between tail and head, dead slots and padding included.
     used: u32,
     /// Words of items that can be found.
     live: u32,
-    /// The slot that the sweep looks at next.
+    /// The slot that the sweep examines next.
     sweep: u32,
 }
 
-/// Where a slot goes.
+/// The place found for a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry {
     /// Its place.
     pub at: u32,
-    /// Words before the end that must become padding, and where: `(at, words)`.
+    /// The padding needed before the end, as `(at, words)`.
     pub padding: Option<(u32, u32)>,
 }
 
 impl Ring {
-    /// An empty queue over the words `start..end`.
+    /// Returns an empty queue over the words `start..end`.
     pub fn new(start: u32, end: u32) -> Ring {
         assert!(start < end);
         Ring { start, end, head: start, tail: start, used: 0, live: 0, sweep: start }
@@ -54,12 +54,12 @@ impl Ring {
         (self.start..self.end).contains(&at)
     }
 
-    /// An eighth and more of it is dead or free.
+    /// Returns whether an eighth or more of it is dead or free.
     pub fn has_slack(&self) -> bool {
         self.live < self.capacity() - self.capacity() / 8
     }
 
-    /// Where a slot of that length would go, if there is room.
+    /// Returns the place for a slot of that length, if there is room.
     pub fn room(&self, words: u32) -> Option<Entry> {
         let here = Some(Entry { at: self.head, padding: None });
         if self.used > 0 && self.head <= self.tail {
@@ -82,12 +82,12 @@ impl Ring {
         assert!(self.used <= self.capacity(), "a ring holds more than it is long");
     }
 
-    /// The oldest slot.
+    /// Returns the oldest slot.
     pub fn oldest(&self) -> Option<u32> {
         (self.used > 0).then_some(self.tail)
     }
 
-    /// Where the newest slot ends.
+    /// Returns the end of the newest slot.
     #[cfg(test)]
     pub fn head(&self) -> Option<u32> {
         (self.used > 0).then_some(self.head)
@@ -100,7 +100,7 @@ impl Ring {
         self.used -= words;
         self.tail = self.wrapped(self.tail + words);
         if self.used == 0 {
-            // From the start there is the longest stretch without padding.
+            // Restarting at the beginning gives the longest stretch without padding.
             (self.head, self.tail) = (self.start, self.start);
         }
         if swept || self.used == 0 {
@@ -108,23 +108,23 @@ impl Ring {
         }
     }
 
-    /// An item of `words` words can no longer be found.
+    /// Records that an item of `words` words can no longer be found.
     pub fn bury(&mut self, words: u32) {
         assert!(self.live >= words, "a ring buried more than lived");
         self.live -= words;
     }
 
-    /// None of its items can be found any more.
+    /// Records that none of its items can be found any more.
     pub fn bury_all(&mut self) {
         self.live = 0;
     }
 
-    /// The slot that the sweep has come to.
+    /// Returns the slot that the sweep has reached.
     pub fn sweep_at(&self) -> Option<u32> {
         (self.used > 0).then_some(self.sweep)
     }
 
-    /// Moves the sweep over a slot of that length; from the head it begins again at the tail.
+    /// Moves the sweep past a slot of that length; from the head it wraps to the tail.
     pub fn sweep_on(&mut self, words: u32) {
         let next = self.wrapped(self.sweep + words);
         self.sweep = if next == self.head { self.tail } else { next };

@@ -1,7 +1,7 @@
-//! One item's bytes in the arena: a head of 32 bytes, the key, the value, up to 7 bytes of room.
+//! One item's bytes in the arena: a head of 32 bytes, the key, the value, up to 7 bytes of slack.
 //!
-//! A slot's length and mark come first: a dead slot and the padding before a ring's end have no
-//! more than those, and must still be walked over. Places and lengths are in words of 8 bytes.
+//! A slot's length and marks come first. A dead slot and the padding before a ring's end have
+//! nothing else, and must still be walked over. Places and lengths are in words of 8 bytes.
 
 use crate::clock;
 
@@ -10,56 +10,57 @@ pub const WORD: usize = 8;
 /// Bytes before the key.
 pub const HEAD_LEN: usize = 32;
 
-/// The mark's two low bits count requests for the item since it last moved.
+/// The two low bits of the marks count requests for the item since it last moved.
 const ASKED: u8 = 0b11;
-/// The slot holds nothing that can be found.
+/// The slot holds no item that can be found.
 const DEAD: u8 = 0b100;
 
-/// Somebody has read the item.
+/// A client has read the item.
 pub const FETCHED: u8 = 0b1000;
-/// It was invalidated, and is handed out until somebody renews it.
+/// The item was invalidated, and is still returned until a client renews it.
 pub const STALE: u8 = 0b1_0000;
-/// Somebody was told to renew it.
+/// A client was asked to renew the item.
 pub const TOKEN: u8 = 0b10_0000;
-/// Its key came as base64 and goes out so.
+/// The key was received as base64 and is sent as base64.
 pub const BINARY: u8 = 0b100_0000;
 
-/// What is known of an item beside its key and value.
+/// The properties of an item besides its key and value.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Head {
-    /// Length of the whole slot, words.
+    /// Length of the whole slot in words.
     pub words: u32,
     mark: u8,
-    /// Bytes of the key.
+    /// Length of the key in bytes.
     pub key_len: u8,
-    /// Bytes of the value.
+    /// Length of the value in bytes.
     pub value_len: u32,
-    /// The client's own 32 bits.
+    /// The client's own 32 bits of flags.
     pub flags: u32,
     /// The second at which it expires, or `clock::NEVER`.
     pub expires: u32,
     /// The second in which it was last stored or read.
     pub accessed: u32,
-    /// Which flushes it has seen: it is gone after the next.
+    /// The store's epoch when it was stored. A flush begins another epoch, which makes the item
+    /// invisible.
     pub epoch: u16,
-    /// Another with every change.
+    /// The cas number; it changes with every change of the item.
     pub cas: u64,
 }
 
 impl Head {
-    /// The head of an item of that size; the rest is the caller's to fill in.
+    /// Returns the head of an item of that size; the caller fills in the rest.
     pub fn new(key_len: usize, value_len: usize) -> Head {
         let words = words(key_len, value_len);
         Head { words, key_len: key_len as u8, value_len: value_len as u32, ..Head::default() }
     }
 
-    /// The same item with a value of another length, in a slot that fits it.
+    /// Returns the head of the same item with a value of another length, in a slot that fits it.
     pub fn resized(&self, value_len: usize) -> Head {
         let words = words(usize::from(self.key_len), value_len);
         Head { words, value_len: value_len as u32, ..*self }
     }
 
-    /// Whether one of the marks is set.
+    /// Returns whether one of the marks is set.
     pub fn has(&self, mark: u8) -> bool {
         self.mark & mark != 0
     }
@@ -68,12 +69,12 @@ impl Head {
         self.mark = if on { self.mark | mark } else { self.mark & !mark };
     }
 
-    /// As a new item: nobody has read it or was told to renew it.
+    /// Resets the marks to those of a new item: not read, and no client asked to renew it.
     pub fn clear_marks(&mut self) {
         self.mark &= ASKED;
     }
 
-    /// How often it was asked for since it last moved, up to three.
+    /// Returns the number of requests for it since it last moved, at most three.
     pub fn asked(&self) -> u8 {
         self.mark & ASKED
     }
@@ -86,24 +87,24 @@ impl Head {
         clock::is_past(self.expires, now)
     }
 
-    /// Bytes of value that the slot has room for.
+    /// Returns the bytes of value that the slot has room for.
     pub fn value_room(&self) -> usize {
         self.words as usize * WORD - HEAD_LEN - usize::from(self.key_len)
     }
 }
 
-/// Words that an item takes.
+/// Returns the words that an item takes.
 pub fn words(key_len: usize, value_len: usize) -> u32 {
     (HEAD_LEN + key_len + value_len).div_ceil(WORD) as u32
 }
 
-/// The bytes that hold all slots. It knows how a slot is laid out, not where slots are.
+/// The bytes that hold all slots. It knows the layout of a slot, not the places of slots.
 pub struct Arena {
     bytes: Vec<u8>,
 }
 
 impl Arena {
-    /// Zeroed memory, which the system backs only when it is first written.
+    /// Allocates zeroed memory, which the system backs only when it is first written.
     pub fn new(words: u32) -> Arena {
         Arena { bytes: vec![0; words as usize * WORD] }
     }
@@ -138,15 +139,15 @@ impl Arena {
         bytes[24..32].copy_from_slice(&head.cas.to_le_bytes());
     }
 
-    /// Length and liveness alone, which is all that padding has.
+    /// Returns length and liveness alone: padding has nothing else.
     pub fn outline(&self, at: u32) -> (u32, bool) {
         let bytes = &self.bytes[at as usize * WORD..][..WORD];
         let words = u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
         (words, bytes[4] & DEAD == 0)
     }
 
-    /// Counts one request for the item in the second `now`, and sets further marks. What is so
-    /// already is not written again: most hits leave the line clean.
+    /// Counts one request for the item in the second `now`, and sets further marks. It writes only
+    /// bits that change, so most hits leave the cache line clean.
     pub fn ask(&mut self, at: u32, marks: u8, now: u32) {
         let bytes = &mut self.bytes[at as usize * WORD..][..HEAD_LEN];
         let old = bytes[4];
@@ -159,7 +160,7 @@ impl Arena {
         }
     }
 
-    /// Makes `words` words from `at` a slot with nothing in it.
+    /// Makes `words` words from `at` an empty slot.
     pub fn set_padding(&mut self, at: u32, words: u32) {
         let bytes = &mut self.bytes[at as usize * WORD..][..WORD];
         bytes[0..4].copy_from_slice(&words.to_le_bytes());
@@ -170,7 +171,7 @@ impl Arena {
         &self.bytes[at as usize * WORD + HEAD_LEN..][..usize::from(head.key_len)]
     }
 
-    /// Whether the slot at `at` carries that key: the one comparison of every lookup.
+    /// Returns whether the slot at `at` holds that key: the one comparison of every lookup.
     pub fn has_key(&self, at: u32, key: &[u8]) -> bool {
         let bytes = &self.bytes[at as usize * WORD..];
         usize::from(bytes[5]) == key.len()
@@ -181,7 +182,7 @@ impl Arena {
         &self.bytes[value_start(at, head)..][..head.value_len as usize]
     }
 
-    /// The value and the room behind it.
+    /// Returns the value and the room after it.
     pub fn value_room_mut(&mut self, at: u32, head: &Head) -> &mut [u8] {
         &mut self.bytes[value_start(at, head)..][..head.value_room()]
     }
@@ -206,7 +207,7 @@ impl Arena {
     }
 }
 
-/// Where a value begins in the arena's bytes.
+/// Returns the offset of a value in the arena's bytes.
 fn value_start(at: u32, head: &Head) -> usize {
     at as usize * WORD + HEAD_LEN + usize::from(head.key_len)
 }

@@ -1,5 +1,5 @@
-//! The store: memcached's verbs over index, arena and rings. How room is made is in `room.rs`; what
-//! is done to an item that was found is in `entry.rs`.
+//! The store: memcached's commands over index, arena and rings. `room.rs` makes room; `entry.rs`
+//! has the operations on an item that was found.
 
 mod entry;
 mod room;
@@ -19,131 +19,131 @@ pub struct Store {
     index: Index,
     /// New items, a tenth of the arena.
     small: Ring,
-    /// Items that were asked for, the rest.
+    /// Items that were requested again, the rest.
     main: Ring,
     item_size_max: usize,
-    /// The cas that an item was given last, and the last one that was a number in order.
+    /// The cas number given last, and the last one from the sequence.
     last_cas: u64,
     last_number: u64,
-    /// Items of another epoch were flushed.
+    /// Epoch of the store. Items of another epoch were flushed.
     epoch: u16,
-    /// The second of a delayed flush; `u64::MAX` when there is none.
+    /// The second of a delayed flush; `u64::MAX` if there is none.
     flush_due: u64,
-    /// Items that can be found and have an expiry: without any, nothing is swept.
+    /// Number of items that can be found and have an expiry. The sweep runs only if there are any.
     expiring: u64,
-    /// An appended value on its way to a larger slot. Empty between calls.
+    /// Buffer for an appended value that moves to a larger slot. Empty between calls.
     joined: Vec<u8>,
     stats: Stats,
 }
 
-/// What a read hands out; the value stays where it is.
+/// An item as a read returns it; the value is not copied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Item<'a> {
     pub flags: u32,
     /// Changes with every store and count, not with a touch.
     pub cas: u64,
-    /// The second since 1970 from which on it is gone, if there is one.
+    /// The second since 1970 at which it expires, if it does.
     pub expires: Option<u32>,
-    /// The second in which it was stored or, until now, last read.
+    /// The second in which it was stored or, before this request, last read.
     pub accessed: u32,
-    /// Somebody has read it before.
+    /// A client has read it before.
     pub fetched: bool,
-    /// Its key came as base64 and goes out so.
+    /// The key was received as base64 and is sent as base64.
     pub binary: bool,
     pub value: &'a [u8],
 }
 
-/// What a storage command brings.
+/// The arguments of a storage command.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NewItem<'a> {
-    /// 1 to 250 bytes; the protocol has seen to that.
+    /// 1 to 250 bytes; the protocol's parser has checked this.
     pub key: &'a [u8],
     pub flags: u32,
-    /// As on the wire: 0 never, up to 30 days from now, above a date, negative at once.
+    /// As on the wire: 0 never, up to 30 days from now, above that a date, negative at once.
     pub exptime: i64,
     pub value: &'a [u8],
-    /// The key came as base64 and goes out so.
+    /// The key was received as base64.
     pub binary: bool,
-    /// Only an item that still has this cas is changed.
+    /// If given, only an item that still has this cas is changed.
     pub cas: Option<u64>,
-    /// With `cas`: an item that has changed since is overwritten too, but is stale afterwards.
+    /// With `cas`: an item that has changed since is also overwritten, but is stale afterwards.
     pub even_stale: bool,
-    /// The cas it is to have, instead of the next number.
+    /// The cas of the stored item, instead of the next number.
     pub new_cas: Option<u64>,
 }
 
-/// When a new item is taken. A `cas` in the item is one more condition; `Add` knows none.
+/// The condition for a store. A `cas` in the item is one more condition; `Add` ignores it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// Always; with a `cas` where there is one.
+    /// Store always; with a `cas`, only if the item exists.
     Set,
-    /// Where there is none.
+    /// Store only if the key does not exist.
     Add,
-    /// Where there is one.
+    /// Store only if the key exists.
     Replace,
-    /// Behind the value there is, whose flags and expiry stay.
+    /// Add after the existing value; flags and expiry stay.
     Append,
-    /// Before the value there is, whose flags and expiry stay.
+    /// Add before the existing value; flags and expiry stay.
     Prepend,
 }
 
-/// What became of a new item.
+/// The result of a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     Stored,
     /// The condition of `Add`, `Replace`, `Append` or `Prepend` did not hold.
     NotStored,
-    /// It has another cas.
+    /// The item has another cas.
     Exists,
-    /// `Set` or `Replace` with a cas: it is gone.
+    /// `Set` or `Replace` with a cas: the item is gone.
     NotFound,
     /// Above `item_size_max`. After a `Set` the old item is gone too: nobody reads stale data.
     TooLarge,
-    /// Above what this little memory can hold at once; otherwise like `TooLarge`.
+    /// The item is larger than this small memory can hold at once; otherwise like `TooLarge`.
     NoMemory,
 }
 
-/// What became of an `incr` or `decr`.
+/// The result of an `incr` or `decr`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Counted {
     /// The new number.
     Now(u64),
     NotFound,
-    /// It has another cas.
+    /// The item has another cas.
     Exists,
     /// The value is not a number of 64 bits.
     NonNumeric,
     NoMemory,
 }
 
-/// What an `incr` or `decr` asks for.
+/// The arguments of an `incr` or `decr`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Count {
-    /// Upwards, beyond 64 bits beginning again at 0; otherwise downwards, stopping at 0.
+    /// True increments, wrapping to 0 beyond 64 bits; false decrements, stopping at 0.
     pub up: bool,
     pub delta: u64,
-    /// The cas it must still have; memcached takes a 0 for none.
+    /// The cas that the item must still have; as in memcached, 0 means none.
     pub cas: u64,
-    /// The cas it is to have, instead of the next number.
+    /// The cas of the changed item, instead of the next number.
     pub new_cas: Option<u64>,
 }
 
-/// What the store counts.
+/// Counters of the store.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
-    /// Items that can be found, or have expired unnoticed.
+    /// Items that can be found, or that have expired and are not removed yet.
     pub items: u64,
-    /// Bytes they take, heads included.
+    /// Bytes of those items, heads included.
     pub bytes: u64,
     /// Items stored since the start.
     pub items_total: u64,
-    /// Items dropped for room while they could still be found.
+    /// Items evicted while they could still be found.
     pub evictions: u64,
-    /// Expired and flushed items whose memory was taken back.
+    /// Expired and flushed items whose memory was reclaimed.
     pub reclaimed: u64,
 }
 
-/// Where an item was found.
+/// The place and head of an item that was found.
 struct Found {
     cursor: Cursor,
     at: u32,
@@ -151,8 +151,8 @@ struct Found {
 }
 
 impl Store {
-    /// A store that takes `memory_max` bytes, no more however it is used, and items up to
-    /// `item_size_max` bytes (counted like memcached's `-I`, its 56 bytes of head included).
+    /// Makes a store that never takes more than `memory_max` bytes and accepts items up to
+    /// `item_size_max` bytes (counted like memcached's `-I`, which includes 56 bytes of head).
     pub fn new(memory_max: usize, item_size_max: usize) -> Store {
         let memory = memory_max.clamp(MEMORY_MIN, MEMORY_MAX);
         let pairs = memory / 10 / Index::PAIR_LEN;
@@ -181,7 +181,7 @@ impl Store {
         Some(self.item(&found))
     }
 
-    /// Reads an item and gives it another expiry.
+    /// Reads an item and changes its expiry.
     pub fn get_and_touch(&mut self, key: &[u8], exptime: i64, now: u64) -> Option<Item<'_>> {
         let mut found = self.find(key, hash(key), now)?;
         self.set_expiry(&mut found, clock::deadline(exptime, now));
@@ -189,18 +189,18 @@ impl Store {
         Some(self.item(&found))
     }
 
-    /// Gives an item another expiry; false if there is none. Its cas stays.
+    /// Changes an item's expiry; returns false if there is none. Its cas stays.
     pub fn touch(&mut self, key: &[u8], exptime: i64, now: u64) -> bool {
         self.get_and_touch(key, exptime, now).is_some()
     }
 
-    /// Finds an item for whatever is done to it; by itself that is no read of it.
+    /// Finds an item for further operations. Finding alone does not count as a read.
     pub fn entry<'a>(&'a mut self, key: &'a [u8], now: u64) -> Option<Entry<'a>> {
         let found = self.find(key, hash(key), now)?;
         Some(Entry::new(self, key, found, now, false))
     }
 
-    /// Finds an item, or makes it as described: the entry knows. None without memory for it.
+    /// Finds an item, or creates it as described; the entry says which. None if there is no memory.
     pub fn entry_or_create<'a>(&'a mut self, item: &NewItem<'a>, now: u64) -> Option<Entry<'a>> {
         let hash = hash(item.key);
         if let Some(found) = self.find(item.key, hash, now) {
@@ -213,7 +213,7 @@ impl Store {
         Some(Entry::new(self, item.key, found, now, true))
     }
 
-    /// Stores an item under a condition.
+    /// Stores an item if the condition of `mode` holds.
     pub fn store(&mut self, mode: Mode, item: &NewItem<'_>, now: u64) -> Outcome {
         assert!((1..=KEY_LEN_MAX).contains(&item.key.len()), "a key has 1 to 250 bytes");
         if let Some(refusal) = self.refusal(item.key.len(), item.value.len(), item.flags) {
@@ -237,17 +237,17 @@ impl Store {
         }
     }
 
-    /// Lets cas numbers begin above this one, and so above those of a store that was here before.
+    /// Makes cas numbers begin above this one, and so above those of the store before a restart.
     pub fn number_from(&mut self, number: u64) {
         self.last_number = number;
     }
 
-    /// The cas that was given last: after a store or a count, that item's.
+    /// Returns the cas given last: after a store or a count, that of the item.
     pub fn last_cas(&self) -> u64 {
         self.last_cas
     }
 
-    /// Drops an item; false if there is none.
+    /// Removes an item; returns false if there is none.
     pub fn delete(&mut self, key: &[u8], now: u64) -> bool {
         let Some(found) = self.find(key, hash(key), now) else { return false };
         self.remove(&found);
@@ -259,10 +259,10 @@ impl Store {
         self.entry(key, now).map_or(Counted::NotFound, |mut entry| entry.count(count))
     }
 
-    /// Drops all items that exist at the moment `delay` names: 0 or less now, otherwise like an
-    /// exptime, one second earlier, as memcached does it. The last flush asked for counts.
+    /// Removes all items that exist at the moment `delay` names: 0 or less is now, otherwise an
+    /// exptime, one second earlier, as in memcached. A later call replaces an earlier one.
     pub fn flush_all(&mut self, delay: i64, now: u64) {
-        // In its own second an earlier flush is replaced; what that has dropped is gone.
+        // A flush that is due in this second is replaced; items that it has removed are gone.
         if now > self.flush_due {
             self.notice(now);
         }
@@ -274,8 +274,8 @@ impl Store {
         self.notice(now);
     }
 
-    /// Looks at up to `slots` slots for expired items. For a caller with nothing better to do;
-    /// under load the store does as much by itself.
+    /// Checks up to `slots` slots for expired items. A caller with nothing better to do may call
+    /// it; under load the store sweeps by itself.
     pub fn sweep(&mut self, slots: usize, now: u64) {
         self.notice(now);
         for _ in 0..slots {
@@ -291,7 +291,7 @@ impl Store {
         Stats { bytes: words * WORD as u64, ..self.stats }
     }
 
-    /// An item that can be found: one that is there, and neither expired nor flushed.
+    /// Returns an item that exists and is neither expired nor flushed.
     fn find(&mut self, key: &[u8], hash: u64, now: u64) -> Option<Found> {
         self.notice(now);
         let found = self.lookup(key, hash)?;
@@ -303,7 +303,7 @@ impl Store {
         Some(found)
     }
 
-    /// An item that is there, perhaps for the last time.
+    /// Returns an item that exists, even if it is expired or flushed.
     fn lookup(&self, key: &[u8], hash: u64) -> Option<Found> {
         let (cursor, at) = self.index.find(hash, |at| self.arena.has_key(at, key))?;
         Some(Found { cursor, at, head: self.arena.head(at) })
@@ -334,7 +334,7 @@ impl Store {
         self.arena.set_head(found.at, &found.head);
     }
 
-    /// Stores an item where there is one already.
+    /// Stores over an existing item.
     fn store_over(&mut self, mode: Mode, found: &Found, item: &NewItem<'_>, now: u64) -> Outcome {
         if mode == Mode::Add {
             self.arena.ask(found.at, 0, now as u32);
@@ -342,7 +342,7 @@ impl Store {
         }
         let old = &found.head;
         let adds = matches!(mode, Mode::Append | Mode::Prepend);
-        // memcached takes a cas of 0 for none where something is added to a value.
+        // memcached treats a cas of 0 as none when it appends or prepends.
         let differs = item.cas.is_some_and(|cas| cas != old.cas && !(adds && cas == 0));
         let is_older = item.cas.is_some_and(|cas| 0 < cas && cas < old.cas);
         if differs && !(item.even_stale && is_older && !adds) {
@@ -361,7 +361,7 @@ impl Store {
         Outcome::Stored
     }
 
-    /// Writes over an item: in its slot where that fits well, otherwise in a new one.
+    /// Overwrites an item: in its slot if it fits well, otherwise in a new one.
     fn overwrite(&mut self, found: &Found, mut head: Head, key: &[u8], value: &[u8], now: u64) {
         head.set_asked(found.head.asked() + 1);
         let spare = found.head.words.checked_sub(head.words);
@@ -379,7 +379,7 @@ impl Store {
     /// Appends or prepends.
     fn extend(&mut self, mode: Mode, found: &Found, item: &NewItem<'_>, now: u64) -> Outcome {
         let (old, new) = (found.head.value_len as usize, item.value.len());
-        // memcached's word for a value that has grown too large: the condition did not hold.
+        // memcached's reply for a value that has grown too large is that of a failed condition.
         if self.refusal(item.key.len(), old + new, found.head.flags).is_some() {
             return Outcome::NotStored;
         }
@@ -398,7 +398,7 @@ impl Store {
         Outcome::Stored
     }
 
-    /// The joined value needs a larger slot, and making room may move the old one: join first.
+    /// Extends a value into a larger slot. Making room may move the old slot, so it joins first.
     fn extend_elsewhere(
         &mut self,
         mode: Mode,
@@ -420,10 +420,10 @@ impl Store {
         self.joined = joined;
     }
 
-    /// Why an item of that size cannot be stored.
+    /// Returns the reason why an item of that size cannot be stored.
     fn refusal(&self, key_len: usize, value_len: usize, flags: u32) -> Option<Outcome> {
         // memcached counts its head, a cas, the key's NUL, the value's line end, and flags other
-        // than 0: counted alike, what fits there fits here and the other way round.
+        // than 0. Counting alike makes both accept exactly the same items.
         let flags_len = if flags == 0 { 0 } else { 4 };
         if 48 + 8 + key_len + 1 + flags_len + value_len + 2 > self.item_size_max {
             return Some(Outcome::TooLarge);
@@ -444,7 +444,7 @@ impl Store {
         head
     }
 
-    /// The head of an item that is written anew, with flags and expiry as they were.
+    /// Returns the head for an item that is rewritten, with flags and expiry as they were.
     fn renewed(&mut self, old: &Head, new_cas: Option<u64>, now: u64) -> Head {
         self.stats.items_total += 1;
         let mut head = *old;
@@ -460,19 +460,19 @@ impl Store {
         self.last_cas
     }
 
-    /// Lets a flush happen whose time has come.
+    /// Performs a delayed flush whose time has come.
     fn notice(&mut self, now: u64) {
         if now < self.flush_due {
             return;
         }
-        // memcached's clock has whole seconds: what is stored in that second goes, too.
+        // memcached's clock has whole seconds: items stored in that second are flushed too.
         if now > self.flush_due {
             self.flush_due = u64::MAX;
         }
         self.flush();
     }
 
-    /// Their slots are found dead one by one; the books forget them at once.
+    /// Forgets all items in the accounting at once; their slots are found dead one by one.
     fn flush(&mut self) {
         if self.stats.items == 0 {
             return;
@@ -483,7 +483,7 @@ impl Store {
         self.stats.items = 0;
         self.epoch = self.epoch.wrapping_add(1);
         if self.epoch == 0 {
-            // Items of the first epochs may still lie somewhere, and would come to life.
+            // Items of the first epochs may still lie in the arena, and would become visible again.
             self.index.clear();
             self.small = Ring::new(0, self.small.capacity());
             self.main = Ring::new(self.small.capacity(), self.main.end());

@@ -1,6 +1,6 @@
-//! Random histories against a naive map: whatever the store answers, the map would have answered.
-//! With ample memory they agree exactly; in tight memory the store may have forgotten, but what it
-//! still knows is right, and its own books are.
+//! Random histories compared with a naive map: every answer of the store must be an answer of the
+//! map. With ample memory they agree exactly. In tight memory the store may have forgotten items,
+//! but the items it still has are right, and its own accounting is consistent.
 
 use std::collections::HashMap;
 
@@ -46,7 +46,7 @@ impl Model {
     fn settle(&mut self, now: u64) {
         if let Some(due) = self.flush_due.filter(|due| *due <= now) {
             self.entries.clear();
-            // What is stored in the flush's second goes with it.
+            // Items stored in the second of the flush are flushed too.
             self.flush_due = Some(due).filter(|due| *due == now);
         }
         self.entries.retain(|_, entry| entry.expires == 0 || entry.expires > now);
@@ -120,7 +120,7 @@ impl Model {
     }
 }
 
-/// Store and model side by side.
+/// The store and the model.
 struct Pair {
     store: Store,
     model: Model,
@@ -146,7 +146,8 @@ impl Pair {
         }
     }
 
-    /// Reads a key on both sides. A miss is allowed where memory is tight: then the model forgets.
+    /// Reads a key on both sides. In tight memory a miss is allowed; then the model forgets the key
+    /// too.
     fn compare(&mut self, key: &[u8]) {
         let seen = self.store.get(key, self.now);
         match (seen, self.model.entries.get_mut(key)) {
@@ -169,7 +170,7 @@ impl Pair {
         self.numbered(number)
     }
 
-    /// Keys of all lengths, unless the items are to be tiny.
+    /// Returns keys of all lengths, unless the items are to be tiny.
     fn numbered(&self, number: u64) -> Vec<u8> {
         let mut key = format!("k{number}").into_bytes();
         if self.value_len_max > 10 {
@@ -286,7 +287,7 @@ impl Pair {
         assert_eq!(counted, self.model.count(key, up, delta));
     }
 
-    /// After a full sweep the store's own count is what a reader of every key finds.
+    /// Checks that after a full sweep the store's count equals the number of keys that can be read.
     fn check_books(&mut self) {
         self.store.sweep(100_000, self.now);
         self.model.settle(self.now);
@@ -310,7 +311,7 @@ fn check(seed: u64, memory: usize, keys: u64, value_len_max: u64, forgets: bool)
         pair.check_books();
         let stats = pair.store.stats();
         assert!(stats.bytes <= memory as u64, "round {round}");
-        // Nothing goes silently: what was forgotten is counted.
+        // Every forgotten item is counted.
         assert!(pair.forgotten <= stats.evictions, "round {round}: {} gone", pair.forgotten);
     }
     pair.forgotten

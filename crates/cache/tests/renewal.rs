@@ -1,4 +1,4 @@
-//! Who renews an item: the rules of winning, staleness and cas, as memcached 1.6.18 keeps them.
+//! Renewal of items: the rules of winning, staleness and cas, as in memcached 1.6.18.
 
 use cache::{Count, Counted, Mode, NewItem, Outcome, Standing, Store};
 
@@ -22,7 +22,7 @@ fn set(store: &mut Store, exptime: i64, value: &str) -> u64 {
     store.last_cas()
 }
 
-/// A read as `mg k` is one.
+/// Reads as `mg k` does.
 fn read(store: &mut Store, now: u64) -> Standing {
     let mut entry = store.entry(b"k", now).expect("it is there");
     let standing = entry.settle();
@@ -30,7 +30,7 @@ fn read(store: &mut Store, now: u64) -> Standing {
     standing
 }
 
-/// A read as `mg k R30` is one.
+/// Reads as `mg k R30` does.
 fn read_renewing(store: &mut Store, now: u64) -> Standing {
     let mut entry = store.entry(b"k", now).expect("it is there");
     entry.win_expiring(30);
@@ -160,7 +160,7 @@ fn an_item_gets_the_cas_that_was_asked_for_and_the_next_number_is_nobodys() {
     store.entry(b"k", NOW).expect("it is there").invalidate(None, Some(3));
     assert_eq!(store.get(b"k", NOW).map(|item| item.cas), Some(3));
     assert_eq!(set(&mut store, 0, "x"), before + 1);
-    // A low number is not taken for one from before a flush.
+    // A low number must not look like one from before a flush.
     store.flush_all(0, NOW);
     assert_eq!(store.store(Mode::Set, &chosen(1), NOW), Outcome::Stored);
     assert_eq!(value(&mut store, NOW), Some("9".into()));

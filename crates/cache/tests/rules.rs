@@ -1,4 +1,4 @@
-//! memcached's rules one by one, as the server of that name was seen to keep them.
+//! memcached's rules one by one, as observed on a real memcached.
 
 use cache::{Count, Counted, Mode, NewItem, Outcome, Store};
 
@@ -18,7 +18,7 @@ fn item<'a>(key: &'a str, exptime: i64, value: &'a str) -> NewItem<'a> {
     NewItem { key, flags: 5, exptime, value, ..NewItem::default() }
 }
 
-/// A set under the condition that the item has that cas.
+/// Sets if the item has that cas.
 fn swap(store: &mut Store, key: &str, cas: u64, value: &str, now: u64) -> Outcome {
     store.store(Mode::Set, &NewItem { cas: Some(cas), ..item(key, 0, value) }, now)
 }
@@ -35,7 +35,7 @@ fn set(store: &mut Store, key: &str, value: &str) {
     assert_eq!(put(store, Mode::Set, key, 0, value, NOW), Outcome::Stored);
 }
 
-/// The value that a reader finds at `now`.
+/// Checks the value that a reader finds at `now`.
 fn check(store: &mut Store, key: &str, now: u64, expected: Option<&str>) {
     let found = store.get(key.as_bytes(), now).map(|item| item.value.to_vec());
     assert_eq!(found.as_deref(), expected.map(str::as_bytes), "{key}");
@@ -174,7 +174,7 @@ fn a_flush_ends_what_was_before_it_and_nothing_after() {
     store.flush_all(10, NOW);
     check(&mut store, "a", NOW + 8, Some("2"));
     check(&mut store, "a", NOW + 9, None);
-    // memcached's clock has whole seconds: what is stored in the flush's second goes with it.
+    // memcached's clock has whole seconds: items stored in the second of the flush are flushed too.
     assert_eq!(put(&mut store, Mode::Set, "a", 0, "3", NOW + 9), Outcome::Stored);
     check(&mut store, "a", NOW + 9, None);
     assert_eq!(put(&mut store, Mode::Set, "a", 0, "3", NOW + 10), Outcome::Stored);
@@ -190,7 +190,7 @@ fn a_flush_ends_what_was_before_it_and_nothing_after() {
 #[test]
 fn what_is_too_large_is_refused_and_a_set_leaves_no_stale_value() {
     let mut store = Store::new(8 << 20, 1 << 20);
-    // The largest value that memcached 1.6.18 takes under a key of one byte without flags.
+    // The largest value that memcached 1.6.18 accepts under a key of one byte without flags.
     let largest = "x".repeat((1 << 20) - 60);
     fn item(value: &str) -> NewItem<'_> {
         NewItem { key: b"k", value: value.as_bytes(), ..NewItem::default() }
@@ -234,7 +234,7 @@ fn expired_items_make_room_before_living_ones() {
     for number in 0..2000 {
         put(&mut store, Mode::Set, &format!("new-{number}"), 0, &value, NOW + 6);
     }
-    // The search runs beside the stores, so the first of them may come before it finds anything.
+    // The search runs during the stores, so the first of them may come before it finds anything.
     assert!(store.stats().evictions < 50, "{:?}", store.stats());
     let mut found =
         |number: &u64| store.get(format!("lasting-{number}").as_bytes(), NOW + 6).is_some();
@@ -257,7 +257,7 @@ fn a_sweep_finds_all_that_has_expired() {
 #[test]
 fn rewriting_in_many_sizes_evicts_nothing_that_fits() {
     let mut store = Store::new(1 << 20, 1 << 20);
-    // Some 0.7 MiB alive, rewritten a hundred times over in sizes that never fit the old slot.
+    // About 0.7 MiB of live items, rewritten a hundred times in sizes that never fit the old slot.
     for round in 0..200 {
         for number in 0..1000 {
             let len = 400 + (number * 7 + round * 131) % 400;

@@ -1,35 +1,36 @@
-//! Times in buckets: log-linear, 64 buckets an octave, so that a quantile is within one per cent
-//! of the exact one, and the largest and smallest times exact.
+//! A histogram of times with log-linear buckets, 64 an octave. A quantile is within one per cent of
+//! the exact one; the largest and the smallest time are exact.
 //!
 //! ```text
 //!   microseconds   0 .. 63 | 64 .. 127 | 128 .. 255 | 256 .. 511 | ... | .. 2^32
 //!   bucket width      1    |     1     |      2     |      4     | ... | 2^25
 //! ```
 //!
-//! One writer records with plain loads and stores, any number of readers copy. A reader may see a
-//! time in its bucket that is not in the sum yet, never half a number.
+//! One writer records with plain loads and stores; any number of readers copy. A reader may see a
+//! time in its bucket before the sum contains it, but never half a number.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use crate::book::bump;
+use crate::registry::bump;
 
 /// log2 of the buckets in an octave.
 const GRAIN: u32 = 6;
-/// Times from here on share the last bucket.
+/// Times of 2^32 and more share the last bucket.
 const OCTAVES_END: u32 = 32;
 /// Buckets of one histogram.
 pub(crate) const BUCKETS: usize = ((OCTAVES_END - GRAIN + 1) as usize) << GRAIN;
-/// Words of a histogram that are no bucket: one cache line.
+/// Words of a histogram that are not buckets: one cache line.
 pub(crate) const HEAD: usize = 8;
 
-/// Sum of all times.
+/// Index of the sum of all times.
 const SUM: usize = 0;
-/// The largest.
+/// Index of the largest time.
 const MAX: usize = 1;
-/// The smallest, with every bit turned, so that nothing recorded is zero.
+/// Index of the smallest time, stored with every bit inverted so that zero means "nothing
+/// recorded".
 const MIN: usize = 2;
 
-/// Where one process puts its times.
+/// One process's writer of a histogram.
 #[derive(Clone, Copy)]
 pub struct Recorder {
     pub(crate) head: &'static [AtomicU64; HEAD],
@@ -37,7 +38,7 @@ pub struct Recorder {
 }
 
 impl Recorder {
-    /// One more time, in microseconds.
+    /// Records one time, in microseconds.
     #[inline]
     pub fn record(&self, time: u64) {
         bump(&self.buckets[bucket(time)], 1);
@@ -51,10 +52,10 @@ impl Recorder {
     }
 }
 
-/// A copy, to be asked. Copies of several writers are merged by adding.
+/// A copy for reading. Copies of several writers are merged by adding.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Histogram {
-    /// From the bucket `first` on.
+    /// Counts, beginning with the bucket `first`.
     buckets: Vec<u64>,
     first: usize,
     count: u64,
@@ -70,8 +71,8 @@ impl Default for Histogram {
 }
 
 impl Histogram {
-    /// Adds what another process has recorded. Only buckets that were ever written are looked at:
-    /// to read a page that nobody wrote would make it.
+    /// Adds the times that another process has recorded. It reads only buckets that were ever
+    /// written, because reading an untouched page would allocate it.
     pub(crate) fn read(&mut self, from: &Recorder) {
         let low = from.head[MIN].load(Relaxed);
         if low == 0 {
@@ -91,7 +92,7 @@ impl Histogram {
         self.add(&other);
     }
 
-    /// Adds another's times.
+    /// Adds the times of another copy.
     pub fn add(&mut self, other: &Histogram) {
         if other.buckets.is_empty() {
             return;
@@ -114,33 +115,33 @@ impl Histogram {
         self.min = self.min.min(other.min);
     }
 
-    /// How many times were recorded.
+    /// Returns the number of times recorded.
     pub fn count(&self) -> u64 {
         self.count
     }
 
-    /// Their sum.
+    /// Returns the sum of all times.
     pub fn sum(&self) -> u64 {
         self.sum
     }
 
-    /// The largest, exactly; 0 if there is none.
+    /// Returns the largest time, exactly; 0 if there is none.
     pub fn max(&self) -> u64 {
         self.max
     }
 
-    /// The smallest, exactly; 0 if there is none.
+    /// Returns the smallest time, exactly; 0 if there is none.
     pub fn min(&self) -> u64 {
         if self.count == 0 { 0 } else { self.min }
     }
 
-    /// The mean, rounded down; 0 if there is none.
+    /// Returns the mean, rounded down; 0 if there is none.
     pub fn mean(&self) -> u64 {
         self.sum.checked_div(self.count).unwrap_or(0)
     }
 
-    /// The time that this share of all times does not exceed, within one per cent: the middle of
-    /// the bucket in which the time of that rank is. 0 if there is none.
+    /// Returns the time that the given share of all times does not exceed, within one per cent: the
+    /// middle of the bucket that holds the time of that rank. Returns 0 if there is none.
     pub fn quantile(&self, share: f64) -> u64 {
         if self.count == 0 {
             return 0;
@@ -160,15 +161,15 @@ impl Histogram {
         self.max
     }
 
-    /// Times up to and including each bucket's largest, for whoever shows the whole: the bound, and
-    /// how many times are in that bucket; empty ones are left out.
+    /// Returns each bucket's upper bound, inclusive, and the number of times in it, for tools that
+    /// print the whole histogram. Empty buckets are left out.
     pub fn buckets(&self) -> impl Iterator<Item = (u64, u64)> {
         let full = self.buckets.iter().enumerate().filter(|(_, count)| **count > 0);
         full.map(|(at, count)| (bounds(self.first + at).1, *count))
     }
 }
 
-/// Where a time belongs.
+/// Returns the bucket of a time.
 #[inline]
 fn bucket(time: u64) -> usize {
     let time = time.min((1 << OCTAVES_END) - 1);
@@ -176,7 +177,7 @@ fn bucket(time: u64) -> usize {
     ((octave as usize) << GRAIN) + (time >> octave) as usize
 }
 
-/// The smallest and the largest time of a bucket.
+/// Returns the smallest and the largest time of a bucket.
 fn bounds(bucket: usize) -> (u64, u64) {
     let octave = (bucket >> GRAIN).saturating_sub(1) as u32;
     let step = (bucket - ((octave as usize) << GRAIN)) as u64;

@@ -1,51 +1,51 @@
-//! What is counted, and the memory that it is counted in.
+//! The tables of counters, and the shared memory that holds them.
 //!
-//! Three tables, one row a counter; the enums index them, the docs are made from them. A [`Book`]
-//! is memory that several processes share: each writes its own [`Sheet`] and nobody else's, anybody
-//! reads them all, and merging is adding.
+//! Three tables have one row for each counter; enums index them, and the reference docs are
+//! generated from them. A [`Registry`] is memory that several processes share. Each process writes
+//! only its own [`WorkerMetrics`]; any process reads them all, and merging is adding.
 //!
-//! `book.rs` is where things stand in memory, `histogram.rs` how a time finds its bucket.
+//! `registry.rs` has the layout of the memory; `histogram.rs` assigns times to buckets.
 
-mod book;
 mod histogram;
+mod registry;
 
-pub use book::{Book, Counters, Process, Refused, Sheet};
 pub use histogram::{Histogram, Recorder};
+pub use registry::{Counters, Process, Refused, Registry, WorkerMetrics};
 
-/// One counter as people see it.
+/// One counter as operators see it.
 #[derive(Clone, Copy, Debug)]
 pub struct Metric {
     pub name: &'static str,
-    /// What it counts.
+    /// Describes the events or the state that the counter measures.
     pub help: &'static str,
     pub kind: Kind,
 }
 
-/// How a counter moves.
+/// The kind of a counter: gauge or total.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// How much there is now: it falls again, and nothing of it outlives the process.
+    /// A gauge: it can fall, and it ends with the process.
     Now,
-    /// How much there ever was: it never falls, and outlives the process that counted.
+    /// A total: it never falls, and it outlives the process that counted.
     Total,
 }
 
-/// A row of one of the tables.
+/// A row of one of the three tables.
 pub trait Counter: Copy + 'static {
     /// The table, in the order of the enum.
     const TABLE: &'static [Metric];
     /// Every row, in the same order.
     const ALL: &'static [Self];
 
-    /// Where it stands among the counters of a row of the book.
+    /// Returns its index among the counters of a row in memory.
     fn place(self) -> usize;
 
-    /// Its line of the table.
+    /// Returns its line of the table.
     fn metric(self) -> &'static Metric;
 }
 
-/// The first places of a row are for what is "now", so that they can be cleared without knowing
-/// what the row is about.
+/// The first places of a row are for gauges, so that they can be cleared without knowing what the
+/// row describes.
 pub(crate) const GAUGES: usize = 8;
 
 macro_rules! table {
@@ -74,7 +74,7 @@ macro_rules! table {
             fn place(self) -> usize {
                 const NOW: usize = [$($enum::$now),*].len();
                 const _: () = assert!(NOW <= GAUGES);
-                const _: () = assert!(GAUGES - NOW + $enum::ALL.len() <= book::COUNTERS);
+                const _: () = assert!(GAUGES - NOW + $enum::ALL.len() <= registry::COUNTERS);
                 let at = self as usize;
                 if at < NOW { at } else { at + GAUGES - NOW }
             }
@@ -87,25 +87,27 @@ macro_rules! table {
 }
 
 table! {
-    /// Counters of a worker as a whole: row 0 of the book.
+    /// Counters of a worker as a whole: row 0 in memory.
     Worker, WORKER:
     now {
         ClientsNow "clients" "Clients connected now.",
-        LinksNow "links" "Links to servers now, those that are being made among them.",
-        RequestsNow "requests" "Requests that wait for an answer now.",
+        LinksNow "links" "Links to servers now, including those that are being established.",
+        RequestsNow "requests" "Requests that are waiting for an answer now.",
         HeldNow "bytes_held" "Bytes held in buffers now.",
     }
     total {
-        Turns "turns_total" "Turns of the loop.",
+        Turns "turns_total" "Turns of the event loop.",
         Accepts "accepts_total" "Clients accepted.",
-        AcceptsRefused "accepts_refused_total" "Clients refused because of a limit, or a drain.",
-        HeadersBroken "headers_broken_total" "Clients closed because their PROXY header was none.",
-        Connects "connects_total" "Connects to servers that were begun.",
-        ConnectsWaited "connects_waited_total" "Connects that waited for their turn in a storm.",
-        Installs "installs_total" "Configurations that it took up while it ran.",
-        BusyTime "busy_us_total" "Microseconds in which the loop did not wait.",
-        UserUs "user_us_total" "Microseconds of processor time in the program.",
-        SystemUs "system_us_total" "Microseconds of processor time in the system.",
+        AcceptsRefused "accepts_refused_total" "Clients refused because of a limit or a drain.",
+        HeadersBroken "headers_broken_total"
+            "Clients closed because they sent no valid PROXY header.",
+        Connects "connects_total" "Connects to servers that were started.",
+        ConnectsWaited "connects_waited_total"
+            "Connects to servers that waited because of `server_connects_max`.",
+        Installs "installs_total" "Configurations applied at run time.",
+        BusyTime "busy_us_total" "Microseconds in which the event loop was not waiting for events.",
+        UserUs "user_us_total" "Microseconds of processor time in user mode.",
+        SystemUs "system_us_total" "Microseconds of processor time in the kernel.",
     }
 }
 
@@ -116,28 +118,31 @@ table! {
         ClientsNow "clients" "Clients connected now.",
     }
     total {
-        ClientsTotal "clients_total" "Clients ever accepted.",
+        ClientsTotal "clients_total" "Clients accepted.",
         ClientsRefused "clients_refused_total" "Clients refused because a limit was reached.",
         ClientsEnded "clients_ended_total" "Clients that closed their connection.",
         ClientsLost "clients_lost_total" "Clients whose connection was reset.",
-        Requests "requests_total" "Requests understood, the refused ones among them.",
-        Refused "requests_refused_total" "Requests answered with an error, not forwarded.",
+        Requests "requests_total" "Requests parsed, including those that were refused.",
+        Refused "requests_refused_total" "Requests answered with an error and not forwarded.",
         Local "requests_local_total" "Requests that the proxy answered by itself.",
         KeysAsked "keys_asked_total" "Keys of reads that were routed.",
-        Fragments "fragments_total" "Keys of reads of several keys, which were routed one by one.",
-        Hits "hits_total" "Keys that had a value.",
-        Misses "misses_total" "Keys that had none.",
-        Stores "stores_total" "Requests with a value to be stored.",
-        ReceivedBytes "received_bytes_total" "Bytes that its clients sent.",
-        SentBytes "sent_bytes_total" "Bytes that its clients were sent.",
-        Logins "logins_total" "Logins that were taken.",
+        Fragments "fragments_total" "Keys of multi-key reads, which were routed one by one.",
+        Hits "hits_total" "Keys of reads that had a value.",
+        Misses "misses_total" "Keys of reads that had no value.",
+        Stores "stores_total" "Requests with a value to store.",
+        ReceivedBytes "received_bytes_total" "Bytes received from clients.",
+        SentBytes "sent_bytes_total" "Bytes sent to clients.",
+        Logins "logins_total" "Successful logins.",
         LoginsFailed "logins_failed_total" "Logins with a wrong name or password.",
-        Failed "requests_failed_total" "Requests that met a fault.",
-        Abandoned "requests_abandoned_total" "Answers thrown away because their client had left.",
-        CutOff "clients_cut_off_total" "Clients closed inside a value whose server was lost.",
+        Failed "requests_failed_total" "Requests that failed with a fault of errors.md.",
+        Cancelled "requests_cancelled_total" "Answers discarded because their client had left.",
+        CutOff "clients_cut_off_total"
+            "Clients closed in the middle of a value because its server was lost.",
         Marks "requests_marking_total" "Requests that ask for stale or win marks, or leave them.",
-        Paused "clients_paused_total" "Times a client with too much outstanding was paused.",
-        AcksFlushed "acks_flushed_total" "ACKs sent at once: a request in pieces, or quiet.",
+        Paused "clients_paused_total"
+            "Times that a client was paused because it had too much outstanding.",
+        AcksFlushed "acks_flushed_total"
+            "ACKs sent at once after a part of a request or a quiet request.",
     }
 }
 
@@ -145,79 +150,93 @@ table! {
     /// Counters of a server of a pool.
     Server, SERVER:
     now {
-        LinksNow "links" "Links that stand now.",
-        PendingNow "pending" "Messages that wait to be sent now.",
-        PendingBytesNow "pending_bytes" "Bytes that wait to be sent now.",
-        InflightNow "inflight" "Messages that were sent and wait for their reply now.",
-        InflightBytesNow "inflight_bytes" "Bytes of these messages now.",
-        HeldNow "held" "Workers that hold back what is for it, because it is silent.",
-        EjectedAt "ejected_at_us" "Since when it is out of the ring, unix time; 0 while it is in.",
+        LinksNow "links" "Links established now.",
+        PendingNow "pending" "Messages waiting to be sent now.",
+        PendingBytesNow "pending_bytes" "Bytes waiting to be sent now.",
+        InflightNow "inflight" "Messages sent and waiting for a reply now.",
+        InflightBytesNow "inflight_bytes" "Bytes of the messages in `inflight` now.",
+        HeldNow "held" "Workers that hold back requests now because the server is silent.",
+        EjectedAt "ejected_at_us"
+            "Unix time in microseconds of its ejection from the ring; 0 while it is in the ring.",
     }
     total {
-        Connects "connects_total" "Links that were established.",
-        Messages "messages_total" "Messages queued for it; a merged get is one.",
-        MessageBytes "message_bytes_total" "Bytes sent to it.",
-        Merged "keys_merged_total" "Keys that left in a get shared by several requests.",
-        Replies "replies_total" "Messages it answered.",
-        ReplyBytes "reply_bytes_total" "Bytes it sent.",
-        Errors "errors_total" "Error lines it answered.",
-        AskedAlone "keys_asked_alone_total" "Keys asked alone after an error for a shared get.",
-        AskedAgain "keys_asked_again_total" "Keys asked once more because a link died.",
-        AgainLoading "again_loading_total" "Requests asked again: the server was loading its data.",
-        AgainMasterDown "again_master_down_total" "Asked again: the server had lost its master.",
-        AgainClusterDown "again_cluster_down_total" "Asked again: the server's cluster was down.",
-        AgainTryAgain "again_try_again_total" "Asked again, because the server said so.",
-        AgainNoScript "again_no_script_total" "Asked again, after the script had been loaded.",
+        Connects "connects_total" "Links established.",
+        Messages "messages_total" "Messages queued for the server; a merged get counts once.",
+        MessageBytes "message_bytes_total" "Bytes sent to the server.",
+        Merged "keys_merged_total" "Keys sent in a get that several requests shared.",
+        Replies "replies_total" "Messages that the server answered.",
+        ReplyBytes "reply_bytes_total" "Bytes received from the server.",
+        Errors "errors_total" "Error lines received from the server.",
+        AskedAlone "keys_asked_alone_total"
+            "Keys asked alone because a shared get was answered with an error.",
+        AskedAgain "keys_asked_again_total" "Keys asked once more because a link was lost.",
+        AgainLoading "again_loading_total"
+            "Requests retried because the server was loading its data.",
+        AgainMasterDown "again_master_down_total"
+            "Requests retried because the server had lost its master.",
+        AgainClusterDown "again_cluster_down_total"
+            "Requests retried because the server's cluster was down.",
+        AgainTryAgain "again_try_again_total"
+            "Requests retried because the server answered `-TRYAGAIN`.",
+        AgainNoScript "again_no_script_total"
+            "Requests retried after their script had been loaded.",
         Held "messages_held_total" "Messages held back because the server was silent.",
-        Dropped "messages_dropped_total" "Those of them never sent: their clients had left.",
-        ConnectFailed "connect_failed_total" "Connects refused or timed out.",
-        ConnectTimeout "connect_timeout_total" "Those of them that timed out.",
-        ConnectUnable "connect_unable_total" "Connects that failed for want of a socket.",
+        Dropped "messages_dropped_total"
+            "Held messages that were never sent because their clients had left.",
+        ConnectFailed "connect_failed_total" "Connects that were refused or timed out.",
+        ConnectTimeout "connect_timeout_total"
+            "Connects that timed out; `connect_failed_total` includes them.",
+        ConnectUnable "connect_unable_total"
+            "Connects that failed because the proxy could not make a socket.",
         QueueTimeout "queue_timeout_total" "Messages that waited too long to be sent.",
         QueueFull "queue_full_total" "Requests refused because the queue was full.",
         ReplyTimeout "reply_timeout_total" "Links closed because the server was silent.",
         LinkLost "link_lost_total" "Links that the server closed or reset.",
-        LinkEnded "link_ended_total" "Those of them that it closed in order.",
-        LoginRefused "login_refused_total" "Links closed because the server refused our login.",
-        LaneRefused "lane_refused_total" "Links closed: no such database, or protocol version.",
-        Poisoned "poisoned_total" "Links closed for a reply that nobody could have asked for.",
-        Down "refused_down_total" "Requests that failed at once because the server was down.",
-        OutOfMemory "out_of_memory_total" "Replies dropped because the memory ceiling was reached.",
-        Ejections "ejections_total" "Times it was taken out of the ring.",
-        Probes "probes_total" "Probes sent to find out whether it is back.",
+        LinkEnded "link_ended_total"
+            "Links that the server closed without a reset; `link_lost_total` includes them.",
+        LoginRefused "login_refused_total"
+            "Links closed because the server refused the proxy's login.",
+        SetupRefused "setup_refused_total"
+            "Links closed because the server refused the database or protocol version.",
+        Poisoned "poisoned_total" "Links closed because of a reply that fits no request.",
+        Down "refused_down_total" "Requests refused at once because the server was down.",
+        OutOfMemory "out_of_memory_total" "Replies dropped because `memory_max` was reached.",
+        Ejections "ejections_total" "Times that the server was ejected from the ring.",
+        Probes "probes_total" "Probes sent to find out whether the server is back.",
         AcksFlushed "acks_flushed_total" "ACKs sent at once because a reply was incomplete.",
     }
 }
 
-/// The histograms that a row has room for.
+/// The histograms of a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(usize)]
 pub enum Latency {
-    /// Of a pool: reads, from the parse of the request to the release of its answer. Of a server:
-    /// messages, from their place in a queue to their reply.
+    /// Pool: reads, from the parse of the request to the release of its reply. Server: messages,
+    /// from the entry into a queue to the reply.
     Reads,
-    /// Of a pool: everything else that servers were asked, from the parse to the release.
+    /// Pool: all other requests sent to servers, from the parse to the release. Servers do not use
+    /// it.
     Updates,
 }
 
-/// As the histograms of a pool are named.
+/// The names of a pool's histograms.
 pub static LATENCIES: &[Metric] = LATENCY_TABLE;
 
 const LATENCY_TABLE: &[Metric] = &[
     Metric {
         name: "reads",
-        help: "Reads: from the parse of the request to the release of its answer.",
+        help: "Reads: from parsing the request to releasing its answer.",
         kind: Kind::Total,
     },
     Metric {
         name: "updates",
-        help: "Updates: from the parse of the request to the release of its answer.",
+        help: "Updates: from parsing the request to releasing its answer.",
         kind: Kind::Total,
     },
 ];
 
 impl Latency {
-    /// What a server has.
+    /// The only histogram of a server.
     pub const REPLIES: Latency = Latency::Reads;
 }
 
@@ -241,7 +260,7 @@ mod tests {
             assert!(row.help.ends_with('.'));
             assert_eq!(row.name.ends_with("_total"), row.kind == Kind::Total, "{}", row.name);
             assert_eq!(counter.place() < GAUGES, row.kind == Kind::Now);
-            assert!(counter.place() < book::COUNTERS && places.insert(counter.place()));
+            assert!(counter.place() < registry::COUNTERS && places.insert(counter.place()));
         }
     }
 }

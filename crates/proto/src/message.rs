@@ -1,6 +1,6 @@
-//! The neutral words between a protocol and the data plane: request, item, answer.
+//! The neutral types between a protocol and the data plane: request, item, answer.
 
-/// A place in a frame's head: `head[start..end]`.
+/// A position in a frame's head: `head[start..end]`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Span {
     pub start: u32,
@@ -8,32 +8,33 @@ pub struct Span {
 }
 
 impl Span {
-    /// The span `start..end`; a head is far below 4 GiB (`limits` in the data plane see to it).
+    /// Makes the span `start..end`. A head is far below 4 GiB: `limits` in the data plane ensures
+    /// it.
     pub fn new(start: usize, end: usize) -> Span {
         Span { start: start as u32, end: end as u32 }
     }
 
-    /// Whether it names no byte.
+    /// Whether it contains no byte.
     pub fn is_empty(self) -> bool {
         self.start == self.end
     }
 
-    /// The bytes it names.
+    /// Returns its bytes.
     pub fn of(self, head: &[u8]) -> &[u8] {
         &head[self.start as usize..self.end as usize]
     }
 }
 
-/// What a protocol remembers of an unfinished head, so that more input is not read twice.
+/// The parser's state in an unfinished head, so that no input is read twice.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Resume {
     /// Bytes already searched for the end of the head.
     pub scanned: usize,
-    /// Parts of the head that are still to come after those, where a protocol counts them.
+    /// Parts of the head still to come after those, where a protocol counts them.
     pub left: u32,
 }
 
-/// What is remembered of a reply of which some items have come.
+/// The parser's state in a reply of which some items have come.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
     /// Elements still to come, where a protocol counts them; 0 before the first item.
@@ -43,46 +44,49 @@ pub struct Progress {
 /// The outcome of a parse.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Parsed<T> {
-    /// One message; its `head`, `body` and `trailer` say how long it is.
+    /// One message; its `head`, `body` and `trailer` give its length.
     Complete(T),
-    /// The head is not whole yet.
+    /// The head is incomplete.
     Incomplete,
-    /// This can never become a message. For a request the text is the refusal; the connection
-    /// cannot be read further; without a text it speaks another protocol, perhaps against its
-    /// user's will, and is told nothing. For a reply the text is the reason why the link is closed.
+    /// These bytes can never become a message. For a reply, the text is the reason why the link is
+    /// closed. For a request, the text is the refusal, and the connection cannot be read further.
+    /// An empty text means that the client uses another protocol, perhaps against its user's will,
+    /// and gets no answer.
     Malformed(&'static str),
 }
 
-/// One row of a protocol's command table.
+/// One entry of a protocol's command table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Command {
-    /// Its word on the wire.
+    /// The command's name on the wire.
     pub name: &'static str,
-    /// What is done with it.
+    /// How the data plane handles it.
     pub class: Class,
-    /// Some forms of it need skills that not every server has, and are refused without them.
-    pub skilled: bool,
-    /// What a reader of the reference should know.
+    /// Some forms of it need capabilities that not every server has, and are refused without them.
+    pub capable: bool,
+    /// A note for readers of the reference.
     pub note: &'static str,
 }
 
-/// What the data plane does with a request.
+/// How the data plane handles a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Class {
-    /// Reads any number of keys, each answered by a value or by nothing. Split by server, gathered
-    /// in the client's order. `ask`: what the server is asked. `merge`: may share a message with
-    /// other clients' reads. `idempotent`: asking again changes nothing, so it may be asked once
-    /// more on a new link. One that is translated has one key, or was joined from such.
+    /// Reads any number of keys, each answered by a value or by nothing. It is split by server and
+    /// gathered in the client's order. `ask` is the form for the server. `merge`: it may share a
+    /// message with other clients' reads. `idempotent`: sending it again changes nothing, so it may
+    /// be sent once more on a new link. A read whose reply is rendered has one key, or was joined
+    /// from such reads.
     Fetch { ask: Ask, merge: bool, idempotent: bool },
-    /// All its keys belong to one server, which gives one reply; without keys it goes where its
-    /// [`Place`] says. `writes`: it changes something, and is never sent twice.
+    /// All its keys belong to one server, which gives one reply. Without keys, its [`Place`]
+    /// decides the route. `writes`: it changes something, and is never sent twice.
     Single { writes: bool },
-    /// Any number of keys, asked of their servers and gathered into one answer. Where all belong to
-    /// one server it is a `Single`. `each`: a reply has an element for each key asked, and so has
-    /// the answer, in the client's order; otherwise [`crate::Protocol::gather`] makes it.
+    /// Any number of keys, sent to their servers and gathered into one answer. If all keys belong
+    /// to one server, it is handled as a `Single`. `each`: each reply has one element for each key,
+    /// and so has the answer, in the client's order. Otherwise [`crate::Protocol::gather`] makes
+    /// the answer.
     Split { ask: Ask, each: bool, writes: bool, idempotent: bool },
-    /// Goes to every server of the pool, or to that of its keys; the replies are gathered. `gated`:
-    /// only where the pool allows it by the name of what is asked. `reach`: which servers it needs.
+    /// Goes to every server of the pool, or to its keys' server; the replies are gathered. `gated`:
+    /// only where the pool allows it by name. `reach`: the servers that it needs.
     Broadcast { ask: Ask, gated: bool, writes: bool, reach: Reach },
     /// The proxy answers by itself.
     Local(Local),
@@ -90,104 +94,104 @@ pub enum Class {
     Refuse(Refusal),
 }
 
-/// What a broadcast needs.
+/// The servers that a broadcast needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reach {
-    /// Every server: it is a change, or a question to which a part would be a wrong answer.
+    /// Every server: it is a change, or a question to which a partial answer would be wrong.
     All,
-    /// Those that are up. The answer names the others, and is an error only if there is no other
-    /// answer.
+    /// The servers that are up. The answer names the others, and is an error only if no server
+    /// answers.
     Survey,
     /// The one server that all its keys belong to.
     Keys,
-    /// The only server of the pool: several answers could not be made one.
+    /// The only server of the pool, as several answers could not be merged.
     Sole,
 }
 
-/// What the proxy answers by itself.
+/// A request that the proxy answers itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Local {
     /// The proxy's version.
     Version,
-    /// Accepted and without effect, like `verbosity`.
+    /// Accepted without effect, like `verbosity`.
     Nothing,
-    /// A read that names no key: nothing is found.
+    /// A read without keys, which finds nothing.
     NoKeys,
     /// The proxy's own counters.
     Stats,
-    /// Answered when everything that its client asked before, quiet requests too, is settled.
+    /// Answered when all earlier requests of its client, quiet ones included, are settled.
     Barrier,
-    /// Close when everything before it has been answered.
+    /// Closes the connection when everything before it has been answered.
     Quit,
-    /// The protocol's own affair: [`crate::Protocol::converse`].
+    /// A local command of the protocol: [`crate::Protocol::local`].
     Own,
 }
 
-/// Where a request goes that one server answers.
+/// The route of a request that one server answers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Place {
-    /// Where its keys belong.
+    /// To its keys' server.
     #[default]
     Keys,
     /// To any server.
     Any,
-    /// To the server in this place of the pool.
+    /// To the server with this index in the pool.
     Nth(u32),
-    /// To the first server in this place or behind it.
+    /// To the first server of the plan from this index on.
     From(u32),
-    /// To the only server of the pool: it may touch keys that cannot be told from it.
+    /// To the only server of the pool: it may touch keys that cannot be found in it.
     Sole,
 }
 
-/// Why a request is answered with an error and not forwarded.
+/// The reason why a request is answered with an error and not forwarded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
     /// No such command.
     Unknown,
-    /// A known command that a proxy in front of many servers cannot pass on.
+    /// A known command that a proxy for many servers cannot forward.
     ByName(&'static str),
-    /// The client's mistake, in the protocol's words.
+    /// A mistake of the client, in the protocol's wording.
     Bad(&'static str),
-    /// The value is larger than any server would take.
+    /// The value is larger than any server accepts.
     TooLarge,
-    /// The same, and what is stored under its key could not be removed.
+    /// The value is too large, and the old value of its key could not be removed.
     TooLargeKept,
 }
 
-/// A request whose head has been understood.
+/// A request whose head has been parsed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request {
-    /// Row in [`crate::Protocol::commands`].
+    /// Index into [`crate::Protocol::commands`].
     pub command: u16,
-    /// What to do with it; for a refusal this differs from the command's own class.
+    /// Its class; for a refusal it differs from the command's own class.
     pub class: Class,
-    /// Which answers the client wants.
+    /// The answers that the client wants.
     pub quiet: Quiet,
-    /// What it has to do with the marks that items can bear.
+    /// Its relation to the marks of items.
     pub marks: Marks,
-    /// Its head is needed when it is answered: what the server says is translated. Otherwise that
-    /// passes as it came.
+    /// Its head is needed for its answer, because the server's reply is rendered. Other replies
+    /// pass unchanged.
     pub keep: bool,
-    /// It is kept whole until it is answered, so that it can be asked again if its server says that
-    /// it did nothing: see [`Excuse`].
+    /// It is kept whole until it is answered, so that it can be sent again after a retryable error:
+    /// see [`Retryable`].
     pub repeat: bool,
-    /// It brings a value to be stored.
+    /// It contains a value to be stored.
     pub stores: bool,
     pub place: Place,
-    /// A database other than the client's that it reaches into, if that is not the first.
-    pub space: u32,
+    /// A database other than the client's that it accesses, if that is not the first.
+    pub database: u32,
     /// Length of the head.
     pub head: u32,
     /// Length of the body, without its trailer.
     pub body: u64,
-    /// Bytes that must end the body; empty where there is no body.
+    /// Bytes that must end the body; empty if there is no body.
     pub trailer: &'static [u8],
-    /// Where the head's arguments after the key stand (the protocol's own use).
+    /// The position of the head's arguments after the key, for the protocol's own use.
     pub arguments: Span,
 }
 
 impl Request {
-    /// What nobody asked, to which something is said all the same.
+    /// Makes a stand-in for an answer that no request asked for.
     pub fn nobody() -> Request {
         Request {
             command: Asked::NOBODY,
@@ -198,7 +202,7 @@ impl Request {
             repeat: false,
             stores: false,
             place: Place::Keys,
-            space: 0,
+            database: 0,
             head: 0,
             body: 0,
             trailer: b"",
@@ -211,47 +215,48 @@ impl Request {
         u64::from(self.head) + self.body + self.trailer.len() as u64
     }
 
-    /// A frame has at least a head; this exists beside `len` by custom.
+    /// A frame has at least a head; this exists beside `len` by convention.
     pub fn is_empty(&self) -> bool {
         self.head == 0
     }
 }
 
-/// Which answers a client wants.
+/// The answers that a client wants.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Quiet {
-    /// All.
+    /// All answers.
     #[default]
     Loud,
-    /// Those that its protocol does not hide from a quiet request: mostly bad news.
+    /// The answers that its protocol does not hide from a quiet request: mostly errors.
     Sparing,
-    /// None, not even an error.
+    /// No answer, not even an error.
     Silent,
 }
 
-/// Some servers mark items: stale, or being refilled by the client that was told to. The newer
-/// forms of a read tell of the marks and move them, the classic ones do neither.
+/// The relation of a request to marks. Some servers mark items as stale, or as being refilled by a
+/// client chosen for it. The newer forms of a read show the marks and move them; the classic forms
+/// do neither.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Marks {
-    /// Has nothing to do with them.
+    /// It has nothing to do with marks.
     #[default]
     None,
-    /// Its answer would tell of them: once marks are in use it cannot be asked in a classic form.
+    /// Its answer would show them: once marks are in use, it cannot be sent in a classic form.
     Shows,
-    /// May leave marks, or asks for them.
+    /// It may leave marks, or asks for them.
     Makes,
 }
 
-/// What a server is asked, by its row in the table of the servers' protocol. Its reply is measured
-/// against it.
+/// The form of a request for a server, as an index into the table of the servers' protocol. The
+/// server's reply is checked against it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ask {
     pub command: u16,
 }
 
-/// What a server can do beyond what every server can.
+/// The capabilities of a server beyond those of every server.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Skills {
+pub struct Capabilities {
     /// memcached's meta commands.
     pub meta: bool,
     /// Redis's third protocol.
@@ -259,18 +264,18 @@ pub struct Skills {
     pub make: Make,
 }
 
-/// What a server says that it is, where clients are told so. Versions: major, minor, patch.
+/// A server's identity, as clients may see it. Versions are major, minor, patch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Make {
-    /// The program; empty where servers are different ones.
+    /// The name of the program; empty where the servers differ.
     pub name: &'static str,
     pub version: [u16; 3],
-    /// The version of the program that it says it is like: of its own, if it is like no other.
+    /// The version of the program that it claims to be compatible with, or its own version.
     pub like: [u16; 3],
 }
 
 impl Make {
-    /// What both are, and the older version.
+    /// Returns the common identity, with the older versions.
     fn common(self, other: Make) -> Make {
         Make {
             name: if self.name == other.name { self.name } else { "" },
@@ -280,15 +285,15 @@ impl Make {
     }
 }
 
-impl Skills {
-    /// Whether whoever has these can do all that whoever has `others` can.
-    pub fn include(self, others: Skills) -> bool {
+impl Capabilities {
+    /// Whether these capabilities include all the others.
+    pub fn include(self, others: Capabilities) -> bool {
         (self.meta || !others.meta) && (self.resp3 || !others.resp3)
     }
 
-    /// What both can.
-    pub fn common(self, other: Skills) -> Skills {
-        Skills {
+    /// Returns the capabilities that both have.
+    pub fn common(self, other: Capabilities) -> Capabilities {
+        Capabilities {
             meta: self.meta && other.meta,
             resp3: self.resp3 && other.resp3,
             make: self.make.common(other.make),
@@ -296,103 +301,103 @@ impl Skills {
     }
 }
 
-/// Links are shared by requests of the same lane only: what a server is told first on a link holds
-/// for everything that follows on it.
+/// The connection key. Links are shared only by requests with the same connection key, because the
+/// handshake on a link holds for everything that follows on it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Lane {
-    /// Which version of the servers' protocol; 0 where there is one.
-    pub dialect: u8,
-    /// Which of a server's databases.
-    pub space: u32,
+pub struct ConnKey {
+    /// The version of the servers' protocol; 0 where there is only one.
+    pub proto_version: u8,
+    /// The number of the database.
+    pub database: u32,
 }
 
-/// Why a server says that it did nothing of what it was asked, so that it can be asked again.
+/// The reason of a retryable error: the server did nothing of the request, so it can be sent again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Excuse {
-    /// It is reading its data.
+pub enum Retryable {
+    /// It is loading its data.
     Loading,
     /// It is a replica that has lost its master.
     MasterDown,
     ClusterDown,
     TryAgain,
-    /// It does not know the script that is named.
+    /// It does not know the named script.
     NoScript,
 }
 
-/// A command that the operator has told of: which of its arguments are keys.
+/// A command that the operator has declared: the positions of its keys among its arguments.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Extra {
-    /// In lower case.
+    /// The name, in lower case.
     pub name: String,
     /// The first key; the command's name is argument 0.
     pub first: u32,
-    /// The last one; negative: counted from the end, -1 is the last argument.
+    /// The last key; a negative number counts from the end, -1 being the last argument.
     pub last: i32,
-    /// From one key to the next.
+    /// The distance from one key to the next.
     pub step: u32,
     pub writes: bool,
 }
 
-/// How a request can be carried to a server.
+/// The form of a request for a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Carry {
+pub enum Adapted {
     /// In this form.
     Ask(Ask),
-    /// That depends on skills which are not known.
+    /// The form depends on capabilities that are unknown.
     Unknown,
-    /// Not at all, without changing what it means.
+    /// No form for the server means the same.
     Refused(Refusal),
 }
 
-/// The request that something answers.
+/// The request that is being answered.
 #[derive(Clone, Copy, Debug)]
 pub struct Asked<'a> {
-    /// Row in the table of the client's protocol; `NOBODY` where nothing was asked.
+    /// Index into the table of the client's protocol; `NOBODY` if no request is answered.
     pub command: u16,
     pub quiet: Quiet,
-    /// What the server was asked, if one was.
+    /// The form in which the server was asked, if one was.
     pub ask: Ask,
-    /// Its head, if the request has `keep`, is a broadcast, or is being answered at once; what was
-    /// sent, where that is no request; otherwise empty. A broadcast's head that is longer than what
-    /// is kept to be asked again is kept only if the request has `repeat`.
+    /// Its head, if the request has `keep`, is a broadcast, or is being answered at once. If the
+    /// bytes were no request, they are here. Otherwise empty. A broadcast's head that is too long
+    /// to be kept for sending it again is kept only if the request has `repeat`.
     pub head: &'a [u8],
-    /// The place of the server that was asked, where that was not found by a key; and that of the
-    /// server after it, if there is one.
+    /// The index of the server that was asked, if no key decided it.
     pub at: u32,
+    /// The index of the server after it, if there is one.
     pub next: Option<u32>,
 }
 
 impl Asked<'_> {
-    /// The command of what nobody asked.
+    /// The command of an answer that no request asked for.
     pub const NOBODY: u16 = u16::MAX;
 
-    /// What is said unasked, before a connection is closed.
+    /// Makes a stand-in for an answer that no request asked for, before a connection is closed.
     pub fn nobody() -> Asked<'static> {
         let (command, quiet) = (Asked::NOBODY, Quiet::Loud);
         Asked { command, quiet, ask: Ask::default(), head: b"", at: 0, next: None }
     }
 }
 
-/// What of a server's item a client is shown after the head that `translate` wrote.
+/// The part of a server's item that the client gets after the head that `render` wrote.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shown {
-    /// Nothing at all: no head was written.
+    /// Nothing, and no head was written either.
     Nothing,
-    /// No more.
+    /// Nothing after the head.
     Head,
     /// The item's body, and then these bytes in place of its trailer.
     Body { trailer: &'static [u8] },
 }
 
-/// What came of the first words on a new link.
+/// The result of the handshake on a new link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Heard {
-    /// The server's answer, of so many bytes, told what it can do.
-    Welcome { len: usize, skills: Skills },
-    /// It does not know who we say we are, or wants a login that we did not try.
+pub enum HandshakeReply {
+    /// The server's answer, of `len` bytes, showed its capabilities.
+    Welcome { len: usize, capabilities: Capabilities },
+    /// The server refuses our credentials, or requires a login that we did not try.
     LoginRefused,
-    /// It has no such lane; otherwise it is well.
-    LaneRefused,
+    /// The server refuses this connection key; otherwise it is well.
+    SetupRefused,
 }
 
 /// One item of a reply.
@@ -415,22 +420,22 @@ impl Item {
         u64::from(self.head) + self.body + self.trailer.len() as u64
     }
 
-    /// An item has at least a head; this exists beside `len` by custom.
+    /// An item has at least a head; this exists beside `len` by convention.
     pub fn is_empty(&self) -> bool {
         self.head == 0
     }
 }
 
-/// What an item is to the request that waits.
+/// The meaning of an item for the pending request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ItemKind {
-    /// The value of one of the keys that were asked; more items follow.
+    /// The value of one of the keys; more items follow.
     Value,
-    /// No more values.
+    /// The end of the values.
     End,
     /// The one item that answers a single request or a broadcast. It may have a body.
     Status,
-    /// An error of the server's in place of the rest of the reply.
+    /// A server's error in place of the rest of the reply.
     Error,
     /// A piece of the reply to a single request or a broadcast; the last one is a `Status`.
     Part,
@@ -443,43 +448,43 @@ impl ItemKind {
     }
 }
 
-/// What the proxy says to a client on its own account.
+/// An answer of the proxy to a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer<'a> {
-    /// So many values follow, in an order that tells whose they are.
+    /// This many values follow, in an order that identifies their keys.
     Open(u64),
     /// Ends the values of a read, or counters.
     End,
     /// A read of one key found nothing.
     Miss,
-    /// Done.
+    /// The request was executed.
     Ok,
-    /// Everything before is settled.
+    /// All earlier requests are settled.
     Barrier,
     /// The connection is about to be closed, as the client asked.
     Bye,
-    /// Our name and version. A protocol adds what its clients go by.
+    /// The proxy's name and version. A protocol adds the version that its clients expect.
     Version(&'a str),
     /// One counter; `End` follows the last.
     Stat(&'a str, &'a str),
     /// The request was refused.
     Refused(Refusal),
-    /// A failure that is not the client's: a sentence with the server's name in it. Nothing has
-    /// changed, and it may be asked again.
+    /// A failure that is not the client's: a sentence that contains the server's name. Nothing has
+    /// changed, and the request may be sent again.
     Failed(&'a str),
-    /// As `Failed`, of a change that has been sent: it may have been made.
+    /// As `Failed`, for a change that has been sent: it may have been made.
     Uncertain(&'a str),
     /// A server's own error line.
     Error(&'a [u8]),
-    /// The request's keys, of which these are two, belong to different servers, which are named.
-    /// `tag`: between these bytes the pool finds what alone decides where a key lives.
+    /// The request's keys belong to different servers; two of the keys and their servers are named.
+    /// `tag` holds the bytes that enclose the part of a key that decides its server.
     Apart { keys: [&'a [u8]; 2], servers: [&'a str; 2], tag: Option<[u8; 2]> },
-    /// How to log in.
+    /// The login mechanisms.
     Mechanisms,
-    /// Welcome.
+    /// The login succeeded.
     LoggedIn,
-    /// Not with this name and password.
+    /// The name and password were refused.
     LoginFailed,
-    /// Not before a login.
+    /// The request needs a login first.
     LoginFirst,
 }

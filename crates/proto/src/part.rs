@@ -1,14 +1,14 @@
-//! Several servers were asked: a part is what came of one of them. [`crate::Protocol::gather`]
-//! makes one answer of all parts.
+//! Parts of an answer: a part is the result from one server, where several were asked.
+//! [`crate::Protocol::gather`] makes one answer from all parts.
 
 use crate::Facts;
 
-/// What came of asking one server.
+/// The result from one server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Part<'a> {
-    /// The server, as errors name it; the pool, where no server was found.
+    /// The server's name in errors; the pool's name, where no server was found.
     pub server: &'a str,
-    /// Its place in the pool.
+    /// The server's index in the pool.
     pub place: Option<u32>,
     pub said: Said<'a>,
 }
@@ -16,17 +16,17 @@ pub struct Part<'a> {
 /// The outcome of one part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Said<'a> {
-    /// The server's whole reply, as it came: it is not translated.
+    /// The server's whole reply, not rendered.
     Reply(&'a [u8]),
-    /// The server's own error, as it came.
+    /// The server's own error line, unchanged.
     Error(&'a [u8]),
-    /// The server did not answer. `words` say why, without its name; `uncertain`: it may have made
-    /// the change that it was asked for.
+    /// The server did not answer. `words` give the reason, without the server's name. `uncertain`:
+    /// the server may have made the requested change.
     Fault { words: &'a str, uncertain: bool },
 }
 
 impl<'a> Part<'a> {
-    /// The server's reply, if it gave one that is no error.
+    /// Returns the server's reply, if it is no error.
     pub fn reply(&self) -> Option<&'a [u8]> {
         match self.said {
             Said::Reply(reply) => Some(reply),
@@ -34,7 +34,7 @@ impl<'a> Part<'a> {
         }
     }
 
-    /// A fault as clients are told of it: the server's name and what happened.
+    /// Returns a fault as text for clients: the server's name and the reason.
     pub fn fault(&self) -> Option<String> {
         match self.said {
             Said::Fault { words, .. } => Some(format!("{}: {words}", self.server)),
@@ -43,33 +43,33 @@ impl<'a> Part<'a> {
     }
 }
 
-/// The proxy's own side of an answer that is gathered. What is not asked for costs nothing.
+/// The proxy's facts and counters for a gathered answer. Each is computed only on demand.
 pub trait Ours {
-    /// What the protocol is told where it answers by itself.
+    /// Returns the facts that local commands use as well.
     fn facts(&self) -> Facts<'_>;
 
-    /// What the pool's clients and servers have said so far.
+    /// Returns the counts of the pool's clients and servers so far.
     fn totals(&self) -> Totals;
 
-    /// The proxy as one process, whichever worker answers.
+    /// Returns the process, which is the same whichever worker answers.
     fn process(&self) -> Process {
         Process::default()
     }
 }
 
-/// What monitors want to know of a process, of master and workers as if they were one.
+/// Process figures for monitoring, of master and workers as if they were one process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Process {
-    /// The master's: it stays when a worker is replaced.
+    /// The master's process id: it stays the same when a worker is replaced.
     pub pid: u64,
-    /// Since the master has started.
+    /// Seconds since the master started.
     pub uptime_s: u64,
-    /// Unix time.
+    /// Unix time, in seconds.
     pub time_s: u64,
     pub workers: u64,
-    /// Clients of all pools that there may be.
+    /// The most clients of all pools together.
     pub clients_max: u64,
-    /// Processor time of all workers, those that have gone among them: microseconds.
+    /// Processor time of all workers, former ones included, in microseconds.
     pub user_us: u64,
     pub system_us: u64,
 }
@@ -77,11 +77,11 @@ pub struct Process {
 /// Counts of one pool, of all workers together, since the proxy has started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Totals {
-    /// Clients that are connected, and those that ever were.
+    /// Clients that are connected, and all that ever were.
     pub clients: u64,
     pub clients_ever: u64,
     pub clients_refused: u64,
-    /// Requests that were understood, those that were refused among them.
+    /// Requests that were parsed, and those of them that were refused.
     pub requests: u64,
     pub refused: u64,
     /// Keys of reads, and those of them that had a value, or none.
@@ -90,31 +90,31 @@ pub struct Totals {
     pub misses: u64,
     /// Requests with a value to be stored.
     pub stores: u64,
-    /// Logins that were taken, and those that were not.
+    /// Logins that succeeded, and those that failed.
     pub logins: u64,
     pub logins_failed: u64,
-    /// Bytes that clients sent, and that they were sent.
+    /// Bytes received from clients, and bytes sent to them.
     pub client_bytes_received: u64,
     pub client_bytes_sent: u64,
-    /// Bytes that the pool's servers were sent, and that they sent.
+    /// Bytes sent to the pool's servers, and bytes received from them.
     pub server_bytes_sent: u64,
     pub server_bytes_received: u64,
 }
 
-/// The one reply that all servers gave, byte by byte.
+/// Returns the reply that all servers gave, if it is the same byte by byte.
 pub(crate) fn agreed<'a>(parts: &[Part<'a>]) -> Option<&'a [u8]> {
     let first = parts.first()?.reply()?;
     parts.iter().all(|part| part.reply() == Some(first)).then_some(first)
 }
 
-/// The one error of their own that all servers gave.
+/// Returns the server error that all servers gave, if it is the same.
 pub(crate) fn agreed_error<'a>(parts: &[Part<'a>]) -> Option<&'a [u8]> {
     let Said::Error(first) = parts.first()?.said else { return None };
     parts.iter().all(|part| part.said == Said::Error(first)).then_some(first)
 }
 
-/// A sentence that names each server with what it said, for servers that do not agree. `show`: a
-/// reply or an error as text that an error line can hold.
+/// Returns a sentence with each server's name and reply, for servers that disagree. `show` makes a
+/// reply or an error into text that an error line can hold.
 pub(crate) fn disagreement(parts: &[Part<'_>], show: &dyn Fn(&[u8]) -> String) -> String {
     if parts.is_empty() {
         return "no server was asked".to_string();
@@ -148,16 +148,16 @@ pub(crate) fn disagreement(parts: &[Part<'_>], show: &dyn Fn(&[u8]) -> String) -
     told
 }
 
-/// A sentence that has become this long names no further server: clients take so long a line, and
-/// memcached's no line above 2048 bytes.
+/// A sentence of this length names no further server. Clients accept a line this long, and
+/// memcached's accept none above 2048 bytes.
 const TOLD_MAX: usize = 1000;
 
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
-    use crate::{Lane, Skills};
+    use crate::{Capabilities, ConnKey};
 
-    /// A proxy that knows nothing.
+    /// A proxy without any facts.
     pub(crate) struct Nothing;
 
     impl Ours for Nothing {
@@ -165,9 +165,9 @@ pub(crate) mod tests {
             Facts {
                 pool: "p",
                 version: "quickack-0.0.0",
-                skills: Some(Skills::default()),
-                spaces: 1,
-                lane: Lane::default(),
+                capabilities: Some(Capabilities::default()),
+                databases: 1,
+                conn_key: ConnKey::default(),
                 servers: 2,
                 clients: 0,
                 uptime_s: 0,
@@ -182,7 +182,7 @@ pub(crate) mod tests {
         }
     }
 
-    /// What the servers `s0`, `s1` and so on say.
+    /// The replies of the servers `s0`, `s1` and so on.
     pub(crate) fn parts<'a>(said: &'a [Said<'a>]) -> impl Iterator<Item = Part<'a>> {
         const NAMES: [&str; 4] = ["s0", "s1", "s2", "s3"];
         said.iter().enumerate().map(|(nth, said)| {

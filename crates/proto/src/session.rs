@@ -1,39 +1,39 @@
-//! What is known of a connection, and who is at its other end: apart from `message.rs`, which is
-//! about one request and what answers it.
+//! The state of a connection and the identity of its peer. `message.rs` is about one request and
+//! its answer.
 
 use std::borrow::Cow;
 
-use crate::{Lane, Skills};
+use crate::{Capabilities, ConnKey};
 
-/// What a connection has said about itself.
+/// The settings that a connection has chosen.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Session {
-    /// Its number: no other client of this proxy has it. 0 until it is asked for.
+    /// Its number, which no other client of this proxy has. 0 until it is asked for.
     pub id: u64,
-    pub lane: Lane,
-    pub muted: Muted,
-    /// What it asks is refused, whatever it is, until it says so: it has asked for something that
-    /// is all or nothing, and was refused. A client that waits for that answer is closed.
-    pub void: bool,
-    /// What few connections say more. In a box: connections at rest are many.
+    pub conn_key: ConnKey,
+    pub reply_mode: ReplyMode,
+    /// Its transaction was refused and is aborted. Every further request is refused until the
+    /// client ends the transaction. A client that waits for that answer is closed.
+    pub aborted: bool,
+    /// Settings that few connections make. Boxed, since idle connections are many.
     pub profile: Option<Box<Profile>>,
 }
 
 /// Whether a client wants answers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Muted {
-    /// It does.
+pub enum ReplyMode {
+    /// It wants answers.
     #[default]
     No,
-    /// Not to what comes next.
+    /// It wants no answer to the next request.
     Next,
-    /// Not to what is being answered now.
+    /// It wants no answer to the present request.
     Now,
-    /// Not until it says so.
+    /// It wants no answers until it turns them on.
     Yes,
 }
 
-/// What a client has told about itself, which is told back when it asks.
+/// The client's description of itself, which it gets back when it asks.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Profile {
     pub user: Vec<u8>,
@@ -44,74 +44,74 @@ pub struct Profile {
     pub no_touch: bool,
 }
 
-/// What a protocol must know of the proxy to answer by itself.
+/// The proxy's facts that a protocol needs for local commands.
 #[derive(Clone, Copy, Debug)]
 pub struct Facts<'a> {
     pub pool: &'a str,
-    /// Our name and version.
+    /// The proxy's name and version.
     pub version: &'a str,
-    /// What all servers can of which that is known.
-    pub skills: Option<Skills>,
-    /// Databases that may be chosen, from 0 on.
-    pub spaces: u32,
-    /// Where a connection to this pool begins.
-    pub lane: Lane,
+    /// The capabilities common to all servers whose capabilities are known.
+    pub capabilities: Option<Capabilities>,
+    /// The number of databases that may be chosen, from 0 on.
+    pub databases: u32,
+    /// The connection key with which a connection to this pool begins.
+    pub conn_key: ConnKey,
     pub servers: usize,
-    /// Clients of the pool, of all workers.
+    /// Clients of the pool, at all workers.
     pub clients: u64,
     pub uptime_s: u64,
     /// Clients have to log in.
     pub has_users: bool,
-    /// Where its connection begins and ends, if that was asked for.
+    /// The addresses of the connection, if they were asked for.
     pub ends: Option<&'a Ends>,
-    /// How long the client has been here.
+    /// How long the client has been connected, in seconds.
     pub age_s: u64,
 }
 
-/// Where a connection begins and ends, as its driver knows it.
+/// The two addresses of a connection, as its driver knows them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ends {
-    /// `address:port` of the client, and ours; of a unix socket its path, and 0.
+    /// `address:port` of the client, and ours; for a unix socket its path, and 0.
     pub from: String,
     pub to: String,
     pub descriptor: i32,
 }
 
-/// What becomes of a client after an answer of its protocol's own.
+/// The client's next state after a local command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Turn {
     /// It goes on.
     Stay,
-    /// It is closed when it has been answered.
+    /// It is closed when it has its answer.
     Leave,
-    /// It has to say again who it is, where that is asked for.
+    /// It has to log in again, where a login is required.
     LogOut,
 }
 
-/// Who we are to a server, or who a client says it is.
+/// A name and a password: the proxy's for a server, or a client's for the proxy.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Credentials {
     pub name: String,
     pub password: String,
 }
 
-/// Without the password: this may reach a log.
+/// Leaves out the password, since this may reach a log.
 impl std::fmt::Debug for Credentials {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Credentials").field("name", &self.name).finish_non_exhaustive()
     }
 }
 
-/// What a request is to a proxy whose client has not logged in.
+/// The meaning of a request from a client that has not logged in.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Login<'a> {
-    /// A try. `goes_on`: if it is right, it is answered as what else it asks; if it is wrong, its
-    /// client stays who it was.
+    /// A login. `goes_on`: after a right login the rest of the request is answered as well; after a
+    /// wrong one the client keeps the login that it had.
     Attempt { name: Cow<'a, [u8]>, password: Cow<'a, [u8]>, goes_on: bool },
     /// It asks how to log in.
     Mechanisms,
-    /// It needs none: it says good-bye, or nothing at all.
+    /// It needs no login: it ends the connection, or has no effect at all.
     Free,
-    /// It has to wait.
+    /// It needs a login first.
     Other,
 }

@@ -1,11 +1,11 @@
-//! What all protocols have in common, and what one leaves to the others.
+//! The common behaviour of all protocols, and the defaults of the traits.
 
 use super::*;
 
 const TEXT: &dyn Protocol = &memcached::Text;
 const REDIS: &dyn Protocol = &redis::Redis;
 
-/// The request, its head and its keys.
+/// Parses a request; returns it with its keys.
 fn parsed(protocol: &dyn Protocol, input: &[u8]) -> (Request, Vec<Span>) {
     let mut keys = Vec::new();
     match protocol.parse_request(input, &mut Resume::default(), &mut keys) {
@@ -22,9 +22,9 @@ fn inline(line: &str) -> (Request, String) {
 const FACTS: Facts<'static> = Facts {
     pool: "cache",
     version: "0.1.0",
-    skills: None,
-    spaces: 16,
-    lane: Lane { dialect: 2, space: 0 },
+    capabilities: None,
+    databases: 16,
+    conn_key: ConnKey { proto_version: 2, database: 0 },
     servers: 1,
     clients: 1,
     uptime_s: 1,
@@ -33,13 +33,14 @@ const FACTS: Facts<'static> = Facts {
     age_s: 0,
 };
 
-/// What Redis's protocol answers by itself, and where its client is then.
-fn says(line: &str, facts: &Facts<'_>) -> (String, Lane) {
+/// Returns the Redis protocol's answer to a local command, and the client's connection key after
+/// it.
+fn says(line: &str, facts: &Facts<'_>) -> (String, ConnKey) {
     let (request, head) = inline(line);
-    let mut session = Session { lane: facts.lane, ..Session::default() };
+    let mut session = Session { conn_key: facts.conn_key, ..Session::default() };
     let mut out = Vec::new();
-    REDIS.converse(&request, head.as_bytes(), &mut session, facts, &mut out);
-    (String::from_utf8(out).expect("an answer of ours is text"), session.lane)
+    REDIS.local(&request, head.as_bytes(), &mut session, facts, &mut out);
+    (String::from_utf8(out).expect("an answer of ours is text"), session.conn_key)
 }
 
 #[test]
@@ -56,8 +57,8 @@ fn each_protocol_has_a_name_and_words_of_its_own() {
     assert!(protocol("memcached-binary").is_none() && protocol("").is_none());
 }
 
-/// The text protocol has no conversation, no scripts and no lists: what it does not say itself must
-/// not change what is done to a request of its own.
+/// The text protocol has no local commands of its own, no scripts and no lists. The defaults that
+/// it takes must not change the handling of its requests.
 #[test]
 fn what_a_protocol_does_not_know_is_nothing() {
     let head = b"set k 0 0 1\r\n";
@@ -71,25 +72,25 @@ fn what_a_protocol_does_not_know_is_nothing() {
         next: None,
     };
     let mut out = Vec::new();
-    assert_eq!(TEXT.lane(), Lane::default());
+    assert_eq!(TEXT.conn_key(), ConnKey::default());
     assert!(!TEXT.tells_ends(&request) && !TEXT.forgets(&asked));
     assert_eq!(TEXT.learn(&asked, b"STORED\r\n"), None);
-    assert_eq!(TEXT.remedy(&asked, Excuse::Loading, &|_| Some(vec![1]), &mut out), None);
-    assert!(!TEXT.adopt(&mut request, head, &mut keys, &[]));
+    assert_eq!(TEXT.recovery(&asked, Retryable::Loading, &|_| Some(vec![1]), &mut out), None);
+    assert!(!TEXT.recognize(&mut request, head, &mut keys, &[]));
     TEXT.push_rest(&request, head, &keys, 0, &mut out);
     assert_eq!(out, b"");
     let upstream = TEXT.upstream();
     assert_eq!(upstream.elements(b"*1\r\n$1\r\na\r\n"), None);
     assert_eq!(upstream.element_len(b"$1\r\na\r\n"), None);
-    assert_eq!(upstream.excuse(b"SERVER_ERROR busy\r\n"), None);
+    assert_eq!(upstream.retryable(b"SERVER_ERROR busy\r\n"), None);
 }
 
 #[test]
 fn what_can_do_more_includes_what_can_do_less() {
-    let all = [0, 1, 2, 3].map(|bits| Skills {
+    let all = [0, 1, 2, 3].map(|bits| Capabilities {
         meta: bits & 1 != 0,
         resp3: bits & 2 != 0,
-        ..Skills::default()
+        ..Capabilities::default()
     });
     for (more, one) in all.iter().enumerate() {
         for (less, other) in all.iter().enumerate() {
@@ -110,8 +111,8 @@ fn only_meta_commands_need_meta_and_servers_without_it_are_named() {
             assert_eq!(servers.needs(ask).meta, is_meta, "{}", command.name);
         }
     }
-    assert!(servers.lacks(Skills::default()).is_some_and(|words| words.contains("meta")));
-    assert_eq!(servers.lacks(Skills { meta: true, ..Skills::default() }), None);
+    assert!(servers.lacks(Capabilities::default()).is_some_and(|words| words.contains("meta")));
+    assert_eq!(servers.lacks(Capabilities { meta: true, ..Capabilities::default() }), None);
 }
 
 #[test]
@@ -124,9 +125,12 @@ fn only_one_command_tells_where_a_connection_begins_and_ends() {
 
 #[test]
 fn a_database_is_chosen_by_a_plain_number_below_their_count() {
-    let lane = |space| Lane { dialect: 2, space };
-    for space in [0, 1, 9, 15] {
-        assert_eq!(says(&format!("SELECT {space}"), &FACTS), ("+OK\r\n".into(), lane(space)));
+    let conn_key = |database| ConnKey { proto_version: 2, database };
+    for database in [0, 1, 9, 15] {
+        assert_eq!(
+            says(&format!("SELECT {database}"), &FACTS),
+            ("+OK\r\n".into(), conn_key(database))
+        );
     }
     let integer = "-ERR value is not an integer or out of range\r\n";
     let invalid = "-ERR invalid DB index\r\n";
@@ -137,34 +141,34 @@ fn a_database_is_chosen_by_a_plain_number_below_their_count() {
         ("x", integer),
         ("9223372036854775808", integer),
     ] {
-        assert_eq!(says(&format!("SELECT {text}"), &FACTS), (words.into(), lane(0)), "{text}");
+        assert_eq!(says(&format!("SELECT {text}"), &FACTS), (words.into(), conn_key(0)), "{text}");
     }
     for text in ["16", "-1", "-0", "2147483647"] {
         let (words, now) = says(&format!("SELECT {text}"), &FACTS);
         assert!(words.starts_with("-ERR DB index is out of range"), "{text}: {words}");
-        assert_eq!(now, lane(0));
+        assert_eq!(now, conn_key(0));
     }
     for text in ["2147483648", "9223372036854775807"] {
         let (words, now) = says(&format!("SELECT {text}"), &FACTS);
         assert!(words.starts_with("-ERR") && words != invalid, "{text}: {words}");
-        assert_eq!(now, lane(0));
+        assert_eq!(now, conn_key(0));
     }
 }
 
-/// Before a server is known they may all have RESP3; one that has not is told of at once.
+/// Before a server is known, every server may have RESP3. A server without it is noticed at once.
 #[test]
 fn resp3_is_given_where_every_known_server_has_it() {
-    let skills = |resp3| Some(Skills { resp3, ..Skills::default() });
-    for (skills, line, dialect) in [
+    let capabilities = |resp3| Some(Capabilities { resp3, ..Capabilities::default() });
+    for (capabilities, line, proto_version) in [
         (None, "HELLO 3", Some(3)),
-        (skills(true), "HELLO 3", Some(3)),
-        (skills(false), "HELLO 3", None),
-        (skills(false), "HELLO 2", Some(2)),
-        (skills(false), "HELLO", Some(2)),
+        (capabilities(true), "HELLO 3", Some(3)),
+        (capabilities(false), "HELLO 3", None),
+        (capabilities(false), "HELLO 2", Some(2)),
+        (capabilities(false), "HELLO", Some(2)),
         (None, "HELLO 2", Some(2)),
     ] {
-        let (words, lane) = says(line, &Facts { skills, ..FACTS });
-        assert_eq!(words.starts_with("-NOPROTO"), dialect.is_none(), "{line}: {words}");
-        assert_eq!(lane.dialect, dialect.unwrap_or(2), "{line}: {words}");
+        let (words, conn_key) = says(line, &Facts { capabilities, ..FACTS });
+        assert_eq!(words.starts_with("-NOPROTO"), proto_version.is_none(), "{line}: {words}");
+        assert_eq!(conn_key.proto_version, proto_version.unwrap_or(2), "{line}: {words}");
     }
 }

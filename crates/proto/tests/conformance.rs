@@ -1,8 +1,8 @@
-//! What every protocol must keep, checked for each row of `PROTOCOLS` on the transcripts of
+//! Rules that every protocol must keep, checked for each entry of `PROTOCOLS` on the transcripts of
 //! `testdata/` and on garbage. A new protocol is tested here from its first day; it brings its own
 //! transcripts and no code.
 
-// A test reads files and unwraps; the wall of `clippy.toml` is about what ships.
+// A test reads files and unwraps; the rules of `clippy.toml` are for the product.
 #![allow(clippy::unwrap_used, clippy::disallowed_methods)]
 
 mod transcript;
@@ -12,39 +12,39 @@ use std::collections::{BTreeMap, BTreeSet};
 use proto::memcached::Binary;
 use proto::redis::{self, commands::Row};
 use proto::{
-    Answer, Ask, Asked, Class, ItemKind, NAMED, PROTOCOLS, Parsed, Progress, Protocol, Quiet,
-    Refusal, Request, Resume, Skills, Span,
+    Answer, Ask, Asked, Capabilities, Class, ItemKind, NAMED, PROTOCOLS, Parsed, Progress,
+    Protocol, Quiet, Refusal, Request, Resume, Span,
 };
 use transcript::{
     ask, bytes, carried, escaped, frames, meaning, own_words, reply_story, rows, servers, story,
     way,
 };
 
-/// Streams above this length are not cut at every byte: they say nothing new and take minutes.
+/// Streams above this length are not cut at every byte: that shows nothing new and takes minutes.
 const CUT_MAX: usize = 4096;
-/// The least that is compared, of each protocol: a little less than there is. Bytes of requests at
+/// The least that is compared for each protocol, a little less than there is. Bytes of requests at
 /// which they were cut, …
 const CUT: &[(&str, usize)] =
     &[("memcached", 33_000), ("memcached-binary", 16_000), ("redis", 24_000)];
-/// … and of replies; binary clients have servers that speak text.
+/// … and of replies; servers of binary clients use text.
 const CUT_REPLIES: &[(&str, usize)] = &[("memcached", 6_000), ("redis", 33_000)];
-/// Frames, with each of what may come after them.
+/// Frames, each with every frame that may follow it.
 const FRAMES: &[(&str, usize)] =
     &[("memcached", 5_000), ("memcached-binary", 1_800), ("redis", 6_500)];
 /// Messages to servers that were read again.
 const WRITTEN: &[(&str, usize)] = &[("memcached", 700), ("memcached-binary", 380), ("redis", 540)];
-/// Answers of our own beside the servers'.
+/// The proxy's answers that were compared with the servers'.
 const OWN_WORDS: &[(&str, usize)] = &[("memcached", 350), ("memcached-binary", 95), ("redis", 350)];
-/// Packets that were refused in each way.
+/// Packets that were refused for each reason.
 const PACKETS: usize = 300;
-/// Keys of requests that were taken apart.
+/// Keys of requests that were split.
 const PARTS: &[(&str, usize)] = &[("redis", 60)];
 
 #[test]
 fn a_transcript_means_what_it_says() {
     let mut wrong = Vec::new();
     for_each_row(|protocol, row| {
-        let meaning = if row.skills.is_some() {
+        let meaning = if row.capabilities.is_some() {
             let (sent, told) = way(protocol, row);
             if sent != row.sent {
                 wrong.push(format!("{}\n  is  ~ {}", row.place, escaped(&sent)));
@@ -67,7 +67,7 @@ fn a_transcript_means_what_it_says() {
 fn our_own_words_are_the_servers_or_a_reason_is_given() {
     let mut wrong = Vec::new();
     count_for_each_row(OWN_WORDS, |protocol, row| {
-        let is_asked = row.asked.is_empty() && row.skills.is_none();
+        let is_asked = row.asked.is_empty() && row.capabilities.is_none();
         let Some(theirs) = row.server.as_ref().filter(|_| is_asked) else { return 0 };
         let Some(ours) = own_words(protocol, row) else {
             assert!(row.reason.is_empty(), "{}: the server's words are passed on", row.place);
@@ -95,7 +95,7 @@ fn every_command_is_in_the_transcripts() {
             for (outcome, _) in frames(protocol, &row.request) {
                 if let Parsed::Complete(request) = outcome {
                     let name = protocol.commands()[usize::from(request.command)].name;
-                    if row.skills.is_some() {
+                    if row.capabilities.is_some() {
                         answered.insert(name.to_string());
                     }
                     let refusal = matches!(request.class, Class::Refuse(_));
@@ -114,7 +114,7 @@ fn every_command_is_in_the_transcripts() {
                 Class::Local(_) => assert!(taken.contains(name), "{name} is missing"),
                 _ => {
                     assert!(taken.contains(name), "{name} is missing");
-                    // A packet that is not well formed has no command.
+                    // A malformed packet has no command.
                     let is_packet = protocol.name() == "memcached-binary";
                     let is_refused = refused.contains(name) || takes_all(protocol, name);
                     assert!(is_packet || is_refused, "{name} is never refused");
@@ -125,7 +125,7 @@ fn every_command_is_in_the_transcripts() {
     }
 }
 
-/// Whether it is right with any arguments, as far as a proxy looks at them.
+/// Whether it is valid with any arguments, as far as a proxy checks them.
 fn takes_all(protocol: &dyn Protocol, name: &str) -> bool {
     let least = 1 + name.matches('|').count();
     let is_it = |row: &&Row| row.name == name && row.arity < 0 && row.takes(least);
@@ -184,7 +184,7 @@ fn nothing_is_read_past_the_end_of_a_frame() {
     });
 }
 
-/// However a reply is cut, its bytes pass in order, and it ends where it ends.
+/// However a reply is cut, its bytes pass in order, and its end is the same.
 #[test]
 fn any_chunking_gives_the_same_reply() {
     count_for_each_row(CUT_REPLIES, |protocol, row| {
@@ -209,8 +209,8 @@ fn any_chunking_gives_the_same_reply() {
     });
 }
 
-/// What comes of a stream of replies that arrives up to each of these places: of each reply the
-/// bytes and how it ended. What is left over has no end.
+/// Reads a stream of replies that arrives up to each of these positions; returns the bytes and the
+/// end of each reply. An incomplete rest has no end.
 fn pieces(
     protocol: &dyn Protocol,
     ask: Ask,
@@ -225,7 +225,7 @@ fn pieces(
         {
             match protocol.upstream().parse_reply(ask, &mut progress, input) {
                 Parsed::Complete(item) => {
-                    // A body that has not come is waited for: its bytes are its own.
+                    // A body that has not come is awaited: its bytes are not parsed.
                     let next = at + item.len() as usize;
                     bytes.extend_from_slice(&said[at..next.min(said.len())]);
                     at = next;
@@ -245,7 +245,7 @@ fn pieces(
     replies
 }
 
-/// What servers are sent is read with the parser of what they speak.
+/// Messages to servers are read with the parser of the servers' protocol.
 #[test]
 fn what_is_written_reads_as_the_same_request() {
     count_for_each_row(WRITTEN, |protocol, row| {
@@ -264,8 +264,10 @@ fn what_is_written_reads_as_the_same_request() {
                 continue;
             }
             for meta in [false, true] {
-                let skills = Some(Skills { meta, ..Skills::default() });
-                if let Ok((sent, ask)) = carried(protocol, &request, head, &keys, body, skills) {
+                let capabilities = Some(Capabilities { meta, ..Capabilities::default() });
+                if let Ok((sent, ask)) =
+                    carried(protocol, &request, head, &keys, body, capabilities)
+                {
                     let is_row = request.command == ask.command
                         || matches!(request.class, Class::Split { .. });
                     let same = is_row && protocol.name() == servers(protocol).name();
@@ -279,7 +281,7 @@ fn what_is_written_reads_as_the_same_request() {
     });
 }
 
-/// `same`: it has the very form that the client gave it.
+/// `same`: the message has exactly the form that the client gave it.
 fn reads_the_same(
     protocol: &dyn Protocol,
     request: &Request,
@@ -291,7 +293,7 @@ fn reads_the_same(
     let servers = servers(protocol);
     let (outcome, spans) = first(servers, sent, &mut Resume::default());
     let Parsed::Complete(mut read) = outcome else { panic!("{place}: {outcome:?}") };
-    // A cursor that goes to a server does not tell which.
+    // A cursor for a server does not contain the server's index.
     read.place = request.place;
     assert!(!matches!(read.class, Class::Refuse(_) | Class::Local(_)), "{place}: {read:?}");
     assert_eq!(read.len(), sent.len() as u64, "{place}: one message");
@@ -307,7 +309,7 @@ fn reads_the_same(
     if same {
         assert_eq!(read.class, request.class, "{place}");
         if head[0] != sent[0] {
-            // What a person typed goes to a server as programs write it.
+            // A line that a person typed goes to a server in the form that programs write.
             return;
         }
         let loud = Request { quiet: Quiet::Loud, ..*request };
@@ -343,7 +345,7 @@ fn garbage_never_panics() {
     }
 }
 
-/// The words of a refusal are an error to whoever stands before us, be it a proxy of our kind.
+/// A refusal is an error to every client, even to another proxy of ours.
 #[test]
 fn our_errors_are_errors_to_our_own_reply_parser() {
     for &protocol in NAMED {
@@ -371,7 +373,7 @@ fn our_errors_are_errors_to_our_own_reply_parser() {
     }
 }
 
-/// Each names its request, has a status, and quiet requests get it too.
+/// Each error repeats its request's opaque and has a status, and quiet requests get it too.
 #[test]
 fn our_errors_are_errors_to_binary_clients() {
     let protocol: &dyn Protocol = &Binary;
@@ -411,7 +413,7 @@ fn a_long_get_in_pieces_is_read_in_linear_time() {
     read_a_get_in_pieces(PROTOCOLS[0], 100_000);
 }
 
-/// Reads a get of so many keys that arrives in pieces of 16 KiB.
+/// Reads a get of this many keys that arrives in pieces of 16 KiB.
 fn read_a_get_in_pieces(protocol: &dyn Protocol, count: usize) {
     let (mut input, mut text) = (Vec::new(), Vec::new());
     let get = protocol.commands().iter().position(|row| row.name == "get").unwrap();
@@ -438,7 +440,7 @@ fn read_a_get_in_pieces(protocol: &dyn Protocol, count: usize) {
     assert_eq!(keys.len(), count);
 }
 
-/// As above: what has come of an array is counted, and the rest is waited for.
+/// As above: the arguments of an array that have come are counted, and the rest is awaited.
 #[test]
 fn a_long_mget_in_pieces_is_read_in_linear_time() {
     let redis = proto::protocol("redis").unwrap();
@@ -459,7 +461,7 @@ fn a_long_mget_in_pieces_is_read_in_linear_time() {
     assert_eq!(keys.len(), count);
 }
 
-/// What is split over servers asks each for its own keys, in order, with what belongs to them.
+/// In a split request, each server gets its own keys, in order, with the bytes that belong to them.
 #[test]
 fn the_parts_of_a_split_are_the_whole() {
     count_for_each_row(PARTS, |protocol, row| {
@@ -472,7 +474,7 @@ fn the_parts_of_a_split_are_the_whole() {
                 let head = &row.request[..request.head as usize];
                 counted += parts_are_the_whole(protocol, head, &row.place);
             }
-            // And the same command with more keys.
+            // The same command with more keys.
             for count in 1..6 {
                 let mut words = vec![name.to_string()];
                 for nth in 0..count {
@@ -489,7 +491,7 @@ fn the_parts_of_a_split_are_the_whole() {
     });
 }
 
-/// Takes a request apart for two servers and puts it together again. So many keys it has.
+/// Splits a request for two servers and puts it together again; returns its number of keys.
 fn parts_are_the_whole(protocol: &dyn Protocol, input: &[u8], place: &str) -> usize {
     let (outcome, keys) = first(protocol, input, &mut Resume::default());
     let Parsed::Complete(request) = outcome else { panic!("{place}: {outcome:?}") };
@@ -515,7 +517,7 @@ fn parts_are_the_whole(protocol: &dyn Protocol, input: &[u8], place: &str) -> us
         let Parsed::Complete(read) = outcome else { panic!("{place}: {outcome:?}") };
         assert_eq!((read.command, read.len()), (request.command, sent.len() as u64));
         assert_eq!(spans.len(), nths.len(), "{place}");
-        // A key and what follows it, up to the next.
+        // A key and the bytes after it, up to the next.
         for (at, nth) in nths.iter().enumerate() {
             let end = spans.get(at + 1).map_or(sent.len(), |next| start_of(&sent, *next));
             found[*nth] = sent[start_of(&sent, spans[at])..end].to_vec();
@@ -530,13 +532,13 @@ fn parts_are_the_whole(protocol: &dyn Protocol, input: &[u8], place: &str) -> us
     keys.len()
 }
 
-/// Where the line with a key's length begins.
+/// Returns the position of the line with a key's length.
 fn start_of(message: &[u8], key: Span) -> usize {
     let before = &message[..key.start as usize];
     before.iter().rposition(|&byte| byte == b'$').expect("a length")
 }
 
-/// Whatever a client writes into a request, what it is told by us is one value and no more.
+/// The proxy's answer is one value and no more, with any bytes in the request.
 #[test]
 fn no_argument_can_forge_an_answer() {
     const EVIL: &[&[u8]] = &[
@@ -579,7 +581,7 @@ fn no_argument_can_forge_an_answer() {
         }
     }
     assert!(answered > 10_000, "{answered}");
-    // And what is no array at all.
+    // The same with input that is no array at all.
     for evil in EVIL {
         for line in [&b"GET "[..], b"", b"*", b"$", b"*1\r\n", b"*1\r\n$", b"'"] {
             says_one_thing(redis, &[line, evil, b"\r\n"].concat(), 2);
@@ -587,8 +589,9 @@ fn no_argument_can_forge_an_answer() {
     }
 }
 
-/// Whether we answer by ourselves; what we say is one whole value, or nothing.
-fn says_one_thing(protocol: &dyn Protocol, input: &[u8], dialect: u8) -> bool {
+/// Returns whether the proxy answers by itself; checks that its answer is one whole value, or
+/// nothing.
+fn says_one_thing(protocol: &dyn Protocol, input: &[u8], proto_version: u8) -> bool {
     let (outcome, _) = first(protocol, input, &mut Resume::default());
     let mut said = Vec::new();
     match outcome {
@@ -598,7 +601,7 @@ fn says_one_thing(protocol: &dyn Protocol, input: &[u8], dialect: u8) -> bool {
             protocol.answer(&nobody, &Answer::Refused(Refusal::Bad(why)), &mut said);
         }
         Parsed::Complete(request) => {
-            let mut session = transcript::session(protocol, dialect);
+            let mut session = transcript::session(protocol, proto_version);
             let head = &input[..request.head as usize];
             if transcript::own_word(protocol, &request, head, &mut session, &mut said).is_none() {
                 return false;
@@ -615,7 +618,7 @@ fn says_one_thing(protocol: &dyn Protocol, input: &[u8], dialect: u8) -> bool {
     true
 }
 
-/// The outcome of a parse at the start of `input`, and the keys.
+/// Returns the outcome of a parse at the start of `input`, and the keys.
 fn first(
     protocol: &dyn Protocol,
     input: &[u8],
@@ -624,7 +627,7 @@ fn first(
     let mut keys = vec![Span::new(7, 9)];
     let outcome = protocol.parse_request(input, resume, &mut keys);
     if !matches!(outcome, Parsed::Complete(_)) {
-        // They mean nothing yet.
+        // The keys mean nothing yet.
         keys.clear();
     }
     (outcome, keys)
@@ -636,9 +639,9 @@ fn for_each_row(mut check: impl FnMut(&dyn Protocol, &transcript::Row)) {
     }
 }
 
-/// The same with a check that says how many things it has compared: rows of which it makes nothing
-/// are left out, but of each protocol there are to be so many. (A protocol whose servers speak
-/// another has no replies of its own.)
+/// As `for_each_row`, with a check that returns how many things it has compared. It may leave rows
+/// out, but for each protocol the sum must reach `least`. (A protocol whose servers use another has
+/// no replies of its own.)
 fn count_for_each_row(
     least: &[(&str, usize)],
     mut check: impl FnMut(&dyn Protocol, &transcript::Row) -> usize,

@@ -1,4 +1,4 @@
-//! Prints what one parse costs. The figures are for reading; the bounds asserted are wide, since a
+//! Prints the cost of one parse. The figures are for reading; the asserted bounds are wide, since a
 //! busy machine must not fail a build. Run it as
 //! `cargo test --release -p proto --test speed -- --nocapture`.
 
@@ -6,11 +6,11 @@ use std::collections::BTreeMap;
 use std::hint::black_box;
 use std::time::Instant;
 
-use proto::{Ask, Asked, Carry, Class, Parsed, Progress, Protocol, Resume, Skills, Span};
+use proto::{Adapted, Ask, Asked, Capabilities, Class, Parsed, Progress, Protocol, Resume, Span};
 
 const CALLS: u32 = 20_000;
 
-/// Nanoseconds a call: the best of many short runs, so that a neighbour's work does not count.
+/// Returns nanoseconds a call: the best of many short runs, so that other load does not count.
 fn cost(mut call: impl FnMut()) -> f64 {
     let mut run = || {
         let start = Instant::now();
@@ -42,7 +42,7 @@ fn reply(protocol: &dyn Protocol, word: &str, input: &[u8]) -> f64 {
     })
 }
 
-/// What it costs to carry a request to a server that has meta, and to tell what it says.
+/// Returns the cost of adapting a request to a server that has meta, and of rendering its reply.
 fn way(protocol: &dyn Protocol, input: &[u8], said: &[u8]) -> (f64, f64) {
     let mut keys = Vec::new();
     let parsed = protocol.parse_request(input, &mut Resume::default(), &mut keys);
@@ -58,8 +58,9 @@ fn way(protocol: &dyn Protocol, input: &[u8], said: &[u8]) -> (f64, f64) {
                 protocol.upstream().push_fetch(black_box(keys[0]).of(head), &mut out);
             }
             _ => {
-                let skills = Some(Skills { meta: true, ..Skills::default() });
-                let Carry::Ask(asked) = protocol.carry(black_box(&request), head, skills) else {
+                let capabilities = Some(Capabilities { meta: true, ..Capabilities::default() });
+                let Adapted::Ask(asked) = protocol.adapt(black_box(&request), head, capabilities)
+                else {
                     panic!("it can be carried");
                 };
                 ask = asked;
@@ -73,7 +74,7 @@ fn way(protocol: &dyn Protocol, input: &[u8], said: &[u8]) -> (f64, f64) {
     let asked = Asked { command, quiet, ask, head, at: 0, next: None };
     let back = cost(|| {
         out.clear();
-        black_box(protocol.translate(&asked, black_box(&item), said, &mut out));
+        black_box(protocol.render(&asked, black_box(&item), said, &mut out));
     });
     (there, back)
 }
@@ -87,14 +88,14 @@ fn packet(opcode: u8, extras: &[u8], body: &[u8]) -> Vec<u8> {
     [&out[..], extras, b"key:12345678", body].concat()
 }
 
-/// A request of Redis's.
+/// Makes a Redis request.
 fn array(words: &[&str]) -> Vec<u8> {
     let bulk = |word: &&str| format!("${}\r\n{word}\r\n", word.len());
     let bulks: String = words.iter().map(bulk).collect();
     format!("*{}\r\n{bulks}", words.len()).into_bytes()
 }
 
-/// An array of so many values of Redis's.
+/// Makes an array of this many Redis values.
 fn values(count: usize) -> Vec<u8> {
     let value = format!("$100\r\n{}\r\n", "v".repeat(100));
     format!("*{count}\r\n{}", value.repeat(count)).into_bytes()
@@ -162,7 +163,7 @@ fn a_parse_is_cheap() {
     check_ratios(&rows.into_iter().chain(newer).chain(resp).collect(), &ways);
 }
 
-/// A machine has good days and bad ones, and both sides of a ratio have the same.
+/// The speed of a machine varies, but both sides of a ratio vary alike.
 fn check_ratios(rows: &BTreeMap<&str, f64>, ways: &[(&str, (f64, f64))]) {
     let at_most = |what: &str, ns: f64, times: f64, of: &str| {
         let most = times * rows[of] + 20.0;
@@ -174,7 +175,7 @@ fn check_ratios(rows: &BTreeMap<&str, f64>, ways: &[(&str, (f64, f64))]) {
         at_most(&format!("{what}, there"), there, 9.0, parsed);
         at_most(&format!("{what}, back"), back, 9.0, parsed);
     }
-    // What comes after a request, or after its head, is not looked at …
+    // The bytes after a request, or after its head, are not read …
     for (what, times, of) in [
         ("get, with 1 KiB after it", 4.0, "get, key of 12"),
         ("GET, with 1 KiB after it", 4.0, "GET, key of 12"),

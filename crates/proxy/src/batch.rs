@@ -3,52 +3,52 @@
 
 use proto::{Ask, Upstream};
 
-use crate::request::RowId;
+use crate::request::RequestId;
 use crate::{Time, limits};
 
-/// The keys of one get, in the order asked, and for whom. Always in a box: it moves from the open
-/// batch to the queue, out of it and to the spares, and is as long as three cache lines.
+/// The keys of one get, in the order of the requests, each with its request. Always boxed, since it
+/// moves from the open batch to the queue and on to the spares, and takes three cache lines.
 pub(crate) struct Batch {
     /// The message, whose bytes the entries point into.
     pub(crate) text: Vec<u8>,
     pub(crate) entries: Vec<Entry>,
     pub(crate) ask: Ask,
-    /// Asking again changes nothing.
+    /// Sending it again changes nothing.
     pub(crate) idempotent: bool,
     /// One reply answers all its keys.
     pub(crate) whole: bool,
-    /// Length of what stands in `text` before the first key.
+    /// The length of the prefix of `text`, which precedes the first key.
     prefix_len: usize,
-    /// Entries before this one had their turn: they are settled, or among the skipped.
+    /// The entries before this one have had their turn: they are settled or skipped.
     pub(crate) cursor: usize,
-    /// Keys that the server passed over. They are misses when the reply has ended, not before: a
-    /// reply that turns out to be wrong must not have made any.
+    /// Keys that the server passed over. They become misses only when the reply has ended, since a
+    /// reply that turns out to be wrong must not have produced any.
     pub(crate) skipped: Vec<Entry>,
-    /// The turn in which it was opened, and when that was.
+    /// The turn in which the batch was opened, and the time.
     pub(crate) turn: u64,
     pub(crate) since: Time,
-    /// When its last key came: from then on its time in the queue counts.
+    /// When its last key came. Its time in the queue counts from then on.
     pub(crate) latest: Time,
 }
 
 /// One key of a batch.
 #[derive(Clone, Copy)]
 pub(crate) struct Entry {
-    pub(crate) row: RowId,
+    pub(crate) pending: RequestId,
     pub(crate) slot: u32,
     pub(crate) start: u32,
     pub(crate) end: u32,
 }
 
 impl Entry {
-    /// Stands for a request, or its part of this number, that is not about one key.
-    pub(crate) fn of_row(row: RowId, slot: u32) -> Entry {
-        Entry { row, slot, start: 0, end: 0 }
+    /// Makes an entry for a request, or its part with this number, that is not about one key.
+    pub(crate) fn of_request(pending: RequestId, slot: u32) -> Entry {
+        Entry { pending, slot, start: 0, end: 0 }
     }
 }
 
 impl Batch {
-    /// An empty batch, to be opened.
+    /// Makes an empty batch, to be opened.
     pub(crate) fn blank() -> Box<Batch> {
         Box::new(Batch {
             text: Vec::new(),
@@ -65,7 +65,7 @@ impl Batch {
         })
     }
 
-    /// Makes a used batch as good as a blank one, for keys that are asked so; its buffers stay.
+    /// Clears a used batch for keys to be asked in form `ask`. Its buffers stay.
     pub(crate) fn open(&mut self, ask: Ask, idempotent: bool, turn: u64, now: Time) {
         self.text.clear();
         self.entries.clear();
@@ -79,12 +79,12 @@ impl Batch {
         self.latest = now;
     }
 
-    /// What stands before the first key: the command and its arguments.
+    /// Returns the bytes before the first key: the command and its arguments.
     pub(crate) fn prefix(&self) -> &[u8] {
         &self.text[..self.prefix_len]
     }
 
-    /// From now on its keys are asked so, with this before the first.
+    /// Changes the form in which its keys are asked, and the bytes before the first one.
     pub(crate) fn widen(&mut self, ask: Ask, prefix: &[u8]) {
         let (old, new) = (self.prefix_len as u32, prefix.len() as u32);
         self.text.splice(..self.prefix_len, prefix.iter().copied());
@@ -106,16 +106,23 @@ impl Batch {
             && self.text.len() + key_len + 3 <= limits::BATCH_BYTES_MAX.min(bytes_max)
     }
 
-    pub(crate) fn push(&mut self, upstream: &dyn Upstream, key: &[u8], row: RowId, slot: u32) {
+    pub(crate) fn push(
+        &mut self,
+        upstream: &dyn Upstream,
+        key: &[u8],
+        pending: RequestId,
+        slot: u32,
+    ) {
         if self.entries.is_empty() {
             self.prefix_len = self.text.len();
         }
         let start = upstream.push_fetch(key, &mut self.text);
         let (start, end) = (start as u32, (start + key.len()) as u32);
-        self.entries.push(Entry { row, slot, start, end });
+        self.entries.push(Entry { pending, slot, start, end });
     }
 
-    /// The batch without the keys that `is_out`, if any are left; and those.
+    /// Splits off the entries that are `is_out`. Returns the batch without them, if any are left,
+    /// and those entries.
     pub(crate) fn part(
         &self,
         upstream: &dyn Upstream,
@@ -127,7 +134,7 @@ impl Batch {
             part.latest = self.latest;
             part.text.extend_from_slice(self.prefix());
             for entry in self.entries.iter().filter(|entry| is_out(entry) == wanted) {
-                part.push(upstream, self.key(*entry), entry.row, entry.slot);
+                part.push(upstream, self.key(*entry), entry.pending, entry.slot);
             }
             part
         };
@@ -135,18 +142,18 @@ impl Batch {
         ((!kept.entries.is_empty()).then_some(kept), with(true))
     }
 
-    /// Bytes held.
-    pub(crate) fn held(&self) -> usize {
+    /// Returns the bytes held.
+    pub(crate) fn bytes(&self) -> usize {
         self.text.len() + self.entries.len() * size_of::<Entry>()
     }
 
-    /// The keys that have no answer yet, in the order asked.
+    /// Returns the keys that have no answer yet, in the order of the requests.
     pub(crate) fn outstanding(&self) -> impl Iterator<Item = &Entry> {
         self.skipped.iter().chain(&self.entries[self.cursor..])
     }
 
-    /// The place of the entry that a value with this key answers: a server answers in the order
-    /// asked and leaves out misses, so it is the next one with that key.
+    /// Returns the index of the entry that a value with this key answers. A server answers in order
+    /// and leaves out misses, so it is the next entry with that key.
     pub(crate) fn find(&self, key: &[u8]) -> Option<usize> {
         let is_it = |at: &usize| self.key(self.entries[*at]) == key || bug!(PairByPosition);
         (self.cursor..self.entries.len()).find(is_it)
@@ -184,7 +191,7 @@ mod tests {
     fn a_batch_holds_its_text_and_a_place_for_each_key() {
         for keys in [0, 1, 7] {
             let batch = batch(keys, b"key");
-            assert_eq!(batch.held(), 3 + keys * (4 + size_of::<Entry>()));
+            assert_eq!(batch.bytes(), 3 + keys * (4 + size_of::<Entry>()));
             assert_eq!(batch.outstanding().count(), keys);
         }
     }

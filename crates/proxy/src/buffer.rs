@@ -1,5 +1,5 @@
-//! Bytes on their way out. Small pieces are copied into one buffer (cheaper than an iovec each);
-//! large ones are kept by reference to the block they arrived in.
+//! Bytes to be sent. Small pieces are copied into one buffer (cheaper than an iovec each); large
+//! ones are kept by reference to the block in which they arrived.
 //!
 //! ```text
 //!   bytes   [ head | head | END ]          copied, in order
@@ -13,7 +13,7 @@ use std::rc::Rc;
 
 use crate::limits;
 
-/// A part of a block that a read has filled. Holding it holds the block.
+/// A part of a block that a read has filled. A slice keeps its block alive.
 #[derive(Clone, Debug)]
 pub(crate) struct Slice {
     block: Rc<Vec<u8>>,
@@ -32,12 +32,12 @@ impl Slice {
     }
 }
 
-/// Where bytes stand that the proxy was handed: a plain slice, or a part of a block that may be
+/// The place of bytes that the proxy was given: a plain slice, or a part of a block that may be
 /// kept.
 #[derive(Clone, Copy)]
 pub(crate) struct Source<'a> {
     pub(crate) bytes: &'a [u8],
-    /// The block, and where in it `bytes` begins.
+    /// The block, and the offset of `bytes` in it.
     block: Option<(&'a Rc<Vec<u8>>, usize)>,
 }
 
@@ -56,8 +56,8 @@ impl<'a> Source<'a> {
     }
 }
 
-/// Whether `bytes` end with a frame's trailer. Nearly always there is none, and then nothing is
-/// compared: an empty slice points at no memory, and glibc's `memcmp` for AVX-512 loads from there
+/// Whether `bytes` end with a frame's trailer. Nearly always there is no trailer, and nothing is
+/// compared. An empty slice points at no memory, and glibc's `memcmp` for AVX-512 loads from there
 /// under a mask, which costs some processors a tenth of a microsecond.
 pub(crate) fn has_trailer(bytes: &[u8], trailer: &[u8]) -> bool {
     trailer.is_empty() || bytes.ends_with(trailer)
@@ -67,10 +67,10 @@ pub(crate) fn has_trailer(bytes: &[u8], trailer: &[u8]) -> bool {
 #[derive(Default)]
 pub(crate) struct Outbox {
     bytes: Vec<u8>,
-    /// Bytes of `bytes` that have gone.
+    /// The number of bytes at the front of `bytes` that have been sent.
     gone: usize,
     shared: VecDeque<Shared>,
-    /// Sum of the lengths of `shared`.
+    /// The sum of the lengths of `shared`.
     shared_len: usize,
 }
 
@@ -88,12 +88,12 @@ impl Outbox {
         self.len() == 0
     }
 
-    /// The buffer that copied bytes are appended to. Only append.
+    /// Returns the buffer for copied bytes. Only append to it.
     pub(crate) fn copied(&mut self) -> &mut Vec<u8> {
         &mut self.bytes
     }
 
-    /// Gives an empty outbox a buffer from `spares`; an idle connection holds none.
+    /// Gives an empty outbox a buffer from `spares`, since an idle connection holds none.
     pub(crate) fn open(&mut self, spares: &mut Spares) {
         if self.bytes.capacity() == 0 {
             self.bytes = spares.take();
@@ -105,8 +105,8 @@ impl Outbox {
         self.bytes.extend_from_slice(bytes);
     }
 
-    /// Appends bytes that leave soon: by reference where that is cheaper, else by copy. Where much
-    /// is waiting already they will not leave soon.
+    /// Appends bytes that leave soon: by reference where that is cheaper, and otherwise by copy.
+    /// Behind a long backlog, bytes do not leave soon.
     pub(crate) fn push(&mut self, source: Source<'_>) {
         if self.len() >= limits::BACKLOG_MIN {
             return self.keep(source);
@@ -115,7 +115,7 @@ impl Outbox {
     }
 
     /// Appends bytes that may have to wait: by reference only if they fill much of their block, so
-    /// that what is pinned stays near what is counted.
+    /// that the memory pinned stays near the memory counted.
     pub(crate) fn keep(&mut self, source: Source<'_>) {
         let pinned = (self.shared.len() + 1) * limits::BLOCK;
         let held = self.shared_len + source.bytes.len();
@@ -140,7 +140,7 @@ impl Outbox {
             return;
         }
         if other.bytes.len() - other.gone >= limits::KEEP_REFERENCE_MIN {
-            return self.adopt(other);
+            return self.take_over(other);
         }
         let mut from = other.gone;
         for shared in other.shared.drain(..) {
@@ -153,8 +153,8 @@ impl Outbox {
         other.clear();
     }
 
-    /// As `append`, without copying: what was copied into the other becomes a block of its own.
-    fn adopt(&mut self, other: &mut Outbox) {
+    /// As `append`, without copying: the other's copied bytes become a block of their own.
+    fn take_over(&mut self, other: &mut Outbox) {
         let block = Rc::new(std::mem::take(&mut other.bytes));
         let mut from = other.gone;
         let end = Some(block.len());
@@ -171,12 +171,12 @@ impl Outbox {
         (other.gone, other.shared_len) = (0, 0);
     }
 
-    /// The bytes to write, in order; as many slices as one call may carry.
+    /// Collects the bytes to write, in order, in as many slices as one call may hold.
     pub(crate) fn slices<'a>(&'a self, out: &mut Slices<'a>) {
         self.slices_within(usize::MAX, out);
     }
 
-    /// The first of them: so many bytes at most.
+    /// As `slices`, for the first `max` bytes at most.
     pub(crate) fn slices_within<'a>(&'a self, max: usize, out: &mut Slices<'a>) {
         let mut left = max;
         let mut push = |bytes: &'a [u8]| {
@@ -196,7 +196,7 @@ impl Outbox {
         push(&self.bytes[from..to]);
     }
 
-    /// The first `n` bytes have gone.
+    /// Removes the first `n` bytes, which have been sent.
     pub(crate) fn advance(&mut self, mut n: usize) {
         assert!(n <= self.len(), "more went than was there");
         while let Some(shared) = self.shared.front_mut() {
@@ -219,7 +219,7 @@ impl Outbox {
         self.tidy();
     }
 
-    /// Takes the bytes from here to there out, of places in their order: what will not be sent
+    /// Removes these ranges of offsets, which are in ascending order: bytes that will not be sent
     /// after all.
     pub(crate) fn cut(&mut self, parts: &[(usize, usize)]) {
         let mut flat = Vec::with_capacity(self.len());
@@ -242,7 +242,7 @@ impl Outbox {
         }
     }
 
-    /// The reader is slow: copies what is held by reference if that pins far more than it holds.
+    /// Copies the bytes held by reference if they pin far more than they hold. For slow readers.
     pub(crate) fn settle(&mut self) {
         let (held, pinned) = (self.shared_len, self.shared.len() * limits::BLOCK);
         let small = held < self.shared.len() * limits::KEEP_REFERENCE_MIN;
@@ -271,7 +271,7 @@ impl Outbox {
         }
     }
 
-    /// Hands the buffer back when nothing is left in it.
+    /// Returns the buffer to `spares` when nothing is left in it.
     pub(crate) fn close(&mut self, spares: &mut Spares) {
         if self.is_empty() {
             self.clear();
@@ -279,8 +279,8 @@ impl Outbox {
         }
     }
 
-    /// Drops the part that has gone when it is most of the buffer, so that a slow reader's buffer
-    /// does not grow with all it ever got. What was shared has gone by then.
+    /// Drops the sent part when it is most of the buffer, so that a slow reader's buffer does not
+    /// grow with all bytes it ever got. No shared block is left by then.
     fn tidy(&mut self) {
         if self.gone == self.bytes.len() {
             self.bytes.clear();
@@ -292,11 +292,11 @@ impl Outbox {
     }
 }
 
-/// Empty buffers kept for the next who needs one: the steady state allocates nothing.
+/// Empty buffers kept for reuse, so that the steady state allocates nothing.
 #[derive(Default)]
 pub(crate) struct Spares {
     buffers: Vec<Vec<u8>>,
-    /// Capacity of all of them.
+    /// Their total capacity.
     bytes: usize,
 }
 
@@ -307,7 +307,7 @@ impl Spares {
         buffer
     }
 
-    /// Some time has passed: more than was needed lately is not kept.
+    /// Frees the buffers beyond those needed lately, after some time.
     pub(crate) fn rest(&mut self) {
         while self.bytes > limits::SPARES_REST_MAX
             && let Some(buffer) = self.buffers.pop()
@@ -327,14 +327,14 @@ impl Spares {
     }
 }
 
-/// What one write may carry, in order.
+/// The slices of one write, in order.
 pub struct Slices<'a> {
     list: [IoSlice<'a>; SLICES_MAX],
     len: usize,
 }
 
 impl<'a> Slices<'a> {
-    /// One slice more; there are at most `SLICES_MAX`.
+    /// Adds a slice; there are at most `SLICES_MAX`.
     pub fn push(&mut self, bytes: &'a [u8]) {
         self.list[self.len] = IoSlice::new(bytes);
         self.len += 1;
@@ -354,9 +354,9 @@ impl<'a> std::ops::Deref for Slices<'a> {
     }
 }
 
-/// Large values in one write.
+/// The most large values in one write.
 const SHARED_MAX: usize = 16;
-/// Slices in one write: before each large value and after the last may stand a copied one.
+/// The most slices in one write: a copied one may stand before each large value and after the last.
 const SLICES_MAX: usize = 2 * SHARED_MAX + 1;
 
 #[cfg(test)]

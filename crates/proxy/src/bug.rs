@@ -1,9 +1,10 @@
-//! Mistakes that can be switched on, one at a time, to prove that the simulator finds each of them.
-//! They exist only in a build with `--cfg seeded_bugs`; in any other each hook is the word `false`.
+//! Seeded bugs that can be switched on, one at a time, to prove that the simulator finds each of
+//! them. They exist only in a build with `--cfg seeded_bugs`; in any other, each hook is the
+//! constant `false`.
 //!
-//! A mistake is one hook in the path: `bug!(Name)`, where the right code would do otherwise.
+//! Each bug is one hook in the path: `bug!(Name)`, at the place where the right code differs.
 
-/// Whether that mistake is switched on.
+/// Whether this bug is switched on.
 #[cfg(seeded_bugs)]
 macro_rules! bug {
     ($name:ident) => {

@@ -1,109 +1,109 @@
-//! A client's session: what has arrived and is not a whole request yet, the pipeline of requests
-//! that wait for answers, and what is on its way out.
+//! A client's session: its unfinished input, the pipeline of requests that wait for answers, and
+//! its output.
 //!
 //! ```text
-//!   bytes ─▶ intake ─▶ [head row ─▶ row ─▶ … ─▶ tail row] ─▶ out ─▶ bytes
+//!   bytes ─▶ intake ─▶ [head ─▶ request ─▶ … ─▶ tail] ─▶ out ─▶ bytes
 //!            (partial)   answers leave at the head only
 //! ```
 
-use proto::{Ends, Lane, Protocol, Quiet, Request, Resume, Session};
+use proto::{ConnKey, Ends, Protocol, Quiet, Request, Resume, Session};
 
 use crate::buffer::{Outbox, Spares};
 use crate::limits::Limits;
-use crate::request::{NONE, RowId};
+use crate::request::{NONE, RequestId};
 use crate::{Passed, Time};
 
 /// One client.
 pub(crate) struct Client {
     pub(crate) pool: u32,
     pub(crate) state: State,
-    /// As its first byte told; before it, its listener's.
+    /// The protocol that its first byte showed; before that byte, its listener's.
     pub(crate) protocol: &'static dyn Protocol,
-    /// It has said something.
+    /// It has sent something.
     pub(crate) spoke: bool,
-    /// The place of its lane.
-    pub(crate) lane: u16,
-    /// What it has said about itself.
+    /// The index of its connection key.
+    pub(crate) conn_key: u16,
+    /// The session settings that it has chosen.
     pub(crate) session: Session,
-    /// It has said who it is. Stays, whatever becomes of the pool's users.
+    /// It has logged in. This stays, whatever becomes of the pool's users.
     pub(crate) logged_in: bool,
-    /// Requests and wrong logins before that.
-    pub(crate) strikes: u8,
+    /// Requests and wrong logins before a successful login.
+    pub(crate) failed_logins: u8,
     /// When it came to this worker.
     pub(crate) since: Time,
-    /// Where its connection begins and ends, if that was ever asked for.
+    /// The addresses of its connection, if they were ever asked for.
     pub(crate) ends: Option<Box<Ends>>,
-    /// Not read until the driver has said that.
+    /// It is not read until the driver has given those addresses.
     pub(crate) locating: bool,
     pub(crate) intake: Intake,
     /// Bytes of an unfinished head, or input that waits because the client is paused.
     pub(crate) partial: Vec<u8>,
     pub(crate) resume: Resume,
-    /// The pipeline: rows linked by `next`, quiet ones not among them.
-    pub(crate) head: RowId,
-    pub(crate) tail: RowId,
-    /// Rows in the pipeline.
+    /// The pipeline: requests linked by `next`, silent ones not among them.
+    pub(crate) head: RequestId,
+    pub(crate) tail: RequestId,
+    /// The number of requests in the pipeline.
     pub(crate) depth: u32,
-    /// Rows in the pipeline that are answered whatever happens.
+    /// The number of requests in the pipeline that are answered whatever happens.
     pub(crate) loud: u32,
-    /// Silent rows, which stand in no pipeline.
+    /// The number of silent requests, which stand in no pipeline.
     pub(crate) silent: u32,
-    /// The row that is answered when no silent row is left.
-    pub(crate) barrier: RowId,
+    /// The request that is answered when no silent request is left.
+    pub(crate) barrier: RequestId,
     pub(crate) out: Outbox,
-    /// Bytes of answers that wait for their turn in its rows.
-    pub(crate) rows_held: usize,
-    /// What one answer to it is expected to take: the largest lately. So a client that asks for
-    /// many large values and does not read is paused before they are fetched, not after.
+    /// Bytes of answers that wait for their turn.
+    pub(crate) request_bytes: usize,
+    /// The expected length of an answer to it, which is the largest of late. So a client that asks
+    /// for many large values and does not read is paused before they are fetched, not after.
     expected: usize,
-    /// In the list of clients to be written.
+    /// It is in the list of clients to be written.
     pub(crate) dirty: bool,
-    /// Not read until what it has outstanding shrinks.
+    /// It is not read until its outstanding requests or answers shrink.
     pub(crate) paused: bool,
-    /// The driver was told not to read it.
-    pub(crate) deaf: bool,
-    /// Not read until nothing is outstanding: what comes next may go another way.
-    pub(crate) held_back: bool,
-    /// Not read until a link to this server of its pool has come up, or has failed: how what comes
-    /// next is sent there, or whether anything of it is sent anywhere, depends on it.
+    /// The driver has been ordered not to read it.
+    pub(crate) reading_stopped: bool,
+    /// It is not read until nothing is outstanding: the next request may take another route.
+    pub(crate) until_idle: bool,
+    /// It is not read until a link to this server of its pool is up, or has failed. The form and
+    /// the route of the next request depend on that.
     pub(crate) awaits: Option<u32>,
-    /// The one that it waited for last.
+    /// The server that it waited for last.
     pub(crate) awaited: u32,
-    /// Since when.
+    /// When it began to wait.
     pub(crate) awaits_since: Time,
-    /// It has waited for that as long as a silent server is waited for: see `flow/hold.rs`.
+    /// It has waited for the link as long as a silent server is waited for: see `flow/hold.rs`.
     pub(crate) is_late: bool,
-    /// It has asked to be let go, in order.
+    /// It has sent a `quit` or an equivalent command.
     pub(crate) quits: bool,
-    /// Its connection has ended, and it had not.
+    /// Its connection has ended without a `quit`.
     pub(crate) has_left: bool,
-    /// In the list of clients that may go on.
+    /// It is in the list of clients that may go on.
     pub(crate) resumable: bool,
-    /// The turn in which it last put a key into a shared batch.
+    /// The turn in which it last added a key to a shared batch.
     pub(crate) batch_turn: u64,
-    /// Bytes held, as last told to the memory account.
-    pub(crate) held: usize,
+    /// Bytes held, as last reported to the memory account.
+    pub(crate) counted: usize,
 }
 
-/// The life of a client.
+/// The states of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum State {
     /// Requests are read.
     Open,
-    /// Nothing more arrives; what had arrived and waits, since the client is paused, is still
-    /// asked.
+    /// Nothing more arrives. The requests that had arrived and wait, since the client is paused,
+    /// are still sent.
     Ending,
-    /// Nothing more is read; closed when everything asked has been answered.
+    /// Nothing more is read. The client is closed when it has all its answers.
     Leaving,
 }
 
-/// What the next bytes of a client are.
+/// The meaning of a client's next bytes.
 pub(crate) enum Intake {
     /// The head of a request.
     Head,
-    /// The rest of a body whose head is known. In a box: clients at rest are many.
+    /// The rest of a body whose head is known. Boxed, since idle clients are many.
     Body(Box<Body>),
-    /// The rest of a body that nobody will get.
+    /// The rest of a body that goes nowhere.
     Swallow(u64),
 }
 
@@ -113,16 +113,16 @@ pub(crate) struct Body {
     pub(crate) head: Vec<u8>,
     /// Body and trailer as far as they have come.
     pub(crate) data: Outbox,
-    /// Bytes of body and trailer to come.
+    /// Bytes of body and trailer still to come.
     pub(crate) left: u64,
-    /// The last bytes that came; the trailer is judged by them.
+    /// The last bytes that came. The trailer is checked against them.
     pub(crate) end: End,
 }
 
-/// Longest trailer that a protocol has.
+/// The longest trailer of any protocol.
 const TRAILER_MAX: usize = 8;
 
-/// The last bytes of a stream: all that a trailer needs.
+/// The last bytes of a stream, which are all that a trailer needs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct End([u8; TRAILER_MAX]);
 
@@ -141,23 +141,23 @@ impl End {
 }
 
 impl Client {
-    /// `lane`: where it begins, and the place of that.
+    /// Makes a client. `conn_key` is the connection key that it begins with, and its index.
     pub(crate) fn new(
         pool: u32,
         protocol: &'static dyn Protocol,
-        lane: (u16, Lane),
+        conn_key: (u16, ConnKey),
         limits: &Limits,
         since: Time,
     ) -> Client {
         Client {
             pool,
-            lane: lane.0,
-            session: Session { lane: lane.1, ..Session::default() },
+            conn_key: conn_key.0,
+            session: Session { conn_key: conn_key.1, ..Session::default() },
             state: State::Open,
             protocol,
             spoke: false,
             logged_in: false,
-            strikes: 0,
+            failed_logins: 0,
             since,
             ends: None,
             locating: false,
@@ -171,12 +171,12 @@ impl Client {
             silent: 0,
             barrier: NONE,
             out: Outbox::default(),
-            rows_held: 0,
+            request_bytes: 0,
             expected: limits.client_outbox / UNKNOWN_ANSWERS,
             dirty: false,
             paused: false,
-            deaf: false,
-            held_back: false,
+            reading_stopped: false,
+            until_idle: false,
             awaits: None,
             awaited: 0,
             awaits_since: Time(0),
@@ -185,83 +185,83 @@ impl Client {
             has_left: false,
             resumable: false,
             batch_turn: 0,
-            held: 0,
+            counted: 0,
         }
     }
 
-    /// What another worker has to know of it.
-    pub(crate) fn passed(&self, pool_row: u32) -> Passed {
+    /// Returns the state that another worker needs to take the client over.
+    pub(crate) fn passed(&self, pool_id: u32) -> Passed {
         let is_it = |one: &&dyn Protocol| one.name() == self.protocol.name();
         let place = proto::PROTOCOLS.iter().position(is_it);
         Passed {
-            pool: pool_row,
+            pool: pool_id,
             protocol: place.filter(|_| self.spoke).map(|place| place as u8),
             logged_in: self.logged_in,
-            strikes: self.strikes,
+            failed_logins: self.failed_logins,
             session: self.session.clone(),
         }
     }
 
-    /// Goes on where it was with another worker.
+    /// Takes over the state of a client from another worker.
     pub(crate) fn take_over(&mut self, client: Passed) {
         if let Some(place) = client.protocol {
             self.protocol = proto::PROTOCOLS[usize::from(place)];
             self.spoke = true;
         }
-        (self.logged_in, self.strikes) = (client.logged_in, client.strikes);
+        (self.logged_in, self.failed_logins) = (client.logged_in, client.failed_logins);
         self.session = client.session;
     }
 
-    /// Nothing is asked, nothing is left to say.
+    /// Whether no request is outstanding and no output is left.
     pub(crate) fn is_settled(&self) -> bool {
         (self.head == NONE && self.silent == 0 || bug!(CloseEarly)) && self.out.is_empty()
     }
 
-    /// What has arrived cannot be answered before more arrives.
+    /// Whether its input cannot be answered before more arrives.
     pub(crate) fn is_mid_request(&self) -> bool {
         !self.partial.is_empty() || !matches!(self.intake, Intake::Head)
     }
 
-    /// It has left while nothing could be sent: what it had asked is not asked any more.
+    /// Whether it has left while nothing could be sent: its requests are dropped.
     pub(crate) fn gave_up(&self) -> bool {
-        self.has_left && self.is_late && !bug!(KeepAbandoned)
+        self.has_left && self.is_late && !bug!(KeepCancelled)
     }
 
-    /// What it asks now is not asked any more: it has given up, and had waited for an answer.
+    /// Whether its request is dropped: it has given up, and had waited for an answer.
     pub(crate) fn drops(&self, quiet: Quiet) -> bool {
         self.gave_up() && quiet != Quiet::Silent
     }
 
-    /// What it has outstanding is so much that it is not read further.
+    /// Whether so much is outstanding that it is not read further.
     pub(crate) fn must_pause(&self, limits: &Limits) -> bool {
         let is_full = self.outstanding() >= limits.pipeline || self.owed() > limits.client_outbox;
         is_full && !bug!(NeverPause)
     }
 
-    /// What it has outstanding has shrunk so far that it is read again.
+    /// Whether so little is outstanding that it is read again.
     pub(crate) fn may_resume(&self, limits: &Limits) -> bool {
-        let most = if self.held_back { 0 } else { limits.pipeline / 2 };
+        let most = if self.until_idle { 0 } else { limits.pipeline / 2 };
         self.awaits.is_none()
             && !self.locating
             && self.outstanding() <= most
             && self.owed() <= limits.client_outbox / 2
     }
 
-    /// An answer of this length leaves for it.
+    /// Notes the length of an answer that leaves for it.
     pub(crate) fn learn(&mut self, answer_len: usize) {
         self.expected = answer_len.max(self.expected - self.expected / 8);
     }
 
-    /// Bytes that are on their way to it or, going by the answers before, will be.
+    /// Returns the bytes queued for it, or expected to be from the answers before.
     fn owed(&self) -> usize {
-        self.out.len() + self.rows_held + self.outstanding() * self.expected
+        self.out.len() + self.request_bytes + self.outstanding() * self.expected
     }
 
     pub(crate) fn outstanding(&self) -> usize {
         self.depth as usize + self.silent as usize
     }
 
-    /// Throws away what has arrived and is not a whole request.
+    /// Discards its unfinished input.
     pub(crate) fn forget_input(&mut self, spares: &mut Spares) {
         self.intake = Intake::Head;
         spares.give(std::mem::take(&mut self.partial));
@@ -269,10 +269,10 @@ impl Client {
         self.paused = false;
     }
 
-    /// Bytes held now.
+    /// Returns the bytes held now.
     pub(crate) fn measure(&self) -> usize {
         let body = match &self.intake {
-            // Counted whole from its first byte, or many could begin at once.
+            // A body counts whole from its first byte. Otherwise many could begin at once.
             Intake::Body(body) => body.data.len() + body.left as usize + body.head.len(),
             Intake::Head | Intake::Swallow(_) => 0,
         };
@@ -280,7 +280,7 @@ impl Client {
     }
 }
 
-/// Requests of a client that may be outstanding before the length of any answer is known.
+/// How many requests of a client may be outstanding before the length of any answer is known.
 const UNKNOWN_ANSWERS: usize = 32;
 
 #[cfg(test)]

@@ -1,20 +1,20 @@
-//! What can go wrong, by whose fault, in which words and under which counter. One table; the page
+//! One table of all faults: their cause, their texts and their counters. The page
 //! `docs/reference/errors.md` is made from it.
 
 use metrics::Server as Counter;
 
-/// Whose fault it is; that decides what happens next.
+/// The cause of a fault, which decides how the proxy goes on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Blame {
-    /// The server's: it counts towards its ejection.
+    /// The server failed: the fault counts towards its ejection.
     Server,
-    /// Too much at once: the request is shed, nobody is ejected.
+    /// There is too much load: the request is shed, and no server is ejected.
     Overload,
-    /// Our own: we lack something, and know nothing of the server.
+    /// The proxy itself lacks a resource, and the server's state is unknown.
     Own,
 }
 
-/// A request's failure that is not the client's own.
+/// The failure of a request that is not the client's own fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     ConnectFailed,
@@ -31,22 +31,22 @@ pub enum Fault {
     Unable,
     Held,
     Dropped,
-    LaneRefused,
+    SetupRefused,
 }
 
-/// One row of the table.
+/// One entry of the table.
 #[derive(Clone, Copy, Debug)]
 pub struct Row {
     pub fault: Fault,
     pub blame: Blame,
-    /// What the client reads after the server's name when nothing of its request was sent, or it
-    /// was a read.
+    /// The text after the server's name in the client's error, if no byte of the request was sent,
+    /// or if it was a read.
     pub words: &'static str,
-    /// What the client reads when its update had been sent and may have been executed.
+    /// The same text for an update that was sent and may have been executed.
     pub words_sent: &'static str,
-    /// Where it is counted; `None` where no server is to be named.
+    /// The counter; `None` for a fault without a server.
     pub counter: Option<Counter>,
-    /// What the proxy does, for the reference.
+    /// The proxy's action, for the reference page.
     pub action: &'static str,
 }
 
@@ -74,7 +74,7 @@ pub static FAULTS: &[Row] = &[
         "timed out in the queue, not sent",
         "timed out in the queue, not sent",
         Some(Counter::QueueTimeout),
-        "taken out of the queue unsent",
+        "removed from the queue unsent",
     ),
     row(
         Fault::QueueFull,
@@ -98,7 +98,7 @@ pub static FAULTS: &[Row] = &[
         "connection lost",
         "connection lost, outcome unknown",
         Some(Counter::LinkLost),
-        "a get is asked once more on a new link, everything else fails",
+        "a get is asked once more on a new link; everything else fails",
     ),
     row(
         Fault::LoginRefused,
@@ -106,7 +106,7 @@ pub static FAULTS: &[Row] = &[
         "login refused",
         "login refused",
         Some(Counter::LoginRefused),
-        "nothing was sent; the server is down until a probe's login is taken",
+        "nothing was sent; the server is down until a probe's login is accepted",
     ),
     row(
         Fault::Poisoned,
@@ -114,7 +114,7 @@ pub static FAULTS: &[Row] = &[
         "unexpected reply, connection closed",
         "unexpected reply, connection closed, outcome unknown",
         Some(Counter::Poisoned),
-        "the link is closed and nothing after the reply is believed; down until a probe succeeds",
+        "the link is closed and the rest of its input ignored; down until a probe succeeds",
     ),
     row(
         Fault::Down,
@@ -122,7 +122,7 @@ pub static FAULTS: &[Row] = &[
         "down, waiting for it to come back",
         "down, waiting for it to come back",
         Some(Counter::Down),
-        "refused unsent; a probe finds the server's return",
+        "refused unsent; probes detect the server's return",
     ),
     row(
         Fault::NoServer,
@@ -138,7 +138,7 @@ pub static FAULTS: &[Row] = &[
         "out of memory holding the reply",
         "done, but out of memory holding the reply",
         Some(Counter::OutOfMemory),
-        "the reply is read and dropped: `memory_max` is reached",
+        "the reply is read and dropped because `memory_max` is reached",
     ),
     row(
         Fault::Unable,
@@ -146,7 +146,7 @@ pub static FAULTS: &[Row] = &[
         "no connection could be made, not sent",
         "no connection could be made, not sent",
         Some(Counter::ConnectUnable),
-        "refused unsent: descriptors or ports have run out here; tried again after a pause",
+        "refused unsent: the proxy has run out of descriptors or ports; it retries after a pause",
     ),
     row(
         Fault::Held,
@@ -154,7 +154,7 @@ pub static FAULTS: &[Row] = &[
         "silent, timed out in the queue, not sent",
         "silent, timed out in the queue, not sent",
         Some(Counter::QueueTimeout),
-        "held back because the server was silent for `hold_after`; taken out of the queue unsent",
+        "held back because the server was silent for `hold_after`; removed from the queue unsent",
     ),
     row(
         Fault::Dropped,
@@ -162,20 +162,20 @@ pub static FAULTS: &[Row] = &[
         "silent, and its client has left: dropped, not sent",
         "silent, and its client has left: dropped, not sent",
         Some(Counter::Dropped),
-        "held back; whoever waited for the answer has closed the connection, and may ask again",
+        "held back; the client that waited for the answer has disconnected and may ask again",
     ),
     row(
-        Fault::LaneRefused,
+        Fault::SetupRefused,
         Blame::Overload,
         "refuses this database, or this version of the protocol: not sent",
         "refuses this database, or this version of the protocol: not sent",
-        Some(Counter::LaneRefused),
-        "the link is closed; the server is well for everybody else",
+        Some(Counter::SetupRefused),
+        "the link is closed; the server stays up for all other databases and versions",
     ),
 ];
 
 impl Fault {
-    /// Its row.
+    /// Returns its entry in the table.
     pub fn row(self) -> &'static Row {
         &FAULTS[self as usize]
     }

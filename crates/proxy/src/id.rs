@@ -1,10 +1,10 @@
-//! Names that cannot go stale: a slot and the generation that lived in it.
+//! Ids that cannot go stale: a slot and the generation of its content.
 
-/// A connection, client's or link's. Safe to keep after the connection has gone: it then names
-/// nothing.
+/// A connection of a client or of a link. It is safe to keep the id when the connection has gone:
+/// it then refers to nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ConnId {
-    /// Slot; the top bit says "link".
+    /// The slot; the top bit marks a link.
     slot: u32,
     generation: u32,
 }
@@ -12,35 +12,36 @@ pub struct ConnId {
 const LINK_BIT: u32 = 1 << 31;
 
 impl ConnId {
-    /// A client that is never there.
+    /// The id of a client that never exists.
     pub(crate) const NOBODY: ConnId = ConnId { slot: LINK_BIT - 1, generation: u32::MAX };
 
     pub fn is_client(self) -> bool {
         self.slot & LINK_BIT == 0
     }
 
-    /// The half it belongs to.
+    /// Returns the side that it belongs to.
     pub fn side(self) -> Side {
         if self.is_client() { Side::Client } else { Side::Link }
     }
 
-    /// Index among the clients or among the links; reused after the connection has gone.
+    /// Returns the index among the clients or among the links, which is reused after the connection
+    /// has gone.
     pub fn index(self) -> usize {
         (self.slot & !LINK_BIT) as usize
     }
 
-    /// The id as one number, for a kernel's event.
+    /// Returns the id as one number, for a kernel's event.
     pub fn to_u64(self) -> u64 {
         u64::from(self.generation) << 32 | u64::from(self.slot)
     }
 
-    /// The id that `to_u64` made a number of.
+    /// Returns the id from a number that `to_u64` made.
     pub fn from_u64(number: u64) -> ConnId {
         ConnId { slot: number as u32, generation: (number >> 32) as u32 }
     }
 }
 
-/// Which half of the connections a slab holds.
+/// The side of the proxy that a connection is on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
     Client,
@@ -88,7 +89,7 @@ impl<T> Slab<T> {
             return None;
         }
         let value = place.value.take()?;
-        // Half of all numbers: the driver has other uses for the rest.
+        // Only half of all numbers: the driver has other uses for the rest.
         place.generation = (place.generation + 1) & (u32::MAX >> 1);
         self.free.push(id.index() as u32);
         self.len -= 1;

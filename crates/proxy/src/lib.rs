@@ -1,25 +1,27 @@
-//! One worker's whole mind, as one deterministic value.
+//! The data plane of one worker, as one deterministic value.
 //!
 //! [`Proxy`] takes bytes and the time, and gives bytes and actions. It owns no socket, clock,
-//! thread, file or chance of its own, so parsing, routing, pairing and failure are tested, fuzzed
-//! and simulated as plain function calls, and the same seed gives the same run.
+//! thread or file, and no source of randomness. So parsing, routing, pairing and failure are
+//! tested, fuzzed and simulated as plain function calls, and the same seed gives the same run.
 //!
 //! | kind | methods |
 //! |---|---|
-//! | the world speaks | `handle_accept` `handle_received` `handle_transmitted` |
+//! | events on connections | `handle_accept` `handle_received` `handle_transmitted` |
 //! | | `handle_connecting` `handle_connected` `handle_closed` `handle_timeout` |
-//! | the operator speaks | `install` `set_ejected` `drain` |
-//! | what to do now | `poll_action` `poll_timeout` `poll_transmit` + `transmit` |
+//! | decisions from outside | `install` `set_ejected` `drain` |
+//! | work for the driver | `poll_action` `poll_timeout` `wants_turn` `poll_transmit` + `transmit` |
 //!
-//! A driver's turn: hand over everything that is ready; carry out the actions; write the clients
-//! that `poll_transmit` names; when nothing more is ready, `end_turn` and write the links.
+//! In each turn the driver hands over everything that is ready, executes the actions, and writes
+//! the clients that `poll_transmit` names. When nothing more is ready, it calls `end_turn` and
+//! writes the links. If `wants_turn` is true then, the next turn begins without waiting.
 //!
 //! ```text
-//!   client ──handle_received──▶ intake ──▶ row ──route──▶ link queue ──transmit──▶ server
-//!   client ◀──transmit── out ◀──release── row ◀──settle── pair ◀──handle_received── server
+//!   client ──handle_received──▶ intake ──▶ request ──route──▶ link queue ──transmit──▶ server
+//!   client ◀──transmit── out ◀──release── request ◀──settle── pair ◀──handle_received── server
 //! ```
 //!
-//! `flow/` is the path, one file a step; the other files are what it moves.
+//! `flow/` holds the path of a request, one file a step. The other files hold the data that it
+//! moves.
 
 #[macro_use]
 pub mod bug;
@@ -27,34 +29,34 @@ pub mod bug;
 mod batch;
 mod buffer;
 mod client;
-mod desk;
+mod conn_key;
 pub mod fault;
 mod flow;
 mod id;
-pub mod jury;
-mod lane;
 pub mod limits;
 mod link;
-mod lore;
 mod memory;
+pub mod outliers;
+mod pipelines;
 pub mod plan;
 mod pool;
 mod random;
 mod request;
 mod room;
+mod script_cache;
 mod timers;
 pub mod users;
 
 use std::rc::Rc;
 
-use metrics::{Sheet, Worker};
+use metrics::{Worker, WorkerMetrics};
 use proto::{Ends, Session, Span};
 
 use batch::Batch;
 use buffer::Source;
-use desk::Desk;
 use id::Slab;
 use link::Link;
+use pipelines::Pipelines;
 use plan::Plan;
 use pool::{Hold, Pool};
 use random::Random;
@@ -64,12 +66,12 @@ pub use buffer::Slices;
 pub use flow::stats::ServerView;
 pub use id::{ConnId, Side};
 
-/// Microseconds since a start of the driver's choice.
+/// Microseconds since a start that the driver chooses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Time(pub u64);
 
 impl Time {
-    /// This much later.
+    /// Returns the time this many microseconds later.
     pub fn after(self, microseconds: u64) -> Time {
         Time(self.0.saturating_add(microseconds))
     }
@@ -83,133 +85,141 @@ impl Time {
 /// How a connection ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Closed {
-    /// The peer sends nothing more; a client is still answered what it asked.
+    /// The peer sends nothing more. A client still gets the answers to its requests.
     Eof,
-    /// The connection is gone, or never came to be.
+    /// The connection is gone, or was never established.
     Reset,
-    /// We could not make it, for want of something of our own; a server is not to blame.
+    /// We could not make the connection for lack of a resource of our own. The server is not to
+    /// blame.
     Own,
 }
 
-/// What a worker that takes over another's client must know of it, beside its connection.
+/// The state of a client that a worker needs, beside the connection, to take it over from another.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Passed {
-    /// The row of its pool.
+    /// The id of the client's pool.
     pub pool: u32,
-    /// What it speaks, by its place in [`proto::PROTOCOLS`]; None if it has said nothing yet.
+    /// The client's protocol, as an index into [`proto::PROTOCOLS`]; None if it has sent nothing
+    /// yet.
     pub protocol: Option<u8>,
     pub logged_in: bool,
-    /// What it has said instead of logging in.
-    pub strikes: u8,
-    /// What it has said about itself.
+    /// Failed login attempts: requests and wrong logins before a successful login.
+    pub failed_logins: u8,
+    /// The session settings that the client has chosen.
     pub session: Session,
 }
 
-/// What the driver must do.
+/// An order to the driver.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Open a connection to a server, which is named by its row; answer with `handle_connected` or
+    /// Open a connection to the server with this id. The driver answers with `handle_connected` or
     /// `handle_closed`.
     Connect { link: ConnId, server: u32 },
-    /// Close the connection; its id is dead already.
+    /// Close the connection. Its id is no longer valid.
     Close(ConnId),
-    /// Do not read this client.
+    /// Stop reading this client.
     Pause(ConnId),
-    /// Read it again.
+    /// Read this client again.
     Resume(ConnId),
-    /// Say where a client's connection begins and ends: answer with `handle_located`.
+    /// Look up the two addresses of a client's connection and answer with `handle_located`.
     Locate(ConnId),
     /// Send the pending ACK now, before waiting for more.
     FlushAck(ConnId),
-    /// Tell whoever decides for all workers.
+    /// Pass this report to outlier detection, which decides for all workers.
     Report(Report),
-    /// Tell the operator.
+    /// Log this event for the operator.
     Log(Event),
 }
 
-/// What an operator should know. Rare: never one for each request. Servers are named by their
-/// rows.
+/// An event that an operator should know of. Events are rare: there is never one for each request.
+/// Servers are named by their ids.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
     /// A server failed and will be probed.
     ServerDown { server: u32, why: &'static str },
     /// A server that was down answered its probe.
     ServerBack { server: u32 },
-    /// A server sent what nobody asked for.
+    /// A server sent a reply that cannot answer a request of ours.
     Poisoned { server: u32, why: &'static str },
-    /// A login of this client to a pool has failed. It is told of each, while it is known where
-    /// the client is from, and said with the next `LoginsFailed`.
+    /// A login of this client to a pool failed. The event comes for each failed login while the
+    /// client's address is known; the log line appears with the next `LoginsFailed`.
     LoginFailed { pool: u32, client: ConnId },
-    /// So many logins to a pool have failed since this was last told: the first at once, the others
-    /// when a second is over.
+    /// The number of failed logins to a pool since the last event of this kind. The first failure
+    /// is reported at once, later ones when a second is over.
     LoginsFailed { pool: u32, count: u64 },
-    /// A server lacks what clients may ask for; told when that is learned. `what` is its protocol's
-    /// word.
+    /// A server lacks a capability that clients may ask for. The event comes when that is learned.
+    /// `what` is the protocol's name for the capability.
     Lacks { server: u32, what: &'static str },
-    /// A server closes its links at words that it said it knows: it is not asked so any more.
-    Unskilled { server: u32 },
-    /// The first request of a pool that has to do with marks: reads that would show them are not
-    /// merged from here on.
+    /// A server closes its links on commands that it claimed to know. They are not sent to it any
+    /// more.
+    CapabilityLost { server: u32 },
+    /// The first request of a pool that uses marks has come. From here on, reads that would show
+    /// marks are not merged.
     Marked { pool: u32 },
-    /// Clients of a pool are refused; told at most once a second.
+    /// Clients of a pool are refused. The event comes at most once a second.
     ClientsRefused { pool: u32, why: &'static str },
 }
 
-/// What this worker met, of servers by their rows. Some may be ejected for it: see `jury`.
+/// An observation about a server, which is named by its id. `outliers` may eject the server for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Report {
-    /// A server failed, for so many times since it last answered a request here.
+    /// A server failed. `failures` counts its failures since it last answered a request at this
+    /// worker.
     Failed { server: u32, failures: u32, why: &'static str },
-    /// A server that had failed, or is ejected, answered: a request, or a probe.
+    /// A server that had failed, or is ejected, answered a request or a probe.
     Answered { server: u32, probe: bool },
 }
 
 /// The data plane of one worker.
 pub struct Proxy {
     links: Slab<Link>,
-    desk: Desk,
+    pipelines: Pipelines,
     timers: Timers,
     random: Random,
-    /// Counts loop turns; names the turn in which a shared batch was open.
+    /// Counts loop turns; identifies the turn in which a shared batch was open.
     turn: u64,
-    /// Clients that have got a number.
+    /// When the turn before this one ended: every message of this turn was queued after it.
+    turn_since: Time,
+    /// The count of client numbers given out so far.
     named: u64,
     dirty_links: Vec<ConnId>,
-    /// Places of the keys of the request being read.
+    /// Positions of the keys in the request being read.
     keys: Vec<Span>,
     /// A key that had to be decoded.
     scratch: Vec<u8>,
-    /// Servers of which what was held is sent at the end of this turn, by pool and place.
+    /// Servers, by pool and index, whose held messages are sent at the end of this turn.
     waking: Vec<(u32, u32)>,
-    /// Links to which the request being read added keys of its own.
+    /// Links to which the request being read has added keys.
     touched: Vec<ConnId>,
-    // Boxes are what is reused.
+    // The boxes themselves are reused, not only their contents.
     #[allow(clippy::vec_box)]
     spare_batches: Vec<Box<Batch>>,
     clients_max: usize,
     clients_room: usize,
-    /// The longest pipeline that any plan allowed: what was read then is still outstanding now.
+    /// The longest pipeline that any plan so far allowed. Requests read under it may still be
+    /// outstanding.
     pipeline_ever: usize,
-    /// Something that has left the plan is still needed.
+    /// A pool or server that has left the plan is still in use.
     retired: bool,
-    /// Something has moved since what is "now" was written into the book.
+    /// Something has changed since the gauges were last written to the metrics registry.
     stirred: bool,
-    /// A timer for that is set.
+    /// A timer for writing the gauges is set.
     publish_due: bool,
     draining: bool,
 }
 
 impl Proxy {
-    /// A data plane for `plan`. `seed` decides all its chance: jitter, and the random distribution.
-    /// It counts in `sheet`, whose row 0 is its own.
-    pub fn new(plan: Plan, seed: u64, now: Time, sheet: Sheet) -> Proxy {
-        let pools = plan.pools.into_iter().map(|pool| Pool::new(pool, &sheet)).collect();
+    /// Makes a data plane for `plan`. `seed` decides everything random: jitter, and the random
+    /// distribution. The data plane counts in `metrics`, where id 0 is its own.
+    pub fn new(plan: Plan, seed: u64, now: Time, metrics: WorkerMetrics) -> Proxy {
+        let pools = plan.pools.into_iter().map(|pool| Pool::new(pool, &metrics)).collect();
         let mut proxy = Proxy {
             links: Slab::new(Side::Link),
-            desk: Desk::new(pools, plan.memory_max, plan.limits, sheet, now),
+            pipelines: Pipelines::new(pools, plan.memory_max, plan.limits, metrics, now),
             timers: Timers::default(),
             random: Random::new(seed),
             turn: 1,
+            turn_since: now,
             named: 0,
             dirty_links: Vec::new(),
             keys: Vec::new(),
@@ -225,23 +235,23 @@ impl Proxy {
             publish_due: false,
             draining: false,
         };
-        for pool in 0..proxy.desk.pools.len() {
-            if proxy.desk.pools[pool].plan.preconnect {
-                let servers = proxy.desk.pools[pool].servers.len();
+        for pool in 0..proxy.pipelines.pools.len() {
+            if proxy.pipelines.pools[pool].plan.preconnect {
+                let servers = proxy.pipelines.pools[pool].servers.len();
                 (0..servers).for_each(|server| proxy.preconnect(pool, server, now));
             }
         }
         proxy
     }
 
-    /// A client arrived at the listener of the pool with this row. `Err` is what to send before
-    /// closing it.
-    pub fn handle_accept(&mut self, pool_row: u32, now: Time) -> Result<ConnId, Vec<u8>> {
+    /// Takes a client that arrived at the listener of the pool with this id. `Err` holds the bytes
+    /// to send before the driver closes the connection.
+    pub fn handle_accept(&mut self, pool_id: u32, now: Time) -> Result<ConnId, Vec<u8>> {
         self.stir(now);
-        self.accept(pool_row, true)
+        self.accept(pool_id, true)
     }
 
-    /// The same, of a client that another worker has handed over.
+    /// Takes a client that another worker has handed over.
     pub fn handle_adopted(&mut self, client: Passed, now: Time) -> Result<ConnId, Vec<u8>> {
         self.stir(now);
         let id = self.accept(client.pool, false)?;
@@ -249,7 +259,7 @@ impl Proxy {
         Ok(id)
     }
 
-    /// `block[..len]` was read from a connection. Large values are kept by cloning the `Rc`.
+    /// Takes `block[..len]`, read from a connection. Large values are kept by cloning the `Rc`.
     pub fn handle_received(&mut self, conn: ConnId, block: &Rc<Vec<u8>>, len: usize, now: Time) {
         assert!(len > 0, "an empty read is `handle_closed`");
         self.stir(now);
@@ -261,99 +271,114 @@ impl Proxy {
         }
     }
 
-    /// The kernel took `n` bytes of `transmit`.
+    /// Notes that the kernel took `n` bytes of `transmit`.
     pub fn handle_transmitted(&mut self, conn: ConnId, n: usize, now: Time) {
         self.stir(now);
         if conn.is_client() {
-            self.desk.transmitted(conn, n);
+            self.pipelines.transmitted(conn, n);
         } else {
             self.transmitted_link(conn, n, now);
         }
     }
 
-    /// Where a client's connection begins and ends, as was asked. It goes on at the end of a turn:
-    /// of another one, where that was asked at the end of this.
+    /// Takes the addresses of a client's connection, as `Action::Locate` asked for them. The client
+    /// is read again at the end of the turn; if the action was given at a turn's end, at the end of
+    /// the next.
     pub fn handle_located(&mut self, client: ConnId, ends: Ends, now: Time) {
         self.stir(now);
         self.locate(client, ends);
     }
 
-    /// A `Connect` begins then and not when it was asked for: the driver lets it wait for its turn.
-    /// Its time to connect counts from there. To let it wait for as long as it takes, say a time
-    /// far away, and the real one when it has come.
+    /// Notes when the attempt of a `Connect` begins, since the driver may queue it. The connect
+    /// timeout counts from `begins`. While the attempt is queued, the driver passes a time far
+    /// away; when the attempt begins, it passes the real one.
     pub fn handle_connecting(&mut self, link: ConnId, begins: Time) {
         self.connecting(link, begins);
     }
 
-    /// A `Connect` succeeded.
+    /// Notes that a `Connect` succeeded.
     pub fn handle_connected(&mut self, link: ConnId, now: Time) {
         self.stir(now);
         self.connected(link, now);
     }
 
-    /// A connection ended, or a `Connect` failed.
+    /// Notes that a connection ended, or that a `Connect` failed.
     pub fn handle_closed(&mut self, conn: ConnId, how: Closed, now: Time) {
         self.stir(now);
         if conn.is_client() {
-            self.desk.client_closed(conn, how);
+            self.pipelines.client_closed(conn, how);
         } else {
             self.link_closed(conn, how, now);
         }
     }
 
-    /// Time has passed; call it when `poll_timeout` is due.
+    /// Runs the timers that are due. Call this when `poll_timeout` has passed.
     pub fn handle_timeout(&mut self, now: Time) {
-        self.desk.now = now;
+        self.pipelines.now = now;
+        // A timer that is set for a time that has come, again and again, would keep us here for
+        // ever: a worker that dies is started again.
+        let mut left = limits::TIMERS_IN_A_CALL * (self.timers.len() + 1);
         while let Some((set, due)) = self.timers.pop(now) {
+            assert!(left > 0, "timers are set without end for a time that has come: {due:?}");
+            left -= 1;
             self.timer(set, due, now);
         }
     }
 
-    /// Everything that was ready has been handed over: open batches are closed, so that the links
-    /// can be written. Clients that may go on are read again.
+    /// Ends a turn, when everything that was ready has been handed over. Open batches are closed so
+    /// that the links can be written, and clients that may go on are read again.
     pub fn end_turn(&mut self, now: Time) {
-        self.desk.now = now;
+        self.pipelines.now = now;
         self.end_holds();
         self.resume_clients(now);
-        self.close_batches(now);
+        self.close_batches();
         self.sweep();
         self.plan_publishing(now);
-        self.desk.worker.add(Worker::Turns, 1);
+        self.pipelines.worker.add(Worker::Turns, 1);
         self.turn += 1;
+        self.turn_since = now;
     }
 
-    /// The next thing to do.
+    /// Returns the next order to the driver.
     pub fn poll_action(&mut self) -> Option<Action> {
-        self.desk.actions.pop_front()
+        self.pipelines.actions.pop_front()
     }
 
-    /// When `handle_timeout` wants to be called next.
+    /// Returns when `handle_timeout` is to be called next.
     pub fn poll_timeout(&self) -> Option<Time> {
         self.timers.next()
     }
 
-    /// The next connection of a side that has got something to write since it was last named. Ask
-    /// for links after `end_turn` only: before it, what gathers for them has not been closed.
+    /// Returns whether a write after `end_turn` allows something to go on. The next turn then
+    /// begins at once, since nothing else may wake the driver.
+    pub fn wants_turn(&self) -> bool {
+        self.pipelines.has_resumable() || !self.waking.is_empty()
+    }
+
+    /// Returns the next connection of a side that has new bytes to write. Ask for links only after
+    /// `end_turn`: until then their batches are open.
     pub fn poll_transmit(&mut self, side: Side) -> Option<ConnId> {
         match side {
-            Side::Client => self.desk.next_dirty(),
+            Side::Client => self.pipelines.next_dirty(),
             Side::Link => self.next_dirty_link(),
         }
     }
 
-    /// What to write to a connection, in order; nothing if it is gone or cannot send yet.
+    /// Collects the bytes to write to a connection, in order: none if it is gone or cannot send
+    /// yet.
     pub fn transmit<'a>(&'a self, conn: ConnId, out: &mut Slices<'a>) {
         if conn.is_client() {
-            if let Some(client) = self.desk.clients.find(conn) {
+            if let Some(client) = self.pipelines.clients.find(conn) {
                 client.out.slices(out);
             }
         } else if let Some(link) = self.links.find(conn) {
             match link.state {
                 link::State::Connecting => {}
-                link::State::Greeting if link.hello.is_empty() => {}
-                link::State::Greeting => out.push(&link.hello),
+                link::State::Handshake if link.handshake.is_empty() => {}
+                link::State::Handshake => out.push(&link.handshake),
                 link::State::Up => {
-                    let server = &self.desk.pools[link.pool as usize].servers[link.server as usize];
+                    let server =
+                        &self.pipelines.pools[link.pool as usize].servers[link.server as usize];
                     match server.silence.hold {
                         Hold::Off => link.out.slices(out),
                         Hold::On | Hold::Ending => link.out.slices_within(link.begun(), out),
@@ -363,38 +388,38 @@ impl Proxy {
         }
     }
 
-    /// Another plan takes the place of the one before. What is in both, by its row, goes on
-    /// undisturbed; a request that was read before goes its old way to the end.
+    /// Installs another plan. Pools and servers with an id in both plans go on undisturbed. A
+    /// request that was read under the old plan keeps its route.
     pub fn install(&mut self, plan: Plan, now: Time) {
         self.stir(now);
-        self.desk.worker.add(Worker::Installs, 1);
+        self.pipelines.worker.add(Worker::Installs, 1);
         self.take_up(plan, now);
     }
 
-    /// It was decided for all workers that a server leaves the ring, or comes back.
-    pub fn set_ejected(&mut self, server_row: u32, ejected: bool, now: Time) {
+    /// Applies the decision, made for all workers, that a server leaves the ring or comes back.
+    pub fn set_ejected(&mut self, server_id: u32, ejected: bool, now: Time) {
         self.stir(now);
-        self.eject(server_row, ejected, now);
+        self.eject(server_id, ejected, now);
     }
 
-    /// Reads no more requests; each client is closed when it has been answered.
+    /// Stops reading requests. Each client is closed when it has its answers.
     pub fn drain(&mut self, now: Time) {
         self.stir(now);
         self.draining = true;
-        for client in self.desk.client_ids() {
-            self.desk.finish(client);
+        for client in self.pipelines.client_ids() {
+            self.pipelines.finish(client);
         }
         self.tell_all_logins();
     }
 
-    /// The time is `now`, and something is about to move.
+    /// Sets the time before something changes.
     fn stir(&mut self, now: Time) {
-        self.desk.now = now;
+        self.pipelines.now = now;
         self.stirred = true;
     }
 
-    /// All clients have gone.
+    /// Returns whether all clients have gone.
     pub fn is_drained(&self) -> bool {
-        self.draining && self.desk.clients.len() == 0
+        self.draining && self.pipelines.clients.len() == 0
     }
 }

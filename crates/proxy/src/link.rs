@@ -1,19 +1,19 @@
-//! One connection to a server, shared by many clients: what waits to be sent, what waits for an
-//! answer, and the pairing of the two streams.
+//! One connection to a server, shared by many clients: the messages to send, the messages that wait
+//! for a reply, and the pairing of the two streams.
 //!
 //! ```text
 //!             batch (open get, leaves last)
 //!               │ end of turn
 //!               ▼
-//!   flights: [ in flight ............ | pending ...... ]     oldest first
-//!            ^ done      ^ sent                        ^ queued      offsets in the sent stream
-//!            │
-//!            └── the next reply belongs to the first flight, and to nobody else
+//!   messages: [ outstanding ......... | pending ...... ]     oldest first
+//!              ^ done      ^ sent                        ^ queued      offsets in the sent stream
+//!              │
+//!              └── the next reply belongs to the first message, and to no other
 //! ```
 //!
-//! A flight is one message: a get of one or many keys, or another request. `end` is where it ends
-//! in the stream of sent bytes; so what was handed to the kernel, and may have been executed, is
-//! told from what was not by comparing two numbers.
+//! A message is a get of one or many keys, or another request. `end` is its end in the stream of
+//! sent bytes. Comparing two numbers therefore shows whether a message was handed to the kernel,
+//! and so may have been executed, or not.
 
 use std::collections::VecDeque;
 
@@ -25,31 +25,31 @@ use crate::buffer::Outbox;
 use crate::client::End;
 use crate::limits::{self, Limits};
 use crate::plan::Timeouts;
-use crate::request::RowId;
+use crate::request::RequestId;
 
 /// One link.
 pub(crate) struct Link {
     pub(crate) pool: u32,
     pub(crate) server: u32,
-    /// The place of its lane.
-    pub(crate) lane: u16,
+    /// The index of its connection key.
+    pub(crate) conn_key: u16,
     pub(crate) state: State,
-    /// The first words, which go ahead of everything; unsent ones.
-    pub(crate) hello: Vec<u8>,
-    /// A login was among them.
+    /// Unsent bytes of the handshake, which goes ahead of everything.
+    pub(crate) handshake: Vec<u8>,
+    /// The handshake contains a login.
     pub(crate) login: bool,
     pub(crate) out: Outbox,
-    pub(crate) flights: VecDeque<Flight>,
-    /// The open batch: gets of this turn that will leave as one.
+    pub(crate) outstanding: VecDeque<Message>,
+    /// The open batch: gets of this turn that leave as one message.
     pub(crate) batch: Option<Box<Batch>>,
     /// A read that is not merged, while its keys are being added.
     pub(crate) own: Option<Box<Batch>>,
-    /// Errands among the flights, by their numbers.
-    pub(crate) errands: Vec<u64>,
-    /// Gets among the flights.
+    /// The numbers of the internal commands among its messages.
+    pub(crate) internal: Vec<u64>,
+    /// The number of gets among its messages.
     pub(crate) fetches: usize,
     /// Bytes that these gets hold until they are answered.
-    fetches_held: usize,
+    fetch_bytes: usize,
     /// Offset up to which replies are complete.
     pub(crate) done: u64,
     /// Offset up to which bytes were handed to the kernel.
@@ -58,46 +58,46 @@ pub(crate) struct Link {
     pub(crate) queued: u64,
     /// Bytes of an unfinished reply head.
     pub(crate) partial: Vec<u8>,
-    /// How far the reply has come whose items are being read.
+    /// The progress of the reply whose items are being read.
     pub(crate) progress: Progress,
-    /// A value, or a reply, of which more is still arriving.
+    /// A value or reply that is still arriving.
     pub(crate) body: Option<Body>,
-    /// When it began to connect, or the server began to owe the reply that is next.
+    /// When it began to connect, or when the server last made progress on the next reply it owes.
     pub(crate) since: Time,
-    /// When the reply that is next began to be owed.
+    /// When the server began to owe the next reply.
     pub(crate) owed: Time,
-    /// The earliest timer that will look at this link.
+    /// The earliest timer set for this link.
     pub(crate) armed: Option<Time>,
     /// It is closed as soon as nothing waits on it.
     pub(crate) retiring: bool,
-    /// In the list of links to be written.
+    /// It is in the list of links to be written.
     pub(crate) dirty: bool,
-    /// Its server knows that it owes a reply here.
+    /// It is counted among the links on which its server owes a reply.
     pub(crate) owes: bool,
-    /// It has answered something: its loss is not a failure to connect.
+    /// It has received a reply, so its loss is not a failure to connect.
     pub(crate) proven: bool,
     /// When it came up.
     pub(crate) up_at: Time,
-    /// Bytes held, as last told to the memory account.
-    pub(crate) held: usize,
+    /// Bytes held, as last reported to the memory account.
+    pub(crate) counted: usize,
 }
 
-/// The life of a link. A link that has died is not in the table any more.
+/// The states of a link. A link that has died is not in the table any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum State {
     /// Requests may queue; nothing can be sent.
     Connecting,
-    /// Established; its server is asked who it is.
-    Greeting,
-    /// It has said so.
+    /// Established; the handshake waits for its answer.
+    Handshake,
+    /// The server has answered the handshake.
     Up,
 }
 
 /// One message in the queue or on the wire.
-pub(crate) struct Flight {
-    pub(crate) cargo: Cargo,
+pub(crate) struct Message {
+    pub(crate) payload: Payload,
     pub(crate) ask: Ask,
-    /// Where it ends in the stream.
+    /// The end of the message in the stream.
     pub(crate) end: u64,
     /// When it was queued.
     pub(crate) since: Time,
@@ -105,25 +105,26 @@ pub(crate) struct Flight {
     pub(crate) held: bool,
 }
 
-/// What a message carries.
-pub(crate) enum Cargo {
+/// The payload of a message.
+pub(crate) enum Payload {
     Fetch(Box<Batch>),
-    /// A request, or its part of this number.
-    Single(RowId, u32),
-    /// Ours: nobody waits for the reply. The number tells what is said from other such words.
-    Errand(u64),
+    /// A request, or the part of it with this number.
+    Single(RequestId, u32),
+    /// An internal command: no client waits for the reply. The number identifies the command.
+    Internal(u64),
 }
 
-/// A value on its way in.
+/// A value that is arriving.
 pub(crate) struct Body {
     pub(crate) item: Item,
-    /// Whom it is for; `None` drops it.
+    /// The request part that it answers; `None` if it is dropped.
     pub(crate) entry: Option<Entry>,
-    /// What it settles when it is complete.
+    /// The unit that it settles when it is complete.
     pub(crate) unit: Unit,
-    /// Its client gets it as it comes.
+    /// The client receives it while it arrives.
     pub(crate) streams: bool,
-    /// Otherwise, what the client is shown: its head, and of the rest as much as has come.
+    /// If it is not streamed: the bytes for the client, which are its head and the part of the rest
+    /// that has come.
     pub(crate) data: Outbox,
     pub(crate) shown: Shown,
     /// Bytes to come, of the item's body and trailer.
@@ -131,7 +132,7 @@ pub(crate) struct Body {
     pub(crate) end: End,
 }
 
-/// What an item, or several, settles.
+/// The unit that one or more items settle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Unit {
     /// One key of a read.
@@ -140,26 +141,26 @@ pub(crate) enum Unit {
     Single,
     /// All keys of a message, which have one reply.
     Batch,
-    /// Nothing of anybody's.
-    Errand,
+    /// An internal command, which is no client's.
+    Internal,
 }
 
 impl Link {
-    pub(crate) fn new(pool: u32, (server, lane): (u32, u16), now: Time) -> Link {
+    pub(crate) fn new(pool: u32, (server, conn_key): (u32, u16), now: Time) -> Link {
         Link {
             pool,
             server,
-            lane,
+            conn_key,
             state: State::Connecting,
-            hello: Vec::new(),
+            handshake: Vec::new(),
             login: false,
             out: Outbox::default(),
-            flights: VecDeque::new(),
+            outstanding: VecDeque::new(),
             batch: None,
             own: None,
-            errands: Vec::new(),
+            internal: Vec::new(),
             fetches: 0,
-            fetches_held: 0,
+            fetch_bytes: 0,
             done: 0,
             sent: 0,
             queued: 0,
@@ -174,38 +175,47 @@ impl Link {
             owes: false,
             proven: false,
             up_at: now,
-            held: 0,
+            counted: 0,
         }
     }
 
-    /// Moves to the next state. A link that is up greets again when its server has fallen silent.
+    /// Moves to the next state. A link that is up repeats the handshake when its server has fallen
+    /// silent.
     pub(crate) fn set_state(&mut self, next: State) {
         let after = match self.state {
-            State::Connecting | State::Up => State::Greeting,
-            State::Greeting => State::Up,
+            State::Connecting | State::Up => State::Handshake,
+            State::Handshake => State::Up,
         };
         assert_eq!(next, after, "a link connects, greets and is up");
         self.state = next;
     }
 
-    /// Messages that wait, and the bytes of those that were not handed over yet, are within bounds.
+    /// Whether the number of messages, and the bytes not handed over yet, are within bounds.
     pub(crate) fn has_room(&self, limits: &Limits) -> bool {
-        let fits = self.flights.len() < limits.link_queue && self.out.len() < limits.link_outbox;
+        let fits =
+            self.outstanding.len() < limits.link_queue && self.out.len() < limits.link_outbox;
         fits || bug!(NoQueueBound)
     }
 
-    /// The same for a request that is so many messages at most.
+    /// As `has_room`, for a request of at most this many messages.
     pub(crate) fn has_room_for(&self, messages: usize, limits: &Limits) -> bool {
-        let fits = self.flights.len() + messages <= limits.link_queue;
+        let fits = self.outstanding.len() + messages <= limits.link_queue;
         self.has_room(limits) && (fits || bug!(NoQueueBound))
     }
 
-    /// The end of what was just written to `out` becomes a flight. `before` is what `out` held.
-    pub(crate) fn launch(&mut self, cargo: Cargo, ask: Ask, before: usize, now: Time) {
+    /// Queues the bytes just written to the end of `out` as a message. `before` is the length of
+    /// `out` before them.
+    pub(crate) fn launch(&mut self, payload: Payload, ask: Ask, before: usize, now: Time) {
         let len = self.out.len() - before;
         assert!(len > 0, "a message has bytes");
         self.queued += len as u64;
-        self.flights.push_back(Flight { cargo, ask, end: self.queued, since: now, held: false });
+        self.outstanding.push_back(Message {
+            payload,
+            ask,
+            end: self.queued,
+            since: now,
+            held: false,
+        });
     }
 
     /// Queues a whole get.
@@ -214,77 +224,80 @@ impl Link {
         let ask = batch.ask;
         upstream.seal_fetch(ask, batch.entries.len(), &batch.text, self.out.copied());
         self.fetches += 1;
-        self.fetches_held += batch.held();
+        self.fetch_bytes += batch.bytes();
         let since = batch.latest;
-        self.launch(Cargo::Fetch(batch), ask, before, since);
+        self.launch(Payload::Fetch(batch), ask, before, since);
     }
 
     /// Whether the open batch is to leave at the end of a turn. While the server has as many gets
-    /// as it may, the next waits and grows: a server takes one connection's requests one after the
-    /// other, so waiting here costs little more than waiting there, and what leaves together costs
-    /// once.
+    /// as it may, the next batch waits and grows. A server takes one connection's requests one
+    /// after the other, so waiting here costs little more than waiting there, and keys that leave
+    /// together cost once.
     pub(crate) fn batch_may_leave(&self) -> bool {
         self.fetches < limits::FETCHES_IN_FLIGHT_MAX
     }
 
-    /// The first flight, whose reply is complete.
-    pub(crate) fn pop(&mut self) -> Flight {
-        let flight = self.flights.pop_front().expect("a reply belongs to a flight");
-        self.forget_cargo(&flight);
-        flight
+    /// Removes the first message, whose reply is complete.
+    pub(crate) fn pop(&mut self) -> Message {
+        let message = self.outstanding.pop_front().expect("a reply belongs to a message");
+        self.forget_payload(&message);
+        message
     }
 
     #[cold]
-    fn forget_errand(&mut self, print: u64) {
-        self.errands.retain(|one| *one != print);
+    fn forget_internal(&mut self, print: u64) {
+        self.internal.retain(|one| *one != print);
     }
 
-    fn forget_cargo(&mut self, flight: &Flight) {
-        match &flight.cargo {
-            Cargo::Fetch(batch) => {
+    fn forget_payload(&mut self, message: &Message) {
+        match &message.payload {
+            Payload::Fetch(batch) => {
                 self.fetches -= 1;
-                self.fetches_held -= batch.held();
+                self.fetch_bytes -= batch.bytes();
             }
-            Cargo::Errand(print) => self.forget_errand(*print),
-            Cargo::Single(..) => {}
+            Payload::Internal(print) => self.forget_internal(*print),
+            Payload::Single(..) => {}
         }
     }
 
-    /// Whether the server owes a reply, or the kernel owes us the sending of what it took.
+    /// Whether the server owes a reply, or the kernel has still to send bytes that it took.
     pub(crate) fn is_waiting(&self) -> bool {
         self.sent > self.done
     }
 
-    /// When this link must be looked at, if nothing happens before.
+    /// Returns when this link must be looked at, if nothing happens before.
     pub(crate) fn deadline(&self, timeouts: &Timeouts) -> Option<Time> {
         let owed = match self.state {
             State::Connecting => Some(self.since.after(timeouts.connect)),
-            State::Greeting => Some(self.since.after(timeouts.reply)),
+            State::Handshake => Some(self.since.after(timeouts.reply)),
             State::Up if self.is_waiting() && !bug!(NoReplyDeadline) => {
                 Some(self.reply_deadline(timeouts))
             }
             State::Up => None,
         };
-        let pending = self.flights.get(self.first_pending());
-        let queued = pending.map(|flight| flight.since.after(timeouts.queue));
-        let gathering = self.batch.as_ref().map(|batch| batch.since.after(timeouts.queue));
+        let pending = self.outstanding.get(self.first_pending());
+        let queued = pending.map(|message| message.since.after(timeouts.queue));
+        let gathering = self.batch.as_ref().filter(|_| !bug!(GatherForEver));
+        let gathering = gathering.map(|batch| batch.since.after(timeouts.queue));
         owed.into_iter().chain(queued).chain(gathering).min()
     }
 
-    /// When a server that owes a reply has been silent too long, or has spoken too long.
+    /// Returns when a server that owes a reply has been silent for too long, or has taken too long
+    /// over the reply.
     pub(crate) fn reply_deadline(&self, timeouts: &Timeouts) -> Time {
         let patience = if bug!(HurryReply) { timeouts.reply / 2 } else { timeouts.reply };
         let at_most = self.owed.after(timeouts.reply * limits::REPLY_STRETCH);
+        let at_most = if bug!(SpeakForEver) { Time(u64::MAX) } else { at_most };
         self.since.after(patience).min(at_most)
     }
 
-    /// Bytes were taken by the kernel.
+    /// Notes that the kernel took `n` bytes.
     pub(crate) fn advance(&mut self, n: usize, now: Time) {
         if n == 0 {
             return;
         }
-        let first_was_whole = self.flights.front().is_some_and(|first| first.end <= self.sent);
-        if !self.is_waiting() || !first_was_whole {
+        let first_was_whole = self.outstanding.front().is_some_and(|first| first.end <= self.sent);
+        if !self.is_waiting() || !first_was_whole && !bug!(BlameEarly) {
             self.since = now;
             self.owed = now;
         }
@@ -293,7 +306,7 @@ impl Link {
         assert!(self.sent <= self.queued, "only queued bytes are sent");
     }
 
-    /// The first flight's reply is complete.
+    /// Notes that the first message has its whole reply.
     pub(crate) fn land(&mut self, end: u64, now: Time) {
         assert!(self.done < end && end <= self.sent, "a reply follows its request");
         self.done = end;
@@ -302,60 +315,61 @@ impl Link {
         self.proven = true;
     }
 
-    /// Bytes have come: a server that is speaking is not silent.
+    /// Notes that bytes have come: a server that sends is not silent.
     pub(crate) fn heard(&mut self, now: Time) {
         if self.is_waiting() {
             self.since = now;
         }
     }
 
-    /// Index of the first flight of which nothing was sent.
+    /// Returns the index of the first message of which nothing was sent.
     pub(crate) fn first_pending(&self) -> usize {
-        // The flight in which `sent` falls has begun to leave; it starts where the one before ends.
-        let whole = self.flights.partition_point(|flight| flight.end <= self.sent);
-        let start = if whole == 0 { self.done } else { self.flights[whole - 1].end };
+        // The message in which `sent` falls has begun to leave; it starts where the one before
+        // ends.
+        let whole = self.outstanding.partition_point(|message| message.end <= self.sent);
+        let start = if whole == 0 { self.done } else { self.outstanding[whole - 1].end };
         if start < self.sent { whole + 1 } else { whole }
     }
 
-    /// Unsent bytes of a message that has begun to leave.
+    /// Returns the number of unsent bytes of a message that has begun to leave.
     pub(crate) fn begun(&self) -> usize {
         match self.first_pending() {
             0 => 0,
-            at => self.flights[at - 1].end.saturating_sub(self.sent) as usize,
+            at => self.outstanding[at - 1].end.saturating_sub(self.sent) as usize,
         }
     }
 
-    /// Takes the flights `at..at + count`, none of them sent, out of the queue.
-    pub(crate) fn withdraw(&mut self, at: usize, count: usize) -> Vec<Flight> {
-        let from = if at == 0 { self.done } else { self.flights[at - 1].end };
+    /// Takes the messages `at..at + count`, none of them sent, out of the queue.
+    pub(crate) fn withdraw(&mut self, at: usize, count: usize) -> Vec<Message> {
+        let from = if at == 0 { self.done } else { self.outstanding[at - 1].end };
         assert!(from >= self.sent, "what was sent cannot be taken back");
-        let taken: Vec<Flight> = self.flights.drain(at..at + count).collect();
-        taken.iter().for_each(|flight| self.forget_cargo(flight));
+        let taken: Vec<Message> = self.outstanding.drain(at..at + count).collect();
+        taken.iter().for_each(|message| self.forget_payload(message));
         let len = taken.last().map_or(0, |last| last.end - from);
         match (from - self.sent) as usize {
             0 => self.out.advance(len as usize),
             skip => self.out.cut(&[(skip, skip + len as usize)]),
         }
         self.queued -= len;
-        self.flights.iter_mut().skip(at).for_each(|flight| flight.end -= len);
+        self.outstanding.iter_mut().skip(at).for_each(|message| message.end -= len);
         taken
     }
 
-    /// Takes those that fit, none of them sent, out of the queue; in their order.
-    pub(crate) fn withdraw_where(&mut self, fits: impl Fn(&Flight) -> bool) -> Vec<Flight> {
+    /// Takes the unsent messages that fit out of the queue, in their order.
+    pub(crate) fn withdraw_where(&mut self, fits: impl Fn(&Message) -> bool) -> Vec<Message> {
         let first = self.first_pending();
-        let mut start = if first == 0 { self.done } else { self.flights[first - 1].end };
+        let mut start = if first == 0 { self.done } else { self.outstanding[first - 1].end };
         let (mut cuts, mut taken, mut gone) = (Vec::new(), Vec::new(), 0);
-        for mut flight in self.flights.split_off(first) {
-            let len = flight.end - start;
-            if fits(&flight) {
-                cuts.push(((start - self.sent) as usize, (flight.end - self.sent) as usize));
+        for mut message in self.outstanding.split_off(first) {
+            let len = message.end - start;
+            if fits(&message) {
+                cuts.push(((start - self.sent) as usize, (message.end - self.sent) as usize));
                 gone += len;
-                self.forget_cargo(&flight);
-                taken.push(flight);
+                self.forget_payload(&message);
+                taken.push(message);
             } else {
-                flight.end -= gone;
-                self.flights.push_back(flight);
+                message.end -= gone;
+                self.outstanding.push_back(message);
             }
             start += len;
         }
@@ -366,29 +380,29 @@ impl Link {
         taken
     }
 
-    /// Nothing waits on it, to be sent or to be answered.
+    /// Whether nothing waits on it to be sent or to be answered.
     pub(crate) fn is_idle(&self) -> bool {
-        self.flights.is_empty() && self.batch.is_none() && self.out.is_empty()
+        self.outstanding.is_empty() && self.batch.is_none() && self.out.is_empty()
     }
 
-    /// A reply has begun and is not complete.
+    /// Whether a reply has begun and is not complete.
     pub(crate) fn is_mid_reply(&self) -> bool {
-        let begun = match self.flights.front() {
-            Some(Flight { cargo: Cargo::Fetch(batch), .. }) => batch.cursor > 0,
+        let begun = match self.outstanding.front() {
+            Some(Message { payload: Payload::Fetch(batch), .. }) => batch.cursor > 0,
             _ => false,
         };
         let has_begun = self.progress != Progress::default() || self.body.is_some();
         begun || has_begun || !self.partial.is_empty()
     }
 
-    /// Bytes held now.
+    /// Returns the bytes held now.
     pub(crate) fn measure(&self) -> usize {
-        // A value that has begun to arrive is counted whole, or many could begin at once.
+        // A value that has begun to arrive is counted whole. Otherwise many could begin at once.
         let body = self.body.as_ref().map_or(0, |body| match body.entry {
             Some(_) => body.data.len() + body.left as usize,
             None => 0,
         });
-        let gathering = self.batch.as_ref().map_or(0, |batch| batch.held());
-        self.out.len() + self.partial.len() + body + self.fetches_held + gathering
+        let gathering = self.batch.as_ref().map_or(0, |batch| batch.bytes());
+        self.out.len() + self.partial.len() + body + self.fetch_bytes + gathering
     }
 }

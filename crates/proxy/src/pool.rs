@@ -1,57 +1,57 @@
-//! A pool and its servers: which server a key belongs to, and which servers can be asked.
+//! A pool and its servers: the server that a key belongs to, and the servers that can be asked.
 //!
 //! ```text
-//!                 a link fails                         what this worker knows by itself
+//!                 a link fails                         known to this worker alone
 //!      Ready ─────────────────────▶ Down
-//!        ▲                           │ probe failed: a pause by how long it has been so
+//!        ▲                           │ probe failed: the pause grows with the outage
 //!        └──────probe answered───────┘
 //!
 //!      in the ring ◀───decided outside, for all workers at once───▶ ejected
 //!      in the plan ─────────────a plan without it─────────────────▶ retired ──idle──▶ vacant
 //! ```
 //!
-//! While a server is down or ejected no client's request reaches it: one probe finds its return.
-//! A retired one gets nothing more; what it was asked is still answered.
+//! While a server is down or ejected, no client's request reaches it: a probe finds out when it is
+//! back. A retired server gets nothing new; its outstanding requests are still answered.
 
-use metrics::{Counters, Latency, Recorder, Sheet};
-use proto::{Lane, Skills, Upstream};
+use metrics::{Counters, Latency, Recorder, WorkerMetrics};
+use proto::{Capabilities, ConnKey, Upstream};
 use shard::{Distribution, Node, Ring};
 
+use crate::conn_key::ConnKeys;
 use crate::id::ConnId;
-use crate::lane::Lanes;
-use crate::lore::Lore;
 use crate::plan::{PoolPlan, ServerPlan};
-use crate::request::{Row, UNTIMED};
+use crate::request::{PendingRequest, UNTIMED};
+use crate::script_cache::ScriptCache;
 use crate::{Time, limits};
 
 /// A pool at work.
 pub(crate) struct Pool {
-    /// As installed last; its servers stand in `servers`, in places of their own.
+    /// The plan installed last. Its servers stand in `servers`, in an order of their own.
     pub(crate) plan: PoolPlan,
     pub(crate) upstream: &'static dyn Upstream,
-    /// Marks on items are in use: see `proto::Marks`. Every worker must know at once, so it stands
-    /// in the book as well.
+    /// Marks on items are in use: see `proto::Marks`. Every worker must know at once, so the
+    /// metrics registry holds it as well.
     pub(crate) marked: bool,
-    /// A server keeps its place; a vacant place is used again.
+    /// A server keeps its index; the index of a vacant one is used again.
     pub(crate) servers: Vec<Server>,
-    pub(crate) lanes: Lanes,
-    pub(crate) lore: Lore,
+    pub(crate) conn_keys: ConnKeys,
+    pub(crate) script_cache: ScriptCache,
     pub(crate) stage: Stage,
-    /// When clients that do not take their last answers are given up, if it has retired.
+    /// When clients that do not take their last answers are given up, if the pool has retired.
     pub(crate) retire_at: Time,
     pub(crate) clients: usize,
-    /// When it was last told that clients are refused.
+    /// When the last event about refused clients was logged.
     pub(crate) refused_told: Option<Time>,
-    /// When it is told again how many logins have failed, if it was told within this second, …
+    /// When the number of failed logins is reported next, if it was reported within this second.
     pub(crate) logins_due: Option<Time>,
-    /// … and how many have failed since.
+    /// The number of logins that have failed since.
     pub(crate) logins_failed: u64,
     pub(crate) counters: Counters<metrics::Pool>,
-    /// From the parse of a request to the release of its answer.
+    /// Latency from the parse of a request to the release of its answer.
     pub(crate) reads: Recorder,
     pub(crate) updates: Recorder,
     ring: Ring,
-    /// By place: the row of the server that stands there, if it is in the ring.
+    /// By index: the id of the server there, if it is in the ring.
     members: Vec<Option<u32>>,
 }
 
@@ -60,55 +60,56 @@ pub(crate) struct Server {
     pub(crate) plan: ServerPlan,
     pub(crate) stage: Stage,
     pub(crate) health: Health,
-    /// What it can do, as its last link has learnt.
-    pub(crate) skills: Option<Skills>,
-    /// Whether what it was asked has borne out what it said of its skills.
+    /// Its capabilities, as its last handshake showed them.
+    pub(crate) capabilities: Option<Capabilities>,
+    /// Whether its replies have confirmed its capabilities.
     pub(crate) proof: Proof,
-    /// Decided outside: not in the ring.
+    /// It is out of the ring, by a decision made outside.
     pub(crate) ejected: bool,
     /// Failures since it last answered a request.
     pub(crate) failures: u32,
-    /// Since when it has failed again and again: its return is probed by that.
+    /// When its present series of failures began. The pause between probes follows from that.
     pub(crate) failing_since: Option<Time>,
     /// When a probe was last answered.
     pub(crate) back_at: Time,
-    /// From then on a probe that fails is one failure more. Probes come often, and a server is not
-    /// to be ejected sooner for that.
+    /// From then on, a probe that fails counts as a further failure. Probes come often, and must
+    /// not get a server ejected sooner.
     pub(crate) count_at: Time,
-    /// How long that lasts the next time, microseconds.
+    /// The pause before `count_at` next time, in microseconds.
     pub(crate) pause: u64,
-    /// By lane, one place for each link; a client keeps to one place of its lane.
+    /// By connection key, one entry for each link. A client keeps to one entry of its connection
+    /// key.
     pub(crate) links: Vec<Vec<Option<ConnId>>>,
-    /// All links that live, the probe and those that are retiring among them.
+    /// The number of live links, including the probe and retiring links.
     pub(crate) alive: usize,
-    /// The link that asks whether it is back.
+    /// The link that probes whether it is back.
     pub(crate) probe: Option<ConnId>,
-    /// Clients wait for it to be known what it can do.
+    /// Clients wait until its capabilities are known.
     pub(crate) awaited: bool,
-    /// When the next probe is due. A timer set for another time is not heeded.
+    /// When the next probe is due. A timer set for another time is ignored.
     pub(crate) probe_at: Option<Time>,
-    /// Until then we do not try to connect: the last time we lacked something of our own.
+    /// When we may try to connect again, after an attempt that lacked a resource of our own.
     pub(crate) unable_until: Time,
-    /// How long that lasts the next time, microseconds.
+    /// The length of that pause next time, in microseconds.
     pub(crate) unable_pause: u64,
-    /// Lanes that it has refused, and until when it is not asked for them again.
+    /// Connection keys that it has refused, and when each may be tried again.
     pub(crate) refused: Vec<(u16, Time)>,
     pub(crate) silence: Silence,
     pub(crate) counters: Counters<metrics::Server>,
-    /// From the place of a message in a queue to its reply.
+    /// Latency from the queueing of a message to its reply.
     pub(crate) latency: Recorder,
-    /// What it has now, as last summed up.
+    /// Its gauges, as last summed up.
     pub(crate) now: Now,
 }
 
 /// Whether a pool or server is part of the plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stage {
-    /// It is.
+    /// Part of the plan.
     Planned,
-    /// Not any more; something still refers to it.
+    /// No longer part of the plan; something still refers to it.
     Retired,
-    /// Nothing refers to it: its place may be another's.
+    /// Nothing refers to it: its index may be given to another.
     Vacant,
 }
 
@@ -117,53 +118,54 @@ pub(crate) enum Stage {
 pub(crate) enum Health {
     /// Requests go to it; links are made when they are needed.
     Ready,
-    /// Its keys fail at once; a probe is on its way or due.
+    /// Its keys fail at once; a probe is outstanding or due.
     Down,
 }
 
-/// How long a server that owes answers has said nothing on any link of this worker: see
+/// How long a server that owes answers has been silent on all links of this worker: see
 /// `flow/hold.rs`.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Silence {
     pub(crate) hold: Hold,
-    /// Links on which it owes a reply.
+    /// The number of links on which it owes a reply.
     pub(crate) owing: u32,
-    /// When it last said anything.
+    /// When bytes last came from it.
     pub(crate) heard: Time,
-    /// When it began to owe, having owed nothing.
+    /// When it began to owe, after owing nothing.
     pub(crate) asked: Time,
-    /// It was silent for too long, and has not been heard since.
+    /// It was silent for too long, and no byte has come since.
     pub(crate) suspect: bool,
-    /// When it is looked at next. A timer set for another time is not heeded.
+    /// When its silence is checked next. A timer set for another time is ignored.
     pub(crate) look_at: Option<Time>,
 }
 
-/// Whether what is for a server is held back.
+/// Whether messages to a server are held back.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Hold {
-    /// It is sent.
+    /// Messages are sent.
     #[default]
     Off,
     /// No message begins to leave.
     On,
-    /// Until the end of this turn; then what nobody waits for any more is dropped, and the rest is
-    /// sent.
+    /// Messages are held until the end of this turn. Then those that no client waits for are
+    /// dropped, and the rest are sent.
     Ending,
 }
 
-/// Whether a server can do what its greeting taught. A proxy of another kind may pass on what the
-/// server behind it says, and close at the first word that needs the skill.
+/// Whether a server has the capabilities that its handshake showed. A proxy of another kind may
+/// pass on the handshake of the server behind it, and close at the first command that needs the
+/// capability.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Proof {
-    /// Not known: so many links were lost while such a word waited for its answer.
+    /// Not known: this many links were lost while such a command waited for its answer.
     Open(u8),
-    /// It has answered one.
+    /// It has answered such a command.
     Proven,
-    /// It is not asked so any more, until the next plan.
+    /// It gets no such command any more, until the next plan.
     Disproved,
 }
 
-/// What a server has now, as it is summed up.
+/// The gauges of a server, as they are summed up.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Now {
     pub(crate) links: u64,
@@ -174,35 +176,36 @@ pub(crate) struct Now {
 }
 
 impl Pool {
-    pub(crate) fn new(plan: PoolPlan, sheet: &Sheet) -> Pool {
-        assert_ne!(plan.row, 0, "a plan is numbered before it is played");
-        let lanes = Lanes::new(home(&plan));
+    pub(crate) fn new(plan: PoolPlan, metrics: &WorkerMetrics) -> Pool {
+        assert_ne!(plan.id, 0, "a plan is numbered before it is played");
+        let conn_keys = ConnKeys::new(home(&plan));
         let server =
-            |one: &ServerPlan| Server::new(one.clone(), (1, plan.server_connections), sheet);
+            |one: &ServerPlan| Server::new(one.clone(), (1, plan.server_connections), metrics);
         let servers: Vec<Server> = plan.servers.iter().map(server).collect();
         let members = members(&servers);
         Pool {
             ring: ring(plan.distribution, &servers, &members),
             members,
             servers,
-            lanes,
-            lore: Lore::default(),
+            conn_keys,
+            script_cache: ScriptCache::default(),
             stage: Stage::Planned,
             retire_at: Time(0),
             clients: 0,
             refused_told: None,
             logins_due: None,
             logins_failed: 0,
-            counters: sheet.counters(plan.row),
-            reads: sheet.recorder(plan.row, Latency::Reads),
-            updates: sheet.recorder(plan.row, Latency::Updates),
+            counters: metrics.counters(plan.id),
+            reads: metrics.recorder(plan.id, Latency::Reads),
+            updates: metrics.recorder(plan.id, Latency::Updates),
             upstream: plan.protocol.upstream(),
             marked: false,
             plan,
         }
     }
 
-    /// The server that a key belongs to. `random` is used where the distribution is.
+    /// Returns the server that a key belongs to. `random` is called only for the random
+    /// distribution.
     pub(crate) fn route(&self, key: &[u8], random: impl FnOnce() -> u32) -> Option<usize> {
         if self.servers.len() == 1 && self.members[0].is_some() {
             return Some(0);
@@ -215,48 +218,49 @@ impl Pool {
         self.ring.locate(hash)
     }
 
-    /// The place of a lane; made now, if nobody is in it. None: there are too many.
-    pub(crate) fn lane(&mut self, lane: Lane) -> Option<u16> {
-        if let Some(place) = self.lanes.find(lane) {
+    /// Returns the index of a connection key, which is added if no client uses it. None: there are
+    /// too many.
+    pub(crate) fn conn_key(&mut self, conn_key: ConnKey) -> Option<u16> {
+        if let Some(place) = self.conn_keys.find(conn_key) {
             return Some(place);
         }
         let is_unused = |place: u16| {
             let links = self.servers.iter().map(|one| one.links[usize::from(place)].iter());
             links.flatten().all(Option::is_none)
         };
-        let place = self.lanes.make(lane, is_unused)?;
+        let place = self.conn_keys.make(conn_key, is_unused)?;
         self.widen();
         Some(place)
     }
 
-    /// New clients begin in the lane that the plan says.
+    /// Has new clients begin with the plan's connection key.
     pub(crate) fn settle_home(&mut self) {
-        self.lanes.set_home(home(&self.plan));
+        self.conn_keys.set_home(home(&self.plan));
         self.widen();
     }
 
-    /// Each server has places for the links of each lane.
+    /// Makes room in each server for the links of each connection key.
     fn widen(&mut self) {
         let places = vec![None; self.plan.server_connections];
         for server in &mut self.servers {
-            server.links.resize(self.lanes.len(), places.clone());
+            server.links.resize(self.conn_keys.len(), places.clone());
         }
     }
 
-    /// The place of a server to which a request without keys goes that names this one, or the first
-    /// after it.
+    /// Returns the index of the first server of the plan from `first` on. A request without keys
+    /// that names a server goes there.
     pub(crate) fn place_from(&self, first: u32) -> Option<u32> {
         let is_asked = |at: &u32| self.servers[*at as usize].stage == Stage::Planned;
         (first..self.servers.len() as u32).find(is_asked)
     }
 
-    /// Servers of the plan.
+    /// Returns the number of servers in the plan.
     pub(crate) fn planned(&self) -> usize {
         self.servers.iter().filter(|one| one.stage == Stage::Planned).count()
     }
 
-    /// The place of some server that can be asked; for the same number always the same, as long as
-    /// it can.
+    /// Returns the index of some server that can be asked. It is always the same for the same
+    /// number, as long as that server can be asked.
     pub(crate) fn any_place(&self, number: usize) -> Option<usize> {
         let count = self.servers.len();
         let can_be_asked = |at: &usize| {
@@ -264,46 +268,46 @@ impl Pool {
             one.stage == Stage::Planned && !one.ejected && one.health == Health::Ready
         };
         let all = (0..count).map(|at| (number + at) % count);
-        // If none can be asked, one of them says so.
+        // If no server can be asked, one of them still produces the error.
         all.clone().find(can_be_asked).or_else(|| self.place_from(0).map(|at| at as usize))
     }
 
-    /// A server that can be asked, and of which nobody knows what it can do.
+    /// Returns a server that can be asked and whose capabilities are unknown.
     pub(crate) fn unknown(&self) -> Option<usize> {
         let is_unknown = |one: &Server| {
             let can_be_asked = one.stage == Stage::Planned && one.health == Health::Ready;
-            can_be_asked && !one.ejected && one.skills.is_none()
+            can_be_asked && !one.ejected && one.capabilities.is_none()
         };
         self.servers.iter().position(is_unknown)
     }
 
-    /// What all servers can of which that is known.
-    pub(crate) fn skills(&self) -> Option<Skills> {
+    /// Returns the capabilities common to all servers whose capabilities are known.
+    pub(crate) fn capabilities(&self) -> Option<Capabilities> {
         let known = self.servers.iter().filter(|one| one.stage == Stage::Planned);
-        known.filter_map(|one| one.skills).reduce(Skills::common)
+        known.filter_map(|one| one.capabilities).reduce(Capabilities::common)
     }
 
-    /// What the driver and the operator know a server by.
-    pub(crate) fn row_of(&self, server: u32) -> u32 {
-        self.servers[server as usize].plan.row
+    /// Returns the id by which the driver and the operator know a server.
+    pub(crate) fn request_of(&self, server: u32) -> u32 {
+        self.servers[server as usize].plan.id
     }
 
-    /// The place of the server with this row, whatever its stage but vacant.
-    pub(crate) fn place_of(&self, row: u32) -> Option<usize> {
-        let is_it = |one: &Server| one.plan.row == row && one.stage != Stage::Vacant;
+    /// Returns the index of the server with this id, unless it is vacant.
+    pub(crate) fn place_of(&self, pending: u32) -> Option<usize> {
+        let is_it = |one: &Server| one.plan.id == pending && one.stage != Stage::Vacant;
         self.servers.iter().position(is_it)
     }
 
-    /// A request of this pool is answered: how long that took.
-    pub(crate) fn record(&self, row: &Row, now: Time) {
-        if row.since != UNTIMED {
-            let which = if row.writes { &self.updates } else { &self.reads };
-            which.record(now.since(row.since));
+    /// Records the latency of a request of this pool that is answered.
+    pub(crate) fn record(&self, pending: &PendingRequest, now: Time) {
+        if pending.since != UNTIMED {
+            let which = if pending.writes { &self.updates } else { &self.reads };
+            which.record(now.since(pending.since));
         }
     }
 
-    /// The ring as servers and plan are now. `changed`: what the ring is made of beside the
-    /// servers in it has changed.
+    /// Builds the ring anew if its servers are others, or if `changed` says that anything else it
+    /// is made from is.
     pub(crate) fn turn_ring(&mut self, changed: bool) {
         let members = members(&self.servers);
         if members != self.members || changed {
@@ -312,7 +316,7 @@ impl Pool {
         }
     }
 
-    /// How long to wait before the next probe of a server; `jitter` is a random number.
+    /// Returns the pause before the next probe of a server. `jitter` is a random number.
     pub(crate) fn probe_pause(&self, server: usize, jitter: u32, now: Time) -> u64 {
         let entry = &self.servers[server];
         let pause = if entry.ejected {
@@ -322,19 +326,19 @@ impl Pool {
             let part = failing / limits::PROBE_FRACTION;
             part.clamp(limits::PROBE_FIRST_US, limits::BACKOFF_LAST_US)
         };
-        // Between three quarters and the whole of it, so that workers do not knock together.
+        // The pause is three quarters to the whole of it, so that workers do not probe in step.
         pause - pause / 4 * u64::from(jitter % 1024) / 1024
     }
 }
 
 impl Server {
-    /// `links`: lanes, and the places of each.
-    pub(crate) fn new(plan: ServerPlan, links: (usize, usize), sheet: &Sheet) -> Server {
-        assert_ne!(plan.row, 0, "a plan is numbered before it is played");
+    /// Makes a server. `links` holds the number of connection keys, and of links for each.
+    pub(crate) fn new(plan: ServerPlan, links: (usize, usize), metrics: &WorkerMetrics) -> Server {
+        assert_ne!(plan.id, 0, "a plan is numbered before it is played");
         Server {
             stage: Stage::Planned,
             health: Health::Ready,
-            skills: None,
+            capabilities: None,
             proof: Proof::Open(0),
             ejected: false,
             failures: 0,
@@ -351,14 +355,14 @@ impl Server {
             unable_pause: limits::BACKOFF_FIRST_US,
             refused: Vec::new(),
             silence: Silence::default(),
-            counters: sheet.counters(plan.row),
-            latency: sheet.recorder(plan.row, Latency::REPLIES),
+            counters: metrics.counters(plan.id),
+            latency: metrics.recorder(plan.id, Latency::REPLIES),
             now: Now::default(),
             plan,
         }
     }
 
-    /// As people see it.
+    /// Returns the name of its health for operators.
     pub(crate) fn health_name(&self) -> &'static str {
         match self.health {
             _ if self.ejected => "ejected",
@@ -367,34 +371,34 @@ impl Server {
         }
     }
 
-    /// It is back in the plan, and nothing is known of it.
+    /// Resets a server that is back in the plan: nothing is known of it.
     pub(crate) fn begin_anew(&mut self) {
         self.ejected = false;
         self.failures = 0;
         if self.alive == 0 {
-            // What waits on a link was written for these.
-            self.skills = None;
+            // Messages that wait on a link were written for these capabilities.
+            self.capabilities = None;
         }
         self.forgive();
     }
 
-    /// It can be asked, and its next pause is a short one.
+    /// Makes a server ready again; its next pause is a short one.
     pub(crate) fn forgive(&mut self) {
         self.health = Health::Ready;
         self.end_failing();
         self.probe_at = None;
     }
 
-    /// It is well: the next time it fails is the first.
+    /// Ends the series of failures: the next failure is the first of a new one.
     pub(crate) fn end_failing(&mut self) {
         self.failing_since = None;
         self.count_at = Time(0);
         self.pause = limits::BACKOFF_FIRST_US;
     }
 
-    /// It has failed; whether that is one failure more.
+    /// Notes a failure; returns whether it counts as a further one.
     pub(crate) fn note_failure(&mut self, now: Time) -> bool {
-        // One that has stood for long after a probe was well, though nobody has asked it anything.
+        // A server that stood for long after a probe was well, even if it got no request.
         let was_well =
             self.health == Health::Ready && now.since(self.back_at) >= limits::LINK_STOOD_US;
         if self.failing_since.is_none() || was_well {
@@ -409,20 +413,20 @@ impl Server {
         counts
     }
 
-    /// We could not connect for want of something of our own: the pause before the next try.
+    /// Starts the pause before the next attempt, after one that lacked a resource of our own.
     pub(crate) fn note_unable(&mut self, now: Time) {
         self.unable_until = now.after(self.unable_pause);
         self.unable_pause = (self.unable_pause * 2).min(limits::BACKOFF_LAST_US);
     }
 
-    /// It has no such lane: that is not tried again for a while.
-    pub(crate) fn note_refused(&mut self, lane: u16, now: Time) {
+    /// Notes that it refused a connection key, which is not tried again for a while.
+    pub(crate) fn note_refused(&mut self, conn_key: u16, now: Time) {
         self.refused.retain(|(_, until)| *until > now);
-        self.refused.push((lane, now.after(limits::LANE_PAUSE_US)));
+        self.refused.push((conn_key, now.after(limits::CONN_KEY_PAUSE_US)));
     }
 
-    pub(crate) fn refuses(&self, lane: u16, now: Time) -> bool {
-        self.refused.iter().any(|(one, until)| *one == lane && *until > now)
+    pub(crate) fn refuses(&self, conn_key: u16, now: Time) -> bool {
+        self.refused.iter().any(|(one, until)| *one == conn_key && *until > now)
     }
 
     /// Forgets a link that has died.
@@ -439,7 +443,7 @@ impl Server {
         }
     }
 
-    /// Writes what is "now" of it into the book.
+    /// Writes its gauges to the metrics registry.
     pub(crate) fn publish(&self) {
         use metrics::Server as Counter;
         let Now { links, pending, pending_bytes, inflight, inflight_bytes } = self.now;
@@ -451,14 +455,14 @@ impl Server {
     }
 }
 
-/// Where a client of this pool begins.
-fn home(plan: &PoolPlan) -> Lane {
-    Lane { space: plan.space, ..plan.protocol.lane() }
+/// Returns the connection key with which a client of this pool begins.
+fn home(plan: &PoolPlan) -> ConnKey {
+    ConnKey { database: plan.database, ..plan.protocol.conn_key() }
 }
 
 fn members(servers: &[Server]) -> Vec<Option<u32>> {
     let is_in = |one: &Server| one.stage == Stage::Planned && !one.ejected;
-    servers.iter().map(|one| is_in(one).then_some(one.plan.row)).collect()
+    servers.iter().map(|one| is_in(one).then_some(one.plan.id)).collect()
 }
 
 fn ring(distribution: Distribution, servers: &[Server], members: &[Option<u32>]) -> Ring {

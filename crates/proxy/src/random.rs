@@ -1,4 +1,4 @@
-//! Chance from a seed (SplitMix64, Steele et al. 2014): the same seed gives the same run.
+//! Random numbers from a seed (SplitMix64, Steele et al. 2014): the same seed gives the same run.
 
 pub(crate) struct Random(u64);
 

@@ -1,6 +1,5 @@
-//! The request table: one row for each request that is not answered yet. A row belongs to a
-//! client's pipeline (unless it is quiet) and to as many places in links' queues as it has parts
-//! outstanding.
+//! The request table: one entry for each pending request. A pending request belongs to a client's
+//! pipeline (unless it is silent) and stands in links' queues once for each part outstanding.
 //!
 //! ```text
 //!   alloc ──▶ Waiting(parts left) ──last part settled──▶ Done ──head of its pipeline──▶ emit, free
@@ -19,78 +18,82 @@ use crate::room::NoRoom;
 
 pub(crate) use gather::{Kind, Origin};
 
-/// Index of a row. Rows are freed only when no queue names them any more.
-pub(crate) type RowId = u32;
+/// The index of a pending request. An entry is freed only when no queue refers to it any more.
+pub(crate) type RequestId = u32;
 
-/// The time of a request whose latency is nobody's but ours.
+/// The time of a request that the proxy answers by itself: its latency is not counted.
 pub(crate) const UNTIMED: Time = Time(u64::MAX);
 
-/// No row.
-pub(crate) const NONE: RowId = u32::MAX;
+/// No request.
+pub(crate) const NONE: RequestId = u32::MAX;
 
-/// One request.
-pub(crate) struct Row {
+/// One pending request.
+pub(crate) struct PendingRequest {
     pub(crate) state: State,
-    /// Who asked; may have left.
+    /// The client that sent it, which may have left.
     pub(crate) client: ConnId,
-    /// The next row of the same client's pipeline.
-    pub(crate) next: RowId,
+    /// The next request in the same client's pipeline.
+    pub(crate) next: RequestId,
     pub(crate) pool: u32,
-    /// When it was understood; `UNTIMED` if no server is asked.
+    /// When its head was parsed; `UNTIMED` if it goes to no server.
     pub(crate) since: Time,
     pub(crate) question: Question,
-    /// An update or broadcast, which changes something.
+    /// It is an update or broadcast that changes something.
     pub(crate) writes: bool,
-    /// Whoever waited for its answer has left, without saying goodbye: it may be asked again.
-    pub(crate) abandoned: bool,
-    /// A part of it was asked once more; that happens once.
+    /// Its client waited for the answer and has left without a `quit`. The client may send it
+    /// again.
+    pub(crate) cancelled: bool,
+    /// A part of it was sent once more; that happens only once.
     pub(crate) asked_again: bool,
-    /// Keys or servers that have not answered.
+    /// The number of keys or servers that have not answered.
     pub(crate) left: u32,
-    /// The error line that the client gets (in place of the end of a read).
+    /// The error line for the client. In a read, it takes the place of the end.
     pub(crate) error: Vec<u8>,
     /// The answer, where it could not go to the client at once.
     pub(crate) reply: Outbox,
-    /// What each key of a read of several keys got.
+    /// The result of each key, in a read of several keys.
     pub(crate) slots: Vec<Slot>,
     /// Small values of such a read, as they came.
     values: Vec<u8>,
-    /// Its large values.
+    /// Large values of such a read.
     large: Vec<Outbox>,
-    /// Bytes held, as told to the memory account.
-    pub(crate) held: usize,
+    /// Bytes held, as reported to the memory account.
+    pub(crate) counted: usize,
 }
 
-/// What was asked: as much of it as its answer needs.
+/// The request itself, as far as its answer depends on it.
 pub(crate) struct Question {
-    /// The client's.
+    /// The client's protocol.
     pub(crate) protocol: &'static dyn Protocol,
     pub(crate) command: u16,
     pub(crate) quiet: Quiet,
-    /// What the server was asked.
+    /// The form in which the server was asked.
     pub(crate) ask: Ask,
-    /// What a server says is translated, for which the head is kept.
+    /// The server's reply is rendered for the client, which needs the request's head. The head is
+    /// kept.
     pub(crate) keep: bool,
-    /// Its slots hold whole replies as they came, of which one answer is made.
+    /// Its slots hold whole replies as they came, from which one answer is made.
     pub(crate) gathers: bool,
-    /// Of the elements of these replies, which are one for each key.
+    /// The replies that it gathers are lists with one element for each key.
     pub(crate) each: bool,
-    /// It went to one server as it came, and is answered by a list of so many elements.
+    /// The number of elements in its answer, if it went to one server unchanged and the answer is a
+    /// list.
     pub(crate) elements: Option<u32>,
-    /// It may be asked again when its server excuses itself; it has been so many times.
+    /// How many times it was sent again after a retryable error; `None` if it may not be.
     pub(crate) repeats: Option<u8>,
-    /// Its data is not taken; what is under way removes what is stored under its key.
+    /// Set when its data was refused. The outstanding message removes the old value of its key.
     pub(crate) no_room: Option<NoRoom>,
-    /// It waits to be asked again, and stands in no queue.
+    /// It waits to be sent again, and stands in no queue.
     pub(crate) rests: bool,
-    /// Its server has been told what it did not know: once, since one that forgets it at once is
-    /// not told again.
-    pub(crate) remedied: bool,
-    /// The place of the server that was asked, and where the walk goes on that it is a step of.
+    /// Its server has had the recovery command. That happens once: a server that forgets it at once
+    /// does not get it again.
+    pub(crate) recovered: bool,
+    /// The index of the server that was asked.
     pub(crate) at: u32,
+    /// The index of the server where the walk over the servers continues, if this is a step of one.
     pub(crate) next: Option<u32>,
     pub(crate) head: Vec<u8>,
-    /// Where the parts of the head end that belong to one key each, if it was joined from several.
+    /// Where each joined request's part of the head ends, if it was joined from several.
     ends: Vec<u32>,
 }
 
@@ -100,13 +103,13 @@ impl Question {
         Asked { command, quiet, ask, head: &self.head, at, next }
     }
 
-    /// What a server that was asked so says is translated: its client speaks otherwise, or it tells
-    /// more than this one asked for.
-    pub(crate) fn is_told(&self, asked: Ask) -> bool {
+    /// Whether the reply to a request in form `asked` has to be rendered: its client uses another
+    /// form, or the reply contains more than this client asked for.
+    pub(crate) fn is_rendered(&self, asked: Ask) -> bool {
         (self.keep || self.ask != asked) && !self.gathers
     }
 
-    /// As asked for this key of a read: of requests that were joined only one is answered.
+    /// Returns the request for this key of a read. Of joined requests it is the one about this key.
     fn asked_for(&self, slot: u32) -> Asked<'_> {
         let slot = slot as usize;
         let Some(end) = self.ends.get(slot) else { return self.asked() };
@@ -114,28 +117,28 @@ impl Question {
         Asked { head: &self.head[start as usize..*end as usize], ..self.asked() }
     }
 
-    /// It was joined from requests for these keys, each of which has an answer of its own.
+    /// Notes that it was joined from requests for these keys, each with an answer of its own.
     pub(crate) fn join(&mut self, keys: &[Span]) {
         self.ends.extend(keys.iter().map(|key| key.end));
     }
 
-    /// Each of its keys is answered by itself, bad news too.
+    /// Whether each of its keys is answered by itself, errors included.
     fn is_joined(&self) -> bool {
         !self.ends.is_empty()
     }
 
-    /// Writes an answer of ours.
+    /// Writes an answer of our own.
     pub(crate) fn answer(&self, answer: &Answer<'_>, out: &mut Vec<u8>) {
         self.protocol.answer(&self.asked(), answer, out);
     }
 
-    /// Whether this item, which begins with `head`, can be its one answer. Where the head of the
-    /// request was not kept, nothing of it is repeated.
+    /// Whether this item, which begins with `head`, can be its one answer. If the head of the
+    /// request was not kept, the answer repeats nothing of it.
     pub(crate) fn is_answer(&self, item: &Item, head: &[u8]) -> bool {
         !self.keep || self.protocol.is_answer(&self.asked(), item, head)
     }
 
-    /// Whether it is a read that this one item answers, and found something.
+    /// Returns whether it found something, if it is a read that this one item answers.
     pub(crate) fn found(&self, item: &Item, head: &[u8]) -> Option<bool> {
         if !self.keep || self.no_room.is_some() {
             return None;
@@ -143,19 +146,13 @@ impl Question {
         self.protocol.found(&self.asked(), item, head)
     }
 
-    /// Tells a server's item; `slot`: which key of a read it is about.
-    pub(crate) fn translate(
-        &self,
-        slot: u32,
-        item: &Item,
-        head: &[u8],
-        out: &mut Vec<u8>,
-    ) -> Shown {
+    /// Renders a server's item. `slot` is the index of the key in a read.
+    pub(crate) fn render(&self, slot: u32, item: &Item, head: &[u8], out: &mut Vec<u8>) -> Shown {
         if let Some(no_room) = self.no_room {
             self.answer(&no_room.answer(), out);
             return Shown::Head;
         }
-        self.protocol.translate(&self.asked_for(slot), item, head, out)
+        self.protocol.render(&self.asked_for(slot), item, head, out)
     }
 
     fn set(
@@ -171,9 +168,10 @@ impl Question {
         (self.gathers, self.each, self.elements) = (false, false, None);
         self.next = None;
         self.no_room = None;
-        self.remedied = false;
+        self.recovered = false;
         self.repeats = None;
-        // Of a broadcast it is needed to make one answer; and, whatever its length, to learn from.
+        // A broadcast's head is needed to make one answer and, whatever its length, to learn from
+        // it.
         let is_asked_of_all = matches!(request.class, Class::Broadcast { .. });
         if !request.keep && !request.repeat && !is_asked_of_all {
             return;
@@ -184,7 +182,7 @@ impl Question {
         }
         let is_needed = is_asked_of_all && (is_short || request.repeat);
         if request.keep || self.repeats.is_some() || is_needed {
-            if head.len() > ROW_KEEP_MAX {
+            if head.len() > REQUEST_KEEP_MAX {
                 self.head = spares.take();
             }
             self.head.extend_from_slice(head);
@@ -194,40 +192,40 @@ impl Question {
     fn clear(&mut self, spares: &mut Spares) {
         self.head.clear();
         self.ends.clear();
-        if self.head.capacity() > ROW_KEEP_MAX {
+        if self.head.capacity() > REQUEST_KEEP_MAX {
             spares.give(std::mem::take(&mut self.head));
         }
     }
 }
 
-/// The life of a row.
+/// The states of a pending request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum State {
     /// In the free list.
     Free,
     /// Parts are outstanding.
     Waiting,
-    /// Every part is settled; waits for its turn in the pipeline.
+    /// Every part is settled. The request waits for its turn in the pipeline.
     Done,
 }
 
-/// What a key of a read got.
+/// The result of one key of a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Slot {
-    /// Nothing (so far).
+    /// No result, or none yet.
     Empty,
-    /// `values[start..end]`.
+    /// The bytes `values[start..end]`.
     Small { start: u32, end: u32 },
-    /// The same, of bad news where replies are gathered.
+    /// An error in `values[start..end]`, where replies are gathered.
     Failed { start: u32, end: u32 },
-    /// The next element of what the slot of that number has.
+    /// The next element of the reply in slot `first`.
     With { first: u32 },
-    /// `large[index]`.
+    /// The value `large[index]`.
     Large { index: u32 },
 }
 
-impl Row {
-    /// Bytes that this row holds; what `held` must say.
+impl PendingRequest {
+    /// Returns the bytes that this request holds, which must equal `held`.
     pub(crate) fn measure(&self) -> usize {
         let large: usize = self.large.iter().map(Outbox::len).sum();
         let slots = self.slots.len() * size_of::<Slot>();
@@ -240,25 +238,25 @@ impl Row {
         len < limits::KEEP_REFERENCE_MIN && self.has_room(len)
     }
 
-    /// Keeps what answers a key; returns the bytes of it.
+    /// Keeps the answer to a key; returns its length in bytes.
     pub(crate) fn keep_small(&mut self, slot: u32, value: &[u8]) -> usize {
         let start = self.values.len();
         self.values.extend_from_slice(value);
         self.fill(slot, start)
     }
 
-    /// What was added to `values` from `start` on is the answer to a key.
+    /// Makes the bytes of `values` from `start` on the answer to a key.
     fn fill(&mut self, slot: u32, start: usize) -> usize {
         let end = self.values.len();
         self.slots[slot as usize] = Slot::Small { start: start as u32, end: end as u32 };
         end - start
     }
 
-    /// As `keep_small`, in its client's words.
-    pub(crate) fn keep_translated(&mut self, slot: u32, item: &Item, value: &[u8]) -> usize {
+    /// As `keep_small`, rendered in the client's protocol.
+    pub(crate) fn keep_rendered(&mut self, slot: u32, item: &Item, value: &[u8]) -> usize {
         let (head, body) = (item.head as usize, item.body as usize);
         let start = self.values.len();
-        let shown = self.question.translate(slot, item, &value[..head], &mut self.values);
+        let shown = self.question.render(slot, item, &value[..head], &mut self.values);
         if let Shown::Body { trailer } = shown {
             self.values.extend_from_slice(&value[head..head + body]);
             self.values.extend_from_slice(trailer);
@@ -266,7 +264,7 @@ impl Row {
         self.fill(slot, start)
     }
 
-    /// Bad news takes the place of the whole answer, or of a key's where each has its own.
+    /// Puts an error in place of the whole answer, or of one key's where each key has its own.
     pub(crate) fn fail(&mut self, slot: u32, answer: &Answer<'_>) {
         let mut text = String::new();
         let told = self.question.no_room.map(|no_room| no_room.answer_failed(answer, &mut text));
@@ -288,7 +286,7 @@ impl Row {
         len
     }
 
-    /// Whether so much more can stand among the small values.
+    /// Whether `len` more bytes fit among the small values.
     pub(crate) fn has_room(&self, len: usize) -> bool {
         u32::try_from(self.values.len() + len).is_ok()
     }
@@ -299,7 +297,7 @@ impl Row {
         self.values = spares.take();
     }
 
-    /// Writes the whole answer of a row that is done.
+    /// Writes the whole answer of a settled request.
     pub(crate) fn emit(&mut self, partial: Partial, out: &mut Outbox) {
         assert_eq!(self.state, State::Done, "only a settled request has an answer");
         if self.slots.is_empty() {
@@ -324,15 +322,15 @@ impl Row {
     }
 }
 
-/// The table.
+/// The table of pending requests.
 #[derive(Default)]
-pub(crate) struct Rows {
-    rows: Vec<Row>,
-    free: Vec<RowId>,
+pub(crate) struct PendingRequests {
+    requests: Vec<PendingRequest>,
+    free: Vec<RequestId>,
 }
 
-impl Rows {
-    /// A row in the state `Waiting`, in no queue yet.
+impl PendingRequests {
+    /// Allocates a request in the state `Waiting`, in no queue yet.
     pub(crate) fn alloc(
         &mut self,
         (client, protocol): (ConnId, &'static dyn Protocol),
@@ -340,87 +338,87 @@ impl Rows {
         (request, head): (&Request, &[u8]),
         now: Time,
         spares: &mut Spares,
-    ) -> RowId {
+    ) -> RequestId {
         let id = self.free.pop().unwrap_or_else(|| {
-            self.rows.push(Row::blank(client, protocol));
-            (self.rows.len() - 1) as RowId
+            self.requests.push(PendingRequest::blank(client, protocol));
+            (self.requests.len() - 1) as RequestId
         });
-        let row = &mut self.rows[id as usize];
-        assert_eq!(row.state, State::Free, "a free row is in nobody's queue");
-        row.state = State::Waiting;
-        row.client = client;
-        row.pool = pool;
-        row.since = now;
-        row.next = NONE;
-        row.question.set(protocol, (request, head), spares);
-        row.writes = false;
-        row.abandoned = false;
-        row.asked_again = false;
-        row.left = 0;
+        let pending = &mut self.requests[id as usize];
+        assert_eq!(pending.state, State::Free, "a free row is in nobody's queue");
+        pending.state = State::Waiting;
+        pending.client = client;
+        pending.pool = pool;
+        pending.since = now;
+        pending.next = NONE;
+        pending.question.set(protocol, (request, head), spares);
+        pending.writes = false;
+        pending.cancelled = false;
+        pending.asked_again = false;
+        pending.left = 0;
         id
     }
 
-    /// The last part of the row is settled.
-    pub(crate) fn set_done(&mut self, id: RowId) {
-        let row = &mut self.rows[id as usize];
-        assert_eq!(row.state, State::Waiting, "a request is settled once");
-        assert_eq!(row.left, 0, "a settled request has no part outstanding");
-        row.state = State::Done;
+    /// Notes that the last part of the request is settled.
+    pub(crate) fn set_done(&mut self, id: RequestId) {
+        let pending = &mut self.requests[id as usize];
+        assert_eq!(pending.state, State::Waiting, "a request is settled once");
+        assert_eq!(pending.left, 0, "a settled request has no part outstanding");
+        pending.state = State::Done;
     }
 
-    pub(crate) fn free(&mut self, id: RowId, spares: &mut Spares) {
-        let row = &mut self.rows[id as usize];
-        assert_eq!(row.state, State::Done, "a request is freed once, after it was settled");
-        row.state = State::Free;
-        row.error.clear();
-        row.question.clear(spares);
-        row.reply.clear();
-        row.held = 0;
-        if !row.slots.is_empty() {
-            row.slots.clear();
-            row.large.clear();
-            spares.give(std::mem::take(&mut row.values));
+    pub(crate) fn free(&mut self, id: RequestId, spares: &mut Spares) {
+        let pending = &mut self.requests[id as usize];
+        assert_eq!(pending.state, State::Done, "a request is freed once, after it was settled");
+        pending.state = State::Free;
+        pending.error.clear();
+        pending.question.clear(spares);
+        pending.reply.clear();
+        pending.counted = 0;
+        if !pending.slots.is_empty() {
+            pending.slots.clear();
+            pending.large.clear();
+            spares.give(std::mem::take(&mut pending.values));
         }
-        if row.reply.copied().capacity() > ROW_KEEP_MAX
-            || row.slots.capacity() * size_of::<Slot>() > SLOTS_KEEP_MAX
+        if pending.reply.copied().capacity() > REQUEST_KEEP_MAX
+            || pending.slots.capacity() * size_of::<Slot>() > SLOTS_KEEP_MAX
         {
-            *row = Row::blank(row.client, row.question.protocol);
+            *pending = PendingRequest::blank(pending.client, pending.question.protocol);
         }
         self.free.push(id);
     }
 
-    /// After a rush, when no request is left: the table gives its memory back.
+    /// Gives the table's memory back after a rush, when no request is left.
     pub(crate) fn rest(&mut self) {
-        if self.len() == 0 && self.rows.len() > limits::ROWS_REST_MAX {
-            *self = Rows::default();
+        if self.len() == 0 && self.requests.len() > limits::REQUESTS_REST_MAX {
+            *self = PendingRequests::default();
         }
     }
 
-    /// Rows in use.
+    /// Returns the number of pending requests.
     pub(crate) fn len(&self) -> usize {
-        self.rows.len() - self.free.len()
+        self.requests.len() - self.free.len()
     }
 
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &Row> {
-        self.rows.iter().filter(|row| row.state != State::Free)
-    }
-}
-
-impl std::ops::Index<RowId> for Rows {
-    type Output = Row;
-    fn index(&self, id: RowId) -> &Row {
-        &self.rows[id as usize]
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &PendingRequest> {
+        self.requests.iter().filter(|pending| pending.state != State::Free)
     }
 }
 
-impl std::ops::IndexMut<RowId> for Rows {
-    fn index_mut(&mut self, id: RowId) -> &mut Row {
-        &mut self.rows[id as usize]
+impl std::ops::Index<RequestId> for PendingRequests {
+    type Output = PendingRequest;
+    fn index(&self, id: RequestId) -> &PendingRequest {
+        &self.requests[id as usize]
     }
 }
 
-impl Row {
-    fn blank(client: ConnId, protocol: &'static dyn Protocol) -> Row {
+impl std::ops::IndexMut<RequestId> for PendingRequests {
+    fn index_mut(&mut self, id: RequestId) -> &mut PendingRequest {
+        &mut self.requests[id as usize]
+    }
+}
+
+impl PendingRequest {
+    fn blank(client: ConnId, protocol: &'static dyn Protocol) -> PendingRequest {
         let question = Question {
             protocol,
             command: Asked::NOBODY,
@@ -433,13 +431,13 @@ impl Row {
             repeats: None,
             no_room: None,
             rests: false,
-            remedied: false,
+            recovered: false,
             at: 0,
             next: None,
             head: Vec::new(),
             ends: Vec::new(),
         };
-        Row {
+        PendingRequest {
             state: State::Free,
             client,
             next: NONE,
@@ -447,7 +445,7 @@ impl Row {
             since: UNTIMED,
             question,
             writes: false,
-            abandoned: false,
+            cancelled: false,
             asked_again: false,
             left: 0,
             error: Vec::new(),
@@ -455,14 +453,14 @@ impl Row {
             slots: Vec::new(),
             values: Vec::new(),
             large: Vec::new(),
-            held: 0,
+            counted: 0,
         }
     }
 }
 
-/// A freed row keeps buffers up to this size for its next life.
-const ROW_KEEP_MAX: usize = 1024;
-/// And slots for so many bytes.
+/// A freed entry keeps buffers up to this size for its next request.
+const REQUEST_KEEP_MAX: usize = 1024;
+/// A freed entry keeps slots up to this many bytes.
 const SLOTS_KEEP_MAX: usize = limits::JOINED_MAX * size_of::<Slot>();
 
 #[cfg(test)]

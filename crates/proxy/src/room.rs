@@ -1,18 +1,18 @@
-//! Why there is no room for the data of a request, and what its client is told.
+//! Reasons not to accept the data of a request, and the client's answers.
 
 use proto::{Answer, Refusal};
 
-/// Why the data of a request is not taken.
+/// The reason why the data of a request is not accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NoRoom {
-    /// It is longer than the pool lets it be.
+    /// The data is longer than the pool allows.
     TooLarge,
     /// All memory is in use.
     NoMemory,
 }
 
 impl NoRoom {
-    /// What its client is told, when its key has been removed or need not be.
+    /// Returns the client's answer when its key has been removed or need not be.
     pub(crate) fn answer(self) -> Answer<'static> {
         match self {
             NoRoom::TooLarge => Answer::Refused(Refusal::TooLarge),
@@ -20,7 +20,7 @@ impl NoRoom {
         }
     }
 
-    /// As `answer`, when its key could not be removed, or nobody knows whether it was.
+    /// As `answer`, when its key could not be removed, or the outcome is unknown.
     pub(crate) fn answer_failed<'a>(self, why: &Answer<'_>, text: &'a mut String) -> Answer<'a> {
         if let Answer::Uncertain(why) = why {
             *text = format!("{}; {why}", self.words());

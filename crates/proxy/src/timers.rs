@@ -1,5 +1,5 @@
-//! What is due when. A timer may come too early, never too late: whoever is called looks at its own
-//! deadline and asks again. So a deadline that moves with every reply costs nothing to move.
+//! Timers. A timer may fire too early, never too late: its owner checks its own deadline and sets
+//! another timer if need be. So a deadline that moves with every reply costs nothing to move.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -7,22 +7,23 @@ use std::collections::BinaryHeap;
 use crate::Time;
 use crate::id::ConnId;
 
-/// Whom a timer wakes.
+/// The owner and the purpose of a timer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Due {
     /// A link's deadlines.
     Link(ConnId),
-    /// The probe of a server, by pool and server.
+    /// The probe of a server, by the indexes of pool and server.
     Probe { pool: u32, server: u32 },
-    /// A server that owes answers may have been silent for too long; by pool and server.
+    /// A server that owes answers may have been silent for too long; by the indexes of pool and
+    /// server.
     Silence { pool: u32, server: u32 },
-    /// A request is asked again of which its server has excused itself.
-    Again { row: u32 },
-    /// The clients of a pool that has left the plan have had their time; by the pool's row.
-    Retire { row: u32 },
-    /// Failed logins to a pool are to be told of; by its row.
-    Logins { row: u32 },
-    /// What is "now" is to be written into the book.
+    /// A request is sent again after a retryable error.
+    Again { pending: u32 },
+    /// The clients of a pool that has left the plan have had their time; by pool id.
+    Retire { id: u32 },
+    /// Failed logins to a pool are to be reported; by pool id.
+    Logins { id: u32 },
+    /// Gauges are to be written to the metrics registry.
     Publish,
 }
 
@@ -41,8 +42,8 @@ impl Timers {
         self.heap.peek().map(|Reverse((at, _))| *at)
     }
 
-    /// The next timer that is due, and for when it was set: whoever has set another since then
-    /// must not take this one for it.
+    /// Returns the next timer that is due, and the time for which it was set. If its owner has set
+    /// another since then, the owner must ignore this one.
     pub(crate) fn pop(&mut self, now: Time) -> Option<(Time, Due)> {
         if self.next()? > now {
             return None;

@@ -1,8 +1,8 @@
-//! Who may log in. A name may have several passwords, so that one can be changed everywhere before
-//! the other is taken away.
+//! The users of a pool. A name may have several passwords, so that a new one can be deployed
+//! everywhere before the old one is removed.
 //!
-//! Whether a try fits is found in a time that depends on nothing but its own length and how many
-//! lines there are: every line is compared to its end, whatever the one before has come to.
+//! The time of a login check depends only on the length of the attempt and on the number of lines:
+//! every line is compared to its end, whatever the results of the lines before.
 
 use std::fmt;
 
@@ -12,20 +12,22 @@ use subtle::{Choice, ConstantTimeEq};
 #[derive(Clone, PartialEq, Eq)]
 pub struct Users {
     lines: Vec<Line>,
-    /// Different ones.
+    /// The number of different names.
     names: usize,
 }
 
-/// A name, a zero, a password, and zeros: neither has a zero in it, so no two pairs are the same.
+/// A name, a zero, a password, and zeros. Neither part contains a zero, so no two pairs have the
+/// same line.
 #[derive(Clone, PartialEq, Eq)]
 struct Line([u128; LINE_LEN_MAX / 16]);
 
-/// The longest name and password together, and what stands between them, bytes: 255 of a password
-/// alone, whose user has a short name, fit.
+/// The longest name and password together with the zero between them, in bytes. A password of 255
+/// bytes fits if its user's name is short.
 pub const LINE_LEN_MAX: usize = 272;
 
 impl Users {
-    /// Pairs of a name and a password. None if one of them is too long, or has a zero in it.
+    /// Makes users from pairs of a name and a password. None if a pair is too long or contains a
+    /// zero.
     pub fn new<'a>(pairs: impl IntoIterator<Item = (&'a str, &'a str)>) -> Option<Users> {
         let mut users = Users { lines: Vec::new(), names: 0 };
         let mut names = std::collections::HashSet::new();
@@ -36,7 +38,7 @@ impl Users {
         Some(users)
     }
 
-    /// Whether this is the password, or one of them, of a user with this name.
+    /// Whether this is a password of the user with this name.
     pub fn admit(&self, name: &[u8], password: &[u8]) -> bool {
         let Some(tried) = Line::new(name, password) else { return false };
         let any = |found: Choice, line: &Line| found | line.0.ct_eq(&tried.0);
@@ -61,7 +63,7 @@ impl Line {
     }
 }
 
-/// Without a name or password: this reaches people and logs.
+/// Shows no name or password, since this text reaches people and logs.
 impl fmt::Display for Users {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let [names, passwords] = [self.names, self.lines.len()];

@@ -1,4 +1,4 @@
-//! Changes at several servers that wait until the links to all of them stand, step by step: they
+//! Changes at several servers, step by step. They wait until the links to all servers are up, and
 //! are sent to all or to none.
 
 mod stage;
@@ -14,7 +14,7 @@ const WELCOME: &str = "*14\r\n$6\r\nserver\r\n$5\r\nredis\r\n$7\r\nversion\r\n$6
     $4\r\nrole\r\n$6\r\nmaster\r\n$7\r\nmodules\r\n*0\r\n";
 const DOWN: &str = "-ERR s1: down, waiting for it to come back\r\n";
 const UNABLE: &str = "-ERR s1: no connection could be made, not sent\r\n";
-/// Longer than a client waits before what it asked counts as held.
+/// Longer than a client waits before its request counts as held.
 const WHILE: u64 = 50_000;
 
 fn hello(version: u8) -> String {
@@ -28,7 +28,7 @@ fn resp(words: &str) -> String {
     text
 }
 
-/// The connect to a server, which was asked for, is the next that comes to its end.
+/// Makes the connect to this server the next to end.
 fn next(stage: &mut Stage, server: usize) {
     stage.connects.sort_by_key(|(_, asked)| *asked != server);
     assert_eq!(stage.connects[0].1, server, "a link to it was asked for");
@@ -54,7 +54,7 @@ fn field() -> (Stage, ConnId, [String; 2], ConnId) {
     let link = comes_up(&mut stage, 0);
     stage.turn(link);
     stage.says(link, "$-1\r\n");
-    stage.hears(client);
+    stage.received(client);
     (stage, client, keys, link)
 }
 
@@ -65,7 +65,7 @@ fn changes(keys: &[String; 2]) -> Vec<String> {
     by_key.into_iter().chain(by_all).collect()
 }
 
-/// How the connect to the second server ends, and what is told of it.
+/// The end of the connect to the second server, and the client's error.
 type Failure = (fn(&mut Stage), &'static str);
 
 const FAILURES: [Failure; 5] = [
@@ -110,12 +110,12 @@ fn a_change_is_sent_to_no_server_if_the_link_to_one_does_not_come_to_be() {
             let get = resp(&format!("GET {}", keys[0]));
             stage.says(client, &[&resp(words)[..], &get].concat());
             assert_eq!(stage.turn(link), "", "{words}: it waits, and so does what follows it");
-            assert_eq!(stage.hears(client), "", "{words}");
+            assert_eq!(stage.received(client), "", "{words}");
             fails(&mut stage);
             stage.end_turn();
             assert_eq!(stage.turn(link), get, "{words}");
             stage.says(link, "$-1\r\n");
-            assert_eq!(stage.hears(client), format!("{told}$-1\r\n"), "{words}");
+            assert_eq!(stage.received(client), format!("{told}$-1\r\n"), "{words}");
             stage.expect_rows(0);
         }
     }
@@ -138,7 +138,7 @@ fn a_change_is_sent_to_all_servers_once_the_links_to_all_stand() {
     }
 }
 
-/// A proxy, or a worker, that has only begun has no links at all.
+/// A proxy or worker that has just begun has no links at all.
 #[test]
 fn a_first_change_asks_for_all_links_at_once_and_waits_for_the_last() {
     let mut stage = Stage::new(&["s0", "s1"], |pool| pool.allow = vec!["flush_all".into()]);
@@ -149,13 +149,13 @@ fn a_first_change_asks_for_all_links_at_once_and_waits_for_the_last() {
     assert_eq!(stage.connects.len(), 2);
     let link = stage.connect(0);
     stage.end_turn();
-    assert_eq!([stage.turn(link), stage.hears(quiet)], ["", ""]);
+    assert_eq!([stage.turn(link), stage.received(quiet)], ["", ""]);
     let (other, _) = stage.connects.remove(0);
     stage.closes(other, Closed::Reset);
     stage.end_turn();
     let told = "SERVER_ERROR s1: down, waiting for it to come back\r\n";
-    assert_eq!([stage.turn(link), stage.hears(client)], ["", told]);
-    assert_eq!(stage.hears(quiet), "MN\r\n");
+    assert_eq!([stage.turn(link), stage.received(client)], ["", told]);
+    assert_eq!(stage.received(quiet), "MN\r\n");
     stage.expect_rows(0);
 }
 
@@ -194,10 +194,10 @@ fn a_change_does_not_wait_for_a_server_that_leaves_the_plan() {
     stage.end_turn();
     assert_eq!(stage.turn(link), resp("FLUSHALL"));
     stage.says(link, "+OK\r\n");
-    assert_eq!(stage.hears(client), "+OK\r\n");
+    assert_eq!(stage.received(client), "+OK\r\n");
 }
 
-/// The links of its own version of RESP are meant, not those that others use.
+/// The change waits for links of its own RESP version, not for those of other clients.
 #[test]
 fn a_change_waits_for_the_links_of_its_clients_own_lane() {
     let (mut stage, client, keys, link) = field();
@@ -207,7 +207,7 @@ fn a_change_waits_for_the_links_of_its_clients_own_lane() {
     stage.says(other, "$-1\r\n");
     stage.says(client, &hello(3));
     stage.end_turn();
-    stage.hears(client);
+    stage.received(client);
     stage.says(client, &resp(&format!("MSET {} 1 {} 2", keys[0], keys[1])));
     stage.end_turn();
     next(&mut stage, 0);
@@ -221,6 +221,6 @@ fn a_change_waits_for_the_links_of_its_clients_own_lane() {
         assert_eq!(stage.turn(link), "");
     }
     let told = "-ERR s1: refuses this database, or this version of the protocol: not sent\r\n";
-    assert_eq!(stage.hears(client), told);
+    assert_eq!(stage.received(client), told);
     stage.expect_rows(0);
 }

@@ -1,5 +1,5 @@
-//! Stories of hold and drop: a silent server is sent nothing more, what nobody waits for is
-//! dropped, and the rest is sent when the server wakes. The rule stands in `flow/hold.rs`.
+//! Stories of hold and drop: a silent server gets nothing more, requests that no client waits for
+//! are dropped, and the rest is sent when the server wakes. `flow/hold.rs` has the rule.
 
 mod stage;
 
@@ -23,7 +23,7 @@ fn silent() -> (Stage, ConnId) {
 impl Stage {
     #[track_caller]
     fn expect_count(&self, counter: Server, expected: u64) {
-        assert_eq!(self.book.total(S0, counter), expected, "{counter:?}");
+        assert_eq!(self.registry.total(S0, counter), expected, "{counter:?}");
     }
 }
 
@@ -37,10 +37,10 @@ fn what_comes_for_a_silent_server_waits_until_it_speaks() {
     stage.passes(HOLD_AFTER);
     assert_eq!(stage.turn(link), "");
     stage.says(link, "5\r\n");
-    assert_eq!(stage.hears(link), "", "not before the end of the turn");
+    assert_eq!(stage.received(link), "", "not before the end of the turn");
     assert_eq!(stage.turn(link), "append x 0 0 1\r\nX\r\nget x\r\n");
     stage.says(link, "STORED\r\nEND\r\n");
-    assert_eq!(stage.hears(client), "STORED\r\nEND\r\n");
+    assert_eq!(stage.received(client), "STORED\r\nEND\r\n");
     stage.expect_count(Server::HeldNow, 0);
     stage.expect_count(Server::Held, 2);
     stage.expect_count(Server::Dropped, 0);
@@ -87,7 +87,7 @@ fn what_a_client_asks_again_and_again_is_done_once() {
         let last = stage.client();
         stage.says(last, append);
         assert_eq!(stage.turn(link), "");
-        // The answer and the news that the last has left come in one turn, in this order.
+        // The answer and the last client's close come in one turn, in this order.
         stage.says(link, "STORED\r\n");
         stage.closes(last, how);
         assert_eq!(stage.turn(link), "");
@@ -97,7 +97,7 @@ fn what_a_client_asks_again_and_again_is_done_once() {
     }
 }
 
-/// Seed 2108: what came in the turn in which the hold ended was not known to be held.
+/// Seed 2108: requests that came in the turn in which the hold ended were not marked as held.
 #[test]
 fn what_comes_and_is_given_up_in_the_turn_in_which_the_server_speaks_is_dropped() {
     let (mut stage, link) = silent();
@@ -118,13 +118,14 @@ fn a_client_that_has_closed_its_half_is_told_that_its_request_was_dropped() {
     stage.closes(client, Closed::Eof);
     stage.passes(HOLD_AFTER);
     let words = "SERVER_ERROR s0: silent, and its client has left: dropped, not sent\r\n";
-    assert_eq!(stage.hears(client), [words, words].concat());
+    assert_eq!(stage.received(client), [words, words].concat());
     assert_eq!(stage.closed, [client]);
     stage.says(link, "5\r\n");
     assert_eq!(stage.turn(link), "");
 }
 
-/// Nobody waits for the outcome of a `noreply`, so nobody asks again: dropped, it would be lost.
+/// No client waits for the outcome of a `noreply`, so none sends it again: dropped, it would be
+/// lost.
 #[test]
 fn a_noreply_of_a_client_that_has_left_is_sent() {
     for how in [Closed::Eof, Closed::Reset] {
@@ -140,8 +141,8 @@ fn a_noreply_of_a_client_that_has_left_is_sent() {
     }
 }
 
-/// Quiet changes behind the last request whose answer is waited for are sent as `noreply` is: their
-/// client did not wait for them.
+/// Quiet changes behind the last loud request are sent as `noreply` is, since their client did not
+/// wait for them.
 #[test]
 fn a_quiet_meta_change_behind_the_last_loud_request_is_sent() {
     for how in [Closed::Eof, Closed::Reset] {
@@ -176,9 +177,9 @@ fn a_message_that_has_begun_to_leave_is_finished() {
     stage.says(client, "get x\r\nset x 0 0 4\r\nabcd\r\ndelete x\r\n");
     stage.end_turn();
     let all = "get x\r\nset x 0 0 4\r\nabcd\r\ndelete x\r\n";
-    assert_eq!(stage.hears_some(link, 12), all[..12]);
+    assert_eq!(stage.received_some(link, 12), all[..12]);
     stage.passes(HOLD_AFTER);
-    assert_eq!(stage.hears(link), all[12..26]);
+    assert_eq!(stage.received(link), all[12..26]);
     stage.closes(client, Closed::Reset);
     stage.says(link, "END\r\nSTORED\r\n");
     assert_eq!(stage.turn(link), "", "the rest was dropped");
@@ -200,7 +201,7 @@ fn a_held_message_has_its_time_in_the_queue_and_no_more() {
     assert_eq!(stage.turn(link), "");
     stage.passes(SECOND / 10);
     let words = "SERVER_ERROR s0: silent, timed out in the queue, not sent\r\n";
-    assert_eq!(stage.hears(client), words);
+    assert_eq!(stage.received(client), words);
     stage.expect_count(Server::QueueTimeout, 1);
 }
 
@@ -220,19 +221,19 @@ fn the_server_is_silent_not_the_link() {
     stage.says(clients[1], "incr n 2\r\n");
     assert_eq!(stage.turn(idle), "version\r\n", "it asks whether the server is there");
     assert_eq!(stage.turn(busy), "");
-    // It is: so only one link is slow, and the message there is on its way.
+    // The server is there. So only one link is slow, and the message there is outstanding.
     stage.says(idle, "VERSION 1.6.18\r\n");
     assert_eq!(stage.turn(idle), "incr n 2\r\n");
     stage.says(idle, "7\r\n");
-    assert_eq!(stage.hears(clients[1]), "7\r\n");
+    assert_eq!(stage.received(clients[1]), "7\r\n");
 }
 
 #[test]
 fn what_another_worker_holds_is_greeted_before_it_is_sent_anything() {
     let (mut stage, link) = Stage::of_one();
-    let other = stage.book.sheet(1).counters::<Server>(S0);
+    let other = stage.registry.metrics(1).counters::<Server>(S0);
     let (client, retry) = (stage.client(), stage.client());
-    // Heard just now: the other worker's trouble is not the server's.
+    // Bytes came just now: the other worker's trouble is not the server's.
     other.set(Server::HeldNow, 1);
     stage.says(client, "get x\r\n");
     assert_eq!(stage.turn(link), "get x\r\n");
@@ -263,7 +264,7 @@ fn what_waited_for_a_link_and_was_given_up_is_not_sent() {
     stage.says(link, "VERSION 1.6.18\r\n");
     assert_eq!(stage.turn(link), "append x 0 0 1\r\nX\r\n");
     stage.expect_count(Server::Dropped, 1);
-    // A script that asks and closes its half while the link is being made has given nothing up.
+    // A script that closes its half while the link is being made has not given up.
     let mut stage = Stage::new(&["s0"], |_| {});
     let client = stage.client();
     stage.says(client, "append x 0 0 1\r\nX\r\n");
@@ -274,7 +275,7 @@ fn what_waited_for_a_link_and_was_given_up_is_not_sent() {
     assert_eq!(stage.turn(link), "append x 0 0 1\r\nX\r\n");
 }
 
-/// What is asked in meta's words waits unread until the server has said what it can do.
+/// A meta request waits unread until the server's capabilities are known.
 #[test]
 fn what_waited_for_a_greeting_and_was_given_up_is_not_sent() {
     for how in [Closed::Eof, Closed::Reset] {
@@ -291,13 +292,13 @@ fn what_waited_for_a_greeting_and_was_given_up_is_not_sent() {
         stage.says(link, "VERSION 1.6.18\r\n");
         assert_eq!(stage.turn(link), append);
         let words = "SERVER_ERROR s0: silent, and its client has left: dropped, not sent\r\n";
-        assert_eq!(stage.hears(gone), if how == Closed::Eof { words } else { "" });
+        assert_eq!(stage.received(gone), if how == Closed::Eof { words } else { "" });
         stage.says(link, "HD\r\n");
-        assert_eq!(stage.hears(still_there), "HD\r\n");
+        assert_eq!(stage.received(still_there), "HD\r\n");
     }
 }
 
-/// Seed 9053: what was held on a link that was not up yet was forgotten to be held when it was.
+/// Seed 9053: a message held on a link that was not up yet lost its mark when the link came up.
 #[test]
 fn what_was_held_once_is_dropped_when_its_link_comes_up() {
     let mut stage = Stage::new(&["s0"], |pool| pool.server_connections = 2);
@@ -319,7 +320,7 @@ fn what_was_held_once_is_dropped_when_its_link_comes_up() {
     stage.expect_rows(0);
 }
 
-/// Seed 1630: nobody looked at a link that had retired when the last message on it was dropped.
+/// Seed 1630: a link that had retired was not closed when its last message was dropped.
 #[test]
 fn a_retired_link_goes_when_its_last_message_is_dropped() {
     let modula = shard::Distribution::Modula;
@@ -364,7 +365,7 @@ fn a_link_that_dies_ends_the_hold() {
     stage.says(client, "delete x\r\n");
     assert_eq!(stage.turn(link), "");
     stage.closes(link, Closed::Reset);
-    assert_eq!(stage.hears(client), "SERVER_ERROR s0: connection lost\r\n");
+    assert_eq!(stage.received(client), "SERVER_ERROR s0: connection lost\r\n");
     stage.expect_count(Server::HeldNow, 0);
     stage.end_turn();
 }

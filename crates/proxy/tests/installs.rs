@@ -1,4 +1,4 @@
-//! Plans that bring something that has to happen at once.
+//! Stories of plans with changes that must take effect at once.
 
 mod stage;
 
@@ -11,14 +11,14 @@ fn a_pool_that_comes_with_links_to_its_servers_asks_for_them_at_once() {
     let (mut stage, _) = Stage::of_one();
     stage.install(|plan| {
         let mut pool = PoolPlan::new("next", PROTOCOLS[0], vec![ServerPlan::new("n0", "n0", 1)]);
-        (pool.row, pool.servers[0].row, pool.preconnect) = (S0 + 1, S0 + 2, true);
+        (pool.id, pool.servers[0].id, pool.preconnect) = (S0 + 1, S0 + 2, true);
         plan.pools.push(pool);
     });
     assert_eq!(stage.connects.iter().map(|(_, server)| *server).collect::<Vec<_>>(), [2]);
     stage.connect(2);
     let client = stage.accept_at(S0 + 1).expect("it has a pool");
     stage.says(client, "version\r\n");
-    assert!(stage.hears(client).starts_with("VERSION "));
+    assert!(stage.received(client).starts_with("VERSION "));
 }
 
 #[test]

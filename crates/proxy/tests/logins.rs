@@ -1,5 +1,4 @@
-//! Stories of who is let in: clients of a pool with users, and a pool whose servers want to know
-//! who we are.
+//! Stories of logins: clients of a pool with users, and a pool whose servers require a login.
 
 mod stage;
 
@@ -7,7 +6,7 @@ use std::rc::Rc;
 
 use metrics::Pool;
 use proto::Credentials;
-use proxy::limits::{LOGIN_LEN_MAX, LOGIN_STRIKES_MAX};
+use proxy::limits::{FAILED_LOGINS_MAX, LOGIN_LEN_MAX};
 use proxy::users::Users;
 use proxy::{Event, Passed, Report};
 
@@ -44,7 +43,7 @@ fn before_a_login_nothing_is_asked_of_a_server_and_nothing_else_answered() {
         let body = if request.starts_with("set") { "x\r\n" } else { "" };
         let told = if request.starts_with("set") { FAILED } else { FIRST };
         stage.says(client, &format!("{request}{body}"));
-        assert_eq!(stage.hears(client), told, "{request}");
+        assert_eq!(stage.received(client), told, "{request}");
         stage.closes(client, proxy::Closed::Reset);
     }
     assert_eq!(stage.connects, []);
@@ -57,19 +56,19 @@ fn a_login_is_taken_in_pieces_and_what_comes_with_it_is_served() {
     let client = stage.client();
     for piece in ["se", "t x 0 0 8\r", "\nan", "na old\r"] {
         stage.says(client, piece);
-        assert_eq!(stage.hears(client), "");
+        assert_eq!(stage.received(client), "");
     }
     assert_eq!(stage.flushes.len(), 4, "whoever waits for our ACK gets it");
     stage.says(client, "\nget a\r\nversion\r\n");
-    assert_eq!(stage.hears(client), "STORED\r\n");
+    assert_eq!(stage.received(client), "STORED\r\n");
     let link = stage.connect(0);
     assert_eq!(stage.turn(link), "get a\r\n");
     stage.says(link, "END\r\n");
-    assert!(stage.hears(client).starts_with("END\r\nVERSION "));
-    // From now on a set is a set.
+    assert!(stage.received(client).starts_with("END\r\nVERSION "));
+    // From now on a `set` is a change like any other.
     stage.says(client, "set x 0 0 8\r\nanna old\r\n");
     assert_eq!(stage.turn(link), "set x 0 0 8\r\nanna old\r\n");
-    assert_eq!(stage.book.sheet(0).total(POOL, Pool::Logins), 1);
+    assert_eq!(stage.registry.metrics(0).total(POOL, Pool::Logins), 1);
 }
 
 #[test]
@@ -83,7 +82,7 @@ fn any_cut_of_a_login_gives_the_same_answers() {
             for piece in [&text[..cut], &text[cut..next], &text[next..]] {
                 stage.says(client, piece);
             }
-            assert_eq!(stage.hears(client), answers, "cut at {cut} and {next}");
+            assert_eq!(stage.received(client), answers, "cut at {cut} and {next}");
         }
     }
 }
@@ -105,7 +104,7 @@ fn every_password_of_a_name_is_taken_and_noreply_does_not_silence_the_answer() {
         let mut stage = guarded();
         let client = stage.client();
         stage.says(client, login);
-        assert_eq!(stage.hears(client), answer, "{login}");
+        assert_eq!(stage.received(client), answer, "{login}");
     }
 }
 
@@ -113,14 +112,14 @@ fn every_password_of_a_name_is_taken_and_noreply_does_not_silence_the_answer() {
 fn tries_are_counted_told_of_and_few() {
     let mut stage = guarded();
     let client = stage.client();
-    let wrong = "set x 0 0 6\r\nbob no\r\n".repeat(usize::from(LOGIN_STRIKES_MAX) + 3);
+    let wrong = "set x 0 0 6\r\nbob no\r\n".repeat(usize::from(FAILED_LOGINS_MAX) + 3);
     stage.says(client, &format!("{wrong}{ANNA}"));
-    assert_eq!(stage.hears(client), FAILED.repeat(usize::from(LOGIN_STRIKES_MAX)));
+    assert_eq!(stage.received(client), FAILED.repeat(usize::from(FAILED_LOGINS_MAX)));
     assert_eq!(stage.closed, [client]);
-    let failed = |stage: &Stage| stage.book.sheet(0).total(POOL, Pool::LoginsFailed);
-    assert_eq!(failed(&stage), u64::from(LOGIN_STRIKES_MAX));
-    // Each is named while its client is there. How many there were is told at most once a second,
-    // and without another failure.
+    let failed = |stage: &Stage| stage.registry.metrics(0).total(POOL, Pool::LoginsFailed);
+    assert_eq!(failed(&stage), u64::from(FAILED_LOGINS_MAX));
+    // Each failure is reported with its client. Their number is reported at most once a second, and
+    // without another failure.
     let told = |stage: &Stage| {
         let counts = stage.events.iter().filter_map(|event| match event {
             Event::LoginsFailed { pool: POOL, count } => Some(*count),
@@ -135,14 +134,14 @@ fn tries_are_counted_told_of_and_few() {
     assert_eq!(stage.events.last(), Some(&Event::LoginFailed { pool: POOL, client: other }));
     assert_eq!(told(&stage), [1]);
     stage.passes(SECOND);
-    assert_eq!(told(&stage), [1, u64::from(LOGIN_STRIKES_MAX)]);
-    // A silent second ends it: the next is told at once.
+    assert_eq!(told(&stage), [1, u64::from(FAILED_LOGINS_MAX)]);
+    // A second without failures ends that: the next failure is reported at once.
     stage.passes(SECOND);
     stage.says(other, "set x 0 0 6\r\nbob no\r\n");
-    assert_eq!(told(&stage), [1, u64::from(LOGIN_STRIKES_MAX), 1]);
-    // A login wipes them out.
+    assert_eq!(told(&stage), [1, u64::from(FAILED_LOGINS_MAX), 1]);
+    // A login resets the count.
     stage.says(other, &format!("{ANNA}{}", "nonsense\r\n".repeat(9)));
-    assert!(stage.hears(other).ends_with(&"ERROR\r\n".repeat(9)));
+    assert!(stage.received(other).ends_with(&"ERROR\r\n".repeat(9)));
     assert_eq!(stage.closed, [client]);
 }
 
@@ -157,7 +156,7 @@ fn what_is_too_long_for_a_login_is_not_kept() {
     ] {
         let client = stage.client();
         stage.says(client, &text);
-        assert_eq!(stage.hears(client), FIRST, "{text}");
+        assert_eq!(stage.received(client), FIRST, "{text}");
         assert_eq!(stage.closed.pop(), Some(client), "{text}");
     }
     assert_eq!(stage.connects, []);
@@ -170,7 +169,7 @@ fn sasl(name: &str, password: &str) -> Vec<u8> {
     [&header[..], &[0; 12], text.as_bytes()].concat()
 }
 
-/// memcached does the same: a client whose second login fails is nobody.
+/// As in memcached, a client whose second login fails is logged out.
 #[test]
 fn a_failed_login_takes_an_earlier_one_away() {
     const GET: &[u8] = b"\x80\x00\x00\x01\0\0\0\0\0\0\0\x01\0\0\0\0\0\0\0\0\0\0\0\0x";
@@ -178,16 +177,16 @@ fn a_failed_login_takes_an_earlier_one_away() {
     let mut stage = guarded();
     let client = stage.client();
     stage.says_bytes(client, &sasl("anna", "new"));
-    assert_eq!(status(stage.hears_bytes(client)), 0);
+    assert_eq!(status(stage.received_bytes(client)), 0);
     stage.says_bytes(client, GET);
     let link = stage.connect(0);
     assert_eq!(stage.turn(link), "gets x\r\n");
     stage.says(link, "END\r\n");
-    assert_eq!(status(stage.hears_bytes(client)), 1, "not found");
+    assert_eq!(status(stage.received_bytes(client)), 1, "not found");
     stage.says_bytes(client, &sasl("anna", "odd"));
-    assert_eq!(status(stage.hears_bytes(client)), 0x20, "authentication error");
+    assert_eq!(status(stage.received_bytes(client)), 0x20, "authentication error");
     stage.says_bytes(client, GET);
-    assert_eq!(status(stage.hears_bytes(client)), 0x20, "and nobody any more");
+    assert_eq!(status(stage.received_bytes(client)), 0x20, "and nobody any more");
     assert_eq!(stage.turn(link), "");
 }
 
@@ -196,7 +195,7 @@ fn who_leaves_before_a_login_is_told_nothing() {
     let mut stage = guarded();
     let client = stage.client();
     stage.says(client, "quit\r\n");
-    assert_eq!((stage.hears(client), &*stage.closed), (String::new(), &[client][..]));
+    assert_eq!((stage.received(client), &*stage.closed), (String::new(), &[client][..]));
 }
 
 #[test]
@@ -204,20 +203,20 @@ fn who_is_logged_in_stays_so_whatever_becomes_of_the_users() {
     let mut stage = guarded();
     let (known, stranger) = (stage.client(), stage.client());
     stage.says(known, ANNA);
-    assert_eq!(stage.hears(known), "STORED\r\n");
+    assert_eq!(stage.received(known), "STORED\r\n");
     let none = || Some(Rc::new(Users::new([("carl", "x")]).unwrap()));
     stage.install(|plan| plan.pools[0].users = none());
     stage.says(known, "nonsense\r\n");
-    assert_eq!(stage.hears(known), "ERROR\r\n");
+    assert_eq!(stage.received(known), "ERROR\r\n");
     stage.says(stranger, ANNA);
-    assert_eq!(stage.hears(stranger), FAILED);
-    // Without users nobody has to log in; with them again, everybody who has not.
+    assert_eq!(stage.received(stranger), FAILED);
+    // Without users, no client has to log in. With them again, every client has to that has not.
     stage.install(|plan| plan.pools[0].users = None);
     stage.says(stranger, "nonsense\r\n");
-    assert_eq!(stage.hears(stranger), "ERROR\r\n");
+    assert_eq!(stage.received(stranger), "ERROR\r\n");
     stage.install(|plan| plan.pools[0].users = users());
     stage.says(stranger, "nonsense\r\n");
-    assert_eq!(stage.hears(stranger), FIRST);
+    assert_eq!(stage.received(stranger), FIRST);
 }
 
 #[test]
@@ -225,33 +224,33 @@ fn a_login_goes_with_its_client_to_another_worker() {
     let mut stage = guarded();
     let (known, stranger, _silent) = (stage.client(), stage.client(), stage.client());
     stage.says(known, ANNA);
-    assert_eq!(stage.hears(known), "STORED\r\n");
+    assert_eq!(stage.received(known), "STORED\r\n");
     stage.says(stranger, "nonsense\r\n");
-    assert_eq!(stage.hears(stranger), FIRST);
-    let passed = |protocol, logged_in, strikes| Passed {
+    assert_eq!(stage.received(stranger), FIRST);
+    let passed = |protocol, logged_in, failed_logins| Passed {
         pool: POOL,
         protocol,
         logged_in,
-        strikes,
+        failed_logins,
         session: proto::Session::default(),
     };
     let all = [passed(Some(0), true, 0), passed(Some(0), false, 1), passed(None, false, 0)];
     assert_eq!(stage.passed(), all);
     let [known, stranger, silent] = all.map(|client| stage.adopt(client));
     stage.says(known, "nonsense\r\n");
-    assert_eq!(stage.hears(known), "ERROR\r\n");
+    assert_eq!(stage.received(known), "ERROR\r\n");
     stage.says(silent, "nonsense\r\n");
-    assert_eq!(stage.hears(silent), FIRST);
-    // It goes on counting, and whoever has begun in text stays with it.
-    let rest = usize::from(LOGIN_STRIKES_MAX) - 1;
+    assert_eq!(stage.received(silent), FIRST);
+    // The count goes on, and a client that began in text stays with it.
+    let rest = usize::from(FAILED_LOGINS_MAX) - 1;
     stage.says(stranger, &"\u{80}\r\n".repeat(rest + 3));
-    assert_eq!(stage.hears(stranger), FIRST.repeat(rest));
+    assert_eq!(stage.received(stranger), FIRST.repeat(rest));
     assert_eq!(stage.closed, [stranger]);
 }
 
 const HELLO: &str = "set quickack:login 0 -1 8\r\nanna old\r\nversion\r\n";
 
-/// A pool that logs in to its server, and a client that has asked for something.
+/// A pool that logs in to its server, and a client that has sent a request.
 fn proud() -> Stage {
     let (name, password) = ("anna".to_string(), "old".to_string());
     Stage::new(&["s0"], |pool| pool.server_login = Some(Credentials { name, password }))
@@ -268,7 +267,7 @@ fn a_link_says_who_we_are_before_anything_else() {
     stage.says(link, "RED\r\nVERSION 1.6.18\r\n");
     assert_eq!(stage.turn(link), "delete x\r\n");
     stage.says(link, "DELETED\r\n");
-    assert_eq!(stage.hears(client), "DELETED\r\n");
+    assert_eq!(stage.received(client), "DELETED\r\n");
 }
 
 #[test]
@@ -280,12 +279,12 @@ fn a_server_that_refuses_our_login_is_down_and_is_sent_nothing() {
         let link = stage.establishes_with(HELLO);
         stage.says(link, refusal);
         assert_eq!(stage.closed, [link]);
-        assert_eq!(stage.hears(client), "SERVER_ERROR s0: login refused\r\n");
+        assert_eq!(stage.received(client), "SERVER_ERROR s0: login refused\r\n");
         let why = "login refused";
         assert_eq!(stage.events, [Event::ServerDown { server: S0, why }]);
         assert_eq!(stage.reports, [Report::Failed { server: S0, failures: 1, why }]);
         stage.expect_refused(client);
-        // The file was mended: the next probe says the new one.
+        // The file was corrected: the next probe sends the new password.
         stage.install(|plan| {
             let (name, password) = ("anna".to_string(), "new".to_string());
             plan.pools[0].server_login = Some(Credentials { name, password });
@@ -304,6 +303,6 @@ fn a_server_that_wants_a_login_that_we_have_not_is_down() {
     stage.says(client, "get x\r\n");
     let link = stage.establishes_with("version\r\n");
     stage.says(link, FIRST);
-    assert_eq!(stage.hears(client), "SERVER_ERROR s0: login refused\r\n");
+    assert_eq!(stage.received(client), "SERVER_ERROR s0: login refused\r\n");
     stage.expect_rows(0);
 }

@@ -1,5 +1,5 @@
-//! Stories of another plan in the middle of everything, and of ejections that are decided outside.
-//! As `stories.rs`: calls, step by step, without sockets.
+//! Stories of new plans amid traffic, and of ejections decided outside. As in `stories.rs`, they
+//! are calls, step by step, without sockets.
 
 mod stage;
 
@@ -13,17 +13,17 @@ use stage::{POOL, S0, SECOND, Stage};
 const S1: u32 = S0 + 1;
 const S2: u32 = S0 + 2;
 
-/// Two servers, and a key of each.
+/// Two servers, each with some of the keys.
 fn two() -> Stage {
     Stage::new(&["s0", "s1"], |pool| pool.distribution = Distribution::Modula)
 }
 
-fn server(row: u32, name: &str) -> ServerPlan {
-    ServerPlan { row, ..ServerPlan::new(name, name, 1) }
+fn server(id: u32, name: &str) -> ServerPlan {
+    ServerPlan { id, ..ServerPlan::new(name, name, 1) }
 }
 
-fn remove(row: u32) -> impl FnOnce(&mut Plan) {
-    move |plan| plan.pools[0].servers.retain(|one| one.row != row)
+fn remove(id: u32) -> impl FnOnce(&mut Plan) {
+    move |plan| plan.pools[0].servers.retain(|one| one.id != id)
 }
 
 #[test]
@@ -55,7 +55,7 @@ fn a_server_that_is_gone_gets_nothing_new_and_answers_what_it_was_asked() {
     stage.says(client, &format!("incr {key} 1\r\n"));
     let link = stage.connect(1);
     assert_eq!(stage.turn(link), format!("incr {key} 1\r\n"));
-    // One waits in the batch, and one in the queue.
+    // One request waits in the batch, and one in the queue.
     stage.says(client, &format!("get {key}\r\n"));
     let other = stage.client();
     stage.says(other, &format!("delete {key}\r\n"));
@@ -73,8 +73,8 @@ fn a_server_that_is_gone_gets_nothing_new_and_answers_what_it_was_asked() {
     stage.end_turn();
     assert_eq!((stage.retired(), stage.uses(S1)), (vec![], false));
     stage.says(heir, "END\r\n");
-    assert_eq!(stage.hears(client), "1\r\nEND\r\nEND\r\n");
-    assert_eq!(stage.hears(other), "DELETED\r\n");
+    assert_eq!(stage.received(client), "1\r\nEND\r\nEND\r\n");
+    assert_eq!(stage.received(other), "DELETED\r\n");
     assert_eq!((&stage.events, &stage.reports), (&vec![], &vec![]), "no failure is counted");
     stage.expect_rows(0);
 }
@@ -89,7 +89,7 @@ fn what_waits_for_a_server_that_is_gone_keeps_its_deadlines() {
     stage.turn(link);
     stage.install(remove(S1));
     stage.passes(SECOND);
-    assert_eq!(stage.hears(client), "SERVER_ERROR s1: no reply in time, outcome unknown\r\n");
+    assert_eq!(stage.received(client), "SERVER_ERROR s1: no reply in time, outcome unknown\r\n");
     assert_eq!(stage.closed, [link]);
     stage.end_turn();
     assert!(!stage.uses(S1));
@@ -112,7 +112,7 @@ fn idle_links_and_the_probe_of_a_server_that_is_gone_are_closed_at_once() {
     assert_eq!(stage.closed, [probe]);
     stage.end_turn();
     assert!(!stage.uses(S1));
-    stage.hears(client);
+    stage.received(client);
     stage.says(client, &format!("get {key}\r\n"));
     let heir = stage.connect(0);
     assert_eq!(stage.turn(heir), format!("get {key}\r\n"));
@@ -132,7 +132,7 @@ fn a_server_that_is_back_before_its_link_has_gone_keeps_it() {
     stage.says(client, &format!("get {key}\r\n"));
     assert_eq!(stage.turn(link), format!("get {key}\r\n"));
     stage.says(link, "END\r\nEND\r\n");
-    assert_eq!(stage.hears(client), "END\r\nEND\r\n");
+    assert_eq!(stage.received(client), "END\r\nEND\r\n");
     assert_eq!(stage.closed, []);
 }
 
@@ -171,12 +171,12 @@ fn the_clients_of_a_pool_that_is_gone_are_answered_and_let_go() {
     assert!(stage.uses(POOL) && stage.uses(S0));
     stage.says(link, "VALUE x 0 1\r\nX\r\nEND\r\n");
     stage.says(busy, "get z\r\n");
-    assert_eq!(stage.hears(busy), "VALUE x 0 1\r\nX\r\nEND\r\nEND\r\n");
+    assert_eq!(stage.received(busy), "VALUE x 0 1\r\nX\r\nEND\r\nEND\r\n");
     assert_eq!(stage.closed, [idle, slow, busy]);
     stage.end_turn();
     assert_eq!(stage.closed, [idle, slow, busy, link]);
     assert_eq!((stage.uses(POOL), stage.uses(S0), stage.retired()), (false, false, vec![]));
-    assert_eq!(stage.book.total(POOL, Pool::ClientsNow), 0);
+    assert_eq!(stage.registry.total(POOL, Pool::ClientsNow), 0);
 }
 
 #[test]
@@ -198,26 +198,26 @@ fn a_client_that_does_not_take_its_answers_holds_a_pool_that_is_gone_for_ten_sec
 fn pools_come_and_go_and_places_are_used_again() {
     let (mut stage, link) = Stage::of_one();
     let client = stage.client();
-    let second = |name: &str, row: u32| {
-        let mut pool = PoolPlan::new(name, proto::PROTOCOLS[0], vec![server(row + 1, "t0")]);
-        pool.row = row;
+    let second = |name: &str, id: u32| {
+        let mut pool = PoolPlan::new(name, proto::PROTOCOLS[0], vec![server(id + 1, "t0")]);
+        pool.id = id;
         pool
     };
-    for row in [5, 7, 5] {
-        stage.install(|plan| plan.pools.push(second("second", row)));
-        let other = stage.accept_at(row).expect("there is room");
+    for id in [5, 7, 5] {
+        stage.install(|plan| plan.pools.push(second("second", id)));
+        let other = stage.accept_at(id).expect("there is room");
         stage.says(other, "get x\r\n");
         let (far, server) = stage.connects.pop().expect("it is asked");
-        assert_eq!(server, (row + 1 - S0) as usize);
+        assert_eq!(server, (id + 1 - S0) as usize);
         stage.comes_up(far);
         assert_eq!(stage.turn(far), "get x\r\n");
         stage.says(far, "END\r\n");
-        assert_eq!(stage.hears(other), "END\r\n");
+        assert_eq!(stage.received(other), "END\r\n");
         stage.install(|plan| drop(plan.pools.pop()));
         stage.end_turn();
         assert_eq!(stage.closed, [other, far]);
         stage.closed.clear();
-        assert!(!stage.uses(row) && !stage.uses(row + 1));
+        assert!(!stage.uses(id) && !stage.uses(id + 1));
     }
     stage.says(client, "get x\r\n");
     assert_eq!(stage.turn(link), "get x\r\n", "the first pool did not notice");
@@ -234,7 +234,7 @@ fn a_nearer_deadline_is_kept_for_what_waits_already() {
     assert_eq!(stage.closed, []);
     stage.passes(SECOND / 10);
     assert_eq!(stage.closed, [link]);
-    assert_eq!(stage.hears(client), "SERVER_ERROR s0: no reply in time\r\n");
+    assert_eq!(stage.received(client), "SERVER_ERROR s0: no reply in time\r\n");
 }
 
 #[test]
@@ -251,22 +251,22 @@ fn bounds_change_in_place() {
     stage.says(first, "get x\r\nget y\r\n");
     assert_eq!(stage.paused, [first]);
     assert_eq!(stage.closed, [], "nobody is sent away");
-    // Each is served; the first has asked for two keys, one after the other.
+    // Each client is served. The first has sent two requests, one after the other.
     let link = stage.connect(0);
     assert_eq!(stage.turn(link), "get x\r\n");
     stage.says(link, "END\r\n");
     assert_eq!(stage.turn(link), "get y\r\n");
     stage.says(link, "END\r\n");
-    assert_eq!(stage.hears(first), "END\r\nEND\r\n");
+    assert_eq!(stage.received(first), "END\r\nEND\r\n");
     for client in [second, third] {
         stage.says(client, "get z\r\n");
         assert_eq!(stage.turn(link), "get z\r\n");
         stage.says(link, "END\r\n");
-        assert_eq!(stage.hears(client), "END\r\n");
+        assert_eq!(stage.received(client), "END\r\n");
     }
 }
 
-/// Nothing else is new in the plan: no server comes or goes, and no name changes.
+/// Only the weight changes: no server comes or goes, and no name changes.
 #[test]
 fn another_weight_is_another_ring() {
     let mut stage = Stage::new(&["s0", "s1"], |pool| {
@@ -293,14 +293,14 @@ fn another_weight_is_another_ring() {
             stage.says(client, &format!("get key{key}\r\n"));
             assert_eq!(stage.turn(links[owner]), format!("get key{key}\r\n"), "{weights:?}");
             stage.says(links[owner], "END\r\n");
-            assert_eq!(stage.hears(client), "END\r\n");
+            assert_eq!(stage.received(client), "END\r\n");
         }
     }
     assert!(shares[2] + 20 < shares[0] && shares[0] + 20 < shares[1], "{shares:?}");
     assert_eq!((shares[0], &stage.closed), (shares[3], &vec![]));
 }
 
-/// Its next request goes over another link: it must not pass the one before.
+/// The client's next request takes another link, and must not overtake the one before.
 #[test]
 fn a_client_that_waits_is_not_read_while_the_number_of_links_changes() {
     let mut stage = Stage::new(&["s0"], |pool| {
@@ -318,7 +318,7 @@ fn a_client_that_waits_is_not_read_while_the_number_of_links_changes() {
     let heard = links.map(|link| stage.turn(link));
     assert_eq!(heard, ["", ""].map(str::to_string));
     stage.says(links[busy], "STORED\r\n");
-    assert_eq!(stage.hears(client), "STORED\r\n");
+    assert_eq!(stage.received(client), "STORED\r\n");
     stage.end_turn();
     assert_eq!(stage.paused, []);
     let left = links[usize::from(stage.closed == [links[0]])];
@@ -341,7 +341,7 @@ fn links_that_are_too_many_are_closed_when_their_last_answer_is_there() {
     stage.install(|plan| plan.pools[0].server_connections = 1);
     assert_eq!(stage.closed, []);
     links.iter().for_each(|link| stage.says(*link, "END\r\n"));
-    assert_eq!(clients.map(|client| stage.hears(client)), ["END\r\n"; 3].map(str::to_string));
+    assert_eq!(clients.map(|client| stage.received(client)), ["END\r\n"; 3].map(str::to_string));
     assert_eq!(stage.closed, links[1..]);
 }
 
@@ -359,9 +359,9 @@ fn a_server_may_be_out_though_this_worker_saw_nothing_and_is_probed_from_then_on
     stage.turn(link);
     stage.set_ejected(S1, true);
     stage.set_ejected(S1, true);
-    // What it was asked before is answered, and brings nobody back.
+    // Its outstanding request is answered, and that brings no server back.
     stage.says(link, "END\r\n");
-    assert_eq!((stage.hears(client), &stage.reports), ("END\r\n".to_string(), &vec![]));
+    assert_eq!((stage.received(client), &stage.reports), ("END\r\n".to_string(), &vec![]));
     stage.says(client, &format!("get {key}\r\n"));
     let heir = stage.connect(0);
     assert_eq!(stage.turn(heir), format!("get {key}\r\n"));
@@ -379,7 +379,7 @@ fn a_server_may_be_out_though_this_worker_saw_nothing_and_is_probed_from_then_on
 }
 
 #[test]
-fn every_failure_in_a_row_is_reported_until_a_request_is_answered() {
+fn every_failure_in_a_request_is_reported_until_a_request_is_answered() {
     let mut stage = Stage::new(&["s0"], |pool| pool.on_failure = OnFailure::Eject);
     let client = stage.client();
     let why = "connect failed";
@@ -413,13 +413,13 @@ fn a_socket_that_we_cannot_make_is_no_servers_fault_and_starts_no_storm() {
         stage.says(client, "set x 0 0 1\r\nX\r\n");
         let (link, _) = stage.connects.pop().expect("it is tried");
         stage.closes(link, Closed::Own);
-        assert_eq!(stage.hears(client), refused);
+        assert_eq!(stage.received(client), refused);
         for _ in 0..100 {
             stage.says(client, "get x\r\n");
         }
         stage.passes(pause - 1);
         stage.says(client, "get x\r\n");
-        assert_eq!(stage.hears(client), refused.repeat(101));
+        assert_eq!(stage.received(client), refused.repeat(101));
         assert_eq!(stage.connects, [], "it waits before it tries again");
         stage.passes(1);
     }
@@ -429,7 +429,26 @@ fn a_socket_that_we_cannot_make_is_no_servers_fault_and_starts_no_storm() {
     assert_eq!(stage.turn(link), "get x\r\n");
 }
 
-/// It was read again and closed its half in the same turn, and stood in the list twice.
+/// The last answers of the client were written after the end of the turn, and nothing else would
+/// have woken the worker for the requests that it had already sent.
+#[test]
+fn a_client_that_goes_on_after_the_last_write_of_a_turn_has_another_turn() {
+    let mut stage = Stage::of(&["s0"], |plan| plan.limits.client_outbox = 60);
+    let client = stage.client();
+    stage.says(client, &"version\r\n".repeat(50));
+    let mut told = stage.received(client);
+    for _ in 0..50 {
+        if !stage.wants_turn() {
+            break;
+        }
+        stage.end_turn();
+        told += &stage.received(client);
+    }
+    assert_eq!(told.matches("VERSION ").count(), 50);
+    assert!(stage.paused.is_empty() && !stage.wants_turn());
+}
+
+/// A client that was read again and closed its half in the same turn was listed twice.
 #[test]
 fn a_client_that_goes_on_and_ends_in_one_turn_is_answered_once() {
     let mut stage = Stage::of(&["s0"], |plan| plan.limits.pipeline = 2);
@@ -441,7 +460,7 @@ fn a_client_that_goes_on_and_ends_in_one_turn_is_answered_once() {
     stage.closes(client, Closed::Eof);
     assert_eq!(stage.turn(link), "delete z\r\n");
     stage.says(link, "NOT_FOUND\r\n");
-    assert_eq!(stage.hears(client), "DELETED\r\nDELETED\r\nNOT_FOUND\r\n");
+    assert_eq!(stage.received(client), "DELETED\r\nDELETED\r\nNOT_FOUND\r\n");
     assert_eq!(stage.closed, [client]);
     stage.expect_rows(0);
 }

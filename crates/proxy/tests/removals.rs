@@ -1,5 +1,5 @@
-//! Stories of values that there is no room for: what is stored under their keys is removed, as
-//! memcached does it.
+//! Stories of values that are too large or have no memory: the old values of their keys are
+//! removed, as memcached does.
 
 mod stage;
 
@@ -17,7 +17,7 @@ fn small() -> (Stage, ConnId) {
         pool.item_size_max = 100;
     });
     let link = stage.connect(0);
-    stage.greet(link);
+    stage.handshake(link);
     (stage, link)
 }
 
@@ -42,9 +42,9 @@ fn a_value_too_large_removes_the_old_one() {
     stage.says(client, "get k\r\n");
     assert_eq!(stage.turn(link), "get k\r\n");
     stage.says(link, "END\r\n");
-    assert_eq!(stage.hears(client), "END\r\n", "it is told when the old value is gone");
+    assert_eq!(stage.received(client), "END\r\n", "it is told when the old value is gone");
     stage.says(link, "DELETED\r\nEND\r\n");
-    assert_eq!(stage.hears(client), [TOO_LARGE, "END\r\n"].concat());
+    assert_eq!(stage.received(client), [TOO_LARGE, "END\r\n"].concat());
     stage.expect_rows(0);
 }
 
@@ -71,7 +71,7 @@ fn a_value_too_large_removes_the_old_one_where_memcached_does() {
         assert_eq!(stage.turn(link), sent, "{head}");
         stage.says(link, said);
         let told = if head.ends_with("noreply") { "" } else { TOO_LARGE };
-        assert_eq!(stage.hears(client), told, "{head}");
+        assert_eq!(stage.received(client), told, "{head}");
         stage.expect_rows(0);
     }
 }
@@ -93,7 +93,7 @@ fn a_binary_value_too_large_removes_the_old_one_where_memcached_does() {
         stage.says_bytes(client, &packet(opcode, extras, key));
         assert_eq!(stage.turn(link), sent, "{opcode:#x}");
         stage.says(link, said);
-        let told = stage.hears_bytes(client);
+        let told = stage.received_bytes(client);
         assert_eq!((told[1], told[7], told[15]), (opcode, 3, 7), "{opcode:#x}");
         assert_eq!(&told[24..], b"Too large.", "{opcode:#x}");
         stage.expect_rows(0);
@@ -114,33 +114,33 @@ fn a_value_refused_for_want_of_memory_removes_the_old_one() {
     assert_eq!(stage.turn(link), "delete k\r\n");
     stage.says(link, "DELETED\r\n");
     let words = "SERVER_ERROR out of memory storing object\r\n";
-    assert_eq!(clients.map(|client| stage.hears(client)), ["", "", words]);
+    assert_eq!(clients.map(|client| stage.received(client)), ["", "", words]);
 }
 
 #[test]
 fn a_value_too_large_tells_that_the_old_one_is_kept() {
-    // The server says that it did not.
+    // The server refuses the removal.
     let (mut stage, link) = small();
     let client = stage.client();
     let set = format!("set k 0 0 101\r\n{}", data());
     stage.says(client, &set);
     assert_eq!(stage.turn(link), "delete k\r\n");
     stage.says(link, "SERVER_ERROR busy\r\n");
-    assert_eq!(stage.hears(client), KEPT);
-    // It is down.
+    assert_eq!(stage.received(client), KEPT);
+    // The server is down.
     stage.says(client, "get k\r\n");
     stage.turn(link);
     stage.passes(30 * SECOND);
-    stage.hears(client);
+    stage.received(client);
     stage.says(client, &set);
     stage.says_bytes(client, b"version\r\n");
     stage.end_turn();
-    let told = stage.hears(client);
+    let told = stage.received(client);
     assert!(told.starts_with(KEPT), "{told}");
     assert_eq!(told.lines().count(), 2);
     let binary = stage.client();
     stage.says_bytes(binary, &packet(0x01, 8, b"k"));
-    let told = stage.hears_bytes(binary);
+    let told = stage.received_bytes(binary);
     assert_eq!((told[7], &told[24..]), (3, &b"Too large, old value kept."[..]));
     stage.expect_rows(0);
 }
@@ -154,14 +154,14 @@ fn a_removal_that_may_have_been_done_is_not_sent_again() {
     stage.closes(link, Closed::Reset);
     let unknown =
         "SERVER_ERROR object too large for cache; s0: connection lost, outcome unknown\r\n";
-    assert_eq!(stage.hears(client), unknown);
+    assert_eq!(stage.received(client), unknown);
     stage.says(client, "get other\r\n");
     stage.end_turn();
     let link = stage.connect(0);
     assert_eq!(stage.turn(link), "get other\r\n");
 }
 
-/// Whether its key can be removed depends on what the server can do, which is not known yet.
+/// The form of the removal depends on the server's capabilities, which are not known yet.
 #[test]
 fn a_value_too_large_waits_for_what_its_server_can_do() {
     for (version, sent, told) in
@@ -171,14 +171,14 @@ fn a_value_too_large_waits_for_what_its_server_can_do() {
         let client = stage.client();
         stage.says(client, &format!("ms IA== 101 b\r\n{}mn\r\n", data()));
         stage.end_turn();
-        assert_eq!(stage.hears(client), "");
+        assert_eq!(stage.received(client), "");
         let link = stage.connects.remove(0).0;
         stage.establishes(link);
         stage.says(link, version);
         stage.end_turn();
         assert_eq!(stage.turn(link), sent, "{version}");
         stage.says(link, if sent.is_empty() { "" } else { "NF\r\n" });
-        assert_eq!(stage.hears(client), format!("{told}MN\r\n"), "{version}");
+        assert_eq!(stage.received(client), format!("{told}MN\r\n"), "{version}");
         stage.expect_rows(0);
     }
 }

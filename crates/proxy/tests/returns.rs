@@ -1,4 +1,4 @@
-//! A server that is down, and its return: how often it is asked, and what that counts for.
+//! Stories of a server that is down and returns: how often it is probed, and how failures count.
 
 mod stage;
 
@@ -17,7 +17,7 @@ struct Outage {
 }
 
 impl Outage {
-    /// Its first connect is refused.
+    /// Begins an outage: the first connect is refused.
     fn begin(on_failure: OnFailure) -> Outage {
         let mut stage = Stage::new(&["s0"], |pool| pool.on_failure = on_failure);
         let client = stage.client();
@@ -26,15 +26,15 @@ impl Outage {
         outage
     }
 
-    /// A request is asked, and its connect refused.
+    /// Sends a request, whose connect is refused.
     fn fail(&mut self) {
         let client = self.client;
         self.stage.says(client, "get x\r\n");
         self.refuse();
-        assert_eq!(self.stage.hears(client), "SERVER_ERROR s0: connect failed\r\n");
+        assert_eq!(self.stage.received(client), "SERVER_ERROR s0: connect failed\r\n");
     }
 
-    /// The connect that was asked for is refused.
+    /// Refuses the outstanding connect.
     fn refuse(&mut self) {
         let (link, _) = self.stage.connects.pop().expect("a connect was asked for");
         self.stage.closes(link, Closed::Reset);
@@ -46,7 +46,7 @@ impl Outage {
         self.stage.passes(time);
     }
 
-    /// Goes on to the next probe: the pause before it.
+    /// Moves the clock to the next probe; returns the pause before it.
     fn until_probe(&mut self) -> u64 {
         let start = self.now;
         while self.stage.connects.is_empty() {
@@ -56,7 +56,7 @@ impl Outage {
         self.now - start
     }
 
-    /// The probe is answered: the link that serves from now on.
+    /// Answers the probe; returns the link that serves from now on.
     fn answer_probe(&mut self) -> ConnId {
         let link = self.stage.connect(0);
         assert_eq!(self.stage.events.last(), Some(&Event::ServerBack { server: S0 }));
@@ -68,17 +68,17 @@ impl Outage {
         self.stage.says(client, "get x\r\n");
         assert_eq!(self.stage.turn(link), "get x\r\n");
         self.stage.says(link, "END\r\n");
-        assert_eq!(self.stage.hears(client), "END\r\n");
+        assert_eq!(self.stage.received(client), "END\r\n");
     }
 
-    /// The link ends, and the next connect is refused.
+    /// Ends the link and refuses the next connect.
     fn fail_again(&mut self, link: ConnId) {
         self.stage.closes(link, Closed::Eof);
         self.fail();
         self.since = self.now;
     }
 
-    /// The pause is of its length, but for a quarter at most.
+    /// Checks that the pause has its full length, less a quarter at most.
     #[track_caller]
     fn check_pause(&mut self) {
         let part = (self.now - self.since) / limits::PROBE_FRACTION;
@@ -98,13 +98,13 @@ fn a_return_is_noticed_a_sixteenth_late_at_most() {
         probes += 1;
         in_a_second += usize::from(outage.now <= outage.since + SECOND);
     }
-    // What that costs: a connect each time.
+    // The cost: one connect each time.
     assert!((40..=60).contains(&in_a_second), "{in_a_second} in the first second");
     assert!((160..=240).contains(&probes), "{probes} in 100 seconds");
 }
 
-/// A stopped process accepts and says nothing: its answer comes when it goes on, and no probe is
-/// given up for being slow before it is as late as any reply may be.
+/// A stopped process accepts connections and answers when it goes on. No probe is given up as slow
+/// before the reply deadline.
 #[test]
 fn a_probe_that_is_accepted_and_not_answered_waits_for_its_answer() {
     let mut outage = Outage::begin(OnFailure::FailFast);
@@ -131,7 +131,7 @@ fn the_pause_between_probes_is_short_again_after_a_recovery() {
     assert!(outage.until_probe() <= limits::PROBE_FIRST_US);
 }
 
-/// Nobody has asked it anything, and it stood all the same.
+/// The server got no request, but stayed up all the same.
 #[test]
 fn the_pause_between_probes_is_short_again_after_a_recovery_that_nobody_used() {
     let mut outage = Outage::begin(OnFailure::FailFast);
@@ -158,12 +158,12 @@ fn a_server_that_answers_only_probes_is_asked_ever_more_seldom() {
         outage.stage.turn(link);
         outage.stage.says(link, "what?\r\n");
         let lost = "SERVER_ERROR s0: unexpected reply, connection closed\r\n";
-        assert_eq!(outage.stage.hears(client), lost);
+        assert_eq!(outage.stage.received(client), lost);
     }
     assert!(outage.until_probe() >= limits::BACKOFF_LAST_US * 3 / 4);
 }
 
-/// Probes come more often than failures are counted: a restart is not worth an ejection.
+/// Probes come more often than failures are counted: a restart must not lead to an ejection.
 #[test]
 fn failed_probes_count_no_faster_than_before() {
     let mut outage = Outage::begin(OnFailure::Eject);
@@ -184,7 +184,7 @@ fn failed_probes_count_no_faster_than_before() {
     }
 }
 
-/// We lack a socket: that is no reason to try a hundred times a second.
+/// Without a socket of our own there is no reason to try a hundred times a second.
 #[test]
 fn a_probe_for_which_there_is_no_socket_waits_as_requests_do() {
     let mut outage = Outage::begin(OnFailure::FailFast);

@@ -1,6 +1,6 @@
-//! Stories of the data plane: each test is named for a bug that was or a rule that holds, and tells
-//! it as calls, step by step, without sockets. The simulator (`testkit/src/sim`) tells millions of
-//! others; these are the ones to read. The invariants are checked after every step.
+//! Stories of the data plane. Each test is named for a bug that existed or a rule that holds, and
+//! shows it as calls, step by step, without sockets. The simulator (`testkit/src/sim`) runs
+//! millions of others; these are the ones to read. The invariants are checked after every step.
 
 mod stage;
 
@@ -18,11 +18,11 @@ fn gets_of_a_turn_leave_as_one_and_a_key_asked_twice_is_answered_twice() {
     stage.says(a, "get x y\r\n");
     stage.says(b, "get y\r\n");
     stage.says(a, "get x x\r\n");
-    assert_eq!(stage.hears(link), "", "they wait for the end of the turn");
+    assert_eq!(stage.received(link), "", "they wait for the end of the turn");
     assert_eq!(stage.turn(link), "get x y y x x\r\n");
     stage.says(link, &[X, Y, Y, X, X, "END\r\n"].concat());
-    assert_eq!(stage.hears(a), [X, Y, "END\r\n", X, X, "END\r\n"].concat());
-    assert_eq!(stage.hears(b), [Y, "END\r\n"].concat());
+    assert_eq!(stage.received(a), [X, Y, "END\r\n", X, X, "END\r\n"].concat());
+    assert_eq!(stage.received(b), [Y, "END\r\n"].concat());
     stage.expect_rows(0);
 }
 
@@ -40,7 +40,7 @@ fn a_get_waits_for_company_while_enough_gets_are_on_their_way() {
     assert_eq!(stage.turn(link), "");
     stage.says(link, "END\r\n");
     assert_eq!(stage.turn(link), "get x y\r\n");
-    // One that waits over several turns is still not overtaken by its own client.
+    // Even a batch that waits over several turns is not overtaken by a request of its own client.
     stage.says(a, "get x\r\n");
     assert_eq!(stage.turn(link), "");
     stage.says(b, "delete y\r\n");
@@ -63,7 +63,7 @@ fn only_a_client_with_nothing_outstanding_goes_to_another_worker() {
     stage.says(link, "DELETED\r\n");
     assert_eq!(stage.hand_over(), [quiet]);
     stage.says(link, "END\r\n");
-    assert_eq!(stage.hears(asks), "END\r\n");
+    assert_eq!(stage.received(asks), "END\r\n");
     assert_eq!(stage.hand_over(), [asks]);
     stage.says(half, "x\r\n");
     assert_eq!(stage.turn(link), "get x\r\n");
@@ -84,11 +84,12 @@ fn an_update_passes_the_open_batch_unless_its_own_client_has_a_get_in_it() {
     stage.says(b, "get y\r\n");
     assert_eq!(stage.turn(link), "get x x\r\ndelete x\r\nget y\r\n");
     stage.says(link, &["END\r\nDELETED\r\n", Y, "END\r\n"].concat());
-    assert_eq!(stage.hears(a), "END\r\nEND\r\nDELETED\r\n");
-    assert_eq!(stage.hears(b), ["STORED\r\nEND\r\n", Y, "END\r\n"].concat());
+    assert_eq!(stage.received(a), "END\r\nEND\r\nDELETED\r\n");
+    assert_eq!(stage.received(b), ["STORED\r\nEND\r\n", Y, "END\r\n"].concat());
 }
 
-/// A server hangs up on a longer line that is no get: everybody's loss on a shared link.
+/// A server closes the link on a longer line that is no get, and all its clients lose their
+/// requests.
 #[test]
 fn a_line_of_a_gat_is_never_longer_than_1000_bytes() {
     let (mut stage, link) = Stage::of_one();
@@ -105,7 +106,7 @@ fn a_line_of_a_gat_is_never_longer_than_1000_bytes() {
         }
         assert_eq!(asked, keys);
         stage.says(link, &"END\r\n".repeat(sent.lines().count()));
-        assert_eq!(stage.hears(client), "END\r\n");
+        assert_eq!(stage.received(client), "END\r\n");
     }
 }
 
@@ -117,15 +118,15 @@ fn an_error_line_for_a_batch_makes_each_key_be_asked_alone() {
     stage.says(b, "get y\r\n");
     assert_eq!(stage.turn(link), "get x y\r\n");
     stage.says(link, "SERVER_ERROR busy\r\n");
-    assert_eq!(stage.hears(a), "");
+    assert_eq!(stage.received(a), "");
     assert_eq!(stage.turn(link), "get x\r\nget y\r\n");
     stage.says(link, &["SERVER_ERROR busy\r\n", Y, "END\r\n"].concat());
-    assert_eq!(stage.hears(a), "SERVER_ERROR busy\r\n");
-    assert_eq!(stage.hears(b), [Y, "END\r\n"].concat());
+    assert_eq!(stage.received(a), "SERVER_ERROR busy\r\n");
+    assert_eq!(stage.received(b), [Y, "END\r\n"].concat());
     stage.expect_rows(0);
 }
 
-/// Seed 91: asked alone, the get went behind the update that its client had asked for after it.
+/// Seed 91: a get sent alone went behind a later update of its own client.
 #[test]
 fn a_key_is_not_asked_alone_behind_its_own_clients_update() {
     let (mut stage, link) = Stage::of_one();
@@ -136,10 +137,10 @@ fn a_key_is_not_asked_alone_behind_its_own_clients_update() {
     stage.says(a, "set x 0 0 1\r\nN\r\n");
     assert_eq!(stage.turn(link), "set x 0 0 1\r\nN\r\n");
     stage.says(link, "SERVER_ERROR busy\r\nSTORED\r\n");
-    assert_eq!(stage.hears(a), "SERVER_ERROR busy\r\nSTORED\r\n");
+    assert_eq!(stage.received(a), "SERVER_ERROR busy\r\nSTORED\r\n");
     assert_eq!(stage.turn(link), "get y\r\n");
     stage.says(link, "END\r\n");
-    assert_eq!(stage.hears(b), "END\r\n");
+    assert_eq!(stage.received(b), "END\r\n");
 }
 
 #[test]
@@ -153,8 +154,8 @@ fn a_noreply_is_sent_in_the_answering_form_and_answers_nothing() {
     stage.expect_rows(1);
     stage.says(link, "SERVER_ERROR out of memory\r\n");
     stage.expect_rows(0);
-    assert_eq!(stage.hears(client), "");
-    // One that is about to leave is closed only when its updates are done.
+    assert_eq!(stage.received(client), "");
+    // A client that is about to leave is closed only when its updates are done.
     stage.says(client, "delete x noreply\r\n");
     assert_eq!(stage.turn(link), "delete x\r\n");
     stage.closes(client, Closed::Eof);
@@ -167,14 +168,14 @@ fn a_noreply_is_sent_in_the_answering_form_and_answers_nothing() {
 fn an_update_on_a_lost_link_is_not_sent_again_and_its_outcome_is_unknown() {
     let (mut stage, link) = Stage::of_one();
     let (a, b) = (stage.client(), stage.client());
-    stage.greet(link);
+    stage.handshake(link);
     stage.says(a, "incr n 1\r\n");
     assert_eq!(stage.turn(link), "incr n 1\r\n");
-    // Of this one nothing has left yet.
+    // Nothing of this request has been sent yet.
     stage.says(b, "incr n 2\r\n");
     stage.closes(link, Closed::Reset);
-    assert_eq!(stage.hears(a), "SERVER_ERROR s0: connection lost, outcome unknown\r\n");
-    assert_eq!(stage.hears(b), "SERVER_ERROR s0: connection lost\r\n");
+    assert_eq!(stage.received(a), "SERVER_ERROR s0: connection lost, outcome unknown\r\n");
+    assert_eq!(stage.received(b), "SERVER_ERROR s0: connection lost\r\n");
     stage.expect_rows(0);
     stage.says(a, "get n\r\n");
     let again = stage.connect(0);
@@ -185,21 +186,22 @@ fn an_update_on_a_lost_link_is_not_sent_again_and_its_outcome_is_unknown() {
 fn a_get_on_a_lost_link_is_asked_once_more_and_only_once() {
     let (mut stage, link) = Stage::of_one();
     let client = stage.client();
-    stage.greet(link);
+    stage.handshake(link);
     stage.says(client, "get x y\r\n");
     assert_eq!(stage.turn(link), "get x y\r\n");
     stage.says(client, "get z\r\n");
     assert_eq!(stage.turn(link), "get z\r\n");
-    // What has come already stays; a value that had begun does not.
+    // The values that have come stay; a value that had begun does not.
     stage.says(link, &[X, "VALUE y 0 1\r\n"].concat());
     stage.closes(link, Closed::Eof);
     let second = stage.connect(0);
     assert_eq!(stage.turn(second), "get y\r\nget z\r\n");
-    // It has answered: its end is no sign that the server is down, and a third link would be made.
+    // The link has received a reply, so its end is no sign that the server is down, and a third
+    // link would be made.
     stage.says(second, "END\r\n");
     stage.closes(second, Closed::Eof);
     let lost = "SERVER_ERROR s0: connection lost\r\n";
-    assert_eq!(stage.hears(client), [X, "END\r\n", lost].concat());
+    assert_eq!(stage.received(client), [X, "END\r\n", lost].concat());
     assert_eq!(stage.connects, []);
     stage.expect_rows(0);
 }
@@ -209,14 +211,14 @@ fn a_get_on_a_lost_link_is_not_asked_behind_a_write_of_its_own_client() {
     for write in ["delete x\r\n", "delete x noreply\r\n"] {
         let (mut stage, link) = Stage::of_one();
         let client = stage.client();
-        stage.greet(link);
+        stage.handshake(link);
         stage.says(client, &format!("get x\r\n{write}"));
         assert_eq!(stage.turn(link), "get x\r\ndelete x\r\n");
         stage.closes(link, Closed::Reset);
         let unknown = "SERVER_ERROR s0: connection lost, outcome unknown\r\n";
         let unknown = if write.contains("noreply") { "" } else { unknown };
         assert_eq!(
-            stage.hears(client),
+            stage.received(client),
             ["SERVER_ERROR s0: connection lost\r\n", unknown].concat(),
             "{write}"
         );
@@ -239,15 +241,34 @@ fn time_spent_in_a_queue_is_not_the_servers() {
     let link = stage.connect(0);
     assert_eq!(stage.turn(link), "delete x\r\ndelete y\r\n");
     stage.passes(SECOND - 1);
-    assert_eq!(stage.hears(client), "");
-    // Each answer starts the clock of the next.
+    assert_eq!(stage.received(client), "");
+    // Each answer starts the deadline of the next.
     stage.says(link, "DELETED\r\n");
-    assert_eq!(stage.hears(client), "DELETED\r\n");
+    assert_eq!(stage.received(client), "DELETED\r\n");
     stage.passes(SECOND - 1);
-    assert_eq!(stage.hears(client), "");
+    assert_eq!(stage.received(client), "");
     stage.passes(1);
-    assert_eq!(stage.hears(client), "SERVER_ERROR s0: no reply in time, outcome unknown\r\n");
+    assert_eq!(stage.received(client), "SERVER_ERROR s0: no reply in time, outcome unknown\r\n");
     assert_eq!(stage.closed, [link]);
+}
+
+/// Its deadline counted from the end of the turn, and was not set if a timer was due before that.
+#[test]
+fn a_message_of_a_long_turn_waits_no_longer_than_its_deadline() {
+    let mut stage = Stage::new(&["s0"], |pool| {
+        pool.timeouts.connect = SECOND + 5;
+        pool.timeouts.queue = SECOND;
+    });
+    let client = stage.client();
+    stage.says(client, "delete x\r\n");
+    stage.passes(10);
+    stage.end_turn();
+    stage.passes(SECOND - 11);
+    assert_eq!(stage.received(client), "");
+    stage.passes(1);
+    let late = "SERVER_ERROR s0: timed out in the queue, not sent\r\n";
+    assert_eq!(stage.received(client), late);
+    assert_eq!(stage.closed, [], "the connect has its time");
 }
 
 #[test]
@@ -257,12 +278,12 @@ fn a_connect_that_waits_for_its_turn_is_not_late() {
     stage.connecting(link, 1_000 * SECOND);
     stage.passes(10 * SECOND);
     assert_eq!(stage.closed, [], "it has not begun");
-    // A request does not wait so long, and it is not the server's fault either.
+    // A request does not wait that long, and the server is not to blame either.
     let client = stage.client();
     stage.says(client, "get x\r\n");
     stage.end_turn();
     stage.passes(SECOND);
-    assert!(stage.hears(client).starts_with("SERVER_ERROR "));
+    assert!(stage.received(client).starts_with("SERVER_ERROR "));
     assert_eq!((&stage.closed[..], &stage.events[..]), (&[][..], &[][..]));
     stage.connecting(link, 0);
     stage.passes(SECOND - 1);
@@ -282,18 +303,18 @@ fn a_long_set_that_the_kernel_takes_slowly_is_not_a_silent_server() {
     stage.end_turn();
     let mut taken = 0;
     while taken < set.len() {
-        taken += stage.hears_some(link, 10_000).len();
+        taken += stage.received_some(link, 10_000).len();
         stage.passes(SECOND - 1);
         assert_eq!(stage.closed, [], "after {taken} bytes");
     }
     stage.passes(1);
     assert_eq!(stage.closed, [link], "from the last byte on, the server owes an answer");
     let unknown = "SERVER_ERROR s0: no reply in time, outcome unknown\r\n";
-    assert_eq!(stage.hears(client), unknown);
+    assert_eq!(stage.received(client), unknown);
 }
 
 /// Gets that wait for others to share a message with are sent when the queue deadline has come,
-/// whatever else is on its way.
+/// whatever else is outstanding.
 #[test]
 fn gets_that_wait_for_company_wait_no_longer_than_the_queue_deadline() {
     let mut stage = Stage::new(&["s0"], |pool| {
@@ -315,7 +336,7 @@ fn gets_that_wait_for_company_wait_no_longer_than_the_queue_deadline() {
     assert_eq!(stage.turn(link), "get late\r\n");
 }
 
-/// An answer to a probe may get lost on the way to whoever decides about ejections, so an ejected
+/// The report of an answered probe may get lost before it reaches outlier detection, so an ejected
 /// server is probed until it is back in the ring.
 #[test]
 fn an_ejected_server_that_answers_its_probe_is_probed_again() {
@@ -333,11 +354,11 @@ fn an_ejected_server_that_answers_its_probe_is_probed_again() {
 fn a_server_that_falls_silent_is_down_until_a_probe_is_answered() {
     let (mut stage, link) = Stage::of_one();
     let client = stage.client();
-    stage.greet(link);
+    stage.handshake(link);
     stage.says(client, "get x\r\n");
     assert_eq!(stage.turn(link), "get x\r\n");
     stage.passes(SECOND);
-    assert_eq!(stage.hears(client), "SERVER_ERROR s0: no reply in time\r\n");
+    assert_eq!(stage.received(client), "SERVER_ERROR s0: no reply in time\r\n");
     stage.expect_refused(client);
     stage.passes(SECOND);
     let (probe, _) = stage.connects.pop().expect("a probe is due");
@@ -364,14 +385,14 @@ fn an_ejected_server_gives_its_keys_to_the_others_until_a_probe_is_answered() {
     stage.says(client, &format!("get {key}\r\n"));
     let (link, _) = stage.connects.pop().expect("a link is made when it is needed");
     stage.closes(link, Closed::Reset);
-    assert_eq!(stage.hears(client), "SERVER_ERROR s1: connect failed\r\n");
+    assert_eq!(stage.received(client), "SERVER_ERROR s1: connect failed\r\n");
     let server = S0 + 1;
     let why = "connect failed";
     assert_eq!(stage.events, [Event::ServerDown { server, why }]);
     assert_eq!(stage.reports, [Report::Failed { server, failures: 1, why }]);
-    // Until it is decided, the ring is as it was.
+    // The ring stays as it is until the decision.
     stage.says(client, &format!("get {key}\r\n"));
-    assert_eq!(stage.hears(client), "SERVER_ERROR s1: down, waiting for it to come back\r\n");
+    assert_eq!(stage.received(client), "SERVER_ERROR s1: down, waiting for it to come back\r\n");
     stage.set_ejected(server, true);
     stage.says(client, &format!("get {key}\r\n"));
     let other = stage.connect(0);
@@ -391,7 +412,7 @@ fn an_ejected_server_gives_its_keys_to_the_others_until_a_probe_is_answered() {
 
 #[test]
 fn a_reply_that_nobody_asked_for_poisons_the_link() {
-    // Asked for nothing; asked for something else; one answer too many; asked for another key.
+    // No request; another request; one answer too many; another key.
     for (asked, reply, heard) in [
         ("", "STORED\r\n", ""),
         ("delete x\r\n", "END\r\n", "outcome unknown"),
@@ -407,7 +428,7 @@ fn a_reply_that_nobody_asked_for_poisons_the_link() {
         stage.says(link, reply);
         assert_eq!(stage.closed, [link], "{reply:?} for {asked:?}");
         assert!(matches!(stage.events[0], Event::Poisoned { server: S0, .. }));
-        let words = stage.hears(client);
+        let words = stage.received(client);
         assert!(words.contains(heard), "{words:?} for {reply:?}");
         assert_eq!(words.lines().count(), asked.lines().count());
         stage.expect_rows(0);
@@ -425,7 +446,7 @@ fn a_meta_answer_with_another_key_or_opaque_ends_its_link() {
         stage.says(link, reply);
         let is_ended = heard.starts_with("SERVER_ERROR");
         assert_eq!(stage.closed, if is_ended { vec![link] } else { vec![] }, "{reply:?}");
-        assert_eq!(stage.hears(client), heard, "{reply:?}");
+        assert_eq!(stage.received(client), heard, "{reply:?}");
         stage.expect_rows(0);
     };
     let lost = "SERVER_ERROR s0: unexpected reply, connection closed\r\n";
@@ -452,7 +473,7 @@ fn a_meta_answer_with_another_key_or_opaque_ends_its_link() {
     ] {
         check(asked, reply, unknown);
     }
-    // As servers are: they leave things out, and write a key as the item has it.
+    // Real servers leave fields out, and return a key as the item has it.
     for (asked, reply) in [
         (ms, "HD O12 kx\r\n"),
         (ms, "HD\r\n"),
@@ -466,9 +487,9 @@ fn a_meta_answer_with_another_key_or_opaque_ends_its_link() {
     }
 }
 
-/// Commit 7ae4607: nobody settled the key, and its row stayed for ever.
+/// Commit 7ae4607: the key was never settled, and its entry stayed for ever.
 #[test]
-fn a_value_with_a_wrong_end_is_answered_with_an_error_and_leaks_no_row() {
+fn a_value_with_a_wrong_end_is_answered_with_an_error_and_leaks_no_request() {
     for pieces in [&["VALUE x 0 1\r\nXYZ"][..], &["VALUE x 0 1\r\n", "XY", "Z"]] {
         let (mut stage, link) = Stage::of_one();
         let client = stage.client();
@@ -476,7 +497,7 @@ fn a_value_with_a_wrong_end_is_answered_with_an_error_and_leaks_no_row() {
         assert_eq!(stage.turn(link), "get x\r\n");
         pieces.iter().for_each(|piece| stage.says(link, piece));
         let words = "SERVER_ERROR s0: unexpected reply, connection closed\r\n";
-        assert_eq!(stage.hears(client), words);
+        assert_eq!(stage.received(client), words);
         assert_eq!(stage.closed, [link]);
         stage.expect_rows(0);
     }
@@ -501,11 +522,11 @@ fn a_missing_server_is_told_unless_the_pool_says_partial_miss() {
             Partial::Error => "SERVER_ERROR s1: connect failed",
             Partial::Miss => "END",
         };
-        assert_eq!(stage.hears(client), format!("VALUE {here} 0 1\r\nH\r\n{end}\r\n"));
-        // A read of one key has no rest that could be a hit: it always hears of the fault.
+        assert_eq!(stage.received(client), format!("VALUE {here} 0 1\r\nH\r\n{end}\r\n"));
+        // A read of one key has no other keys that could hit, so it always gets the fault.
         stage.says(client, &format!("get {gone}\r\n"));
         let words = "SERVER_ERROR s1: down, waiting for it to come back\r\n";
-        assert_eq!(stage.hears(client), words, "{partial:?}");
+        assert_eq!(stage.received(client), words, "{partial:?}");
     }
 }
 
@@ -522,11 +543,11 @@ fn a_reply_above_the_memory_ceiling_is_dropped_and_the_link_goes_on() {
         if cut < value.len() {
             stage.says(link, &value[cut..]);
         }
-        assert_eq!(stage.hears(client), "SERVER_ERROR s0: out of memory holding the reply\r\n");
+        assert_eq!(stage.received(client), "SERVER_ERROR s0: out of memory holding the reply\r\n");
         stage.says(client, "get x\r\n");
         assert_eq!(stage.turn(link), "get x\r\n");
         stage.says(link, &[X, "END\r\n"].concat());
-        assert_eq!(stage.hears(client), [X, "END\r\n"].concat());
+        assert_eq!(stage.received(client), [X, "END\r\n"].concat());
         assert_eq!(stage.closed, []);
     }
 }
@@ -540,7 +561,7 @@ fn a_paused_client_goes_on_where_it_stopped() {
     let link = stage.connect(0);
     assert_eq!(stage.turn(link), "delete x\r\ndelete y\r\n");
     stage.says(link, "DELETED\r\n");
-    // What it had sent already makes it full again: its socket is not read yet.
+    // Its buffered input fills the pipeline again, so its socket is not read yet.
     assert_eq!(stage.turn(link), "delete z\r\n");
     assert_eq!(stage.paused, [client]);
     stage.says(link, "DELETED\r\nNOT_FOUND\r\n");
@@ -549,10 +570,10 @@ fn a_paused_client_goes_on_where_it_stopped() {
     stage.says(client, "te w\r\n");
     assert_eq!(stage.turn(link), "delete w\r\n");
     stage.says(link, "DELETED\r\n");
-    assert_eq!(stage.hears(client), "DELETED\r\nDELETED\r\nNOT_FOUND\r\nDELETED\r\n");
+    assert_eq!(stage.received(client), "DELETED\r\nDELETED\r\nNOT_FOUND\r\nDELETED\r\n");
 }
 
-/// Commit 7ae4607: each was answered, and nobody looked at how much waited for the client to read.
+/// Commit 7ae4607: the requests were answered without a check of how much waited for the client.
 #[test]
 fn a_reply_in_another_order_than_asked_makes_no_miss() {
     let (mut stage, link) = Stage::of_one();
@@ -560,7 +581,7 @@ fn a_reply_in_another_order_than_asked_makes_no_miss() {
     stage.says(client, "get a b\r\n");
     stage.turn(link);
     stage.says(link, "VALUE b 0 1\r\nB\r\nVALUE a 0 1\r\nA\r\nEND\r\n");
-    let heard = stage.hears(client);
+    let heard = stage.received(client);
     assert!(heard.starts_with("VALUE b 0 1\r\nB\r\nSERVER_ERROR s0: unexpected reply"), "{heard}");
     stage.expect_rows(0);
 }
@@ -581,7 +602,7 @@ fn a_server_that_keeps_speaking_is_not_silent_but_not_for_ever() {
     stage.says(link, "x");
     stage.passes(SECOND - 1);
     assert_eq!(stage.closed, [link]);
-    assert!(stage.hears(client).contains("no reply in time"));
+    assert!(stage.received(client).contains("no reply in time"));
 }
 
 #[test]
@@ -590,7 +611,7 @@ fn values_that_have_begun_to_arrive_are_counted_whole() {
     let said = |stage: &mut Stage| {
         let client = stage.client();
         stage.says(client, "add k 0 0 1000\r\nx");
-        stage.hears(client)
+        stage.received(client)
     };
     assert_eq!([said(&mut stage), said(&mut stage)], ["", ""]);
     assert_eq!(said(&mut stage), "SERVER_ERROR out of memory storing object\r\n");
@@ -612,7 +633,7 @@ fn what_a_paused_client_had_sent_is_answered_before_it_is_let_go() {
             let asked = stage.turn(link);
             assert!(!asked.is_empty(), "nothing more is asked, and it is not let go: {drained}");
             stage.says(link, &"END\r\n".repeat(asked.lines().count()));
-            answers += &stage.hears(client);
+            answers += &stage.received(client);
             stage.end_turn();
         }
         assert_eq!(answers, "END\r\n".repeat(200), "drained: {drained}");
@@ -630,16 +651,16 @@ fn a_client_that_sends_only_bad_data_blocks_is_paused() {
     let mut heard = String::new();
     assert_eq!(stage.paused, [client]);
     while stage.paused == [client] {
-        let part = stage.hears(client);
+        let part = stage.received(client);
         assert!(!part.is_empty() && part.len() <= bound + words.len(), "{} bytes", part.len());
         heard += &part;
         stage.end_turn();
     }
-    heard += &stage.hears(client);
+    heard += &stage.received(client);
     assert_eq!(heard, words.repeat(100));
 }
 
-/// What is counted of other workers counts, too.
+/// The counts of other workers count, too.
 #[test]
 fn limits_mean_all_workers_together_and_room_means_this_one() {
     use metrics::{Pool, Worker};
@@ -650,7 +671,7 @@ fn limits_mean_all_workers_together_and_room_means_this_one() {
     ];
     for bound in bounds {
         let mut stage = Stage::of(&["s0"], bound);
-        let other = stage.book.sheet(1);
+        let other = stage.registry.metrics(1);
         other.counters::<Worker>(0).add(Worker::ClientsNow, 2);
         other.counters::<Pool>(POOL).add(Pool::ClientsNow, 2);
         let client = stage.client();
@@ -658,8 +679,8 @@ fn limits_mean_all_workers_together_and_room_means_this_one() {
         assert_eq!(refused, b"SERVER_ERROR too many client connections\r\n");
         stage.closes(client, Closed::Reset);
         assert!(stage.accept().is_ok(), "there is room again");
-        assert_eq!(stage.book.total(POOL, Pool::ClientsNow), 3);
-        assert_eq!(stage.book.total(POOL, Pool::ClientsRefused), 1);
+        assert_eq!(stage.registry.total(POOL, Pool::ClientsNow), 3);
+        assert_eq!(stage.registry.total(POOL, Pool::ClientsRefused), 1);
     }
 }
 
@@ -667,7 +688,7 @@ fn limits_mean_all_workers_together_and_room_means_this_one() {
 fn stats_are_of_all_workers_together() {
     use metrics::{Pool, Server};
     let (mut stage, link) = Stage::of_one();
-    let other = stage.book.sheet(1);
+    let other = stage.registry.metrics(1);
     other.counters::<Pool>(POOL).add(Pool::Requests, 40);
     other.counters::<Server>(S0).add(Server::PendingNow, 3);
     let client = stage.client();
@@ -675,7 +696,7 @@ fn stats_are_of_all_workers_together() {
     stage.turn(link);
     stage.says(client, "set y 0 0 1\r\nY\r\nstats proxy\r\n");
     stage.says(link, "END\r\nSTORED\r\n");
-    let heard = stage.hears(client);
+    let heard = stage.received(client);
     for line in ["pool.requests_total 43", "pool.s0.pending 4", "pool.s0.inflight 1"] {
         assert!(heard.contains(&format!("STAT {line}\r\n")), "{line} is not in {heard}");
     }
@@ -695,9 +716,9 @@ fn times_are_measured_from_the_parse_to_the_release() {
     stage.says(link, "END\r\nSTORED\r\n");
     stage.passes(100);
     stage.says(link, "DELETED\r\n");
-    let book = stage.book;
-    let times = |row, which| {
-        let one = book.histogram(row, which);
+    let registry = stage.registry;
+    let times = |id, which| {
+        let one = registry.histogram(id, which);
         (one.count(), one.min(), one.max())
     };
     assert_eq!(times(POOL, Latency::Reads), (1, 500, 500));
@@ -705,7 +726,7 @@ fn times_are_measured_from_the_parse_to_the_release() {
     assert_eq!(times(S0, Latency::REPLIES), (3, 200, 500));
 }
 
-/// What is "now" is right when everything has come to rest, and then nobody is woken for it.
+/// The gauges are right when nothing changes any more, and then no timer is set for them.
 #[test]
 fn what_is_now_is_published_until_nothing_moves() {
     use metrics::{Server, Worker};
@@ -714,14 +735,14 @@ fn what_is_now_is_published_until_nothing_moves() {
     stage.says(client, "get x\r\n");
     stage.turn(link);
     stage.passes(SECOND / 10);
-    assert_eq!(stage.book.total(S0, Server::InflightNow), 1);
-    assert_eq!(stage.book.total(0, Worker::RequestsNow), 1);
+    assert_eq!(stage.registry.total(S0, Server::InflightNow), 1);
+    assert_eq!(stage.registry.total(0, Worker::RequestsNow), 1);
     stage.says(link, "END\r\n");
     assert_eq!(stage.turn(client), "END\r\n");
     stage.passes(SECOND / 10);
-    assert_eq!(stage.book.total(S0, Server::InflightNow), 0);
-    assert_eq!(stage.book.total(S0, Server::LinksNow), 1);
-    assert_eq!(stage.book.total(0, Worker::RequestsNow), 0);
+    assert_eq!(stage.registry.total(S0, Server::InflightNow), 0);
+    assert_eq!(stage.registry.total(S0, Server::LinksNow), 1);
+    assert_eq!(stage.registry.total(0, Worker::RequestsNow), 0);
     stage.passes(10 * SECOND);
     stage.end_turn();
     assert_eq!(stage.next_timeout(), None);
@@ -772,7 +793,7 @@ fn a_servers_ack_is_flushed_while_its_reply_is_incomplete_and_never_otherwise() 
         stage.says(link, piece);
         assert_eq!(stage.flushes, vec![link; flushes], "after {piece:?}");
     }
-    assert_eq!(stage.hears(client), [X, Y, "END\r\n", X, "END\r\n"].concat());
+    assert_eq!(stage.received(client), [X, Y, "END\r\n", X, "END\r\n"].concat());
 }
 
 const X: &str = "VALUE x 0 1\r\nX\r\n";

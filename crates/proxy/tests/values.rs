@@ -1,4 +1,4 @@
-//! Stories of reads: quiet ones that are joined, and large values on their way.
+//! Stories of reads: quiet ones that are joined, and large values in transit.
 
 mod stage;
 
@@ -21,7 +21,7 @@ fn noop(opaque: u8) -> Vec<u8> {
     packet(0x0a, 0, "", opaque)
 }
 
-/// A `Set` of nothing.
+/// A `Set` of an empty value.
 fn set(key: &str, opaque: u8) -> Vec<u8> {
     packet(0x01, 8, key, opaque)
 }
@@ -30,7 +30,7 @@ fn touch(key: &str, opaque: u8) -> Vec<u8> {
     packet(0x1c, 4, key, opaque)
 }
 
-/// What answers them: opcode, opaque, status, and what follows the header.
+/// Splits the answers: opcode, opaque, status, and the bytes after the header.
 fn packets(mut bytes: &[u8]) -> Vec<(u8, u8, u8, Vec<u8>)> {
     let mut found = Vec::new();
     while let Some((header, rest)) = bytes.split_at_checked(24) {
@@ -52,7 +52,7 @@ fn quiet_reads_that_come_together_are_one_read_and_each_has_its_own_answer() {
     assert_eq!(stage.turn(link), "gets x y x\r\n");
     stage.says(link, "VALUE x 0 1 7\r\n1\r\nVALUE x 0 1 7\r\n1\r\nEND\r\n");
     let hit = b"\0\0\0\0x1".to_vec();
-    let answers = packets(&stage.hears_bytes(client));
+    let answers = packets(&stage.received_bytes(client));
     assert_eq!(answers, [(0x0d, 1, 0, hit.clone()), (0x0d, 3, 0, hit), (0x0a, 4, 0, vec![])]);
     stage.expect_rows(0);
 }
@@ -60,9 +60,9 @@ fn quiet_reads_that_come_together_are_one_read_and_each_has_its_own_answer() {
 #[test]
 fn an_error_for_joined_reads_is_told_to_each_that_has_no_answer() {
     let (mut stage, link) = Stage::of_one();
-    stage.greet(link);
+    stage.handshake(link);
     let client = stage.client();
-    // The last packet is not whole: it is another request.
+    // The last packet is incomplete: it is another request.
     let asked = [getkq("x", 1), getkq("y", 2), getkq("z", 3)].concat();
     stage.says_bytes(client, &asked[..asked.len() - 1]);
     stage.expect_rows(1);
@@ -72,11 +72,11 @@ fn an_error_for_joined_reads_is_told_to_each_that_has_no_answer() {
     stage.says(link, "SERVER_ERROR no\r\n");
     assert_eq!(stage.turn(link), "gets x\r\ngets y\r\ngets z\r\n");
     stage.says(link, "VALUE x 0 1 7\r\n1\r\nEND\r\nSERVER_ERROR no\r\n");
-    let answers = packets(&stage.hears_bytes(client));
+    let answers = packets(&stage.received_bytes(client));
     let hit = b"\0\0\0\0x1".to_vec();
     assert_eq!(answers, [(0x0d, 1, 0, hit), (0x0d, 2, 0x84, b"no".to_vec())]);
     stage.says(link, "END\r\n");
-    assert_eq!(packets(&stage.hears_bytes(client)), [(0x0a, 4, 0, vec![])]);
+    assert_eq!(packets(&stage.received_bytes(client)), [(0x0a, 4, 0, vec![])]);
     stage.says_bytes(client, &asked);
     stage.end_turn();
     stage.closes(link, Closed::Reset);
@@ -84,7 +84,7 @@ fn an_error_for_joined_reads_is_told_to_each_that_has_no_answer() {
     assert_eq!(stage.turn(link), "gets x\r\ngets y\r\ngets z\r\n", "once more");
     stage.closes(link, Closed::Reset);
     stage.expect_rows(0);
-    let answers = packets(&stage.hears_bytes(client));
+    let answers = packets(&stage.received_bytes(client));
     let told: Vec<(u8, u8)> = answers.iter().map(|answer| (answer.1, answer.2)).collect();
     assert_eq!(told, [(1, 0x86), (2, 0x86), (3, 0x86)]);
 }
@@ -96,26 +96,26 @@ fn a_value_of_another_key_is_no_answer_to_a_single_read() {
     stage.says_bytes(client, &touch("k", 1));
     assert_eq!(stage.turn(link), "gats 0 k\r\n");
     stage.says(link, "VALUE k 7 1 5\r\na\r\nEND\r\n");
-    let told = packets(&stage.hears_bytes(client));
+    let told = packets(&stage.received_bytes(client));
     assert_eq!(told, [(0x1c, 1, 0, b"\0\0\0\x07".to_vec())]);
     stage.says_bytes(client, &touch("k", 2));
     assert_eq!(stage.turn(link), "gats 0 k\r\n");
     stage.says(link, "VALUE x 7 1 5\r\na\r\nEND\r\n");
     assert_eq!(stage.closed, [link]);
-    let told = packets(&stage.hears_bytes(client));
+    let told = packets(&stage.received_bytes(client));
     assert_eq!((told.len(), told[0].1, told[0].2), (1, 2, 0x84), "{told:?}");
 }
 
 #[test]
 fn a_fault_says_whether_a_change_may_have_been_made() {
     let (mut stage, link) = Stage::of_one();
-    stage.greet(link);
+    stage.handshake(link);
     let client = stage.client();
     stage.says_bytes(client, &set("k", 1));
     assert_eq!(stage.turn(link), "ms k 0 c\r\n\r\n");
     stage.says_bytes(client, &set("k", 2));
     stage.closes(link, Closed::Reset);
-    let told: Vec<_> = packets(&stage.hears_bytes(client));
+    let told: Vec<_> = packets(&stage.received_bytes(client));
     let statuses: Vec<(u8, u8)> = told.iter().map(|answer| (answer.1, answer.2)).collect();
     assert_eq!(statuses, [(1, 0x84), (2, 0x86)], "{told:?}");
 }
@@ -133,8 +133,8 @@ fn gets_that_want_the_cas_number_share_a_message_with_gets_that_do_not() {
     stage.says(link, &format!("{said}END\r\n"));
     let x = "VALUE x 0 1\r\n1\r\n";
     let z = "VALUE z 0 1\r\n1\r\n";
-    assert_eq!(stage.hears(a), [x, "END\r\n", z, x, "END\r\n", "VA 1\r\n1\r\n"].concat());
-    assert_eq!(stage.hears(b), format!("{}END\r\n", value("y")));
+    assert_eq!(stage.received(a), [x, "END\r\n", z, x, "END\r\n", "VA 1\r\n1\r\n"].concat());
+    assert_eq!(stage.received(b), format!("{}END\r\n", value("y")));
 }
 
 #[test]
@@ -147,25 +147,25 @@ fn a_large_value_of_which_nothing_is_shown_does_not_go_to_its_client() {
     stage.establishes(link);
     stage.says(link, "VERSION 1.4.13\r\n");
     let a = stage.client();
-    // Touch, of a server without meta: whether the item is there is told by reading it.
+    // Touch, with a server without meta: a read shows whether the item is there.
     let touch = [&[0x80, 0x1c, 0, 1, 4, 0, 0, 0, 0, 0, 0, 5, 0, 0, 0, 1][..], &[0; 12], b"x"];
     stage.says_bytes(a, &touch.concat());
     assert_eq!(stage.turn(link), "gats 0 x\r\n");
     stage.says(link, "VALUE x 0 12 7\r\nabcde");
-    assert!(stage.hears_bytes(a).is_empty(), "it has no value to wait for");
+    assert!(stage.received_bytes(a).is_empty(), "it has no value to wait for");
     stage.closes(link, Closed::Reset);
     assert!(stage.closed.is_empty());
-    assert_eq!(packets(&stage.hears_bytes(a)).len(), 1, "it is told that the link was lost");
+    assert_eq!(packets(&stage.received_bytes(a)).len(), 1, "it is told that the link was lost");
 }
 
-/// Two clients and a link; values from ten bytes on go out as they come.
+/// Two clients and a link; values of ten bytes or more are streamed.
 fn streaming() -> (Stage, ConnId, ConnId, ConnId) {
     let mut stage = Stage::of(&["s0"], |plan| {
         plan.limits.stream_min = 10;
         plan.pools[0].preconnect = true;
     });
     let link = stage.connect(0);
-    stage.greet(link);
+    stage.handshake(link);
     let (a, b) = (stage.client(), stage.client());
     (stage, link, a, b)
 }
@@ -176,13 +176,13 @@ fn a_large_value_goes_to_its_client_as_it_comes() {
     stage.says(a, "get x\r\n");
     stage.turn(link);
     stage.says(link, "VALUE x 0 12\r\nabcde");
-    assert_eq!(stage.hears(a), "VALUE x 0 12\r\nabcde");
+    assert_eq!(stage.received(a), "VALUE x 0 12\r\nabcde");
     stage.says(link, "fgh");
-    assert_eq!(stage.hears(a), "fgh");
+    assert_eq!(stage.received(a), "fgh");
     stage.says(link, "ijkl\r");
-    assert_eq!(stage.hears(a), "ijkl");
+    assert_eq!(stage.received(a), "ijkl");
     stage.says(link, "\nEND\r\n");
-    assert_eq!(stage.hears(a), "\r\nEND\r\n");
+    assert_eq!(stage.received(a), "\r\nEND\r\n");
     stage.expect_rows(0);
 }
 
@@ -192,9 +192,9 @@ fn a_meta_value_goes_to_its_client_as_it_comes() {
     stage.says(a, "mg x v t O7\r\n");
     assert_eq!(stage.turn(link), "mg x v t O7\r\n");
     stage.says(link, "VA 12 t-1 O7\r\nabcde");
-    assert_eq!(stage.hears(a), "VA 12 t-1 O7\r\nabcde");
+    assert_eq!(stage.received(a), "VA 12 t-1 O7\r\nabcde");
     stage.says(link, "fghijkl\r\n");
-    assert_eq!(stage.hears(a), "fghijkl\r\n");
+    assert_eq!(stage.received(a), "fghijkl\r\n");
     stage.expect_rows(0);
 }
 
@@ -205,13 +205,13 @@ fn a_client_that_has_a_part_of_a_value_is_closed_with_its_link_and_no_other_is()
     stage.says(b, "get z\r\n");
     stage.turn(link);
     stage.says(link, "VALUE x 0 12\r\nabcde");
-    assert_eq!(stage.hears(a), "VALUE x 0 12\r\nabcde");
+    assert_eq!(stage.received(a), "VALUE x 0 12\r\nabcde");
     stage.closes(link, Closed::Reset);
     assert_eq!(stage.closed, [a]);
     let link = stage.connect(0);
     assert_eq!(stage.turn(link), "get z\r\n", "asked once more");
     stage.says(link, "VALUE z 0 12\r\nabcdefghijkl\r\nEND\r\n");
-    assert_eq!(stage.hears(b), "VALUE z 0 12\r\nabcdefghijkl\r\nEND\r\n");
+    assert_eq!(stage.received(b), "VALUE z 0 12\r\nabcdefghijkl\r\nEND\r\n");
     stage.expect_rows(0);
 }
 
@@ -224,12 +224,12 @@ fn what_a_client_was_told_before_it_is_cut_off_reaches_it() {
     stage.says(link, "VALUE y 0 1\r\n1\r\nVALUE x 0 12\r\nabcde");
     stage.closes(link, Closed::Reset);
     assert!(stage.closed.is_empty());
-    assert_eq!(stage.hears(a), "VALUE y 0 1\r\n1\r\nEND\r\nVALUE x 0 12\r\nabcde");
+    assert_eq!(stage.received(a), "VALUE y 0 1\r\n1\r\nEND\r\nVALUE x 0 12\r\nabcde");
     assert_eq!(stage.closed, [a]);
     let link = stage.connect(0);
     assert_eq!(stage.turn(link), "get z\r\n");
     stage.says(link, "END\r\n");
-    assert_eq!(stage.hears(b), "END\r\n");
+    assert_eq!(stage.received(b), "END\r\n");
     stage.expect_rows(0);
 }
 
@@ -241,7 +241,7 @@ fn a_value_with_a_wrong_end_closes_whoever_has_a_part_of_it() {
     stage.says(link, "VALUE x 0 12\r\nabcde");
     stage.says(link, "fghijklmn");
     assert_eq!(stage.closed, [link]);
-    assert_eq!(stage.hears(a), "VALUE x 0 12\r\nabcdefghijkl");
+    assert_eq!(stage.received(a), "VALUE x 0 12\r\nabcdefghijkl");
     assert_eq!(stage.closed, [link, a]);
     stage.expect_rows(0);
 }
@@ -255,7 +255,7 @@ fn a_value_whose_turn_has_not_come_gathers_and_its_client_can_be_told_an_error()
     stage.says(a, "get x y\r\n");
     stage.turn(link);
     stage.says(link, "1\r\nVALUE x 0 12\r\nabcdefghijkl\r\nEND\r\nVALUE x 0 12\r\nabc");
-    assert_eq!(stage.hears(a), "1\r\nVALUE x 0 12\r\nabcdefghijkl\r\nEND\r\n");
+    assert_eq!(stage.received(a), "1\r\nVALUE x 0 12\r\nabcdefghijkl\r\nEND\r\n");
     stage.closes(link, Closed::Reset);
     assert!(stage.closed.is_empty());
 }
@@ -269,7 +269,7 @@ fn a_value_goes_on_for_the_others_when_its_client_has_left() {
     stage.says(link, "VALUE x 0 12\r\nabcde");
     stage.closes(a, Closed::Reset);
     stage.says(link, "fghijkl\r\nVALUE y 0 1\r\n1\r\nEND\r\n");
-    assert_eq!(stage.hears(b), "VALUE y 0 1\r\n1\r\nEND\r\n");
+    assert_eq!(stage.received(b), "VALUE y 0 1\r\n1\r\nEND\r\n");
     stage.expect_rows(0);
 }
 
@@ -283,17 +283,17 @@ fn a_client_that_does_not_read_its_megabyte_holds_up_nobody() {
     stage.turn(link);
     let piece = "v".repeat(40_000);
     stage.says(link, "VALUE x 0 1000000\r\n");
-    // Nothing is written to it; each piece pins a block of its own.
+    // Nothing is written to the client; each piece pins a block of its own.
     (0..25).for_each(|_| stage.says(link, &piece));
     stage.says(link, "\r\nVALUE y 0 1\r\n1\r\nEND\r\n");
-    assert_eq!(stage.hears(other), "VALUE y 0 1\r\n1\r\nEND\r\n");
+    assert_eq!(stage.received(other), "VALUE y 0 1\r\n1\r\nEND\r\n");
     let held = stage.memory();
     assert!((1_000_000..1_100_000).contains(&held), "{held} bytes are held");
-    assert_eq!(stage.hears(slow).len(), "VALUE x 0 1000000\r\n\r\nEND\r\n".len() + 1_000_000);
+    assert_eq!(stage.received(slow).len(), "VALUE x 0 1000000\r\n\r\nEND\r\n".len() + 1_000_000);
     assert_eq!(stage.memory(), 0);
 }
 
-/// It came whole, and only its client is told that there is no room: the link goes on.
+/// The value came whole, so only its client gets the error: the link goes on.
 #[test]
 fn a_single_value_that_comes_whole_and_passes_the_memory_ceiling_is_an_error() {
     let (mut stage, link) = Stage::of_one();
@@ -308,14 +308,14 @@ fn a_single_value_that_comes_whole_and_passes_the_memory_ceiling_is_an_error() {
     stage.says(b, "mg y v t\r\n");
     assert_eq!(stage.turn(link), "mg y v t\r\n");
     stage.says(link, &format!("VA 40000 t-1\r\n{large}\r\n"));
-    let told = stage.hears(b);
+    let told = stage.received(b);
     assert_eq!(told, "SERVER_ERROR s0: out of memory holding the reply\r\n");
     assert_eq!(stage.closed, []);
-    assert_eq!(stage.hears(a), kept);
+    assert_eq!(stage.received(a), kept);
     stage.says(b, "mg y v t\r\n");
     assert_eq!(stage.turn(link), "mg y v t\r\n");
     stage.says(link, "VA 1 t-1\r\ny\r\n");
-    assert_eq!(stage.hears(b), "VA 1 t-1\r\ny\r\n");
+    assert_eq!(stage.received(b), "VA 1 t-1\r\ny\r\n");
 }
 
 #[test]
@@ -323,21 +323,21 @@ fn a_server_that_closes_at_meta_commands_is_soon_asked_none() {
     let (mut stage, mut link) = Stage::of_one();
     let client = stage.client();
     for _ in 0..2 {
-        // Whatever it passes on without closing proves nothing about meta.
-        stage.greet(link);
+        // A command that it passes on without closing proves nothing about meta.
+        stage.handshake(link);
         stage.says(client, "mg k t\r\n");
         assert_eq!(stage.turn(link), "mg k t\r\n");
         stage.closes(link, Closed::Eof);
-        assert!(stage.hears(client).starts_with("SERVER_ERROR s0: connection lost"));
+        assert!(stage.received(client).starts_with("SERVER_ERROR s0: connection lost"));
         stage.says(client, "get k\r\n");
         link = stage.connect(0);
         assert_eq!(stage.turn(link), "get k\r\n");
         stage.says(link, "END\r\n");
-        assert_eq!(stage.hears(client), "END\r\n");
+        assert_eq!(stage.received(client), "END\r\n");
     }
-    assert_eq!(stage.events, [Event::Unskilled { server: S0 }]);
+    assert_eq!(stage.events, [Event::CapabilityLost { server: S0 }]);
     stage.says(client, "mg k t\r\n");
-    assert!(stage.hears(client).starts_with("CLIENT_ERROR refused by the proxy"));
+    assert!(stage.received(client).starts_with("CLIENT_ERROR refused by the proxy"));
     assert_eq!(stage.turn(link), "");
     stage.install(|_| {});
     stage.closes(link, Closed::Eof);
@@ -345,5 +345,5 @@ fn a_server_that_closes_at_meta_commands_is_soon_asked_none() {
     let link = stage.connect(0);
     assert_eq!(stage.turn(link), "mg k t\r\n", "another plan gives it another chance");
     stage.says(link, "HD t-1\r\n");
-    assert_eq!(stage.hears(client), "HD t-1\r\n");
+    assert_eq!(stage.received(client), "HD t-1\r\n");
 }

@@ -1,5 +1,5 @@
-//! Redis before the data plane, step by step: changes that go to several servers or to none, a list
-//! that is as long as was asked, and scripts that a server has lost.
+//! Redis requests through the data plane, step by step: changes that go to several servers or to
+//! none, a list as long as requested, and scripts that a server has lost.
 
 mod stage;
 
@@ -15,7 +15,7 @@ const WELCOME: &str = "*14\r\n$6\r\nserver\r\n$5\r\nredis\r\n$7\r\nversion\r\n$6
     $5\r\nproto\r\n:2\r\n$2\r\nid\r\n:5\r\n$4\r\nmode\r\n$10\r\nstandalone\r\n\
     $4\r\nrole\r\n$6\r\nmaster\r\n$7\r\nmodules\r\n*0\r\n";
 
-/// A pool of Redis's.
+/// A pool of Redis servers.
 fn redis(servers: &[&str], limit: impl FnOnce(&mut limits::Limits)) -> Stage {
     Stage::of(servers, |plan| {
         plan.pools[0].protocol = protocol("redis").expect("the table has it");
@@ -25,7 +25,7 @@ fn redis(servers: &[&str], limit: impl FnOnce(&mut limits::Limits)) -> Stage {
     })
 }
 
-/// A request in one write.
+/// Sends a request in one write.
 fn asks(stage: &mut Stage, client: ConnId, words: &str) {
     let text = resp(words);
     stage.says(client, &text);
@@ -38,7 +38,7 @@ fn resp(words: &str) -> String {
     text
 }
 
-/// The link to a server that somebody has asked for comes up.
+/// Brings up the link to this server, for which a connect was ordered.
 fn comes_up(stage: &mut Stage, server: usize) -> ConnId {
     stage.connects.sort_by_key(|(_, asked)| *asked != server);
     assert_eq!(stage.connects[0].1, server, "a link to it was asked for");
@@ -47,7 +47,7 @@ fn comes_up(stage: &mut Stage, server: usize) -> ConnId {
     link
 }
 
-/// The keys of one server each, and the links that stand.
+/// The keys of one server each, and the links that are up.
 fn field(limit: impl FnOnce(&mut limits::Limits)) -> (Stage, ConnId, [String; 2], [ConnId; 2]) {
     let mut stage = redis(&["s0", "s1"], limit);
     let client = stage.client();
@@ -57,23 +57,23 @@ fn field(limit: impl FnOnce(&mut limits::Limits)) -> (Stage, ConnId, [String; 2]
         let link = comes_up(&mut stage, server);
         stage.turn(link);
         stage.says(link, "$-1\r\n");
-        stage.hears(client);
+        stage.received(client);
         link
     });
     (stage, client, keys, links)
 }
 
-/// The second server's link ends, and the next connect to it ends so.
+/// Ends the second server's link, and fails its next connect in this manner.
 fn loses(stage: &mut Stage, client: ConnId, keys: &[String; 2], link: ConnId, how: Closed) {
     stage.closes(link, Closed::Eof);
     asks(stage, client, &format!("GET {}", keys[1]));
     let (connect, server) = stage.connects.pop().expect("it is tried");
     assert_eq!(server, 1);
     stage.closes(connect, how);
-    assert!(stage.hears(client).starts_with("-ERR s1: "));
+    assert!(stage.received(client).starts_with("-ERR s1: "));
 }
 
-/// Of each change nothing reaches the server that is well.
+/// Checks that nothing of each change reaches the server that is well.
 fn check_refused(stage: &mut Stage, client: ConnId, keys: &[String; 2], link: ConnId, why: &str) {
     let [one, two] = keys;
     let [by_key, by_all] = [
@@ -89,7 +89,7 @@ fn check_refused(stage: &mut Stage, client: ConnId, keys: &[String; 2], link: Co
     for words in by_key.iter().chain(&by_all) {
         asks(stage, client, words);
         assert_eq!(stage.turn(link), "", "{words}");
-        assert_eq!(stage.hears(client), format!("-ERR s1: {why}\r\n"), "{words}");
+        assert_eq!(stage.received(client), format!("-ERR s1: {why}\r\n"), "{words}");
     }
     assert_eq!(stage.connects, []);
 }
@@ -99,7 +99,7 @@ fn a_change_at_several_servers_is_sent_to_none_of_them_if_one_is_down() {
     let (mut stage, client, keys, [link, other]) = field(|_| {});
     loses(&mut stage, client, &keys, other, Closed::Reset);
     check_refused(&mut stage, client, &keys, link, "down, waiting for it to come back");
-    // Reads go where they can.
+    // Reads go to the servers that can be asked.
     for words in
         [format!("MGET {} {}", keys[0], keys[1]), format!("EXISTS {} {}", keys[0], keys[1])]
     {
@@ -108,9 +108,9 @@ fn a_change_at_several_servers_is_sent_to_none_of_them_if_one_is_down() {
         assert!(stage.turn(link).contains(&name.to_lowercase()), "{words}");
         stage.says(link, if name == "MGET" { "*1\r\n$-1\r\n" } else { ":0\r\n" });
         let told = "-ERR s1: down, waiting for it to come back\r\n";
-        assert_eq!(stage.hears(client), told, "{words}");
+        assert_eq!(stage.received(client), told, "{words}");
     }
-    // And one server's changes as well.
+    // So do changes for one server.
     asks(&mut stage, client, &format!("DEL {0} {0}", keys[0]));
     assert!(stage.turn(link).contains("DEL"));
 }
@@ -132,12 +132,12 @@ fn a_change_at_several_servers_is_sent_to_none_of_them_if_the_queue_of_one_is_fu
     check_refused(&mut stage, client, &keys, link, "queue full, not sent");
     assert!(!stage.turn(other).is_empty());
     stage.says(other, "$-1\r\n$-1\r\n");
-    // Now it fits, and both are asked before either answers.
+    // Now it fits, and both servers get their part before either answers.
     asks(&mut stage, client, &format!("MSET {} 1 {} 2", keys[0], keys[1]));
     assert!(stage.turn(link).contains("mset") && stage.turn(other).contains("mset"));
 }
 
-/// Three messages of one request: room for the first is not enough.
+/// One request makes three messages: room for the first is not enough.
 #[test]
 fn a_change_that_would_fill_a_queue_by_itself_is_refused_whole_or_sent_whole() {
     for (room, is_sent) in [(2, false), (8, true)] {
@@ -151,18 +151,18 @@ fn a_change_that_would_fill_a_queue_by_itself_is_refused_whole_or_sent_whole() {
                 assert_eq!((one.matches("mset").count(), more.matches("mset").count()), (1, 3));
                 stage.says(link, "+OK\r\n");
                 stage.says(other, "+OK\r\n+OK\r\n+OK\r\n");
-                assert_eq!(stage.hears(client), "+OK\r\n");
+                assert_eq!(stage.received(client), "+OK\r\n");
             }
             false => {
                 assert_eq!((one.as_str(), more.as_str()), ("", ""));
-                assert!(stage.hears(client).ends_with(": queue full, not sent\r\n"));
+                assert!(stage.received(client).ends_with(": queue full, not sent\r\n"));
             }
         }
         stage.expect_rows(0);
     }
 }
 
-/// Of memcached's, too, and also where nobody waits for the answer.
+/// The rule holds for memcached as well, even if no client waits for the answer.
 #[test]
 fn a_flush_all_is_sent_to_no_server_if_one_is_down() {
     let mut stage = Stage::new(&["s0", "s1"], |pool| {
@@ -176,7 +176,7 @@ fn a_flush_all_is_sent_to_no_server_if_one_is_down() {
     stage.closes(other, Closed::Reset);
     let told = "SERVER_ERROR s1: down, waiting for it to come back\r\n";
     stage.says(client, "flush_all\r\nflush_all noreply\r\nflush_all 10\r\n");
-    assert_eq!((stage.turn(link), stage.hears(client)), (String::new(), told.repeat(2)));
+    assert_eq!((stage.turn(link), stage.received(client)), (String::new(), told.repeat(2)));
     stage.passes(SECOND);
     let back = stage.connect(1);
     stage.says(client, "flush_all\r\n");
@@ -194,13 +194,13 @@ fn a_list_of_another_length_than_was_asked_for_ends_the_link_of_one_server_as_we
         let link = comes_up(&mut stage, 0);
         assert_eq!(stage.turn(link), resp("MGET a b"));
         stage.says(link, "*2\r\n$1\r\n1\r\n$-1\r\n");
-        assert_eq!(stage.hears(client), "*2\r\n$1\r\n1\r\n$-1\r\n");
+        assert_eq!(stage.received(client), "*2\r\n$1\r\n1\r\n$-1\r\n");
         asks(&mut stage, client, "MGET a b");
         stage.turn(link);
         stage.says(link, wrong);
         let told = "-ERR s0: unexpected reply, connection closed\r\n";
         assert_eq!(
-            (stage.hears(client).as_str(), &stage.closed[..]),
+            (stage.received(client).as_str(), &stage.closed[..]),
             (told, &[link][..]),
             "{wrong}"
         );
@@ -210,7 +210,7 @@ fn a_list_of_another_length_than_was_asked_for_ends_the_link_of_one_server_as_we
 const DIGEST: &str = "e0e1f9fabfc9d4800c877a703b823ac0578ff8db";
 const NO_SCRIPT: &str = "-NOSCRIPT No matching script. Please use EVAL.\r\n";
 
-/// Nothing overtakes what its client asked after it; but the next call finds the script.
+/// The lost script is not retried past a later request of its client; but the next call finds it.
 #[test]
 fn a_script_that_is_missed_in_a_pipeline_is_loaded_for_the_next_call() {
     let mut stage = redis(&["s0"], |_| {});
@@ -220,7 +220,7 @@ fn a_script_that_is_missed_in_a_pipeline_is_loaded_for_the_next_call() {
     stage.turn(link);
     let answer = format!("$40\r\n{DIGEST}\r\n");
     stage.says(link, &answer);
-    assert_eq!(stage.hears(client), answer);
+    assert_eq!(stage.received(client), answer);
     let call = resp(&format!("EVALSHA {DIGEST} 1 k"));
     let set = resp("SET k v");
     let load = resp("SCRIPT LOAD 1");
@@ -228,25 +228,25 @@ fn a_script_that_is_missed_in_a_pipeline_is_loaded_for_the_next_call() {
     assert_eq!(stage.turn(link), [&call[..], &call, &set].concat());
     stage.says(link, NO_SCRIPT);
     stage.says(link, &format!("{NO_SCRIPT}+OK\r\n"));
-    assert_eq!(stage.hears(client), format!("{NO_SCRIPT}{NO_SCRIPT}+OK\r\n"));
-    // Once, although two have missed it; and what is asked before it has been answered, or by
-    // somebody else, comes behind it.
+    assert_eq!(stage.received(client), format!("{NO_SCRIPT}{NO_SCRIPT}+OK\r\n"));
+    // It is loaded once, although two calls have missed it. A request that comes before the answer,
+    // from this client or another, stands behind the load.
     let other = stage.client();
     stage.says(other, &call);
     assert_eq!(stage.turn(link), [&load[..], &call].concat());
     stage.says(link, &format!("{answer}:1\r\n"));
-    assert_eq!(stage.hears(other), ":1\r\n");
-    // The next time it is lost it is loaded again.
+    assert_eq!(stage.received(other), ":1\r\n");
+    // If it is lost again, it is loaded again.
     stage.says(client, &[&call[..], &set].concat());
     stage.turn(link);
     stage.says(link, &format!("{NO_SCRIPT}+OK\r\n"));
     assert_eq!(stage.turn(link), load);
     stage.says(link, &answer);
-    assert_eq!(stage.hears(client), format!("{NO_SCRIPT}+OK\r\n"));
+    assert_eq!(stage.received(client), format!("{NO_SCRIPT}+OK\r\n"));
     stage.expect_rows(0);
 }
 
-/// A server that is told and forgets is not told for ever.
+/// A server that forgets the script at once does not get it for ever.
 #[test]
 fn a_script_is_loaded_once_for_each_call_that_misses_it() {
     let mut stage = redis(&["s0"], |_| {});
@@ -256,7 +256,7 @@ fn a_script_is_loaded_once_for_each_call_that_misses_it() {
     stage.turn(link);
     let answer = format!("$40\r\n{DIGEST}\r\n");
     stage.says(link, &answer);
-    stage.hears(client);
+    stage.received(client);
     let (call, load) = (resp(&format!("EVALSHA {DIGEST} 1 k")), resp("SCRIPT LOAD 1"));
     stage.says(client, &call);
     assert_eq!(stage.turn(link), call);
@@ -264,6 +264,6 @@ fn a_script_is_loaded_once_for_each_call_that_misses_it() {
     stage.passes(0);
     assert_eq!(stage.turn(link), [&load[..], &call].concat());
     stage.says(link, &format!("{answer}{NO_SCRIPT}"));
-    assert_eq!((stage.turn(link).as_str(), stage.hears(client).as_str()), ("", NO_SCRIPT));
+    assert_eq!((stage.turn(link).as_str(), stage.received(client).as_str()), ("", NO_SCRIPT));
     stage.expect_rows(0);
 }

@@ -28,39 +28,39 @@ pub static VERBS: &[Verb] = &[
     Verb {
         name: "reload",
         words: "[--allow-remap]",
-        text: "Reads the file again and changes all workers to it, or none. Keys that would move \
-               to other servers need `--allow-remap`. Whatever the file says, the log is reopened, \
-               and unix sockets whose files were removed are made again.",
+        text: "Reads the file again and applies it to all workers, or to none. If keys would move \
+               to other servers, it needs `--allow-remap`. Even if the file is refused, the log is \
+               reopened, and unix sockets whose files were removed are made again.",
     },
     Verb {
         name: "set",
         words: "KEY=VALUE...",
-        text: "Sets directives over the file's, for all workers or for none: `memory_max=2g`, \
-               `alpha.timeout_reply=200ms`; `KEY=` goes back to the file's.",
+        text: "Overrides directives of the file, for all workers or for none: `memory_max=2g`, \
+               `alpha.timeout_reply=200ms`. `KEY=` returns to the file's value.",
     },
     Verb {
         name: "config",
         words: "[--running | --diff] [--json]",
-        text: "Every directive with its value now and where that is from; `--diff`: only those \
-               that differ from the file.",
+        text: "Shows every directive, its present value and the value's origin; `--diff`: only \
+               those that differ from the file.",
     },
     Verb {
         name: "stats",
         words: "[--json]",
-        text: "Counters and percentiles of all workers together.",
+        text: "Shows counters and percentiles of all workers together.",
     },
     Verb {
         name: "workers",
         words: "[--json]",
-        text: "The processes: ids, states, clients, and the configuration each has installed.",
+        text: "Shows the processes: ids, states, clients, and the installed configuration of each.",
     },
     Verb { name: "log-level", words: "LEVEL", text: "The same as `set log_level=LEVEL`." },
     Verb {
         name: "drain",
         words: "",
-        text: "Takes no more clients, answers what was asked, and ends, as after TERM.",
+        text: "Accepts no more clients, answers outstanding requests, and exits, as after TERM.",
     },
-    Verb { name: "quit", words: "", text: "Ends now." },
+    Verb { name: "quit", words: "", text: "Exits now." },
 ];
 
 /// The only proxy that answers, of all or of one configuration. The error is what is to be shown.
@@ -68,16 +68,16 @@ pub fn only(file: Option<&Path>) -> Result<Found, String> {
     let mut found = entries::find(file);
     match (found.len(), file) {
         (1, _) => Ok(found.remove(0)),
-        (0, None) => Err("no running proxy is found; name its configuration: -c FILE".to_string()),
+        (0, None) => Err("no running proxy found; name its configuration: -c FILE".to_string()),
         (0, Some(file)) => Err(format!(
-            "no proxy that runs with {} answers in {}; if one does, say --admin PATH",
+            "no proxy that runs with {} answers in {}; if one runs elsewhere, use --admin PATH",
             file.display(),
             entries::places()
         )),
         (_, _) => {
             let names = found.iter().map(|one| legible(&one.path.display().to_string()));
             Err(format!(
-                "several proxies run; say -c FILE or --admin PATH:\n  {}",
+                "several proxies run; choose one with -c FILE or --admin PATH:\n  {}",
                 names.collect::<Vec<String>>().join("\n  ")
             ))
         }
@@ -97,7 +97,7 @@ pub fn ask(proxy: Found, line: &str) -> Result<String, String> {
     let Found { path, mut stream } = proxy;
     let mut answer = || -> io::Result<Vec<u8>> {
         stream.set_write_timeout(Some(PATIENCE))?;
-        // Who may not ask is told so and hung up on, before or while it asks.
+        // A user who may not ask is told so and hung up on, before or while it asks.
         let asked = stream.write_all(format!("{line}\n").as_bytes());
         let bytes = hear(&mut stream, Instant::now() + PATIENCE)?;
         match asked {
@@ -114,8 +114,8 @@ pub fn ask(proxy: Found, line: &str) -> Result<String, String> {
     }
 }
 
-/// Says why to somebody of another user, whatever it may ask: the file's mode has let it in. It
-/// takes no visitor's place, and what it has sent is not looked at.
+/// Refuses a connection of another user, which the file's mode has let in, whatever it may ask. It
+/// takes no other connection's room, and what it has sent is not looked at.
 pub fn refuse_stranger(fd: &OwnedFd) {
     let _ = net::send(fd, NOT_YOURS, net::SendFlags::NOSIGNAL);
     // Nothing more comes in from here on. Left unread, what has come in would be an error of the
@@ -164,12 +164,12 @@ fn legible(text: &str) -> String {
 }
 
 fn no_answer(socket: &Path, error: &io::Error) -> String {
-    format!("no answer from {}: {error}; does the proxy run?", socket.display())
+    format!("no answer from {}: {error}; is the proxy running?", socket.display())
 }
 
 /// How the answer to a question that failed begins.
 pub const ERROR: &str = "error: ";
-const NOT_YOURS: &[u8] = b"error: only root and the user of this proxy may ask here\n";
+const NOT_YOURS: &[u8] = b"error: only root and the user of this proxy may use this socket\n";
 /// How long an answer may take: a reload looks up hosts and asks all workers twice.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// How long a proxy may be too busy to take who asks.

@@ -1,4 +1,4 @@
-//! The command line: one table of verbs, and an arm for each.
+//! The command line: one table of verbs, and a match arm for each.
 
 mod ask;
 mod check;
@@ -15,9 +15,10 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use crate::config::{self, Config};
 use crate::{cache_server, master, worker};
 
-/// A cache proxy that finds and cures the stalls between cache clients and servers.
+/// A cache proxy that finds and removes the stalls between cache clients and servers.
 ///
-/// Without a verb it runs: in front of an embedded cache on 127.0.0.1:22121, or as FILE says.
+/// Without a verb it runs the proxy: in front of an embedded cache on 127.0.0.1:22121, or as FILE
+/// says.
 #[derive(Parser)]
 #[command(version, args_conflicts_with_subcommands = true)]
 struct Arguments {
@@ -29,61 +30,61 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Verb {
-    /// Run the proxy (what happens without a verb).
+    /// Run the proxy (the default without a verb).
     Run(RunArguments),
-    /// Say whether a configuration is valid, and what it comes to.
+    /// Check a configuration, and print the resulting settings.
     ///
-    /// Exit status 0 if it is valid, 1 if it is not.
+    /// The exit status is 0 if it is valid and 1 if it is not.
     Check {
-        /// The configuration to check; a nutcracker.yml is one.
+        /// The configuration to check; a nutcracker.yml is accepted.
         file: PathBuf,
-        /// `json` gives an array with one object an error or warning.
+        /// `json` prints an array with one object per error or warning.
         #[arg(long, value_enum, default_value_t = Format::Text)]
         format: Format,
     },
-    /// Show the server that each key lives on.
+    /// Show the server that holds each key.
     Route {
-        /// The configuration to route by.
+        /// The configuration that defines the pools and servers.
         #[arg(short, long, value_name = "FILE")]
         config: PathBuf,
-        /// Only in this pool; without it, in each.
+        /// Only in this pool; by default in every pool.
         #[arg(long)]
         pool: Option<String>,
         /// The keys.
         #[arg(required = true, value_name = "KEY")]
         keys: Vec<OsString>,
     },
-    /// Read the configuration again: all workers change to it, or none.
+    /// Read the configuration again, and apply it to all workers or to none.
     Reload {
         #[command(flatten)]
         proxy: ask::Proxy,
-        /// Even if keys move to other servers.
+        /// Apply it even if keys move to other servers.
         #[arg(long)]
         allow_remap: bool,
     },
-    /// Set directives over the file's while the proxy runs: `memory_max=2g`,
-    /// `alpha.timeout_reply=200ms`; `KEY=` goes back to the file's.
+    /// Override directives of the file while the proxy runs: `memory_max=2g`,
+    /// `alpha.timeout_reply=200ms`; `KEY=` returns to the file's value.
     Set {
         #[command(flatten)]
         proxy: ask::Proxy,
-        /// What to set.
+        /// Directives to set.
         #[arg(required = true, value_name = "KEY=VALUE")]
         words: Vec<String>,
     },
-    /// Show every directive of the running proxy, its value, and where that is from.
+    /// Show every directive of the running proxy, its value, and the value's origin.
     Config {
         #[command(flatten)]
         proxy: ask::Proxy,
-        /// All of them (what happens without a choice).
+        /// All directives (the default).
         #[arg(long, conflicts_with = "diff")]
         running: bool,
-        /// Only those that were set at run time and differ from the file.
+        /// Only the directives that were set at run time and differ from the file.
         #[arg(long)]
         diff: bool,
         #[arg(long)]
         json: bool,
     },
-    /// Show counters and percentiles of all workers together.
+    /// Show counters and percentiles, summed over all workers.
     Stats {
         #[command(flatten)]
         proxy: ask::Proxy,
@@ -97,52 +98,52 @@ enum Verb {
         #[arg(long)]
         json: bool,
     },
-    /// Set what is logged: error, warning, notice or debug.
+    /// Set the level of the log: error, warning, notice or debug.
     LogLevel {
         #[command(flatten)]
         proxy: ask::Proxy,
         level: String,
     },
-    /// Take no more clients, answer what was asked, and end.
+    /// Accept no more clients, answer outstanding requests, and exit.
     Drain {
         #[command(flatten)]
         proxy: ask::Proxy,
     },
-    /// End now.
+    /// Exit now.
     Quit {
         #[command(flatten)]
         proxy: ask::Proxy,
     },
-    /// Print a page of the reference, as it stands in docs/reference.
+    /// Print a page of the reference, as in docs/reference.
     #[command(hide = true)]
     Docs {
-        /// Which one.
+        /// The page to print.
         #[arg(value_parser = reference::names())]
         page: String,
     },
-    /// Run one worker: what the master starts.
+    /// Run one worker, started by the master.
     #[command(hide = true)]
     Worker,
-    /// Read a configuration for the master and look up its hosts.
+    /// Read a configuration for the master and resolve its hosts.
     #[command(hide = true)]
     Read {
         /// The configuration.
         file: PathBuf,
     },
-    /// Run one cache process: what `servers: [embedded]` starts.
+    /// Run one cache process, started for `servers: [embedded]`.
     #[command(hide = true)]
     Cache {
         /// `host:port` or `/path/of/socket`.
         #[arg(long, value_name = "ADDRESS", value_parser = config::parse_address)]
         #[arg(required_unless_present = "inherited")]
         listen: Option<config::Address>,
-        /// On the socket that the master passes.
+        /// Listen on the socket that the master passes.
         #[arg(long, conflicts_with = "listen")]
         inherited: bool,
-        /// What it may hold, such as `64m`.
+        /// Memory for items, such as `64m`.
         #[arg(long, value_name = "SIZE", value_parser = config::parse_memory)]
         memory: usize,
-        /// The largest value that the proxy in front lets pass.
+        /// The largest value that the proxy accepts.
         #[arg(long, value_name = "SIZE", default_value = "1m")]
         #[arg(value_parser = config::parse_item_size)]
         item_size_max: usize,
@@ -156,7 +157,7 @@ struct RunArguments {
     config: Option<PathBuf>,
 }
 
-/// What a report looks like.
+/// The format of a report.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Format {
     Text,
@@ -204,12 +205,13 @@ fn flag(given: bool, word: &str) -> String {
     if given { word.to_string() } else { String::new() }
 }
 
-/// To stdout. A reader that has gone, as `head` does, has seen what it wanted.
+/// Prints to stdout. An error is ignored: a reader that has closed the pipe, such as `head`, needs
+/// no more.
 fn print(text: &str) {
     let _ = std::io::stdout().write_all(text.as_bytes());
 }
 
-/// The configuration in a file; what is to be told about it goes to stderr.
+/// Loads a configuration from a file; prints diagnostics to stderr.
 fn load(file: &std::path::Path) -> Option<Config> {
     let outcome = config::read(file);
     check::report(&outcome, "quickack: ");

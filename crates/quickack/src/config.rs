@@ -1,13 +1,13 @@
-//! Configuration: a file's text to a plan, or to everything that is wrong with it.
+//! Configuration: compiles a file's text to a plan, or reports everything that is wrong with it.
 //!
 //! ```text
 //!   text ──file──> tree with places ──compile──> Config { plan, process, listeners, servers, … }
-//!                        overrides ───┘ │  └─ directives: the table; value, address: its words
+//!                        overrides ───┘ │  └─ directives: the table; value, address: its values
 //!                                       └──> Report: errors and warnings, line by line
 //! ```
 //!
-//! Pure but for [`read`], which opens the file and those that it names, and [`processors`]: the
-//! same text and files always give the same answer, so the process that checks a file and the one
+//! Pure but for [`read`], which opens the file and those that it names, and [`processors`]. The
+//! same text and files always give the same result, so the process that checks a file and the one
 //! that runs it cannot differ.
 
 mod address;
@@ -54,29 +54,29 @@ pub use report::{Report, Severity, nearest};
 pub use running::Block;
 pub use value::{duration_word, grouped, size_word};
 
-/// Everything the operator decided, checked and complete.
+/// Everything the operator configured, checked and complete.
 pub struct Config {
-    /// What the data plane knows. Its limits are the whole proxy's, but for
-    /// `server_connections`, which each worker has. `clients_max` is `usize::MAX` unless the file
-    /// names a number: who knows the descriptor limit lowers it.
+    /// Settings of the data plane. Its limits apply to the whole proxy, except
+    /// `server_connections`, which applies to each worker. `clients_max` is `usize::MAX` unless the
+    /// file sets a number; the process that knows the descriptor limit lowers it.
     pub plan: Plan,
-    /// What the process knows.
+    /// Settings of the process.
     pub process: Process,
-    /// One a pool, in the order of the plan's pools.
+    /// One listener for each pool, in the order of the plan's pools.
     pub listeners: Vec<Listener>,
-    /// One a pool, in the order of the plan's pools.
+    /// One entry for each pool, in the order of the plan's pools.
     pub upstreams: Vec<Upstream>,
-    /// What it was compiled from: a child process gets the text and compiles it with the same code.
+    /// The source text. A child process gets it and compiles it with the same code.
     pub text: String,
     /// The contents of the files that the text names; a child gets them too.
     pub attachments: Attachments,
-    /// What was set at run time over the text; a child gets it too.
+    /// Directives set at run time over the text; a child gets them too.
     pub overrides: Vec<Override>,
-    /// The words of both: the `global:` block, then the pools in their order.
+    /// The directives of both sources: the `global:` block, then the pools in their order.
     pub blocks: Vec<Block>,
 }
 
-/// Where and how a pool's clients are accepted.
+/// The address and options with which a pool accepts clients.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Listener {
     /// An index into the plan's pools.
@@ -85,20 +85,20 @@ pub struct Listener {
     pub backlog: i32,
     /// `SO_REUSEPORT` on the listening socket.
     pub reuseport: bool,
-    /// For each accepted connection.
+    /// Options of each accepted connection.
     pub tcp: TcpOptions,
-    /// When a client's pending ACK is flushed; the plan says the same.
+    /// When to flush a client's pending ACK; the plan has the same setting.
     pub quickack: QuickAck,
-    /// Whose connections begin with a PROXY header.
+    /// Networks whose connections begin with a PROXY header.
     pub proxy_protocol: Vec<IpNet>,
 }
 
-/// Where a pool's servers are, and how they are connected to.
+/// The addresses of a pool's servers, and the options of connections to them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Upstream {
     /// In the order of the pool's servers in the plan.
     pub servers: Vec<ServerAddress>,
-    /// For each link.
+    /// Options of each link.
     pub tcp: TcpOptions,
 }
 
@@ -109,12 +109,13 @@ pub struct TcpOptions {
     pub keepalive: bool,
 }
 
-/// What a file turned out to be.
+/// The result of compiling a file.
 pub struct Outcome {
-    /// None when the report holds an error.
+    /// None if the report holds an error.
     pub config: Option<Config>,
     pub report: Report,
-    /// Where a proxy that runs by an earlier state of the file answers, as far as it can be read.
+    /// The admin socket of a proxy that runs with an earlier version of the file, as far as it can
+    /// be read.
     pub admin: Admin,
 }
 
@@ -123,7 +124,7 @@ pub fn read(path: &Path) -> Outcome {
     read_with(path, &[])
 }
 
-/// The same, with what was set at run time over it.
+/// Reads and compiles a file, with the directives set at run time over it.
 pub fn read_with(path: &Path, overrides: &[Override]) -> Outcome {
     let name = path.display().to_string();
     let folder = path.parent().unwrap_or(Path::new(""));
@@ -145,7 +146,7 @@ pub fn read_with(path: &Path, overrides: &[Override]) -> Outcome {
     }
 }
 
-/// `doubts` are told who else may change the file.
+/// Reads the file. Adds a warning to `doubts` if other users may change the file.
 fn read_bytes(path: &Path, doubts: &mut Vec<String>) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     let file = File::open(path)?;
@@ -162,7 +163,7 @@ fn read_bytes(path: &Path, doubts: &mut Vec<String>) -> io::Result<Vec<u8>> {
 }
 
 const FILE_LEN_MAX: u64 = 16 << 20;
-/// The longest value that may be set at run time.
+/// The longest value of a directive set at run time.
 const VALUE_LEN_MAX: usize = 200;
 
 fn unreadable(name: &str, text: &str, spot: Spot, message: String) -> Outcome {
@@ -171,26 +172,26 @@ fn unreadable(name: &str, text: &str, spot: Spot, message: String) -> Outcome {
     Outcome { config: None, report, admin: Admin::Default }
 }
 
-/// The memory of a cache process, as a word of the command line.
+/// Parses the memory of a cache process from the command line.
 pub fn parse_memory(word: &str) -> Result<usize, String> {
     value::size(word, &MEMORY_RANGE).map(|bytes| bytes as usize).map_err(|fault| fault.message)
 }
 
-/// The largest value, as a word of the command line.
+/// Parses the largest value from the command line.
 pub fn parse_item_size(word: &str) -> Result<usize, String> {
     let range = 1..=proxy::limits::ITEM_SIZE_MAX as u64;
     value::size(word, &range).map(|bytes| bytes as usize).map_err(|fault| fault.message)
 }
 
-/// An address to listen on, as a word of the command line.
+/// Parses an address to listen on from the command line.
 pub fn parse_address(word: &str) -> Result<Address, String> {
     Address::parse(word).map_err(|fault| fault.message)
 }
 
-/// What an embedded cache may have: a megabyte to what its store can have at most.
+/// Memory of an embedded cache: from a megabyte to the maximum of its store.
 const MEMORY_RANGE: std::ops::RangeInclusive<u64> = 1 << 20..=cache::MEMORY_MAX as u64;
 
-/// What runs when no file is named: an embedded cache behind twemproxy's usual port.
+/// The configuration without a file: an embedded cache behind twemproxy's usual port.
 pub const DEFAULT_TEXT: &str = "\
 default:
   listen: 127.0.0.1:22121

@@ -1,12 +1,12 @@
-//! One line a fact, to stderr or a file. Never in the path of a request.
+//! The log: one line for each fact, to stderr or a file. Never in the path of a request.
 //!
 //! ```text
-//!   a fact ── level ── Repeats: has it been said within this second? ── render ── Sink
-//!                         └── counted, and told as one line when the second is over
+//!   a fact ── level ── Repeats: was it written within this second? ── render ── Sink
+//!                         └── counted, and reported as one line when the second is over
 //! ```
 //!
-//! Only the master has a [`Log`]; workers send it their lines. Who has no master yet, or none any
-//! more, says [`line`].
+//! Only the master has a [`Log`]; workers send it their lines. A process without a master uses
+//! [`line`].
 
 mod render;
 mod repeats;
@@ -20,33 +20,33 @@ use std::path::PathBuf;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use render::render;
-use repeats::{Repeats, Verdict};
+use repeats::{Outcome, Repeats};
 use sink::Sink;
 
-/// Where lines go.
+/// The target of lines.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Target {
     Stderr,
     File(PathBuf),
 }
 
-/// What a line looks like.
+/// The format of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
-    /// For people.
+    /// Text for people.
     Text,
-    /// One object a line.
+    /// JSON for programs: one object a line.
     Json,
 }
 
-/// How much somebody should care; the first the most.
+/// The severity of a fact, the most severe first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Level {
-    /// It does not mend itself.
+    /// A failure that needs the operator.
     Error,
-    /// Something failed, and was dealt with.
+    /// A failure that the proxy has dealt with.
     Warning,
-    /// What an operator wants to know: starts, reloads, servers that go and come.
+    /// An event that an operator wants to know: starts, reloads, servers that fail and return.
     Notice,
     Debug,
 }
@@ -86,7 +86,7 @@ impl Level {
         Level::ALL.iter().map(|level| level.name()).collect()
     }
 
-    /// So many levels further; the last at the most.
+    /// Moves by that many levels, up to the last one.
     pub fn step(self, step: isize) -> Level {
         let at = Level::ALL.iter().position(|level| *level == self).unwrap_or(0);
         Level::ALL[at.saturating_add_signed(step).min(Level::ALL.len() - 1)]
@@ -97,43 +97,45 @@ impl Level {
     }
 }
 
-/// The log of the whole proxy. Writing never waits: what its reader has no room for is counted.
+/// The log of the whole proxy. Writing never waits; lines that its reader has no room for are
+/// counted.
 pub struct Log {
     target: Target,
     format: Format,
     level: Level,
     sink: Sink,
     repeats: Repeats,
-    /// Lines that could not be written, and that the reader has not been told of.
+    /// Lines that could not be written and are not reported yet.
     lost: u64,
-    /// Why the last of them could not.
+    /// The reason for the last loss.
     why_lost: String,
 }
 
-/// A fact.
+/// One entry of the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fact {
     pub level: Level,
-    /// Facts with the same key say the same, whoever says them; an empty key is said each time.
+    /// Facts with the same key are repeats, whichever process sends them. An empty key disables
+    /// this.
     pub key: String,
-    /// The words. Control characters in them are written out.
+    /// The message. Control characters in it are escaped.
     pub text: String,
     pub from: From,
 }
 
-/// Who says it.
+/// The process that reports a fact.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum From {
     Master,
     Worker { slot: usize, pid: u32 },
 }
 
-/// Both clocks: one for people, one that never jumps.
+/// Both clocks: wall time, and one that never jumps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Now {
     /// Microseconds since 1970.
     pub unix_us: u64,
-    /// Microseconds since some moment.
+    /// Microseconds since an arbitrary moment.
     pub clock_us: u64,
 }
 
@@ -150,37 +152,37 @@ impl Log {
             return;
         }
         self.tick(now);
-        if let Verdict::Say = self.repeats.note(now.clock_us, &fact) {
+        if let Outcome::Say = self.repeats.note(now.clock_us, &fact) {
             self.say(now, &fact, None);
         }
     }
 
-    /// What is written, and what matters more.
+    /// The least severe level that is written.
     pub fn level(&self) -> Level {
         self.level
     }
 
-    /// Tells of repeats whose second is over.
+    /// Reports repeats whose second is over.
     pub fn tick(&mut self, now: Now) {
         for (fact, count) in self.repeats.over(now.clock_us) {
             self.say(now, &fact, Some(count));
         }
     }
 
-    /// Tells of all repeats: nothing is written any more.
+    /// Reports all repeats, because nothing will be written after this.
     pub fn finish(&mut self, now: Now) {
         for (fact, count) in self.repeats.over(u64::MAX) {
             self.say(now, &fact, Some(count));
         }
     }
 
-    /// When `tick` has something to tell, on the clock that never jumps.
+    /// Returns the next time at which `tick` has repeats to report, on the clock that never jumps.
     pub fn due_us(&self) -> Option<u64> {
         self.repeats.due_us()
     }
 
-    /// Opens a file anew, as whoever has moved it away expects; false: it is no file. If that
-    /// fails the old one is still written, and the error is the caller's to tell.
+    /// Opens the log file again after it was moved away; returns false if the target is no file. If
+    /// that fails, the old file stays open, and the caller reports the error.
     pub fn reopen(&mut self) -> io::Result<bool> {
         let is_file = matches!(self.target, Target::File(_));
         if is_file {
@@ -189,7 +191,7 @@ impl Log {
         Ok(is_file)
     }
 
-    /// Other rules; if the target cannot be opened, the old ones hold.
+    /// Changes the settings; if the target cannot be opened, the old settings stay.
     pub fn change(&mut self, target: &Target, format: Format, level: Level) -> io::Result<()> {
         if *target != self.target {
             self.sink = Sink::open(target)?;
@@ -214,7 +216,7 @@ impl Log {
         }
     }
 
-    /// Counts a line that was not written, and remembers why.
+    /// Counts a line that was not written, and remembers the reason.
     fn lose(&mut self, error: &io::Error) {
         self.lost += 1;
         if error.kind() == io::ErrorKind::WouldBlock {
@@ -222,7 +224,7 @@ impl Log {
             return;
         }
         self.why_lost = format!("they could not be written: {error}");
-        // A full disk is told where there may be room, once: the log cannot say it itself.
+        // A full disk is reported once, to stderr, because the log cannot report it itself.
         if let (1, Target::File(path)) = (self.lost, &self.target)
             && let Ok(mut stderr) = Sink::open(&Target::Stderr)
         {
@@ -239,7 +241,7 @@ impl Log {
 }
 
 impl Fact {
-    /// One of the master's.
+    /// Makes a fact of the master's own.
     pub fn new(level: Level, key: &str, text: impl Into<String>) -> Fact {
         Fact { level, key: key.to_string(), text: text.into(), from: From::Master }
     }
@@ -252,11 +254,11 @@ impl Now {
     }
 }
 
-/// The key of the line that tells of lost ones.
+/// The key of the line that reports lost lines.
 const LOST: &str = "log-lost";
 
-/// Writes one line to stderr, at once and as it is.
+/// Writes one line to stderr, at once and unchanged.
 pub fn line(text: &str) {
-    // Whoever read it may have gone; that is no reason to end.
+    // The reader of stderr may have gone; that is no reason to end.
     let _ = writeln!(io::stderr(), "quickack: {text}");
 }

@@ -2,7 +2,6 @@
 
 mod address_space;
 mod admin;
-mod board;
 mod cache_server;
 mod cli;
 mod config;
@@ -10,6 +9,7 @@ mod event;
 mod ipc;
 mod log;
 mod master;
+mod scoreboard;
 mod stats;
 mod worker;
 

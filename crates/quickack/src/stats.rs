@@ -1,11 +1,11 @@
-//! What was counted, as people, programs, and twemproxy's collectors want to read it.
+//! Counters, rendered for people, for programs, and for twemproxy's collectors.
 //!
 //! ```text
-//!   Book (shared memory) + Plan (names) + Facts (what only the master knows) ──take──> Snapshot
+//!   Book (shared memory) + Plan (names) + Facts (known only to the master) ──take──> Snapshot
 //!   Snapshot ──> text | JSON | twemproxy's JSON
 //! ```
 //!
-//! A snapshot is data, taken once: the renderings of one agree with each other.
+//! A snapshot is data, taken once, so all its renderings agree.
 
 mod json;
 mod text;
@@ -16,20 +16,20 @@ mod tests;
 
 use std::marker::PhantomData;
 
-use metrics::{Book, Counter, Histogram, Latency, Metric, Pool, Server, Worker};
+use metrics::{Counter, Histogram, Latency, Metric, Pool, Registry, Server, Worker};
 use proxy::plan::{Plan, PoolPlan, ServerPlan};
 
-/// Everything that was counted, and whose it is.
+/// All counters, with the names of their owners.
 pub struct Snapshot {
     pub facts: Facts,
-    /// Of all slots, those of dead workers among them.
+    /// Sums over all slots, including those of dead workers.
     pub totals: Counts<Worker>,
     pub workers: Vec<WorkerStats>,
     /// In the order of the file.
     pub pools: Vec<PoolStats>,
 }
 
-/// What only the master knows.
+/// Facts that only the master knows.
 #[derive(Clone, Debug)]
 pub struct Facts {
     pub release: String,
@@ -38,7 +38,7 @@ pub struct Facts {
     /// Seconds since 1970.
     pub unix_s: u64,
     pub uptime_s: u64,
-    /// The configuration that holds.
+    /// Epoch of the configuration in effect.
     pub epoch: u64,
     pub workers: Vec<WorkerFacts>,
 }
@@ -49,11 +49,11 @@ pub struct WorkerFacts {
     pub slot: usize,
     /// None while there is no process.
     pub pid: Option<u32>,
-    /// One word.
+    /// The state as one word.
     pub state: String,
 }
 
-/// What the master has decided about a server.
+/// The master's decision about a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Health {
     Up,
@@ -74,25 +74,25 @@ pub struct WorkerStats {
 pub struct PoolStats {
     pub name: String,
     pub counts: Counts<Pool>,
-    /// As `metrics::LATENCIES` has them.
+    /// In the order of `metrics::LATENCIES`.
     pub latencies: Vec<Times>,
     pub servers: Vec<ServerStats>,
 }
 
 pub struct ServerStats {
-    /// What people call it.
+    /// The name shown to operators.
     pub label: String,
-    /// What the ring and twemproxy call it.
+    /// The name in the ring and in twemproxy's JSON.
     pub name: String,
     pub health: Health,
     pub counts: Counts<Server>,
-    /// From the queue to the reply.
+    /// Times from the queue to the reply.
     pub replies: Times,
 }
 
 /// The values of one table.
 pub struct Counts<C> {
-    /// In its order.
+    /// In the order of the table.
     values: Vec<u64>,
     table: PhantomData<C>,
 }
@@ -100,58 +100,68 @@ pub struct Counts<C> {
 /// A histogram in a few numbers, microseconds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Times {
-    /// Whose.
+    /// Name of the histogram.
     pub name: &'static str,
     pub count: u64,
     pub mean_us: u64,
-    /// As [`QUANTILES`] has them.
+    /// In the order of [`QUANTILES`].
     pub quantiles_us: [u64; QUANTILES.len()],
     pub max_us: u64,
 }
 
-/// The shares that are shown, and how they are called.
+/// The quantiles that are shown, with their names.
 pub const QUANTILES: [(&str, f64); 5] =
     [("p50", 0.5), ("p90", 0.9), ("p95", 0.95), ("p99", 0.99), ("p99.9", 0.999)];
 
-/// Reads the book. `health` is asked for each server's row.
-pub fn take(book: &Book, plan: &Plan, facts: Facts, health: &dyn Fn(u32) -> Health) -> Snapshot {
+/// Reads the metrics registry. `health` returns the state of each server by its id.
+pub fn take(
+    registry: &Registry,
+    plan: &Plan,
+    facts: Facts,
+    health: &dyn Fn(u32) -> Health,
+) -> Snapshot {
     let worker = |facts: &WorkerFacts| WorkerStats {
         facts: facts.clone(),
-        counts: Counts::of(|counter| book.value(1 + facts.slot, PROCESS_ROW, counter)),
+        counts: Counts::of(|counter| registry.value(1 + facts.slot, WHOLE_WORKER, counter)),
     };
     Snapshot {
-        totals: Counts::total(book, PROCESS_ROW),
+        totals: Counts::total(registry, WHOLE_WORKER),
         workers: facts.workers.iter().map(worker).collect(),
-        pools: plan.pools.iter().map(|pool| take_pool(book, pool, health)).collect(),
+        pools: plan.pools.iter().map(|pool| take_pool(registry, pool, health)).collect(),
         facts,
     }
 }
 
-fn take_pool(book: &Book, plan: &PoolPlan, health: &dyn Fn(u32) -> Health) -> PoolStats {
+fn take_pool(registry: &Registry, plan: &PoolPlan, health: &dyn Fn(u32) -> Health) -> PoolStats {
     let latencies = [Latency::Reads, Latency::Updates].iter().zip(metrics::LATENCIES);
-    let times =
-        |(which, row): (&Latency, &Metric)| Times::of(row.name, &book.histogram(plan.row, *which));
+    let times = |(which, row): (&Latency, &Metric)| {
+        Times::of(row.name, &registry.histogram(plan.id, *which))
+    };
     PoolStats {
         name: plan.name.clone(),
-        counts: Counts::total(book, plan.row),
+        counts: Counts::total(registry, plan.id),
         latencies: latencies.map(times).collect(),
-        servers: plan.servers.iter().map(|server| take_server(book, server, health)).collect(),
+        servers: plan.servers.iter().map(|server| take_server(registry, server, health)).collect(),
     }
 }
 
-fn take_server(book: &Book, plan: &ServerPlan, health: &dyn Fn(u32) -> Health) -> ServerStats {
-    let health = health(plan.row);
+fn take_server(
+    registry: &Registry,
+    plan: &ServerPlan,
+    health: &dyn Fn(u32) -> Health,
+) -> ServerStats {
+    let health = health(plan.id);
     let value = |counter| match (counter, health) {
         (Server::EjectedAt, Health::Ejected { since_us }) => since_us,
         (Server::EjectedAt, _) => 0,
-        _ => book.total(plan.row, counter),
+        _ => registry.total(plan.id, counter),
     };
     ServerStats {
         label: plan.label.clone(),
         name: plan.name.clone(),
         health,
         counts: Counts::of(value),
-        replies: Times::of("replies", &book.histogram(plan.row, Latency::REPLIES)),
+        replies: Times::of("replies", &registry.histogram(plan.id, Latency::REPLIES)),
     }
 }
 
@@ -160,8 +170,8 @@ impl<C: Counter> Counts<C> {
         Counts { values: C::ALL.iter().copied().map(value).collect(), table: PhantomData }
     }
 
-    fn total(book: &Book, row: u32) -> Counts<C> {
-        Counts::of(|counter| book.total(row, counter))
+    fn total(registry: &Registry, id: u32) -> Counts<C> {
+        Counts::of(|counter| registry.total(id, counter))
     }
 
     pub fn value(&self, counter: C) -> u64 {
@@ -169,7 +179,7 @@ impl<C: Counter> Counts<C> {
         self.rows().find(|(row, _)| row.name == name).map_or(0, |(_, value)| value)
     }
 
-    /// Each counter's line of its table, and its value.
+    /// Returns each counter's line of its table, with its value.
     pub fn rows(&self) -> impl Iterator<Item = (&'static Metric, u64)> {
         C::TABLE.iter().zip(self.values.iter().copied())
     }
@@ -197,5 +207,5 @@ impl Health {
     }
 }
 
-/// The row of a worker as a whole.
-const PROCESS_ROW: u32 = 0;
+/// The id of a worker as a whole, beside those of pools and servers.
+const WHOLE_WORKER: u32 = 0;

@@ -1,10 +1,10 @@
-//! The worker: one loop around one `Proxy`, led by the master over a channel and the board. It
-//! never forks, blocks, or opens a file once it serves.
+//! The worker: one loop around one `Proxy`, controlled by the master over a channel and the
+//! scoreboard. It never forks, blocks, or opens a file once it serves.
 //!
 //! ```text
-//!   Welcome, Lock, Listeners, Pokes ──▶ Prepare (compile) ──▶ Commit ──▶ the loop
-//!                                            ▲                              │ the same again
-//!                                            └──────────────────────────────┘ for each reload
+//!   Welcome, Lock, Listeners, Wakeups ──▶ Prepare (compile) ──▶ Commit ──▶ the loop
+//!                                              ▲                              │ the same again
+//!                                              └──────────────────────────────┘ for each reload
 //! ```
 
 mod origins;
@@ -21,13 +21,13 @@ use proxy::{Event, Proxy, Report, Time};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use sys::signal::{self, Signals};
 
-use crate::board::Board;
 use crate::config::Affinity;
-use crate::event::{self, Loop, Order, Traveller};
-use crate::ipc::guest::Guest;
+use crate::event::{self, Command, Handover, Loop};
+use crate::ipc::client_state::ClientState;
 use crate::ipc::installation::Installation;
 use crate::ipc::{Channel, Message};
 use crate::log::{self, Level};
+use crate::scoreboard::Scoreboard;
 use origins::Origins;
 
 use prepare::{Prepared, compile};
@@ -45,75 +45,75 @@ pub fn run() -> ExitCode {
 
 fn serve(channel: OwnedFd) -> Result<(), String> {
     let text = |error: std::io::Error| error.to_string();
-    let mut crew = Crew::new(Channel::new(channel));
-    let first = crew.wait_for_first()?;
-    let board = crew.board.clone().ok_or("no board was passed")?;
-    sys::process::set_title(&format!("quickack: worker {}", crew.slot));
-    crew.pin(&first.affinity);
+    let mut master = MasterChannel::new(Channel::new(channel));
+    let first = master.wait_for_first()?;
+    let scoreboard = master.scoreboard.clone().ok_or("no scoreboard was passed")?;
+    sys::process::set_title(&format!("quickack: worker {}", master.slot));
+    master.pin(&first.affinity);
     let room = first.install.plan.clients_room;
     if room < ROOM_EXPECTED.min(first.install.plan.clients_max) {
         let text =
-            format!("a worker has room for {room} clients only: the descriptor limit is low");
+            format!("a worker has room for only {room} clients: the descriptor limit is low");
         let (level, key) = (Level::Warning.name().to_string(), "room".to_string());
-        crew.say(Message::Log { level, key, text });
+        master.say(Message::Log { level, key, text });
     }
     let signals = Signals::new(signal::ALL_OF_A_CHILD).map_err(text)?;
-    let place = event::Place {
-        board: board.clone(),
-        slot: crew.slot,
+    let shared = event::Shared {
+        scoreboard: scoreboard.clone(),
+        slot: master.slot,
         mode: first.mode,
-        pokes: crew.pokes.clone(),
-        lock: crew.lock.take(),
+        wakeups: master.wakeups.clone(),
+        lock: master.lock.take(),
     };
-    let sheet = board.sheet(crew.slot);
+    let metrics = scoreboard.metrics(master.slot);
     let install = first.install;
-    let mut mind = Proxy::new(install.plan.clone(), seed(), Time(0), sheet);
-    crew.epoch = first.epoch;
-    let ended = Loop::led(&mut mind, &mut crew, place, install, signals)
+    let mut service = Proxy::new(install.plan.clone(), seed(), Time(0), metrics);
+    master.epoch = first.epoch;
+    let ended = Loop::controlled(&mut service, &mut master, shared, install, signals)
         .and_then(|mut looping| looping.run());
-    crew.finish();
+    master.finish();
     ended.map_err(text)
 }
 
-/// What leads this worker: the master's channel and the board.
-struct Crew {
+/// The channel to the master, and what came by it: the scoreboard, descriptors, configurations.
+struct MasterChannel {
     channel: Channel,
     slot: usize,
-    board: Option<Board>,
+    scoreboard: Option<Scoreboard>,
     lock: Option<OwnedFd>,
-    pokes: Rc<std::cell::RefCell<Vec<OwnedFd>>>,
+    wakeups: Rc<std::cell::RefCell<Vec<OwnedFd>>>,
     /// Listening sockets that were passed and are not in the loop yet.
     passed: BTreeMap<u32, OwnedFd>,
     prepared: Option<Prepared>,
     /// What is installed.
     epoch: u64,
     health: u64,
-    /// Rows of all servers, which the board's health is compared for, and what they are called.
+    /// The names of all servers, by id; their health in the scoreboard is looked at.
     names: HashMap<u32, String>,
     ejected: Vec<u32>,
-    /// Told to the master as still in use.
+    /// Ids that the master was last told are still in use.
     told_in_use: Vec<u32>,
     /// What the channel had no room for and must be said: the last word about each server, …
     owed_of_servers: BTreeMap<u32, Message>,
     /// … and everything else but lines for the log, which are only counted.
     owed: VecDeque<Message>,
     lines_lost: u64,
-    /// Where logins have failed from that are still to be told of, by the pool's row.
+    /// Clients' addresses of failed logins that are still to be logged, by the pool's id.
     failed_logins: BTreeMap<u32, Origins>,
-    /// The master is.
+    /// The master has ended.
     is_gone: bool,
     /// The processors that we might use before we were kept on one.
     processors: Vec<usize>,
 }
 
-impl Crew {
-    fn new(channel: Channel) -> Crew {
-        Crew {
+impl MasterChannel {
+    fn new(channel: Channel) -> MasterChannel {
+        MasterChannel {
             channel,
             slot: 0,
-            board: None,
+            scoreboard: None,
             lock: None,
-            pokes: Rc::default(),
+            wakeups: Rc::default(),
             passed: BTreeMap::new(),
             prepared: None,
             epoch: 0,
@@ -146,7 +146,7 @@ impl Crew {
         }
         if let Err(error) = sys::process::set_affinity(&wanted) {
             let slot = self.slot;
-            log::line(&format!("worker {slot} cannot be kept on processors {wanted:?}: {error}"));
+            log::line(&format!("worker {slot} cannot be pinned to processors {wanted:?}: {error}"));
         }
     }
 
@@ -154,10 +154,10 @@ impl Crew {
     fn wait_for_first(&mut self) -> Result<Prepared, String> {
         loop {
             while let Some(received) = self.channel.receive().map_err(|why| why.to_string())? {
-                self.heed(received.message, received.fds, &mut Vec::new());
+                self.handle(received.message, received.fds, &mut Vec::new());
                 self.channel.acknowledge().map_err(|why| why.to_string())?;
                 // After each message: what comes next may prepare a change that never holds.
-                let holds = self.board.as_ref().map_or(0, Board::config_epoch);
+                let holds = self.scoreboard.as_ref().map_or(0, Scoreboard::config_epoch);
                 if let Some(prepared) = self.prepared.take_if(|one| one.epoch <= holds) {
                     self.names = prepared.names.clone();
                     // The loop has its own copies; ours would keep the sockets open.
@@ -173,38 +173,38 @@ impl Crew {
         }
     }
 
-    /// What the master says; orders for the loop are appended.
-    fn heed(&mut self, message: Message, mut fds: Vec<OwnedFd>, out: &mut Vec<Order>) {
+    /// Handles a message from the master; commands for the loop are appended.
+    fn handle(&mut self, message: Message, mut fds: Vec<OwnedFd>, out: &mut Vec<Command>) {
         match message {
             Message::Welcome { slot, release: _ } => {
                 self.slot = slot;
-                self.board = fds.pop().and_then(|fd| {
+                self.scoreboard = fds.pop().and_then(|fd| {
                     let memory = sys::memory::map(fd).ok()?;
-                    Board::open(memory).ok()
+                    Scoreboard::open(memory).ok()
                 });
             }
             Message::Lock {} => self.lock = fds.pop(),
             Message::Listeners { ids } => self.passed.extend(ids.into_iter().zip(fds)),
-            Message::Pokes { first } => {
-                let mut pokes = self.pokes.borrow_mut();
-                pokes.truncate(first);
-                pokes.extend(fds);
+            Message::Wakeups { first } => {
+                let mut wakeups = self.wakeups.borrow_mut();
+                wakeups.truncate(first);
+                wakeups.extend(fds);
             }
             Message::Prepare { epoch } => self.prepare(epoch, fds.pop()),
-            // The board says which epoch holds; this has only woken us.
+            // The scoreboard says which epoch holds; this has only woken us.
             Message::Commit { epoch: _ } => {}
             Message::Abort { epoch } => {
                 self.prepared.take_if(|prepared| prepared.epoch == epoch);
                 self.passed.clear();
             }
             Message::Adopt { client } => {
-                let client = Traveller { from: client.from, passed: client.into() };
-                out.push(Order::Adopt { client, fds });
+                let client = Handover { from: client.from, passed: client.into() };
+                out.push(Command::Adopt { client, fds });
             }
-            Message::Retire {} => out.push(Order::Retire),
-            Message::Share { keep } => out.push(Order::Share { keep }),
+            Message::Retire {} => out.push(Command::Retire),
+            Message::Share { keep } => out.push(Command::Share { keep }),
             Message::Drain { timeout_us } => {
-                out.push(Order::Drain { within: Duration::from_micros(timeout_us) });
+                out.push(Command::Drain { within: Duration::from_micros(timeout_us) });
             }
             // Only workers say the others.
             _ => {}
@@ -278,12 +278,12 @@ impl Crew {
         }
     }
 
-    fn name(&self, row: u32) -> &str {
-        self.names.get(&row).map_or("one that has left", String::as_str)
+    fn name(&self, id: u32) -> &str {
+        self.names.get(&id).map_or("a removed server or pool", String::as_str)
     }
 }
 
-impl event::Errands for Crew {
+impl event::Control for MasterChannel {
     fn fd(&self) -> Option<BorrowedFd<'_>> {
         Some(self.channel.as_fd())
     }
@@ -292,9 +292,9 @@ impl event::Errands for Crew {
         self.channel.is_blocked()
     }
 
-    fn standing_orders(&mut self, out: &mut Vec<Order>) {
-        let Some(board) = &self.board else { return };
-        let (epoch, health) = (board.config_epoch(), board.health_epoch());
+    fn poll_changes(&mut self, out: &mut Vec<Command>) {
+        let Some(scoreboard) = &self.scoreboard else { return };
+        let (epoch, health) = (scoreboard.config_epoch(), scoreboard.health_epoch());
         if epoch == self.epoch && health == self.health {
             return;
         }
@@ -304,32 +304,32 @@ impl event::Errands for Crew {
             self.names = prepared.names;
             self.pin(&prepared.affinity);
             self.passed.clear();
-            out.push(Order::Install(Box::new(prepared.install)));
+            out.push(Command::Install(Box::new(prepared.install)));
             changed = true;
         }
         if health != self.health || changed {
             self.health = health;
             let now: Vec<u32> =
-                self.names.keys().copied().filter(|row| board.is_ejected(*row)).collect();
-            let back = self.ejected.iter().filter(|row| !now.contains(row));
-            out.extend(back.map(|row| Order::Eject { server: *row, ejected: false }));
-            let gone = now.iter().filter(|row| !self.ejected.contains(row));
-            out.extend(gone.map(|row| Order::Eject { server: *row, ejected: true }));
+                self.names.keys().copied().filter(|id| scoreboard.is_ejected(*id)).collect();
+            let back = self.ejected.iter().filter(|id| !now.contains(id));
+            out.extend(back.map(|id| Command::Eject { server: *id, ejected: false }));
+            let gone = now.iter().filter(|id| !self.ejected.contains(id));
+            out.extend(gone.map(|id| Command::Eject { server: *id, ejected: true }));
             self.ejected = now;
-            board.set_installed(self.slot, self.epoch, self.health);
+            scoreboard.set_installed(self.slot, self.epoch, self.health);
         }
     }
 
-    fn listen(&mut self, out: &mut Vec<Order>) {
+    fn receive(&mut self, out: &mut Vec<Command>) {
         loop {
             match self.channel.receive() {
-                Ok(Some(received)) => self.heed(received.message, received.fds, out),
+                Ok(Some(received)) => self.handle(received.message, received.fds, out),
                 Ok(None) => break,
                 // Without a master nobody would start us again or count us: the clients are
                 // served to the end of what they asked.
                 Err(_) => {
                     self.is_gone = true;
-                    return out.push(Order::Drain { within: ORPHAN_TIMEOUT });
+                    return out.push(Command::Drain { within: ORPHAN_TIMEOUT });
                 }
             }
         }
@@ -346,21 +346,21 @@ impl event::Errands for Crew {
         self.say(Message::Leaving {});
     }
 
-    fn installed(&mut self, mind: &dyn event::Mind) {
-        self.told_in_use = mind.retired_rows_in_use();
-        let (epoch, rows_in_use) = (self.epoch, self.told_in_use.clone());
-        if let Some(board) = &self.board {
-            board.set_installed(self.slot, self.epoch, self.health);
+    fn installed(&mut self, service: &dyn event::Service) {
+        self.told_in_use = service.retired_ids_in_use();
+        let (epoch, ids_in_use) = (self.epoch, self.told_in_use.clone());
+        if let Some(scoreboard) = &self.scoreboard {
+            scoreboard.set_installed(self.slot, self.epoch, self.health);
         }
-        self.say(Message::Installed { epoch, rows_in_use });
+        self.say(Message::Installed { epoch, ids_in_use });
     }
 
-    fn after_turn(&mut self, mind: &dyn event::Mind) {
+    fn after_turn(&mut self, service: &dyn event::Service) {
         if !self.told_in_use.is_empty() {
-            let rows = mind.retired_rows_in_use();
-            if rows != self.told_in_use {
-                self.told_in_use.clone_from(&rows);
-                self.say(Message::RowsInUse { rows });
+            let ids = service.retired_ids_in_use();
+            if ids != self.told_in_use {
+                self.told_in_use.clone_from(&ids);
+                self.say(Message::IdsInUse { ids });
             }
         }
         self.say_what_is_owed();
@@ -401,17 +401,17 @@ impl event::Errands for Crew {
                 let text = format!("{} {what}", self.name(server));
                 (Level::Warning, format!("lacks {server}"), text)
             }
-            Event::Unskilled { server } => {
+            Event::CapabilityLost { server } => {
                 let text = format!(
-                    "{} closes its connections at meta commands: it is taken for a server without \
-                     them until the next reload",
+                    "{} closes connections at meta commands: until the next reload it is treated \
+                     as a server without them",
                     self.name(server)
                 );
-                (Level::Warning, format!("unskilled {server}"), text)
+                (Level::Warning, format!("capability {server}"), text)
             }
             Event::Marked { pool } => {
                 let text = format!(
-                    "{} uses stale or win marks: its meta reads are not merged from here on",
+                    "{} uses stale or win marks: its meta reads are not merged from now on",
                     self.name(pool)
                 );
                 (Level::Notice, format!("marked {pool}"), text)
@@ -432,15 +432,15 @@ impl event::Errands for Crew {
         let (key, text) = match note {
             event::Note::HeaderBroken { from, why } => {
                 let from = from.map_or("a client".to_string(), |address| address.to_string());
-                let text = format!("{from} sent no whole PROXY header ({why}) and was closed");
+                let text = format!("{from} sent no valid PROXY header ({why}) and was closed");
                 (format!("header {from}"), text)
             }
         };
         self.say(Message::Log { level: Level::Warning.name().to_string(), key, text });
     }
 
-    fn hand_over(&mut self, client: Traveller, fds: Vec<OwnedFd>) -> Result<(), Vec<OwnedFd>> {
-        let client = Guest { from: client.from, ..client.passed.into() };
+    fn hand_over(&mut self, client: Handover, fds: Vec<OwnedFd>) -> Result<(), Vec<OwnedFd>> {
+        let client = ClientState { from: client.from, ..client.passed.into() };
         let mut rest: Vec<Rc<OwnedFd>> = fds.into_iter().map(Rc::new).collect();
         while !rest.is_empty() {
             let some = &rest[..rest.len().min(sys::channel::FDS_MAX)];

@@ -1,9 +1,10 @@
-//! The twelve hashes of `nutcracker.yml`: a table with one row each, and the functions below it.
+//! The twelve hashes of `nutcracker.yml`: a table with one row for each, and the functions below
+//! it.
 //!
-//! They came to twemproxy from libmemcached, which is why several differ from their textbook
-//! forms. Two habits are shared and noted only here: a result is always 32 bits, and where the
-//! C code reads the key through `char`, a byte of 0x80 or more is negative on x86-64 and is
-//! widened with ones (`signed`).
+//! twemproxy took them from libmemcached, so several differ from their textbook forms. Two habits
+//! are common to all and noted only here. A result is always 32 bits. Where the C code reads the
+//! key through `char`, a byte of 0x80 or more is negative on x86-64 and is sign-extended
+//! (`signed`).
 
 use md5::{Digest, Md5};
 
@@ -14,11 +15,11 @@ pub enum Hash {
     OneAtATime,
     /// The first four bytes of MD5.
     Md5,
-    /// CRC-16/XMODEM, and what fell out of its 16 bits.
+    /// CRC-16/XMODEM, including the bits shifted out of its 16.
     Crc16,
     /// Fifteen bits of CRC-32: libmemcached's form.
     Crc32,
-    /// CRC-32 as zlib has it.
+    /// CRC-32 as in zlib.
     Crc32a,
     /// The low half of 64-bit FNV-1.
     Fnv64,
@@ -42,7 +43,7 @@ struct Row {
     function: fn(&[u8]) -> u32,
 }
 
-/// In the order of the enum, so that a hash is its row's index.
+/// In the order of the enum, so that a hash is the index of its row.
 const TABLE: [Row; 12] = [
     Row { hash: Hash::OneAtATime, name: "one_at_a_time", function: one_at_a_time },
     Row { hash: Hash::Md5, name: "md5", function: md5 },
@@ -84,7 +85,7 @@ impl Hash {
     }
 }
 
-/// A byte as C's `char` on x86-64 widens it.
+/// Widens a byte as C's `char` on x86-64 does.
 #[inline]
 fn signed(byte: u8) -> u32 {
     byte as i8 as u32
@@ -111,28 +112,28 @@ fn md5(key: &[u8]) -> u32 {
     digest_words(key)[0]
 }
 
-/// An MD5 digest as four little-endian numbers. Ketama makes four points of it.
+/// Returns an MD5 digest as four little-endian numbers. Ketama makes four points of it.
 pub(crate) fn digest_words(bytes: &[u8]) -> [u32; 4] {
     let digest: [u8; 16] = Md5::digest(bytes).into();
     let (words, _) = digest.as_chunks::<4>();
     [0, 1, 2, 3].map(|word| u32::from_le_bytes(words[word]))
 }
 
-/// CRC-16/XMODEM in a register of 32 bits that twemproxy never cuts to 16: what is shifted out of
-/// the lower half stays in the upper one.
+/// CRC-16/XMODEM in a register of 32 bits that twemproxy never cuts to 16: bits shifted out of the
+/// lower half stay in the upper one.
 fn crc16(key: &[u8]) -> u32 {
     static TABLE: [u32; 256] = crc16_table();
     key.iter().fold(0, |crc, &byte| (crc << 8) ^ TABLE[((crc >> 8) as u8 ^ byte) as usize])
 }
 
-/// CRC-32 as zlib computes it.
+/// CRC-32 as in zlib.
 fn crc32a(key: &[u8]) -> u32 {
     static TABLE: [u32; 256] = crc32_table();
     !key.iter().fold(!0, |crc, &byte| (crc >> 8) ^ TABLE[(crc as u8 ^ byte) as usize])
 }
 
-/// Only bits 16 to 30 of the CRC, so hashes end at 32,767. Under ketama, whose circle has 2^32
-/// places, that is one place: all keys of a pool land on one node. So they did before.
+/// Only bits 16 to 30 of the CRC, so hashes end at 32,767. On ketama's circle of 2^32 places they
+/// all fall into a tiny arc, so all keys of a pool land on one node. twemproxy does the same.
 fn crc32(key: &[u8]) -> u32 {
     (crc32a(key) >> 16) & 0x7fff
 }
@@ -174,14 +175,14 @@ const FNV_64_LOW_PRIME: u32 = 0x100_0000_01b3u64 as u32;
 const FNV_32_INIT: u32 = 0x811c_9dc5;
 const FNV_32_PRIME: u32 = 0x0100_0193;
 
-/// twemproxy computes 64 bits and drops the upper half at the end. No upper bit ever reaches a
-/// lower one in a product or an exclusive or, so the lower half alone gives the same number.
+/// twemproxy computes 64 bits and drops the upper half at the end. In a product or an exclusive or,
+/// no upper bit ever affects a lower one, so the lower half alone gives the same number.
 fn fnv1_64(key: &[u8]) -> u32 {
     fnv1(key, FNV_64_LOW_INIT, FNV_64_LOW_PRIME)
 }
 
-/// twemproxy truncates the start value and the prime before it begins, which by the same
-/// argument changes nothing: this is the lower half of true FNV-1a for keys of ASCII.
+/// twemproxy truncates the start value and the prime before it begins. By the same argument that
+/// changes nothing: for keys of ASCII this is the lower half of true FNV-1a.
 fn fnv1a_64(key: &[u8]) -> u32 {
     fnv1a(key, FNV_64_LOW_INIT, FNV_64_LOW_PRIME)
 }
@@ -204,7 +205,7 @@ fn fnv1a(key: &[u8], init: u32, prime: u32) -> u32 {
     key.iter().fold(init, |hash, &byte| (hash ^ signed(byte)).wrapping_mul(prime))
 }
 
-/// It starts from 0 where the published code starts from the length.
+/// Starts from 0, where the published code starts from the length.
 fn hsieh(key: &[u8]) -> u32 {
     let mut hash = 0u32;
     let (blocks, rest) = key.as_chunks::<4>();
@@ -260,7 +261,7 @@ fn murmur(key: &[u8]) -> u32 {
     hash ^ (hash >> 15)
 }
 
-/// lookup3 with 13 for its seed. The last block may be full: it is never mixed, only finished.
+/// lookup3 with the seed 13. The last block may be full: it is never mixed, only finished.
 fn jenkins(key: &[u8]) -> u32 {
     let start = 0xdead_beef_u32.wrapping_add(key.len() as u32).wrapping_add(13);
     if key.is_empty() {

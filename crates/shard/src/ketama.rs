@@ -1,5 +1,5 @@
-//! Ketama: each node stands at many points of a circle of 2^32 places; a hash belongs to the
-//! first point at or after it, and past the last point to the first one.
+//! Ketama: each node has many points on a circle of 2^32 places. A hash belongs to the first point
+//! at or after it; a hash past the last point belongs to the first point.
 //!
 //! ```text
 //!   starts:   [ 0 | 0 | 2 | 3 | 3 | … ]     one entry a slice of the circle: the first point
@@ -8,17 +8,17 @@
 //! ```
 //!
 //! The upper bits of a hash pick a slice, and a step or two along the points ends the search. The
-//! points are MD5 digests, so no slice holds many whatever hash the keys use.
+//! points are MD5 digests, so no slice holds many, whichever hash the keys use.
 
 use crate::Member;
 use crate::hash::digest_words;
 
 pub(crate) struct Ketama {
-    /// Sorted by value, with a sentinel at the circle's end. Empty when no node is alive.
+    /// Sorted by value, with a sentinel at the circle's end. Empty if no node is alive.
     points: Vec<Point>,
-    /// For each slice of the circle, the index of the first point at or after its begin.
+    /// For each slice of the circle, the index of the first point at or after its start.
     starts: Vec<u32>,
-    /// How far a hash is shifted to give its slice.
+    /// Number of bits by which a hash is shifted right to give its slice.
     shift: u32,
 }
 
@@ -70,17 +70,18 @@ fn total_weight(members: &[Member]) -> u32 {
     members.iter().fold(0, |sum: u32, member| sum.saturating_add(member.weight))
 }
 
-/// How many MD5 digests, of four points each, a node gets: 40 times its share of the weights,
-/// rounded down. twemproxy computes it in single precision, by these very steps, so that among
-/// 25 equal nodes each gets 39; the epsilon that should prevent it is lost in the rounding.
+/// Returns the number of MD5 digests, of four points each, for a node: 40 times its share of the
+/// weights times the number of nodes, rounded down. twemproxy computes it in single precision by
+/// exactly these steps, so that each of 25 equal nodes gets 39. The epsilon that should prevent
+/// this is lost in the rounding.
 fn digests_per_node(weight: u32, total_weight: u32, nodes: usize) -> u32 {
     let share = weight as f32 / total_weight as f32;
     let digests = share * POINTS_PER_NODE / POINTS_PER_DIGEST * nodes as f32;
     (f64::from(digests) + 0.000_000_000_1) as f32 as u32
 }
 
-/// What is digested for a node's point. twemproxy cuts it to its buffer, so that all digests of a
-/// name of 272 bytes or more are the same.
+/// Returns the text that is digested for one of a node's points. twemproxy cuts it to its buffer,
+/// so all digests of a name of 272 bytes or more are the same.
 fn point_name(name: &str, index: u32) -> Vec<u8> {
     let mut point = format!("{name}-{index}").into_bytes();
     point.truncate(POINT_NAME_LEN_MAX);
@@ -90,5 +91,5 @@ fn point_name(name: &str, index: u32) -> Vec<u8> {
 const POINTS_PER_NODE: f32 = 160.0;
 const POINTS_PER_DIGEST: f32 = 4.0;
 const POINT_NAME_LEN_MAX: usize = 272;
-/// More slices make a search of more than one step rarer, and take two bytes of cache each.
+/// More slices make a search of more than one step rarer; each costs two bytes of cache.
 const SLICES_PER_POINT: usize = 2;

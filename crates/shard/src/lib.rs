@@ -1,12 +1,12 @@
-//! Key to server: which node of a pool owns a key.
+//! Key to server: finds the node of a pool that owns a key.
 //!
 //! ```text
 //!   key ──tagged──> the part that counts ──Hash──> u32 ──Ring──> node index
 //! ```
 //!
-//! A pool that moves from twemproxy to quickack must find every key on the server where it always
-//! lived, so everything here equals twemproxy 0.5 bit for bit, its mistakes included: they are in
-//! the place of every key that was ever stored through it. Each one is named where it is kept.
+//! A pool that moves from twemproxy to quickack must find every key on the server that already
+//! holds it. So everything here equals twemproxy 0.5 bit for bit, including its mistakes: they
+//! determine the place of every key that was ever stored through it. A comment marks each mistake.
 //! Nothing here opens a socket, reads a clock or draws a random number.
 
 mod hash;
@@ -20,14 +20,15 @@ use random::Random;
 
 pub use hash::Hash;
 
-/// How a pool's nodes share the space of hashes; the names are those of `nutcracker.yml`.
+/// The way in which a pool's nodes share the space of hashes. Names are those of `nutcracker.yml`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Distribution {
-    /// Consistent hashing: 160 points a node on a circle, so that a lost node moves few keys.
+    /// Consistent hashing: 160 points for each node on a circle, so that a lost node moves few
+    /// keys.
     Ketama,
     /// The hash modulo the sum of weights.
     Modula,
-    /// Any living node, whatever the key.
+    /// Any living node, independent of the key.
     Random,
 }
 
@@ -51,9 +52,9 @@ impl Distribution {
 /// One server of a pool, as the ring sees it.
 #[derive(Clone, Debug)]
 pub struct Node {
-    /// What the ring hashes: the server's own name, else `default_node_name`.
+    /// The name that the ring hashes: the server's own name, else `default_node_name`.
     pub name: String,
-    /// Its share of the keys against the other nodes' weights; at least 1.
+    /// Its weight relative to the other nodes; at least 1.
     pub weight: u32,
 }
 
@@ -69,8 +70,8 @@ enum Kind {
 }
 
 impl Ring {
-    /// Arranges the nodes whose `alive` is true; the others are left out, and the keys of the
-    /// rest move exactly as when twemproxy rebuilds a pool after an ejection.
+    /// Arranges the nodes whose `alive` is true and leaves the others out. The keys move exactly as
+    /// when twemproxy rebuilds a pool after an ejection.
     pub fn build(distribution: Distribution, nodes: &[Node], alive: &[bool]) -> Ring {
         assert_eq!(nodes.len(), alive.len(), "each node is either alive or ejected");
         let members = members(nodes, alive);
@@ -82,8 +83,8 @@ impl Ring {
         Ring { kind }
     }
 
-    /// The index (in the `nodes` given to `build`) of the node that owns `hash`; for `Random`,
-    /// `hash` is a random number drawn by the caller. None when no node is alive.
+    /// Returns the index (in the `nodes` given to `build`) of the node that owns `hash`, or None if
+    /// no node is alive. For `Random`, `hash` is a random number drawn by the caller.
     #[inline]
     pub fn locate(&self, hash: u32) -> Option<usize> {
         match &self.kind {
@@ -94,16 +95,16 @@ impl Ring {
     }
 }
 
-/// A living node with its place in the caller's list.
+/// A living node with its index in the caller's list.
 struct Member<'n> {
     index: u32,
     name: &'n str,
     weight: u32,
 }
 
-/// The living nodes in twemproxy's order, which is not the file's: to find duplicates it sorts a
-/// pool's servers by name, a shorter name before a longer one, and leaves them so. Modula counts
-/// along that order, and ketama lets the earlier of two equal points win.
+/// Returns the living nodes in twemproxy's order, which is not the file's. To find duplicates,
+/// twemproxy sorts a pool's servers by name, a shorter name before a longer one, and keeps that
+/// order. Modula counts along that order, and ketama lets the earlier of two equal points win.
 fn members<'n>(nodes: &'n [Node], alive: &[bool]) -> Vec<Member<'n>> {
     let mut members: Vec<Member<'n>> = (0u32..)
         .zip(nodes)
@@ -115,9 +116,9 @@ fn members<'n>(nodes: &'n [Node], alive: &[bool]) -> Vec<Member<'n>> {
     members
 }
 
-/// The part of the key that is hashed: what stands between the first opening byte of the tag and
-/// the next closing byte after it. The whole key counts when either is missing or nothing stands
-/// between them; later pairs are not looked at, so `{}{a}` has no tag.
+/// Returns the part of the key that is hashed: the bytes between the first opening byte of the tag
+/// and the next closing byte after it. The whole key counts if either byte is missing or nothing is
+/// between them. Later pairs are ignored, so `{}{a}` has no tag.
 #[inline]
 pub fn tagged(key: &[u8], tag: Option<[u8; 2]>) -> &[u8] {
     let Some([open, close]) = tag else { return key };
@@ -129,9 +130,10 @@ pub fn tagged(key: &[u8], tag: Option<[u8; 2]>) -> &[u8] {
     }
 }
 
-/// The name of a server line without one, `host:port:weight`: libmemcached left out memcached's
-/// own port when it hashed a server, and twemproxy follows it. Any other port is hashed as the
-/// line writes it; a line with zeros before its port has another name than this one.
+/// Returns the name of a server line without one, `host:port:weight`. libmemcached left out
+/// memcached's default port when it hashed a server, and twemproxy follows it. Any other port is
+/// hashed as the line writes it, so a line with zeros before its port has another name than this
+/// one.
 pub fn default_node_name(host: &str, port: u16) -> String {
     const MEMCACHED_PORT: u16 = 11211;
     match port {
@@ -140,8 +142,8 @@ pub fn default_node_name(host: &str, port: u16) -> String {
     }
 }
 
-/// The name of a server line without one, `/path/of/socket:weight`. It ends in the colon before
-/// the weight: twemproxy adds one colon and a port, and the port of a path is empty.
+/// Returns the name of a server line without one, `/path/of/socket:weight`. It ends in the colon
+/// before the weight: twemproxy adds one colon and a port, and the port of a path is empty.
 pub fn default_node_name_unix(path: &str) -> String {
     format!("{path}:")
 }

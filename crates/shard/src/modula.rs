@@ -3,10 +3,10 @@
 use crate::Member;
 
 pub(crate) struct Modula {
-    /// Each node with the count at which the next one begins. twemproxy writes each node
-    /// `weight` times into an array instead; the count is the same, and weights cost no memory.
+    /// Each node with the count at which the next one begins. twemproxy instead writes each node
+    /// `weight` times into an array. The result is the same, and here weights cost no memory.
     spans: Vec<Span>,
-    /// The sum of weights. 0 when no node is alive.
+    /// The sum of weights; 0 if no node is alive.
     total_weight: u32,
 }
 

@@ -1,4 +1,4 @@
-//! Random: any living node. As in twemproxy, weights do not count.
+//! Random: any living node. As in twemproxy, weights are ignored.
 
 use crate::Member;
 

@@ -1,4 +1,5 @@
-//! The room against what the real nutcracker 0.5 gave (`testdata/`), and its rules one by one.
+//! The crate is compared with results of the real nutcracker 0.5 (`testdata/`); then each rule is
+//! tested.
 
 use super::*;
 
@@ -10,7 +11,7 @@ fn nodes(rows: &[(&str, u32)]) -> Vec<Node> {
     rows.iter().map(|(name, weight)| node(name, *weight)).collect()
 }
 
-/// Data lines of a file in `testdata`, split at blanks; the first is its heading.
+/// Returns the data lines of a file in `testdata`, split at blanks; the first line is its heading.
 fn table(text: &'static str) -> Vec<Vec<&'static str>> {
     text.lines().filter(|line| !line.starts_with('#')).map(|l| l.split(' ').collect()).collect()
 }
@@ -36,7 +37,7 @@ fn hashes_equal_nutcracker() {
     }
 }
 
-/// All hashes, weights, tags, lines without names, 25 nodes, one to three nodes ejected.
+/// Covers all hashes, weights, tags, lines without names, 25 nodes, one to three nodes ejected.
 #[test]
 fn rings_equal_nutcracker() {
     let table = table(include_str!("../testdata/rings.txt"));
@@ -136,7 +137,7 @@ fn a_single_node_owns_everything() {
     }
 }
 
-/// An ejection gives the ring that a pool without the node would have, indices aside.
+/// An ejection gives the ring of a pool without the node, indices aside.
 #[test]
 fn ejected_nodes_leave_the_ring_of_the_others() {
     let all = nodes(&[("b", 1), ("a", 7), ("cc", 2), ("d", 5)]);
@@ -158,8 +159,8 @@ fn ejected_nodes_leave_the_ring_of_the_others() {
     }
 }
 
-/// `n81-38` and `n975-14` share a number of their digests. twemproxy has its servers sorted by
-/// their names, shorter first, and glibc's qsort of the points keeps what is equal in that order.
+/// `n81-38` and `n975-14` share some of their digests. twemproxy sorts its servers by name, shorter
+/// names first, and glibc's qsort of the points keeps equal points in that order.
 #[test]
 fn of_two_nodes_at_one_point_the_earlier_name_has_it() {
     const POINT: u32 = 607_858_066;
@@ -179,11 +180,11 @@ fn of_two_nodes_at_one_point_the_earlier_name_has_it() {
     }
 }
 
-/// A point's name is cut to 272 bytes, as twemproxy's buffer does it: of a name that leaves no room
-/// for its number, all digests are one.
+/// A point's name is cut to 272 bytes, as in twemproxy's buffer. If the name leaves no room for its
+/// number, all digests are equal.
 #[test]
 fn the_points_of_a_long_name_are_those_of_its_first_272_bytes() {
-    // Of the points that the whole names have, so many are the node's.
+    // Returns how many of the points made from the whole names belong to the node.
     let owned = |len: usize, digests: std::ops::Range<u32>| {
         let long = "n".repeat(len);
         let both = [node(&long, 1), node("other", 1)];
@@ -194,14 +195,14 @@ fn the_points_of_a_long_name_are_those_of_its_first_272_bytes() {
         let mine = points.iter().filter(|point| ring.locate(**point) == Some(0)).count();
         (mine, points.len())
     };
-    // A number of two digits just fits; with one byte more, one of one digit does.
+    // A number of two digits just fits; with one byte more, only a number of one digit does.
     assert_eq!(owned(269, 0..40), (160, 160));
     assert_eq!(owned(270, 0..10), (40, 40));
     for (len, digests) in [(270, 10..40), (271, 0..40), (272, 0..40), (300, 0..40)] {
         let (mine, all) = owned(len, digests);
         assert!(mine < all / 2, "{mine} of {all} points of a name of {len} bytes");
     }
-    // What is left of it: four points.
+    // All digests are equal, so four points are left.
     let long = "n".repeat(300);
     let both = [node(&long, 1), node("other", 1)];
     let ring = Ring::build(Distribution::Ketama, &both, &[true; 2]);

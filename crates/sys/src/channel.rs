@@ -11,14 +11,14 @@ use rustix::net::{
     SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType,
 };
 
-/// Two ends, non-blocking and closed on exec.
+/// Makes a pair of sockets, non-blocking and closed on exec.
 pub fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
     let flags = SocketFlags::NONBLOCK.union(SocketFlags::CLOEXEC);
     net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
 }
 
-/// Sends one message with up to [`FDS_MAX`] descriptors; `AGAIN` when the other end does not keep
-/// up.
+/// Sends one message with up to [`FDS_MAX`] descriptors. Fails with `AGAIN` if the receiver does
+/// not keep up.
 pub fn send(fd: impl AsFd, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
     assert!(fds.len() <= FDS_MAX && !bytes.is_empty(), "the caller keeps to the bounds");
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS_MAX))];
@@ -32,8 +32,8 @@ pub fn send(fd: impl AsFd, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<(
     Ok(())
 }
 
-/// Receives one message into `buffer` and gives its length; 0 when the other end is closed.
-/// A message longer than the buffer is `MSGSIZE`. Descriptors are appended to `fds`.
+/// Receives one message into `buffer` and returns its length; 0 if the other end is closed. A
+/// message longer than the buffer fails with `MSGSIZE`. Descriptors are appended to `fds`.
 pub fn receive(fd: impl AsFd, buffer: &mut [u8], fds: &mut Vec<OwnedFd>) -> io::Result<usize> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS_MAX))];
     let mut control = RecvAncillaryBuffer::new(&mut space);

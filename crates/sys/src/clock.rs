@@ -1,9 +1,9 @@
 //! The clock that all processes of a machine share: clock_gettime(2).
 //!
-//! By the C library, not by rustix: that one finds the kernel's page of code by itself, which is
-//! not mapped under valgrind, and `cargo xtask bench --callgrind` runs us under it.
+//! It calls the C library, not rustix. rustix finds the kernel's vDSO page by itself, which is not
+//! mapped under valgrind, and `cargo xtask bench --callgrind` runs the program under it.
 
-/// Microseconds since some moment before all processes that can be asked.
+/// Returns microseconds since a fixed moment before all processes of the machine.
 pub fn monotonic_us() -> u64 {
     let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: the kernel writes one timespec, to a place of that type that outlives the call.

@@ -10,40 +10,42 @@ use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType, 
 
 const FLAGS: SocketFlags = SocketFlags::NONBLOCK.union(SocketFlags::CLOEXEC);
 
-/// A TCP socket for `address`, not connected yet, so that its options can be set first.
+/// Makes a TCP socket for `address`, not connected yet, so that its options can be set first.
 pub fn tcp_socket(address: &SocketAddr) -> io::Result<OwnedFd> {
     let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     net::socket_with(family, SocketType::STREAM, FLAGS, None)
 }
 
-/// A unix socket, not connected yet.
+/// Makes a unix socket, not connected yet.
 pub fn unix_socket() -> io::Result<OwnedFd> {
     net::socket_with(AddressFamily::UNIX, SocketType::STREAM, FLAGS, None)
 }
 
-/// Begins to connect. False: it is under way, and the socket becomes writable when it is decided.
+/// Begins to connect. False means in progress: the socket becomes writable when the result is
+/// known.
 pub fn tcp(fd: impl AsFd, address: &SocketAddr) -> io::Result<bool> {
     under_way(net::connect(fd, address))
 }
 
-/// The same to a unix socket.
+/// Begins to connect a unix socket; see [`tcp`].
 pub fn unix(fd: impl AsFd, path: &Path) -> io::Result<bool> {
     under_way(net::connect(fd, &SocketAddrUnix::new(path)?))
 }
 
-/// A blocking connection to a unix socket, in whose queue there must be room within `limit`: the
-/// kernel waits for room no longer than for sending (`unix_stream_connect` in `net/unix`).
+/// Makes a blocking connection to a unix socket. Waits at most `limit` for room in the listener's
+/// queue: the kernel waits no longer for room than for sending (`unix_stream_connect` in
+/// `net/unix`).
 pub fn unix_within(path: &Path, limit: Duration) -> io::Result<OwnedFd> {
     let address = SocketAddrUnix::new(path)?;
     let fd = net::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
-    // Zero would be no limit at all.
+    // A limit of zero would mean no limit.
     let limit = limit.max(Duration::from_millis(1));
     sockopt::set_socket_timeout(&fd, sockopt::Timeout::Send, Some(limit))?;
     net::connect(&fd, &address)?;
     Ok(fd)
 }
 
-/// How a connect that was under way ended.
+/// Returns the result of a connect that was in progress.
 pub fn outcome(fd: impl AsFd) -> io::Result<()> {
     sockopt::socket_error(fd)?
 }

@@ -1,5 +1,5 @@
-//! What the running kernel can do: uname(2), and a real try of the calls that matter, since a
-//! sandbox may forbid what its kernel could do.
+//! Capabilities of the running kernel: uname(2), and a real try of the calls that matter, since a
+//! sandbox may forbid calls that its kernel supports.
 
 use std::fmt;
 
@@ -15,14 +15,14 @@ pub struct Kernel {
 }
 
 impl Kernel {
-    /// The one that we run on.
+    /// Returns the running kernel.
     pub fn running() -> Kernel {
         let uname = rustix::system::uname();
         Kernel::of(&uname.release().to_string_lossy())
     }
 
-    /// The kernel of a release such as `6.1.0-13-amd64`. One whose release says nothing is taken
-    /// for a very old one.
+    /// Parses a release such as `6.1.0-13-amd64`. A release without numbers is treated as that of a
+    /// very old kernel.
     pub fn of(release: &str) -> Kernel {
         let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(str::parse);
         let mut next = || numbers.next().and_then(Result::ok).unwrap_or(0);
@@ -34,12 +34,13 @@ impl Kernel {
         self >= Kernel { major: 3, minor: 9 }
     }
 
-    /// `EPOLLEXCLUSIVE`: one client wakes one worker. Older kernels take the flag and ignore it.
+    /// `EPOLLEXCLUSIVE`: one client wakes one worker. Older kernels accept the flag and ignore it.
     pub fn has_epollexclusive(self) -> bool {
         self >= Kernel { major: 4, minor: 5 }
     }
 
-    /// `net.ipv4.tcp_migrate_req`: the queue of a closed listener moves to another of its address.
+    /// `net.ipv4.tcp_migrate_req`: the queue of a closed listener moves to another one of its
+    /// address.
     pub fn has_tcp_migrate_req(self) -> bool {
         self >= Kernel { major: 5, minor: 14 }
     }
@@ -54,8 +55,8 @@ impl fmt::Display for Kernel {
 /// `EPOLLEXCLUSIVE`, which rustix does not name.
 pub const EXCLUSIVE: epoll::EventFlags = epoll::EventFlags::from_bits_retain(1 << 28);
 
-/// Really watches something exclusively. A kernel that knows the flag refuses to modify what was
-/// added with it; one that lets that pass has ignored it.
+/// Watches a descriptor exclusively. A kernel that supports the flag refuses to modify such a
+/// watch; a kernel that allows the change has ignored the flag.
 pub fn try_exclusive() -> io::Result<()> {
     let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
     let watched = eventfd(0, rustix::event::EventfdFlags::CLOEXEC)?;
@@ -68,7 +69,7 @@ pub fn try_exclusive() -> io::Result<()> {
     }
 }
 
-/// Really sets the option.
+/// Sets the option on a socket.
 pub fn try_reuseport() -> io::Result<()> {
     let fd = socket(AddressFamily::INET, SocketType::STREAM, None)?;
     sockopt::set_socket_reuseport(&fd, true)

@@ -1,5 +1,5 @@
 //! Linux behind safe functions: each does what its manual page says, with owned descriptors and no
-//! policy. One family of calls a file. The only room where `unsafe` may stand.
+//! policy. One family of calls a file. This is the only crate that may contain `unsafe`.
 #![allow(unsafe_code)]
 
 pub mod channel;
@@ -9,7 +9,7 @@ pub mod kernel;
 pub mod listen;
 pub mod lock;
 pub mod memory;
-pub mod poke;
 pub mod process;
 pub mod signal;
 pub mod tcp;
+pub mod wakeup;

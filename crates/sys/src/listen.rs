@@ -12,14 +12,14 @@ use rustix::net::{
 
 const FLAGS: SocketFlags = SocketFlags::NONBLOCK.union(SocketFlags::CLOEXEC);
 
-/// A listening TCP socket, non-blocking. Port 0 lets the kernel choose.
+/// Makes a listening TCP socket, non-blocking. Port 0 lets the kernel choose.
 pub fn tcp(address: SocketAddr, backlog: i32, reuseport: bool) -> io::Result<OwnedFd> {
     let fd = tcp_bound(address, reuseport)?;
     listen(&fd, backlog)?;
     Ok(fd)
 }
 
-/// The same, to which nobody can connect yet.
+/// Makes a bound TCP socket, to which nobody can connect yet.
 pub fn tcp_bound(address: SocketAddr, reuseport: bool) -> io::Result<OwnedFd> {
     let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     let fd = net::socket_with(family, SocketType::STREAM, FLAGS, None)?;
@@ -31,20 +31,20 @@ pub fn tcp_bound(address: SocketAddr, reuseport: bool) -> io::Result<OwnedFd> {
     Ok(fd)
 }
 
-/// Lets clients connect to a bound socket, or changes how many may wait.
+/// Lets clients connect to a bound socket, or changes how many may wait in its queue.
 pub fn listen(fd: impl AsFd, backlog: i32) -> io::Result<()> {
     net::listen(fd, backlog)
 }
 
-/// A listening unix socket, non-blocking. A socket file that nobody listens on any more is
-/// replaced; one that is in use, or a file that is no socket, is `ADDRINUSE`.
+/// Makes a listening unix socket, non-blocking. A socket file without a listener is replaced. A
+/// socket file in use, or a file that is not a socket, fails with `ADDRINUSE`.
 pub fn unix(path: &Path, mode: Option<u32>, backlog: i32) -> io::Result<OwnedFd> {
     let fd = unix_bound(path, mode)?;
     listen(&fd, backlog)?;
     Ok(fd)
 }
 
-/// The same, to which nobody can connect yet.
+/// Makes a bound unix socket, to which nobody can connect yet.
 pub fn unix_bound(path: &Path, mode: Option<u32>) -> io::Result<OwnedFd> {
     let address = SocketAddrUnix::new(path)?;
     let fd = net::socket_with(AddressFamily::UNIX, SocketType::STREAM, FLAGS, None)?;
@@ -61,12 +61,12 @@ pub fn unix_bound(path: &Path, mode: Option<u32>) -> io::Result<OwnedFd> {
     Ok(fd)
 }
 
-/// Who may connect to a unix socket: the mode of its file.
+/// Sets the mode of a unix socket's file, which determines the users that may connect.
 pub fn set_mode(path: &Path, mode: u32) -> io::Result<()> {
     rustix::fs::chmod(path, Mode::from_raw_mode(mode))
 }
 
-/// Removes a socket file that nobody listens on.
+/// Removes a socket file without a listener.
 pub fn remove_unix(path: &Path) -> io::Result<()> {
     if is_socket(path)? && !is_alive(&SocketAddrUnix::new(path)?)? {
         rustix::fs::unlink(path)?;
@@ -74,27 +74,27 @@ pub fn remove_unix(path: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// The next connection that waits, non-blocking.
+/// Accepts the next waiting connection, non-blocking.
 pub fn accept(listener: impl AsFd) -> io::Result<OwnedFd> {
     net::accept_with(listener, FLAGS)
 }
 
-/// The same, and where the connection comes from: nowhere, if it is a unix one.
+/// Accepts the next waiting connection and returns its source address; None for a unix socket.
 pub fn accept_from(listener: impl AsFd) -> io::Result<(OwnedFd, Option<IpAddr>)> {
     let (fd, address) = net::acceptfrom_with(listener, FLAGS)?;
     let address = address.and_then(|address| SocketAddr::try_from(address).ok());
-    // A socket for both families calls an IPv4 client ::ffff:a.b.c.d.
+    // A socket for both families reports an IPv4 client as ::ffff:a.b.c.d.
     Ok((fd, address.map(|address| address.ip().to_canonical())))
 }
 
-/// Whether the other end of a unix connection is of our own user, or root.
+/// Returns whether the peer of a unix connection runs as our own user or as root.
 pub fn is_of_our_user(fd: impl AsFd) -> bool {
     let ours = rustix::process::geteuid().as_raw();
     peer_user(fd).is_ok_and(|user| user == ours || user == 0)
 }
 
-/// The user at the other end of a unix connection (`SO_PEERCRED`). A peer in another PID namespace
-/// has the process id 0 here, for which rustix has no value: only the user is read.
+/// Returns the user of the peer of a unix connection (`SO_PEERCRED`). A peer in another PID
+/// namespace has the process id 0 here, which rustix cannot represent, so only the user is read.
 pub fn peer_user(fd: impl AsFd) -> io::Result<u32> {
     let mut peer = libc::ucred { pid: 0, uid: 0, gid: 0 };
     let mut len = size_of::<libc::ucred>() as libc::socklen_t;
@@ -119,18 +119,19 @@ pub fn peer_user(fd: impl AsFd) -> io::Result<u32> {
     Ok(peer.uid)
 }
 
-/// The address a TCP socket is bound to.
+/// Returns the address that a TCP socket is bound to.
 pub fn local_address(fd: impl AsFd) -> io::Result<SocketAddr> {
     let address = net::getsockname(fd)?;
     SocketAddr::try_from(address).map_err(|_| io::Errno::AFNOSUPPORT)
 }
 
-/// What a socket is bound to, as `address:port`; a unix one as `path:0`.
+/// Returns the address that a socket is bound to, as `address:port`; for a unix socket, as
+/// `path:0`.
 pub fn local_name(fd: impl AsFd) -> String {
     net::getsockname(fd).map_or_else(|_| String::new(), name)
 }
 
-/// The same of what it is connected to.
+/// Returns the address that a socket is connected to, in the form of [`local_name`].
 pub fn peer_name(fd: impl AsFd) -> String {
     net::getpeername(fd).ok().flatten().map_or_else(String::new, name)
 }
@@ -148,13 +149,13 @@ fn name(address: SocketAddrAny) -> String {
     }
 }
 
-/// Whether the file is a socket: nothing else may ever be removed.
+/// Returns whether the file is a socket. No other file may ever be removed.
 fn is_socket(path: &Path) -> io::Result<bool> {
     let mode = rustix::fs::lstat(path)?.st_mode;
     Ok(rustix::fs::FileType::from_raw_mode(mode).is_socket())
 }
 
-/// Whether somebody listens there.
+/// Returns whether a process listens at the address.
 fn is_alive(address: &SocketAddrUnix) -> io::Result<bool> {
     let probe = net::socket_with(AddressFamily::UNIX, SocketType::STREAM, FLAGS, None)?;
     match net::connect(&probe, address) {

@@ -9,16 +9,16 @@ use std::os::fd::{AsFd, OwnedFd};
 use rustix::fs::{FlockOperation, MemfdFlags, fcntl_lock, memfd_create};
 use rustix::io;
 
-/// A file in memory to lock, to be passed to the processes that compete for it.
+/// Makes an in-memory file to lock, to be passed to the processes that compete for it.
 pub fn new() -> io::Result<OwnedFd> {
     memfd_create("quickack-accept", MemfdFlags::CLOEXEC)
 }
 
-/// Takes the lock if nobody else has it; never waits.
+/// Takes the lock if no other process has it; never waits.
 pub fn try_lock(fd: impl AsFd) -> io::Result<bool> {
     match fcntl_lock(fd, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => Ok(true),
-        // POSIX leaves the choice between the two to the system.
+        // POSIX allows either error for a lock that another process has.
         Err(io::Errno::AGAIN | io::Errno::ACCESS) => Ok(false),
         Err(error) => Err(error),
     }
@@ -35,7 +35,7 @@ mod tests {
     use super::*;
     use crate::process;
 
-    /// The second process of the test below: it says whether it got the lock.
+    /// The second process of the test below: it reports whether it got the lock.
     #[test]
     #[ignore = "run by the test below, in a process of its own"]
     fn contender() {
@@ -48,8 +48,8 @@ mod tests {
         command.args(["--ignored", "--exact", "lock::tests::contender"]).stdout(Stdio::null());
         process::prepare_child(&mut command, "contender", Some(fd.try_clone().unwrap()));
         let status = command.status().unwrap();
-        // The command's copy of the descriptor is closed with it, and the lock given up by that:
-        // the callers below take it again.
+        // The command's copy of the descriptor is closed with it, which releases the lock. The
+        // callers below take it again.
         status.code()
     }
 
@@ -57,7 +57,7 @@ mod tests {
     fn the_lock_keeps_another_process_out_until_its_holder_ends() {
         let fd = new().unwrap();
         assert_eq!(ask_another_process(&fd), Some(10));
-        // The other one has ended without unlocking.
+        // The other process has ended without unlocking.
         assert!(try_lock(&fd).unwrap() && try_lock(&fd).unwrap());
         assert_eq!(ask_another_process(&fd), Some(11));
         assert!(try_lock(&fd).unwrap());

@@ -1,4 +1,4 @@
-//! Memory that processes share, and text that nobody can change: memfd_create(2), mmap(2).
+//! Memory that processes share, and text that cannot be changed: memfd_create(2), mmap(2).
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -9,8 +9,8 @@ use std::sync::atomic::AtomicU64;
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, ftruncate};
 use rustix::mm::{MapFlags, ProtFlags};
 
-/// Memory of `words` 64-bit words, all zero, to be mapped by several processes. Its size is fixed:
-/// nobody can cut off what another has mapped.
+/// Makes memory of `words` 64-bit words, all zero, to be mapped by several processes. Its size is
+/// fixed, so no process can shrink a mapping of another.
 pub fn shared(name: &str, words: usize) -> io::Result<OwnedFd> {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     let fd = rustix::fs::memfd_create(name, flags)?;
@@ -19,8 +19,8 @@ pub fn shared(name: &str, words: usize) -> io::Result<OwnedFd> {
     Ok(fd)
 }
 
-/// Maps what `shared` made, for the rest of this process's life: whoever counts in it need not
-/// ask whether it is still there.
+/// Maps memory made by `shared` for the rest of this process's life, so users of the mapping need
+/// not check that it still exists.
 pub fn map(fd: impl AsFd) -> io::Result<&'static [AtomicU64]> {
     let len = rustix::fs::fstat(&fd)?.st_size as usize;
     if len < size_of::<u64>() || !fcntl_get_seals(&fd)?.contains(SealFlags::SHRINK) {
@@ -33,14 +33,14 @@ pub fn map(fd: impl AsFd) -> io::Result<&'static [AtomicU64]> {
     unsafe {
         let start =
             rustix::mm::mmap(std::ptr::null_mut(), len, protection, MapFlags::SHARED, fd, 0)?;
-        // Most of it is never touched, and a core with all of it would be of gigabytes. Where this
-        // is refused, cores are long.
+        // Most of the memory is never touched, and a core dump with all of it would take gigabytes.
+        // If this call is refused, core dumps are large.
         let _ = rustix::mm::madvise(start, len, rustix::mm::Advice::LinuxDontDump);
         Ok(std::slice::from_raw_parts(start.cast(), len / size_of::<u64>()))
     }
 }
 
-/// Bytes that nobody can change any more, ready to be passed on.
+/// Makes a file with bytes that nobody can change any more, ready to be passed to other processes.
 pub fn sealed(name: &str, bytes: &[u8]) -> io::Result<OwnedFd> {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     let mut file = File::from(rustix::fs::memfd_create(name, flags)?);
@@ -50,14 +50,14 @@ pub fn sealed(name: &str, bytes: &[u8]) -> io::Result<OwnedFd> {
     Ok(fd)
 }
 
-/// What `sealed` was given. Bytes that somebody could still change are refused.
+/// Returns the bytes given to `sealed`. Bytes that could still be changed are refused.
 pub fn read_sealed(fd: OwnedFd) -> io::Result<Vec<u8>> {
     if !fcntl_get_seals(&fd)?.contains(ALL_SEALS) {
         return Err(io::Error::other("a text that is not sealed"));
     }
     let file = File::from(fd);
     let mut bytes = vec![0; file.metadata()?.len() as usize];
-    // By place: processes that were passed one descriptor share its position.
+    // Reads by offset: processes that were passed the same descriptor share its position.
     file.read_exact_at(&mut bytes, 0)?;
     Ok(bytes)
 }

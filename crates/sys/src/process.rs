@@ -1,5 +1,5 @@
-//! This process and its children: descriptors that a child inherits, its end with its parent,
-//! the limit of open files.
+//! This process and its children: inherited descriptors, the child's end with its parent, the limit
+//! on open files.
 
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::process::CommandExt;
@@ -10,17 +10,18 @@ use rustix::process::{Resource, getrlimit};
 
 use crate::signal;
 
-/// How many descriptors this process may have open.
+/// Returns the number of descriptors that this process may have open.
 pub fn descriptors_max() -> usize {
     getrlimit(Resource::Nofile).current.map_or(usize::MAX, |limit| limit as usize)
 }
 
-/// How much address space this process may have, bytes, if that is limited.
+/// Returns the limit of this process's address space in bytes, if there is one.
 pub fn address_space_max() -> Option<u64> {
     getrlimit(Resource::As).current
 }
 
-/// Microseconds of processor time that this process has used: in the program, and in the system.
+/// Returns the processor time that this process has used, in microseconds: user time and system
+/// time.
 pub fn times_us() -> (u64, u64) {
     // SAFETY: all zeros is a value of this type, which is plain numbers.
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
@@ -31,17 +32,17 @@ pub fn times_us() -> (u64, u64) {
     (us(usage.ru_utime), us(usage.ru_stime))
 }
 
-/// Lets this process have as many descriptors open as it is allowed to allow itself.
+/// Raises the limit on open descriptors to the hard limit.
 pub fn raise_descriptors() {
     let mut limit = getrlimit(Resource::Nofile);
     limit.current = limit.maximum;
-    // Where that is refused, what there was remains.
+    // If the call is refused, the old limit stays.
     let _ = rustix::process::setrlimit(Resource::Nofile, limit);
 }
 
-/// Tells the allocator (glibc's) to give freed memory back: large buffers are mapped one by one,
-/// and the heap's free end goes back above a megabyte. By default it keeps tens of megabytes for
-/// itself once it has seen a few large ones.
+/// Makes the allocator (glibc's) return freed memory to the system: large buffers are mapped one by
+/// one, and the free end of the heap is returned above a megabyte. By default it keeps tens of
+/// megabytes once it has seen a few large buffers.
 pub fn give_memory_back() {
     #[cfg(target_env = "gnu")]
     // SAFETY: `mallopt` takes two numbers and is called before any thread exists.
@@ -51,7 +52,7 @@ pub fn give_memory_back() {
     }
 }
 
-/// Gives the pages back that lie free in the middle of the heap: a walk through all of it.
+/// Returns the free pages in the middle of the heap to the system, by a walk through all of it.
 pub fn trim_heap() {
     #[cfg(target_env = "gnu")]
     // SAFETY: `malloc_trim` touches nothing that is in use.
@@ -60,13 +61,13 @@ pub fn trim_heap() {
     }
 }
 
-/// What `ps` and `top` show for this process, within the room that its command line took; and its
-/// short name is `quickack`, whatever link it was started through.
+/// Sets the text that `ps` and `top` show for this process, limited to the length of its original
+/// command line. Its short name becomes `quickack`, even if it was started through a link.
 pub fn set_title(title: &str) {
     let _ = rustix::thread::set_name(c"quickack");
     let Ok(stat) = std::fs::read_to_string("/proc/self/stat") else { return };
-    // Behind the name, which may hold anything but ends at the last bracket, the 46th and 47th
-    // words are where the arguments begin and end (proc(5)).
+    // The name may contain anything, but ends at the last bracket. After it, the 46th and 47th
+    // words are the addresses at which the arguments begin and end (proc(5)).
     let words = stat.rsplit_once(')').map_or("", |(_, rest)| rest).split_whitespace();
     let mut places = words.skip(45).take(2).filter_map(|word| word.parse::<usize>().ok());
     let (Some(start), Some(end)) = (places.next(), places.next()) else { return };
@@ -85,7 +86,7 @@ pub fn set_title(title: &str) {
     }
 }
 
-/// Keeps this process on some processors.
+/// Restricts this process to some processors.
 pub fn set_affinity(processors: &[usize]) -> rustix::io::Result<()> {
     let mut set = rustix::thread::CpuSet::new();
     for &processor in processors.iter().filter(|one| **one < rustix::thread::CpuSet::MAX_CPU) {
@@ -94,7 +95,7 @@ pub fn set_affinity(processors: &[usize]) -> rustix::io::Result<()> {
     rustix::thread::sched_setaffinity(None, &set)
 }
 
-/// The processors that this process may use.
+/// Returns the processors that this process may use.
 pub fn affinity() -> Vec<usize> {
     match rustix::thread::sched_getaffinity(None) {
         Ok(set) => (0..rustix::thread::CpuSet::MAX_CPU).filter(|one| set.is_set(*one)).collect(),
@@ -102,9 +103,9 @@ pub fn affinity() -> Vec<usize> {
     }
 }
 
-/// Makes a child of `command`: it gets `passed` under the number 3 if there is one, is told to end
-/// when its parent dies, receives all signals, has room for `title` in its command line, and is in
-/// a process group of its own, so that a key typed at a terminal reaches its parent only.
+/// Prepares a child of `command`. It gets `passed`, if given, as descriptor 3, receives a signal to
+/// end when its parent dies, has no signals blocked, and has room for `title` in its command line.
+/// It has its own process group, so that a key typed at a terminal reaches only its parent.
 pub fn prepare_child(command: &mut Command, title: &str, passed: Option<OwnedFd>) {
     command.arg0(title).process_group(0);
     // SAFETY: the closure runs between fork and exec and makes async-signal-safe calls only; the
@@ -120,22 +121,22 @@ pub fn prepare_child(command: &mut Command, title: &str, passed: Option<OwnedFd>
     }
 }
 
-/// The child gives way to processes of ordinary priority.
+/// Gives the child a lower priority than ordinary processes have.
 pub fn give_way(command: &mut Command) {
     // SAFETY: the closure runs between fork and exec and makes one system call.
     unsafe {
         command.pre_exec(|| {
-            // What cannot be had is no reason not to start.
+            // A child without the lower priority still works.
             let _ = rustix::process::nice(NICE);
             Ok(())
         });
     }
 }
 
-/// A tenth of the weight of an ordinary process.
+/// About a tenth of the weight of an ordinary process.
 const NICE: i32 = 10;
 
-/// Puts a descriptor under the number 3, without close-on-exec.
+/// Duplicates a descriptor to number 3, without close-on-exec.
 fn pass(fd: RawFd) -> std::io::Result<()> {
     // SAFETY: plain system calls on numbers; a duplicate of a descriptor onto itself would keep
     // close-on-exec, so that case clears the flag instead.
@@ -145,7 +146,8 @@ fn pass(fd: RawFd) -> std::io::Result<()> {
     if outcome < 0 { Err(std::io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// The descriptor that `prepare_child` passed; once, since there is one owner.
+/// Returns the descriptor that `prepare_child` passed. Only the first call succeeds, since it has
+/// one owner.
 pub fn take_passed() -> std::io::Result<OwnedFd> {
     if TAKEN.swap(true, Ordering::Relaxed) {
         return Err(std::io::Error::other("the passed descriptor has been taken"));

@@ -3,7 +3,7 @@
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
-/// Signals that are blocked for this process and arrive on a descriptor instead.
+/// Signals that are blocked for this process and are read from a descriptor instead.
 pub struct Signals {
     fd: OwnedFd,
 }
@@ -20,7 +20,8 @@ pub const TTIN: i32 = libc::SIGTTIN;
 pub const TTOU: i32 = libc::SIGTTOU;
 pub const CHLD: i32 = libc::SIGCHLD;
 
-/// What a child of ours takes, in order that nothing else that is sent to all of our name ends it.
+/// The signals that a child handles, so that no signal sent to all processes of our name ends it by
+/// accident.
 pub const ALL_OF_A_CHILD: &[i32] = &[TERM, INT, QUIT, HUP, USR1, USR2, ALRM, WINCH, TTIN, TTOU];
 
 impl Signals {
@@ -46,7 +47,7 @@ impl Signals {
         }
     }
 
-    /// The next signal that has arrived.
+    /// Returns the next signal that has arrived.
     pub fn take(&mut self) -> Option<i32> {
         let mut info = MaybeUninit::<libc::signalfd_siginfo>::uninit();
         let size = size_of::<libc::signalfd_siginfo>();
@@ -58,13 +59,13 @@ impl Signals {
         }
     }
 
-    /// The descriptor, to wait on.
+    /// Returns the descriptor to wait on.
     pub fn fd(&self) -> &OwnedFd {
         &self.fd
     }
 }
 
-/// Lets all signals through again: for a child between fork and exec.
+/// Unblocks all signals: for a child between fork and exec.
 pub fn unblock_all() -> std::io::Result<()> {
     let mut set = MaybeUninit::<libc::sigset_t>::uninit();
     // SAFETY: `sigemptyset` makes `set` whole before it is read; both calls are async-signal-safe.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use rustix::io;
 use rustix::net::sockopt;
 
-/// Sets `TCP_NODELAY`: what is written leaves at once, whatever is still unacknowledged.
+/// Sets `TCP_NODELAY`: written bytes are sent at once, even if earlier ones are unacknowledged.
 pub fn set_nodelay(fd: impl AsFd, on: bool) -> io::Result<()> {
     sockopt::set_tcp_nodelay(fd, on)
 }
@@ -33,7 +33,7 @@ pub fn flush_ack(fd: impl AsFd) -> io::Result<()> {
     if outcome == 0 { Ok(()) } else { Err(last_error()) }
 }
 
-/// Probes a connection that is silent, so that a peer that vanished is noticed.
+/// Probes a silent connection, so that the loss of its peer is noticed.
 pub fn set_keepalive(fd: impl AsFd, idle: Duration, every: Duration, count: u32) -> io::Result<()> {
     let fd = fd.as_fd();
     sockopt::set_socket_keepalive(fd, true)?;
@@ -42,7 +42,7 @@ pub fn set_keepalive(fd: impl AsFd, idle: Duration, every: Duration, count: u32)
     sockopt::set_tcp_keepcnt(fd, count)
 }
 
-/// Ends a connection whose sent bytes stay unacknowledged for so long (`TCP_USER_TIMEOUT`).
+/// Ends a connection whose sent bytes stay unacknowledged for that time (`TCP_USER_TIMEOUT`).
 pub fn set_user_timeout(fd: impl AsFd, timeout: Duration) -> io::Result<()> {
     sockopt::set_tcp_user_timeout(fd, u32::try_from(timeout.as_millis()).unwrap_or(u32::MAX))
 }

@@ -1,8 +1,8 @@
-//! Requests and replies of Redis's grammar, right or nearly.
+//! Requests and replies of Redis's grammar, valid or nearly valid.
 
 use crate::mutate::Dice;
 
-/// What requests look like: words in lower case stand for something.
+/// The shapes of requests: words in lower case are placeholders.
 const SHAPES: &[&str] = &[
     "GET key",
     "get key",
@@ -85,7 +85,7 @@ const NUMBERS: &[&[u8]] = &[
     b"x",
 ];
 
-/// Lengths that are none, or more than anybody has.
+/// Lengths that are invalid, or too large for any server.
 const LENGTHS: &[&[u8]] = &[
     b"-1",
     b"-0",
@@ -107,7 +107,7 @@ const LENGTHS: &[&[u8]] = &[
     b"99999999999999999999999999",
 ];
 
-/// A request, now and then with a length of another's.
+/// Makes a request, sometimes with a wrong length.
 pub fn request(dice: &mut Dice) -> Vec<u8> {
     let mut words: Vec<Vec<u8>> = Vec::new();
     for token in dice.pick(SHAPES).split(' ') {
@@ -206,7 +206,7 @@ fn line(words: &[Vec<u8>], dice: &mut Dice) -> Vec<u8> {
     out
 }
 
-/// A reply of any shape.
+/// Makes a reply of any shape.
 pub fn reply(dice: &mut Dice) -> Vec<u8> {
     let mut out = Vec::new();
     grow(&mut out, 4, dice);

@@ -1,11 +1,12 @@
-//! Three canaries beside clients that send anything: what is meant to end another's request, to
-//! forge a reply or to be read as a command by a server. The servers here are honest, and answer a
-//! canary by what it has asked; so each canary must get its own bytes, all of them, and no others.
+//! Three canaries beside clients that send anything: input meant to end another client's request,
+//! to forge a reply, or to be parsed as a command by a server. The servers here are honest, and
+//! answer a canary by its own request. So each canary must get its own bytes, all of them, and no
+//! others.
 
 use std::collections::HashMap;
 use std::rc::Rc;
 
-use metrics::Book;
+use metrics::Registry;
 use proxy::plan::{Plan, PoolPlan, ServerPlan};
 use proxy::{Action, ConnId, Proxy, Side, Slices, Time};
 
@@ -17,16 +18,16 @@ use crate::mutate::{self, Dice};
 const STEPS: usize = 150;
 const CANARIES: usize = 3;
 const ATTACKERS: usize = 3;
-/// The row of the only pool.
+/// The id of the only pool.
 const POOL: u32 = 1;
 
 thread_local! {
-    /// Used again by one scene after the other, since the memory of a book is never given back.
-    static BOOK: Book = Book::private(1, 8);
+    /// Reused by one scene after the other, since the memory of a registry is never freed.
+    static REGISTRY: Registry = Registry::private(1, 8);
 }
 
-/// What has broken proxies: line ends wherever something is echoed, counts and lengths that are
-/// none, replies among requests.
+/// Inputs that have broken proxies: line breaks wherever something is echoed, invalid counts and
+/// lengths, replies among requests.
 const INJECTIONS: &[&[u8]] = &[
     b"*2\r\n$3\r\nGET\r\n$14\r\na\r\n$1\r\nb\r\n+OK\r\n\r\n",
     b"*1\r\n$10\r\nBOGUS\r\n+OK\r\n",
@@ -92,7 +93,7 @@ struct Scene<'a> {
     dice: Dice,
     corpus: &'a [Vec<u8>],
     clients: Vec<Client>,
-    /// What each link's server has heard and not answered, and whether it has been greeted.
+    /// The input that each link's server has not answered, and whether the handshake is done.
     links: HashMap<ConnId, Vec<u8>>,
     asked: usize,
 }
@@ -100,27 +101,27 @@ struct Scene<'a> {
 struct Client {
     id: ConnId,
     paused: bool,
-    /// What a canary must be told; of an attacker nothing is known.
+    /// The reply that a canary must get; an attacker may get any.
     expects: Option<Vec<u8>>,
 }
 
 impl<'a> Scene<'a> {
     fn new(seed: u64, corpus: &'a [Vec<u8>]) -> Scene<'a> {
         let mut dice = Dice::new(seed);
-        let book = BOOK.with(|book| *book);
-        book.clear();
+        let registry = REGISTRY.with(|registry| *registry);
+        registry.clear();
         let servers = (0..1 + dice.below(3))
             .map(|number| ServerPlan::new(&format!("s{number}"), &format!("127.0.0.1:{number}"), 1))
             .collect();
         let protocol = proto::protocol("redis").expect("the table has the protocol");
         let mut pool = PoolPlan::new("pool", protocol, servers);
-        pool.spaces = 4;
+        pool.databases = 4;
         pool.server_connections = 1 + dice.below(2);
         if dice.one_in(2) {
             pool.allow = vec!["flushall".to_string(), "flushdb".to_string()];
         }
         let now = Time(1_000_000);
-        let proxy = Proxy::new(Plan::new(vec![pool]), seed, now, book.sheet(0));
+        let proxy = Proxy::new(Plan::new(vec![pool]), seed, now, registry.metrics(0));
         let (clients, links) = (Vec::new(), HashMap::new());
         let mut scene = Scene { proxy, now, dice, corpus, clients, links, asked: 0 };
         (0..CANARIES).for_each(|_| scene.accept(Some(Vec::new())));
@@ -184,7 +185,7 @@ impl<'a> Scene<'a> {
         self.receive(id, &text);
     }
 
-    /// In one read or in two.
+    /// Receives the bytes in one read or in two.
     fn receive(&mut self, id: ConnId, bytes: &[u8]) {
         let cut = self.dice.below(bytes.len() + 1);
         let (first, second) = bytes.split_at(cut);
@@ -198,7 +199,7 @@ impl<'a> Scene<'a> {
         }
     }
 
-    /// A server answers what it has heard, honestly.
+    /// Lets a server answer its input, honestly.
     fn server_answers(&mut self) {
         let mut ids: Vec<ConnId> = self.links.keys().copied().collect();
         ids.sort_by_key(|id| id.index());
@@ -309,8 +310,8 @@ fn bulk(text: &[u8]) -> Vec<u8> {
     [format!("${}\r\n", text.len()).as_bytes(), text, b"\r\n"].concat()
 }
 
-/// What a server says: to a canary what it asked for, to everybody else something of the shape that
-/// the command has.
+/// Writes a server's reply: for a canary the answer to its request, for others any reply of the
+/// command's shape.
 pub fn honest(words: &[Vec<u8>], out: &mut Vec<u8>) {
     let name = String::from_utf8_lossy(&words[0]).to_ascii_uppercase();
     match name.as_str() {

@@ -1,4 +1,4 @@
-//! The fuzzers of Redis's protocol: its naive reader, and what is measured against it.
+//! The fuzzers of Redis's protocol: its naive parser, and the tests against it.
 
 pub mod grammar;
 pub mod injection;

@@ -1,18 +1,18 @@
-//! A second reader of RESP, written from the protocol's text and the servers' behaviour: strict,
-//! slow, recursive and plain. Where it and the product's differ, one of them is wrong.
+//! A second RESP parser, written from the protocol's text and the servers' behaviour: strict, slow,
+//! recursive and plain. Where it and the product's differ, one of them is wrong.
 
-/// What stands at the start of some bytes.
+/// The result of parsing the start of some bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reading<T> {
-    /// That, in so many bytes.
+    /// A value, with its length in bytes.
     Is(T, usize),
-    /// More has to come.
+    /// The input is not whole.
     Incomplete,
-    /// It can become nothing.
+    /// The input cannot become valid.
     Hopeless,
 }
 
-/// The arguments of a request; none, where it is empty.
+/// Returns the arguments of a request; none if it is empty.
 pub fn request(input: &[u8]) -> Reading<Vec<Vec<u8>>> {
     match input.first() {
         None => Reading::Incomplete,
@@ -54,11 +54,11 @@ fn array(input: &[u8]) -> Reading<Vec<Vec<u8>>> {
     Reading::Is(arguments, at)
 }
 
-/// The number behind a type byte, and where its line ends.
+/// Returns the number after a type byte, and the end of its line.
 fn counted(input: &[u8], at: usize) -> Reading<i128> {
-    // As servers do: a line ends with the first CR.
+    // As in servers, a line ends with the first CR.
     let Some(end) = input[at..].iter().position(|byte| *byte == b'\r') else {
-        // No number is so long.
+        // No number is that long.
         let is_long = input.len() - at > 64 * 1024;
         return if is_long { Reading::Hopeless } else { Reading::Incomplete };
     };
@@ -69,7 +69,7 @@ fn counted(input: &[u8], at: usize) -> Reading<i128> {
     }
 }
 
-/// As servers read lengths: a minus, no plus, no zero before other digits.
+/// Parses a length as servers do: a minus, no plus, no leading zeros.
 fn number(text: &[u8]) -> Option<i128> {
     let digits = text.strip_prefix(b"-").unwrap_or(text);
     let is_sound = !digits.is_empty()
@@ -87,7 +87,7 @@ fn inline(input: &[u8]) -> Reading<Vec<Vec<u8>>> {
     };
     let line = input[..end].strip_suffix(b"\r").unwrap_or(&input[..end]);
     match split(line) {
-        // Servers take these for a browser that somebody has made to attack them.
+        // Servers treat these as a browser misused for an attack.
         Some(arguments) if arguments.first().is_some_and(|word| is_http(word)) => Reading::Hopeless,
         Some(arguments) => Reading::Is(arguments, end + 1),
         None => Reading::Hopeless,
@@ -98,12 +98,12 @@ fn is_http(word: &[u8]) -> bool {
     word.eq_ignore_ascii_case(b"post") || word.eq_ignore_ascii_case(b"host:")
 }
 
-/// Words of a line, with quotes as servers know them.
+/// Splits a line into words, with quotes as in servers.
 fn split(line: &[u8]) -> Option<Vec<Vec<u8>>> {
     let is_blank = |byte: u8| matches!(byte, b' ' | b'\t' | b'\n' | b'\r' | 0x0b | 0x0c);
     let mut words = Vec::new();
     let mut rest = line;
-    // To a server the line would end there, and what follows would be nothing.
+    // To a server the line would end there, and the rest would be ignored.
     if rest.contains(&0) {
         return None;
     }
@@ -119,7 +119,7 @@ fn split(line: &[u8]) -> Option<Vec<Vec<u8>>> {
         loop {
             match (quote, rest) {
                 (None, []) => break,
-                // Fewer bytes end a word than may stand before one.
+                // Fewer bytes end a word than may precede one.
                 (None, [b' ' | b'\t' | b'\r' | b'\n', ..]) => break,
                 (None, [byte @ (b'"' | b'\''), more @ ..]) => {
                     quote = Some(*byte);
@@ -171,7 +171,7 @@ fn split(line: &[u8]) -> Option<Vec<Vec<u8>>> {
     }
 }
 
-/// One value of a reply; `depth` bounds the reader, not the protocol.
+/// Parses one value of a reply; `depth` limits the parser, not the protocol.
 pub fn value(input: &[u8], depth: usize) -> Reading<()> {
     let mut at = 0;
     value_at(input, &mut at, depth)
@@ -183,7 +183,7 @@ fn value_at(input: &[u8], at: &mut usize, depth: usize) -> Reading<()> {
         return Reading::Hopeless;
     }
     match kind {
-        // Scripts write these as they like, but in one line.
+        // Scripts may write any text here, but only one line.
         b'+' | b'-' | b'(' | b',' => simple(input, at, |_| true),
         b':' => simple(input, at, is_integer),
         b'#' => simple(input, at, |text| text == b"t" || text == b"f"),

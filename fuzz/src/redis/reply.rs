@@ -1,9 +1,9 @@
-//! Replies: whatever a server says, in whatever pieces, is taken whole and for what the naive
-//! reader takes it; and what several say is gathered into one value.
+//! Replies: any bytes from a server, in any pieces, are parsed as the naive parser does, and
+//! several replies are gathered into one value.
 
 use proto::{
-    Ask, Asked, Class, Facts, ItemKind, Lane, Ours, Parsed, Part, Progress, Protocol, Quiet, Said,
-    Skills, Totals,
+    Ask, Asked, Capabilities, Class, ConnKey, Facts, ItemKind, Ours, Parsed, Part, Progress,
+    Protocol, Quiet, Said, Totals,
 };
 
 use super::grammar;
@@ -34,15 +34,15 @@ fn row(protocol: &dyn Protocol, name: &str) -> u16 {
     rows.enumerate().find(|(_, row)| row.name == name).expect("a known command").0 as u16
 }
 
-/// Items of a reply up to its end, from input that comes in pieces; its length.
+/// Parses a reply to its end, from input that arrives in pieces; returns its length.
 fn one(protocol: &dyn Protocol, command: u16, bytes: &[u8], dice: &mut Dice) -> Option<usize> {
     let read = items(protocol, Ask { command }, bytes, dice);
-    // Depth is no matter to the product, but the naive reader has a stack.
+    // Depth has no limit in the product, but the naive parser has a stack.
     let naive = naive::value(bytes, 200);
     match (&read, &naive) {
         (Taken::Whole(len, _), Reading::Is((), end)) => assert_eq!(len, end),
         (Taken::Open, Reading::Incomplete) | (Taken::Wrong, Reading::Hopeless) => {}
-        // It is told wrong as soon as that is certain.
+        // The product may report an error as soon as it is certain.
         (Taken::Wrong, Reading::Incomplete) => {
             let longer = [bytes, b"\r\n+\r\n+\r\n"].concat();
             assert!(!matches!(naive::value(&longer, 200), Reading::Is(..)), "given up too early");
@@ -102,7 +102,7 @@ fn items(protocol: &dyn Protocol, ask: Ask, bytes: &[u8], dice: &mut Dice) -> Ta
     }
 }
 
-/// What is measured against a request of its own shape is still one value.
+/// Checks that a reply tested against its request's shape is still one value.
 fn possible(protocol: &dyn Protocol, name: &str, bytes: &[u8], dice: &mut Dice) {
     let command = row(protocol, name);
     let ask = match protocol.commands()[usize::from(command)].class {
@@ -114,7 +114,7 @@ fn possible(protocol: &dyn Protocol, name: &str, bytes: &[u8], dice: &mut Dice) 
     }
 }
 
-/// Whatever three servers say, the client is told one value.
+/// Checks that the client gets one value, whatever three servers reply.
 fn gather(protocol: &dyn Protocol, replies: &[Vec<u8>], dice: &mut Dice) {
     let rows = protocol.commands().iter().enumerate();
     for (at, row) in rows {
@@ -142,7 +142,7 @@ fn gather(protocol: &dyn Protocol, replies: &[Vec<u8>], dice: &mut Dice) {
     }
 }
 
-/// A proxy that knows nothing.
+/// A proxy without any knowledge.
 struct Nothing;
 
 impl Ours for Nothing {
@@ -150,9 +150,9 @@ impl Ours for Nothing {
         Facts {
             pool: "p",
             version: "quickack-0.0.0",
-            skills: Some(Skills::default()),
-            spaces: 1,
-            lane: Lane::default(),
+            capabilities: Some(Capabilities::default()),
+            databases: 1,
+            conn_key: ConnKey::default(),
             servers: 3,
             clients: 0,
             uptime_s: 0,

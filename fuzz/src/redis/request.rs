@@ -1,7 +1,7 @@
-//! Requests: whatever comes in whatever pieces, what is read of it beside what the naive reader
-//! reads, and what is sent to a server, read by the same.
+//! Requests: any bytes in any pieces are parsed as the naive parser does, and the request sent to a
+//! server is parsed by the same.
 
-use proto::{Ask, Carry, Class, Parsed, Protocol, Refusal, Request, Resume, Skills, Span};
+use proto::{Adapted, Ask, Capabilities, Class, Parsed, Protocol, Refusal, Request, Resume, Span};
 
 use super::grammar;
 use super::naive::{self, Reading};
@@ -28,7 +28,7 @@ fn check(protocol: &dyn Protocol, bytes: &[u8], dice: &mut Dice) {
             outline(&request, bytes);
             arguments(protocol, &request, bytes, &keys, words);
         }
-        // The last argument is passed on as it comes: whether its end is one is seen later.
+        // The last argument is forwarded as it arrives; its end is checked later.
         (Parsed::Complete(request), Reading::Incomplete) => {
             assert!(request.body > 0 && request.len() > bytes.len() as u64, "{request:?}");
         }
@@ -43,7 +43,7 @@ fn check(protocol: &dyn Protocol, bytes: &[u8], dice: &mut Dice) {
     }
 }
 
-/// More bytes make no request of it.
+/// Checks that no further bytes make it a request.
 fn never_is(bytes: &[u8]) {
     for more in [&b"\r\n"[..], b"\n", b"0\r\n", b"a\r\n$1\r\na\r\n"] {
         let longer = [bytes, more].concat();
@@ -61,7 +61,7 @@ fn outline(request: &Request, bytes: &[u8]) {
     assert!(request.body == 0 || matches!(request.class, Class::Single { .. }), "{request:?}");
 }
 
-/// What a server reads of what it is sent is what the client said.
+/// Checks that a server parses the client's arguments from the request it gets.
 fn arguments(
     protocol: &dyn Protocol,
     request: &Request,
@@ -83,10 +83,14 @@ fn arguments(
         Class::Fetch { .. } => panic!("no read is merged"),
     }
     assert!(!words.is_empty(), "an empty request is sent on");
-    let carry = protocol.carry(request, head, Some(Skills { resp3: true, ..Skills::default() }));
-    let ask = match (request.class, carry) {
-        (Class::Broadcast { ask, .. }, _) | (_, Carry::Ask(ask)) => ask,
-        (_, carry) => panic!("{carry:?}"),
+    let adapt = protocol.adapt(
+        request,
+        head,
+        Some(Capabilities { resp3: true, ..Capabilities::default() }),
+    );
+    let ask = match (request.class, adapt) {
+        (Class::Broadcast { ask, .. }, _) | (_, Adapted::Ask(ask)) => ask,
+        (_, adapt) => panic!("{adapt:?}"),
     };
     let mut sent = Vec::new();
     protocol.write_head(request, head, keys, ask, &mut sent);
@@ -103,7 +107,7 @@ fn arguments(
     }
 }
 
-/// A split request's message for some of its keys holds those and nothing else.
+/// Checks that a split request's message for some of its keys contains only those.
 fn parts(
     protocol: &dyn Protocol,
     request: &Request,
@@ -140,14 +144,14 @@ fn parts(
     }
 }
 
-/// What the server is asked instead of a client's cursor.
+/// Returns the server's cursor in place of a client's.
 fn scan_cursor(cursor: &[u8]) -> Vec<u8> {
     let text = std::str::from_utf8(cursor).expect("digits");
     let whole: u64 = text.parse().expect("a cursor that was taken");
     (whole >> 10).to_string().into_bytes()
 }
 
-/// What is known is not called unknown.
+/// Checks that a known command is not called unknown.
 fn refused(why: Refusal, words: &[Vec<u8>]) {
     const KNOWN: &[&[u8]] = &[b"get", b"set", b"mget", b"del", b"ping", b"select", b"eval"];
     let name = words[0].to_ascii_lowercase();

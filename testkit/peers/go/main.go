@@ -1,4 +1,4 @@
-// through_gomemcache PORT: every word of bradfitz/gomemcache, checked; exit 0 when all hold.
+// through_gomemcache PORT: checks every command of bradfitz/gomemcache; exit 0 if all answers are right.
 package main
 
 import (

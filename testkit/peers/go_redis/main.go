@@ -1,4 +1,4 @@
-// through_go_redis PORT RESP [USER PASSWORD]: redis/go-redis, every answer checked; exit 0 when all hold.
+// through_go_redis PORT RESP [USER PASSWORD]: checks every answer to redis/go-redis; exit 0 if all are right.
 package main
 
 import (

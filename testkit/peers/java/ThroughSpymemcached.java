@@ -1,5 +1,5 @@
 // ThroughSpymemcached.java PORT [USER PASSWORD]: spymemcached's binary protocol, with SASL PLAIN where
-// there is a user; every word checked; exit 0 when all hold.
+// there is a user; checks every command; exit 0 if all answers are right.
 import java.net.InetSocketAddress;
 import java.util.ArrayList;
 import java.util.Arrays;
@@ -61,7 +61,7 @@ public class ThroughSpymemcached {
         check("cas again", c.cas("a", held.getCas(), "dos") == CASResponse.EXISTS);
         check("cas of nothing", c.cas("none", held.getCas(), "x") == CASResponse.NOT_FOUND);
 
-        // Counters are text, and text is what a get gives back of them.
+        // Counters are text, and a get returns them as text.
         check("a number", c.set("n", 0, "10").get());
         check("incr", c.incr("n", 5) == 15);
         check("decr", c.decr("n", 20) == 0);
@@ -69,7 +69,7 @@ public class ThroughSpymemcached {
         check("incr with a default", c.incr("fresh", 1, 40) == 40 && c.incr("fresh", 2, 40) == 42);
         check("decr with a default", c.decr("fresh2", 1, 7, 100) == 7 && c.decr("fresh2", 3, 7, 100) == 4);
 
-        // Types travel as flags.
+        // Flags carry the types.
         Map<String, Object> types = new HashMap<>();
         types.put("t-int", 42);
         types.put("t-long", 1L << 40);
@@ -105,7 +105,7 @@ public class ThroughSpymemcached {
         check("delete nothing", !c.delete("a").get());
         check("gone", c.get("a") == null);
 
-        // Noise, for what can be compressed would be.
+        // Random bytes, because the client would compress others.
         Random random = new Random(1);
         for (int size : new int[] {0, 1, 8_192, 100_000, 1_000_000}) {
             byte[] value = new byte[size];

@@ -1,4 +1,4 @@
-// ThroughRedis CLIENT PORT RESP [USER PASSWORD]: jedis or lettuce, every answer checked.
+// ThroughRedis CLIENT PORT RESP [USER PASSWORD]: checks every answer to jedis or lettuce.
 
 import io.lettuce.core.KeyValue;
 import io.lettuce.core.RedisClient;

@@ -1,4 +1,4 @@
-// through.js CLIENT PORT RESP [USER PASSWORD]: ioredis or node-redis, every answer checked.
+// through.js CLIENT PORT RESP [USER PASSWORD]: checks every answer to ioredis or node-redis.
 import assert from "node:assert/strict";
 
 const [client, port, resp, username, password] = process.argv.slice(2);
@@ -63,7 +63,7 @@ async function nodeRedis() {
   assert.deepEqual(await r.mGet([...many, "none"]), [...many, null]);
   assert.equal(await r.del(many), 300);
   await assert.rejects(r.sendCommand(["WATCH", "a"]), /'watch' is not supported/);
-  // It pipelines what is asked in one turn.
+  // It pipelines the requests of one turn.
   const answers = await Promise.all(many.flatMap((key) => [r.set(key, key), r.get(key)]));
   assert.deepEqual(answers, many.flatMap((key) => ["OK", key]));
   const sha = await r.scriptLoad("return redis.call('INCRBY', KEYS[1], ARGV[1])");

@@ -1,4 +1,4 @@
-//! `cargo xtask sim`: plays seeds of the simulator, or one seed with every event printed.
+//! `cargo xtask sim`: runs seeds of the simulator, or one seed with every event printed.
 
 use std::process::ExitCode;
 use std::time::Instant;
@@ -7,9 +7,9 @@ use testkit::sim;
 
 const USAGE: &str = "usage: sim [--seed N] [--seeds COUNT] [--from N] [--steps N] [--quiet]";
 
-/// What the command line asked for.
+/// The options of the command line.
 struct Wish {
-    /// One seed, traced.
+    /// One seed to trace.
     seed: Option<u64>,
     from: u64,
     seeds: u64,

@@ -4,7 +4,7 @@ use super::keys::Named;
 use super::maker::Maker;
 use super::request::{Mark, Part, Request, Wire};
 
-/// An opcode by name, with how often it is asked.
+/// An opcode with its name and its frequency.
 struct Opcode {
     code: u8,
     name: &'static str,
@@ -12,13 +12,13 @@ struct Opcode {
     shape: Shape,
 }
 
-/// What stands in a request beside its key.
+/// The fields of a request besides its key.
 #[derive(Clone, Copy)]
 enum Shape {
     Key,
     /// Flags, expiry, value.
     Store,
-    /// A value only.
+    /// Only a value.
     Extend,
     /// Delta, initial value, expiry.
     Count,
@@ -26,11 +26,11 @@ enum Shape {
     Touch,
     /// A key and a cas number.
     Delete,
-    /// Nothing.
+    /// No other field.
     Bare,
-    /// For all servers.
+    /// A flush, which goes to all servers.
     Flush,
-    /// Something that nobody allows.
+    /// An invalid request.
     Wrong,
 }
 
@@ -73,7 +73,7 @@ const OPCODES: &[Opcode] = &[
     row(0x00, "wrong", 3, Shape::Wrong),
 ];
 
-/// The barrier at a burst's end.
+/// Writes the barrier at a burst's end.
 pub fn noop(opaque: u32, out: &mut Vec<u8>) {
     out.extend_from_slice(&header(0x0a, 0, 0, 0, opaque));
     out.extend_from_slice(&[0; 8]);
@@ -102,7 +102,7 @@ fn row_of_noop() -> Opcode {
 
 fn keyed(maker: &mut Maker<'_>, row: &Opcode) -> Request {
     let counts = matches!(row.shape, Shape::Count);
-    // One that is refused is enough now and then.
+    // One refused request now and then is enough.
     let raw = maker.random.below(4) == 0;
     let key = maker.key(|key| match key.named {
         Named::Encoded => false,
@@ -136,7 +136,7 @@ fn keyed(maker: &mut Maker<'_>, row: &Opcode) -> Request {
     let raw = maker.keys[key].raw.clone();
     packet(maker, row.code, &raw, &extras, &value, cas, &mut request);
     if row.name.starts_with("Decrement") {
-        // What is stored now may be a number with spaces behind it, or one without.
+        // The item may now hold a number with spaces after it, or one without.
         let opaque = request.opaque;
         packet(maker, 0x14, &raw, b"", b"", None, &mut request);
         request.opaque = opaque;
@@ -193,7 +193,7 @@ fn packet(
     request.push(value);
 }
 
-/// All of a header but its cas number.
+/// Returns a header except its cas number.
 fn header(code: u8, key: usize, extras: usize, body: usize, opaque: u32) -> [u8; 16] {
     let mut bytes = [0; 16];
     bytes[0] = 0x80;

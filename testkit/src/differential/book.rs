@@ -1,4 +1,4 @@
-//! The cas numbers that are known: memcached's own by key, and what each is on another side.
+//! The known cas numbers: memcached's own by key, and each one's equivalent on another side.
 
 use std::collections::HashMap;
 
@@ -26,7 +26,8 @@ impl Given {
         }
     }
 
-    /// Mostly the last of a key, sometimes an earlier one or one that nobody has ever given.
+    /// Returns usually the last number of a key, sometimes an earlier one or one that was never
+    /// given.
     pub fn pick(&self, key: usize, random: &mut Random) -> u64 {
         let numbers = &self.by_key[key];
         match random.below(20) {
@@ -37,12 +38,12 @@ impl Given {
     }
 }
 
-/// What another side has given in their place.
+/// The numbers that another side has given in place of memcached's.
 pub struct Translated {
-    /// None: memcached itself, whose words they are.
+    /// None for memcached itself, which needs no mapping.
     behind: Option<Behind>,
     theirs: HashMap<u64, u64>,
-    /// The other way round, where one server gives every number once.
+    /// The reverse mapping, if one server gives each number only once.
     ours: Option<HashMap<u64, u64>>,
 }
 
@@ -52,8 +53,8 @@ impl Translated {
         Translated { behind, theirs: HashMap::new(), ours: is_one_server.then(HashMap::new) }
     }
 
-    /// One of memcached's that this side has no word for, because it has answered less, must not be
-    /// taken for one of its own.
+    /// Returns this side's number for one of memcached's. A number without an equivalent, because
+    /// this side has sent fewer answers, must not equal one of its own.
     pub fn own(&self, cas: u64) -> u64 {
         let unknown = if self.behind.is_some() { cas | NOBODYS } else { cas };
         self.theirs.get(&cas).copied().unwrap_or(unknown)
@@ -63,7 +64,7 @@ impl Translated {
         self.theirs.len()
     }
 
-    /// The first answer that says something else; new numbers are learnt.
+    /// Returns the index of the first different answer; learns new numbers.
     pub fn difference(&mut self, direct: &[Reply], ours: &[Reply]) -> Option<usize> {
         let both = direct.iter().zip(ours);
         let at = both.clone().position(|(direct, ours)| !self.same_reply(direct, ours));
@@ -94,8 +95,9 @@ impl Translated {
     }
 }
 
-/// No time is short, so what is alive has more than a few seconds; -1 is for ever. An expiry beyond
-/// 2038, which only binary can say, is said as 2038 in text, and shown as what 32 bits make of it.
+/// All expiry times are far away, so a live item has more than a few seconds left; -1 is for ever.
+/// An expiry beyond 2038 exists only in binary; in text it is sent as 2038, and shown truncated to
+/// 32 bits.
 fn same_time(direct: i64, ours: i64) -> bool {
     let far = direct.unsigned_abs().min(ours.unsigned_abs()) > YEARS;
     let near = direct != -1 && ours != -1 && direct.abs_diff(ours) <= SECONDS_APART;
@@ -104,10 +106,10 @@ fn same_time(direct: i64, ours: i64) -> bool {
 
 const NOBODYS: u64 = 1 << 60;
 
-/// Numbers of a key that are remembered.
+/// Numbers remembered for each key.
 const KEPT: usize = 6;
 
 const SECONDS_APART: u64 = 5;
 
-/// About eight of them.
+/// About eight years, in seconds.
 const YEARS: u64 = 250_000_000;

@@ -67,7 +67,7 @@ fn store(maker: &mut Maker<'_>, name: &'static str) -> Request {
     request
 }
 
-/// An odd number is stored just before, and where the count may make it shorter it is deleted.
+/// Stores an odd number just before, and deletes it afterwards if the count may make it shorter.
 fn count(maker: &mut Maker<'_>, name: &'static str) -> Request {
     let key = maker.key(|key| key.named == Named::Plainly && key.counted);
     let mut request = Request::new(Wire::Text, name, Some(key));
@@ -116,7 +116,7 @@ fn flush(maker: &mut Maker<'_>) -> Request {
     Request::line(if maker.lane.is_some() { "verbosity" } else { "flush_all" }, None, line)
 }
 
-/// What no server takes, and what it says to that.
+/// Makes a request that every server refuses.
 fn wrong(maker: &mut Maker<'_>) -> Request {
     let lines: &[&str] = &[
         "nonsense",
@@ -158,7 +158,7 @@ fn push_noreply(maker: &mut Maker<'_>, request: &mut Request) {
             request.push(" noreply");
             request.quiet = true;
         }
-        // Nobody looks at another word, but `delete` does.
+        // Only `delete` parses another word.
         4 if request.name != "delete" => request.push(maker.random.pick(&[" noreplY", " 0", " x"])),
         _ => {}
     }

@@ -1,6 +1,6 @@
-//! Where an answer through quickack may differ from memcached's own, each with its reason. Such a
-//! request is asked alone, and what comes back must be what the row says. Then its key is deleted
-//! on all sides, so that what comes after is compared again.
+//! The permitted differences between memcached's answers and quickack's, each with its reason. Such
+//! a request is sent alone, and its answer must match the row. Then its key is deleted on all
+//! sides, so that later answers are compared again.
 
 use super::reply::Reply;
 use super::request::{Mark, Request};
@@ -8,12 +8,12 @@ use super::request::{Mark, Request};
 pub struct Excuse {
     pub name: &'static str,
     pub reason: &'static str,
-    /// Whether a request may be answered so by such a side.
+    /// Returns whether a request to such a side may be answered in this way.
     applies: fn(&Request, Behind) -> bool,
     accepts: fn(direct: &[Reply], ours: &[Reply]) -> bool,
 }
 
-/// What stands behind quickack.
+/// The servers behind quickack.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Behind {
     One,
@@ -64,13 +64,13 @@ pub const EXCUSES: &[Excuse] = &[
 
 const PAGE: usize = 1 << 20;
 
-/// Whether one packet says so, and then the barrier is answered.
+/// Returns whether one packet has this status, followed by the barrier's answer.
 fn refused(status: u16, direct: &[Reply], ours: &[Reply]) -> bool {
     let [first, barrier] = ours else { return false };
     first.status() == Some(status) && direct.last() == Some(barrier)
 }
 
-/// What is never asked: what memcached answers then is chance, or nobody's to imitate.
+/// Requests that are never sent, because memcached's answer is random, or is not worth imitating.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Skip {
     EncodedKeyTold,
@@ -80,7 +80,7 @@ pub enum Skip {
     StaleAndBinary,
 }
 
-/// Their words, and the reasons.
+/// The names of the skipped kinds, and the reasons.
 pub const SKIPS: &[(Skip, &str, &str)] = &[
     (
         Skip::EncodedKeyTold,
@@ -110,13 +110,13 @@ pub const SKIPS: &[(Skip, &str, &str)] = &[
     ),
 ];
 
-/// The rows for a request to such a side.
+/// Returns the rows for a request to such a side.
 pub fn of(request: &Request, behind: Behind) -> impl Iterator<Item = &'static Excuse> {
     EXCUSES.iter().filter(move |row| (row.applies)(request, behind))
 }
 
-/// Whether it has to be asked alone: a side has a row for it, or memcached closes upon it, which
-/// loses answers that were on their way.
+/// Returns whether a request must be sent alone: a side has a row for it, or memcached closes the
+/// connection upon it, which loses outstanding answers.
 pub fn is_odd(request: &Request) -> bool {
     let sides = [Behind::One, Behind::Four, Behind::Embedded];
     request.closes() || sides.iter().any(|behind| of(request, *behind).next().is_some())

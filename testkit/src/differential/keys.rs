@@ -1,46 +1,46 @@
-//! The keys of a run: short and long, plain, beyond ASCII, and such as text cannot carry.
+//! The keys of a run: short and long, plain, beyond ASCII, and some that text cannot carry.
 
 use crate::sim::random::Random;
 
 pub struct Key {
     pub raw: Vec<u8>,
-    /// Whether it may stand in a line of text as it is.
+    /// The key may be written in a line of text as it is.
     pub plain: bool,
     pub named: Named,
-    /// Whether it is ever counted up and down. Then its value is a plain number or nothing like
-    /// one, and it is deleted where a count may have made it shorter: memcached writes the new
-    /// number into the old item, with spaces behind it, unless an answer that has not been sent yet
-    /// still holds that item; so what is then stored is chance. And a value of spaces only, or an
-    /// empty one, is looked for a number behind its end.
+    /// The key is used for counts. Its value is then a plain number or nothing like one, and is
+    /// deleted if a count may have made it shorter. memcached writes the new number into the old
+    /// item, with spaces after it, unless an unsent answer still holds that item; so the stored
+    /// value is random. In a value of spaces only, or an empty one, memcached looks for a number
+    /// beyond its end.
     pub counted: bool,
-    /// Whether binary asks for it by what is an mg to the server, and so takes the win of a stale
-    /// item: then nobody makes it stale.
+    /// A binary read of it becomes an mg on the server, which takes the win of a stale item. So no
+    /// request makes it stale.
     pub taken: bool,
 }
 
-/// By whom a key is named. memcached notes with an item whether it was stored under a base64 key,
-/// so each key is stored in one way, but for `Both`.
+/// The protocols that name a key. memcached marks an item that was stored under a base64 key, so
+/// each key is stored in one way, except `Both`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Named {
-    /// By everybody, as it is.
+    /// All protocols, as it is.
     Plainly,
-    /// By meta, in base64.
+    /// Meta, in base64.
     Encoded,
-    /// By binary as it is, by meta in base64.
+    /// Binary as it is, meta in base64.
     Both,
-    /// By binary.
+    /// Binary only.
     Raw,
 }
 
 impl Key {
-    /// Whether that is this key, in one of its forms.
+    /// Returns whether `name` is one of the forms of that key.
     pub fn is_named(&self, name: &[u8]) -> bool {
         self.raw == name || base64(&self.raw) == name
     }
 }
 
-/// Three lanes of a round may speak at once, so each has keys of its own: those whose number leaves
-/// the same rest. All kinds of keys are in each lane.
+/// Three lanes of a round may be active at once, so each has its own keys: those whose index has
+/// the same remainder. Each lane has all kinds of keys.
 pub const LANES: usize = 3;
 
 pub fn all(random: &mut Random) -> Vec<Key> {
@@ -53,11 +53,11 @@ enum Kind {
     ShortEncoded,
     Longest,
     BeyondAscii,
-    /// With spaces, ends of lines and zeros.
+    /// Contains spaces, line breaks and zeros.
     Bytes(Named),
-    /// The same, and as long as a base64 key of a meta command may be.
+    /// Such bytes, as long as a base64 key of a meta command may be.
     ManyBytes,
-    /// The same, and longer: only binary can say it.
+    /// Such bytes, too long for base64: only binary can carry them.
     TooManyBytes,
 }
 
@@ -115,7 +115,7 @@ fn key(at: usize, kind: Kind, random: &mut Random) -> Key {
 }
 
 pub const KEY_MAX: usize = 250;
-/// What base64 makes 248 characters of; the next is 252.
+/// The key whose base64 form has 248 characters; the next length has 252.
 pub const ENCODED_KEY_MAX: usize = 186;
 
 pub fn base64(raw: &[u8]) -> Vec<u8> {

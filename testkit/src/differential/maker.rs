@@ -1,4 +1,4 @@
-//! What all random requests are made of: a key of the lane, a value, an expiry, a cas number.
+//! The parts of all random requests: a key of the lane, a value, an expiry, a cas number.
 
 use std::collections::BTreeMap;
 
@@ -14,15 +14,16 @@ pub struct Maker<'a> {
     pub random: &'a mut Random,
     pub keys: &'a [Key],
     pub given: &'a Given,
-    /// Only these keys; None: all.
+    /// The lane whose keys are used; None for all keys.
     pub lane: Option<usize>,
-    /// What was left out, and how often.
+    /// Number of requests left out, by reason.
     pub skipped: &'a mut BTreeMap<Skip, usize>,
-    /// The next that an answer may repeat.
+    /// The next opaque to use.
     pub opaque: &'a mut u32,
 }
 
-/// `item_size_max` of the pools: above what memcached takes, so that its own refusals are seen.
+/// `item_size_max` of the pools: above memcached's limit, so that memcached's own refusals are
+/// tested.
 const ITEM_SIZE_MAX: usize = 2 << 20;
 
 impl Maker<'_> {
@@ -34,13 +35,13 @@ impl Maker<'_> {
         }
     }
 
-    /// Counts something that is not asked; never true.
+    /// Counts a request that is left out; always returns false.
     pub fn skips(&mut self, what: Skip) -> bool {
         *self.skipped.entry(what).or_default() += 1;
         false
     }
 
-    /// One of the lane's keys.
+    /// Returns one of the lane's keys.
     pub fn key(&mut self, fits: impl Fn(&Key) -> bool) -> usize {
         loop {
             let at = match self.lane {
@@ -53,7 +54,7 @@ impl Maker<'_> {
         }
     }
 
-    /// One of those words.
+    /// Returns one of the words.
     pub fn word(&mut self, words: &[&'static str]) -> &'static str {
         let word: &&str = self.random.pick(words);
         word
@@ -74,7 +75,7 @@ impl Maker<'_> {
         }
     }
 
-    /// What a counter begins with.
+    /// Returns the initial value of a counter.
     pub fn initial(&mut self) -> u64 {
         self.delta().max(1)
     }
@@ -88,14 +89,16 @@ impl Maker<'_> {
         *self.opaque
     }
 
-    /// A value for a key, to be joined to what is there or not; a huge one marks its request.
+    /// Returns a value for a key, for a store or to be joined to the old value. A huge one marks
+    /// its request.
     pub fn value(&mut self, key: usize, joined: bool, request: &mut Request) -> Vec<u8> {
         if !self.keys[key].counted {
             return self.any_value(request);
         }
         match self.random.below(10) {
             0 => {
-                // Of one in several pieces memcached says first that it is no number.
+                // If such a value arrives in several pieces, memcached first answers that it is not
+                // a number.
                 let mut value = self.bytes(20_000);
                 value.insert(0, b'v');
                 value
@@ -104,7 +107,7 @@ impl Maker<'_> {
             6.. if joined => self.word(&["x", "word"]).into(),
             // Numbers stay far below 2^63.
             2..6 if joined => self.random.range(1, 9).to_string().into(),
-            // Not 0, which would be a leading one once something is appended.
+            // Not 0, which would become a leading zero once something is appended.
             _ => (self.random.next() >> self.random.range(34, 63)).max(1).to_string().into(),
         }
     }
@@ -121,7 +124,8 @@ impl Maker<'_> {
             }
             _ => {
                 let len = match self.random.below(4) {
-                    // What fits in a page of memcached's beside its own words is a little less.
+                    // A value that fits into one of memcached's pages, with its header, is a little
+                    // shorter.
                     0 => self.random.range((1 << 20) - 400, 1 << 20),
                     1 => *self.random.pick(&[(1 << 20) + 1, ITEM_SIZE_MAX + 1]),
                     2 => self.random.range(1 << 20, 2 << 20),
@@ -133,8 +137,8 @@ impl Maker<'_> {
         }
     }
 
-    /// A number, or what is nearly one, and less than 2^63: in greater ones memcached looks for a
-    /// minus sign also behind their end, where there is what somebody else has left.
+    /// Returns a number, or text that is nearly one, below 2^63. For greater numbers memcached
+    /// looks for a minus sign beyond their end too, where random bytes are left.
     pub fn odd_number(&mut self) -> Vec<u8> {
         let number = match self.random.below(6) {
             0 => self.random.next() >> self.random.range(1, 40),
@@ -154,7 +158,7 @@ impl Maker<'_> {
         self.bytes_of(len)
     }
 
-    /// Bytes that look like what a parser waits for.
+    /// Returns bytes that look like text a parser expects.
     fn bytes_of(&mut self, len: usize) -> Vec<u8> {
         const SEEDS: &[&[u8]] = &[
             b"\r\nEND\r\n",

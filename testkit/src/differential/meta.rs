@@ -5,7 +5,7 @@ use super::keys::{Key, Named, base64};
 use super::maker::Maker;
 use super::request::{Mark, Part, Request};
 
-/// A flag, and the cas number or the token that it takes.
+/// A flag, with the cas number or the token that it takes.
 struct Flag {
     text: String,
     cas: Option<u64>,
@@ -31,7 +31,7 @@ fn mg(maker: &mut Maker<'_>) -> Request {
     let mut flags = Vec::new();
     let usual = maker.random.below(4) == 0;
     if usual {
-        // What a plain get says: it may be merged with others.
+        // Flags of a plain get, which may be merged with others.
         let words = maker.random.pick(&["v", "v f", "v f c", "k v f c", "s v", "k f v", "f c"]);
         words.split(' ').for_each(|word| push(&mut flags, word));
     } else {
@@ -124,18 +124,18 @@ fn me(maker: &mut Maker<'_>) -> Request {
     finish(maker, Request::line("me", Some(key), "me"), Vec::new(), None)
 }
 
-/// The key of such a command.
+/// Returns a key for such a command.
 fn key(maker: &mut Maker<'_>, name: &str) -> usize {
     maker.key(|key| match name {
         "ma" => key.named != Named::Raw && key.counted,
-        // It always tells the key, and whether that was hit.
+        // The answer always has the key, and whether it was hit.
         "me" => key.plain && matches!(key.named, Named::Plainly | Named::Encoded) && !key.counted,
         _ => key.named != Named::Raw,
     })
 }
 
-/// Everything that all of them may have: the key in one form or the other, a cas number, an opaque,
-/// quiet, tokens for proxies, and now and then a mistake.
+/// Adds the parts that all of them may have: the key in one form or the other, a cas number, an
+/// opaque, quiet, tokens for proxies, and now and then a mistake.
 fn finish(
     maker: &mut Maker<'_>,
     mut request: Request,
@@ -162,7 +162,7 @@ fn finish(
     if name != "me" {
         more_flags(maker, name, key, &mut request, &mut flags);
     }
-    // Of two mistakes each may name another first.
+    // Of two mistakes, memcached and quickack may report different ones first.
     if request.has(Mark::NewerFlag) || request.has(Mark::BadFlags) {
         flags.retain(|flag| !flag.text.starts_with('M'));
     }
@@ -170,8 +170,8 @@ fn finish(
     if name == "ma" && has('q') && has('N') {
         request.mark(Mark::QuietCreation);
     }
-    // A mistake in the flags leaves the number alone; so does not finding it.
-    // And the expiry is given to the old item, when there is a new one.
+    // The number stays the same if the flags have a mistake or the key is missing. A new item does
+    // not get the expiry: it is given to the old item.
     let shrinks =
         has('T') || has('M') && !flags.iter().any(|flag| ["MI", "M+"].contains(&&flag.text[..]));
     shuffle(maker, &mut flags);
@@ -226,7 +226,7 @@ fn more_flags(
         }
         1 => {
             push(flags, maker.word(&["q", "T", "Tabc", "Cabc", "N", "D", "F-"]));
-            // Of an `ms` memcached would read the data as commands.
+            // memcached would parse the data of an `ms` as commands.
             if name != "ms" && maker.random.below(4) == 0 {
                 (0..200).for_each(|_| push(flags, "q"));
             }

@@ -1,18 +1,18 @@
-//! The differential test: the same random requests to a real memcached and to quickack before
-//! several things, and the same answers from all.
+//! The differential test: sends the same random requests to a real memcached and to quickack in
+//! front of several kinds of servers. All answers must be the same.
 //!
 //! ```text
-//!            ┌──▶ memcached                            what it says is right
+//!            ┌──▶ memcached                            its answers are right
 //!   rounds ──┼──▶ quickack ──▶ one memcached      ┐
-//!            ├──▶ quickack ──▶ four memcacheds    ├──  must say the same
+//!            ├──▶ quickack ──▶ four memcacheds    ├──  same answers
 //!            └──▶ quickack ──▶ the embedded cache ┘
 //! ```
 //!
-//! A **round** is one to three **lanes**: connections that are asked at the same time, each about
-//! keys of its own, a **burst** of pipelined requests each, cut into segments at random. A burst
-//! ends with a barrier, so that its last answer is known. Cas numbers are each side's own: those of
-//! memcached's answers are put into the side's words when a request repeats them. The same seed
-//! gives the same rounds as long as memcached gives the same numbers.
+//! A **round** is one to three **lanes**: connections that are used at the same time, each with its
+//! own keys. A lane carries a **burst** of pipelined requests, cut into segments at random. A burst
+//! ends with a barrier, so that its last answer is known. Each side has its own cas numbers: a
+//! number from memcached's answer is replaced by the side's own when a request repeats it. The same
+//! seed gives the same rounds as long as memcached gives the same numbers.
 
 mod binary;
 mod book;
@@ -42,14 +42,14 @@ use side::Side;
 
 use crate::sim::random::Random;
 
-/// Who is asked, and how much.
+/// The sides and the number of requests.
 pub struct Settings {
     pub seed: u64,
     pub requests: usize,
-    /// Requests of the longest burst; 1 makes it plain who is answered what.
+    /// Requests of the longest burst; 1 assigns each answer to its request.
     pub depth: usize,
     pub memcached: SocketAddr,
-    /// Those that must say the same.
+    /// The sides that must give the same answers.
     pub sides: Vec<(Behind, SocketAddr)>,
 }
 
@@ -62,16 +62,16 @@ struct Run {
     sides: Vec<Side>,
     tally: Tally,
     depth: usize,
-    /// The last requests about each key, for whoever looks into a difference.
+    /// The last requests about each key, to explain a difference.
     history: Vec<VecDeque<String>>,
 }
 
-/// What is said on one connection in a round.
+/// The requests of one connection in a round.
 pub(crate) struct Burst {
     wire: Wire,
-    /// Which of the side's connections of that protocol.
+    /// Index among the side's connections of that protocol.
     conn: usize,
-    /// Whether that connection is made anew before.
+    /// The connection is opened anew before the burst.
     fresh: bool,
     requests: Vec<Request>,
     cuts: Vec<u16>,
@@ -79,7 +79,7 @@ pub(crate) struct Burst {
     barrier: u32,
 }
 
-/// Asks everybody; an error shows the first difference.
+/// Sends everything to all sides; an error describes the first difference.
 pub fn run(settings: &Settings) -> Result<Tally, String> {
     let mut random = Random::new(settings.seed);
     let keys = keys::all(&mut random);
@@ -110,7 +110,7 @@ impl Run {
         for lane in 0..lanes {
             round.push(self.burst((lanes > 1).then_some(lane)));
         }
-        // What may be answered otherwise is asked alone.
+        // A request whose answers may differ is sent alone.
         let odd = round.iter_mut().find_map(|burst| {
             let at = burst.requests.iter().position(excuses::is_odd)?;
             let (wire, conn, barrier) = (burst.wire, burst.conn, burst.barrier);
@@ -143,7 +143,7 @@ impl Run {
                 opaque: &mut self.opaque,
             };
             let request = maker.request(wire);
-            // One is enough for a burst's buffers.
+            // One huge request is enough for a burst's buffers.
             if !(request.is_huge() && requests.iter().any(Request::is_huge)) {
                 requests.push(request);
             }
@@ -199,8 +199,8 @@ impl Run {
         }
     }
 
-    /// Which key an answer is about: by its opaque, by the key that it names, or because nothing
-    /// else was asked.
+    /// Returns the key of an answer: by its opaque, by the key in it, or because it is the only key
+    /// in the burst.
     fn key_of(&self, burst: &Burst, reply: &Reply) -> Option<usize> {
         let asked = |opaque| burst.requests.iter().find(|asked| asked.opaque == Some(opaque));
         let by_opaque = reply.opaque().and_then(asked).and_then(|asked| asked.key);
@@ -242,7 +242,7 @@ impl Run {
         Err(tally::difference(behind, burst, at, (direct, ours), &rows, past))
     }
 
-    /// Nobody has the key of that request any more.
+    /// Deletes the key of that request on all sides.
     fn agree_again(&mut self, request: &Request) -> Result<(), String> {
         let Some(key) = request.key else { return Ok(()) };
         let all = std::iter::once(&mut self.direct).chain(&mut self.sides);
@@ -253,7 +253,7 @@ impl Run {
     }
 }
 
-/// Who closes with something unread loses what it has just said, or not.
+/// An endpoint that closes with unread input may lose its last answers.
 fn until_closed<'a>(direct: &'a [Reply], ours: &'a [Reply]) -> (&'a [Reply], &'a [Reply]) {
     let closed = Some(&Reply::closed());
     let common = direct.len().min(ours.len());

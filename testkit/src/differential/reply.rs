@@ -1,5 +1,5 @@
-//! What comes back, as words that can be compared: cas numbers and times are told apart from what
-//! must be equal byte by byte.
+//! Answers as words that can be compared: cas numbers and times are separated from bytes that must
+//! be equal.
 
 use super::request::{Wire, shorten};
 
@@ -13,13 +13,13 @@ pub struct Reply {
 pub enum Word {
     Text(Vec<u8>),
     Cas(u64),
-    /// Seconds: they may differ by as many as the two sides were asked apart.
+    /// Seconds: may differ by the time between the two sides' requests.
     Time(i64),
-    /// What an item of a store costs it: nobody else's business.
+    /// The memory cost of an item in a store, which is not compared.
     Cost,
 }
 
-/// The first whole reply in `input` and its length.
+/// Returns the first whole reply in `input` and its length.
 pub fn parse(wire: Wire, input: &[u8]) -> Option<(Reply, usize)> {
     match wire {
         Wire::Text => text(input),
@@ -28,7 +28,7 @@ pub fn parse(wire: Wire, input: &[u8]) -> Option<(Reply, usize)> {
 }
 
 impl Reply {
-    /// The other side has closed.
+    /// The reply for a connection closed by the other side.
     pub fn closed() -> Reply {
         Reply { words: vec![Word::Text(b"(closed)".to_vec())], body: Vec::new() }
     }
@@ -40,7 +40,7 @@ impl Reply {
         }
     }
 
-    /// The whole line of a reply that is one.
+    /// Returns the whole text of a one-line reply.
     pub fn line(&self) -> Vec<u8> {
         let words = self.words.iter().map(|word| match word {
             Word::Text(text) => text.clone(),
@@ -51,7 +51,7 @@ impl Reply {
         words.collect::<Vec<_>>().join(&b' ')
     }
 
-    /// Its cas number, if it has one.
+    /// Returns its cas number, if it has one.
     pub fn cas(&self) -> Option<u64> {
         self.words.iter().find_map(|word| match word {
             Word::Cas(number) if *number > 0 => Some(*number),
@@ -59,7 +59,7 @@ impl Reply {
         })
     }
 
-    /// Of a binary answer.
+    /// Returns the status of a binary answer.
     pub fn status(&self) -> Option<u16> {
         match (self.words.first(), self.words.get(2)) {
             (Some(Word::Text(first)), Some(Word::Text(status))) if first == b"packet" => {
@@ -69,7 +69,7 @@ impl Reply {
         }
     }
 
-    /// Of a binary answer, or of a meta one that has it.
+    /// Returns the opaque of a binary answer, or of a meta answer that has one.
     pub fn opaque(&self) -> Option<u32> {
         let Some(Word::Text(first)) = self.words.first() else { return None };
         if first == b"packet" {
@@ -82,7 +82,7 @@ impl Reply {
         })
     }
 
-    /// The key that it names, as it is named there.
+    /// Returns the key in it, in the form of the answer.
     pub fn key(&self) -> Option<Vec<u8>> {
         let text = |at: usize| match self.words.get(at) {
             Some(Word::Text(text)) => Some(text.clone()),
@@ -120,7 +120,7 @@ fn text(input: &[u8]) -> Option<(Reply, usize)> {
     let mut reply = Reply { words: kinds, body: Vec::new() };
     let Some(len) = len else { return Some((reply, end + 2)) };
     let body = input.get(end + 2..end + 2 + len + 2)?;
-    // The line's end is compared with it.
+    // The comparison includes the line's end.
     reply.body = body.to_vec();
     Some((reply, end + 2 + len + 2))
 }
@@ -154,7 +154,7 @@ fn packet(input: &[u8]) -> Option<(Reply, usize)> {
     let text = |bytes: &[u8]| Word::Text(bytes.to_vec());
     let rest = &all[HEADER..];
     if header[0] != 0x81 || extras + key > body {
-        // Nothing can be told apart after that.
+        // After that, no answer can be parsed.
         let words = vec![text(b"no packet"), text(input)];
         return Some((Reply { words, body: Vec::new() }, input.len()));
     }

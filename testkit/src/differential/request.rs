@@ -1,6 +1,6 @@
-//! One request, with holes where a cas number stands: each side has numbers of its own.
+//! One request, with placeholders for cas numbers: each side has its own numbers.
 
-/// What a connection speaks.
+/// The protocol of a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Wire {
     Text,
@@ -11,13 +11,13 @@ pub struct Request {
     pub wire: Wire,
     /// The command: `get`, `mg`, `binary Append`.
     pub name: &'static str,
-    /// Its only key. A cas number in its answer is that key's.
+    /// Its only key. A cas number in its answer belongs to that key.
     pub key: Option<usize>,
-    /// What makes it special, for the table of excuses.
+    /// Special properties, for the table of permitted differences.
     pub marks: Vec<Mark>,
-    /// What its answer repeats, so that the two find each other.
+    /// The opaque, which assigns the answer to the request.
     pub opaque: Option<u32>,
-    /// Whether nothing is answered.
+    /// It gets no answer.
     pub quiet: bool,
     pub parts: Vec<Part>,
 }
@@ -25,25 +25,25 @@ pub struct Request {
 /// A piece of a request.
 pub enum Part {
     Bytes(Vec<u8>),
-    /// memcached's number, to be put into the words of a side's own.
+    /// A number of memcached's, to be replaced by the side's own.
     CasText(u64),
     CasBinary(u64),
 }
 
-/// Why an answer may differ.
+/// A reason why answers may differ.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Mark {
-    /// A key that only the binary protocol can say.
+    /// A key that only the binary protocol can carry.
     LongBytesKey,
-    /// A value of about a megabyte or more, of so many bytes.
+    /// A value of about a megabyte or more, with its length in bytes.
     Huge(usize),
-    /// A `ma` that may create its item and wants to hear nothing of it.
+    /// A `ma` that may create its item and wants no answer about it.
     QuietCreation,
     /// Flags that memcached 1.6.18 does not know.
     NewerFlag,
-    /// A flag twice, a token that is none, and the like.
+    /// A repeated flag, an invalid token, and the like.
     BadFlags,
-    /// A length, key or extra that the protocol does not allow.
+    /// A length, key or extra that the protocol does not permit.
     BadFrame,
     /// Several keys, some of which may be missing.
     ManyKeys,
@@ -62,7 +62,7 @@ impl Request {
         }
     }
 
-    /// A line of text, without the end.
+    /// Makes a line of text, without the line break.
     pub fn line(name: &'static str, key: Option<usize>, line: impl AsRef<[u8]>) -> Request {
         let mut request = Request::new(Wire::Text, name, key);
         request.push(line);
@@ -84,7 +84,7 @@ impl Request {
         self.marks.contains(&mark)
     }
 
-    /// Whether memcached closes upon it.
+    /// Returns whether memcached closes the connection upon it.
     pub fn closes(&self) -> bool {
         self.wire == Wire::Binary && self.has(Mark::BadFrame)
     }
@@ -93,7 +93,7 @@ impl Request {
         self.len().is_some()
     }
 
-    /// Of a huge value.
+    /// Returns the length of a huge value.
     pub fn len(&self) -> Option<usize> {
         self.marks.iter().find_map(|mark| match mark {
             Mark::Huge(len) => Some(*len),
@@ -101,7 +101,7 @@ impl Request {
         })
     }
 
-    /// Its bytes for a side, whose numbers `own` knows.
+    /// Writes its bytes for a side; `own` returns the side's cas numbers.
     pub fn render(&self, own: impl Fn(u64) -> u64, out: &mut Vec<u8>) {
         for part in &self.parts {
             match part {
@@ -112,7 +112,7 @@ impl Request {
         }
     }
 
-    /// How many lines answer it, as far as that is known: 2 stands for many.
+    /// Returns the number of lines in its answer, as far as known; 2 stands for many.
     pub fn answers(&self) -> usize {
         match self.name {
             _ if self.quiet => 0,
@@ -121,7 +121,7 @@ impl Request {
         }
     }
 
-    /// For people.
+    /// Renders it for people.
     pub fn shown(&self) -> String {
         let mut bytes = Vec::new();
         self.render(|cas| cas, &mut bytes);
@@ -133,7 +133,7 @@ impl Request {
     }
 }
 
-/// The longest keys end in many equal letters.
+/// Shortens a long run of equal letters at the end, as in the longest keys.
 pub fn shorten(bytes: &mut Vec<u8>) {
     while let Some(at) = bytes.windows(9).position(|nine| nine == b"xxxxxxxxx") {
         bytes.remove(at);

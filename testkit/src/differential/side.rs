@@ -1,4 +1,4 @@
-//! One of those that are asked: its connections, and its words for cas numbers.
+//! One side of the test: its connections, and its cas numbers.
 
 use std::net::SocketAddr;
 
@@ -11,11 +11,11 @@ use super::wire::{Conn, End, Lane, exchange};
 use super::{Burst, binary};
 
 pub struct Side {
-    /// None: memcached itself.
+    /// None for memcached itself.
     pub behind: Option<Behind>,
     pub translated: Translated,
     address: SocketAddr,
-    /// Of each protocol as many as there may be lanes.
+    /// For each protocol, as many connections as there may be lanes.
     text: Vec<Conn>,
     binary: Vec<Conn>,
 }
@@ -27,12 +27,12 @@ impl Side {
         Side { behind, translated, address, text: conns(), binary: conns() }
     }
 
-    /// How many cas numbers it has words of its own for.
+    /// Returns the number of its own cas numbers that are known.
     pub fn numbers(&self) -> usize {
         self.translated.known()
     }
 
-    /// What it answers to each burst; its barrier is the last answer.
+    /// Returns its answers to each burst; the barrier's answer is the last one.
     pub fn ask(&mut self, round: &[Burst]) -> Result<Vec<Vec<Reply>>, String> {
         for burst in round.iter().filter(|burst| burst.fresh) {
             let address = self.address;

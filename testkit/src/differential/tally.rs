@@ -1,4 +1,4 @@
-//! What a run has met, and how a difference is shown.
+//! Statistics of a run, and the description of a difference.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -12,15 +12,15 @@ use super::request::{Request, Wire};
 pub struct Tally {
     pub requests: usize,
     pub bursts: usize,
-    /// By what was asked.
+    /// Requests by protocol and command.
     pub asked: BTreeMap<(&'static str, &'static str), usize>,
-    /// By the first word, or the status, of memcached's answer.
+    /// Answers of memcached, by first word or status.
     pub answers: BTreeMap<String, usize>,
-    /// By row and side.
+    /// Permitted differences, by row and side.
     pub excused: BTreeMap<(&'static str, String), usize>,
-    /// What was left out.
+    /// Requests left out, by reason.
     pub skipped: BTreeMap<Skip, usize>,
-    /// Of each side, cas numbers that were put into its words.
+    /// Number of cas numbers replaced by the side's own, for each side.
     pub translated: Vec<usize>,
 }
 
@@ -108,7 +108,8 @@ pub(super) fn difference<'a>(
     )
 }
 
-/// Whose answer that is: by its opaque, or by counting, as long as nothing quiet comes before it.
+/// Returns the request of an answer: by its opaque, or by counting, as long as no quiet request
+/// precedes it.
 fn asker<'a>(burst: &'a Burst, replies: &[Reply], at: usize) -> Option<&'a Request> {
     let opaque = replies.get(at)?.opaque();
     let by_opaque =
@@ -135,7 +136,7 @@ fn asker<'a>(burst: &'a Burst, replies: &[Reply], at: usize) -> Option<&'a Reque
     None
 }
 
-/// What was asked in a burst, and what was answered: the end of it, which is what matters mostly.
+/// Renders the requests and answers of a burst: only the end, which matters most.
 pub(super) fn dialogue(burst: &Burst, replies: &[Reply]) -> String {
     let mut text = format!("asked on {:?} connection {}:\n", burst.wire, burst.conn);
     for request in &burst.requests {

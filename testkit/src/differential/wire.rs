@@ -1,4 +1,4 @@
-//! A burst of requests to one side: written in the segments that were drawn, read to its end.
+//! Sends a burst of requests to one side in the segments that were drawn, and reads all answers.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -16,12 +16,12 @@ pub struct Conn {
     held: Vec<u8>,
 }
 
-/// What one connection is asked in a round, and what it has answered.
+/// The requests of one connection in a round, and its answers.
 pub struct Lane<'a> {
     pub conn: &'a mut Conn,
     pub wire: Wire,
     pub bytes: Vec<u8>,
-    /// Where the bytes are cut, as parts of 65,536.
+    /// The cuts between segments, as parts of 65,536.
     pub cuts: &'a [u16],
     pub end: End,
     pub replies: Vec<Reply>,
@@ -29,10 +29,10 @@ pub struct Lane<'a> {
     done: bool,
 }
 
-/// How the last answer of a burst is known.
+/// The way to recognise the last answer of a burst.
 #[derive(Clone, Copy)]
 pub enum End {
-    /// The so many-th `MN`.
+    /// The `MN` with this number.
     Barriers(usize),
     /// The answer to this opaque.
     Opaque(u32),
@@ -52,13 +52,13 @@ impl<'a> Lane<'a> {
         Lane { conn, wire, bytes, cuts, end, replies: Vec::new(), written: 0, done: false }
     }
 
-    /// The end of the segment with this number.
+    /// Returns the end of the segment with this number.
     fn segment_end(&self, number: usize) -> usize {
         let cut = self.cuts.get(number).map(|cut| (self.bytes.len() * usize::from(*cut)) >> 16);
         cut.unwrap_or(self.bytes.len())
     }
 
-    /// Writes up to there; false if the other side has to be read first.
+    /// Writes up to `end`; returns false if the other side must be read first.
     fn write(&mut self, end: usize) -> bool {
         while self.written < end && !self.done {
             match self.conn.stream.write(&self.bytes[self.written..end]) {
@@ -100,7 +100,7 @@ impl<'a> Lane<'a> {
         }
     }
 
-    /// What was answered before is believed.
+    /// Answers before the close still count.
     fn close(&mut self) {
         self.done = true;
         let mut gone = 0;
@@ -113,8 +113,8 @@ impl<'a> Lane<'a> {
     }
 }
 
-/// Writes all lanes in turns, a segment each, and reads until every burst is answered. False if
-/// somebody says nothing more.
+/// Writes all lanes in turns, a segment each, and reads until every burst is answered. Returns
+/// false if a side sends nothing more.
 pub fn exchange(lanes: &mut [Lane<'_>]) -> bool {
     let most = lanes.iter().map(|lane| lane.cuts.len()).max().unwrap_or(0);
     for number in 0..=most {
@@ -137,7 +137,7 @@ pub fn exchange(lanes: &mut [Lane<'_>]) -> bool {
     true
 }
 
-/// Until one of them can be read, or written where something is left.
+/// Waits until a lane can be read, or written if something is left.
 fn wait(lanes: &[Lane<'_>]) -> bool {
     let start = Instant::now();
     let waiting = lanes.iter().filter(|lane| !lane.done);

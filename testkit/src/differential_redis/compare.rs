@@ -1,9 +1,9 @@
-//! Whether what came through the proxy is what a server said, as strictly as a row allows.
+//! Compares an answer through the proxy with a server's own, as strictly as a row permits.
 
 use super::table::Likeness;
 use crate::resp::Reply;
 
-/// How much a number that is a time may differ: two servers are asked one after the other.
+/// The permitted difference of a time: two servers are asked one after the other.
 const NEAR_MS: i64 = 5_000;
 
 pub fn is_like(likeness: Likeness, direct: &Reply, ours: &Reply) -> bool {
@@ -17,7 +17,7 @@ pub fn is_like(likeness: Likeness, direct: &Reply, ours: &Reply) -> bool {
     }
 }
 
-/// In some order: elements, and theirs.
+/// Sorts the elements, recursively.
 pub fn sorted(reply: &Reply) -> Reply {
     let all = |all: &[Reply]| {
         let mut all: Vec<Reply> = all.iter().map(sorted).collect();
@@ -37,7 +37,7 @@ pub fn sorted(reply: &Reply) -> Reply {
     }
 }
 
-/// Two by two in some order, in the innermost array.
+/// Sorts pairs of elements in the innermost array.
 pub fn pairs(reply: &Reply) -> Reply {
     match reply {
         Reply::Array(all) if all.iter().any(|one| matches!(one, Reply::Array(_))) => {
@@ -56,7 +56,7 @@ pub fn pairs(reply: &Reply) -> Reply {
 fn near(direct: &Reply, ours: &Reply) -> bool {
     match (direct, ours) {
         (Reply::Integer(one), Reply::Integer(two)) => {
-            // -1 and -2 say something else than a time.
+            // -1 and -2 are not times.
             one == two
                 || *one > 0 && *two > 0 && one.abs_diff(*two) <= NEAR_MS as u64
                 || one.min(two) == &0 && one.max(two) <= &NEAR_MS
@@ -66,7 +66,7 @@ fn near(direct: &Reply, ours: &Reply) -> bool {
     }
 }
 
-/// The same kinds in the same places, whatever the words are.
+/// Returns whether both have the same kinds in the same places, whatever the values are.
 fn shape(direct: &Reply, ours: &Reply) -> bool {
     match (direct, ours) {
         (Reply::Integer(_), Reply::Integer(_)) | (Reply::Bulk(_), Reply::Bulk(_)) => true,
@@ -75,7 +75,7 @@ fn shape(direct: &Reply, ours: &Reply) -> bool {
     }
 }
 
-/// Aggregates of one kind and length, whose elements are alike; anything else is equal.
+/// Compares aggregates of one kind and length by their elements; other replies must be equal.
 fn alike(direct: &Reply, ours: &Reply, elements: fn(&Reply, &Reply) -> bool) -> bool {
     use Reply::{Array, Map, Push, Set};
     if direct.is_error() || ours.is_error() {

@@ -1,5 +1,4 @@
-//! How a command is written, as a real server says it: its `COMMAND DOCS`, made a tree from which
-//! calls are drawn.
+//! The grammar of commands, from a real server's `COMMAND DOCS`: a tree from which calls are drawn.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,7 +7,7 @@ use crate::resp::{Reply, Speaker};
 /// One command, or one subcommand.
 #[derive(Clone, Debug, Default)]
 pub struct Doc {
-    /// What it is about, such as `string`.
+    /// Its group, such as `string`.
     pub group: String,
     pub arguments: Vec<Argument>,
 }
@@ -17,30 +16,30 @@ pub struct Doc {
 pub struct Argument {
     pub name: String,
     pub kind: Kind,
-    /// The word before it; `FIELDS`.
+    /// The token before it, such as `FIELDS`.
     pub token: Option<String>,
     pub optional: bool,
     pub multiple: bool,
-    /// The token is said each time.
+    /// The token is repeated before each value.
     pub multiple_token: bool,
 }
 
 #[derive(Clone, Debug)]
 pub enum Kind {
     Key,
-    /// A string, a number, a pattern, a time: told apart by the names.
+    /// A string, a number, a pattern or a time; the argument's name distinguishes them.
     Value,
     Token,
     OneOf(Vec<Argument>),
     Block(Vec<Argument>),
 }
 
-/// The grammar by name, `config|get` for a subcommand, of what the servers know; the first one's
-/// word counts.
+/// Loads the grammar by name, `config|get` for a subcommand, from all servers. If several know a
+/// command, the first one's grammar is used.
 pub fn load(servers: &mut [Speaker]) -> BTreeMap<String, Doc> {
     let mut all = BTreeMap::new();
     for server in servers {
-        // Redis 6.2 has no word for it, and others have all of its commands.
+        // Redis 6.2 does not have it, and the others have all of its commands.
         let reply = server.say("COMMAND DOCS");
         for row in reply.elements().chunks(2) {
             let (name, doc) = (text(row[0]), row[1]);
@@ -54,7 +53,7 @@ pub fn load(servers: &mut [Speaker]) -> BTreeMap<String, Doc> {
     all
 }
 
-/// The names of what a server has, with those of subcommands where it tells them.
+/// Returns the names of a server's commands, with those of subcommands if it lists them.
 pub fn names(server: &mut Speaker) -> BTreeSet<String> {
     let reply = server.say("COMMAND");
     let mut names = BTreeSet::new();

@@ -1,4 +1,5 @@
-//! A batch: calls of rows as they come up, what has to follow some of them, and what is predicted.
+//! Draws a batch: calls of random rows, the calls that must follow some of them, and the
+//! predictions.
 
 use super::Run;
 use super::item::{Expect, Item};
@@ -7,10 +8,10 @@ use super::table::{Fate, Likeness, TRANSACTIONS};
 use super::values::Values;
 use crate::resp::Reply;
 
-/// Rows that say something about the connection: a test of what is forwarded leaves them whole.
+/// Rows that change the connection's state: a test of forwarding never spoils them.
 const STATEFUL: &[&str] = &["select", "hello", "auth", "reset", "quit", "client|reply"];
-/// Valkey 9.1 writes a word that it does not know as it came into its error, line ends and all, so
-/// that one reply becomes three: the injection list asks that.
+/// Valkey 9.1 copies an unknown word unchanged into its error, line breaks included, so that one
+/// reply becomes three. The list of injection tests covers that.
 const LEAKING: &str = "function|list";
 
 impl Run<'_> {
@@ -43,7 +44,7 @@ impl Run<'_> {
         batch
     }
 
-    /// The next row of the deck; the deck is all rows, each as often as its share says.
+    /// Returns the next row of the deck; the deck is all rows, each repeated by its share.
     fn row(&mut self) -> usize {
         if self.deck.is_empty() {
             for (at, row) in self.rows.iter().enumerate() {
@@ -63,13 +64,13 @@ impl Run<'_> {
         let row = self.row();
         let name = self.rows[row].name;
         if name == "client|reply" {
-            return self.muted(row, batch);
+            return self.reply_mode(row, batch);
         }
         if TRANSACTIONS.contains(&name) {
             self.transactions += usize::from(!self.settings.is_bare());
             return;
         }
-        // Often enough that it is met, seldom enough that something is there.
+        // Often enough to be tested, seldom enough that the servers hold data.
         if name.starts_with("flush") && self.random.permille(500) {
             return;
         }
@@ -78,7 +79,7 @@ impl Run<'_> {
         if name == "sort" && item.says("ALPHA") && item.says("STORE") && has_pattern(&item) {
             return;
         }
-        // Of two destinations the last counts, though servers tell both for keys.
+        // Of two destinations the last counts, though servers report both as keys.
         if item.says("STORE") && item.says("STOREDIST") {
             return;
         }
@@ -87,7 +88,7 @@ impl Run<'_> {
             && name != LEAKING
             && !item.says("BLOCK")
             && self.known[row]
-            // Redis 6.2 has other words for most mistakes.
+            // Redis 6.2 has other texts for most mistakes.
             && !self.is_old;
         if spoils && self.random.permille(80) {
             let fixed = 1 + usize::from(name.contains('|'));
@@ -115,7 +116,7 @@ impl Run<'_> {
     fn call(&mut self, row: usize) -> Vec<Word> {
         let name = self.rows[row].name;
         match self.docs.get(name) {
-            // No grammar says that its arguments are a call.
+            // The grammar does not say that its arguments are a call.
             _ if name.starts_with("command|getkeys") => {
                 let call = *self.random.pick(&["set", "mset", "zunionstore", "lmove", "xread"]);
                 let mut words: Vec<Word> = name.split('|').map(Word::new).collect();
@@ -132,13 +133,13 @@ impl Run<'_> {
         }
     }
 
-    /// A call as the grammar has it.
+    /// Makes a call that follows the grammar.
     fn whole(&self, row: usize, words: Vec<Word>) -> Item {
         let keys = words.iter().filter(|word| word.is_key).map(|word| word.bytes.clone());
         let keys = keys.collect();
         let row_of = &self.rows[row];
-        // What the proxy answers itself it also answers where servers do not know it, and not when
-        // it is so long that it would have to be kept.
+        // The proxy answers a local command even if servers do not know it, except when the call is
+        // so long that it would have to be kept.
         let len: usize = words.iter().map(|word| word.bytes.len()).sum();
         let is_ours = row_of.fate == Fate::Own
             && (!self.known[row] || self.is_old && row_of.name.contains('|') || len > 60_000);
@@ -167,8 +168,8 @@ impl Run<'_> {
         item
     }
 
-    /// A command whose answer nobody wants, and the words around it.
-    fn muted(&mut self, row: usize, batch: &mut Vec<Item>) {
+    /// Adds a command whose answer is switched off, with the commands around it.
+    fn reply_mode(&mut self, row: usize, batch: &mut Vec<Item>) {
         let set = row_of(&self.rows, "set");
         let say = |word: &str| ["CLIENT", "REPLY", word].iter().map(Word::new).collect();
         let skips = self.random.permille(500);
@@ -182,7 +183,7 @@ impl Run<'_> {
         }
     }
 
-    /// Written at once, as clients do, and nothing of it is done.
+    /// Makes a transaction, written at once as clients do; nothing of it is executed.
     fn transaction(&mut self) -> Vec<Item> {
         let mut names = vec!["multi"];
         for _ in 0..self.random.below(4) {
@@ -197,14 +198,14 @@ impl Run<'_> {
             item.expect = match name {
                 "multi" => Expect::ByName,
                 "discard" => Expect::Discarded,
-                _ => Expect::Void,
+                _ => Expect::Aborted,
             };
             batch.push(item);
         }
         batch
     }
 
-    /// Which words of a spoilt call are keys, if a server takes any for keys.
+    /// Asks a server for the keys of a spoilt call.
     fn ask_for_keys(&mut self, batch: &mut [Item]) {
         let spoilt: Vec<usize> = (0..batch.len()).filter(|at| batch[*at].spoilt).collect();
         let ask = |at: &usize| {
@@ -225,7 +226,7 @@ impl Run<'_> {
         match row.fate {
             Fate::Refused => Expect::ByName,
             _ if !row.takes(item.words.len()) => Expect::Same,
-            // It would wait, and others behind it.
+            // It would block, and later commands with it.
             _ if item.says("BLOCK") && row.name.starts_with("xread") => Expect::ByName,
             Fate::Forwarded if many && row.name.starts_with("sort") && has_pattern(item) => {
                 Expect::Pattern
@@ -237,7 +238,7 @@ impl Run<'_> {
     }
 }
 
-/// Whether it looks up keys whose names it makes.
+/// Returns whether it makes the names of keys from a pattern.
 fn has_pattern(item: &Item) -> bool {
     let pairs = item.words.windows(2);
     pairs.skip(1).any(|pair| {
@@ -251,8 +252,8 @@ fn row_of(rows: &[super::Row], name: &str) -> usize {
     rows.iter().position(|row| row.name == name).expect("every server has it")
 }
 
-/// What has to be asked before, so that the answer is no chance: where scores differ, an order by
-/// words is none, and what is found depends on how the server has linked them.
+/// Returns calls to send before, so that the answer is not random. If scores differ, there is no
+/// order by words, and the result depends on the server's internal links.
 fn precede(item: &Item, name: &str) -> Vec<Vec<Word>> {
     let by_words = name.contains("lex") || item.says("BYLEX");
     let mut keys = item.words.iter().filter(|word| word.is_key);
@@ -264,7 +265,7 @@ fn precede(item: &Item, name: &str) -> Vec<Vec<Word>> {
     vec![line("del", &[]), line("zadd", &["0", "m1", "0", "m3", "0", "m5", "0", "m6", "0", ""])]
 }
 
-/// What has to be asked next, so that chance leaves nothing behind.
+/// Returns calls to send next, so that no random state is left.
 fn follow(item: &Item, name: &str) -> Vec<Vec<Word>> {
     let gone = |word: &Word| word.is_key.then(|| vec![Word::new("del"), word.clone()]);
     match name {
@@ -274,14 +275,14 @@ fn follow(item: &Item, name: &str) -> Vec<Vec<Word>> {
     }
 }
 
-/// How alike the answers to this very call can be.
+/// Returns the strictest comparison possible for this call.
 fn strict(name: &str, item: &Item) -> Likeness {
     let of_row = item.likeness;
     match name {
-        // What has the same weight stands in an order of chance.
+        // Elements of the same weight have a random order.
         "sort" | "sort_ro" if item.says("BY") && item.says("LIMIT") => Likeness::Shape,
         "xadd" if item.says("*") => Likeness::Kind,
-        // From the middle of a large one each server tells of another part.
+        // From the middle of a large collection each server returns another part.
         "hscan" | "sscan" | "zscan" if item.spoilt => Likeness::Kind,
         "hscan" | "zscan" if item.says("100000") && !item.says("NOVALUES") => Likeness::Pairs,
         "hscan" | "sscan" if item.says("100000") => Likeness::Sorted,

@@ -1,4 +1,4 @@
-//! One call: what it is, who is asked, and what has to come of it.
+//! One call: its words, its servers, and the expected result.
 
 use super::compare;
 use super::maker::Word;
@@ -6,40 +6,40 @@ use super::table::Likeness;
 use crate::resp::{Reply, shown};
 
 pub struct Item {
-    /// Place in the table; none: a command that nobody has.
+    /// Index in the table; None for a command that nobody has.
     pub row: Option<usize>,
     pub words: Vec<Word>,
     pub expect: Expect,
     pub likeness: Likeness,
-    /// Not compared at all, but answered.
+    /// It is answered, but the answer is not compared.
     pub skip: bool,
-    /// After `CLIENT REPLY OFF` and the like nothing is said.
+    /// It gets no answer, after `CLIENT REPLY OFF` and the like.
     pub silent: bool,
-    /// The server does not know the command, or its newest form, and the proxy does: each has its
-    /// own words for a mistake in it.
+    /// The proxy knows the command, or its newest form, but the server does not: their texts for a
+    /// mistake in it differ.
     pub newer: bool,
-    /// Arguments were spoilt, so that which words are keys has to be asked.
+    /// Its arguments were spoilt, so a server must be asked for its keys.
     pub spoilt: bool,
     /// Its keys.
     pub keys: Vec<Vec<u8>>,
-    /// Servers that these have.
+    /// Number of servers that own these keys.
     pub spread: usize,
 }
 
-/// What has to come of it.
+/// The expected result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Expect {
-    /// What a server says.
+    /// A server's own answer.
     Same,
     /// `CROSSSLOT`, and no server is asked.
     Apart,
     /// Refused by its name, and no server is asked.
     ByName,
-    /// Refused, because a pattern may be about any key.
+    /// Refused, because a pattern may match any key.
     Pattern,
-    /// Refused, because the transaction that it stands in was, or is that transaction's end.
-    Void,
-    /// `+OK`: nothing was to be done, and nothing is.
+    /// Refused, because its transaction was refused, or because it ends that transaction.
+    Aborted,
+    /// `+OK`: a transaction without effect is discarded.
     Discarded,
 }
 
@@ -52,7 +52,7 @@ impl Item {
         self.words[0].bytes.eq_ignore_ascii_case(name.as_bytes())
     }
 
-    /// Whether one of its words is this one.
+    /// Returns whether one of its words is `word`.
     pub fn says(&self, word: &str) -> bool {
         self.words[1..].iter().any(|one| one.bytes.eq_ignore_ascii_case(word.as_bytes()))
     }
@@ -65,38 +65,38 @@ impl Item {
         words.collect::<Vec<_>>().join(" ")
     }
 
-    /// The same mistake, told in other words: servers of other versions have others, and where the
-    /// proxy cannot tell the keys it answers by itself.
+    /// Returns whether both report the same mistake in other words. Servers of other versions have
+    /// other texts, and if the proxy cannot find the keys it answers by itself.
     pub fn is_said_otherwise(&self, direct: &Reply, ours: &Reply) -> bool {
         let (direct, ours) = (direct.error(), ours.error());
         let alike = direct != ours && direct.starts_with("ERR ") && ours.starts_with("ERR ");
-        // An echo of the client's bytes is escaped by us, and blanked by them.
+        // The proxy escapes an echo of the client's bytes; the servers blank them.
         let echo = self.row.is_none() && ours.starts_with("ERR unknown command 'NOSUCH'");
         alike && (self.newer || self.spoilt || echo)
     }
 
-    /// Whether that is what has to come; `direct` is none where no server was asked.
+    /// Returns whether the answer is as expected; `direct` is None if no server was asked.
     pub fn accepts(&self, direct: Option<&Reply>, ours: &Reply) -> bool {
         match self.expect {
             Expect::Same => {
                 let direct = direct.expect("a server was asked");
-                // A cursor is the proxy's own word: one that it did not give is no cursor.
-                // For GETKEYS a server reads ' 1' as a number, which it does not in a call.
+                // The proxy makes its own cursors; it rejects a cursor that it did not make. For
+                // GETKEYS a server accepts ' 1' as a number, but not in a call.
                 let getkeys = self.is("command") && ours.is_error();
                 self.skip
                     || self.spoilt && (self.is("scan") || getkeys)
                     || self.is_said_otherwise(direct, ours)
                     || compare::is_like(self.likeness, direct, ours)
             }
-            // In a spoilt call the proxy may see another mistake first.
+            // In a spoilt call the proxy may find another mistake first.
             Expect::Apart if self.spoilt => ours.is_error(),
             Expect::Apart => ours.error().starts_with("CROSSSLOT "),
-            // The grammar of some is documented nowhere, and their calls are too short.
+            // The grammar of some commands is not documented, so their calls are too short.
             Expect::ByName => {
                 let text = ours.error();
                 text.contains(" is not supported: ") || text.starts_with("ERR wrong number of ")
             }
-            Expect::Pattern | Expect::Void => ours.is_error(),
+            Expect::Pattern | Expect::Aborted => ours.is_error(),
             Expect::Discarded => *ours == Reply::Simple(b"OK".to_vec()),
         }
     }

@@ -1,11 +1,11 @@
-//! The keys: few, so that commands meet what others have left; some bound together by hash tags;
-//! and where each belongs.
+//! The keys and their owners. There are few keys, so that commands meet the data of others; some
+//! share a hash tag.
 
 use shard::{Distribution, Hash, Node, Ring};
 
 use crate::sim::random::Random;
 
-/// What a key is mostly used as, and the letter that its name begins with.
+/// The usual types of keys, and the first letter of their names.
 const KINDS: &[(&str, u8)] = &[
     ("string", b's'),
     ("list", b'l'),
@@ -19,7 +19,7 @@ const KINDS: &[(&str, u8)] = &[
     ("bitmap", b'b'),
 ];
 
-/// A letter for numbers, which are strings as well.
+/// The letter for numbers, which are strings as well.
 pub const NUMBER: u8 = b'n';
 const LETTERS: &[u8] = b"snltzhxgpb";
 const TAGS: &[&str] = &["", "{a}", "{b}", "{c}"];
@@ -39,12 +39,12 @@ impl Keys {
         KINDS.iter().find(|(name, _)| *name == group).map(|(_, letter)| *letter)
     }
 
-    /// A tag that the keys of one call share, or none in common.
+    /// Returns a tag for the keys of one call, or None for no common tag.
     pub fn tag(random: &mut Random) -> Option<&'static str> {
         random.permille(650).then(|| *random.pick(&TAGS[1..]))
     }
 
-    /// A key that is mostly of this letter and, if there is one, with this tag.
+    /// Returns a key that usually has this letter and, if given, this tag.
     pub fn draw(&self, random: &mut Random, letter: Option<u8>, tag: Option<&str>) -> Vec<u8> {
         if tag.is_none() && random.permille(15) {
             return random.pick(&self.odd).clone();
@@ -61,7 +61,7 @@ impl Keys {
     }
 }
 
-/// Who owns a key, by the code that the proxy's own tests hold against twemproxy's.
+/// Computes the owners of keys with the code that the proxy's tests compare with twemproxy.
 pub struct Owners {
     pub names: Vec<String>,
     ring: Ring,
@@ -80,7 +80,7 @@ impl Owners {
         self.ring.locate(Hash::Md5.hash(tagged)).expect("everybody is alive")
     }
 
-    /// How many servers own some of them.
+    /// Returns the number of servers that own at least one of the keys.
     pub fn spread<'k>(&self, keys: impl Iterator<Item = &'k [u8]>) -> usize {
         let mut owners: Vec<usize> = keys.map(|key| self.of(key)).collect();
         owners.sort_unstable();

@@ -1,4 +1,4 @@
-//! Draws calls of a command from its grammar, mostly right ones.
+//! Draws calls of a command from its grammar, mostly valid ones.
 //!
 //! ```text
 //!   zunionstore   destination   numkeys   key...   [WEIGHTS weight...]
@@ -9,7 +9,7 @@ use super::docs::{Argument, Doc, Kind};
 use super::keys::{self, Keys};
 use super::values::Values;
 
-/// A word of a call, which may be a key.
+/// A word of a call, and whether it is a key.
 #[derive(Clone, Debug)]
 pub struct Word {
     pub bytes: Vec<u8>,
@@ -29,15 +29,15 @@ pub struct Maker<'a> {
     letter: Option<u8>,
     tag: Option<&'static str>,
     words: Vec<Word>,
-    /// Where a number stands that says how many follow.
+    /// The position of a number that counts later arguments.
     counter: Option<(usize, Counts)>,
-    /// How many keys, or fields, there were.
+    /// The number of keys or fields drawn.
     counted: usize,
 }
 
-/// Commands that are asked for many keys now and then: more than one message holds.
+/// Commands that sometimes get many keys: more than one message holds.
 const MANY: &[&str] = &["mget", "mset", "del", "exists", "touch", "unlink"];
-/// Numbers that say how many of something follow.
+/// Numbers that count later arguments.
 const COUNTERS: &[(&str, Counts)] =
     &[("numkeys", Counts::Keys), ("numfields", Counts::Others), ("num-vertices", Counts::Others)];
 
@@ -58,7 +58,7 @@ impl<'a> Maker<'a> {
         Maker { values, keys, row, letter, tag, words, counter: None, counted: 0 }
     }
 
-    /// A whole call.
+    /// Makes a whole call.
     pub fn call(mut self, doc: &Doc) -> Vec<Word> {
         for part in self.row.split('|') {
             let name = self.in_any_case(part);
@@ -89,10 +89,10 @@ impl<'a> Maker<'a> {
         }
     }
 
-    /// How often an optional argument is taken, in a thousand.
+    /// Returns the probability of an optional argument, in a thousand.
     fn taken(&self, argument: &Argument) -> usize {
         match (self.row, argument.name.as_str()) {
-            // They bind the connection: one such call in a while.
+            // They block the connection, so they are rare.
             ("xread" | "xreadgroup", "milliseconds") => 30,
             ("hscan" | "sscan" | "zscan", "count") => 800,
             ("hello", _) => 300,
@@ -103,7 +103,7 @@ impl<'a> Maker<'a> {
             ("sort", "destination") | ("georadius" | "georadiusbymember", "store") => 500,
             ("georadius" | "georadiusbymember", "storekey" | "storedistkey") => 300,
             ("function|load", "replace") => 900,
-            // Two of three do not go together.
+            // Two of these three exclude each other.
             ("zadd" | "geoadd", _) => 150,
             _ => 300,
         }
@@ -121,7 +121,7 @@ impl<'a> Maker<'a> {
             if let Some(token) = &argument.token
                 && (nth == 0 || argument.multiple_token)
             {
-                // A token that is the argument is said once.
+                // A token without a value appears once.
                 let token = self.in_any_case(&token.to_lowercase());
                 self.words.push(Word::new(token));
             }
@@ -129,7 +129,7 @@ impl<'a> Maker<'a> {
         }
     }
 
-    /// Whether it is what a number before it counts.
+    /// Returns whether an earlier number counts this argument.
     fn counts(&self, argument: &Argument) -> bool {
         let inside = |all: &[Argument]| all.iter().any(|one| matches!(one.kind, Kind::Key));
         let of_others = matches!(self.counter, Some((_, Counts::Others)));
@@ -149,7 +149,7 @@ impl<'a> Maker<'a> {
             ("xread" | "xreadgroup", "id") | (_, "weight") => self.counted,
             ("bitop", "key") => 1 + random.below(2),
             (_, "vertices") => 3,
-            // Seldom: what deletes so many leaves nothing to be met.
+            // Rare, because a call that deletes so many keys leaves little data.
             ("del" | "unlink", "key") if !random.permille(3) => 1 + random.below(4),
             (row, _) if MANY.contains(&row) && random.permille(15) => 90 + random.below(160),
             (row, _) if MANY.contains(&row) => 1 + random.below(8),
@@ -189,7 +189,7 @@ impl<'a> Maker<'a> {
     }
 }
 
-/// Spoils a call: too few words, too many, or one that makes no sense.
+/// Spoils a call: too few words, too many, or one that is invalid.
 pub fn spoil(words: &mut Vec<Word>, fixed: usize, values: &mut Values<'_>) {
     let len = words.len();
     match values.random.below(4) {

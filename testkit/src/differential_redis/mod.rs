@@ -1,21 +1,21 @@
-//! The differential test for RESP: random commands of the whole table go to one real server, and
-//! through quickack to several of the same kind, and the answers are the same.
+//! The differential test for RESP: sends random commands of the whole table to one real server, and
+//! through quickack to several of the same kind. The answers must be the same.
 //!
 //! ```text
-//!            ┌──▶ a server                       what it says is right
+//!            ┌──▶ a server                       its answers are right
 //!   batch ───┤
-//!            └──▶ quickack ──▶ s1 s2 s3 s4       must say the same, or refuse what the table says
+//!            └──▶ quickack ──▶ s1 s2 s3 s4       same answers, or the table's refusals
 //!
-//!   scratch: a third server, which tells which words of a spoilt call are keys
+//!   scratch: a third server, which finds the keys of a spoilt call
 //! ```
 //!
-//! There are two outcomes: the answer of the one server, as alike as the row's comparison class
-//! wants it, or a refusal that was **predicted** before anybody was asked: by name where the table
-//! refuses, `CROSSSLOT` exactly where the keys have different owners. What is refused is not sent
-//! to the one server either, so both sides hold the same all the time; now and then everything
-//! that they hold is compared, and that each key is with its owner.
+//! There are two valid results. One is the single server's answer, compared as strictly as the
+//! row's class demands. The other is a refusal that was **predicted** before the command was sent:
+//! by name if the table refuses it, `CROSSSLOT` exactly if the keys have different owners. A
+//! refused command is not sent to the single server either, so both sides hold the same data at all
+//! times. Now and then all data are compared, and each key must be on its owner.
 //!
-//! A batch is pipelined on one of two connections, of RESP2 and of RESP3. Nothing depends on an
+//! A batch is pipelined on one of two connections, of RESP2 and of RESP3. No command depends on an
 //! answer, so the same seed always gives the same commands.
 
 mod compare;
@@ -44,26 +44,26 @@ use keys::{Keys, Owners};
 use scripts::Payloads;
 use values::Tables;
 
-/// Who is asked, and how much.
+/// The servers and the number of commands.
 pub struct Settings {
     pub seed: u64,
     pub commands: usize,
-    /// Commands of the longest batch; 1 makes it plain who is answered what.
+    /// Commands of the longest batch; 1 assigns each answer to its command.
     pub depth: usize,
-    /// The server whose word counts.
+    /// The single server, whose answers are right.
     pub direct: SocketAddr,
     pub quickack: SocketAddr,
-    /// The servers behind it, and their names in the ring.
+    /// The servers behind the proxy, and their names in the ring.
     pub servers: Vec<(String, SocketAddr)>,
-    /// `multi_key: split`, and not `refuse`.
+    /// True for `multi_key: split`, false for `refuse`.
     pub splits: bool,
     pub scratch: SocketAddr,
-    /// Another that documents commands, newer perhaps.
+    /// Another server that documents commands, possibly newer.
     pub documented: Option<SocketAddr>,
 }
 
 impl Settings {
-    /// The test of the test: two servers, and nobody between.
+    /// Returns whether this is the test of the test: two servers without a proxy.
     fn is_bare(&self) -> bool {
         self.servers.iter().any(|(_, address)| *address == self.quickack)
     }
@@ -74,9 +74,9 @@ struct Run<'s> {
     random: Random,
     rows: Vec<Row>,
     docs: BTreeMap<String, Doc>,
-    /// Row by row, which servers know it.
+    /// For each row, whether the servers know it.
     known: Vec<bool>,
-    /// The servers are older than the words that the proxy has for mistakes.
+    /// The servers are older than the texts that the proxy uses for mistakes.
     is_old: bool,
     keys: Keys,
     tables: Tables,
@@ -87,15 +87,15 @@ struct Run<'s> {
     quickack: Vec<Speaker>,
     scratch: Speaker,
     tally: Tally,
-    /// Transactions that came up; each has a batch of its own.
+    /// Transactions drawn; each has its own batch.
     transactions: usize,
-    /// Rows that are still to be drawn before any comes again.
+    /// Rows still to be drawn before any is repeated.
     deck: Vec<usize>,
-    /// The last commands about each key, for whoever looks into a difference.
+    /// The last commands about each key, to explain a difference.
     history: BTreeMap<Vec<u8>, VecDeque<String>>,
 }
 
-/// Asks both; an error shows the first difference.
+/// Sends everything to both sides; an error describes the first difference.
 pub fn run(settings: &Settings) -> Result<Tally, String> {
     let mut run = Run::new(settings);
     let outcome = run.all();
@@ -155,7 +155,7 @@ impl<'s> Run<'s> {
         self.compare_states()
     }
 
-    /// Both sides have the scripts that are run by their sums.
+    /// Loads the scripts that are run by their sums on both sides.
     fn load_scripts(&mut self) -> Result<(), String> {
         for script in scripts::LOADED {
             for side in [&mut self.direct[0], &mut self.quickack[0]] {
@@ -208,7 +208,7 @@ impl<'s> Run<'s> {
         Ok(())
     }
 
-    /// A `CROSSSLOT` names two of the keys and who owns them, and tells what to do.
+    /// Checks that a `CROSSSLOT` names two of the keys with their owners, and a solution.
     fn names_right(&self, item: &Item, ours: &Reply) -> bool {
         if item.expect != Expect::Apart || item.spoilt {
             return true;
@@ -216,7 +216,7 @@ impl<'s> Run<'s> {
         let text = ours.error();
         let said = |key: &&Vec<u8>| {
             let owner = &self.owners.names[self.owners.of(key)];
-            // Line ends become spaces, and what is long is cut.
+            // Line breaks become spaces, and long keys are cut.
             let plain = key.iter().all(u8::is_ascii_graphic) && key.len() < 100;
             let key = if plain { String::from_utf8_lossy(key) } else { "".into() };
             let named = ["is on", "on"].map(|on| format!("{key}' {on} {owner}"));
@@ -235,7 +235,7 @@ impl<'s> Run<'s> {
         }
     }
 
-    /// Everything that both sides hold, and each key where it belongs.
+    /// Compares the data of both sides, and checks that each key is on its owner.
     fn compare_states(&mut self) -> Result<(), String> {
         let direct = state::read(&mut Speaker::connect(self.settings.direct));
         let mut ours = state::State::new();
@@ -260,7 +260,7 @@ impl<'s> Run<'s> {
         Err(format!("after {} commands {difference}\n{}", self.tally.commands, past.concat()))
     }
 
-    /// A data set that stands still: a whole SCAN tells each key once.
+    /// Checks that a whole SCAN of data at rest returns each key once.
     fn scan_all(&mut self) -> Result<(), String> {
         self.direct[0].say("SELECT 0");
         self.quickack[0].say("SELECT 0");
@@ -309,7 +309,7 @@ impl<'s> Run<'s> {
     }
 }
 
-/// What was asked before it on the same connection, in the same batch.
+/// Renders the earlier commands of the same batch on the same connection.
 fn dialogue(batch: &[Item], at: usize) -> String {
     let before = batch[..=at].iter().rev().take(12).rev();
     let lines = before.map(|item| format!("    {:?} {}\n", item.expect, item.shown()));
@@ -322,7 +322,7 @@ fn connect(address: SocketAddr) -> Vec<Speaker> {
     both
 }
 
-/// The keys of a whole SCAN, sorted.
+/// Returns the keys of a whole SCAN, sorted.
 fn scan(side: &mut Speaker, count: usize) -> Result<Vec<Vec<u8>>, String> {
     let (mut cursor, mut keys) = ("0".to_string(), Vec::new());
     for _ in 0..10_000 {

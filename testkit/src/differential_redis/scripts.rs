@@ -1,8 +1,9 @@
-//! Scripts, functions and dumps, which no chance would come upon.
+//! Scripts, functions and dumps, which random draws would never produce.
 
 use crate::resp::{Reply, Speaker};
 
-/// Run as they are written. None of these is loaded: which server has one in its cache is chance.
+/// Run as they are written. None of these is loaded, because the server that has one in its cache
+/// would be random.
 pub const SCRIPTS: &[&str] = &[
     "return {KEYS, ARGV}",
     "return redis.call('GET', KEYS[1])",
@@ -40,13 +41,13 @@ pub const LIBRARIES: &[&str] = &[
 
 pub const FUNCTIONS: &[&str] = &["first", "second", "third", "fourth"];
 
-/// What only a server can make, made by one that nobody else asks.
+/// Data that only a server can make, made by one that is not part of the comparison.
 pub struct Payloads {
     /// The sums of [`LOADED`].
     pub shas: Vec<Vec<u8>>,
-    /// Values of each type as `DUMP` gives them, and one that is none.
+    /// Values of each type in the format of `DUMP`, and an invalid one.
     pub values: Vec<Vec<u8>>,
-    /// Libraries as `FUNCTION DUMP` gives them.
+    /// Libraries in the format of `FUNCTION DUMP`.
     pub functions: Vec<Vec<u8>>,
 }
 

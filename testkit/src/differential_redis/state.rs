@@ -1,4 +1,4 @@
-//! What the servers hold at a moment: everything, in words that do not depend on chance.
+//! A snapshot of all data of the servers, in a deterministic form.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use super::compare;
 use super::table::Likeness;
 use crate::resp::{Reply, Speaker};
 
-/// By database and key: what is there, and how long yet.
+/// By database and key: the value and the remaining time to live.
 pub type State = BTreeMap<(usize, Vec<u8>), (Reply, Reply)>;
 
 /// Databases that a run uses.
@@ -60,7 +60,7 @@ fn in_order(kind: &Reply, value: Reply) -> Reply {
     }
 }
 
-/// The first thing that is not the same.
+/// Returns the first difference.
 pub fn difference(direct: &State, ours: &State) -> Option<String> {
     for (place, (value, life)) in direct {
         match ours.get(place) {

@@ -1,4 +1,4 @@
-//! What the proxy's own table promises of each command, and what that means for a test.
+//! The proxy's own table of commands, with the consequences for the test.
 
 use proto::redis::commands::{self, Compare, Find, KeySpec};
 use proto::{Class, Refusal};
@@ -8,60 +8,60 @@ pub struct Row {
     pub name: &'static str,
     pub fate: Fate,
     pub likeness: Likeness,
-    /// Why its answers are not compared, if they are not.
+    /// The reason why its answers are not compared, if they are not.
     pub skip: Option<&'static str>,
-    /// Words, its name's included; negative: at least so many.
+    /// Number of words including the name; a negative number is a minimum.
     pub arity: i16,
-    /// A call of it may have several keys, says the table.
+    /// According to the table, a call may have several keys.
     pub many: bool,
-    /// How often it is drawn beside the others.
+    /// Its frequency relative to other rows.
     pub share: usize,
 }
 
-/// What becomes of it.
+/// The proxy's treatment of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
-    /// It reaches the servers.
+    /// Forwarded to the servers.
     Forwarded,
-    /// The same, in as many parts as its keys have servers.
+    /// Forwarded in as many parts as its keys have servers.
     Split,
-    /// The proxy answers.
+    /// Answered by the proxy.
     Own,
-    /// Refused by name, whatever the arguments.
+    /// Refused by name, whatever the arguments are.
     Refused,
-    /// Only with a subcommand.
+    /// Valid only with a subcommand.
     Container,
 }
 
-/// How much an answer through the proxy is to be like the server's own. An error is always to be
-/// the same error.
+/// The similarity required between the answer through the proxy and a server's own. An error must
+/// always be the same error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Likeness {
     Exact,
     /// In any order.
     Sorted,
-    /// In any order, but two and two.
+    /// Pairs in any order.
     Pairs,
-    /// Numbers may differ by a moment.
+    /// Numbers may differ by a short time.
     Near,
-    /// As many of everything.
+    /// The same structure, with any values.
     Shape,
-    /// A string is a string.
+    /// The same type of reply.
     Kind,
 }
 
 impl Row {
-    /// Whether so many words are right.
+    /// Returns whether that number of words is valid.
     pub fn takes(&self, words: usize) -> bool {
         let arity = usize::from(self.arity.unsigned_abs());
         if self.arity < 0 { words >= arity } else { words == arity }
     }
 }
 
-/// These are asked together: what stands in a transaction is refused with it.
+/// These are sent together: the commands in a transaction are refused with it.
 pub const TRANSACTIONS: &[&str] = &["multi", "exec", "discard"];
 
-/// What the pool allows, since it leaves the servers as they are, as far as other answers tell.
+/// Commands that the pool allows, since other answers show no change of the servers.
 pub const ALLOWED: &[&str] = &["flushall", "flushdb", "config|resetstat", "slowlog|reset"];
 
 pub fn rows() -> Vec<Row> {
@@ -72,7 +72,7 @@ fn read(row: &'static commands::Row) -> Row {
     let fate = match row.class {
         _ if row.container && !matches!(row.class, Class::Local(_)) => Fate::Container,
         Class::Refuse(Refusal::ByName(_)) => Fate::Refused,
-        // The proxy has an answer of its own, which is that it does not do it.
+        // The proxy refuses them in its own words.
         _ if TRANSACTIONS.contains(&row.name) => Fate::Refused,
         Class::Broadcast { gated: true, .. } if !ALLOWED.contains(&row.name) => Fate::Refused,
         Class::Local(_) => Fate::Own,
@@ -85,11 +85,11 @@ fn read(row: &'static commands::Row) -> Row {
     };
     let likeness = match (row.name, row.compare) {
         ("hgetall", _) => Likeness::Pairs,
-        // Numbers of which more than one is a time.
+        // Several of their numbers are times.
         ("time" | "object|refcount" | "memory|usage", _) => Likeness::Shape,
         ("xinfo|stream", _) => Likeness::Near,
         ("hrandfield" | "zrandmember" | "srandmember" | "spop" | "randomkey", _) => Likeness::Shape,
-        // Without an id of the server's own: see `strict`.
+        // Without an id made by the server; see `strict`.
         ("xadd", _) => Likeness::Exact,
         (_, Compare::Exact) => Likeness::Exact,
         (_, Compare::Sorted) => Likeness::Sorted,
@@ -100,10 +100,10 @@ fn read(row: &'static commands::Row) -> Row {
         ("flushall" | "flushdb", _) => 1,
         ("quit" | "reset" | "hello" | "client|reply", _) => 1,
         ("script|flush" | "function|flush" | "function|delete" | "function|restore", _) => 1,
-        // What other rows live on.
+        // Other rows need the data that these create.
         ("xgroup|create" | "xadd" | "rpush" | "sadd", _) => 20,
         ("function|load" | "script|load", _) => 20,
-        // Nothing is learnt of what is not compared, and little of what has no arguments.
+        // A row that is not compared proves nothing, and one without arguments little.
         _ if skip.is_some() => 1,
         ("module|list" | "function|stats", _) => 1,
         (_, Fate::Split) => 8,

@@ -1,4 +1,4 @@
-//! What a run has met: the coverage of the table.
+//! Statistics of a run: the coverage of the table.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -13,19 +13,19 @@ pub struct Tally {
     pub batches: usize,
     /// By row, in the order of the table.
     pub rows: Vec<Count>,
-    /// Commands that nobody has.
+    /// Commands that no server has.
     pub unknown: usize,
     /// Calls whose answers were not compared.
     pub skipped: usize,
     /// Calls with spoilt arguments.
     pub spoilt: usize,
-    /// Times that everything was compared, and keys that were there.
+    /// Number of comparisons of all data, and of keys compared.
     pub states: (usize, usize),
-    /// Mistakes that the proxy told in other words than the server, and how often.
+    /// Mistakes that the proxy and the server reported in different words, with their numbers.
     pub otherwise: BTreeMap<(String, String), usize>,
-    /// Whole SCANs, and keys that they told of.
+    /// Whole SCANs, and the keys that they returned.
     pub scans: (usize, usize),
-    /// First words of errors that were the same on both sides.
+    /// First words of errors that were equal on both sides.
     pub errors: BTreeMap<String, usize>,
 }
 
@@ -33,11 +33,11 @@ pub struct Tally {
 pub struct Count {
     pub name: &'static str,
     pub calls: usize,
-    /// Answered by something else than an error.
+    /// Answers other than errors.
     pub fine: usize,
-    /// Had keys on two servers or more.
+    /// Calls with keys on two servers or more.
     pub spread: usize,
-    /// Were refused for that.
+    /// Calls refused for that reason.
     pub apart: usize,
     pub refused: usize,
     pub skip: Option<&'static str>,
@@ -78,7 +78,7 @@ impl Tally {
         self.otherwise.values().sum()
     }
 
-    /// Rows that have met less than they should.
+    /// Returns rows with too little coverage.
     pub fn lacking(&self, rows: &[Row], calls: usize, spread: usize) -> Vec<String> {
         let mut lacking = Vec::new();
         for (count, row) in self.rows.iter().zip(rows) {
@@ -94,7 +94,7 @@ impl Tally {
 }
 
 fn is_refused(expect: Expect) -> bool {
-    matches!(expect, Expect::ByName | Expect::Void | Expect::Discarded)
+    matches!(expect, Expect::ByName | Expect::Aborted | Expect::Discarded)
 }
 
 impl fmt::Display for Tally {

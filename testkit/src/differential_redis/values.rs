@@ -1,8 +1,7 @@
-//! What is written for an argument: mostly what makes sense under its name, and now and then what
-//! does not.
+//! Values for arguments: mostly ones that fit the argument's name, and now and then invalid ones.
 //!
-//! Nothing may depend on the moment: a key lives for days or is gone at once, and what a server
-//! draws by chance is not asked to stay.
+//! No value may depend on the moment: a key lives for days or expires at once, and commands with
+//! random results leave no data.
 
 use std::collections::BTreeMap;
 
@@ -12,11 +11,11 @@ use crate::sim::random::Random;
 pub struct Values<'a> {
     pub random: &'a mut Random,
     pub payloads: &'a Payloads,
-    /// By row and argument, and by argument alone: what is drawn from.
+    /// The tables to draw from, by row and argument, and by argument alone.
     pub tables: &'a Tables,
 }
 
-/// The words that are drawn from, by the argument's name.
+/// The words to draw from, by the argument's name.
 pub struct Tables {
     of_row: BTreeMap<(&'static str, &'static str), Vec<&'static str>>,
     of_name: BTreeMap<&'static str, Vec<&'static str>>,
@@ -40,7 +39,8 @@ impl Values<'_> {
         match (row, name) {
             (_, "script") if row == "script|load" => return self.pick(LOADED),
             (_, "script") => return self.pick(SCRIPTS),
-            // `GT` and `LT` compare with what is left: no two are so near that a moment decides.
+            // `GT` and `LT` compare with the remaining time, so no two values are so close that a
+            // moment decides.
             ("expire" | "hexpire", "seconds") if self.random.permille(800) => {
                 return (100_000 + 10 * self.random.below(100_000)).to_string().into_bytes();
             }
@@ -65,7 +65,7 @@ impl Values<'_> {
         }
     }
 
-    /// What is stored: numbers, words, bytes of all sorts, and some that are large.
+    /// Returns a string to store: numbers, words, bytes of all sorts, and some large ones.
     pub fn string(&mut self) -> Vec<u8> {
         match self.random.below(1000) {
             0..300 => self.random.below(20).to_string().into_bytes(),
@@ -82,13 +82,13 @@ impl Values<'_> {
         }
     }
 
-    /// Bytes of which none is where it would be if a piece were missing.
+    /// Returns bytes in which a missing piece would shift all others.
     fn large(&mut self, len: usize, more: usize) -> Vec<u8> {
         let (start, len) = (self.random.below(251), len + self.random.below(more));
         (0..len).map(|at| ((start + at) % 251) as u8).collect()
     }
 
-    /// What makes no sense in most places.
+    /// Returns a value that is invalid in most places.
     pub fn junk(&mut self) -> Vec<u8> {
         let junk: &[&[u8]] = &[
             b"",
@@ -166,7 +166,7 @@ const OF_ROW: &[(&str, &str, &str)] = &[
     ("zremrangebylex", "max", "+ [m2 (m3 [m1"),
     ("zrevrangebylex", "min", "- [m1 (m3 ["),
     ("zrevrangebylex", "max", "+ [m5 (m7 [m9"),
-    // Behind these a key whose time has passed stays until somebody looks, which is chance.
+    // After these commands an expired key stays until it is accessed, which is random.
     ("set", "unix-time-seconds", "4102444800 4102444801"),
     ("set", "unix-time-milliseconds", "4102444800000 4102444801000"),
     ("hsetex", "unix-time-seconds", "4102444800 4102444801"),

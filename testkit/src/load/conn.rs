@@ -1,4 +1,4 @@
-//! One connection of the load: its socket, what it has asked, and its keys.
+//! One connection of the load: its socket, its outstanding requests, and its keys.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -9,20 +9,20 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 
 use super::keys::{self, Ask, Key};
-use super::{Book, Counts, Options};
+use super::{Counts, Journal, Options};
 use crate::process::DEADLINE;
 
 pub struct Conn {
-    /// Its row in the book.
+    /// Its index in the journal.
     place: usize,
     socket: Option<OwnedFd>,
     state: State,
     keys: Vec<Key>,
-    /// What waits for an answer, in order.
+    /// Requests that wait for an answer, in order.
     asked: VecDeque<Ask>,
     asked_at: Instant,
     input: Vec<u8>,
-    /// What the kernel has not taken yet begins at `sent`.
+    /// Output; the bytes from `sent` on are not written yet.
     output: Vec<u8>,
     sent: usize,
     random: u64,
@@ -34,14 +34,14 @@ pub enum State {
     Absent,
     /// The kernel is connecting it.
     Connecting,
-    /// Nothing is asked.
+    /// Connected, without outstanding requests.
     Idle,
-    /// Answers are missing.
+    /// Answers are outstanding.
     Asking,
 }
 
 impl Conn {
-    /// `load` tells its keys from those of all other loads.
+    /// `load` distinguishes its keys from those of all other loads.
     pub fn new(load: usize, place: usize, options: &Options) -> Conn {
         let key = |n| Key::new(format!("load{load}-{place}-{n}"), options.value_max);
         Conn {
@@ -62,7 +62,7 @@ impl Conn {
         self.state
     }
 
-    /// Begins to connect; the socket is to be watched, from both sides and on edges.
+    /// Begins to connect. The caller must watch the socket in both directions, edge-triggered.
     pub fn connect(&mut self, address: SocketAddr) -> std::io::Result<&OwnedFd> {
         debug_assert_eq!(self.state, State::Absent);
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
@@ -78,11 +78,11 @@ impl Conn {
         Ok(self.socket.insert(socket))
     }
 
-    /// Asks for something, and sends as much of it as the kernel takes.
-    pub fn ask(&mut self, options: &Options, book: &mut Book) {
+    /// Sends a batch of requests, as far as the kernel accepts them.
+    pub fn ask(&mut self, options: &Options, journal: &mut Journal) {
         debug_assert_eq!(self.state, State::Idle);
         let count = 1 + self.chance(options.depth);
-        // Three neighbours a request, so that no two requests of a batch meet at a key.
+        // Three neighbouring keys for each request, so that no two requests of a batch share one.
         let first = self.chance(self.keys.len());
         for at in 0..count {
             let place = (first + 3 * at) % self.keys.len();
@@ -97,33 +97,33 @@ impl Conn {
             };
             self.asked.push_back(ask);
         }
-        book.outstanding += count;
+        journal.outstanding += count;
         (self.state, self.asked_at) = (State::Asking, Instant::now());
         self.write();
     }
 
-    /// Its socket has something to say. Returns what is wrong with it, if anything is.
-    pub fn handle_ready(&mut self, options: &Options, book: &mut Book) -> Result<(), String> {
+    /// Handles an event on its socket. Returns an error if a reply is wrong.
+    pub fn handle_ready(&mut self, options: &Options, journal: &mut Journal) -> Result<(), String> {
         let Some(socket) = &self.socket else { return Ok(()) };
         if self.state == State::Connecting {
             let failed = sockopt::socket_error(socket).map_or(true, |error| error.is_err());
             if failed {
-                self.counts(book).refused += 1;
+                self.counts(journal).refused += 1;
                 self.disconnect();
                 return Ok(());
             }
-            // The event may be one of the socket before this one.
+            // The event may belong to the previous socket.
             if rustix::net::getpeername(socket).is_err() {
                 return Ok(());
             }
-            self.counts(book).connected += 1;
+            self.counts(journal).connected += 1;
             self.state = State::Idle;
         }
         self.write();
-        self.read(options, book)
+        self.read(options, journal)
     }
 
-    /// A test does not wait for ever.
+    /// Fails if an answer is overdue, so that a test ends.
     pub fn check_patience(&self) -> Result<(), String> {
         let waits = matches!(self.state, State::Asking | State::Connecting);
         if waits && self.asked_at.elapsed() > DEADLINE {
@@ -141,7 +141,7 @@ impl Conn {
                 Ok(n) => self.sent += n,
                 Err(Errno::AGAIN) => return,
                 Err(Errno::INTR) => {}
-                // An answer may have come all the same; a read finds it, and the end.
+                // An answer may have arrived all the same; a read finds it, and the end.
                 Err(_) => return,
             }
         }
@@ -149,74 +149,74 @@ impl Conn {
         self.sent = 0;
     }
 
-    fn read(&mut self, options: &Options, book: &mut Book) -> Result<(), String> {
+    fn read(&mut self, options: &Options, journal: &mut Journal) -> Result<(), String> {
         let mut block = [0; 16 * 1024];
         while let Some(socket) = &self.socket {
             match rustix::io::read(socket.as_fd(), &mut block) {
                 Ok(n) if n > 0 => self.input.extend_from_slice(&block[..n]),
-                Err(Errno::AGAIN) => return self.hear(options, book),
+                Err(Errno::AGAIN) => return self.hear(options, journal),
                 Err(Errno::INTR) => {}
                 Ok(_) | Err(_) => {
-                    // What was answered before the end counts.
-                    self.hear(options, book)?;
-                    self.lose(book);
+                    // Answers before the end count.
+                    self.hear(options, journal)?;
+                    self.lose(journal);
                 }
             }
         }
         Ok(())
     }
 
-    /// Takes whole replies off the input.
-    fn hear(&mut self, options: &Options, book: &mut Book) -> Result<(), String> {
+    /// Parses whole replies from the input.
+    fn hear(&mut self, options: &Options, journal: &mut Journal) -> Result<(), String> {
         let mut gone = 0;
         while let Some(ask) = self.asked.front() {
             let heard = ask.hear(&self.input[gone..], &mut self.keys, options.trust);
             let heard = heard.map_err(|wrong| format!("connection {}: {wrong}", self.place))?;
             let Some(reply) = heard else { break };
             gone += reply.len;
-            let counts = &mut book.tally.connections[self.place];
+            let counts = &mut journal.tally.connections[self.place];
             counts.requests += 1;
             *(if ask.is_get() { &mut counts.gets } else { &mut counts.updates }) += 1;
             counts.failed += u64::from(reply.error.is_some());
             if let Some(error) = reply.error {
-                *book.tally.errors.entry(error).or_default() += 1;
+                *journal.tally.errors.entry(error).or_default() += 1;
             }
-            book.requests += 1;
-            book.outstanding -= 1;
+            journal.requests += 1;
+            journal.outstanding -= 1;
             self.asked.pop_front();
         }
         self.input.drain(..gone);
         if self.asked.is_empty() && self.state == State::Asking {
             self.state = State::Idle;
-            book.latencies.push(self.asked_at.elapsed().as_micros() as u32);
+            journal.latencies.push(self.asked_at.elapsed().as_micros() as u32);
         }
         if self.state == State::Idle && !self.input.is_empty() {
-            return self.hear_unasked(book);
+            return self.hear_unasked(journal);
         }
         Ok(())
     }
 
-    /// Only a proxy that refuses a client may speak first.
-    fn hear_unasked(&mut self, book: &mut Book) -> Result<(), String> {
+    /// Handles input without a request: only a proxy that refuses a client may send it.
+    fn hear_unasked(&mut self, journal: &mut Journal) -> Result<(), String> {
         let line = keys::first_line(&self.input);
         let Some(error) = line.and_then(|(line, _)| keys::error(line)) else {
             let (place, held) = (self.place, keys::show(&self.input));
             return Err(format!("connection {place} hears what it never asked for: {held}"));
         };
-        *book.tally.errors.entry(error).or_default() += 1;
-        self.counts(book).failed += 1;
+        *journal.tally.errors.entry(error).or_default() += 1;
+        self.counts(journal).failed += 1;
         self.input.clear();
         Ok(())
     }
 
-    /// The connection has gone.
-    fn lose(&mut self, book: &mut Book) {
+    /// Handles the loss of the connection.
+    fn lose(&mut self, journal: &mut Journal) {
         if self.asked.is_empty() {
-            self.counts(book).closed += 1;
+            self.counts(journal).closed += 1;
         } else {
-            self.counts(book).lost += 1;
+            self.counts(journal).lost += 1;
         }
-        book.outstanding -= self.asked.len();
+        journal.outstanding -= self.asked.len();
         for ask in self.asked.drain(..) {
             ask.lose(&mut self.keys);
         }
@@ -231,11 +231,11 @@ impl Conn {
         self.sent = 0;
     }
 
-    fn counts<'a>(&self, book: &'a mut Book) -> &'a mut Counts {
-        &mut book.tally.connections[self.place]
+    fn counts<'a>(&self, journal: &'a mut Journal) -> &'a mut Counts {
+        &mut journal.tally.connections[self.place]
     }
 
-    /// A number below `bound`; the same in every run.
+    /// Returns a random number below `bound`; the same sequence in every run.
     fn chance(&mut self, bound: usize) -> usize {
         self.random ^= self.random << 13;
         self.random ^= self.random >> 7;

@@ -10,16 +10,16 @@ use std::time::{Duration, Instant};
 use rustix::event::{Timespec, epoll};
 
 use super::conn::{Conn, State};
-use super::{Book, Options, Shared, Wish};
+use super::{Journal, Options, Shared, Wish};
 
 struct Driver<'a> {
     address: SocketAddr,
     options: &'a Options,
     epoll: OwnedFd,
     conns: Vec<Conn>,
-    /// When a connection without anything to wait for is to be looked at again.
+    /// Times at which connections without an event have to be checked again.
     due: BinaryHeap<Reverse<(Instant, usize)>>,
-    /// Between two batches of one connection.
+    /// Pause between two batches of one connection.
     pause: Duration,
 }
 
@@ -36,7 +36,7 @@ pub fn run(address: SocketAddr, options: &Options, shared: &Shared) {
         options,
         epoll: epoll::create(flags).expect("the machine has a descriptor left"),
         conns: (0..count).map(|place| Conn::new(load, place, options)).collect(),
-        // Spread over one pause, so that they do not march in step.
+        // Spread over one pause, so that connections do not run in step.
         due: (0..count).map(|n| Reverse((start + pause * n as u32 / count as u32, n))).collect(),
         pause,
     };
@@ -51,18 +51,18 @@ impl Driver<'_> {
         let mut events = Vec::with_capacity(EVENTS);
         let mut checked = Instant::now();
         loop {
-            let mut book = shared.lock();
+            let mut journal = shared.lock();
             for event in events.drain(..) {
                 let event: epoll::Event = event;
-                self.handle_ready(event.data.u64() as usize, &mut book)?;
+                self.handle_ready(event.data.u64() as usize, &mut journal)?;
             }
-            let wish = book.wish;
+            let wish = journal.wish;
             match wish {
-                Wish::Run => self.start_due(&mut book),
-                Wish::Stop if book.outstanding == 0 => return Ok(()),
+                Wish::Run => self.start_due(&mut journal),
+                Wish::Stop if journal.outstanding == 0 => return Ok(()),
                 Wish::Pause | Wish::Stop => {}
             }
-            drop(book);
+            drop(journal);
             shared.more.notify_all();
             if checked.elapsed() > PATIENCE_CHECK {
                 checked = Instant::now();
@@ -80,13 +80,13 @@ impl Driver<'_> {
         }
     }
 
-    fn handle_ready(&mut self, place: usize, book: &mut Book) -> Result<(), String> {
+    fn handle_ready(&mut self, place: usize, journal: &mut Journal) -> Result<(), String> {
         let conn = &mut self.conns[place];
         let before = conn.state();
-        conn.handle_ready(self.options, book)?;
+        conn.handle_ready(self.options, journal)?;
         let pause = match (before, conn.state()) {
             (_, State::Asking | State::Connecting) => return Ok(()),
-            // Nobody accepts there at this moment.
+            // At this moment no process accepts there.
             (State::Connecting, State::Absent) => RETRY,
             (State::Asking, State::Idle) => self.pause,
             (before, now) if before == now => return Ok(()),
@@ -96,8 +96,8 @@ impl Driver<'_> {
         Ok(())
     }
 
-    /// Lets those ask, or connect, whose time has come.
-    fn start_due(&mut self, book: &mut Book) {
+    /// Lets connections send or connect whose time has come.
+    fn start_due(&mut self, journal: &mut Journal) {
         let now = Instant::now();
         while let Some(Reverse((at, place))) = self.due.peek().copied()
             && at <= now
@@ -105,7 +105,7 @@ impl Driver<'_> {
             self.due.pop();
             let conn = &mut self.conns[place];
             match conn.state() {
-                State::Idle => conn.ask(self.options, book),
+                State::Idle => conn.ask(self.options, journal),
                 State::Absent => {
                     let socket = conn.connect(self.address);
                     let socket = socket.unwrap_or_else(|error| panic!("connect: {error}"));
@@ -128,13 +128,13 @@ impl Driver<'_> {
     }
 }
 
-/// Loads of this process so far: two never share a key.
+/// Number of loads in this process so far; two loads never share a key.
 static LOADS: AtomicUsize = AtomicUsize::new(0);
-/// Events of one turn.
+/// Limit on events of one turn.
 const EVENTS: usize = 256;
-/// Between two looks at what the test wishes, when nothing happens.
+/// Interval of checks for the test's requests, if nothing else happens.
 const TICK: Duration = Duration::from_millis(5);
-/// Between two attempts to connect.
+/// Pause between two attempts to connect.
 const RETRY: Duration = Duration::from_millis(5);
 const PATIENCE_CHECK: Duration = Duration::from_secs(1);
 const BOTH_WAYS: epoll::EventFlags =

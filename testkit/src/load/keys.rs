@@ -1,32 +1,32 @@
-//! What a client knows of its keys, and what it makes of an answer.
+//! A client's knowledge of its keys, and the check of answers against it.
 
 use super::Trust;
 
 /// A key that one connection alone uses.
 pub struct Key {
     base: String,
-    /// After an update of unknown outcome the next one goes to a new key: the lost one may still
-    /// be executed, however late.
+    /// After an update of unknown outcome the next one uses a new key, because the lost update may
+    /// still be executed at any time.
     generation: u32,
-    /// Counts the values that were written.
+    /// Number of values written.
     counter: u64,
-    /// What the server may hold: a value's number, or nothing. More than one while in doubt.
+    /// Possible contents on the server: a value's number, or None. Several while in doubt.
     possible: Vec<Option<u64>>,
     value_max: usize,
 }
 
 /// One request.
 pub enum Ask {
-    /// Places of the keys.
+    /// Indexes of the keys.
     Get(Vec<usize>),
     Set(usize, u64),
     Delete(usize),
 }
 
-/// A reply that has arrived as a whole.
+/// A whole reply.
 pub struct Reply {
     pub len: usize,
-    /// Its error line, if it is one.
+    /// Its error line, if it is an error.
     pub error: Option<String>,
 }
 
@@ -39,7 +39,7 @@ impl Key {
         format!("{}.{}", self.base, self.generation)
     }
 
-    /// Whose it is, how old it is, and as many bytes as its number says.
+    /// Returns a value that contains its owner and its age; the number determines the length.
     fn value(&self, number: u64) -> Vec<u8> {
         let mut value = format!("{}={number};", self.name()).into_bytes();
         let padding = (number as usize).wrapping_mul(37) % (self.value_max + 1);
@@ -47,7 +47,7 @@ impl Key {
         value
     }
 
-    /// To be called before each update.
+    /// Resolves doubts; call it before each update.
     fn settle(&mut self) {
         if self.possible.len() > 1 {
             self.generation += 1;
@@ -61,11 +61,11 @@ impl Key {
         }
     }
 
-    /// A get says that the server has this.
+    /// Checks a get's result against the possible contents.
     fn hear(&mut self, found: Option<u64>, trust: Trust) -> Result<(), String> {
         let fine = match (trust, found) {
             (Trust::Misses, None) => {
-                // What may still be executed comes back; what was there does not.
+                // An update still to be executed may appear; an old value may not.
                 match self.possible.len() {
                     1 => self.possible = vec![None],
                     _ => self.doubt(None),
@@ -84,7 +84,7 @@ impl Key {
 }
 
 impl Ask {
-    /// Writes the request of an update of `key`, or of a get of `keys`.
+    /// Writes a get of the keys at `places`.
     pub fn get(places: Vec<usize>, keys: &[Key], output: &mut Vec<u8>) -> Ask {
         output.extend_from_slice(b"get");
         for place in &places {
@@ -117,8 +117,8 @@ impl Ask {
         matches!(self, Ask::Get(_))
     }
 
-    /// The connection has gone, or an error line came: an update may have been executed, or may
-    /// yet be.
+    /// Handles a lost connection or an error line: an update may have been executed, or may still
+    /// be.
     pub fn lose(&self, keys: &mut [Key]) {
         match self {
             Ask::Get(_) => {}
@@ -127,7 +127,7 @@ impl Ask {
         }
     }
 
-    /// Looks whether `input` begins with a whole reply to this, and learns from it. None: not yet.
+    /// Parses a whole reply at the start of `input` and learns from it. None if it is not whole.
     pub fn hear(
         &self,
         input: &[u8],
@@ -205,7 +205,7 @@ fn hear_get(
         }
         found[asked] = Some(number_of(&keys[places[asked]], flags, data)?);
     };
-    // With an error line a key without a value is not a miss.
+    // In a reply with an error line a key without a value is not a miss.
     let misses = error.is_none();
     for (place, found) in places.iter().zip(found) {
         if found.is_some() || misses {
@@ -215,7 +215,7 @@ fn hear_get(
     Ok(Some(Reply { len: at, error }))
 }
 
-/// The number of a value that is whole in every byte.
+/// Returns the number of a value after checking every byte.
 fn number_of(key: &Key, flagged: u32, data: &[u8]) -> Result<u64, String> {
     let told = data.strip_prefix(format!("{}=", key.name()).as_bytes()).and_then(|rest| {
         let end = rest.iter().position(|byte| *byte == b';')?;
@@ -235,14 +235,14 @@ fn flags(number: u64) -> u32 {
     (number & 0xffff) as u32
 }
 
-/// A line without its end, and how many bytes it has with it.
+/// Returns a line without its line break, and its length with the break.
 pub fn first_line(input: &[u8]) -> Option<(&[u8], usize)> {
     let end = input.windows(2).position(|two| two == b"\r\n")?;
     Some((&input[..end], end + 2))
 }
 
-/// An error that a proxy may answer with. `ERROR` and `CLIENT_ERROR` would say that our request
-/// was not understood, and it was a good one.
+/// Returns an error that a proxy may answer with. `ERROR` and `CLIENT_ERROR` would mean that the
+/// request was invalid, but the load sends only valid requests.
 pub fn error(line: &[u8]) -> Option<String> {
     line.starts_with(b"SERVER_ERROR ").then(|| String::from_utf8_lossy(line).into_owned())
 }
@@ -267,7 +267,7 @@ mod tests {
         (0..3).map(|n| Key::new(format!("k{n}"), 0)).collect()
     }
 
-    /// What becomes of a set that is answered so, and then of a get answered with `get`.
+    /// Checks the effect of an answer to a set, and then of `get` as the answer to a get.
     fn check(set: &[u8], get: &str, expected: bool) {
         let (mut keys, mut output) = (keys(), Vec::new());
         for answer in [b"STORED\r\n", set] {

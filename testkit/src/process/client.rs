@@ -1,11 +1,11 @@
-//! A client that a test speaks through, word by word.
+//! A client with which a test sends and expects exact bytes.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 
 use super::DEADLINE;
 
-/// A client that says exactly what the test says, and waits for exactly what the test expects.
+/// A client that sends exactly the test's bytes, and waits for exactly the expected reply.
 pub struct Client {
     pub stream: TcpStream,
 }
@@ -23,14 +23,14 @@ impl Client {
         self.stream.write_all(request.as_ref()).expect("the other side reads");
     }
 
-    /// Sends and expects; the usual line of a test.
+    /// Sends a request and expects a reply: the usual line of a test.
     #[track_caller]
     pub fn ask(&mut self, request: &str, reply: &str) {
         self.send(request);
         self.expect(reply);
     }
 
-    /// Reads as many bytes as `reply` has, which must be those.
+    /// Reads as many bytes as `reply` has, and asserts that they are equal.
     #[track_caller]
     pub fn expect(&mut self, reply: &str) {
         let mut bytes = vec![0; reply.len()];
@@ -63,7 +63,7 @@ impl Client {
         lossy(&bytes)
     }
 
-    /// One line, without its end; what follows it stays unread.
+    /// Reads one line, without its line break; later bytes stay unread.
     #[track_caller]
     pub fn line(&mut self) -> String {
         let mut bytes = Vec::new();
@@ -78,7 +78,7 @@ impl Client {
         lossy(&bytes).trim_end().to_string()
     }
 
-    /// Everything until the other side closes.
+    /// Reads everything until the other side closes.
     #[track_caller]
     pub fn rest(&mut self) -> String {
         let mut bytes = Vec::new();

@@ -1,11 +1,11 @@
-//! What the kernel knows of a process, or of several taken together.
+//! The kernel's data about a process, or about several together.
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags};
 
-/// Some processes, by their ids; a number is the sum over them.
+/// Some processes, by their ids; each number is the sum over them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Facts {
     ids: Vec<u32>,
@@ -16,7 +16,7 @@ impl Facts {
         Facts { ids: ids.into_iter().collect() }
     }
 
-    /// One number of `/proc/ID/status`, such as `VmRSS` in KiB.
+    /// Returns one number of `/proc/ID/status`, such as `VmRSS` in KiB.
     pub fn status(&self, field: &str) -> u64 {
         let of_one = |id: &u32| {
             let text = read(*id, "status");
@@ -27,11 +27,11 @@ impl Facts {
         self.ids.iter().map(of_one).sum()
     }
 
-    /// CPU time, in clock ticks (mostly 100 a second).
+    /// Returns CPU time, in clock ticks (usually 100 a second).
     pub fn cpu_ticks(&self) -> u64 {
         let of_one = |id: &u32| {
             let text = read(*id, "stat");
-            // The name may hold anything but ends at the last bracket; user and system time are
+            // The name may contain anything but ends at the last bracket; user and system time are
             // the 12th and 13th words after it.
             let words = text.rsplit_once(')').map_or("", |(_, rest)| rest).split_whitespace();
             words.skip(11).take(2).filter_map(|word| word.parse::<u64>().ok()).sum::<u64>()
@@ -39,7 +39,7 @@ impl Facts {
         self.ids.iter().map(of_one).sum()
     }
 
-    /// CPU time in nanoseconds, as the scheduler counts it.
+    /// Returns CPU time in nanoseconds, as the scheduler counts it.
     pub fn cpu_ns(&self) -> u64 {
         let of_one = |id: &u32| {
             let text = read(*id, "schedstat");
@@ -48,12 +48,12 @@ impl Facts {
         self.ids.iter().map(of_one).sum()
     }
 
-    /// Times that it went to sleep by itself, and so times that something woke it.
+    /// Returns voluntary context switches: the number of times that something woke it.
     pub fn wakeups(&self) -> u64 {
         self.status("voluntary_ctxt_switches")
     }
 
-    /// Open descriptors.
+    /// Returns the number of open descriptors.
     pub fn descriptors(&self) -> usize {
         let of_one = |id: &u32| {
             let entries = std::fs::read_dir(format!("/proc/{id}/fd"));
@@ -62,7 +62,7 @@ impl Facts {
         self.ids.iter().map(of_one).sum()
     }
 
-    /// The CPUs that each may run on, as the kernel writes them.
+    /// Returns the CPUs that each may run on, in the kernel's format.
     pub fn cpus_allowed(&self) -> Vec<String> {
         let of_one = |id: &u32| {
             let text = read(*id, "status");
@@ -72,7 +72,7 @@ impl Facts {
         self.ids.iter().map(of_one).collect()
     }
 
-    /// Copies of all sockets that they hold; an option read or set here is read or set there.
+    /// Returns copies of all their sockets; an option set on a copy is set on the original.
     pub fn sockets(&self) -> Vec<OwnedFd> {
         self.ids.iter().flat_map(|id| sockets_of(*id)).collect()
     }
@@ -93,7 +93,7 @@ fn sockets_of(id: u32) -> Vec<OwnedFd> {
             .is_ok_and(|link| link.to_string_lossy().starts_with("socket:"));
         let number = entry.file_name().to_string_lossy().parse();
         if let (true, Ok(number)) = (is_socket, number) {
-            // One that was closed between the two calls is not held any more.
+            // A socket closed between the two calls is skipped.
             let flags = PidfdGetfdFlags::empty();
             sockets.extend(rustix::process::pidfd_getfd(&process, number, flags));
         }
@@ -101,8 +101,8 @@ fn sockets_of(id: u32) -> Vec<OwnedFd> {
     sockets
 }
 
-/// Whether a process, or a child of its, listens on that TCP port. That a connection is accepted
-/// there says only that somebody does.
+/// Returns whether a process, or a child of it, listens on that TCP port. An accepted connection
+/// would only prove that some process does.
 pub fn listens(id: u32, port: u16) -> bool {
     const LISTEN: &str = "0A";
     let wanted = format!(":{port:04X}");
@@ -124,22 +124,22 @@ pub fn listens(id: u32, port: u16) -> bool {
     has_one(id) || children(id).into_keys().any(has_one)
 }
 
-/// The children of a process, and what each calls itself.
+/// Returns the children of a process with their command lines.
 pub fn children(id: u32) -> BTreeMap<u32, String> {
     let text = std::fs::read_to_string(format!("/proc/{id}/task/{id}/children"));
     let ids = text.unwrap_or_default();
     let ids = ids.split_whitespace().filter_map(|id| id.parse().ok());
-    // One that ends meanwhile has an empty command line.
+    // A child that ends meanwhile has an empty command line.
     ids.map(|id| (id, command_line(id))).collect()
 }
 
-/// The words of a command line, or a title; empty if the process has ended.
+/// Returns the words of a command line, or a title; empty if the process has ended.
 pub fn command_line(id: u32) -> String {
     let bytes = std::fs::read(format!("/proc/{id}/cmdline")).unwrap_or_default();
     String::from_utf8_lossy(&bytes).replace('\0', " ").trim_end().to_string()
 }
 
-/// One letter, such as `T` for a stopped process; none if there is none.
+/// Returns the state letter, such as `T` for a stopped process; None if there is no process.
 pub fn state_of(id: u32) -> Option<char> {
     let text = std::fs::read_to_string(format!("/proc/{id}/stat")).ok()?;
     text.rsplit_once(") ")?.1.chars().next()

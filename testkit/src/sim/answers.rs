@@ -1,17 +1,17 @@
-//! Judges the answers of meta and binary: whose each is, what is hidden between them, and that
-//! each says what happened.
+//! Judges the replies of meta and binary: which request each one answers, which outcomes are hidden
+//! between them, and whether each one reports what happened.
 
-use super::book::{Outcome as Done, Update};
 use super::client::{Asked, Expect};
 use super::forms::{Adds, Form, What};
 use super::history::{Value, Version};
+use super::journal::{Outcome as Done, Update};
 use super::judge::{Judge, is_value};
 use super::reply::Hit;
 use super::told::{Marks, Outcome, Told};
 
 impl Judge<'_> {
-    /// An answer has come. Quiet requests before the one that it answers are done with, and what
-    /// is not told of them is told by that.
+    /// Handles an answer that has arrived. Quiet requests before the one that it answers are
+    /// settled: their missing answers stand for hidden outcomes.
     pub fn hear(&mut self, told: &Told, input: &[u8]) {
         let Some(owner) = self.owner(told) else {
             self.client.loose_errors += 1;
@@ -41,7 +41,8 @@ impl Judge<'_> {
         }
     }
 
-    /// The place of the request that is answered; none for an error that says not whose it is.
+    /// Returns the index of the request that is answered; None for an error that does not identify
+    /// it.
     fn owner(&self, told: &Told) -> Option<usize> {
         let forms =
             self.client.expects.iter().enumerate().filter_map(|(at, one)| match one.asked {
@@ -61,7 +62,7 @@ impl Judge<'_> {
         Some(found.0)
     }
 
-    /// A quiet request was not answered: it had the outcome that is hidden.
+    /// Checks a quiet request that was not answered: it must have had the hidden outcome.
     fn hidden(&mut self, expect: &Expect, form: &Form) {
         if self.client.loose_errors > 0 {
             return;
@@ -73,7 +74,7 @@ impl Judge<'_> {
             What::Vivify { .. } => panic!("a read that makes what it misses is hidden"),
             What::Delete { key } => self.delete(expect, key, "DELETED"),
             What::Update { number, .. } => {
-                let update = &self.book.updates[number as usize];
+                let update = &self.journal.updates[number as usize];
                 assert_ne!(update.executed, 0, "update {number} is hidden, and was not executed");
                 let line = line_of(update.outcome);
                 assert!(is_good(&line), "update {number}: {line} is hidden");
@@ -110,7 +111,7 @@ impl Judge<'_> {
             }
             What::Update { number, adds } => {
                 assert!(!form.is_sparing || told.outcome != Outcome::Good, "good news are shown");
-                let update = &self.book.updates[number as usize];
+                let update = &self.journal.updates[number as usize];
                 let line = classic_line(update, form, adds, told);
                 let cas = update.at;
                 self.update(expect, number, &line);
@@ -148,11 +149,11 @@ impl Judge<'_> {
         let bytes = &input[hit.bytes.clone()];
         if form.opcode.is_none() {
             let opaque = format!("{}x{}", self.client.number, form.opaque);
-            let won = self.book.wins.remove(&(self.pool_at, opaque));
+            let won = self.journal.wins.remove(&(self.pool_at, opaque));
             assert_eq!(marks.wins, won, "who was told to fill key {key} is not who was chosen");
         }
-        // Before anybody has asked for marks, a read may have left in a form that does not tell.
-        let marked = self.book.marked.get(&self.pool_at).copied().unwrap_or(u64::MAX);
+        // Before any client has asked for marks, a read may have been sent in a form without them.
+        let marked = self.journal.marked.get(&self.pool_at).copied().unwrap_or(u64::MAX);
         let lacked = |at: usize| self.pool.servers[at].ever_lacked;
         let may_hide = form.opcode.is_some()
             || expect.arrived < marked && !form.is_marked
@@ -176,28 +177,29 @@ impl Judge<'_> {
         }
     }
 
-    /// Its server had no meta commands, and no classic words mean the same.
+    /// Checks a refusal: its server had no meta commands, and no classic command is equivalent.
     fn refused(&mut self, form: &Form) {
-        // Its head may have come while its key lived elsewhere.
+        // Its head may have arrived while another server owned its key.
         let lacked = self.pool.servers.iter().any(|server| server.ever_lacked);
         assert!(lacked, "refused by a server that has meta");
         assert_ne!(form.what, What::Barrier, "a barrier needs no server");
         self.summary.refused_forms += 1;
         if let Some(number) = form.update() {
-            let update = &mut self.book.updates[number as usize];
+            let update = &mut self.journal.updates[number as usize];
             assert_eq!(update.executed, 0, "update {number} is executed, and refused");
             update.forbidden = true;
         } else if let What::Delete { key } = form.what {
-            self.book.forbid_delete(self.pool_at, key);
+            self.journal.forbid_delete(self.pool_at, key);
         }
     }
 
-    /// A barrier is answered: what its client asked before without an answer is done, or failed.
+    /// Checks a barrier that is answered: the client's earlier requests without an answer are done
+    /// or have failed.
     fn settled(&self, barrier: &Expect) {
         for (index, number) in &self.client.quiet_updates {
-            let update = &self.book.updates[*number as usize];
+            let update = &self.journal.updates[*number as usize];
             let is_before = *index < barrier.index;
-            if !is_before || update.executed != 0 || update.excused || self.may_lose(update) {
+            if !is_before || update.executed != 0 || update.retries || self.may_lose(update) {
                 continue;
             }
             panic!("update {number} is not settled, and the barrier behind it is answered");
@@ -217,7 +219,7 @@ impl Judge<'_> {
 
     fn text_of(&self, form: &Form) -> &str {
         let key = match form.what {
-            What::Update { number, .. } => self.book.updates[number as usize].key,
+            What::Update { number, .. } => self.journal.updates[number as usize].key,
             What::Get { key }
             | What::GetAndTouch { key, .. }
             | What::Vivify { key, .. }
@@ -228,7 +230,7 @@ impl Judge<'_> {
     }
 }
 
-/// What the classic protocol would have said.
+/// Returns the reply of the classic protocol to the same outcome.
 fn classic_line(update: &Update, form: &Form, adds: Adds, told: &Told) -> String {
     let is_binary = form.opcode.is_some();
     let line = match (told.outcome, adds) {

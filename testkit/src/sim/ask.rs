@@ -1,20 +1,20 @@
-//! What model clients ask: a random mix of everything that the protocol has, good and bad.
+//! The requests of model clients: a random mix of the whole protocol, good and bad.
 
 use proxy::plan::PoolPlan;
 
-use super::book::{Book, UpdateKind};
 use super::client::{Asked, Client};
+use super::journal::{Journal, UpdateKind};
 use super::judge::TOO_LARGE;
 use super::random::Random;
 use super::scene::{Key, Scene};
 use super::server::put_number;
 
-/// What a request is made of.
+/// The parts from which a request is made.
 pub struct Asker<'a> {
     pub client: &'a mut Client,
     pub keys: &'a [Key],
     pub plan: &'a PoolPlan,
-    pub book: &'a mut Book,
+    pub journal: &'a mut Journal,
     pub random: &'a mut Random,
     pub scene: &'a Scene,
 }
@@ -54,7 +54,7 @@ const MIX: &[(usize, Kind)] = &[
     (4, Kind::Closing),
 ];
 
-/// A request that is refused whatever the servers hold: what is sent, and the answer.
+/// A request that is refused whatever the servers hold: its text and its answer.
 type Bad = (&'static str, Asked);
 
 impl Asker<'_> {
@@ -90,7 +90,7 @@ impl Asker<'_> {
         }
     }
 
-    /// All keys, one time each.
+    /// Reads all keys, each once.
     pub fn read_all(&mut self) {
         if self.client.talk.is_some() {
             return self.read_all_redis();
@@ -112,7 +112,7 @@ impl Asker<'_> {
     }
 
     pub fn key(&mut self) -> usize {
-        // Few hot keys, so that clients meet on them.
+        // A few hot keys, so that clients share them.
         let last = if self.random.permille(600) { 3 } else { self.keys.len() - 1 };
         let key = self.random.range(0, last);
         let may_ask =
@@ -133,7 +133,7 @@ impl Asker<'_> {
             out.push(b' ');
             out.extend_from_slice(self.keys[usize::from(*key)].text.as_bytes());
         }
-        // memcached takes stray spaces and a lone LF; the servers must not get to see them.
+        // memcached accepts stray spaces and a lone LF; the servers must never receive them.
         let end = *self.random.pick(&["\r\n", "\r\n", "\r\n", " \r\n", "\n"]);
         out.extend_from_slice(end.as_bytes());
         let with_cas = word.ends_with('s');
@@ -167,7 +167,7 @@ impl Asker<'_> {
 
     fn cas(&mut self) {
         let key = self.key();
-        // A number never seen is a number that no server gave.
+        // A cas number never seen is one that no server gave.
         let cas = self.client.cas[key];
         self.store_to("cas", key, Some(cas));
     }
@@ -182,10 +182,16 @@ impl Asker<'_> {
         self.store_as(word, key, cas, quiet);
     }
 
-    /// One without an answer.
+    /// Stores without an answer.
     pub fn quiet_store(&mut self) {
         let key = self.key();
         self.store_as("set", key, None, true);
+    }
+
+    /// Stores with an answer.
+    pub fn loud_store(&mut self) {
+        let key = self.key();
+        self.store_as("set", key, None, false);
     }
 
     fn store_as(&mut self, word: &str, key: usize, cas: Option<u64>, quiet: bool) {
@@ -212,7 +218,7 @@ impl Asker<'_> {
         self.expect(Asked::Update(number), before, quiet, false);
     }
 
-    /// What an update stores: its number, and mostly more.
+    /// Returns the value that an update stores: its number, and usually more bytes.
     pub fn value(&mut self, number: u32) -> Vec<u8> {
         let value_len = self.value_len();
         let digits = self.random.permille(300);
@@ -311,7 +317,7 @@ impl Asker<'_> {
         }
     }
 
-    /// Refused by its head; the data must be swallowed all the same.
+    /// Refused by its head; the proxy must discard its data all the same.
     fn too_large(&mut self) {
         let quiet = self.is_quiet();
         let len = self.item_size_max() + self.random.range(1, 300);
@@ -327,7 +333,7 @@ impl Asker<'_> {
         self.end_line(quiet);
         let out = &mut self.client.unsent;
         let head_end = out.len();
-        // Commands, if anybody were to read them as such.
+        // The data look like commands, in case the proxy parses them.
         out.extend(b"get 99\r\n".iter().cycle().take(len));
         out.extend_from_slice(b"\r\n");
         let body_len = (out.len() - head_end) as u64;
@@ -347,7 +353,7 @@ impl Asker<'_> {
         self.expect(Asked::Line(BAD_LINE), before, false, false);
     }
 
-    /// Something after which the proxy closes, and more that nobody may answer.
+    /// Sends a request after which the proxy closes, and more that must not be answered.
     fn closing(&mut self) {
         let (text, asked) = match self.random.below(4) {
             0 => ("GET / HTTP/1.1\r\n", Asked::Nothing),
@@ -379,13 +385,13 @@ impl Asker<'_> {
 
     pub fn new_update(&mut self, kind: UpdateKind, key: Option<usize>, quiet: bool) -> u32 {
         let whose = (self.client.number, self.client.requests + 1);
-        self.book.add(kind, (self.client.pool, key), whose, quiet)
+        self.journal.add(kind, (self.client.pool, key), whose, quiet)
     }
 
-    /// Without memory for its data a store removes its key, if `removes`.
+    /// Records that a store without memory for its data removes its key, if `removes`.
     pub fn may_remove(&mut self, number: u32, removes: bool) {
         if removes && self.scene.tight_memory {
-            self.book.may_remove(number);
+            self.journal.may_remove(number);
         }
     }
 

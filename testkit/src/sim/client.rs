@@ -1,69 +1,69 @@
-//! A model client: what it has asked, what of that has reached the proxy, what it has read, and
-//! what it knows to be true.
+//! A model client: its requests, the part of them that has reached the proxy, its unread answers,
+//! and the facts that it knows.
 
 use std::collections::VecDeque;
 
 use proxy::{ConnId, Time};
 
-use super::book::Book;
 use super::forms::{Form, What};
+use super::journal::Journal;
 use super::redis::Talk;
 
-/// What a request must be answered with.
+/// The answer that a request must get.
 pub enum Asked {
-    /// Values of these keys, and an end.
+    /// Values of these keys, and a line that ends them.
     Read {
         keys: Vec<u8>,
         with_cas: bool,
     },
-    /// The outcome of that update of the book.
+    /// The outcome of that update of the journal.
     Update(u32),
     Delete {
         key: usize,
     },
-    /// Nothing but the removal of what is stored there: its value is too large.
+    /// Only the removal of the stored value, because the new value is too large.
     TooLarge {
         key: usize,
     },
-    /// These words alone.
+    /// Exactly this line.
     Line(&'static str),
-    /// A line that begins so.
+    /// A line that begins with this.
     Prefix(&'static str),
     /// Counters.
     Stats,
-    /// What a request of meta or binary is answered by.
+    /// The answer to a request of meta or binary.
     Form(Form),
-    /// What fulfils that wish of the ledger.
+    /// The answer to that request of the ledger.
     Redis(u32),
     /// No line at all.
     Nothing,
 }
 
-/// A request, from its making to its answer.
+/// A request, from its creation to its answer.
 pub struct Expect {
     pub asked: Asked,
-    /// Which request of this client it is.
+    /// The number of the request among this client's.
     pub index: u64,
-    /// Where in the client's stream the part ends that it is answered by.
+    /// The position in the client's stream after the part that triggers the answer.
     pub end: u64,
-    /// Where it ends, with all its data.
+    /// The position after the request with all its data.
     pub frame_end: u64,
     /// No answer may come.
     pub is_quiet: bool,
-    /// The event by which the proxy had all of it; zero before.
+    /// The event by which the proxy had received all of it; zero before.
     pub arrived: u64,
     pub arrived_at: Time,
     /// The ring's epoch at that time.
     pub epoch: u32,
-    /// The number in the book, if it is a read that also changes something.
+    /// The number in the journal, for a read that also changes something.
     pub touch: Option<u32>,
 }
 
-/// What a client knows of a key: it must not read anything that was gone by that event.
+/// A client's knowledge of a key: it must not read a value that was gone by that event.
 #[derive(Clone, Copy, Default)]
 pub struct Floor {
     pub event: u64,
-    /// A ring that has changed since has sent the key elsewhere.
+    /// The ring's epoch: after a change of the ring another server may own the key.
     pub epoch: u32,
 }
 
@@ -74,52 +74,56 @@ pub struct Client {
     pub pool: usize,
     /// Bytes that it has written and the proxy has not read.
     pub unsent: Vec<u8>,
-    /// Bytes it has ever written, and those that the proxy has read.
+    /// The number of bytes it has ever written, and of those that the proxy has read.
     pub written: u64,
     pub sent: u64,
     pub expects: VecDeque<Expect>,
-    /// Where requests begin that have not arrived: those before it in `expects` have.
+    /// The index of the first request in `expects` that has not arrived.
     pub arrived: usize,
     pub requests: u64,
-    /// Bytes that the proxy has written and it has not read: the kernel's buffer.
+    /// Bytes that the proxy has written and the client has not read: the kernel's buffer.
     pub socket: Vec<u8>,
     pub capacity: usize,
-    /// The proxy has more to write than the socket could take.
+    /// The proxy has more to write than fits into the socket.
     pub is_full: bool,
-    /// Bytes read that are no whole reply yet.
+    /// Bytes read that are not a whole reply yet.
     pub inbox: Vec<u8>,
     pub floors: Vec<Floor>,
-    /// Its last quiet updates: which request, and the number in the book.
+    /// Its last quiet updates: the number of the request, and the number in the journal.
     pub quiet_updates: VecDeque<(u64, u32)>,
-    /// It has ever asked for a change or a removal without an answer.
+    /// It has sent a change or a removal without an answer.
     pub has_been_quiet: bool,
     /// The last cas number seen of each key.
     pub cas: Vec<u64>,
-    /// The proxy does not want to read it.
+    /// The proxy has paused reading from it.
     pub is_paused: bool,
     pub is_half_closed: bool,
-    /// It has asked for something after which the proxy closes.
+    /// It has sent a request after which the proxy closes.
     pub is_leaving: bool,
     pub reads_late: bool,
-    /// It has asked for something of meta or binary.
+    /// It has sent a request of meta or binary.
     pub has_forms: bool,
-    /// It speaks binary.
+    /// It uses the binary protocol.
     pub is_binary: bool,
-    /// Errors that it was told and that say not whose they are.
+    /// Number of errors it got that do not identify their request.
     pub loose_errors: usize,
-    /// What it has said about itself, if it speaks Redis.
+    /// Its session settings, if it uses Redis.
     pub talk: Option<Box<Talk>>,
-    /// The proxy was told to drain: how much of what it had sent had been looked at.
+    /// Its last answer is a binary value whose end the server has not sent yet.
+    pub ends_with_value: bool,
+    /// Some of its input may not have been parsed when it closed its half.
+    pub is_unread: bool,
+    /// Set when the proxy is told to drain: the position up to which its input had been parsed.
     pub drained_at: Option<u64>,
 }
 
 impl Expect {
-    /// Some answer must come.
+    /// Returns whether an answer must come.
     pub fn is_owed(&self) -> bool {
         !self.is_quiet && !matches!(self.asked, Asked::Form(Form { is_sparing: true, .. }))
     }
 
-    /// The update, by its number in the book.
+    /// Returns the update, by its number in the journal.
     pub fn update(&self) -> Option<u32> {
         match &self.asked {
             Asked::Update(number) => Some(*number),
@@ -128,25 +132,25 @@ impl Expect {
         }
     }
 
-    /// The only key, if it has one.
-    pub fn key(&self, book: &Book) -> Option<usize> {
+    /// Returns the only key, if it has exactly one.
+    pub fn key(&self, journal: &Journal) -> Option<usize> {
         match &self.asked {
             Asked::Read { keys, .. } if keys.len() == 1 => Some(usize::from(keys[0])),
             Asked::Form(form) => match form.what {
                 What::Get { key } | What::GetAndTouch { key, .. } | What::Vivify { key, .. } => {
                     Some(key)
                 }
-                _ => self.removes().or_else(|| book.updates[self.update()? as usize].key),
+                _ => self.removes().or_else(|| journal.updates[self.update()? as usize].key),
             },
-            Asked::Redis(number) => match book.redis.wishes[*number as usize].keys[..] {
+            Asked::Redis(number) => match journal.redis.wishes[*number as usize].keys[..] {
                 [key] => Some(usize::from(key)),
                 _ => None,
             },
-            _ => self.removes().or_else(|| book.updates[self.update()? as usize].key),
+            _ => self.removes().or_else(|| journal.updates[self.update()? as usize].key),
         }
     }
 
-    /// The key that is to be removed.
+    /// Returns the key that is to be removed.
     pub fn removes(&self) -> Option<usize> {
         match self.asked {
             Asked::Delete { key }
@@ -156,7 +160,7 @@ impl Expect {
         }
     }
 
-    /// Its answer is one value.
+    /// Returns whether its answer is one value.
     pub fn reads_one(&self) -> bool {
         match &self.asked {
             Asked::Read { keys, .. } => keys.len() == 1,
@@ -170,7 +174,7 @@ impl Expect {
         }
     }
 
-    /// It asks for a change.
+    /// Returns whether it changes something.
     pub fn changes(&self) -> bool {
         match &self.asked {
             Asked::Update(_) | Asked::Delete { .. } | Asked::TooLarge { .. } => true,
@@ -208,11 +212,13 @@ impl Client {
             is_binary: false,
             loose_errors: 0,
             talk: None,
+            ends_with_value: false,
+            is_unread: false,
             drained_at: None,
         }
     }
 
-    /// A request has been written out; what it must be answered with.
+    /// Records a request that has been written, with the answer that it must get.
     pub fn expect(&mut self, asked: Asked, text_len: usize, is_quiet: bool, is_last: bool) {
         self.written += text_len as u64;
         self.requests += 1;
@@ -238,26 +244,41 @@ impl Client {
         });
     }
 
-    /// The last request is refused as soon as its head is there, before its data.
+    /// Records that the last request is refused when its head arrives, before its data.
     pub fn answered_by_head(&mut self, body_len: u64) {
         self.expects.back_mut().expect("one was just added").end -= body_len;
     }
 
-    /// Whether what has been sent ends with a request; and if so, whether that one is answered.
+    /// Returns None if the input sent does not end with a whole request; else whether that request
+    /// is answered.
     pub fn ends_with_request(&self) -> Option<bool> {
         let last = self.expects.iter().find(|one| one.frame_end >= self.sent)?;
-        // Data that nobody wants was answered when its head came.
+        // A request with unwanted data was answered when its head arrived.
         let is_answered = last.is_owed() && last.end == last.frame_end;
         (last.frame_end == self.sent).then_some(is_answered)
     }
 
-    /// The updates that have arrived and it waits for: those before the last answer that is owed.
+    /// Returns whether the input sent ends with a whole request.
+    pub fn has_sent_whole(&self) -> bool {
+        self.sent == self.written || self.expects.iter().any(|one| one.frame_end == self.sent)
+    }
+
+    /// Returns the updates that have arrived and are awaited: those before the last answer owed.
     pub fn awaited(&self) -> impl Iterator<Item = u32> {
         let last = (0..self.arrived).rev().find(|at| self.expects[*at].is_owed());
         self.expects.iter().take(last.map_or(0, |at| at + 1)).filter_map(Expect::update)
     }
 
-    /// The conversation was ended by the proxy: nothing else will be answered.
+    /// Returns changes that have arrived, are answered only if they fail, and have no awaited
+    /// request after them.
+    pub fn unheard(&self) -> impl Iterator<Item = u32> {
+        let last = (0..self.arrived).rev().find(|at| self.expects[*at].is_owed());
+        let rest = self.expects.iter().take(self.arrived).skip(last.map_or(0, |at| at + 1));
+        let rest = rest.filter(|one| one.is_quiet || matches!(one.asked, Asked::Form(_)));
+        rest.filter_map(Expect::update)
+    }
+
+    /// Records that the proxy has ended the connection: nothing else will be answered.
     pub fn give_up(&mut self) {
         self.is_leaving = true;
         self.unsent.clear();
@@ -265,7 +286,8 @@ impl Client {
         self.arrived = 0;
     }
 
-    /// The proxy was told to let it go: it has been answered so far, and is not read further.
+    /// Records that the proxy was told to drain: the client has its answers so far and is not read
+    /// further.
     pub fn drain(&mut self, is_awaiting: bool) {
         let looked_at = if self.is_paused || is_awaiting { 0 } else { self.sent };
         self.drained_at.get_or_insert(looked_at);
@@ -276,12 +298,12 @@ impl Client {
         self.drained_at.is_some()
     }
 
-    /// Nothing that arrived waits for an answer.
+    /// Returns whether all arrived requests are answered.
     pub fn is_answered(&self) -> bool {
         !self.expects.iter().take(self.arrived).any(Expect::is_owed)
     }
 
-    /// The first request that waits for an answer, quiet ones before it being done with.
+    /// Returns the first request that waits for an answer; quiet ones before it are settled.
     pub fn next_expect(&mut self) -> Option<&Expect> {
         while self.arrived > 0 && self.expects[0].is_quiet {
             self.drop_expect();
@@ -298,5 +320,5 @@ impl Client {
     }
 }
 
-/// Quiet updates that a client remembers; a read looks for those of its key.
+/// Limit on quiet updates that a client remembers; a read looks for those of its key.
 const QUIET_KEPT: usize = 64;

@@ -1,4 +1,4 @@
-//! A link as the world sees it: two pipes and the server's end.
+//! A link as the simulated world sees it: two pipes and the server's end.
 //!
 //! ```text
 //!   proxy ──transmit──▶ input ──serve──▶ output ──deliver──▶ proxy
@@ -7,51 +7,55 @@
 
 use std::collections::VecDeque;
 
-use proto::Lane;
+use proto::ConnKey;
 use proxy::{ConnId, Time};
 
 pub struct Conn {
     pub id: ConnId,
     pub pool: usize,
     pub server: usize,
-    /// When the connect succeeds or fails; `None` once it stands.
+    /// The time at which the connect succeeds or fails; `None` once the link is connected.
     pub connects_at: Option<Time>,
-    /// When the proxy asked for it.
+    /// The time at which the proxy asked for it.
     pub since: Time,
     /// Bytes that the proxy sent and the server has not executed.
     pub input: Vec<u8>,
-    /// How many bytes `input` may hold.
+    /// Number of bytes that `input` may hold.
     pub capacity: usize,
-    /// The proxy has more to send than `input` could take.
+    /// The proxy has more to send than fits into `input`.
     pub is_full: bool,
     pub output: Vec<u8>,
-    /// Bytes of `output` that the proxy has got.
+    /// Number of bytes of `output` that the proxy has received.
     pub delivered: usize,
-    /// Where in `output` each reply ends.
+    /// Positions in `output` at which replies end.
     pub reply_ends: VecDeque<usize>,
-    /// Where in `output` stands what is no possible answer: with its last byte the proxy must have
-    /// closed the link.
+    /// The range of `output` that is not a possible answer. Once its last byte is delivered, the
+    /// proxy must have closed the link.
     pub poison: Option<(usize, usize)>,
-    /// What was delivered ends with a whole reply.
+    /// The delivered bytes end with a whole reply.
     pub ends_with_reply: bool,
-    /// Since when the server has owed the reply that is next.
+    /// The time since which the server has owed the next reply.
     pub owed_since: Time,
-    /// The server has said who it is; before that, nothing else is asked.
-    pub is_greeted: bool,
-    /// Its first words tell of less than those on another link may have told: what waits for it
-    /// may not be what such a server understands.
-    pub is_unskilled: bool,
-    /// The event and the time of its last greeting's answer.
+    /// The last time at which the server sent anything on it.
+    pub heard_at: Time,
+    /// The server has answered the handshake; before that, no request is sent.
+    pub is_established: bool,
+    /// Its handshake reports fewer capabilities than another link's may have reported, so its
+    /// server may not support the requests that wait for it.
+    pub has_lost_capability: bool,
+    /// The event and the time of the last handshake's answer.
     pub up: (u64, Time),
-    /// Bytes ever taken and executed, and at which event those from a place on were taken.
+    /// Number of bytes ever received and executed, and the events at which the bytes from given
+    /// positions were received.
     pub taken: u64,
     pub executed: u64,
     pub writes: VecDeque<(u64, u64)>,
-    /// The server says nothing more on it.
+    /// The server sends nothing more on it.
     pub is_over: bool,
-    /// What it is for, once its first words have been read; where servers have no lanes, nothing.
-    pub lane: Option<Lane>,
-    /// It was opened to ask whether the server is back.
+    /// Its connection key, once its handshake has been read; None if the protocol has no connection
+    /// keys.
+    pub conn_key: Option<ConnKey>,
+    /// It was opened to probe whether the server is back.
     pub is_probe: bool,
 }
 
@@ -72,14 +76,15 @@ impl Conn {
             poison: None,
             ends_with_reply: true,
             owed_since: since,
-            is_greeted: false,
-            is_unskilled: false,
+            heard_at: since,
+            is_established: false,
+            has_lost_capability: false,
             up: (0, since),
             taken: 0,
             executed: 0,
             writes: VecDeque::new(),
             is_over: false,
-            lane: None,
+            conn_key: None,
             is_probe: false,
         }
     }
@@ -88,28 +93,28 @@ impl Conn {
         self.connects_at.is_none()
     }
 
-    /// All that was asked has been answered, and the answers have arrived.
+    /// Returns whether all requests are answered and the answers have arrived.
     pub fn is_idle(&self) -> bool {
         self.input.is_empty() && self.undelivered() == 0
     }
 
-    /// The server owes nothing, not even its first words.
+    /// Returns whether the server owes no answer, not even to the handshake.
     pub fn owes_nothing(&self) -> bool {
-        self.is_greeted && self.is_idle()
+        self.is_established && self.is_idle()
     }
 
-    /// The server owes an answer to a request.
+    /// Returns whether the server owes an answer to a request.
     pub fn owes(&self) -> bool {
-        self.is_up() && self.is_greeted && !self.is_idle()
+        self.is_up() && self.is_established && !self.is_idle()
     }
 
-    /// So many bytes more are on their way to the server.
+    /// Records that `n` more bytes are on their way to the server.
     pub fn take(&mut self, n: usize, event: u64) {
         self.writes.push_back((self.taken, event));
         self.taken += n as u64;
     }
 
-    /// The event at which the command that is executed next began to be sent.
+    /// Returns the event at which the next command to execute began to be sent.
     pub fn sent_event(&mut self) -> u64 {
         while self.writes.get(1).is_some_and(|(from, _)| *from <= self.executed) {
             self.writes.pop_front();
@@ -117,32 +122,33 @@ impl Conn {
         self.writes.front().map_or(0, |(_, event)| *event)
     }
 
-    /// The database that was chosen on it.
-    pub fn space(&self) -> usize {
-        self.lane.map_or(0, |lane| lane.space as usize)
+    /// Returns the database selected on it.
+    pub fn database(&self) -> usize {
+        self.conn_key.map_or(0, |conn_key| conn_key.database as usize)
     }
 
-    /// The version of the protocol that is spoken on it.
-    pub fn dialect(&self) -> u8 {
-        self.lane.map_or(0, |lane| lane.dialect)
+    /// Returns the protocol version used on it.
+    pub fn proto_version(&self) -> u8 {
+        self.conn_key.map_or(0, |conn_key| conn_key.proto_version)
     }
 
     pub fn undelivered(&self) -> usize {
         self.output.len() - self.delivered
     }
 
-    /// The proxy has got `n` more bytes of `output`.
+    /// Records that the proxy has received `n` more bytes of `output`.
     pub fn deliver(&mut self, n: usize, now: Time) {
         self.delivered += n;
+        self.heard_at = now;
         self.ends_with_reply = false;
         while let Some(end) = self.reply_ends.front().copied().filter(|end| *end <= self.delivered)
         {
             self.reply_ends.pop_front();
             self.ends_with_reply = end == self.delivered;
             self.owed_since = now;
-            self.is_greeted = true;
+            self.is_established = true;
         }
-        // A run may last, and what was delivered is never looked at again.
+        // A run may be long, and delivered bytes are never needed again.
         if self.delivered == self.output.len() && self.poison.is_none() {
             self.output.clear();
             self.delivered = 0;

@@ -1,7 +1,8 @@
-//! What goes wrong, and the note of it by which errors are explained.
+//! Injects faults, and records them so that errors can be explained by them.
 
 use proxy::{Closed, Time};
 
+use super::conn::Conn;
 use super::scene::FaultKind;
 use super::server::{Trick, say};
 use super::world::{World, say as tell};
@@ -14,7 +15,7 @@ impl World {
         self.hearsay(pool, server);
         tell!(self, "FAULT {kind:?} on server {pool}.{server}");
         let until = self.now.after(self.random.range(500, 90_000) as u64);
-        let event = self.book.event();
+        let event = self.journal.event();
         let model = &mut self.pools[pool].servers[server];
         model.trouble.any = event;
         if matches!(kind, FaultKind::Refuse | FaultKind::Dribble) {
@@ -23,7 +24,10 @@ impl World {
         match kind {
             FaultKind::Stall => self.stall(pool, server, until),
             FaultKind::Refuse => model.refusing_until = until,
-            FaultKind::Dribble => model.dribbles_until = until,
+            FaultKind::Dribble => {
+                model.dribbles_until = until.after(DRIBBLE_US);
+                model.rough_until = model.rough_until.max(until.after(DRIBBLE_US));
+            }
             FaultKind::Poison => model.trick = Trick::Poison,
             FaultKind::ErrorLine => model.trick = Trick::ErrorLine,
             FaultKind::ExecuteThenReset => model.trick = Trick::Die,
@@ -36,9 +40,9 @@ impl World {
         }
     }
 
-    /// A server does nothing until then; other workers may have met that as well.
+    /// Stalls a server until then; other workers may have noticed it as well.
     pub fn stall(&mut self, pool: usize, server: usize, until: Time) {
-        let event = self.book.event();
+        let event = self.journal.event();
         let model = &mut self.pools[pool].servers[server];
         model.trouble.any = event;
         model.rough_until = model.rough_until.max(until);
@@ -48,7 +52,7 @@ impl World {
         }
     }
 
-    /// It has data to read before it does anything else.
+    /// Lets it load its data before it does anything else.
     fn load(&mut self, pool: usize, server: usize, until: Time) {
         let model = &mut self.pools[pool].servers[server];
         if let Some(redis) = &mut model.redis {
@@ -57,7 +61,7 @@ impl World {
         }
     }
 
-    /// A connection of that server which stands, if there is one.
+    /// Returns a live connection of that server, if there is one.
     fn find_conn(&mut self, pool: usize, server: usize) -> Option<usize> {
         let count = self.conns.len();
         let start = self.random.below(count.max(1));
@@ -67,9 +71,11 @@ impl World {
         })
     }
 
-    /// Some commands were executed, some answers arrive, and that is the end.
+    /// Resets a connection: some commands were executed, some answers arrive, then it ends.
     fn reset_one(&mut self, pool: usize, server: usize) {
-        let Some(at) = self.find_conn(pool, server) else { return };
+        let is_busy = |conn: &Conn| (conn.pool, conn.server) == (pool, server) && conn.owes();
+        let busy = self.conns.iter().position(|conn| conn.as_ref().is_some_and(is_busy));
+        let Some(at) = busy.or_else(|| self.find_conn(pool, server)) else { return };
         let count = self.random.below(4);
         self.serve(at, count);
         let Some(conn) = self.conns[at].as_ref() else { return };
@@ -80,7 +86,7 @@ impl World {
         }
     }
 
-    /// An orderly close: everything asked is answered first.
+    /// Closes in order: all requests are answered first.
     fn close_one(&mut self, pool: usize, server: usize) {
         let Some(at) = self.find_conn(pool, server) else { return };
         self.serve(at, usize::MAX);
@@ -98,10 +104,10 @@ impl World {
             }
         }
         self.orphans.retain(|one| one.pool != pool || one.server != server);
-        // Another version, with other commands, begins with nothing.
+        // Another version, with other commands, starts without data.
         let is_other = self.random.permille(300);
         if is_other || self.random.permille(600) {
-            let event = self.book.event();
+            let event = self.journal.event();
             let model = &mut self.pools[pool].servers[server];
             model.has_meta ^= is_other;
             model.ever_lacked |= !model.has_meta;
@@ -114,7 +120,7 @@ impl World {
         }
     }
 
-    /// It is certain to be unasked only while nothing is on its way.
+    /// Sends a reply to no request. It certainly answers none only if nothing is on its way.
     fn say_unasked(&mut self, pool: usize, server: usize) {
         let Some(at) = self.find_conn(pool, server) else { return };
         let conn = self.conns[at].as_mut().expect("one was found there");
@@ -131,3 +137,6 @@ impl World {
         self.deliver(at, usize::MAX);
     }
 }
+
+/// Time by which a server dribbles longer than other faults last: a whole reply may take long.
+const DRIBBLE_US: u64 = 200_000;

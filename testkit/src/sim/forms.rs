@@ -1,9 +1,9 @@
-//! What clients ask in the newer tongues: meta's lines, and binary's packets. Each request has a
-//! mark of its own, the opaque, by which its answer is known: of quiet ones only some are answered.
+//! Requests in the newer protocols: meta lines and binary packets. Each request has its own opaque,
+//! which identifies its answer: only some quiet requests are answered.
 
 use super::ask::Asker;
-use super::book::UpdateKind;
 use super::client::Asked;
+use super::journal::UpdateKind;
 
 /// A request of meta or binary.
 #[derive(Clone, Copy, Debug)]
@@ -14,9 +14,9 @@ pub struct Form {
     pub opaque: u32,
     /// Only some of its outcomes are answered.
     pub is_sparing: bool,
-    /// Its answer has the key.
+    /// Its answer contains the key.
     pub tells_key: bool,
-    /// It is sent as itself, so that its answer has the marks of the item.
+    /// It is sent in its own form, so that its answer has the marks of the item.
     pub is_marked: bool,
 }
 
@@ -25,17 +25,17 @@ pub enum What {
     Get {
         key: usize,
     },
-    /// A read that also sets the expiry: that number of the book.
+    /// A read that also sets the expiry: its number in the journal.
     GetAndTouch {
         key: usize,
         number: u32,
     },
-    /// A read that makes what it does not find, and tells one client to fill it.
+    /// A read that creates a missing item and asks one client to fill it.
     Vivify {
         key: usize,
         number: u32,
     },
-    /// Any update whose outcome is in the book.
+    /// An update whose outcome is in the journal.
     Update {
         number: u32,
         adds: Adds,
@@ -46,7 +46,7 @@ pub enum What {
     Barrier,
 }
 
-/// What binary calls the failure of a store depends on what was tried.
+/// The kind of a store, on which binary's error status depends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Adds {
     Add,
@@ -55,7 +55,7 @@ pub enum Adds {
 }
 
 impl Form {
-    /// The number in the book.
+    /// Returns the number in the journal.
     pub fn update(&self) -> Option<u32> {
         match self.what {
             What::GetAndTouch { number, .. }
@@ -94,14 +94,14 @@ const BINARY: &[(usize, Kind)] =
     &[(45, Kind::Get), (30, Kind::Store), (10, Kind::Delta), (8, Kind::Delete), (7, Kind::Touch)];
 
 impl Asker<'_> {
-    /// One loud meta request, or quiet ones and the barrier behind them.
+    /// Sends one loud meta request, or quiet ones followed by a barrier.
     pub fn meta(&mut self) {
         if self.random.permille(700) {
             let kind = self.random.weighted(META);
             return self.meta_one(kind, false);
         }
         for _ in 0..self.random.range(1, 8) {
-            // Silent ones among them have to be settled as well.
+            // Silent ones among them must also be settled.
             match self.random.below(4) {
                 0 => self.quiet_store(),
                 _ => {
@@ -180,7 +180,15 @@ impl Asker<'_> {
         self.form(what, None, before, sparing, tells_key, is_marked);
     }
 
-    /// One loud packet, or quiet ones with or without a loud one behind them.
+    /// Sends a change that is answered only if it fails.
+    pub fn quiet_form(&mut self) {
+        match self.client.is_binary {
+            true => self.packet_of(Kind::Store, true),
+            false => self.meta_one(Kind::Store, true),
+        }
+    }
+
+    /// Sends one loud packet, or quiet ones with or without a loud one after them.
     pub fn binary(&mut self) {
         if self.random.permille(500) {
             let kind = self.random.weighted(BINARY);
@@ -191,8 +199,8 @@ impl Asker<'_> {
             self.packet_of(kind, true);
         }
         match self.random.below(10) {
-            0 => {}
-            1..3 => self.packet_of(Kind::Get, false),
+            0..3 => {}
+            3..5 => self.packet_of(Kind::Get, false),
             _ => self.noop(),
         }
     }
@@ -201,7 +209,7 @@ impl Asker<'_> {
         self.packet(0x0a, What::Barrier, b"", b"", b"", false, false);
     }
 
-    /// All keys, one quiet read each, and the barrier behind them.
+    /// Reads all keys, each with one quiet read, followed by a barrier.
     pub fn read_all_binary(&mut self) {
         for key in 0..self.keys.len() {
             let text = self.keys[key].text.clone();

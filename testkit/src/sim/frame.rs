@@ -1,4 +1,4 @@
-//! A command as a server reads it: canonical, and with its data whole.
+//! A command as a server parses it: canonical, and with all its data.
 
 use std::borrow::Cow;
 
@@ -11,7 +11,7 @@ pub struct Frame<'a> {
 }
 
 impl Frame<'_> {
-    /// The only key: what it stands for, where it is written in base64.
+    /// Returns the only key, decoded if it is written in base64.
     pub fn key(&self) -> Cow<'_, str> {
         let text = self.words[1];
         let is_coded = self.words[0].starts_with('m') && self.words[2..].contains(&"b");
@@ -19,7 +19,7 @@ impl Frame<'_> {
     }
 }
 
-/// The first command, if it is whole.
+/// Returns the first command, if it is whole.
 pub fn frame(input: &[u8]) -> Option<Frame<'_>> {
     let end = input.iter().position(|byte| *byte == b'\n')?;
     let line = input[..end].strip_suffix(b"\r").expect("a line ends with CR LF");
@@ -39,12 +39,12 @@ pub fn frame(input: &[u8]) -> Option<Frame<'_>> {
     Some(Frame { words, line_len, data: &rest[..len], len: line_len + len + 2 })
 }
 
-/// The length of the first command, if it is whole.
+/// Returns the length of the first command, if it is whole.
 pub fn frame_len(input: &[u8]) -> Option<usize> {
     frame(input).map(|frame| frame.len)
 }
 
-/// What base64 stands for.
+/// Decodes base64.
 fn decoded(text: &str) -> String {
     const LETTERS: &[u8] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let (mut out, mut bits, mut held) = (Vec::new(), 0u32, 0);
@@ -60,7 +60,7 @@ fn decoded(text: &str) -> String {
     String::from_utf8(out).expect("keys are ASCII here")
 }
 
-/// The number of an update, which its data begins with.
+/// Returns the number of an update, with which its data begin.
 pub fn data_number(data: &[u8]) -> u64 {
     let digits = data.iter().take_while(|byte| byte.is_ascii_digit()).count();
     number(std::str::from_utf8(&data[..digits]).expect("digits"))

@@ -1,36 +1,36 @@
-//! What was ever true: the values that each key of a server had, and since when.
+//! The past of the servers: the values that each key of a server has had, and their times.
 //!
-//! Time here is a count of events, not a clock: one more for each command that a server executes,
-//! each request that arrives and each fault. A value was there from its own count up to the next
-//! one's, so "no older than" and "at the same time as" are comparisons of two numbers.
+//! Time here is a count of events, not a clock. It grows by one for each command that a server
+//! executes, each request that arrives and each fault. A value lives from its own event to the next
+//! value's, so "no older than" and "at the same time as" compare two numbers.
 
 use std::rc::Rc;
 
-/// What a key held.
+/// A key's value.
 #[derive(Clone)]
 pub struct Value {
     pub bytes: Rc<[u8]>,
     pub flags: u32,
     pub cas: u64,
-    /// Some client has been told to fill it.
+    /// A client was asked to fill it.
     pub won: bool,
     /// It is to be replaced.
     pub stale: bool,
 }
 
 impl Value {
-    /// One without marks.
+    /// Makes a value without marks.
     pub fn plain(bytes: Rc<[u8]>, flags: u32, cas: u64) -> Value {
         Value { bytes, flags, cas, won: false, stale: false }
     }
 }
 
-/// One value's life.
+/// The lifetime of one value.
 pub struct Version {
     /// The event that began it.
     pub from: u64,
     pub value: Option<Value>,
-    /// The update that made it, where that is known.
+    /// The update that made it, if known.
     pub by: Option<u32>,
 }
 
@@ -56,14 +56,14 @@ impl Store {
         self.keys[key].push(Version { from, value, by });
     }
 
-    /// Every key is gone.
+    /// Removes every key.
     pub fn wipe(&mut self, from: u64) {
         for key in 0..self.keys.len() {
             self.put(key, from, None, None);
         }
     }
 
-    /// The versions of a key that were there at `after` or later, the newest first.
+    /// Returns the versions of a key that existed at `after` or later, the newest first.
     pub fn since(&self, key: usize, after: u64) -> impl Iterator<Item = &Version> {
         let versions = &self.keys[key];
         let mut end = u64::MAX;

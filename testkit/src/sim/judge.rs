@@ -1,17 +1,17 @@
-//! Judges each reply: may this client be told this, now, of that request?
+//! Judges each reply: may this client get this answer, now, to that request?
 //!
 //! A value must have been on the key's server at some time after the request had arrived, and after
-//! everything that the client knew of that key. An outcome must be the one that the server had when
-//! it executed this very update. An error must name a fault that happened, and if it says that
-//! nothing was sent, nothing may ever be executed.
+//! everything that the client knew of that key. An outcome must be the server's outcome for exactly
+//! this update. An error must name a fault that happened; if it says that nothing was sent, the
+//! request may never be executed.
 
 use proxy::fault::{FAULTS, Fault};
 use proxy::plan::{Partial, PoolPlan};
 use proxy::{Time, limits};
 
-use super::book::{Book, Outcome, Update, UpdateKind};
 use super::client::{Asked, Client, Expect, Floor};
 use super::history::{Value, Version};
+use super::journal::{Journal, Outcome, Update, UpdateKind};
 use super::reply::{Hit, Reply};
 use super::server::Server;
 use super::summary::Summary;
@@ -21,29 +21,30 @@ pub struct Judge<'a> {
     pub pool_at: usize,
     pub pool: &'a PoolModel,
     pub plan: &'a PoolPlan,
-    pub book: &'a mut Book,
+    pub journal: &'a mut Journal,
     pub client: &'a mut Client,
     pub summary: &'a mut Summary,
     pub now: Time,
     pub tight_memory: bool,
-    /// Whether queues are so short that they get full.
+    /// Queues are so short that they get full.
     pub tight_queues: bool,
-    /// Something has waited too long in a queue of the pool.
+    /// A request of the pool has waited too long in a queue.
     pub has_late: bool,
-    /// No server says error lines: after one, keys are asked alone, behind later reads.
+    /// No server sends error lines. After an error line, keys are requested one by one, after later
+    /// reads.
     pub reads_in_order: bool,
-    /// No fault can explain anything: there were none, or they are long over.
+    /// No fault can explain an error: there were none, or they are long over.
     pub is_calm: bool,
-    /// The event from which on that is so.
+    /// The event from which `is_calm` applies.
     pub over: u64,
     pub trace: bool,
 }
 
-/// What an error line lets us know.
+/// The conclusion from an error line.
 pub enum Explained {
     /// The request was not sent, or not executed, and never will be.
     NeverDone,
-    /// Nobody knows.
+    /// The outcome is unknown.
     Unknown,
 }
 
@@ -70,7 +71,7 @@ impl Judge<'_> {
     fn read(&mut self, expect: &Expect, keys: &[u8], reply: &Reply, input: &[u8], line: &str) {
         let is_error = line != "END";
         let many = keys.len() > 1;
-        // A read that there is no memory for is refused whole, before any key is asked.
+        // A read without enough memory is refused as a whole, before any key is requested.
         let refused = line == NO_MEMORY_FOR_KEYS;
         let hides = many && !refused && self.plan.partial == Partial::Miss;
         if is_error {
@@ -92,7 +93,7 @@ impl Judge<'_> {
         }
     }
 
-    /// The place of the key that a value answers: values come in the order asked.
+    /// Returns the index of the key that a value answers: values come in the order of the request.
     fn find(&self, keys: &[u8], from: usize, text: &[u8]) -> usize {
         let is_it = |at: &usize| self.pool.keys[usize::from(keys[*at])].text.as_bytes() == text;
         let found = (from..keys.len()).find(is_it);
@@ -117,14 +118,14 @@ impl Judge<'_> {
 
     pub fn miss(&mut self, expect: &Expect, keys: &[u8], at: usize, is_error: bool, hides: bool) {
         let key = usize::from(keys[at]);
-        // Of a key that stands there twice one may have been found.
+        // If a key occurs twice, one of the two may have been found.
         let is_twice = keys.iter().filter(|other| **other == keys[at]).count() > 1;
         let is_tight = self.tight_memory || self.tight_queues;
         if is_error || is_twice || is_tight && hides {
             return;
         }
         self.summary.misses += 1;
-        // A miss that stands for a fault says nothing about the key.
+        // A miss that hides a fault proves nothing about the key.
         if hides && self.may_have_failed(expect, key) {
             return;
         }
@@ -134,7 +135,7 @@ impl Judge<'_> {
         self.seen(expect, key, version);
     }
 
-    /// Whether a fault may have kept a key's server from answering.
+    /// Returns whether a fault may have kept a key's server from answering.
     fn may_have_failed(&self, expect: &Expect, key: usize) -> bool {
         let waited = self.now.since(expect.arrived_at);
         let queue = self.pool.deadlines_since(expect.arrived_at).queue;
@@ -148,7 +149,7 @@ impl Judge<'_> {
         is_late || was_empty || self.owners(expect, key).any(in_trouble)
     }
 
-    /// The version of a key that a read may have seen; the oldest, if there are several.
+    /// Returns the version of a key that a read may have seen; the oldest, if there are several.
     pub fn version(
         &self,
         expect: &Expect,
@@ -162,13 +163,13 @@ impl Judge<'_> {
         Some((oldest.from, oldest.by))
     }
 
-    /// The servers where a key may have lived since a request arrived.
+    /// Returns the servers that may have owned a key since a request arrived.
     pub fn owners(&self, expect: &Expect, key: usize) -> impl Iterator<Item = usize> {
         self.pool.owners(key, expect.arrived)
     }
 
-    /// The event before which nothing may be older: a request's arrival, or what the client knew of
-    /// the key, by answers and by its own quiet updates that have been executed before.
+    /// Returns the event before which a value may not have ended: the request's arrival, or the
+    /// client's knowledge of the key from answers and from its own quiet updates executed earlier.
     fn since(&self, expect: &Expect, key: usize) -> u64 {
         if !self.pool.is_ordered() {
             return expect.arrived;
@@ -178,7 +179,7 @@ impl Judge<'_> {
         let known = if floor.epoch == epoch { floor.event } else { 0 };
         let quiet = self.client.quiet_updates.iter().rev();
         let quiet = quiet.filter(|(index, _)| *index < expect.index);
-        let quiet = quiet.map(|(_, number)| &self.book.updates[*number as usize]);
+        let quiet = quiet.map(|(_, number)| &self.journal.updates[*number as usize]);
         let mut done = quiet.filter(|update| {
             update.key == Some(key) && update.live && update.executed != 0 && update.epoch == epoch
         });
@@ -186,9 +187,9 @@ impl Judge<'_> {
         expect.arrived.max(known).max(quiet)
     }
 
-    /// A read saw that version.
+    /// Records that a read saw that version.
     pub fn seen(&mut self, expect: &Expect, key: usize, (from, by): (u64, Option<u32>)) {
-        if let Some(by) = by.map(|by| &self.book.updates[by as usize]) {
+        if let Some(by) = by.map(|by| &self.journal.updates[by as usize]) {
             let is_later = by.client == self.client.number && by.index > expect.index;
             let is_later = is_later && self.pool.is_ordered();
             assert!(!is_later, "key {key}: a read sees its own client's later update");
@@ -209,23 +210,25 @@ impl Judge<'_> {
     }
 
     pub fn update(&mut self, expect: &Expect, number: u32, line: &str) {
-        let update = &self.book.updates[number as usize];
+        let update = &self.journal.updates[number as usize];
         let kind = update.kind;
         let removable = update.key.filter(|_| update.may_remove);
         if removable.is_some() && is_unknown(line) {
-            // What became of the removal, whose link may have died before all of the data had come.
+            // The removal's link may have died before all of the data had arrived, so its outcome
+            // is unknown.
             self.summary.errors += 1;
             return;
         }
         if let Some(key) = removable.filter(|_| !self.is_removed(number, line)) {
-            self.book.forbid_delete(self.pool_at, key);
+            self.journal.forbid_delete(self.pool_at, key);
         }
-        let update = &self.book.updates[number as usize];
+        let update = &self.journal.updates[number as usize];
         if line.starts_with("SERVER_ERROR ") {
             let key = update.key.map(|key| key as u8);
             let explained = self.explain(expect, key.as_slice(), line);
-            let update = &mut self.book.updates[number as usize];
-            // One that goes to several servers may fail at one of them, but not if that was known.
+            let update = &mut self.journal.updates[number as usize];
+            // An update to several servers may fail at one of them, but not for a reason known in
+            // advance.
             let is_one = kind != UpdateKind::Flush || is_known_before(line);
             if let (Explained::NeverDone, true) = (explained, is_one) {
                 assert_eq!(update.executed, 0, "update {number} is executed, but {line:?}");
@@ -248,29 +251,29 @@ impl Judge<'_> {
         self.raise(expect, key, at);
     }
 
-    /// Whether what was told of an update lets its key be removed instead of it.
+    /// Returns whether the answer to an update allows that its key is removed instead.
     fn is_removed(&mut self, number: u32, line: &str) -> bool {
-        let update = &self.book.updates[number as usize];
+        let update = &self.journal.updates[number as usize];
         let key = update.key.expect("a store has a key");
         if line == NO_MEMORY {
-            // The removal may have been done before all of the data had come.
-            self.book.tell_removal(self.pool_at, key, 0);
+            // The removal may have happened before all of the data had arrived.
+            self.journal.tell_removal(self.pool_at, key, 0);
         }
         line == NO_MEMORY
     }
 
-    /// A value that is too large takes with it what was there.
+    /// Checks a value that is too large: the old value is removed.
     fn too_large(&mut self, expect: &Expect, key: usize, line: &str) {
         match line {
             TOO_LARGE => {
                 let since = self.since(expect, key);
-                let at = self.book.tell_removal(self.pool_at, key, since);
+                let at = self.journal.tell_removal(self.pool_at, key, since);
                 self.summary.updates += 1;
                 self.raise(expect, key, at);
             }
             TOO_LARGE_KEPT => {
                 self.check_kept();
-                self.book.forbid_delete(self.pool_at, key);
+                self.journal.forbid_delete(self.pool_at, key);
             }
             error => {
                 let explained = self.explain(expect, &[key as u8], error);
@@ -280,7 +283,7 @@ impl Judge<'_> {
         }
     }
 
-    /// Something may have kept a removal from its server.
+    /// Checks that a fault may have kept a removal from its server.
     fn check_kept(&self) {
         let is_full = self.tight_queues || self.client.is_half_closed;
         let is_unfit = self.pool.servers.iter().any(|one| one.ever_lacked);
@@ -294,18 +297,18 @@ impl Judge<'_> {
             error => {
                 let explained = self.explain(expect, &[key as u8], error);
                 if let Explained::NeverDone = explained {
-                    self.book.forbid_delete(self.pool_at, key);
+                    self.journal.forbid_delete(self.pool_at, key);
                 }
                 return;
             }
         };
         let since = self.since(expect, key);
-        let at = self.book.tell_delete(self.pool_at, key, found, since);
+        let at = self.journal.tell_delete(self.pool_at, key, found, since);
         self.summary.updates += 1;
         self.raise(expect, key, at);
     }
 
-    /// An error line must name a fault that happened while the request waited.
+    /// Checks that an error line names a fault that happened while the request waited.
     pub fn explain(&mut self, expect: &Expect, keys: &[u8], line: &str) -> Explained {
         let Some(text) = line.strip_prefix("SERVER_ERROR ") else { panic!("{line:?}") };
         self.summary.errors += 1;
@@ -319,7 +322,7 @@ impl Judge<'_> {
         if let Some(number) = text.strip_prefix("injected ") {
             return self.explain_injected(expect, keys, number.parse().expect("a number"));
         }
-        // What became of a removal is not known, but why it was asked.
+        // The line gives the removal's reason, not its outcome.
         let text = [TOO_LARGE, NO_MEMORY].iter().find_map(|why| {
             let told = line.strip_prefix(why)?.strip_prefix("; ")?;
             told.ends_with("outcome unknown").then_some(told)
@@ -329,16 +332,17 @@ impl Judge<'_> {
             return self.explain_each(expect, keys, text.strip_prefix(DISAGREE).unwrap_or(text));
         }
         let (label, words) = text.split_once(": ").expect("a server and a fault");
-        let row = FAULTS.iter().find(|row| row.words == words || row.words_sent == words);
-        let row = row.unwrap_or_else(|| panic!("{line:?} is in no table"));
+        let number =
+            FAULTS.iter().find(|number| number.words == words || number.words_sent == words);
+        let number = number.unwrap_or_else(|| panic!("{line:?} is in no table"));
         let is_overload =
-            matches!(row.fault, Fault::OutOfMemory | Fault::QueueFull | Fault::Dropped);
-        // The first words of a server that was restarted long ago may be heard only now.
-        let is_unfit = matches!(row.fault, Fault::LinkLost | Fault::LaneRefused)
+            matches!(number.fault, Fault::OutOfMemory | Fault::QueueFull | Fault::Dropped);
+        // The handshake of a server that was restarted long ago may arrive only now.
+        let is_unfit = matches!(number.fault, Fault::LinkLost | Fault::SetupRefused)
             && self.pool.servers.iter().any(|one| one.label == label && one.ever_lacked);
         assert!(!self.is_calm || is_overload || is_unfit, "{line:?} without any fault");
-        self.summary.faults[row.fault as usize] += 1;
-        if row.fault == Fault::NoServer {
+        self.summary.faults[number.fault as usize] += 1;
+        if number.fault == Fault::NoServer {
             assert_eq!(label, self.plan.name);
             let was_empty = self.pool.rings.was_empty(expect.arrived);
             assert!(was_empty, "{line:?}, but one is in the ring");
@@ -348,16 +352,16 @@ impl Judge<'_> {
         let server = server.unwrap_or_else(|| panic!("{line:?} names no server"));
         let owns = |key: &u8| self.owners(expect, usize::from(*key)).any(|at| at == server);
         assert!(keys.is_empty() || keys.iter().any(owns), "{line:?} is not the key's server");
-        let happened = self.happened(row.fault, server, expect);
+        let happened = self.happened(number.fault, server, expect);
         assert!(happened, "{line:?}, but that did not happen since {}", expect.arrived);
-        if row.words == row.words_sent || row.words == words {
+        if number.words == number.words_sent || number.words == words {
             Explained::NeverDone
         } else {
             Explained::Unknown
         }
     }
 
-    /// What each of several servers said, or why it said nothing.
+    /// Checks each server's answer, or its error, in an answer that names several servers.
     fn explain_each(&mut self, expect: &Expect, keys: &[u8], told: &str) -> Explained {
         for part in told.split("; ") {
             let Some((label, said)) = part.split_once(" says '") else {
@@ -368,7 +372,7 @@ impl Judge<'_> {
             assert!(is_known, "{part:?} names no server");
             let said = said.strip_suffix('\'').expect("its words stand in quotes");
             let line = format!("-{said}\r\n").into_bytes();
-            let mut errors = self.book.redis.errors.iter().rev();
+            let mut errors = self.journal.redis.errors.iter().rev();
             let mut errors = errors.by_ref().take_while(|said| said.0 > expect.arrived);
             let is_own = errors.any(|said| *said.1 == *line);
             let is_injected = said.starts_with("SERVER_ERROR injected ");
@@ -384,7 +388,7 @@ impl Judge<'_> {
         match fault {
             Fault::ConnectFailed => trouble.refused > since,
             Fault::ConnectTimeout => trouble.hung > since,
-            // Nothing says which of the two it was: a message may be held for its last moment only.
+            // Both lines are possible: a message may be held only at the last moment.
             Fault::QueueTimeout | Fault::Held => {
                 let queue = self.pool.deadlines_since(expect.arrived_at).queue;
                 self.now.since(expect.arrived_at) >= queue
@@ -401,38 +405,39 @@ impl Judge<'_> {
             }
             Fault::Dropped => self.may_be_dropped(server, expect),
             Fault::NoServer => unreachable!("it names no server"),
-            // It was, or is, too old for what is asked.
-            Fault::LaneRefused => server.ever_lacked,
+            // The server was or is too old for the request.
+            Fault::SetupRefused => server.ever_lacked,
             Fault::LoginRefused => unreachable!("nobody logs in here"),
         }
     }
 
-    /// A client that has closed its half is taken for one that has left, where a server was silent.
+    /// Returns whether a request may be dropped: a client that has closed its half counts as gone
+    /// if a server was silent.
     fn may_be_dropped(&self, server: &Server, expect: &Expect) -> bool {
         let patience = self.plan.hold_after.unwrap_or(u64::MAX);
-        let greeted = server.silence.greeted_at.since(expect.arrived_at) >= patience;
+        let established = server.silence.established_at.since(expect.arrived_at) >= patience;
         let held = server.silence.held_at >= expect.arrived_at;
-        // It may have waited for what another server can do, with all that it had sent;
-        // or for the links of a change that goes to several.
+        // The request may have waited for another server's capabilities, with all later input; or
+        // for the links of a change to several servers.
         let is_spread = self.client.talk.is_some() || !self.plan.allow.is_empty();
         let waited = (self.client.has_forms || is_spread) && self.plan.hold_after.is_some();
-        // Or for its turn to be asked again, where its server had excused itself.
+        // Or it may have waited to be sent again after a retryable error.
         let rested = self.client.talk.is_some();
-        self.client.is_half_closed && (held || greeted || waited || rested)
+        self.client.is_half_closed && (held || established || waited || rested)
     }
 
     fn explain_injected(&self, expect: &Expect, keys: &[u8], number: usize) -> Explained {
-        let injected = &self.book.injected[number];
+        let injected = &self.journal.injected[number];
         assert_eq!(injected.pool, self.pool_at, "another pool's error line");
         let is_one = |key: &u8| injected.keys & 1 << key != 0;
         let is_own = injected.keys == 0 || keys.iter().any(is_one);
         assert!(is_own, "another key's error line");
-        // A get of several is asked again key by key, unless its client has asked for a change
+        // A get of several keys is sent again key by key, unless its client has sent a change
         // since.
         let changed = self.client.expects.iter().any(Expect::changes) || self.client.has_been_quiet;
-        // Nor is a gat, which changes something; nor anything while the queue is full.
-        let excused = changed || expect.update().is_some() || self.tight_queues;
-        assert!(injected.alone || excused, "a get is not asked again alone");
+        // A gat is not, since it changes something; nor is any request while the queue is full.
+        let retries = changed || expect.update().is_some() || self.tight_queues;
+        assert!(injected.alone || retries, "a get is not asked again alone");
         Explained::NeverDone
     }
 }
@@ -441,7 +446,7 @@ pub fn is_value(value: &Value, hit: &Hit, bytes: &[u8]) -> bool {
     value.flags == hit.flags && hit.cas.is_none_or(|cas| cas == value.cas) && *value.bytes == *bytes
 }
 
-/// Whether an error tells what is known of a server before anything is sent to it.
+/// Returns whether an error states a fact known before anything is sent to the server.
 pub fn is_known_before(line: &str) -> bool {
     let faults = [
         Fault::Down,
@@ -450,13 +455,13 @@ pub fn is_known_before(line: &str) -> bool {
         Fault::ConnectFailed,
         Fault::ConnectTimeout,
         Fault::LoginRefused,
-        Fault::LaneRefused,
+        Fault::SetupRefused,
         Fault::Unable,
     ];
     faults.iter().any(|fault| line.ends_with(&format!(": {}", fault.row().words)))
 }
 
-/// An update was sent, and nobody knows whether it was executed.
+/// Returns whether an error says that an update was sent and its outcome is unknown.
 fn is_unknown(line: &str) -> bool {
     line.starts_with("SERVER_ERROR ") && line.ends_with("outcome unknown")
 }
@@ -468,9 +473,9 @@ fn is_outcome(update: &Update, line: &str) -> bool {
     }
 }
 
-/// What an error begins with that names several servers.
+/// The start of an error that names several servers.
 const DISAGREE: &str = "the servers do not agree: ";
-/// A request with data is refused by its head when the memory ceiling is near.
+/// A request with data is refused by its head if the memory ceiling is near.
 pub const NO_MEMORY: &str = "SERVER_ERROR out of memory storing object";
 const NO_MEMORY_KEPT: &str = "SERVER_ERROR out of memory storing object, old value kept";
 pub const TOO_LARGE: &str = "SERVER_ERROR object too large for cache";

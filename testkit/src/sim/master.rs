@@ -1,15 +1,15 @@
-//! The model master: it decides who is out of the ring, a little later than it is told, and gives
-//! the proxy another plan in the middle of everything.
+//! The model master. It decides which servers are out of the ring, with a delay after the reports,
+//! and gives the proxy other plans at any moment.
 
 use proxy::Report;
-use proxy::jury::Verdict;
+use proxy::outliers::Decision;
 use proxy::plan::{OnFailure, PoolPlan, Timeouts};
 
 use super::rings::View;
 use super::scene;
 use super::world::{World, say};
 
-/// What another plan changes.
+/// The change that another plan makes.
 #[derive(Clone, Copy, Debug)]
 enum Change {
     RemoveServer,
@@ -45,84 +45,101 @@ const CHANGES: &[Change] = &[
 ];
 
 impl World {
-    /// A worker reports; what follows from it is taken up some time later.
+    /// Takes a worker's report; its consequences apply some time later.
     pub fn hear(&mut self, worker: usize, report: &Report) {
         let (Report::Failed { server, .. } | Report::Answered { server, .. }) = report;
         let (pool, at) = self.place(*server);
-        self.pools[pool].servers[at].progress = self.now;
-        let verdict = self.jury.hear(worker, report);
-        self.await_verdicts(verdict);
+        let entry = &mut self.pools[pool].servers[at];
+        entry.progress = self.now;
+        // It may have failed on an old link while it was down, after an answer on another link.
+        if matches!(report, Report::Failed { .. }) {
+            entry.sick_since.get_or_insert(self.now);
+        }
+        let decision = self.outliers.hear(worker, report);
+        self.await_decisions(decision);
         self.look_at_health();
     }
 
-    fn await_verdicts(&mut self, verdicts: impl IntoIterator<Item = Verdict>) {
-        for verdict in verdicts {
-            let delay = if self.is_calm { 0 } else { self.random.below(20_000) as u64 };
-            self.verdicts.push((self.now.after(delay), verdict));
+    fn await_decisions(&mut self, decisions: impl IntoIterator<Item = Decision>) {
+        for decision in decisions {
+            // Sometimes the decision takes so long that the next one follows.
+            let most = if self.random.permille(100) { 150_000 } else { 20_000 };
+            let delay = if self.is_calm { 0 } else { self.random.below(most) as u64 };
+            self.decisions.push((self.now.after(delay), decision));
         }
     }
 
-    /// At the start of a turn: decisions that have arrived are taken up, in their order.
+    /// Applies decisions that have arrived, in their order, at the start of a turn.
     pub fn decide(&mut self) {
-        while let Some((due, verdict)) = self.verdicts.first().copied() {
+        while let Some((due, decision)) = self.decisions.first().copied() {
             if due > self.now && !self.is_calm {
                 return;
             }
-            self.verdicts.remove(0);
-            self.take_up(verdict);
+            self.decisions.remove(0);
+            self.take_up(decision);
         }
     }
 
-    fn take_up(&mut self, verdict: Verdict) {
-        say!(self, "master: {verdict:?}");
-        let (row, ejected) = match verdict {
-            Verdict::Eject(row) => (row, true),
-            Verdict::Return(row) => (row, false),
+    fn take_up(&mut self, decision: Decision) {
+        say!(self, "master: {decision:?}");
+        let (number, ejected) = match decision {
+            Decision::Eject(number) => (number, true),
+            Decision::Return(number) => (number, false),
         };
-        let (pool, at) = self.place(row);
-        self.pools[pool].servers[at].is_ejected = ejected;
+        let (pool, at) = self.place(number);
+        let was = std::mem::replace(&mut self.pools[pool].servers[at].is_ejected, ejected);
         self.summary.ejections += u64::from(ejected);
         self.turn_ring(pool);
-        self.proxy.set_ejected(row, ejected, self.now);
+        self.proxy.set_ejected(number, ejected, self.now);
+        // A server that returns is healthy, and a server that leaves gets another pause. A repeated
+        // decision changes nothing.
+        if was != ejected {
+            self.pools[pool].servers[at].sick_since = None;
+            self.expect_probe(pool, at);
+        }
         self.look_at_health();
         self.carry_out();
     }
 
-    /// Servers and plan are as they are now: so is the ring.
+    /// Derives the ring from the current servers and plan.
     fn turn_ring(&mut self, pool: usize) {
-        let event = self.book.event();
+        let event = self.journal.event();
         let model = &mut self.pools[pool];
         let view = View::new(&model.plan, &model.servers, &model.keys);
         model.epoch += u32::from(model.rings.push(event, view));
-        // Whoever waits for a server that has just gone out of the ring waits for it as before.
+        // A request that waits for a server just ejected from the ring keeps waiting.
         model.servers.iter_mut().for_each(|one| one.progress = self.now);
     }
 
-    /// What the proxy believes of its servers.
+    /// Reads the proxy's view of its servers' health.
     pub fn look_at_health(&mut self) {
         let down: Vec<(u32, bool)> =
-            self.proxy.servers().map(|view| (view.row, view.health != "ready")).collect();
-        for (row, is_down) in down {
-            let (pool, at) = self.place(row);
+            self.proxy.servers().map(|view| (view.id, view.health != "ready")).collect();
+        for (number, is_down) in down {
+            let (pool, at) = self.place(number);
             let server = &mut self.pools[pool].servers[at];
             if server.is_down && !is_down {
-                server.trouble.back = self.book.event();
+                server.trouble.back = self.journal.event();
                 server.progress = self.now;
             }
+            let has_failed = is_down && !server.is_down;
             server.is_down = is_down;
+            if has_failed {
+                self.expect_probe(pool, at);
+            }
         }
     }
 
-    /// Another worker has met what this one has not.
+    /// Reports a fault that only another worker has met.
     pub fn hearsay(&mut self, pool: usize, server: usize) {
-        let server = self.pools[pool].servers[server].row;
+        let server = self.pools[pool].servers[server].id;
         if self.random.permille(150) {
-            let verdict = self.jury.failed(1, server, 9);
-            self.await_verdicts(verdict);
+            let decision = self.outliers.failed(1, server, 9);
+            self.await_decisions(decision);
         }
     }
 
-    /// Another plan, or the same one again.
+    /// Installs another plan, or the same one again.
     pub fn reload(&mut self) {
         let changes = *self.random.pick(&[0, 0, 1, 1, 1, 2, 4]);
         let before: Vec<(bool, PoolPlan)> =
@@ -138,14 +155,14 @@ impl World {
         let planned = self.pools.iter().filter(|model| model.is_planned);
         plan.pools = planned.map(|model| model.plan.clone()).collect();
         self.scene.plan = plan.clone();
-        let returns = self.jury.install(&plan);
-        // What was decided about a server that is gone means nothing when it is back.
-        let jury = &self.jury;
-        self.verdicts.retain(|(_, verdict)| match verdict {
-            Verdict::Eject(row) => jury.is_out(*row),
-            Verdict::Return(row) => plan_has(&plan.pools, *row),
+        let returns = self.outliers.install(&plan);
+        // A decision about a removed server no longer counts when the server returns.
+        let outliers = &self.outliers;
+        self.decisions.retain(|(_, decision)| match decision {
+            Decision::Eject(number) => outliers.is_out(*number),
+            Decision::Return(number) => plan_has(&plan.pools, *number),
         });
-        self.await_verdicts(returns);
+        self.await_decisions(returns);
         self.carry_out();
         self.proxy.install(plan, self.now);
         if done.is_empty() {
@@ -155,7 +172,10 @@ impl World {
         self.look_at_health();
         self.carry_out();
         self.check_rows();
-        // A deadline that has come nearer is met by who is waiting when nothing else happens.
+        for pool in 0..self.pools.len() {
+            (0..self.pools[pool].servers.len()).for_each(|at| self.expect_probe(pool, at));
+        }
+        // A shortened deadline may expire for requests that already wait, if nothing else happens.
         if done.iter().any(|one| matches!(one, Change::Timeouts)) && self.random.permille(500) {
             let until = self.now.after(30_000);
             for pool in 0..self.pools.len() {
@@ -164,48 +184,51 @@ impl World {
         }
     }
 
-    /// Rows of the plan are in use; others are, as long as the proxy says so.
+    /// Checks that ids of the plan are in use, and that others are as long as the proxy reports
+    /// them.
     pub fn check_rows(&self) {
-        let retired = self.proxy.retired_rows_in_use();
+        let retired = self.proxy.retired_ids_in_use();
         for model in &self.pools {
-            assert!(!model.is_planned || self.proxy.uses_row(model.plan.row));
+            assert!(!model.is_planned || self.proxy.uses_id(model.plan.id));
             for server in &model.servers {
-                let is_planned = model.is_planned && model.has(server.row);
-                let is_retired = retired.contains(&server.row);
-                assert_eq!(self.proxy.uses_row(server.row), is_planned || is_retired);
+                let is_planned = model.is_planned && model.has(server.id);
+                let is_retired = retired.contains(&server.id);
+                assert_eq!(self.proxy.uses_id(server.id), is_planned || is_retired);
                 assert!(!(is_planned && is_retired), "a server of the plan has retired");
             }
         }
     }
 
-    /// What a pool's plan was before; what follows from the change.
+    /// Compares with a pool's earlier plan and applies the consequences of the change.
     fn compare(&mut self, pool: usize, was_planned: bool, old: PoolPlan) {
         if !self.pools[pool].is_planned {
-            // Nobody will hear of what has changed beside.
+            // Other changes of a removed pool have no observable effect.
             self.pools[pool].deadlines.push((self.now, old.timeouts));
             self.pools[pool].plan = old;
             if was_planned {
+                self.pools[pool].gone_since = self.now;
                 self.let_clients_go(pool);
             }
             return;
         }
-        let event = self.book.event();
+        let event = self.journal.event();
         let model = &mut self.pools[pool];
         for at in 0..model.servers.len() {
-            let row = model.servers[at].row;
-            let was_there = was_planned && old.servers.iter().any(|one| one.row == row);
-            if was_there && model.has(row) {
+            let number = model.servers[at].id;
+            let was_there = was_planned && old.servers.iter().any(|one| one.id == number);
+            if was_there && model.has(number) {
                 continue;
             }
-            // Whoever leaves or comes has no past.
+            // A server that leaves or joins has no history.
             let server = &mut model.servers[at];
             server.is_ejected = false;
             server.is_down = false;
+            server.sick_since = None;
             server.trouble.back = event;
         }
     }
 
-    /// One change to the plan, if it can be made.
+    /// Makes one change to the plan, if possible.
     fn change(&mut self, before: &[(bool, PoolPlan)]) -> Option<Change> {
         let change = *self.random.pick(CHANGES);
         let at = self.random.below(self.pools.len());
@@ -271,7 +294,7 @@ impl World {
     fn add_server(&mut self, pool: usize) -> bool {
         let model = &mut self.pools[pool];
         let mut absent = self.scene.universe[pool].clone();
-        absent.retain(|one| !model.has(one.row));
+        absent.retain(|one| !model.has(one.id));
         if absent.is_empty() {
             return false;
         }
@@ -284,7 +307,7 @@ impl World {
         if self.scene.faults.is_empty() {
             return false;
         }
-        // Often all at once much longer or shorter than before.
+        // Often all of them, and much longer or shorter than before.
         let timeouts = match self.random.below(3) {
             0 => scene::timeouts(&mut self.random, false),
             1 => Timeouts { connect: 3_000, queue: 3_000, reply: 3_000 },
@@ -304,19 +327,19 @@ impl World {
         true
     }
 
-    /// The clients of a pool that is gone are answered what they have asked, and closed.
+    /// Lets the clients of a removed pool go: their requests are answered, then they are closed.
     fn let_clients_go(&mut self, pool: usize) {
         for client in self.clients.iter_mut().flatten().filter(|one| one.pool == pool) {
-            // Who is not read may have sent requests that nobody has looked at.
+            // A client that is paused may have sent requests that were never parsed.
             let is_awaiting = self.proxy.is_awaiting(client.id);
             if client.is_paused || is_awaiting {
-                self.book.excuse(client.number);
+                self.journal.retryable(client.number);
             }
             client.drain(is_awaiting);
         }
     }
 }
 
-fn plan_has(pools: &[PoolPlan], row: u32) -> bool {
-    pools.iter().flat_map(|pool| &pool.servers).any(|server| server.row == row)
+fn plan_has(pools: &[PoolPlan], number: u32) -> bool {
+    pools.iter().flat_map(|pool| &pool.servers).any(|server| server.id == number)
 }

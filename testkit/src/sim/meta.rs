@@ -1,11 +1,11 @@
-//! The model server's meta commands, on the same values as the classic ones.
+//! The model server's meta commands, on the same values as the classic commands.
 
 use std::rc::Rc;
 
-use super::book::{Outcome, UpdateKind};
 use super::conn::Conn;
 use super::frame::{Frame, data_number, number};
 use super::history::Value;
+use super::journal::{Outcome, UpdateKind};
 use super::server::{NON_NUMERIC, Place, Server, say, stored};
 
 /// The flags of a meta command.
@@ -26,7 +26,7 @@ impl<'a> Flags<'a> {
         self.of(letter).map(number)
     }
 
-    /// What is sent back of them, in their order; `value`: of this item.
+    /// Returns the flags to send back, in their order; `value` is the item.
     fn back(&self, key: &str, value: Option<&Value>) -> String {
         let mut out = String::new();
         for word in self.words {
@@ -43,7 +43,7 @@ impl<'a> Flags<'a> {
 }
 
 impl Server {
-    /// A command of meta's.
+    /// Executes a meta command.
     pub fn execute_meta(&mut self, frame: &Frame<'_>, conn: &mut Conn, place: &mut Place<'_>) {
         assert!(self.has_meta, "the proxy sends {:?} to a server without meta", frame.words);
         let from = if frame.words[0] == "ms" { 3 } else { 2 };
@@ -69,12 +69,12 @@ impl Server {
         let key = place.key(&frame.key());
         let found = self.store.value(key).cloned();
         let event = match flags.number('N') {
-            Some(id) => self.book_update(id, UpdateKind::Vivify, key, conn, place),
+            Some(id) => self.journal_update(id, UpdateKind::Vivify, key, conn, place),
             None => match flags.number('T') {
                 Some(id) if found.is_some() => {
-                    self.book_update(id, UpdateKind::GetAndTouch, key, conn, place)
+                    self.journal_update(id, UpdateKind::GetAndTouch, key, conn, place)
                 }
-                _ => place.book.event(),
+                _ => place.journal.event(),
             },
         };
         let mut marks = String::new();
@@ -101,7 +101,7 @@ impl Server {
         };
         if marks.contains('W') {
             let opaque = flags.of('O').expect("who asks for meta has an opaque");
-            let is_new = place.book.wins.insert((place.pool, opaque.to_string()));
+            let is_new = place.journal.wins.insert((place.pool, opaque.to_string()));
             assert!(is_new, "a request wins twice");
             self.store.put(key, event, Some(value.clone()), None);
         }
@@ -135,7 +135,7 @@ impl Server {
         let id = if joins { data_number(frame.data) } else { flags.number('F').unwrap_or(0) };
         let old = self.store.value(key).cloned();
         let (outcome, bytes) = stored(word, old.as_ref(), None, frame.data);
-        let event = self.book_store(key, id, outcome, conn, place);
+        let event = self.journal_store(key, id, outcome, conn, place);
         let mut cas = 0;
         if let Some(bytes) = bytes {
             let client = old.filter(|_| joins).map_or(id as u32, |old| old.flags);
@@ -164,14 +164,14 @@ impl Server {
         let back = flags.back(text, None);
         let code = if old.is_some() { "HD" } else { "NF" };
         if !flags.has('I') {
-            let event = place.book.execute_delete(place.pool, key, old.is_some());
+            let event = place.journal.execute_delete(place.pool, key, old.is_some());
             self.store.put(key, event, None, None);
             return say(conn, &format!("{code}{back}"));
         }
         let id = flags.number('T').expect("an invalidation has its number");
-        let event = self.book_update(id, UpdateKind::Invalidate, key, conn, place);
+        let event = self.journal_update(id, UpdateKind::Invalidate, key, conn, place);
         let outcome = if old.is_some() { "STORED" } else { "NOT_FOUND" };
-        place.book.updates[id as usize].outcome = Outcome::Words(outcome);
+        place.journal.updates[id as usize].outcome = Outcome::Words(outcome);
         if let Some(old) = old {
             let value = Value { stale: true, won: false, cas: event, ..old };
             self.store.put(key, event, Some(value), None);
@@ -190,7 +190,7 @@ impl Server {
         let key = place.key(&frame.key());
         let id = flags.number('D').expect("a delta");
         let word = if flags.of('M') == Some("D") { "decr" } else { "incr" };
-        let outcome = self.book_count(word, key, id, conn, place);
+        let outcome = self.journal_count(word, key, id, conn, place);
         let back = flags.back(text, self.store.value(key));
         match outcome {
             Outcome::Number(value) if flags.has('v') => {

@@ -1,20 +1,19 @@
-//! A seeded simulator over `proxy::Proxy`: model clients and servers, a fake clock, and faults of
-//! every kind. After each step everything that was promised is checked.
+//! A seeded simulator around `proxy::Proxy`: model clients and servers, a fake clock, and faults of
+//! every kind. After each step it checks every promise.
 //!
 //! ```text
-//!   ask ─▶ client ─traffic─▶ ┌───────┐ ─turn─▶ conn ─▶ server ─▶ history, book
+//!   ask ─▶ client ─traffic─▶ ┌───────┐ ─turn─▶ conn ─▶ server ─▶ history, journal
 //!                            │ Proxy │                              │
 //!   judge ◀─ reply ◀─ client ◀─turn─ └───────┘ ◀─traffic─ conn ◀────┘
 //! ```
 //!
-//! The same seed gives the same run, whatever the machine. What may be read is decided by the
-//! servers' own past (`history.rs`), not by a second implementation of a proxy: a value must have
-//! been on its key's server at some time between the arrival of the request and its answer, and
-//! after everything that this client knew of the key.
+//! The same seed gives the same run on any machine. The servers' own past (`history.rs`) decides
+//! which values may be read, not a second implementation of a proxy: a value must have been on its
+//! key's server at some time between the arrival of the request and its answer, and after
+//! everything that this client knew of the key.
 
 mod answers;
 mod ask;
-mod book;
 mod client;
 mod conn;
 mod faults;
@@ -22,9 +21,12 @@ mod finish;
 mod forms;
 mod frame;
 mod history;
+mod journal;
 mod judge;
+mod liveness;
 mod master;
 mod meta;
+mod parting;
 pub(crate) mod random;
 mod read;
 mod redis;
@@ -47,12 +49,12 @@ pub use summary::Summary;
 
 use world::World;
 
-/// A run that found something.
+/// A run that found a fault.
 #[derive(Clone, Debug)]
 pub struct Failure {
     pub seed: u64,
     pub steps: u32,
-    /// What was found, and the line of code that found it.
+    /// The message of the panic, and its place in the code.
     pub what: String,
 }
 
@@ -63,12 +65,12 @@ impl std::fmt::Display for Failure {
     }
 }
 
-/// Plays one seed.
+/// Runs one seed.
 pub fn run(seed: u64, steps: u32) -> Result<Summary, Failure> {
     play(seed, steps, false)
 }
 
-/// The same run, with every event printed.
+/// Runs one seed and prints every event.
 pub fn replay(seed: u64, steps: u32) -> Result<Summary, Failure> {
     play(seed, steps, true)
 }
@@ -86,12 +88,13 @@ fn play(seed: u64, steps: u32, trace: bool) -> Result<Summary, Failure> {
 }
 
 thread_local! {
-    /// This thread is playing a seed, so that a panic is a finding.
+    /// This thread is running a seed, so a panic is a finding.
     static PLAYING: Cell<bool> = const { Cell::new(false) };
     static FOUND: RefCell<String> = const { RefCell::new(String::new()) };
 }
 
-/// A broken promise is a panic, in the proxy or in the model; here it becomes a value.
+/// Installs a panic hook. A broken promise is a panic, in the proxy or in the model; here it
+/// becomes a value.
 fn listen_for_panics() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
@@ -106,8 +109,8 @@ fn listen_for_panics() {
     });
 }
 
-/// Plays `seeds` on as many threads as there are processors. The findings come in the order of
-/// seeds; after `findings_max` of them a thread stops.
+/// Runs `seeds` on as many threads as there are processors. The findings are in the order of seeds;
+/// after `findings_max` of them a thread stops.
 pub fn run_all(
     seeds: std::ops::Range<u64>,
     steps: u32,

@@ -1,4 +1,5 @@
-//! Chance from a seed (xorshift64*, Marsaglia 2003, Vigna 2016): the same seed gives the same run.
+//! A random generator with a seed (xorshift64*, Marsaglia 2003, Vigna 2016): the same seed gives
+//! the same run.
 
 pub struct Random(u64);
 
@@ -20,18 +21,18 @@ impl Random {
         self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
     }
 
-    /// A number below `bound`, which is not zero.
+    /// Returns a number below `bound`, which must not be zero.
     pub fn below(&mut self, bound: usize) -> usize {
         debug_assert!(bound > 0);
         (((self.next() >> 32) * bound as u64) >> 32) as usize
     }
 
-    /// A number of `low..=high`.
+    /// Returns a number of `low..=high`.
     pub fn range(&mut self, low: usize, high: usize) -> usize {
         low + self.below(high - low + 1)
     }
 
-    /// True `part` times in a thousand.
+    /// Returns true `part` times in a thousand.
     pub fn permille(&mut self, part: usize) -> bool {
         self.below(1000) < part
     }
@@ -40,14 +41,14 @@ impl Random {
         &from[self.below(from.len())]
     }
 
-    /// The row whose share of the sum of all shares came up.
-    pub fn weighted<T: Copy>(&mut self, rows: &[(usize, T)]) -> T {
-        let sum = rows.iter().map(|row| row.0).sum();
+    /// Returns one of the rows, with a probability proportional to its share.
+    pub fn weighted<T: Copy>(&mut self, ids: &[(usize, T)]) -> T {
+        let sum = ids.iter().map(|number| number.0).sum();
         let mut at = self.below(sum);
-        for (share, row) in rows {
+        for (share, number) in ids {
             match at.checked_sub(*share) {
                 Some(rest) => at = rest,
-                None => return *row,
+                None => return *number,
             }
         }
         unreachable!("the shares sum up to their sum")

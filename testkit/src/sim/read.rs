@@ -1,4 +1,4 @@
-//! A client reads its socket: each whole answer is judged.
+//! A client reads its socket; each whole answer is judged.
 
 use proxy::ConnId;
 
@@ -10,7 +10,7 @@ use super::world::World;
 use super::{reply, told};
 
 impl World {
-    /// A client reads what its socket has.
+    /// Reads the bytes in a client's socket.
     pub fn read_client(&mut self, id: ConnId) {
         let pool_at = self.clients[id.index()].as_ref().map(|client| client.pool);
         let Some(pool_at) = pool_at else { return };
@@ -22,7 +22,7 @@ impl World {
             pool_at,
             pool: &self.pools[pool_at],
             plan: &self.pools[pool_at].plan,
-            book: &mut self.book,
+            journal: &mut self.journal,
             client,
             summary: &mut self.summary,
             now: self.now,
@@ -45,7 +45,7 @@ impl World {
 }
 
 impl Judge<'_> {
-    /// Judges the first answer, if it is whole; its length.
+    /// Judges the first answer, if it is whole, and returns its length.
     fn next_answer(&mut self, input: &[u8]) -> Option<usize> {
         let Some(expect) = self.client.next_expect() else {
             panic!("client {} is told {:?} unasked", self.client.number, lossy(input));
@@ -61,6 +61,8 @@ impl Judge<'_> {
     fn read_form(&mut self, form: &Form, input: &[u8]) -> Option<usize> {
         let told = told::parse(form, self.client.number, input)?;
         self.say(&input[..told.len]);
+        let is_value = self.client.is_binary && told.len > HEAD && input[6..8] == [0, 0];
+        self.client.ends_with_value = is_value;
         if self.is_given_up(&told.line) {
             return Some(input.len());
         }
@@ -85,7 +87,7 @@ impl Judge<'_> {
         Some(reply.len)
     }
 
-    /// There is no room for the head of the next request: the conversation is over.
+    /// Checks an end of the connection because there is no room for the head of the next request.
     pub fn is_given_up(&mut self, line: &str) -> bool {
         let words = ["CLIENT_ERROR line too long", "-ERR line too long"];
         let is_over = self.tight_memory && words.contains(&line);
@@ -106,6 +108,9 @@ impl Judge<'_> {
         }
     }
 }
+
+/// Length of the head of a binary answer, which has its status in two bytes.
+const HEAD: usize = 24;
 
 fn lossy(bytes: &[u8]) -> String {
     String::from_utf8_lossy(&bytes[..bytes.len().min(120)]).into_owned()

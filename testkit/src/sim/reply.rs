@@ -1,4 +1,4 @@
-//! Reads replies as a client does: a small parser of its own, so that a mistake in `proto` cannot
+//! Parses replies as a client does: a small parser of its own, so that a mistake in `proto` cannot
 //! hide itself.
 
 use std::ops::Range;
@@ -9,7 +9,7 @@ use super::client::Asked;
 pub struct Reply {
     /// The values, in their order.
     pub values: Vec<Hit>,
-    /// The line that ends it, or all there is; without its end.
+    /// The line that ends it, or its only line; without the line break.
     pub line: Range<usize>,
     /// Its length.
     pub len: usize,
@@ -23,7 +23,7 @@ pub struct Hit {
     pub bytes: Range<usize>,
 }
 
-/// The first reply in `input`, if it is whole.
+/// Returns the first reply in `input`, if it is whole.
 pub fn parse(asked: &Asked, input: &[u8]) -> Option<Reply> {
     let mut values = Vec::new();
     let mut at = 0;

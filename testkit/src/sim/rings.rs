@@ -1,6 +1,6 @@
-//! Which server may own a key at which time: every ring that a pool has had, and since when.
+//! The servers that may own a key at a given time: every ring that a pool has had, and its start.
 //!
-//! A request goes the way of the ring that stands when it is read, so its keys may be on any server
+//! A request is routed by the ring at the time when it is parsed. So its keys may be on any server
 //! that owned them between its arrival and now, and on no other.
 
 use proxy::plan::PoolPlan;
@@ -12,11 +12,11 @@ use super::server::Server;
 /// One ring.
 #[derive(Clone, PartialEq, Eq)]
 pub struct View {
-    /// By key: a bit for each server that may own it. More than one where the ring is random.
+    /// By key: a bit for each server that may own it; several bits if the ring is random.
     owners: Vec<u64>,
-    /// The servers of the plan, those among them that are ejected as well.
+    /// The servers of the plan, including ejected ones.
     members: u64,
-    /// Those that own anything.
+    /// The servers that own any key.
     alive: u64,
 }
 
@@ -27,7 +27,7 @@ pub struct Rings {
 
 impl View {
     pub fn new(plan: &PoolPlan, servers: &[Server], keys: &[Key]) -> View {
-        let planned = |server: &Server| plan.servers.iter().find(|one| one.row == server.row);
+        let planned = |server: &Server| plan.servers.iter().find(|one| one.id == server.id);
         let weight = |server: &Server| planned(server).map_or(1, |one| one.weight);
         let node = |one: &Server| Node { name: one.name.clone(), weight: weight(one) };
         let nodes: Vec<Node> = servers.iter().map(node).collect();
@@ -54,7 +54,7 @@ impl Rings {
         Rings { views: vec![(0, first)] }
     }
 
-    /// Another ring from that event on. Whether any key has moved.
+    /// Adds a ring from that event on. Returns whether any key has moved.
     pub fn push(&mut self, event: u64, next: View) -> bool {
         let (_, last) = self.views.last().expect("there is always a ring");
         if *last == next {
@@ -65,32 +65,32 @@ impl Rings {
         moved
     }
 
-    /// The servers that have owned a key at any time since that event, one bit each.
+    /// Returns the servers that have owned a key at any time since that event, one bit each.
     pub fn owners(&self, key: usize, since: u64) -> u64 {
         self.since(since).fold(0, |sum, view| sum | view.owners[key])
     }
 
-    /// Whether so many servers were those of the plan at some time since that event.
+    /// Returns whether the plan had exactly these servers at some time since that event.
     pub fn had_members(&self, members: u64, since: u64) -> bool {
         self.since(since).any(|view| view.members == members)
     }
 
-    /// Whether all servers of the plan were among so many at some time since that event.
+    /// Returns whether all servers of the plan were among these at some time since that event.
     pub fn had_members_among(&self, many: u64, since: u64) -> bool {
         self.since(since).any(|view| view.members & !many == 0)
     }
 
-    /// Whether there is another ring since that event.
+    /// Returns whether the ring has changed since that event.
     pub fn has_turned(&self, since: u64) -> bool {
         self.since(since).nth(1).is_some()
     }
 
-    /// Whether no server was left at some time since that event.
+    /// Returns whether no server was left at some time since that event.
     pub fn was_empty(&self, since: u64) -> bool {
         self.since(since).any(|view| view.alive == 0)
     }
 
-    /// The rings that stood at that event or later, the newest first.
+    /// Returns the rings that were in effect at that event or later, the newest first.
     fn since(&self, event: u64) -> impl Iterator<Item = &View> {
         let mut end = u64::MAX;
         let views = self.views.iter().rev().take_while(move |(from, _)| {

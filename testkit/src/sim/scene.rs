@@ -1,4 +1,4 @@
-//! What one seed plays: a random plan, and how rough the world is to it.
+//! The conditions of one seed's run: a random plan, and the frequency of faults.
 
 use std::ops::RangeInclusive;
 
@@ -10,35 +10,35 @@ use super::random::Random;
 
 /// A run's conditions.
 pub struct Scene {
-    /// As installed last.
+    /// The plan installed last.
     pub plan: Plan,
     /// By pool: every server that may ever be in a plan.
     pub universe: Vec<Vec<ServerPlan>>,
-    /// Other plans in a thousand steps.
+    /// Plans installed in a thousand steps.
     pub install_permille: usize,
     /// Model clients at the same time.
     pub clients: usize,
     /// Faults in a thousand steps.
     pub fault_permille: usize,
-    /// The faults that happen here; empty in a calm run.
+    /// The faults that may happen; empty in a calm run.
     pub faults: Vec<FaultKind>,
     /// Longest step of the clock, microseconds.
     pub tick_max: usize,
-    /// Values beyond a few bytes, in a thousand.
+    /// Values longer than a few bytes, in a thousand.
     pub large_permille: usize,
     /// Clients that read late, in a thousand.
     pub slow_reader_permille: usize,
-    /// Clients that speak binary, in a thousand.
+    /// Clients that use binary, in a thousand.
     pub binary_permille: usize,
-    /// Whether `memory_max` is so small that it is met.
+    /// `memory_max` is so small that the run reaches it.
     pub tight_memory: bool,
-    /// Whether queues are so short that they get full.
+    /// Queues are so short that they get full.
     pub tight_queues: bool,
-    /// The run ends by `drain` in its middle of things.
+    /// The run ends by `drain` in the middle of traffic.
     pub drains: bool,
 }
 
-/// What the world does to a server.
+/// A fault of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FaultKind {
     /// It neither reads nor writes nor accepts for a while.
@@ -53,17 +53,17 @@ pub enum FaultKind {
     ExecuteThenReset,
     /// All connections end; it comes back with its data, or empty.
     Restart,
-    /// It answers a command by what cannot be its answer.
+    /// It answers a command with a reply that is impossible for it.
     Poison,
-    /// It says something although nothing was asked.
+    /// It sends a reply to no request.
     Unasked,
-    /// It answers a command by an error line.
+    /// It answers a command with an error line.
     ErrorLine,
-    /// It writes a byte at a time for a while.
+    /// It writes one byte at a time for a while.
     Dribble,
     /// It answers that it is loading its data, for a while.
     Loading,
-    /// Nothing of a server's: the next socket to it cannot be made.
+    /// Not a server's fault: the next socket to it cannot be made.
     NoSocket,
 }
 
@@ -82,10 +82,10 @@ const ALL_FAULTS: &[FaultKind] = &[
     FaultKind::NoSocket,
 ];
 
-/// One key of a pool; its place in the list is written in its first two bytes.
+/// One key of a pool; its first two bytes are its index in the list.
 pub struct Key {
     pub text: String,
-    /// Text cannot carry it: only clients that speak binary ask for it.
+    /// Text cannot carry it: only clients that use binary request it.
     pub is_foreign: bool,
 }
 
@@ -100,6 +100,10 @@ impl Scene {
         let mut plan = Plan::new(pools);
         let universe = plan.pools.iter().map(|pool| pool.servers.clone()).collect();
         for pool in &mut plan.pools {
+            // So that a reply may take longer than its limit.
+            if faults.contains(&FaultKind::Dribble) && pool.timeouts.reply % 2 == 0 {
+                pool.timeouts.reply = (pool.timeouts.reply / 8).max(3_000);
+            }
             let count = random.range(1, pool.servers.len().min(5));
             pool.servers.truncate(count);
         }
@@ -131,10 +135,10 @@ impl Scene {
     }
 }
 
-/// Pools of Redis servers.
+/// Share of pools of Redis servers.
 const REDIS_PERMILLE: usize = 400;
 
-/// Mostly roomy, sometimes so narrow that each bound is met.
+/// Returns limits that are usually ample, and sometimes so narrow that each bound is reached.
 fn limits(random: &mut Random) -> Limits {
     let mut limits = Limits::default();
     if random.permille(300) {
@@ -142,7 +146,8 @@ fn limits(random: &mut Random) -> Limits {
         limits.client_outbox = random.range(100, 4_000);
     }
     if random.permille(500) {
-        limits.stream_min = random.range(20, 3_000);
+        let most = *random.pick(&[40, 3_000]);
+        limits.stream_min = random.range(20, most);
     }
     if random.permille(100) {
         limits.link_queue = random.range(1, 12);
@@ -165,10 +170,10 @@ fn pool(random: &mut Random, at: usize, calm: bool, large: bool) -> PoolPlan {
     let protocol = proto::protocol(word).expect("the table has the protocol");
     let mut plan = PoolPlan::new(name, protocol, servers);
     if word == "redis" {
-        // What stands outside of the braces is whose a key is.
+        // The text outside the braces identifies the request of a key.
         plan.hash_tag = Some(*b"{}");
-        plan.spaces = random.range(1, 4) as u32;
-        plan.space = random.below(plan.spaces as usize) as u32;
+        plan.databases = random.range(1, 4) as u32;
+        plan.database = random.below(plan.databases as usize) as u32;
         plan.multi_key = if random.permille(100) { MultiKey::Refuse } else { MultiKey::Split };
     }
     plan.hash = *random.pick(&[Hash::Fnv64a, Hash::Md5, Hash::Crc16, Hash::Murmur]);
@@ -200,7 +205,7 @@ fn pool(random: &mut Random, at: usize, calm: bool, large: bool) -> PoolPlan {
     plan
 }
 
-/// What makes no difference to any answer.
+/// Sets switches that have no effect on answers.
 pub fn switches(random: &mut Random, plan: &mut PoolPlan) {
     plan.preconnect = random.permille(300);
     plan.merge_gets = random.permille(750);
@@ -224,7 +229,7 @@ pub fn timeouts(random: &mut Random, calm: bool) -> Timeouts {
     Timeouts { connect: one(), queue: one(), reply: one() }
 }
 
-/// The keys of a pool: short and long ones, of which a few dozen fill a merged get.
+/// Makes the keys of a pool: short and long ones; a few dozen long ones fill a merged get.
 pub fn keys(random: &mut Random, plan: &PoolPlan) -> Vec<Key> {
     let count = random.range(4, 40);
     let long = random.permille(200);
@@ -237,12 +242,12 @@ pub fn keys(random: &mut Random, plan: &PoolPlan) -> Vec<Key> {
     let is_redis = plan.protocol.name() == "redis";
     let key = |at: usize| {
         let pad = pad(random);
-        // The hot ones are everybody's.
+        // All clients use the hot keys.
         let is_foreign = at > 3 && pad < 50 && random.permille(foreign_permille);
         let end = if is_foreign { " \r\n\u{7f}" } else { "" };
         let text = format!("{at:02}{}:{}{end}", &plan.name, "k".repeat(pad));
         match is_redis {
-            // There, any bytes make a key.
+            // In Redis pools any bytes are a key.
             true => Key { text: format!("{{{text}}}"), is_foreign: false },
             false => Key { text, is_foreign },
         }

@@ -1,66 +1,72 @@
 //! A model server: memcached's rules for classic text, on values whose whole past is kept.
 //!
-//! It is stricter than memcached: the proxy must send canonical commands with keys that somebody
-//! asked for, and never a `noreply`. Each of these is asserted where the command is read.
+//! It is stricter than memcached: the proxy must send canonical commands with requested keys, and
+//! never a `noreply`. Each rule is asserted where the command is parsed.
 
 use std::rc::Rc;
 
 use proxy::plan::ServerPlan;
 use proxy::{Time, limits};
 
-use super::book::{Book, Injected, Outcome, UpdateKind};
 use super::conn::Conn;
 use super::frame::{Frame, data_number, frame, number};
 use super::history::{Store, Value};
+use super::journal::{Injected, Journal, Outcome, UpdateKind};
 use super::random::Random;
-use super::redis::{Greetings, Model};
+use super::redis::{Handshakes, Model};
 use super::rings::Rings;
 use super::scene::Key;
-use super::silence::{Silence, check_abandoned};
+use super::silence::{Silence, check_cancelled};
 
 pub struct Server {
-    pub row: u32,
-    /// What the ring hashes.
+    pub id: u32,
+    /// The name that the ring hashes.
     pub name: String,
     pub label: String,
     pub store: Store,
     pub stalled_until: Time,
     pub refusing_until: Time,
     pub dribbles_until: Time,
-    /// The end of the last of these.
+    /// The end of the last of these faults.
     pub rough_until: Time,
-    /// Its next command is answered in this way.
+    /// The trick to use for its next command.
     pub trick: Trick,
     pub trouble: Trouble,
-    /// When the proxy last got anywhere with it.
+    /// The last time at which the proxy made progress with it.
     pub progress: Time,
     pub silence: Silence,
-    /// It has the meta commands.
+    /// It supports the meta commands.
     pub has_meta: bool,
-    /// When a greeting last told of less than what waits for it may need.
+    /// The last time at which a handshake reported fewer capabilities than the waiting requests may
+    /// need.
     pub unfit_at: Time,
-    /// It ever had not, or its greeting did not say so.
+    /// At some time it had no meta commands, or its handshake did not report them.
     pub ever_lacked: bool,
-    /// What it holds, if it is Redis.
+    /// Its data, if it is Redis.
     pub redis: Option<Box<Model>>,
-    /// What the proxy believes of it.
+    /// The proxy considers it down.
     pub is_down: bool,
     pub is_ejected: bool,
+    /// The start of its repeated failures, if it has failed repeatedly.
+    pub sick_since: Option<Time>,
+    /// The time since which it is down without a probe, and the time by which it must be probed.
+    pub unasked_since: Time,
+    pub probe_by: Time,
 }
 
-/// How a command is answered.
+/// The way to answer a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Trick {
     None,
     Poison,
     ErrorLine,
-    /// Executed, then closed without an answer.
+    /// Executes the command, then closes without an answer.
     Die,
-    /// Not even connected to: the next socket cannot be made.
+    /// No connect: the next socket cannot be made.
     NoSocket,
 }
 
-/// The last event of each kind of trouble: an error is legal only if one explains it.
+/// The last event of each kind of fault: an error is legal only if one explains it.
 #[derive(Clone, Copy, Default)]
 pub struct Trouble {
     pub refused: u64,
@@ -68,41 +74,54 @@ pub struct Trouble {
     pub lost: u64,
     pub poisoned: u64,
     pub silent: u64,
-    /// The last socket to it that could not be made, and when that was.
+    /// The last event at which it refused a command.
+    pub injected: u64,
+    /// The last socket to it that could not be made, and its time.
     pub unable: u64,
     pub unable_time: Time,
-    /// It was believed to be down until then.
+    /// The proxy considered it down until then.
     pub back: u64,
-    /// Any of these, and stalls.
+    /// Any of these events, and stalls.
     pub any: u64,
     pub any_time: Time,
 }
 
-/// Where a command is executed.
+/// The circumstances in which a command is executed.
 pub struct Place<'a> {
     pub pool: usize,
     pub server: usize,
     pub keys: &'a [Key],
     pub rings: &'a Rings,
-    pub greetings: &'a Greetings,
+    pub handshakes: &'a Handshakes,
     pub now: Time,
     /// The proxy still has the link.
     pub is_live: bool,
     pub hold_after: Option<u64>,
-    pub book: &'a mut Book,
+    pub journal: &'a mut Journal,
     pub random: &'a mut Random,
 }
 
 impl Server {
-    /// Whether anything was wrong with it since then.
+    /// Returns whether it had any fault since then.
     pub fn was_in_trouble(&self, event: u64, time: Time) -> bool {
         let Trouble { any, back, .. } = self.trouble;
         self.is_down || any > event || back > event || self.rough_until >= time
     }
 
+    /// Returns whether a message for it may have been refused since then, or lost with its link. A
+    /// late message is not lost: a stalled server executes it when it continues.
+    pub fn may_have_lost(&self, event: u64, time: Time) -> bool {
+        let Trouble { refused, hung, lost, poisoned, silent, injected, unable, back, .. } =
+            self.trouble;
+        let last = [refused, hung, lost, poisoned, silent, injected, unable, back];
+        let until = self.trouble.unable_time.after(limits::BACKOFF_LAST_US);
+        let lacks_socket = unable != 0 && until >= time;
+        self.is_down || lacks_socket || last.into_iter().any(|one| one > event)
+    }
+
     pub fn new(plan: &ServerPlan, keys: usize) -> Server {
         Server {
-            row: plan.row,
+            id: plan.id,
             name: plan.name.clone(),
             label: plan.label.clone(),
             store: Store::new(keys),
@@ -120,10 +139,13 @@ impl Server {
             redis: None,
             is_down: false,
             is_ejected: false,
+            sick_since: None,
+            unasked_since: Time(0),
+            probe_by: Time(0),
         }
     }
 
-    /// Executes the first command of a connection; false if it is not whole.
+    /// Executes the first command of a connection; returns false if it is not whole.
     pub fn serve(&mut self, conn: &mut Conn, place: &mut Place<'_>) -> bool {
         if self.redis.is_some() {
             return self.serve_redis(conn, place);
@@ -168,7 +190,7 @@ impl Server {
             "get" | "gets" | "gat" | "gats" => self.fetch(frame, usize::MAX, conn, place),
             "version" if self.has_meta => say(conn, "VERSION 1.6.18"),
             "version" => {
-                conn.is_unskilled = true;
+                conn.has_lost_capability = true;
                 say(conn, "VERSION 1.4.15");
             }
             "mg" | "ms" | "md" | "ma" | "mn" | "me" => self.execute_meta(frame, conn, place),
@@ -195,12 +217,12 @@ impl Server {
         for text in &keys[..count.min(keys.len())] {
             let key = place.key(text);
             let value = self.store.value(key);
-            // Where there is nothing, nothing is touched.
+            // A missing item cannot be touched.
             if touches && value.is_some() {
                 let number = number(frame.words[1]);
-                self.book_update(number, UpdateKind::GetAndTouch, key, conn, place);
+                self.journal_update(number, UpdateKind::GetAndTouch, key, conn, place);
             } else {
-                place.book.event();
+                place.journal.event();
             }
             if let Some(value) = value {
                 say_value(conn, text, value, with_cas);
@@ -221,7 +243,7 @@ impl Server {
         let appended = matches!(words[0], "append" | "prepend");
         let id = if appended { data_number(frame.data) } else { id };
         let (outcome, bytes) = stored(words[0], old.as_ref(), cas, frame.data);
-        let event = self.book_store(key, id, outcome, conn, place);
+        let event = self.journal_store(key, id, outcome, conn, place);
         if let Some(bytes) = bytes {
             let flags = old.filter(|_| appended).map_or(id as u32, |old| old.flags);
             self.store.put(key, event, Some(Value::plain(bytes, flags, event)), Some(id as u32));
@@ -229,9 +251,9 @@ impl Server {
         say(conn, outcome);
     }
 
-    /// An update is executed here, and it must be: by its key's server, in its order, for somebody
-    /// who has not given it up.
-    pub fn book_update(
+    /// Records that an update is executed. It must be on its key's server, in order, and its client
+    /// must still be waiting.
+    pub fn journal_update(
         &self,
         id: u64,
         kind: UpdateKind,
@@ -240,14 +262,14 @@ impl Server {
         place: &mut Place<'_>,
     ) -> u64 {
         let at = (place.pool, place.server, Some(key));
-        let event = place.book.execute(id, kind, at, place.is_live);
+        let event = place.journal.execute(id, kind, at, place.is_live);
         place.check_update(id, key);
-        check_abandoned(place, id, &self.silence, conn);
+        check_cancelled(place, id, &self.silence, conn);
         event
     }
 
-    /// A store is executed, with that outcome.
-    pub fn book_store(
+    /// Records that a store is executed, with its outcome.
+    pub fn journal_store(
         &self,
         key: usize,
         id: u64,
@@ -255,8 +277,8 @@ impl Server {
         conn: &mut Conn,
         place: &mut Place<'_>,
     ) -> u64 {
-        let event = self.book_update(id, UpdateKind::Store, key, conn, place);
-        place.book.updates[id as usize].outcome = Outcome::Words(outcome);
+        let event = self.journal_update(id, UpdateKind::Store, key, conn, place);
+        place.journal.updates[id as usize].outcome = Outcome::Words(outcome);
         event
     }
 
@@ -265,14 +287,14 @@ impl Server {
         assert_eq!(words.len(), 3, "arguments of {words:?}");
         let key = place.key(words[1]);
         let id = number(words[2]);
-        match self.book_count(words[0], key, id, conn, place) {
+        match self.journal_count(words[0], key, id, conn, place) {
             Outcome::Number(number) => say(conn, &number.to_string()),
             Outcome::Words(words) => say(conn, words),
         }
     }
 
-    /// `incr` or `decr` is executed.
-    pub fn book_count(
+    /// Executes `incr` or `decr`.
+    pub fn journal_count(
         &mut self,
         word: &str,
         key: usize,
@@ -280,7 +302,7 @@ impl Server {
         conn: &mut Conn,
         place: &mut Place<'_>,
     ) -> Outcome {
-        let event = self.book_update(id, UpdateKind::Delta, key, conn, place);
+        let event = self.journal_update(id, UpdateKind::Delta, key, conn, place);
         let old = self.store.value(key).cloned();
         let text = old.as_ref().map(|old| std::str::from_utf8(&old.bytes).expect("ASCII values"));
         let outcome = match text.map(|text| text.parse::<u64>()) {
@@ -289,7 +311,7 @@ impl Server {
             Some(Ok(old)) if word == "incr" => Outcome::Number(old.wrapping_add(id)),
             Some(Ok(old)) => Outcome::Number(old.saturating_sub(id)),
         };
-        place.book.updates[id as usize].outcome = outcome;
+        place.journal.updates[id as usize].outcome = outcome;
         if let Outcome::Number(result) = outcome {
             let text = result.to_string();
             let flags = old.map_or(0, |old| old.flags);
@@ -303,10 +325,10 @@ impl Server {
         assert_eq!(frame.words.len(), 3, "arguments of {:?}", frame.words);
         let key = place.key(frame.words[1]);
         let id = number(frame.words[2]);
-        self.book_update(id, UpdateKind::Touch, key, conn, place);
+        self.journal_update(id, UpdateKind::Touch, key, conn, place);
         let found = self.store.value(key).is_some();
         let outcome = if found { "TOUCHED" } else { "NOT_FOUND" };
-        place.book.updates[id as usize].outcome = Outcome::Words(outcome);
+        place.journal.updates[id as usize].outcome = Outcome::Words(outcome);
         say(conn, outcome);
     }
 
@@ -314,7 +336,7 @@ impl Server {
         assert_eq!(frame.words.len(), 2, "arguments of {:?}", frame.words);
         let key = place.key(frame.words[1]);
         let found = self.store.value(key).is_some();
-        let event = place.book.execute_delete(place.pool, key, found);
+        let event = place.journal.execute_delete(place.pool, key, found);
         self.store.put(key, event, None, None);
         say(conn, if found { "DELETED" } else { "NOT_FOUND" });
     }
@@ -323,18 +345,19 @@ impl Server {
         assert_eq!(frame.words.len(), 2, "arguments of {:?}", frame.words);
         let at = (place.pool, place.server, None);
         let id = number(frame.words[1]);
-        let event = place.book.execute(id, UpdateKind::Flush, at, place.is_live);
-        place.book.updates[id as usize].outcome = Outcome::Words("OK");
+        let event = place.journal.execute(id, UpdateKind::Flush, at, place.is_live);
+        place.journal.updates[id as usize].outcome = Outcome::Words("OK");
         self.store.wipe(event);
         say(conn, "OK");
     }
 
-    /// Answers by an error line without executing; of a read of several keys some may be answered.
+    /// Answers with an error line without executing; some keys of a read of several may be
+    /// answered.
     fn refuse(&mut self, frame: &Frame<'_>, conn: &mut Conn, place: &mut Place<'_>) {
-        let line = place.book.injected.len();
+        let line = place.journal.injected.len();
         let word = frame.words[0];
         if word == "version" {
-            return self.refuse_greeting(conn, place);
+            return self.refuse_handshake(conn, place);
         }
         let first = if word.starts_with("gat") { 2 } else { 1 };
         let is_read = word.starts_with("ge") || word.starts_with("gat");
@@ -351,18 +374,19 @@ impl Server {
             _ => 1 << place.key(&frame.key()),
         };
         let alone = alone || !is_read;
-        place.book.injected.push(Injected { pool: place.pool, keys, alone });
-        // Any server may be told that a command was not executed by such a line.
-        self.trouble.any = place.book.event();
+        place.journal.injected.push(Injected { pool: place.pool, keys, alone });
+        // A client may learn from such a line that its command was not executed.
+        self.trouble.any = place.journal.event();
+        self.trouble.injected = self.trouble.any;
         say(conn, &format!("SERVER_ERROR injected {line}"));
     }
 
-    /// Whoever does not know `version` knows the classic words; any other error must not be taken
-    /// for a greeting.
-    fn refuse_greeting(&mut self, conn: &mut Conn, place: &mut Place<'_>) {
-        self.trouble.any = place.book.event();
+    /// Refuses a handshake. A server that does not know `version` still knows the classic commands;
+    /// any other error must not be accepted as a handshake.
+    fn refuse_handshake(&mut self, conn: &mut Conn, place: &mut Place<'_>) {
+        self.trouble.any = place.journal.event();
         if place.random.permille(500) {
-            conn.is_unskilled = true;
+            conn.has_lost_capability = true;
             self.ever_lacked = true;
             return say(conn, "ERROR");
         }
@@ -373,7 +397,8 @@ impl Server {
 }
 
 impl Place<'_> {
-    /// The key of that text; no other may ever reach a server, and no other server than its own.
+    /// Returns the key of that text. No unknown key may ever reach a server, and no key another
+    /// server.
     pub fn key(&self, text: &str) -> usize {
         let key = text.get(..2).and_then(|digits| digits.parse::<usize>().ok());
         let key = key.filter(|key| self.keys.get(*key).is_some_and(|key| key.text == text));
@@ -382,20 +407,20 @@ impl Place<'_> {
         key
     }
 
-    /// A request that arrived after that event may bring this key here.
+    /// Checks that a request that arrived after that event may bring this key here.
     pub fn check_way(&self, key: usize, arrived: u64) {
         let owners = self.rings.owners(key, arrived);
         let is_one = owners & 1 << self.server != 0;
         assert!(is_one, "key {key} lives on {owners:#b} since {arrived}, not on {}", self.server);
     }
 
-    /// That update brings this key here.
+    /// Checks that the update brings this key here.
     pub fn check_update(&self, number: u64, key: usize) {
-        self.check_way(key, self.book.updates[number as usize].arrived);
+        self.check_way(key, self.journal.updates[number as usize].arrived);
     }
 }
 
-/// The outcome of a storage command, and the new value.
+/// Returns the outcome of a storage command, and the new value.
 pub fn stored(
     word: &str,
     old: Option<&Value>,
@@ -413,12 +438,12 @@ pub fn stored(
     }
 }
 
-/// Something that cannot answer this command.
+/// Sends a reply that is impossible for this command.
 fn poison(frame: &Frame<'_>, conn: &mut Conn, random: &mut Random) {
     let is_read = frame.words[0].starts_with('g');
     let is_meta = ["mg", "ms", "md", "ma"].contains(&frame.words[0]);
     let wrong: &[&str] = if is_meta && random.permille(500) {
-        // Well made, and about something else.
+        // Well-formed replies to another request.
         &["HD k99never", "HD O99never", "HD kOTluZXZlcg== b", "HD k99never O7"]
     } else if is_read {
         &["STORED", "OK", "7", "VALUE 99never 0 1\r\nx", "VALUE ", "END ", "VALUE 99 0 0 0 0", ""]
@@ -426,7 +451,7 @@ fn poison(frame: &Frame<'_>, conn: &mut Conn, random: &mut Random) {
         &["END", "VALUE 99never 0 1\r\nx\r\nEND", "stored", "STORED ", " 7", "-1", "VERSION", ""]
     };
     say(conn, random.pick::<&str>(wrong));
-    // What follows looks well, and must not be believed.
+    // The bytes that follow look valid, and must not be believed.
     if random.permille(300) {
         say(conn, "END");
     }
@@ -452,7 +477,7 @@ fn say_value(conn: &mut Conn, key: &str, value: &Value, with_cas: bool) {
     out.extend_from_slice(b"\r\n");
 }
 
-/// A space and a number; `write!` costs several times as much and stands in the hottest loop.
+/// Writes a space and a number; `write!` costs several times as much, and this is the hottest loop.
 pub fn put_number(out: &mut Vec<u8>, mut number: u64) {
     let mut digits = [b' '; 21];
     let mut at = digits.len();

@@ -1,30 +1,30 @@
-//! Hold and drop, as the world sees it: which servers owe answers and are silent, what may be sent
-//! to them, and what may be executed when they wake.
+//! Hold and drop, as the world sees them: the silent servers that owe answers, the bytes that may
+//! be sent to them, and the requests that may be executed when they wake.
 
 use proxy::Time;
 
-use super::book::UpdateKind;
 use super::conn::Conn;
 use super::frame::frame_len;
+use super::journal::UpdateKind;
 use super::redis;
 use super::server::Place;
 use super::world::World;
 
-/// How long a server has owed answers and said nothing.
+/// The time for which a server has owed answers and sent nothing.
 #[derive(Clone, Copy, Default)]
 pub struct Silence {
-    /// Since when, if it owes any.
+    /// The start of the silence, if it owes any.
     pub since: Option<Time>,
-    /// When it last said anything.
+    /// The last time at which it sent anything.
     pub heard_at: Time,
-    /// It is so silent that nothing may be sent to it.
+    /// It is silent for so long that nothing may be sent to it.
     pub is_on: bool,
-    /// The event at which it was last so silent that the proxy had to hold back what is for it.
+    /// The last event at which the proxy had to hold messages for it.
     pub held: u64,
     pub held_at: Time,
-    /// When it last answered a greeting.
-    pub greeted_at: Time,
-    /// Another worker says that it is silent, until then.
+    /// The last time at which it answered a handshake.
+    pub established_at: Time,
+    /// Another worker reports it silent until then.
     pub rumour_until: Option<Time>,
 }
 
@@ -38,7 +38,7 @@ impl Silence {
 }
 
 impl World {
-    /// A link of a server has moved; `heard`: the server has said something.
+    /// Records that a server's link has moved; `heard` means that the server has sent something.
     pub fn note_silence(&mut self, (pool, server): (usize, usize), heard: bool) {
         let conns = self.conns.iter().flatten();
         let owes = conns.filter(|conn| (conn.pool, conn.server) == (pool, server)).any(Conn::owes);
@@ -54,7 +54,7 @@ impl World {
         };
     }
 
-    /// Which servers are held now. Called when timers have been fired, and before a hold may end.
+    /// Updates the set of held servers. Call it after timers have fired, and before a hold may end.
     pub fn note_holds(&mut self) {
         for pool in 0..self.pools.len() {
             for server in 0..self.pools[pool].servers.len() {
@@ -68,7 +68,7 @@ impl World {
         let entry = &mut self.pools[pool].servers[server];
         if entry.silence.is_held(hold_after, self.now) {
             entry.silence.is_on = true;
-            entry.silence.held = self.book.event();
+            entry.silence.held = self.journal.event();
             entry.silence.held_at = self.now;
         }
         if entry.silence.rumour_until.is_some_and(|until| until <= self.now) {
@@ -77,40 +77,40 @@ impl World {
         }
     }
 
-    /// A hold may be about to end: so far it held.
+    /// Records that a hold was in effect until now, because it may be about to end.
     pub fn note_hold_before(&mut self, pool: usize, server: usize) {
         let silence = &mut self.pools[pool].servers[server].silence;
         if silence.is_on {
-            silence.held = self.book.event();
+            silence.held = self.journal.event();
             silence.held_at = self.now;
         }
     }
 
-    /// Another worker tells in the book that a server is silent, truly or not.
+    /// Lets another worker report a server as silent in the shared memory, truly or not.
     pub fn begin_rumour(&mut self, pool: usize, server: usize, until: Time) {
         self.pools[pool].servers[server].silence.rumour_until = Some(until);
         self.tell_rumour(pool, server, 1);
     }
 
     fn tell_rumour(&self, pool: usize, server: usize, value: u64) {
-        let row = self.pools[pool].servers[server].row;
-        self.counters.sheet(1).counters(row).set(metrics::Server::HeldNow, value);
+        let number = self.pools[pool].servers[server].id;
+        self.counters.metrics(1).counters(number).set(metrics::Server::HeldNow, value);
     }
 
-    /// `conn` has taken what stands in its input from `before` on: to a silent server goes the rest
-    /// of a message, or a greeting.
+    /// Checks the bytes of `conn`'s input from `before` on: a silent server may get only the rest
+    /// of a message, or a handshake.
     pub fn check_hold(&self, conn: &Conn, before: usize, was_idle: bool) {
         let model = &self.pools[conn.pool];
         let silence = &model.servers[conn.server].silence;
         let Some(patience) = model.plan.hold_after else { return };
         let fresh = &conn.input[before..];
-        // The kernel may take a part of it.
-        let is_greeting = model.greetings.begin(if was_idle { fresh } else { &conn.input });
+        // The kernel may accept only a part of it.
+        let is_in_handshake = model.handshakes.begin(if was_idle { fresh } else { &conn.input });
         if was_idle && silence.rumour_until.is_some() {
             let is_fresh = self.now < silence.heard_at.after(patience);
-            assert!(is_fresh || is_greeting, "another worker holds this server");
+            assert!(is_fresh || is_in_handshake, "another worker holds this server");
         }
-        if is_greeting || !silence.is_on {
+        if is_in_handshake || !silence.is_on {
             return;
         }
         let mut at = 0;
@@ -130,10 +130,10 @@ impl World {
     }
 }
 
-/// What nobody waited for any more when its server woke must not be executed.
-pub fn check_abandoned(place: &Place<'_>, number: u64, silence: &Silence, conn: &mut Conn) {
+/// Checks that requests whose clients had left before the server woke are not executed.
+pub fn check_cancelled(place: &Place<'_>, number: u64, silence: &Silence, conn: &mut Conn) {
     let Some(patience) = place.hold_after else { return };
-    let update = &place.book.updates[number as usize];
+    let update = &place.journal.updates[number as usize];
     let sent = conn.sent_event();
     let has_left = update.left != 0 && !update.quiet && update.kind != UpdateKind::Flush;
     if !has_left || update.left > sent {

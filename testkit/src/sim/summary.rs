@@ -1,5 +1,5 @@
-//! What a run saw. A simulator that never meets a fault proves nothing, so its test looks at the
-//! sums.
+//! Counts of events in a run. A simulator that never meets a fault proves nothing, so its test
+//! checks the sums.
 
 use proxy::fault::FAULTS;
 
@@ -11,9 +11,9 @@ pub struct Summary {
     pub hits: u64,
     pub misses: u64,
     pub updates: u64,
-    /// Requests that a server without meta could not be asked.
+    /// Requests that a server without meta could not get.
     pub refused_forms: u64,
-    /// Answers to Redis clients, and keys that they were told live apart.
+    /// Answers to Redis clients, and errors about keys on different servers.
     pub redis: u64,
     pub apart: u64,
     /// Error lines that were explained.
@@ -23,11 +23,11 @@ pub struct Summary {
     /// Clients closed in the middle of a value.
     pub cut_off: u64,
     pub ejections: u64,
-    /// Plans that were taken up, the same ones again among them.
+    /// Plans installed, including the same ones again.
     pub installs: u64,
-    /// Updates executed although their client's link had gone.
+    /// Updates executed although their client's link was gone.
     pub orphans: u64,
-    /// Error lines by the fault they name.
+    /// Error lines, by the fault that they name.
     pub faults: [u64; FAULTS_COUNT],
 }
 
@@ -54,8 +54,8 @@ impl Summary {
         self.faults.iter_mut().zip(other.faults).for_each(|(sum, one)| *sum += one);
     }
 
-    /// Faults by their name, and how often a client was told of one.
+    /// Returns the faults by name, each with the number of answers that named it.
     pub fn by_fault(&self) -> impl Iterator<Item = (String, u64)> {
-        FAULTS.iter().zip(self.faults).map(|(row, count)| (format!("{:?}", row.fault), count))
+        FAULTS.iter().zip(self.faults).map(|(number, count)| (format!("{:?}", number.fault), count))
     }
 }

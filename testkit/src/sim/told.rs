@@ -1,5 +1,5 @@
-//! Reads the answers of meta and binary as a client does: a parser of its own, and the matching of
-//! answers with what was asked.
+//! Parses the answers of meta and binary as a client does: a parser of its own, which also matches
+//! answers with requests.
 
 use std::ops::Range;
 
@@ -8,10 +8,10 @@ use super::reply::Hit;
 
 /// One answer.
 pub struct Told {
-    /// Whose it is, if it says so.
+    /// The opaque of its request, if it has one.
     pub opaque: Option<u32>,
     pub outcome: Outcome,
-    /// As the classic protocol would say it.
+    /// The equivalent answer in the classic protocol.
     pub line: String,
     pub key: Option<Range<usize>>,
     pub hit: Option<Hit>,
@@ -31,17 +31,17 @@ pub enum Outcome {
     Error,
 }
 
-/// What a meta answer tells of an item beside its value.
+/// The properties of an item in a meta answer, besides its value.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Marks {
-    /// This client is to fill it.
+    /// This client is to fill the item.
     pub wins: bool,
     pub stale: bool,
-    /// Another one has been told to.
+    /// Another client is to fill the item.
     pub won: bool,
 }
 
-/// The first answer in `input`, if it is whole.
+/// Returns the first answer in `input`, if it is whole.
 pub fn parse(form: &Form, client: u32, input: &[u8]) -> Option<Told> {
     match form.opcode {
         Some(_) => packet(input),

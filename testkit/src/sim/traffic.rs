@@ -1,5 +1,5 @@
-//! What clients and servers do when nothing goes wrong: ask in pieces, answer in pieces, late or at
-//! once.
+//! The actions of clients and servers without faults: they send requests and answers in pieces,
+//! late or at once.
 
 use proxy::plan::QuickAck;
 use proxy::{Closed, ConnId, Slices};
@@ -18,8 +18,13 @@ impl World {
         };
         let id = client.id;
         let is_stuck = client.unsent.is_empty() && (client.is_leaving || client.is_half_closed);
+        // A client that waits for a stalled server gives up sooner.
+        let stalled = |one: &Server| one.stalled_until > self.now;
+        let waits = !client.is_answered() && self.pools[client.pool].servers.iter().any(stalled);
+        let tired = if waits { 30 } else { 2 };
         match self.random.below(1000) {
-            0..2 => self.reset_client(id),
+            n if n < tired && waits => self.part(id),
+            n if n < tired => self.reset_client(id),
             2..5 => self.half_close(id),
             5..250 => self.let_client_read(id),
             _ if is_stuck => self.let_client_read(id),
@@ -37,11 +42,16 @@ impl World {
         }
         let plan = &self.scene.plan;
         let model = &self.pools[pool].plan;
+        if self.is_draining {
+            let refused = self.proxy.handle_accept(model.id, self.now);
+            assert!(refused.is_err(), "a client is accepted while draining");
+            return;
+        }
         let all = self.clients.iter().flatten().count();
         let own = self.clients.iter().flatten().filter(|one| one.pool == pool).count();
         let most = plan.clients_max.min(plan.clients_room);
         let is_full = all >= most || own >= model.client_connections;
-        match self.proxy.handle_accept(model.row, self.now) {
+        match self.proxy.handle_accept(model.id, self.now) {
             Ok(id) => {
                 assert!(!is_full, "one client too many is accepted");
                 self.welcome(id, pool);
@@ -64,7 +74,7 @@ impl World {
         if self.pools[pool].is_redis {
             client.is_binary = false;
             let mut talk = Talk::new();
-            talk.space = self.pools[pool].plan.space;
+            talk.database = self.pools[pool].plan.database;
             client.talk = Some(Box::new(talk));
         }
         if client.reads_late {
@@ -90,9 +100,9 @@ impl World {
             _ => 1,
         };
         let keys = &self.pools[client.pool].keys;
-        let (book, random, scene) = (&mut self.book, &mut self.random, &self.scene);
+        let (journal, random, scene) = (&mut self.journal, &mut self.random, &self.scene);
         let plan = &self.pools[client.pool].plan;
-        let mut asker = Asker { client, keys, plan, book, random, scene };
+        let mut asker = Asker { client, keys, plan, journal, random, scene };
         for _ in 0..count {
             if asker.client.is_leaving || asker.client.is_half_closed {
                 break;
@@ -102,7 +112,7 @@ impl World {
         }
     }
 
-    /// The proxy reads some of what a client has written: mostly all of it, sometimes any piece.
+    /// Lets the proxy read some of a client's output: usually all of it, sometimes any piece.
     fn send_piece(&mut self, id: ConnId) {
         let client = self.clients[id.index()].as_ref().expect("the caller found it");
         let len = client.unsent.len();
@@ -118,7 +128,7 @@ impl World {
         self.send(id, n.min(BLOCK_LEN));
     }
 
-    /// The proxy reads `n` bytes that a client has written.
+    /// Lets the proxy read `n` bytes that a client has written.
     pub fn send(&mut self, id: ConnId, n: usize) {
         let client = self.clients[id.index()].as_mut().expect("the caller found it");
         let rest = client.unsent.split_off(n);
@@ -130,19 +140,19 @@ impl World {
                 break;
             }
             client.arrived += 1;
-            expect.arrived = self.book.event();
+            expect.arrived = self.journal.event();
             expect.arrived_at = self.now;
             expect.epoch = self.pools[client.pool].epoch;
             if let Some(key) = expect.removes() {
-                self.book.deletes[client.pool][key].asked += 1;
+                self.journal.deletes[client.pool][key].asked += 1;
             }
             if let Asked::Redis(number) = expect.asked {
-                let wish = &mut self.book.redis.wishes[number as usize];
+                let wish = &mut self.journal.redis.wishes[number as usize];
                 (wish.arrived, wish.arrived_at) = (expect.arrived, self.now);
             }
             let update = expect.update();
             if let Some(number) = update {
-                let update = &mut self.book.updates[number as usize];
+                let update = &mut self.journal.updates[number as usize];
                 update.arrived = expect.arrived;
                 update.arrived_at = self.now;
                 update.epoch = expect.epoch;
@@ -154,13 +164,13 @@ impl World {
         self.proxy.handle_received(id, &self.block, n, self.now);
         self.carry_out();
         let Some(client) = self.clients[id.index()].as_ref() else { return };
-        // Behind the end of the conversation, and while it is paused, nothing is looked at.
-        // Whoever has a part of a value whose rest was lost is closed when he has read it.
+        // After the end of the connection, and while the client is paused, its input is not parsed.
+        // A client with a part of a value whose rest was lost is closed when it has read that part.
         let lost = |server: &Server| server.trouble.any > 0;
         if client.is_full && self.pools[client.pool].servers.iter().any(lost) {
             return;
         }
-        // A request that its server has no words for was answered when its head came.
+        // A request that its server does not support was answered when its head arrived.
         let lacked = client.has_forms
             && self.pools[client.pool].servers.iter().any(|server| server.ever_lacked);
         let ends = if lacked && ends == Some(true) { Some(false) } else { ends };
@@ -178,24 +188,24 @@ impl World {
         }
     }
 
-    /// The QUICKACK rule: a piece of a request is acknowledged at once, and whole requests by the
-    /// segment that answers them. `whole`: the piece ended with a request, which has an answer or
-    /// not.
+    /// Checks the QUICKACK rule: a piece of a request is acknowledged at once, and whole requests
+    /// by the segment that answers them. `whole` is None if the piece did not end with a request;
+    /// else whether that request is answered.
     fn check_ack(&self, id: ConnId, whole: Option<bool>) {
         let is_flushed = self.flushed.contains(&id);
         match whole {
             None => assert!(is_flushed, "the sender of a piece waits for its ACK"),
             Some(true) => assert!(!is_flushed, "a whole request costs a call of its own"),
-            // Without an answer, it depends on what else is outstanding.
+            // Without an answer, the rule depends on other outstanding requests.
             Some(false) => {}
         }
     }
 
-    /// Only quiet requests have come: nothing will carry the ACK, unless an answer is owed for an
-    /// earlier one, or there is something to tell already.
+    /// Checks input of quiet requests only: nothing will carry the ACK, unless an answer is owed
+    /// for an earlier request, or is already waiting to be sent.
     fn check_quiet_ack(&self, client: &Client) {
         let arrived = client.expects.iter().take(client.arrived);
-        // Who reads late may have been answered and not know it.
+        // A client that reads late may have been answered without knowing it.
         if !client.socket.is_empty() || !client.inbox.is_empty() || client.is_full {
             return;
         }
@@ -216,37 +226,7 @@ impl World {
         }
     }
 
-    fn half_close(&mut self, id: ConnId) {
-        let client = self.clients[id.index()].as_mut().expect("the caller found it");
-        // A client that is not read is not seen to close, either.
-        if client.is_half_closed || client.is_paused {
-            return;
-        }
-        say!(self, "client {} closes its half", client.number);
-        client.is_half_closed = true;
-        client.unsent.clear();
-        // Since when something waits that has not been looked at, is the proxy's secret.
-        if !client.is_leaving && !self.proxy.is_awaiting(id) {
-            self.book.abandon(client.awaited(), self.now);
-        }
-        self.proxy.handle_closed(id, Closed::Eof, self.now);
-    }
-
-    fn reset_client(&mut self, id: ConnId) {
-        let client = self.clients[id.index()].take().expect("the caller found it");
-        say!(self, "client {} resets", client.number);
-        // Since when something waits that has not been looked at, is the proxy's secret.
-        if !client.is_leaving && !self.proxy.is_awaiting(id) {
-            self.book.abandon(client.awaited(), self.now);
-        }
-        if client.is_paused || self.proxy.is_awaiting(id) {
-            // Its last requests may have been received and never looked at.
-            self.book.excuse(client.number);
-        }
-        self.proxy.handle_closed(id, Closed::Reset, self.now);
-    }
-
-    /// A connection to a server gets on: it stands, commands are executed, answers arrive.
+    /// Advances a connection to a server: it connects, commands are executed, or answers arrive.
     pub fn server_event(&mut self) {
         let count = self.conns.len();
         if count == 0 {
@@ -272,7 +252,7 @@ impl World {
         self.deliver(at, n);
     }
 
-    /// Every server that can answers everything, so that time may pass without a deadline.
+    /// Lets every server that can answer everything, so that time may pass without a deadline.
     pub fn lull(&mut self) {
         for at in 0..self.conns.len() {
             let Some(conn) = self.conns[at].as_ref() else { continue };
@@ -283,13 +263,14 @@ impl World {
                 self.connect_ends(at);
                 continue;
             }
+            let dribbles = self.pools[conn.pool].servers[conn.server].dribbles_until > self.now;
             self.serve(at, usize::MAX);
-            self.deliver(at, usize::MAX);
+            self.deliver(at, if dribbles { 1 } else { usize::MAX });
         }
         self.settle();
     }
 
-    /// How many bytes of a server's answers arrive.
+    /// Returns the number of bytes of a server's answers that arrive.
     fn piece(&mut self, at: usize) -> usize {
         let Some(conn) = self.conns[at].as_ref() else { return 0 };
         let len = conn.undelivered();
@@ -306,7 +287,7 @@ impl World {
         }
     }
 
-    /// A connect succeeds, or is refused.
+    /// Ends a connect: it succeeds or is refused.
     pub fn connect_ends(&mut self, at: usize) {
         let conn = self.conns[at].as_mut().expect("the caller found it");
         if conn.connects_at.is_some_and(|due| due > self.now) {
@@ -324,7 +305,7 @@ impl World {
         self.proxy.handle_connected(id, self.now);
     }
 
-    /// A server executes up to `count` commands of a connection.
+    /// Lets a server execute up to `count` commands of a connection.
     pub fn serve(&mut self, at: usize, count: usize) {
         let mut conn = self.conns[at].take().expect("the caller found it");
         let before = conn.input.len();
@@ -332,8 +313,12 @@ impl World {
         let is_stuck = count > 0 && !conn.is_over && conn.input.len() == before && before > 0;
         assert!(conn.is_full || !is_stuck, "half a request was sent, and nothing follows");
         if is_stuck {
-            // The server has read what its kernel held, and waits for the rest of the command.
-            conn.capacity = conn.capacity.saturating_mul(2);
+            // The server has read its kernel's buffer and waits for the rest of the command; it may
+            // read that slowly too.
+            conn.capacity = match self.pools[conn.pool].servers[conn.server].dribbles_until {
+                until if until > self.now => before + self.random.range(1, before / 16 + 8),
+                _ => conn.capacity.saturating_mul(2),
+            };
         }
         let (id, is_over, is_full) = (conn.id, conn.is_over, conn.is_full);
         self.conns[at] = Some(conn);
@@ -352,11 +337,11 @@ impl World {
             server,
             keys: &model.keys,
             rings: &model.rings,
-            greetings: &model.greetings,
+            handshakes: &model.handshakes,
             now: self.now,
             is_live,
             hold_after: model.plan.hold_after,
-            book: &mut self.book,
+            journal: &mut self.journal,
             random: &mut self.random,
         };
         for _ in 0..count {
@@ -371,12 +356,12 @@ impl World {
             }
             if self.trace {
                 let head = shown.find('\r').unwrap_or(shown.len());
-                // A command of Redis has its words in lines of their own.
+                // A Redis command has each argument on its own line.
                 let end = if model.is_redis { shown.len().min(200) } else { head };
                 let end = (0..=end).rev().find(|at| shown.is_char_boundary(*at)).unwrap_or(0);
                 println!(
                     "  event {} server {pool}.{server} executes {:?}",
-                    place.book.now(),
+                    place.journal.now(),
                     &shown[..end]
                 );
             }
@@ -389,7 +374,7 @@ impl World {
         }
     }
 
-    /// `n` bytes of a server's answers arrive at the proxy.
+    /// Delivers `n` bytes of a server's answers to the proxy.
     pub fn deliver(&mut self, at: usize, n: usize) {
         let Some(conn) = self.conns[at].as_mut() else { return };
         let n = n.min(conn.undelivered()).min(BLOCK_LEN);
@@ -401,23 +386,31 @@ impl World {
         let conn = self.conns[at].as_mut().expect("it was there a moment ago");
         let piece = conn.output[conn.delivered..conn.delivered + n].to_vec();
         say!(self, "link {at} delivers {:?}", String::from_utf8_lossy(&piece));
-        let was_greeted = conn.is_greeted;
+        let was_established = conn.is_established;
+        let replies = conn.reply_ends.len();
         conn.deliver(n, self.now);
-        if conn.is_greeted && !was_greeted {
-            conn.up = (self.book.event(), self.now);
-            if conn.is_unskilled {
+        let has_answered = was_established && conn.reply_ends.len() < replies;
+        let has_come_up = conn.is_established && !was_established;
+        let is_probe = conn.is_probe;
+        if conn.is_established && !was_established {
+            conn.up = (self.journal.event(), self.now);
+            if conn.has_lost_capability {
                 self.pools[place.0].servers[place.1].unfit_at = self.now;
             }
-            self.pools[place.0].servers[place.1].silence.greeted_at = self.now;
+            self.pools[place.0].servers[place.1].silence.established_at = self.now;
         }
         self.note_silence(place, true);
         let conn = self.conns[at].as_mut().expect("it was there a moment ago");
         let server = &mut self.pools[conn.pool].servers[conn.server];
-        // Whoever speaks is not silent, even in the middle of a reply.
+        // A server that sends anything is not silent, even in the middle of a reply.
         server.progress = self.now;
         let poisoned = conn.poison.is_some_and(|(start, _)| conn.delivered > start);
+        // A server that answers a request is healthy.
+        if has_answered && !poisoned {
+            server.sick_since = None;
+        }
         if poisoned {
-            server.trouble.poisoned = self.book.event();
+            server.trouble.poisoned = self.journal.event();
             server.trouble.any = server.trouble.poisoned;
             server.trouble.any_time = self.now;
         }
@@ -429,6 +422,9 @@ impl World {
         self.flushed.clear();
         self.proxy.handle_received(id, &self.block, n, self.now);
         self.carry_out();
+        if has_come_up && is_probe {
+            self.expect_probe(place.0, place.1);
+        }
         let stands = self.conns[at].as_ref().is_some_and(|conn| conn.id == id);
         assert!(!(must_end && stands), "what nobody can have asked for is believed");
         if stands && !poisoned {
@@ -440,19 +436,19 @@ impl World {
         }
     }
 
-    /// A server, or the network, ends a connection.
+    /// Ends a connection from the server or the network.
     pub fn end_conn(&mut self, at: usize, how: Closed) {
         let conn = self.conns[at].take().expect("the caller found it");
         say!(self, "link {at} ends: {how:?}");
         self.note_hold_before(conn.pool, conn.server);
         self.note_silence((conn.pool, conn.server), false);
         let server = &mut self.pools[conn.pool].servers[conn.server];
-        let event = self.book.event();
+        let event = self.journal.event();
         let trouble = &mut server.trouble;
-        if conn.is_greeted || conn.up.0 > 0 {
+        if conn.is_established || conn.up.0 > 0 {
             trouble.lost = event;
         }
-        if !conn.is_greeted {
+        if !conn.is_established {
             trouble.refused = event;
         }
         trouble.any = event;
@@ -460,9 +456,12 @@ impl World {
         server.progress = self.now;
         self.proxy.handle_closed(conn.id, how, self.now);
         self.carry_out();
+        if conn.is_probe {
+            self.expect_probe(conn.pool, conn.server);
+        }
     }
 
-    /// A server finds the last bytes of a link that the proxy has given up, and executes them, or
+    /// Lets a server read the last bytes of a link that the proxy has closed, and execute them, or
     /// not.
     pub fn orphan_event(&mut self) {
         if self.orphans.is_empty() {

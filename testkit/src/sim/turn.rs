@@ -1,14 +1,16 @@
-//! The driver: carries out the proxy's actions and moves bytes, as the program's event loop does.
+//! The driver: performs the proxy's actions and moves bytes, as the program's event loop does.
 
 use proxy::{Action, Closed, ConnId, Event, Side, Slices, limits};
 
 use super::client::{Client, Expect};
 use super::conn::Conn;
+use super::frame::frame_len;
+use super::redis;
 use super::server::{Server, Trick};
 use super::world::{World, say};
 
 impl World {
-    /// After a step: actions, the clients' answers, and often the end of the turn.
+    /// Performs, after a step, the actions, the clients' reads, and often the end of the turn.
     pub fn settle(&mut self) {
         self.carry_out();
         self.flush_clients();
@@ -20,6 +22,7 @@ impl World {
 
     pub fn end_turn(&mut self) {
         self.turn_age = 0;
+        let vacant = self.vacant_pools();
         self.proxy.end_turn(self.now);
         self.carry_out();
         self.flush_clients();
@@ -27,6 +30,10 @@ impl World {
             self.flush_link(id);
         }
         self.carry_out();
+        self.check_rest(vacant);
+        if !self.journal.unheard.is_empty() {
+            self.check_unheard();
+        }
     }
 
     pub fn flush_clients(&mut self) {
@@ -55,25 +62,29 @@ impl World {
         }
     }
 
-    fn connect(&mut self, id: ConnId, row: u32) {
-        let (pool, server) = self.place(row);
+    fn connect(&mut self, id: ConnId, number: u32) {
+        let (pool, server) = self.place(number);
         let mut conn = Conn::new(id, (pool, server), self.now);
         let model = &mut self.pools[pool].servers[server];
         model.progress = self.now;
         if model.trick == Trick::NoSocket && !self.is_calm {
             say!(self, "  no socket for it");
             model.trick = Trick::None;
-            model.trouble.unable = self.book.event();
+            model.trouble.unable = self.journal.event();
             model.trouble.unable_time = self.now;
             model.rough_until = model.rough_until.max(self.now.after(limits::BACKOFF_LAST_US));
             self.proxy.handle_closed(id, Closed::Own, self.now);
+            if self.pools[pool].servers[server].is_down {
+                self.expect_probe(pool, server);
+            }
             return;
         }
         let delay =
             if self.is_calm { 0 } else { self.random.below(3 * self.scene.tick_max) } as u64;
         conn.connects_at = Some(self.now.max(model.stalled_until).after(delay));
         conn.is_probe = model.is_down;
-        if !self.is_calm && self.random.permille(150) {
+        let slow = if model.dribbles_until > self.now { 500 } else { 150 };
+        if !self.is_calm && self.random.permille(slow) {
             conn.capacity = self.random.range(40, 2_000);
         }
         let at = id.index();
@@ -85,7 +96,7 @@ impl World {
     }
 
     fn set_paused(&mut self, id: ConnId, paused: bool) {
-        // It may have gone in the same breath.
+        // The client may have left in the same step.
         if let Some(client) = self.client(id) {
             assert!(client.is_paused || paused, "resumed without a pause");
             client.is_paused = paused;
@@ -97,15 +108,18 @@ impl World {
         self.clients.get_mut(id.index())?.as_mut().filter(|client| client.id == id)
     }
 
-    /// The proxy ends a link: it must have a reason.
+    /// Closes a link for the proxy, which must have a reason.
     fn close_link(&mut self, id: ConnId) {
         let conn = self.conns[id.index()].take().expect("only what is there is closed");
         assert_eq!(conn.id, id, "a link that is long gone is closed");
+        if conn.is_probe {
+            self.expect_probe(conn.pool, conn.server);
+        }
         self.note_hold_before(conn.pool, conn.server);
         self.note_silence((conn.pool, conn.server), false);
         let model = &mut self.pools[conn.pool];
-        let row = model.servers[conn.server].row;
-        let may_retire = !model.is_planned || !model.has(row) || model.has_shrunk;
+        let number = model.servers[conn.server].id;
+        let may_retire = !model.is_planned || !model.has(number) || model.has_shrunk;
         let since = if conn.is_up() { conn.owed_since } else { conn.since };
         let timeouts = model.deadlines_since(since);
         let waited = self.now.since(since);
@@ -113,17 +127,17 @@ impl World {
             true => !conn.owes_nothing() && waited >= timeouts.reply,
             false => waited >= timeouts.connect,
         };
-        let waits = conn.is_greeted && !conn.is_idle() && !conn.is_probe;
+        let waits = conn.is_established && !conn.is_idle() && !conn.is_probe;
         let is_poisoned = conn.poison.is_some_and(|(start, _)| conn.delivered > start);
-        // Its first words have just told of less than what waits for it may need.
+        // Its handshake has just reported fewer capabilities than the waiting requests may need.
         let unfit_at = model.servers[conn.server].unfit_at;
-        let is_unfit = unfit_at == self.now && (conn.is_idle() || !conn.is_greeted);
+        let is_unfit = unfit_at == self.now && (conn.is_idle() || !conn.is_established);
         if may_retire && !waits && !is_poisoned && !is_late && !is_unfit {
-            // No client waits for anything: that is no failure of anybody's.
+            // No client waits for an answer, so this is not a failure.
             return;
         }
         let server = &mut model.servers[conn.server];
-        let event = self.book.event();
+        let event = self.journal.event();
         let trouble = &mut server.trouble;
         if is_unfit {
             trouble.lost = event;
@@ -132,12 +146,12 @@ impl World {
             assert!(waited >= timeouts.connect, "gave up connecting after {waited} us");
             trouble.hung = event;
         } else if is_poisoned {
-            // Noted when it was delivered; but a piece of it looks like silence.
+            // Progress is noted at delivery, but a piece of a reply counts as silence.
             if self.now.since(conn.owed_since) >= timeouts.reply {
                 trouble.silent = event;
             }
         } else if conn.is_probe && conn.is_idle() {
-            // The places of all links are taken, or its question was never sent.
+            // All places for links are taken, or its request was never sent.
             trouble.hung = event;
         } else {
             let silent = self.now.since(conn.owed_since);
@@ -152,7 +166,7 @@ impl World {
         }
     }
 
-    /// The proxy ends a client: it must have been asked to, and owe it nothing.
+    /// Closes a client for the proxy, which must have been asked to and owe it nothing.
     fn close_client(&mut self, id: ConnId) {
         self.read_client(id);
         let client = self.clients[id.index()].take().expect("only what is there is closed");
@@ -160,16 +174,22 @@ impl World {
         say!(self, "client {} is closed", client.number);
         if self.is_cut_off(&client) {
             self.summary.cut_off += 1;
-            // What it asked last may not have been looked at, or was held and dropped.
-            self.book.excuse(client.number);
+            // Its last requests may not have been parsed, or were held and dropped.
+            self.journal.retryable(client.number);
             return;
         }
-        // Without memory for its next request, a muted one is not told so, nor anything later.
+        // Without memory for the next request, a client with replies off gets no error, nor
+        // anything later.
         let is_tight = self.scene.tight_memory && client.talk.is_some();
         if is_tight && client.has_been_quiet {
-            self.book.excuse(client.number);
+            self.journal.retryable(client.number);
             return;
         }
+        // A client that does not read its answers is not waited for without end.
+        if self.now >= self.pools[client.pool].gone_since.after(limits::RETIRE_US) {
+            return;
+        }
+        self.note_unheard(&client);
         if let Some(sent) = client.drained_at {
             let owed = client.expects.iter().filter(|one| one.end <= sent && one.is_owed());
             assert_eq!(owed.count(), 0, "drained without all answers");
@@ -182,35 +202,41 @@ impl World {
         assert!(owed.is_none(), "client {} is closed without its answer", client.number);
     }
 
-    /// Whether it has a part of a value, and since it asked something happened to a server: when
-    /// the rest was lost, it could not be told anything else.
+    /// Returns whether it has a part of a value, and a server had a fault since its request. If the
+    /// rest of the value is lost, the proxy can only close.
     fn is_cut_off(&self, client: &Client) -> bool {
+        // A server ends a value by bytes that binary does not have.
+        let dies = |server: &Server| server.trouble.any_time == self.now;
+        if client.ends_with_value && self.pools[client.pool].servers.iter().any(dies) {
+            return true;
+        }
         let mut arrived = client.expects.iter().take(client.arrived);
         let Some(first) = arrived.clone().find(|one| one.is_owed() || one.reads_one()) else {
             return false;
         };
-        // Of quiet ones some may have been passed over.
+        // Some of the quiet requests may have been skipped.
         let is_read = match client.has_forms {
             true => arrived.any(Expect::reads_one),
             false if client.talk.is_some() => true,
             false => first.reads_one() && client.inbox.starts_with(b"VALUE "),
         };
         let lost = |server: &Server| server.trouble.any_time >= first.arrived_at;
-        // Where there is no memory left, a reply that has begun cannot be kept, either.
+        // Without memory, a reply that has begun cannot be kept, either.
         let is_tight = self.scene.tight_memory && client.talk.is_some();
         let servers = &self.pools[client.pool].servers;
         is_read && !client.inbox.is_empty() && (is_tight || servers.iter().any(lost))
     }
 
-    /// What the proxy tells the operator is what it believes of its servers, and has a reason.
+    /// Checks that an event for the operator has a reason, and takes it as the proxy's view of its
+    /// servers.
     fn note(&mut self, event: Event) {
         let (server, has_failed) = match &event {
             Event::ServerDown { server, .. } | Event::Poisoned { server, .. } => (*server, true),
             Event::ServerBack { server } => (*server, false),
-            // Whoever was refused judges that by what it read.
+            // The clients that were refused check this by their answers.
             Event::ClientsRefused { .. } | Event::Marked { .. } | Event::Lacks { .. } => return,
-            // Its links died again and again under what meta asks: it is believed to have none.
-            Event::Unskilled { server } => {
+            // Its links died repeatedly under meta requests, so the proxy assumes that it has none.
+            Event::CapabilityLost { server } => {
                 let (pool, at) = self.place(*server);
                 self.pools[pool].servers[at].ever_lacked = true;
                 return;
@@ -224,18 +250,21 @@ impl World {
         let known = entry.trouble.any_time == self.now;
         assert!(!has_failed || known, "{event:?}, but nothing happened to it");
         match event {
-            Event::ServerDown { .. } => entry.is_down = true,
+            Event::ServerDown { .. } => {
+                entry.is_down = true;
+                self.expect_probe(pool, at);
+            }
             Event::ServerBack { .. } => {
                 entry.is_down = false;
-                entry.trouble.back = self.book.event();
+                entry.trouble.back = self.journal.event();
             }
             _ => {}
         }
-        entry.progress = self.now;
+        self.pools[pool].servers[at].progress = self.now;
         self.look_at_health();
     }
 
-    /// Writes to a client what its socket takes.
+    /// Writes to a client as much as its socket accepts.
     pub fn flush_client(&mut self, id: ConnId) {
         loop {
             let Some(client) = self.clients[id.index()].as_mut() else { return };
@@ -257,18 +286,29 @@ impl World {
         }
     }
 
-    /// Writes to a link what its kernel takes.
+    /// Returns whether a part of the message with the next answer has been sent.
+    fn is_begun(&self, conn: &Conn) -> bool {
+        let len = match self.pools[conn.pool].is_redis {
+            _ if !conn.is_full || conn.undelivered() > 0 => return false,
+            true => redis::frame_len(&conn.input),
+            false => frame_len(&conn.input),
+        };
+        len.is_none()
+    }
+
+    /// Writes to a link as much as its kernel accepts.
     pub fn flush_link(&mut self, id: ConnId) {
         loop {
             let Some(mut conn) = self.conns[id.index()].take() else { return };
             assert!(conn.id == id && conn.is_up(), "a link is written that does not stand");
             let was_idle = conn.is_idle();
+            let was_begun = self.is_begun(&conn);
             let before = conn.input.len();
             let room = conn.capacity.saturating_sub(before);
             let (taken, is_full) = take(&self.proxy, id, room, &mut conn.input);
             conn.is_full = is_full;
             if taken > 0 {
-                conn.take(taken, self.book.event());
+                conn.take(taken, self.journal.event());
                 self.check_hold(&conn, before, was_idle);
             }
             let conn = self.conns[id.index()].insert(conn);
@@ -276,15 +316,14 @@ impl World {
                 say!(self, "  link {} holds {} bytes", id.index(), conn.input.len());
                 return;
             }
-            let greetings = &self.pools[conn.pool].greetings;
-            if was_idle && conn.is_greeted && greetings.are(&conn.input) {
-                // It is greeted again.
-                conn.is_greeted = false;
-                conn.lane = None;
-                conn.owed_since = self.now;
+            let handshakes = &self.pools[conn.pool].handshakes;
+            if was_idle && conn.is_established && handshakes.begin(&conn.input) {
+                // The next connection needs a new handshake.
+                conn.is_established = false;
+                conn.conn_key = None;
             }
-            // The first words are owed since the link stands.
-            if was_idle && conn.is_greeted {
+            // The server cannot answer before the kernel has accepted the whole message.
+            if was_idle || was_begun || !conn.is_established {
                 conn.owed_since = self.now;
             }
             let place = (conn.pool, conn.server);
@@ -295,7 +334,7 @@ impl World {
     }
 }
 
-/// Moves what the proxy wants to write, as far as there is room; whether more is left.
+/// Moves output of the proxy as far as there is room; returns whether more is left.
 fn take(proxy: &proxy::Proxy, id: ConnId, room: usize, to: &mut Vec<u8>) -> (usize, bool) {
     let mut slices = Slices::default();
     proxy.transmit(id, &mut slices);

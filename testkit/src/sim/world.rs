@@ -1,21 +1,21 @@
-//! The world around one `Proxy`: clients, servers, what is on the wire, and the clock. One step is
-//! one thing that happens; then the proxy's wishes are carried out and everything is checked.
+//! The world around one `Proxy`: clients, servers, bytes on the wire, and the clock. A step is one
+//! event; then the proxy's actions are performed and everything is checked.
 //!
-//! `turn.rs` is the driver, `traffic.rs` what clients and servers do, `faults.rs` what goes wrong,
-//! `finish.rs` the end of a run.
+//! `turn.rs` is the driver, `traffic.rs` has the actions of clients and servers, `faults.rs` the
+//! faults, `finish.rs` the end of a run.
 
 use std::rc::Rc;
 
-use proxy::jury::{Jury, Verdict};
+use proxy::outliers::{Decision, OutlierDetector};
 use proxy::plan::{Plan, PoolPlan, ServerPlan, Timeouts};
 use proxy::{ConnId, Proxy, Time};
 use shard::Distribution;
 
-use super::book::Book;
 use super::client::Client;
 use super::conn::Conn;
+use super::journal::Journal;
 use super::random::Random;
-use super::redis::{Greetings, Model};
+use super::redis::{Handshakes, Model};
 use super::rings::{Rings, View};
 use super::scene::{FaultKind, Key, Scene, keys};
 use super::server::Server;
@@ -23,10 +23,10 @@ use super::summary::Summary;
 
 pub struct World {
     pub proxy: Proxy,
-    pub counters: metrics::Book,
-    pub jury: Jury,
-    /// Decisions that are on their way.
-    pub verdicts: Vec<(Time, Verdict)>,
+    pub counters: metrics::Registry,
+    pub outliers: OutlierDetector,
+    /// Decisions on their way to the proxy.
+    pub decisions: Vec<(Time, Decision)>,
     pub scene: Scene,
     pub random: Random,
     pub now: Time,
@@ -34,19 +34,19 @@ pub struct World {
     /// By the index of their id.
     pub clients: Vec<Option<Client>>,
     pub conns: Vec<Option<Conn>>,
-    /// Links that the proxy has closed; the server has not looked at their last bytes yet.
+    /// Links that the proxy has closed and whose last bytes the server has not read yet.
     pub orphans: Vec<Conn>,
-    pub book: Book,
+    pub journal: Journal,
     pub summary: Summary,
     pub trace: bool,
-    /// Steps since the loop turn began.
+    /// Steps since the start of the loop turn.
     pub turn_age: usize,
-    /// Connections whose pending ACK the proxy wanted sent since the list was cleared.
+    /// Connections whose pending ACK the proxy wanted flushed since the list was cleared.
     pub flushed: Vec<ConnId>,
-    /// The block that reads fill, as the program's.
+    /// The block that reads fill, as in the program.
     pub block: Rc<Vec<u8>>,
     pub clients_ever: u32,
-    /// The event by which faults were over: nothing later can explain an error.
+    /// The event by which faults were over: later ones cannot explain an error.
     pub over: u64,
     /// The end of the run: nothing is slow or small any more.
     pub is_calm: bool,
@@ -55,24 +55,26 @@ pub struct World {
 
 /// One pool's keys and servers.
 pub struct PoolModel {
-    /// As installed last.
+    /// The plan installed last.
     pub plan: PoolPlan,
     /// It is in the plan.
     pub is_planned: bool,
     pub keys: Vec<Key>,
-    /// All that may ever be in the plan.
+    /// All servers that may ever be in the plan.
     pub servers: Vec<Server>,
     pub rings: Rings,
-    /// The first words on a link.
-    pub greetings: Greetings,
+    /// The handshakes of links.
+    pub handshakes: Handshakes,
     /// Its servers are Redis.
     pub is_redis: bool,
-    /// How often keys have moved.
+    /// Number of times that keys have moved.
     pub epoch: u32,
-    /// The deadlines that were, and since when.
+    /// All deadlines so far, each with the time from which it applied.
     pub deadlines: Vec<(Time, Timeouts)>,
-    /// A plan has taken links away from its servers.
+    /// A plan has removed links of its servers.
     pub has_shrunk: bool,
+    /// The time at which it left the plan.
+    pub gone_since: Time,
 }
 
 impl PoolModel {
@@ -82,7 +84,7 @@ impl PoolModel {
             universe.iter().map(|one| Server::new(one, keys.len())).collect();
         PoolModel {
             rings: Rings::new(View::new(plan, &servers, &keys)),
-            greetings: Greetings::new(plan),
+            handshakes: Handshakes::new(plan),
             is_redis: plan.protocol.name() == "redis",
             deadlines: vec![(Time(0), plan.timeouts)],
             plan: plan.clone(),
@@ -91,21 +93,22 @@ impl PoolModel {
             servers,
             epoch: 0,
             has_shrunk: false,
+            gone_since: Time(u64::MAX),
         }
     }
 
-    /// Whether a server is in the pool's plan.
-    pub fn has(&self, row: u32) -> bool {
-        self.plan.servers.iter().any(|one| one.row == row)
+    /// Returns whether a server is in the pool's plan.
+    pub fn has(&self, number: u32) -> bool {
+        self.plan.servers.iter().any(|one| one.id == number)
     }
 
-    /// The servers that have owned a key at any time since that event.
+    /// Returns the servers that have owned a key at any time since that event.
     pub fn owners(&self, key: usize, since: u64) -> impl Iterator<Item = usize> {
         let owners = self.rings.owners(key, since);
         (0..self.servers.len()).filter(move |at| owners & 1 << at != 0)
     }
 
-    /// The shortest of each deadline that there was since then.
+    /// Returns the shortest value of each deadline since then.
     pub fn deadlines_since(&self, time: Time) -> Timeouts {
         let mut shortest = self.plan.timeouts;
         let mut end = Time(u64::MAX);
@@ -121,7 +124,8 @@ impl PoolModel {
         shortest
     }
 
-    /// While the ring stays the same, a client's requests for a key go to one server in order.
+    /// Returns whether a client's requests for a key go to one server in order: while the ring
+    /// stays the same.
     pub fn is_ordered(&self) -> bool {
         self.plan.distribution != Distribution::Random
     }
@@ -153,26 +157,26 @@ impl World {
             server.ever_lacked = !server.has_meta;
         }
         for pool in pools.iter_mut().filter(|pool| pool.is_redis) {
-            let spaces = pool.plan.spaces as usize;
-            // An old server knows neither RESP3 nor `HELLO`.
+            let databases = pool.plan.databases as usize;
+            // An old server supports neither RESP3 nor `HELLO`.
             let is_old = random.permille(150);
             for server in &mut pool.servers {
                 let is_old = is_old && random.permille(500);
                 server.has_meta = !is_old;
                 server.ever_lacked = is_old;
-                server.redis = Some(Box::new(Model::new(pool.keys.len(), spaces, !is_old)));
+                server.redis = Some(Box::new(Model::new(pool.keys.len(), databases, !is_old)));
             }
         }
-        let book = Book::new(pools.iter().map(|pool| pool.keys.len()));
+        let journal = Journal::new(pools.iter().map(|pool| pool.keys.len()));
         let start = Time(1_000_000);
-        let jury = Jury::new(&plan);
+        let outliers = OutlierDetector::new(&plan);
         let counters = COUNTERS.with(|counters| *counters);
         counters.clear();
         World {
-            proxy: Proxy::new(plan, random.next(), start, counters.sheet(0)),
+            proxy: Proxy::new(plan, random.next(), start, counters.metrics(0)),
             counters,
-            jury,
-            verdicts: Vec::new(),
+            outliers,
+            decisions: Vec::new(),
             scene,
             random,
             now: start,
@@ -180,7 +184,7 @@ impl World {
             clients: Vec::new(),
             conns: Vec::new(),
             orphans: Vec::new(),
-            book,
+            journal,
             summary: Summary::default(),
             trace,
             turn_age: 0,
@@ -206,7 +210,7 @@ impl World {
         self.finish();
     }
 
-    fn step(&mut self) {
+    pub fn step(&mut self) {
         self.pass_time();
         self.decide();
         if self.random.permille(self.scene.install_permille) {
@@ -222,25 +226,37 @@ impl World {
         }
     }
 
-    /// A little time passes; sometimes as much as it takes for a deadline to come.
+    /// Lets a little time pass; sometimes enough for a deadline to expire.
     fn pass_time(&mut self) {
         self.now = self.now.after(self.random.below(self.scene.tick_max) as u64);
         if !self.scene.faults.is_empty() && self.random.permille(15) {
-            // A loop that waits has ended its turn.
+            // An event loop that waits has ended its turn.
             self.end_turn();
             if self.random.permille(700) {
                 self.lull();
             }
-            let then = self.now.after(self.random.range(1_000, 60_000) as u64);
+            let most = match self.proxy.wants_turn() {
+                true => 1_000,
+                // A reply that dribbles must take long.
+                false if self.is_dribbling() && self.random.permille(700) => 3_000,
+                false => 60_000,
+            };
+            let then = self.now.after(self.random.range(1_000, most) as u64);
             let due = self.proxy.poll_timeout().unwrap_or(then);
             self.now = self.now.max(due.min(then));
         }
         self.fire_timers();
     }
 
-    /// The pool and the server that have this row.
-    pub fn place(&self, row: u32) -> (usize, usize) {
-        let servers = |pool: usize| self.pools[pool].servers.iter().position(|one| one.row == row);
+    fn is_dribbling(&self) -> bool {
+        let mut servers = self.pools.iter().flat_map(|pool| &pool.servers);
+        servers.any(|one| one.dribbles_until > self.now)
+    }
+
+    /// Returns the indexes of the pool and the server with this id.
+    pub fn place(&self, number: u32) -> (usize, usize) {
+        let servers =
+            |pool: usize| self.pools[pool].servers.iter().position(|one| one.id == number);
         let found = (0..self.pools.len()).find_map(|pool| Some((pool, servers(pool)?)));
         found.expect("the proxy names servers of its plan")
     }
@@ -253,10 +269,14 @@ impl World {
             self.carry_out();
         }
         self.note_holds();
+        // Time passes only between turns.
+        if self.turn_age == 0 {
+            self.check_deadlines();
+        }
     }
 
-    /// What must hold after each step.
-    fn check(&self) {
+    /// Checks the invariants after each step.
+    pub fn check(&self) {
         self.proxy.check();
         if self.summary.installs > 0 && self.turn_age == 0 {
             self.check_rows();
@@ -266,11 +286,11 @@ impl World {
         let most = plan.memory_max.saturating_add(holders * HELD_UNASKED_MAX);
         let held = self.proxy.memory_held();
         assert!(held <= most, "{held} bytes held, {} allowed", plan.memory_max);
-        // Keys that are asked alone after an error line are not new requests and find no full
-        // queue.
+        // Keys that are requested alone after an error line are not new requests, so a full queue
+        // does not refuse them.
         if self.scene.tight_queues && !self.scene.faults.contains(&FaultKind::ErrorLine) {
             let longest = self.proxy.longest_queue();
-            // A client's own batch and the shared one are queued after the last look.
+            // A client's own batch and the shared one are queued after the last check.
             assert!(longest <= plan.limits.link_queue + 2, "{longest} messages in a queue");
         }
         for client in self.clients.iter().flatten() {
@@ -278,8 +298,8 @@ impl World {
         }
     }
 
-    /// Nobody waits longer for an answer than the longest deadline, counted from when the request
-    /// arrived or its server last got on.
+    /// Checks that no client waits longer for an answer than the longest deadline, counted from the
+    /// arrival of the request or from its server's last progress.
     fn check_patience(&self, client: &Client) {
         let Some(expect) = client.expects.iter().find(|one| one.is_owed()) else { return };
         let is_first = client.expects.front().is_some_and(|first| first.index == expect.index);
@@ -289,7 +309,7 @@ impl World {
         }
         let model = &self.pools[client.pool];
         let progress = |server: usize| model.servers[server].progress;
-        let last = match expect.key(&self.book) {
+        let last = match expect.key(&self.journal) {
             Some(key) if is_first && model.is_ordered() => {
                 model.owners(key, expect.arrived).map(progress).max()
             }
@@ -308,7 +328,7 @@ impl World {
         );
     }
 
-    /// `bytes` as a block of which so many bytes were read.
+    /// Makes a block with `bytes` as the part that was read.
     pub fn fill_block(&mut self, bytes: &[u8]) {
         match Rc::get_mut(&mut self.block) {
             Some(block) => block[..bytes.len()].copy_from_slice(bytes),
@@ -322,15 +342,16 @@ impl World {
 }
 
 thread_local! {
-    /// The counters of one run after the other, since the memory of a book is never given back.
-    static COUNTERS: metrics::Book = metrics::Book::private(2, ROWS);
+    /// Counters, reused by one run after the other, since the memory of a registry is never freed.
+    static COUNTERS: metrics::Registry = metrics::Registry::private(2, ROWS);
 }
 
 /// More than the pools and servers of any run.
 const ROWS: usize = 32;
 
-/// The length of a block that reads fill. Smaller than the program's, so that few bytes fill it.
+/// Length of a block that reads fill, smaller than the program's so that few bytes fill it.
 pub const BLOCK_LEN: usize = 20 * 1024;
 
-/// What one connection may hold whatever the ceiling says: heads, lines, a piece of a request.
+/// Bytes that one connection may hold regardless of the ceiling: heads, lines, a piece of a
+/// request.
 const HELD_UNASKED_MAX: usize = 2 * BLOCK_LEN;

@@ -1,14 +1,14 @@
-//! What servers say of their commands.
+//! The servers' data about their commands.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use super::resp::Value;
 
-/// What is known of each command, by its name.
+/// The facts about each command, by its name.
 pub type Facts = BTreeMap<String, Fact>;
 
-/// What servers say of one command.
+/// The servers' data about one command.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Fact {
     pub arity: i64,
@@ -21,14 +21,14 @@ pub struct Fact {
     pub group: String,
     pub summary: String,
     pub complexity: String,
-    /// Its arguments as `arguments.txt` has them, a line each.
+    /// Its arguments in the form of `arguments.txt`, one per line.
     pub arguments: String,
     pub container: bool,
     /// Redis does not have it.
     pub valkey: bool,
 }
 
-/// One of its key specifications; the two parts as Rust writes them.
+/// One of its key specifications; the two parts in Rust syntax.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Key {
     pub begin: String,
@@ -36,7 +36,7 @@ pub struct Key {
     pub flags: Vec<String>,
 }
 
-/// Reads what a server said to `COMMAND` and to `COMMAND DOCS`.
+/// Parses a server's replies to `COMMAND` and to `COMMAND DOCS`.
 pub fn read([commands, docs]: &[Value; 2]) -> Result<Facts, String> {
     let mut facts = Facts::new();
     for command in commands.list() {
@@ -46,8 +46,8 @@ pub fn read([commands, docs]: &[Value; 2]) -> Result<Facts, String> {
     Ok(facts)
 }
 
-/// Both; where they differ the newer one is right. What takes more or fewer arguments than before
-/// takes any number from the lesser on.
+/// Merges both; where they differ, the newer one is right. A command whose number of arguments has
+/// changed accepts any number from the smaller one on.
 pub fn merge(older: Facts, newer: Facts) -> Facts {
     let mut all = older;
     for (name, mut fact) in newer {
@@ -133,7 +133,7 @@ fn describe(docs: &Value, facts: &mut Facts) {
     }
 }
 
-/// Writes arguments, and under each, further in, those that it is made of.
+/// Writes arguments, and indented under each the arguments that it consists of.
 fn argue(arguments: &Value, depth: usize, out: &mut String) {
     for argument in arguments.list() {
         let (name, below) = (argument.of("name").text(), argument.of("arguments"));
@@ -141,9 +141,9 @@ fn argue(arguments: &Value, depth: usize, out: &mut String) {
         write!(out, "{indent}{name}\t{}", argument.of("type").text()).expect("a string");
         for pair in argument.list().chunks_exact(2) {
             let value = match (pair[0].text(), &pair[1]) {
-                // They are told where they stand.
+                // They are written elsewhere in the line.
                 ("name" | "type" | "arguments", _) => continue,
-                // That of what is made of no others is its name, if nothing else is told.
+                // A simple argument is shown by its name, unless another text is given.
                 ("display_text", Value::Text(text)) if text == name => continue,
                 ("flags", flags) => flags.texts().join(","),
                 (_, Value::Number(number)) => number.to_string(),

@@ -1,4 +1,4 @@
-//! As much of RESP 2 as it takes to ask a server two questions.
+//! The part of RESP 2 that two requests to a server need.
 
 use std::io::{BufRead, BufReader, Error, ErrorKind, Result, Write};
 use std::net::TcpStream;
@@ -14,7 +14,7 @@ pub enum Value {
 }
 
 impl Value {
-    /// Its text; none for what has none.
+    /// Returns its text; empty for a value without text.
     pub fn text(&self) -> &str {
         if let Value::Text(text) = self { text } else { "" }
     }
@@ -23,24 +23,24 @@ impl Value {
         if let Value::Number(number) = self { *number } else { 0 }
     }
 
-    /// Its elements; none for what has none.
+    /// Returns its elements; none for a value that is not a list.
     pub fn list(&self) -> &[Value] {
         if let Value::List(list) = self { list } else { &[] }
     }
 
-    /// The texts of its elements.
+    /// Returns the texts of its elements.
     pub fn texts(&self) -> Vec<String> {
         self.list().iter().map(|one| one.text().to_string()).collect()
     }
 
-    /// What stands behind this name, in a list of names and values.
+    /// Returns the value after this name, in a list of names and values.
     pub fn of(&self, name: &str) -> &Value {
         let mut pairs = self.list().chunks_exact(2);
         pairs.find(|pair| pair[0].text() == name).map_or(&Value::Null, |pair| &pair[1])
     }
 }
 
-/// What the server there says to `COMMAND` and to `COMMAND DOCS`.
+/// Returns a server's replies to `COMMAND` and to `COMMAND DOCS`.
 pub fn ask(port: u16) -> Result<[Value; 2]> {
     let mut stream = TcpStream::connect(("127.0.0.1", port))?;
     stream.set_read_timeout(Some(Duration::from_secs(10)))?;

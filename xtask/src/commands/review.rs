@@ -1,4 +1,4 @@
-//! What a person has written down of each command.
+//! The reviewed notes on each command.
 
 use std::collections::BTreeMap;
 
@@ -10,21 +10,22 @@ pub struct Review {
     pub lines: BTreeMap<String, Line>,
     /// Sentences by their short names.
     pub sentences: BTreeMap<String, String>,
-    /// Subcommands that servers have and do not tell of.
+    /// Subcommands that servers have but do not report.
     pub untold: Vec<Untold>,
 }
 
-/// A subcommand that servers do not tell of.
+/// A subcommand that servers do not report.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Untold {
     pub name: String,
     pub arity: i64,
-    /// Its only key, or, if `many`, the first of those up to the last argument; 0: it has none.
+    /// The position of its only key or, if `many`, of the first of its keys, which go up to the
+    /// last argument; 0 if it has none.
     pub key: u8,
     pub many: bool,
 }
 
-/// What is written of one command; the words are explained in the file.
+/// The notes on one command; the file explains the words.
 #[derive(Debug, Default)]
 pub struct Line {
     pub what: String,
@@ -74,7 +75,7 @@ fn untold(line: &str) -> Option<Untold> {
 }
 
 impl Review {
-    /// Adds what servers do not tell of to what they say.
+    /// Adds subcommands that servers do not report to the reported ones.
     pub fn complete(&self, facts: &mut Facts) -> Result<(), String> {
         for Untold { name, arity, key, many } in &self.untold {
             let (container, sub) =
@@ -104,7 +105,7 @@ impl Review {
         Ok(())
     }
 
-    /// The sentence of that name.
+    /// Returns the sentence of that name.
     pub fn sentence(&self, name: &str) -> Result<&str, String> {
         let found = self.sentences.get(name).map(String::as_str);
         found.ok_or_else(|| format!("there is no sentence {name:?}"))

@@ -1,4 +1,4 @@
-//! Writes the table, in the layout that rustfmt would leave alone if it were asked.
+//! Writes the table in rustfmt's layout.
 
 use std::fmt::Write;
 
@@ -21,7 +21,7 @@ const ARGUMENTS_OPENING: &str = "\
 # A line each: name, type, and what else is said of it; under it, further in, what it is made of.
 ";
 
-/// Width of the house.
+/// Line width of the project.
 const WIDTH: usize = 100;
 
 pub fn table(facts: &Facts, review: &Review) -> Result<String, String> {
@@ -41,7 +41,7 @@ pub fn table(facts: &Facts, review: &Review) -> Result<String, String> {
     Ok(out)
 }
 
-/// The arguments of each command, in the order of the table.
+/// Renders the arguments of each command, in the order of the table.
 pub fn arguments(facts: &Facts) -> String {
     let mut out = String::from(ARGUMENTS_OPENING);
     for (name, fact) in facts {
@@ -51,7 +51,7 @@ pub fn arguments(facts: &Facts) -> String {
     out
 }
 
-/// Each command has a line, and each line a command.
+/// Checks that each command has a line, and each line a command.
 fn complain(facts: &Facts, review: &Review) -> Result<(), String> {
     let new: Vec<&String> = facts.keys().filter(|name| !review.lines.contains_key(*name)).collect();
     let old: Vec<&String> = review.lines.keys().filter(|name| !facts.contains_key(*name)).collect();
@@ -117,7 +117,7 @@ fn write_keys(fact: &Fact, out: &mut String) {
     out.push_str("        ],\n");
 }
 
-/// What the proxy does with it, and where it goes.
+/// Renders the command's class and the servers that it goes to.
 fn class(
     name: &str,
     fact: &Fact,
@@ -153,7 +153,7 @@ fn class(
     })
 }
 
-/// What a reader should know: what is written down, or what can be told from the facts.
+/// Returns the note for readers: a reviewed one, or one derived from the facts.
 fn note(fact: &Fact, line: &Line, review: &Review) -> String {
     let sentence = line.what.strip_prefix("no:").and_then(|why| review.sentence(why).ok());
     let is_one = |key: &Key| key.find.starts_with("Find::Range { last: 0,");
@@ -192,7 +192,7 @@ fn put(out: &mut String, field: &str, value: &str) {
     writeln!(out, "        {field}: {value},").expect("a string");
 }
 
-/// A text, cut where the line would be too wide.
+/// Writes a text, broken where the line would be too wide.
 fn put_text(out: &mut String, field: &str, text: &str) {
     let mut line = format!("        {field}: \"");
     for word in format!("{:?}", text).trim_matches('"').split_inclusive(' ') {
@@ -205,7 +205,7 @@ fn put_text(out: &mut String, field: &str, text: &str) {
     writeln!(out, "{line}\",").expect("a string");
 }
 
-/// A list of words, cut where the line would be too wide.
+/// Writes a list of words, broken where the line would be too wide.
 fn put_words(out: &mut String, field: &str, words: &[String]) {
     let mut line = format!("        {field}: &[");
     for (nth, word) in words.iter().enumerate() {
@@ -220,7 +220,7 @@ fn put_words(out: &mut String, field: &str, words: &[String]) {
     writeln!(out, "{line}],").expect("a string");
 }
 
-/// A name as Rust writes constants.
+/// Returns a name as a Rust constant.
 fn constant(name: &str) -> String {
     name.to_uppercase().replace(['|', '-'], "_")
 }

@@ -1,7 +1,7 @@
-//! One shard through its stages.
+//! Runs one shard through its stages.
 //!
-//! cargo-mutants deals the mutants out in the order of the source, one to each shard in turn, so
-//! that every shard is a sample of the whole crate and the same tree gives the same shards.
+//! cargo-mutants distributes the mutants in the order of the source, one to each shard in turn. So
+//! every shard is a sample of the whole crate, and the same tree gives the same shards.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -13,16 +13,16 @@ use serde_json::{Value, json};
 use super::{Stage, Target, folder};
 use crate::Outcome;
 
-/// A build that takes longer has met a mutant that the compiler cannot finish.
+/// A build that takes longer has a mutant that the compiler cannot finish.
 const BUILD_TIMEOUT_S: u32 = 300;
 
-/// One change to the source, and what became of it.
+/// One change to the source, and its result.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mutant {
     pub file: String,
-    /// The line that it changes, without its indentation; lines are counted anew with every commit.
+    /// The changed line, without its indentation; line numbers would change with every commit.
     pub text: String,
-    /// From where in it, the first being 1.
+    /// The column of the change, from 1.
     pub column: u64,
     pub change: String,
     pub fate: Fate,
@@ -44,7 +44,7 @@ impl Mutant {
     }
 }
 
-/// The mutants of a shard: from its results, if it was played before.
+/// Returns the mutants of a shard: from its results, if there are any.
 pub fn shard(
     target: &Target,
     (number, of): (u32, u32),
@@ -63,7 +63,7 @@ pub fn shard(
     let mut mutants: Vec<(String, Mutant)> = Vec::new();
     for (at, stage) in target.stages.iter().enumerate() {
         let output = folder().join("output");
-        // cargo-mutants keeps what it finds there under another name.
+        // cargo-mutants would keep an existing folder under another name.
         let _ = fs::remove_dir_all(&output);
         if at == 0 {
             mutants = stage_of(target, stage, &dealt, &output, tree)?;
@@ -87,8 +87,9 @@ pub fn shard(
     Ok(mutants)
 }
 
-/// Says that all but these were caught in a run before, since `--iterate` leaves those out. It is
-/// the only way to name mutants: patterns of names are not heeded by all kinds of mutants.
+/// Pretends that all but these were caught in an earlier run, since `--iterate` leaves those out.
+/// There is no other way to select mutants: not all kinds of mutants have names that patterns can
+/// match.
 fn pretend_caught(
     target: &Target,
     wanted: &BTreeSet<String>,
@@ -123,7 +124,7 @@ fn stage_of(
     output: &Path,
     tree: &Path,
 ) -> Result<Vec<(String, Mutant)>, String> {
-    // `cargo test` wants its targets when it builds, too.
+    // `cargo test` needs its targets for the build too.
     let at = stage.arguments.iter().position(|word| *word == "--");
     let (targets, words) = stage.arguments.split_at(at.unwrap_or(stage.arguments.len()));
     let mut command = of_tool(target, tree);
@@ -136,7 +137,7 @@ fn stage_of(
     if !words.is_empty() {
         command.arg("--").args(words);
     }
-    // Whether some survived is in the results; if the run itself went wrong, there are none.
+    // The results show the survivors; if the run itself failed, there are none.
     command.status().map_err(|error| format!("cargo mutants: {error}"))?;
     read(&output.join("mutants.out/outcomes.json"), tree)
 }
@@ -163,7 +164,7 @@ fn read(file: &Path, tree: &Path) -> Result<Vec<(String, Mutant)>, String> {
     Ok(mutants)
 }
 
-/// A line's text, and the column in it.
+/// Returns the text of a line, and the column in it.
 fn place(file: &Path, start: &Value) -> Result<(String, u64), String> {
     let text = fs::read_to_string(file).map_err(|error| format!("{}: {error}", file.display()))?;
     let line = start["line"].as_u64().unwrap_or(1).max(1) as usize;
@@ -180,7 +181,7 @@ fn store(file: &PathBuf, mutants: &[Mutant]) -> Outcome {
             json!([file, text, column, change, format!("{fate:?}")])
         })
         .collect();
-    // Whole or not at all: a shard that was cut off is played again.
+    // Written as a whole or not at all: a shard that was cut off runs again.
     let draft = file.with_extension("draft");
     fs::write(&draft, Value::from(rows).to_string())
         .and_then(|()| fs::rename(&draft, file))

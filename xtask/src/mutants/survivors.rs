@@ -1,4 +1,4 @@
-//! The list of those that may survive. Entries stand apart by an empty line:
+//! The list of mutants that may survive. An empty line separates entries:
 //!
 //! ```text
 //! crates/cache/src/hash.rs
@@ -7,8 +7,8 @@
 //!     equivalent: the two have no bit in common
 //! ```
 //!
-//! The file; the line that is changed; from where in it, and the change; then `equivalent`, if no
-//! test can tell, or `left`, and the reason. One that is left counts against its crate.
+//! An entry has the file; the changed line; the column and the change; then `equivalent`, if no
+//! test can detect it, or `left`, and the reason. A mutant marked `left` counts against its crate.
 
 use std::fs;
 
@@ -25,7 +25,7 @@ pub struct Survivor {
     text: String,
     column: u64,
     change: String,
-    /// No test can tell it from what it replaces.
+    /// No test can distinguish it from the original.
     pub equivalent: bool,
     why: String,
 }
@@ -71,7 +71,7 @@ fn one(entry: &str) -> Option<Survivor> {
     })
 }
 
-/// The mutant as an entry of the list, for whoever is to add the reason.
+/// Renders the mutant as an entry of the list, to which a person adds the reason.
 pub fn entry(mutant: &Mutant, known: Option<&Survivor>) -> String {
     let Mutant { file, text, column, change, .. } = mutant;
     let why = match known {

@@ -8,7 +8,7 @@ pub const HEAD: &str = "\
 |---|---|---|---|---|---|---|---|
 ";
 
-/// Mutants of one crate, counted.
+/// Numbers of one crate's mutants.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Score {
     viable: usize,
@@ -30,7 +30,7 @@ impl Score {
         }
     }
 
-    /// Of those that a test can tell, so many were noticed.
+    /// Returns the percentage of detectable mutants that were noticed.
     pub fn percent(&self) -> f64 {
         match self.told() {
             0 => 100.0,
@@ -54,7 +54,7 @@ impl Score {
     }
 }
 
-/// Wilson's interval for a share that was met in a sample, in percent.
+/// Returns Wilson's interval for a share measured in a sample, in percent.
 fn interval(met: usize, of: usize) -> (f64, f64) {
     const Z: f64 = 1.96;
     let n = of.max(1) as f64;

@@ -1,4 +1,4 @@
-//! The copy in which files are changed: whoever works beside the step never meets a mutant.
+//! The copy in which files are changed, so that work in the original never meets a mutant.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -8,8 +8,8 @@ use std::process::Command;
 use super::folder;
 use crate::{Outcome, root};
 
-/// The files as git sees them. A file that has not changed is not written, so that cargo need not
-/// build it again.
+/// Copies the files that git lists. A file that has not changed is not written, so that cargo need
+/// not build it again.
 pub fn copy() -> Result<PathBuf, String> {
     let tree = folder().join("tree");
     let listed = Command::new("git")
@@ -31,7 +31,7 @@ pub fn copy() -> Result<PathBuf, String> {
     Ok(tree)
 }
 
-/// Whoever left the project leaves the copy.
+/// Removes files from the copy that are no longer in the project.
 fn remove_others(tree: &Path, below: &Path, files: &BTreeSet<PathBuf>) -> Outcome {
     let Ok(entries) = fs::read_dir(tree.join(below)) else { return Ok(()) };
     for entry in entries.flatten() {
@@ -58,6 +58,6 @@ fn write(from: &Path, to: &Path) -> std::io::Result<()> {
     if let Some(folder) = to.parent() {
         fs::create_dir_all(folder)?;
     }
-    // With its permissions: some are programs.
+    // With its permissions, because some files are programs.
     fs::copy(from, to).map(|_| ())
 }

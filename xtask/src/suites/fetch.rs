@@ -1,6 +1,5 @@
-//! A suite's source: fetched once, pinned, below `target/suites`. Nothing of the machine's own
-//! settings is changed: Python's packages are in an environment of their own, and apt reads a list
-//! of sources of its own.
+//! A suite's source: fetched once, pinned, below `target/suites`. The machine's own settings stay
+//! unchanged: Python's packages have their own environment, and apt reads its own list of sources.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -8,15 +7,15 @@ use std::process::{Command, Stdio};
 use super::{FOLDER, Suite};
 use crate::{Outcome, root};
 
-/// Where a project's tests are published.
+/// The place where a project publishes its tests.
 pub enum Source {
-    /// The source distribution of a package of Python's.
+    /// The source distribution of a Python package.
     Pypi(&'static str),
-    /// The upstream part of a source package of Debian's.
+    /// The upstream part of a Debian source package.
     Debian { package: &'static str, release: &'static str },
 }
 
-/// The folder with the suite's source, ready to run.
+/// Returns the folder with the suite's source, ready to run.
 pub fn fetch(suite: &Suite) -> Result<PathBuf, String> {
     let folder = below().join(format!("{}-{}", suite.name, suite.version));
     python()?;
@@ -24,7 +23,7 @@ pub fn fetch(suite: &Suite) -> Result<PathBuf, String> {
         return Ok(folder);
     }
     println!("fetching {} {}", suite.name, suite.version);
-    // Under its own name only when it is whole.
+    // It gets its own name only when it is complete.
     let new = below().join("new");
     clear(&new)?;
     let archive = match suite.source {
@@ -38,12 +37,12 @@ pub fn fetch(suite: &Suite) -> Result<PathBuf, String> {
     Ok(folder)
 }
 
-/// Everything that is fetched or made.
+/// Returns the folder of everything that is fetched or made.
 pub fn below() -> PathBuf {
     root().join("target/suites")
 }
 
-/// The Python that has the clients and what their tests need.
+/// Returns the Python that has the clients and the dependencies of their tests.
 pub fn python() -> Result<PathBuf, String> {
     let venv = below().join("venv");
     let python = venv.join("bin/python");
@@ -65,7 +64,7 @@ fn from_pypi(package: &str, version: &str, folder: &Path) -> Result<String, Stri
     file(folder, |name| name.ends_with(".tar.gz"))
 }
 
-/// The mirror is the machine's own; only the release is named here.
+/// Fetches from the machine's own mirror; only the release is named here.
 fn from_debian(
     package: &str,
     release: &str,
@@ -79,7 +78,7 @@ fn from_debian(
         .map_err(|_| format!("{release} has no {package} {version}"))
 }
 
-/// The one file of that name.
+/// Returns the only file whose name fits.
 fn file(folder: &Path, fits: impl Fn(&str) -> bool) -> Result<String, String> {
     let entries = std::fs::read_dir(folder).map_err(|error| error.to_string())?;
     let mut names = entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned());
@@ -91,7 +90,7 @@ fn clear(folder: &Path) -> Outcome {
     std::fs::create_dir_all(folder).map_err(|error| format!("{}: {error}", folder.display()))
 }
 
-/// Runs it to its end, which is to be good.
+/// Runs a command to its end; a failure is an error.
 pub fn finish(command: &mut Command) -> Outcome {
     let name = command.get_program().to_string_lossy().into_owned();
     match command.stdin(Stdio::null()).status() {
@@ -101,7 +100,7 @@ pub fn finish(command: &mut Command) -> Outcome {
     }
 }
 
-/// The upstream archive alone is needed: a mirror may lack the other parts.
+/// Only the upstream archive is needed: a mirror may lack the other parts.
 const APT_SOURCE: &str = r#"
     mkdir -p apt/lists/partial
     uri=$(apt-get indextargets --format '$(REPO_URI)' 'Origin: Debian' 'Label: Debian' | head -n1)

@@ -1,19 +1,19 @@
-//! The lists of tests that pass through quickack: one file a suite, sorted, and they only grow.
+//! The lists of tests that pass through quickack: one sorted file for each suite, which only grows.
 //!
-//! memcached's tests number their assertions, of which there are 175,000, so a line can stand for
-//! many: `t/cas.t 1-43`.
+//! memcached's tests number their 175,000 assertions, so one line can stand for many, such as
+//! `t/cas.t 1-43`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use crate::Outcome;
 
-/// The tests of the list that have not passed.
+/// Returns the tests of the list that have not passed.
 pub fn missing(file: &Path, passed: &BTreeSet<String>) -> BTreeSet<String> {
     read(file).difference(passed).cloned().collect()
 }
 
-/// Fails if a test of the list has not passed; with `write`, those that passed are added.
+/// Fails if a test of the list has not passed; with `write`, adds tests that passed.
 pub fn compare(file: &Path, passed: &BTreeSet<String>, write: bool) -> Outcome {
     let listed = read(file);
     let more = passed.difference(&listed).count();
@@ -30,12 +30,12 @@ pub fn compare(file: &Path, passed: &BTreeSet<String>, write: bool) -> Outcome {
     }
 }
 
-/// A suite that has no list yet has an empty one.
+/// Reads a list; a suite without a file has an empty list.
 fn read(file: &Path) -> BTreeSet<String> {
     std::fs::read_to_string(file).map(|text| unfold(&text)).unwrap_or_default()
 }
 
-/// Names that differ only in a number at their end, as ranges.
+/// Folds names that differ only in a number at their end into ranges.
 pub fn fold(names: &BTreeSet<String>) -> Vec<String> {
     let mut numbered: BTreeMap<&str, BTreeSet<usize>> = BTreeMap::new();
     for name in names {
@@ -87,7 +87,7 @@ fn range(word: &str) -> Option<(usize, usize)> {
     Some((first.parse().ok()?, last.parse().ok()?))
 }
 
-/// The name of a numbered test, and its number.
+/// Splits the name of a numbered test into name and number.
 fn part(name: &str) -> Option<(&str, usize)> {
     let (stem, number) = name.rsplit_once(' ')?;
     Some((stem, number.parse().ok()?))

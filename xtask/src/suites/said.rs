@@ -1,13 +1,13 @@
-//! The output of a suite's runner, read: each test by its name, and whether it passed.
+//! Parses the output of a suite's runner: each test by its name, and whether it passed.
 
 use std::collections::BTreeMap;
 
 use super::Runner;
 
-/// The end of one test. One that was skipped has none.
+/// The result of one test. A skipped test has none.
 pub enum Said {
     Passed,
-    /// And the runner's words for it, if it had any.
+    /// With the runner's message, if there is one.
     Failed(String),
 }
 
@@ -34,7 +34,7 @@ pub fn read(runner: &Runner, output: &str) -> Tests {
     }
 }
 
-/// `PASSED name`, `FAILED name - words`, in its summary.
+/// Parses `PASSED name` and `FAILED name - words` in pytest's summary.
 fn pytest(output: &str) -> Tests {
     let mut tests = Tests::new();
     for line in output.lines() {
@@ -45,20 +45,21 @@ fn pytest(output: &str) -> Tests {
             && rest.contains("::")
         {
             let (name, words) = rest.split_once(" - ").unwrap_or((rest, ""));
-            // One that passed and could not be cleared away has not passed.
+            // A test that passed and failed in its teardown has not passed.
             tests.insert(name.to_string(), Said::Failed(words.to_string()));
         }
     }
     tests
 }
 
-/// `PASS words [tests/name.phpt]`, after a line that this one overwrites on a terminal.
+/// Parses `PASS words [tests/name.phpt]`, after a line that this one overwrites on a terminal.
 fn phpt(output: &str) -> Tests {
     let mut tests = Tests::new();
     for line in output.lines() {
         let line = line.rsplit('\r').next().unwrap_or(line);
         let said = match line.split(' ').next() {
-            // WARN passed too: at its second attempt, or against what is expected of it.
+            // WARN also counts as passed: at its second attempt, or contrary to an expected
+            // failure.
             Some("PASS" | "WARN") => Said::Passed,
             Some("FAIL" | "LEAK" | "BORK") => Said::Failed(line.to_string()),
             _ => continue,
@@ -71,7 +72,7 @@ fn phpt(output: &str) -> Tests {
     tests
 }
 
-/// `ok 7 - words` after a line that names the file.
+/// Parses `ok 7 - words` after a line that names the file.
 fn tap(output: &str) -> Tests {
     let mut tests = Tests::new();
     let mut file = "";
@@ -105,13 +106,13 @@ fn tap(output: &str) -> Tests {
     tests
 }
 
-/// Begins the line that names a file of TAP.
+/// The prefix of a line that names a TAP file.
 pub const FILE: &str = "== ";
 
-/// Ends what a file said, if all of it passed.
+/// The last line of a file's output if all of it passed.
 pub const ENDED_WELL: &str = "# ended: exit status: 0";
 
-/// These assert more or less often as time goes, so each is one test.
+/// The number of their assertions depends on timing, so each is one test.
 const UNCOUNTED: &[&str] = &["t/binary-extstore.t", "t/maxconns.t"];
 
 #[cfg(test)]

@@ -1,5 +1,5 @@
-//! Where a suite runs: in a network, a /tmp, a /run and a process tree of its own, so that the
-//! ports and paths that tests have written down are free, and nothing is left when it ends.
+//! The environment of a suite: its own network, /tmp, /run and process tree. So the ports and paths
+//! in the tests are free, and nothing is left when it ends.
 //!
 //! ```text
 //!   tests ──▶ 127.0.0.1:11211, /tmp/memcached.sock ──▶ memcached     directly
@@ -22,7 +22,7 @@ use crate::{Outcome, root};
 /// The first argument of the part of this program that runs inside.
 pub const INSIDE: &str = "--inside";
 
-/// Runs the suite, through `program` if there is one; what the tests said.
+/// Runs the suite, through `program` if there is one; returns the tests' output.
 pub fn play(suite: &Suite, folder: &Path, program: Option<&Path>) -> Result<String, String> {
     let way = if program.is_some() { "through" } else { "directly" };
     let path = fetch::below().join(format!("{}.{way}.txt", suite.name));
@@ -45,7 +45,7 @@ pub fn play(suite: &Suite, folder: &Path, program: Option<&Path>) -> Result<Stri
     }
 }
 
-/// Kills it at the deadline, and so all that it has started.
+/// Waits for its end; kills it at the deadline, with all its descendants.
 fn wait(child: &mut Child, deadline: Duration) -> bool {
     let start = Instant::now();
     while start.elapsed() < deadline {
@@ -64,7 +64,7 @@ fn tail(said: &str) -> String {
     lines[lines.len().saturating_sub(20)..].join("\n")
 }
 
-/// The other side of `play`: SUITE FOLDER [PROGRAM].
+/// The inner part of `play`: SUITE FOLDER [PROGRAM].
 pub fn inside(arguments: &[String]) -> Outcome {
     let [name, folder, program @ ..] = arguments else { return Err("SUITE FOLDER".into()) };
     let suite = SUITES.iter().find(|suite| suite.name == name).ok_or("no such suite")?;
@@ -80,7 +80,7 @@ pub fn inside(arguments: &[String]) -> Outcome {
     let _servers = start_servers(program)?;
     command.current_dir(folder).stdin(Stdio::null());
     command.env("MEMCACHED_HOST", "127.0.0.1").env("MEMCACHED_PORT", "11211");
-    // Tests that fail are the suite's news, and no failure of the run.
+    // Failed tests are a result of the suite, not a failure of the run.
     command.status().map_err(|error| error.to_string())?;
     println!("{WHOLE}");
     Ok(())
@@ -91,7 +91,7 @@ fn pytest(words: &[&str]) -> Result<Command, String> {
     // The projects' own options would measure coverage.
     command.args(["-m", "pytest", "-q", "-rpfE", "--tb=line", "--timeout=30", "--color=no"]);
     command.args(["-p", "no:cacheprovider", "-o", "addopts=", "--show-capture=no"]).args(words);
-    // Or it cuts off the words of its summary.
+    // On a narrower terminal it truncates its summary.
     command.env("COLUMNS", "250");
     Ok(command)
 }
@@ -103,7 +103,7 @@ fn phpt() -> Command {
     command
 }
 
-/// Each file by itself, some at a time: most of them wait most of the time.
+/// Runs each file alone, several at a time, because most of them wait most of the time.
 fn tap(folder: &str, program: Option<&Path>) -> Outcome {
     let files = fs::read_dir(Path::new(folder).join("t")).map_err(|error| error.to_string())?;
     let names = files.flatten().map(|file| format!("t/{}", file.file_name().to_string_lossy()));
@@ -118,7 +118,7 @@ fn tap(folder: &str, program: Option<&Path>) -> Outcome {
     thread::scope(|scope| {
         for _ in 0..FILES_AT_A_TIME {
             scope.spawn(|| {
-                // The lock is held for the next name only.
+                // The lock is held only to take the next name.
                 let next = || names.lock().expect("nobody panics with it").next();
                 while let Some(name) = next() {
                     print!("{}", tap_file(folder, &name, program));
@@ -130,9 +130,9 @@ fn tap(folder: &str, program: Option<&Path>) -> Outcome {
     Ok(())
 }
 
-/// All that one file says, after a line with its name.
+/// Returns the output of one file, after a line with its name.
 fn tap_file(folder: &str, name: &str, program: Option<&Path>) -> String {
-    // Not a pipe: what the test has started may live longer, and would hold it open.
+    // Not a pipe: a process started by the test may live longer and would hold it open.
     let path = format!("/tmp/{}.said", name.replace('/', "-"));
     let mut command = Command::new("timeout");
     command.args(["--kill-after=5", TAP_FILE_MAX, "perl", name]).current_dir(folder);
@@ -146,12 +146,12 @@ fn tap_file(folder: &str, name: &str, program: Option<&Path>) -> String {
     let ended = ended.map_or_else(|error| error.to_string(), |status| status.to_string());
     let said = fs::read(&path).unwrap_or_default();
     let said = String::from_utf8_lossy(&said);
-    // Some say values of a megabyte.
+    // Some print values of a megabyte.
     let lines = said.lines().map(|line| line.chars().take(LINE_MAX).chain(['\n']));
     format!("{}{name}\n{}# ended: {ended}\n", said::FILE, lines.flatten().collect::<String>())
 }
 
-/// The servers where the tests look for them, or quickack there and the servers elsewhere.
+/// Starts the servers on the tests' addresses, or quickack there and the servers elsewhere.
 fn start_servers(program: Option<&Path>) -> Result<Vec<Child>, String> {
     let [tcp, socket, redis] = match program {
         None => ["11211", "/tmp/memcached.sock", "6379"],
@@ -190,7 +190,7 @@ fn pool(listen: &str, server: &str, protocol: &str) -> String {
     )
 }
 
-/// Starts it and waits until it accepts on a port of the loopback or a socket.
+/// Starts a server and waits until it accepts on a loopback port or a socket.
 fn start(command: &mut Command, place: &str) -> Result<Child, String> {
     let name = command.get_program().to_string_lossy().into_owned();
     let mut child =
@@ -209,19 +209,19 @@ fn start(command: &mut Command, place: &str) -> Result<Child, String> {
     Err(format!("{name}: nobody on {place}"))
 }
 
-/// A pool's `allow:`, from the file with a name a line.
+/// Returns a pool's `allow:`, from the file with one name per line.
 fn allowed(protocol: &str) -> String {
     let file = root().join(FOLDER).join(format!("{protocol}.allow"));
     let text = fs::read_to_string(file).unwrap_or_default();
     format!("{:?}", text.lines().collect::<Vec<_>>())
 }
 
-/// Said at the end by a run that came to its end.
+/// The last line of a complete run.
 const WHOLE: &str = "-- whole --";
 const START_MAX: Duration = Duration::from_secs(20);
-/// Of the whole suite. Each test of it has a limit of its own, as its runner lets it.
+/// Limit for the whole suite. Each test also has its runner's own limit.
 const SUITE_MAX: Duration = Duration::from_secs(1800);
-/// Seconds for one file of memcached's tests; straight to the server the longest takes 25.
+/// Seconds for one file of memcached's tests; directly to the server the longest takes 25.
 const TAP_FILE_MAX: &str = "90";
 const LINE_MAX: usize = 200;
 const FILES_AT_A_TIME: usize = 6;

@@ -2,7 +2,7 @@
 
 use super::{Finding, Tree};
 
-/// A link inside the project points at something that is there.
+/// A link inside the project must point to an existing file.
 pub(super) fn links(tree: &Tree) -> Vec<Finding> {
     let mut findings = Vec::new();
     for file in tree.files.iter().filter(|file| file.path.ends_with(".md")) {
@@ -21,7 +21,7 @@ pub(super) fn links(tree: &Tree) -> Vec<Finding> {
     findings
 }
 
-/// The targets of `](target)` in a line that are files of ours.
+/// Returns the targets of `](target)` in a line that are files of the project.
 fn targets(line: &str) -> impl Iterator<Item = &str> {
     line.split("](").skip(1).filter_map(|rest| {
         let target = rest.split_once(')')?.0;
@@ -47,7 +47,7 @@ fn resolves(tree: &Tree, page: &str, target: &str) -> bool {
     path.is_empty() || tree.paths.iter().any(|other| *other == path || other.starts_with(&folder))
 }
 
-/// The pages in `docs/adr/` are numbered from 0001 without a gap or a twin.
+/// The pages in `docs/adr/` are numbered from 0001 without gaps or duplicates.
 pub(super) fn decisions(tree: &Tree) -> Vec<Finding> {
     let mut names: Vec<&str> =
         tree.paths.iter().filter_map(|path| path.strip_prefix("docs/adr/")).collect();
@@ -67,7 +67,7 @@ pub(super) fn decisions(tree: &Tree) -> Vec<Finding> {
     findings
 }
 
-/// Each test that the list of hazards names exists: a proof that is gone proves nothing.
+/// Each test named in the list of hazards must exist.
 pub(super) fn hazards(tree: &Tree) -> Vec<Finding> {
     let mut findings = Vec::new();
     for file in tree.files.iter().filter(|file| file.path == "docs/hazards.md") {
@@ -87,7 +87,7 @@ pub(super) fn hazards(tree: &Tree) -> Vec<Finding> {
     findings
 }
 
-/// A sentence in snake case; other words in backticks are shorter.
+/// Returns whether a name is a sentence in snake case; other words in backticks are shorter.
 fn is_test_name(name: &str) -> bool {
     let is_word = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
     name.matches('_').count() >= 2 && name.chars().all(is_word)

@@ -2,7 +2,7 @@
 
 use super::{Finding, Tree};
 
-/// Every Rust file opens with a sentence that says what is here.
+/// Every Rust file begins with a sentence that describes its contents.
 pub(super) fn opening(tree: &Tree) -> Vec<Finding> {
     let closed = tree.rust().filter(|file| !file.text.starts_with("//! "));
     let finding = |file: &super::File| Finding {
@@ -30,8 +30,8 @@ pub(super) fn width(tree: &Tree) -> Vec<Finding> {
     findings
 }
 
-/// Tests do not count; a file longer than this is usually two ideas. What a program has written is
-/// one idea, however long: it says so in its first line, and by which program.
+/// A file of more lines than this, without tests, usually has two ideas. A generated file has one
+/// idea, whatever its length; its first line names the program that wrote it.
 pub(super) fn length(tree: &Tree) -> Vec<Finding> {
     let mut findings = Vec::new();
     for file in tree.rust().filter(|file| !file.text.starts_with(GENERATED)) {
@@ -47,7 +47,7 @@ pub(super) fn length(tree: &Tree) -> Vec<Finding> {
     findings
 }
 
-/// Notes to oneself, and prints for debugging.
+/// Finds notes to oneself, and prints for debugging.
 pub(super) fn leftovers(tree: &Tree) -> Vec<Finding> {
     let mut findings = Vec::new();
     for file in tree.rust() {
@@ -64,7 +64,7 @@ pub(super) fn leftovers(tree: &Tree) -> Vec<Finding> {
     findings
 }
 
-/// Names under which anything could stand say nothing about what does.
+/// Finds names that fit any content and so describe none.
 pub(super) fn names(tree: &Tree) -> Vec<Finding> {
     let mut findings = Vec::new();
     for path in tree.paths.iter().filter(|path| path.ends_with(".rs")) {

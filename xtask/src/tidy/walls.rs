@@ -1,10 +1,10 @@
-//! Rules about who may use what: between crates, inside the two big ones, and towards the world.
+//! Rules about dependencies: between crates, inside the two large ones, and on the outside world.
 //!
-//! The tables here are the picture in `ARCHITECTURE.md`, written so that a program can read it.
+//! The tables here are the picture in `ARCHITECTURE.md` in a form that a program can read.
 
 use super::{Finding, Tree, without_comment};
 
-/// Which crates of ours a crate may use.
+/// The crates of ours that each crate may use.
 const CRATES: &[(&str, &[&str])] = &[
     ("proto", &[]),
     ("shard", &[]),
@@ -19,25 +19,25 @@ const CRATES: &[(&str, &[&str])] = &[
     ("xtask", &["bench"]),
 ];
 
-/// Only tests may use these.
+/// Crates that only tests may use.
 const FOR_TESTS: &[&str] = &["testkit"];
 
-/// A crate whose modules stand in rows: a module uses what stands in the rows below its own.
+/// A crate whose modules are in layers: a module may use only modules in the layers below its own.
 struct House {
     /// The folder that holds its modules.
     source: &'static str,
-    rows: &'static [&'static [&'static str]],
+    requests: &'static [&'static [&'static str]],
 }
 
 const HOUSES: &[House] = &[
     House {
         source: "crates/proxy/src/",
-        rows: &[
+        requests: &[
             &["lib"],
             &["flow"],
-            &["desk"],
+            &["pipelines"],
             &["link", "pool", "timers", "memory"],
-            &["batch", "client", "jury", "lane", "lore"],
+            &["batch", "client", "outliers", "conn_key", "script_cache"],
             &["request"],
             &["plan", "fault", "buffer", "id", "random", "room"],
             &["limits", "users"],
@@ -46,23 +46,23 @@ const HOUSES: &[House] = &[
     },
     House {
         source: "crates/quickack/src/",
-        rows: &[
+        requests: &[
             &["main"],
             &["cli"],
             &["master"],
             &["worker", "cache_server"],
             &["address_space", "admin", "event", "stats"],
             &["ipc"],
-            &["board", "config"],
+            &["scoreboard", "config"],
             &["log"],
         ],
     },
 ];
 
-/// Crates that take bytes and time and give bytes and actions.
+/// Crates that take bytes and time and return bytes and actions.
 const PURE: &[&str] = &["proto", "shard", "cache", "metrics", "proxy"];
 
-/// What a pure crate would reach the world through.
+/// The modules through which a crate could reach the outside world.
 const WORLD: &[&str] = &[
     "std::net",
     "std::fs",
@@ -78,7 +78,7 @@ const WORLD: &[&str] = &[
     "eprintln!",
 ];
 
-/// Arrows between crates go the way of the picture.
+/// Checks that dependencies between crates follow the picture.
 pub(super) fn crates(tree: &Tree) -> Vec<Finding> {
     let packages = tree.metadata["packages"].as_array().map_or(&[][..], |all| all);
     let ours: Vec<&str> = packages.iter().filter_map(|package| package["name"].as_str()).collect();
@@ -109,14 +109,14 @@ pub(super) fn crates(tree: &Tree) -> Vec<Finding> {
     findings
 }
 
-/// Arrows between the modules of a house go down.
+/// Checks that dependencies between the modules of a crate go down.
 pub(super) fn modules(tree: &Tree) -> Vec<Finding> {
     let mut findings = Vec::new();
     for house in HOUSES {
         for file in tree.rust() {
             let Some(inside) = file.path.strip_prefix(house.source) else { continue };
             let module = inside.split('/').next().unwrap_or_default().trim_end_matches(".rs");
-            let Some(row) = house.row(module) else {
+            let Some(pending) = house.request(module) else {
                 findings.push(Finding {
                     place: file.path.clone(),
                     what: format!("module `{module}` stands in no row"),
@@ -126,7 +126,7 @@ pub(super) fn modules(tree: &Tree) -> Vec<Finding> {
             };
             for (at, line) in file.product_lines() {
                 for used in uses(without_comment(line)).filter(|used| *used != module) {
-                    if house.row(used).is_some_and(|other| other <= row) {
+                    if house.request(used).is_some_and(|other| other <= pending) {
                         findings.push(Finding {
                             place: file.place(at),
                             what: format!("`{module}` uses `{used}`, which is not below it"),
@@ -141,12 +141,12 @@ pub(super) fn modules(tree: &Tree) -> Vec<Finding> {
 }
 
 impl House {
-    fn row(&self, module: &str) -> Option<usize> {
-        self.rows.iter().position(|row| row.contains(&module))
+    fn request(&self, module: &str) -> Option<usize> {
+        self.requests.iter().position(|pending| pending.contains(&module))
     }
 }
 
-/// The modules that a line names, as `crate::module` or as `crate::{module, module}`.
+/// Returns the modules that a line names, as `crate::module` or as `crate::{module, module}`.
 fn uses(line: &str) -> impl Iterator<Item = &str> {
     line.split("crate::").skip(1).flat_map(|rest| {
         let group = rest.strip_prefix('{').and_then(|rest| rest.split_once('}'));
@@ -158,7 +158,8 @@ fn uses(line: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// Pure crates have no socket, clock, thread, file, log or randomness; also in their tests.
+/// Checks that pure crates have no socket, clock, thread, file, log or randomness, even in their
+/// tests.
 pub(super) fn purity(tree: &Tree) -> Vec<Finding> {
     let mut findings = Vec::new();
     for file in tree.rust() {
@@ -197,7 +198,10 @@ mod tests {
     fn a_module_uses_only_what_is_below() {
         let tree = tree(&[
             ("crates/proxy/src/flow.rs", "use crate::link;\nuse crate::limits;\n"),
-            ("crates/proxy/src/link/mod.rs", "use crate::desk::Desk;\nuse crate::link::X;\n"),
+            (
+                "crates/proxy/src/link/mod.rs",
+                "use crate::pipelines::Pipelines;\nuse crate::link::X;\n",
+            ),
             ("crates/proxy/src/limits.rs", "use crate::{Time, flow};\n"),
             ("crates/proxy/src/attic.rs", ""),
         ]);
@@ -211,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn an_arrow_between_crates_needs_a_row() {
+    fn an_arrow_between_crates_needs_a_request() {
         let package = |name: &str, used: &str, kind: &str| {
             let kind = if kind.is_empty() { serde_json::Value::Null } else { kind.into() };
             serde_json::json!({"name": name, "dependencies": [{"name": used, "kind": kind}]})

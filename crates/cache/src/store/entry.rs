@@ -1,18 +1,19 @@
-//! One item in the hand: what a meta command does to it within one request, and in what order.
+//! Operations on one item within one request of a meta command, in the command's order.
 //!
-//! # Stale items and who renews them
+//! # Stale items and their renewal
 //!
-//! A reader who *wins* is told to renew the item; that the others need not is remembered in it.
+//! A reader that *wins* is asked to renew the item. A token in the item records it, so that the
+//! others need not.
 //!
 //! ```text
 //!   made by a read that missed ──▶ that reader wins ──────────┐
-//!   close to its end ──▶ the next reader who asks wins ───────┼──▶ token sent: nobody wins
+//!   close to its end ──▶ the next reader that asks wins ──────┼──▶ token sent: nobody wins
 //!   invalidated: stale, no token ──▶ the next reader wins ────┘         │
 //!                    ▲                                                  │
 //!                    └────────────── invalidated again ─────────────────┘
 //! ```
 //!
-//! Any store makes it fresh, without a token.
+//! Any store makes the item fresh and removes the token.
 
 use super::{Count, Counted, Found, Item, Outcome, Store};
 use crate::clock::{self, NEVER};
@@ -20,7 +21,7 @@ use crate::hash::hash;
 use crate::number;
 use crate::slot::{FETCHED, STALE, TOKEN};
 
-/// An item that was found or made.
+/// An item that was found or created.
 pub struct Entry<'a> {
     store: &'a mut Store,
     key: &'a [u8],
@@ -30,14 +31,14 @@ pub struct Entry<'a> {
     won: bool,
 }
 
-/// What a reader is told of an item's renewal.
+/// The renewal state of an item, as sent to a reader.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Standing {
-    /// Another reader was told to renew it.
+    /// Another reader was asked to renew it.
     pub sent: bool,
     /// It was invalidated.
     pub stale: bool,
-    /// This reader is to renew it.
+    /// This reader has to renew it.
     pub won: bool,
 }
 
@@ -52,22 +53,22 @@ impl<'a> Entry<'a> {
         Entry { store, key, found, now, created, won: false }
     }
 
-    /// The item as it is. To look at it is no read: see `read`.
+    /// Returns the item as it is. This does not count as a read; see `read`.
     pub fn item(&self) -> Item<'_> {
         self.store.item(&self.found)
     }
 
-    /// Whether this request has made it.
+    /// Returns whether this request has created it.
     pub fn is_created(&self) -> bool {
         self.created
     }
 
-    /// Gives it another expiry.
+    /// Changes its expiry.
     pub fn touch(&mut self, exptime: i64) {
         self.store.set_expiry(&mut self.found, clock::deadline(exptime, self.now));
     }
 
-    /// This reader wins, if it has made the item, and the item lasts so long.
+    /// Lets this reader win if it has created the item; the item then lasts `exptime`.
     pub fn win_created(&mut self, exptime: i64) {
         if self.created {
             self.touch(exptime);
@@ -75,14 +76,14 @@ impl<'a> Entry<'a> {
         }
     }
 
-    /// This reader wins, if the item expires within so many seconds and nobody has won.
+    /// Lets this reader win if the item expires within so many seconds and nobody has won.
     pub fn win_expiring(&mut self, seconds: i64) {
         let expires = self.found.head.expires;
         let ends = expires != NEVER && expires < clock::deadline(seconds, self.now);
         self.won |= ends && !self.created && !self.found.head.has(TOKEN);
     }
 
-    /// Who is to renew it. After that the answer is another one.
+    /// Returns the renewal state and records a win. A later call therefore returns another state.
     pub fn settle(&mut self) -> Standing {
         let head = &mut self.found.head;
         let (sent, stale) = (head.has(TOKEN), head.has(STALE));
@@ -94,12 +95,12 @@ impl<'a> Entry<'a> {
         Standing { sent, stale, won }
     }
 
-    /// Counts as a read: it lives longer, and was fetched.
+    /// Counts as a read: the item lives longer and is marked as fetched.
     pub fn read(self) {
         self.store.arena.ask(self.found.at, FETCHED, self.now as u32);
     }
 
-    /// Leaves it to be read, but stale: the next reader is to renew it.
+    /// Marks the item as stale but readable: the next reader has to renew it.
     pub fn invalidate(&mut self, exptime: Option<i64>, new_cas: Option<u64>) {
         if let Some(exptime) = exptime {
             self.touch(exptime);
@@ -111,7 +112,7 @@ impl<'a> Entry<'a> {
         self.store.arena.set_head(self.found.at, head);
     }
 
-    /// Drops it.
+    /// Removes it.
     pub fn remove(self) {
         self.store.remove(&self.found);
     }
@@ -137,7 +138,7 @@ impl<'a> Entry<'a> {
         Counted::Now(number)
     }
 
-    /// A number that has become shorter keeps its length, padded with spaces.
+    /// Overwrites the number in place. A shorter number keeps its length, padded with spaces.
     fn overwrite_digits(&mut self, digits: &[u8], new_cas: Option<u64>) {
         let Found { at, head, .. } = &mut self.found;
         head.cas = self.store.next_cas(new_cas);
@@ -149,7 +150,7 @@ impl<'a> Entry<'a> {
         room[digits.len()..].fill(b' ');
     }
 
-    /// A number that has become longer is a new item, in memcached as well.
+    /// Stores a longer number as a new item, as memcached does.
     fn grow(&mut self, digits: &[u8], number: u64, new_cas: Option<u64>) -> Counted {
         let store = &mut *self.store;
         let refusal: Option<Outcome> =

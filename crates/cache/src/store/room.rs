@@ -1,4 +1,4 @@
-//! How room is made: the two queues, second chances, eviction, and the sweep for what has expired.
+//! Making room: the two queues, second chances, eviction, and the sweep for expired items.
 
 use super::Store;
 use crate::clock::NEVER;
@@ -7,13 +7,13 @@ use crate::index::Cursor;
 use crate::ring::{Entry, Ring};
 use crate::slot::Head;
 
-/// Slots looked at for expired items before one that has not expired leaves `small`.
+/// Slots checked for expired items before an item that has not expired leaves `small`.
 const SWEPT: usize = 4;
-/// Words that may be moved for one request beside four times its own: it bounds the longest pause.
+/// Words that one request may move besides four times its own size. It bounds the longest pause.
 const MOVED_MAX: u32 = 2048;
 
 impl Store {
-    /// Writes an item, which cannot be larger than half of `main`, into one of the queues.
+    /// Writes an item, which must not be larger than half of `main`, into one of the queues.
     pub(super) fn insert(&mut self, head: Head, key: &[u8], value: &[u8], to_main: bool, now: u64) {
         let to_main = to_main || head.words > self.small.capacity() / 2;
         let at = if to_main {
@@ -32,7 +32,7 @@ impl Store {
         }
     }
 
-    /// One step of the search for expired items, in both queues.
+    /// Performs one step of the search for expired items, in both queues.
     pub(super) fn sweep_step(&mut self, now: u64) {
         for in_main in [false, true] {
             let ring = if in_main { &self.main } else { &self.small };
@@ -50,7 +50,7 @@ impl Store {
         }
     }
 
-    /// Takes an item out of the books that is no longer in the index. Its slot stays until the
+    /// Removes an item that is no longer in the index from the accounting. Its slot stays until the
     /// tail passes.
     pub(super) fn retire(&mut self, at: u32, head: Head) {
         self.arena.set_padding(at, head.words);
@@ -62,7 +62,7 @@ impl Store {
         self.expiring -= u64::from(head.expires != NEVER);
     }
 
-    /// Like `retire`, for an item that nobody could find any more.
+    /// Like `retire`, for an item that was expired or flushed.
     pub(super) fn reclaim(&mut self, at: u32, head: Head) {
         self.stats.reclaimed += 1;
         self.retire(at, head);
@@ -88,7 +88,7 @@ impl Store {
         }
     }
 
-    /// The oldest item of `small` moves on to `main`, or leaves a ghost.
+    /// Moves the oldest item of `small` to `main`, or evicts it and leaves a ghost.
     fn pop_small(&mut self, now: u64) {
         let at = self.small.oldest().expect("an empty queue has room for half of itself");
         let Some(head) = self.clear_tail(at, now) else { return };
@@ -109,7 +109,8 @@ impl Store {
         self.small.pop(head.words);
     }
 
-    /// The oldest item of `main` goes round once more or is evicted. Returns the words moved.
+    /// Moves the oldest item of `main` to the head for another round, or evicts it. Returns the
+    /// words moved.
     fn pop_main(&mut self, moves: u32, now: u64) -> u32 {
         let at = self.main.oldest().expect("an empty queue has room for half of itself");
         let Some(head) = self.clear_tail(at, now) else { return 0 };
@@ -125,14 +126,15 @@ impl Store {
         if !keep {
             return 0;
         }
-        // Its own slot is free now, so there is room at the head; they may even be the same.
+        // Its own slot is free now, so there is room at the head; source and target may even be the
+        // same.
         let entry = self.main.room(head.words).expect("a slot was freed of the same length");
         self.main.bury(head.words);
         self.relocate(at, cursor, head, head.asked().saturating_sub(1), entry);
         head.words
     }
 
-    /// The item at a tail, if one that can be found is there; anything else is freed.
+    /// Returns the item at a tail if it can still be found; frees anything else.
     fn clear_tail(&mut self, at: u32, now: u64) -> Option<Head> {
         let (words, live) = self.arena.outline(at);
         if live {
@@ -148,7 +150,7 @@ impl Store {
         None
     }
 
-    /// Moves an item, which is out of its ring's books, to the head of `main`.
+    /// Moves an item, already removed from its ring's accounting, to the head of `main`.
     fn relocate(&mut self, from: u32, cursor: Cursor, mut head: Head, asked: u8, entry: Entry) {
         let to = self.enter_main(entry, head.words);
         self.arena.relocate(from, to, head.words);
@@ -173,15 +175,15 @@ impl Store {
         entry.at
     }
 
-    /// The index entry of the item in that slot.
+    /// Returns the index entry of the item in that slot.
     fn cursor_of(&self, at: u32, head: &Head) -> Cursor {
         let hash = hash(self.arena.key(at, head));
         let found = self.index.find(hash, |place| place == at);
         found.expect("a slot that is not dead is in the index").0
     }
 
-    /// How large an item is beside the mean of all, in steps of four: for hits a small one's place
-    /// costs next to nothing, a large one's many others.
+    /// Returns an item's size relative to the mean, in steps of four. A small item costs other
+    /// items next to nothing; a large one takes the place of many.
     fn heft(&self, words: u32) -> i8 {
         let live = u64::from(self.small.live()) + u64::from(self.main.live());
         let (words, mean) = (u64::from(words), live / self.stats.items.max(1));
@@ -200,7 +202,7 @@ impl Store {
     }
 }
 
-/// Whether it was asked for often enough to stay: once, or more often where it is large.
+/// Returns whether the item was requested often enough to stay: once, or more often if it is large.
 fn is_worth(head: &Head, heft: i8) -> bool {
     head.asked() > heft.max(0).unsigned_abs()
 }
@@ -218,8 +220,8 @@ mod tests {
         assert_eq!(store.store(Mode::Set, &item, now), Outcome::Stored);
     }
 
-    /// A walk along a ring from its oldest slot: items that can be found, those of them that
-    /// expire, and the words they take.
+    /// Walks along a ring from its oldest slot. Returns the number of items that can be found, the
+    /// number of those that expire, and the words they take.
     fn walk(store: &Store, ring: &Ring) -> (u64, u64, u32) {
         let (mut items, mut expiring, mut live) = (0, 0, 0);
         let Some(first) = ring.oldest() else { return (0, 0, 0) };
@@ -239,7 +241,7 @@ mod tests {
         (items, expiring, live)
     }
 
-    /// Any step: what the store believes of its slots is what lies in them.
+    /// After any step the store's accounting equals the contents of its slots.
     #[test]
     fn the_books_are_what_the_arena_holds() {
         for seed in 0..4u64 {
@@ -296,7 +298,7 @@ mod tests {
         assert_ne!(append(1), found.at);
     }
 
-    /// Steps of four, from the mean of all.
+    /// Steps of four, starting from the mean of all.
     #[test]
     fn an_item_is_weighed_against_the_mean_of_all() {
         let mut store = Store::new(16 << 20, 1 << 20);
@@ -332,7 +334,7 @@ mod tests {
         }
     }
 
-    /// However much is worth keeping, one request moves no more than it may.
+    /// One request moves no more than its limit, however many items are worth keeping.
     #[test]
     fn one_request_moves_no_more_than_the_bound() {
         let mut store = Store::new(4 << 20, 1 << 20);
@@ -353,7 +355,7 @@ mod tests {
         let evictions = store.stats.evictions;
         assert_eq!(worth(&mut store, 0).0, 0, "and nothing may be moved");
         assert_eq!(store.stats.evictions, evictions + 1);
-        // Beside four times its own words a request moves so many, and evicts after that.
+        // A request moves that many words besides four times its own, and evicts after that.
         let before = store.main.live();
         let mut moves = MOVED_MAX + 4 * 8;
         let mut moved = 0;

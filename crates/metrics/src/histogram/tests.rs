@@ -1,9 +1,9 @@
-//! Quantiles beside an exact sort of the same times, and merging beside adding.
+//! Quantiles are compared with an exact sort of the same times, and merging with adding.
 
 use super::*;
-use crate::{Book, Latency};
+use crate::{Latency, Registry};
 
-/// Chance from a seed (SplitMix64).
+/// A random generator with a seed (SplitMix64).
 struct Random(u64);
 
 impl Random {
@@ -15,16 +15,16 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    /// Between zero and one, neither of them.
+    /// Returns a number between zero and one, both excluded.
     fn unit(&mut self) -> f64 {
         ((self.next() >> 11) as f64 + 0.5) / (1u64 << 53) as f64
     }
 }
 
-/// A time from a distribution.
+/// Draws a time from a distribution.
 type Shape = fn(&mut Random) -> u64;
 
-/// The shapes that latencies have, in microseconds.
+/// Typical distributions of latencies, in microseconds.
 fn shapes() -> [(&'static str, Shape); 8] {
     [
         ("one value", |_| 777),
@@ -75,17 +75,17 @@ fn merging_is_adding() {
         let mut random = Random(9);
         let mut times = || (0..500).map(|_| shape(&mut random)).collect::<Vec<u64>>();
         let (first, second) = (times(), times());
-        let book = Book::private(3, 2);
+        let registry = Registry::private(3, 2);
         for (slot, times) in [(0, &first), (2, &second)] {
-            let recorder = book.sheet(slot).recorder(1, Latency::Updates);
+            let recorder = registry.metrics(slot).recorder(1, Latency::Updates);
             times.iter().for_each(|time| recorder.record(*time));
         }
         let whole = recorded(&[first, second].concat());
-        assert_eq!(book.histogram(1, Latency::Updates), whole, "{name}");
-        assert_eq!(book.histogram(1, Latency::Reads), Histogram::default());
-        let mut sum = book.histogram_of(0, 1, Latency::Updates);
-        sum.add(&book.histogram_of(1, 1, Latency::Updates));
-        sum.add(&book.histogram_of(2, 1, Latency::Updates));
+        assert_eq!(registry.histogram(1, Latency::Updates), whole, "{name}");
+        assert_eq!(registry.histogram(1, Latency::Reads), Histogram::default());
+        let mut sum = registry.histogram_of(0, 1, Latency::Updates);
+        sum.add(&registry.histogram_of(1, 1, Latency::Updates));
+        sum.add(&registry.histogram_of(2, 1, Latency::Updates));
         assert_eq!(sum, whole);
         let shown: u64 = sum.buckets().map(|(_, count)| count).sum();
         assert_eq!(shown, 1_000);
@@ -105,7 +105,7 @@ fn each_time_is_within_the_bounds_of_its_bucket_and_buckets_leave_no_gap() {
     assert_eq!(bucket(u64::MAX), BUCKETS - 1);
 }
 
-/// Beyond the last bucket the quantiles are lost, the largest is not.
+/// Beyond the last bucket the quantiles are lost, but the maximum stays exact.
 #[test]
 fn an_absurd_time_is_still_the_exact_maximum() {
     let histogram = recorded(&[1, 1 << 40]);
@@ -124,8 +124,8 @@ fn the_mean_is_rounded_down_and_empty_buckets_are_not_shown() {
 }
 
 fn recorded(times: &[u64]) -> Histogram {
-    let book = Book::private(1, 1);
-    let recorder = book.sheet(0).recorder(0, Latency::Reads);
+    let registry = Registry::private(1, 1);
+    let recorder = registry.metrics(0).recorder(0, Latency::Reads);
     times.iter().for_each(|time| recorder.record(*time));
-    book.histogram(0, Latency::Reads)
+    registry.histogram(0, Latency::Reads)
 }

@@ -1,4 +1,4 @@
-//! What the proxy says on its own account, in memcached's words.
+//! Answers of the proxy, in memcached's text protocol.
 
 use super::commands::MG;
 use super::{meta, version};

@@ -1,9 +1,9 @@
-//! The command table: one row a word. `docs/reference/commands.md` is made from it.
+//! The command table: one entry for each command. `docs/reference/commands.md` is made from it.
 
 use super::meta::Verb;
 use crate::{Ask, Class, Command, Local, Reach, Refusal};
 
-/// What the arguments of a command look like.
+/// The arguments of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Shape {
     /// `key+`
@@ -24,11 +24,12 @@ pub(super) enum Shape {
     Flush,
     /// `level [noreply]`
     Verbosity,
-    /// Perhaps a word that says which.
+    /// An optional subcommand.
     Stats,
-    /// `[subcommand] number* [noreply]`: the servers' own affair, but for how long it is.
+    /// `[subcommand] number* [noreply]`: only its length is checked; the rest is left to the
+    /// servers.
     Admin,
-    /// No argument that we read.
+    /// No argument that is read.
     Bare,
     /// `key [bytes] flag*`, and for `ms` then the data.
     Meta(Verb),
@@ -36,17 +37,18 @@ pub(super) enum Shape {
 
 const UPDATE: Class = Class::Single { writes: true };
 
-/// To every server, where the pool allows it.
+/// The class of a command for every server, where the pool allows it.
 const fn admin(command: u16) -> Class {
     Class::Broadcast { ask: Ask { command }, gated: true, writes: true, reach: Reach::All }
 }
 
-/// Asked of the only server: its answer is no list of facts, of which several could be one.
+/// The class of a command for the only server. Its answer is no list of facts, so several answers
+/// could not be merged.
 const fn sole(command: u16) -> Class {
     Class::Broadcast { ask: Ask { command }, gated: false, writes: false, reach: Reach::Sole }
 }
 
-/// Asked of every server; those that do not answer are named.
+/// The class of a command for every server; the answer names servers that do not answer.
 pub(super) const STATISTICS: Class = Class::Broadcast {
     ask: Ask { command: STATS },
     gated: false,
@@ -59,16 +61,16 @@ pub(super) const STREAM: &str = "refused by the proxy: it is a stream; ask the s
 const SERVER_ONLY: Class =
     Class::Refuse(Refusal::ByName("refused by the proxy: ask the server itself"));
 
-/// Of what stores.
-const ENDS: &str = "a length that cannot be read ends the connection";
+/// The note for commands that store.
+const ENDS: &str = "a length that cannot be read closes the connection";
 
 const fn row(name: &'static str, class: Class, note: &'static str) -> Command {
-    Command { name, class, skilled: false, note }
+    Command { name, class, capable: false, note }
 }
 
-/// One of the meta commands that servers are asked.
+/// An entry for a meta command that servers are asked.
 const fn meta(name: &'static str, class: Class, note: &'static str) -> Command {
-    Command { name, class, skilled: true, note }
+    Command { name, class, capable: true, note }
 }
 
 const fn fetch(command: u16) -> Class {
@@ -79,7 +81,7 @@ const fn fetch_touch(command: u16) -> Class {
     Class::Fetch { ask: Ask { command }, merge: false, idempotent: false }
 }
 
-/// The rows; [`shape`] has their arguments.
+/// The entries; [`shape`] has their arguments.
 pub(super) static TABLE: &[Command] = &[
     row(
         "get",
@@ -87,7 +89,7 @@ pub(super) static TABLE: &[Command] = &[
         "any number of keys; split by server, gathered in the client's order; merged",
     ),
     row("gets", fetch(GETS), "as get, with the cas number"),
-    row("gat", fetch_touch(GAT), "as get, and sets the expiry; never asked twice"),
+    row("gat", fetch_touch(GAT), "as get, and sets the expiry; never sent twice"),
     row("gats", fetch_touch(GATS), "as gat, with the cas number"),
     row("set", UPDATE, ENDS),
     row("add", UPDATE, ENDS),
@@ -97,8 +99,8 @@ pub(super) static TABLE: &[Command] = &[
     row(
         "cas",
         UPDATE,
-        "the cas number belongs to the server that gave it; a length that cannot be read ends the \
-         connection",
+        "the cas number belongs to the server that gave it; a length that cannot be read closes \
+         the connection",
     ),
     row("delete", UPDATE, "a time other than 0 is refused, as by memcached"),
     row("incr", UPDATE, ""),
@@ -119,8 +121,8 @@ pub(super) static TABLE: &[Command] = &[
     row(
         "slabs",
         admin(SLABS),
-        "to all servers, only where `allow:` names it; an answer that is not the same from all is \
-         an error that names each",
+        "to all servers, only if `allow:` names it; if their answers differ, the answer is an \
+         error that names each",
     ),
     row("lru", admin(LRU), "as slabs"),
     row(
@@ -151,14 +153,14 @@ pub(super) static TABLE: &[Command] = &[
     meta(
         "mg",
         Class::Single { writes: false },
-        "with `v` and none but `v f c k s O q P L` merged with other reads, until a \
+        "with `v`, and no flag but `v f c k s O q P L`, merged with other reads until a \
          client of the pool uses stale or win marks; on servers without meta only these and `T`",
     ),
     meta(
         "ms",
         UPDATE,
         "on servers without meta only `T F M k O q P L`, and `C` in the modes S and R; a length \
-         that cannot be read ends the connection, but a line without one does not",
+         that cannot be read closes the connection, but a line without one does not",
     ),
     meta("md", UPDATE, "on servers without meta only `k O q P L`"),
     meta(
@@ -169,7 +171,7 @@ pub(super) static TABLE: &[Command] = &[
     row(
         "mn",
         Class::Local(Local::Barrier),
-        "answered when all before it is settled on all servers",
+        "answered when all requests before it are settled on all servers",
     ),
     meta(
         "me",
@@ -178,7 +180,7 @@ pub(super) static TABLE: &[Command] = &[
     ),
 ];
 
-/// The arguments of the first rows, in their order.
+/// The arguments of the first entries, in their order.
 pub(super) static SHAPES: &[Shape] = &[
     Shape::Keys,
     Shape::Keys,
@@ -224,7 +226,7 @@ pub(super) const LRU_CRAWLER: u16 = 22;
 pub(super) const CACHE_MEMLIMIT: u16 = 24;
 pub(super) const EXTSTORE: u16 = 25;
 pub(super) const DEBUGTIME: u16 = 28;
-/// No word of a line is named so, nor as those that follow.
+/// No command of a line has this name, nor those of the entries that follow.
 pub(super) const STATS_RESET: u16 = 29;
 pub(super) const STATS_DETAIL: u16 = 30;
 pub(super) const SIZES_ENABLE: u16 = 31;
@@ -237,11 +239,11 @@ pub(super) const MD: u16 = 37;
 pub(super) const MA: u16 = 38;
 pub(super) const MN: u16 = 39;
 pub(super) const ME: u16 = 40;
-/// What no client says: a read of one key that is answered by one item, its `END` included.
+/// No client sends these: reads of one key that are answered by one item, including its `END`.
 pub(super) const GETS_ONE: u16 = 41;
 pub(super) const GATS_ONE: u16 = 42;
 
-/// The row of a word. The words of nearly all traffic are asked first.
+/// Returns the entry of a command name. The names of nearly all traffic are checked first.
 pub(super) fn lookup(word: &[u8]) -> Option<u16> {
     match word {
         b"get" => Some(GET),
@@ -252,7 +254,7 @@ pub(super) fn lookup(word: &[u8]) -> Option<u16> {
     }
 }
 
-/// The arguments of a row; those of a row that is refused are not read.
+/// Returns the arguments of an entry. The arguments of refused commands are not read.
 pub(super) fn shape(command: u16) -> Shape {
     match command {
         SLABS | LRU | LRU_CRAWLER | CACHE_MEMLIMIT | EXTSTORE | DEBUGTIME => Shape::Admin,

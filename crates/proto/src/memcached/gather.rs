@@ -1,7 +1,7 @@
-//! One answer of what several servers say, for clients of either of memcached's protocols.
+//! One answer from the replies of several servers, for clients of both memcached protocols.
 //!
 //! ```text
-//!   OK  OK          ->  OK                                                   all say the same
+//!   OK  OK          ->  OK                                                   all replies are alike
 //!   OK  ERROR       ->  SERVER_ERROR the servers do not agree: a says 'OK'; b says 'ERROR'
 //!   OK  (no answer) ->  SERVER_ERROR the servers do not agree: a says 'OK'; b: down, …
 //! ```
@@ -11,7 +11,7 @@ use super::stats;
 use crate::part::{self, Ours, Part, Said};
 use crate::{Answer, Asked, Protocol};
 
-/// Answers what was asked of every server, with this argument if it is `stats`. `pass` tells the
+/// Answers a request that every server got, with this argument if it is `stats`. `pass` renders the
 /// reply that all of them gave.
 pub(super) fn gather(
     protocol: &dyn Protocol,
@@ -49,13 +49,13 @@ pub(super) fn gather(
     protocol.answer(asked, &answer, out);
 }
 
-/// The first line of what a server said: all of it, but for lists.
+/// Returns the first line of a server's reply, which is all of it except for lists.
 fn show(said: &[u8]) -> String {
     let line = said.split(|byte| matches!(byte, b'\r' | b'\n')).next().unwrap_or_default();
     line[..line.len().min(SHOWN_MAX)].escape_ascii().to_string()
 }
 
-/// Bytes of a server's that an error repeats.
+/// The most bytes of a server's reply that an error repeats.
 const SHOWN_MAX: usize = 100;
 
 #[cfg(test)]

@@ -1,9 +1,9 @@
-//! memcached's protocols (source: memcached's `doc/protocol.txt`, and what 1.6.18 does).
+//! memcached's protocols (source: memcached's `doc/protocol.txt`, and the behaviour of 1.6.18).
 //!
-//! `text.rs` and `binary/` are what clients speak, `servers.rs` what servers speak. Under text,
-//! `meta/` has the newer commands; of the classic words `commands.rs` is the table · `request.rs`
-//! reads what a client says · `reply.rs` reads what a server says · `answer.rs` writes what the
-//! proxy says · `gather.rs` makes one answer of several servers'.
+//! `text.rs` and `binary/` are protocols of clients, `servers.rs` is the protocol of servers. Under
+//! text, `meta/` has the newer commands. For the classic commands, `commands.rs` is the table ·
+//! `request.rs` reads a client's request · `reply.rs` reads a server's reply · `answer.rs` writes
+//! the proxy's answers · `gather.rs` makes one answer from several servers' replies.
 
 mod answer;
 mod binary;
@@ -20,19 +20,20 @@ pub use binary::Binary;
 pub use servers::Servers;
 pub use text::Text;
 
-/// Whether a line can carry this key as it is: no space, control character or DEL. Bytes from 0x80
-/// up are a key's own affair.
+/// Whether a line can hold this key unencoded: no space, control character or DEL. Bytes from 0x80
+/// up are allowed.
 fn is_plain(key: &[u8]) -> bool {
-    // No early end: so it is one pass of vectors.
+    // Without an early end, the compiler makes one pass of vector instructions.
     let unclean = key.iter().fold(false, |bad, &byte| bad | (byte <= b' ') | (byte == 0x7f));
     (1..=KEY_MAX).contains(&key.len()) && !unclean
 }
 
-/// How a version is told. Clients, the proxy among them, choose what they dare to ask by the number
-/// that comes first, so that is of the memcached whose words these are; who we are follows.
+/// Returns the version for clients. Clients, other proxies among them, choose their commands by the
+/// number that comes first. So it is the version of the memcached whose protocol this is; our name
+/// and version follow.
 pub fn version(ours: &str) -> String {
     format!("1.6.18 {ours}").trim_end().to_string()
 }
 
-/// Longest key, as in memcached.
+/// The longest key, as in memcached.
 const KEY_MAX: usize = 250;

@@ -1,5 +1,5 @@
-//! What a server says. Anything that cannot answer what was asked is `Malformed`, and the caller
-//! believes nothing after it: one misread byte on a shared link would hand clients each other's
+//! Replies of servers. A line that cannot answer the request is `Malformed`, and the caller
+//! believes nothing after it: one misread byte on a shared link would give clients each other's
 //! values.
 
 use super::commands::{
@@ -10,13 +10,13 @@ use super::meta;
 use crate::scan;
 use crate::{Ask, Item, ItemKind, Parsed, Progress, Resume, Shown, Span};
 
-/// So many digits cannot overflow 64 bits.
+/// A number with this many digits cannot overflow 64 bits.
 const SAFE_DIGITS: usize = 19;
-/// What a value's head begins with.
+/// The beginning of a value's head.
 const VALUE: &[u8] = b"VALUE ";
-/// Longest line that a server may send.
+/// The longest line that a server may send.
 const LINE_MAX: usize = 2048;
-/// Largest value that a server can be told to store (`-I 1g`).
+/// The largest value that a server can be configured to store (`-I 1g`).
 pub(super) const BODY_MAX: u64 = 1 << 30;
 
 pub(super) const NO_ANSWER: &str = "not a possible answer to what was asked";
@@ -54,13 +54,13 @@ pub(super) fn parse(ask: Ask, progress: &mut Progress, input: &[u8]) -> Parsed<I
         DETAIL_DUMP => list(b"PREFIX ", progress, input),
         CACHEDUMP => list(b"ITEM ", progress, input),
         SIZES_ENABLE | SIZES_DISABLE if text == b"STAT sizes_status error" => sizes(input, len),
-        // Of such a command the word may be followed by a reason.
+        // The reply `ERROR` to such a command may be followed by a reason.
         SLABS..=SIZES_DISABLE if text.starts_with(b"ERROR ") => item(ItemKind::Error, len),
         _ => error_or_malformed(text, len),
     }
 }
 
-/// Whether an administrative command can be answered so, be it carried out or not.
+/// Whether this line can answer an administrative command, be it executed or not.
 fn is_admins(text: &[u8]) -> bool {
     let word = text.split(|byte| *byte == b' ').next().unwrap_or_default();
     match word {
@@ -78,7 +78,7 @@ fn is_admins(text: &[u8]) -> bool {
     }
 }
 
-/// Servers end this list of one line, or of two where there is an error, by nothing.
+/// Reads a list that servers do not end: one line, or two where there is an error.
 fn sizes(input: &[u8], first: usize) -> Parsed<Item> {
     let rest = &input[first..input.len().min(first + LINE_MAX)];
     match scan::line_len(rest, &mut Resume::default()) {
@@ -90,8 +90,8 @@ fn sizes(input: &[u8], first: usize) -> Parsed<Item> {
     }
 }
 
-/// Lines that begin so up to `END`, or one other line in their place. An item has as many whole
-/// lines as there are; `Progress::left` is 1 while more must follow.
+/// Reads lines that begin with `word` up to `END`, or one other line in their place. An item has as
+/// many whole lines as there are; `Progress::left` is 1 while more must follow.
 fn list(word: &[u8], progress: &mut Progress, input: &[u8]) -> Parsed<Item> {
     let mut at = 0;
     loop {
@@ -122,10 +122,11 @@ fn list(word: &[u8], progress: &mut Progress, input: &[u8]) -> Parsed<Item> {
     }
 }
 
-/// `VALUE key flags bytes [cas]`, read in one pass: most of what servers send begins so.
+/// Reads `VALUE key flags bytes [cas]` in one pass: most replies of servers begin so.
 fn value(ask: Ask, input: &[u8]) -> Parsed<Item> {
     let rest = &input[VALUE.len()..input.len().min(LINE_MAX)];
-    // No key has a control character: what stops at one, the end of a line too, goes wrong below.
+    // No key has a control character. If the key stops at one, or at the end of the line, the
+    // checks below fail.
     let Some(key_len) = rest.iter().position(|&byte| byte <= b' ') else {
         return unfinished(input);
     };
@@ -145,17 +146,17 @@ fn value(ask: Ask, input: &[u8]) -> Parsed<Item> {
     }
 }
 
-/// What the head of a value says, as text.
+/// The fields of a value's head, as text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Value<'a> {
     pub(super) flags: &'a [u8],
     pub(super) len: &'a [u8],
-    /// Empty where none was asked.
+    /// Empty where no cas number was asked for.
     pub(super) cas: &'a [u8],
 }
 
 impl<'a> Value<'a> {
-    /// Reads a head that `parse` has taken.
+    /// Reads a head that `parse` has accepted.
     pub(super) fn read(item: &Item, head: &'a [u8]) -> Value<'a> {
         let text = head.get(item.key.end as usize + 1..).unwrap_or_default();
         let text = text.strip_suffix(b"\r\n").unwrap_or(text);
@@ -165,7 +166,7 @@ impl<'a> Value<'a> {
     }
 }
 
-/// Flags and cas number of a head that `parse` has taken, in one pass.
+/// Reads flags and cas number of a head that `parse` has accepted, in one pass.
 pub(super) fn numbers(item: &Item, head: &[u8]) -> (u32, u64) {
     let mut rest = head.get(item.key.end as usize + 1..).unwrap_or_default();
     let mut next = || {
@@ -174,12 +175,12 @@ pub(super) fn numbers(item: &Item, head: &[u8]) -> (u32, u64) {
         value
     };
     let (flags, _len) = (next(), next());
-    // Where there is none, a line feed is next.
+    // Without a cas number, a line feed is next.
     (flags as u32, next())
 }
 
-/// Tells a value to a classic read as it came, but for a cas number that this one did not ask for:
-/// a read that did was asked together with it.
+/// Passes a value to a classic read, without a cas number that this read did not ask for: another
+/// read that did was sent together with it.
 pub(super) fn pass(command: u16, item: &Item, head: &[u8], out: &mut Vec<u8>) -> Shown {
     let cas = if matches!(command, GETS | GATS) { b"" } else { Value::read(item, head).cas };
     if cas.is_empty() {
@@ -191,7 +192,7 @@ pub(super) fn pass(command: u16, item: &Item, head: &[u8], out: &mut Vec<u8>) ->
     Shown::Body { trailer: item.trailer }
 }
 
-/// Whether a read of one key found something, by what answers it.
+/// Returns whether a read of one key found something, according to the reply.
 pub(super) fn found(ask: Ask, item: &Item, head: &[u8]) -> Option<bool> {
     match ask.command {
         MG => Some(!head.starts_with(b"EN")),
@@ -200,14 +201,15 @@ pub(super) fn found(ask: Ask, item: &Item, head: &[u8]) -> Option<bool> {
     }
 }
 
-/// A place in a head. Where it stops, what was read there did not fit; at the end, more may.
+/// A position in a head. If it stops before the end, the text there does not fit; at the end, more
+/// may come.
 struct Cursor<'a> {
     input: &'a [u8],
     at: usize,
 }
 
 impl Cursor<'_> {
-    /// What follows the key of a value; its length.
+    /// Reads the fields after a value's key; returns the value's length.
     fn value_tail(&mut self, ask: Ask) -> Option<u64> {
         self.number(u64::from(u32::MAX))?;
         let body = self.number(BODY_MAX)?;
@@ -219,7 +221,7 @@ impl Cursor<'_> {
         Some(body)
     }
 
-    /// A space and a decimal of at most `max`.
+    /// Reads a space and a decimal of at most `max`.
     fn number(&mut self, max: u64) -> Option<u64> {
         self.literal(b' ')?;
         let start = self.at;
@@ -237,7 +239,7 @@ impl Cursor<'_> {
             _ => scan::decimal(text, max),
         };
         if fits.is_none() {
-            // Digits that are no number of ours will not become one.
+            // Digits that are no valid number will not become one.
             self.at = start;
         }
         fits
@@ -248,7 +250,7 @@ impl Cursor<'_> {
     }
 }
 
-/// The number that `text` begins with, and how many digits it has. It may overflow.
+/// Returns the number that `text` begins with, and its count of digits. The number may overflow.
 fn digits(text: &[u8]) -> (u64, usize) {
     let (mut value, mut len) = (0_u64, 0);
     for byte in text {
@@ -262,7 +264,7 @@ fn digits(text: &[u8]) -> (u64, usize) {
     (value, len)
 }
 
-/// A head whose end has not come: it may, up to a length.
+/// Handles a head whose end has not come: it may come, up to a length.
 fn unfinished(input: &[u8]) -> Parsed<Item> {
     if input.len() >= LINE_MAX { Parsed::Malformed(TOO_LONG) } else { Parsed::Incomplete }
 }

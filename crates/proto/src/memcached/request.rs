@@ -1,35 +1,34 @@
-//! What a client says: one line, and for storage commands a data block.
+//! A client's request: one line, and for storage commands a data block.
 //!
-//! Only what is understood byte by byte becomes a request that is forwarded. Whatever a server
-//! might read differently (a signed or overlong number, a control character in a key, a stray
-//! argument) is refused here, since on a shared link a misread byte would become another client's
-//! problem.
+//! A request is forwarded only if every byte of it is understood. Input that a server might read
+//! differently (a signed or overlong number, a control character in a key, a stray argument) is
+//! refused here. On a shared link, a misread byte would become another client's problem.
 
 use super::KEY_MAX;
 use super::commands::{self, Shape};
 use crate::scan::{self, Tokens};
 use crate::{Class, Local, Parsed, Quiet, Refusal, Request, Resume, Span};
 
-/// Longest line of a command that does not take any number of keys, as in memcached.
+/// The longest line of a command that takes a limited number of keys, as in memcached.
 const LINE_MAX: usize = 2048;
-/// Largest data block that memcached could be told of.
+/// The largest data block that a memcached command line can announce.
 pub(super) const BODY_MAX: u64 = i32::MAX as u64 - 2;
 
 pub(super) const BAD_LINE: &str = "bad command line format";
 const BAD_DELETE: &str = "bad command line format.  Usage: delete <key> [noreply]";
 const BAD_DELTA: &str = "invalid numeric delta argument";
 const BAD_EXPTIME: &str = "invalid exptime argument";
-/// What a request of the binary protocol begins with. It has no line's end to wait for.
+/// The first byte of a binary request. Such a request has no end of line to wait for.
 const BINARY_MAGIC: u8 = 0x80;
 const NOT_BINARY: &str = "binary is spoken from a connection's first byte on, or not at all";
-/// Nothing is said, as in memcached: whoever speaks it may have been sent here by a hostile page.
+/// No answer, as in memcached: the client may have been sent here by a hostile page.
 const NOT_HTTP: &str = "";
 const BAD_STATS: &str = "bad command line";
 const BAD_DETAIL: &str = "usage: stats detail on|off|dump";
 const LINE_TOO_LONG: &str = "line too long";
-/// Most words of an administrative command after its name: `lru tune` has four numbers.
+/// The most arguments of an administrative command: `lru tune` has four numbers.
 const ADMIN_MAX: usize = 7;
-/// Longest line of one. Servers before 1.5 hang up on one that is longer than 1024 bytes.
+/// The longest line of such a command. Servers before 1.5 close on a line longer than 1024 bytes.
 const ADMIN_LINE_MAX: usize = 1000;
 
 pub(super) fn parse(input: &[u8], resume: &mut Resume, keys: &mut Vec<Span>) -> Parsed<Request> {
@@ -51,10 +50,10 @@ pub(super) fn parse(input: &[u8], resume: &mut Resume, keys: &mut Vec<Span>) -> 
     }
 }
 
-/// The canonical, answering form: single spaces, no `noreply`, no argument that says nothing.
+/// Writes the canonical, answering form: single spaces, no `noreply`, no argument without effect.
 pub(super) fn write_head(request: &Request, head: &[u8], keys: &[Span], out: &mut Vec<u8>) {
     let mut tokens = Tokens::new(head);
-    // What stands behind is `noreply`, or what servers do not look at either.
+    // The tokens behind these are `noreply`, or ignored by servers as well.
     let mut left = match commands::shape(request.command) {
         Shape::Store => 5,
         Shape::StoreCas => 6,
@@ -81,12 +80,12 @@ pub(super) fn write_head(request: &Request, head: &[u8], keys: &[Span], out: &mu
     out.extend_from_slice(b"\r\n");
 }
 
-/// Whether `stats` knows this argument, and servers answer it by a list of facts.
+/// Whether servers answer `stats` with this argument by a list of facts.
 pub(super) fn is_list(word: &[u8]) -> bool {
     matches!(word, b"settings" | b"items" | b"slabs" | b"sizes" | b"conns" | b"extstore")
 }
 
-/// The row of what `stats` is asked by these words, if that is no list of facts.
+/// Returns the entry of `stats` with these arguments, if its answer is no list of facts.
 pub(super) fn stats_row(word: &[u8], next: &[u8]) -> Option<u16> {
     match (word, next) {
         (b"reset", _) => Some(commands::STATS_RESET),
@@ -99,12 +98,12 @@ pub(super) fn stats_row(word: &[u8], next: &[u8]) -> Option<u16> {
     }
 }
 
-/// What `stats detail` takes besides `dump`.
+/// Whether `stats detail` accepts this argument, besides `dump`.
 pub(super) fn is_switch(word: &[u8]) -> bool {
     matches!(word, b"on" | b"off")
 }
 
-/// How many words of the line servers look at, for such a row.
+/// Returns how many words of the line servers read, for such an entry.
 pub(super) fn stats_words(command: u16) -> usize {
     match command {
         commands::STATS_DETAIL | commands::DETAIL_DUMP => 3,
@@ -113,14 +112,14 @@ pub(super) fn stats_words(command: u16) -> usize {
     }
 }
 
-/// Whether a `flush_all` has no time, or one that has passed: servers flush at once.
+/// Whether a `flush_all` has no time, or one that has passed: servers then flush at once.
 fn is_now(head: &[u8]) -> bool {
     let mut tokens = Tokens::new(head);
     let time = tokens.by_ref().nth(1).map_or(&b""[..], |time| tokens.text(time));
     !time.first().is_some_and(u8::is_ascii_digit)
 }
 
-/// Whether the line that begins so may be of any length.
+/// Whether a line that begins like this may be of any length.
 fn takes_many_keys(input: &[u8]) -> bool {
     [&b"get "[..], b"gets ", b"gat ", b"gats "].iter().any(|word| input.starts_with(word))
 }
@@ -129,7 +128,7 @@ fn blank(head: usize) -> Request {
     Request { command: 0, head: head as u32, ..Request::nobody() }
 }
 
-/// A line being read, token by token. `read_*` return `Some` when the outcome is settled early.
+/// A line that is read token by token. `read_*` return `Some` when the outcome is settled early.
 pub(super) struct Line<'a> {
     pub(super) tokens: Tokens<'a>,
     pub(super) keys: &'a mut Vec<Span>,
@@ -160,7 +159,8 @@ impl Line<'_> {
         }
     }
 
-    /// A browser that was sent here by a hostile page must not get as far as the lines of its body.
+    /// Closes a browser that was sent here by a hostile page, before the lines of its body are
+    /// read.
     #[cold]
     fn unknown(&mut self, word: Span) -> Option<Parsed<Request>> {
         let last = self.tokens.by_ref().last().unwrap_or(word);
@@ -188,13 +188,13 @@ impl Line<'_> {
         self.request.arguments = exptime;
         let refused = self.read_keys();
         if self.request.class == Class::Refuse(Refusal::Unknown) {
-            // As memcached answers it: without a key there is nothing to find.
+            // memcached does the same: without a key nothing is found.
             self.request.class = Class::Local(Local::NoKeys);
         }
         refused
     }
 
-    /// `count` tokens make the command, its word included; the fifth is the length of the data.
+    /// Reads a command of `count` tokens, including its name; the fifth is the length of the data.
     fn read_store(&mut self, count: usize, cas: bool) -> Option<Parsed<Request>> {
         let tokens = self.collect::<7>();
         let given = tokens.iter().flatten().count();
@@ -203,7 +203,7 @@ impl Line<'_> {
         }
         let text = |at: usize| tokens[at].map_or(&b""[..], |token| self.tokens.text(token));
         let Some(body) = scan::decimal(text(3), BODY_MAX) else {
-            // Without its length the data block cannot be told from commands.
+            // Without its length, the data block cannot be distinguished from commands.
             return Some(Parsed::Malformed(BAD_LINE));
         };
         self.request.body = body;
@@ -213,7 +213,7 @@ impl Line<'_> {
             && scan::decimal(text(1), u64::from(u32::MAX)).is_some()
             && is_exptime(text(2))
             && (!cas || scan::decimal(text(4), u64::MAX).is_some());
-        // Any other last word is passed over, as memcached does: its own proxy writes `noreplY`.
+        // Any other last token is ignored, as in memcached, whose own proxy writes `noreplY`.
         self.request.quiet = silent(given == count && text(count - 1) == b"noreply");
         if !good {
             return self.refuse(Refusal::Bad(BAD_LINE));
@@ -245,7 +245,7 @@ impl Line<'_> {
         self.read_key_number(is_exptime, BAD_EXPTIME)
     }
 
-    /// `key number [noreply]`
+    /// Reads `key number [noreply]`.
     fn read_key_number(
         &mut self,
         is_number: fn(&[u8]) -> bool,
@@ -271,7 +271,7 @@ impl Line<'_> {
         }
         self.request.quiet = silent(self.ends_with_noreply(&tokens));
         let text = |at: usize| tokens[at].map(|token| self.tokens.text(token));
-        // A time before now means now, minus zero too.
+        // A time before now means now; so does minus zero.
         let is_time = |text: &[u8]| {
             let (digits, most) = match text.strip_prefix(b"-") {
                 Some(digits) => (digits, i32::MAX as u64 + 1),
@@ -300,7 +300,7 @@ impl Line<'_> {
         }
     }
 
-    /// Servers pass over what stands behind the words that they look at, `noreply` too.
+    /// Reads `stats`. Servers ignore further arguments, even `noreply`.
     fn read_stats(&mut self) -> Option<Parsed<Request>> {
         let tokens = self.collect::<4>();
         self.tokens.by_ref().for_each(drop);
@@ -334,8 +334,9 @@ impl Line<'_> {
         }
     }
 
-    /// Some of these hear `noreply`. To others it is an argument that makes them an error, and so
-    /// it is here: on a server that heard it, nobody would answer.
+    /// Reads an administrative command. Some of these accept `noreply`. For others it is an
+    /// argument that makes them an error, and so it is here: a server that accepted it would send
+    /// no answer.
     fn read_admin(&mut self) -> Option<Parsed<Request>> {
         let tokens = self.collect::<{ ADMIN_MAX + 1 }>();
         let count = tokens.iter().flatten().count();
@@ -377,21 +378,21 @@ impl Line<'_> {
         None
     }
 
-    /// Whether the last of these tokens asks for silence. It does so for a refusal too: a client
+    /// Whether the last of these tokens is `noreply`. It counts for a refused request too: a client
     /// that wants no answer would take one for the answer to its next request.
     fn ends_with_noreply(&self, tokens: &[Option<Span>]) -> bool {
         tokens.iter().flatten().next_back().map(|token| self.tokens.text(*token))
             == Some(&b"noreply"[..])
     }
 
-    /// 1 to 250 bytes without space, control character, NUL or DEL; bytes from 0x80 up are a key's
-    /// own affair. An unclean byte anywhere before it in the line refuses the key as well: no
-    /// argument may have one either.
+    /// Whether this is a key: 1 to 250 bytes without space, control character, NUL or DEL; bytes
+    /// from 0x80 up are allowed. An unclean byte anywhere before the key in the line refuses it as
+    /// well, since no argument may have one either.
     pub(super) fn is_key(&self, token: Span) -> bool {
         self.tokens.are_clean() && self.tokens.text(token).len() <= KEY_MAX
     }
 
-    /// The next `N` tokens; the last place is taken only by a line that has too many.
+    /// Returns the next `N` tokens. Only a line with too many tokens fills the last place.
     fn collect<const N: usize>(&mut self) -> [Option<Span>; N] {
         std::array::from_fn(|_| self.tokens.next())
     }
@@ -408,8 +409,8 @@ fn silent(noreply: bool) -> Quiet {
     if noreply { Quiet::Silent } else { Quiet::Loud }
 }
 
-/// A signed 32-bit number; a negative one means "expired at once" and is part of the protocol, but
-/// minus zero is read differently by different readers.
+/// Whether this is a signed 32-bit number. A negative one means "expired at once" and is part of
+/// the protocol, but programs read minus zero differently.
 fn is_exptime(text: &[u8]) -> bool {
     match text.strip_prefix(b"-") {
         Some(digits) => scan::decimal(digits, i32::MAX as u64).is_some_and(|value| value > 0),

@@ -1,23 +1,24 @@
-//! What servers speak: lines of text, whatever the client speaks.
+//! The protocol of servers: lines of text, whatever the client's protocol is.
 
 use super::{commands, reply};
 use crate::scan;
 use crate::{
-    Ask, Credentials, Heard, Item, ItemKind, Lane, Parsed, Progress, Resume, Skills, Upstream,
+    Ask, Capabilities, ConnKey, Credentials, HandshakeReply, Item, ItemKind, Parsed, Progress,
+    Resume, Upstream,
 };
 
-/// Longest line of a `gat` or `gats` that we send.
+/// The longest line of a `gat` or `gats` that we send.
 const OTHER_LINE_MAX: usize = 1000;
-/// The first version whose meta commands can be relied on: 1.6.10 has them as they are since
-/// (`HD`, the length in `ms`, `b`), but up to 1.6.12 `md` with a cas number never deletes, and `ms`
-/// tells a wrong one (memcached's issues 842 and 844).
+/// The first version whose meta commands can be relied on. 1.6.10 has them in their present form
+/// (`HD`, the length in `ms`, `b`). But up to 1.6.12, `md` with a cas number never deletes, and
+/// `ms` returns a wrong one (memcached's issues 842 and 844).
 const META_SINCE: [u32; 3] = [1, 6, 13];
 const NO_VERSION: &str = "an error in answer to `version`";
 
-/// What a server says to everything before a login, here without its `\r\n`.
+/// A server's reply to every command before a login, here without its `\r\n`.
 const LOGIN_FIRST: &[u8] = b"CLIENT_ERROR unauthenticated";
 
-/// memcached's servers, and those that speak like them.
+/// memcached servers, and others that use its protocol.
 pub struct Servers;
 
 impl Upstream for Servers {
@@ -25,27 +26,27 @@ impl Upstream for Servers {
         reply::parse(ask, progress, input)
     }
 
-    fn needs(&self, ask: Ask) -> Skills {
+    fn needs(&self, ask: Ask) -> Capabilities {
         let meta = (commands::MG..=commands::ME).contains(&ask.command);
-        Skills { meta, ..Skills::default() }
+        Capabilities { meta, ..Capabilities::default() }
     }
 
-    fn lacks(&self, skills: Skills) -> Option<&'static str> {
-        (!skills.meta).then_some(
+    fn lacks(&self, capabilities: Capabilities) -> Option<&'static str> {
+        (!capabilities.meta).then_some(
             "has no meta commands that can be relied on (memcached has them since 1.6.13): \
              requests that need them are refused",
         )
     }
 
     fn fetch_max(&self, ask: Ask) -> usize {
-        // memcached hangs up on a line that has no end yet after 1024 bytes (1.4) or 2048 (1.6),
-        // unless it begins with `get ` or `gets `.
+        // memcached closes on a line that has no end after 1024 bytes (1.4) or 2048 (1.6), unless
+        // the line begins with `get ` or `gets `.
         if ask.command <= commands::GETS { usize::MAX } else { OTHER_LINE_MAX }
     }
 
     fn widen(&self, ask: Ask, other: Ask) -> Option<Ask> {
         let wide = ask.command.max(other.command);
-        // `get` and `gets`; the others have arguments.
+        // Only `get` and `gets` can be merged; the others have arguments.
         (ask == other || wide <= commands::GETS).then_some(Ask { command: wide })
     }
 
@@ -61,23 +62,33 @@ impl Upstream for Servers {
         out.extend_from_slice(b"\r\n");
     }
 
-    fn hello(&self, credentials: Option<&Credentials>, _lane: Lane, out: &mut Vec<u8>) {
+    fn write_handshake(
+        &self,
+        credentials: Option<&Credentials>,
+        _conn_key: ConnKey,
+        out: &mut Vec<u8>,
+    ) {
         if let Some(Credentials { name, password }) = credentials {
             let len = name.len() + 1 + password.len();
-            // A server that wants no login takes it for an item, which must never be found: it has
-            // expired, and its key is nobody's.
+            // A server without logins takes this for an item, which must never be found. So the
+            // item has expired already, and no client uses its key.
             out.extend_from_slice(format!("set quickack:login 0 -1 {len}\r\n").as_bytes());
             out.extend_from_slice(format!("{name} {password}\r\n").as_bytes());
         }
         out.extend_from_slice(b"version\r\n");
     }
 
-    fn hear(&self, credentials: bool, _lane: Lane, input: &[u8]) -> Parsed<Heard> {
+    fn read_handshake(
+        &self,
+        credentials: bool,
+        _conn_key: ConnKey,
+        input: &[u8],
+    ) -> Parsed<HandshakeReply> {
         let (mut at, mut progress) = (0, Progress::default());
         if credentials {
             match reply::parse(Ask { command: commands::SET }, &mut progress, input) {
                 Parsed::Complete(Item { kind: ItemKind::Status, head, .. }) => at = head as usize,
-                Parsed::Complete(_) => return Parsed::Complete(Heard::LoginRefused),
+                Parsed::Complete(_) => return Parsed::Complete(HandshakeReply::LoginRefused),
                 Parsed::Incomplete => return Parsed::Incomplete,
                 Parsed::Malformed(why) => return Parsed::Malformed(why),
             }
@@ -93,17 +104,23 @@ impl Upstream for Servers {
     }
 }
 
-/// What the answer to `version` says of its server; `len`: that of all that was heard.
-fn welcome(kind: ItemKind, line: &[u8], len: usize) -> Parsed<Heard> {
+/// Reads the server's capabilities from the answer to `version`. `len` is the length of the whole
+/// answer to the handshake.
+fn welcome(kind: ItemKind, line: &[u8], len: usize) -> Parsed<HandshakeReply> {
     let meta = match kind {
         ItemKind::Status => has_meta(line),
-        // A server that does not know the word knows no other new one.
+        // A server that does not know this command knows no other new one.
         _ if line == b"ERROR\r\n" => false,
-        _ if line.starts_with(LOGIN_FIRST) => return Parsed::Complete(Heard::LoginRefused),
-        // It is in trouble, or we are: that tells nothing of what it can do otherwise.
+        _ if line.starts_with(LOGIN_FIRST) => {
+            return Parsed::Complete(HandshakeReply::LoginRefused);
+        }
+        // The server has a problem, or we have. This says nothing of its capabilities.
         _ => return Parsed::Malformed(NO_VERSION),
     };
-    Parsed::Complete(Heard::Welcome { len, skills: Skills { meta, ..Skills::default() } })
+    Parsed::Complete(HandshakeReply::Welcome {
+        len,
+        capabilities: Capabilities { meta, ..Capabilities::default() },
+    })
 }
 
 /// Whether a server with this `VERSION` line has the meta commands.
@@ -136,9 +153,9 @@ mod tests {
             ("VERSION unknown\r\n", false),
             ("ERROR\r\n", false),
         ] {
-            let heard = Servers.hear(false, Lane::default(), line.as_bytes());
-            let skills = Skills { meta: has, ..Skills::default() };
-            let welcome = Heard::Welcome { len: line.len(), skills };
+            let heard = Servers.read_handshake(false, ConnKey::default(), line.as_bytes());
+            let capabilities = Capabilities { meta: has, ..Capabilities::default() };
+            let welcome = HandshakeReply::Welcome { len: line.len(), capabilities };
             assert_eq!(heard, Parsed::Complete(welcome), "{line}");
         }
     }
@@ -146,11 +163,11 @@ mod tests {
     #[test]
     fn an_error_in_answer_to_version_teaches_nothing() {
         for line in ["SERVER_ERROR out of memory\r\n", "CLIENT_ERROR line too long\r\n"] {
-            let heard = Servers.hear(false, Lane::default(), line.as_bytes());
+            let heard = Servers.read_handshake(false, ConnKey::default(), line.as_bytes());
             assert_eq!(heard, Parsed::Malformed(NO_VERSION), "{line}");
             let after_login = format!("STORED\r\n{line}");
             assert_eq!(
-                Servers.hear(true, Lane::default(), after_login.as_bytes()),
+                Servers.read_handshake(true, ConnKey::default(), after_login.as_bytes()),
                 heard,
                 "{line}"
             );
@@ -161,29 +178,36 @@ mod tests {
     fn a_login_comes_before_everything_and_is_taken_or_refused() {
         let (name, password) = ("anna".to_string(), "se cret".to_string());
         let mut said = Vec::new();
-        Servers.hello(Some(&Credentials { name, password }), Lane::default(), &mut said);
+        Servers.write_handshake(
+            Some(&Credentials { name, password }),
+            ConnKey::default(),
+            &mut said,
+        );
         let hello = "set quickack:login 0 -1 12\r\nanna se cret\r\nversion\r\n";
         assert_eq!(String::from_utf8_lossy(&said), hello);
         let whole = "STORED\r\nVERSION 1.6.18\r\n";
         for len in 0..whole.len() {
             assert_eq!(
-                Servers.hear(true, Lane::default(), &whole.as_bytes()[..len]),
+                Servers.read_handshake(true, ConnKey::default(), &whole.as_bytes()[..len]),
                 Parsed::Incomplete,
                 "{len}"
             );
         }
-        let welcome =
-            Heard::Welcome { len: whole.len(), skills: Skills { meta: true, ..Skills::default() } };
+        let welcome = HandshakeReply::Welcome {
+            len: whole.len(),
+            capabilities: Capabilities { meta: true, ..Capabilities::default() },
+        };
         assert_eq!(
-            Servers.hear(true, Lane::default(), whole.as_bytes()),
+            Servers.read_handshake(true, ConnKey::default(), whole.as_bytes()),
             Parsed::Complete(welcome)
         );
-        // One that answers each line, and memcached 1.6.18, which loses all answers but the last.
+        // A server that answers each line, and memcached 1.6.18, which loses all answers but the
+        // last.
         let each = "CLIENT_ERROR authentication failure\r\nCLIENT_ERROR unauthenticated\r\n";
         let last = "CLIENT_ERROR unauthenticated\r\n";
         for (tried, words) in [(true, each), (true, last), (false, last)] {
-            let heard = Servers.hear(tried, Lane::default(), words.as_bytes());
-            assert_eq!(heard, Parsed::Complete(Heard::LoginRefused), "{tried} {words}");
+            let heard = Servers.read_handshake(tried, ConnKey::default(), words.as_bytes());
+            assert_eq!(heard, Parsed::Complete(HandshakeReply::LoginRefused), "{tried} {words}");
         }
     }
 }

@@ -1,8 +1,8 @@
-//! `stats`, in memcached's own names and order, of a pool as if it were one memcached.
+//! `stats`, with memcached's names in memcached's order, for a pool as if it were one memcached.
 //!
-//! What the proxy sees is its own to tell: connections, bytes, reads and stores of the pool, the
-//! process. Names that only servers know have one value of those that answer: mostly the sum. Those
-//! that do not are named, in a line of their own.
+//! The proxy reports its own figures for connections, bytes, the pool's reads and stores, and the
+//! process. A name that only servers know has one value, merged from those that answer: mostly the
+//! sum. Servers that do not answer are named, in a line of their own.
 
 use std::collections::BTreeMap;
 
@@ -10,17 +10,18 @@ use super::version;
 use crate::part::{Ours, Part, Process, Totals};
 use crate::{Answer, Asked, Protocol, scan};
 
-/// Where the value of a name comes from. Names that no server has are left out, but for ours.
+/// The source of a name's value. Names that no server reports are left out, unless the value is
+/// ours.
 #[derive(Clone, Copy)]
 enum Figure {
-    /// What the proxy knows.
+    /// The proxy's own value.
     Ours(fn(&Known) -> String),
-    /// The servers' values together.
+    /// The sum of the servers' values.
     Sum,
-    /// Of a switch, or of a size that grows: the most or least of any server.
+    /// The largest (or least) value of any server, for a switch or for a size that grows.
     Most,
     Least,
-    /// What all servers say; left out where they differ.
+    /// The value of all servers; left out where they differ.
     Common,
 }
 
@@ -32,7 +33,7 @@ struct Known {
     totals: Totals,
 }
 
-/// The names, in memcached's order. Any other that servers tell is a `Sum`.
+/// The names, in memcached's order. Any other name that servers report is a `Sum`.
 static NAMES: &[(&str, Figure)] = &[
     ("pid", Own(|known| known.process.pid.to_string())),
     ("uptime", Own(|known| known.process.uptime_s.to_string())),
@@ -157,7 +158,7 @@ static NAMES: &[(&str, Figure)] = &[
     ("lru_bumps_dropped", Sum),
 ];
 
-/// The line that names servers that are down or answered no list; their figures are in no sum.
+/// The line that names servers that are down or sent no list. Their figures are in no sum.
 const MISSING: &str = "quickack_servers_missing";
 
 /// Answers `stats` without an argument.
@@ -197,12 +198,12 @@ pub(super) fn gather(
     end(protocol, asked, parts, out);
 }
 
-/// The one value of what the servers say; of one server it is the value as it came.
+/// Merges the servers' values into one. The value of a single server stays unchanged.
 fn merge(figure: Figure, values: &[&[u8]]) -> Option<String> {
     let first = *values.first()?;
     let mut numbers = values.iter().map_while(|value| scan::decimal(value, u64::MAX));
     let merged = match figure {
-        // What is no number does not add up either.
+        // Values that are no numbers cannot be added.
         _ if values.len() == 1 || numbers.clone().count() < values.len() => {
             let all_agree = values.iter().all(|value| *value == first);
             return all_agree.then(|| String::from_utf8_lossy(first).into_owned());
@@ -215,8 +216,8 @@ fn merge(figure: Figure, values: &[&[u8]]) -> Option<String> {
     merged.map(|number| number.to_string())
 }
 
-/// Answers `stats` with an argument by what the servers say: of several, each name begins with its
-/// server. `None`: none of them has answered.
+/// Answers `stats` with an argument from the servers' lists. If there are several servers, each
+/// name begins with its server. `None`: no server has answered.
 pub(super) fn gather_lists(
     protocol: &dyn Protocol,
     asked: &Asked<'_>,
@@ -240,7 +241,7 @@ pub(super) fn gather_lists(
     Some(())
 }
 
-/// Names the servers that gave no list, and ends this one.
+/// Names the servers that sent no list, and ends the answer.
 fn end(protocol: &dyn Protocol, asked: &Asked<'_>, parts: &[Part<'_>], out: &mut Vec<u8>) {
     let missing: Vec<&Part<'_>> = parts.iter().filter(|part| list(part).is_none()).collect();
     if !missing.is_empty() {
@@ -254,12 +255,12 @@ fn end(protocol: &dyn Protocol, asked: &Asked<'_>, parts: &[Part<'_>], out: &mut
     protocol.answer(asked, &Answer::End, out);
 }
 
-/// The list that a server gave: an `OK` is none.
+/// Returns the list that a server sent. An `OK` is none.
 fn list<'a>(part: &Part<'a>) -> Option<&'a [u8]> {
     part.reply().filter(|reply| reply.ends_with(b"END\r\n"))
 }
 
-/// Each name and its value.
+/// Splits a list into names and values.
 pub(super) fn lines(reply: &[u8]) -> impl Iterator<Item = (&[u8], &[u8])> {
     reply.split(|&byte| byte == b'\n').filter_map(|line| {
         let text = line.strip_suffix(b"\r")?.strip_prefix(b"STAT ")?;
@@ -268,17 +269,17 @@ pub(super) fn lines(reply: &[u8]) -> impl Iterator<Item = (&[u8], &[u8])> {
     })
 }
 
-/// A server's name as one word: a space would end it.
+/// Returns a server's name as one word, since a space would end it.
 fn word(name: &str) -> String {
     name.replace(|letter: char| letter.is_whitespace() || letter == ',', "_")
 }
 
-/// As memcached writes processor time.
+/// Formats processor time as memcached does.
 fn seconds(us: u64) -> String {
     format!("{}.{:06}", us / 1_000_000, us % 1_000_000)
 }
 
-/// Servers that one line names; clients take lines of 2048 bytes.
+/// The most servers that one line names: clients accept lines of 2048 bytes.
 const NAMED_MAX: usize = 30;
 
 #[cfg(test)]
@@ -403,7 +404,7 @@ mod tests {
         assert_eq!((out[27], out[29], out[37]), (0x10, 0, 0));
     }
 
-    /// As memcached's own: all of `detail dump` is one value.
+    /// As in memcached, all of `detail dump` is one value.
     #[test]
     fn binary_clients_read_a_dump_as_one_value_and_a_switch_as_a_list() {
         let check = |key: &str, said: &str, expected: &[&str]| {

@@ -1,48 +1,50 @@
-//! What clients speak: lines of text.
+//! The text protocol of clients.
 
 use super::commands::{MG, MS, SET, TABLE};
 use super::meta::{self, base64};
 use super::{Binary, Servers, answer, binary, gather, reply, request};
 use crate::scan::Tokens;
 use crate::{
-    Answer, Ask, Asked, Carry, Class, Command, Item, Login, Ours, Parsed, Part, Protocol, Request,
-    Resume, Shown, Skills, Span, Upstream,
+    Adapted, Answer, Ask, Asked, Capabilities, Class, Command, Item, Login, Ours, Parsed, Part,
+    Protocol, Request, Resume, Shown, Span, Upstream,
 };
 
 const ABOUT: &str = "\
-Classic and meta requests, told apart one by one. A meta request goes to a server with the meta
-commands (memcached 1.6.13 or newer, by its `version`) as it is, without `q`; to any other in
-classic words where those mean exactly the same. What memcached 1.6.18 takes and this does not:
+Classic and meta requests may be mixed on one connection. A meta request goes unchanged, but
+without `q`, to a server with the meta commands (memcached 1.6.13 or newer, by its `version`). For
+any other server it is written as a classic command if that means exactly the same. These are
+accepted by memcached 1.6.18 but not here:
 
 * a number with a `+`, minus zero, or one beyond its range; a control character anywhere in a
   line;
 * text behind a flag that has no value; base64 that is not canonical;
-* a storage command whose length cannot be read: the connection ends, since data cannot be told
-  from commands. One that names no length is an error, and the conversation goes on;
-* the data of a storage command that is refused: it is passed over, never read as commands.
+* a storage command whose length cannot be read: the connection is closed, since data cannot be
+  told from commands. One that names no length is an error, and the connection stays open;
+* the data of a refused storage command: it is skipped and never read as commands.
 
 `stats` has memcached's names, as if the pool were one memcached. Connections, bytes, logins, reads
-(`cmd_get`, `get_hits`, `get_misses`), `cmd_set` and what is said of the process are the proxy's,
-of all workers; `pid` and `uptime` are the master's. The others are the servers', which are asked
-each time: of one server as it tells them, of several the sum; `accepting_conns` is the least,
-`hash_power_level` and what is 0 or 1 the most of any, and `libevent` is told where all agree.
+(`cmd_get`, `get_hits`, `get_misses`), `cmd_set` and the figures of the process are the proxy's, of
+all workers; `pid` and `uptime` are the master's. All other figures come from the servers, which are
+asked each time. The figure of one server is passed on, those of several are added up. Exceptions
+are `accepting_conns`, which is the minimum, `hash_power_level` and every figure that is 0 or 1,
+which are the maximum, and `libevent`, which is given only if all servers agree.
 `quickack_servers_missing` names servers that did not answer.
 
-Every other `stats` of 1.6.18 passes where the pool has one server. What changes something there
-(`detail on` and `off`, `sizes_enable`, `sizes_disable`, `reset`) does so, with any number of
-servers, only where `allow:` names it. `stats detail dump` and `stats cachedump` are no lists of
-facts: with several servers they are refused by a `CLIENT_ERROR`, as memcached refuses a
-`cachedump` that its operator has not allowed. A word that 1.6.18 does not know is an `ERROR`.
+Every other `stats` command of 1.6.18 passes if the pool has one server. Those that change something
+(`detail on` and `off`, `sizes_enable`, `sizes_disable`, `reset`) pass, with any number of servers,
+only if `allow:` names them. `stats detail dump` and `stats cachedump` are not lists of figures.
+With several servers they are refused with a `CLIENT_ERROR`, as memcached refuses a `cachedump` that
+its operator has not allowed. A word that 1.6.18 does not know is an `ERROR`.
 
-A line of HTTP, told by its last word and a first word that is no command, ends the connection
-without an answer, as in memcached: a hostile page may have sent a browser here.
+A line of HTTP is recognized by its last word and a first word that is not a command. It closes the
+connection without an answer, as in memcached: a hostile page may have sent a browser here.
 
-Flags of newer versions (`E`, `S`, `x`) pass on; a letter that nobody knows is refused. `k` of a
-base64 key whose bytes a line cannot hold is told from the request: the server could send such a
-key as it is.
+Flags of newer versions (`E`, `S`, `x`) are passed on; an unknown flag is refused. If `k` asks for a
+base64 key whose bytes a line cannot hold, the key is taken from the request, because the server
+could send the raw bytes.
 ";
 
-/// Text.
+/// The text protocol.
 pub struct Text;
 
 impl Protocol for Text {
@@ -75,7 +77,7 @@ impl Protocol for Text {
         request::parse(input, resume, keys)
     }
 
-    /// Each is a line of its own.
+    /// Joins nothing, since each read is a line of its own.
     fn join(&self, _: &mut Request, _: &[u8], _: &mut Vec<Span>, _: usize) {}
 
     fn key<'a>(
@@ -89,10 +91,10 @@ impl Protocol for Text {
         if request.arguments.of(head) == b"b" { base64::decode(key, scratch) } else { key }
     }
 
-    fn carry(&self, request: &Request, head: &[u8], skills: Option<Skills>) -> Carry {
+    fn adapt(&self, request: &Request, head: &[u8], capabilities: Option<Capabilities>) -> Adapted {
         match request.command {
-            MG.. => meta::carry::carry(request, head, skills),
-            command => Carry::Ask(Ask { command }),
+            MG.. => meta::adapt::adapt(request, head, capabilities),
+            command => Adapted::Ask(Ask { command }),
         }
     }
 
@@ -105,7 +107,7 @@ impl Protocol for Text {
         out: &mut Vec<u8>,
     ) {
         match request.command {
-            MG.. => meta::carry::write_head(request, head, keys[0], ask, out),
+            MG.. => meta::adapt::write_head(request, head, keys[0], ask, out),
             _ => request::write_head(request, head, keys, out),
         }
     }
@@ -134,13 +136,13 @@ impl Protocol for Text {
         gather::gather(self, asked, parts, (ours, argument), &pass, out);
     }
 
-    /// As memcached 1.6.18 does it: of a `set`, and of an `ms` in every mode, but not of `cas`.
+    /// As memcached 1.6.18 does: for a `set`, and for an `ms` in every mode, but not for `cas`.
     fn removal(&self, request: &Request, head: &[u8], out: &mut Vec<u8>) -> bool {
         let removes = matches!(request.command, SET | MS);
         if removes {
             let mut tokens = Tokens::new(head);
             let key = tokens.by_ref().nth(1).map_or(&b""[..], |key| tokens.text(key));
-            meta::carry::write_removal(key, request.arguments.of(head) == b"b", out);
+            meta::adapt::write_removal(key, request.arguments.of(head) == b"b", out);
         }
         removes
     }
@@ -153,9 +155,9 @@ impl Protocol for Text {
         reply::found(asked.ask, item, head)
     }
 
-    fn translate(&self, asked: &Asked<'_>, item: &Item, head: &[u8], out: &mut Vec<u8>) -> Shown {
+    fn render(&self, asked: &Asked<'_>, item: &Item, head: &[u8], out: &mut Vec<u8>) -> Shown {
         match asked.command {
-            MG.. => meta::answer::translate(asked, item, head, out),
+            MG.. => meta::answer::render(asked, item, head, out),
             command => reply::pass(command, item, head, out),
         }
     }
@@ -164,7 +166,7 @@ impl Protocol for Text {
         answer::write(asked, answer, out);
     }
 
-    /// As memcached has it: a `set` of any key, whose value is a name, a space and a password.
+    /// As in memcached: a `set` of any key, whose value is a name, a space and a password.
     fn login<'a>(&self, request: &Request, _head: &'a [u8], body: &'a [u8]) -> Login<'a> {
         if request.command != SET || !matches!(request.class, Class::Single { .. }) {
             return Login::Other;
@@ -195,7 +197,8 @@ mod tests {
         assert_eq!(found, expected, "{stream}");
     }
 
-    /// A server's value, which may have been asked together with reads that want its cas number.
+    /// Checks the rendering of a server's value. It may have been read together with requests for
+    /// its cas number.
     fn check_told(stream: &str, said: &str, expected: &str) {
         let mut keys = Vec::new();
         let parsed = Text.parse_request(stream.as_bytes(), &mut Resume::default(), &mut keys);
@@ -208,7 +211,7 @@ mod tests {
         let head = if request.keep { stream.as_bytes() } else { b"" };
         let mut out = Vec::new();
         let asked = Asked { command, quiet, ask, head, at: 0, next: None };
-        let shown = Text.translate(&asked, &item, &said.as_bytes()[..item.head as usize], &mut out);
+        let shown = Text.render(&asked, &item, &said.as_bytes()[..item.head as usize], &mut out);
         assert_eq!(shown, Shown::Body { trailer: b"\r\n" }, "{stream}");
         assert_eq!(String::from_utf8_lossy(&out), expected, "{stream}");
     }
@@ -223,7 +226,7 @@ mod tests {
         check_told("mg k v c\r\n", said, "VA 2 c5504\r\n");
     }
 
-    /// As with memcached's `-Y`, but that a password may hold spaces.
+    /// As with memcached's `-Y`, except that a password may contain spaces.
     #[test]
     fn a_login_is_a_set_of_name_and_password() {
         check("set a 0 0 10\r\njoe secret\r\n", Some(("joe", "secret")));

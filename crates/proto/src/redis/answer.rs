@@ -1,4 +1,4 @@
-//! What the proxy says on its own account, in RESP: always exactly one value, whatever is in it.
+//! Answers of the proxy, in RESP: each is exactly one value, whatever text it contains.
 
 use super::commands::id;
 use super::{refusal, request, words};
@@ -16,7 +16,7 @@ const PING_LOW: &[u8] = b"*1\r\n$4\r\nping\r\n";
 pub(super) fn write(asked: &Asked<'_>, answer: &Answer<'_>, out: &mut Vec<u8>) {
     match answer {
         Answer::Open(count) => words::open(*count, out),
-        // The number that came first has said where it ends.
+        // The count at the beginning has shown where the list ends.
         Answer::End => {}
         Answer::Miss => words::null(2, out),
         Answer::Ok if asked.command == id::PING => pong(asked.head, out),
@@ -50,20 +50,20 @@ fn fault(why: &str, out: &mut Vec<u8>) {
     words::error(&[b"ERR ", why.as_bytes()], out);
 }
 
-/// A server's error as it came. What does not end where it says would take the answers after it
-/// along.
+/// Passes a server's error line. A line that did not end where it should would swallow the answers
+/// after it.
 fn pass(line: &[u8], out: &mut Vec<u8>) {
     let text = line.strip_suffix(b"\r\n").unwrap_or(line);
     match text.strip_prefix(b"-") {
         Some(text) => words::error(&[text], out),
-        // A long one, which has been read to its end.
+        // A bulk error, which has been read to its end.
         None if text.first() == Some(&b'!') => out.extend_from_slice(line),
         None => words::error(&[b"ERR ", text], out),
     }
 }
 
-/// Two keys and where they live; and how they could live together, which a tag alone does only
-/// where the pool looks for tags.
+/// Writes two keys and their servers, and how the keys could be on one server. A tag alone achieves
+/// that only where the pool looks for tags.
 fn apart(keys: [&[u8]; 2], servers: [&str; 2], tag: Option<[u8; 2]>, out: &mut Vec<u8>) {
     let [one, other] = keys.map(words::beginning);
     let [here, there] = servers.map(str::as_bytes);
@@ -144,7 +144,7 @@ mod tests {
             (self.0 >> 11) as usize % end.max(1)
         }
 
-        /// Mostly what could end a line, or begin another reply.
+        /// Returns bytes of which most could end a line, or begin another reply.
         fn bytes(&mut self) -> Vec<u8> {
             const EVIL: &[u8] = b"\r\n\r\n$5\r\n*1+-:_%\0\x1b[ '\"{}\xff\x80A";
             let len = self.below(300);
@@ -157,7 +157,7 @@ mod tests {
         }
     }
 
-    /// Whatever a client or a server has sent, no answer is cut in two by it.
+    /// No input of a client or a server can cut an answer in two.
     #[test]
     fn an_answer_is_always_one_value() {
         let mut dice = Dice(0x9e37_79b9_7f4a_7c15);
@@ -181,7 +181,7 @@ mod tests {
                 Answer::LoginFailed,
                 Answer::Mechanisms,
             ];
-            // As RESP, so that its arguments are found and told again.
+            // The text is sent as RESP, so that its arguments are found and repeated.
             let head = [
                 &b"*2\r\n$3\r\nfoo\r\n$"[..],
                 head.len().to_string().as_bytes(),

@@ -1,40 +1,39 @@
-//! An array of bulk strings, as programs write requests: where its arguments stand.
+//! Arrays of bulk strings, as programs write requests: the positions of their arguments.
 //!
 //! ```text
 //!   *3\r\n     $3\r\nSET\r\n    $1\r\nk\r\n    $5\r\nhello\r\n
-//!   begin      take_short                        step: what is long, or not whole
+//!   begin      take_short                        step: a long or incomplete argument
 //! ```
 //!
-//! Servers of the newest versions do not look at the two bytes that end a length or a string. Here
-//! they must be CR LF: whoever writes others and whoever reads them would part the stream
-//! differently one day.
+//! The newest servers ignore the two bytes that end a length or a string. Here they must be CR LF.
+//! Otherwise two programs that treat them differently could one day divide the stream differently.
 
 use super::keys;
 use crate::{Resume, Span};
 
-/// Why nothing was read.
+/// The reason why nothing was read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stop {
-    /// There is not enough of it.
+    /// The input is too short.
     More,
-    /// It can never become a request.
+    /// The input can never become a request.
     Never(&'static str),
 }
 
 /// A request's arguments, one after the other.
 pub(super) struct Walk<'a> {
     input: &'a [u8],
-    /// Where the next argument begins.
+    /// The position of the next argument.
     pub(super) at: usize,
-    /// Arguments to come.
+    /// The number of arguments to come.
     pub(super) left: u32,
-    /// A long last argument has to be there whole.
+    /// A long last argument has to be complete.
     pub(super) whole: bool,
 }
 
 pub(super) enum Step {
     Argument(Span),
-    /// The last one may be a body.
+    /// The last argument may be a body.
     Long {
         start: usize,
         len: usize,
@@ -56,16 +55,16 @@ impl<'a> Walk<'a> {
         Walk { input, at: resume.scanned, left, whole }
     }
 
-    /// Remembers how far it came, where more input may help.
+    /// Saves the progress, where more input may help.
     pub(super) fn pause<T>(&self, stop: Stop, resume: &mut Resume) -> Result<T, Stop> {
         let whole = if self.whole { WHOLE } else { 0 };
         *resume = Resume { scanned: self.at, left: self.left | whole };
         Err(stop)
     }
 
-    /// Takes the arguments that stand there short and whole.
-    // Measured: nearly all arguments are taken here. Keys are often of one length, so the line that
-    // was last is looked for first.
+    /// Takes the arguments that are short and complete.
+    // Measured: nearly all arguments are taken here. Keys often have the same length, so the last
+    // length line is compared first.
     #[inline(always)]
     pub(super) fn take_short(&mut self, words: &mut Vec<Span>) {
         let (mut at, mut left) = (self.at, self.left);
@@ -106,7 +105,7 @@ impl<'a> Walk<'a> {
     }
 }
 
-/// Where the text of a short argument starts and ends that is there whole.
+/// Returns start and end of the text of a short argument, if it is complete.
 #[inline(always)]
 pub(super) fn short(input: &[u8], at: usize) -> Option<(usize, usize)> {
     let ShortLine { head, len, .. } = short_line(eight(input, at)?)?;
@@ -114,15 +113,15 @@ pub(super) fn short(input: &[u8], at: usize) -> Option<(usize, usize)> {
     ends(input, start + len).then_some((start, start + len))
 }
 
-/// The line of a short argument's length, read as one number: `$` first.
+/// The length line of a short argument, read as one number with `$` first.
 #[derive(Clone, Copy)]
 struct ShortLine {
-    /// The bytes that make it, of eight.
+    /// The mask of its bytes, out of eight.
     mask: u64,
     line: u64,
-    /// How long it is.
+    /// The length of the line.
     head: usize,
-    /// What it says.
+    /// The number in the line.
     len: usize,
 }
 
@@ -137,7 +136,7 @@ fn short_line(eight: u64) -> Option<ShortLine> {
         let mask = u64::MAX >> (64 - 8 * head);
         ShortLine { mask, line: eight & mask, head, len }
     };
-    // What comes first is no zero if more follows.
+    // The first digit is no zero if more digits follow.
     let is_many = one.wrapping_sub(1) < 9 && two <= 9;
     if eight & ONE == 0x0a0d_0024 && one <= 9 {
         Some(made(4, one))
@@ -155,13 +154,13 @@ fn eight(input: &[u8], at: usize) -> Option<u64> {
     Some(u64::from_le_bytes(*input.get(at..)?.first_chunk()?))
 }
 
-/// Whether an argument ends there as it should.
+/// Whether an argument ends there with CR LF.
 #[inline(always)]
 fn ends(input: &[u8], end: usize) -> bool {
     input.get(end..).is_some_and(|rest| rest.first_chunk() == Some(b"\r\n"))
 }
 
-/// The spans of the first arguments of an array, so many at most.
+/// Returns the spans of the first arguments of an array, at most `most`.
 pub(super) fn spans(head: &[u8], most: usize) -> Vec<Span> {
     let mut found = Vec::new();
     let Ok(mut walk) = Walk::begin(head) else { return found };
@@ -175,7 +174,7 @@ pub(super) fn spans(head: &[u8], most: usize) -> Vec<Span> {
     found
 }
 
-/// A line that says a length.
+/// A kind of line that contains a length.
 struct Kind {
     first: u8,
     range: std::ops::RangeInclusive<i64>,
@@ -187,7 +186,7 @@ const COUNT: Kind =
     Kind { first: b'*', range: i64::MIN..=COUNT_MAX, bad: BAD_COUNT, long: LONG_COUNT };
 const LENGTH: Kind = Kind { first: b'$', range: 0..=BULK_MAX, bad: BAD_LENGTH, long: LONG_LENGTH };
 
-/// The length that the line at `at` says, and where the line ends.
+/// Returns the length in the line at `at`, and the end of that line.
 fn length(input: &[u8], at: usize, kind: &Kind) -> Result<(i64, usize), Stop> {
     let line = input.get(at..).unwrap_or_default();
     match line.first() {
@@ -209,28 +208,28 @@ fn length(input: &[u8], at: usize, kind: &Kind) -> Result<(i64, usize), Stop> {
     }
 }
 
-/// The byte where an argument should have begun.
+/// Returns the byte where an argument should have begun.
 pub(super) fn offender(head: &[u8]) -> u8 {
     let Ok(mut walk) = Walk::begin(head) else { return 0 };
     while let Ok(Step::Argument(_)) = walk.step() {}
     head.get(walk.at).copied().unwrap_or(0)
 }
 
-/// From this length on a last argument is a body.
+/// A last argument of at least this length is a body.
 pub(super) const BODY_MIN: usize = 4096;
-/// Longest line that says a length.
+/// The longest line that contains a length.
 pub(super) const LINE_MAX: usize = 64 * 1024;
-/// Most arguments that a request can have.
+/// The most arguments that a request can have.
 const COUNT_MAX: i64 = i32::MAX as i64;
-/// Longest argument that servers take unless they are told otherwise.
+/// The longest argument that servers accept by default.
 const BULK_MAX: i64 = 512 * 1024 * 1024;
-/// Beside the number of arguments that are to come: the last one has to be there whole.
+/// A flag beside the number of arguments to come: the last one has to be complete.
 pub(super) const WHOLE: u32 = 1 << 31;
 const BAD_COUNT: &str = "Protocol error: invalid multibulk length";
 const LONG_COUNT: &str = "Protocol error: too big mbulk count string";
 const BAD_LENGTH: &str = "Protocol error: invalid bulk length";
 const LONG_LENGTH: &str = "Protocol error: too big bulk count string";
-/// What stands there instead is added when it is said.
+/// The byte found instead is added when the error is written.
 pub(super) const EXPECTED_BULK: &str = "Protocol error: expected '$', got ";
 const BAD_END: &str = "Protocol error: expected CR LF";
 
@@ -238,8 +237,8 @@ const BAD_END: &str = "Protocol error: expected CR LF";
 mod tests {
     use super::*;
 
-    /// Every line of up to seven bytes, over the bytes that matter: the quick look sees what the
-    /// thorough one sees, or leaves it to that.
+    /// For every line of up to seven bytes over the bytes that matter: the quick reader finds the
+    /// same as the thorough one, or leaves the line to it.
     #[test]
     fn a_short_argument_is_what_a_thorough_look_finds() {
         const BYTES: &[u8] = b"$019\r\n-";

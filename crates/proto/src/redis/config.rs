@@ -1,5 +1,5 @@
-//! CONFIG GET of several servers: what they agree on as it is, what they differ in with each
-//! server's name, as in INFO.
+//! CONFIG GET from several servers: common values appear once, different ones with each server's
+//! name, as in INFO.
 
 use std::collections::HashMap;
 
@@ -7,7 +7,7 @@ use super::reply::Walk;
 use super::{info, words};
 use crate::part::{Ours, Part, Said};
 
-/// Settings that are nobody's but the servers': passwords, and whom they belong to.
+/// Settings that are never shown to clients: passwords, and their users.
 const SECRETS: &[&str] = &[
     "masterauth",
     "masteruser",
@@ -18,22 +18,22 @@ const SECRETS: &[&str] = &[
     "tls-key-file-pass",
 ];
 
-/// What a pool's clients may choose from is the pool's affair.
+/// The number of databases is a setting of the pool.
 const DATABASES: &str = "databases";
 
-/// The name under which servers are told of that have not answered.
+/// The name under which servers that have not answered are listed.
 const UNANSWERED: &str = "quickack-unanswered";
 
-/// A setting, and the value that each server has.
+/// A setting, and its value at each server.
 struct Setting<'a> {
     name: &'a [u8],
     values: Vec<(&'a str, &'a [u8])>,
 }
 
-/// The answer, if a server gave one to be made of.
+/// Writes the answer, if at least one server replied.
 pub(super) fn gather(parts: &[Part<'_>], ours: &dyn Ours, out: &mut Vec<u8>) -> Option<()> {
     let first = parts.iter().find_map(Part::reply)?;
-    let dialect = if first.starts_with(b"%") { 3 } else { 2 };
+    let proto_version = if first.starts_with(b"%") { 3 } else { 2 };
     let mut settings: Vec<Setting<'_>> = Vec::new();
     let mut places = HashMap::new();
     let mut unanswered: Vec<String> = Vec::new();
@@ -49,12 +49,12 @@ pub(super) fn gather(parts: &[Part<'_>], ours: &dyn Ours, out: &mut Vec<u8>) -> 
     }
     let is = |name: &[u8], other: &str| name.eq_ignore_ascii_case(other.as_bytes());
     settings.retain(|one| !SECRETS.iter().any(|secret| is(one.name, secret)));
-    words::open_map(settings.len() + usize::from(!unanswered.is_empty()), dialect, out);
+    words::open_map(settings.len() + usize::from(!unanswered.is_empty()), proto_version, out);
     for Setting { name, values } in settings {
         words::bulk(name, out);
         let common = values[0].1;
         if is(name, DATABASES) {
-            words::bulk(ours.facts().spaces.to_string().as_bytes(), out);
+            words::bulk(ours.facts().databases.to_string().as_bytes(), out);
         } else if values.iter().all(|(_, value)| *value == common) {
             words::bulk(common, out);
         } else {
@@ -74,8 +74,8 @@ pub(super) fn gather(parts: &[Part<'_>], ours: &dyn Ours, out: &mut Vec<u8>) -> 
     Some(())
 }
 
-/// Adds what one server says; none, if that is no list of names and values. `places`: where a name
-/// stands, in lower case.
+/// Adds one server's reply; none if it is no list of names and values. `places` maps each name, in
+/// lower case, to its index.
 fn read<'a>(
     server: &'a str,
     reply: &'a [u8],
@@ -133,7 +133,7 @@ mod tests {
         check(&[Said::Reply(one)], "*2 $9 DATABASES $1 1");
     }
 
-    /// It is one worker's time that this takes.
+    /// A large reply costs time of the one worker.
     #[test]
     fn as_many_settings_as_a_server_likes_are_told_at_once() {
         let names: String = (0..50_000).map(|n| format!("$7\r\n{n:07}\r\n$1\r\n1\r\n")).collect();

@@ -1,14 +1,14 @@
-//! One answer of what several servers say, by command.
+//! One answer from the replies of several servers, by command.
 //!
 //! ```text
 //!   :2  :0  :1         ->  :3             a sum
-//!   +OK  +OK           ->  +OK            all of them
+//!   +OK  +OK           ->  +OK            all the same
 //!   *1 a  *2 b c       ->  *3 a b c       one list
-//!   $1 a  $-1          ->  $1 a           any that is something
+//!   $1 a  $-1          ->  $1 a           any that is not null
 //! ```
 //!
-//! Where all must succeed, the first error is the answer. Of a change that others have carried out
-//! it says so: nothing undoes that.
+//! Where all servers must succeed, the first error is the answer. If other servers have executed
+//! the change, the answer says so, since nothing undoes it.
 
 use std::borrow::Cow;
 use std::collections::HashSet;
@@ -19,32 +19,33 @@ use super::{answer, config, info, words};
 use crate::part::{self, Ours, Part, Said};
 use crate::{Answer, Asked, Class, Reach};
 
-/// What is made of the replies.
+/// How the replies are merged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Gathering {
     /// Numbers, added up.
     Sum,
-    /// Everybody says the same.
+    /// All replies are the same.
     Same,
     /// The elements of all arrays, one after the other.
     Concat,
     /// Any one that is not null.
     Pick,
-    /// 1 where all have it, element by element.
+    /// 1 where all replies have 1, element by element.
     And,
-    /// The least number.
+    /// The smallest number.
     Least,
-    /// The elements that all arrays have.
+    /// The elements that all arrays contain.
     Shared,
-    /// What FUNCTION STATS tells: a script that runs on any, and what all have.
+    /// The reply of FUNCTION STATS: a script that runs on any server, and the engines that all
+    /// have.
     Functions,
-    /// `info.rs`.
+    /// See `info.rs`.
     Info,
-    /// `config.rs`.
+    /// See `config.rs`.
     Config,
-    /// Everybody says the same, be it an error; otherwise each is named.
+    /// All replies are the same, errors included; otherwise each server is named.
     Agreed,
-    /// An entry for each server: its name, and what it says.
+    /// An entry for each server: its name and its reply.
     Entries,
 }
 
@@ -71,7 +72,7 @@ fn class(command: u16) -> Option<Class> {
     commands::rows().get(usize::from(command)).map(|row| row.class)
 }
 
-/// Whether the row changes something.
+/// Whether the command changes something.
 fn changes(command: u16) -> bool {
     matches!(
         class(command),
@@ -121,7 +122,7 @@ pub(super) fn gather(
     }
 }
 
-/// What an operator asks of all servers.
+/// Answers an administrative command that went to all servers.
 fn administer(asked: &Asked<'_>, how: Gathering, parts: &[Part<'_>], out: &mut Vec<u8>) {
     let alone = parts.len() == 1;
     if let (Some(reply), true) = (part::agreed(parts), alone || how == Gathering::Agreed) {
@@ -145,7 +146,7 @@ fn administer(asked: &Asked<'_>, how: Gathering, parts: &[Part<'_>], out: &mut V
     }
 }
 
-/// The error that claims least, and that others have done what was asked, if they have.
+/// Writes the error that claims least, and whether other servers have executed the request.
 fn fail(asked: &Asked<'_>, parts: &[Part<'_>], is_partly_done: bool, out: &mut Vec<u8>) {
     let errors = parts.iter().filter_map(|part| error(asked, part));
     let Some(error) = errors.min_by_key(|error| claim(error)) else {
@@ -157,7 +158,7 @@ fn fail(asked: &Asked<'_>, parts: &[Part<'_>], is_partly_done: bool, out: &mut V
     }
 }
 
-/// The error that the client of this part alone would read.
+/// Returns the error that the client would get for this part alone.
 fn error<'a>(asked: &Asked<'_>, part: &Part<'a>) -> Option<Cow<'a, [u8]>> {
     if let Said::Error(line) = part.said {
         return Some(Cow::Borrowed(line));
@@ -167,7 +168,7 @@ fn error<'a>(asked: &Asked<'_>, part: &Part<'a>) -> Option<Cow<'a, [u8]>> {
     Some(Cow::Owned(told))
 }
 
-/// How much an error claims: less than that nothing was done?
+/// Returns how much an error claims: 0 if it admits that something may have been done, otherwise 1.
 fn claim(error: &[u8]) -> u8 {
     let says = |words: &[u8]| memchr::memmem::find(error, words).is_some();
     u8::from(!says(b"outcome unknown") && !says(b"done, but"))
@@ -175,13 +176,14 @@ fn claim(error: &[u8]) -> u8 {
 
 const PARTLY_DONE: &[u8] = b" (on other servers it was carried out)";
 
-/// Servers that should say the same do not, or one says what cannot be gathered: each is named.
+/// Names each server with its reply: the servers disagree, or one sent a reply that cannot be
+/// merged.
 fn differ(parts: &[Part<'_>], out: &mut Vec<u8>) {
     let told = part::disagreement(parts, &show);
     words::error(&[b"ERR ", told.as_bytes()], out);
 }
 
-/// A text as it is; of an aggregate the texts that it holds, with blanks between, as far as there
+/// Returns a text unchanged; for an aggregate, the texts in it with spaces between, as far as there
 /// is room.
 fn show(said: &[u8]) -> String {
     let mut walk = Walk::new(said);
@@ -246,14 +248,15 @@ fn array(reply: &[u8]) -> Option<Walk<'_>> {
     (reply.first() == Some(&b'*')).then(|| Walk::new(reply))
 }
 
-/// Each server picks at random, and what they have picked decides between them: here is no dice.
+/// Picks one reply. Each server picks at random, and a hash of their picks decides between them, as
+/// there is no randomness here.
 fn pick(replies: &[&[u8]], out: &mut Vec<u8>) -> Option<()> {
     let picked: Vec<_> = replies.iter().filter(|reply| !is_null(reply)).collect();
     let sum = picked
         .iter()
         .flat_map(|reply| reply.iter())
         .fold(FNV_START, |sum: u64, byte| (sum ^ u64::from(*byte)).wrapping_mul(FNV_FACTOR));
-    // The low bits of such a sum are its worst.
+    // The low bits of such a hash are its weakest.
     let nth = (sum >> 32) as usize % picked.len().max(1);
     let chosen: &[u8] = picked.get(nth).copied().or(replies.first())?;
     out.extend_from_slice(chosen);
@@ -309,7 +312,7 @@ fn shared(replies: &[&[u8]], out: &mut Vec<u8>) -> Option<()> {
     Some(())
 }
 
-/// Two names with their values: the script that runs, and the engines.
+/// Writes two names with their values: the script that runs, and the engines.
 fn functions(replies: &[&[u8]], out: &mut Vec<u8>) -> Option<()> {
     let mut told: Vec<[&[u8]; 4]> = Vec::new();
     for reply in replies {
@@ -336,8 +339,8 @@ mod tests {
     use crate::part::tests::{Nothing, fault, parts};
     use crate::{Ask, Quiet};
 
-    /// Replies that begin with `-` come as errors, as the data plane gives them, and what begins
-    /// with `fault` as one of ours.
+    /// Checks a merged answer. Replies that begin with `-` come as errors, as from the data plane,
+    /// and those that begin with `fault` as faults of the proxy.
     fn check<'a>(command: u16, replies: &[&'a str], expected: &str) {
         let ask = Ask { command };
         let asked = Asked { command, quiet: Quiet::Loud, ask, head: b"", at: 0, next: None };
@@ -369,13 +372,14 @@ mod tests {
         let partly = "-OOM no (on other servers it was carried out)\r\n";
         check(id::MSET, &["+OK\r\n", "-OOM no\r\n", "-ERR x\r\n"], partly);
         check(id::DEL, &["-OOM no\r\n", ":0\r\n"], partly);
-        // Nothing has changed by it.
+        // An EXISTS changes nothing.
         check(id::EXISTS, &[":1\r\n", "-OOM no\r\n"], "-OOM no\r\n");
         check(id::MSET, &["+OK\r\n", "!3\r\nERR\r\n"], "!3\r\nERR\r\n");
         check(id::MSET, &[], "-ERR no server was asked\r\n");
     }
 
-    /// One was not sent, of the other nobody knows: not "nothing was done".
+    /// One part was not sent and the other's outcome is unknown: the answer must not say that
+    /// nothing was done.
     #[test]
     fn the_error_that_claims_least_is_told() {
         let down = "fault down, waiting for it to come back";
@@ -404,7 +408,7 @@ mod tests {
         check(id::RANDOMKEY, &["_\r\n", "$1\r\na\r\n", "_\r\n"], "$1\r\na\r\n");
         check(id::RANDOMKEY, &["_\r\n", "_\r\n"], "_\r\n");
         check(id::RANDOMKEY, &["-ERR x\r\n", "$1\r\na\r\n"], "$1\r\na\r\n");
-        // The one that did not answer may have some.
+        // The server that did not answer may have keys.
         check(id::RANDOMKEY, &["-ERR x\r\n", "$-1\r\n"], "-ERR x\r\n");
         check(id::RANDOMKEY, &["_\r\n", "-ERR x\r\n"], "-ERR x\r\n");
     }
@@ -503,12 +507,12 @@ mod tests {
         check(id::CONFIG_SET, &[text, "%0\r\n", "$0\r\n\r\n"], differ);
         let long = format!("*{}\r\n{}", 1000, "+ab\r\n".repeat(1000));
         assert_eq!(show(long.as_bytes()).len(), words::ECHO_MAX);
-        // Whatever it is.
+        // Any text is shown.
         assert_eq!(show(b"no RESP"), "no RESP");
         assert_eq!(show(b""), "");
     }
 
-    /// It is one worker's time that this takes.
+    /// A large reply costs time of the one worker.
     #[test]
     fn as_many_modules_as_a_server_likes_are_compared_at_once() {
         let list = |start: u32| {

@@ -1,4 +1,4 @@
-//! INFO of several servers: one text, as a server that has all their keys would give it.
+//! INFO from several servers: one text, as a server with all their keys would give it.
 //!
 //! ```text
 //!   s1   used_memory:100   maxmemory_policy:noeviction   ─┐
@@ -6,10 +6,10 @@
 //!        used_memory:300   maxmemory_policy:s1=noeviction,s2=allkeys-lru
 //! ```
 //!
-//! [`RULES`] says of each field how one value is made of the servers'. What no row names is told as
-//! it is where the servers agree, and otherwise with each server's name: never added up by guess.
-//! Servers that did not answer are named in the section `Quickack`, where the proxy tells of
-//! itself.
+//! [`RULES`] decides for each field how the servers' values become one. A field without a rule is
+//! shown once where the servers agree, and otherwise with each server's name: it is never added up
+//! on a guess. The section `Quickack` names servers that did not answer, and shows the proxy's own
+//! fields.
 
 mod number;
 mod pieces;
@@ -26,38 +26,38 @@ use crate::part::{Ours, Part, Said};
 use number::{Number, ONE, human, version};
 use pieces::parts;
 
-/// How one value is made of the servers'.
+/// How the servers' values become one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Rule {
-    /// Added up.
+    /// The sum.
     Sum,
-    /// Added up; 0 at one of them means that there is no limit.
+    /// The sum; 0 at one server means that there is no limit.
     Limit,
     Least,
     Greatest,
-    /// Of versions.
+    /// The oldest version.
     Oldest,
-    /// As the rule says, but only where every server tells it.
+    /// As the inner rule, but only if every server has the field.
     All(&'static Rule),
-    /// Theirs if they agree, and otherwise each with its name.
+    /// The common value, or otherwise each with its server's name.
     Same,
-    /// This, where all say so; otherwise what another says.
+    /// This value if all servers have it; otherwise the value of another.
     Good(&'static str),
-    /// This, where one says so.
+    /// This value if one server has it.
     Any(&'static str),
-    /// What the field with that name, but for `_human`, adds up to, for people.
+    /// The sum of the field with that name without `_human`, formatted for people.
     Human,
     /// One sum divided by another.
     Ratio(&'static str, &'static str),
-    /// One sum in hundredths of another, from which a third may be taken.
+    /// One sum as a percentage of another, from which a third may be subtracted.
     Percent(&'static str, &'static str, &'static str),
-    /// `a=1,b=2`: part by part.
+    /// `a=1,b=2`: each part by itself.
     Parts,
-    /// Lines that are counted: those of all servers, counted anew.
+    /// Numbered lines: those of all servers, numbered anew.
     Counted,
-    /// Lines with the same name: those that every server has, each once, as MODULE LIST.
+    /// Lines with the same name: those that every server has, each once, as in MODULE LIST.
     Each,
-    /// What clients are told who speak to the proxy, whatever the servers are.
+    /// A fixed value for clients of the proxy, whatever the servers are.
     Is(&'static str),
     Clients,
     ClientsEver,
@@ -65,7 +65,7 @@ enum Rule {
 
 use Rule::*;
 
-/// `*` stands for any end or any beginning, `#` for a number at the end. The first that fits holds.
+/// `*` matches any end or any beginning, `#` a number at the end. The first match wins.
 #[rustfmt::skip]
 const RULES: &[(&str, Rule)] = &[
     // Server.
@@ -109,7 +109,7 @@ const RULES: &[(&str, Rule)] = &[
     ("number_of_*", Greatest),
     ("active_defrag_running", Greatest),
     ("lazyfree*", Sum),
-    // Persistence. A client waits while a server loads: only if there is no other.
+    // Persistence. A client waits while a server loads, so this is 1 only if all servers load.
     ("loading", Least),
     ("async_loading", Greatest),
     ("loading_start_time", Least),
@@ -193,7 +193,7 @@ fn is_number(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())
 }
 
-/// A section of all servers' texts.
+/// One section from all servers' texts.
 struct Section<'a> {
     name: &'a str,
     fields: Vec<Field<'a>>,
@@ -202,13 +202,13 @@ struct Section<'a> {
 struct Field<'a> {
     name: &'a str,
     rule: Rule,
-    /// What each server says that has it: once, unless lines may have the same name.
+    /// The value of each server that has the field: once each, unless lines may have the same name.
     values: Vec<(&'a str, &'a str)>,
-    /// Which server said the last of these.
+    /// The index of the server of the last value.
     last: usize,
 }
 
-/// The answer, if a server gave one to be made of.
+/// Writes the answer, if at least one server replied.
 pub(super) fn gather(
     asked: &Asked<'_>,
     parts: &[Part<'_>],
@@ -218,18 +218,18 @@ pub(super) fn gather(
     let texts: Vec<(&str, Cow<'_, str>)> =
         parts.iter().filter_map(|part| Some((part.server, text(part.reply()?)?))).collect();
     let first = parts.iter().find_map(Part::reply)?;
-    let dialect = if first.starts_with(b"=") { 3 } else { 2 };
+    let proto_version = if first.starts_with(b"=") { 3 } else { 2 };
     let sections = sections(&texts);
     let mut told = Told::new(&sections, texts.len(), ours);
     told.servers();
     if texts.len() < parts.len() || wants_ours(asked) {
         told.ourselves(parts);
     }
-    words::verbatim(told.out.as_bytes(), dialect, out);
+    words::verbatim(told.out.as_bytes(), proto_version, out);
     Some(())
 }
 
-/// Whether the request names our section, or asks for those that are told unasked.
+/// Whether the request names our section, or asks for the default sections.
 fn wants_ours(asked: &Asked<'_>) -> bool {
     let arguments = request::arguments(asked.head);
     let names = ["default", "all", "everything", OURS];
@@ -239,14 +239,14 @@ fn wants_ours(asked: &Asked<'_>) -> bool {
 
 const OURS: &str = "Quickack";
 
-/// The text of a reply; its first letters say what it is, where it is a verbatim one.
+/// Returns the text of a reply. The first letters of a verbatim string are its format.
 fn text(reply: &[u8]) -> Option<Cow<'_, str>> {
     let text = Walk::new(reply).text()?;
     let text = if reply.starts_with(b"=") { text.get(4..)? } else { text };
     Some(String::from_utf8_lossy(text))
 }
 
-/// The sections and fields of all servers, in the order of the first that has them.
+/// Returns the sections and fields of all servers, in the order of the first server that has them.
 fn sections<'a>(texts: &'a [(&'a str, Cow<'a, str>)]) -> Vec<Section<'a>> {
     let mut sections: Vec<Section<'a>> = Vec::new();
     let mut known: HashMap<&str, usize> = HashMap::new();
@@ -277,14 +277,14 @@ fn sections<'a>(texts: &'a [(&'a str, Cow<'a, str>)]) -> Vec<Section<'a>> {
     sections
 }
 
-/// What is told, as far as it is written.
+/// The answer, as far as it is written.
 struct Told<'a> {
     sections: &'a [Section<'a>],
-    /// By name, whichever section it is in: the first.
+    /// Fields by name, in whichever section they are: the first.
     fields: HashMap<&'a str, &'a Field<'a>>,
-    /// Those that have been added up: each is once, however many fields are made of it.
+    /// Sums, each computed once, however many fields use it.
     totals: RefCell<HashMap<&'a str, Option<Number>>>,
-    /// How many have answered.
+    /// The number of servers that have answered.
     servers: usize,
     ours: &'a dyn Ours,
     out: String,
@@ -321,7 +321,7 @@ impl<'a> Told<'a> {
         let _ = write!(self.out, "{name}:{value}\r\n");
     }
 
-    /// Writes one field. `counted`: lines that are counted, as far as they are written.
+    /// Writes one field. `counted` is the count of numbered lines written so far.
     fn field(&mut self, Field { name, rule, values, .. }: &Field<'a>, counted: &mut u32) {
         match *rule {
             Counted => {
@@ -342,9 +342,9 @@ impl<'a> Told<'a> {
         }
     }
 
-    /// The values that every server has.
+    /// Returns the values that every server has.
     fn shared(&self, values: &[(&'a str, &'a str)]) -> Vec<&'a str> {
-        // How many servers have each, and which of them was the last to say it.
+        // How many servers have each value, and the last server that has it.
         let mut counts: HashMap<&str, (usize, &str)> = HashMap::new();
         for (server, value) in values {
             let (count, last) = counts.entry(value).or_insert((0, ""));
@@ -365,7 +365,7 @@ impl<'a> Told<'a> {
             ClientsEver => return Some(self.ours.totals().clients_ever.to_string()),
             All(_) if values.len() < self.servers => return None,
             All(rule) => return self.combine(*rule, name, values),
-            // What others do not say is not what all of them are like.
+            // A value that other servers lack does not hold for all of them.
             Same if values.len() < self.servers => return Some(named(values)),
             _ => {}
         }
@@ -394,7 +394,7 @@ impl<'a> Told<'a> {
         made.or_else(|| Some(same(values)))
     }
 
-    /// What the servers say of a field, whichever section it is in.
+    /// Returns the servers' values of a field, in whichever section it is.
     fn values(&self, name: &str) -> &'a [(&'a str, &'a str)] {
         self.fields.get(name).map_or(&[], |field| &field.values)
     }
@@ -408,14 +408,15 @@ impl<'a> Told<'a> {
         *self.totals.borrow_mut().entry(field.name).or_insert_with(add)
     }
 
-    /// What a field of bytes adds up to.
+    /// Returns the sum of a field of bytes.
     fn bytes(&self, name: &str) -> Option<Number> {
         let is_limit = rule(name) == Limit;
         let no_limit = is_limit && self.values(name).iter().any(|(_, value)| *value == "0");
         if no_limit { Some(Number::ZERO) } else { self.total(name) }
     }
 
-    /// One total divided by another less a third, with two places; `factor`: 100, for them.
+    /// Returns a total divided by another less a third, with two places. `factor` is 100 for a
+    /// percentage.
     fn quotient(&self, (of, by, less): (&str, &str, &str), factor: i128) -> Option<String> {
         let (of, by) = (self.total(of)?.value, self.total(by)?.value);
         let by = by.checked_sub(self.total(less).map_or(0, |less| less.value))?;
@@ -423,7 +424,7 @@ impl<'a> Told<'a> {
         Some(Number { value: value.checked_mul(ONE)? / 100, places: 2 }.tell())
     }
 
-    /// What the proxy knows itself, and what became of each server that was asked.
+    /// Writes the proxy's own fields, and the outcome for each server that was asked.
     fn ourselves(&mut self, parts: &[Part<'_>]) {
         self.open(OURS);
         let (facts, totals) = (self.ours.facts(), self.ours.totals());
@@ -433,7 +434,7 @@ impl<'a> Told<'a> {
         self.line("quickack_uptime_in_seconds", &facts.uptime_s.to_string());
         self.line("quickack_requests", &totals.requests.to_string());
         for name in ["connected_clients", "total_connections_received"] {
-            // What the servers say of these is not what is told above.
+            // The servers' values of these differ from the proxy's above.
             if let Some(number) = self.total(name) {
                 self.line(&format!("servers_{name}"), &number.tell());
             }
@@ -455,7 +456,7 @@ impl<'a> Told<'a> {
         }
     }
 
-    /// Of one server what an operator looks at first.
+    /// Returns the fields of one server that an operator looks at first.
     fn state(&self, server: &str) -> String {
         let mut told = String::new();
         for name in ["role", "redis_version", "loading"] {
@@ -467,7 +468,7 @@ impl<'a> Told<'a> {
     }
 }
 
-/// The value that all have, or each with its server's name.
+/// Returns the common value, or each with its server's name.
 pub(super) fn same(values: &[(&str, &str)]) -> String {
     let first = values.first().map_or("", |(_, value)| value);
     if values.iter().all(|(_, value)| *value == first) {
@@ -476,13 +477,13 @@ pub(super) fn same(values: &[(&str, &str)]) -> String {
     named(values)
 }
 
-/// Each value with its server's name.
+/// Returns each value with its server's name.
 fn named(values: &[(&str, &str)]) -> String {
     let each = values.iter().map(|(server, value)| format!("{}={}", plain(server), plain(value)));
     each.collect::<Vec<_>>().join(",")
 }
 
-/// Text that stands between `=` and `,`, in one line.
+/// Returns text that may stand between `=` and `,`, in one line.
 pub(super) fn plain(text: &str) -> String {
     let letter = |letter| match letter {
         ',' => ';',

@@ -1,4 +1,4 @@
-//! A request in one line, as a person types it: words between spaces, quoted as in a shell.
+//! Requests in one line, as a person types them: words between spaces, quoted as in a shell.
 
 use std::borrow::Cow;
 
@@ -39,7 +39,7 @@ pub(super) fn read(
     understood.map_err(Stop::Never)
 }
 
-/// An argument as it is meant.
+/// Returns an argument without its quotes.
 pub(super) fn argument<'a>(head: &'a [u8], span: Span, scratch: &'a mut Vec<u8>) -> &'a [u8] {
     let text = span.of(head);
     if head.first() == Some(&b'*') || !has_quotes(text) {
@@ -50,7 +50,7 @@ pub(super) fn argument<'a>(head: &'a [u8], span: Span, scratch: &'a mut Vec<u8>)
     scratch
 }
 
-/// All arguments of a line, as they are meant; `None` where it is none.
+/// Returns all arguments of a line without their quotes; `None` if the head is no line.
 pub(super) fn arguments(line: &[u8]) -> Option<Vec<Cow<'_, [u8]>>> {
     let meant = |span: Span| {
         let text = span.of(line);
@@ -64,7 +64,7 @@ pub(super) fn arguments(line: &[u8]) -> Option<Vec<Cow<'_, [u8]>>> {
     Some(spans(line)?.into_iter().map(meant).collect())
 }
 
-/// Where the arguments of a line stand; `None` where it is none.
+/// Returns the positions of a line's arguments; `None` if the head is no line.
 pub(super) fn spans(head: &[u8]) -> Option<Vec<Span>> {
     let mut words = Vec::new();
     (head.first() != Some(&b'*') && split_into(head, &mut words)).then_some(words)
@@ -84,12 +84,12 @@ fn split_into(line: &[u8], words: &mut Vec<Span>) -> bool {
     }
 }
 
-/// The word that follows this one in a line that has been split.
+/// Returns the word after this one, in a line that has been split.
 pub(super) fn after(line: &[u8], word: Span) -> Option<Span> {
     next(line, word.end as usize)?.ok()
 }
 
-/// The next word from `at` on; an error is a quote that does not end.
+/// Returns the next word from `at` on. An error means a quote that does not end.
 fn next(line: &[u8], at: usize) -> Option<Result<Span, ()>> {
     let end = line.strip_suffix(b"\n").unwrap_or(line);
     let line = end.strip_suffix(b"\r").unwrap_or(end);
@@ -98,7 +98,7 @@ fn next(line: &[u8], at: usize) -> Option<Result<Span, ()>> {
     Some(word_len(rest).map(|len| Span::new(start, start + len)).ok_or(()))
 }
 
-/// The keys of a line with quotes: found in what is meant, told in what stands there.
+/// Finds the keys of a line with quotes: in the unquoted text, returned as positions in the line.
 fn understand_quoted(line: &[u8], keys: &mut Vec<Span>) -> Result<Request, &'static str> {
     let words = std::mem::take(keys);
     let (mut text, mut meant) = (Vec::with_capacity(line.len()), Vec::new());
@@ -106,12 +106,12 @@ fn understand_quoted(line: &[u8], keys: &mut Vec<Span>) -> Result<Request, &'sta
         let start = text.len();
         unquote(word.of(line), &mut text);
         meant.push(Span::new(start, text.len()));
-        // So that no two begin at the same place.
+        // Keeps two arguments from beginning at the same position.
         text.push(b'\n');
     }
     let mut found = meant.clone();
     let request = request::understand(&text, &mut found, line.len())?;
-    // They stand in order: a line may have thousands.
+    // The positions are ordered, so this is a binary search: a line may have thousands of them.
     let place = |key: &Span| meant.partition_point(|word| word.start < key.start);
     keys.extend(found.iter().map(|key| words[place(key)]));
     Ok(request)
@@ -126,7 +126,7 @@ fn is_space(byte: u8) -> bool {
     matches!(byte, b' ' | b'\t' | b'\n' | 0x0b | 0x0c | b'\r')
 }
 
-/// Length of the word that `text` begins with.
+/// Returns the length of the word that `text` begins with.
 fn word_len(text: &[u8]) -> Option<usize> {
     let mut at = 0;
     while let Some(&byte) = text.get(at) {
@@ -140,7 +140,7 @@ fn word_len(text: &[u8]) -> Option<usize> {
     Some(at)
 }
 
-/// Length of what stands between two quotes, with them. A word ends behind the second.
+/// Returns the length of a quoted text with its quotes. A word ends after the second quote.
 fn quoted_len(text: &[u8], quote: u8) -> Option<usize> {
     let mut at = 1;
     loop {
@@ -155,7 +155,7 @@ fn quoted_len(text: &[u8], quote: u8) -> Option<usize> {
     ends.then_some(at + 1)
 }
 
-/// Writes what a word of a line that was split means.
+/// Writes a word of a split line without its quotes.
 fn unquote(text: &[u8], out: &mut Vec<u8>) {
     let mut rest = text;
     let mut quote = None;
@@ -174,7 +174,7 @@ fn unquote(text: &[u8], out: &mut Vec<u8>) {
     }
 }
 
-/// What follows a backslash between double quotes; returns what follows that.
+/// Writes the byte of an escape between double quotes; returns the text after the escape.
 fn escape<'a>(text: &'a [u8], out: &mut Vec<u8>) -> &'a [u8] {
     if let [b'x', high, low, rest @ ..] = text
         && let (Some(high), Some(low)) = (hex(*high), hex(*low))

@@ -1,8 +1,9 @@
-//! Which arguments are keys. Most of it is what servers say of their commands (`KeySpec`); of a few
-//! they do not say all, and those are read here as servers read them.
+//! The positions of the keys among a request's arguments. Most of it follows from the servers'
+//! description of their commands (`KeySpec`). For a few commands the description is incomplete, and
+//! those are read here as servers read them.
 //!
-//! What a server would not understand is refused in its own words and sent to none: if the number
-//! of keys is not known, nobody can say whether all of them are there.
+//! A request that a server would refuse is refused with the server's text and is not sent. If the
+//! number of keys is unknown, a missing key cannot be noticed.
 
 use super::commands::{self, Begin, Find, id};
 use super::request::ARITY;
@@ -23,26 +24,26 @@ const GROUP: &str = "The GROUP option is only supported by XREADGROUP. You calle
 const NOACK: &str = "The NOACK option is only supported by XREADGROUP. You called XREAD instead.";
 const BLOCK: &str = "with BLOCK it would hold up all other clients of its server connection";
 
-/// Where the keys of a row are, as far as a request is concerned.
+/// The positions of a command's keys in a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Shape {
-    /// It has none.
+    /// No key.
     None,
     /// The first argument.
     First,
-    /// From the one to the other, counted from the end if negative, each `step`.
+    /// From the first to the last, which counts from the end if negative, each `step`.
     Range { first: u8, last: i16, step: u8 },
-    /// As the specifications say, several or by a number of keys.
+    /// As the specifications say: several ranges, or a number of keys.
     Specs,
     /// `STREAMS key... id...`
     Streams,
     /// `key [BY pattern] [GET pattern]... [STORE key]`
     Sort,
-    /// `key ... [STORE key] [STOREDIST key]`; where the options begin.
+    /// `key ... [STORE key] [STOREDIST key]`; `from` is the first option.
     Radius { from: u8 },
 }
 
-/// The shapes of the rows.
+/// The shapes, by command.
 static SHAPES: [Shape; commands::COUNT] = {
     let mut shapes = [Shape::None; commands::COUNT];
     let mut at = 0;
@@ -79,7 +80,7 @@ pub(super) const fn is_first(command: u16) -> bool {
     matches!(shape(command), Shape::First)
 }
 
-/// Leaves of a request's arguments the keys, in their order, and says where it goes.
+/// Keeps only the keys of a request's arguments, in their order; returns the request's route.
 #[inline]
 pub(super) fn keep(command: u16, input: &[u8], words: &mut Vec<Span>) -> Result<Place, Refusal> {
     match SHAPES[usize::from(command)] {
@@ -106,7 +107,7 @@ fn keep_range(first: u8, last: i16, step: u8, words: &mut Vec<Span>) -> Result<P
         0.. => first + last as usize + 1,
         _ => (words.len() + 1).saturating_sub(usize::from(last.unsigned_abs())),
     };
-    // Pairs have to be pairs.
+    // A pair must be complete.
     if end > words.len() || end <= first || (last == -1 && !(end - first).is_multiple_of(step)) {
         return Err(Refusal::Bad(ARITY));
     }
@@ -154,8 +155,8 @@ fn keep_specs(command: u16, input: &[u8], words: &mut Vec<Span>) -> Result<Place
     Ok(if words.is_empty() { Place::Any } else { Place::Keys })
 }
 
-/// How many keys there are where an argument says so, `first` being the place of the first. `None`:
-/// its server has another reason not to do it, and says that before it counts.
+/// Returns the number of keys that an argument gives, `first` being the index of the first key.
+/// `None`: the server refuses the request for another reason, before it counts.
 fn number_of_keys(
     command: u16,
     input: &[u8],
@@ -165,7 +166,7 @@ fn number_of_keys(
     count: usize,
 ) -> Result<Option<usize>, Refusal> {
     let step = if command == id::MSETEX { 2 } else { 1 };
-    // What follows the keys and may not be missing.
+    // The number of mandatory arguments after the keys.
     let after = usize::from(matches!(command, id::LMPOP | id::ZMPOP));
     let room = (count.saturating_sub(first + after) / step) as i64;
     let least = if is_script(command) { 0 } else { 1 };
@@ -175,13 +176,13 @@ fn number_of_keys(
         Some(_) => Wrong::TooFew,
         None => Wrong::NoNumber,
     };
-    // A function or a script that is not there is missed before its keys are counted.
+    // Servers report a missing function or script before they count the keys.
     let is_missed = matches!(command, id::FCALL | id::FCALL_RO)
         || matches!(command, id::EVALSHA | id::EVALSHA_RO) && words[1].of(input).len() != SHA_LEN;
     if is_missed { Ok(None) } else { Err(Refusal::Bad(words_for(command, wrong))) }
 }
 
-/// What is wrong with a number of keys.
+/// The mistake in a number of keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Wrong {
     NoNumber,
@@ -189,7 +190,7 @@ enum Wrong {
     TooMany,
 }
 
-/// Length of the digest that names a script.
+/// The length of the digest that names a script.
 const SHA_LEN: usize = 40;
 
 fn is_script(command: u16) -> bool {
@@ -199,7 +200,7 @@ fn is_script(command: u16) -> bool {
     )
 }
 
-/// As Redis 7.0 says it, and Valkey 9.1 of what only that has.
+/// Returns the text of Redis 7.0, or of Valkey 9.1 for commands that only it has.
 fn words_for(command: u16, wrong: Wrong) -> &'static str {
     match (command, wrong) {
         (id::LMPOP | id::ZMPOP, Wrong::TooMany) => SYNTAX,
@@ -215,7 +216,8 @@ fn words_for(command: u16, wrong: Wrong) -> &'static str {
     }
 }
 
-/// `XREAD [COUNT n] [BLOCK ms] STREAMS key... id...`, and XREADGROUP with a group before that.
+/// Reads `XREAD [COUNT n] [BLOCK ms] STREAMS key... id...`, and XREADGROUP with a group before
+/// that.
 fn keep_streams(command: u16, input: &[u8], words: &mut Vec<Span>) -> Result<Place, Refusal> {
     let in_group = command == id::XREADGROUP;
     let mut has_group = false;
@@ -257,7 +259,8 @@ fn keep_streams(command: u16, input: &[u8], words: &mut Vec<Span>) -> Result<Pla
     Err(Refusal::Bad(SYNTAX))
 }
 
-/// Behind `BY` and `GET` stand patterns of keys, which nobody can see but who has the elements.
+/// Reads a SORT. `BY` and `GET` are followed by patterns of keys, and only the server with the
+/// elements knows the keys.
 fn keep_sorted(command: u16, input: &[u8], words: &mut Vec<Span>) -> Result<Place, Refusal> {
     let (mut place, mut store) = (Place::Keys, None);
     let mut at = 2;
@@ -276,7 +279,7 @@ fn keep_sorted(command: u16, input: &[u8], words: &mut Vec<Span>) -> Result<Plac
             store = Some(words[at + 1]);
             at += 2;
         } else if (is(b"BY") || is(b"GET")) && more > 0 {
-            // Without a star it is the same for all elements, and no key is looked up.
+            // A pattern without a star is the same for all elements, and no key is looked up.
             if words[at + 1].of(input).contains(&b'*') {
                 place = Place::Sole;
             }
@@ -289,7 +292,7 @@ fn keep_sorted(command: u16, input: &[u8], words: &mut Vec<Span>) -> Result<Plac
     Ok(place)
 }
 
-/// Of several places to store in, the last counts.
+/// Reads a GEORADIUS. Of several keys to store in, the last one counts.
 fn keep_radius(from: u8, input: &[u8], words: &mut Vec<Span>) -> Result<Place, Refusal> {
     let mut store = None;
     let mut at = usize::from(from);
@@ -305,16 +308,18 @@ fn keep_radius(from: u8, input: &[u8], words: &mut Vec<Span>) -> Result<Place, R
     Ok(Place::Keys)
 }
 
-/// The database that MOVE and COPY write to; 0 where they say none, or none that is a number.
-pub(super) fn space(command: u16, input: &[u8], words: &[Span]) -> u32 {
+/// Returns the database that MOVE and COPY write to; 0 if they name none, or no number.
+pub(super) fn database(command: u16, input: &[u8], words: &[Span]) -> u32 {
     let number = |place: usize| {
         let value = words.get(place).and_then(|word| integer(word.of(input))).unwrap_or(0);
         value.clamp(0, i64::from(u32::MAX)) as u32
     };
-    let is_told = |place: &usize| words[*place].of(input).eq_ignore_ascii_case(b"DB");
+    let is_rendered = |place: &usize| words[*place].of(input).eq_ignore_ascii_case(b"DB");
     match command {
         id::MOVE => number(2),
-        id::COPY => (3..words.len()).filter(is_told).map(|at| number(at + 1)).max().unwrap_or(0),
+        id::COPY => {
+            (3..words.len()).filter(is_rendered).map(|at| number(at + 1)).max().unwrap_or(0)
+        }
         _ => 0,
     }
 }
@@ -325,7 +330,7 @@ fn keep_two(second: Option<Span>, words: &mut Vec<Span>) {
     words.extend(second);
 }
 
-/// The places of the keys of a command of the operator's that has so many arguments; `None` if it
+/// Returns the indexes of the keys of an operator's command with this many arguments; `None` if it
 /// has too few.
 pub(super) fn places_of(extra: &Extra, count: usize) -> Option<impl Iterator<Item = usize>> {
     let first = extra.first as usize;
@@ -337,7 +342,7 @@ pub(super) fn places_of(extra: &Extra, count: usize) -> Option<impl Iterator<Ite
     is_there.then(|| (first..=last).step_by(extra.step.max(1) as usize))
 }
 
-/// A number as servers read it: no `+`, no leading zero, no space.
+/// Reads a number as servers do: no `+`, no leading zero, no space.
 pub(super) fn integer(text: &[u8]) -> Option<i64> {
     let (digits, is_negative) = match text.strip_prefix(b"-") {
         Some(digits) => (digits, true),
@@ -354,7 +359,7 @@ pub(super) fn integer(text: &[u8]) -> Option<i64> {
         if digit > 9 {
             return None;
         }
-        // Downwards, since there is one more below zero.
+        // Counted downwards, since there is one more number below zero.
         value = value.checked_mul(10)?.checked_sub(i64::from(digit))?;
     }
     if is_negative { Some(value) } else { value.checked_neg() }

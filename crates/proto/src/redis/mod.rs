@@ -1,24 +1,24 @@
-//! Redis's protocol, RESP 2 and 3, as Redis 6.2 and 7.0 and Valkey 9.1 speak it.
+//! Redis's protocol, RESP 2 and 3, as in Redis 6.2 and 7.0 and Valkey 9.1.
 //!
-//! What a client says: `commands/` is the table · `array.rs` and `inline.rs` cut a request ·
-//! `request.rs` says what it means · `keys.rs` finds its keys · `split.rs` writes the parts of what
-//! is split · `refusal.rs` has a server's words for a client's mistakes.
+//! Requests: `commands/` is the table · `array.rs` and `inline.rs` cut a request · `request.rs`
+//! classifies it · `keys.rs` finds its keys · `split.rs` writes the parts of a split request ·
+//! `refusal.rs` has the servers' texts for clients' mistakes.
 //!
-//! What is answered: `reply.rs` reads what a server says · `servers.rs` is what servers speak ·
-//! `scan.rs`, `gather.rs` and `script.rs` are what several of them say together, `info.rs` and
-//! `config.rs` what they tell of themselves · `converse/` is what the proxy says by itself, and
-//! `answer.rs` its errors · `words.rs` writes all that.
+//! Answers: `reply.rs` reads a server's reply · `servers.rs` is the protocol of servers ·
+//! `scan.rs`, `gather.rs` and `script.rs` merge the replies of several servers, `info.rs` and
+//! `config.rs` their descriptions of themselves · `local/` answers local commands, and
+//! `answer.rs` writes errors · `words.rs` writes all of these in RESP.
 
 pub mod commands;
 
 mod answer;
 mod array;
 mod config;
-mod converse;
 mod gather;
 mod info;
 mod inline;
 mod keys;
+mod local;
 mod refusal;
 mod reply;
 mod request;
@@ -33,8 +33,8 @@ pub use servers::Servers;
 use std::borrow::Cow;
 
 use crate::{
-    Answer, Ask, Asked, Carry, Command, Excuse, Extra, Facts, Item, Lane, Login, Ours, Parsed,
-    Part, Protocol, Request, Resume, Session, Shown, Skills, Span, Turn, Upstream,
+    Adapted, Answer, Ask, Asked, Capabilities, Command, ConnKey, Extra, Facts, Item, Login, Ours,
+    Parsed, Part, Protocol, Request, Resume, Retryable, Session, Shown, Span, Turn, Upstream,
 };
 
 /// Redis.
@@ -49,7 +49,7 @@ impl Protocol for Redis {
         commands::ABOUT
     }
 
-    /// A connection speaks it from its first byte to its last.
+    /// A connection uses it from its first byte to its last.
     fn spoken(&self, _: u8) -> &'static dyn Protocol {
         &Redis
     }
@@ -58,8 +58,8 @@ impl Protocol for Redis {
         &Servers
     }
 
-    fn lane(&self) -> Lane {
-        Lane { dialect: 2, space: 0 }
+    fn conn_key(&self) -> ConnKey {
+        ConnKey { proto_version: 2, database: 0 }
     }
 
     fn commands(&self) -> &'static [Command] {
@@ -75,7 +75,7 @@ impl Protocol for Redis {
         request::parse(input, resume, keys)
     }
 
-    /// Each is answered by itself.
+    /// Joins nothing, since each read has an answer of its own.
     fn join(&self, _: &mut Request, _: &[u8], _: &mut Vec<Span>, _: usize) {}
 
     fn key<'a>(
@@ -88,8 +88,13 @@ impl Protocol for Redis {
         inline::argument(head, span, scratch)
     }
 
-    fn carry(&self, request: &Request, _head: &[u8], skills: Option<Skills>) -> Carry {
-        converse::carry(request, skills)
+    fn adapt(
+        &self,
+        request: &Request,
+        _head: &[u8],
+        capabilities: Option<Capabilities>,
+    ) -> Adapted {
+        local::adapt(request, capabilities)
     }
 
     fn write_head(&self, request: &Request, head: &[u8], _: &[Span], _: Ask, out: &mut Vec<u8>) {
@@ -98,7 +103,7 @@ impl Protocol for Redis {
 
     fn write_tail(&self, _request: &Request, _ask: Ask, _out: &mut Vec<u8>) {}
 
-    /// The head of the message has the number of its keys in it: `seal_fetch` writes it.
+    /// Writes nothing: the head contains the number of keys, so `seal_fetch` writes it.
     fn open_fetch(&self, _request: &Request, _head: &[u8], _out: &mut Vec<u8>) {}
 
     fn push_rest(
@@ -122,7 +127,7 @@ impl Protocol for Redis {
         gather::gather(asked, parts, ours, out);
     }
 
-    fn converse(
+    fn local(
         &self,
         request: &Request,
         head: &[u8],
@@ -130,21 +135,21 @@ impl Protocol for Redis {
         facts: &Facts<'_>,
         out: &mut Vec<u8>,
     ) -> Turn {
-        converse::converse(request, head, session, facts, out)
+        local::local(request, head, session, facts, out)
     }
 
     fn tells_ends(&self, request: &Request) -> bool {
         request.command == commands::id::CLIENT_INFO
     }
 
-    fn adopt(
+    fn recognize(
         &self,
         request: &mut Request,
         input: &[u8],
         keys: &mut Vec<Span>,
         extras: &[Extra],
     ) -> bool {
-        request::adopt(request, input, keys, extras)
+        request::recognize(request, input, keys, extras)
     }
 
     fn learn<'a>(&self, asked: &Asked<'a>, reply: &'a [u8]) -> Option<(&'a [u8], Cow<'a, [u8]>)> {
@@ -155,18 +160,18 @@ impl Protocol for Redis {
         asked.command == commands::id::SCRIPT_FLUSH
     }
 
-    fn remedy(
+    fn recovery(
         &self,
         asked: &Asked<'_>,
-        excuse: Excuse,
+        retryable: Retryable,
         known: &dyn Fn(&[u8]) -> Option<Vec<u8>>,
         out: &mut Vec<u8>,
     ) -> Option<Ask> {
-        script::remedy(asked, excuse, known, out)
+        script::recovery(asked, retryable, known, out)
     }
 
-    fn translate(&self, asked: &Asked<'_>, item: &Item, head: &[u8], out: &mut Vec<u8>) -> Shown {
-        scan::translate(asked, item, head, out)
+    fn render(&self, asked: &Asked<'_>, item: &Item, head: &[u8], out: &mut Vec<u8>) -> Shown {
+        scan::render(asked, item, head, out)
     }
 
     fn answer(&self, asked: &Asked<'_>, answer: &Answer<'_>, out: &mut Vec<u8>) {
@@ -174,6 +179,6 @@ impl Protocol for Redis {
     }
 
     fn login<'a>(&self, request: &Request, head: &'a [u8], _body: &'a [u8]) -> Login<'a> {
-        converse::login(request, head)
+        local::login(request, head)
     }
 }

@@ -1,4 +1,4 @@
-//! A server's words for what its client did wrong, and ours for what we do not do.
+//! Refusals: the servers' texts for clients' mistakes, and our own for unsupported requests.
 
 use super::array::{self, EXPECTED_BULK};
 use super::commands;
@@ -17,7 +17,7 @@ pub(super) fn write(asked: &Asked<'_>, why: Refusal, out: &mut Vec<u8>) {
             );
         }
         Refusal::Bad(EXPECTED_BULK) => {
-            // A single byte, also one that would end a text.
+            // A single byte, even one that would end a text.
             let found = [array::offender(asked.head)];
             words::error(&[b"ERR ", EXPECTED_BULK.as_bytes(), b"'", &found, b"'"], out);
         }
@@ -39,7 +39,8 @@ fn name(asked: &Asked<'_>) -> &'static str {
     commands::rows().get(usize::from(asked.command)).map_or("", |row| row.name)
 }
 
-/// As servers say it: the name and the beginning of the arguments, or the container's help.
+/// Writes the error as servers do: the name and the beginning of the arguments, or the container's
+/// help.
 fn unknown(head: &[u8], out: &mut Vec<u8>) {
     let arguments = request::first_arguments(head, SHOWN_MAX);
     let Some((name, rest)) = arguments.split_first() else {
@@ -69,13 +70,13 @@ fn unknown(head: &[u8], out: &mut Vec<u8>) {
     );
 }
 
-/// No more arguments are looked at: each that is repeated takes three bytes at least.
+/// The most arguments that are read: each one repeated takes at least three bytes.
 const SHOWN_MAX: usize = words::ECHO_MAX / 3 + 2;
 
-/// What is wrong is added when it is said.
+/// The argument is added when the error is written.
 pub(super) const BAD_ARGUMENT: &str = "Unknown argument ";
 
-/// A name, as servers repeat it.
+/// Returns a name as servers repeat it.
 fn shown(name: &[u8]) -> &[u8] {
     words::beginning(words::shown(name))
 }

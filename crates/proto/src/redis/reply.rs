@@ -1,36 +1,37 @@
-//! What a server says, RESP2 and RESP3 alike.
+//! Replies of servers, in RESP2 and RESP3.
 //!
-//! A reply is a tree, and is read without one: `Progress::left` counts the elements that are still
+//! A reply is a tree, and is read without building one. `Progress::left` counts the elements still
 //! to come, an aggregate adds its own, and the reply ends at zero. So depth costs nothing, and no
-//! count however large makes anything allocate.
+//! count, however large, causes an allocation.
 //!
 //! ```text
 //!   *3\r\n  :1\r\n  $5\r\nhello\r\n  *1\r\n  +OK\r\n
 //!   left 3    2           1            1       0       one Status, if all of it has come
 //! ```
 //!
-//! Frames are judged strictly, and what stands in them is not: scripts write lines as they like,
-//! and a link is many clients'.
+//! The framing is checked strictly, and the text within is not: scripts write lines as they like,
+//! and a link is shared by many clients.
 //!
-//! One item takes as many whole elements as the input holds. A bulk that is long, or has not come
-//! whole, is the item's body: its bytes are never looked at.
+//! One item takes as many whole elements as the input holds. A bulk string that is long or
+//! incomplete is the item's body: its bytes are never read.
 
 use super::commands::id;
 use super::scan::CURSOR_END;
 use crate::scan;
 use crate::{Ask, Item, ItemKind, Parsed, Progress, Span};
 
-/// A line from this length on passes in pieces: what scripts raise has no bound of its own.
+/// A line of at least this length passes in pieces: errors raised by scripts have no bound of their
+/// own.
 pub(super) const LINE_MAX: usize = 64 * 1024;
-/// Beside the number of elements to come: the first of them is a line that has begun.
+/// A flag beside the number of elements to come: the first of them is a line that has begun.
 const IN_LINE: u64 = 1 << 63;
-/// Longest bulk: what a server's `proto-max-bulk-len` is, if nobody has changed it.
+/// The longest bulk string: the default of a server's `proto-max-bulk-len`.
 pub(super) const BULK_MAX: u64 = 512 * 1024 * 1024;
-/// Most elements of one aggregate.
+/// The most elements of one aggregate.
 const COUNT_MAX: u64 = u32::MAX as u64;
-/// A bulk from this length on is an item's body, which may be passed on by reference.
+/// A bulk string of at least this length is an item's body, which may be passed on by reference.
 const BODY_MIN: u64 = 4096;
-/// Digits of a cursor.
+/// The most digits of a cursor.
 const CURSOR_LEN_MAX: u64 = 20;
 /// A head's end must fit its field; inputs are far shorter.
 const HEAD_MAX: usize = 1 << 30;
@@ -56,7 +57,7 @@ pub(super) fn parse(ask: Ask, progress: &mut Progress, input: &[u8]) -> Parsed<I
     long(ask, progress, input)
 }
 
-// Measured: as a part of its caller it makes that save every register for each short reply.
+// Measured: if inlined, it makes its caller save every register for each short reply.
 #[inline(never)]
 fn long(ask: Ask, progress: &mut Progress, input: &[u8]) -> Parsed<Item> {
     let input = &input[..input.len().min(HEAD_MAX)];
@@ -66,7 +67,7 @@ fn long(ask: Ask, progress: &mut Progress, input: &[u8]) -> Parsed<Item> {
     }
 }
 
-/// As many elements as there are.
+/// Takes as many elements as are complete.
 fn whole(progress: &mut Progress, input: &[u8]) -> Parsed<Item> {
     if progress.left & IN_LINE != 0 {
         return rest_of_line(progress, input);
@@ -115,14 +116,14 @@ fn whole(progress: &mut Progress, input: &[u8]) -> Parsed<Item> {
     }
 }
 
-/// The length of one short string, `OK` or a digit, that has come whole: most are so. Not a word of
-/// any other; it only saves the long way.
+/// Returns the length of one short string, `OK` or a digit, that is complete; most replies are
+/// such. It decides nothing about others: it only saves the long path.
 #[inline(always)]
 fn short(input: &[u8]) -> Option<usize> {
     match *input {
         [b'$', first @ b'0'..=b'9', ..] => {
             let (mut len, mut at) = (usize::from(first - b'0'), 2);
-            // A zero ends a length that begins with it.
+            // A length that begins with zero ends there.
             while len > 0 && at < 5 {
                 let digit = input.get(at)?.wrapping_sub(b'0');
                 if digit > 9 {
@@ -142,7 +143,7 @@ fn short(input: &[u8]) -> Option<usize> {
     }
 }
 
-/// An item of pieces up to `head`; `last` is what it is if nothing follows.
+/// Makes an item of the pieces up to `head`; `last` is its kind if nothing follows.
 fn item(last: ItemKind, progress: &Progress, head: usize, body: Option<u64>) -> Parsed<Item> {
     let kind = if progress.left == 0 { last } else { ItemKind::Part };
     Parsed::Complete(made(kind, head, body))
@@ -154,7 +155,7 @@ fn made(kind: ItemKind, head: usize, body: Option<u64>) -> Item {
     Item { kind, head, body, trailer, key: Span::default() }
 }
 
-/// Of a line that has begun what has come.
+/// Takes the part of an unfinished line that has come.
 fn rest_of_line(progress: &mut Progress, input: &[u8]) -> Parsed<Item> {
     let end = memchr::memchr2(b'\r', b'\n', input).unwrap_or(input.len());
     let head = match &input[end..] {
@@ -169,7 +170,7 @@ fn rest_of_line(progress: &mut Progress, input: &[u8]) -> Parsed<Item> {
     item(ItemKind::Status, progress, head, None)
 }
 
-/// An error that is a bulk. It is told whole, as the other kind is.
+/// Reads a bulk error. It is passed whole, as a simple error is.
 fn long_error(input: &[u8]) -> Parsed<Item> {
     match element(input, 0) {
         Element::Whole { end, .. } => Parsed::Complete(made(ItemKind::Error, end, None)),
@@ -189,8 +190,8 @@ fn long_error(input: &[u8]) -> Parsed<Item> {
     }
 }
 
-/// Of a scan's reply what comes before the keys: the cursor, which is told in other words. Its item
-/// is the only one that names a place in its head.
+/// Reads the beginning of a scan's reply, up to the keys. It contains the cursor, which is rendered
+/// anew. Its item is the only one with a position in its head.
 fn lead(progress: &mut Progress, input: &[u8]) -> Parsed<Item> {
     const START: &[u8] = b"*2\r\n$";
     if input.first() == Some(&b'-') {
@@ -222,21 +223,21 @@ fn lead(progress: &mut Progress, input: &[u8]) -> Parsed<Item> {
     }
 }
 
-/// What stands at one place of a reply.
+/// The element at one position of a reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Element {
-    /// A whole element, or the head of an aggregate: `more` elements follow that belong to it.
+    /// A whole element, or the head of an aggregate, to which the `more` next elements belong.
     Whole {
         end: usize,
         more: u64,
     },
-    /// A string that is long or has not come whole.
+    /// A string that is long or incomplete.
     Body {
         start: usize,
         len: u64,
     },
     Unfinished,
-    /// A line whose end is not near: up to here it is not.
+    /// A line whose end is not near: it does not end before `end`.
     LongLine {
         end: usize,
     },
@@ -280,7 +281,7 @@ fn aggregate(input: &[u8], at: usize, first: u8) -> Element {
         Length::Is { value, end } => {
             let more = match first {
                 b'%' => value * 2,
-                // It belongs to the element after it, which is still to come.
+                // An attribute belongs to the element after it, which is still to come.
                 b'|' => value * 2 + 1,
                 _ => value,
             };
@@ -311,8 +312,8 @@ fn line(input: &[u8], at: usize) -> Element {
     }
 }
 
-/// Whether a line of this type can say this. A script writes its status, its error and its big
-/// number as it likes, and a double in the words of its server's C library.
+/// Whether a line of this type can have this text. A script writes its status, its error and its
+/// big number as it likes, and a double in the format of its server's C library.
 fn is_sound(first: u8, text: &[u8]) -> bool {
     match first {
         b':' => {
@@ -335,7 +336,7 @@ enum Length {
     Wrong,
 }
 
-/// The length that begins at `at`, with its line's end: no sign, no leading zero, at most `max`.
+/// Reads the length at `at` with its line end: no sign, no leading zero, at most `max`.
 #[inline]
 fn length(input: &[u8], at: usize, max: u64) -> Length {
     let mut end = at;
@@ -357,7 +358,7 @@ fn length(input: &[u8], at: usize, max: u64) -> Length {
             _ => Length::Wrong,
         },
         Some(_) => Length::Wrong,
-        // One byte at most.
+        // At most one byte is left.
         None => match input.get(end) {
             None => Length::Unfinished,
             Some(b'\r') if end > at => Length::Unfinished,
@@ -367,7 +368,7 @@ fn length(input: &[u8], at: usize, max: u64) -> Length {
     }
 }
 
-/// Where the elements of a list begin, and how many they are.
+/// Returns where the elements of a list begin, and how many they are.
 pub(super) fn elements(reply: &[u8]) -> Option<(usize, u64)> {
     if reply.first() != Some(&b'*') {
         return None;
@@ -378,12 +379,14 @@ pub(super) fn elements(reply: &[u8]) -> Option<(usize, u64)> {
     }
 }
 
-/// The length of the value that begins here: nearly always a short string.
+/// Returns the length of the value at the start of `elements`, which is nearly always a short
+/// string.
 pub(super) fn element_len(elements: &[u8]) -> Option<usize> {
     short(elements).or_else(|| Some(Walk::new(elements).value()?.len()))
 }
 
-/// The elements of a reply that has come whole, one after the other, for those few that we read.
+/// Reads the elements of a whole reply one after the other, for the few replies that the proxy
+/// reads.
 pub(super) struct Walk<'a> {
     input: &'a [u8],
     at: usize,
@@ -394,12 +397,13 @@ impl<'a> Walk<'a> {
         Walk { input, at: 0 }
     }
 
-    /// The bytes read so far.
+    /// Returns the number of bytes read so far.
     pub(super) fn at(&self) -> usize {
         self.at
     }
 
-    /// The elements of the aggregate that begins here, a map's keys and values counted alike.
+    /// Opens the aggregate here; returns its number of elements, with a map's keys and values
+    /// counted alike.
     pub(super) fn open(&mut self) -> Option<u64> {
         match (self.input.get(self.at)?, element(self.input, self.at)) {
             (b'*' | b'~' | b'%', Element::Whole { end, more }) => {
@@ -410,7 +414,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// The string or the line that stands here, without what frames it.
+    /// Returns the text of the string or line here, without its framing.
     pub(super) fn text(&mut self) -> Option<&'a [u8]> {
         let at = self.at;
         let first = *self.input.get(at)?;
@@ -427,12 +431,12 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// The number that stands here.
+    /// Returns the number here.
     pub(super) fn number(&mut self) -> Option<u64> {
         scan::decimal(self.text()?, u64::MAX)
     }
 
-    /// The bytes of the whole value that begins here, with all that belongs to it.
+    /// Returns the bytes of the whole value here, with everything in it.
     pub(super) fn value(&mut self) -> Option<&'a [u8]> {
         let start = self.at;
         let mut left: u64 = 1;
@@ -452,7 +456,7 @@ impl<'a> Walk<'a> {
         Some(&self.input[start..self.at])
     }
 
-    /// Steps over one element or an aggregate's head; its end.
+    /// Skips one element or an aggregate's head; returns its end.
     fn skip_one(&mut self) -> Option<usize> {
         self.at = match element(self.input, self.at) {
             Element::Whole { end, .. } => end,

@@ -1,12 +1,12 @@
-//! What a client says, in an array of strings or in a line: where it ends, and what it means.
+//! A client's request, an array of strings or a line: its end, and its class.
 //!
 //! ```text
 //!   *3\r\n $3\r\nSET\r\n $1\r\nk\r\n $100000\r\n   <the value>   \r\n
 //!   └──────────────── head ────────────────────┘    body       trailer
 //! ```
 //!
-//! All of a request is its head, but for a last argument of `array::BODY_MIN` bytes or more that is
-//! no key of a command that one server answers: that is a body, and passes unread.
+//! All of a request is its head, with one exception: in a command that one server answers, a last
+//! argument of `array::BODY_MIN` bytes or more that is no key is a body, and passes unread.
 
 use std::borrow::Cow;
 
@@ -16,7 +16,7 @@ use super::refusal::BAD_ARGUMENT;
 use super::{inline, keys, scan, split};
 use crate::{Class, Extra, Local, Marks, Parsed, Place, Quiet, Refusal, Request, Resume, Span};
 
-/// Nothing is said, as in Redis.
+/// No answer, as in Redis.
 const NOT_HTTP: &str = "";
 /// `%` stands for the command.
 pub(super) const ARITY: &str = "wrong number of arguments for '%' command";
@@ -46,8 +46,8 @@ pub(super) fn parse(input: &[u8], resume: &mut Resume, keys: &mut Vec<Span>) -> 
     }
 }
 
-/// Nearly all that is asked is short and whole, and has its key behind its name or none at all: its
-/// plan, and how long it is. Everything else is for `read_array`, which knows all of it.
+/// Reads the common case: a request that is short and complete, with its key after its name or with
+/// no key. Returns its plan and its length. `read_array` handles everything else.
 #[inline(always)]
 fn common(input: &[u8], keys: &mut Vec<Span>) -> Option<(&'static Plan, usize)> {
     let Some([b'*', count @ b'1'..=b'9', b'\r', b'\n']) = input.first_chunk() else { return None };
@@ -73,7 +73,7 @@ fn common(input: &[u8], keys: &mut Vec<Span>) -> Option<(&'static Plan, usize)> 
     Some((plan, at))
 }
 
-/// What is said with no word: nothing is answered.
+/// Makes a request without words, which gets no answer.
 pub(super) fn blank(head: usize) -> Request {
     Request {
         command: id::PING,
@@ -85,7 +85,7 @@ pub(super) fn blank(head: usize) -> Request {
     }
 }
 
-/// What a server is sent: what the client sent, or what it meant by a line.
+/// Writes the request for a server: the client's bytes, or an array made from its line.
 pub(super) fn write_head(head: &[u8], out: &mut Vec<u8>) {
     if head.first() == Some(&b'*') {
         out.extend_from_slice(head);
@@ -94,12 +94,13 @@ pub(super) fn write_head(head: &[u8], out: &mut Vec<u8>) {
     }
 }
 
-/// The arguments in a request's head, the command's name first. A body is not among them.
+/// Returns the arguments in a request's head, beginning with the command's name. A body is not
+/// among them.
 pub(super) fn arguments(head: &[u8]) -> Vec<Cow<'_, [u8]>> {
     first_arguments(head, usize::MAX)
 }
 
-/// As `arguments`, so many at most: a request may have millions.
+/// As `arguments`, at most `most` of them: a request may have millions.
 pub(super) fn first_arguments(head: &[u8], most: usize) -> Vec<Cow<'_, [u8]>> {
     match inline::arguments(head) {
         Some(arguments) => arguments,
@@ -109,8 +110,8 @@ pub(super) fn first_arguments(head: &[u8], most: usize) -> Vec<Cow<'_, [u8]>> {
     }
 }
 
-/// Makes a request that can be routed of one whose command only the operator knows.
-pub(super) fn adopt(
+/// Makes a routable request from one whose command only the operator knows.
+pub(super) fn recognize(
     request: &mut Request,
     input: &[u8],
     keys: &mut Vec<Span>,
@@ -125,7 +126,7 @@ pub(super) fn adopt(
     let Some(extra) = extras.iter().find(is_it).filter(|_| commands::lookup(name).is_none()) else {
         return false;
     };
-    // Of the rows that every server answers alike.
+    // These commands stand for it: every server answers them in the same form.
     request.command = if extra.writes { id::SET } else { id::GET };
     let Some(places) = keys::places_of(extra, spans.len()) else {
         request.class = Class::Refuse(Refusal::Bad(TOO_FEW));
@@ -187,23 +188,23 @@ fn takes_body(request: &Request, keys: &[Span], start: usize) -> bool {
         && keys.last().is_none_or(|key| key.start as usize != start)
 }
 
-/// What can be known of a request by its command alone.
+/// The facts about a request that follow from its command alone.
 struct Plan {
-    /// How many arguments it may have.
+    /// The number of arguments that it may have.
     least: usize,
     most: usize,
     keys: Keys,
     request: Request,
 }
 
-/// What keys a command has.
+/// The kind of keys that a command has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Keys {
-    /// None, and it is for us alone.
+    /// No keys, and the proxy answers.
     None,
-    /// The first argument only, and one server answers.
+    /// Only the first argument, and one server answers.
     First,
-    /// As its arguments say; or it has subcommands.
+    /// The arguments decide, or the command has subcommands.
     Many,
 }
 
@@ -220,7 +221,7 @@ static PLANS: [Plan; commands::COUNT] = {
 const fn plan(command: u16) -> Plan {
     let Row { class, place, arity, container, .. } = *commands::row(command);
     let is_single = matches!(class, Class::Single { .. });
-    // Nothing of the connection has to be known for a ping, and it is asked often.
+    // A ping needs no state of the connection, and it is frequent.
     let class = if command == id::PING { Class::Local(Local::Nothing) } else { class };
     let keys = match class {
         Class::Local(_) if !container => Keys::None,
@@ -233,11 +234,11 @@ const fn plan(command: u16) -> Plan {
         quiet: Quiet::Loud,
         marks: Marks::None,
         keep: false,
-        // A script that is loaded is kept as well, to be learnt from.
+        // SCRIPT LOAD is kept as well, so that the script can be learned.
         repeat: is_single || matches!(class, Class::Split { .. }) || command == id::SCRIPT_LOAD,
         stores: false,
         place,
-        space: 0,
+        database: 0,
         head: 0,
         body: 0,
         trailer: b"",
@@ -245,7 +246,7 @@ const fn plan(command: u16) -> Plan {
     };
     let least = arity.unsigned_abs() as usize;
     let most = match command {
-        // Servers look at it themselves.
+        // Servers check it themselves.
         id::PING => 2,
         _ if arity < 0 => usize::MAX,
         _ => least,
@@ -253,8 +254,8 @@ const fn plan(command: u16) -> Plan {
     Plan { least, most, keys, request }
 }
 
-/// What these arguments of a request mean, whose head is so long. Afterwards `words` has its keys.
-/// An error is the reason why nothing after it can be believed.
+/// Classifies a request with these arguments and a head of this length. Afterwards `words` holds
+/// its keys. An error is the reason why nothing after the request can be believed.
 pub(super) fn understand(
     input: &[u8],
     words: &mut Vec<Span>,
@@ -278,7 +279,7 @@ pub(super) fn understand(
     Ok(understand_row(request, input, words))
 }
 
-/// The rest, once its row is found.
+/// Classifies a request whose command is found.
 fn understand_row(mut request: Request, input: &[u8], words: &mut Vec<Span>) -> Request {
     let Plan { least, most, .. } = &PLANS[usize::from(request.command)];
     if !(*least..=*most).contains(&words.len()) {
@@ -305,7 +306,7 @@ fn understand_row(mut request: Request, input: &[u8], words: &mut Vec<Span>) -> 
             words.clear();
         }
         Class::Single { .. } | Class::Split { .. } | Class::Broadcast { gated: true, .. } => {
-            request.space = keys::space(command, input, words);
+            request.database = keys::database(command, input, words);
             match keys::keep(command, input, words) {
                 Ok(place) if request.place == Place::Keys => request.place = place,
                 Ok(_) => {}
@@ -320,8 +321,9 @@ fn understand_row(mut request: Request, input: &[u8], words: &mut Vec<Span>) -> 
     request
 }
 
-/// What `FUNCTION LIST [LIBRARYNAME pattern] [WITHCODE]` does not know. Valkey 9.1 repeats it as it
-/// is, line ends and all, and whoever shares the link would take them for an answer.
+/// Returns the argument that `FUNCTION LIST [LIBRARYNAME pattern] [WITHCODE]` does not know. Valkey
+/// 9.1 repeats it unchanged, line ends and all, and on a shared link that would be taken for a
+/// reply.
 pub(super) fn stray<'a>(arguments: &'a [Cow<'_, [u8]>]) -> Option<&'a [u8]> {
     let (mut named, mut coded) = (false, false);
     let mut rest = arguments.get(2..).unwrap_or_default().iter();
@@ -338,7 +340,7 @@ pub(super) fn stray<'a>(arguments: &'a [Cow<'_, [u8]>]) -> Option<&'a [u8]> {
     None
 }
 
-/// A browser that was sent here by a hostile page must not get as far as the lines of its body.
+/// A browser that was sent here by a hostile page is closed before the lines of its body are read.
 #[cold]
 fn is_http(name: &[u8]) -> bool {
     name.eq_ignore_ascii_case(b"post") || name.eq_ignore_ascii_case(b"host:")

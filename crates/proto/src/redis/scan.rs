@@ -1,38 +1,38 @@
-//! SCAN over many servers: the cursor says whose it is.
+//! SCAN over many servers: the cursor contains the server's index.
 //!
 //! ```text
-//!   client's cursor  =  server's cursor × 1024  +  the server's place
-//!   SCAN 5121        ->  SCAN 5, at the server in place 1
-//!   its reply 9      ->  9217: go on there           0  ->  2: begin at the next, if there is one
+//!   client's cursor  =  server's cursor × 1024  +  the server's index
+//!   SCAN 5121        ->  SCAN 5, to the server with index 1
+//!   its reply 9      ->  9217: continue there       0  ->  2: begin at the next, if there is one
 //! ```
 //!
-//! Servers are asked one after the other, by place, and each is asked as it asks to be; so every
-//! key of a still data set comes as often as its own server gives it.
+//! Servers are scanned one after the other, by index, each with its own cursors. So every key of a
+//! data set at rest comes as often as its own server returns it.
 
 use super::commands::id;
 use super::{request, words};
 use crate::scan::decimal;
 use crate::{Asked, Item, Request, Shown};
 
-/// Bits of the place.
+/// The number of bits of the index.
 const PLACE_BITS: u32 = 10;
-/// Most servers whose places a cursor can hold.
+/// The most servers whose indexes a cursor can hold.
 pub(super) const PLACES_MAX: u32 = 1 << PLACE_BITS;
-/// A server's cursors are below this. They are as long as its table's size is, so those beyond
-/// would be of one with so many buckets.
+/// The cursors of servers are below this. A cursor has as many bits as the size of its server's
+/// table, so only a table with this many buckets would need a larger one.
 pub(super) const CURSOR_END: u64 = 1 << (64 - PLACE_BITS);
-/// What no server's cursor becomes: it stands for a place that a cursor cannot hold, and is refused
-/// when it comes back.
+/// A cursor that no server's cursor becomes. It stands for a position that a cursor cannot hold,
+/// and is refused when it comes back.
 const NOWHERE: u64 = u64::MAX;
 
-/// The server's cursor and the place of that server, of a cursor that a client gives back. `None`:
-/// it is none of ours.
+/// Returns the server's cursor and the server's index from a cursor that a client sends back.
+/// `None`: the cursor is not one of ours.
 pub(super) fn split(cursor: &[u8]) -> Option<(u64, u32)> {
     let whole = decimal(cursor, u64::MAX).filter(|whole| *whole != NOWHERE)?;
     Some((whole >> PLACE_BITS, whole as u32 % PLACES_MAX))
 }
 
-/// What a client is given for a server's cursor.
+/// Returns the client's cursor for a server's cursor.
 fn join(cursor: u64, place: u32, next: Option<u32>) -> u64 {
     let (cursor, place) = match (cursor, next) {
         (0, None) => return 0,
@@ -46,7 +46,7 @@ fn join(cursor: u64, place: u32, next: Option<u32>) -> u64 {
     }
 }
 
-/// What a server is sent: the request as it came, but for a cursor, which is the server's own.
+/// Writes the request for a server: unchanged except for a cursor, which becomes the server's own.
 pub(super) fn write_head(request: &Request, head: &[u8], out: &mut Vec<u8>) {
     if request.command != id::SCAN {
         return request::write_head(head, out);
@@ -61,8 +61,8 @@ pub(super) fn write_head(request: &Request, head: &[u8], out: &mut Vec<u8>) {
     }
 }
 
-/// Of a scan's reply the piece with the cursor is told in our words; all else passes.
-pub(super) fn translate(asked: &Asked<'_>, item: &Item, head: &[u8], out: &mut Vec<u8>) -> Shown {
+/// Renders the piece of a scan's reply that contains the cursor; all else passes.
+pub(super) fn render(asked: &Asked<'_>, item: &Item, head: &[u8], out: &mut Vec<u8>) -> Shown {
     if item.key.is_empty() {
         out.extend_from_slice(head);
         return Shown::Body { trailer: item.trailer };
@@ -98,7 +98,7 @@ mod tests {
         assert_eq!(join(0, 0, None), 0);
         assert_eq!(split(join(0, 0, Some(3)).to_string().as_bytes()), Some((0, 3)));
         assert_eq!(join(0, 3, None), 0, "the last one has ended");
-        // Beyond what a cursor can hold: refused when it comes back, and never another's.
+        // Beyond the range of cursors: refused when it comes back, and never another position.
         for nowhere in [join(0, 1023, Some(1024)), join(CURSOR_END, 0, None), join(7, 1024, None)] {
             assert_eq!(nowhere, NOWHERE);
             assert_eq!(split(nowhere.to_string().as_bytes()), None);
@@ -108,7 +108,8 @@ mod tests {
         }
     }
 
-    /// What a server is sent for a client's request, and what the client is told of its reply.
+    /// Checks the bytes sent to a server for a client's request, and the client's answer for its
+    /// reply.
     fn check(asked: &str, next: Option<u32>, sent: &str, said: &str, expected: &str) {
         let head = asked.as_bytes();
         let parsed =
@@ -126,7 +127,7 @@ mod tests {
             let parsed = crate::redis::Servers.parse_reply(ask, &mut progress, rest);
             let Parsed::Complete(item) = parsed else { panic!("{said}: {parsed:?}") };
             let (head, body) = rest.split_at(item.head as usize);
-            if let Shown::Body { trailer } = translate(&asked, &item, head, &mut out) {
+            if let Shown::Body { trailer } = render(&asked, &item, head, &mut out) {
                 out.extend_from_slice(&body[..item.body as usize]);
                 out.extend_from_slice(trailer);
             }

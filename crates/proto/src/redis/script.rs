@@ -1,4 +1,4 @@
-//! Scripts that a server has forgotten: the proxy remembers those that it has seen loaded, and
+//! Scripts that a server has forgotten. The proxy remembers scripts that it has seen loaded, and
 //! loads one again when a server does not know it.
 
 use std::borrow::Cow;
@@ -6,9 +6,9 @@ use std::borrow::Cow;
 use super::commands::id;
 use super::reply::Walk;
 use super::{request, words};
-use crate::{Ask, Asked, Excuse};
+use crate::{Ask, Asked, Retryable};
 
-/// The digest that SCRIPT LOAD was answered with, and the script.
+/// Returns the digest that answered a SCRIPT LOAD, and the script.
 pub(super) fn learn<'a>(asked: &Asked<'a>, reply: &'a [u8]) -> Option<(&'a [u8], Cow<'a, [u8]>)> {
     if asked.command != id::SCRIPT_LOAD {
         return None;
@@ -17,15 +17,15 @@ pub(super) fn learn<'a>(asked: &Asked<'a>, reply: &'a [u8]) -> Option<(&'a [u8],
     Some((digest, request::arguments(asked.head).into_iter().nth(2)?))
 }
 
-/// Loads the script that a server does not know.
-pub(super) fn remedy(
+/// Writes the command that loads an unknown script.
+pub(super) fn recovery(
     asked: &Asked<'_>,
-    excuse: Excuse,
+    retryable: Retryable,
     known: &dyn Fn(&[u8]) -> Option<Vec<u8>>,
     out: &mut Vec<u8>,
 ) -> Option<Ask> {
     let by_digest = matches!(asked.command, id::EVALSHA | id::EVALSHA_RO);
-    if excuse != Excuse::NoScript || !by_digest {
+    if retryable != Retryable::NoScript || !by_digest {
         return None;
     }
     let digest = request::arguments(asked.head).get(1)?.to_ascii_lowercase();
@@ -37,7 +37,7 @@ pub(super) fn remedy(
     Some(Ask { command: id::SCRIPT_LOAD })
 }
 
-/// Forty digits of base 16, as servers write them.
+/// Whether this is a digest as servers write it: forty hexadecimal digits.
 fn is_digest(text: &[u8]) -> bool {
     text.len() == 40 && text.iter().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
 }
@@ -66,7 +66,7 @@ mod tests {
         assert_eq!(learn(&asked(id::FUNCTION_LOAD, head), reply.as_bytes()), None);
     }
 
-    /// It is remembered as the server has understood it.
+    /// The script is remembered as the server has understood it.
     #[test]
     fn a_script_that_somebody_types_in_a_line_is_remembered_too() {
         let reply = format!("$40\r\n{DIGEST}\r\n");
@@ -87,17 +87,17 @@ mod tests {
         let head = format!("*3\r\n$7\r\nEVALSHA\r\n$40\r\n{upper}\r\n$1\r\n0\r\n");
         let known = |digest: &[u8]| (digest == DIGEST.as_bytes()).then(|| b"return 1".to_vec());
         let mut out = Vec::new();
-        let ask = remedy(&asked(id::EVALSHA, &head), Excuse::NoScript, &known, &mut out);
+        let ask = recovery(&asked(id::EVALSHA, &head), Retryable::NoScript, &known, &mut out);
         assert_eq!(ask, Some(Ask { command: id::SCRIPT_LOAD }));
         let load = b"*3\r\n$6\r\nSCRIPT\r\n$4\r\nLOAD\r\n$8\r\nreturn 1\r\n";
         assert_eq!(out.escape_ascii().to_string(), load.escape_ascii().to_string());
         out.clear();
         let unknown = |_: &[u8]| None;
-        let ask = remedy(&asked(id::EVALSHA, &head), Excuse::NoScript, &unknown, &mut out);
+        let ask = recovery(&asked(id::EVALSHA, &head), Retryable::NoScript, &unknown, &mut out);
         assert_eq!(ask, None);
-        let ask = remedy(&asked(id::EVALSHA_RO, &head), Excuse::Loading, &known, &mut out);
+        let ask = recovery(&asked(id::EVALSHA_RO, &head), Retryable::Loading, &known, &mut out);
         assert_eq!(ask, None);
-        assert_eq!(remedy(&asked(id::EVAL, &head), Excuse::NoScript, &known, &mut out), None);
+        assert_eq!(recovery(&asked(id::EVAL, &head), Retryable::NoScript, &known, &mut out), None);
         assert!(out.is_empty());
     }
 }

@@ -1,32 +1,35 @@
-//! The first words on a link, what a server answers to them, and how it says that it did nothing.
+//! The handshake on a link, the server's answer to it, and the error lines after which nothing was
+//! done.
 //!
 //! ```text
 //!   AUTH [user] password     where we have credentials
-//!   SELECT n                 where the lane is not database 0
-//!   HELLO 2 or 3             always: its answer tells what the server is
+//!   SELECT n                 where the connection key has another database than 0
+//!   HELLO 2 or 3             always: its answer identifies the server
 //! ```
 //!
-//! Redis answers HELLO and AUTH while it loads its data and as a replica without master, so a link
-//! comes up all the same, and each request is answered with `-LOADING` until that is over.
+//! Redis answers HELLO and AUTH while it loads its data, and as a replica without a master. So a
+//! link comes up all the same, and each request is answered with `-LOADING` until the data is
+//! loaded.
 
 use super::reply::{self, Walk};
 use super::split;
 use super::words::{bulk, open_array};
 use crate::{
-    Ask, Credentials, Excuse, Heard, Item, ItemKind, Lane, Make, Parsed, Progress, Skills, Upstream,
+    Ask, Capabilities, ConnKey, Credentials, HandshakeReply, Item, ItemKind, Make, Parsed,
+    Progress, Retryable, Upstream,
 };
 
 const FULL: &str = "it has as many clients as it may have";
 const NO_DATA: &str = "it is a Sentinel: it has no data";
 const PROTECTED: &str = "it is in protected mode: it wants a password, or to listen elsewhere";
-const NOT_READY: &str = "it is not ready: an excuse in answer to the first words on a link";
+const NOT_READY: &str = "it is not ready: it answered the handshake with a retryable error";
 const NO_WELCOME: &str = "not a possible answer to HELLO";
 
 pub(super) const VALKEY: &str = "valkey";
-/// The version of Redis that every Valkey says it is like, in INFO.
+/// The version of Redis that every Valkey claims compatibility with, in INFO.
 const VALKEY_LIKE: [u16; 3] = [7, 2, 4];
 
-/// Redis's servers, and those that speak like them.
+/// Redis servers, and others that use their protocol.
 pub struct Servers;
 
 impl Upstream for Servers {
@@ -34,8 +37,8 @@ impl Upstream for Servers {
         reply::parse(ask, progress, input)
     }
 
-    fn needs(&self, _ask: Ask) -> Skills {
-        Skills::default()
+    fn needs(&self, _ask: Ask) -> Capabilities {
+        Capabilities::default()
     }
 
     fn fetch_max(&self, _ask: Ask) -> usize {
@@ -55,12 +58,22 @@ impl Upstream for Servers {
         split::seal(ask, keys, text, out);
     }
 
-    fn hello(&self, credentials: Option<&Credentials>, lane: Lane, out: &mut Vec<u8>) {
-        hello(credentials, lane, out);
+    fn write_handshake(
+        &self,
+        credentials: Option<&Credentials>,
+        conn_key: ConnKey,
+        out: &mut Vec<u8>,
+    ) {
+        write_handshake(credentials, conn_key, out);
     }
 
-    fn hear(&self, credentials: bool, lane: Lane, input: &[u8]) -> Parsed<Heard> {
-        hear(credentials, lane, input)
+    fn read_handshake(
+        &self,
+        credentials: bool,
+        conn_key: ConnKey,
+        input: &[u8],
+    ) -> Parsed<HandshakeReply> {
+        read_handshake(credentials, conn_key, input)
     }
 
     fn elements(&self, reply: &[u8]) -> Option<(usize, u64)> {
@@ -71,14 +84,14 @@ impl Upstream for Servers {
         reply::element_len(elements)
     }
 
-    fn excuse(&self, line: &[u8]) -> Option<Excuse> {
-        excuse(line)
+    fn retryable(&self, line: &[u8]) -> Option<Retryable> {
+        retryable(line)
     }
 }
 
-fn hello(credentials: Option<&Credentials>, lane: Lane, out: &mut Vec<u8>) {
+fn write_handshake(credentials: Option<&Credentials>, conn_key: ConnKey, out: &mut Vec<u8>) {
     if let Some(Credentials { name, password }) = credentials {
-        // Servers before Redis 6 know no names.
+        // Servers before Redis 6 have no user names.
         if name.is_empty() {
             open_array(2, out);
             bulk(b"AUTH", out);
@@ -89,24 +102,25 @@ fn hello(credentials: Option<&Credentials>, lane: Lane, out: &mut Vec<u8>) {
         }
         bulk(password.as_bytes(), out);
     }
-    if lane.space != 0 {
+    if conn_key.database != 0 {
         open_array(2, out);
         bulk(b"SELECT", out);
-        bulk(lane.space.to_string().as_bytes(), out);
+        bulk(conn_key.database.to_string().as_bytes(), out);
     }
     open_array(2, out);
     bulk(b"HELLO", out);
-    bulk(dialect(lane).to_string().as_bytes(), out);
+    bulk(proto_version(conn_key).to_string().as_bytes(), out);
 }
 
-/// A lane that says nothing speaks as connections begin.
-fn dialect(lane: Lane) -> u8 {
-    lane.dialect.max(2)
+/// Returns the protocol version of a connection key; the default is that of a new connection.
+fn proto_version(conn_key: ConnKey) -> u8 {
+    conn_key.proto_version.max(2)
 }
 
-fn hear(credentials: bool, lane: Lane, input: &[u8]) -> Parsed<Heard> {
+fn read_handshake(credentials: bool, conn_key: ConnKey, input: &[u8]) -> Parsed<HandshakeReply> {
     let mut rest = input;
-    let steps = [(Step::Auth, credentials), (Step::Select, lane.space != 0), (Step::Hello, true)];
+    let steps =
+        [(Step::Auth, credentials), (Step::Select, conn_key.database != 0), (Step::Hello, true)];
     for (step, _) in steps.into_iter().filter(|(_, is_asked)| *is_asked) {
         let reply = match whole_reply(rest) {
             Ok(reply) => reply,
@@ -114,18 +128,20 @@ fn hear(credentials: bool, lane: Lane, input: &[u8]) -> Parsed<Heard> {
         };
         rest = &rest[reply.len()..];
         let len = input.len() - rest.len();
-        match judge(step, lane, reply) {
+        match judge(step, conn_key, reply) {
             Verdict::GoOn => {}
-            Verdict::Knows(skills) => return Parsed::Complete(Heard::Welcome { len, skills }),
-            Verdict::NoLogin => return Parsed::Complete(Heard::LoginRefused),
-            Verdict::NoLane => return Parsed::Complete(Heard::LaneRefused),
+            Verdict::Knows(capabilities) => {
+                return Parsed::Complete(HandshakeReply::Welcome { len, capabilities });
+            }
+            Verdict::NoLogin => return Parsed::Complete(HandshakeReply::LoginRefused),
+            Verdict::SetupRefused => return Parsed::Complete(HandshakeReply::SetupRefused),
             Verdict::Useless(why) => return Parsed::Malformed(why),
         }
     }
     unreachable!("the answer to HELLO is the last, and always ends it")
 }
 
-/// What was asked of a server.
+/// A command of the handshake.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Step {
     Auth,
@@ -133,17 +149,17 @@ enum Step {
     Hello,
 }
 
-/// What one reply says.
+/// The meaning of one reply.
 enum Verdict {
     GoOn,
-    Knows(Skills),
+    Knows(Capabilities),
     NoLogin,
-    NoLane,
+    SetupRefused,
     Useless(&'static str),
 }
 
-/// The reply that `input` begins with, or what else there is to say.
-fn whole_reply(input: &[u8]) -> Result<&[u8], Parsed<Heard>> {
+/// Returns the reply that `input` begins with, or the result if there is none.
+fn whole_reply(input: &[u8]) -> Result<&[u8], Parsed<HandshakeReply>> {
     let mut at = 0;
     let mut progress = Progress::default();
     loop {
@@ -165,10 +181,10 @@ fn whole_reply(input: &[u8]) -> Result<&[u8], Parsed<Heard>> {
     }
 }
 
-fn judge(step: Step, lane: Lane, reply: &[u8]) -> Verdict {
+fn judge(step: Step, conn_key: ConnKey, reply: &[u8]) -> Verdict {
     let Some(error) = reply.strip_prefix(b"-") else {
         return match step {
-            Step::Hello => welcome(lane, reply),
+            Step::Hello => welcome(conn_key, reply),
             _ if reply == b"+OK\r\n" => Verdict::GoOn,
             _ => Verdict::Useless(NO_WELCOME),
         };
@@ -179,18 +195,19 @@ fn judge(step: Step, lane: Lane, reply: &[u8]) -> Verdict {
     if error.starts_with(b"DENIED ") {
         return Verdict::Useless(PROTECTED);
     }
-    if excuse(reply).is_some() || error.starts_with(b"BUSY ") {
+    if retryable(reply).is_some() || error.starts_with(b"BUSY ") {
         return Verdict::Useless(NOT_READY);
     }
     match step {
-        // A server without a password lets everybody in, us too, as it does with nutcracker.
+        // A server without a password accepts everybody, with credentials too, as it does with
+        // nutcracker.
         Step::Auth if wants_no_password(error) => Verdict::GoOn,
         Step::Auth => Verdict::NoLogin,
         _ if error.starts_with(b"NOAUTH") => Verdict::NoLogin,
-        Step::Select => Verdict::NoLane,
-        Step::Hello if dialect(lane) > 2 => Verdict::NoLane,
-        // A server that does not know the word speaks RESP2 and no other.
-        Step::Hello => Verdict::Knows(Skills::default()),
+        Step::Select => Verdict::SetupRefused,
+        Step::Hello if proto_version(conn_key) > 2 => Verdict::SetupRefused,
+        // A server that does not know HELLO has RESP2 and no other version.
+        Step::Hello => Verdict::Knows(Capabilities::default()),
     }
 }
 
@@ -199,14 +216,14 @@ fn wants_no_password(error: &[u8]) -> bool {
         || error.starts_with(b"ERR Client sent AUTH, but no password is set")
 }
 
-/// What the map says that HELLO is answered with: an array of pairs in RESP2.
-fn welcome(lane: Lane, reply: &[u8]) -> Verdict {
+/// Reads the map that answers HELLO: an array of pairs in RESP2.
+fn welcome(conn_key: ConnKey, reply: &[u8]) -> Verdict {
     let mut make = Make { name: "redis", ..Make::default() };
     let mut proto = None;
     let mut walk = Walk::new(reply);
     let is_map = reply.first() == Some(&b'%');
     let Some(count) = walk.open() else { return Verdict::Useless(NO_WELCOME) };
-    if is_map != (dialect(lane) == 3) {
+    if is_map != (proto_version(conn_key) == 3) {
         return Verdict::Useless(NO_WELCOME);
     }
     for _ in 0..count / 2 {
@@ -222,14 +239,14 @@ fn welcome(lane: Lane, reply: &[u8]) -> Verdict {
             _ => {}
         }
     }
-    if proto != Some(u64::from(dialect(lane))) {
+    if proto != Some(u64::from(proto_version(conn_key))) {
         return Verdict::Useless(NO_WELCOME);
     }
     make.like = if make.name == VALKEY { VALKEY_LIKE } else { make.version };
-    Verdict::Knows(Skills { resp3: true, make, ..Skills::default() })
+    Verdict::Knows(Capabilities { resp3: true, make, ..Capabilities::default() })
 }
 
-/// `7.0.15`; what is no number counts as 0.
+/// Reads a version as `7.0.15`; a part that is no number counts as 0.
 fn version(text: &[u8]) -> [u16; 3] {
     let mut parts = text.split(|byte| !byte.is_ascii_digit());
     let mut part = || {
@@ -239,23 +256,23 @@ fn version(text: &[u8]) -> [u16; 3] {
     [part(), part(), part()]
 }
 
-/// Whether this error line says that its server did nothing. These are the servers' whole
-/// sentences: what a script raises after it has changed something may begin with the same word, but
-/// it ends otherwise.
-fn excuse(line: &[u8]) -> Option<Excuse> {
+/// Returns the retryable error of this error line, if it says that the server did nothing. These
+/// are the servers' whole sentences. An error that a script raises after it has changed something
+/// may begin with the same word, but it ends differently.
+fn retryable(line: &[u8]) -> Option<Retryable> {
     let text = line.strip_prefix(b"-")?.strip_suffix(b"\r\n")?;
-    let space = text.iter().position(|&byte| byte == b' ')?;
-    let (word, why) = (&text[..space], &text[space + 1..]);
-    let (excuse, is_whole) = match word {
-        b"LOADING" => (Excuse::Loading, why.ends_with(b" is loading the dataset in memory")),
+    let end = text.iter().position(|&byte| byte == b' ')?;
+    let (word, why) = (&text[..end], &text[end + 1..]);
+    let (retryable, is_whole) = match word {
+        b"LOADING" => (Retryable::Loading, why.ends_with(b" is loading the dataset in memory")),
         b"MASTERDOWN" => (
-            Excuse::MasterDown,
+            Retryable::MasterDown,
             why.starts_with(b"Link with MASTER is down")
                 && (why.ends_with(b"-serve-stale-data is set to 'no'.")
                     || why.ends_with(b"'allow-stale' flag is not set on the script.")),
         ),
         b"CLUSTERDOWN" => (
-            Excuse::ClusterDown,
+            Retryable::ClusterDown,
             matches!(
                 why,
                 b"The cluster is down"
@@ -263,14 +280,16 @@ fn excuse(line: &[u8]) -> Option<Excuse> {
                     | b"Hash slot not served"
             ),
         ),
-        b"TRYAGAIN" => (Excuse::TryAgain, why == b"Multiple keys request during rehashing of slot"),
+        b"TRYAGAIN" => {
+            (Retryable::TryAgain, why == b"Multiple keys request during rehashing of slot")
+        }
         b"NOSCRIPT" => (
-            Excuse::NoScript,
+            Retryable::NoScript,
             matches!(why, b"No matching script. Please use EVAL." | b"No matching script."),
         ),
         _ => return None,
     };
-    is_whole.then_some(excuse)
+    is_whole.then_some(retryable)
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! The parts of a request that is split, one message each server; and how a request is written.
+//! The parts of a split request, one message for each server; and the writing of requests.
 
 use std::borrow::Cow;
 
@@ -11,7 +11,7 @@ pub(super) fn push_key(key: &[u8], out: &mut Vec<u8>) {
     words::bulk(key, out);
 }
 
-/// What follows a key in the request beyond it: its value, where there is one.
+/// Writes the bytes that belong to a key beyond the key itself: its value, if it has one.
 pub(super) fn push_rest(request: &Request, head: &[u8], key: Span, out: &mut Vec<u8>) {
     if request.command != id::MSET {
         return;
@@ -23,7 +23,7 @@ pub(super) fn push_rest(request: &Request, head: &[u8], key: Span, out: &mut Vec
     }
 }
 
-/// The argument that follows this one in an array.
+/// Writes the argument after this one in an array.
 fn push_next(head: &[u8], key: Span, out: &mut Vec<u8>) {
     let start = key.end as usize + 2;
     let line = memchr::memchr(b'\n', &head[start..]).map_or(0, |at| at + 1);
@@ -32,7 +32,7 @@ fn push_next(head: &[u8], key: Span, out: &mut Vec<u8>) {
     out.extend_from_slice(&head[start..start + line + len + 2]);
 }
 
-/// The whole message of so many keys, of which `text` has been written.
+/// Writes the whole message of `keys` keys, whose text `text` holds so far.
 pub(super) fn seal(ask: Ask, keys: usize, text: &[u8], out: &mut Vec<u8>) {
     let each = if ask.command == id::MSET { 2 } else { 1 };
     words::open_array(keys * each + 1, out);
@@ -40,7 +40,7 @@ pub(super) fn seal(ask: Ask, keys: usize, text: &[u8], out: &mut Vec<u8>) {
     out.extend_from_slice(text);
 }
 
-/// A request of these arguments.
+/// Writes a request with these arguments.
 pub(super) fn push_request(arguments: &[Cow<'_, [u8]>], out: &mut Vec<u8>) {
     words::open_array(arguments.len(), out);
     arguments.iter().for_each(|argument| words::bulk(argument, out));

@@ -1,8 +1,8 @@
-//! How RESP is written: the shapes that our own answers are made of.
+//! Writing RESP: the shapes of the proxy's own answers.
 
 use crate::scan::push_decimal;
 
-/// `*n`: so many elements follow.
+/// Writes `*n`: this many elements follow.
 pub(super) fn open_array(count: usize, out: &mut Vec<u8>) {
     open(count as u64, out);
 }
@@ -11,26 +11,26 @@ pub(super) fn open(count: u64, out: &mut Vec<u8>) {
     sized(b'*', count, out);
 }
 
-/// A map of so many pairs in RESP3, and in RESP2 an array of twice as many.
-pub(super) fn open_map(pairs: usize, dialect: u8, out: &mut Vec<u8>) {
-    match dialect {
+/// Opens a map of this many pairs in RESP3, and in RESP2 an array of twice as many.
+pub(super) fn open_map(pairs: usize, proto_version: u8, out: &mut Vec<u8>) {
+    match proto_version {
         3.. => sized(b'%', pairs as u64, out),
         _ => sized(b'*', 2 * pairs as u64, out),
     }
 }
 
-/// A set in RESP3, and in RESP2 an array.
-pub(super) fn open_set(count: usize, dialect: u8, out: &mut Vec<u8>) {
-    sized(if dialect > 2 { b'~' } else { b'*' }, count as u64, out);
+/// Opens a set in RESP3, and in RESP2 an array.
+pub(super) fn open_set(count: usize, proto_version: u8, out: &mut Vec<u8>) {
+    sized(if proto_version > 2 { b'~' } else { b'*' }, count as u64, out);
 }
 
-/// A set of words that are ours.
+/// Writes a set of names of our own.
 pub(super) fn simple_set<'a>(
     names: impl ExactSizeIterator<Item = &'a str>,
-    dialect: u8,
+    proto_version: u8,
     out: &mut Vec<u8>,
 ) {
-    open_set(names.len(), dialect, out);
+    open_set(names.len(), proto_version, out);
     names.for_each(|name| simple(name, out));
 }
 
@@ -40,9 +40,9 @@ pub(super) fn bulk(text: &[u8], out: &mut Vec<u8>) {
     out.extend_from_slice(b"\r\n");
 }
 
-/// A text for human eyes: `=` in RESP3, a bulk in RESP2.
-pub(super) fn verbatim(text: &[u8], dialect: u8, out: &mut Vec<u8>) {
-    if dialect < 3 {
+/// Writes a text for people: `=` in RESP3, a bulk string in RESP2.
+pub(super) fn verbatim(text: &[u8], proto_version: u8, out: &mut Vec<u8>) {
+    if proto_version < 3 {
         return bulk(text, out);
     }
     sized(b'=', text.len() as u64 + 4, out);
@@ -65,17 +65,17 @@ pub(super) fn signed(value: i64, out: &mut Vec<u8>) {
     }
 }
 
-/// Nothing, where there could be a string.
-pub(super) fn null(dialect: u8, out: &mut Vec<u8>) {
-    out.extend_from_slice(if dialect > 2 { b"_\r\n" } else { b"$-1\r\n" });
+/// Writes a null, in place of a string.
+pub(super) fn null(proto_version: u8, out: &mut Vec<u8>) {
+    out.extend_from_slice(if proto_version > 2 { b"_\r\n" } else { b"$-1\r\n" });
 }
 
-/// A line of words that are ours.
+/// Writes a line of our own text.
 pub(super) fn simple(text: &str, out: &mut Vec<u8>) {
     line(b'+', &[text.as_bytes()], out);
 }
 
-/// An error of these parts: whatever they hold, it is one line.
+/// Writes an error from these parts. It is one line, whatever they contain.
 pub(super) fn error(parts: &[&[u8]], out: &mut Vec<u8>) {
     line(b'-', parts, out);
 }
@@ -83,7 +83,7 @@ pub(super) fn error(parts: &[&[u8]], out: &mut Vec<u8>) {
 fn line(first: u8, parts: &[&[u8]], out: &mut Vec<u8>) {
     out.push(first);
     for part in parts {
-        // What came from outside is escaped before it comes here; a line stays one all the same.
+        // Text from outside is escaped before it comes here. Line ends are replaced all the same.
         out.extend(
             part.iter().map(|&byte| if matches!(byte, b'\r' | b'\n') { b' ' } else { byte }),
         );
@@ -105,19 +105,19 @@ fn sized(first: u8, count: u64, out: &mut Vec<u8>) {
     }
 }
 
-/// What a client sent, as servers repeat it in an error: up to its first NUL, every byte as it is.
-/// What would end the line becomes a space where the error is written.
+/// Returns a client's text as servers repeat it in an error: up to its first NUL, unchanged. Bytes
+/// that would end the line become spaces where the error is written.
 pub(super) fn shown(text: &[u8]) -> &[u8] {
     &text[..memchr::memchr(0, text).unwrap_or(text.len())]
 }
 
-/// As many bytes of it as servers repeat of most that they repeat.
+/// Returns as many bytes of a text as servers usually repeat.
 pub(super) fn beginning(text: &[u8]) -> &[u8] {
     &text[..text.len().min(ECHO_MAX)]
 }
 
-/// What somebody sent, in a text of one line that is not an error: cut, and no byte that could end
-/// the line or move a terminal.
+/// Returns foreign text for a line that is not an error: cut, and without bytes that could end the
+/// line or control a terminal.
 pub(super) fn echo(text: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(text.len().min(ECHO_MAX));
     for &byte in text.iter().take(ECHO_MAX) {
@@ -129,5 +129,5 @@ pub(super) fn echo(text: &[u8]) -> Vec<u8> {
     out
 }
 
-/// Bytes of a client's that are repeated.
+/// The most bytes of a client's text that are repeated.
 pub(super) const ECHO_MAX: usize = 128;

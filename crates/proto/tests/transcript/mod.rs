@@ -1,26 +1,27 @@
-//! Transcripts: what is said on a wire, and what a protocol must make of it. Read from
+//! Transcripts: bytes on a wire, and how a protocol must read them. They are read from
 //! `testdata/<protocol>/*.txt`, where each row is a few lines:
 //!
 //! ```text
 //!   # Why this row is here.
-//!   > set k 0 0 1\r\na\r\n        what a client sends (or: ? get, then < a reply to it)
-//!   < STORED\r\n                  what the real server answered, `[close]` if it hung up
-//!   = set [k] body 1              what the protocol makes of it, message by message
-//!   % 3                           our words are those of a connection that speaks RESP3
-//!   ! the reason                  why our words differ from the real server's
+//!   > set k 0 0 1\r\na\r\n        sent by a client (or: ? get, then < a reply to it)
+//!   < STORED\r\n                  answered by the real server, `[close]` if it closed
+//!   = set [k] body 1              the protocol's reading of it, message by message
+//!   % 3                           our answer is for a connection with RESP3
+//!   ! the reason                  the reason why our answer differs from the real server's
 //! ```
 //!
-//! Where a request without keys goes is told by `anywhere` or `at 3`, one that wants a pool of one
-//! server by `alone`, one whose keys part by `split`, or `each` if each has an answer of its own.
+//! `anywhere` or `at 3` is the route of a request without keys, `alone` stands for one that needs a
+//! pool of one server, and `split` for one whose keys may be on several servers, or `each` if each
+//! key has an answer of its own.
 //!
-//! A row with an `@` is about the way to a server and back:
+//! A row with an `@` is about the route to a server and back:
 //!
 //! ```text
-//!   > mg k T9\r\n                 what a client sends
-//!   @ classic                     what its server can do: classic, or meta as well
-//!   ~ gats 9 k\r\n               what the server is sent; nothing where the request is refused
+//!   > mg k T9\r\n                 sent by a client
+//!   @ classic                     the server's capabilities: classic, or meta as well
+//!   ~ gats 9 k\r\n               sent to the server; nothing if the request is refused
 //!   < VALUE k 0 1 7\r\na\r\nEND\r\n
-//!   = HD\r\n                     what the client is told
+//!   = HD\r\n                     the client's answer
 //! ```
 //!
 //! Bytes are written as in C: `\r \n \t \0 \xNN`; `{ab*3}` is `ababab`.
@@ -29,12 +30,13 @@ use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
 use proto::{
-    Answer, Ask, Asked, Carry, Class, Facts, ItemKind, Lane, Local, Make, Marks, NAMED, Parsed,
-    Place, Progress, Protocol, Quiet, Refusal, Request, Resume, Session, Shown, Skills, Span, Turn,
+    Adapted, Answer, Ask, Asked, Capabilities, Class, ConnKey, Facts, ItemKind, Local, Make, Marks,
+    NAMED, Parsed, Place, Progress, Protocol, Quiet, Refusal, Request, Resume, Session, Shown,
+    Span, Turn,
 };
 
-/// What the servers of a protocol speak is what the clients of this row speak: its table names what
-/// they are asked.
+/// Returns the protocol of clients that is the same as that of this protocol's servers. Its table
+/// names the requests that servers get.
 pub fn servers(protocol: &dyn Protocol) -> &'static dyn Protocol {
     let is_it = |named: &&&dyn Protocol| protocol.name().starts_with(named.name());
     *NAMED.iter().find(is_it).expect("a protocol is named, or of a family that is")
@@ -42,13 +44,13 @@ pub fn servers(protocol: &dyn Protocol) -> &'static dyn Protocol {
 
 const REDIS: Make = Make { name: "redis", version: [7, 0, 15], like: [7, 0, 15] };
 
-/// Who we are and what stands behind us, where a protocol answers by itself.
+/// The proxy's facts and its servers' capabilities, for local commands.
 pub const FACTS: Facts<'static> = Facts {
     pool: "cache",
     version: "0.1.0",
-    skills: Some(Skills { meta: true, resp3: true, make: REDIS }),
-    spaces: 16,
-    lane: Lane { dialect: 2, space: 0 },
+    capabilities: Some(Capabilities { meta: true, resp3: true, make: REDIS }),
+    databases: 16,
+    conn_key: ConnKey { proto_version: 2, database: 0 },
     servers: 4,
     clients: 1,
     uptime_s: 100,
@@ -62,21 +64,22 @@ pub const FACTS: Facts<'static> = Facts {
 pub struct Row {
     /// File and line, for messages.
     pub place: String,
-    /// What a client sends; empty in a row about a reply.
+    /// The bytes that a client sends; empty in a row about a reply.
     pub request: Vec<u8>,
     /// The command that a reply answers; empty in a row about a request.
     pub asked: String,
-    /// What the server says, and whether it hangs up.
+    /// The bytes that the server sends, and whether it closes.
     pub server: Option<(Vec<u8>, bool)>,
-    /// What its server can do, in a row about the way there.
-    pub skills: Option<Skills>,
-    /// What that server is sent.
+    /// The server's capabilities, in a row about the route to it.
+    pub capabilities: Option<Capabilities>,
+    /// The bytes sent to that server.
     pub sent: Vec<u8>,
-    /// What the protocol makes of it; in such a row what the client is told.
+    /// The protocol's reading of the row; in a row about the route to a server, the client's
+    /// answer.
     pub meaning: String,
-    /// Which version of its protocol the connection speaks; 0: that in which it begins.
-    pub dialect: u8,
-    /// Why our words differ from the server's.
+    /// The protocol version of the connection; 0 is the one in which it begins.
+    pub proto_version: u8,
+    /// The reason why our answer differs from the server's.
     pub reason: String,
 }
 
@@ -104,7 +107,10 @@ fn read(file: &Path) -> Vec<Row> {
         match line.as_bytes().first() {
             None | Some(b'#') => {}
             Some(b'>') => row.request = bytes(rest),
-            Some(b'@') => row.skills = Some(Skills { meta: rest == "meta", ..Skills::default() }),
+            Some(b'@') => {
+                row.capabilities =
+                    Some(Capabilities { meta: rest == "meta", ..Capabilities::default() })
+            }
             Some(b'~') => row.sent = bytes(rest),
             Some(b'?') => row.asked = rest.to_string(),
             Some(b'<') => {
@@ -113,7 +119,7 @@ fn read(file: &Path) -> Vec<Row> {
                 row.server = Some((bytes(said), closes));
             }
             Some(b'=') => row.meaning = rest.to_string(),
-            Some(b'%') => row.dialect = rest.parse().expect("2 or 3"),
+            Some(b'%') => row.proto_version = rest.parse().expect("2 or 3"),
             Some(b'!') => row.reason = rest.to_string(),
             _ => panic!("{name}:{}: what is this line?", number + 1),
         }
@@ -121,7 +127,7 @@ fn read(file: &Path) -> Vec<Row> {
     rows
 }
 
-/// The bytes that a transcript's text stands for.
+/// Returns the bytes that a transcript's text stands for.
 pub fn bytes(text: &str) -> Vec<u8> {
     let mut out = Vec::new();
     let mut rest = text;
@@ -151,7 +157,7 @@ pub fn bytes(text: &str) -> Vec<u8> {
     out
 }
 
-/// What one request means, in a transcript's words.
+/// Describes one request, in the notation of transcripts.
 pub fn meaning(protocol: &dyn Protocol, request: &Request, head: &[u8], keys: &[Span]) -> String {
     let name = protocol.commands()[usize::from(request.command)].name;
     let mut out = match request.class {
@@ -203,17 +209,17 @@ pub fn meaning(protocol: &dyn Protocol, request: &Request, head: &[u8], keys: &[
     out
 }
 
-/// The request that something answers, whose head is at hand.
+/// Returns the request that is being answered, with its head.
 pub fn asked<'a>(request: &Request, head: &'a [u8]) -> Asked<'a> {
     let (command, quiet) = (request.command, request.quiet);
     Asked { command, quiet, ask: Ask::default(), head, at: 0, next: None }
 }
 
-/// What the proxy says of its own accord to a row's requests, and whether it hangs up; `None` where
-/// a server is asked.
+/// Returns the proxy's own answers to a row's requests, and whether it closes; `None` if a server
+/// is asked.
 pub fn own_words(protocol: &dyn Protocol, row: &Row) -> Option<(Vec<u8>, bool)> {
     let mut said = Vec::new();
-    let mut session = session(protocol, row.dialect);
+    let mut session = session(protocol, row.proto_version);
     let mut rest = &row.request[..];
     for (outcome, _) in frames(protocol, &row.request) {
         let request = match outcome {
@@ -235,14 +241,14 @@ pub fn own_words(protocol: &dyn Protocol, row: &Row) -> Option<(Vec<u8>, bool)> 
     Some((said, false))
 }
 
-/// A connection that has said nothing of itself but what it speaks.
-pub fn session(protocol: &dyn Protocol, dialect: u8) -> Session {
-    let begin = protocol.lane();
-    let dialect = if dialect == 0 { begin.dialect } else { dialect };
-    Session { id: 7, lane: Lane { dialect, ..begin }, ..Session::default() }
+/// Returns the session of a connection that has chosen nothing but its protocol version.
+pub fn session(protocol: &dyn Protocol, proto_version: u8) -> Session {
+    let begin = protocol.conn_key();
+    let proto_version = if proto_version == 0 { begin.proto_version } else { proto_version };
+    Session { id: 7, conn_key: ConnKey { proto_version, ..begin }, ..Session::default() }
 }
 
-/// What the proxy says to one request, and what becomes of the client.
+/// Returns the proxy's answer to one request, and the client's next state.
 pub fn own_word(
     protocol: &dyn Protocol,
     request: &Request,
@@ -259,7 +265,7 @@ pub fn own_word(
         Class::Local(Local::NoKeys) => Answer::End,
         Class::Local(Local::Barrier) => Answer::Barrier,
         Class::Local(Local::Own) => {
-            return Some(protocol.converse(request, head, session, &FACTS, out));
+            return Some(protocol.local(request, head, session, &FACTS, out));
         }
         Class::Local(Local::Quit) => {
             protocol.answer(&asked, &Answer::Bye, out);
@@ -279,15 +285,15 @@ fn words(protocol: &dyn Protocol, asked: &Asked<'_>, answer: &Answer<'_>) -> Vec
     out
 }
 
-/// What the first request of a row is to a server with the row's skills, and what its client is
-/// told when the server has said what it says.
+/// Returns the message to a server with the row's capabilities for the row's first request, and the
+/// client's answer when the server has replied as in the row.
 pub fn way(protocol: &dyn Protocol, row: &Row) -> (Vec<u8>, Vec<u8>) {
     let mut keys = Vec::new();
     let stream = &row.request[..];
     let parsed = protocol.parse_request(stream, &mut Resume::default(), &mut keys);
     let Parsed::Complete(request) = parsed else { panic!("{}: {parsed:?}", row.place) };
     let (head, body) = stream.split_at(request.head as usize);
-    let (sent, ask) = match carried(protocol, &request, head, &keys, body, row.skills) {
+    let (sent, ask) = match carried(protocol, &request, head, &keys, body, row.capabilities) {
         Ok(carried) => carried,
         Err(refusal) => {
             let answer = Answer::Refused(refusal);
@@ -300,14 +306,14 @@ pub fn way(protocol: &dyn Protocol, row: &Row) -> (Vec<u8>, Vec<u8>) {
     (sent, told(protocol, &asked, request.keep, said))
 }
 
-/// What a server with these skills is sent for a request.
+/// Returns the message for a request to a server with these capabilities.
 pub fn carried(
     protocol: &dyn Protocol,
     request: &Request,
     head: &[u8],
     keys: &[Span],
     body: &[u8],
-    skills: Option<Skills>,
+    capabilities: Option<Capabilities>,
 ) -> Result<(Vec<u8>, Ask), Refusal> {
     let mut sent = Vec::new();
     let ask = match request.class {
@@ -321,11 +327,13 @@ pub fn carried(
             return Ok((sent, ask));
         }
         Class::Broadcast { ask, .. } => ask,
-        Class::Single { .. } | Class::Split { .. } => match protocol.carry(request, head, skills) {
-            Carry::Ask(ask) => ask,
-            Carry::Refused(refusal) => return Err(refusal),
-            Carry::Unknown => panic!("the skills were told"),
-        },
+        Class::Single { .. } | Class::Split { .. } => {
+            match protocol.adapt(request, head, capabilities) {
+                Adapted::Ask(ask) => ask,
+                Adapted::Refused(refusal) => return Err(refusal),
+                Adapted::Unknown => panic!("the capabilities were given"),
+            }
+        }
         Class::Refuse(refusal) => return Err(refusal),
         Class::Local(_) => panic!("no server is asked"),
     };
@@ -335,7 +343,7 @@ pub fn carried(
     Ok((sent, ask))
 }
 
-/// What the client is told of a server's whole reply.
+/// Returns the client's answer for a server's whole reply.
 fn told(protocol: &dyn Protocol, asked: &Asked<'_>, keep: bool, said: &[u8]) -> Vec<u8> {
     let mut out = Vec::new();
     let mut rest = said;
@@ -353,7 +361,7 @@ fn told(protocol: &dyn Protocol, asked: &Asked<'_>, keep: bool, said: &[u8]) -> 
             ItemKind::Error => protocol.answer(asked, &Answer::Error(head), &mut out),
             _ if !keep => out.extend_from_slice(whole),
             _ => {
-                if let Shown::Body { trailer } = protocol.translate(asked, &item, head, &mut out) {
+                if let Shown::Body { trailer } = protocol.render(asked, &item, head, &mut out) {
                     out.extend_from_slice(&tail[..item.body as usize]);
                     out.extend_from_slice(trailer);
                 }
@@ -365,7 +373,7 @@ fn told(protocol: &dyn Protocol, asked: &Asked<'_>, keep: bool, said: &[u8]) -> 
     out
 }
 
-/// Each message of a stream and what it means, up to the first that is not whole.
+/// Returns each message of a stream with its description, up to the first that is incomplete.
 pub fn frames(protocol: &dyn Protocol, stream: &[u8]) -> Vec<(Parsed<Request>, String)> {
     let mut found = Vec::new();
     let mut keys = Vec::new();
@@ -392,13 +400,13 @@ pub fn frames(protocol: &dyn Protocol, stream: &[u8]) -> Vec<(Parsed<Request>, S
     found
 }
 
-/// What a stream of requests means, in one line.
+/// Describes a stream of requests, in one line.
 pub fn story(protocol: &dyn Protocol, stream: &[u8]) -> String {
     let told: Vec<String> = frames(protocol, stream).into_iter().map(|(_, text)| text).collect();
     told.join(" | ")
 }
 
-/// What a server's reply means, in one line.
+/// Describes a server's reply, in one line.
 pub fn reply_story(protocol: &dyn Protocol, ask: Ask, stream: &[u8]) -> String {
     let mut told = Vec::new();
     let mut progress = Progress::default();
@@ -434,13 +442,13 @@ pub fn reply_story(protocol: &dyn Protocol, ask: Ask, stream: &[u8]) -> String {
     told.join(" | ")
 }
 
-/// The row of the command table with that name.
+/// Returns the entry of the command table with that name.
 pub fn ask(protocol: &dyn Protocol, name: &str) -> Ask {
     let row = protocol.commands().iter().position(|row| row.name == name);
     Ask { command: row.unwrap_or_else(|| panic!("{name} is no command")) as u16 }
 }
 
-/// As a transcript writes bytes.
+/// Writes bytes in the notation of transcripts.
 pub fn escaped(bytes: &[u8]) -> String {
     let mut out = String::new();
     for &byte in bytes {

@@ -1,4 +1,4 @@
-//! The order of what is copied and shared, and what is held and pinned meanwhile.
+//! The order of copied and shared bytes, and the bytes held and pinned meanwhile.
 
 use super::*;
 
@@ -71,7 +71,7 @@ fn append_and_cut_keep_the_order() {
     assert_eq!(flat(&outbox), rest);
 }
 
-/// Bytes of a block of its own, of which so many are used.
+/// Returns `len` bytes of a block of its own.
 fn part(len: usize) -> Slice {
     Slice::new(&Rc::new(vec![b's'; limits::BLOCK]), 0, len)
 }
@@ -85,7 +85,7 @@ fn shared(parts: usize, len: usize) -> Outbox {
     outbox
 }
 
-/// Everybody waits with it: what is pinned beside what is held.
+/// A queue with a slow reader may pin only little more than it holds.
 #[test]
 fn who_waits_does_not_pin_far_more_than_it_holds() {
     const LEAST: usize = limits::KEEP_REFERENCE_MIN;
@@ -123,7 +123,7 @@ fn what_may_wait_is_kept_by_reference_only_where_it_fills_its_block() {
     assert!(!keep(&mut Outbox::default(), limits::KEEP_REFERENCE_MIN - 1));
     let mut outbox = Outbox::default();
     assert!(keep(&mut outbox, limits::KEEP_REFERENCE_MIN), "one block may be pinned for little");
-    // Two blocks, of which with this a little less than eight ninths of one are held.
+    // Of two blocks, this holds a little less than eight ninths of one.
     let enough = (limits::BLOCK * 8).div_ceil(9) - limits::KEEP_REFERENCE_MIN;
     assert!(!keep(&mut outbox, enough - 1));
     assert!(keep(&mut outbox, enough));
@@ -148,7 +148,7 @@ fn what_leaves_soon_is_referred_to_and_what_stands_behind_much_is_not() {
     }
 }
 
-/// A slow reader's buffer is as long as what it has not read, not as all it ever got.
+/// A slow reader's buffer is as long as its unread bytes, not as all bytes it ever got.
 #[test]
 fn what_has_gone_is_dropped_when_it_is_most_of_a_buffer() {
     let most = limits::BUFFER_KEEP_MAX;
@@ -168,7 +168,7 @@ fn what_has_gone_is_dropped_when_it_is_most_of_a_buffer() {
         assert_eq!((outbox.gone, outbox.bytes.len()), expected, "{gone} gone, {left} left");
         assert_eq!(flat(&outbox), vec![b'l'; left]);
     }
-    // Places of what is shared move with the bytes before them.
+    // The offsets of shared blocks move with the bytes before them.
     let mut outbox = Outbox::default();
     outbox.copy(&vec![b'g'; most + 10]);
     outbox.copy(b"head");
@@ -186,7 +186,7 @@ fn buffer(capacity: usize) -> Vec<u8> {
     Vec::with_capacity(capacity)
 }
 
-/// Bytes that the spares say they hold, which is what they hold.
+/// Returns the capacity that the spares have recorded, which must equal their real one.
 fn booked(spares: &Spares) -> usize {
     let held: usize = spares.buffers.iter().map(Vec::capacity).sum();
     assert_eq!(spares.bytes, held);

@@ -1,28 +1,28 @@
-//! The table of mistakes, and which of them this thread makes.
+//! The table of seeded bugs, and the bug that this thread has switched on.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 
-/// A mistake. The comment says what goes wrong.
+/// A seeded bug. Its comment describes the wrong behaviour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bug {
     /// Two answers that are ready leave in the wrong order.
     SwapReplies,
     /// An answer leaves although an earlier one is outstanding.
     Overtake,
-    /// The last key of a get of three or more is never asked for.
+    /// The last key of a get of three or more is never sent.
     DropFragment,
     /// A key goes to the server after its own.
     Misroute,
     /// The link stays open after a deadline, so that a late answer meets the next request.
     AnswerAfterTimeout,
-    /// A server is given up after half its time.
+    /// A server is given up after half of its deadline.
     HurryReply,
-    /// A silent server is waited for without end.
+    /// A silent server is waited for without a deadline.
     NoReplyDeadline,
     /// An update goes ahead of a get that the same client has in the open batch.
     MergeAcrossOwnWrite,
-    /// A get is asked again although its client has asked for a change since.
+    /// A get is sent again although its client has sent a change since.
     AskAgainPastWrite,
     /// An update without an answer is not sent.
     ForgetNoreply,
@@ -30,35 +30,35 @@ pub enum Bug {
     AnswerNoreply,
     /// An update whose link died is sent again.
     ResendUpdate,
-    /// A read that changes something is asked again.
+    /// A read that changes something is sent again.
     ResendTouch,
     /// An update that may have been executed is reported as not sent.
     ForgetSent,
-    /// A row whose client has left is never freed.
+    /// The entry of a request whose client has left is never freed.
     LeakRow,
     /// The bytes of a client that has left stay in the account.
     LeakMemory,
     /// A failed part of a multi-key get looks like a miss.
     SilentMiss,
-    /// A value goes to the next key that waits, whatever its name.
+    /// A value goes to the next key that waits, whatever that key is.
     PairByPosition,
-    /// What cannot be an answer is skipped, and the rest is believed.
+    /// A reply that cannot be an answer is skipped, and the rest is believed.
     BelievePoison,
     /// A data block with the wrong end is sent on.
     SkipTrailer,
     /// A broadcast goes to the first server only.
     FlushOneServer,
-    /// A client that asks without end is never paused.
+    /// A client that sends requests without end is never paused.
     NeverPause,
     /// A client that was paused is never read again.
     NeverResume,
     /// A link takes more than its queue holds.
     NoQueueBound,
-    /// A server that is down is never asked whether it is back.
+    /// A server that is down is never probed.
     NeverProbe,
-    /// A client that has closed its half is closed before it is answered.
+    /// A client that has closed its half is closed before it has its answers.
     CloseEarly,
-    /// The pending ACK of a piece of a request is not sent at once.
+    /// The pending ACK of a partial request is not sent at once.
     ForgetAck,
     /// The pending ACK of whole requests is sent at once, by a call of its own.
     WasteAck,
@@ -66,39 +66,39 @@ pub enum Bug {
     KeepRing,
     /// Another plan does not change the ring.
     OldRing,
-    /// What waits for a server that leaves the plan is dropped.
+    /// Messages that wait for a server are dropped when it leaves the plan.
     DropQueue,
     /// The same plan again closes a link.
     CloseUnchanged,
     /// The links of a server that has left the plan stay open.
     KeepRetired,
-    /// Deadlines that another plan has brought nearer are not looked at.
+    /// Timers are not set anew for deadlines that another plan has brought nearer.
     ForgetRearm,
     /// A client's next request takes another link than the one before, which is outstanding.
-    SwitchLane,
+    SwitchConnKey,
     /// A server is believed down because we could make no socket.
     BlameServer,
-    /// A barrier is answered before what was asked before it is settled.
+    /// A barrier is answered before all earlier requests are settled.
     EarlyBarrier,
-    /// A read that would tell of marks is asked in a form that does not.
+    /// A read that would show marks is sent in a form that does not.
     HideMarks,
-    /// An answer bears the opaque of the request before.
+    /// An answer has the opaque of the request before.
     LoseOpaque,
-    /// A read that tells one client to fill an item is asked again when its link has died.
+    /// A read that makes one client fill an item is sent again when its link has died.
     WinTwice,
-    /// A silent server is sent whatever comes.
+    /// Messages to a silent server are sent all the same.
     NeverHold,
-    /// What another worker knows of a silent server is not asked for.
+    /// Another worker's record of a silent server is not looked up.
     SendToSilent,
-    /// What a client has asked that has left is sent when its server wakes.
-    KeepAbandoned,
-    /// What a client waits for is dropped.
+    /// The requests of a client that has left are sent when its server wakes.
+    KeepCancelled,
+    /// A request that a client waits for is dropped.
     DropWaitedFor,
-    /// A client that goes to another database stays on the links of the one it was in.
-    KeepLane,
-    /// Its next requests do not wait for those that it asked before.
-    OvertakeLane,
-    /// A request is asked again although its client has asked for more since.
+    /// A client that changes its database stays on the links of the old one.
+    KeepConnKey,
+    /// The next requests of such a client do not wait for its earlier ones.
+    OvertakeConnKey,
+    /// A request is sent again although its client has sent more since.
     RepeatPastOthers,
     /// The first part of a gathered answer counts twice.
     CountTwice,
@@ -106,37 +106,65 @@ pub enum Bug {
     LosePart,
     /// The elements of a gathered list are shifted by one.
     ShiftElements,
-    /// The error of one server is left out of what several say.
+    /// One server's error is left out of an answer gathered from several.
     SwallowError,
-    /// What belongs to a key of a split request is sent with the key before.
+    /// The bytes that belong to a key of a split request are sent with the key before.
     ShiftRests,
-    /// A change at several servers is sent to those that can be asked, if others cannot.
+    /// A change to several servers is sent to those that can be asked, if others cannot.
     SendToSome,
-    /// A request whose keys live apart goes to the server of the first.
+    /// A request whose keys belong to different servers goes to the server of the first.
     SendApart,
-    /// What goes to a server by its place goes to the next one.
+    /// A request for a server by its index goes to the next one.
     ScanElsewhere,
-    /// A piece of a reply is taken for all of it, and the rest for what answers the next.
+    /// A piece of a reply is taken for the whole, and the rest for the reply to the next request.
     PieceForWhole,
-    /// A client whose reply broke in the middle is told an error behind its beginning.
+    /// A client whose reply broke off in the middle gets an error after the beginning.
     NeverCutOff,
-    /// What a dead link carried is asked again in the database where its client is by now.
-    AskInOtherLane,
-    /// A request is asked again whatever error its server has told.
+    /// A dead link's request is sent again in the database that its client uses by now.
+    AskWithOtherConnKey,
+    /// A request is sent again whatever error its server returned.
     RepeatExecuted,
-    /// The reply to what only the proxy asked is given to a client.
-    ErrandToClient,
-    /// What servers were taught is not remembered.
+    /// The reply to an internal command is given to a client.
+    InternalToClient,
+    /// The script cache learns nothing.
     NeverLearn,
-    /// A client that wants no answers gets them.
+    /// A client that has turned its answers off gets them.
     IgnoreMute,
-    /// A client that does not want the next answer gets no more of them.
+    /// A client that has turned off the next answer gets no more answers.
     SkipForEver,
-    /// A value that is refused as too large leaves what is stored under its key.
+    /// A value that is refused as too large leaves the old value of its key.
     ForgetRemoval,
+    /// The reply clock of a server runs while the kernel still takes the request.
+    BlameEarly,
+    /// A quiet change behind the last loud request of a client that has left is dropped.
+    DropQuiet,
+    /// The pause between probes stays long after a recovery.
+    KeepPause,
+    /// An ejected server that has answered a probe is not asked again.
+    ProbeOnce,
+    /// Gets that gather have no deadline.
+    GatherForEver,
+    /// A deadline that has come is not seen to, and is set again.
+    SpinTimer,
+    /// A reply that keeps coming has no deadline.
+    SpeakForEver,
+    /// A server that speaks again is held as before.
+    HoldForEver,
+    /// What was held is not sent when the hold ends.
+    LeaveHeld,
+    /// Gets that gather do not leave when there is room for them.
+    LeaveGathered,
+    /// A client that waits for a handshake is not read when it has come.
+    AwaitForEver,
+    /// A client that has closed in the middle of a request is never closed.
+    KeepHalfAsked,
+    /// Memory is refused although most of it is free.
+    HoardMemory,
+    /// What has left the plan keeps its pending request.
+    NeverVacate,
 }
 
-/// All of them.
+/// All seeded bugs.
 pub static BUGS: &[Bug] = &[
     Bug::SwapReplies,
     Bug::Overtake,
@@ -172,7 +200,7 @@ pub static BUGS: &[Bug] = &[
     Bug::CloseUnchanged,
     Bug::KeepRetired,
     Bug::ForgetRearm,
-    Bug::SwitchLane,
+    Bug::SwitchConnKey,
     Bug::BlameServer,
     Bug::EarlyBarrier,
     Bug::HideMarks,
@@ -180,10 +208,10 @@ pub static BUGS: &[Bug] = &[
     Bug::WinTwice,
     Bug::NeverHold,
     Bug::SendToSilent,
-    Bug::KeepAbandoned,
+    Bug::KeepCancelled,
     Bug::DropWaitedFor,
-    Bug::KeepLane,
-    Bug::OvertakeLane,
+    Bug::KeepConnKey,
+    Bug::OvertakeConnKey,
     Bug::RepeatPastOthers,
     Bug::CountTwice,
     Bug::LosePart,
@@ -195,22 +223,36 @@ pub static BUGS: &[Bug] = &[
     Bug::ScanElsewhere,
     Bug::PieceForWhole,
     Bug::NeverCutOff,
-    Bug::AskInOtherLane,
+    Bug::AskWithOtherConnKey,
     Bug::RepeatExecuted,
-    Bug::ErrandToClient,
+    Bug::InternalToClient,
     Bug::NeverLearn,
     Bug::IgnoreMute,
     Bug::SkipForEver,
     Bug::ForgetRemoval,
+    Bug::BlameEarly,
+    Bug::DropQuiet,
+    Bug::KeepPause,
+    Bug::ProbeOnce,
+    Bug::GatherForEver,
+    Bug::SpinTimer,
+    Bug::SpeakForEver,
+    Bug::HoldForEver,
+    Bug::LeaveHeld,
+    Bug::LeaveGathered,
+    Bug::AwaitForEver,
+    Bug::KeepHalfAsked,
+    Bug::HoardMemory,
+    Bug::NeverVacate,
 ];
 
 thread_local! {
     static ON: Cell<Option<Bug>> = const { Cell::new(None) };
-    /// What `ResendUpdate` sends again: the heads of updates without data, by row.
+    /// The heads of updates without data that `ResendUpdate` sends again, by request.
     static SENT: RefCell<BTreeMap<u32, Vec<u8>>> = const { RefCell::new(BTreeMap::new()) };
 }
 
-/// From now on this thread's data planes make that mistake, or none.
+/// Switches a bug on in this thread's data planes, or all bugs off.
 pub fn switch(bug: Option<Bug>) {
     ON.set(bug);
     SENT.take();
@@ -220,12 +262,12 @@ pub fn is_on(bug: Bug) -> bool {
     ON.get() == Some(bug)
 }
 
-/// An update of these bytes is sent for a row.
-pub(crate) fn remember(row: u32, text: Vec<u8>) {
-    SENT.with_borrow_mut(|sent| sent.insert(row, text));
+/// Keeps the bytes of an update that is sent for a request.
+pub(crate) fn remember(pending: u32, text: Vec<u8>) {
+    SENT.with_borrow_mut(|sent| sent.insert(pending, text));
 }
 
-/// What was sent for a row.
-pub(crate) fn recall(row: u32) -> Option<Vec<u8>> {
-    SENT.with_borrow_mut(|sent| sent.remove(&row))
+/// Returns the bytes that were sent for a request.
+pub(crate) fn recall(pending: u32) -> Option<Vec<u8>> {
+    SENT.with_borrow_mut(|sent| sent.remove(&pending))
 }

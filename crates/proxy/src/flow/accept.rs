@@ -1,26 +1,26 @@
-//! A client comes: through a listener, or from another worker.
+//! Accept: a client comes through a listener, or from another worker.
 
 use metrics::{Pool as Counter, Worker};
-use proto::{Answer, Asked, Muted, Refusal, Request};
+use proto::{Answer, Asked, Refusal, ReplyMode, Request};
 
 use crate::client::Client;
 use crate::id::ConnId;
 use crate::pool::Stage;
 use crate::{Action, Event, Passed, Proxy};
 
-/// How often it is told that clients are refused, microseconds.
+/// How often refused clients are reported, in microseconds.
 const REFUSED_TELL_US: u64 = 1_000_000;
-const FOREIGN: &str = "one sent HTTP, as a browser does that a hostile page has sent here; it was \
+const FOREIGN: &str = "one sent HTTP, as a browser does when a hostile page sends it here; it was \
                        closed, and nothing after that was read";
 
 impl Proxy {
-    /// `new`: the client is not one that another worker has counted already.
-    pub(crate) fn accept(&mut self, row: u32, new: bool) -> Result<ConnId, Vec<u8>> {
-        // Whoever came through a listener, or from another worker, may find its pool gone.
-        let Some(pool) = self.pool_place(row) else { return Err(Vec::new()) };
-        let is_leaving = self.draining || self.desk.pools[pool].stage != Stage::Planned;
+    /// Accepts a client. `new` says that no other worker has counted it already.
+    pub(crate) fn accept(&mut self, id: u32, new: bool) -> Result<ConnId, Vec<u8>> {
+        // A client's pool may be gone by the time the client arrives.
+        let Some(pool) = self.pool_place(id) else { return Err(Vec::new()) };
+        let is_leaving = self.draining || self.pipelines.pools[pool].stage != Stage::Planned;
         let is_full = self.is_full(pool);
-        let (entry, worker) = (&mut self.desk.pools[pool], self.desk.worker);
+        let (entry, worker) = (&mut self.pipelines.pools[pool], self.pipelines.worker);
         if is_leaving || is_full {
             entry.counters.add(Counter::ClientsRefused, 1);
             worker.add(Worker::AcceptsRefused, 1);
@@ -28,7 +28,11 @@ impl Proxy {
             let why = if is_leaving { "shutting down" } else { "too many client connections" };
             self.tell_refused(pool, why);
             let nobody = Asked::nobody();
-            self.desk.pools[pool].plan.protocol.answer(&nobody, &Answer::Failed(why), &mut refusal);
+            self.pipelines.pools[pool].plan.protocol.answer(
+                &nobody,
+                &Answer::Failed(why),
+                &mut refusal,
+            );
             return Err(refusal);
         }
         entry.clients += 1;
@@ -36,68 +40,68 @@ impl Proxy {
         worker.add(Worker::Accepts, u64::from(new));
         entry.counters.add(Counter::ClientsNow, 1);
         entry.counters.add(Counter::ClientsTotal, u64::from(new));
-        let home = entry.lanes.home;
-        entry.lanes.enter(home);
-        let lane = (home, entry.lanes.of(home));
-        let (protocol, now) = (entry.plan.protocol, self.desk.now);
-        let client = Client::new(pool as u32, protocol, lane, &self.desk.limits, now);
-        Ok(self.desk.clients.insert(client))
+        let home = entry.conn_keys.home;
+        entry.conn_keys.enter(home);
+        let conn_key = (home, entry.conn_keys.of(home));
+        let (protocol, now) = (entry.plan.protocol, self.pipelines.now);
+        let client = Client::new(pool as u32, protocol, conn_key, &self.pipelines.limits, now);
+        Ok(self.pipelines.clients.insert(client))
     }
 
-    /// A client that has just come goes on where it was with another worker. `Err`: its lane has no
-    /// place here.
+    /// Gives a client that has just come its state from another worker. `Err`: there is no room
+    /// here for its connection key.
     pub(crate) fn take_over(&mut self, id: ConnId, passed: Passed) -> Result<(), Vec<u8>> {
-        let client = self.desk.clients.find_mut(id).expect("it has just come");
+        let client = self.pipelines.clients.find_mut(id).expect("it has just come");
         let at = client.pool as usize;
-        let Some(lane) = self.lane_for(at, passed.session.lane) else {
-            self.desk.drop_client(id);
+        let Some(conn_key) = self.conn_key_for(at, passed.session.conn_key) else {
+            self.pipelines.drop_client(id);
             return Err(Vec::new());
         };
-        let client = self.desk.clients.find_mut(id).expect("it has just come");
-        let pool = &mut self.desk.pools[at];
-        pool.lanes.leave(client.lane);
-        pool.lanes.enter(lane);
-        client.lane = lane;
+        let client = self.pipelines.clients.find_mut(id).expect("it has just come");
+        let pool = &mut self.pipelines.pools[at];
+        pool.conn_keys.leave(client.conn_key);
+        pool.conn_keys.enter(conn_key);
+        client.conn_key = conn_key;
         client.take_over(passed);
         Ok(())
     }
 
-    /// What can never become a request ends the conversation.
+    /// Closes a client whose bytes can never become a request.
     pub(super) fn turn_off(&mut self, id: ConnId, bytes: &[u8], why: &'static str) -> usize {
-        let client = self.desk.clients.find(id).expect("the caller found it");
-        let (pool, muted) = (client.pool as usize, client.session.muted);
-        self.desk.pools[pool].counters.add(Counter::Refused, 1);
+        let client = self.pipelines.clients.find(id).expect("the caller found it");
+        let (pool, reply_mode) = (client.pool as usize, client.session.reply_mode);
+        self.pipelines.pools[pool].counters.add(Counter::Refused, 1);
         let answer = match self.must_log_in(id) {
             true => Answer::LoginFirst,
             false => Answer::Refused(Refusal::Bad(why)),
         };
         if why.is_empty() {
             self.tell_refused(pool, FOREIGN);
-        } else if muted == Muted::No {
-            self.desk.answer(id, &Request::nobody(), bytes, &answer);
+        } else if reply_mode == ReplyMode::No {
+            self.pipelines.answer(id, &Request::nobody(), bytes, &answer);
         }
-        self.desk.leave(id);
+        self.pipelines.leave(id);
         bytes.len()
     }
 
-    /// The log hears that clients are refused, but not of each.
+    /// Logs that clients are refused, but not each of them.
     pub(super) fn tell_refused(&mut self, pool: usize, why: &'static str) {
-        let (entry, now) = (&mut self.desk.pools[pool], self.desk.now);
+        let (entry, now) = (&mut self.pipelines.pools[pool], self.pipelines.now);
         if entry.refused_told.is_none_or(|told| now.since(told) >= REFUSED_TELL_US) {
             entry.refused_told = Some(now);
-            let event = Event::ClientsRefused { pool: entry.plan.row, why };
-            self.desk.actions.push_back(Action::Log(event));
+            let event = Event::ClientsRefused { pool: entry.plan.id, why };
+            self.pipelines.actions.push_back(Action::Log(event));
         }
     }
 
-    /// Whether one client more is too many. Two limits are of all workers together, and workers
-    /// that accept at the same moment may pass them by one client each.
+    /// Whether one client more is too many. Two of the limits hold for all workers together, and
+    /// workers that accept at the same moment may exceed them by one client each.
     fn is_full(&self, pool: usize) -> bool {
-        let (sheet, plan) = (&self.desk.sheet, &self.desk.pools[pool].plan);
+        let (metrics, plan) = (&self.pipelines.metrics, &self.pipelines.pools[pool].plan);
         let within =
             |limit: usize, now: &dyn Fn() -> u64| limit == usize::MAX || now() < limit as u64;
-        self.desk.clients.len() >= self.clients_room
-            || !within(self.clients_max, &|| sheet.total(0, Worker::ClientsNow))
-            || !within(plan.client_connections, &|| sheet.total(plan.row, Counter::ClientsNow))
+        self.pipelines.clients.len() >= self.clients_room
+            || !within(self.clients_max, &|| metrics.total(0, Worker::ClientsNow))
+            || !within(plan.client_connections, &|| metrics.total(plan.id, Counter::ClientsNow))
     }
 }

@@ -1,143 +1,155 @@
-//! Requests that are asked again because their server says that it did nothing: it is loading its
-//! data, has lost its master, or does not know a script.
+//! Requests that are sent again after a retryable error: their server did nothing, since it is
+//! loading its data, has lost its master, or does not know a script.
 //!
 //! ```text
-//!   excuse ──▶ is it the last that its client has asked, and is there time?
-//!     yes ──▶ the client is not read · a remedy, if there is one · a pause ──▶ routed, sent anew
-//!     no  ──▶ the client gets the excuse · the remedy all the same, for whoever asks next
+//!   retryable error ──▶ is the request its client's last, and is there time?
+//!     yes ──▶ pause reading the client · recovery, if there is one · wait ──▶ routed, sent again
+//!     no  ──▶ the client gets the error · recovery all the same, for the next client that asks
 //! ```
 //!
-//! The last only: what the client asked after it has been, or will be, executed before, and
+//! Only a client's last request is sent again. Its later requests would be executed before it, and
 //! requests of one client must not change places.
 
 use std::cell::Cell;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use metrics::Server as Counter;
-use proto::{Ask, Class, Excuse, Parsed, Quiet, Resume};
+use proto::{Ask, Class, Parsed, Quiet, Resume, Retryable};
 
 use super::receive::Data;
 use crate::buffer::Outbox;
 use crate::client::State as ClientState;
 use crate::fault::Fault;
 use crate::id::ConnId;
-use crate::link::Cargo;
-use crate::request::RowId;
+use crate::link::Payload;
+use crate::request::RequestId;
 use crate::timers::Due;
 use crate::{Proxy, Time, limits};
 
 impl Proxy {
-    /// Whether a request is asked again, whose server has answered it with this error.
-    pub(super) fn excused(
+    /// Returns whether a request that its server answered with this error is sent again.
+    pub(super) fn retries(
         &mut self,
-        row: RowId,
+        pending: RequestId,
         (link, server): (ConnId, u32),
         line: &[u8],
         now: Time,
     ) -> bool {
-        let Some(times) = self.desk.rows[row].question.repeats else { return false };
-        let pool = self.desk.rows[row].pool as usize;
-        let excuse = self.desk.pools[pool].upstream.excuse(line);
-        let excuse = excuse.or(bug!(RepeatExecuted).then_some(Excuse::TryAgain));
-        let Some(excuse) = excuse else { return false };
-        // What is remedied need not wait.
-        let pause = match excuse {
-            Excuse::NoScript => 0,
+        let Some(times) = self.pipelines.requests[pending].question.repeats else { return false };
+        let pool = self.pipelines.requests[pending].pool as usize;
+        let retryable = self.pipelines.pools[pool].upstream.retryable(line);
+        let retryable = retryable.or(bug!(RepeatExecuted).then_some(Retryable::TryAgain));
+        let Some(retryable) = retryable else { return false };
+        // After a recovery there is no need to wait.
+        let pause = match retryable {
+            Retryable::NoScript => 0,
             _ => limits::REPEAT_FIRST_US << times.min(6),
         };
-        let question = &self.desk.rows[row].question;
-        let deadline = self.desk.rows[row].since.after(self.desk.pools[pool].plan.timeouts.reply);
-        // It would go where its client is now.
-        let lane = self.links.find(link).map(|link| link.lane);
-        let is_last = self.desk.clients.find(self.desk.rows[row].client).is_some_and(|client| {
-            client.tail == row
-                && client.silent == 0
-                && Some(client.lane) == lane
-                && client.state == ClientState::Open
-        });
+        let question = &self.pipelines.requests[pending].question;
+        let deadline = self.pipelines.requests[pending]
+            .since
+            .after(self.pipelines.pools[pool].plan.timeouts.reply);
+        // The request would be sent with its client's present connection key.
+        let conn_key = self.links.find(link).map(|link| link.conn_key);
+        let is_last =
+            self.pipelines.clients.find(self.pipelines.requests[pending].client).is_some_and(
+                |client| {
+                    client.tail == pending
+                        && client.silent == 0
+                        && Some(client.conn_key) == conn_key
+                        && client.state == ClientState::Open
+                },
+            );
         let may = (is_last || bug!(RepeatPastOthers))
             && !question.gathers
             && question.quiet == Quiet::Loud
             && now.after(pause) < deadline;
-        let is_remedied = self.has_remedy(row, (link, excuse), now);
-        if !may || !is_remedied {
+        let is_recovered = self.has_recovery(pending, (link, retryable), now);
+        if !may || !is_recovered {
             return false;
         }
-        let owner = self.desk.rows[row].client;
-        let question = &mut self.desk.rows[row].question;
+        let owner = self.pipelines.requests[pending].client;
+        let question = &mut self.pipelines.requests[pending].question;
         (question.repeats, question.rests) = (Some(times.saturating_add(1)), true);
-        let counters = self.desk.pools[pool].servers[server as usize].counters;
-        counters.add(counter(excuse), 1);
-        question.remedied |= excuse == Excuse::NoScript;
-        self.timers.set(now.after(pause), Due::Again { row });
-        self.desk.hold(owner);
+        let counters = self.pipelines.pools[pool].servers[server as usize].counters;
+        counters.add(counter(retryable), 1);
+        question.recovered |= retryable == Retryable::NoScript;
+        self.timers.set(now.after(pause), Due::Again { pending });
+        self.pipelines.pause_until_idle(owner);
         true
     }
 
-    /// Whether there is nothing to be remedied but time; or it can be, and is now.
-    fn has_remedy(&mut self, row: RowId, (link, excuse): (ConnId, Excuse), now: Time) -> bool {
-        if excuse != Excuse::NoScript {
+    /// Whether time alone is the recovery, or a recovery command can be sent, which happens here.
+    fn has_recovery(
+        &mut self,
+        pending: RequestId,
+        (link, retryable): (ConnId, Retryable),
+        now: Time,
+    ) -> bool {
+        if retryable != Retryable::NoScript {
             return true;
         }
-        let question = &self.desk.rows[row].question;
-        if question.remedied {
+        let question = &self.pipelines.requests[pending].question;
+        if question.recovered {
             return false;
         }
-        let lore = &self.desk.pools[self.desk.rows[row].pool as usize].lore;
-        let errands = &self.links.find(link).expect("it has just answered").errands;
-        // Many of a pipeline may ask for the same: it is looked for where it is cheap.
+        let script_cache =
+            &self.pipelines.pools[self.pipelines.requests[pending].pool as usize].script_cache;
+        let internal = &self.links.find(link).expect("it has just answered").internal;
+        // Many requests of a pipeline may need the same script, so the cheap lookup comes first.
         let (print, is_on_its_way) = (Cell::new(0), Cell::new(false));
         let known = |name: &[u8]| {
             print.set(print_of(name));
-            is_on_its_way.set(errands.contains(&print.get()));
-            if is_on_its_way.get() { None } else { lore.find(name) }
+            is_on_its_way.set(internal.contains(&print.get()));
+            if is_on_its_way.get() { None } else { script_cache.find(name) }
         };
         let mut words = Vec::new();
         let asked = question.asked();
-        let remedy = question.protocol.remedy(&asked, excuse, &known, &mut words);
-        let send = |ask| self.send_errand((link, row), (ask, print.get()), &words, now);
-        is_on_its_way.get() || remedy.is_some_and(send)
+        let recovery = question.protocol.recovery(&asked, retryable, &known, &mut words);
+        let send = |ask| self.send_internal((link, pending), (ask, print.get()), &words, now);
+        is_on_its_way.get() || recovery.is_some_and(send)
     }
 
-    /// Tells a server something of our own, if there is room for it. What is asked behind it on
-    /// this link finds it done.
-    fn send_errand(
+    /// Sends a server an internal command, if its queue has room. Requests behind the command on
+    /// this link find it done.
+    fn send_internal(
         &mut self,
-        (id, _row): (ConnId, RowId),
+        (id, _request): (ConnId, RequestId),
         (ask, print): (Ask, u64),
         words: &[u8],
         now: Time,
     ) -> bool {
         let link = self.links.find_mut(id).expect("it has just answered");
-        if !link.has_room(&self.desk.limits) || !self.desk.memory.has_room(words.len()) {
+        if !link.has_room(&self.pipelines.limits) || !self.pipelines.memory.has_room(words.len()) {
             return false;
         }
         let before = link.out.len();
-        link.out.open(&mut self.desk.spares);
+        link.out.open(&mut self.pipelines.spares);
         link.out.copy(words);
-        let to_client = bug!(ErrandToClient);
-        let cargo = if to_client { Cargo::Single(_row, 0) } else { Cargo::Errand(print) };
-        if let Cargo::Errand(print) = cargo {
-            link.errands.push(print);
+        let to_client = bug!(InternalToClient);
+        let payload =
+            if to_client { Payload::Single(_request, 0) } else { Payload::Internal(print) };
+        if let Payload::Internal(print) = payload {
+            link.internal.push(print);
         }
-        link.launch(cargo, ask, before, now);
-        let held = link.measure();
-        self.desk.memory.change(&mut link.held, held);
+        link.launch(payload, ask, before, now);
+        let bytes = link.measure();
+        self.pipelines.memory.change(&mut link.counted, bytes);
         self.mark_dirty(id);
         self.arm_link(id);
         true
     }
 
-    /// It is time to ask a request again.
-    pub(super) fn ask_anew(&mut self, row: RowId, now: Time) {
-        let entry = &mut self.desk.rows[row];
+    /// Sends a request again when its pause is over.
+    pub(super) fn ask_anew(&mut self, pending: RequestId, now: Time) {
+        let entry = &mut self.pipelines.requests[pending];
         assert!(entry.question.rests, "it waits for nothing else");
         entry.question.rests = false;
         let owner = entry.client;
-        if self.desk.clients.find(owner).is_none() {
-            return self.desk.part_done(row);
+        if self.pipelines.clients.find(owner).is_none() {
+            return self.pipelines.part_done(pending);
         }
-        let is_given_up = entry.abandoned && entry.writes;
+        let is_given_up = entry.cancelled && entry.writes;
         let pool = entry.pool as usize;
         let head = entry.question.head.clone();
         let protocol = entry.question.protocol;
@@ -145,37 +157,38 @@ impl Proxy {
         let Parsed::Complete(mut request) = parsed else {
             unreachable!("the same bytes are the same request")
         };
-        self.adopt(owner, &mut request, &head);
+        self.recognize(owner, &mut request, &head);
         if is_given_up {
-            // Its client has left, and asks it again elsewhere.
+            // Its client has left, and asks again on another connection.
             let server = self.server_for(owner, &request, &head);
-            let server = server.or_else(|| self.desk.pools[pool].any_place(owner.index()));
+            let server = server.or_else(|| self.pipelines.pools[pool].any_place(owner.index()));
             let server = server.map(|at| at as u32);
-            return self.desk.fail_part((row, 0), server, Fault::Dropped, false);
+            return self.pipelines.fail_part((pending, 0), server, Fault::Dropped, false);
         }
-        // What was split has met.
+        // The keys of a split request belong to one server now.
         if let Class::Split { writes, .. } = request.class {
             request.class = Class::Single { writes };
         }
-        let way = self.way(owner, &request, &head, now);
-        let way = way.expect("only what one server answers is asked again");
-        self.go(row, &request, &head, Data::Held(Outbox::default()), way, now);
+        let route = self.route(owner, &request, &head, now);
+        let route = route.expect("only what one server answers is asked again");
+        self.go(pending, &request, &head, Data::Held(Outbox::default()), route, now);
     }
 }
 
-/// What tells one name from another, well enough: whoever is wrong about it reads the excuse.
+/// Returns a fingerprint of a name. If two names collide, a client gets the error and nothing worse
+/// happens.
 fn print_of(name: &[u8]) -> u64 {
     let mut hasher = DefaultHasher::new();
     name.hash(&mut hasher);
     hasher.finish()
 }
 
-fn counter(excuse: Excuse) -> Counter {
-    match excuse {
-        Excuse::Loading => Counter::AgainLoading,
-        Excuse::MasterDown => Counter::AgainMasterDown,
-        Excuse::ClusterDown => Counter::AgainClusterDown,
-        Excuse::TryAgain => Counter::AgainTryAgain,
-        Excuse::NoScript => Counter::AgainNoScript,
+fn counter(retryable: Retryable) -> Counter {
+    match retryable {
+        Retryable::Loading => Counter::AgainLoading,
+        Retryable::MasterDown => Counter::AgainMasterDown,
+        Retryable::ClusterDown => Counter::AgainClusterDown,
+        Retryable::TryAgain => Counter::AgainTryAgain,
+        Retryable::NoScript => Counter::AgainNoScript,
     }
 }

@@ -1,25 +1,25 @@
 //! Route and enqueue: a request finds its servers and joins their queues.
 //!
-//! One client's requests never change places on a link. Requests of different clients may: gets
-//! wait in the link's open batch until the end of the turn, anything else goes ahead of them,
+//! One client's requests never change places on a link. Requests of different clients may. Gets
+//! wait in the link's open batch until the end of the turn; any other request goes ahead of them,
 //! unless its own client has a get in the batch.
 
 use metrics::{Pool as Counter, Server as ServerCounter};
 use proto::{Answer, Ask, Class, Local, Place, Quiet, Reach, Refusal, Request};
 
 use super::receive::Data;
-use super::way::Way;
+use super::route::Route;
 use crate::batch::Batch;
 use crate::buffer::Outbox;
-use crate::desk::VERSION;
 use crate::fault::Fault;
 use crate::id::ConnId;
-use crate::link::{Cargo, Link, State};
-use crate::pool::{Health, Stage};
-use crate::request::RowId;
+use crate::link::{Link, Payload, State};
+use crate::pipelines::VERSION;
+use crate::pool::Stage;
+use crate::request::RequestId;
 use crate::{Proxy, Time, limits};
 
-/// How the keys of a read are asked: see `Class::Fetch`.
+/// How the keys of a read are sent: see `Class::Fetch`.
 #[derive(Clone, Copy)]
 pub(super) struct How {
     pub(super) ask: Ask,
@@ -27,61 +27,61 @@ pub(super) struct How {
     pub(super) idempotent: bool,
     /// One reply answers all keys of a message.
     pub(super) whole: bool,
-    /// Each link has been found to have room for all that it gets of them.
+    /// Each link is known to have room for all keys that it gets.
     pub(super) sure: bool,
 }
 
 impl Proxy {
-    /// A read: each key goes to its server's open batch, or to a message of this request's own.
+    /// Sends a read: each key goes to its server's open batch, or to a message of its own request.
     pub(super) fn ask_fetch(&mut self, id: ConnId, request: &Request, head: &[u8], now: Time) {
         let Class::Fetch { ask, merge, idempotent } = request.class else {
             unreachable!("judged by its class")
         };
-        let client = self.desk.clients.find(id).expect("it has just asked");
-        let merge = merge && self.desk.pools[client.pool as usize].plan.merge_gets;
-        let row = self.desk.enqueue(id, request, head);
+        let client = self.pipelines.clients.find(id).expect("it has just asked");
+        let merge = merge && self.pipelines.pools[client.pool as usize].plan.merge_gets;
+        let pending = self.pipelines.enqueue(id, request, head);
         let how = How { ask, merge, idempotent, whole: false, sure: false };
-        self.ask_keys(id, (request, head), row, how, now);
+        self.ask_keys(id, (request, head), pending, how, now);
     }
 
-    /// Each key of a request goes to its server, in a message with others.
+    /// Sends each key of a request to its server, in a message with others.
     pub(super) fn ask_keys(
         &mut self,
         id: ConnId,
         (request, head): (&Request, &[u8]),
-        row: RowId,
+        pending: RequestId,
         how: How,
         now: Time,
     ) {
-        self.desk.rows[row].question.ask = how.ask;
-        let client = self.desk.clients.find_mut(id).expect("it has just asked");
+        self.pipelines.requests[pending].question.ask = how.ask;
+        let client = self.pipelines.clients.find_mut(id).expect("it has just asked");
         let pool = client.pool as usize;
         let gave_up = client.drops(request.quiet);
         if how.merge {
             client.batch_turn = self.turn;
         }
         let keys = std::mem::take(&mut self.keys);
-        self.desk.pools[pool].counters.add(Counter::KeysAsked, keys.len() as u64);
+        self.pipelines.pools[pool].counters.add(Counter::KeysAsked, keys.len() as u64);
         if keys.len() > 1 {
-            self.desk.pools[pool].counters.add(Counter::Fragments, keys.len() as u64);
-            self.desk.rows[row].open_slots(keys.len(), &mut self.desk.spares);
+            self.pipelines.pools[pool].counters.add(Counter::Fragments, keys.len() as u64);
+            self.pipelines.requests[pending].open_slots(keys.len(), &mut self.pipelines.spares);
             if request.keep {
-                self.desk.rows[row].question.join(&keys);
+                self.pipelines.requests[pending].question.join(&keys);
             }
-            self.desk.account_row(row);
+            self.pipelines.account_request(pending);
         }
-        // One part more, so that a fault on the way does not complete the row before its last key.
-        self.desk.rows[row].left = keys.len() as u32 + 1;
+        // The extra part keeps a fault from completing the request before its last key is sent.
+        self.pipelines.requests[pending].left = keys.len() as u32 + 1;
         for (slot, span) in keys.iter().enumerate() {
             if bug!(DropFragment) && slot > 1 && slot + 1 == keys.len() {
-                self.desk.part_done(row);
+                self.pipelines.part_done(pending);
                 continue;
             }
-            let protocol = self.desk.rows[row].question.protocol;
+            let protocol = self.pipelines.requests[pending].question.protocol;
             let mut scratch = std::mem::take(&mut self.scratch);
             let key = protocol.key(request, head, *span, &mut scratch);
             let found = match self.link_for_key(pool, key, id, now) {
-                // It is this request itself that fills the queue.
+                // This request itself fills the queue.
                 Err((Some(server), Fault::QueueFull)) if how.sure => {
                     let link = self.link_at(pool, server as usize, id, now);
                     link.map_err(|fault| (Some(server), fault))
@@ -91,15 +91,17 @@ impl Proxy {
             match found {
                 Ok(link) if gave_up => {
                     let server = self.links.find(link).map(|link| link.server);
-                    self.desk.fail_key((row, slot as u32), server, Fault::Dropped);
+                    self.pipelines.fail_key((pending, slot as u32), server, Fault::Dropped);
                 }
                 Ok(link) => {
-                    self.ask_key(link, request, head, key, (row, slot as u32), how, now);
+                    self.ask_key(link, request, head, key, (pending, slot as u32), how, now);
                     if how.whole {
                         self.push_rest(link, (request, head), &keys, slot);
                     }
                 }
-                Err((server, fault)) => self.desk.fail_key((row, slot as u32), server, fault),
+                Err((server, fault)) => {
+                    self.pipelines.fail_key((pending, slot as u32), server, fault)
+                }
             }
             self.scratch = scratch;
         }
@@ -110,10 +112,10 @@ impl Proxy {
         if self.keys.capacity() > limits::KEYS_KEEP_MAX {
             self.keys = Vec::new();
         }
-        self.desk.part_done(row);
+        self.pipelines.part_done(pending);
     }
 
-    /// Adds a key to the batch of a link where it belongs.
+    /// Adds a key to the right batch of a link.
     #[allow(clippy::too_many_arguments)]
     pub(super) fn ask_key(
         &mut self,
@@ -121,18 +123,18 @@ impl Proxy {
         request: &Request,
         head: &[u8],
         key: &[u8],
-        part: (RowId, u32),
+        part: (RequestId, u32),
         how: How,
         now: Time,
     ) {
         let How { ask, merge, idempotent, whole, .. } = how;
         let turn = self.turn;
-        let protocol = self.desk.rows[part.0].question.protocol;
+        let protocol = self.pipelines.requests[part.0].question.protocol;
         let spare = &mut self.spare_batches;
         let link = self.links.find_mut(id).expect("the router found it");
         let own_begins = !merge && link.own.is_none();
-        let close_shared = own_begins && self.desk.shares_batch(link, part.0);
-        let pool = &mut self.desk.pools[link.pool as usize];
+        let close_shared = own_begins && self.pipelines.shares_batch(link, part.0);
+        let pool = &mut self.pipelines.pools[link.pool as usize];
         let upstream = pool.upstream;
         if close_shared {
             close(link, pool);
@@ -157,96 +159,104 @@ impl Proxy {
             batch
         });
         if batch.ask != ask && shared(batch) == Some(ask) {
-            let mut prefix = self.desk.spares.take();
+            let mut prefix = self.pipelines.spares.take();
             protocol.open_fetch(request, head, &mut prefix);
             batch.widen(ask, &prefix);
-            self.desk.spares.give(prefix);
+            self.pipelines.spares.give(prefix);
         }
         batch.push(upstream, key, part.0, part.1);
         batch.latest = now;
-        link.out.open(&mut self.desk.spares);
+        link.out.open(&mut self.pipelines.spares);
         self.mark_dirty(id);
     }
 
-    /// A request with one key and one item in answer; it goes ahead of the open batch.
+    /// Sends a request with one key and one item in answer, ahead of the open batch.
     pub(super) fn ask_single(
         &mut self,
         id: ConnId,
         request: &Request,
         head: &[u8],
         data: Data<'_>,
-        (way, writes): (Way, bool),
+        (route, writes): (Route, bool),
         now: Time,
     ) {
-        let row = self.desk.enqueue(id, request, head);
-        self.desk.rows[row].writes = writes;
-        self.desk.rows[row].left = 1;
-        self.go(row, request, head, data, way, now);
+        let pending = self.pipelines.enqueue(id, request, head);
+        self.pipelines.requests[pending].writes = writes;
+        self.pipelines.requests[pending].left = 1;
+        self.go(pending, request, head, data, route, now);
     }
 
-    /// A request goes its way, for the first time or once more.
+    /// Sends a request along its route, for the first time or once more.
     pub(super) fn go(
         &mut self,
-        row: RowId,
+        pending: RequestId,
         request: &Request,
         head: &[u8],
         data: Data<'_>,
-        way: Way,
+        route: Route,
         now: Time,
     ) {
-        let (id, pool) = (self.desk.rows[row].client, self.desk.rows[row].pool as usize);
-        let (ask, server) = match way {
-            Way::Go { ask, server: Some(server) } => (ask, Some(server)),
-            Way::Go { ask, server: None } => (ask, self.server_for(id, request, head)),
-            Way::Fault(server, fault) => {
-                return self.desk.fail_part((row, 0), server, fault, false);
+        let (id, pool) = (
+            self.pipelines.requests[pending].client,
+            self.pipelines.requests[pending].pool as usize,
+        );
+        let (ask, server) = match route {
+            Route::Go { ask, server: Some(server) } => (ask, Some(server)),
+            Route::Go { ask, server: None } => (ask, self.server_for(id, request, head)),
+            Route::Fault(server, fault) => {
+                return self.pipelines.fail_part((pending, 0), server, fault, false);
             }
-            // Only once more: whoever waits the first time is read again, or put back.
-            Way::Wait(server) => {
-                return self.desk.fail_part((row, 0), Some(server as u32), Fault::Down, false);
+            // This happens only on a resend: a first attempt is read again, or put back.
+            Route::Wait(server) => {
+                return self.pipelines.fail_part(
+                    (pending, 0),
+                    Some(server as u32),
+                    Fault::Down,
+                    false,
+                );
             }
-            Way::Locate | Way::Spread => unreachable!("it is asked of one server"),
-            Way::Refused(refusal) => return self.desk.refuse(row, refusal),
-            Way::Apart(apart) => return self.refuse_apart(row, request, head, apart),
+            Route::Locate | Route::Spread => unreachable!("it is asked of one server"),
+            Route::Refused(refusal) => return self.pipelines.refuse(pending, refusal),
+            Route::Apart(apart) => return self.refuse_apart(pending, request, head, apart),
         };
-        self.desk.rows[row].question.ask = ask;
+        self.pipelines.requests[pending].question.ask = ask;
         let Some(server) = server else {
-            return self.desk.fail_part((row, 0), None, Fault::NoServer, false);
+            return self.pipelines.fail_part((pending, 0), None, Fault::NoServer, false);
         };
         if let Place::Nth(_) | Place::From(_) = request.place {
-            let next = self.desk.pools[pool].place_from(server as u32 + 1);
-            let question = &mut self.desk.rows[row].question;
+            let next = self.pipelines.pools[pool].place_from(server as u32 + 1);
+            let question = &mut self.pipelines.requests[pending].question;
             (question.at, question.next) = (server as u32, next);
         }
         match self.link_for(pool, server, id, now) {
             Ok(_) if bug!(ForgetNoreply) && request.quiet == Quiet::Silent => {
-                self.desk.part_done(row);
+                self.pipelines.part_done(pending);
             }
-            Ok(link) => self.send(link, (row, 0), request, head, data, ask, now),
-            Err(fault) => self.desk.fail_part((row, 0), Some(server as u32), fault, false),
+            Ok(link) => self.send(link, (pending, 0), request, head, data, ask, now),
+            Err(fault) => self.pipelines.fail_part((pending, 0), Some(server as u32), fault, false),
         }
     }
 
-    /// To every server of the pool, or to that of its keys; some only where the operator allows it.
-    /// A change goes to none of them if one cannot be asked now: nothing would undo what the others
-    /// did.
+    /// Sends a request to every server of the pool, or to its keys' server; some requests only
+    /// where the operator allows it. If one server cannot be asked now, a change goes to none of
+    /// them, since nothing would undo it on the others.
     pub(super) fn ask_broadcast(
         &mut self,
         id: ConnId,
         request: &Request,
         head: &[u8],
-        way: Option<Way>,
+        route: Option<Route>,
         now: Time,
     ) {
         let Class::Broadcast { ask, writes, reach, .. } = request.class else {
             unreachable!("judged by its class")
         };
-        let client = self.desk.clients.find(id).expect("it has just asked");
+        let client = self.pipelines.clients.find(id).expect("it has just asked");
         let (pool, is_dropped) = (client.pool as usize, client.drops(request.quiet));
         if let Some(why) = self.why_not_of_all(pool, &request.class) {
-            self.desk.pools[pool].counters.add(Counter::Refused, 1);
+            self.pipelines.pools[pool].counters.add(Counter::Refused, 1);
             let answer = Answer::Refused(Refusal::ByName(why));
-            return self.desk.answer(id, request, head, &answer);
+            return self.pipelines.answer(id, request, head, &answer);
         }
         if reach == Reach::Keys {
             return self.ask_of_keys(id, request, head, (ask, writes), now);
@@ -254,40 +264,40 @@ impl Proxy {
         if writes && is_dropped {
             return self.drop_unasked(id, request, head);
         }
-        if let Some(Way::Fault(server, fault)) = way {
+        if let Some(Route::Fault(server, fault)) = route {
             return self.refuse_unasked(id, request, head, (server, fault));
         }
-        let servers = &self.desk.pools[pool].servers;
+        let servers = &self.pipelines.pools[pool].servers;
         let is_asked = |at: &usize| servers[*at].stage == Stage::Planned;
         let servers: Vec<usize> = (0..servers.len()).filter(is_asked).collect();
-        let row = self.desk.enqueue(id, request, head);
-        let entry = &mut self.desk.rows[row];
+        let pending = self.pipelines.enqueue(id, request, head);
+        let entry = &mut self.pipelines.requests[pending];
         (entry.question.ask, entry.question.gathers, entry.writes) = (ask, true, writes);
         if entry.question.protocol.forgets(&entry.question.asked()) {
-            self.desk.pools[pool].lore.forget();
+            self.pipelines.pools[pool].script_cache.forget();
         }
         entry.left = servers.len() as u32 + 1;
-        entry.open_slots(servers.len(), &mut self.desk.spares);
-        self.desk.account_row(row);
+        entry.open_slots(servers.len(), &mut self.pipelines.spares);
+        self.pipelines.account_request(pending);
         for (nth, server) in servers.into_iter().enumerate() {
-            let part = (row, nth as u32);
+            let part = (pending, nth as u32);
             match self.link_for(pool, server, id, now) {
-                Ok(_) if bug!(FlushOneServer) && nth > 0 => self.desk.part_done(row),
+                Ok(_) if bug!(FlushOneServer) && nth > 0 => self.pipelines.part_done(pending),
                 Ok(link) => {
                     let none = Data::Held(Outbox::default());
                     self.send(link, part, request, head, none, ask, now);
                 }
-                Err(fault) => self.desk.fail_part(part, Some(server as u32), fault, false),
+                Err(fault) => self.pipelines.fail_part(part, Some(server as u32), fault, false),
             }
         }
-        self.desk.part_done(row);
+        self.pipelines.part_done(pending);
     }
 
     #[allow(clippy::too_many_arguments)]
     pub(super) fn send(
         &mut self,
         id: ConnId,
-        (row, slot): (RowId, u32),
+        (pending, slot): (RequestId, u32),
         request: &Request,
         head: &[u8],
         data: Data<'_>,
@@ -295,34 +305,33 @@ impl Proxy {
         now: Time,
     ) {
         #[cfg(seeded_bugs)]
-        self.remember(row, request, head, ask);
-        let protocol = self.desk.rows[row].question.protocol;
+        self.remember(pending, request, head, ask);
+        let protocol = self.pipelines.requests[pending].question.protocol;
         let link = self.links.find_mut(id).expect("the router found it");
-        let close_shared = self.desk.shares_batch(link, row);
-        let pool = &mut self.desk.pools[link.pool as usize];
+        let close_shared = self.pipelines.shares_batch(link, pending);
+        let pool = &mut self.pipelines.pools[link.pool as usize];
         if close_shared {
             close(link, pool);
         }
         let before = link.out.len();
-        link.out.open(&mut self.desk.spares);
+        link.out.open(&mut self.pipelines.spares);
         protocol.write_head(request, head, &self.keys, ask, link.out.copied());
         match data {
-            // A link that stands is written at the end of this turn; one that does not makes it
-            // wait.
+            // A link that is up is written at the end of this turn. On others the data has to wait.
             Data::Flat(source) if link.state == State::Up => link.out.push(source),
             Data::Flat(source) => link.out.keep(source),
             Data::Held(mut held) => {
                 link.out.append(&mut held);
-                held.close(&mut self.desk.spares);
+                held.close(&mut self.pipelines.spares);
             }
         }
         protocol.write_tail(request, ask, link.out.copied());
-        link.launch(Cargo::Single(row, slot), ask, before, now);
+        link.launch(Payload::Single(pending, slot), ask, before, now);
         pool.servers[link.server as usize].counters.add(ServerCounter::Messages, 1);
         self.mark_dirty(id);
     }
 
-    /// What the proxy knows by itself.
+    /// Answers a request from the proxy's own knowledge.
     pub(super) fn answer_local(
         &mut self,
         id: ConnId,
@@ -330,96 +339,41 @@ impl Proxy {
         head: &[u8],
         local: Local,
     ) {
-        let pool = self.desk.clients.find(id).expect("it has just asked").pool as usize;
-        self.desk.pools[pool].counters.add(Counter::Local, 1);
+        let pool = self.pipelines.clients.find(id).expect("it has just asked").pool as usize;
+        self.pipelines.pools[pool].counters.add(Counter::Local, 1);
         match local {
-            Local::Version => self.desk.answer(id, request, head, &Answer::Version(VERSION)),
-            Local::Nothing => self.desk.answer(id, request, head, &Answer::Ok),
-            Local::NoKeys => self.desk.answer(id, request, head, &Answer::End),
-            Local::Barrier => self.desk.barrier(id, request, head),
+            Local::Version => self.pipelines.answer(id, request, head, &Answer::Version(VERSION)),
+            Local::Nothing => self.pipelines.answer(id, request, head, &Answer::Ok),
+            Local::NoKeys => self.pipelines.answer(id, request, head, &Answer::End),
+            Local::Barrier => self.pipelines.barrier(id, request, head),
             Local::Stats => self.answer_stats(id, request, head),
-            Local::Own => self.converse(id, request, head),
+            Local::Own => self.local(id, request, head),
             Local::Quit => {
-                self.desk.answer(id, request, head, &Answer::Bye);
-                if let Some(client) = self.desk.clients.find_mut(id) {
+                self.pipelines.answer(id, request, head, &Answer::Bye);
+                if let Some(client) = self.pipelines.clients.find_mut(id) {
                     client.quits = true;
                 }
-                self.desk.leave(id);
+                self.pipelines.leave(id);
             }
         }
     }
 
-    /// The link that a client uses for a key.
-    pub(super) fn link_for_key(
-        &mut self,
-        pool: usize,
-        key: &[u8],
-        client: ConnId,
-        now: Time,
-    ) -> Result<ConnId, (Option<u32>, Fault)> {
-        let random = &mut self.random;
-        let server = self.desk.pools[pool].route(key, || random.next());
-        let server = server.ok_or((None, Fault::NoServer))?;
-        self.link_for(pool, server, client, now).map_err(|fault| (Some(server as u32), fault))
-    }
-
-    /// The link that a client uses for a server, if it takes more; made now if there is none.
-    pub(super) fn link_for(
-        &mut self,
-        pool: usize,
-        server: usize,
-        client: ConnId,
-        now: Time,
-    ) -> Result<ConnId, Fault> {
-        let id = self.link_at(pool, server, client, now)?;
-        let link = self.links.find(id).expect("a server knows living links only");
-        if link.has_room(&self.desk.limits) { Ok(id) } else { Err(Fault::QueueFull) }
-    }
-
-    /// The same, however much waits for it.
-    #[inline(always)]
-    fn link_at(
-        &mut self,
-        pool: usize,
-        server: usize,
-        client: ConnId,
-        now: Time,
-    ) -> Result<ConnId, Fault> {
-        let pool_of = &self.desk.pools[pool];
-        let entry = &pool_of.servers[server];
-        if entry.health != Health::Ready {
-            return Err(Fault::Down);
-        }
-        let lane = match pool_of.lanes.len() {
-            1 => 0,
-            _ => self.desk.clients.find(client).map_or(pool_of.lanes.home, |one| one.lane),
-        };
-        let links = &entry.links[usize::from(lane)];
-        let place = if links.len() == 1 { 0 } else { client.index() % links.len() };
-        match links[place] {
-            None if entry.unable_until > now => Err(Fault::Unable),
-            None if entry.refuses(lane, now) => Err(Fault::LaneRefused),
-            None => Ok(self.connect(pool, server, (lane, place), now)),
-            Some(id) => Ok(id),
-        }
-    }
-
-    /// The end of a turn: what gathered leaves.
-    pub(crate) fn close_batches(&mut self, now: Time) {
+    /// Ends a turn: the open batches leave.
+    pub(crate) fn close_batches(&mut self) {
         for at in 0..self.dirty_links.len() {
             let id = self.dirty_links[at];
             if let Some(link) = self.links.find_mut(id) {
-                let pool = &mut self.desk.pools[link.pool as usize];
+                let pool = &mut self.pipelines.pools[link.pool as usize];
                 if link.batch.is_some() && link.batch_may_leave() {
-                    link.out.open(&mut self.desk.spares);
+                    link.out.open(&mut self.pipelines.spares);
                     close(link, pool);
                 }
                 Proxy::note_held(link, &pool.servers[link.server as usize]);
-                let held = link.measure();
-                self.desk.memory.change(&mut link.held, held);
-                // What could not be sent yet has a deadline as well; most often a timer comes
-                // before it.
-                let queue_end = now.after(pool.plan.timeouts.queue);
+                let bytes = link.measure();
+                self.pipelines.memory.change(&mut link.counted, bytes);
+                // Messages that could not be sent yet have a deadline as well, counted from when
+                // they were queued. Most often a timer is already set before it.
+                let queue_end = self.turn_since.after(pool.plan.timeouts.queue);
                 if link.armed.is_none_or(|armed| armed > queue_end) {
                     self.arm_link(id);
                 }
@@ -430,13 +384,13 @@ impl Proxy {
     pub(super) fn close_own(&mut self, id: ConnId) {
         let Some(link) = self.links.find_mut(id) else { return };
         if let Some(batch) = link.own.take() {
-            launch(link, batch, &mut self.desk.pools[link.pool as usize]);
+            launch(link, batch, &mut self.pipelines.pools[link.pool as usize]);
         }
     }
 
-    /// A batch whose reply is complete is used again.
+    /// Keeps a batch whose reply is complete for reuse.
     pub(super) fn recycle(&mut self, batch: Box<Batch>) {
-        // One that held values may be large.
+        // A batch that held values may be large.
         let is_small = batch.text.capacity() <= 2 * limits::BATCH_BYTES_MAX;
         if is_small && self.spare_batches.len() < limits::BATCHES_MAX {
             self.spare_batches.push(batch);
@@ -451,7 +405,7 @@ impl Proxy {
         }
     }
 
-    /// The next link that has something to send and can.
+    /// Returns the next link that has something to send and can send it.
     pub(crate) fn next_dirty_link(&mut self) -> Option<ConnId> {
         while let Some(id) = self.dirty_links.pop() {
             if let Some(link) = self.links.find_mut(id) {
@@ -464,21 +418,21 @@ impl Proxy {
         None
     }
 
-    /// Whether asking this again would change nothing.
+    /// Whether sending the batch again would change nothing.
     pub(super) fn is_idempotent(batch: &Batch) -> bool {
         batch.idempotent || bug!(ResendTouch)
     }
 }
 
-impl crate::desk::Desk {
+impl crate::pipelines::Pipelines {
     /// Whether the client of a request has a get in a link's open batch.
-    fn shares_batch(&self, link: &Link, row: RowId) -> bool {
+    fn shares_batch(&self, link: &Link, pending: RequestId) -> bool {
         let Some(batch) = link.batch.as_ref().filter(|_| !bug!(MergeAcrossOwnWrite)) else {
             return false;
         };
-        let client = self.rows[row].client;
+        let client = self.requests[pending].client;
         self.clients.find(client).is_some_and(|client| client.batch_turn >= batch.turn)
-            && batch.entries.iter().any(|entry| self.rows[entry.row].client == client)
+            && batch.entries.iter().any(|entry| self.requests[entry.pending].client == client)
     }
 }
 
@@ -492,8 +446,8 @@ pub(super) fn close(link: &mut Link, pool: &mut crate::pool::Pool) {
 fn launch(link: &mut Link, batch: Box<Batch>, pool: &mut crate::pool::Pool) {
     let counters = &mut pool.servers[link.server as usize].counters;
     counters.add(ServerCounter::Messages, 1);
-    let first = batch.entries[0].row;
-    if batch.entries.iter().any(|entry| entry.row != first) {
+    let first = batch.entries[0].pending;
+    if batch.entries.iter().any(|entry| entry.pending != first) {
         counters.add(ServerCounter::Merged, batch.entries.len() as u64);
     }
     link.launch_batch(batch, pool.upstream);

@@ -1,37 +1,37 @@
-//! The body of a request that does not come in one read with its head: it is collected, and the
-//! request is admitted with its last byte.
+//! The body of a request that does not arrive in one read with its head. It is collected, and the
+//! request is admitted with the last byte.
 
 use proto::{Parsed, Request, Resume};
 
 use super::receive::Data;
-use super::way::Way;
+use super::route::Route;
 use crate::buffer::{Outbox, Source};
 use crate::client::{Body, End, Intake};
 use crate::id::ConnId;
 use crate::{Proxy, Time};
 
 impl Proxy {
-    /// A head has come, and `left` bytes are to follow it.
+    /// Begins the body of a request whose head has come; `left` bytes are to follow.
     pub(super) fn begin_body(&mut self, id: ConnId, request: Request, head: &[u8], left: u64) {
-        let mut kept = self.desk.spares.take();
+        let mut kept = self.pipelines.spares.take();
         kept.extend_from_slice(head);
         let body = Body { request, head: kept, data: Outbox::default(), left, end: End::default() };
-        if let Some(client) = self.desk.clients.find_mut(id) {
+        if let Some(client) = self.pipelines.clients.find_mut(id) {
             client.intake = Intake::Body(Box::new(body));
-            // At once: the next body that begins must see that this one has its place.
-            let held = client.measure();
-            self.desk.memory.change(&mut client.held, held);
+            // Accounted at once: the next body that begins must find this one's memory taken.
+            let bytes = client.measure();
+            self.pipelines.memory.change(&mut client.counted, bytes);
         }
     }
 
-    /// More of a body; the request is admitted with its last byte.
+    /// Takes more of a body. The request is admitted with the last byte.
     pub(super) fn consume_body(&mut self, id: ConnId, rest: Source<'_>, now: Time) -> usize {
-        let client = self.desk.clients.find_mut(id).expect("the caller found it");
+        let client = self.pipelines.clients.find_mut(id).expect("the caller found it");
         let Intake::Body(body) = &mut client.intake else { unreachable!("the caller looked") };
         let used = rest.bytes.len().min(usize::try_from(body.left).unwrap_or(usize::MAX));
         let part = rest.part(0, used);
         body.end.feed(part.bytes);
-        body.data.open(&mut self.desk.spares);
+        body.data.open(&mut self.pipelines.spares);
         body.data.keep(part);
         body.left -= used as u64;
         if body.left > 0 {
@@ -40,34 +40,34 @@ impl Proxy {
         let Intake::Body(body) = std::mem::replace(&mut client.intake, Intake::Head) else {
             unreachable!("it was a body a moment ago")
         };
-        // The head was understood before its body came; its keys are found again.
+        // The head was parsed before its body came, so its keys have to be found again.
         let again =
             client.protocol.parse_request(&body.head, &mut Resume::default(), &mut self.keys);
         let Parsed::Complete(again) = again else { unreachable!("it was a request before") };
         let again = Request { quiet: body.request.quiet, ..again };
         assert_eq!(again, body.request, "the same bytes are the same request");
         if body.end.is(body.request.trailer) {
-            let way = self.way(id, &body.request, &body.head, now);
-            if let Some(Way::Wait(server)) = way {
+            let route = self.route(id, &body.request, &body.head, now);
+            if let Some(Route::Wait(server)) = route {
                 self.put_back(id, *body, server);
                 return used;
             }
-            self.admit(id, &body.request, &body.head, Data::Held(body.data), way, now);
+            self.admit(id, &body.request, &body.head, Data::Held(body.data), route, now);
         } else {
             self.refuse_data(id, &body.request, &body.head);
         }
-        self.desk.spares.give(body.head);
+        self.pipelines.spares.give(body.head);
         used
     }
 
-    /// A request whose data has come belongs, by now, to a server of which nothing is known: it is
-    /// read again when something is.
+    /// Puts a request with its data back into the input. Its key now belongs to a server whose
+    /// capabilities are unknown, and the request is read again when they are known.
     fn put_back(&mut self, id: ConnId, mut body: Body, server: usize) {
         let mut whole = std::mem::take(&mut body.head);
         body.data.drain_into(&mut whole);
-        body.data.close(&mut self.desk.spares);
-        let client = self.desk.clients.find_mut(id).expect("the caller found it");
+        body.data.close(&mut self.pipelines.spares);
+        let client = self.pipelines.clients.find_mut(id).expect("the caller found it");
         client.partial = whole;
-        self.await_skills(id, server);
+        self.await_capabilities(id, server);
     }
 }

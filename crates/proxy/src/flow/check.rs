@@ -1,85 +1,129 @@
-//! The invariants, asserted all at once. For the simulator and the fuzzers: too dear for every
-//! event.
+//! The invariants, asserted all at once. For the simulator and the fuzzers, as it is too expensive
+//! for every event.
 
 use proto::Quiet;
 
-use crate::Proxy;
-use crate::client::Client;
+use crate::client::{Client, State as ClientState};
 use crate::id::ConnId;
-use crate::link::{Body, Unit};
+use crate::link::{Body, State as LinkState, Unit};
 use crate::pool::{Hold, Stage};
 use crate::request::{NONE, State};
+use crate::{Proxy, Time};
 
-/// Far more timers than a link or server can have, and far fewer than a pile.
+/// Far more timers than a link or server can have, and far fewer than a leak would make.
 const TIMERS_EACH: usize = 64;
 
 impl Proxy {
-    /// Panics if anything that must hold does not.
+    /// Panics if an invariant is broken.
     pub fn check(&self) {
         self.check_pipelines();
         self.check_links();
         self.check_servers();
         self.check_silence();
-        let timers_max = TIMERS_EACH * (self.links.len() + self.desk.pools.len() + 64);
+        let timers_max = TIMERS_EACH * (self.links.len() + self.pipelines.pools.len() + 64);
         assert!(self.timers.len() <= timers_max, "timers do not pile up: {}", self.timers.len());
-        let clients: usize = self.desk.clients.iter().map(|(_, client)| client.held).sum();
-        let links: usize = self.links.iter().map(|(_, link)| link.held).sum();
-        let rows: usize = self.desk.rows.iter().map(|row| row.held).sum();
-        assert_eq!(self.desk.memory.held, clients + links + rows, "the memory account adds up");
+        let clients: usize = self.pipelines.clients.iter().map(|(_, client)| client.counted).sum();
+        let links: usize = self.links.iter().map(|(_, link)| link.counted).sum();
+        let requests: usize = self.pipelines.requests.iter().map(|pending| pending.counted).sum();
+        assert_eq!(
+            self.pipelines.memory.used,
+            clients + links + requests,
+            "the memory account adds up"
+        );
     }
 
-    /// Rows in use, connections of clients and of links: all zero when nothing is left behind.
+    /// Returns the number of pending requests, of clients and of links. All are zero when nothing
+    /// is left behind.
     pub fn census(&self) -> (usize, usize, usize) {
-        (self.desk.rows.len(), self.desk.clients.len(), self.links.len())
+        (self.pipelines.requests.len(), self.pipelines.clients.len(), self.links.len())
     }
 
-    /// What a client has sent is not looked at, although it is read: it waits for it to be known
-    /// what a server can do, or has just done so.
+    /// Whether a client's input waits although the client is read: the client waits, or has just
+    /// waited, for the capabilities of a server.
     pub fn is_awaiting(&self, id: ConnId) -> bool {
-        let is_unread = |client: &Client| client.resumable || client.paused && !client.deaf;
-        self.desk.clients.find(id).is_some_and(is_unread)
+        let is_unread =
+            |client: &Client| client.resumable || client.paused && !client.reading_stopped;
+        self.pipelines.clients.find(id).is_some_and(is_unread)
     }
 
-    /// Messages in the fullest queue of a link.
+    /// Returns the number of messages in the fullest queue of any link.
     pub fn longest_queue(&self) -> usize {
-        self.links.iter().map(|(_, link)| link.flights.len()).max().unwrap_or(0)
+        self.links.iter().map(|(_, link)| link.outstanding.len()).max().unwrap_or(0)
+    }
+
+    /// Panics if something waits on longer than it may. For when the timers that are due have been
+    /// heeded; what the world can see of deadlines is not looked at here.
+    pub fn check_deadlines(&self, now: Time) {
+        for (id, link) in self.links.iter() {
+            let queue = self.pipelines.pools[link.pool as usize].plan.timeouts.queue;
+            let oldest = link.outstanding.get(link.first_pending()).map(|message| message.since);
+            let is_over = |since: Time| now >= since.after(queue);
+            let at = id.index();
+            assert!(!oldest.is_some_and(is_over), "link {at}: a message waits since {oldest:?}");
+            let gathers = link.batch.as_ref().map(|batch| batch.since);
+            assert!(!gathers.is_some_and(is_over), "link {at}: gets gather since {gathers:?}");
+        }
+    }
+
+    /// Panics if something waits for nothing. For the end of a turn, when all has been written that
+    /// may be.
+    pub fn check_rest(&self) {
+        for (_, link) in self.links.iter() {
+            let gathers = link.state == LinkState::Up && link.batch.is_some();
+            assert!(!gathers || !link.batch_may_leave(), "gets gather although they may leave");
+        }
+        for (_, client) in self.pipelines.clients.iter() {
+            let has_all = client.outstanding() == 0 && client.out.is_empty();
+            let is_held_up = client.awaits.is_some() || client.locating || client.resumable;
+            let is_unread =
+                (client.paused || client.reading_stopped) && client.state == ClientState::Open;
+            assert!(!(is_unread && has_all) || is_held_up, "a client is paused for nothing");
+            if let Some(server) = client.awaits {
+                let server = &self.pipelines.pools[client.pool as usize].servers[server as usize];
+                assert!(server.awaited, "a client waits for a server, and it is not known");
+                assert!(server.alive > 0, "a client waits for a server that is not asked");
+            }
+        }
     }
 
     fn check_pipelines(&self) {
-        for (id, client) in self.desk.clients.iter() {
+        for (id, client) in self.pipelines.clients.iter() {
             let (mut depth, mut loud) = (0, 0);
-            let mut row = client.head;
-            while row != NONE {
-                let entry = &self.desk.rows[row];
+            let mut pending = client.head;
+            while pending != NONE {
+                let entry = &self.pipelines.requests[pending];
                 assert_eq!(entry.client, id, "a pipeline holds its own client's requests");
                 let quiet = entry.question.quiet;
                 assert_ne!(quiet, Quiet::Silent, "a silent request stands in no pipeline");
                 loud += u32::from(quiet == Quiet::Loud);
                 assert_ne!(entry.state, State::Free, "a pipeline holds requests in use");
                 assert_eq!(entry.state == State::Done, entry.left == 0);
-                assert!(row != client.head || entry.state == State::Waiting, "a done head leaves");
+                assert!(
+                    pending != client.head || entry.state == State::Waiting,
+                    "a done head leaves"
+                );
                 if entry.next == NONE {
-                    assert_eq!(client.tail, row, "the tail is the last");
+                    assert_eq!(client.tail, pending, "the tail is the last");
                 }
                 depth += 1;
-                row = entry.next;
+                pending = entry.next;
             }
             assert_eq!((depth, loud), (client.depth, client.loud));
-            let settled = client.held == client.measure();
+            let settled = client.counted == client.measure();
             assert!(client.dirty || settled, "a client that waits for nothing is accounted for");
             let outstanding = (client.depth + client.silent) as usize;
             assert!(outstanding <= self.pipeline_ever, "the pipeline has a bound");
         }
-        for row in self.desk.rows.iter() {
-            assert_eq!(row.held, row.measure(), "a row's account is exact");
+        for pending in self.pipelines.requests.iter() {
+            assert_eq!(pending.counted, pending.measure(), "a row's account is exact");
         }
     }
 
     fn check_servers(&self) {
         let alive: usize =
-            self.desk.pools.iter().flat_map(|pool| &pool.servers).map(|one| one.alive).sum();
+            self.pipelines.pools.iter().flat_map(|pool| &pool.servers).map(|one| one.alive).sum();
         assert_eq!(alive, self.links.len(), "each link is its server's");
-        for server in self.desk.pools.iter().flat_map(|pool| &pool.servers) {
+        for server in self.pipelines.pools.iter().flat_map(|pool| &pool.servers) {
             let known = server.links.iter().flatten().flatten().chain(&server.probe);
             known.for_each(|id| {
                 assert!(self.links.find(*id).is_some(), "a server knows living links only")
@@ -91,9 +135,9 @@ impl Proxy {
         }
     }
 
-    /// What is known of each server's silence is what its links say.
+    /// Checks each server's silence record against its links.
     fn check_silence(&self) {
-        for (at, pool) in self.desk.pools.iter().enumerate() {
+        for (at, pool) in self.pipelines.pools.iter().enumerate() {
             for (place, server) in pool.servers.iter().enumerate() {
                 let links = self.links.iter().map(|(_, link)| link);
                 let its =
@@ -102,9 +146,9 @@ impl Proxy {
                 let silence = &server.silence;
                 assert_eq!(silence.owing as usize, owing, "a server owes on so many links");
                 assert!(silence.hold != Hold::On || owing > 0, "who owes nothing is not silent");
-                let is_told = server.counters.value(metrics::Server::HeldNow) == 1;
+                let is_rendered = server.counters.value(metrics::Server::HeldNow) == 1;
                 let is_known = server.stage != Stage::Vacant;
-                assert!(!is_known || is_told == (silence.hold == Hold::On), "others are told");
+                assert!(!is_known || is_rendered == (silence.hold == Hold::On), "others are told");
                 let is_woken = self.waking.contains(&(at as u32, place as u32));
                 assert!(silence.hold != Hold::Ending || is_woken, "a hold comes to its end");
             }
@@ -118,20 +162,20 @@ impl Proxy {
             assert_eq!(link.owes, link.is_waiting(), "its server knows what it owes");
             assert_eq!(link.out.len() as u64, link.queued - link.sent, "unsent is what is queued");
             let mut end = link.done;
-            for flight in &link.flights {
-                assert!(flight.end > end, "flights follow each other");
-                end = flight.end;
-                parts += flight.parts();
+            for message in &link.outstanding {
+                assert!(message.end > end, "messages follow each other");
+                end = message.end;
+                parts += message.parts();
             }
-            assert_eq!(end, link.queued, "the queue ends with its last flight");
+            assert_eq!(end, link.queued, "the queue ends with its last message");
             assert!(link.own.is_none(), "a request's own batch leaves with it");
             parts += link.batch.as_ref().map_or(0, |batch| batch.outstanding().count());
             let in_fetch = |body: &Body| body.entry.is_some() && body.unit == Unit::Key;
             parts += usize::from(link.body.as_ref().is_some_and(in_fetch));
         }
-        let owed: usize = self.desk.rows.iter().map(|row| row.left as usize).sum();
-        parts += self.desk.clients.iter().filter(|(_, one)| one.barrier != NONE).count();
-        parts += self.desk.rows.iter().filter(|row| row.question.rests).count();
+        let owed: usize = self.pipelines.requests.iter().map(|pending| pending.left as usize).sum();
+        parts += self.pipelines.clients.iter().filter(|(_, one)| one.barrier != NONE).count();
+        parts += self.pipelines.requests.iter().filter(|pending| pending.question.rests).count();
         assert_eq!(parts, owed, "each outstanding part is in exactly one queue");
     }
 }

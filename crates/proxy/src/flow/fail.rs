@@ -1,71 +1,24 @@
-//! Dead links and deadlines. What may have been executed is never sent again: an update
-//! that was in flight is answered with an error that says so. Only a get whose link died may be
-//! asked once more, and only if its client has asked for no change since.
+//! Dead links and deadlines. A request that may have been executed is never sent again: an update
+//! that was sent and not answered gets an error that says so. Only a get whose link died may be
+//! sent once more, and only if its client has sent no change since.
 
-use metrics::{Server as Counter, Worker};
+use metrics::Server as Counter;
 
 use super::ask::close;
 use crate::batch::{Batch, Entry};
 use crate::fault::{Blame, Fault};
 use crate::id::ConnId;
-use crate::link::{Body, Cargo, Flight, Link, State, Unit};
+use crate::link::{Body, Link, Message, Payload, State, Unit};
 use crate::pool::{Hold, Stage};
-use crate::request::{NONE, RowId};
+use crate::request::{NONE, RequestId};
 use crate::timers::Due;
 use crate::{Action, Closed, Proxy, Time, limits};
 
 impl Proxy {
-    /// The first links of a server, where the operator wants them before the first request.
-    pub(crate) fn preconnect(&mut self, pool: usize, server: usize, now: Time) {
-        let lane = self.desk.pools[pool].lanes.home;
-        let places = self.desk.pools[pool].plan.server_connections;
-        for place in 0..places {
-            if self.desk.pools[pool].servers[server].links[usize::from(lane)][place].is_none() {
-                self.connect(pool, server, (lane, place), now);
-            }
-        }
-    }
-
-    /// Opens a link in a place of a lane of a server.
-    pub(super) fn connect(
-        &mut self,
-        pool: usize,
-        server: usize,
-        (lane, place): (u16, usize),
-        now: Time,
-    ) -> ConnId {
-        let link = Link::new(pool as u32, (server as u32, lane), now);
-        let id = self.links.insert(link);
-        let entry = &mut self.desk.pools[pool].servers[server];
-        let place = &mut entry.links[usize::from(lane)][place];
-        assert!(place.is_none(), "a place holds one link");
-        *place = Some(id);
-        entry.alive += 1;
-        let server = entry.plan.row;
-        self.begin_connect(id, server);
-        id
-    }
-
-    pub(super) fn begin_connect(&mut self, link: ConnId, server: u32) {
-        self.desk.worker.add(Worker::Connects, 1);
-        self.desk.actions.push_back(Action::Connect { link, server });
-        self.arm_link(link);
-    }
-
-    /// A link's connect begins then, whenever it was asked for.
-    pub(crate) fn connecting(&mut self, id: ConnId, begins: Time) {
-        if let Some(link) = self.links.find_mut(id)
-            && link.state == State::Connecting
-        {
-            link.since = begins;
-            self.arm_link(id);
-        }
-    }
-
-    /// Sees to it that a timer looks at a link no later than its next deadline.
+    /// Makes sure that a timer checks a link no later than its next deadline.
     pub(crate) fn arm_link(&mut self, id: ConnId) {
         let Some(link) = self.links.find_mut(id) else { return };
-        let timeouts = &self.desk.pools[link.pool as usize].plan.timeouts;
+        let timeouts = &self.pipelines.pools[link.pool as usize].plan.timeouts;
         let Some(deadline) = link.deadline(timeouts) else { return };
         if link.armed.is_none_or(|armed| deadline < armed) {
             link.armed = Some(deadline);
@@ -80,9 +33,9 @@ impl Proxy {
                 self.silence_timer(pool as usize, server as usize, set, now);
             }
             Due::Probe { pool, server } => self.probe(pool as usize, server as usize, set, now),
-            Due::Again { row } => self.ask_anew(row, now),
-            Due::Retire { row } => self.end_retirement(row, set),
-            Due::Logins { row } => self.logins_timer(row, set),
+            Due::Again { pending } => self.ask_anew(pending, now),
+            Due::Retire { id } => self.end_retirement(id, set),
+            Due::Logins { id } => self.logins_timer(id, set),
             Due::Publish => {
                 self.publish_due = false;
                 self.publish();
@@ -93,18 +46,19 @@ impl Proxy {
     fn link_timer(&mut self, id: ConnId, set: Time, now: Time) {
         let Some(link) = self.links.find_mut(id) else { return };
         if link.armed != Some(set) {
-            // An earlier one has taken its place; were it heeded, it would set another for ever.
+            // Another timer has taken its place. If this one were handled, it would set another for
+            // ever.
             return;
         }
         link.armed = None;
-        let timeouts = self.desk.pools[link.pool as usize].plan.timeouts;
+        let timeouts = self.pipelines.pools[link.pool as usize].plan.timeouts;
         let stands = link.state == State::Up;
-        let (connecting, greeting) =
-            (link.state == State::Connecting, link.state == State::Greeting);
+        let (connecting, handshake) =
+            (link.state == State::Connecting, link.state == State::Handshake);
         if connecting && now >= link.since.after(timeouts.connect) {
             return self.close_link(id, Fault::ConnectTimeout, now);
         }
-        if greeting && now >= link.since.after(timeouts.reply) {
+        if handshake && now >= link.since.after(timeouts.reply) {
             return self.close_link(id, Fault::ReplyTimeout, now);
         }
         if stands && link.is_waiting() && now >= link.reply_deadline(&timeouts) {
@@ -120,59 +74,64 @@ impl Proxy {
         self.arm_link(id);
     }
 
-    /// Requests that waited too long to be sent are taken out of the queue.
+    /// Takes requests that waited too long to be sent out of the queue.
     fn expire_pending(&mut self, id: ConnId, queue: u64, now: Time) {
         let Some(link) = self.links.find_mut(id) else { return };
         let first = link.first_pending();
-        let late = |flight: &&Flight| now >= flight.since.after(queue);
-        let count = link.flights.iter().skip(first).take_while(late).count();
+        let late = |message: &&Message| now >= message.since.after(queue);
+        let count = link.outstanding.iter().skip(first).take_while(late).count();
         if count == 0 {
             return;
         }
         let server = link.server;
         self.stirred = true;
-        for flight in link.withdraw(first, count) {
-            let fault = if flight.held { Fault::Held } else { Fault::QueueTimeout };
-            self.fail_flight(flight, server, fault, false);
+        for message in link.withdraw(first, count) {
+            let fault = if message.held { Fault::Held } else { Fault::QueueTimeout };
+            self.fail_message(message, server, fault, false);
         }
-        // There may be room now for the batch that waited behind them.
+        // The batch that waited behind them may have room now.
         self.mark_dirty(id);
     }
 
-    /// Gets that have waited for company as long as a request may wait are sent without it.
+    /// Sends an open batch that has waited for more keys as long as a request may wait.
     fn end_gathering(&mut self, id: ConnId, queue: u64, now: Time) {
         let Some(link) = self.links.find_mut(id) else { return };
-        if link.batch.as_ref().is_none_or(|batch| now < batch.since.after(queue)) {
+        let is_over = |batch: &Batch| now >= batch.since.after(queue);
+        let is_late = link.batch.as_ref().is_some_and(|batch| is_over(batch));
+        if !is_late || bug!(GatherForEver) {
             return;
         }
-        let pool = &mut self.desk.pools[link.pool as usize];
+        if bug!(SpinTimer) {
+            return;
+        }
+        let pool = &mut self.pipelines.pools[link.pool as usize];
         let server = &pool.servers[link.server as usize];
         match server.silence.hold {
             Hold::On => return self.expire_batch(id, queue, Fault::Held, now),
-            _ if link.state == State::Greeting => {
+            _ if link.state == State::Handshake => {
                 return self.expire_batch(id, queue, Fault::QueueTimeout, now);
             }
             Hold::Off | Hold::Ending => {}
         }
         if let Some(batch) = &mut link.batch {
-            // From here on it waits for the kernel. With the time at which its last key came, it
-            // would be late at once and answered with an error.
+            // From here on it waits for the kernel. If the time of its last key counted, it would
+            // be late at once and answered with an error.
             batch.latest = now;
         }
         close(link, pool);
         self.mark_dirty(id);
     }
 
-    /// Keys that gather for a server to which nothing is sent wait no longer than a message.
+    /// Fails keys that have waited in the batch of a held server as long as a message may wait.
     fn expire_batch(&mut self, id: ConnId, queue: u64, fault: Fault, now: Time) {
         let link = self.links.find_mut(id).expect("the caller found it");
         let (server, batch) = (link.server, link.batch.take().expect("the caller looked"));
-        let upstream = self.desk.pools[link.pool as usize].upstream;
-        let rows = &self.desk.rows;
-        let is_late = |entry: &Entry| now >= rows[entry.row].since.after(queue);
+        let upstream = self.pipelines.pools[link.pool as usize].upstream;
+        let requests = &self.pipelines.requests;
+        let is_late = |entry: &Entry| now >= requests[entry.pending].since.after(queue);
         let (kept, late) = batch.part(upstream, is_late);
         link.batch = kept.map(|mut kept| {
-            let oldest = kept.entries.iter().map(|entry| rows[entry.row].since).min();
+            let oldest = kept.entries.iter().map(|entry| requests[entry.pending].since).min();
             kept.since = oldest.expect("an empty batch is none");
             kept
         });
@@ -180,17 +139,17 @@ impl Proxy {
         self.mark_dirty(id);
     }
 
-    /// The driver says that a link's connection ended, or never came to be.
+    /// Handles the end of a link's connection, or of an attempt to connect.
     pub(crate) fn link_closed(&mut self, id: ConnId, how: Closed, now: Time) {
         let Some(link) = self.links.find(id) else { return };
-        let stands = link.state == State::Up || link.state == State::Greeting && link.proven;
+        let stands = link.state == State::Up || link.state == State::Handshake && link.proven;
         let fault = match how {
             _ if stands => Fault::LinkLost,
             Closed::Own => Fault::Unable,
             Closed::Eof | Closed::Reset => Fault::ConnectFailed,
         };
         if stands && how == Closed::Eof {
-            let server = &self.desk.pools[link.pool as usize].servers[link.server as usize];
+            let server = &self.pipelines.pools[link.pool as usize].servers[link.server as usize];
             server.counters.add(Counter::LinkEnded, 1);
         }
         if fault == Fault::LinkLost {
@@ -199,32 +158,32 @@ impl Proxy {
         self.bury_link(id, fault, now);
     }
 
-    /// We end a link.
+    /// Closes a link from our side.
     pub(super) fn close_link(&mut self, id: ConnId, fault: Fault, now: Time) {
-        self.desk.actions.push_back(Action::Close(id));
+        self.pipelines.actions.push_back(Action::Close(id));
         self.bury_link(id, fault, now);
     }
 
-    /// A link is dead: its server's health is judged, and what it carried is settled.
+    /// Removes a dead link: its server's health is updated, and its messages are settled.
     fn bury_link(&mut self, id: ConnId, fault: Fault, now: Time) {
         let mut link = self.links.remove(id).expect("the caller found it");
         self.stirred = true;
-        self.desk.memory.change(&mut link.held, 0);
+        self.pipelines.memory.change(&mut link.counted, 0);
         let (pool, server) = (link.pool as usize, link.server as usize);
-        let entry = &mut self.desk.pools[pool].servers[server];
+        let entry = &mut self.pipelines.pools[pool].servers[server];
         let probing = entry.probe == Some(id);
         entry.forget(id);
         if let Some(counter) = fault.row().counter {
             entry.counters.add(counter, 1);
         }
-        if fault == Fault::LaneRefused {
-            entry.note_refused(link.lane, now);
+        if fault == Fault::SetupRefused {
+            entry.note_refused(link.conn_key, now);
         }
         if fault == Fault::ConnectTimeout {
             entry.counters.add(Counter::ConnectTimeout, 1);
         }
-        // A server may close a link that stood idle, and a restart ends links that worked: neither
-        // is a reason to believe it down. If it is, the next connect will say so.
+        // A server may close a link that was idle, and a restart ends links that worked. Neither is
+        // a reason to believe the server down. If it is, the next connect will show it.
         let has_stood = link.state == State::Up && now.since(link.up_at) >= limits::LINK_STOOD_US;
         let harmless = fault == Fault::LinkLost && (link.proven || has_stood);
         let is_planned = entry.stage == Stage::Planned;
@@ -240,11 +199,12 @@ impl Proxy {
         if let Some(Body { entry: Some(entry), streams: true, .. }) = &body
             && !bug!(NeverCutOff)
         {
-            self.desk.cut_off(entry.row);
+            self.pipelines.cut_off(entry.pending);
         }
         // A value that had begun to arrive is outstanding again.
         if let Some(Body { entry: Some(_), unit: Unit::Key, .. }) = body
-            && let Some(Flight { cargo: Cargo::Fetch(batch), .. }) = link.flights.front_mut()
+            && let Some(Message { payload: Payload::Fetch(batch), .. }) =
+                link.outstanding.front_mut()
         {
             batch.cursor -= 1;
         }
@@ -255,74 +215,76 @@ impl Proxy {
         self.end_awaiting(pool, server);
     }
 
-    /// What a dead link carried is asked once more, where that changes nothing, or fails.
+    /// Settles the messages of a dead link: each is sent once more, where that changes nothing, or
+    /// fails.
     fn settle_carried(&mut self, link: &mut Link, fault: Fault, now: Time) {
-        // Who may ask again is judged before anything is settled: an update that fails here is a
-        // change that its client has asked for, and may have been executed.
+        // Decide what may be sent again before anything is settled. An update that fails here
+        // counts as a change of its client, and may have been executed.
         let is_asked_again =
             |batch: &Batch| fault == Fault::LinkLost && Proxy::is_idempotent(batch);
         let (mut again, mut reads, mut lost) = (Vec::new(), Vec::new(), Vec::new());
         let mut start = link.done;
-        for flight in std::mem::take(&mut link.flights) {
+        for message in std::mem::take(&mut link.outstanding) {
             let touched = start < link.sent && !bug!(ForgetSent);
-            start = flight.end;
-            match flight.cargo {
-                Cargo::Fetch(batch) if is_asked_again(&batch) => {
-                    again.push(self.judge(batch, link.lane));
+            start = message.end;
+            match message.payload {
+                Payload::Fetch(batch) if is_asked_again(&batch) => {
+                    again.push(self.judge(batch, link.conn_key));
                 }
-                Cargo::Single(row, _)
-                    if fault == Fault::LinkLost && self.may_read_again(row, link.lane) =>
+                Payload::Single(pending, _)
+                    if fault == Fault::LinkLost && self.may_read_again(pending, link.conn_key) =>
                 {
-                    reads.push(row);
+                    reads.push(pending);
                 }
-                _ => lost.push((flight, touched)),
+                _ => lost.push((message, touched)),
             }
         }
         for batch in [link.own.take(), link.batch.take()].into_iter().flatten() {
             if is_asked_again(&batch) {
-                again.push(self.judge(batch, link.lane));
+                again.push(self.judge(batch, link.conn_key));
             } else {
                 self.fail_batch(batch, link.server, fault, false);
             }
         }
-        for (flight, touched) in lost {
-            self.fail_flight(flight, link.server, fault, touched);
+        for (message, touched) in lost {
+            self.fail_message(message, link.server, fault, touched);
         }
         self.ask_again(again, link.server, fault, now);
         self.read_again(reads, link.server, now);
     }
 
-    /// Which of the keys of a batch that are outstanding may be asked once more.
-    fn judge(&self, batch: Box<Batch>, lane: u16) -> (Box<Batch>, Vec<bool>) {
-        let may = batch.outstanding().map(|entry| self.may_ask_again(entry.row, lane)).collect();
+    /// Decides which outstanding keys of a batch may be sent once more.
+    fn judge(&self, batch: Box<Batch>, conn_key: u16) -> (Box<Batch>, Vec<bool>) {
+        let may =
+            batch.outstanding().map(|entry| self.may_ask_again(entry.pending, conn_key)).collect();
         (batch, may)
     }
 
-    /// Everything a message carried meets a fault.
-    pub(super) fn fail_flight(&mut self, flight: Flight, server: u32, fault: Fault, sent: bool) {
+    /// Fails every request in a message.
+    pub(super) fn fail_message(&mut self, message: Message, server: u32, fault: Fault, sent: bool) {
         #[cfg(seeded_bugs)]
-        if fault == Fault::LinkLost && sent && self.resend(&flight, server) {
+        if fault == Fault::LinkLost && sent && self.resend(&message, server) {
             return;
         }
-        match flight.cargo {
-            Cargo::Fetch(batch) => self.fail_batch(batch, server, fault, sent),
-            Cargo::Single(row, slot) => {
-                let executed = sent && self.desk.rows[row].writes;
-                self.desk.fail_part((row, slot), Some(server), fault, executed);
+        match message.payload {
+            Payload::Fetch(batch) => self.fail_batch(batch, server, fault, sent),
+            Payload::Single(pending, slot) => {
+                let executed = sent && self.pipelines.requests[pending].writes;
+                self.pipelines.fail_part((pending, slot), Some(server), fault, executed);
             }
-            Cargo::Errand(_) => {}
+            Payload::Internal(_) => {}
         }
     }
 
     pub(super) fn fail_batch(&mut self, batch: Box<Batch>, server: u32, fault: Fault, sent: bool) {
         for entry in batch.outstanding() {
-            let executed = sent && self.desk.rows[entry.row].writes;
-            self.desk.fail_part((entry.row, entry.slot), Some(server), fault, executed);
+            let executed = sent && self.pipelines.requests[entry.pending].writes;
+            self.pipelines.fail_part((entry.pending, entry.slot), Some(server), fault, executed);
         }
         self.recycle(batch);
     }
 
-    /// Gets whose link died are asked once more, where that cannot change what their client sees.
+    /// Sends gets whose link died once more, where that cannot change their client's results.
     fn ask_again(
         &mut self,
         again: Vec<(Box<Batch>, Vec<bool>)>,
@@ -333,18 +295,18 @@ impl Proxy {
         for (batch, may) in again {
             let prefix = batch.prefix().to_vec();
             for (entry, may) in batch.outstanding().zip(may) {
-                let owner = self.desk.rows[entry.row].client;
-                let pool = self.desk.rows[entry.row].pool as usize;
+                let owner = self.pipelines.requests[entry.pending].client;
+                let pool = self.pipelines.requests[entry.pending].pool as usize;
                 let key = batch.key(*entry);
                 let link = if may { self.link_for_key(pool, key, owner, now).ok() } else { None };
                 let Some(link) = link else {
-                    self.desk.fail_key((entry.row, entry.slot), Some(server), fault);
+                    self.pipelines.fail_key((entry.pending, entry.slot), Some(server), fault);
                     continue;
                 };
-                self.desk.rows[entry.row].asked_again = true;
-                let entry_of = &mut self.desk.pools[pool].servers[server as usize];
+                self.pipelines.requests[entry.pending].asked_again = true;
+                let entry_of = &mut self.pipelines.pools[pool].servers[server as usize];
                 entry_of.counters.add(Counter::AskedAgain, 1);
-                self.ask_once_more(link, &batch, &prefix, (entry.row, entry.slot), key, now);
+                self.ask_once_more(link, &batch, &prefix, (entry.pending, entry.slot), key, now);
             }
             self.recycle(batch);
         }
@@ -355,12 +317,12 @@ impl Proxy {
         id: ConnId,
         batch: &Batch,
         prefix: &[u8],
-        part: (RowId, u32),
+        part: (RequestId, u32),
         key: &[u8],
         now: Time,
     ) {
         let link = self.links.find_mut(id).expect("the router found it");
-        let pool = &mut self.desk.pools[link.pool as usize];
+        let pool = &mut self.pipelines.pools[link.pool as usize];
         let mut one = Batch::blank();
         one.open(batch.ask, batch.idempotent, self.turn, now);
         one.whole = batch.whole;
@@ -372,50 +334,54 @@ impl Proxy {
         self.arm_link(id);
     }
 
-    /// The same of a read that is kept until it is answered.
-    fn may_read_again(&self, id: RowId, lane: u16) -> bool {
-        let row = &self.desk.rows[id];
-        let is_read = !row.writes && !row.question.gathers && row.question.repeats.is_some();
-        is_read && self.may_ask_again(id, lane)
+    /// As `may_ask_again`, for a read that is kept until it is answered.
+    fn may_read_again(&self, id: RequestId, conn_key: u16) -> bool {
+        let pending = &self.pipelines.requests[id];
+        let is_read =
+            !pending.writes && !pending.question.gathers && pending.question.repeats.is_some();
+        is_read && self.may_ask_again(id, conn_key)
     }
 
-    /// Reads whose link died are asked once more.
-    fn read_again(&mut self, reads: Vec<RowId>, server: u32, now: Time) {
+    /// Sends reads whose link died once more.
+    fn read_again(&mut self, reads: Vec<RequestId>, server: u32, now: Time) {
         for id in reads {
-            let row = &mut self.desk.rows[id];
-            (row.asked_again, row.question.rests) = (true, true);
-            let pool = &self.desk.pools[row.pool as usize];
+            let pending = &mut self.pipelines.requests[id];
+            (pending.asked_again, pending.question.rests) = (true, true);
+            let pool = &self.pipelines.pools[pending.pool as usize];
             pool.servers[server as usize].counters.add(Counter::AskedAgain, 1);
             self.ask_anew(id, now);
         }
     }
 
-    /// A get may be asked once more if it was not yet, its client is there, and that client has
-    /// asked for no change after it: the second asking must not see what the first could not have
-    /// seen. Nor may that client have gone to another lane.
-    fn may_ask_again(&self, id: RowId, lane: u16) -> bool {
-        let row = &self.desk.rows[id];
-        let client = self.desk.clients.find(row.client);
-        let is_there = client.is_some_and(|client| client.lane == lane || bug!(AskInOtherLane));
-        is_there && !row.asked_again && !self.has_changed_since(id)
+    /// Whether a get may be sent once more. It must not have been sent again before, its client
+    /// must be there with the same connection key, and that client must have sent no change after
+    /// it: the second attempt must not see a state that the first could not have seen.
+    fn may_ask_again(&self, id: RequestId, conn_key: u16) -> bool {
+        let pending = &self.pipelines.requests[id];
+        let client = self.pipelines.clients.find(pending.client);
+        let is_there =
+            client.is_some_and(|client| client.conn_key == conn_key || bug!(AskWithOtherConnKey));
+        is_there && !pending.asked_again && !self.has_changed_since(id)
     }
 
-    /// Whether the client of a request has asked for a change that is outstanding and may stand
-    /// behind it in a queue.
-    pub(super) fn has_changed_since(&self, id: RowId) -> bool {
-        let row = &self.desk.rows[id];
-        // Whoever has left sees nothing, and the rows behind his may be others' by now.
-        let client = self.desk.clients.find(row.client).filter(|_| !bug!(AskAgainPastWrite));
+    /// Whether the client of a request has sent a change that is outstanding and may stand behind
+    /// the request in a queue.
+    pub(super) fn has_changed_since(&self, id: RequestId) -> bool {
+        let pending = &self.pipelines.requests[id];
+        // A client that has left sees nothing, and the entries behind its own may belong to others
+        // by now.
+        let client =
+            self.pipelines.clients.find(pending.client).filter(|_| !bug!(AskAgainPastWrite));
         let Some(client) = client else { return false };
         if client.silent > 0 {
             return true;
         }
-        let mut later = row.next;
+        let mut later = pending.next;
         while later != NONE {
-            if self.desk.rows[later].writes {
+            if self.pipelines.requests[later].writes {
                 return true;
             }
-            later = self.desk.rows[later].next;
+            later = self.pipelines.requests[later].next;
         }
         false
     }

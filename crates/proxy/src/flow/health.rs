@@ -1,6 +1,6 @@
-//! Which servers can be asked. What this worker meets decides whether a server is down for it; who
-//! is out of the ring is decided outside, for all workers at once: here failures and returns are
-//! reported, and the decision is taken up.
+//! Health of servers. This worker's own observations decide whether a server is down for it.
+//! Ejection from the ring is decided outside, for all workers at once: this file reports failures
+//! and returns, and applies the decision.
 
 use crate::fault::Fault;
 use crate::id::ConnId;
@@ -10,42 +10,43 @@ use crate::timers::Due;
 use crate::{Action, Event, Proxy, Report, Time};
 
 impl Proxy {
-    /// A server failed: no request reaches it until a probe does.
+    /// Notes that a server failed: no request reaches it until a probe does.
     pub(super) fn server_failed(&mut self, pool: usize, server: usize, fault: Fault, now: Time) {
         let why = fault.row().words;
-        let entry = &mut self.desk.pools[pool].servers[server];
-        let row = entry.plan.row;
+        let entry = &mut self.pipelines.pools[pool].servers[server];
+        let id = entry.plan.id;
         let counts = entry.note_failure(now);
         let was = std::mem::replace(&mut entry.health, Health::Down);
         let failures = entry.failures;
         if was == Health::Ready && !entry.ejected {
-            self.desk.actions.push_back(Action::Log(Event::ServerDown { server: row, why }));
+            self.pipelines.actions.push_back(Action::Log(Event::ServerDown { server: id, why }));
         }
         if counts {
-            let report = Report::Failed { server: row, failures, why };
-            self.desk.actions.push_back(Action::Report(report));
+            let report = Report::Failed { server: id, failures, why };
+            self.pipelines.actions.push_back(Action::Report(report));
         }
         self.await_probe(pool, server, now);
     }
 
-    /// Sees to it that a server is probed; no sooner than a probe that is due already.
+    /// Schedules a probe of a server, unless one is due already.
     pub(super) fn await_probe(&mut self, pool: usize, server: usize, now: Time) {
-        if self.desk.pools[pool].servers[server].probe_at.is_some() {
+        if self.pipelines.pools[pool].servers[server].probe_at.is_some() {
             return;
         }
         let jitter = self.random.next();
-        let at = now.after(self.desk.pools[pool].probe_pause(server, jitter, now));
-        // Where we can make no socket it has to wait for that, as requests do.
-        let at = at.max(self.desk.pools[pool].servers[server].unable_until);
-        self.desk.pools[pool].servers[server].probe_at = Some(at);
+        let at = now.after(self.pipelines.pools[pool].probe_pause(server, jitter, now));
+        // Without a socket the probe has to wait, as requests do.
+        let at = at.max(self.pipelines.pools[pool].servers[server].unable_until);
+        self.pipelines.pools[pool].servers[server].probe_at = Some(at);
         self.timers.set(at, Due::Probe { pool: pool as u32, server: server as u32 });
     }
 
-    /// It is time to ask a server whether it is back.
+    /// Probes a server.
     pub(super) fn probe(&mut self, pool: usize, server: usize, set: Time, now: Time) {
-        // The place may be another's by now, and the timer one that was overtaken.
-        let home = self.desk.pools.get(pool).map_or(0, |pool| pool.lanes.home);
-        let entry = self.desk.pools.get_mut(pool).and_then(|pool| pool.servers.get_mut(server));
+        // Another server may have the index by now, or a later timer may have replaced this one.
+        let home = self.pipelines.pools.get(pool).map_or(0, |pool| pool.conn_keys.home);
+        let entry =
+            self.pipelines.pools.get_mut(pool).and_then(|pool| pool.servers.get_mut(server));
         let Some(entry) = entry.filter(|entry| entry.probe_at == Some(set)) else { return };
         entry.probe_at = None;
         let wanted = entry.health == Health::Down || entry.ejected;
@@ -56,72 +57,75 @@ impl Proxy {
         let id = self.links.insert(link);
         entry.probe = Some(id);
         entry.alive += 1;
-        let server = entry.plan.row;
+        let server = entry.plan.id;
         self.begin_connect(id, server);
     }
 
-    /// A probe was answered: the server is back, and the link that asked serves it.
+    /// Notes that a probe was answered: the server is back, and the link that probed serves it.
     pub(super) fn probe_answered(&mut self, id: ConnId, now: Time) {
         let link = self.links.find(id).expect("the caller found it");
         let (pool, server) = (link.pool as usize, link.server as usize);
-        let entry = &mut self.desk.pools[pool].servers[server];
-        let (row, ejected) = (entry.plan.row, entry.ejected);
+        let entry = &mut self.pipelines.pools[pool].servers[server];
+        let (server_id, ejected) = (entry.plan.id, entry.ejected);
         (entry.probe, entry.back_at) = (None, now);
         // Its failures are forgotten when it answers a request: many a sick server answers a probe.
         let was = std::mem::replace(&mut entry.health, Health::Ready);
-        let lane = usize::from(link.lane);
-        match entry.links[lane].iter_mut().find(|place| place.is_none()) {
+        let conn_key = usize::from(link.conn_key);
+        match entry.links[conn_key].iter_mut().find(|place| place.is_none()) {
             Some(place) => *place = Some(id),
             None => self.close_quietly(id),
         }
-        let report = Report::Answered { server: row, probe: true };
-        self.desk.actions.push_back(Action::Report(report));
-        if ejected {
-            // Until it is let back it is asked again and again, lest the word of it was lost.
+        let report = Report::Answered { server: server_id, probe: true };
+        self.pipelines.actions.push_back(Action::Report(report));
+        if ejected && !bug!(ProbeOnce) {
+            // It is probed until it is back in the ring, in case a report was lost.
             self.await_probe(pool, server, now);
-        } else if was == Health::Down {
-            self.desk.actions.push_back(Action::Log(Event::ServerBack { server: row }));
+        } else if was == Health::Down && !ejected {
+            self.pipelines.actions.push_back(Action::Log(Event::ServerBack { server: server_id }));
         }
     }
 
-    /// A server that had failed answered a request.
+    /// Notes that a server that had failed answered a request.
     #[cold]
     pub(super) fn request_answered(&mut self, pool: usize, server: usize) {
-        let entry = &mut self.desk.pools[pool].servers[server];
+        let entry = &mut self.pipelines.pools[pool].servers[server];
         entry.failures = 0;
-        entry.end_failing();
+        if !bug!(KeepPause) {
+            entry.end_failing();
+        }
         if entry.stage == Stage::Planned {
-            let report = Report::Answered { server: entry.plan.row, probe: false };
-            self.desk.actions.push_back(Action::Report(report));
+            let report = Report::Answered { server: entry.plan.id, probe: false };
+            self.pipelines.actions.push_back(Action::Report(report));
         }
     }
 
-    /// The decision about a server: out of the ring, or back in it.
-    pub(crate) fn eject(&mut self, row: u32, ejected: bool, now: Time) {
-        let pools = self.desk.pools.iter().enumerate();
+    /// Applies the decision that a server leaves the ring, or comes back.
+    pub(crate) fn eject(&mut self, id: u32, ejected: bool, now: Time) {
+        let pools = self.pipelines.pools.iter().enumerate();
         let found = pools.filter(|(_, pool)| pool.stage != Stage::Vacant);
-        let found = found.filter_map(|(at, pool)| Some((at, pool.place_of(row)?))).next();
-        // A plan may have taken it away while the decision was on its way.
+        let found = found.filter_map(|(at, pool)| Some((at, pool.place_of(id)?))).next();
+        // A new plan may have removed the server meanwhile.
         let Some((pool, server)) = found else { return };
-        let entry = &mut self.desk.pools[pool].servers[server];
+        let entry = &mut self.pipelines.pools[pool].servers[server];
         if entry.ejected == ejected || entry.stage != Stage::Planned {
             return;
         }
         entry.ejected = ejected;
-        // Whoever is back was seen by some worker, and that is good enough for all.
+        // Some worker saw the server come back, and that is good enough for all.
         entry.forgive();
         if !bug!(KeepRing) {
-            self.desk.pools[pool].turn_ring(false);
+            self.pipelines.pools[pool].turn_ring(false);
         }
         if ejected {
-            self.desk.pools[pool].servers[server].health = Health::Down;
+            self.pipelines.pools[pool].servers[server].health = Health::Down;
             self.await_probe(pool, server, now);
         }
     }
 
-    /// We could not make a socket: nothing is known of the server, and the next try has to wait.
+    /// Notes that we could not make a socket: nothing is known of the server, and the next attempt
+    /// has to wait.
     pub(super) fn connect_unable(&mut self, pool: usize, server: usize, probing: bool, now: Time) {
-        self.desk.pools[pool].servers[server].note_unable(now);
+        self.pipelines.pools[pool].servers[server].note_unable(now);
         if probing {
             self.await_probe(pool, server, now);
         }

@@ -1,6 +1,7 @@
-//! Hold and drop. To a server that owes answers and has been silent for `hold_after` nothing more
-//! is sent: it waits, and what nobody waits for any more is dropped. So a client that gives up,
-//! comes back and asks again finds its change done once when the server wakes.
+//! Hold and drop. A server that owes answers and has been silent for `hold_after` gets nothing
+//! more: messages to it wait, and those that no client waits for any more are dropped. So when a
+//! client gives up, comes back and sends its change again, the change is done once when the server
+//! wakes.
 //!
 //! ```text
 //!           owes, and silent for `hold_after`           a byte of it, or it owes nothing
@@ -9,13 +10,14 @@
 //!      └──────────── the turn ends: drop, and send the rest ◀───────────────────────────────┘
 //! ```
 //!
-//! * The server is what is silent, not a link: all links of this worker are held, and the book
-//!   tells the other workers. A message that has begun to leave goes on to its end.
-//! * A link that owes nothing, to a server that somebody found silent, greets it again before it
-//!   sends anything: the answer shows that it is there after all.
-//! * Dropped is a read whose client has left, and a change whose client waited for its answer and
-//!   has left without a `quit`: whoever comes back asks for it again. What nobody ever waited for
-//!   (`noreply`, quiet requests without a loud one behind them) nobody asks again: it is sent.
+//! * A server is silent, not a link. So all links of this worker are held, and the metrics registry
+//!   shows the other workers that they are. A message that has begun to leave goes on to its end.
+//! * A link that owes nothing repeats the handshake before it sends anything, if some worker found
+//!   its server silent. The answer shows that the server is there after all.
+//! * Two kinds of requests are dropped: a read whose client has left, and a change whose client
+//!   waited for the answer and has left without a `quit`. A client that comes back asks for it
+//!   again. A request that no client ever waited for (`noreply`, quiet requests without a loud one
+//!   behind them) is not asked again: it is sent.
 
 use metrics::Server as Counter;
 use proto::Request;
@@ -23,14 +25,14 @@ use proto::Request;
 use crate::batch::Batch;
 use crate::fault::Fault;
 use crate::id::ConnId;
-use crate::link::{Cargo, Flight, Link, State};
+use crate::link::{Link, Message, Payload, State};
 use crate::pool::{Hold, Server};
-use crate::request::RowId;
+use crate::request::RequestId;
 use crate::timers::Due;
 use crate::{Proxy, Time};
 
 impl Proxy {
-    /// Whether a server owes something on a link may have changed.
+    /// Checks whether a server now owes something on a link, or no longer does.
     pub(super) fn note_owing(&mut self, id: ConnId, now: Time) {
         let Some(link) = self.links.find_mut(id) else { return };
         let owes = link.is_waiting();
@@ -42,8 +44,8 @@ impl Proxy {
         if !owes {
             return self.owes_less(pool, server);
         }
-        let hold_after = self.desk.pools[pool].plan.hold_after;
-        let silence = &mut self.desk.pools[pool].servers[server].silence;
+        let hold_after = self.pipelines.pools[pool].plan.hold_after;
+        let silence = &mut self.pipelines.pools[pool].servers[server].silence;
         silence.owing += 1;
         if silence.owing == 1 {
             silence.asked = now;
@@ -53,88 +55,90 @@ impl Proxy {
         }
     }
 
-    /// A link on which a server owed something has died, or has all its answers. When no other is
-    /// left there is nothing to wait for: the next message, or greeting, finds out.
+    /// Counts one link fewer on which a server owes, since the link died or has all its answers.
+    /// When no other is left, there is nothing to wait for: the next message or handshake finds
+    /// out.
     pub(super) fn owes_less(&mut self, pool: usize, server: usize) {
-        let silence = &mut self.desk.pools[pool].servers[server].silence;
+        let silence = &mut self.pipelines.pools[pool].servers[server].silence;
         silence.owing -= 1;
         if silence.owing == 0 {
             self.end_hold(pool, server);
         }
     }
 
-    /// A server has said something.
+    /// Notes that bytes came from a server.
     pub(super) fn note_heard(&mut self, pool: usize, server: usize, now: Time) {
-        let silence = &mut self.desk.pools[pool].servers[server].silence;
+        let silence = &mut self.pipelines.pools[pool].servers[server].silence;
         silence.heard = now;
         silence.suspect = false;
-        if silence.hold == Hold::On {
+        if silence.hold == Hold::On && !bug!(HoldForEver) {
             self.end_hold(pool, server);
         }
     }
 
-    /// A link is up: what has waited for that for long was held back.
+    /// Handles a link that came up: messages that have waited for it for long were held back.
     pub(super) fn note_up(&mut self, id: ConnId, now: Time) {
         let link = self.links.find_mut(id).expect("the caller found it");
-        let pool = &mut self.desk.pools[link.pool as usize];
+        let pool = &mut self.pipelines.pools[link.pool as usize];
         let Some(patience) = pool.plan.hold_after else { return };
-        let late = |flight: &&mut Flight| now >= flight.since.after(patience) && !flight.held;
-        let count = link.flights.iter_mut().filter(late).map(|flight| flight.held = true).count();
+        let late = |message: &&mut Message| now >= message.since.after(patience) && !message.held;
+        let count =
+            link.outstanding.iter_mut().filter(late).map(|message| message.held = true).count();
         let server = &mut pool.servers[link.server as usize];
         server.counters.add(Counter::Held, count as u64);
         // Some may have been held before, when the server was silent on another link.
-        let is_held = link.flights.iter().any(|flight| flight.held);
+        let is_held = link.outstanding.iter().any(|message| message.held);
         if is_held && server.silence.hold != Hold::Ending {
             server.silence.hold = Hold::Ending;
             self.waking.push((link.pool, link.server));
         }
     }
 
-    /// What was queued for a server that is silent is held.
+    /// Marks the messages queued for a silent server as held.
     pub(super) fn note_held(link: &mut Link, server: &Server) {
         if server.silence.hold == Hold::On {
-            let pending = link.flights.len() - link.first_pending();
-            let fresh = link.flights.iter_mut().rev().take(pending);
-            let fresh = fresh.take_while(|flight| !flight.held);
-            let count = fresh.map(|flight| flight.held = true).count();
+            let pending = link.outstanding.len() - link.first_pending();
+            let fresh = link.outstanding.iter_mut().rev().take(pending);
+            let fresh = fresh.take_while(|message| !message.held);
+            let count = fresh.map(|message| message.held = true).count();
             server.counters.add(Counter::Held, count as u64);
         }
     }
 
-    /// Whether there is something that may be sent on a link now.
+    /// Whether a link has something that may be sent now.
     pub(super) fn may_write(&mut self, id: ConnId) -> bool {
         let link = self.links.find(id).expect("the caller found it");
-        let server = &self.desk.pools[link.pool as usize].servers[link.server as usize];
+        let server = &self.pipelines.pools[link.pool as usize].servers[link.server as usize];
         let is_sent = server.silence.hold == Hold::Off;
         match link.state {
             State::Connecting => false,
-            State::Greeting => !link.hello.is_empty(),
+            State::Handshake => !link.handshake.is_empty(),
             State::Up if link.out.is_empty() => false,
             State::Up if link.is_waiting() => is_sent || link.begun() > 0,
             State::Up if self.is_suspect(link) => {
-                self.greet_again(id);
+                self.repeat_handshake(id);
                 true
             }
             State::Up => is_sent,
         }
     }
 
-    /// Whether a server that owes nothing must be greeted before anything is sent: it has not been
-    /// heard of late, and was found silent, here or by another worker.
+    /// Whether a server that owes nothing must answer a handshake before anything is sent: no byte
+    /// has come from it of late, and this worker or another found it silent.
     pub(super) fn is_suspect(&self, link: &Link) -> bool {
-        let pool = &self.desk.pools[link.pool as usize];
+        let pool = &self.pipelines.pools[link.pool as usize];
         let Some(patience) = pool.plan.hold_after else { return false };
         let server = &pool.servers[link.server as usize];
-        if self.desk.now < server.silence.heard.after(patience) || bug!(SendToSilent) {
+        if self.pipelines.now < server.silence.heard.after(patience) || bug!(SendToSilent) {
             return false;
         }
-        server.silence.suspect || self.desk.sheet.total(server.plan.row, Counter::HeldNow) > 0
+        server.silence.suspect || self.pipelines.metrics.total(server.plan.id, Counter::HeldNow) > 0
     }
 
-    /// It is time to see whether a server is silent for too long, or is so still.
+    /// Checks whether a server has been silent for too long, or still is.
     pub(super) fn silence_timer(&mut self, pool: usize, server: usize, set: Time, now: Time) {
-        // The place may be another's by now, and the timer one that was overtaken.
-        let Some(entry) = self.desk.pools.get_mut(pool) else { return };
+        // Another server may have the index by now, or a later timer may have replaced this one.
+        let Some(entry) = self.pipelines.pools.get_mut(pool) else { return };
         let hold_after = entry.plan.hold_after;
         let silence = entry.servers.get_mut(server).map(|one| &mut one.silence);
         let Some(silence) = silence.filter(|one| one.look_at == Some(set)) else { return };
@@ -145,51 +149,56 @@ impl Proxy {
         }
         let too_long = silence.heard.max(silence.asked).after(patience);
         match silence.hold {
-            Hold::On => self.drop_abandoned(pool, server),
+            Hold::On => self.drop_cancelled(pool, server),
             _ if now < too_long => return self.look_at_silence(pool, server, too_long),
             Hold::Off | Hold::Ending => self.begin_hold(pool, server),
         }
         self.look_at_silence(pool, server, now.after(patience));
     }
 
-    /// At the end of a turn, when whoever has left in it is known to have: what was held is sent.
+    /// Sends the held messages at the end of a turn, when all clients that left in the turn are
+    /// known.
     pub(crate) fn end_holds(&mut self) {
         while let Some((pool, server)) = self.waking.pop() {
             let (pool, server) = (pool as usize, server as usize);
-            let hold = &mut self.desk.pools[pool].servers[server].silence.hold;
+            let hold = &mut self.pipelines.pools[pool].servers[server].silence.hold;
             if *hold != Hold::Ending {
                 // It has fallen silent again.
                 continue;
             }
             *hold = Hold::Off;
-            self.drop_abandoned(pool, server);
+            self.drop_cancelled(pool, server);
             for id in self.links_of(pool, server) {
-                self.mark_dirty(id);
+                if !bug!(LeaveHeld) {
+                    self.mark_dirty(id);
+                }
             }
         }
     }
 
-    /// A request of a client that has left while all it had sent waited for a server's greeting.
+    /// Drops a request of a client that has left while all its input waited for a server's
+    /// handshake.
     pub(super) fn drop_unasked(&mut self, id: ConnId, request: &Request, head: &[u8]) {
         let server = match self.keys.is_empty() {
-            // Any server, or all: this is the one that its client has waited for.
-            true => self.desk.clients.find(id).map(|client| client.awaited as usize),
+            // The request may go to any server, or to all: this is the server that its client
+            // waited for.
+            true => self.pipelines.clients.find(id).map(|client| client.awaited as usize),
             false => self.server_for(id, request, head),
         };
-        let row = self.desk.enqueue(id, request, head);
-        self.desk.rows[row].left = 1;
+        let pending = self.pipelines.enqueue(id, request, head);
+        self.pipelines.requests[pending].left = 1;
         if let Some(server) = server {
-            let pool = self.desk.rows[row].pool as usize;
-            let counters = self.desk.pools[pool].servers[server].counters;
+            let pool = self.pipelines.requests[pending].pool as usize;
+            let counters = self.pipelines.pools[pool].servers[server].counters;
             counters.add(Counter::Held, 1);
             counters.add(Counter::Dropped, 1);
         }
         let fault = if server.is_some() { Fault::Dropped } else { Fault::NoServer };
-        self.desk.fail_part((row, 0), server.map(|at| at as u32), fault, false);
+        self.pipelines.fail_part((pending, 0), server.map(|at| at as u32), fault, false);
     }
 
     fn look_at_silence(&mut self, pool: usize, server: usize, at: Time) {
-        self.desk.pools[pool].servers[server].silence.look_at = Some(at);
+        self.pipelines.pools[pool].servers[server].silence.look_at = Some(at);
         self.timers.set(at, Due::Silence { pool: pool as u32, server: server as u32 });
     }
 
@@ -197,29 +206,29 @@ impl Proxy {
         if bug!(NeverHold) {
             return;
         }
-        let entry = &mut self.desk.pools[pool].servers[server];
+        let entry = &mut self.pipelines.pools[pool].servers[server];
         entry.silence.hold = Hold::On;
         entry.silence.suspect = true;
         entry.counters.set(Counter::HeldNow, 1);
         for id in self.links_of(pool, server) {
             let link = self.links.find_mut(id).expect("it has just been listed");
-            Proxy::note_held(link, &self.desk.pools[pool].servers[server]);
-            // One that owes nothing asks whether the server is there.
+            Proxy::note_held(link, &self.pipelines.pools[pool].servers[server]);
+            // A link that owes nothing repeats the handshake, to see whether the server is there.
             self.mark_dirty(id);
         }
-        self.drop_abandoned(pool, server);
+        self.drop_cancelled(pool, server);
     }
 
     fn end_hold(&mut self, pool: usize, server: usize) {
-        if self.desk.pools[pool].servers[server].silence.hold != Hold::On {
+        if self.pipelines.pools[pool].servers[server].silence.hold != Hold::On {
             return;
         }
-        // What has come in this turn was held as well.
+        // Messages queued in this turn were held as well.
         for id in self.links_of(pool, server) {
             let link = self.links.find_mut(id).expect("it has just been listed");
-            Proxy::note_held(link, &self.desk.pools[pool].servers[server]);
+            Proxy::note_held(link, &self.pipelines.pools[pool].servers[server]);
         }
-        let entry = &mut self.desk.pools[pool].servers[server];
+        let entry = &mut self.pipelines.pools[pool].servers[server];
         entry.silence.hold = Hold::Ending;
         entry.counters.set(Counter::HeldNow, 0);
         self.waking.push((pool as u32, server as u32));
@@ -230,21 +239,21 @@ impl Proxy {
         self.links.iter().filter(|(_, link)| is_its(link)).map(|(id, _)| id).collect()
     }
 
-    /// Takes out of a server's queues what was held and nobody waits for any more.
-    fn drop_abandoned(&mut self, pool: usize, server: usize) {
-        if bug!(KeepAbandoned) {
+    /// Takes held messages that no client waits for any more out of a server's queues.
+    fn drop_cancelled(&mut self, pool: usize, server: usize) {
+        if bug!(KeepCancelled) {
             return;
         }
-        let (now, hold_after) = (self.desk.now, self.desk.pools[pool].plan.hold_after);
+        let (now, hold_after) = (self.pipelines.now, self.pipelines.pools[pool].plan.hold_after);
         for id in self.links_of(pool, server) {
             let link = self.links.find_mut(id).expect("it has just been listed");
-            let rows = &self.desk.rows;
-            let is_it = |row: RowId| rows[row].abandoned || bug!(DropWaitedFor);
-            let all = |batch: &Batch| batch.outstanding().all(|entry| is_it(entry.row));
-            let dropped = link.withdraw_where(|flight| match &flight.cargo {
-                Cargo::Single(row, _) => flight.held && is_it(*row),
-                Cargo::Fetch(batch) => flight.held && all(batch),
-                Cargo::Errand(_) => false,
+            let requests = &self.pipelines.requests;
+            let is_it = |pending: RequestId| requests[pending].cancelled || bug!(DropWaitedFor);
+            let all = |batch: &Batch| batch.outstanding().all(|entry| is_it(entry.pending));
+            let dropped = link.withdraw_where(|message| match &message.payload {
+                Payload::Single(pending, _) => message.held && is_it(*pending),
+                Payload::Fetch(batch) => message.held && all(batch),
+                Payload::Internal(_) => false,
             });
             let late =
                 |batch: &Batch| hold_after.is_some_and(|time| now >= batch.since.after(time));
@@ -254,17 +263,17 @@ impl Proxy {
                 continue;
             }
             self.stirred = true;
-            let counters = self.desk.pools[pool].servers[server].counters;
+            let counters = self.pipelines.pools[pool].servers[server].counters;
             counters.add(Counter::Dropped, count as u64);
-            for flight in dropped {
-                self.fail_flight(flight, server as u32, Fault::Dropped, false);
+            for message in dropped {
+                self.fail_message(message, server as u32, Fault::Dropped, false);
             }
             if let Some(batch) = gathering {
                 counters.add(Counter::Held, 1);
                 self.fail_batch(batch, server as u32, Fault::Dropped, false);
             }
             self.mark_dirty(id);
-            // It may have been all that a link waited for.
+            // It may have been all that the link waited for.
             self.end_retiring(id);
         }
     }

@@ -1,13 +1,13 @@
-//! Another plan, taken up between two events. Pools and servers are matched by their rows; what
-//! stays the same keeps its links, clients, ring and health, and the same plan again does nothing.
+//! Installs another plan between two events. Pools and servers are matched by their ids. Those that
+//! stay the same keep links, clients, ring and health. The same plan again does nothing.
 //!
 //! ```text
-//!   pool gone    ─▶ its clients are answered what they asked and closed ─▶ its servers retire
-//!   server gone  ─▶ out of the ring; its links are closed as they come to rest ─▶ vacant
+//!   pool gone    ─▶ its clients get their answers and are closed ─▶ its servers retire
+//!   server gone  ─▶ out of the ring; its links are closed as they become idle ─▶ vacant
 //! ```
 //!
-//! A request that was read before goes its old way to the end, one that is read after the new way.
-//! Nothing fails because of a plan.
+//! A request that was read before keeps its old route; a later one takes the new route. Nothing
+//! fails because of a plan.
 
 use crate::client::State;
 use crate::id::ConnId;
@@ -21,60 +21,60 @@ impl Proxy {
     pub(crate) fn take_up(&mut self, plan: Plan, now: Time) {
         self.clients_max = plan.clients_max;
         self.clients_room = plan.clients_room;
-        self.desk.memory.max = plan.memory_max;
-        self.desk.limits = plan.limits;
+        self.pipelines.memory.max = plan.memory_max;
+        self.pipelines.limits = plan.limits;
         self.pipeline_ever = self.pipeline_ever.max(plan.limits.pipeline);
-        for at in 0..self.desk.pools.len() {
-            let row = self.desk.pools[at].plan.row;
-            let stays = plan.pools.iter().any(|pool| pool.row == row);
-            if !stays && self.desk.pools[at].stage == Stage::Planned {
+        for at in 0..self.pipelines.pools.len() {
+            let id = self.pipelines.pools[at].plan.id;
+            let stays = plan.pools.iter().any(|pool| pool.id == id);
+            if !stays && self.pipelines.pools[at].stage == Stage::Planned {
                 self.retire_pool(at, now);
             }
         }
         for pool in plan.pools {
-            match self.pool_place(pool.row) {
+            match self.pool_place(pool.id) {
                 Some(at) => self.change_pool(at, pool, now),
                 None => self.add_pool(pool, now),
             }
         }
     }
 
-    /// Whether anything here still needs the row of a pool or server.
-    pub fn uses_row(&self, row: u32) -> bool {
-        let pools = self.desk.pools.iter().filter(|pool| pool.stage != Stage::Vacant);
-        pools.into_iter().any(|pool| pool.plan.row == row || pool.place_of(row).is_some())
+    /// Whether the data plane still needs the id of a pool or server.
+    pub fn uses_id(&self, id: u32) -> bool {
+        let pools = self.pipelines.pools.iter().filter(|pool| pool.stage != Stage::Vacant);
+        pools.into_iter().any(|pool| pool.plan.id == id || pool.place_of(id).is_some())
     }
 
-    /// The rows that have left the plan and are needed still.
-    pub fn retired_rows_in_use(&self) -> Vec<u32> {
-        let mut rows = Vec::new();
-        for pool in self.desk.pools.iter().filter(|pool| pool.stage != Stage::Vacant) {
+    /// Returns the ids of pools and servers that have left the plan and are still needed.
+    pub fn retired_ids_in_use(&self) -> Vec<u32> {
+        let mut ids = Vec::new();
+        for pool in self.pipelines.pools.iter().filter(|pool| pool.stage != Stage::Vacant) {
             let gone = pool.stage == Stage::Retired;
-            rows.extend(gone.then_some(pool.plan.row));
+            ids.extend(gone.then_some(pool.plan.id));
             let servers = pool.servers.iter().filter(|one| one.stage != Stage::Vacant);
             let servers = servers.filter(|one| gone || one.stage == Stage::Retired);
-            rows.extend(servers.map(|one| one.plan.row));
+            ids.extend(servers.map(|one| one.plan.id));
         }
-        rows
+        ids
     }
 
-    /// The place of the pool with this row, whatever its stage but vacant.
-    pub(crate) fn pool_place(&self, row: u32) -> Option<usize> {
-        let is_it = |pool: &Pool| pool.plan.row == row && pool.stage != Stage::Vacant;
-        self.desk.pools.iter().position(is_it)
+    /// Returns the index of the pool with this id, unless it is vacant.
+    pub(crate) fn pool_place(&self, id: u32) -> Option<usize> {
+        let is_it = |pool: &Pool| pool.plan.id == id && pool.stage != Stage::Vacant;
+        self.pipelines.pools.iter().position(is_it)
     }
 
-    /// At the end of a turn: what has retired and is not needed any more makes room.
+    /// Frees retired pools and servers that are not needed any more, at the end of a turn.
     pub(crate) fn sweep(&mut self) {
-        if self.retired {
+        if self.retired && !bug!(NeverVacate) {
             self.vacate();
         }
     }
 
     fn add_pool(&mut self, plan: PoolPlan, now: Time) {
         let preconnect = plan.preconnect;
-        let pool = Pool::new(plan, &self.desk.sheet);
-        let pools = &mut self.desk.pools;
+        let pool = Pool::new(plan, &self.pipelines.metrics);
+        let pools = &mut self.pipelines.pools;
         let at = match pools.iter().position(|one| one.stage == Stage::Vacant) {
             Some(at) => {
                 pools[at] = pool;
@@ -86,71 +86,73 @@ impl Proxy {
             }
         };
         if preconnect {
-            (0..self.desk.pools[at].servers.len()).for_each(|one| self.preconnect(at, one, now));
+            (0..self.pipelines.pools[at].servers.len())
+                .for_each(|one| self.preconnect(at, one, now));
         }
     }
 
-    /// No client is accepted any more; those that are there are answered what they asked.
+    /// Retires a pool: it accepts no client any more, and the clients it has still get their
+    /// answers.
     fn retire_pool(&mut self, at: usize, now: Time) {
         self.retired = true;
-        let pool = &mut self.desk.pools[at];
+        let pool = &mut self.pipelines.pools[at];
         pool.stage = Stage::Retired;
         pool.retire_at = now.after(limits::RETIRE_US);
-        self.timers.set(pool.retire_at, Due::Retire { row: pool.plan.row });
+        self.timers.set(pool.retire_at, Due::Retire { id: pool.plan.id });
         for id in self.clients_of(at) {
-            self.desk.finish(id);
+            self.pipelines.finish(id);
         }
     }
 
-    /// The clients of a retired pool have had long enough to take their answers.
-    pub(super) fn end_retirement(&mut self, row: u32, set: Time) {
-        let Some(at) = self.pool_place(row) else { return };
-        if self.desk.pools[at].retire_at != set {
+    /// Closes the clients of a retired pool, which have had long enough to take their answers.
+    pub(super) fn end_retirement(&mut self, id: u32, set: Time) {
+        let Some(at) = self.pool_place(id) else { return };
+        if self.pipelines.pools[at].retire_at != set {
             return;
         }
         for id in self.clients_of(at) {
-            let client = self.desk.clients.find(id).expect("it has just been listed");
+            let client = self.pipelines.clients.find(id).expect("it has just been listed");
             if client.state != State::Open {
-                self.desk.actions.push_back(Action::Close(id));
-                self.desk.drop_client(id);
+                self.pipelines.actions.push_back(Action::Close(id));
+                self.pipelines.drop_client(id);
             }
         }
     }
 
     fn clients_of(&self, pool: usize) -> Vec<ConnId> {
-        let clients = self.desk.clients.iter().filter(|(_, one)| one.pool as usize == pool);
+        let clients = self.pipelines.clients.iter().filter(|(_, one)| one.pool as usize == pool);
         clients.map(|(id, _)| id).collect()
     }
 
-    /// A pool of both plans, or one that had retired and is back.
+    /// Changes a pool that is in both plans, or had retired and is back.
     fn change_pool(&mut self, at: usize, plan: PoolPlan, now: Time) {
-        let pool = &mut self.desk.pools[at];
+        let pool = &mut self.pipelines.pools[at];
         let is_same = pool.plan.protocol.name() == plan.protocol.name();
         assert!(is_same, "a pool with another protocol has another row");
         let servers = plan.servers.clone();
         let old = std::mem::replace(&mut pool.plan, plan);
         if std::mem::replace(&mut pool.stage, Stage::Planned) == Stage::Retired {
-            // What was decided about its servers was forgotten when it went.
+            // Decisions about its servers were forgotten when the pool went.
             pool.servers.iter_mut().for_each(Server::begin_anew);
         }
         for place in 0..pool.servers.len() {
-            let server = &self.desk.pools[at].servers[place];
-            let stays = servers.iter().any(|one| one.row == server.plan.row);
+            let server = &self.pipelines.pools[at].servers[place];
+            let stays = servers.iter().any(|one| one.id == server.plan.id);
             if !stays && server.stage == Stage::Planned {
                 self.retire_server(at, place);
             }
         }
         self.change_links(at);
-        self.desk.pools[at].settle_home();
-        let mut renamed = old.distribution != self.desk.pools[at].plan.distribution;
+        self.pipelines.pools[at].settle_home();
+        let mut renamed = old.distribution != self.pipelines.pools[at].plan.distribution;
         let mut fresh = Vec::new();
         for server in servers {
-            match self.desk.pools[at].place_of(server.row) {
+            match self.pipelines.pools[at].place_of(server.id) {
                 Some(place) => renamed |= self.change_server(at, place, server, &mut fresh),
                 None => fresh.push(self.add_server(at, server)),
             }
         }
-        let pool = &mut self.desk.pools[at];
+        let pool = &mut self.pipelines.pools[at];
         if !bug!(OldRing) {
             pool.turn_ring(renamed);
         }
@@ -162,7 +164,8 @@ impl Proxy {
         self.disturb(at);
     }
 
-    /// A server of both plans, or one that had retired and is back. Whether the ring has to know.
+    /// Changes a server that is in both plans, or had retired and is back. Returns whether the ring
+    /// is affected.
     fn change_server(
         &mut self,
         pool: usize,
@@ -170,11 +173,11 @@ impl Proxy {
         plan: ServerPlan,
         fresh: &mut Vec<usize>,
     ) -> bool {
-        let server = &mut self.desk.pools[pool].servers[place];
+        let server = &mut self.pipelines.pools[pool].servers[place];
         let renamed = server.plan.name != plan.name || server.plan.weight != plan.weight;
         server.plan = plan;
         if server.proof == Proof::Disproved {
-            (server.proof, server.skills) = (Proof::Open(0), None);
+            (server.proof, server.capabilities) = (Proof::Open(0), None);
         }
         if server.stage == Stage::Retired {
             server.stage = Stage::Planned;
@@ -189,9 +192,9 @@ impl Proxy {
     }
 
     fn add_server(&mut self, pool: usize, plan: ServerPlan) -> usize {
-        let pool = &mut self.desk.pools[pool];
-        let links = (pool.lanes.len(), pool.plan.server_connections);
-        let server = Server::new(plan, links, &self.desk.sheet);
+        let pool = &mut self.pipelines.pools[pool];
+        let links = (pool.conn_keys.len(), pool.plan.server_connections);
+        let server = Server::new(plan, links, &self.pipelines.metrics);
         match pool.servers.iter().position(|one| one.stage == Stage::Vacant) {
             Some(place) => {
                 pool.servers[place] = server;
@@ -204,10 +207,10 @@ impl Proxy {
         }
     }
 
-    /// Nothing new goes to a server; what it was asked is still answered.
+    /// Retires a server: it gets nothing new, and its outstanding requests are still answered.
     fn retire_server(&mut self, pool: usize, place: usize) {
         self.retired = true;
-        let server = &mut self.desk.pools[pool].servers[place];
+        let server = &mut self.pipelines.pools[pool].servers[place];
         server.stage = Stage::Retired;
         server.probe_at = None;
         let (probe, links) = (server.probe, server.links.clone());
@@ -222,13 +225,13 @@ impl Proxy {
         link.retiring = true;
         #[cfg(seeded_bugs)]
         if bug!(DropQueue) {
-            let now = self.desk.now;
+            let now = self.pipelines.now;
             return self.close_link(id, crate::fault::Fault::LinkLost, now);
         }
         self.end_retiring(id);
     }
 
-    /// A link that is to go is closed once nothing waits on it. That is nobody's failure.
+    /// Closes a retiring link once nothing waits on it. That counts as no failure.
     pub(super) fn end_retiring(&mut self, id: ConnId) {
         let over = |link: &Link| link.retiring && link.is_idle() && !bug!(KeepRetired);
         if self.links.find(id).is_some_and(over) {
@@ -236,22 +239,22 @@ impl Proxy {
         }
     }
 
-    /// Closes a link that carries nothing.
+    /// Closes an idle link.
     pub(super) fn close_quietly(&mut self, id: ConnId) {
         let mut link = self.links.remove(id).expect("the caller found it");
-        self.desk.memory.change(&mut link.held, 0);
-        self.desk.actions.push_back(Action::Close(id));
-        self.desk.pools[link.pool as usize].servers[link.server as usize].forget(id);
+        self.pipelines.memory.change(&mut link.counted, 0);
+        self.pipelines.actions.push_back(Action::Close(id));
+        self.pipelines.pools[link.pool as usize].servers[link.server as usize].forget(id);
         self.stirred = true;
         assert!(!link.owes, "a link that carries nothing is owed nothing");
         self.end_awaiting(link.pool as usize, link.server as usize);
     }
 
-    /// Each server gets as many links as the plan says. A client finds its link by their number, so
-    /// whoever waits for answers is not read until it has them: else what it asks next could pass
-    /// what it asked before.
+    /// Gives each server as many links as the plan says. A client finds its link by their number.
+    /// So a client that waits for answers is not read until it has them: otherwise its next request
+    /// could overtake one before it.
     fn change_links(&mut self, at: usize) {
-        let pool = &mut self.desk.pools[at];
+        let pool = &mut self.pipelines.pools[at];
         let count = pool.plan.server_connections;
         let mut extra = Vec::new();
         let mut changed = false;
@@ -265,40 +268,40 @@ impl Proxy {
             }
         }
         extra.into_iter().for_each(|id| self.retire_link(id));
-        if changed && !bug!(SwitchLane) {
-            self.clients_of(at).into_iter().for_each(|id| self.desk.hold(id));
+        if changed && !bug!(SwitchConnKey) {
+            self.clients_of(at).into_iter().for_each(|id| self.pipelines.pause_until_idle(id));
         }
     }
 
-    /// Deadlines that have come nearer are looked at in time.
+    /// Sets timers for deadlines that have come nearer.
     fn hurry(&mut self, at: usize, old: &PoolPlan, now: Time) {
-        let plan = &self.desk.pools[at].plan;
+        let plan = &self.pipelines.pools[at].plan;
         let retry_sooner = plan.server_retry_timeout < old.server_retry_timeout;
         if plan.timeouts != old.timeouts && !bug!(ForgetRearm) {
             let links = self.links.iter().filter(|(_, link)| link.pool as usize == at);
             let links: Vec<ConnId> = links.map(|(id, _)| id).collect();
             links.into_iter().for_each(|id| self.arm_link(id));
         }
-        for place in 0..self.desk.pools[at].servers.len() {
-            let server = &mut self.desk.pools[at].servers[place];
+        for place in 0..self.pipelines.pools[at].servers.len() {
+            let server = &mut self.pipelines.pools[at].servers[place];
             if retry_sooner && server.ejected && server.probe_at.take().is_some() {
                 self.await_probe(at, place, now);
             }
         }
     }
 
-    /// What has retired and is needed by nothing is forgotten; its row may mean something else.
+    /// Forgets retired pools and servers that nothing needs. Their ids may then be given to others.
     fn vacate(&mut self) {
         self.retired = false;
-        for at in 0..self.desk.pools.len() {
-            let pool = &self.desk.pools[at];
+        for at in 0..self.pipelines.pools.len() {
+            let pool = &self.pipelines.pools[at];
             let is_over = pool.stage == Stage::Retired && pool.clients == 0;
             for place in 0..pool.servers.len() {
-                if is_over && self.desk.pools[at].servers[place].stage == Stage::Planned {
+                if is_over && self.pipelines.pools[at].servers[place].stage == Stage::Planned {
                     self.retire_server(at, place);
                 }
             }
-            let pool = &mut self.desk.pools[at];
+            let pool = &mut self.pipelines.pools[at];
             for server in pool.servers.iter_mut().filter(|one| one.stage == Stage::Retired) {
                 if server.alive > 0 {
                     continue;

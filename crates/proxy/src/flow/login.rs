@@ -1,10 +1,10 @@
-//! A pool with users answers nobody who has not said who he is.
+//! Logins: in a pool with users, a client gets no answers before it has logged in.
 //!
 //! ```text
-//!                     ┌─ how to log in? ─▶ told
-//!   whole request ────┼─ right ──────────▶ logged in, for as long as it is connected
-//!   (a short one)     ├─ wrong ──────────▶ told so ┐ a strike; with the last
-//!                     └─ anything else ──▶ told so ┘ the client is closed
+//!                     ┌─ asks how to log in ─▶ answered
+//!   whole request ────┼─ right login ────────▶ logged in, for as long as it is connected
+//!   (a short one)     ├─ wrong login ────────▶ error ┐ a failed login; at the limit
+//!                     └─ anything else ──────▶ error ┘ the client is closed
 //! ```
 
 use std::rc::Rc;
@@ -16,21 +16,21 @@ use crate::id::ConnId;
 use crate::timers::Due;
 use crate::{Action, Event, Proxy, Time, limits};
 
-/// How often it is told that logins fail, microseconds.
+/// How often failed logins are reported, in microseconds.
 const FAILED_TELL_US: u64 = 1_000_000;
 
 impl Proxy {
-    /// Whether a client is to log in before it is told anything.
+    /// Whether a client has to log in first.
     pub(super) fn must_log_in(&self, id: ConnId) -> bool {
-        let client = self.desk.clients.find(id).expect("the caller found it");
-        !client.logged_in && self.desk.pools[client.pool as usize].plan.users.is_some()
+        let client = self.pipelines.clients.find(id).expect("the caller found it");
+        !client.logged_in && self.pipelines.pools[client.pool as usize].plan.users.is_some()
     }
 
-    /// Deals with a request that is a login, or comes before one; how many of the bytes, at whose
-    /// start it stands, are used. None: it is one like any other.
+    /// Handles a request that is a login, or comes before one. Returns how many of `bytes`, which
+    /// begin with it, are used. None: it is a request like any other.
     pub(super) fn login(&mut self, id: ConnId, request: &Request, bytes: &[u8]) -> Option<usize> {
-        let client = self.desk.clients.find_mut(id).expect("it has just asked");
-        let users = self.desk.pools[client.pool as usize].plan.users.as_ref()?;
+        let client = self.pipelines.clients.find_mut(id).expect("it has just asked");
+        let users = self.pipelines.pools[client.pool as usize].plan.users.as_ref()?;
         let is_known = client.logged_in;
         let may_try = matches!(request.class, Class::Refuse(_) | Class::Local(Local::Own));
         if is_known && !may_try {
@@ -48,7 +48,7 @@ impl Proxy {
             Login::Other if is_known => return None,
             Login::Free => return None,
             Login::Other if request.class == Class::Local(Local::Quit) => {
-                self.desk.leave(id);
+                self.pipelines.leave(id);
                 return Some(len);
             }
             Login::Other => Answer::LoginFirst,
@@ -67,9 +67,10 @@ impl Proxy {
         Some(len)
     }
 
-    /// Too long for a login. Whoever is logged in may ask anything else at that length.
+    /// Handles a request too long for a login. A client that is logged in may send any other
+    /// request of that length.
     fn long_login(&mut self, id: ConnId, request: &Request, bytes: &[u8]) -> Option<usize> {
-        let client = self.desk.clients.find(id).expect("the caller found it");
+        let client = self.pipelines.clients.find(id).expect("the caller found it");
         if !client.logged_in {
             return Some(self.turn_away(id, request, bytes));
         }
@@ -83,15 +84,15 @@ impl Proxy {
         Some(head.len())
     }
 
-    /// What is still to come of it is not waited for.
+    /// Refuses the request and closes the client without waiting for the rest of the request.
     fn turn_away(&mut self, id: ConnId, request: &Request, bytes: &[u8]) -> usize {
         let head = &bytes[..request.head as usize];
         self.answer_login(id, request, head, &Answer::LoginFirst, false);
-        self.desk.leave(id);
+        self.pipelines.leave(id);
         bytes.len()
     }
 
-    /// `keeps`: whoever has failed to be somebody else is who he was before.
+    /// Answers a login. `keeps` says that a failed login leaves an earlier one in force.
     fn answer_login(
         &mut self,
         id: ConnId,
@@ -100,10 +101,10 @@ impl Proxy {
         answer: &Answer<'_>,
         keeps: bool,
     ) {
-        let client = self.desk.clients.find_mut(id).expect("the caller found it");
+        let client = self.pipelines.clients.find_mut(id).expect("the caller found it");
         let pool = client.pool as usize;
-        let counters = self.desk.pools[pool].counters;
-        let strike = match answer {
+        let counters = self.pipelines.pools[pool].counters;
+        let failed = match answer {
             Answer::LoggedIn => {
                 self.note_login(id);
                 false
@@ -119,61 +120,62 @@ impl Proxy {
             }
             _ => false,
         };
-        let client = self.desk.clients.find_mut(id).expect("the caller found it");
-        client.strikes += u8::from(strike);
-        let is_out = client.strikes >= limits::LOGIN_STRIKES_MAX;
+        let client = self.pipelines.clients.find_mut(id).expect("the caller found it");
+        client.failed_logins += u8::from(failed);
+        let is_out = client.failed_logins >= limits::FAILED_LOGINS_MAX;
         if *answer == Answer::LoginFailed {
             self.tell_failed(pool, id);
         }
-        // Nobody who waits to be let in wants silence.
+        // A client that waits to be admitted needs the answer, even to a quiet request.
         let request = Request { quiet: Quiet::Loud, ..*request };
-        self.desk.answer(id, &request, head, answer);
+        self.pipelines.answer(id, &request, head, answer);
         if is_out {
-            self.desk.leave(id);
+            self.pipelines.leave(id);
         }
         self.pause_if_full(id);
     }
 
     fn note_login(&mut self, id: ConnId) {
-        let client = self.desk.clients.find_mut(id).expect("the caller found it");
-        (client.logged_in, client.strikes) = (true, 0);
-        self.desk.pools[client.pool as usize].counters.add(Counter::Logins, 1);
+        let client = self.pipelines.clients.find_mut(id).expect("the caller found it");
+        (client.logged_in, client.failed_logins) = (true, 0);
+        self.pipelines.pools[client.pool as usize].counters.add(Counter::Logins, 1);
     }
 
     fn tell_failed(&mut self, at: usize, client: ConnId) {
-        let pool = &mut self.desk.pools[at];
+        let pool = &mut self.pipelines.pools[at];
         pool.logins_failed += 1;
-        let failed = Event::LoginFailed { pool: pool.plan.row, client };
+        let failed = Event::LoginFailed { pool: pool.plan.id, client };
         let is_first = pool.logins_due.is_none();
-        self.desk.actions.push_back(Action::Log(failed));
+        self.pipelines.actions.push_back(Action::Log(failed));
         if is_first {
             self.tell_logins(at);
         }
     }
 
-    /// Says how many have failed, and looks again in a second; a second without any ends that.
+    /// Reports the number of failed logins, and checks again in a second. A second without any ends
+    /// that.
     fn tell_logins(&mut self, at: usize) {
-        let (now, pool) = (self.desk.now, &mut self.desk.pools[at]);
-        let (row, count) = (pool.plan.row, std::mem::take(&mut pool.logins_failed));
+        let (now, pool) = (self.pipelines.now, &mut self.pipelines.pools[at]);
+        let (id, count) = (pool.plan.id, std::mem::take(&mut pool.logins_failed));
         pool.logins_due = (count > 0).then(|| now.after(FAILED_TELL_US));
         if let Some(due) = pool.logins_due {
-            self.desk.actions.push_back(Action::Log(Event::LoginsFailed { pool: row, count }));
-            self.timers.set(due, Due::Logins { row });
+            self.pipelines.actions.push_back(Action::Log(Event::LoginsFailed { pool: id, count }));
+            self.timers.set(due, Due::Logins { id });
         }
     }
 
-    pub(super) fn logins_timer(&mut self, row: u32, set: Time) {
-        if let Some(at) = self.pool_place(row)
-            && self.desk.pools[at].logins_due == Some(set)
+    pub(super) fn logins_timer(&mut self, id: u32, set: Time) {
+        if let Some(at) = self.pool_place(id)
+            && self.pipelines.pools[at].logins_due == Some(set)
         {
             self.tell_logins(at);
         }
     }
 
-    /// Nobody logs in any more: what was to wait for its second is said now.
+    /// Reports the failed logins that still wait for their second, since no more logins will come.
     pub(crate) fn tell_all_logins(&mut self) {
-        for at in 0..self.desk.pools.len() {
-            if self.desk.pools[at].logins_failed > 0 {
+        for at in 0..self.pipelines.pools.len() {
+            if self.pipelines.pools[at].logins_failed > 0 {
                 self.tell_logins(at);
             }
         }

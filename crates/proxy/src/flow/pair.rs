@@ -1,8 +1,8 @@
-//! Pair and settle: a server's bytes are matched with what was asked.
+//! Pair and settle: a server's bytes are matched with requests.
 //!
-//! A server answers in the order asked, so a reply belongs to the first flight. A reply that cannot
-//! be an answer to it, or that nobody asked for, poisons the link: it is closed, and nothing after
-//! that reply is believed.
+//! A server answers in the order of its requests, so a reply belongs to the first outstanding
+//! message. A reply that cannot answer that message, or that no message asked for, poisons the
+//! link: the link is closed, and nothing after that reply is believed.
 
 use metrics::Server as Counter;
 use proto::{Item, ItemKind, Parsed, Progress, Upstream};
@@ -10,19 +10,19 @@ use proto::{Item, ItemKind, Parsed, Progress, Upstream};
 use super::pieces::begin_body;
 use crate::batch::{Batch, Entry};
 use crate::buffer::{Source, has_trailer};
-use crate::desk::Value;
 use crate::fault::Fault;
 use crate::id::ConnId;
-use crate::link::{Cargo, Flight, State, Unit};
+use crate::link::{Message, Payload, State, Unit};
+use crate::pipelines::Value;
 use crate::plan::QuickAck;
-use crate::request::{NONE, Rows};
+use crate::request::{NONE, PendingRequests};
 use crate::{Action, Event, Proxy, Time, limits};
 
-/// How far a look at a link's bytes came.
+/// The progress of one look at a link's bytes.
 pub(super) enum Step {
-    /// So many bytes were used; look again.
+    /// This many bytes were used; look again.
     Used(usize),
-    /// The head of the next item is not whole.
+    /// The head of the next item is incomplete.
     Incomplete,
 }
 
@@ -33,30 +33,30 @@ impl Proxy {
         let (pool, server, state) = (link.pool as usize, link.server as usize, link.state);
         self.note_heard(pool, server, now);
         let outcome = match state {
-            State::Greeting => self.greet(id, source, now),
+            State::Handshake => self.handshake(id, source, now),
             _ => self.pair_all(id, source, now),
         };
         match outcome {
             Ok(()) => self.after_receive(id, source.bytes.len()),
             Err(why) => {
                 let Some(link) = self.links.find(id) else { return };
-                let server = self.desk.pools[link.pool as usize].row_of(link.server);
+                let server = self.pipelines.pools[link.pool as usize].request_of(link.server);
                 let event = Event::Poisoned { server, why };
-                self.desk.actions.push_back(Action::Log(event));
+                self.pipelines.actions.push_back(Action::Log(event));
                 self.close_link(id, Fault::Poisoned, now);
             }
         }
     }
 
-    /// Takes all bytes: what was kept of an unfinished head, then the new ones.
+    /// Pairs all bytes: first the buffered bytes of an unfinished head, then the new ones.
     fn pair_all(&mut self, id: ConnId, source: Source<'_>, now: Time) -> Result<(), &'static str> {
         let mut at = 0;
         let link = self.links.find_mut(id).expect("the caller found it");
         if !link.partial.is_empty() {
             let mut joined = std::mem::take(&mut link.partial);
             let (kept, mut more) = (joined.len(), 0);
-            // Nearly every head is shorter than this, so that much more finishes the one that was
-            // kept.
+            // Nearly every head is shorter than this, so this many more bytes finish the buffered
+            // one.
             while at < kept && more < source.bytes.len() {
                 let end = source.bytes.len().min(more + limits::REPLY_HEAD_MAX);
                 joined.extend_from_slice(&source.bytes[more..end]);
@@ -70,14 +70,14 @@ impl Proxy {
                 return Ok(());
             }
             at -= kept;
-            self.desk.spares.give(joined);
+            self.pipelines.spares.give(joined);
         }
         at += self.pair(id, source.part(at, source.bytes.len()), now)?;
         let rest = &source.bytes[at..];
         if !rest.is_empty()
             && let Some(link) = self.links.find_mut(id)
         {
-            link.partial = self.desk.spares.take();
+            link.partial = self.pipelines.spares.take();
             link.partial.extend_from_slice(rest);
         }
         Ok(())
@@ -89,7 +89,7 @@ impl Proxy {
         let mut at = 0;
         while at < len {
             let rest = source.part(at, len);
-            // A probe's answer may close the link: then nothing after it matters.
+            // A probe's answer may close the link. Nothing after it matters then.
             let Some(link) = self.links.find(id) else { return Ok(len) };
             let step = match &link.body {
                 Some(body) if body.left > 0 => self.pair_body(id, rest, now)?,
@@ -103,17 +103,17 @@ impl Proxy {
         Ok(at)
     }
 
-    /// The next item, which belongs to the first flight or to nobody.
+    /// Pairs the next item, which belongs to the first outstanding message or to none.
     fn pair_item(&mut self, id: ConnId, rest: Source<'_>, now: Time) -> Result<Step, &'static str> {
         let link = self.links.find_mut(id).expect("the caller found it");
-        let Some(flight) = link.flights.front_mut() else {
-            return Err("a reply that nobody asked for");
+        let Some(message) = link.outstanding.front_mut() else {
+            return Err("a reply that was not asked for");
         };
-        if flight.end > link.sent {
+        if message.end > link.sent {
             return Err("a reply before its request was sent");
         }
-        let upstream = self.desk.pools[link.pool as usize].upstream;
-        let asked = flight.ask;
+        let upstream = self.pipelines.pools[link.pool as usize].upstream;
+        let asked = message.ask;
         let item = match upstream.parse_reply(asked, &mut link.progress, rest.bytes) {
             Parsed::Incomplete => return Ok(Step::Incomplete),
             Parsed::Malformed(_) if bug!(BelievePoison) => return Ok(Step::Used(rest.bytes.len())),
@@ -126,31 +126,33 @@ impl Proxy {
         if link.body.is_some() {
             return self.pair_more(id, item, rest, now);
         }
-        let is_fetch = matches!(flight.cargo, Cargo::Fetch(_));
+        let is_fetch = matches!(message.payload, Payload::Fetch(_));
         if item.kind == ItemKind::Error || item.kind == ItemKind::End && is_fetch {
             let line = &rest.bytes[..item.head as usize];
             self.end_reply(id, item.kind, line, now);
             return Ok(Step::Used(line.len()));
         }
-        let (entry, unit) = whose(flight, &item, rest.bytes, &self.desk.rows, upstream)?;
-        let is_told = unit != Unit::Errand && self.desk.rows[entry.row].question.is_told(asked);
-        if is_told && unit == Unit::Single {
-            self.desk.note_found(entry.row, &item, &rest.bytes[..item.head as usize]);
+        let (entry, unit) = whose(message, &item, rest.bytes, &self.pipelines.requests, upstream)?;
+        let is_rendered = unit != Unit::Internal
+            && self.pipelines.requests[entry.pending].question.is_rendered(asked);
+        if is_rendered && unit == Unit::Single {
+            self.pipelines.note_found(entry.pending, &item, &rest.bytes[..item.head as usize]);
         }
-        let len = usize::try_from(item.len()).map_err(|_| "a value longer than any memory")?;
+        let len = usize::try_from(item.len()).map_err(|_| "a value larger than any memory")?;
         if len > rest.bytes.len() || item.kind == ItemKind::Part {
-            begin_body(link, &mut self.desk, (item, asked), rest, (entry, unit));
+            begin_body(link, &mut self.pipelines, (item, asked), rest, (entry, unit));
             return Ok(Step::Used(item.head as usize));
         }
         if !has_trailer(&rest.bytes[..len], item.trailer) {
-            // The batch is past this key, and nobody has it: it is outstanding again.
-            if let Cargo::Fetch(batch) = &mut flight.cargo {
+            // The cursor has passed this key, but the key has no value yet: it is outstanding
+            // again.
+            if let Payload::Fetch(batch) = &mut message.payload {
                 batch.cursor = batch.cursor.saturating_sub(1);
             }
-            return Err("a value that does not end where its head says");
+            return Err("a value that does not have the length that its head gives");
         }
         let whole = rest.part(0, len);
-        let value = match is_told {
+        let value = match is_rendered {
             false => Value::Flat(whole),
             true => Value::Foreign(&item, whole),
         };
@@ -159,7 +161,8 @@ impl Proxy {
         Ok(Step::Used(len))
     }
 
-    /// A key of a read has its value, or a request, or several keys, their answer.
+    /// Records that a key of a read has its value, or that a request or several keys have their
+    /// answer.
     pub(super) fn settle(
         &mut self,
         id: ConnId,
@@ -171,87 +174,91 @@ impl Proxy {
         let link = self.links.find(id).expect("the caller found it");
         let server = link.server;
         match unit {
-            Unit::Key => self.desk.hit(server, entry, value),
+            Unit::Key => self.pipelines.hit(server, entry, value),
             Unit::Single => {
-                self.end_flight(id, ItemKind::Status, now);
-                match self.desk.rows[entry.row].question.gathers {
-                    true => self.desk.gathered((entry.row, entry.slot), server, value),
-                    false => self.desk.status(entry.row, server, value, has_body),
+                self.end_message(id, ItemKind::Status, now);
+                match self.pipelines.requests[entry.pending].question.gathers {
+                    true => self.pipelines.gathered((entry.pending, entry.slot), server, value),
+                    false => self.pipelines.status(entry.pending, server, value, has_body),
                 }
             }
             Unit::Batch => {
-                let flight = self.end_flight(id, ItemKind::Status, now);
-                let Cargo::Fetch(batch) = flight.cargo else { unreachable!("the caller looked") };
-                self.desk.gathered((entry.row, entry.slot), server, value);
-                self.desk.gathered_with(&batch);
+                let message = self.end_message(id, ItemKind::Status, now);
+                let Payload::Fetch(batch) = message.payload else {
+                    unreachable!("the caller looked")
+                };
+                self.pipelines.gathered((entry.pending, entry.slot), server, value);
+                self.pipelines.gathered_with(&batch);
                 self.recycle(batch);
             }
-            Unit::Errand => drop(self.end_flight(id, ItemKind::Status, now)),
+            Unit::Internal => drop(self.end_message(id, ItemKind::Status, now)),
         }
     }
 
-    /// The one reply to several keys has settled the first of them: it settles the others.
+    /// The one reply to several keys has settled the first of them: settles the others.
     fn settle_others(&mut self, batch: &Batch) {
-        batch.entries.iter().skip(1).for_each(|entry| self.desk.part_done(entry.row));
+        batch.entries.iter().skip(1).for_each(|entry| self.pipelines.part_done(entry.pending));
     }
 
-    /// The answer to a request could not be kept.
+    /// Fails a request whose answer could not be kept.
     pub(super) fn drop_answer(&mut self, id: ConnId, now: Time) {
         let server = self.links.find(id).expect("the caller found it").server;
-        let flight = self.end_flight(id, ItemKind::Status, now);
-        let (row, slot) = match &flight.cargo {
-            Cargo::Single(row, slot) => (*row, *slot),
-            Cargo::Fetch(batch) => (batch.entries[0].row, batch.entries[0].slot),
-            Cargo::Errand(_) => return,
+        let message = self.end_message(id, ItemKind::Status, now);
+        let (pending, slot) = match &message.payload {
+            Payload::Single(pending, slot) => (*pending, *slot),
+            Payload::Fetch(batch) => (batch.entries[0].pending, batch.entries[0].slot),
+            Payload::Internal(_) => return,
         };
-        let wrote = self.desk.rows[row].writes;
-        match self.desk.clients.find(self.desk.rows[row].client).is_none() {
-            true => self.desk.part_done(row),
-            false => self.desk.fail_part((row, slot), Some(server), Fault::OutOfMemory, wrote),
+        let wrote = self.pipelines.requests[pending].writes;
+        match self.pipelines.clients.find(self.pipelines.requests[pending].client).is_none() {
+            true => self.pipelines.part_done(pending),
+            false => {
+                self.pipelines.fail_part((pending, slot), Some(server), Fault::OutOfMemory, wrote)
+            }
         }
-        if let Cargo::Fetch(batch) = flight.cargo {
+        if let Payload::Fetch(batch) = message.payload {
             self.settle_others(&batch);
             self.recycle(batch);
         }
     }
 
-    /// A line that ends a reply.
+    /// Handles a line that ends a reply.
     pub(super) fn end_reply(&mut self, id: ConnId, kind: ItemKind, line: &[u8], now: Time) {
         let server = self.links.find(id).expect("the caller found it").server;
-        let flight = self.end_flight(id, kind, now);
-        match (flight.cargo, kind) {
-            (Cargo::Fetch(batch), ItemKind::Error) if batch.whole => {
-                let part = (batch.entries[0].row, batch.entries[0].slot);
-                self.desk.server_error(part, server, line);
+        let message = self.end_message(id, kind, now);
+        match (message.payload, kind) {
+            (Payload::Fetch(batch), ItemKind::Error) if batch.whole => {
+                let part = (batch.entries[0].pending, batch.entries[0].slot);
+                self.pipelines.server_error(part, server, line);
                 self.settle_others(&batch);
                 self.recycle(batch);
             }
-            (Cargo::Fetch(batch), ItemKind::Error) => self.ask_alone(id, batch, line, now),
-            (Cargo::Fetch(batch), _) => {
+            (Payload::Fetch(batch), ItemKind::Error) => self.ask_alone(id, batch, line, now),
+            (Payload::Fetch(batch), _) => {
                 for entry in batch.outstanding() {
-                    self.desk.miss(*entry);
+                    self.pipelines.miss(*entry);
                 }
                 self.recycle(batch);
             }
-            (Cargo::Single(row, slot), _) => {
-                if !self.excused(row, (id, server), line, now) {
-                    self.desk.server_error((row, slot), server, line);
+            (Payload::Single(pending, slot), _) => {
+                if !self.retries(pending, (id, server), line, now) {
+                    self.pipelines.server_error((pending, slot), server, line);
                 }
             }
-            (Cargo::Errand(_), _) => {}
+            (Payload::Internal(_), _) => {}
         }
     }
 
-    /// The first flight has its whole reply.
-    fn end_flight(&mut self, id: ConnId, kind: ItemKind, now: Time) -> Flight {
+    /// Takes the first outstanding message, whose reply is complete.
+    fn end_message(&mut self, id: ConnId, kind: ItemKind, now: Time) -> Message {
         let link = self.links.find_mut(id).expect("the caller found it");
-        let flight = link.pop();
-        link.land(flight.end, now);
+        let message = link.pop();
+        link.land(message.end, now);
         let batch_waits = link.batch.is_some();
         let (pool, server) = (link.pool as usize, link.server);
-        let entry = &mut self.desk.pools[pool].servers[server as usize];
+        let entry = &mut self.pipelines.pools[pool].servers[server as usize];
         entry.counters.add(Counter::Replies, 1);
-        entry.latency.record(now.since(flight.since));
+        entry.latency.record(now.since(message.since));
         let failed_before = entry.failures > 0;
         if kind == ItemKind::Error {
             entry.counters.add(Counter::Errors, 1);
@@ -260,35 +267,35 @@ impl Proxy {
             self.request_answered(pool, server as usize);
         }
         if kind == ItemKind::Status {
-            self.prove(pool, server as usize, flight.ask);
+            self.prove(pool, server as usize, message.ask);
         }
         self.note_owing(id, now);
-        if batch_waits {
+        if batch_waits && !bug!(LeaveGathered) {
             self.mark_dirty(id);
         }
-        flight
+        message
     }
 
-    /// An error line answered a get of several keys: one of them may be to blame, so each that has
-    /// no answer yet is asked alone. A key that was alone gets the error, and so does one whose
-    /// client has asked for a change since, which must not be overtaken.
+    /// Sends each unanswered key of a get alone, after an error line answered the whole get: one of
+    /// the keys may be to blame. A key that was alone gets the error. So does a key whose client
+    /// has sent a change since, because the change must not be overtaken.
     fn ask_alone(&mut self, id: ConnId, batch: Box<Batch>, line: &[u8], now: Time) {
         let alone = batch.entries.len() == 1;
         for entry in batch.outstanding() {
-            // A read that changes something is never asked twice.
-            let again = Proxy::is_idempotent(&batch) && !self.has_changed_since(entry.row);
+            // A read that changes something is never sent twice.
+            let again = Proxy::is_idempotent(&batch) && !self.has_changed_since(entry.pending);
             let link = self.links.find(id).expect("the caller found it");
-            if alone || !again || !link.has_room(&self.desk.limits) {
-                self.desk.server_error((entry.row, entry.slot), link.server, line);
+            if alone || !again || !link.has_room(&self.pipelines.limits) {
+                self.pipelines.server_error((entry.pending, entry.slot), link.server, line);
                 continue;
             }
             let link = self.links.find_mut(id).expect("the caller found it");
-            let pool = &mut self.desk.pools[link.pool as usize];
+            let pool = &mut self.pipelines.pools[link.pool as usize];
             let mut one = self.spare_batches.pop().unwrap_or_else(Batch::blank);
             one.open(batch.ask, batch.idempotent, self.turn, now);
             one.text.extend_from_slice(batch.prefix());
-            one.push(pool.upstream, batch.key(*entry), entry.row, entry.slot);
-            link.out.open(&mut self.desk.spares);
+            one.push(pool.upstream, batch.key(*entry), entry.pending, entry.slot);
+            link.out.open(&mut self.pipelines.spares);
             link.launch_batch(one, pool.upstream);
             let counters = &mut pool.servers[link.server as usize].counters;
             counters.add(Counter::AskedAlone, 1);
@@ -298,12 +305,12 @@ impl Proxy {
         self.mark_dirty(id);
     }
 
-    /// After a read: the account, and the QUICKACK rule on the server's side.
+    /// Updates the memory account after a read and applies the QUICKACK rule on the server's side.
     fn after_receive(&mut self, id: ConnId, received: usize) {
         let Some(link) = self.links.find_mut(id) else { return };
-        let held = link.measure();
-        self.desk.memory.change(&mut link.held, held);
-        let pool = &mut self.desk.pools[link.pool as usize];
+        let bytes = link.measure();
+        self.pipelines.memory.change(&mut link.counted, bytes);
+        let pool = &mut self.pipelines.pools[link.pool as usize];
         let counters = pool.servers[link.server as usize].counters;
         counters.add(Counter::ReplyBytes, received as u64);
         let flush = match pool.plan.server_quickack {
@@ -313,66 +320,67 @@ impl Proxy {
         };
         if flush {
             counters.add(Counter::AcksFlushed, 1);
-            self.desk.actions.push_back(Action::FlushAck(id));
+            self.pipelines.actions.push_back(Action::FlushAck(id));
         }
         if link.retiring {
             self.end_retiring(id);
         }
     }
 
-    /// The kernel took bytes of a link.
+    /// Notes that the kernel took bytes of a link.
     pub(crate) fn transmitted_link(&mut self, id: ConnId, n: usize, now: Time) {
         let Some(link) = self.links.find_mut(id) else { return };
-        let server = &self.desk.pools[link.pool as usize].servers[link.server as usize];
+        let server = &self.pipelines.pools[link.pool as usize].servers[link.server as usize];
         server.counters.add(Counter::MessageBytes, n as u64);
-        if link.state == State::Greeting {
-            link.hello.drain(..n);
+        if link.state == State::Handshake {
+            link.handshake.drain(..n);
             if n > 0 {
-                // While the kernel still takes it, the server cannot answer.
+                // While the kernel still takes the handshake, the server cannot answer it.
                 link.since = now;
             }
             return;
         }
         link.advance(n, now);
         if link.out.is_empty() {
-            link.out.close(&mut self.desk.spares);
+            link.out.close(&mut self.pipelines.spares);
         } else {
             link.out.settle();
         }
-        let held = link.measure();
-        self.desk.memory.change(&mut link.held, held);
+        let bytes = link.measure();
+        self.pipelines.memory.change(&mut link.counted, bytes);
         self.note_owing(id, now);
         self.arm_link(id);
     }
 }
 
-/// What an item settles, and whose it is; a message's place moves past a value.
+/// Returns the entry and the unit that an item settles, and moves the message's cursor past a
+/// value.
 fn whose(
-    flight: &mut Flight,
+    message: &mut Message,
     item: &Item,
     bytes: &[u8],
-    rows: &Rows,
+    requests: &PendingRequests,
     upstream: &dyn Upstream,
 ) -> Result<(Entry, Unit), &'static str> {
     let key = item.key.of(bytes);
-    match (&mut flight.cargo, item.kind) {
-        (Cargo::Fetch(batch), ItemKind::Value) => {
+    match (&mut message.payload, item.kind) {
+        (Payload::Fetch(batch), ItemKind::Value) => {
             let found = batch.find(key).ok_or(NOT_ASKED)?;
             batch.skipped.extend_from_slice(&batch.entries[batch.cursor..found]);
             batch.cursor = found + 1;
             Ok((batch.entries[found], Unit::Key))
         }
-        (Cargo::Fetch(batch), ItemKind::Status | ItemKind::Part) if batch.whole => {
+        (Payload::Fetch(batch), ItemKind::Status | ItemKind::Part) if batch.whole => {
             let first = batch.entries[0];
             let elements = upstream.elements(&bytes[..item.head as usize]);
             let is_right = elements.is_some_and(|(_, count)| count == batch.entries.len() as u64);
-            match is_right || !rows[first.row].question.each || bug!(BelievePoison) {
+            match is_right || !requests[first.pending].question.each || bug!(BelievePoison) {
                 true => Ok((first, Unit::Batch)),
                 false => Err(WRONG_NUMBER),
             }
         }
-        (Cargo::Single(row, slot), ItemKind::Status | ItemKind::Part) => {
-            let question = &rows[*row].question;
+        (Payload::Single(pending, slot), ItemKind::Status | ItemKind::Part) => {
+            let question = &requests[*pending].question;
             if let Some(expected) = question.elements {
                 let elements = upstream.elements(&bytes[..item.head as usize]);
                 let is_right = elements.is_some_and(|(_, count)| count == u64::from(expected));
@@ -381,29 +389,29 @@ fn whose(
                 }
             }
             match question.is_answer(item, &bytes[..item.head as usize]) {
-                true => Ok((Entry::of_row(*row, *slot), Unit::Single)),
+                true => Ok((Entry::of_request(*pending, *slot), Unit::Single)),
                 false => Err(NOT_ITS_OWN),
             }
         }
-        (Cargo::Errand(_), ItemKind::Status | ItemKind::Part) => {
-            Ok((Entry::of_row(NONE, 0), Unit::Errand))
+        (Payload::Internal(_), ItemKind::Status | ItemKind::Part) => {
+            Ok((Entry::of_request(NONE, 0), Unit::Internal))
         }
         _ => Err(NO_ANSWER),
     }
 }
 
 const NOT_ASKED: &str = "the value of a key that was not asked for";
-const WRONG_NUMBER: &str = "another number of values than were asked for";
-const NOT_ITS_OWN: &str = "an answer about another key, or with another opaque, than was asked";
+const WRONG_NUMBER: &str = "a different number of values than was asked for";
+const NOT_ITS_OWN: &str = "an answer with another key or opaque than was asked for";
 const NO_ANSWER: &str = "not a possible answer to what was asked";
 
-impl Flight {
-    /// Parts of requests that wait for its reply.
+impl Message {
+    /// Returns how many parts of requests wait for its reply.
     pub(super) fn parts(&self) -> usize {
-        match &self.cargo {
-            Cargo::Fetch(batch) => batch.outstanding().count(),
-            Cargo::Single(..) => 1,
-            Cargo::Errand(_) => 0,
+        match &self.payload {
+            Payload::Fetch(batch) => batch.outstanding().count(),
+            Payload::Single(..) => 1,
+            Payload::Internal(_) => 0,
         }
     }
 }

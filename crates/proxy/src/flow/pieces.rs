@@ -1,6 +1,6 @@
-//! What does not come whole: a value whose body is still arriving, and a reply in any number of
-//! pieces. It is kept until it is whole, or goes to its client as it comes, if that waits for
-//! nothing else.
+//! Replies that arrive in several reads: a value whose body is still arriving, and a reply in any
+//! number of pieces. Each is kept until it is whole, or streamed to its client if the client waits
+//! for nothing else.
 //!
 //! ```text
 //!   value    head [ body ........ trailer ]
@@ -13,16 +13,16 @@ use super::pair::Step;
 use crate::batch::Entry;
 use crate::buffer::{Outbox, Source};
 use crate::client::End;
-use crate::desk::{Desk, Value};
 use crate::fault::Fault;
 use crate::id::ConnId;
 use crate::link::{Body, Link, Unit};
+use crate::pipelines::{Pipelines, Value};
 use crate::{Proxy, Time};
 
-/// The beginning of a body, or of a reply in pieces.
+/// Begins a body, or a reply in pieces.
 pub(super) fn begin_body(
     link: &mut Link,
-    desk: &mut Desk,
+    pipelines: &mut Pipelines,
     (item, asked): (Item, Ask),
     rest: Source<'_>,
     (entry, unit): (Entry, Unit),
@@ -38,18 +38,21 @@ pub(super) fn begin_body(
         left: item.body + item.trailer.len() as u64,
         end: End::default(),
     };
-    let is_there = unit != Unit::Errand && desk.clients.find(desk.rows[entry.row].client).is_some();
-    if is_there && desk.memory.has_room(item.len() as usize) {
-        (body.shown, body.streams) = desk.begin_value(entry, (&item, asked), head, &mut body.data);
+    let is_there = unit != Unit::Internal
+        && pipelines.clients.find(pipelines.requests[entry.pending].client).is_some();
+    if is_there && pipelines.memory.has_room(item.len() as usize) {
+        (body.shown, body.streams) =
+            pipelines.begin_value(entry, (&item, asked), head, &mut body.data);
     } else {
         body.entry = None;
-        // What has one reply is settled at its end: until then the message stands for it.
+        // A message with one reply is settled at the end of that reply; until then it stays
+        // outstanding.
         match (unit, is_there) {
             (Unit::Key, true) => {
-                let part = (entry.row, entry.slot);
-                desk.fail_key(part, Some(link.server), Fault::OutOfMemory);
+                let part = (entry.pending, entry.slot);
+                pipelines.fail_key(part, Some(link.server), Fault::OutOfMemory);
             }
-            (Unit::Key, false) => desk.part_done(entry.row),
+            (Unit::Key, false) => pipelines.part_done(entry.pending),
             _ => {}
         }
     }
@@ -57,7 +60,7 @@ pub(super) fn begin_body(
 }
 
 impl Proxy {
-    /// The next piece of a reply that comes in several.
+    /// Takes the next piece of a reply that comes in several.
     pub(super) fn pair_more(
         &mut self,
         id: ConnId,
@@ -75,17 +78,21 @@ impl Proxy {
         body.end = End::default();
         body.shown = Shown::Body { trailer: item.trailer };
         if let Some(entry) = body.entry {
-            let len = usize::try_from(item.len()).map_err(|_| "a value longer than any memory")?;
-            let is_there = self.desk.clients.find(self.desk.rows[entry.row].client).is_some();
-            if !is_there || !self.desk.memory.has_room(len) {
+            let len = usize::try_from(item.len()).map_err(|_| "a value larger than any memory")?;
+            let is_there = self
+                .pipelines
+                .clients
+                .find(self.pipelines.requests[entry.pending].client)
+                .is_some();
+            if !is_there || !self.pipelines.memory.has_room(len) {
                 if body.streams && is_there {
-                    self.desk.cut_off(entry.row);
+                    self.pipelines.cut_off(entry.pending);
                 }
                 body.entry = None;
                 body.data.clear();
-            } else if !body.streams && self.desk.may_stream(entry, body.data.len() + len) {
+            } else if !body.streams && self.pipelines.may_stream(entry, body.data.len() + len) {
                 body.streams = true;
-                self.desk.begin_stream(entry.row, &mut body.data);
+                self.pipelines.begin_stream(entry.pending, &mut body.data);
             }
         }
         self.take_in(id, rest.part(0, item.head as usize));
@@ -93,7 +100,7 @@ impl Proxy {
         Ok(Step::Used(item.head as usize))
     }
 
-    /// More of a body.
+    /// Takes more of a body.
     pub(super) fn pair_body(
         &mut self,
         id: ConnId,
@@ -112,27 +119,27 @@ impl Proxy {
             self.take_in(id, rest.part(0, shown));
         }
         if is_wrong {
-            return Err("a value that does not end where its head says");
+            return Err("a value that does not have the length that its head gives");
         }
         self.end_piece(id, now);
         Ok(Step::Used(used))
     }
 
-    /// Bytes of a reply whose rest is still to come: they go to its client, or are kept.
+    /// Streams bytes of an unfinished reply to the client, or keeps them.
     fn take_in(&mut self, id: ConnId, part: Source<'_>) {
         let link = self.links.find_mut(id).expect("the caller found it");
         let body = link.body.as_mut().expect("the caller looked");
         match body.entry {
-            Some(entry) if body.streams => self.desk.stream(entry.row, part),
+            Some(entry) if body.streams => self.pipelines.stream(entry.pending, part),
             Some(_) => {
-                body.data.open(&mut self.desk.spares);
+                body.data.open(&mut self.pipelines.spares);
                 body.data.keep(part);
             }
             None => {}
         }
     }
 
-    /// If a piece has come whole it gets its end; the last one settles what it belongs to.
+    /// Ends a piece that has come whole; the last piece settles its request.
     fn end_piece(&mut self, id: ConnId, now: Time) {
         let link = self.links.find_mut(id).expect("the caller found it");
         let body = link.body.as_mut().expect("the caller looked");
@@ -146,16 +153,16 @@ impl Proxy {
         let Some(body) =
             link.body.take_if(|body| body.item.kind != ItemKind::Part || bug!(PieceForWhole))
         else {
-            // The account of a reply without an end must not wait for it.
-            let held = link.measure();
-            return self.desk.memory.change(&mut link.held, held);
+            // The account must be right even if the reply never ends.
+            let bytes = link.measure();
+            return self.pipelines.memory.change(&mut link.counted, bytes);
         };
         let Body { entry, unit, streams, data, .. } = body;
         let value = if streams { Value::Streamed } else { Value::Held(Box::new(data)) };
         match (entry, unit) {
             (Some(entry), _) => self.settle(id, (entry, unit), value, true, now),
             (None, Unit::Key) => {}
-            (None, Unit::Single | Unit::Batch | Unit::Errand) => self.drop_answer(id, now),
+            (None, Unit::Single | Unit::Batch | Unit::Internal) => self.drop_answer(id, now),
         }
     }
 }

@@ -1,10 +1,10 @@
-//! Accept and receive: a client's bytes become requests.
+//! Receive: a client's bytes become requests.
 
 use metrics::Pool as Counter;
-use proto::{Answer, Class, Local, Marks, Muted, Parsed, Quiet, Refusal, Request, Resume};
+use proto::{Answer, Class, Local, Marks, Parsed, Quiet, Refusal, ReplyMode, Request, Resume};
 
 use super::remove::Removal;
-use super::way::Way;
+use super::route::Route;
 use crate::buffer::{Outbox, Source, has_trailer};
 use crate::client::{Client, Intake, State};
 use crate::fault::Fault;
@@ -12,28 +12,28 @@ use crate::id::ConnId;
 use crate::plan::QuickAck;
 use crate::{Action, Proxy, Time, limits};
 
-/// The body of a request that has arrived whole, trailer included.
+/// The body of a request that has arrived whole, including its trailer.
 pub(super) enum Data<'a> {
     Flat(Source<'a>),
     Held(Outbox),
 }
 
-/// What a key of a read takes until it is answered: its place in the request, in its row and in a
-/// link's queue.
+/// Bytes that a key of a read takes until it is answered: its place in the request, in the request
+/// table and in a link's queue.
 const KEY_HELD: usize = 48;
 
-/// What a client had said about its answers before a request of its was read.
+/// The client's reply mode and transaction state before one of its requests was read.
 #[derive(Clone, Copy)]
 struct Before {
-    muted: Muted,
-    is_void: bool,
+    reply_mode: ReplyMode,
+    is_aborted: bool,
 }
 
-const VOID: &str = "it belongs to a transaction that was refused, of which nothing is carried out";
-/// A client that wants no answer gets none.
+const IN_ABORTED: &str = "it belongs to a refused transaction, of which nothing is executed";
+/// Silences a request of a client that has turned replies off.
 fn mute(client: &mut Client, request: &mut Request) {
-    if client.session.muted == Muted::Next && !bug!(SkipForEver) {
-        client.session.muted = Muted::No;
+    if client.session.reply_mode == ReplyMode::Next && !bug!(SkipForEver) {
+        client.session.reply_mode = ReplyMode::No;
     }
     if !bug!(IgnoreMute) {
         request.quiet = Quiet::Silent;
@@ -42,11 +42,11 @@ fn mute(client: &mut Client, request: &mut Request) {
 
 impl Proxy {
     pub(crate) fn receive_client(&mut self, id: ConnId, source: Source<'_>, now: Time) {
-        let Some(client) = self.desk.clients.find_mut(id) else { return };
+        let Some(client) = self.pipelines.clients.find_mut(id) else { return };
         if client.state != State::Open {
             return;
         }
-        let counters = self.desk.pools[client.pool as usize].counters;
+        let counters = self.pipelines.pools[client.pool as usize].counters;
         counters.add(Counter::ReceivedBytes, source.bytes.len() as u64);
         if client.partial.is_empty() {
             let used = self.consume(id, source, now);
@@ -61,87 +61,92 @@ impl Proxy {
         self.acknowledge(id);
     }
 
-    /// Clients that were paused and may go on: first what they had sent already, then their
+    /// Reads clients that were paused and may go on: first their buffered input, then their
     /// sockets.
     pub(crate) fn resume_clients(&mut self, now: Time) {
-        while let Some(id) = self.desk.next_resumable() {
+        while let Some(id) = self.pipelines.next_resumable() {
             self.consume_partial(id, now);
-            let client = self.desk.clients.find_mut(id);
+            let client = self.pipelines.clients.find_mut(id);
             let Some(client) = client.filter(|client| !client.paused) else { continue };
             client.is_late = false;
             match client.state {
-                State::Ending => self.desk.leave(id),
-                State::Open if client.deaf => {
-                    client.deaf = false;
-                    self.desk.actions.push_back(Action::Resume(id));
+                State::Ending => self.pipelines.leave(id),
+                State::Open if client.reading_stopped => {
+                    client.reading_stopped = false;
+                    self.pipelines.actions.push_back(Action::Resume(id));
                 }
                 State::Open | State::Leaving => {}
             }
         }
     }
 
-    /// A paused client that is read all the same has sent enough, when more than `most` waits.
+    /// Stops reading a paused client once more than `most` bytes of its input wait.
     fn stop_reading(&mut self, id: ConnId, most: usize) {
-        let Some(client) = self.desk.clients.find_mut(id) else { return };
-        if client.partial.len() > most && !client.deaf {
-            client.deaf = true;
-            self.desk.actions.push_back(Action::Pause(id));
+        let Some(client) = self.pipelines.clients.find_mut(id) else { return };
+        if client.partial.len() > most && !client.reading_stopped {
+            client.reading_stopped = true;
+            self.pipelines.actions.push_back(Action::Pause(id));
         }
-        self.desk.spoke(id);
+        self.pipelines.spoke(id);
     }
 
-    /// Reads requests from the bytes that were kept.
+    /// Reads requests from the buffered bytes.
     fn consume_partial(&mut self, id: ConnId, now: Time) {
-        let Some(client) = self.desk.clients.find_mut(id) else { return };
+        let Some(client) = self.pipelines.clients.find_mut(id) else { return };
         let mut joined = std::mem::take(&mut client.partial);
         let used = self.consume(id, Source::plain(&joined), now);
-        let Some(client) = self.desk.clients.find_mut(id) else { return };
+        let Some(client) = self.pipelines.clients.find_mut(id) else { return };
         if client.state == State::Leaving || used == joined.len() {
-            self.desk.spares.give(joined);
+            self.pipelines.spares.give(joined);
         } else if client.partial.is_empty() {
             joined.drain(..used);
             client.partial = joined;
         } else {
-            // A request was put back.
+            // A request was put back into the buffer.
             client.partial.extend_from_slice(&joined[used..]);
         }
         self.limit_partial(id);
     }
 
-    /// Keeps bytes that are no whole request yet.
+    /// Keeps the bytes of an unfinished request.
     fn keep_rest(&mut self, id: ConnId, rest: &[u8]) {
-        let Some(client) = self.desk.clients.find_mut(id) else { return };
+        let Some(client) = self.pipelines.clients.find_mut(id) else { return };
         if !rest.is_empty() && client.state == State::Open {
             if client.partial.is_empty() {
-                client.partial = self.desk.spares.take();
+                client.partial = self.pipelines.spares.take();
             }
             client.partial.extend_from_slice(rest);
         }
         self.limit_partial(id);
     }
 
-    /// A head that grows past its bound, or past the memory ceiling, ends the conversation.
+    /// Closes a client whose head grows past its bound or past the memory limit.
     fn limit_partial(&mut self, id: ConnId) {
-        let Some(client) = self.desk.clients.find(id) else { return };
+        let Some(client) = self.pipelines.clients.find(id) else { return };
         let len = client.partial.len();
         if len == 0 {
-            return self.desk.spoke(id);
+            return self.pipelines.spoke(id);
         }
         let (most, answer) = match self.must_log_in(id) {
             true => (limits::LOGIN_LEN_MAX, Answer::LoginFirst),
             false => {
                 let answer = Answer::Refused(Refusal::Bad("line too long"));
-                (self.desk.limits.request_head, answer)
+                (self.pipelines.limits.request_head, answer)
             }
         };
         let small = len <= limits::BUFFER_KEEP_MAX.min(most);
-        if client.paused || small || (len <= most && self.desk.memory.has_room(len)) {
-            return self.desk.spoke(id);
+        if client.paused || small || (len <= most && self.pipelines.memory.has_room(len)) {
+            return self.pipelines.spoke(id);
         }
-        if self.desk.clients.find(id).is_some_and(|client| client.session.muted == Muted::No) {
-            self.desk.say(id, &answer);
+        if self
+            .pipelines
+            .clients
+            .find(id)
+            .is_some_and(|client| client.session.reply_mode == ReplyMode::No)
+        {
+            self.pipelines.say(id, &answer);
         }
-        self.desk.leave(id);
+        self.pipelines.leave(id);
     }
 
     /// Reads as many requests as there are; returns how many bytes they took.
@@ -149,7 +154,7 @@ impl Proxy {
         let len = source.bytes.len();
         let mut at = 0;
         while at < len {
-            let Some(client) = self.desk.clients.find_mut(id) else { return len };
+            let Some(client) = self.pipelines.clients.find_mut(id) else { return len };
             if client.state == State::Leaving {
                 return len;
             }
@@ -177,15 +182,15 @@ impl Proxy {
         at
     }
 
-    /// Reads one request, or as much of it as is there; 0 when its head is not whole.
+    /// Reads one request, or as much of it as is there. Returns 0 when its head is incomplete.
     fn consume_head(&mut self, id: ConnId, rest: Source<'_>, now: Time) -> usize {
-        let client = self.desk.clients.find_mut(id).expect("the caller found it");
+        let client = self.pipelines.clients.find_mut(id).expect("the caller found it");
         let pool = client.pool as usize;
         if !client.spoke {
             client.spoke = true;
             client.protocol = client.protocol.spoken(rest.bytes[0]);
         }
-        let muted = client.session.muted;
+        let reply_mode = client.session.reply_mode;
         let parsed = client.protocol.parse_request(rest.bytes, &mut client.resume, &mut self.keys);
         let mut request = match parsed {
             Parsed::Incomplete => return 0,
@@ -193,15 +198,15 @@ impl Proxy {
             Parsed::Complete(request) => request,
         };
         client.resume = Resume::default();
-        if muted != Muted::No {
+        if reply_mode != ReplyMode::No {
             mute(client, &mut request);
         }
-        let is_void = client.session.void;
+        let is_aborted = client.session.aborted;
         if matches!(request.class, Class::Refuse(Refusal::Unknown)) {
-            self.adopt(id, &mut request, rest.bytes);
+            self.recognize(id, &mut request, rest.bytes);
         }
-        if is_void && !matches!(request.class, Class::Local(_)) {
-            request.class = Class::Refuse(Refusal::ByName(VOID));
+        if is_aborted && !matches!(request.class, Class::Local(_)) {
+            request.class = Class::Refuse(Refusal::ByName(IN_ABORTED));
         }
         if let Some(used) = self.login(id, &request, rest.bytes) {
             return used;
@@ -212,10 +217,10 @@ impl Proxy {
         if request.quiet == Quiet::Sparing && rest.bytes.len() > request.head as usize {
             self.join(id, &mut request, rest.bytes);
         }
-        self.take_request((id, pool), request, rest, Before { muted, is_void }, now)
+        self.take_request((id, pool), request, rest, Before { reply_mode, is_aborted }, now)
     }
 
-    /// Sees to a request whose head has been understood; how many of the bytes are used.
+    /// Handles a request whose head is parsed; returns how many bytes it used.
     #[inline(always)]
     fn take_request(
         &mut self,
@@ -229,20 +234,20 @@ impl Proxy {
         let tail = request.len() - u64::from(request.head);
         let text = &rest.bytes[..head];
         if let Some(answer) = self.refusal(pool, &request) {
-            return self.refuse_or_remove(id, &request, text, &answer, (before.muted, now));
+            return self.refuse_or_remove(id, &request, text, &answer, (before.reply_mode, now));
         }
-        let way = self.way(id, &request, text, now);
-        if let Some(way) = way
-            && !matches!(way, Way::Go { .. } | Way::Spread)
-            && let Some(used) = self.put_off(id, &request, text, way, (before.muted, now))
+        let route = self.route(id, &request, text, now);
+        if let Some(route) = route
+            && !matches!(route, Route::Go { .. } | Route::Spread)
+            && let Some(used) = self.put_off(id, &request, text, route, (before.reply_mode, now))
         {
             return used;
         }
         match usize::try_from(request.len()) {
             Ok(whole) if whole <= rest.bytes.len() => {
                 let data = Data::Flat(rest.part(head, whole));
-                self.admit(id, &request, text, data, way, now);
-                self.end_void(id, !before.is_void && whole == rest.bytes.len());
+                self.admit(id, &request, text, data, route, now);
+                self.end_aborted(id, !before.is_aborted && whole == rest.bytes.len());
                 whole
             }
             _ => {
@@ -252,32 +257,33 @@ impl Proxy {
         }
     }
 
-    /// A request that cannot go its way now; `None` if it is asked all the same, and fails then.
+    /// Delays or refuses a request that cannot take its route now. Returns `None` if the request is
+    /// enqueued all the same and fails there.
     #[cold]
     fn put_off(
         &mut self,
         id: ConnId,
         request: &Request,
         head: &[u8],
-        way: Way,
-        (muted, now): (Muted, Time),
+        route: Route,
+        (reply_mode, now): (ReplyMode, Time),
     ) -> Option<usize> {
-        let used = match way {
-            Way::Wait(server) => self.await_skills(id, server),
-            Way::Locate => self.await_ends(id),
-            Way::Refused(refusal) => {
+        let used = match route {
+            Route::Wait(server) => self.await_capabilities(id, server),
+            Route::Locate => self.await_ends(id),
+            Route::Refused(refusal) => {
                 let answer = Answer::Refused(refusal);
-                return Some(self.refuse_or_remove(id, request, head, &answer, (muted, now)));
+                return Some(self.refuse_or_remove(id, request, head, &answer, (reply_mode, now)));
             }
-            Way::Fault(server, fault) if matches!(request.class, Class::Local(Local::Own)) => {
+            Route::Fault(server, fault) if matches!(request.class, Class::Local(Local::Own)) => {
                 return Some(self.fail_unasked(id, request, head, (server, fault)));
             }
             _ => return None,
         };
-        Some(self.read_later(id, used, muted))
+        Some(self.read_later(id, used, reply_mode))
     }
 
-    /// A request is refused; if its data is, what is stored under its key may have to go.
+    /// Refuses a request. If the reason is its data, the old value of its key may have to go.
     #[cold]
     fn refuse_or_remove(
         &mut self,
@@ -285,37 +291,39 @@ impl Proxy {
         request: &Request,
         head: &[u8],
         answer: &Answer<'_>,
-        (muted, now): (Muted, Time),
+        (reply_mode, now): (ReplyMode, Time),
     ) -> usize {
         match self.remove(id, request, head, now) {
             Removal::Nothing => self.refuse_read(id, request, head, answer),
             Removal::Asked => head.len(),
             Removal::Waits(server) => {
-                let used = self.await_skills(id, server);
-                self.read_later(id, used, muted)
+                let used = self.await_capabilities(id, server);
+                self.read_later(id, used, reply_mode)
             }
         }
     }
 
-    /// A request waits for what is not known yet: it will be read again, as it was the first time.
+    /// Has a request read again, from the same state, when the proxy knows what the request depends
+    /// on.
     #[cold]
-    fn read_later(&mut self, id: ConnId, used: usize, muted: Muted) -> usize {
-        let client = self.desk.clients.find_mut(id).expect("it waits");
-        client.session.muted = muted;
+    fn read_later(&mut self, id: ConnId, used: usize, reply_mode: ReplyMode) -> usize {
+        let client = self.pipelines.clients.find_mut(id).expect("it waits");
+        client.session.reply_mode = reply_mode;
         used
     }
 
-    /// A client that waits for the answer to what made its requests void never ends that: it is
-    /// closed, for the next that uses its connection would be refused for ever.
-    fn end_void(&mut self, id: ConnId, waits: bool) {
-        let Some(client) = self.desk.clients.find_mut(id).filter(|_| waits) else { return };
-        if client.session.void {
+    /// Closes a client that waits for the answer to a request which aborted its transaction. Such a
+    /// client never ends the transaction, and the next user of its connection would be refused for
+    /// ever.
+    fn end_aborted(&mut self, id: ConnId, waits: bool) {
+        let Some(client) = self.pipelines.clients.find_mut(id).filter(|_| waits) else { return };
+        if client.session.aborted {
             client.quits = true;
-            self.desk.leave(id);
+            self.pipelines.leave(id);
         }
     }
 
-    /// A request is refused of which the head has been read; what follows of it is passed over.
+    /// Refuses a request whose head has been read, and skips its body.
     #[cold]
     fn refuse_read(
         &mut self,
@@ -325,12 +333,13 @@ impl Proxy {
         answer: &Answer<'_>,
     ) -> usize {
         self.pass_over(id, request);
-        self.desk.answer(id, request, head, answer);
+        self.pipelines.answer(id, request, head, answer);
         self.pause_if_full(id);
         head.len()
     }
 
-    /// What the protocol cannot answer by itself, since no server can be asked what it can do.
+    /// Answers a local command that depends on the servers' capabilities with a fault, since no
+    /// server can be asked for them.
     #[cold]
     fn fail_unasked(
         &mut self,
@@ -344,7 +353,7 @@ impl Proxy {
         head.len()
     }
 
-    /// A request is answered with a fault that is known before anything of it was sent.
+    /// Answers a request with a fault that is known before anything of it was sent.
     pub(super) fn refuse_unasked(
         &mut self,
         id: ConnId,
@@ -352,30 +361,31 @@ impl Proxy {
         head: &[u8],
         (server, fault): (Option<u32>, Fault),
     ) {
-        let row = self.desk.enqueue(id, request, head);
-        let entry = &mut self.desk.rows[row];
+        let pending = self.pipelines.enqueue(id, request, head);
+        let entry = &mut self.pipelines.requests[pending];
         entry.left = 1;
-        // Its latency is that of a change.
+        // Its latency counts as that of a change.
         entry.writes = matches!(
             request.class,
             Class::Split { writes: true, .. } | Class::Broadcast { writes: true, .. }
         );
-        self.desk.fail_part((row, 0), server, fault, false);
+        self.pipelines.fail_part((pending, 0), server, fault, false);
     }
 
-    /// Quiet reads of one key that follow each other become one read: one row and one answer.
+    /// Joins consecutive quiet reads of one key into one read, with one pending request and one
+    /// answer.
     fn join(&mut self, id: ConnId, request: &mut Request, input: &[u8]) {
-        let client = self.desk.clients.find(id).expect("the caller found it");
-        let merges = self.desk.pools[client.pool as usize].plan.merge_gets;
+        let client = self.pipelines.clients.find(id).expect("the caller found it");
+        let merges = self.pipelines.pools[client.pool as usize].plan.merge_gets;
         let Class::Fetch { merge: true, .. } = request.class else { return };
-        // So that none of them has to be refused for want of it.
-        let has_room = self.desk.memory.has_room(input.len() + limits::JOINED_MAX * KEY_HELD);
+        // With less memory, the joined read might have to be refused whole.
+        let has_room = self.pipelines.memory.has_room(input.len() + limits::JOINED_MAX * KEY_HELD);
         if merges && has_room {
             client.protocol.join(request, input, &mut self.keys, limits::JOINED_MAX);
         }
     }
 
-    /// The answer to a request that is refused, or whose body there is no room for.
+    /// Returns the answer to a request that is refused, or whose body there is no memory for.
     fn refusal(&self, pool: usize, request: &Request) -> Option<Answer<'static>> {
         if let Class::Refuse(refusal) = request.class {
             return Some(Answer::Refused(refusal));
@@ -387,20 +397,20 @@ impl Proxy {
             return Some(no_room.answer());
         }
         let keys_held = request.head as usize + self.keys.len() * KEY_HELD;
-        if self.keys.len() > 1 && !self.desk.memory.has_room(keys_held) {
+        if self.keys.len() > 1 && !self.pipelines.memory.has_room(keys_held) {
             return Some(Answer::Failed("out of memory for so many keys"));
         }
         None
     }
 
-    /// A whole request: judged by its class.
+    /// Handles a whole request according to its class.
     pub(super) fn admit(
         &mut self,
         id: ConnId,
         request: &Request,
         head: &[u8],
         data: Data<'_>,
-        way: Option<Way>,
+        route: Option<Route>,
         now: Time,
     ) {
         if let Data::Flat(source) = &data
@@ -409,10 +419,10 @@ impl Proxy {
         {
             return self.refuse_data(id, request, head);
         }
-        let client = self.desk.clients.find_mut(id).expect("the caller found it");
-        // As many as were joined.
+        let client = self.pipelines.clients.find_mut(id).expect("the caller found it");
+        // A joined read counts as many requests.
         let asked = if request.keep { self.keys.len().max(1) } else { 1 };
-        self.desk.pools[client.pool as usize].counters.add(Counter::Requests, asked as u64);
+        self.pipelines.pools[client.pool as usize].counters.add(Counter::Requests, asked as u64);
         let is_dropped = client.drops(request.quiet);
         match request.class {
             Class::Single { .. } if is_dropped => {
@@ -422,45 +432,45 @@ impl Proxy {
             Class::Single { writes } => {
                 if request.stores {
                     let pool = client.pool as usize;
-                    self.desk.pools[pool].counters.add(Counter::Stores, 1);
+                    self.pipelines.pools[pool].counters.add(Counter::Stores, 1);
                 }
-                let way = way.expect("a single request has a way");
-                self.ask_single(id, request, head, data, (way, writes), now);
+                let route = route.expect("a single request has a route");
+                self.ask_single(id, request, head, data, (route, writes), now);
             }
             Class::Split { .. } => {
-                let way = way.expect("a request that may be split has a way");
-                self.ask_split(id, request, head, way, now);
+                let route = route.expect("a request that may be split has a route");
+                self.ask_split(id, request, head, route, now);
             }
-            Class::Broadcast { .. } => self.ask_broadcast(id, request, head, way, now),
+            Class::Broadcast { .. } => self.ask_broadcast(id, request, head, route, now),
             Class::Local(local) => self.answer_local(id, request, head, local),
             Class::Refuse(_) => unreachable!("refused before its body was waited for"),
         }
         self.pause_if_full(id);
     }
 
-    /// The data block does not end where its head said.
+    /// Refuses a request whose data block does not end where its head says.
     pub(super) fn refuse_data(&mut self, id: ConnId, request: &Request, head: &[u8]) {
         let answer = Answer::Refused(Refusal::Bad("bad data chunk"));
-        self.desk.answer(id, request, head, &answer);
+        self.pipelines.answer(id, request, head, &answer);
         self.pause_if_full(id);
     }
 
     pub(super) fn pause_if_full(&mut self, id: ConnId) {
-        let limits = self.desk.memory.narrow(self.desk.limits);
-        let Some(client) = self.desk.clients.find_mut(id) else { return };
+        let limits = self.pipelines.memory.narrow(self.pipelines.limits);
+        let Some(client) = self.pipelines.clients.find_mut(id) else { return };
         if client.state != State::Leaving && !client.paused && client.must_pause(&limits) {
             client.paused = true;
-            client.deaf = true;
-            self.desk.pools[client.pool as usize].counters.add(Counter::Paused, 1);
-            self.desk.actions.push_back(Action::Pause(id));
+            client.reading_stopped = true;
+            self.pipelines.pools[client.pool as usize].counters.add(Counter::Paused, 1);
+            self.pipelines.actions.push_back(Action::Pause(id));
         }
     }
 
-    /// The QUICKACK rule: when what has arrived cannot be answered yet, its sender may be waiting
-    /// for our ACK before it sends the rest, and our kernel would sit on that ACK for 40 ms.
+    /// Applies the QUICKACK rule: when the received bytes cannot be answered yet, the sender may be
+    /// waiting for our ACK before it sends the rest, and our kernel would delay that ACK for 40 ms.
     fn acknowledge(&mut self, id: ConnId) {
-        let Some(client) = self.desk.clients.find(id) else { return };
-        let pool = &mut self.desk.pools[client.pool as usize];
+        let Some(client) = self.pipelines.clients.find(id) else { return };
+        let pool = &mut self.pipelines.pools[client.pool as usize];
         let flush = match pool.plan.quickack {
             QuickAck::Partial => {
                 let forgotten = bug!(ForgetAck);
@@ -472,7 +482,7 @@ impl Proxy {
         };
         if flush {
             pool.counters.add(Counter::AcksFlushed, 1);
-            self.desk.actions.push_back(Action::FlushAck(id));
+            self.pipelines.actions.push_back(Action::FlushAck(id));
         }
     }
 }

@@ -1,20 +1,20 @@
-//! Values that there is no room for: what is stored under their keys is removed, as memcached does
-//! it, so that nobody goes on reading what was to be replaced.
+//! Values that are too large, or that there is no memory for. The old value of the key is removed,
+//! as memcached does, so that no client goes on reading a value that was to be replaced.
 //!
 //! ```text
-//!   set k 0 0 9000000 ──▶ too large ──▶ delete k ──▶ DELETED ──▶ "too large" is told
-//!   <its data>        ──▶ passed over      │
-//!                                          └─ not sent ──▶ "too large, old value kept"
+//!   set k 0 0 9000000 ──▶ too large ──▶ delete k ──▶ DELETED ──▶ answer "too large"
+//!   <its data>        ──▶ skipped          │
+//!                                          └─ not sent ──▶ answer "too large, old value kept"
 //! ```
 //!
-//! The removal is a change of that client like any other: it goes to its key's server in the
-//! client's order, never twice, and what it becomes is told when that is known.
+//! The removal is a change of that client like any other. It goes to its key's server in the
+//! client's order and never twice, and the client gets the answer when the outcome is known.
 
 use metrics::Pool as Counter;
 use proto::{Class, Parsed, Quiet, Request, Resume};
 
 use super::receive::Data;
-use super::way::Way;
+use super::route::Route;
 use crate::buffer::Outbox;
 use crate::client::Intake;
 use crate::fault::Fault;
@@ -22,18 +22,18 @@ use crate::id::ConnId;
 use crate::room::NoRoom;
 use crate::{Proxy, Time};
 
-/// What becomes of the key of a request that is refused.
+/// How a refused request affects its key.
 pub(super) enum Removal {
-    /// It stays as it is.
+    /// The key stays as it is.
     Nothing,
-    /// It is being removed, and the request is answered when it is.
+    /// The key is being removed. The request is answered when that is done.
     Asked,
-    /// How depends on what this server can do, which is not known.
+    /// The form of the removal depends on the capabilities of this server, which are unknown.
     Waits(usize),
 }
 
 impl Proxy {
-    /// Refuses a request whose data there is no room for, if that removes its key.
+    /// Refuses a request whose data is not accepted, if that removes its key.
     #[cold]
     pub(super) fn remove(
         &mut self,
@@ -43,60 +43,61 @@ impl Proxy {
         now: Time,
     ) -> Removal {
         let Class::Single { writes: true } = request.class else { return Removal::Nothing };
-        let client = self.desk.clients.find(id).expect("it has just asked");
+        let client = self.pipelines.clients.find(id).expect("it has just asked");
         let (protocol, gave_up) = (client.protocol, client.gave_up());
         let Some(no_room) = self.no_room(client.pool as usize, request) else {
             return Removal::Nothing;
         };
-        let mut words = self.desk.spares.take();
+        let mut words = self.pipelines.spares.take();
         if !protocol.removal(request, head, &mut words) || bug!(ForgetRemoval) {
-            self.desk.spares.give(words);
+            self.pipelines.spares.give(words);
             return Removal::Nothing;
         }
         let parsed = protocol.parse_request(&words, &mut Resume::default(), &mut self.keys);
         let Parsed::Complete(removal) = parsed else { unreachable!("the protocol has written it") };
-        let way = self.way(id, &removal, &words, now).expect("a request about one key has a way");
-        if let Way::Wait(server) = way {
-            self.desk.spares.give(words);
+        let route =
+            self.route(id, &removal, &words, now).expect("a request about one key has a route");
+        if let Route::Wait(server) = route {
+            self.pipelines.spares.give(words);
             return Removal::Waits(server);
         }
         self.pass_over(id, request);
-        // Its answer is told in its own words, not in those of the removal.
-        let row = self.desk.enqueue(id, &Request { keep: true, ..*request }, head);
-        let entry = &mut self.desk.rows[row];
+        // The request is answered in its own form, not in that of the removal.
+        let pending = self.pipelines.enqueue(id, &Request { keep: true, ..*request }, head);
+        let entry = &mut self.pipelines.requests[pending];
         (entry.writes, entry.left) = (true, 1);
         entry.question.no_room = Some(no_room);
         match gave_up && request.quiet != Quiet::Silent {
             true => {
                 let server = self.server_for(id, &removal, &words).map(|at| at as u32);
-                self.desk.fail_part((row, 0), server, Fault::Dropped, false);
+                self.pipelines.fail_part((pending, 0), server, Fault::Dropped, false);
             }
-            false => self.go(row, &removal, &words, Data::Held(Outbox::default()), way, now),
+            false => self.go(pending, &removal, &words, Data::Held(Outbox::default()), route, now),
         }
-        self.desk.spares.give(words);
+        self.pipelines.spares.give(words);
         self.pause_if_full(id);
         Removal::Asked
     }
 
-    /// Why there is no room for a request's data.
+    /// Returns why a request's data is not accepted, if it is not.
     pub(super) fn no_room(&self, pool: usize, request: &Request) -> Option<NoRoom> {
         if request.body == 0 {
             return None;
         }
-        if request.body > self.desk.pools[pool].plan.item_size_max as u64 {
+        if request.body > self.pipelines.pools[pool].plan.item_size_max as u64 {
             return Some(NoRoom::TooLarge);
         }
-        let has_room = self.desk.memory.has_room(request.body as usize);
+        let has_room = self.pipelines.memory.has_room(request.body as usize);
         (!has_room).then_some(NoRoom::NoMemory)
     }
 
-    /// What follows the head of a request that is refused is nobody's.
+    /// Skips the data of a request that is refused.
     pub(super) fn pass_over(&mut self, id: ConnId, request: &Request) {
-        let client = self.desk.clients.find_mut(id).expect("the caller found it");
+        let client = self.pipelines.clients.find_mut(id).expect("the caller found it");
         let (pool, tail) = (client.pool as usize, request.len() - u64::from(request.head));
         if tail > 0 {
             client.intake = Intake::Swallow(tail);
         }
-        self.desk.pools[pool].counters.add(Counter::Refused, 1);
+        self.pipelines.pools[pool].counters.add(Counter::Refused, 1);
     }
 }

@@ -1,28 +1,28 @@
-//! Mistakes that take more than a wrong condition. Only in builds with `--cfg seeded_bugs`.
+//! Seeded bugs that take more than a wrong condition. Only in builds with `--cfg seeded_bugs`.
 
 use proto::{Ask, Marks, Request};
 
 use crate::bug;
 use crate::fault::Fault;
 use crate::id::ConnId;
-use crate::link::{Cargo, Flight};
-use crate::request::{NONE, RowId, Rows, State};
+use crate::link::{Message, Payload};
+use crate::request::{NONE, PendingRequests, RequestId, State};
 use crate::{Proxy, Time};
 
 impl Proxy {
-    /// `AnswerAfterTimeout`: the request is given up, its link is not.
+    /// `AnswerAfterTimeout`: gives up the request, but not its link.
     pub(super) fn give_up_first(&mut self, id: ConnId, now: Time) {
         let link = self.links.find_mut(id).expect("the caller found it");
         let server = link.server;
-        let Some(flight) = link.flights.pop_front() else { return };
-        link.done = flight.end.min(link.sent);
+        let Some(message) = link.outstanding.pop_front() else { return };
+        link.done = message.end.min(link.sent);
         link.since = now;
         self.note_owing(id, now);
-        self.fail_flight(flight, server, Fault::ReplyTimeout, true);
+        self.fail_message(message, server, Fault::ReplyTimeout, true);
         self.arm_link(id);
     }
 
-    /// `CloseUnchanged`: a link of a server that is in both plans is closed.
+    /// `CloseUnchanged`: closes a link of a server that is in both plans.
     pub(super) fn disturb(&mut self, pool: usize) {
         let links = self.links.iter().filter(|(_, link)| link.pool as usize == pool);
         let idle = links.filter(|(_, link)| link.is_idle()).map(|(id, _)| id).next();
@@ -31,50 +31,53 @@ impl Proxy {
         }
     }
 
-    /// `ResendUpdate`, `WinTwice`: keeps what is needed to send an update without data again.
-    pub(super) fn remember(&self, row: RowId, request: &Request, head: &[u8], ask: Ask) {
-        // The row's last life may have left something.
-        bug::recall(row);
+    /// `ResendUpdate`, `WinTwice`: keeps the bytes for sending an update without data again.
+    pub(super) fn remember(&self, pending: RequestId, request: &Request, head: &[u8], ask: Ask) {
+        // The entry's last request may have left something.
+        bug::recall(pending);
         let wins = bug!(WinTwice) && request.marks == Marks::Makes;
         if (bug!(ResendUpdate) || wins) && request.trailer.is_empty() {
-            let protocol = self.desk.rows[row].question.protocol;
+            let protocol = self.pipelines.requests[pending].question.protocol;
             let mut text = Vec::new();
             protocol.write_head(request, head, &self.keys, ask, &mut text);
-            bug::remember(row, text);
+            bug::remember(pending, text);
         }
     }
 
-    /// `ResendUpdate`: sends what a dead link carried on a new one.
-    pub(super) fn resend(&mut self, flight: &Flight, server: u32) -> bool {
-        let Cargo::Single(row, _) = flight.cargo else { return false };
-        let Some(text) = bug::recall(row) else { return false };
-        let (client, pool) = (self.desk.rows[row].client, self.desk.rows[row].pool as usize);
-        let found = self.link_for(pool, server as usize, client, flight.since);
+    /// `ResendUpdate`: sends a dead link's message again on a new one.
+    pub(super) fn resend(&mut self, message: &Message, server: u32) -> bool {
+        let Payload::Single(pending, _) = message.payload else { return false };
+        let Some(text) = bug::recall(pending) else { return false };
+        let (client, pool) = (
+            self.pipelines.requests[pending].client,
+            self.pipelines.requests[pending].pool as usize,
+        );
+        let found = self.link_for(pool, server as usize, client, message.since);
         let Ok(id) = found else { return false };
         let link = self.links.find_mut(id).expect("the router found it");
         let before = link.out.len();
         link.out.copy(&text);
-        link.launch(Cargo::Single(row, 0), flight.ask, before, flight.since);
+        link.launch(Payload::Single(pending, 0), message.ask, before, message.since);
         self.mark_dirty(id);
         true
     }
 }
 
-impl Rows {
-    /// `LoseOpaque`: a request is told as the one before it, if they are alike.
-    pub(crate) fn lose_opaque(&mut self, row: RowId, before: RowId) {
+impl PendingRequests {
+    /// `LoseOpaque`: renders a request's answer as that of the one before it, if they are alike.
+    pub(crate) fn lose_opaque(&mut self, pending: RequestId, before: RequestId) {
         if !bug!(LoseOpaque) || before == NONE {
             return;
         }
         let head = self[before].question.head.clone();
-        let (own, other) = (&self[row].question, &self[before].question);
+        let (own, other) = (&self[pending].question, &self[before].question);
         if own.head.len() == head.len() && own.command == other.command {
-            self[row].question.head = head;
+            self[pending].question.head = head;
         }
     }
 
-    /// `SwapReplies`: the first two answers of a pipeline change places.
-    pub(crate) fn swap_replies(&mut self, first: RowId) {
+    /// `SwapReplies`: swaps the first two answers of a pipeline.
+    pub(crate) fn swap_replies(&mut self, first: RequestId) {
         let second = self[first].next;
         if !bug!(SwapReplies) || second == NONE || self[second].state != State::Done {
             return;

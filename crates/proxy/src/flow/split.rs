@@ -1,11 +1,12 @@
-//! Requests whose keys may belong to several servers, of which each is asked for its own; the
-//! replies are gathered into one answer. Whatever can reach one server alone goes there as it came.
+//! Requests whose keys may belong to several servers. Each server gets its own keys, and the
+//! replies are gathered into one answer. A request whose keys belong to one server goes there
+//! unchanged.
 
-use proto::{Ask, Carry, Class, Reach, Request, Skills, Span};
+use proto::{Adapted, Ask, Capabilities, Class, Reach, Request, Span};
 
 use super::ask::How;
 use super::receive::Data;
-use super::way::Way;
+use super::route::Route;
 use crate::buffer::Outbox;
 use crate::fault::Fault;
 use crate::id::ConnId;
@@ -14,71 +15,72 @@ use crate::plan::MultiKey;
 use crate::pool::Stage;
 use crate::{Proxy, Time, limits};
 
-/// Bytes by which a key, with what belongs to it, may be longer in a message than in a line.
+/// Bytes that a key, with its value if any, may take in a message beyond those in a line.
 const KEY_FRAME_LEN: usize = 8;
 
 impl Proxy {
-    /// To one server if it can be, else to each server for its keys.
-    pub(super) fn way_of_split(
+    /// Routes to one server if one has all keys, and otherwise to each server with its keys.
+    pub(super) fn route_of_split(
         &mut self,
         id: ConnId,
         request: &Request,
         head: &[u8],
         now: Time,
-    ) -> Way {
+    ) -> Route {
         let Class::Split { writes, .. } = request.class else {
             unreachable!("judged by its class")
         };
-        let client = self.desk.clients.find(id).expect("it has just asked");
+        let client = self.pipelines.clients.find(id).expect("it has just asked");
         let (pool, protocol) = (client.pool as usize, client.protocol);
         match self.meet(id, request, head) {
-            Ok(None) => Way::Fault(None, Fault::NoServer),
-            Ok(server) => match protocol.carry(request, head, Some(Skills::default())) {
-                Carry::Ask(ask) => Way::Go { ask, server },
-                Carry::Refused(refusal) => Way::Refused(refusal),
-                Carry::Unknown => unreachable!("the skills were told"),
+            Ok(None) => Route::Fault(None, Fault::NoServer),
+            Ok(server) => match protocol.adapt(request, head, Some(Capabilities::default())) {
+                Adapted::Ask(ask) => Route::Go { ask, server },
+                Adapted::Refused(refusal) => Route::Refused(refusal),
+                Adapted::Unknown => unreachable!("the capabilities were given"),
             },
-            Err(apart) if self.desk.pools[pool].plan.multi_key == MultiKey::Refuse => {
-                Way::Apart(apart)
+            Err(apart) if self.pipelines.pools[pool].plan.multi_key == MultiKey::Refuse => {
+                Route::Apart(apart)
             }
-            Err(_) if writes => self.way_of_parts(id, request, head, now),
-            Err(_) => Way::Spread,
+            Err(_) if writes => self.route_of_parts(id, request, head, now),
+            Err(_) => Route::Spread,
         }
     }
 
-    /// The same, sent.
+    /// Sends a split request.
     pub(super) fn ask_split(
         &mut self,
         id: ConnId,
         request: &Request,
         head: &[u8],
-        way: Way,
+        route: Route,
         now: Time,
     ) {
         let Class::Split { ask, each, writes, idempotent } = request.class else {
             unreachable!("judged by its class")
         };
-        let client = self.desk.clients.find(id).expect("it has just asked");
-        if client.drops(request.quiet) && matches!(way, Way::Go { .. } | Way::Refused(_)) {
+        let client = self.pipelines.clients.find(id).expect("it has just asked");
+        if client.drops(request.quiet) && matches!(route, Route::Go { .. } | Route::Refused(_)) {
             return self.drop_unasked(id, request, head);
         }
-        let row = self.desk.enqueue(id, request, head);
-        let entry = &mut self.desk.rows[row];
+        let pending = self.pipelines.enqueue(id, request, head);
+        let entry = &mut self.pipelines.requests[pending];
         entry.writes = writes;
-        if let Way::Spread = way {
+        if let Route::Spread = route {
             (entry.question.gathers, entry.question.each) = (true, each);
             let how = How { ask, merge: false, idempotent, whole: true, sure: writes };
-            return self.ask_keys(id, (request, head), row, how, now);
+            return self.ask_keys(id, (request, head), pending, how, now);
         }
         entry.left = 1;
         entry.question.elements = each.then_some(self.keys.len() as u32);
-        self.go(row, request, head, Data::Held(Outbox::default()), way, now);
+        self.go(pending, request, head, Data::Held(Outbox::default()), route, now);
     }
 
-    /// The way of a change whose keys are apart. As many messages as one link may get of it must
-    /// fit: so that none finds its queue full when others have theirs.
-    fn way_of_parts(&mut self, id: ConnId, request: &Request, head: &[u8], now: Time) -> Way {
-        // A message ends with so many keys, or with so many bytes in it and the next.
+    /// Returns the route of a change whose keys belong to several servers. Each link must have room
+    /// for all messages that it may get, so that no queue is found full when others have taken
+    /// theirs.
+    fn route_of_parts(&mut self, id: ConnId, request: &Request, head: &[u8], now: Time) -> Route {
+        // A message ends at this many keys, or when it and the next together reach this many bytes.
         let bytes = head.len() + self.keys.len() * KEY_FRAME_LEN;
         let by_bytes = bytes / (limits::BATCH_BYTES_MAX / 2 - limits::BATCH_KEYS_MAX);
         let messages = 1 + self.keys.len() / limits::BATCH_KEYS_MAX + by_bytes;
@@ -86,45 +88,50 @@ impl Proxy {
         for at in 0..self.keys.len() {
             let key = self.keys[at];
             let Some(server) = self.server_of(id, request, head, key) else {
-                return Way::Fault(None, Fault::NoServer);
+                return Route::Fault(None, Fault::NoServer);
             };
             match self.reaches(id, server, messages, now) {
                 Ok(true) => {}
                 Ok(false) => waits = waits.or(Some(server)),
-                Err(fault) => return Way::Fault(Some(server as u32), fault),
+                Err(fault) => return Route::Fault(Some(server as u32), fault),
             }
         }
         self.spread_or_wait(id, request, waits)
     }
 
-    /// The way of a change that goes to every server.
-    pub(super) fn way_to_all(&mut self, id: ConnId, request: &Request, now: Time) -> Option<Way> {
+    /// Returns the route of a change that goes to every server.
+    pub(super) fn route_to_all(
+        &mut self,
+        id: ConnId,
+        request: &Request,
+        now: Time,
+    ) -> Option<Route> {
         let Class::Broadcast { writes: true, reach: Reach::All | Reach::Survey, .. } =
             request.class
         else {
             return None;
         };
-        let pool = self.desk.clients.find(id).expect("it has just asked").pool as usize;
+        let pool = self.pipelines.clients.find(id).expect("it has just asked").pool as usize;
         if self.why_not_of_all(pool, &request.class).is_some() {
             return None;
         }
         let mut waits = None;
-        for server in 0..self.desk.pools[pool].servers.len() {
-            if self.desk.pools[pool].servers[server].stage != Stage::Planned {
+        for server in 0..self.pipelines.pools[pool].servers.len() {
+            if self.pipelines.pools[pool].servers[server].stage != Stage::Planned {
                 continue;
             }
             match self.reaches(id, server, 1, now) {
                 Ok(true) => {}
                 Ok(false) => waits = waits.or(Some(server)),
-                Err(fault) => return Some(Way::Fault(Some(server as u32), fault)),
+                Err(fault) => return Some(Route::Fault(Some(server as u32), fault)),
             }
         }
         Some(self.spread_or_wait(id, request, waits))
     }
 
-    /// Whether a client's link to a server stands, so that a part of a change can be sent there
-    /// now. If one of the servers cannot be asked, none is: nothing would undo what the others did.
-    /// A link that is on its way may fail yet, and is waited for.
+    /// Whether a client's link to a server is up, so that a part of a change can be sent there now.
+    /// If one of the servers cannot be asked, none is, since nothing would undo the change on the
+    /// others. A link that is connecting may still fail, so it is waited for.
     fn reaches(
         &mut self,
         id: ConnId,
@@ -135,32 +142,33 @@ impl Proxy {
         if bug!(SendToSome) {
             return Ok(true);
         }
-        let pool = self.desk.clients.find(id).expect("it has just asked").pool as usize;
+        let pool = self.pipelines.clients.find(id).expect("it has just asked").pool as usize;
         let id = self.link_for(pool, server, id, now)?;
         let link = self.links.find(id).expect("the router found it");
-        if !link.has_room_for(messages, &self.desk.limits) {
+        if !link.has_room_for(messages, &self.pipelines.limits) {
             return Err(Fault::QueueFull);
         }
         let stands = link.state == State::Up;
         if stands && !link.is_waiting() && self.is_suspect(link) {
-            // It would be greeted before anything is sent on it.
-            self.greet_again(id);
+            // The link has to repeat the handshake before anything is sent on it.
+            self.repeat_handshake(id);
             self.mark_dirty(id);
             return Ok(false);
         }
         Ok(stands)
     }
 
-    /// Who has left and waited for long has given up: his change waits for nothing more.
-    fn spread_or_wait(&self, id: ConnId, request: &Request, waits: Option<usize>) -> Way {
-        let client = self.desk.clients.find(id).expect("it has just asked");
+    /// Returns the route of a change to several servers. A client that has left after waiting for
+    /// long has given up, and its change waits no more.
+    fn spread_or_wait(&self, id: ConnId, request: &Request, waits: Option<usize>) -> Route {
+        let client = self.pipelines.clients.find(id).expect("it has just asked");
         match waits {
-            Some(server) if !client.drops(request.quiet) => Way::Wait(server),
-            _ => Way::Spread,
+            Some(server) if !client.drops(request.quiet) => Route::Wait(server),
+            _ => Route::Spread,
         }
     }
 
-    /// What the operator allows, of the server that all its keys belong to.
+    /// Sends a request that the operator allows to the server that all its keys belong to.
     pub(super) fn ask_of_keys(
         &mut self,
         id: ConnId,
@@ -169,18 +177,19 @@ impl Proxy {
         (ask, writes): (Ask, bool),
         now: Time,
     ) {
-        let has_left = self.desk.clients.find(id).is_some_and(|client| client.drops(request.quiet));
-        let way = match self.meet(id, request, head) {
-            Ok(None) => Way::Fault(None, Fault::NoServer),
+        let has_left =
+            self.pipelines.clients.find(id).is_some_and(|client| client.drops(request.quiet));
+        let route = match self.meet(id, request, head) {
+            Ok(None) => Route::Fault(None, Fault::NoServer),
             Ok(_) if has_left => return self.drop_unasked(id, request, head),
-            Ok(server) => Way::Go { ask, server },
-            Err(apart) => Way::Apart(apart),
+            Ok(server) => Route::Go { ask, server },
+            Err(apart) => Route::Apart(apart),
         };
         let none = Data::Held(Outbox::default());
-        self.ask_single(id, request, head, none, (way, writes), now);
+        self.ask_single(id, request, head, none, (route, writes), now);
     }
 
-    /// What its server needs after a key, beyond the key.
+    /// Adds the bytes that belong to a key beyond the key itself, such as its value.
     pub(super) fn push_rest(
         &mut self,
         link: ConnId,
@@ -190,8 +199,8 @@ impl Proxy {
     ) {
         let link = self.links.find_mut(link).expect("the router found it");
         let batch = link.own.as_mut().expect("a key has just been added");
-        let row = batch.entries.last().expect("a key has just been added").row;
-        let protocol = self.desk.rows[row].question.protocol;
+        let pending = batch.entries.last().expect("a key has just been added").pending;
+        let protocol = self.pipelines.requests[pending].question.protocol;
         let nth = if bug!(ShiftRests) { (nth + 1) % keys.len() } else { nth };
         protocol.push_rest(request, head, keys, nth, &mut batch.text);
     }

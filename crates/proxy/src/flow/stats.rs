@@ -1,11 +1,10 @@
-//! The counters as clients see them (`stats`: of all workers together) and what is "now" as the
-//! book shows it.
+//! Counters for clients (`stats`: of all workers together), and gauges in the metrics registry.
 //!
-//! What is counted as it happens stands in the book at once. How much there is now of queues,
-//! links and memory is summed up a few times a second while anything moves, and once when it has
-//! come to rest: so the path of a request pays nothing for it.
+//! Counters are written to the metrics registry as events happen. Gauges of queues, links and
+//! memory are summed up a few times a second while anything changes, and once more afterwards. So
+//! the path of a request pays nothing for them.
 
-use metrics::{Book, Counter, Pool as PoolCounter, Server as ServerCounter, Worker};
+use metrics::{Counter, Pool as PoolCounter, Registry, Server as ServerCounter, Worker};
 use proto::{Answer, Request};
 
 use crate::id::ConnId;
@@ -14,23 +13,23 @@ use crate::pool::{Now, Server, Stage};
 use crate::timers::Due;
 use crate::{Proxy, Time, limits};
 
-/// A server as this worker sees it.
+/// A server, as this worker sees it.
 pub struct ServerView<'a> {
-    pub row: u32,
+    pub id: u32,
     pub pool: &'a str,
     pub server: &'a str,
-    /// "ready", "down" or "ejected".
+    /// One of "ready", "down" and "ejected".
     pub health: &'static str,
 }
 
 impl Proxy {
-    /// Every server, in the order of the plan.
+    /// Lists every server, in the order of the plan.
     pub fn servers(&self) -> impl Iterator<Item = ServerView<'_>> {
-        let pools = self.desk.pools.iter().filter(|pool| pool.stage == Stage::Planned);
+        let pools = self.pipelines.pools.iter().filter(|pool| pool.stage == Stage::Planned);
         pools.flat_map(|pool| {
             let servers = pool.servers.iter().filter(|one| one.stage == Stage::Planned);
             servers.map(|server| ServerView {
-                row: server.plan.row,
+                id: server.plan.id,
                 pool: &pool.plan.name,
                 server: &server.plan.label,
                 health: server.health_name(),
@@ -38,17 +37,17 @@ impl Proxy {
         })
     }
 
-    /// Bytes held in buffers now.
+    /// Returns the bytes held in buffers now.
     pub fn memory_held(&self) -> usize {
-        self.desk.memory.held
+        self.pipelines.memory.used
     }
 
-    /// How long it has run, seconds.
+    /// Returns for how many seconds it has run.
     pub fn uptime(&self, now: Time) -> u64 {
-        now.since(self.desk.started) / 1_000_000
+        now.since(self.pipelines.started) / 1_000_000
     }
 
-    /// Something has moved since what is "now" was last summed up: it will be again.
+    /// Schedules the next writing of the gauges, if anything has changed since the last.
     pub(crate) fn plan_publishing(&mut self, now: Time) {
         if self.stirred && !self.publish_due {
             self.publish_due = true;
@@ -56,64 +55,70 @@ impl Proxy {
         }
     }
 
-    /// Writes what is "now" into the book.
+    /// Writes the gauges to the metrics registry.
     pub(crate) fn publish(&mut self) {
-        self.desk.rows.rest();
-        self.desk.spares.rest();
+        self.pipelines.requests.rest();
+        self.pipelines.spares.rest();
         self.stirred = false;
-        for server in self.desk.pools.iter_mut().flat_map(|pool| &mut pool.servers) {
+        for server in self.pipelines.pools.iter_mut().flat_map(|pool| &mut pool.servers) {
             server.now = Now::default();
         }
         for (_, link) in self.links.iter() {
-            let server = &mut self.desk.pools[link.pool as usize].servers[link.server as usize];
-            let pending = link.flights.len() - link.first_pending();
+            let server =
+                &mut self.pipelines.pools[link.pool as usize].servers[link.server as usize];
+            let pending = link.outstanding.len() - link.first_pending();
             server.now.links += u64::from(link.state == State::Up);
             server.now.pending += pending as u64;
             server.now.pending_bytes += link.out.len() as u64;
-            server.now.inflight += (link.flights.len() - pending) as u64;
+            server.now.inflight += (link.outstanding.len() - pending) as u64;
             server.now.inflight_bytes += link.sent - link.done;
         }
-        let servers = self.desk.pools.iter().flat_map(|pool| &pool.servers);
-        // The row of a vacant place may mean something else by now.
+        let servers = self.pipelines.pools.iter().flat_map(|pool| &pool.servers);
+        // The id of a vacant place may belong to another server by now.
         servers.filter(|one| one.stage != Stage::Vacant).for_each(Server::publish);
-        let worker = self.desk.worker;
+        let worker = self.pipelines.worker;
         worker.set(Worker::LinksNow, self.links.len() as u64);
-        worker.set(Worker::RequestsNow, self.desk.rows.len() as u64);
-        worker.set(Worker::HeldNow, self.desk.memory.held as u64);
+        worker.set(Worker::RequestsNow, self.pipelines.requests.len() as u64);
+        worker.set(Worker::HeldNow, self.pipelines.memory.used as u64);
     }
 
     pub(super) fn answer_stats(&mut self, id: ConnId, request: &Request, head: &[u8]) {
         self.publish();
-        let book = self.desk.sheet.book();
+        let registry = self.pipelines.metrics.registry();
         let mut lines = vec![
             ("version".to_string(), env!("CARGO_PKG_VERSION").to_string()),
-            ("curr_connections".to_string(), book.total(0, Worker::ClientsNow).to_string()),
-            ("bytes_held".to_string(), book.total(0, Worker::HeldNow).to_string()),
+            ("curr_connections".to_string(), registry.total(0, Worker::ClientsNow).to_string()),
+            ("bytes_held".to_string(), registry.total(0, Worker::HeldNow).to_string()),
         ];
-        for pool in self.desk.pools.iter().filter(|pool| pool.stage == Stage::Planned) {
-            totals::<PoolCounter>(&book, pool.plan.row, &word(&pool.plan.name), &mut lines);
+        for pool in self.pipelines.pools.iter().filter(|pool| pool.stage == Stage::Planned) {
+            totals::<PoolCounter>(&registry, pool.plan.id, &word(&pool.plan.name), &mut lines);
         }
         for view in self.servers() {
             let prefix = format!("{}.{}", word(view.pool), word(view.server));
             lines.push((format!("{prefix}.health"), view.health.to_string()));
-            totals::<ServerCounter>(&book, view.row, &prefix, &mut lines);
+            totals::<ServerCounter>(&registry, view.id, &prefix, &mut lines);
         }
         let mut answers: Vec<Answer<'_>> =
             lines.iter().map(|(name, value)| Answer::Stat(name, value)).collect();
         answers.push(Answer::End);
-        self.desk.answer_all(id, request, head, &answers);
+        self.pipelines.answer_all(id, request, head, &answers);
     }
 }
 
-/// A line for each counter of a row, over all workers.
-fn totals<C: Counter>(book: &Book, row: u32, prefix: &str, lines: &mut Vec<(String, String)>) {
+/// Adds a line for each counter of an id, over all workers.
+fn totals<C: Counter>(
+    registry: &Registry,
+    id: u32,
+    prefix: &str,
+    lines: &mut Vec<(String, String)>,
+) {
     for counter in C::ALL {
         let name = format!("{prefix}.{}", counter.metric().name);
-        lines.push((name, book.total(row, *counter).to_string()));
+        lines.push((name, registry.total(id, *counter).to_string()));
     }
 }
 
-/// A name as one word: a space would end it.
+/// Returns a name as one word, since a space would end it.
 fn word(name: &str) -> String {
     name.replace(char::is_whitespace, "_")
 }

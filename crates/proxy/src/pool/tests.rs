@@ -1,18 +1,18 @@
-//! Which server is asked: by a key, by its place, or anybody.
+//! The server that is asked: by a key, by its index, or any.
 
-use metrics::Book;
+use metrics::Registry;
 
 use super::*;
 
-/// A pool of so many servers.
+/// Makes a pool of this many servers.
 fn pool(servers: usize, set: impl FnOnce(&mut PoolPlan)) -> Pool {
     let server = |at| ServerPlan::new(&format!("s{at}"), &format!("s{at}"), 1);
     let servers = (0..servers).map(server).collect();
     let mut plan = PoolPlan::new("pool", proto::PROTOCOLS[0], servers);
-    (plan.row, plan.distribution) = (1, Distribution::Modula);
-    plan.servers.iter_mut().zip(2..).for_each(|(server, row)| server.row = row);
+    (plan.id, plan.distribution) = (1, Distribution::Modula);
+    plan.servers.iter_mut().zip(2..).for_each(|(server, pending)| server.id = pending);
     set(&mut plan);
-    Pool::new(plan, &Book::private(1, 16).sheet(0))
+    Pool::new(plan, &Registry::private(1, 16).metrics(0))
 }
 
 #[test]
@@ -60,30 +60,30 @@ fn anybody_is_who_can_be_asked_and_the_same_for_the_same_number() {
 #[test]
 fn what_is_known_is_of_those_who_are_in_the_plan() {
     let mut pool = pool(4, |_| {});
-    let meta = Skills { meta: true, ..Skills::default() };
-    assert_eq!((pool.unknown(), pool.skills()), (Some(0), None));
-    pool.servers[0].skills = Some(meta);
-    assert_eq!((pool.unknown(), pool.skills()), (Some(1), Some(meta)));
+    let meta = Capabilities { meta: true, ..Capabilities::default() };
+    assert_eq!((pool.unknown(), pool.capabilities()), (Some(0), None));
+    pool.servers[0].capabilities = Some(meta);
+    assert_eq!((pool.unknown(), pool.capabilities()), (Some(1), Some(meta)));
     pool.servers[1].ejected = true;
     assert_eq!(pool.unknown(), Some(2));
     pool.servers[2].health = Health::Down;
     assert_eq!(pool.unknown(), Some(3));
-    pool.servers[3].skills = Some(Skills::default());
-    assert_eq!((pool.unknown(), pool.skills()), (None, Some(Skills::default())));
+    pool.servers[3].capabilities = Some(Capabilities::default());
+    assert_eq!((pool.unknown(), pool.capabilities()), (None, Some(Capabilities::default())));
     pool.servers[3].stage = Stage::Retired;
-    assert_eq!(pool.skills(), Some(meta));
+    assert_eq!(pool.capabilities(), Some(meta));
 }
 
 #[test]
 fn a_client_begins_in_the_database_and_the_dialect_of_its_pool() {
-    let lane = |pool: &Pool| pool.lanes.of(pool.lanes.home);
-    let redis = |space| {
+    let conn_key = |pool: &Pool| pool.conn_keys.of(pool.conn_keys.home);
+    let redis = |database| {
         pool(1, |plan| {
-            (plan.protocol, plan.space) = (proto::protocol("redis").expect("it is"), space)
+            (plan.protocol, plan.database) = (proto::protocol("redis").expect("it is"), database)
         })
     };
-    for space in [0, 5] {
-        let expected = Lane { space, ..proto::protocol("redis").expect("it is").lane() };
-        assert_eq!(lane(&redis(space)), expected);
+    for database in [0, 5] {
+        let expected = ConnKey { database, ..proto::protocol("redis").expect("it is").conn_key() };
+        assert_eq!(conn_key(&redis(database)), expected);
     }
 }

@@ -1,10 +1,11 @@
-//! Parts of a row of which one answer is made: whose each is, and how the protocol is given them.
+//! Parts of a request from which one answer is made: the origin of each part, and how the protocol
+//! receives them.
 
 use proto::{Answer, Ours, Part, Said};
 
-use super::{Question, Row, Slot};
+use super::{PendingRequest, Question, Slot};
 
-impl Row {
+impl PendingRequest {
     /// Keeps a server's whole reply until it is gathered.
     pub(crate) fn keep_part(
         &mut self,
@@ -18,7 +19,7 @@ impl Row {
         self.fill(slot, start);
     }
 
-    /// Keeps bad news until it is gathered.
+    /// Keeps an error until it is gathered.
     pub(crate) fn keep_bad_part(&mut self, slot: u32, origin: Origin<'_>, kind: Kind, text: &[u8]) {
         let start = self.values.len();
         origin.write(kind, &mut self.values);
@@ -27,7 +28,7 @@ impl Row {
         self.slots[slot as usize] = Slot::Failed { start: start as u32, end };
     }
 
-    /// Makes the one answer of the replies that were gathered; whether all were good.
+    /// Makes the one answer from the gathered replies. Returns whether all of them were good.
     pub(crate) fn gather(&mut self, ours: &dyn Ours, out: &mut Vec<u8>) -> bool {
         let is_bad = |slot: &Slot| matches!(slot, Slot::Failed { .. }) && !bug!(SwallowError);
         if self.question.each && !self.slots.iter().any(is_bad) {
@@ -51,14 +52,14 @@ impl Row {
         !slots.iter().any(is_bad)
     }
 
-    /// The answer to this key is the next element of the reply that the first one has.
+    /// Makes the next element of the reply in slot `first` the answer to this key.
     pub(crate) fn follow(&mut self, slot: u32, first: u32) {
         if let Slot::Small { .. } = self.slots[first as usize] {
             self.slots[slot as usize] = Slot::With { first };
         }
     }
 
-    /// Makes one list of the elements of several, in the order of the keys.
+    /// Makes one list from the elements of several, in the order of the keys.
     fn interleave(&mut self, out: &mut Vec<u8>) {
         let upstream = self.question.protocol.upstream();
         let count = Answer::Open(self.slots.len() as u64);
@@ -69,7 +70,7 @@ impl Row {
                 Slot::With { first } => (first as usize, false),
                 _ => (at, true),
             };
-            // A client that has left is told nothing, and nothing was kept for it.
+            // A client that has left gets no answer, and nothing was kept for it.
             let Slot::Small { start, end } = self.slots[first] else { continue };
             let rest = &self.values[start as usize..end as usize];
             let head = match begins {
@@ -86,8 +87,8 @@ impl Row {
     }
 }
 
-/// Whose part of an answer it is. It stands before the part, since the server may have left the
-/// plan when the answer is made.
+/// The origin of a part of an answer. It is stored before the part, since the server may have left
+/// the plan when the answer is made.
 ///
 /// ```text
 ///   [ place 4 | kind 1 | length of the label 2 | label ]  the part
@@ -99,22 +100,22 @@ pub(crate) struct Origin<'a> {
     pub(crate) label: &'a str,
 }
 
-/// What such a part is.
+/// The kind of a part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// A server's reply.
     Reply,
-    /// Its error line.
+    /// A server's error line.
     Error,
-    /// The words of a fault.
+    /// The text of a fault.
     Fault,
-    /// The same, where a change may have been made.
+    /// The text of a fault, where a change may have been made.
     Uncertain,
 }
 
 impl Origin<'_> {
     fn write(&self, kind: Kind, out: &mut Vec<u8>) {
-        // The configuration allows no name near this length.
+        // The configuration allows no name of nearly this length.
         let label = &self.label.as_bytes()[..self.label.len().min(usize::from(u16::MAX))];
         out.extend_from_slice(&self.place.unwrap_or(u32::MAX).to_le_bytes());
         out.push(kind as u8);
@@ -122,10 +123,10 @@ impl Origin<'_> {
         out.extend_from_slice(label);
     }
 
-    /// The most bytes that it takes.
+    /// The most bytes that an origin takes.
     pub(crate) const LEN_MAX: usize = ORIGIN_LEN + u16::MAX as usize;
 
-    /// How many bytes it takes before this part.
+    /// Returns how many bytes the origin takes before this part.
     fn len(part: &[u8]) -> usize {
         ORIGIN_LEN + usize::from(u16::from_le_bytes([part[5], part[6]]))
     }

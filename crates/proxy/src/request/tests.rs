@@ -1,4 +1,4 @@
-//! What a row holds, and what it keeps for its next life.
+//! The bytes that a pending request holds, and those that its entry keeps for the next one.
 
 use super::*;
 
@@ -6,32 +6,32 @@ fn client() -> ConnId {
     ConnId::NOBODY
 }
 
-fn row() -> Row {
-    Row::blank(client(), proto::PROTOCOLS[0])
+fn request() -> PendingRequest {
+    PendingRequest::blank(client(), proto::PROTOCOLS[0])
 }
 
 #[test]
-fn a_row_holds_all_its_parts() {
-    let mut row = row();
-    assert_eq!(row.measure(), 0);
-    row.question.head.extend_from_slice(b"get a b\r\n");
-    assert_eq!(row.measure(), 9);
-    row.open_slots(3, &mut Spares::default());
+fn a_request_holds_all_its_parts() {
+    let mut pending = request();
+    assert_eq!(pending.measure(), 0);
+    pending.question.head.extend_from_slice(b"get a b\r\n");
+    assert_eq!(pending.measure(), 9);
+    pending.open_slots(3, &mut Spares::default());
     let slots = 3 * size_of::<Slot>();
-    assert_eq!(row.measure(), 9 + slots);
-    assert_eq!(row.keep_small(0, b"seven b"), 7);
-    assert_eq!(row.measure(), 9 + slots + 7);
+    assert_eq!(pending.measure(), 9 + slots);
+    assert_eq!(pending.keep_small(0, b"seven b"), 7);
+    assert_eq!(pending.measure(), 9 + slots + 7);
     let mut large = Outbox::default();
     large.copy(&[b'v'; 100]);
-    assert_eq!(row.keep_large(1, large), 100);
-    row.reply.copy(b"reply");
-    assert_eq!(row.measure(), 9 + slots + 7 + 100 + 5);
-    row.question.join(&[Span { start: 4, end: 5 }, Span { start: 6, end: 7 }]);
-    assert_eq!(row.measure(), 9 + slots + 7 + 100 + 5 + 2 * size_of::<u32>());
+    assert_eq!(pending.keep_large(1, large), 100);
+    pending.reply.copy(b"reply");
+    assert_eq!(pending.measure(), 9 + slots + 7 + 100 + 5);
+    pending.question.join(&[Span { start: 4, end: 5 }, Span { start: 6, end: 7 }]);
+    assert_eq!(pending.measure(), 9 + slots + 7 + 100 + 5 + 2 * size_of::<u32>());
 }
 
 #[test]
-fn what_a_server_says_is_translated_unless_it_is_gathered() {
+fn what_a_server_says_is_rendered_unless_it_is_gathered() {
     let wider = Ask { command: 3 };
     for (keep, gathers, asked, told) in [
         (false, false, Ask::default(), false),
@@ -42,41 +42,41 @@ fn what_a_server_says_is_translated_unless_it_is_gathered() {
         (true, true, wider, false),
         (false, true, wider, false),
     ] {
-        let mut row = row();
-        (row.question.keep, row.question.gathers) = (keep, gathers);
-        assert_eq!(row.question.is_told(asked), told, "{keep} {gathers} {asked:?}");
+        let mut pending = request();
+        (pending.question.keep, pending.question.gathers) = (keep, gathers);
+        assert_eq!(pending.question.is_rendered(asked), told, "{keep} {gathers} {asked:?}");
     }
 }
 
 #[test]
 fn each_key_of_joined_requests_has_its_own_head() {
-    let mut row = row();
-    row.question.head.extend_from_slice(b"abcdefg");
-    assert_eq!(row.question.asked_for(1).head, b"abcdefg");
+    let mut pending = request();
+    pending.question.head.extend_from_slice(b"abcdefg");
+    assert_eq!(pending.question.asked_for(1).head, b"abcdefg");
     let key = |end| Span { start: end - 1, end };
-    row.question.join(&[key(2), key(3), key(7)]);
-    let heads = [0, 1, 2].map(|slot| row.question.asked_for(slot).head.to_vec());
+    pending.question.join(&[key(2), key(3), key(7)]);
+    let heads = [0, 1, 2].map(|slot| pending.question.asked_for(slot).head.to_vec());
     assert_eq!(heads, [b"ab".to_vec(), b"c".to_vec(), b"defg".to_vec()]);
 }
 
-/// A row as it is after it was freed, with buffers of so many bytes and slots.
+/// Returns the sizes that an entry keeps after it was freed with buffers of these sizes.
 fn freed(reply: usize, slots: usize) -> (usize, usize) {
-    let mut rows = Rows::default();
+    let mut requests = PendingRequests::default();
     let mut spares = Spares::default();
     let asked = (&Request::nobody(), &b""[..]);
-    let id = rows.alloc((client(), proto::PROTOCOLS[0]), 0, asked, Time(0), &mut spares);
-    *rows[id].reply.copied() = Vec::with_capacity(reply);
-    rows[id].slots = Vec::with_capacity(slots);
-    rows[id].held = 7;
-    assert_eq!((rows.len(), rows.iter().count()), (1, 1));
-    rows.set_done(id);
-    rows.free(id, &mut spares);
-    assert_eq!((rows.len(), rows.iter().count(), rows[id].held), (0, 0, 0));
-    (rows[id].reply.copied().capacity(), rows[id].slots.capacity())
+    let id = requests.alloc((client(), proto::PROTOCOLS[0]), 0, asked, Time(0), &mut spares);
+    *requests[id].reply.copied() = Vec::with_capacity(reply);
+    requests[id].slots = Vec::with_capacity(slots);
+    requests[id].counted = 7;
+    assert_eq!((requests.len(), requests.iter().count()), (1, 1));
+    requests.set_done(id);
+    requests.free(id, &mut spares);
+    assert_eq!((requests.len(), requests.iter().count(), requests[id].counted), (0, 0, 0));
+    (requests[id].reply.copied().capacity(), requests[id].slots.capacity())
 }
 
 #[test]
-fn a_freed_row_keeps_small_buffers_and_no_large_one() {
+fn a_freed_request_keeps_small_buffers_and_no_large_one() {
     for (reply, slots, keeps) in [
         (1024, 128, true),
         (1025, 1, false),
@@ -92,21 +92,23 @@ fn a_freed_row_keeps_small_buffers_and_no_large_one() {
 
 #[test]
 fn after_a_rush_the_table_gives_its_memory_back_once_nobody_waits() {
-    let (mut rows, mut spares) = (Rows::default(), Spares::default());
-    let mut rush = |rows: &mut Rows, count: usize| {
+    let (mut requests, mut spares) = (PendingRequests::default(), Spares::default());
+    let mut rush = |requests: &mut PendingRequests, count: usize| {
         let asked = (&Request::nobody(), &b""[..]);
-        let ids: Vec<RowId> = (0..count)
-            .map(|_| rows.alloc((client(), proto::PROTOCOLS[0]), 0, asked, Time(0), &mut spares))
+        let ids: Vec<RequestId> = (0..count)
+            .map(|_| {
+                requests.alloc((client(), proto::PROTOCOLS[0]), 0, asked, Time(0), &mut spares)
+            })
             .collect();
-        rows.rest();
-        assert_eq!((rows.len(), rows.rows.len() >= count), (count, true), "they wait");
+        requests.rest();
+        assert_eq!((requests.len(), requests.requests.len() >= count), (count, true), "they wait");
         for id in ids {
-            rows.set_done(id);
-            rows.free(id, &mut spares);
+            requests.set_done(id);
+            requests.free(id, &mut spares);
         }
-        rows.rest();
-        rows.rows.len()
+        requests.rest();
+        requests.requests.len()
     };
-    assert_eq!(rush(&mut rows, limits::ROWS_REST_MAX), limits::ROWS_REST_MAX);
-    assert_eq!(rush(&mut rows, limits::ROWS_REST_MAX + 1), 0);
+    assert_eq!(rush(&mut requests, limits::REQUESTS_REST_MAX), limits::REQUESTS_REST_MAX);
+    assert_eq!(rush(&mut requests, limits::REQUESTS_REST_MAX + 1), 0);
 }

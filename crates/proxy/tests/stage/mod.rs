@@ -1,17 +1,17 @@
-//! A driver for stories: it carries out what the proxy asks, and keeps what there is to look at.
+//! A driver for stories: it executes the proxy's orders, and records what a test may check.
 
-// Each program of tests uses its own part of it.
+// Each test program uses only some of it.
 #![allow(dead_code)]
 
 use std::rc::Rc;
 
-use metrics::Book;
+use metrics::Registry;
 use proto::PROTOCOLS;
 use proxy::plan::{Plan, PoolPlan, ServerPlan};
 use proxy::{Action, Closed, ConnId, Event, Passed, Proxy, Report, Side, Slices, Time};
 
 pub const SECOND: u64 = 1_000_000;
-/// The rows of the first pool and of its first server.
+/// The ids of the first pool and of its first server.
 pub const POOL: u32 = 1;
 pub const S0: u32 = 2;
 /// More than any story needs.
@@ -21,17 +21,17 @@ const ROWS: usize = 16;
 pub struct Stage {
     proxy: Proxy,
     now: Time,
-    /// Of this worker, slot 0, and another.
-    pub book: Book,
-    /// Links that were asked for and have not come, and their servers by place in the first plan.
+    /// The metrics of this worker, slot 0, and of another.
+    pub registry: Registry,
+    /// Links that were ordered and are not up, and their servers' places in the first plan.
     pub connects: Vec<(ConnId, usize)>,
     pub closed: Vec<ConnId>,
-    /// Clients that are not to be read now.
+    /// Clients that are paused.
     pub paused: Vec<ConnId>,
     pub flushes: Vec<ConnId>,
     pub events: Vec<Event>,
     pub reports: Vec<Report>,
-    /// As installed last.
+    /// The plan installed last.
     pub plan: Plan,
 }
 
@@ -54,10 +54,10 @@ impl Stage {
         (plan.memory_max, plan.clients_max) = (1 << 20, 9);
         set(&mut plan);
         let now = Time(SECOND);
-        let book = Book::private(2, ROWS);
+        let registry = Registry::private(2, ROWS);
         let mut stage = Stage {
-            proxy: Proxy::new(plan.clone(), 1, now, book.sheet(0)),
-            book,
+            proxy: Proxy::new(plan.clone(), 1, now, registry.metrics(0)),
+            registry,
             now,
             connects: Vec::new(),
             closed: Vec::new(),
@@ -79,12 +79,12 @@ impl Stage {
         self.proxy.hand_over(usize::MAX).into_iter().map(|(id, _)| id).collect()
     }
 
-    /// The same, as another worker is told of them.
+    /// Hands all clients over, as another worker receives them.
     pub fn passed(&mut self) -> Vec<Passed> {
         self.proxy.hand_over(usize::MAX).into_iter().map(|(_, passed)| passed).collect()
     }
 
-    /// A client from another worker.
+    /// Takes a client from another worker.
     pub fn adopt(&mut self, client: Passed) -> ConnId {
         self.proxy.handle_adopted(client, self.now).expect("there is room")
     }
@@ -97,11 +97,15 @@ impl Stage {
         self.proxy.handle_accept(pool, self.now)
     }
 
+    pub fn wants_turn(&self) -> bool {
+        self.proxy.wants_turn()
+    }
+
     pub fn next_timeout(&self) -> Option<Time> {
         self.proxy.poll_timeout()
     }
 
-    /// A peer's bytes, in one read.
+    /// Hands over a peer's bytes, in one read.
     pub fn says(&mut self, conn: ConnId, text: &str) {
         self.says_bytes(conn, text.as_bytes());
     }
@@ -114,12 +118,12 @@ impl Stage {
         self.settle();
     }
 
-    /// What is written to a peer, all of it.
-    pub fn hears(&mut self, conn: ConnId) -> String {
-        String::from_utf8(self.hears_bytes(conn)).expect("these stories are text")
+    /// Returns all bytes that are written to a peer.
+    pub fn received(&mut self, conn: ConnId) -> String {
+        String::from_utf8(self.received_bytes(conn)).expect("these stories are text")
     }
 
-    pub fn hears_bytes(&mut self, conn: ConnId) -> Vec<u8> {
+    pub fn received_bytes(&mut self, conn: ConnId) -> Vec<u8> {
         while self.proxy.poll_transmit(Side::Client).is_some() {}
         let mut bytes = Vec::new();
         loop {
@@ -136,8 +140,8 @@ impl Stage {
         bytes
     }
 
-    /// As `hears`, by a kernel that takes so many bytes and no more.
-    pub fn hears_some(&mut self, conn: ConnId, n: usize) -> String {
+    /// As `received`, with a kernel that takes this many bytes and no more.
+    pub fn received_some(&mut self, conn: ConnId, n: usize) -> String {
         let mut slices = Slices::default();
         self.proxy.transmit(conn, &mut slices);
         let bytes: Vec<u8> = slices.iter().flat_map(|slice| slice.to_vec()).take(n).collect();
@@ -146,10 +150,10 @@ impl Stage {
         String::from_utf8(bytes).expect("these stories are text")
     }
 
-    /// Ends the turn; what a server hears then.
+    /// Ends the turn; returns the bytes that a server then receives.
     pub fn turn(&mut self, link: ConnId) -> String {
         self.end_turn();
-        self.hears(link)
+        self.received(link)
     }
 
     pub fn end_turn(&mut self) {
@@ -158,7 +162,7 @@ impl Stage {
         self.settle();
     }
 
-    /// A link that was asked for comes up.
+    /// Brings up a link that was ordered.
     pub fn connect(&mut self, server: usize) -> ConnId {
         let asked = self.connects.iter().position(|&(_, asked)| asked == server);
         let (link, _) = self.connects.remove(asked.expect("a link to it was asked for"));
@@ -166,7 +170,7 @@ impl Stage {
         link
     }
 
-    /// A connect that was asked for begins so much later than now.
+    /// Begins an ordered connect, this much later than now.
     pub fn connecting(&mut self, link: ConnId, later: u64) {
         self.proxy.handle_connecting(link, self.now.after(later));
         self.settle();
@@ -177,14 +181,14 @@ impl Stage {
         self.says(link, "VERSION 1.6.18\r\n");
     }
 
-    /// The connection stands, and its server has been greeted.
+    /// Establishes the connection and completes the handshake.
     pub fn establishes(&mut self, link: ConnId) {
         self.proxy.handle_connected(link, self.now);
         self.settle();
-        assert_eq!(self.hears(link), "version\r\n");
+        assert_eq!(self.received(link), "version\r\n");
     }
 
-    /// The first link that was asked for comes to be, and this is how it greets.
+    /// Establishes the first link that was ordered; the server answers the handshake with `hello`.
     pub fn establishes_with(&mut self, hello: &str) -> ConnId {
         let (link, _) = self.connects.remove(0);
         self.proxy.handle_connected(link, self.now);
@@ -198,7 +202,7 @@ impl Stage {
         self.settle();
     }
 
-    /// The plan as it is, changed; what was in it keeps its row.
+    /// Installs the present plan with a change; unchanged parts keep their ids.
     pub fn install(&mut self, change: impl FnOnce(&mut Plan)) {
         change(&mut self.plan);
         self.proxy.install(self.plan.clone(), self.now);
@@ -210,12 +214,12 @@ impl Stage {
         self.settle();
     }
 
-    pub fn uses(&self, row: u32) -> bool {
-        self.proxy.uses_row(row)
+    pub fn uses(&self, id: u32) -> bool {
+        self.proxy.uses_id(id)
     }
 
     pub fn retired(&self) -> Vec<u32> {
-        self.proxy.retired_rows_in_use()
+        self.proxy.retired_ids_in_use()
     }
 
     pub fn drain(&mut self) {
@@ -229,8 +233,8 @@ impl Stage {
         self.settle();
     }
 
-    /// The link answers something, so that its loss is no sign that the server is down.
-    pub fn greet(&mut self, link: ConnId) {
+    /// Has a reply arrive on the link, so that its loss is no sign that the server is down.
+    pub fn handshake(&mut self, link: ConnId) {
         let client = self.client();
         self.says(client, "get hello\r\n");
         assert_eq!(self.turn(link), "get hello\r\n");
@@ -238,7 +242,7 @@ impl Stage {
         self.closes(client, Closed::Reset);
     }
 
-    /// A key that belongs to a server, as a proxy of the same plan says.
+    /// Returns a key that belongs to a server, according to a ring of the same plan.
     pub fn key_of(&self, server: usize) -> String {
         let names = ["a", "b", "c", "d", "e", "f", "g", "h"];
         let hash = shard::Hash::Fnv64a;
@@ -246,7 +250,7 @@ impl Stage {
         found.expect("eight keys meet both of two servers").to_string()
     }
 
-    /// Bytes that the proxy says it holds.
+    /// Returns the bytes that the proxy reports as held.
     pub fn memory(&self) -> usize {
         self.proxy.memory_held()
     }
@@ -256,13 +260,13 @@ impl Stage {
         assert_eq!(self.proxy.census().0, expected, "requests that wait for an answer");
     }
 
-    /// The only server is down: nothing is sent.
+    /// Checks that nothing is sent, since the only server is down.
     #[track_caller]
     pub fn expect_refused(&mut self, client: ConnId) {
         self.says(client, "get x\r\n");
         self.end_turn();
         let words = "SERVER_ERROR s0: down, waiting for it to come back\r\n";
-        assert_eq!(self.hears(client), words);
+        assert_eq!(self.received(client), words);
     }
 
     fn settle(&mut self) {

@@ -131,7 +131,7 @@ pub fn find(file: Option<&Path>) -> Vec<Found> {
 pub fn places() -> String {
     let folders: Vec<String> = folders().iter().map(|it| it.display().to_string()).collect();
     match folders.is_empty() {
-        true => "no folder of ours".to_string(),
+        true => "no folder of this user".to_string(),
         false => folders.join(", "),
     }
 }
@@ -223,7 +223,7 @@ fn make(folder: &Path) -> io::Result<()> {
     let ours = geteuid().as_raw();
     if !metadata.is_dir() || metadata.uid() != ours || metadata.mode() & OF_OTHERS != 0 {
         return Err(io::Error::other(format!(
-            "{} is not a folder of ours alone; say `admin: /path/of/socket` in the file",
+            "{} is not a private folder of this user; set `admin: /path/of/socket` in the file",
             folder.display()
         )));
     }
@@ -240,7 +240,7 @@ fn lock(path: &Path) -> io::Result<OwnedFd> {
             Ok(()) if is_file_at(&fd, path) => return Ok(fd),
             Ok(()) => {}
             Err(Errno::AGAIN | Errno::ACCESS) => {
-                return Err(io::Error::other("another proxy runs with this configuration"));
+                return Err(io::Error::other("another proxy is running with this configuration"));
             }
             Err(error) => return Err(error.into()),
         }

@@ -1,4 +1,4 @@
-//! One request: the store is asked, and the answer is written in memcached's words.
+//! Executes one request against the store and writes the reply in memcached's format.
 
 use cache::{Count, Counted, Item, Mode, NewItem, Outcome, Store};
 use proto::memcached::Text;
@@ -12,24 +12,24 @@ use super::meta::{NON_NUMERIC, key_of};
 use super::session::Session;
 use super::stats::Counters;
 
-/// The store, and what is known beside it.
+/// The store, with the state needed beside it.
 pub struct Executor {
     pub(super) store: Store,
     pub(super) counters: Counters,
     /// Places of the keys of the request being executed.
     pub(super) keys: Vec<Span>,
-    /// The key that a request carries as base64. Empty between requests.
+    /// The decoded form of a key that a request carries as base64. Empty between requests.
     pub(super) decoded: Vec<u8>,
     /// Bytes that clients' unfinished requests hold.
     pub(super) held: usize,
     /// The verb of each row of the protocol's table.
     verbs: Vec<Verb>,
     pub(super) options: Options,
-    /// The second since 1970 in which it all began.
+    /// The second since 1970 at which the process started.
     pub(super) started: u64,
 }
 
-/// What is done for a word.
+/// The operation of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Verb {
     Fetch {
@@ -43,7 +43,7 @@ enum Verb {
     Decr,
     Touch,
     Meta,
-    /// The meta one.
+    /// The meta command `mn`.
     Noop,
     FlushAll,
     Version,
@@ -53,10 +53,10 @@ enum Verb {
     Unknown,
 }
 
-/// How far a request has come.
+/// The progress of a request.
 pub(super) enum Progress {
     Done,
-    /// The client must read before there are more values.
+    /// The output is full: the client must read before more values are added.
     Full,
     Quit,
 }
@@ -107,7 +107,7 @@ impl Executor {
         progress
     }
 
-    /// Every verb but the reads: one line in answer, or the few of `stats`.
+    /// Executes every command but the reads. Its reply is one line, or several for `stats`.
     fn speak(
         &mut self,
         verb: Verb,
@@ -146,7 +146,7 @@ impl Executor {
         Progress::Done
     }
 
-    /// Answers the keys one by one until the client must read; the next call goes on from there.
+    /// Answers the keys one by one until the output is full; the next call continues from there.
     fn fetch(
         &mut self,
         session: &mut Session,
@@ -248,13 +248,13 @@ impl Executor {
         b"OK\r\n"
     }
 
-    /// Whether the item that a storage command announces could ever be kept.
+    /// Returns whether the item that a storage command announces is too large to be ever stored.
     pub(super) fn is_too_large(&self, request: &Request) -> bool {
         request.body as usize > self.options.item_size_max
     }
 
-    /// A `set` that is refused takes the old value with it, so that nobody reads what was replaced;
-    /// an `ms` does so in every mode.
+    /// A refused `set` removes the old value too, so that nobody reads a replaced one; an `ms` does
+    /// so in every mode.
     pub(super) fn drop_stale(&mut self, request: &Request, head: &[u8], now: u64) {
         match self.verbs[usize::from(request.command)] {
             Verb::Store(Mode::Set) => {
@@ -299,13 +299,13 @@ fn verb(name: &str) -> Verb {
     }
 }
 
-/// The words of a request's line; where there are fewer, the rest are empty.
+/// Returns the words of a request's line; missing words are empty.
 fn words(line: &[u8]) -> [&[u8]; 6] {
     let mut tokens = Tokens::new(line);
     std::array::from_fn(|_| tokens.next().map_or(&b""[..], |token| tokens.text(token)))
 }
 
-/// A signed number that the parser has found good; anything else, such as `noreply`, is 0.
+/// Returns a signed number that the parser has validated; anything else, such as `noreply`, is 0.
 fn number(text: &[u8]) -> i64 {
     match text.strip_prefix(b"-") {
         Some(digits) => -(decimal(digits, i64::MAX as u64).unwrap_or_default() as i64),
@@ -335,7 +335,7 @@ pub(super) fn push_number(number: u64, out: &mut Vec<u8>) {
     out.extend_from_slice(digits(number, &mut [0; 20]));
 }
 
-/// The number in decimal, at the end of `room`.
+/// Returns the number in decimal, at the end of `room`.
 pub(super) fn digits(mut number: u64, room: &mut [u8; 20]) -> &[u8] {
     let mut start = room.len();
     loop {
@@ -348,10 +348,10 @@ pub(super) fn digits(mut number: u64, room: &mut [u8; 20]) -> &[u8] {
     }
 }
 
-/// Unread answers above which a read of many keys pauses; reading its line again costs, so it is
-/// more than pauses a client between requests.
+/// Limit on unread replies at which a read of many keys pauses. Continuing parses its line again,
+/// so the limit is higher than the one between requests.
 const FETCH_OUT_MAX: usize = 4 * 1024 * 1024;
-/// Bytes of a value's head line beside its key: two words, three numbers, ends.
+/// Length of a value's head line without its key: two words, three numbers, separators.
 const VALUE_HEAD_MAX: usize = 72;
-/// Who we are; the protocol adds what its clients go by.
+/// Our version; the protocol adds the part that its clients rely on.
 pub(super) const VERSION: &str = concat!("quickack-", env!("CARGO_PKG_VERSION"));

@@ -1,4 +1,4 @@
-//! From bytes to frames: what has arrived is executed request by request, in place where it can be.
+//! From bytes to frames: executes what has arrived request by request, in place where possible.
 
 use proto::memcached::Text;
 use proto::{Answer, Asked, Class, Parsed, Protocol, Quiet, Refusal, Request};
@@ -7,7 +7,7 @@ use super::execute::{Executor, Progress};
 use super::session::{Session, Swallow};
 
 impl Executor {
-    /// Executes as much as has arrived and the client's unread answers allow. The rest is kept.
+    /// Executes as much as has arrived and the limit on unread replies allows. The rest is kept.
     pub(super) fn receive(&mut self, session: &mut Session, bytes: &[u8], now: u64) {
         if session.intake.is_empty() {
             let used = self.work(session, bytes, now);
@@ -29,12 +29,12 @@ impl Executor {
         self.account(session);
     }
 
-    /// A session has gone, and what it held with it.
+    /// Releases the accounting of a session that has ended.
     pub(super) fn forget(&mut self, session: &Session) {
         self.held -= session.accounted;
     }
 
-    /// Executes requests at the start of `input`; returns the bytes that are done with.
+    /// Executes requests at the start of `input`; returns the number of bytes consumed.
     fn work(&mut self, session: &mut Session, input: &[u8], now: u64) -> usize {
         let mut at = 0;
         while !session.is_full() {
@@ -61,12 +61,12 @@ impl Executor {
         at
     }
 
-    /// Long lines are heard out as long as they do not hold too much memory together.
+    /// Long lines are accepted as long as all of them together do not hold too much memory.
     fn is_head_too_long(&self, len: usize) -> bool {
         len > HEAD_MAX || (len > HEAD_ALWAYS && self.held > HELD_MAX)
     }
 
-    /// One request whose head is at the start of `rest`.
+    /// Executes one request whose head is at the start of `rest`.
     fn step(&mut self, session: &mut Session, request: &Request, rest: &[u8], now: u64) -> Step {
         let len = request.len();
         if len > rest.len() as u64 {
@@ -89,7 +89,8 @@ impl Executor {
         }
     }
 
-    /// Why a data block that is still arriving will not be kept: decided before it costs anything.
+    /// Returns the reason to refuse a data block that is still arriving, before it takes any
+    /// memory.
     fn refuse_body(&mut self, request: &Request, head: &[u8], now: u64) -> Option<Vec<u8>> {
         match request.class {
             Class::Refuse(refusal) => Some(refused(refusal)),
@@ -105,7 +106,7 @@ impl Executor {
         }
     }
 
-    /// Makes the intake as long as the frame that is arriving, so that it is copied once.
+    /// Reserves room for the whole arriving frame, so that it is copied once.
     fn make_room(&mut self, session: &mut Session) {
         let missing = session.frame_len.saturating_sub(session.intake.len());
         session.intake.reserve_exact(missing);
@@ -117,17 +118,17 @@ impl Executor {
     }
 }
 
-/// What became of one request.
+/// The result of one step.
 enum Step {
-    /// So many bytes are done with.
+    /// That many bytes are consumed.
     Done(usize),
-    /// It stays where it is until more arrives or more is read.
+    /// The request stays in place until more bytes arrive or the client reads.
     Wait,
-    /// Nothing after it is read.
+    /// The session ends; nothing after the request is read.
     Leave,
 }
 
-/// Lets the rest of an unwanted data block pass; returns the bytes that did.
+/// Discards the rest of an unwanted data block; returns the number of bytes discarded.
 fn swallow(session: &mut Session, input: &[u8]) -> usize {
     let Some(swallow) = &mut session.swallow else { return 0 };
     let passing = swallow.left.min(input.len() as u64);
@@ -139,7 +140,7 @@ fn swallow(session: &mut Session, input: &[u8]) -> usize {
     passing as usize
 }
 
-/// What is said of a request that is not executed.
+/// Returns the reply to a request that is not executed.
 pub(super) fn refused(refusal: Refusal) -> Vec<u8> {
     let mut out = Vec::new();
     match refusal {
@@ -149,18 +150,18 @@ pub(super) fn refused(refusal: Refusal) -> Vec<u8> {
     out
 }
 
-/// What comes after this cannot be understood: says why and reads no more.
+/// Replies with the reason and reads no more, because later bytes cannot be parsed.
 fn leave(session: &mut Session, why: &'static str, input: &[u8]) -> usize {
     Text.answer(&Asked::nobody(), &Answer::Refused(Refusal::Bad(why)), &mut session.out);
     session.is_leaving = true;
     input.len()
 }
 
-/// Bytes of one line: 100,000 keys of 250 bytes and some.
+/// Longest line in bytes: 100,000 keys of 250 bytes, with a margin.
 const HEAD_MAX: usize = proxy::limits::REQUEST_HEAD_MAX;
-/// A line up to this is heard out whatever others hold.
+/// A line up to this length is accepted, whatever other clients hold.
 const HEAD_ALWAYS: usize = 64 * 1024;
-/// Bytes that unfinished requests of all clients may hold; above it a value is refused.
+/// Limit on bytes held by unfinished requests of all clients; above it a value is refused.
 const HELD_MAX: usize = 128 * 1024 * 1024;
 
 pub(super) const TOO_LARGE: &[u8] = b"SERVER_ERROR object too large for cache\r\n";

@@ -1,8 +1,8 @@
 //! The meta commands, each flag as memcached 1.6.18 executes it: in the client's order, so that a
-//! `t` before a `T` tells the old time, and behind it the new one.
+//! `t` before a `T` returns the old time to live, and after it the new one.
 //!
-//! Of newer versions `E` (the cas to give) and `md x` (leave the item, drop its value) are
-//! executed; what 1.6.18 reads and ignores is ignored.
+//! Two flags of newer versions are executed: `E` (the cas to give) and `md x` (keep the item, drop
+//! its value). Flags that 1.6.18 reads and ignores are ignored.
 
 use cache::{Count, Counted, Entry, Item, Mode, NewItem, Outcome};
 use proto::memcached::meta::{Flags, Line, Verb, base64};
@@ -11,8 +11,8 @@ use super::execute::{Executor, digits, push_number};
 use super::intake::{OUT_OF_MEMORY, TOO_LARGE};
 
 impl Executor {
-    /// Executes the request of that line; `value` is the data block without its end, if that is
-    /// where it should be.
+    /// Executes the request of that line. `value` is the data block without its line end, or None
+    /// if the line end is missing.
     pub(super) fn meta(
         &mut self,
         line: &Line<'_>,
@@ -37,7 +37,7 @@ impl Executor {
         self.decoded = decoded;
     }
 
-    /// Each verb says whether its answer is the one that a quiet client need not hear.
+    /// Each command returns whether a quiet client may skip its reply.
     fn meta_get(&mut self, line: &Line<'_>, key: &[u8], out: &mut Vec<u8>, now: u64) -> bool {
         let flags = &line.flags;
         let entry = if flags.has(b'N') {
@@ -121,7 +121,7 @@ impl Executor {
             Outcome::Exists => b"EX",
             Outcome::NotFound => b"NF",
             Outcome::TooLarge | Outcome::NoMemory => {
-                // Whatever the mode: nobody is to read what was meant to be replaced.
+                // In every mode: nobody may read a value that was meant to be replaced.
                 self.store.delete(key, now);
                 let is_large = outcome == Outcome::TooLarge;
                 out.extend_from_slice(if is_large { TOO_LARGE } else { OUT_OF_MEMORY });
@@ -159,7 +159,7 @@ impl Executor {
         is_done
     }
 
-    /// What a delete does that leaves the item: without its value, or stale, or both.
+    /// Executes a delete that keeps the item: without its value, or stale, or both.
     fn hollow(&mut self, flags: &Flags, key: &[u8], now: u64) {
         if flags.has(b'x') {
             let (exptime, new_cas) = (flags.ttl.into(), new_cas(flags));
@@ -219,7 +219,7 @@ impl Executor {
         matches!(counted, Counted::Now(_))
     }
 
-    /// What is known of an item, for a person. A class of sizes is nothing that we have.
+    /// Renders all properties of an item for people. This store has no slab classes.
     fn meta_debug(&mut self, key: &[u8], out: &mut Vec<u8>, now: u64) -> bool {
         let Some(entry) = self.store.entry(key, now) else {
             out.extend_from_slice(b"EN\r\n");
@@ -244,7 +244,7 @@ impl Executor {
     }
 }
 
-/// The key as the store has it.
+/// Returns the key as the store has it.
 pub(super) fn key_of<'a>(line: &Line<'a>, decoded: &'a mut Vec<u8>) -> &'a [u8] {
     if line.flags.has(b'b') { base64::decode(line.key, decoded) } else { line.key }
 }
@@ -263,7 +263,7 @@ fn mode(letter: u8) -> Mode {
     }
 }
 
-/// The answer of `ma` with a number, and what its flags do to the item and say of it.
+/// Writes the reply of `ma` with a number, and executes the flags.
 fn answer_number(
     line: &Line<'_>,
     key: &[u8],
@@ -297,7 +297,7 @@ fn answer_number(
     }
 }
 
-/// What a request without an item to tell of gets back: its opaque and key, and for an `ms` a cas.
+/// Echoes opaque and key, and for an `ms` the cas, in a reply without an item.
 fn push_echo(line: &Line<'_>, key: &[u8], cas: Option<u64>, out: &mut Vec<u8>) {
     for (letter, token) in line.options() {
         match (letter, cas) {
@@ -310,7 +310,7 @@ fn push_echo(line: &Line<'_>, key: &[u8], cas: Option<u64>, out: &mut Vec<u8>) {
     out.extend_from_slice(b"\r\n");
 }
 
-/// One fact of an item, by the letter that asks for it.
+/// Writes one property of an item, chosen by its flag letter.
 fn push_fact(letter: u8, item: &Item<'_>, now: u64, out: &mut Vec<u8>) {
     let fact = match letter {
         b's' => item.value.len() as u64,
@@ -319,7 +319,7 @@ fn push_fact(letter: u8, item: &Item<'_>, now: u64, out: &mut Vec<u8>) {
         b'h' => u64::from(item.fetched),
         b'l' => now.saturating_sub(item.accessed.into()),
         b't' => match item.expires {
-            // Of an item that has just been made to expire memcached tells no less.
+            // For an item just made to expire, memcached returns the wrapped difference too.
             Some(second) => u64::from(second.wrapping_sub(now as u32)),
             None => return out.extend_from_slice(b" t-1"),
         },
@@ -348,19 +348,20 @@ fn push_key(key: &[u8], as_base64: bool, out: &mut Vec<u8>) {
     }
 }
 
-/// 1.6.18 tells the key of an item as base64 if an `ms` brought it so, and otherwise raw, even one
-/// that tears the line apart; that one is base64 here.
+/// memcached 1.6.18 returns the key as base64 if an `ms` brought it so, and otherwise raw, even if
+/// that breaks the line. Such a key is base64 here.
 fn shows_base64(item: &Item<'_>, key: &[u8]) -> bool {
     item.binary || key.iter().any(|byte| *byte <= b' ' || *byte == 0x7f)
 }
 
-/// As memcached counts it: its own head, a cas, the key and its end, flags, the value and its end.
+/// Counts as memcached does: its own head, a cas, the key and its NUL, flags, the value and its
+/// end.
 fn item_size(item: &Item<'_>, key: &[u8]) -> usize {
     let flags = if item.flags == 0 { 0 } else { 4 };
     48 + 8 + key.len() + 1 + flags + item.value.len() + 2
 }
 
-/// Bytes of an answer's head beside key and value.
+/// Length of a reply's head without key and value.
 const HEAD_MAX: usize = 160;
 pub(super) const NON_NUMERIC: &[u8] =
     b"CLIENT_ERROR cannot increment or decrement non-numeric value\r\n";

@@ -1,17 +1,17 @@
-//! The embedded cache: what a process behind `servers: [embedded]` thinks.
+//! The embedded cache: the state machine of a process behind `servers: [embedded]`.
 //!
-//! It speaks memcached's text, classic and meta, by the parser that the proxy uses: one reading of
-//! a line in the house. Like the proxy it is a [`Mind`]: bytes and the time go in, bytes and
-//! actions come.
+//! It accepts memcached's text protocol, classic and meta, with the parser of the proxy, so both
+//! read a line in the same way. Like the proxy it implements [`Service`]: bytes and the time go in,
+//! bytes and actions come out.
 //!
 //! ```text
 //!   handle_received ─▶ intake.rs ─▶ execute.rs ─▶ cache::Store
-//!                       frames       words  │  (meta.rs: meta's)
-//!   transmit ◀────────── session.rs's out ◀─┘      all that one read asked leaves in one write
+//!                       frames      replies │  (meta.rs: meta's)
+//!   transmit ◀────────── session.rs's out ◀─┘      all replies to one read leave in one write
 //! ```
 //!
-//! A client that does not read its answers is not read either; a value that is too large is
-//! swallowed as it comes; what all clients together may leave half-said is bounded.
+//! A client that does not read its replies is not read either. A value that is too large is
+//! discarded as it arrives. The memory for unfinished requests of all clients together is bounded.
 
 mod execute;
 mod intake;
@@ -30,31 +30,31 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use proxy::{Action, Closed, ConnId, Side, Slices, Time};
 use sys::signal::{self, Signals};
 
-use crate::event::{Alone, Listener, Loop, Mind};
+use crate::event::{Alone, Listener, Loop, Service};
 use execute::Executor;
 use session::{Session, Sessions};
 
 pub use start::start;
 
-/// What a cache process is told at its start.
+/// Settings of a cache process, fixed at its start.
 #[derive(Clone, Copy, Debug)]
 struct Options {
-    /// Bytes that items, keys and index may take together.
+    /// Limit on bytes of items, keys and index together.
     memory_max: usize,
     /// The largest item, counted as memcached counts its `-I`.
     item_size_max: usize,
-    /// Clients at a time; one more reads a sentence.
+    /// Limit on clients; one more gets an error line.
     clients_max: usize,
-    /// Said in `stats`.
+    /// Shown in `stats`.
     pid: u32,
 }
 
-/// Serves until TERM or INT; what was asked by then is answered.
+/// Serves until TERM or INT; requests that have arrived by then are answered.
 fn run(listeners: Vec<Listener>, options: Options) -> io::Result<()> {
     let signals = Signals::new(signal::ALL_OF_A_CHILD)?;
     let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let mut server = CacheServer::new(options, since_epoch);
-    // No cas from before a restart fits an item from after it.
+    // A cas from before a restart must not match an item from after it.
     server.executor.store.number_from(server.epoch_us);
     Loop::alone(&mut server, &mut Alone, listeners, signals, SHUTDOWN_TIMEOUT)?.run()
 }
@@ -64,20 +64,20 @@ struct CacheServer {
     executor: Executor,
     sessions: Sessions,
     actions: VecDeque<Action>,
-    /// Clients with something to be written, each once.
+    /// Clients with unsent output, each once.
     dirty: Vec<ConnId>,
     /// Empty buffers: an idle client has none of its own.
     spares: Vec<Vec<u8>>,
-    /// When `Time` was zero, microseconds since 1970.
+    /// Microseconds since 1970 at which `Time` was zero.
     epoch_us: u64,
     clients_max: usize,
-    /// When expired items are next looked for.
+    /// The next search for expired items.
     sweep_due: Time,
     draining: bool,
 }
 
 impl CacheServer {
-    /// `since_epoch` is the moment at which `Time` is zero.
+    /// `since_epoch` is the time since 1970 at which `Time` is zero.
     fn new(options: Options, since_epoch: Duration) -> CacheServer {
         CacheServer {
             executor: Executor::new(&options, since_epoch.as_secs()),
@@ -92,12 +92,12 @@ impl CacheServer {
         }
     }
 
-    /// The second since 1970 in which items live.
+    /// The current second since 1970, the clock of expiry.
     fn second(&self, now: Time) -> u64 {
         (self.epoch_us + now.0) / 1_000_000
     }
 
-    /// Executes what has arrived, and draws the conclusions for the connection.
+    /// Executes what has arrived, and updates the connection's state.
     fn serve(&mut self, id: ConnId, bytes: &[u8], now: Time) {
         let second = self.second(now);
         let Some(session) = self.sessions.find_mut(id) else { return };
@@ -111,13 +111,13 @@ impl CacheServer {
             self.actions.push_back(if pause { Action::Pause(id) } else { Action::Resume(id) });
         }
         if session.is_mid_request() && !session.is_full() && !session.is_leaving {
-            // The client may hold the rest back until it has the ACK of this.
+            // The client may wait for the ACK of these bytes before it sends the rest.
             self.actions.push_back(Action::FlushAck(id));
         }
         self.settle(id);
     }
 
-    /// Lets a session speak, leave, or give its empty buffer back.
+    /// Queues a session's output, closes it, or takes back its empty buffer.
     fn settle(&mut self, id: ConnId) {
         let Some(session) = self.sessions.find_mut(id) else { return };
         if !session.out.is_empty() {
@@ -145,7 +145,7 @@ impl CacheServer {
     }
 }
 
-impl Mind for CacheServer {
+impl Service for CacheServer {
     fn handle_accept(&mut self, _pool: u32, _now: Time) -> Result<ConnId, Vec<u8>> {
         if self.sessions.len() >= self.clients_max {
             self.executor.counters.rejected_connections += 1;
@@ -159,7 +159,7 @@ impl Mind for CacheServer {
 
     fn handle_received(&mut self, conn: ConnId, block: &Rc<Vec<u8>>, len: usize, now: Time) {
         self.executor.counters.bytes_read += len as u64;
-        // After `quit` nothing counts, even if it comes in the same segment.
+        // Bytes after `quit` are ignored, even in the same segment.
         if self.sessions.find(conn).is_some_and(|session| !session.is_leaving) {
             self.serve(conn, &block[..len], now);
         }
@@ -243,9 +243,9 @@ impl Mind for CacheServer {
     }
 }
 
-/// How long clients may take to read their last answers.
+/// The time that clients have to read their last replies.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(5);
-/// How often an idle server looks for expired items …
+/// The interval at which an idle server looks for expired items …
 const SWEEP_EVERY_US: u64 = 1_000_000;
 /// … and at how many slots: a millisecond's worth.
 const SWEEP_SLOTS: usize = 10_000;
@@ -253,5 +253,5 @@ const SWEEP_SLOTS: usize = 10_000;
 const SPARES_MAX: usize = 64;
 /// … up to this size; a larger one goes back to the allocator.
 const SPARE_LEN_MAX: usize = 64 * 1024;
-/// memcached's own words.
+/// memcached's own message.
 const TOO_MANY: &[u8] = b"ERROR Too many open connections\r\n";

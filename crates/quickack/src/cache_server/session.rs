@@ -1,4 +1,4 @@
-//! One client: what it has said and not yet been answered, what it is answered and has not read.
+//! One client: its input that is not executed yet, and its output that is not sent yet.
 
 use proto::Resume;
 use proxy::ConnId;
@@ -6,33 +6,33 @@ use proxy::ConnId;
 /// A client's state.
 #[derive(Default)]
 pub struct Session {
-    /// What has arrived and waits: for the rest of a frame, or for the client to read.
+    /// Input that waits for the rest of a frame, or for the client to read.
     pub intake: Vec<u8>,
-    /// How far the unfinished line at the start of `intake` was searched.
+    /// Search position in the unfinished line at the start of `intake`.
     pub resume: Resume,
     /// Length of the frame at the start of `intake`, once its head is known; until then 0.
     pub frame_len: usize,
-    /// Keys of the read at the start of `intake` that are answered already.
+    /// Number of keys already answered of the read at the start of `intake`.
     pub answered: usize,
-    /// A data block that nobody keeps.
+    /// A data block to discard.
     pub swallow: Option<Swallow>,
-    /// Answers; the first `sent` bytes have gone.
+    /// Output; the first `sent` bytes are sent.
     pub out: Vec<u8>,
     pub sent: usize,
-    /// Stands in the list of those who have something to be written.
+    /// Set while the session is in the list of sessions with unsent output.
     pub is_dirty: bool,
-    /// The loop was asked not to read it.
+    /// The event loop was asked not to read from it.
     pub is_paused: bool,
-    /// Nothing more is read from it; it is closed when it has its answers.
+    /// Nothing more is read from it; it is closed once its output is sent.
     pub is_leaving: bool,
-    /// Bytes of `intake` that the executor has on its account.
+    /// Bytes of `intake` that the executor has accounted for.
     pub accounted: usize,
 }
 
-/// The rest of a data block on its way to nowhere.
+/// The rest of a data block that is discarded as it arrives.
 pub struct Swallow {
     pub left: u64,
-    /// What is said when it has passed.
+    /// The reply to send after it.
     pub answer: Vec<u8>,
 }
 
@@ -41,7 +41,7 @@ impl Session {
         &self.out[self.sent..]
     }
 
-    /// The first `n` unsent bytes have gone.
+    /// Records that the first `n` unsent bytes are sent.
     pub fn advance(&mut self, n: usize) {
         self.sent += n;
         assert!(self.sent <= self.out.len(), "more went than was there");
@@ -51,17 +51,17 @@ impl Session {
         }
     }
 
-    /// So much is unread that nothing more is executed.
+    /// Returns whether so much output is unread that no request is executed.
     pub fn is_full(&self) -> bool {
         self.out.len() - self.sent > OUT_MAX
     }
 
-    /// A request has begun to arrive and cannot be answered yet.
+    /// Returns whether a request has begun to arrive and cannot be answered yet.
     pub fn is_mid_request(&self) -> bool {
         !self.intake.is_empty() || self.swallow.is_some()
     }
 
-    /// It was paused with requests unexecuted.
+    /// Returns whether the session was paused with input that is not executed.
     pub fn has_waiting_input(&self) -> bool {
         self.is_paused
     }
@@ -100,7 +100,7 @@ impl Sessions {
     pub fn remove(&mut self, id: ConnId) -> Option<Session> {
         self.find(id)?;
         let (generation, place) = &mut self.places[id.index()];
-        // The loop keeps half of all generations for itself.
+        // The event loop keeps half of all generations for itself.
         *generation = (*generation + 1) & (u32::MAX >> 1);
         self.free.push(id.index());
         self.len -= 1;
@@ -117,10 +117,10 @@ impl Sessions {
     }
 }
 
-/// The name of the client in that place.
+/// Returns the id of the client in that place.
 fn id_of(generation: u32, index: usize) -> ConnId {
     ConnId::from_u64(u64::from(generation) << 32 | index as u64)
 }
 
-/// Unread answers above which a client's requests wait. One answer more may stand on top.
+/// Limit on unread replies at which a client's requests wait. One more reply may exceed it.
 const OUT_MAX: usize = 1024 * 1024;

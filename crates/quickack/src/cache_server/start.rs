@@ -1,4 +1,4 @@
-//! The cache process from its command line on: where it listens, and what it may take.
+//! Starts the cache process from its command line: its listener and its limits.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -10,8 +10,8 @@ use crate::config::{self, Address};
 use crate::event::Listener;
 use crate::log;
 
-/// Serves on `listen`, or without one on the socket that the launcher passed, until TERM or INT.
-/// `value_max` is the largest value that the proxy in front lets pass.
+/// Serves on `listen`, or else on the socket that the launcher passed, until TERM or INT.
+/// `value_max` is the largest value that the proxy accepts.
 pub fn start(listen: Option<&Address>, memory_max: usize, value_max: usize) -> ExitCode {
     sys::process::set_title("quickack: cache");
     let options = options(memory_max, value_max);
@@ -20,7 +20,7 @@ pub fn start(listen: Option<&Address>, memory_max: usize, value_max: usize) -> E
         && let Some(advice) = address_space::advice(memory_max as u64)
     {
         let memory = config::size_word(memory_max as u64);
-        log::line(&format!("cache: {memory} of memory may not be had: {advice}"));
+        log::line(&format!("cache: {memory} of memory may not be available: {advice}"));
     }
     let served = listener(listen).and_then(|listener| run(vec![listener], options));
     match served {
@@ -76,9 +76,9 @@ fn bind(address: &Address) -> io::Result<OwnedFd> {
     Ok(fd)
 }
 
-/// The proxy lets values of `item_size_max` pass; each must fit here with its key and head.
+/// The proxy accepts values up to `item_size_max`; each must fit here with its key and head.
 const ITEM_HEAD: usize = 1024;
 /// Connections that may wait to be accepted.
 const BACKLOG: i32 = 1024;
-/// Descriptors beside clients: the loop, signals, the listener, the log, a reserve.
+/// Descriptors besides clients: the loop, signals, the listener, the log, a reserve.
 const DESCRIPTORS_OWN: usize = 16;

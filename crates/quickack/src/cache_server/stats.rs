@@ -1,4 +1,4 @@
-//! What is counted, by memcached's names.
+//! Counters under memcached's names.
 
 use cache::{Counted, Outcome};
 use proto::memcached::{Text, version};
@@ -6,7 +6,7 @@ use proto::{Answer, Asked, Protocol};
 
 use super::execute::{Executor, VERSION};
 
-/// Counters since the start, each by the name it has in `stats`.
+/// Counters since the start, each with its name in `stats`.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Counters {
     pub curr_connections: u64,
@@ -34,7 +34,7 @@ pub struct Counters {
 }
 
 impl Counters {
-    /// memcached counts a read that touches as both.
+    /// memcached counts a read with touch as both.
     pub fn count_fetch(&mut self, hit: bool, touch: bool) {
         self.cmd_get += 1;
         *if hit { &mut self.get_hits } else { &mut self.get_misses } += 1;
@@ -43,7 +43,7 @@ impl Counters {
         }
     }
 
-    /// A meta get that touches what it finds is counted as a touch alone.
+    /// A meta get that touches the item it finds is counted only as a touch.
     pub fn count_meta_get(&mut self, hit: bool, touch: bool) {
         if hit && touch { self.count_touch(hit) } else { self.count_fetch(hit, false) }
     }
@@ -53,7 +53,7 @@ impl Counters {
         *if hit { &mut self.touch_hits } else { &mut self.touch_misses } += 1;
     }
 
-    /// A store with a cas.
+    /// Counts a store with a cas.
     pub fn count_cas(&mut self, outcome: Outcome) {
         match outcome {
             Outcome::Stored => self.cas_hits += 1,
@@ -75,7 +75,7 @@ impl Counters {
 }
 
 impl Executor {
-    /// Answers `stats`, or what is to be said of one of its arguments: there are no slabs.
+    /// Answers `stats` or one of its arguments. Slab statistics are empty: there are no slabs.
     pub(super) fn tell(&self, argument: &[u8], out: &mut Vec<u8>, now: u64) {
         match argument {
             b"" => self.tell_all(out, now),

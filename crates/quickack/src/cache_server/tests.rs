@@ -1,11 +1,11 @@
-//! The server as a value: bytes in, bytes out, no socket.
+//! Tests the server as a value: bytes in, bytes out, no socket.
 
 use super::*;
 
 const SINCE_EPOCH: Duration = Duration::from_secs(1_700_000_000);
 const ITEM_SIZE_MAX: usize = 1 << 20;
 
-/// A server with one client, which reads whatever comes unless a test says otherwise.
+/// A server with one client that reads everything unless a test says otherwise.
 struct World {
     server: CacheServer,
     client: ConnId,
@@ -42,7 +42,7 @@ impl World {
         }
     }
 
-    /// Bytes that wait for the client.
+    /// Returns the number of bytes that wait for the client.
     fn waiting(&self) -> usize {
         let mut slices = Slices::default();
         self.server.transmit(self.client, &mut slices);
@@ -77,7 +77,7 @@ impl World {
     }
 }
 
-/// Questions and memcached's answers.
+/// Requests and memcached's replies.
 const DIALOGUE: &[(&str, &str)] = &[
     ("get a\r\n", "END\r\n"),
     ("set a 7 0 3\r\nabc\r\n", "STORED\r\n"),
@@ -196,7 +196,7 @@ fn a_client_that_does_not_read_is_not_read() {
 #[test]
 fn a_value_that_is_too_large_costs_nothing_and_leaves_no_stale_one() {
     let mut world = World::new();
-    // An `ms` drops the old value in every mode, as memcached does it.
+    // As in memcached, an `ms` drops the old value in every mode.
     for (line, keeps) in [
         ("set k 0 0 LEN", false),
         ("add k 0 0 LEN", true),

@@ -1,4 +1,4 @@
-//! The verbs that a running proxy answers: which proxy is meant, and its answer.
+//! The verbs that a running proxy answers: finds the proxy and prints its answer.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -9,7 +9,7 @@ use super::print;
 use crate::admin::{self, Found};
 use crate::config::{self, Admin};
 
-/// Which running proxy.
+/// Options that select a running proxy.
 #[derive(Args)]
 pub struct Proxy {
     /// The configuration it was started with; needed if several run.
@@ -21,7 +21,7 @@ pub struct Proxy {
 }
 
 impl Proxy {
-    /// Asks, and shows the answer. Exit status 1 if it is an error.
+    /// Sends the verb and prints the answer. The exit status is 1 if the answer is an error.
     pub fn ask(&self, verb: &str, words: &[String]) -> ExitCode {
         let line = std::iter::once(verb).chain(words.iter().map(String::as_str));
         let line: Vec<&str> = line.filter(|word| !word.is_empty()).collect();
@@ -42,8 +42,8 @@ impl Proxy {
             return admin::at(path);
         }
         let Some(file) = &self.config else { return admin::only(None) };
-        // The file may be wrong by now: that is for the proxy to say. Never another proxy than the
-        // one that was named: it might be told to end.
+        // The file may be invalid by now; the proxy reports that itself. Never choose another proxy
+        // than the named one: the verb might end it.
         match config::read(file).admin {
             Admin::At(path) => admin::at(&path),
             Admin::Default => admin::only(Some(file)),

@@ -1,4 +1,4 @@
-//! `quickack check FILE`: the report, and what a valid file comes to.
+//! `quickack check FILE`: the report, and a summary of a valid file.
 
 use std::fmt::Write as _;
 use std::io::Write as _;
@@ -10,8 +10,8 @@ use proxy::plan::PoolPlan;
 use super::{Format, print};
 use crate::config::{self, Config, Listener, Outcome, Severity, Upstream, Workers};
 
-/// What is wrong goes to stderr, what a valid file comes to goes to stdout. A program gets its
-/// report on stdout, whatever it says.
+/// Prints diagnostics to stderr and the summary of a valid file to stdout. With `json` the report
+/// goes to stdout in every case.
 pub fn check(file: &Path, format: Format) -> ExitCode {
     let outcome = config::read(file);
     match (format, &outcome.config) {
@@ -29,7 +29,7 @@ pub fn check(file: &Path, format: Format) -> ExitCode {
     }
 }
 
-/// Tells what is wrong with a file, if anything is; `who` begins the last line.
+/// Prints the diagnostics of a file, if there are any; `who` begins the last line.
 pub fn report(outcome: &Outcome, who: &str) {
     let report = &outcome.report;
     let errors = report.count(Severity::Error);
@@ -37,7 +37,7 @@ pub fn report(outcome: &Outcome, who: &str) {
     if errors > 0 {
         let _ = writeln!(text, "{who}{}: invalid, {}", report.name, count(errors, "error"));
     }
-    // A reader that has gone has seen what it wanted.
+    // An error is ignored: a reader that has closed the pipe needs no more.
     let _ = std::io::stderr().write_all(text.as_bytes());
 }
 
@@ -59,13 +59,13 @@ fn summary(outcome: &Outcome, config: &Config) -> String {
         if let Some(users) = &pool.users {
             let _ = writeln!(out, "  logins: {users}");
         }
-        spaces(config, pool, &mut out);
+        databases(config, pool, &mut out);
         lines(&config.blocks[1 + index].told(), &mut out);
     }
     out
 }
 
-/// The process, and what each of its workers has of what the file gives to all.
+/// Summarizes the process, and each worker's share of the limits in the file.
 fn process_summary(config: &Config, out: &mut String) {
     let workers = config.process.worker_count();
     let auto = config.process.workers == Workers::Auto;
@@ -82,30 +82,32 @@ fn process_summary(config: &Config, out: &mut String) {
     lines(&config.blocks[0].told(), out);
 }
 
-/// What a server sees of all workers together.
+/// Shows the connections that a server sees from all workers together.
 fn links(config: &Config, pool: &PoolPlan, out: &mut String) {
     let (workers, each) = (config.process.worker_count(), pool.server_connections);
     let (all, here) = (workers * each, here(config));
-    let lanes = match pool.spaces {
+    let conn_keys = match pool.databases {
         1 => "",
         _ => " for each database and version of RESP in use",
     };
-    let _ =
-        writeln!(out, "  workers x links: {workers} x {each} = {all} to each server{lanes}{here}");
+    let _ = writeln!(
+        out,
+        "  workers x links: {workers} x {each} = {all} to each server{conn_keys}{here}"
+    );
 }
 
-/// Where clients begin, and how large a value may be, in a pool with databases.
-fn spaces(config: &Config, pool: &PoolPlan, out: &mut String) {
-    if pool.spaces > 1 {
-        let (begin, last) = (pool.space, pool.spaces - 1);
+/// Shows the first database of clients, and the largest value, in a pool with databases.
+fn databases(config: &Config, pool: &PoolPlan, out: &mut String) {
+    if pool.databases > 1 {
+        let (begin, last) = (pool.database, pool.databases - 1);
         let size = config::size_word(pool.item_size_max as u64);
         let here = here(config);
-        let _ = writeln!(out, "  databases: 0 to {last}, clients begin in {begin}");
+        let _ = writeln!(out, "  databases: 0 to {last}, clients start in {begin}");
         let _ = writeln!(out, "  values: up to {size}{here}");
     }
 }
 
-/// What follows from this machine says so, as its last word.
+/// Returns a last word for lines that depend on this machine.
 fn here(config: &Config) -> &'static str {
     match config.process.workers {
         Workers::Auto => " here",
@@ -113,7 +115,7 @@ fn here(config: &Config) -> &'static str {
     }
 }
 
-/// The name and servers of a pool, and the deadlines that hold, of which twemproxy has none.
+/// Summarizes a pool's name, servers and deadlines in effect; twemproxy has no such deadlines.
 fn pool_summary(pool: &PoolPlan, listener: &Listener, upstream: &Upstream, out: &mut String) {
     let _ = writeln!(out, "\npool {} on {}", pool.name, listener.address);
     for (server, address) in pool.servers.iter().zip(&upstream.servers) {

@@ -1,5 +1,5 @@
-//! The reference pages that are generated from tables: `quickack docs PAGE` prints one, and a
-//! test fails while `docs/reference/PAGE.md` says something else.
+//! The reference pages that are generated from tables. `quickack docs PAGE` prints one; a test
+//! fails while `docs/reference/PAGE.md` differs.
 
 use proto::{Class, Reach};
 use proxy::fault::FAULTS;
@@ -26,16 +26,16 @@ pub fn names() -> Vec<&'static str> {
     PAGES.iter().map(|page| page.name).collect()
 }
 
-/// The text of a page that `names` lists.
+/// Returns the text of a page that `names` lists.
 pub fn page(name: &str) -> String {
     let page =
         PAGES.iter().find(|page| page.name == name).expect("only listed pages are asked for");
     (page.text)()
 }
 
-/// Every command of every protocol, from the protocols' own tables.
+/// Lists every command of every protocol, from the protocols' own tables.
 fn commands() -> String {
-    let mut page = heading("Commands", "What happens to each command, from the protocols' tables.");
+    let mut page = heading("Commands", "How each command is handled, from the protocols' tables.");
     for protocol in proto::PROTOCOLS {
         page += &format!("\n## {}\n\n", protocol.name());
         if !protocol.about().is_empty() {
@@ -47,13 +47,13 @@ fn commands() -> String {
             let name = command.name.replace('|', "\\|");
             page += &format!("| `{name}` | {class} | {} |\n", command.note);
         }
-        let skilled = protocol.commands().iter().filter(|command| command.skilled);
-        let skilled: Vec<String> = skilled.map(|it| format!("`{}`", it.name)).collect();
-        if !skilled.is_empty() {
+        let capable = protocol.commands().iter().filter(|command| command.capable);
+        let capable: Vec<String> = capable.map(|it| format!("`{}`", it.name)).collect();
+        if !capable.is_empty() {
             page += &format!(
-                "\nThe log names a server without the meta commands when it is met. In front of \
-                 it,\nsome forms are refused of {}.\n",
-                skilled.join(", ")
+                "\nThe log names a server without the meta commands when the proxy connects to \
+                 it. For such\na server, some forms of these commands are refused: {}.\n",
+                capable.join(", ")
             );
         }
     }
@@ -62,9 +62,11 @@ fn commands() -> String {
 
 fn class(class: Class) -> &'static str {
     match class {
-        Class::Fetch { merge: true, .. } => "read; split by server, gathered, merged with others'",
+        Class::Fetch { merge: true, .. } => {
+            "read; split by server, gathered, merged with other clients' reads"
+        }
         Class::Fetch { idempotent: true, .. } => "read; split by server, gathered",
-        Class::Fetch { .. } => "read that changes something; split, gathered, never asked twice",
+        Class::Fetch { .. } => "read that changes something; split, gathered, never sent twice",
         Class::Single { writes: true } => "one server; never sent twice",
         Class::Single { writes: false } => "one server",
         Class::Split { writes: true, .. } => "split by server, gathered; never sent twice",
@@ -72,7 +74,7 @@ fn class(class: Class) -> &'static str {
         Class::Broadcast { reach: Reach::Keys, .. } => {
             "the server of its keys, if the pool allows it"
         }
-        Class::Broadcast { reach: Reach::Sole, .. } => "one server, in a pool that has no other",
+        Class::Broadcast { reach: Reach::Sole, .. } => "one server; only in a pool of one server",
         Class::Broadcast { gated: true, .. } => "every server of the pool, if the pool allows it",
         Class::Broadcast { reach: Reach::Survey, .. } => "every server that is up, gathered",
         Class::Broadcast { .. } => "every server of the pool, gathered",
@@ -81,16 +83,16 @@ fn class(class: Class) -> &'static str {
     }
 }
 
-/// Every verb of the admin socket, from its table.
+/// Lists every verb of the admin socket, from its table.
 fn admin() -> String {
     let mut page = heading(
         "Admin socket",
-        "What a running proxy answers, by `quickack VERB` or one line to its unix socket, which\n\
-         only its owner and root may open. An answer that begins with `error: ` is one; `--json`\n\
-         gives an object.",
+        "A running proxy answers these verbs, sent by `quickack VERB` or as one line to its unix\n\
+         socket. Only its owner and root may open the socket. An answer that begins with\n\
+         `error: ` is an error. `--json` prints an object.",
     );
     page += ADMIN_PLACES;
-    page += "\n| verb | words | what it does |\n|---|---|---|\n";
+    page += "\n| verb | words | effect |\n|---|---|---|\n";
     for verb in VERBS {
         let words = if verb.words.is_empty() { String::new() } else { format!("`{}`", verb.words) };
         page += &format!("| `{}` | {} | {} |\n", verb.name, words.replace('|', "\\|"), verb.text);
@@ -98,35 +100,37 @@ fn admin() -> String {
     page
 }
 
-/// Where the sockets are.
+/// The places of the sockets.
 const ADMIN_PLACES: &str = "
 ## Where a proxy is found
 
 Without `admin:` in the file, the socket is in `RUNTIME_DIRECTORY` (systemd's `RuntimeDirectory=`),
 else in `/run/quickack` for root, else in `$XDG_RUNTIME_DIR/quickack` or `/tmp/quickack-UID`. Its
-name follows from the configuration's path: `quickack reload -c FILE` finds it. With `admin: /path`
-a link of that name leads there. Beside each name is a `.lock`, which the proxy holds while it
-lives: by it a name is taken again after a `kill -9`, and only its own proxy ever removes it.
+name is derived from the configuration's path, so that `quickack reload -c FILE` finds it. With
+`admin: /path`, a symbolic link of that name points to the socket. Beside each name is a `.lock`
+file, which the proxy holds while it runs. So a new proxy can take the name again after a `kill -9`,
+and only the proxy that owns a name removes it.
 
-Without `-c` and `--admin` the only proxy that answers is meant. Whoever asks looks in its own
-folder; root looks in `/run/quickack` and the folders in it too, whoever owns them, and so finds
-services of other users. A socket counts only if a process of its folder's owner listens on it.
-With `-c FILE` a folder of another user's counts only if the file is that user's, if it is
-`/run/quickack` itself, or if it is `/run/quickack/NAME` for `NAME.yml`: for all else, `--admin`.
+Without `-c` and `--admin`, `quickack VERB` asks the only proxy that answers. It looks in the folder
+of its own user. For root it looks in `/run/quickack` and the folders in it too, no matter who owns
+them, and so finds services of other users. A socket counts only if a process of its folder's owner
+listens on it. With `-c FILE`, a folder of another user counts only if the file belongs to that
+user, if the folder is `/run/quickack` itself, or if it is `/run/quickack/NAME` for `NAME.yml`. In
+all other cases use `--admin`.
 
 ## Verbs
 ";
 
-/// Every message between master and worker, from their table.
+/// Lists every message between master and worker, from their table.
 fn channel() -> String {
     let mut page = heading(
         "Channel messages",
-        "What the master and a worker say to each other over a `SOCK_SEQPACKET` socket pair. Each\n\
-         message is a JSON envelope: the version, its number, the number of the last message that\n\
-         was received, and the body. A number that does not follow the last one breaks the\n\
-         channel.",
+        "The master and a worker exchange these messages over a `SOCK_SEQPACKET` socket pair.\n\
+         Each message is a JSON envelope: the version, its number, the number of the last message\n\
+         that was received, and the body. A message whose number does not follow the last one is\n\
+         an error that closes the channel.",
     );
-    page += &format!("\nVersion {}.\n\n| message | from | fields | what it says |\n", ipc::VERSION);
+    page += &format!("\nVersion {}.\n\n| message | from | fields | meaning |\n", ipc::VERSION);
     page += "|---|---|---|---|\n";
     for kind in MESSAGES {
         let sender = match kind.sender {
@@ -142,23 +146,23 @@ fn channel() -> String {
     page
 }
 
-/// Every fault, from the table in `proxy::fault`.
+/// Lists every fault, from the table in `proxy::fault`.
 fn errors() -> String {
     let mut page = heading(
         "Errors",
-        "What a client reads when something fails that is not its own fault. The line is\n\
-         `SERVER_ERROR <server>: <words>`, to clients of Redis's protocol\n\
-         `-ERR <server>: <words>`, where the server is named as in the configuration; when no\n\
-         server is left the pool's name stands there. The second words are those for an update\n\
-         that had been sent: it may have been executed, and is never sent again.\n\n\
+        "Errors that a client sees when something fails that is not its own fault. A memcached\n\
+         client gets the line `SERVER_ERROR <server>: <words>`, a Redis client gets\n\
+         `-ERR <server>: <words>`. The server is named as in the configuration; if no server is\n\
+         left, the pool is named instead. The words after sending are for an update that had\n\
+         been sent: it may have been executed, and is never sent again.\n\n\
          A change at several servers (`MSET`, `DEL`, `FLUSHALL`, `SCRIPT LOAD`, `flush_all` …) is\n\
-         sent to none of them if one of them is Down, Unable, LaneRefused or QueueFull then: the\n\
-         line names that one.\n\n\
-         `-CROSSSLOT` names two keys of a request that has to go to one server, and where they\n\
-         live. It advises a hash tag in the pool's own bytes; where the pool has no `hash_tag`,\n\
-         a tag has no effect, and the line names the directive.",
+         sent to none of them if one of them is Down, Unable, SetupRefused or QueueFull at that\n\
+         moment. The line names that server.\n\n\
+         `-CROSSSLOT` names two keys of a request that must go to one server, and the servers\n\
+         that have them. It suggests a hash tag in the bytes of the pool's `hash_tag`. If the\n\
+         pool has no `hash_tag`, a tag has no effect, and the line names the directive.",
     );
-    page += "\n| fault | whose | words | words after sending | counter | what is done |\n\
+    page += "\n| fault | cause | words | words after sending | counter | action |\n\
              |---|---|---|---|---|---|\n";
     for row in FAULTS {
         let sent = if row.words_sent == row.words { "the same" } else { row.words_sent };
@@ -171,12 +175,12 @@ fn errors() -> String {
     page
 }
 
-/// Every counter, from the tables in `metrics`.
+/// Lists every counter, from the tables in `metrics`.
 fn metrics() -> String {
     let mut page = heading(
         "Metrics",
-        "What `quickack stats` shows; `--json` has each of them by its name. Clients read them\n\
-             with the command `stats proxy`, as `<pool>.<name>` and `<pool>.<server>.<name>`.",
+        "`quickack stats` shows these figures; `--json` has each of them by its name. Clients get\n\
+             them with the command `stats proxy`, as `<pool>.<name>` and `<pool>.<server>.<name>`.",
     );
     let tables = [
         ("Of a worker", ::metrics::WORKER),
@@ -184,7 +188,7 @@ fn metrics() -> String {
         ("Of a server", ::metrics::SERVER),
     ];
     for (title, table) in tables {
-        page += &format!("\n## {title}\n\n| name | what it counts |\n|---|---|\n");
+        page += &format!("\n## {title}\n\n| name | meaning |\n|---|---|\n");
         for row in table {
             page += &format!("| `{}` | {} |\n", row.name, row.help);
         }
@@ -193,16 +197,16 @@ fn metrics() -> String {
     for row in ::metrics::LATENCIES {
         page += &format!("| `{}` | {} |\n", row.name, row.help);
     }
-    page + "| `replies` | Of a server: from a message's place in its queue to its reply. |\n"
+    page + "| `replies` | Of a server: from queueing a message to its reply. |\n"
 }
 
 const LATENCIES: &str = "
 ## Latencies
 
 Histograms over all workers, in microseconds: count, mean, p50, p90, p95, p99, p99.9, each within
-one per cent, and the exact largest.
+one per cent, and the exact maximum.
 
-| name | what it measures |
+| name | meaning |
 |---|---|
 ";
 

@@ -1,4 +1,4 @@
-//! `quickack route -c FILE KEY...`: the server that each key lives on, without asking any.
+//! `quickack route -c FILE KEY...`: computes the server of each key, without asking any server.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
@@ -18,7 +18,9 @@ pub fn route(config: &Config, pool_name: Option<&str>, keys: &[OsString]) -> Exi
     let text = config.plan.pools.iter().any(|pool| asked(pool) && keys_are_words(pool));
     if let Some(key) = keys.iter().find(|key| text && !is_word(key.as_bytes())) {
         let key = key.as_bytes().escape_ascii();
-        eprintln!("quickack: `{key}` is no key: 1 to 250 bytes without space or control character");
+        eprintln!(
+            "quickack: `{key}` is not a key: 1 to 250 bytes without space or control character"
+        );
         return ExitCode::FAILURE;
     }
     let mut rows: Vec<Row> = vec![["KEY", "POOL", "HASH", "SERVER"].map(str::to_string)];
@@ -44,12 +46,12 @@ pub fn route(config: &Config, pool_name: Option<&str>, keys: &[OsString]) -> Exi
     }
 }
 
-/// Elsewhere any bytes are a key.
+/// Returns whether keys must be words, as in memcached pools; in other pools any bytes are a key.
 fn keys_are_words(pool: &PoolPlan) -> bool {
     pool.protocol.name() == proto::PROTOCOLS[0].name()
 }
 
-/// Whether a client could ask for it in text: the parser that reads clients decides.
+/// Returns whether a client could request the key in text, according to the proxy's own parser.
 fn is_word(key: &[u8]) -> bool {
     let protocol = proto::PROTOCOLS[0];
     let line = [b"get ", key, b"\r\n"].concat();
@@ -75,7 +77,7 @@ fn pool_rows(pool: &PoolPlan, upstream: &Upstream, keys: &[OsString]) -> Vec<Row
         .collect()
 }
 
-/// The name of the owner, and its address where the name is not that.
+/// Returns the owner's name, with its address if the name is not the address.
 fn server(pool: &PoolPlan, upstream: &Upstream, ring: &Ring, hash: u32) -> String {
     if pool.distribution == Distribution::Random {
         return "any of them, a random one for each request".to_string();
@@ -86,7 +88,7 @@ fn server(pool: &PoolPlan, upstream: &Upstream, ring: &Ring, hash: u32) -> Strin
     if *label == address { address } else { format!("{label} {address}") }
 }
 
-/// The columns side by side; the last one is left ragged.
+/// Aligns the columns; the last one has no padding.
 fn align(rows: &[Row]) -> String {
     let width = |column: usize| rows.iter().map(|row| row[column].len()).max().unwrap_or(0);
     let (key_width, pool_width, hash_width) = (width(0), width(1), width(2));

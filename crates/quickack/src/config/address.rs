@@ -1,13 +1,13 @@
-//! Where a pool listens and where its servers are: the two lines that `nutcracker.yml` writes
-//! without spaces where one would expect them.
+//! Addresses of listeners and servers: the two lines that `nutcracker.yml` writes without the
+//! spaces that a reader would expect.
 //!
 //! ```text
 //!   listen:    host:port           /path/of/socket [mode]
 //!   - server:  host:port:weight [name]     /path/of/socket:weight [name]     embedded
 //! ```
 //!
-//! twemproxy reads both from the right, so a host may hold colons (`::1:11211:1`); so do we, and
-//! take brackets too.
+//! twemproxy parses both from the right, so a host may contain colons (`::1:11211:1`). This parser
+//! does the same, and also accepts brackets.
 
 use std::fmt;
 use std::net::{SocketAddr, ToSocketAddrs};
@@ -17,16 +17,16 @@ use std::path::PathBuf;
 use super::report::nearest;
 use super::value::{self, Fault};
 
-/// Where a pool listens.
+/// The address of a pool's listener.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Address {
     /// Port 0 lets the kernel choose.
     Tcp { host: String, port: u16 },
-    /// `mode` is set on the socket file; without it the umask decides.
+    /// `mode` is set on the socket file; without it the umask applies.
     Unix { path: PathBuf, mode: Option<u32> },
 }
 
-/// Where a server is.
+/// The address of a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ServerAddress {
     Tcp {
@@ -34,7 +34,7 @@ pub enum ServerAddress {
         port: u16,
     },
     Unix(PathBuf),
-    /// A cache process of this program, on a private socket, with so many bytes of memory.
+    /// A cache process of this program on a private socket, with a limit on its memory in bytes.
     Embedded {
         memory: usize,
     },
@@ -47,7 +47,7 @@ pub struct ServerLine {
     pub weight: u32,
     /// The name after the address, if one was given.
     pub name: Option<String>,
-    /// What the ring hashes without a name.
+    /// The name that the ring hashes if none is given.
     pub default_name: String,
     /// The whole line.
     pub text: String,
@@ -68,7 +68,7 @@ impl Address {
         Ok(Address::Tcp { host: bare_host(host)?.to_string(), port })
     }
 
-    /// What no two listeners may both have: two that have it would be in each other's way.
+    /// Returns a key that two listeners must not share, because they would use the same address.
     pub fn claim(&self) -> Option<String> {
         match self {
             Address::Tcp { port: 0, .. } => None,
@@ -77,8 +77,8 @@ impl Address {
         }
     }
 
-    /// The addresses that the host's name stands for. It asks the system's resolver and may
-    /// block: at start only.
+    /// Resolves the host's name to addresses. It calls the system's resolver and may block, so use
+    /// it only at start.
     pub fn resolve(&self) -> std::io::Result<Vec<SocketAddr>> {
         match self {
             Address::Tcp { host, port } => resolve(host, *port),
@@ -88,8 +88,8 @@ impl Address {
 }
 
 impl ServerAddress {
-    /// The addresses that the host's name stands for. It asks the system's resolver and may
-    /// block: at start only.
+    /// Resolves the host's name to addresses. It calls the system's resolver and may block, so use
+    /// it only at start.
     pub fn resolve(&self) -> std::io::Result<Vec<SocketAddr>> {
         match self {
             ServerAddress::Tcp { host, port } => resolve(host, *port),
@@ -113,8 +113,8 @@ impl ServerLine {
             return Err(Fault::new("one space stands between a server's address and its name"));
         }
         if line.contains(char::is_control) {
-            // It is shown in answers and reports, where a line's end would end the answer.
-            return Err(Fault::new("a server's line is of visible characters"));
+            // Replies and reports show the line, and a line break in it would end the reply.
+            return Err(Fault::new("a server's line may have only visible characters"));
         }
         let name = name.map(str::to_string);
         if place == EMBEDDED {
@@ -138,7 +138,7 @@ impl ServerLine {
         };
         let port = port_number(port_word, 1)
             .map_err(|fault| fault.within(host.len() + 1..target.len()))?;
-        // The ring hashes the port as it was written, zeros in front included.
+        // The ring hashes the port as it was written, leading zeros included.
         let default_name = match shard::default_node_name(host, port) {
             name if name == host => name,
             _ => target.to_string(),
@@ -148,11 +148,11 @@ impl ServerLine {
     }
 }
 
-/// The word for a cache process of our own.
+/// The keyword for a cache process of our own.
 pub const EMBEDDED: &str = "embedded";
 /// twemproxy keeps weights in an `int`.
 const WEIGHT_MAX: u64 = i32::MAX as u64;
-/// What a socket's address has room for, less the zero at its end.
+/// The room for a path in a socket's address, without the terminating zero.
 const UNIX_PATH_LEN_MAX: usize = 107;
 
 fn not_a_server(line: &str, place: &str) -> Fault {
@@ -194,7 +194,7 @@ fn unix_listen(word: &str) -> Result<Address, Fault> {
     };
     let octal = mode_word.bytes().all(|byte| byte.is_ascii_digit());
     match u32::from_str_radix(mode_word, 8) {
-        // twemproxy sets no mode when it is 0.
+        // twemproxy sets no mode if it is 0.
         Ok(0) if octal => Ok(Address::Unix { path: socket_path(path)?, mode: None }),
         Ok(mode) if octal && mode <= 0o777 => {
             Ok(Address::Unix { path: socket_path(path)?, mode: Some(mode) })
@@ -206,7 +206,7 @@ fn unix_listen(word: &str) -> Result<Address, Fault> {
     }
 }
 
-/// The path of a socket: what its address has room for.
+/// Checks that a socket's path fits into an address.
 pub fn socket_path(path: &str) -> Result<PathBuf, Fault> {
     if path.len() > UNIX_PATH_LEN_MAX {
         let len = path.len();
@@ -215,7 +215,7 @@ pub fn socket_path(path: &str) -> Result<PathBuf, Fault> {
         )));
     }
     if path.contains(char::is_control) {
-        return Err(Fault::new("a socket's path is of visible characters"));
+        return Err(Fault::new("a socket's path may have only visible characters"));
     }
     Ok(PathBuf::from(path))
 }

@@ -1,5 +1,5 @@
-//! `allow:` of a pool: the commands that reach its servers only because the operator says so. The
-//! protocol's table says of each whether it can be allowed.
+//! `allow:` of a pool: the commands that reach its servers only because the operator permits them.
+//! The protocol's table marks the commands that can be allowed.
 
 use proto::{Class, Command, Protocol, Refusal};
 
@@ -9,15 +9,15 @@ use super::report::{Place, nearest};
 use super::rules::Rules;
 use super::value::Fault;
 
-/// A name under `allow:` and where it stands.
+/// A name under `allow:` and its place in the file.
 pub struct AllowDraft {
     pub name: String,
     pub place: Place,
 }
 
 impl PoolDraft {
-    /// The commands that are allowed, by their names in the protocol's table: of a container all
-    /// its subcommands that can be.
+    /// Returns the allowed commands by their names in the protocol's table. A container stands for
+    /// all its subcommands that can be allowed.
     pub fn allowed(&self) -> Vec<String> {
         let protocol = self.protocol();
         let rows = self.allow.iter().flat_map(|draft| meant(protocol, &draft.name));
@@ -33,7 +33,7 @@ impl PoolDraft {
 }
 
 impl Rules<'_> {
-    /// `allow` names commands of the pool's protocol that can be allowed.
+    /// Checks that `allow` names commands of the pool's protocol that can be allowed.
     pub fn check_allowed(&self, findings: &mut Findings) {
         for AllowDraft { name, place } in &self.draft.allow {
             if let Some(fault) = fault(self.draft.protocol(), name) {
@@ -43,7 +43,7 @@ impl Rules<'_> {
     }
 }
 
-/// What is wrong with a name under `allow:`.
+/// Returns the fault of a name under `allow:`, if there is one.
 fn fault(protocol: &dyn Protocol, name: &str) -> Option<Fault> {
     let rows: Vec<&Command> = meant(protocol, name).collect();
     if rows.iter().any(|row| is_gated(row)) {
@@ -56,27 +56,27 @@ fn fault(protocol: &dyn Protocol, name: &str) -> Option<Fault> {
     let reasons: Vec<&str> = reasons.collect();
     if rows.is_empty() {
         let speaks = protocol.name();
-        let mut message = format!("allow: `{name}` is no command of a pool that speaks {speaks}");
+        let mut message = format!("allow: `{name}` is not a command of pools that speak {speaks}");
         if meant(protocol, &name.replace(' ', "|")).next().is_some() {
             message.push_str("; subcommands are written with `|`");
         }
         return Some(Fault::new(message).suggest(nearest(&name.to_lowercase(), names(protocol))));
     }
     let Some(&why) = reasons.first() else {
-        return Some(Fault::new(format!("allow: `{name}` needs no leave; take it out")));
+        return Some(Fault::new(format!("allow: `{name}` needs no permission; remove it")));
     };
-    // One subcommand's reason is not that of others, which pass or have reasons of their own.
+    // The reason of one subcommand must not be shown for others that pass or have other reasons.
     let is_shared = reasons.iter().all(|other| *other == why) && 2 * reasons.len() > rows.len();
     Some(Fault::new(if rows.len() == 1 || is_shared {
         let why = why.strip_prefix("refused by the proxy: ").unwrap_or(why);
         format!("allow: `{name}` cannot be allowed: {why}")
     } else {
-        let why = "they need no leave, or are refused";
+        let why = "they need no permission, or are refused";
         format!("allow: `{name}` has no subcommand that could be allowed: {why}")
     }))
 }
 
-/// The rows that a name means, in any case: one, or those of a container.
+/// Returns the table rows that a name stands for, in any case: one, or those of a container.
 fn meant<'n>(
     protocol: &dyn Protocol,
     name: &'n str,
@@ -89,7 +89,7 @@ fn meant<'n>(
     protocol.commands().iter().filter(is_it)
 }
 
-/// Every name that can be allowed, of containers too.
+/// Returns every name that can be allowed, containers included.
 fn names(protocol: &dyn Protocol) -> impl Iterator<Item = &'static str> {
     let gated = protocol.commands().iter().filter(|row| is_gated(row));
     gated.flat_map(|row| {

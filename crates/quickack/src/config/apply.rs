@@ -1,4 +1,4 @@
-//! One block's entries through its table: every entry is read by the row of its name.
+//! Applies a block's entries through its table: the row of its name reads each entry.
 
 use std::collections::HashSet;
 
@@ -13,7 +13,7 @@ use super::report::{Diagnostic, Place, Severity, Spot, nearest};
 use super::running::Setting;
 use super::value::{self, Fault};
 
-/// Collects what is to be told, so that one mistake does not hide the next.
+/// Collects diagnostics, so that one mistake does not hide the next.
 #[derive(Default)]
 pub struct Findings {
     pub diagnostics: Vec<Diagnostic>,
@@ -38,8 +38,8 @@ impl Findings {
     }
 }
 
-/// Reads the entries of a block into `draft`. Gives what was written, in its order; after an
-/// error less.
+/// Reads the entries of a block into `draft`. Returns the settings in the order of the file;
+/// entries with an error are missing.
 pub fn apply<D>(
     table: &'static [Directive<D>],
     entries: &[Entry],
@@ -64,7 +64,7 @@ pub fn apply<D>(
     settings
 }
 
-/// Reads what was set at run time into `draft`, over what the file says.
+/// Reads a directive set at run time into `draft`, over the file's value.
 pub fn apply_override<D>(
     table: &'static [Directive<D>],
     set: &Override,
@@ -97,7 +97,7 @@ fn unknown<D>(table: &[Directive<D>], key: &str) -> Fault {
     Fault::new(message).suggest(near)
 }
 
-/// Reads one entry; gives its value as it would be written most plainly. None after an error.
+/// Reads one entry and returns its value in the plainest form. None after an error.
 fn apply_entry<D>(
     directive: &Directive<D>,
     entry: &Entry,
@@ -150,12 +150,12 @@ fn apply_entry<D>(
     }
 }
 
-/// Names the directive in the fault of its value.
+/// Adds the directive's name to the fault of its value.
 pub fn about(name: &str, fault: Fault) -> Fault {
     Fault { message: format!("{name}: {}", fault.message), ..fault }
 }
 
-/// Reads one word; gives it as it would be written most plainly.
+/// Reads one value and returns it in the plainest form.
 pub fn apply_word<D>(kind: &Kind<D>, word: &str, draft: &mut D) -> Result<String, Fault> {
     match kind {
         Kind::Switch(set) => {
@@ -182,7 +182,7 @@ pub fn apply_word<D>(kind: &Kind<D>, word: &str, draft: &mut D) -> Result<String
         Kind::Deadline(set) => {
             let us = value::duration(word)?;
             if us == 0 {
-                return Err(Fault::new("a deadline is longer than 0; none is endless"));
+                return Err(Fault::new("a deadline must be longer than 0"));
             }
             set(draft, us);
             Ok(value::duration_word(us))
@@ -251,7 +251,7 @@ fn server(node: &Node, findings: &mut Findings) -> Option<ServerDraft> {
     }
 }
 
-/// Reads a list of words; one word alone is a list too. None after an error.
+/// Reads a list of words; a single word is a list too. None after an error.
 fn list<T>(
     entry: &Entry,
     findings: &mut Findings,
@@ -271,7 +271,7 @@ fn list<T>(
     (values.len() == nodes.len()).then_some(values)
 }
 
-/// The one word of an entry, or an error about what stands there instead.
+/// Returns the single word of an entry, or reports an error.
 pub fn scalar<'e>(entry: &'e Entry, findings: &mut Findings) -> Option<&'e str> {
     match &entry.value.shape {
         Shape::Nothing => {
@@ -289,12 +289,12 @@ fn node_word<'n>(node: &'n Node, name: &str, findings: &mut Findings) -> Option<
         Shape::List(_) => "a list",
         Shape::Map(_) => "a mapping",
     };
-    let message = format!("{name}: a word was expected, not {found}; signs stand in quotes");
+    let message = format!("{name}: a word was expected, not {found}; quote special characters");
     findings.error(node.place, message);
     None
 }
 
-/// The place of what is wrong in a word: a part of it, if it stands in the text as it is.
+/// Returns the place of a fault in a word: the faulty part, if the text contains the word as it is.
 pub fn part_place(node: &Node, fault: &Fault) -> Place {
     const QUOTES_LEN: usize = 2;
     let (Some(part), Shape::Word(word)) = (&fault.part, &node.shape) else { return node.place };

@@ -1,7 +1,9 @@
-//! Files that a configuration names and that travel with it: their contents are read where the
-//! configuration is, once, and passed on with its text. Whoever compiles it again opens nothing.
+//! Files that a configuration names and that travel with it. Their contents are read once, together
+//! with the configuration, and passed on with its text. A process that compiles it again opens no
+//! file.
 //!
-//! They hold passwords, so a file that others may read is refused, and nothing here shows contents.
+//! They hold passwords, so a file that other users may read is refused, and nothing here shows
+//! contents.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -13,18 +15,18 @@ use std::path::Path;
 use rustix::fs::OFlags;
 use serde::{Deserialize, Serialize};
 
-/// Contents, by the words that name the files in the configuration.
+/// Contents of files, by the names in the configuration.
 #[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Attachments(BTreeMap<String, String>);
 
-/// Where the files are that a configuration names.
+/// The source of the files that a configuration names.
 #[derive(Clone, Copy)]
 pub enum Source<'s> {
-    /// On disk; a relative path begins in this folder, which is the configuration's.
+    /// On disk. A relative path begins in this folder, which is the configuration's.
     Folder(&'s Path),
-    /// They came with it.
+    /// Passed with the configuration.
     Attached(&'s Attachments),
-    /// It must not name any: it is a text of our own.
+    /// The configuration is a text of our own and must not name any files.
     Nowhere,
 }
 
@@ -35,23 +37,24 @@ impl Attachments {
 }
 
 impl Source<'_> {
-    /// The contents of a file, or why there are none. `doubt` is told why they are read all the
-    /// same.
+    /// Returns the contents of a file, or the reason why there are none. Sets `doubt` to a warning
+    /// if the file is accepted despite an uncertainty.
     pub fn read(&self, name: &str, doubt: &mut Option<String>) -> Result<String, String> {
         match self {
             Source::Folder(folder) => read_private(&folder.join(name), doubt),
-            Source::Attached(Attachments(all)) => {
-                all.get(name).cloned().ok_or_else(|| "it did not come with the text".to_string())
-            }
+            Source::Attached(Attachments(all)) => all
+                .get(name)
+                .cloned()
+                .ok_or_else(|| "it was not passed to this process".to_string()),
             Source::Nowhere => Err("no file can be named here".to_string()),
         }
     }
 }
 
-/// Reads a file that nobody but its owner may read or change.
+/// Reads a file that only its owner may read or change.
 fn read_private(path: &Path, doubt: &mut Option<String>) -> Result<String, String> {
     let mut options = OpenOptions::new();
-    // A pipe without a writer would keep us waiting.
+    // Opening a pipe without a writer would block.
     let opened = options.read(true).custom_flags(OFlags::NONBLOCK.bits() as i32).open(path);
     let file = opened.map_err(|error| error.to_string())?;
     let metadata = file.metadata().map_err(|error| error.to_string())?;
@@ -61,31 +64,31 @@ fn read_private(path: &Path, doubt: &mut Option<String>) -> Result<String, Strin
     let mode = metadata.mode() & 0o7777;
     if mode & OF_OTHERS != 0 {
         return Err(format!(
-            "its mode {mode:04o} lets others than its owner read or change it; `chmod 600` it"
+            "its mode {mode:04o} lets other users read or change it; run `chmod 600`"
         ));
     }
     *doubt = stranger(&metadata);
     read_text(file)
 }
 
-/// A file may belong to us or to root; to whom else it belongs.
+/// Returns a warning if a file belongs neither to our user nor to root.
 pub fn stranger(metadata: &Metadata) -> Option<String> {
     let owner = metadata.uid();
     let is_known = owner == 0 || owner == rustix::process::geteuid().as_raw();
     let told = || {
-        format!("this file belongs to user {owner}, who may change it and is neither root nor us")
+        format!(
+            "this file belongs to user {owner}, who may change it and is neither root nor the \
+             proxy's user"
+        )
     };
     (!is_known).then(told)
 }
 
-/// Who may change a file beside its owner.
+/// Returns a warning if users other than its owner may change a file.
 pub fn writers(metadata: &Metadata) -> Option<String> {
     let mode = metadata.mode() & 0o7777;
-    let told = || {
-        format!(
-            "the mode {mode:04o} of this file lets others than its owner change it; `chmod go-w`"
-        )
-    };
+    let told =
+        || format!("the mode {mode:04o} of this file lets other users change it; run `chmod go-w`");
     (mode & WRITTEN_BY_OTHERS != 0).then(told)
 }
 
@@ -98,14 +101,14 @@ fn read_text(file: File) -> Result<String, String> {
     String::from_utf8(bytes).map_err(|_| "it is not UTF-8 text".to_string())
 }
 
-/// Only what the files are called: this may be shown where something fails.
+/// Shows only the files' names, because the output may appear in error messages.
 impl fmt::Debug for Attachments {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_set().entries(self.0.keys()).finish()
     }
 }
 
-/// Reading and writing, for the group and everybody.
+/// Read and write permission for group and others.
 const OF_OTHERS: u32 = 0o066;
 const WRITTEN_BY_OTHERS: u32 = 0o022;
 const FILE_LEN_MAX: u64 = 4 << 20;

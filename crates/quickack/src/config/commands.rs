@@ -1,4 +1,4 @@
-//! `commands:` of a pool: where a command that the protocol does not know has its keys.
+//! `commands:` of a pool: the key positions of commands that the protocol does not know.
 //!
 //! ```text
 //!   commands:
@@ -16,13 +16,13 @@ use super::file::{Entry, Shape};
 use super::report::{Place, nearest};
 use super::value::{self, Fault};
 
-/// A row of `commands:` and where its name stands.
+/// A row of `commands:` and the place of its name in the file.
 pub struct CommandDraft {
     pub extra: Extra,
     pub place: Place,
 }
 
-/// Reads the mapping, and gives it in one line. None after an error.
+/// Reads the mapping, and also returns it as one line. None after an error.
 pub fn commands(entry: &Entry, findings: &mut Findings) -> Option<(Vec<CommandDraft>, String)> {
     let rows = match &entry.value.shape {
         Shape::Map(rows) => rows.as_slice(),
@@ -34,7 +34,7 @@ pub fn commands(entry: &Entry, findings: &mut Findings) -> Option<(Vec<CommandDr
         }
     };
     if rows.len() > COMMANDS_MAX {
-        let message = format!("commands: {} are too many: {COMMANDS_MAX} are the most", rows.len());
+        let message = format!("commands: {} are too many; the limit is {COMMANDS_MAX}", rows.len());
         findings.error(entry.key_place, message);
         return None;
     }
@@ -93,7 +93,7 @@ fn command(row: &Entry, findings: &mut Findings) -> Option<CommandDraft> {
     Some(CommandDraft { extra: Extra { name, first, last, step, writes }, place: row.key_place })
 }
 
-/// Where the keys stand among the arguments.
+/// The positions of the keys among the arguments.
 struct Positions {
     first: u32,
     last: i32,
@@ -140,7 +140,7 @@ fn access(word: &str) -> Result<bool, Fault> {
     }
 }
 
-/// As it would be written most plainly.
+/// Returns the row in the plainest form.
 fn shown(extra: &Extra) -> String {
     let Extra { name, first, last, step, writes } = extra;
     let last =
@@ -150,10 +150,10 @@ fn shown(extra: &Extra) -> String {
     format!("{name:?}: {{key: {first}{last}{step}, access: {access}}}")
 }
 
-/// Rows of one pool.
+/// The limit on rows of one pool.
 const COMMANDS_MAX: usize = 256;
 const NAME_LEN_MAX: usize = 64;
-/// No command has its keys further back.
+/// The largest position of a key; no command has its keys further back.
 const POSITION_MAX: u64 = 1_000_000;
 
 #[cfg(test)]

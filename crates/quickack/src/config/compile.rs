@@ -1,5 +1,5 @@
-//! A file to a plan: each block through its table, what was set at run time over it, then the
-//! rules that look at several directives, and last those that look at several pools.
+//! Compiles a file to a plan: each block through its table, then the directives set at run time,
+//! then the rules over several directives, and last the rules over several pools.
 
 use std::collections::{HashMap, HashSet};
 
@@ -20,14 +20,14 @@ use super::running::{Block, Setting};
 use super::value::size_word;
 use super::{Address, Config, Listener, Outcome, Severity, TcpOptions, Upstream};
 
-/// Compiles a text that names no files, and over it what was set at run time; `name` is what the
-/// report calls it.
+/// Compiles a text that names no files, with the directives set at run time over it. `name` stands
+/// for the file in the report.
 pub fn compile(name: &str, text: &str, overrides: &[Override]) -> Outcome {
     compile_for(name, text, overrides, processors(), Source::Nowhere)
 }
 
-/// The same of a file, on a machine with so many processors: what `workers: auto` comes to. A
-/// worker compiles with its master's number, because it may be pinned to one.
+/// Compiles a file for a machine with that many processors, the value of `workers: auto`. A worker
+/// compiles with its master's number, because it may itself be pinned to one processor.
 pub fn compile_for(
     name: &str,
     text: &str,
@@ -54,20 +54,20 @@ struct Compiler<'o> {
     pools: Vec<Pool>,
     global: GlobalDraft,
     global_settings: Vec<Setting>,
-    /// Where `memory_max` got its value.
+    /// The place that set `memory_max`.
     memory_max_spot: Spot,
 }
 
-/// A pool that was read, right or wrong.
+/// A pool as read, with or without errors.
 struct Pool {
     draft: PoolDraft,
     logins: Logins,
     settings: Vec<Setting>,
-    /// Of `listen:`'s value.
+    /// Place of the value of `listen:`.
     listen_spot: Spot,
-    /// Of `item_size_max:`'s value, where it was written.
+    /// Place of the value of `item_size_max:`, if it is written.
     item_size_spot: Option<Spot>,
-    /// Of `server_connections_max`'s.
+    /// Place of the value of `server_connections_max`.
     connections_spot: Spot,
 }
 
@@ -115,7 +115,7 @@ impl<'o> Compiler<'o> {
         }
     }
 
-    /// After the file, in which the block may stand last or not at all.
+    /// Applies overrides after the whole file, in which the block may be last or missing.
     fn global_overrides(&mut self, findings: &mut Findings) {
         for set in self.overrides.iter().filter(|set| set.pool.is_none()) {
             apply_override(GLOBAL, set, &mut self.global, &mut self.global_settings, findings);
@@ -127,7 +127,7 @@ impl<'o> Compiler<'o> {
 
     fn pool(&mut self, block: &Entry, findings: &mut Findings) {
         if block.key.is_empty() || block.key.contains(char::is_control) {
-            findings.error(block.key_place, "a pool's name is of visible characters");
+            findings.error(block.key_place, "a pool's name may have only visible characters");
         }
         let Some(entries) = entries(block, findings) else { return };
         let mut draft = PoolDraft::new(&block.key);
@@ -153,22 +153,23 @@ impl<'o> Compiler<'o> {
         });
     }
 
-    /// A reload may take a pool away; what was set for it goes with it.
+    /// Warns of overrides whose pool a reload has removed; they are dropped with it.
     fn check_overrides(&self, findings: &mut Findings) {
         for set in self.overrides.iter().filter(|set| !self.holds(set)) {
             let pool = set.pool.as_deref().unwrap_or_default();
-            let message = format!("no pool is called `{pool}` any more: what was set is dropped");
+            let message =
+                format!("no pool is called `{pool}` any more: its `set` value is dropped");
             findings.warning(Spot::Set(set.to_string()), message);
         }
     }
 
-    /// Whether what it is set for exists.
+    /// Returns whether the target of an override exists.
     fn holds(&self, set: &Override) -> bool {
         let named = |name: &String| self.pools.iter().any(|pool| pool.draft.plan.name == *name);
         set.pool.as_ref().is_none_or(named)
     }
 
-    /// The largest value fits into one worker's part.
+    /// Checks that the largest value fits into one worker's share of memory.
     fn check_memory(&self, findings: &mut Findings) {
         let (all, workers) = (self.global.memory_max, self.workers());
         for pool in &self.pools {
@@ -196,14 +197,14 @@ impl<'o> Compiler<'o> {
             if pool.draft.server_connections_max.is_some_and(|most| most < workers) {
                 let message = format!(
                     "server_connections_max: each of the {workers} workers needs a link to each \
-                     server; allow {workers}, or have fewer workers"
+                     server; allow {workers}, or run fewer workers"
                 );
                 findings.error(pool.connections_spot.clone(), message);
             }
         }
     }
 
-    /// Nobody listens where somebody listens already.
+    /// Checks that no two listeners use the same address.
     fn check_addresses(&self, findings: &mut Findings) {
         let mut claims: HashMap<String, String> = HashMap::new();
         if let Some(claim) = self.global.process.stats.as_ref().and_then(Address::claim) {
@@ -229,7 +230,7 @@ impl<'o> Compiler<'o> {
         self.global.process.worker_count()
     }
 
-    /// Only for a file without an error.
+    /// Builds the result. Call it only for a file without an error.
     fn config(self, text: &str) -> Config {
         let workers = self.workers();
         let drafts = || self.pools.iter().map(|pool| &pool.draft);
@@ -254,7 +255,7 @@ impl<'o> Compiler<'o> {
         whole
     }
 
-    /// The global block, then the pools.
+    /// Returns the global block, then the pools.
     fn blocks(&self) -> Vec<Block> {
         let global = Block { pool: None, settings: self.global_settings.clone() };
         let pools = self.pools.iter().map(|pool| Block {
@@ -267,7 +268,8 @@ impl<'o> Compiler<'o> {
 
 const MEMORY_MAX: &str = "memory_max";
 
-/// A pool of a `nutcracker.yml` may be called `global`; it listens, and settings do not.
+/// Returns whether an entry is the block of settings. A pool of a `nutcracker.yml` may also be
+/// called `global`, but a pool has `listen:`.
 fn is_global(entry: &Entry) -> bool {
     let listens = |entries: &[Entry]| entries.iter().any(|inner| inner.key == "listen");
     entry.key == "global" && !matches!(&entry.value.shape, Shape::Map(inner) if listens(inner))
@@ -284,7 +286,7 @@ fn entries<'e>(block: &'e Entry, findings: &mut Findings) -> Option<&'e [Entry]>
     }
 }
 
-/// `memory`: what each of the workers may have in its buffers.
+/// `memory`: the bytes of buffers that each worker may hold.
 fn plan(pool: &Pool, workers: usize, memory: usize) -> PoolPlan {
     let draft = &pool.draft;
     let plan = draft.plan.clone();
@@ -294,7 +296,7 @@ fn plan(pool: &Pool, workers: usize, memory: usize) -> PoolPlan {
         servers: draft.servers.iter().map(|server| server.line.plan()).collect(),
         timeouts: timeouts(draft, plan.timeouts),
         on_failure: draft.on_failure.or(draft.auto_eject.map(eject)).unwrap_or(OnFailure::FailFast),
-        // As many for each worker as keep all of them below the cap.
+        // The largest number for each worker that keeps all workers together below the cap.
         server_connections: match draft.server_connections_max {
             Some(most) => plan.server_connections.min(most / workers),
             None => plan.server_connections,
@@ -306,8 +308,8 @@ fn plan(pool: &Pool, workers: usize, memory: usize) -> PoolPlan {
         max_ejected: Some(draft.max_ejected.of(draft.servers.len())),
         users: pool.logins.users.clone(),
         server_login: pool.logins.server_login.clone(),
-        spaces: if draft.speaks_redis() { draft.databases() } else { 1 },
-        space: if draft.speaks_redis() { draft.redis_db } else { 0 },
+        databases: if draft.speaks_redis() { draft.databases() } else { 1 },
+        database: if draft.speaks_redis() { draft.redis_db } else { 0 },
         allow: draft.allowed(),
         extras: draft.commands.iter().map(|command| command.extra.clone()).collect(),
         item_size_max: draft.item_size_max(memory),
@@ -317,7 +319,7 @@ fn plan(pool: &Pool, workers: usize, memory: usize) -> PoolPlan {
     }
 }
 
-/// The narrower word wins: `timeout_reply`, then `timeout`, then the default.
+/// The narrower setting wins: `timeout_reply`, then `timeout`, then the default.
 fn timeouts(draft: &PoolDraft, defaults: Timeouts) -> Timeouts {
     let all = draft.timeout.filter(|us| *us > 0);
     let pick = |own: Option<u64>, default: u64| own.or(all).unwrap_or(default);
@@ -348,16 +350,16 @@ fn upstream(draft: &PoolDraft) -> Upstream {
     };
     Upstream {
         servers: draft.servers.iter().map(|server| address(&server.line.address)).collect(),
-        // A black-holed server is found by keepalive too, so links always have it.
+        // Keepalive also detects a black-holed server, so links always have it.
         tcp: TcpOptions { nodelay: draft.tcp_nodelay, keepalive: true },
     }
 }
 
-/// What memcached takes unless it is told.
+/// memcached's own default.
 const EMBEDDED_MEMORY_DEFAULT: usize = 64 << 20;
 
 impl super::address::ServerLine {
-    /// What the ring hashes, and what tells servers apart.
+    /// The name that the ring hashes, and that identifies the server.
     pub fn ring_name(&self) -> &str {
         self.name.as_deref().unwrap_or(&self.default_name)
     }

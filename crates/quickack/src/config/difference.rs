@@ -1,9 +1,9 @@
-//! What a reload would change, told before it is done.
+//! The effects of a reload, determined before it is done.
 //!
-//! Pools are known by their names and servers by their names in the ring, so moving lines about
-//! in the file changes nothing. Keys that would live elsewhere are counted by asking both rings
-//! for the owner of the same samples: the servers' places in the file, the weights, the hash and
-//! the tag all have their part in it, and the count needs no opinion about any of them.
+//! Pools are identified by their names and servers by their names in the ring, so moving lines in
+//! the file changes nothing. To count keys that would move, both rings are asked for the owners of
+//! the same samples. The count thus includes the order of servers, the weights, the hash and the
+//! tag without a rule for any of them.
 
 use std::collections::HashMap;
 
@@ -14,27 +14,27 @@ use super::running::Block;
 use super::value::grouped;
 use super::{Config, ServerAddress};
 
-/// What is different in a newer configuration.
+/// The differences of a newer configuration.
 #[derive(Debug, Default)]
 pub struct Difference {
-    /// One fact each, for people.
+    /// One change each, for people.
     pub lines: Vec<String>,
-    /// Pools of both in which keys change their server.
+    /// Pools in both configurations in which keys change their server.
     pub moved: Vec<Moved>,
-    /// Changes that only a restart can make, as sentences.
+    /// Changes that need a restart, as sentences.
     pub impossible: Vec<String>,
 }
 
-/// How many keys of a pool would live on another server.
+/// The number of keys of a pool that would move to another server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Moved {
     pub pool: String,
     pub keys: usize,
-    /// So many were asked for.
+    /// Number of samples.
     pub samples: usize,
 }
 
-/// What `new` changes in `old`.
+/// Compares `new` with `old`.
 pub fn difference(old: &Config, new: &Config) -> Difference {
     let mut difference = Difference::default();
     difference.directives("global", &old.blocks[0], &new.blocks[0]);
@@ -62,17 +62,17 @@ pub fn difference(old: &Config, new: &Config) -> Difference {
 }
 
 impl Difference {
-    /// Why it needs `--allow-remap`; None if every key stays where it is.
+    /// Returns the reason why the reload needs `--allow-remap`; None if no key moves.
     pub fn remap(&self) -> Option<String> {
         let told: Vec<String> = self.moved.iter().map(Moved::sentence).collect();
-        (!told.is_empty()).then(|| format!("{}; --allow-remap lets them", told.join("; ")))
+        (!told.is_empty()).then(|| format!("{}; use --allow-remap to permit it", told.join("; ")))
     }
 
     fn pool(&mut self, old: &Side, new: &Side) {
         let name = &new.plan.name;
         let (from, to) = (old.listen(), new.listen());
         if from != to {
-            self.lines.push(format!("pool {name}: listens on {to} and no more on {from}"));
+            self.lines.push(format!("pool {name}: listens on {to} and no longer on {from}"));
         }
         self.protocol(old, new);
         self.servers(old, new);
@@ -80,13 +80,13 @@ impl Difference {
         self.directives(&format!("pool {name}"), old.block, new.block);
     }
 
-    /// Whoever is connected has begun in the other protocol, and so have the links.
+    /// Clients and links already use the old protocol, so its change needs a restart.
     fn protocol(&mut self, old: &Side, new: &Side) {
         let [from, to] = [old, new].map(|side| side.plan.protocol.name());
         if from != to {
             let name = &new.plan.name;
             self.impossible.push(format!(
-                "pool {name}: protocol: {from} -> {to} needs a restart, or a pool of another name"
+                "pool {name}: protocol: {from} -> {to} needs a restart, or a pool with another name"
             ));
         }
     }
@@ -119,7 +119,7 @@ impl Difference {
         }
     }
 
-    /// What is in the files with passwords may be other without a changed word.
+    /// Compares logins: a password file's contents may change without a change in the text.
     fn logins(&mut self, old: &Side, new: &Side) {
         let name = &new.plan.name;
         if let (Some(before), Some(now)) = (&old.plan.users, &new.plan.users)
@@ -158,7 +158,7 @@ impl Difference {
         }
     }
 
-    /// `auto` may come to another number without a changed word, and a word to the same one.
+    /// Compares numbers of workers: `auto` may give another number without a change in the text.
     fn workers(&mut self, old: &Config, new: &Config) {
         let [from, to] = [old, new].map(|config| config.process.worker_count());
         if from != to {
@@ -183,7 +183,7 @@ impl Moved {
     }
 }
 
-/// A pool of one of the two.
+/// One pool of the old or the new configuration.
 struct Side<'c> {
     plan: &'c PoolPlan,
     addresses: &'c [ServerAddress],
@@ -220,7 +220,7 @@ impl<'c> Side<'c> {
     }
 }
 
-/// Whether all that a key's owner depends on is the same.
+/// Returns whether everything that determines a key's owner is the same.
 fn same_ring(old: &PoolPlan, new: &PoolPlan) -> bool {
     let inputs = |pool: &PoolPlan| (pool.distribution, pool.hash, pool.hash_tag);
     let shares = |pool: &PoolPlan| {
@@ -235,7 +235,7 @@ fn same_ring(old: &PoolPlan, new: &PoolPlan) -> bool {
 fn keys_moved(old: &PoolPlan, new: &PoolPlan, samples: usize) -> usize {
     let random = [old, new].map(|pool| pool.distribution == Distribution::Random);
     match random {
-        // A key has no owner that it could lose.
+        // No key has an owner in either ring.
         [true, true] => return 0,
         [true, false] | [false, true] => return samples,
         [false, false] => {}
@@ -260,7 +260,7 @@ fn ring(pool: &PoolPlan) -> Ring {
     Ring::build(pool.distribution, &nodes, &vec![true; nodes.len()])
 }
 
-/// A key; where tags count every second one has one.
+/// Returns a sample key. If tags count, every second key has one.
 fn sample(number: usize, tag: Option<[u8; 2]>) -> Vec<u8> {
     match tag {
         Some([open, close]) if number % 2 == 1 => {
@@ -272,13 +272,13 @@ fn sample(number: usize, tag: Option<[u8; 2]>) -> Vec<u8> {
     }
 }
 
-/// Keys asked for in each pool whose ring changes.
+/// Samples for each pool whose ring changes.
 const SAMPLES: usize = 100_000;
-/// And in all of them: the master does not think about a reload for longer than a second or two.
+/// Samples for all pools: the master must not block for more than a second or two.
 const SAMPLES_ALL_MAX: usize = 2_000_000;
-/// What the master decides once: where its socket is, and how its workers share listeners.
+/// Directives fixed at start: the place of the master's socket, and how workers share listeners.
 const ONLY_AT_START: &[&str] = &["accept", "admin"];
-/// The same of a pool: the option of a socket that is bound.
+/// Directives of a pool fixed at start: an option of the bound socket.
 const ONLY_AT_START_OF_A_POOL: &[&str] = &["reuseport"];
 
 #[cfg(test)]
@@ -305,7 +305,7 @@ beta:
         outcome.config.unwrap_or_else(|| panic!("{text}{}", outcome.report.render_text()))
     }
 
-    /// The difference after `from` became `to` in the file.
+    /// Returns the difference after `from` became `to` in the file.
     fn after(changes: &[(&str, &str)]) -> Difference {
         let mut text = OLD.to_string();
         for (from, to) in changes {
@@ -337,11 +337,11 @@ beta:
         let difference = after(&changes);
         let lines = [
             "global: workers: auto -> 3",
-            "global: clients_max: (what the limit of open files leaves room for) -> 9",
+            "global: clients_max: (as many as the limit of open files allows) -> 9",
             "global: log_level: notice -> debug",
             "2 -> 3 workers",
             "pool beta removed from 127.0.0.1:2",
-            "pool alpha: listens on 127.0.0.1:7 and no more on 127.0.0.1:1",
+            "pool alpha: listens on 127.0.0.1:7 and no longer on 127.0.0.1:1",
             "pool alpha: server one: 10.0.0.1:11211 -> 10.0.0.7:11211",
             "pool gamma added on 127.0.0.1:2, 1 server",
         ];
@@ -361,12 +361,12 @@ beta:
         let difference = after(&[("  - 10.0.0.3:11211:1 three\n", "")]);
         let [moved] = difference.moved.as_slice() else { panic!("{difference:?}") };
         assert_eq!((&*moved.pool, moved.samples), ("alpha", 100_000));
-        // Only its own keys move, and it had a third.
+        // Only the removed server's keys move, and it had a third.
         assert!((28_000..39_000).contains(&moved.keys), "{moved:?}");
         let keys = grouped(moved.keys as u64);
         let told = format!("pool alpha: {keys} of 100,000 sampled keys would move");
         assert_eq!(difference.lines, ["pool alpha: server three removed", &told]);
-        assert_eq!(difference.remap().unwrap(), format!("{told}; --allow-remap lets them"));
+        assert_eq!(difference.remap().unwrap(), format!("{told}; use --allow-remap to permit it"));
     }
 
     #[test]
@@ -390,7 +390,7 @@ beta:
         let difference = after(&[("alpha:", "global: {admin: off, accept: mutex}\nalpha:")]);
         let told = [
             "global: accept: auto -> mutex needs a restart",
-            "global: admin: (a path that follows from the file's) -> off needs a restart",
+            "global: admin: (a path derived from the file's) -> off needs a restart",
         ];
         assert_eq!(difference.impossible, told);
     }

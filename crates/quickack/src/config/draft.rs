@@ -1,4 +1,4 @@
-//! What the directives of a block set, before the rules that look at several of them at once.
+//! The values that the directives of a block set, before the rules over several of them.
 
 use ipnet::IpNet;
 use proto::Protocol;
@@ -12,13 +12,13 @@ use super::process::Process;
 use super::report::Place;
 use super::value::{self, Fault};
 
-/// One pool while it is read. `None` is "not written", where that differs from the default.
+/// One pool while it is read. `None` means "not written", where that differs from the default.
 pub struct PoolDraft {
-    /// Directives that concern nothing else go straight into the plan.
+    /// Directives without dependencies go straight into the plan.
     pub plan: PoolPlan,
     pub listen: Option<Address>,
     pub servers: Vec<ServerDraft>,
-    /// 0 is no limit.
+    /// The limit on clients; 0 means none.
     pub client_connections: usize,
     pub backlog: i32,
     pub tcpkeepalive: bool,
@@ -36,12 +36,12 @@ pub struct PoolDraft {
     pub max_ejected: Share,
     pub server_connections_max: Option<usize>,
     pub proxy_protocol: Vec<IpNet>,
-    /// A path, as it is written.
+    /// Path of the file, as written.
     pub users: Option<String>,
-    /// The same.
+    /// Path of the file, as written.
     pub server_login: Option<String>,
     pub protocol: Option<&'static dyn Protocol>,
-    /// twemproxy's word for it.
+    /// twemproxy's name for the choice of protocol.
     pub redis: Option<bool>,
     pub redis_auth: Option<String>,
     pub redis_db: u32,
@@ -51,13 +51,13 @@ pub struct PoolDraft {
     pub item_size_max: Option<usize>,
 }
 
-/// A line under `servers:` and where it stands.
+/// A line under `servers:` and its place in the file.
 pub struct ServerDraft {
     pub line: ServerLine,
     pub place: Place,
 }
 
-/// So many of a pool's servers.
+/// A share of a pool's servers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Share {
     Number(usize),
@@ -109,8 +109,8 @@ impl PoolDraft {
 }
 
 impl PoolDraft {
-    /// The largest value, where a worker may have so many bytes in all. Redis has no bound that a
-    /// file could be wrong about, so the largest that can be had is its default.
+    /// Returns the largest value if a worker may have `memory` bytes in all. Redis has no bound
+    /// that a file could contradict, so its default is the largest possible value.
     pub fn item_size_max(&self, memory: usize) -> usize {
         let default = match self.speaks_redis() {
             true => limits::ITEM_SIZE_MAX.min(memory),
@@ -119,13 +119,13 @@ impl PoolDraft {
         self.item_size_max.unwrap_or(default)
     }
 
-    /// How many databases there are to choose from.
+    /// Returns the number of databases.
     pub fn databases(&self) -> u32 {
         self.databases.unwrap_or(DATABASES_DEFAULT.max(self.redis_db.saturating_add(1)))
     }
 }
 
-/// As the servers' own configuration has them.
+/// The default of the servers' own configuration.
 const DATABASES_DEFAULT: u32 = 16;
 
 impl Share {
@@ -136,7 +136,7 @@ impl Share {
         }
     }
 
-    /// Of `all`; a percentage above 0 is at least one.
+    /// Returns the share of `all`; a percentage above 0 gives at least one.
     pub fn of(self, all: usize) -> usize {
         match self {
             Share::Number(number) => number.min(all),

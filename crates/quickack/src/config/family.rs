@@ -1,5 +1,5 @@
-//! What pools that speak one protocol have and others have not: words that stand in the wrong kind
-//! of pool are told, since none of them would do anything there.
+//! Directives that only pools of one protocol have. A directive in the wrong kind of pool is
+//! reported, since it would have no effect there.
 
 use proto::Protocol;
 
@@ -11,10 +11,10 @@ use super::rules::Rules;
 /// The name of Redis's and Valkey's protocol.
 pub const REDIS: &str = "redis";
 
-/// Words of pools that speak Redis.
+/// Directives of Redis pools.
 const OF_REDIS: &[&str] = &["redis_auth", "multi_key", "databases", "commands"];
 
-/// Words of pools that do not, and why.
+/// Directives of other pools only, each with its reason.
 const NOT_OF_REDIS: &[(&str, &str)] = &[
     ("merge_gets", "requests go to their servers as they are"),
     ("partial", "an MGET is answered whole or with an error"),
@@ -22,7 +22,7 @@ const NOT_OF_REDIS: &[(&str, &str)] = &[
 ];
 
 impl PoolDraft {
-    /// What clients and servers of the pool speak.
+    /// Returns the protocol of the pool's clients and servers.
     pub fn protocol(&self) -> &'static dyn Protocol {
         let of_redis = || proto::protocol(REDIS).filter(|_| self.redis == Some(true));
         self.protocol.or_else(of_redis).unwrap_or(proto::PROTOCOLS[0])
@@ -43,18 +43,18 @@ impl Rules<'_> {
         self.check_allowed(findings);
     }
 
-    /// `redis:` is twemproxy's word for what `protocol:` says.
+    /// `redis:` is twemproxy's name for the choice that `protocol:` makes.
     fn check_said_twice(&self, findings: &mut Findings) {
         let (Some(redis), Some(protocol)) = (self.draft.redis, self.draft.protocol) else { return };
         if redis != (protocol.name() == REDIS) {
-            let message = "redis: `protocol` says the contrary; keep one of them";
+            let message = "redis: it contradicts `protocol`; keep one of them";
             findings.error(self.spot_of("redis"), message);
         }
     }
 
     fn check_redis(&self, findings: &mut Findings) {
         for (name, why) in NOT_OF_REDIS.iter().filter(|(name, _)| self.is_written(name)) {
-            let message = format!("{name}: this pool speaks Redis, where {why}; leave it out");
+            let message = format!("{name}: this pool speaks Redis, where {why}; remove it");
             findings.error(self.spot_of(name), message);
         }
         let embedded = |address: &ServerAddress| matches!(address, ServerAddress::Embedded { .. });
@@ -72,8 +72,8 @@ impl Rules<'_> {
         let draft = self.draft;
         let twice = draft.users.is_some() && draft.server_login.is_some();
         if draft.redis_auth.is_some() && twice {
-            let message = "redis_auth: without effect, because `users` says who clients are and \
-                           `server_login` who the pool is to its servers";
+            let message = "redis_auth: without effect, because `users` replaces it for clients \
+                           and `server_login` for servers";
             findings.warning(self.spot_of("redis_auth"), message);
         }
     }
@@ -96,8 +96,8 @@ impl Rules<'_> {
             let name = &command.extra.name;
             if known.iter().any(|row| row.name == name) {
                 let message = format!(
-                    "commands: `{name}` is known, and what becomes of it is not to be changed; \
-                     leave it out"
+                    "commands: quickack knows `{name}`, and its handling cannot be changed; remove \
+                     it"
                 );
                 findings.error(command.place, message);
             }
@@ -112,7 +112,7 @@ impl Rules<'_> {
         for name in OF_REDIS.iter().filter(|name| self.is_written(name)) {
             let message = format!(
                 "{name}: this pool speaks memcached; write `redis: true` if its servers speak \
-                 Redis, or leave `{name}` out"
+                 Redis, or remove `{name}`"
             );
             findings.error(self.spot_of(name), message);
         }

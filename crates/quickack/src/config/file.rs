@@ -1,15 +1,15 @@
-//! Text to a tree in which every word knows its place.
+//! Parses text to a tree in which every word knows its place.
 //!
-//! Of YAML only what `nutcracker.yml` uses is read, and flow lists (`[a, b]`) beside it: mappings,
-//! lists and words. Nothing is typed here: `01`, `yes` and `"yes"` are words, as they were for
-//! twemproxy, and the directive says what a word means. Anchors, tags and further documents are
-//! refused, because what they would do to a configuration is never seen at a glance.
+//! It accepts only the YAML that `nutcracker.yml` uses, and flow lists (`[a, b]`): mappings, lists
+//! and words. Nothing is typed here: `01`, `yes` and `"yes"` are words, as in twemproxy, and the
+//! directive interprets them. Anchors, tags and further documents are refused, because their effect
+//! on a configuration is hard to see.
 
 use granit_parser::{Event, Parser, ScalarStyle, Span};
 
 use super::report::{Diagnostic, Place, Severity};
 
-/// A configuration file as it was written: names and what stands under them.
+/// A configuration file as written: names and the entries under them.
 #[derive(Debug)]
 pub struct ConfigFile {
     /// Every top-level key, in order, duplicates included.
@@ -26,7 +26,7 @@ pub struct Entry {
 
 #[derive(Debug)]
 pub struct Node {
-    /// Of a list or mapping only the beginning.
+    /// For a list or mapping, only its start.
     pub place: Place,
     pub shape: Shape,
 }
@@ -41,8 +41,8 @@ pub enum Shape {
 }
 
 impl ConfigFile {
-    /// The tree of `text`, or the first thing in it that is not YAML as we read it. A parser
-    /// cannot know what was meant after that, so the rest is not looked at.
+    /// Parses `text`, or returns the first thing in it that is not YAML in the accepted form. After
+    /// such an error the meaning of the rest is unknown, so it is not parsed.
     pub fn parse(text: &str) -> Result<ConfigFile, Diagnostic> {
         let mut builder = Builder { parser: Parser::new_from_str(text), text };
         let entries = builder.document()?;
@@ -50,7 +50,7 @@ impl ConfigFile {
     }
 }
 
-/// Lists in mappings in mappings need three; the rest is for better messages than this one.
+/// Lists in mappings in mappings need three. More levels allow better messages than a depth error.
 const DEPTH_MAX: usize = 8;
 
 struct Builder<'t> {
@@ -97,7 +97,7 @@ impl<'t> Builder<'t> {
         self.fit(range.start, range.end)
     }
 
-    /// A place that can be cut from the text, whatever the parser counted.
+    /// Returns a place that is valid in the text, whatever offsets the parser reported.
     fn fit(&self, start: usize, end: usize) -> Place {
         let start = self.boundary(start);
         Place { start, end: self.boundary(end).max(start) }
@@ -117,12 +117,15 @@ impl<'t> Builder<'t> {
             | Event::SequenceStart(_, 1.., _)
             | Event::MappingStart(_, 1.., _)
             | Event::Alias(_) => {
-                return Err(error(place, "anchors and aliases are not read; write the value out"));
+                return Err(error(
+                    place,
+                    "anchors and aliases are not allowed; write the value out",
+                ));
             }
             Event::Scalar(_, _, _, Some(_))
             | Event::SequenceStart(_, _, Some(_))
             | Event::MappingStart(_, _, Some(_)) => {
-                return Err(error(place, "tags (`!word`) are not read; leave it out"));
+                return Err(error(place, "tags (`!word`) are not allowed; remove it"));
             }
             Event::Scalar(word, style, ..) => match style {
                 ScalarStyle::Plain if place.start == place.end => Shape::Nothing,

@@ -1,5 +1,5 @@
-//! Files of `name:password` lines: who may log in to a pool, and who the pool is to its servers.
-//! What is told about them names lines and never shows one.
+//! Files of `name:password` lines: the users of a pool, and the pool's own login to its servers.
+//! Messages name the numbers of lines and never show a line.
 
 use std::rc::Rc;
 
@@ -10,24 +10,24 @@ use super::apply::Findings;
 use super::attachments::{Attachments, Source};
 use super::rules::Rules;
 
-/// What the files of one pool say.
+/// The contents of one pool's files.
 #[derive(Default)]
 pub struct Logins {
     pub users: Option<Rc<Users>>,
     pub server_login: Option<Credentials>,
 }
 
-/// What one pool is read with.
+/// Reads the files of one pool.
 pub struct Reader<'r> {
     pub rules: &'r Rules<'r>,
     pub source: Source<'r>,
-    /// What was read is added.
+    /// Files that are read are added here.
     pub attachments: &'r mut Attachments,
     pub findings: &'r mut Findings,
 }
 
 impl Reader<'_> {
-    /// The files, or `redis_auth` for the one that is not written.
+    /// Reads the files; `redis_auth` stands in for one that is not given.
     pub fn logins(&mut self) -> Logins {
         let draft = self.rules.draft;
         let secret = draft.redis_auth.as_deref().filter(|_| draft.speaks_redis());
@@ -47,7 +47,7 @@ impl Reader<'_> {
         }
     }
 
-    /// Reads the file that a directive names, if it is written.
+    /// Reads the file that a directive names, if it is given.
     fn read<T>(
         &mut self,
         directive: &str,
@@ -86,17 +86,17 @@ fn users_of(text: &str) -> Result<Rc<Users>, Vec<String>> {
             let users = Users::new(pairs).expect("each line was found short enough");
             Ok(Rc::new(users))
         }
-        more => Err(vec![format!("{more} passwords; {USERS_MAX} are the most")]),
+        more => Err(vec![format!("{more} passwords; at most {USERS_MAX} are allowed")]),
     }
 }
 
-/// Whoever says nothing but a password is the servers' default user.
+/// Returns users with a password only: it belongs to the servers' default user.
 fn users_of_one_password(password: &str) -> Rc<Users> {
     let users = Users::new([(DEFAULT_USER, password)]);
     Rc::new(users.expect("the directive takes no password that is too long"))
 }
 
-/// A password alone, as servers knew it before they had users.
+/// Returns credentials with a password alone, as before servers had users.
 fn credentials_without_a_name(password: &str) -> Credentials {
     Credentials { name: String::new(), password: password.to_string() }
 }
@@ -105,21 +105,21 @@ fn credentials_of(text: &str) -> Result<Credentials, Vec<String>> {
     let pairs = pairs(text)?;
     let [(name, password)] = pairs[..] else {
         let count = pairs.len();
-        return Err(vec![format!("{count} `name:password` lines, not the one that is used")]);
+        return Err(vec![format!("{count} `name:password` lines; exactly one is needed")]);
     };
     Ok(Credentials { name: name.to_string(), password: password.to_string() })
 }
 
-/// To memcached they are words of one line.
+/// Checks credentials for memcached, which sends them as words of one line.
 fn credentials_of_one_word(text: &str) -> Result<Credentials, Vec<String>> {
     let credentials = credentials_of(text)?;
     match credentials.password.contains(char::is_whitespace) {
-        true => Err(vec!["to a server a password ends at its first space".to_string()]),
+        true => Err(vec!["a password for a server ends at its first space".to_string()]),
         false => Ok(credentials),
     }
 }
 
-/// The pairs of a file, or what is wrong with its lines.
+/// Returns the pairs of a file, or the faults of its lines.
 fn pairs(text: &str) -> Result<Vec<(&str, &str)>, Vec<String>> {
     let mut pairs = Vec::new();
     let mut wrong = Vec::new();
@@ -144,10 +144,10 @@ fn pairs(text: &str) -> Result<Vec<(&str, &str)>, Vec<String>> {
 fn pair(line: &str) -> Result<(&str, &str), &'static str> {
     let (name, password) = line.split_once(':').ok_or("no colon: write `name:password`")?;
     if name.is_empty() || name.contains(|c: char| c.is_whitespace() || c.is_control()) {
-        return Err("before the colon stands a name, of visible characters");
+        return Err("a name of visible characters must be in front of the colon");
     }
     if password.is_empty() || password.contains(char::is_control) {
-        return Err("after the colon stands a password, without control characters");
+        return Err("a password without control characters must follow the colon");
     }
     match line.len() <= LINE_LEN_MAX {
         true => Ok((name, password)),
@@ -155,20 +155,20 @@ fn pair(line: &str) -> Result<(&str, &str), &'static str> {
     }
 }
 
-/// The servers' name for whoever gives none.
+/// The servers' name for a user who gives none.
 const DEFAULT_USER: &str = "default";
-/// A line of a file.
+/// Longest line of a file, in bytes.
 const LINE_LEN_MAX: usize = 256;
-/// Passwords of one pool: each try is compared with all of them.
+/// Limit on passwords of one pool: each login attempt is compared with all of them.
 const USERS_MAX: usize = 1000;
-/// Lines of one file that are told of one by one.
+/// Limit on faulty lines of one file that are reported one by one.
 const TOLD_MAX: usize = 5;
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// How many users and passwords a text has, or what is told about it.
+    /// Returns the numbers of users and passwords in a text, or the messages about it.
     fn check(text: &str) -> String {
         users_of(text).map_or_else(|told| told.join("; "), |users| users.to_string())
     }
@@ -222,7 +222,7 @@ mod tests {
             assert!(!message.contains("secret") && !message.contains("ppp"), "{message}");
         }
         assert!(check("").contains("nobody could log in"));
-        assert!(check(&"a:b\n".repeat(1001)).contains("1001 passwords; 1000 are"));
+        assert!(check(&"a:b\n".repeat(1001)).contains("1001 passwords; at most 1000"));
         assert!(
             check(&"ab\n".repeat(9))
                 .ends_with("line 5: no colon: write `name:password`; 4 more lines are wrong")

@@ -1,4 +1,4 @@
-//! Networks: whom a listener believes a PROXY header.
+//! Networks from which a listener accepts a PROXY header.
 
 use std::net::IpAddr;
 
@@ -16,7 +16,7 @@ pub fn networks(word: &str, into: &mut Vec<IpNet>) -> Result<(), Fault> {
     Ok(())
 }
 
-/// `10.0.0.0/8`, or an address, which is a network of its own.
+/// Parses `10.0.0.0/8` or a single address, which stands for itself alone.
 fn network(word: &str) -> Result<IpNet, Fault> {
     if let Ok(address) = word.parse::<IpAddr>() {
         return Ok(IpNet::from(address));

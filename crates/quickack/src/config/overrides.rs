@@ -1,7 +1,7 @@
-//! What was set at run time, over the file: `memory_max=2g`, `alpha.timeout_reply=200ms`.
+//! Directives set at run time over the file: `memory_max=2g`, `alpha.timeout_reply=200ms`.
 //!
-//! An override is a word of the same table that reads the file, and is compiled with it; so a
-//! worker that starts later, or a file that is read anew, meets the same rules.
+//! An override is parsed by the same table as the file, and compiled with it. So the same rules
+//! apply to a worker that starts later, and to a file that is read again.
 
 use std::fmt;
 
@@ -15,16 +15,16 @@ use super::{Config, VALUE_LEN_MAX};
 /// One directive's value, over the file's.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Override {
-    /// None for the `global:` block.
+    /// The pool; None for the `global:` block.
     pub pool: Option<String>,
     pub name: &'static str,
-    /// As it would be written in the file. Empty: the file's holds again.
+    /// The value, in the form of the file. Empty restores the file's value.
     pub value: String,
 }
 
 impl Override {
-    /// `KEY=VALUE`, where KEY is a directive of `global:` or `POOL.DIRECTIVE`. The value is
-    /// checked; whether there is such a pool is not known here.
+    /// Parses `KEY=VALUE`, where KEY is a directive of `global:` or `POOL.DIRECTIVE`. It checks the
+    /// value; it cannot check that the pool exists.
     pub fn parse(text: &str) -> Result<Override, String> {
         read(text).map_err(|fault| match fault.suggestion {
             Some(near) => format!("{}; did you mean `{near}`?", printable(&fault.message)),
@@ -44,15 +44,15 @@ impl Override {
     }
 }
 
-/// As `parse` reads it.
+/// In the form that `parse` reads.
 impl fmt::Display for Override {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}={}", self.key(), self.value)
     }
 }
 
-/// `overrides` of `config` after one more `KEY=VALUE`: it replaces an earlier one of its key, and
-/// `KEY=` takes that away. Whether the whole is valid is for `compile` to say.
+/// Returns the `overrides` of `config` after one more `KEY=VALUE`. It replaces an earlier one of
+/// the same key; `KEY=` removes that. `compile` decides whether the whole is valid.
 pub fn set(config: &Config, overrides: &[Override], text: &str) -> Result<Vec<Override>, String> {
     let new = Override::parse(text)?;
     if let Some(pool) = &new.pool {
@@ -68,7 +68,7 @@ pub fn set(config: &Config, overrides: &[Override], text: &str) -> Result<Vec<Ov
     let (same, mut others): (Vec<Override>, Vec<Override>) =
         overrides.iter().cloned().partition(|earlier| earlier.same_key(&new));
     match (new.value.is_empty(), same.is_empty()) {
-        (true, true) => Err(format!("{} is as the file says: it was not set", new.key())),
+        (true, true) => Err(format!("{} has the file's value: it was not set", new.key())),
         (true, false) => Ok(others),
         (false, _) => {
             others.push(new);
@@ -96,7 +96,7 @@ fn read(text: &str) -> Result<Override, Fault> {
     }
 }
 
-/// The directive's own name, if it can be set and to that.
+/// Returns the directive's own name, if it can be set at run time to that value.
 fn checked<D>(
     table: &'static [Directive<D>],
     name: &str,
@@ -236,7 +236,7 @@ mod tests {
         for line in [
             "global:\n  workers: 2\n",
             "  memory_max: 2g  # set; the file: 1g\n",
-            "  # clients_max: what the limit of open files leaves room for\n",
+            "  # clients_max: as many as the limit of open files allows\n",
             "alpha:\n  listen: 127.0.0.1:1\n",
             "  backlog: 512  # default\n",
             "  timeout: 1s  # set; the file: 400ms\n",
@@ -254,7 +254,7 @@ mod tests {
         assert_eq!(config_text_again(&text).plan.memory_max, 2 << 30);
     }
 
-    /// What is shown is a configuration itself.
+    /// The output is itself a configuration.
     fn config_text_again(text: &str) -> Config {
         let outcome = compile_for("running", text, &[], 2, Source::Nowhere);
         outcome.config.unwrap_or_else(|| panic!("{text}{}", outcome.report.render_text()))

@@ -1,5 +1,5 @@
-//! What the operator decided about the process itself: how many workers, how they accept, what
-//! is logged where. Words to values; nothing here has begun anything.
+//! Settings of the process itself: the number of workers, how they accept, the targets of logs.
+//! This file only parses them; nothing is started here.
 
 use std::path::PathBuf;
 
@@ -9,52 +9,52 @@ use super::report::nearest;
 use super::value::{self, Fault};
 use crate::log;
 
-/// The `global:` block, but for what the data plane's plan holds.
+/// The `global:` block, except the parts that the data plane's plan holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Process {
     pub workers: Workers,
-    /// What `workers: auto` comes to on this machine.
+    /// The number of workers for `workers: auto` on this machine.
     pub processors: usize,
     pub affinity: Affinity,
     pub accept: Accept,
-    /// How long a worker that did not get the accept mutex waits before it tries again.
+    /// The time for which a worker without the accept mutex waits before it tries again.
     pub epoll_timeout_us: u64,
     pub admin: Admin,
-    /// Where twemproxy's JSON is served.
+    /// The address that serves twemproxy's JSON.
     pub stats: Option<Address>,
     pub log: log::Target,
     pub log_format: log::Format,
     pub log_level: log::Level,
-    /// How long clients may wait for their last answers when the process ends.
+    /// The time for which clients may wait for their last replies when the process ends.
     pub shutdown_timeout_us: u64,
-    /// How long a worker's heartbeat may stand still; 0 is forever.
+    /// The time for which a worker's heartbeat may stand still; 0 means no limit.
     pub hang_timeout_us: u64,
-    /// Connects to servers that all workers together may begin in a second; 0 is any number.
+    /// Limit on connects to servers in a second, by all workers together; 0 means no limit.
     pub server_connects_max: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Workers {
-    /// One for each processor that we may use.
+    /// One worker for each processor that the process may use.
     Auto,
     Number(usize),
 }
 
-/// Which processors workers run on.
+/// The processors that workers run on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Affinity {
     /// The kernel decides.
     Off,
-    /// Worker n on the n-th processor that we may use.
+    /// Worker n on the n-th processor that the process may use.
     Auto,
-    /// Worker n on the n-th of these, from the first again after the last.
+    /// Worker n on the n-th of these; after the last, from the first again.
     List(Vec<usize>),
 }
 
-/// How workers share what connects.
+/// The way in which workers share new connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Accept {
-    /// The best that the kernel can do.
+    /// The best method that the kernel supports.
     Auto,
     Gate,
     Reuseport,
@@ -64,7 +64,7 @@ pub enum Accept {
 /// The admin socket.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Admin {
-    /// Not written: at a path that follows from the configuration's.
+    /// Not written: a path derived from the configuration's.
     Default,
     Off,
     At(PathBuf),
@@ -89,7 +89,7 @@ impl Process {
         }
     }
 
-    /// How many workers there are to be.
+    /// Returns the configured number of workers.
     pub fn worker_count(&self) -> usize {
         match self.workers {
             Workers::Auto => self.processors.clamp(1, WORKERS_MAX),
@@ -98,13 +98,13 @@ impl Process {
     }
 }
 
-/// The processors that this process may use: its affinity and its cgroup's quota count. Whoever
-/// pins a process changes the answer in it, so a worker is told its master's.
+/// Returns the number of processors that this process may use; its affinity and its cgroup's quota
+/// count. Pinning a process changes the result in it, so a worker gets its master's number.
 pub fn processors() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
-/// More would only wait for each other; the shared memory has room for so many.
+/// More workers would only wait for each other. The shared memory has room for this many.
 pub const WORKERS_MAX: usize = 64;
 
 impl Workers {
@@ -122,24 +122,24 @@ impl Workers {
 }
 
 impl Affinity {
-    /// One more word of a list; one that stands alone may be `off` or `auto`.
+    /// Adds one more word of a list; a word that stands alone may be `off` or `auto`.
     pub(super) fn add(&mut self, word: &str, first: bool) -> Result<(), Fault> {
         match (word, &mut *self) {
             ("off", _) if first => *self = Affinity::Off,
             ("auto", _) if first => *self = Affinity::Auto,
             ("off" | "auto", _) => {
-                return Err(Fault::new(format!("`{word}` stands alone, not in a list")));
+                return Err(Fault::new(format!("`{word}` must be alone, not in a list")));
             }
             (_, Affinity::List(list)) if !first => list.push(processor(word)?),
             _ if first => *self = Affinity::List(vec![processor(word)?]),
-            _ => return Err(Fault::new("numbers of processors, or one word alone")),
+            _ => return Err(Fault::new("expected processor numbers, or one word alone")),
         }
         Ok(())
     }
 }
 
 fn processor(word: &str) -> Result<usize, Fault> {
-    /// What the kernel's set of processors has room for, as libc makes it.
+    /// The largest processor in the kernel's set, as libc defines it.
     const PROCESSOR_MAX: u64 = 1023;
     let fault = |fault: Fault| fault.suggest(nearest(word, ["auto", "off"]));
     value::number(word, &(0..=PROCESSOR_MAX)).map(|number| number as usize).map_err(fault)
@@ -168,12 +168,12 @@ impl Admin {
     }
 }
 
-/// Where twemproxy's JSON is served: its own is a TCP port too.
+/// Parses the address that serves twemproxy's JSON; twemproxy also uses a TCP port.
 pub(super) fn stats_address(word: &str) -> Result<Address, Fault> {
     match Address::parse(word)? {
         address @ Address::Tcp { .. } => Ok(address),
         Address::Unix { .. } => {
-            Err(Fault::new("a port is served, `host:port`; the admin socket has a path"))
+            Err(Fault::new("statistics need a port, `host:port`; only the admin socket has a path"))
         }
     }
 }

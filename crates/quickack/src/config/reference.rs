@@ -1,4 +1,4 @@
-//! The directives' page of the reference, from their tables.
+//! The reference page of the directives, generated from their tables.
 
 use std::fmt::Write;
 
@@ -23,7 +23,7 @@ fn table<D>(directives: &[Directive<D>], out: &mut String) {
             Origin::Native => "",
         };
         let default = match directive.unwritten {
-            Unwritten::Required => "must be written".to_string(),
+            Unwritten::Required => "required".to_string(),
             Unwritten::Value(word) => format!("`{word}`"),
             Unwritten::Unset(words) => words.to_string(),
         };
@@ -65,32 +65,33 @@ const INTRODUCTION: &str = "\
 # Directives
 
 A configuration is a `nutcracker.yml`: every top-level key is a pool, except `global`, which holds
-the settings of the process. `quickack check FILE` says whether a file is valid and what it comes
-to. Directives marked (t) are twemproxy's, with its spelling, defaults and meaning. Those marked (r)
-can be changed in a running proxy: `quickack set memory_max=2g`, `quickack set POOL.timeout=400ms`.
+the settings of the process. `quickack check FILE` says whether a file is valid and prints the
+resulting settings. Directives marked (t) are twemproxy's, with its spelling, defaults and meaning.
+Directives marked (r) can be changed in a running proxy: `quickack set memory_max=2g`,
+`quickack set POOL.timeout=400ms`.
 
 * A **switch** is `on`, `true` or `yes`, or `off`, `false` or `no`.
 * A **duration** is a number with `us`, `ms`, `s`, `m` or `h`; a bare number is milliseconds. The
   longest is 2147483647 ms.
 * A **size** is a number with `k`, `m`, `g` or `t`, powers of 1024; a bare number is bytes.
-* A **list** is one `- ` line an item, or `[a, b]`.
+* A **list** is one `- ` line per item, or `[a, b]`.
 ";
 
 const DIFFERENCES: &str = "
-## Where a nutcracker.yml means something else here
+## Differences from twemproxy
 
 * `server_connections` counts for each worker: 4 workers have four times as many links to a server
   as one. `server_connections_max` bounds them all, and `quickack check` prints the product. In a
-  Redis pool both count for each database and version of RESP that clients are in, 64 of them at
-  most in each worker.
-* `timeout` left out, or 0, waits forever in twemproxy. Here connect, queue and reply have a
+  Redis pool both apply to each pair of database and RESP version that clients use; a worker uses 64
+  pairs at most.
+* Without `timeout`, or with 0, twemproxy waits forever. Here connect, queue and reply have a
   deadline of one second each unless the file names another.
 * `client_connections` is read and ignored by twemproxy 0.5. Here it is a limit.
-* Hosts are looked up once, at start, by the system's resolver; twemproxy looks up a server's at
-  each connect.
-* In a Redis pool, clients may use every database of `databases`; to twemproxy's there is one. A
-  server that lacks `redis_db` answers an error, where twemproxy goes on in database 0.
-* Refused here, though twemproxy 0.5 lets it pass: a number that does not fit in 31 bits (there it
-  overflows), a socket's mode that is not octal (there it is dropped), a server without a host or
-  with an empty name, control characters in names.
+* Hosts are looked up once, at start, by the system's resolver. twemproxy looks up a server's host
+  at each connect.
+* In a Redis pool, clients may use every database of `databases`; clients of twemproxy have one. If
+  a server lacks `redis_db`, clients get an error; twemproxy goes on in database 0.
+* These are refused here although twemproxy 0.5 accepts them: a number that does not fit in 31 bits
+  (twemproxy overflows), a socket mode that is not octal (twemproxy ignores it), a server without a
+  host or with an empty name, control characters in names.
 ";

@@ -1,4 +1,4 @@
-//! What is wrong with a file, and how a person or a program is told.
+//! Diagnostics of a file, rendered for people and for programs.
 //!
 //! ```text
 //!   error: unknown directive `hash_tags`; did you mean `hash_tag`?
@@ -13,20 +13,20 @@ use std::fmt::Write;
 
 use serde::Serialize;
 
-/// A stretch of the file's text, in bytes.
+/// A range of the file's text, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
     pub start: usize,
     pub end: usize,
 }
 
-/// What a diagnostic is about.
+/// The subject of a diagnostic.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Spot {
     /// The whole file.
     File,
     Text(Place),
-    /// Something that was set at run time, as it was set.
+    /// A directive set at run time, as it was set.
     Set(String),
 }
 
@@ -41,11 +41,11 @@ impl From<Place> for Spot {
 pub enum Severity {
     /// The file cannot be used.
     Error,
-    /// The file can be used, but says something that has no effect or an unlikely one.
+    /// The file can be used, but contains a setting that has no effect or an unlikely one.
     Warning,
 }
 
-/// One thing to tell about a file.
+/// One error or warning about a file.
 #[derive(Clone, Debug)]
 pub struct Diagnostic {
     pub severity: Severity,
@@ -55,7 +55,7 @@ pub struct Diagnostic {
     pub suggestion: Option<String>,
 }
 
-/// All that is to be told about one file, in the order of its lines.
+/// All diagnostics of one file, in the order of its lines.
 pub struct Report {
     /// The file as the operator named it.
     pub name: String,
@@ -67,7 +67,7 @@ pub struct Report {
 #[derive(Serialize)]
 struct Record<'r> {
     file: &'r str,
-    /// What was set at run time, where that is meant.
+    /// The directive set at run time, if the diagnostic is about one.
     #[serde(skip_serializing_if = "Option::is_none")]
     set: Option<&'r str>,
     line: Option<usize>,
@@ -92,7 +92,7 @@ impl Report {
         Report { name: name.to_string(), text: text.to_string(), diagnostics }
     }
 
-    /// Warns of the file itself.
+    /// Adds warnings about the file itself.
     pub fn doubt(&mut self, doubts: Vec<String>) {
         let warning = |message| Diagnostic {
             severity: Severity::Warning,
@@ -107,7 +107,7 @@ impl Report {
         self.diagnostics.iter().filter(|diagnostic| diagnostic.severity == severity).count()
     }
 
-    /// For people: every diagnostic with the line it is about.
+    /// Renders the report for people: every diagnostic with its line.
     pub fn render_text(&self) -> String {
         let mut out = String::new();
         for diagnostic in &self.diagnostics {
@@ -116,7 +116,7 @@ impl Report {
         out
     }
 
-    /// For programs: an array with one object a diagnostic.
+    /// Renders the report for programs: an array with one object for each diagnostic.
     pub fn render_json(&self) -> String {
         let records: Vec<Record> =
             self.diagnostics.iter().map(|diagnostic| self.record(diagnostic)).collect();
@@ -177,12 +177,12 @@ impl Report {
     }
 }
 
-/// A line, or as much of it around a place as a screen has room for.
+/// A line, or the part of it around a place that fits on a screen.
 struct Excerpt {
     text: String,
     /// Characters before the marked ones.
     indent: usize,
-    /// How many are marked.
+    /// Number of marked characters.
     width: usize,
 }
 
@@ -206,12 +206,12 @@ impl Excerpt {
     }
 }
 
-/// The most of a line that is shown.
+/// The longest part of a line that is shown.
 const EXCERPT_LEN_MAX: usize = 160;
-/// What is shown of a longer one before the place.
+/// The part of a longer line that is shown before the place.
 const EXCERPT_BEFORE: usize = 60;
 
-/// A byte's place as editors count: from 1, columns in characters.
+/// A byte's position as editors count: from 1, columns in characters.
 struct Position<'t> {
     line: usize,
     column: usize,
@@ -231,12 +231,12 @@ impl<'t> Position<'t> {
     }
 }
 
-/// The text without what a terminal would obey; each character keeps its column.
+/// Replaces characters that a terminal would interpret; each character keeps its column.
 pub fn printable(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
 
-/// The line without a password: reports end up in logs.
+/// Returns the line without a password, because reports end up in logs.
 fn without_secret(line: &str) -> &str {
     match line.find(SECRET_KEY) {
         Some(start) => &line[..start + SECRET_KEY.len()],
@@ -246,8 +246,9 @@ fn without_secret(line: &str) -> &str {
 
 const SECRET_KEY: &str = "redis_auth";
 
-/// The candidate that was probably meant: one that the word begins, or one with few letters wrong.
-/// Of equally near ones the longest: letters are forgotten more often than added.
+/// Returns the candidate that was probably meant: one that begins with the word, or one with few
+/// wrong letters. Of equally near ones it takes the longest, because letters are omitted more often
+/// than added.
 pub fn nearest<'c>(word: &str, candidates: impl IntoIterator<Item = &'c str>) -> Option<&'c str> {
     const BEGINNING_LEN_MIN: usize = 3;
     let word = word.to_lowercase();

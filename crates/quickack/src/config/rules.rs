@@ -1,4 +1,4 @@
-//! The rules of one pool that look at more than one of its directives.
+//! The rules of one pool that involve more than one of its directives.
 
 use std::collections::HashSet;
 
@@ -12,12 +12,12 @@ use super::file::{Entry, Shape};
 use super::report::Spot;
 use super::running::Setting;
 
-/// A pool that was read, right or wrong.
+/// A pool as read, with or without errors.
 pub struct Rules<'r> {
     pub block: &'r Entry,
     pub entries: &'r [Entry],
     pub draft: &'r PoolDraft,
-    /// What was written, and what was set over it.
+    /// The settings of the file and those set at run time over them.
     pub settings: &'r [Setting],
 }
 
@@ -56,8 +56,8 @@ impl Rules<'_> {
             let name = server.line.ring_name();
             if !names.insert(name) {
                 let message = format!(
-                    "a second server of this pool is called `{name}`; keys are \
-                                       placed by name, so give each its own"
+                    "another server of this pool is called `{name}`; keys are \
+                                       placed by name, so give each its own name"
                 );
                 findings.error(server.place, message);
             }
@@ -69,7 +69,7 @@ impl Rules<'_> {
         if let (Some(wanted), Some(written)) = (wanted, self.draft.on_failure)
             && wanted != written
         {
-            let message = "on_failure: `auto_eject_hosts` says the contrary; keep one of them";
+            let message = "on_failure: it contradicts `auto_eject_hosts`; keep one of them";
             findings.error(self.spot_of("on_failure"), message);
         }
     }
@@ -77,8 +77,8 @@ impl Rules<'_> {
     fn check_proxy_protocol(&self, findings: &mut Findings) {
         let path = matches!(self.draft.listen, Some(Address::Unix { .. }));
         if path && !self.draft.proxy_protocol.is_empty() {
-            let message = "proxy_protocol: whoever connects to a path has no address to be \
-                           believed by";
+            let message = "proxy_protocol: clients of a unix socket have no address that \
+                           could be checked";
             findings.error(self.spot_of("proxy_protocol"), message);
         }
     }
@@ -92,13 +92,13 @@ impl Rules<'_> {
             findings.warning(self.spot_of("memory"), message);
         }
         if draft.timeout == Some(0) {
-            let message = "timeout: 0 is no deadline in twemproxy; here the defaults of \
-                           timeout_connect, timeout_queue and timeout_reply hold";
+            let message = "timeout: 0 means no deadline in twemproxy; here the defaults of \
+                           timeout_connect, timeout_queue and timeout_reply apply";
             findings.warning(self.spot_of("timeout"), message);
         }
         if draft.plan.hash == Hash::Crc32 && draft.plan.distribution == Distribution::Ketama {
-            let message = "hash: crc32 gives numbers below 32768 only, which one server of a \
-                           ketama ring gets all (as in twemproxy); crc32a spreads them";
+            let message = "hash: crc32 gives only numbers below 32768, so one server of a \
+                           ketama ring gets all keys (as in twemproxy); crc32a spreads them";
             findings.warning(self.spot_of("hash"), message);
         }
         if draft.plan.distribution == Distribution::Random && lines().any(|line| line.weight != 1) {
@@ -107,7 +107,7 @@ impl Rules<'_> {
         }
     }
 
-    /// Whether it is in the file, or was set over it.
+    /// Returns whether the directive is in the file or was set at run time.
     pub fn is_written(&self, name: &str) -> bool {
         self.settings.iter().any(|setting| setting.name == name)
     }
@@ -116,8 +116,8 @@ impl Rules<'_> {
         self.entries.iter().find(|entry| entry.key == name)
     }
 
-    /// Where a directive got its value: at run time, or where it is written. The pool's name if
-    /// neither.
+    /// Returns the source of a directive's value: set at run time, or its place in the file.
+    /// Returns the place of the pool's name if there is neither.
     pub fn spot_of(&self, name: &str) -> Spot {
         let set = self.settings.iter().find(|setting| setting.name == name);
         match set.and_then(|setting| setting.set.as_ref()) {
@@ -127,7 +127,7 @@ impl Rules<'_> {
     }
 }
 
-/// What `auto_eject_hosts` means in our words.
+/// Translates `auto_eject_hosts` to the directive of our own.
 pub fn eject(auto_eject: bool) -> OnFailure {
     if auto_eject { OnFailure::Eject } else { OnFailure::FailFast }
 }

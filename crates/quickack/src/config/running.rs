@@ -1,4 +1,4 @@
-//! What holds now, beside what the file says: `quickack config --running` and `--diff`.
+//! The current values beside the file's: `quickack config --running` and `--diff`.
 
 use std::fmt::Write;
 
@@ -7,42 +7,42 @@ use serde::Serialize;
 use super::Config;
 use super::directives::{Directive, GLOBAL, POOL, Unwritten};
 
-/// What was written in one block, and what was set over it.
+/// The settings of one block: those in the file and those set at run time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Block {
-    /// None for the `global:` block.
+    /// The pool; None for the `global:` block.
     pub pool: Option<String>,
     pub settings: Vec<Setting>,
 }
 
-/// A directive that was written or set. Its words are in their plainest form.
+/// A directive that was written or set. Values are in their plainest form.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Setting {
     pub name: &'static str,
-    /// What the file says.
+    /// The file's value.
     pub file: Option<String>,
-    /// What was set at run time; it wins.
+    /// The value set at run time, which wins.
     pub set: Option<String>,
 }
 
-/// A directive's value, as it is shown.
+/// A directive's value as shown to operators.
 #[derive(Debug, Serialize)]
 pub struct Value<'c> {
-    /// None for the `global:` block.
+    /// The pool; None for the `global:` block.
     pub pool: Option<&'c str>,
     pub name: &'static str,
-    /// What holds now. None where nothing is written and there is no default.
+    /// The current value. None if nothing is written and there is no default.
     pub value: Option<&'c str>,
     pub from: Source,
-    /// What the file alone would come to, where something else was set.
+    /// The value from the file alone, if another one was set at run time.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub file: Option<&'c str>,
-    /// What an unwritten directive without a value means.
+    /// The effect of leaving out a directive without a default value.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub note: Option<&'static str>,
 }
 
-/// Who said so.
+/// The source of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Source {
@@ -53,8 +53,8 @@ pub enum Source {
 }
 
 impl Block {
-    /// What was written and differs from the default, as `name: value`; where a pool listens and
-    /// its servers are left out, because they have none.
+    /// Returns the settings that differ from the default, as `name: value`. Listener and servers
+    /// are left out, because they have no default.
     pub fn told(&self) -> Vec<String> {
         let differs = |setting: &&Setting| match unwritten(self.pool.is_some(), setting.name) {
             Unwritten::Required => false,
@@ -66,7 +66,7 @@ impl Block {
         self.settings.iter().filter(differs).filter_map(line).collect()
     }
 
-    /// Every directive of the block's table.
+    /// Returns every directive of the block's table.
     pub fn values(&self) -> Vec<Value<'_>> {
         match self.pool {
             Some(_) => POOL.iter().map(|row| self.value(row)).collect(),
@@ -100,7 +100,7 @@ impl Block {
 }
 
 impl Setting {
-    /// What holds.
+    /// Returns the current value.
     fn word(&self) -> Option<&str> {
         self.set.as_deref().or(self.file.as_deref())
     }
@@ -115,12 +115,12 @@ fn unwritten(pool: bool, name: &str) -> &'static Unwritten {
 }
 
 impl Config {
-    /// Every directive of every block with the value that holds now.
+    /// Returns every directive of every block with its current value.
     pub fn values(&self) -> Vec<Value<'_>> {
         self.blocks.iter().flat_map(Block::values).collect()
     }
 
-    /// For people: the whole as a file would say it, with a comment on what the file does not.
+    /// Renders the whole for people, as a file; comments mark values that are not from the file.
     pub fn running_text(&self) -> String {
         let mut out = String::new();
         for block in &self.blocks {
@@ -137,12 +137,12 @@ impl Config {
         out
     }
 
-    /// For programs: an array with one object a directive.
+    /// Renders the whole for programs: an array with one object for each directive.
     pub fn running_json(&self) -> String {
         json(&self.values())
     }
 
-    /// For people: what was set at run time, beside the file. Empty if nothing was.
+    /// Renders the values set at run time beside the file's, for people. Empty if there are none.
     pub fn diff_text(&self) -> String {
         let mut out = String::new();
         for value in self.values().iter().filter(|value| value.from == Source::Set) {
@@ -153,7 +153,7 @@ impl Config {
         out
     }
 
-    /// The same for programs.
+    /// Renders the values set at run time for programs.
     pub fn diff_json(&self) -> String {
         let mut values = self.values();
         values.retain(|value| value.from == Source::Set);

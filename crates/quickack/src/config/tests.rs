@@ -1,4 +1,4 @@
-//! The table against the plan, directive by directive; words against values; garbage.
+//! Tests the table against the plan, directive by directive; texts against values; garbage.
 
 mod faults;
 mod redis;
@@ -21,7 +21,7 @@ fn config(text: &str) -> Config {
     outcome.config.unwrap_or_else(|| panic!("{text}\n{report}"))
 }
 
-/// A pool with one more directive.
+/// Compiles a pool with one more directive.
 fn with(directive: &str) -> Config {
     config(&format!("{POOL_TEXT}  {directive}\n"))
 }
@@ -30,7 +30,7 @@ fn pool(config: &Config) -> &PoolPlan {
     &config.plan.pools[0]
 }
 
-/// Everything that a configuration says, as text.
+/// Renders everything in a configuration as text.
 fn shown(config: &Config) -> String {
     let pools: Vec<String> = config.plan.pools.iter().map(shown_pool).collect();
     let Config { plan, process, listeners, upstreams, .. } = config;
@@ -44,14 +44,16 @@ fn shown_pool(pool: &PoolPlan) -> String {
     let PoolPlan { server_failure_limit, server_retry_timeout, client_connections, .. } = pool;
     let PoolPlan { merge_gets, partial, allow, item_size_max, quickack, server_quickack, .. } =
         pool;
-    let PoolPlan { hold_after, users, server_login, multi_key, spaces, space, extras, .. } = pool;
+    let PoolPlan {
+        hold_after, users, server_login, multi_key, databases, database, extras, ..
+    } = pool;
     let protocol = protocol.name();
     format!(
         "{name} {protocol} {hash:?} {distribution:?} {hash_tag:?} {servers:?} {server_connections} \
          {preconnect} {timeouts:?} {on_failure:?} {server_failure_limit} {server_retry_timeout} \
          {client_connections} {merge_gets} {partial:?} {allow:?} {item_size_max} {quickack:?} \
          {server_quickack:?} {hold_after:?} {users:?} {server_login:?} {multi_key:?} \
-         {spaces} {space} {extras:?}"
+         {databases} {database} {extras:?}"
     )
 }
 
@@ -91,7 +93,7 @@ fn the_defaults_are_twemproxys() {
     assert!(!config.listeners[0].tcp.keepalive);
 }
 
-/// A directive, and what must be true of a pool with it.
+/// A directive, and a condition on a pool with it.
 type Effect = (&'static str, fn(&Config) -> bool);
 
 const EFFECTS: &[Effect] = &[
@@ -213,7 +215,7 @@ fn a_server_is_held_from_after_a_while_or_never() {
     assert_eq!([held("hold_after: off"), held("hold_after: 0s")], [None, None]);
 }
 
-/// A pool whose `users` are in a file that came with the text, or did not come.
+/// Compiles a pool whose `users` file came with the text, or did not come.
 fn with_users(contents: Option<&str>) -> Outcome {
     let mut attachments = Attachments::default();
     if let Some(contents) = contents {
@@ -232,7 +234,7 @@ fn what_a_file_holds_is_compiled_where_it_came_with_the_text() {
     let shown = format!("{:?} {} {}", config.attachments, config.running_text(), shown(&config));
     assert!(shown.contains("secrets") && !shown.contains("anna"), "{shown}");
     let told = with_users(None).report.render_text();
-    assert!(told.contains("users: `secrets`: it did not come with the text"), "{told}");
+    assert!(told.contains("users: `secrets`: it was not passed to this process"), "{told}");
     let told = compile("test.yml", &format!("{POOL_TEXT}  users: x\n"), &[]).report.render_text();
     assert!(told.contains("users: `x`: no file can be named here"), "{told}");
 }
@@ -364,7 +366,7 @@ fn a_file_without_an_end_is_not_a_configuration() {
     assert!(outcome.config.is_none());
 }
 
-/// Any text is either a configuration or has an error; every report can be shown.
+/// Any text either is a configuration or has an error; every report can be rendered.
 #[test]
 fn garbage_is_reported_and_never_panics() {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/testdata/config");
@@ -385,7 +387,7 @@ fn garbage_is_reported_and_never_panics() {
             for _ in 0..=draw(3) {
                 let at = draw(text.len());
                 match draw(3) {
-                    // Something has to be left for the next change.
+                    // At least one byte must remain for the next change.
                     0 if text.len() > 1 => drop(text.remove(at)),
                     1 => text.insert(at, signs[draw(signs.len())]),
                     _ => text.truncate(at.max(1)),

@@ -1,15 +1,15 @@
-//! Words to values: numbers, switches, durations, sizes. Pure functions of one word; a fault says
-//! what would have been right, and its caller knows where the word stood.
+//! Parses words to values: numbers, switches, durations, sizes. Pure functions of one word. A fault
+//! describes the valid values; the caller knows the place of the word.
 
 use std::ops::{Range, RangeInclusive};
 
-/// Why a word is not a value.
+/// The reason why a word is not a valid value.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Fault {
     pub message: String,
     /// The word that was probably meant.
     pub suggestion: Option<String>,
-    /// The bytes of the word that are wrong, where not all of it is.
+    /// The wrong bytes of the word, if only a part is wrong.
     pub part: Option<Range<usize>>,
 }
 
@@ -22,13 +22,13 @@ impl Fault {
         Fault { suggestion: suggestion.map(str::to_string), ..self }
     }
 
-    /// The fault of a part that stands at `part` of a longer word.
+    /// Moves the fault of a part to its place `part` in a longer word.
     pub fn within(self, part: Range<usize>) -> Fault {
         Fault { part: Some(part), ..self }
     }
 }
 
-/// A number of digits only, as twemproxy reads one: no sign, no point.
+/// Parses a number of digits only, as twemproxy does: no sign, no point.
 pub fn number(word: &str, range: &RangeInclusive<u64>) -> Result<u64, Fault> {
     let Some(number) = digits(word) else {
         return Err(Fault::new(format!("`{word}` is not a whole number")));
@@ -40,7 +40,7 @@ pub fn number(word: &str, range: &RangeInclusive<u64>) -> Result<u64, Fault> {
     Ok(number)
 }
 
-/// A number of ASCII digits; one that does not fit is as large as can be, so that a range
+/// Parses ASCII digits. A number that does not fit becomes the largest one, so that a range
 /// excludes it.
 fn digits(word: &str) -> Option<u64> {
     let all_digits = !word.is_empty() && word.bytes().all(|byte| byte.is_ascii_digit());
@@ -57,10 +57,10 @@ pub fn switch(word: &str) -> Result<bool, Fault> {
     }
 }
 
-/// The longest duration: what twemproxy's milliseconds in an `int` can hold, about 24 days.
+/// The longest duration: twemproxy's milliseconds in an `int`, about 24 days.
 pub const DURATION_MAX_US: u64 = i32::MAX as u64 * 1000;
 
-/// Microseconds. A bare number is milliseconds, as in `nutcracker.yml`.
+/// Parses a duration to microseconds. A bare number is milliseconds, as in `nutcracker.yml`.
 pub fn duration(word: &str) -> Result<u64, Fault> {
     let (number, unit) = split_unit(word);
     let unit_us = match unit {
@@ -83,7 +83,7 @@ fn not_a_duration(word: &str) -> Fault {
     Fault::new(format!("`{word}` is not a duration, which is written `400ms`, `2s` or `5m`"))
 }
 
-/// Bytes. The units are powers of 1024.
+/// Parses a size to bytes. The units are powers of 1024.
 pub fn size(word: &str, range: &RangeInclusive<u64>) -> Result<u64, Fault> {
     let fault = || Fault::new(format!("`{word}` is not a size, which is written `512k` or `64m`"));
     let (number, unit) = split_unit(word);
@@ -107,14 +107,14 @@ fn split_unit(word: &str) -> (&str, &str) {
     word.split_at(word.find(|c: char| !c.is_ascii_digit()).unwrap_or(word.len()))
 }
 
-/// The shortest exact way to write a duration.
+/// Returns the shortest exact form of a duration.
 pub fn duration_word(us: u64) -> String {
     const UNITS: [(u64, &str); 4] =
         [(3_600_000_000, "h"), (60_000_000, "m"), (1_000_000, "s"), (1_000, "ms")];
     unit_word(us, &UNITS, "us")
 }
 
-/// The shortest exact way to write a size.
+/// Returns the shortest exact form of a size.
 pub fn size_word(bytes: u64) -> String {
     unit_word(bytes, &[(1 << 40, "t"), (1 << 30, "g"), (1 << 20, "m"), (1 << 10, "k")], "")
 }
@@ -128,7 +128,7 @@ fn unit_word(number: u64, units: &[(u64, &str)], smallest: &str) -> String {
     }
 }
 
-/// A number with commas: 1,234,567.
+/// Renders a number with commas: 1,234,567.
 pub fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let mut out = String::new();

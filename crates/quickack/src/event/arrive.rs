@@ -1,4 +1,4 @@
-//! Clients that come in: through the door, with or without a PROXY header, or from another worker.
+//! Clients that come in: from a listener, with or without a PROXY header, or from another worker.
 
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
@@ -11,147 +11,147 @@ use rustix::event::epoll;
 use super::accept::{Arrival, refuse};
 use super::blocks::BLOCK;
 use super::conn::{self, Conn, Read};
-use super::errands::{Note, Traveller};
-use super::header::{Greeter, Verdict};
-use super::{GREETER, Loop, token};
+use super::control::{Handover, Note};
+use super::header::{HeaderReader, Progress};
+use super::{HEADER, Loop, token};
 
 impl Loop<'_> {
     /// New connections, as many as are for us. False: none.
     pub(super) fn accept_waiting(&mut self) -> bool {
         let mut came = false;
-        while let Some(arrival) = self.door.next(&self.epoll, self.now) {
+        while let Some(arrival) = self.acceptor.next(&self.epoll, self.now) {
             came = true;
             match arrival.has_header {
-                true => self.greet(arrival),
+                true => self.expect_header(arrival),
                 false => {
-                    let welcome = self.mind.handle_accept(arrival.pool, self.now);
-                    self.seat(welcome, arrival.fd, arrival.tcp, None, b"");
+                    let accepted = self.service.handle_accept(arrival.pool, self.now);
+                    self.register(accepted, arrival.fd, arrival.tcp, None, b"");
                 }
             }
         }
         came
     }
 
-    /// Makes a socket a client of the mind's, which comes `from` there by its PROXY header and has
-    /// said `first` already.
-    fn seat(
+    /// Makes a socket a client of the service. `from`: its address by its PROXY header; `first`:
+    /// the bytes of it that have been read already.
+    fn register(
         &mut self,
-        welcome: Result<ConnId, Vec<u8>>,
+        accepted: Result<ConnId, Vec<u8>>,
         fd: OwnedFd,
         tcp: bool,
         from: Option<IpAddr>,
         first: &[u8],
     ) {
-        match welcome {
+        match accepted {
             Ok(id) => {
                 let from = from.map(Box::new);
                 self.conns.insert(Conn { from, ..Conn::new(id, fd, tcp, false) });
                 if !first.is_empty() {
                     self.blocks.writable()[..first.len()].copy_from_slice(first);
-                    self.mind.handle_received(id, self.blocks.current(), first.len(), self.now);
+                    self.service.handle_received(id, self.blocks.current(), first.len(), self.now);
                     self.run_actions(None);
                 }
                 self.watch(id);
             }
             Err(refusal) => {
                 refuse(&fd, &refusal);
-                self.door.left();
+                self.acceptor.left();
             }
         }
     }
 
     /// A client from another worker.
-    pub(super) fn adopt(&mut self, fd: OwnedFd, client: Traveller) {
+    pub(super) fn adopt(&mut self, fd: OwnedFd, client: Handover) {
         let tcp = sys::listen::local_address(&fd).is_ok();
-        self.door.entered();
-        let welcome = self.mind.handle_adopted(client.passed, self.now);
-        self.seat(welcome, fd, tcp, client.from, b"");
+        self.acceptor.entered();
+        let accepted = self.service.handle_adopted(client.passed, self.now);
+        self.register(accepted, fd, tcp, client.from, b"");
     }
 
     /// A client that must begin with a PROXY header.
-    fn greet(&mut self, arrival: Arrival) {
-        let at = self.greeters.add(arrival, self.now);
-        let Some(greeter) = self.greeters.find(at) else { return };
-        let data = token(GREETER + at as u64);
-        if epoll::add(&self.epoll, &greeter.fd, data, epoll::EventFlags::IN).is_err() {
-            self.dismiss(at);
+    fn expect_header(&mut self, arrival: Arrival) {
+        let at = self.header_readers.add(arrival, self.now);
+        let Some(reader) = self.header_readers.find(at) else { return };
+        let data = token(HEADER + at as u64);
+        if epoll::add(&self.epoll, &reader.fd, data, epoll::EventFlags::IN).is_err() {
+            self.drop_reader(at);
         }
     }
 
-    /// Something has come from a client whose header has not.
-    pub(super) fn hear(&mut self, at: usize) {
-        let Some(greeter) = self.greeters.find(at) else { return };
+    /// Reads from a client whose PROXY header has not come.
+    pub(super) fn read_header(&mut self, at: usize) {
+        let Some(reader) = self.header_readers.find(at) else { return };
         let block = self.blocks.writable();
-        match conn::read(&greeter.fd, block) {
-            Read::Bytes(n) => match greeter.hear(&block[..n]) {
-                Verdict::Partial => {}
-                Verdict::Whole(used) => {
+        match conn::read(&reader.fd, block) {
+            Read::Bytes(n) => match reader.feed(&block[..n]) {
+                Progress::Partial => {}
+                Progress::Whole(used) => {
                     let rest = block[used..n].to_vec();
-                    self.introduce(at, &rest);
+                    self.finish_header(at, &rest);
                 }
-                Verdict::Broken(why) => self.turn_away(at, why),
+                Progress::Broken(why) => self.reject_header(at, why),
             },
             Read::Nothing => {}
-            // A balancer that looks whether we are there says nothing, or not all of it.
-            Read::End | Read::Gone => self.dismiss(at),
+            // A balancer's health check sends no header, or a part of it.
+            Read::End | Read::Gone => self.drop_reader(at),
         }
     }
 
-    /// The header is whole; what came behind it is the client's.
-    fn introduce(&mut self, at: usize, rest: &[u8]) {
+    /// The header is whole; the bytes behind it are the client's.
+    fn finish_header(&mut self, at: usize, rest: &[u8]) {
         debug_assert!(rest.len() <= BLOCK);
-        let Some(greeter) = self.greeters.remove(at) else { return };
-        let from = greeter.source();
-        let Greeter { fd, pool, tcp, .. } = greeter;
-        // It is watched anew, as a connection.
+        let Some(reader) = self.header_readers.remove(at) else { return };
+        let from = reader.source();
+        let HeaderReader { fd, pool, tcp, .. } = reader;
+        // It will be watched anew, as a connection.
         let _ = epoll::delete(&self.epoll, &fd);
-        let welcome = self.mind.handle_accept(pool, self.now);
-        self.seat(welcome, fd, tcp, from, rest);
+        let accepted = self.service.handle_accept(pool, self.now);
+        self.register(accepted, fd, tcp, from, rest);
     }
 
-    fn turn_away(&mut self, at: usize, why: &'static str) {
-        let from = self.greeters.find(at).and_then(|greeter| greeter.from);
+    fn reject_header(&mut self, at: usize, why: &'static str) {
+        let from = self.header_readers.find(at).and_then(|reader| reader.from);
         self.tell_broken(from, why);
-        self.dismiss(at);
+        self.drop_reader(at);
     }
 
     fn tell_broken(&mut self, from: Option<IpAddr>, why: &'static str) {
         if let Some(counters) = &self.counters {
             counters.add(Worker::HeadersBroken, 1);
         }
-        self.errands.note(Note::HeaderBroken { from, why });
+        self.control.note(Note::HeaderBroken { from, why });
     }
 
-    fn dismiss(&mut self, at: usize) {
-        if self.greeters.remove(at).is_some() {
-            self.door.left();
+    fn drop_reader(&mut self, at: usize) {
+        if self.header_readers.remove(at).is_some() {
+            self.acceptor.left();
         }
     }
 
     /// Clients that did not send their header in time are closed.
-    pub(super) fn give_up_greeters(&mut self) {
+    pub(super) fn drop_overdue_readers(&mut self) {
         let now: Time = self.now;
-        while let Some(greeter) = self.greeters.overdue(now) {
-            if !greeter.is_silent() {
-                let why = "a PROXY header whose end did not come";
-                self.tell_broken(greeter.from, why);
+        while let Some(reader) = self.header_readers.overdue(now) {
+            if !reader.is_silent() {
+                let why = "an incomplete PROXY header";
+                self.tell_broken(reader.from, why);
             }
-            self.door.left();
+            self.acceptor.left();
+        }
+    }
+
+    /// Clients whose header has not come and whose pool has gone are closed.
+    pub(super) fn drop_readers_of_gone_pools(&mut self, plan: &Plan) {
+        let is_known = |pool: u32| plan.pools.iter().any(|it| it.id == pool);
+        for at in self.header_readers.those(|reader| !is_known(reader.pool)) {
+            self.drop_reader(at);
         }
     }
 
     /// All clients whose header has not come are closed: they have asked nothing.
-    /// Those who came for a pool that is no more.
-    pub(super) fn dismiss_strangers(&mut self, plan: &Plan) {
-        let is_known = |pool: u32| plan.pools.iter().any(|it| it.row == pool);
-        for at in self.greeters.those(|greeter| !is_known(greeter.pool)) {
-            self.dismiss(at);
-        }
-    }
-
-    pub(super) fn dismiss_greeters(&mut self) {
-        for _ in 0..self.greeters.clear() {
-            self.door.left();
+    pub(super) fn drop_all_readers(&mut self) {
+        for _ in 0..self.header_readers.clear() {
+            self.acceptor.left();
         }
     }
 }

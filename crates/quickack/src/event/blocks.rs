@@ -1,4 +1,4 @@
-//! The blocks that sockets are read into. One that the mind has kept a part of is set aside until
+//! The blocks that sockets are read into. If the service keeps a part of one, it is set aside until
 //! it lets go; the next free one takes its place. In the steady state nothing is allocated.
 
 use std::rc::Rc;

@@ -19,7 +19,7 @@ pub struct Conn {
     pub connecting: bool,
     /// The kernel would take no more; it says when it does again.
     pub blocked: bool,
-    /// The mind wants no bytes from it now.
+    /// The service wants no bytes from it for now.
     pub paused: bool,
     /// The peer has sent its last byte.
     pub ended: bool,
@@ -27,7 +27,7 @@ pub struct Conn {
     pub is_gone: bool,
     /// What the kernel was last told to watch for.
     pub watched: epoll::EventFlags,
-    /// Who the client is by its PROXY header; few have one.
+    /// The client's address by its PROXY header; few have one.
     pub from: Option<Box<IpAddr>>,
 }
 

@@ -13,7 +13,7 @@ use rustix::io::Errno;
 
 use super::Loop;
 use super::conn::Conn;
-use crate::board::Board;
+use crate::scoreboard::Scoreboard;
 
 /// Where a server is, ready to be connected to, with the options of its links.
 #[derive(Clone, Debug)]
@@ -33,10 +33,10 @@ pub enum TargetAddress {
 /// What connects need.
 #[derive(Default)]
 pub struct Connects {
-    /// By the server's row.
+    /// By the server's id.
     targets: BTreeMap<u32, Target>,
     /// The bucket that all workers take from.
-    board: Option<Board>,
+    scoreboard: Option<Scoreboard>,
     /// For all workers together; 0 is any number.
     per_second: u64,
     /// Links in the order of their turn; one that was closed meanwhile is not in `servers`.
@@ -47,8 +47,8 @@ pub struct Connects {
 }
 
 impl Connects {
-    pub fn share(&mut self, board: Board) {
-        self.board = Some(board);
+    pub fn share(&mut self, scoreboard: Scoreboard) {
+        self.scoreboard = Some(scoreboard);
     }
 
     /// Servers are there from now on. Those of before stay: what has left the plan may still be
@@ -69,11 +69,11 @@ impl Connects {
 
     /// Leave to connect now, or how long to wait.
     fn take_token(&self) -> Result<(), u64> {
-        let Some(board) = &self.board else { return Ok(()) };
+        let Some(scoreboard) = &self.scoreboard else { return Ok(()) };
         if self.per_second == 0 {
             return Ok(());
         }
-        board.take_connect_token(sys::clock::monotonic_us(), self.per_second)
+        scoreboard.take_connect_token(sys::clock::monotonic_us(), self.per_second)
     }
 }
 
@@ -94,13 +94,13 @@ impl Loop<'_> {
 
     fn queue(&mut self, link: ConnId, server: u32) {
         if self.connects.waiting.len() == WAITING_MAX {
-            return self.mind.handle_closed(link, Closed::Own, self.now);
+            return self.service.handle_closed(link, Closed::Own, self.now);
         }
         if let Some(counters) = &self.counters {
             counters.add(Worker::ConnectsWaited, 1);
         }
         // It is not the server that is late meanwhile.
-        self.mind.handle_connecting(link, self.now.after(AS_LONG_AS_IT_TAKES_US));
+        self.service.handle_connecting(link, self.now.after(AS_LONG_AS_IT_TAKES_US));
         self.connects.waiting.push_back(link);
         self.connects.servers.insert(link, server);
     }
@@ -120,7 +120,7 @@ impl Loop<'_> {
             }
             self.connects.waiting.pop_front();
             if let Some(server) = self.connects.servers.remove(&link) {
-                self.mind.handle_connecting(link, self.now);
+                self.service.handle_connecting(link, self.now);
                 self.begin(link, server);
             }
         }
@@ -134,12 +134,12 @@ impl Loop<'_> {
                 self.conns.insert(Conn::new(link, fd, tcp, !established));
                 self.watch(link);
                 if established {
-                    self.mind.handle_connected(link, self.now);
+                    self.service.handle_connected(link, self.now);
                 }
             }
             Err(error) => {
                 let how = if is_ours(error) { Closed::Own } else { Closed::Reset };
-                self.mind.handle_closed(link, how, self.now);
+                self.service.handle_closed(link, how, self.now);
             }
         }
     }

@@ -1,9 +1,9 @@
-//! PROXY headers: a balancer says in its first bytes who the client behind it is (versions 1 and 2,
+//! PROXY headers: a balancer's first bytes name the client behind it (versions 1 and 2,
 //! <https://www.haproxy.org/download/2.9/doc/proxy-protocol.txt>).
 //!
-//! Where the header ends is found here, so that it may come in any pieces and stays bounded; what
-//! it says is judged by a parser once it is whole. Until then the mind does not know the client:
-//! a balancer that connects only to see whether we are there costs nothing.
+//! The readers here find the end of the header, so that it may come in any pieces and stays
+//! bounded; a parser judges a whole one. Until then the service does not know the client: a
+//! balancer that connects only to see whether we are there costs nothing.
 
 use std::collections::VecDeque;
 use std::net::IpAddr;
@@ -11,40 +11,40 @@ use std::os::fd::OwnedFd;
 
 use proxy::Time;
 
-/// A client whose header has not come yet.
-pub struct Greeter {
+/// The reader of a client's header, which has not come as a whole yet.
+pub struct HeaderReader {
     pub fd: OwnedFd,
     pub pool: u32,
     pub tcp: bool,
     pub from: Option<IpAddr>,
     /// What has come of the header.
     said: Vec<u8>,
-    /// Tells this one from another that had its place before.
+    /// Tells this reader from another that had its place before.
     number: u64,
 }
 
-/// All of them, by place.
+/// All readers, by place.
 #[derive(Default)]
-pub struct Greeters {
-    places: Vec<Option<Greeter>>,
+pub struct HeaderReaders {
+    places: Vec<Option<HeaderReader>>,
     free: Vec<usize>,
     /// Place, number and end of patience, in the order in which they came.
     due: VecDeque<(usize, u64, Time)>,
     next: u64,
 }
 
-/// What is known after some bytes.
+/// How far the header has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum Progress {
     /// More must come.
     Partial,
     /// So many of the new bytes belonged to the header; the rest is the client's.
     Whole(usize),
-    /// It is none.
+    /// It is no header.
     Broken(&'static str),
 }
 
-impl Greeters {
+impl HeaderReaders {
     pub fn add(&mut self, arrival: super::accept::Arrival, now: Time) -> usize {
         let at = self.free.pop().unwrap_or_else(|| {
             self.places.push(None);
@@ -53,31 +53,31 @@ impl Greeters {
         self.next += 1;
         let number = self.next;
         let super::accept::Arrival { fd, pool, tcp, from, .. } = arrival;
-        self.places[at] = Some(Greeter { fd, pool, tcp, from, said: Vec::new(), number });
+        self.places[at] = Some(HeaderReader { fd, pool, tcp, from, said: Vec::new(), number });
         self.due.push_back((at, number, now.after(PATIENCE_US)));
         at
     }
 
-    pub fn find(&mut self, at: usize) -> Option<&mut Greeter> {
+    pub fn find(&mut self, at: usize) -> Option<&mut HeaderReader> {
         self.places.get_mut(at)?.as_mut()
     }
 
-    /// The places of those of whom `is` is true.
-    pub fn those(&self, is: impl Fn(&Greeter) -> bool) -> Vec<usize> {
+    /// The places of the readers for which `is` is true.
+    pub fn those(&self, is: impl Fn(&HeaderReader) -> bool) -> Vec<usize> {
         let here = self.places.iter().enumerate();
         here.filter(|(_, place)| place.as_ref().is_some_and(&is)).map(|(at, _)| at).collect()
     }
 
-    pub fn remove(&mut self, at: usize) -> Option<Greeter> {
-        let greeter = self.places.get_mut(at)?.take()?;
+    pub fn remove(&mut self, at: usize) -> Option<HeaderReader> {
+        let reader = self.places.get_mut(at)?.take()?;
         self.free.push(at);
-        Some(greeter)
+        Some(reader)
     }
 
-    /// Those who have gone on are forgotten here, not earlier.
+    /// When the next one is overdue. Readers that have finished are forgotten here, not earlier.
     pub fn due(&mut self) -> Option<Time> {
         while let Some((at, number, due)) = self.due.front().copied() {
-            if self.find(at).is_some_and(|greeter| greeter.number == number) {
+            if self.find(at).is_some_and(|reader| reader.number == number) {
                 return Some(due);
             }
             self.due.pop_front();
@@ -85,28 +85,28 @@ impl Greeters {
         None
     }
 
-    /// One whose time is over.
-    pub fn overdue(&mut self, now: Time) -> Option<Greeter> {
+    /// A reader whose time is over; it is removed.
+    pub fn overdue(&mut self, now: Time) -> Option<HeaderReader> {
         self.due().filter(|due| *due <= now)?;
         let (at, ..) = self.due.pop_front()?;
         self.remove(at)
     }
 
-    /// All of them leave; how many those were.
+    /// Removes all; how many they were.
     pub fn clear(&mut self) -> usize {
         let count = self.places.len() - self.free.len();
-        *self = Greeters::default();
+        *self = HeaderReaders::default();
         count
     }
 }
 
-impl Greeter {
-    /// It has not said anything yet.
+impl HeaderReader {
+    /// Nothing has come yet.
     pub fn is_silent(&self) -> bool {
         self.said.is_empty()
     }
 
-    /// Who the client is, by a header that is whole; a balancer may say that it does not know.
+    /// The client's address by a whole header; a balancer may say that it does not know it.
     pub fn source(&self) -> Option<IpAddr> {
         let source = match self.said.starts_with(V1_START) {
             true => {
@@ -117,9 +117,9 @@ impl Greeter {
                     ppp::v1::Addresses::Unknown => return None,
                 }
             }
-            // What a balancer's own connection says of itself is to be ignored.
+            // The address in a balancer's own connection is to be ignored.
             false if self.said.get(V2_START.len()) == Some(&V2_LOCAL) => return None,
-            // What stands behind the header is the client's, and is left alone by the parser.
+            // The parser ignores the bytes behind the header, which are the client's.
             false => match ppp::v2::Header::try_from(self.said.as_slice()).ok()?.addresses {
                 ppp::v2::Addresses::IPv4(it) => IpAddr::V4(it.source_address),
                 ppp::v2::Addresses::IPv6(it) => IpAddr::V6(it.source_address),
@@ -130,61 +130,65 @@ impl Greeter {
     }
 
     /// Some bytes have come.
-    pub fn hear(&mut self, bytes: &[u8]) -> Verdict {
+    pub fn feed(&mut self, bytes: &[u8]) -> Progress {
         let before = self.said.len();
-        // Never more than a header can be: what follows it is not ours to keep.
+        // Never more than a header can be: bytes behind it are not kept here.
         let room = (HEADER_LEN_MAX - before).min(bytes.len());
         self.said.extend_from_slice(&bytes[..room]);
         match judge(&self.said) {
-            Verdict::Whole(len) => {
-                assert!(len > before, "a header that was whole before would not be heard");
-                Verdict::Whole(len - before)
+            Progress::Whole(len) => {
+                assert!(len > before, "a header that is whole is not fed any more");
+                Progress::Whole(len - before)
             }
-            verdict => verdict,
+            progress => progress,
         }
     }
 }
 
 /// Whether `said` begins with a header.
-fn judge(said: &[u8]) -> Verdict {
+fn judge(said: &[u8]) -> Progress {
     if said.starts_with(&V2_START[..said.len().min(V2_START.len())]) {
         judge_v2(said)
     } else if said.starts_with(&V1_START[..said.len().min(V1_START.len())]) {
         judge_v1(said)
     } else {
-        Verdict::Broken("no PROXY header")
+        Progress::Broken("no PROXY header")
     }
 }
 
-fn judge_v1(said: &[u8]) -> Verdict {
+fn judge_v1(said: &[u8]) -> Progress {
     let line = &said[..said.len().min(V1_LEN_MAX)];
     let Some(end) = line.windows(2).position(|pair| pair == b"\r\n") else {
         let is_short = said.len() < V1_LEN_MAX;
-        return if is_short { Verdict::Partial } else { Verdict::Broken("a line without an end") };
+        return if is_short {
+            Progress::Partial
+        } else {
+            Progress::Broken("a line without an end")
+        };
     };
     match ppp::v1::Header::try_from(&said[..end + 2]) {
-        Ok(_) => Verdict::Whole(end + 2),
-        Err(_) => Verdict::Broken("a line that is no PROXY header"),
+        Ok(_) => Progress::Whole(end + 2),
+        Err(_) => Progress::Broken("a line that is not a PROXY header"),
     }
 }
 
-fn judge_v2(said: &[u8]) -> Verdict {
-    let Some(len) = said.get(V2_HEAD - 2..V2_HEAD) else { return Verdict::Partial };
+fn judge_v2(said: &[u8]) -> Progress {
+    let Some(len) = said.get(V2_HEAD - 2..V2_HEAD) else { return Progress::Partial };
     let whole = V2_HEAD + usize::from(u16::from_be_bytes([len[0], len[1]]));
     if whole > HEADER_LEN_MAX {
-        return Verdict::Broken("a binary header that is too long");
+        return Progress::Broken("a binary header that is too long");
     }
     if said.len() < whole {
-        return Verdict::Partial;
+        return Progress::Partial;
     }
     // A balancer's own connection: whatever else it says of itself is to be ignored
     // (proxy-protocol.txt, 2.2).
     if said[V2_START.len()] == V2_LOCAL {
-        return Verdict::Whole(whole);
+        return Progress::Whole(whole);
     }
     match ppp::v2::Header::try_from(&said[..whole]) {
-        Ok(_) => Verdict::Whole(whole),
-        Err(_) => Verdict::Broken("a binary header that makes no sense"),
+        Ok(_) => Progress::Whole(whole),
+        Err(_) => Progress::Broken("an invalid binary header"),
     }
 }
 
@@ -198,7 +202,7 @@ const V2_START: &[u8] = b"\r\n\r\n\0\r\nQUIT\n";
 const V2_LOCAL: u8 = 0x20;
 /// Its fixed part, with the length of the rest in its last two bytes.
 const V2_HEAD: usize = 16;
-/// The longest header that is listened to: one with long TLVs of version 2.
+/// The longest header that is accepted: one with long TLVs of version 2.
 const HEADER_LEN_MAX: usize = 2048;
 /// How long a client may take to send it, microseconds.
 const PATIENCE_US: u64 = 5_000_000;
@@ -215,20 +219,20 @@ mod tests {
         header
     }
 
-    fn greeter() -> Greeter {
+    fn header_reader() -> HeaderReader {
         let fd = std::fs::File::open("/dev/null").unwrap().into();
-        Greeter { fd, pool: 1, tcp: true, from: None, said: Vec::new(), number: 1 }
+        HeaderReader { fd, pool: 1, tcp: true, from: None, said: Vec::new(), number: 1 }
     }
 
-    /// Hears `bytes` in pieces of `size`. How many bytes were the header, or why it is none.
-    fn hear(bytes: &[u8], size: usize) -> Result<usize, &'static str> {
-        let mut greeter = greeter();
-        let mut heard = 0;
+    /// Feeds `bytes` in pieces of `size`. How many bytes were the header, or why it is none.
+    fn feed(bytes: &[u8], size: usize) -> Result<usize, &'static str> {
+        let mut reader = header_reader();
+        let mut fed = 0;
         for piece in bytes.chunks(size) {
-            match greeter.hear(piece) {
-                Verdict::Partial => heard += piece.len(),
-                Verdict::Whole(used) => return Ok(heard + used),
-                Verdict::Broken(why) => return Err(why),
+            match reader.feed(piece) {
+                Progress::Partial => fed += piece.len(),
+                Progress::Whole(used) => return Ok(fed + used),
+                Progress::Broken(why) => return Err(why),
             }
         }
         Err("partial")
@@ -237,7 +241,7 @@ mod tests {
     /// In every size of pieces the same.
     fn check(bytes: &[u8], expected: Result<usize, &'static str>) {
         for size in 1..=bytes.len() {
-            assert_eq!(hear(bytes, size), expected, "{bytes:?} in pieces of {size}");
+            assert_eq!(feed(bytes, size), expected, "{bytes:?} in pieces of {size}");
         }
     }
 
@@ -289,11 +293,11 @@ mod tests {
             (v2(1, 0x31, &[0; 216]), None),
             (v2(0, 0x11, &four), None),
         ] {
-            let mut greeter = greeter();
+            let mut reader = header_reader();
             let (len, with) = (header.len(), with_request(header));
-            assert_eq!(greeter.hear(&with), Verdict::Whole(len));
+            assert_eq!(reader.feed(&with), Progress::Whole(len));
             let source = source.map(|address| address.parse().unwrap());
-            assert_eq!(greeter.source(), source, "{}", with.escape_ascii());
+            assert_eq!(reader.source(), source, "{}", with.escape_ascii());
         }
     }
 
@@ -309,9 +313,9 @@ mod tests {
             "PROXY UDP4 192.0.2.1 198.51.100.2 1 2\r\n",
             "PROXY \r\n",
         ] {
-            check(line.as_bytes(), Err("a line that is no PROXY header"));
+            check(line.as_bytes(), Err("a line that is not a PROXY header"));
         }
-        let senseless = "a binary header that makes no sense";
+        let senseless = "an invalid binary header";
         check(&v2(2, 0x11, &[0; 12]), Err(senseless));
         check(&v2(1, 0x41, &[0; 12]), Err(senseless));
         check(&v2(1, 0x11, &[0; 11]), Err(senseless));
@@ -321,13 +325,13 @@ mod tests {
     fn a_header_is_bounded() {
         let endless = [V1_START, &[b'x'; 200][..]].concat();
         for size in [1, 7, 206] {
-            assert_eq!(hear(&endless, size), Err("a line without an end"));
+            assert_eq!(feed(&endless, size), Err("a line without an end"));
         }
         let longest = v2(0, 0, &[0; HEADER_LEN_MAX - V2_HEAD]);
-        assert_eq!(hear(&with_request(longest), 4096), Ok(HEADER_LEN_MAX));
+        assert_eq!(feed(&with_request(longest), 4096), Ok(HEADER_LEN_MAX));
         let longer = v2(0, 0, &[0; HEADER_LEN_MAX - V2_HEAD + 1]);
         for size in [1, 100, 4096] {
-            assert_eq!(hear(&longer, size), Err("a binary header that is too long"));
+            assert_eq!(feed(&longer, size), Err("a binary header that is too long"));
         }
     }
 

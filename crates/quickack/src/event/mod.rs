@@ -1,10 +1,11 @@
-//! The loop: sockets and the clock on one side, a [`Mind`] on the other, orders from above.
+//! The event loop: sockets and the clock on one side, a [`Service`] on the other, and commands that
+//! come over [`Control`].
 //!
 //! ```text
-//!   wait ─▶ orders ─▶ read what is ready ─▶ actions ─▶ write clients ─▶ look, without waiting
-//!              ▲                                                │ something    │ nothing
-//!              └────────────────────────────────────────────────┘              ▼
-//!                                                timers ─▶ end of turn ─▶ write links ─▶ wait
+//!   wait ─▶ commands ─▶ read what is ready ─▶ actions ─▶ write clients ─▶ look, without waiting
+//!               ▲                                                 │ something    │ nothing
+//!               └─────────────────────────────────────────────────┘              ▼
+//!                                                 timers ─▶ end of turn ─▶ write links ─▶ wait
 //! ```
 //!
 //! Links are written only when nothing more is ready: what came in together leaves together, in one
@@ -15,13 +16,13 @@
 mod accept;
 mod arrive;
 mod blocks;
+mod commands;
 mod conn;
 mod connect;
-mod ebb;
-mod errands;
+mod control;
 mod header;
-mod mind;
-mod orders;
+mod heap_trim;
+mod service;
 #[cfg(test)]
 mod tests;
 mod traffic;
@@ -37,45 +38,45 @@ use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
 use sys::signal::Signals;
 
-use crate::board::Board;
 use crate::ipc::installation::AcceptMode;
-use accept::{Crowd, Door, Policy};
+use crate::scoreboard::Scoreboard;
+use accept::{Acceptor, Peers, Policy};
 use blocks::Blocks;
 use conn::Conns;
 use connect::Connects;
-use ebb::Ebb;
-use header::Greeters;
+use header::HeaderReaders;
+use heap_trim::HeapTrim;
 
 pub use accept::{CALLS, Choice, Listener, choose};
 pub use connect::{Target, TargetAddress};
-pub use errands::{Alone, Errands, Install, Note, Order, Traveller};
-pub use mind::Mind;
+pub use control::{Alone, Command, Control, Handover, Install, Note};
+pub use service::Service;
 
-/// Where a worker stands among the others.
-pub struct Place {
-    pub board: Board,
+/// The things that a worker shares with the others, and its own slot.
+pub struct Shared {
+    pub scoreboard: Scoreboard,
     pub slot: usize,
     pub mode: AcceptMode,
-    /// What wakes each worker, by slot; they come and go.
-    pub pokes: Rc<RefCell<Vec<OwnedFd>>>,
+    /// The wakeup of each worker, by slot; workers come and go.
+    pub wakeups: Rc<RefCell<Vec<OwnedFd>>>,
     /// The accept mutex; only that mode needs it.
     pub lock: Option<OwnedFd>,
 }
 
 /// The loop and everything it owns.
 pub struct Loop<'m> {
-    mind: &'m mut dyn Mind,
-    errands: &'m mut dyn Errands,
+    service: &'m mut dyn Service,
+    control: &'m mut dyn Control,
     epoll: OwnedFd,
     conns: Conns,
     blocks: Blocks,
-    door: Door,
-    greeters: Greeters,
+    acceptor: Acceptor,
+    header_readers: HeaderReaders,
     connects: Connects,
     signals: Signals,
     /// What a worker counts of itself.
     counters: Option<Counters<Worker>>,
-    ebb: Ebb,
+    heap_trim: HeapTrim,
     start: Instant,
     now: Time,
     /// When the last wait ended.
@@ -83,18 +84,18 @@ pub struct Loop<'m> {
     /// Processor time as it was last counted, and when: microseconds.
     used: (u64, u64),
     used_at: Time,
-    /// A signal has come; it is heeded when everything that was ready with it has been read.
+    /// A signal has come; it is handled when everything that was ready with it has been read.
     asked_to_leave: bool,
-    /// The mind has been told where a client's connection begins and ends.
+    /// The service has been told where a client's connection begins and ends.
     located: bool,
-    /// The same for an order.
-    is_called: bool,
-    /// Whether the kernel says when the errands' descriptor can be written to.
+    /// The same for the control channel.
+    control_ready: bool,
+    /// Whether the kernel says when the control channel can be written to.
     is_blocked: bool,
     /// No more clients are taken; those who are quiet go to other workers.
     retiring: bool,
-    /// There is somebody else who ends us if need be.
-    is_led: bool,
+    /// The master controls this process, and ends it if need be.
+    has_master: bool,
     /// Clients beyond so many go to other workers, until then.
     sharing: Option<(u32, Time)>,
     /// No more clients are taken; it ends then, whoever is still here.
@@ -106,69 +107,69 @@ impl<'m> Loop<'m> {
     /// A loop that ends after TERM or INT, when everything asked has been answered or
     /// `shutdown_timeout` has passed.
     pub fn alone(
-        mind: &'m mut dyn Mind,
+        service: &'m mut dyn Service,
         nobody: &'m mut Alone,
         listeners: Vec<Listener>,
         signals: Signals,
         shutdown_timeout: Duration,
     ) -> std::io::Result<Loop<'m>> {
-        let mut looping = Loop::new(mind, nobody, signals, shutdown_timeout)?;
-        looping.door.set_listeners(&looping.epoll, listeners);
+        let mut looping = Loop::new(service, nobody, signals, shutdown_timeout)?;
+        looping.acceptor.set_listeners(&looping.epoll, listeners);
         Ok(looping)
     }
 
-    /// A loop of one worker of several, with the plan of `install` in its mind already.
-    pub fn led(
-        mind: &'m mut dyn Mind,
-        errands: &'m mut dyn Errands,
-        place: Place,
+    /// A loop of one worker of several, whose service has the plan of `install` already.
+    pub fn controlled(
+        service: &'m mut dyn Service,
+        control: &'m mut dyn Control,
+        shared: Shared,
         install: Install,
         signals: Signals,
     ) -> std::io::Result<Loop<'m>> {
-        let mut looping = Loop::new(mind, errands, signals, SHUTDOWN_TIMEOUT)?;
-        let Place { board, slot, mode, pokes, lock } = place;
-        if let Some(own) = pokes.borrow().get(slot) {
-            // Edge by edge: each poke is an event, and nobody need read what it left behind.
+        let mut looping = Loop::new(service, control, signals, SHUTDOWN_TIMEOUT)?;
+        let Shared { scoreboard, slot, mode, wakeups, lock } = shared;
+        if let Some(own) = wakeups.borrow().get(slot) {
+            // Edge-triggered: each wakeup is an event, and nobody need read what it left behind.
             let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
-            epoll::add(&looping.epoll, own, token(POKE), flags)?;
+            epoll::add(&looping.epoll, own, token(WAKEUP), flags)?;
         }
-        looping.is_led = true;
-        looping.counters = Some(board.sheet(slot).counters(0));
-        looping.connects.share(board.clone());
+        looping.has_master = true;
+        looping.counters = Some(scoreboard.metrics(slot).counters(0));
+        looping.connects.share(scoreboard.clone());
         let policy = match (mode, lock) {
             (AcceptMode::Gate, _) => Policy::Gate,
             (AcceptMode::Mutex, Some(lock)) => Policy::Mutex(lock),
             (AcceptMode::Reuseport | AcceptMode::Mutex, _) => Policy::Alone,
         };
-        looping.door.share(Crowd { board, slot, pokes }, policy);
+        looping.acceptor.share(Peers { scoreboard, slot, wakeups }, policy);
         looping.take_up(install);
-        looping.errands.installed(looping.mind);
+        looping.control.installed(looping.service);
         Ok(looping)
     }
 
     fn new(
-        mind: &'m mut dyn Mind,
-        errands: &'m mut dyn Errands,
+        service: &'m mut dyn Service,
+        control: &'m mut dyn Control,
         signals: Signals,
         shutdown_timeout: Duration,
     ) -> std::io::Result<Loop<'m>> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         epoll::add(&epoll, signals.fd(), token(SIGNALS), epoll::EventFlags::IN)?;
-        if let Some(fd) = errands.fd() {
-            epoll::add(&epoll, fd, token(ERRANDS), epoll::EventFlags::IN)?;
+        if let Some(fd) = control.fd() {
+            epoll::add(&epoll, fd, token(CONTROL), epoll::EventFlags::IN)?;
         }
         Ok(Loop {
-            mind,
-            errands,
+            service,
+            control,
             conns: Conns::default(),
             blocks: Blocks::new(),
-            door: Door::new(&epoll)?,
-            greeters: Greeters::default(),
+            acceptor: Acceptor::new(&epoll)?,
+            header_readers: HeaderReaders::default(),
             connects: Connects::default(),
             epoll,
             signals,
             counters: None,
-            ebb: Ebb::default(),
+            heap_trim: HeapTrim::default(),
             start: Instant::now(),
             now: Time(0),
             woken: Time(0),
@@ -176,10 +177,10 @@ impl<'m> Loop<'m> {
             used_at: Time(0),
             asked_to_leave: false,
             located: false,
-            is_called: false,
+            control_ready: false,
             is_blocked: false,
             retiring: false,
-            is_led: false,
+            has_master: false,
             sharing: None,
             ends: None,
             shutdown_timeout,
@@ -198,7 +199,7 @@ impl<'m> Loop<'m> {
 
     /// One turn: everything that is ready, then the links.
     fn turn(&mut self, events: &mut Vec<epoll::Event>) -> std::io::Result<()> {
-        self.door.before_wait(&self.epoll, self.now);
+        self.acceptor.before_wait(&self.epoll, self.now);
         let mut timeout = self.timeout();
         for pass in 0..PASSES_MAX {
             events.clear();
@@ -211,7 +212,7 @@ impl<'m> Loop<'m> {
             if pass == 0 {
                 self.wake();
             }
-            self.heed_standing_orders();
+            self.apply_changes();
             if !self.pass(events) {
                 break;
             }
@@ -224,8 +225,8 @@ impl<'m> Loop<'m> {
     /// A wait is over.
     fn wake(&mut self) {
         self.woken = self.now;
-        if let Some(crowd) = self.door.crowd() {
-            crowd.board.beat(crowd.slot);
+        if let Some(peers) = self.acceptor.peers() {
+            peers.scoreboard.beat(peers.slot);
         }
     }
 
@@ -235,14 +236,14 @@ impl<'m> Loop<'m> {
         for event in events {
             self.note(event.data.u64());
         }
-        let first = self.door.is_first();
+        let first = self.acceptor.is_first();
         if first {
             served |= self.accept_waiting();
         }
         for event in events {
             // Before each: what holds may change while this pass is under way, and nothing that is
             // read after that may go the old way.
-            self.heed_standing_orders();
+            self.apply_changes();
             served |= self.dispatch(event.data.u64(), event.flags);
         }
         self.write_side(Side::Client);
@@ -256,9 +257,9 @@ impl<'m> Loop<'m> {
     fn note(&mut self, data: u64) {
         match data {
             SIGNALS => self.asked_to_leave = true,
-            ERRANDS => self.is_called = true,
-            POKE => self.door.poked(&self.epoll, self.now),
-            LISTENER.. => self.door.knock((data - LISTENER) as usize),
+            CONTROL => self.control_ready = true,
+            WAKEUP => self.acceptor.look(&self.epoll, self.now),
+            LISTENER.. => self.acceptor.set_ready((data - LISTENER) as usize),
             _ => {}
         }
     }
@@ -266,7 +267,7 @@ impl<'m> Loop<'m> {
     fn dispatch(&mut self, data: u64, flags: epoll::EventFlags) -> bool {
         match data {
             LISTENER.. => return false,
-            GREETER.. => self.hear((data - GREETER) as usize),
+            HEADER.. => self.read_header((data - HEADER) as usize),
             _ => self.ready(ConnId::from_u64(data), flags),
         }
         true
@@ -274,20 +275,20 @@ impl<'m> Loop<'m> {
 
     /// Everything that was ready has been read.
     fn end_turn(&mut self) {
-        if self.mind.poll_timeout().is_some_and(|due| due <= self.now) {
-            self.mind.handle_timeout(self.now);
+        if self.service.poll_timeout().is_some_and(|due| due <= self.now) {
+            self.service.handle_timeout(self.now);
         }
-        self.give_up_greeters();
-        if std::mem::take(&mut self.is_called) {
-            self.heed_orders();
+        self.drop_overdue_readers();
+        if std::mem::take(&mut self.control_ready) {
+            self.handle_commands();
         }
         if std::mem::take(&mut self.asked_to_leave) {
-            self.heed_signals();
+            self.handle_signals();
         }
         self.located = true;
         while std::mem::take(&mut self.located) {
-            // Whoever has waited for that since goes on now: nothing else would wake us for it.
-            self.mind.end_turn(self.now);
+            // Clients that have waited for that since go on now: nothing else would wake us for it.
+            self.service.end_turn(self.now);
             self.run_actions(None);
         }
         self.connect_waiting();
@@ -297,12 +298,12 @@ impl<'m> Loop<'m> {
         self.write_side(Side::Client);
         self.hand_over();
         if let Some(counters) = &self.counters
-            && self.ebb.has_fallen(counters.value(Worker::HeldNow), self.now)
+            && self.heap_trim.is_due(counters.value(Worker::HeldNow), self.now)
         {
             sys::process::trim_heap();
         }
-        self.errands.after_turn(self.mind);
-        self.watch_errands();
+        self.control.after_turn(self.service);
+        self.watch_control();
     }
 
     /// How long the kernel may let us sleep.
@@ -317,13 +318,13 @@ impl<'m> Loop<'m> {
                 (self.used, self.used_at) = ((user, system), now);
             }
         }
-        if self.door.is_knocked() {
+        if self.acceptor.has_ready() || self.service.wants_turn() {
             return Some(AT_ONCE);
         }
         let due = [
-            self.mind.poll_timeout(),
-            self.door.due(now),
-            self.greeters.due(),
+            self.service.poll_timeout(),
+            self.acceptor.due(now),
+            self.header_readers.due(),
             self.connects.due(),
             self.ends,
         ];
@@ -336,8 +337,8 @@ impl<'m> Loop<'m> {
 
     fn is_over(&self) -> bool {
         match self.ends {
-            Some(ends) => self.mind.is_drained() || self.now >= ends,
-            None => self.retiring && self.door.is_empty(),
+            Some(ends) => self.service.is_drained() || self.now >= ends,
+            None => self.retiring && self.acceptor.is_empty(),
         }
     }
 
@@ -350,13 +351,13 @@ fn token(data: u64) -> epoll::EventData {
     epoll::EventData::new_u64(data)
 }
 
-/// Tokens from here up are not connections: ids use half of all generations only. First those whose
-/// PROXY header has not come …
-const GREETER: u64 = 1 << 63;
+/// Tokens from here up are not connections: ids use half of all generations only. First the readers
+/// of PROXY headers …
+const HEADER: u64 = 1 << 63;
 /// … then listeners, then what is there once.
-const LISTENER: u64 = GREETER + (1 << 32);
-const POKE: u64 = u64::MAX - 2;
-const ERRANDS: u64 = u64::MAX - 1;
+const LISTENER: u64 = HEADER + (1 << 32);
+const WAKEUP: u64 = u64::MAX - 2;
+const CONTROL: u64 = u64::MAX - 1;
 const SIGNALS: u64 = u64::MAX;
 /// How often the processor time is counted, at most.
 const USAGE_PAUSE_US: u64 = 500_000;

@@ -1,4 +1,4 @@
-//! The loop with real sockets, a real data plane, and a test that leads it.
+//! The loop with real sockets, a real data plane, and a test that controls it.
 
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{IpAddr, TcpListener, TcpStream};
@@ -7,41 +7,41 @@ use std::os::unix::net::UnixStream;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 
-use metrics::Book;
+use metrics::Registry;
 use proxy::{Event, Proxy, Report};
 
 use super::*;
 
-/// Makes an order, in the loop's thread.
-type Make = Box<dyn FnOnce() -> Order + Send>;
+/// Makes a command, in the loop's thread.
+type Make = Box<dyn FnOnce() -> Command + Send>;
 
-/// What the loop's leader was told.
+/// What the loop's controller was told.
 #[derive(Debug)]
 enum Told {
     Installed,
     Note(Note),
-    Handed(Traveller, Vec<OwnedFd>),
+    Handed(Handover, Vec<OwnedFd>),
     /// A login failed, of a client from there.
     LoginFailed(Option<IpAddr>),
 }
 
-/// A test that leads a loop in another thread.
-struct Leader {
+/// A test that controls a loop in another thread.
+struct Controller {
     wake: OwnedFd,
-    orders: Sender<Make>,
+    commands: Sender<Make>,
     told: Receiver<Told>,
-    book: Book,
+    registry: Registry,
     thread: Option<JoinHandle<()>>,
 }
 
 /// The loop's side of it.
 struct Script {
     wake: OwnedFd,
-    orders: Receiver<Make>,
+    commands: Receiver<Make>,
     told: Sender<Told>,
 }
 
-impl Errands for Script {
+impl Control for Script {
     fn fd(&self) -> Option<BorrowedFd<'_>> {
         Some(self.wake.as_fd())
     }
@@ -50,18 +50,18 @@ impl Errands for Script {
         false
     }
 
-    fn standing_orders(&mut self, _out: &mut Vec<Order>) {}
+    fn poll_changes(&mut self, _out: &mut Vec<Command>) {}
 
-    fn listen(&mut self, out: &mut Vec<Order>) {
+    fn receive(&mut self, out: &mut Vec<Command>) {
         let _ = rustix::io::read(&self.wake, &mut [0; 8]);
-        out.extend(self.orders.try_iter().map(|make| make()));
+        out.extend(self.commands.try_iter().map(|make| make()));
     }
 
-    fn installed(&mut self, _mind: &dyn Mind) {
+    fn installed(&mut self, _service: &dyn Service) {
         let _ = self.told.send(Told::Installed);
     }
 
-    fn after_turn(&mut self, _mind: &dyn Mind) {}
+    fn after_turn(&mut self, _service: &dyn Service) {}
 
     fn report(&mut self, _report: Report) {}
 
@@ -75,32 +75,34 @@ impl Errands for Script {
         let _ = self.told.send(Told::Note(note));
     }
 
-    fn hand_over(&mut self, client: Traveller, fds: Vec<OwnedFd>) -> Result<(), Vec<OwnedFd>> {
+    fn hand_over(&mut self, client: Handover, fds: Vec<OwnedFd>) -> Result<(), Vec<OwnedFd>> {
         let _ = self.told.send(Told::Handed(client, fds));
         Ok(())
     }
 }
 
-impl Leader {
+impl Controller {
     /// Starts a loop with the pools of `text`, each listening at one of `listeners`.
-    fn start(text: &str, listeners: Vec<Listener>, per_second: u64) -> Leader {
-        let memory = sys::memory::shared("test", Board::words(1, 64)).unwrap();
-        let board = Board::create(sys::memory::map(&memory).unwrap(), 1, 64);
-        let book = *board.book();
-        let (orders, take_orders) = channel();
+    fn start(text: &str, listeners: Vec<Listener>, per_second: u64) -> Controller {
+        let memory = sys::memory::shared("test", Scoreboard::words(1, 64)).unwrap();
+        let scoreboard = Scoreboard::create(sys::memory::map(&memory).unwrap(), 1, 64);
+        let registry = *scoreboard.registry();
+        let (commands, take_commands) = channel();
         let (tell, told) = channel();
-        let wake = sys::poke::new().unwrap();
-        let script = Script { wake: wake.try_clone().unwrap(), orders: take_orders, told: tell };
+        let wake = sys::wakeup::new().unwrap();
+        let script =
+            Script { wake: wake.try_clone().unwrap(), commands: take_commands, told: tell };
         let text = text.to_string();
-        let thread = std::thread::spawn(move || run(board, script, &text, listeners, per_second));
-        let leader = Leader { wake, orders, told, book, thread: Some(thread) };
-        assert!(matches!(leader.hear(), Told::Installed));
-        leader
+        let thread =
+            std::thread::spawn(move || run(scoreboard, script, &text, listeners, per_second));
+        let controller = Controller { wake, commands, told, registry, thread: Some(thread) };
+        assert!(matches!(controller.hear(), Told::Installed));
+        controller
     }
 
-    fn order(&self, make: impl FnOnce() -> Order + Send + 'static) {
-        self.orders.send(Box::new(make)).unwrap();
-        sys::poke::poke(&self.wake);
+    fn command(&self, make: impl FnOnce() -> Command + Send + 'static) {
+        self.commands.send(Box::new(make)).unwrap();
+        sys::wakeup::wake(&self.wake);
     }
 
     fn hear(&self) -> Told {
@@ -108,29 +110,35 @@ impl Leader {
     }
 
     fn counted(&self, counter: Worker) -> u64 {
-        self.book.total(0, counter)
+        self.registry.total(0, counter)
     }
 
     /// Ends the loop; what it told and nobody heard.
     fn end(mut self) -> Vec<Told> {
-        self.order(|| Order::Drain { within: Duration::from_secs(10) });
+        self.command(|| Command::Drain { within: Duration::from_secs(10) });
         self.thread.take().unwrap().join().unwrap();
         self.told.try_iter().collect()
     }
 }
 
-fn run(board: Board, mut script: Script, text: &str, listeners: Vec<Listener>, per_second: u64) {
+fn run(
+    scoreboard: Scoreboard,
+    mut script: Script,
+    text: &str,
+    listeners: Vec<Listener>,
+    per_second: u64,
+) {
     let install = install(text, listeners, per_second);
-    let place = Place {
-        board: board.clone(),
+    let shared = Shared {
+        scoreboard: scoreboard.clone(),
         slot: 0,
         mode: AcceptMode::Gate,
-        pokes: Rc::new(RefCell::new(vec![sys::poke::new().unwrap()])),
+        wakeups: Rc::new(RefCell::new(vec![sys::wakeup::new().unwrap()])),
         lock: None,
     };
     let signals = Signals::new(&[]).unwrap();
-    let mut mind = Proxy::new(install.plan.clone(), 1, Time(0), board.sheet(0));
-    Loop::led(&mut mind, &mut script, place, install, signals).unwrap().run().unwrap();
+    let mut service = Proxy::new(install.plan.clone(), 1, Time(0), scoreboard.metrics(0));
+    Loop::controlled(&mut service, &mut script, shared, install, signals).unwrap().run().unwrap();
 }
 
 /// Servers stand in the file as `127.0.0.1:port:1` or as the path of a socket.
@@ -140,7 +148,7 @@ fn install(text: &str, listeners: Vec<Listener>, connects_per_second: u64) -> In
     for (pool, upstream) in config.plan.pools.iter().zip(&config.upstreams) {
         for (plan, address) in pool.servers.iter().zip(&upstream.servers) {
             let address = TargetAddress::Tcp(address.resolve().unwrap()[0]);
-            targets.insert(plan.row, Target { address, nodelay: true, keepalive: false });
+            targets.insert(plan.id, Target { address, nodelay: true, keepalive: false });
         }
     }
     let epoll_timeout = Duration::from_millis(50);
@@ -217,7 +225,7 @@ const NOWHERE: u16 = 9;
 #[test]
 fn a_client_behind_a_balancer_is_heard_from_the_end_of_its_header_on() {
     let (listener, address) = tcp_listener(1, &["127.0.0.0/8"]);
-    let leader = Leader::start(&text(NOWHERE, ""), vec![listener], 0);
+    let controller = Controller::start(&text(NOWHERE, ""), vec![listener], 0);
     let header = b"PROXY TCP4 192.0.2.1 198.51.100.2 56324 11211\r\n";
     let whole = [&header[..], b"version\r\n"].concat();
     for size in [1, 7, header.len() - 1, header.len(), header.len() + 3, whole.len()] {
@@ -228,13 +236,13 @@ fn a_client_behind_a_balancer_is_heard_from_the_end_of_its_header_on() {
         BufReader::new(stream).read_line(&mut line).unwrap();
         assert!(line.starts_with("VERSION "), "pieces of {size}: {line}");
     }
-    assert!(leader.end().is_empty());
+    assert!(controller.end().is_empty());
 }
 
 #[test]
 fn a_balancer_that_connects_and_closes_costs_no_line() {
     let (listener, address) = tcp_listener(1, &["127.0.0.1/32"]);
-    let leader = Leader::start(&text(NOWHERE, ""), vec![listener], 0);
+    let controller = Controller::start(&text(NOWHERE, ""), vec![listener], 0);
     drop(TcpStream::connect(address).unwrap());
     // LOCAL, and nothing else.
     let mut stream = TcpStream::connect(address).unwrap();
@@ -244,64 +252,67 @@ fn a_balancer_that_connects_and_closes_costs_no_line() {
     let mut cut_short = TcpStream::connect(address).unwrap();
     cut_short.write_all(b"PROXY TCP4 192.").unwrap();
     drop(cut_short);
-    assert!(leader.end().is_empty());
+    assert!(controller.end().is_empty());
 }
 
 #[test]
 fn what_is_no_header_is_closed_and_told() {
     let (listener, address) = tcp_listener(1, &["127.0.0.1/32", "::1/128"]);
-    let leader = Leader::start(&text(NOWHERE, ""), vec![listener], 0);
+    let controller = Controller::start(&text(NOWHERE, ""), vec![listener], 0);
     let mut stream = TcpStream::connect(address).unwrap();
     stream.write_all(b"get foo\r\n").unwrap();
     assert_closed(stream);
     let why = "no PROXY header";
     let from = Some("127.0.0.1".parse().unwrap());
-    assert!(matches!(leader.hear(), Told::Note(note) if note == Note::HeaderBroken { from, why }));
-    assert_eq!(leader.counted(Worker::HeadersBroken), 1);
-    assert!(leader.end().is_empty());
+    assert!(
+        matches!(controller.hear(), Told::Note(note) if note == Note::HeaderBroken { from, why })
+    );
+    assert_eq!(controller.counted(Worker::HeadersBroken), 1);
+    assert!(controller.end().is_empty());
 }
 
 #[test]
 fn a_client_from_elsewhere_needs_no_header() {
     let (listener, address) = tcp_listener(1, &["192.0.2.0/24"]);
-    let leader = Leader::start(&text(NOWHERE, ""), vec![listener], 0);
+    let controller = Controller::start(&text(NOWHERE, ""), vec![listener], 0);
     ask_version(TcpStream::connect(address).unwrap());
-    leader.end();
+    controller.end();
 }
 
 #[test]
 fn listeners_come_and_go_and_clients_stay() {
     let (first, old) = tcp_listener(1, &[]);
-    let leader = Leader::start(&text(NOWHERE, ""), vec![first], 0);
+    let controller = Controller::start(&text(NOWHERE, ""), vec![first], 0);
     let client = TcpStream::connect(old).unwrap();
     ask_version(&client);
     let (second, new) = tcp_listener(2, &[]);
-    leader.order(move || Order::Install(Box::new(install(&text(NOWHERE, ""), vec![second], 0))));
-    assert!(matches!(leader.hear(), Told::Installed));
+    controller
+        .command(move || Command::Install(Box::new(install(&text(NOWHERE, ""), vec![second], 0))));
+    assert!(matches!(controller.hear(), Told::Installed));
     ask_version(TcpStream::connect(new).unwrap());
     assert!(TcpStream::connect(old).is_err(), "nobody else had it open");
     ask_version(&client);
-    leader.end();
+    controller.end();
 }
 
 #[test]
 fn a_worker_that_retires_hands_its_quiet_clients_over_and_they_notice_nothing() {
     let (listener, address) = tcp_listener(1, &[]);
-    let leader = Leader::start(&text(NOWHERE, ""), vec![listener], 0);
+    let controller = Controller::start(&text(NOWHERE, ""), vec![listener], 0);
     let clients: Vec<TcpStream> = (0..20).map(|_| TcpStream::connect(address).unwrap()).collect();
     clients.iter().for_each(ask_version);
     let (other_listener, _) = tcp_listener(1, &[]);
-    let other = Leader::start(&text(NOWHERE, ""), vec![other_listener], 0);
-    leader.order(|| Order::Retire);
+    let other = Controller::start(&text(NOWHERE, ""), vec![other_listener], 0);
+    controller.command(|| Command::Retire);
     let mut handed = 0;
     while handed < 20 {
-        let Told::Handed(client, fds) = leader.hear() else { panic!("something else") };
+        let Told::Handed(client, fds) = controller.hear() else { panic!("something else") };
         handed += fds.len();
-        other.order(move || Order::Adopt { client, fds });
+        other.command(move || Command::Adopt { client, fds });
     }
     clients.iter().for_each(ask_version);
-    let mut leader = leader;
-    leader.thread.take().unwrap().join().unwrap();
+    let mut controller = controller;
+    controller.thread.take().unwrap().join().unwrap();
     drop(clients);
     other.end();
 }
@@ -311,7 +322,7 @@ fn a_worker_that_retires_stays_until_its_last_client_has_its_answer() {
     let (go, may_answer) = channel();
     let (port, stored) = server(may_answer);
     let (listener, address) = tcp_listener(1, &[]);
-    let leader = Leader::start(&text(port, ""), vec![listener], 0);
+    let controller = Controller::start(&text(port, ""), vec![listener], 0);
     go.send(()).unwrap();
     let mut client = TcpStream::connect(address).unwrap();
     client.write_all(b"version\r\nset k 0 0 1\r\n").unwrap();
@@ -320,19 +331,19 @@ fn a_worker_that_retires_stays_until_its_last_client_has_its_answer() {
     // It was read with the half of a request behind it.
     reader.read_line(&mut line).unwrap();
     let (say, is_told) = channel();
-    leader.order(|| Order::Retire);
-    leader.order(move || {
+    controller.command(|| Command::Retire);
+    controller.command(move || {
         say.send(()).unwrap();
-        Order::Share { keep: 1 }
+        Command::Share { keep: 1 }
     });
     is_told.recv().unwrap();
     client.write_all(b"v\r\n").unwrap();
     line.clear();
     reader.read_line(&mut line).unwrap();
     assert_eq!((line.as_str(), stored.recv().unwrap()), ("STORED\r\n", 1));
-    assert!(matches!(leader.hear(), Told::Handed(_, fds) if fds.len() == 1));
-    let mut leader = leader;
-    leader.thread.take().unwrap().join().unwrap();
+    assert!(matches!(controller.hear(), Told::Handed(_, fds) if fds.len() == 1));
+    let mut controller = controller;
+    controller.thread.take().unwrap().join().unwrap();
 }
 
 #[test]
@@ -340,24 +351,24 @@ fn a_failed_login_is_told_with_the_address_of_a_header_also_by_the_next_worker()
     let more = "  redis: true\n  redis_auth: sesame\n";
     let (listener, address) = tcp_listener(1, &["127.0.0.0/8"]);
     let (other_listener, _) = tcp_listener(1, &[]);
-    let leader = Leader::start(&text(NOWHERE, more), vec![listener], 0);
-    let other = Leader::start(&text(NOWHERE, more), vec![other_listener], 0);
-    let fails = |mut stream: &TcpStream, header: &str, leader: &Leader, from: &str| {
+    let controller = Controller::start(&text(NOWHERE, more), vec![listener], 0);
+    let other = Controller::start(&text(NOWHERE, more), vec![other_listener], 0);
+    let fails = |mut stream: &TcpStream, header: &str, controller: &Controller, from: &str| {
         stream.write_all(format!("{header}AUTH wrong\r\n").as_bytes()).unwrap();
         let mut line = String::new();
         BufReader::new(stream).read_line(&mut line).unwrap();
         assert!(line.starts_with("-WRONGPASS"), "{line}");
-        let Told::LoginFailed(told) = leader.hear() else { panic!("something else") };
+        let Told::LoginFailed(told) = controller.hear() else { panic!("something else") };
         assert_eq!(told, Some(from.parse().unwrap()));
     };
     let client = TcpStream::connect(address).unwrap();
-    fails(&client, "PROXY TCP4 192.0.2.1 198.51.100.2 56324 11211\r\n", &leader, "192.0.2.1");
-    leader.order(|| Order::Retire);
-    let Told::Handed(traveller, fds) = leader.hear() else { panic!("something else") };
-    other.order(move || Order::Adopt { client: traveller, fds });
+    fails(&client, "PROXY TCP4 192.0.2.1 198.51.100.2 56324 11211\r\n", &controller, "192.0.2.1");
+    controller.command(|| Command::Retire);
+    let Told::Handed(handover, fds) = controller.hear() else { panic!("something else") };
+    other.command(move || Command::Adopt { client: handover, fds });
     fails(&client, "", &other, "192.0.2.1");
-    let mut leader = leader;
-    leader.thread.take().unwrap().join().unwrap();
+    let mut controller = controller;
+    controller.thread.take().unwrap().join().unwrap();
     drop(client);
     other.end();
 }
@@ -371,14 +382,14 @@ fn what_a_client_sent_before_it_hung_up_is_done_even_if_it_was_not_read_at_once(
     let path = folder.path().join("socket");
     let fd = sys::listen::unix(&path, None, 8).unwrap();
     let more = "  timeout: 10000\n";
-    let leader = Leader::start(&text(port, more), vec![listener(1, fd, false, &[])], 0);
+    let controller = Controller::start(&text(port, more), vec![listener(1, fd, false, &[])], 0);
     let mut stream = UnixStream::connect(&path).unwrap();
     // More than may be outstanding for one client: it is paused, and then it is gone.
     stream.write_all("set k 0 0 1\r\nv\r\n".repeat(SETS).as_bytes()).unwrap();
     drop(stream);
     go.send(()).unwrap();
     assert_eq!(stored.iter().find(|count| *count == SETS), Some(SETS));
-    leader.end();
+    controller.end();
 }
 
 /// Both are found by the same wait, in whatever order.
@@ -386,33 +397,33 @@ fn what_a_client_sent_before_it_hung_up_is_done_even_if_it_was_not_read_at_once(
 fn a_client_that_comes_as_another_leaves_has_its_place() {
     let (listener, address) = tcp_listener(1, &[]);
     let more = "  client_connections: 1\n";
-    let leader = Leader::start(&text(NOWHERE, more), vec![listener], 0);
+    let controller = Controller::start(&text(NOWHERE, more), vec![listener], 0);
     let leaves = TcpStream::connect(address).unwrap();
     ask_version(&leaves);
     let (say, is_busy) = channel();
     let (go, may_go) = channel();
-    leader.order(move || {
+    controller.command(move || {
         say.send(()).unwrap();
         may_go.recv().unwrap();
-        Order::Share { keep: 1 }
+        Command::Share { keep: 1 }
     });
     is_busy.recv().unwrap();
     drop(leaves);
     let comes = TcpStream::connect(address).unwrap();
     go.send(()).unwrap();
     ask_version(comes);
-    leader.end();
+    controller.end();
 }
 
 #[test]
 fn a_header_is_waited_for_as_long_as_its_pool_is_there() {
     let (listener, address) = tcp_listener(1, &["127.0.0.0/8"]);
-    let leader = Leader::start(&text(NOWHERE, ""), vec![listener], 0);
-    let install = |row: u32| {
+    let controller = Controller::start(&text(NOWHERE, ""), vec![listener], 0);
+    let install = |id: u32| {
         move || {
             let mut install = install(&text(NOWHERE, ""), Vec::new(), 0);
-            install.plan.pools[0].row = row;
-            Order::Install(Box::new(install))
+            install.plan.pools[0].id = id;
+            Command::Install(Box::new(install))
         }
     };
     let half = || {
@@ -425,15 +436,15 @@ fn a_header_is_waited_for_as_long_as_its_pool_is_there() {
         half
     };
     let (mut stays, closed) = (half(), half());
-    leader.order(install(1));
-    assert!(matches!(leader.hear(), Told::Installed));
+    controller.command(install(1));
+    assert!(matches!(controller.hear(), Told::Installed));
     stays.write_all(b"198.51.100.2 56324 11211\r\n").unwrap();
     ask_version(stays);
-    leader.order(install(5));
-    assert!(matches!(leader.hear(), Told::Installed));
+    controller.command(install(5));
+    assert!(matches!(controller.hear(), Told::Installed));
     assert_closed(closed);
-    assert_eq!(leader.counted(Worker::HeadersBroken), 0);
-    assert!(leader.end().is_empty(), "it is not said to be broken");
+    assert_eq!(controller.counted(Worker::HeadersBroken), 0);
+    assert!(controller.end().is_empty(), "it is not said to be broken");
 }
 
 #[test]
@@ -444,14 +455,14 @@ fn many_connects_keep_the_common_pace_and_all_are_made() {
     let more =
         format!("  server_connections: {LINKS}\n  preconnect: true\n  timeout_connect: 100ms\n");
     // Ten at once, then one each ten milliseconds.
-    let leader = Leader::start(&text(port, &more), Vec::new(), 100);
+    let controller = Controller::start(&text(port, &more), Vec::new(), 100);
     let began = Instant::now();
     let links: Vec<TcpStream> = (0..LINKS).map(|_| listener.accept().unwrap().0).collect();
     assert!(began.elapsed() > Duration::from_millis(100), "{:?}", began.elapsed());
     assert_eq!(links.len(), LINKS);
-    let waited = leader.counted(Worker::ConnectsWaited);
+    let waited = controller.counted(Worker::ConnectsWaited);
     assert!((15..LINKS as u64).contains(&waited), "{waited}");
     // The last waited for twice as long as a connect may take, and no server is to blame.
-    assert_eq!(leader.book.total(2, metrics::Server::ConnectFailed), 0);
-    leader.end();
+    assert_eq!(controller.registry.total(2, metrics::Server::ConnectFailed), 0);
+    controller.end();
 }

@@ -1,4 +1,4 @@
-//! What passes through connections: bytes in, bytes out, and what the mind wants done.
+//! Traffic on connections: bytes in, bytes out, and the actions that the service asks for.
 
 use std::os::fd::AsRawFd;
 
@@ -53,7 +53,7 @@ impl Loop<'_> {
             }
             match conn.read(self.blocks.writable()) {
                 Read::Bytes(n) => {
-                    self.mind.handle_received(id, self.blocks.current(), n, self.now);
+                    self.service.handle_received(id, self.blocks.current(), n, self.now);
                     ack_due = self.run_actions(Some(id));
                     if n < BLOCK {
                         break;
@@ -62,7 +62,7 @@ impl Loop<'_> {
                 Read::Nothing => break,
                 Read::End => {
                     conn.ended = true;
-                    self.mind.handle_closed(id, Closed::Eof, self.now);
+                    self.service.handle_closed(id, Closed::Eof, self.now);
                     self.run_actions(None);
                     if !id.is_client() {
                         self.drop_conn(id);
@@ -77,10 +77,10 @@ impl Loop<'_> {
         }
     }
 
-    /// A connection is gone; its mind is told.
+    /// A connection is gone; the service is told.
     pub(super) fn lose(&mut self, id: ConnId) {
         self.drop_conn(id);
-        self.mind.handle_closed(id, Closed::Reset, self.now);
+        self.service.handle_closed(id, Closed::Reset, self.now);
         self.run_actions(None);
     }
 
@@ -91,15 +91,15 @@ impl Loop<'_> {
         }
         conn.connecting = false;
         self.watch(id);
-        self.mind.handle_connected(id, self.now);
+        self.service.handle_connected(id, self.now);
         self.run_actions(None);
     }
 
     /// Writes every connection of a side that has something to say.
     pub(super) fn write_side(&mut self, side: Side) {
-        while let Some(id) = self.mind.poll_transmit(side) {
+        while let Some(id) = self.service.poll_transmit(side) {
             match self.conns.find(id) {
-                Some(conn) if conn.blocked => self.mind.handle_transmitted(id, 0, self.now),
+                Some(conn) if conn.blocked => self.service.handle_transmitted(id, 0, self.now),
                 Some(_) => self.write(id),
                 None => {}
             }
@@ -109,7 +109,7 @@ impl Loop<'_> {
     fn write(&mut self, id: ConnId) {
         loop {
             let mut slices = Slices::default();
-            self.mind.transmit(id, &mut slices);
+            self.service.transmit(id, &mut slices);
             if slices.is_empty() {
                 return;
             }
@@ -124,7 +124,7 @@ impl Loop<'_> {
             };
             conn.blocked = taken < offered;
             // Told also when it took nothing: what waits now may be kept in another way.
-            self.mind.handle_transmitted(id, taken, self.now);
+            self.service.handle_transmitted(id, taken, self.now);
             self.run_actions(None);
             if taken < offered {
                 return self.watch(id);
@@ -132,11 +132,11 @@ impl Loop<'_> {
         }
     }
 
-    /// Carries out what the mind wants. The pending ACK of `reading` is not flushed but reported:
+    /// Carries out the service's actions. The pending ACK of `reading` is not flushed but reported:
     /// more may be read from it first.
     pub(super) fn run_actions(&mut self, reading: Option<ConnId>) -> bool {
         let mut ack_due = false;
-        while let Some(action) = self.mind.poll_action() {
+        while let Some(action) = self.service.poll_action() {
             match action {
                 Action::FlushAck(id) if reading == Some(id) => ack_due = true,
                 Action::FlushAck(id) => self.flush_ack(id),
@@ -145,7 +145,7 @@ impl Loop<'_> {
                 Action::Pause(id) => self.set_paused(id, true),
                 Action::Resume(id) => self.set_paused(id, false),
                 Action::Locate(id) => self.locate(id),
-                Action::Report(report) => self.errands.report(report),
+                Action::Report(report) => self.control.report(report),
                 Action::Log(event) => self.log(event),
             }
         }
@@ -157,7 +157,7 @@ impl Loop<'_> {
             Event::LoginFailed { client, .. } => self.conns.find(*client).and_then(|it| it.peer()),
             _ => None,
         };
-        self.errands.log(event, from);
+        self.control.log(event, from);
     }
 
     fn flush_ack(&mut self, id: ConnId) {
@@ -176,7 +176,7 @@ impl Loop<'_> {
             to: sys::listen::local_name(&conn.fd),
             descriptor: conn.fd.as_raw_fd(),
         };
-        self.mind.handle_located(id, ends, self.now);
+        self.service.handle_located(id, ends, self.now);
         self.located = true;
     }
 
@@ -206,7 +206,7 @@ impl Loop<'_> {
     pub(super) fn drop_conn(&mut self, id: ConnId) -> Option<Conn> {
         let conn = self.conns.remove(id);
         if conn.is_some() && id.is_client() {
-            self.door.left();
+            self.acceptor.left();
         }
         conn
     }

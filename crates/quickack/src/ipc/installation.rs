@@ -27,9 +27,9 @@ pub struct Installation {
     /// How clients are accepted.
     pub accept: AcceptMode,
     /// In the order of the plan's pools.
-    pub pools: Vec<PoolRows>,
-    /// Where servers are, by row: an address and port, or the path of a socket.
-    pub places: BTreeMap<u32, String>,
+    pub pools: Vec<PoolIds>,
+    /// Where servers are, by id: an address and port, or the path of a socket.
+    pub addresses: BTreeMap<u32, String>,
     pub listeners: Vec<ListenerEntry>,
 }
 
@@ -45,9 +45,9 @@ pub enum AcceptMode {
     Mutex,
 }
 
-/// The rows of a pool and of its servers, in the order of the plan.
+/// The ids of a pool and of its servers, in the order of the plan.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct PoolRows {
+pub struct PoolIds {
     pub pool: u32,
     pub servers: Vec<u32>,
 }
@@ -79,12 +79,12 @@ impl Installation {
     }
 }
 
-/// Gives pools and servers the rows that the master has decided.
-pub fn number(plan: &mut Plan, rows: &[PoolRows]) {
-    for (pool, rows) in plan.pools.iter_mut().zip(rows) {
-        pool.row = rows.pool;
-        for (server, row) in pool.servers.iter_mut().zip(&rows.servers) {
-            server.row = *row;
+/// Gives pools and servers the ids that the master has decided.
+pub fn assign_ids(plan: &mut Plan, ids: &[PoolIds]) {
+    for (pool, ids) in plan.pools.iter_mut().zip(ids) {
+        pool.id = ids.pool;
+        for (server, id) in pool.servers.iter_mut().zip(&ids.servers) {
+            server.id = *id;
         }
     }
 }
@@ -105,8 +105,8 @@ mod tests {
             workers: 4,
             processors: 4,
             accept: AcceptMode::Gate,
-            places: servers.iter().map(|row| (*row, format!("10.0.0.1:{row}"))).collect(),
-            pools: vec![PoolRows { pool: 1, servers }],
+            addresses: servers.iter().map(|id| (*id, format!("10.0.0.1:{id}"))).collect(),
+            pools: vec![PoolIds { pool: 1, servers }],
             listeners: vec![ListenerEntry { id: 1, pool: 0, slot: None }],
         };
         assert_eq!(Installation::read(sent.seal().unwrap()).unwrap(), sent);

@@ -3,7 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::guest::Guest;
+use super::client_state::ClientState;
 
 /// Who sends a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,51 +42,53 @@ macro_rules! messages {
 
 messages! {
     Master Welcome { slot: usize, release: String }
-        "The first message: which worker this is. With it, the shared memory."
+        "The first message: the number of this worker, with the shared memory."
     Master Listeners { ids: Vec<u32> }
-        "Listening sockets, one descriptor each; the next configuration says whose they are."
-    Master Pokes { first: usize }
-        "What wakes the workers from `first` on, one descriptor each."
+        "Listening sockets, one descriptor each; the next configuration names their pools."
+    Master Wakeups { first: usize }
+        "The wakeups (eventfd) of the workers from `first` on, one descriptor each."
     Master Lock {}
         "The file whose record lock is the accept mutex."
     Master Prepare { epoch: u64 }
-        "A configuration, as a sealed memfd: compile it, and say whether you could install it."
+        "A configuration, as a sealed memfd: compile it, and report whether it can be installed."
     Worker Prepared { epoch: u64 }
-        "It could be installed."
+        "The configuration can be installed."
     Worker Refused { epoch: u64, why: String }
-        "It could not; nothing has changed."
+        "The configuration cannot be installed; nothing has changed."
     Master Commit { epoch: u64 }
-        "It holds. Who has not seen the epoch on the board yet is woken by this."
+        "The configuration is in force. This wakes a worker that has not seen the epoch yet."
     Master Abort { epoch: u64 }
-        "It will never hold; forget it."
-    Worker Installed { epoch: u64, rows_in_use: Vec<u32> }
-        "It is installed. Rows that have left the configuration and are still being answered."
-    Worker RowsInUse { rows: Vec<u32> }
-        "Rows that have left the configuration and are still being answered; empty when none."
+        "The configuration will never be in force; discard it."
+    Worker Installed { epoch: u64, ids_in_use: Vec<u32> }
+        "It is installed. `ids_in_use`: removed pools and servers that still have outstanding \
+         requests."
+    Worker IdsInUse { ids: Vec<u32> }
+        "Removed pools and servers that still have outstanding requests; empty if there are \
+         none."
     Worker Failed { server: u32, failures: u32, why: String }
-        "A server failed, so many times in a row as this worker sees it."
+        "A server failed; `failures` counts its failures in a row in this worker."
     Worker Answered { server: u32, probe: bool }
-        "A server that had failed has answered a request, or a probe."
+        "A server that had failed has answered a request or a probe."
     Worker Log { level: String, key: String, text: String }
-        "A line for the log. Lines with the same key say the same."
+        "A line for the log. Lines with the same key are counted as repeats."
     Worker LogLost { lines: u64 }
-        "Lines that were not sent because the channel was full."
+        "Log lines that were not sent because the channel was full."
     Master Retire {}
-        "Take no more clients, hand over those you have, and end."
+        "Accept no more clients, hand over the present ones, and exit."
     Master Share { keep: u32 }
-        "Others have fewer: hand over clients that have nothing outstanding until so many are left."
+        "Hand over clients that have nothing outstanding until `keep` are left: others have fewer."
     Worker Leaving {}
-        "Somebody else has told it to end: it drains."
-    Worker Clients { client: Guest }
-        "Connections of clients that have nothing outstanding, one descriptor each, to be given to \
-         other workers. They are all alike: of a pool, of a protocol, logged in or not, and have \
-         said the same about themselves: database, version of the protocol, names."
-    Master Adopt { client: Guest }
+        "The worker was told to exit by a signal: it drains."
+    Worker Clients { client: ClientState }
+        "Connections of clients that have nothing outstanding, one descriptor each, for other \
+         workers. They all have the same pool, protocol, login, database, protocol version and \
+         client names."
+    Master Adopt { client: ClientState }
         "Connections of clients from another worker, one descriptor each."
     Master Drain { timeout_us: u64 }
-        "Take no more clients, answer what was asked, close at a request boundary, and end."
+        "Accept no more clients, answer outstanding requests, close at request ends, and exit."
     Both Ack {}
-        "Nothing but the number of the last message that was received."
+        "Only the number of the last message that was received."
 }
 
 #[cfg(test)]

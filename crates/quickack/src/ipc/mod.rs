@@ -10,11 +10,11 @@
 //! An envelope is `{"v":1,"seq":12,"ack":7,"body":{"commit":{"epoch":3}}}`: text, so that a trace
 //! of system calls can be read. Configurations are too long for it and travel as sealed memfds.
 
-#[cfg(test)]
-mod far_end;
-pub mod guest;
+pub mod client_state;
 pub mod installation;
 pub mod message;
+#[cfg(test)]
+mod two_processes;
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

@@ -1,4 +1,4 @@
-//! A fact to a line.
+//! Renders a fact as a line.
 //!
 //! ```text
 //!   stderr   quickack: server one of pool alpha is down
@@ -7,7 +7,7 @@
 //!             "message":"server one of pool alpha is down"}
 //! ```
 //!
-//! What collects stderr stamps its lines itself; nobody stamps a file's.
+//! The collector of stderr adds its own timestamps; a file has no such collector.
 
 use std::fmt::Write;
 use std::process;
@@ -16,7 +16,7 @@ use serde::Serialize;
 
 use super::{Fact, Format, From};
 
-/// A line of the log for programs.
+/// A line of the log in JSON.
 #[derive(Serialize)]
 struct Record<'f> {
     time: &'f str,
@@ -26,12 +26,12 @@ struct Record<'f> {
     #[serde(skip_serializing_if = "str::is_empty")]
     event: &'f str,
     message: &'f str,
-    /// How often it was said in the second that is over, this line being one of them.
+    /// Number of occurrences in the past second, including this line.
     #[serde(skip_serializing_if = "Option::is_none")]
     repeated: Option<u64>,
 }
 
-/// The line, with its end. A pipe takes it whole or not at all.
+/// Returns the line with its line break. It fits into one atomic write to a pipe.
 pub fn render(
     format: Format,
     stamped: bool,
@@ -74,7 +74,7 @@ pub fn render(
     line.into_bytes()
 }
 
-/// The text without what would end the line or move a terminal's cursor, and not too much of it.
+/// Escapes characters that would end the line or move a terminal's cursor, and limits the length.
 fn visible(text: &str) -> String {
     let mut out = String::new();
     for c in text.chars() {
@@ -101,8 +101,8 @@ pub fn timestamp(unix_us: u64) -> String {
     out
 }
 
-/// The date of a day since 1970. Years are counted from March, so that the day that not every
-/// year has is their last.
+/// Returns the date of a day since 1970. Years are counted from March, so that the leap day is the
+/// last day of a year.
 fn date(days: u64) -> (u64, u64, u64) {
     const DAYS_OF_400_YEARS: u64 = 146_097;
     const DAYS_BEFORE_1970: u64 = 719_468; // Since 1 March of the year 0.
@@ -116,6 +116,6 @@ fn date(days: u64) -> (u64, u64, u64) {
     (era * 400 + year + next, month, day)
 }
 
-/// With what stands around it, less than what a pipe takes in one piece even where JSON writes
-/// each byte as two.
+/// With the other fields, the line stays below the size of an atomic write to a pipe, even if JSON
+/// doubles each byte.
 const MESSAGE_LEN_MAX: usize = 1800;

@@ -1,8 +1,9 @@
-//! What has been said within this second is counted instead of said again.
+//! Counts repeats of a fact within a second instead of writing them.
 //!
-//! A key's first fact is said, and its second begins. When that is over, one line tells how many
-//! more there were, and the next second is counted from its beginning; a silent second ends it. So
-//! a storm costs a line a second for each key, and the keys are bounded too.
+//! A key's first fact is written, and its window of one second begins. When the window ends, one
+//! line reports the number of repeats, and the next window begins. A window without repeats is the
+//! last one. So a storm costs one line a second for each key, and the number of keys is bounded
+//! too.
 
 use std::collections::HashMap;
 
@@ -11,55 +12,55 @@ use super::{Fact, From, Level};
 #[derive(Default)]
 pub struct Repeats {
     windows: HashMap<String, Window>,
-    /// Facts of more keys than there is room for, since when.
+    /// The window of facts whose keys found no room.
     others: Option<Window>,
 }
 
-/// A second of one key.
+/// One key's window of one second.
 struct Window {
     since_us: u64,
-    /// Facts that were not said.
+    /// Facts that were not written.
     count: u64,
     /// The last of them.
     last: Fact,
 }
 
-/// What becomes of a fact.
+/// The decision about a fact.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum Outcome {
     Say,
     Counted,
 }
 
 impl Repeats {
-    pub fn note(&mut self, now_us: u64, fact: &Fact) -> Verdict {
+    pub fn note(&mut self, now_us: u64, fact: &Fact) -> Outcome {
         if fact.key.is_empty() {
-            return Verdict::Say;
+            return Outcome::Say;
         }
         if let Some(window) = self.windows.get_mut(&fact.key) {
             window.count += 1;
             window.last = fact.clone();
-            return Verdict::Counted;
+            return Outcome::Counted;
         }
         if self.windows.len() >= KEYS_MAX {
             self.note_other(now_us);
-            return Verdict::Counted;
+            return Outcome::Counted;
         }
         let window = Window { since_us: now_us, count: 0, last: fact.clone() };
         self.windows.insert(fact.key.clone(), window);
-        Verdict::Say
+        Outcome::Say
     }
 
     fn note_other(&mut self, now_us: u64) {
         let window = self.others.get_or_insert_with(|| {
-            let (level, text) = (Level::Warning, "lines of yet another kind".to_string());
-            let last = Fact { level, key: "log-crowded".to_string(), text, from: From::Master };
+            let (level, text) = (Level::Warning, "other log lines, not shown".to_string());
+            let last = Fact { level, key: "other-keys".to_string(), text, from: From::Master };
             Window { since_us: now_us, count: 0, last }
         });
         window.count += 1;
     }
 
-    /// The facts whose second is over, and how often each was not said in it.
+    /// Returns the facts whose windows are over, each with its number of repeats.
     pub fn over(&mut self, now_us: u64) -> Vec<(Fact, u64)> {
         let mut told = Vec::new();
         self.windows.retain(|_, window| !window.is_over(now_us) || window.tell(now_us, &mut told));
@@ -72,7 +73,7 @@ impl Repeats {
         told
     }
 
-    /// When `over` has something to tell.
+    /// Returns the next time at which `over` has facts to report.
     pub fn due_us(&self) -> Option<u64> {
         let windows = self.windows.values().chain(&self.others);
         windows.filter(|window| window.count > 0).map(|window| window.since_us + WINDOW_US).min()
@@ -84,7 +85,7 @@ impl Window {
         now_us.saturating_sub(self.since_us) >= WINDOW_US
     }
 
-    /// Begins the next second; false after a silent one.
+    /// Begins the next window; returns false after one without repeats.
     fn tell(&mut self, now_us: u64, told: &mut Vec<(Fact, u64)>) -> bool {
         if self.count == 0 {
             return false;
@@ -96,5 +97,5 @@ impl Window {
 }
 
 const WINDOW_US: u64 = 1_000_000;
-/// Keys that are known at a time.
+/// Limit on keys known at a time.
 pub const KEYS_MAX: usize = 256;

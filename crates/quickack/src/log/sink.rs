@@ -1,9 +1,9 @@
-//! Where lines go, written so that nobody ever waits for their reader.
+//! The target of lines, written without ever waiting for the reader.
 //!
-//! Whether a write waits is a property of an open file, and stderr's is shared with whoever
-//! started us: made non-blocking here, it would be so for a shell too. A pipe or a terminal is
-//! therefore opened once more; a socket, as the journal's, is asked not to wait in each call; and a
-//! file never lets anybody wait for long.
+//! Waiting is a property of an open file, and stderr's is shared with the process that started this
+//! one: making it non-blocking here would change it for a shell too. A pipe or a terminal is
+//! therefore opened once more. A socket, such as the journal's, gets a flag in each call. A file
+//! never blocks for long.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -18,18 +18,18 @@ use super::Target;
 pub struct Sink {
     fd: OwnedFd,
     way: Way,
-    /// The end of a line that was taken in part only.
+    /// The rest of a line that was written in part.
     rest: Vec<u8>,
 }
 
-/// How it is written to.
+/// The way to write to the target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Way {
-    /// It does not wait, or never for a reader.
+    /// write(2), which does not wait, or at least not for a reader.
     Write,
-    /// A socket.
+    /// send(2), for a socket.
     Send,
-    /// Somebody else's open file, which may wait: only after it said that it has room.
+    /// An open file shared with another process, which may block: poll it for room first.
     Ask,
 }
 
@@ -51,7 +51,7 @@ impl Sink {
         }
     }
 
-    /// What somebody else has opened.
+    /// Makes a sink of a file that another process has opened.
     pub(super) fn share(shared: BorrowedFd) -> io::Result<Sink> {
         let kind = FileType::from_raw_mode(rustix::fs::fstat(shared)?.st_mode);
         let own = match kind {
@@ -70,7 +70,7 @@ impl Sink {
         Ok(Sink { fd, way, rest: Vec::new() })
     }
 
-    /// Writes a line, or nothing of it.
+    /// Writes a whole line, or nothing of it.
     pub fn write(&mut self, line: &[u8]) -> io::Result<()> {
         if !self.rest.is_empty() {
             let taken = self.take(&self.rest)?;
@@ -81,7 +81,7 @@ impl Sink {
         }
         let taken = self.take(line)?;
         if taken < line.len() {
-            // The rest comes before the next line, so that no line is torn.
+            // The rest is written before the next line, so that no line is torn.
             self.rest = line[taken..].to_vec();
         }
         Ok(())
@@ -113,7 +113,7 @@ impl Sink {
     }
 }
 
-/// The same pipe or terminal as an open file of our own. None if it may not be opened.
+/// Opens the same pipe or terminal as an open file of our own. None if that is not permitted.
 fn open_again(shared: BorrowedFd) -> Option<OwnedFd> {
     use std::os::fd::AsRawFd;
     let path = format!("/proc/self/fd/{}", shared.as_raw_fd());

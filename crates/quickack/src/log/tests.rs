@@ -1,4 +1,4 @@
-//! Lines as they are read, on real files, pipes and sockets; time is an argument.
+//! Tests lines as they are read, on real files, pipes and sockets; time is an argument.
 
 use std::fs;
 use std::io::Read;
@@ -36,7 +36,7 @@ impl Scene {
     }
 }
 
-/// A log that writes to what somebody else has opened.
+/// Makes a log that writes to a file another process has opened.
 fn shared(fd: impl AsFd) -> Log {
     Log {
         target: Target::Stderr,
@@ -128,7 +128,7 @@ fn the_kinds_of_lines_are_bounded_too() {
     scene.log.tick(at(1_000_000));
     let told = scene.text();
     let last = told.lines().last().unwrap();
-    assert!(last.ends_with("lines of yet another kind (repeated 50 times in 1 s)"), "{last}");
+    assert!(last.ends_with("other log lines, not shown (repeated 50 times in 1 s)"), "{last}");
     scene.log.write(at(1_000_000), fact("key-300", "room again"));
     assert!(scene.text().ends_with("room again\n"));
 }
@@ -167,7 +167,7 @@ fn nobody_waits_for_a_socket_that_is_not_read() {
     check_full(&mut reader, OwnedFd::from(writer));
 }
 
-/// Fills it up, makes room, and finds every line whole and every loss told.
+/// Fills the target, makes room, and checks that every line is whole and every loss is reported.
 fn check_full(reader: &mut impl Read, writer: OwnedFd) {
     let flags = rustix::fs::fcntl_getfl(&writer).unwrap();
     let mut log = shared(&writer);
@@ -179,7 +179,7 @@ fn check_full(reader: &mut impl Read, writer: OwnedFd) {
     assert_eq!(rustix::fs::fcntl_getfl(&writer).unwrap(), flags, "others' writes still wait");
     let mut bytes = vec![0; 64 << 10];
     let mut text = Vec::new();
-    // As much as makes room; the last line may have come in part.
+    // Reads enough to make room; the last line may be there in part.
     let len = reader.read(&mut bytes).unwrap();
     text.extend_from_slice(&bytes[..len]);
     let end = |log: &mut Log| {

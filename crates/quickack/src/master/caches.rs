@@ -13,9 +13,9 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::address_space;
 use crate::config::{Config, ServerAddress};
-use crate::ipc::installation::PoolRows;
+use crate::ipc::installation::PoolIds;
 
-/// The caches that run, by the row of their server.
+/// The caches that run, by the id of their server.
 pub struct Caches {
     /// Removed with everything in it at the end.
     folder: Option<tempfile::TempDir>,
@@ -43,61 +43,61 @@ impl Caches {
     }
 
     /// Starts the caches that `config` needs and that do not run.
-    pub fn start(&mut self, config: &Config, rows: &[PoolRows]) -> io::Result<()> {
-        for (row, size) in wanted(config, rows) {
-            if self.running.contains_key(&row) {
+    pub fn start(&mut self, config: &Config, ids: &[PoolIds]) -> io::Result<()> {
+        for (id, size) in wanted(config, ids) {
+            if self.running.contains_key(&id) {
                 continue;
             }
-            let path = self.path(row)?;
+            let path = self.path(id)?;
             let listener = sys::listen::unix(&path, Some(0o600), BACKLOG)?;
             let mut cache = Cache { listener, size, child: None, not_before: Instant::now() };
             cache.start()?;
-            self.running.insert(row, cache);
+            self.running.insert(id, cache);
         }
         Ok(())
     }
 
-    /// Ends the caches that neither `config` nor a row that is still answered for needs.
+    /// Ends the caches that `config` does not need and that no worker uses any more.
     /// They are killed and not waited for: to give back gigabytes takes its time.
     pub fn keep(
         &mut self,
         config: &Config,
-        rows: &[PoolRows],
+        ids: &[PoolIds],
         in_use: impl Fn(u32) -> bool,
     ) -> Vec<Child> {
-        let wanted = wanted(config, rows);
+        let wanted = wanted(config, ids);
         let mut gone = Vec::new();
         let all: Vec<u32> = self.running.keys().copied().collect();
-        for row in all {
-            if !wanted.contains_key(&row)
-                && !in_use(row)
-                && let Some(cache) = self.running.remove(&row)
+        for id in all {
+            if !wanted.contains_key(&id)
+                && !in_use(id)
+                && let Some(cache) = self.running.remove(&id)
             {
                 gone.extend(cache.kill());
-                let _ = self.path(row).and_then(std::fs::remove_file);
+                let _ = self.path(id).and_then(std::fs::remove_file);
             }
         }
         gone
     }
 
     /// Whether a change would give a running cache another size, which it cannot take.
-    pub fn is_resized(&self, config: &Config, rows: &[PoolRows]) -> bool {
-        let differs = |(row, size)| self.running.get(&row).is_some_and(|cache| cache.size != size);
-        wanted(config, rows).into_iter().any(differs)
+    pub fn is_resized(&self, config: &Config, ids: &[PoolIds]) -> bool {
+        let differs = |(id, size)| self.running.get(&id).is_some_and(|cache| cache.size != size);
+        wanted(config, ids).into_iter().any(differs)
     }
 
     /// Where a cache listens. Nobody but us may enter the folder: its sockets ask for no password.
-    pub fn path(&mut self, row: u32) -> io::Result<PathBuf> {
+    pub fn path(&mut self, id: u32) -> io::Result<PathBuf> {
         if self.folder.is_none() {
             self.folder = Some(tempfile::Builder::new().prefix("quickack-").tempdir()?);
         }
         let folder = self.folder.as_ref().map_or(Path::new("/"), |folder| folder.path());
-        Ok(folder.join(format!("cache-{row}.sock")))
+        Ok(folder.join(format!("cache-{id}.sock")))
     }
 
     /// Starts caches that have ended; one that ended at once is given a moment. The sentences are
     /// for the log.
-    pub fn revive(&mut self, now: Instant) -> Vec<String> {
+    pub fn restart_due(&mut self, now: Instant) -> Vec<String> {
         let mut said = Vec::new();
         for cache in self.running.values_mut() {
             if let Some(child) = &mut cache.child
@@ -153,13 +153,13 @@ impl Cache {
     }
 }
 
-fn wanted(config: &Config, rows: &[PoolRows]) -> BTreeMap<u32, Size> {
+fn wanted(config: &Config, ids: &[PoolIds]) -> BTreeMap<u32, Size> {
     let mut wanted = BTreeMap::new();
     for (at, upstream) in config.upstreams.iter().enumerate() {
-        for (server, row) in upstream.servers.iter().zip(&rows[at].servers) {
+        for (server, id) in upstream.servers.iter().zip(&ids[at].servers) {
             if let ServerAddress::Embedded { memory } = server {
                 let item_size_max = config.plan.pools[at].item_size_max;
-                wanted.insert(*row, Size { memory: *memory, item_size_max });
+                wanted.insert(*id, Size { memory: *memory, item_size_max });
             }
         }
     }

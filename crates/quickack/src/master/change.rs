@@ -1,14 +1,14 @@
 //! One configuration becomes another, for all workers or for none: two-phase commit.
 //!
 //! ```text
-//!   Reading ──text──▶ Preparing ──all Prepared──▶ a store on the board ──▶ Committing ──▶ answer
-//!      │ errors, a remap    │ Refused, a death,                               │ deadline: says who
-//!      ▼ not allowed        ▼ the deadline                                    ▼ has not said so
-//!   refused, nothing changed                                            it holds all the same
+//!   Reading ─text─▶ Preparing ─all Prepared─▶ a store in the scoreboard ──▶ Committing ──▶ answer
+//!      │ errors, a remap  │ Refused, a death,                               │ deadline: says who
+//!      ▼ not allowed      ▼ the deadline                                    ▼ has not said so
+//!   refused, nothing changed                                          it holds all the same
 //! ```
 //!
-//! The store is the moment: each worker looks at the board before it reads anything in a turn, so
-//! no request read after it is routed by the older configuration.
+//! The store is the moment: each worker looks at the scoreboard before it reads anything in a turn,
+//! so no request read after it is routed by the older configuration.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::OwnedFd;
@@ -17,10 +17,10 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
-use super::orders::Visitor;
+use super::admin_server::ConnectionId;
+use super::ids::Ids;
 use super::reader::{self, Addresses, Reader, Reading};
 use super::report::one_line;
-use super::rows::Rows;
 use super::say;
 use super::workers::State;
 use super::{Master, Running};
@@ -30,15 +30,15 @@ use crate::log::Level;
 
 /// A change that waits for its turn.
 pub enum Asked {
-    Reload { asker: Option<Visitor>, allow_remap: bool },
-    Set { asker: Visitor, words: Vec<String> },
+    Reload { asker: Option<ConnectionId>, allow_remap: bool },
+    Set { asker: ConnectionId, words: Vec<String> },
 }
 
 /// A change under way.
 pub struct Change {
     phase: Phase,
-    /// Who asked; a signal expects no answer.
-    asker: Option<Visitor>,
+    /// The connection that asked; a signal expects no answer.
+    asker: Option<ConnectionId>,
     allow_remap: bool,
 }
 
@@ -52,7 +52,7 @@ enum Phase {
 struct Next {
     running: Running,
     sealed: Rc<OwnedFd>,
-    rows: Rows,
+    ids: Ids,
     waiting: BTreeSet<usize>,
     deadline: Instant,
     told: Vec<String>,
@@ -70,18 +70,23 @@ struct Applied {
 
 impl Master {
     /// The file is read anew.
-    pub(super) fn begin_reload(&mut self, asker: Option<Visitor>, allow_remap: bool, now: Instant) {
+    pub(super) fn begin_reload(
+        &mut self,
+        asker: Option<ConnectionId>,
+        allow_remap: bool,
+        now: Instant,
+    ) {
         let Some(file) = self.file.clone() else {
-            let why = "there is no file: the proxy runs with what is built in";
+            let why = "there is no file: the proxy runs with its built-in configuration";
             return self.refuse(asker, why);
         };
         if self.ending.is_some() {
-            return self.refuse(asker, "the proxy is ending");
+            return self.refuse(asker, "the proxy is shutting down");
         }
         if self.change.is_some() {
             return self.remember(Asked::Reload { asker, allow_remap });
         }
-        // Who has sent the workers away gets new ones with it.
+        // A reload starts workers anew if WINCH has sent them away.
         self.resting = false;
         match Reader::start(&file, now) {
             Ok(reader) => {
@@ -93,13 +98,13 @@ impl Master {
     }
 
     /// `KEY=VALUE` words over the file's.
-    pub(super) fn begin_set(&mut self, visitor: Visitor, words: &[String], now: Instant) {
-        let asker = Some(visitor);
+    pub(super) fn begin_set(&mut self, id: ConnectionId, words: &[String], now: Instant) {
+        let asker = Some(id);
         if self.ending.is_some() {
-            return self.refuse(asker, "the proxy is ending");
+            return self.refuse(asker, "the proxy is shutting down");
         }
         if self.change.is_some() {
-            return self.remember(Asked::Set { asker: visitor, words: words.to_vec() });
+            return self.remember(Asked::Set { asker: id, words: words.to_vec() });
         }
         let mut overrides = self.running.config.overrides.clone();
         for word in words {
@@ -129,7 +134,7 @@ impl Master {
                 Asked::Reload { asker, .. } => asker,
                 Asked::Set { asker, .. } => Some(asker),
             };
-            return self.refuse(asker, "too many changes wait already; ask again in a moment");
+            return self.refuse(asker, "too many changes are waiting; try again in a moment");
         }
         self.asked.push_back(asked);
     }
@@ -151,9 +156,9 @@ impl Master {
         match &mut change.phase {
             Phase::Reading(reader) => {
                 if let Some(outcome) = reader.finish() {
-                    self.heed_reading(outcome, now);
+                    self.handle_reading(outcome, now);
                 } else if now >= reader.deadline {
-                    self.abandon_change(
+                    self.cancel_change(
                         "reading the file and looking up its hosts took longer than 10 seconds",
                     );
                 }
@@ -161,7 +166,7 @@ impl Master {
             Phase::Preparing(next) if next.waiting.is_empty() => self.commit(now),
             Phase::Preparing(next) if now >= next.deadline => {
                 let who = name_workers(&next.waiting);
-                self.abandon_change(&format!("{who} did not answer in time"));
+                self.cancel_change(&format!("{who} did not answer in time"));
             }
             Phase::Committing(applied) if applied.waiting.is_empty() || now >= applied.deadline => {
                 self.conclude();
@@ -170,7 +175,7 @@ impl Master {
         }
     }
 
-    fn heed_reading(&mut self, outcome: Result<Reading, String>, now: Instant) {
+    fn handle_reading(&mut self, outcome: Result<Reading, String>, now: Instant) {
         let Some(change) = self.change.take() else { return };
         match outcome {
             Ok(reading) if reading.errors == 0 => {
@@ -185,7 +190,7 @@ impl Master {
     /// The first phase: everything the master can know is settled, then the workers are asked.
     fn prepare(
         &mut self,
-        asker: Option<Visitor>,
+        asker: Option<ConnectionId>,
         allow_remap: bool,
         reading: Reading,
         overrides: &[Override],
@@ -205,9 +210,8 @@ impl Master {
             Err(why) => return self.refuse(asker, &why),
         };
         if told.is_empty() {
-            // Not even its text is taken over: what is written in another order has its rows in
-            // another order.
-            let mut text = format!("nothing changed; epoch {} holds", self.running.epoch);
+            // Not even the text is taken over: another order in it needs another order of the ids.
+            let mut text = format!("nothing changed; epoch {} stays in force", self.running.epoch);
             if !reading.report.is_empty() {
                 // What is wrong with the file itself, such as who may write it, stays so.
                 let one_line = format!("{text}: {}", one_line(&reading.report));
@@ -242,11 +246,11 @@ impl Master {
         told: Vec<String>,
     ) -> Result<Next, String> {
         let text = |error: std::io::Error| error.to_string();
-        let mut rows = self.rows.clone();
-        let assigned = rows.assign(&config, &addresses)?;
+        let mut ids = self.ids.clone();
+        let assigned = ids.assign(&config, &addresses)?;
         if self.caches.is_resized(&config, &assigned) {
-            return Err("`memory` and `item_size_max` of an embedded cache that runs cannot be \
-                        changed; its items are in it"
+            return Err("`memory` and `item_size_max` of a running embedded cache cannot be \
+                        changed: it holds items"
                 .to_string());
         }
         let workers = config.process.worker_count();
@@ -254,12 +258,11 @@ impl Master {
         let listeners = self.listeners.open(&config, &addresses, mode, workers).map_err(text)?;
         self.caches.start(&config, &assigned).map_err(text)?;
         let running = Running {
-            // A number is never used again: a late word about a change that was given up must not
-            // be taken for one about the next.
+            // No number is used twice: a late word about a cancelled change is not about this one.
             epoch: self.last_epoch + 1,
             config,
             mode,
-            rows: assigned,
+            ids: assigned,
             listeners,
             found,
             addresses,
@@ -267,26 +270,26 @@ impl Master {
         let sealed =
             Rc::new(running.installation(&mut self.caches).and_then(|it| it.seal()).map_err(text)?);
         self.last_epoch += 1;
-        Ok(Next { running, sealed, rows, waiting: BTreeSet::new(), deadline: now + PATIENCE, told })
+        Ok(Next { running, sealed, ids, waiting: BTreeSet::new(), deadline: now + PATIENCE, told })
     }
 
     fn ask_workers(&mut self) {
         let Some(Change { phase: Phase::Preparing(next), .. }) = &self.change else { return };
         let count = next.running.config.process.worker_count();
-        let pokes = self.pokes.len();
+        let wakeups = self.wakeups.len();
         if let Err(error) = self.fill_slots(count) {
-            return self.abandon_change(&format!("cannot make room for {count} workers: {error}"));
+            return self.cancel_change(&format!("cannot make room for {count} workers: {error}"));
         }
         for number in 0..self.slots.len() {
             let Some(worker) = &self.slots[number].worker else { continue };
             if worker.state == State::Leaving && number < count {
-                // Its place is wanted; until it has left nobody would look at what is its.
+                // Its slot is wanted; until it has left, nobody would look at its listeners.
                 if let Some(Change { phase: Phase::Preparing(next), .. }) = &mut self.change {
                     next.waiting.insert(number);
                 }
             } else {
-                if self.pokes.len() > pokes {
-                    self.pass_pokes(number, pokes);
+                if self.wakeups.len() > wakeups {
+                    self.pass_wakeups(number, wakeups);
                 }
                 self.ask_worker(number);
             }
@@ -319,14 +322,14 @@ impl Master {
         if let Some(Change { phase: Phase::Preparing(next), .. }) = &self.change
             && next.running.epoch == epoch
         {
-            return self.abandon_change(&format!("worker {number} refused it: {why}"));
+            return self.cancel_change(&format!("worker {number} refused it: {why}"));
         }
         // What holds for the others does not for this one, and it cannot begin.
         if let Some(worker) = self.slots[number].worker.as_mut()
             && worker.state == State::Starting
         {
             worker.signal(Signal::KILL);
-            let text = format!("worker {number} cannot begin: {why}");
+            let text = format!("worker {number} cannot start: {why}");
             say(&mut self.log, Level::Error, &text);
             if !self.has_served {
                 // What has never worked is for whoever starts it to mend.
@@ -339,7 +342,7 @@ impl Master {
     pub(super) fn note_death(&mut self, number: usize) {
         // Once it holds, the successor starts with it, and says so.
         if let Some(Change { phase: Phase::Preparing(_), .. }) = &self.change {
-            self.abandon_change(&format!("worker {number} died while it was prepared"));
+            self.cancel_change(&format!("worker {number} died during the preparation"));
         }
     }
 
@@ -360,14 +363,14 @@ impl Master {
         let grew = workers > self.running.config.process.worker_count();
         if let Err(error) = self.listeners.start(&next.running.config, &next.running.listeners) {
             self.change = Some(Change { phase: Phase::Preparing(Box::new(next)), ..change });
-            return self.abandon_change(&error.to_string());
+            return self.cancel_change(&error.to_string());
         }
-        self.board.set_used(self.slots.len(), next.rows.used());
+        self.scoreboard.set_used(self.slots.len(), next.ids.used());
         self.prepare_health(&next.running);
-        self.board.commit_config(epoch);
+        self.scoreboard.commit_config(epoch);
         self.running = next.running;
         self.sealed = next.sealed;
-        self.rows = next.rows;
+        self.ids = next.ids;
         self.follow_process();
         let mut waiting = BTreeSet::new();
         for slot in &mut self.slots {
@@ -377,14 +380,14 @@ impl Master {
             if number < workers {
                 waiting.insert(number);
             } else if matches!(worker.state, State::Starting | State::Serving) {
-                self.board.set_serving(number, false);
+                self.scoreboard.set_serving(number, false);
                 worker.set_state(State::Leaving);
                 worker.send(Message::Retire {}, &[]);
             }
         }
         for number in 0..workers {
             if self.slots[number].worker.is_none() {
-                self.slots[number].forgive(now);
+                self.slots[number].reset_pause(now);
                 waiting.insert(number);
             }
         }
@@ -428,13 +431,13 @@ impl Master {
         }
     }
 
-    /// The change will not be; what was opened for it is closed.
-    pub(super) fn abandon_change(&mut self, why: &str) {
+    /// Cancels the change; listeners and caches that were opened for it are closed.
+    pub(super) fn cancel_change(&mut self, why: &str) {
         let Some(change) = self.change.take() else { return };
         match change.phase {
             Phase::Committing(_) => {
                 // It holds already; only the answer is given early.
-                return self.answer(change.asker, format!("it holds, but {why}"));
+                return self.answer(change.asker, format!("it is in force, but {why}"));
             }
             Phase::Preparing(next) => {
                 let epoch = next.running.epoch;
@@ -443,32 +446,32 @@ impl Master {
                 }
                 self.close_what_was_opened();
             }
-            Phase::Reading(reader) => self.graves.push(reader.kill()),
+            Phase::Reading(reader) => self.killed.push(reader.kill()),
         }
         self.refuse(change.asker, &format!("{why}; nothing has changed"));
     }
 
     fn close_what_was_opened(&mut self) {
         self.listeners.keep(&self.running.listeners);
-        let (config, rows) = (&self.running.config, &self.running.rows);
-        let gone = self.caches.keep(config, rows, |row| self.rows.is_leaving(row));
-        self.graves.extend(gone);
+        let (config, ids) = (&self.running.config, &self.running.ids);
+        let gone = self.caches.keep(config, ids, |id| self.ids.is_leaving(id));
+        self.killed.extend(gone);
     }
 
-    fn refuse(&mut self, asker: Option<Visitor>, why: &str) {
+    fn refuse(&mut self, asker: Option<ConnectionId>, why: &str) {
         let epoch = self.running.epoch;
-        let text = format!("change refused, epoch {epoch} holds: {}", one_line(why));
+        let text = format!("change refused, epoch {epoch} stays in force: {}", one_line(why));
         say(&mut self.log, Level::Error, &text);
-        if let Some(visitor) = asker {
-            self.desk.refuse(visitor, why);
-            self.want_to_write(visitor);
+        if let Some(id) = asker {
+            self.admin.refuse(id, why);
+            self.want_to_write(id);
         }
     }
 
-    fn answer(&mut self, asker: Option<Visitor>, text: String) {
-        if let Some(visitor) = asker {
-            self.desk.answer(visitor, text);
-            self.want_to_write(visitor);
+    fn answer(&mut self, asker: Option<ConnectionId>, text: String) {
+        if let Some(id) = asker {
+            self.admin.answer(id, text);
+            self.want_to_write(id);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What the master waits for: signals, channels, the admin socket and its visitors.
+//! What the master waits for: signals, channels, the admin server's sockets.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -12,10 +12,10 @@ use sys::signal::Signals;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {
     Signals,
-    /// The channel of the worker in this place.
+    /// The channel of the worker in this slot.
     Channel(usize),
-    /// A listener of the desk's, or one of its visitors.
-    Desk(u32),
+    /// A listener of the admin server's, or one of its connections.
+    Admin(u32),
 }
 
 /// The one place where the master sleeps.
@@ -41,8 +41,8 @@ impl Events {
             tv_nsec: i64::from(timeout.subsec_nanos()) as _,
         };
         self.ready.clear();
-        let space = rustix::buffer::spare_capacity(&mut self.ready);
-        match epoll::wait(&self.epoll, space, Some(&timeout)) {
+        let database = rustix::buffer::spare_capacity(&mut self.ready);
+        match epoll::wait(&self.epoll, database, Some(&timeout)) {
             Ok(_) | Err(Errno::INTR) => {}
             Err(error) => return Err(error.into()),
         }
@@ -81,7 +81,7 @@ impl Source {
         match self {
             Source::Signals => 0,
             Source::Channel(slot) => 1 << 32 | slot as u64,
-            Source::Desk(visitor) => 2 << 32 | u64::from(visitor),
+            Source::Admin(id) => 2 << 32 | u64::from(id),
         }
     }
 
@@ -89,7 +89,7 @@ impl Source {
         match data >> 32 {
             0 => Source::Signals,
             1 => Source::Channel(data as u32 as usize),
-            _ => Source::Desk(data as u32),
+            _ => Source::Admin(data as u32),
         }
     }
 }

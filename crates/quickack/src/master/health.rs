@@ -1,18 +1,19 @@
 //! Which servers are out of their rings: decided here, once, for all workers. Workers report what
-//! they see; the jury weighs it; the board's health epoch makes all of them change at once.
+//! they see; the outlier detector weighs it; the scoreboard's health epoch makes all of them change
+//! at once.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use proxy::jury::{Jury, Verdict};
+use proxy::outliers::{Decision, OutlierDetector};
 use proxy::plan::Plan;
 
 use super::say;
 use super::{Master, Running};
 use crate::log::{Level, Now};
 
-/// The jury, and what it calls those it judges.
+/// The outlier detector, and what it calls those it judges.
 pub struct Health {
-    jury: Jury,
+    outliers: OutlierDetector,
     names: BTreeMap<u32, String>,
     /// Servers that have failed and not answered since, and the workers that say so.
     failing: BTreeMap<u32, BTreeSet<usize>>,
@@ -21,77 +22,80 @@ pub struct Health {
 impl Health {
     pub fn new(running: &Running) -> Health {
         let plan = running.plan();
-        let mut health =
-            Health { jury: Jury::default(), names: BTreeMap::new(), failing: BTreeMap::new() };
+        let mut health = Health {
+            outliers: OutlierDetector::default(),
+            names: BTreeMap::new(),
+            failing: BTreeMap::new(),
+        };
         health.follow(&plan);
         health
     }
 
     /// What a dead worker had seen counts no more.
     pub fn forget_worker(&mut self, number: usize) {
-        self.jury.forget_worker(number);
+        self.outliers.forget_worker(number);
         self.failing.retain(|_, seen| {
             seen.remove(&number);
             !seen.is_empty()
         });
     }
 
-    /// A row has another meaning from now on.
-    pub fn forget_row(&mut self, row: u32) {
-        self.failing.remove(&row);
+    /// An id is another server's from now on.
+    pub fn forget_id(&mut self, id: u32) {
+        self.failing.remove(&id);
     }
 
-    fn follow(&mut self, plan: &Plan) -> Vec<Verdict> {
+    fn follow(&mut self, plan: &Plan) -> Vec<Decision> {
         self.names.clear();
         for pool in &plan.pools {
             for server in &pool.servers {
                 let name = format!("server {} of pool {}", server.label, pool.name);
-                self.names.insert(server.row, name);
+                self.names.insert(server.id, name);
             }
         }
-        self.jury.install(plan)
+        self.outliers.install(plan)
     }
 }
 
 impl Master {
     pub(super) fn note_failure(&mut self, number: usize, server: u32, failures: u32, why: &str) {
         self.health.failing.entry(server).or_default().insert(number);
-        if let Some(verdict) = self.health.jury.failed(number, server, failures) {
-            self.carry_out(&[verdict], why);
+        if let Some(decision) = self.health.outliers.failed(number, server, failures) {
+            self.carry_out(&[decision], why);
         }
     }
 
     pub(super) fn note_answer(&mut self, number: usize, server: u32, probe: bool) {
         self.health.failing.remove(&server);
-        if let Some(verdict) = self.health.jury.answered(number, server, probe) {
-            self.carry_out(&[verdict], "it answers");
+        if let Some(decision) = self.health.outliers.answered(number, server, probe) {
+            self.carry_out(&[decision], "it answers");
         }
     }
 
     /// A configuration is about to hold: who may not be out by it comes back first.
     pub(super) fn prepare_health(&mut self, next: &Running) {
-        let verdicts = self.health.follow(&next.plan());
-        self.carry_out(&verdicts, "the configuration changed");
+        let decisions = self.health.follow(&next.plan());
+        self.carry_out(&decisions, "the configuration changed");
     }
 
-    fn carry_out(&mut self, verdicts: &[Verdict], why: &str) {
-        if verdicts.is_empty() {
+    fn carry_out(&mut self, decisions: &[Decision], why: &str) {
+        if decisions.is_empty() {
             return;
         }
-        let change = |verdict: &Verdict| match *verdict {
-            Verdict::Eject(server) => (server, true),
-            Verdict::Return(server) => (server, false),
+        let change = |decision: &Decision| match *decision {
+            Decision::Eject(server) => (server, true),
+            Decision::Return(server) => (server, false),
         };
-        let changes: Vec<(u32, bool)> = verdicts.iter().map(change).collect();
-        self.board.set_ejected(&changes);
-        let sheet = self.board.master_sheet();
+        let changes: Vec<(u32, bool)> = decisions.iter().map(change).collect();
+        self.scoreboard.set_ejected(&changes);
+        let metrics = self.scoreboard.master_metrics();
         for (server, ejected) in changes {
             let name = self.health.names.get(&server).map_or("a server", String::as_str);
-            let counters = sheet.counters(server);
+            let counters = metrics.counters(server);
             let (level, text) = if ejected {
                 counters.add(metrics::Server::Ejections, 1);
                 counters.set(metrics::Server::EjectedAt, Now::read().unix_us);
-                (Level::Error, format!("{name} is ejected ({why}); its keys go to the others"))
+                (Level::Error, format!("{name} is ejected ({why}); its keys move to the others"))
             } else {
                 counters.set(metrics::Server::EjectedAt, 0);
                 (Level::Notice, format!("{name} is back ({why})"))
@@ -102,20 +106,21 @@ impl Master {
     }
 
     /// As the statistics tell it.
-    pub(super) fn health_of(&self, row: u32) -> crate::stats::Health {
-        if !self.board.is_ejected(row) {
-            return match self.health.failing.contains_key(&row) {
+    pub(super) fn health_of(&self, id: u32) -> crate::stats::Health {
+        if !self.scoreboard.is_ejected(id) {
+            return match self.health.failing.contains_key(&id) {
                 true => crate::stats::Health::Down,
                 false => crate::stats::Health::Up,
             };
         }
-        let since_us = self.board.master_sheet().counters(row).value(metrics::Server::EjectedAt);
+        let since_us =
+            self.scoreboard.master_metrics().counters(id).value(metrics::Server::EjectedAt);
         crate::stats::Health::Ejected { since_us }
     }
 
-    /// Who is out, by name.
+    /// The names of the servers that are out.
     pub(super) fn ejected_servers(&self) -> Vec<String> {
-        let names = self.health.names.iter().filter(|(row, _)| self.board.is_ejected(**row));
+        let names = self.health.names.iter().filter(|(id, _)| self.scoreboard.is_ejected(**id));
         names.map(|(_, name)| name.clone()).collect()
     }
 }

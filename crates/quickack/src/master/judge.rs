@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use super::orders::Desk;
+use super::admin_server::AdminServer;
 use super::{Master, say};
 use crate::config::{self, Affinity, Config};
 use crate::log::{Level, Log};
@@ -26,19 +26,19 @@ impl Master {
         let mut told = difference.lines;
         for (name, address) in addresses {
             if let Some(old) = self.running.addresses.get(name).filter(|old| *old != address) {
-                told.push(format!("{name} is at {address} now, not at {old}"));
+                told.push(format!("{name} has moved from {old} to {address}"));
             }
         }
         for path in self.listeners.gone() {
-            told.push(format!("{} was removed, and is made again", path.display()));
+            told.push(format!("{} was removed and is created again", path.display()));
         }
         affinity(config)?;
-        self.try_places(config, addresses)?;
+        self.try_opening(config, addresses)?;
         Ok(told)
     }
 
     /// Whether what only the master opens could be opened.
-    fn try_places(
+    fn try_opening(
         &self,
         config: &Config,
         addresses: &BTreeMap<String, String>,
@@ -49,7 +49,7 @@ impl Master {
                 .map_err(|error| format!("cannot open the new log: {error}"))?;
         }
         match &new.stats {
-            Some(address) if new.stats != old.stats => Desk::try_stats(address, addresses)
+            Some(address) if new.stats != old.stats => AdminServer::try_stats(address, addresses)
                 .map_err(|error| format!("cannot open the stats port {address}: {error}")),
             _ => Ok(()),
         }
@@ -59,10 +59,10 @@ impl Master {
     pub(super) fn follow_process(&mut self) {
         let process = &self.running.config.process;
         if let Err(error) = self.log.change(&process.log, process.log_format, process.log_level) {
-            let text = format!("cannot open the new log: {error}; the old one is written on");
+            let text = format!("cannot open the new log: {error}; still writing to the old one");
             say(&mut self.log, Level::Error, &text);
         }
-        if let Err(error) = self.desk.listen_for_stats(
+        if let Err(error) = self.admin.listen_for_stats(
             process.stats.as_ref(),
             &self.running.addresses,
             &self.events,

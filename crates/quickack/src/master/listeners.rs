@@ -61,30 +61,30 @@ impl Listeners {
         for listener in &config.listeners {
             let is_tcp = matches!(listener.address, Address::Tcp { .. });
             let key = key(config, listener);
-            let place = addresses.get(&listener.address.to_string()).map(String::as_str);
+            let found = addresses.get(&listener.address.to_string()).map(String::as_str);
             if mode == AcceptMode::Reuseport && is_tcp {
-                self.open_shares(&key, place, listener, workers, &mut entries)?;
+                self.open_shares(&key, found, listener, workers, &mut entries)?;
             } else {
-                let id = self.find_or_open(&key, place, listener, 0, listener.reuseport)?;
+                let id = self.find_or_open(&key, found, listener, 0, listener.reuseport)?;
                 entries.push(ListenerEntry { id, pool: listener.pool, slot: None });
             }
         }
         Ok(entries)
     }
 
-    /// A socket for each worker. Those of workers that there are no more are looked after by the
-    /// others: closed, a queue's clients would be reset.
+    /// A socket for each worker. The others look after those of workers that have gone for good: if
+    /// such a socket were closed, the clients in its queue would be reset.
     fn open_shares(
         &mut self,
         key: &str,
-        place: Option<&str>,
+        found: Option<&str>,
         listener: &Listener,
         workers: usize,
         entries: &mut Vec<ListenerEntry>,
     ) -> io::Result<()> {
         let there = self.open.iter().filter(|open| open.key == key).count();
         for share in 0..workers.max(there) {
-            let id = self.find_or_open(key, place, listener, share, true)?;
+            let id = self.find_or_open(key, found, listener, share, true)?;
             let slot = Some(share % workers);
             entries.push(ListenerEntry { id, pool: listener.pool, slot });
         }
@@ -94,7 +94,7 @@ impl Listeners {
     fn find_or_open(
         &mut self,
         key: &str,
-        place: Option<&str>,
+        found: Option<&str>,
         listener: &Listener,
         share: usize,
         reuse: bool,
@@ -104,7 +104,7 @@ impl Listeners {
             return Ok(open.id);
         }
         let first = self.open.iter().find(of_address).map(|open| open.bound.clone());
-        let bound = bind(listener, place, first.as_deref(), reuse).map_err(|error| {
+        let bound = bind(listener, found, first.as_deref(), reuse).map_err(|error| {
             let hint = match error.kind() {
                 io::ErrorKind::AddrInUse => "; something else is bound there",
                 io::ErrorKind::PermissionDenied => "; ports below 1024 need a privilege",
@@ -120,8 +120,8 @@ impl Listeners {
         Ok(self.next_id)
     }
 
-    /// Lets clients in: from now on those who connect wait for a worker. Before this nobody could,
-    /// so that nobody is reset if the configuration never holds.
+    /// Lets clients in: from now on clients that connect wait for a worker. Before this none could,
+    /// so that none is reset if the configuration never holds.
     pub fn start(&self, config: &Config, entries: &[ListenerEntry]) -> io::Result<()> {
         for entry in entries {
             let listener = &config.listeners[entry.pool];
@@ -206,11 +206,11 @@ struct Bound {
     file: Option<(PathBuf, u64)>,
 }
 
-/// `place` is where the address's host is, as it was looked up, and `first` where another of the
-/// same address is bound: port 0 means any free one only once.
+/// `found`: the listener's address, as it was looked up. `first`: the address to which another
+/// socket of this listener is bound; port 0 means any free one only once.
 fn bind(
     listener: &Listener,
-    place: Option<&str>,
+    found: Option<&str>,
     first: Option<&str>,
     reuse: bool,
 ) -> io::Result<Bound> {
@@ -221,12 +221,12 @@ fn bind(
             Ok(Bound { fd, at: path.display().to_string(), file })
         }
         Address::Tcp { .. } => {
-            let resolved = first.or(place).and_then(|place| place.parse().ok());
+            let resolved = first.or(found).and_then(|found| found.parse().ok());
             let resolved = resolved.ok_or_else(|| io::Error::other("no address"))?;
             if reuse && first.is_none() && !listener.reuseport {
-                // Sockets that share an address let strangers of the same user in, unasked: a
-                // second proxy would take half of the clients. So somebody who does not share
-                // looks first.
+                // Sockets that share an address let any process of the same user share it: a second
+                // proxy would take half of the clients. So a socket that does not share is tried
+                // first.
                 drop(sys::listen::tcp(resolved, 1, false)?);
             }
             let fd = sys::listen::tcp_bound(resolved, reuse)?;

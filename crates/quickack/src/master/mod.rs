@@ -4,34 +4,34 @@
 //!
 //! ```text
 //!   signals ──┐                               ┌── worker 0 ── clients, servers
-//!   admin   ──┼──▶ one ladder of questions ──▶├── worker 1     each by a channel, all by the board
+//!   admin   ──┼──▶ one ladder of questions ──▶├── worker 1     a channel to each, one scoreboard
 //!   channels ─┤      (`Master::turn`)         └── …
 //!   timers  ──┘                                    cache processes
 //! ```
 //!
 //! | file | what it decides |
 //! |---|---|
-//! | `briefing` | what a worker is told and passed |
-//! | `workers`, `life` | when a worker is started, believed dead, ended; signals, the end |
-//! | `listeners`, `rows`, `caches` | what a configuration needs, and what of it is there already |
+//! | `setup` | what a worker is sent: its slot, descriptors, clients that others hand over |
+//! | `workers`, `lifecycle` | when a worker is started, believed dead, ended; signals, the end |
+//! | `listeners`, `ids`, `caches` | what a configuration needs, and what of it is there already |
 //! | `judge` | whether a configuration may hold, and what it would change |
 //! | `change` | one configuration becomes another, for all workers or for none |
 //! | `health` | which servers are out of their rings |
-//! | `orders` | what the operator asks by the admin socket |
+//! | `admin_server` | what the operator asks by the admin socket |
 //! | `reader` | a process of its own that reads files and looks up hosts |
 
-mod briefing;
+mod admin_server;
 mod caches;
 mod change;
 mod events;
 mod health;
+mod ids;
 mod judge;
-mod life;
+mod lifecycle;
 mod listeners;
-mod orders;
 pub mod reader;
 mod report;
-mod rows;
+mod setup;
 mod workers;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -47,23 +47,23 @@ use sys::kernel::Kernel;
 use sys::signal::Signals;
 
 use crate::address_space;
-use crate::board::Board;
 use crate::config::{self, Accept, Config, WORKERS_MAX};
 use crate::event::{self, Choice};
+use crate::scoreboard::Scoreboard;
 
 use crate::ipc::Message;
-use crate::ipc::guest::Guest;
-use crate::ipc::installation::{self, AcceptMode, Installation, ListenerEntry, PoolRows};
+use crate::ipc::client_state::ClientState;
+use crate::ipc::installation::{self, AcceptMode, Installation, ListenerEntry, PoolIds};
 use crate::log::{Fact, From, Level, Log, Now};
 
+use admin_server::AdminServer;
 use caches::Caches;
 use change::{Asked, Change};
 use events::{Events, Source};
 use health::Health;
-use life::LOOK_EVERY;
+use ids::Ids;
+use lifecycle::LOOK_EVERY;
 use listeners::Listeners;
-use orders::Desk;
-use rows::Rows;
 use workers::{Slot, State, Worker};
 
 /// Serves `config` until it is told to end. `file` is what a reload reads.
@@ -83,15 +83,15 @@ pub fn run(config: Config, file: Option<PathBuf>) -> ExitCode {
 struct Master {
     signals: Signals,
     events: Events,
-    board: Board,
-    /// The board's memory, and what else every worker is passed.
+    scoreboard: Scoreboard,
+    /// The scoreboard's memory, and what else every worker is passed.
     memory: Rc<OwnedFd>,
     lock: Rc<OwnedFd>,
-    pokes: Vec<Rc<OwnedFd>>,
+    wakeups: Vec<Rc<OwnedFd>>,
     running: Running,
-    /// The same for the workers.
+    /// The running configuration as workers get it, in a sealed memfd.
     sealed: Rc<OwnedFd>,
-    rows: Rows,
+    ids: Ids,
     listeners: Listeners,
     caches: Caches,
     health: Health,
@@ -99,7 +99,7 @@ struct Master {
     change: Option<Change>,
     /// What was asked while a change was under way, in order.
     asked: VecDeque<Asked>,
-    desk: Desk,
+    admin: AdminServer,
     /// Why the admin socket could not be opened last, to be told once.
     admin_trouble: String,
     log: Log,
@@ -112,11 +112,11 @@ struct Master {
     next_look: Instant,
     /// How many clients those workers have, by slot, that were given some since the last look.
     handed: BTreeMap<usize, u32>,
-    /// Clients that were handed over while nobody served: they wait for the next who does.
-    waiting_clients: Vec<(Guest, OwnedFd)>,
-    /// Children that were killed and take their time.
-    graves: Vec<Child>,
-    /// Of the last change that was tried, whether it holds or not.
+    /// Clients that were handed over while no worker served: they wait for the next that does.
+    waiting_clients: Vec<(ClientState, OwnedFd)>,
+    /// Children that were killed and have not been reaped yet.
+    killed: Vec<Child>,
+    /// The epoch of the last change that was tried, whether it holds or not.
     last_epoch: u64,
     started: Instant,
 }
@@ -126,7 +126,7 @@ struct Running {
     epoch: u64,
     config: Config,
     mode: AcceptMode,
-    rows: Vec<PoolRows>,
+    ids: Vec<PoolIds>,
     listeners: Vec<ListenerEntry>,
     /// All that name servers have said, …
     found: reader::Addresses,
@@ -134,7 +134,7 @@ struct Running {
     addresses: BTreeMap<String, String>,
 }
 
-/// The way to the end.
+/// The end of the proxy, once it has begun.
 struct Ending {
     deadline: Instant,
     code: u8,
@@ -144,13 +144,13 @@ impl Master {
     fn start(config: Config, file: Option<PathBuf>, log: Log) -> io::Result<Master> {
         sys::process::set_title("quickack: master");
         sys::process::raise_descriptors();
-        let signals = Signals::new(life::SIGNALS)?;
-        let (memory, board) = make_board(&config)?;
-        let mut rows = Rows::new(board.rows());
+        let signals = Signals::new(lifecycle::SIGNALS)?;
+        let (memory, scoreboard) = make_scoreboard(&config)?;
+        let mut ids = Ids::new(scoreboard.ids_max());
         judge::affinity(&config).map_err(io::Error::other)?;
         let found = reader::look_up(&config).map_err(io::Error::other)?;
         let addresses = reader::choose(&found, None);
-        let assigned = rows.assign(&config, &addresses).map_err(io::Error::other)?;
+        let assigned = ids.assign(&config, &addresses).map_err(io::Error::other)?;
         let choice = choose_accept(config.process.accept).map_err(io::Error::other)?;
         let mut listeners = Listeners::default();
         let entries =
@@ -162,32 +162,32 @@ impl Master {
             epoch: 1,
             config,
             mode: choice.mode,
-            rows: assigned,
+            ids: assigned,
             listeners: entries,
             found,
             addresses,
         };
         let sealed = Rc::new(running.installation(&mut caches)?.seal()?);
-        board.commit_config(running.epoch);
+        scoreboard.commit_config(running.epoch);
         let events = Events::new(&signals)?;
-        let desk = Desk::open(&running, file.as_deref(), &events)?;
+        let admin = AdminServer::open(&running, file.as_deref(), &events)?;
         let mut master = Master {
             events,
             signals,
             health: Health::new(&running),
-            board,
+            scoreboard,
             memory: Rc::new(memory),
             lock: Rc::new(sys::lock::new()?),
-            pokes: Vec::new(),
+            wakeups: Vec::new(),
             running,
             sealed,
-            rows,
+            ids,
             listeners,
             caches,
             slots: Vec::new(),
             change: None,
             asked: VecDeque::new(),
-            desk,
+            admin,
             admin_trouble: String::new(),
             log,
             file,
@@ -197,7 +197,7 @@ impl Master {
             next_look: Instant::now() + LOOK_EVERY,
             handed: BTreeMap::new(),
             waiting_clients: Vec::new(),
-            graves: Vec::new(),
+            killed: Vec::new(),
             last_epoch: 1,
             started: Instant::now(),
         };
@@ -222,13 +222,13 @@ impl Master {
         let now = Instant::now();
         for source in sources {
             match source {
-                Source::Signals => self.heed_signals(now)?,
+                Source::Signals => self.handle_signals(now)?,
                 Source::Channel(slot) => self.listen_to(slot),
-                Source::Desk(visitor) => self.serve_desk(visitor, now),
+                Source::Admin(id) => self.serve_admin(id, now),
             }
         }
         self.reap(now)?;
-        for said in self.caches.revive(now) {
+        for said in self.caches.restart_due(now) {
             say(&mut self.log, Level::Error, &said);
         }
         self.go_on_with_change(now);
@@ -243,7 +243,7 @@ impl Master {
         if self.ending.is_none() && !self.resting {
             self.start_what_is_due(now)?;
         }
-        self.settle_rows();
+        self.release_ids();
         for (client, fd) in std::mem::take(&mut self.waiting_clients) {
             self.pass_clients(client, vec![fd]);
         }
@@ -258,7 +258,7 @@ impl Master {
         // As memcached's own, a number that an `int` can hold.
         let descriptors = sys::process::descriptors_max().min(i32::MAX as usize);
         let room = descriptors.saturating_mul(process.worker_count());
-        self.board.book().tell_process(metrics::Process {
+        self.scoreboard.registry().tell_process(metrics::Process {
             pid: std::process::id().into(),
             started_s: unix_s - self.started.elapsed().as_secs().min(unix_s),
             told_s: unix_s,
@@ -291,7 +291,7 @@ impl Master {
         loop {
             let Some(worker) = self.slots[number].worker.as_mut() else { return };
             match worker.channel.receive() {
-                Ok(Some(received)) => self.heed_worker(number, received.message, received.fds),
+                Ok(Some(received)) => self.handle_message(number, received.message, received.fds),
                 Ok(None) => break,
                 Err(crate::ipc::Fault::Closed) => {
                     // It is ending; its end is found by the signal that comes with it.
@@ -302,7 +302,7 @@ impl Master {
                     say(
                         &mut self.log,
                         Level::Error,
-                        &format!("worker {number}: {fault}; it is ended"),
+                        &format!("worker {number}: {fault}; it is being stopped"),
                     );
                     worker.signal(Signal::KILL);
                     self.events.forget(&worker.channel);
@@ -318,16 +318,16 @@ impl Master {
         }
     }
 
-    fn heed_worker(&mut self, number: usize, message: Message, fds: Vec<OwnedFd>) {
+    fn handle_message(&mut self, number: usize, message: Message, fds: Vec<OwnedFd>) {
         match message {
             Message::Prepared { epoch } => self.note_prepared(number, epoch),
             Message::Refused { epoch, why } => self.note_refused(number, epoch, &why),
-            Message::Installed { epoch, rows_in_use } => {
-                self.note_installed(number, epoch, rows_in_use);
+            Message::Installed { epoch, ids_in_use } => {
+                self.note_installed(number, epoch, ids_in_use);
             }
-            Message::RowsInUse { rows } => {
+            Message::IdsInUse { ids } => {
                 if let Some(worker) = self.slots[number].worker.as_mut() {
-                    worker.rows_in_use = rows;
+                    worker.ids_in_use = ids;
                 }
             }
             Message::Failed { server, failures, why } => {
@@ -341,35 +341,35 @@ impl Master {
                 self.log.write(Now::read(), Fact { level, key, text, from });
             }
             Message::LogLost { lines } => {
-                let text = format!("worker {number}: {lines} lines for the log were lost");
+                let text = format!("worker {number}: {lines} log lines were lost");
                 say(&mut self.log, Level::Warning, &text);
             }
             Message::Leaving {} => self.note_leaving(number),
             Message::Clients { client } => self.pass_clients(client, fds),
             other => {
-                let text = format!("worker {number} said what only a master says: {other:?}");
+                let text = format!("worker {number} sent a message of the master: {other:?}");
                 say(&mut self.log, Level::Error, &text);
             }
         }
     }
 
-    fn note_installed(&mut self, number: usize, epoch: u64, rows_in_use: Vec<u32>) {
+    fn note_installed(&mut self, number: usize, epoch: u64, ids_in_use: Vec<u32>) {
         let Some(worker) = self.slots[number].worker.as_mut() else { return };
         worker.epoch = epoch;
-        worker.rows_in_use = rows_in_use;
+        worker.ids_in_use = ids_in_use;
         if worker.state == State::Starting {
             worker.set_state(State::Serving);
             self.has_served = true;
-            self.board.set_serving(number, true);
-            // Whoever waits in a queue may be this worker's to take.
-            sys::poke::poke(&self.pokes[number]);
+            self.scoreboard.set_serving(number, true);
+            // A client that waits in a listener's queue may be this worker's to take.
+            sys::wakeup::wake(&self.wakeups[number]);
         }
         self.note_applied(number, epoch);
     }
 
-    /// Rows that nobody answers for any more are wiped and may be used again.
-    fn settle_rows(&mut self) {
-        if self.change.is_some() || !self.rows.is_anything_leaving() {
+    /// Wipes and frees the ids of pools and servers that have left and are not used any more.
+    fn release_ids(&mut self) {
+        if self.change.is_some() || !self.ids.is_anything_leaving() {
             return;
         }
         let workers = self.slots.iter().filter_map(|slot| slot.worker.as_ref());
@@ -379,58 +379,58 @@ impl Master {
                 // It may still use anything.
                 return;
             }
-            in_use.extend(worker.rows_in_use.iter().copied());
+            in_use.extend(worker.ids_in_use.iter().copied());
         }
-        let freed = self.rows.release(&in_use);
-        for row in &freed {
-            self.board.book().clear_row(*row);
-            self.health.forget_row(*row);
+        let freed = self.ids.release(&in_use);
+        for id in &freed {
+            self.scoreboard.registry().clear_row(*id);
+            self.health.forget_id(*id);
         }
         let still_out: Vec<(u32, bool)> = freed
             .iter()
-            .filter(|row| self.board.is_ejected(**row))
-            .map(|row| (*row, false))
+            .filter(|id| self.scoreboard.is_ejected(**id))
+            .map(|id| (*id, false))
             .collect();
         if !still_out.is_empty() {
-            self.board.set_ejected(&still_out);
+            self.scoreboard.set_ejected(&still_out);
         }
         if !freed.is_empty() {
-            let (config, rows) = (&self.running.config, &self.running.rows);
-            let gone = self.caches.keep(config, rows, |row| in_use.contains(&row));
-            self.graves.extend(gone);
+            let (config, ids) = (&self.running.config, &self.running.ids);
+            let gone = self.caches.keep(config, ids, |id| in_use.contains(&id));
+            self.killed.extend(gone);
         }
     }
 }
 
-/// The board, with room for what the configuration may grow to.
-fn make_board(config: &Config) -> io::Result<(OwnedFd, Board)> {
+/// The scoreboard, with room for what the configuration may grow to.
+fn make_scoreboard(config: &Config) -> io::Result<(OwnedFd, Scoreboard)> {
     let count = config.plan.pools.iter().map(|pool| pool.servers.len() + 1).sum::<usize>();
-    let rows = (count * ROWS_SPARE + 1).max(ROWS_MIN);
-    let words = Board::words(WORKERS_MAX, rows);
-    let memory = sys::memory::shared("quickack-board", words)?;
+    let ids = (count * IDS_SPARE + 1).max(IDS_MIN);
+    let words = Scoreboard::words(WORKERS_MAX, ids);
+    let memory = sys::memory::shared("quickack-scoreboard", words)?;
     let mapped = sys::memory::map(&memory).map_err(|error| {
         let bytes = (words * size_of::<u64>()) as u64;
         let what = format!(
-            "{} of address space for the counters of up to {rows} pools and servers and \
-             {WORKERS_MAX} workers, of which only what is used takes memory",
+            "{} of address space for the counters of up to {ids} pools and servers and \
+             {WORKERS_MAX} workers; only the used part takes memory",
             config::size_word(bytes)
         );
-        address_space::no_room(&error, &what, address_space_needed(config, rows))
+        address_space::no_room(&error, &what, address_space_needed(config, ids))
     })?;
-    let board = Board::create(mapped, WORKERS_MAX, rows);
-    Ok((memory, board))
+    let scoreboard = Scoreboard::create(mapped, WORKERS_MAX, ids);
+    Ok((memory, scoreboard))
 }
 
-/// Bytes of address space that the largest of our processes is to use: a worker maps the board and
-/// has `memory_max` of buffers, an embedded cache has its items.
-fn address_space_needed(config: &Config, rows: usize) -> u64 {
-    let board = Board::words(WORKERS_MAX, rows) * size_of::<u64>();
+/// Bytes of address space that the largest of our processes is to use: a worker maps the scoreboard
+/// and has `memory_max` of buffers, an embedded cache has its items.
+fn address_space_needed(config: &Config, ids: usize) -> u64 {
+    let scoreboard = Scoreboard::words(WORKERS_MAX, ids) * size_of::<u64>();
     let servers = config.upstreams.iter().flat_map(|upstream| &upstream.servers);
     let caches = servers.filter_map(|server| match server {
         config::ServerAddress::Embedded { memory } => Some(*memory),
         _ => None,
     });
-    caches.chain([board + config.plan.memory_max]).max().unwrap_or(board) as u64
+    caches.chain([scoreboard + config.plan.memory_max]).max().unwrap_or(scoreboard) as u64
 }
 
 /// A line of the master's own; the same words again within a second are counted.
@@ -439,26 +439,26 @@ fn say(log: &mut Log, level: Level, text: &str) {
 }
 
 impl Running {
-    /// The plan as the workers know it, with the rows that the master has given.
+    /// The plan as the workers know it, with the ids that the master has given.
     fn plan(&self) -> proxy::plan::Plan {
         let mut plan = self.config.plan.clone();
-        installation::number(&mut plan, &self.rows);
+        installation::assign_ids(&mut plan, &self.ids);
         plan
     }
 
     /// What the workers are told.
     fn installation(&self, caches: &mut Caches) -> io::Result<Installation> {
-        let mut places = BTreeMap::new();
-        for (upstream, rows) in self.config.upstreams.iter().zip(&self.rows) {
-            for (server, row) in upstream.servers.iter().zip(&rows.servers) {
-                let place = match server {
+        let mut addresses = BTreeMap::new();
+        for (upstream, ids) in self.config.upstreams.iter().zip(&self.ids) {
+            for (server, id) in upstream.servers.iter().zip(&ids.servers) {
+                let address = match server {
                     crate::config::ServerAddress::Embedded { .. } => {
-                        caches.path(*row)?.display().to_string()
+                        caches.path(*id)?.display().to_string()
                     }
                     crate::config::ServerAddress::Unix(path) => path.display().to_string(),
                     tcp => self.addresses.get(&tcp.to_string()).cloned().unwrap_or_default(),
                 };
-                places.insert(*row, place);
+                addresses.insert(*id, address);
             }
         }
         Ok(Installation {
@@ -470,8 +470,8 @@ impl Running {
             workers: self.config.process.worker_count(),
             processors: self.config.process.processors,
             accept: self.mode,
-            pools: self.rows.clone(),
-            places,
+            pools: self.ids.clone(),
+            addresses,
             listeners: self.listeners.clone(),
         })
     }
@@ -480,10 +480,10 @@ impl Running {
 const _: () = assert!(WORKERS_MAX <= sys::channel::FDS_MAX);
 /// The running image: a replaced file on disk never mixes versions.
 const OWN_IMAGE: &str = "/proc/self/exe";
-/// Rows reserved for each pool and server of the first configuration, so that it may grow …
-const ROWS_SPARE: usize = 4;
+/// Ids reserved for each pool and server of the first configuration, so that it may grow …
+const IDS_SPARE: usize = 4;
 /// … and at least so many.
-const ROWS_MIN: usize = 4096;
+const IDS_MIN: usize = 4096;
 
 /// The way of accepting that the file asks for, or the best that this kernel has.
 fn choose_accept(wanted: Accept) -> Result<Choice, String> {
@@ -506,7 +506,7 @@ mod tests {
         let pool = |n| format!("p{n}:\n  listen: 127.0.0.1:{n}\n  servers: [127.0.0.1:1:1]\n");
         let text: String = (1..=POOLS).map(pool).collect();
         let config = config::compile("test", &text, &[]).config.unwrap();
-        let (_memory, board) = make_board(&config).unwrap();
-        assert_eq!(board.rows(), 4 * 2 * POOLS + 1);
+        let (_memory, scoreboard) = make_scoreboard(&config).unwrap();
+        assert_eq!(scoreboard.ids_max(), 4 * 2 * POOLS + 1);
     }
 }

@@ -72,7 +72,7 @@ impl Reader {
             self.outcome.read_exact_at(&mut bytes, 0)?;
             Ok(serde_json::from_slice(&bytes)?)
         };
-        Some(read().map_err(|error| format!("the reader ended ({status}): {error}")))
+        Some(read().map_err(|error| format!("the reading process ended ({status}): {error}")))
     }
 }
 
@@ -84,7 +84,7 @@ pub fn run(file: &Path) -> ExitCode {
     match written {
         Ok(()) => ExitCode::SUCCESS,
         Err(_) => {
-            crate::log::line("a reader is started by quickack itself; try: quickack check");
+            crate::log::line("only quickack itself starts a reader; try: quickack check");
             ExitCode::FAILURE
         }
     }

@@ -23,10 +23,10 @@ impl Master {
         }
         let workers = self.running.config.process.worker_count();
         lines.push(format!("workers: {workers}; {accept}"));
-        if let Some(address) = self.desk.stats_address() {
+        if let Some(address) = self.admin.stats_address() {
             lines.push(format!("statistics on {address}"));
         }
-        if let Some(path) = self.desk.path() {
+        if let Some(path) = self.admin.path() {
             lines.push(format!("admin socket: {}", path.display()));
         }
         for line in lines {
@@ -45,27 +45,27 @@ impl Master {
         let address = &self.listeners.find(self.running.listeners.first()?.id).bound;
         let (host, port) = address.rsplit_once(':')?;
         Some(format!(
-            "an embedded cache stands behind it; try it from another terminal:\n\n    \
+            "it serves an embedded cache; try it from another terminal:\n\n    \
              printf 'set greeting 0 0 5\\r\\nhello\\r\\nget greeting\\r\\nquit\\r\\n' \
              | nc {host} {port}\n\n\
              quickack: in front of your own servers: quickack run -c nutcracker.yml; \
-             to end: Ctrl-C"
+             to stop: Ctrl-C"
         ))
     }
 
     /// `quickack workers`.
     pub(super) fn workers_text(&self, as_json: bool) -> String {
         let epoch = self.running.epoch;
-        let health = self.board.health_epoch();
+        let health = self.scoreboard.health_epoch();
         let workers = self.slots.iter().filter_map(|slot| {
             let worker = slot.worker.as_ref()?;
-            let (config, health) = self.board.installed(slot.number);
+            let (config, health) = self.scoreboard.installed(slot.number);
             Some(json!({
                 "worker": slot.number,
                 "pid": worker.pid(),
                 "state": state(worker.state),
-                "clients": self.board.connections(slot.number),
-                "turns": self.board.beats(slot.number),
+                "clients": self.scoreboard.connections(slot.number),
+                "turns": self.scoreboard.beats(slot.number),
                 "config_epoch": config,
                 "health_epoch": health,
                 "uptime_s": worker.started.elapsed().as_secs(),
@@ -144,7 +144,9 @@ impl Master {
             epoch: self.running.epoch,
             workers: workers.collect(),
         };
-        stats::take(self.board.book(), &self.running.plan(), facts, &|row| self.health_of(row))
+        stats::take(self.scoreboard.registry(), &self.running.plan(), facts, &|id| {
+            self.health_of(id)
+        })
     }
 }
 

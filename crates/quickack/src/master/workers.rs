@@ -15,7 +15,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::ipc::{Channel, Fault, Message};
 
-/// The place of one worker.
+/// The slot of one worker, which outlives the process in it.
 pub struct Slot {
     pub number: usize,
     pub worker: Option<Worker>,
@@ -37,14 +37,14 @@ pub struct Worker {
     leaving_since: Option<Instant>,
     /// The configuration it has installed.
     pub epoch: u64,
-    /// Rows that have left the configuration and that it still answers for.
-    pub rows_in_use: Vec<u32>,
-    pulse: Pulse,
+    /// Ids of pools and servers that have left the configuration, and that it still uses.
+    pub ids_in_use: Vec<u32>,
+    heartbeat: Heartbeat,
     /// It has been reaped: its id may be another's by now.
     has_ended: bool,
 }
 
-/// The life of a worker.
+/// The state of a worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
     /// It has been started and has not said yet that it serves.
@@ -53,13 +53,13 @@ pub enum State {
     Serving,
     /// It takes no more clients and ends when the last has gone.
     Leaving,
-    /// Its heartbeat stood still; it has been told to leave a trace and die.
+    /// Its heartbeat stood still; it was sent a signal that makes it dump core and end.
     Hung,
 }
 
-/// What the heartbeat was, and for how many looks it has been so.
+/// The heartbeat as it was last seen, and for how many looks it has stood still.
 #[derive(Default)]
-struct Pulse {
+struct Heartbeat {
     beats: u64,
     still: u32,
 }
@@ -85,8 +85,8 @@ impl Slot {
             served_since: None,
             leaving_since: None,
             epoch: 0,
-            rows_in_use: Vec::new(),
-            pulse: Pulse::default(),
+            ids_in_use: Vec::new(),
+            heartbeat: Heartbeat::default(),
             has_ended: false,
         });
         Ok(())
@@ -98,7 +98,7 @@ impl Slot {
         worker.has_ended
     }
 
-    /// Whether its worker has ended, and how. The place is vacant then.
+    /// Whether its worker has ended, and how. The slot is vacant then.
     pub fn reap(&mut self, now: Instant) -> io::Result<Option<(Worker, ExitStatus)>> {
         let Some(worker) = &mut self.worker else { return Ok(None) };
         let Some(status) = worker.child.try_wait()? else { return Ok(None) };
@@ -109,7 +109,7 @@ impl Slot {
         Ok(Some((worker, status)))
     }
 
-    /// At once after a life or the first early death; then longer and longer.
+    /// None after a long life or the first early death; then longer and longer.
     fn pause(&self) -> Duration {
         match self.early_deaths {
             0 | 1 => Duration::ZERO,
@@ -117,8 +117,8 @@ impl Slot {
         }
     }
 
-    /// The place is to be filled anew, without regard to how the last worker died.
-    pub fn forgive(&mut self, now: Instant) {
+    /// The slot is to be filled anew, without regard to how the last worker died.
+    pub fn reset_pause(&mut self, now: Instant) {
         self.early_deaths = 0;
         self.not_before = now;
     }
@@ -140,7 +140,7 @@ impl Worker {
         match next {
             State::Serving => self.served_since = Some(Instant::now()),
             State::Leaving => self.leaving_since = Some(Instant::now()),
-            State::Hung => self.pulse.still = 0,
+            State::Hung => self.heartbeat.still = 0,
             State::Starting => {}
         }
     }
@@ -168,23 +168,23 @@ impl Worker {
 
     /// Looks at the heartbeat. True when it has stood still for `looks` looks.
     pub fn stands_still(&mut self, beats: u64, looks: u32) -> bool {
-        if self.pulse.beats == beats {
-            self.pulse.still += 1;
+        if self.heartbeat.beats == beats {
+            self.heartbeat.still += 1;
         } else {
-            self.pulse = Pulse { beats, still: 0 };
+            self.heartbeat = Heartbeat { beats, still: 0 };
         }
-        self.pulse.still >= looks
+        self.heartbeat.still >= looks
     }
 
     /// Whether a hung worker has had long enough to leave its trace.
     pub fn has_left_its_trace(&mut self) -> bool {
-        self.pulse.still += 1;
-        self.pulse.still >= TRACE_LOOKS
+        self.heartbeat.still += 1;
+        self.heartbeat.still >= TRACE_LOOKS
     }
 
     /// Looks that came too late say nothing about the worker.
-    pub fn forget_pulse(&mut self) {
-        self.pulse.still = 0;
+    pub fn forget_heartbeat(&mut self) {
+        self.heartbeat.still = 0;
     }
 
     /// Where it stands, as the kernel tells: its state and what it waits for.
@@ -236,8 +236,8 @@ mod tests {
             served_since: None,
             leaving_since: None,
             epoch: 0,
-            rows_in_use: Vec::new(),
-            pulse: Pulse::default(),
+            ids_in_use: Vec::new(),
+            heartbeat: Heartbeat::default(),
             has_ended: false,
         };
         // Its heart beat at the first look, and has stood still at four since.

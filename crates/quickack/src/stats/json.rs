@@ -1,4 +1,4 @@
-//! For programs: every counter by the name that the reference has, and nothing computed.
+//! For programs: every counter under its name in the reference, without computed values.
 
 use metrics::Counter;
 use serde_json::{Map, Value, json};
@@ -57,7 +57,7 @@ fn times(times: &Times) -> Value {
     map.into()
 }
 
-/// An object of what is known by other names, the counters, and more.
+/// Renders an object: the named fields, the counters, and more fields.
 fn object<C: Counter, const N: usize>(
     head: Value,
     counts: &Counts<C>,

@@ -1,10 +1,10 @@
-//! A book with known values, in each of its forms; and a real nutcracker's beside ours.
+//! Renders known counters in each form, and compares with the output of a real nutcracker.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::process::Command;
 
-use metrics::Sheet;
+use metrics::WorkerMetrics;
 use proxy::plan::ServerPlan;
 use serde_json::Value;
 use testkit::process::{Client, Process, free_address};
@@ -15,7 +15,7 @@ const SECOND: u64 = 1_700_000_000;
 
 fn plan() -> Plan {
     let server = |name: &str, label: &str| ServerPlan {
-        row: 0,
+        id: 0,
         name: name.to_string(),
         label: label.to_string(),
         weight: 1,
@@ -41,40 +41,40 @@ fn facts() -> Facts {
     }
 }
 
-/// Two workers, a pool that did something, and one that did nothing.
+/// Takes a snapshot of two workers, a pool with traffic, and a pool without.
 fn snapshot() -> Snapshot {
-    // The first slot of the book is the master's.
-    let (book, plan) = (Book::private(3, 8), plan());
-    fill(&book.sheet(1), &plan, 1);
-    fill(&book.sheet(2), &plan, 1000);
-    let ejected = plan.pools[0].servers[1].row;
-    let health = |row| match row == ejected {
+    // The first slot is the master's.
+    let (registry, plan) = (Registry::private(3, 8), plan());
+    fill(&registry.metrics(1), &plan, 1);
+    fill(&registry.metrics(2), &plan, 1000);
+    let ejected = plan.pools[0].servers[1].id;
+    let health = |id| match id == ejected {
         true => Health::Ejected { since_us: (SECOND - 90) * 1_000_000 },
         false => Health::Up,
     };
-    take(&book, &plan, facts(), &health)
+    take(&registry, &plan, facts(), &health)
 }
 
-fn fill(sheet: &Sheet, plan: &Plan, factor: u64) {
-    let worker = sheet.counters::<Worker>(PROCESS_ROW);
+fn fill(metrics: &WorkerMetrics, plan: &Plan, factor: u64) {
+    let worker = metrics.counters::<Worker>(WHOLE_WORKER);
     worker.set(Worker::ClientsNow, 3 * factor);
     worker.add(Worker::Accepts, 5 * factor);
     worker.add(Worker::Turns, 100 * factor);
-    let [pool, server] = [plan.pools[0].row, plan.pools[0].servers[0].row];
-    let counts = sheet.counters::<Pool>(pool);
+    let [pool, server] = [plan.pools[0].id, plan.pools[0].servers[0].id];
+    let counts = metrics.counters::<Pool>(pool);
     counts.set(Pool::ClientsNow, 3 * factor);
     counts.add(Pool::Requests, 10 * factor);
     counts.add(Pool::KeysAsked, 9 * factor);
     counts.add(Pool::Hits, 8 * factor);
     counts.add(Pool::ClientsEnded, 2 * factor);
-    (1..=100).for_each(|time| sheet.recorder(pool, Latency::Reads).record(time * factor));
-    let counts = sheet.counters::<Server>(server);
+    (1..=100).for_each(|time| metrics.recorder(pool, Latency::Reads).record(time * factor));
+    let counts = metrics.counters::<Server>(server);
     counts.set(Server::LinksNow, 1);
     counts.add(Server::Messages, 7 * factor);
     counts.add(Server::LinkLost, 5);
     counts.add(Server::LinkEnded, 3);
-    sheet.recorder(server, Latency::REPLIES).record(40 * factor);
-    let ejected = sheet.counters::<Server>(plan.pools[0].servers[1].row);
+    metrics.recorder(server, Latency::REPLIES).record(40 * factor);
+    let ejected = metrics.counters::<Server>(plan.pools[0].servers[1].id);
     ejected.add(Server::Ejections, 1);
 }
 
@@ -83,7 +83,7 @@ fn people_read_what_has_happened() {
     let text = snapshot().text();
     let expected = "\
 quickack 1.2.3 on here, up 1h 2m, epoch 7
-clients 3,003 now, 5,005 ever; links 0 now; 0 requests wait, 0 bytes are held
+clients 3,003 now, 5,005 in total; links 0 now; 0 requests waiting, 0 bytes held
 
 WORKER  PID  STATE       CLIENTS  LINKS  WAITING  ACCEPTS    TURNS  BUSY
 0       101  serving           3      0        0        5      100   0us
@@ -145,7 +145,7 @@ fn nutcracker_has_the_same_names_in_the_same_nesting() {
     assert_eq!(names(&ours, ""), names(&theirs, ""));
 }
 
-/// Every name with the names that it stands under, and what kind of value it has.
+/// Returns every name with its path and the kind of its value.
 fn names(value: &Value, under: &str) -> BTreeSet<String> {
     let Value::Object(map) = value else {
         return BTreeSet::from([format!("{under} is a number: {}", value.is_u64())]);
@@ -153,7 +153,7 @@ fn names(value: &Value, under: &str) -> BTreeSet<String> {
     map.iter().flat_map(|(name, value)| names(value, &format!("{under} > {name}"))).collect()
 }
 
-/// What a nutcracker with the same pools says.
+/// Returns the output of a nutcracker with the same pools.
 fn nutcrackers() -> String {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name).display().to_string();

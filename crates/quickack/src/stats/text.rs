@@ -1,6 +1,6 @@
-//! For people: what is going on at a glance, then each pool, then what else has ever happened.
+//! For people: an overview, then each pool, then the other counters that are not 0.
 //!
-//! Counters that are 0 are left out after the first lines: what is shown has happened.
+//! After the first lines, counters that are 0 are left out.
 
 use std::fmt::Write;
 
@@ -21,7 +21,7 @@ impl Snapshot {
         );
         let _ = writeln!(
             out,
-            "clients {} now, {} ever; links {} now; {} requests wait, {} bytes are held",
+            "clients {} now, {} in total; links {} now; {} requests waiting, {} bytes held",
             grouped(totals.value(Worker::ClientsNow)),
             grouped(totals.value(Worker::Accepts)),
             grouped(totals.value(Worker::LinksNow)),
@@ -98,7 +98,7 @@ fn latencies(all: &[Times], out: &mut String) {
 fn servers(all: &[ServerStats], now_s: u64, out: &mut String) {
     let mut rows =
         vec![heads(&["SERVER", "HEALTH", "LINKS", "WAITING", "SENT", "MESSAGES", "REPLIES"])];
-    rows.extend(all.iter().map(|server| server_row(server, now_s)));
+    rows.extend(all.iter().map(|server| server_id(server, now_s)));
     table("  ", &rows, out);
     let shown = [
         Server::LinksNow,
@@ -113,14 +113,14 @@ fn servers(all: &[ServerStats], now_s: u64, out: &mut String) {
     }
 }
 
-/// The first row of a table that ends in percentiles.
+/// Returns the header row of a table that ends in percentiles.
 fn heads(first: &[&str]) -> Vec<String> {
     let quantiles = QUANTILES.map(|(name, _)| name);
     let all = first.iter().copied().chain(quantiles).chain(["MAX"]);
     all.map(str::to_uppercase).collect()
 }
 
-fn server_row(server: &ServerStats, now_s: u64) -> Vec<String> {
+fn server_id(server: &ServerStats, now_s: u64) -> Vec<String> {
     let count = |counter| grouped(server.counts.value(counter));
     let mut row = vec![
         server.label.clone(),
@@ -145,7 +145,7 @@ fn health(health: Health, now_s: u64) -> String {
     }
 }
 
-/// A line with what is not 0 and is not shown elsewhere.
+/// Renders a line with the counters that are not 0 and are not shown elsewhere.
 fn others<C: Counter>(counts: &Counts<C>, shown: &[C], start: &str, out: &mut String) {
     let is_shown = |name: &str| shown.iter().any(|counter| counter.metric().name == name);
     let told: Vec<String> = counts
@@ -158,13 +158,13 @@ fn others<C: Counter>(counts: &Counts<C>, shown: &[C], start: &str, out: &mut St
     }
 }
 
-/// Nothing where nothing was measured.
+/// Returns empty cells if no time was measured.
 fn quantiles(times: &Times) -> Vec<String> {
     let all = times.quantiles_us.into_iter().chain([times.max_us]);
     all.map(|us| if times.count == 0 { "-".to_string() } else { time(us) }).collect()
 }
 
-/// Rows in columns under the first one: words to the left, numbers to the right.
+/// Renders rows in columns under the header: words aligned left, numbers right.
 fn table(indent: &str, rows: &[Vec<String>], out: &mut String) {
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
     let cells = |at: usize| rows.iter().filter_map(move |row| row.get(at));

@@ -1,15 +1,15 @@
-//! As twemproxy 0.5 tells it on its stats port: the same names in the same nesting, so that what
-//! collects from a nutcracker collects from us.
+//! Renders the JSON of twemproxy 0.5's stats port: the same names in the same nesting, so that
+//! collectors for a nutcracker work unchanged.
 
 use metrics::{Pool, Server, Worker};
 use serde_json::Value;
 
 use super::{Counts, PoolStats, ServerStats, Snapshot};
 
-/// A name of theirs, and what it is of ours.
+/// A name of twemproxy's, and its value from our counters.
 type Field<C> = (&'static str, fn(&Counts<C>) -> u64);
 
-/// Of a pool, in their order. `server_ejects` is summed over its servers.
+/// Fields of a pool, in twemproxy's order. `server_ejects` is summed over its servers.
 const POOL: &[Field<Pool>] = &[
     ("client_eof", |pool| pool.value(Pool::ClientsEnded)),
     ("client_err", |pool| pool.value(Pool::ClientsLost)),
@@ -19,7 +19,7 @@ const POOL: &[Field<Pool>] = &[
     ("fragments", |pool| pool.value(Pool::Fragments)),
 ];
 
-/// Of a server, in their order.
+/// Fields of a server, in twemproxy's order.
 const SERVER: &[Field<Server>] = &[
     ("server_eof", |server| server.value(Server::LinkEnded)),
     ("server_err", errors),
@@ -40,7 +40,7 @@ const SERVER: &[Field<Server>] = &[
 
 const EJECTS: &str = "server_ejects";
 
-/// Links that ended by an error which was no end of file and no timeout.
+/// Returns the links that ended by an error other than end of file or a timeout.
 fn errors(server: &Counts<Server>) -> u64 {
     let of = |all, less| server.value(all).saturating_sub(server.value(less));
     of(Server::LinkLost, Server::LinkEnded)
@@ -49,10 +49,10 @@ fn errors(server: &Counts<Server>) -> u64 {
 }
 
 impl Snapshot {
-    /// One line.
+    /// Renders the JSON as one line.
     pub fn twemproxy_json(&self) -> String {
         let (facts, totals) = (&self.facts, &self.totals);
-        // Theirs counts every connection, and a listener is one.
+        // twemproxy counts every connection, and a listener is one.
         let listeners = self.pools.len() as u64;
         let now = totals.value(Worker::ClientsNow) + totals.value(Worker::LinksNow);
         let ever = totals.value(Worker::Accepts) + totals.value(Worker::Connects);

@@ -11,13 +11,13 @@ use proxy::plan::{Plan, PoolPlan};
 
 use crate::config::{self, Affinity, Config, Override, Severity, Source};
 use crate::event::{Install, Listener, Target, TargetAddress};
-use crate::ipc::installation::{AcceptMode, Installation, number};
+use crate::ipc::installation::{AcceptMode, Installation, assign_ids};
 
 /// A configuration that can be installed.
 pub struct Prepared {
     pub epoch: u64,
     pub install: Install,
-    /// What pools and servers are called, by row.
+    /// What pools and servers are called, by id.
     pub names: HashMap<u32, String>,
     pub affinity: Affinity,
     pub mode: AcceptMode,
@@ -38,7 +38,7 @@ pub fn compile(
         let errors = outcome.report.count(Severity::Error);
         return Err(format!("it has {errors} errors here"));
     };
-    number(&mut config.plan, &installation.pools);
+    assign_ids(&mut config.plan, &installation.pools);
     let targets = targets(&config, installation)?;
     let listeners = listeners(&config, installation, slot, passed)?;
     let names = names(&config.plan);
@@ -67,7 +67,7 @@ fn listeners(
         listeners.push(Listener {
             id: entry.id,
             fd: fd.map_err(|error| error.to_string())?,
-            pool: config.plan.pools[entry.pool].row,
+            pool: config.plan.pools[entry.pool].id,
             tcp: matches!(written.address, config::Address::Tcp { .. }),
             nodelay: written.tcp.nodelay,
             keepalive: written.tcp.keepalive,
@@ -83,13 +83,13 @@ fn targets(config: &Config, installation: &Installation) -> Result<BTreeMap<u32,
     let mut targets = BTreeMap::new();
     for (pool, upstream) in config.plan.pools.iter().zip(&config.upstreams) {
         for server in &pool.servers {
-            let place = installation.places.get(&server.row).ok_or("a server has no address")?;
-            let address = match place.strip_prefix('/') {
-                Some(_) => TargetAddress::Unix(PathBuf::from(place)),
-                None => TargetAddress::Tcp(place.parse().map_err(|_| "no address")?),
+            let text = installation.addresses.get(&server.id).ok_or("a server has no address")?;
+            let address = match text.strip_prefix('/') {
+                Some(_) => TargetAddress::Unix(PathBuf::from(text)),
+                None => TargetAddress::Tcp(text.parse().map_err(|_| "no address")?),
             };
             let (nodelay, keepalive) = (upstream.tcp.nodelay, upstream.tcp.keepalive);
-            targets.insert(server.row, Target { address, nodelay, keepalive });
+            targets.insert(server.id, Target { address, nodelay, keepalive });
         }
     }
     Ok(targets)
@@ -107,36 +107,38 @@ fn share(mut plan: Plan, workers: usize, listeners: usize) -> Result<Plan, Strin
     }
 }
 
-/// Descriptors that are kept for links: those that every pool needs, and those of further lanes as
-/// far as they leave half of all to clients. A link that finds none is tried again after a pause.
+/// Descriptors that are kept for links: those that every pool needs, and those of further
+/// connection keys as far as they leave half of all to clients. A link that finds none is tried
+/// again after a pause.
 fn links_kept(plan: &Plan, descriptors: usize) -> usize {
     let links = |pool: &PoolPlan| pool.servers.len() * pool.server_connections;
     let needed: usize = plan.pools.iter().map(|pool| links(pool) + pool.servers.len()).sum();
-    let further: usize = plan.pools.iter().map(|pool| links(pool) * (lanes_max(pool) - 1)).sum();
+    let further: usize =
+        plan.pools.iter().map(|pool| links(pool) * (conn_keys_max(pool) - 1)).sum();
     needed + further.min((descriptors / 2).saturating_sub(needed))
 }
 
-/// Lanes that clients of a pool can be in: each has links of its own.
-fn lanes_max(pool: &PoolPlan) -> usize {
-    const DIALECTS: usize = 2;
-    match pool.protocol.lane().dialect {
+/// Connection keys that clients of a pool can be in: each has links of its own.
+fn conn_keys_max(pool: &PoolPlan) -> usize {
+    const PROTO_VERSIONS: usize = 2;
+    match pool.protocol.conn_key().proto_version {
         0 => 1,
-        _ => (DIALECTS * pool.spaces as usize).min(limits::LANES_MAX),
+        _ => (PROTO_VERSIONS * pool.databases as usize).min(limits::CONN_KEYS_MAX),
     }
 }
 
 fn names(plan: &Plan) -> HashMap<u32, String> {
     let mut names = HashMap::new();
     for pool in &plan.pools {
-        names.insert(pool.row, format!("pool {}", pool.name));
+        names.insert(pool.id, format!("pool {}", pool.name));
         for server in &pool.servers {
-            names.insert(server.row, format!("server {} of pool {}", server.label, pool.name));
+            names.insert(server.id, format!("server {} of pool {}", server.label, pool.name));
         }
     }
     names
 }
 
-/// Descriptors beside listeners, links, pokes and clients: the loop, signals, the channel, the
+/// Descriptors beside listeners, links, wakeups and clients: the loop, signals, the channel, the
 /// lock, the log, those that are being handed over, a reserve.
 const DESCRIPTORS_OWN: usize = 24;
 

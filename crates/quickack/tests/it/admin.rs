@@ -1,4 +1,4 @@
-//! The admin socket: who may use it, its verbs, and visitors who behave badly.
+//! The admin socket: access to it, its verbs, and misbehaving connections.
 
 use std::io::{Read, Write};
 use std::os::unix::fs::PermissionsExt;
@@ -11,13 +11,13 @@ use serde_json::Value;
 use testkit::load::Options;
 use testkit::process::{DEADLINE, Memcached, Quickack, freeze, send, wait_until};
 
-use super::crew::{self, crew};
+use super::harness::{self, workers};
 
 fn socket(quickack: &Quickack) -> std::path::PathBuf {
     quickack.folder().join("admin.sock")
 }
 
-fn visitor(quickack: &Quickack) -> UnixStream {
+fn connect(quickack: &Quickack) -> UnixStream {
     let stream = UnixStream::connect(socket(quickack)).expect("it listens");
     stream.set_read_timeout(Some(DEADLINE)).expect("a deadline that is not zero");
     stream
@@ -25,7 +25,7 @@ fn visitor(quickack: &Quickack) -> UnixStream {
 
 #[test]
 fn only_the_owner_may_ask_a_proxy_before_memcached() {
-    let (_memcached, mut quickack) = crew::field(1, &[], &[]);
+    let (_memcached, mut quickack) = harness::field(1, &[], &[]);
     let mode = std::fs::metadata(socket(&quickack)).expect("it is there").permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
     quickack.process.signal(rustix::process::Signal::TERM);
@@ -35,11 +35,11 @@ fn only_the_owner_may_ask_a_proxy_before_memcached() {
     assert!(!answer.ok && answer.text.contains("admin.sock"), "{answer:?}");
 }
 
-/// The file's mode is the first lock and may have been opened by mistake; the kernel's word about
-/// who asks is the second.
+/// The file's mode is the first check, and may have been opened by mistake; the kernel's user id of
+/// the peer is the second.
 #[test]
 fn another_user_whom_the_mode_lets_in_is_refused_before_memcached_as_root() {
-    let (_memcached, quickack) = crew::field(1, &[], &[]);
+    let (_memcached, quickack) = harness::field(1, &[], &[]);
     let program = quickack.folder().join("quickack");
     std::fs::copy(super::QUICKACK, &program).expect("the program can be copied");
     for (path, mode) in [(quickack.folder(), 0o755), (&socket(&quickack), 0o666)] {
@@ -56,10 +56,10 @@ fn another_user_whom_the_mode_lets_in_is_refused_before_memcached_as_root() {
     for words in [&["workers"][..], &["stats"], &["config"], &["set", "log_level=debug"], &["quit"]]
     {
         let (ok, text) = ask("65534", words);
-        let told = "quickack: only root and the user of this proxy may ask here\n";
+        let told = "quickack: only root and the user of this proxy may use this socket\n";
         assert!(!ok && text == told, "{words:?}: {text}");
     }
-    // As many as like: they take nobody's place.
+    // Any number of them: they take no other connection's place.
     let queue: Vec<_> = (0..64).map(|_| ask("65534", &["workers"]).0).collect();
     assert_eq!(queue, [false; 64]);
     let (ok, text) = ask("0", &["workers"]);
@@ -68,11 +68,11 @@ fn another_user_whom_the_mode_lets_in_is_refused_before_memcached_as_root() {
     assert_eq!(quickack.wait_for_workers(1).len(), 1);
 }
 
-/// Sockets at which somebody else listens are nobody's to take: not at the start, and not by a
-/// reload, which then changes nothing.
+/// A socket with another listener is never taken over: not at the start, and not by a reload, which
+/// then changes nothing.
 #[test]
 fn a_socket_at_which_another_listens_is_left_to_it_before_memcached() {
-    let (memcached, quickack) = crew::field(1, &[], &[]);
+    let (memcached, quickack) = harness::field(1, &[], &[]);
     let folder = tempfile::tempdir().expect("a folder for sockets");
     let path = folder.path().join("theirs.sock");
     let theirs = UnixListener::bind(&path).expect("nobody is there");
@@ -80,7 +80,7 @@ fn a_socket_at_which_another_listens_is_left_to_it_before_memcached() {
         let mut client = UnixStream::connect(&path).expect("somebody listens");
         client.write_all(b"hello").expect("there is room");
         drop(client);
-        // Before it come those who looked whether anybody is there, and say nothing.
+        // Earlier connections only checked for a listener, and send nothing.
         let heard = theirs.incoming().take(8).find_map(|stream| {
             let mut heard = String::new();
             stream.expect("it came").read_to_string(&mut heard).expect("it is text");
@@ -90,8 +90,8 @@ fn a_socket_at_which_another_listens_is_left_to_it_before_memcached() {
     };
     let place = path.display();
     let pool = format!("beta:\n  listen: {place}\n  servers:\n   - {}:1\n", memcached.address);
-    let plain = crew::text(1, &[], &[memcached.address], &[]);
-    let admin = crew::text(1, &[&format!("admin: {place}")], &[memcached.address], &[]);
+    let plain = harness::text(1, &[], &[memcached.address], &[]);
+    let admin = harness::text(1, &[&format!("admin: {place}")], &[memcached.address], &[]);
     for (what, text) in [("listen", format!("{plain}{pool}")), ("admin", admin)] {
         let file = folder.path().join("quickack.yml");
         std::fs::write(&file, text).expect("a new file in an own folder");
@@ -99,7 +99,7 @@ fn a_socket_at_which_another_listens_is_left_to_it_before_memcached() {
         command.args(["run", "-c"]).arg(&file).env("RUNTIME_DIRECTORY", folder.path());
         let mut process = testkit::process::Process::start(what, &mut command);
         assert_eq!(process.wait_for_end().code(), Some(1), "{what}");
-        // Its last words may be read after its end.
+        // Its last messages may be read after its end.
         wait_until(&format!("{what}: why it does not start"), || {
             let said = process.said();
             let line = said.lines().find(|line| line.contains("cannot start: "));
@@ -107,25 +107,25 @@ fn a_socket_at_which_another_listens_is_left_to_it_before_memcached() {
         });
         still_theirs();
     }
-    let before = crew(&quickack);
+    let before = workers(&quickack);
     quickack.rewrite(&format!("{plain}{pool}"));
     let answer = quickack.admin(&["reload"]);
     assert!(!answer.ok && answer.text.contains(&place.to_string()), "{answer:?}");
     still_theirs();
-    assert_eq!(crew(&quickack), before, "nothing changed");
+    assert_eq!(workers(&quickack), before, "nothing changed");
     quickack.client().ask("get a\r\n", "END\r\n");
 }
 
 #[test]
 fn every_verb_answers_in_text_and_those_that_can_in_json_before_memcached() {
-    let (_memcached, quickack) = crew::field(2, &[], &[]);
+    let (_memcached, quickack) = harness::field(2, &[], &[]);
     for verb in ["config", "stats", "workers"] {
         let text = quickack.admin_ok(&[verb]);
         assert!(text.lines().count() > 2, "{verb}: {text}");
         let json: Value = serde_json::from_str(&quickack.admin_ok(&[verb, "--json"])).unwrap();
         assert!(json.is_object() || json.is_array(), "{verb}: {json}");
     }
-    let pids: Vec<String> = crew(&quickack).values().map(|one| one.pid.to_string()).collect();
+    let pids: Vec<String> = workers(&quickack).values().map(|one| one.pid.to_string()).collect();
     let text = quickack.admin_ok(&["workers"]);
     assert!(pids.iter().all(|pid| text.contains(pid)), "{text}");
     assert!(text.contains(&quickack.process.id().to_string()), "{text}");
@@ -144,13 +144,13 @@ fn every_verb_answers_in_text_and_those_that_can_in_json_before_memcached() {
 #[test]
 fn a_long_answer_waits_for_its_reader_before_memcached() {
     let memcached = Memcached::start();
-    let mut text = crew::text(1, &[], &[memcached.address], &["preconnect: false"]);
+    let mut text = harness::text(1, &[], &[memcached.address], &["preconnect: false"]);
     let port = memcached.address.port();
     (0..2_000).for_each(|n| text.push_str(&format!("   - 127.0.0.1:{port}:1 server-{n:04}\n")));
     let quickack = Quickack::start(super::QUICKACK, &text);
-    crew::wait_for_crew(&quickack, 1);
+    harness::wait_for_workers(&quickack, 1);
     let ask = || {
-        let mut stream = visitor(&quickack);
+        let mut stream = connect(&quickack);
         stream.write_all(b"stats --json\n").expect("it reads");
         stream.shutdown(std::net::Shutdown::Write).expect("it is connected");
         stream
@@ -167,25 +167,25 @@ fn a_long_answer_waits_for_its_reader_before_memcached() {
     assert!(ticks <= 20, "{ticks} ticks of CPU in a second in which nobody reads");
 }
 
-/// Those who knock and say nothing, say half of it, or do not listen keep nobody waiting.
+/// Connections that send nothing, send half a line, or do not read delay nobody.
 #[test]
-fn bad_visitors_keep_nobody_from_memcached_or_from_the_desk() {
-    let (_memcached, quickack) = crew::field(2, &[], &[]);
-    let load = crew::load(&quickack, 10, Options { rate: Some(1_000), ..Options::default() });
-    let silent: Vec<UnixStream> = (0..20).map(|_| visitor(&quickack)).collect();
-    let mut half = visitor(&quickack);
+fn bad_admin_connections_keep_nobody_from_memcached() {
+    let (_memcached, quickack) = harness::field(2, &[], &[]);
+    let load = harness::load(&quickack, 10, Options { rate: Some(1_000), ..Options::default() });
+    let silent: Vec<UnixStream> = (0..20).map(|_| connect(&quickack)).collect();
+    let mut half = connect(&quickack);
     half.write_all(b"work").expect("it reads");
-    let mut gone = visitor(&quickack);
+    let mut gone = connect(&quickack);
     gone.write_all(b"stats --json\n").expect("it reads");
     drop(gone);
-    let mut endless = visitor(&quickack);
+    let mut endless = connect(&quickack);
     let chunk = [b'x'; 16 * 1024];
     while endless.write_all(&chunk).is_ok() {}
     let mut rest = String::new();
-    // The refusal may be overtaken by the reset that follows what it did not read.
+    // The refusal may be overtaken by the reset that follows unread input.
     let _ = endless.read_to_string(&mut rest);
     assert!(rest.is_empty() || rest.starts_with("error: "), "{rest}");
-    assert_eq!(crew(&quickack).len(), 2);
+    assert_eq!(workers(&quickack).len(), 2);
     half.write_all(b"ers --json\n").expect("it reads");
     let mut answer = String::new();
     half.read_to_string(&mut answer).expect("it answers and closes");
@@ -197,37 +197,37 @@ fn bad_visitors_keep_nobody_from_memcached_or_from_the_desk() {
 
 #[test]
 fn changes_asked_for_while_one_is_under_way_are_made_after_it_before_memcached() {
-    let (memcached, quickack) = crew::field(2, &[], &[]);
-    let workers = crew(&quickack);
-    let before = workers[&0].epoch;
+    let (memcached, quickack) = harness::field(2, &[], &[]);
+    let old = workers(&quickack);
+    let before = old[&0].epoch;
     // Nothing can be prepared while one of them stands.
-    freeze(workers[&0].pid);
+    freeze(old[&0].pid);
     let mut asked = ["set log_level=debug\n", "set log_level=warning\n"].map(|words| {
-        let mut stream = visitor(&quickack);
+        let mut stream = connect(&quickack);
         stream.write_all(words.as_bytes()).expect("it reads");
         stream
     });
-    assert_eq!(crew(&quickack).len(), 2, "they have been read");
-    quickack.rewrite(&crew::text(2, &[], &[memcached.address], &["timeout: 60002"]));
+    assert_eq!(workers(&quickack).len(), 2, "they have been read");
+    quickack.rewrite(&harness::text(2, &[], &[memcached.address], &["timeout: 60002"]));
     quickack.process.signal(Signal::HUP);
-    assert_eq!(crew(&quickack).len(), 2, "it has been taken");
-    send(workers[&0].pid, Signal::CONT);
+    assert_eq!(workers(&quickack).len(), 2, "it has been taken");
+    send(old[&0].pid, Signal::CONT);
     for stream in &mut asked {
         let mut answer = String::new();
         stream.read_to_string(&mut answer).expect("it answers and closes");
         assert!(answer.contains(" applied by 2/2"), "{answer}");
     }
     wait_until("all three hold", || {
-        crew(&quickack).values().all(|worker| worker.epoch >= before + 3)
+        workers(&quickack).values().all(|worker| worker.epoch >= before + 3)
     });
 }
 
 /// One more waits in the queue until another leaves.
 #[test]
 fn so_many_visitors_and_no_more_are_let_in_before_memcached() {
-    let (_memcached, quickack) = crew::field(1, &[], &[]);
+    let (_memcached, quickack) = harness::field(1, &[], &[]);
     let before = quickack.process.facts().descriptors();
-    let visitors: Vec<UnixStream> = (0..60).map(|_| visitor(&quickack)).collect();
+    let visitors: Vec<UnixStream> = (0..60).map(|_| connect(&quickack)).collect();
     let mut most = 0;
     wait_until("those who say nothing are shown out", || {
         let now = quickack.process.facts().descriptors().saturating_sub(before);
@@ -236,13 +236,13 @@ fn so_many_visitors_and_no_more_are_let_in_before_memcached() {
     });
     // Some may be the master's own for a moment.
     assert!(most <= 40, "{most} of {} were let in at once", visitors.len());
-    assert_eq!(crew(&quickack).len(), 1);
+    assert_eq!(workers(&quickack).len(), 1);
 }
 
 #[test]
 fn drain_and_quit_end_a_proxy_before_memcached() {
     for verb in ["drain", "quit"] {
-        let (_memcached, mut quickack) = crew::field(2, &[], &[]);
+        let (_memcached, mut quickack) = harness::field(2, &[], &[]);
         let mut client = quickack.client();
         client.ask("get a\r\n", "END\r\n");
         quickack.admin_ok(&[verb]);
@@ -253,14 +253,14 @@ fn drain_and_quit_end_a_proxy_before_memcached() {
     }
 }
 
-/// Lines for programs are one object each; a fact that repeats is told once with a count.
+/// Lines for programs are one object each; repeats of a fact are reported once, with a count.
 #[test]
 fn a_log_in_json_is_an_object_a_line_and_repeats_are_counted_before_memcached() {
     let folder = tempfile::tempdir().expect("a folder for the log");
     let log = folder.path().join("log");
     let nobody = testkit::process::free_address();
-    let text = crew::text(2, &["log_format: json"], &[nobody], &["timeout: 200"]);
-    let quickack = crew::start(2, &[], &[nobody], &["timeout: 200"]);
+    let text = harness::text(2, &["log_format: json"], &[nobody], &["timeout: 200"]);
+    let quickack = harness::start(2, &[], &[nobody], &["timeout: 200"]);
     let text = text.replace("  log_format", &format!("  log: {}\n  log_format", log.display()));
     quickack.rewrite(&text);
     quickack.admin_ok(&["reload"]);

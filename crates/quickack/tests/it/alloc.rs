@@ -1,13 +1,13 @@
-//! The steady state allocates nothing: the data plane in this process, with a model server and a
-//! counting allocator around it.
+//! Checks that the steady state allocates nothing: the data plane runs in this process, with a
+//! model server and a counting allocator.
 
 use std::rc::Rc;
 
-use metrics::Book;
+use metrics::Registry;
 use proxy::plan::{Plan, PoolPlan, ServerPlan};
 use proxy::{Action, ConnId, Proxy, Side, Slices, Time};
 
-/// A proxy, so many clients, and one server that answers each request with its share of `REPLIES`.
+/// A proxy, its clients, and one server that answers each request with its share of `REPLIES`.
 struct Field {
     proxy: Proxy,
     clients: Vec<ConnId>,
@@ -24,16 +24,16 @@ impl Field {
         let mut pool = PoolPlan::new("alpha", protocol.expect("it is one"), vec![server]);
         pool.merge_gets = merge_gets;
         let plan = Plan::new(vec![pool]);
-        let row = plan.pools[0].row;
-        let sheet = Book::private(1, plan.rows()).sheet(0);
+        let row = plan.pools[0].id;
+        let metrics = Registry::private(1, plan.rows()).metrics(0);
         let now = Time(1);
-        let mut proxy = Proxy::new(plan, 7, now, sheet);
+        let mut proxy = Proxy::new(plan, 7, now, metrics);
         let clients: Vec<ConnId> =
             (0..10).map(|_| proxy.handle_accept(row, now).expect("there is room")).collect();
         Field { proxy, clients, link: None, block: Rc::new(vec![0; 16 * 1024]), now, redis }
     }
 
-    /// Hands bytes over as the event loop does: from one block, used again when nobody kept it.
+    /// Passes bytes on as the event loop does: from one block, reused if nothing holds it.
     fn receive(&mut self, conn: ConnId, bytes: &[u8]) {
         let block = Rc::get_mut(&mut self.block).expect("small values are copied, not kept");
         block[..bytes.len()].copy_from_slice(bytes);
@@ -53,7 +53,7 @@ impl Field {
         }
     }
 
-    /// A connect succeeds, and the server answers the first words on it.
+    /// Completes a connect, and answers the handshake.
     fn greet(&mut self, link: ConnId) {
         self.proxy.handle_connected(link, self.now);
         let len = {
@@ -68,7 +68,7 @@ impl Field {
         }
     }
 
-    /// Writes one side and returns what was written, in the order of the connections.
+    /// Writes one side and returns the bytes written, in the order of the connections.
     fn write(&mut self, side: Side) -> Vec<(ConnId, Vec<u8>)> {
         let mut written = Vec::new();
         while let Some(conn) = self.proxy.poll_transmit(side) {
@@ -83,7 +83,8 @@ impl Field {
         written
     }
 
-    /// One loop turn: every client asks, the server answers, every client is answered.
+    /// Runs one loop turn: every client sends a request, the server answers, every client gets its
+    /// answer.
     fn turn(&mut self, request: &[u8], answered: &[u8]) {
         self.now = self.now.after(100);
         for at in 0..self.clients.len() {
@@ -109,14 +110,14 @@ impl Field {
     }
 }
 
-/// What the world does beside the proxy is not the proxy's.
+/// Runs work of the test without counting its allocations.
 fn uncounted<T>(work: impl FnOnce() -> T) -> T {
     let mut result = None;
     allocation_counter::opt_out(|| result = Some(work()));
     result.expect("it was run")
 }
 
-/// As much of memcached as the dialogue below needs: every key is there and holds `v`.
+/// The part of memcached that the dialogue below needs: every key exists and holds `v`.
 fn serve(bytes: &[u8]) -> Vec<u8> {
     let text = std::str::from_utf8(bytes).expect("the requests below are text");
     let mut replies = String::new();
@@ -150,7 +151,8 @@ fn serve(bytes: &[u8]) -> Vec<u8> {
     replies.into_bytes()
 }
 
-/// The same of Redis: in what is asked below no argument looks like a command's name.
+/// The part of Redis that the dialogue needs: no argument in the requests below equals a command's
+/// name.
 fn serve_redis(bytes: &[u8]) -> Vec<u8> {
     let text = std::str::from_utf8(bytes).expect("the requests below are text");
     let replies = text.split("\r\n").filter_map(|word| match word {
@@ -166,7 +168,7 @@ fn serve_redis(bytes: &[u8]) -> Vec<u8> {
 fn check(merge_gets: bool, request: impl AsRef<[u8]>, answered: impl AsRef<[u8]>) {
     let (request, answered) = (request.as_ref(), answered.as_ref());
     let mut field = Field::new(request[0] == b'*', merge_gets);
-    // Buffers, queues and tables find their size.
+    // Lets buffers, queues and tables reach their size.
     for _ in 0..2_000 {
         field.turn(request, answered);
     }
@@ -227,7 +229,7 @@ fn requests_of_redis_allocate_nothing() {
     check(true, all, told);
 }
 
-/// A packet: magic, opcode, status, cas number; extras, key and value.
+/// Makes a packet: magic, opcode, status, cas number; extras, key and value.
 fn packet(start: [u8; 2], status: u8, cas: u8, [extras, key, value]: [&[u8]; 3]) -> Vec<u8> {
     let total = (extras.len() + key.len() + value.len()) as u8;
     let lengths = [0, key.len() as u8, extras.len() as u8, 0, 0, status, 0, 0, 0, total];

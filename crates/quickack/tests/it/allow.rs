@@ -1,5 +1,5 @@
 //! Administrative commands that the operator allows, in front of real memcacheds: they reach every
-//! server, and a client reads one answer or an error that names each.
+//! server, and a client gets one answer, or an error that names each server.
 
 use testkit::process::{Client, Memcached, Quickack, free_address, wait_until};
 
@@ -9,7 +9,7 @@ const ALL: &str = "[cache_memlimit, lru_crawler, lru, slabs, extstore, debugtime
 const NOT_ALLOWED: &str =
     "CLIENT_ERROR refused by the proxy: the pool's `allow:` does not name it\r\n";
 
-/// quickack in front of `servers`, which are called `s1`, `s2` and so on.
+/// Starts quickack in front of `servers`, named `s1`, `s2` and so on.
 fn start(servers: &[&Memcached], allow: &str) -> Quickack {
     let mut text = format!("alpha:\n  listen: 127.0.0.1:0\n  allow: {allow}\n  servers:\n");
     for (at, server) in servers.iter().enumerate() {
@@ -32,7 +32,7 @@ fn an_allowed_command_reaches_every_memcached_and_is_answered_once() {
     assert_eq!(limits(&backs), [128, 128]);
     client.ask("cache_memlimit 96 noreply\r\nget a\r\n", "END\r\n");
     wait_until("both have heard it", || limits(&backs) == [96, 96]);
-    // All say the same of what none of them does.
+    // All servers send the same error, and none executes the command.
     client
         .ask("cache_memlimit 1\r\n", "MEMLIMIT_TOO_SMALL cannot set maxbytes to less than 8m\r\n");
     client.ask("slabs reassign x y\r\n", "CLIENT_ERROR bad command line format\r\n");
@@ -64,7 +64,7 @@ fn memcacheds_that_do_not_agree_are_named_with_what_they_say() {
         "SERVER_ERROR the servers do not agree: s1 says 'OK'; \
          s2 says 'CLIENT_ERROR lru crawler disabled'\r\n",
     );
-    // The link is in order: what follows is answered.
+    // The link is intact: later requests are answered.
     quickack.client().ask("lru_crawler sleep 100\r\nget a\r\n", "OK\r\nEND\r\n");
 }
 

@@ -1,4 +1,5 @@
-//! How many clients each worker has, when they come and stay: one row a way of accepting.
+//! The distribution of clients over workers, when they connect and stay: one row for each method of
+//! accepting.
 
 use std::collections::BTreeMap;
 use std::net::TcpStream;
@@ -7,17 +8,17 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 use testkit::process::{Client, Facts, Quickack, send, wait_until};
 
-use super::crew::{self, Worker, crew, wait_for_crew};
+use super::harness::{self, Worker, wait_for_workers, workers};
 
 const WORKERS: usize = 8;
 
-/// What becomes of `count` clients that come in a burst and stay.
+/// Returns each worker's clients after `count` of them connect in a burst and stay.
 fn spread(accept: &str, count: usize) -> Vec<u64> {
     let (_memcached, quickack) =
-        crew::field(WORKERS, &[&format!("accept: {accept}")], &["backlog: 4096"]);
+        harness::field(WORKERS, &[&format!("accept: {accept}")], &["backlog: 4096"]);
     let mut clients: Vec<Client> = (0..count).map(|_| quickack.client()).collect();
-    let spread = crew::wait_for_clients(&quickack, count as u64);
-    // They are served, and not only taken.
+    let spread = harness::wait_for_clients(&quickack, count as u64);
+    // They are served, not only accepted.
     for client in clients.iter_mut().step_by(count / 16) {
         client.ask("get a\r\n", "END\r\n");
     }
@@ -29,7 +30,7 @@ fn spread(accept: &str, count: usize) -> Vec<u64> {
     spread
 }
 
-/// The most that one has, beside the average.
+/// Returns the largest number relative to the average.
 fn evenness(spread: &[u64]) -> f64 {
     let sum: u64 = spread.iter().sum();
     let most = spread.iter().copied().max().unwrap_or(0);
@@ -55,8 +56,8 @@ fn the_gate_deals_4000_clients_of_memcached_evenly() {
     assert!(evenness(&spread) <= 1.1, "{spread:?}");
 }
 
-/// The kernel deals by a hash of the addresses: at 64 few limits hold, at 400 chance has its own;
-/// one throw of three must be within them.
+/// The kernel distributes by a hash of the addresses. With 64 clients only wide limits hold; with
+/// 400 the result is random too, so one of three attempts must be within the limits.
 #[test]
 fn reuseport_deals_400_clients_of_memcached_as_the_kernel_hashes() {
     // Six sigma of 64 balls in 8 urns.
@@ -73,32 +74,32 @@ fn the_mutex_leaves_nobody_without_clients_of_memcached() {
     assert!(spread.iter().all(|count| *count > 0) && evenness(&spread) <= 1.5, "{spread:?}");
 }
 
-/// Clients that leave and come again keep it even.
+/// The distribution stays even when clients leave and connect again.
 #[test]
 fn the_gate_evens_out_what_left_one_worker_of_memcacheds_empty() {
-    let (_memcached, quickack) = crew::field(4, &["accept: gate"], &[]);
+    let (_memcached, quickack) = harness::field(4, &["accept: gate"], &[]);
     let mut clients: Vec<Option<(Client, usize)>> =
-        (0..32).map(|_| Some(crew::client_of(&quickack))).collect();
+        (0..32).map(|_| Some(harness::client_of(&quickack))).collect();
     for client in &mut clients {
         if client.as_ref().is_some_and(|(_, worker)| *worker == 1) {
             *client = None;
         }
     }
-    wait_until("worker 1 is empty", || crew(&quickack)[&1].clients == 0);
+    wait_until("worker 1 is empty", || workers(&quickack)[&1].clients == 0);
     // The gate may have given it one more or less than the others.
     let left = clients.iter().flatten().count() as u64;
     let new: Vec<Client> = (0..8).map(|_| quickack.client()).collect();
     wait_until("the new ones are taken", || {
-        crew(&quickack).values().map(|worker| worker.clients).sum::<u64>() == left + 8
+        workers(&quickack).values().map(|worker| worker.clients).sum::<u64>() == left + 8
     });
-    let counts: Vec<u64> = crew(&quickack).values().map(|worker| worker.clients).collect();
+    let counts: Vec<u64> = workers(&quickack).values().map(|worker| worker.clients).collect();
     assert!(counts[1] >= 6, "{counts:?}");
     drop(new);
 }
 
-/// How often a worker's own eventfd has been written to: nobody reads it, for the kernel tells each
-/// write. The worker's epoll knows it by the token of a poke.
-fn pokes(worker: u32) -> u64 {
+/// Returns the number of writes to the worker's own eventfd: nobody reads it, because the kernel
+/// reports each write. The worker's epoll identifies it by the wakeup token.
+fn wakeups(worker: u32) -> u64 {
     let folder = format!("/proc/{worker}/fdinfo");
     let files = std::fs::read_dir(&folder).expect("the worker is there").map(|file| {
         std::fs::read_to_string(file.expect("a folder can be read").path()).unwrap_or_default()
@@ -113,36 +114,36 @@ fn pokes(worker: u32) -> u64 {
     u64::from_str_radix(count.expect("an eventfd").trim(), 16).expect("it is told in hex")
 }
 
-/// As an epoll's `fdinfo` has it.
+/// The token in an epoll's `fdinfo`.
 const POKE: &str = "data: fffffffffffffffd ";
 
-/// Whatever the dead was about to take waits for nobody: the others are told to look. So is a
-/// worker that begins to serve, for whom the others may have stood aside.
+/// A dead worker's waiting connections are not left alone: the other workers are woken. A worker
+/// that begins to serve is also woken, because the others may have left connections to it.
 #[test]
 fn the_master_wakes_the_others_of_a_dead_worker_before_memcached_and_its_successor() {
-    let (_memcached, quickack) = crew::field(3, &["accept: gate"], &[]);
-    let before = crew(&quickack);
+    let (_memcached, quickack) = harness::field(3, &["accept: gate"], &[]);
+    let before = workers(&quickack);
     let counts = |of: &BTreeMap<usize, Worker>| -> Vec<u64> {
-        of.values().map(|worker| pokes(worker.pid)).collect()
+        of.values().map(|worker| wakeups(worker.pid)).collect()
     };
     wait_until("each was told to look when it began", || {
         counts(&before).iter().all(|count| *count > 0)
     });
-    // There are no clients, so the workers have no reason to poke each other.
+    // There are no clients, so the workers have no reason to wake each other.
     let old = counts(&before);
     send(before[&1].pid, Signal::KILL);
     let mut after = before.clone();
     wait_until("a successor serves", || {
-        after = crew(&quickack);
+        after = workers(&quickack);
         after.get(&1).is_some_and(|one| one.pid != before[&1].pid && one.is_serving())
     });
-    // Its eventfd is the one of the dead: the master keeps them.
+    // Its eventfd is that of the dead worker: the master keeps them.
     wait_until("all three are told", || counts(&after).iter().zip(&old).all(|(a, b)| a > b));
     let new: Vec<u64> = counts(&after).iter().zip(&old).map(|(after, old)| after - old).collect();
     assert_eq!(new, [1, 1, 1]);
 }
 
-/// Who holds the accept mutex, of the workers there are.
+/// Returns the worker that holds the accept mutex, if there is one.
 fn holder(quickack: &Quickack) -> Option<u32> {
     let locks = std::fs::read_to_string("/proc/locks").expect("the kernel lists its locks");
     let workers: Vec<u32> = quickack.workers().into_values().collect();
@@ -151,12 +152,13 @@ fn holder(quickack: &Quickack) -> Option<u32> {
     pids.into_iter().find(|pid| workers.contains(pid))
 }
 
-/// While nobody is busy one worker waits at the listener, and a client wakes that one only. Who has
-/// more than its share wakes the one that is to wait in its place; a herd would be all eight.
+/// While all workers are idle, one waits at the listener, and a client wakes only that one. A
+/// worker with more than its share wakes the one that is to wait in its place. A thundering herd
+/// would wake all eight.
 #[test]
 fn in_mutex_mode_a_client_of_memcached_wakes_one_idle_worker() {
     let global = ["accept: mutex", "epoll_timeout: 5s", "hang_timeout: 0"];
-    let (_memcached, quickack) = crew::field(WORKERS, &global, &[]);
+    let (_memcached, quickack) = harness::field(WORKERS, &global, &[]);
     wait_until("somebody holds the mutex", || holder(&quickack).is_some());
     let workers = Facts::of(quickack.workers().into_values());
     const COUNT: u64 = 100;
@@ -164,21 +166,21 @@ fn in_mutex_mode_a_client_of_memcached_wakes_one_idle_worker() {
     for n in 1..=COUNT {
         clients.push(TcpStream::connect(quickack.address()).expect("somebody accepts"));
         wait_until("it is taken, and somebody waits for the next", || {
-            crew::clients(&quickack) == n && holder(&quickack).is_some()
+            harness::clients(&quickack) == n && holder(&quickack).is_some()
         });
     }
     let woken = workers.wakeups() - before;
     println!("mutex: {COUNT} clients woke {woken} workers");
-    // One each; the next holder of every second or third; and now and then a heartbeat.
+    // One for each client, one for the next holder at every second or third, and a few heartbeats.
     assert!(woken <= 2 * COUNT, "{woken} wake-ups for {COUNT} clients");
 }
 
-/// The kernel frees the lock of the dead, and the next one takes it soon.
+/// The kernel releases the lock of a dead process, and another one soon takes it.
 #[test]
 fn a_killed_holder_of_the_mutex_before_memcached_is_followed_by_another() {
     let epoll_timeout = Duration::from_millis(500);
     let global = ["accept: mutex", "epoll_timeout: 500ms"];
-    let (_memcached, quickack) = crew::field(4, &global, &[]);
+    let (_memcached, quickack) = harness::field(4, &global, &[]);
     for _ in 0..5 {
         let mut found = None;
         wait_until("somebody holds the mutex", || {
@@ -190,10 +192,10 @@ fn a_killed_holder_of_the_mutex_before_memcached_is_followed_by_another() {
         let start = Instant::now();
         wait_until("another holds it", || holder(&quickack).is_some_and(|now| now != old));
         let took = start.elapsed();
-        // Others look after as long; the rest is for a busy machine.
+        // The others check after that time; the rest is for a busy machine.
         assert!(took <= 6 * epoll_timeout, "{took:?} after the holder's death");
         let mut client = quickack.client();
         client.ask("get a\r\n", "END\r\n");
-        wait_for_crew(&quickack, 4);
+        wait_for_workers(&quickack, 4);
     }
 }

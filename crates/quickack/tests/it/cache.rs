@@ -1,4 +1,4 @@
-//! The embedded cache beside the real memcached: the same words to both, one answer from both.
+//! The embedded cache compared with the real memcached: the same requests to both, equal answers.
 
 use std::net::SocketAddr;
 use std::process::Command;
@@ -11,7 +11,7 @@ use testkit::process::{
 
 use super::QUICKACK;
 
-/// A cache process of its own, on a port that it chose.
+/// A separate cache process, on a port of its choice.
 pub struct Cache {
     process: Process,
     address: SocketAddr,
@@ -44,8 +44,8 @@ impl Cache {
     }
 }
 
-/// memcached without its background threads: one of them may hold an item for a moment, and a
-/// `decr` in that moment does not pad the number with spaces as it otherwise does.
+/// Starts memcached without its background threads. One of them may hold an item for a moment, and
+/// a `decr` in that moment does not pad the number with spaces as it usually does.
 pub fn quiet_memcached() -> Memcached {
     for _ in 0..20 {
         let address = free_address();
@@ -86,7 +86,7 @@ impl Random {
         }
     }
 
-    /// One request. `cas` is a number that the key `k0` may have on that side.
+    /// Makes one request. `cas` is a number that the key `k0` may have on that side.
     fn request(&mut self, cas: &str) -> String {
         let key = format!("k{}", self.below(12));
         let exptime = self.pick(&["0", "0", "0", "100", "-1", "2592001", "4000000000"]);
@@ -115,7 +115,7 @@ impl Random {
     }
 }
 
-/// The cas number of `k0` at this moment, for only the changes of numbers agree.
+/// Returns the current cas number of `k0`; the two sides agree only on when it changes.
 fn cas_of_k0(client: &mut Client) -> String {
     client.send("gets k0\r\n");
     let text = client.read_until("END\r\n");
@@ -123,7 +123,7 @@ fn cas_of_k0(client: &mut Client) -> String {
     line.split(' ').nth(4).unwrap_or("999999").to_string()
 }
 
-/// Everything said in answer, up to the answer of a request that nothing else answers like that.
+/// Returns all answers, up to that of a request with a unique answer.
 fn answers(client: &mut Client, request: &str) -> String {
     client.send(format!("{request}get the-end\r\nmn\r\n"));
     client.read_until("END\r\nMN\r\n")
@@ -189,7 +189,7 @@ fn a_store_command_that_memcached_refuses_for_its_size_is_not_silently_kept() {
     }
 }
 
-/// All that the process has for itself, not only what it counts.
+/// Measures all memory of the process, not only its own count.
 #[test]
 fn a_full_cache_takes_its_memory_and_no_more_whatever_the_sizes() {
     for sizes in [&[10][..], &[100], &[1_000], &[100_000], &[10, 100, 1_000, 10_000, 40_000]] {
@@ -207,7 +207,7 @@ fn a_full_cache_takes_its_memory_and_no_more_whatever_the_sizes() {
     }
 }
 
-/// Stores so many bytes in values of up to twice that size.
+/// Stores that many bytes in values of up to twice `size`.
 fn fill(client: &mut Client, random: &mut Random, size: u64, bytes: usize) {
     let mut requests = String::new();
     while requests.len() < bytes {
@@ -243,7 +243,7 @@ fn a_cache_that_is_killed_is_started_again_empty() {
     }
     assert_ne!(quickack.caches(), caches);
     client.ask("set k 3 0 5\r\nagain\r\n", "STORED\r\n");
-    // Who still has the number of the item that is gone must not overwrite this one.
+    // A client that still has the removed item's number must not overwrite this one.
     assert!(cas_of(&mut client, "k") > cas);
 }
 

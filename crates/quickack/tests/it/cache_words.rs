@@ -1,13 +1,13 @@
-//! The embedded cache beside the real memcached, in meta and classic words: a long random talk on a
-//! few keys, where each answer must be the same but for cas numbers and times.
+//! The embedded cache compared with the real memcached, in meta and classic commands: a long random
+//! dialogue on a few keys, in which each answer must be equal except for cas numbers and times.
 
 use testkit::process::{Client, Memcached};
 
 use super::cache::{Cache, Random, quiet_memcached};
 
-/// Requests of one talk.
+/// Requests of one dialogue.
 const STEPS: u64 = 20_000;
-/// A key, and the same as base64; where a line cannot carry it, only that.
+/// A key with its base64 form; only base64 if a line cannot carry the key.
 const KEYS: &[(&str, &str)] = &[
     ("a", "YQ=="),
     ("bc", "YmM="),
@@ -17,11 +17,11 @@ const KEYS: &[(&str, &str)] = &[
     ("", "AAEgCg=="),
 ];
 
-/// A request in the making; `{cas}` stands for the cas of its key.
+/// A request being made; `{cas}` is a placeholder for the cas of its key.
 struct Asking {
     text: String,
     key: String,
-    /// Added to the key's cas number.
+    /// An offset to the key's cas number.
     cas_offset: i64,
 }
 
@@ -37,7 +37,7 @@ fn a_random_talk_has_memcacheds_answers() {
     }
 }
 
-/// What is said to it, without what differs between any two servers.
+/// Returns the answer, without the parts that differ between any two servers.
 fn answer(client: &mut Client, asking: &Asking) -> String {
     let mut text = asking.text.clone();
     if text.contains("{cas}") {
@@ -75,7 +75,7 @@ fn masked(text: &str) -> String {
     out
 }
 
-/// A flag that tells a time or a cas number; a cas of 0 and a time of never are told apart.
+/// Masks a flag with a time or a cas number; a cas of 0 and a time of never stay visible.
 fn mask(word: &str) -> &str {
     let is_number = word.len() > 1 && word[1..].bytes().all(|byte| byte.is_ascii_digit());
     match word.as_bytes()[0] {
@@ -113,10 +113,11 @@ fn asking(random: &mut Random) -> Asking {
         }
         13..16 => {
             pick_flags(random, &mut flags, &["v", "c", "t", "v"]);
-            // A T for a number that becomes longer is lost there: see `Entry::grow`.
+            // memcached loses a T for a number that becomes longer: see `Entry::grow`.
             pick_tokens(random, &mut flags, &["N0", "N100", "N-1", "C{cas}", "C0"]);
             pick_tokens(random, &mut flags, &["MI", "M+", "MD", "M-", "MX", "D7", "D1", "D99999"]);
-            // From 2^63 on memcached takes a value for a number or not by what lies behind it.
+            // From 2^63 on, memcached's decision whether a value is a number depends on the bytes
+            // after it.
             pick_tokens(random, &mut flags, &["J5", "J99", "D0", "D4294967296"]);
             meta(random, "ma", &key, None, flags, false)
         }
@@ -129,7 +130,7 @@ fn asking(random: &mut Random) -> Asking {
     Asking { text, key, cas_offset }
 }
 
-/// The line of a meta command, and its data.
+/// Makes the line of a meta command, and its data.
 fn meta(
     random: &mut Random,
     verb: &str,
@@ -139,7 +140,7 @@ fn meta(
     hides_key: bool,
 ) -> String {
     pick_flags(random, &mut flags, &["q", "O123", "k"]);
-    // A key that tears the line apart is told by memcached as it is, if a read has made it.
+    // memcached returns a key that breaks the line unencoded if a read created the item.
     flags.retain(|flag| !(hides_key && flag == "k"));
     if random.below(60) == 0 {
         flags.push(random.pick(&["!", "q", "T", "Tx", "Cx", "v", "MM", "Jx", "F"]).to_string());
@@ -156,7 +157,7 @@ fn meta(
     }
 }
 
-/// Some of these.
+/// Adds some of these flags.
 fn pick_flags(random: &mut Random, flags: &mut Vec<String>, some: &[&str]) {
     for flag in some {
         if random.below(3) == 0 && !flags.iter().any(|known| known == flag) {
@@ -165,7 +166,7 @@ fn pick_flags(random: &mut Random, flags: &mut Vec<String>, some: &[&str]) {
     }
 }
 
-/// One of these, or none; no letter twice.
+/// Adds one of these tokens or none, and no letter twice.
 fn pick_tokens(random: &mut Random, flags: &mut Vec<String>, some: &[&str]) {
     let token = random.pick(some);
     if random.below(2) == 0 && !flags.iter().any(|flag| flag[..1] == token[..1]) {
@@ -197,8 +198,8 @@ fn classic(random: &mut Random, key: &str) -> String {
     }
 }
 
-/// A busy machine gives one port to two tests now and then. Whose memcached comes second has none,
-/// and must not talk to the other's.
+/// A busy machine sometimes gives one port to two tests. The second test's memcached does not
+/// start, and the test must not use the first one's.
 #[test]
 fn a_memcached_whose_port_is_anothers_is_not_taken_for_it() {
     let other = std::net::TcpListener::bind("127.0.0.1:0").expect("a port on loopback");
@@ -207,7 +208,7 @@ fn a_memcached_whose_port_is_anothers_is_not_taken_for_it() {
     drop(other);
 }
 
-/// The times of an item that lives for a second, as both sides tell them.
+/// Checks the times of an item that lives for a second, as both sides report them.
 #[test]
 fn an_item_of_one_second_is_gone_in_two() {
     let (memcached, cache) = (quiet_memcached(), Cache::start("8m"));
@@ -222,7 +223,7 @@ fn an_item_of_one_second_is_gone_in_two() {
             if last != "EN" {
                 client.expect("x\r\n");
             }
-            // A busy memcached is late with its clock.
+            // A busy memcached's clock is late.
             assert!(start.elapsed().as_secs() < 10, "it is still there");
         }
     }

@@ -1,5 +1,5 @@
-//! Everything at once, from a seed: kills, stops, reloads good and bad, other numbers of workers,
-//! settings, servers that go and come, under a load that checks every reply.
+//! Everything at once, from a seed: kills, stops, valid and invalid reloads, changes of the number
+//! of workers, settings, servers that fail and return, under a load that checks every reply.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use rustix::process::Signal;
 use testkit::load::{Load, Options, Trust};
 use testkit::process::{Answer, Memcached, Quickack, freeze, send, wait_until_within};
 
-use super::crew::{self, Worker, crew};
+use super::harness::{self, Worker, workers};
 
 #[test]
 fn a_little_chaos_before_memcached_mixes_nothing_up() {
@@ -26,11 +26,11 @@ struct Chaos {
     random: u64,
     workers: usize,
     timeout: u64,
-    /// Workers that were killed, or that were stopped until they were replaced.
+    /// Workers that were killed, or stopped until they were replaced.
     deaths: u64,
-    /// The same when a change was last applied by all.
+    /// The value of `deaths` when all workers last applied a change.
     deaths_before: u64,
-    /// What the file says, and what it said when it was last taken up.
+    /// The text of the file, and the text last applied.
     file: String,
     holds: String,
 }
@@ -44,7 +44,7 @@ fn check(seed: u64, steps: usize) {
     let random = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let text = text(&memcacheds, 3, 2_000);
     let quickack = Quickack::start(super::QUICKACK, &text);
-    crew::wait_for_crew(&quickack, 3);
+    harness::wait_for_workers(&quickack, 3);
     let mut chaos = Chaos {
         memcacheds,
         quickack,
@@ -56,9 +56,9 @@ fn check(seed: u64, steps: usize) {
         file: text.clone(),
         holds: text,
     };
-    // Keys move when servers go, so old values may come back; another's never.
+    // Keys move when servers fail, so old values may come back; another client's never.
     let options = Options { trust: Trust::Old, rate: Some(4_000), depth: 2, ..Options::default() };
-    let load = crew::load(&chaos.quickack, 60, options);
+    let load = harness::load(&chaos.quickack, 60, options);
     let master = chaos.quickack.process.facts();
     for _ in 0..steps {
         chaos.step();
@@ -78,7 +78,7 @@ fn check(seed: u64, steps: usize) {
 fn text(memcacheds: &[Memcached], workers: usize, timeout: u64) -> String {
     let addresses: Vec<_> = memcacheds.iter().map(|memcached| memcached.address).collect();
     let timeout = format!("timeout: {timeout}");
-    crew::text(workers, GLOBAL, &addresses, &[RULES, &[&timeout]].concat())
+    harness::text(workers, GLOBAL, &addresses, &[RULES, &[&timeout]].concat())
 }
 
 impl Chaos {
@@ -91,7 +91,7 @@ impl Chaos {
                 send(victims[at], Signal::KILL);
             }
             2 if !victims.is_empty() => {
-                // For a moment, or for good: whoever is stopped too long is replaced.
+                // For a moment, or for good: a worker that is stopped too long is replaced.
                 let at = self.chance(victims.len());
                 self.deaths += 1;
                 freeze(victims[at]);
@@ -125,7 +125,7 @@ impl Chaos {
         }
     }
 
-    /// One server goes and comes.
+    /// Stops one server and starts it again.
     fn bounce(&mut self) {
         let at = self.chance(self.memcacheds.len());
         let address = self.memcacheds[at].address;
@@ -152,7 +152,8 @@ impl Chaos {
         }
     }
 
-    /// Nobody takes up what one cannot: a timeout that no other step sets is refused.
+    /// If one worker cannot apply a change, none does: a timeout that no other step sets is
+    /// refused.
     fn reload_with_a_stopped_worker(&mut self) {
         self.file = text(&self.memcacheds, self.workers, 3_000 + self.deaths);
         self.quickack.rewrite(&self.file);
@@ -161,8 +162,9 @@ impl Chaos {
         self.judge(&answer);
     }
 
-    /// A good change is refused for two reasons only, and then by all: a worker has died since the
-    /// last one, or does not answer because it is stopped or the machine is busy.
+    /// Judges the answer to a valid change. It is refused for two reasons only, and then by all: a
+    /// worker has died since the last change, or does not answer because it is stopped or the
+    /// machine is busy.
     fn judge(&mut self, answer: &Answer) {
         if answer.ok {
             let all = answer.text.contains("applied by") && !answer.text.contains("not confirmed");
@@ -172,13 +174,14 @@ impl Chaos {
             return;
         }
         let text = &answer.text;
-        let has_died = text.contains("died while it was prepared");
+        let has_died = text.contains("died during the preparation");
         assert!(has_died || text.contains("did not answer in time"), "{answer:?}");
         assert!(!has_died || self.deaths > self.deaths_before, "nobody was killed: {answer:?}");
         assert!(text.contains("nothing has changed"), "{answer:?}");
     }
 
-    /// Everybody is served again, by as many workers as the file says, with one configuration.
+    /// Waits until all clients are served again, by as many workers as in the file, with one
+    /// configuration.
     fn settle(&mut self, load: &Load) {
         let limit = Duration::from_secs(30);
         wait_until_within(limit, "the last reload is applied", || {
@@ -186,10 +189,10 @@ impl Chaos {
             self.quickack.admin(&["reload"]).ok
         });
         wait_until_within(limit, &format!("all are one: {}", self.quickack.process.said()), || {
-            let crew = crew(&self.quickack);
-            let mut epochs = crew.values().map(|worker| (worker.epoch, worker.health));
+            let workers = workers(&self.quickack);
+            let mut epochs = workers.values().map(|worker| (worker.epoch, worker.health));
             let first = epochs.next();
-            let serving = crew.values().all(Worker::is_serving) && crew.len() == self.workers;
+            let serving = workers.values().all(Worker::is_serving) && workers.len() == self.workers;
             serving && epochs.all(|epochs| Some(epochs) == first)
         });
         let mut failed = load.tally().total().failed;

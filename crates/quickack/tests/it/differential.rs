@@ -1,8 +1,8 @@
-//! Random requests of classic text, meta and binary: what a real memcached answers is answered
-//! through quickack too, in front of one memcached, of four, and of the embedded cache.
+//! Random requests of classic text, meta and binary: quickack must answer as a real memcached does,
+//! in front of one memcached, of four, and of the embedded cache.
 //!
-//! A failure names its seed; `QUICKACK_SEED=N cargo test -p quickack --test it differential` plays
-//! it again, `QUICKACK_DEPTH=1` with one request at a time. `docs/long-tests.md` has the last
+//! A failure prints its seed. `QUICKACK_SEED=N cargo test -p quickack --test it differential`
+//! repeats it, `QUICKACK_DEPTH=1` with one request at a time. `docs/long-tests.md` has the last
 //! result of the long run.
 
 use testkit::differential::{Behind, Settings, Tally, run};
@@ -21,7 +21,7 @@ fn soak_random_requests_are_answered_as_by_memcached() {
     check(from_environment("QUICKACK_SEED").unwrap_or(2), 200_000);
 }
 
-/// The test of the test: two memcacheds say the same.
+/// The test of the test: two memcacheds give the same answers.
 #[test]
 fn random_requests_are_answered_alike_by_two_memcacheds() {
     let memcacheds = [Memcached::quiet(), Memcached::quiet()];
@@ -42,7 +42,7 @@ fn from_environment(name: &str) -> Option<u64> {
 fn check(seed: u64, requests: usize) {
     let memcacheds: Vec<Memcached> = (0..6).map(|_| Memcached::quiet()).collect();
     let addresses: Vec<_> = memcacheds.iter().map(|memcached| memcached.address).collect();
-    // On a busy machine anybody may be late, which is not what is asked here.
+    // On a busy machine any answer may be late, and deadlines are not tested here.
     let allow = ["hash: md5", "allow: [flush_all]", "item_size_max: 2m", "timeout: 20s"];
     let one = Quickack::start(QUICKACK, &config(&addresses[1..2], &allow));
     let four = Quickack::start(QUICKACK, &config(&addresses[2..6], &allow));
@@ -65,7 +65,7 @@ fn check(seed: u64, requests: usize) {
     judge(run(&settings), requests);
 }
 
-/// A run that meets nothing proves nothing.
+/// A run that meets too few kinds of answers proves nothing.
 #[track_caller]
 fn judge(outcome: Result<Tally, String>, requests: usize) {
     let tally = outcome.unwrap_or_else(|difference| panic!("{difference}"));

@@ -1,5 +1,5 @@
-//! Which servers are in the ring is decided once, for all workers: no two of them ever use
-//! different rings, and so many of a pool stay in it.
+//! One decision on the servers in the ring applies to all workers: no two of them ever use
+//! different rings, and a minimum share of a pool stays in it.
 
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -7,13 +7,13 @@ use std::time::Instant;
 use testkit::load::{Options, Trust};
 use testkit::process::{Client, DEADLINE, Memcached, Quickack, free_address, wait_until};
 
-use super::crew::{self, crew};
+use super::harness::{self, workers};
 
-/// Three servers that say their own name for every key, and clients of every worker.
+/// Three servers that return their own name for every key, and clients of every worker.
 struct Field {
     memcacheds: Vec<Memcached>,
     quickack: Quickack,
-    /// Two of each worker.
+    /// Two clients of each worker.
     clients: Vec<Client>,
 }
 
@@ -34,10 +34,10 @@ impl Field {
         let said = |rule: &&&str| more.iter().any(|line| name(line) == name(rule));
         let rules: Vec<&str> =
             RULES.iter().filter(|rule| !said(rule)).chain(more).copied().collect();
-        let quickack = crew::start(WORKERS, &[], &addresses, &rules);
+        let quickack = harness::start(WORKERS, &[], &addresses, &rules);
         let (mut clients, mut counts) = (Vec::new(), [0; WORKERS]);
         while counts.iter().any(|count| *count < 2) {
-            let (client, worker) = crew::client_of(&quickack);
+            let (client, worker) = harness::client_of(&quickack);
             counts[worker] += 1;
             clients.push(client);
         }
@@ -46,7 +46,7 @@ impl Field {
         field
     }
 
-    /// Every key is in every server, and its value is the server's number.
+    /// Stores every key on a server, with the server's number as its value.
     fn fill(&self, server: usize) {
         let mut client = self.memcacheds[server].client();
         for key in 0..KEYS {
@@ -59,7 +59,7 @@ impl Field {
         self.memcacheds[server].process.wait_for_end();
     }
 
-    fn revive(&mut self, server: usize) {
+    fn restart(&mut self, server: usize) {
         let address = self.memcacheds[server].address;
         let start = Instant::now();
         self.memcacheds[server] = loop {
@@ -70,24 +70,24 @@ impl Field {
         };
     }
 
-    /// How many servers are out, as the operator is told.
+    /// Returns the number of ejected servers, as shown to the operator.
     fn ejected(&mut self) -> usize {
-        // Somebody must ask for a failure to be noticed.
+        // Only requests make workers notice a failure.
         for key in 0..KEYS {
             self.ask(key % self.clients.len(), key);
         }
-        let json = crew::stats(&self.quickack);
+        let json = harness::stats(&self.quickack);
         let servers = json["pools"][0]["servers"].as_array().cloned().unwrap_or_default();
         servers.iter().filter(|server| server["ejected"] == true).count()
     }
 
-    /// What a client's worker says: the number of the server that answered, None for an error.
+    /// Returns the number of the server that answered through a client's worker; None for an error.
     fn ask(&mut self, client: usize, key: usize) -> Option<usize> {
         let client = &mut self.clients[client];
         client.send(format!("get key{key}\r\n"));
         let line = client.line();
         match line.as_str() {
-            // A server that came back empty.
+            // A server that came back without data.
             "END" => Some(EMPTY),
             line if line.starts_with("VALUE ") => {
                 let value = client.line();
@@ -99,7 +99,7 @@ impl Field {
         }
     }
 
-    /// The server of each key, about which all workers agree.
+    /// Returns the server of each key, on which all workers agree.
     #[track_caller]
     fn owners(&mut self) -> Vec<Option<usize>> {
         let ask = |field: &mut Field, client| (0..KEYS).map(|key| field.ask(client, key)).collect();
@@ -110,9 +110,9 @@ impl Field {
         first
     }
 
-    /// One client after the other asks for `key`, until one has an answer that is not `old`. From
-    /// then on nobody has the old one again: all workers changed at once. Two keys, for an answer
-    /// of one worker's says what the others must say of any key.
+    /// Lets clients request `key` in turn, until one gets an answer that is not `old`. From then on
+    /// no client may get the old one: all workers changed at once. It uses two keys, because one
+    /// worker's answer for one key determines the others' answers for any key.
     #[track_caller]
     fn change(&mut self, keys: &[usize], is_old: impl Fn(Option<usize>) -> bool) {
         let start = Instant::now();
@@ -137,10 +137,10 @@ impl Field {
     }
 }
 
-/// What no server is called.
+/// A number that no server has.
 const EMPTY: usize = usize::MAX;
 
-/// A client's answer decides: whoever asks after it has the same ring, on whichever worker.
+/// The first changed answer decides: each later request sees the same ring, on any worker.
 #[test]
 fn a_server_of_memcacheds_leaves_and_returns_for_all_workers_at_once() {
     let mut field = Field::new(3, &[]);
@@ -157,10 +157,10 @@ fn a_server_of_memcacheds_leaves_and_returns_for_all_workers_at_once() {
             assert!(!stayed || without[key] == owners[key], "key{key} moved for nothing");
             assert_ne!(without[key], Some(gone));
         }
-        let epochs: Vec<u64> = crew(&field.quickack).values().map(|one| one.health).collect();
+        let epochs: Vec<u64> = workers(&field.quickack).values().map(|one| one.health).collect();
         assert!(epochs.iter().all(|epoch| *epoch == epochs[0]), "{epochs:?}");
-        field.revive(gone);
-        // It is back empty, and asked by all or by nobody.
+        field.restart(gone);
+        // It comes back without data, for all workers or for none.
         field.change(&keys, |answer| answer != Some(EMPTY));
         field.fill(gone);
         assert_eq!(field.owners(), owners);
@@ -176,23 +176,23 @@ fn a_new_worker_before_memcached_begins_with_the_ring_of_the_others() {
     field.kill(1);
     field.change(&keys, |answer| answer.is_none());
     let without = field.owners();
-    let old = crew(&field.quickack)[&0].pid;
+    let old = workers(&field.quickack)[&0].pid;
     testkit::process::send(old, rustix::process::Signal::KILL);
     wait_until("worker 0 is there again", || {
-        crew(&field.quickack).get(&0).is_some_and(|one| one.pid != old && one.is_serving())
+        workers(&field.quickack).get(&0).is_some_and(|one| one.pid != old && one.is_serving())
     });
     field.clients.clear();
-    wait_until("nobody is counted any more", || crew::clients(&field.quickack) == 0);
+    wait_until("nobody is counted any more", || harness::clients(&field.quickack) == 0);
     let mut seen = [false; WORKERS];
     while seen != [true; WORKERS] {
-        let (client, worker) = crew::client_of(&field.quickack);
+        let (client, worker) = harness::client_of(&field.quickack);
         seen[worker] = true;
         field.clients.push(client);
     }
     assert_eq!(field.owners(), without);
 }
 
-/// Half of a pool, by default: what fails beyond it stays and fails fast.
+/// At most half of a pool is ejected by default; further failed servers stay and fail fast.
 #[test]
 fn no_more_memcacheds_leave_the_ring_than_may() {
     let mut field = Field::new(4, &[]);
@@ -206,8 +206,8 @@ fn no_more_memcacheds_leave_the_ring_than_may() {
         }
         assert!(start.elapsed() < DEADLINE, "{}", field.quickack.process.said());
     }
-    // The third that died keeps its keys, and says so; the one that lives has its own, and those of
-    // the two that are out are shared by these two.
+    // The third server that failed keeps its keys, and their requests get errors. The live server
+    // has its own keys; the two share those of the two ejected servers.
     let lost = |owner: Option<usize>| owner.is_some_and(|owner| owner != 3);
     for _ in 0..5 {
         let after = field.owners();
@@ -222,29 +222,29 @@ fn no_more_memcacheds_leave_the_ring_than_may() {
     }
 }
 
-/// It takes two failures, of workers that are there: what a dead one has reported is forgotten, and
-/// nobody says that the server is down any more.
+/// An ejection needs two failures, reported by live workers. A dead worker's report is forgotten,
+/// and then no worker reports the server as down.
 #[test]
 fn what_a_dead_worker_has_reported_before_memcached_counts_no_more() {
     let memcached = Memcached::start();
     let servers = [memcached.address, free_address()];
     let rules = [&RULES[..3], &["server_retry_timeout: 60000"]].concat();
-    let quickack = crew::start(3, &[], &servers, &rules);
-    // They have asked for nothing yet: the workers know nothing of the second server.
+    let quickack = harness::start(3, &[], &servers, &rules);
+    // They have sent nothing yet: the workers know nothing of the second server.
     let (mut clients, mut spare) = (BTreeMap::new(), Vec::new());
     while clients.len() < 3 {
-        let before = crew(&quickack);
+        let before = workers(&quickack);
         let client: Client = quickack.client();
         let mut found = None;
         wait_until("one worker has one client more", || {
-            let after = crew(&quickack);
+            let after = workers(&quickack);
             found = before.keys().copied().find(|n| after[n].clients > before[n].clients);
             found.is_some()
         });
-        // Each stays: one that left might hide the next.
+        // Each client stays: one that left might hide the next.
         spare.extend(clients.insert(found.expect("it was waited for"), client));
     }
-    let health = || crew::stats(&quickack)["pools"][0]["servers"][1]["health"].clone();
+    let health = || harness::stats(&quickack)["pools"][0]["servers"][1]["health"].clone();
     let mut fail = |worker: usize| {
         let client = clients.get_mut(&worker).expect("each has one");
         for key in 0..KEYS {
@@ -262,10 +262,10 @@ fn what_a_dead_worker_has_reported_before_memcached_counts_no_more() {
     assert_eq!(health(), "up");
     fail(0);
     wait_until("one worker says that it is down", || health() == "down");
-    let old = crew(&quickack)[&0].pid;
+    let old = workers(&quickack)[&0].pid;
     testkit::process::send(old, rustix::process::Signal::KILL);
     wait_until("worker 0 is there again", || {
-        crew(&quickack).get(&0).is_some_and(|one| one.pid != old && one.is_serving())
+        workers(&quickack).get(&0).is_some_and(|one| one.pid != old && one.is_serving())
     });
     assert_eq!(health(), "up", "nobody who is there has met it");
     fail(1);
@@ -275,16 +275,16 @@ fn what_a_dead_worker_has_reported_before_memcached_counts_no_more() {
     wait_until("two workers that live are enough", || health() == "ejected");
 }
 
-/// The same under load: keys move, but no client has another's or a mangled value.
+/// Under load: keys move, but no client gets another client's value or a mangled one.
 #[test]
 fn servers_of_memcacheds_that_come_and_go_under_load_mix_nothing_up() {
     let mut field = Field::new(3, &[]);
     let options = Options { trust: Trust::Old, rate: Some(3_000), ..Options::default() };
-    let load = crew::load(&field.quickack, 40, options);
+    let load = harness::load(&field.quickack, 40, options);
     for server in [0, 1] {
         field.kill(server);
         load.wait_for_requests(1_500);
-        field.revive(server);
+        field.restart(server);
         load.wait_for_requests(1_500);
     }
     let tally = load.stop();

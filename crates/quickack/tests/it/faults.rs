@@ -1,5 +1,5 @@
-//! Servers that die, freeze, restart and lie: what each costs a client, in which words, and that
-//! nothing that may have been executed is sent again.
+//! Servers that die, freeze, restart and send wrong replies: the cost to clients, the error texts,
+//! and that no request that may have been executed is sent again.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -9,18 +9,18 @@ use std::time::{Duration, Instant};
 
 use testkit::process::{Client, DEADLINE, Memcached, free_address};
 
-use super::{crew, quickack};
+use super::{harness, quickack};
 
-/// A server of the test's own, which notes every line and does what the test says.
+/// A server of the test's own, which records every line and behaves as the test decides.
 struct Server {
     address: SocketAddr,
     lines: Arc<Mutex<Vec<String>>>,
 }
 
-/// What a server does about a line.
+/// A server's reaction to a line.
 enum Turn {
     Say(String),
-    /// Without a word.
+    /// Closes without an answer.
     Close,
 }
 
@@ -39,7 +39,7 @@ impl Server {
         Server { address, lines }
     }
 
-    /// Every line so far but the probes.
+    /// Returns every line so far, except probes.
     fn lines(&self) -> Vec<String> {
         let lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
         lines.iter().filter(|line| *line != "version").cloned().collect()
@@ -73,7 +73,7 @@ fn say(text: &str) -> Turn {
     Turn::Say(text.into())
 }
 
-/// Asks until the server is back, and returns its first answer.
+/// Repeats a request until the server is back, and returns its first answer.
 fn ask_until_back(client: &mut Client, request: &str, end: &str) -> String {
     let start = Instant::now();
     loop {
@@ -87,7 +87,7 @@ fn ask_until_back(client: &mut Client, request: &str, end: &str) -> String {
     }
 }
 
-/// An update that is executed and never answered: the client hears of it, and it happened once.
+/// Checks an update that is executed and never answered: the client is told, and it happened once.
 fn check_never_twice(request: &str, word: &str) {
     let value = Arc::new(Mutex::new(0));
     let counter = Arc::clone(&value);
@@ -143,7 +143,7 @@ fn a_quiet_incr_that_was_executed_is_never_sent_again() {
     assert_eq!(server.count("incr"), 1, "{:?}", server.lines());
 }
 
-/// The only thing that may be asked again: a get whose link died.
+/// The only request that may be sent again: a get whose link died.
 #[test]
 fn a_get_whose_link_died_is_asked_at_most_once_more() {
     let server = Server::start(|line| match line {
@@ -162,7 +162,7 @@ fn a_get_whose_link_died_is_asked_at_most_once_more() {
     assert!((1..=2).contains(&server.count("get poison")), "{:?}", server.lines());
 }
 
-/// It accepts, because the kernel does, and says nothing.
+/// It accepts, because the kernel does, but sends nothing.
 #[test]
 fn a_server_that_never_answers_costs_each_client_one_deadline() {
     let silent = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port on loopback");
@@ -184,7 +184,7 @@ fn a_server_that_never_answers_costs_each_client_one_deadline() {
     assert!(took < Duration::from_secs(8), "five requests cost {took:?}");
 }
 
-/// The kernel drops the SYN when the queue of a listener is full: a connect that never ends.
+/// The kernel drops the SYN if the queue of a listener is full: a connect that never ends.
 #[test]
 fn a_connect_that_never_ends_costs_one_deadline() {
     use rustix::net::{self, AddressFamily, SocketType};
@@ -215,7 +215,7 @@ fn a_frozen_memcached_costs_one_deadline_and_thaws_with_all_it_held() {
     let line = client.line();
     assert_eq!(line, format!("SERVER_ERROR {}: no reply in time", memcached.address));
     assert!(start.elapsed() >= Duration::from_secs(4), "{:?}", start.elapsed());
-    // Whoever comes while it is known to be down waits for nothing.
+    // While the server is known to be down, a request does not wait.
     let start = Instant::now();
     for _ in 0..10 {
         client.send("get a\r\n");
@@ -245,7 +245,7 @@ fn a_memcached_that_was_restarted_comes_back() {
     client.ask("get a\r\n", "VALUE a 0 1\r\n3\r\nEND\r\n");
 }
 
-/// The first word on a new link to a server that failed is the proxy's own, not a client's.
+/// The first request on a new link to a failed server is the proxy's own, not a client's.
 #[test]
 fn a_server_comes_back_through_a_probe() {
     let server = Server::start(|line| match line {
@@ -322,7 +322,7 @@ fn an_ejected_memcached_leaves_its_keys_to_the_others_and_comes_back() {
     }
 }
 
-/// What is no answer to what was asked is not believed, nor is anything after it.
+/// A reply that is impossible for the request is not believed, nor is anything after it.
 #[test]
 fn a_server_that_answers_something_else_is_not_believed() {
     let server = Server::start(|line| match line {
@@ -355,7 +355,7 @@ fn a_server_that_speaks_unasked_loses_its_link() {
     assert_eq!(answer, "VALUE a 0 4\r\ntrue\r\nEND\r\n");
 }
 
-/// A peer that vanished without a word is found by the kernel, not by a client who waits.
+/// The kernel detects a peer that vanished silently; no waiting client is needed for that.
 #[test]
 fn links_to_memcached_have_keepalive_and_a_user_timeout() {
     use rustix::net::{getpeername, sockopt};
@@ -374,7 +374,7 @@ fn links_to_memcached_have_keepalive_and_a_user_timeout() {
     assert_eq!(links, 1);
 }
 
-/// Nothing undoes what the other would have done.
+/// A change cannot be undone on the other server.
 #[test]
 fn a_flush_all_is_done_at_no_memcached_if_one_is_down() {
     let (one, other) = (Memcached::start(), Memcached::start());
@@ -385,7 +385,7 @@ fn a_flush_all_is_done_at_no_memcached_if_one_is_down() {
     drop(other);
     let told = format!("SERVER_ERROR {dead}: down, waiting for it to come back\r\n");
     let mut client = quickack.client();
-    // Whoever asks the dead one first finds out.
+    // The first request to the dead server detects the failure.
     let start = Instant::now();
     for n in 0.. {
         client.send(format!("get k{n}\r\n"));
@@ -399,13 +399,14 @@ fn a_flush_all_is_done_at_no_memcached_if_one_is_down() {
     direct.ask("get here\r\n", "VALUE here 0 1\r\nX\r\nEND\r\n");
 }
 
-/// A worker that has not met the outage yet has no link to the dead one, or one that only begins.
+/// A worker that has not noticed the failure has no link to the dead server, or one that only
+/// begins.
 #[test]
 fn a_flush_all_on_new_connections_is_done_at_no_memcached_if_one_was_killed() {
     const FLUSHES: usize = 24;
     let backs = [Memcached::start(), Memcached::start(), Memcached::start()];
     let addresses = backs.each_ref().map(|back| back.address);
-    let quickack = crew::start(3, &[], &addresses, &["allow: [flush_all]"]);
+    let quickack = harness::start(3, &[], &addresses, &["allow: [flush_all]"]);
     let [one, other, dead] = backs;
     let address = dead.address;
     drop(dead);

@@ -1,16 +1,16 @@
-//! Retries against a frozen memcached, by one worker and by several: a change is done once.
+//! Retries against a frozen memcached, through one worker and several: a change is executed once.
 
 use std::io::{ErrorKind, Read};
 use std::time::Duration;
 
 use testkit::process::{Client, Quickack, wait_until};
 
-use super::crew::{field, stats, wait_for_crew};
+use super::harness::{field, stats, wait_for_workers};
 
-/// What a client gives a server that does not answer.
+/// The time that a client waits for a server.
 const PATIENCE: Duration = Duration::from_millis(100);
 
-/// Asks, waits for `PATIENCE` in vain, and hangs up.
+/// Sends a request, waits for `PATIENCE` without an answer, and closes.
 fn try_in_vain(quickack: &Quickack, request: &str) {
     let mut client = quickack.client();
     client.send(request);
@@ -23,15 +23,15 @@ fn hang_up(mut client: Client) {
     assert!(matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut), "{error}");
 }
 
-/// A counter of the only server, of all workers together.
+/// Returns a counter of the only server, summed over all workers.
 fn total(quickack: &Quickack, name: &str) -> u64 {
     let stats = stats(quickack);
     let server = &stats["pools"][0]["servers"][0];
     server[name].as_u64().unwrap_or_else(|| panic!("no {name} in {server}"))
 }
 
-/// The same, of a server that is handed this request: on a busy machine that takes its time, and
-/// only then has the server been silent.
+/// Tries in vain, and waits until the server was sent the request. On a busy machine that takes
+/// time, and only then does the server count as silent.
 fn try_first_in_vain(quickack: &Quickack, request: &str) {
     let mut client = quickack.client();
     client.send(request);
@@ -39,12 +39,12 @@ fn try_first_in_vain(quickack: &Quickack, request: &str) {
     hang_up(client);
 }
 
-/// `tries` of the same append while the server is frozen: the first is handed over, the others are
-/// held and given up. How often it was done when the server is awake again.
+/// Sends `tries` of the same append while the server is frozen: the first is sent to it, the others
+/// are held and cancelled. Returns how often it was executed when the server is awake again.
 fn check_retries(workers: usize, tries: usize, append: impl Fn(&str) -> String, done: &str) {
     let (memcached, quickack) = field(workers, &[], &[]);
-    wait_for_crew(&quickack, workers);
-    // Many a worker has a link by now, and some may have none.
+    wait_for_workers(&quickack, workers);
+    // Most workers have a link by now, and some may have none.
     let mut clients: Vec<Client> = (0..4 * workers).map(|_| quickack.client()).collect();
     clients.iter_mut().for_each(|client| client.ask("set k 0 0 1\r\n0\r\n", "STORED\r\n"));
     memcached.process.freeze();
@@ -52,7 +52,7 @@ fn check_retries(workers: usize, tries: usize, append: impl Fn(&str) -> String, 
     for _ in 1..tries {
         try_in_vain(&quickack, &append("x"));
     }
-    // Whoever is patient is served when the server wakes.
+    // A client that waits is served when the server wakes.
     clients[0].send(append("y"));
     memcached.process.thaw();
     clients[0].expect(done);
@@ -76,7 +76,7 @@ fn a_retry_at_another_worker_is_applied_once() {
     check_retries(4, 6, classic, "STORED\r\n");
 }
 
-/// A worker that has not spoken to the server yet does not know in which words to ask it.
+/// A worker without a handshake does not know the server's capabilities yet.
 #[test]
 fn a_meta_retry_at_another_worker_is_applied_once() {
     check_retries(4, 6, |data| format!("ms k 1 MA\r\n{data}\r\n"), "HD\r\n");
@@ -86,7 +86,7 @@ fn classic(data: &str) -> String {
     format!("append k 0 0 1\r\n{data}\r\n")
 }
 
-/// Nobody retries what has no answer: it is done as often as it was asked, though its client left.
+/// A request without an answer is not retried: each copy is executed, although its client left.
 #[test]
 fn a_noreply_to_a_frozen_memcached_is_applied_though_its_client_left() {
     let (memcached, quickack) = field(1, &[], &[]);

@@ -1,5 +1,5 @@
-//! Values of 100 MB, stored and read through the proxy and through its own cache: byte by byte
-//! right, within a bound of memory, and in nobody's way.
+//! Values of 100 MB, stored and read through the proxy and through its own cache: every byte is
+//! right, memory is bounded, and other clients are not delayed.
 
 use std::io::{Read, Write};
 
@@ -8,9 +8,9 @@ use testkit::process::{Client, Memcached, Quickack, free_address};
 use super::{QUICKACK, config};
 
 const LEN: usize = 100 * 1000 * 1000;
-/// Some primes: a piece that is missing or twice shifts all that follows.
+/// A prime: a piece that is missing or duplicated shifts all later bytes.
 const PERIOD: usize = 65_521;
-/// Beside the value: a worker by itself, and what its blocks hold beyond what is counted.
+/// Memory besides the value: a worker by itself, and its blocks beyond the counted part.
 const BESIDE_KB: u64 = LEN as u64 / 4 / 1024 + 24 * 1024;
 const SETTINGS: [&str; 4] =
     ["item_size_max: 128m", "timeout_reply: 60s", "timeout_queue: 60s", "merge_gets: on"];
@@ -52,7 +52,7 @@ fn check(quickack: &Quickack) {
     client.expect("STORED\r\n");
     client.send("get big\r\n");
     client.expect(&format!("VALUE big 7 {LEN}\r\n"));
-    // Its client reads no more for now.
+    // Its client stops reading for now.
     let mut other = quickack.client();
     other.ask("set small 0 0 1\r\n1\r\n", "STORED\r\n");
     other.ask("get small\r\n", "VALUE small 0 1\r\n1\r\nEND\r\n");
@@ -63,7 +63,8 @@ fn check(quickack: &Quickack) {
     read_value(&mut client);
     client.expect("\r\n");
     let peak = workers();
-    // Twice: a busy machine reads in pieces of half a block, each of which holds the whole.
+    // Twice, because a busy machine reads in pieces of half a block, each of which holds a whole
+    // block.
     let most = 2 * LEN as u64 / 1024 + BESIDE_KB;
     assert!(peak <= most, "a worker held {peak} KB, more than {most}");
 }

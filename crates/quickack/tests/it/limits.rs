@@ -1,4 +1,4 @@
-//! Bounds, seen from outside: one clear refusal, no spin, no memory without end.
+//! Limits seen from outside: one clear refusal, no busy loop, no unbounded memory.
 
 use std::io::Read;
 use std::process::Command;
@@ -54,7 +54,7 @@ fn the_descriptor_limit_refuses_and_does_not_spin_before_memcached() {
     let quickack = Quickack::start_by(command, QUICKACK, &config(&[memcached.address], &[]));
     let mut served = Vec::new();
     let mut refusals = Vec::new();
-    // Each worker has as many.
+    // Each worker has that limit.
     for _ in 0..80 * quickack.workers().len() {
         match try_client(&quickack) {
             Ok(client) => served.push(client),
@@ -64,12 +64,12 @@ fn the_descriptor_limit_refuses_and_does_not_spin_before_memcached() {
     assert!(served.len() >= 16, "{} clients with 64 descriptors", served.len());
     assert!(!refusals.is_empty(), "80 clients with 64 descriptors");
     assert!(refusals.iter().any(|words| words.starts_with("SERVER_ERROR ")), "{refusals:?}");
-    // The link came later than the clients and still has its descriptor.
+    // The link was made after the clients and still has its descriptor.
     for client in &mut served {
         client.ask("get a\r\n", "END\r\n");
     }
     let before = quickack.worker_process().cpu_ticks();
-    // A span to measure over, not a wait for anything.
+    // The span of a measurement, not a wait for a fact.
     std::thread::sleep(Duration::from_secs(1));
     let ticks = quickack.worker_process().cpu_ticks() - before;
     assert!(ticks <= 10, "{ticks} ticks of CPU in a second of rest");
@@ -80,7 +80,7 @@ fn the_descriptor_limit_refuses_and_does_not_spin_before_memcached() {
     }
 }
 
-/// 200 MB are asked for, and not read: they wait in memcached, not in us.
+/// A client requests 200 MB and does not read: the data wait in memcached, not in the proxy.
 #[test]
 fn a_client_that_does_not_read_is_paused_while_memcached_waits() {
     const LEN: usize = 500_000;
@@ -92,7 +92,7 @@ fn a_client_that_does_not_read_is_paused_while_memcached_waits() {
     slow.ask(&format!("set big 0 0 {LEN}\r\n{value}\r\n"), "STORED\r\n");
     let before = quickack.worker_process().status("VmHWM");
     slow.send("get big\r\n".repeat(COUNT));
-    // Another client is served all the while, and many times.
+    // Another client is served all the time, many times.
     let mut other = quickack.client();
     for n in 0..300 {
         other.ask(&format!("set a 0 0 3\r\n{n:03}\r\n"), "STORED\r\n");
@@ -126,12 +126,12 @@ fn a_value_that_is_too_large_gets_the_words_of_memcached_and_costs_no_memory() {
     client.ask("set b 0 0 1\r\n1\r\n", "STORED\r\n");
     let grown = quickack.worker_process().status("VmHWM") - before;
     assert!(grown < 2 * 1024, "{grown} KiB for values that are refused");
-    // Nothing of it went upstream: the values, and the refused ones' requests.
+    // Nothing of it was sent upstream: neither the values nor the refused clients' requests.
     assert_eq!(memcached.stat("cmd_set"), 2);
 }
 
-/// A value that only the proxy finds too large leaves what memcached itself would leave: asked of
-/// both, in all its languages.
+/// A value that only the proxy finds too large has the same effect as in memcached itself. Both are
+/// tested, in all protocols.
 #[test]
 fn a_value_too_large_leaves_under_its_key_what_memcached_leaves() {
     let (memcached, behind) = (Memcached::start(), Memcached::start());
@@ -203,7 +203,7 @@ fn a_value_too_large_leaves_under_its_key_what_memcached_leaves() {
     }
 }
 
-/// It holds up nobody, and nothing of it is sent before it is whole.
+/// It delays no other client, and nothing of it is sent before it is whole.
 #[test]
 fn a_slow_sender_holds_up_nobody_before_memcached() {
     let memcached = Memcached::start();
@@ -218,7 +218,7 @@ fn a_slow_sender_holds_up_nobody_before_memcached() {
     other.ask("get a\r\n", "VALUE a 0 10\r\n0123456789\r\nEND\r\n");
 }
 
-/// What memcached might read otherwise than we do is refused before a byte is sent.
+/// A request that memcached might parse differently is refused before a byte is sent.
 #[test]
 fn what_memcached_might_read_otherwise_never_leaves_us() {
     let memcached = Memcached::start();
@@ -265,7 +265,7 @@ fn a_line_of_http_is_hung_up_on_and_nothing_after_it_reaches_memcached() {
     let hung_up_on = |mut client: Client, line: &str| {
         client.send(format!("get a\r\n{line}\r\nHost: x\r\n\r\nset a 0 0 1\r\n1\r\n"));
         let mut heard = Vec::new();
-        // Whoever hangs up before it has read everything resets.
+        // A peer that closes with unread input resets the connection.
         let _ = client.stream.read_to_end(&mut heard);
         assert_eq!(String::from_utf8_lossy(&heard), "END\r\n", "{line}");
     };

@@ -1,5 +1,5 @@
-//! Names and passwords: the files that hold them, clients that have to log in, and servers that ask
-//! us to.
+//! Names and passwords: the files that hold them, clients that must log in, and servers that
+//! require a login from the proxy.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -11,7 +11,7 @@ use rustix::process::Signal;
 use tempfile::TempDir;
 use testkit::process::{Client, Memcached, Quickack, free_address, send};
 
-/// A folder with a file in it that nobody else may read.
+/// Makes a folder with a file that no other user may read.
 fn private(name: &str, contents: &str) -> TempDir {
     let folder = tempfile::tempdir().unwrap();
     write(folder.path(), name, contents, 0o600);
@@ -24,7 +24,7 @@ fn write(folder: &Path, name: &str, contents: &str, mode: u32) {
     fs::set_permissions(&file, fs::Permissions::from_mode(mode)).unwrap();
 }
 
-/// `quickack check` on a pool with these directives, in a folder with the files of `private`.
+/// Runs `quickack check` on a pool with these directives, in a folder with the files of `private`.
 fn check(folder: &Path, directives: &[&str]) -> String {
     let servers = ["127.0.0.1:11211".parse().unwrap()];
     let text = format!("global: {{workers: 1}}\n{}", super::config(&servers, directives));
@@ -57,12 +57,12 @@ fn check_says_how_many_users_there_are_and_what_is_wrong_with_their_file() {
 
 const USERS: &str = "# Of this test.\nanna:old-secret\nanna:new-secret\nbob:se cret\n";
 
-/// A login as memcached's text has it.
+/// Makes a login in memcached's text protocol.
 fn login(name: &str, password: &str) -> String {
     format!("set any 0 0 {}\r\n{name} {password}\r\n", name.len() + 1 + password.len())
 }
 
-/// A request of the binary protocol without extras.
+/// Makes a request of the binary protocol without extras.
 fn binary(opcode: u8, key: &str, value: &str) -> Vec<u8> {
     let mut bytes = vec![0x80, opcode, 0, key.len() as u8, 0, 0, 0, 0, 0, 0, 0];
     bytes.push((key.len() + value.len()) as u8);
@@ -71,7 +71,7 @@ fn binary(opcode: u8, key: &str, value: &str) -> Vec<u8> {
     [bytes.as_slice(), key.as_bytes(), value.as_bytes()].concat()
 }
 
-/// The status and the body of its answer.
+/// Returns the status and the body of its answer.
 #[track_caller]
 fn answer(client: &mut Client) -> (u8, String) {
     let mut header = [0; 24];
@@ -124,10 +124,10 @@ fn before_a_login_memcached_hears_nothing_of_a_client() {
     assert_eq!(answer(&mut stranger).0, NOT_FOUND);
     assert_eq!(answer(&mut stranger).0, OK);
     assert_eq!(memcached.stat("curr_items"), 0, "a login is no item");
-    let stats = super::crew::stats(&quickack).to_string();
+    let stats = super::harness::stats(&quickack).to_string();
     assert!(stats.contains("\"logins_total\":4"), "{stats}");
     assert!(stats.contains("\"logins_failed_total\":3"), "{stats}");
-    // No fourth has to fail for the last to be told of.
+    // The last failure is reported without a fourth one.
     let said = quickack.process.wait_for("the three that failed", |said| {
         let counts = said.lines().filter_map(|line| {
             let (before, _) = line.split_once(" to pool alpha failed, from 127.0.0.1")?;
@@ -143,7 +143,7 @@ fn before_a_login_memcached_hears_nothing_of_a_client() {
     assert!(!shown.contains("secret") && !shown.contains("anna"), "{shown}");
 }
 
-/// Who was somebody and then gives a wrong password is nobody: its requests reach no server.
+/// A wrong password ends an earlier login: later requests reach no server.
 #[test]
 fn a_wrong_password_after_a_right_one_takes_the_login_away_before_memcached() {
     let (memcached, folder) = (Memcached::start(), private("users", USERS));
@@ -163,7 +163,7 @@ fn a_wrong_password_after_a_right_one_takes_the_login_away_before_memcached() {
         client.send(binary(GET, "a", ""));
         assert_eq!(answer(&mut client).0, AUTH_ERROR);
         assert_eq!(memcached.stat("cmd_get"), asked, "no server heard of it");
-        // And somebody again.
+        // The client logs in again.
         client.send(binary(SASL_AUTH, "PLAIN", "\0bob\0se cret"));
         assert_eq!(answer(&mut client).0, OK);
         client.send(binary(GET, "a", ""));
@@ -171,9 +171,9 @@ fn a_wrong_password_after_a_right_one_takes_the_login_away_before_memcached() {
     }
 }
 
-/// Word by word, as the real one does it: each in a dialogue of its own, because memcached 1.6.18
-/// loses all answers but the last of what comes in one piece before a login. (A login without a
-/// password is told there that its format is bad, here that it failed.)
+/// Each answer must equal the real one's. Every request has its own connection, because memcached
+/// 1.6.18 loses all answers but the last of input that arrives at once before a login. (For a login
+/// without a password it reports a bad format; the proxy reports a failure.)
 #[test]
 fn the_words_of_a_login_are_those_of_memcached() {
     let folder = private("users", "anna:old-secret\nanna:new-secret\n");
@@ -197,7 +197,7 @@ fn the_words_of_a_login_are_those_of_memcached() {
     }
 }
 
-/// Behind a balancer the address is the client's and not the balancer's. A unix socket has none.
+/// Behind a balancer the address is the client's, not the balancer's. A unix socket has none.
 #[test]
 fn a_login_that_fails_is_logged_with_the_clients_address() {
     let folder = private("users", USERS);
@@ -241,7 +241,7 @@ fn memcached_with(users: &Path) -> Memcached {
 fn a_reload_takes_other_passwords_and_who_is_logged_in_stays_before_memcached() {
     let folder = private("users", USERS);
     let users = format!("users: {}", folder.path().join("users").display());
-    let (_memcached, quickack) = super::crew::field(2, &[], &[&users]);
+    let (_memcached, quickack) = super::harness::field(2, &[], &[&users]);
     let mut clients: Vec<Client> = (0..6).map(|_| quickack.client()).collect();
     clients.iter_mut().for_each(|client| client.ask(&login("anna", "old-secret"), "STORED\r\n"));
     assert!(quickack.admin_ok(&["reload"]).contains("nothing changed"));
@@ -253,24 +253,24 @@ fn a_reload_takes_other_passwords_and_who_is_logged_in_stays_before_memcached() 
     let mut late = quickack.client();
     late.ask(&login("anna", "old-secret"), "CLIENT_ERROR authentication failure\r\n");
     late.ask(&login("carl", "new-secret"), "STORED\r\n");
-    // What others may read is not taken, and what holds goes on.
+    // A file that others may read is refused, and the current configuration stays.
     write(folder.path(), "users", "carl:other-secret\n", 0o644);
     let refused = quickack.admin(&["reload"]);
-    assert!(!refused.ok && refused.text.contains("its mode 0644 lets others"), "{refused:?}");
+    assert!(!refused.ok && refused.text.contains("its mode 0644 lets other users"), "{refused:?}");
     quickack.client().ask(&login("carl", "new-secret"), "STORED\r\n");
-    // A value that is set at run time is compiled with the files that were read.
+    // A value set at run time is compiled with the files that were read earlier.
     quickack.admin_ok(&["set", "alpha.timeout=3s"]);
     quickack.client().ask(&login("carl", "new-secret"), "STORED\r\n");
     // A worker that is started later has them too.
-    let pid = super::crew::crew(&quickack)[&0].pid;
+    let pid = super::harness::workers(&quickack)[&0].pid;
     send(pid, Signal::KILL);
-    super::crew::wait_for_crew(&quickack, 2);
+    super::harness::wait_for_workers(&quickack, 2);
     (0..8).for_each(|_| quickack.client().ask(&login("carl", "new-secret"), "STORED\r\n"));
     let shown = format!("{}{}{refused:?}", quickack.process.said(), command_lines(&quickack));
     assert!(!shown.contains("secret"), "{shown}");
 }
 
-/// Of the master and all its children.
+/// Returns the command lines of the master and all its children.
 fn command_lines(quickack: &Quickack) -> String {
     let workers = quickack.workers().into_values();
     let all = workers.chain([quickack.process.id()]);
@@ -281,7 +281,7 @@ fn command_lines(quickack: &Quickack) -> String {
 fn a_login_goes_with_its_client_from_worker_to_worker_before_memcached() {
     let folder = private("users", USERS);
     let users = format!("users: {}", folder.path().join("users").display());
-    let (memcached, quickack) = super::crew::field(4, &[], &[&users]);
+    let (memcached, quickack) = super::harness::field(4, &[], &[&users]);
     let mut known: Vec<Client> = (0..16).map(|_| quickack.client()).collect();
     let mut strangers: Vec<Client> = (0..4).map(|_| quickack.client()).collect();
     for (at, client) in known.iter_mut().enumerate() {
@@ -293,11 +293,11 @@ fn a_login_goes_with_its_client_from_worker_to_worker_before_memcached() {
         }
     }
     for count in [1, 3] {
-        let text = super::crew::text(count, &[], &[memcached.address], &[&users]);
+        let text = super::harness::text(count, &[], &[memcached.address], &[&users]);
         quickack.rewrite(&text);
         quickack.admin_ok(&["reload"]);
-        super::crew::wait_for_crew(&quickack, count);
-        super::crew::wait_for_clients(&quickack, 20);
+        super::harness::wait_for_workers(&quickack, count);
+        super::harness::wait_for_clients(&quickack, 20);
         for (at, client) in known.iter_mut().enumerate() {
             if at % 2 == 0 {
                 client.ask("get a\r\n", "END\r\n");

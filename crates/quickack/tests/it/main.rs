@@ -1,9 +1,9 @@
-//! The program among real processes: one binary, one module a question.
+//! The program among real processes: one binary, one module for each question.
 //!
-//! Peers are started by `testkit::process`, always on loopback, always on ports that were free. A
-//! test whose path names a peer (`php`, `pymemcache`, …) is left out, by that name, on a machine
-//! without it: `xtask/src/peers.rs` has the table.
-// A test that cannot go on says so by panicking, in its helpers as well.
+//! `testkit::process` starts the peers, always on loopback, always on ports that were free. A test
+//! whose path names a peer (`php`, `pymemcache`, …) is left out, by that name, on a machine without
+//! it: `xtask/src/peers.rs` has the table.
+// A test that cannot continue panics, in its helper functions as well.
 #![allow(clippy::unwrap_used)]
 
 mod admin;
@@ -13,10 +13,10 @@ mod balance;
 mod cache;
 mod cache_words;
 mod chaos;
-mod crew;
 mod differential;
 mod eject;
 mod faults;
+mod harness;
 mod hold;
 mod large;
 mod limits;
@@ -48,7 +48,8 @@ use testkit::process::Quickack;
 
 const QUICKACK: &str = env!("CARGO_BIN_EXE_quickack");
 
-/// quickack with one pool, `alpha`, in front of `servers`; `more` are directives of the pool.
+/// Starts quickack with one pool, `alpha`, in front of `servers`; `more` are directives of the
+/// pool.
 fn quickack(servers: &[SocketAddr], more: &[&str]) -> Quickack {
     Quickack::start(QUICKACK, &config(servers, more))
 }

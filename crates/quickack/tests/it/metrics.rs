@@ -1,4 +1,4 @@
-//! The counters in shared memory beside what the load itself has counted.
+//! The counters in shared memory, compared with the load's own counts.
 
 use std::io::Read;
 use std::net::SocketAddr;
@@ -10,9 +10,9 @@ use testkit::load::{Counts, Options};
 use testkit::process::{Client, Memcached, Process, Quickack, free_address, send, wait_until};
 
 use super::QUICKACK;
-use super::crew::{self, crew};
+use super::harness::{self, workers};
 
-/// One number of the first pool's.
+/// Returns one number of the first pool.
 #[track_caller]
 fn number(json: &Value, path: &[&str]) -> u64 {
     let pool = &json["pools"][0];
@@ -20,9 +20,9 @@ fn number(json: &Value, path: &[&str]) -> u64 {
     found.as_u64().unwrap_or_else(|| panic!("no number at {path:?} of {json:#}"))
 }
 
-/// Requests of clients that were answered, reads and updates apart.
+/// Returns the answered requests of clients: reads and updates.
 fn answered(quickack: &Quickack) -> (u64, u64) {
-    let json = crew::stats(quickack);
+    let json = harness::stats(quickack);
     let count = |name: &str| number(&json, &["latency_us", name, "count"]);
     let (reads, updates) = (count("reads"), count("updates"));
     assert_eq!(number(&json, &["requests_total"]), reads + updates);
@@ -32,8 +32,8 @@ fn answered(quickack: &Quickack) -> (u64, u64) {
 #[test]
 fn the_counters_are_the_loads_own_through_deaths_and_reloads_before_memcached() {
     let memcached = Memcached::start();
-    let quickack = crew::start(4, &[], &[memcached.address], &["timeout: 60000"]);
-    let load = crew::load(&quickack, 40, Options { depth: 3, keys: 12, ..Options::default() });
+    let quickack = harness::start(4, &[], &[memcached.address], &["timeout: 60000"]);
+    let load = harness::load(&quickack, 40, Options { depth: 3, keys: 12, ..Options::default() });
     load.wait_for_requests(5_000);
     load.pause();
     let total = load.tally().total();
@@ -43,16 +43,17 @@ fn the_counters_are_the_loads_own_through_deaths_and_reloads_before_memcached() 
         load.wait_for_requests(500);
         if n % 2 == 0 {
             let more = format!("timeout: {}", 60_001 + n);
-            quickack.rewrite(&crew::text(4, &[], &[memcached.address], &[&more]));
+            quickack.rewrite(&harness::text(4, &[], &[memcached.address], &[&more]));
             quickack.admin_ok(&["reload"]);
         } else {
-            // Nothing is outstanding: what the dead one has counted is what its clients have heard.
+            // Nothing is outstanding: the dead worker's count equals the answers that its clients
+            // received.
             load.pause();
-            let old = crew(&quickack)[&(n / 2)].pid;
+            let old = workers(&quickack)[&(n / 2)].pid;
             send(old, Signal::KILL);
             wait_until("a successor serves", || {
-                let crew = crew(&quickack);
-                crew.get(&(n / 2)).is_some_and(|one| one.pid != old && one.is_serving())
+                let workers = workers(&quickack);
+                workers.get(&(n / 2)).is_some_and(|one| one.pid != old && one.is_serving())
             });
             load.resume();
         }
@@ -62,16 +63,16 @@ fn the_counters_are_the_loads_own_through_deaths_and_reloads_before_memcached() 
         assert_eq!((total.failed, total.lost), (0, 0));
         assert_eq!(answered(&quickack), (total.gets, total.updates), "round {n}: {total:?}");
     }
-    let clients = crew::clients(&quickack);
+    let clients = harness::clients(&quickack);
     assert_eq!(clients, 40, "those of the dead are gone from the gauges");
 }
 
-/// Every name that twemproxy's own statistics have, ours have, and of the same kind.
+/// Every name in twemproxy's statistics is also in ours, with the same kind of value.
 #[test]
 fn the_stats_port_speaks_as_nutcrackers_does_before_memcached() {
     let memcached = Memcached::start();
     let port = free_address();
-    let text = crew::text(2, &[&format!("stats: {port}")], &[memcached.address], &[]);
+    let text = harness::text(2, &[&format!("stats: {port}")], &[memcached.address], &[]);
     let quickack = Quickack::start(QUICKACK, &text);
     let client = || {
         let mut client = quickack.client();
@@ -91,13 +92,13 @@ fn the_stats_port_speaks_as_nutcrackers_does_before_memcached() {
 
 #[test]
 fn the_stats_port_follows_the_file_before_memcached() {
-    let (memcached, quickack) = crew::field(1, &[], &[]);
+    let (memcached, quickack) = harness::field(1, &[], &[]);
     let ports = [free_address(), free_address()];
     let mut old: Option<SocketAddr> = None;
     for port in [Some(ports[0]), Some(ports[1]), None] {
         let stats: Vec<String> = port.iter().map(|port| format!("stats: {port}")).collect();
         let stats: Vec<&str> = stats.iter().map(String::as_str).collect();
-        quickack.rewrite(&crew::text(1, &stats, &[memcached.address], &[]));
+        quickack.rewrite(&harness::text(1, &stats, &[memcached.address], &[]));
         quickack.admin_ok(&["reload"]);
         if let Some(port) = port {
             let json: Value = serde_json::from_str(&read_all(port)).expect("it is JSON");
@@ -109,30 +110,30 @@ fn the_stats_port_follows_the_file_before_memcached() {
     }
 }
 
-/// A row is given to the next server that comes, which has done nothing yet: neither in the
-/// statistics for people and programs, nor in those of twemproxy, nor in what clients are told.
+/// The id of a removed server is reused for the next new server, whose counters must begin at zero:
+/// in the statistics for people and programs, in twemproxy's, and in those sent to clients.
 #[test]
-fn a_server_that_comes_begins_at_nothing_whoever_had_its_row_before_memcached() {
+fn a_server_that_comes_begins_at_nothing_whoever_had_its_id_before_memcached() {
     let memcacheds: Vec<Memcached> = (0..4).map(|_| Memcached::start()).collect();
     let addresses: Vec<SocketAddr> = memcacheds.iter().map(|memcached| memcached.address).collect();
     let port = free_address();
     let stats = format!("stats: {port}");
-    // Modula and one key apart: both servers are asked for something.
+    // With modula, keys that differ by one reach both servers.
     let text = |second: SocketAddr| {
         let pool = ["distribution: modula", "hash: one_at_a_time"];
-        crew::text(2, &[&stats], &[addresses[0], second], &pool)
+        harness::text(2, &[&stats], &[addresses[0], second], &pool)
     };
     let quickack = Quickack::start(QUICKACK, &text(addresses[1]));
-    crew::wait_for_crew(&quickack, 2);
+    harness::wait_for_workers(&quickack, 2);
     for round in 0..9 {
         let old = addresses[1 + round % 3];
         let mut client = quickack.client();
         (0..20).for_each(|key| client.ask(&format!("get key{key}\r\n"), "END\r\n"));
-        // Counted, or the rest says nothing.
+        // The old server must have counts; otherwise the test proves nothing.
         let done = of_server(&quickack, port, old);
         assert!(done.iter().any(|(name, count)| name == "requests" && *count > 0), "{done:?}");
-        // Its row is free when it has gone, and the new one's when that comes.
-        quickack.rewrite(&crew::text(2, &[&stats], &addresses[..1], &[]));
+        // The id is free when the old server is gone, and is reused when the new one is added.
+        quickack.rewrite(&harness::text(2, &[&stats], &addresses[..1], &[]));
         quickack.admin_ok(&["reload", "--allow-remap"]);
         let new = addresses[1 + (round + 1) % 3];
         quickack.rewrite(&text(new));
@@ -144,7 +145,7 @@ fn a_server_that_comes_begins_at_nothing_whoever_had_its_row_before_memcached() 
     }
 }
 
-/// Each number that is told of a server of the pool's, by both ways.
+/// Returns each number shown about a server of the pool, from both sources.
 fn of_server(quickack: &Quickack, port: SocketAddr, address: SocketAddr) -> Vec<(String, u64)> {
     fn numbers(name: &str, value: &Value, found: &mut Vec<(String, u64)>) {
         match value {
@@ -153,7 +154,7 @@ fn of_server(quickack: &Quickack, port: SocketAddr, address: SocketAddr) -> Vec<
             _ => {}
         }
     }
-    let json = crew::stats(quickack);
+    let json = harness::stats(quickack);
     let servers = json["pools"][0]["servers"].as_array().expect("a list of servers");
     let label = Value::from(address.to_string());
     let ours = servers.iter().find(|server| server["label"] == label);
@@ -170,7 +171,7 @@ fn read_all(address: SocketAddr) -> String {
     text
 }
 
-/// What nutcracker says about a pool `alpha` before the same server.
+/// Returns nutcracker's statistics of a pool `alpha` in front of the same server.
 fn nutcrackers(memcached: &Memcached) -> Value {
     let folder = tempfile::tempdir().expect("a folder for its configuration");
     let file = folder.path().join("nutcracker.yml");
@@ -185,7 +186,7 @@ fn nutcrackers(memcached: &Memcached) -> Value {
     serde_json::from_str(&read_all(stats)).expect("it is JSON")
 }
 
-/// Notes the paths of `theirs` that `ours` lacks, or has as another kind.
+/// Collects the paths of `theirs` that are missing in `ours`, or have another kind of value.
 fn compare(theirs: &Value, ours: &Value, path: String, missing: &mut Vec<String>) {
     match (theirs, ours) {
         (Value::Object(theirs), Value::Object(ours)) => {

@@ -1,4 +1,4 @@
-//! Finding a proxy among names of which some are other users', or from another namespace.
+//! Finding a proxy among names of which some belong to other users, or to another namespace.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown};
@@ -9,8 +9,8 @@ use testkit::process::Process;
 use super::QUICKACK;
 use super::running::{Answer, NAMES, RUNTIME, Site, kill};
 
-/// Two services of a user without rights, each with the folder that systemd makes for it; root
-/// asks from outside, where nothing names these folders.
+/// Two services of an unprivileged user, each with the folder that systemd makes for it. Root asks
+/// from outside, where nothing names these folders.
 #[test]
 fn root_finds_the_proxies_of_services_in_a_mount_namespace() {
     let site = Site::new();
@@ -44,7 +44,7 @@ fn root_finds_the_proxies_of_services_in_a_mount_namespace() {
     };
     inside(&["workers"]).is_of(&one);
     let file = |name: &str| site.path(name).display().to_string();
-    // The user of the first answers for the file of the second: who has not got its name is not
+    // The first service's user answers with the second one's file: a proxy without that name is not
     // believed.
     let mut command = Command::new("nsenter");
     let lie = service("two").replace("/run/quickack/two", "/run/quickack/one");
@@ -69,8 +69,8 @@ fn root_finds_the_proxies_of_services_in_a_mount_namespace() {
     assert!(both.stderr.contains("/run/quickack/two/two-"), "{}", both.stderr);
 }
 
-/// A pipe as a lock, a socket that nobody takes from, a folder behind a user's link, and an answer
-/// that speaks to the terminal: none of it keeps root waiting, or reaches its terminal.
+/// A pipe as a lock, a socket that is never accepted, a folder behind a user's link, and an answer
+/// with terminal control characters: none of them blocks root, or reaches its terminal.
 #[test]
 fn what_a_user_has_put_among_the_names_keeps_root_neither_waiting_nor_fooled() {
     const NOBODY: u32 = 65534;
@@ -102,7 +102,7 @@ fn what_a_user_has_put_among_the_names_keeps_root_neither_waiting_nor_fooled() {
     assert!(!asked.ok && asked.stderr.contains("no running proxy"), "{}", asked.stderr);
     let asked = site.ask(&["workers", "--admin", full.to_str().unwrap()]);
     assert!(!asked.ok && asked.stderr.contains("no answer from"), "{}", asked.stderr);
-    // What is said is written out.
+    // The answer is escaped.
     let told = site.path("told.sock");
     let listener = std::os::unix::net::UnixListener::bind(&told).unwrap();
     let teller = std::thread::spawn(move || {
@@ -138,10 +138,10 @@ fn a_folder_behind_a_users_link_is_not_looked_into() {
     command.args(["workers", "-c"]).arg(site.path("plain.yml"));
     command.env_remove(RUNTIME).env("XDG_RUNTIME_DIR", &home);
     let asked = Answer::of(&command.output().unwrap());
-    assert!(!asked.ok && asked.stderr.contains("in no folder of ours;"), "{}", asked.stderr);
+    assert!(!asked.ok && asked.stderr.contains("in no folder of this user;"), "{}", asked.stderr);
 }
 
-/// The kernel gives no process id for a peer that is in another namespace of those.
+/// The kernel gives no process id for a peer in another PID namespace.
 #[test]
 fn a_proxy_is_found_from_another_pid_namespace_both_ways() {
     let site = Site::new();

@@ -1,5 +1,5 @@
-//! A server that is away for a second: how long after it was lost the first answer comes, beside a
-//! client that asks the server directly. The figures are printed.
+//! A server that is away for a second: the time from the failure to the first answer, compared with
+//! a client that connects to the server directly. The times are printed.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -12,19 +12,19 @@ use testkit::process::{DEADLINE, Family, Memcached, Process, Quickack, Redis};
 use super::QUICKACK;
 
 const AWAY: Duration = Duration::from_secs(1);
-/// What we may be later than the client that asks directly, as the median of some rounds. Pauses
-/// between probes that grow with the time since the failure would be 0.25 s and more.
+/// The permitted delay relative to the direct client, as the median of some rounds. With probe
+/// intervals that grow with the time since the failure it would be 0.25 s and more.
 const LATE: Duration = Duration::from_millis(150);
 /// The bar of the long test: a tenth of a second after the server's return.
 const BAR: Duration = Duration::from_millis(1_100);
-/// A machine that does much else is measured again.
+/// On a busy machine the measurement is repeated.
 const TRIES: usize = 3;
 
 /// One of the two kinds of servers.
 trait Back {
     const PROTOCOL: &'static str;
     const REQUEST: &'static [u8];
-    /// How an error of the proxy's begins.
+    /// The start of an error of the proxy.
     const ERROR: &'static [u8];
     fn start(address: Option<SocketAddr>) -> Option<Self>
     where
@@ -75,7 +75,7 @@ impl Back for Memcached {
     }
 }
 
-/// A client that asks until it is answered, on a new connection when it has lost the last.
+/// A client that repeats its request until it is answered, on a new connection after a loss.
 struct Asker {
     address: SocketAddr,
     stream: Option<TcpStream>,
@@ -108,18 +108,18 @@ impl Asker {
         Some(reply)
     }
 
-    /// How long after `start` the first answer comes.
+    /// Returns the time from `start` to the first answer.
     fn until_answered<B: Back>(&mut self, start: Instant) -> Duration {
         while !self.is_answered::<B>() {
             assert!(start.elapsed() < DEADLINE, "it has not come back");
-            // Not a wait for anything: two cores are the servers' as well.
+            // Not a wait for a fact: the servers need the two cores as well.
             thread::sleep(Duration::from_millis(1));
         }
         start.elapsed()
     }
 }
 
-/// How a server goes away, and comes back.
+/// The way in which a server stops and returns.
 #[derive(Clone, Copy, Debug)]
 enum Way {
     Killed,
@@ -139,8 +139,8 @@ fn soak<B: Back + Send>(way: Way) {
     assert!(ours <= BAR, "the first answer comes after {ours:?}, directly {direct:?}");
 }
 
-/// When the first answer comes, from us and directly. The rounds are with one proxy: so a pause
-/// that is not reset after a recovery is seen, too.
+/// Returns the time of the first answer, through the proxy and directly. All rounds use one proxy,
+/// so that a pause that is not reset after a recovery is also detected.
 fn measure<B: Back + Send>(way: Way, rounds: usize) -> (Duration, Duration) {
     let mut back = B::start(None).expect("a port is found");
     let address = back.address();

@@ -1,5 +1,5 @@
-//! Real clients in front, real memcached behind: what they say to each other alone, they say
-//! through the proxy.
+//! Real clients in front, real memcached behind: a dialogue between them must be the same through
+//! the proxy.
 
 mod binary;
 mod clients;
@@ -11,7 +11,7 @@ use testkit::process::{Client, Memcached, Quickack};
 
 use super::quickack;
 
-/// quickack in front of so many memcacheds.
+/// Starts quickack in front of that many memcacheds.
 fn field(servers: usize, more: &[&str]) -> (Vec<Memcached>, Quickack) {
     let memcacheds: Vec<Memcached> = (0..servers).map(|_| Memcached::start()).collect();
     let addresses: Vec<_> = memcacheds.iter().map(|memcached| memcached.address).collect();
@@ -20,15 +20,15 @@ fn field(servers: usize, more: &[&str]) -> (Vec<Memcached>, Quickack) {
     (memcacheds, quickack)
 }
 
-/// Each request in turn, and exactly what comes back; first to memcached itself, so that the
-/// expectation is memcached's and not ours.
+/// Sends each request in turn and expects exactly the given answer; first with memcached itself, so
+/// that the expectation is memcached's and not ours.
 fn check(dialogue: &[(&str, &str)]) {
     let (memcacheds, quickack) = field(1, &[]);
     for mut client in [memcacheds[0].client(), quickack.client()] {
         for (request, reply) in dialogue {
             client.ask(request, reply);
         }
-        // Nothing more was waiting to be said.
+        // No further answer was waiting.
         client.ask("get the-end-of-the-dialogue\r\n", "END\r\n");
         memcacheds[0].client().ask("flush_all\r\n", "OK\r\n");
     }
@@ -70,8 +70,8 @@ fn memcached_answers_through_us_in_its_own_words() {
     ]);
 }
 
-/// memcached reads on, in the middle of what may be data. We do not know where the next request
-/// begins, so there is none.
+/// memcached continues parsing in the middle of bytes that may be data. The proxy cannot know where
+/// the next request begins, so it ends the connection.
 #[test]
 fn a_length_that_memcached_cannot_read_ends_the_conversation() {
     let (_memcacheds, quickack) = field(1, &[]);
@@ -93,7 +93,7 @@ fn memcached_is_told_of_every_noreply() {
     ]);
 }
 
-/// A cas number is the server's own, so the dialogue cannot be written down beforehand.
+/// A cas number is the server's own, so the dialogue cannot be fixed in advance.
 #[test]
 fn memcached_cas_numbers_pass_unchanged() {
     let (_memcacheds, quickack) = field(1, &[]);
@@ -120,7 +120,7 @@ fn a_get_of_many_keys_is_gathered_from_four_memcacheds() {
     for memcached in &memcacheds {
         assert!(memcached.stat("curr_items") > 20, "the ring leaves a server out");
     }
-    // In an order of its own, with misses and with each key twice.
+    // In a random order, with misses and with each key twice.
     let asked: Vec<usize> = (0..1000).map(|n| n * 367 % 500).collect();
     let mut request = String::from("get");
     let mut reply = String::new();
@@ -143,7 +143,7 @@ fn large_values_pass_whole_to_memcached_and_back() {
         let set = format!("set big{at} 0 0 {len}\r\n{value}\r\n");
         let reply = format!("VALUE big{at} 0 {len}\r\n{value}\r\n");
         clients[0].ask(&set, "STORED\r\n");
-        // Both ask before either reads, and a small one stands between two large ones.
+        // Both clients send before either reads, and a small value is between two large ones.
         let request = format!("get big{at} small big{at}\r\nget small\r\n");
         clients.iter_mut().for_each(|client| client.send(&request));
         for client in &mut clients {
@@ -173,7 +173,7 @@ fn memcached_sees_gets_of_many_clients_merged_and_each_gets_its_own() {
             client.expect(&format!("{}{}END\r\n", expected(one), expected(two)));
         }
     }
-    // Every key that was asked for was asked for once: merging neither drops nor repeats one.
+    // Every requested key was requested once: merging neither drops nor repeats one.
     assert_eq!(memcacheds[0].stat("cmd_get"), 200 * 20 * 3);
 }
 
@@ -193,8 +193,8 @@ fn php_memcached_works_in_text_mode() {
     run(&mut command);
 }
 
-/// What holds for memcached holds for one memcached behind us, but for the exceptions in the list:
-/// test and reason.
+/// Runs memcapable's tests: all that pass on memcached must pass on one memcached behind the proxy,
+/// except those in the list (test and reason).
 fn check_capable(protocol: &str, exceptions: &[(&str, &str)]) {
     let (memcacheds, quickack) = field(1, &["allow: [flush_all]"]);
     let ask = |address: std::net::SocketAddr| {
@@ -250,7 +250,7 @@ fn memcp_copies_files_and_memcat_gives_them_back() {
     }
 }
 
-/// Debian calls the tools otherwise than their authors do.
+/// Debian gives the tools other names than their authors do.
 fn tool<'a>(name: &'a str, debian: &'a str) -> &'a str {
     let found = |name: &str| Path::new("/usr/bin").join(name).exists();
     if found(debian) { debian } else { name }
@@ -260,12 +260,12 @@ pub fn peer_script(name: &str) -> PathBuf {
     root().join("testkit/peers").join(name)
 }
 
-/// The workspace.
+/// Returns the workspace's folder.
 pub fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// Runs it to a good end.
+/// Runs a command, which must succeed.
 #[track_caller]
 pub fn run(command: &mut Command) -> Output {
     let output = finish(command);

@@ -1,12 +1,12 @@
-//! Behind a balancer: the PROXY header is read from those who may send one, and a balancer that
-//! only knocks costs no line in the log.
+//! Behind a balancer: only permitted addresses may send a PROXY header, and a balancer's health
+//! check adds no line to the log.
 
 use std::io::Write;
 use std::net::TcpStream;
 
 use testkit::process::{Client, Quickack};
 
-use super::crew;
+use super::harness;
 
 const V1: &[u8] = b"PROXY TCP4 203.0.113.7 203.0.113.8 56324 11211\r\n";
 const UNKNOWN: &[u8] = b"PROXY UNKNOWN\r\n";
@@ -23,7 +23,7 @@ fn headers() -> Vec<Vec<u8>> {
 }
 
 fn field(from: &str) -> (testkit::process::Memcached, Quickack) {
-    crew::field(2, &[], &[&format!("proxy_protocol: {from}")])
+    harness::field(2, &[], &[&format!("proxy_protocol: {from}")])
 }
 
 #[test]
@@ -39,7 +39,7 @@ fn a_header_is_read_whole_or_in_pieces_before_memcached() {
             client.ask("set a 0 0 1\r\nx\r\n", "STORED\r\n");
             client.ask("delete a\r\n", "DELETED\r\n");
         }
-        // With its first request in one write.
+        // In one write with its first request.
         let mut client = quickack.client();
         client.send([&header[..], b"get a\r\n"].concat());
         client.expect("END\r\n");
@@ -68,16 +68,16 @@ fn what_is_no_header_where_one_must_be_is_not_served_before_memcached() {
     assert_eq!(memcached.stat("cmd_get"), 0);
 }
 
-/// With a header or without, cut off anywhere: a health check says nothing.
+/// With a header or without, cut off anywhere: a health check causes no log line.
 #[test]
-fn a_balancer_that_knocks_and_leaves_costs_no_line_before_memcached() {
+fn a_balancer_that_connects_and_leaves_costs_no_line_before_memcached() {
     let (_memcached, quickack) = field("from [127.0.0.0/8]");
-    let (_other, plain) = crew::field(2, &[], &[]);
+    let (_other, plain) = harness::field(2, &[], &[]);
     let before = [quickack.process.said(), plain.process.said()];
     for _ in 0..20 {
         for quickack in [&quickack, &plain] {
             drop(TcpStream::connect(quickack.address()));
-            // Gone with a reset, as some balancers do.
+            // Closed with a reset, as some balancers do.
             let stream = TcpStream::connect(quickack.address()).expect("somebody accepts");
             rustix::net::sockopt::set_socket_linger(&stream, Some(std::time::Duration::ZERO))
                 .expect("the option exists");
@@ -94,7 +94,9 @@ fn a_balancer_that_knocks_and_leaves_costs_no_line_before_memcached() {
     client.expect("END\r\n");
     plain.client().ask("get a\r\n", "END\r\n");
     for (quickack, before) in [&quickack, &plain].into_iter().zip(before) {
-        testkit::process::wait_until("the knockers are gone", || crew::clients(quickack) <= 1);
+        testkit::process::wait_until("the balancer's connections are gone", || {
+            harness::clients(quickack) <= 1
+        });
         assert_eq!(quickack.process.said(), before);
     }
 }

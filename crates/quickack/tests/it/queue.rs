@@ -1,5 +1,5 @@
-//! Clients that knock while their worker dies or a configuration changes: the queue is the
-//! master's, and whoever waits in it is served.
+//! Clients that connect while their worker dies or a configuration changes: the listen queue is the
+//! master's, and every client in it is served.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -11,12 +11,12 @@ use std::time::Instant;
 use rustix::process::Signal;
 use testkit::process::{Client, DEADLINE, freeze, send, wait_until};
 
-use super::crew::{self, crew, wait_for_crew};
+use super::harness::{self, wait_for_workers, workers};
 
-/// Clients that wait at a time.
+/// Number of clients that wait at a time.
 const WAITING: usize = 200;
 
-/// Connections that the kernel has turned away because a queue was full, on this whole machine.
+/// Returns the connections that the kernel refused because a queue was full, on this whole machine.
 fn overflows() -> u64 {
     let text = std::fs::read_to_string("/proc/net/netstat").expect("the kernel counts");
     let mut rows = text.lines().filter(|line| line.starts_with("TcpExt:"));
@@ -26,8 +26,8 @@ fn overflows() -> u64 {
     found.and_then(|(_, number)| number.parse().ok()).expect("it counts ListenOverflows")
 }
 
-/// Clients that connect, ask, and do not wait; nobody has accepted them yet.
-fn knock(address: SocketAddr) -> Vec<Client> {
+/// Connects clients that send a request and do not wait; no worker has accepted them yet.
+fn connect(address: SocketAddr) -> Vec<Client> {
     let mut clients: Vec<Client> = (0..WAITING).map(|_| Client::connect(address)).collect();
     clients.iter_mut().for_each(|client| client.send("get nobody-has-this\r\n"));
     clients
@@ -37,18 +37,18 @@ fn all_are_served(mut clients: Vec<Client>) {
     clients.iter_mut().for_each(|client| client.expect("END\r\n"));
 }
 
-/// Two workers are stopped with clients at their listeners, and killed.
+/// Stops two workers with clients at their listeners, and kills them.
 fn check_kill(accept: &str) {
     let (_memcached, quickack) =
-        crew::field(2, &[&format!("accept: {accept}"), "hang_timeout: 0"], &["backlog: 1024"]);
+        harness::field(2, &[&format!("accept: {accept}"), "hang_timeout: 0"], &["backlog: 1024"]);
     let before = overflows();
     for _ in 0..3 {
-        let workers = crew(&quickack);
+        let workers = workers(&quickack);
         workers.values().for_each(|worker| freeze(worker.pid));
-        let clients = knock(quickack.address());
+        let clients = connect(quickack.address());
         workers.values().for_each(|worker| send(worker.pid, Signal::KILL));
         all_are_served(clients);
-        wait_for_crew(&quickack, 2);
+        wait_for_workers(&quickack, 2);
     }
     assert_eq!(overflows(), before, "the kernel turned somebody away");
 }
@@ -68,17 +68,17 @@ fn two_hundred_wait_for_the_mutex_before_memcached_while_its_workers_are_killed(
     check_kill("mutex");
 }
 
-/// They wait while the file is read and the workers are asked; nobody is forgotten.
+/// They wait while the file is read and the workers reply; no client is forgotten.
 #[test]
 fn two_hundred_wait_before_memcached_while_the_configuration_changes() {
-    let (memcached, quickack) = crew::field(2, &["hang_timeout: 0"], &["backlog: 1024"]);
+    let (memcached, quickack) = harness::field(2, &["hang_timeout: 0"], &["backlog: 1024"]);
     let before = overflows();
     for n in 0..5 {
         let more = ["backlog: 1024", &format!("timeout: {}", 60_000 + n)];
-        quickack.rewrite(&crew::text(2, &["hang_timeout: 0"], &[memcached.address], &more));
-        let workers = crew(&quickack);
+        quickack.rewrite(&harness::text(2, &["hang_timeout: 0"], &[memcached.address], &more));
+        let workers = workers(&quickack);
         workers.values().for_each(|worker| freeze(worker.pid));
-        let clients = knock(quickack.address());
+        let clients = connect(quickack.address());
         let mut reload = quickack.admin_command(&["reload"]);
         let mut reload = reload.stdout(std::process::Stdio::null()).spawn().expect("it was built");
         workers.values().for_each(|worker| send(worker.pid, Signal::CONT));
@@ -88,10 +88,10 @@ fn two_hundred_wait_before_memcached_while_the_configuration_changes() {
     assert_eq!(overflows(), before, "the kernel turned somebody away");
 }
 
-/// Of a storm.
+/// Threads of a storm.
 const THREADS: usize = 24;
 
-/// Clients that connect, ask once and close, many at a time and all the time.
+/// Clients that connect, send one request and close, many at a time and all the time.
 struct Storm {
     stop: Arc<AtomicBool>,
     served: Arc<AtomicU64>,
@@ -127,7 +127,7 @@ impl Storm {
         });
     }
 
-    /// How many were served, and what happened to the others.
+    /// Returns the number of clients served, and the errors of the others.
     fn stop(self) -> (u64, Vec<String>) {
         self.stop.store(true, Ordering::Relaxed);
         self.threads.into_iter().for_each(|thread| thread.join().expect("it does not panic"));
@@ -151,15 +151,16 @@ fn visit(address: SocketAddr) -> Result<(), String> {
     }
 }
 
-/// Short connections all the while: none is dropped when workers come and go by themselves.
+/// Runs short connections all the time: none is dropped when workers end and start in an orderly
+/// way.
 fn check_storm(accept: &str) {
     let global = format!("accept: {accept}");
-    let (memcached, quickack) = crew::field(4, &[&global], &["backlog: 1024"]);
+    let (memcached, quickack) = harness::field(4, &[&global], &["backlog: 1024"]);
     let before = overflows();
     let storm = Storm::start(quickack.address());
     for count in [2, 4, 1, 3] {
         storm.wait_for(200);
-        let text = crew::text(count, &[&global], &[memcached.address], &["backlog: 1024"]);
+        let text = harness::text(count, &[&global], &[memcached.address], &["backlog: 1024"]);
         quickack.rewrite(&text);
         quickack.admin_ok(&["reload"]);
     }

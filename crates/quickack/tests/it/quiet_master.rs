@@ -1,11 +1,10 @@
-//! The master sleeps: what it uses of a processor, and how often it is woken, while its workers are
-//! as busy as they can be.
+//! The master sleeps: its processor time and its wake-ups while its workers are under full load.
 
 use std::time::{Duration, Instant};
 
 use testkit::load::Options;
 
-use super::crew;
+use super::harness;
 
 #[test]
 fn the_master_is_quiet_while_eight_workers_serve_memcached() {
@@ -20,8 +19,8 @@ fn soak_the_master_is_quiet_for_a_minute_while_eight_workers_serve_memcached() {
 
 /// At most 5 ms of CPU and 20 wake-ups a second.
 fn check(span: Duration) {
-    let (_memcached, quickack) = crew::field(8, &[], &[]);
-    let load = crew::load(&quickack, 64, Options { depth: 4, keys: 12, ..Options::default() });
+    let (_memcached, quickack) = harness::field(8, &[], &[]);
+    let load = harness::load(&quickack, 64, Options { depth: 4, keys: 12, ..Options::default() });
     let master = quickack.process.facts();
     let (cpu, wakeups, start) = (master.cpu_ns(), master.wakeups(), Instant::now());
     let requests = load.tally().total().requests;

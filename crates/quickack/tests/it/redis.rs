@@ -1,4 +1,4 @@
-//! Redis and Valkey: real servers behind, real clients and hostile ones in front.
+//! Redis and Valkey: real servers behind, real and hostile clients in front.
 
 mod allow;
 mod clients;
@@ -18,13 +18,13 @@ use testkit::process::{Family, Quickack, Redis};
 
 use super::QUICKACK;
 
-/// So many real servers, and their addresses.
+/// Starts that many real servers.
 fn servers(family: Family, count: usize) -> Vec<Redis> {
     (0..count).map(|_| Redis::start(family)).collect()
 }
 
-/// quickack with one pool that speaks Redis; the servers are called `s1`, `s2` and so on, so that
-/// a key has the same owner in every run.
+/// Starts quickack with one Redis pool. The servers are named `s1`, `s2` and so on, so that a key
+/// has the same owner in every run.
 pub fn quickack(servers: &[SocketAddr], more: &[&str]) -> Quickack {
     Quickack::start(QUICKACK, &config(servers, more))
 }

@@ -1,5 +1,5 @@
-//! A new configuration under a load that checks every reply: for all workers or for none, and
-//! without a dropped request.
+//! A new configuration under a load that checks every reply: it applies to all workers or to none,
+//! and no request is dropped.
 
 use std::time::{Duration, Instant};
 
@@ -7,33 +7,33 @@ use rustix::process::Signal;
 use testkit::load::{Options, Trust};
 use testkit::process::{Client, Facts, Memcached, free_address, freeze, send, wait_until};
 
-use super::crew::{self, Worker, crew, wait_for_crew};
+use super::harness::{self, Worker, wait_for_workers, workers};
 
 fn paced() -> Options {
     Options { rate: Some(4_000), ..Options::default() }
 }
 
-/// The epoch that all workers have, which is the same for all.
+/// Returns the epoch, which must be the same in all workers.
 #[track_caller]
 fn epoch(quickack: &testkit::process::Quickack) -> u64 {
-    let epochs: Vec<u64> = crew(quickack).values().map(|worker| worker.epoch).collect();
+    let epochs: Vec<u64> = workers(quickack).values().map(|worker| worker.epoch).collect();
     assert!(epochs.iter().all(|epoch| *epoch == epochs[0]), "{epochs:?}");
     epochs[0]
 }
 
 fn pids(quickack: &testkit::process::Quickack) -> Vec<u32> {
-    crew(quickack).values().map(|worker| worker.pid).collect()
+    workers(quickack).values().map(|worker| worker.pid).collect()
 }
 
 #[test]
 fn fifty_reloads_good_bad_and_identical_drop_nothing_before_memcached() {
     let memcached = Memcached::start();
     let servers = [memcached.address];
-    let text = |n: usize| crew::text(4, &[], &servers, &[&format!("timeout: {}", 60_000 + n)]);
-    let quickack = crew::start(4, &[], &servers, &["timeout: 60000"]);
+    let text = |n: usize| harness::text(4, &[], &servers, &[&format!("timeout: {}", 60_000 + n)]);
+    let quickack = harness::start(4, &[], &servers, &["timeout: 60000"]);
     let mut idle: Vec<Client> = (0..8).map(|_| quickack.client()).collect();
     idle.iter_mut().for_each(|client| client.ask("get a\r\n", "END\r\n"));
-    let load = crew::load(&quickack, 50, Options::default());
+    let load = harness::load(&quickack, 50, Options::default());
     let (workers, links) = (pids(&quickack), memcached.stat("curr_connections"));
     let all = || Facts::of(quickack.workers().into_values().chain([quickack.process.id()]));
     let (held, (mut expected, start)) = (all().descriptors(), (epoch(&quickack), Instant::now()));
@@ -71,35 +71,36 @@ fn fifty_reloads_good_bad_and_identical_drop_nothing_before_memcached() {
 
 #[test]
 fn hup_reloads_without_a_word_to_the_clients_of_memcached() {
-    let (memcached, quickack) = crew::field(2, &[], &["timeout: 60000"]);
-    let load = crew::load(&quickack, 20, paced());
+    let (memcached, quickack) = harness::field(2, &[], &["timeout: 60000"]);
+    let load = harness::load(&quickack, 20, paced());
     for n in 1..=5 {
-        let text = crew::text(2, &[], &[memcached.address], &[&format!("timeout: {}", 60_000 + n)]);
+        let text =
+            harness::text(2, &[], &[memcached.address], &[&format!("timeout: {}", 60_000 + n)]);
         quickack.rewrite(&text);
         let before = epoch(&quickack);
         quickack.process.signal(Signal::HUP);
         wait_until("all workers have the next configuration", || {
-            crew(&quickack).values().all(|worker| worker.epoch == before + 1)
+            workers(&quickack).values().all(|worker| worker.epoch == before + 1)
         });
     }
     load.wait_for_everybody();
     load.stop().assert_unharmed();
 }
 
-/// It aborts at its deadline and says because of whom; nobody has the new configuration.
+/// It aborts at its deadline and names the worker; no worker has the new configuration.
 #[test]
 fn a_reload_with_a_stopped_worker_changes_nobody_before_memcached() {
     let global = ["hang_timeout: 30s"];
-    let (memcached, quickack) = crew::field(4, &global, &["timeout: 60000"]);
-    let load = crew::load(&quickack, 40, paced());
-    let (before, workers) = (epoch(&quickack), crew(&quickack));
+    let (memcached, quickack) = harness::field(4, &global, &["timeout: 60000"]);
+    let load = harness::load(&quickack, 40, paced());
+    let (before, workers) = (epoch(&quickack), workers(&quickack));
     freeze(workers[&2].pid);
-    quickack.rewrite(&crew::text(4, &global, &[memcached.address], &["timeout: 61000"]));
+    quickack.rewrite(&harness::text(4, &global, &[memcached.address], &["timeout: 61000"]));
     let start = Instant::now();
     let answer = quickack.admin(&["reload"]);
     let took = start.elapsed();
     assert!(!answer.ok && answer.text.contains("worker 2"), "{answer:?}");
-    // Workers may take two seconds to prepare; nobody waits until it is called hung.
+    // Workers may take two seconds to prepare; the reload does not wait for the hang timeout.
     assert!(took < Duration::from_secs(20), "{took:?}");
     assert_eq!(epoch(&quickack), before);
     send(workers[&2].pid, Signal::CONT);
@@ -114,14 +115,14 @@ fn a_reload_with_a_stopped_worker_changes_nobody_before_memcached() {
 
 #[test]
 fn the_number_of_workers_changes_without_a_dropped_request_to_memcached() {
-    let (memcached, quickack) = crew::field(4, &[], &[]);
-    let load = crew::load(&quickack, 64, Options::default());
+    let (memcached, quickack) = harness::field(4, &[], &[]);
+    let load = harness::load(&quickack, 64, Options::default());
     for count in [1, 8, 3, 4] {
-        quickack.rewrite(&crew::text(count, &[], &[memcached.address], &[]));
+        quickack.rewrite(&harness::text(count, &[], &[memcached.address], &[]));
         let said = quickack.admin_ok(&["reload"]);
         assert!(said.contains(&format!("applied by {count}/{count}")), "{said}");
         assert!(!said.contains("not confirmed"), "{said}");
-        wait_for_crew(&quickack, count);
+        wait_for_workers(&quickack, count);
         load.wait_for_everybody();
     }
     let tally = load.stop();
@@ -134,14 +135,15 @@ fn the_number_of_workers_changes_without_a_dropped_request_to_memcached() {
 fn clients_are_dealt_anew_when_the_number_of_workers_changes_before_memcached() {
     const CLIENTS: u64 = 48;
     for accept in ["accept: gate", "accept: reuseport"] {
-        let (memcached, quickack) = crew::field(2, &[accept], &[]);
+        let (memcached, quickack) = harness::field(2, &[accept], &[]);
         let mut clients: Vec<Client> = (0..CLIENTS).map(|_| quickack.client()).collect();
-        crew::wait_for_clients(&quickack, CLIENTS);
+        harness::wait_for_clients(&quickack, CLIENTS);
         for count in [4, 3] {
-            quickack.rewrite(&crew::text(count, &[accept], &[memcached.address], &[]));
+            quickack.rewrite(&harness::text(count, &[accept], &[memcached.address], &[]));
             quickack.admin_ok(&["reload"]);
             wait_until(&format!("{accept}: {count} workers have their part each"), || {
-                let clients: Vec<u64> = crew(&quickack).values().map(|one| one.clients).collect();
+                let clients: Vec<u64> =
+                    workers(&quickack).values().map(|one| one.clients).collect();
                 let most = clients.iter().copied().max().unwrap_or_default();
                 let is_dealt = clients.len() == count && clients.iter().sum::<u64>() == CLIENTS;
                 is_dealt && most <= CLIENTS / count as u64 + 2
@@ -155,8 +157,8 @@ fn clients_are_dealt_anew_when_the_number_of_workers_changes_before_memcached() 
 
 #[test]
 fn set_holds_for_all_workers_and_for_their_successors_before_memcached() {
-    let (_memcached, quickack) = crew::field(3, &[], &["timeout: 60000"]);
-    let load = crew::load(&quickack, 30, paced());
+    let (_memcached, quickack) = harness::field(3, &[], &["timeout: 60000"]);
+    let load = harness::load(&quickack, 30, paced());
     let before = epoch(&quickack);
     let said = quickack.admin_ok(&["set", "memory_max=2g", "alpha.timeout_reply=70s"]);
     assert!(said.contains("applied by 3/3"), "{said}");
@@ -182,26 +184,26 @@ fn set_holds_for_all_workers_and_for_their_successors_before_memcached() {
     assert_eq!(epoch(&quickack), before + 1);
     load.wait_for_everybody();
     load.stop().assert_unharmed();
-    let old = crew(&quickack)[&1].pid;
+    let old = workers(&quickack)[&1].pid;
     send(old, Signal::KILL);
     wait_until("worker 1 is there again", || {
-        crew(&quickack).get(&1).is_some_and(|one| one.pid != old)
+        workers(&quickack).get(&1).is_some_and(|one| one.pid != old)
     });
-    wait_for_crew(&quickack, 3);
+    wait_for_workers(&quickack, 3);
     assert_eq!(epoch(&quickack), before + 1);
-    // A reload of the same file does not forget it, and taking it back is one word.
+    // A reload of the same file keeps it, and one command removes it.
     quickack.admin_ok(&["reload"]);
     assert!(quickack.admin_ok(&["config", "--diff"]).contains("2g"));
     quickack.admin_ok(&["set", "memory_max=", "alpha.timeout_reply="]);
     assert!(!quickack.admin_ok(&["config", "--diff"]).contains("2g"));
 }
 
-/// A limit that is set takes effect: the successor of a killed worker has it as well.
+/// A limit set at run time takes effect, also in the successor of a killed worker.
 #[test]
 fn a_timeout_that_is_set_is_kept_by_a_server_that_never_answers() {
     let silent = std::net::TcpListener::bind("127.0.0.1:0").expect("a port on loopback");
     let address = silent.local_addr().expect("a bound listener has an address");
-    let quickack = crew::start(1, &[], &[address], &["timeout: 60000"]);
+    let quickack = harness::start(1, &[], &[address], &["timeout: 60000"]);
     quickack.admin_ok(&["set", "alpha.timeout_reply=100ms"]);
     for _ in 0..2 {
         let start = Instant::now();
@@ -209,10 +211,10 @@ fn a_timeout_that_is_set_is_kept_by_a_server_that_never_answers() {
         client.send("get a\r\n");
         assert!(client.line().starts_with("SERVER_ERROR "));
         assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
-        let old = crew(&quickack)[&0].pid;
+        let old = workers(&quickack)[&0].pid;
         send(old, Signal::KILL);
-        wait_until("a successor", || crew(&quickack).get(&0).is_some_and(|one| one.pid != old));
-        wait_for_crew(&quickack, 1);
+        wait_until("a successor", || workers(&quickack).get(&0).is_some_and(|one| one.pid != old));
+        wait_for_workers(&quickack, 1);
     }
 }
 
@@ -220,11 +222,11 @@ fn a_timeout_that_is_set_is_kept_by_a_server_that_never_answers() {
 fn a_change_of_owners_is_refused_with_the_number_of_keys_before_memcached() {
     let memcacheds = [Memcached::start(), Memcached::start(), Memcached::start()];
     let addresses = memcacheds.each_ref().map(|memcached| memcached.address);
-    let quickack = crew::start(2, &[], &addresses[..2], &["hash: md5"]);
+    let quickack = harness::start(2, &[], &addresses[..2], &["hash: md5"]);
     let options = Options { trust: Trust::Old, ..paced() };
-    let load = crew::load(&quickack, 20, options);
+    let load = harness::load(&quickack, 20, options);
     let before = epoch(&quickack);
-    quickack.rewrite(&crew::text(2, &[], &addresses, &["hash: md5"]));
+    quickack.rewrite(&harness::text(2, &[], &addresses, &["hash: md5"]));
     let answer = quickack.admin(&["reload"]);
     assert!(!answer.ok && answer.text.contains("--allow-remap"), "{answer:?}");
     // A third server takes about a third of the keys.
@@ -237,8 +239,8 @@ fn a_change_of_owners_is_refused_with_the_number_of_keys_before_memcached() {
     assert!(said.contains("applied by 2/2"), "{said}");
     load.wait_for_everybody();
     wait_until("the third is asked", || memcacheds[2].stat("cmd_get") > 0);
-    // And back again.
-    quickack.rewrite(&crew::text(2, &[], &addresses[..2], &["hash: md5"]));
+    // And back to two servers.
+    quickack.rewrite(&harness::text(2, &[], &addresses[..2], &["hash: md5"]));
     assert!(!quickack.admin(&["reload"]).ok);
     quickack.admin_ok(&["reload", "--allow-remap"]);
     load.wait_for_everybody();
@@ -246,7 +248,7 @@ fn a_change_of_owners_is_refused_with_the_number_of_keys_before_memcached() {
     drop(memcacheds);
 }
 
-/// The number that stands before some words, whatever separates its thousands.
+/// Returns the number before some words, with any separators of thousands.
 fn number_before(text: &str, words: &str) -> Option<u64> {
     let before = text.split(words).next().filter(|before| before.len() < text.len())?;
     let digit = |c: char| c.is_ascii_digit() || c == ',';
@@ -256,9 +258,9 @@ fn number_before(text: &str, words: &str) -> Option<u64> {
 
 #[test]
 fn pools_come_and_go_beside_one_that_stays_before_memcached() {
-    let (memcached, quickack) = crew::field(2, &[], &[]);
-    let load = crew::load(&quickack, 20, paced());
-    let alone = crew::text(2, &[], &[memcached.address], &[]);
+    let (memcached, quickack) = harness::field(2, &[], &[]);
+    let load = harness::load(&quickack, 20, paced());
+    let alone = harness::text(2, &[], &[memcached.address], &[]);
     for _ in 0..3 {
         let beta = free_address();
         let text =
@@ -275,18 +277,18 @@ fn pools_come_and_go_beside_one_that_stays_before_memcached() {
     load.stop().assert_unharmed();
 }
 
-/// What was asked of a pool before it went is answered.
+/// Requests sent to a pool before its removal are answered.
 #[test]
 fn a_pool_that_goes_answers_what_it_was_asked_by_hesitant_clients() {
     let server = super::shutdown::Hesitant::start();
     let memcached = Memcached::start();
     let beta = free_address();
-    let alone = crew::text(2, &[], &[memcached.address], &[]);
+    let alone = harness::text(2, &[], &[memcached.address], &[]);
     let both = format!(
         "{alone}beta:\n  listen: {beta}\n  timeout: 60000\n  servers:\n   - {}:1\n",
         server.address
     );
-    let quickack = crew::start(2, &[], &[memcached.address], &[]);
+    let quickack = harness::start(2, &[], &[memcached.address], &[]);
     quickack.rewrite(&both);
     quickack.admin_ok(&["reload"]);
     let mut client = Client::connect(beta);
@@ -302,9 +304,9 @@ fn a_pool_that_goes_answers_what_it_was_asked_by_hesitant_clients() {
 fn a_configuration_of_two_thousand_servers_passes_before_memcached() {
     let memcached = Memcached::start();
     let port = memcached.address.port();
-    let mut text = crew::text(2, &[], &[memcached.address], &[]);
-    let quickack = crew::start(2, &[], &[memcached.address], &[]);
-    let load = crew::load(&quickack, 10, Options { rate: Some(500), ..Options::default() });
+    let mut text = harness::text(2, &[], &[memcached.address], &[]);
+    let quickack = harness::start(2, &[], &[memcached.address], &[]);
+    let load = harness::load(&quickack, 10, Options { rate: Some(500), ..Options::default() });
     let beta = free_address();
     text.push_str(&format!("beta:\n  listen: {beta}\n  servers:\n"));
     for n in 0..2_000 {
@@ -323,25 +325,25 @@ fn a_configuration_of_two_thousand_servers_passes_before_memcached() {
     tally.assert_unharmed();
 }
 
-/// Workers take the configuration that holds, also when they die while it changes.
+/// Workers end up with the current configuration, even if some die while it changes.
 #[test]
 fn kills_between_reloads_leave_all_workers_with_one_epoch_before_memcached() {
-    let (memcached, quickack) = crew::field(4, &[], &["timeout: 60000"]);
-    let load = crew::load(&quickack, 40, paced());
+    let (memcached, quickack) = harness::field(4, &[], &["timeout: 60000"]);
+    let load = harness::load(&quickack, 40, paced());
     for n in 0..12 {
         let more = format!("timeout: {}", 60_001 + n);
-        quickack.rewrite(&crew::text(4, &[], &[memcached.address], &[&more]));
+        quickack.rewrite(&harness::text(4, &[], &[memcached.address], &[&more]));
         let reload =
             quickack.admin_command(&["reload"]).stdout(std::process::Stdio::null()).spawn();
-        let victim = crew(&quickack).get(&(n % 4)).map(|worker| worker.pid);
+        let victim = workers(&quickack).get(&(n % 4)).map(|worker| worker.pid);
         if let Some(pid) = victim.filter(|pid| quickack.workers().values().any(|id| id == pid)) {
             send(pid, Signal::KILL);
         }
         reload.expect("the program was built for this test").wait().expect("it ends");
         wait_until("all workers serve with one epoch", || {
-            let crew = crew(&quickack);
-            let epochs: Vec<u64> = crew.values().map(|worker| worker.epoch).collect();
-            let serving = crew.values().all(Worker::is_serving);
+            let workers = workers(&quickack);
+            let epochs: Vec<u64> = workers.values().map(|worker| worker.epoch).collect();
+            let serving = workers.values().all(Worker::is_serving);
             serving && epochs.len() == 4 && epochs.iter().all(|epoch| *epoch == epochs[0])
         });
         load.wait_for_everybody();
@@ -349,12 +351,12 @@ fn kills_between_reloads_leave_all_workers_with_one_epoch_before_memcached() {
     load.stop().assert_lost_at_most(12);
 }
 
-/// Calm and with five reloads a second, in turn: one pair of three must be alike.
+/// Alternates calm periods with five reloads a second: one pair of three must be alike.
 #[test]
 #[ignore = "wants a machine to itself; `cargo xtask test --long` runs it"]
 fn soak_reloads_move_the_99th_percentile_by_less_than_a_millisecond_before_memcached() {
-    let (memcached, quickack) = crew::field(2, &[], &["timeout: 60000"]);
-    let load = crew::load(&quickack, 100, Options { rate: Some(8_000), ..Options::default() });
+    let (memcached, quickack) = harness::field(2, &[], &["timeout: 60000"]);
+    let load = harness::load(&quickack, 100, Options { rate: Some(8_000), ..Options::default() });
     let mut moved = Vec::new();
     for n in 0..30 {
         if n % 10 == 0 {
@@ -363,7 +365,7 @@ fn soak_reloads_move_the_99th_percentile_by_less_than_a_millisecond_before_memca
             moved.push((load.take_latencies(), None));
         }
         let more = format!("timeout: {}", 60_001 + n);
-        quickack.rewrite(&crew::text(2, &[], &[memcached.address], &[&more]));
+        quickack.rewrite(&harness::text(2, &[], &[memcached.address], &[&more]));
         quickack.admin_ok(&["reload"]);
         load.wait_for_requests(1_600);
         if n % 10 == 9 {

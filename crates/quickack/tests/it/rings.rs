@@ -6,10 +6,10 @@
 //!                       └─> quickack ───┘
 //! ```
 //!
-//! One `nutcracker.yml` has a pool for each row of the table below; another, all of `redis: true`.
-//! Both proxies start on that file unchanged, and the answers to the same gets tell which server
-//! each of them asked for each key. `shard`, called in this process, is the third opinion: where
-//! the proxies differ, it says whether the ring is wrong or the way to it.
+//! One `nutcracker.yml` has a pool for each row of the table below; another one has them with
+//! `redis: true`. Both proxies start on that file unchanged, and the answers to the same gets show
+//! the server that each proxy used for each key. `shard`, called in this process, gives a third
+//! result: if the proxies differ, it shows whether the ring is wrong or the route to it.
 
 mod field;
 mod keys;
@@ -55,13 +55,13 @@ fn compare(field: &Field) {
     }
 }
 
-/// So many keys of each row are asked for alone, the rest many to a line.
+/// Number of keys of each row that are requested alone; the rest are requested many at a time.
 const SINGLE_COUNT: usize = 2_000;
 const KEYS_PER_LINE: usize = 100;
 
 struct Proxy {
     _process: Process,
-    /// Its sockets.
+    /// The folder of its sockets.
     folder: PathBuf,
 }
 
@@ -80,14 +80,14 @@ impl Proxy {
         Proxy::start("quickack", command, field)
     }
 
-    /// Returns when every pool can be connected to. The sockets then move to a folder of the
-    /// proxy's own, where they still work: the next proxy finds their places free.
+    /// Returns when every pool accepts connections. The sockets then move to the proxy's own
+    /// folder, where they still work, so that the next proxy finds their paths free.
     fn start(name: &str, mut command: Command, field: &Field) -> Proxy {
         fs::create_dir(field.listen()).unwrap();
         let sockets: Vec<_> =
             field.rows.iter().map(|row| field.listen().join(&row.socket)).collect();
         let mut process = Process::start(name, &mut command);
-        // What it says does not matter, but how long it may take and whether it ends do.
+        // Its output does not matter, but the wait has a limit and notices its end.
         process.wait_for("that it accepts", |_| {
             sockets.iter().all(|socket| UnixStream::connect(socket).is_ok()).then_some(())
         });
@@ -96,7 +96,7 @@ impl Proxy {
         Proxy { _process: process, folder }
     }
 
-    /// For each row and key, the number of the server that answered.
+    /// Returns, for each row and key, the number of the server that answered.
     fn ask_every_row(&mut self, field: &Field, keys: &[Vec<u8>]) -> Vec<Vec<u16>> {
         let ask_row = |row: &Row| {
             let stream = UnixStream::connect(self.folder.join(&row.socket)).unwrap();
@@ -111,7 +111,7 @@ impl Proxy {
     }
 }
 
-/// Asks for a key of the dead server until another answers it.
+/// Requests a key of the dead server until another server answers it.
 fn wait_for_ejection(speech: Speech, mut stream: &UnixStream, row: &Row, keys: &[Vec<u8>]) {
     let ring = row.ring(&vec![true; row.servers.len()]);
     let key = keys.iter().find(|key| row.locate(&ring, key).dead).unwrap();
@@ -127,7 +127,7 @@ fn wait_for_ejection(speech: Speech, mut stream: &UnixStream, row: &Row, keys: &
     }
 }
 
-/// Gets all keys, pipelined, and returns who answered each.
+/// Gets all keys, pipelined, and returns the number of each answering server.
 fn ask(speech: Speech, stream: &UnixStream, pool: &str, keys: &[Vec<u8>]) -> Vec<u16> {
     const UNANSWERED: u16 = u16::MAX;
     let (single, many) = keys.split_at(SINGLE_COUNT);

@@ -1,5 +1,5 @@
-//! Proxies that run beside each other: how whoever asks finds the right one, and what is left of
-//! those that were killed. Their names are in a folder of the test's, as `RUNTIME_DIRECTORY` says.
+//! Proxies that run at the same time: finding the right one, and the remains of killed ones. Their
+//! names are in a folder of the test's, set by `RUNTIME_DIRECTORY`.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown};
@@ -12,12 +12,12 @@ use testkit::process::{Process, facts, wait_until};
 
 use super::QUICKACK;
 
-/// A folder with configurations, and one in it for the names of those that run.
+/// A folder with configurations, and a folder in it for the names of running proxies.
 pub(super) struct Site {
     pub(super) folder: TempDir,
 }
 
-/// What a verb has answered.
+/// The result of a verb.
 pub(super) struct Answer {
     pub(super) ok: bool,
     pub(super) stdout: String,
@@ -36,7 +36,7 @@ impl Site {
         self.folder.path().join(name)
     }
 
-    /// A configuration with an embedded cache; `global` are lines of its first block.
+    /// Writes a configuration with an embedded cache; `global` are lines of its first block.
     pub(super) fn write(&self, name: &str, global: &str) {
         let text = format!(
             "global:\n  workers: 1\n{global}alpha:\n  listen: 127.0.0.1:0\n  memory: 1m\n  \
@@ -45,12 +45,12 @@ impl Site {
         fs::write(self.path(name), text).unwrap();
     }
 
-    /// Runs with the configuration of that name until it says where its socket is.
+    /// Runs with the configuration of that name until it logs the place of its socket.
     pub(super) fn run(&self, name: &str) -> Process {
         self.run_by(Command::new(QUICKACK), name)
     }
 
-    /// The same behind a command that ends up as quickack.
+    /// Runs it through a command that finally runs quickack.
     pub(super) fn run_by(&self, mut command: Command, name: &str) -> Process {
         command.args(["run", "-c"]).arg(self.path(name)).env(RUNTIME, self.path(NAMES));
         let mut process = Process::start(name, &mut command);
@@ -64,7 +64,7 @@ impl Site {
         Answer::of(&command.output().unwrap())
     }
 
-    /// What is in the folder of names.
+    /// Returns the entries of the folder of names.
     fn names(&self) -> Vec<String> {
         let entries = fs::read_dir(self.path(NAMES)).unwrap().map(Result::unwrap);
         let mut names: Vec<String> =
@@ -81,7 +81,7 @@ impl Answer {
         Answer { ok: output.status.success(), stdout, stderr }
     }
 
-    /// Whether it is of this proxy.
+    /// Checks that the answer is from this proxy.
     #[track_caller]
     pub(super) fn is_of(&self, process: &Process) {
         let start = format!("master {},", process.id());
@@ -97,8 +97,9 @@ pub(super) fn kill(mut process: Process) {
 pub(super) const RUNTIME: &str = "RUNTIME_DIRECTORY";
 pub(super) const NAMES: &str = "names";
 
-/// One that named no socket and one that did are killed; the one that runs has the socket of the
-/// second. Each kind of name is left behind, and neither is taken for a proxy.
+/// A proxy with a default socket and one with a named socket are killed; a running one has the
+/// second one's socket. Each kind of name is left over, and neither is mistaken for a running
+/// proxy.
 #[test]
 fn proxies_that_were_killed_are_not_listed_and_their_places_are_taken_again() {
     let site = Site::new();
@@ -120,7 +121,7 @@ fn proxies_that_were_killed_are_not_listed_and_their_places_are_taken_again() {
     let both = site.ask(&["workers"]);
     assert!(both.stderr.contains("several proxies run"), "{}", both.stderr);
     assert_eq!(both.stderr.matches(".sock").count(), 2, "{}", both.stderr);
-    // Whoever ends in order leaves nothing of its own, and what is others'.
+    // An orderly end removes the proxy's own names, and leaves those of others.
     for mut process in [plain, two] {
         process.signal(Signal::TERM);
         process.wait_for_end();
@@ -129,7 +130,7 @@ fn proxies_that_were_killed_are_not_listed_and_their_places_are_taken_again() {
     assert!(left.len() == 2 && left.iter().all(|name| name.starts_with("one-")), "{left:?}");
 }
 
-/// A second proxy of one file does not take the name of the first, and does not remove it.
+/// A second proxy with the same file neither takes nor removes the first one's name.
 #[test]
 fn the_name_of_a_proxy_that_runs_is_not_taken_by_another_with_the_same_file() {
     let site = Site::new();
@@ -139,7 +140,7 @@ fn the_name_of_a_proxy_that_runs_is_not_taken_by_another_with_the_same_file() {
     command.args(["run", "-c"]).arg(site.path("plain.yml")).env(RUNTIME, site.path(NAMES));
     let mut second = Process::start("second", &mut command);
     second.wait_for("that it runs without", |said| {
-        let told = said.contains("another proxy runs with this configuration; running without");
+        let told = said.contains("another proxy is running with this configuration; running");
         (told && said.contains("listening on")).then_some(())
     });
     site.ask(&["workers", "-c", "plain.yml"]).is_of(&first);
@@ -151,8 +152,8 @@ fn the_name_of_a_proxy_that_runs_is_not_taken_by_another_with_the_same_file() {
     site.ask(&["workers", "-c", "plain.yml"]).is_of(&second);
 }
 
-/// It does not see the socket of the first, and starts and ends beside it again and again. The
-/// first one's file says nothing about its socket any more: it is found by its name only.
+/// A second proxy does not see the socket of the first, and starts and ends repeatedly. The first
+/// one's file no longer contains its socket's path, so only the name leads to it.
 #[test]
 fn a_proxy_in_a_mount_namespace_of_its_own_leaves_the_names_of_others() {
     let site = Site::new();
@@ -171,7 +172,7 @@ fn a_proxy_in_a_mount_namespace_of_its_own_leaves_the_names_of_others() {
         let mut other = site.run_by(command, "other.yml");
         for _ in 0..10 {
             site.ask(&["workers", "-c", "first.yml"]).is_of(&first);
-            // What it says is not what the file said: it answers, and that is what is asked here.
+            // The running state differs from the file, but only an answer matters here.
             let reload = site.ask(&["reload", "-c", "first.yml"]);
             let told = format!("{}{}", reload.stdout, reload.stderr);
             assert!(told.contains("admin"), "round {round}: {told}");
@@ -187,7 +188,7 @@ fn a_proxy_in_a_mount_namespace_of_its_own_leaves_the_names_of_others() {
     assert!(reload.ok && reload.stdout.contains("nothing changed"), "{}", reload.stderr);
 }
 
-/// Files that lie where somebody removed the old ones are what clients and operators look for.
+/// A reload makes removed sockets again where clients and operators look for them.
 #[test]
 fn a_reload_makes_removed_sockets_again_and_those_who_are_there_stay() {
     let site = Site::new();
@@ -204,42 +205,42 @@ fn a_reload_makes_removed_sockets_again_and_those_who_are_there_stay() {
     ask(&mut early, "set k 0 0 1\r\nx\r\n", "STORED\r\n");
     fs::remove_file(&socket).unwrap();
     let reload = site.ask(&["reload", "-c", "alpha.yml"]);
-    let told = format!("{} was removed, and is made again", socket.display());
+    let told = format!("{} was removed and is created again", socket.display());
     assert!(reload.ok && reload.stdout.contains(&told), "{}{}", reload.stdout, reload.stderr);
     assert_eq!(fs::metadata(&socket).unwrap().permissions().mode() & 0o777, 0o660);
     let mut late = unix_client(&socket);
     for client in [&mut early, &mut late] {
         ask(client, "get k\r\n", "VALUE k 0 1\r\nx\r\nEND\r\n");
     }
-    // Once more is nothing.
+    // A second reload changes nothing.
     let again = site.ask(&["reload", "-c", "alpha.yml"]);
     assert!(again.stdout.contains("nothing changed"), "{}{}", again.stdout, again.stderr);
-    // The admin socket and both its names at once.
+    // Removes the admin socket and both its names at once.
     for entry in fs::read_dir(site.path(NAMES)).unwrap() {
         fs::remove_file(entry.unwrap().path()).unwrap();
     }
     fs::remove_file(&admin).unwrap();
-    // Nobody can ask for them, so nobody has to.
+    // Nobody can request a reload, so the proxy repairs them by itself.
     wait_until("the admin socket and its name are there again", || {
         admin.exists() && site.names().len() == 2
     });
     site.ask(&["workers"]).is_of(&proxy);
     site.ask(&["workers", "-c", "alpha.yml"]).is_of(&proxy);
-    // Another file in the place of the socket is left alone, and is no success.
+    // Another file in the place of the socket stays, and the reload reports a failure.
     fs::remove_file(&socket).unwrap();
     fs::write(&socket, "precious").unwrap();
     let reload = site.ask(&["reload", "-c", "alpha.yml"]);
-    let told = format!("{} is another file now", socket.display());
+    let told = format!("{} is now another file", socket.display());
     assert!(!reload.ok && reload.stderr.contains(&told), "{}{}", reload.stdout, reload.stderr);
     assert!(reload.stderr.contains("apart from that: nothing changed"), "{}", reload.stderr);
     assert_eq!(fs::read_to_string(&socket).unwrap(), "precious");
     fs::remove_file(&socket).unwrap();
     let reload = site.ask(&["reload", "-c", "alpha.yml"]);
-    assert!(reload.ok && reload.stdout.contains("is made again"), "{}", reload.stderr);
+    assert!(reload.ok && reload.stdout.contains("is created again"), "{}", reload.stderr);
     ask(&mut unix_client(&socket), "get k\r\n", "VALUE k 0 1\r\nx\r\nEND\r\n");
 }
 
-/// The log goes to a full disk; then the operator makes room and reloads.
+/// The log is on a full disk; then the operator makes room and reloads.
 #[test]
 fn a_reload_reopens_the_log_and_a_full_disk_is_named() {
     let site = Site::new();
@@ -259,16 +260,16 @@ fn a_reload_reopens_the_log_and_a_full_disk_is_named() {
     assert!(reload.stdout.contains("the log is reopened"), "{}{}", reload.stdout, reload.stderr);
     let text = fs::read_to_string(&log).unwrap();
     assert!(text.contains("lines were lost: they could not be written: No space left"), "{text}");
-    // Moved away, as logrotate does.
+    // The file is moved away, as logrotate does.
     let old = site.path("log.1");
     fs::rename(&log, &old).unwrap();
     assert!(site.ask(&["reload", "-c", "alpha.yml"]).ok);
-    // Said twice in a second, it is counted and told when that is over.
+    // The second occurrence within a second is counted, and reported after that second.
     wait_until("the new log says so", || {
         fs::read_to_string(&log).is_ok_and(|text| text.contains("the log is reopened"))
     });
     assert_eq!(fs::read_to_string(&old).unwrap(), text);
-    // Where it cannot be opened, whoever asked is told.
+    // If it cannot be opened, the reload's answer reports the error.
     fs::remove_file(&log).unwrap();
     fs::create_dir(&log).unwrap();
     site.write("alpha.yml", &format!("  log: {}\n  clients_max: 100\n", log.display()));
@@ -277,8 +278,8 @@ fn a_reload_reopens_the_log_and_a_full_disk_is_named() {
     assert!(reload.stderr.contains("apart from that: epoch 3 applied"), "{}", reload.stderr);
 }
 
-/// What may be changed, or belongs to others, is used, and told of: also to root, who could read
-/// it anyway.
+/// Files that others may change, or that belong to others, are used with a warning, even for root,
+/// who could read any file.
 #[test]
 fn files_that_others_may_change_are_warned_of_as_root_too() {
     let site = Site::new();
@@ -299,7 +300,7 @@ fn files_that_others_may_change_are_warned_of_as_root_too() {
     assert_eq!(told(), "");
     for open in [0o664, 0o646] {
         mode(&file, open);
-        let words = format!("warning: the mode {open:04o} of this file lets others than its owner");
+        let words = format!("warning: the mode {open:04o} of this file lets other users");
         assert!(told().contains(&words), "{}", told());
     }
     mode(&file, 0o644);
@@ -308,10 +309,10 @@ fn files_that_others_may_change_are_warned_of_as_root_too() {
     chown(&file, Some(0), None).unwrap();
     chown(&users, Some(65534), None).unwrap();
     assert!(told().contains("users: `users`: this file belongs to user 65534"), "{}", told());
-    // Whoever runs it is told as well.
+    // The running proxy logs the warning too.
     let mut proxy = site.run("alpha.yml");
     proxy.wait_for("the warning", |said| said.contains("belongs to user 65534").then_some(()));
-    // A reload tells it again, though nothing else is new.
+    // A reload repeats the warning, even if nothing else has changed.
     mode(&file, 0o664);
     let reload = site.ask(&["reload", "-c", "alpha.yml"]);
     assert!(reload.ok && reload.stdout.contains("nothing changed"), "{}", reload.stderr);
@@ -323,7 +324,7 @@ fn files_that_others_may_change_are_warned_of_as_root_too() {
     });
 }
 
-/// The memory that all processes share is mapped whole, though little of it is used.
+/// The memory shared by all processes is mapped whole, though little of it is used.
 #[test]
 fn a_limit_on_address_space_is_named_with_a_figure_that_is_enough() {
     let site = Site::new();
@@ -347,7 +348,7 @@ fn a_limit_on_address_space_is_named_with_a_figure_that_is_enough() {
     let mut proxy = site.run_by(start(enough), "alpha.yml");
     wait_until("its worker and its cache are there", || facts::children(proxy.id()).len() == 2);
     site.ask(&["workers", "-c", "alpha.yml"]).is_of(&proxy);
-    // Memory that is refused later ends a process with ABRT.
+    // An allocation that fails later ends a process with ABRT.
     for (child, _) in facts::children(proxy.id()) {
         let child = rustix::process::Pid::from_raw(child as i32).unwrap();
         rustix::process::kill_process(child, Signal::ABORT).unwrap();
@@ -367,7 +368,8 @@ fn a_limit_on_address_space_is_named_with_a_figure_that_is_enough() {
     });
 }
 
-/// memcached 1.4 has no meta commands. That is told when it is met, and nothing before.
+/// memcached 1.4 has no meta commands. The log names the server when a request needs them, not
+/// before.
 #[test]
 fn a_server_without_meta_is_named_when_it_is_met() {
     let server = super::shutdown::Hesitant::start_as("1.4.39");

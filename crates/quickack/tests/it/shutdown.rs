@@ -1,5 +1,5 @@
-//! Signals. TERM, INT and QUIT: nobody new is accepted, what was asked is answered, and the exit
-//! status is 0. The others: the log is reopened, the workers retire.
+//! Signals. After TERM, INT and QUIT no client is accepted, outstanding requests are answered, and
+//! the exit status is 0. Other signals reopen the log or retire the workers.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -11,9 +11,10 @@ use rustix::process::Signal;
 use testkit::load::Options;
 use testkit::process::{DEADLINE, Memcached, Quickack, freeze, send, wait_until};
 
-use super::{QUICKACK, crew, quickack};
+use super::{QUICKACK, harness, quickack};
 
-/// A server that answers a get when it is told to, and says when it has been asked.
+/// A server that answers a get only when the test tells it to, and reports when it has received
+/// one.
 pub struct Hesitant {
     pub address: SocketAddr,
     pub asked: mpsc::Receiver<String>,
@@ -25,7 +26,7 @@ impl Hesitant {
         Hesitant::start_as("1.6.18")
     }
 
-    /// One that calls itself this version.
+    /// Starts one that reports this version.
     pub fn start_as(version: &str) -> Hesitant {
         let greeting = format!("VERSION {version}\r\n");
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port on loopback");
@@ -93,7 +94,7 @@ fn term_is_not_held_up_by_a_server_that_never_answers() {
     let mut quickack = quickack(&[address], &["timeout: 300"]);
     let mut client = quickack.client();
     client.send("get a\r\nversion\r\n");
-    // It has been read when the link has been asked for.
+    // The worker has read the request once the link is opened.
     let (_link, _) = silent.accept().expect("the proxy connects");
     quickack.process.signal(Signal::TERM);
     let reply = client.rest();
@@ -102,7 +103,7 @@ fn term_is_not_held_up_by_a_server_that_never_answers() {
     assert_eq!(quickack.process.wait_for_end().code(), Some(0));
 }
 
-/// Nor by a client that never reads what it asked for.
+/// A client that never reads its replies does not delay the end.
 #[test]
 fn term_is_not_held_up_by_a_client_that_does_not_read() {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port on loopback");
@@ -133,19 +134,19 @@ fn quit_answers_what_was_asked_and_exits_with_0() {
     check_answers_what_was_asked(Signal::QUIT);
 }
 
-/// Whoever has asked is answered, whoever has not is let go; nobody hears an error.
+/// Outstanding requests are answered and idle clients are closed; no client gets an error.
 #[test]
 fn term_under_load_is_no_error_for_any_client_of_memcached() {
     for workers in [1, 4] {
-        let (_memcached, mut quickack) = crew::field(workers, &[], &[]);
-        let load = crew::load(&quickack, 50, Options::default());
+        let (_memcached, mut quickack) = harness::field(workers, &[], &[]);
+        let load = harness::load(&quickack, 50, Options::default());
         quickack.process.signal(Signal::TERM);
         let status = quickack.process.wait_for_end();
         assert_eq!(status.code(), Some(0), "{}", quickack.process.said());
         let tally = load.stop();
         println!("TERM with {workers} workers: {tally}");
-        // A request may cross the close on its way, and its client knows that it was not read; one
-        // that comes again at once may still find the last listener open.
+        // A request may cross the close on its way; its client knows that it was not read. A client
+        // that reconnects at once may still find the last listener open.
         tally.assert_lost_at_most(2);
     }
 }
@@ -153,7 +154,7 @@ fn term_under_load_is_no_error_for_any_client_of_memcached() {
 #[test]
 fn a_second_term_ends_at_once_whoever_still_waits() {
     let server = Hesitant::start();
-    let text = crew::text(2, &["shutdown_timeout: 60s"], &[server.address], &["timeout: 60000"]);
+    let text = harness::text(2, &["shutdown_timeout: 60s"], &[server.address], &["timeout: 60000"]);
     let mut quickack = Quickack::start(QUICKACK, &text);
     let mut client = quickack.client();
     client.send("get a\r\n");
@@ -164,19 +165,19 @@ fn a_second_term_ends_at_once_whoever_still_waits() {
     let start = Instant::now();
     quickack.process.signal(Signal::TERM);
     quickack.process.wait_for_end();
-    // Without the second word it would be the shutdown_timeout.
+    // Without the second signal it would take the shutdown_timeout.
     assert!(start.elapsed() < Duration::from_secs(30), "{:?}", start.elapsed());
-    // Its worker is gone, with the connection.
+    // Its worker is gone, and with it the connection.
     let mut rest = Vec::new();
     let heard = client.stream.read_to_end(&mut rest);
     assert!(rest.is_empty(), "{heard:?} {rest:?}");
 }
 
-/// A worker that does not answer does not keep the master from its end.
+/// A worker that does not answer does not delay the master's end.
 #[test]
 fn term_is_not_held_up_by_a_stopped_worker_before_memcached() {
-    let (_memcached, mut quickack) = crew::field(2, &["shutdown_timeout: 300ms"], &[]);
-    freeze(crew::crew(&quickack)[&1].pid);
+    let (_memcached, mut quickack) = harness::field(2, &["shutdown_timeout: 300ms"], &[]);
+    freeze(harness::workers(&quickack)[&1].pid);
     let start = Instant::now();
     quickack.process.signal(Signal::TERM);
     quickack.process.wait_for_end();
@@ -188,10 +189,10 @@ fn usr1_and_hup_write_on_in_a_new_file_after_the_log_of_memcached_was_moved() {
     let folder = tempfile::tempdir().expect("a folder for the log");
     let (log, old) = (folder.path().join("log"), folder.path().join("log.1"));
     let memcached = Memcached::start();
-    let text = crew::text(2, &[], &[memcached.address], &[]);
+    let text = harness::text(2, &[], &[memcached.address], &[]);
     let quickack = Quickack::start(QUICKACK, &text);
-    crew::wait_for_crew(&quickack, 2);
-    quickack.rewrite(&crew::text(
+    harness::wait_for_workers(&quickack, 2);
+    quickack.rewrite(&harness::text(
         2,
         &[&format!("log: {}", log.display())],
         &[memcached.address],
@@ -204,22 +205,22 @@ fn usr1_and_hup_write_on_in_a_new_file_after_the_log_of_memcached_was_moved() {
         let before = std::fs::read_to_string(&old).unwrap_or_default();
         quickack.process.signal(signal);
         wait_until("a new log is there", || log.exists());
-        let worker = crew::crew(&quickack)[&0].pid;
+        let worker = harness::workers(&quickack)[&0].pid;
         send(worker, Signal::KILL);
         wait_until("the death is in the new log", || {
             std::fs::read_to_string(&log).is_ok_and(|text| text.contains(&worker.to_string()))
         });
         let after = std::fs::read_to_string(&old).unwrap_or_default();
         assert!(!after.contains(&worker.to_string()), "{before}\n{after}");
-        crew::wait_for_crew(&quickack, 2);
+        harness::wait_for_workers(&quickack, 2);
     }
 }
 
-/// They let their clients go; whoever comes waits in the queue until a reload brings new workers.
+/// They release their clients; new clients wait in the queue until a reload starts new workers.
 #[test]
 fn winch_retires_the_workers_before_memcached_and_keeps_the_listeners() {
-    let (_memcached, quickack) = crew::field(2, &[], &[]);
-    let load = crew::load(&quickack, 20, Options { rate: Some(2_000), ..Options::default() });
+    let (_memcached, quickack) = harness::field(2, &[], &[]);
+    let load = harness::load(&quickack, 20, Options { rate: Some(2_000), ..Options::default() });
     quickack.process.signal(Signal::WINCH);
     wait_until("the workers are gone", || quickack.workers().is_empty());
     let mut client = quickack.client();
@@ -232,10 +233,10 @@ fn winch_retires_the_workers_before_memcached_and_keeps_the_listeners() {
     tally.assert_lost_at_most(1);
 }
 
-/// The master's death is noticed by its workers: they must not serve for ever by themselves.
+/// Workers notice the master's death: they must not serve without a master for ever.
 #[test]
 fn workers_before_memcached_end_when_their_master_is_killed() {
-    let (_memcached, mut quickack) = crew::field(2, &[], &[]);
+    let (_memcached, mut quickack) = harness::field(2, &[], &[]);
     let workers = quickack.workers();
     quickack.process.signal(Signal::KILL);
     quickack.process.wait_for_end();

@@ -1,6 +1,6 @@
-//! Memory over many requests, while keys, sizes and connections come and go. The short run is in
-//! every test run; the long one is `cargo xtask test --long`, and `docs/long-tests.md` has its last
-//! results.
+//! Memory over many requests, with changing keys, sizes and connections. The short run is part of
+//! every test run; the long one is in `cargo xtask test --long`, and `docs/long-tests.md` has its
+//! last results.
 
 use std::io::Read;
 use std::time::Instant;
@@ -20,7 +20,7 @@ fn soak_memory_does_not_grow_in_front_of_memcached() {
     check(1_000_000, 100_000_000);
 }
 
-/// Memory after `all` requests is at most 1 MiB a worker above what it was after `first`.
+/// Checks that memory after `all` requests is at most 1 MiB a worker above that after `first`.
 fn check(first: u64, all: u64) {
     let memcacheds = [Memcached::start(), Memcached::start()];
     let addresses = memcacheds.each_ref().map(|memcached| memcached.address);
@@ -41,7 +41,7 @@ fn check(first: u64, all: u64) {
     assert!(after <= before + more, "{before} KiB after {first}, {after} KiB after {all}");
 }
 
-/// Ten clients that pipeline, each replaced now and then.
+/// Ten clients with pipelines, each replaced now and then.
 struct Load<'a> {
     quickack: &'a Quickack,
     clients: Vec<Client>,
@@ -54,9 +54,9 @@ struct Load<'a> {
 
 const CLIENTS: usize = 10;
 const DEPTH: u64 = 50;
-/// Keys in use at a time; the window moves on with the requests.
+/// Keys in use at a time; this window moves with the requests.
 const KEYS: u64 = 20_000;
-/// Turns of all clients between two replacements of one.
+/// Rounds of all clients between two replacements.
 const TURNS_OF_A_CLIENT: u64 = 100;
 
 impl<'a> Load<'a> {
@@ -67,7 +67,7 @@ impl<'a> Load<'a> {
         Load { quickack, clients, random: 88, asked: 0, connected, request, reply }
     }
 
-    /// Until `total` requests have been asked and answered.
+    /// Runs until `total` requests have been sent and answered.
     fn run(&mut self, total: u64) {
         let mut turns = 0;
         while self.asked < total {
@@ -140,7 +140,7 @@ impl<'a> Load<'a> {
         assert!(held.is_empty() && replies == DEPTH, "more replies than requests");
     }
 
-    /// A number below `bound`; the same in every run.
+    /// Returns a random number below `bound`; the same sequence in every run.
     fn chance(&mut self, bound: u64) -> u64 {
         self.random ^= self.random << 13;
         self.random ^= self.random >> 7;
@@ -149,7 +149,7 @@ impl<'a> Load<'a> {
     }
 }
 
-/// The length in `key flags length`.
+/// Returns the length in `key flags length`.
 fn value_len(head: &[u8]) -> usize {
     let text = std::str::from_utf8(head).expect("keys and numbers are text here");
     text.rsplit(' ').next().and_then(|word| word.parse().ok()).expect("a length")

@@ -1,9 +1,9 @@
-//! The stall: Nagle on one side and delayed ACK on the other cost 40 ms. It is there with
-//! `quickack: off`, it is cured with `partial`, and the cure is free where nothing stalls.
+//! The stall: Nagle on one side and delayed ACK on the other cost 40 ms. It occurs with `quickack:
+//! off` and not with `partial`, and `partial` costs nothing where no stall occurs.
 //!
-//! A test reads the scripts' rows so: **cured** is at most 2 slow samples and a median below 5 ms,
-//! **stalls** is at least 90 % slow. The first sample of a connection proves nothing and is left
-//! out by the scripts.
+//! A test judges the scripts' rows as follows: **cured** is at most 2 slow samples and a median
+//! below 5 ms; **stalls** is at least 90 % slow. The scripts leave out the first sample of a
+//! connection, which proves nothing.
 
 mod capture;
 mod clients;
@@ -28,12 +28,13 @@ struct Row {
     median_ms: f64,
     slow: u32,
     samples: u32,
-    /// How php-memcached calls what came of it.
+    /// php-memcached's result code.
     rc: Option<u32>,
 }
 
 impl Row {
-    /// `get: cmd|crlf   first=0.20 med=0.10 max=41.0 slow=1/20`, perhaps with `rc=16` behind it.
+    /// Parses `get: cmd|crlf first=0.20 med=0.10 max=41.0 slow=1/20`, with an optional `rc=16` at
+    /// the end.
     fn parse(line: &str) -> Row {
         let figure = |name: &str| {
             let (_, rest) = line.split_once(name)?;
@@ -69,7 +70,7 @@ fn run_script(name: &str, address: SocketAddr, arguments: &[&str]) -> Vec<Row> {
     rows(name, &mut command)
 }
 
-/// A script's report, once it has ended well.
+/// Returns a script's report, after it has ended with success.
 fn rows(name: &str, command: &mut Command) -> Vec<Row> {
     let output = command.stdin(Stdio::null()).output();
     let output = output.unwrap_or_else(|error| panic!("{name}: {error}"));
@@ -104,8 +105,8 @@ fn split_replies(mode: &str) -> Vec<Row> {
     rows
 }
 
-/// A stall of 40 ms is as regular as a clock; a late sample on a busy machine is not. So one clean
-/// run of three says that nothing stalls.
+/// A stall of 40 ms occurs every time; a late sample on a busy machine does not. So one clean run
+/// of three proves that nothing stalls.
 fn check_cured(run: fn(&str) -> Vec<Row>) {
     let mut last = Vec::new();
     for _ in 0..3 {
@@ -157,7 +158,7 @@ fn scripts_behind_a_server_that_splits_its_replies_stall_without_the_cure() {
     assert!(rows.iter().all(Row::stalls), "{rows:#?}");
 }
 
-/// Its TCP sockets: listeners, and the connected ones.
+/// Returns its TCP sockets: listeners, and connected ones.
 fn tcp_sockets(quickack: &Quickack) -> (Vec<rustix::fd::OwnedFd>, Vec<rustix::fd::OwnedFd>) {
     let is_tcp = |socket: &rustix::fd::OwnedFd| {
         getsockname(socket).is_ok_and(|name| SocketAddr::try_from(name).is_ok())
@@ -166,8 +167,8 @@ fn tcp_sockets(quickack: &Quickack) -> (Vec<rustix::fd::OwnedFd>, Vec<rustix::fd
     sockets.partition(|socket| sockopt::socket_acceptconn(socket).expect("the option exists"))
 }
 
-/// A client's socket may inherit the option from its listener. Here the listener has the opposite,
-/// so what is found on the others was set on them.
+/// A client's socket may inherit the option from its listener. Here the listener has the opposite
+/// value, so the value on the others was set on them.
 fn check_nodelay(directive: &str, expected: bool) {
     let memcacheds = [Memcached::start(), Memcached::start()];
     let addresses = memcacheds.each_ref().map(|memcached| memcached.address);
@@ -204,13 +205,14 @@ fn nodelay_is_cleared_on_every_socket_towards_memcached_and_clients_if_asked() {
     check_nodelay("tcp_nodelay: off", false);
 }
 
-/// Every `setsockopt` from the first client to the end, as strace saw it.
+/// Returns every `setsockopt` from the first client to the end, as strace saw it.
 fn traced(dialogue: impl Fn(&mut Client)) -> String {
     let memcached = Memcached::start();
     let folder = tempfile::tempdir().expect("a folder for the trace");
     let trace = folder.path().join("trace");
     let mut command = Command::new("strace");
-    // With -D the tracer is the child, so what we start is quickack itself; -f follows its workers.
+    // With -D the tracer is the child, so the test's child is quickack itself; -f follows its
+    // workers.
     command.args(["-D", "-f", "-e", "trace=setsockopt", "-o"]).arg(&trace).arg(QUICKACK);
     let mut quickack = Quickack::start_by(command, QUICKACK, &config(&[memcached.address], &[]));
     dialogue(&mut quickack.client());
@@ -219,7 +221,7 @@ fn traced(dialogue: impl Fn(&mut Client)) -> String {
     let start = Instant::now();
     loop {
         let text = std::fs::read_to_string(&trace).unwrap_or_default();
-        // strace pads numbers of processes to five digits.
+        // strace pads process ids to five digits.
         let end = format!("{:<5} +++ exited with 0 +++", quickack.process.id());
         if text.contains(&end) {
             assert!(text.contains("TCP_NODELAY"), "strace saw nothing:\n{text}");
@@ -247,7 +249,7 @@ fn strace_sees_no_quickack_on_whole_requests() {
     assert!(!text.contains("TCP_QUICKACK"), "{text}");
 }
 
-/// The control of the one above.
+/// The control of the test above.
 #[test]
 fn strace_sees_quickack_on_requests_in_pieces() {
     let text = traced(|client| {

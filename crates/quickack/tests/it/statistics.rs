@@ -1,14 +1,14 @@
-//! `stats` as monitors read it: memcached's own names, of a pool as if it were one memcached.
+//! `stats` as monitors read it: memcached's own names, for a pool as if it were one memcached.
 
 use std::collections::BTreeMap;
 
 use rustix::process::Signal;
 use testkit::process::{Client, Memcached, Quickack, send, wait_until};
 
-use super::crew::{self, crew};
+use super::harness::{self, workers};
 use super::quickack;
 
-/// What a list of facts says, in its order.
+/// Returns a list of statistics in its order.
 fn lines(client: &mut Client, argument: &str) -> Vec<(String, String)> {
     client.send(format!("stats{argument}\r\n"));
     let text = client.read_until("END\r\n");
@@ -29,7 +29,7 @@ fn number(facts: &BTreeMap<String, String>, name: &str) -> u64 {
     value.parse().unwrap_or_else(|_| panic!("{name} is {value}"))
 }
 
-/// A key that lives on each of two servers.
+/// Stores keys so that each of two servers has one.
 fn spread(client: &mut Client, memcacheds: &[Memcached]) {
     for n in 0..40 {
         client.ask(&format!("set key{n} 0 0 1\r\n1\r\n"), "STORED\r\n");
@@ -74,7 +74,7 @@ fn stats_before_memcached_have_its_names_and_tell_of_the_pool() {
     assert!(number(&ours, "time") > 1_600_000_000 && number(&ours, "max_connections") > 0);
     assert!(ours["rusage_user"].split_once('.').is_some_and(|(_, us)| us.len() == 6), "{ours:?}");
     client.ask("version\r\n", &format!("VERSION {}\r\n", ours["version"]));
-    // In memcached's order, and no name that it has not.
+    // In memcached's order, and without names that memcached lacks.
     let theirs = lines(&mut memcacheds[0].client(), "");
     let mut places = lines(&mut client, "").into_iter().map(|(name, _)| {
         let place = theirs.iter().position(|(other, _)| *other == name);
@@ -83,7 +83,7 @@ fn stats_before_memcached_have_its_names_and_tell_of_the_pool() {
     assert!(places.by_ref().is_sorted());
 }
 
-/// Those of the proxy among them, and in their order.
+/// Includes the proxy's own statistics, in memcached's order.
 #[test]
 fn stats_before_one_memcached_have_all_its_names_and_no_others() {
     let memcached = Memcached::start();
@@ -112,7 +112,7 @@ fn words_of_stats_before_one_memcached_pass_and_before_two_do_not_make_a_client_
     client.ask("stats cachedump 2 10\r\nstats cachedump 1 0 x\r\n", &empty.repeat(2));
     client.ask("stats cachedump 999 1\r\n", "CLIENT_ERROR Illegal slab id\r\n");
     memcacheds[0].client().ask("stats detail dump\r\n", dump);
-    // What changes something there is not allowed.
+    // Arguments that change something are not allowed.
     let refused = "CLIENT_ERROR refused by the proxy: the pool's `allow:` does not name it\r\n";
     for word in ["detail on", "detail off", "sizes_enable", "sizes_disable", "reset"] {
         client.ask(&format!("stats {word}\r\n"), refused);
@@ -163,19 +163,19 @@ fn stats_before_memcached_name_a_server_that_is_down() {
     assert!(lists[0].0.starts_with(&format!("{}:", addresses[0])), "{lists:?}");
 }
 
-/// A monitor must not take it for a memcached that was started anew.
+/// A monitor must not mistake it for a restarted memcached.
 #[test]
 fn stats_before_memcached_stay_when_a_worker_is_replaced() {
     let memcached = Memcached::start();
-    let quickack = crew::start(2, &[], &[memcached.address], &[]);
+    let quickack = harness::start(2, &[], &[memcached.address], &[]);
     quickack.client().ask("set a 0 0 1\r\n1\r\n", "STORED\r\n");
     let before = facts(&quickack);
     for number in [0, 1] {
-        let old = crew(&quickack)[&number].pid;
+        let old = workers(&quickack)[&number].pid;
         send(old, Signal::KILL);
         wait_until("a successor serves", || {
-            let crew = crew(&quickack);
-            crew.get(&number).is_some_and(|one| one.pid != old && one.is_serving())
+            let workers = workers(&quickack);
+            workers.get(&number).is_some_and(|one| one.pid != old && one.is_serving())
         });
     }
     let after = facts(&quickack);

@@ -1,5 +1,5 @@
-//! The system calls of a worker under load are a committed list. A call that is not on it is a
-//! surprise: a lock that is waited for, a file that is opened, a host that is looked up.
+//! The system calls of a worker under load are a committed list. A call outside the list is a
+//! surprise: a wait for a lock, an opened file, a name lookup.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -11,13 +11,13 @@ use testkit::load::Options;
 use testkit::process::{Client, Facts, Memcached, Process, Quickack, free_address, wait_until};
 
 use super::QUICKACK;
-use super::crew::{self, crew};
+use super::harness::{self, workers};
 
 fn golden() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/golden/syscalls.txt")
 }
 
-/// What strace writes about the workers while `busy` goes on.
+/// Returns strace's output about the workers while `busy` runs.
 fn traced(workers: &[u32], busy: impl FnOnce()) -> String {
     let folder = tempfile::tempdir().expect("a folder for the trace");
     let trace = folder.path().join("trace");
@@ -31,13 +31,13 @@ fn traced(workers: &[u32], busy: impl FnOnce()) -> String {
         (said.matches("attached").count() == workers.len()).then_some(())
     });
     busy();
-    // It lets go of them and ends.
+    // strace detaches and ends.
     strace.signal(Signal::INT);
     strace.wait_for_end();
     fs::read_to_string(&trace).expect("strace has written")
 }
 
-/// `1234  epoll_wait(…) = 1` and `<... epoll_wait resumed>…`
+/// Parses `1234 epoll_wait(…) = 1` and `<... epoll_wait resumed>…`.
 fn names(trace: &str) -> BTreeSet<&str> {
     let calls = trace.lines().filter_map(|line| {
         let call = line.trim_start_matches(|c: char| c.is_ascii_digit()).trim_start();
@@ -48,18 +48,19 @@ fn names(trace: &str) -> BTreeSet<&str> {
     calls.collect()
 }
 
-/// Clients come and go, values small and large are stored and read, a link dies and comes back.
+/// Lets clients connect and leave, store and read small and large values, and a link die and
+/// return.
 fn check(accept: &str) {
     let memcached = Memcached::start();
-    let mut text = crew::text(2, &[&format!("accept: {accept}")], &[memcached.address], &[]);
-    // Nobody listens there: links to it are asked for again and again.
+    let mut text = harness::text(2, &[&format!("accept: {accept}")], &[memcached.address], &[]);
+    // No process listens there, so links to it are opened again and again.
     let beta = format!("beta:\n  listen: 127.0.0.1:0\n  servers: [{}:1]\n", free_address());
     text.push_str(&beta);
     let quickack = Quickack::start(QUICKACK, &text);
-    crew::wait_for_crew(&quickack, 2);
-    let workers: Vec<u32> = crew(&quickack).values().map(|worker| worker.pid).collect();
+    harness::wait_for_workers(&quickack, 2);
+    let workers: Vec<u32> = workers(&quickack).values().map(|worker| worker.pid).collect();
     let options = Options { rate: Some(1_000), depth: 2, value_max: 20_000, ..Options::default() };
-    let load = crew::load(&quickack, 20, options);
+    let load = harness::load(&quickack, 20, options);
     let trace = traced(&workers, || {
         load.wait_for_requests(1_000);
         for _ in 0..20 {
@@ -100,7 +101,7 @@ fn is_data(name: &str) -> bool {
     ["read", "readv", "recvfrom", "recvmsg", "write", "writev", "sendto", "sendmsg"].contains(&name)
 }
 
-/// A line for each call that was not expected.
+/// Renders a line for each unexpected call.
 fn shown(trace: &str, odd: &[&&str]) -> String {
     let line = |name: &&&str| trace.lines().find(|line| line.contains(&format!("{name}(")));
     odd.iter().filter_map(line).map(|line| format!("{line}\n")).collect()
@@ -124,9 +125,9 @@ fn strace_sees_only_the_listed_calls_of_a_worker_with_the_mutex_before_memcached
 /// The worker read it for the header's sake; its sender may be waiting for the ACK all the same.
 #[test]
 fn strace_sees_the_ack_of_half_a_request_that_came_with_a_header_before_memcached() {
-    let (_memcached, quickack) = crew::field(1, &[], &["proxy_protocol: from [127.0.0.0/8]"]);
-    let workers: Vec<u32> = crew(&quickack).values().map(|worker| worker.pid).collect();
-    let flushed = || crew::stats(&quickack)["pools"][0]["acks_flushed_total"].as_u64();
+    let (_memcached, quickack) = harness::field(1, &[], &["proxy_protocol: from [127.0.0.0/8]"]);
+    let workers: Vec<u32> = workers(&quickack).values().map(|worker| worker.pid).collect();
+    let flushed = || harness::stats(&quickack)["pools"][0]["acks_flushed_total"].as_u64();
     let trace = traced(&workers, || {
         let mut client = quickack.client();
         client.send("PROXY UNKNOWN\r\nget nobody");
@@ -138,12 +139,12 @@ fn strace_sees_the_ack_of_half_a_request_that_came_with_a_header_before_memcache
     assert_eq!(trace.matches("TCP_QUICKACK, [2]").count(), 1, "{trace}");
 }
 
-/// Whoever has the mutex accepts and gives it back before it serves anybody.
+/// A worker with the mutex accepts, and releases it before it serves any client.
 #[test]
 fn strace_sees_no_busy_worker_with_the_mutex_before_memcached() {
-    let (_memcached, quickack) = crew::field(2, &["accept: mutex"], &[]);
-    let workers: Vec<u32> = crew(&quickack).values().map(|worker| worker.pid).collect();
-    let load = crew::load(&quickack, 20, Options { rate: Some(2_000), ..Options::default() });
+    let (_memcached, quickack) = harness::field(2, &["accept: mutex"], &[]);
+    let workers: Vec<u32> = workers(&quickack).values().map(|worker| worker.pid).collect();
+    let load = harness::load(&quickack, 20, Options { rate: Some(2_000), ..Options::default() });
     let trace = traced(&workers, || {
         for _ in 0..50 {
             quickack.client().ask("get nobody-has-this\r\n", "END\r\n");

@@ -1,6 +1,6 @@
-//! `quickack check` and `quickack route` as a person meets them, on the files of
-//! `testdata/config`: `twemproxy/` holds what nutcracker accepts too, `native/` what only we do,
-//! `bad/` what nobody should.
+//! `quickack check` and `quickack route` as a person uses them, on the files of `testdata/config`:
+//! `twemproxy/` has files that nutcracker accepts too, `native/` files that only quickack accepts,
+//! `bad/` invalid ones.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -44,7 +44,7 @@ fn every_example_is_valid() {
     assert!(count > 0, "nothing in {}", examples.display());
 }
 
-/// Whoever changes a file of `twemproxy/` cannot make it one that only we accept.
+/// A change to a file of `twemproxy/` must not make it one that only quickack accepts.
 #[test]
 fn nutcracker_accepts_every_file_of_twemproxys() {
     for file in files(&["twemproxy"]) {
@@ -93,7 +93,7 @@ fn a_file_that_is_not_there_is_an_error_in_both_forms() {
     assert_eq!(records[0]["line"], serde_json::Value::Null);
 }
 
-/// Errors and warnings are told where errors are; what is asked for is what a pipe gets.
+/// Errors and warnings go to stderr; requested output goes to stdout.
 #[test]
 fn check_tells_what_is_wrong_on_stderr_and_json_on_stdout() {
     let both = |arguments: &[&str]| {
@@ -109,7 +109,7 @@ fn check_tells_what_is_wrong_on_stderr_and_json_on_stdout() {
     assert!(stdout.starts_with('[') && stderr.is_empty(), "{stdout}{stderr}");
 }
 
-/// Which servers have meta commands is not known here: nothing is said about those that have none.
+/// Only the servers know whether they have meta commands, so `check` does not warn about it.
 #[test]
 fn check_does_not_warn_of_what_servers_might_lack() {
     for file in files(&["twemproxy", "native"]) {
@@ -123,13 +123,13 @@ pub fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata/config")
 }
 
-/// The files of some folders, as their names from `folder()`.
+/// Returns the files of some folders, with paths relative to `folder()`.
 fn files(folders: &[&str]) -> Vec<String> {
     let mut files = Vec::new();
     for name in folders {
         for entry in fs::read_dir(folder().join(name)).expect("the folder is there") {
             let entry = entry.expect("its entries can be read");
-            // Whoever checked this out may have let a group write it, which would be warned of.
+            // A checkout may have group-writable files, which would cause warnings.
             let mode = fs::Permissions::from_mode(0o644);
             fs::set_permissions(entry.path(), mode).expect("it is ours");
             let file = entry.file_name();
@@ -149,7 +149,7 @@ fn quickack(arguments: &[&str]) -> Output {
         .expect("the program was built for this test")
 }
 
-/// What a terminal would show, and the exit status.
+/// Returns the output on a terminal, and the exit status.
 fn transcript(arguments: &[&str]) -> String {
     let output = quickack(arguments);
     let [stderr, stdout] =
@@ -160,7 +160,7 @@ fn transcript(arguments: &[&str]) -> String {
     format!("$ quickack {arguments}\n{stderr}{stdout}exit {code}\n\n")
 }
 
-/// A line that says what this machine comes to ends with `here`; its numbers are taken out.
+/// Removes the numbers from a line that depends on this machine; such a line ends with `here`.
 fn anywhere(line: &str) -> String {
     if !line.ends_with(" here\n") {
         return line.to_string();

@@ -1,4 +1,4 @@
-//! Limits of the file mean the whole proxy, however many workers share the work.
+//! Limits in the file apply to the whole proxy, for any number of workers.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpListener};
@@ -10,18 +10,18 @@ use std::time::{Duration, Instant};
 use testkit::load::Options;
 use testkit::process::{Client, Memcached, wait_until};
 
-use super::crew;
+use super::harness;
 
 #[test]
 fn memcached_sees_no_more_links_than_the_cap_whatever_the_number_of_workers() {
     let memcached = Memcached::start();
     let alone = memcached.stat("curr_connections");
     let caps = ["server_connections: 4", "server_connections_max: 8"];
-    let quickack = crew::start(4, &[], &[memcached.address], &caps);
-    let load = crew::load(&quickack, 64, Options { depth: 4, keys: 12, ..Options::default() });
+    let quickack = harness::start(4, &[], &[memcached.address], &caps);
+    let load = harness::load(&quickack, 64, Options { depth: 4, keys: 12, ..Options::default() });
     load.wait_for_requests(5_000);
     assert_eq!(memcached.stat("curr_connections") - alone, 8);
-    quickack.rewrite(&crew::text(8, &[], &[memcached.address], &caps));
+    quickack.rewrite(&harness::text(8, &[], &[memcached.address], &caps));
     quickack.admin_ok(&["reload"]);
     load.wait_for_everybody();
     let mut links = 0;
@@ -32,15 +32,15 @@ fn memcached_sees_no_more_links_than_the_cap_whatever_the_number_of_workers() {
         links == 8
     });
     load.stop().assert_unharmed();
-    // More workers than links there may be.
-    quickack.rewrite(&crew::text(9, &[], &[memcached.address], &caps));
+    // More workers than permitted links.
+    quickack.rewrite(&harness::text(9, &[], &[memcached.address], &caps));
     let answer = quickack.admin(&["reload"]);
     assert!(!answer.ok && answer.text.contains("server_connections_max"), "{answer:?}");
 }
 
 #[test]
 fn clients_of_a_pool_before_memcached_are_counted_over_all_workers() {
-    let (_memcached, quickack) = crew::field(4, &[], &["client_connections: 10"]);
+    let (_memcached, quickack) = harness::field(4, &[], &["client_connections: 10"]);
     let mut served: Vec<Client> = Vec::new();
     for _ in 0..10 {
         let mut client = quickack.client();
@@ -52,7 +52,7 @@ fn clients_of_a_pool_before_memcached_are_counted_over_all_workers() {
     }
     for place in 0..10 {
         served.remove(place % 3);
-        wait_until("its place is free", || crew::clients(&quickack) == 9);
+        wait_until("its place is free", || harness::clients(&quickack) == 9);
         let mut client = quickack.client();
         client.ask("get a\r\n", "END\r\n");
         served.push(client);
@@ -60,8 +60,8 @@ fn clients_of_a_pool_before_memcached_are_counted_over_all_workers() {
     }
 }
 
-/// A server that takes every connection, says nothing and hangs up: workers come again and again,
-/// together no faster than the file says.
+/// A server accepts every connection, sends nothing and closes. Workers connect again and again,
+/// together no faster than the limit in the file.
 #[test]
 fn a_storm_of_connects_is_shared_out_among_all_workers() {
     const PER_SECOND: u64 = 10;
@@ -76,7 +76,7 @@ fn a_storm_of_connects_is_shared_out_among_all_workers() {
             thread::spawn(move || {
                 let mut stream = stream;
                 let mut bytes = [0; 256];
-                // Whoever asks for its version finds it well, and asks on.
+                // A handshake succeeds, and requests follow.
                 while let Ok(n) = stream.read(&mut bytes) {
                     if n == 0 || !bytes.starts_with(b"version") {
                         return;
@@ -90,7 +90,7 @@ fn a_storm_of_connects_is_shared_out_among_all_workers() {
         }
     });
     let global = [format!("server_connects_max: {PER_SECOND}")];
-    let quickack = crew::start(
+    let quickack = harness::start(
         4,
         &[&global[0]],
         &[address],
@@ -109,7 +109,7 @@ fn a_storm_of_connects_is_shared_out_among_all_workers() {
     let seconds = start.elapsed().as_secs_f64();
     let connects = count.load(Ordering::Relaxed) - before;
     println!("{connects} connects in {seconds:.1} s, of {PER_SECOND} a second");
-    // A tenth of a second's worth may come at once.
+    // A burst of a tenth of a second's connects is permitted.
     let most = PER_SECOND as f64 * (seconds + 0.1) + 2.0;
     assert!(connects as f64 <= most, "{connects} connects in {seconds} s");
     assert!(connects > 4, "it was never asked");

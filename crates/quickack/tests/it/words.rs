@@ -1,10 +1,9 @@
-//! Odd requests, word for word: what memcached answered when it was recorded, what it answers
-//! today, and what it answers through us. The rows are those of `crates/proto`, where the parser is
-//! judged by them; here whole programs are.
+//! Odd requests, word for word: memcached's answers as recorded, its answers today, and the answers
+//! through the proxy. The rows are those of `crates/proto`, where they test the parser; here they
+//! test whole programs.
 //!
-//! After each request the same connection asks for a key that nobody has. So it is seen where the
-//! answer ends, that nothing else follows, and that both sides agree on where the next request
-//! begins.
+//! After each request the same connection requests a missing key. The reply shows where the answer
+//! ends, that nothing else follows, and that both sides agree on the start of the next request.
 
 use std::io::{ErrorKind, Read};
 use std::net::Shutdown;
@@ -26,9 +25,9 @@ struct Row {
     line: usize,
     request: Vec<u8>,
     recorded: Answer,
-    /// What the proxy makes of it, message by message.
+    /// The proxy's interpretation, message by message.
     meaning: String,
-    /// The proxy's words differ from the server's, for a reason.
+    /// The proxy's answer differs from the server's, for a reason.
     differs: bool,
 }
 
@@ -45,12 +44,12 @@ fn odd_requests_are_answered_by_memcached_as_was_recorded() {
     client.send("version\r\n");
     let version = client.read_until("\r\n");
     if version != RECORDED {
-        // Another version has other words; the recording says nothing about it.
+        // Another version has other answers, which the recording does not have.
         return eprintln!("not compared: the recording is another version's than {version}");
     }
     for row in rows() {
         clear(&memcached);
-        // It makes the connection one that only listens.
+        // It turns the connection into one that only receives.
         let listens = row.request.starts_with(b"watch");
         check(memcached.client(), &row, &row.recorded, listens);
     }
@@ -69,12 +68,12 @@ fn odd_requests_get_the_same_words_before_memcached_or_better_ones() {
     }
 }
 
-/// The recording speaks of an empty server.
+/// Empties the server, because the recording is of an empty one.
 fn clear(memcached: &Memcached) {
     memcached.client().ask("flush_all\r\n", "OK\r\n");
 }
 
-/// Says the row's request, and hears its answer and nothing else.
+/// Sends the row's request, and expects exactly its answer.
 fn check(mut client: Client, row: &Row, expected: &Answer, listens: bool) {
     let sent = row.request.escape_ascii().to_string();
     let shown = format!("words.txt:{}: {}", row.line, &sent[..sent.len().min(100)]);
@@ -91,7 +90,8 @@ fn check(mut client: Client, row: &Row, expected: &Answer, listens: bool) {
     let mut heard = Vec::new();
     match client.stream.read_to_end(&mut heard) {
         Ok(_) => {}
-        // Whoever hangs up before it has read everything resets; its answer comes before that.
+        // A peer that closes with unread input resets the connection; its answer arrives before
+        // that.
         Err(error) if expected.closes && error.kind() == ErrorKind::ConnectionReset => {}
         Err(error) => panic!("{shown}: {error} after {:?}", String::from_utf8_lossy(&heard)),
     }
@@ -99,7 +99,7 @@ fn check(mut client: Client, row: &Row, expected: &Answer, listens: bool) {
 }
 
 impl Row {
-    /// What the proxy answers: the server's own words, unless it has a reason for others.
+    /// Returns the proxy's answer: the server's own, unless it differs for a reason.
     fn expected(&self, version: &str) -> Answer {
         if !self.differs {
             let text = self.recorded.text.replace(RECORDED, version);
@@ -123,7 +123,7 @@ impl Row {
     }
 }
 
-/// The rows about requests; how they are written is told in `crates/proto/tests/transcript/mod.rs`.
+/// Returns the rows with requests; `crates/proto/tests/transcript/mod.rs` describes their format.
 fn rows() -> Vec<Row> {
     let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../proto/testdata/memcached/words.txt");
     let text = std::fs::read_to_string(file).expect("the recording is there");
@@ -154,7 +154,7 @@ fn rows() -> Vec<Row> {
     rows
 }
 
-/// The bytes that a row's text stands for.
+/// Returns the bytes that a row's text stands for.
 pub(super) fn bytes(text: &str) -> Vec<u8> {
     let mut out = Vec::new();
     let mut rest = text;

@@ -1,5 +1,5 @@
-//! Workers that are killed, stopped and hang, under a load that checks every reply: what it costs
-//! whom.
+//! Workers that are killed, stopped or hang, under a load that checks every reply: the effect on
+//! each client.
 
 use std::path::Path;
 use std::process::Command;
@@ -10,10 +10,10 @@ use testkit::load::{Counts, Load, Options, Tally, Trust};
 use testkit::process::facts::command_line;
 use testkit::process::{Facts, Memcached, Quickack, freeze, send, wait_until, wait_until_within};
 
-use super::crew::{self, Worker, crew, wait_for_crew};
+use super::harness::{self, Worker, wait_for_workers, workers};
 use super::{QUICKACK, config};
 
-/// What `after` has beyond `before`.
+/// Returns the counts of `after` minus those of `before`.
 fn since(before: &Tally, after: &Tally) -> Tally {
     let rows = after.connections.iter().zip(&before.connections);
     let row = |(after, before): (&Counts, &Counts)| Counts {
@@ -29,18 +29,19 @@ fn since(before: &Tally, after: &Tally) -> Tally {
     Tally { connections: rows.map(row).collect(), errors: after.errors.clone() }
 }
 
-/// Kills a worker, and waits until its successor has a client. Only its own clients notice, and
-/// each of them at most once. The answer is how long it took.
+/// Kills a worker, and waits until its successor has a client. Only the dead worker's clients
+/// notice, and each of them at most once. Returns the time taken.
 fn kill_one(quickack: &Quickack, load: &Load, victim: usize) -> Duration {
-    let (before, tally) = (crew(quickack), load.tally());
+    let (before, tally) = (workers(quickack), load.tally());
     let start = Instant::now();
     send(before[&victim].pid, Signal::KILL);
     let mut after = before.clone();
     wait_until("the successor has a client", || {
-        // Those who were cut off are with the others long since: somebody must knock.
+        // The clients that were cut off have already connected to other workers, so a new client
+        // must connect.
         let mut probe = quickack.client();
         probe.ask("get nobody-has-this\r\n", "END\r\n");
-        after = crew(quickack);
+        after = workers(quickack);
         let successor = after.get(&victim);
         successor.is_some_and(|one| one.pid != before[&victim].pid && one.clients > 0)
     });
@@ -51,8 +52,8 @@ fn kill_one(quickack: &Quickack, load: &Load, victim: usize) -> Duration {
     let clients = before[&victim].clients;
     assert!(harm.noticed() as u64 <= clients, "{clients} clients were the victim's: {harm}");
     assert_eq!(harm.total().connected, harm.total().lost + harm.total().closed, "{harm}");
-    let pids = |crew: &std::collections::BTreeMap<usize, Worker>| -> Vec<(usize, u32)> {
-        let others = crew.iter().filter(|(number, _)| **number != victim);
+    let pids = |workers: &std::collections::BTreeMap<usize, Worker>| -> Vec<(usize, u32)> {
+        let others = workers.iter().filter(|(number, _)| **number != victim);
         others.map(|(number, worker)| (*number, worker.pid)).collect()
     };
     assert_eq!(pids(&before), pids(&after), "the others stay");
@@ -66,13 +67,13 @@ fn median(mut times: Vec<Duration>) -> Duration {
 
 #[test]
 fn forty_kills_cost_each_client_of_memcached_one_request_at_most() {
-    let (_memcached, quickack) = crew::field(4, &["worker_cpu_affinity: auto"], &[]);
-    let load = crew::load(&quickack, 64, Options { rate: Some(10_000), ..Options::default() });
-    let cpus = |number: usize| Facts::of([crew(&quickack)[&number].pid]).cpus_allowed();
+    let (_memcached, quickack) = harness::field(4, &["worker_cpu_affinity: auto"], &[]);
+    let load = harness::load(&quickack, 64, Options { rate: Some(10_000), ..Options::default() });
+    let cpus = |number: usize| Facts::of([workers(&quickack)[&number].pid]).cpus_allowed();
     let before: Vec<_> = (0..4).map(cpus).collect();
     assert!(before.iter().all(|cpus| !cpus[0].contains([',', '-'])), "{before:?}");
     let held = quickack.process.facts().descriptors();
-    // Who dies young again and again is given pauses; these are to be killed in their prime.
+    // A worker that repeatedly dies soon after its start gets pauses; these must be killed later.
     let mut served_since = [Instant::now(); 4];
     let mut times = Vec::new();
     for victim in (0..4).cycle().take(40) {
@@ -89,8 +90,8 @@ fn forty_kills_cost_each_client_of_memcached_one_request_at_most() {
     assert_eq!((0..4).map(cpus).collect::<Vec<_>>(), before, "each on its processor again");
 }
 
-/// How long this machine takes at this moment to start our program and to see its end: 2 ms when it
-/// has nothing else to do.
+/// Returns the time that this machine takes at this moment to start the program and to see its end:
+/// 2 ms if it has nothing else to do.
 fn start_of_a_process() -> Duration {
     let times = (0..9).map(|_| {
         let start = Instant::now();
@@ -101,16 +102,16 @@ fn start_of_a_process() -> Duration {
     median(times.collect())
 }
 
-/// A little longer than what the master calls an early death.
+/// A little longer than the limit of an early death in the master.
 const YOUTH: Duration = Duration::from_millis(250);
 
 #[test]
 fn of_twenty_workers_before_memcached_one_takes_a_twentieth_with_it() {
-    let (_memcached, quickack) = crew::field(20, &[], &[]);
-    let load = crew::load(&quickack, 200, Options { rate: Some(4_000), ..Options::default() });
+    let (_memcached, quickack) = harness::field(20, &[], &[]);
+    let load = harness::load(&quickack, 200, Options { rate: Some(4_000), ..Options::default() });
     let before = load.tally();
     for victim in [0, 7, 19] {
-        let clients = crew(&quickack)[&victim].clients;
+        let clients = workers(&quickack)[&victim].clients;
         assert!(clients <= 200 / 20 + 2, "{clients} of 200 clients at one of 20 workers");
         kill_one(&quickack, &load, victim);
     }
@@ -120,25 +121,25 @@ fn of_twenty_workers_before_memcached_one_takes_a_twentieth_with_it() {
 
 #[test]
 fn titles_say_which_process_is_which_before_memcached() {
-    let (_memcached, quickack) = crew::field(3, &[], &[]);
+    let (_memcached, quickack) = harness::field(3, &[], &[]);
     assert_eq!(command_line(quickack.process.id()), "quickack: master");
-    let workers = quickack.workers();
-    assert_eq!(workers.keys().copied().collect::<Vec<_>>(), [0, 1, 2]);
-    let told: Vec<u32> = crew(&quickack).values().map(|worker| worker.pid).collect();
-    assert_eq!(workers.into_values().collect::<Vec<_>>(), told);
+    let pids = quickack.workers();
+    assert_eq!(pids.keys().copied().collect::<Vec<_>>(), [0, 1, 2]);
+    let told: Vec<u32> = workers(&quickack).values().map(|worker| worker.pid).collect();
+    assert_eq!(pids.into_values().collect::<Vec<_>>(), told);
 }
 
 /// Its heartbeat stands still: it is replaced, and only its own clients notice.
 #[test]
 fn a_stopped_worker_before_memcached_is_found_by_its_heartbeat() {
-    let (_memcached, quickack) = crew::field(4, &["hang_timeout: 2s"], &[]);
-    let load = crew::load(&quickack, 40, Options { rate: Some(4_000), ..Options::default() });
-    let (before, tally) = (crew(&quickack), load.tally());
+    let (_memcached, quickack) = harness::field(4, &["hang_timeout: 2s"], &[]);
+    let load = harness::load(&quickack, 40, Options { rate: Some(4_000), ..Options::default() });
+    let (before, tally) = (workers(&quickack), load.tally());
     let start = Instant::now();
     freeze(before[&2].pid);
     let mut after = before.clone();
     wait_until("the stopped worker is replaced", || {
-        after = crew(&quickack);
+        after = workers(&quickack);
         after.get(&2).is_some_and(|one| one.pid != before[&2].pid && one.is_serving())
     });
     let took = start.elapsed();
@@ -155,10 +156,10 @@ fn a_stopped_worker_before_memcached_is_found_by_its_heartbeat() {
     assert!(said.contains("worker 2"), "{said}");
 }
 
-/// An idle worker turns seldom; that is no reason to call it hung.
+/// An idle worker turns rarely, which must not make it count as hung.
 #[test]
 fn workers_that_have_nothing_to_do_are_not_hung_before_memcached() {
-    let (_memcached, quickack) = crew::field(3, &["hang_timeout: 1s"], &[]);
+    let (_memcached, quickack) = harness::field(3, &["hang_timeout: 1s"], &[]);
     let before = quickack.workers();
     let start = Instant::now();
     wait_until("three times as long has passed", || {
@@ -173,9 +174,9 @@ const EMBEDDED: &str = "alpha:\n  listen: 127.0.0.1:0\n  memory: 16m\n  servers:
 fn an_embedded_cache_that_is_killed_costs_its_items_and_no_worker() {
     let config = format!("global:\n  workers: 2\n{EMBEDDED}");
     let quickack = Quickack::start(QUICKACK, &config);
-    let workers = wait_for_crew(&quickack, 2);
+    let before = wait_for_workers(&quickack, 2);
     let options = Options { trust: Trust::Misses, rate: Some(2_000), ..Options::default() };
-    let load = crew::load(&quickack, 20, options);
+    let load = harness::load(&quickack, 20, options);
     for _ in 0..3 {
         let caches = quickack.caches();
         assert_eq!(caches.len(), 1);
@@ -183,7 +184,7 @@ fn an_embedded_cache_that_is_killed_costs_its_items_and_no_worker() {
         wait_until("a new cache is there", || {
             quickack.caches().first().is_some_and(|id| *id != caches[0])
         });
-        // It is back for everybody when everybody has an answer that is no error.
+        // The service is restored when every connection has an answer without an error.
         let mut failed = load.tally().total().failed;
         wait_until("nobody is refused any more", || {
             load.wait_for_everybody();
@@ -195,15 +196,15 @@ fn an_embedded_cache_that_is_killed_costs_its_items_and_no_worker() {
     println!("3 kills of the cache: {tally}");
     assert_eq!((tally.total().lost, tally.total().closed), (0, 0), "{tally}");
     let same = |one: &Worker, other: &Worker| one.pid == other.pid;
-    assert!(workers.values().zip(crew(&quickack).values()).all(|(a, b)| same(a, b)));
+    assert!(before.values().zip(workers(&quickack).values()).all(|(a, b)| same(a, b)));
 }
 
 #[test]
 fn what_an_embedded_cache_holds_outlives_workers_and_reloads() {
     let config = format!("global:\n  workers: 2\n{EMBEDDED}");
     let quickack = Quickack::start(QUICKACK, &config);
-    wait_for_crew(&quickack, 2);
-    let load = crew::load(&quickack, 10, Options { rate: Some(2_000), ..Options::default() });
+    wait_for_workers(&quickack, 2);
+    let load = harness::load(&quickack, 10, Options { rate: Some(2_000), ..Options::default() });
     let cache = quickack.caches();
     let cas = store_with_marks(&quickack);
     for n in 0..4 {
@@ -221,7 +222,7 @@ fn what_an_embedded_cache_holds_outlives_workers_and_reloads() {
     client.ask(&format!("cas fresh 0 0 1 {cas}\r\nx\r\n"), "STORED\r\n");
 }
 
-/// Items with all that meta commands leave in them; the cas of `fresh`.
+/// Stores items with all marks of meta commands; returns the cas of `fresh`.
 fn store_with_marks(quickack: &Quickack) -> String {
     let mut client = quickack.client();
     client.send("ms fresh 5 F7 T1000 c\r\nhello\r\n");
@@ -233,7 +234,7 @@ fn store_with_marks(quickack: &Quickack) -> String {
     cas
 }
 
-/// What lies on the disk by then is another version, or nothing at all.
+/// By then the file on disk is another version, or missing.
 #[test]
 fn a_worker_before_memcached_is_started_again_from_the_masters_own_image() {
     let memcached = Memcached::start();
@@ -243,21 +244,22 @@ fn a_worker_before_memcached_is_started_again_from_the_masters_own_image() {
     let program = copy.to_str().expect("the folder has a plain name");
     let text = format!("global:\n  workers: 2\n{}", config(&[memcached.address], &[]));
     let quickack = Quickack::start_by(Command::new(program), program, &text);
-    wait_for_crew(&quickack, 2);
+    wait_for_workers(&quickack, 2);
     std::fs::remove_file(&copy).expect("it is ours");
     std::fs::write(&copy, "#!/bin/sh\nexit 7\n").expect("it is ours");
-    let load = crew::load(&quickack, 10, Options { rate: Some(1_000), ..Options::default() });
+    let load = harness::load(&quickack, 10, Options { rate: Some(1_000), ..Options::default() });
     kill_one(&quickack, &load, 0);
     load.stop().assert_lost_at_most(1);
-    let image = std::fs::read_link(format!("/proc/{}/exe", crew(&quickack)[&0].pid));
+    let image = std::fs::read_link(format!("/proc/{}/exe", workers(&quickack)[&0].pid));
     assert!(image.as_deref().is_ok_and(|image| image != Path::new(program)), "{image:?}");
 }
 
-/// One that dies as soon as it is started is started ever later, and the others go on.
+/// A worker that dies right after each start is started with growing pauses, and the others
+/// continue.
 #[test]
 fn a_worker_that_dies_again_and_again_is_given_pauses_before_memcached() {
-    let (_memcached, quickack) = crew::field(2, &[], &[]);
-    let load = crew::load(&quickack, 10, Options { rate: Some(1_000), ..Options::default() });
+    let (_memcached, quickack) = harness::field(2, &[], &[]);
+    let load = harness::load(&quickack, 10, Options { rate: Some(1_000), ..Options::default() });
     let (start, mut deaths) = (Instant::now(), 0);
     let mut last = 0;
     wait_until_within(Duration::from_secs(20), "six deaths", || {
@@ -269,9 +271,9 @@ fn a_worker_that_dies_again_and_again_is_given_pauses_before_memcached() {
         deaths == 6
     });
     let took = start.elapsed();
-    // 0 + 0 + 100 + 200 + 400 ms between them.
+    // The pauses between them: 0 + 0 + 100 + 200 + 400 ms.
     assert!(took > Duration::from_millis(500), "six deaths in {took:?}");
-    wait_for_crew(&quickack, 2);
+    wait_for_workers(&quickack, 2);
     load.wait_for_everybody();
     load.stop().assert_lost_at_most(6);
 }

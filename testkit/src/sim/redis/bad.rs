@@ -1,13 +1,14 @@
-//! What the proxy answers by itself, and what it refuses: in Redis's own words, where it has some.
+//! Requests that the proxy answers by itself, and requests that it refuses, with Redis's own errors
+//! where it has some.
 
 use crate::sim::ask::Asker;
 
-use super::client::{Muted, OK, PROTOCOL_ERROR};
+use super::client::{OK, PROTOCOL_ERROR, ReplyMode};
 use super::ledger::{Kind, Loose, Wish};
 use super::resp::{put_array, put_bulk};
 
 impl Asker<'_> {
-    /// What clients ask when they connect, and when they are bored.
+    /// Sends the local commands that clients use at connect and when idle.
     pub fn redis_local(&mut self) {
         let name = format!("n{}", self.client.requests);
         let (kind, arguments): (Kind, &[&[u8]]) = match self.random.below(12) {
@@ -24,19 +25,19 @@ impl Asker<'_> {
                 return;
             }
             6 => {
-                let kind = match (self.talk().name.clone(), self.talk().dialect) {
+                let kind = match (self.talk().name.clone(), self.talk().proto_version) {
                     (name, 2) if name.is_empty() => Kind::Exactly(b"$-1\r\n".to_vec()),
                     (name, _) if name.is_empty() => Kind::Exactly(b"_\r\n".to_vec()),
                     (name, _) => bulk(&name),
                 };
                 (kind, &[b"CLIENT", b"GETNAME"])
             }
-            7 if self.talk().dialect == 3 => (Kind::Begins(b"="), &[b"CLIENT", b"INFO"]),
+            7 if self.talk().proto_version == 3 => (Kind::Begins(b"="), &[b"CLIENT", b"INFO"]),
             7 => (Kind::Begins(b"$"), &[b"CLIENT", b"INFO"]),
             8 => (Kind::Begins(b":"), &[b"COMMAND", b"COUNT"]),
             9 => (Kind::Loose(Loose::Info), &[b"INFO"]),
             10 => (Kind::Loose(Loose::Setting), &[b"CONFIG", b"GET", b"maxmemory"]),
-            _ if self.random.permille(200) && self.talk().muted == Muted::No => {
+            _ if self.random.permille(200) && self.talk().reply_mode == ReplyMode::No => {
                 return self.reset();
             }
             _ => (Kind::Begins(b"-ERR "), &[b"AUTH", b"no users here"]),
@@ -44,15 +45,15 @@ impl Asker<'_> {
         self.plain(Wish::new(kind, false, Vec::new()), arguments);
     }
 
-    /// Everything that a client has said about itself is forgotten.
+    /// Resets all session settings of the client.
     fn reset(&mut self) {
         let kind = Kind::Exactly(b"+RESET\r\n".to_vec());
         self.plain(Wish::new(kind, false, Vec::new()), &[b"RESET"]);
-        let space = self.plan.space;
+        let database = self.plan.database;
         let talk = self.talk();
         talk.scan = None;
         talk.name = String::new();
-        (talk.space, talk.dialect) = (space, 2);
+        (talk.database, talk.proto_version) = (database, 2);
     }
 
     pub fn redis_bad(&mut self) {
@@ -73,7 +74,7 @@ impl Asker<'_> {
         self.plain(Wish::new(Kind::Begins(words), false, Vec::new()), arguments);
     }
 
-    /// Something after which the proxy closes, and more that nobody may answer.
+    /// Sends a request after which the proxy closes, and more that must not be answered.
     pub fn redis_closing(&mut self) {
         const BAD: &[&[u8]] = &[
             b"*1\r\n+GET\r\n",
@@ -82,7 +83,7 @@ impl Asker<'_> {
             b"*x\r\n",
             b"GET \"unbalanced\r\n",
         ];
-        if self.talk().muted != Muted::No {
+        if self.talk().reply_mode != ReplyMode::No {
             return self.redis_local();
         }
         let before = self.client.unsent.len();

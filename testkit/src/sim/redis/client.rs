@@ -1,5 +1,5 @@
-//! What Redis clients ask: of everything something, in pipelines, in several databases and both
-//! versions of RESP, with and without answers.
+//! The requests of Redis clients: all kinds, in pipelines, in several databases and both versions
+//! of RESP, with and without answers.
 
 use crate::sim::ask::Asker;
 use crate::sim::client::Asked;
@@ -8,36 +8,36 @@ use super::inline::{is_inline, put_inline};
 use super::ledger::{From, Kind, Loose, Wish};
 use super::resp::{put_array, put_bulk};
 
-/// What a client has said about itself.
+/// A client's session settings.
 pub struct Talk {
-    pub space: u32,
-    pub dialect: u8,
-    pub muted: Muted,
-    /// Its last request decides how the next ones are meant: it waits for the answer.
+    pub database: u32,
+    pub proto_version: u8,
+    pub reply_mode: ReplyMode,
+    /// Its last request determines the meaning of the next ones, so it waits for the answer.
     pub waits: bool,
-    /// Its scan: the cursor that it was given, and where that goes on.
-    /// The last is the event at which it was told.
+    /// Its scan: the cursor that it was given, the position behind it, and the event at which it
+    /// was given.
     pub scan: Option<(Vec<u8>, From, u64)>,
-    /// The keys that it found on its way.
+    /// The keys that the scan has found.
     pub found: Vec<Vec<u8>>,
     pub name: String,
 }
 
-/// Which answers it wants.
+/// The reply mode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Muted {
+pub enum ReplyMode {
     No,
     Yes,
-    /// All but the next.
+    /// All answers but the next.
     Next,
 }
 
 impl Talk {
     pub fn new() -> Talk {
         Talk {
-            space: 0,
-            dialect: 2,
-            muted: Muted::No,
+            database: 0,
+            proto_version: 2,
+            reply_mode: ReplyMode::No,
             waits: false,
             scan: None,
             found: Vec::new(),
@@ -105,7 +105,7 @@ impl Asker<'_> {
             Ask::Scan => self.scan(),
             Ask::Flush => self.flush_all(),
             Ask::Select => self.select(),
-            Ask::Hello => self.hello(),
+            Ask::Hello => self.write_handshake(),
             Ask::Mute => self.mute(),
             Ask::Local => self.redis_local(),
             Ask::Bad => self.redis_bad(),
@@ -117,9 +117,9 @@ impl Asker<'_> {
         self.client.talk.as_mut().expect("it speaks Redis")
     }
 
-    /// All keys of its database, and then all of them again one by one.
+    /// Reads all keys of its database at once, and then each of them alone.
     pub fn read_all_redis(&mut self) {
-        if self.talk().muted != Muted::No {
+        if self.talk().reply_mode != ReplyMode::No {
             self.say_mute("ON");
         }
         let keys: Vec<u8> = (0..self.keys.len() as u8).collect();
@@ -128,8 +128,8 @@ impl Asker<'_> {
             self.keyed("GET", Wish::new(Kind::Single, false, vec![key]), &[]);
         }
         self.one_of("DBSIZE", Kind::Size);
-        // Its server has forgotten it just now.
-        let known = self.book.redis.scripts.get(&self.client.pool).cloned().unwrap_or_default();
+        // Its server has just forgotten the script.
+        let known = self.journal.redis.scripts.get(&self.client.pool).cloned().unwrap_or_default();
         if let Some(script) = known.last().copied() {
             let keys = vec![self.key() as u8];
             let wish = Wish { script: Some(script), ..Wish::new(Kind::Single, true, keys) };
@@ -166,7 +166,7 @@ impl Asker<'_> {
     fn change(&mut self) {
         let key = self.key() as u8;
         let wish = || Wish::new(Kind::Single, true, vec![key]);
-        let number = self.book.redis.wishes.len() as u32;
+        let number = self.journal.redis.wishes.len() as u32;
         match self.random.below(12) {
             0..4 => {
                 let value = self.value(number);
@@ -207,25 +207,25 @@ impl Asker<'_> {
             ("TOUCH", false),
         ]);
         let keys = self.some_keys(260);
-        // Where there is but one key, that is how many of them there are.
+        // Such a command with one key counts only that key.
         self.keyed(word, Wish::new(Kind::Sum, writes, keys), &[]);
     }
 
     fn all(&mut self) {
         let keys = self.some_keys(120);
-        let number = self.book.redis.wishes.len() as u32;
+        let number = self.journal.redis.wishes.len() as u32;
         let values: Vec<Vec<u8>> = keys.iter().map(|_| self.value(number)).collect();
         self.paired("MSET", Wish::new(Kind::All, true, keys), &values);
     }
 
-    /// Their keys must live together.
+    /// Sends a command whose keys must be on one server.
     fn together(&mut self) {
         let mut keys = self.some_keys(4);
         if self.random.permille(400) {
             let first = keys[0];
             keys.iter_mut().for_each(|key| *key = first);
         }
-        let number = self.book.redis.wishes.len() as u32;
+        let number = self.journal.redis.wishes.len() as u32;
         match self.random.below(4) {
             0 => {
                 let values: Vec<Vec<u8>> = keys.iter().map(|_| self.value(number)).collect();
@@ -242,19 +242,19 @@ impl Asker<'_> {
 
     fn script(&mut self) {
         let pool = self.client.pool;
-        let number = self.book.redis.wishes.len() as u32;
-        let known = self.book.redis.scripts.get(&pool).cloned().unwrap_or_default();
+        let number = self.journal.redis.wishes.len() as u32;
+        let known = self.journal.redis.scripts.get(&pool).cloned().unwrap_or_default();
         match self.random.below(20) {
             0..4 => {
                 let text = format!("return {number}");
-                self.book.redis.scripts.entry(pool).or_default().push(number);
+                self.journal.redis.scripts.entry(pool).or_default().push(number);
                 let wish = Wish::new(Kind::Load, false, Vec::new());
                 self.broadcast(wish, &[b"SCRIPT", b"LOAD", text.as_bytes()]);
             }
             4 if !known.is_empty() => {
                 let sha = sha(*self.random.pick(&known));
                 let wish = Wish::new(Kind::Known, false, Vec::new());
-                // The second one says whose question it is, and nobody has loaded that.
+                // The second hash identifies the request; nobody has loaded a script with it.
                 let mark = format!("{:040x}", MARK + u64::from(number));
                 self.broadcast(wish, &[b"SCRIPT", b"EXISTS", &sha, mark.as_bytes()]);
             }
@@ -271,7 +271,7 @@ impl Asker<'_> {
                 let (script, text) = match known.is_empty() || self.random.permille(50) {
                     true => (None, sha(u32::MAX)),
                     false => {
-                        // Mostly a new one: that others have loaded too.
+                        // Usually a recent script, which other clients have loaded too.
                         let first = known.len().saturating_sub(3);
                         let script = *self.random.pick(&known[first..]);
                         (Some(script), sha(script))
@@ -286,7 +286,7 @@ impl Asker<'_> {
         }
     }
 
-    /// A script, the number of keys, the keys.
+    /// Sends a script, the number of keys, and the keys.
     fn numbered(&mut self, word: &str, script: &[u8], wish: Wish) {
         let keys = self.key_texts(&wish.keys);
         let count = keys.len().to_string();
@@ -298,7 +298,7 @@ impl Asker<'_> {
     fn broad(&mut self) {
         match self.random.below(5) {
             0..2 => {
-                let pattern = format!("w{}*", self.book.redis.wishes.len());
+                let pattern = format!("w{}*", self.journal.redis.wishes.len());
                 let wish = Wish::new(Kind::Keys, false, Vec::new());
                 self.broadcast(wish, &[b"KEYS", pattern.as_bytes()]);
             }
@@ -321,7 +321,7 @@ impl Asker<'_> {
     }
 
     pub fn scan_from(&mut self, cursor: &[u8], from: From, since: u64) {
-        let pattern = format!("w{}*", self.book.redis.wishes.len());
+        let pattern = format!("w{}*", self.journal.redis.wishes.len());
         let count = self.random.range(1, 12).to_string();
         let wish = Wish { from, since, ..Wish::new(Kind::Scan, false, Vec::new()) };
         self.broadcast(
@@ -339,22 +339,22 @@ impl Asker<'_> {
     }
 
     fn select(&mut self) {
-        let spaces = self.plan.spaces;
-        let number = self.random.below(spaces as usize + 1) as u32;
-        let is_good = number < spaces;
+        let databases = self.plan.databases;
+        let number = self.random.below(databases as usize + 1) as u32;
+        let is_good = number < databases;
         let kind = if is_good { OK.into() } else { Kind::Begins(b"-ERR ") };
         self.plain(Wish::new(kind, false, Vec::new()), &[b"SELECT", number.to_string().as_bytes()]);
         if is_good {
             let talk = self.talk();
-            talk.space = number;
+            talk.database = number;
             talk.scan = None;
         }
     }
 
-    fn hello(&mut self) {
+    fn write_handshake(&mut self) {
         let version = if self.random.permille(600) { 3 } else { 2 };
-        // What it says of itself is known when it is answered.
-        if self.talk().muted != Muted::No {
+        // The session settings take effect when the request is answered.
+        if self.talk().reply_mode != ReplyMode::No {
             return;
         }
         let text = [b'0' + version];
@@ -363,9 +363,9 @@ impl Asker<'_> {
     }
 
     fn mute(&mut self) {
-        let word = match (self.talk().muted, self.random.below(4)) {
-            (Muted::No, 0) => "OFF",
-            (Muted::No, _) => "SKIP",
+        let word = match (self.talk().reply_mode, self.random.below(4)) {
+            (ReplyMode::No, 0) => "OFF",
+            (ReplyMode::No, _) => "SKIP",
             _ => "ON",
         };
         self.say_mute(word);
@@ -374,22 +374,22 @@ impl Asker<'_> {
     fn say_mute(&mut self, word: &str) {
         let talk = self.talk();
         let after = match word {
-            "ON" => Muted::No,
-            "OFF" => Muted::Yes,
-            _ => Muted::Next,
+            "ON" => ReplyMode::No,
+            "OFF" => ReplyMode::Yes,
+            _ => ReplyMode::Next,
         };
-        // `ON` is answered always, the others never.
-        talk.muted = if word == "ON" { Muted::No } else { Muted::Yes };
+        // `ON` is always answered, the others never are.
+        talk.reply_mode = if word == "ON" { ReplyMode::No } else { ReplyMode::Yes };
         self.plain(
             Wish::new(OK.into(), false, Vec::new()),
             &[b"CLIENT", b"REPLY", word.as_bytes()],
         );
-        self.talk().muted = after;
+        self.talk().reply_mode = after;
     }
 
-    /// The keys of a wish as they are sent, each with its number.
+    /// Returns the keys of a request as they are sent, each with its number.
     fn key_texts(&self, keys: &[u8]) -> Vec<Vec<u8>> {
-        let wish = self.book.redis.wishes.len();
+        let wish = self.journal.redis.wishes.len();
         let text = |(at, key): (usize, &u8)| {
             format!("{}#{wish}.{at}", self.keys[usize::from(*key)].text).into_bytes()
         };
@@ -404,7 +404,7 @@ impl Asker<'_> {
         self.ask_for(wish, &arguments);
     }
 
-    /// Each key with its value.
+    /// Sends each key with its value.
     fn paired(&mut self, word: &str, mut wish: Wish, values: &[Vec<u8>]) {
         let keys = self.key_texts(&wish.keys);
         let mut arguments = vec![word.as_bytes()];
@@ -415,7 +415,7 @@ impl Asker<'_> {
         self.ask_for(wish, &arguments);
     }
 
-    /// It goes to all servers, or to each in turn.
+    /// Sends a command that goes to all servers, or to each in turn.
     fn broadcast(&mut self, mut wish: Wish, arguments: &[&[u8]]) {
         wish.parts.resize_with(SERVERS_MAX, Default::default);
         self.ask_for(wish, arguments);
@@ -439,28 +439,35 @@ impl Asker<'_> {
         self.wish(wish, before, false);
     }
 
-    /// What has just been written is a wish of this client's.
+    /// Records the command just written as a request of this client.
     pub fn wish(&mut self, wish: Wish, before: usize, is_last: bool) {
         let talk = self.client.talk.as_mut().expect("it speaks Redis");
-        let quiet = talk.muted != Muted::No;
-        if talk.muted == Muted::Next {
-            talk.muted = Muted::No;
+        let quiet = talk.reply_mode != ReplyMode::No;
+        if talk.reply_mode == ReplyMode::Next {
+            talk.reply_mode = ReplyMode::No;
         }
-        let (space, dialect) = (talk.space, talk.dialect);
+        let (database, proto_version) = (talk.database, talk.proto_version);
         let (client, index) = (self.client.number, self.client.requests + 1);
         let pool = self.client.pool;
-        let number =
-            self.book.redis.add(Wish { pool, client, index, space, dialect, quiet, ..wish });
+        let number = self.journal.redis.add(Wish {
+            pool,
+            client,
+            index,
+            database,
+            proto_version,
+            quiet,
+            ..wish
+        });
         self.expect(Asked::Redis(number), before, quiet, is_last);
     }
 }
 
-/// What stands for a script's hash.
+/// Returns the stand-in for a script's hash.
 pub fn sha(wish: u32) -> Vec<u8> {
     format!("{wish:040x}").into_bytes()
 }
 
-/// What is always answered so.
+/// A command that always gets the same answer.
 pub struct Simple(&'static [u8]);
 
 impl std::convert::From<Simple> for Kind {
@@ -471,11 +478,11 @@ impl std::convert::From<Simple> for Kind {
 
 pub const OK: Simple = Simple(b"+OK\r\n");
 
-/// What is answered before the proxy closes.
+/// The answer before the proxy closes.
 pub const PROTOCOL_ERROR: &[u8] = b"-ERR Protocol error: ";
 
-/// Above all numbers of scripts: a hash that is a question's own.
+/// Greater than all numbers of scripts: marks a hash that identifies a request.
 pub const MARK: u64 = 1 << 40;
 
-/// More than any pool has.
+/// More servers than any pool has.
 pub const SERVERS_MAX: usize = 8;

@@ -2,12 +2,12 @@
 
 use crate::sim::random::Random;
 
-/// Whether it can stand in a line, in quotes if need be.
+/// Returns whether an argument can be written in a line, in quotes if necessary.
 pub fn is_inline(argument: &[u8]) -> bool {
     argument.len() < 200
 }
 
-/// One line in place of an array.
+/// Writes a line in place of an array.
 pub fn put_inline(out: &mut Vec<u8>, arguments: &[&[u8]], random: &mut Random) {
     for (at, argument) in arguments.iter().enumerate() {
         if at > 0 {

@@ -1,5 +1,5 @@
-//! Judges what a Redis client is told: exactly what the servers said for this very wish, or an
-//! error with a reason.
+//! Judges the replies to Redis clients: exactly the servers' replies to this request, or an error
+//! with a reason.
 
 use std::ops::Range;
 use std::rc::Rc;
@@ -15,16 +15,16 @@ use super::ledger::{From, Kind, Loose, Wish};
 use super::resp;
 
 impl Judge<'_> {
-    /// The first answer of `input`, if it is whole; its length.
+    /// Judges the first answer of `input`, if it is whole, and returns its length.
     pub fn read_redis(&mut self, number: u32, input: &[u8]) -> Option<usize> {
         let expect = self.client.next_expect()?;
         let (arrived, quiet) = (expect.arrived, expect.is_quiet);
-        let wish = &self.book.redis.wishes[number as usize];
-        // The answer to HELLO is in the words that it chooses, if it can.
+        let wish = &self.journal.redis.wishes[number as usize];
+        // The answer to HELLO already uses the version that it selects, if it can.
         let is_hello = matches!(wish.kind, Kind::Hello(_));
-        let dialect = if is_hello { 3 } else { wish.dialect };
-        let len = resp::value(input, dialect)?;
-        // What can become no request is known before its end.
+        let proto_version = if is_hello { 3 } else { wish.proto_version };
+        let len = resp::value(input, proto_version)?;
+        // Input that cannot become a request is refused before its end.
         let is_hopeless = wish.kind == Kind::Begins(PROTOCOL_ERROR);
         let by_head = arrived == 0 && (self.tight_memory || is_hopeless);
         let expect = self.client.next_expect()?;
@@ -45,13 +45,13 @@ impl Judge<'_> {
         let expect = self.client.drop_expect();
         self.summary.replies += 1;
         self.summary.redis += 1;
-        self.book.redis.wishes[number as usize].told = self.book.now();
+        self.journal.redis.wishes[number as usize].told = self.journal.now();
         self.judge_redis(&expect, number, reply);
         Some(len)
     }
 
     fn wish(&self, number: u32) -> &Wish {
-        &self.book.redis.wishes[number as usize]
+        &self.journal.redis.wishes[number as usize]
     }
 
     fn judge_redis(&mut self, expect: &Expect, number: u32, reply: &[u8]) {
@@ -64,19 +64,19 @@ impl Judge<'_> {
                 let fits = reply.starts_with(words) || self.is_tight(reply);
                 assert!(fits, "{:?}, not {:?}", lossy(reply), lossy(words));
             }
-            Kind::Hello(version) => self.hello(expect, number, version, reply),
+            Kind::Hello(version) => self.write_handshake(expect, number, version, reply),
             kind if reply[0] == b'-' && !self.is_said(number, &kind, reply) => {
                 self.fails(expect, number, reply);
             }
             kind => {
                 self.summary.hits += 1;
                 self.fulfilled(expect, number, &kind, reply);
-                self.book.redis.wishes[number as usize].fulfilled = true;
+                self.journal.redis.wishes[number as usize].fulfilled = true;
             }
         }
     }
 
-    /// An error line that is the command's own outcome.
+    /// Returns whether an error line is the command's own outcome.
     fn is_said(&self, number: u32, kind: &Kind, reply: &[u8]) -> bool {
         let whole = &self.wish(number).whole;
         *kind == Kind::Single && whole.iter().any(|(_, said)| **said == *reply)
@@ -84,14 +84,14 @@ impl Judge<'_> {
 
     fn fulfilled(&mut self, expect: &Expect, number: u32, kind: &Kind, reply: &[u8]) {
         let wish = self.wish(number);
-        let dialect = wish.dialect;
+        let proto_version = wish.proto_version;
         match kind {
             Kind::Single => {
                 let fits = wish.whole.iter().any(|(_, said)| **said == *reply);
                 assert!(fits, "wish {number} is told {:?}, which nobody said", lossy(reply));
             }
             Kind::Each => {
-                let elements = array(reply, dialect);
+                let elements = array(reply, proto_version);
                 assert_eq!(elements.len(), wish.keys.len(), "an element for each key");
                 for (at, place) in elements.into_iter().enumerate() {
                     let element = &reply[place];
@@ -117,7 +117,7 @@ impl Judge<'_> {
                 self.by_all(expect, number);
             }
             Kind::Known => {
-                let elements = array(reply, dialect);
+                let elements = array(reply, proto_version);
                 assert_eq!(elements.len(), 2);
                 let is_known = &reply[elements[0].clone()] == b":1\r\n";
                 let some = all_said(wish).any(|said| said.starts_with(b"*2\r\n:0"));
@@ -130,10 +130,10 @@ impl Judge<'_> {
             Kind::Loose(what) => self.loose(expect, number, *what, reply),
             Kind::Flush { all } => {
                 assert_eq!(reply, b"+OK\r\n");
-                let space = (!all).then_some(wish.space);
+                let database = (!all).then_some(wish.database);
                 let pool = wish.pool;
                 let done = |server: &usize| {
-                    self.book.redis.has_flushed(pool, space, *server, expect.arrived)
+                    self.journal.redis.has_flushed(pool, database, *server, expect.arrived)
                 };
                 let count = self.pool.servers.len();
                 let members = (0..count).filter(done).fold(0, |bits, at| bits | 1 << at);
@@ -151,7 +151,7 @@ impl Judge<'_> {
         assert_eq!(open, None, "a part of wish {number} was never done");
     }
 
-    /// Every server has been asked.
+    /// Checks that every server has been asked.
     fn by_all(&self, expect: &Expect, number: u32) {
         let parts = self.wish(number).parts.iter().enumerate();
         let done = parts.filter(|(_, part)| part.executed > 0);
@@ -160,16 +160,16 @@ impl Judge<'_> {
         assert!(all, "wish {number} was done by {done:#b} only");
     }
 
-    /// The lists of all servers, one after the other.
+    /// Checks the lists of all servers, one after the other.
     fn keys(&mut self, expect: &Expect, number: u32, reply: &[u8]) {
         let wish = self.wish(number);
-        let elements = array(reply, wish.dialect);
+        let elements = array(reply, wish.proto_version);
         let mut told: Vec<&[u8]> = elements.into_iter().map(|place| &reply[place]).collect();
         told.sort_unstable();
         let lists = wish.parts.iter().filter_map(|part| part.replies.last());
         let mut said: Vec<&[u8]> = Vec::new();
         for list in lists {
-            let places = array(list, wish.dialect);
+            let places = array(list, wish.proto_version);
             said.extend(places.into_iter().map(|place| &list[place]));
         }
         said.sort_unstable();
@@ -177,7 +177,7 @@ impl Judge<'_> {
         self.by_all(expect, number);
     }
 
-    /// The sum of one number of each server's.
+    /// Checks the sum of one number from each server.
     fn size(&self, expect: &Expect, number: u32, reply: &[u8]) {
         let wish = self.wish(number);
         let sum = resp::number(reply).expect("a number");
@@ -211,11 +211,11 @@ impl Judge<'_> {
         assert!(fits, "wish {number}: {:?} was not said", lossy(reply));
     }
 
-    /// What servers tell of themselves: one value of all, or each with its server's name; none that
-    /// nobody has said.
+    /// Checks properties of the servers: one value from all, or each with its server's name; none
+    /// that no server has sent.
     fn survey(&self, expect: &Expect, number: u32, what: Loose, reply: &[u8]) {
         let wish = self.wish(number);
-        let head: &[u8] = match (what, wish.dialect) {
+        let head: &[u8] = match (what, wish.proto_version) {
             (Loose::Info, 3) => b"=",
             (Loose::Info, _) => b"$",
             (_, 3) => b"%",
@@ -239,15 +239,17 @@ impl Judge<'_> {
         what: Loose,
         since: u64,
     ) -> impl Iterator<Item = &'a super::ledger::Said> {
-        let lane = (wish.pool, wish.space, wish.dialect);
-        let all = self.book.redis.said.iter().rev().take_while(move |said| said.at > since);
-        all.filter(move |said| said.what == what && (said.pool, said.space, said.dialect) == lane)
+        let conn_key = (wish.pool, wish.database, wish.proto_version);
+        let all = self.journal.redis.said.iter().rev().take_while(move |said| said.at > since);
+        all.filter(move |said| {
+            said.what == what && (said.pool, said.database, said.proto_version) == conn_key
+        })
     }
 
-    /// One step of a scan: its keys as they came, and a cursor of ours.
+    /// Checks one step of a scan: its keys unchanged, and a cursor of the proxy's.
     fn scanned(&mut self, number: u32, reply: &[u8]) {
         let wish = self.wish(number);
-        let elements = array(reply, wish.dialect);
+        let elements = array(reply, wish.proto_version);
         assert_eq!(elements.len(), 2, "a cursor and the keys");
         let tail = &reply[elements[1].clone()];
         let fits = all_said(wish).any(|said| **said == *tail);
@@ -257,32 +259,33 @@ impl Judge<'_> {
         assert!(digits, "no cursor: {:?}", lossy(cursor));
         let is_end = cursor == b"0";
         let (next, arrived) = (wish.next, wish.arrived);
-        // Where servers have come and gone, their places are the proxy's secret.
+        // After servers have come and gone, only the proxy knows their indexes in cursors.
         let turned = self.summary.installs > 0 || self.pool.rings.has_turned(arrived);
         match next {
             From::At { .. } => assert!(!is_end, "a scan ends in the middle of a server"),
             From::After { server } if !turned => {
-                let members = self.plan.servers.last().map(|last| last.row);
-                let is_last = members == Some(self.pool.servers[server].row);
+                let members = self.plan.servers.last().map(|last| last.id);
+                let is_last = members == Some(self.pool.servers[server].id);
                 assert_eq!(is_end, is_last, "a scan ends with the last server");
             }
             _ => {}
         }
-        let (space, dialect, cursor) = (wish.space, wish.dialect, cursor.to_vec());
+        let (database, proto_version, cursor) =
+            (wish.database, wish.proto_version, cursor.to_vec());
         let talk = self.client.talk.as_mut().expect("it speaks Redis");
-        let keys = array(tail, dialect);
+        let keys = array(tail, proto_version);
         talk.found.extend(keys.into_iter().map(|place| bulk(&tail[place]).to_vec()));
         let told = arrived;
-        talk.scan = (!is_end && talk.space == space).then_some((cursor, next, told));
+        talk.scan = (!is_end && talk.database == database).then_some((cursor, next, told));
     }
 
-    fn hello(&mut self, expect: &Expect, number: u32, version: u8, reply: &[u8]) {
+    fn write_handshake(&mut self, expect: &Expect, number: u32, version: u8, reply: &[u8]) {
         let talk = self.client.talk.as_mut().expect("it speaks Redis");
         talk.waits = false;
         match reply[0] {
             b'%' | b'*' => {
                 assert_eq!(reply[0] == b'%', version == 3, "the answer is in the other version");
-                talk.dialect = version;
+                talk.proto_version = version;
                 talk.scan = None;
             }
             _ if reply.starts_with(b"-NOPROTO") => {
@@ -295,10 +298,10 @@ impl Judge<'_> {
         }
     }
 
-    /// An error: a server's own, or one of the proxy's that has a reason.
+    /// Checks an error: a server's own, or one of the proxy's with a reason.
     fn fails(&mut self, expect: &Expect, number: u32, reply: &[u8]) {
         let line = String::from_utf8_lossy(&reply[..reply.len() - 2]).into_owned();
-        // Nothing undoes what other servers have done.
+        // The effects on other servers are not undone.
         let is_partly = line.ends_with(PARTLY_DONE);
         let line = line.strip_suffix(PARTLY_DONE).unwrap_or(&line).to_string();
         if is_partly {
@@ -320,24 +323,24 @@ impl Judge<'_> {
             self.check_script(number, &line);
             return;
         }
-        // One shard's may be told for what all of them did, or not.
-        let errors = self.book.redis.errors.iter().rev();
+        // The reply may contain one shard's error for what all of them did, or not.
+        let errors = self.journal.redis.errors.iter().rev();
         let mut errors = errors.take_while(|said| said.0 > expect.arrived);
         if wish.keys.is_empty() && errors.any(|said| *said.1 == *said_line) {
             self.summary.errors += 1;
             return;
         }
-        let said_loose = self.book.redis.said.iter().rev();
+        let said_loose = self.journal.redis.said.iter().rev();
         let mut said_loose = said_loose.take_while(|said| said.at > expect.arrived);
         if wish.keys.is_empty() && said_loose.any(|said| *said.reply == *said_line) {
             return;
         }
-        // Its place is one that the pool has no more.
+        // Its cursor names a server that the pool no longer has.
         if line == "-ERR invalid cursor" && self.summary.installs > 0 {
             return;
         }
         let text = line.strip_prefix("-ERR ").unwrap_or_else(|| panic!("{line:?}"));
-        // What was known before it was sent keeps it from all.
+        // A reason known before the send must stop the request for all servers.
         assert!(
             !(is_partly && is_known_before(text)),
             "wish {number}: {text:?}, and others did it"
@@ -356,9 +359,9 @@ impl Judge<'_> {
         !self.wish(number).keys.is_empty()
     }
 
-    /// Nothing was done, its client was told.
+    /// Records that nothing was done and the client was told so.
     fn forbid(&mut self, number: u32) {
-        let wish = &mut self.book.redis.wishes[number as usize];
+        let wish = &mut self.journal.redis.wishes[number as usize];
         if wish.writes && !matches!(wish.kind, Kind::Flush { .. } | Kind::Forget) {
             assert!(
                 !wish.is_executed(),
@@ -368,13 +371,14 @@ impl Judge<'_> {
         }
     }
 
-    /// Its keys live apart: two of them, and where they do.
+    /// Checks an error about keys on different servers: it names two of them and their servers.
     fn apart(&mut self, expect: &Expect, number: u32, line: &str) {
         self.summary.apart += 1;
         let wish = self.wish(number);
         let keys = wish.keys.clone();
         let splits = self.plan.multi_key == MultiKey::Split;
-        // What met before, and is asked again, may live apart by now.
+        // Keys that were together before may be on different servers when the request is sent
+        // again.
         let turned = self.pool.rings.has_turned(expect.arrived);
         let is_whole = wish.kind == Kind::Single || !splits;
         assert!(is_whole || turned, "{line:?}, but it can be split");
@@ -397,39 +401,40 @@ impl Judge<'_> {
             assert!(is_it, "{line:?}, but key {key} does not live there");
         }
         self.forbid(number);
-        self.book.redis.wishes[number as usize].forbidden = true;
+        self.journal.redis.wishes[number as usize].forbidden = true;
     }
 
-    /// A script that was loaded through this proxy is there, if its client asked for nothing since.
+    /// A script loaded through this proxy must exist, if its client has sent nothing since.
     fn check_script(&self, number: u32, line: &str) {
         let wish = self.wish(number);
         let Some(script) = wish.script.filter(|_| line.starts_with("-NOSCRIPT")) else { return };
         let loaded = self.wish(script);
-        // What stands in quotes is not learnt from.
+        // The proxy does not learn scripts from inline requests.
         let was_known = loaded.fulfilled && loaded.told < wish.arrived && !loaded.is_inline;
-        // Whoever has the servers forget their scripts has us forget them.
+        // A client that flushes the servers' scripts also clears the proxy's script cache.
         let forgets = |one: &&Wish| one.kind == Kind::Forget && one.pool == wish.pool;
-        let forgot = self.book.redis.wishes.iter().filter(forgets);
+        let forgot = self.journal.redis.wishes.iter().filter(forgets);
         let forgot = forgot.map(|one| if one.told == 0 { u64::MAX } else { one.told });
         let forgot = forgot.max().is_some_and(|at| at > loaded.arrived);
-        // Whoever leaves is not kept waiting, and a pool that is back has learnt nothing.
+        // A client that leaves is not kept waiting, and a pool that was removed and added has an
+        // empty script cache.
         let leaves = self.client.is_half_closed || self.client.is_leaving || self.client.is_gone();
         let leaves = leaves || self.summary.installs > 0;
-        // What it does not want answered may not be done yet, and must not be overtaken.
+        // A request without an answer may be outstanding, and must not be overtaken.
         let leaves = leaves || self.client.has_been_quiet;
-        // Its time may be over.
+        // Its deadline may be over.
         let patience = self.pool.deadlines_since(wish.arrived_at).reply;
         let leaves = leaves || self.now.since(wish.arrived_at) >= patience;
-        // Asked again, it may go to a server that has not been told.
+        // On a retry it may go to a server without the script.
         let leaves = leaves || !self.pool.is_ordered();
         let is_alone = self.client.arrived == 0 && !leaves;
         let is_rough = |one: &Server| one.was_in_trouble(wish.arrived, wish.arrived_at);
         let troubled = self.pool.servers.iter().any(is_rough);
-        let excused = forgot || !is_alone || troubled || self.tight_memory || self.tight_queues;
-        assert!(!was_known || excused, "wish {number}: its script was loaded through the proxy");
+        let retries = forgot || !is_alone || troubled || self.tight_memory || self.tight_queues;
+        assert!(!was_known || retries, "wish {number}: its script was loaded through the proxy");
     }
 
-    /// There is no memory for it.
+    /// Returns whether there was no memory for the request.
     fn is_tight(&self, reply: &[u8]) -> bool {
         let is_it = reply.starts_with(b"-ERR out of memory");
         self.tight_memory && is_it
@@ -445,12 +450,12 @@ fn extremes(replies: &[Rc<[u8]>]) -> (i64, i64) {
     (numbers().min().unwrap_or(0), numbers().max().unwrap_or(0))
 }
 
-fn array(reply: &[u8], dialect: u8) -> Vec<Range<usize>> {
-    let places = resp::elements(reply, dialect);
+fn array(reply: &[u8], proto_version: u8) -> Vec<Range<usize>> {
+    let places = resp::elements(reply, proto_version);
     places.unwrap_or_else(|| panic!("{:?} is no array", lossy(reply)))
 }
 
-/// The bytes of a bulk.
+/// Returns the bytes of a bulk string.
 fn bulk(value: &[u8]) -> &[u8] {
     let start = value.iter().position(|byte| *byte == b'\n').map_or(0, |at| at + 1);
     &value[start..value.len().saturating_sub(2).max(start)]
@@ -462,10 +467,10 @@ fn lossy(bytes: &[u8]) -> String {
 
 const PARTLY_DONE: &str = " (on other servers it was carried out)";
 
-/// Sums that are looked at; with more of them nothing is proved.
+/// Limit on sums to try; with more of them nothing is proved.
 const SUMS_MAX: usize = 20_000;
 
-/// The value that a server tells of itself, or several.
+/// Returns the value that a server reports of itself, or several.
 fn told(reply: &str, what: Loose) -> Option<String> {
     let value = match what {
         Loose::Info => reply.split_once("run_id:")?.1,

@@ -1,53 +1,53 @@
-//! The ledger of wishes: every request that a Redis client made, what servers did for it, and what
-//! they said.
+//! The ledger of Redis requests: every request of a client, its executions on servers, and their
+//! replies.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use proxy::Time;
 
-/// How a wish is served, and what may answer it.
+/// The execution of a request, and its possible answers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// All its keys on one server, one reply that passes as it came.
+    /// All its keys on one server; one reply passed on unchanged.
     Single,
     /// One element of the reply for each key.
     Each,
     /// The sum over its keys.
     Sum,
-    /// `OK`, when all is done.
+    /// `OK`, when all parts are done.
     All,
-    /// One more element of a list by each server.
+    /// The lists of all servers, joined.
     Keys,
-    /// The same from every server.
+    /// The same reply from every server.
     Load,
-    /// One number of each key of the reply, from all servers: known by all or not.
+    /// One number for each element of the reply, from all servers: 1 if all know it.
     Known,
-    /// A number of each server's, summed up; nothing tells whose it is.
+    /// The sum of one number from each server; the numbers do not identify the request.
     Size,
-    /// One of what a server has said to anybody who asked the same.
+    /// A reply that a server has sent to any request of the same kind.
     Loose(Loose),
-    /// Every server forgets its keys, of one database or of all.
+    /// Every server removes its keys, of one database or of all.
     Flush { all: bool },
-    /// Every server forgets its scripts.
+    /// Every server removes its scripts.
     Forget,
     /// One step through the keys.
     Scan,
-    /// The proxy answers by itself: exactly this.
+    /// The proxy answers by itself, with exactly this.
     Exactly(Vec<u8>),
-    /// The proxy answers by itself: something that begins so.
+    /// The proxy answers by itself, with this beginning.
     Begins(&'static [u8]),
-    /// HELLO, of that version.
+    /// HELLO with that version.
     Hello(u8),
 }
 
-/// What bears no number.
+/// A reply without a request's number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Loose {
     Size,
     Random,
     Time,
-    /// INFO and CONFIG GET: the servers that are up tell of themselves.
+    /// INFO and CONFIG GET: the servers that are up describe themselves.
     Info,
     Setting,
 }
@@ -56,96 +56,98 @@ pub enum Loose {
 pub struct Wish {
     pub kind: Kind,
     pub pool: usize,
-    /// The client's number in the run, and which of its requests it is.
+    /// The client's number in the run, and the number of its request.
     pub client: u32,
     pub index: u64,
-    /// The database and the version of RESP that its client has chosen.
-    pub space: u32,
-    pub dialect: u8,
+    /// The database and the version of RESP of its client.
+    pub database: u32,
+    pub proto_version: u8,
     pub writes: bool,
-    /// It was written as a line.
+    /// It was written as an inline command.
     pub is_inline: bool,
-    /// Its client wants no answer.
+    /// Its client gets no answer.
     pub quiet: bool,
     pub keys: Vec<u8>,
-    /// What is stored at each of them, where that is something of its own.
+    /// The value stored at each key, if it is not derived from the request.
     pub values: Vec<Vec<u8>>,
-    /// By key; by server, where it goes to all of them.
+    /// One part for each key, or for each server if it goes to all of them.
     pub parts: Vec<Part>,
     /// Whole replies, each with its server.
     pub whole: Vec<(usize, Rc<[u8]>)>,
-    /// Error replies of servers that did nothing.
+    /// Error replies of servers that executed nothing.
     pub refusals: Vec<(usize, Rc<[u8]>)>,
-    /// The event by which the proxy had all of it; zero before.
+    /// The event by which the proxy had received all of it; zero before.
     pub arrived: u64,
     pub arrived_at: Time,
-    /// Its client was told that nothing was done: nothing may be.
+    /// Its client was told that nothing was done, so nothing may be done.
     pub forbidden: bool,
-    /// Its client was told what it wanted.
+    /// Its client got the expected answer.
     pub fulfilled: bool,
-    /// The event at which that was.
+    /// The event of that answer.
     pub told: u64,
-    /// The script that it runs, by the wish that loaded it.
+    /// The script that it runs, as the number of the request that loaded it.
     pub script: Option<u32>,
-    /// Of a scan: where it goes on.
+    /// The position at which a scan continues.
     pub from: From,
-    /// The event at which that was told.
+    /// The event at which the client got that position.
     pub since: u64,
-    /// Of a scan: where its server has told to go on.
+    /// The next position of a scan, from its server's reply.
     pub next: From,
 }
 
-/// What was done for one key, or by one server.
+/// The executions for one key, or by one server.
 #[derive(Clone, Default)]
 pub struct Part {
     pub executed: u32,
-    /// What the servers said of it, the last one last.
+    /// The servers' replies to it, the last one last.
     pub replies: Vec<Rc<[u8]>>,
 }
 
-/// Where a scan goes on.
+/// The position of a scan.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum From {
-    /// Nobody knows: the ring has turned, or an error came.
+    /// Unknown: the ring has changed, or there was an error.
     #[default]
     Unknown,
-    /// At the beginning of all.
+    /// At the beginning.
     Start,
-    /// There, where the server has said.
+    /// At the server's cursor.
     At { server: usize, cursor: u64 },
-    /// At the beginning of the next one.
+    /// At the beginning of the next server.
     After { server: usize },
 }
 
-/// Something that a server said without knowing for whom.
+/// A server's reply to a command without a request's number.
 pub struct Said {
     pub at: u64,
     pub pool: usize,
     pub server: usize,
-    pub space: u32,
-    pub dialect: u8,
+    pub database: u32,
+    pub proto_version: u8,
     pub what: Loose,
     pub reply: Rc<[u8]>,
 }
 
-/// All of them.
+/// All Redis requests of a run.
 #[derive(Default)]
 pub struct Ledger {
     pub wishes: Vec<Wish>,
     pub said: Vec<Said>,
-    /// Error replies to commands that bear no number, and when.
+    /// Error replies to commands without a request's number, and their events.
     pub errors: Vec<(u64, Rc<[u8]>)>,
-    /// Clients that wait for what may never be done, for no fault of anybody's.
-    pub excused: BTreeSet<u32>,
-    /// The scripts that were asked to be loaded, by pool.
+    /// Clients whose outstanding requests may never be executed, because of a fault that is
+    /// nobody's.
+    pub retries: BTreeSet<u32>,
+    /// The scripts whose load was requested, by pool.
     pub scripts: BTreeMap<usize, Vec<u32>>,
-    /// The last request of each client that a server executed, and the last that changes something.
+    /// The last request of each client that a server executed, and the last one that changes
+    /// something.
     order: BTreeMap<(u32, usize, usize), (u64, u64)>,
-    /// How often the servers of a pool may and did forget their keys.
+    /// The flushes that the servers of a pool may execute, and those that they did.
     flushes: BTreeMap<(usize, Option<u32>), Flushes>,
 }
 
-/// Flushes of one kind.
+/// The flushes of one kind.
 #[derive(Default)]
 struct Flushes {
     asked: u32,
@@ -160,8 +162,8 @@ impl Wish {
             pool: 0,
             client: 0,
             index: 0,
-            space: 0,
-            dialect: 2,
+            database: 0,
+            proto_version: 2,
             writes,
             is_inline: false,
             quiet: false,
@@ -182,41 +184,41 @@ impl Wish {
         }
     }
 
-    /// Its keys must live together.
+    /// Returns whether its keys must be on one server.
     pub fn is_together(&self) -> bool {
         self.kind == Kind::Single
     }
 
-    /// Something was done for it.
+    /// Returns whether any part of it was executed.
     pub fn is_executed(&self) -> bool {
         !self.whole.is_empty() || self.parts.iter().any(|part| part.executed > 0)
     }
 }
 
 impl Ledger {
-    /// A new wish; its number.
+    /// Adds a request and returns its number.
     pub fn add(&mut self, wish: Wish) -> u32 {
         if let Kind::Flush { all } = wish.kind {
-            let space = (!all).then_some(wish.space);
-            self.flushes.entry((wish.pool, space)).or_default().asked += 1;
+            let database = (!all).then_some(wish.database);
+            self.flushes.entry((wish.pool, database)).or_default().asked += 1;
         }
         self.wishes.push(wish);
         (self.wishes.len() - 1) as u32
     }
 
-    /// A server may do this now, in the database and the version of its link.
-    pub fn check(&self, number: u32, pool: usize, lane: (u32, u8)) {
+    /// Checks that a server may execute this now, in the database and the version of its link.
+    pub fn check(&self, number: u32, pool: usize, conn_key: (u32, u8)) {
         let wish = self.wishes.get(number as usize);
         let wish = wish.unwrap_or_else(|| panic!("wish {number} is nobody's"));
         assert_eq!(wish.pool, pool, "wish {number} is another pool's");
-        let own = (wish.space, wish.dialect);
-        assert_eq!(own, lane, "wish {number} is executed in another database or version");
+        let own = (wish.database, wish.proto_version);
+        assert_eq!(own, conn_key, "wish {number} is executed in another database or version");
         assert_ne!(wish.arrived, 0, "wish {number} leaves before it is whole");
         assert!(!wish.forbidden, "wish {number} is executed, but its client was told it is not");
     }
 
-    /// A server does what a client has asked: after what that client has asked before. Reads that
-    /// are asked once more may come behind later reads.
+    /// Checks that a server executes a client's requests in their order. Reads that are sent again
+    /// may come after later reads.
     pub fn in_order(&mut self, number: u32, server: usize) {
         let wish = &self.wishes[number as usize];
         let place = (wish.client, wish.pool, server);
@@ -234,7 +236,7 @@ impl Ledger {
         }
     }
 
-    /// One part of a wish is done.
+    /// Records that one part of a request is executed.
     pub fn done(&mut self, number: u32, at: usize, reply: Rc<[u8]>) {
         let wish = &mut self.wishes[number as usize];
         let part = &mut wish.parts[at];
@@ -244,25 +246,31 @@ impl Ledger {
         part.replies.push(reply);
     }
 
-    /// A wish is done as a whole.
+    /// Records that a request is executed as a whole.
     pub fn done_whole(&mut self, number: u32, server: usize, reply: Rc<[u8]>) {
         let wish = &mut self.wishes[number as usize];
         assert!(!wish.writes || wish.whole.is_empty(), "wish {number} is executed twice");
         wish.whole.push((server, reply));
     }
 
-    /// A server forgets the keys of a database, or of all.
-    pub fn flush(&mut self, pool: usize, space: Option<u32>, server: usize, event: u64) {
-        let flushes = self.flushes.entry((pool, space)).or_default();
+    /// Records that a server removes the keys of a database, or of all.
+    pub fn flush(&mut self, pool: usize, database: Option<u32>, server: usize, event: u64) {
+        let flushes = self.flushes.entry((pool, database)).or_default();
         let done = flushes.done.entry(server).or_default();
         done.push(event);
         let is_asked = done.len() as u32 <= flushes.asked;
-        assert!(is_asked, "server {server} flushes {space:?} once more than anybody asked");
+        assert!(is_asked, "server {server} flushes {database:?} once more than anybody asked");
     }
 
-    /// Whether that server has done so since then.
-    pub fn has_flushed(&self, pool: usize, space: Option<u32>, server: usize, since: u64) -> bool {
-        let flushes = self.flushes.get(&(pool, space));
+    /// Returns whether that server has done so since then.
+    pub fn has_flushed(
+        &self,
+        pool: usize,
+        database: Option<u32>,
+        server: usize,
+        since: u64,
+    ) -> bool {
+        let flushes = self.flushes.get(&(pool, database));
         let done = flushes.and_then(|one| one.done.get(&server));
         done.is_some_and(|done| done.iter().any(|at| *at > since))
     }

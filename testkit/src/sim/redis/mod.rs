@@ -1,19 +1,19 @@
-//! Redis in the simulator: model clients, model servers and the judge of what is told.
+//! Redis in the simulator: model clients, model servers and the judge of replies.
 //!
 //! ```text
 //!   {03alpha:kk}#17.2      the third key of wish 17, which is the fourth of its pool's
 //! ```
 //!
-//! Pools of this kind hash only what stands in braces, so each key can carry the number of the
-//! request that it stands in, its **wish**. A server knows whose every key is that it executes:
-//! that its client is in this database and speaks this version of RESP, that nobody has been told
-//! that it was not sent, that no write is executed twice and that a client's requests come in
-//! their order. What it answers is written down for that wish, and what the client reads must be
-//! exactly that. What bears no key carries its number elsewhere, or is known by what it answers.
+//! These pools hash only the text in braces, so each key can carry the number of its request, its
+//! **wish**. For every key in a command, a server finds the request. It checks that the client has
+//! selected this database and this version of RESP, that the client was not told that the request
+//! was not sent, that no write is executed twice, and that a client's requests come in their order.
+//! The server's answer is recorded for that wish, and the client must read exactly that answer. A
+//! command without a key carries its number elsewhere, or is identified by its answer.
 
 mod bad;
 mod client;
-mod greet;
+mod handshake;
 mod inline;
 mod judge;
 mod ledger;
@@ -24,11 +24,11 @@ mod together;
 mod tree;
 
 pub use client::Talk;
-pub use greet::Greetings;
+pub use handshake::Handshakes;
 pub use ledger::{From, Ledger};
 pub use store::Model;
 
-/// The length of the first command, if it is whole.
+/// Returns the length of the first command, if it is whole.
 pub fn frame_len(input: &[u8]) -> Option<usize> {
     resp::command(input).map(|(_, len)| len)
 }

@@ -1,11 +1,11 @@
-//! RESP as the model's two ends read and write it: a small reader of its own, so that a mistake in
+//! RESP for the model's clients and servers: a small parser of its own, so that a mistake in
 //! `proto` cannot hide itself.
 
 use std::ops::Range;
 
-/// The end of the first value, if it is whole. What a client of that version must never be given
-/// is a panic.
-pub fn value(input: &[u8], dialect: u8) -> Option<usize> {
+/// Returns the end of the first value, if it is whole. Panics on a value that a client of that
+/// version must never receive.
+pub fn value(input: &[u8], proto_version: u8) -> Option<usize> {
     let mut left = 1usize;
     let mut at = 0;
     while left > 0 {
@@ -13,7 +13,7 @@ pub fn value(input: &[u8], dialect: u8) -> Option<usize> {
         left -= 1;
         let (kind, text) = (input[at], &input[at + 1..line]);
         at = line + 2;
-        assert!(dialect == 3 || b"+-:$*".contains(&kind), "{:?} in RESP2", char::from(kind));
+        assert!(proto_version == 3 || b"+-:$*".contains(&kind), "{:?} in RESP2", char::from(kind));
         match kind {
             b'+' | b'-' | b':' | b'_' | b'#' | b',' | b'(' => {}
             b'$' | b'=' | b'!' if text == b"-1" => {}
@@ -26,7 +26,7 @@ pub fn value(input: &[u8], dialect: u8) -> Option<usize> {
             b'*' if text == b"-1" => {}
             b'*' | b'~' => left += count(text),
             b'%' => left += 2 * count(text),
-            // What it tells of is still to come.
+            // The value that an attribute belongs to follows it.
             b'|' => left += 2 * count(text) + 1,
             other => panic!("no type of RESP: {:?}", char::from(other)),
         }
@@ -34,8 +34,8 @@ pub fn value(input: &[u8], dialect: u8) -> Option<usize> {
     Some(at)
 }
 
-/// The elements of an array.
-pub fn elements(reply: &[u8], dialect: u8) -> Option<Vec<Range<usize>>> {
+/// Returns the elements of an array.
+pub fn elements(reply: &[u8], proto_version: u8) -> Option<Vec<Range<usize>>> {
     let head = line(reply, 0)?;
     if reply[0] != b'*' || reply[1..head] == *b"-1" {
         return None;
@@ -43,13 +43,14 @@ pub fn elements(reply: &[u8], dialect: u8) -> Option<Vec<Range<usize>>> {
     let mut at = head + 2;
     let places = (0..count(&reply[1..head])).map(|_| {
         let start = at;
-        at += value(&reply[start..], dialect).expect("the whole is whole");
+        at += value(&reply[start..], proto_version).expect("the whole is whole");
         start..at
     });
     Some(places.collect())
 }
 
-/// The arguments of the first command, as only the proxy may write it, and its length.
+/// Returns the arguments of the first command, in the only form the proxy may write, and its
+/// length.
 pub fn command(input: &[u8]) -> Option<(Vec<Range<usize>>, usize)> {
     let head = line(input, 0)?;
     assert_eq!(input[0], b'*', "no array: {:?}", String::from_utf8_lossy(&input[..head]));
@@ -75,7 +76,7 @@ fn line(input: &[u8], at: usize) -> Option<usize> {
     Some(at + len - 1)
 }
 
-/// A length in its only form.
+/// Parses a length in its only form.
 fn count(text: &[u8]) -> usize {
     let text = std::str::from_utf8(text).expect("digits");
     let number: usize = text.parse().unwrap_or_else(|_| panic!("no length: {text:?}"));
@@ -83,7 +84,7 @@ fn count(text: &[u8]) -> usize {
     number
 }
 
-/// The number in `:n`.
+/// Returns the number in `:n`.
 pub fn number(reply: &[u8]) -> Option<i64> {
     let text = reply.strip_prefix(b":")?.strip_suffix(b"\r\n")?;
     std::str::from_utf8(text).ok()?.parse().ok()
@@ -99,8 +100,8 @@ pub fn put_bulk(out: &mut Vec<u8>, bytes: &[u8]) {
     out.extend_from_slice(b"\r\n");
 }
 
-pub fn put_null(out: &mut Vec<u8>, dialect: u8) {
-    out.extend_from_slice(if dialect == 3 { b"_\r\n" } else { b"$-1\r\n" });
+pub fn put_null(out: &mut Vec<u8>, proto_version: u8) {
+    out.extend_from_slice(if proto_version == 3 { b"_\r\n" } else { b"$-1\r\n" });
 }
 
 pub fn put_number(out: &mut Vec<u8>, number: i64) {

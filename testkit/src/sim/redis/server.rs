@@ -1,6 +1,6 @@
-//! A model Redis server. It is stricter than Redis: what reaches it must be canonical, bear the
-//! number of a wish that may be fulfilled now, and come on a link of the right database and
-//! version of RESP, which were chosen in the first words on it and never again.
+//! A model Redis server. It is stricter than Redis. A command must be canonical, carry the number
+//! of a request that may be executed now, and arrive on a link of the right database and version of
+//! RESP. The link's handshake selects both, once and for all.
 
 use std::ops::Range;
 use std::rc::Rc;
@@ -12,7 +12,7 @@ use super::client::MARK;
 use super::ledger::{From, Kind, Loose, Said, Wish};
 use super::resp::{self, put_array, put_bulk, put_line, put_null, put_number};
 
-/// A command as the server reads it.
+/// A command as the server parses it.
 pub struct Words<'a> {
     input: &'a [u8],
     places: Vec<Range<usize>>,
@@ -42,11 +42,12 @@ impl<'a> Words<'a> {
 }
 
 impl Server {
-    /// Executes the first command of a connection, or its first words; false if it is not whole.
+    /// Executes the first command of a connection, or its handshake; returns false if it is not
+    /// whole.
     pub fn serve_redis(&mut self, conn: &mut Conn, place: &mut Place<'_>) -> bool {
         let input = std::mem::take(&mut conn.input);
-        let used = match conn.lane {
-            None => self.greet(&input, conn, place),
+        let used = match conn.conn_key {
+            None => self.handshake(&input, conn, place),
             Some(_) => self.serve_one(&input, conn, place),
         };
         conn.input = input;
@@ -119,7 +120,7 @@ impl Server {
         u32::try_from(script).is_ok_and(|script| scripts.contains(&script))
     }
 
-    /// An error in place of the reply; nothing is done.
+    /// Sends an error in place of the reply; nothing is executed.
     fn say_refusal(
         &mut self,
         line: &str,
@@ -127,24 +128,24 @@ impl Server {
         conn: &mut Conn,
         place: &mut Place<'_>,
     ) {
-        let event = place.book.event();
+        let event = place.journal.event();
         let mut reply = Vec::new();
         put_line(&mut reply, line);
         if let Some(number) = wish_of(words, place) {
             place.check_wish(number, conn);
-            let wish = &mut place.book.redis.wishes[number as usize];
+            let wish = &mut place.journal.redis.wishes[number as usize];
             wish.refusals.push((place.server, Rc::from(&reply[..])));
         } else if let Some(what) = loose_of(&words.name) {
             said(what, reply.clone(), event, conn, place);
         } else {
-            place.book.redis.errors.push((event, Rc::from(&reply[..])));
-            // Whoever bears no number may have met it as well.
+            place.journal.redis.errors.push((event, Rc::from(&reply[..])));
+            // A command without a number may have met it as well.
             self.trouble.any = event;
         }
         conn.output.extend_from_slice(&reply);
     }
 
-    /// An error that any command may meet, of which some say that it can be asked again.
+    /// Sends an error that any command may meet; some of these errors are retryable.
     fn refuse_redis(&mut self, words: &Words<'_>, conn: &mut Conn, place: &mut Place<'_>) {
         let line = *place.random.pick(&[
             "-OOM command not allowed when used memory > 'maxmemory'.",
@@ -161,17 +162,17 @@ impl Server {
     fn mget(&mut self, words: &Words<'_>, conn: &mut Conn, place: &mut Place<'_>) {
         let keys = place.wishes(words, 1, 1, conn);
         assert!(keys.len() <= KEYS_MAX, "{} keys in one message", keys.len());
-        let dialect = conn.dialect();
+        let proto_version = conn.proto_version();
         let mut whole = Vec::new();
         put_array(&mut whole, keys.len());
         for (number, at, key) in keys {
             let mut reply = Vec::new();
             self.put_text(key, conn, &mut reply);
-            place.book.event();
+            place.journal.event();
             whole.extend_from_slice(&reply);
-            place.book.redis.done(number, at, Rc::from(reply));
+            place.journal.redis.done(number, at, Rc::from(reply));
         }
-        debug_assert!(resp::value(&whole, dialect).is_some());
+        debug_assert!(resp::value(&whole, proto_version).is_some());
         conn.output.extend_from_slice(&whole);
     }
 
@@ -179,14 +180,14 @@ impl Server {
         assert!(words.count() % 2 == 1, "a key without its value");
         for (nth, (number, at, key)) in place.wishes(words, 1, 2, conn).into_iter().enumerate() {
             let value = words.at(2 + 2 * nth);
-            let meant = &place.book.redis.wishes[number as usize].values[at];
+            let meant = &place.journal.redis.wishes[number as usize].values[at];
             assert!(
                 value == meant,
                 "the value of another key of wish {number}, or of another wish"
             );
             self.put(key, conn, value.to_vec());
-            place.book.event();
-            place.book.redis.done(number, at, Rc::from(&b"+OK\r\n"[..]));
+            place.journal.event();
+            place.journal.redis.done(number, at, Rc::from(&b"+OK\r\n"[..]));
         }
         put_line(&mut conn.output, "+OK");
     }
@@ -200,16 +201,16 @@ impl Server {
             if matches!(words.name.as_str(), "DEL" | "UNLINK") {
                 *self.slot(key, conn) = None;
             }
-            place.book.event();
+            place.journal.event();
             let mut reply = Vec::new();
             put_number(&mut reply, i64::from(is_there));
-            place.book.redis.done(number, at, Rc::from(reply));
+            place.journal.redis.done(number, at, Rc::from(reply));
             sum += i64::from(is_there);
         }
         put_number(&mut conn.output, sum);
     }
 
-    /// All keys of the database, each with the name of this server.
+    /// Lists all keys of the database, each with the name of this server.
     fn list_keys(&mut self, words: &Words<'_>, conn: &mut Conn, place: &mut Place<'_>) {
         let number = mark(words.at(1));
         place.check_wish(number, conn);
@@ -217,14 +218,14 @@ impl Server {
         let mut reply = Vec::new();
         put_array(&mut reply, keys.len());
         keys.iter().for_each(|key| put_bulk(&mut reply, key));
-        place.book.event();
+        place.journal.event();
         conn.output.extend_from_slice(&reply);
-        place.book.redis.done(number, place.server, Rc::from(reply));
+        place.journal.redis.done(number, place.server, Rc::from(reply));
     }
 
     fn keys_of(&self, conn: &Conn, place: &Place<'_>) -> Vec<Vec<u8>> {
         let model = self.redis.as_ref().expect("it is Redis");
-        model.keys(conn.space(), place.keys, place.server)
+        model.keys(conn.database(), place.keys, place.server)
     }
 
     fn scan(&mut self, words: &Words<'_>, conn: &mut Conn, place: &mut Place<'_>) {
@@ -244,26 +245,27 @@ impl Server {
         put_array(&mut conn.output, 2);
         put_bulk(&mut conn.output, next.to_string().as_bytes());
         conn.output.extend_from_slice(&tail);
-        let wish = &mut place.book.redis.wishes[number as usize];
+        let wish = &mut place.journal.redis.wishes[number as usize];
         wish.next = match is_end {
             true => From::After { server: place.server },
             false => From::At { server: place.server, cursor: next },
         };
-        place.book.event();
-        place.book.redis.done(number, place.server, Rc::from(tail));
+        place.journal.event();
+        place.journal.redis.done(number, place.server, Rc::from(tail));
     }
 
-    /// What bears no number: anybody's who asks the same in this lane.
+    /// Sends a reply without a number: any client with the same request and connection key may get
+    /// it.
     fn say_loose(&mut self, words: &Words<'_>, conn: &mut Conn, place: &mut Place<'_>) {
         let what = loose_of(&words.name).expect("the caller looked");
         let count = if what == Loose::Setting { 3 } else { 1 };
         assert_eq!(words.count(), count, "arguments of {}", words.name);
-        let event = place.book.event();
+        let event = place.journal.event();
         let own = place.random.next() >> 30;
         let mut reply = Vec::new();
         match what {
             Loose::Size => put_number(&mut reply, own as i64),
-            Loose::Random if own.is_multiple_of(3) => put_null(&mut reply, conn.dialect()),
+            Loose::Random if own.is_multiple_of(3) => put_null(&mut reply, conn.proto_version()),
             Loose::Random => put_bulk(&mut reply, format!("some key {own}").as_bytes()),
             Loose::Time => {
                 put_array(&mut reply, 2);
@@ -272,13 +274,13 @@ impl Server {
             }
             Loose::Info => {
                 let text = format!("# Server\r\nrun_id:{own}\r\n");
-                match conn.dialect() {
+                match conn.proto_version() {
                     3 => put_line(&mut reply, &format!("={}\r\ntxt:{text}", text.len() + 4)),
                     _ => put_bulk(&mut reply, text.as_bytes()),
                 }
             }
             Loose::Setting => {
-                put_line(&mut reply, if conn.dialect() == 3 { "%1" } else { "*2" });
+                put_line(&mut reply, if conn.proto_version() == 3 { "%1" } else { "*2" });
                 put_bulk(&mut reply, words.at(2));
                 put_bulk(&mut reply, own.to_string().as_bytes());
             }
@@ -289,11 +291,11 @@ impl Server {
 
     fn flush_redis(&mut self, words: &Words<'_>, conn: &mut Conn, place: &mut Place<'_>) {
         assert_eq!(words.count(), 1, "{} has no arguments", words.name);
-        let space = (words.name == "FLUSHDB").then_some(conn.space());
-        let event = place.book.event();
-        let own = space.map(|space| space as u32);
-        place.book.redis.flush(place.pool, own, place.server, event);
-        self.redis.as_mut().expect("it is Redis").wipe(space);
+        let database = (words.name == "FLUSHDB").then_some(conn.database());
+        let event = place.journal.event();
+        let own = database.map(|database| database as u32);
+        place.journal.redis.flush(place.pool, own, place.server, event);
+        self.redis.as_mut().expect("it is Redis").wipe(database);
         put_line(&mut conn.output, "+OK");
     }
 
@@ -301,18 +303,18 @@ impl Server {
         let model = self.redis.as_mut().expect("it is Redis");
         match words.text(1).to_ascii_uppercase().as_str() {
             "LOAD" => {
-                // It may be loaded again by anybody who misses it.
+                // Any client that misses the script may load it again.
                 let number =
                     words.text(2).strip_prefix("return ").expect("a script of the model's");
                 let number: u32 = number.parse().expect("a number");
-                let wish = &place.book.redis.wishes[number as usize];
+                let wish = &place.journal.redis.wishes[number as usize];
                 assert_eq!((wish.pool, &wish.kind), (place.pool, &Kind::Load));
                 model.scripts.insert(number);
                 let mut reply = Vec::new();
                 put_bulk(&mut reply, &super::client::sha(number));
                 conn.output.extend_from_slice(&reply);
-                place.book.event();
-                place.book.redis.done(number, place.server, Rc::from(reply));
+                place.journal.event();
+                place.journal.redis.done(number, place.server, Rc::from(reply));
             }
             "EXISTS" => {
                 let number = mark_of_sha(words.text(3));
@@ -321,12 +323,12 @@ impl Server {
                 let reply = format!("*2\r\n:{}\r\n:0\r\n", u8::from(is_known)).into_bytes();
                 conn.output.extend_from_slice(&reply);
                 place.check_wish(number, conn);
-                place.book.event();
-                place.book.redis.done(number, place.server, Rc::from(reply));
+                place.journal.event();
+                place.journal.redis.done(number, place.server, Rc::from(reply));
             }
             "FLUSH" => {
                 model.scripts.clear();
-                place.book.event();
+                place.journal.event();
                 put_line(&mut conn.output, "+OK");
             }
             other => panic!("the proxy sends SCRIPT {other}"),
@@ -335,7 +337,8 @@ impl Server {
 }
 
 impl Place<'_> {
-    /// Which wishes the keys of a command are of: number, place in it, key. All are checked.
+    /// Returns the requests of a command's keys: number, index of the key in it, key. Checks all of
+    /// them.
     fn wishes(
         &mut self,
         words: &Words<'_>,
@@ -353,27 +356,27 @@ impl Place<'_> {
         let number_of: usize = key[1..3].parse().expect("a key begins with its number");
         assert_eq!(self.keys[number_of].text, key, "nobody has that key");
         self.check_wish(number, conn);
-        let wish = &self.book.redis.wishes[number as usize];
+        let wish = &self.journal.redis.wishes[number as usize];
         assert_eq!(wish.keys.get(at).copied(), Some(number_of as u8), "another key of the wish");
         self.check_way(number_of, wish.arrived);
         (number, at, number_of)
     }
 
-    /// That wish may be fulfilled now.
+    /// Checks that the request may be executed now.
     fn check_wish(&mut self, number: u32, conn: &Conn) {
-        let lane = (conn.space() as u32, conn.dialect());
-        self.book.redis.check(number, self.pool, lane);
+        let conn_key = (conn.database() as u32, conn.proto_version());
+        self.journal.redis.check(number, self.pool, conn_key);
         if self.is_live {
-            self.book.redis.in_order(number, self.server);
+            self.journal.redis.in_order(number, self.server);
         }
     }
 
-    /// A scan goes on where it was told to.
+    /// Checks that a scan continues at its position.
     fn check_scan(&self, number: u32, cursor: u64) {
-        let wish = &self.book.redis.wishes[number as usize];
+        let wish = &self.journal.redis.wishes[number as usize];
         match wish.from {
             From::Unknown => {}
-            // Where the ring has turned, nobody knows what is first or next.
+            // After a change of the ring, the first or next server is unknown.
             _ if self.rings.has_turned(wish.since.min(wish.arrived)) => {}
             From::Start => assert_eq!(cursor, 0, "a scan begins in the middle"),
             From::At { server, cursor: own } => {
@@ -387,24 +390,24 @@ impl Place<'_> {
     }
 }
 
-/// The key, the wish and the place in it.
+/// Returns the key, the request's number and the index in it.
 pub fn split_key(text: &str) -> (&str, u32, usize) {
     let (key, mark) = text.rsplit_once('#').unwrap_or_else(|| panic!("no key: {text:?}"));
     let (wish, at) = mark.split_once('.').expect("a wish and a place");
     (key, wish.parse().expect("a number"), at.parse().expect("a number"))
 }
 
-/// Whose command it is, if it says so.
+/// Returns the request of a command, if the command carries its number.
 fn wish_of(words: &Words<'_>, place: &Place<'_>) -> Option<u32> {
     match words.name.as_str() {
         "DBSIZE" | "RANDOMKEY" | "TIME" | "INFO" | "CONFIG" | "FLUSHDB" | "FLUSHALL" => None,
         "KEYS" => Some(mark(words.at(1))),
         "SCAN" => Some(mark(words.at(3))),
-        // A loading may be a repair, which is nobody's.
+        // A load may be the proxy's own recovery, which belongs to no request.
         "SCRIPT" if words.at(1).eq_ignore_ascii_case(b"EXISTS") => Some(mark_of_sha(words.text(3))),
         "SCRIPT" if words.at(1).eq_ignore_ascii_case(b"LOAD") => {
             let number: u32 = words.text(2).strip_prefix("return ")?.parse().ok()?;
-            let wish = &place.book.redis.wishes[number as usize];
+            let wish = &place.journal.redis.wishes[number as usize];
             (wish.parts[place.server].executed == 0 && wish.told == 0).then_some(number)
         }
         "SCRIPT" => None,
@@ -425,7 +428,7 @@ fn loose_of(name: &str) -> Option<Loose> {
 }
 
 fn said(what: Loose, reply: Vec<u8>, at: u64, conn: &Conn, place: &mut Place<'_>) {
-    let (space, dialect) = (conn.space() as u32, conn.dialect());
+    let (database, proto_version) = (conn.database() as u32, conn.proto_version());
     let (pool, server) = (place.pool, place.server);
     let is_his = |wish: &Wish| {
         let asks = match wish.kind {
@@ -433,13 +436,13 @@ fn said(what: Loose, reply: Vec<u8>, at: u64, conn: &Conn, place: &mut Place<'_>
             Kind::Loose(own) => own == what,
             _ => false,
         };
-        let lane = (wish.pool, wish.space, wish.dialect);
-        asks && lane == (pool, space, dialect) && wish.arrived != 0
+        let conn_key = (wish.pool, wish.database, wish.proto_version);
+        asks && conn_key == (pool, database, proto_version) && wish.arrived != 0
     };
-    let asked = place.book.redis.wishes.iter().rev().any(is_his);
+    let asked = place.journal.redis.wishes.iter().rev().any(is_his);
     assert!(asked, "nobody has asked for {what:?} in this database and version");
     let reply = Rc::from(reply);
-    place.book.redis.said.push(Said { at, pool, server, space, dialect, what, reply });
+    place.journal.redis.said.push(Said { at, pool, server, database, proto_version, what, reply });
 }
 
 /// `w17*`
@@ -454,13 +457,13 @@ fn mark_of_sha(text: &str) -> u32 {
     (number % MARK) as u32
 }
 
-/// The number that a value begins with.
+/// Returns the number at the start of a value.
 pub fn leading(value: &[u8]) -> u64 {
     let digits = value.iter().take_while(|byte| byte.is_ascii_digit()).count();
     std::str::from_utf8(&value[..digits]).expect("digits").parse().expect("a number")
 }
 
-/// Cursors of servers are no small numbers.
+/// Makes a cursor: servers' cursors are not small numbers.
 fn cursor_of(place: usize) -> u64 {
     (place as u64) << 40 | 7
 }
@@ -469,16 +472,16 @@ fn place_of(cursor: u64) -> usize {
     (cursor >> 40) as usize
 }
 
-/// Something that cannot answer this command.
+/// Sends a reply that is impossible for this command.
 fn poison(words: &Words<'_>, conn: &mut Conn, place: &mut Place<'_>) {
     const NOTHING: &[&str] =
         &["?what", "hello", "$-7", "*x", ">1\r\n+message", "$99999999999999999", ":", "*+1", ""];
-    // It has an element for each of its keys.
+    // The reply must have one element for each of its keys.
     const NO_ELEMENTS: &[&str] = &["*0", ":1", "+OK", "$1\r\nx", "*-1", "*1000"];
     let wrong =
         if words.name == "MGET" && place.random.permille(500) { NO_ELEMENTS } else { NOTHING };
     put_line(&mut conn.output, place.random.pick::<&str>(wrong));
-    // What follows looks well, and must not be believed.
+    // The bytes that follow look valid, and must not be believed.
     if place.random.permille(300) {
         put_line(&mut conn.output, "+OK");
     }
@@ -487,5 +490,5 @@ fn poison(words: &Words<'_>, conn: &mut Conn, place: &mut Place<'_>) {
 pub const LOADING: &str = "-LOADING Redis is loading the dataset in memory";
 const NO_SCRIPT: &str = "-NOSCRIPT No matching script. Please use EVAL.";
 
-/// The most keys in a message of several clients' or of a split request.
+/// Limit on keys in a message for several clients, or in a part of a split request.
 const KEYS_MAX: usize = 260;

@@ -1,4 +1,4 @@
-//! What a model server holds: the keys of each of its databases, scripts, and its state.
+//! A model server's data: the keys of each of its databases, scripts, and its state.
 
 use std::collections::BTreeSet;
 
@@ -6,51 +6,51 @@ use proxy::Time;
 
 use crate::sim::scene::Key;
 
-/// What a key holds.
+/// The value of a key.
 #[derive(Clone)]
 pub enum Held {
     Text(Vec<u8>),
     List(Vec<Vec<u8>>),
 }
 
-/// A Redis server's mind.
+/// The state of a Redis server.
 pub struct Model {
     /// By database, then by key.
-    pub spaces: Vec<Vec<Option<Held>>>,
-    /// The scripts it knows, by the wish that loaded them.
+    pub databases: Vec<Vec<Option<Held>>>,
+    /// The scripts it knows, as the numbers of the requests that loaded them.
     pub scripts: BTreeSet<u32>,
     /// Until then it answers that it is loading.
     pub loads_until: Time,
-    /// It knows `HELLO`, and so RESP3.
+    /// It supports `HELLO`, and so RESP3.
     pub speaks_three: bool,
 }
 
 impl Model {
-    pub fn new(keys: usize, spaces: usize, speaks_three: bool) -> Model {
+    pub fn new(keys: usize, databases: usize, speaks_three: bool) -> Model {
         Model {
-            spaces: vec![vec![None; keys]; spaces],
+            databases: vec![vec![None; keys]; databases],
             scripts: BTreeSet::new(),
             loads_until: Time(0),
             speaks_three,
         }
     }
 
-    /// The keys of a database, each with the place of its server.
-    pub fn keys(&self, space: usize, keys: &[Key], server: usize) -> Vec<Vec<u8>> {
-        let held = (0..keys.len()).filter(|key| self.spaces[space][*key].is_some());
+    /// Returns the keys of a database, each with the index of its server.
+    pub fn keys(&self, database: usize, keys: &[Key], server: usize) -> Vec<Vec<u8>> {
+        let held = (0..keys.len()).filter(|key| self.databases[database][*key].is_some());
         held.map(|key| format!("{}@{server}", keys[key].text).into_bytes()).collect()
     }
 
-    /// It has lost everything.
+    /// Removes all data.
     pub fn forget(&mut self) {
-        self.spaces.iter_mut().for_each(|space| space.fill(None));
+        self.databases.iter_mut().for_each(|database| database.fill(None));
         self.scripts.clear();
     }
 
-    pub fn wipe(&mut self, space: Option<usize>) {
-        match space {
-            Some(space) => self.spaces[space].fill(None),
-            None => self.spaces.iter_mut().for_each(|space| space.fill(None)),
+    pub fn wipe(&mut self, database: Option<usize>) {
+        match database {
+            Some(database) => self.databases[database].fill(None),
+            None => self.databases.iter_mut().for_each(|database| database.fill(None)),
         }
     }
 }

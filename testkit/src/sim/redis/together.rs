@@ -1,5 +1,5 @@
-//! The model server's commands that are answered as a whole: those of one key, and those whose
-//! keys live together.
+//! The model server's commands with one answer: those of one key, and those whose keys must be on
+//! one server.
 
 use std::rc::Rc;
 
@@ -16,7 +16,7 @@ struct Deed<'a> {
     name: &'a str,
     wish: u32,
     keys: Vec<usize>,
-    /// What stands behind its first key.
+    /// The arguments after its first key.
     rest: Vec<&'a [u8]>,
 }
 
@@ -24,23 +24,23 @@ impl Server {
     pub fn put_text(&mut self, key: usize, conn: &Conn, out: &mut Vec<u8>) {
         match self.held(key, conn) {
             Some(Held::Text(text)) => put_bulk(out, text),
-            _ => put_null(out, conn.dialect()),
+            _ => put_null(out, conn.proto_version()),
         }
     }
 
     pub fn held(&self, key: usize, conn: &Conn) -> Option<&Held> {
-        self.redis.as_ref().expect("it is Redis").spaces[conn.space()][key].as_ref()
+        self.redis.as_ref().expect("it is Redis").databases[conn.database()][key].as_ref()
     }
 
     pub fn slot(&mut self, key: usize, conn: &Conn) -> &mut Option<Held> {
-        &mut self.redis.as_mut().expect("it is Redis").spaces[conn.space()][key]
+        &mut self.redis.as_mut().expect("it is Redis").databases[conn.database()][key]
     }
 
     pub fn put(&mut self, key: usize, conn: &Conn, value: Vec<u8>) {
         *self.slot(key, conn) = Some(Held::Text(value));
     }
 
-    /// A command with one reply, by its name and its arguments.
+    /// Executes a command with one reply.
     pub fn whole(
         &mut self,
         name: &str,
@@ -63,14 +63,14 @@ impl Server {
             wish = number;
             keys.push(key);
         }
-        let all = place.book.redis.wishes[wish as usize].keys.len();
+        let all = place.journal.redis.wishes[wish as usize].keys.len();
         assert_eq!(keys.len(), all, "a part of what must stay together");
-        place.book.event();
+        place.journal.event();
         let deed = Deed { name, wish, keys, rest: arguments[first + 1..].to_vec() };
         let mut reply = Vec::new();
         self.perform(&deed, conn, place, &mut reply);
         conn.output.extend_from_slice(&reply);
-        place.book.redis.done_whole(wish, place.server, Rc::from(reply));
+        place.journal.redis.done_whole(wish, place.server, Rc::from(reply));
     }
 
     fn perform(&mut self, deed: &Deed<'_>, conn: &Conn, place: &mut Place<'_>, out: &mut Vec<u8>) {
@@ -78,7 +78,7 @@ impl Server {
         match deed.name {
             "XRANGE" | "SMEMBERS" | "HGETALL" | "SUNION" | "EVAL" | "EVALSHA" | "EVALSHA_RO" => {
                 let long = place.random.permille(100);
-                *out = grow(place.random, conn.dialect(), deed.wish, long);
+                *out = grow(place.random, conn.proto_version(), deed.wish, long);
             }
             "PFCOUNT" => put_number(out, i64::from(deed.wish)),
             "MSETNX" => {
@@ -86,7 +86,7 @@ impl Server {
                 if is_free {
                     for (nth, key) in deed.keys.iter().enumerate() {
                         let value = deed.rest[2 * nth];
-                        let meant = &place.book.redis.wishes[deed.wish as usize].values[nth];
+                        let meant = &place.journal.redis.wishes[deed.wish as usize].values[nth];
                         assert!(value == meant, "the value of another key of wish {}", deed.wish);
                         self.put(*key, conn, value.to_vec());
                     }
@@ -138,7 +138,7 @@ impl Server {
             }
             "APPEND" => {
                 let mut text = old.unwrap_or_default();
-                // A run may last.
+                // A run may be long.
                 text.truncate(APPENDED_MAX);
                 text.extend_from_slice(deed.rest[0]);
                 put_number(out, text.len() as i64);
@@ -171,7 +171,7 @@ impl Server {
                 list.push(deed.rest[0].to_vec());
                 put_number(out, list.len() as i64);
             }
-            "LPOP" if list.is_empty() => return put_null(out, conn.dialect()),
+            "LPOP" if list.is_empty() => return put_null(out, conn.proto_version()),
             "LPOP" => put_bulk(out, &list.remove(0)),
             _ => {
                 super::resp::put_array(out, list.len());

@@ -1,4 +1,4 @@
-//! What a client is told: a server's words, and ours, as packets.
+//! Answers to a client, as packets: rendered replies of servers, and the proxy's own.
 
 use super::super::commands::{DETAIL_DUMP, FLUSH_ALL, MA, MG, SIZES_DISABLE, SIZES_ENABLE};
 use super::super::{reply, stats, version};
@@ -7,7 +7,7 @@ use super::opcodes::{self, Mode, Shape};
 use crate::scan;
 use crate::{Answer, Asked, Item, ItemKind, Quiet, Refusal, Shown, Span};
 
-/// The statuses, with the words that memcached has for each.
+/// The statuses, with memcached's text for each.
 const OK: u16 = 0x00;
 const NOT_FOUND: (u16, &[u8]) = (0x01, b"Not found");
 const EXISTS: (u16, &[u8]) = (0x02, b"Data exists for key.");
@@ -20,9 +20,9 @@ const AUTH_ERROR: (u16, &[u8]) = (0x20, b"Auth failure.");
 const UNKNOWN: (u16, &[u8]) = (0x81, UNKNOWN_WORDS.as_bytes());
 pub(super) const UNKNOWN_WORDS: &str = "Unknown command";
 const NO_MEMORY: (u16, &[u8]) = (0x82, b"Out of memory");
-/// Not memcached's own, but its clients know them: "not supported", "internal error", and
-/// "temporary failure", at which libmemcached closes and others may try again: so never where a
-/// change may have been made.
+/// memcached does not use these, but its clients know them: "not supported", "internal error", and
+/// "temporary failure". At the last, libmemcached closes and other clients may try again, so it is
+/// never used where a change may have been made.
 const NOT_SUPPORTED: u16 = 0x83;
 const INTERNAL: u16 = 0x84;
 const TEMPORARY: u16 = 0x86;
@@ -61,13 +61,13 @@ impl<'a> To<'a> {
         reply.push(self.opcode, self.opaque, out);
     }
 
-    /// An answer with nothing but words.
+    /// Writes an answer that consists of a text.
     fn say(&self, (status, words): (u16, &[u8]), out: &mut Vec<u8>) {
         self.push(Reply { status, total: words.len(), ..Reply::default() }, out);
         out.extend_from_slice(words);
     }
 
-    /// Good news without a value.
+    /// Writes a success without a value.
     fn done(&self, cas: u64, out: &mut Vec<u8>) -> Shown {
         if self.quiet {
             return Shown::Nothing;
@@ -76,7 +76,7 @@ impl<'a> To<'a> {
         Shown::Head
     }
 
-    /// Nobody but a read is told so: a change of what is not there has a word of its own.
+    /// Writes a miss, for reads only: a change of a key that is not there has a status of its own.
     fn miss(&self, out: &mut Vec<u8>) -> Shown {
         if self.quiet {
             return Shown::Nothing;
@@ -91,7 +91,7 @@ impl<'a> To<'a> {
         Shown::Head
     }
 
-    /// An item's flags and cas number, and what else was asked of it.
+    /// Writes the answer to a hit: the item's flags, its cas number, and what else was requested.
     fn hit(&self, flags: u32, cas: u64, body: u64, out: &mut Vec<u8>) -> Shown {
         let has_value = !matches!(self.shape, Shape::Touch { value: false, .. });
         let key = if self.tells_key() { self.key } else { b"" };
@@ -125,7 +125,8 @@ impl<'a> To<'a> {
     }
 }
 
-/// Tells a server's line, which is no error, and is the whole answer to what was asked of several.
+/// Renders a server's line, which is no error, as the whole answer to a request for several
+/// servers.
 pub(super) fn pass(asked: &Asked<'_>, line: &[u8], out: &mut Vec<u8>) {
     if asked.ask.command == DETAIL_DUMP {
         answer(asked, &Answer::Stat("detailed", &String::from_utf8_lossy(line)), out);
@@ -140,25 +141,25 @@ pub(super) fn pass(asked: &Asked<'_>, line: &[u8], out: &mut Vec<u8>) {
     }
     let kind = ItemKind::Status;
     let (head, key) = (line.len() as u32, Span::default());
-    translate(asked, &Item { kind, head, body: 0, trailer: b"", key }, line, out);
+    render(asked, &Item { kind, head, body: 0, trailer: b"", key }, line, out);
 }
 
-/// Tells a server's item.
-pub(super) fn translate(asked: &Asked<'_>, item: &Item, head: &[u8], out: &mut Vec<u8>) -> Shown {
+/// Renders a server's item.
+pub(super) fn render(asked: &Asked<'_>, item: &Item, head: &[u8], out: &mut Vec<u8>) -> Shown {
     if !item.key.is_empty() {
         return tell_value(asked, item, head, out);
     }
     let to = To::read(asked);
     let text = head.strip_suffix(b"\r\n").unwrap_or(head);
     match asked.ask.command {
-        MG.. => translate_meta(asked.ask.command, &to, item, text, out),
+        MG.. => render_meta(asked.ask.command, &to, item, text, out),
         FLUSH_ALL => to.done(0, out),
-        _ => translate_classic(&to, text, out),
+        _ => render_classic(&to, text, out),
     }
 }
 
-/// Tells a value of a classic read. Most answers are such, so of the request only what is needed is
-/// read, and the packet's front is written at once.
+/// Renders a value of a classic read. Most answers are such, so only the needed fields of the
+/// request are read, and the front of the packet is written at once.
 fn tell_value(asked: &Asked<'_>, item: &Item, head: &[u8], out: &mut Vec<u8>) -> Shown {
     let (flags, cas) = reply::numbers(item, head);
     let [_, opcode, .., a, b, c, d] = *asked.head.first_chunk::<16>().expect("a packet was asked");
@@ -179,8 +180,8 @@ fn tell_value(asked: &Asked<'_>, item: &Item, head: &[u8], out: &mut Vec<u8>) ->
     if has_value { Shown::Body { trailer: b"" } } else { Shown::Head }
 }
 
-/// A status in classic words.
-fn translate_classic(to: &To<'_>, text: &[u8], out: &mut Vec<u8>) -> Shown {
+/// Renders a classic status.
+fn render_classic(to: &To<'_>, text: &[u8], out: &mut Vec<u8>) -> Shown {
     match text {
         b"END" => return to.miss(out),
         b"NOT_FOUND" => to.say(NOT_FOUND, out),
@@ -191,8 +192,8 @@ fn translate_classic(to: &To<'_>, text: &[u8], out: &mut Vec<u8>) -> Shown {
     Shown::Head
 }
 
-/// A status in meta's words, with the flags that were asked.
-fn translate_meta(command: u16, to: &To<'_>, item: &Item, text: &[u8], out: &mut Vec<u8>) -> Shown {
+/// Renders a meta status, with the flags that were requested.
+fn render_meta(command: u16, to: &To<'_>, item: &Item, text: &[u8], out: &mut Vec<u8>) -> Shown {
     match text.get(..2).unwrap_or_default() {
         b"EN" => return to.miss(out),
         b"NF" => to.say(NOT_FOUND, out),
@@ -212,7 +213,7 @@ fn translate_meta(command: u16, to: &To<'_>, item: &Item, text: &[u8], out: &mut
     Shown::Head
 }
 
-/// What a meta reply tells of an item.
+/// The fields of an item in a meta reply.
 #[derive(Default)]
 struct Told {
     flags: u32,
@@ -235,12 +236,12 @@ impl Told {
     }
 }
 
-/// A number that a server has written.
+/// Returns a number that a server has written.
 fn number(text: &[u8]) -> u64 {
     scan::decimal(text, u64::MAX).unwrap_or(0)
 }
 
-/// Writes an answer of ours.
+/// Writes an answer of the proxy.
 pub(super) fn answer(asked: &Asked<'_>, answer: &Answer<'_>, out: &mut Vec<u8>) {
     let to = To::read(asked);
     match answer {
@@ -271,7 +272,8 @@ pub(super) fn answer(asked: &Asked<'_>, answer: &Answer<'_>, out: &mut Vec<u8>) 
     }
 }
 
-/// A server's error line, as its own binary protocol would say it.
+/// Returns the status and text of a server's error line, as its own binary protocol would have
+/// them.
 fn of_line(line: &[u8]) -> (u16, &[u8]) {
     let text = line.strip_suffix(b"\r\n").unwrap_or(line);
     if let Some(words) = text.strip_prefix(b"CLIENT_ERROR ") {

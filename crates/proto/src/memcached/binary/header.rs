@@ -1,4 +1,4 @@
-//! The 24 bytes that every packet of the binary protocol begins with.
+//! The header of every packet of the binary protocol: 24 bytes.
 //!
 //! ```text
 //!   0      1       2       4       5     6        8        12      16    24
@@ -9,13 +9,13 @@
 
 /// Length of a header.
 pub(super) const LEN: usize = 24;
-/// What a request begins with.
+/// The first byte of a request.
 pub(super) const REQUEST: u8 = 0x80;
 const DELETE: u8 = 0x04;
-/// What an answer begins with.
+/// The first byte of an answer.
 const RESPONSE: u8 = 0x81;
 
-/// A request's header. The type and the vbucket are not looked at, as in memcached.
+/// A request's header. As in memcached, type and vbucket are ignored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Header {
     pub(super) opcode: u8,
@@ -23,13 +23,13 @@ pub(super) struct Header {
     pub(super) extras: usize,
     /// Length of extras, key and value together.
     pub(super) total: usize,
-    /// Given back as it came.
+    /// Returned to the client unchanged.
     pub(super) opaque: [u8; 4],
     pub(super) cas: u64,
 }
 
 impl Header {
-    /// Reads the header at the start of `input`, if it is there.
+    /// Reads the header at the start of `input`, if it is complete.
     pub(super) fn read(input: &[u8]) -> Option<Header> {
         let bytes = input.first_chunk::<LEN>()?;
         let (tail, cas) = bytes.split_last_chunk::<8>()?;
@@ -43,23 +43,23 @@ impl Header {
         })
     }
 
-    /// A request's extras.
+    /// Returns a request's extras.
     pub(super) fn extras<'a>(&self, head: &'a [u8]) -> &'a [u8] {
         &head[LEN..LEN + self.extras]
     }
 
-    /// A request's key.
+    /// Returns a request's key.
     pub(super) fn key<'a>(&self, head: &'a [u8]) -> &'a [u8] {
         &head[LEN + self.extras..LEN + self.extras + self.key]
     }
 
-    /// A number of four bytes in the extras.
+    /// Returns a number of four bytes in the extras.
     pub(super) fn small(&self, head: &[u8], at: usize) -> u32 {
         let bytes = self.extras(head).get(at..).and_then(|rest| rest.first_chunk::<4>());
         u32::from_be_bytes(*bytes.unwrap_or(&[0; 4]))
     }
 
-    /// A number of eight bytes in the extras.
+    /// Returns a number of eight bytes in the extras.
     pub(super) fn large(&self, head: &[u8], at: usize) -> u64 {
         let bytes = self.extras(head).get(at..).and_then(|rest| rest.first_chunk::<8>());
         u64::from_be_bytes(*bytes.unwrap_or(&[0; 8]))
@@ -76,7 +76,7 @@ pub(super) fn push_delete(key: &[u8], out: &mut Vec<u8>) {
     out.extend_from_slice(key);
 }
 
-/// What an answer's header says beside what the request's says.
+/// The fields of an answer's header beyond those copied from the request's.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Reply {
     pub(super) status: u16,
@@ -92,7 +92,7 @@ impl Reply {
         out.extend_from_slice(&self.bytes(opcode, opaque));
     }
 
-    /// The header.
+    /// Returns the header's bytes.
     pub(super) fn bytes(&self, opcode: u8, opaque: [u8; 4]) -> [u8; LEN] {
         let mut bytes = [0u8; LEN];
         bytes[0] = RESPONSE;

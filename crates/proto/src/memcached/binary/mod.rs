@@ -1,18 +1,18 @@
-//! memcached's binary protocol, for clients only: servers are spoken to in text.
+//! memcached's binary protocol, for clients only: servers are sent text.
 //!
-//! `header.rs` is the 24 bytes before every packet · `opcodes.rs` is the table · `request.rs` reads
-//! what a client says · `carry.rs` tells it to a server · `answer.rs` tells a server's answer, and
-//! ours, to the client.
+//! `header.rs` has the 24 bytes before every packet · `opcodes.rs` is the table · `request.rs`
+//! reads a client's request · `adapt.rs` adapts it to a server · `answer.rs` writes answers:
+//! rendered replies and the proxy's own.
 //!
 //! ```text
 //!   Get GetQ GetK GetKQ   gets, merged        Delete         delete, or md with a cas number
 //!   GAT GATQ GATK GATKQ   gats                Touch          gats
 //!   SetQ AddQ …           set add …           Increment      ma; quiet: incr
-//!   Set Add Append …      ms                  a key that text cannot carry: mg ms md ma with b
+//!   Set Add Append …      ms                  a key that text cannot hold:  mg ms md ma with b
 //! ```
 
+mod adapt;
 mod answer;
-mod carry;
 mod header;
 mod opcodes;
 mod request;
@@ -20,35 +20,36 @@ mod request;
 use super::meta::answer::Repeated;
 use super::{Servers, Text, gather, reply};
 use crate::{
-    Answer, Ask, Asked, Carry, Command, Item, Login, Ours, Parsed, Part, Protocol, Request, Resume,
-    Shown, Skills, Span, Upstream,
+    Adapted, Answer, Ask, Asked, Capabilities, Command, Item, Login, Ours, Parsed, Part, Protocol,
+    Request, Resume, Shown, Span, Upstream,
 };
 use header::Header;
 use opcodes::Shape;
 
-/// What the first byte of every request is.
+/// The first byte of every request.
 pub(super) const FIRST: u8 = header::REQUEST;
 
 const ABOUT: &str = "\
-Spoken by a connection to the same listener whose first byte is 0x80. Servers are spoken to in text.
-Where the answers differ from those of memcached 1.6.18:
+A connection to the same listener speaks binary if its first byte is 0x80. The proxy speaks text to
+the servers. The answers differ from those of memcached 1.6.18 in these points:
 
-* a key with a space, a control character or DEL in it has at most 186 bytes, else 0x04: it
-  travels as base64, and only to servers with the meta commands, else 0x83;
-* a read of such a key that finds it stale takes the right to renew it, of which this protocol
-  cannot tell: keep such keys and stale marks apart;
-* an expiry past 2147483647 (the year 2038) is that second: text has no later one;
-* what the proxy refuses by name is answered 0x83 with the reason; a fault 0x86 with the server's
-  name, but 0x84 where a change had been sent and may have been made: libmemcached takes these for
-  a broken connection, and none aborts a program as its `increment` does at 0x20 and 0x82;
-* of an unknown opcode the whole body is swallowed, where memcached takes a part of it for the
-  next packet; a `GAT` with a value is malformed; what is no packet gets one answer, 0x04, before
-  the end.
+* a key with a space, a control character or DEL in it may have at most 186 bytes, else 0x04. It is
+  sent as base64, and only to servers with the meta commands, else 0x83;
+* a read that finds such a key stale takes the right to renew it, which this protocol cannot show:
+  do not use stale marks with such keys;
+* an expiry past 2147483647 (the year 2038) becomes that second: text has no later one;
+* a request that the proxy refuses by name is answered 0x83 with the reason. A fault is answered
+  0x86 with the server's name, but 0x84 if a change had been sent and may have been made.
+  libmemcached takes these for a broken connection; none of them aborts a program, as 0x20 and 0x82
+  do in its `increment`;
+* the whole body of an unknown opcode is skipped, while memcached takes a part of it for the next
+  packet. A `GAT` with a value is malformed. Bytes that are not a packet get one answer, 0x04,
+  before the connection is closed.
 
 A cas number belongs to the server that gave it.
 ";
 
-/// Binary.
+/// The binary protocol.
 pub struct Binary;
 
 impl Protocol for Binary {
@@ -95,8 +96,8 @@ impl Protocol for Binary {
         span.of(head)
     }
 
-    fn carry(&self, request: &Request, head: &[u8], skills: Option<Skills>) -> Carry {
-        carry::carry(request, head, skills)
+    fn adapt(&self, request: &Request, head: &[u8], capabilities: Option<Capabilities>) -> Adapted {
+        adapt::adapt(request, head, capabilities)
     }
 
     fn write_head(
@@ -107,15 +108,15 @@ impl Protocol for Binary {
         ask: Ask,
         out: &mut Vec<u8>,
     ) {
-        carry::write_head(request, head, ask, out);
+        adapt::write_head(request, head, ask, out);
     }
 
     fn write_tail(&self, request: &Request, _ask: Ask, out: &mut Vec<u8>) {
-        carry::write_tail(request, out);
+        adapt::write_tail(request, out);
     }
 
     fn open_fetch(&self, request: &Request, head: &[u8], out: &mut Vec<u8>) {
-        carry::open_fetch(request, head, out);
+        adapt::open_fetch(request, head, out);
     }
 
     fn gather(
@@ -132,7 +133,7 @@ impl Protocol for Binary {
     }
 
     fn removal(&self, request: &Request, head: &[u8], out: &mut Vec<u8>) -> bool {
-        carry::write_removal(request, head, out)
+        adapt::write_removal(request, head, out)
     }
 
     fn is_answer(&self, asked: &Asked<'_>, item: &Item, head: &[u8]) -> bool {
@@ -144,8 +145,8 @@ impl Protocol for Binary {
         reply::found(asked.ask, item, head)
     }
 
-    fn translate(&self, asked: &Asked<'_>, item: &Item, head: &[u8], out: &mut Vec<u8>) -> Shown {
-        answer::translate(asked, item, head, out)
+    fn render(&self, asked: &Asked<'_>, item: &Item, head: &[u8], out: &mut Vec<u8>) -> Shown {
+        answer::render(asked, item, head, out)
     }
 
     fn answer(&self, asked: &Asked<'_>, answer: &Answer<'_>, out: &mut Vec<u8>) {

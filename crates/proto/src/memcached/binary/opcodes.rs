@@ -1,58 +1,58 @@
-//! The command table: one row an opcode. `docs/reference/commands.md` is made from it.
+//! The command table: one entry for each opcode. `docs/reference/commands.md` is made from it.
 
 use super::super::commands::{FLUSH_ALL, GATS, GETS, STATISTICS};
 use crate::{Ask, Class, Command, Local, Quiet, Reach, Refusal};
 
-/// Asks for the ways to log in.
+/// Asks for the login mechanisms.
 pub(super) const SASL_LIST: u8 = 0x20;
 /// Logs in.
 pub(super) const SASL_AUTH: u8 = 0x21;
 
-/// What a packet looks like, and what its command does.
+/// The layout of a packet, and the action of its command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Shape {
-    /// Key. `key`: the answer has it.
+    /// Key. `key`: the answer contains it.
     Get { key: bool },
-    /// Expiry; key. `value`: the answer has one.
+    /// Expiry; key. `value`: the answer contains one.
     Touch { key: bool, value: bool },
     /// Flags, expiry; key; value.
     Store(Mode),
-    /// Key; value. `front`: it goes before what is there.
+    /// Key; value. `front`: the value goes before the present one.
     Concat { front: bool },
     /// Key.
     Delete,
     /// Delta, initial value, expiry; key.
     Delta { down: bool },
-    /// Perhaps a time.
+    /// An optional time.
     Flush,
-    /// Perhaps a key.
+    /// An optional key.
     Stat,
     /// Mechanism as key; credentials as value.
     Sasl,
-    /// Nothing.
+    /// No fields.
     Bare,
-    /// Whatever it has is swallowed.
+    /// Any fields; they are skipped.
     Unknown,
 }
 
-/// When a `Store` stores; with a cas number all are the same.
+/// The condition of a `Store`. With a cas number, all modes are the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Mode {
     /// Always.
     Set,
-    /// Where nothing is.
+    /// Only if the key has no item.
     Add,
-    /// Where something is.
+    /// Only if the key has an item.
     Replace,
 }
 
-/// A row: its opcode, and what else the parser must know.
+/// An entry: its opcode, and the other facts that the parser needs.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Opcode {
     pub(super) code: u8,
     pub(super) shape: Shape,
     pub(super) quiet: Quiet,
-    /// As the table of all protocols has it.
+    /// The command for the table of all protocols.
     command: Command,
 }
 
@@ -83,7 +83,7 @@ const INCREMENT: Shape = Shape::Delta { down: false };
 const DECREMENT: Shape = Shape::Delta { down: true };
 
 const MERGED: &str = "merged with other reads";
-const TOUCHES: &str = "as Get, and sets the expiry; never asked twice";
+const TOUCHES: &str = "as Get, and sets the expiry; never sent twice";
 const SHOWS_CAS: &str = "only on servers with meta: its answer has a cas number, else 0x83";
 const ADDS: &str = "as Set; a value that is too large for the server removes what was there";
 const QUIET_CAS: &str = "with a cas number only on servers with meta, else 0x83";
@@ -102,20 +102,21 @@ const fn row(
     class: Class,
     note: &'static str,
 ) -> Opcode {
-    // What shows or takes a cas number: a quiet one shows none, and a store has the classic `cas`.
-    let skilled = match shape {
+    // The commands that show or take a cas number. A quiet one shows none, and a quiet store has
+    // the classic `cas`.
+    let capable = match shape {
         Shape::Store(_) => matches!(quiet, Quiet::Loud),
         Shape::Concat { .. } | Shape::Delete | Shape::Delta { .. } => true,
         _ => false,
     };
-    Opcode { code, shape, quiet, command: Command { name, class, skilled, note } }
+    Opcode { code, shape, quiet, command: Command { name, class, capable, note } }
 }
 
 const fn unknown(code: u8, name: &'static str) -> Opcode {
     row(code, name, Shape::Unknown, Loud, UNKNOWN, NOT_HERE)
 }
 
-/// The rows. The last is for every opcode that nobody knows.
+/// The entries. The last is for every unknown opcode.
 const OPCODES: [Opcode; 50] = [
     row(0x00, "Get", GET, Loud, READ, MERGED),
     row(0x01, "Set", SET, Loud, WRITE, SHOWS_CAS),
@@ -133,14 +134,21 @@ const OPCODES: [Opcode; 50] = [
         Shape::Bare,
         Loud,
         Class::Local(Local::Barrier),
-        "answered when all before it is settled on all servers",
+        "answered when all requests before it are settled on all servers",
     ),
     row(0x0b, "Version", Shape::Bare, Loud, Class::Local(Local::Version), "the proxy's own"),
     row(0x0c, "GetK", GETK, Loud, READ, MERGED),
     row(0x0d, "GetKQ", GETK, Sparing, READ, MERGED),
     row(0x0e, "Append", APPEND, Loud, WRITE, ADDS),
     row(0x0f, "Prepend", PREPEND, Loud, WRITE, ADDS),
-    row(0x10, "Stat", Shape::Stat, Loud, STATISTICS, "as text's `stats`, with its argument as key"),
+    row(
+        0x10,
+        "Stat",
+        Shape::Stat,
+        Loud,
+        STATISTICS,
+        "as `stats` in text, with its argument as key",
+    ),
     row(0x11, "SetQ", SET, Sparing, WRITE, ""),
     row(0x12, "AddQ", ADD, Sparing, WRITE, ""),
     row(0x13, "ReplaceQ", REPLACE, Sparing, WRITE, ""),
@@ -152,7 +160,7 @@ const OPCODES: [Opcode; 50] = [
     row(0x19, "AppendQ", APPEND, Sparing, WRITE, QUIET_CAS),
     row(0x1a, "PrependQ", PREPEND, Sparing, WRITE, QUIET_CAS),
     unknown(0x1b, "Verbosity"),
-    row(0x1c, "Touch", TOUCH, Loud, WRITE, "asked as GAT: the value comes as far as here"),
+    row(0x1c, "Touch", TOUCH, Loud, WRITE, "sent as GAT: the server sends the value to the proxy"),
     row(0x1d, "GAT", GAT, Loud, READ_TOUCH, TOUCHES),
     row(0x1e, "GATQ", GAT, Sparing, READ_TOUCH, TOUCHES),
     row(SASL_LIST, "SASLList", Shape::Bare, Loud, UNKNOWN, LOGIN),
@@ -176,10 +184,10 @@ const OPCODES: [Opcode; 50] = [
     unknown(0xff, "(others)"),
 ];
 
-/// The row for what nobody knows.
+/// The entry for unknown opcodes.
 const OTHERS: u8 = OPCODES.len() as u8 - 1;
 
-/// What all protocols' tables have.
+/// The entries for the table of all protocols.
 pub(super) static TABLE: [Command; OPCODES.len()] = {
     let mut table = [OPCODES[0].command; OPCODES.len()];
     let mut at = 0;
@@ -202,17 +210,17 @@ static BY_CODE: [u8; 256] = {
 
 static ROWS: [Opcode; OPCODES.len()] = OPCODES;
 
-/// The row of an opcode.
+/// Returns the entry of an opcode.
 pub(super) fn of_code(code: u8) -> u16 {
     BY_CODE[usize::from(code)].into()
 }
 
-/// What the parser must know of a row.
+/// Returns the facts of an entry that the parser needs.
 pub(super) fn opcode(command: u16) -> &'static Opcode {
     &ROWS[usize::from(command)]
 }
 
-/// What a row's class is in general.
+/// Returns the class of an entry without regard to arguments.
 pub(super) fn class(command: u16) -> Class {
     TABLE[usize::from(command)].class
 }

@@ -1,4 +1,4 @@
-//! What a client says: a header, extras, key, and perhaps a value.
+//! A client's request: a header, extras, key, and an optional value.
 
 use super::super::commands;
 use super::super::meta::base64;
@@ -8,7 +8,7 @@ use super::header::{self, Header};
 use super::opcodes::{self, Shape};
 use crate::{Class, Local, Login, Parsed, Refusal, Request, Span};
 
-/// As memcached says it, and hangs up.
+/// memcached sends this too, and closes.
 const INVALID: &str = "Invalid arguments";
 const BAD_MAGIC: &str = "this is no request of the binary protocol";
 const LONG_KEY: &str = "refused by the proxy: a key with such bytes may have 186 of them";
@@ -61,7 +61,7 @@ pub(super) fn parse(input: &[u8], keys: &mut Vec<Span>) -> Parsed<Request> {
     Parsed::Complete(request)
 }
 
-/// The reads that follow a read of one key and differ in key and opaque only.
+/// Joins the reads that follow a read of one key and differ from it only in key and opaque.
 pub(super) fn join(request: &mut Request, input: &[u8], keys: &mut Vec<Span>, most: usize) {
     let opcode = opcodes::opcode(request.command).code;
     while keys.len() < most {
@@ -81,7 +81,7 @@ pub(super) fn join(request: &mut Request, input: &[u8], keys: &mut Vec<Span>, mo
     }
 }
 
-/// Whether the lengths are those of its shape.
+/// Whether the lengths fit the command's shape.
 fn fits(shape: Shape, header: &Header, value: usize) -> bool {
     let (extras, has_key, no_value) = (header.extras, header.key > 0, value == 0);
     match shape {
@@ -97,8 +97,8 @@ fn fits(shape: Shape, header: &Header, value: usize) -> bool {
     }
 }
 
-/// What a `Stat` with this argument asks for. Servers pass over the words behind those they look
-/// at.
+/// Returns the class of a `Stat` with this argument. Servers ignore the words behind those that
+/// they read.
 fn with_argument(class: Class, argument: &[u8]) -> Class {
     let mut words = argument.split(|&byte| byte == b' ');
     let mut word = || words.next().unwrap_or_default();
@@ -114,7 +114,8 @@ fn with_argument(class: Class, argument: &[u8]) -> Class {
     }
 }
 
-/// A key that a line cannot carry travels as base64, in a request of its own.
+/// Returns the class for a key. A key that a line cannot hold is sent as base64, in a request of
+/// its own.
 fn with_key(class: Class, shape: Shape, key: &[u8]) -> Class {
     if is_plain(key) {
         return class;
@@ -125,8 +126,8 @@ fn with_key(class: Class, shape: Shape, key: &[u8]) -> Class {
     Class::Single { writes: !matches!(shape, Shape::Get { .. }) }
 }
 
-/// A login by the mechanism PLAIN: whom to act for, name and password, with a NUL before the last
-/// two. Any other is one that fails.
+/// Reads a login by the mechanism PLAIN: an identity to act for, a name and a password, with a NUL
+/// before each of the last two. Any other mechanism is a login that fails.
 pub(super) fn plain<'a>(head: &[u8], body: &'a [u8]) -> Login<'a> {
     let mechanism = Header::read(head).map(|header| header.key(head));
     let mut parts = body.splitn(3, |&byte| byte == 0).skip(1);
@@ -147,7 +148,7 @@ mod tests {
         [&header[..], &[0; 8], key].concat()
     }
 
-    /// `joined` of the packets are one read, and each is what it is alone.
+    /// Checks that `joined` of the packets are one read, and that each is the same as it is alone.
     fn check(packets: &[Vec<u8>], most: usize, joined: usize) {
         let stream = packets.concat();
         let (mut keys, mut alone) = (Vec::new(), Vec::new());

@@ -1,14 +1,14 @@
-//! What a client of the meta protocol is told.
+//! Answers to a client of the meta protocol.
 
 use super::super::commands::{self, GATS_ONE, GETS_ONE, MA, ME, MG};
 use super::super::reply::Value;
-use super::carry::is_hidden;
+use super::adapt::is_hidden;
 use super::flags::option as option_of;
 use super::{Line, Verb, base64};
 use crate::scan::{Tokens, push_decimal};
 use crate::{Asked, Item, ItemKind, Quiet, Shown};
 
-/// Whether what a server's item repeats of a request is what was asked: its key and its opaque.
+/// Whether the key and the opaque that a server's item repeats are those of the request.
 pub(in super::super) fn is_answer(asked: &Asked<'_>, item: &Item, head: &[u8]) -> bool {
     let repeated = Repeated::read(asked.ask.command, item, head);
     if repeated.is_nothing() {
@@ -32,23 +32,23 @@ pub(in super::super) fn is_answer(asked: &Asked<'_>, item: &Item, head: &[u8]) -
     repeated.is_of(key, opaque)
 }
 
-/// What a server's item repeats of the request that it answers. Some answers leave it out.
+/// The parts of a request that a server's item repeats. Some replies leave them out.
 pub(in super::super) struct Repeated<'a> {
     key: Option<&'a [u8]>,
     form: Form,
     opaque: Option<&'a [u8]>,
 }
 
-/// How a server writes a key.
+/// The encoding of a key in a server's reply.
 enum Form {
     Plain,
     Base64,
-    /// Either: it does not say.
+    /// Either: the reply does not show which.
     Untold,
 }
 
 impl<'a> Repeated<'a> {
-    /// Of an item that answers this command.
+    /// Reads an item that answers this command.
     pub(in super::super) fn read(command: u16, item: &Item, head: &'a [u8]) -> Repeated<'a> {
         let mut told = Repeated { key: None, form: Form::Plain, opaque: None };
         if !item.key.is_empty() {
@@ -79,7 +79,7 @@ impl<'a> Repeated<'a> {
         self.key.is_none() && self.opaque.is_none()
     }
 
-    /// Whether it is none but this key and this opaque.
+    /// Whether it repeats nothing but this key and this opaque.
     pub(in super::super) fn is_of(&self, key: &[u8], opaque: Option<&[u8]>) -> bool {
         let is_coded = |text| base64::decoded(text, &mut base64::room()) == Some(key);
         let is_key = |text| match self.form {
@@ -91,8 +91,8 @@ impl<'a> Repeated<'a> {
     }
 }
 
-/// Tells a server's item.
-pub(in super::super) fn translate(
+/// Renders a server's item.
+pub(in super::super) fn render(
     asked: &Asked<'_>,
     item: &Item,
     head: &[u8],
@@ -114,7 +114,7 @@ pub(in super::super) fn translate(
     }
 }
 
-/// The server's own words, or none where a quiet request hides them.
+/// Passes the server's own line, or nothing if a quiet request hides it.
 fn pass(asked: &Asked<'_>, item: &Item, head: &[u8], out: &mut Vec<u8>) -> Shown {
     if asked.quiet == Quiet::Sparing && item.kind == ItemKind::Status {
         let hidden = match asked.command {
@@ -134,15 +134,15 @@ fn pass(asked: &Asked<'_>, item: &Item, head: &[u8], out: &mut Vec<u8>) -> Shown
     if item.trailer.is_empty() { Shown::Head } else { Shown::Body { trailer: item.trailer } }
 }
 
-/// The request, if it asked for a key that its server was not asked for.
+/// Returns the request, if it asks for the return of a key that was not requested from the server.
 fn hidden_key(head: &[u8]) -> Option<Line<'_>> {
-    // Nearly all that are asked so have no `b`.
+    // Nearly all requests of this form have no `b`.
     memchr::memmem::find(head, b" b")?;
     let line = Line::read(head)?;
     (line.flags.has(b'b') && line.flags.has(b'k') && is_hidden(line.key)).then_some(line)
 }
 
-/// A server's line, with the key where the client wants it.
+/// Writes a server's line, with the key at the client's place for it.
 fn push_key_back(line: &Line<'_>, head: &[u8], out: &mut Vec<u8>) {
     let (first, rest) = head.split_at(memchr::memchr(b'\r', head).unwrap_or(head.len()));
     let mut told = first.split(|&byte| byte == b' ').filter(|token| !token.is_empty()).peekable();
@@ -169,7 +169,7 @@ fn push_key_back(line: &Line<'_>, head: &[u8], out: &mut Vec<u8>) {
     out.extend_from_slice(rest);
 }
 
-/// Says that a read found nothing.
+/// Writes a miss.
 pub(in super::super) fn miss(asked: &Asked<'_>, out: &mut Vec<u8>) {
     if let Some(line) = Line::read(asked.head) {
         show_miss(asked, &line, out);
@@ -185,7 +185,7 @@ fn show_miss(asked: &Asked<'_>, line: &Line<'_>, out: &mut Vec<u8>) -> Shown {
     Shown::Head
 }
 
-/// As `show_value`, of a read that joined others: it wants the value, and its key is no base64.
+/// As `show_value`, for a merged read: it wants the value, and its key is no base64.
 fn show_merged(asked: &Asked<'_>, item: &Item, head: &[u8], out: &mut Vec<u8>) -> Shown {
     let value = Value::read(item, head);
     out.extend_from_slice(b"VA ");
@@ -223,7 +223,7 @@ fn show_value(line: &Line<'_>, item: &Item, head: &[u8], out: &mut Vec<u8>) -> S
     if wanted { Shown::Body { trailer: b"\r\n" } } else { Shown::Head }
 }
 
-/// A classic status, in meta's codes.
+/// Renders a classic status as a meta code.
 fn show_status(asked: &Asked<'_>, line: &Line<'_>, head: &[u8], out: &mut Vec<u8>) -> Shown {
     let text = head.strip_suffix(b"\r\n").unwrap_or(head);
     let code: &[u8] = match text {
@@ -249,7 +249,7 @@ fn show_status(asked: &Asked<'_>, line: &Line<'_>, head: &[u8], out: &mut Vec<u8
     Shown::Head
 }
 
-/// What a server sends back of the flags, in the client's order, and the line's end.
+/// Writes the flags that a server returns, in the client's order, and the end of the line.
 fn push_options(line: &Line<'_>, value: Option<&Value<'_>>, out: &mut Vec<u8>) {
     for (letter, text) in line.options() {
         let text = match (letter, value) {
@@ -264,7 +264,7 @@ fn push_options(line: &Line<'_>, value: Option<&Value<'_>>, out: &mut Vec<u8>) {
         out.push(letter);
         let coded = letter == b'k' && line.flags.has(b'b');
         if coded && value.is_some() {
-            // An item that was stored with its key as it is has it so.
+            // An item that was stored with its key unencoded has it unencoded.
             out.extend_from_slice(base64::decoded(text, &mut base64::room()).unwrap_or(text));
         } else {
             out.extend_from_slice(text);

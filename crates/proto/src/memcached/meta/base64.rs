@@ -1,7 +1,7 @@
-//! The keys of flag `b`: bytes that a line cannot carry, as base64.
+//! The keys of flag `b`: bytes that a line cannot hold, as base64.
 //!
-//! Only the canonical form is taken (padded, no stray bits): a key that could be spelt in two ways
-//! would be sent back in the other one.
+//! Only the canonical form is accepted (padded, no stray bits). A key with two encodings would be
+//! returned in the other one.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -13,7 +13,7 @@ pub fn room() -> [u8; KEY_MAX] {
     [0; KEY_MAX]
 }
 
-/// The key that this is the base64 of, if it is that of one.
+/// Returns the key encoded in this base64, if it is one.
 pub fn decoded<'a>(text: &[u8], room: &'a mut [u8; KEY_MAX]) -> Option<&'a [u8]> {
     if text.len() > KEY_MAX {
         return None;
@@ -27,7 +27,7 @@ pub fn is_valid(text: &[u8]) -> bool {
     decoded(text, &mut room()).is_some()
 }
 
-/// The key of a `text` that [`is_valid`], in place of what is in `key`.
+/// Returns the key of a `text` that [`is_valid`], and writes it to `key`.
 pub fn decode<'a>(text: &[u8], key: &'a mut Vec<u8>) -> &'a [u8] {
     key.clear();
     let decoded = STANDARD.decode_vec(text, key);
@@ -43,7 +43,7 @@ pub fn push(key: &[u8], out: &mut Vec<u8>) {
     debug_assert_eq!(written, Ok(out.len() - start));
 }
 
-/// Length of the base64 of so many bytes.
+/// Returns the length of the base64 of `len` bytes.
 pub fn encoded_len(len: usize) -> usize {
     len.div_ceil(3) * 4
 }

@@ -1,24 +1,23 @@
-//! The flags of a meta request: single letters, some with a token right behind.
+//! The flags of a meta request: single letters, some followed directly by a token.
 //!
-//! memcached 1.6.18 reads the flags of every command with one reader, so a letter that another
-//! command knows is accepted and without effect; so it is here. Letters of newer versions (`E`,
-//! `S`, `x`) are read by the protocol's text. A letter that nobody knows is refused, in the
-//! server's words; and so is a token where none belongs, since a newer server may give it a
-//! meaning.
+//! memcached 1.6.18 reads the flags of every command with one reader. So a letter that belongs to
+//! another command is accepted and has no effect; the same holds here. Letters of newer versions
+//! (`E`, `S`, `x`) are read as the protocol's text says. An unknown letter is refused, with the
+//! server's text. So is a token where none belongs, since a newer server may give it a meaning.
 
 use super::base64;
 use crate::scan::{self, Tokens};
 
-/// Most flags of a line; a length counts as one.
+/// The most flags of a line; a length counts as one.
 const FLAGS_MAX: usize = 17;
-/// Longest opaque, without its letter.
+/// The longest opaque, without its letter.
 const OPAQUE_MAX: usize = 31;
-/// The letters of 1.6.18, and behind the space those of newer versions.
+/// The letters of 1.6.18, and after the space those of newer versions.
 const KNOWN: u64 = bits(b"bcfhklqstuvCDFIJLMNOPRT ESx");
 
 const INVALID: &str = "invalid flag";
 const DUPLICATE: &str = "duplicate flag";
-/// What `md` and `ma` say of any flag that they cannot read.
+/// The error of `md` and `ma` for any flag that they cannot read.
 const INVALID_OR_DUPLICATE: &str = "invalid or duplicate flag";
 const BAD_TOKEN: &str = "bad token in command line format";
 const BAD_LINE: &str = "bad command line format";
@@ -48,7 +47,7 @@ pub enum Verb {
 }
 
 impl Verb {
-    /// The verb of that word.
+    /// Returns the verb of this command name.
     pub fn named(word: &[u8]) -> Option<Verb> {
         Some(match word {
             b"mg" => Verb::Get,
@@ -61,7 +60,7 @@ impl Verb {
         })
     }
 
-    /// How this command words a mistake.
+    /// Returns this command's text for a mistake.
     fn words(self, why: &'static str) -> &'static str {
         let named = [LONG_OPAQUE, BAD_ARITHMETIC_MODE].contains(&why);
         match self {
@@ -77,7 +76,7 @@ impl Verb {
         }
     }
 
-    /// Whether the command knows this mode; most do not look at it.
+    /// Whether the command knows this mode; most ignore it.
     fn has_mode(self, mode: u8) -> bool {
         match self {
             Verb::Set => matches!(mode, 0 | b'E' | b'A' | b'P' | b'R' | b'S'),
@@ -91,28 +90,28 @@ impl Verb {
     }
 }
 
-/// What the flags of a request say. A value whose letter was not given has its default.
+/// The flags of a request. A value whose letter was not given has its default.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Flags {
-    /// The letters that were given, a bit each.
+    /// The letters that were given, as bits.
     given: u64,
     /// `T`: seconds to live, as classic text reads an expiry time.
     pub ttl: i32,
     /// `N`: create on a miss, with this time to live.
     pub vivify: i32,
-    /// `R`: win when less than this is left.
+    /// `R`: win when the item has less time left than this.
     pub recache: i32,
     /// `F`: the client's own flags.
     pub client: u32,
     /// `C`: the cas number to compare with.
     pub cas: u64,
-    /// `E`: the cas number to give.
+    /// `E`: the cas number to set.
     pub new_cas: u64,
     /// `D`, 1 by default.
     pub delta: u64,
     /// `J`, 0 by default.
     pub initial: u64,
-    /// `M`; 0 where it was not given.
+    /// `M`; 0 if it was not given.
     pub mode: u8,
 }
 
@@ -144,14 +143,14 @@ impl Flags {
         self.given & bits(letters) != 0
     }
 
-    /// Whether none but these letters were given.
+    /// Whether only these letters were given.
     pub fn within(&self, letters: &[u8]) -> bool {
         self.given & !bits(letters) == 0
     }
 
-    /// Reads the rest of a line, behind the key and the length. The error is the server's words
-    /// without `CLIENT_ERROR`: as there, the last of several bad values is named, and a letter that
-    /// is unknown or given twice ends the reading.
+    /// Reads the rest of a line, behind the key and the length. The error is the server's text
+    /// without `CLIENT_ERROR`. As in the server, the last of several bad values is named, and a
+    /// letter that is unknown or given twice ends the reading.
     pub(in super::super) fn read(
         tokens: &mut Tokens<'_>,
         verb: Verb,
@@ -167,12 +166,12 @@ impl Flags {
             left -= 1;
             let (letter, text) = option(tokens.text(token));
             if !is_known(letter) || flags.has(letter) {
-                // That there are too many is said first.
+                // Too many flags are reported first.
                 return Err(
                     match (tokens.by_ref().count() > left, is_known(letter), letter.is_ascii()) {
                         (true, _, _) => verb.too_many(),
                         (false, false, true) => verb.words(INVALID),
-                        // No better word than the server's.
+                        // The server has no better text for this.
                         (false, _, _) => verb.words(DUPLICATE),
                     },
                 );
@@ -188,7 +187,7 @@ impl Flags {
         wrong.map_or(Ok(flags), |why| Err(verb.words(why)))
     }
 
-    /// Takes the value of one letter.
+    /// Reads the value of one letter.
     fn take(&mut self, letter: u8, text: &[u8], key: &[u8]) -> Result<(), &'static str> {
         let number = || scan::decimal(text, u64::MAX);
         match letter {
@@ -217,17 +216,17 @@ impl Flags {
     }
 }
 
-/// A flag's letter and what stands behind it.
+/// Returns a flag's letter and the token behind it.
 pub(super) fn option(token: &[u8]) -> (u8, &[u8]) {
     token.split_first().map_or((0, token), |(letter, text)| (*letter, text))
 }
 
-/// The letters of this version and of newer ones.
+/// Whether this version or a newer one has this letter.
 fn is_known(letter: u8) -> bool {
     KNOWN & bit(letter) != 0
 }
 
-/// A letter's bit; none for a byte that is no letter.
+/// Returns a letter's bit; none for a byte that is no letter.
 const fn bit(letter: u8) -> u64 {
     if letter.is_ascii_alphabetic() { 1 << (letter - b'A') } else { 0 }
 }
@@ -242,7 +241,7 @@ const fn bits(letters: &[u8]) -> u64 {
     all
 }
 
-/// As `T` tells it: like classic text's exptime.
+/// Reads the time of `T`, which is like classic text's exptime.
 fn exptime(text: &[u8]) -> Option<i32> {
     match text.strip_prefix(b"-") {
         Some(digits) => {

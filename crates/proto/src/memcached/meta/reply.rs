@@ -1,12 +1,12 @@
-//! What a server says to a meta request. As with classic replies, what cannot answer what was asked
-//! is `Malformed`.
+//! A server's reply to a meta request. As with classic replies, a line that cannot answer the
+//! request is `Malformed`.
 
 use super::super::commands::{MA, MD, ME, MG, MS};
 use super::super::reply::{self, BODY_MAX};
 use crate::scan;
 use crate::{ItemKind, Parsed};
 
-/// Most digits of a number that `ma` counts in.
+/// The most digits of a number that `ma` returns.
 const NUMBER_MAX: u64 = 20;
 const BAD_VALUE: &str = "a malformed VA line";
 
@@ -39,7 +39,7 @@ fn value(rest: &[u8], len: usize) -> Parsed<crate::Item> {
     Parsed::Complete(crate::Item { body, trailer: b"\r\n", ..item })
 }
 
-/// The number is so short that it belongs to the head.
+/// Reads the number of an `ma`, which is short enough to belong to the head.
 fn number(input: &[u8], rest: &[u8], len: usize) -> Parsed<crate::Item> {
     let Some(digits) = size(rest, NUMBER_MAX) else { return Parsed::Malformed(BAD_VALUE) };
     let end = len + digits as usize;
@@ -50,7 +50,7 @@ fn number(input: &[u8], rest: &[u8], len: usize) -> Parsed<crate::Item> {
     reply::item(ItemKind::Status, end + 2)
 }
 
-/// The length that follows `VA`.
+/// Returns the length that follows `VA`.
 fn size(rest: &[u8], max: u64) -> Option<u64> {
     let text = rest.strip_prefix(b" ")?;
     let end = memchr::memchr(b' ', text).unwrap_or(text.len());

@@ -1,21 +1,21 @@
-//! What a meta request is to the proxy.
+//! Classification of meta requests.
 
 use super::super::commands;
 use super::super::request::{BAD_LINE, BODY_MAX, Line};
-use super::carry::is_hidden;
+use super::adapt::is_hidden;
 use super::{Flags, Verb, base64};
 use crate::scan;
 use crate::{Ask, Class, Marks, Parsed, Quiet, Refusal, Request, Span};
 
 /// The flags of a read that `get` and `gets` can answer, if a value is wanted at all.
 const MERGEABLE: &[u8] = b"vfcksOqPL";
-/// Those that `gat` and `gats` can answer.
+/// The flags of a read that `gat` and `gats` can answer.
 const TOUCHING: &[u8] = b"vfcksOqPLT";
 
 impl Line<'_> {
     pub(in super::super) fn read_meta(&mut self, verb: Verb) -> Option<Parsed<Request>> {
         if verb == Verb::Noop {
-            // Whatever else it says, the server does not look at it.
+            // The server ignores any further text.
             return None;
         }
         let Some(key) = self.tokens.next() else {
@@ -27,7 +27,7 @@ impl Line<'_> {
                 return self.refuse(Refusal::Bad(BAD_LINE));
             };
             let Some(body) = scan::decimal(self.tokens.text(length), BODY_MAX) else {
-                // Without its length the data block cannot be told from commands.
+                // Without its length, the data block cannot be distinguished from commands.
                 return Some(Parsed::Malformed(BAD_LINE));
             };
             self.request.body = body;
@@ -52,7 +52,7 @@ impl Line<'_> {
         }
     }
 
-    /// `me key [b]`; whatever else it says, the server does not look at it, and is not told.
+    /// Reads `me key [b]`. The server ignores any further text, and does not get it.
     fn read_debug(&mut self, key: Span) -> Option<Parsed<Request>> {
         let option = self.tokens.next().unwrap_or_default();
         self.tokens.by_ref().for_each(drop);
@@ -81,7 +81,7 @@ impl Line<'_> {
                 request.class = Class::Single { writes };
                 request.marks = marks(flags.has_any(b"NR"));
             }
-            // A plain key that was stored in base64 is sent back so: a mark of its kind.
+            // A plain key that was stored in base64 is returned so, which has the effect of a mark.
             Verb::Set => {
                 request.marks = marks(flags.has(b'I') || flags.has(b'b') && !is_hidden(key));
             }
@@ -93,7 +93,7 @@ impl Line<'_> {
         }
     }
 
-    /// A read that classic text can answer.
+    /// Classifies a read that classic text can answer.
     fn merge_read(&mut self, flags: &Flags) {
         let merge = flags.within(MERGEABLE);
         let command = match (merge, flags.has(b'c')) {
@@ -110,7 +110,7 @@ impl Line<'_> {
         }
     }
 
-    /// Where this flag stands in the line.
+    /// Returns the position of this flag in the line.
     fn option(&self, letter: u8) -> Span {
         let mut tokens = self.tokens.again();
         let line = self.tokens.again();

@@ -1,13 +1,13 @@
-//! The arguments of commands, as COMMAND DOCS tells of them.
+//! The arguments of commands, as in COMMAND DOCS.
 //!
-//! `arguments.txt` is made together with the table, in its order. It is a text of its own, read
-//! where it stands when somebody asks, so that the program begins with nothing to read or to move.
+//! `arguments.txt` is made together with the table, in its order. It is a text of its own that is
+//! read in place on demand, so that the program has nothing to read or to relocate at its start.
 
 use super::COUNT;
 
 const TEXT: &str = include_str!("arguments.txt");
 
-/// The arguments of a row.
+/// Returns the arguments of a command.
 pub(in crate::redis) fn arguments(row: u16) -> Arguments {
     let row = usize::from(row);
     let end = PLACES[row + 1] as usize;
@@ -17,21 +17,21 @@ pub(in crate::redis) fn arguments(row: u16) -> Arguments {
     Arguments { text: &block[start..], depth: 0 }
 }
 
-/// Arguments that stand beside each other.
+/// Arguments on one level.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::redis) struct Arguments {
     text: &'static str,
     depth: usize,
 }
 
-/// One of them.
+/// One argument.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::redis) struct Argument {
     pub name: &'static str,
     pub kind: &'static str,
-    /// What else is said of it: `name=value`, with tabs between.
+    /// Its other fields: `name=value`, with tabs between.
     more: &'static str,
-    /// What it is made of.
+    /// The arguments that it consists of.
     pub below: Arguments,
 }
 
@@ -52,7 +52,7 @@ impl Iterator for Arguments {
 }
 
 impl Argument {
-    /// What else is said of it.
+    /// Returns its other fields.
     pub fn more(&self) -> impl Iterator<Item = (&'static str, &'static str)> + Clone {
         let is_leaf = self.below.text.is_empty();
         let shown = self.more.starts_with("display_text=");
@@ -61,7 +61,7 @@ impl Argument {
     }
 }
 
-/// Where the text of each row begins; the last is its end.
+/// The beginning of each command's text; the last is the end of the whole.
 static PLACES: [u32; COUNT + 1] = {
     let text = TEXT.as_bytes();
     let mut places = [text.len() as u32; COUNT + 1];

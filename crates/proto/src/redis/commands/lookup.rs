@@ -1,18 +1,18 @@
-//! Finds a row by its name, in any case: this is asked of every request.
+//! Finds a command by its name, in either case. This runs for every request.
 //!
-//! A name is looked at as numbers of eight bytes. Bit 5 of a letter is its case: without it, both
-//! cases are the same number.
+//! A name is compared as numbers of eight bytes. Bit 5 of a letter is its case: without that bit,
+//! both cases are the same number.
 
 use super::table::ROWS;
 
-/// The row of a command.
+/// Returns the index of a command.
 #[inline]
 pub(in crate::redis) fn lookup(name: &[u8]) -> Option<u16> {
     let word = if name.len() <= 8 { short(name, 0) } else { first_eight(name) };
     find(TOP, name, word)
 }
 
-/// As `lookup` of `input[start..end]`, if eight bytes stand there.
+/// As `lookup` of `input[start..end]`, if eight bytes are there.
 #[inline(always)]
 pub(in crate::redis) fn lookup_at(input: &[u8], start: usize, end: usize) -> Option<u16> {
     match input.get(start..).and_then(|rest| rest.first_chunk::<8>()) {
@@ -24,13 +24,13 @@ pub(in crate::redis) fn lookup_at(input: &[u8], start: usize, end: usize) -> Opt
     }
 }
 
-/// The row of a container's subcommand.
+/// Returns the index of a container's subcommand.
 pub(in crate::redis) fn lookup_sub(container: u16, name: &[u8]) -> Option<u16> {
     let word = if name.len() <= 8 { short(name, 0) } else { first_eight(name) };
     find(container, name, word)
 }
 
-/// `word`: the first eight bytes of the name.
+/// Finds a name whose first eight bytes are `word`.
 #[inline(always)]
 fn find(container: u16, name: &[u8], word: u64) -> Option<u16> {
     let mut slot = slot(container, name.len(), word);
@@ -50,12 +50,12 @@ fn find(container: u16, name: &[u8], word: u64) -> Option<u16> {
     }
 }
 
-/// One place of the table; free if the length is 0.
+/// One slot of the table; it is free if the length is 0.
 #[derive(Clone, Copy)]
 struct Entry {
     /// The first eight bytes, letters in upper case.
     word: u64,
-    /// Clears the case of what has to be a letter.
+    /// Clears the case bit of bytes that must be letters.
     mask: u64,
     row: u16,
     container: u16,
@@ -63,7 +63,7 @@ struct Entry {
 }
 
 impl Entry {
-    /// Whether what is behind the first eight bytes is right too.
+    /// Whether the bytes after the first eight match too.
     #[inline(always)]
     fn ends(&self, name: &[u8]) -> bool {
         name.len() <= 8 || self.ends_long(name)
@@ -76,9 +76,9 @@ impl Entry {
     }
 }
 
-/// A power of two, some times the number of rows.
+/// A power of two, several times the number of commands.
 const SLOTS: usize = 2048;
-/// What stands for a container where there is none.
+/// The container of commands that are in none.
 const TOP: u16 = u16::MAX;
 const FREE: Entry = Entry { word: 0, mask: u64::MAX, row: 0, container: TOP, len: 0 };
 const NO_CASE: u64 = 0xdfdf_dfdf_dfdf_dfdf;
@@ -89,7 +89,7 @@ const fn slot(container: u16, len: usize, word: u64) -> usize {
     ((word & NO_CASE ^ seed).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 53) as usize % SLOTS
 }
 
-/// Rows by the hash of their names; who finds its slot taken has the next that is free.
+/// The commands by the hash of their names. A command whose slot is taken has the next free one.
 static TABLE: [Entry; SLOTS] = {
     let mut table = [FREE; SLOTS];
     let mut row = 0;
@@ -114,7 +114,7 @@ const fn entry(row: usize) -> Entry {
     let (container, start) =
         if bar == name.len() { (TOP, 0) } else { (row_of(name, bar), bar + 1) };
     let word = short(name, start);
-    // In the table names are in lower case; what differs by more than bit 5 alone is no letter.
+    // Names in the table are in lower case. Bytes that differ by more than bit 5 are no letters.
     let (mut mask, mut at) = (u64::MAX, 0);
     while at < 8 && start + at < name.len() {
         if name[start + at].is_ascii_lowercase() {
@@ -125,7 +125,7 @@ const fn entry(row: usize) -> Entry {
     Entry { word: word & mask, mask, row: row as u16, container, len: (name.len() - start) as u8 }
 }
 
-/// The row with the name `name[..len]`.
+/// Returns the index of the command with the name `name[..len]`.
 const fn row_of(name: &[u8], len: usize) -> u16 {
     let mut row = 0;
     loop {
@@ -141,7 +141,7 @@ const fn row_of(name: &[u8], len: usize) -> u16 {
     }
 }
 
-/// Up to eight bytes from `start` on.
+/// Returns up to eight bytes from `start` on.
 const fn short(name: &[u8], start: usize) -> u64 {
     let (mut word, mut at) = (0, 0);
     while at < 8 && start + at < name.len() {
@@ -192,7 +192,7 @@ mod tests {
         }
     }
 
-    /// No byte stands for another, but for the cases of a letter.
+    /// No byte matches another, except for the two cases of a letter.
     #[test]
     fn a_name_with_one_other_byte_is_another() {
         for row in ROWS.iter().filter(|row| !row.name.contains('|')) {
@@ -210,7 +210,7 @@ mod tests {
         }
     }
 
-    /// A request costs a few looks, not a walk.
+    /// A lookup costs a few comparisons, not a walk through the table.
     #[test]
     fn names_are_where_they_are_looked_for() {
         let mut worst = 0;

@@ -1,9 +1,9 @@
-//! The commands: what servers say of them, and what a proxy makes of each.
+//! The commands: the servers' description of each, and the proxy's treatment.
 //!
-//! `table.rs` is made by `cargo xtask commands` of what the newest servers say (`COMMAND`,
-//! `COMMAND DOCS`) and of `review.txt`, where a person has written down, row by row, what the proxy
-//! does with it; `arguments.txt` is made with it. `lookup.rs` finds a row by its name.
-//! `docs/reference/commands.md` is made of it.
+//! `cargo xtask commands` makes `table.rs` from the descriptions of the newest servers (`COMMAND`,
+//! `COMMAND DOCS`) and from `review.txt`, in which a person has written down the proxy's treatment
+//! of each command. It makes `arguments.txt` as well. `lookup.rs` finds a command by its name.
+//! `docs/reference/commands.md` is made from the table.
 
 mod arguments;
 mod lookup;
@@ -20,23 +20,23 @@ pub use table::id;
 pub struct Row {
     /// In lower case.
     pub name: &'static str,
-    /// What the proxy does with it.
+    /// The proxy's treatment of it.
     pub class: Class,
-    /// Where it goes, if it has no key.
+    /// Its route, if it has no key.
     pub place: Place,
-    /// How an answer through the proxy is compared with one that a server gave.
+    /// How the conformance test compares an answer through the proxy with a server's own.
     pub compare: Compare,
-    /// What a reader of the reference should know.
+    /// A note for readers of the reference.
     pub note: &'static str,
-    /// It stands for its subcommands only.
+    /// It is only the container of its subcommands.
     pub container: bool,
-    /// Only Valkey has it, of the servers that the table was made of.
+    /// Among the servers that the table was made from, only Valkey has it.
     pub valkey: bool,
-    /// Arguments, its name included; negative: at least so many.
+    /// The number of arguments, including its name; negative: at least that many.
     pub arity: i16,
-    /// The first key, the last and the step between them, as far as these can say it.
+    /// The first key, the last and the step between them, as far as these can describe it.
     pub legacy: [i16; 3],
-    /// Where its keys are.
+    /// The positions of its keys.
     pub keys: &'static [KeySpec],
     pub flags: &'static [&'static str],
     pub categories: &'static [&'static str],
@@ -47,7 +47,7 @@ pub struct Row {
     pub complexity: &'static str,
 }
 
-/// Where some of the keys of a command are, as servers say it.
+/// The positions of some of a command's keys, as servers describe them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeySpec {
     pub begin: Begin,
@@ -55,83 +55,84 @@ pub struct KeySpec {
     pub flags: &'static [&'static str],
 }
 
-/// Where they begin.
+/// The beginning of these keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Begin {
     /// At this argument; the command's name is argument 0.
     At(u8),
-    /// After this word, which is searched from this argument on; from the end backwards, if
+    /// After this word, which is searched from this argument on; backwards from the end, if
     /// negative.
     After { word: &'static str, from: i8 },
-    /// The servers do not say.
+    /// The servers do not describe it.
     Unknown,
 }
 
-/// Which arguments they are from there on.
+/// The keys among the arguments from the beginning on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Find {
-    /// To the one so far behind the first, if negative counted from the end; each `step`. With a
-    /// `limit` of 2 or more only that part of what follows: half, a third.
+    /// To this many arguments behind the first, or counted from the end if negative; each `step`. A
+    /// `limit` of 2 or more takes only that part of the rest: half, a third.
     Range { last: i16, step: u8, limit: u8 },
-    /// An argument says how many: where that is, and where the first is, behind the beginning.
+    /// An argument has their number. `at` is its position and `first` that of the first key, both
+    /// behind the beginning.
     Number { at: u8, first: u8, step: u8 },
-    /// The servers do not say.
+    /// The servers do not describe it.
     Unknown,
 }
 
-/// How the answer that came through the proxy is compared with one of a server that has all keys.
+/// How an answer through the proxy is compared with that of a server that has all keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Compare {
     /// Byte by byte.
     Exact,
     /// Element by element, in any order; a map's pairs stay together.
     Sorted,
-    /// Chance or the server's inside decides: of the same shape, and of what is there.
+    /// Only shape and origin: chance, or the server's internals, decide the content.
     Property,
     /// Numbers may differ by the time that has passed.
     Near,
-    /// Not at all, for this reason.
+    /// No comparison, for this reason.
     Skip(&'static str),
 }
 
 impl Row {
-    /// The name of the container that it belongs to.
+    /// Returns the name of the container that it belongs to.
     pub fn container(&self) -> Option<&'static str> {
         self.name.split_once('|').map(|(container, _)| container)
     }
 
-    /// Whether so many arguments, the name included, are right.
+    /// Whether this many arguments, including the name, are right.
     pub fn takes(&self, count: usize) -> bool {
         let arity = usize::from(self.arity.unsigned_abs());
         if self.arity < 0 { count >= arity } else { count == arity }
     }
 }
 
-/// Every row, in the order of [`crate::Protocol::commands`].
+/// Returns every command, in the order of [`crate::Protocol::commands`].
 pub fn rows() -> &'static [Row] {
     table::ROWS
 }
 
-/// How many there are.
+/// The number of commands.
 pub(super) const COUNT: usize = table::ROWS.len();
 
-/// The row in this place.
+/// Returns the command with this index.
 pub(super) const fn row(command: u16) -> &'static Row {
     &table::ROWS[command as usize]
 }
 
-/// The same, as the data plane knows them.
+/// Returns the commands as the data plane knows them.
 pub(super) fn list() -> &'static [Command] {
     &LIST
 }
 
 static LIST: [Command; COUNT] = {
-    let none = Command { name: "", class: table::ROWS[0].class, skilled: false, note: "" };
+    let none = Command { name: "", class: table::ROWS[0].class, capable: false, note: "" };
     let mut list = [none; COUNT];
     let mut at = 0;
     while at < list.len() {
         let Row { name, class, note, .. } = table::ROWS[at];
-        list[at] = Command { name, class, skilled: false, note };
+        list[at] = Command { name, class, capable: false, note };
         at += 1;
     }
     list
@@ -156,20 +157,20 @@ const fn survey(command: u16) -> Class {
 
 pub(super) const ABOUT: &str = "\
 RESP 2, RESP 3 (`HELLO 3`) and inline commands. `container|sub` is a subcommand. The table is made
-of what Redis 7.0 and Valkey 9.1 say of their commands; what they refuse for its form (the number
-of arguments, or of keys) is refused in their words without asking them. Commands that no row has
-are unknown, unless `commands:` tells where their keys are.
+from the descriptions that Redis 7.0 and Valkey 9.1 give of their commands. A request whose form
+they refuse (the number of arguments, or of keys) is refused in their words without asking them.
+Commands that are not in the table are unknown, unless `commands:` says where their keys are.
 
-What servers take and this does not:
+Servers accept these, but quickack does not:
 
 * bytes other than CR LF where a length or an argument ends, and a NUL in an inline command: the
-  connection ends;
-* an inline command of more than 64 KiB, however it comes;
+  connection is closed;
+* an inline command of more than 64 KiB, no matter in how many pieces it arrives;
 * more than 32 MiB in one request; a long last argument of a command for one server does not
-  count, if it is no key;
-* a cursor for `SCAN` that is no number;
-* `XREAD` and `XREADGROUP` with `BLOCK`, since others share the link.
+  count, unless it is a key;
+* a cursor for `SCAN` that is not a number;
+* `XREAD` and `XREADGROUP` with `BLOCK`, since clients share the link.
 
-A request without keys goes to one server or to all. A script or a function that reads keys which it
-was not told of reads those of one server: nobody can see that but who reads the script.
+A request without keys goes to one server or to all. If a script or a function reads keys that were
+not declared, it reads those of one server, and the proxy cannot detect it.
 ";

@@ -11,20 +11,21 @@ const BLOCKING: &str = "it would hold up all other clients of its server connect
 const CLIENTS: &str = "a server's connections are the proxy's, not its clients'";
 const CLUSTER: &str = "behind the proxy there are separate servers, not a cluster";
 const ENDS: &str = "it would end the server, or harm it; ask the server itself";
-const FACTS: &str = "it tells of the servers themselves";
+const FACTS: &str = "it reports on the servers themselves";
 const INTERNAL: &str = "only servers say this, to one another";
-const MESSAGES: &str = "it would make a server speak unasked on a connection that clients share";
+const MESSAGES: &str =
+    "it would make a server send unrequested messages on a connection that clients share";
 const MONITOR: &str = "it would show every client's requests; ask the server itself";
 const MOVES: &str = "it would move keys away from the server where the proxy looks for them";
-const OWN: &str = "the proxy answers, of what it knows itself";
+const OWN: &str = "the proxy answers from its own data";
 const PUBLISH: &str =
     "subscribers are not served yet, and those at the other servers would not hear it";
-const REPLY: &str = "it would change how a connection that clients share is answered";
+const REPLY: &str = "it would change the replies on a connection that clients share";
 const ROLE: &str = "it would change which servers have the pool's data; ask the server itself";
 const TRACKING: &str = "a server would tell it about the connection, which clients share";
 const TRANSACTION: &str =
     "it would bind a server connection to one client, and server connections are shared";
-const UNNEEDED: &str = "the proxy does nothing that it could ask for";
+const UNNEEDED: &str = "it applies to nothing that the proxy does";
 const WAIT: &str = "it waits for what one connection wrote, and server connections are shared";
 
 #[rustfmt::skip]
@@ -265,7 +266,7 @@ pub(super) static ROWS: &[Row] = &[
         name: "auth",
         class: Class::Local(Local::Own),
         place: Place::Any, compare: Skip(OWN),
-        note: "against `users:`",
+        note: "checked against `users:`",
         arity: -2, legacy: [0, 0, 0], container: false, valkey: false,
         keys: &[],
         flags: &["noscript", "loading", "stale", "fast", "no_auth", "allow_busy"],
@@ -593,7 +594,7 @@ pub(super) static ROWS: &[Row] = &[
         name: "client|capa",
         class: Class::Refuse(Refusal::ByName(UNNEEDED)),
         place: Place::Any, compare: Exact,
-        note: "not in Redis 7.0; the proxy does nothing that it could ask for",
+        note: "not in Redis 7.0; it applies to nothing that the proxy does",
         arity: -3, legacy: [0, 0, 0], container: false, valkey: true,
         keys: &[],
         flags: &["noscript", "loading", "stale", "allow_busy"],
@@ -664,7 +665,7 @@ pub(super) static ROWS: &[Row] = &[
         name: "client|import-source",
         class: Class::Refuse(Refusal::ByName(UNNEEDED)),
         place: Place::Any, compare: Exact,
-        note: "not in Redis 7.0; the proxy does nothing that it could ask for",
+        note: "not in Redis 7.0; it applies to nothing that the proxy does",
         arity: 3, legacy: [0, 0, 0], container: false, valkey: true,
         keys: &[],
         flags: &["noscript", "loading", "stale"],
@@ -1464,7 +1465,7 @@ pub(super) static ROWS: &[Row] = &[
         name: "command|count",
         class: Class::Local(Local::Own),
         place: Place::Any, compare: Skip(OWN),
-        note: "of what the proxy takes",
+        note: "about the commands that the proxy accepts",
         arity: 2, legacy: [0, 0, 0], container: false, valkey: false,
         keys: &[],
         flags: &["loading", "stale"],
@@ -1478,7 +1479,7 @@ pub(super) static ROWS: &[Row] = &[
         name: "command|docs",
         class: Class::Local(Local::Own),
         place: Place::Any, compare: Skip(OWN),
-        note: "of what the proxy takes",
+        note: "about the commands that the proxy accepts",
         arity: -2, legacy: [0, 0, 0], container: false, valkey: false,
         keys: &[],
         flags: &["loading", "stale"],
@@ -1534,7 +1535,7 @@ pub(super) static ROWS: &[Row] = &[
         name: "command|info",
         class: Class::Local(Local::Own),
         place: Place::Any, compare: Skip(OWN),
-        note: "of what the proxy takes",
+        note: "about the commands that the proxy accepts",
         arity: -2, legacy: [0, 0, 0], container: false, valkey: false,
         keys: &[],
         flags: &["loading", "stale"],
@@ -1548,7 +1549,7 @@ pub(super) static ROWS: &[Row] = &[
         name: "command|list",
         class: Class::Local(Local::Own),
         place: Place::Any, compare: Skip(OWN),
-        note: "of what the proxy takes",
+        note: "about the commands that the proxy accepts",
         arity: -2, legacy: [0, 0, 0], container: false, valkey: false,
         keys: &[],
         flags: &["loading", "stale"],
@@ -1770,7 +1771,7 @@ pub(super) static ROWS: &[Row] = &[
         name: "debug|error",
         class: Class::Refuse(Refusal::ByName(REPLY)),
         place: Place::Any, compare: Exact,
-        note: "it would change how a connection that clients share is answered",
+        note: "it would change the replies on a connection that clients share",
         arity: -2, legacy: [0, 0, 0], container: false, valkey: false,
         keys: &[],
         flags: &["admin", "noscript", "loading", "stale"],
@@ -1950,7 +1951,7 @@ pub(super) static ROWS: &[Row] = &[
         name: "debug|protocol",
         class: Class::Refuse(Refusal::ByName(REPLY)),
         place: Place::Any, compare: Exact,
-        note: "it would change how a connection that clients share is answered",
+        note: "it would change the replies on a connection that clients share",
         arity: -2, legacy: [0, 0, 0], container: false, valkey: false,
         keys: &[],
         flags: &["admin", "noscript", "loading", "stale"],
@@ -2251,8 +2252,8 @@ pub(super) static ROWS: &[Row] = &[
         name: "eval",
         class: Class::Single { writes: true },
         place: Place::Keys, compare: Exact,
-        note: "keys by their number; without any it goes to one server, so a script must name the \
-            keys that it uses",
+        note: "the number of keys is an argument; without keys it goes to one server, so a script \
+            must name the keys that it uses",
         arity: -3, legacy: [0, 0, 0], container: false, valkey: false,
         keys: &[
             KeySpec { begin: At(2),
@@ -2519,7 +2520,7 @@ pub(super) static ROWS: &[Row] = &[
         name: "function|dump",
         class: Class::Single { writes: false },
         place: Place::Any, compare: Property,
-        note: "of one server, as all have the same",
+        note: "answered by one server, since all have the same",
         arity: 2, legacy: [0, 0, 0], container: false, valkey: false,
         keys: &[],
         flags: &["noscript"],
@@ -2575,7 +2576,8 @@ pub(super) static ROWS: &[Row] = &[
         name: "function|list",
         class: Class::Single { writes: false },
         place: Place::Any, compare: Sorted,
-        note: "of one server, as all have the same; words that it does not know are refused",
+        note: "answered by one server, since all have the same; words that it does not know are \
+            refused",
         arity: -2, legacy: [0, 0, 0], container: false, valkey: false,
         keys: &[],
         flags: &["noscript"],
@@ -3557,7 +3559,7 @@ pub(super) static ROWS: &[Row] = &[
         name: "keys",
         class: all(id::KEYS, false),
         place: Place::Any, compare: Sorted,
-        note: "of all servers; in no order",
+        note: "the keys of all servers, in no order",
         arity: 2, legacy: [0, 0, 0], container: false, valkey: false,
         keys: &[],
         flags: &["readonly"],
@@ -4155,7 +4157,7 @@ pub(super) static ROWS: &[Row] = &[
         name: "module|list",
         class: all(id::MODULE_LIST, false),
         place: Place::Any, compare: Sorted,
-        note: "those that all servers have",
+        note: "the modules that all servers have",
         arity: 2, legacy: [0, 0, 0], container: false, valkey: false,
         keys: &[],
         flags: &["admin", "noscript"],
@@ -4299,8 +4301,8 @@ pub(super) static ROWS: &[Row] = &[
         name: "multi",
         class: Class::Local(Local::Own),
         place: Place::Any, compare: Skip(OWN),
-        note: "refused, and with it all that comes before `EXEC`, `DISCARD` or `RESET`: a \
-            transaction would bind a server connection to one client",
+        note: "refused, with all requests before `EXEC`, `DISCARD` or `RESET`: a transaction \
+            would bind a server connection to one client",
         arity: 1, legacy: [0, 0, 0], container: false, valkey: false,
         keys: &[],
         flags: &["noscript", "loading", "stale", "fast", "no_multi", "allow_busy"],
@@ -4611,7 +4613,7 @@ pub(super) static ROWS: &[Row] = &[
         name: "psubscribe",
         class: Class::Refuse(Refusal::ByName(MESSAGES)),
         place: Place::Any, compare: Exact,
-        note: "it would make a server speak unasked on a connection that clients share",
+        note: "it would make a server send unrequested messages on a connection that clients share",
         arity: -2, legacy: [0, 0, 0], container: false, valkey: false,
         keys: &[],
         flags: &["pubsub", "noscript", "loading", "stale"],
@@ -4686,7 +4688,7 @@ pub(super) static ROWS: &[Row] = &[
         name: "pubsub|channels",
         class: Class::Refuse(Refusal::ByName(MESSAGES)),
         place: Place::Any, compare: Exact,
-        note: "it would make a server speak unasked on a connection that clients share",
+        note: "it would make a server send unrequested messages on a connection that clients share",
         arity: -2, legacy: [0, 0, 0], container: false, valkey: false,
         keys: &[],
         flags: &["pubsub", "loading", "stale"],
@@ -4715,7 +4717,7 @@ pub(super) static ROWS: &[Row] = &[
         name: "pubsub|numpat",
         class: Class::Refuse(Refusal::ByName(MESSAGES)),
         place: Place::Any, compare: Exact,
-        note: "it would make a server speak unasked on a connection that clients share",
+        note: "it would make a server send unrequested messages on a connection that clients share",
         arity: 2, legacy: [0, 0, 0], container: false, valkey: false,
         keys: &[],
         flags: &["pubsub", "loading", "stale"],
@@ -4729,7 +4731,7 @@ pub(super) static ROWS: &[Row] = &[
         name: "pubsub|numsub",
         class: Class::Refuse(Refusal::ByName(MESSAGES)),
         place: Place::Any, compare: Exact,
-        note: "it would make a server speak unasked on a connection that clients share",
+        note: "it would make a server send unrequested messages on a connection that clients share",
         arity: -2, legacy: [0, 0, 0], container: false, valkey: false,
         keys: &[],
         flags: &["pubsub", "loading", "stale"],
@@ -4743,7 +4745,7 @@ pub(super) static ROWS: &[Row] = &[
         name: "pubsub|shardchannels",
         class: Class::Refuse(Refusal::ByName(MESSAGES)),
         place: Place::Any, compare: Exact,
-        note: "it would make a server speak unasked on a connection that clients share",
+        note: "it would make a server send unrequested messages on a connection that clients share",
         arity: -2, legacy: [0, 0, 0], container: false, valkey: false,
         keys: &[],
         flags: &["pubsub", "loading", "stale"],
@@ -4758,7 +4760,7 @@ pub(super) static ROWS: &[Row] = &[
         name: "pubsub|shardnumsub",
         class: Class::Refuse(Refusal::ByName(MESSAGES)),
         place: Place::Any, compare: Exact,
-        note: "it would make a server speak unasked on a connection that clients share",
+        note: "it would make a server send unrequested messages on a connection that clients share",
         arity: -2, legacy: [0, 0, 0], container: false, valkey: false,
         keys: &[],
         flags: &["pubsub", "loading", "stale"],
@@ -4773,7 +4775,7 @@ pub(super) static ROWS: &[Row] = &[
         name: "punsubscribe",
         class: Class::Refuse(Refusal::ByName(MESSAGES)),
         place: Place::Any, compare: Exact,
-        note: "it would make a server speak unasked on a connection that clients share",
+        note: "it would make a server send unrequested messages on a connection that clients share",
         arity: -1, legacy: [0, 0, 0], container: false, valkey: false,
         keys: &[],
         flags: &["pubsub", "noscript", "loading", "stale"],
@@ -4802,7 +4804,7 @@ pub(super) static ROWS: &[Row] = &[
         name: "randomkey",
         class: all(id::RANDOMKEY, false),
         place: Place::Any, compare: Property,
-        note: "of any server that has keys",
+        note: "a key of any server that has keys",
         arity: 1, legacy: [0, 0, 0], container: false, valkey: false,
         keys: &[],
         flags: &["readonly"],
@@ -4816,7 +4818,7 @@ pub(super) static ROWS: &[Row] = &[
         name: "readonly",
         class: Class::Local(Local::Own),
         place: Place::Any, compare: Skip(OWN),
-        note: "as servers that are no cluster answer: only Valkey takes it",
+        note: "answered as by servers outside a cluster: only Valkey accepts it",
         arity: 1, legacy: [0, 0, 0], container: false, valkey: false,
         keys: &[],
         flags: &["loading", "stale", "fast"],
@@ -4830,7 +4832,7 @@ pub(super) static ROWS: &[Row] = &[
         name: "readwrite",
         class: Class::Local(Local::Own),
         place: Place::Any, compare: Skip(OWN),
-        note: "as servers that are no cluster answer: Redis 7 refuses it",
+        note: "answered as by servers outside a cluster: Redis 7 refuses it",
         arity: 1, legacy: [0, 0, 0], container: false, valkey: false,
         keys: &[],
         flags: &["loading", "stale", "fast"],
@@ -4914,7 +4916,7 @@ pub(super) static ROWS: &[Row] = &[
         name: "reset",
         class: Class::Local(Local::Own),
         place: Place::Any, compare: Exact,
-        note: "forgets what the connection has said of itself",
+        note: "forgets the settings of the connection",
         arity: 1, legacy: [0, 0, 0], container: false, valkey: false,
         keys: &[],
         flags: &["noscript", "loading", "stale", "fast", "no_auth", "allow_busy"],
@@ -5098,8 +5100,7 @@ pub(super) static ROWS: &[Row] = &[
         name: "scan",
         class: Class::Single { writes: false },
         place: Place::Nth(0), compare: Property,
-        note: "the cursor tells the server as well; a data set that stands still is told once and \
-            whole",
+        note: "the cursor names the server too; every key of an unchanging data set comes once",
         arity: -2, legacy: [0, 0, 0], container: false, valkey: false,
         keys: &[],
         flags: &["readonly"],
@@ -5161,7 +5162,7 @@ pub(super) static ROWS: &[Row] = &[
         name: "script|exists",
         class: all(id::SCRIPT_EXISTS, false),
         place: Place::Any, compare: Exact,
-        note: "known to all servers",
+        note: "1 for scripts that all servers have",
         arity: -3, legacy: [0, 0, 0], container: false, valkey: false,
         keys: &[],
         flags: &["noscript", "stale"],
@@ -5218,7 +5219,7 @@ pub(super) static ROWS: &[Row] = &[
         name: "script|load",
         class: all(id::SCRIPT_LOAD, true),
         place: Place::Any, compare: Exact,
-        note: "to all servers, and remembered: a server that has lost it gets it again",
+        note: "to all servers, and remembered: a server that has lost the script gets it again",
         arity: 3, legacy: [0, 0, 0], container: false, valkey: false,
         keys: &[],
         flags: &["noscript", "stale"],
@@ -5285,7 +5286,7 @@ pub(super) static ROWS: &[Row] = &[
         name: "select",
         class: Class::Local(Local::Own),
         place: Place::Any, compare: Exact,
-        note: "below `databases:`",
+        note: "a number below `databases:`",
         arity: 2, legacy: [0, 0, 0], container: false, valkey: false,
         keys: &[],
         flags: &["loading", "stale", "fast", "allow_busy"],
@@ -5776,7 +5777,7 @@ pub(super) static ROWS: &[Row] = &[
         name: "ssubscribe",
         class: Class::Refuse(Refusal::ByName(MESSAGES)),
         place: Place::Any, compare: Exact,
-        note: "it would make a server speak unasked on a connection that clients share",
+        note: "it would make a server send unrequested messages on a connection that clients share",
         arity: -2, legacy: [1, -1, 1], container: false, valkey: false,
         keys: &[
             KeySpec { begin: At(1),
@@ -5812,7 +5813,7 @@ pub(super) static ROWS: &[Row] = &[
         name: "subscribe",
         class: Class::Refuse(Refusal::ByName(MESSAGES)),
         place: Place::Any, compare: Exact,
-        note: "it would make a server speak unasked on a connection that clients share",
+        note: "it would make a server send unrequested messages on a connection that clients share",
         arity: -2, legacy: [0, 0, 0], container: false, valkey: false,
         keys: &[],
         flags: &["pubsub", "noscript", "loading", "stale"],
@@ -5885,7 +5886,7 @@ pub(super) static ROWS: &[Row] = &[
         name: "sunsubscribe",
         class: Class::Refuse(Refusal::ByName(MESSAGES)),
         place: Place::Any, compare: Exact,
-        note: "it would make a server speak unasked on a connection that clients share",
+        note: "it would make a server send unrequested messages on a connection that clients share",
         arity: -1, legacy: [1, -1, 1], container: false, valkey: false,
         keys: &[
             KeySpec { begin: At(1),
@@ -6021,7 +6022,7 @@ pub(super) static ROWS: &[Row] = &[
         name: "unsubscribe",
         class: Class::Refuse(Refusal::ByName(MESSAGES)),
         place: Place::Any, compare: Exact,
-        note: "it would make a server speak unasked on a connection that clients share",
+        note: "it would make a server send unrequested messages on a connection that clients share",
         arity: -1, legacy: [0, 0, 0], container: false, valkey: false,
         keys: &[],
         flags: &["pubsub", "noscript", "loading", "stale"],

@@ -1,13 +1,13 @@
-//! The numbers that INFO is full of, with and without places behind a point.
+//! The numbers in INFO, with and without decimal places.
 
 use super::is_number;
 use crate::scan;
 
-/// A number with at most six places behind the point, in millionths.
+/// A number with at most six decimal places, in millionths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Number {
     pub value: i128,
-    /// Places that are told.
+    /// The number of decimal places shown.
     pub places: usize,
 }
 
@@ -34,7 +34,7 @@ impl Number {
     pub fn tell(self) -> String {
         let sign = if self.value < 0 { "-" } else { "" };
         let value = self.value.saturating_abs();
-        // To the nearest that so many places can tell.
+        // Rounds to the nearest number with that many places.
         let step = ONE / 10_i128.pow(self.places as u32);
         let value = value.saturating_add(step / 2) / step * step;
         let rest = format!("{:06}", value % ONE);
@@ -62,7 +62,7 @@ pub(super) fn version(text: &str) -> Vec<u64> {
     text.split('.').map(|part| part.parse().unwrap_or(0)).collect()
 }
 
-/// Bytes as servers tell people of them.
+/// Formats bytes for people, as servers do.
 pub(super) fn human(bytes: Number) -> Option<String> {
     let bytes: u64 = bytes.tell().parse().ok()?;
     let units = ["B", "K", "M", "G", "T", "P"];

@@ -1,24 +1,25 @@
-//! `a=1,b=2` of several servers: one such list.
+//! Merges lists such as `a=1,b=2` from several servers into one.
 
 use std::collections::HashMap;
 
 use super::number::{Number, ONE};
 
-/// What several servers say of one of the parts of `a=1,b=2`.
+/// The servers' values of one part of `a=1,b=2`.
 struct Piece<'a> {
     name: &'a str,
     sum: Number,
     greatest: Number,
-    /// Which server said it last: one that says it again is not heard.
+    /// The index of the last server that had it: a repetition by one server is ignored.
     last: usize,
 }
 
-/// `a=1,b=2` of several servers, part by part; none if one does not look like that, or if it is
-/// more than can be added up.
+/// Merges `a=1,b=2` of several servers part by part; none if one does not look like that, or if a
+/// sum overflows.
 pub(super) fn parts(values: &[(&str, &str)]) -> Option<String> {
     let mut pieces: Vec<Piece<'_>> = Vec::new();
     let mut places: HashMap<&str, usize> = HashMap::new();
-    // The times that keys have left, all added up: each server's average is of those that expire.
+    // The remaining lifetimes of keys, all added up: each server's average covers its keys that
+    // expire.
     let mut weighed: i128 = 0;
     for (nth, (_, text)) in values.iter().enumerate() {
         let (mut ttl, mut expires) = (None, None);

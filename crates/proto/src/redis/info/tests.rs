@@ -1,4 +1,4 @@
-//! What is made of the servers' texts.
+//! Merged answers from servers' texts.
 
 use super::*;
 use crate::Quiet;
@@ -7,7 +7,8 @@ use crate::redis::commands::id;
 
 const SERVER: &str = "*2\r\n$4\r\nINFO\r\n$6\r\nserver\r\n";
 
-/// What is made of these texts, of servers called `s0` and so on; lines end with `\n`.
+/// Returns the merged answer of these texts, from servers called `s0` and so on; lines end with
+/// `\n`.
 fn made(head: &str, texts: &[&str]) -> String {
     let replies: Vec<String> = texts
         .iter()
@@ -30,14 +31,14 @@ fn told(head: &str, said: &[Said<'_>]) -> String {
     text(&out).expect("a bulk").replace("\r\n", "\n")
 }
 
-/// One field of servers with these values.
+/// Checks one field of servers with these values.
 fn check(name: &str, values: &[&str], expected: &str) {
     let texts: Vec<String> = values.iter().map(|it| format!("# S\n{name}:{it}\n")).collect();
     let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
     assert_eq!(made(SERVER, &texts), format!("# S\n{name}:{expected}\n"), "{values:?}");
 }
 
-/// A row that another hides would say nothing.
+/// A rule that another hides would have no effect.
 #[test]
 fn every_row_is_found_by_a_name_that_it_is_for() {
     for (pattern, expected) in RULES {
@@ -79,7 +80,7 @@ fn what_can_be_counted_is_added_up() {
         "p50=2.007,p99.9=9.5",
     );
     check("errorstat_ERR", &["count=1", "count=2"], "count=3");
-    // What is no number is nobody's sum.
+    // A value that is no number cannot be added.
     check("used_memory", &["100", "much"], "s0=100,s1=much");
     check("cmdstat_get", &["calls=1", "x"], "s0=calls:1,s1=x");
 }
@@ -142,7 +143,7 @@ fn a_field_that_one_server_has_is_not_told_as_everybodys() {
     assert_eq!(made(SERVER, &[valkey, valkey]), valkey);
     let redis = "# Server\n\n# Modules\n";
     assert_eq!(made(SERVER, &[valkey, redis]), "# Server\nnew_one:s0=1\n\n# Modules\n");
-    // A database that only one has is everybody's.
+    // A database that only one server has counts as a database of the pool.
     let keys = "# Keyspace\ndb3:keys=1,expires=0,avg_ttl=0\n";
     assert_eq!(made(SERVER, &[keys, "# Keyspace\n"]), keys);
 }
@@ -183,7 +184,7 @@ fn the_proxy_tells_of_itself_and_of_who_has_not_answered() {
             assert!(found.lines().any(|it| it == line), "{line} is not in\n{found}");
         }
     }
-    // Asked for or not, they are named.
+    // They are named whether the request asks for it or not.
     let said = [
         Said::Reply(b"$0\r\n\r\n"),
         fault("down, waiting", false),
@@ -205,7 +206,7 @@ fn each_version_of_resp_is_answered_in_its_own_words() {
     assert_eq!(told(SERVER, &said), "# Keyspace\n");
 }
 
-/// Servers are not ours: each of these held up a worker until its master ended it.
+/// Servers send what they like: each of these once held up a worker until its master ended it.
 #[test]
 fn as_long_a_text_as_a_server_likes_is_gathered_at_once() {
     let lines = |count: usize, line: &dyn Fn(usize) -> String| -> String {
@@ -254,7 +255,7 @@ fn numbers_that_are_too_large_to_weigh_are_told_by_server() {
     check("db0", &[huge, huge], huge);
 }
 
-/// Texts of servers are made of these.
+/// Servers' texts are made from these.
 const PIECES: &[&str] = &[
     "\n",
     "\n",
@@ -312,7 +313,7 @@ const PIECES: &[&str] = &[
     "_human",
 ];
 
-/// Whatever servers say, it is gathered.
+/// Any text of a server can be merged.
 #[test]
 fn no_text_of_a_server_is_too_odd() {
     let mut state = 0x2545_f491_4f6c_dd1d_u64;

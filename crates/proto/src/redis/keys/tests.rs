@@ -1,10 +1,10 @@
-//! Which keys are found in what is said.
+//! The keys found in requests.
 
 use super::super::request;
 use super::*;
 use crate::{Class, Parsed, Resume};
 
-/// The keys of a line, and where it goes; of one that is refused, why.
+/// Returns the keys and the route of a line, or the reason if it is refused.
 fn told(line: &str) -> String {
     let (line, mut keys) = (format!("{line}\r\n"), Vec::new());
     let parsed = request::parse(line.as_bytes(), &mut Resume::default(), &mut keys);
@@ -70,7 +70,7 @@ fn a_number_says_how_many_keys_there_are() {
     check("msetex 0 a 1", BAD_NUMBER);
 }
 
-/// What a server says first is not what is wrong with the number.
+/// A server's earlier error takes precedence over a wrong number of keys.
 #[test]
 fn a_wrong_number_of_keys_is_refused_unless_the_server_has_a_better_reason() {
     check("eval x -1 a", NEGATIVE);
@@ -98,7 +98,7 @@ fn streams_have_as_many_ids_as_keys() {
     check("xread count block streams a 0", NO_INTEGER);
 }
 
-/// A pattern with a star reads keys that nobody can see.
+/// A pattern with a star reads keys that are not in the request.
 #[test]
 fn a_sort_by_other_keys_wants_all_keys_on_one_server() {
     check("sort a", "a");
@@ -144,7 +144,7 @@ fn whoever_reaches_into_another_database_says_which() {
         let (line, mut keys) = (format!("{line}\r\n"), Vec::new());
         let parsed = request::parse(line.as_bytes(), &mut Resume::default(), &mut keys);
         let Parsed::Complete(request) = parsed else { panic!("{line}: {parsed:?}") };
-        assert_eq!(request.space, expected, "{line}");
+        assert_eq!(request.database, expected, "{line}");
     }
 }
 
@@ -155,7 +155,8 @@ fn quoted_keys_are_told_as_they_stand() {
     check("eval \"return 1\" \"1\" \"\\x41\"", "\\\"\\\\x41\\\"");
 }
 
-/// What the table says is what this file can read; a row that is not is found here, not by a user.
+/// This file can read every kind of key position in the table. A test, not a user, finds one that
+/// it cannot.
 #[test]
 fn every_row_that_is_asked_has_keys_that_can_be_found() {
     for (place, row) in commands::rows().iter().enumerate() {

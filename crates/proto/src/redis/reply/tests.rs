@@ -1,11 +1,11 @@
-//! Replies as servers give them and as they never would, whole and in pieces.
+//! Replies as servers send them, and as they never would, whole and in pieces.
 
 use super::*;
 
 const GET: Ask = Ask { command: id::GET };
 const SCAN: Ask = Ask { command: id::SCAN };
 
-/// The items of a stream that holds whole replies to `ask`, in words; a reply ends with a bar.
+/// Returns the items of a stream of whole replies to `ask` as text; a reply ends with a bar.
 fn story(ask: Ask, stream: &[u8]) -> String {
     let (mut rest, mut told) = (stream, String::new());
     let mut progress = Progress::default();
@@ -68,7 +68,7 @@ fn a_reply_that_is_there_is_one_item() {
     check(GET, "+OK\r\n:1\r\n-E\r\n", "Status 5+ | Status 4+ | Error 4+ |");
 }
 
-/// What `return {big_number='abc'}` and its like are written as, alone and in lists.
+/// `return {big_number='abc'}` and its like are written in these forms, alone and in lists.
 #[test]
 fn a_line_of_a_script_passes_whatever_it_says() {
     let texts: [&[u8]; 8] =
@@ -90,7 +90,7 @@ fn depth_is_only_a_number() {
     check(GET, &deep, &format!("Status {}+ |", deep.len()));
     let wide = "*4294967295\r\n".repeat(2);
     assert_eq!(story(GET, wide.as_bytes()), "Part 26+");
-    // Each is whole in itself; their sum is what cannot be counted.
+    // Each is valid by itself; their sum cannot be counted.
     let mut progress = Progress { left: IN_LINE - 1 };
     assert_eq!(parse(GET, &mut progress, b"*4294967295\r\n"), Parsed::Malformed(TOO_MANY));
 }
@@ -103,7 +103,7 @@ fn a_long_string_is_a_body() {
     check(GET, &format!("*3\r\n:1\r\n$4096\r\n{long}\r\n:2\r\n"), "Part 15+4096 Status 4+ |");
     let short = &long[1..];
     check(GET, &format!("$4095\r\n{short}\r\n"), "Status 4104+ |");
-    // Even one that has not come yet.
+    // The same for a reply that has not come yet.
     let mut progress = Progress::default();
     let parsed = parse(GET, &mut progress, b"$100\r\nabc");
     let item = made(ItemKind::Status, 6, Some(100));
@@ -138,7 +138,7 @@ fn a_list_is_taken_apart_by_its_elements() {
     }
 }
 
-/// The cursor is the only part that names a place.
+/// The cursor is the only part with a position.
 #[test]
 fn a_cursor_comes_first() {
     check(SCAN, "*2\r\n$1\r\n0\r\n*1\r\n$1\r\nk\r\n", "Part 11+ Status 11+ |");
@@ -216,7 +216,7 @@ fn what_is_no_reply_is_not_believed() {
     check(GET, &endless[..LINE_MAX - 1], "Incomplete");
 }
 
-/// A script may say what it likes, at any length: the link is other clients' too.
+/// A script may write any text of any length, and the link is shared with other clients.
 #[test]
 fn a_long_line_passes_in_pieces() {
     let long = "x".repeat(LINE_MAX - 1);
@@ -224,7 +224,7 @@ fn a_long_line_passes_in_pieces() {
         let told = format!("Part {LINE_MAX}+");
         check(GET, &format!("{first}{long}"), &told);
         check(GET, &format!("*2\r\n{first}{long}"), &format!("Part {}+", LINE_MAX + 4));
-        // Its end stands just where it is still looked for, or just behind.
+        // The end of the line is at the last byte that is searched, or just behind it.
         let most = format!("{first}{}\r\n", &long[1..]);
         check(
             GET,
@@ -235,7 +235,7 @@ fn a_long_line_passes_in_pieces() {
                 format!("Status {}+ |", most.len())
             },
         );
-        // Also where its end is there.
+        // The same where the end of the line has come.
         check(
             GET,
             &format!("{first}{long}xy\r\n:1\r\n"),

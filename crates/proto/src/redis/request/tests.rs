@@ -1,11 +1,11 @@
-//! How arrays are read: heads, bodies, pieces; and what is written of them.
+//! How arrays are read (heads, bodies, pieces), and how requests are written.
 
 use super::super::array::{BODY_MIN, WHOLE};
 use super::super::{Redis, split};
 use super::*;
 use crate::Protocol;
 
-/// A request of these words.
+/// Makes a request from these words.
 fn array(words: &[&[u8]]) -> Vec<u8> {
     let words: Vec<Cow<'_, [u8]>> = words.iter().map(|word| Cow::Borrowed(*word)).collect();
     let mut out = Vec::new();
@@ -41,7 +41,7 @@ fn a_long_value_is_a_body_and_nothing_else_is() {
     assert_eq!(body(&[b"eval", b"x", &long]), 0, "a number that is none");
 }
 
-/// However much of it has come, it is the same request.
+/// A request is the same however much of it has come.
 #[test]
 fn a_request_with_a_body_is_known_by_its_head() {
     let long = vec![b'v'; 5000];
@@ -54,7 +54,7 @@ fn a_request_with_a_body_is_known_by_its_head() {
     }
 }
 
-/// The place is remembered, so that each byte is looked at once; at the end once more.
+/// The position is saved, so each byte is read only once, and once more at the end.
 #[test]
 fn a_request_in_pieces_is_not_read_again_from_its_start() {
     let (short, long) = (vec![b'a'; 20], vec![b'b'; 10_000]);
@@ -99,7 +99,7 @@ fn the_parts_of_a_split_are_written_with_what_belongs_to_their_keys() {
     }
 }
 
-/// The short way and the long one lead to the same place: an array is understood as a line is, and
+/// The short path and the long one have the same result: an array is classified as a line is, and
 /// with a long argument as with a short one.
 #[test]
 fn every_way_to_read_a_request_understands_the_same() {
@@ -137,7 +137,7 @@ fn arguments_are_found_again_in_a_head() {
     assert_eq!(arguments(b"set 'a b' c\r\n").len(), 3);
 }
 
-/// Each was once looked at for each other, and the watchdog took the worker for hung.
+/// Each word was once compared with each other, and the watchdog took the worker for hung.
 #[test]
 fn a_line_may_have_thousands_of_words() {
     let line = format!("mset {}'' 1\r\n", "k 1 ".repeat(16_000)).into_bytes();
@@ -169,7 +169,7 @@ fn the_operators_commands_are_taken_where_nobody_else_knows_them() {
         [extra("json.get", 1, false), extra("json.mset", -1, true), extra("get", -1, true)];
     let adopted = |input: &[u8]| {
         let (mut request, mut keys) = read(input);
-        let taken = adopt(&mut request, input, &mut keys, &extras);
+        let taken = recognize(&mut request, input, &mut keys, &extras);
         let keys: Vec<_> = keys.iter().map(|key| key.of(input).to_vec()).collect();
         (taken, request.class, keys)
     };

@@ -1,5 +1,5 @@
-//! What servers answer to the first words on a link: recorded from Redis 6.2 and 7.0 and from
-//! Valkey 9.1, and of older ones as their sources have it.
+//! Servers' answers to the handshake: recorded from Redis 6.2 and 7.0 and from Valkey 9.1, and for
+//! older ones taken from their sources.
 
 use super::*;
 
@@ -12,48 +12,49 @@ const MAP_91: &str = "$6\r\nserver\r\n$6\r\nvalkey\r\n$7\r\nversion\r\n$5\r\n9.1
      $4\r\npath\r\n$3\r\nlua\r\n$4\r\nargs\r\n*0\r\n";
 const REDIS: Make = Make { name: "redis", version: [7, 0, 15], like: [7, 0, 15] };
 const VALKEY_91: Make = Make { name: VALKEY, version: [9, 1, 2], like: [7, 2, 4] };
-const PLAIN: Lane = Lane { dialect: 2, space: 0 };
-const THIRD: Lane = Lane { dialect: 3, space: 0 };
-const OTHER: Lane = Lane { dialect: 2, space: 5 };
+const PLAIN: ConnKey = ConnKey { proto_version: 2, database: 0 };
+const THIRD: ConnKey = ConnKey { proto_version: 3, database: 0 };
+const OTHER: ConnKey = ConnKey { proto_version: 2, database: 5 };
 const UNKNOWN: &str = "-ERR unknown command `HELLO`, with args beginning with: `2`, \r\n";
 const NO_PASSWORD: &str = "-ERR AUTH <password> called without any password configured for the \
      default user. Are you sure your configuration is correct?\r\n";
 const NO_AUTH: &str = "-NOAUTH Authentication required.\r\n";
 
-/// The map as HELLO 2 or 3 gives it.
-fn map(text: &str, dialect: u8) -> String {
-    let head = if dialect == 3 { "%7\r\n" } else { "*14\r\n" };
-    let inner = if dialect == 3 { text.to_string() } else { text.replace("%4", "*8") };
-    format!("{head}{}", inner.replace(":P", &format!(":{dialect}")))
+/// Returns the map in the format of HELLO 2 or 3.
+fn map(text: &str, proto_version: u8) -> String {
+    let head = if proto_version == 3 { "%7\r\n" } else { "*14\r\n" };
+    let inner = if proto_version == 3 { text.to_string() } else { text.replace("%4", "*8") };
+    format!("{head}{}", inner.replace(":P", &format!(":{proto_version}")))
 }
 
-/// What is heard, and that nothing is until all of it has come.
-fn heard(credentials: bool, lane: Lane, said: &str) -> Parsed<Heard> {
-    let whole = Servers.hear(credentials, lane, said.as_bytes());
+/// Returns the result of an answer, and checks that there is none before all of it has come.
+fn heard(credentials: bool, conn_key: ConnKey, said: &str) -> Parsed<HandshakeReply> {
+    let whole = Servers.read_handshake(credentials, conn_key, said.as_bytes());
     let settled = (0..=said.len()).find(|len| {
-        Servers.hear(credentials, lane, &said.as_bytes()[..*len]) != Parsed::Incomplete
+        Servers.read_handshake(credentials, conn_key, &said.as_bytes()[..*len])
+            != Parsed::Incomplete
     });
     assert!(settled.is_some() || whole == Parsed::Incomplete, "{said:?}");
-    if let Parsed::Complete(Heard::Welcome { len, .. }) = whole {
+    if let Parsed::Complete(HandshakeReply::Welcome { len, .. }) = whole {
         assert_eq!((len, settled), (said.len(), Some(said.len())), "{said:?}");
     }
     if let Some(settled) = settled {
-        let early = Servers.hear(credentials, lane, &said.as_bytes()[..settled]);
+        let early = Servers.read_handshake(credentials, conn_key, &said.as_bytes()[..settled]);
         assert_eq!(early, whole, "{said:?}");
     }
     whole
 }
 
-fn welcome(len: usize, resp3: bool, make: Make) -> Parsed<Heard> {
-    let skills = Skills { resp3, make, ..Skills::default() };
-    Parsed::Complete(Heard::Welcome { len, skills })
+fn welcome(len: usize, resp3: bool, make: Make) -> Parsed<HandshakeReply> {
+    let capabilities = Capabilities { resp3, make, ..Capabilities::default() };
+    Parsed::Complete(HandshakeReply::Welcome { len, capabilities })
 }
 
 #[test]
 fn the_first_words_say_who_and_where() {
     let named = |name: &str| Credentials { name: name.to_string(), password: "pw".to_string() };
-    for (credentials, lane, expected) in [
-        (None, Lane::default(), "*2 $5 HELLO $1 2"),
+    for (credentials, conn_key, expected) in [
+        (None, ConnKey::default(), "*2 $5 HELLO $1 2"),
         (None, PLAIN, "*2 $5 HELLO $1 2"),
         (None, THIRD, "*2 $5 HELLO $1 3"),
         (None, OTHER, "*2 $6 SELECT $1 5 *2 $5 HELLO $1 2"),
@@ -61,7 +62,7 @@ fn the_first_words_say_who_and_where() {
         (Some(named("anna")), PLAIN, "*3 $4 AUTH $4 anna $2 pw *2 $5 HELLO $1 2"),
     ] {
         let mut said = Vec::new();
-        Servers.hello(credentials.as_ref(), lane, &mut said);
+        Servers.write_handshake(credentials.as_ref(), conn_key, &mut said);
         let said = String::from_utf8(said).expect("text");
         assert_eq!(said.replace("\r\n", " ").trim_end(), expected);
     }
@@ -69,13 +70,13 @@ fn the_first_words_say_who_and_where() {
 
 #[test]
 fn a_server_tells_what_it_is() {
-    for dialect in [2, 3] {
-        let lane = Lane { dialect, space: 0 };
-        let said = map(MAP_70, dialect);
-        assert_eq!(heard(false, lane, &said), welcome(said.len(), true, REDIS));
-        // Beside its own version it has that of Redis which it says it is like.
-        let said = map(MAP_91, dialect);
-        assert_eq!(heard(false, lane, &said), welcome(said.len(), true, VALKEY_91));
+    for proto_version in [2, 3] {
+        let conn_key = ConnKey { proto_version, database: 0 };
+        let said = map(MAP_70, proto_version);
+        assert_eq!(heard(false, conn_key, &said), welcome(said.len(), true, REDIS));
+        // Beside its own version it sends that of the Redis which it is compatible with.
+        let said = map(MAP_91, proto_version);
+        assert_eq!(heard(false, conn_key, &said), welcome(said.len(), true, VALKEY_91));
     }
     let said = format!("+OK\r\n+OK\r\n{}", map(MAP_70, 2));
     assert_eq!(heard(true, OTHER, &said), welcome(said.len(), true, REDIS));
@@ -83,26 +84,26 @@ fn a_server_tells_what_it_is() {
 
 #[test]
 fn servers_of_a_pool_are_what_all_of_them_are() {
-    let skills = |make| Skills { resp3: true, make, ..Skills::default() };
+    let capabilities = |make| Capabilities { resp3: true, make, ..Capabilities::default() };
     let older = Make { version: [8, 0, 1], ..VALKEY_91 };
-    assert_eq!(skills(VALKEY_91).common(skills(older)), skills(older));
-    let both = skills(REDIS).common(skills(VALKEY_91)).make;
+    assert_eq!(capabilities(VALKEY_91).common(capabilities(older)), capabilities(older));
+    let both = capabilities(REDIS).common(capabilities(VALKEY_91)).make;
     assert_eq!(both, Make { name: "", version: [7, 0, 15], like: [7, 0, 15] });
     let newer = Make { name: "redis", version: [8, 2, 0], like: [8, 2, 0] };
-    assert_eq!(skills(newer).common(skills(VALKEY_91)).make.like, [7, 2, 4]);
+    assert_eq!(capabilities(newer).common(capabilities(VALKEY_91)).make.like, [7, 2, 4]);
 }
 
 #[test]
 fn a_server_without_hello_speaks_the_second_protocol() {
     assert_eq!(heard(false, PLAIN, UNKNOWN), welcome(UNKNOWN.len(), false, Make::default()));
-    assert_eq!(heard(false, THIRD, UNKNOWN), Parsed::Complete(Heard::LaneRefused));
+    assert_eq!(heard(false, THIRD, UNKNOWN), Parsed::Complete(HandshakeReply::SetupRefused));
     let said = "-NOPROTO unsupported protocol version\r\n";
-    assert_eq!(heard(false, THIRD, said), Parsed::Complete(Heard::LaneRefused));
+    assert_eq!(heard(false, THIRD, said), Parsed::Complete(HandshakeReply::SetupRefused));
 }
 
 #[test]
 fn a_login_is_taken_or_refused() {
-    let refused = Parsed::Complete(Heard::LoginRefused);
+    let refused = Parsed::Complete(HandshakeReply::LoginRefused);
     for said in [
         "-WRONGPASS invalid username-password pair or user is disabled.\r\n",
         "-ERR invalid password\r\n",
@@ -110,12 +111,12 @@ fn a_login_is_taken_or_refused() {
     ] {
         assert_eq!(heard(true, PLAIN, said), refused, "{said}");
     }
-    // A server that wants no password lets in who gives one: nutcracker's users rely on it.
+    // A server without a password accepts a client that sends one: nutcracker's users rely on it.
     for no_password in [NO_PASSWORD, "-ERR Client sent AUTH, but no password is set\r\n"] {
         let said = format!("{no_password}{}", map(MAP_70, 2));
         assert_eq!(heard(true, PLAIN, &said), welcome(said.len(), true, REDIS));
     }
-    // And one that wants a login which we did not try.
+    // The same for a server that requires a login which we did not try.
     assert_eq!(heard(false, OTHER, NO_AUTH), refused);
     let said = "-NOAUTH HELLO must be called with the client already authenticated, otherwise\r\n";
     assert_eq!(heard(false, PLAIN, said), refused);
@@ -128,10 +129,14 @@ fn a_lane_that_is_not_there_is_no_fault_of_the_server() {
         "-ERR SELECT is not allowed in cluster mode\r\n",
         "-NOPERM this user has no permissions to run the 'select' command\r\n",
     ] {
-        assert_eq!(heard(false, OTHER, said), Parsed::Complete(Heard::LaneRefused), "{said}");
+        assert_eq!(
+            heard(false, OTHER, said),
+            Parsed::Complete(HandshakeReply::SetupRefused),
+            "{said}"
+        );
         let after_login = format!("+OK\r\n{said}");
         let found = heard(true, OTHER, &after_login);
-        assert_eq!(found, Parsed::Complete(Heard::LaneRefused), "{said}");
+        assert_eq!(found, Parsed::Complete(HandshakeReply::SetupRefused), "{said}");
     }
 }
 
@@ -156,31 +161,31 @@ fn a_server_in_trouble_is_not_welcome() {
     assert_eq!(heard(true, PLAIN, ":1\r\n"), Parsed::Malformed(NO_WELCOME));
 }
 
-/// What Redis 6.2 and 7.0 and Valkey 9.1 have compiled in.
+/// The texts compiled into Redis 6.2 and 7.0 and Valkey 9.1.
 #[test]
 fn an_excuse_is_a_whole_sentence() {
     for (line, expected) in [
-        ("LOADING Redis is loading the dataset in memory", Some(Excuse::Loading)),
-        ("LOADING Valkey is loading the dataset in memory", Some(Excuse::Loading)),
+        ("LOADING Redis is loading the dataset in memory", Some(Retryable::Loading)),
+        ("LOADING Valkey is loading the dataset in memory", Some(Retryable::Loading)),
         (
             "MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'.",
-            Some(Excuse::MasterDown),
+            Some(Retryable::MasterDown),
         ),
         (
             "MASTERDOWN Link with MASTER is down, replica-serve-stale-data is set to 'no' and \
              'allow-stale' flag is not set on the script.",
-            Some(Excuse::MasterDown),
+            Some(Retryable::MasterDown),
         ),
-        ("CLUSTERDOWN The cluster is down", Some(Excuse::ClusterDown)),
-        ("CLUSTERDOWN Hash slot not served", Some(Excuse::ClusterDown)),
-        ("TRYAGAIN Multiple keys request during rehashing of slot", Some(Excuse::TryAgain)),
-        ("NOSCRIPT No matching script. Please use EVAL.", Some(Excuse::NoScript)),
-        ("NOSCRIPT No matching script.", Some(Excuse::NoScript)),
+        ("CLUSTERDOWN The cluster is down", Some(Retryable::ClusterDown)),
+        ("CLUSTERDOWN Hash slot not served", Some(Retryable::ClusterDown)),
+        ("TRYAGAIN Multiple keys request during rehashing of slot", Some(Retryable::TryAgain)),
+        ("NOSCRIPT No matching script. Please use EVAL.", Some(Retryable::NoScript)),
+        ("NOSCRIPT No matching script.", Some(Retryable::NoScript)),
         ("ERR no", None),
         ("LOADING", None),
         ("NOSCRIPT", None),
         ("BUSY Redis is busy running a script.", None),
-        // A script that had changed something before it ran into this.
+        // A script that had changed something before it met this error.
         (
             "MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'. \
              script: 0a1b, on @user_script:1.",
@@ -188,7 +193,7 @@ fn an_excuse_is_a_whole_sentence() {
         ),
         ("TRYAGAIN later", None),
     ] {
-        assert_eq!(Servers.excuse(format!("-{line}\r\n").as_bytes()), expected, "{line}");
-        assert_eq!(Servers.excuse(format!("+{line}\r\n").as_bytes()), None);
+        assert_eq!(Servers.retryable(format!("-{line}\r\n").as_bytes()), expected, "{line}");
+        assert_eq!(Servers.retryable(format!("+{line}\r\n").as_bytes()), None);
     }
 }

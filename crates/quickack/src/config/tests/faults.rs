@@ -1,4 +1,4 @@
-//! What is not a configuration, told at its place; and what just is one.
+//! Invalid configurations, each reported at its place; and the ones that are just valid.
 
 use super::*;
 
@@ -6,7 +6,7 @@ fn report(text: &str) -> String {
     compile("test.yml", text, &[]).report.render_text()
 }
 
-/// The report of a pool with one more directive.
+/// Returns the report of a pool with one more directive.
 fn told(directive: &str) -> String {
     report(&format!("{POOL_TEXT}  {directive}\n"))
 }

@@ -1,4 +1,4 @@
-//! Pools that speak Redis: what their words come to, and which logins.
+//! Redis pools: the values of their directives, and their logins.
 
 use proto::Extra;
 use proxy::plan::MultiKey;
@@ -12,11 +12,11 @@ fn redis(directives: &str) -> Config {
     config(&format!("{REDIS_TEXT}  {directives}\n"))
 }
 
-/// A directive of such a pool, and what must be true of it.
+/// A directive of such a pool, and a condition on the pool.
 const REDIS_EFFECTS: &[Effect] = &[
     ("multi_key: refuse", |c| pool(c).multi_key == MultiKey::Refuse),
-    ("databases: 4", |c| pool(c).spaces == 4),
-    ("redis_db: 7", |c| pool(c).space == 7),
+    ("databases: 4", |c| pool(c).databases == 4),
+    ("redis_db: 7", |c| pool(c).database == 7),
     ("redis_auth: x", |c| pool(c).users.is_some() && pool(c).server_login.is_some()),
     ("allow: [flushall, flushdb]", |c| pool(c).allow == ["flushall", "flushdb"]),
     ("allow: [config|set, pfdebug]", |c| pool(c).allow == ["config|set", "pfdebug"]),
@@ -49,18 +49,18 @@ fn a_pool_speaks_redis_by_either_word_and_is_otherwise_as_any() {
     }
     let [memcached, redis] = [POOL_TEXT, REDIS_TEXT].map(config);
     assert_eq!(pool(&memcached).protocol.name(), "memcached");
-    assert_eq!((pool(&redis).protocol.name(), pool(&redis).spaces), ("redis", 16));
+    assert_eq!((pool(&redis).protocol.name(), pool(&redis).databases), ("redis", 16));
     assert_eq!(pool(&redis).hash, pool(&memcached).hash);
     assert_eq!(pool(&redis).timeouts, pool(&memcached).timeouts);
 }
 
 #[test]
 fn there_are_as_many_databases_as_redis_db_needs() {
-    let spaces = |words: &str| (pool(&redis(words)).space, pool(&redis(words)).spaces);
-    assert_eq!(spaces("redis_db: 0"), (0, 16));
-    assert_eq!(spaces("redis_db: 15"), (15, 16));
-    assert_eq!(spaces("redis_db: 16"), (16, 17));
-    assert_eq!(spaces("redis_db: 3\n  databases: 4"), (3, 4));
+    let databases = |words: &str| (pool(&redis(words)).database, pool(&redis(words)).databases);
+    assert_eq!(databases("redis_db: 0"), (0, 16));
+    assert_eq!(databases("redis_db: 15"), (15, 16));
+    assert_eq!(databases("redis_db: 16"), (16, 17));
+    assert_eq!(databases("redis_db: 3\n  databases: 4"), (3, 4));
     let text = format!("{REDIS_TEXT}  redis_db: 4\n  databases: 4\n");
     let told = compile("test.yml", &text, &[]).report.render_text();
     assert!(told.contains("redis_db: 4 is not one of `databases`, which are 0 to 3"), "{told}");
@@ -78,17 +78,17 @@ fn a_name_that_cannot_be_allowed_is_told_where_it_stands_and_why() {
             "allow: `monitor` cannot be allowed: it would show every client's requests",
         ),
         ("save, psync", "allow: `psync` cannot be allowed: only servers say this, to one another"),
-        ("save, debug|protocol", "`debug|protocol` cannot be allowed: it would change how a conn"),
+        ("save, debug|protocol", "`debug|protocol` cannot be allowed: it would change the replies"),
         ("save, shutdown", "allow: `shutdown` cannot be allowed: it would end the server"),
         ("save, replicaof", "allow: `replicaof` cannot be allowed: it would change which servers"),
         (
             "save, cluster",
             "allow: `cluster` cannot be allowed: behind the proxy there are separate",
         ),
-        ("save, get", "allow: `get` needs no leave; take it out"),
+        ("save, get", "allow: `get` needs no permission; remove it"),
         ("save, config set", "did you mean `config|set`?"),
-        ("save, config set", "speaks redis; subcommands are written with `|`"),
-        ("save, Nosuch cmd", "allow: `Nosuch cmd` is no command of a pool that speaks redis"),
+        ("save, config set", "speak redis; subcommands are written with `|`"),
+        ("save, Nosuch cmd", "allow: `Nosuch cmd` is not a command of pools that speak redis"),
         ("save, MONITOR", "allow: `MONITOR` cannot be allowed: it would show every client's"),
         ("save, script", "allow: `script` has no subcommand that could be allowed"),
         ("save, client", "allow: `client` has no subcommand that could be allowed"),
@@ -98,7 +98,7 @@ fn a_name_that_cannot_be_allowed_is_told_where_it_stands_and_why() {
         ("save, debug|reload", "allow: `debug|reload` cannot be allowed: it would end the server"),
         ("save, debug|set-disable-deny-scripts", "cannot be allowed: it would end the server"),
         ("save, slowlogs", "did you mean `slowlog`?"),
-        ("save, flush_all", "allow: `flush_all` is no command of a pool that speaks redis"),
+        ("save, flush_all", "allow: `flush_all` is not a command of pools that speak redis"),
     ] {
         let report = told(REDIS_TEXT, names);
         assert!(report.contains(expected), "{names}: {report}");
@@ -110,7 +110,7 @@ fn a_name_that_cannot_be_allowed_is_told_where_it_stands_and_why() {
     for (names, expected) in [
         ("watch", "allow: `watch` cannot be allowed: it is a stream; ask the server itself"),
         ("shutdown", "allow: `shutdown` cannot be allowed: ask the server itself"),
-        ("stats", "allow: `stats` needs no leave"),
+        ("stats", "allow: `stats` needs no permission"),
         ("stats rest", "did you mean `stats reset`?"),
         ("flushall", "did you mean `flush_all`?"),
     ] {
@@ -129,7 +129,7 @@ fn a_command_may_be_allowed_in_any_case() {
     assert_eq!(allowed("CONFIG"), allowed("config"));
 }
 
-/// They end a server, or let a client's script do it.
+/// These commands end a server, or let a client's script end it.
 #[test]
 fn the_debug_commands_that_end_a_server_are_not_allowed_with_debug() {
     let text = format!("{REDIS_TEXT}  allow: [debug]\n");
@@ -151,7 +151,7 @@ fn a_value_has_what_a_worker_can_hold_where_the_file_is_silent() {
     assert_eq!([1, 64].map(|n| size(POOL_TEXT, n)), [1 << 20, 1 << 20]);
 }
 
-/// What `AUTH` and the servers come to, with these words and files.
+/// Compiles these directives and files to a plan, for tests of `AUTH` and of the servers' login.
 fn logins(directives: &str) -> PoolPlan {
     let mut attachments = Attachments::default();
     attachments.insert("users", "anna:new\n".to_string());
@@ -227,6 +227,6 @@ fn a_reload_tells_what_changes_for_redis() {
     let same = difference(&config(REDIS_TEXT), &config(&native));
     assert!(same.impossible.is_empty(), "it is the same, in other words");
     let other = difference(&config(REDIS_TEXT), &config(POOL_TEXT));
-    let told = "pool p: protocol: redis -> memcached needs a restart, or a pool of another name";
+    let told = "pool p: protocol: redis -> memcached needs a restart, or a pool with another name";
     assert_eq!(other.impossible, [told]);
 }

@@ -2,45 +2,45 @@
 //! many more than the fewest that a worker has.
 //!
 //! ```text
-//!   a client knocks ─▶ the kernel wakes one worker (EPOLLEXCLUSIVE)
+//!   a client waits ──▶ the kernel wakes one worker (EPOLLEXCLUSIVE)
 //!                          │ within the gate          │ over it
 //!                          ▼                          ▼
-//!                       accept        stop watching, poke the least loaded worker:
+//!                       accept        stop watching, wake the least loaded worker:
 //!                                     it looks at the listeners itself
 //! ```
 //!
 //! Nobody waits for ever in a queue, because:
-//! * whoever declines a client pokes the worker with the fewest, which by that is within the gate;
-//! * who is poked and is over the gate by then passes the poke on;
+//! * a worker that declines a client wakes the one with the fewest, which is then within the gate;
+//! * a worker that is woken and is over the gate by then passes the wakeup on;
 //! * a worker with the fewest clients watches: it begins to again at the end of the turn in which
-//!   it has lost one, or when it is poked;
-//! * the master pokes all when a worker dies, with whatever it was about to take;
-//! * a worker that was poked and does not take what waits, because it is stopped or hangs, is left
+//!   it has lost one, or when it is woken;
+//! * the master wakes all when a worker dies, since it may have been about to take a client;
+//! * a worker that was woken and does not take what waits, because it is stopped or hangs, is left
 //!   out of the count after a moment.
 //!
 //! Short connections are cheap: a worker with at most [`SLACK`] clients asks nobody, and one that
-//! is over the gate learns of it only when a client knocks.
+//! is over the gate learns of it only when a client comes.
 
 use proxy::Time;
 
-use super::crowd::Crowd;
+use super::peers::Peers;
 
-/// What a worker remembers of the others.
+/// The state of the other workers, by slot, as this one knows it.
 pub struct Gate {
-    peers: Vec<Peer>,
-    /// When the first of those who were asked should have answered. Kept, since it is wanted twice
-    /// a turn, and there are many peers.
+    states: Vec<PeerState>,
+    /// When the first of those that were asked should have answered. It is kept here because it is
+    /// needed twice a turn, and there are many peers.
     due: Option<Time>,
 }
 
-/// Another worker, as its answers to pokes show it.
+/// The state of another worker, as its answers to wakeups show it.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Peer {
-    /// It does what it should.
+enum PeerState {
+    /// It takes what it is asked to take, or was not asked.
     Fine,
-    /// It was poked when it had so many clients, and should have taken what waits by then.
+    /// It was woken when it had so many clients, and should have taken what waits by then.
     Asked { clients: u32, until: Time },
-    /// It did not. It does not count until it has another number of clients, or until then.
+    /// It did not take it. It does not count until it has another number of clients, or until then.
     Silent { clients: u32, until: Time },
 }
 
@@ -51,70 +51,70 @@ pub fn is_open(mine: u32, least: u32) -> bool {
 
 impl Gate {
     pub fn new(slots: usize) -> Gate {
-        Gate { peers: vec![Peer::Fine; slots], due: None }
+        Gate { states: vec![PeerState::Fine; slots], due: None }
     }
 
     /// Whether we may take one more client.
-    pub fn may_take(&self, crowd: &Crowd, mine: u32, now: Time) -> bool {
-        mine <= SLACK || self.fewest(crowd, now).is_none_or(|(_, least)| is_open(mine, least))
+    pub fn may_take(&self, peers: &Peers, mine: u32, now: Time) -> bool {
+        mine <= SLACK || self.fewest(peers, now).is_none_or(|(_, least)| is_open(mine, least))
     }
 
     /// Whether nobody has fewer clients than we.
-    pub fn is_least(&self, crowd: &Crowd, mine: u32, now: Time) -> bool {
-        self.fewest(crowd, now).is_none_or(|(_, least)| mine <= least)
+    pub fn is_least(&self, peers: &Peers, mine: u32, now: Time) -> bool {
+        self.fewest(peers, now).is_none_or(|(_, least)| mine <= least)
     }
 
     /// A client waits that is not for us: the worker with the fewest is to look.
-    pub fn decline(&mut self, crowd: &Crowd, now: Time) {
-        let Some((slot, clients)) = self.fewest(crowd, now) else { return };
-        crowd.poke(slot);
+    pub fn decline(&mut self, peers: &Peers, now: Time) {
+        let Some((slot, clients)) = self.fewest(peers, now) else { return };
+        peers.wake(slot);
         let is_asked =
-            matches!(self.peers[slot], Peer::Asked { clients: then, .. } if then == clients);
-        if !is_asked && slot != crowd.slot {
-            self.peers[slot] = Peer::Asked { clients, until: now.after(ANSWER_US) };
+            matches!(self.states[slot], PeerState::Asked { clients: then, .. } if then == clients);
+        if !is_asked && slot != peers.slot {
+            self.states[slot] = PeerState::Asked { clients, until: now.after(ANSWER_US) };
             self.due = self.first_due();
         }
     }
 
     /// Makes sure that somebody watches when we do not.
-    pub fn pass_on(&mut self, crowd: &Crowd, now: Time) {
-        if self.fewest(crowd, now).is_some_and(|(slot, _)| !crowd.board.watching(slot)) {
-            self.decline(crowd, now);
+    pub fn pass_on(&mut self, peers: &Peers, now: Time) {
+        if self.fewest(peers, now).is_some_and(|(slot, _)| !peers.scoreboard.watching(slot)) {
+            self.decline(peers, now);
         }
     }
 
-    /// When to look whether those who were poked have done something.
+    /// When to look whether the workers that were woken have done something.
     pub fn due(&self) -> Option<Time> {
         self.due
     }
 
     fn first_due(&self) -> Option<Time> {
-        let asked = self.peers.iter().filter_map(|peer| match peer {
-            Peer::Asked { until, .. } => Some(*until),
-            Peer::Fine | Peer::Silent { .. } => None,
+        let asked = self.states.iter().filter_map(|state| match state {
+            PeerState::Asked { until, .. } => Some(*until),
+            PeerState::Fine | PeerState::Silent { .. } => None,
         });
         asked.min()
     }
 
-    /// Draws the conclusion about those whose time is over. `is_waiting`: a client waits now.
-    pub fn judge(&mut self, crowd: &Crowd, is_waiting: bool, now: Time) {
-        for (slot, peer) in self.peers.iter_mut().enumerate() {
-            let Peer::Asked { clients, until } = *peer else { continue };
+    /// Decides about those whose time is over. `is_waiting`: a client waits now.
+    pub fn judge(&mut self, peers: &Peers, is_waiting: bool, now: Time) {
+        for (slot, state) in self.states.iter_mut().enumerate() {
+            let PeerState::Asked { clients, until } = *state else { continue };
             if until > now {
                 continue;
             }
-            let idle = is_waiting && crowd.board.connections(slot) == clients;
-            *peer = match idle {
-                true => Peer::Silent { clients, until: now.after(SILENCE_US) },
-                false => Peer::Fine,
+            let idle = is_waiting && peers.scoreboard.connections(slot) == clients;
+            *state = match idle {
+                true => PeerState::Silent { clients, until: now.after(SILENCE_US) },
+                false => PeerState::Fine,
             };
         }
         self.due = self.first_due();
     }
 
-    fn fewest(&self, crowd: &Crowd, now: Time) -> Option<(usize, u32)> {
-        crowd.fewest(|slot, clients| match self.peers.get(slot) {
-            Some(Peer::Silent { clients: then, until }) => *then != clients || *until <= now,
+    fn fewest(&self, peers: &Peers, now: Time) -> Option<(usize, u32)> {
+        peers.fewest(|slot, clients| match self.states.get(slot) {
+            Some(PeerState::Silent { clients: then, until }) => *then != clients || *until <= now,
             _ => true,
         })
     }
@@ -122,16 +122,17 @@ impl Gate {
 
 /// Clients that a worker may have more than the least loaded one and still take another …
 const SLACK: u32 = 1;
-/// … and for every so many of these, one more: where there are many, exactness is not worth a poke.
+/// … and for every so many of these, one more: where there are many, exactness is not worth a
+/// wakeup.
 const LEAST_SHARE: u32 = 32;
-/// A worker that is poked looks at the listeners within this time, microseconds.
+/// A worker that is woken looks at the listeners within this time, microseconds.
 const ANSWER_US: u64 = 100_000;
 /// One that does not is left out of the count for so long.
 const SILENCE_US: u64 = 1_000_000;
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::crowd;
+    use super::super::tests::peers;
     use super::*;
 
     /// Deals `clients` one by one to whichever worker within the gate comes last, as a kernel does
@@ -167,11 +168,11 @@ mod tests {
     }
 
     #[test]
-    fn a_worker_that_does_not_answer_a_poke_holds_the_gate_no_longer() {
-        let crowds = crowd(3);
-        let (us, board) = (&crowds[0], &crowds[0].board);
+    fn a_worker_that_does_not_answer_a_wakeup_holds_the_gate_no_longer() {
+        let everyone = peers(3);
+        let (us, scoreboard) = (&everyone[0], &everyone[0].scoreboard);
         for (slot, clients) in [(0, 9), (1, 3), (2, 8)] {
-            board.set_connections(slot, clients);
+            scoreboard.set_connections(slot, clients);
         }
         let mut gate = Gate::new(3);
         let mut now = Time(0);
@@ -183,20 +184,20 @@ mod tests {
         assert!(gate.may_take(us, 9, now), "only slot 2 counts, with 8");
         // It is given another chance after a while, or when its clients change.
         assert!(!gate.may_take(us, 9, now.after(SILENCE_US)));
-        board.set_connections(1, 4);
+        scoreboard.set_connections(1, 4);
         assert!(!gate.may_take(us, 9, now));
     }
 
     #[test]
     fn a_worker_that_took_the_client_is_not_blamed() {
-        let crowds = crowd(2);
-        let (us, board) = (&crowds[0], &crowds[0].board);
+        let everyone = peers(2);
+        let (us, scoreboard) = (&everyone[0], &everyone[0].scoreboard);
         let mut gate = Gate::new(2);
-        board.set_connections(0, 5);
+        scoreboard.set_connections(0, 5);
         for (is_waiting, clients_then) in [(true, 1), (false, 0)] {
-            board.set_connections(1, 0);
+            scoreboard.set_connections(1, 0);
             gate.decline(us, Time(0));
-            board.set_connections(1, clients_then);
+            scoreboard.set_connections(1, clients_then);
             gate.judge(us, is_waiting, Time(ANSWER_US));
             assert!(!gate.may_take(us, 5, Time(ANSWER_US)));
         }
@@ -204,14 +205,14 @@ mod tests {
 
     #[test]
     fn who_does_not_serve_does_not_count() {
-        let crowds = crowd(2);
-        let (us, board) = (&crowds[0], &crowds[0].board);
-        board.set_connections(0, 5);
+        let everyone = peers(2);
+        let (us, scoreboard) = (&everyone[0], &everyone[0].scoreboard);
+        scoreboard.set_connections(0, 5);
         let gate = Gate::new(2);
         assert!(!gate.may_take(us, 5, Time(0)));
-        board.set_serving(1, false);
+        scoreboard.set_serving(1, false);
         assert!(gate.may_take(us, 5, Time(0)));
-        board.set_serving(0, false);
+        scoreboard.set_serving(0, false);
         assert!(gate.may_take(us, 5, Time(0)), "somebody must");
     }
 }

@@ -1,5 +1,5 @@
-//! The door: listening sockets, who of the workers takes what knocks at them, and what becomes of
-//! clients for whom there is no room.
+//! The acceptor: listening sockets, which worker takes the clients that wait at them, and what
+//! happens to clients for which there is no room.
 //!
 //! ```text
 //!                     alone       gate           reuseport     mutex
@@ -8,17 +8,17 @@
 //!   a client wakes    us          one worker     its worker    the holder
 //! ```
 //!
-//! With `reuseport` the kernel deals: each worker has its own sockets, and those of workers that
-//! there are no more are among the others' lists, so that no queue is forgotten.
+//! With `reuseport` the kernel deals: each worker has its own sockets. Those of workers that have
+//! gone for good are in the lists of others, so that no queue is forgotten.
 //!
 //! A bounded number is taken a pass. A listener that is taken away is first accepted empty: closed
 //! with clients in its queue, it would reset them.
 
 mod choice;
-mod crowd;
 mod gate;
 mod mutex;
-mod place;
+mod peers;
+mod socket;
 #[cfg(test)]
 mod tests;
 
@@ -30,14 +30,14 @@ use rustix::net::{RecvFlags, SendFlags};
 
 use gate::Gate;
 use mutex::Mutex;
-use place::{Place, State, waiting};
+use socket::{ListeningSocket, State, waiting};
 
 pub use choice::{CALLS, Choice, choose};
-pub use crowd::Crowd;
-pub(super) use place::Arrival;
-pub use place::Listener;
+pub use peers::Peers;
+pub(super) use socket::Arrival;
+pub use socket::Listener;
 
-/// How the workers share what knocks.
+/// How the workers share new clients.
 pub enum Policy {
     /// Nobody else listens at the same sockets, or the kernel deals.
     Alone,
@@ -45,115 +45,115 @@ pub enum Policy {
     Mutex(OwnedFd),
 }
 
-/// All listeners of a worker.
-pub(super) struct Door {
+/// All listeners of a worker, and the policy by which it accepts.
+pub(super) struct Acceptor {
     /// By token; empty where one has gone.
-    places: Vec<Option<Place>>,
-    way: Way,
-    crowd: Option<Crowd>,
+    sockets: Vec<Option<ListeningSocket>>,
+    policy: ActivePolicy,
+    peers: Option<Peers>,
     /// Clients that came in and have not left.
     clients: u32,
     /// How many they were when we last asked whether others have fewer.
     clients_compared: u32,
     /// Listeners that are ready in this pass …
-    knocking: Vec<usize>,
+    ready: Vec<usize>,
     /// … and what the last of them has brought so far.
     taken: usize,
     /// A descriptor to give up when there is no other, so that a client can be told so.
     reserve: Option<OwnedFd>,
-    /// When to look at the listeners unasked.
+    /// When to look at the listeners without a wakeup.
     look_due: Time,
 }
 
 /// A policy at work.
-enum Way {
+enum ActivePolicy {
     Alone,
     Gate(Gate),
     Mutex(Mutex),
 }
 
-impl Door {
-    pub fn new(epoll: &OwnedFd) -> io::Result<Door> {
-        Ok(Door {
-            places: Vec::new(),
-            way: Way::Alone,
-            crowd: None,
+impl Acceptor {
+    pub fn new(epoll: &OwnedFd) -> io::Result<Acceptor> {
+        Ok(Acceptor {
+            sockets: Vec::new(),
+            policy: ActivePolicy::Alone,
+            peers: None,
             clients: 0,
             clients_compared: 0,
-            knocking: Vec::new(),
+            ready: Vec::new(),
             taken: 0,
             reserve: Some(reserve(epoll)?),
             look_due: Time(0),
         })
     }
 
-    /// From now on, clients are shared in this way. Before the first listener.
-    pub fn share(&mut self, crowd: Crowd, policy: Policy) {
-        assert!(self.places.is_empty(), "the way is chosen once");
-        self.way = match policy {
-            Policy::Alone => Way::Alone,
-            Policy::Gate => Way::Gate(Gate::new(crowd.board.slots())),
-            Policy::Mutex(lock) => Way::Mutex(Mutex::new(lock)),
+    /// From now on, clients are shared by this policy. Before the first listener.
+    pub fn share(&mut self, peers: Peers, policy: Policy) {
+        assert!(self.sockets.is_empty(), "the policy is chosen once");
+        self.policy = match policy {
+            Policy::Alone => ActivePolicy::Alone,
+            Policy::Gate => ActivePolicy::Gate(Gate::new(peers.scoreboard.slots())),
+            Policy::Mutex(lock) => ActivePolicy::Mutex(Mutex::new(lock)),
         };
-        self.crowd = Some(crowd);
+        self.peers = Some(peers);
         self.publish();
     }
 
     pub fn set_epoll_timeout(&mut self, us: u64) {
-        if let Way::Mutex(mutex) = &mut self.way {
+        if let ActivePolicy::Mutex(mutex) = &mut self.policy {
             mutex.set_epoll_timeout(us);
         }
     }
 
-    pub fn crowd(&self) -> Option<&Crowd> {
-        self.crowd.as_ref()
+    pub fn peers(&self) -> Option<&Peers> {
+        self.peers.as_ref()
     }
 
     /// Takes clients from these listeners and, when the others are empty, no others.
     pub fn set_listeners(&mut self, epoll: &OwnedFd, listeners: Vec<Listener>) {
         let mut kept = Vec::new();
         for mut listener in listeners {
-            let known = self.places.iter().position(|place| {
-                let is_it = |place: &Place| {
-                    place.listener.id == listener.id && place.state != State::Leaving
+            let known = self.sockets.iter().position(|socket| {
+                let is_it = |socket: &ListeningSocket| {
+                    socket.listener.id == listener.id && socket.state != State::Leaving
                 };
-                place.as_ref().is_some_and(is_it)
+                socket.as_ref().is_some_and(is_it)
             });
             match (known, listener.fd.take()) {
                 (Some(at), _) => {
                     kept.push(at);
-                    self.places[at].as_mut().expect("it was found").listener = listener;
+                    self.sockets[at].as_mut().expect("it was found").listener = listener;
                 }
                 (None, Some(fd)) => {
-                    kept.push(self.add(Place { listener, fd, state: State::Aside }))
+                    kept.push(self.add(ListeningSocket { listener, fd, state: State::Aside }))
                 }
                 (None, None) => {}
             }
         }
-        for at in 0..self.places.len() {
+        for at in 0..self.sockets.len() {
             if !kept.contains(&at) {
                 self.remove(epoll, at);
             }
         }
-        if !matches!(self.way, Way::Mutex(_)) {
+        if !matches!(self.policy, ActivePolicy::Mutex(_)) {
             self.watch_all(epoll);
         }
     }
 
-    fn add(&mut self, place: Place) -> usize {
-        let at = self.places.iter().position(Option::is_none).unwrap_or(self.places.len());
-        if at == self.places.len() {
-            self.places.push(None);
+    fn add(&mut self, socket: ListeningSocket) -> usize {
+        let at = self.sockets.iter().position(Option::is_none).unwrap_or(self.sockets.len());
+        if at == self.sockets.len() {
+            self.sockets.push(None);
         }
-        self.places[at] = Some(place);
+        self.sockets[at] = Some(socket);
         at
     }
 
     fn remove(&mut self, epoll: &OwnedFd, at: usize) {
-        if let Some(place) = &mut self.places[at] {
-            place.unwatch(epoll);
-            place.state = State::Leaving;
-            self.knock(at);
+        if let Some(socket) = &mut self.sockets[at] {
+            socket.unwatch(epoll);
+            socket.state = State::Leaving;
+            self.set_ready(at);
         }
     }
 
@@ -163,15 +163,15 @@ impl Door {
         // To close is not enough: as long as another process has the socket, the kernel would go
         // on telling us of it.
         self.stand_aside(epoll);
-        self.places.clear();
-        self.knocking.clear();
-        self.way = Way::Alone;
-        if let Some(crowd) = &self.crowd {
-            crowd.poke_all();
+        self.sockets.clear();
+        self.ready.clear();
+        self.policy = ActivePolicy::Alone;
+        if let Some(peers) = &self.peers {
+            peers.wake_all();
         }
     }
 
-    /// A client came, but not through the door.
+    /// A client came from another worker, not from a listener.
     pub fn entered(&mut self) {
         self.clients += 1;
         self.publish();
@@ -194,46 +194,46 @@ impl Door {
     }
 
     fn publish(&self) {
-        if let Some(crowd) = &self.crowd {
-            crowd.board.set_connections(crowd.slot, self.clients);
+        if let Some(peers) = &self.peers {
+            peers.scoreboard.set_connections(peers.slot, self.clients);
         }
     }
 
-    /// The kernel says that somebody knocks.
-    pub fn knock(&mut self, at: usize) {
-        if !self.knocking.contains(&at) {
-            self.knocking.push(at);
+    /// The kernel says that a client waits at a listener.
+    pub fn set_ready(&mut self, at: usize) {
+        if !self.ready.contains(&at) {
+            self.ready.push(at);
         }
     }
 
     /// Whether what has come to be done must be done before anything else.
     pub fn is_first(&self) -> bool {
-        matches!(self.way, Way::Mutex(_))
+        matches!(self.policy, ActivePolicy::Mutex(_))
     }
 
     /// Before a wait: who has rested is looked at again, and the policy says what is watched.
     pub fn before_wait(&mut self, epoll: &OwnedFd, now: Time) {
         self.wake(epoll, now);
-        if self.crowd.is_some() && self.look_due <= now {
+        if self.peers.is_some() && self.look_due <= now {
             self.look_due = now.after(LOOK_US);
-            self.poked(epoll, now);
+            self.look(epoll, now);
         }
-        match (&mut self.way, &self.crowd) {
-            (Way::Gate(gate), Some(crowd)) => {
+        match (&mut self.policy, &self.peers) {
+            (ActivePolicy::Gate(gate), Some(peers)) => {
                 if gate.due().is_some_and(|due| due <= now) {
-                    let waiting = waiting(&self.places);
-                    gate.judge(crowd, !waiting.is_empty(), now);
-                    self.knocking.extend(waiting);
+                    let waiting = waiting(&self.sockets);
+                    gate.judge(peers, !waiting.is_empty(), now);
+                    self.ready.extend(waiting);
                 } else if self.clients_compared != self.clients && self.is_aside() {
                     // To ask is to read a line of every other worker, so it is not done every turn:
-                    // if others have got more meanwhile, whoever declines a client pokes us.
+                    // if others have got more meanwhile, the one that declines a client wakes us.
                     self.clients_compared = self.clients;
                     if self.is_least(now) {
                         self.watch_all(epoll);
                     }
                 }
             }
-            (Way::Mutex(mutex), Some(crowd)) => match mutex.begin(crowd, self.clients) {
+            (ActivePolicy::Mutex(mutex), Some(peers)) => match mutex.begin(peers, self.clients) {
                 true => self.watch_all(epoll),
                 false => self.stand_aside(epoll),
             },
@@ -241,56 +241,56 @@ impl Door {
         }
     }
 
-    /// Whether there is something to do without waiting for the kernel.
-    pub fn is_knocked(&self) -> bool {
-        !self.knocking.is_empty()
+    /// Whether a listener is ready: there is something to do without waiting for the kernel.
+    pub fn has_ready(&self) -> bool {
+        !self.ready.is_empty()
     }
 
     /// When to wake without an event.
     pub fn due(&self, now: Time) -> Option<Time> {
-        let rests = self.places.iter().flatten().filter_map(|place| match place.state {
+        let rests = self.sockets.iter().flatten().filter_map(|socket| match socket.state {
             State::Resting(until) => Some(until),
             _ => None,
         });
-        let way = match &self.way {
-            Way::Alone => None,
-            Way::Gate(gate) => gate.due(),
-            Way::Mutex(mutex) => mutex.wake_by(now),
+        let policy = match &self.policy {
+            ActivePolicy::Alone => None,
+            ActivePolicy::Gate(gate) => gate.due(),
+            ActivePolicy::Mutex(mutex) => mutex.wake_by(now),
         };
         // It bounds the sleep of all who share: their hearts beat once a turn.
-        let look = self.crowd.as_ref().map(|_| self.look_due);
-        rests.chain(way).chain(look).min()
+        let look = self.peers.as_ref().map(|_| self.look_due);
+        rests.chain(policy).chain(look).min()
     }
 
-    /// Somebody wants us to look at the listeners, or nothing has happened for long.
-    pub fn poked(&mut self, epoll: &OwnedFd, now: Time) {
-        match (&mut self.way, &self.crowd) {
-            (Way::Gate(gate), Some(crowd)) => {
-                let waiting = waiting(&self.places);
-                if gate.may_take(crowd, self.clients, now) {
+    /// Looks at the listeners: a peer wants it, or nothing has happened for long.
+    pub fn look(&mut self, epoll: &OwnedFd, now: Time) {
+        match (&mut self.policy, &self.peers) {
+            (ActivePolicy::Gate(gate), Some(peers)) => {
+                let waiting = waiting(&self.sockets);
+                if gate.may_take(peers, self.clients, now) {
                     self.watch_all(epoll);
                 } else if waiting.is_empty() {
-                    gate.pass_on(crowd, now);
+                    gate.pass_on(peers, now);
                 }
-                waiting.into_iter().for_each(|at| self.knock(at));
+                waiting.into_iter().for_each(|at| self.set_ready(at));
             }
             // It tries for the lock before it waits again.
-            (Way::Mutex(_), _) => {}
-            _ => waiting(&self.places).into_iter().for_each(|at| self.knock(at)),
+            (ActivePolicy::Mutex(_), _) => {}
+            _ => waiting(&self.sockets).into_iter().for_each(|at| self.set_ready(at)),
         }
     }
 
     /// The next client of this pass.
     pub fn next(&mut self, epoll: &OwnedFd, now: Time) -> Option<Arrival> {
-        while let Some(at) = self.knocking.last().copied() {
+        while let Some(at) = self.ready.last().copied() {
             if let Some(arrival) = self.take(epoll, at, now) {
                 return Some(arrival);
             }
-            self.knocking.pop();
+            self.ready.pop();
             self.taken = 0;
         }
-        if let (Way::Mutex(mutex), Some(crowd)) = (&mut self.way, &self.crowd) {
-            mutex.end(crowd, self.clients);
+        if let (ActivePolicy::Mutex(mutex), Some(peers)) = (&mut self.policy, &self.peers) {
+            mutex.end(peers, self.clients);
         }
         None
     }
@@ -298,15 +298,15 @@ impl Door {
     /// The next client of a listener, unless it is not for us.
     fn take(&mut self, epoll: &OwnedFd, at: usize, now: Time) -> Option<Arrival> {
         loop {
-            let place = self.places.get(at)?.as_ref()?;
-            let is_leaving = place.state == State::Leaving;
+            let socket = self.sockets.get(at)?.as_ref()?;
+            let is_leaving = socket.state == State::Leaving;
             if !is_leaving && (self.taken == ACCEPTS_MAX || !self.may_take(epoll, at, now)) {
                 return None;
             }
-            match self.places[at].as_ref()?.accept() {
+            match self.sockets[at].as_ref()?.accept() {
                 Ok(arrival) => return Some(self.count(arrival)),
                 Err(Errno::AGAIN) if is_leaving => {
-                    self.places[at] = None;
+                    self.sockets[at] = None;
                     return None;
                 }
                 Err(Errno::AGAIN) => return None,
@@ -330,7 +330,7 @@ impl Door {
     fn count(&mut self, arrival: Arrival) -> Arrival {
         self.taken += 1;
         self.entered();
-        if let Way::Mutex(mutex) = &mut self.way {
+        if let ActivePolicy::Mutex(mutex) = &mut self.policy {
             mutex.took();
         }
         arrival
@@ -338,54 +338,54 @@ impl Door {
 
     /// Whether a client that may wait at a listener is for us. If it is not, others are told.
     fn may_take(&mut self, epoll: &OwnedFd, at: usize, now: Time) -> bool {
-        match (&mut self.way, &self.crowd) {
-            (Way::Gate(gate), Some(crowd)) => {
-                let may = gate.may_take(crowd, self.clients, now);
+        match (&mut self.policy, &self.peers) {
+            (ActivePolicy::Gate(gate), Some(peers)) => {
+                let may = gate.may_take(peers, self.clients, now);
                 // After a first one it is not known whether more wait: the kernel says if so.
                 if !may && self.taken == 0 {
-                    gate.decline(crowd, now);
-                    crowd.board.set_watching(crowd.slot, false);
-                    if let Some(place) = &mut self.places[at] {
-                        place.unwatch(epoll);
+                    gate.decline(peers, now);
+                    peers.scoreboard.set_watching(peers.slot, false);
+                    if let Some(socket) = &mut self.sockets[at] {
+                        socket.unwatch(epoll);
                     }
                 }
                 may
             }
-            (Way::Mutex(mutex), Some(crowd)) => mutex.may_take(crowd, self.clients),
+            (ActivePolicy::Mutex(mutex), Some(peers)) => mutex.may_take(peers, self.clients),
             _ => true,
         }
     }
 
     fn is_aside(&self) -> bool {
-        self.places.iter().flatten().any(|place| place.state == State::Aside)
+        self.sockets.iter().flatten().any(|socket| socket.state == State::Aside)
     }
 
     fn is_least(&self, now: Time) -> bool {
-        match (&self.way, &self.crowd) {
-            (Way::Gate(gate), Some(crowd)) => gate.is_least(crowd, self.clients, now),
+        match (&self.policy, &self.peers) {
+            (ActivePolicy::Gate(gate), Some(peers)) => gate.is_least(peers, self.clients, now),
             _ => true,
         }
     }
 
     /// Watches every listener that neither rests nor leaves.
     fn watch_all(&mut self, epoll: &OwnedFd) {
-        let exclusive = matches!(self.way, Way::Gate(_));
-        for (at, place) in self.places.iter_mut().enumerate() {
-            if let Some(place) = place
-                && place.state == State::Aside
+        let exclusive = matches!(self.policy, ActivePolicy::Gate(_));
+        for (at, socket) in self.sockets.iter_mut().enumerate() {
+            if let Some(socket) = socket
+                && socket.state == State::Aside
             {
-                place.watch(epoll, at, exclusive, Time(0));
+                socket.watch(epoll, at, exclusive, Time(0));
             }
         }
-        if let Some(crowd) = &self.crowd {
-            crowd.board.set_watching(crowd.slot, true);
+        if let Some(peers) = &self.peers {
+            peers.scoreboard.set_watching(peers.slot, true);
         }
     }
 
     fn stand_aside(&mut self, epoll: &OwnedFd) {
-        self.places.iter_mut().flatten().for_each(|place| place.unwatch(epoll));
-        if let Some(crowd) = &self.crowd {
-            crowd.board.set_watching(crowd.slot, false);
+        self.sockets.iter_mut().flatten().for_each(|socket| socket.unwatch(epoll));
+        if let Some(peers) = &self.peers {
+            peers.scoreboard.set_watching(peers.slot, false);
         }
     }
 
@@ -393,7 +393,7 @@ impl Door {
     fn refuse_for_want_of_descriptors(&mut self, epoll: &OwnedFd, at: usize) -> bool {
         let Some(spare) = self.reserve.take() else { return false };
         drop(spare);
-        let accepted = self.places[at].as_ref().and_then(|place| place.accept().ok());
+        let accepted = self.sockets[at].as_ref().and_then(|socket| socket.accept().ok());
         if let Some(arrival) = &accepted {
             refuse(&arrival.fd, OUT_OF_DESCRIPTORS);
         }
@@ -406,28 +406,28 @@ impl Door {
 
     /// Does not look at a listener for a while, rather than fail at it in circles.
     fn rest(&mut self, epoll: &OwnedFd, at: usize, now: Time) {
-        if let Some(place) = &mut self.places[at] {
-            place.unwatch(epoll);
-            if place.state == State::Leaving {
+        if let Some(socket) = &mut self.sockets[at] {
+            socket.unwatch(epoll);
+            if socket.state == State::Leaving {
                 // It cannot be emptied and must not come back.
-                self.places[at] = None;
+                self.sockets[at] = None;
                 return;
             }
-            place.state = State::Resting(now.after(place::REST_US));
+            socket.state = State::Resting(now.after(socket::REST_US));
         }
     }
 
     /// Looks again at listeners that have rested.
     fn wake(&mut self, epoll: &OwnedFd, now: Time) {
-        let exclusive = matches!(self.way, Way::Gate(_));
-        for (at, place) in self.places.iter_mut().enumerate() {
-            if let Some(place) = place
-                && matches!(place.state, State::Resting(until) if until <= now)
+        let exclusive = matches!(self.policy, ActivePolicy::Gate(_));
+        for (at, socket) in self.sockets.iter_mut().enumerate() {
+            if let Some(socket) = socket
+                && matches!(socket.state, State::Resting(until) if until <= now)
             {
                 if self.reserve.is_none() {
                     self.reserve = reserve(epoll).ok();
                 }
-                place.watch(epoll, at, exclusive, now);
+                socket.watch(epoll, at, exclusive, now);
             }
         }
     }
@@ -448,8 +448,8 @@ pub(super) fn refuse(fd: &OwnedFd, why: &[u8]) {
 
 /// Connections taken from one listener in one pass.
 const ACCEPTS_MAX: usize = 64;
-/// Whoever shares looks at the listeners at least so often, microseconds: another may have been
-/// woken for a client, and stopped.
+/// With shared listeners, a worker looks at them at least so often, microseconds: another may have
+/// been woken for a client, and stopped.
 const LOOK_US: u64 = 1_000_000;
 /// What the last client reads; every protocol of ours shows an error line to a person.
 const OUT_OF_DESCRIPTORS: &[u8] = b"SERVER_ERROR too many open connections\r\n";

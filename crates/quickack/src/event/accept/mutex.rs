@@ -9,16 +9,16 @@
 //! So one client wakes one worker, and a worker that is busy with requests never holds the lock.
 //! The kernel frees the lock when its holder dies; the next one to try has it.
 //!
-//! **The threshold**: who has taken more than its share does not try for as many turns as it has
-//! clients too many, one less each time; and pokes the worker with the fewest, so that nobody waits
-//! for a whole `epoll_timeout`. When the turns are over it tries whatever its share is: a worker
-//! that is stopped cannot keep the others from accepting.
+//! **The threshold**: a worker that has taken more than its share does not try for as many turns as
+//! it has clients too many, one less each time; and it wakes the worker with the fewest, so that no
+//! client waits for a whole `epoll_timeout`. When the turns are over it tries whatever its share
+//! is: a worker that is stopped cannot keep the others from accepting.
 
 use std::os::fd::OwnedFd;
 
 use proxy::Time;
 
-use super::crowd::Crowd;
+use super::peers::Peers;
 
 pub struct Mutex {
     lock: OwnedFd,
@@ -33,9 +33,9 @@ pub struct Mutex {
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum State {
-    /// The lock is ours: what knocks is for us.
+    /// The lock is ours: clients that wait are for us.
     Held,
-    /// It was; we still watch, which nobody notices while we do not wait.
+    /// It was ours; we still watch, which has no effect while we do not wait.
     Released,
     /// It is another's.
     Without,
@@ -58,11 +58,11 @@ impl Mutex {
     }
 
     /// Before a wait: whether to watch the listeners.
-    pub fn begin(&mut self, crowd: &Crowd, mine: u32) -> bool {
+    pub fn begin(&mut self, peers: &Peers, mine: u32) -> bool {
         assert!(self.state != State::Held, "the lock is given up before everything else");
         self.taken = 0;
-        // Who has no more than its share again need not wait for whom it has poked to come.
-        let is_over = self.skips > 0 && self.excess(crowd, mine) > 0;
+        // With no more than our share again, we need not wait for the worker that we have woken.
+        let is_over = self.skips > 0 && self.excess(peers, mine) > 0;
         self.skips = if is_over { self.skips - 1 } else { 0 };
         // An error is like another's lock: the next turn tries again.
         let ours = self.skips == 0 && sys::lock::try_lock(&self.lock).unwrap_or(false);
@@ -70,28 +70,28 @@ impl Mutex {
         ours
     }
 
-    /// Whether what knocks is for us: one client in any case, more within our share.
-    pub fn may_take(&self, crowd: &Crowd, mine: u32) -> bool {
-        self.state == State::Held && (self.taken == 0 || self.excess(crowd, mine) == 0)
+    /// Whether a client that waits is for us: one in any case, more within our share.
+    pub fn may_take(&self, peers: &Peers, mine: u32) -> bool {
+        self.state == State::Held && (self.taken == 0 || self.excess(peers, mine) == 0)
     }
 
     pub fn took(&mut self) {
         self.taken += 1;
     }
 
-    /// Everything that knocked has been taken: gives up the lock, if it was ours.
-    pub fn end(&mut self, crowd: &Crowd, mine: u32) {
+    /// All clients that waited have been taken: gives up the lock, if it was ours.
+    pub fn end(&mut self, peers: &Peers, mine: u32) {
         if self.state != State::Held {
             return;
         }
         self.state = State::Released;
         // It cannot fail for a lock that is ours.
         let _ = sys::lock::unlock(&self.lock);
-        let excess = self.excess(crowd, mine);
+        let excess = self.excess(peers, mine);
         if self.taken > 0 && excess > 0 {
             self.skips = excess.min(SKIPS_MAX) + 1;
-            if let Some((slot, _)) = crowd.fewest(|_, _| true) {
-                crowd.poke(slot);
+            if let Some((slot, _)) = peers.fewest(|_, _| true) {
+                peers.wake(slot);
             }
         }
     }
@@ -101,8 +101,8 @@ impl Mutex {
         (self.state == State::Without).then(|| now.after(self.epoll_timeout_us))
     }
 
-    fn excess(&self, crowd: &Crowd, mine: u32) -> u32 {
-        crowd.fewest(|_, _| true).map_or(0, |(_, least)| excess(mine, least))
+    fn excess(&self, peers: &Peers, mine: u32) -> u32 {
+        peers.fewest(|_, _| true).map_or(0, |(_, least)| excess(mine, least))
     }
 }
 
@@ -118,7 +118,7 @@ const SKIPS_MAX: u32 = 16;
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::crowd;
+    use super::super::tests::peers;
     use super::*;
 
     fn mutex() -> Mutex {
@@ -128,12 +128,12 @@ mod tests {
 
     #[test]
     fn who_has_too_many_skips_and_the_skips_decay() {
-        let crowds = crowd(2);
-        let (us, board) = (&crowds[0], &crowds[0].board);
+        let everyone = peers(2);
+        let (us, scoreboard) = (&everyone[0], &everyone[0].scoreboard);
         let mut mutex = mutex();
         assert!(mutex.begin(us, 0) && mutex.may_take(us, 0));
         mutex.took();
-        board.set_connections(0, 7);
+        scoreboard.set_connections(0, 7);
         assert!(!mutex.may_take(us, 7), "one client more than our share, once");
         mutex.end(us, 7);
         let skipped =
@@ -144,17 +144,17 @@ mod tests {
 
     #[test]
     fn who_has_its_share_again_tries_at_once() {
-        let crowds = crowd(2);
-        let (us, board) = (&crowds[0], &crowds[0].board);
+        let everyone = peers(2);
+        let (us, scoreboard) = (&everyone[0], &everyone[0].scoreboard);
         let mut mutex = mutex();
         assert!(mutex.begin(us, 0));
         mutex.took();
-        board.set_connections(0, 9);
+        scoreboard.set_connections(0, 9);
         mutex.end(us, 9);
         assert!(!mutex.begin(us, 9));
         assert_eq!(mutex.wake_by(Time(0)), Some(Time(50_000)));
         // Its own have left, or the other one has taken some.
-        board.set_connections(1, 9);
+        scoreboard.set_connections(1, 9);
         assert!(mutex.begin(us, 9));
         assert_eq!(mutex.wake_by(Time(0)), None);
     }

@@ -1,4 +1,4 @@
-//! Doors of several workers in one process, at the same listeners.
+//! Acceptors of several workers in one process, at the same listeners.
 
 use std::cell::RefCell;
 use std::io::Read;
@@ -8,43 +8,43 @@ use std::rc::Rc;
 use rustix::event::{Timespec, epoll};
 use rustix::process::Resource;
 
-use super::super::{LISTENER, POKE, token};
+use super::super::{LISTENER, WAKEUP, token};
 use super::*;
-use crate::board::Board;
+use crate::scoreboard::Scoreboard;
 
-/// What each of `slots` serving workers knows of the others.
-pub(super) fn crowd(slots: usize) -> Vec<Crowd> {
-    let memory = sys::memory::shared("test", Board::words(slots, 1)).unwrap();
-    let board = Board::create(sys::memory::map(&memory).unwrap(), slots, 1);
-    let pokes: Vec<OwnedFd> = (0..slots).map(|_| sys::poke::new().unwrap()).collect();
-    let pokes = Rc::new(RefCell::new(pokes));
+/// The peers of each of `slots` serving workers.
+pub(super) fn peers(slots: usize) -> Vec<Peers> {
+    let memory = sys::memory::shared("test", Scoreboard::words(slots, 1)).unwrap();
+    let scoreboard = Scoreboard::create(sys::memory::map(&memory).unwrap(), slots, 1);
+    let wakeups: Vec<OwnedFd> = (0..slots).map(|_| sys::wakeup::new().unwrap()).collect();
+    let wakeups = Rc::new(RefCell::new(wakeups));
     let one = |slot| {
-        board.set_serving(slot, true);
-        Crowd { board: board.clone(), slot, pokes: Rc::clone(&pokes) }
+        scoreboard.set_serving(slot, true);
+        Peers { scoreboard: scoreboard.clone(), slot, wakeups: Rc::clone(&wakeups) }
     };
     (0..slots).map(one).collect()
 }
 
-/// A worker: its door, and the kernel's list of what it watches.
-struct Post {
+/// A worker: its acceptor, and the kernel's list of what it watches.
+struct Member {
     epoll: OwnedFd,
-    door: Door,
+    acceptor: Acceptor,
     clients: Vec<Arrival>,
 }
 
 /// The workers of a proxy, each a step at a time.
-struct Row {
-    posts: Vec<Post>,
+struct Group {
+    members: Vec<Member>,
     address: SocketAddr,
     listener: OwnedFd,
     clients: Vec<TcpStream>,
     now: Time,
 }
 
-impl Post {
+impl Member {
     /// What a loop does when its wait ends; whether there was anything to wake it.
     fn step(&mut self, now: Time) -> bool {
-        self.door.before_wait(&self.epoll, now);
+        self.acceptor.before_wait(&self.epoll, now);
         self.take(now)
     }
 
@@ -52,33 +52,33 @@ impl Post {
         let events = wait_on(&self.epoll, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }));
         for token in &events {
             match *token {
-                POKE => self.door.poked(&self.epoll, now),
-                listener => self.door.knock((listener - LISTENER) as usize),
+                WAKEUP => self.acceptor.look(&self.epoll, now),
+                listener => self.acceptor.set_ready((listener - LISTENER) as usize),
             }
         }
-        let woken = !events.is_empty() || self.door.is_knocked();
-        while let Some(arrival) = self.door.next(&self.epoll, now) {
+        let woken = !events.is_empty() || self.acceptor.has_ready();
+        while let Some(arrival) = self.acceptor.next(&self.epoll, now) {
             self.clients.push(arrival);
         }
         woken
     }
 }
 
-impl Row {
-    fn new(workers: usize, policy: impl Fn() -> Policy) -> Row {
+impl Group {
+    fn new(workers: usize, policy: impl Fn() -> Policy) -> Group {
         let listener = sys::listen::tcp("127.0.0.1:0".parse().unwrap(), 4096, false).unwrap();
         let address = sys::listen::local_address(&listener).unwrap();
-        let post = |crowd: Crowd| {
+        let member = |peers: Peers| {
             let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).unwrap();
             let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
-            epoll::add(&epoll, &crowd.pokes.borrow()[crowd.slot], token(POKE), flags).unwrap();
-            let mut door = Door::new(&epoll).unwrap();
-            door.share(crowd, policy());
-            door.set_listeners(&epoll, vec![shared(1, Some(&listener))]);
-            Post { epoll, door, clients: Vec::new() }
+            epoll::add(&epoll, &peers.wakeups.borrow()[peers.slot], token(WAKEUP), flags).unwrap();
+            let mut acceptor = Acceptor::new(&epoll).unwrap();
+            acceptor.share(peers, policy());
+            acceptor.set_listeners(&epoll, vec![shared(1, Some(&listener))]);
+            Member { epoll, acceptor, clients: Vec::new() }
         };
-        let posts = crowd(workers).into_iter().map(post).collect();
-        Row { posts, address, listener, clients: Vec::new(), now: Time(1) }
+        let members = peers(workers).into_iter().map(member).collect();
+        Group { members, address, listener, clients: Vec::new(), now: Time(1) }
     }
 
     fn connect(&mut self) {
@@ -87,14 +87,14 @@ impl Row {
 
     /// Lets the workers that `runs` names do what they have to, until nobody has anything.
     fn settle(&mut self, runs: impl Fn(usize) -> bool) {
-        while (0..self.posts.len()).rev().filter(|at| runs(*at)).fold(false, |woken, at| {
+        while (0..self.members.len()).rev().filter(|at| runs(*at)).fold(false, |woken, at| {
             // Each of them, whoever was woken before.
-            self.posts[at].step(self.now) | woken
+            self.members[at].step(self.now) | woken
         }) {}
     }
 
     fn counts(&self) -> Vec<usize> {
-        self.posts.iter().map(|post| post.clients.len()).collect()
+        self.members.iter().map(|member| member.clients.len()).collect()
     }
 
     fn served(&self) -> usize {
@@ -121,25 +121,25 @@ fn spread(counts: &[usize]) -> usize {
 
 #[test]
 fn the_gate_deals_one_by_one_and_in_a_burst() {
-    let mut row = Row::new(8, || Policy::Gate);
+    let mut group = Group::new(8, || Policy::Gate);
     for _ in 0..64 {
-        row.connect();
-        row.settle(|_| true);
+        group.connect();
+        group.settle(|_| true);
     }
-    assert_eq!(row.served(), 64);
-    assert!(spread(&row.counts()) <= 2, "{:?}", row.counts());
-    (0..336).for_each(|_| row.connect());
-    row.settle(|_| true);
-    assert_eq!(row.served(), 400);
-    assert!(*row.counts().iter().max().unwrap() <= 55, "{:?}", row.counts());
+    assert_eq!(group.served(), 64);
+    assert!(spread(&group.counts()) <= 2, "{:?}", group.counts());
+    (0..336).for_each(|_| group.connect());
+    group.settle(|_| true);
+    assert_eq!(group.served(), 400);
+    assert!(*group.counts().iter().max().unwrap() <= 55, "{:?}", group.counts());
 }
 
-/// Who was woken for a client that came while all slept; the others are poked.
-fn sleep_through_a_client(row: &mut Row) -> Vec<usize> {
-    let pokes = Rc::clone(&row.posts[0].door.crowd().unwrap().pokes);
-    let pokes = pokes.borrow();
-    let address = row.address;
-    let epolls: Vec<&OwnedFd> = row.posts.iter().map(|post| &post.epoll).collect();
+/// The workers that the kernel woke for a client that came while all slept. Then all are woken.
+fn sleep_through_a_client(group: &mut Group) -> Vec<usize> {
+    let wakeups = Rc::clone(&group.members[0].acceptor.peers().unwrap().wakeups);
+    let wakeups = wakeups.borrow();
+    let address = group.address;
+    let epolls: Vec<&OwnedFd> = group.members.iter().map(|member| &member.epoll).collect();
     let (client, woken) = std::thread::scope(|scope| {
         let (say, heard) = std::sync::mpsc::channel();
         let sleep = |epoll| {
@@ -157,14 +157,14 @@ fn sleep_through_a_client(row: &mut Row) -> Vec<usize> {
             }
         }
         let client = TcpStream::connect(address).unwrap();
-        // Whoever is woken has been by now: it happens within the call to connect.
-        pokes.iter().for_each(sys::poke::poke);
+        // The kernel has woken a worker by now: it does so within the call to connect.
+        wakeups.iter().for_each(sys::wakeup::wake);
         let woken: Vec<Vec<u64>> =
             threads.into_iter().map(|thread| thread.join().unwrap()).collect();
         (client, woken)
     });
-    row.clients.push(client);
-    let listener = |tokens: &Vec<u64>| tokens.iter().any(|token| *token < POKE);
+    group.clients.push(client);
+    let listener = |tokens: &Vec<u64>| tokens.iter().any(|token| *token < WAKEUP);
     woken.iter().enumerate().filter(|(_, tokens)| listener(tokens)).map(|(at, _)| at).collect()
 }
 
@@ -176,218 +176,219 @@ fn wait_on(epoll: &OwnedFd, timeout: Option<&Timespec>) -> Vec<u64> {
 }
 
 #[test]
-fn a_client_wakes_one_worker_and_when_that_is_stopped_a_poke_brings_another() {
-    let mut row = Row::new(4, || Policy::Gate);
-    row.settle(|_| true);
-    let woken = sleep_through_a_client(&mut row);
+fn a_client_wakes_one_worker_and_when_that_is_stopped_a_wakeup_brings_another() {
+    let mut group = Group::new(4, || Policy::Gate);
+    group.settle(|_| true);
+    let woken = sleep_through_a_client(&mut group);
     assert_eq!(woken.len(), 1);
-    // Whoever pokes it, one of the others looks for itself. (The master does when one dies: see
+    // One of the others is woken, and looks for itself. (The master wakes them when one dies: see
     // `the_master_wakes_the_others_of_a_dead_worker_before_memcached_and_its_successor`.)
     let stopped = woken[0];
     let other = (stopped + 1) % 4;
-    sys::poke::poke(&row.posts[other].door.crowd().unwrap().pokes.borrow()[other]);
-    row.settle(|at| at == other);
-    assert_eq!((row.served(), row.counts()[other]), (1, 1));
+    sys::wakeup::wake(&group.members[other].acceptor.peers().unwrap().wakeups.borrow()[other]);
+    group.settle(|at| at == other);
+    assert_eq!((group.served(), group.counts()[other]), (1, 1));
 }
 
-/// Each has declined a client while the others had fewer, and nobody has the fewest by now who
-/// watches. `is_taken`: what waited has been taken elsewhere.
-fn check_a_poke_is_passed_on(is_taken: bool) {
-    let mut row = Row::new(3, || Policy::Gate);
-    row.settle(|_| true);
+/// Each has declined a client while the others had fewer, and the one with the fewest does not
+/// watch by now. `is_taken`: what waited has been taken elsewhere.
+fn check_a_wakeup_is_passed_on(is_taken: bool) {
+    let mut group = Group::new(3, || Policy::Gate);
+    group.settle(|_| true);
     for (at, clients) in [(2, 5), (1, 4), (0, 20)] {
         // They were handed over by others.
-        (0..clients).for_each(|_| row.posts[at].door.entered());
-        row.connect();
-        assert!(row.posts[at].step(row.now), "it was told of the client");
+        (0..clients).for_each(|_| group.members[at].acceptor.entered());
+        group.connect();
+        assert!(group.members[at].step(group.now), "it was told of the client");
         // At the end of its turn it does not have the fewest, and goes to sleep.
-        assert!(!row.posts[at].step(row.now) && row.counts()[at] == 0);
-        let taken = (at > 0 || is_taken).then(|| sys::listen::accept(&row.listener).unwrap());
+        assert!(!group.members[at].step(group.now) && group.counts()[at] == 0);
+        let taken = (at > 0 || is_taken).then(|| sys::listen::accept(&group.listener).unwrap());
         assert_eq!(taken.is_some(), at > 0 || is_taken);
     }
-    // The last one has poked slot 1, which has got more clients than slot 2 in the meantime.
-    (0..10).for_each(|_| row.posts[1].door.entered());
-    let board = row.posts[0].door.crowd().unwrap().board.clone();
-    assert_eq!([0, 1, 2].map(|at| board.connections(at)), [20, 14, 5]);
-    assert_eq!([0, 1, 2].map(|at| board.watching(at)), [false; 3]);
-    row.posts[1].step(row.now);
-    assert_eq!(row.counts(), [0; 3]);
-    // No time passes, so nobody looks unasked.
-    row.posts[2].take(row.now);
-    assert!(board.watching(2), "who has the fewest was poked");
-    assert_eq!(row.counts(), [0, 0, usize::from(!is_taken)]);
-    row.connect();
-    row.posts[2].take(row.now);
-    assert_eq!(row.counts(), [0, 0, 1 + usize::from(!is_taken)]);
+    // The last one has woken slot 1, which has got more clients than slot 2 in the meantime.
+    (0..10).for_each(|_| group.members[1].acceptor.entered());
+    let scoreboard = group.members[0].acceptor.peers().unwrap().scoreboard.clone();
+    assert_eq!([0, 1, 2].map(|at| scoreboard.connections(at)), [20, 14, 5]);
+    assert_eq!([0, 1, 2].map(|at| scoreboard.watching(at)), [false; 3]);
+    group.members[1].step(group.now);
+    assert_eq!(group.counts(), [0; 3]);
+    // No time passes, so none looks without a wakeup.
+    group.members[2].take(group.now);
+    assert!(scoreboard.watching(2), "the one with the fewest was woken");
+    assert_eq!(group.counts(), [0, 0, usize::from(!is_taken)]);
+    group.connect();
+    group.members[2].take(group.now);
+    assert_eq!(group.counts(), [0, 0, 1 + usize::from(!is_taken)]);
 }
 
 #[test]
-fn who_is_poked_and_over_the_gate_by_then_passes_the_poke_on() {
-    check_a_poke_is_passed_on(false);
-    check_a_poke_is_passed_on(true);
+fn who_is_woken_and_over_the_gate_by_then_passes_the_wakeup_on() {
+    check_a_wakeup_is_passed_on(false);
+    check_a_wakeup_is_passed_on(true);
 }
 
 #[test]
 fn a_stopped_worker_with_the_fewest_clients_does_not_keep_the_others_from_accepting() {
-    let mut row = Row::new(4, || Policy::Gate);
+    let mut group = Group::new(4, || Policy::Gate);
     for _ in 0..8 {
-        row.connect();
+        group.connect();
     }
-    row.settle(|at| at != 2);
-    let early = row.served();
-    assert!(early < 8 && row.counts()[2] == 0, "they wait for slot 2: {:?}", row.counts());
+    group.settle(|at| at != 2);
+    let early = group.served();
+    assert!(early < 8 && group.counts()[2] == 0, "they wait for slot 2: {:?}", group.counts());
     // Until it has not answered for long enough.
-    row.now = row.posts.iter().filter_map(|post| post.door.due(row.now)).max().unwrap();
-    row.settle(|at| at != 2);
-    assert_eq!(row.served(), 8);
-    assert!(spread(&[row.counts()[0], row.counts()[1], row.counts()[3]]) <= 2);
+    group.now =
+        group.members.iter().filter_map(|member| member.acceptor.due(group.now)).max().unwrap();
+    group.settle(|at| at != 2);
+    assert_eq!(group.served(), 8);
+    assert!(spread(&[group.counts()[0], group.counts()[1], group.counts()[3]]) <= 2);
 }
 
 #[test]
 fn whoever_shares_looks_unasked_now_and_then() {
-    let mut row = Row::new(2, || Policy::Gate);
-    row.settle(|_| true);
+    let mut group = Group::new(2, || Policy::Gate);
+    group.settle(|_| true);
     // The one that is woken is stopped. The other sleeps, for a second at most.
-    let woken = sleep_through_a_client(&mut row);
+    let woken = sleep_through_a_client(&mut group);
     let sleeper = 1 - woken[0];
-    assert!(!row.posts[sleeper].step(row.now));
-    row.now = row.posts[sleeper].door.due(row.now).unwrap();
-    assert!(row.now.0 <= 1 + LOOK_US);
-    row.settle(|at| at == sleeper);
-    assert_eq!(row.counts()[sleeper], 1);
+    assert!(!group.members[sleeper].step(group.now));
+    group.now = group.members[sleeper].acceptor.due(group.now).unwrap();
+    assert!(group.now.0 <= 1 + LOOK_US);
+    group.settle(|at| at == sleeper);
+    assert_eq!(group.counts()[sleeper], 1);
 }
 
 #[test]
 fn who_stood_aside_watches_again_when_it_has_the_fewest() {
-    let mut row = Row::new(2, || Policy::Gate);
+    let mut group = Group::new(2, || Policy::Gate);
     for _ in 0..8 {
-        row.connect();
+        group.connect();
     }
-    row.settle(|_| true);
-    let heavy = usize::from(row.counts()[1] > row.counts()[0]);
+    group.settle(|_| true);
+    let heavy = usize::from(group.counts()[1] > group.counts()[0]);
     // All clients of one leave: it must be the one who takes the next.
-    let post = &mut row.posts[heavy];
-    post.clients.drain(..).for_each(|_| post.door.left());
-    row.settle(|_| true);
-    assert!(row.posts[heavy].door.crowd().unwrap().board.watching(heavy));
-    (0..3).for_each(|_| row.connect());
-    row.settle(|_| true);
-    assert!(row.counts()[heavy] >= 2, "{:?}", row.counts());
+    let member = &mut group.members[heavy];
+    member.clients.drain(..).for_each(|_| member.acceptor.left());
+    group.settle(|_| true);
+    assert!(group.members[heavy].acceptor.peers().unwrap().scoreboard.watching(heavy));
+    (0..3).for_each(|_| group.connect());
+    group.settle(|_| true);
+    assert!(group.counts()[heavy] >= 2, "{:?}", group.counts());
 }
 
 #[test]
 fn a_listener_that_goes_is_emptied_first() {
-    let mut row = Row::new(2, || Policy::Gate);
+    let mut group = Group::new(2, || Policy::Gate);
     let other = sys::listen::tcp("127.0.0.1:0".parse().unwrap(), 64, false).unwrap();
-    (0..100).for_each(|_| row.connect());
-    let now = row.now;
-    let post = &mut row.posts[0];
-    post.door.set_listeners(&post.epoll, vec![shared(2, Some(&other))]);
-    while let Some(arrival) = post.door.next(&post.epoll, now) {
-        post.clients.push(arrival);
+    (0..100).for_each(|_| group.connect());
+    let now = group.now;
+    let member = &mut group.members[0];
+    member.acceptor.set_listeners(&member.epoll, vec![shared(2, Some(&other))]);
+    while let Some(arrival) = member.acceptor.next(&member.epoll, now) {
+        member.clients.push(arrival);
     }
-    assert_eq!(row.counts(), [100, 0]);
+    assert_eq!(group.counts(), [100, 0]);
     // The new one is watched, and the old one is not: another process has it open still.
-    row.connect();
-    assert!(!row.posts[0].take(now));
+    group.connect();
+    assert!(!group.members[0].take(now));
     let address = sys::listen::local_address(&other).unwrap();
-    row.clients.push(TcpStream::connect(address).unwrap());
-    assert!(row.posts[0].take(now));
-    drop(row.listener);
+    group.clients.push(TcpStream::connect(address).unwrap());
+    assert!(group.members[0].take(now));
+    drop(group.listener);
 }
 
 #[test]
 fn a_listener_that_stays_keeps_its_socket() {
-    let mut row = Row::new(1, || Policy::Alone);
-    let now = row.now;
-    let post = &mut row.posts[0];
-    post.door.set_listeners(&post.epoll, vec![shared(1, None)]);
-    row.connect();
-    assert!(row.posts[0].step(now));
-    assert_eq!(row.served(), 1);
+    let mut group = Group::new(1, || Policy::Alone);
+    let now = group.now;
+    let member = &mut group.members[0];
+    member.acceptor.set_listeners(&member.epoll, vec![shared(1, None)]);
+    group.connect();
+    assert!(group.members[0].step(now));
+    assert_eq!(group.served(), 1);
 }
 
 #[test]
 fn with_the_lock_a_client_wakes_its_holder_only() {
     let lock = sys::lock::new().unwrap();
-    let mut row = Row::new(4, || Policy::Mutex(lock.try_clone().unwrap()));
-    let now = row.now;
+    let mut group = Group::new(4, || Policy::Mutex(lock.try_clone().unwrap()));
+    let now = group.now;
     // In one process everybody gets the lock; here only one tries.
-    let post = &mut row.posts[2];
-    post.door.before_wait(&post.epoll, now);
-    assert_eq!(sleep_through_a_client(&mut row), [2]);
-    assert!(row.posts[2].take(now));
-    assert_eq!(row.counts(), [0, 0, 1, 0]);
+    let member = &mut group.members[2];
+    member.acceptor.before_wait(&member.epoll, now);
+    assert_eq!(sleep_through_a_client(&mut group), [2]);
+    assert!(group.members[2].take(now));
+    assert_eq!(group.counts(), [0, 0, 1, 0]);
 }
 
 #[test]
 fn with_the_lock_nobody_stays_at_nothing() {
     let lock = sys::lock::new().unwrap();
-    let mut row = Row::new(8, || Policy::Mutex(lock.try_clone().unwrap()));
+    let mut group = Group::new(8, || Policy::Mutex(lock.try_clone().unwrap()));
     for _ in 0..400 {
-        row.connect();
-        // Whoever tries first has it; the others are asleep, unless they are poked.
-        row.settle(|_| true);
+        group.connect();
+        // The first that tries has it; the others are asleep, unless they are woken.
+        group.settle(|_| true);
     }
-    let counts = row.counts();
-    assert_eq!(row.served(), 400);
+    let counts = group.counts();
+    assert_eq!(group.served(), 400);
     assert!(counts.iter().all(|count| (1..=75).contains(count)), "{counts:?}");
 }
 
 /// Of two that there were, one has gone, and its place is empty.
 #[test]
-fn a_poke_leads_to_the_listener_at_which_somebody_waits() {
-    let mut row = Row::new(1, || Policy::Alone);
-    let (now, post) = (row.now, &mut row.posts[0]);
+fn a_wakeup_leads_to_the_listener_at_which_a_client_waits() {
+    let mut group = Group::new(1, || Policy::Alone);
+    let (now, member) = (group.now, &mut group.members[0]);
     let other = sys::listen::tcp("127.0.0.1:0".parse().unwrap(), 8, false).unwrap();
     let address = sys::listen::local_address(&other).unwrap();
-    post.door.set_listeners(&post.epoll, vec![shared(1, None), shared(2, Some(&other))]);
-    post.door.set_listeners(&post.epoll, vec![shared(2, None)]);
-    post.step(now);
-    post.door.poked(&post.epoll, now);
-    assert!(!post.door.is_knocked(), "nobody waits");
+    member.acceptor.set_listeners(&member.epoll, vec![shared(1, None), shared(2, Some(&other))]);
+    member.acceptor.set_listeners(&member.epoll, vec![shared(2, None)]);
+    member.step(now);
+    member.acceptor.look(&member.epoll, now);
+    assert!(!member.acceptor.has_ready(), "no client waits");
     let _client = TcpStream::connect(address).unwrap();
-    post.door.poked(&post.epoll, now);
-    assert_eq!(post.door.knocking, [1]);
-    post.step(now);
-    assert_eq!(post.clients.len(), 1);
+    member.acceptor.look(&member.epoll, now);
+    assert_eq!(member.acceptor.ready, [1]);
+    member.step(now);
+    assert_eq!(member.clients.len(), 1);
 }
 
 /// In a process of its own: descriptors are counted for a process.
 #[test]
 #[ignore = "run by the test below, in a process of its own"]
 fn without_a_descriptor() {
-    let mut row = Row::new(1, || Policy::Alone);
-    let now = row.now;
-    (0..3).for_each(|_| row.connect());
+    let mut group = Group::new(1, || Policy::Alone);
+    let now = group.now;
+    (0..3).for_each(|_| group.connect());
     let mut limit = rustix::process::getrlimit(Resource::Nofile);
     limit.current = Some(64);
     rustix::process::setrlimit(Resource::Nofile, limit).unwrap();
     let mut all = Vec::new();
-    while let Ok(fd) = row.listener.try_clone() {
+    while let Ok(fd) = group.listener.try_clone() {
         all.push(fd);
     }
     // Each is told why. Nobody is left waiting, and nothing spins.
-    assert!(row.posts[0].step(now));
-    for mut client in row.clients.drain(..) {
+    assert!(group.members[0].step(now));
+    for mut client in group.clients.drain(..) {
         let mut words = String::new();
         client.read_to_string(&mut words).unwrap();
         assert_eq!(words.as_bytes(), OUT_OF_DESCRIPTORS);
     }
-    assert!(!row.posts[0].step(now));
+    assert!(!group.members[0].step(now));
     // Without even the reserve: it looks away for a while, and the client waits.
     drop(all.split_off(all.len() - 1));
-    row.connect();
-    row.posts[0].door.reserve = None;
-    while let Ok(fd) = row.listener.try_clone() {
+    group.connect();
+    group.members[0].acceptor.reserve = None;
+    while let Ok(fd) = group.listener.try_clone() {
         all.push(fd);
     }
-    row.posts[0].step(now);
-    assert!(!row.posts[0].step(now) && row.served() == 0);
+    group.members[0].step(now);
+    assert!(!group.members[0].step(now) && group.served() == 0);
     all.clear();
-    let later = row.posts[0].door.due(now).unwrap();
-    assert!(row.posts[0].step(later));
-    assert_eq!(row.served(), 1);
+    let later = group.members[0].acceptor.due(now).unwrap();
+    assert!(group.members[0].step(later));
+    assert_eq!(group.served(), 1);
     std::process::exit(7);
 }
 

@@ -1,4 +1,4 @@
-//! Stories of binary, beside text, over real memcacheds and over the embedded cache.
+//! Scenarios of binary, together with text, with real memcacheds and with the embedded cache.
 
 use std::io::Read;
 
@@ -26,7 +26,7 @@ const GETKQ: u8 = 0x0d;
 const NOOP: u8 = 0x0a;
 const TOUCH: u8 = 0x1c;
 
-/// One packet, and one segment: what is there at the first look is all there is.
+/// One packet in one segment: the first read gets everything.
 #[test]
 fn five_hundred_silent_misses_over_four_memcacheds_are_one_packet() {
     let (memcacheds, quickack) = field(4, &[]);
@@ -49,7 +49,8 @@ fn five_hundred_silent_misses_over_four_memcacheds_are_one_packet() {
     }
 }
 
-/// memcached itself, quickack before it, and quickack before the embedded cache.
+/// Runs a scenario with memcached itself, quickack in front of it, and quickack in front of the
+/// embedded cache.
 fn everywhere(story: impl Fn(&dyn Fn() -> Client)) {
     let memcached = Memcached::start();
     story(&|| memcached.client());
@@ -61,7 +62,8 @@ fn everywhere(story: impl Fn(&dyn Fn() -> Client)) {
     story(&|| quickack.client());
 }
 
-/// The right to renew a stale item goes to one meta client; who only touches it takes nothing.
+/// The right to renew a stale item goes to one meta client; a client that only touches it does not
+/// take it.
 #[test]
 fn a_binary_touch_does_not_take_the_win_of_a_stale_item() {
     everywhere(|connect| {
@@ -76,12 +78,12 @@ fn a_binary_touch_does_not_take_the_win_of_a_stale_item() {
     });
 }
 
-/// The same for a key of bytes, which only base64 can name in text.
+/// The same for a key of arbitrary bytes, which text can name only in base64.
 #[test]
 fn a_stale_item_under_a_key_of_bytes_is_won_once() {
     everywhere(|connect| {
         let mut text = connect();
-        // "a", a line's end, "b".
+        // "a", a line break, "b".
         text.ask("ms YQ0KYg== 1 b\r\nx\r\nmd YQ0KYg== b I\r\n", "HD\r\nHD\r\n");
         text.ask("mg YQ0KYg== b v\r\n", "VA 1 X W\r\nx\r\n");
         connect().ask("mg YQ0KYg== b v\r\n", "VA 1 Z X\r\nx\r\n");

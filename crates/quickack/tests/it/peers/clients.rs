@@ -1,5 +1,5 @@
-//! Clients of other languages, each set up as its own people do, in text and in binary, with and
-//! without a login: every word of theirs, its values and its misses, in front of four memcacheds.
+//! Clients in other languages, each with its usual setup, in text and in binary, with and without a
+//! login: all their commands, with values and misses, in front of four memcacheds.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -9,7 +9,7 @@ use testkit::process::{Memcached, Quickack};
 
 use super::{field, peer_script, root, run};
 
-/// A client's script says its words to memcached itself, and then to four of them through us.
+/// Runs a client's script with memcached itself, and then with four of them through quickack.
 fn check(script: &Script, arguments: &[&str]) {
     let (memcacheds, quickack) = field(4, &[]);
     run(&mut script.command(memcacheds[0].address.port(), arguments));
@@ -17,7 +17,7 @@ fn check(script: &Script, arguments: &[&str]) {
     run(&mut script.command(quickack.address().port(), arguments));
 }
 
-/// The same words, after a login.
+/// Runs the script with a login.
 fn check_with_login(script: &Script, arguments: &[&str]) {
     let (_memcacheds, quickack, _folder) = field_with_login();
     run(&mut script.command(quickack.address().port(), &[arguments, &[NAME, PASSWORD]].concat()));
@@ -36,7 +36,7 @@ fn field_with_login() -> (Vec<Memcached>, Quickack, tempfile::TempDir) {
     (memcacheds, quickack, folder)
 }
 
-/// How a script is run.
+/// The way to run a script.
 enum Script {
     Python(&'static str),
     Php(&'static str),
@@ -123,7 +123,7 @@ fn php_memcached_works_in_binary_mode_with_sasl() {
     check_with_login(PHP, &["1"]);
 }
 
-/// What a script in one line prints of statistics.
+/// Runs a one-line script that prints statistics.
 #[track_caller]
 fn check_stats(mut command: Command, names: &[&str]) {
     let output = run(&mut command);
@@ -178,8 +178,9 @@ fn pylibmc_reads_our_stats() {
     }
 }
 
-/// A client that gives up after 100 ms and tries again has its write applied once: what waits for a
-/// silent server goes with its client. Directly, or with nothing held, every try is applied.
+/// A client that gives up after 100 ms and retries has its write applied once: a request held for a
+/// silent server is dropped when its client leaves. Directly, or without holding, every try is
+/// applied.
 #[test]
 fn php_memcached_that_tries_a_write_again_has_it_applied_once() {
     let applied = |memcached: &Memcached, port: u16| {
@@ -200,7 +201,7 @@ fn php_memcached_that_tries_a_write_again_has_it_applied_once() {
     assert_eq!(applied(&memcacheds[0], quickack.address().port()), 3);
 }
 
-/// Setting an option makes php-memcached connect anew; the servers do not notice.
+/// Setting an option makes php-memcached reconnect; the servers do not notice.
 #[test]
 fn php_memcached_that_sets_its_options_again_opens_no_connection_to_a_server() {
     let reconnects = |client: u16, server: u16| {
@@ -218,7 +219,8 @@ fn php_memcached_that_sets_its_options_again_opens_no_connection_to_a_server() {
     let direct = Memcached::start();
     let server = direct.address.port();
     assert!(reconnects(server, server).iter().any(|(_, count)| *count > 0));
-    // Every worker has its link before anybody counts: else the first client of one makes it.
+    // Every worker makes its link before the count begins; otherwise the first client of a worker
+    // would make it.
     let (memcacheds, quickack) = field(1, &["preconnect: on"]);
     let ours = reconnects(quickack.address().port(), memcacheds[0].address.port());
     assert!(ours.iter().all(|(_, count)| *count == 0), "{ours:?}");

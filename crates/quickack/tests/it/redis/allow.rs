@@ -1,5 +1,5 @@
-//! Administrative commands that the operator allows, in front of real Redis: what they ask of all
-//! servers, and how the servers' answers become one.
+//! Administrative commands that the operator allows, in front of real Redis: each goes to all
+//! servers, and their answers become one.
 
 use testkit::process::{Family, Quickack, Redis};
 use testkit::resp::{Reply, Speaker};
@@ -26,7 +26,7 @@ fn speak(quickack: &Quickack) -> Speaker {
     Speaker::connect(quickack.address())
 }
 
-/// Each server's own answer.
+/// Returns each server's own answer.
 fn direct(backs: &[Redis], line: &str) -> Vec<Reply> {
     backs.iter().map(|back| Speaker::connect(back.address).say(line)).collect()
 }
@@ -44,12 +44,13 @@ fn an_allowed_change_is_made_on_every_redis_and_answered_once() {
     assert_eq!(client.say("ACL DELUSER bob"), Reply::Integer(1));
     assert_eq!(client.say("SLOWLOG RESET"), ok());
     assert_eq!(client.say("MEMORY PURGE"), ok());
-    // All say the same of what none of them does.
+    // All servers send the same error, and none executes the command.
     let wrong = client.say("CONFIG SET nosuch 1");
     let Reply::Error(text) = &wrong else { panic!("{wrong:?}") };
     let text = String::from_utf8_lossy(text);
     assert!(text.starts_with("ERR Unknown option") && !text.contains("agree"), "{text}");
-    // What it does not name is refused: also of a container of which it names a subcommand.
+    // Other commands are refused, including those of a container of which one subcommand is
+    // allowed.
     let refused = client.say("CONFIG REWRITE");
     let words = "ERR 'config rewrite' is not supported: refused by the proxy: the pool's `allow:` \
                  does not name it";
@@ -64,7 +65,7 @@ fn servers_that_do_not_agree_are_named_with_what_they_say() {
     Speaker::connect(backs[1].address).say("ACL SETUSER bob");
     let words = "ERR the servers do not agree: s1 says '0'; s2 says '1'";
     assert_eq!(client.say("ACL DELUSER bob"), error(words));
-    // Both have done what they say; now they agree.
+    // Both servers have executed it; now they agree.
     assert_eq!(client.say("ACL DELUSER bob"), Reply::Integer(0));
     Speaker::connect(backs[0].address).say("ACL SETUSER ann");
     let users = |names: &[&str]| Reply::Array(names.iter().map(|name| bulk(name)).collect());
@@ -112,7 +113,7 @@ fn what_has_a_key_goes_to_the_server_of_its_key() {
         client.say(&format!("PFADD h{n} a"));
         assert_eq!(client.say(&format!("PFDEBUG ENCODING h{n}")), simple("sparse"));
     }
-    // Of one server's keys the digest is one; those of two servers are apart.
+    // A digest of one server's keys is one value; keys on two servers are refused.
     let said = client.say("DEBUG DIGEST-VALUE {k1}a {k1}b");
     assert!(matches!(&said, Reply::Array(digests) if digests.len() == 2), "{said:?}");
     let keys: Vec<String> = (0..20).map(|n| format!("k{n}")).collect();
@@ -120,10 +121,7 @@ fn what_has_a_key_goes_to_the_server_of_its_key() {
     assert!(matches!(&said, Reply::Error(text) if text.starts_with(b"CROSSSLOT")), "{said:?}");
     assert_eq!(client.say("DEBUG SET-ACTIVE-EXPIRE 1"), ok());
     for (line, why) in [
-        (
-            "DEBUG PROTOCOL string",
-            "it would change how a connection that clients share is answered",
-        ),
+        ("DEBUG PROTOCOL string", "it would change the replies on a connection that clients share"),
         ("DEBUG SEGFAULT", "it would end the server, or harm it; ask the server itself"),
     ] {
         let said = client.say(line);
@@ -136,7 +134,7 @@ fn simple(text: &str) -> Reply {
     Reply::Simple(text.into())
 }
 
-/// Tools that know one server read what they know.
+/// Tools for one server get the answers that they know.
 #[test]
 fn a_pool_of_one_redis_answers_as_that_redis_does() {
     let backs = servers(Family::Redis70, 1);

@@ -1,6 +1,6 @@
-//! Clients of six languages and Redis's own tools, each set up as its own people do: what they ask
-//! at connect time, pipelines, scripts that a server has lost, whole SCANs, RESP3, large values and
-//! logins, in front of four servers, by one worker and by four.
+//! Clients in six languages and Redis's own tools, each with its usual setup: their requests at
+//! connect, pipelines, scripts that a server has lost, whole SCANs, RESP3, large values and logins,
+//! in front of four servers, with one worker and with four.
 
 use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Stdio};
@@ -13,7 +13,7 @@ use crate::peers::{peer_script, root, run};
 const NAME: &str = "shop";
 const PASSWORD: &str = "open, sesame";
 
-/// How a client's script is run.
+/// The way to run a client's script.
 enum Script {
     Python,
     /// `testkit/peers/node`, with this client.
@@ -47,7 +47,7 @@ impl Script {
     }
 }
 
-/// Its words in these versions of RESP: by one worker, and by four with a login.
+/// Runs a script in these versions of RESP: with one worker, and with four and a login.
 fn check(script: &Script, family: Family, versions: &[&str]) {
     for version in versions {
         let (_servers, quickack) = field(family, 1, &[]);
@@ -83,7 +83,7 @@ fn redis_py_works_before_valkey() {
     check(&Script::Python, Family::Valkey91, &["2", "3"]);
 }
 
-/// It has no functions and no `EVALSHA_RO`, and SCAN and the rest are as ever.
+/// Redis 6.2 has no functions and no `EVALSHA_RO`; SCAN and the rest work as usual.
 #[test]
 fn redis_py_works_before_redis_6() {
     check(&Script::Python, Family::Redis62, &["2", "3"]);
@@ -114,7 +114,7 @@ fn lettuce_works_in_resp2_and_resp3() {
     check(&Script::Java("lettuce"), Family::Redis70, &["2", "3"]);
 }
 
-/// hiredis as its own people use it: what a person types, and a file of commands poured in.
+/// hiredis as its own tool uses it: typed commands, and a file of commands on stdin.
 #[test]
 fn redis_cli_shows_through_us_what_it_shows_of_a_server() {
     let direct = Redis::start(Family::Redis70);
@@ -174,7 +174,7 @@ const LINES: &[&str] = &[
     "EXISTS h z x none",
 ];
 
-/// Every kind of request that it measures and that is forwarded.
+/// Covers every kind of request that it measures and that is forwarded.
 #[test]
 fn redis_benchmark_runs_to_its_end() {
     for workers in [1, 4] {

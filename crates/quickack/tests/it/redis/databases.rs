@@ -1,4 +1,4 @@
-//! A pool may have fewer databases than its servers: nobody reaches beyond them.
+//! A pool may have fewer databases than its servers: no client reaches the others.
 
 use testkit::process::Family;
 

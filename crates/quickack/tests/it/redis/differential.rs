@@ -1,9 +1,10 @@
-//! Random commands of the whole table: what one real server answers is answered through quickack in
-//! front of four of its kind, and in front of one with a file of twemproxy's; or it is refused as
-//! the table foretells.
+//! Random commands of the whole table. quickack must answer as one real server does, in front of
+//! four of its kind, and in front of one with a twemproxy file; or it must refuse as the table
+//! predicts.
 //!
-//! A failure names its seed; `QUICKACK_SEED=N cargo test -p quickack --test it redis::differential`
-//! plays it again, `QUICKACK_DEPTH=1` with one command at a time, `QUICKACK_COMMANDS=N` for longer.
+//! A failure prints its seed. `QUICKACK_SEED=N cargo test -p quickack --test it
+//! redis::differential` repeats it, `QUICKACK_DEPTH=1` with one command at a time,
+//! `QUICKACK_COMMANDS=N` for a longer run.
 
 use std::net::SocketAddr;
 
@@ -12,23 +13,23 @@ use testkit::process::{Family, Quickack};
 
 use super::{QUICKACK, addresses, config, servers};
 
-/// On a busy machine anybody may be late, which is not what is asked here.
+/// On a busy machine any answer may be late, and deadlines are not tested here.
 const PATIENT: [&str; 2] = [ALLOW, "timeout: 20s"];
-/// What `differential_redis::ALLOWED` has.
+/// The list of `differential_redis::ALLOWED`.
 const ALLOW: &str = "allow: [flushall, flushdb, config|resetstat, slowlog|reset]";
 
-/// Commands that CI asks through four; they take seconds.
+/// Number of commands that CI sends through four servers; they take seconds.
 const THROUGH_FOUR: usize = 200_000;
 const THROUGH_ONE: usize = 60_000;
 const NEWEST: usize = 100_000;
 
-/// Who stands behind.
+/// The servers behind.
 enum Behind {
     Four,
     One,
-    /// Four, and nothing is split.
+    /// Four servers, and no command is split.
     Unsplit,
-    /// The test of the test: nobody is between.
+    /// The test of the test: no proxy in between.
     Bare,
 }
 
@@ -59,7 +60,7 @@ fn random_commands_are_answered_as_by_one_valkey() {
     check(Family::Valkey91, Behind::Four, 3, NEWEST);
 }
 
-/// The oldest that quickack is for: what it lacks it says itself, in its own words.
+/// The oldest supported version. The server itself reports commands that it lacks.
 #[test]
 fn random_commands_are_answered_as_by_one_redis_6() {
     check(Family::Redis62, Behind::Four, 9, 10_000);
@@ -115,12 +116,12 @@ fn check(family: Family, behind: Behind, seed: u64, commands: usize) -> Tally {
     tally
 }
 
-/// Scripts that clients have flushed are forgotten by the worker that flushed them.
+/// The script cache is per worker, so one worker must see both the flush and the loads.
 fn by_one_worker(servers: &[SocketAddr], more: &[&str]) -> Quickack {
     Quickack::start(QUICKACK, &format!("{}global:\n  workers: 1\n", config(servers, more)))
 }
 
-/// A file as people have it who run nutcracker.
+/// Starts quickack with a typical nutcracker file.
 fn as_nutcracker(server: SocketAddr) -> Quickack {
     let text = format!(
         "alpha:\n  listen: 127.0.0.1:0\n  hash: fnv1a_64\n  distribution: ketama\n  \

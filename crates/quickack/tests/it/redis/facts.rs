@@ -1,5 +1,5 @@
-//! What servers and proxy tell of themselves: INFO, CONFIG GET, HELLO, CLIENT INFO, COMMAND DOCS
-//! and their like, in front of several servers, and what tools make of it.
+//! Facts that servers and proxy report about themselves: INFO, CONFIG GET, HELLO, CLIENT INFO,
+//! COMMAND DOCS and similar commands, in front of several servers; and the results in tools.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -17,7 +17,7 @@ fn speak(address: SocketAddr) -> Speaker {
     Speaker::connect(address)
 }
 
-/// The text of INFO, in either version.
+/// Returns the text of INFO, in either version of RESP.
 fn info(client: &mut Speaker, sections: &str) -> String {
     let line = format!("INFO {sections}");
     match client.say(line.trim_end()) {
@@ -30,7 +30,7 @@ fn info(client: &mut Speaker, sections: &str) -> String {
     }
 }
 
-/// One field of it.
+/// Returns one field of it.
 #[track_caller]
 fn field(info: &str, name: &str) -> String {
     let found = info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
@@ -43,7 +43,7 @@ fn config(client: &mut Speaker, name: &str) -> String {
     String::from_utf8_lossy(value.bytes().expect("a text")).into_owned()
 }
 
-/// Two servers that are set up alike, and a proxy before them through which keys were set.
+/// Starts two servers with the same settings, and a proxy through which keys were set.
 fn field_of(family: Family) -> (Vec<Redis>, Quickack) {
     let servers = servers(family, 2);
     for server in &servers {
@@ -51,7 +51,7 @@ fn field_of(family: Family) -> (Vec<Redis>, Quickack) {
         direct.say(&format!("CONFIG SET maxmemory {LIMIT}"));
         direct.say("CONFIG SET maxmemory-policy allkeys-lru");
         direct.ask(&["CONFIG", "SET", "save", "60 1"]);
-        // Nothing is to be written by this test.
+        // This test must not write any file.
         direct.say("CONFIG SET dir /tmp");
     }
     let quickack = quickack(&addresses(&servers), &["server_retry_timeout: 50ms"]);
@@ -84,7 +84,7 @@ fn info_and_config_get_tell_what_the_servers_are() {
             assert_eq!(config(&mut client, "maxmemory-policy"), "allkeys-lru");
             assert_eq!(config(&mut client, "save"), "60 1");
             assert_eq!(config(&mut client, "databases"), "16");
-            // A section alone has no more than that.
+            // The answer for one section contains only that section.
             let text = info(&mut client, "keyspace");
             assert!(text.starts_with("# Keyspace\r\n") && !text.contains("quickack"), "{text}");
         }
@@ -96,7 +96,7 @@ fn info_and_config_get_tell_what_the_servers_are() {
     }
 }
 
-/// The servers' own passwords are no affair of a pool's clients.
+/// A pool's clients must not get the servers' own passwords.
 #[test]
 fn config_get_tells_no_password_of_a_server() {
     let redis = Redis::start_with(Family::Redis70, &["--requirepass", "sesame"]);
@@ -125,14 +125,14 @@ fn a_server_that_is_down_is_named_and_the_others_tell_what_they_know() {
     assert!(one.starts_with("name=s1,state=up,role=master,redis_version=7.0.15"), "{one}");
     let two = field(&text, "quickack_server1");
     assert!(two.starts_with("name=s2,state=down,why="), "{two}");
-    // Also where the proxy is not asked about.
+    // Also in sections that do not concern the proxy.
     let text = info(&mut client, "memory");
     assert!(field(&text, "quickack_server1").starts_with("name=s2,state=down,"), "{text}");
     let reply = client.say("CONFIG GET save");
     assert_eq!(reply.field("save"), Some(&Reply::Bulk("60 1".into())));
     let told = reply.field("quickack-unanswered").and_then(Reply::bytes).unwrap_or_default();
     assert!(told.starts_with(b"s2: "), "{reply:?}");
-    // These have no place to name it but an error.
+    // These replies have no field for the server's name, so different answers give an error.
     for line in ["LASTSAVE", "MODULE LIST", "FUNCTION STATS"] {
         let error = client.say(line).error();
         assert!(error.starts_with("ERR s2: "), "{line}: {error}");
@@ -171,7 +171,7 @@ fn lastsave_module_list_and_function_stats_work_over_several_servers() {
     }
 }
 
-/// Clients decide by name and version which commands there are.
+/// Clients derive the available commands from name and version.
 #[test]
 fn hello_and_info_tell_name_and_version_of_the_servers() {
     for (families, server, version, like) in [
@@ -203,7 +203,7 @@ fn readonly_is_refused_where_redis_refuses_it() {
     for family in Family::ALL {
         let server = Redis::start(family);
         let quickack = quickack(&[server.address], &[]);
-        // The first request of all has to wait for what the server is.
+        // The first request of all waits for the server's handshake.
         for line in ["READONLY", "READWRITE"] {
             let ours = speak(quickack.address()).say(line);
             assert_eq!(ours, speak(server.address).say(line), "{} {line}", family.name());
@@ -221,7 +221,7 @@ fn client_info_has_every_field_that_redis_has() {
     let quickack = quickack(&addresses(&servers), &[]);
     let direct = speak(servers[0].address).say("CLIENT INFO");
     let direct = String::from_utf8_lossy(direct.bytes().expect("a line")).into_owned();
-    // What is asked with it is answered in its turn.
+    // Later requests in the pipeline are answered in order.
     let mut client = speak(quickack.address());
     client.send(b"SET a 1\r\nCLIENT INFO\r\nGET a\r\nCLIENT INFO\r\nMGET a b c\r\n");
     let mut reply = || client.reply().expect("an answer to each");
@@ -239,7 +239,7 @@ fn client_info_has_every_field_that_redis_has() {
     assert!(line.contains(" user=default ") && line.contains(" cmd=client|info "), "{line}");
 }
 
-/// As Valkey tells of them, of which the table is made.
+/// The table is made from Valkey's answers.
 #[test]
 fn command_docs_tell_arguments_as_the_server_does() {
     let server = Redis::start(Family::Valkey91);
@@ -262,7 +262,7 @@ fn command_docs_tell_arguments_as_the_server_does() {
     }
 }
 
-/// A program that runs until the test is over.
+/// A program that runs until the end of the test.
 struct Running(Child);
 
 impl Drop for Running {
@@ -282,11 +282,11 @@ fn redis_cli_stat_shows_the_pool() {
     let child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn();
     let mut child = Running(child.expect("redis-cli is there"));
     let lines = BufReader::new(child.0.stdout.take().expect("a pipe")).lines();
-    // The first row has no difference to the one before.
+    // The first row has no difference from an earlier one.
     let mut rows = lines.map_while(Result::ok).filter(|line| line.starts_with(char::is_numeric));
     let row = rows.nth(1).expect("a row");
     let words: Vec<&str> = row.split_whitespace().collect();
-    // keys, mem, clients, blocked, requests, connections.
+    // Columns: keys, mem, clients, blocked, requests, connections.
     assert_eq!(words[0], KEYS.to_string(), "{row}");
     assert!(words[1].ends_with('M'), "{row}");
     assert_eq!(words[3], "0", "{row}");
@@ -316,7 +316,7 @@ fn prometheus_redis_exporter_shows_the_pool() {
     check(&text, "redis_up 1");
     check(&text, &format!("redis_db_keys{{db=\"db0\"}} {KEYS}"));
     check(&text, "redis_db_keys{db=\"db15\"} 0");
-    // So it writes numbers.
+    // The exporter uses this format for numbers.
     check(&text, "redis_memory_max_bytes 4.194304e+08");
     check(&text, "redis_config_maxmemory 2.097152e+08");
     check(&text, "redis_connected_clients 1");
@@ -326,7 +326,7 @@ fn prometheus_redis_exporter_shows_the_pool() {
     {
         assert!(info.contains(label), "{info}");
     }
-    // It goes on with one server less.
+    // It continues with one server less.
     drop(servers.pop());
     wait_until("the exporter shows one server", || {
         text = scrape(web).unwrap_or_default();
@@ -335,7 +335,7 @@ fn prometheus_redis_exporter_shows_the_pool() {
     check(&text, "redis_up 1");
 }
 
-/// What the exporter shows.
+/// Returns the exporter's page.
 fn scrape(web: SocketAddr) -> std::io::Result<String> {
     let mut stream = TcpStream::connect(web)?;
     stream.write_all(b"GET /metrics HTTP/1.0\r\n\r\n")?;

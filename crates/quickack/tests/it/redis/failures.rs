@@ -1,5 +1,5 @@
-//! Servers that die, freeze, restart, excuse themselves and lie, under load: what each costs a
-//! client, in which words, and that nothing that may have been executed is sent again.
+//! Servers that die, freeze, restart, send retryable errors and wrong replies, under load: the cost
+//! to clients, the error texts, and that no request that may have been executed is sent again.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -11,7 +11,7 @@ use testkit::resp::{Reply, Speaker};
 
 use super::model::{Model, Turn, swallow};
 use super::{addresses, quickack, servers};
-use crate::crew;
+use crate::harness;
 
 fn speak(quickack: &Quickack) -> Speaker {
     Speaker::connect(quickack.address())
@@ -21,7 +21,7 @@ fn say(text: &str) -> Turn {
     Turn::Say(text.into())
 }
 
-/// Asks until the server is back, and returns what comes then.
+/// Repeats a request until the server is back, and returns that reply.
 fn until_back(client: &mut Speaker, line: &str) -> Reply {
     let mut reply = client.say(line);
     wait_until("the server is back", || {
@@ -33,7 +33,7 @@ fn until_back(client: &mut Speaker, line: &str) -> Reply {
     reply
 }
 
-/// Each server is of one key; `k0` is the first's, and so on.
+/// Returns a key of the server with this index, so that each server has one.
 fn key_of(quickack: &Quickack, backs: &[Redis], at: usize) -> String {
     let mut client = speak(quickack);
     let mut direct = Speaker::connect(backs[at].address);
@@ -71,7 +71,7 @@ fn a_redis_that_is_killed_in_the_middle_of_split_mgets_gives_whole_answers_or_er
                     let failed = reply.error().starts_with("ERR s2: ");
                     assert!(failed || reply == whole, "{reply:?}");
                     errors.fetch_add(usize::from(failed), Ordering::Relaxed);
-                    // Whoever is next in the pipeline is answered what it asked.
+                    // The next request in the pipeline gets its own reply.
                     let echo = client.say("ECHO mine");
                     assert_eq!(echo, Reply::Bulk("mine".into()));
                 }
@@ -79,7 +79,7 @@ fn a_redis_that_is_killed_in_the_middle_of_split_mgets_gives_whole_answers_or_er
         })
         .collect();
     wait_until("they are served", || asked.load(Ordering::Relaxed) > 500);
-    // Asked by everybody, and answering nobody.
+    // All clients use this server, and it answers none.
     backs[1].process.freeze();
     let before = asked.load(Ordering::Relaxed);
     wait_until("all wait for it", || asked.load(Ordering::Relaxed) <= before + 8);
@@ -106,7 +106,7 @@ fn a_redis_that_sleeps_costs_those_of_the_others_nothing_where_nothing_is_held()
     check_sleep(&["hold_after: 0"]);
 }
 
-/// It is slow by its own clock, and nobody else's.
+/// Checks that a server's delay affects only its own requests.
 fn check_sleep(pool: &[&str]) {
     let more = ["--enable-debug-command", "yes"];
     let backs: Vec<Redis> = (0..4).map(|_| Redis::start_with(Family::Redis70, &more)).collect();
@@ -123,7 +123,7 @@ fn check_sleep(pool: &[&str]) {
     }
     let beside = measure(&mut others, &keys[1..]);
     println!("gets beside a sleeping server: {beside:?}; when nobody sleeps: {before:?}");
-    // What they take on a busy machine is not the sleeper's.
+    // On a busy machine the other requests take time that is not due to the sleeping server.
     let most = |time: Duration, least: u64| (5 * time).max(Duration::from_millis(least));
     assert!(beside.median < most(before.median, 2), "{beside:?}, {before:?}");
     assert!(beside.late < most(before.late, 30), "{beside:?}, {before:?}");
@@ -134,14 +134,14 @@ fn check_sleep(pool: &[&str]) {
     assert!(start.elapsed() > Duration::from_millis(2_900), "it did not sleep");
 }
 
-/// How long gets take: half of them, and all but one of a hundred.
+/// Latencies of gets: the median and the 99th percentile.
 #[derive(Debug)]
 struct Times {
     median: Duration,
     late: Duration,
 }
 
-/// Gets of these keys, one after the other, for a second and a half.
+/// Sends gets of these keys, one after the other, for a second and a half.
 fn measure(clients: &mut [Speaker], keys: &[String]) -> Times {
     let (start, mut times) = (Instant::now(), Vec::new());
     while start.elapsed() < Duration::from_millis(1_500) {
@@ -156,7 +156,8 @@ fn measure(clients: &mut [Speaker], keys: &[String]) -> Times {
     Times { median: times[times.len() / 2], late: times[times.len() * 99 / 100] }
 }
 
-/// What has not been told to the client yet is an error, or is asked again; the connection goes on.
+/// A reply that the client has not begun to receive becomes an error or is requested again; the
+/// connection stays.
 #[test]
 fn a_redis_link_that_is_reset_inside_a_short_reply_is_an_error_or_asked_once_more() {
     let model = Model::start(|words| match words {
@@ -172,8 +173,8 @@ fn a_redis_link_that_is_reset_inside_a_short_reply_is_an_error_or_asked_once_mor
     assert_eq!(until_back(&mut client, "GET b"), Reply::Bulk("ok".into()));
 }
 
-/// What the client has read the beginning of cannot be taken back: it is told by the end of its
-/// connection, never by bytes that are not the value's.
+/// The start of a long reply has already been sent to the client and cannot be taken back. Its
+/// connection is closed, and it never gets bytes of another value.
 #[test]
 fn a_redis_link_that_is_reset_inside_a_long_reply_ends_the_client_and_no_other() {
     let model = Model::start(|words| match words {
@@ -195,7 +196,8 @@ fn a_redis_link_that_is_reset_inside_a_long_reply_ends_the_client_and_no_other()
     assert_eq!(until_back(&mut other, "GET b"), Reply::Bulk("ok".into()));
 }
 
-/// Executed, and never answered: the client hears that nobody knows, and it happened once.
+/// Executed, and never answered: the client is told that the outcome is unknown, and it happened
+/// once.
 #[test]
 fn an_incr_that_redis_executed_is_never_sent_again() {
     for (word, line) in [("incr", "INCR n"), ("append", "APPEND n 1"), ("lpush", "LPUSH n 1")] {
@@ -214,7 +216,8 @@ fn an_incr_that_redis_executed_is_never_sent_again() {
     }
 }
 
-/// One of two parts was executed and never answered: the client hears whose, and that nobody knows.
+/// One of two parts was executed and never answered: the error names its server, and its outcome is
+/// unknown.
 #[test]
 fn an_mset_over_two_redises_of_which_one_never_answers_is_an_error_that_names_it() {
     let backs = servers(Family::Redis70, 2);
@@ -233,7 +236,7 @@ fn an_mset_over_two_redises_of_which_one_never_answers_is_an_error_that_names_it
     assert_eq!(between.count("mset"), 1);
 }
 
-/// Nothing undoes what the others would have done: a change goes to all of its servers or to none.
+/// A change cannot be undone on the other servers, so it goes to all of its servers or to none.
 #[test]
 fn a_change_at_several_redises_is_done_at_none_of_them_if_one_is_down() {
     let mut backs = servers(Family::Redis70, 2);
@@ -242,7 +245,7 @@ fn a_change_at_several_redises_is_done_at_none_of_them_if_one_is_down() {
     let mut client = speak(&quickack);
     assert_eq!(client.say(&format!("MSET {one} old {two} old")), Reply::Simple("OK".into()));
     backs.remove(1);
-    // Whoever asks first finds out.
+    // The first request detects the failure.
     wait_until("it is missed", || {
         client.say(&format!("GET {two}")).error() == "ERR s2: down, waiting for it to come back"
     });
@@ -261,7 +264,7 @@ fn a_change_at_several_redises_is_done_at_none_of_them_if_one_is_down() {
         let down = told.error() == "ERR s2: down, waiting for it to come back";
         assert!(down || refused, "{line}: {told:?}");
     }
-    // Reads are told what can be told, and one server's changes are its own.
+    // Reads return the known values, and changes for one server are not affected.
     let read = client.say(&format!("MGET {one} {two}"));
     assert_eq!(read.error(), "ERR s2: down, waiting for it to come back");
     assert_eq!(client.say(&format!("GET {one}")), Reply::Bulk("old".into()));
@@ -273,7 +276,8 @@ fn a_change_at_several_redises_is_done_at_none_of_them_if_one_is_down() {
     assert_eq!(client.say(&format!("DEL {one}")), Reply::Integer(1));
 }
 
-/// A worker that has not met the outage yet has no link to the dead one, or one that only begins.
+/// A worker that has not noticed the failure has no link to the dead server, or one that only
+/// begins.
 #[test]
 fn a_change_on_new_connections_is_done_at_no_redis_if_one_was_killed() {
     let mut backs = servers(Family::Redis70, 3);
@@ -299,7 +303,8 @@ fn a_change_on_new_connections_is_done_at_no_redis_if_one_was_killed() {
     }
 }
 
-/// A server that says it did nothing is asked again, a write as well; each time is counted.
+/// Checks that a request that a server refused without executing it is sent again, even a write,
+/// and that each time is counted.
 fn check_asked_again(excuse: &'static str, counter: &str) {
     const TIMES: usize = 3;
     for (line, word) in [("GET a", "get a"), ("SET a 1", "set a"), ("MGET a b", "mget a")] {
@@ -324,9 +329,9 @@ fn check_asked_again(excuse: &'static str, counter: &str) {
     }
 }
 
-/// A counter of the first server's.
+/// Returns a counter of the first server.
 fn again(quickack: &Quickack, counter: &str) -> u64 {
-    let stats = crew::stats(quickack);
+    let stats = harness::stats(quickack);
     let server = &stats["pools"][0]["servers"][0];
     server[counter].as_u64().unwrap_or_else(|| panic!("no {counter} in {server}"))
 }
@@ -345,7 +350,7 @@ fn a_redis_that_has_lost_its_master_or_its_cluster_is_asked_again() {
     check_asked_again(keys, "again_try_again_total");
 }
 
-/// One that never comes out of it: the client reads the server's own words, after the deadline.
+/// The server never finishes loading: after the deadline the client gets the server's own error.
 #[test]
 fn a_redis_that_loads_for_ever_is_told_in_its_own_words() {
     let model = Model::start(|words| match words {
@@ -364,7 +369,7 @@ fn a_redis_that_loads_for_ever_is_told_in_its_own_words() {
     assert_eq!(client.say("EXISTS x"), Reply::Integer(0));
 }
 
-/// A script that was loaded through us comes back to a server that has lost it.
+/// A script that was loaded through the proxy is loaded again on a server that has lost it.
 #[test]
 fn a_script_that_a_restarted_redis_has_lost_is_loaded_again() {
     let address = free_address();
@@ -388,8 +393,7 @@ fn a_script_that_a_restarted_redis_has_lost_is_loaded_again() {
     until_back(&mut client, &format!("EXISTS {}", keys[0]));
     assert_eq!(run(&mut client, &keys[0]), Reply::Integer(5), "its counter went with it");
     assert_eq!(run(&mut client, &keys[1]), Reply::Integer(10));
-    // In a pipeline nothing overtakes what came after it: such a one may stay unknown, in its
-    // place.
+    // In a pipeline no request overtakes a later one, so the script may stay unknown there.
     Speaker::connect(again.address).say("SCRIPT FLUSH");
     let set = ["SET", "other", "x"].map(|word| word.as_bytes().to_vec()).to_vec();
     let call = ["EVALSHA", &sha, "1", &keys[0], "1"].map(|word| word.as_bytes().to_vec()).to_vec();
@@ -402,7 +406,7 @@ fn a_script_that_a_restarted_redis_has_lost_is_loaded_again() {
     assert_eq!(replies[3], Reply::Integer(done + 1), "{replies:?}");
 }
 
-/// Who flushes its scripts means it: they are not loaded again behind its back.
+/// A script flushed by a client through the proxy is not loaded again.
 #[test]
 fn a_script_that_was_flushed_through_us_stays_unknown_to_redis() {
     let backs = servers(Family::Redis70, 2);
@@ -416,7 +420,7 @@ fn a_script_that_was_flushed_through_us_stays_unknown_to_redis() {
     backs.iter().for_each(|back| drop(Speaker::connect(back.address).say("SCRIPT FLUSH")));
     assert_eq!(client.say(&run), Reply::Integer(42));
     let of_both = again(&quickack, "again_no_script_total")
-        + crew::stats(&quickack)["pools"][0]["servers"][1]["again_no_script_total"]
+        + harness::stats(&quickack)["pools"][0]["servers"][1]["again_no_script_total"]
             .as_u64()
             .unwrap_or(0);
     assert_eq!(of_both, 1);
@@ -425,8 +429,8 @@ fn a_script_that_was_flushed_through_us_stays_unknown_to_redis() {
     assert_eq!(client.say(&format!("SCRIPT EXISTS {sha}")), Reply::Array(vec![Reply::Integer(0)]));
 }
 
-/// Clients send a whole transaction in one write and read later: what stands in it is refused with
-/// it, and nothing of it is done.
+/// Clients send a whole transaction in one write and read later: its commands are refused with it,
+/// and none is executed.
 #[test]
 fn a_transaction_in_one_write_leaves_nothing_behind_in_redis() {
     let backs = servers(Family::Redis70, 2);
@@ -454,8 +458,8 @@ fn a_transaction_in_one_write_leaves_nothing_behind_in_redis() {
     assert!(client.say("EXEC").is_error() && client.say("DISCARD").is_error());
 }
 
-/// Who waits for the answer to MULTI hears no, and no more: what it would say next is said on a
-/// connection that knows of no transaction.
+/// A client that waits for the answer to MULTI gets an error, and its connection is closed. Its
+/// next commands come on a new connection without a transaction.
 #[test]
 fn a_transaction_that_waits_for_its_first_answer_is_refused_and_closed_before_redis() {
     let backs = servers(Family::Redis70, 1);
@@ -466,8 +470,8 @@ fn a_transaction_that_waits_for_its_first_answer_is_refused_and_closed_before_re
     assert_eq!(client.rest(), b"");
 }
 
-/// One of the servers does not know it: no connection may speak it, for its replies would be of two
-/// kinds.
+/// One of the servers does not support it. So no connection may use RESP3, because replies would be
+/// of two kinds.
 #[test]
 fn hello_3_before_redis_and_an_older_server_is_refused() {
     let redis = Redis::start(Family::Redis70);
@@ -478,7 +482,7 @@ fn hello_3_before_redis_and_an_older_server_is_refused() {
     });
     let quickack = quickack(&[redis.address, old.address], &["timeout: 60s"]);
     let mut client = speak(&quickack);
-    // Both have been spoken to.
+    // Both servers have been used.
     for n in 0..20 {
         let reply = client.say(&format!("GET k{n}"));
         let fine = [Reply::Bulk("old".into()), Reply::Null(b'$')].contains(&reply);

@@ -1,6 +1,5 @@
-//! What no client of good will says: requests that are none, lengths that cannot be, and CRLF in
-//! every place where somebody's words are said back. Three canaries on the same links get only
-//! their own bytes all the while.
+//! Hostile input: invalid requests, impossible lengths, and CRLF in every argument that a server
+//! echoes. Three canaries on the same links must get only their own bytes all the time.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -11,7 +10,7 @@ use testkit::resp::{Reply, Speaker, command, shown};
 
 use super::{addresses, quickack, servers};
 
-/// Honest clients that share the links of whoever is hostile.
+/// Honest clients that share the links with the hostile one.
 struct Canaries {
     all: Vec<Speaker>,
     asked: usize,
@@ -28,7 +27,7 @@ impl Canaries {
         Canaries { all, asked: 0 }
     }
 
-    /// All ask before anybody reads, so that they stand side by side on the links.
+    /// All send before any reads, so that their requests are adjacent on the links.
     fn ask(&mut self) {
         for (at, client) in self.all.iter_mut().enumerate() {
             for key in 0..8 {
@@ -49,11 +48,11 @@ impl Canaries {
     }
 }
 
-/// All that comes back for these bytes, until the other side closes: it is told that no more come.
+/// Returns all replies to these bytes until the other side closes, after the end of input.
 fn all_that_is_said(address: std::net::SocketAddr, bytes: &[u8]) -> Vec<u8> {
     let mut stream = TcpStream::connect(address).expect("somebody accepts");
     stream.set_read_timeout(Some(DEADLINE)).expect("a deadline that is not zero");
-    // Who closes at the first word does not read the last.
+    // A peer that closes at the first error does not read the rest.
     let _ = stream.write_all(bytes);
     let _ = stream.shutdown(Shutdown::Write);
     let mut said = Vec::new();
@@ -135,7 +134,7 @@ fn frames() -> Vec<Vec<u8>> {
     frames
 }
 
-/// The same bytes to a server and to us: the same is said, and the same connections are closed.
+/// The same bytes to a server and to the proxy: equal replies, and the same connections are closed.
 #[test]
 fn frames_that_are_none_are_answered_as_redis_answers_them() {
     let direct = Redis::start(Family::Redis70);
@@ -160,17 +159,19 @@ fn frames_that_are_none_are_answered_as_redis_answers_them() {
     assert!(differing.is_empty(), "{}", differing.concat());
 }
 
-/// Where we say something else than a server: we close where it goes on with what can only be
-/// somebody's mistake, or in the middle of somebody's attack, and what we say back is escaped.
+/// Returns whether the proxy may be stricter than a server. It closes where the server continues
+/// after input that is surely a mistake, or in the middle of an attack; and it escapes echoed
+/// bytes.
 fn is_stricter(frame: &[u8], ours: &[u8]) -> bool {
     let says = |text: &str| ours == format!("-ERR Protocol error: {text}\r\n").as_bytes();
-    // It hangs up at `Host:` without the answer to what came before.
+    // The server closes at `Host:` without a reply to the request before.
     frame.starts_with(b"GET / HTTP/1.1\r\nHost:") && ours.starts_with(b"-ERR wrong number of arg")
-        // It skips two bytes after a string, whatever they are, and so reads on in its middle.
+        // The server skips any two bytes after a string, and so continues parsing in its middle.
         || says("expected CR LF")
-        // It takes a line with a NUL for one that has not ended.
+        // The server treats a line with a NUL as unfinished.
         || says("a NUL in an inline request") && frame.contains(&0)
-        // Which of two mistakes in a line of 70,000 bytes it sees depends on how these arrive.
+        // If a line of 70,000 bytes has two mistakes, the server's reply depends on the pieces in
+        // which it arrives.
         || says("too big inline request") && frame.len() > 65_536
         || says("too big mbulk count string") && frame.len() > 65_536
         || says("too big bulk count string") && frame.len() > 65_536
@@ -191,14 +192,14 @@ fn a_line_of_http_is_hung_up_on_and_nothing_after_it_reaches_redis() {
 }
 
 /// CRLF in each argument of each row, and in the name: one request, one reply. The servers are
-/// Valkey's, which say one of these words back as it came.
+/// Valkey's, which echo one of these words unescaped.
 #[test]
 fn no_word_of_a_client_makes_a_reply_of_its_own_before_valkey() {
     const EVIL: &str = "\r\n-EVIL x\r\n";
-    // They say something about the answers themselves.
+    // These commands change the replies themselves.
     const LOUD: &[&str] = &["quit", "client|reply", "multi"];
     let backs = servers(Family::Valkey91, 2);
-    // Neither writes files, nor holds up a server as PFSELFTEST does.
+    // No files are written, and no server is blocked, as PFSELFTEST would do.
     const ALLOW: &str = "allow: [flushall, flushdb, acl, commandlog, config|set, \
          config|resetstat, debug, latency, memory, module, pfdebug, slowlog, swapdb]";
     let quickack = quickack(&addresses(&backs), &[ALLOW]);
@@ -216,7 +217,8 @@ fn no_word_of_a_client_makes_a_reply_of_its_own_before_valkey() {
                     words.extend((0..count).map(|arg| if arg == at { EVIL } else { "1" }));
                     let mut bytes = command(&words);
                     bytes.extend_from_slice(&command(&["ECHO", "token"]));
-                    // A few at a time beside the canaries, all the others as fast as they go.
+                    // A few of them run together with the canaries; the others run as fast as
+                    // possible.
                     let beside = asked % 50 == 0 && !name.starts_with("flush");
                     if beside {
                         canaries.ask();
@@ -234,7 +236,7 @@ fn no_word_of_a_client_makes_a_reply_of_its_own_before_valkey() {
                 }
             }
         }
-        // What the row may have flushed.
+        // The row may have flushed the canaries' keys.
         canaries = Canaries::new(&quickack);
     }
     println!("{asked} requests with line ends in their words");

@@ -1,5 +1,5 @@
-//! Servers of the test's own: one that says what the test wants, and one that stands between
-//! quickack and a real server and cuts its connections at a moment of the test's choice.
+//! Servers of the test's own: one with replies of the test's choice, and one between quickack and a
+//! real server that cuts its connections at a moment of the test's choice.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -9,31 +9,31 @@ use std::thread;
 use rustix::net::sockopt;
 use testkit::resp::{Reply, Speaker, command};
 
-/// A server that notes every command and answers as its rule says.
+/// A server that records every command and replies by its rule.
 pub struct Model {
     pub address: SocketAddr,
     commands: Arc<Mutex<Vec<String>>>,
 }
 
-/// What it does about a command.
+/// A reaction to a command.
 pub enum Turn {
     Say(Vec<u8>),
-    /// Says so much and closes.
+    /// Sends these bytes and closes.
     Close(Vec<u8>),
-    /// Says so much and resets the connection.
+    /// Sends these bytes and resets the connection.
     Reset(Vec<u8>),
 }
 
-/// What it does about the command, in lower case with spaces between its words.
+/// Returns the reaction to a command, given in lower case with spaces between its words.
 type Rule = dyn Fn(&str) -> Turn + Send + Sync;
 
 impl Model {
-    /// The first words on a link are answered as Redis 7.0 does.
+    /// Starts one that answers the handshake as Redis 7.0 does.
     pub fn start(rule: impl Fn(&str) -> Turn + Send + Sync + 'static) -> Model {
         Model::start_bare(move |words| greeting(words).map_or_else(|| rule(words), Turn::Say))
     }
 
-    /// The same, and they are the rule's affair as well.
+    /// Starts one whose rule also answers the handshake.
     pub fn start_bare(rule: impl Fn(&str) -> Turn + Send + Sync + 'static) -> Model {
         let rule: Arc<Rule> = Arc::new(rule);
         let commands = Arc::new(Mutex::new(Vec::new()));
@@ -42,14 +42,14 @@ impl Model {
         Model { address, commands }
     }
 
-    /// How often it was asked something that begins so.
+    /// Returns the number of commands that begin with `start`.
     pub fn count(&self, start: &str) -> usize {
         let commands = self.commands.lock().unwrap_or_else(PoisonError::into_inner);
         commands.iter().filter(|command| command.starts_with(start)).count()
     }
 }
 
-/// Calls `serve` for each connection, in a thread of its own.
+/// Calls `serve` for each connection, each in its own thread.
 fn listen(serve: impl Fn(TcpStream) + Send + Sync + 'static) -> SocketAddr {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port on loopback");
     let address = listener.local_addr().expect("a bound listener has an address");
@@ -66,7 +66,7 @@ fn listen(serve: impl Fn(TcpStream) + Send + Sync + 'static) -> SocketAddr {
 fn serve(mut stream: TcpStream, rule: &Rule, notes: &Mutex<Vec<String>>) {
     let (mut held, mut chunk) = (Vec::new(), [0; 16 << 10]);
     loop {
-        // A command reads like a reply that is an array.
+        // A command has the form of a reply that is an array.
         while let Ok(Some((request, len))) = Reply::parse(&held) {
             held.drain(..len);
             let words = words(&request);
@@ -93,9 +93,9 @@ fn serve(mut stream: TcpStream, rule: &Rule, notes: &Mutex<Vec<String>>) {
     }
 }
 
-/// Closing it now tells the other side so at once.
+/// Makes a close send a reset to the other side at once.
 fn reset(stream: &TcpStream) {
-    // What was written is read first: a reset overtakes what is on its way.
+    // Written bytes are read first, because a reset would overtake bytes on their way.
     let _ = stream.take_error();
     sockopt::set_socket_linger(stream, Some(std::time::Duration::ZERO)).expect("TCP has it");
 }
@@ -120,8 +120,8 @@ fn greeting(words: &str) -> Option<Vec<u8>> {
     Some(text.into())
 }
 
-/// Stands before a real server: a command that begins with `word` is executed there, and its answer
-/// never comes back, for the connection is closed.
+/// Starts a relay to a real server. A command that begins with `word` is executed there, but its
+/// answer is lost, because the connection is closed.
 pub fn swallow(server: SocketAddr, word: &'static str) -> Model {
     let speaker = Mutex::new(Speaker::connect(server));
     Model::start(move |words| {
@@ -133,7 +133,7 @@ pub fn swallow(server: SocketAddr, word: &'static str) -> Model {
     })
 }
 
-/// A reply as it is written; those that the tests need.
+/// Renders the kinds of replies that the tests need.
 fn raw(reply: Reply) -> Vec<u8> {
     match reply {
         Reply::Simple(text) => [b"+", &text[..], b"\r\n"].concat(),

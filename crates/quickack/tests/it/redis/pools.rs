@@ -1,4 +1,4 @@
-//! What a pool's words come to before real servers: those of a nutcracker.yml, unchanged, and ours.
+//! Directives of a pool with real servers: those of a nutcracker.yml, unchanged, and our own.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -6,10 +6,10 @@ use std::os::unix::fs::PermissionsExt;
 use testkit::process::{Client, Family, Quickack, Redis, wait_until};
 
 use super::super::QUICKACK;
-use super::super::crew::wait_for_crew;
+use super::super::harness::wait_for_workers;
 use super::{addresses, config, quickack, servers};
 
-/// One request as an array of bulk strings; what is answered must begin with `reply`.
+/// Sends one request as an array of bulk strings; the answer must begin with `reply`.
 #[track_caller]
 fn ask(client: &mut Client, words: &str, reply: &str) {
     client.send(resp(words));
@@ -22,7 +22,7 @@ fn resp(words: &str) -> String {
     format!("*{}\r\n{bulks}", words.len())
 }
 
-/// An error line, which names what is expected in it.
+/// Sends a request whose answer must be an error line that contains `told`.
 #[track_caller]
 fn refused(client: &mut Client, words: &str, told: &str) {
     client.send(resp(words));
@@ -30,7 +30,7 @@ fn refused(client: &mut Client, words: &str, told: &str) {
     assert!(line.starts_with('-') && line.contains(told), "{words}: {line}");
 }
 
-/// A file as nutcracker has it.
+/// Makes a typical file of nutcracker's.
 fn nutcracker_yml(redis: &Redis, more: &str) -> String {
     let address = redis.address;
     format!(
@@ -62,14 +62,14 @@ fn redis_auth_is_asked_of_clients_and_told_to_servers() {
     }
 }
 
-/// As a server does it: who was somebody stays so, whatever it says next, and a stranger stays one.
+/// As in a server, a wrong password neither ends an earlier login nor makes one.
 #[test]
 fn a_wrong_password_after_a_right_one_changes_nothing_as_in_redis() {
     for family in Family::ALL {
         let redis = Redis::start_with(family, &["--requirepass", "sesame"]);
         let text = nutcracker_yml(&redis, "  redis_auth: sesame\n");
         let quickack = Quickack::start(QUICKACK, &text);
-        // Each in a dialogue of its own: with us, too many tries end one.
+        // Each on its own connection, because the proxy ends one after too many failures.
         for wrong in ["AUTH wrong", "AUTH default wrong", "HELLO 2 AUTH default wrong"] {
             for mut client in [redis.client(), quickack.client()] {
                 refused(&mut client, wrong, "WRONGPASS");
@@ -82,7 +82,7 @@ fn a_wrong_password_after_a_right_one_changes_nothing_as_in_redis() {
     }
 }
 
-/// nutcracker does not look at what a server says to its AUTH.
+/// nutcracker ignores a server's reply to its AUTH.
 #[test]
 fn a_server_without_a_password_serves_a_pool_with_redis_auth() {
     for family in Family::ALL {
@@ -95,7 +95,7 @@ fn a_server_without_a_password_serves_a_pool_with_redis_auth() {
     }
 }
 
-/// nutcracker goes on in database 0.
+/// nutcracker would continue in database 0.
 #[test]
 fn a_database_that_the_server_lacks_is_an_error_and_never_another() {
     let redis = Redis::start_with(Family::Redis70, &["--databases", "4"]);
@@ -133,12 +133,12 @@ fn keys_apart_are_refused_where_the_file_says_so() {
     refused(&mut client, &format!("MSET {}", keys.join(" ")), "CROSSSLOT");
     ask(&mut client, &format!("MSET {}", together.join(" ")), "+OK\r\n");
     ask(&mut client, &format!("EXISTS {}", together.join(" ")), ":10\r\n");
-    // Nothing of what was refused had been sent.
+    // Of the refused requests nothing was sent.
     let calls = redis.iter().map(|server| server.stat("total_commands_processed")).sum::<u64>();
     assert!(calls < 20, "{calls}");
 }
 
-/// A tag has no effect in a pool that looks for none: the directive is what is missing.
+/// In a pool without `hash_tag` a tag has no effect, so the error names the missing directive.
 #[test]
 fn keys_apart_are_told_what_would_bring_them_together() {
     let redis = servers(Family::Redis70, 4);
@@ -170,7 +170,7 @@ fn keys_apart_are_told_what_would_bring_them_together() {
     }
 }
 
-/// Quotes and escapes in a line, as a person types it, with a password that needs them.
+/// Quotes and escapes in an inline command, as typed by a person, with a password that needs them.
 #[test]
 fn a_password_in_quotes_is_read_as_redis_reads_it() {
     let password = "p a's\\\"s";
@@ -262,7 +262,7 @@ fn a_reload_moves_where_new_clients_begin_and_leaves_the_others_where_they_are()
     refused(&mut new, "acme.range k 0 0", "unknown command");
 }
 
-/// The file of users stands in for what clients say; servers are still told the password.
+/// The file of users is for the clients' logins; the links still use the servers' password.
 #[test]
 fn users_of_a_file_and_redis_auth_for_the_servers() {
     let redis = Redis::start_with(Family::Valkey91, &["--requirepass", "sesame"]);
@@ -292,7 +292,7 @@ fn users_of_a_file_and_redis_auth_for_the_servers() {
     ask(&mut client, "GET k", "$1\r\nv\r\n");
 }
 
-/// Database, version of RESP and names go with the connection to another worker.
+/// Database, version of RESP and client name go with the connection to another worker.
 #[test]
 fn a_client_that_changes_its_worker_stays_who_it_is() {
     let redis = servers(Family::Redis70, 2);
@@ -308,19 +308,19 @@ fn a_client_that_changes_its_worker_stays_who_it_is() {
         ask(client, &format!("SELECT {at}"), "+OK\r\n");
         ask(client, &format!("SET here {at}"), "+OK\r\n");
     }
-    // New workers are given some of them, and give them back when they leave.
-    for workers in [4, 1, 3] {
-        quickack.rewrite(&text(workers));
+    // New workers get some of the clients, and hand them back when they retire.
+    for count in [4, 1, 3] {
+        quickack.rewrite(&text(count));
         quickack.admin_ok(&["reload"]);
         wait_until("each worker has its share", || {
-            let crew = wait_for_crew(&quickack, workers);
-            crew.values().all(|worker| worker.clients >= 16 / workers as u64 - 1)
+            let workers = wait_for_workers(&quickack, count);
+            workers.values().all(|worker| worker.clients >= 16 / count as u64 - 1)
         });
         clients.iter_mut().enumerate().for_each(|(at, client)| still_is(client, at));
     }
 }
 
-/// In the database of its number, with RESP3 and its name.
+/// Checks its database, RESP3 and its name.
 #[track_caller]
 fn still_is(client: &mut Client, at: usize) {
     let (digits, name) = (at.to_string(), format!("name-{at}"));

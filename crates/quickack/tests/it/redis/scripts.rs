@@ -1,12 +1,12 @@
-//! What a script can make a real server say, and scripts that a server has lost.
+//! Replies that a script can make a real server send, and scripts that a server has lost.
 
 use testkit::process::{Family, Quickack, Redis};
 use testkit::resp::{Reply, Speaker};
 
-use super::super::crew;
+use super::super::harness;
 use super::{addresses, config, quickack, servers};
 
-/// Every kind of reply that the servers make of a table, with nothing, odd bytes and much in it.
+/// Every kind of reply that servers make of a table: empty, with odd bytes, and large.
 const SCRIPTS: &[&str] = &[
     "return {big_number='abc'}",
     "return {big_number=''}",
@@ -47,18 +47,18 @@ const SCRIPTS: &[&str] = &[
      return redis.call('zscore', KEYS[1]..'z', 'm')",
 ];
 
-/// The links are many clients': no script may end one, or make its server look ill.
+/// Many clients share the links: no script may end one, or make its server look faulty.
 #[test]
 fn no_line_that_a_script_writes_before_redis_or_valkey_ends_a_link() {
     for family in Family::ALL {
         let backs = servers(family, 1);
         let quickack = quickack(&addresses(&backs), &[]);
-        for dialect in [2, 3] {
+        for proto_version in [2, 3] {
             let mut direct = Speaker::connect(backs[0].address);
             let mut client = Speaker::connect(quickack.address());
             let mut canary = Speaker::connect(quickack.address());
             for one in [&mut direct, &mut client, &mut canary] {
-                assert!(!one.say(&format!("HELLO {dialect}")).is_error());
+                assert!(!one.say(&format!("HELLO {proto_version}")).is_error());
             }
             direct.say("HSET h a 1");
             for script in SCRIPTS {
@@ -69,18 +69,19 @@ fn no_line_that_a_script_writes_before_redis_or_valkey_ends_a_link() {
                 canary.send(&testkit::resp::command(&["EXISTS", "h"]));
                 let found = client.reply().unwrap_or_else(|why| panic!("{script}: {why}"));
                 let name = family.name();
-                assert_eq!(found, expected, "{name}, RESP{dialect}: {script}");
+                assert_eq!(found, expected, "{name}, RESP{proto_version}: {script}");
                 assert_eq!(canary.reply(), Ok(Reply::Bulk("mine".into())), "{script}");
                 assert_eq!(canary.reply(), Ok(Reply::Integer(1)), "{script}");
             }
         }
-        let server = &crew::stats(&quickack)["pools"][0]["servers"][0];
+        let server = &harness::stats(&quickack)["pools"][0]["servers"][0];
         let count = |name: &str| server[name].as_u64().unwrap_or_else(|| panic!("no {name}"));
         assert_eq!((count("poisoned_total"), count("refused_down_total")), (0, 0), "{server}");
     }
 }
 
-/// In a pipeline the call itself stays an error: asked again it would overtake what came after it.
+/// In a pipeline the call itself gets an error, because a retry would be executed after later
+/// requests.
 #[test]
 fn a_script_that_redis_misses_in_a_pipeline_is_there_for_the_next_call() {
     for family in Family::ALL {
@@ -96,7 +97,7 @@ fn a_script_that_redis_misses_in_a_pipeline_is_there_for_the_next_call() {
         let replies = client.ask_all(&[words(&call), words(&call), words("SET other x")]);
         assert!(replies[0].error().starts_with("NOSCRIPT "), "{replies:?}");
         assert_eq!(replies[2], Reply::Simple("OK".into()));
-        // A pipeline again: nothing in it can be asked once more.
+        // A pipeline again: none of its requests can be sent again.
         let replies = client.ask_all(&[words(&call), words("SET other x")]);
         assert!(matches!(replies[0], Reply::Integer(_)), "{}: {replies:?}", family.name());
         let mut direct = Speaker::connect(backs[0].address);
@@ -118,7 +119,7 @@ fn a_script_that_was_loaded_in_a_line_is_loaded_again_where_it_is_lost() {
     assert_eq!(client.say(&format!("EVALSHA {sha} 1 n")), Reply::Integer(1));
 }
 
-/// A server that answers another question than was asked is not believed, split or not.
+/// A reply of the wrong length is not believed, for a split request or a whole one.
 #[test]
 fn a_list_that_is_too_short_before_one_server_ends_the_link() {
     use super::model::{Model, Turn};
@@ -133,7 +134,7 @@ fn a_list_that_is_too_short_before_one_server_ends_the_link() {
     assert!(reply.error().contains("unexpected reply, connection closed"), "{reply:?}");
 }
 
-/// Names and arguments of any byte: what is repeated of them is what Redis repeats.
+/// Names and arguments of any byte: errors echo them exactly as Redis does.
 #[test]
 fn every_byte_that_a_client_sends_is_repeated_as_redis_repeats_it() {
     let redis = Redis::start(Family::Redis70);
@@ -157,7 +158,7 @@ fn every_byte_that_a_client_sends_is_repeated_as_redis_repeats_it() {
         check(&words(&[b"HELLO", b"2", &odd]));
         check(&words(&[b"HELLO", b"2", &[b'x', byte], b"y"]));
     }
-    // How much of it is repeated.
+    // The length of the echoed part.
     for len in [1, 40, 63, 64, 120, 126, 127, 128, 129, 130, 300] {
         let long = vec![b'l'; len];
         check(&words(&[&long]));
@@ -168,7 +169,7 @@ fn every_byte_that_a_client_sends_is_repeated_as_redis_repeats_it() {
         check(&words(&[b"HELLO", b"3", &long]));
         check(&vec![b"n".to_vec(); len]);
     }
-    // What stands where an argument should begin; the connection ends with it.
+    // Bytes in place of an argument's type; the connection ends with it.
     for byte in (1..=255_u8).filter(|byte| *byte != b'$') {
         let text = [&b"*1\r\n"[..], &[byte], b"\r\n"].concat();
         let said = [redis.address, quickack.address()].map(|address| {

@@ -1,9 +1,9 @@
-//! Odd requests, word for word: what Redis 7.0 answered when it was recorded, what it answers
-//! today, and what it answers through us. The rows are those of `crates/proto`, where the parser is
-//! judged by them; here whole programs are.
+//! Odd requests, word for word: Redis 7.0's answers as recorded, its answers today, and the answers
+//! through the proxy. The rows are those of `crates/proto`, where they test the parser; here they
+//! test whole programs.
 //!
-//! After each request that leaves none half said, the same connection asks for an echo. So it is
-//! seen where the answer ends, and that both sides agree on where the next request begins.
+//! After each whole request the same connection sends an echo. Its reply shows where the answer
+//! ends, and that both sides agree on the start of the next request.
 
 use std::io::{ErrorKind, Read};
 use std::net::Shutdown;
@@ -22,11 +22,11 @@ struct Row {
     /// Line of the file, for messages.
     line: usize,
     request: Vec<u8>,
-    /// What Redis answered, and whether it hung up; None where that is not what we answer.
+    /// Redis's answer, and whether it closed; None if the proxy answers differently.
     recorded: Option<(Vec<u8>, bool)>,
     /// It ends in the middle of a request.
     is_half: bool,
-    /// The proxy's words differ from the server's, for a reason.
+    /// The proxy's answer differs from the server's, for a reason.
     differs: bool,
 }
 
@@ -35,8 +35,8 @@ fn odd_requests_are_answered_by_redis_as_was_recorded() {
     let redis = Redis::start(Family::Redis70);
     for row in rows() {
         redis.client().ask("FLUSHALL\r\n", "+OK\r\n");
-        // Servers do not look at what ends an argument, or a line with a NUL; nothing can be asked
-        // behind those that leave them waiting.
+        // Servers ignore the bytes after an argument, and a line with a NUL. Nothing can be sent
+        // after rows that leave them waiting.
         if let Some(recorded) = &row.recorded {
             let is_heard = !recorded.0.is_empty() || recorded.1;
             check(redis.client(), &row, recorded, is_heard && !row.is_half);
@@ -58,7 +58,8 @@ fn odd_requests_get_the_same_words_before_redis_or_better_ones() {
     }
 }
 
-/// Says the row's request, and hears its answer and nothing else; `goes_on`: another can be asked.
+/// Sends the row's request, and expects exactly its answer; `goes_on` means that another request
+/// can follow.
 fn check(mut client: Client, row: &Row, (said, closes): &(Vec<u8>, bool), goes_on: bool) {
     let sent = row.request.escape_ascii().to_string();
     let shown = format!("words.txt:{}: {}", row.line, &sent[..sent.len().min(100)]);
@@ -74,14 +75,15 @@ fn check(mut client: Client, row: &Row, (said, closes): &(Vec<u8>, bool), goes_o
     let mut heard = Vec::new();
     match client.stream.read_to_end(&mut heard) {
         Ok(_) => {}
-        // Whoever hangs up before it has read everything resets; its answer comes before that.
+        // A peer that closes with unread input resets the connection; its answer arrives before
+        // that.
         Err(error) if *closes && error.kind() == ErrorKind::ConnectionReset => {}
         Err(error) => panic!("{shown}: {error} after {:?}", String::from_utf8_lossy(&heard)),
     }
     assert_eq!(heard.escape_ascii().to_string(), whole.escape_ascii().to_string(), "{shown}");
 }
 
-/// What the protocol answers by itself to these requests, all of which it refuses.
+/// Returns the protocol's own answers to these requests, all of which it refuses.
 fn ours(stream: &[u8]) -> (Vec<u8>, bool) {
     let redis = proto::protocol("redis").expect("a protocol");
     let (mut said, mut keys, mut rest) = (Vec::new(), Vec::new(), stream);
@@ -113,7 +115,7 @@ fn refuse(protocol: &dyn Protocol, asked: &Asked<'_>, why: Refusal, out: &mut Ve
     protocol.answer(asked, &Answer::Refused(why), out);
 }
 
-/// The rows; how they are written is told in `crates/proto/tests/transcript/mod.rs`.
+/// Returns the rows; `crates/proto/tests/transcript/mod.rs` describes their format.
 fn rows() -> Vec<Row> {
     let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../proto/testdata/redis/words.txt");
     let text = std::fs::read_to_string(file).expect("the recording is there");

@@ -1,4 +1,4 @@
-//! What stands around a proxy: the servers behind it and the file that it starts on.
+//! The surroundings of a proxy: the servers behind it and the file that it starts with.
 
 use std::fs;
 use std::net::TcpListener;
@@ -11,7 +11,7 @@ use shard::{Distribution, Hash};
 use super::speech::Speech;
 use super::table::{Row, Server, odd_rows, promised_rows, some_rows};
 
-/// Everything around a proxy: servers that run until the process ends, and the file.
+/// Servers that run until the process ends, and the configuration file.
 pub struct Field {
     pub speech: Speech,
     pub rows: Vec<Row>,
@@ -21,7 +21,7 @@ pub struct Field {
 }
 
 impl Field {
-    /// Every promised row, and the odd ones.
+    /// Makes every promised row, and the odd ones.
     pub fn of_memcached() -> Field {
         let mut field = Field::of(Speech::Memcached);
         promised_rows(&mut field);
@@ -32,8 +32,8 @@ impl Field {
         field.write()
     }
 
-    /// Each hash and distribution once, and the odd rows: the rings are built the same way, so
-    /// what is tried is the way to them.
+    /// Makes each hash and distribution once, and the odd rows. The rings are built in the same
+    /// way, so only the route to them is tested.
     pub fn of_redis() -> Field {
         let mut field = Field::of(Speech::Redis);
         some_rows(&mut field);
@@ -60,7 +60,7 @@ impl Field {
         self.folder.path().join("nutcracker.yml")
     }
 
-    /// The folder that the file names for all sockets of the proxy.
+    /// Returns the folder that the file names for all sockets of the proxy.
     pub fn listen(&self) -> PathBuf {
         self.folder.path().join("listen")
     }

@@ -1,9 +1,9 @@
-//! The keys that every row is asked for.
+//! The keys that are requested from every row.
 
 const KEY_COUNT: usize = 100_000;
 
-/// Distinct keys, the same in every run: counters, tags, and random bytes of all lengths, of
-/// which those above 0x7f matter: C reads them as negative numbers in some of the hashes.
+/// Returns distinct keys, the same in every run: counters, tags, and random bytes of all lengths.
+/// Bytes above 0x7f matter, because some of the C hashes read them as negative numbers.
 pub fn keys() -> Vec<Vec<u8>> {
     let mut random = SplitMix(1);
     (0..KEY_COUNT)
@@ -22,7 +22,7 @@ pub fn keys() -> Vec<Vec<u8>> {
         .collect()
 }
 
-/// A byte that may stand in a key.
+/// Returns a byte that a key may contain.
 fn printable(byte: u8) -> u8 {
     if byte <= b' ' || byte == 0x7f { byte | 0x80 } else { byte }
 }

@@ -1,19 +1,19 @@
-//! What the rows speak: how keys are asked for, how the answers are read, and as much of a server
-//! as gets need. Every key is there and holds the server's number.
+//! The protocols of the rows: requests for keys, the parsing of answers, and the part of a server
+//! that gets need. Every key exists and holds the server's number.
 
 use std::io::{BufRead, BufReader, BufWriter, Read, Write};
 use std::os::unix::net::UnixStream;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Speech {
-    /// Classic text: an answer names its key.
+    /// Classic text: an answer contains its key.
     Memcached,
-    /// RESP: answers stand in the order of the keys.
+    /// RESP: answers are in the order of the keys.
     Redis,
 }
 
 impl Speech {
-    /// Asks for all keys, in requests of so many.
+    /// Requests all keys, one slice of them per request.
     pub fn send<'k>(self, stream: &UnixStream, requests: impl Iterator<Item = &'k [Vec<u8>]>) {
         let mut output = BufWriter::with_capacity(16_384, stream);
         for keys in requests {
@@ -22,7 +22,7 @@ impl Speech {
         output.flush().unwrap();
     }
 
-    /// A get of these keys.
+    /// Makes a get of these keys.
     pub fn request(self, keys: &[Vec<u8>]) -> Vec<u8> {
         let mut out = Vec::new();
         match self {
@@ -41,8 +41,8 @@ impl Speech {
         out
     }
 
-    /// Reads the answer to a get of these keys, and calls `found` with each key's place among them
-    /// and the number that it holds; or gives the error line that came instead.
+    /// Reads the answer to a get of these keys, and calls `found` with each key's index and the
+    /// number that it holds; or returns the error line that came instead.
     pub fn receive(
         self,
         replies: &mut BufReader<&UnixStream>,
@@ -80,7 +80,7 @@ impl Speech {
         }
     }
 
-    /// Answers until the proxy closes the link, in whatever way.
+    /// Answers requests until the proxy closes the link in any way.
     pub fn serve(self, input: impl Read, mut output: impl Write, number: u16) {
         let mut input = BufReader::with_capacity(65_536, input);
         let value = number.to_string();
@@ -103,7 +103,7 @@ impl Speech {
     }
 }
 
-/// One line; None at the end.
+/// Answers one line; None at the end of input.
 fn answer_text(input: &mut impl BufRead, value: &str, out: &mut Vec<u8>) -> Option<()> {
     let line = line(input)?;
     match line.strip_prefix(b"get ") {
@@ -121,7 +121,7 @@ fn answer_text(input: &mut impl BufRead, value: &str, out: &mut Vec<u8>) -> Opti
     Some(())
 }
 
-/// One array of bulk strings; None at the end.
+/// Answers one array of bulk strings; None at the end of input.
 fn answer_resp(input: &mut impl BufRead, value: &str, out: &mut Vec<u8>) -> Option<()> {
     let count: usize = counted(&line(input)?, b'*')?;
     let mut words = Vec::new();

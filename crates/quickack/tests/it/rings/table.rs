@@ -1,4 +1,4 @@
-//! The pools of the file, one row each, and what a row expects.
+//! The pools of the file, one row each, and the expectations of a row.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -15,29 +15,29 @@ pub struct Row {
     pub distribution: Distribution,
     pub tag: Option<&'static str>,
     pub servers: Vec<Server>,
-    /// Where a proxy listens for this pool: a path is free without asking anybody.
+    /// The path of the pool's socket: a path is surely free, unlike a port.
     pub socket: String,
 }
 
 /// One line under `servers:`.
 #[derive(Clone)]
 pub struct Server {
-    /// What the server answers with.
+    /// The number in the server's answers.
     pub number: u16,
     /// `host:port`, or a path.
     pub address: String,
-    /// What the ring must hash where the line has no name.
+    /// The name that the ring must hash if the line has none.
     pub default_name: String,
     pub weight: u32,
     pub name: Option<String>,
-    /// Nobody listens there, so the pool must eject it.
+    /// No process listens there, so the pool must eject it.
     pub dead: bool,
 }
 
-/// Neither sorted nor of one length: twemproxy sorts a pool by name, the shorter first.
+/// Unsorted, and of different lengths: twemproxy sorts a pool by name, shorter names first.
 const NAMES: [&str; 5] = ["cache-b", "cache-10", "z", "cache-a", "Cache-a"];
 
-/// The 96 rows that are promised: each hash, ketama and modula, weights, names.
+/// Adds the 96 promised rows: each hash, ketama and modula, weights, names.
 pub fn promised_rows(field: &mut Field) {
     for &hash in Hash::ALL {
         for distribution in [Distribution::Ketama, Distribution::Modula] {
@@ -52,7 +52,7 @@ pub fn promised_rows(field: &mut Field) {
     }
 }
 
-/// Each hash with ketama and modula, where weights differ and servers have names.
+/// Adds each hash with ketama and modula, with different weights and with names.
 pub fn some_rows(field: &mut Field) {
     for &hash in Hash::ALL {
         for distribution in [Distribution::Ketama, Distribution::Modula] {
@@ -63,7 +63,7 @@ pub fn some_rows(field: &mut Field) {
     }
 }
 
-/// Rules of twemproxy that the promised rows do not meet.
+/// Adds rows for rules of twemproxy that the promised rows do not cover.
 pub fn odd_rows(field: &mut Field, distribution: Distribution) {
     let hash = Hash::Murmur;
     let label = |what: &str| format!("{}-{what}", distribution.name());
@@ -73,7 +73,8 @@ pub fn odd_rows(field: &mut Field, distribution: Distribution) {
     }
     // Of 25 equal nodes each gets 39 digests, not 40: single precision.
     field.add(label("many"), hash, distribution, None, field.tcp_servers(&[1; 25]));
-    // Names beyond twemproxy's buffer. The last two differ behind its end: all their points tie.
+    // Names longer than twemproxy's buffer. The last two differ only after its end: all their
+    // points tie.
     let long = |len: usize, end: &str| format!("{}{end}", "n".repeat(len));
     let names = [long(266, "a"), long(272, "b"), long(300, "d"), long(300, "c")];
     let servers = with_names(&five[..4], &names.each_ref().map(String::as_str));
@@ -133,8 +134,8 @@ impl Row {
         );
     }
 
-    /// Each server has its even share, within a quarter: twemproxy draws once for each server of
-    /// a line, not once for each key.
+    /// Checks that each server has an even share, within a quarter: twemproxy draws once for each
+    /// server of a request, not once for each key.
     fn check_spread(&self, who: &str, owners: &[u16]) {
         let even = owners.len() / self.servers.len();
         for server in &self.servers {
@@ -150,6 +151,8 @@ impl Row {
         if speech == Speech::Redis {
             writeln!(yml, "  redis: true").unwrap();
         }
+        // A busy machine may take its time: no deadline is tested here.
+        writeln!(yml, "  timeout: 20000").unwrap();
         writeln!(yml, "  hash: {}", self.hash.name()).unwrap();
         writeln!(yml, "  distribution: {}", self.distribution.name()).unwrap();
         if let Some(tag) = self.tag {

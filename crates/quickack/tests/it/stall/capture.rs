@@ -1,5 +1,5 @@
-//! What the wire says: a packet capture of the runs of clients that would stall. A segment to the
-//! proxy is acknowledged within 5 ms, unless an answer carries its ACK.
+//! A packet capture of clients that would stall. A segment to the proxy is acknowledged within 5
+//! ms, unless an answer carries its ACK.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -17,14 +17,15 @@ struct Segment {
     time: f64,
     client: u16,
     to_proxy: bool,
-    /// The number behind its last byte, and what it acknowledges.
+    /// The sequence number after its last byte, and the number that it acknowledges.
     end: u32,
     ack: u32,
     len: u32,
 }
 
 impl Segment {
-    /// `1795.123 IP 127.0.0.1.4711 > 127.0.0.1.11211: Flags [P.], seq 1:10, ack 5, …, length 9`
+    /// Parses `1795.123 IP 127.0.0.1.4711 > 127.0.0.1.11211: Flags [P.], seq 1:10, ack 5, …, length
+    /// 9`.
     fn parse(line: &str, proxy: u16) -> Option<Segment> {
         let (time, rest) = line.split_once(" IP ")?;
         let (ends, rest) = rest.split_once(": Flags ")?;
@@ -47,9 +48,9 @@ impl Segment {
     }
 }
 
-/// tcpdump on loopback, for what goes to one port and comes from it.
+/// tcpdump on loopback, for traffic to and from one port.
 struct Capture {
-    /// Ends with this.
+    /// Ends when this value is dropped.
     _tcpdump: Process,
     file: PathBuf,
     proxy: SocketAddr,
@@ -66,12 +67,12 @@ impl Capture {
         Capture { _tcpdump: tcpdump, file, proxy }
     }
 
-    /// Everything so far.
+    /// Returns every segment so far.
     fn segments(self) -> Vec<Segment> {
         let mark = Client::connect(self.proxy);
         let port = mark.stream.local_addr().expect("it is connected").port();
         drop(mark);
-        // What is captured comes in order, so all is there when this connection is.
+        // Segments are captured in order, so all are there when this connection is.
         wait_until("the capture has the last connection", || {
             self.read().iter().any(|segment| segment.client == port)
         });
@@ -87,8 +88,8 @@ impl Capture {
     }
 }
 
-/// The milliseconds that each segment to the proxy waited for an ACK which carried nothing, above
-/// 5 ms; and how many segments there were.
+/// Returns the milliseconds that each segment to the proxy waited for a pure ACK, if more than 5
+/// ms; and the number of segments.
 fn late(segments: &[Segment]) -> (Vec<f64>, usize) {
     let mut waiting: HashMap<u16, Vec<Segment>> = HashMap::new();
     let (mut late, mut count) = (Vec::new(), 0);
@@ -113,7 +114,7 @@ fn late(segments: &[Segment]) -> (Vec<f64>, usize) {
     (late, count)
 }
 
-/// A busy machine may be late now and then; what the kernel delays, it delays always.
+/// A busy machine may be late now and then; a kernel's delay occurs every time.
 fn check(run: impl Fn(SocketAddr)) {
     let mut found = Vec::new();
     for _ in 0..3 {

@@ -1,5 +1,5 @@
-//! Clients that nobody rewrites: php-memcached and pymemcache as they come. They stall in front of
-//! memcached itself and with `quickack: off`; with `partial` they do not, and hear the same.
+//! Unmodified clients: php-memcached and pymemcache. They stall in front of memcached itself and
+//! with `quickack: off`. With `partial` they do not, and get the same answers.
 
 use std::net::SocketAddr;
 use std::process::Command;
@@ -9,7 +9,8 @@ use testkit::process::{Memcached, Quickack, script};
 use super::super::quickack;
 use super::{Row, rows};
 
-/// Where php-memcached in binary mode waits for a `NOOP` that its own Nagle holds back.
+/// Operations in which php-memcached in binary mode waits for a `NOOP` that its own Nagle holds
+/// back.
 const STALLING: &[&str] = &["get_miss", "gets_cas_miss", "getMulti_2miss", "getMulti_500miss40B"];
 
 fn php_ops(address: SocketAddr, binary: bool) -> Vec<Row> {
@@ -37,8 +38,8 @@ pub fn field(mode: &str) -> (Memcached, Quickack) {
     (memcached, quickack)
 }
 
-/// Each op's result is the direct one, and each op is cured in one of three runs: a stall is in
-/// all of them.
+/// Checks that each operation's result equals the direct one, and that each is cured in one of
+/// three runs: a stall would be in all of them.
 fn check_cured(ops: impl Fn(SocketAddr) -> Vec<Row>) {
     let direct = ops(Memcached::start().address);
     let mut stalling: Vec<Row> = Vec::new();
@@ -58,13 +59,12 @@ fn check_cured(ops: impl Fn(SocketAddr) -> Vec<Row>) {
     panic!("three times not cured; at last {stalling:#?}");
 }
 
-/// A hundred sets one after the other take their time on a busy machine: there only what is slow
-/// counts.
+/// A hundred sets in sequence take long on a busy machine, so for them only slow samples count.
 fn is_cured(row: &Row) -> bool {
     row.is_cured() || row.name == "setMulti_100x100B" && row.slow <= 2
 }
 
-/// Those of these names stall, and they are all there.
+/// Asserts that the operations of these names exist and stall.
 #[track_caller]
 fn assert_stalls(rows: &[Row], names: &[&str]) {
     for name in names {
@@ -83,7 +83,7 @@ fn php_memcached_in_text_mode_is_cured_and_hears_the_same() {
     check_cured(|address| php_ops(address, false));
 }
 
-/// The control: the stall is there, and it is not merely the proxy's being between that cures it.
+/// The control: the stall exists, and the proxy's mere presence does not remove it.
 #[test]
 fn php_memcached_in_binary_mode_stalls_without_the_cure() {
     assert_stalls(&php_ops(Memcached::start().address, true), STALLING);

@@ -1,5 +1,5 @@
-//! The cure is free where nothing stalls: whole requests take as many segments with it as without,
-//! in every protocol, and no call is made for it.
+//! The fix costs nothing without a stall: whole requests take as many segments with it as without,
+//! in every protocol, and no system call is made for it.
 
 use std::io::Read;
 use std::net::SocketAddr;
@@ -13,10 +13,10 @@ use super::traced;
 const CONNECTIONS: usize = 50;
 const ROUNDS: usize = 40;
 
-/// A request, and how long its answer is.
+/// A request, and the length of its answer.
 type Ask = (Vec<u8>, usize);
 
-/// A binary request; what it answers has these many bytes after the header.
+/// Makes a binary request whose answer has `answer` bytes after the header.
 fn packet(opcode: u8, extras: &[u8], key: &[u8], value: &[u8], answer: usize) -> Ask {
     let body = extras.len() + key.len() + value.len();
     let mut bytes = vec![0x80, opcode, 0, key.len() as u8, extras.len() as u8, 0, 0, 0];
@@ -59,7 +59,7 @@ fn binary() -> Vec<Ask> {
     ]
 }
 
-/// Segments of all connections of the proxy's clients, both ways.
+/// Returns the segments of all connections of the proxy's clients, in both directions.
 fn segments(proxy: SocketAddr) -> u64 {
     let mut command = Command::new("ss");
     command.args(["-tinH", "state", "established", &format!("sport = :{}", proxy.port())]);
@@ -72,7 +72,7 @@ fn segments(proxy: SocketAddr) -> u64 {
     text.split_whitespace().filter_map(count).sum()
 }
 
-/// Segments an operation, of connections that ask one thing at a time.
+/// Returns the segments per operation of connections with one outstanding request.
 fn segments_per_ask(mode: &str, asks: &[Ask]) -> f64 {
     let (_memcached, quickack) = field(mode);
     let mut clients: Vec<Client> = (0..CONNECTIONS).map(|_| quickack.client()).collect();
@@ -85,7 +85,7 @@ fn segments_per_ask(mode: &str, asks: &[Ask]) -> f64 {
             }
         }
     };
-    // The first exchanges of a connection are acknowledged at once, whatever is asked.
+    // The first exchanges of a connection are always acknowledged at once.
     (0..10).for_each(|_| round(&mut clients));
     let before = segments(quickack.address());
     (0..ROUNDS).for_each(|_| round(&mut clients));
@@ -93,7 +93,7 @@ fn segments_per_ask(mode: &str, asks: &[Ask]) -> f64 {
     (after - before) as f64 / (CONNECTIONS * ROUNDS * asks.len()) as f64
 }
 
-/// A pause of a busy machine costs an ACK of its own, so the best of some runs is what is compared.
+/// A pause of a busy machine causes an extra ACK, so the best of some runs is compared.
 fn check(asks: &[Ask]) {
     let mut best = [f64::MAX; 2];
     for _ in 0..5 {
@@ -125,13 +125,13 @@ fn strace_sees_no_quickack_on_whole_requests_of_meta_and_binary() {
                 client.stream.read_exact(&mut reply[..*answer]).expect("an answer in time");
             }
         });
-        // The first request waits until its server has said what it can do, so it cannot be
-        // answered yet; nothing after it is like that.
+        // The first request waits for its server's handshake, so it cannot be answered yet; no
+        // later request has to wait.
         assert!(text.matches("TCP_QUICKACK").count() <= 1, "{text}");
     }
 }
 
-/// The control: quiet requests that nothing closes cannot be answered, and are acknowledged.
+/// The control: quiet requests without a barrier cannot be answered, and are acknowledged.
 #[test]
 fn strace_sees_quickack_on_quiet_requests_of_meta_and_binary() {
     let quiet = [b"mg none v q\r\n".to_vec(), packet(0x0d, b"", b"none", b"", 0).0];

@@ -1,0 +1,364 @@
+//! The layout of counters in the shared memory, and the rules for writing it.
+//!
+//! ```text
+//!   memory   [ header ][ slot 0: row 0 | row 1 | ... ][ slot 1: row 0 | row 1 | ... ] ...
+//!   row      [ counters | heads of histograms | buckets | buckets | to the end of the page ]
+//! ```
+//!
+//! A slot belongs to one process. A row belongs to one counted thing: row 0 is the process itself,
+//! every other row is a pool or a server, by the id that it keeps for life. The header and the rows
+//! are whole pages, so no two writers share a cache line, and a page that nobody writes costs
+//! nothing. All loads and stores are relaxed: each word has one writer, and no word depends on
+//! another.
+
+use std::marker::PhantomData;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use crate::histogram::{BUCKETS, HEAD, Histogram, Recorder};
+use crate::{Counter, GAUGES, Latency, Pool, Server, Worker};
+
+/// Places for counters in a row.
+pub(crate) const COUNTERS: usize = 64;
+const PAGE: usize = 4096 / 8;
+const HISTOGRAMS: usize = 2;
+const HEADS_AT: usize = COUNTERS;
+const BUCKETS_AT: usize = HEADS_AT + HISTOGRAMS * HEAD;
+const ROW: usize = (BUCKETS_AT + HISTOGRAMS * BUCKETS).next_multiple_of(PAGE);
+const HEADER: usize = PAGE;
+
+/// The words of the header, in order.
+const MAGIC: u64 = u64::from_le_bytes(*b"qa-book\0");
+const HEADER_WORDS: usize = 5;
+/// The number of slots, and of rows, that have ever been used.
+const USED_SLOTS: usize = 5;
+const USED_ROWS: usize = 6;
+
+/// The master's data about the whole proxy, on a cache line of its own.
+const PROCESS: usize = 8;
+
+/// The proxy as one process, as the master reports it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Process {
+    /// Process id of the master.
+    pub pid: u64,
+    /// Times at which the master started and last wrote this record, in seconds of Unix time.
+    pub started_s: u64,
+    pub told_s: u64,
+    /// Number of workers configured.
+    pub workers: u64,
+    /// Limit on clients, over all pools.
+    pub clients_max: u64,
+}
+
+/// All counters of all processes. A clone refers to the same memory.
+#[derive(Clone, Copy)]
+pub struct Registry {
+    memory: &'static [AtomicU64],
+    slots: usize,
+    rows: usize,
+}
+
+/// The reasons for not opening a memory as a metrics registry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refused {
+    /// The memory does not begin with the registry's magic number.
+    Foreign,
+    /// A build with other tables or another layout made it.
+    Layout { found: u64, ours: u64 },
+    /// The memory is shorter than its header says.
+    Short,
+}
+
+/// One process's part of the registry: it writes its own slot and can read all of them.
+#[derive(Clone, Copy)]
+pub struct WorkerMetrics {
+    registry: Registry,
+    slot: usize,
+}
+
+/// The counters of one table in one row, held by their only writer.
+#[derive(Clone, Copy)]
+pub struct Counters<C> {
+    words: &'static [AtomicU64; COUNTERS],
+    table: PhantomData<C>,
+}
+
+impl Registry {
+    /// Returns the size in words of a registry with `slots` and `rows`. Its memory must begin at a
+    /// page.
+    pub fn words(slots: usize, rows: usize) -> usize {
+        HEADER + slots * rows * ROW
+    }
+
+    /// Makes a registry of zeroed memory.
+    pub fn create(memory: &'static [AtomicU64], slots: usize, rows: usize) -> Registry {
+        assert!(slots > 0 && rows > 0, "a book has at least one page");
+        assert!(
+            memory.len() >= Registry::words(slots, rows),
+            "the memory is too short for the book"
+        );
+        assert!(is_aligned(memory), "a book begins at a cache line");
+        let header = [MAGIC, LAYOUT, slots as u64, rows as u64, ROW as u64];
+        memory.iter().zip(header).for_each(|(word, value)| word.store(value, Relaxed));
+        memory[USED_SLOTS].store(slots as u64, Relaxed);
+        memory[USED_ROWS].store(rows as u64, Relaxed);
+        Registry { memory, slots, rows }
+    }
+
+    /// Opens a registry that another process has made.
+    pub fn open(memory: &'static [AtomicU64]) -> Result<Registry, Refused> {
+        let header: Vec<u64> =
+            memory.iter().take(HEADER_WORDS).map(|word| word.load(Relaxed)).collect();
+        let &[MAGIC, layout, slots, rows, row] = header.as_slice() else {
+            return Err(Refused::Foreign);
+        };
+        if layout != LAYOUT || row != ROW as u64 {
+            return Err(Refused::Layout { found: layout, ours: LAYOUT });
+        }
+        let needed = slots.checked_mul(rows).and_then(|pages| pages.checked_mul(row));
+        let needed = needed.and_then(|words| words.checked_add(HEADER as u64));
+        if needed.is_none_or(|needed| needed > memory.len() as u64) || !is_aligned(memory) {
+            return Err(Refused::Short);
+        }
+        Ok(Registry { memory, slots: slots as usize, rows: rows as usize })
+    }
+
+    /// Makes a registry for this process alone, for tests and tools. Its memory is never freed.
+    pub fn private(slots: usize, rows: usize) -> Registry {
+        let words = Registry::words(slots, rows);
+        let mut memory = Vec::new();
+        memory.resize_with(words + LINE, || AtomicU64::new(0));
+        let memory: &'static [AtomicU64] = Vec::leak(memory);
+        let skip = memory.as_ptr().align_offset(LINE * 8).min(LINE);
+        Registry::create(&memory[skip..skip + words], slots, rows)
+    }
+
+    pub fn slots(&self) -> usize {
+        self.slots
+    }
+
+    pub fn rows(&self) -> usize {
+        self.rows
+    }
+
+    /// Records that only the first `slots` and `rows` have ever been used. Readers skip the others,
+    /// because reading an untouched page would allocate it.
+    pub fn set_used(&self, slots: usize, rows: usize) {
+        assert!(slots <= self.slots, "slot {slots} of {}", self.slots);
+        assert!(rows <= self.rows, "row {rows} of {}", self.rows);
+        self.memory[USED_SLOTS].store(slots as u64, Relaxed);
+        self.memory[USED_ROWS].store(rows as u64, Relaxed);
+    }
+
+    /// Records the proxy's process data. Only the master calls this.
+    pub fn tell_process(&self, process: Process) {
+        let Process { pid, started_s, told_s, workers, clients_max } = process;
+        let words = [pid, started_s, told_s, workers, clients_max];
+        let line = &self.memory[PROCESS..];
+        line.iter().zip(words).for_each(|(word, value)| word.store(value, Relaxed));
+    }
+
+    /// Returns the data last recorded; all zeros before that.
+    pub fn process(&self) -> Process {
+        let word = |at: usize| self.memory[PROCESS + at].load(Relaxed);
+        let [pid, started_s, told_s, workers, clients_max] = [0, 1, 2, 3, 4].map(word);
+        Process { pid, started_s, told_s, workers, clients_max }
+    }
+
+    /// Returns the slots that have ever been used.
+    fn used(&self) -> std::ops::Range<usize> {
+        0..(self.memory[USED_SLOTS].load(Relaxed) as usize).min(self.slots)
+    }
+
+    /// Returns the part that the process in `slot` writes. Only one process may use it.
+    pub fn metrics(&self, slot: usize) -> WorkerMetrics {
+        assert!(slot < self.slots, "slot {slot} of {}", self.slots);
+        WorkerMetrics { registry: *self, slot }
+    }
+
+    /// Returns a counter, summed over all slots.
+    pub fn total<C: Counter>(&self, row: u32, counter: C) -> u64 {
+        let values = self.used().map(|slot| self.value(slot, row, counter));
+        values.fold(0, u64::wrapping_add)
+    }
+
+    /// Returns a counter of one slot.
+    pub fn value<C: Counter>(&self, slot: usize, row: u32, counter: C) -> u64 {
+        self.row(slot, row)[counter.place()].load(Relaxed)
+    }
+
+    /// Returns a histogram, merged over all slots.
+    pub fn histogram(&self, row: u32, which: Latency) -> Histogram {
+        let mut sum = Histogram::default();
+        self.used().for_each(|slot| sum.read(&self.recorder(slot, row, which)));
+        sum
+    }
+
+    /// Returns a histogram of one slot.
+    pub fn histogram_of(&self, slot: usize, row: u32, which: Latency) -> Histogram {
+        let mut one = Histogram::default();
+        one.read(&self.recorder(slot, row, which));
+        one
+    }
+
+    /// Resets everything, for tools that reuse one registry. Nobody may be writing.
+    pub fn clear(&self) {
+        (0..self.rows as u32).for_each(|row| self.clear_row(row));
+    }
+
+    /// Resets a row before it gets another meaning. Nobody may be writing it.
+    pub fn clear_row(&self, row: u32) {
+        for slot in self.used() {
+            // Words that are zero stay untouched: writing to an untouched page would allocate it.
+            let (head, buckets) = self.row(slot, row).split_at(BUCKETS_AT);
+            for which in 0..HISTOGRAMS {
+                let used = head[HEADS_AT + which * HEAD..][..HEAD].iter();
+                if used.map(|word| word.load(Relaxed)).any(|value| value != 0) {
+                    zero(&buckets[which * BUCKETS..][..BUCKETS]);
+                }
+            }
+            zero(head);
+        }
+    }
+
+    /// Clears the gauges of a slot whose process has died.
+    pub fn clear_gauges(&self, slot: usize) {
+        let rows = self.memory[USED_ROWS].load(Relaxed).min(self.rows as u64) as u32;
+        (0..rows).for_each(|row| zero(&self.row(slot, row)[..GAUGES]));
+    }
+
+    fn row(&self, slot: usize, row: u32) -> &'static [AtomicU64] {
+        assert!(slot < self.slots, "slot {slot} of {}", self.slots);
+        assert!((row as usize) < self.rows, "row {row} of {}", self.rows);
+        &self.memory[HEADER + (slot * self.rows + row as usize) * ROW..][..ROW]
+    }
+
+    fn recorder(&self, slot: usize, row: u32, which: Latency) -> Recorder {
+        let words = self.row(slot, row);
+        let head = words[HEADS_AT + which as usize * HEAD..].first_chunk();
+        let buckets = words[BUCKETS_AT + which as usize * BUCKETS..].first_chunk();
+        Recorder {
+            head: head.expect("a row has room for its heads"),
+            buckets: buckets.expect("a row has room for its buckets"),
+        }
+    }
+}
+
+impl WorkerMetrics {
+    /// Returns the counters of a row. The row must be of the kind that the table describes.
+    pub fn counters<C: Counter>(&self, row: u32) -> Counters<C> {
+        let words = self.registry.row(self.slot, row).first_chunk();
+        Counters { words: words.expect("a row has room for its counters"), table: PhantomData }
+    }
+
+    /// Returns a histogram of a row.
+    pub fn recorder(&self, row: u32, which: Latency) -> Recorder {
+        self.registry.recorder(self.slot, row, which)
+    }
+
+    /// Returns a counter, summed over all slots.
+    pub fn total<C: Counter>(&self, row: u32, counter: C) -> u64 {
+        self.registry.total(row, counter)
+    }
+
+    pub fn slot(&self) -> usize {
+        self.slot
+    }
+
+    pub fn registry(&self) -> Registry {
+        self.registry
+    }
+}
+
+impl<C: Counter> Counters<C> {
+    #[inline]
+    pub fn add(&self, counter: C, amount: u64) {
+        bump(&self.words[counter.place()], amount);
+    }
+
+    /// Lowers a gauge.
+    pub fn subtract(&self, counter: C, amount: u64) {
+        let word = &self.words[counter.place()];
+        let value = word.load(Relaxed);
+        assert!(value >= amount, "a count of things that exist cannot fall below zero");
+        word.store(value - amount, Relaxed);
+    }
+
+    /// Sets a gauge.
+    pub fn set(&self, counter: C, value: u64) {
+        self.words[counter.place()].store(value, Relaxed);
+    }
+
+    /// Returns the value that this writer has written.
+    pub fn value(&self, counter: C) -> u64 {
+        self.words[counter.place()].load(Relaxed)
+    }
+}
+
+impl std::fmt::Display for Refused {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Refused::Foreign => write!(f, "this memory is no registry of counters"),
+            Refused::Layout { found, ours } => {
+                write!(f, "the counters are laid out as {found:x}, and this program as {ours:x}")
+            }
+            Refused::Short => write!(f, "the memory of the counters is cut short"),
+        }
+    }
+}
+
+/// Adds without a locked instruction: the word has one writer.
+#[inline]
+pub(crate) fn bump(word: &AtomicU64, amount: u64) {
+    word.store(word.load(Relaxed).wrapping_add(amount), Relaxed);
+}
+
+fn zero(words: &[AtomicU64]) {
+    words.iter().filter(|word| word.load(Relaxed) != 0).for_each(|word| word.store(0, Relaxed));
+}
+
+/// A cache line, in words.
+const LINE: usize = 8;
+
+fn is_aligned(memory: &[AtomicU64]) -> bool {
+    memory.as_ptr().addr().is_multiple_of(LINE * 8)
+}
+
+/// One number for the meaning of every word. Builds with other tables have another number.
+const LAYOUT: u64 = {
+    let mut hash = 0xcbf2_9ce4_8422_2325;
+    let tables = [Worker::TABLE, Pool::TABLE, Server::TABLE, crate::LATENCY_TABLE];
+    let mut table = 0;
+    while table < tables.len() {
+        let mut row = 0;
+        while row < tables[table].len() {
+            hash = digest(hash, tables[table][row].name.as_bytes());
+            row += 1;
+        }
+        hash = digest(hash, b"/");
+        table += 1;
+    }
+    let shape = [VERSION, PAGE, ROW, HEADS_AT, BUCKETS_AT, BUCKETS, GAUGES];
+    let mut at = 0;
+    while at < shape.len() {
+        hash = digest(hash, &shape[at].to_le_bytes());
+        at += 1;
+    }
+    hash
+};
+
+/// Raise this when the same words change their meaning.
+const VERSION: usize = 1;
+
+/// FNV-1a over the names, one after the other.
+const fn digest(mut hash: u64, bytes: &[u8]) -> u64 {
+    let mut at = 0;
+    while at < bytes.len() {
+        hash = (hash ^ bytes[at] as u64).wrapping_mul(0x0100_0000_01b3);
+        at += 1;
+    }
+    (hash ^ 0xff).wrapping_mul(0x0100_0000_01b3)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,226 @@
+//! Tests of sharing between processes, and of reading a memory that another process made.
+
+use super::*;
+
+#[test]
+fn no_two_writers_share_a_cache_line() {
+    let (slots, rows) = (5, 7);
+    let registry = Registry::private(slots, rows);
+    let mut owners = std::collections::BTreeMap::new();
+    for slot in 0..slots {
+        for row in 0..rows as u32 {
+            let words = registry.row(slot, row);
+            assert_eq!(words.len() * 8 % 4096, 0, "a row is whole pages");
+            for word in words {
+                let line = std::ptr::from_ref(word).addr() / 64;
+                let owner = *owners.entry(line).or_insert((slot, row));
+                assert_eq!(owner, (slot, row), "two rows share 64 bytes");
+            }
+        }
+    }
+    let header = registry.memory.as_ptr().addr() / 64;
+    assert!(!owners.contains_key(&header), "a writer shares 64 bytes with the header");
+}
+
+#[test]
+fn what_a_row_is_made_of_does_not_overlap() {
+    let registry = Registry::private(2, 2);
+    let range = |from: *const AtomicU64, len: usize| (from.addr(), from.addr() + len * 8);
+    let metrics = registry.metrics(1);
+    let counters = metrics.counters::<Pool>(1);
+    let mut parts = vec![range(counters.words.as_ptr(), COUNTERS)];
+    for which in [Latency::Reads, Latency::Updates] {
+        let recorder = metrics.recorder(1, which);
+        parts.push(range(recorder.head.as_ptr(), HEAD));
+        parts.push(range(recorder.buckets.as_ptr(), BUCKETS));
+    }
+    let row = range(registry.row(1, 1).as_ptr(), ROW);
+    parts.sort_unstable();
+    assert!(parts.windows(2).all(|two| two[0].1 <= two[1].0), "{parts:?}");
+    assert!(parts[0].0 >= row.0 && parts[parts.len() - 1].1 <= row.1);
+}
+
+#[test]
+fn totals_are_sums_over_the_slots_and_outlive_a_process() {
+    let registry = Registry::private(3, 4);
+    for slot in 0..3 {
+        let pool = registry.metrics(slot).counters::<Pool>(2);
+        pool.add(Pool::ClientsNow, 5);
+        pool.subtract(Pool::ClientsNow, 2);
+        pool.add(Pool::Requests, 10 + slot as u64);
+        registry.metrics(slot).counters::<Server>(3).set(Server::EjectedAt, 7);
+    }
+    assert_eq!(registry.total(2, Pool::ClientsNow), 9);
+    assert_eq!(registry.metrics(0).total(2, Pool::Requests), 33);
+    assert_eq!(registry.value(1, 2, Pool::Requests), 11);
+    registry.clear_gauges(1);
+    assert_eq!(registry.total(2, Pool::ClientsNow), 6);
+    assert_eq!(registry.total(2, Pool::Requests), 33);
+    assert_eq!(registry.total(3, Server::EjectedAt), 14);
+    registry.metrics(2).recorder(2, Latency::Reads).record(9);
+    registry.clear_row(2);
+    assert_eq!(registry.total(2, Pool::Requests), 0);
+    assert_eq!(registry.histogram(2, Latency::Reads), Histogram::default());
+    assert_eq!(registry.total(3, Server::EjectedAt), 14, "another row is left alone");
+    registry.clear();
+    assert_eq!(registry.total(3, Server::EjectedAt), 0);
+}
+
+#[test]
+#[should_panic(expected = "cannot fall below zero")]
+fn what_exists_does_not_fall_below_zero() {
+    Registry::private(1, 1).metrics(0).counters::<Worker>(0).subtract(Worker::ClientsNow, 1);
+}
+
+#[test]
+fn a_memory_that_is_no_book_of_ours_is_refused() {
+    let registry = Registry::private(2, 3);
+    let opened = Registry::open(registry.memory).expect("our own");
+    assert_eq!((opened.slots(), opened.rows()), (2, 3));
+    registry.metrics(1).counters::<Worker>(0).add(Worker::Turns, 4);
+    assert_eq!(opened.total(0, Worker::Turns), 4, "it is the same memory");
+    let refused = |memory| Registry::open(memory).err();
+    assert_eq!(refused(&registry.memory[..4]), Some(Refused::Foreign));
+    assert_eq!(refused(&registry.memory[..registry.memory.len() - 1]), Some(Refused::Short));
+    for (word, value, why) in [
+        (0, MAGIC + 1, Refused::Foreign),
+        (1, 77, Refused::Layout { found: 77, ours: LAYOUT }),
+        (2, u64::MAX, Refused::Short),
+        (3, 4, Refused::Short),
+        (4, 512, Refused::Layout { found: LAYOUT, ours: LAYOUT }),
+    ] {
+        let before = registry.memory[word].swap(value, Relaxed);
+        assert_eq!(refused(registry.memory), Some(why), "word {word}");
+        registry.memory[word].store(before, Relaxed);
+    }
+    assert!(!why_not(registry.memory).is_empty());
+}
+
+fn why_not(memory: &'static [AtomicU64]) -> String {
+    Registry::open(&memory[..2]).err().map_or(String::new(), |refused| refused.to_string())
+}
+
+/// Seven pages: the next build finds this build's words in the same places.
+#[test]
+fn a_row_takes_no_page_more_than_it_needs() {
+    assert_eq!((PAGE, ROW, HEADER), (512, 7 * 512, 512));
+    assert_eq!(Registry::words(3, 4), 512 + 12 * 7 * 512);
+    assert_eq!((HEADS_AT, BUCKETS_AT), (64, 80));
+}
+
+#[test]
+fn what_the_master_tells_of_the_proxy_is_read_back_and_lies_on_nothing_else() {
+    let registry = Registry::private(2, 3);
+    assert_eq!(registry.process(), Process::default());
+    let told = Process { pid: 11, started_s: 12, told_s: 13, workers: 14, clients_max: 15 };
+    registry.tell_process(told);
+    let opened = Registry::open(registry.memory).expect("the header is as it was");
+    assert_eq!(opened.process(), told);
+    assert_eq!((opened.slots(), opened.rows(), opened.used()), (2, 3, 0..2));
+    assert!(registry.row(0, 0).iter().all(|word| word.load(Relaxed) == 0), "a counter was written");
+    let again = Process { workers: 1, ..told };
+    registry.tell_process(again);
+    assert_eq!(opened.process(), again);
+}
+
+#[test]
+fn only_slots_and_rows_that_were_used_are_looked_at() {
+    let registry = Registry::private(3, 4);
+    for slot in 0..3 {
+        let metrics = registry.metrics(slot);
+        for row in 0..4 {
+            metrics.counters::<Pool>(row).add(Pool::ClientsNow, 1 << slot);
+            metrics.recorder(row, Latency::Updates).record(5);
+        }
+    }
+    for used in 0..=3 {
+        registry.set_used(used, 4);
+        assert_eq!(registry.total(3, Pool::ClientsNow), (1 << used) - 1);
+        assert_eq!(registry.histogram(3, Latency::Updates).count(), used as u64);
+    }
+    registry.set_used(3, 2);
+    registry.clear_gauges(1);
+    assert_eq!([0, 1, 2, 3].map(|row| registry.value(1, row, Pool::ClientsNow)), [0, 0, 2, 2]);
+    registry.set_used(2, 4);
+    registry.clear_row(2);
+    assert_eq!([0, 1, 2].map(|slot| registry.value(slot, 2, Pool::ClientsNow)), [0, 0, 4]);
+}
+
+#[test]
+fn no_more_is_used_than_there_is() {
+    for (slots, rows) in [(3, 3), (2, 4)] {
+        let used = std::panic::catch_unwind(|| Registry::private(2, 3).set_used(slots, rows));
+        assert!(used.is_err(), "{slots} slots and {rows} rows of 2 and 3");
+    }
+}
+
+/// A cleared row must not show its old values to its next user: not in any bucket.
+#[test]
+fn a_cleared_row_has_forgotten_both_its_histograms() {
+    let registry = Registry::private(1, 2);
+    for which in [Latency::Reads, Latency::Updates] {
+        let recorder = registry.metrics(0).recorder(1, which);
+        [3, 70, 5_000, 1 << 31].into_iter().for_each(|time| recorder.record(time));
+    }
+    registry.metrics(0).recorder(0, Latency::Updates).record(4);
+    registry.clear_row(1);
+    for which in [Latency::Reads, Latency::Updates] {
+        assert_eq!(registry.histogram_of(0, 1, which), Histogram::default());
+        let recorder = registry.metrics(0).recorder(1, which);
+        [0, u64::MAX].into_iter().for_each(|time| recorder.record(time));
+        assert_eq!(registry.histogram_of(0, 1, which).count(), 2);
+    }
+    assert_eq!(registry.histogram(0, Latency::Updates).count(), 1, "another row is left alone");
+    registry.clear();
+    assert!((0..2).all(|row| registry.row(0, row).iter().all(|word| word.load(Relaxed) == 0)));
+}
+
+#[test]
+fn a_memory_that_does_not_begin_at_a_cache_line_is_no_book() {
+    let registry = Registry::private(1, 1);
+    let len = registry.memory.len() + 2 * LINE;
+    let memory: &'static [AtomicU64] = Vec::leak((0..len).map(|_| AtomicU64::new(0)).collect());
+    let skip = memory.as_ptr().align_offset(LINE * 8);
+    for shift in (0..=LINE).rev() {
+        let shifted = &memory[skip + shift..];
+        for (word, from) in shifted.iter().zip(registry.memory) {
+            word.store(from.load(Relaxed), Relaxed);
+        }
+        let opened = Registry::open(shifted).err();
+        let made = std::panic::catch_unwind(|| Registry::create(shifted, 1, 1)).is_ok();
+        match shift % LINE {
+            0 => assert_eq!((opened, made), (None, true)),
+            _ => assert_eq!((opened, made), (Some(Refused::Short), false), "{shift} words off"),
+        }
+    }
+}
+
+#[test]
+fn a_writer_reads_its_own_and_knows_its_slot() {
+    let registry = Registry::private(4, 2);
+    for slot in 0..4 {
+        let metrics = registry.metrics(slot);
+        let counters = metrics.counters::<Pool>(1);
+        counters.add(Pool::Requests, 5 + slot as u64);
+        assert_eq!((metrics.slot(), counters.value(Pool::Requests)), (slot, 5 + slot as u64));
+    }
+    assert_eq!(registry.metrics(3).registry().total(1, Pool::Requests), 5 + 6 + 7 + 8);
+}
+
+/// FNV-1a over the names of all tables and the shape, each followed by 0xff. A build with other
+/// counters, or with another order, has another number.
+#[test]
+fn the_layout_is_a_digest_of_every_name_and_of_the_shape() {
+    let mut parts: Vec<Vec<u8>> = Vec::new();
+    for table in [Worker::TABLE, Pool::TABLE, Server::TABLE, crate::LATENCY_TABLE] {
+        parts.extend(table.iter().map(|row| row.name.as_bytes().to_vec()));
+        parts.push(b"/".to_vec());
+    }
+    let shape = [VERSION, 512, 3584, 64, 80, BUCKETS, GAUGES];
+    parts.extend(shape.map(|number| (number as u64).to_le_bytes().to_vec()));
+    let mut hash = 0xcbf2_9ce4_8422_2325u64;
+    for byte in parts.iter().flat_map(|part| part.iter().chain(&[0xff])) {
+        hash = (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
+    }
+    assert_eq!(LAYOUT, hash);
+}

@@ -1,0 +1,311 @@
+//! COMMAND: the commands that this proxy accepts, in the format of a server.
+
+use super::super::commands::{self, Begin, Find, KeySpec, Row, id};
+use super::super::words;
+use super::docs::Docs;
+use super::{Talk, glob};
+use crate::Class;
+use crate::scan::decimal;
+
+const SYNTAX: &[u8] = b"ERR syntax error";
+const NO_COMMAND: &[u8] = b"ERR Invalid command specified";
+const NO_KEYS: &[u8] = b"ERR The command has no key arguments";
+const BAD_COUNT: &[u8] = b"ERR Invalid number of arguments specified for command";
+/// The most commands in one answer, if they are named.
+const NAMES_MAX: usize = 256;
+const MANY_NAMES: &[u8] = b"ERR at most 256 commands are told of at once";
+/// The most keys in one answer.
+const KEYS_MAX: usize = 10_000;
+const MANY_KEYS: &[u8] = b"ERR at most 10000 keys are told at once";
+const BAD_ARGUMENTS: &[u8] = b"ERR Invalid arguments specified for command";
+
+/// Whether clients are shown it; refused commands are not shown.
+fn is_taken(row: &Row) -> bool {
+    match row.class {
+        Class::Refuse(_) => row.container && subs(row).next().is_some(),
+        // These are answered, but never executed.
+        Class::Local(_) => !matches!(row.name, "multi" | "exec" | "discard"),
+        _ => true,
+    }
+}
+
+/// Returns the subcommands that are accepted.
+pub(super) fn subs(row: &Row) -> impl Iterator<Item = &'static Row> {
+    let container = row.name;
+    commands::rows().iter().filter(move |sub| {
+        sub.container() == Some(container) && !matches!(sub.class, Class::Refuse(_))
+    })
+}
+
+/// Returns the accepted commands that are no subcommands.
+pub(super) fn tops() -> impl Iterator<Item = &'static Row> {
+    commands::rows().iter().filter(|row| row.container().is_none() && is_taken(row))
+}
+
+/// Returns the entry of a name such as `client|id` or `get`.
+fn find(name: &[u8]) -> Option<&'static Row> {
+    place(name).map(|row| &commands::rows()[usize::from(row)])
+}
+
+/// Returns its index in the table.
+pub(super) fn place(name: &[u8]) -> Option<u16> {
+    match name.iter().position(|&byte| byte == b'|') {
+        None => commands::lookup(name),
+        Some(bar) => commands::lookup(&name[..bar])
+            .and_then(|container| commands::lookup_sub(container, &name[bar + 1..])),
+    }
+}
+
+impl Talk<'_> {
+    pub(super) fn command_count(&mut self) {
+        words::number(tops().count() as u64, self.out);
+    }
+
+    pub(super) fn command_info(&mut self, names: &[&[u8]]) {
+        if names.is_empty() {
+            words::open_array(tops().count(), self.out);
+            tops().for_each(|row| self.describe(row));
+            return;
+        }
+        if names.len() > NAMES_MAX {
+            return self.error(&[MANY_NAMES]);
+        }
+        words::open_array(names.len(), self.out);
+        for name in names {
+            match find(name).filter(|row| is_taken(row)) {
+                Some(row) => self.describe(row),
+                None => words::null(self.proto_version(), self.out),
+            }
+        }
+    }
+
+    /// Writes one entry of COMMAND.
+    fn describe(&mut self, row: &Row) {
+        let proto_version = self.proto_version();
+        words::open_array(10, self.out);
+        words::bulk(row.name.as_bytes(), self.out);
+        words::signed(row.arity.into(), self.out);
+        self.set_of_words(row.flags);
+        row.legacy.iter().for_each(|number| words::signed((*number).into(), self.out));
+        self.set_of_words(row.categories);
+        words::open_set(row.tips.len(), proto_version, self.out);
+        row.tips.iter().for_each(|tip| words::bulk(tip.as_bytes(), self.out));
+        words::open_set(row.keys.len(), proto_version, self.out);
+        row.keys.iter().for_each(|spec| self.key_spec(spec));
+        words::open_array(subs(row).count(), self.out);
+        subs(row).for_each(|sub| self.describe(sub));
+    }
+
+    fn set_of_words(&mut self, names: &[&str]) {
+        words::simple_set(names.iter().copied(), self.proto_version(), self.out);
+    }
+
+    fn key_spec(&mut self, spec: &KeySpec) {
+        words::open_map(3, self.proto_version(), self.out);
+        words::bulk(b"flags", self.out);
+        self.set_of_words(spec.flags);
+        words::bulk(b"begin_search", self.out);
+        match spec.begin {
+            Begin::At(index) => self.typed("index", &[("index", index.into())], None),
+            Begin::After { word, from } => {
+                self.typed("keyword", &[("startfrom", from.into())], Some(word));
+            }
+            Begin::Unknown => self.typed("unknown", &[], None),
+        }
+        words::bulk(b"find_keys", self.out);
+        match spec.find {
+            Find::Range { last, step, limit } => {
+                let numbers =
+                    [("lastkey", last.into()), ("keystep", step.into()), ("limit", limit.into())];
+                self.typed("range", &numbers, None);
+            }
+            Find::Number { at, first, step } => {
+                let numbers = [
+                    ("keynumidx", at.into()),
+                    ("firstkey", first.into()),
+                    ("keystep", step.into()),
+                ];
+                self.typed("keynum", &numbers, None);
+            }
+            Find::Unknown => self.typed("unknown", &[], None),
+        }
+    }
+
+    /// Writes `type`, and under `spec` these numbers, after the keyword that is searched.
+    fn typed(&mut self, kind: &str, numbers: &[(&str, i64)], keyword: Option<&str>) {
+        let proto_version = self.proto_version();
+        words::open_map(2, proto_version, self.out);
+        words::bulk(b"type", self.out);
+        words::bulk(kind.as_bytes(), self.out);
+        words::bulk(b"spec", self.out);
+        words::open_map(numbers.len() + usize::from(keyword.is_some()), proto_version, self.out);
+        if let Some(keyword) = keyword {
+            words::bulk(b"keyword", self.out);
+            words::bulk(keyword.as_bytes(), self.out);
+        }
+        for (name, number) in numbers {
+            words::bulk(name.as_bytes(), self.out);
+            words::signed(*number, self.out);
+        }
+    }
+
+    pub(super) fn command_docs(&mut self, names: &[&[u8]]) {
+        if names.len() > NAMES_MAX {
+            return self.error(&[MANY_NAMES]);
+        }
+        let docs = Docs::of(self.proto_version());
+        if names.is_empty() {
+            words::open_map(tops().count(), self.proto_version(), self.out);
+            return self.out.extend_from_slice(&docs.text);
+        }
+        let is_rendered = |place: &u16| is_taken(&commands::rows()[usize::from(*place)]);
+        let places: Vec<u16> =
+            names.iter().filter_map(|name| place(name)).filter(is_rendered).collect();
+        words::open_map(places.len(), self.proto_version(), self.out);
+        for place in places {
+            self.out.extend_from_slice(&docs.text[docs.places[usize::from(place)].clone()]);
+        }
+    }
+
+    /// Writes the names, including subcommands.
+    pub(super) fn command_list(&mut self, under: &[&[u8]]) {
+        let filter = match under {
+            [] => None,
+            [by, kind, text] if by.eq_ignore_ascii_case(b"FILTERBY") => Some((*kind, *text)),
+            _ => return self.error(&[SYNTAX]),
+        };
+        let is_right = |row: &&Row| match filter {
+            Some((kind, text)) if kind.eq_ignore_ascii_case(b"ACLCAT") => row
+                .categories
+                .iter()
+                .any(|category| category.as_bytes()[1..].eq_ignore_ascii_case(text)),
+            Some((kind, text)) if kind.eq_ignore_ascii_case(b"PATTERN") => {
+                glob::matches(text, row.name.as_bytes())
+            }
+            // Modules exist only at the servers.
+            Some(_) => false,
+            None => true,
+        };
+        let known: [&[u8]; 3] = [b"ACLCAT", b"PATTERN", b"MODULE"];
+        if filter.is_some_and(|(kind, _)| !known.iter().any(|it| kind.eq_ignore_ascii_case(it))) {
+            return self.error(&[SYNTAX]);
+        }
+        let rows = commands::rows().iter().filter(|row| is_taken(row)).filter(is_right);
+        words::open_array(rows.clone().count(), self.out);
+        rows.for_each(|row| words::bulk(row.name.as_bytes(), self.out));
+    }
+
+    /// Writes the keys of a command that is not executed; with `flags`, also the use of each.
+    pub(super) fn command_keys(&mut self, command: &[&[u8]], flags: bool) {
+        let keys = match keys(command) {
+            Ok(keys) if keys.len() > KEYS_MAX => return self.error(&[MANY_KEYS]),
+            Ok(keys) => keys,
+            Err(why) => return self.error(&[why]),
+        };
+        words::open_array(keys.len(), self.out);
+        for (at, spec) in keys {
+            if !flags {
+                words::bulk(command[at], self.out);
+                continue;
+            }
+            words::open_array(2, self.out);
+            words::bulk(command[at], self.out);
+            self.set_of_words(flags_of(spec, command));
+        }
+    }
+}
+
+/// Returns the use of a key, which depends on the arguments of some commands.
+fn flags_of(spec: &KeySpec, command: &[&[u8]]) -> &'static [&'static str] {
+    let is_said = |from: usize, word: &[u8]| {
+        command.iter().skip(from).any(|it| it.eq_ignore_ascii_case(word))
+    };
+    if !spec.flags.contains(&"variable_flags") {
+        return spec.flags;
+    }
+    match command[0].to_ascii_lowercase().as_slice() {
+        b"set" if is_said(3, b"GET") => &["RW", "access", "update"],
+        b"set" => &["OW", "update"],
+        b"bitfield" if !is_said(2, b"SET") && !is_said(2, b"INCRBY") => &["RO", "access"],
+        b"bitfield" => &["RW", "access", "update"],
+        _ => spec.flags,
+    }
+}
+
+/// Returns the positions of a command's keys, according to the servers' description.
+fn keys(command: &[&[u8]]) -> Result<Vec<(usize, &'static KeySpec)>, &'static [u8]> {
+    let name = command.first().copied().unwrap_or_default();
+    let mut found = commands::lookup(name).ok_or(NO_COMMAND)?;
+    if let Some(sub) = command.get(1)
+        && let Some(row) = commands::lookup_sub(found, sub)
+    {
+        found = row;
+    }
+    let row = &commands::rows()[usize::from(found)];
+    if row.keys.is_empty() {
+        return Err(NO_KEYS);
+    }
+    if !row.takes(command.len()) {
+        return Err(BAD_COUNT);
+    }
+    let may_be_none = row.flags.contains(&"no_mandatory_keys");
+    let mut keys = Vec::new();
+    for spec in row.keys {
+        // A number larger than the count of keys makes the whole command invalid.
+        let counts = matches!(spec.find, Find::Number { .. }) && !may_be_none;
+        if counts && range(spec, command).is_none() {
+            return Err(BAD_ARGUMENTS);
+        }
+        for at in range(spec, command).into_iter().flatten() {
+            keys.push((at, spec));
+        }
+        // The only accepted command for which the servers' description does not give this position.
+        if found == id::SORT && spec.flags.contains(&"OW") {
+            let store = |word: &&[u8]| word.eq_ignore_ascii_case(b"STORE");
+            let at = command.iter().rposition(store).map(|at| at + 1);
+            keys.extend(at.filter(|at| *at > 2 && *at < command.len()).map(|at| (at, spec)));
+        }
+    }
+    if keys.is_empty() && !may_be_none { Err(BAD_ARGUMENTS) } else { Ok(keys) }
+}
+
+/// Returns the positions of one specification's keys; `None` if they are missing.
+fn range(spec: &KeySpec, command: &[&[u8]]) -> Option<impl Iterator<Item = usize>> {
+    let count = command.len();
+    let begin = match spec.begin {
+        Begin::At(at) => usize::from(at),
+        Begin::After { word, from } => {
+            let is_it = |argument: &&[u8]| argument.eq_ignore_ascii_case(word.as_bytes());
+            let found = if from >= 0 {
+                let from = usize::from(from.unsigned_abs());
+                from + command.get(from..)?.iter().position(is_it)?
+            } else {
+                let end = (count + 1).checked_sub(usize::from(from.unsigned_abs()))?;
+                command.get(..end)?.iter().rposition(is_it)?
+            };
+            found + 1
+        }
+        Begin::Unknown => return None,
+    };
+    let (first, last, step) = match spec.find {
+        Find::Range { last, step, limit } => {
+            let room = count.checked_sub(begin)?;
+            let end = match (last, limit) {
+                (0.., _) => begin + last as usize,
+                (_, 0 | 1) => count.checked_sub(usize::from(last.unsigned_abs()))?,
+                _ => {
+                    let part = begin + room / usize::from(limit);
+                    part.checked_sub(usize::from(last.unsigned_abs()))?
+                }
+            };
+            (begin, end, step)
+        }
+        Find::Number { at, first, step } => {
+            let number = decimal(command.get(begin + usize::from(at))?, count as u64)? as usize;
+            let first = begin + usize::from(first);
+            (first, (first + number * usize::from(step)).checked_sub(usize::from(step))?, step)
+        }
+        Find::Unknown => return None,
+    };
+    (first <= last && last < count).then(|| (first..=last).step_by(usize::from(step.max(1))))
+}

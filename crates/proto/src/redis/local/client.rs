@@ -1,0 +1,164 @@
+//! CLIENT and ACL WHOAMI: the client's description of itself, which it gets back when it asks.
+
+use std::fmt::Write;
+
+use super::super::commands::id;
+use super::super::words;
+use super::Talk;
+use super::connection::DEFAULT_USER;
+use crate::{Ends, Profile, ReplyMode};
+
+const BAD_NAME: &[u8] = b"ERR Client names cannot contain spaces, newlines or special characters.";
+const SYNTAX: &[u8] = b"ERR syntax error";
+/// The longest name. Servers accept any length, but the proxy keeps one for each client.
+const NAME_MAX: usize = 1024;
+const LONG_NAME: &[u8] = b"ERR a name of more than 1024 bytes is not kept";
+
+/// Whether a client may have this name, by the servers' rule.
+fn is_name(name: &[u8]) -> bool {
+    name.iter().all(|byte| matches!(byte, b'!'..=b'~'))
+}
+
+/// Returns a name that a client may have, or the error.
+pub(super) fn checked_name(name: &[u8]) -> Result<&[u8], Vec<u8>> {
+    match name {
+        _ if !is_name(name) => Err(BAD_NAME.to_vec()),
+        _ if name.len() > NAME_MAX => Err(LONG_NAME.to_vec()),
+        _ => Ok(name),
+    }
+}
+
+impl Talk<'_> {
+    /// Returns the client's description of itself, for changes.
+    pub(super) fn profile(&mut self) -> &mut Profile {
+        self.session.profile.get_or_insert_default()
+    }
+
+    pub(super) fn set_user(&mut self, name: &[u8]) {
+        if name != DEFAULT_USER || self.session.profile.is_some() {
+            self.profile().user = name.to_vec();
+        }
+    }
+
+    pub(super) fn set_name(&mut self, name: &[u8]) {
+        if !name.is_empty() || self.session.profile.is_some() {
+            self.profile().name = name.to_vec();
+        }
+    }
+
+    pub(super) fn client_name(&mut self) {
+        match self.session.profile.as_ref().map(|profile| &profile.name[..]) {
+            None | Some(b"") => words::null(self.proto_version(), self.out),
+            Some(name) => words::bulk(name, self.out),
+        }
+    }
+
+    pub(super) fn client_set_name(&mut self, under: &[&[u8]]) {
+        match checked_name(under.first().copied().unwrap_or_default()) {
+            Ok(name) => {
+                self.set_name(name);
+                self.ok();
+            }
+            Err(why) => self.error(&[&why]),
+        }
+    }
+
+    pub(super) fn client_set_info(&mut self, under: &[&[u8]]) {
+        let [option, value] = under else { return self.error(&[SYNTAX]) };
+        let is_name_of_it = option.eq_ignore_ascii_case(b"LIB-NAME");
+        if !is_name_of_it && !option.eq_ignore_ascii_case(b"LIB-VER") {
+            return self.error(&[b"ERR Unrecognized option '", words::shown(option), b"'"]);
+        }
+        if !is_name(value) {
+            let why: &[u8] = b" cannot contain spaces, newlines or special characters.";
+            return self.error(&[b"ERR ", option, why]);
+        }
+        if value.len() > NAME_MAX {
+            return self.error(&[LONG_NAME]);
+        }
+        let profile = self.profile();
+        let place = if is_name_of_it { &mut profile.library } else { &mut profile.library_version };
+        *place = value.to_vec();
+        self.ok();
+    }
+
+    pub(super) fn client_flag(&mut self, command: u16, under: &[&[u8]]) {
+        let is_on = match under {
+            [word] if word.eq_ignore_ascii_case(b"on") => true,
+            [word] if word.eq_ignore_ascii_case(b"off") => false,
+            _ => return self.error(&[SYNTAX]),
+        };
+        if is_on || self.session.profile.is_some() {
+            let profile = self.profile();
+            match command {
+                id::CLIENT_NO_EVICT => profile.no_evict = is_on,
+                _ => profile.no_touch = is_on,
+            }
+        }
+        self.ok();
+    }
+
+    /// Answers only ON.
+    pub(super) fn client_reply(&mut self, under: &[&[u8]]) {
+        match under {
+            [word] if word.eq_ignore_ascii_case(b"on") => {
+                self.session.reply_mode = ReplyMode::No;
+                self.ok();
+            }
+            [word] if word.eq_ignore_ascii_case(b"off") => self.session.reply_mode = ReplyMode::Yes,
+            [word] if word.eq_ignore_ascii_case(b"skip") => {
+                if self.session.reply_mode != ReplyMode::Yes {
+                    self.session.reply_mode = ReplyMode::Next;
+                }
+            }
+            _ => self.error(&[SYNTAX]),
+        }
+    }
+
+    /// Writes one line, with all fields of Redis 7 and Valkey. Nothing of a client waits in buffers
+    /// while it is answered.
+    pub(super) fn client_info(&mut self) {
+        let (none, nowhere) = (Profile::default(), Ends::default());
+        let ends = self.facts.ends.unwrap_or(&nowhere);
+        let profile = self.session.profile.as_deref().unwrap_or(&none);
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        let user = if profile.user.is_empty() { DEFAULT_USER } else { &profile.user };
+        let mut flags = String::new();
+        if profile.no_evict {
+            flags.push('e');
+        }
+        if profile.no_touch {
+            flags.push('T');
+        }
+        if flags.is_empty() {
+            flags.push('N');
+        }
+        let mut line = String::new();
+        let _ = write!(
+            line,
+            "id={} addr={} laddr={} fd={} name={} age={} idle=0 flags={flags} db={} sub=0 psub=0 \
+             ssub=0 multi=-1 watch=0 qbuf=0 qbuf-free=0 argv-mem=0 multi-mem=0 rbs=0 rbp=0 obl=0 \
+             oll=0 omem=0 tot-mem=0 events=r cmd=client|info user={} redir=-1 resp={} lib-name={} \
+             lib-ver={} pool={}",
+            self.session.id,
+            ends.from,
+            ends.to,
+            ends.descriptor,
+            text(&profile.name),
+            self.facts.age_s,
+            self.session.conn_key.database,
+            text(&words::echo(user)),
+            self.proto_version(),
+            text(&profile.library),
+            text(&profile.library_version),
+            text(&words::echo(self.facts.pool.as_bytes())),
+        );
+        line.push('\n');
+        words::verbatim(line.as_bytes(), self.proto_version(), self.out);
+    }
+
+    pub(super) fn who(&mut self) {
+        let user = self.session.profile.as_ref().map(|profile| &profile.user[..]);
+        words::bulk(user.filter(|user| !user.is_empty()).unwrap_or(DEFAULT_USER), self.out);
+    }
+}

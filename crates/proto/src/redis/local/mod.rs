@@ -1,0 +1,99 @@
+//! Local commands: a client introduces itself, asks for the server's identity, and lists what is
+//! there.
+//!
+//! `connection.rs` is about the connection, `client.rs` about its client, `catalog.rs` and
+//! `docs.rs` about the commands, `transaction.rs` about transactions, which are refused. Shapes and
+//! texts are those of Redis 7.0 and Valkey 9.1, in both protocol versions.
+
+mod catalog;
+mod client;
+mod connection;
+mod docs;
+mod glob;
+mod transaction;
+
+use super::commands::id;
+use super::{request, words};
+use crate::{Adapted, Ask, Capabilities, Facts, Request, Session, Turn};
+
+pub(super) use connection::login;
+
+/// Returns the form of a request for a server; for a local command, whether the servers must be
+/// known first.
+pub(super) fn adapt(request: &Request, capabilities: Option<Capabilities>) -> Adapted {
+    match request.command {
+        id::HELLO | id::READONLY | id::READWRITE if capabilities.is_none() => Adapted::Unknown,
+        command => Adapted::Ask(Ask { command }),
+    }
+}
+
+/// The answer being written, and its sources.
+struct Talk<'a> {
+    session: &'a mut Session,
+    facts: &'a Facts<'a>,
+    out: &'a mut Vec<u8>,
+}
+
+pub(super) fn local(
+    request: &Request,
+    head: &[u8],
+    session: &mut Session,
+    facts: &Facts<'_>,
+    out: &mut Vec<u8>,
+) -> Turn {
+    let arguments = request::arguments(head);
+    let arguments: Vec<&[u8]> = arguments.iter().map(|argument| &argument[..]).collect();
+    let mut talk = Talk { session, facts, out };
+    talk.answer(request.command, &arguments)
+}
+
+impl Talk<'_> {
+    fn answer(&mut self, command: u16, arguments: &[&[u8]]) -> Turn {
+        // The arguments behind the name, and those behind the name of a subcommand.
+        let rest = arguments.get(1..).unwrap_or_default();
+        let under = arguments.get(2..).unwrap_or_default();
+        if self.is_aborted(command) {
+            return Turn::Stay;
+        }
+        match command {
+            id::MULTI | id::EXEC | id::DISCARD => self.transaction(command),
+            id::RESET | id::QUIT => return self.turn(command),
+            id::ECHO => words::bulk(rest.first().copied().unwrap_or_default(), self.out),
+            id::HELLO => self.hello(rest),
+            id::AUTH => self.auth(rest),
+            id::SELECT => self.select(rest),
+            id::CLIENT_ID => words::number(self.session.id, self.out),
+            id::CLIENT_GETNAME => self.client_name(),
+            id::CLIENT_SETNAME => self.client_set_name(under),
+            id::CLIENT_SETINFO => self.client_set_info(under),
+            id::CLIENT_INFO => self.client_info(),
+            id::CLIENT_NO_EVICT | id::CLIENT_NO_TOUCH => self.client_flag(command, under),
+            id::CLIENT_REPLY => self.client_reply(under),
+            id::COMMAND => self.command_info(&[]),
+            id::COMMAND_INFO => self.command_info(under),
+            id::COMMAND_COUNT => self.command_count(),
+            id::COMMAND_DOCS => self.command_docs(under),
+            id::COMMAND_LIST => self.command_list(under),
+            id::COMMAND_GETKEYS => self.command_keys(under, false),
+            id::COMMAND_GETKEYSANDFLAGS => self.command_keys(under, true),
+            id::ROLE => self.role(),
+            id::ACL_WHOAMI => self.who(),
+            id::READONLY | id::READWRITE => self.cluster_only(command),
+            _ => unreachable!("row {command} is no command of our own"),
+        }
+        Turn::Stay
+    }
+
+    /// Returns the protocol version of the client.
+    fn proto_version(&self) -> u8 {
+        self.session.conn_key.proto_version
+    }
+
+    fn ok(&mut self) {
+        words::simple("OK", self.out);
+    }
+
+    fn error(&mut self, parts: &[&[u8]]) {
+        words::error(parts, self.out);
+    }
+}

@@ -1,0 +1,127 @@
+//! The control channel, as the loop sees it: commands come in before anything else is done, reports
+//! go out.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::time::Duration;
+
+use proxy::plan::Plan;
+use proxy::{Event, Passed, Report};
+
+use super::{Listener, Service, Target};
+
+/// What controls the loop. The cache process, which nothing controls, has [`Alone`].
+pub trait Control {
+    /// The descriptor that wakes the loop for a command.
+    fn fd(&self) -> Option<BorrowedFd<'_>>;
+
+    /// Whether the loop is to say when `fd` can be written to, too.
+    fn is_blocked(&self) -> bool;
+
+    /// Whether the other end is gone.
+    fn is_gone(&self) -> bool {
+        false
+    }
+
+    /// A signal told the loop to end, not a command.
+    fn leaving(&mut self) {}
+
+    /// Changes that hold for all workers from now on. Asked before each pass over what is ready, so
+    /// that nothing is read by rules that do not hold any more; costs nothing when nothing changed.
+    fn poll_changes(&mut self, out: &mut Vec<Command>);
+
+    /// `fd` is ready: the commands that have come.
+    fn receive(&mut self, out: &mut Vec<Command>);
+
+    /// An installation has been carried out.
+    fn installed(&mut self, service: &dyn Service);
+
+    /// A turn is over.
+    fn after_turn(&mut self, service: &dyn Service);
+
+    fn report(&mut self, report: Report);
+
+    /// `from`: the address of the client that the event names.
+    fn log(&mut self, event: Event, from: Option<IpAddr>);
+
+    /// Logs something that the loop itself has noticed.
+    fn note(&mut self, note: Note);
+
+    /// Clients with nothing outstanding, for other workers. Those that cannot be passed are given
+    /// back.
+    fn hand_over(&mut self, client: Handover, fds: Vec<OwnedFd>) -> Result<(), Vec<OwnedFd>>;
+}
+
+/// A note of the loop itself to the operator.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Note {
+    /// A client from a network of balancers sent something else than a whole PROXY header.
+    HeaderBroken { from: Option<IpAddr>, why: &'static str },
+}
+
+/// A client that is handed over from worker to worker, beside its connection.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Handover {
+    pub passed: Passed,
+    /// The client's address by its PROXY header.
+    pub from: Option<IpAddr>,
+}
+
+/// A command to the loop.
+pub enum Command {
+    /// Another configuration.
+    Install(Box<Install>),
+    /// A server left its ring, or came back.
+    Eject { server: u32, ejected: bool },
+    /// Clients from another worker that are all alike.
+    Adopt { client: Handover, fds: Vec<OwnedFd> },
+    /// No more clients; those with nothing outstanding go to other workers. Ends with the last.
+    Retire,
+    /// There are workers with fewer clients: clients with nothing outstanding go to them, until
+    /// so many are left or the time for it is over.
+    Share { keep: u32 },
+    /// No more clients; each is closed when it has been answered. Ends with the last, or then.
+    Drain { within: Duration },
+}
+
+/// A configuration as the loop needs it.
+pub struct Install {
+    pub plan: Plan,
+    pub listeners: Vec<Listener>,
+    /// By server id; of the servers that are new here.
+    pub targets: BTreeMap<u32, Target>,
+    pub connects_per_second: u64,
+    pub epoll_timeout: Duration,
+}
+
+/// No control: the process serves what it was started with until a signal ends it.
+pub struct Alone;
+
+impl Control for Alone {
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
+    fn is_blocked(&self) -> bool {
+        false
+    }
+
+    fn poll_changes(&mut self, _out: &mut Vec<Command>) {}
+
+    fn receive(&mut self, _out: &mut Vec<Command>) {}
+
+    fn installed(&mut self, _service: &dyn Service) {}
+
+    fn after_turn(&mut self, _service: &dyn Service) {}
+
+    fn report(&mut self, _report: Report) {}
+
+    fn log(&mut self, _event: Event, _from: Option<IpAddr>) {}
+
+    fn note(&mut self, _note: Note) {}
+
+    fn hand_over(&mut self, _client: Handover, fds: Vec<OwnedFd>) -> Result<(), Vec<OwnedFd>> {
+        Err(fds)
+    }
+}

@@ -1,0 +1,144 @@
+//! The service that the loop drives: a value that takes bytes and the time, and gives bytes and
+//! actions. The proxy's data plane is one, the embedded cache another.
+
+use std::rc::Rc;
+
+use proto::Ends;
+use proxy::plan::Plan;
+use proxy::{Action, Closed, ConnId, Passed, Proxy, Side, Slices, Time};
+
+/// The contract of `proxy::Proxy`, for other values that are driven the same way.
+pub trait Service {
+    fn handle_accept(&mut self, pool: u32, now: Time) -> Result<ConnId, Vec<u8>>;
+    fn handle_received(&mut self, conn: ConnId, block: &Rc<Vec<u8>>, len: usize, now: Time);
+    fn handle_transmitted(&mut self, conn: ConnId, n: usize, now: Time);
+    fn handle_connected(&mut self, link: ConnId, now: Time);
+    fn handle_closed(&mut self, conn: ConnId, how: Closed, now: Time);
+    fn handle_timeout(&mut self, now: Time);
+    fn end_turn(&mut self, now: Time);
+    fn poll_action(&mut self) -> Option<Action>;
+    fn poll_timeout(&self) -> Option<Time>;
+    fn poll_transmit(&mut self, side: Side) -> Option<ConnId>;
+    fn wants_turn(&self) -> bool {
+        false
+    }
+    fn transmit<'a>(&'a self, conn: ConnId, out: &mut Slices<'a>);
+    fn drain(&mut self, now: Time);
+    fn is_drained(&self) -> bool;
+
+    // The rest concerns only a worker's service, which the master controls.
+
+    /// A client arrived that another worker has handed over.
+    fn handle_adopted(&mut self, client: Passed, now: Time) -> Result<ConnId, Vec<u8>> {
+        self.handle_accept(client.pool, now)
+    }
+
+    /// Another plan holds.
+    fn install(&mut self, _plan: Plan, _now: Time) {}
+
+    /// A server has left its ring, or is back.
+    fn set_ejected(&mut self, _server: u32, _ejected: bool, _now: Time) {}
+
+    /// Ids of pools and servers that the plan has no more and whose requests are still being
+    /// answered.
+    fn retired_ids_in_use(&self) -> Vec<u32> {
+        Vec::new()
+    }
+
+    /// Up to `max` clients with nothing outstanding. They are forgotten.
+    fn hand_over(&mut self, _max: usize) -> Vec<(ConnId, Passed)> {
+        Vec::new()
+    }
+
+    /// Where a client's connection begins and ends.
+    fn handle_located(&mut self, _client: ConnId, _ends: Ends, _now: Time) {}
+
+    /// A `Connect` has to wait for its turn, and begins then.
+    fn handle_connecting(&mut self, _link: ConnId, _begins: Time) {}
+}
+
+impl Service for Proxy {
+    fn handle_accept(&mut self, pool: u32, now: Time) -> Result<ConnId, Vec<u8>> {
+        Proxy::handle_accept(self, pool, now)
+    }
+
+    fn handle_received(&mut self, conn: ConnId, block: &Rc<Vec<u8>>, len: usize, now: Time) {
+        Proxy::handle_received(self, conn, block, len, now);
+    }
+
+    fn handle_transmitted(&mut self, conn: ConnId, n: usize, now: Time) {
+        Proxy::handle_transmitted(self, conn, n, now);
+    }
+
+    fn handle_connected(&mut self, link: ConnId, now: Time) {
+        Proxy::handle_connected(self, link, now);
+    }
+
+    fn handle_closed(&mut self, conn: ConnId, how: Closed, now: Time) {
+        Proxy::handle_closed(self, conn, how, now);
+    }
+
+    fn handle_timeout(&mut self, now: Time) {
+        Proxy::handle_timeout(self, now);
+    }
+
+    fn end_turn(&mut self, now: Time) {
+        Proxy::end_turn(self, now);
+    }
+
+    fn poll_action(&mut self) -> Option<Action> {
+        Proxy::poll_action(self)
+    }
+
+    fn poll_timeout(&self) -> Option<Time> {
+        Proxy::poll_timeout(self)
+    }
+
+    fn poll_transmit(&mut self, side: Side) -> Option<ConnId> {
+        Proxy::poll_transmit(self, side)
+    }
+
+    fn wants_turn(&self) -> bool {
+        Proxy::wants_turn(self)
+    }
+
+    fn transmit<'a>(&'a self, conn: ConnId, out: &mut Slices<'a>) {
+        Proxy::transmit(self, conn, out);
+    }
+
+    fn drain(&mut self, now: Time) {
+        Proxy::drain(self, now);
+    }
+
+    fn is_drained(&self) -> bool {
+        Proxy::is_drained(self)
+    }
+
+    fn handle_adopted(&mut self, client: Passed, now: Time) -> Result<ConnId, Vec<u8>> {
+        Proxy::handle_adopted(self, client, now)
+    }
+
+    fn install(&mut self, plan: Plan, now: Time) {
+        Proxy::install(self, plan, now);
+    }
+
+    fn set_ejected(&mut self, server: u32, ejected: bool, now: Time) {
+        Proxy::set_ejected(self, server, ejected, now);
+    }
+
+    fn retired_ids_in_use(&self) -> Vec<u32> {
+        Proxy::retired_ids_in_use(self)
+    }
+
+    fn handle_connecting(&mut self, link: ConnId, begins: Time) {
+        Proxy::handle_connecting(self, link, begins);
+    }
+
+    fn handle_located(&mut self, client: ConnId, ends: Ends, now: Time) {
+        Proxy::handle_located(self, client, ends, now);
+    }
+
+    fn hand_over(&mut self, max: usize) -> Vec<(ConnId, Passed)> {
+        Proxy::hand_over(self, max)
+    }
+}

@@ -1,0 +1,500 @@
+//! The admin server: it answers the operator's questions (on the admin socket) and sends out
+//! twemproxy's statistics (on the `stats:` port). Each verb of `admin::VERBS` has its arm here.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendFlags};
+use rustix::process::Signal;
+
+use super::events::{Events, Source};
+use super::listeners::inode_of;
+use super::{Master, Running};
+use crate::admin::{self, Entry};
+use crate::config::{Address, Admin};
+
+/// A connection that may wait for an answer; the first two numbers are the listeners.
+pub type ConnectionId = u32;
+
+/// The listeners and their connections.
+pub struct AdminServer {
+    admin: Option<AdminSocket>,
+    /// The name by which the socket is found when only the configuration's is known.
+    entry: Option<Entry>,
+    stats: Option<(OwnedFd, String)>,
+    connections: BTreeMap<ConnectionId, Connection>,
+    next: ConnectionId,
+    /// Listeners that accept nothing now, because there is no room.
+    resting: BTreeSet<ConnectionId>,
+}
+
+struct Connection {
+    fd: OwnedFd,
+    /// The listener that accepted it.
+    kind: ConnectionId,
+    asked: Vec<u8>,
+    /// Lines that are told with the answer, whatever that is.
+    notes: Vec<String>,
+    /// The same of what has failed beside what was asked: it makes the answer an error.
+    failures: Vec<String>,
+    answer: Vec<u8>,
+    written: usize,
+    /// A line was read; nothing more is.
+    is_served: bool,
+    until: Instant,
+}
+
+impl Connection {
+    /// The line that it has asked. Nothing more is read from it.
+    fn question(&mut self, end: usize) -> String {
+        self.is_served = true;
+        self.until = Instant::now() + PATIENCE;
+        String::from_utf8_lossy(&self.asked[..end]).trim_end().to_string()
+    }
+}
+
+impl AdminServer {
+    pub fn open(running: &Running, file: Option<&Path>, events: &Events) -> io::Result<Self> {
+        let process = &running.config.process;
+        let mut server = AdminServer {
+            admin: None,
+            entry: None,
+            stats: None,
+            connections: BTreeMap::new(),
+            next: FIRST,
+            resting: BTreeSet::new(),
+        };
+        match server.open_admin(&process.admin, file, events) {
+            Ok(_) => {}
+            // Nobody asked for this one: the proxy can do without, as on a read-only disk.
+            Err(error) if process.admin == Admin::Default => {
+                crate::log::line(&format!("{error}; running without it"));
+            }
+            Err(error) => return Err(error),
+        }
+        server.listen_for_stats(process.stats.as_ref(), &running.addresses, events)?;
+        Ok(server)
+    }
+
+    /// Opens what is not there: the admin socket and the name by which it is found. It is called
+    /// again later, because files may be removed. Whether the socket is a new one.
+    pub fn open_admin(
+        &mut self,
+        written: &Admin,
+        file: Option<&Path>,
+        events: &Events,
+    ) -> io::Result<bool> {
+        if *written == Admin::Off {
+            return Ok(false);
+        }
+        self.entry.take_if(|entry| !entry.is_ours());
+        let path = match written {
+            Admin::At(path) => {
+                // Without a name, `--admin` is needed while the file cannot be read.
+                if self.entry.is_none() && file.is_some() {
+                    self.entry = Entry::claim(file).ok();
+                }
+                if let Some(entry) = &self.entry {
+                    let _ = entry.point_to(path);
+                }
+                path.clone()
+            }
+            Admin::Default | Admin::Off => {
+                let entry = match self.entry.take() {
+                    Some(entry) => Ok(entry),
+                    None => Entry::claim(file),
+                };
+                let entry = entry.map_err(|error| {
+                    io::Error::other(format!("cannot open the admin socket: {error}"))
+                })?;
+                self.entry.insert(entry).path().to_path_buf()
+            }
+        };
+        if self.admin.as_ref().is_some_and(AdminSocket::is_there) {
+            return Ok(false);
+        }
+        let socket = AdminSocket::open(path)?;
+        events.add(&socket.fd, Source::Admin(ADMIN))?;
+        self.admin = Some(socket);
+        Ok(true)
+    }
+
+    /// Opens, moves or closes the port of twemproxy's statistics.
+    pub fn listen_for_stats(
+        &mut self,
+        address: Option<&Address>,
+        addresses: &BTreeMap<String, String>,
+        events: &Events,
+    ) -> io::Result<()> {
+        let wanted = address.map(ToString::to_string);
+        if self.stats.as_ref().map(|(_, written)| written) == wanted.as_ref() {
+            return Ok(());
+        }
+        self.stats = None;
+        if let Some(address) = address {
+            let fd = open_stats(address, addresses).map_err(|error| {
+                io::Error::other(format!("cannot open the stats port {address}: {error}"))
+            })?;
+            events.add(&fd, Source::Admin(STATS))?;
+            self.stats = Some((fd, address.to_string()));
+        }
+        Ok(())
+    }
+
+    /// Whether `listen_for_stats` could open this one.
+    pub fn try_stats(address: &Address, addresses: &BTreeMap<String, String>) -> io::Result<()> {
+        open_stats(address, addresses).map(drop)
+    }
+
+    pub fn path(&self) -> Option<&Path> {
+        self.admin.as_ref().map(|admin| admin.path.as_path())
+    }
+
+    /// Where twemproxy's statistics are served.
+    pub fn stats_address(&self) -> Option<String> {
+        let (fd, _) = self.stats.as_ref()?;
+        sys::listen::local_address(fd).ok().map(|address| address.to_string())
+    }
+
+    pub fn answer(&mut self, id: ConnectionId, text: String) {
+        if let Some(connection) = self.connections.get_mut(&id) {
+            let failed = std::mem::take(&mut connection.failures).join("\n  ");
+            let text = match text.strip_prefix(admin::ERROR) {
+                _ if failed.is_empty() => text,
+                Some(why) => format!("{}{failed}\n  {why}", admin::ERROR),
+                None => format!("{}{failed}\n  apart from that: {text}", admin::ERROR),
+            };
+            connection.answer = text.into_bytes();
+            if connection.answer.last() != Some(&b'\n') {
+                connection.answer.push(b'\n');
+            }
+            for note in connection.notes.drain(..) {
+                connection.answer.extend_from_slice(format!("  {note}\n").as_bytes());
+            }
+            connection.is_served = true;
+        }
+        self.write(id);
+    }
+
+    /// A line to be told with the answer.
+    pub fn note(&mut self, id: ConnectionId, line: &str) {
+        if let Some(connection) = self.connections.get_mut(&id) {
+            connection.notes.push(line.to_string());
+        }
+    }
+
+    /// A line to be told first, because it failed.
+    pub fn note_failure(&mut self, id: ConnectionId, line: &str) {
+        if let Some(connection) = self.connections.get_mut(&id) {
+            connection.failures.push(line.to_string());
+        }
+    }
+
+    pub fn refuse(&mut self, id: ConnectionId, why: &str) {
+        self.answer(id, format!("{}{why}", admin::ERROR));
+    }
+
+    fn accept(&mut self, kind: ConnectionId, events: &Events, now: Instant) -> Vec<ConnectionId> {
+        let mut new = Vec::new();
+        loop {
+            let Some(listener) = self.listener(kind) else { return new };
+            // Each listener has room of its own: readers of statistics keep no operator out.
+            let here =
+                self.connections.values().filter(|connection| connection.kind == kind).count();
+            let accepted = match here < CONNECTIONS_MAX {
+                true => sys::listen::accept(listener),
+                false => Err(Errno::MFILE),
+            };
+            match accepted {
+                Ok(fd) => new.extend(self.admit(fd, kind, events, now)),
+                Err(Errno::AGAIN) => return new,
+                Err(Errno::INTR | Errno::CONNABORTED) => {}
+                Err(_) => {
+                    // No room or no descriptor: until the next look the others wait in the queue.
+                    events.forget(listener);
+                    self.resting.insert(kind);
+                    return new;
+                }
+            }
+        }
+    }
+
+    fn listener(&self, kind: ConnectionId) -> Option<&OwnedFd> {
+        match kind {
+            ADMIN => self.admin.as_ref().map(|admin| &admin.fd),
+            _ => self.stats.as_ref().map(|(fd, _)| fd),
+        }
+    }
+
+    fn admit(
+        &mut self,
+        fd: OwnedFd,
+        kind: ConnectionId,
+        events: &Events,
+        now: Instant,
+    ) -> Option<ConnectionId> {
+        if kind == ADMIN && !sys::listen::is_of_our_user(&fd) {
+            admin::refuse_stranger(&fd);
+            return None;
+        }
+        let id = self.next;
+        self.next = self.next.checked_add(1).unwrap_or(FIRST);
+        events.add(&fd, Source::Admin(id)).ok()?;
+        let connection = Connection {
+            fd,
+            kind,
+            asked: Vec::new(),
+            notes: Vec::new(),
+            failures: Vec::new(),
+            answer: Vec::new(),
+            written: 0,
+            is_served: false,
+            until: now + QUESTION_PATIENCE,
+        };
+        self.connections.insert(id, connection);
+        Some(id)
+    }
+
+    /// Reads on; a whole line is the question.
+    fn read(&mut self, id: ConnectionId, events: &Events) -> Option<String> {
+        let connection = self.connections.get_mut(&id)?;
+        let mut chunk = [0; 4096];
+        loop {
+            match rustix::net::recv(&connection.fd, &mut chunk, RecvFlags::empty()) {
+                Ok((0, _)) => break,
+                // What comes after the question is nobody's.
+                Ok(_) if connection.is_served => {}
+                Ok((n, _)) => {
+                    connection.asked.extend_from_slice(&chunk[..n]);
+                    if let Some(end) = connection.asked.iter().position(|byte| *byte == b'\n') {
+                        return Some(connection.question(end));
+                    }
+                    if connection.asked.len() > QUESTION_LEN_MAX {
+                        self.refuse(id, "a request is one line of at most 64 KiB");
+                        return None;
+                    }
+                }
+                Err(Errno::AGAIN) => return None,
+                Err(Errno::INTR) => {}
+                Err(_) => break,
+            }
+        }
+        if !connection.is_served && !connection.asked.is_empty() {
+            // The end of what it says is the end of the line.
+            events.forget(&connection.fd);
+            return Some(connection.question(connection.asked.len()));
+        }
+        // It says no more. One that has asked still reads; watched further, it would be ready for
+        // ever.
+        if connection.is_served {
+            events.forget(&connection.fd);
+        } else {
+            self.connections.remove(&id);
+        }
+        None
+    }
+
+    fn write(&mut self, id: ConnectionId) {
+        let Some(connection) = self.connections.get_mut(&id) else { return };
+        while connection.written < connection.answer.len() {
+            let rest = &connection.answer[connection.written..];
+            match rustix::net::send(&connection.fd, rest, SendFlags::NOSIGNAL) {
+                Ok(n) => connection.written += n,
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => return,
+                Err(_) => break,
+            }
+        }
+        if !connection.answer.is_empty() {
+            self.connections.remove(&id);
+        }
+    }
+
+    fn is_writing(&self, id: ConnectionId) -> bool {
+        self.connections.get(&id).is_some_and(|connection| !connection.answer.is_empty())
+    }
+
+    /// Closes connections that neither ask nor read, and accepts others again.
+    pub fn tidy(&mut self, events: &Events, now: Instant) {
+        self.connections.retain(|_, connection| now < connection.until);
+        for kind in std::mem::take(&mut self.resting) {
+            if let Some(listener) = self.listener(kind)
+                && events.add(listener, Source::Admin(kind)).is_err()
+            {
+                self.resting.insert(kind);
+            }
+        }
+    }
+}
+
+/// The socket, and which file it is.
+struct AdminSocket {
+    fd: OwnedFd,
+    path: PathBuf,
+    inode: u64,
+}
+
+impl AdminSocket {
+    fn open(path: PathBuf) -> io::Result<AdminSocket> {
+        let opened = sys::listen::unix(&path, Some(0o600), BACKLOG).map_err(io::Error::from);
+        match opened.and_then(|fd| Ok((fd, inode_of(&path)?))) {
+            Ok((fd, inode)) => Ok(AdminSocket { fd, path, inode }),
+            Err(error) => Err(io::Error::other(format!(
+                "cannot open the admin socket {}: {error}",
+                path.display()
+            ))),
+        }
+    }
+
+    /// Whether its file is still there.
+    fn is_there(&self) -> bool {
+        inode_of(&self.path).is_ok_and(|now| now == self.inode)
+    }
+}
+
+impl Drop for AdminSocket {
+    fn drop(&mut self) {
+        // Another proxy may have taken the place meanwhile.
+        if self.is_there() {
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
+}
+
+impl Master {
+    pub(super) fn serve_admin(&mut self, id: ConnectionId, now: Instant) {
+        match id {
+            ADMIN => {
+                self.admin.accept(ADMIN, &self.events, now);
+            }
+            STATS => {
+                for id in self.admin.accept(STATS, &self.events, now) {
+                    let text = self.twemproxy_stats();
+                    self.admin.answer(id, text);
+                    self.want_to_write(id);
+                }
+            }
+            _ if self.admin.is_writing(id) => self.admin.write(id),
+            _ => {
+                if let Some(question) = self.admin.read(id, &self.events) {
+                    self.handle_request(id, &question, now);
+                    self.want_to_write(id);
+                }
+            }
+        }
+    }
+
+    /// An answer that did not fit the socket goes on when there is room.
+    pub(super) fn want_to_write(&mut self, id: ConnectionId) {
+        if let Some(connection) = self.admin.connections.get(&id) {
+            let wanted = connection.written < connection.answer.len();
+            // A connection that has asked is not read any more.
+            self.events.watch(
+                connection.fd.as_fd(),
+                Source::Admin(id),
+                !connection.is_served,
+                wanted,
+            );
+        }
+    }
+
+    fn handle_request(&mut self, id: ConnectionId, question: &str, now: Instant) {
+        let words: Vec<String> = question.split_whitespace().map(str::to_string).collect();
+        let Some((verb, words)) = words.split_first() else {
+            return self.admin.refuse(id, &format!("use one of: {}", verbs()));
+        };
+        let known = match verb.as_str() {
+            "reload" => &["--allow-remap"][..],
+            "config" => &["--running", "--diff", "--json"],
+            "stats" | "workers" => &["--json"],
+            _ => &[],
+        };
+        let takes_words = matches!(verb.as_str(), "set" | "log-level");
+        if let Some(odd) = words.iter().find(|word| !takes_words && !known.contains(&word.as_str()))
+        {
+            return self.admin.refuse(id, &format!("`{verb}` does not take `{odd}`"));
+        }
+        let says = |word: &str| words.iter().any(|given| given == word);
+        match verb.as_str() {
+            "reload" => {
+                self.renew(Some(id));
+                self.begin_reload(Some(id), says("--allow-remap"), now);
+            }
+            "set" if words.is_empty() => self.admin.refuse(id, "set needs KEY=VALUE"),
+            "set" => self.begin_set(id, words, now),
+            "log-level" => match words {
+                [level] => {
+                    self.begin_set(id, &[format!("log_level={level}")], now);
+                }
+                _ => self.admin.refuse(id, "log-level takes one word"),
+            },
+            "config" => {
+                let text = self.config_text(says("--diff"), says("--json"));
+                self.admin.answer(id, text);
+            }
+            "stats" => {
+                let text = self.stats_text(says("--json"));
+                self.admin.answer(id, text);
+            }
+            "workers" => {
+                let text = self.workers_text(says("--json"));
+                self.admin.answer(id, text);
+            }
+            "drain" => {
+                self.admin.answer(id, "draining".to_string());
+                if self.ending.is_none() {
+                    self.end(0, now);
+                }
+            }
+            "quit" => {
+                self.admin.answer(id, "ending now".to_string());
+                if self.ending.is_none() {
+                    self.end(0, now);
+                }
+                self.signal_all(Signal::KILL);
+            }
+            odd => {
+                let why = format!("unknown verb `{odd}`; use one of: {}", verbs());
+                self.admin.refuse(id, &why);
+            }
+        }
+    }
+
+    fn config_text(&self, diff: bool, json: bool) -> String {
+        let config = &self.running.config;
+        match (diff, json) {
+            (false, false) => config.running_text(),
+            (false, true) => config.running_json(),
+            (true, false) => config.diff_text(),
+            (true, true) => config.diff_json(),
+        }
+    }
+}
+
+fn open_stats(address: &Address, addresses: &BTreeMap<String, String>) -> io::Result<OwnedFd> {
+    let resolved = addresses.get(&address.to_string()).and_then(|found| found.parse().ok());
+    let resolved = resolved.ok_or_else(|| io::Error::other("no address"))?;
+    Ok(sys::listen::tcp(resolved, BACKLOG, false)?)
+}
+
+fn verbs() -> String {
+    let names: Vec<&str> = admin::VERBS.iter().map(|verb| verb.name).collect();
+    names.join(", ")
+}
+
+/// The admin socket itself, the stats port, and from here on connections.
+const ADMIN: ConnectionId = 0;
+const STATS: ConnectionId = 1;
+const FIRST: ConnectionId = 2;
+/// Connections of each listener at once; the others wait in the sockets' queues.
+const CONNECTIONS_MAX: usize = 32;
+/// How long a connection may take to ask, …
+const QUESTION_PATIENCE: Duration = Duration::from_secs(2);
+/// … and to wait for the answer and read it.
+const PATIENCE: Duration = Duration::from_secs(60);
+const QUESTION_LEN_MAX: usize = 64 * 1024;
+const BACKLOG: i32 = 64;

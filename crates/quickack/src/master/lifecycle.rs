@@ -1,0 +1,327 @@
+//! The lifecycle of the proxy and its workers: signals, the end, workers that die or hang.
+
+use std::io::{self, IsTerminal};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+use sys::signal;
+
+use super::admin_server::ConnectionId;
+use super::say;
+use super::workers::{Slot, State};
+use super::{Ending, Master};
+use crate::address_space;
+use crate::ipc::Message;
+use crate::log::Level;
+
+impl Master {
+    pub(super) fn handle_signals(&mut self, now: Instant) -> io::Result<()> {
+        while let Some(signal) = self.signals.take() {
+            match signal {
+                signal::TERM | signal::INT | signal::QUIT => self.end(0, now),
+                signal::HUP => {
+                    self.renew(None);
+                    self.begin_reload(None, false, now);
+                }
+                signal::USR1 => self.reopen_log(None),
+                // A terminal sends it, too, when its window changes.
+                signal::WINCH if !std::io::stdin().is_terminal() => self.rest(now),
+                // As in twemproxy: more words, fewer words.
+                signal::TTIN => self.turn_log(1),
+                signal::TTOU => self.turn_log(-1),
+                // Every turn looks for workers that have died.
+                signal::CHLD => {}
+                odd => {
+                    let text = format!("signal {odd} has no meaning here and is ignored");
+                    say(&mut self.log, Level::Notice, &text);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The next level, until the configuration names another.
+    fn turn_log(&mut self, step: isize) {
+        let process = &self.running.config.process;
+        let level = self.log.level().step(step);
+        // Only the level changes: nothing is opened that could fail.
+        let _ = self.log.change(&process.log, process.log_format, level);
+        say(&mut self.log, level, &format!("the log level is now {}", level.name()));
+    }
+
+    /// Opens again by their names what others may have moved away or removed, whatever the file
+    /// says: the log and the admin socket.
+    pub(super) fn renew(&mut self, asker: Option<ConnectionId>) {
+        self.reopen_log(asker);
+        self.renew_admin(asker);
+    }
+
+    /// The admin socket by itself: once its file is gone, no reload can be asked for. The same
+    /// trouble is told once, and to whoever asks.
+    pub(super) fn renew_admin(&mut self, asker: Option<ConnectionId>) {
+        let had_one = self.admin.path().is_some();
+        let admin = &self.running.config.process.admin;
+        match self.admin.open_admin(admin, self.file.as_deref(), &self.events) {
+            Ok(false) => self.admin_trouble.clear(),
+            Ok(true) => {
+                self.admin_trouble.clear();
+                let path = self.admin.path().unwrap_or(Path::new("")).display();
+                let text = match had_one {
+                    true => "the admin socket was removed and is created again".to_string(),
+                    false => format!("admin socket: {path}"),
+                };
+                self.tell(asker, Level::Notice, &text);
+            }
+            Err(error) => {
+                let text = error.to_string();
+                // That there is none was told at the start.
+                if asker.is_some() || (had_one && self.admin_trouble != text) {
+                    self.fail(asker, &text);
+                }
+                self.admin_trouble = text;
+            }
+        }
+    }
+
+    /// Files of unix sockets that are other files by now: clients do not reach us there.
+    pub(super) fn look_at_sockets(&mut self, asker: Option<ConnectionId>) {
+        let text = |path: &Path| {
+            format!(
+                "{} is now another file, not the proxy's socket, so clients cannot reach the proxy \
+                 there; remove that file and reload",
+                path.display()
+            )
+        };
+        let texts: Vec<String> = self.listeners.replaced().map(text).collect();
+        for text in texts {
+            self.fail(asker, &text);
+        }
+    }
+
+    fn reopen_log(&mut self, asker: Option<ConnectionId>) {
+        match self.log.reopen() {
+            Ok(false) => {}
+            Ok(true) => self.tell(asker, Level::Notice, "the log is reopened"),
+            Err(error) => {
+                let text = format!("cannot reopen the log: {error}; still writing to the old one");
+                // Nobody may be looking at the old one any more.
+                crate::log::line(&text);
+                self.fail(asker, &text);
+            }
+        }
+    }
+
+    /// Logs a failure; the answer, if somebody asked, becomes an error, whatever else it says.
+    fn fail(&mut self, asker: Option<ConnectionId>, text: &str) {
+        say(&mut self.log, Level::Error, text);
+        if let Some(id) = asker {
+            self.admin.note_failure(id, text);
+        }
+    }
+
+    /// Writes a line to the log and, if somebody asked, to the answer.
+    fn tell(&mut self, asker: Option<ConnectionId>, level: Level, text: &str) {
+        say(&mut self.log, level, text);
+        if let Some(id) = asker {
+            self.admin.note(id, text);
+        }
+    }
+
+    /// Takes no more clients; the first word. The second one: ends now.
+    pub(super) fn end(&mut self, code: u8, now: Instant) {
+        if self.ending.is_some() {
+            say(&mut self.log, Level::Notice, "ending now");
+            self.signal_all(Signal::KILL);
+            return;
+        }
+        let timeout = self.running.config.process.shutdown_timeout_us;
+        let text = format!(
+            "draining for up to {}: accepting no more clients, answering outstanding requests",
+            crate::config::duration_word(timeout)
+        );
+        say(&mut self.log, Level::Notice, &text);
+        self.cancel_change("the proxy is shutting down");
+        self.drain_workers();
+        self.listeners.close_all();
+        let deadline = now + Duration::from_micros(timeout) + GRACE;
+        self.ending = Some(Ending { deadline, code });
+    }
+
+    /// Sends the workers away and keeps the listeners: until a reload, clients wait.
+    fn rest(&mut self, _now: Instant) {
+        say(&mut self.log, Level::Notice, "the workers are retiring; a reload starts new ones");
+        self.resting = true;
+        self.drain_workers();
+    }
+
+    fn drain_workers(&mut self) {
+        let timeout_us = self.running.config.process.shutdown_timeout_us;
+        for slot in &mut self.slots {
+            self.scoreboard.set_serving(slot.number, false);
+            if let Some(worker) = slot.worker.as_mut().filter(|one| one.state != State::Hung) {
+                worker.send(Message::Drain { timeout_us }, &[]);
+                if worker.state != State::Leaving {
+                    worker.set_state(State::Leaving);
+                }
+            }
+        }
+    }
+
+    pub(super) fn signal_all(&self, signal: Signal) {
+        self.slots.iter().filter_map(|slot| slot.worker.as_ref()).for_each(|it| it.signal(signal));
+    }
+
+    pub(super) fn ended(&mut self, now: Instant) -> Option<u8> {
+        let ending = self.ending.as_ref()?;
+        if self.slots.iter().all(|slot| slot.worker.is_none()) {
+            return Some(ending.code);
+        }
+        if now >= ending.deadline {
+            self.signal_all(Signal::KILL);
+        }
+        None
+    }
+
+    /// Finds workers that have ended.
+    pub(super) fn reap(&mut self, now: Instant) -> io::Result<()> {
+        for number in 0..self.slots.len() {
+            if !self.slots[number].has_ended() {
+                continue;
+            }
+            // Its last words, and the clients it has handed over, may still be in the channel.
+            self.listen_to(number);
+            let Some((worker, status)) = self.slots[number].reap(now)? else { continue };
+            self.scoreboard.set_serving(number, false);
+            self.scoreboard.clear_worker(number);
+            self.health.forget_worker(number);
+            self.wake_all();
+            if worker.state == State::Leaving {
+                let text = format!("worker {number} has exited ({status})");
+                say(&mut self.log, Level::Notice, &text);
+                self.note_left(number);
+                continue;
+            }
+            let pid = worker.pid();
+            let again = match self.slots[number].not_before.saturating_duration_since(now) {
+                _ if self.ending.is_some() || self.resting => String::new(),
+                Duration::ZERO => "; restarting at once".to_string(),
+                pause => format!("; restarting in {} ms", pause.as_millis()),
+            };
+            // One that hung was told to by us.
+            let hint = match worker.state {
+                State::Hung => String::new(),
+                _ => address_space::hint(
+                    status,
+                    super::address_space_needed(&self.running.config, self.scoreboard.ids_max()),
+                ),
+            };
+            let text = format!("worker {number} (pid {pid}) died: {status}{again}{hint}");
+            say(&mut self.log, Level::Error, &text);
+            self.note_death(number);
+        }
+        Ok(())
+    }
+
+    /// A worker got a signal to end that was not ours, and drains.
+    pub(super) fn note_leaving(&mut self, number: usize) {
+        self.scoreboard.set_serving(number, false);
+        if let Some(worker) = self.slots[number].worker.as_mut()
+            && matches!(worker.state, State::Starting | State::Serving)
+        {
+            worker.set_state(State::Leaving);
+            let text =
+                format!("worker {number} (pid {}) was told to exit and is draining", worker.pid());
+            say(&mut self.log, Level::Notice, &text);
+        }
+    }
+
+    /// Wakes all workers that serve: one that has died may have been about to take a client.
+    pub(super) fn wake_all(&self) {
+        for (number, wakeup) in self.wakeups.iter().enumerate() {
+            if self.scoreboard.is_serving(number) {
+                sys::wakeup::wake(wakeup);
+            }
+        }
+    }
+
+    /// A worker whose heartbeat stands still is hung: it is made to dump core, then killed.
+    pub(super) fn look_at_heartbeats(&mut self, now: Instant) {
+        // If this look comes late, the master itself stood still, and so may have all the others.
+        let was_late = now > self.next_look + LOOK_EVERY / 2;
+        self.next_look = now + LOOK_EVERY;
+        self.admin.tidy(&self.events, now);
+        self.handed.clear();
+        self.killed.retain_mut(|child| !matches!(child.try_wait(), Ok(Some(_)) | Err(_)));
+        let hang = Duration::from_micros(self.running.config.process.hang_timeout_us);
+        let shutdown = Duration::from_micros(self.running.config.process.shutdown_timeout_us);
+        let looks = (hang.as_millis() / LOOK_EVERY.as_millis()).max(LOOKS_MIN) as u32;
+        for slot in &mut self.slots {
+            let number = slot.number;
+            let Some(worker) = slot.worker.as_mut() else { continue };
+            if was_late {
+                worker.forget_heartbeat();
+            }
+            if worker.state == State::Hung {
+                if worker.has_left_its_trace() {
+                    worker.signal(Signal::KILL);
+                }
+                continue;
+            }
+            if worker.leaves_late(now, shutdown) {
+                worker.send(Message::Drain { timeout_us: 0 }, &[]);
+            }
+            let is_still =
+                worker.stands_still(self.scoreboard.beats(number), looks) && !hang.is_zero();
+            let is_deaf = worker.channel.overdue(now) && !was_late && !hang.is_zero();
+            let why = match is_deaf {
+                _ if is_still => format!("no turn of its event loop in {} ms", hang.as_millis()),
+                true => "it does not read its messages".to_string(),
+                false => continue,
+            };
+            let text = format!(
+                "worker {number} (pid {}) is hung: {why}; {}; it is being replaced",
+                worker.pid(),
+                worker.whereabouts()
+            );
+            say(&mut self.log, Level::Error, &text);
+            worker.set_state(State::Hung);
+            self.scoreboard.set_serving(number, false);
+            // ABRT leaves a core where the system keeps them; a process that is stopped has no
+            // chance to.
+            let signal = if worker.is_stopped() { Signal::KILL } else { Signal::ABORT };
+            worker.signal(signal);
+        }
+        if !was_late {
+            self.wake_if_hung();
+        }
+    }
+
+    fn wake_if_hung(&self) {
+        let is_hung = |slot: &Slot| slot.worker.as_ref().is_some_and(|it| it.state == State::Hung);
+        if self.slots.iter().any(is_hung) {
+            self.wake_all();
+        }
+    }
+}
+
+/// What the master takes.
+pub const SIGNALS: &[i32] = &[
+    signal::TERM,
+    signal::INT,
+    signal::QUIT,
+    signal::HUP,
+    signal::USR1,
+    signal::WINCH,
+    signal::TTIN,
+    signal::TTOU,
+    signal::USR2,
+    signal::ALRM,
+    signal::CHLD,
+];
+/// How often heartbeats are looked at.
+pub const LOOK_EVERY: Duration = Duration::from_millis(500);
+/// A worker sleeps for a second at most: fewer looks could find it asleep.
+const LOOKS_MIN: u128 = 4;
+/// What a drained worker is given beyond its own deadline.
+const GRACE: Duration = Duration::from_secs(1);

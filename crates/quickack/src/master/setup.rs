@@ -1,0 +1,133 @@
+//! Messages that set a worker up: at its start all that it needs, later what is new.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+
+use super::events::Source;
+use super::workers::Slot;
+use super::{Master, say};
+use crate::ipc::Message;
+use crate::ipc::client_state::ClientState;
+use crate::log::Level;
+
+impl Master {
+    /// Makes slots for `count` workers, and their wakeups.
+    pub(super) fn fill_slots(&mut self, count: usize) -> io::Result<()> {
+        while self.wakeups.len() < count {
+            self.wakeups.push(Rc::new(sys::wakeup::new()?));
+        }
+        while self.slots.len() < count {
+            self.slots.push(Slot::new(self.slots.len()));
+        }
+        self.scoreboard.set_used(self.slots.len(), self.ids.used());
+        Ok(())
+    }
+
+    /// Fills the slots that are vacant and whose pause is over.
+    pub(super) fn start_what_is_due(&mut self, now: Instant) -> io::Result<()> {
+        let count = self.running.config.process.worker_count();
+        for number in 0..count.min(self.slots.len()) {
+            let slot = &mut self.slots[number];
+            if slot.worker.is_some() || now < slot.not_before {
+                continue;
+            }
+            if let Err(error) = slot.start() {
+                slot.not_before = now + START_AGAIN;
+                let text = format!("cannot start worker {number}: {error}; trying again");
+                say(&mut self.log, Level::Error, &text);
+                continue;
+            }
+            self.set_up(number);
+            self.ask_worker(number);
+        }
+        Ok(())
+    }
+
+    /// Sends a new worker everything that it needs.
+    fn set_up(&mut self, number: usize) {
+        self.tell_process();
+        let Some(worker) = self.slots[number].worker.as_mut() else { return };
+        // A descriptor that cannot be watched is that of a worker that cannot be controlled.
+        if self.events.add(&worker.channel, Source::Channel(number)).is_err() {
+            return worker.signal(Signal::KILL);
+        }
+        let release = env!("CARGO_PKG_VERSION").to_string();
+        worker.send(Message::Welcome { slot: number, release }, &[Rc::clone(&self.memory)]);
+        worker.send(Message::Lock {}, &[Rc::clone(&self.lock)]);
+        let mine = self.running.listeners.iter().filter(|entry| entry.is_of(number));
+        let ids: Vec<u32> = mine.map(|entry| entry.id).collect();
+        self.pass_listeners(number, &ids);
+        self.pass_wakeups(number, 0);
+        let epoch = self.running.epoch;
+        let Some(worker) = self.slots[number].worker.as_mut() else { return };
+        worker.send(Message::Prepare { epoch }, &[Rc::clone(&self.sealed)]);
+        worker.send(Message::Commit { epoch }, &[]);
+    }
+
+    pub(super) fn pass_listeners(&mut self, number: usize, ids: &[u32]) {
+        let Some(worker) = self.slots[number].worker.as_mut() else { return };
+        for ids in ids.chunks(sys::channel::FDS_MAX) {
+            let fds: Vec<_> =
+                ids.iter().map(|id| Rc::clone(&self.listeners.find(*id).fd)).collect();
+            worker.send(Message::Listeners { ids: ids.to_vec() }, &fds);
+        }
+    }
+
+    /// The wakeups of the workers from `first` on; all of them fit one message.
+    pub(super) fn pass_wakeups(&mut self, number: usize, first: usize) {
+        let Some(worker) = self.slots[number].worker.as_mut() else { return };
+        worker.send(Message::Wakeups { first }, &self.wakeups[first..]);
+    }
+
+    /// Clients that a worker hands over, each for the serving worker that has the fewest. While no
+    /// worker serves, or every channel of one that does is rather full, they wait here.
+    pub(super) fn pass_clients(&mut self, client: ClientState, fds: Vec<OwnedFd>) {
+        for fd in fds {
+            // Whether a worker has counted whom it was given is not known: it is one or the other.
+            let count = |number: &usize| {
+                let given = self.handed.get(number).copied().unwrap_or(0);
+                self.scoreboard.connections(*number).max(given)
+            };
+            let listens = |number: &usize| {
+                let worker = self.slots[*number].worker.as_ref();
+                worker.is_some_and(|worker| worker.channel.has_room_to_spare())
+            };
+            let serving =
+                (0..self.slots.len()).filter(|number| self.scoreboard.is_serving(*number));
+            let serving = serving.filter(listens);
+            let Some((count, number)) = serving.map(|number| (count(&number), number)).min() else {
+                self.waiting_clients.push((client.clone(), fd));
+                continue;
+            };
+            self.handed.insert(number, count + 1);
+            if let Some(worker) = self.slots[number].worker.as_mut() {
+                // One by one: a worker may have as many descriptors as its limit allows, and one
+                // more that it has no room for must not take others with it.
+                worker.send(Message::Adopt { client: client.clone() }, &[Rc::new(fd)]);
+            }
+        }
+    }
+
+    /// New workers have no clients: the others give them some of theirs.
+    pub(super) fn share_clients(&mut self) {
+        let serving: Vec<usize> =
+            (0..self.slots.len()).filter(|number| self.scoreboard.is_serving(*number)).collect();
+        let count = |number: &usize| self.scoreboard.connections(*number);
+        let all: u32 = serving.iter().map(count).sum();
+        let keep = all.div_ceil(serving.len().max(1) as u32);
+        let rich: Vec<usize> =
+            serving.iter().copied().filter(|number| count(number) > keep + 1).collect();
+        for number in rich {
+            if let Some(worker) = self.slots[number].worker.as_mut() {
+                worker.send(Message::Share { keep }, &[]);
+            }
+        }
+    }
+}
+
+/// The pause before a start that the system refused is tried again.
+const START_AGAIN: Duration = Duration::from_millis(500);

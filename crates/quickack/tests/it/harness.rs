@@ -1,0 +1,122 @@
+//! The workers as `quickack workers --json` shows them, and helpers for several modules.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+
+use serde_json::Value;
+use testkit::load::Load;
+use testkit::process::{Client, Memcached, Quickack, wait_until};
+
+use super::QUICKACK;
+
+/// One worker.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Worker {
+    pub pid: u32,
+    pub state: String,
+    /// Current number of clients.
+    pub clients: u64,
+    /// The configuration and the health state that it has installed.
+    pub epoch: u64,
+    pub health: u64,
+}
+
+impl Worker {
+    pub fn is_serving(&self) -> bool {
+        self.state == "serving"
+    }
+}
+
+/// Returns all workers by number.
+#[track_caller]
+pub fn workers(quickack: &Quickack) -> BTreeMap<usize, Worker> {
+    let text = quickack.ask("workers --json");
+    let json: Value = serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}"));
+    let rows = json["workers"].as_array().unwrap_or_else(|| panic!("no workers in {text}"));
+    let number = |row: &Value, field: &str| row[field].as_u64().unwrap_or(0);
+    let worker = |row: &Value| Worker {
+        pid: number(row, "pid") as u32,
+        state: row["state"].as_str().unwrap_or_default().to_string(),
+        clients: number(row, "clients"),
+        epoch: number(row, "config_epoch"),
+        health: number(row, "health_epoch"),
+    };
+    rows.iter().map(|row| (number(row, "worker") as usize, worker(row))).collect()
+}
+
+/// Waits until exactly `count` workers serve.
+#[track_caller]
+pub fn wait_for_workers(quickack: &Quickack, count: usize) -> BTreeMap<usize, Worker> {
+    let mut all = workers(quickack);
+    wait_until(&format!("{count} workers serve; {}", quickack.process.said()), || {
+        all = workers(quickack);
+        all.len() == count && all.values().all(Worker::is_serving)
+    });
+    all
+}
+
+/// Returns the clients of each worker, once their sum is `count`.
+#[track_caller]
+pub fn wait_for_clients(quickack: &Quickack, count: u64) -> Vec<u64> {
+    let mut clients = Vec::new();
+    wait_until(&format!("the workers have {count} clients: {:?}", workers(quickack)), || {
+        clients = workers(quickack).values().map(|worker| worker.clients).collect();
+        clients.iter().sum::<u64>() == count
+    });
+    clients
+}
+
+/// Starts quickack with workers in front of one memcached; `global` and `pool` are further
+/// directives.
+pub fn field(workers: usize, global: &[&str], pool: &[&str]) -> (Memcached, Quickack) {
+    let memcached = Memcached::start();
+    let quickack = start(workers, global, &[memcached.address], pool);
+    (memcached, quickack)
+}
+
+/// Starts quickack in front of running servers.
+pub fn start(workers: usize, global: &[&str], servers: &[SocketAddr], pool: &[&str]) -> Quickack {
+    let quickack = Quickack::start(QUICKACK, &text(workers, global, servers, pool));
+    wait_for_workers(&quickack, workers);
+    quickack
+}
+
+pub fn text(workers: usize, global: &[&str], servers: &[SocketAddr], pool: &[&str]) -> String {
+    let mut text = format!("global:\n  workers: {workers}\n");
+    global.iter().for_each(|line| text.push_str(&format!("  {line}\n")));
+    text + &super::config(servers, pool)
+}
+
+/// Starts a load whose connections are all served when it returns.
+pub fn load(quickack: &Quickack, connections: usize, options: testkit::load::Options) -> Load {
+    let load = Load::start(quickack.address(), connections, options);
+    load.wait_for_everybody();
+    load
+}
+
+/// Returns a client, and the number of the worker that serves it.
+pub fn client_of(quickack: &Quickack) -> (Client, usize) {
+    let before = workers(quickack);
+    let mut client = quickack.client();
+    client.ask("get nobody-has-this\r\n", "END\r\n");
+    let mut found = None;
+    wait_until("one worker has one client more", || {
+        let after = workers(quickack);
+        found = before.keys().copied().find(|n| after[n].clients > before[n].clients);
+        found.is_some()
+    });
+    (client, found.expect("it was waited for"))
+}
+
+/// Returns the output of `quickack stats --json`.
+#[track_caller]
+pub fn stats(quickack: &Quickack) -> Value {
+    let text = quickack.ask("stats --json");
+    serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}"))
+}
+
+/// Returns the number of clients of all workers.
+#[track_caller]
+pub fn clients(quickack: &Quickack) -> u64 {
+    workers(quickack).values().map(|worker| worker.clients).sum()
+}

@@ -1,0 +1,284 @@
+//! The journal of requests and executions: every update with its executions, and every error line
+//! that a server was made to send.
+//!
+//! An update carries its number on the wire (as flags, delta, exptime or delay, which the proxy
+//! must pass on unchanged). So a server knows the client of each command that it executes, and
+//! executes none twice. A delete has no field for a number; deletes are counted by key.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use proxy::Time;
+
+use super::redis::Ledger;
+
+/// The effect of an update, and the field that holds its number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum UpdateKind {
+    /// set, add, replace, append, prepend, cas: the flags.
+    Store,
+    /// incr, decr: the delta.
+    Delta,
+    /// touch: the exptime.
+    Touch,
+    /// gat, gats: the exptime. A read, but one that must not be sent twice.
+    GetAndTouch,
+    /// mg with N: the expiry of the created item. One client is asked to fill the item.
+    Vivify,
+    /// md with I: the expiry.
+    Invalidate,
+    /// flush_all: the delay.
+    Flush,
+}
+
+/// A server's answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    Words(&'static str),
+    Number(u64),
+}
+
+/// One update.
+pub struct Update {
+    pub kind: UpdateKind,
+    pub pool: usize,
+    /// The key's index; none for a flush.
+    pub key: Option<usize>,
+    /// The client's number in the run, never reused.
+    pub client: u32,
+    /// The number of the request among that client's.
+    pub index: u64,
+    /// Whether the client wants no answer.
+    pub quiet: bool,
+    /// The event by which the proxy had received all of it; zero before that.
+    pub arrived: u64,
+    pub arrived_at: Time,
+    /// The event at which its client had left and no longer waited for the answer; zero before
+    /// that.
+    pub left: u64,
+    pub left_at: Time,
+    /// The ring's epoch when it arrived.
+    pub epoch: u32,
+    /// If there is no memory for its data, the old value under its key is removed instead.
+    pub may_remove: bool,
+    /// The client was told that it was not executed, so it must never be executed.
+    pub forbidden: bool,
+    /// It need not be executed.
+    pub retries: bool,
+    /// One bit for each server that executed it; for a gat, one bit for each key that it touched.
+    pub executed: u64,
+    /// The event of the last execution.
+    pub at: u64,
+    /// The server of the last execution.
+    pub server: usize,
+    /// When it was executed, the proxy still had its link.
+    pub live: bool,
+    pub outcome: Outcome,
+}
+
+/// An error line that a server sent in answer to a command.
+pub struct Injected {
+    pub pool: usize,
+    /// The command's keys, one bit each.
+    pub keys: u64,
+    /// It had one key, so it is not sent again key by key.
+    pub alone: bool,
+}
+
+/// An executed delete.
+pub struct Deletion {
+    pub at: u64,
+    pub found: bool,
+    /// An answer to some client has reported it.
+    pub told: bool,
+}
+
+/// Deletes of one key.
+#[derive(Default)]
+pub struct Deletes {
+    /// Those caused by refused values.
+    pub asked: usize,
+    pub done: Vec<Deletion>,
+    /// Answers that reported the removal for a refused value, but not whether it found one.
+    removals: usize,
+}
+
+#[derive(Default)]
+pub struct Journal {
+    events: u64,
+    pub updates: Vec<Update>,
+    pub injected: Vec<Injected>,
+    /// Requests of Redis clients.
+    pub redis: Ledger,
+    /// The opaques of requests that have to fill an item and were not seen to do so yet, by pool.
+    pub wins: BTreeSet<(usize, String)>,
+    /// Updates of clients that have left and did not wait for them, until they are executed; each
+    /// with the number of messages to its pool that had waited too long by then.
+    pub unheard: Vec<(u32, u64)>,
+    /// The first request for marks or with marks, by pool.
+    pub marked: BTreeMap<usize, u64>,
+    /// By pool, then by key.
+    pub deletes: Vec<Vec<Deletes>>,
+}
+
+impl Journal {
+    /// Makes an empty journal for pools with that many keys.
+    pub fn new(keys: impl Iterator<Item = usize>) -> Journal {
+        let none = |count| (0..count).map(|_| Deletes::default()).collect();
+        Journal { deletes: keys.map(none).collect(), ..Journal::default() }
+    }
+
+    /// Counts an event and returns its number.
+    pub fn event(&mut self) -> u64 {
+        self.events += 1;
+        self.events
+    }
+
+    pub fn now(&self) -> u64 {
+        self.events
+    }
+
+    /// Adds an update and returns its number.
+    pub fn add(
+        &mut self,
+        kind: UpdateKind,
+        (pool, key): (usize, Option<usize>),
+        (client, index): (u32, u64),
+        quiet: bool,
+    ) -> u32 {
+        self.updates.push(Update {
+            kind,
+            pool,
+            key,
+            client,
+            index,
+            quiet,
+            arrived: 0,
+            arrived_at: Time(0),
+            left: 0,
+            left_at: Time(0),
+            epoch: 0,
+            may_remove: false,
+            forbidden: false,
+            retries: false,
+            executed: 0,
+            at: 0,
+            server: 0,
+            live: false,
+            outcome: Outcome::Words(""),
+        });
+        (self.updates.len() - 1) as u32
+    }
+
+    /// Records that an update may become the removal of its key.
+    pub fn may_remove(&mut self, number: u32) {
+        let update = &mut self.updates[number as usize];
+        update.may_remove = true;
+        self.deletes[update.pool][update.key.expect("a store has a key")].asked += 1;
+    }
+
+    /// Records that a server executes an update, identified by its number.
+    pub fn execute(
+        &mut self,
+        number: u64,
+        kind: UpdateKind,
+        place: (usize, usize, Option<usize>),
+        live: bool,
+    ) -> u64 {
+        let event = self.event();
+        let (pool, server, key) = place;
+        let update = self.updates.get_mut(number as usize);
+        let update = update.unwrap_or_else(|| panic!("update {number} was never asked for"));
+        assert_eq!((update.kind, update.pool), (kind, pool), "update {number} arrives as another");
+        // A gat has many keys; the values that come back are checked instead.
+        let same = kind == UpdateKind::GetAndTouch || update.key == key;
+        assert!(same, "update {number} arrives with another key");
+        assert_ne!(update.arrived, 0, "update {number} leaves before it is whole");
+        assert!(
+            !update.forbidden,
+            "update {number} is executed, but its client was told it is not"
+        );
+        let (bit, whole) = match kind {
+            UpdateKind::Flush => (1 << server, false),
+            UpdateKind::GetAndTouch => (1 << key.expect("a gat has keys"), false),
+            _ => (1, true),
+        };
+        let before = if whole { update.executed } else { update.executed & bit };
+        assert_eq!(before, 0, "update {number} is executed twice");
+        if matches!(kind, UpdateKind::Vivify | UpdateKind::Invalidate) {
+            self.marked.entry(pool).or_insert(event);
+        }
+        update.executed |= bit;
+        update.at = event;
+        update.server = server;
+        update.live = live;
+        event
+    }
+
+    pub fn execute_delete(&mut self, pool: usize, key: usize, found: bool) -> u64 {
+        let at = self.event();
+        let deletes = &mut self.deletes[pool][key];
+        deletes.done.push(Deletion { at, found, told: false });
+        assert!(deletes.done.len() <= deletes.asked, "a delete of key {key} is executed twice");
+        at
+    }
+
+    /// Excuses a client's outstanding updates: a fault that is nobody's may keep them from being
+    /// executed.
+    pub fn retryable(&mut self, client: u32) {
+        self.redis.retries.insert(client);
+        for update in self.updates.iter_mut().filter(|update| update.client == client) {
+            update.retries = true;
+        }
+    }
+
+    /// Records that the client of these updates has left and no longer waits for their answers.
+    pub fn cancel(&mut self, updates: impl Iterator<Item = u32>, now: Time) {
+        let event = self.event();
+        for number in updates {
+            let update = &mut self.updates[number as usize];
+            (update.left, update.left_at) = (event, now);
+        }
+    }
+
+    /// Records that a client was told that its delete was not executed.
+    pub fn forbid_delete(&mut self, pool: usize, key: usize) {
+        let deletes = &mut self.deletes[pool][key];
+        deletes.asked -= 1;
+        let (asked, done) = (deletes.asked, deletes.done.len());
+        assert!(
+            done <= asked,
+            "a delete of key {key} is executed, but its client was told it is not"
+        );
+    }
+
+    /// Records that a client was told that its value is refused, so the stored value has been
+    /// removed. Returns the earliest event at which this can have happened.
+    pub fn tell_removal(&mut self, pool: usize, key: usize, since: u64) -> u64 {
+        let deletes = &mut self.deletes[pool][key];
+        let first = deletes.done.iter().find(|one| one.at > since);
+        let first = first.unwrap_or_else(|| panic!("a value is refused, and key {key} is kept"));
+        let at = first.at;
+        deletes.removals += 1;
+        let told = deletes.done.iter().filter(|one| one.told).count() + deletes.removals;
+        assert!(told <= deletes.done.len(), "key {key} is removed for one of two that are told so");
+        at
+    }
+
+    /// Records that a client was told the outcome of a delete. The execution behind the answer is
+    /// unknown, but each answer needs one. Returns the earliest event at which it can have
+    /// happened.
+    pub fn tell_delete(&mut self, pool: usize, key: usize, found: bool, since: u64) -> u64 {
+        let done = &mut self.deletes[pool][key].done;
+        let first = done.iter().find(|one| one.found == found && one.at > since);
+        let first = first.map(|one| one.at);
+        // The earliest one that is left: any other choice would leave less for other answers.
+        let mut left = done.iter_mut().filter(|one| !one.told && one.found == found);
+        match (first, left.find(|one| one.at > since)) {
+            (Some(first), Some(one)) => {
+                one.told = true;
+                first
+            }
+            _ => panic!("no delete of key {key} can have been answered so"),
+        }
+    }
+}

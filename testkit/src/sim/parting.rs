@@ -1,0 +1,82 @@
+//! The ways in which clients leave, in order or not, and the requests that they leave behind.
+
+use proxy::{Closed, ConnId};
+
+use super::ask::Asker;
+use super::client::Client;
+use super::world::{BLOCK_LEN, World, say};
+
+impl World {
+    pub fn half_close(&mut self, id: ConnId) {
+        let client = self.clients[id.index()].as_mut().expect("the caller found it");
+        // The proxy does not see the close of a client that it does not read.
+        if client.is_half_closed || client.is_paused {
+            return;
+        }
+        say!(self, "client {} closes its half", client.number);
+        client.is_half_closed = true;
+        client.is_unread = self.proxy.is_awaiting(id) || !client.has_sent_whole();
+        client.unsent.clear();
+        // Only the proxy knows since when input has waited without being parsed.
+        if !client.is_leaving && !self.proxy.is_awaiting(id) {
+            self.journal.cancel(client.awaited(), self.now);
+        }
+        self.proxy.handle_closed(id, Closed::Eof, self.now);
+    }
+
+    /// Lets a client leave without its answers, with a change as its last request for which it does
+    /// not wait.
+    pub fn part(&mut self, id: ConnId) {
+        let client = self.clients[id.index()].as_mut().expect("the caller found it");
+        let is_memcached = client.talk.is_none();
+        let may_ask = !client.is_leaving && !client.is_half_closed && !client.is_gone();
+        if is_memcached && may_ask && client.unsent.is_empty() && !client.is_paused {
+            let keys = &self.pools[client.pool].keys;
+            let (journal, random, scene) = (&mut self.journal, &mut self.random, &self.scene);
+            let plan = &self.pools[client.pool].plan;
+            Asker { client, keys, plan, journal, random, scene }.quiet_form();
+            self.send_all(id);
+        }
+        if self.clients[id.index()].is_some() {
+            self.reset_client(id);
+        }
+    }
+
+    fn send_all(&mut self, id: ConnId) {
+        let left = |world: &World| {
+            let client = world.clients[id.index()].as_ref();
+            client.map_or(0, |client| if client.is_paused { 0 } else { client.unsent.len() })
+        };
+        while left(self) > 0 {
+            self.send(id, left(self).min(BLOCK_LEN));
+        }
+    }
+
+    pub fn reset_client(&mut self, id: ConnId) {
+        let client = self.clients[id.index()].take().expect("the caller found it");
+        say!(self, "client {} resets", client.number);
+        // Only the proxy knows since when input has waited without being parsed.
+        if !client.is_leaving && !self.proxy.is_awaiting(id) {
+            self.journal.cancel(client.awaited(), self.now);
+        }
+        if client.has_sent_whole() {
+            self.note_unheard(&client);
+        }
+        if client.is_paused || self.proxy.is_awaiting(id) {
+            // Its last requests may have been received and never parsed.
+            self.journal.retryable(client.number);
+        }
+        self.proxy.handle_closed(id, Closed::Reset, self.now);
+    }
+
+    /// Records that a client is gone: its changes without an answer must be executed.
+    pub fn note_unheard(&mut self, client: &Client) {
+        // It may not have read its last answers.
+        let has_read = client.socket.is_empty() && client.inbox.is_empty() && !client.is_full;
+        let is_done = client.is_leaving || client.is_gone() || client.is_unread;
+        if client.loose_errors == 0 && has_read && !is_done {
+            let late = self.queue_timeouts(client.pool);
+            self.journal.unheard.extend(client.unheard().map(|number| (number, late)));
+        }
+    }
+}
