@@ -61,8 +61,8 @@ fn the_part_of_a_word_that_is_wrong_is_marked_within_quotes_and_without() {
 
 #[test]
 fn processors_stand_in_a_list_and_words_alone() {
-    let words = "numbers of processors, or one word alone";
-    for (list, why) in [("[off, 1]", words), ("[auto, 0]", words), ("[1, off]", "stands alone")] {
+    let words = "expected processor numbers, or one word alone";
+    for (list, why) in [("[off, 1]", words), ("[auto, 0]", words), ("[1, off]", "must be alone")] {
         let told = report(&format!("{POOL_TEXT}global:\n  worker_cpu_affinity: {list}\n"));
         assert!(told.contains(why), "{list}: {told}");
     }
