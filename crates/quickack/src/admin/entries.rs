@@ -291,7 +291,22 @@ const STEM_LEN_MAX: usize = 24;
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
     use super::*;
+
+    #[test]
+    fn a_folder_that_others_may_write_to_is_not_one_for_names() {
+        let folder = tempfile::tempdir().unwrap();
+        let ours = folder.path().join("ours");
+        assert!(make(&ours).is_ok() && make(&ours).is_ok(), "made, and found");
+        std::fs::set_permissions(&ours, PermissionsExt::from_mode(0o777)).unwrap();
+        assert!(make(&ours).is_err());
+        let file = folder.path().join("file");
+        std::fs::write(&file, "").unwrap();
+        assert!(make(&file).is_err());
+        assert!(!is_locked(&file, geteuid().as_raw()), "nobody holds it");
+    }
 
     #[test]
     fn files_of_one_name_have_sockets_of_their_own() {

@@ -173,12 +173,12 @@ impl<'o> Compiler<'o> {
     fn check_memory(&self, findings: &mut Findings) {
         let (all, workers) = (self.global.memory_max, self.workers());
         for pool in &self.pools {
-            let size = pool.draft.item_size_max(all / workers);
-            if size <= all / workers {
+            let part = all / workers;
+            let size = pool.draft.item_size_max(part);
+            if size <= part {
                 continue;
             }
-            let part = size_word((all / workers) as u64);
-            let (size, all) = (size_word(size as u64), size_word(all as u64));
+            let [size, part, all] = [size, part, all].map(|bytes| size_word(bytes as u64));
             let spot = pool.item_size_spot.as_ref().unwrap_or(&self.memory_max_spot);
             let message = match workers {
                 1 => format!("item_size_max: {size} is more than `memory_max`, {all}"),

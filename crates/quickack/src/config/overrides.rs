@@ -174,6 +174,19 @@ mod tests {
     }
 
     #[test]
+    fn what_was_set_too_low_is_named_and_not_what_was_set_beside_it() {
+        let text = TEXT.replace("workers: 2", "workers: 20");
+        for words in [["log_level=debug", "memory_max=16m"], ["memory_max=16m", "log_level=debug"]]
+        {
+            let overrides = words.map(|word| Override::parse(word).unwrap());
+            let outcome = compile_for("test.yml", &text, &overrides, 2, Source::Nowhere);
+            let told = outcome.report.render_text();
+            let places: Vec<&str> = told.lines().filter(|line| line.contains("-->")).collect();
+            assert_eq!(places, ["  --> set memory_max=16m"], "{words:?}: {told}");
+        }
+    }
+
+    #[test]
     fn what_cannot_be_set_is_told_with_a_hint() {
         let told = |word: &str| set_all(&[word]).err().expect(word);
         let hints = [

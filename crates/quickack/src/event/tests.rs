@@ -318,6 +318,35 @@ fn a_worker_that_retires_hands_its_quiet_clients_over_and_they_notice_nothing() 
 }
 
 #[test]
+fn a_worker_that_retires_stays_until_its_last_client_has_its_answer() {
+    let (go, may_answer) = channel();
+    let (port, stored) = server(may_answer);
+    let (listener, address) = tcp_listener(1, &[]);
+    let controller = Controller::start(&text(port, ""), vec![listener], 0);
+    go.send(()).unwrap();
+    let mut client = TcpStream::connect(address).unwrap();
+    client.write_all(b"version\r\nset k 0 0 1\r\n").unwrap();
+    let mut reader = BufReader::new(client.try_clone().unwrap());
+    let mut line = String::new();
+    // It was read with the half of a request behind it.
+    reader.read_line(&mut line).unwrap();
+    let (say, is_told) = channel();
+    controller.command(|| Command::Retire);
+    controller.command(move || {
+        say.send(()).unwrap();
+        Command::Share { keep: 1 }
+    });
+    is_told.recv().unwrap();
+    client.write_all(b"v\r\n").unwrap();
+    line.clear();
+    reader.read_line(&mut line).unwrap();
+    assert_eq!((line.as_str(), stored.recv().unwrap()), ("STORED\r\n", 1));
+    assert!(matches!(controller.hear(), Told::Handed(_, fds) if fds.len() == 1));
+    let mut controller = controller;
+    controller.thread.take().unwrap().join().unwrap();
+}
+
+#[test]
 fn a_failed_login_is_told_with_the_address_of_a_header_also_by_the_next_worker() {
     let more = "  redis: true\n  redis_auth: sesame\n";
     let (listener, address) = tcp_listener(1, &["127.0.0.0/8"]);
@@ -361,6 +390,61 @@ fn what_a_client_sent_before_it_hung_up_is_done_even_if_it_was_not_read_at_once(
     go.send(()).unwrap();
     assert_eq!(stored.iter().find(|count| *count == SETS), Some(SETS));
     controller.end();
+}
+
+/// Both are found by the same wait, in whatever order.
+#[test]
+fn a_client_that_comes_as_another_leaves_has_its_place() {
+    let (listener, address) = tcp_listener(1, &[]);
+    let more = "  client_connections: 1\n";
+    let controller = Controller::start(&text(NOWHERE, more), vec![listener], 0);
+    let leaves = TcpStream::connect(address).unwrap();
+    ask_version(&leaves);
+    let (say, is_busy) = channel();
+    let (go, may_go) = channel();
+    controller.command(move || {
+        say.send(()).unwrap();
+        may_go.recv().unwrap();
+        Command::Share { keep: 1 }
+    });
+    is_busy.recv().unwrap();
+    drop(leaves);
+    let comes = TcpStream::connect(address).unwrap();
+    go.send(()).unwrap();
+    ask_version(comes);
+    controller.end();
+}
+
+#[test]
+fn a_header_is_waited_for_as_long_as_its_pool_is_there() {
+    let (listener, address) = tcp_listener(1, &["127.0.0.0/8"]);
+    let controller = Controller::start(&text(NOWHERE, ""), vec![listener], 0);
+    let install = |id: u32| {
+        move || {
+            let mut install = install(&text(NOWHERE, ""), Vec::new(), 0);
+            install.plan.pools[0].id = id;
+            Command::Install(Box::new(install))
+        }
+    };
+    let half = || {
+        let mut half = TcpStream::connect(address).unwrap();
+        half.write_all(b"PROXY TCP4 192.0.2.1 ").unwrap();
+        // Whoever comes later is taken later.
+        let mut whole = TcpStream::connect(address).unwrap();
+        whole.write_all(b"PROXY UNKNOWN\r\n").unwrap();
+        ask_version(whole);
+        half
+    };
+    let (mut stays, closed) = (half(), half());
+    controller.command(install(1));
+    assert!(matches!(controller.hear(), Told::Installed));
+    stays.write_all(b"198.51.100.2 56324 11211\r\n").unwrap();
+    ask_version(stays);
+    controller.command(install(5));
+    assert!(matches!(controller.hear(), Told::Installed));
+    assert_closed(closed);
+    assert_eq!(controller.counted(Worker::HeadersBroken), 0);
+    assert!(controller.end().is_empty(), "it is not said to be broken");
 }
 
 #[test]

@@ -119,12 +119,6 @@ impl Caches {
         said
     }
 
-    /// When `restart_due` wants to be called, if a cache waits.
-    pub fn due(&self) -> Option<Instant> {
-        let waiting = self.running.values().filter(|cache| cache.child.is_none());
-        waiting.map(|cache| cache.not_before).min()
-    }
-
     pub fn pids(&self) -> Vec<u32> {
         self.running.values().filter_map(|cache| cache.child.as_ref()).map(Child::id).collect()
     }

@@ -68,16 +68,6 @@ struct Applied {
     told: Vec<String>,
 }
 
-impl Change {
-    pub fn deadline(&self) -> Option<Instant> {
-        Some(match &self.phase {
-            Phase::Reading(reader) => reader.deadline,
-            Phase::Preparing(next) => next.deadline,
-            Phase::Committing(applied) => applied.deadline,
-        })
-    }
-}
-
 impl Master {
     /// The file is read anew.
     pub(super) fn begin_reload(

@@ -110,7 +110,7 @@ struct Master {
     /// WINCH: the workers have been sent away, the listeners are kept.
     resting: bool,
     next_look: Instant,
-    /// Clients that were given to workers since the last look, by slot.
+    /// How many clients those workers have, by slot, that were given some since the last look.
     handed: BTreeMap<usize, u32>,
     /// Clients that were handed over while no worker served: they wait for the next that does.
     waiting_clients: Vec<(ClientState, OwnedFd)>,
@@ -275,13 +275,13 @@ impl Master {
         };
         let vacant = self.slots.iter().take(wanted).filter(|slot| slot.worker.is_none());
         let starts = vacant.map(|slot| slot.not_before);
-        let change = self.change.as_ref().and_then(Change::deadline);
         let ending = self.ending.as_ref().map(|ending| ending.deadline);
         let log = self.log.due_us().map(|due| {
             let wait = due.saturating_sub(Now::read().clock_us);
             Instant::now() + Duration::from_micros(wait)
         });
-        let all = starts.chain(change).chain(ending).chain(self.caches.due()).chain(log);
+        // Whatever else has its time is looked at in the turn that comes each half second.
+        let all = starts.chain(ending).chain(log);
         let next = all.min().unwrap_or(self.next_look).min(self.next_look);
         next.saturating_duration_since(Instant::now())
     }
@@ -494,4 +494,19 @@ fn choose_accept(wanted: Accept) -> Result<Choice, String> {
         Accept::Mutex => Some(AcceptMode::Mutex),
     };
     event::choose(wanted, Kernel::running(), &event::CALLS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_counters_have_room_for_a_large_configuration_to_grow() {
+        const POOLS: usize = 1_500;
+        let pool = |n| format!("p{n}:\n  listen: 127.0.0.1:{n}\n  servers: [127.0.0.1:1:1]\n");
+        let text: String = (1..=POOLS).map(pool).collect();
+        let config = config::compile("test", &text, &[]).config.unwrap();
+        let (_memory, scoreboard) = make_scoreboard(&config).unwrap();
+        assert_eq!(scoreboard.ids_max(), 4 * 2 * POOLS + 1);
+    }
 }

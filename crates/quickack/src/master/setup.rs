@@ -87,7 +87,11 @@ impl Master {
     /// worker serves, or every channel of one that does is rather full, they wait here.
     pub(super) fn pass_clients(&mut self, client: ClientState, fds: Vec<OwnedFd>) {
         for fd in fds {
-            let given = |number: usize| self.handed.get(&number).copied().unwrap_or(0);
+            // Whether a worker has counted whom it was given is not known: it is one or the other.
+            let count = |number: &usize| {
+                let given = self.handed.get(number).copied().unwrap_or(0);
+                self.scoreboard.connections(*number).max(given)
+            };
             let listens = |number: &usize| {
                 let worker = self.slots[*number].worker.as_ref();
                 worker.is_some_and(|worker| worker.channel.has_room_to_spare())
@@ -95,12 +99,11 @@ impl Master {
             let serving =
                 (0..self.slots.len()).filter(|number| self.scoreboard.is_serving(*number));
             let serving = serving.filter(listens);
-            let count = |number: &usize| self.scoreboard.connections(*number) + given(*number);
-            let Some(number) = serving.min_by_key(count) else {
+            let Some((count, number)) = serving.map(|number| (count(&number), number)).min() else {
                 self.waiting_clients.push((client.clone(), fd));
                 continue;
             };
-            *self.handed.entry(number).or_default() += 1;
+            self.handed.insert(number, count + 1);
             if let Some(worker) = self.slots[number].worker.as_mut() {
                 // One by one: a worker may have as many descriptors as its limit allows, and one
                 // more that it has no room for must not take others with it.

@@ -226,6 +226,32 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_hung_worker_is_given_five_seconds_to_leave_its_trace() {
+        let (ours, _theirs) = sys::channel::pair().unwrap();
+        let mut worker = Worker {
+            child: Command::new("true").spawn().unwrap(),
+            channel: Channel::new(ours),
+            state: State::Starting,
+            started: Instant::now(),
+            served_since: None,
+            leaving_since: None,
+            epoch: 0,
+            ids_in_use: Vec::new(),
+            heartbeat: Heartbeat::default(),
+            has_ended: false,
+        };
+        // Its heart beat at the first look, and has stood still at four since.
+        let looks: Vec<bool> = [7, 7, 7, 7, 7].map(|beats| worker.stands_still(beats, 4)).into();
+        assert_eq!(looks, [false, false, false, false, true]);
+        worker.set_state(State::Hung);
+        let looks: Vec<bool> = (0..11).map(|_| worker.has_left_its_trace()).collect();
+        let mut wanted = [false; 11];
+        wanted[9..].fill(true);
+        assert_eq!(looks, wanted, "a look each half second");
+        worker.child.wait().unwrap();
+    }
+
+    #[test]
     fn a_worker_that_dies_early_again_and_again_is_started_ever_later() {
         let mut slot = Slot::new(0);
         let mut pauses = Vec::new();

@@ -4,10 +4,12 @@ use std::io::{Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::process::Command;
+use std::time::Duration;
 
+use rustix::process::Signal;
 use serde_json::Value;
 use testkit::load::Options;
-use testkit::process::{DEADLINE, Quickack, wait_until};
+use testkit::process::{DEADLINE, Memcached, Quickack, freeze, send, wait_until};
 
 use super::harness::{self, workers};
 
@@ -134,6 +136,35 @@ fn every_verb_answers_in_text_and_those_that_can_in_json_before_memcached() {
         let answer = quickack.ask(line);
         assert!(answer.starts_with("error: "), "{line:?}: {answer}");
     }
+    let told = quickack.ask("");
+    assert!(["reload", "stats", "quit"].iter().all(|verb| told.contains(verb)), "{told}");
+}
+
+/// More than a socket's buffer holds: it goes on as it is read, and nothing is done meanwhile.
+#[test]
+fn a_long_answer_waits_for_its_reader_before_memcached() {
+    let memcached = Memcached::start();
+    let mut text = harness::text(1, &[], &[memcached.address], &["preconnect: false"]);
+    let port = memcached.address.port();
+    (0..2_000).for_each(|n| text.push_str(&format!("   - 127.0.0.1:{port}:1 server-{n:04}\n")));
+    let quickack = Quickack::start(super::QUICKACK, &text);
+    harness::wait_for_workers(&quickack, 1);
+    let ask = || {
+        let mut stream = connect(&quickack);
+        stream.write_all(b"stats --json\n").expect("it reads");
+        stream.shutdown(std::net::Shutdown::Write).expect("it is connected");
+        stream
+    };
+    let mut answer = String::new();
+    ask().read_to_string(&mut answer).expect("it answers in text");
+    assert!(answer.len() > 400_000, "{} bytes fit a buffer", answer.len());
+    assert!(serde_json::from_str::<Value>(&answer).is_ok(), "it is not whole: {answer}");
+    let _mute = ask();
+    let before = quickack.process.facts().cpu_ticks();
+    // A span to measure over, not a wait for anything.
+    std::thread::sleep(Duration::from_secs(1));
+    let ticks = quickack.process.facts().cpu_ticks() - before;
+    assert!(ticks <= 20, "{ticks} ticks of CPU in a second in which nobody reads");
 }
 
 /// Connections that send nothing, send half a line, or do not read delay nobody.
@@ -162,6 +193,50 @@ fn bad_admin_connections_keep_nobody_from_memcached() {
     drop(silent);
     load.wait_for_everybody();
     load.stop().assert_unharmed();
+}
+
+#[test]
+fn changes_asked_for_while_one_is_under_way_are_made_after_it_before_memcached() {
+    let (memcached, quickack) = harness::field(2, &[], &[]);
+    let old = workers(&quickack);
+    let before = old[&0].epoch;
+    // Nothing can be prepared while one of them stands.
+    freeze(old[&0].pid);
+    let mut asked = ["set log_level=debug\n", "set log_level=warning\n"].map(|words| {
+        let mut stream = connect(&quickack);
+        stream.write_all(words.as_bytes()).expect("it reads");
+        stream
+    });
+    assert_eq!(workers(&quickack).len(), 2, "they have been read");
+    quickack.rewrite(&harness::text(2, &[], &[memcached.address], &["timeout: 60002"]));
+    quickack.process.signal(Signal::HUP);
+    assert_eq!(workers(&quickack).len(), 2, "it has been taken");
+    send(old[&0].pid, Signal::CONT);
+    for stream in &mut asked {
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).expect("it answers and closes");
+        assert!(answer.contains(" applied by 2/2"), "{answer}");
+    }
+    wait_until("all three hold", || {
+        workers(&quickack).values().all(|worker| worker.epoch >= before + 3)
+    });
+}
+
+/// One more waits in the queue until another leaves.
+#[test]
+fn so_many_visitors_and_no_more_are_let_in_before_memcached() {
+    let (_memcached, quickack) = harness::field(1, &[], &[]);
+    let before = quickack.process.facts().descriptors();
+    let visitors: Vec<UnixStream> = (0..60).map(|_| connect(&quickack)).collect();
+    let mut most = 0;
+    wait_until("those who say nothing are shown out", || {
+        let now = quickack.process.facts().descriptors().saturating_sub(before);
+        most = most.max(now);
+        most > 0 && now == 0
+    });
+    // Some may be the master's own for a moment.
+    assert!(most <= 40, "{most} of {} were let in at once", visitors.len());
+    assert_eq!(workers(&quickack).len(), 1);
 }
 
 #[test]

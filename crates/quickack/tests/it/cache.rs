@@ -5,7 +5,9 @@ use std::process::Command;
 use std::time::Instant;
 
 use rustix::process::Signal;
-use testkit::process::{Client, DEADLINE, Memcached, Process, Quickack, free_address, send};
+use testkit::process::{
+    Client, DEADLINE, Memcached, Process, Quickack, facts, free_address, send, wait_until,
+};
 
 use super::QUICKACK;
 
@@ -260,4 +262,28 @@ fn term_ends_it_with_status_0_and_its_answers_given() {
     cache.process.signal(Signal::TERM);
     assert!(cache.process.wait_for_end().success());
     assert_eq!(client.rest(), "");
+}
+
+#[test]
+fn an_embedded_cache_stays_through_a_refused_reload_and_ends_with_its_pool() {
+    let pool = |name: &str, listen: SocketAddr| {
+        format!("{name}:\n  listen: {listen}\n  memory: 8m\n  servers: [embedded]\n")
+    };
+    let memcached = Memcached::start();
+    let [any, theirs] = ["127.0.0.1:0".parse().expect("an address"), memcached.address];
+    let both = pool("alpha", any) + &pool("beta", any);
+    let quickack = Quickack::start(QUICKACK, &both);
+    let caches = || -> Vec<u32> {
+        let children = facts::children(quickack.process.id()).into_iter();
+        children.filter(|(_, name)| name.contains("cache")).map(|(id, _)| id).collect()
+    };
+    wait_until("each has its cache", || caches().len() == 2);
+    let before = caches();
+    quickack.rewrite(&(both + &pool("gamma", theirs)));
+    assert!(!quickack.admin(&["reload"]).ok, "somebody else listens there");
+    assert_eq!(caches()[..2], before);
+    wait_until("that of the pool that did not come is gone", || caches() == before);
+    quickack.rewrite(&pool("alpha", any));
+    quickack.admin_ok(&["reload"]);
+    wait_until("that of the pool that went is gone", || caches() == before[..1]);
 }

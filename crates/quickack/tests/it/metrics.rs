@@ -90,6 +90,26 @@ fn the_stats_port_speaks_as_nutcrackers_does_before_memcached() {
     assert_eq!(server["responses"], 10, "{ours:#}");
 }
 
+#[test]
+fn the_stats_port_follows_the_file_before_memcached() {
+    let (memcached, quickack) = harness::field(1, &[], &[]);
+    let ports = [free_address(), free_address()];
+    let mut old: Option<SocketAddr> = None;
+    for port in [Some(ports[0]), Some(ports[1]), None] {
+        let stats: Vec<String> = port.iter().map(|port| format!("stats: {port}")).collect();
+        let stats: Vec<&str> = stats.iter().map(String::as_str).collect();
+        quickack.rewrite(&harness::text(1, &stats, &[memcached.address], &[]));
+        quickack.admin_ok(&["reload"]);
+        if let Some(port) = port {
+            let json: Value = serde_json::from_str(&read_all(port)).expect("it is JSON");
+            assert!(json["alpha"].is_object(), "{json:#}");
+        }
+        let is_closed = |old: SocketAddr| std::net::TcpStream::connect(old).is_err();
+        assert!(old.is_none_or(is_closed), "{old:?} is still served");
+        old = port;
+    }
+}
+
 /// The id of a removed server is reused for the next new server, whose counters must begin at zero:
 /// in the statistics for people and programs, in twemproxy's, and in those sent to clients.
 #[test]

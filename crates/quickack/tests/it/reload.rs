@@ -121,12 +121,38 @@ fn the_number_of_workers_changes_without_a_dropped_request_to_memcached() {
         quickack.rewrite(&harness::text(count, &[], &[memcached.address], &[]));
         let said = quickack.admin_ok(&["reload"]);
         assert!(said.contains(&format!("applied by {count}/{count}")), "{said}");
+        assert!(!said.contains("not confirmed"), "{said}");
         wait_for_workers(&quickack, count);
         load.wait_for_everybody();
     }
     let tally = load.stop();
     println!("4 -> 1 -> 8 -> 3 -> 4 workers: {tally}");
     tally.assert_unharmed();
+}
+
+/// Those that come are given some by the others; those that go deal theirs out evenly.
+#[test]
+fn clients_are_dealt_anew_when_the_number_of_workers_changes_before_memcached() {
+    const CLIENTS: u64 = 48;
+    for accept in ["accept: gate", "accept: reuseport"] {
+        let (memcached, quickack) = harness::field(2, &[accept], &[]);
+        let mut clients: Vec<Client> = (0..CLIENTS).map(|_| quickack.client()).collect();
+        harness::wait_for_clients(&quickack, CLIENTS);
+        for count in [4, 3] {
+            quickack.rewrite(&harness::text(count, &[accept], &[memcached.address], &[]));
+            quickack.admin_ok(&["reload"]);
+            wait_until(&format!("{accept}: {count} workers have their part each"), || {
+                let clients: Vec<u64> =
+                    workers(&quickack).values().map(|one| one.clients).collect();
+                let most = clients.iter().copied().max().unwrap_or_default();
+                let is_dealt = clients.len() == count && clients.iter().sum::<u64>() == CLIENTS;
+                is_dealt && most <= CLIENTS / count as u64 + 2
+            });
+        }
+        for client in &mut clients {
+            client.ask("get nobody-has-this\r\n", "END\r\n");
+        }
+    }
 }
 
 #[test]

@@ -8,7 +8,7 @@ use std::process::Command;
 
 use rustix::process::Signal;
 use testkit::load::Options;
-use testkit::process::{Client, Facts, Memcached, Process, Quickack, free_address};
+use testkit::process::{Client, Facts, Memcached, Process, Quickack, free_address, wait_until};
 
 use super::QUICKACK;
 use super::harness::{self, workers};
@@ -120,6 +120,23 @@ fn strace_sees_only_the_listed_calls_of_a_worker_with_reuseport_before_memcached
 #[test]
 fn strace_sees_only_the_listed_calls_of_a_worker_with_the_mutex_before_memcached() {
     check("mutex");
+}
+
+/// The worker read it for the header's sake; its sender may be waiting for the ACK all the same.
+#[test]
+fn strace_sees_the_ack_of_half_a_request_that_came_with_a_header_before_memcached() {
+    let (_memcached, quickack) = harness::field(1, &[], &["proxy_protocol: from [127.0.0.0/8]"]);
+    let workers: Vec<u32> = workers(&quickack).values().map(|worker| worker.pid).collect();
+    let flushed = || harness::stats(&quickack)["pools"][0]["acks_flushed_total"].as_u64();
+    let trace = traced(&workers, || {
+        let mut client = quickack.client();
+        client.send("PROXY UNKNOWN\r\nget nobody");
+        wait_until("the half is read", || flushed() == Some(1));
+        client.send("-has-this\r\n");
+        client.expect("END\r\n");
+    });
+    assert_eq!(flushed(), Some(1));
+    assert_eq!(trace.matches("TCP_QUICKACK, [2]").count(), 1, "{trace}");
 }
 
 /// A worker with the mutex accepts, and releases it before it serves any client.

@@ -335,6 +335,25 @@ fn with_the_lock_nobody_stays_at_nothing() {
     assert!(counts.iter().all(|count| (1..=75).contains(count)), "{counts:?}");
 }
 
+/// Of two that there were, one has gone, and its place is empty.
+#[test]
+fn a_wakeup_leads_to_the_listener_at_which_a_client_waits() {
+    let mut group = Group::new(1, || Policy::Alone);
+    let (now, member) = (group.now, &mut group.members[0]);
+    let other = sys::listen::tcp("127.0.0.1:0".parse().unwrap(), 8, false).unwrap();
+    let address = sys::listen::local_address(&other).unwrap();
+    member.acceptor.set_listeners(&member.epoll, vec![shared(1, None), shared(2, Some(&other))]);
+    member.acceptor.set_listeners(&member.epoll, vec![shared(2, None)]);
+    member.step(now);
+    member.acceptor.look(&member.epoll, now);
+    assert!(!member.acceptor.has_ready(), "no client waits");
+    let _client = TcpStream::connect(address).unwrap();
+    member.acceptor.look(&member.epoll, now);
+    assert_eq!(member.acceptor.ready, [1]);
+    member.step(now);
+    assert_eq!(member.clients.len(), 1);
+}
+
 /// In a process of its own: descriptors are counted for a process.
 #[test]
 #[ignore = "run by the test below, in a process of its own"]
