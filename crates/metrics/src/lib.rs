@@ -93,7 +93,7 @@ table! {
         ClientsNow "clients" "Clients connected now.",
         LinksNow "links" "Links to servers now, including those that are being established.",
         RequestsNow "requests" "Requests that are waiting for an answer now.",
-        HeldNow "bytes_held" "Bytes held in buffers now.",
+        HeldNow "bytes_held" "Bytes in buffers now; `memory_max` limits them.",
     }
     total {
         Turns "turns_total" "Turns of the event loop.",
@@ -101,9 +101,9 @@ table! {
         AcceptsRefused "accepts_refused_total" "Clients refused because of a limit or a drain.",
         HeadersBroken "headers_broken_total"
             "Clients closed because they sent no valid PROXY header.",
-        Connects "connects_total" "Connects to servers that were started.",
+        Connects "connects_total" "Attempts to connect to a server.",
         ConnectsWaited "connects_waited_total"
-            "Connects to servers that waited because of `server_connects_max`.",
+            "Attempts to connect that were delayed by `server_connects_max`.",
         Installs "installs_total" "Configurations applied at run time.",
         BusyTime "busy_us_total" "Microseconds in which the event loop was not waiting for events.",
         UserUs "user_us_total" "Microseconds of processor time in user mode.",
@@ -125,20 +125,23 @@ table! {
         Requests "requests_total" "Requests parsed, including those that were refused.",
         Refused "requests_refused_total" "Requests answered with an error and not forwarded.",
         Local "requests_local_total" "Requests that the proxy answered by itself.",
-        KeysAsked "keys_asked_total" "Keys of reads that were routed.",
-        Fragments "fragments_total" "Keys of multi-key reads, which were routed one by one.",
-        Hits "hits_total" "Keys of reads that had a value.",
-        Misses "misses_total" "Keys of reads that had no value.",
+        KeysAsked "keys_asked_total" "Keys that reads asked for.",
+        Fragments "fragments_total"
+            "Keys of reads with several keys; `keys_asked_total` includes them.",
+        Hits "hits_total" "Keys asked for that had a value.",
+        Misses "misses_total" "Keys asked for that had no value.",
         Stores "stores_total" "Requests with a value to store.",
         ReceivedBytes "received_bytes_total" "Bytes received from clients.",
         SentBytes "sent_bytes_total" "Bytes sent to clients.",
         Logins "logins_total" "Successful logins.",
         LoginsFailed "logins_failed_total" "Logins with a wrong name or password.",
-        Failed "requests_failed_total" "Requests that failed with a fault of errors.md.",
+        Failed "requests_failed_total"
+            "Requests, or parts of requests, that failed with one of the faults in errors.md.",
         Cancelled "requests_cancelled_total" "Answers discarded because their client had left.",
         CutOff "clients_cut_off_total"
             "Clients closed in the middle of a value because its server was lost.",
-        Marks "requests_marking_total" "Requests that ask for stale or win marks, or leave them.",
+        Marks "requests_marking_total"
+            "Requests that may set a stale or win mark on an item, or that ask for these marks.",
         Paused "clients_paused_total"
             "Times that a client was paused because it had too much outstanding.",
         AcksFlushed "acks_flushed_total"
@@ -160,7 +163,7 @@ table! {
             "Unix time in microseconds of its ejection from the ring; 0 while it is in the ring.",
     }
     total {
-        Connects "connects_total" "Links established.",
+        Connects "connects_total" "Links established (successful attempts to connect).",
         Messages "messages_total" "Messages queued for the server; a merged get counts once.",
         MessageBytes "message_bytes_total" "Bytes sent to the server.",
         Merged "keys_merged_total" "Keys sent in a get that several requests shared.",
@@ -183,11 +186,11 @@ table! {
         Held "messages_held_total" "Messages held back because the server was silent.",
         Dropped "messages_dropped_total"
             "Held messages that were never sent because their clients had left.",
-        ConnectFailed "connect_failed_total" "Connects that were refused or timed out.",
+        ConnectFailed "connect_failed_total" "Attempts to connect that were refused or timed out.",
         ConnectTimeout "connect_timeout_total"
-            "Connects that timed out; `connect_failed_total` includes them.",
+            "Attempts to connect that timed out; `connect_failed_total` includes them.",
         ConnectUnable "connect_unable_total"
-            "Connects that failed because the proxy could not make a socket.",
+            "Attempts to connect that failed because the proxy could not make a socket.",
         QueueTimeout "queue_timeout_total" "Messages that waited too long to be sent.",
         QueueFull "queue_full_total" "Requests refused because the queue was full.",
         ReplyTimeout "reply_timeout_total" "Links closed because the server was silent.",

@@ -98,7 +98,8 @@ pub static FAULTS: &[Row] = &[
         "connection lost",
         "connection lost, outcome unknown",
         Some(Counter::LinkLost),
-        "a get is asked once more on a new link; everything else fails",
+        "a read may be sent once more on a new link, if its client has requested no change \
+         since; everything else fails",
     ),
     row(
         Fault::LoginRefused,
@@ -162,7 +163,8 @@ pub static FAULTS: &[Row] = &[
         "silent, and its client has left: dropped, not sent",
         "silent, and its client has left: dropped, not sent",
         Some(Counter::Dropped),
-        "held back; the client that waited for the answer has disconnected and may ask again",
+        "held back because the server was silent, then dropped because its client had \
+         disconnected; the client may send it again",
     ),
     row(
         Fault::SetupRefused,

@@ -153,8 +153,12 @@ fn errors() -> String {
         "Errors that a client sees when something fails that is not its own fault. A memcached\n\
          client gets the line `SERVER_ERROR <server>: <words>`, a Redis client gets\n\
          `-ERR <server>: <words>`. The server is named as in the configuration; if no server is\n\
-         left, the pool is named instead. The words after sending are for an update that had\n\
-         been sent: it may have been executed, and is never sent again.\n\n\
+         left, the pool is named instead. The column *words after sending* has the text for\n\
+         an update that had already been sent. The server may have executed it, so it is never\n\
+         sent again.\n\n\
+         The cause decides what the proxy does next. *Server*: the server failed, and the\n\
+         failure counts towards its ejection. *Overload*: the request cannot be taken now; it is\n\
+         refused and no server is ejected. *Own*: the proxy itself lacks a resource.\n\n\
          A change at several servers (`MSET`, `DEL`, `FLUSHALL`, `SCRIPT LOAD`, `flush_all` …) is\n\
          sent to none of them if one of them is Down, Unable, SetupRefused or QueueFull at that\n\
          moment. The line names that server.\n\n\
@@ -183,9 +187,9 @@ fn metrics() -> String {
              them with the command `stats proxy`, as `<pool>.<name>` and `<pool>.<server>.<name>`.",
     );
     let tables = [
-        ("Of a worker", ::metrics::WORKER),
-        ("Of a pool", ::metrics::POOL),
-        ("Of a server", ::metrics::SERVER),
+        ("Metrics of each worker", ::metrics::WORKER),
+        ("Metrics of each pool", ::metrics::POOL),
+        ("Metrics of each server", ::metrics::SERVER),
     ];
     for (title, table) in tables {
         page += &format!("\n## {title}\n\n| name | meaning |\n|---|---|\n");
@@ -197,7 +201,7 @@ fn metrics() -> String {
     for row in ::metrics::LATENCIES {
         page += &format!("| `{}` | {} |\n", row.name, row.help);
     }
-    page + "| `replies` | Of a server: from queueing a message to its reply. |\n"
+    page + "| `replies` | Messages to a server: from entering the queue to the reply. |\n"
 }
 
 const LATENCIES: &str = "

@@ -139,8 +139,8 @@ pub static POOL: &[Directive<PoolDraft>] = &[
                 Distribution::from_name(word).map(|found| pool.plan.distribution = found)
             },
         ),
-        "How hash numbers are shared among the servers: a consistent ring, the number modulo the \
-         sum of weights, or a random server."),
+        "Which server a hash value belongs to: `ketama` uses a consistent-hashing ring, `modula` \
+         takes the hash modulo the sum of the weights, `random` picks any server."),
     live_twemproxy("timeout", Unset("the three `timeout_…` apply"),
         Kind::Duration(|pool, us| pool.timeout = Some(us)),
         "Sets `timeout_connect`, `timeout_queue` and `timeout_reply` at once. 0 means no deadline \
@@ -224,7 +224,8 @@ pub static POOL: &[Directive<PoolDraft>] = &[
             pool.max_ejected = share;
         })),
         "How many servers of the pool may be ejected at a time: a number, or a percentage that \
-         allows at least one. Servers that fail beyond it stay in the ring and fail fast."),
+         allows at least one. When that many are ejected, further servers that fail stay in the \
+         ring, and requests for them are answered with an error at once."),
     live("server_connections_max", Unset("no cap"),
         Kind::Number(1..=INT_MAX, |pool, count| pool.server_connections_max = Some(count as usize)),
         "The most links to each server that all workers together may have; in a Redis pool, for \
@@ -270,9 +271,10 @@ pub static POOL: &[Directive<PoolDraft>] = &[
          speaks. Requests that wait for it are dropped when their client leaves. `off`, or 0, \
          sends at once."),
     row("merge_gets", Native, Value("on"), Kind::Switch(|pool, on| pool.plan.merge_gets = on),
-        "Merge the gets of one turn into one multi-key get for each server. Meta reads of value, \
-         flags and cas are merged too, until a client of the pool uses stale or win marks through \
-         this proxy. If marks are made without this proxy, use `off`."),
+        "Merge the gets that arrive together (in one turn of the event loop) into one multi-key \
+         get for each server. Meta reads that ask only for value, flags and cas are merged too, \
+         until a client of the pool uses the marks *stale* or *win* through this proxy. If other \
+         programs set such marks directly on the servers, use `off`."),
     row("partial", Native, Value("error"),
         Kind::Word(
             || vec!["error", "miss"],
@@ -324,8 +326,8 @@ pub static GLOBAL: &[Directive<GlobalDraft>] = &[
         Kind::Own("`auto` or number, 1 to 64", |global, word| Workers::parse(word).map(|workers| {
             global.process.workers = workers;
         })),
-        "Worker processes. `auto` is one for each processor that may be used, by affinity and by \
-         the quota of the cgroup."),
+        "Worker processes. `auto` starts one for each processor that the process may use, \
+         according to its CPU affinity and its cgroup's CPU quota."),
     row("worker_cpu_affinity", Native, Value("off"),
         Kind::Owns("`off`, `auto` or list of numbers", |global, word, first| {
             global.process.affinity.add(word, first)
@@ -386,16 +388,17 @@ pub static GLOBAL: &[Directive<GlobalDraft>] = &[
         Kind::Word(Level::names, |global, word| {
             Level::from_name(word).map(|level| global.process.log_level = level)
         }),
-        "The least important level that is logged: `error` needs an operator, `warning` was dealt \
-         with, `notice` is of interest to an operator, `debug` is the rest."),
+        "The log has messages of this level and of all more important ones: `error` (an operator \
+         must act), `warning` (a problem that the proxy has handled), `notice` (of interest to an \
+         operator), `debug` (everything else)."),
     live("shutdown_timeout", Value("10s"),
         Kind::Duration(|global, us| global.process.shutdown_timeout_us = us),
         "How long clients may wait for their last answers when the process, or one of its \
          workers, is to exit; 0 waits for no client."),
     live("hang_timeout", Value("2s"),
         Kind::Duration(|global, us| global.process.hang_timeout_us = us),
-        "A worker whose heartbeat stops for this long is made to dump core and is replaced; 0 \
-         never replaces it."),
+        "A worker whose heartbeat stops for this long is killed with a core dump and replaced. 0 \
+         turns this off."),
 ];
 
 /// twemproxy keeps its numbers in an `int`.
