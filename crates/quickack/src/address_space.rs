@@ -7,7 +7,8 @@ use std::process::ExitStatus;
 
 use crate::config;
 
-/// What the limit is and what to set, if there is one. `needed`: bytes, but for the process itself.
+/// Names the limit and the value to set, if there is one. `needed`: bytes beside the process
+/// itself.
 pub fn advice(needed: u64) -> Option<String> {
     let limit = sys::process::address_space_max()?;
     let kib = (needed + SPARE).div_ceil(1024);
@@ -42,6 +43,6 @@ pub fn is_short(needed: u64) -> bool {
     sys::process::address_space_max().is_some_and(|limit| limit < needed + SPARE)
 }
 
-/// What a process maps beside what it is told to use: the program, its libraries, stack and heap,
-/// with room to spare.
+/// Bytes that a process maps beside its configured memory: the program, its libraries, stack and
+/// heap, with room to spare.
 const SPARE: u64 = 512 << 20;

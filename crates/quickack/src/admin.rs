@@ -15,7 +15,7 @@ use rustix::net;
 
 pub use entries::{Entry, Found};
 
-/// What may be asked.
+/// The requests of the admin socket.
 pub struct Verb {
     pub name: &'static str,
     /// The words after it.

@@ -74,12 +74,12 @@ impl Scoreboard {
         &self.registry
     }
 
-    /// What the master counts of what it decides.
+    /// The counters of the master's decisions.
     pub fn master_metrics(&self) -> WorkerMetrics {
         self.registry.metrics(0)
     }
 
-    /// What the worker in a slot counts.
+    /// The counters of the worker in a slot.
     pub fn metrics(&self, slot: usize) -> WorkerMetrics {
         self.registry.metrics(1 + slot)
     }
@@ -256,7 +256,7 @@ const CLIENTS: usize = 1;
 const WATCHING: usize = 2;
 const CONFIG_SEEN: usize = 3;
 const HEALTH_SEEN: usize = 4;
-/// What a burst of connects may use at once, of the time to come.
+/// The time to come that a burst of connects may use at once.
 const CONNECT_BURST_US: u64 = 100_000;
 
 #[cfg(test)]

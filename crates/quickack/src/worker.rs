@@ -85,7 +85,7 @@ struct MasterChannel {
     /// Listening sockets that were passed and are not in the loop yet.
     passed: BTreeMap<u32, OwnedFd>,
     prepared: Option<Prepared>,
-    /// What is installed.
+    /// The installed configuration.
     epoch: u64,
     health: u64,
     /// The names of all servers, by id; their health in the scoreboard is looked at.
@@ -93,7 +93,8 @@ struct MasterChannel {
     ejected: Vec<u32>,
     /// Ids that the master was last told are still in use.
     told_in_use: Vec<u32>,
-    /// What the channel had no room for and must be said: the last word about each server, …
+    /// Messages that the channel had no room for and that must be sent: the last about each server,
+    /// …
     owed_of_servers: BTreeMap<u32, Message>,
     /// … and everything else but lines for the log, which are only counted.
     owed: VecDeque<Message>,

@@ -150,7 +150,7 @@ pub enum Bug {
     SpeakForEver,
     /// A server that speaks again is held as before.
     HoldForEver,
-    /// What was held is not sent when the hold ends.
+    /// Held messages are not sent when the hold ends.
     LeaveHeld,
     /// Gets that gather do not leave when there is room for them.
     LeaveGathered,
@@ -160,7 +160,7 @@ pub enum Bug {
     KeepHalfAsked,
     /// Memory is refused although most of it is free.
     HoardMemory,
-    /// What has left the plan keeps its pending request.
+    /// Pools and servers that have left the plan keep their places.
     NeverVacate,
 }
 

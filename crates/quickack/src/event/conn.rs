@@ -25,13 +25,13 @@ pub struct Conn {
     pub ended: bool,
     /// The peer has closed both ways, and something it sent may still be unread.
     pub is_gone: bool,
-    /// What the kernel was last told to watch for.
+    /// The events that the kernel was last told to watch for.
     pub watched: epoll::EventFlags,
     /// The client's address by its PROXY header; few have one.
     pub from: Option<Box<IpAddr>>,
 }
 
-/// What a read brought.
+/// The outcome of a read.
 pub enum Read {
     Bytes(usize),
     Nothing,
@@ -39,7 +39,7 @@ pub enum Read {
     Gone,
 }
 
-/// What became of a write.
+/// The outcome of a write.
 pub enum Written {
     Some(usize),
     Blocked,
@@ -69,7 +69,7 @@ impl Conn {
         self.from.as_deref().copied().or_else(|| Some(peer()?.ip().to_canonical()))
     }
 
-    /// What the kernel should watch for.
+    /// Returns the events that the kernel should watch for.
     pub fn interest(&self) -> epoll::EventFlags {
         let mut flags = epoll::EventFlags::empty();
         if !self.paused && !self.ended && !self.connecting {
@@ -104,7 +104,7 @@ impl Conn {
     }
 }
 
-/// What a socket has for us.
+/// Reads the bytes that a socket has for us.
 pub fn read(fd: &OwnedFd, block: &mut [u8]) -> Read {
     loop {
         match net::recv(fd, &mut *block, RecvFlags::empty()) {

@@ -30,7 +30,7 @@ pub enum TargetAddress {
     Unix(PathBuf),
 }
 
-/// What connects need.
+/// The settings that connects need.
 #[derive(Default)]
 pub struct Connects {
     /// By the server's id.

@@ -11,7 +11,7 @@ use proxy::{Event, Passed, Report};
 
 use super::{Listener, Service, Target};
 
-/// What controls the loop. The cache process, which nothing controls, has [`Alone`].
+/// The controller of the loop. The cache process, which nothing controls, has [`Alone`].
 pub trait Control {
     /// The descriptor that wakes the loop for a command.
     fn fd(&self) -> Option<BorrowedFd<'_>>;

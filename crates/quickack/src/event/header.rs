@@ -17,7 +17,7 @@ pub struct HeaderReader {
     pub pool: u32,
     pub tcp: bool,
     pub from: Option<IpAddr>,
-    /// What has come of the header.
+    /// The bytes of the header that have come.
     said: Vec<u8>,
     /// Tells this reader from another that had its place before.
     number: u64,

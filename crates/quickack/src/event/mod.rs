@@ -74,7 +74,7 @@ pub struct Loop<'m> {
     header_readers: HeaderReaders,
     connects: Connects,
     signals: Signals,
-    /// What a worker counts of itself.
+    /// The counters that a worker keeps of itself.
     counters: Option<Counters<Worker>>,
     heap_trim: HeapTrim,
     start: Instant,
@@ -253,7 +253,7 @@ impl<'m> Loop<'m> {
         served
     }
 
-    /// What is not a connection is only noted: it has its time.
+    /// Events of other sources than connections are only noted: they are handled in their time.
     fn note(&mut self, data: u64) {
         match data {
             SIGNALS => self.asked_to_leave = true,

@@ -15,7 +15,7 @@ use super::*;
 /// Makes a command, in the loop's thread.
 type Make = Box<dyn FnOnce() -> Command + Send>;
 
-/// What the loop's controller was told.
+/// The messages that the loop's controller received.
 #[derive(Debug)]
 enum Told {
     Installed,

@@ -20,7 +20,7 @@ pub struct ClientState {
     /// The client's address by its PROXY header.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub from: Option<IpAddr>,
-    /// What it has said about itself, if anything.
+    /// The session that the client has set up, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub said: Option<Box<Said>>,
 }
@@ -127,7 +127,7 @@ mod tests {
     use super::super::MESSAGE_LEN_MAX;
     use super::*;
 
-    /// What arrives at the other worker, and how long it was on the way.
+    /// Returns the state that arrives at the other worker, and how long its message was.
     fn travel(client: &Passed) -> (Passed, usize) {
         let text = serde_json::to_vec(&ClientState::from(client.clone())).unwrap();
         let client: ClientState = serde_json::from_slice(&text).unwrap();

@@ -1,4 +1,4 @@
-//! What a sealed memfd carries to the workers: a configuration, and what the master has decided
+//! The contents of a sealed memfd for the workers: a configuration, and what the master has decided
 //! about it. The worker compiles the text with the code that the master checked it with.
 
 use std::collections::BTreeMap;
@@ -13,7 +13,7 @@ use crate::config::Attachments;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Installation {
     pub epoch: u64,
-    /// What reports call it.
+    /// The name that reports use for it.
     pub name: String,
     pub text: String,
     /// The contents of the files that the text names: a worker opens none.
@@ -22,7 +22,7 @@ pub struct Installation {
     pub overrides: Vec<String>,
     /// Workers that share what is limited for the whole proxy.
     pub workers: usize,
-    /// What `auto` counts; a worker that is kept on one processor would count one.
+    /// The number of processors that `auto` counts; a worker that is pinned to one would count one.
     pub processors: usize,
     /// How clients are accepted.
     pub accept: AcceptMode,

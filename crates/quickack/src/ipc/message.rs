@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use super::client_state::ClientState;
 
-/// Who sends a message.
+/// The sender of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sender {
     Master,
@@ -23,7 +23,7 @@ pub struct Kind {
 
 macro_rules! messages {
     ($($sender:ident $name:ident { $($field:ident: $type:ty),* } $text:literal)*) => {
-        /// What master and worker say to each other.
+        /// The messages between master and worker.
         #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
         #[serde(rename_all = "snake_case")]
         pub enum Message {

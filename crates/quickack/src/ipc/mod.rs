@@ -36,7 +36,7 @@ pub struct Channel {
     sent: u64,
     /// Number of the last message that came.
     received: u64,
-    /// What the other side was last told that we have received.
+    /// The count of received messages that the other side was last told.
     told: u64,
     /// Number of the last message of ours that the other side has received.
     acked: u64,
@@ -75,7 +75,7 @@ pub enum Fault {
     TooLong(usize),
     /// The other side is gone.
     Closed,
-    /// What came is not a message of ours, or not the next one.
+    /// The bytes are not a message of ours, or not the next one.
     Broken(String),
 }
 

@@ -30,7 +30,7 @@ struct Cache {
     not_before: Instant,
 }
 
-/// What a cache may hold.
+/// The limits of a cache.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Size {
     memory: usize,

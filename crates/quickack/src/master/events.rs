@@ -1,4 +1,4 @@
-//! What the master waits for: signals, channels, the admin server's sockets.
+//! The events that the master waits for: signals, channels, the admin server's sockets.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -8,7 +8,7 @@ use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
 use sys::signal::Signals;
 
-/// What is ready.
+/// A source that is ready.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {
     Signals,
@@ -54,7 +54,7 @@ impl Events {
         Ok(epoll::add(&self.epoll, fd, data, epoll::EventFlags::IN)?)
     }
 
-    /// What to be told of: that there is something to read, that there is room to write.
+    /// Watches a descriptor for input, for room to write, or for both.
     pub fn watch(&self, fd: BorrowedFd<'_>, source: Source, read: bool, write: bool) {
         let mut flags = epoll::EventFlags::empty();
         flags.set(epoll::EventFlags::IN, read);

@@ -1,4 +1,4 @@
-//! Which servers are out of their rings: decided here, once, for all workers. Workers report what
+//! Decides once, for all workers, which servers are out of their rings. Workers report what
 //! they see; the outlier detector weighs it; the scoreboard's health epoch makes all of them change
 //! at once.
 
@@ -31,7 +31,7 @@ impl Health {
         health
     }
 
-    /// What a dead worker had seen counts no more.
+    /// The reports of a dead worker count no more.
     pub fn forget_worker(&mut self, number: usize) {
         self.outliers.forget_worker(number);
         self.failing.retain(|_, seen| {

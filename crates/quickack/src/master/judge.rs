@@ -9,7 +9,7 @@ use crate::config::{self, Affinity, Config};
 use crate::log::{Level, Log};
 
 impl Master {
-    /// What would change, in lines for people; or why it must not.
+    /// Returns what would change, in lines for people, or why it must not.
     pub(super) fn judge(
         &mut self,
         config: &Config,
@@ -55,7 +55,7 @@ impl Master {
         }
     }
 
-    /// What the master itself does differently from now on.
+    /// Applies the parts of a configuration that concern the master itself.
     pub(super) fn follow_process(&mut self) {
         let process = &self.running.config.process;
         if let Err(error) = self.log.change(&process.log, process.log_format, process.log_level) {

@@ -305,7 +305,7 @@ impl Master {
     }
 }
 
-/// What the master takes.
+/// The signals that the master handles.
 pub const SIGNALS: &[i32] = &[
     signal::TERM,
     signal::INT,
@@ -323,5 +323,5 @@ pub const SIGNALS: &[i32] = &[
 pub const LOOK_EVERY: Duration = Duration::from_millis(500);
 /// A worker sleeps for a second at most: fewer looks could find it asleep.
 const LOOKS_MIN: u128 = 4;
-/// What a drained worker is given beyond its own deadline.
+/// The time that a drained worker is given beyond its own deadline.
 const GRACE: Duration = Duration::from_secs(1);

@@ -21,7 +21,7 @@ pub struct Listeners {
 /// One listening socket.
 pub struct Open {
     pub id: u32,
-    /// What finds it again after a reload.
+    /// The key that finds it again after a reload.
     key: String,
     /// Where it is bound, for people.
     pub bound: String,
@@ -236,7 +236,7 @@ fn bind(
     }
 }
 
-/// Which file that is.
+/// Returns the inode of the file at a path.
 pub fn inode_of(path: &Path) -> io::Result<u64> {
     Ok(std::fs::symlink_metadata(path)?.ino())
 }

@@ -97,7 +97,7 @@ struct Master {
     health: Health,
     slots: Vec<Slot>,
     change: Option<Change>,
-    /// What was asked while a change was under way, in order.
+    /// Requests that came while a change was under way, in order.
     asked: VecDeque<Asked>,
     admin: AdminServer,
     /// Why the admin socket could not be opened last, to be told once.
@@ -286,7 +286,7 @@ impl Master {
         next.saturating_duration_since(Instant::now())
     }
 
-    /// What a worker says.
+    /// Handles the messages of a worker.
     fn listen_to(&mut self, number: usize) {
         loop {
             let Some(worker) = self.slots[number].worker.as_mut() else { return };
@@ -446,7 +446,7 @@ impl Running {
         plan
     }
 
-    /// What the workers are told.
+    /// The installation that the workers are sent.
     fn installation(&self, caches: &mut Caches) -> io::Result<Installation> {
         let mut addresses = BTreeMap::new();
         for (upstream, ids) in self.config.upstreams.iter().zip(&self.ids) {

@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::{self, Address, Attachments, Config, ServerAddress, Severity};
 
-/// What reading brought.
+/// The result of the reading.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Reading {
     pub text: String,
@@ -60,7 +60,7 @@ impl Reader {
         self.child
     }
 
-    /// What was read, when the reader has ended; an error when it brought nothing.
+    /// Returns the result when the reader has ended; an error when it brought nothing.
     pub fn finish(&mut self) -> Option<Result<Reading, String>> {
         let status = match self.child.try_wait() {
             Ok(None) => return None,

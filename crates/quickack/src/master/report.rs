@@ -1,4 +1,4 @@
-//! What the master tells about itself and its workers.
+//! The master's reports about itself and its workers.
 
 use std::collections::BTreeSet;
 
@@ -124,7 +124,7 @@ impl Master {
         if as_json { snapshot.json() } else { snapshot.text() }
     }
 
-    /// What the `stats:` port serves.
+    /// Returns the answer of the `stats:` port.
     pub(super) fn twemproxy_stats(&self) -> String {
         self.snapshot().twemproxy_json()
     }

@@ -39,7 +39,7 @@ impl fmt::Display for Origins {
     }
 }
 
-/// Whoever tries from many addresses must not make the line long.
+/// Attempts from many addresses must not make the line long.
 const NAMED_MAX: usize = 4;
 
 #[cfg(test)]

@@ -17,13 +17,13 @@ use crate::ipc::installation::{AcceptMode, Installation, assign_ids};
 pub struct Prepared {
     pub epoch: u64,
     pub install: Install,
-    /// What pools and servers are called, by id.
+    /// The names of pools and servers, by id.
     pub names: HashMap<u32, String>,
     pub affinity: Affinity,
     pub mode: AcceptMode,
 }
 
-/// What an installation comes to for the worker in `slot`, which was passed these sockets.
+/// Compiles an installation for the worker in `slot`, which was passed these sockets.
 pub fn compile(
     installation: &Installation,
     slot: usize,
@@ -146,7 +146,7 @@ const DESCRIPTORS_OWN: usize = 24;
 mod tests {
     use super::*;
 
-    /// What is kept for the links of four servers, of so many descriptors.
+    /// Returns the descriptors kept for the links of four servers, of so many in all.
     fn check(pool: &str, descriptors: usize) -> usize {
         let servers = "'a:1:1', 'b:1:1', 'c:1:1', 'd:1:1'";
         let text = format!("p: {{listen: h:1, {pool}, servers: [{servers}]}}\n");

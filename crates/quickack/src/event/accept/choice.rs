@@ -1,4 +1,4 @@
-//! Which of the three ways of accepting is taken: what the operator wants, what the kernel can do
+//! The choice among the three ways of accepting: what the operator wants, what the kernel can do
 //! by its release, and whether the call really works.
 
 use rustix::io::Result;
@@ -16,7 +16,7 @@ pub struct Calls {
 pub const CALLS: Calls =
     Calls { exclusive: sys::kernel::try_exclusive, reuseport: sys::kernel::try_reuseport };
 
-/// What was chosen, and the sentence that says why.
+/// The choice, and a sentence that gives the reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Choice {
     pub mode: AcceptMode,
@@ -53,7 +53,7 @@ pub fn choose(
     unreachable!("a lock asks for nothing that any kernel lacks")
 }
 
-/// What a mode needs and the kernel does not give.
+/// Returns the feature that a mode needs and the kernel lacks.
 fn lack(mode: AcceptMode, kernel: Kernel, calls: &Calls) -> Option<String> {
     let (what, has, call) = match mode {
         AcceptMode::Gate => ("EPOLLEXCLUSIVE", kernel.has_epollexclusive(), calls.exclusive),

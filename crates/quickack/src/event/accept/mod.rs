@@ -451,5 +451,5 @@ const ACCEPTS_MAX: usize = 64;
 /// With shared listeners, a worker looks at them at least so often, microseconds: another may have
 /// been woken for a client, and stopped.
 const LOOK_US: u64 = 1_000_000;
-/// What the last client reads; every protocol of ours shows an error line to a person.
+/// The error line that the last client reads; every protocol of ours shows it to a person.
 const OUT_OF_DESCRIPTORS: &[u8] = b"SERVER_ERROR too many open connections\r\n";

@@ -13,7 +13,7 @@ use super::super::{LISTENER, token};
 /// A listener: its socket, and what its connections get.
 #[derive(Debug)]
 pub struct Listener {
-    /// What finds it again when the listeners change.
+    /// The key that finds it again when the listeners change.
     pub id: u32,
     /// `None`: the socket that this id has already.
     pub fd: Option<OwnedFd>,

@@ -42,7 +42,7 @@ struct Group {
 }
 
 impl Member {
-    /// What a loop does when its wait ends; whether there was anything to wake it.
+    /// Does what a loop does when its wait ends; returns whether there was anything to wake it.
     fn step(&mut self, now: Time) -> bool {
         self.acceptor.before_wait(&self.epoll, now);
         self.take(now)
