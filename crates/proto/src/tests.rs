@@ -19,7 +19,7 @@ fn inline(line: &str) -> (Request, String) {
     (parsed(REDIS, line.as_bytes()).0, line)
 }
 
-const FACTS: Facts<'static> = Facts {
+pub(crate) const FACTS: Facts<'static> = Facts {
     pool: "cache",
     version: "0.1.0",
     capabilities: None,

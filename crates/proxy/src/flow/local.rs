@@ -73,9 +73,9 @@ impl Proxy {
         head: &[u8],
         now: Time,
     ) -> Option<Route> {
+        let Class::Local(Local::Own) = request.class else { return None };
         let client = self.pipelines.clients.find(id).expect("it has just asked");
         let (pool, protocol) = (client.pool as usize, client.protocol);
-        let Class::Local(Local::Own) = request.class else { return None };
         if client.ends.is_none() && protocol.shows_endpoints(request) {
             return Some(Route::Locate);
         }

@@ -429,7 +429,7 @@ fn a_header_is_waited_for_as_long_as_its_pool_is_there() {
     let half = || {
         let mut half = TcpStream::connect(address).unwrap();
         half.write_all(b"PROXY TCP4 192.0.2.1 ").unwrap();
-        // Whoever comes later is taken later.
+        // A later client is taken later.
         let mut whole = TcpStream::connect(address).unwrap();
         whole.write_all(b"PROXY UNKNOWN\r\n").unwrap();
         ask_version(whole);

@@ -213,7 +213,7 @@ impl Master {
             // Not even the text is taken over: another order in it needs another order of the ids.
             let mut text = format!("nothing changed; epoch {} stays in force", self.running.epoch);
             if !reading.report.is_empty() {
-                // What is wrong with the file itself, such as who may write it, stays so.
+                // Faults of the file itself, such as who may write it, remain.
                 let one_line = format!("{text}: {}", one_line(&reading.report));
                 say(&mut self.log, Level::Warning, &one_line);
                 text += &format!("\n{}", reading.report.trim_end());

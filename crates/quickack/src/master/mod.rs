@@ -280,7 +280,7 @@ impl Master {
             let wait = due.saturating_sub(Now::read().clock_us);
             Instant::now() + Duration::from_micros(wait)
         });
-        // Whatever else has its time is looked at in the turn that comes each half second.
+        // The turn that comes each half second looks at everything else that has its time.
         let all = starts.chain(ending).chain(log);
         let next = all.min().unwrap_or(self.next_look).min(self.next_look);
         next.saturating_duration_since(Instant::now())

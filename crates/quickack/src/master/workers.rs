@@ -77,18 +77,7 @@ impl Slot {
         let title = format!("quickack: worker {}", self.number);
         sys::process::prepare_child(&mut command, &title, Some(theirs));
         let child = command.spawn()?;
-        self.worker = Some(Worker {
-            child,
-            channel: Channel::new(ours),
-            state: State::Starting,
-            started: Instant::now(),
-            served_since: None,
-            leaving_since: None,
-            epoch: 0,
-            ids_in_use: Vec::new(),
-            heartbeat: Heartbeat::default(),
-            has_ended: false,
-        });
+        self.worker = Some(Worker::new(child, Channel::new(ours)));
         Ok(())
     }
 
@@ -125,6 +114,21 @@ impl Slot {
 }
 
 impl Worker {
+    fn new(child: Child, channel: Channel) -> Worker {
+        Worker {
+            child,
+            channel,
+            state: State::Starting,
+            started: Instant::now(),
+            served_since: None,
+            leaving_since: None,
+            epoch: 0,
+            ids_in_use: Vec::new(),
+            heartbeat: Heartbeat::default(),
+            has_ended: false,
+        }
+    }
+
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
@@ -228,18 +232,8 @@ mod tests {
     #[test]
     fn a_hung_worker_is_given_five_seconds_to_leave_its_trace() {
         let (ours, _theirs) = sys::channel::pair().unwrap();
-        let mut worker = Worker {
-            child: Command::new("true").spawn().unwrap(),
-            channel: Channel::new(ours),
-            state: State::Starting,
-            started: Instant::now(),
-            served_since: None,
-            leaving_since: None,
-            epoch: 0,
-            ids_in_use: Vec::new(),
-            heartbeat: Heartbeat::default(),
-            has_ended: false,
-        };
+        let child = Command::new("true").spawn().unwrap();
+        let mut worker = Worker::new(child, Channel::new(ours));
         // Its heart beat at the first look, and has stood still at four since.
         let looks: Vec<bool> = [7, 7, 7, 7, 7].map(|beats| worker.stands_still(beats, 4)).into();
         assert_eq!(looks, [false, false, false, false, true]);

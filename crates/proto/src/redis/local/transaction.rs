@@ -45,21 +45,8 @@ impl Talk<'_> {
 #[cfg(test)]
 mod tests {
     use super::super::local;
-    use crate::{ConnKey, Facts, Parsed, Protocol, Resume, Session};
-
-    const FACTS: Facts<'static> = Facts {
-        pool: "cache",
-        version: "quickack-0.1.0",
-        capabilities: None,
-        databases: 16,
-        conn_key: ConnKey { proto_version: 2, database: 0 },
-        servers: 1,
-        clients: 1,
-        uptime_s: 1,
-        has_users: false,
-        ends: None,
-        age_s: 1,
-    };
+    use crate::tests::FACTS;
+    use crate::{Parsed, Protocol, Resume, Session};
 
     fn said(session: &mut Session, line: &str) -> String {
         let head = format!("{line}\r\n").into_bytes();
