@@ -69,13 +69,19 @@ pub fn run(_: &[String]) -> Outcome {
     if findings == 0 { Ok(()) } else { Err(format!("{findings} findings")) }
 }
 
+/// Returns the paths of the files that git lists: the project's, and new ones that it does not
+/// ignore.
+pub fn files() -> Result<Vec<String>, String> {
+    let listed = output(
+        Command::new("git")
+            .args(["ls-files", "-z", "--cached", "--others", "--exclude-standard"])
+            .current_dir(root()),
+    )?;
+    Ok(listed.split_terminator('\0').map(str::to_string).collect())
+}
+
 impl Tree {
     fn read() -> Result<Tree, String> {
-        let listed = output(
-            Command::new("git")
-                .args(["ls-files", "--cached", "--others", "--exclude-standard"])
-                .current_dir(root()),
-        )?;
         let metadata = output(&mut crate::cargo::command(&[
             "metadata",
             "--no-deps",
@@ -84,12 +90,12 @@ impl Tree {
         ]))?;
         let metadata = serde_json::from_str(&metadata).map_err(|error| error.to_string())?;
         let mut tree = Tree { metadata, ..Tree::default() };
-        for path in listed.lines() {
+        for path in files()? {
             // A file that was removed and not yet committed is listed but cannot be read.
-            let Ok(bytes) = std::fs::read(root().join(path)) else { continue };
-            tree.paths.push(path.to_string());
+            let Ok(bytes) = std::fs::read(root().join(&path)) else { continue };
+            tree.paths.push(path.clone());
             if let Ok(text) = String::from_utf8(bytes) {
-                tree.files.push(File { path: path.to_string(), text });
+                tree.files.push(File { path, text });
             }
         }
         Ok(tree)

@@ -3,23 +3,17 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use super::folder;
+use crate::tidy::files;
 use crate::{Outcome, root};
 
 /// Copies the files that git lists. A file that has not changed is not written, so that cargo need
 /// not build it again.
 pub fn copy() -> Result<PathBuf, String> {
     let tree = folder().join("tree");
-    let listed = Command::new("git")
-        .args(["ls-files", "-z", "--cached", "--others", "--exclude-standard"])
-        .current_dir(root())
-        .output()
-        .map_err(|error| format!("git: {error}"))?;
-    let listed = String::from_utf8(listed.stdout).map_err(|error| error.to_string())?;
-    let files: BTreeSet<PathBuf> = listed
-        .split_terminator('\0')
+    let files: BTreeSet<PathBuf> = files()?
+        .into_iter()
         .map(PathBuf::from)
         .filter(|file| root().join(file).is_file())
         .collect();
