@@ -1,299 +1,182 @@
-//! A client's session: its unfinished input, the pipeline of requests that wait for answers, and
-//! its output.
+//! The client half: clients, their requests and the answers to them.
 //!
-//! ```text
-//!   bytes ─▶ intake ─▶ [head ─▶ request ─▶ … ─▶ tail] ─▶ out ─▶ bytes
-//!            (partial)   answers leave at the head only
-//! ```
+//! It reads clients' bytes, answers what the proxy answers by itself, and yields the other requests
+//! as [`Frame`]s. What servers make of their parts comes back and is settled here. It knows
+//! nothing of links: a request's parts are out of its hands until `proxy.rs` brings an answer or a
+//! fault for each.
 
-use proto::{ConnKey, Endpoints, Protocol, Quiet, Request, Resume, Session};
+mod accept;
+mod answer;
+mod body;
+mod check;
+mod facts;
+mod gather;
+mod input;
+mod leave;
+mod life;
+mod local;
+mod login;
+mod repeat;
+mod request;
+mod session;
+mod settle;
+mod stats;
+mod stream;
+mod value;
 
-use crate::buffer::{Outbox, Spares};
-use crate::limits::Limits;
-use crate::request::{NONE, RequestId};
-use crate::{Passed, Time};
+use crate::base::Base;
+use crate::base::buffer::Slices;
+use crate::base::id::{ConnId, Side, Slab};
+use crate::base::part::{RequestId, Requester};
+use crate::base::plan::Plan;
+use crate::{Action, Time};
+use request::PendingRequests;
+use session::{Client, State};
 
-/// One client.
-pub(crate) struct Client {
-    pub(crate) pool: u32,
-    pub(crate) state: State,
-    /// The protocol that its first byte showed; before that byte, its listener's.
-    pub(crate) protocol: &'static dyn Protocol,
-    /// It has sent something.
-    pub(crate) has_sent: bool,
-    /// The index of its connection key.
-    pub(crate) conn_key: u16,
-    /// The session settings that it has chosen.
-    pub(crate) session: Session,
-    /// It has logged in. This stays, whatever becomes of the pool's users.
-    pub(crate) logged_in: bool,
-    /// Requests and wrong logins before a successful login.
-    pub(crate) failed_logins: u8,
-    /// When it came to this worker.
-    pub(crate) since: Time,
-    /// The addresses of its connection, if they were ever asked for.
-    pub(crate) ends: Option<Box<Endpoints>>,
-    /// It is not read until the driver has given those addresses.
-    pub(crate) locating: bool,
-    pub(crate) intake: Intake,
-    /// Bytes of an unfinished head, or input that waits because the client is paused.
-    pub(crate) partial: Vec<u8>,
-    pub(crate) resume: Resume,
-    /// The pipeline: requests linked by `next`, silent ones not among them.
-    pub(crate) head: RequestId,
-    pub(crate) tail: RequestId,
-    /// The number of requests in the pipeline.
-    pub(crate) depth: u32,
-    /// The number of requests in the pipeline that are answered whatever happens.
-    pub(crate) loud: u32,
-    /// The number of silent requests, which stand in no pipeline.
-    pub(crate) silent: u32,
-    /// The request that is answered when no silent request is left.
-    pub(crate) barrier: RequestId,
-    pub(crate) out: Outbox,
-    /// Bytes of answers that wait for their turn.
-    pub(crate) request_bytes: usize,
-    /// The expected length of an answer to it, which is the largest of late. So a client that asks
-    /// for many large values and does not read is paused before they are fetched, not after.
-    expected: usize,
-    /// It is in the list of clients to be written.
-    pub(crate) dirty: bool,
-    /// It is not read until its outstanding requests or answers shrink.
-    pub(crate) paused: bool,
-    /// The driver has been ordered not to read it.
-    pub(crate) reading_stopped: bool,
-    /// It is not read until nothing is outstanding: the next request may take another route.
-    pub(crate) until_idle: bool,
-    /// It is not read until a link to this server of its pool is up, or has failed. The form and
-    /// the route of the next request depend on that.
-    pub(crate) awaits: Option<u32>,
-    /// The server that it waited for last.
-    pub(crate) awaited: u32,
-    /// When it began to wait.
-    pub(crate) awaits_since: Time,
-    /// It has waited for the link as long as a silent server is waited for: see `flow/hold.rs`.
-    pub(crate) is_late: bool,
-    /// It has sent a `quit` or an equivalent command.
-    pub(crate) quits: bool,
-    /// Its connection has ended without a `quit`.
-    pub(crate) has_left: bool,
-    /// It is in the list of clients that may go on.
-    pub(crate) resumable: bool,
-    /// The turn in which it last added a key to a shared batch.
-    pub(crate) batch_turn: u64,
-    /// Bytes held, as last reported to the memory account.
-    pub(crate) counted: usize,
+pub(crate) use answer::Split;
+pub(crate) use body::Body;
+pub(crate) use input::{Frame, Input, Next, no_room, refusal};
+pub(crate) use repeat::{Again, Recovery};
+pub(crate) use value::Value;
+
+/// Clients and their requests.
+pub(crate) struct Clients {
+    table: Slab<Client>,
+    requests: PendingRequests,
+    /// Clients with output to be written, each once.
+    dirty: Vec<ConnId>,
+    /// Paused clients that may go on, each once.
+    resumable: Vec<ConnId>,
+    /// The count of client numbers given out so far.
+    named: u64,
+    clients_max: usize,
+    clients_room: usize,
+    /// The longest pipeline that any plan so far allowed. Requests read under it may still be
+    /// outstanding.
+    pipeline_ever: usize,
+    draining: bool,
 }
 
-/// The states of a client.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum State {
-    /// Requests are read.
-    Open,
-    /// Nothing more arrives. The requests that had arrived and wait, since the client is paused,
-    /// are still sent.
-    Ending,
-    /// Nothing more is read. The client is closed when it has all its answers.
-    Leaving,
-}
-
-/// The meaning of a client's next bytes.
-pub(crate) enum Intake {
-    /// The head of a request.
-    Head,
-    /// The rest of a body whose head is known. Boxed, since idle clients are many.
-    Body(Box<Body>),
-    /// The rest of a body that goes nowhere.
-    Swallow(u64),
-}
-
-/// A request whose body is still arriving.
-pub(crate) struct Body {
-    pub(crate) request: Request,
-    pub(crate) head: Vec<u8>,
-    /// Body and trailer as far as they have come.
-    pub(crate) data: Outbox,
-    /// Bytes of body and trailer still to come.
-    pub(crate) left: u64,
-    /// The last bytes that came. The trailer is checked against them.
-    pub(crate) end: End,
-}
-
-/// The longest trailer of any protocol.
-const TRAILER_MAX: usize = 8;
-
-/// The last bytes of a stream, which are all that a trailer needs.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct End([u8; TRAILER_MAX]);
-
-impl End {
-    pub(crate) fn feed(&mut self, bytes: &[u8]) {
-        let last = &bytes[bytes.len().saturating_sub(TRAILER_MAX)..];
-        self.0.copy_within(last.len().., 0);
-        self.0[TRAILER_MAX - last.len()..].copy_from_slice(last);
-    }
-
-    /// Whether the stream ends with `trailer`.
-    pub(crate) fn is(self, trailer: &[u8]) -> bool {
-        assert!(trailer.len() <= TRAILER_MAX, "no protocol has a longer trailer");
-        self.0.ends_with(trailer)
-    }
-}
-
-impl Client {
-    /// Makes a client. `conn_key` is the connection key that it begins with, and its index.
-    pub(crate) fn new(
-        pool: u32,
-        protocol: &'static dyn Protocol,
-        conn_key: (u16, ConnKey),
-        limits: &Limits,
-        since: Time,
-    ) -> Client {
-        Client {
-            pool,
-            conn_key: conn_key.0,
-            session: Session { conn_key: conn_key.1, ..Session::default() },
-            state: State::Open,
-            protocol,
-            has_sent: false,
-            logged_in: false,
-            failed_logins: 0,
-            since,
-            ends: None,
-            locating: false,
-            intake: Intake::Head,
-            partial: Vec::new(),
-            resume: Resume::default(),
-            head: NONE,
-            tail: NONE,
-            depth: 0,
-            loud: 0,
-            silent: 0,
-            barrier: NONE,
-            out: Outbox::default(),
-            request_bytes: 0,
-            expected: limits.client_outbox / UNKNOWN_ANSWERS,
-            dirty: false,
-            paused: false,
-            reading_stopped: false,
-            until_idle: false,
-            awaits: None,
-            awaited: 0,
-            awaits_since: Time(0),
-            is_late: false,
-            quits: false,
-            has_left: false,
-            resumable: false,
-            batch_turn: 0,
-            counted: 0,
+impl Clients {
+    pub(crate) fn new(plan: &Plan) -> Clients {
+        Clients {
+            table: Slab::new(Side::Client),
+            requests: PendingRequests::default(),
+            dirty: Vec::new(),
+            resumable: Vec::new(),
+            named: 0,
+            clients_max: plan.clients_max,
+            clients_room: plan.clients_room,
+            pipeline_ever: plan.limits.pipeline,
+            draining: false,
         }
     }
 
-    /// Returns the state that another worker needs to take the client over.
-    pub(crate) fn passed(&self, pool_id: u32) -> Passed {
-        let is_it = |one: &&dyn Protocol| one.name() == self.protocol.name();
-        let place = proto::PROTOCOLS.iter().position(is_it);
-        Passed {
-            pool: pool_id,
-            protocol: place.filter(|_| self.has_sent).map(|place| place as u8),
-            logged_in: self.logged_in,
-            failed_logins: self.failed_logins,
-            session: self.session.clone(),
+    /// Takes the limits of another plan.
+    pub(crate) fn set_limits(&mut self, plan: &Plan) {
+        self.clients_max = plan.clients_max;
+        self.clients_room = plan.clients_room;
+        self.pipeline_ever = self.pipeline_ever.max(plan.limits.pipeline);
+    }
+
+    /// Returns a client, as far as its requests' routes and links depend on it.
+    pub(crate) fn requester(&self, id: ConnId) -> Option<Requester> {
+        self.table.find(id).map(|client| client.requester(id))
+    }
+
+    /// Returns the number of clients.
+    pub(crate) fn len(&self) -> usize {
+        self.table.len()
+    }
+
+    /// Returns the number of pending requests.
+    pub(crate) fn request_count(&self) -> usize {
+        self.requests.len()
+    }
+
+    /// Collects the bytes to write to a client, in order.
+    pub(crate) fn transmit<'a>(&'a self, id: ConnId, out: &mut Slices<'a>) {
+        if let Some(client) = self.table.find(id) {
+            client.out.slices(out);
         }
     }
 
-    /// Takes over the state of a client from another worker.
-    pub(crate) fn take_over(&mut self, client: Passed) {
-        if let Some(place) = client.protocol {
-            self.protocol = proto::PROTOCOLS[usize::from(place)];
-            self.has_sent = true;
+    /// Gives the memory of a rush back.
+    pub(crate) fn rest(&mut self, base: &mut Base) {
+        self.requests.rest();
+        base.spares.rest();
+    }
+
+    /// Stops reading requests. Each client is closed when it has its answers.
+    pub(crate) fn drain(&mut self, base: &mut Base) {
+        self.draining = true;
+        for id in self.ids() {
+            self.finish(base, id);
         }
-        (self.logged_in, self.failed_logins) = (client.logged_in, client.failed_logins);
-        self.session = client.session;
+        self.tell_all_logins(base);
     }
 
-    /// Whether no request is outstanding and no output is left.
-    pub(crate) fn is_settled(&self) -> bool {
-        (self.head == NONE && self.silent == 0 || bug!(CloseEarly)) && self.out.is_empty()
+    /// Returns whether all clients have gone, after `drain`.
+    pub(crate) fn is_drained(&self) -> bool {
+        self.draining && self.table.len() == 0
     }
 
-    /// Whether its input cannot be answered before more arrives.
-    pub(crate) fn is_mid_request(&self) -> bool {
-        !self.partial.is_empty() || !matches!(self.intake, Intake::Head)
+    /// Whether the client of a request has left without waiting for its answer.
+    pub(crate) fn is_cancelled(&self, id: RequestId) -> bool {
+        self.requests[id].cancelled
     }
 
-    /// Whether it has left while nothing could be sent: its requests are dropped.
-    pub(crate) fn gave_up(&self) -> bool {
-        self.has_left && self.is_late && !bug!(KeepCancelled)
+    /// When a request was read.
+    pub(crate) fn since(&self, id: RequestId) -> Time {
+        self.requests[id].since
     }
 
-    /// Whether its request is dropped: it has given up, and had waited for an answer.
-    pub(crate) fn drops(&self, quiet: Quiet) -> bool {
-        self.gave_up() && quiet != Quiet::Silent
+    /// Returns the client of a request, if it is there.
+    pub(crate) fn requester_of(&self, id: RequestId) -> Option<Requester> {
+        self.requester(self.requests[id].client)
     }
 
-    /// Whether so much is outstanding that it is not read further.
-    pub(crate) fn must_pause(&self, limits: &Limits) -> bool {
-        let is_full = self.outstanding() >= limits.pipeline || self.owed() > limits.client_outbox;
-        is_full && !bug!(NeverPause)
+    /// Returns the index of a request's pool.
+    pub(crate) fn pool_of(&self, id: RequestId) -> usize {
+        self.requests[id].pool as usize
     }
 
-    /// Whether so little is outstanding that it is read again.
-    pub(crate) fn may_resume(&self, limits: &Limits) -> bool {
-        let most = if self.until_idle { 0 } else { limits.pipeline / 2 };
-        self.awaits.is_none()
-            && !self.locating
-            && self.outstanding() <= most
-            && self.owed() <= limits.client_outbox / 2
+    /// Has the clients of a pool that has left the plan get their answers, and closes them.
+    pub(crate) fn finish_pool(&mut self, base: &mut Base, pool: usize) {
+        self.of_pool(pool).into_iter().for_each(|id| self.finish(base, id));
     }
 
-    /// Notes the length of an answer that leaves for it.
-    pub(crate) fn learn(&mut self, answer_len: usize) {
-        self.expected = answer_len.max(self.expected - self.expected / 8);
+    /// Stops reading the clients of a pool that wait for answers until they have them.
+    pub(crate) fn pause_pool(&mut self, base: &mut Base, pool: usize) {
+        self.of_pool(pool).into_iter().for_each(|id| self.pause_until_idle(base, id));
     }
 
-    /// Returns the bytes queued for it, or expected to be from the answers before.
-    fn owed(&self) -> usize {
-        self.out.len() + self.request_bytes + self.outstanding() * self.expected
-    }
-
-    pub(crate) fn outstanding(&self) -> usize {
-        self.depth as usize + self.silent as usize
-    }
-
-    /// Discards its unfinished input.
-    pub(crate) fn forget_input(&mut self, spares: &mut Spares) {
-        self.intake = Intake::Head;
-        spares.give(std::mem::take(&mut self.partial));
-        self.resume = Resume::default();
-        self.paused = false;
-    }
-
-    /// Returns the bytes held now.
-    pub(crate) fn measure(&self) -> usize {
-        let body = match &self.intake {
-            // A body counts whole from its first byte. Otherwise many could begin at once.
-            Intake::Body(body) => body.data.len() + body.left as usize + body.head.len(),
-            Intake::Head | Intake::Swallow(_) => 0,
-        };
-        self.out.len() + self.partial.len() + body
-    }
-}
-
-/// How many requests of a client may be outstanding before the length of any answer is known.
-const UNKNOWN_ANSWERS: usize = 32;
-
-#[cfg(test)]
-mod tests {
-    use super::End;
-
-    #[test]
-    fn the_end_is_told_from_any_pieces() {
-        let mut end = End::default();
-        for piece in [&b"abcdefgh\r"[..], b"", b"\n", b"END", b"\r\n"] {
-            end.feed(piece);
+    /// Closes the clients of a retired pool, which have had long enough to take their answers.
+    pub(crate) fn end_retirement(&mut self, base: &mut Base, pool_id: u32, set: Time) {
+        let Some(pool) = base.pool_place(pool_id) else { return };
+        if base.pools[pool].retire_at != set {
+            return;
         }
-        assert!(end.is(b"\r\n") && end.is(b"") && !end.is(b"c\r"));
-        assert!(end.is(b"\r\nEND\r\n") && !end.is(b"\n\nEND\r\n"));
+        for id in self.of_pool(pool) {
+            if self.table.find(id).is_some_and(|client| client.state != State::Open) {
+                base.actions.push_back(Action::Close(id));
+                self.drop_client(base, id);
+            }
+        }
+    }
+
+    /// Returns the form in which the server of a request was asked.
+    #[cfg(seeded_bugs)]
+    pub(crate) fn asked(&self, id: RequestId) -> proto::Ask {
+        self.requests[id].question.ask
+    }
+
+    fn ids(&self) -> Vec<ConnId> {
+        self.table.iter().map(|(id, _)| id).collect()
+    }
+
+    fn of_pool(&self, pool: usize) -> Vec<ConnId> {
+        let clients = self.table.iter().filter(|(_, one)| one.pool as usize == pool);
+        clients.map(|(id, _)| id).collect()
     }
 }

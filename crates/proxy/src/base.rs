@@ -1,0 +1,151 @@
+//! What both halves stand on: time, orders to the driver, the pools as both see them, buffers,
+//! the memory account, limits and timers. Nothing here knows of a client or a link.
+
+pub(crate) mod buffer;
+pub(crate) mod conn_key;
+pub mod fault;
+pub(crate) mod id;
+pub mod limits;
+pub(crate) mod memory;
+pub mod outliers;
+pub(crate) mod part;
+pub mod plan;
+pub(crate) mod pool;
+pub(crate) mod random;
+pub(crate) mod room;
+pub(crate) mod script_cache;
+pub(crate) mod timers;
+pub mod users;
+
+use std::collections::VecDeque;
+
+use metrics::{Counters, Worker, WorkerMetrics};
+use proto::Span;
+
+use crate::{Action, Event, Time};
+use buffer::Spares;
+use limits::Limits;
+use memory::Memory;
+use plan::Plan;
+use pool::{Pool, Server, Stage};
+use random::Random;
+use timers::Timers;
+
+/// The place of a server: the indexes of its pool and of itself there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct ServerAt {
+    pub(crate) pool: u32,
+    pub(crate) server: u32,
+}
+
+/// What one half has of what both must agree on.
+pub(crate) struct Sums {
+    /// Bytes reported to the memory account.
+    pub(crate) bytes: usize,
+    /// Parts outstanding: in the client half by its requests, in the server half in its queues.
+    pub(crate) parts: usize,
+    /// Parts outstanding that stand in no queue.
+    pub(crate) parts_kept: usize,
+}
+
+/// A server, as this worker sees it.
+pub struct ServerView<'a> {
+    pub id: u32,
+    pub pool: &'a str,
+    pub server: &'a str,
+    /// One of "ready", "down" and "ejected".
+    pub health: &'static str,
+}
+
+/// The state that both halves use. Each of their methods gets it from `proxy.rs`.
+pub(crate) struct Base {
+    pub(crate) pools: Vec<Pool>,
+    pub(crate) spares: Spares,
+    pub(crate) memory: Memory,
+    pub(crate) limits: Limits,
+    pub(crate) actions: VecDeque<Action>,
+    pub(crate) timers: Timers,
+    pub(crate) random: Random,
+    /// The metrics of this worker.
+    pub(crate) metrics: WorkerMetrics,
+    /// This worker's own counters.
+    pub(crate) worker: Counters<Worker>,
+    pub(crate) started: Time,
+    /// The time, as the driver last gave it.
+    pub(crate) now: Time,
+    /// Counts loop turns; identifies the turn in which a shared batch was open.
+    pub(crate) turn: u64,
+    /// When the turn before this one ended: every message of this turn was queued after it.
+    pub(crate) turn_since: Time,
+    /// Something has changed since the gauges were last written to the metrics registry.
+    pub(crate) stirred: bool,
+    /// Positions of the keys in the request being read.
+    pub(crate) keys: Vec<Span>,
+    /// A key that had to be decoded.
+    pub(crate) scratch: Vec<u8>,
+}
+
+impl Base {
+    pub(crate) fn new(plan: Plan, seed: u64, now: Time, metrics: WorkerMetrics) -> Base {
+        Base {
+            pools: plan.pools.into_iter().map(|pool| Pool::new(pool, &metrics)).collect(),
+            spares: Spares::default(),
+            memory: Memory { used: 0, max: plan.memory_max },
+            limits: plan.limits,
+            actions: VecDeque::new(),
+            timers: Timers::default(),
+            random: Random::new(seed),
+            metrics,
+            worker: metrics.counters(0),
+            started: now,
+            now,
+            turn: 1,
+            turn_since: now,
+            stirred: false,
+            keys: Vec::new(),
+            scratch: Vec::new(),
+        }
+    }
+
+    pub(crate) fn pool(&self, at: ServerAt) -> &Pool {
+        &self.pools[at.pool as usize]
+    }
+
+    pub(crate) fn server(&self, at: ServerAt) -> &Server {
+        &self.pools[at.pool as usize].servers[at.server as usize]
+    }
+
+    pub(crate) fn server_mut(&mut self, at: ServerAt) -> &mut Server {
+        &mut self.pools[at.pool as usize].servers[at.server as usize]
+    }
+
+    /// Lists every server, in the order of the plan.
+    pub(crate) fn servers(&self) -> impl Iterator<Item = ServerView<'_>> {
+        let pools = self.pools.iter().filter(|pool| pool.stage == Stage::Planned);
+        pools.flat_map(|pool| {
+            let servers = pool.servers.iter().filter(|one| one.stage == Stage::Planned);
+            servers.map(|server| ServerView {
+                id: server.plan.id,
+                pool: &pool.plan.name,
+                server: &server.plan.label,
+                health: server.health_name(),
+            })
+        })
+    }
+
+    /// Returns the index of the pool with this id, unless it is vacant.
+    pub(crate) fn pool_place(&self, id: u32) -> Option<usize> {
+        let is_it = |pool: &Pool| pool.plan.id == id && pool.stage != Stage::Vacant;
+        self.pools.iter().position(is_it)
+    }
+
+    pub(crate) fn log(&mut self, event: Event) {
+        self.actions.push_back(Action::Log(event));
+    }
+
+    /// Sets the time before something changes.
+    pub(crate) fn stir(&mut self, now: Time) {
+        self.now = now;
+        self.stirred = true;
+    }
+}

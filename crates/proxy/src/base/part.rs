@@ -1,0 +1,76 @@
+//! What passes between the halves: the client that asks, and the parts of its request.
+
+use proto::{Protocol, Quiet, Shown};
+
+use super::buffer::{Outbox, Source};
+use super::id::ConnId;
+
+/// The index of a pending request. An entry is freed only when no queue refers to it any more.
+pub(crate) type RequestId = u32;
+
+/// No request.
+pub(crate) const NONE: RequestId = u32::MAX;
+
+/// A part of a request, which goes to one server: a key of a read, or what one server is asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Part {
+    pub(crate) request: RequestId,
+    /// The number of the part.
+    pub(crate) slot: u32,
+}
+
+impl Part {
+    /// The only part of a request that goes to one server.
+    pub(crate) fn whole(request: RequestId) -> Part {
+        Part { request, slot: 0 }
+    }
+}
+
+/// The client that asks, as far as its requests' routes and links depend on it.
+#[derive(Clone, Copy)]
+pub(crate) struct Requester {
+    pub(crate) id: ConnId,
+    pub(crate) pool: u32,
+    /// The index of its connection key.
+    pub(crate) conn_key: u16,
+    pub(crate) protocol: &'static dyn Protocol,
+    /// The turn in which it last added a key to a shared batch.
+    pub(crate) batch_turn: u64,
+    /// It left while nothing could be sent: its requests are dropped.
+    pub(crate) gave_up: bool,
+}
+
+impl Requester {
+    pub(crate) fn pool(&self) -> usize {
+        self.pool as usize
+    }
+
+    /// Whether its request is dropped: it has given up, and had waited for an answer.
+    pub(crate) fn drops(&self, quiet: Quiet) -> bool {
+        self.gave_up && quiet != Quiet::Silent
+    }
+}
+
+/// What a request has of a value that is arriving. It lies with the link until the value is whole.
+pub(crate) struct Arrival {
+    /// The part that it answers; `None` if it is dropped.
+    pub(crate) part: Option<Part>,
+    /// The client receives it while it arrives.
+    pub(crate) streams: bool,
+    /// If it is not streamed: the bytes for the client, which are its head and the part of the rest
+    /// that has come.
+    pub(crate) data: Outbox,
+    pub(crate) shown: Shown,
+}
+
+/// The body of a request that has arrived whole, including its trailer.
+pub(crate) enum Data<'a> {
+    Flat(Source<'a>),
+    Held(Outbox),
+}
+
+impl Data<'_> {
+    pub(crate) fn none() -> Self {
+        Data::Held(Outbox::default())
+    }
+}

@@ -1,0 +1,259 @@
+//! The operator's decisions, compiled: immutable, complete, without names to look up. `config` in
+//! the program builds a plan from a file; the data plane only reads it.
+
+use std::rc::Rc;
+
+use proto::{Credentials, Extra, Protocol};
+use shard::{Distribution, Hash};
+
+use super::limits::{self, Limits};
+use super::users::Users;
+
+/// Everything that one `Proxy` needs to know.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// Pools in the order of the file. A client belongs to the pool whose listener accepted it.
+    pub pools: Vec<PoolPlan>,
+    /// Bytes that all buffers together may hold. Above this limit values are refused, never queued.
+    pub memory_max: usize,
+    /// The most clients of all pools and all workers together.
+    pub clients_max: usize,
+    /// The most clients of this worker, from its descriptor limit.
+    pub clients_room: usize,
+    /// How much of each kind may wait.
+    pub limits: Limits,
+}
+
+/// One pool: the rules of a listener and the servers behind it.
+#[derive(Clone)]
+pub struct PoolPlan {
+    /// The pool's id in the metrics registry and for the driver. A pool with the same id in the
+    /// next plan is the same pool.
+    pub id: u32,
+    pub name: String,
+    pub protocol: &'static dyn Protocol,
+    pub hash: Hash,
+    pub distribution: Distribution,
+    /// The two bytes between which a part of the key is hashed instead of the whole.
+    pub hash_tag: Option<[u8; 2]>,
+    pub servers: Vec<ServerPlan>,
+    /// The number of links to each server.
+    pub server_connections: usize,
+    /// Connect before the first request needs it.
+    pub preconnect: bool,
+    pub timeouts: Timeouts,
+    /// The silence, in microseconds, after which a server that owes an answer gets nothing more
+    /// until bytes come from it. Without a value, messages are sent all the same.
+    pub hold_after: Option<u64>,
+    pub on_failure: OnFailure,
+    /// Consecutive failures that take a server out of the ring (`OnFailure::Eject`).
+    pub server_failure_limit: u32,
+    /// How many servers may be out of the ring at once. If the file says nothing: half of them, but
+    /// at least one.
+    pub max_ejected: Option<usize>,
+    /// How long an ejected server stays out before it is probed, in microseconds.
+    pub server_retry_timeout: u64,
+    /// The most clients of this pool, of all workers together. A further one is refused with an
+    /// error.
+    pub client_connections: usize,
+    /// Gather gets of one loop turn into one multi-key get.
+    pub merge_gets: bool,
+    /// The end of a multi-key get for which a server did not answer.
+    pub partial: Partial,
+    /// Broadcast commands that the operator allows, by name.
+    pub allow: Vec<String>,
+    /// The proxy's credentials for the servers, if they require a login.
+    pub server_login: Option<Credentials>,
+    /// The users who may log in; without them, no login is needed.
+    pub users: Option<Rc<Users>>,
+    /// The treatment of a request whose keys belong to several servers, where it could be split.
+    pub multi_key: MultiKey,
+    /// Databases that clients may choose, from 0 on.
+    pub databases: u32,
+    /// The database in which a connection begins; less than `databases`.
+    pub database: u32,
+    /// Commands that the operator names and the protocol does not know.
+    pub extras: Vec<Extra>,
+    /// The largest value, in bytes.
+    pub item_size_max: usize,
+    /// When a client's pending ACK is flushed.
+    pub quickack: QuickAck,
+    /// When a link's pending ACK is flushed.
+    pub server_quickack: QuickAck,
+}
+
+/// One server, with its names for the ring and the operator.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServerPlan {
+    /// The server's id in the metrics registry and for the driver.
+    pub id: u32,
+    /// The name that the ring hashes: the server's own, or twemproxy's default for its address.
+    pub name: String,
+    /// The name shown to people: the one given, or the address.
+    pub label: String,
+    pub weight: u32,
+}
+
+/// Timeouts in microseconds, each measured by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Timeouts {
+    /// From the call to connect until the link is up.
+    pub connect: u64,
+    /// From enqueue until the first byte is handed to the kernel.
+    pub queue: u64,
+    /// Silence of a server that owes an answer, since the request was sent or the answer before it
+    /// came.
+    pub reply: u64,
+}
+
+/// The treatment of keys whose server has failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OnFailure {
+    /// The ring is rebuilt without the server: its keys move to the others until it is back.
+    Eject,
+    /// The ring stays; requests for the server's keys fail at once until it is back.
+    FailFast,
+}
+
+/// The end of a multi-key get for which a server did not answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Partial {
+    /// The hits of the other servers, then an error line.
+    Error,
+    /// The hits of the other servers, then a plain end: the rest look like misses.
+    Miss,
+}
+
+/// The treatment of a request whose keys belong to several servers, where it could be split.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MultiKey {
+    /// Each server gets its own keys, and one answer is made from theirs.
+    Split,
+    /// The client gets an error, so that one step never becomes several.
+    Refuse,
+}
+
+/// When the pending ACK is flushed with `TCP_QUICKACK`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum QuickAck {
+    /// Only when the received bytes cannot be answered yet. This costs nothing on whole requests.
+    Partial,
+    /// After every read.
+    Always,
+    Off,
+}
+
+impl Plan {
+    /// Makes a plan of these pools without narrow bounds.
+    pub fn new(pools: Vec<PoolPlan>) -> Plan {
+        let mut plan = Plan {
+            pools,
+            memory_max: limits::MEMORY_DEFAULT,
+            clients_max: usize::MAX,
+            clients_room: usize::MAX,
+            limits: Limits::default(),
+        };
+        plan.number();
+        plan
+    }
+
+    /// Gives everything its first id: a pool, its servers, the next pool. Id 0 belongs to the
+    /// worker.
+    pub fn number(&mut self) {
+        let mut ids = 1..;
+        let mut next = || ids.next().expect("there are more numbers than servers");
+        for pool in &mut self.pools {
+            pool.id = next();
+            pool.servers.iter_mut().for_each(|server| server.id = next());
+        }
+    }
+
+    /// Returns how many ids the metrics registry must have.
+    pub fn rows(&self) -> usize {
+        let of_pool =
+            |pool: &PoolPlan| pool.servers.iter().map(|server| server.id).fold(pool.id, u32::max);
+        self.pools.iter().map(of_pool).max().unwrap_or(0) as usize + 1
+    }
+}
+
+impl ServerPlan {
+    /// Makes a server that has no id yet.
+    pub fn new(name: &str, label: &str, weight: u32) -> ServerPlan {
+        ServerPlan { id: 0, name: name.to_string(), label: label.to_string(), weight }
+    }
+}
+
+impl PoolPlan {
+    /// Makes a pool with twemproxy's defaults where it has them, and ours elsewhere.
+    pub fn new(name: &str, protocol: &'static dyn Protocol, servers: Vec<ServerPlan>) -> PoolPlan {
+        PoolPlan {
+            id: 0,
+            name: name.to_string(),
+            protocol,
+            hash: Hash::Fnv64a,
+            distribution: Distribution::Ketama,
+            hash_tag: None,
+            servers,
+            server_connections: 1,
+            preconnect: false,
+            timeouts: Timeouts {
+                connect: limits::TIMEOUT_CONNECT_DEFAULT_US,
+                queue: limits::TIMEOUT_QUEUE_DEFAULT_US,
+                reply: limits::TIMEOUT_REPLY_DEFAULT_US,
+            },
+            hold_after: Some(limits::HOLD_AFTER_DEFAULT_US),
+            on_failure: OnFailure::FailFast,
+            server_failure_limit: 2,
+            max_ejected: None,
+            server_retry_timeout: 30_000_000,
+            client_connections: usize::MAX,
+            merge_gets: true,
+            partial: Partial::Error,
+            multi_key: MultiKey::Split,
+            databases: limits::DATABASES_DEFAULT,
+            database: 0,
+            extras: Vec::new(),
+            allow: Vec::new(),
+            server_login: None,
+            users: None,
+            item_size_max: limits::ITEM_SIZE_DEFAULT,
+            quickack: QuickAck::Partial,
+            server_quickack: QuickAck::Partial,
+        }
+    }
+
+    /// Returns how many servers may be out of the ring at once.
+    pub fn ejected_max(&self) -> usize {
+        // twemproxy ejects the only server of a pool, too.
+        self.max_ejected.unwrap_or((self.servers.len() / 2).max(1))
+    }
+}
+
+impl std::fmt::Debug for PoolPlan {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("PoolPlan").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_book_has_a_request_for_the_worker_and_for_all_that_is_numbered() {
+        assert_eq!(Plan::new(Vec::new()).rows(), 1);
+        let server = || ServerPlan::new("s", "s", 1);
+        let pool = |count| {
+            let servers = (0..count).map(|_| server()).collect();
+            PoolPlan::new("pool", proto::PROTOCOLS[0], servers)
+        };
+        let mut plan = Plan::new(vec![pool(2), pool(0), pool(3)]);
+        assert_eq!(plan.pools.iter().map(|pool| pool.id).collect::<Vec<_>>(), [1, 4, 5]);
+        assert_eq!(plan.rows(), 9);
+        // Ids are kept over reloads, so the highest need not be the last.
+        plan.pools[0].servers[0].id = 40;
+        assert_eq!(plan.rows(), 41);
+        plan.pools[1].id = 50;
+        assert_eq!(plan.rows(), 51);
+    }
+}

@@ -1,0 +1,237 @@
+//! A pool and its servers, as both halves see them: the server that a key belongs to, and the
+//! servers that can be asked. `server/state.rs` has the rest of a server.
+//!
+//! ```text
+//!                 a link fails                         known to this worker alone
+//!      Ready ─────────────────────▶ Down
+//!        ▲                           │ probe failed: the pause grows with the outage
+//!        └──────probe answered───────┘
+//!
+//!      in the ring ◀───decided outside, for all workers at once───▶ ejected
+//!      in the plan ─────────────a plan without it─────────────────▶ retired ──idle──▶ vacant
+//! ```
+//!
+//! While a server is down or ejected, no client's request reaches it: a probe finds out when it is
+//! back. A retired server gets nothing new; its outstanding requests are still answered.
+
+use metrics::{Counters, Latency, Recorder, WorkerMetrics};
+use proto::{Capabilities, ConnKey, Upstream};
+use shard::{Distribution, Node, Ring};
+
+use super::conn_key::ConnKeys;
+use super::plan::{PoolPlan, ServerPlan};
+use super::script_cache::ScriptCache;
+use crate::Time;
+
+/// A pool at work.
+pub(crate) struct Pool {
+    /// The plan installed last. Its servers stand in `servers`, in an order of their own.
+    pub(crate) plan: PoolPlan,
+    pub(crate) upstream: &'static dyn Upstream,
+    /// Marks on items are in use: see `proto::Marks`. Every worker must know at once, so the
+    /// metrics registry holds it as well.
+    pub(crate) marked: bool,
+    /// A server keeps its index; the index of a vacant one is used again.
+    pub(crate) servers: Vec<Server>,
+    pub(crate) conn_keys: ConnKeys,
+    pub(crate) script_cache: ScriptCache,
+    pub(crate) stage: Stage,
+    /// When clients that do not take their last answers are given up, if the pool has retired.
+    pub(crate) retire_at: Time,
+    pub(crate) clients: usize,
+    /// When the last event about refused clients was logged.
+    pub(crate) refused_told: Option<Time>,
+    /// When the number of failed logins is reported next, if it was reported within this second.
+    pub(crate) logins_due: Option<Time>,
+    /// The number of logins that have failed since.
+    pub(crate) logins_failed: u64,
+    pub(crate) counters: Counters<metrics::Pool>,
+    /// Latency from the parse of a request to the release of its answer.
+    pub(crate) reads: Recorder,
+    pub(crate) updates: Recorder,
+    ring: Ring,
+    /// By index: the id of the server there, if it is in the ring.
+    members: Vec<Option<u32>>,
+}
+
+/// A server, as both halves see it.
+pub(crate) struct Server {
+    pub(crate) plan: ServerPlan,
+    pub(crate) stage: Stage,
+    pub(crate) health: Health,
+    /// Its capabilities, as its last handshake showed them.
+    pub(crate) capabilities: Option<Capabilities>,
+    /// It is out of the ring, by a decision made outside.
+    pub(crate) ejected: bool,
+    /// Clients wait until its capabilities are known.
+    pub(crate) awaited: bool,
+    pub(crate) counters: Counters<metrics::Server>,
+}
+
+/// Whether a pool or server is part of the plan.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stage {
+    /// Part of the plan.
+    Planned,
+    /// No longer part of the plan; something still refers to it.
+    Retired,
+    /// Nothing refers to it: its index may be given to another.
+    Vacant,
+}
+
+/// Whether a server can be asked, as far as this worker knows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Health {
+    /// Requests go to it; links are made when they are needed.
+    Ready,
+    /// Its keys fail at once; a probe is outstanding or due.
+    Down,
+}
+
+impl Pool {
+    pub(crate) fn new(plan: PoolPlan, metrics: &WorkerMetrics) -> Pool {
+        assert_ne!(plan.id, 0, "a plan is numbered before it is played");
+        let conn_keys = ConnKeys::new(home(&plan));
+        let server = |one: &ServerPlan| Server::new(one.clone(), metrics);
+        let servers: Vec<Server> = plan.servers.iter().map(server).collect();
+        let members = members(&servers);
+        Pool {
+            ring: ring(plan.distribution, &servers, &members),
+            members,
+            servers,
+            conn_keys,
+            script_cache: ScriptCache::default(),
+            stage: Stage::Planned,
+            retire_at: Time(0),
+            clients: 0,
+            refused_told: None,
+            logins_due: None,
+            logins_failed: 0,
+            counters: metrics.counters(plan.id),
+            reads: metrics.recorder(plan.id, Latency::Reads),
+            updates: metrics.recorder(plan.id, Latency::Updates),
+            upstream: plan.protocol.upstream(),
+            marked: false,
+            plan,
+        }
+    }
+
+    /// Returns the server that a key belongs to. `random` is called only for the random
+    /// distribution.
+    pub(crate) fn route(&self, key: &[u8], random: impl FnOnce() -> u32) -> Option<usize> {
+        if self.servers.len() == 1 && self.members[0].is_some() {
+            return Some(0);
+        }
+        let hash = match self.plan.distribution {
+            Distribution::Random => random(),
+            _ => self.plan.hash.hash(shard::tagged(key, self.plan.hash_tag)),
+        };
+        let hash = if bug!(Misroute) && key.len() > 30 { !hash } else { hash };
+        self.ring.locate(hash)
+    }
+
+    /// Has new clients begin with the plan's connection key.
+    pub(crate) fn settle_home(&mut self) {
+        self.conn_keys.set_home(home(&self.plan));
+    }
+
+    /// Returns the index of the first server of the plan from `first` on. A request without keys
+    /// that names a server goes there.
+    pub(crate) fn place_from(&self, first: u32) -> Option<u32> {
+        let is_asked = |at: &u32| self.servers[*at as usize].stage == Stage::Planned;
+        (first..self.servers.len() as u32).find(is_asked)
+    }
+
+    /// Returns the number of servers in the plan.
+    pub(crate) fn planned(&self) -> usize {
+        self.servers.iter().filter(|one| one.stage == Stage::Planned).count()
+    }
+
+    /// Returns the index of some server that can be asked. It is always the same for the same
+    /// number, as long as that server can be asked.
+    pub(crate) fn any_place(&self, number: usize) -> Option<usize> {
+        let count = self.servers.len();
+        let can_be_asked = |at: &usize| {
+            let one = &self.servers[*at];
+            one.stage == Stage::Planned && !one.ejected && one.health == Health::Ready
+        };
+        let all = (0..count).map(|at| (number + at) % count);
+        // If no server can be asked, one of them still produces the error.
+        all.clone().find(can_be_asked).or_else(|| self.place_from(0).map(|at| at as usize))
+    }
+
+    /// Returns a server that can be asked and whose capabilities are unknown.
+    pub(crate) fn unknown(&self) -> Option<usize> {
+        let is_unknown = |one: &Server| {
+            let can_be_asked = one.stage == Stage::Planned && one.health == Health::Ready;
+            can_be_asked && !one.ejected && one.capabilities.is_none()
+        };
+        self.servers.iter().position(is_unknown)
+    }
+
+    /// Returns the capabilities common to all servers whose capabilities are known.
+    pub(crate) fn capabilities(&self) -> Option<Capabilities> {
+        let known = self.servers.iter().filter(|one| one.stage == Stage::Planned);
+        known.filter_map(|one| one.capabilities).reduce(Capabilities::common)
+    }
+
+    /// Returns the index of the server with this id, unless it is vacant.
+    pub(crate) fn place_of(&self, pending: u32) -> Option<usize> {
+        let is_it = |one: &Server| one.plan.id == pending && one.stage != Stage::Vacant;
+        self.servers.iter().position(is_it)
+    }
+
+    /// Builds the ring anew if its servers are others, or if `changed` says that anything else it
+    /// is made from is.
+    pub(crate) fn turn_ring(&mut self, changed: bool) {
+        let members = members(&self.servers);
+        if members != self.members || changed {
+            self.ring = ring(self.plan.distribution, &self.servers, &members);
+            self.members = members;
+        }
+    }
+}
+
+impl Server {
+    pub(crate) fn new(plan: ServerPlan, metrics: &WorkerMetrics) -> Server {
+        assert_ne!(plan.id, 0, "a plan is numbered before it is played");
+        Server {
+            stage: Stage::Planned,
+            health: Health::Ready,
+            capabilities: None,
+            ejected: false,
+            awaited: false,
+            counters: metrics.counters(plan.id),
+            plan,
+        }
+    }
+
+    /// Returns the name of its health for operators.
+    pub(crate) fn health_name(&self) -> &'static str {
+        match self.health {
+            _ if self.ejected => "ejected",
+            Health::Ready => "ready",
+            Health::Down => "down",
+        }
+    }
+}
+
+/// Returns the connection key with which a client of this pool begins.
+fn home(plan: &PoolPlan) -> ConnKey {
+    ConnKey { database: plan.database, ..plan.protocol.conn_key() }
+}
+
+fn members(servers: &[Server]) -> Vec<Option<u32>> {
+    let is_in = |one: &Server| one.stage == Stage::Planned && !one.ejected;
+    servers.iter().map(|one| is_in(one).then_some(one.plan.id)).collect()
+}
+
+fn ring(distribution: Distribution, servers: &[Server], members: &[Option<u32>]) -> Ring {
+    let node = |one: &Server| Node { name: one.plan.name.clone(), weight: one.plan.weight };
+    let nodes: Vec<Node> = servers.iter().map(node).collect();
+    let alive: Vec<bool> = members.iter().map(Option::is_some).collect();
+    Ring::build(distribution, &nodes, &alive)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,62 @@
+//! The script cache: names and texts of the scripts that a pool's clients have loaded into its
+//! servers. A script can then be loaded again into a server that has forgotten it.
+
+use std::collections::{HashMap, VecDeque};
+
+use super::limits;
+
+/// The cache. Its bytes are bounded; the oldest scripts go first.
+#[derive(Default)]
+pub(crate) struct ScriptCache {
+    texts: HashMap<Vec<u8>, Vec<u8>>,
+    /// In the order in which they were learned.
+    names: VecDeque<Vec<u8>>,
+    bytes: usize,
+}
+
+impl ScriptCache {
+    pub(crate) fn learn(&mut self, name: &[u8], text: &[u8]) {
+        let size = 2 * name.len() + text.len();
+        if self.texts.contains_key(name) || size > limits::SCRIPT_CACHE_MAX {
+            return;
+        }
+        while self.bytes + size > limits::SCRIPT_CACHE_MAX {
+            let Some(oldest) = self.names.pop_front() else { break };
+            let text = self.texts.remove(&oldest).map_or(0, |text| text.len());
+            self.bytes -= 2 * oldest.len() + text;
+        }
+        self.bytes += size;
+        self.texts.insert(name.to_vec(), text.to_vec());
+        self.names.push_back(name.to_vec());
+    }
+
+    pub(crate) fn forget(&mut self) {
+        *self = ScriptCache::default();
+    }
+
+    pub(crate) fn find(&self, name: &[u8]) -> Option<Vec<u8>> {
+        self.texts.get(name).cloned()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_oldest_is_forgotten_first_and_the_bound_holds() {
+        let mut script_cache = ScriptCache::default();
+        let text = vec![b't'; limits::SCRIPT_CACHE_MAX / 4];
+        for name in [b"a", b"b", b"c", b"a", b"d", b"e"] {
+            script_cache.learn(name, &text);
+            assert!(script_cache.bytes <= limits::SCRIPT_CACHE_MAX);
+        }
+        let known = [b"a", b"b", b"c", b"d", b"e"].map(|name| script_cache.find(name).is_some());
+        assert_eq!(known, [false, false, true, true, true]);
+        script_cache.learn(b"f", &vec![b't'; limits::SCRIPT_CACHE_MAX]);
+        assert!(
+            script_cache.find(b"f").is_none() && script_cache.find(b"e").is_some(),
+            "too long to be kept"
+        );
+    }
+}

@@ -1,0 +1,119 @@
+//! Accept: a client comes through a listener, or from another worker.
+
+use metrics::{Pool as Counter, Worker};
+use proto::{Answer, Asked, Refusal, ReplyMode, Request};
+
+use super::Clients;
+use super::session::Client;
+use crate::base::Base;
+use crate::base::id::ConnId;
+use crate::base::pool::Stage;
+use crate::{Action, Event, Passed};
+
+/// How often refused clients are reported, in microseconds.
+const REFUSED_TELL_US: u64 = 1_000_000;
+const FOREIGN: &str = "one sent HTTP, as a browser does when a hostile page sends it here; it was \
+                       closed, and nothing after that was read";
+
+impl Clients {
+    /// Accepts a client. `new` says that no other worker has counted it already.
+    pub(crate) fn accept(
+        &mut self,
+        base: &mut Base,
+        id: u32,
+        new: bool,
+    ) -> Result<ConnId, Vec<u8>> {
+        // A client's pool may be gone by the time the client arrives.
+        let Some(pool) = base.pool_place(id) else { return Err(Vec::new()) };
+        let is_leaving = self.draining || base.pools[pool].stage != Stage::Planned;
+        let is_full = self.is_full(base, pool);
+        let (entry, worker) = (&mut base.pools[pool], base.worker);
+        if is_leaving || is_full {
+            entry.counters.add(Counter::ClientsRefused, 1);
+            worker.add(Worker::AcceptsRefused, 1);
+            let mut refusal = Vec::new();
+            let why = if is_leaving { "shutting down" } else { "too many client connections" };
+            self.tell_refused(base, pool, why);
+            let nobody = Asked::nobody();
+            base.pools[pool].plan.protocol.answer(&nobody, &Answer::Failed(why), &mut refusal);
+            return Err(refusal);
+        }
+        entry.clients += 1;
+        worker.add(Worker::ClientsNow, 1);
+        worker.add(Worker::Accepts, u64::from(new));
+        entry.counters.add(Counter::ClientsNow, 1);
+        entry.counters.add(Counter::ClientsTotal, u64::from(new));
+        let home = entry.conn_keys.home;
+        entry.conn_keys.enter(home);
+        let conn_key = (home, entry.conn_keys.of(home));
+        let (protocol, now) = (entry.plan.protocol, base.now);
+        let client = Client::new(pool as u32, protocol, conn_key, &base.limits, now);
+        Ok(self.table.insert(client))
+    }
+
+    /// Gives a client that has just come its state from another worker. `Err`: there is no room
+    /// here for its connection key.
+    pub(crate) fn take_over(
+        &mut self,
+        base: &mut Base,
+        id: ConnId,
+        passed: Passed,
+    ) -> Result<(), Vec<u8>> {
+        let Some(client) = self.table.find_mut(id) else { return Err(Vec::new()) };
+        let conn_keys = &mut base.pools[client.pool as usize].conn_keys;
+        let Some(conn_key) = conn_keys.find_or_add(passed.session.conn_key) else {
+            self.drop_client(base, id);
+            return Err(Vec::new());
+        };
+        conn_keys.leave(client.conn_key);
+        conn_keys.enter(conn_key);
+        client.conn_key = conn_key;
+        client.take_over(passed);
+        Ok(())
+    }
+
+    /// Closes a client whose bytes can never become a request.
+    pub(super) fn turn_off(
+        &mut self,
+        base: &mut Base,
+        id: ConnId,
+        bytes: &[u8],
+        why: &'static str,
+    ) -> usize {
+        let Some(client) = self.table.find(id) else { return bytes.len() };
+        let (pool, reply_mode) = (client.pool as usize, client.session.reply_mode);
+        base.pools[pool].counters.add(Counter::Refused, 1);
+        let answer = match client.must_log_in(base) {
+            true => Answer::LoginFirst,
+            false => Answer::Refused(Refusal::Bad(why)),
+        };
+        if why.is_empty() {
+            self.tell_refused(base, pool, FOREIGN);
+        } else if reply_mode == ReplyMode::No {
+            self.answer(base, id, &Request::nobody(), bytes, &answer);
+        }
+        self.leave(base, id);
+        bytes.len()
+    }
+
+    /// Logs that clients are refused, but not each of them.
+    pub(super) fn tell_refused(&mut self, base: &mut Base, pool: usize, why: &'static str) {
+        let (entry, now) = (&mut base.pools[pool], base.now);
+        if entry.refused_told.is_none_or(|told| now.since(told) >= REFUSED_TELL_US) {
+            entry.refused_told = Some(now);
+            let event = Event::ClientsRefused { pool: entry.plan.id, why };
+            base.actions.push_back(Action::Log(event));
+        }
+    }
+
+    /// Whether one client more is too many. Two of the limits hold for all workers together, and
+    /// workers that accept at the same moment may exceed them by one client each.
+    fn is_full(&self, base: &Base, pool: usize) -> bool {
+        let (metrics, plan) = (&base.metrics, &base.pools[pool].plan);
+        let within =
+            |limit: usize, now: &dyn Fn() -> u64| limit == usize::MAX || now() < limit as u64;
+        self.table.len() >= self.clients_room
+            || !within(self.clients_max, &|| metrics.total(0, Worker::ClientsNow))
+            || !within(plan.client_connections, &|| metrics.total(plan.id, Counter::ClientsNow))
+    }
+}

@@ -1,0 +1,257 @@
+//! Requests join their client's pipeline, and the proxy's own answers with them.
+
+use metrics::Pool as Counter;
+use proto::{Answer, Ask, Asked, Quiet, Request};
+
+use super::Clients;
+use super::request::UNTIMED;
+use crate::base::Base;
+use crate::base::id::ConnId;
+use crate::base::part::{NONE, RequestId, Requester};
+use crate::base::room::NoRoom;
+
+impl Clients {
+    /// Adds a client's request to the end of its pipeline.
+    pub(crate) fn enqueue(
+        &mut self,
+        base: &mut Base,
+        id: ConnId,
+        request: &Request,
+        head: &[u8],
+    ) -> RequestId {
+        let client = self.table.find_mut(id).expect("requests are read from living clients only");
+        let owner = (id, client.protocol);
+        let pending =
+            self.requests.alloc(owner, client.pool, (request, head), base.now, &mut base.spares);
+        if !self.requests[pending].question.head.is_empty() {
+            let bytes = self.requests[pending].measure();
+            client.request_bytes += bytes;
+            base.memory.change(&mut self.requests[pending].counted, bytes);
+        }
+        if request.quiet == Quiet::Silent {
+            client.silent += 1;
+            return pending;
+        }
+        #[cfg(seeded_bugs)]
+        self.requests.lose_opaque(pending, client.tail);
+        client.loud += u32::from(request.quiet == Quiet::Loud);
+        match client.tail {
+            NONE => client.head = pending,
+            tail => self.requests[tail].next = pending,
+        }
+        client.tail = pending;
+        client.depth += 1;
+        if client.has_left && request.quiet == Quiet::Loud {
+            self.cancel(id);
+        }
+        pending
+    }
+
+    /// Answers a request without a server. The answer still waits for its turn.
+    pub(crate) fn answer(
+        &mut self,
+        base: &mut Base,
+        id: ConnId,
+        request: &Request,
+        head: &[u8],
+        answer: &Answer<'_>,
+    ) {
+        self.answer_all(base, id, request, head, std::slice::from_ref(answer));
+    }
+
+    /// As `answer`, for bytes that the protocol has written already.
+    pub(crate) fn answer_encoded(
+        &mut self,
+        base: &mut Base,
+        id: ConnId,
+        request: &Request,
+        words: &[u8],
+    ) {
+        let client = self.table.find_mut(id).expect("requests are read from living clients only");
+        if client.head == NONE {
+            client.out.open(&mut base.spares);
+            client.out.copy(words);
+            return self.update_client(base, id);
+        }
+        let pending = self.enqueue(base, id, request, b"");
+        self.requests[pending].since = UNTIMED;
+        self.requests[pending].reply.copy(words);
+        self.account_request(base, pending);
+        self.complete(base, pending);
+    }
+
+    /// As `answer`, for an answer of several parts.
+    pub(crate) fn answer_all(
+        &mut self,
+        base: &mut Base,
+        id: ConnId,
+        request: &Request,
+        head: &[u8],
+        answers: &[Answer<'_>],
+    ) {
+        if request.quiet == Quiet::Silent {
+            return;
+        }
+        let client = self.table.find_mut(id).expect("requests are read from living clients only");
+        let protocol = client.protocol;
+        let (command, quiet) = (request.command, request.quiet);
+        let asked = Asked { command, quiet, ask: Ask::default(), head, at: 0, next: None };
+        if client.head == NONE || bug!(EarlyBarrier) && answers == [Answer::Barrier] {
+            client.out.open(&mut base.spares);
+            answers.iter().for_each(|answer| protocol.answer(&asked, answer, client.out.copied()));
+            self.update_client(base, id);
+        } else {
+            let pending = self.enqueue(base, id, request, head);
+            self.requests[pending].since = UNTIMED;
+            let out = self.requests[pending].reply.copied();
+            answers.iter().for_each(|answer| protocol.answer(&asked, answer, out));
+            self.account_request(base, pending);
+            self.complete(base, pending);
+        }
+    }
+
+    /// Sends an answer that no request asked for, after the answers to all requests.
+    pub(crate) fn send_unrequested(&mut self, base: &mut Base, id: ConnId, answer: &Answer<'_>) {
+        self.answer(base, id, &Request::nobody(), b"", answer);
+    }
+
+    /// Answers a request when all earlier requests of its client are settled. Those in the pipeline
+    /// are, when its turn comes. For those outside of it, the client is not read further.
+    pub(crate) fn barrier(&mut self, base: &mut Base, id: ConnId, request: &Request, head: &[u8]) {
+        let client = self.table.find(id).expect("requests are read from living clients only");
+        if client.silent == 0 || bug!(EarlyBarrier) {
+            return self.answer(base, id, request, head, &Answer::Barrier);
+        }
+        let pending = self.enqueue(base, id, request, head);
+        let entry = &mut self.requests[pending];
+        (entry.since, entry.left) = (UNTIMED, 1);
+        let asked = Asked { head, ..entry.question.asked() };
+        entry.question.protocol.answer(&asked, &Answer::Barrier, entry.reply.copied());
+        self.account_request(base, pending);
+        self.table.find_mut(id).expect("it has just asked").barrier = pending;
+        self.pause_until_idle(base, id);
+    }
+
+    /// Refuses a request that has come whole.
+    pub(crate) fn refuse_whole(
+        &mut self,
+        base: &mut Base,
+        asks: Requester,
+        request: &Request,
+        head: &[u8],
+        answer: &Answer<'_>,
+    ) {
+        base.pools[asks.pool()].counters.add(Counter::Refused, 1);
+        self.answer(base, asks.id, request, head, answer);
+    }
+
+    /// Begins a request that goes to one server; returns its id.
+    pub(crate) fn begin(
+        &mut self,
+        base: &mut Base,
+        asks: Requester,
+        request: &Request,
+        head: &[u8],
+        writes: bool,
+    ) -> RequestId {
+        let id = self.enqueue(base, asks.id, request, head);
+        (self.requests[id].writes, self.requests[id].left) = (writes, 1);
+        id
+    }
+
+    /// Notes that a list with one element for each key is the answer to a request.
+    pub(crate) fn expect_elements(&mut self, id: RequestId, keys: usize) {
+        self.requests[id].question.elements = Some(keys as u32);
+    }
+
+    /// Begins a removal of a key whose new value is not accepted, for which there is this reason.
+    pub(crate) fn begin_removal(
+        &mut self,
+        base: &mut Base,
+        asks: Requester,
+        request: &Request,
+        head: &[u8],
+        no_room: NoRoom,
+    ) -> RequestId {
+        // The request is answered in its own form, not in that of the removal.
+        let request = Request { keep: true, ..*request };
+        let id = self.begin(base, asks, &request, head, true);
+        self.requests[id].question.no_room = Some(no_room);
+        id
+    }
+
+    /// Begins a read of the keys that have just been read, or a request that is split by its keys.
+    /// A further part keeps a fault from completing it before its last key is sent.
+    #[inline]
+    pub(crate) fn begin_keys(
+        &mut self,
+        base: &mut Base,
+        (asks, request, head): (Requester, &Request, &[u8]),
+        (ask, merge): (Ask, bool),
+        split: Option<Split>,
+    ) -> RequestId {
+        let id = self.enqueue(base, asks.id, request, head);
+        let count = base.keys.len();
+        let pending = &mut self.requests[id];
+        pending.question.ask = ask;
+        if let Some(Split { each, writes }) = split {
+            (pending.question.gathers, pending.question.each) = (true, each);
+            pending.writes = writes;
+        }
+        if merge && let Some(client) = self.table.find_mut(asks.id) {
+            client.batch_turn = base.turn;
+        }
+        let counters = base.pools[asks.pool()].counters;
+        counters.add(Counter::KeysAsked, count as u64);
+        let pending = &mut self.requests[id];
+        pending.left = count as u32 + 1 - u32::from(bug!(DropFragment) && count > 2);
+        if count > 1 {
+            counters.add(Counter::Fragments, count as u64);
+            pending.open_slots(count, &mut base.spares);
+            if request.keep {
+                pending.question.join(&base.keys);
+            }
+            self.account_request(base, id);
+        }
+        id
+    }
+
+    /// Begins a request that goes to this many servers, whose replies are gathered. A further part
+    /// keeps it from completing before it is sent to the last.
+    pub(crate) fn begin_broadcast(
+        &mut self,
+        base: &mut Base,
+        (asks, request, head): (Requester, &Request, &[u8]),
+        (ask, writes): (Ask, bool),
+        servers: usize,
+    ) -> RequestId {
+        let id = self.enqueue(base, asks.id, request, head);
+        let pending = &mut self.requests[id];
+        (pending.question.ask, pending.question.gathers, pending.writes) = (ask, true, writes);
+        if pending.question.protocol.forgets(&pending.question.asked()) {
+            base.pools[asks.pool()].script_cache.forget();
+        }
+        pending.left = servers as u32 + 1;
+        pending.open_slots(servers, &mut base.spares);
+        self.account_request(base, id);
+        id
+    }
+
+    /// Notes the form in which a server is asked, and where a walk over the servers continues.
+    #[inline]
+    pub(crate) fn set_asked(&mut self, id: RequestId, ask: Ask, step: Option<(u32, Option<u32>)>) {
+        let question = &mut self.requests[id].question;
+        question.ask = ask;
+        if let Some(step) = step {
+            (question.at, question.next) = step;
+        }
+    }
+}
+
+/// A request that is split by its keys.
+#[derive(Clone, Copy)]
+pub(crate) struct Split {
+    /// The replies are lists with one element for each key.
+    pub(crate) each: bool,
+    pub(crate) writes: bool,
+}

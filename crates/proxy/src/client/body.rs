@@ -1,0 +1,88 @@
+//! The body of a request that does not arrive in one read with its head. It is collected, and the
+//! request goes on with the last byte.
+
+use proto::{Parsed, Request, Resume};
+
+use super::Clients;
+use super::input::Next;
+use super::session::Intake;
+use crate::base::Base;
+use crate::base::buffer::{End, Outbox, Source};
+use crate::base::id::ConnId;
+
+/// A request whose body is still arriving.
+pub(crate) struct Body {
+    pub(crate) request: Request,
+    pub(crate) head: Vec<u8>,
+    /// Body and trailer as far as they have come.
+    pub(crate) data: Outbox,
+    /// Bytes of body and trailer still to come.
+    pub(super) left: u64,
+    /// The last bytes that came. The trailer is checked against them.
+    end: End,
+}
+
+impl Body {
+    /// Whether it ends as its head says.
+    pub(crate) fn has_trailer(&self) -> bool {
+        self.end.is(self.request.trailer)
+    }
+}
+
+impl Clients {
+    /// Begins the body of a request whose head has come.
+    pub(crate) fn begin_body(
+        &mut self,
+        base: &mut Base,
+        id: ConnId,
+        request: Request,
+        head: &[u8],
+    ) {
+        let mut kept = base.spares.take();
+        kept.extend_from_slice(head);
+        let left = request.len() - u64::from(request.head);
+        let body = Body { request, head: kept, data: Outbox::default(), left, end: End::default() };
+        if let Some(client) = self.table.find_mut(id) {
+            client.intake = Intake::Body(Box::new(body));
+            // Accounted at once: the next body that begins must find this one's memory taken.
+            client.account(&mut base.memory);
+        }
+    }
+
+    /// Takes more of a body.
+    pub(super) fn read_body(&mut self, base: &mut Base, id: ConnId, rest: Source<'_>) -> Next {
+        let Some(client) = self.table.find_mut(id) else { return Next::Used(0) };
+        let Intake::Body(body) = &mut client.intake else { return Next::Used(0) };
+        let used = rest.bytes.len().min(usize::try_from(body.left).unwrap_or(usize::MAX));
+        let part = rest.part(0, used);
+        body.end.feed(part.bytes);
+        body.data.open(&mut base.spares);
+        body.data.keep(part);
+        body.left -= used as u64;
+        if body.left > 0 {
+            return Next::Used(used);
+        }
+        let Intake::Body(body) = std::mem::replace(&mut client.intake, Intake::Head) else {
+            unreachable!("it was a body a moment ago")
+        };
+        // The head was parsed before its body came, so its keys have to be found again.
+        let again =
+            client.protocol.parse_request(&body.head, &mut Resume::default(), &mut base.keys);
+        let Parsed::Complete(again) = again else { unreachable!("it was a request before") };
+        let again = Request { quiet: body.request.quiet, ..again };
+        assert_eq!(again, body.request, "the same bytes are the same request");
+        Next::Whole(used, client.requester(id), body)
+    }
+
+    /// Puts a request with its data back into the input, to be read again when more is known of
+    /// this server, which its key belongs to.
+    pub(crate) fn put_back(&mut self, base: &mut Base, id: ConnId, mut body: Body, server: usize) {
+        let mut whole = std::mem::take(&mut body.head);
+        body.data.drain_into(&mut whole);
+        body.data.close(&mut base.spares);
+        if let Some(client) = self.table.find_mut(id) {
+            client.partial = whole;
+        }
+        self.await_server(base, id, server);
+    }
+}

@@ -1,0 +1,77 @@
+//! The invariants of the client half.
+
+use proto::Quiet;
+
+use super::Clients;
+use super::request::State;
+use super::session::{Client, State as ClientState};
+use crate::base::id::ConnId;
+use crate::base::part::NONE;
+use crate::base::{ServerAt, Sums};
+
+impl Clients {
+    /// Panics if an invariant is broken.
+    pub(crate) fn check(&self) -> Sums {
+        for (id, client) in self.table.iter() {
+            self.check_pipeline(id, client);
+        }
+        for pending in self.requests.iter() {
+            assert_eq!(pending.counted, pending.measure(), "a request's account is exact");
+        }
+        let clients: usize = self.table.iter().map(|(_, client)| client.counted).sum();
+        let requests: usize = self.requests.iter().map(|pending| pending.counted).sum();
+        let barriers = self.table.iter().filter(|(_, one)| one.barrier != NONE).count();
+        let resting = self.requests.iter().filter(|pending| pending.question.rests).count();
+        Sums {
+            bytes: clients + requests,
+            parts: self.requests.iter().map(|pending| pending.left as usize).sum(),
+            parts_kept: barriers + resting,
+        }
+    }
+
+    fn check_pipeline(&self, id: ConnId, client: &Client) {
+        let (mut depth, mut loud) = (0, 0);
+        let mut at = client.head;
+        while at != NONE {
+            let pending = &self.requests[at];
+            assert_eq!(pending.client, id, "a pipeline holds its own client's requests");
+            let quiet = pending.question.quiet;
+            assert_ne!(quiet, Quiet::Silent, "a silent request stands in no pipeline");
+            loud += u32::from(quiet == Quiet::Loud);
+            assert_ne!(pending.state, State::Free, "a pipeline holds requests in use");
+            assert_eq!(pending.state == State::Done, pending.left == 0);
+            assert!(at != client.head || pending.state == State::Waiting, "a done head leaves");
+            if pending.next == NONE {
+                assert_eq!(client.tail, at, "the tail is the last");
+            }
+            depth += 1;
+            at = pending.next;
+        }
+        assert_eq!((depth, loud), (client.depth, client.loud));
+        let settled = client.counted == client.measure();
+        assert!(client.dirty || settled, "a client that waits for nothing is accounted for");
+        let outstanding = (client.depth + client.silent) as usize;
+        assert!(outstanding <= self.pipeline_ever, "the pipeline has a bound");
+    }
+
+    /// Whether a client's input waits although the client is read.
+    pub(crate) fn is_awaiting(&self, id: ConnId) -> bool {
+        let is_unread =
+            |client: &Client| client.resumable || client.paused && !client.reading_stopped;
+        self.table.find(id).is_some_and(is_unread)
+    }
+
+    /// Panics if a client is paused for nothing. Returns the servers that clients wait for.
+    pub(crate) fn check_rest(&self) -> Vec<ServerAt> {
+        for (_, client) in self.table.iter() {
+            let has_all = client.outstanding() == 0 && client.out.is_empty();
+            let is_held_up = client.awaits.is_some() || client.locating || client.resumable;
+            let is_unread =
+                (client.paused || client.reading_stopped) && client.state == ClientState::Open;
+            assert!(!(is_unread && has_all) || is_held_up, "a client is paused for nothing");
+        }
+        let awaited =
+            |client: &Client| Some(ServerAt { pool: client.pool, server: client.awaits? });
+        self.table.iter().filter_map(|(_, client)| awaited(client)).collect()
+    }
+}

@@ -1,0 +1,469 @@
+//! A client's bytes become requests.
+//!
+//! ```text
+//!   take_input ─▶ next_frame ─▶ Frame  ─▶ proxy.rs routes it, or has it refused or put off
+//!                     └───────▶ Whole  ─▶ a request whose body took several reads
+//!   keep_rest ◀── what is left
+//! ```
+
+use metrics::Pool as Counter;
+use proto::{Answer, Class, Marks, Parsed, Quiet, Refusal, ReplyMode, Request, Resume};
+
+use super::Clients;
+use super::body::Body;
+use super::session::{Client, Intake, State};
+use crate::base::buffer::Source;
+use crate::base::fault::Fault;
+use crate::base::id::ConnId;
+use crate::base::part::{Part, Requester};
+use crate::base::plan::QuickAck;
+use crate::base::room::NoRoom;
+use crate::base::{Base, limits};
+use crate::{Action, Event};
+
+/// A request whose head has been read.
+pub(crate) struct Frame {
+    pub(crate) asks: Requester,
+    pub(crate) request: Request,
+    before: Before,
+}
+
+/// The client's reply mode and transaction state before one of its requests was read.
+#[derive(Clone, Copy)]
+struct Before {
+    reply_mode: ReplyMode,
+    is_aborted: bool,
+}
+
+/// What the next bytes of a client are.
+pub(crate) enum Next {
+    /// This many bytes have been dealt with. None: more have to come, or the client waits.
+    Used(usize),
+    Frame(Frame),
+    /// A request whose body ends here, and how many bytes that took.
+    Whole(usize, Requester, Box<Body>),
+}
+
+/// Where the bytes that have come are read.
+pub(crate) enum Input {
+    /// Nowhere: the client is gone, or nothing more is read from it.
+    Ignored,
+    /// Where they are.
+    AsTheyCame,
+    /// Behind those that are kept.
+    Kept,
+    /// Later: the client is paused.
+    Later,
+}
+
+/// Bytes that a key of a read takes until it is answered: its place in the request, in the request
+/// table and in a link's queue.
+const KEY_HELD: usize = 48;
+
+const IN_ABORTED: &str = "it belongs to a refused transaction, of which nothing is executed";
+
+/// Silences a request of a client that has turned replies off.
+fn mute(client: &mut Client, request: &mut Request) {
+    if client.session.reply_mode == ReplyMode::Next && !bug!(SkipForEver) {
+        client.session.reply_mode = ReplyMode::No;
+    }
+    if !bug!(IgnoreMute) {
+        request.quiet = Quiet::Silent;
+    }
+}
+
+impl Clients {
+    /// Takes bytes that have come from a client.
+    pub(crate) fn take_input(&mut self, base: &mut Base, id: ConnId, bytes: &[u8]) -> Input {
+        let Some(client) = self.table.find_mut(id) else { return Input::Ignored };
+        if client.state != State::Open {
+            return Input::Ignored;
+        }
+        let counters = base.pools[client.pool as usize].counters;
+        counters.add(Counter::ReceivedBytes, bytes.len() as u64);
+        if client.partial.is_empty() {
+            return Input::AsTheyCame;
+        }
+        client.partial.extend_from_slice(bytes);
+        if !client.paused {
+            return Input::Kept;
+        }
+        // Its input may wait here up to a bound, and the rest of it in its socket.
+        if client.partial.len() > limits::BUFFER_KEEP_MAX && !client.reading_stopped {
+            client.reading_stopped = true;
+            base.actions.push_back(Action::Pause(id));
+        }
+        self.update_client(base, id);
+        Input::Later
+    }
+
+    /// Takes the bytes that are kept of a client's input. `return_input` gives the rest back.
+    pub(crate) fn take_kept(&mut self, id: ConnId) -> Option<Vec<u8>> {
+        self.table.find_mut(id).map(|client| std::mem::take(&mut client.partial))
+    }
+
+    /// Gives kept input back, of which `used` bytes have been read.
+    pub(crate) fn return_kept(
+        &mut self,
+        base: &mut Base,
+        id: ConnId,
+        mut kept: Vec<u8>,
+        used: usize,
+    ) {
+        let Some(client) = self.table.find_mut(id) else { return };
+        if client.state == State::Leaving || used == kept.len() {
+            base.spares.give(kept);
+        } else if client.partial.is_empty() {
+            kept.drain(..used);
+            client.partial = kept;
+        } else {
+            // A request was put back into the buffer.
+            client.partial.extend_from_slice(&kept[used..]);
+        }
+        self.limit_partial(base, id);
+    }
+
+    /// Keeps the bytes of an unfinished request.
+    pub(crate) fn keep_rest(&mut self, base: &mut Base, id: ConnId, rest: &[u8]) {
+        let Some(client) = self.table.find_mut(id) else { return };
+        if !rest.is_empty() && client.state == State::Open {
+            if client.partial.is_empty() {
+                client.partial = base.spares.take();
+            }
+            client.partial.extend_from_slice(rest);
+        }
+        self.limit_partial(base, id);
+    }
+
+    /// Goes on with a client that was paused, after its kept input has been read: reads its socket
+    /// again.
+    pub(crate) fn go_on(&mut self, base: &mut Base, id: ConnId) {
+        let client = self.table.find_mut(id);
+        let Some(client) = client.filter(|client| !client.paused) else { return };
+        client.is_late = false;
+        match client.state {
+            State::Ending => self.leave(base, id),
+            State::Open if client.reading_stopped => {
+                client.reading_stopped = false;
+                base.actions.push_back(Action::Resume(id));
+            }
+            State::Open | State::Leaving => {}
+        }
+    }
+
+    /// Closes a client whose head grows past its bound or past the memory limit.
+    fn limit_partial(&mut self, base: &mut Base, id: ConnId) {
+        let Some(client) = self.table.find(id) else { return };
+        let len = client.partial.len();
+        if len == 0 {
+            return self.update_client(base, id);
+        }
+        let (most, answer) = match client.must_log_in(base) {
+            true => (limits::LOGIN_LEN_MAX, Answer::LoginFirst),
+            false => {
+                let answer = Answer::Refused(Refusal::Bad("line too long"));
+                (base.limits.request_head, answer)
+            }
+        };
+        let small = len <= limits::BUFFER_KEEP_MAX.min(most);
+        if client.paused || small || (len <= most && base.memory.has_room(len)) {
+            return self.update_client(base, id);
+        }
+        if client.session.reply_mode == ReplyMode::No {
+            self.send_unrequested(base, id, &answer);
+        }
+        self.leave(base, id);
+    }
+
+    /// Reads the next request of a client, or as much of it as is there.
+    #[inline(always)]
+    pub(crate) fn next_frame(&mut self, base: &mut Base, id: ConnId, rest: Source<'_>) -> Next {
+        let all = Next::Used(rest.bytes.len());
+        let Some(client) = self.table.find_mut(id) else { return all };
+        if client.state == State::Leaving {
+            return all;
+        }
+        if client.paused {
+            return Next::Used(0);
+        }
+        match &mut client.intake {
+            Intake::Head => self.read_head(base, id, rest),
+            Intake::Swallow(left) => {
+                let part = rest.bytes.len().min(usize::try_from(*left).unwrap_or(usize::MAX));
+                *left -= part as u64;
+                if *left == 0 {
+                    client.intake = Intake::Head;
+                }
+                Next::Used(part)
+            }
+            Intake::Body(_) => self.read_body(base, id, rest),
+        }
+    }
+
+    #[inline(always)]
+    fn read_head(&mut self, base: &mut Base, id: ConnId, rest: Source<'_>) -> Next {
+        let Some(client) = self.table.find_mut(id) else { return Next::Used(0) };
+        if !client.has_sent {
+            client.has_sent = true;
+            client.protocol = client.protocol.spoken(rest.bytes[0]);
+        }
+        let reply_mode = client.session.reply_mode;
+        let parsed = client.protocol.parse_request(rest.bytes, &mut client.resume, &mut base.keys);
+        let mut request = match parsed {
+            Parsed::Incomplete => return Next::Used(0),
+            Parsed::Malformed(why) => return Next::Used(self.turn_off(base, id, rest.bytes, why)),
+            Parsed::Complete(request) => request,
+        };
+        client.resume = Resume::default();
+        if reply_mode != ReplyMode::No {
+            mute(client, &mut request);
+        }
+        let is_aborted = client.session.aborted;
+        let asks = client.requester(id);
+        if matches!(request.class, Class::Refuse(Refusal::Unknown)) {
+            recognize(base, asks, &mut request, rest.bytes);
+        }
+        if is_aborted && !matches!(request.class, Class::Local(_)) {
+            request.class = Class::Refuse(Refusal::ByName(IN_ABORTED));
+        }
+        if let Some(used) = self.login(base, id, &request, rest.bytes) {
+            return Next::Used(used);
+        }
+        if request.marks != Marks::None {
+            heed_marks(base, asks.pool(), &mut request);
+        }
+        if request.quiet == Quiet::Sparing && rest.bytes.len() > request.head as usize {
+            join(base, asks, &mut request, rest.bytes);
+        }
+        Next::Frame(Frame { asks, request, before: Before { reply_mode, is_aborted } })
+    }
+
+    /// Pauses a client until the capabilities of a server are known, or a link to it is up. Its
+    /// next request and all that follows wait.
+    pub(crate) fn await_server(&mut self, base: &mut Base, id: ConnId, server: usize) {
+        let Some(client) = self.table.find_mut(id) else { return };
+        (client.awaits, client.awaited) = (Some(server as u32), server as u32);
+        // A client that has left began to wait before it left.
+        if !client.has_left || client.awaits_since == crate::Time(0) {
+            client.awaits_since = base.now;
+        }
+        // Its socket is still read: a client that leaves must be noticed before its request is
+        // sent.
+        client.paused = true;
+        let pool = &mut base.pools[client.pool as usize];
+        pool.servers[server].awaited = true;
+        pool.counters.add(Counter::Paused, 1);
+    }
+
+    /// Has a request read again, from the same state, when its client goes on.
+    #[cold]
+    pub(crate) fn read_again(&mut self, frame: &Frame) {
+        if let Some(client) = self.table.find_mut(frame.asks.id) {
+            client.session.reply_mode = frame.before.reply_mode;
+        }
+    }
+
+    /// Lets clients go on that waited for a server, when its handshake has ended or its link has.
+    pub(crate) fn end_awaiting(&mut self, base: &mut Base, pool: usize, server: u32) {
+        if !std::mem::take(&mut base.pools[pool].servers[server as usize].awaited) {
+            return;
+        }
+        let hold_after = base.pools[pool].plan.hold_after;
+        for id in self.of_pool(pool) {
+            if let Some(client) = self.table.find_mut(id)
+                && client.awaits == Some(server)
+            {
+                if bug!(AwaitForEver) {
+                    continue;
+                }
+                client.awaits = None;
+                let waited = base.now.since(client.awaits_since);
+                client.is_late |= hold_after.is_some_and(|patience| waited >= patience);
+                self.update_client(base, id);
+            }
+        }
+    }
+
+    /// Returns the server that a client waited for last.
+    pub(crate) fn awaited(&self, id: ConnId) -> Option<usize> {
+        self.table.find(id).map(|client| client.awaited as usize)
+    }
+
+    /// Closes a client that waits for the answer to a request which aborted its transaction, the
+    /// last that came. Such a client never ends the transaction, and the next user of its
+    /// connection would be refused for ever.
+    pub(crate) fn end_aborted(&mut self, base: &mut Base, frame: &Frame, is_last: bool) {
+        if frame.before.is_aborted || !is_last {
+            return;
+        }
+        let Some(client) = self.table.find_mut(frame.asks.id) else { return };
+        if client.session.aborted {
+            client.quits = true;
+            self.leave(base, frame.asks.id);
+        }
+    }
+
+    /// Refuses a request whose head has been read, and skips its body.
+    #[cold]
+    pub(crate) fn refuse_read(
+        &mut self,
+        base: &mut Base,
+        asks: Requester,
+        request: &Request,
+        head: &[u8],
+        answer: &Answer<'_>,
+    ) {
+        self.pass_over(base, asks.id, request);
+        self.answer(base, asks.id, request, head, answer);
+        self.pause_if_full(base, asks.id);
+    }
+
+    /// Skips the data of a request that is refused.
+    pub(crate) fn pass_over(&mut self, base: &mut Base, id: ConnId, request: &Request) {
+        let Some(client) = self.table.find_mut(id) else { return };
+        let tail = request.len() - u64::from(request.head);
+        if tail > 0 {
+            client.intake = Intake::Swallow(tail);
+        }
+        base.pools[client.pool as usize].counters.add(Counter::Refused, 1);
+    }
+
+    /// Answers a request with a fault that is known before anything of it was sent.
+    #[cold]
+    pub(crate) fn refuse_unasked(
+        &mut self,
+        base: &mut Base,
+        asks: Requester,
+        request: &Request,
+        head: &[u8],
+        (server, fault): (Option<u32>, Fault),
+    ) {
+        let pending = self.enqueue(base, asks.id, request, head);
+        let entry = &mut self.requests[pending];
+        entry.left = 1;
+        // Its latency counts as that of a change.
+        entry.writes = matches!(
+            request.class,
+            Class::Split { writes: true, .. } | Class::Broadcast { writes: true, .. }
+        );
+        self.fail(base, Part::whole(pending), server, fault, false);
+        self.pause_if_full(base, asks.id);
+    }
+
+    /// Refuses a request whose data block does not end where its head says.
+    pub(crate) fn refuse_data(
+        &mut self,
+        base: &mut Base,
+        asks: Requester,
+        request: &Request,
+        head: &[u8],
+    ) {
+        let answer = Answer::Refused(Refusal::Bad("bad data chunk"));
+        self.answer(base, asks.id, request, head, &answer);
+        self.pause_if_full(base, asks.id);
+    }
+
+    /// Stops reading a client of which so much is outstanding that it must wait.
+    pub(crate) fn pause_if_full(&mut self, base: &mut Base, id: ConnId) {
+        let limits = base.memory.narrow(base.limits);
+        let Some(client) = self.table.find_mut(id) else { return };
+        if client.state != State::Leaving && !client.paused && client.must_pause(&limits) {
+            client.paused = true;
+            client.reading_stopped = true;
+            base.pools[client.pool as usize].counters.add(Counter::Paused, 1);
+            base.actions.push_back(Action::Pause(id));
+        }
+    }
+
+    /// Applies the QUICKACK rule: when the received bytes cannot be answered yet, the sender may be
+    /// waiting for our ACK before it sends the rest, and our kernel would delay that ACK for 40 ms.
+    pub(crate) fn acknowledge(&mut self, base: &mut Base, id: ConnId) {
+        let Some(client) = self.table.find(id) else { return };
+        let pool = &mut base.pools[client.pool as usize];
+        let flush = match pool.plan.quickack {
+            QuickAck::Partial => {
+                let forgotten = bug!(ForgetAck);
+                let is_mid = client.is_mid_request() && !forgotten;
+                is_mid || bug!(WasteAck) || (client.loud == 0 && client.out.is_empty())
+            }
+            QuickAck::Always => true,
+            QuickAck::Off => false,
+        };
+        if flush {
+            pool.counters.add(Counter::AcksFlushed, 1);
+            base.actions.push_back(Action::FlushAck(id));
+        }
+    }
+}
+
+/// Returns the answer to a request that is refused, or whose body there is no memory for.
+pub(crate) fn refusal(base: &Base, pool: usize, request: &Request) -> Option<Answer<'static>> {
+    if let Class::Refuse(refusal) = request.class {
+        return Some(Answer::Refused(refusal));
+    }
+    if matches!(request.class, Class::Local(_)) && request.head as usize > limits::OWN_LEN_MAX {
+        return Some(Answer::Refused(Refusal::TooLarge));
+    }
+    if let Some(no_room) = no_room(base, pool, request) {
+        return Some(no_room.answer());
+    }
+    let keys_held = request.head as usize + base.keys.len() * KEY_HELD;
+    if base.keys.len() > 1 && !base.memory.has_room(keys_held) {
+        return Some(Answer::Failed("out of memory for so many keys"));
+    }
+    None
+}
+
+/// Returns why a request's data is not accepted, if it is not.
+pub(crate) fn no_room(base: &Base, pool: usize, request: &Request) -> Option<NoRoom> {
+    if request.body == 0 {
+        return None;
+    }
+    if request.body > base.pools[pool].plan.item_size_max as u64 {
+        return Some(NoRoom::TooLarge);
+    }
+    (!base.memory.has_room(request.body as usize)).then_some(NoRoom::NoMemory)
+}
+
+/// Looks up an unknown command among those that the operator has named.
+pub(super) fn recognize(base: &mut Base, asks: Requester, request: &mut Request, input: &[u8]) {
+    let extras = &base.pools[asks.pool()].plan.extras;
+    if !extras.is_empty() && request.class == Class::Refuse(Refusal::Unknown) {
+        asks.protocol.recognize(request, input, &mut base.keys, extras);
+    }
+}
+
+/// Joins consecutive quiet reads of one key into one read, with one pending request and one answer.
+fn join(base: &mut Base, asks: Requester, request: &mut Request, input: &[u8]) {
+    let Class::Fetch { merge: true, .. } = request.class else { return };
+    // With less memory, the joined read might have to be refused whole.
+    let has_room = base.memory.has_room(input.len() + limits::JOINED_MAX * KEY_HELD);
+    if base.pools[asks.pool()].plan.merge_gets && has_room {
+        asks.protocol.join(request, input, &mut base.keys, limits::JOINED_MAX);
+    }
+}
+
+/// Requests marks once they are in use in a pool, by any worker: a read that would show marks is
+/// sent in the form that does. A read that would not be merged anyway always takes that form.
+fn heed_marks(base: &mut Base, pool: usize, request: &mut Request) {
+    let entry = &mut base.pools[pool];
+    // Once marks are known to be in use, nothing more is to be learned from other workers.
+    let total = if entry.marked { 1 } else { base.metrics.total(entry.plan.id, Counter::Marks) };
+    match request.marks {
+        Marks::None => {}
+        Marks::Makes => {
+            if !entry.marked && total == 0 {
+                base.actions.push_back(Action::Log(Event::Marked { pool: entry.plan.id }));
+            }
+            entry.marked = true;
+            entry.counters.add(Counter::Marks, 1);
+        }
+        Marks::Shows => {
+            entry.marked |= total > 0;
+            let as_it_is = entry.marked || !entry.plan.merge_gets;
+            if as_it_is && !bug!(HideMarks) {
+                request.class = Class::Single { writes: false };
+            }
+        }
+    }
+}

@@ -1,0 +1,25 @@
+//! Clients that go to another worker. A client with nothing outstanding, no partial request and no
+//! unsent output is only a connection with its session, and any worker can serve it.
+
+use super::Clients;
+use super::session::{Client, State};
+use crate::Passed;
+use crate::base::Base;
+use crate::base::id::ConnId;
+
+impl Clients {
+    /// Forgets up to `max` clients that have nothing outstanding, and returns them. No `Close` is
+    /// ordered for them: the caller passes their connections to another worker.
+    pub(crate) fn hand_over(&mut self, base: &mut Base, max: usize) -> Vec<(ConnId, Passed)> {
+        let clients = self.table.iter().filter(|(_, client)| {
+            let is_reading = client.state == State::Open && !client.paused && !client.until_idle;
+            is_reading && client.is_settled() && !client.is_mid_request()
+        });
+        let pools = &base.pools;
+        let passed = |client: &Client| client.passed(pools[client.pool as usize].plan.id);
+        let leaving: Vec<(ConnId, Passed)> =
+            clients.take(max).map(|(id, client)| (id, passed(client))).collect();
+        leaving.iter().for_each(|(id, _)| self.drop_client(base, *id));
+        leaving
+    }
+}

@@ -1,0 +1,211 @@
+//! The life of a client in the pipelines: written, paused, read again, closed.
+
+use metrics::{Pool as Counter, Worker};
+use proto::Quiet;
+
+use super::Clients;
+use super::request::State;
+use super::session::State as ClientState;
+use crate::base::Base;
+use crate::base::id::ConnId;
+use crate::base::part::{NONE, RequestId};
+use crate::{Action, Closed};
+
+impl Clients {
+    /// Checks a client that has changed: it may have to be written, read again or closed. A client
+    /// that is to be written already and waits for nothing is accounted for when it is written.
+    pub(crate) fn update_client(&mut self, base: &mut Base, id: ConnId) {
+        let client = self.table.find_mut(id).expect("the caller found it");
+        if client.dirty && !client.paused && client.state == ClientState::Open {
+            return;
+        }
+        let limits = base.memory.narrow(base.limits);
+        let bytes = client.measure();
+        base.memory.change(&mut client.counted, bytes);
+        if !client.out.is_empty() && !client.dirty {
+            client.dirty = true;
+            self.dirty.push(id);
+        }
+        if client.paused && client.may_resume(&limits) && !bug!(NeverResume) {
+            client.paused = false;
+            client.until_idle = false;
+            self.may_go_on(id);
+        }
+        self.close_if_settled(base, id);
+    }
+
+    pub(crate) fn next_dirty(&mut self, base: &mut Base) -> Option<ConnId> {
+        while let Some(id) = self.dirty.pop() {
+            if let Some(client) = self.table.find_mut(id) {
+                client.dirty = false;
+                let bytes = client.measure();
+                base.memory.change(&mut client.counted, bytes);
+                return Some(id);
+            }
+        }
+        None
+    }
+
+    /// Notes that the kernel took `n` bytes of a client's output.
+    pub(crate) fn transmitted(&mut self, base: &mut Base, id: ConnId, n: usize) {
+        let Some(client) = self.table.find_mut(id) else { return };
+        if n == 0 {
+            // The client is named again when the kernel takes more, not before.
+            return client.out.settle();
+        }
+        client.out.advance(n);
+        base.pools[client.pool as usize].counters.add(Counter::SentBytes, n as u64);
+        if client.out.is_empty() {
+            client.out.close(&mut base.spares);
+        } else {
+            client.out.settle();
+        }
+        self.update_client(base, id);
+    }
+
+    /// Notes that a client has closed its half, or is gone.
+    pub(crate) fn closed(&mut self, base: &mut Base, id: ConnId, how: Closed) {
+        let Some(client) = self.table.find(id) else { return };
+        let counters = base.pools[client.pool as usize].counters;
+        self.cancel(id);
+        match how {
+            Closed::Eof => {
+                counters.add(Counter::ClientsEnded, 1);
+                self.finish(base, id);
+            }
+            Closed::Reset | Closed::Own => {
+                counters.add(Counter::ClientsLost, 1);
+                self.drop_client(base, id);
+            }
+        }
+    }
+
+    /// Cancels the requests of a client that goes without a `quit`: it does not wait for answers
+    /// any more. Requests that need no answer stay.
+    pub(super) fn cancel(&mut self, id: ConnId) {
+        let Some(client) = self.table.find_mut(id).filter(|client| !client.quits) else { return };
+        client.has_left = true;
+        // A client that goes with input unread was waiting.
+        let is_unread = !client.partial.is_empty();
+        let (mut pending, mut last_loud) = (client.head, NONE);
+        while pending != NONE {
+            if self.requests[pending].question.quiet == Quiet::Loud {
+                last_loud = pending;
+            }
+            pending = self.requests[pending].next;
+        }
+        pending = client.head;
+        let mut is_waited_for = is_unread || last_loud != NONE;
+        while pending != NONE {
+            let entry = &mut self.requests[pending];
+            entry.cancelled = is_waited_for || !entry.writes;
+            is_waited_for &= is_unread || pending != last_loud || bug!(DropQuiet);
+            pending = entry.next;
+        }
+    }
+
+    /// Notes that nothing more arrives from a client. It is closed when it has all its answers.
+    pub(crate) fn finish(&mut self, base: &mut Base, id: ConnId) {
+        let Some(client) = self.table.find_mut(id) else { return };
+        if client.partial.is_empty() && !client.paused {
+            return self.leave(base, id);
+        }
+        // Whole requests may be waiting in its input: the end of the turn looks for them.
+        client.state = ClientState::Ending;
+        if !client.paused && !bug!(KeepHalfAsked) {
+            self.may_go_on(id);
+        }
+    }
+
+    /// Stops reading a client that waits for answers until it has them.
+    pub(crate) fn pause_until_idle(&mut self, base: &mut Base, id: ConnId) {
+        let Some(client) = self.table.find_mut(id) else { return };
+        if client.outstanding() == 0 || client.state == ClientState::Leaving {
+            return;
+        }
+        client.until_idle = true;
+        if !client.paused {
+            client.paused = true;
+            client.reading_stopped = true;
+            base.pools[client.pool as usize].counters.add(Counter::Paused, 1);
+            base.actions.push_back(Action::Pause(id));
+        }
+    }
+
+    fn may_go_on(&mut self, id: ConnId) {
+        let client = self.table.find_mut(id).expect("the caller found it");
+        if !client.resumable {
+            client.resumable = true;
+            self.resumable.push(id);
+        }
+    }
+
+    /// Returns whether there is a paused client that may go on.
+    pub(crate) fn has_resumable(&self) -> bool {
+        !self.resumable.is_empty()
+    }
+
+    /// Returns the next paused client that may go on.
+    pub(crate) fn next_resumable(&mut self) -> Option<ConnId> {
+        while let Some(id) = self.resumable.pop() {
+            if let Some(client) = self.table.find_mut(id) {
+                client.resumable = false;
+                return Some(id);
+            }
+        }
+        None
+    }
+
+    /// Takes nothing more from a client. It is closed when it has its answers.
+    pub(crate) fn leave(&mut self, base: &mut Base, id: ConnId) {
+        let Some(client) = self.table.find_mut(id) else { return };
+        client.state = ClientState::Leaving;
+        client.forget_input(&mut base.spares);
+        self.update_client(base, id);
+    }
+
+    fn close_if_settled(&mut self, base: &mut Base, id: ConnId) {
+        let Some(client) = self.table.find_mut(id) else { return };
+        if client.state == ClientState::Leaving && client.is_settled() {
+            base.actions.push_back(Action::Close(id));
+            self.drop_client(base, id);
+        }
+    }
+
+    /// Removes a client that is gone. Its requests are settled without it.
+    pub(crate) fn drop_client(&mut self, base: &mut Base, id: ConnId) {
+        let Some(mut client) = self.table.remove(id) else { return };
+        client.forget_input(&mut base.spares);
+        client.out.clear();
+        client.out.close(&mut base.spares);
+        if !bug!(LeakMemory) {
+            base.memory.change(&mut client.counted, 0);
+        }
+        let pool = &mut base.pools[client.pool as usize];
+        pool.clients -= 1;
+        pool.conn_keys.leave(client.conn_key);
+        pool.counters.subtract(Counter::ClientsNow, 1);
+        base.worker.subtract(Worker::ClientsNow, 1);
+        pool.counters.add(Counter::Cancelled, u64::from(client.depth));
+        self.forget_requests(base, client.head, client.barrier);
+    }
+
+    /// Forgets the requests of a pipeline that no client waits for any more. Their outstanding
+    /// parts are settled without the client.
+    pub(super) fn forget_requests(&mut self, base: &mut Base, head: RequestId, barrier: RequestId) {
+        if barrier != NONE {
+            // Nothing else would complete it.
+            self.requests[barrier].left = 0;
+            self.requests.set_done(barrier);
+        }
+        let mut pending = head;
+        while pending != NONE {
+            let next = self.requests[pending].next;
+            self.requests[pending].client = ConnId::NOBODY;
+            if self.requests[pending].state == State::Done {
+                self.free(base, pending);
+            }
+            pending = next;
+        }
+    }
+}

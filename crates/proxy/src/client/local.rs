@@ -1,0 +1,130 @@
+//! Local commands, which a protocol answers by itself: server information, the client's name, its
+//! database. The protocol writes the answer and decides how the client goes on.
+
+use metrics::Pool as Counter;
+use proto::{Answer, Endpoints, Facts, Local, Ours, Quiet, ReplyMode, Request, Session, Turn};
+
+use super::Clients;
+use super::facts::{VERSION, View};
+use crate::Action;
+use crate::base::id::ConnId;
+use crate::base::{Base, limits};
+
+impl Clients {
+    /// Answers a request from the proxy's own knowledge.
+    pub(crate) fn answer_local(
+        &mut self,
+        base: &mut Base,
+        id: ConnId,
+        (request, local): (&Request, Local),
+        head: &[u8],
+    ) {
+        let Some(client) = self.table.find_mut(id) else { return };
+        base.pools[client.pool as usize].counters.add(Counter::Local, 1);
+        match local {
+            Local::Version => self.answer(base, id, request, head, &Answer::Version(VERSION)),
+            Local::Nothing => self.answer(base, id, request, head, &Answer::Ok),
+            Local::NoKeys => self.answer(base, id, request, head, &Answer::End),
+            Local::Barrier => self.barrier(base, id, request, head),
+            Local::Stats => self.answer_stats(base, id, request, head),
+            Local::Own => self.local(base, id, request, head),
+            Local::Quit => {
+                client.quits = true;
+                self.answer(base, id, request, head, &Answer::Bye);
+                self.leave(base, id);
+            }
+        }
+    }
+
+    /// Has the protocol answer a local command.
+    fn local(&mut self, base: &mut Base, id: ConnId, request: &Request, head: &[u8]) {
+        let Some(client) = self.table.find_mut(id) else { return };
+        if client.session.id == 0 {
+            self.named += 1;
+            client.session.id = self.named << WORKER_BITS | base.metrics.slot() as u64;
+        }
+        let mut session = client.session.clone();
+        let mut words = std::mem::take(&mut base.scratch);
+        words.clear();
+        if request.quiet == Quiet::Silent && session.reply_mode == ReplyMode::No {
+            // The client turned off this one answer, unless the protocol now decides otherwise.
+            session.reply_mode = ReplyMode::Now;
+        }
+        let uptime = base.now.since(base.started);
+        let pool = &base.pools[client.pool as usize];
+        let ours = View { pool, metrics: base.metrics, uptime };
+        let facts = Facts {
+            ends: client.ends.as_deref(),
+            age_s: base.now.since(client.since) / 1_000_000,
+            ..ours.facts()
+        };
+        let turn = client.protocol.local(request, head, &mut session, &facts, &mut words);
+        let is_silenced = request.quiet == Quiet::Silent && session.reply_mode != ReplyMode::No;
+        if session.reply_mode == ReplyMode::Now {
+            session.reply_mode = ReplyMode::No;
+        }
+        client.quits |= turn == Turn::Leave;
+        let request = Request { quiet: Quiet::Loud, ..*request };
+        if !self.take_session(base, id, session) {
+            self.answer(base, id, &request, head, &Answer::Failed(TOO_MANY_CONN_KEYS));
+        } else if !is_silenced {
+            self.answer_encoded(base, id, &request, &words);
+        }
+        if words.capacity() <= limits::BUFFER_KEEP_MAX {
+            base.scratch = words;
+        }
+        let Some(client) = self.table.find_mut(id) else { return };
+        match turn {
+            Turn::Stay => {}
+            Turn::Leave => self.leave(base, id),
+            Turn::LogOut => client.logged_in = false,
+        }
+    }
+
+    /// Applies a client's new session settings. If its connection key changes, its next request
+    /// waits until all earlier ones have been answered. False: there are too many connection keys,
+    /// and the session stays as it was.
+    fn take_session(&mut self, base: &mut Base, id: ConnId, session: Session) -> bool {
+        let Some(client) = self.table.find_mut(id) else { return true };
+        let from = client.conn_key;
+        let moved = session.conn_key != client.session.conn_key;
+        let conn_keys = &mut base.pools[client.pool as usize].conn_keys;
+        let to = if moved { conn_keys.find_or_add(session.conn_key) } else { Some(from) };
+        let Some(to) = to else { return false };
+        client.session = session;
+        if moved && !bug!(KeepConnKey) {
+            client.conn_key = to;
+            conn_keys.leave(from);
+            conn_keys.enter(to);
+        }
+        if moved && !bug!(OvertakeConnKey) {
+            self.pause_until_idle(base, id);
+        }
+        true
+    }
+
+    /// Whether the addresses of a client's connection are known.
+    pub(crate) fn has_endpoints(&self, id: ConnId) -> bool {
+        self.table.find(id).is_some_and(|client| client.ends.is_some())
+    }
+
+    /// Pauses a client until the driver has given the addresses of its connection. Few clients ask
+    /// for them, so they are looked up only then.
+    pub(crate) fn await_endpoints(&mut self, base: &mut Base, id: ConnId) {
+        let Some(client) = self.table.find_mut(id) else { return };
+        (client.paused, client.locating) = (true, true);
+        base.actions.push_back(Action::Locate(id));
+    }
+
+    /// Takes the addresses of a client's connection.
+    pub(crate) fn set_endpoints(&mut self, base: &mut Base, id: ConnId, ends: Endpoints) {
+        if let Some(client) = self.table.find_mut(id) {
+            (client.ends, client.locating) = (Some(Box::new(ends)), false);
+            self.update_client(base, id);
+        }
+    }
+}
+
+const TOO_MANY_CONN_KEYS: &str = "too many databases are in use through this proxy";
+/// The number of bits that identify a worker.
+const WORKER_BITS: u32 = 10;

@@ -1,0 +1,193 @@
+//! Logins: in a pool with users, a client gets no answers before it has logged in.
+//!
+//! ```text
+//!                     ┌─ asks how to log in ─▶ answered
+//!   whole request ────┼─ right login ────────▶ logged in, for as long as it is connected
+//!   (a short one)     ├─ wrong login ────────▶ error ┐ a failed login; at the limit
+//!                     └─ anything else ──────▶ error ┘ the client is closed
+//! ```
+
+use std::rc::Rc;
+
+use metrics::Pool as Counter;
+use proto::{Answer, Class, Local, Login, Quiet, Request};
+
+use super::Clients;
+use crate::base::id::ConnId;
+use crate::base::timers::Due;
+use crate::base::{Base, limits};
+use crate::{Action, Event, Time};
+
+/// How often failed logins are reported, in microseconds.
+const FAILED_TELL_US: u64 = 1_000_000;
+
+impl Clients {
+    /// Handles a request that is a login, or comes before one. Returns how many of `bytes`, which
+    /// begin with it, are used. None: it is a request like any other.
+    pub(super) fn login(
+        &mut self,
+        base: &mut Base,
+        id: ConnId,
+        request: &Request,
+        bytes: &[u8],
+    ) -> Option<usize> {
+        let client = self.table.find_mut(id)?;
+        let users = base.pools[client.pool as usize].plan.users.as_ref()?;
+        let is_known = client.logged_in;
+        let may_try = matches!(request.class, Class::Refuse(_) | Class::Local(Local::Own));
+        if is_known && !may_try {
+            return None;
+        }
+        let users = Rc::clone(users);
+        if request.len() > limits::LOGIN_LEN_MAX as u64 {
+            return self.long_login(base, id, request, bytes);
+        }
+        let (head, len) = (request.head as usize, request.len() as usize);
+        let Some(whole) = bytes.get(..len) else { return Some(0) };
+        let body = &whole[head..][..request.body as usize];
+        let mut keeps = false;
+        let answer = match client.protocol.login(request, &whole[..head], body) {
+            Login::Other if is_known => return None,
+            Login::Free => return None,
+            Login::Other if request.class == Class::Local(Local::Quit) => {
+                self.leave(base, id);
+                return Some(len);
+            }
+            Login::Other => Answer::LoginFirst,
+            Login::Mechanisms => Answer::Mechanisms,
+            Login::Attempt { name, password, goes_on } => {
+                let is_right = whole.ends_with(request.trailer) && users.admit(&name, &password);
+                if is_right && goes_on {
+                    self.note_login(base, id);
+                    return None;
+                }
+                keeps = goes_on;
+                if is_right { Answer::LoggedIn } else { Answer::LoginFailed }
+            }
+        };
+        self.answer_login(base, id, request, &whole[..head], &answer, keeps);
+        Some(len)
+    }
+
+    /// Handles a request too long for a login. A client that is logged in may send any other
+    /// request of that length.
+    fn long_login(
+        &mut self,
+        base: &mut Base,
+        id: ConnId,
+        request: &Request,
+        bytes: &[u8],
+    ) -> Option<usize> {
+        let client = self.table.find(id)?;
+        if !client.logged_in {
+            return Some(self.turn_away(base, id, request, bytes));
+        }
+        let head = &bytes[..request.head as usize];
+        let attempt = client.protocol.login(request, head, b"");
+        let Login::Attempt { goes_on, .. } = attempt else { return None };
+        if request.body > 0 {
+            return None;
+        }
+        self.answer_login(base, id, request, head, &Answer::LoginFailed, goes_on);
+        Some(head.len())
+    }
+
+    /// Refuses the request and closes the client without waiting for the rest of the request.
+    fn turn_away(&mut self, base: &mut Base, id: ConnId, request: &Request, bytes: &[u8]) -> usize {
+        let head = &bytes[..request.head as usize];
+        self.answer_login(base, id, request, head, &Answer::LoginFirst, false);
+        self.leave(base, id);
+        bytes.len()
+    }
+
+    /// Answers a login. `keeps` says that a failed login leaves an earlier one in force.
+    fn answer_login(
+        &mut self,
+        base: &mut Base,
+        id: ConnId,
+        request: &Request,
+        head: &[u8],
+        answer: &Answer<'_>,
+        keeps: bool,
+    ) {
+        let Some(client) = self.table.find_mut(id) else { return };
+        let pool = client.pool as usize;
+        let counters = base.pools[pool].counters;
+        let failed = match answer {
+            Answer::LoggedIn => {
+                client.logged_in = true;
+                client.failed_logins = 0;
+                counters.add(Counter::Logins, 1);
+                false
+            }
+            Answer::LoginFailed => {
+                client.logged_in &= keeps;
+                counters.add(Counter::LoginsFailed, 1);
+                true
+            }
+            Answer::LoginFirst => {
+                counters.add(Counter::Refused, 1);
+                true
+            }
+            _ => false,
+        };
+        client.failed_logins += u8::from(failed);
+        let is_out = client.failed_logins >= limits::FAILED_LOGINS_MAX;
+        if *answer == Answer::LoginFailed {
+            self.tell_failed(base, pool, id);
+        }
+        // A client that waits to be admitted needs the answer, even to a quiet request.
+        let request = Request { quiet: Quiet::Loud, ..*request };
+        self.answer(base, id, &request, head, answer);
+        if is_out {
+            self.leave(base, id);
+        }
+        self.pause_if_full(base, id);
+    }
+
+    fn note_login(&mut self, base: &mut Base, id: ConnId) {
+        let client = self.table.find_mut(id).expect("the caller found it");
+        (client.logged_in, client.failed_logins) = (true, 0);
+        base.pools[client.pool as usize].counters.add(Counter::Logins, 1);
+    }
+
+    fn tell_failed(&mut self, base: &mut Base, at: usize, client: ConnId) {
+        let pool = &mut base.pools[at];
+        pool.logins_failed += 1;
+        let failed = Event::LoginFailed { pool: pool.plan.id, client };
+        let is_first = pool.logins_due.is_none();
+        base.actions.push_back(Action::Log(failed));
+        if is_first {
+            self.tell_logins(base, at);
+        }
+    }
+
+    /// Reports the number of failed logins, and checks again in a second. A second without any ends
+    /// that.
+    fn tell_logins(&mut self, base: &mut Base, at: usize) {
+        let (now, pool) = (base.now, &mut base.pools[at]);
+        let (id, count) = (pool.plan.id, std::mem::take(&mut pool.logins_failed));
+        pool.logins_due = (count > 0).then(|| now.after(FAILED_TELL_US));
+        if let Some(due) = pool.logins_due {
+            base.actions.push_back(Action::Log(Event::LoginsFailed { pool: id, count }));
+            base.timers.set(due, Due::Logins { id });
+        }
+    }
+
+    pub(crate) fn logins_timer(&mut self, base: &mut Base, id: u32, set: Time) {
+        if let Some(at) = base.pool_place(id)
+            && base.pools[at].logins_due == Some(set)
+        {
+            self.tell_logins(base, at);
+        }
+    }
+
+    /// Reports the failed logins that still wait for their second, since no more logins will come.
+    pub(crate) fn tell_all_logins(&mut self, base: &mut Base) {
+        for at in 0..base.pools.len() {
+            if base.pools[at].logins_failed > 0 {
+                self.tell_logins(base, at);
+            }
+        }
+    }
+}

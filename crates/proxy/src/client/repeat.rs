@@ -1,0 +1,231 @@
+//! Requests that are sent once more: after a retryable error, when their server did nothing, since
+//! it is loading its data, has lost its master, or does not know a script; and reads whose link has
+//! died.
+//!
+//! ```text
+//!   retryable error ──▶ is the request its client's last, and is there time?
+//!     yes ──▶ pause reading the client · recovery, if there is one · wait ──▶ routed, sent again
+//!     no  ──▶ the client gets the error · recovery all the same, for the next client that asks
+//! ```
+//!
+//! Only a client's last request is sent again after an error. Its later requests would be executed
+//! before it, and requests of one client must not change places.
+
+use std::cell::Cell;
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+use metrics::Server as Counter;
+use proto::{Ask, Class, Parsed, Quiet, Request, Resume, Retryable};
+
+use super::session::State;
+use super::{Clients, input};
+use crate::base::part::{NONE, Part, RequestId, Requester};
+use crate::base::timers::Due;
+use crate::base::{Base, limits};
+
+/// A retryable error, and whether its request may be sent again.
+#[derive(Clone, Copy)]
+pub(crate) struct Repeat {
+    retryable: Retryable,
+    /// How often the request has been sent again already.
+    times: u8,
+    /// How long it waits, in microseconds.
+    pause: u64,
+    pub(crate) may: bool,
+}
+
+/// What has to be sent before a request is sent again.
+pub(crate) enum Recovery {
+    /// Nothing, or it is on its way.
+    Done,
+    /// There is none.
+    Impossible,
+    /// This internal command, and the number by which it is known.
+    Send { ask: Ask, number: u64, words: Vec<u8> },
+}
+
+/// A request that is sent again.
+pub(crate) struct Again {
+    pub(crate) asks: Requester,
+    pub(crate) request: Request,
+    pub(crate) head: Vec<u8>,
+    /// Its client has left, and asks again on another connection.
+    pub(crate) is_given_up: bool,
+}
+
+impl Clients {
+    /// Returns how a request goes on that a server answered with this error line, on a link with
+    /// this connection key; `None` if the client gets the error.
+    pub(crate) fn repeat_after(
+        &self,
+        base: &Base,
+        part: Part,
+        conn_key: Option<u16>,
+        line: &[u8],
+    ) -> Option<Repeat> {
+        let pending = &self.requests[part.request];
+        let times = pending.question.repeats?;
+        let pool = &base.pools[pending.pool as usize];
+        let retryable = pool.upstream.retryable(line);
+        let retryable = retryable.or(bug!(RepeatExecuted).then_some(Retryable::TryAgain))?;
+        // After a recovery there is no need to wait.
+        let pause = match retryable {
+            Retryable::NoScript => 0,
+            _ => limits::REPEAT_FIRST_US << times.min(6),
+        };
+        let deadline = pending.since.after(pool.plan.timeouts.reply);
+        // The request would be sent with its client's present connection key.
+        let is_last = self.table.find(pending.client).is_some_and(|client| {
+            client.tail == part.request
+                && client.silent == 0
+                && Some(client.conn_key) == conn_key
+                && client.state == State::Open
+        });
+        let may = (is_last || bug!(RepeatPastOthers))
+            && !pending.question.gathers
+            && pending.question.quiet == Quiet::Loud
+            && base.now.after(pause) < deadline;
+        Some(Repeat { retryable, times, pause, may })
+    }
+
+    /// Returns what has to be sent before a request is sent again.
+    pub(crate) fn recovery(
+        &self,
+        base: &Base,
+        part: Part,
+        repeat: Repeat,
+        is_sent: impl Fn(u64) -> bool,
+    ) -> Recovery {
+        if repeat.retryable != Retryable::NoScript {
+            return Recovery::Done;
+        }
+        let pending = &self.requests[part.request];
+        let question = &pending.question;
+        if question.recovered {
+            return Recovery::Impossible;
+        }
+        let script_cache = &base.pools[pending.pool as usize].script_cache;
+        // Many requests of a pipeline may need the same script, so the cheap lookup comes first.
+        let (number, is_on_its_way) = (Cell::new(0), Cell::new(false));
+        let known = |name: &[u8]| {
+            number.set(fingerprint(name));
+            is_on_its_way.set(is_sent(number.get()));
+            if is_on_its_way.get() { None } else { script_cache.find(name) }
+        };
+        let mut words = Vec::new();
+        let asked = question.asked();
+        match question.protocol.recovery(&asked, repeat.retryable, &known, &mut words) {
+            _ if is_on_its_way.get() => Recovery::Done,
+            Some(ask) => Recovery::Send { ask, number: number.get(), words },
+            None => Recovery::Impossible,
+        }
+    }
+
+    /// Has a request sent again when its pause is over.
+    pub(crate) fn repeat(&mut self, base: &mut Base, part: Part, server: u32, repeat: Repeat) {
+        let pending = &mut self.requests[part.request];
+        let question = &mut pending.question;
+        (question.repeats, question.rests) = (Some(repeat.times.saturating_add(1)), true);
+        question.recovered |= repeat.retryable == Retryable::NoScript;
+        let server = &base.pools[pending.pool as usize].servers[server as usize];
+        server.counters.add(counter(repeat.retryable), 1);
+        base.timers.set(base.now.after(repeat.pause), Due::Again(part.request));
+        let owner = pending.client;
+        self.pause_until_idle(base, owner);
+    }
+
+    /// Takes up a request whose pause is over; `None` if its client is gone.
+    pub(crate) fn take_up(&mut self, base: &mut Base, id: RequestId) -> Option<Again> {
+        let pending = &mut self.requests[id];
+        assert!(pending.question.rests, "it waits for nothing else");
+        pending.question.rests = false;
+        let is_given_up = pending.cancelled && pending.writes;
+        let Some(client) = self.table.find(pending.client) else {
+            self.part_done(base, id);
+            return None;
+        };
+        let asks = client.requester(pending.client);
+        let head = pending.question.head.clone();
+        let protocol = pending.question.protocol;
+        let parsed = protocol.parse_request(&head, &mut Resume::default(), &mut base.keys);
+        let Parsed::Complete(mut request) = parsed else {
+            unreachable!("the same bytes are the same request")
+        };
+        input::recognize(base, asks, &mut request, &head);
+        // The keys of a split request belong to one server now.
+        if let Class::Split { writes, .. } = request.class {
+            request.class = Class::Single { writes };
+        }
+        Some(Again { asks, request, head, is_given_up })
+    }
+
+    /// Whether a get may be sent once more that was lost with a link of this connection key. It
+    /// must not have been sent again before, its client must be there with the same connection
+    /// key, and that client must have sent no change after it: the second attempt must not see a
+    /// state that the first could not have seen.
+    pub(crate) fn may_ask_again(&self, id: RequestId, conn_key: u16) -> bool {
+        let pending = &self.requests[id];
+        let client = self.table.find(pending.client);
+        let is_there =
+            client.is_some_and(|client| client.conn_key == conn_key || bug!(AskWithOtherConnKey));
+        is_there && !pending.asked_again && !self.has_changed_since(id)
+    }
+
+    /// As `may_ask_again`, for a read that is kept until it is answered.
+    pub(crate) fn may_read_again(&self, id: RequestId, conn_key: u16) -> bool {
+        let pending = &self.requests[id];
+        let is_read =
+            !pending.writes && !pending.question.gathers && pending.question.repeats.is_some();
+        is_read && self.may_ask_again(id, conn_key)
+    }
+
+    /// Notes that a part of a request is sent once more.
+    pub(crate) fn note_again(&mut self, id: RequestId) {
+        self.requests[id].asked_again = true;
+    }
+
+    /// Notes that a read is to be taken up and sent once more.
+    pub(crate) fn note_read_again(&mut self, id: RequestId) {
+        let pending = &mut self.requests[id];
+        (pending.asked_again, pending.question.rests) = (true, true);
+    }
+
+    /// Whether the client of a request has sent a change that is outstanding and may stand behind
+    /// the request in a queue.
+    pub(crate) fn has_changed_since(&self, id: RequestId) -> bool {
+        let pending = &self.requests[id];
+        // A client that has left sees nothing, and the entries behind its own may belong to others
+        // by now.
+        let client = self.table.find(pending.client).filter(|_| !bug!(AskAgainPastWrite));
+        let Some(client) = client else { return false };
+        if client.silent > 0 {
+            return true;
+        }
+        let mut later = pending.next;
+        while later != NONE {
+            if self.requests[later].writes {
+                return true;
+            }
+            later = self.requests[later].next;
+        }
+        false
+    }
+}
+
+/// Returns a fingerprint of a name. If two names collide, a client gets the error and nothing worse
+/// happens.
+fn fingerprint(name: &[u8]) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    name.hash(&mut hasher);
+    hasher.finish()
+}
+
+fn counter(retryable: Retryable) -> Counter {
+    match retryable {
+        Retryable::Loading => Counter::AgainLoading,
+        Retryable::MasterDown => Counter::AgainMasterDown,
+        Retryable::ClusterDown => Counter::AgainClusterDown,
+        Retryable::TryAgain => Counter::AgainTryAgain,
+        Retryable::NoScript => Counter::AgainNoScript,
+    }
+}

@@ -1,0 +1,464 @@
+//! The request table: one entry for each pending request. A pending request belongs to a client's
+//! pipeline (unless it is silent) and stands in links' queues once for each part outstanding.
+//!
+//! ```text
+//!   alloc ──▶ Waiting(parts left) ──last part settled──▶ Done ──head of its pipeline──▶ emit, free
+//! ```
+
+mod gather;
+#[cfg(seeded_bugs)]
+mod seeded;
+
+use proto::{Answer, Ask, Asked, Class, Item, Protocol, Quiet, Request, Shown, Span};
+
+use crate::Time;
+use crate::base::buffer::{Outbox, Spares};
+use crate::base::id::ConnId;
+use crate::base::limits;
+use crate::base::part::{NONE, RequestId};
+use crate::base::plan::Partial;
+use crate::base::room::NoRoom;
+
+pub(super) use gather::{Kind, Origin};
+
+/// The time of a request that the proxy answers by itself: its latency is not counted.
+pub(super) const UNTIMED: Time = Time(u64::MAX);
+
+/// One pending request.
+pub(super) struct PendingRequest {
+    pub(super) state: State,
+    /// The client that sent it, which may have left.
+    pub(super) client: ConnId,
+    /// The next request in the same client's pipeline.
+    pub(super) next: RequestId,
+    pub(super) pool: u32,
+    /// When its head was parsed; `UNTIMED` if it goes to no server.
+    pub(super) since: Time,
+    pub(super) question: Question,
+    /// It is an update or broadcast that changes something.
+    pub(super) writes: bool,
+    /// Its client waited for the answer and has left without a `quit`. The client may send it
+    /// again.
+    pub(super) cancelled: bool,
+    /// A part of it was sent once more; that happens only once.
+    pub(super) asked_again: bool,
+    /// The number of keys or servers that have not answered.
+    pub(super) left: u32,
+    /// The error line for the client. In a read, it takes the place of the end.
+    pub(super) error: Vec<u8>,
+    /// The answer, where it could not go to the client at once.
+    pub(super) reply: Outbox,
+    /// The result of each key, in a read of several keys.
+    pub(super) slots: Vec<Slot>,
+    /// Small values of such a read, as they came.
+    values: Vec<u8>,
+    /// Large values of such a read.
+    large: Vec<Outbox>,
+    /// Bytes held, as reported to the memory account.
+    pub(super) counted: usize,
+}
+
+/// The request itself, as far as its answer depends on it.
+pub(super) struct Question {
+    /// The client's protocol.
+    pub(super) protocol: &'static dyn Protocol,
+    pub(super) command: u16,
+    pub(super) quiet: Quiet,
+    /// The form in which the server was asked.
+    pub(super) ask: Ask,
+    /// The server's reply is rendered for the client, which needs the request's head. The head is
+    /// kept.
+    pub(super) keep: bool,
+    /// Its slots hold whole replies as they came, from which one answer is made.
+    pub(super) gathers: bool,
+    /// The replies that it gathers are lists with one element for each key.
+    pub(super) each: bool,
+    /// The number of elements in its answer, if it went to one server unchanged and the answer is a
+    /// list.
+    pub(super) elements: Option<u32>,
+    /// How many times it was sent again after a retryable error; `None` if it may not be.
+    pub(super) repeats: Option<u8>,
+    /// Set when its data was refused. The outstanding message removes the old value of its key.
+    pub(super) no_room: Option<NoRoom>,
+    /// It waits to be sent again, and stands in no queue.
+    pub(super) rests: bool,
+    /// Its server has had the recovery command. That happens once: a server that forgets it at once
+    /// does not get it again.
+    pub(super) recovered: bool,
+    /// The index of the server that was asked.
+    pub(super) at: u32,
+    /// The index of the server where the walk over the servers continues, if this is a step of one.
+    pub(super) next: Option<u32>,
+    pub(super) head: Vec<u8>,
+    /// Where each joined request's part of the head ends, if it was joined from several.
+    ends: Vec<u32>,
+}
+
+impl Question {
+    pub(super) fn asked(&self) -> Asked<'_> {
+        let Question { command, quiet, ask, at, next, .. } = *self;
+        Asked { command, quiet, ask, head: &self.head, at, next }
+    }
+
+    /// Whether the reply to a request in form `asked` has to be rendered: its client uses another
+    /// form, or the reply contains more than this client asked for.
+    pub(super) fn is_rendered(&self, asked: Ask) -> bool {
+        (self.keep || self.ask != asked) && !self.gathers
+    }
+
+    /// Returns the request for this key of a read. Of joined requests it is the one about this key.
+    fn asked_for(&self, slot: u32) -> Asked<'_> {
+        let slot = slot as usize;
+        let Some(end) = self.ends.get(slot) else { return self.asked() };
+        let start = if slot == 0 { 0 } else { self.ends[slot - 1] };
+        Asked { head: &self.head[start as usize..*end as usize], ..self.asked() }
+    }
+
+    /// Notes that it was joined from requests for these keys, each with an answer of its own.
+    pub(super) fn join(&mut self, keys: &[Span]) {
+        self.ends.extend(keys.iter().map(|key| key.end));
+    }
+
+    /// Whether each of its keys is answered by itself, errors included.
+    fn is_joined(&self) -> bool {
+        !self.ends.is_empty()
+    }
+
+    /// Writes an answer of our own.
+    pub(super) fn answer(&self, answer: &Answer<'_>, out: &mut Vec<u8>) {
+        self.protocol.answer(&self.asked(), answer, out);
+    }
+
+    /// Whether this item, which begins with `head`, can be its one answer. If the head of the
+    /// request was not kept, the answer repeats nothing of it.
+    pub(super) fn is_answer(&self, item: &Item, head: &[u8]) -> bool {
+        !self.keep || self.protocol.is_answer(&self.asked(), item, head)
+    }
+
+    /// Returns whether it found something, if it is a read that this one item answers.
+    pub(super) fn found(&self, item: &Item, head: &[u8]) -> Option<bool> {
+        if !self.keep || self.no_room.is_some() {
+            return None;
+        }
+        self.protocol.found(&self.asked(), item, head)
+    }
+
+    /// Renders a server's item. `slot` is the index of the key in a read.
+    pub(super) fn render(&self, slot: u32, item: &Item, head: &[u8], out: &mut Vec<u8>) -> Shown {
+        if let Some(no_room) = self.no_room {
+            self.answer(&no_room.answer(), out);
+            return Shown::Head;
+        }
+        self.protocol.render(&self.asked_for(slot), item, head, out)
+    }
+
+    fn set(
+        &mut self,
+        protocol: &'static dyn Protocol,
+        (request, head): (&Request, &[u8]),
+        spares: &mut Spares,
+    ) {
+        self.protocol = protocol;
+        self.command = request.command;
+        self.quiet = request.quiet;
+        self.keep = request.keep;
+        (self.gathers, self.each, self.elements) = (false, false, None);
+        self.next = None;
+        self.no_room = None;
+        self.recovered = false;
+        self.repeats = None;
+        // A broadcast's head is needed to make one answer and, whatever its length, to learn from
+        // it.
+        let is_asked_of_all = matches!(request.class, Class::Broadcast { .. });
+        if !request.keep && !request.repeat && !is_asked_of_all {
+            return;
+        }
+        let is_short = head.len() <= limits::REPEAT_MAX;
+        if request.repeat && request.body == 0 && is_short {
+            self.repeats = Some(0);
+        }
+        let is_needed = is_asked_of_all && (is_short || request.repeat);
+        if request.keep || self.repeats.is_some() || is_needed {
+            if head.len() > REQUEST_KEEP_MAX {
+                self.head = spares.take();
+            }
+            self.head.extend_from_slice(head);
+        }
+    }
+
+    fn clear(&mut self, spares: &mut Spares) {
+        self.head.clear();
+        self.ends.clear();
+        if self.head.capacity() > REQUEST_KEEP_MAX {
+            spares.give(std::mem::take(&mut self.head));
+        }
+    }
+}
+
+/// The states of a pending request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum State {
+    /// In the free list.
+    Free,
+    /// Parts are outstanding.
+    Waiting,
+    /// Every part is settled. The request waits for its turn in the pipeline.
+    Done,
+}
+
+/// The result of one key of a read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Slot {
+    /// No result, or none yet.
+    Empty,
+    /// The bytes `values[start..end]`.
+    Small { start: u32, end: u32 },
+    /// An error in `values[start..end]`, where replies are gathered.
+    Failed { start: u32, end: u32 },
+    /// The next element of the reply in slot `first`.
+    With { first: u32 },
+    /// The value `large[index]`.
+    Large { index: u32 },
+}
+
+impl PendingRequest {
+    /// Returns the bytes that this request holds, which must equal `held`.
+    pub(super) fn measure(&self) -> usize {
+        let large: usize = self.large.iter().map(Outbox::len).sum();
+        let slots = self.slots.len() * size_of::<Slot>();
+        let ends = self.question.ends.len() * size_of::<u32>();
+        self.reply.len() + self.question.head.len() + ends + self.values.len() + slots + large
+    }
+
+    /// Whether a value of this length is copied among the small ones.
+    pub(super) fn is_small(&self, len: usize) -> bool {
+        len < limits::KEEP_REFERENCE_MIN && self.has_room(len)
+    }
+
+    /// Keeps the answer to a key; returns its length in bytes.
+    pub(super) fn keep_small(&mut self, slot: u32, value: &[u8]) -> usize {
+        let start = self.values.len();
+        self.values.extend_from_slice(value);
+        self.fill(slot, start)
+    }
+
+    /// Makes the bytes of `values` from `start` on the answer to a key.
+    fn fill(&mut self, slot: u32, start: usize) -> usize {
+        let end = self.values.len();
+        self.slots[slot as usize] = Slot::Small { start: start as u32, end: end as u32 };
+        end - start
+    }
+
+    /// As `keep_small`, rendered in the client's protocol.
+    pub(super) fn keep_rendered(&mut self, slot: u32, item: &Item, value: &[u8]) -> usize {
+        let (head, body) = (item.head as usize, item.body as usize);
+        let start = self.values.len();
+        let shown = self.question.render(slot, item, &value[..head], &mut self.values);
+        if let Shown::Body { trailer } = shown {
+            self.values.extend_from_slice(&value[head..head + body]);
+            self.values.extend_from_slice(trailer);
+        }
+        self.fill(slot, start)
+    }
+
+    /// Puts an error in place of the whole answer, or of one key's where each key has its own.
+    pub(super) fn fail(&mut self, slot: u32, answer: &Answer<'_>) {
+        let mut text = String::new();
+        let told = self.question.no_room.map(|no_room| no_room.answer_failed(answer, &mut text));
+        let answer = told.as_ref().unwrap_or(answer);
+        if self.question.is_joined() {
+            let start = self.values.len();
+            let asked = self.question.asked_for(slot);
+            self.question.protocol.answer(&asked, answer, &mut self.values);
+            self.fill(slot, start);
+        } else if self.error.is_empty() {
+            self.question.answer(answer, &mut self.error);
+        }
+    }
+
+    pub(super) fn keep_large(&mut self, slot: u32, value: Outbox) -> usize {
+        let len = value.len();
+        self.slots[slot as usize] = Slot::Large { index: self.large.len() as u32 };
+        self.large.push(value);
+        len
+    }
+
+    /// Whether `len` more bytes fit among the small values.
+    pub(super) fn has_room(&self, len: usize) -> bool {
+        u32::try_from(self.values.len() + len).is_ok()
+    }
+
+    /// Makes it a read of several keys.
+    pub(super) fn open_slots(&mut self, keys: usize, spares: &mut Spares) {
+        self.slots.resize(keys, Slot::Empty);
+        self.values = spares.take();
+    }
+
+    /// Writes the whole answer of a settled request.
+    pub(super) fn emit(&mut self, partial: Partial, out: &mut Outbox) {
+        assert_eq!(self.state, State::Done, "only a settled request has an answer");
+        if self.slots.is_empty() {
+            out.append(&mut self.reply);
+            out.copy(&self.error);
+            return;
+        }
+        for slot in &self.slots {
+            match *slot {
+                Slot::Empty | Slot::With { .. } => {}
+                Slot::Small { start, end } | Slot::Failed { start, end } => {
+                    out.copy(&self.values[start as usize..end as usize]);
+                }
+                Slot::Large { index } => out.append(&mut self.large[index as usize]),
+            }
+        }
+        if self.error.is_empty() || partial == Partial::Miss || bug!(SilentMiss) {
+            self.question.answer(&Answer::End, out.copied());
+        } else {
+            out.copy(&self.error);
+        }
+    }
+}
+
+/// The table of pending requests.
+#[derive(Default)]
+pub(super) struct PendingRequests {
+    requests: Vec<PendingRequest>,
+    free: Vec<RequestId>,
+}
+
+impl PendingRequests {
+    /// Allocates a request in the state `Waiting`, in no queue yet.
+    pub(super) fn alloc(
+        &mut self,
+        (client, protocol): (ConnId, &'static dyn Protocol),
+        pool: u32,
+        (request, head): (&Request, &[u8]),
+        now: Time,
+        spares: &mut Spares,
+    ) -> RequestId {
+        let id = self.free.pop().unwrap_or_else(|| {
+            self.requests.push(PendingRequest::blank(client, protocol));
+            (self.requests.len() - 1) as RequestId
+        });
+        let pending = &mut self.requests[id as usize];
+        assert_eq!(pending.state, State::Free, "a free row is in nobody's queue");
+        pending.state = State::Waiting;
+        pending.client = client;
+        pending.pool = pool;
+        pending.since = now;
+        pending.next = NONE;
+        pending.question.set(protocol, (request, head), spares);
+        pending.writes = false;
+        pending.cancelled = false;
+        pending.asked_again = false;
+        pending.left = 0;
+        id
+    }
+
+    /// Notes that the last part of the request is settled.
+    pub(super) fn set_done(&mut self, id: RequestId) {
+        let pending = &mut self.requests[id as usize];
+        assert_eq!(pending.state, State::Waiting, "a request is settled once");
+        assert_eq!(pending.left, 0, "a settled request has no part outstanding");
+        pending.state = State::Done;
+    }
+
+    pub(super) fn free(&mut self, id: RequestId, spares: &mut Spares) {
+        let pending = &mut self.requests[id as usize];
+        assert_eq!(pending.state, State::Done, "a request is freed once, after it was settled");
+        pending.state = State::Free;
+        pending.error.clear();
+        pending.question.clear(spares);
+        pending.reply.clear();
+        pending.counted = 0;
+        if !pending.slots.is_empty() {
+            pending.slots.clear();
+            pending.large.clear();
+            spares.give(std::mem::take(&mut pending.values));
+        }
+        if pending.reply.copied().capacity() > REQUEST_KEEP_MAX
+            || pending.slots.capacity() * size_of::<Slot>() > SLOTS_KEEP_MAX
+        {
+            *pending = PendingRequest::blank(pending.client, pending.question.protocol);
+        }
+        self.free.push(id);
+    }
+
+    /// Gives the table's memory back after a rush, when no request is left.
+    pub(super) fn rest(&mut self) {
+        if self.len() == 0 && self.requests.len() > limits::REQUESTS_REST_MAX {
+            *self = PendingRequests::default();
+        }
+    }
+
+    /// Returns the number of pending requests.
+    pub(super) fn len(&self) -> usize {
+        self.requests.len() - self.free.len()
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = &PendingRequest> {
+        self.requests.iter().filter(|pending| pending.state != State::Free)
+    }
+}
+
+impl std::ops::Index<RequestId> for PendingRequests {
+    type Output = PendingRequest;
+    fn index(&self, id: RequestId) -> &PendingRequest {
+        &self.requests[id as usize]
+    }
+}
+
+impl std::ops::IndexMut<RequestId> for PendingRequests {
+    fn index_mut(&mut self, id: RequestId) -> &mut PendingRequest {
+        &mut self.requests[id as usize]
+    }
+}
+
+impl PendingRequest {
+    fn blank(client: ConnId, protocol: &'static dyn Protocol) -> PendingRequest {
+        let question = Question {
+            protocol,
+            command: Asked::NOBODY,
+            quiet: Quiet::Loud,
+            ask: Ask::default(),
+            keep: false,
+            gathers: false,
+            each: false,
+            elements: None,
+            repeats: None,
+            no_room: None,
+            rests: false,
+            recovered: false,
+            at: 0,
+            next: None,
+            head: Vec::new(),
+            ends: Vec::new(),
+        };
+        PendingRequest {
+            state: State::Free,
+            client,
+            next: NONE,
+            pool: 0,
+            since: UNTIMED,
+            question,
+            writes: false,
+            cancelled: false,
+            asked_again: false,
+            left: 0,
+            error: Vec::new(),
+            reply: Outbox::default(),
+            slots: Vec::new(),
+            values: Vec::new(),
+            large: Vec::new(),
+            counted: 0,
+        }
+    }
+}
+
+/// A freed entry keeps buffers up to this size for its next request.
+const REQUEST_KEEP_MAX: usize = 1024;
+/// A freed entry keeps slots up to this many bytes.
+const SLOTS_KEEP_MAX: usize = limits::JOINED_MAX * size_of::<Slot>();
+
+#[cfg(test)]
+mod tests;

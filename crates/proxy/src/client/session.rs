@@ -1,0 +1,272 @@
+//! A client's session: its unfinished input, the pipeline of requests that wait for answers, and
+//! its output.
+//!
+//! ```text
+//!   bytes ─▶ intake ─▶ [head ─▶ request ─▶ … ─▶ tail] ─▶ out ─▶ bytes
+//!            (partial)   answers leave at the head only
+//! ```
+
+use proto::{ConnKey, Endpoints, Protocol, Resume, Session};
+
+use super::body::Body;
+use crate::base::Base;
+use crate::base::buffer::{Outbox, Spares};
+use crate::base::id::ConnId;
+use crate::base::limits::Limits;
+use crate::base::memory::Memory;
+use crate::base::part::{NONE, RequestId, Requester};
+use crate::{Passed, Time};
+
+/// One client.
+pub(super) struct Client {
+    pub(super) pool: u32,
+    pub(super) state: State,
+    /// The protocol that its first byte showed; before that byte, its listener's.
+    pub(super) protocol: &'static dyn Protocol,
+    /// It has sent something.
+    pub(super) has_sent: bool,
+    /// The index of its connection key.
+    pub(super) conn_key: u16,
+    /// The session settings that it has chosen.
+    pub(super) session: Session,
+    /// It has logged in. This stays, whatever becomes of the pool's users.
+    pub(super) logged_in: bool,
+    /// Requests and wrong logins before a successful login.
+    pub(super) failed_logins: u8,
+    /// When it came to this worker.
+    pub(super) since: Time,
+    /// The addresses of its connection, if they were ever asked for.
+    pub(super) ends: Option<Box<Endpoints>>,
+    /// It is not read until the driver has given those addresses.
+    pub(super) locating: bool,
+    pub(super) intake: Intake,
+    /// Bytes of an unfinished head, or input that waits because the client is paused.
+    pub(super) partial: Vec<u8>,
+    pub(super) resume: Resume,
+    /// The pipeline: requests linked by `next`, silent ones not among them.
+    pub(super) head: RequestId,
+    pub(super) tail: RequestId,
+    /// The number of requests in the pipeline.
+    pub(super) depth: u32,
+    /// The number of requests in the pipeline that are answered whatever happens.
+    pub(super) loud: u32,
+    /// The number of silent requests, which stand in no pipeline.
+    pub(super) silent: u32,
+    /// The request that is answered when no silent request is left.
+    pub(super) barrier: RequestId,
+    pub(super) out: Outbox,
+    /// Bytes of answers that wait for their turn.
+    pub(super) request_bytes: usize,
+    /// The expected length of an answer to it, which is the largest of late. So a client that asks
+    /// for many large values and does not read is paused before they are fetched, not after.
+    expected: usize,
+    /// It is in the list of clients to be written.
+    pub(super) dirty: bool,
+    /// It is not read until its outstanding requests or answers shrink.
+    pub(super) paused: bool,
+    /// The driver has been ordered not to read it.
+    pub(super) reading_stopped: bool,
+    /// It is not read until nothing is outstanding: the next request may take another route.
+    pub(super) until_idle: bool,
+    /// It is not read until a link to this server of its pool is up, or has failed. The form and
+    /// the route of the next request depend on that.
+    pub(super) awaits: Option<u32>,
+    /// The server that it waited for last.
+    pub(super) awaited: u32,
+    /// When it began to wait.
+    pub(super) awaits_since: Time,
+    /// It has waited for the link as long as a silent server is waited for: see `server/hold.rs`.
+    pub(super) is_late: bool,
+    /// It has sent a `quit` or an equivalent command.
+    pub(super) quits: bool,
+    /// Its connection has ended without a `quit`.
+    pub(super) has_left: bool,
+    /// It is in the list of clients that may go on.
+    pub(super) resumable: bool,
+    /// The turn in which it last added a key to a shared batch.
+    pub(super) batch_turn: u64,
+    /// Bytes held, as last reported to the memory account.
+    pub(super) counted: usize,
+}
+
+/// The states of a client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum State {
+    /// Requests are read.
+    Open,
+    /// Nothing more arrives. The requests that had arrived and wait, since the client is paused,
+    /// are still sent.
+    Ending,
+    /// Nothing more is read. The client is closed when it has all its answers.
+    Leaving,
+}
+
+/// The meaning of a client's next bytes.
+pub(super) enum Intake {
+    /// The head of a request.
+    Head,
+    /// The rest of a body whose head is known. Boxed, since idle clients are many.
+    Body(Box<Body>),
+    /// The rest of a body that goes nowhere.
+    Swallow(u64),
+}
+
+impl Client {
+    /// Makes a client. `conn_key` is the connection key that it begins with, and its index.
+    pub(super) fn new(
+        pool: u32,
+        protocol: &'static dyn Protocol,
+        conn_key: (u16, ConnKey),
+        limits: &Limits,
+        since: Time,
+    ) -> Client {
+        Client {
+            pool,
+            conn_key: conn_key.0,
+            session: Session { conn_key: conn_key.1, ..Session::default() },
+            state: State::Open,
+            protocol,
+            has_sent: false,
+            logged_in: false,
+            failed_logins: 0,
+            since,
+            ends: None,
+            locating: false,
+            intake: Intake::Head,
+            partial: Vec::new(),
+            resume: Resume::default(),
+            head: NONE,
+            tail: NONE,
+            depth: 0,
+            loud: 0,
+            silent: 0,
+            barrier: NONE,
+            out: Outbox::default(),
+            request_bytes: 0,
+            expected: limits.client_outbox / UNKNOWN_ANSWERS,
+            dirty: false,
+            paused: false,
+            reading_stopped: false,
+            until_idle: false,
+            awaits: None,
+            awaited: 0,
+            awaits_since: Time(0),
+            is_late: false,
+            quits: false,
+            has_left: false,
+            resumable: false,
+            batch_turn: 0,
+            counted: 0,
+        }
+    }
+
+    /// Returns the state that another worker needs to take the client over.
+    pub(super) fn passed(&self, pool_id: u32) -> Passed {
+        let is_it = |one: &&dyn Protocol| one.name() == self.protocol.name();
+        let place = proto::PROTOCOLS.iter().position(is_it);
+        Passed {
+            pool: pool_id,
+            protocol: place.filter(|_| self.has_sent).map(|place| place as u8),
+            logged_in: self.logged_in,
+            failed_logins: self.failed_logins,
+            session: self.session.clone(),
+        }
+    }
+
+    /// Takes over the state of a client from another worker.
+    pub(super) fn take_over(&mut self, client: Passed) {
+        if let Some(place) = client.protocol {
+            self.protocol = proto::PROTOCOLS[usize::from(place)];
+            self.has_sent = true;
+        }
+        (self.logged_in, self.failed_logins) = (client.logged_in, client.failed_logins);
+        self.session = client.session;
+    }
+
+    /// Whether no request is outstanding and no output is left.
+    pub(super) fn is_settled(&self) -> bool {
+        (self.head == NONE && self.silent == 0 || bug!(CloseEarly)) && self.out.is_empty()
+    }
+
+    /// Whether its input cannot be answered before more arrives.
+    pub(super) fn is_mid_request(&self) -> bool {
+        !self.partial.is_empty() || !matches!(self.intake, Intake::Head)
+    }
+
+    /// Whether it has left while nothing could be sent: its requests are dropped.
+    pub(super) fn gave_up(&self) -> bool {
+        self.has_left && self.is_late && !bug!(KeepCancelled)
+    }
+
+    pub(super) fn requester(&self, id: ConnId) -> Requester {
+        Requester {
+            id,
+            pool: self.pool,
+            conn_key: self.conn_key,
+            protocol: self.protocol,
+            batch_turn: self.batch_turn,
+            gave_up: self.gave_up(),
+        }
+    }
+
+    /// Whether so much is outstanding that it is not read further.
+    pub(super) fn must_pause(&self, limits: &Limits) -> bool {
+        let is_full = self.outstanding() >= limits.pipeline || self.owed() > limits.client_outbox;
+        is_full && !bug!(NeverPause)
+    }
+
+    /// Whether so little is outstanding that it is read again.
+    pub(super) fn may_resume(&self, limits: &Limits) -> bool {
+        let most = if self.until_idle { 0 } else { limits.pipeline / 2 };
+        self.awaits.is_none()
+            && !self.locating
+            && self.outstanding() <= most
+            && self.owed() <= limits.client_outbox / 2
+    }
+
+    /// Notes the length of an answer that leaves for it.
+    pub(super) fn learn(&mut self, answer_len: usize) {
+        self.expected = answer_len.max(self.expected - self.expected / 8);
+    }
+
+    /// Returns the bytes queued for it, or expected to be from the answers before.
+    fn owed(&self) -> usize {
+        self.out.len() + self.request_bytes + self.outstanding() * self.expected
+    }
+
+    pub(super) fn outstanding(&self) -> usize {
+        self.depth as usize + self.silent as usize
+    }
+
+    /// Discards its unfinished input.
+    pub(super) fn forget_input(&mut self, spares: &mut Spares) {
+        self.intake = Intake::Head;
+        spares.give(std::mem::take(&mut self.partial));
+        self.resume = Resume::default();
+        self.paused = false;
+    }
+
+    /// Whether it has to log in first.
+    pub(super) fn must_log_in(&self, base: &Base) -> bool {
+        !self.logged_in && base.pools[self.pool as usize].plan.users.is_some()
+    }
+
+    /// Reports the bytes held now to the memory account.
+    pub(super) fn account(&mut self, memory: &mut Memory) {
+        let bytes = self.measure();
+        memory.change(&mut self.counted, bytes);
+    }
+
+    /// Returns the bytes held now.
+    pub(super) fn measure(&self) -> usize {
+        let body = match &self.intake {
+            // A body counts whole from its first byte. Otherwise many could begin at once.
+            Intake::Body(body) => body.data.len() + body.left as usize + body.head.len(),
+            Intake::Head | Intake::Swallow(_) => 0,
+        };
+        self.out.len() + self.partial.len() + body
+    }
+}
+
+/// How many requests of a client may be outstanding before the length of any answer is known.
+const UNKNOWN_ANSWERS: usize = 32;

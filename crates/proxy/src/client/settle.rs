@@ -1,0 +1,291 @@
+//! Parts of requests are settled, and answers released.
+//!
+//! A request's parts are settled in any order; the request then waits for its turn in its client's
+//! pipeline. This file alone guarantees that a reply reaches only the client that owns the request,
+//! once and in its order.
+
+use metrics::Pool as Counter;
+use proto::{Answer, Quiet, Refusal};
+
+use super::request::{Kind, PendingRequest, State, UNTIMED};
+use super::value::Value;
+use super::{Clients, gather};
+use crate::Time;
+use crate::base::Base;
+use crate::base::buffer::Outbox;
+use crate::base::fault::Fault;
+use crate::base::id::ConnId;
+use crate::base::part::{NONE, Part, RequestId};
+use crate::base::pool::Pool;
+
+impl Clients {
+    /// Records the value of a key of a read.
+    pub(crate) fn hit(&mut self, base: &mut Base, server: u32, part: Part, value: Value<'_>) {
+        let pending = &mut self.requests[part.request];
+        let pool = pending.pool;
+        let Some(client) = self.table.find_mut(pending.client) else {
+            return self.part_done(base, part.request);
+        };
+        if !value.is_begun() && !base.memory.has_room(value.len()) {
+            return self.fail(base, part, Some(server), Fault::OutOfMemory, false);
+        }
+        let plan = &mut base.pools[pool as usize];
+        plan.counters.add(Counter::Hits, 1);
+        if !pending.slots.is_empty() {
+            let bytes = match value {
+                Value::Flat(source) if pending.is_small(source.bytes.len()) => {
+                    pending.keep_small(part.slot, source.bytes)
+                }
+                Value::Foreign(item, source) if pending.is_small(source.bytes.len()) => {
+                    pending.keep_rendered(part.slot, item, source.bytes)
+                }
+                large => {
+                    let mut bytes = Outbox::default();
+                    large.store((&pending.question, part.slot), &mut bytes);
+                    pending.keep_large(part.slot, bytes)
+                }
+            };
+            pending.counted += bytes;
+            client.request_bytes += bytes;
+            base.memory.used += bytes;
+        } else if client.head == part.request || bug!(Overtake) {
+            client.out.open(&mut base.spares);
+            client.learn(value.len());
+            value.write(&pending.question, &mut client.out);
+            pending.question.answer(&Answer::End, client.out.copied());
+        } else {
+            value.store((&pending.question, 0), &mut pending.reply);
+            pending.question.answer(&Answer::End, pending.reply.copied());
+            self.account_request(base, part.request);
+        }
+        self.part_done(base, part.request);
+    }
+
+    /// Records that a key of a read has no value.
+    pub(crate) fn miss(&mut self, base: &mut Base, part: Part) {
+        let pending = &mut self.requests[part.request];
+        base.pools[pending.pool as usize].counters.add(Counter::Misses, 1);
+        if pending.slots.is_empty() {
+            pending.question.answer(&Answer::Miss, pending.reply.copied());
+            self.account_request(base, part.request);
+        }
+        self.part_done(base, part.request);
+    }
+
+    /// Answers a request with the server's own item; of a broadcast's, the last good one stays. A
+    /// line is kept even above the memory limit: the client of a change must learn the outcome.
+    pub(crate) fn answer_with_reply(
+        &mut self,
+        base: &mut Base,
+        part: Part,
+        server: u32,
+        value: Value<'_>,
+        has_body: bool,
+    ) {
+        let id = part.request;
+        if has_body && !value.is_begun() && !base.memory.has_room(value.len()) {
+            return self.fail(base, part, Some(server), Fault::OutOfMemory, true);
+        }
+        let pending = &mut self.requests[id];
+        pending.reply.clear();
+        let next =
+            self.table.find_mut(pending.client).filter(|one| one.head == id && pending.left == 1);
+        if let Some(client) = next.filter(|_| pending.error.is_empty()) {
+            // Nearly always, the answer need not be kept.
+            client.out.open(&mut base.spares);
+            client.learn(value.len());
+            value.write(&pending.question, &mut client.out);
+        } else {
+            value.store((&pending.question, 0), &mut pending.reply);
+            self.account_request(base, id);
+        }
+        self.part_done(base, id);
+    }
+
+    /// Records that a request, or one part of it, met a fault. `sent` says that it was sent, so
+    /// that a change may have been executed.
+    pub(crate) fn fail(
+        &mut self,
+        base: &mut Base,
+        part: Part,
+        server: Option<u32>,
+        fault: Fault,
+        sent: bool,
+    ) {
+        let Part { request: id, slot } = part;
+        let pending = &mut self.requests[id];
+        let pool = &mut base.pools[pending.pool as usize];
+        pool.counters.add(Counter::Failed, 1);
+        let row = fault.row();
+        if let (Some(server), Some(counter)) = (server, row.counter)
+            && fault_is_counted_per_request(fault)
+        {
+            pool.servers[server as usize].counters.add(counter, 1);
+        }
+        let sent = sent && pending.writes;
+        let words = if sent { row.words_sent } else { row.words };
+        let label = server.map_or(&pool.plan.name, |at| &pool.servers[at as usize].plan.label);
+        if pending.question.gathers {
+            let kind = if sent { Kind::Uncertain } else { Kind::Fault };
+            return self.keep_error(base, part, server, kind, words.as_bytes());
+        }
+        let text = format!("{label}: {words}");
+        let answer = if sent { Answer::Uncertain(&text) } else { Answer::Failed(&text) };
+        pending.fail(slot, &answer);
+        self.settle_error(base, id);
+    }
+
+    /// Fails a part whose answer could not be kept, unless its client has gone.
+    pub(crate) fn fail_unless_gone(&mut self, base: &mut Base, part: Part, server: Option<u32>) {
+        match self.requester_of(part.request) {
+            Some(_) => self.fail(base, part, server, Fault::OutOfMemory, true),
+            None => self.part_done(base, part.request),
+        }
+    }
+
+    /// Refuses a request that is enqueued already.
+    pub(crate) fn refuse(&mut self, base: &mut Base, id: RequestId, refusal: Refusal) {
+        self.requests[id].fail(0, &Answer::Refused(refusal));
+        self.settle_error(base, id);
+    }
+
+    /// Refuses a request whose keys, of which these are two, belong to different servers.
+    pub(crate) fn refuse_apart(
+        &mut self,
+        base: &mut Base,
+        id: RequestId,
+        keys: [Vec<u8>; 2],
+        servers: [usize; 2],
+    ) {
+        let pending = &mut self.requests[id];
+        let pool = &base.pools[pending.pool as usize];
+        let [one, other] = &keys;
+        let servers = servers.map(|at| pool.servers[at].plan.label.as_str());
+        let apart = Answer::Apart { keys: [one, other], servers, tag: pool.plan.hash_tag };
+        pending.question.answer(&apart, &mut pending.error);
+        pool.counters.add(Counter::Refused, 1);
+        self.settle_error(base, id);
+    }
+
+    pub(super) fn settle_error(&mut self, base: &mut Base, id: RequestId) {
+        let pending = &mut self.requests[id];
+        // One error takes the place of the whole answer, except in a read of several keys.
+        pending.reply.clear();
+        self.account_request(base, id);
+        self.part_done(base, id);
+    }
+
+    /// Settles one part of a request; the last one completes it.
+    pub(crate) fn part_done(&mut self, base: &mut Base, id: RequestId) {
+        let pending = &mut self.requests[id];
+        assert!(pending.left > 0, "no more parts are settled than were asked");
+        pending.left -= 1;
+        if pending.left == 0 {
+            self.complete(base, id);
+        }
+    }
+
+    pub(super) fn complete(&mut self, base: &mut Base, id: RequestId) {
+        self.requests.set_done(id);
+        let pending = &mut self.requests[id];
+        let (owner, silent) = (pending.client, pending.question.quiet == Quiet::Silent);
+        if !pending.error.is_empty() && pending.slots.is_empty() {
+            pending.reply.clear();
+            self.account_request(base, id);
+        }
+        if bug!(LeakRequest) && self.table.find(owner).is_none() {
+            return;
+        }
+        let Some(client) = self.table.find_mut(owner) else { return self.free(base, id) };
+        if silent {
+            if bug!(AnswerNoreply) {
+                client.out.append(&mut self.requests[id].reply);
+                base.memory.change(&mut self.requests[id].counted, 0);
+            }
+            client.silent -= 1;
+            let over = client.silent == 0;
+            let barrier = if over { std::mem::replace(&mut client.barrier, NONE) } else { NONE };
+            let pending = &self.requests[id];
+            record(&base.pools[pending.pool as usize], pending, base.now);
+            self.free(base, id);
+            if barrier != NONE {
+                self.part_done(base, barrier);
+            }
+            // That may have been the last thing the client waited for.
+            if self.table.find(owner).is_some() {
+                self.update_client(base, owner);
+            }
+        } else if client.head == id {
+            self.release(base, owner);
+        }
+    }
+
+    /// Moves the answers at the head of a client's pipeline to its output.
+    fn release(&mut self, base: &mut Base, id: ConnId) {
+        let client = self.table.find_mut(id).expect("the caller found it");
+        let pool = &mut base.pools[client.pool as usize];
+        client.out.open(&mut base.spares);
+        #[cfg(seeded_bugs)]
+        self.requests.swap_replies(client.head);
+        let mut before = client.out.len();
+        while client.head != NONE && self.requests[client.head].state == State::Done {
+            let pending = client.head;
+            assert_eq!(self.requests[pending].client, id, "a reply goes to its owner only");
+            record(pool, &self.requests[pending], base.now);
+            match self.requests[pending].question.gathers {
+                false => self.requests[pending].emit(pool.plan.partial, &mut client.out),
+                true => {
+                    let ours = (base.metrics, base.now.since(base.started));
+                    gather::gather(&mut self.requests[pending], pool, ours, &mut client.out);
+                }
+            }
+            client.learn(client.out.len() - before);
+            before = client.out.len();
+            client.head = self.requests[pending].next;
+            client.depth -= 1;
+            client.loud -= u32::from(self.requests[pending].question.quiet == Quiet::Loud);
+            client.request_bytes -= self.requests[pending].counted;
+            base.memory.change(&mut self.requests[pending].counted, 0);
+            self.requests.free(pending, &mut base.spares);
+        }
+        if client.head == NONE {
+            client.tail = NONE;
+        }
+        self.update_client(base, id);
+    }
+
+    pub(super) fn free(&mut self, base: &mut Base, id: RequestId) {
+        self.count_bytes(base, id, 0);
+        self.requests.free(id, &mut base.spares);
+    }
+
+    pub(crate) fn account_request(&mut self, base: &mut Base, id: RequestId) {
+        let bytes = self.requests[id].measure();
+        self.count_bytes(base, id, bytes);
+    }
+
+    /// Reports the bytes that a request holds to the memory account and to its client's.
+    fn count_bytes(&mut self, base: &mut Base, id: RequestId, bytes: usize) {
+        let pending = &mut self.requests[id];
+        if let Some(client) = self.table.find_mut(pending.client) {
+            client.request_bytes = client.request_bytes + bytes - pending.counted;
+        }
+        base.memory.change(&mut pending.counted, bytes);
+    }
+}
+
+/// Records the latency of a request that is answered.
+fn record(pool: &Pool, pending: &PendingRequest, now: Time) {
+    if pending.since != UNTIMED {
+        let which = if pending.writes { &pool.updates } else { &pool.reads };
+        which.record(now.since(pending.since));
+    }
+}
+
+/// Faults of a link are counted once for the link, the others for each request.
+fn fault_is_counted_per_request(fault: Fault) -> bool {
+    matches!(
+        fault,
+        Fault::QueueFull | Fault::QueueTimeout | Fault::Held | Fault::Down | Fault::OutOfMemory
+    )
+}

@@ -1,0 +1,144 @@
+//! Values that arrive in several reads. Each is kept until it is whole, or streamed to its client
+//! if the client waits for nothing else.
+
+use metrics::Pool as Counter;
+use proto::{Ask, Item, Shown};
+
+use super::Clients;
+use super::session::{Client, State as ClientState};
+use crate::base::buffer::{Outbox, Source};
+use crate::base::fault::Fault;
+use crate::base::part::{Arrival, NONE, Part, RequestId};
+use crate::base::{Base, limits};
+
+impl Clients {
+    /// Takes the head of a value whose body is still to come: to the client at once, if it keeps up
+    /// and awaits nothing else, and otherwise into what is kept of it. `is_key` says that it is
+    /// one of several that the message asks for; others are settled at the end of the reply.
+    pub(crate) fn begin_value(
+        &mut self,
+        base: &mut Base,
+        (part, server, is_key): (Part, u32, bool),
+        (item, asked): (&Item, Ask),
+        head: Source<'_>,
+    ) -> Arrival {
+        let (data, shown) = (Outbox::default(), Shown::Nothing);
+        let mut arrival = Arrival { part: Some(part), streams: false, data, shown };
+        let is_there =
+            part.request != NONE && self.table.find(self.requests[part.request].client).is_some();
+        if !is_there || !base.memory.has_room(item.len() as usize) {
+            arrival.part = None;
+            match is_there {
+                true if is_key => self.fail(base, part, Some(server), Fault::OutOfMemory, false),
+                false if is_key => self.part_done(base, part.request),
+                _ => {}
+            }
+            return arrival;
+        }
+        let pending = &self.requests[part.request];
+        let owner = pending.client;
+        arrival.data.open(&mut base.spares);
+        arrival.shown = match pending.question.is_rendered(asked) {
+            true => pending.question.render(part.slot, item, head.bytes, arrival.data.copied()),
+            false => {
+                arrival.data.keep(head);
+                Shown::Body { trailer: item.trailer }
+            }
+        };
+        let len = usize::try_from(item.body).unwrap_or(usize::MAX);
+        if matches!(arrival.shown, Shown::Body { .. }) && self.may_stream(base, part, len) {
+            if let Some(client) = self.table.find_mut(owner) {
+                client.learn(item.len() as usize);
+            }
+            self.begin_stream(base, part.request, &mut arrival);
+        }
+        arrival
+    }
+
+    /// Takes the head of the next piece, of this length, of a reply that comes in several.
+    pub(crate) fn continue_value(
+        &mut self,
+        base: &mut Base,
+        arrival: &mut Arrival,
+        len: usize,
+        head: Source<'_>,
+    ) {
+        let Some(part) = arrival.part else { return };
+        let is_there = self.table.find(self.requests[part.request].client).is_some();
+        if !is_there || !base.memory.has_room(len) {
+            if arrival.streams && is_there {
+                self.cut_off(base, part.request);
+            }
+            arrival.part = None;
+            arrival.data.clear();
+        } else if !arrival.streams && self.may_stream(base, part, arrival.data.len() + len) {
+            self.begin_stream(base, part.request, arrival);
+        }
+        self.add_to_value(base, arrival, head);
+    }
+
+    /// Streams bytes of a value that is arriving to its client, or keeps them.
+    pub(crate) fn add_to_value(
+        &mut self,
+        base: &mut Base,
+        arrival: &mut Arrival,
+        piece: Source<'_>,
+    ) {
+        let Some(part) = arrival.part else { return };
+        if !arrival.streams {
+            arrival.data.open(&mut base.spares);
+            return arrival.data.keep(piece);
+        }
+        let owner = self.requests[part.request].client;
+        if let Some(client) = self.table.find_mut(owner) {
+            client.out.open(&mut base.spares);
+            client.out.push(piece);
+            self.update_client(base, owner);
+        }
+    }
+
+    /// Whether the client is to get this many bytes as a stream: it keeps up and awaits nothing
+    /// else.
+    fn may_stream(&self, base: &Base, part: Part, len: usize) -> bool {
+        let pending = &self.requests[part.request];
+        let is_next = |client: &&Client| client.head == part.request && pending.left == 1;
+        let client = self.table.find(pending.client).filter(is_next);
+        len >= base.limits.stream_min
+            && pending.slots.is_empty()
+            && client.is_some_and(|client| client.out.len() < limits::BACKLOG_MIN)
+    }
+
+    /// Starts to stream the answer to the client of a request, with the part that is there.
+    fn begin_stream(&mut self, base: &mut Base, id: RequestId, arrival: &mut Arrival) {
+        arrival.streams = true;
+        let owner = self.requests[id].client;
+        let Some(client) = self.table.find_mut(owner) else { return };
+        client.out.open(&mut base.spares);
+        client.out.append(&mut arrival.data);
+        arrival.data.close(&mut base.spares);
+        self.update_client(base, owner);
+    }
+
+    /// Gives up a streamed value whose rest will not come. The client would take any further byte
+    /// for a part of the value. So it gets what it was owed before, and is closed.
+    pub(crate) fn cut_off(&mut self, base: &mut Base, id: RequestId) {
+        let owner = self.requests[id].client;
+        let Some(client) = self.table.find_mut(owner) else { return };
+        client.state = ClientState::Leaving;
+        client.forget_input(&mut base.spares);
+        let counters = base.pools[client.pool as usize].counters;
+        counters.add(Counter::CutOff, 1);
+        counters.add(Counter::Cancelled, u64::from(client.depth));
+        let (head, barrier) = (client.head, std::mem::replace(&mut client.barrier, NONE));
+        (client.head, client.tail) = (NONE, NONE);
+        (client.depth, client.loud) = (0, 0);
+        // Silent requests stand in no pipeline: they still belong to the client.
+        let mut pending = head;
+        while pending != NONE {
+            client.request_bytes -= self.requests[pending].counted;
+            pending = self.requests[pending].next;
+        }
+        self.forget_requests(base, head, barrier);
+        self.update_client(base, owner);
+    }
+}

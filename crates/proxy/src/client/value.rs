@@ -1,0 +1,134 @@
+//! Replies of servers to requests, as values for clients.
+
+use metrics::Pool as Counter;
+use proto::{Ask, Item, Shown};
+
+use super::Clients;
+use super::request::{PendingRequest, Question};
+use crate::base::Base;
+use crate::base::buffer::{Outbox, Source};
+use crate::base::part::Part;
+
+/// A server's reply to a request: the value of a key, or the one item of a single request.
+pub(crate) enum Value<'a> {
+    /// The bytes for the client, in one piece.
+    Flat(Source<'a>),
+    /// In one piece, to be rendered.
+    Foreign(&'a Item, Source<'a>),
+    /// The bytes for the client, from several reads. Boxed, since it is rare and as large as all
+    /// others together.
+    Held(Box<Outbox>),
+    /// The client has received it already.
+    Streamed,
+}
+
+impl Clients {
+    /// Whether the reply to a request, or to this many of its keys together, can be its answer.
+    /// `head` is how the reply begins.
+    pub(crate) fn check_reply(
+        &self,
+        base: &Base,
+        part: Part,
+        keys: Option<u64>,
+        (item, head): (&Item, &[u8]),
+    ) -> Result<(), &'static str> {
+        let PendingRequest { question, pool, .. } = &self.requests[part.request];
+        let expected = match keys {
+            Some(keys) => question.each.then_some(keys),
+            None => question.elements.map(u64::from),
+        };
+        if let Some(expected) = expected {
+            let elements = base.pools[*pool as usize].upstream.elements(head);
+            if elements.is_none_or(|(_, count)| count != expected) && !bug!(BelievePoison) {
+                return Err(WRONG_NUMBER);
+            }
+        }
+        match keys.is_some() || question.is_answer(item, head) {
+            true => Ok(()),
+            false => Err(WRONG_KEY_OR_OPAQUE),
+        }
+    }
+
+    /// Whether the reply to a part has to be rendered for the client, if the server was asked in
+    /// this form.
+    pub(crate) fn is_rendered(&self, part: Part, asked: Ask) -> bool {
+        self.requests[part.request].question.is_rendered(asked)
+    }
+
+    /// Whether the replies to a request are gathered into one answer.
+    pub(crate) fn gathers(&self, part: Part) -> bool {
+        self.requests[part.request].question.gathers
+    }
+
+    /// Counts the hit or miss of a read that is answered by one item.
+    pub(crate) fn note_found(&mut self, base: &Base, part: Part, item: &Item, head: &[u8]) {
+        let pending = &self.requests[part.request];
+        if let Some(found) = pending.question.found(item, head) {
+            let counters = &base.pools[pending.pool as usize].counters;
+            counters.add(Counter::KeysAsked, 1);
+            counters.add(if found { Counter::Hits } else { Counter::Misses }, 1);
+        }
+    }
+}
+
+const WRONG_NUMBER: &str = "a different number of values than was asked for";
+const WRONG_KEY_OR_OPAQUE: &str = "an answer with another key or opaque than was asked for";
+
+impl Value<'_> {
+    /// Whether the client has received a part of it, so that no other answer is possible.
+    pub(super) fn is_begun(&self) -> bool {
+        matches!(self, Value::Streamed)
+    }
+
+    pub(super) fn len(&self) -> usize {
+        match self {
+            Value::Flat(source) | Value::Foreign(_, source) => source.bytes.len(),
+            Value::Held(outbox) => outbox.len(),
+            Value::Streamed => 0,
+        }
+    }
+
+    pub(super) fn write(self, question: &Question, out: &mut Outbox) {
+        match self {
+            // Nearly always.
+            Value::Flat(source) => out.push(source),
+            other => other.put((question, 0), out, Outbox::push),
+        }
+    }
+
+    /// As `write`, to a place where it may have to wait.
+    pub(super) fn store(self, question: (&Question, u32), out: &mut Outbox) {
+        self.put(question, out, Outbox::keep);
+    }
+
+    /// As `store`, in one piece.
+    pub(super) fn flatten(self, question: (&Question, u32), out: &mut Vec<u8>) {
+        if let Value::Flat(source) = self {
+            return out.extend_from_slice(source.bytes);
+        }
+        let mut held = Outbox::default();
+        self.put(question, &mut held, Outbox::push);
+        held.drain_into(out);
+    }
+
+    fn put(
+        self,
+        (question, slot): (&Question, u32),
+        out: &mut Outbox,
+        add: fn(&mut Outbox, Source<'_>),
+    ) {
+        match self {
+            Value::Flat(source) => add(out, source),
+            Value::Held(mut held) => out.append(&mut held),
+            Value::Streamed => {}
+            Value::Foreign(item, source) => {
+                let (head, body) = (item.head as usize, item.body as usize);
+                let shown = question.render(slot, item, &source.bytes[..head], out.copied());
+                if let Shown::Body { trailer } = shown {
+                    add(out, source.part(head, head + body));
+                    out.copy(trailer);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,285 @@
+//! The data plane as its driver sees it, and the life of a request: this file alone knows both
+//! halves, and carries between them what each has for the other.
+//!
+//! ```text
+//!   receive_client   bytes ─▶ Frame                        client/input.rs
+//!   serve            refused, put off, or routed           route.rs
+//!   admit            ─▶ a request with parts               client/answer.rs
+//!                    ─▶ parts in links' queues             server/send.rs
+//!   receive_link     bytes ─▶ Reply, matched with a part   server/pair.rs
+//!   settle           ─▶ the part's answer                  client/settle.rs
+//!   settle_outcomes  parts that no reply will answer       server/fail.rs
+//! ```
+
+mod check;
+mod install;
+mod reply;
+mod request;
+#[cfg(seeded_bugs)]
+mod seeded;
+
+use std::rc::Rc;
+
+use metrics::{Worker, WorkerMetrics};
+use proto::Endpoints;
+
+use crate::base::buffer::{Slices, Source};
+use crate::base::id::{ConnId, Side};
+use crate::base::plan::Plan;
+use crate::base::timers::Due;
+use crate::base::{Base, ServerView, limits};
+use crate::client::Clients;
+use crate::server::Servers;
+use crate::{Action, Closed, Passed, Time};
+
+/// The data plane of one worker.
+pub struct Proxy {
+    base: Base,
+    clients: Clients,
+    servers: Servers,
+    /// A pool or server that has left the plan is still in use.
+    retired: bool,
+    /// A timer for writing the gauges is set.
+    publish_due: bool,
+}
+
+impl Proxy {
+    /// Makes a data plane for `plan`. `seed` decides everything random: jitter, and the random
+    /// distribution. The data plane counts in `metrics`, where id 0 is its own.
+    pub fn new(plan: Plan, seed: u64, now: Time, metrics: WorkerMetrics) -> Proxy {
+        let clients = Clients::new(&plan);
+        let mut base = Base::new(plan, seed, now, metrics);
+        let servers = Servers::new(&mut base);
+        Proxy { base, clients, servers, retired: false, publish_due: false }
+    }
+
+    /// Takes a client that arrived at the listener of the pool with this id. `Err` holds the bytes
+    /// to send before the driver closes the connection.
+    pub fn handle_accept(&mut self, pool_id: u32, now: Time) -> Result<ConnId, Vec<u8>> {
+        self.base.stir(now);
+        self.clients.accept(&mut self.base, pool_id, true)
+    }
+
+    /// Takes a client that another worker has handed over.
+    pub fn handle_adopted(&mut self, client: Passed, now: Time) -> Result<ConnId, Vec<u8>> {
+        self.base.stir(now);
+        let id = self.clients.accept(&mut self.base, client.pool, false)?;
+        if let Some(pool) = self.base.pool_place(client.pool) {
+            self.make_room_for_conn_key(pool);
+        }
+        self.clients.take_over(&mut self.base, id, client)?;
+        Ok(id)
+    }
+
+    /// Takes `block[..len]`, read from a connection. Large values are kept by cloning the `Rc`.
+    pub fn handle_received(&mut self, conn: ConnId, block: &Rc<Vec<u8>>, len: usize, now: Time) {
+        assert!(len > 0, "an empty read is `handle_closed`");
+        self.base.stir(now);
+        let source = Source::block(block, len);
+        match conn.side() {
+            Side::Client => self.receive_client(conn, source),
+            Side::Link => self.receive_link(conn, source),
+        }
+    }
+
+    /// Notes that the kernel took `n` bytes of `transmit`.
+    pub fn handle_transmitted(&mut self, conn: ConnId, n: usize, now: Time) {
+        self.base.stir(now);
+        match conn.side() {
+            Side::Client => self.clients.transmitted(&mut self.base, conn, n),
+            Side::Link => self.servers.transmitted(&mut self.base, conn, n),
+        }
+        self.settle_outcomes();
+    }
+
+    /// Takes the addresses of a client's connection, as `Action::Locate` asked for them. The client
+    /// is read again at the end of the turn; if the action was given at a turn's end, at the end of
+    /// the next.
+    pub fn handle_located(&mut self, client: ConnId, ends: Endpoints, now: Time) {
+        self.base.stir(now);
+        self.clients.set_endpoints(&mut self.base, client, ends);
+    }
+
+    /// Notes when the attempt of a `Connect` begins, since the driver may queue it. The connect
+    /// timeout counts from `begins`. While the attempt is queued, the driver passes a time far
+    /// away; when the attempt begins, it passes the real one.
+    pub fn handle_connecting(&mut self, link: ConnId, begins: Time) {
+        self.servers.connecting(&mut self.base, link, begins);
+    }
+
+    /// Notes that a `Connect` succeeded.
+    pub fn handle_connected(&mut self, link: ConnId, now: Time) {
+        self.base.stir(now);
+        self.servers.connected(&mut self.base, link);
+    }
+
+    /// Notes that a connection ended, or that a `Connect` failed.
+    pub fn handle_closed(&mut self, conn: ConnId, how: Closed, now: Time) {
+        self.base.stir(now);
+        match conn.side() {
+            Side::Client => self.clients.closed(&mut self.base, conn, how),
+            Side::Link => self.servers.closed(&mut self.base, conn, how),
+        }
+        self.settle_outcomes();
+    }
+
+    /// Runs the timers that are due. Call this when `poll_timeout` has passed.
+    pub fn handle_timeout(&mut self, now: Time) {
+        self.base.now = now;
+        // A timer that is set for a time that has come, again and again, would keep us here for
+        // ever: a worker that dies is started again.
+        let mut left = limits::TIMERS_IN_A_CALL * (self.base.timers.len() + 1);
+        while let Some((set, due)) = self.base.timers.pop(now) {
+            assert!(left > 0, "timers are set without end for a time that has come: {due:?}");
+            left -= 1;
+            self.timer(set, due);
+        }
+    }
+
+    fn timer(&mut self, set: Time, due: Due) {
+        let Proxy { base, clients, servers, .. } = self;
+        match due {
+            Due::Link(id) => servers.link_timer(base, id, set, |request| clients.since(request)),
+            Due::Silence(at) => {
+                if servers.silence_timer(base, at, set) {
+                    servers.drop_cancelled(base, at, |request| clients.is_cancelled(request));
+                }
+            }
+            Due::Probe(at) => servers.probe(base, at, set),
+            Due::Again(request) => self.ask_anew(request),
+            Due::Retire { id } => clients.end_retirement(base, id, set),
+            Due::Logins { id } => clients.logins_timer(base, id, set),
+            Due::Publish => {
+                self.publish_due = false;
+                self.publish();
+            }
+        }
+        self.settle_outcomes();
+    }
+
+    /// Ends a turn, when everything that was ready has been handed over. Open batches are closed so
+    /// that the links can be written, and clients that may go on are read again.
+    pub fn end_turn(&mut self, now: Time) {
+        self.base.now = now;
+        while let Some(at) = self.servers.next_to_wake() {
+            let Proxy { base, clients, servers, .. } = self;
+            servers.drop_cancelled(base, at, |request| clients.is_cancelled(request));
+            servers.wake(at);
+            self.settle_outcomes();
+        }
+        while let Some(id) = self.clients.next_resumable() {
+            self.read_kept(id);
+            self.clients.go_on(&mut self.base, id);
+        }
+        self.servers.close_batches(&mut self.base);
+        self.sweep();
+        if self.base.stirred && !self.publish_due {
+            self.publish_due = true;
+            self.base.timers.set(now.after(limits::PUBLISH_PAUSE_US), Due::Publish);
+        }
+        self.base.worker.add(Worker::Turns, 1);
+        self.base.turn += 1;
+        self.base.turn_since = now;
+    }
+
+    /// Returns the next order to the driver.
+    pub fn poll_action(&mut self) -> Option<Action> {
+        self.base.actions.pop_front()
+    }
+
+    /// Returns when `handle_timeout` is to be called next.
+    pub fn poll_timeout(&self) -> Option<Time> {
+        self.base.timers.next()
+    }
+
+    /// Returns whether a write after `end_turn` allows something to go on. The next turn then
+    /// begins at once, since nothing else may wake the driver.
+    pub fn wants_turn(&self) -> bool {
+        self.clients.has_resumable() || self.servers.has_to_wake()
+    }
+
+    /// Returns the next connection of a side that has new bytes to write. Ask for links only after
+    /// `end_turn`: until then their batches are open.
+    pub fn poll_transmit(&mut self, side: Side) -> Option<ConnId> {
+        match side {
+            Side::Client => self.clients.next_dirty(&mut self.base),
+            Side::Link => self.servers.next_dirty(&mut self.base),
+        }
+    }
+
+    /// Collects the bytes to write to a connection, in order: none if it is gone or cannot send
+    /// yet.
+    pub fn transmit<'a>(&'a self, conn: ConnId, out: &mut Slices<'a>) {
+        match conn.side() {
+            Side::Client => self.clients.transmit(conn, out),
+            Side::Link => self.servers.transmit(conn, out),
+        }
+    }
+
+    /// Installs another plan. Pools and servers with an id in both plans go on undisturbed. A
+    /// request that was read under the old plan keeps its route.
+    pub fn install(&mut self, plan: Plan, now: Time) {
+        self.base.stir(now);
+        self.base.worker.add(Worker::Installs, 1);
+        self.take_plan(plan);
+        self.settle_outcomes();
+    }
+
+    /// Applies the decision, made for all workers, that a server leaves the ring or comes back.
+    pub fn set_ejected(&mut self, server_id: u32, ejected: bool, now: Time) {
+        self.base.stir(now);
+        self.servers.eject(&mut self.base, server_id, ejected);
+    }
+
+    /// Stops reading requests. Each client is closed when it has its answers.
+    pub fn drain(&mut self, now: Time) {
+        self.base.stir(now);
+        self.clients.drain(&mut self.base);
+    }
+
+    /// Returns whether all clients have gone.
+    pub fn is_drained(&self) -> bool {
+        self.clients.is_drained()
+    }
+
+    /// Forgets up to `max` clients that have nothing outstanding, and returns them. No `Close` is
+    /// ordered for them: the caller passes their connections to another worker.
+    pub fn hand_over(&mut self, max: usize) -> Vec<(ConnId, Passed)> {
+        self.clients.hand_over(&mut self.base, max)
+    }
+
+    /// Lists every server, in the order of the plan.
+    pub fn servers(&self) -> impl Iterator<Item = ServerView<'_>> {
+        self.base.servers()
+    }
+
+    /// Returns the bytes held in buffers now.
+    pub fn memory_held(&self) -> usize {
+        self.base.memory.used
+    }
+
+    /// Returns for how many seconds it has run.
+    pub fn uptime(&self, now: Time) -> u64 {
+        now.since(self.base.started) / 1_000_000
+    }
+
+    /// Writes the gauges to the metrics registry. They are summed up a few times a second while
+    /// anything changes, and once more afterwards, so the path of a request pays nothing for them.
+    fn publish(&mut self) {
+        self.clients.rest(&mut self.base);
+        self.base.stirred = false;
+        self.servers.publish(&self.base);
+        let worker = self.base.worker;
+        worker.set(Worker::LinksNow, self.servers.len() as u64);
+        worker.set(Worker::RequestsNow, self.clients.request_count() as u64);
+        worker.set(Worker::HeldNow, self.base.memory.used as u64);
+    }
+
+    /// Makes room among the connection keys of a pool, if there is none, by closing links that no
+    /// client uses.
+    fn make_room_for_conn_key(&mut self, pool: usize) {
+        if self.base.pools[pool].conn_keys.is_full() {
+            self.servers.retire_unused(&mut self.base, pool);
+        }
+    }
+}

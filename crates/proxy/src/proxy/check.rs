@@ -1,0 +1,58 @@
+//! The invariants, asserted all at once. For the simulator and the fuzzers, as it is too expensive
+//! for every event. Each half checks itself; what must agree between them is checked here.
+
+use super::Proxy;
+use crate::Time;
+use crate::base::id::ConnId;
+
+/// Far more timers than a link or server can have, and far fewer than a leak would make.
+const TIMERS_EACH: usize = 64;
+
+impl Proxy {
+    /// Panics if an invariant is broken.
+    pub fn check(&self) {
+        let clients = self.clients.check();
+        let servers = self.servers.check(&self.base);
+        let timers = self.base.timers.len();
+        let timers_max = TIMERS_EACH * (self.servers.len() + self.base.pools.len() + 64);
+        assert!(timers <= timers_max, "timers do not pile up: {timers}");
+        let held = self.base.memory.used;
+        assert_eq!(held, clients.bytes + servers.bytes, "the memory account adds up");
+        let parts = clients.parts_kept + servers.parts;
+        assert_eq!(parts, clients.parts, "each outstanding part is in exactly one queue");
+    }
+
+    /// Returns the number of pending requests, of clients and of links. All are zero when nothing
+    /// is left behind.
+    pub fn census(&self) -> (usize, usize, usize) {
+        (self.clients.request_count(), self.clients.len(), self.servers.len())
+    }
+
+    /// Whether a client's input waits although the client is read: the client waits, or has just
+    /// waited, for the capabilities of a server.
+    pub fn is_awaiting(&self, id: ConnId) -> bool {
+        self.clients.is_awaiting(id)
+    }
+
+    /// Returns the number of messages in the fullest queue of any link.
+    pub fn longest_queue(&self) -> usize {
+        self.servers.longest_queue()
+    }
+
+    /// Panics if something waits on longer than it may. For when the timers that are due have been
+    /// handled; what the world can see of deadlines is not looked at here.
+    pub fn check_deadlines(&self, now: Time) {
+        self.servers.check_deadlines(&self.base, now);
+    }
+
+    /// Panics if something waits for nothing. For the end of a turn, when all has been written that
+    /// may be.
+    pub fn check_rest(&self) {
+        self.servers.check_rest();
+        for at in self.clients.check_rest() {
+            let is_known = self.base.server(at).awaited;
+            assert!(is_known, "a client waits for a server, and it is not known");
+            assert!(self.servers.has_link(at), "a client waits for a server that is not asked");
+        }
+    }
+}

@@ -1,0 +1,371 @@
+//! From a link's bytes to the answers of clients.
+
+use metrics::Server as Counter;
+use proto::ItemKind;
+
+use super::Proxy;
+use crate::base::buffer::Source;
+use crate::base::fault::Fault;
+use crate::base::id::ConnId;
+use crate::base::limits;
+use crate::base::part::Part;
+use crate::client::{Recovery, Value};
+use crate::server::{Batch, Lost, Matched, Outcome, Payload, Reply, Unit, WRONG_LENGTH};
+
+impl Proxy {
+    pub(super) fn receive_link(&mut self, id: ConnId, source: Source<'_>) {
+        let heard = self.servers.heard(&mut self.base, id, source);
+        let result = heard.and_then(|has_replies| match has_replies {
+            true => self.pair_all(id, source),
+            false => Ok(()),
+        });
+        match result {
+            Ok(()) => self.servers.after_receive(&mut self.base, id, source.bytes.len()),
+            Err(why) => self.servers.poison(&mut self.base, id, why),
+        }
+        self.settle_outcomes();
+    }
+
+    /// Pairs all bytes: first the kept bytes of an unfinished head, then the new ones.
+    fn pair_all(&mut self, id: ConnId, source: Source<'_>) -> Result<(), &'static str> {
+        let mut at = 0;
+        let mut joined = self.servers.take_partial(id);
+        if !joined.is_empty() {
+            let (kept, mut more) = (joined.len(), 0);
+            // Nearly every head is shorter than this, so this many more bytes finish the kept one.
+            while at < kept && more < source.bytes.len() {
+                let end = source.bytes.len().min(more + limits::REPLY_HEAD_MAX);
+                joined.extend_from_slice(&source.bytes[more..end]);
+                more = end;
+                at = self.pair(id, Source::plain(&joined))?;
+            }
+            if at < kept {
+                self.servers.keep_partial(id, joined);
+                return Ok(());
+            }
+            at -= kept;
+            self.base.spares.give(joined);
+        }
+        at += self.pair(id, source.part(at, source.bytes.len()))?;
+        let rest = &source.bytes[at..];
+        if !rest.is_empty() {
+            let mut partial = self.base.spares.take();
+            partial.extend_from_slice(rest);
+            self.servers.keep_partial(id, partial);
+        }
+        Ok(())
+    }
+
+    /// Pairs as many items as there are; returns how many bytes they took.
+    fn pair(&mut self, id: ConnId, source: Source<'_>) -> Result<usize, &'static str> {
+        let len = source.bytes.len();
+        let mut at = 0;
+        while at < len {
+            let rest = source.part(at, len);
+            at += match self.servers.next_reply(&self.base, id, rest)? {
+                Reply::Incomplete => break,
+                Reply::Nothing(used) => used,
+                Reply::Line(kind, line) => {
+                    self.end_reply(id, kind, line);
+                    line.len()
+                }
+                Reply::Whole(matched, whole) => {
+                    self.take_whole(id, matched, whole)?;
+                    whole.bytes.len()
+                }
+                Reply::Begins(matched, head) => {
+                    self.begin(id, &matched, head)?;
+                    head.bytes.len()
+                }
+                Reply::Continues(head, len) => {
+                    if let Some(arrival) = self.servers.arrival(id) {
+                        self.clients.continue_value(&mut self.base, arrival, len, head);
+                    }
+                    self.end_piece(id);
+                    head.bytes.len()
+                }
+                Reply::More(used, shown, is_wrong) => {
+                    if !shown.bytes.is_empty() {
+                        self.add(id, shown);
+                    }
+                    if is_wrong {
+                        return Err(WRONG_LENGTH);
+                    }
+                    self.end_piece(id);
+                    used
+                }
+            };
+        }
+        Ok(at)
+    }
+
+    /// Settles what an item answers that has come whole.
+    #[inline(always)]
+    fn take_whole(
+        &mut self,
+        id: ConnId,
+        matched: Matched,
+        whole: Source<'_>,
+    ) -> Result<(), &'static str> {
+        let is_rendered = self.check_item(&matched, &whole.bytes[..matched.item.head as usize])?;
+        let value = match is_rendered {
+            false => Value::Flat(whole),
+            true => Value::Foreign(&matched.item, whole),
+        };
+        let has_body = matched.item.body > 0 || whole.bytes.len() > limits::REPLY_HEAD_MAX;
+        self.settle(id, (matched.part, matched.unit), value, has_body);
+        Ok(())
+    }
+
+    /// Checks that an item can answer its request; returns whether it has to be rendered.
+    #[inline(always)]
+    fn check_item(&mut self, matched: &Matched, head: &[u8]) -> Result<bool, &'static str> {
+        let Matched { part, unit, item, asked, keys, .. } = matched;
+        match unit {
+            Unit::Internal => return Ok(false),
+            Unit::Key => {}
+            Unit::Single | Unit::Batch => {
+                self.clients.check_reply(&self.base, *part, *keys, (item, head))?;
+            }
+        }
+        let is_rendered = self.clients.is_rendered(*part, *asked);
+        if is_rendered && *unit == Unit::Single {
+            self.clients.note_found(&self.base, *part, item, head);
+        }
+        Ok(is_rendered)
+    }
+
+    /// Begins a body, or a reply in pieces.
+    fn begin(
+        &mut self,
+        id: ConnId,
+        matched: &Matched,
+        head: Source<'_>,
+    ) -> Result<(), &'static str> {
+        self.check_item(matched, head.bytes)?;
+        let Matched { part, unit, server, item, asked, .. } = matched;
+        let part = (*part, *server, *unit == Unit::Key);
+        let arrival = self.clients.begin_value(&mut self.base, part, (item, *asked), head);
+        self.servers.begin_body(id, matched, arrival);
+        Ok(())
+    }
+
+    fn add(&mut self, id: ConnId, piece: Source<'_>) {
+        if let Some(arrival) = self.servers.arrival(id) {
+            self.clients.add_to_value(&mut self.base, arrival, piece);
+        }
+    }
+
+    /// Ends a piece that has come whole; the last piece settles its request.
+    fn end_piece(&mut self, id: ConnId) {
+        let Some(trailer) = self.servers.piece_end(id) else { return };
+        if !trailer.is_empty() {
+            self.add(id, Source::plain(trailer));
+        }
+        let Some((unit, arrival)) = self.servers.end_piece(&mut self.base, id) else { return };
+        let value = match arrival.streams {
+            true => Value::Streamed,
+            false => Value::Held(Box::new(arrival.data)),
+        };
+        match (arrival.part, unit) {
+            (Some(part), _) => self.settle(id, (part, unit), value, true),
+            (None, Unit::Key) => {}
+            (None, Unit::Single | Unit::Batch | Unit::Internal) => self.drop_answer(id),
+        }
+    }
+
+    /// Records that a key of a read has its value, or that a request or several keys have their
+    /// answer.
+    fn settle(&mut self, id: ConnId, (part, unit): (Part, Unit), value: Value<'_>, has_body: bool) {
+        let Proxy { base, clients, servers, .. } = self;
+        let Some(server) = servers.server_of(id) else { return };
+        if unit == Unit::Key {
+            return clients.hit(base, server, part, value);
+        }
+        let payload = servers.end_message(base, id, ItemKind::Status);
+        match payload {
+            Some(Payload::Single(_)) if clients.gathers(part) => {
+                clients.keep_reply(base, part, server, value);
+            }
+            Some(Payload::Single(_)) => {
+                clients.answer_with_reply(base, part, server, value, has_body);
+            }
+            Some(Payload::Fetch(batch)) => {
+                clients.keep_reply(base, part, server, value);
+                clients.settle_others(base, batch.parts());
+                servers.recycle(batch);
+            }
+            Some(Payload::Internal(_)) | None => {}
+        }
+    }
+
+    /// Fails a request whose answer could not be kept.
+    fn drop_answer(&mut self, id: ConnId) {
+        let Proxy { base, clients, servers, .. } = self;
+        let server = servers.server_of(id);
+        match servers.end_message(base, id, ItemKind::Status) {
+            Some(Payload::Single(part)) => clients.fail_unless_gone(base, part, server),
+            Some(Payload::Fetch(batch)) => {
+                clients.fail_unless_gone(base, batch.entries[0].part, server);
+                clients.settle_others(base, batch.parts());
+                servers.recycle(batch);
+            }
+            Some(Payload::Internal(_)) | None => {}
+        }
+    }
+
+    /// Handles a line that ends a reply.
+    fn end_reply(&mut self, id: ConnId, kind: ItemKind, line: &[u8]) {
+        let Proxy { base, clients, servers, .. } = self;
+        let Some(server) = servers.server_of(id) else { return };
+        match (servers.end_message(base, id, kind), kind) {
+            (Some(Payload::Fetch(batch)), ItemKind::Error) if batch.whole => {
+                clients.server_error(base, batch.entries[0].part, server, line);
+                clients.settle_others(base, batch.parts());
+                servers.recycle(batch);
+            }
+            (Some(Payload::Fetch(batch)), ItemKind::Error) => {
+                self.ask_alone(id, batch, server, line);
+            }
+            (Some(Payload::Fetch(batch)), _) => {
+                batch.outstanding().for_each(|entry| clients.miss(base, entry.part));
+                servers.recycle(batch);
+            }
+            (Some(Payload::Single(part)), _) => {
+                if !self.repeats(part, (id, server), line) {
+                    self.clients.server_error(&mut self.base, part, server, line);
+                }
+            }
+            (Some(Payload::Internal(_)) | None, _) => {}
+        }
+    }
+
+    /// Sends each unanswered key of a get alone, after an error line answered the whole get: one of
+    /// the keys may be to blame. A key that was alone gets the error. So does a key whose client
+    /// has sent a change since, because the change must not be overtaken.
+    fn ask_alone(&mut self, id: ConnId, batch: Box<Batch>, server: u32, line: &[u8]) {
+        let Proxy { base, clients, servers, .. } = self;
+        // A read that changes something is never sent twice.
+        let again = batch.entries.len() > 1 && batch.is_idempotent();
+        for entry in batch.outstanding() {
+            let part = entry.part;
+            let may = again && !clients.has_changed_since(part.request);
+            if !may || !servers.ask_alone(base, id, &batch, *entry) {
+                clients.server_error(base, part, server, line);
+            }
+        }
+        servers.recycle(batch);
+    }
+
+    /// Returns whether a request that its server answered with this error is sent again.
+    fn repeats(&mut self, part: Part, (link, server): (ConnId, u32), line: &[u8]) -> bool {
+        let Proxy { base, clients, servers, .. } = self;
+        let conn_key = servers.conn_key(link);
+        let Some(repeat) = clients.repeat_after(base, part, conn_key, line) else { return false };
+        let is_sent = |number| servers.is_on_its_way(link, number);
+        let is_recovered = match clients.recovery(base, part, repeat, is_sent) {
+            Recovery::Done => true,
+            Recovery::Impossible => false,
+            Recovery::Send { ask, number, words } => {
+                let payload = match bug!(InternalToClient) {
+                    true => Payload::Single(part),
+                    false => Payload::Internal(number),
+                };
+                servers.send_internal(base, link, payload, ask, &words)
+            }
+        };
+        if repeat.may && is_recovered {
+            clients.repeat(base, part, server, repeat);
+        }
+        repeat.may && is_recovered
+    }
+
+    /// Settles what no reply will answer, and lets clients go on that waited for a server.
+    #[inline]
+    pub(super) fn settle_outcomes(&mut self) {
+        while let Some(outcome) = self.servers.next_outcome() {
+            self.settle_outcome(outcome);
+        }
+    }
+
+    #[cold]
+    fn settle_outcome(&mut self, outcome: Outcome) {
+        let Proxy { base, clients, servers, .. } = self;
+        match outcome {
+            Outcome::NotSent { part, server, fault } => {
+                clients.fail(base, part, server, fault, false);
+            }
+            Outcome::Failed { payload: Payload::Single(part), server, fault, sent } => {
+                clients.fail(base, part, Some(server), fault, sent);
+            }
+            Outcome::Failed { payload: Payload::Fetch(batch), server, fault, sent } => {
+                let parts = batch.outstanding().map(|entry| entry.part);
+                parts.for_each(|part| clients.fail(base, part, Some(server), fault, sent));
+                servers.recycle(batch);
+            }
+            Outcome::Failed { payload: Payload::Internal(_), .. } => {}
+            Outcome::Lost(lost) => self.settle_lost(lost),
+            Outcome::CutOff(request) => clients.cut_off(base, request),
+            Outcome::Known(at) => clients.end_awaiting(base, at.pool as usize, at.server),
+        }
+    }
+
+    /// Settles the messages of a dead link: each is sent once more, where that changes nothing, or
+    /// fails. A request that may have been executed is never sent again.
+    fn settle_lost(&mut self, lost: Lost) {
+        let Lost { server, conn_key, messages } = lost;
+        // Decide what may be sent again before anything is settled. An update that fails here
+        // counts as a change of its client, and may have been executed.
+        let (mut again, mut reads, mut failed) = (Vec::new(), Vec::new(), Vec::new());
+        for (payload, sent) in messages {
+            match payload {
+                Payload::Fetch(batch) if batch.is_idempotent() => {
+                    let requests = batch.outstanding().map(|entry| entry.part.request);
+                    let may = |request| self.clients.may_ask_again(request, conn_key);
+                    let may: Vec<bool> = requests.map(may).collect();
+                    again.push((batch, may));
+                }
+                Payload::Single(part) if self.clients.may_read_again(part.request, conn_key) => {
+                    reads.push(part.request);
+                }
+                payload => failed.push((payload, sent)),
+            }
+        }
+        for (payload, sent) in failed {
+            #[cfg(seeded_bugs)]
+            if sent && self.resend(&payload, server) {
+                continue;
+            }
+            let fault = Fault::LinkLost;
+            self.settle_outcome(Outcome::Failed { payload, server, fault, sent });
+        }
+        for (batch, may) in again {
+            self.ask_again(batch, &may, server);
+        }
+        for request in reads {
+            self.clients.note_read_again(request);
+            let pool = self.clients.pool_of(request);
+            let counters = self.base.pools[pool].servers[server as usize].counters;
+            counters.add(Counter::AskedAgain, 1);
+            self.ask_anew(request);
+        }
+    }
+
+    /// Sends the keys of a lost get once more that `may` be.
+    fn ask_again(&mut self, batch: Box<Batch>, may: &[bool], server: u32) {
+        let Proxy { base, clients, servers, .. } = self;
+        for (entry, may) in batch.outstanding().zip(may) {
+            let part = entry.part;
+            let asks = if *may { clients.requester_of(part.request) } else { None };
+            match asks {
+                Some(asks) if servers.ask_again(base, asks, &batch, *entry) => {
+                    clients.note_again(part.request);
+                    let counters = base.pools[asks.pool()].servers[server as usize].counters;
+                    counters.add(Counter::AskedAgain, 1);
+                }
+                _ => clients.fail(base, part, Some(server), Fault::LinkLost, false),
+            }
+        }
+        servers.recycle(batch);
+    }
+}

@@ -1,0 +1,33 @@
+//! Seeded bugs that take more than a wrong condition. Only in builds with `--cfg seeded_bugs`.
+
+use proto::{Ask, Marks};
+
+use super::Proxy;
+use crate::base::buffer::Outbox;
+use crate::base::part::Data;
+use crate::bug;
+use crate::server::{Payload, Sending};
+
+impl Proxy {
+    /// `ResendUpdate`, `WinTwice`: keeps the bytes for sending an update without data again.
+    pub(super) fn remember(&self, sending: Sending<'_>, ask: Ask) {
+        let Sending { id, asks, request, head } = sending;
+        // The entry's last request may have left something.
+        bug::recall(id);
+        let wins = bug!(WinTwice) && request.marks == Marks::Makes;
+        if (bug!(ResendUpdate) || wins) && request.trailer.is_empty() {
+            let mut text = Vec::new();
+            asks.protocol.write_head(request, head, &self.base.keys, ask, &mut text);
+            bug::remember(id, text);
+        }
+    }
+
+    /// `ResendUpdate`: sends a dead link's message again on a new one.
+    pub(super) fn resend(&mut self, payload: &Payload, server: u32) -> bool {
+        let Payload::Single(part) = *payload else { return false };
+        let Some(text) = bug::recall(part.request) else { return false };
+        let Some(asks) = self.clients.requester_of(part.request) else { return false };
+        let ask = self.clients.asked(part.request);
+        self.servers.resend(&mut self.base, asks, part, server as usize, ask, &text)
+    }
+}

@@ -1,0 +1,261 @@
+//! The route of a request: the server it goes to, and in which form, which may depend on that
+//! server's capabilities. Nothing is changed and nothing is sent here.
+//!
+//! ```text
+//!   adapt(request) ── Ask ────────────────────────────────────────────────▶ go
+//!        └─ Unknown ── route ── capabilities known ── adapt again ── Ask ─▶ go, to that server
+//!                         │                                └─ Refused ────▶ answered, nothing sent
+//!                         └─ unknown ── the client is paused until a handshake has shown them
+//! ```
+
+use proto::{Adapted, Ask, Capabilities, Class, Local, Place, Reach, Refusal, Request, Span};
+use shard::Distribution;
+
+use crate::base::Base;
+use crate::base::fault::Fault;
+use crate::base::limits;
+use crate::base::part::Requester;
+use crate::base::plan::MultiKey;
+use crate::base::pool::Pool;
+
+/// The route of a request.
+#[derive(Clone, Copy)]
+pub(crate) enum Route {
+    /// It is sent in this form; to this server, if the server is known already.
+    Go { ask: Ask, server: Option<usize> },
+    /// It fails before anything is sent, as it could not arrive.
+    Fault(Option<u32>, Fault),
+    /// It waits for this server: for its capabilities, which are unknown, or until it is known
+    /// whether the server can be asked at all.
+    Wait(usize),
+    /// It goes to several servers.
+    Spread,
+    /// It waits for the driver to give the addresses of its client's connection.
+    Locate,
+    /// No form for the server means the same.
+    Refused(Refusal),
+    /// Its keys belong to different servers.
+    Apart(Apart),
+}
+
+/// Two keys of a request, by their positions in it, and their servers.
+#[derive(Clone, Copy)]
+pub(crate) struct Apart {
+    keys: [Span; 2],
+    servers: [usize; 2],
+}
+
+/// A request whose keys cannot be found in it, in a pool where they may be on any server.
+const NOT_SOLE: &str = "its keys cannot be read from the request: only in a pool of one server";
+const NOT_ONE: &str = "refused by the proxy: each server has its own; ask the server itself";
+const NOT_ALLOWED: &str = "refused by the proxy: the pool's `allow:` does not name it";
+const NO_PLACE: &str = "invalid cursor";
+const NO_DATABASE: &str = "DB index is out of range";
+
+/// Bytes that a key, with its value if any, may take in a message beyond those in a line.
+const KEY_FRAME_LEN: usize = 8;
+
+/// Returns the route of a request, if it depends on servers and is not a read of single keys.
+/// `is_located` says that the addresses of its client's connection are known.
+#[inline]
+pub(crate) fn route(
+    base: &mut Base,
+    asks: Requester,
+    request: &Request,
+    head: &[u8],
+    is_located: impl FnOnce() -> bool,
+) -> Option<Route> {
+    match request.class {
+        Class::Single { .. } => Some(route_of_single(base, asks, request, head)),
+        Class::Split { .. } => Some(route_of_split(base, asks, request, head)),
+        Class::Broadcast { writes: true, reach: Reach::All | Reach::Survey, .. } => {
+            let pool = &base.pools[asks.pool()];
+            why_not_of_all(pool, &request.class).is_none().then_some(Route::Spread)
+        }
+        Class::Local(Local::Own) => route_of_own(base, asks, request, head, is_located),
+        _ => None,
+    }
+}
+
+fn route_of_single(base: &mut Base, asks: Requester, request: &Request, head: &[u8]) -> Route {
+    if request.database > 0 && request.database >= base.pools[asks.pool()].plan.databases {
+        return Route::Refused(Refusal::Bad(NO_DATABASE));
+    }
+    if base.keys.len() > 1 || request.place != Place::Keys {
+        return route_of_many(base, asks, request, head);
+    }
+    match asks.protocol.adapt(request, head, None) {
+        Adapted::Ask(ask) => return Route::Go { ask, server: None },
+        Adapted::Refused(refusal) => return Route::Refused(refusal),
+        Adapted::Unknown => {}
+    }
+    let Some(server) = server_for(base, asks, request, head) else {
+        return Route::Fault(None, Fault::NoServer);
+    };
+    match base.pools[asks.pool()].servers[server].capabilities {
+        None => Route::Wait(server),
+        Some(known) => form(asks, request, head, known)
+            .map_or_else(Route::Refused, |ask| Route::Go { ask, server: Some(server) }),
+    }
+}
+
+/// Returns the form of a request for a server with these capabilities.
+fn form(
+    asks: Requester,
+    request: &Request,
+    head: &[u8],
+    known: Capabilities,
+) -> Result<Ask, Refusal> {
+    match asks.protocol.adapt(request, head, Some(known)) {
+        Adapted::Refused(refusal) => Err(refusal),
+        Adapted::Ask(ask) => Ok(ask),
+        Adapted::Unknown => unreachable!("the capabilities were given"),
+    }
+}
+
+/// Returns the route of a request whose keys must be on one server, or which has none.
+fn route_of_many(base: &mut Base, asks: Requester, request: &Request, head: &[u8]) -> Route {
+    let ask = match form(asks, request, head, Capabilities::default()) {
+        Ok(ask) => ask,
+        Err(refusal) => return Route::Refused(refusal),
+    };
+    if request.place == Place::Keys {
+        return match meet(base, asks, request, head) {
+            Ok(server) => to(ask, server),
+            Err(apart) => Route::Apart(apart),
+        };
+    }
+    let pool = &base.pools[asks.pool()];
+    match request.place {
+        Place::Nth(at) if pool.place_from(at) != Some(at) => Route::Refused(Refusal::Bad(NO_PLACE)),
+        Place::From(at) if pool.place_from(at).is_none() => Route::Refused(Refusal::Bad(NO_PLACE)),
+        Place::Nth(at) | Place::From(at) => {
+            let at = pool.place_from(at + u32::from(bug!(ScanElsewhere)));
+            to(ask, at.map(|at| at as usize))
+        }
+        Place::Sole if pool.planned() != 1 => Route::Refused(Refusal::ByName(NOT_SOLE)),
+        Place::Sole => to(ask, pool.place_from(0).map(|at| at as usize)),
+        Place::Any | Place::Keys => to(ask, pool.any_place(asks.id.index())),
+    }
+}
+
+fn to(ask: Ask, server: Option<usize>) -> Route {
+    match server {
+        Some(_) => Route::Go { ask, server },
+        None => Route::Fault(None, Fault::NoServer),
+    }
+}
+
+/// Routes to one server if one has all keys, and otherwise to each server with its keys.
+fn route_of_split(base: &mut Base, asks: Requester, request: &Request, head: &[u8]) -> Route {
+    match meet(base, asks, request, head) {
+        Ok(server) => form(asks, request, head, Capabilities::default())
+            .map_or_else(Route::Refused, |ask| to(ask, server)),
+        Err(apart) if base.pools[asks.pool()].plan.multi_key == MultiKey::Refuse => {
+            Route::Apart(apart)
+        }
+        Err(_) => Route::Spread,
+    }
+}
+
+/// Whether a local command has to wait for the capabilities of servers.
+fn route_of_own(
+    base: &Base,
+    asks: Requester,
+    request: &Request,
+    head: &[u8],
+    is_located: impl FnOnce() -> bool,
+) -> Option<Route> {
+    if asks.protocol.shows_endpoints(request) && !is_located() {
+        return Some(Route::Locate);
+    }
+    if asks.protocol.adapt(request, head, None) != Adapted::Unknown {
+        return None;
+    }
+    // A server that cannot be asked now is not waited for, unless there is no other.
+    let pool = &base.pools[asks.pool()];
+    match pool.unknown() {
+        Some(server) => Some(Route::Wait(server)),
+        None if pool.capabilities().is_some() => None,
+        None => pool.any_place(asks.id.index()).map(Route::Wait),
+    }
+}
+
+/// Returns why a request for every server is refused in this pool, if it is.
+pub(crate) fn why_not_of_all(pool: &Pool, class: &Class) -> Option<&'static str> {
+    let Class::Broadcast { ask, gated, reach, .. } = *class else { return None };
+    let name = pool.plan.protocol.commands()[usize::from(ask.command)].name;
+    if gated && !pool.plan.allow.iter().any(|allowed| allowed == name) {
+        return Some(NOT_ALLOWED);
+    }
+    (reach == Reach::Sole && pool.planned() > 1).then_some(NOT_ONE)
+}
+
+/// Returns the one server that all keys of a request belong to; none if the ring is empty.
+pub(crate) fn meet(
+    base: &mut Base,
+    asks: Requester,
+    request: &Request,
+    head: &[u8],
+) -> Result<Option<usize>, Apart> {
+    let first = server_of(base, asks, request, head, base.keys[0]);
+    // With the random distribution, all keys of a request go to the same random server.
+    let goes_anywhere = base.pools[asks.pool()].plan.distribution == Distribution::Random;
+    for at in 1..if goes_anywhere { 0 } else { base.keys.len() } {
+        let key = base.keys[at];
+        let server = server_of(base, asks, request, head, key);
+        if let (Some(one), Some(other)) = (first, server)
+            && one != other
+            && !bug!(SendApart)
+        {
+            return Err(Apart { keys: [base.keys[0], key], servers: [one, other] });
+        }
+    }
+    Ok(first)
+}
+
+/// Returns the server that the only key of a request belongs to, if it has one.
+pub(crate) fn server_for(
+    base: &mut Base,
+    asks: Requester,
+    request: &Request,
+    head: &[u8],
+) -> Option<usize> {
+    let key = *base.keys.first()?;
+    server_of(base, asks, request, head, key)
+}
+
+/// Returns the server that a key of a request belongs to.
+pub(crate) fn server_of(
+    base: &mut Base,
+    asks: Requester,
+    request: &Request,
+    head: &[u8],
+    key: Span,
+) -> Option<usize> {
+    let key = asks.protocol.key(request, head, key, &mut base.scratch);
+    let random = &mut base.random;
+    base.pools[asks.pool()].route(key, || random.next())
+}
+
+/// Returns the most messages in which the keys of a request may leave for one server. A message
+/// ends at so many keys, or when it and the next together reach so many bytes.
+pub(crate) fn messages_max(base: &Base, head: &[u8]) -> usize {
+    let bytes = head.len() + base.keys.len() * KEY_FRAME_LEN;
+    let by_bytes = bytes / (limits::BATCH_BYTES_MAX / 2 - limits::BATCH_KEYS_MAX);
+    1 + base.keys.len() / limits::BATCH_KEYS_MAX + by_bytes
+}
+
+impl Apart {
+    /// Returns the two keys, decoded.
+    pub(crate) fn keys(self, asks: Requester, request: &Request, head: &[u8]) -> [Vec<u8>; 2] {
+        self.keys.map(|key| {
+            let mut decoded = Vec::new();
+            asks.protocol.key(request, head, key, &mut decoded).to_vec()
+        })
+    }
+
+    pub(crate) fn servers(self) -> [usize; 2] {
+        self.servers
+    }
+}

@@ -1,0 +1,98 @@
+//! The invariants of the server half.
+
+use super::Servers;
+use super::link::{Body, Link, State, Unit};
+use super::state::Hold;
+use crate::Time;
+use crate::base::pool::Stage;
+use crate::base::{Base, ServerAt, Sums};
+
+impl Servers {
+    /// Panics if an invariant is broken.
+    pub(crate) fn check(&self, base: &Base) -> Sums {
+        assert!(self.outcomes.is_empty(), "every outcome is settled at once");
+        let alive: usize = self.states.iter().flatten().map(|one| one.alive).sum();
+        assert_eq!(alive, self.links.len(), "each link is its server's");
+        for (pool, states) in self.states.iter().enumerate() {
+            assert_eq!(states.len(), base.pools[pool].servers.len(), "each server has its state");
+            for server in 0..states.len() {
+                let at = ServerAt { pool: pool as u32, server: server as u32 };
+                self.check_server(base, at);
+            }
+        }
+        Sums {
+            bytes: self.links.iter().map(|(_, link)| link.counted).sum(),
+            parts: self.links.iter().map(|(_, link)| check_link(link)).sum(),
+            parts_kept: 0,
+        }
+    }
+
+    fn check_server(&self, base: &Base, at: ServerAt) {
+        let (server, state) = (base.server(at), &self.states[at.pool as usize][at.server as usize]);
+        for id in state.links.iter().flatten().flatten().chain(&state.probe) {
+            assert!(self.links.find(*id).is_some(), "a server knows living links only");
+        }
+        let is_vacant = server.stage == Stage::Vacant;
+        assert!(!is_vacant || state.alive == 0, "a vacant place has no link");
+        // Its silence agrees with its links.
+        let its = self.links.iter().filter(|(_, link)| link.at == at);
+        let owing = its.filter(|(_, link)| link.owes).count();
+        let silence = &state.silence;
+        assert_eq!(silence.owing as usize, owing, "a server owes on so many links");
+        let is_held = silence.hold == Hold::On;
+        assert!(!is_held || owing > 0, "a server that owes nothing is not silent");
+        let is_told = state.counters.value(metrics::Server::HeldNow) == 1;
+        assert!(is_vacant || is_told == is_held, "others are told");
+        let is_woken = self.waking.contains(&at);
+        assert!(silence.hold != Hold::Ending || is_woken, "a hold comes to its end");
+    }
+
+    /// Returns the number of messages in the fullest queue of any link.
+    pub(crate) fn longest_queue(&self) -> usize {
+        self.links.iter().map(|(_, link)| link.outstanding.len()).max().unwrap_or(0)
+    }
+
+    /// Whether a server has a link, or one on its way.
+    pub(crate) fn has_link(&self, at: ServerAt) -> bool {
+        self.states[at.pool as usize][at.server as usize].alive > 0
+    }
+
+    /// Panics if a message waits on longer than it may.
+    pub(crate) fn check_deadlines(&self, base: &Base, now: Time) {
+        for (id, link) in self.links.iter() {
+            let queue = base.pool(link.at).plan.timeouts.queue;
+            let oldest = link.outstanding.get(link.first_pending()).map(|message| message.since);
+            let is_over = |since: Time| now >= since.after(queue);
+            let at = id.index();
+            assert!(!oldest.is_some_and(is_over), "link {at}: a message waits since {oldest:?}");
+            let gathers = link.batch.as_ref().map(|batch| batch.since);
+            assert!(!gathers.is_some_and(is_over), "link {at}: gets gather since {gathers:?}");
+        }
+    }
+
+    /// Panics if a batch waits for nothing.
+    pub(crate) fn check_rest(&self) {
+        for (_, link) in self.links.iter() {
+            let gathers = link.state == State::Up && link.batch.is_some();
+            assert!(!gathers || !link.batch_may_leave(), "gets gather although they may leave");
+        }
+    }
+}
+
+/// Panics if an invariant of a link is broken. Returns how many parts stand in its queue.
+fn check_link(link: &Link) -> usize {
+    assert!(link.done <= link.sent && link.sent <= link.queued);
+    assert_eq!(link.owes, link.is_waiting(), "its server knows what it owes");
+    assert_eq!(link.out.len() as u64, link.queued - link.sent, "unsent is what is queued");
+    let (mut parts, mut end) = (0, link.done);
+    for message in &link.outstanding {
+        assert!(message.end > end, "messages follow each other");
+        end = message.end;
+        parts += message.parts();
+    }
+    assert_eq!(end, link.queued, "the queue ends with its last message");
+    assert!(link.own.is_none(), "a request's own batch leaves with it");
+    parts += link.batch.as_ref().map_or(0, |batch| batch.outstanding().count());
+    let in_fetch = |body: &Body| body.arrival.part.is_some() && body.unit == Unit::Key;
+    parts + usize::from(link.body.as_ref().is_some_and(in_fetch))
+}

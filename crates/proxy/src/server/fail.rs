@@ -1,0 +1,330 @@
+//! Dead links and deadlines. Each message that nothing will answer any more becomes an [`Outcome`],
+//! which says whether it may have been executed.
+
+use metrics::Server as Counter;
+
+use super::batch::{Batch, Entry};
+use super::link::{Link, Message, Payload, State, Unit};
+use super::state::Hold;
+use super::{Servers, send};
+use crate::base::fault::{Blame, Fault};
+use crate::base::id::ConnId;
+use crate::base::part::{Part, RequestId, Requester};
+use crate::base::pool::Stage;
+use crate::base::timers::Due;
+use crate::base::{Base, ServerAt, limits};
+use crate::{Action, Closed, Event, Time};
+
+/// What has become of a message without a reply, or of a server that clients wait for.
+pub(crate) enum Outcome {
+    /// A part was not sent.
+    NotSent { part: Part, server: Option<u32>, fault: Fault },
+    /// Nothing will answer the message. If it was `sent`, it may have been executed.
+    Failed { payload: Payload, server: u32, fault: Fault, sent: bool },
+    /// A link that was up has died. Some of its messages may be sent once more.
+    Lost(Lost),
+    /// The rest of a value that its client receives while it arrives will not come.
+    CutOff(RequestId),
+    /// The handshake of a link to this server has ended, or the link has: clients that wait for
+    /// the server go on.
+    Known(ServerAt),
+}
+
+/// The messages of a dead link, in their order.
+pub(crate) struct Lost {
+    pub(crate) server: u32,
+    pub(crate) conn_key: u16,
+    /// Each with whether it may have been executed.
+    pub(crate) messages: Vec<(Payload, bool)>,
+}
+
+impl Servers {
+    /// Makes sure that a timer checks a link no later than its next deadline.
+    pub(super) fn arm(&mut self, base: &mut Base, id: ConnId) {
+        let Some(link) = self.links.find_mut(id) else { return };
+        let timeouts = &base.pool(link.at).plan.timeouts;
+        let Some(deadline) = link.deadline(timeouts) else { return };
+        if link.armed.is_none_or(|armed| deadline < armed) {
+            link.armed = Some(deadline);
+            base.timers.set(deadline, Due::Link(id));
+        }
+    }
+
+    /// Checks the deadlines of a link. `since` tells when a request was read.
+    pub(crate) fn link_timer(
+        &mut self,
+        base: &mut Base,
+        id: ConnId,
+        set: Time,
+        since: impl Fn(RequestId) -> Time,
+    ) {
+        let Some(link) = self.links.find_mut(id) else { return };
+        if link.armed != Some(set) {
+            // Another timer has taken its place. If this one were handled, it would set another for
+            // ever.
+            return;
+        }
+        link.armed = None;
+        let timeouts = base.pool(link.at).plan.timeouts;
+        let fault = match link.state {
+            State::Connecting if base.now >= link.since.after(timeouts.connect) => {
+                Some(Fault::ConnectTimeout)
+            }
+            State::Handshake if base.now >= link.since.after(timeouts.reply) => {
+                Some(Fault::ReplyTimeout)
+            }
+            State::Up if link.is_waiting() && base.now >= link.reply_deadline(&timeouts) => {
+                Some(Fault::ReplyTimeout)
+            }
+            _ => None,
+        };
+        if let Some(fault) = fault {
+            #[cfg(seeded_bugs)]
+            if bug!(AnswerAfterTimeout) && link.state == State::Up {
+                return self.give_up_first(base, id);
+            }
+            return self.close_link(base, id, fault);
+        }
+        self.expire_pending(base, id, timeouts.queue);
+        self.end_gathering(base, id, timeouts.queue, since);
+        self.end_retiring(base, id);
+        self.arm(base, id);
+    }
+
+    /// Takes requests that waited too long to be sent out of the queue.
+    fn expire_pending(&mut self, base: &mut Base, id: ConnId, queue: u64) {
+        let Some(link) = self.links.find_mut(id) else { return };
+        let first = link.first_pending();
+        let late = |message: &&Message| base.now >= message.since.after(queue);
+        let count = link.outstanding.iter().skip(first).take_while(late).count();
+        if count == 0 {
+            return;
+        }
+        let server = link.at.server;
+        base.stirred = true;
+        for Message { payload, held, .. } in link.withdraw(first, count) {
+            let fault = if held { Fault::Held } else { Fault::QueueTimeout };
+            self.outcomes.push_back(Outcome::Failed { payload, server, fault, sent: false });
+        }
+        // The batch that waited behind them may have room now.
+        self.mark_dirty(id);
+    }
+
+    /// Sends an open batch that has waited for more keys as long as a request may wait.
+    fn end_gathering(
+        &mut self,
+        base: &mut Base,
+        id: ConnId,
+        queue: u64,
+        since: impl Fn(RequestId) -> Time,
+    ) {
+        let Some(link) = self.links.find_mut(id) else { return };
+        let is_over = |batch: &Batch| base.now >= batch.since.after(queue);
+        let is_late = link.batch.as_ref().is_some_and(|batch| is_over(batch));
+        if !is_late || bug!(GatherForEver) || bug!(SpinTimer) {
+            return;
+        }
+        let state = &self.states[link.at.pool as usize][link.at.server as usize];
+        let fault = match state.silence.hold {
+            Hold::On => Some(Fault::Held),
+            _ if link.state == State::Handshake => Some(Fault::QueueTimeout),
+            Hold::Off | Hold::Ending => None,
+        };
+        let Some(mut batch) = link.batch.take() else { return };
+        let upstream = base.pool(link.at).upstream;
+        match fault {
+            // Keys that have waited in the batch of a held server as long as a message may wait.
+            Some(fault) => {
+                let since = |entry: &Entry| since(entry.part.request);
+                let is_late = |entry: &Entry| base.now >= since(entry).after(queue);
+                let (kept, late) = batch.part(upstream, is_late);
+                link.batch = kept.map(|mut kept| {
+                    kept.since = kept.entries.iter().map(since).min().unwrap_or(base.now);
+                    kept
+                });
+                let (payload, server) = (Payload::Fetch(late), link.at.server);
+                self.outcomes.push_back(Outcome::Failed { payload, server, fault, sent: false });
+            }
+            None => {
+                // From here on it waits for the kernel. If the time of its last key counted, it
+                // would be late at once and answered with an error.
+                batch.latest = base.now;
+                send::launch(link, batch, upstream, state.counters);
+            }
+        }
+        self.mark_dirty(id);
+    }
+
+    /// Handles the end of a link's connection, or of an attempt to connect.
+    pub(crate) fn closed(&mut self, base: &mut Base, id: ConnId, how: Closed) {
+        let Some(link) = self.links.find(id) else { return };
+        let was_up = link.state == State::Up || link.state == State::Handshake && link.proven;
+        let fault = match how {
+            _ if was_up => Fault::LinkLost,
+            Closed::Own => Fault::Unable,
+            Closed::Eof | Closed::Reset => Fault::ConnectFailed,
+        };
+        if was_up && how == Closed::Eof {
+            let state = &self.states[link.at.pool as usize][link.at.server as usize];
+            state.counters.add(Counter::LinkEnded, 1);
+        }
+        if fault == Fault::LinkLost {
+            self.doubt(base, id);
+        }
+        self.bury(base, id, fault);
+    }
+
+    /// Closes a link whose server has sent something that cannot be an answer.
+    pub(crate) fn poison(&mut self, base: &mut Base, id: ConnId, why: &'static str) {
+        let Some(link) = self.links.find(id) else { return };
+        let server = base.server(link.at).plan.id;
+        base.log(Event::Poisoned { server, why });
+        self.close_link(base, id, Fault::Poisoned);
+    }
+
+    /// Closes a link from our side.
+    pub(super) fn close_link(&mut self, base: &mut Base, id: ConnId, fault: Fault) {
+        base.actions.push_back(Action::Close(id));
+        self.bury(base, id, fault);
+    }
+
+    /// Removes a dead link: its server's health is updated, and its messages are given up.
+    fn bury(&mut self, base: &mut Base, id: ConnId, fault: Fault) {
+        let Some(mut link) = self.links.remove(id) else { return };
+        base.stirred = true;
+        base.memory.change(&mut link.counted, 0);
+        let at = link.at;
+        base.pools[at.pool as usize].conn_keys.remove_link(link.conn_key);
+        let state = self.state(at);
+        let probing = state.probe == Some(id);
+        state.forget(id);
+        if let Some(counter) = fault.row().counter {
+            state.counters.add(counter, 1);
+        }
+        if fault == Fault::SetupRefused {
+            state.note_refused(link.conn_key, base.now);
+        }
+        if fault == Fault::ConnectTimeout {
+            state.counters.add(Counter::ConnectTimeout, 1);
+        }
+        // A server may close a link that was idle, and a restart ends links that worked. Neither is
+        // a reason to believe the server down. If it is, the next connect will show it.
+        let has_stood =
+            link.state == State::Up && base.now.since(link.up_at) >= limits::LINK_STOOD_US;
+        let harmless = fault == Fault::LinkLost && (link.proven || has_stood);
+        match fault.row().blame {
+            _ if base.server(at).stage != Stage::Planned => {}
+            Blame::Own if !bug!(BlameServer) => self.connect_unable(base, at, probing),
+            Blame::Server if !harmless || probing => self.server_failed(base, at, fault),
+            Blame::Own => self.server_failed(base, at, fault),
+            _ if probing => self.server_failed(base, at, fault),
+            Blame::Server | Blame::Overload => {}
+        }
+        self.give_up(&mut link, fault);
+        if link.owes {
+            self.owes_less(at);
+        }
+        self.outcomes.push_back(Outcome::Known(at));
+    }
+
+    /// Gives up the messages of a dead link.
+    fn give_up(&mut self, link: &mut Link, fault: Fault) {
+        if let Some(body) = link.body.take()
+            && let Some(part) = body.arrival.part
+        {
+            if body.arrival.streams && !bug!(NeverCutOff) {
+                self.outcomes.push_back(Outcome::CutOff(part.request));
+            }
+            // A value that had begun to arrive is outstanding again.
+            if body.unit == Unit::Key
+                && let Some(Message { payload: Payload::Fetch(batch), .. }) =
+                    link.outstanding.front_mut()
+            {
+                batch.cursor -= 1;
+            }
+        }
+        let mut messages = Vec::new();
+        let mut start = link.done;
+        for message in std::mem::take(&mut link.outstanding) {
+            let sent = start < link.sent && !bug!(ForgetSent);
+            start = message.end;
+            messages.push((message.payload, sent));
+        }
+        for batch in [link.own.take(), link.batch.take()].into_iter().flatten() {
+            messages.push((Payload::Fetch(batch), false));
+        }
+        let server = link.at.server;
+        if fault == Fault::LinkLost {
+            let lost = Lost { server, conn_key: link.conn_key, messages };
+            return self.outcomes.push_back(Outcome::Lost(lost));
+        }
+        for (payload, sent) in messages {
+            self.outcomes.push_back(Outcome::Failed { payload, server, fault, sent });
+        }
+    }
+
+    /// Sends a key of a lost batch once more; false if its server cannot be asked now.
+    pub(crate) fn ask_again(
+        &mut self,
+        base: &mut Base,
+        asks: Requester,
+        batch: &Batch,
+        entry: Entry,
+    ) -> bool {
+        let random = &mut base.random;
+        let server = base.pools[asks.pool()].route(batch.key(entry), || random.next());
+        let Some(server) = server else { return false };
+        let Ok(id) = self.link_for(base, asks, server) else { return false };
+        self.launch_one(base, id, batch, entry);
+        self.arm(base, id);
+        true
+    }
+
+    /// Sends a key of a batch alone, on the link on which its server refused the batch; false if
+    /// there is no room.
+    pub(crate) fn ask_alone(
+        &mut self,
+        base: &mut Base,
+        id: ConnId,
+        batch: &Batch,
+        entry: Entry,
+    ) -> bool {
+        let Some(link) = self.links.find(id) else { return false };
+        if !link.has_room(&base.limits) {
+            return false;
+        }
+        let at = link.at;
+        self.state(at).counters.add(Counter::AskedAlone, 1);
+        self.launch_one(base, id, batch, entry);
+        true
+    }
+
+    fn launch_one(&mut self, base: &mut Base, id: ConnId, batch: &Batch, entry: Entry) {
+        let Some(link) = self.links.find_mut(id) else { return };
+        let upstream = base.pool(link.at).upstream;
+        let mut one = self.spare_batches.pop().unwrap_or_else(Batch::blank);
+        one.open(batch.ask, batch.idempotent, base.turn, base.now);
+        one.whole = batch.whole;
+        one.text.extend_from_slice(batch.prefix());
+        one.push(upstream, batch.key(entry), entry.part, entry.client);
+        link.out.open(&mut base.spares);
+        link.launch_batch(one, upstream);
+        let at = link.at;
+        self.state(at).counters.add(Counter::Messages, 1);
+        self.mark_dirty(id);
+    }
+
+    /// `AnswerAfterTimeout`: gives up the request, but not its link.
+    #[cfg(seeded_bugs)]
+    fn give_up_first(&mut self, base: &mut Base, id: ConnId) {
+        let Some(link) = self.links.find_mut(id) else { return };
+        let server = link.at.server;
+        let Some(message) = link.outstanding.pop_front() else { return };
+        link.done = message.end.min(link.sent);
+        link.since = base.now;
+        self.note_owing(base, id);
+        let (payload, fault) = (message.payload, Fault::ReplyTimeout);
+        self.outcomes.push_back(Outcome::Failed { payload, server, fault, sent: true });
+        self.arm(base, id);
+    }
+}

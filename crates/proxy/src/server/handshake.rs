@@ -1,0 +1,170 @@
+//! The handshake on a link. It proves that a server is there, and shows its capabilities. Nothing
+//! else is sent before its answer has come, so a server that accepts connections and stays silent
+//! gets no request.
+
+use metrics::Server as Counter;
+use proto::{Ask, Capabilities, HandshakeReply, Parsed};
+
+use super::link::{Message, State};
+use super::state::Proof;
+use super::{Outcome, Servers};
+use crate::Event;
+use crate::base::buffer::Source;
+use crate::base::fault::Fault;
+use crate::base::id::ConnId;
+use crate::base::{Base, ServerAt, limits};
+
+impl Servers {
+    /// Starts the handshake when a connect has succeeded.
+    pub(crate) fn connected(&mut self, base: &mut Base, id: ConnId) {
+        let Some(link) = self.links.find_mut(id) else { return };
+        link.set_state(State::Handshake);
+        link.since = base.now;
+        let pool = base.pool(link.at);
+        let login = pool.plan.server_login.as_ref();
+        pool.upstream.write_handshake(login, pool.conn_keys.of(link.conn_key), &mut link.handshake);
+        link.login = login.is_some();
+        let state = &mut self.states[link.at.pool as usize][link.at.server as usize];
+        state.unable_pause = limits::BACKOFF_FIRST_US;
+        state.counters.add(Counter::Connects, 1);
+        if state.probe == Some(id) {
+            state.counters.add(Counter::Probes, 1);
+        }
+        self.mark_dirty(id);
+        self.arm(base, id);
+    }
+
+    /// Repeats the handshake with a server that may have fallen silent, on a link on which it owes
+    /// nothing.
+    pub(super) fn repeat_handshake(&mut self, base: &mut Base, id: ConnId) {
+        let Some(link) = self.links.find_mut(id) else { return };
+        link.set_state(State::Handshake);
+        link.since = base.now;
+        let pool = base.pool(link.at);
+        pool.upstream.write_handshake(None, pool.conn_keys.of(link.conn_key), &mut link.handshake);
+        link.login = false;
+        self.arm(base, id);
+    }
+
+    /// Handles the answer to the handshake, or a part of it.
+    pub(super) fn handshake(
+        &mut self,
+        base: &mut Base,
+        id: ConnId,
+        source: Source<'_>,
+    ) -> Result<(), &'static str> {
+        let Some(link) = self.links.find_mut(id) else { return Ok(()) };
+        if !link.handshake.is_empty() {
+            return Err("a reply before its request was sent");
+        }
+        link.partial.extend_from_slice(source.bytes);
+        let pool = base.pool(link.at);
+        let conn_key = pool.conn_keys.of(link.conn_key);
+        let (len, capabilities) =
+            match pool.upstream.read_handshake(link.login, conn_key, &link.partial) {
+                Parsed::Complete(HandshakeReply::Welcome { len, capabilities }) => {
+                    (len, capabilities)
+                }
+                Parsed::Complete(HandshakeReply::LoginRefused) => {
+                    self.close_link(base, id, Fault::LoginRefused);
+                    return Ok(());
+                }
+                Parsed::Complete(HandshakeReply::SetupRefused) => {
+                    self.close_link(base, id, Fault::SetupRefused);
+                    return Ok(());
+                }
+                Parsed::Incomplete if link.partial.len() <= limits::HANDSHAKE_MAX => return Ok(()),
+                Parsed::Incomplete => return Err("a handshake without end"),
+                Parsed::Malformed(why) => return Err(why),
+            };
+        if len < link.partial.len() {
+            return Err("a reply that was not asked for");
+        }
+        base.spares.give(std::mem::take(&mut link.partial));
+        link.set_state(State::Up);
+        (link.since, link.up_at) = (base.now, base.now);
+        let at = link.at;
+        let is_probe = self.state(at).probe == Some(id);
+        let before = self.note_capabilities(base, at, capabilities);
+        if is_probe {
+            self.probe_answered(base, id);
+        }
+        self.outcomes.push_back(Outcome::Known(at));
+        self.note_up(base, id);
+        let capabilities = base.server(at).capabilities.unwrap_or_default();
+        if before.is_some_and(|before| !capabilities.include(before)) {
+            self.close_unfit(base, at, capabilities);
+        }
+        self.mark_dirty(id);
+        self.arm(base, id);
+        Ok(())
+    }
+
+    /// Notes the capabilities that a handshake has shown; returns those known before.
+    fn note_capabilities(
+        &mut self,
+        base: &mut Base,
+        at: ServerAt,
+        capabilities: Capabilities,
+    ) -> Option<Capabilities> {
+        let upstream = base.pool(at).upstream;
+        let is_disproved = self.state(at).proof == Proof::Disproved;
+        let capabilities = if is_disproved { Capabilities::default() } else { capabilities };
+        let server = base.server_mut(at);
+        let before = server.capabilities.replace(capabilities);
+        let what = upstream.lacks(capabilities).filter(|_| !is_disproved);
+        if let Some(what) = what
+            && before.is_none_or(|before| upstream.lacks(before).is_none())
+        {
+            let event = Event::Lacks { server: server.plan.id, what };
+            base.log(event);
+        }
+        before
+    }
+
+    /// Closes unused links of a server that has lost a capability. The messages that wait on them
+    /// were written for a server that had it.
+    fn close_unfit(&mut self, base: &mut Base, at: ServerAt, capabilities: Capabilities) {
+        let upstream = base.pool(at).upstream;
+        let is_unfit = |message: &Message| !capabilities.include(upstream.needs(message.ask));
+        for id in self.links_of(at) {
+            let Some(link) = self.links.find_mut(id) else { continue };
+            if link.sent == 0 && link.outstanding.iter().any(is_unfit) {
+                // The server is well, but another one.
+                link.proven = true;
+                self.close_link(base, id, Fault::LinkLost);
+            }
+        }
+    }
+
+    /// Notes a server's answer: it has the capability that the request needed, if any.
+    pub(super) fn prove(&mut self, base: &Base, at: ServerAt, ask: Ask) {
+        let upstream = base.pool(at).upstream;
+        let state = self.state(at);
+        if state.proof != Proof::Proven && !Capabilities::default().include(upstream.needs(ask)) {
+            state.proof = Proof::Proven;
+        }
+    }
+
+    /// Counts a lost link against a server's claimed capability. If links are lost again and again
+    /// while requests that need the capability wait, and none like them was ever answered, the
+    /// server does not have it.
+    pub(super) fn doubt(&mut self, base: &mut Base, id: ConnId) {
+        let Some(link) = self.links.find(id) else { return };
+        let upstream = base.pool(link.at).upstream;
+        let state = &mut self.states[link.at.pool as usize][link.at.server as usize];
+        let Proof::Open(times) = state.proof else { return };
+        let mut sent = link.outstanding.iter().take_while(|message| message.end <= link.sent);
+        if !sent.any(|message| !Capabilities::default().include(upstream.needs(message.ask))) {
+            return;
+        }
+        state.proof = Proof::Open(times + 1);
+        if times + 1 == limits::DOUBTS_MAX {
+            state.proof = Proof::Disproved;
+            let server = base.server_mut(link.at);
+            server.capabilities = Some(Capabilities::default());
+            let event = Event::CapabilityLost { server: server.plan.id };
+            base.log(event);
+        }
+    }
+}

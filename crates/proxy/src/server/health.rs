@@ -1,0 +1,143 @@
+//! Health of servers. This worker's own observations decide whether a server is down for it.
+//! Ejection from the ring is decided outside, for all workers at once: this file reports failures
+//! and returns, and applies the decision.
+
+use super::Servers;
+use crate::base::fault::Fault;
+use crate::base::id::ConnId;
+use crate::base::pool::{Health, Stage};
+use crate::base::timers::Due;
+use crate::base::{Base, ServerAt};
+use crate::{Action, Event, Report, Time};
+
+impl Servers {
+    /// Notes that a server failed: no request reaches it until a probe does.
+    pub(super) fn server_failed(&mut self, base: &mut Base, at: ServerAt, fault: Fault) {
+        let why = fault.row().words;
+        let state = self.state(at);
+        let server = base.server_mut(at);
+        let id = server.plan.id;
+        let was_ready = server.health == Health::Ready && !server.ejected;
+        let counts = state.note_failure(server.health, base.now);
+        let failures = state.failures;
+        base.server_mut(at).health = Health::Down;
+        if was_ready {
+            base.log(Event::ServerDown { server: id, why });
+        }
+        if counts {
+            let report = Report::Failed { server: id, failures, why };
+            base.actions.push_back(Action::Report(report));
+        }
+        self.await_probe(base, at);
+    }
+
+    /// Schedules a probe of a server, unless one is due already.
+    pub(super) fn await_probe(&mut self, base: &mut Base, at: ServerAt) {
+        if self.state(at).probe_at.is_some() {
+            return;
+        }
+        let jitter = base.random.next();
+        let state = self.state(at);
+        let due = base.now.after(state.probe_pause(base.pool(at), at, jitter, base.now));
+        // Without a socket the probe has to wait, as requests do.
+        let due = due.max(state.unable_until);
+        state.probe_at = Some(due);
+        base.timers.set(due, Due::Probe(at));
+    }
+
+    /// Probes a server.
+    pub(crate) fn probe(&mut self, base: &mut Base, at: ServerAt, set: Time) {
+        // Another server may have the index by now, or a later timer may have replaced this one.
+        let states = self.states.get_mut(at.pool as usize);
+        let state = states.and_then(|states| states.get_mut(at.server as usize));
+        let Some(state) = state.filter(|state| state.probe_at == Some(set)) else { return };
+        state.probe_at = None;
+        let server = base.server(at);
+        let is_wanted = server.health == Health::Down || server.ejected;
+        let is_probed = server.stage != Stage::Planned || state.probe.is_some();
+        if !is_wanted || is_probed || bug!(NeverProbe) {
+            return;
+        }
+        let home = base.pool(at).conn_keys.home;
+        let id = self.begin_connect(base, at, home);
+        self.state(at).probe = Some(id);
+    }
+
+    /// Notes that a probe was answered: the server is back, and the link that probed serves it.
+    pub(super) fn probe_answered(&mut self, base: &mut Base, id: ConnId) {
+        let Some(link) = self.links.find_mut(id) else { return };
+        link.proven = true;
+        let (at, conn_key) = (link.at, usize::from(link.conn_key));
+        let count = base.pool(at).plan.server_connections;
+        let state = self.state(at);
+        (state.probe, state.back_at) = (None, base.now);
+        if state.links.len() <= conn_key {
+            state.links.resize(conn_key + 1, vec![None; count]);
+        }
+        let free = state.links[conn_key].iter_mut().find(|place| place.is_none());
+        // Its failures are forgotten when it answers a request: many a sick server answers a probe.
+        let server = base.server_mut(at);
+        let (server_id, ejected) = (server.plan.id, server.ejected);
+        let was = std::mem::replace(&mut server.health, Health::Ready);
+        match free {
+            Some(place) => *place = Some(id),
+            None => self.close_quietly(base, id),
+        }
+        let report = Report::Answered { server: server_id, probe: true };
+        base.actions.push_back(Action::Report(report));
+        if ejected && !bug!(ProbeOnce) {
+            // It is probed until it is back in the ring, in case a report was lost.
+            self.await_probe(base, at);
+        } else if was == Health::Down && !ejected {
+            base.log(Event::ServerBack { server: server_id });
+        }
+    }
+
+    /// Notes that a server that had failed answered a request.
+    #[cold]
+    pub(super) fn request_answered(&mut self, base: &mut Base, at: ServerAt) {
+        let state = self.state(at);
+        state.failures = 0;
+        if !bug!(KeepPause) {
+            state.end_failing();
+        }
+        let server = base.server(at);
+        if server.stage == Stage::Planned {
+            let report = Report::Answered { server: server.plan.id, probe: false };
+            base.actions.push_back(Action::Report(report));
+        }
+    }
+
+    /// Applies the decision that a server leaves the ring, or comes back.
+    pub(crate) fn eject(&mut self, base: &mut Base, id: u32, ejected: bool) {
+        let pools = base.pools.iter().enumerate();
+        let found = pools.filter(|(_, pool)| pool.stage != Stage::Vacant);
+        let found = found.filter_map(|(at, pool)| Some((at, pool.place_of(id)?))).next();
+        // A new plan may have removed the server meanwhile.
+        let Some((pool, server)) = found else { return };
+        let at = ServerAt { pool: pool as u32, server: server as u32 };
+        let server = base.server_mut(at);
+        if server.ejected == ejected || server.stage != Stage::Planned {
+            return;
+        }
+        server.ejected = ejected;
+        // Some worker saw the server come back, and that is good enough for all.
+        self.state(at).forgive(server);
+        if !bug!(KeepRing) {
+            base.pools[pool].turn_ring(false);
+        }
+        if ejected {
+            base.server_mut(at).health = Health::Down;
+            self.await_probe(base, at);
+        }
+    }
+
+    /// Notes that we could not make a socket: nothing is known of the server, and the next attempt
+    /// has to wait.
+    pub(super) fn connect_unable(&mut self, base: &mut Base, at: ServerAt, probing: bool) {
+        self.state(at).note_unable(base.now);
+        if probing {
+            self.await_probe(base, at);
+        }
+    }
+}

@@ -1,0 +1,278 @@
+//! Hold and drop. A server that owes answers and has been silent for `hold_after` gets nothing
+//! more: messages to it wait, and those that no client waits for any more are dropped. So when a
+//! client gives up, comes back and sends its change again, the change is done once when the server
+//! wakes.
+//!
+//! ```text
+//!           owes, and silent for `hold_after`           a byte of it, or it owes nothing
+//!     Off ────────────────────────────────────▶ On ────────────────────────────────────▶ Ending
+//!      ▲                                         │ every `hold_after`: drop                  │
+//!      └──────────── the turn ends: drop, and send the rest ◀───────────────────────────────┘
+//! ```
+//!
+//! * A server is silent, not a link. So all links of this worker are held, and the metrics registry
+//!   shows the other workers that they are. A message that has begun to leave goes on to its end.
+//! * A link that owes nothing repeats the handshake before it sends anything, if some worker found
+//!   its server silent. The answer shows that the server is there after all.
+//! * Two kinds of requests are dropped: a read whose client has left, and a change whose client
+//!   waited for the answer and has left without a `quit`. A client that comes back asks for it
+//!   again. A request that no client ever waited for (`noreply`, quiet requests without a loud one
+//!   behind them) is not asked again: it is sent.
+
+use metrics::Server as Counter;
+
+use super::batch::Batch;
+use super::link::{Link, Message, Payload, State};
+use super::state::{Hold, ServerState};
+use super::{Outcome, Servers};
+use crate::Time;
+use crate::base::fault::Fault;
+use crate::base::id::ConnId;
+use crate::base::part::RequestId;
+use crate::base::timers::Due;
+use crate::base::{Base, ServerAt};
+
+impl Servers {
+    /// Checks whether a server now owes something on a link, or no longer does.
+    pub(super) fn note_owing(&mut self, base: &mut Base, id: ConnId) {
+        let Some(link) = self.links.find_mut(id) else { return };
+        let owes = link.is_waiting();
+        if link.owes == owes {
+            return;
+        }
+        link.owes = owes;
+        let at = link.at;
+        if !owes {
+            return self.owes_less(at);
+        }
+        let silence = &mut self.state(at).silence;
+        silence.owing += 1;
+        if silence.owing == 1 {
+            silence.asked = base.now;
+        }
+        let is_looked_at = silence.look_at.is_some();
+        if let (Some(patience), false) = (base.pool(at).plan.hold_after, is_looked_at) {
+            self.look_at_silence(base, at, base.now.after(patience));
+        }
+    }
+
+    /// Counts one link fewer on which a server owes, since the link died or has all its answers.
+    /// When no other is left, there is nothing to wait for: the next message or handshake finds
+    /// out.
+    pub(super) fn owes_less(&mut self, at: ServerAt) {
+        let silence = &mut self.state(at).silence;
+        silence.owing -= 1;
+        if silence.owing == 0 {
+            self.end_hold(at);
+        }
+    }
+
+    /// Notes that bytes came from a server.
+    pub(super) fn note_heard(&mut self, at: ServerAt, now: Time) {
+        let silence = &mut self.state(at).silence;
+        silence.heard = now;
+        silence.suspect = false;
+        if silence.hold == Hold::On && !bug!(HoldForEver) {
+            self.end_hold(at);
+        }
+    }
+
+    /// Handles a link that came up: messages that have waited for it for long were held back.
+    pub(super) fn note_up(&mut self, base: &Base, id: ConnId) {
+        let Some(link) = self.links.find_mut(id) else { return };
+        let Some(patience) = base.pool(link.at).plan.hold_after else { return };
+        let late =
+            |message: &&mut Message| base.now >= message.since.after(patience) && !message.held;
+        let count =
+            link.outstanding.iter_mut().filter(late).map(|message| message.held = true).count();
+        let state = &mut self.states[link.at.pool as usize][link.at.server as usize];
+        state.counters.add(Counter::Held, count as u64);
+        // Some may have been held before, when the server was silent on another link.
+        let is_held = link.outstanding.iter().any(|message| message.held);
+        if is_held && state.silence.hold != Hold::Ending {
+            state.silence.hold = Hold::Ending;
+            self.waking.push(link.at);
+        }
+    }
+
+    /// Marks the messages queued for a silent server as held.
+    pub(super) fn note_held(link: &mut Link, state: &ServerState) {
+        if state.silence.hold == Hold::On {
+            let pending = link.outstanding.len() - link.first_pending();
+            let fresh = link.outstanding.iter_mut().rev().take(pending);
+            let fresh = fresh.take_while(|message| !message.held);
+            let count = fresh.map(|message| message.held = true).count();
+            state.counters.add(Counter::Held, count as u64);
+        }
+    }
+
+    /// Whether a link has something that may be sent now.
+    pub(super) fn may_write(&mut self, base: &mut Base, id: ConnId) -> bool {
+        let Some(link) = self.links.find(id) else { return false };
+        let state = &self.states[link.at.pool as usize][link.at.server as usize];
+        let is_sent = state.silence.hold == Hold::Off;
+        match link.state {
+            State::Connecting => false,
+            State::Handshake => !link.handshake.is_empty(),
+            State::Up if link.out.is_empty() => false,
+            State::Up if link.is_waiting() => is_sent || link.begun() > 0,
+            State::Up if self.is_suspect(base, link) => {
+                self.repeat_handshake(base, id);
+                true
+            }
+            State::Up => is_sent,
+        }
+    }
+
+    /// Whether a server that owes nothing must answer a handshake before anything is sent: no byte
+    /// has come from it of late, and this worker or another found it silent.
+    pub(super) fn is_suspect(&self, base: &Base, link: &Link) -> bool {
+        let Some(patience) = base.pool(link.at).plan.hold_after else { return false };
+        let silence = &self.states[link.at.pool as usize][link.at.server as usize].silence;
+        if base.now < silence.heard.after(patience) || bug!(SendToSilent) {
+            return false;
+        }
+        let id = base.server(link.at).plan.id;
+        silence.suspect || base.metrics.total(id, Counter::HeldNow) > 0
+    }
+
+    /// Checks whether a server has been silent for too long, or still is. Returns whether held
+    /// messages that no client waits for are to be dropped now.
+    pub(crate) fn silence_timer(&mut self, base: &mut Base, at: ServerAt, set: Time) -> bool {
+        // Another server may have the index by now, or a later timer may have replaced this one.
+        let states = self.states.get_mut(at.pool as usize);
+        let state = states.and_then(|states| states.get_mut(at.server as usize));
+        let state = state.filter(|state| state.silence.look_at == Some(set));
+        let Some(ServerState { silence, .. }) = state else { return false };
+        silence.look_at = None;
+        let Some(patience) = base.pool(at).plan.hold_after else {
+            self.end_hold(at);
+            return false;
+        };
+        if silence.owing == 0 {
+            return false;
+        }
+        let too_long = silence.heard.max(silence.asked).after(patience);
+        match silence.hold {
+            Hold::On => {}
+            _ if base.now < too_long => {
+                self.look_at_silence(base, at, too_long);
+                return false;
+            }
+            Hold::Off | Hold::Ending => self.begin_hold(at),
+        }
+        self.look_at_silence(base, at, base.now.after(patience));
+        true
+    }
+
+    /// Returns the next server whose held messages are sent at the end of a turn, when all clients
+    /// that left in the turn are known.
+    pub(crate) fn next_to_wake(&mut self) -> Option<ServerAt> {
+        while let Some(at) = self.waking.pop() {
+            let hold = &mut self.state(at).silence.hold;
+            // Another may have fallen silent again.
+            if *hold == Hold::Ending {
+                *hold = Hold::Off;
+                return Some(at);
+            }
+        }
+        None
+    }
+
+    /// Whether held messages are to be sent at the end of this turn.
+    pub(crate) fn has_to_wake(&self) -> bool {
+        !self.waking.is_empty()
+    }
+
+    /// Sends what was held.
+    pub(crate) fn wake(&mut self, at: ServerAt) {
+        for id in self.links_of(at) {
+            if !bug!(LeaveHeld) {
+                self.mark_dirty(id);
+            }
+        }
+    }
+
+    fn look_at_silence(&mut self, base: &mut Base, at: ServerAt, due: Time) {
+        self.state(at).silence.look_at = Some(due);
+        base.timers.set(due, Due::Silence(at));
+    }
+
+    fn begin_hold(&mut self, at: ServerAt) {
+        if bug!(NeverHold) {
+            return;
+        }
+        let state = self.state(at);
+        state.silence.hold = Hold::On;
+        state.silence.suspect = true;
+        state.counters.set(Counter::HeldNow, 1);
+        // A link that owes nothing repeats the handshake, to see whether the server is there.
+        self.note_all_held(at).into_iter().for_each(|id| self.mark_dirty(id));
+    }
+
+    fn end_hold(&mut self, at: ServerAt) {
+        if self.state(at).silence.hold != Hold::On {
+            return;
+        }
+        // Messages queued in this turn were held as well.
+        self.note_all_held(at);
+        let state = self.state(at);
+        state.silence.hold = Hold::Ending;
+        state.counters.set(Counter::HeldNow, 0);
+        self.waking.push(at);
+    }
+
+    fn note_all_held(&mut self, at: ServerAt) -> Vec<ConnId> {
+        let links = self.links_of(at);
+        for id in &links {
+            if let Some(link) = self.links.find_mut(*id) {
+                let state = &self.states[at.pool as usize][at.server as usize];
+                Servers::note_held(link, state);
+            }
+        }
+        links
+    }
+
+    /// Takes held messages that no client waits for any more out of a server's queues.
+    pub(crate) fn drop_cancelled(
+        &mut self,
+        base: &mut Base,
+        at: ServerAt,
+        is_cancelled: impl Fn(RequestId) -> bool,
+    ) {
+        if bug!(KeepCancelled) {
+            return;
+        }
+        let hold_after = base.pool(at).plan.hold_after;
+        let is_it = |request: RequestId| is_cancelled(request) || bug!(DropWaitedFor);
+        let all = |batch: &Batch| batch.outstanding().all(|entry| is_it(entry.part.request));
+        for id in self.links_of(at) {
+            let Some(link) = self.links.find_mut(id) else { continue };
+            let dropped = link.withdraw_where(|message| match &message.payload {
+                Payload::Single(part) => message.held && is_it(part.request),
+                Payload::Fetch(batch) => message.held && all(batch),
+                Payload::Internal(_) => false,
+            });
+            let late =
+                |batch: &Batch| hold_after.is_some_and(|time| base.now >= batch.since.after(time));
+            let gathering = link.batch.take_if(|batch| late(batch) && all(batch));
+            let count = dropped.len() + usize::from(gathering.is_some());
+            if count == 0 {
+                continue;
+            }
+            base.stirred = true;
+            let counters = self.state(at).counters;
+            counters.add(Counter::Dropped, count as u64);
+            counters.add(Counter::Held, u64::from(gathering.is_some()));
+            let payloads = dropped.into_iter().map(|message| message.payload);
+            for payload in payloads.chain(gathering.map(Payload::Fetch)) {
+                let server = at.server;
+                let fault = Fault::Dropped;
+                self.outcomes.push_back(Outcome::Failed { payload, server, fault, sent: false });
+            }
+            self.mark_dirty(id);
+            // It may have been all that the link waited for.
+            self.end_retiring(base, id);
+        }
+    }
+}

@@ -1,0 +1,418 @@
+//! One connection to a server, shared by many clients: the messages to send, the messages that wait
+//! for a reply, and the pairing of the two streams.
+//!
+//! ```text
+//!             batch (open get, leaves last)
+//!               │ end of turn
+//!               ▼
+//!   messages: [ outstanding ......... | pending ...... ]     oldest first
+//!              ^ done      ^ sent                        ^ queued      offsets in the sent stream
+//!              │
+//!              └── the next reply belongs to the first message, and to no other
+//! ```
+//!
+//! A message is a get of one or many keys, or another request. `end` is its end in the stream of
+//! sent bytes. Comparing two numbers therefore shows whether a message was handed to the kernel,
+//! and so may have been executed, or not.
+
+use std::collections::VecDeque;
+
+use proto::{Ask, Item, Progress, Upstream};
+
+use super::batch::Batch;
+use crate::Time;
+use crate::base::ServerAt;
+use crate::base::buffer::{End, Outbox};
+use crate::base::limits::{self, Limits};
+use crate::base::memory::Memory;
+use crate::base::part::{Arrival, Part};
+use crate::base::plan::Timeouts;
+
+/// One link.
+pub(super) struct Link {
+    pub(super) at: ServerAt,
+    /// The index of its connection key.
+    pub(super) conn_key: u16,
+    pub(super) state: State,
+    /// Unsent bytes of the handshake, which goes ahead of everything.
+    pub(super) handshake: Vec<u8>,
+    /// The handshake contains a login.
+    pub(super) login: bool,
+    pub(super) out: Outbox,
+    pub(super) outstanding: VecDeque<Message>,
+    /// The open batch: gets of this turn that leave as one message.
+    pub(super) batch: Option<Box<Batch>>,
+    /// A read that is not merged, while its keys are being added.
+    pub(super) own: Option<Box<Batch>>,
+    /// The numbers of the internal commands among its messages.
+    pub(super) internal: Vec<u64>,
+    /// The number of gets among its messages.
+    pub(super) fetches: usize,
+    /// Bytes that these gets hold until they are answered.
+    fetch_bytes: usize,
+    /// Offset up to which replies are complete.
+    pub(super) done: u64,
+    /// Offset up to which bytes were handed to the kernel.
+    pub(super) sent: u64,
+    /// Offset up to which bytes were queued.
+    pub(super) queued: u64,
+    /// Bytes of an unfinished reply head.
+    pub(super) partial: Vec<u8>,
+    /// The progress of the reply whose items are being read.
+    pub(super) progress: Progress,
+    /// A value or reply that is still arriving.
+    pub(super) body: Option<Body>,
+    /// When it began to connect, or when the server last made progress on the next reply it owes.
+    pub(super) since: Time,
+    /// When the server began to owe the next reply.
+    pub(super) owed: Time,
+    /// The earliest timer set for this link.
+    pub(super) armed: Option<Time>,
+    /// It is closed as soon as nothing waits on it.
+    pub(super) retiring: bool,
+    /// It is in the list of links to be written.
+    pub(super) dirty: bool,
+    /// It is counted among the links on which its server owes a reply.
+    pub(super) owes: bool,
+    /// It has received a reply, so its loss is not a failure to connect.
+    pub(super) proven: bool,
+    /// When it came up.
+    pub(super) up_at: Time,
+    /// Bytes held, as last reported to the memory account.
+    pub(super) counted: usize,
+}
+
+/// The states of a link. A link that has died is not in the table any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum State {
+    /// Requests may queue; nothing can be sent.
+    Connecting,
+    /// Established; the handshake waits for its answer.
+    Handshake,
+    /// The server has answered the handshake.
+    Up,
+}
+
+/// One message in the queue or on the wire.
+pub(crate) struct Message {
+    pub(super) payload: Payload,
+    pub(super) ask: Ask,
+    /// The end of the message in the stream.
+    pub(super) end: u64,
+    /// When it was queued.
+    pub(super) since: Time,
+    /// It waits, or has waited, because the server was silent.
+    pub(super) held: bool,
+}
+
+/// The payload of a message.
+pub(crate) enum Payload {
+    Fetch(Box<Batch>),
+    /// A request, or a part of it.
+    Single(Part),
+    /// An internal command: no client waits for the reply. The number identifies the command.
+    Internal(u64),
+}
+
+/// A value that is arriving.
+pub(crate) struct Body {
+    pub(super) item: Item,
+    /// The unit that it settles when it is complete.
+    pub(super) unit: Unit,
+    /// Bytes to come, of the item's body and trailer.
+    pub(super) left: u64,
+    pub(super) end: End,
+    /// What the request it answers has of it.
+    pub(super) arrival: Arrival,
+}
+
+/// The unit that one or more items settle.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Unit {
+    /// One key of a read.
+    Key,
+    /// A single request.
+    Single,
+    /// All keys of a message, which have one reply.
+    Batch,
+    /// An internal command, which is no client's.
+    Internal,
+}
+
+impl Link {
+    pub(super) fn new(at: ServerAt, conn_key: u16, now: Time) -> Link {
+        Link {
+            at,
+            conn_key,
+            state: State::Connecting,
+            handshake: Vec::new(),
+            login: false,
+            out: Outbox::default(),
+            outstanding: VecDeque::new(),
+            batch: None,
+            own: None,
+            internal: Vec::new(),
+            fetches: 0,
+            fetch_bytes: 0,
+            done: 0,
+            sent: 0,
+            queued: 0,
+            partial: Vec::new(),
+            progress: Progress::default(),
+            body: None,
+            since: now,
+            owed: now,
+            armed: None,
+            retiring: false,
+            dirty: false,
+            owes: false,
+            proven: false,
+            up_at: now,
+            counted: 0,
+        }
+    }
+
+    /// Moves to the next state. A link that is up repeats the handshake when its server has fallen
+    /// silent.
+    pub(super) fn set_state(&mut self, next: State) {
+        let after = match self.state {
+            State::Connecting | State::Up => State::Handshake,
+            State::Handshake => State::Up,
+        };
+        assert_eq!(next, after, "a link connects, greets and is up");
+        self.state = next;
+    }
+
+    /// Whether the number of messages, and the bytes not handed over yet, are within bounds.
+    pub(super) fn has_room(&self, limits: &Limits) -> bool {
+        let fits =
+            self.outstanding.len() < limits.link_queue && self.out.len() < limits.link_outbox;
+        fits || bug!(NoQueueBound)
+    }
+
+    /// As `has_room`, for a request of at most this many messages.
+    pub(super) fn has_room_for(&self, messages: usize, limits: &Limits) -> bool {
+        let fits = self.outstanding.len() + messages <= limits.link_queue;
+        self.has_room(limits) && (fits || bug!(NoQueueBound))
+    }
+
+    /// Queues the bytes just written to the end of `out` as a message. `before` is the length of
+    /// `out` before them.
+    pub(super) fn launch(&mut self, payload: Payload, ask: Ask, before: usize, now: Time) {
+        let len = self.out.len() - before;
+        assert!(len > 0, "a message has bytes");
+        self.queued += len as u64;
+        self.outstanding.push_back(Message {
+            payload,
+            ask,
+            end: self.queued,
+            since: now,
+            held: false,
+        });
+    }
+
+    /// Queues a whole get.
+    pub(super) fn launch_batch(&mut self, batch: Box<Batch>, upstream: &dyn Upstream) {
+        let before = self.out.len();
+        let ask = batch.ask;
+        upstream.seal_fetch(ask, batch.entries.len(), &batch.text, self.out.copied());
+        self.fetches += 1;
+        self.fetch_bytes += batch.bytes();
+        let since = batch.latest;
+        self.launch(Payload::Fetch(batch), ask, before, since);
+    }
+
+    /// Whether the open batch is to leave at the end of a turn. While the server has as many gets
+    /// as it may, the next batch waits and grows. A server takes one connection's requests one
+    /// after the other, so waiting here costs little more than waiting there, and keys that leave
+    /// together cost once.
+    pub(super) fn batch_may_leave(&self) -> bool {
+        self.fetches < limits::FETCHES_IN_FLIGHT_MAX
+    }
+
+    /// Removes the first message, whose reply is complete.
+    pub(super) fn pop(&mut self) -> Message {
+        let message = self.outstanding.pop_front().expect("a reply belongs to a message");
+        self.forget_payload(&message);
+        message
+    }
+
+    #[cold]
+    fn forget_internal(&mut self, print: u64) {
+        self.internal.retain(|one| *one != print);
+    }
+
+    fn forget_payload(&mut self, message: &Message) {
+        match &message.payload {
+            Payload::Fetch(batch) => {
+                self.fetches -= 1;
+                self.fetch_bytes -= batch.bytes();
+            }
+            Payload::Internal(print) => self.forget_internal(*print),
+            Payload::Single(_) => {}
+        }
+    }
+
+    /// Whether the server owes a reply, or the kernel has still to send bytes that it took.
+    pub(super) fn is_waiting(&self) -> bool {
+        self.sent > self.done
+    }
+
+    /// Returns when this link must be looked at, if nothing happens before.
+    pub(super) fn deadline(&self, timeouts: &Timeouts) -> Option<Time> {
+        let owed = match self.state {
+            State::Connecting => Some(self.since.after(timeouts.connect)),
+            State::Handshake => Some(self.since.after(timeouts.reply)),
+            State::Up if self.is_waiting() && !bug!(NoReplyDeadline) => {
+                Some(self.reply_deadline(timeouts))
+            }
+            State::Up => None,
+        };
+        let pending = self.outstanding.get(self.first_pending());
+        let queued = pending.map(|message| message.since.after(timeouts.queue));
+        let gathering = self.batch.as_ref().filter(|_| !bug!(GatherForEver));
+        let gathering = gathering.map(|batch| batch.since.after(timeouts.queue));
+        owed.into_iter().chain(queued).chain(gathering).min()
+    }
+
+    /// Returns when a server that owes a reply has been silent for too long, or has taken too long
+    /// over the reply.
+    pub(super) fn reply_deadline(&self, timeouts: &Timeouts) -> Time {
+        let patience = if bug!(HurryReply) { timeouts.reply / 2 } else { timeouts.reply };
+        let at_most = self.owed.after(timeouts.reply * limits::REPLY_STRETCH);
+        let at_most = if bug!(SpeakForEver) { Time(u64::MAX) } else { at_most };
+        self.since.after(patience).min(at_most)
+    }
+
+    /// Notes that the kernel took `n` bytes.
+    pub(super) fn advance(&mut self, n: usize, now: Time) {
+        if n == 0 {
+            return;
+        }
+        let first_was_whole = self.outstanding.front().is_some_and(|first| first.end <= self.sent);
+        if !self.is_waiting() || !first_was_whole && !bug!(BlameEarly) {
+            self.since = now;
+            self.owed = now;
+        }
+        self.sent += n as u64;
+        self.out.advance(n);
+        assert!(self.sent <= self.queued, "only queued bytes are sent");
+    }
+
+    /// Notes that the first message has its whole reply.
+    pub(super) fn note_reply_complete(&mut self, end: u64, now: Time) {
+        assert!(self.done < end && end <= self.sent, "a reply follows its request");
+        self.done = end;
+        self.since = now;
+        self.owed = now;
+        self.proven = true;
+    }
+
+    /// Notes that bytes have come: a server that sends is not silent.
+    pub(super) fn heard(&mut self, now: Time) {
+        if self.is_waiting() {
+            self.since = now;
+        }
+    }
+
+    /// Returns the index of the first message of which nothing was sent.
+    pub(super) fn first_pending(&self) -> usize {
+        // The message in which `sent` falls has begun to leave; it starts where the one before
+        // ends.
+        let whole = self.outstanding.partition_point(|message| message.end <= self.sent);
+        let start = if whole == 0 { self.done } else { self.outstanding[whole - 1].end };
+        if start < self.sent { whole + 1 } else { whole }
+    }
+
+    /// Returns the number of unsent bytes of a message that has begun to leave.
+    pub(super) fn begun(&self) -> usize {
+        match self.first_pending() {
+            0 => 0,
+            at => self.outstanding[at - 1].end.saturating_sub(self.sent) as usize,
+        }
+    }
+
+    /// Takes the messages `at..at + count`, none of them sent, out of the queue.
+    pub(super) fn withdraw(&mut self, at: usize, count: usize) -> Vec<Message> {
+        let from = if at == 0 { self.done } else { self.outstanding[at - 1].end };
+        assert!(from >= self.sent, "what was sent cannot be taken back");
+        let taken: Vec<Message> = self.outstanding.drain(at..at + count).collect();
+        taken.iter().for_each(|message| self.forget_payload(message));
+        let len = taken.last().map_or(0, |last| last.end - from);
+        match (from - self.sent) as usize {
+            0 => self.out.advance(len as usize),
+            skip => self.out.cut(&[(skip, skip + len as usize)]),
+        }
+        self.queued -= len;
+        self.outstanding.iter_mut().skip(at).for_each(|message| message.end -= len);
+        taken
+    }
+
+    /// Takes the unsent messages that fit out of the queue, in their order.
+    pub(super) fn withdraw_where(&mut self, fits: impl Fn(&Message) -> bool) -> Vec<Message> {
+        let first = self.first_pending();
+        let mut start = if first == 0 { self.done } else { self.outstanding[first - 1].end };
+        let (mut cuts, mut taken, mut gone) = (Vec::new(), Vec::new(), 0);
+        for mut message in self.outstanding.split_off(first) {
+            let len = message.end - start;
+            if fits(&message) {
+                cuts.push(((start - self.sent) as usize, (message.end - self.sent) as usize));
+                gone += len;
+                self.forget_payload(&message);
+                taken.push(message);
+            } else {
+                message.end -= gone;
+                self.outstanding.push_back(message);
+            }
+            start += len;
+        }
+        self.queued -= gone;
+        if !cuts.is_empty() {
+            self.out.cut(&cuts);
+        }
+        taken
+    }
+
+    /// Whether nothing waits on it to be sent or to be answered.
+    pub(super) fn is_idle(&self) -> bool {
+        self.outstanding.is_empty() && self.batch.is_none() && self.out.is_empty()
+    }
+
+    /// Whether a reply has begun and is not complete.
+    pub(super) fn is_mid_reply(&self) -> bool {
+        let begun = match self.outstanding.front() {
+            Some(Message { payload: Payload::Fetch(batch), .. }) => batch.cursor > 0,
+            _ => false,
+        };
+        let has_begun = self.progress != Progress::default() || self.body.is_some();
+        begun || has_begun || !self.partial.is_empty()
+    }
+
+    /// Reports the bytes held now to the memory account.
+    pub(super) fn account(&mut self, memory: &mut Memory) {
+        let bytes = self.measure();
+        memory.change(&mut self.counted, bytes);
+    }
+
+    /// Returns the bytes held now.
+    pub(super) fn measure(&self) -> usize {
+        // A value that has begun to arrive is counted whole. Otherwise many could begin at once.
+        let body = self.body.as_ref().map_or(0, |body| match body.arrival.part {
+            Some(_) => body.arrival.data.len() + body.left as usize,
+            None => 0,
+        });
+        let gathering = self.batch.as_ref().map_or(0, |batch| batch.bytes());
+        self.out.len() + self.partial.len() + body + self.fetch_bytes + gathering
+    }
+}
+
+impl Message {
+    /// Returns how many parts of requests wait for its reply.
+    pub(super) fn parts(&self) -> usize {
+        match &self.payload {
+            Payload::Fetch(batch) => batch.outstanding().count(),
+            Payload::Single(_) => 1,
+            Payload::Internal(_) => 0,
+        }
+    }
+}

@@ -1,0 +1,180 @@
+//! The link that a client uses for a server, opened if there is none.
+
+use metrics::Worker;
+use proto::Request;
+
+use super::Servers;
+use super::link::{Link, State};
+use crate::base::fault::Fault;
+use crate::base::id::ConnId;
+use crate::base::part::Requester;
+use crate::base::pool::{Health, Stage};
+use crate::base::{Base, ServerAt};
+use crate::{Action, Time, route};
+
+impl Servers {
+    /// Returns the link that a client uses for a server, if its queue has room. Makes the link if
+    /// there is none.
+    pub(super) fn link_for(
+        &mut self,
+        base: &mut Base,
+        asks: Requester,
+        server: usize,
+    ) -> Result<ConnId, Fault> {
+        let id = self.link_at(base, asks, server)?;
+        let is_there = self.links.find(id).is_some_and(|link| link.has_room(&base.limits));
+        if is_there { Ok(id) } else { Err(Fault::QueueFull) }
+    }
+
+    /// As `link_for`, however full the queue is.
+    #[inline(always)]
+    pub(super) fn link_at(
+        &mut self,
+        base: &mut Base,
+        asks: Requester,
+        server: usize,
+    ) -> Result<ConnId, Fault> {
+        let pool = &base.pools[asks.pool()];
+        if pool.servers[server].health != Health::Ready {
+            return Err(Fault::Down);
+        }
+        let count = pool.plan.server_connections;
+        let nth = if count == 1 { 0 } else { asks.id.index() % count };
+        let state = &self.states[asks.pool()][server];
+        let links = state.links.get(usize::from(asks.conn_key));
+        match links.and_then(|links| links[nth]) {
+            Some(id) => Ok(id),
+            None if state.unable_until > base.now => Err(Fault::Unable),
+            None if state.refuses(asks.conn_key, base.now) => Err(Fault::SetupRefused),
+            None => {
+                let at = ServerAt { pool: asks.pool, server: server as u32 };
+                Ok(self.connect(base, at, asks.conn_key, nth))
+            }
+        }
+    }
+
+    /// Makes sure that a link to a server is there or on its way, so that its handshake tells the
+    /// server's capabilities.
+    pub(crate) fn reach(
+        &mut self,
+        base: &mut Base,
+        asks: Requester,
+        server: usize,
+    ) -> Result<(), Fault> {
+        self.link_for(base, asks, server).map(drop)
+    }
+
+    /// Whether the links that the keys of a change may take are up, each with room for all messages
+    /// that it may get, so that no queue is found full when others have taken theirs. Returns a
+    /// server that is to be waited for, if there is one.
+    pub(crate) fn are_ready_for_keys(
+        &mut self,
+        base: &mut Base,
+        asks: Requester,
+        request: &Request,
+        head: &[u8],
+    ) -> Result<Option<usize>, (Option<u32>, Fault)> {
+        let messages = route::messages_max(base, head);
+        let mut waits = None;
+        for at in 0..base.keys.len() {
+            let key = base.keys[at];
+            let server = route::server_of(base, asks, request, head, key);
+            let server = server.ok_or((None, Fault::NoServer))?;
+            if !self.is_ready(base, asks, server, messages)? {
+                waits = waits.or(Some(server));
+            }
+        }
+        Ok(waits)
+    }
+
+    /// As `are_ready_for_keys`, for a change that goes to every server.
+    pub(crate) fn are_ready(
+        &mut self,
+        base: &mut Base,
+        asks: Requester,
+    ) -> Result<Option<usize>, (Option<u32>, Fault)> {
+        let mut waits = None;
+        for server in 0..base.pools[asks.pool()].servers.len() {
+            let is_asked = base.pools[asks.pool()].servers[server].stage == Stage::Planned;
+            if is_asked && !self.is_ready(base, asks, server, 1)? {
+                waits = waits.or(Some(server));
+            }
+        }
+        Ok(waits)
+    }
+
+    /// Whether a client's link to a server is up, so that a part of a change can be sent there now.
+    /// If one of the servers cannot be asked, none is, since nothing would undo the change on the
+    /// others. A link that is connecting may still fail, so it is waited for.
+    fn is_ready(
+        &mut self,
+        base: &mut Base,
+        asks: Requester,
+        server: usize,
+        messages: usize,
+    ) -> Result<bool, (Option<u32>, Fault)> {
+        if bug!(SendToSome) {
+            return Ok(true);
+        }
+        let failed = |fault| (Some(server as u32), fault);
+        let id = self.link_for(base, asks, server).map_err(failed)?;
+        let Some(link) = self.links.find(id) else { return Err(failed(Fault::Down)) };
+        if !link.has_room_for(messages, &base.limits) {
+            return Err(failed(Fault::QueueFull));
+        }
+        let is_up = link.state == State::Up;
+        if is_up && !link.is_waiting() && self.is_suspect(base, link) {
+            // The link has to repeat the handshake before anything is sent on it.
+            self.repeat_handshake(base, id);
+            self.mark_dirty(id);
+            return Ok(false);
+        }
+        Ok(is_up)
+    }
+
+    /// Opens the first links to a server, where the operator wants them before the first request.
+    pub(crate) fn preconnect(&mut self, base: &mut Base, at: ServerAt) {
+        let conn_key = base.pool(at).conn_keys.home;
+        for nth in 0..base.pool(at).plan.server_connections {
+            let links = self.state(at).links.get(usize::from(conn_key));
+            if links.is_none_or(|links| links[nth].is_none()) {
+                self.connect(base, at, conn_key, nth);
+            }
+        }
+    }
+
+    /// Opens the link with this number, of a connection key, to a server.
+    fn connect(&mut self, base: &mut Base, at: ServerAt, conn_key: u16, nth: usize) -> ConnId {
+        let id = self.begin_connect(base, at, conn_key);
+        let count = base.pool(at).plan.server_connections;
+        let links = &mut self.state(at).links;
+        if links.len() <= usize::from(conn_key) {
+            links.resize(usize::from(conn_key) + 1, vec![None; count]);
+        }
+        let place = &mut links[usize::from(conn_key)][nth];
+        assert!(place.is_none(), "a place holds one link");
+        *place = Some(id);
+        id
+    }
+
+    /// Orders the driver to open a link to a server.
+    pub(super) fn begin_connect(&mut self, base: &mut Base, at: ServerAt, conn_key: u16) -> ConnId {
+        let id = self.links.insert(Link::new(at, conn_key, base.now));
+        self.state(at).alive += 1;
+        base.pools[at.pool as usize].conn_keys.add_link(conn_key);
+        base.worker.add(Worker::Connects, 1);
+        base.actions.push_back(Action::Connect { link: id, server: base.server(at).plan.id });
+        self.arm(base, id);
+        id
+    }
+
+    /// Notes when a link's attempt to connect begins.
+    pub(crate) fn connecting(&mut self, base: &mut Base, id: ConnId, begins: Time) {
+        if let Some(link) = self.links.find_mut(id)
+            && link.state == State::Connecting
+        {
+            link.since = begins;
+            self.arm(base, id);
+        }
+    }
+}

@@ -1,0 +1,289 @@
+//! A server's bytes are matched with messages.
+//!
+//! A server answers in the order of its requests, so a reply belongs to the first outstanding
+//! message. A reply that cannot answer that message, or that no message asked for, poisons the
+//! link: the link is closed, and nothing after that reply is believed.
+//!
+//! ```text
+//!   value    head [ body ........ trailer ]
+//!   reply    piece, piece [ body .. trailer ], piece, … last piece
+//! ```
+
+use metrics::Server as Counter;
+use proto::{Ask, Item, ItemKind, Parsed, Progress, Shown};
+
+use super::Servers;
+use super::link::{Body, Message, Payload, State, Unit};
+use crate::Action;
+use crate::base::Base;
+use crate::base::buffer::{End, Source, has_trailer};
+use crate::base::id::ConnId;
+use crate::base::part::{Arrival, NONE, Part};
+use crate::base::plan::QuickAck;
+
+/// What the next bytes of a link are.
+pub(crate) enum Reply<'a> {
+    /// The head of the next item is incomplete.
+    Incomplete,
+    /// Bytes that answer nothing.
+    Nothing(usize),
+    /// A line that ends the reply to the first message: an error, or the end of a read.
+    Line(ItemKind, &'a [u8]),
+    /// An item that has come whole, with its body.
+    Whole(Matched, Source<'a>),
+    /// The head of an item whose body is still to come, or which comes in pieces.
+    Begins(Matched, Source<'a>),
+    /// The head of the next piece, with the length of the piece.
+    Continues(Source<'a>, usize),
+    /// This many bytes of a body; those to be shown; whether its end is wrong.
+    More(usize, Source<'a>, bool),
+}
+
+/// An item of a reply, and what it answers.
+pub(crate) struct Matched {
+    pub(crate) server: u32,
+    pub(crate) part: Part,
+    pub(crate) unit: Unit,
+    pub(crate) item: Item,
+    /// The form in which the server was asked.
+    pub(crate) asked: Ask,
+    /// How many keys it answers together.
+    pub(crate) keys: Option<u64>,
+}
+
+impl Servers {
+    /// Takes bytes of a link that is not up: its handshake. Returns whether the bytes are replies.
+    pub(crate) fn heard(
+        &mut self,
+        base: &mut Base,
+        id: ConnId,
+        source: Source<'_>,
+    ) -> Result<bool, &'static str> {
+        let Some(link) = self.links.find_mut(id) else { return Ok(false) };
+        link.heard(base.now);
+        let (at, state) = (link.at, link.state);
+        self.note_heard(at, base.now);
+        if state != State::Handshake {
+            return Ok(true);
+        }
+        self.handshake(base, id, source)?;
+        Ok(false)
+    }
+
+    /// Takes the bytes of an unfinished head, if there are any.
+    pub(crate) fn take_partial(&mut self, id: ConnId) -> Vec<u8> {
+        self.links.find_mut(id).map_or(Vec::new(), |link| std::mem::take(&mut link.partial))
+    }
+
+    /// Keeps the bytes of an unfinished head.
+    pub(crate) fn keep_partial(&mut self, id: ConnId, partial: Vec<u8>) {
+        if let Some(link) = self.links.find_mut(id) {
+            link.partial = partial;
+        }
+    }
+
+    /// Returns what the next bytes are: they belong to the first outstanding message or to none.
+    #[inline(always)]
+    pub(crate) fn next_reply<'a>(
+        &mut self,
+        base: &Base,
+        id: ConnId,
+        rest: Source<'a>,
+    ) -> Result<Reply<'a>, &'static str> {
+        // A probe's answer may close the link. Nothing after it matters then.
+        let Some(link) = self.links.find_mut(id) else {
+            return Ok(Reply::Nothing(rest.bytes.len()));
+        };
+        if let Some(body) = link.body.as_mut().filter(|body| body.left > 0) {
+            return Ok(body.take(rest));
+        }
+        let Some(message) = link.outstanding.front_mut() else {
+            return Err("a reply that was not asked for");
+        };
+        if message.end > link.sent {
+            return Err("a reply before its request was sent");
+        }
+        let upstream = base.pool(link.at).upstream;
+        let asked = message.ask;
+        let item = match upstream.parse_reply(asked, &mut link.progress, rest.bytes) {
+            Parsed::Incomplete => return Ok(Reply::Incomplete),
+            Parsed::Malformed(_) if bug!(BelievePoison) => {
+                return Ok(Reply::Nothing(rest.bytes.len()));
+            }
+            Parsed::Malformed(why) => return Err(why),
+            Parsed::Complete(item) => item,
+        };
+        if item.kind.ends() {
+            link.progress = Progress::default();
+        }
+        let head = rest.part(0, item.head as usize);
+        let len = usize::try_from(item.len()).map_err(|_| "a value larger than any memory")?;
+        if let Some(body) = &mut link.body {
+            body.next_piece(item)?;
+            return Ok(Reply::Continues(head, len));
+        }
+        let is_fetch = matches!(message.payload, Payload::Fetch(_));
+        if item.kind == ItemKind::Error || item.kind == ItemKind::End && is_fetch {
+            return Ok(Reply::Line(item.kind, head.bytes));
+        }
+        let is_whole = len <= rest.bytes.len() && item.kind != ItemKind::Part;
+        if is_whole && !has_trailer(&rest.bytes[..len], item.trailer) {
+            return Err(WRONG_LENGTH);
+        }
+        let (part, unit, keys) = match_item(message, &item, rest.bytes)?;
+        let server = link.at.server;
+        let matched = Matched { server, part, unit, item, asked, keys };
+        Ok(match is_whole {
+            true => Reply::Whole(matched, rest.part(0, len)),
+            false => Reply::Begins(matched, head),
+        })
+    }
+
+    /// Takes an item whose body is still to come.
+    pub(crate) fn begin_body(&mut self, id: ConnId, matched: &Matched, arrival: Arrival) {
+        let Matched { item, unit, .. } = *matched;
+        let left = item.body + item.trailer.len() as u64;
+        if let Some(link) = self.links.find_mut(id) {
+            link.body = Some(Body { item, unit, left, end: End::default(), arrival });
+        }
+    }
+
+    /// Returns what the request has of the value that is arriving on a link.
+    pub(crate) fn arrival(&mut self, id: ConnId) -> Option<&mut Arrival> {
+        let body = self.links.find_mut(id)?.body.as_mut();
+        body.map(|body| &mut body.arrival)
+    }
+
+    /// Whether a piece has come whole, and its trailer, which is shown with it.
+    pub(crate) fn piece_end(&mut self, id: ConnId) -> Option<&'static [u8]> {
+        let body = self.links.find_mut(id)?.body.as_mut()?;
+        match body.arrival.shown {
+            _ if body.left > 0 => None,
+            Shown::Body { trailer } => Some(trailer),
+            Shown::Head | Shown::Nothing => Some(b""),
+        }
+    }
+
+    /// Ends a piece that has come whole; returns the whole value with the last one.
+    pub(crate) fn end_piece(&mut self, base: &mut Base, id: ConnId) -> Option<(Unit, Arrival)> {
+        let link = self.links.find_mut(id)?;
+        let is_last = |body: &mut Body| body.item.kind != ItemKind::Part || bug!(PieceForWhole);
+        let body = link.body.take_if(is_last);
+        if body.is_none() {
+            // The account must be right even if the reply never ends.
+            link.account(&mut base.memory);
+        }
+        body.map(|body| (body.unit, body.arrival))
+    }
+
+    /// Takes the first outstanding message, whose reply is complete.
+    pub(crate) fn end_message(
+        &mut self,
+        base: &mut Base,
+        id: ConnId,
+        kind: ItemKind,
+    ) -> Option<Payload> {
+        let link = self.links.find_mut(id)?;
+        let message = link.pop();
+        link.note_reply_complete(message.end, base.now);
+        let (at, batch_waits) = (link.at, link.batch.is_some());
+        let state = self.state(at);
+        state.counters.add(Counter::Replies, 1);
+        state.latency.record(base.now.since(message.since));
+        let failed_before = state.failures > 0;
+        if kind == ItemKind::Error {
+            state.counters.add(Counter::Errors, 1);
+        }
+        if failed_before {
+            self.request_answered(base, at);
+        }
+        if kind == ItemKind::Status {
+            self.prove(base, at, message.ask);
+        }
+        self.note_owing(base, id);
+        if batch_waits && !bug!(LeaveGathered) {
+            self.mark_dirty(id);
+        }
+        Some(message.payload)
+    }
+
+    /// Updates the memory account after a read and applies the QUICKACK rule on the server's side.
+    pub(crate) fn after_receive(&mut self, base: &mut Base, id: ConnId, received: usize) {
+        let Some(link) = self.links.find_mut(id) else { return };
+        link.account(&mut base.memory);
+        let counters = self.states[link.at.pool as usize][link.at.server as usize].counters;
+        counters.add(Counter::ReplyBytes, received as u64);
+        let flush = match base.pool(link.at).plan.server_quickack {
+            QuickAck::Partial => link.is_mid_reply(),
+            QuickAck::Always => true,
+            QuickAck::Off => false,
+        };
+        if flush {
+            counters.add(Counter::AcksFlushed, 1);
+            base.actions.push_back(Action::FlushAck(id));
+        }
+        if link.retiring {
+            self.end_retiring(base, id);
+        }
+    }
+}
+
+impl Body {
+    /// Takes more of a body.
+    fn take<'a>(&mut self, rest: Source<'a>) -> Reply<'a> {
+        let used = rest.bytes.len().min(usize::try_from(self.left).unwrap_or(usize::MAX));
+        self.end.feed(&rest.bytes[..used]);
+        let before_trailer = self.left.saturating_sub(self.item.trailer.len() as u64);
+        let shown = match self.arrival.shown {
+            Shown::Body { .. } => used.min(usize::try_from(before_trailer).unwrap_or(usize::MAX)),
+            Shown::Head | Shown::Nothing => 0,
+        };
+        self.left -= used as u64;
+        let is_wrong = self.left == 0 && !self.end.is(self.item.trailer);
+        Reply::More(used, rest.part(0, shown), is_wrong)
+    }
+
+    /// Begins the next piece of a reply that comes in several.
+    fn next_piece(&mut self, item: Item) -> Result<(), &'static str> {
+        if !matches!(item.kind, ItemKind::Part | ItemKind::Status) {
+            return Err("not a possible end of the reply that had begun");
+        }
+        self.item = item;
+        self.left = item.body + item.trailer.len() as u64;
+        self.end = End::default();
+        self.arrival.shown = Shown::Body { trailer: item.trailer };
+        Ok(())
+    }
+}
+
+/// Returns the part and the unit that an item settles, and how many keys it answers
+/// together, if so.
+/// Moves the message's cursor past a value.
+fn match_item(
+    message: &mut Message,
+    item: &Item,
+    bytes: &[u8],
+) -> Result<(Part, Unit, Option<u64>), &'static str> {
+    match (&mut message.payload, item.kind) {
+        (Payload::Fetch(batch), ItemKind::Value) => {
+            let found = batch.find(item.key.of(bytes)).ok_or(UNREQUESTED_KEY)?;
+            batch.skipped.extend_from_slice(&batch.entries[batch.cursor..found]);
+            batch.cursor = found + 1;
+            Ok((batch.entries[found].part, Unit::Key, None))
+        }
+        (Payload::Fetch(batch), ItemKind::Status | ItemKind::Part) if batch.whole => {
+            Ok((batch.entries[0].part, Unit::Batch, Some(batch.entries.len() as u64)))
+        }
+        (Payload::Single(part), ItemKind::Status | ItemKind::Part) => {
+            Ok((*part, Unit::Single, None))
+        }
+        (Payload::Internal(_), ItemKind::Status | ItemKind::Part) => {
+            Ok((Part::whole(NONE), Unit::Internal, None))
+        }
+        _ => Err(IMPOSSIBLE_REPLY),
+    }
+}
+
+pub(crate) const WRONG_LENGTH: &str = "a value that does not have the length that its head gives";
+const UNREQUESTED_KEY: &str = "the value of a key that was not asked for";
+const IMPOSSIBLE_REPLY: &str = "not a possible answer to what was asked";

@@ -1,0 +1,173 @@
+//! What another plan means for links: servers come and go, and each gets as many links as the plan
+//! says.
+
+use super::Outcome;
+use super::Servers;
+use super::link::Link;
+use super::state::{Gauges, Proof, ServerState};
+use crate::Action;
+use crate::base::id::ConnId;
+use crate::base::plan::PoolPlan;
+use crate::base::pool::Stage;
+use crate::base::{Base, ServerAt};
+
+impl Servers {
+    /// Makes the state of a new pool, in the place that it has in `base`.
+    pub(crate) fn add_pool(&mut self, base: &mut Base, pool: usize) {
+        let servers = base.pools[pool].servers.iter();
+        let states = servers.map(|one| ServerState::new(one.plan.id, &base.metrics)).collect();
+        match self.states.get_mut(pool) {
+            Some(place) => *place = states,
+            None => self.states.push(states),
+        }
+        if base.pools[pool].plan.preconnect {
+            (0..base.pools[pool].servers.len() as u32)
+                .for_each(|server| self.preconnect(base, ServerAt { pool: pool as u32, server }));
+        }
+    }
+
+    /// Makes the state of a server that is new in its pool.
+    pub(crate) fn add_server(&mut self, base: &Base, at: ServerAt) {
+        let state = ServerState::new(base.server(at).plan.id, &base.metrics);
+        let states = &mut self.states[at.pool as usize];
+        match states.get_mut(at.server as usize) {
+            Some(place) => *place = state,
+            None => states.push(state),
+        }
+    }
+
+    /// Lets a server prove itself anew under another plan.
+    pub(crate) fn believe(&mut self, base: &mut Base, at: ServerAt) {
+        let state = self.state(at);
+        if state.proof == Proof::Disproved {
+            state.proof = Proof::Open(0);
+            base.server_mut(at).capabilities = None;
+        }
+    }
+
+    /// Takes a server back that had left the plan, with the links that are left.
+    pub(crate) fn take_back(&mut self, base: &mut Base, at: ServerAt) {
+        self.begin_anew(base, at);
+        let state = &self.states[at.pool as usize][at.server as usize];
+        for id in state.links.iter().flatten().flatten() {
+            if let Some(link) = self.links.find_mut(*id) {
+                link.retiring = false;
+            }
+        }
+    }
+
+    /// Resets what is known of a server whose pool is back in the plan.
+    pub(crate) fn begin_anew(&mut self, base: &mut Base, at: ServerAt) {
+        self.state(at).begin_anew(base.server_mut(at));
+    }
+
+    /// Retires the links of a server that has left the plan.
+    pub(crate) fn retire_server(&mut self, base: &mut Base, at: ServerAt) {
+        let state = self.state(at);
+        state.probe_at = None;
+        let (probe, links) = (state.probe, state.links.clone());
+        if let Some(probe) = probe {
+            self.close_quietly(base, probe);
+        }
+        links.into_iter().flatten().flatten().for_each(|id| self.retire_link(base, id));
+    }
+
+    /// Whether a server that has left the plan has no link left. Its gauges are cleared then.
+    pub(crate) fn vacate(&mut self, at: ServerAt) -> bool {
+        let state = self.state(at);
+        if state.alive > 0 {
+            return false;
+        }
+        state.gauges = Gauges::default();
+        state.publish();
+        true
+    }
+
+    /// Retires the links of connection keys that no client uses.
+    pub(crate) fn retire_unused(&mut self, base: &mut Base, pool: usize) {
+        for conn_key in base.pools[pool].conn_keys.unused() {
+            let links =
+                self.states[pool].iter().filter_map(|state| state.links.get(usize::from(conn_key)));
+            let links: Vec<ConnId> = links.flatten().flatten().copied().collect();
+            links.into_iter().for_each(|id| self.retire_link(base, id));
+        }
+    }
+
+    fn retire_link(&mut self, base: &mut Base, id: ConnId) {
+        let Some(link) = self.links.find_mut(id) else { return };
+        link.retiring = true;
+        #[cfg(seeded_bugs)]
+        if bug!(DropQueue) {
+            return self.close_link(base, id, crate::base::fault::Fault::LinkLost);
+        }
+        self.end_retiring(base, id);
+    }
+
+    /// Closes a retiring link once nothing waits on it. That counts as no failure.
+    pub(super) fn end_retiring(&mut self, base: &mut Base, id: ConnId) {
+        let over = |link: &Link| link.retiring && link.is_idle() && !bug!(KeepRetired);
+        if self.links.find(id).is_some_and(over) {
+            self.close_quietly(base, id);
+        }
+    }
+
+    /// Closes an idle link.
+    pub(super) fn close_quietly(&mut self, base: &mut Base, id: ConnId) {
+        let Some(mut link) = self.links.remove(id) else { return };
+        assert!(!link.owes, "a link that carries nothing is owed nothing");
+        base.memory.change(&mut link.counted, 0);
+        base.actions.push_back(Action::Close(id));
+        base.pools[link.at.pool as usize].conn_keys.remove_link(link.conn_key);
+        self.state(link.at).forget(id);
+        base.stirred = true;
+        self.outcomes.push_back(Outcome::Known(link.at));
+    }
+
+    /// Gives each server of a pool as many links as the plan says; returns whether that changes
+    /// anything.
+    pub(crate) fn change_links(&mut self, base: &mut Base, pool: usize) -> bool {
+        let count = base.pools[pool].plan.server_connections;
+        let mut extra = Vec::new();
+        let mut changed = false;
+        let servers = base.pools[pool].servers.iter().zip(&mut self.states[pool]);
+        for (_, state) in servers.filter(|(server, _)| server.stage != Stage::Vacant) {
+            for links in &mut state.links {
+                changed |= links.len() != count;
+                if links.len() > count {
+                    extra.extend(links.split_off(count).into_iter().flatten());
+                }
+                links.resize(count, None);
+            }
+        }
+        extra.into_iter().for_each(|id| self.retire_link(base, id));
+        changed
+    }
+
+    /// Sets timers for deadlines that have come nearer with another plan.
+    pub(crate) fn hurry(&mut self, base: &mut Base, pool: usize, old: &PoolPlan) {
+        let plan = &base.pools[pool].plan;
+        let retry_sooner = plan.server_retry_timeout < old.server_retry_timeout;
+        if plan.timeouts != old.timeouts && !bug!(ForgetRearm) {
+            let links = self.links.iter().filter(|(_, link)| link.at.pool as usize == pool);
+            let links: Vec<ConnId> = links.map(|(id, _)| id).collect();
+            links.into_iter().for_each(|id| self.arm(base, id));
+        }
+        for server in 0..base.pools[pool].servers.len() {
+            let at = ServerAt { pool: pool as u32, server: server as u32 };
+            let ejected = base.server(at).ejected;
+            if retry_sooner && ejected && self.state(at).probe_at.take().is_some() {
+                self.await_probe(base, at);
+            }
+        }
+    }
+
+    /// `CloseUnchanged`: closes a link of a server that is in both plans.
+    #[cfg(seeded_bugs)]
+    pub(crate) fn disturb(&mut self, base: &mut Base, pool: usize) {
+        let links = self.links.iter().filter(|(_, link)| link.at.pool as usize == pool);
+        let idle = links.filter(|(_, link)| link.is_idle()).map(|(id, _)| id).next();
+        if let Some(id) = idle.filter(|_| bug!(CloseUnchanged)) {
+            self.close_quietly(base, id);
+        }
+    }
+}

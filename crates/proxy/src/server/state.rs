@@ -1,0 +1,219 @@
+//! What the server half knows of a server: its links, failures and probes, and how long it has been
+//! silent. `base/pool.rs` has what both halves see of it.
+
+use metrics::{Counters, Latency, Recorder, WorkerMetrics};
+
+use crate::base::ServerAt;
+use crate::base::id::ConnId;
+use crate::base::pool::{Health, Pool, Server};
+use crate::{Time, limits};
+
+/// The server half's state of a server.
+pub(super) struct ServerState {
+    /// Whether its replies have confirmed its capabilities.
+    pub(super) proof: Proof,
+    /// Failures since it last answered a request.
+    pub(super) failures: u32,
+    /// When its present series of failures began. The pause between probes follows from that.
+    failing_since: Option<Time>,
+    /// When a probe was last answered.
+    pub(super) back_at: Time,
+    /// From then on, a probe that fails counts as a further failure. Probes come often, and must
+    /// not get a server ejected sooner.
+    count_at: Time,
+    /// The pause before `count_at` next time, in microseconds.
+    pause: u64,
+    /// By connection key, one entry for each link. A client keeps to one entry of its connection
+    /// key.
+    pub(super) links: Vec<Vec<Option<ConnId>>>,
+    /// The number of live links, including the probe and retiring links.
+    pub(super) alive: usize,
+    /// The link that probes whether it is back.
+    pub(super) probe: Option<ConnId>,
+    /// When the next probe is due. A timer set for another time is ignored.
+    pub(super) probe_at: Option<Time>,
+    /// When we may try to connect again, after an attempt that lacked a resource of our own.
+    pub(super) unable_until: Time,
+    /// The length of that pause next time, in microseconds.
+    pub(super) unable_pause: u64,
+    /// Connection keys that it has refused, and when each may be tried again.
+    refused: Vec<(u16, Time)>,
+    pub(super) silence: Silence,
+    pub(super) counters: Counters<metrics::Server>,
+    /// Latency from the queueing of a message to its reply.
+    pub(super) latency: Recorder,
+    /// Its gauges, as last summed up.
+    pub(super) gauges: Gauges,
+}
+
+/// How long a server that owes answers has been silent on all links of this worker: see
+/// `hold.rs`.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Silence {
+    pub(super) hold: Hold,
+    /// The number of links on which it owes a reply.
+    pub(super) owing: u32,
+    /// When bytes last came from it.
+    pub(super) heard: Time,
+    /// When it began to owe, after owing nothing.
+    pub(super) asked: Time,
+    /// It was silent for too long, and no byte has come since.
+    pub(super) suspect: bool,
+    /// When its silence is checked next. A timer set for another time is ignored.
+    pub(super) look_at: Option<Time>,
+}
+
+/// Whether messages to a server are held back.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Hold {
+    /// Messages are sent.
+    #[default]
+    Off,
+    /// No message begins to leave.
+    On,
+    /// Messages are held until the end of this turn. Then those that no client waits for are
+    /// dropped, and the rest are sent.
+    Ending,
+}
+
+/// Whether a server has the capabilities that its handshake showed. A proxy of another kind may
+/// pass on the handshake of the server behind it, and close at the first command that needs the
+/// capability.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Proof {
+    /// Not known: this many links were lost while such a command waited for its answer.
+    Open(u8),
+    /// It has answered such a command.
+    Proven,
+    /// It gets no such command any more, until the next plan.
+    Disproved,
+}
+
+/// The gauges of a server, as they are summed up.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Gauges {
+    pub(super) links: u64,
+    pub(super) pending: u64,
+    pub(super) pending_bytes: u64,
+    pub(super) inflight: u64,
+    pub(super) inflight_bytes: u64,
+}
+
+impl ServerState {
+    pub(super) fn new(id: u32, metrics: &WorkerMetrics) -> ServerState {
+        ServerState {
+            proof: Proof::Open(0),
+            failures: 0,
+            failing_since: None,
+            back_at: Time(0),
+            count_at: Time(0),
+            pause: limits::BACKOFF_FIRST_US,
+            links: Vec::new(),
+            alive: 0,
+            probe: None,
+            probe_at: None,
+            unable_until: Time(0),
+            unable_pause: limits::BACKOFF_FIRST_US,
+            refused: Vec::new(),
+            silence: Silence::default(),
+            counters: metrics.counters(id),
+            latency: metrics.recorder(id, Latency::REPLIES),
+            gauges: Gauges::default(),
+        }
+    }
+
+    /// Resets a server that is back in the plan: nothing is known of it.
+    pub(super) fn begin_anew(&mut self, server: &mut Server) {
+        server.ejected = false;
+        self.failures = 0;
+        if self.alive == 0 {
+            // Messages that wait on a link were written for these capabilities.
+            server.capabilities = None;
+        }
+        self.forgive(server);
+    }
+
+    /// Makes a server ready again; its next pause is a short one.
+    pub(super) fn forgive(&mut self, server: &mut Server) {
+        server.health = Health::Ready;
+        self.end_failing();
+        self.probe_at = None;
+    }
+
+    /// Ends the series of failures: the next failure is the first of a new one.
+    pub(super) fn end_failing(&mut self) {
+        self.failing_since = None;
+        self.count_at = Time(0);
+        self.pause = limits::BACKOFF_FIRST_US;
+    }
+
+    /// Notes a failure; returns whether it counts as a further one.
+    pub(super) fn note_failure(&mut self, health: Health, now: Time) -> bool {
+        // A server that stood for long after a probe was well, even if it got no request.
+        let was_well = health == Health::Ready && now.since(self.back_at) >= limits::LINK_STOOD_US;
+        if self.failing_since.is_none() || was_well {
+            self.failing_since = Some(now);
+        }
+        let counts = health == Health::Ready || now >= self.count_at;
+        if counts {
+            self.failures = self.failures.saturating_add(1);
+            self.count_at = now.after(self.pause);
+            self.pause = (self.pause * 2).min(limits::BACKOFF_LAST_US);
+        }
+        counts
+    }
+
+    /// Starts the pause before the next attempt, after one that lacked a resource of our own.
+    pub(super) fn note_unable(&mut self, now: Time) {
+        self.unable_until = now.after(self.unable_pause);
+        self.unable_pause = (self.unable_pause * 2).min(limits::BACKOFF_LAST_US);
+    }
+
+    /// Notes that it refused a connection key, which is not tried again for a while.
+    pub(super) fn note_refused(&mut self, conn_key: u16, now: Time) {
+        self.refused.retain(|(_, until)| *until > now);
+        self.refused.push((conn_key, now.after(limits::CONN_KEY_PAUSE_US)));
+    }
+
+    pub(super) fn refuses(&self, conn_key: u16, now: Time) -> bool {
+        self.refused.iter().any(|(one, until)| *one == conn_key && *until > now)
+    }
+
+    /// Forgets a link that has died.
+    pub(super) fn forget(&mut self, link: ConnId) {
+        assert!(self.alive > 0, "a link dies once");
+        self.alive -= 1;
+        for place in self.links.iter_mut().flatten() {
+            if *place == Some(link) {
+                *place = None;
+            }
+        }
+        if self.probe == Some(link) {
+            self.probe = None;
+        }
+    }
+
+    /// Returns the pause before the next probe. `jitter` is a random number.
+    pub(super) fn probe_pause(&self, pool: &Pool, at: ServerAt, jitter: u32, now: Time) -> u64 {
+        let pause = if pool.servers[at.server as usize].ejected {
+            pool.plan.server_retry_timeout.max(limits::BACKOFF_FIRST_US)
+        } else {
+            let failing = self.failing_since.map_or(0, |since| now.since(since));
+            let part = failing / limits::PROBE_FRACTION;
+            part.clamp(limits::PROBE_FIRST_US, limits::BACKOFF_LAST_US)
+        };
+        // The pause is three quarters to the whole of it, so that workers do not probe in step.
+        pause - pause / 4 * u64::from(jitter % 1024) / 1024
+    }
+
+    /// Writes its gauges to the metrics registry.
+    pub(super) fn publish(&self) {
+        use metrics::Server as Counter;
+        let Gauges { links, pending, pending_bytes, inflight, inflight_bytes } = self.gauges;
+        self.counters.set(Counter::LinksNow, links);
+        self.counters.set(Counter::PendingNow, pending);
+        self.counters.set(Counter::PendingBytesNow, pending_bytes);
+        self.counters.set(Counter::InflightNow, inflight);
+        self.counters.set(Counter::InflightBytesNow, inflight_bytes);
+    }
+}
