@@ -32,9 +32,9 @@ pub(crate) struct Client {
     /// When it came to this worker.
     pub(crate) since: Time,
     /// The addresses of its connection, if they were ever asked for.
-    pub(crate) ends: Option<Box<Endpoints>>,
+    pub(crate) endpoints: Option<Box<Endpoints>>,
     /// It is not read until the driver has given those addresses.
-    pub(crate) locating: bool,
+    pub(crate) awaits_endpoints: bool,
     pub(crate) intake: Intake,
     /// Bytes of an unfinished head, or input that waits because the client is paused.
     pub(crate) partial: Vec<u8>,
@@ -45,9 +45,9 @@ pub(crate) struct Client {
     /// The number of requests in the pipeline.
     pub(crate) depth: u32,
     /// The number of requests in the pipeline that are answered whatever happens.
-    pub(crate) loud: u32,
+    pub(crate) loud_count: u32,
     /// The number of silent requests, which stand in no pipeline.
-    pub(crate) silent: u32,
+    pub(crate) silent_count: u32,
     /// The request that is answered when no silent request is left.
     pub(crate) barrier: RequestId,
     pub(crate) out: Outbox,
@@ -159,16 +159,16 @@ impl Client {
             logged_in: false,
             failed_logins: 0,
             since,
-            ends: None,
-            locating: false,
+            endpoints: None,
+            awaits_endpoints: false,
             intake: Intake::Head,
             partial: Vec::new(),
             resume: Resume::default(),
             head: NONE,
             tail: NONE,
             depth: 0,
-            loud: 0,
-            silent: 0,
+            loud_count: 0,
+            silent_count: 0,
             barrier: NONE,
             out: Outbox::default(),
             request_bytes: 0,
@@ -214,7 +214,7 @@ impl Client {
 
     /// Whether no request is outstanding and no output is left.
     pub(crate) fn is_settled(&self) -> bool {
-        (self.head == NONE && self.silent == 0 || bug!(CloseEarly)) && self.out.is_empty()
+        (self.head == NONE && self.silent_count == 0 || bug!(CloseEarly)) && self.out.is_empty()
     }
 
     /// Whether its input cannot be answered before more arrives.
@@ -242,13 +242,13 @@ impl Client {
     pub(crate) fn may_resume(&self, limits: &Limits) -> bool {
         let most = if self.until_idle { 0 } else { limits.pipeline / 2 };
         self.awaits.is_none()
-            && !self.locating
+            && !self.awaits_endpoints
             && self.outstanding() <= most
             && self.owed() <= limits.client_outbox / 2
     }
 
     /// Notes the length of an answer that leaves for it.
-    pub(crate) fn learn(&mut self, answer_len: usize) {
+    pub(crate) fn note_answer_len(&mut self, answer_len: usize) {
         self.expected = answer_len.max(self.expected - self.expected / 8);
     }
 
@@ -258,7 +258,7 @@ impl Client {
     }
 
     pub(crate) fn outstanding(&self) -> usize {
-        self.depth as usize + self.silent as usize
+        self.depth as usize + self.silent_count as usize
     }
 
     /// Discards its unfinished input.

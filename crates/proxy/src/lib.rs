@@ -49,7 +49,7 @@ pub mod users;
 
 use std::rc::Rc;
 
-use metrics::{Worker, WorkerMetrics};
+use metrics::{WorkerCounter, WorkerMetrics};
 use proto::{Endpoints, Session, Span};
 
 use batch::Batch;
@@ -121,8 +121,8 @@ pub enum Action {
     Pause(ConnId),
     /// Read this client again.
     Resume(ConnId),
-    /// Look up the two addresses of a client's connection and answer with `handle_located`.
-    Locate(ConnId),
+    /// Look up the two addresses of a client's connection and answer with `handle_endpoints`.
+    LookUpEndpoints(ConnId),
     /// Send the pending ACK now, before waiting for more.
     FlushAck(ConnId),
     /// Pass this report to outlier detection, which decides for all workers.
@@ -181,16 +181,16 @@ pub struct Proxy {
     /// When the turn before this one ended: every message of this turn was queued after it.
     turn_since: Time,
     /// The count of client numbers given out so far.
-    named: u64,
+    client_numbers: u64,
     dirty_links: Vec<ConnId>,
     /// Positions of the keys in the request being read.
     keys: Vec<Span>,
     /// A key that had to be decoded.
     scratch: Vec<u8>,
     /// Servers, by pool and index, whose held messages are sent at the end of this turn.
-    waking: Vec<(u32, u32)>,
+    ending_holds: Vec<(u32, u32)>,
     /// Links to which the request being read has added keys.
-    touched: Vec<ConnId>,
+    touched_links: Vec<ConnId>,
     // The boxes themselves are reused, not only their contents.
     #[allow(clippy::vec_box)]
     spare_batches: Vec<Box<Batch>>,
@@ -202,7 +202,7 @@ pub struct Proxy {
     /// A pool or server that has left the plan is still in use.
     retired: bool,
     /// Something has changed since the gauges were last written to the metrics registry.
-    stirred: bool,
+    gauges_changed: bool,
     /// A timer for writing the gauges is set.
     publish_due: bool,
     draining: bool,
@@ -220,18 +220,18 @@ impl Proxy {
             random: Random::new(seed),
             turn: 1,
             turn_since: now,
-            named: 0,
+            client_numbers: 0,
             dirty_links: Vec::new(),
             keys: Vec::new(),
             scratch: Vec::new(),
-            waking: Vec::new(),
-            touched: Vec::new(),
+            ending_holds: Vec::new(),
+            touched_links: Vec::new(),
             spare_batches: Vec::new(),
             clients_max: plan.clients_max,
             clients_room: plan.clients_room,
             pipeline_ever: plan.limits.pipeline,
             retired: false,
-            stirred: false,
+            gauges_changed: false,
             publish_due: false,
             draining: false,
         };
@@ -247,13 +247,13 @@ impl Proxy {
     /// Takes a client that arrived at the listener of the pool with this id. `Err` holds the bytes
     /// to send before the driver closes the connection.
     pub fn handle_accept(&mut self, pool_id: u32, now: Time) -> Result<ConnId, Vec<u8>> {
-        self.stir(now);
+        self.note_change(now);
         self.accept(pool_id, true)
     }
 
     /// Takes a client that another worker has handed over.
     pub fn handle_adopted(&mut self, client: Passed, now: Time) -> Result<ConnId, Vec<u8>> {
-        self.stir(now);
+        self.note_change(now);
         let id = self.accept(client.pool, false)?;
         self.take_over(id, client)?;
         Ok(id)
@@ -262,7 +262,7 @@ impl Proxy {
     /// Takes `block[..len]`, read from a connection. Large values are kept by cloning the `Rc`.
     pub fn handle_received(&mut self, conn: ConnId, block: &Rc<Vec<u8>>, len: usize, now: Time) {
         assert!(len > 0, "an empty read is `handle_closed`");
-        self.stir(now);
+        self.note_change(now);
         let source = Source::block(block, len);
         if conn.is_client() {
             self.receive_client(conn, source, now);
@@ -273,7 +273,7 @@ impl Proxy {
 
     /// Notes that the kernel took `n` bytes of `transmit`.
     pub fn handle_transmitted(&mut self, conn: ConnId, n: usize, now: Time) {
-        self.stir(now);
+        self.note_change(now);
         if conn.is_client() {
             self.pipelines.transmitted(conn, n);
         } else {
@@ -281,12 +281,12 @@ impl Proxy {
         }
     }
 
-    /// Takes the addresses of a client's connection, as `Action::Locate` asked for them. The client
-    /// is read again at the end of the turn; if the action was given at a turn's end, at the end of
-    /// the next.
-    pub fn handle_located(&mut self, client: ConnId, ends: Endpoints, now: Time) {
-        self.stir(now);
-        self.locate(client, ends);
+    /// Takes the addresses of a client's connection, as `Action::LookUpEndpoints` asked for them.
+    /// The client is read again at the end of the turn; if the action was given at a turn's end, at
+    /// the end of the next.
+    pub fn handle_endpoints(&mut self, client: ConnId, endpoints: Endpoints, now: Time) {
+        self.note_change(now);
+        self.set_endpoints(client, endpoints);
     }
 
     /// Notes when the attempt of a `Connect` begins, since the driver may queue it. The connect
@@ -298,13 +298,13 @@ impl Proxy {
 
     /// Notes that a `Connect` succeeded.
     pub fn handle_connected(&mut self, link: ConnId, now: Time) {
-        self.stir(now);
+        self.note_change(now);
         self.connected(link, now);
     }
 
     /// Notes that a connection ended, or that a `Connect` failed.
     pub fn handle_closed(&mut self, conn: ConnId, how: Closed, now: Time) {
-        self.stir(now);
+        self.note_change(now);
         if conn.is_client() {
             self.pipelines.client_closed(conn, how);
         } else {
@@ -332,9 +332,9 @@ impl Proxy {
         self.end_holds();
         self.resume_clients(now);
         self.close_batches();
-        self.sweep();
+        self.free_retired();
         self.plan_publishing(now);
-        self.pipelines.worker.add(Worker::Turns, 1);
+        self.pipelines.worker.add(WorkerCounter::Turns, 1);
         self.turn += 1;
         self.turn_since = now;
     }
@@ -352,7 +352,7 @@ impl Proxy {
     /// Returns whether a write after `end_turn` allows something to go on. The next turn then
     /// begins at once, since nothing else may wake the driver.
     pub fn wants_turn(&self) -> bool {
-        self.pipelines.has_resumable() || !self.waking.is_empty()
+        self.pipelines.has_resumable() || !self.ending_holds.is_empty()
     }
 
     /// Returns the next connection of a side that has new bytes to write. Ask for links only after
@@ -391,20 +391,20 @@ impl Proxy {
     /// Installs another plan. Pools and servers with an id in both plans go on undisturbed. A
     /// request that was read under the old plan keeps its route.
     pub fn install(&mut self, plan: Plan, now: Time) {
-        self.stir(now);
-        self.pipelines.worker.add(Worker::Installs, 1);
+        self.note_change(now);
+        self.pipelines.worker.add(WorkerCounter::Installs, 1);
         self.take_up(plan, now);
     }
 
     /// Applies the decision, made for all workers, that a server leaves the ring or comes back.
     pub fn set_ejected(&mut self, server_id: u32, ejected: bool, now: Time) {
-        self.stir(now);
+        self.note_change(now);
         self.eject(server_id, ejected, now);
     }
 
     /// Stops reading requests. Each client is closed when it has its answers.
     pub fn drain(&mut self, now: Time) {
-        self.stir(now);
+        self.note_change(now);
         self.draining = true;
         for client in self.pipelines.client_ids() {
             self.pipelines.finish(client);
@@ -413,9 +413,9 @@ impl Proxy {
     }
 
     /// Sets the time before something changes.
-    fn stir(&mut self, now: Time) {
+    fn note_change(&mut self, now: Time) {
         self.pipelines.now = now;
-        self.stirred = true;
+        self.gauges_changed = true;
     }
 
     /// Returns whether all clients have gone.

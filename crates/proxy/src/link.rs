@@ -43,7 +43,7 @@ pub(crate) struct Link {
     /// The open batch: gets of this turn that leave as one message.
     pub(crate) batch: Option<Box<Batch>>,
     /// A read that is not merged, while its keys are being added.
-    pub(crate) own: Option<Box<Batch>>,
+    pub(crate) unmerged_batch: Option<Box<Batch>>,
     /// The numbers of the internal commands among its messages.
     pub(crate) internal: Vec<u64>,
     /// The number of gets among its messages.
@@ -157,7 +157,7 @@ impl Link {
             out: Outbox::default(),
             outstanding: VecDeque::new(),
             batch: None,
-            own: None,
+            unmerged_batch: None,
             internal: Vec::new(),
             fetches: 0,
             fetch_bytes: 0,

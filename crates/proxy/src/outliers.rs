@@ -85,7 +85,7 @@ impl OutlierDetector {
                     ejected_max: pool.ejected_max(),
                 };
                 self.pools.insert(pool.id, rules);
-                self.let_back(pool.id, rules.ejected_max, &mut decisions);
+                self.readmit(pool.id, rules.ejected_max, &mut decisions);
             }
         }
         decisions
@@ -153,7 +153,7 @@ impl OutlierDetector {
     }
 
     /// Lets the last ejected servers of a pool come back until no more than `ejected_max` are out.
-    fn let_back(&mut self, pool: u32, ejected_max: usize, decisions: &mut Vec<Decision>) {
+    fn readmit(&mut self, pool: u32, ejected_max: usize, decisions: &mut Vec<Decision>) {
         while self.count_out(pool) > ejected_max {
             let of_pool = self.records.iter_mut().filter(|(_, record)| record.pool == pool);
             let last = of_pool.max_by_key(|(_, record)| record.out);

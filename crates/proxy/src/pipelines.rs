@@ -5,15 +5,15 @@
 //! once and in its order. `value.rs` holds a server's reply, `session.rs` the rest of a client's
 //! life.
 
+mod facts;
 mod gather;
-mod ours;
 mod session;
 mod stream;
 mod value;
 
 use std::collections::VecDeque;
 
-use metrics::{Counters, Pool as Counter, Worker, WorkerMetrics};
+use metrics::{Counters, PoolCounter, WorkerCounter, WorkerMetrics};
 use proto::{Answer, Ask, Asked, Quiet, Refusal, Request};
 
 use crate::batch::Entry;
@@ -27,7 +27,7 @@ use crate::pool::Pool;
 use crate::request::{Kind, NONE, PendingRequests, RequestId, State, UNTIMED};
 use crate::{Action, Time};
 
-pub(crate) use ours::{VERSION, View};
+pub(crate) use facts::{PoolFacts, VERSION};
 pub(crate) use value::Value;
 
 /// Clients, their requests, and the orders to the driver for them.
@@ -42,7 +42,7 @@ pub(crate) struct Pipelines {
     /// The metrics of this worker.
     pub(crate) metrics: WorkerMetrics,
     /// This worker's own counters.
-    pub(crate) worker: Counters<Worker>,
+    pub(crate) worker: Counters<WorkerCounter>,
     pub(crate) started: Time,
     /// The time, as the driver last gave it.
     pub(crate) now: Time,
@@ -86,18 +86,18 @@ impl Pipelines {
         let owner = (id, client.protocol);
         let pending =
             self.requests.alloc(owner, client.pool, (request, head), self.now, &mut self.spares);
-        if !self.requests[pending].question.head.is_empty() {
+        if !self.requests[pending].info.head.is_empty() {
             let bytes = self.requests[pending].measure();
             client.request_bytes += bytes;
             self.memory.change(&mut self.requests[pending].counted, bytes);
         }
         if request.quiet == Quiet::Silent {
-            client.silent += 1;
+            client.silent_count += 1;
             return pending;
         }
         #[cfg(seeded_bugs)]
         self.requests.lose_opaque(pending, client.tail);
-        client.loud += u32::from(request.quiet == Quiet::Loud);
+        client.loud_count += u32::from(request.quiet == Quiet::Loud);
         match client.tail {
             NONE => client.head = pending,
             tail => self.requests[tail].next = pending,
@@ -167,49 +167,49 @@ impl Pipelines {
 
     /// Sends an answer that no request asked for, after the answers to all requests.
     pub(crate) fn send_unrequested(&mut self, id: ConnId, answer: &Answer<'_>) {
-        self.answer(id, &Request::nobody(), b"", answer);
+        self.answer(id, &Request::placeholder(), b"", answer);
     }
 
     /// Answers a request when all earlier requests of its client are settled. Those in the pipeline
     /// are, when its turn comes. For those outside of it, the client is not read further.
     pub(crate) fn barrier(&mut self, id: ConnId, request: &Request, head: &[u8]) {
         let client = self.clients.find(id).expect("requests are read from living clients only");
-        if client.silent == 0 || bug!(EarlyBarrier) {
+        if client.silent_count == 0 || bug!(EarlyBarrier) {
             return self.answer(id, request, head, &Answer::Barrier);
         }
-        let pending = self.enqueue(id, request, head);
-        let entry = &mut self.requests[pending];
-        (entry.since, entry.left) = (UNTIMED, 1);
-        let asked = Asked { head, ..entry.question.asked() };
-        entry.question.protocol.answer(&asked, &Answer::Barrier, entry.reply.copied());
-        self.account_request(pending);
-        self.clients.find_mut(id).expect("it has just asked").barrier = pending;
+        let request_id = self.enqueue(id, request, head);
+        let pending = &mut self.requests[request_id];
+        (pending.since, pending.left) = (UNTIMED, 1);
+        let asked = Asked { head, ..pending.info.asked() };
+        pending.info.protocol.answer(&asked, &Answer::Barrier, pending.reply.copied());
+        self.account_request(request_id);
+        self.clients.find_mut(id).expect("it has just asked").barrier = request_id;
         self.pause_until_idle(id);
     }
 
     /// Records the value of a key of a read.
     pub(crate) fn hit(&mut self, server: u32, entry: Entry, value: Value<'_>) {
         let pending = &mut self.requests[entry.pending];
-        let pool = pending.pool;
+        let pool_index = pending.pool;
         let Some(client) = self.clients.find_mut(pending.client) else {
             return self.part_done(entry.pending);
         };
         if !value.is_begun() && !self.memory.has_room(value.len()) {
             return self.fail_key((entry.pending, entry.slot), Some(server), Fault::OutOfMemory);
         }
-        let plan = &mut self.pools[pool as usize];
-        plan.counters.add(Counter::Hits, 1);
+        let pool = &mut self.pools[pool_index as usize];
+        pool.counters.add(PoolCounter::Hits, 1);
         if !pending.slots.is_empty() {
             let bytes = match value {
-                Value::Flat(source) if pending.is_small(source.bytes.len()) => {
+                Value::Ready(source) if pending.is_small(source.bytes.len()) => {
                     pending.keep_small(entry.slot, source.bytes)
                 }
-                Value::Foreign(item, source) if pending.is_small(source.bytes.len()) => {
+                Value::ToRender(item, source) if pending.is_small(source.bytes.len()) => {
                     pending.keep_rendered(entry.slot, item, source.bytes)
                 }
                 large => {
                     let mut bytes = Outbox::default();
-                    large.store((&pending.question, entry.slot), &mut bytes);
+                    large.store((&pending.info, entry.slot), &mut bytes);
                     pending.keep_large(entry.slot, bytes)
                 }
             };
@@ -218,12 +218,12 @@ impl Pipelines {
             self.memory.used += bytes;
         } else if client.head == entry.pending || bug!(Overtake) {
             client.out.open(&mut self.spares);
-            client.learn(value.len());
-            value.write(&pending.question, &mut client.out);
-            pending.question.answer(&Answer::End, client.out.copied());
+            client.note_answer_len(value.len());
+            value.write(&pending.info, &mut client.out);
+            pending.info.answer(&Answer::End, client.out.copied());
         } else {
-            value.store((&pending.question, 0), &mut pending.reply);
-            pending.question.answer(&Answer::End, pending.reply.copied());
+            value.store((&pending.info, 0), &mut pending.reply);
+            pending.info.answer(&Answer::End, pending.reply.copied());
             self.account_request(entry.pending);
         }
         self.part_done(entry.pending);
@@ -232,9 +232,9 @@ impl Pipelines {
     /// Records that a key of a read has no value.
     pub(crate) fn miss(&mut self, entry: Entry) {
         let pending = &mut self.requests[entry.pending];
-        self.pools[pending.pool as usize].counters.add(Counter::Misses, 1);
+        self.pools[pending.pool as usize].counters.add(PoolCounter::Misses, 1);
         if pending.slots.is_empty() {
-            pending.question.answer(&Answer::Miss, pending.reply.copied());
+            pending.info.answer(&Answer::Miss, pending.reply.copied());
             self.account_request(entry.pending);
         }
         self.part_done(entry.pending);
@@ -264,10 +264,10 @@ impl Pipelines {
         if let Some(client) = next.filter(|_| pending.error.is_empty()) {
             // Nearly always, the answer need not be kept.
             client.out.open(&mut self.spares);
-            client.learn(value.len());
-            value.write(&pending.question, &mut client.out);
+            client.note_answer_len(value.len());
+            value.write(&pending.info, &mut client.out);
         } else {
-            value.store((&pending.question, 0), &mut pending.reply);
+            value.store((&pending.info, 0), &mut pending.reply);
             self.account_request(id);
         }
         self.part_done(id);
@@ -289,16 +289,16 @@ impl Pipelines {
     ) {
         let pending = &mut self.requests[id];
         let pool = &mut self.pools[pending.pool as usize];
-        pool.counters.add(Counter::Failed, 1);
-        let table = fault.row();
-        if let (Some(server), Some(counter)) = (server, table.counter)
+        pool.counters.add(PoolCounter::Failed, 1);
+        let row = fault.row();
+        if let (Some(server), Some(counter)) = (server, row.counter)
             && fault_is_counted_per_request(fault)
         {
             pool.servers[server as usize].counters.add(counter, 1);
         }
-        let words = if sent { table.words_sent } else { table.words };
+        let words = if sent { row.words_sent } else { row.words };
         let label = server.map_or(&pool.plan.name, |at| &pool.servers[at as usize].plan.label);
-        if pending.question.gathers {
+        if pending.info.gathers {
             let kind = if sent { Kind::Uncertain } else { Kind::Fault };
             return self.keep_error((id, slot), server, kind, words.as_bytes());
         }
@@ -335,7 +335,7 @@ impl Pipelines {
     fn complete(&mut self, id: RequestId) {
         self.requests.set_done(id);
         let pending = &mut self.requests[id];
-        let (owner, silent) = (pending.client, pending.question.quiet == Quiet::Silent);
+        let (owner, silent) = (pending.client, pending.info.quiet == Quiet::Silent);
         if !pending.error.is_empty() && pending.slots.is_empty() {
             pending.reply.clear();
             self.account_request(id);
@@ -349,8 +349,8 @@ impl Pipelines {
                 client.out.append(&mut self.requests[id].reply);
                 self.memory.change(&mut self.requests[id].counted, 0);
             }
-            client.silent -= 1;
-            let over = client.silent == 0;
+            client.silent_count -= 1;
+            let over = client.silent_count == 0;
             let barrier = if over { std::mem::replace(&mut client.barrier, NONE) } else { NONE };
             let pending = &self.requests[id];
             self.pools[pending.pool as usize].record(pending, self.now);
@@ -379,18 +379,18 @@ impl Pipelines {
             let pending = client.head;
             assert_eq!(self.requests[pending].client, id, "a reply goes to its owner only");
             pool.record(&self.requests[pending], self.now);
-            match self.requests[pending].question.gathers {
+            match self.requests[pending].info.gathers {
                 false => self.requests[pending].emit(pool.plan.partial, &mut client.out),
                 true => {
-                    let ours = (self.metrics, self.now.since(self.started));
-                    gather::gather(&mut self.requests[pending], pool, ours, &mut client.out);
+                    let facts = (self.metrics, self.now.since(self.started));
+                    gather::gather(&mut self.requests[pending], pool, facts, &mut client.out);
                 }
             }
-            client.learn(client.out.len() - before);
+            client.note_answer_len(client.out.len() - before);
             before = client.out.len();
             client.head = self.requests[pending].next;
             client.depth -= 1;
-            client.loud -= u32::from(self.requests[pending].question.quiet == Quiet::Loud);
+            client.loud_count -= u32::from(self.requests[pending].info.quiet == Quiet::Loud);
             client.request_bytes -= self.requests[pending].counted;
             self.memory.change(&mut self.requests[pending].counted, 0);
             self.requests.free(pending, &mut self.spares);

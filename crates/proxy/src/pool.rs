@@ -29,7 +29,7 @@ pub(crate) struct Pool {
     /// The plan installed last. Its servers stand in `servers`, in an order of their own.
     pub(crate) plan: PoolPlan,
     pub(crate) upstream: &'static dyn Upstream,
-    /// Marks on items are in use: see `proto::Marks`. Every worker must know at once, so the
+    /// Marks on items are in use: see `proto::MarkUse`. Every worker must know at once, so the
     /// metrics registry holds it as well.
     pub(crate) marked: bool,
     /// A server keeps its index; the index of a vacant one is used again.
@@ -46,7 +46,7 @@ pub(crate) struct Pool {
     pub(crate) logins_due: Option<Time>,
     /// The number of logins that have failed since.
     pub(crate) logins_failed: u64,
-    pub(crate) counters: Counters<metrics::Pool>,
+    pub(crate) counters: Counters<metrics::PoolCounter>,
     /// Latency from the parse of a request to the release of its answer.
     pub(crate) reads: Recorder,
     pub(crate) updates: Recorder,
@@ -95,11 +95,11 @@ pub(crate) struct Server {
     /// Connection keys that it has refused, and when each may be tried again.
     pub(crate) refused: Vec<(u16, Time)>,
     pub(crate) silence: Silence,
-    pub(crate) counters: Counters<metrics::Server>,
+    pub(crate) counters: Counters<metrics::ServerCounter>,
     /// Latency from the queueing of a message to its reply.
     pub(crate) latency: Recorder,
     /// Its gauges, as last summed up.
-    pub(crate) now: Now,
+    pub(crate) gauges: Gauges,
 }
 
 /// Whether a pool or server is part of the plan.
@@ -167,7 +167,7 @@ pub(crate) enum Proof {
 
 /// The gauges of a server, as they are summed up.
 #[derive(Clone, Copy, Default)]
-pub(crate) struct Now {
+pub(crate) struct Gauges {
     pub(crate) links: u64,
     pub(crate) pending: u64,
     pub(crate) pending_bytes: u64,
@@ -308,7 +308,7 @@ impl Pool {
 
     /// Builds the ring anew if its servers are others, or if `changed` says that anything else it
     /// is made from is.
-    pub(crate) fn turn_ring(&mut self, changed: bool) {
+    pub(crate) fn rebuild_ring(&mut self, changed: bool) {
         let members = members(&self.servers);
         if members != self.members || changed {
             self.ring = ring(self.plan.distribution, &self.servers, &members);
@@ -317,12 +317,12 @@ impl Pool {
     }
 
     /// Returns the pause before the next probe of a server. `jitter` is a random number.
-    pub(crate) fn probe_pause(&self, server: usize, jitter: u32, now: Time) -> u64 {
-        let entry = &self.servers[server];
-        let pause = if entry.ejected {
+    pub(crate) fn probe_pause(&self, server_index: usize, jitter: u32, now: Time) -> u64 {
+        let server = &self.servers[server_index];
+        let pause = if server.ejected {
             self.plan.server_retry_timeout.max(limits::BACKOFF_FIRST_US)
         } else {
-            let failing = entry.failing_since.map_or(0, |since| now.since(since));
+            let failing = server.failing_since.map_or(0, |since| now.since(since));
             let part = failing / limits::PROBE_FRACTION;
             part.clamp(limits::PROBE_FIRST_US, limits::BACKOFF_LAST_US)
         };
@@ -357,7 +357,7 @@ impl Server {
             silence: Silence::default(),
             counters: metrics.counters(plan.id),
             latency: metrics.recorder(plan.id, Latency::REPLIES),
-            now: Now::default(),
+            gauges: Gauges::default(),
             plan,
         }
     }
@@ -445,13 +445,13 @@ impl Server {
 
     /// Writes its gauges to the metrics registry.
     pub(crate) fn publish(&self) {
-        use metrics::Server as Counter;
-        let Now { links, pending, pending_bytes, inflight, inflight_bytes } = self.now;
-        self.counters.set(Counter::LinksNow, links);
-        self.counters.set(Counter::PendingNow, pending);
-        self.counters.set(Counter::PendingBytesNow, pending_bytes);
-        self.counters.set(Counter::InflightNow, inflight);
-        self.counters.set(Counter::InflightBytesNow, inflight_bytes);
+        use metrics::ServerCounter;
+        let Gauges { links, pending, pending_bytes, inflight, inflight_bytes } = self.gauges;
+        self.counters.set(ServerCounter::LinksNow, links);
+        self.counters.set(ServerCounter::PendingNow, pending);
+        self.counters.set(ServerCounter::PendingBytesNow, pending_bytes);
+        self.counters.set(ServerCounter::InflightNow, inflight);
+        self.counters.set(ServerCounter::InflightBytesNow, inflight_bytes);
     }
 }
 

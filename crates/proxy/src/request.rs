@@ -37,7 +37,7 @@ pub(crate) struct PendingRequest {
     pub(crate) pool: u32,
     /// When its head was parsed; `UNTIMED` if it goes to no server.
     pub(crate) since: Time,
-    pub(crate) question: Question,
+    pub(crate) info: RequestInfo,
     /// It is an update or broadcast that changes something.
     pub(crate) writes: bool,
     /// Its client waited for the answer and has left without a `quit`. The client may send it
@@ -62,7 +62,7 @@ pub(crate) struct PendingRequest {
 }
 
 /// The request itself, as far as its answer depends on it.
-pub(crate) struct Question {
+pub(crate) struct RequestInfo {
     /// The client's protocol.
     pub(crate) protocol: &'static dyn Protocol,
     pub(crate) command: u16,
@@ -75,7 +75,7 @@ pub(crate) struct Question {
     /// Its slots hold whole replies as they came, from which one answer is made.
     pub(crate) gathers: bool,
     /// The replies that it gathers are lists with one element for each key.
-    pub(crate) each: bool,
+    pub(crate) element_per_key: bool,
     /// The number of elements in its answer, if it went to one server unchanged and the answer is a
     /// list.
     pub(crate) elements: Option<u32>,
@@ -84,7 +84,7 @@ pub(crate) struct Question {
     /// Set when its data was refused. The outstanding message removes the old value of its key.
     pub(crate) no_room: Option<NoRoom>,
     /// It waits to be sent again, and stands in no queue.
-    pub(crate) rests: bool,
+    pub(crate) awaits_retry: bool,
     /// Its server has had the recovery command. That happens once: a server that forgets it at once
     /// does not get it again.
     pub(crate) recovered: bool,
@@ -94,12 +94,12 @@ pub(crate) struct Question {
     pub(crate) next: Option<u32>,
     pub(crate) head: Vec<u8>,
     /// Where each joined request's part of the head ends, if it was joined from several.
-    ends: Vec<u32>,
+    head_ends: Vec<u32>,
 }
 
-impl Question {
+impl RequestInfo {
     pub(crate) fn asked(&self) -> Asked<'_> {
-        let Question { command, quiet, ask, at, next, .. } = *self;
+        let RequestInfo { command, quiet, ask, at, next, .. } = *self;
         Asked { command, quiet, ask, head: &self.head, at, next }
     }
 
@@ -112,19 +112,19 @@ impl Question {
     /// Returns the request for this key of a read. Of joined requests it is the one about this key.
     fn asked_for(&self, slot: u32) -> Asked<'_> {
         let slot = slot as usize;
-        let Some(end) = self.ends.get(slot) else { return self.asked() };
-        let start = if slot == 0 { 0 } else { self.ends[slot - 1] };
+        let Some(end) = self.head_ends.get(slot) else { return self.asked() };
+        let start = if slot == 0 { 0 } else { self.head_ends[slot - 1] };
         Asked { head: &self.head[start as usize..*end as usize], ..self.asked() }
     }
 
     /// Notes that it was joined from requests for these keys, each with an answer of its own.
     pub(crate) fn join(&mut self, keys: &[Span]) {
-        self.ends.extend(keys.iter().map(|key| key.end));
+        self.head_ends.extend(keys.iter().map(|key| key.end));
     }
 
     /// Whether each of its keys is answered by itself, errors included.
     fn is_joined(&self) -> bool {
-        !self.ends.is_empty()
+        !self.head_ends.is_empty()
     }
 
     /// Writes an answer of our own.
@@ -165,7 +165,7 @@ impl Question {
         self.command = request.command;
         self.quiet = request.quiet;
         self.keep = request.keep;
-        (self.gathers, self.each, self.elements) = (false, false, None);
+        (self.gathers, self.element_per_key, self.elements) = (false, false, None);
         self.next = None;
         self.no_room = None;
         self.recovered = false;
@@ -191,7 +191,7 @@ impl Question {
 
     fn clear(&mut self, spares: &mut Spares) {
         self.head.clear();
-        self.ends.clear();
+        self.head_ends.clear();
         if self.head.capacity() > REQUEST_KEEP_MAX {
             spares.give(std::mem::take(&mut self.head));
         }
@@ -229,8 +229,8 @@ impl PendingRequest {
     pub(crate) fn measure(&self) -> usize {
         let large: usize = self.large.iter().map(Outbox::len).sum();
         let slots = self.slots.len() * size_of::<Slot>();
-        let ends = self.question.ends.len() * size_of::<u32>();
-        self.reply.len() + self.question.head.len() + ends + self.values.len() + slots + large
+        let ends = self.info.head_ends.len() * size_of::<u32>();
+        self.reply.len() + self.info.head.len() + ends + self.values.len() + slots + large
     }
 
     /// Whether a value of this length is copied among the small ones.
@@ -256,7 +256,7 @@ impl PendingRequest {
     pub(crate) fn keep_rendered(&mut self, slot: u32, item: &Item, value: &[u8]) -> usize {
         let (head, body) = (item.head as usize, item.body as usize);
         let start = self.values.len();
-        let shown = self.question.render(slot, item, &value[..head], &mut self.values);
+        let shown = self.info.render(slot, item, &value[..head], &mut self.values);
         if let Shown::Body { trailer } = shown {
             self.values.extend_from_slice(&value[head..head + body]);
             self.values.extend_from_slice(trailer);
@@ -267,15 +267,15 @@ impl PendingRequest {
     /// Puts an error in place of the whole answer, or of one key's where each key has its own.
     pub(crate) fn fail(&mut self, slot: u32, answer: &Answer<'_>) {
         let mut text = String::new();
-        let told = self.question.no_room.map(|no_room| no_room.answer_failed(answer, &mut text));
+        let told = self.info.no_room.map(|no_room| no_room.answer_failed(answer, &mut text));
         let answer = told.as_ref().unwrap_or(answer);
-        if self.question.is_joined() {
+        if self.info.is_joined() {
             let start = self.values.len();
-            let asked = self.question.asked_for(slot);
-            self.question.protocol.answer(&asked, answer, &mut self.values);
+            let asked = self.info.asked_for(slot);
+            self.info.protocol.answer(&asked, answer, &mut self.values);
             self.fill(slot, start);
         } else if self.error.is_empty() {
-            self.question.answer(answer, &mut self.error);
+            self.info.answer(answer, &mut self.error);
         }
     }
 
@@ -315,7 +315,7 @@ impl PendingRequest {
             }
         }
         if self.error.is_empty() || partial == Partial::Miss || bug!(SilentMiss) {
-            self.question.answer(&Answer::End, out.copied());
+            self.info.answer(&Answer::End, out.copied());
         } else {
             out.copy(&self.error);
         }
@@ -344,13 +344,13 @@ impl PendingRequests {
             (self.requests.len() - 1) as RequestId
         });
         let pending = &mut self.requests[id as usize];
-        assert_eq!(pending.state, State::Free, "a free row is in nobody's queue");
+        assert_eq!(pending.state, State::Free, "a free entry is in no queue");
         pending.state = State::Waiting;
         pending.client = client;
         pending.pool = pool;
         pending.since = now;
         pending.next = NONE;
-        pending.question.set(protocol, (request, head), spares);
+        pending.info.set(protocol, (request, head), spares);
         pending.writes = false;
         pending.cancelled = false;
         pending.asked_again = false;
@@ -371,7 +371,7 @@ impl PendingRequests {
         assert_eq!(pending.state, State::Done, "a request is freed once, after it was settled");
         pending.state = State::Free;
         pending.error.clear();
-        pending.question.clear(spares);
+        pending.info.clear(spares);
         pending.reply.clear();
         pending.counted = 0;
         if !pending.slots.is_empty() {
@@ -382,7 +382,7 @@ impl PendingRequests {
         if pending.reply.copied().capacity() > REQUEST_KEEP_MAX
             || pending.slots.capacity() * size_of::<Slot>() > SLOTS_KEEP_MAX
         {
-            *pending = PendingRequest::blank(pending.client, pending.question.protocol);
+            *pending = PendingRequest::blank(pending.client, pending.info.protocol);
         }
         self.free.push(id);
     }
@@ -419,23 +419,23 @@ impl std::ops::IndexMut<RequestId> for PendingRequests {
 
 impl PendingRequest {
     fn blank(client: ConnId, protocol: &'static dyn Protocol) -> PendingRequest {
-        let question = Question {
+        let info = RequestInfo {
             protocol,
-            command: Asked::NOBODY,
+            command: Asked::NO_REQUEST,
             quiet: Quiet::Loud,
             ask: Ask::default(),
             keep: false,
             gathers: false,
-            each: false,
+            element_per_key: false,
             elements: None,
             repeats: None,
             no_room: None,
-            rests: false,
+            awaits_retry: false,
             recovered: false,
             at: 0,
             next: None,
             head: Vec::new(),
-            ends: Vec::new(),
+            head_ends: Vec::new(),
         };
         PendingRequest {
             state: State::Free,
@@ -443,7 +443,7 @@ impl PendingRequest {
             next: NONE,
             pool: 0,
             since: UNTIMED,
-            question,
+            info,
             writes: false,
             cancelled: false,
             asked_again: false,

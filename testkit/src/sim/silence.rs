@@ -94,7 +94,10 @@ impl World {
 
     fn tell_rumour(&self, pool: usize, server: usize, value: u64) {
         let number = self.pools[pool].servers[server].id;
-        self.counters.metrics(1).counters(number).set(metrics::Server::HeldNow, value);
+        self.counters
+            .metrics(1)
+            .counters(number)
+            .set(metrics::ServerCounter::HoldingWorkersNow, value);
     }
 
     /// Checks the bytes of `conn`'s input from `before` on: a silent server may get only the rest

@@ -22,7 +22,7 @@ use std::fmt::Write;
 use super::reply::Walk;
 use super::{request, words};
 use crate::Asked;
-use crate::part::{Ours, Part, Said};
+use crate::part::{Outcome, Part, ProxyFacts};
 use number::{Number, ONE, human, version};
 use pieces::parts;
 
@@ -212,7 +212,7 @@ struct Field<'a> {
 pub(super) fn gather(
     asked: &Asked<'_>,
     parts: &[Part<'_>],
-    ours: &dyn Ours,
+    proxy: &dyn ProxyFacts,
     out: &mut Vec<u8>,
 ) -> Option<()> {
     let texts: Vec<(&str, Cow<'_, str>)> =
@@ -220,7 +220,7 @@ pub(super) fn gather(
     let first = parts.iter().find_map(Part::reply)?;
     let proto_version = if first.starts_with(b"=") { 3 } else { 2 };
     let sections = sections(&texts);
-    let mut told = Told::new(&sections, texts.len(), ours);
+    let mut told = Told::new(&sections, texts.len(), proxy);
     told.servers();
     if texts.len() < parts.len() || wants_ours(asked) {
         told.ourselves(parts);
@@ -286,18 +286,18 @@ struct Told<'a> {
     totals: RefCell<HashMap<&'a str, Option<Number>>>,
     /// The number of servers that have answered.
     servers: usize,
-    ours: &'a dyn Ours,
+    proxy: &'a dyn ProxyFacts,
     out: String,
 }
 
 impl<'a> Told<'a> {
-    fn new(sections: &'a [Section<'a>], servers: usize, ours: &'a dyn Ours) -> Told<'a> {
+    fn new(sections: &'a [Section<'a>], servers: usize, proxy: &'a dyn ProxyFacts) -> Told<'a> {
         let mut fields = HashMap::new();
         for field in sections.iter().flat_map(|section| &section.fields) {
             fields.entry(field.name).or_insert(field);
         }
         let (totals, out) = (RefCell::default(), String::new());
-        Told { sections, fields, totals, servers, ours, out }
+        Told { sections, fields, totals, servers, proxy, out }
     }
 
     fn servers(&mut self) {
@@ -361,8 +361,8 @@ impl<'a> Told<'a> {
     fn combine(&self, rule: Rule, name: &str, values: &[(&str, &str)]) -> Option<String> {
         match rule {
             Is(value) => return Some(value.to_string()),
-            Clients => return Some(self.ours.totals().clients.to_string()),
-            ClientsEver => return Some(self.ours.totals().clients_ever.to_string()),
+            Clients => return Some(self.proxy.totals().clients.to_string()),
+            ClientsEver => return Some(self.proxy.totals().clients_ever.to_string()),
             All(_) if values.len() < self.servers => return None,
             All(rule) => return self.combine(*rule, name, values),
             // A value that other servers lack does not hold for all of them.
@@ -427,7 +427,7 @@ impl<'a> Told<'a> {
     /// Writes the proxy's own fields, and the outcome for each server that was asked.
     fn ourselves(&mut self, parts: &[Part<'_>]) {
         self.open(OURS);
-        let (facts, totals) = (self.ours.facts(), self.ours.totals());
+        let (facts, totals) = (self.proxy.facts(), self.proxy.totals());
         let version = facts.version.trim_start_matches("quickack-");
         self.line("quickack_version", &plain(version));
         self.line("quickack_pool", &plain(facts.pool));
@@ -443,10 +443,10 @@ impl<'a> Told<'a> {
         self.line("quickack_servers_up", &self.servers.to_string());
         for (nth, part) in parts.iter().enumerate() {
             let name = plain(part.server);
-            let why = match part.said {
-                Said::Reply(_) => None,
-                Said::Error(line) => Some(("refused", String::from_utf8_lossy(line))),
-                Said::Fault { words, .. } => Some(("down", Cow::Borrowed(words))),
+            let why = match part.outcome {
+                Outcome::Reply(_) => None,
+                Outcome::Error(line) => Some(("refused", String::from_utf8_lossy(line))),
+                Outcome::Fault { words, .. } => Some(("down", Cow::Borrowed(words))),
             };
             let value = match why {
                 None => format!("name={name},state=up{}", self.state(part.server)),

@@ -1,6 +1,6 @@
 //! Accept: a client comes through a listener, or from another worker.
 
-use metrics::{Pool as Counter, Worker};
+use metrics::{PoolCounter, WorkerCounter};
 use proto::{Answer, Asked, Refusal, ReplyMode, Request};
 
 use crate::client::Client;
@@ -17,34 +17,35 @@ impl Proxy {
     /// Accepts a client. `new` says that no other worker has counted it already.
     pub(crate) fn accept(&mut self, id: u32, new: bool) -> Result<ConnId, Vec<u8>> {
         // A client's pool may be gone by the time the client arrives.
-        let Some(pool) = self.pool_place(id) else { return Err(Vec::new()) };
-        let is_leaving = self.draining || self.pipelines.pools[pool].stage != Stage::Planned;
-        let is_full = self.is_full(pool);
-        let (entry, worker) = (&mut self.pipelines.pools[pool], self.pipelines.worker);
+        let Some(pool_index) = self.pool_place(id) else { return Err(Vec::new()) };
+        let is_leaving = self.draining || self.pipelines.pools[pool_index].stage != Stage::Planned;
+        let is_full = self.is_full(pool_index);
+        let (pool, worker) = (&mut self.pipelines.pools[pool_index], self.pipelines.worker);
         if is_leaving || is_full {
-            entry.counters.add(Counter::ClientsRefused, 1);
-            worker.add(Worker::AcceptsRefused, 1);
+            pool.counters.add(PoolCounter::ClientsRefused, 1);
+            worker.add(WorkerCounter::AcceptsRefused, 1);
             let mut refusal = Vec::new();
             let why = if is_leaving { "shutting down" } else { "too many client connections" };
-            self.tell_refused(pool, why);
-            let nobody = Asked::nobody();
-            self.pipelines.pools[pool].plan.protocol.answer(
-                &nobody,
+            self.tell_refused(pool_index, why);
+            let asked = Asked::no_request();
+            self.pipelines.pools[pool_index].plan.protocol.answer(
+                &asked,
                 &Answer::Failed(why),
                 &mut refusal,
             );
             return Err(refusal);
         }
-        entry.clients += 1;
-        worker.add(Worker::ClientsNow, 1);
-        worker.add(Worker::Accepts, u64::from(new));
-        entry.counters.add(Counter::ClientsNow, 1);
-        entry.counters.add(Counter::ClientsTotal, u64::from(new));
-        let home = entry.conn_keys.home;
-        entry.conn_keys.enter(home);
-        let conn_key = (home, entry.conn_keys.of(home));
-        let (protocol, now) = (entry.plan.protocol, self.pipelines.now);
-        let client = Client::new(pool as u32, protocol, conn_key, &self.pipelines.limits, now);
+        pool.clients += 1;
+        worker.add(WorkerCounter::ClientsNow, 1);
+        worker.add(WorkerCounter::Accepts, u64::from(new));
+        pool.counters.add(PoolCounter::ClientsNow, 1);
+        pool.counters.add(PoolCounter::ClientsTotal, u64::from(new));
+        let home = pool.conn_keys.home;
+        pool.conn_keys.enter(home);
+        let conn_key = (home, pool.conn_keys.of(home));
+        let (protocol, now) = (pool.plan.protocol, self.pipelines.now);
+        let client =
+            Client::new(pool_index as u32, protocol, conn_key, &self.pipelines.limits, now);
         Ok(self.pipelines.clients.insert(client))
     }
 
@@ -67,10 +68,10 @@ impl Proxy {
     }
 
     /// Closes a client whose bytes can never become a request.
-    pub(super) fn turn_off(&mut self, id: ConnId, bytes: &[u8], why: &'static str) -> usize {
+    pub(super) fn close_malformed(&mut self, id: ConnId, bytes: &[u8], why: &'static str) -> usize {
         let client = self.pipelines.clients.find(id).expect("the caller found it");
         let (pool, reply_mode) = (client.pool as usize, client.session.reply_mode);
-        self.pipelines.pools[pool].counters.add(Counter::Refused, 1);
+        self.pipelines.pools[pool].counters.add(PoolCounter::Refused, 1);
         let answer = match self.must_log_in(id) {
             true => Answer::LoginFirst,
             false => Answer::Refused(Refusal::Bad(why)),
@@ -78,18 +79,18 @@ impl Proxy {
         if why.is_empty() {
             self.tell_refused(pool, FOREIGN);
         } else if reply_mode == ReplyMode::No {
-            self.pipelines.answer(id, &Request::nobody(), bytes, &answer);
+            self.pipelines.answer(id, &Request::placeholder(), bytes, &answer);
         }
         self.pipelines.leave(id);
         bytes.len()
     }
 
     /// Logs that clients are refused, but not each of them.
-    pub(super) fn tell_refused(&mut self, pool: usize, why: &'static str) {
-        let (entry, now) = (&mut self.pipelines.pools[pool], self.pipelines.now);
-        if entry.refused_told.is_none_or(|told| now.since(told) >= REFUSED_TELL_US) {
-            entry.refused_told = Some(now);
-            let event = Event::ClientsRefused { pool: entry.plan.id, why };
+    pub(super) fn tell_refused(&mut self, pool_index: usize, why: &'static str) {
+        let (pool, now) = (&mut self.pipelines.pools[pool_index], self.pipelines.now);
+        if pool.refused_told.is_none_or(|told| now.since(told) >= REFUSED_TELL_US) {
+            pool.refused_told = Some(now);
+            let event = Event::ClientsRefused { pool: pool.plan.id, why };
             self.pipelines.actions.push_back(Action::Log(event));
         }
     }
@@ -101,7 +102,7 @@ impl Proxy {
         let within =
             |limit: usize, now: &dyn Fn() -> u64| limit == usize::MAX || now() < limit as u64;
         self.pipelines.clients.len() >= self.clients_room
-            || !within(self.clients_max, &|| metrics.total(0, Worker::ClientsNow))
-            || !within(plan.client_connections, &|| metrics.total(plan.id, Counter::ClientsNow))
+            || !within(self.clients_max, &|| metrics.total(0, WorkerCounter::ClientsNow))
+            || !within(plan.client_connections, &|| metrics.total(plan.id, PoolCounter::ClientsNow))
     }
 }

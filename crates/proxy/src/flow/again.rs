@@ -13,7 +13,7 @@
 use std::cell::Cell;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-use metrics::Server as Counter;
+use metrics::ServerCounter;
 use proto::{Ask, Class, Parsed, Quiet, Resume, Retryable};
 
 use super::receive::Data;
@@ -35,7 +35,7 @@ impl Proxy {
         line: &[u8],
         now: Time,
     ) -> bool {
-        let Some(times) = self.pipelines.requests[pending].question.repeats else { return false };
+        let Some(times) = self.pipelines.requests[pending].info.repeats else { return false };
         let pool = self.pipelines.requests[pending].pool as usize;
         let retryable = self.pipelines.pools[pool].upstream.retryable(line);
         let retryable = retryable.or(bug!(RepeatExecuted).then_some(Retryable::TryAgain));
@@ -45,7 +45,7 @@ impl Proxy {
             Retryable::NoScript => 0,
             _ => limits::REPEAT_FIRST_US << times.min(6),
         };
-        let question = &self.pipelines.requests[pending].question;
+        let info = &self.pipelines.requests[pending].info;
         let deadline = self.pipelines.requests[pending]
             .since
             .after(self.pipelines.pools[pool].plan.timeouts.reply);
@@ -55,25 +55,25 @@ impl Proxy {
             self.pipelines.clients.find(self.pipelines.requests[pending].client).is_some_and(
                 |client| {
                     client.tail == pending
-                        && client.silent == 0
+                        && client.silent_count == 0
                         && Some(client.conn_key) == conn_key
                         && client.state == ClientState::Open
                 },
             );
         let may = (is_last || bug!(RepeatPastOthers))
-            && !question.gathers
-            && question.quiet == Quiet::Loud
+            && !info.gathers
+            && info.quiet == Quiet::Loud
             && now.after(pause) < deadline;
         let is_recovered = self.has_recovery(pending, (link, retryable), now);
         if !may || !is_recovered {
             return false;
         }
         let owner = self.pipelines.requests[pending].client;
-        let question = &mut self.pipelines.requests[pending].question;
-        (question.repeats, question.rests) = (Some(times.saturating_add(1)), true);
+        let info = &mut self.pipelines.requests[pending].info;
+        (info.repeats, info.awaits_retry) = (Some(times.saturating_add(1)), true);
         let counters = self.pipelines.pools[pool].servers[server as usize].counters;
         counters.add(counter(retryable), 1);
-        question.recovered |= retryable == Retryable::NoScript;
+        info.recovered |= retryable == Retryable::NoScript;
         self.timers.set(now.after(pause), Due::Again { pending });
         self.pipelines.pause_until_idle(owner);
         true
@@ -89,8 +89,8 @@ impl Proxy {
         if retryable != Retryable::NoScript {
             return true;
         }
-        let question = &self.pipelines.requests[pending].question;
-        if question.recovered {
+        let info = &self.pipelines.requests[pending].info;
+        if info.recovered {
             return false;
         }
         let script_cache =
@@ -99,13 +99,13 @@ impl Proxy {
         // Many requests of a pipeline may need the same script, so the cheap lookup comes first.
         let (print, is_on_its_way) = (Cell::new(0), Cell::new(false));
         let known = |name: &[u8]| {
-            print.set(print_of(name));
+            print.set(fingerprint(name));
             is_on_its_way.set(internal.contains(&print.get()));
             if is_on_its_way.get() { None } else { script_cache.find(name) }
         };
         let mut words = Vec::new();
-        let asked = question.asked();
-        let recovery = question.protocol.recovery(&asked, retryable, &known, &mut words);
+        let asked = info.asked();
+        let recovery = info.protocol.recovery(&asked, retryable, &known, &mut words);
         let send = |ask| self.send_internal((link, pending), (ask, print.get()), &words, now);
         is_on_its_way.get() || recovery.is_some_and(send)
     }
@@ -141,18 +141,18 @@ impl Proxy {
     }
 
     /// Sends a request again when its pause is over.
-    pub(super) fn ask_anew(&mut self, pending: RequestId, now: Time) {
-        let entry = &mut self.pipelines.requests[pending];
-        assert!(entry.question.rests, "it waits for nothing else");
-        entry.question.rests = false;
-        let owner = entry.client;
+    pub(super) fn ask_anew(&mut self, request_id: RequestId, now: Time) {
+        let pending = &mut self.pipelines.requests[request_id];
+        assert!(pending.info.awaits_retry, "it waits for nothing else");
+        pending.info.awaits_retry = false;
+        let owner = pending.client;
         if self.pipelines.clients.find(owner).is_none() {
-            return self.pipelines.part_done(pending);
+            return self.pipelines.part_done(request_id);
         }
-        let is_given_up = entry.cancelled && entry.writes;
-        let pool = entry.pool as usize;
-        let head = entry.question.head.clone();
-        let protocol = entry.question.protocol;
+        let is_given_up = pending.cancelled && pending.writes;
+        let pool = pending.pool as usize;
+        let head = pending.info.head.clone();
+        let protocol = pending.info.protocol;
         let parsed = protocol.parse_request(&head, &mut Resume::default(), &mut self.keys);
         let Parsed::Complete(mut request) = parsed else {
             unreachable!("the same bytes are the same request")
@@ -163,7 +163,7 @@ impl Proxy {
             let server = self.server_for(owner, &request, &head);
             let server = server.or_else(|| self.pipelines.pools[pool].any_place(owner.index()));
             let server = server.map(|at| at as u32);
-            return self.pipelines.fail_part((pending, 0), server, Fault::Dropped, false);
+            return self.pipelines.fail_part((request_id, 0), server, Fault::Dropped, false);
         }
         // The keys of a split request belong to one server now.
         if let Class::Split { writes, .. } = request.class {
@@ -171,24 +171,31 @@ impl Proxy {
         }
         let route = self.route(owner, &request, &head, now);
         let route = route.expect("only what one server answers is asked again");
-        self.go(pending, &request, &head, Data::Held(Outbox::default()), route, now);
+        self.send_along(
+            request_id,
+            &request,
+            &head,
+            Data::Assembled(Outbox::default()),
+            route,
+            now,
+        );
     }
 }
 
 /// Returns a fingerprint of a name. If two names collide, a client gets the error and nothing worse
 /// happens.
-fn print_of(name: &[u8]) -> u64 {
+fn fingerprint(name: &[u8]) -> u64 {
     let mut hasher = DefaultHasher::new();
     name.hash(&mut hasher);
     hasher.finish()
 }
 
-fn counter(retryable: Retryable) -> Counter {
+fn counter(retryable: Retryable) -> ServerCounter {
     match retryable {
-        Retryable::Loading => Counter::AgainLoading,
-        Retryable::MasterDown => Counter::AgainMasterDown,
-        Retryable::ClusterDown => Counter::AgainClusterDown,
-        Retryable::TryAgain => Counter::AgainTryAgain,
-        Retryable::NoScript => Counter::AgainNoScript,
+        Retryable::Loading => ServerCounter::AgainLoading,
+        Retryable::MasterDown => ServerCounter::AgainMasterDown,
+        Retryable::ClusterDown => ServerCounter::AgainClusterDown,
+        Retryable::TryAgain => ServerCounter::AgainTryAgain,
+        Retryable::NoScript => ServerCounter::AgainNoScript,
     }
 }

@@ -4,7 +4,7 @@
 //! wait in the link's open batch until the end of the turn; any other request goes ahead of them,
 //! unless its own client has a get in the batch.
 
-use metrics::{Pool as Counter, Server as ServerCounter};
+use metrics::{PoolCounter, ServerCounter};
 use proto::{Answer, Ask, Class, Local, Place, Quiet, Reach, Refusal, Request};
 
 use super::receive::Data;
@@ -21,14 +21,14 @@ use crate::{Proxy, Time, limits};
 
 /// How the keys of a read are sent: see `Class::Fetch`.
 #[derive(Clone, Copy)]
-pub(super) struct How {
+pub(super) struct SendOptions {
     pub(super) ask: Ask,
     pub(super) merge: bool,
     pub(super) idempotent: bool,
     /// One reply answers all keys of a message.
-    pub(super) whole: bool,
+    pub(super) single_reply: bool,
     /// Each link is known to have room for all keys that it gets.
-    pub(super) sure: bool,
+    pub(super) has_room: bool,
 }
 
 impl Proxy {
@@ -40,8 +40,8 @@ impl Proxy {
         let client = self.pipelines.clients.find(id).expect("it has just asked");
         let merge = merge && self.pipelines.pools[client.pool as usize].plan.merge_gets;
         let pending = self.pipelines.enqueue(id, request, head);
-        let how = How { ask, merge, idempotent, whole: false, sure: false };
-        self.ask_keys(id, (request, head), pending, how, now);
+        let options = SendOptions { ask, merge, idempotent, single_reply: false, has_room: false };
+        self.ask_keys(id, (request, head), pending, options, now);
     }
 
     /// Sends each key of a request to its server, in a message with others.
@@ -50,23 +50,23 @@ impl Proxy {
         id: ConnId,
         (request, head): (&Request, &[u8]),
         pending: RequestId,
-        how: How,
+        options: SendOptions,
         now: Time,
     ) {
-        self.pipelines.requests[pending].question.ask = how.ask;
+        self.pipelines.requests[pending].info.ask = options.ask;
         let client = self.pipelines.clients.find_mut(id).expect("it has just asked");
         let pool = client.pool as usize;
         let gave_up = client.drops(request.quiet);
-        if how.merge {
+        if options.merge {
             client.batch_turn = self.turn;
         }
         let keys = std::mem::take(&mut self.keys);
-        self.pipelines.pools[pool].counters.add(Counter::KeysAsked, keys.len() as u64);
+        self.pipelines.pools[pool].counters.add(PoolCounter::KeysAsked, keys.len() as u64);
         if keys.len() > 1 {
-            self.pipelines.pools[pool].counters.add(Counter::Fragments, keys.len() as u64);
+            self.pipelines.pools[pool].counters.add(PoolCounter::Fragments, keys.len() as u64);
             self.pipelines.requests[pending].open_slots(keys.len(), &mut self.pipelines.spares);
             if request.keep {
-                self.pipelines.requests[pending].question.join(&keys);
+                self.pipelines.requests[pending].info.join(&keys);
             }
             self.pipelines.account_request(pending);
         }
@@ -77,12 +77,12 @@ impl Proxy {
                 self.pipelines.part_done(pending);
                 continue;
             }
-            let protocol = self.pipelines.requests[pending].question.protocol;
+            let protocol = self.pipelines.requests[pending].info.protocol;
             let mut scratch = std::mem::take(&mut self.scratch);
             let key = protocol.key(request, head, *span, &mut scratch);
             let found = match self.link_for_key(pool, key, id, now) {
                 // This request itself fills the queue.
-                Err((Some(server), Fault::QueueFull)) if how.sure => {
+                Err((Some(server), Fault::QueueFull)) if options.has_room => {
                     let link = self.link_at(pool, server as usize, id, now);
                     link.map_err(|fault| (Some(server), fault))
                 }
@@ -94,8 +94,8 @@ impl Proxy {
                     self.pipelines.fail_key((pending, slot as u32), server, Fault::Dropped);
                 }
                 Ok(link) => {
-                    self.ask_key(link, request, head, key, (pending, slot as u32), how, now);
-                    if how.whole {
+                    self.ask_key(link, request, head, key, (pending, slot as u32), options, now);
+                    if options.single_reply {
                         self.push_rest(link, (request, head), &keys, slot);
                     }
                 }
@@ -105,7 +105,7 @@ impl Proxy {
             }
             self.scratch = scratch;
         }
-        while let Some(link) = self.touched.pop() {
+        while let Some(link) = self.touched_links.pop() {
             self.close_own(link);
         }
         self.keys = keys;
@@ -124,15 +124,15 @@ impl Proxy {
         head: &[u8],
         key: &[u8],
         part: (RequestId, u32),
-        how: How,
+        options: SendOptions,
         now: Time,
     ) {
-        let How { ask, merge, idempotent, whole, .. } = how;
+        let SendOptions { ask, merge, idempotent, single_reply, .. } = options;
         let turn = self.turn;
-        let protocol = self.pipelines.requests[part.0].question.protocol;
+        let protocol = self.pipelines.requests[part.0].info.protocol;
         let spare = &mut self.spare_batches;
         let link = self.links.find_mut(id).expect("the router found it");
-        let own_begins = !merge && link.own.is_none();
+        let own_begins = !merge && link.unmerged_batch.is_none();
         let close_shared = own_begins && self.pipelines.shares_batch(link, part.0);
         let pool = &mut self.pipelines.pools[link.pool as usize];
         let upstream = pool.upstream;
@@ -140,21 +140,21 @@ impl Proxy {
             close(link, pool);
         }
         if own_begins {
-            self.touched.push(id);
+            self.touched_links.push(id);
         }
         let bytes_max = upstream.fetch_max(ask);
-        let place = if merge { &mut link.batch } else { &mut link.own };
+        let place = if merge { &mut link.batch } else { &mut link.unmerged_batch };
         let shared = |batch: &Batch| upstream.widen(batch.ask, ask);
         if let Some(batch) = place.take_if(|batch| {
             !batch.has_room(key.len(), bytes_max) || batch.ask != ask && shared(batch).is_none()
         }) {
             launch(link, batch, pool);
         }
-        let place = if merge { &mut link.batch } else { &mut link.own };
+        let place = if merge { &mut link.batch } else { &mut link.unmerged_batch };
         let batch = place.get_or_insert_with(|| {
             let mut batch = spare.pop().unwrap_or_else(Batch::blank);
             batch.open(ask, idempotent, turn, now);
-            batch.whole = whole;
+            batch.single_reply = single_reply;
             protocol.open_fetch(request, head, &mut batch.text);
             batch
         });
@@ -183,11 +183,11 @@ impl Proxy {
         let pending = self.pipelines.enqueue(id, request, head);
         self.pipelines.requests[pending].writes = writes;
         self.pipelines.requests[pending].left = 1;
-        self.go(pending, request, head, data, route, now);
+        self.send_along(pending, request, head, data, route, now);
     }
 
     /// Sends a request along its route, for the first time or once more.
-    pub(super) fn go(
+    pub(super) fn send_along(
         &mut self,
         pending: RequestId,
         request: &Request,
@@ -215,18 +215,18 @@ impl Proxy {
                     false,
                 );
             }
-            Route::Locate | Route::Spread => unreachable!("it is asked of one server"),
+            Route::NeedsEndpoints | Route::Spread => unreachable!("it is asked of one server"),
             Route::Refused(refusal) => return self.pipelines.refuse(pending, refusal),
             Route::Apart(apart) => return self.refuse_apart(pending, request, head, apart),
         };
-        self.pipelines.requests[pending].question.ask = ask;
+        self.pipelines.requests[pending].info.ask = ask;
         let Some(server) = server else {
             return self.pipelines.fail_part((pending, 0), None, Fault::NoServer, false);
         };
         if let Place::Nth(_) | Place::From(_) = request.place {
             let next = self.pipelines.pools[pool].place_from(server as u32 + 1);
-            let question = &mut self.pipelines.requests[pending].question;
-            (question.at, question.next) = (server as u32, next);
+            let info = &mut self.pipelines.requests[pending].info;
+            (info.at, info.next) = (server as u32, next);
         }
         match self.link_for(pool, server, id, now) {
             Ok(_) if bug!(ForgetNoreply) && request.quiet == Quiet::Silent => {
@@ -254,7 +254,7 @@ impl Proxy {
         let client = self.pipelines.clients.find(id).expect("it has just asked");
         let (pool, is_dropped) = (client.pool as usize, client.drops(request.quiet));
         if let Some(why) = self.why_not_of_all(pool, &request.class) {
-            self.pipelines.pools[pool].counters.add(Counter::Refused, 1);
+            self.pipelines.pools[pool].counters.add(PoolCounter::Refused, 1);
             let answer = Answer::Refused(Refusal::ByName(why));
             return self.pipelines.answer(id, request, head, &answer);
         }
@@ -270,27 +270,27 @@ impl Proxy {
         let servers = &self.pipelines.pools[pool].servers;
         let is_asked = |at: &usize| servers[*at].stage == Stage::Planned;
         let servers: Vec<usize> = (0..servers.len()).filter(is_asked).collect();
-        let pending = self.pipelines.enqueue(id, request, head);
-        let entry = &mut self.pipelines.requests[pending];
-        (entry.question.ask, entry.question.gathers, entry.writes) = (ask, true, writes);
-        if entry.question.protocol.forgets(&entry.question.asked()) {
+        let request_id = self.pipelines.enqueue(id, request, head);
+        let pending = &mut self.pipelines.requests[request_id];
+        (pending.info.ask, pending.info.gathers, pending.writes) = (ask, true, writes);
+        if pending.info.protocol.forgets(&pending.info.asked()) {
             self.pipelines.pools[pool].script_cache.forget();
         }
-        entry.left = servers.len() as u32 + 1;
-        entry.open_slots(servers.len(), &mut self.pipelines.spares);
-        self.pipelines.account_request(pending);
+        pending.left = servers.len() as u32 + 1;
+        pending.open_slots(servers.len(), &mut self.pipelines.spares);
+        self.pipelines.account_request(request_id);
         for (nth, server) in servers.into_iter().enumerate() {
-            let part = (pending, nth as u32);
+            let part = (request_id, nth as u32);
             match self.link_for(pool, server, id, now) {
-                Ok(_) if bug!(FlushOneServer) && nth > 0 => self.pipelines.part_done(pending),
+                Ok(_) if bug!(FlushOneServer) && nth > 0 => self.pipelines.part_done(request_id),
                 Ok(link) => {
-                    let none = Data::Held(Outbox::default());
+                    let none = Data::Assembled(Outbox::default());
                     self.send(link, part, request, head, none, ask, now);
                 }
                 Err(fault) => self.pipelines.fail_part(part, Some(server as u32), fault, false),
             }
         }
-        self.pipelines.part_done(pending);
+        self.pipelines.part_done(request_id);
     }
 
     #[allow(clippy::too_many_arguments)]
@@ -306,7 +306,7 @@ impl Proxy {
     ) {
         #[cfg(seeded_bugs)]
         self.remember(pending, request, head, ask);
-        let protocol = self.pipelines.requests[pending].question.protocol;
+        let protocol = self.pipelines.requests[pending].info.protocol;
         let link = self.links.find_mut(id).expect("the router found it");
         let close_shared = self.pipelines.shares_batch(link, pending);
         let pool = &mut self.pipelines.pools[link.pool as usize];
@@ -318,9 +318,9 @@ impl Proxy {
         protocol.write_head(request, head, &self.keys, ask, link.out.copied());
         match data {
             // A link that is up is written at the end of this turn. On others the data has to wait.
-            Data::Flat(source) if link.state == State::Up => link.out.push(source),
-            Data::Flat(source) => link.out.keep(source),
-            Data::Held(mut held) => {
+            Data::OnePiece(source) if link.state == State::Up => link.out.push(source),
+            Data::OnePiece(source) => link.out.keep(source),
+            Data::Assembled(mut held) => {
                 link.out.append(&mut held);
                 held.close(&mut self.pipelines.spares);
             }
@@ -340,7 +340,7 @@ impl Proxy {
         local: Local,
     ) {
         let pool = self.pipelines.clients.find(id).expect("it has just asked").pool as usize;
-        self.pipelines.pools[pool].counters.add(Counter::Local, 1);
+        self.pipelines.pools[pool].counters.add(PoolCounter::Local, 1);
         match local {
             Local::Version => self.pipelines.answer(id, request, head, &Answer::Version(VERSION)),
             Local::Nothing => self.pipelines.answer(id, request, head, &Answer::Ok),
@@ -383,7 +383,7 @@ impl Proxy {
 
     pub(super) fn close_own(&mut self, id: ConnId) {
         let Some(link) = self.links.find_mut(id) else { return };
-        if let Some(batch) = link.own.take() {
+        if let Some(batch) = link.unmerged_batch.take() {
             launch(link, batch, &mut self.pipelines.pools[link.pool as usize]);
         }
     }

@@ -52,7 +52,7 @@ impl Proxy {
                 self.put_back(id, *body, server);
                 return used;
             }
-            self.admit(id, &body.request, &body.head, Data::Held(body.data), route, now);
+            self.admit(id, &body.request, &body.head, Data::Assembled(body.data), route, now);
         } else {
             self.refuse_data(id, &body.request, &body.head);
         }

@@ -74,7 +74,7 @@ impl Proxy {
         }
         for (_, client) in self.pipelines.clients.iter() {
             let has_all = client.outstanding() == 0 && client.out.is_empty();
-            let is_held_up = client.awaits.is_some() || client.locating || client.resumable;
+            let is_held_up = client.awaits.is_some() || client.awaits_endpoints || client.resumable;
             let is_unread =
                 (client.paused || client.reading_stopped) && client.state == ClientState::Open;
             assert!(!(is_unread && has_all) || is_held_up, "a client is paused for nothing");
@@ -89,33 +89,33 @@ impl Proxy {
     fn check_pipelines(&self) {
         for (id, client) in self.pipelines.clients.iter() {
             let (mut depth, mut loud) = (0, 0);
-            let mut pending = client.head;
-            while pending != NONE {
-                let entry = &self.pipelines.requests[pending];
-                assert_eq!(entry.client, id, "a pipeline holds its own client's requests");
-                let quiet = entry.question.quiet;
+            let mut request_id = client.head;
+            while request_id != NONE {
+                let pending = &self.pipelines.requests[request_id];
+                assert_eq!(pending.client, id, "a pipeline holds its own client's requests");
+                let quiet = pending.info.quiet;
                 assert_ne!(quiet, Quiet::Silent, "a silent request stands in no pipeline");
                 loud += u32::from(quiet == Quiet::Loud);
-                assert_ne!(entry.state, State::Free, "a pipeline holds requests in use");
-                assert_eq!(entry.state == State::Done, entry.left == 0);
+                assert_ne!(pending.state, State::Free, "a pipeline holds requests in use");
+                assert_eq!(pending.state == State::Done, pending.left == 0);
                 assert!(
-                    pending != client.head || entry.state == State::Waiting,
+                    request_id != client.head || pending.state == State::Waiting,
                     "a done head leaves"
                 );
-                if entry.next == NONE {
-                    assert_eq!(client.tail, pending, "the tail is the last");
+                if pending.next == NONE {
+                    assert_eq!(client.tail, request_id, "the tail is the last");
                 }
                 depth += 1;
-                pending = entry.next;
+                request_id = pending.next;
             }
-            assert_eq!((depth, loud), (client.depth, client.loud));
+            assert_eq!((depth, loud), (client.depth, client.loud_count));
             let settled = client.counted == client.measure();
             assert!(client.dirty || settled, "a client that waits for nothing is accounted for");
-            let outstanding = (client.depth + client.silent) as usize;
+            let outstanding = (client.depth + client.silent_count) as usize;
             assert!(outstanding <= self.pipeline_ever, "the pipeline has a bound");
         }
         for pending in self.pipelines.requests.iter() {
-            assert_eq!(pending.counted, pending.measure(), "a row's account is exact");
+            assert_eq!(pending.counted, pending.measure(), "a request's account is exact");
         }
     }
 
@@ -146,10 +146,11 @@ impl Proxy {
                 let silence = &server.silence;
                 assert_eq!(silence.owing as usize, owing, "a server owes on so many links");
                 assert!(silence.hold != Hold::On || owing > 0, "who owes nothing is not silent");
-                let is_rendered = server.counters.value(metrics::Server::HeldNow) == 1;
+                let is_rendered =
+                    server.counters.value(metrics::ServerCounter::HoldingWorkersNow) == 1;
                 let is_known = server.stage != Stage::Vacant;
                 assert!(!is_known || is_rendered == (silence.hold == Hold::On), "others are told");
-                let is_woken = self.waking.contains(&(at as u32, place as u32));
+                let is_woken = self.ending_holds.contains(&(at as u32, place as u32));
                 assert!(silence.hold != Hold::Ending || is_woken, "a hold comes to its end");
             }
         }
@@ -168,14 +169,14 @@ impl Proxy {
                 parts += message.parts();
             }
             assert_eq!(end, link.queued, "the queue ends with its last message");
-            assert!(link.own.is_none(), "a request's own batch leaves with it");
+            assert!(link.unmerged_batch.is_none(), "a request's own batch leaves with it");
             parts += link.batch.as_ref().map_or(0, |batch| batch.outstanding().count());
             let in_fetch = |body: &Body| body.entry.is_some() && body.unit == Unit::Key;
             parts += usize::from(link.body.as_ref().is_some_and(in_fetch));
         }
         let owed: usize = self.pipelines.requests.iter().map(|pending| pending.left as usize).sum();
         parts += self.pipelines.clients.iter().filter(|(_, one)| one.barrier != NONE).count();
-        parts += self.pipelines.requests.iter().filter(|pending| pending.question.rests).count();
+        parts += self.pipelines.requests.iter().filter(|pending| pending.info.awaits_retry).count();
         assert_eq!(parts, owed, "each outstanding part is in exactly one queue");
     }
 }

@@ -2,7 +2,7 @@
 //! that was sent and not answered gets an error that says so. Only a get whose link died may be
 //! sent once more, and only if its client has sent no change since.
 
-use metrics::Server as Counter;
+use metrics::ServerCounter;
 
 use super::ask::close;
 use crate::batch::{Batch, Entry};
@@ -84,7 +84,7 @@ impl Proxy {
             return;
         }
         let server = link.server;
-        self.stirred = true;
+        self.gauges_changed = true;
         for message in link.withdraw(first, count) {
             let fault = if message.held { Fault::Held } else { Fault::QueueTimeout };
             self.fail_message(message, server, fault, false);
@@ -150,49 +150,53 @@ impl Proxy {
         };
         if stands && how == Closed::Eof {
             let server = &self.pipelines.pools[link.pool as usize].servers[link.server as usize];
-            server.counters.add(Counter::LinkEnded, 1);
+            server.counters.add(ServerCounter::LinkEnded, 1);
         }
         if fault == Fault::LinkLost {
             self.doubt(id);
         }
-        self.bury_link(id, fault, now);
+        self.remove_dead_link(id, fault, now);
     }
 
     /// Closes a link from our side.
     pub(super) fn close_link(&mut self, id: ConnId, fault: Fault, now: Time) {
         self.pipelines.actions.push_back(Action::Close(id));
-        self.bury_link(id, fault, now);
+        self.remove_dead_link(id, fault, now);
     }
 
     /// Removes a dead link: its server's health is updated, and its messages are settled.
-    fn bury_link(&mut self, id: ConnId, fault: Fault, now: Time) {
+    fn remove_dead_link(&mut self, id: ConnId, fault: Fault, now: Time) {
         let mut link = self.links.remove(id).expect("the caller found it");
-        self.stirred = true;
+        self.gauges_changed = true;
         self.pipelines.memory.change(&mut link.counted, 0);
-        let (pool, server) = (link.pool as usize, link.server as usize);
-        let entry = &mut self.pipelines.pools[pool].servers[server];
-        let probing = entry.probe == Some(id);
-        entry.forget(id);
+        let (pool, server_index) = (link.pool as usize, link.server as usize);
+        let server = &mut self.pipelines.pools[pool].servers[server_index];
+        let probing = server.probe == Some(id);
+        server.forget(id);
         if let Some(counter) = fault.row().counter {
-            entry.counters.add(counter, 1);
+            server.counters.add(counter, 1);
         }
         if fault == Fault::SetupRefused {
-            entry.note_refused(link.conn_key, now);
+            server.note_refused(link.conn_key, now);
         }
         if fault == Fault::ConnectTimeout {
-            entry.counters.add(Counter::ConnectTimeout, 1);
+            server.counters.add(ServerCounter::ConnectTimeout, 1);
         }
         // A server may close a link that was idle, and a restart ends links that worked. Neither is
         // a reason to believe the server down. If it is, the next connect will show it.
         let has_stood = link.state == State::Up && now.since(link.up_at) >= limits::LINK_STOOD_US;
         let harmless = fault == Fault::LinkLost && (link.proven || has_stood);
-        let is_planned = entry.stage == Stage::Planned;
+        let is_planned = server.stage == Stage::Planned;
         match fault.row().blame {
             _ if !is_planned => {}
-            Blame::Own if !bug!(BlameServer) => self.connect_unable(pool, server, probing, now),
-            Blame::Server if !harmless || probing => self.server_failed(pool, server, fault, now),
-            Blame::Own => self.server_failed(pool, server, fault, now),
-            _ if probing => self.server_failed(pool, server, fault, now),
+            Blame::Own if !bug!(BlameServer) => {
+                self.connect_unable(pool, server_index, probing, now)
+            }
+            Blame::Server if !harmless || probing => {
+                self.server_failed(pool, server_index, fault, now)
+            }
+            Blame::Own => self.server_failed(pool, server_index, fault, now),
+            _ if probing => self.server_failed(pool, server_index, fault, now),
             Blame::Server | Blame::Overload => {}
         }
         let body = link.body.take();
@@ -210,9 +214,9 @@ impl Proxy {
         }
         self.settle_carried(&mut link, fault, now);
         if link.owes {
-            self.owes_less(pool, server);
+            self.count_link_settled(pool, server_index);
         }
-        self.end_awaiting(pool, server);
+        self.end_awaiting(pool, server_index);
     }
 
     /// Settles the messages of a dead link: each is sent once more, where that changes nothing, or
@@ -239,7 +243,7 @@ impl Proxy {
                 _ => lost.push((message, touched)),
             }
         }
-        for batch in [link.own.take(), link.batch.take()].into_iter().flatten() {
+        for batch in [link.unmerged_batch.take(), link.batch.take()].into_iter().flatten() {
             if is_asked_again(&batch) {
                 again.push(self.judge(batch, link.conn_key));
             } else {
@@ -305,7 +309,7 @@ impl Proxy {
                 };
                 self.pipelines.requests[entry.pending].asked_again = true;
                 let entry_of = &mut self.pipelines.pools[pool].servers[server as usize];
-                entry_of.counters.add(Counter::AskedAgain, 1);
+                entry_of.counters.add(ServerCounter::AskedAgain, 1);
                 self.ask_once_more(link, &batch, &prefix, (entry.pending, entry.slot), key, now);
             }
             self.recycle(batch);
@@ -325,10 +329,10 @@ impl Proxy {
         let pool = &mut self.pipelines.pools[link.pool as usize];
         let mut one = Batch::blank();
         one.open(batch.ask, batch.idempotent, self.turn, now);
-        one.whole = batch.whole;
+        one.single_reply = batch.single_reply;
         one.text.extend_from_slice(prefix);
         one.push(pool.upstream, key, part.0, part.1);
-        pool.servers[link.server as usize].counters.add(Counter::Messages, 1);
+        pool.servers[link.server as usize].counters.add(ServerCounter::Messages, 1);
         link.launch_batch(one, pool.upstream);
         self.mark_dirty(id);
         self.arm_link(id);
@@ -337,8 +341,7 @@ impl Proxy {
     /// As `may_ask_again`, for a read that is kept until it is answered.
     fn may_read_again(&self, id: RequestId, conn_key: u16) -> bool {
         let pending = &self.pipelines.requests[id];
-        let is_read =
-            !pending.writes && !pending.question.gathers && pending.question.repeats.is_some();
+        let is_read = !pending.writes && !pending.info.gathers && pending.info.repeats.is_some();
         is_read && self.may_ask_again(id, conn_key)
     }
 
@@ -346,9 +349,9 @@ impl Proxy {
     fn read_again(&mut self, reads: Vec<RequestId>, server: u32, now: Time) {
         for id in reads {
             let pending = &mut self.pipelines.requests[id];
-            (pending.asked_again, pending.question.rests) = (true, true);
+            (pending.asked_again, pending.info.awaits_retry) = (true, true);
             let pool = &self.pipelines.pools[pending.pool as usize];
-            pool.servers[server as usize].counters.add(Counter::AskedAgain, 1);
+            pool.servers[server as usize].counters.add(ServerCounter::AskedAgain, 1);
             self.ask_anew(id, now);
         }
     }
@@ -373,7 +376,7 @@ impl Proxy {
         let client =
             self.pipelines.clients.find(pending.client).filter(|_| !bug!(AskAgainPastWrite));
         let Some(client) = client else { return false };
-        if client.silent > 0 {
+        if client.silent_count > 0 {
             return true;
         }
         let mut later = pending.next;

@@ -2,7 +2,7 @@
 //! else is sent before its answer has come, so a server that accepts connections and stays silent
 //! gets no request.
 
-use metrics::Server as Counter;
+use metrics::ServerCounter;
 use proto::{Ask, Capabilities, HandshakeReply, Parsed};
 
 use crate::buffer::Source;
@@ -24,9 +24,9 @@ impl Proxy {
         link.login = login.is_some();
         let server = &mut pool.servers[link.server as usize];
         server.unable_pause = limits::BACKOFF_FIRST_US;
-        server.counters.add(Counter::Connects, 1);
+        server.counters.add(ServerCounter::Connects, 1);
         if server.probe == Some(id) {
-            server.counters.add(Counter::Probes, 1);
+            server.counters.add(ServerCounter::Probes, 1);
         }
         self.mark_dirty(id);
         self.arm_link(id);
@@ -82,28 +82,28 @@ impl Proxy {
         link.set_state(State::Up);
         (link.since, link.up_at) = (now, now);
         let upstream = pool.upstream;
-        let (pool, server) = (link.pool as usize, link.server as usize);
-        let entry = &mut self.pipelines.pools[pool].servers[server];
+        let (pool, server_index) = (link.pool as usize, link.server as usize);
+        let server = &mut self.pipelines.pools[pool].servers[server_index];
         let capabilities =
-            if entry.proof == Proof::Disproved { Capabilities::default() } else { capabilities };
-        let before = entry.capabilities.replace(capabilities);
-        let what = upstream.lacks(capabilities).filter(|_| entry.proof != Proof::Disproved);
+            if server.proof == Proof::Disproved { Capabilities::default() } else { capabilities };
+        let before = server.capabilities.replace(capabilities);
+        let what = upstream.lacks(capabilities).filter(|_| server.proof != Proof::Disproved);
         if let Some(what) = what
             && before.is_none_or(|before| upstream.lacks(before).is_none())
         {
-            let event = Event::Lacks { server: entry.plan.id, what };
+            let event = Event::Lacks { server: server.plan.id, what };
             self.pipelines.actions.push_back(Action::Log(event));
         }
-        if entry.probe == Some(id) {
+        if server.probe == Some(id) {
             link.proven = true;
             self.probe_answered(id, now);
         }
-        self.end_awaiting(pool, server);
+        self.end_awaiting(pool, server_index);
         if self.links.find(id).is_some() {
             self.note_up(id, now);
         }
         if before.is_some_and(|before| !capabilities.include(before)) {
-            self.close_unfit(pool, server, capabilities, now);
+            self.close_unfit(pool, server_index, capabilities, now);
         }
         if self.links.find(id).is_some() {
             self.mark_dirty(id);
@@ -128,11 +128,11 @@ impl Proxy {
     }
 
     /// Notes a server's answer: it has the capability that the request needed, if any.
-    pub(super) fn prove(&mut self, pool: usize, server: usize, ask: Ask) {
+    pub(super) fn prove(&mut self, pool: usize, server_index: usize, ask: Ask) {
         let upstream = self.pipelines.pools[pool].upstream;
-        let entry = &mut self.pipelines.pools[pool].servers[server];
-        if entry.proof != Proof::Proven && !Capabilities::default().include(upstream.needs(ask)) {
-            entry.proof = Proof::Proven;
+        let server = &mut self.pipelines.pools[pool].servers[server_index];
+        if server.proof != Proof::Proven && !Capabilities::default().include(upstream.needs(ask)) {
+            server.proof = Proof::Proven;
         }
     }
 
@@ -143,17 +143,17 @@ impl Proxy {
         let link = self.links.find(id).expect("the caller found it");
         let pool = &mut self.pipelines.pools[link.pool as usize];
         let upstream = pool.upstream;
-        let entry = &mut pool.servers[link.server as usize];
-        let Proof::Open(times) = entry.proof else { return };
+        let server = &mut pool.servers[link.server as usize];
+        let Proof::Open(times) = server.proof else { return };
         let mut sent = link.outstanding.iter().take_while(|message| message.end <= link.sent);
         if !sent.any(|message| !Capabilities::default().include(upstream.needs(message.ask))) {
             return;
         }
-        entry.proof = Proof::Open(times + 1);
+        server.proof = Proof::Open(times + 1);
         if times + 1 == limits::DOUBTS_MAX {
-            entry.proof = Proof::Disproved;
-            entry.capabilities = Some(Capabilities::default());
-            let event = Event::CapabilityLost { server: entry.plan.id };
+            server.proof = Proof::Disproved;
+            server.capabilities = Some(Capabilities::default());
+            let event = Event::CapabilityLost { server: server.plan.id };
             self.pipelines.actions.push_back(Action::Log(event));
         }
     }

@@ -11,21 +11,27 @@ use crate::{Action, Event, Proxy, Report, Time};
 
 impl Proxy {
     /// Notes that a server failed: no request reaches it until a probe does.
-    pub(super) fn server_failed(&mut self, pool: usize, server: usize, fault: Fault, now: Time) {
+    pub(super) fn server_failed(
+        &mut self,
+        pool: usize,
+        server_index: usize,
+        fault: Fault,
+        now: Time,
+    ) {
         let why = fault.row().words;
-        let entry = &mut self.pipelines.pools[pool].servers[server];
-        let id = entry.plan.id;
-        let counts = entry.note_failure(now);
-        let was = std::mem::replace(&mut entry.health, Health::Down);
-        let failures = entry.failures;
-        if was == Health::Ready && !entry.ejected {
+        let server = &mut self.pipelines.pools[pool].servers[server_index];
+        let id = server.plan.id;
+        let counts = server.note_failure(now);
+        let was = std::mem::replace(&mut server.health, Health::Down);
+        let failures = server.failures;
+        if was == Health::Ready && !server.ejected {
             self.pipelines.actions.push_back(Action::Log(Event::ServerDown { server: id, why }));
         }
         if counts {
             let report = Report::Failed { server: id, failures, why };
             self.pipelines.actions.push_back(Action::Report(report));
         }
-        self.await_probe(pool, server, now);
+        self.await_probe(pool, server_index, now);
     }
 
     /// Schedules a probe of a server, unless one is due already.
@@ -42,36 +48,36 @@ impl Proxy {
     }
 
     /// Probes a server.
-    pub(super) fn probe(&mut self, pool: usize, server: usize, set: Time, now: Time) {
+    pub(super) fn probe(&mut self, pool: usize, server_index: usize, set: Time, now: Time) {
         // Another server may have the index by now, or a later timer may have replaced this one.
         let home = self.pipelines.pools.get(pool).map_or(0, |pool| pool.conn_keys.home);
-        let entry =
-            self.pipelines.pools.get_mut(pool).and_then(|pool| pool.servers.get_mut(server));
-        let Some(entry) = entry.filter(|entry| entry.probe_at == Some(set)) else { return };
-        entry.probe_at = None;
-        let wanted = entry.health == Health::Down || entry.ejected;
-        if !wanted || entry.stage != Stage::Planned || entry.probe.is_some() || bug!(NeverProbe) {
+        let server =
+            self.pipelines.pools.get_mut(pool).and_then(|pool| pool.servers.get_mut(server_index));
+        let Some(server) = server.filter(|server| server.probe_at == Some(set)) else { return };
+        server.probe_at = None;
+        let wanted = server.health == Health::Down || server.ejected;
+        if !wanted || server.stage != Stage::Planned || server.probe.is_some() || bug!(NeverProbe) {
             return;
         }
-        let link = Link::new(pool as u32, (server as u32, home), now);
+        let link = Link::new(pool as u32, (server_index as u32, home), now);
         let id = self.links.insert(link);
-        entry.probe = Some(id);
-        entry.alive += 1;
-        let server = entry.plan.id;
-        self.begin_connect(id, server);
+        server.probe = Some(id);
+        server.alive += 1;
+        let server_id = server.plan.id;
+        self.begin_connect(id, server_id);
     }
 
     /// Notes that a probe was answered: the server is back, and the link that probed serves it.
     pub(super) fn probe_answered(&mut self, id: ConnId, now: Time) {
         let link = self.links.find(id).expect("the caller found it");
-        let (pool, server) = (link.pool as usize, link.server as usize);
-        let entry = &mut self.pipelines.pools[pool].servers[server];
-        let (server_id, ejected) = (entry.plan.id, entry.ejected);
-        (entry.probe, entry.back_at) = (None, now);
+        let (pool, server_index) = (link.pool as usize, link.server as usize);
+        let server = &mut self.pipelines.pools[pool].servers[server_index];
+        let (server_id, ejected) = (server.plan.id, server.ejected);
+        (server.probe, server.back_at) = (None, now);
         // Its failures are forgotten when it answers a request: many a sick server answers a probe.
-        let was = std::mem::replace(&mut entry.health, Health::Ready);
+        let was = std::mem::replace(&mut server.health, Health::Ready);
         let conn_key = usize::from(link.conn_key);
-        match entry.links[conn_key].iter_mut().find(|place| place.is_none()) {
+        match server.links[conn_key].iter_mut().find(|place| place.is_none()) {
             Some(place) => *place = Some(id),
             None => self.close_quietly(id),
         }
@@ -79,7 +85,7 @@ impl Proxy {
         self.pipelines.actions.push_back(Action::Report(report));
         if ejected && !bug!(ProbeOnce) {
             // It is probed until it is back in the ring, in case a report was lost.
-            self.await_probe(pool, server, now);
+            self.await_probe(pool, server_index, now);
         } else if was == Health::Down && !ejected {
             self.pipelines.actions.push_back(Action::Log(Event::ServerBack { server: server_id }));
         }
@@ -87,14 +93,14 @@ impl Proxy {
 
     /// Notes that a server that had failed answered a request.
     #[cold]
-    pub(super) fn request_answered(&mut self, pool: usize, server: usize) {
-        let entry = &mut self.pipelines.pools[pool].servers[server];
-        entry.failures = 0;
+    pub(super) fn request_answered(&mut self, pool: usize, server_index: usize) {
+        let server = &mut self.pipelines.pools[pool].servers[server_index];
+        server.failures = 0;
         if !bug!(KeepPause) {
-            entry.end_failing();
+            server.end_failing();
         }
-        if entry.stage == Stage::Planned {
-            let report = Report::Answered { server: entry.plan.id, probe: false };
+        if server.stage == Stage::Planned {
+            let report = Report::Answered { server: server.plan.id, probe: false };
             self.pipelines.actions.push_back(Action::Report(report));
         }
     }
@@ -105,20 +111,20 @@ impl Proxy {
         let found = pools.filter(|(_, pool)| pool.stage != Stage::Vacant);
         let found = found.filter_map(|(at, pool)| Some((at, pool.place_of(id)?))).next();
         // A new plan may have removed the server meanwhile.
-        let Some((pool, server)) = found else { return };
-        let entry = &mut self.pipelines.pools[pool].servers[server];
-        if entry.ejected == ejected || entry.stage != Stage::Planned {
+        let Some((pool, server_index)) = found else { return };
+        let server = &mut self.pipelines.pools[pool].servers[server_index];
+        if server.ejected == ejected || server.stage != Stage::Planned {
             return;
         }
-        entry.ejected = ejected;
+        server.ejected = ejected;
         // Some worker saw the server come back, and that is good enough for all.
-        entry.forgive();
+        server.forgive();
         if !bug!(KeepRing) {
-            self.pipelines.pools[pool].turn_ring(false);
+            self.pipelines.pools[pool].rebuild_ring(false);
         }
         if ejected {
-            self.pipelines.pools[pool].servers[server].health = Health::Down;
-            self.await_probe(pool, server, now);
+            self.pipelines.pools[pool].servers[server_index].health = Health::Down;
+            self.await_probe(pool, server_index, now);
         }
     }
 

@@ -19,7 +19,7 @@
 //!   again. A request that no client ever waited for (`noreply`, quiet requests without a loud one
 //!   behind them) is not asked again: it is sent.
 
-use metrics::Server as Counter;
+use metrics::ServerCounter;
 use proto::Request;
 
 use crate::batch::Batch;
@@ -42,7 +42,7 @@ impl Proxy {
         link.owes = owes;
         let (pool, server) = (link.pool as usize, link.server as usize);
         if !owes {
-            return self.owes_less(pool, server);
+            return self.count_link_settled(pool, server);
         }
         let hold_after = self.pipelines.pools[pool].plan.hold_after;
         let silence = &mut self.pipelines.pools[pool].servers[server].silence;
@@ -58,7 +58,7 @@ impl Proxy {
     /// Counts one link fewer on which a server owes, since the link died or has all its answers.
     /// When no other is left, there is nothing to wait for: the next message or handshake finds
     /// out.
-    pub(super) fn owes_less(&mut self, pool: usize, server: usize) {
+    pub(super) fn count_link_settled(&mut self, pool: usize, server: usize) {
         let silence = &mut self.pipelines.pools[pool].servers[server].silence;
         silence.owing -= 1;
         if silence.owing == 0 {
@@ -85,12 +85,12 @@ impl Proxy {
         let count =
             link.outstanding.iter_mut().filter(late).map(|message| message.held = true).count();
         let server = &mut pool.servers[link.server as usize];
-        server.counters.add(Counter::Held, count as u64);
+        server.counters.add(ServerCounter::Held, count as u64);
         // Some may have been held before, when the server was silent on another link.
         let is_held = link.outstanding.iter().any(|message| message.held);
         if is_held && server.silence.hold != Hold::Ending {
             server.silence.hold = Hold::Ending;
-            self.waking.push((link.pool, link.server));
+            self.ending_holds.push((link.pool, link.server));
         }
     }
 
@@ -101,7 +101,7 @@ impl Proxy {
             let fresh = link.outstanding.iter_mut().rev().take(pending);
             let fresh = fresh.take_while(|message| !message.held);
             let count = fresh.map(|message| message.held = true).count();
-            server.counters.add(Counter::Held, count as u64);
+            server.counters.add(ServerCounter::Held, count as u64);
         }
     }
 
@@ -132,34 +132,35 @@ impl Proxy {
         if self.pipelines.now < server.silence.heard.after(patience) || bug!(SendToSilent) {
             return false;
         }
-        server.silence.suspect || self.pipelines.metrics.total(server.plan.id, Counter::HeldNow) > 0
+        server.silence.suspect
+            || self.pipelines.metrics.total(server.plan.id, ServerCounter::HoldingWorkersNow) > 0
     }
 
     /// Checks whether a server has been silent for too long, or still is.
-    pub(super) fn silence_timer(&mut self, pool: usize, server: usize, set: Time, now: Time) {
+    pub(super) fn silence_timer(&mut self, pool_index: usize, server: usize, set: Time, now: Time) {
         // Another server may have the index by now, or a later timer may have replaced this one.
-        let Some(entry) = self.pipelines.pools.get_mut(pool) else { return };
-        let hold_after = entry.plan.hold_after;
-        let silence = entry.servers.get_mut(server).map(|one| &mut one.silence);
+        let Some(pool) = self.pipelines.pools.get_mut(pool_index) else { return };
+        let hold_after = pool.plan.hold_after;
+        let silence = pool.servers.get_mut(server).map(|one| &mut one.silence);
         let Some(silence) = silence.filter(|one| one.look_at == Some(set)) else { return };
         silence.look_at = None;
-        let Some(patience) = hold_after else { return self.end_hold(pool, server) };
+        let Some(patience) = hold_after else { return self.end_hold(pool_index, server) };
         if silence.owing == 0 {
             return;
         }
         let too_long = silence.heard.max(silence.asked).after(patience);
         match silence.hold {
-            Hold::On => self.drop_cancelled(pool, server),
-            _ if now < too_long => return self.look_at_silence(pool, server, too_long),
-            Hold::Off | Hold::Ending => self.begin_hold(pool, server),
+            Hold::On => self.drop_cancelled(pool_index, server),
+            _ if now < too_long => return self.look_at_silence(pool_index, server, too_long),
+            Hold::Off | Hold::Ending => self.begin_hold(pool_index, server),
         }
-        self.look_at_silence(pool, server, now.after(patience));
+        self.look_at_silence(pool_index, server, now.after(patience));
     }
 
     /// Sends the held messages at the end of a turn, when all clients that left in the turn are
     /// known.
     pub(crate) fn end_holds(&mut self) {
-        while let Some((pool, server)) = self.waking.pop() {
+        while let Some((pool, server)) = self.ending_holds.pop() {
             let (pool, server) = (pool as usize, server as usize);
             let hold = &mut self.pipelines.pools[pool].servers[server].silence.hold;
             if *hold != Hold::Ending {
@@ -190,8 +191,8 @@ impl Proxy {
         if let Some(server) = server {
             let pool = self.pipelines.requests[pending].pool as usize;
             let counters = self.pipelines.pools[pool].servers[server].counters;
-            counters.add(Counter::Held, 1);
-            counters.add(Counter::Dropped, 1);
+            counters.add(ServerCounter::Held, 1);
+            counters.add(ServerCounter::Dropped, 1);
         }
         let fault = if server.is_some() { Fault::Dropped } else { Fault::NoServer };
         self.pipelines.fail_part((pending, 0), server.map(|at| at as u32), fault, false);
@@ -202,36 +203,36 @@ impl Proxy {
         self.timers.set(at, Due::Silence { pool: pool as u32, server: server as u32 });
     }
 
-    fn begin_hold(&mut self, pool: usize, server: usize) {
+    fn begin_hold(&mut self, pool: usize, server_index: usize) {
         if bug!(NeverHold) {
             return;
         }
-        let entry = &mut self.pipelines.pools[pool].servers[server];
-        entry.silence.hold = Hold::On;
-        entry.silence.suspect = true;
-        entry.counters.set(Counter::HeldNow, 1);
-        for id in self.links_of(pool, server) {
+        let server = &mut self.pipelines.pools[pool].servers[server_index];
+        server.silence.hold = Hold::On;
+        server.silence.suspect = true;
+        server.counters.set(ServerCounter::HoldingWorkersNow, 1);
+        for id in self.links_of(pool, server_index) {
             let link = self.links.find_mut(id).expect("it has just been listed");
-            Proxy::note_held(link, &self.pipelines.pools[pool].servers[server]);
+            Proxy::note_held(link, &self.pipelines.pools[pool].servers[server_index]);
             // A link that owes nothing repeats the handshake, to see whether the server is there.
             self.mark_dirty(id);
         }
-        self.drop_cancelled(pool, server);
+        self.drop_cancelled(pool, server_index);
     }
 
-    fn end_hold(&mut self, pool: usize, server: usize) {
-        if self.pipelines.pools[pool].servers[server].silence.hold != Hold::On {
+    fn end_hold(&mut self, pool: usize, server_index: usize) {
+        if self.pipelines.pools[pool].servers[server_index].silence.hold != Hold::On {
             return;
         }
         // Messages queued in this turn were held as well.
-        for id in self.links_of(pool, server) {
+        for id in self.links_of(pool, server_index) {
             let link = self.links.find_mut(id).expect("it has just been listed");
-            Proxy::note_held(link, &self.pipelines.pools[pool].servers[server]);
+            Proxy::note_held(link, &self.pipelines.pools[pool].servers[server_index]);
         }
-        let entry = &mut self.pipelines.pools[pool].servers[server];
-        entry.silence.hold = Hold::Ending;
-        entry.counters.set(Counter::HeldNow, 0);
-        self.waking.push((pool as u32, server as u32));
+        let server = &mut self.pipelines.pools[pool].servers[server_index];
+        server.silence.hold = Hold::Ending;
+        server.counters.set(ServerCounter::HoldingWorkersNow, 0);
+        self.ending_holds.push((pool as u32, server_index as u32));
     }
 
     pub(super) fn links_of(&self, pool: usize, server: usize) -> Vec<ConnId> {
@@ -262,14 +263,14 @@ impl Proxy {
             if count == 0 {
                 continue;
             }
-            self.stirred = true;
+            self.gauges_changed = true;
             let counters = self.pipelines.pools[pool].servers[server].counters;
-            counters.add(Counter::Dropped, count as u64);
+            counters.add(ServerCounter::Dropped, count as u64);
             for message in dropped {
                 self.fail_message(message, server as u32, Fault::Dropped, false);
             }
             if let Some(batch) = gathering {
-                counters.add(Counter::Held, 1);
+                counters.add(ServerCounter::Held, 1);
                 self.fail_batch(batch, server as u32, Fault::Dropped, false);
             }
             self.mark_dirty(id);

@@ -13,7 +13,7 @@ use crate::client::State;
 use crate::id::ConnId;
 use crate::link::Link;
 use crate::plan::{Plan, PoolPlan, ServerPlan};
-use crate::pool::{Now, Pool, Proof, Server, Stage};
+use crate::pool::{Gauges, Pool, Proof, Server, Stage};
 use crate::timers::Due;
 use crate::{Action, Proxy, Time, limits};
 
@@ -65,7 +65,7 @@ impl Proxy {
     }
 
     /// Frees retired pools and servers that are not needed any more, at the end of a turn.
-    pub(crate) fn sweep(&mut self) {
+    pub(crate) fn free_retired(&mut self) {
         if self.retired && !bug!(NeverVacate) {
             self.vacate();
         }
@@ -154,12 +154,12 @@ impl Proxy {
         }
         let pool = &mut self.pipelines.pools[at];
         if !bug!(OldRing) {
-            pool.turn_ring(renamed);
+            pool.rebuild_ring(renamed);
         }
         if pool.plan.preconnect {
             fresh.into_iter().for_each(|place| self.preconnect(at, place, now));
         }
-        self.hurry(at, &old, now);
+        self.shorten_deadlines(at, &old, now);
         #[cfg(seeded_bugs)]
         self.disturb(at);
     }
@@ -245,7 +245,7 @@ impl Proxy {
         self.pipelines.memory.change(&mut link.counted, 0);
         self.pipelines.actions.push_back(Action::Close(id));
         self.pipelines.pools[link.pool as usize].servers[link.server as usize].forget(id);
-        self.stirred = true;
+        self.gauges_changed = true;
         assert!(!link.owes, "a link that carries nothing is owed nothing");
         self.end_awaiting(link.pool as usize, link.server as usize);
     }
@@ -274,7 +274,7 @@ impl Proxy {
     }
 
     /// Sets timers for deadlines that have come nearer.
-    fn hurry(&mut self, at: usize, old: &PoolPlan, now: Time) {
+    fn shorten_deadlines(&mut self, at: usize, old: &PoolPlan, now: Time) {
         let plan = &self.pipelines.pools[at].plan;
         let retry_sooner = plan.server_retry_timeout < old.server_retry_timeout;
         if plan.timeouts != old.timeouts && !bug!(ForgetRearm) {
@@ -307,7 +307,7 @@ impl Proxy {
                     continue;
                 }
                 server.stage = Stage::Vacant;
-                server.now = Now::default();
+                server.gauges = Gauges::default();
                 server.publish();
             }
             if is_over && pool.servers.iter().all(|one| one.stage == Stage::Vacant) {

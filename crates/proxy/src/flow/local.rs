@@ -2,13 +2,13 @@
 //! database. The protocol writes the answer and decides how the client goes on.
 
 use proto::{
-    Adapted, Answer, Class, ConnKey, Endpoints, Facts, Local, Ours, Quiet, ReplyMode, Request,
-    Session, Turn,
+    Adapted, AfterLocal, Answer, Class, ConnKey, Endpoints, Facts, Local, ProxyFacts, Quiet,
+    ReplyMode, Request, Session,
 };
 
 use super::route::Route;
 use crate::id::ConnId;
-use crate::pipelines::View;
+use crate::pipelines::PoolFacts;
 use crate::{Action, Proxy, Time, limits};
 
 impl Proxy {
@@ -16,8 +16,9 @@ impl Proxy {
     pub(super) fn local(&mut self, id: ConnId, request: &Request, head: &[u8]) {
         let client = self.pipelines.clients.find_mut(id).expect("it has just asked");
         if client.session.id == 0 {
-            self.named += 1;
-            client.session.id = self.named << WORKER_BITS | self.pipelines.metrics.slot() as u64;
+            self.client_numbers += 1;
+            client.session.id =
+                self.client_numbers << WORKER_BITS | self.pipelines.metrics.slot() as u64;
         }
         let (protocol, pool) = (client.protocol, client.pool as usize);
         let before = client.session.clone();
@@ -30,19 +31,19 @@ impl Proxy {
         }
         let pool = &self.pipelines.pools[pool];
         let uptime = self.pipelines.now.since(self.pipelines.started);
-        let ours = View { pool, metrics: self.pipelines.metrics, uptime };
+        let pool_facts = PoolFacts { pool, metrics: self.pipelines.metrics, uptime };
         let client = self.pipelines.clients.find(id).expect("it has just asked");
         let facts = Facts {
-            ends: client.ends.as_deref(),
+            endpoints: client.endpoints.as_deref(),
             age_s: self.pipelines.now.since(client.since) / 1_000_000,
-            ..ours.facts()
+            ..pool_facts.facts()
         };
-        let turn = protocol.local(request, head, &mut session, &facts, &mut words);
+        let after = protocol.local(request, head, &mut session, &facts, &mut words);
         let is_silenced = request.quiet == Quiet::Silent && session.reply_mode != ReplyMode::No;
         if session.reply_mode == ReplyMode::Now {
             session.reply_mode = ReplyMode::No;
         }
-        if turn == Turn::Leave
+        if after == AfterLocal::Close
             && let Some(client) = self.pipelines.clients.find_mut(id)
         {
             client.quits = true;
@@ -58,10 +59,10 @@ impl Proxy {
             self.scratch = words;
         }
         let Some(client) = self.pipelines.clients.find_mut(id) else { return };
-        match turn {
-            Turn::Stay => {}
-            Turn::Leave => self.pipelines.leave(id),
-            Turn::LogOut => client.logged_in = false,
+        match after {
+            AfterLocal::Continue => {}
+            AfterLocal::Close => self.pipelines.leave(id),
+            AfterLocal::LogOut => client.logged_in = false,
         }
     }
 
@@ -75,22 +76,22 @@ impl Proxy {
     ) -> Option<Route> {
         let Class::Local(Local::Own) = request.class else { return None };
         let client = self.pipelines.clients.find(id).expect("it has just asked");
-        let (pool, protocol) = (client.pool as usize, client.protocol);
-        if client.ends.is_none() && protocol.shows_endpoints(request) {
-            return Some(Route::Locate);
+        let (pool_index, protocol) = (client.pool as usize, client.protocol);
+        if client.endpoints.is_none() && protocol.shows_endpoints(request) {
+            return Some(Route::NeedsEndpoints);
         }
         let needs_capabilities = protocol.adapt(request, head, None) == Adapted::Unknown;
         if !needs_capabilities {
             return None;
         }
-        let entry = &self.pipelines.pools[pool];
+        let pool = &self.pipelines.pools[pool_index];
         // A server that cannot be asked now is not waited for, unless there is no other.
-        let server = match entry.unknown() {
+        let server = match pool.unknown() {
             Some(server) => server,
-            None if entry.capabilities().is_some() => return None,
-            None => entry.any_place(id.index())?,
+            None if pool.capabilities().is_some() => return None,
+            None => pool.any_place(id.index())?,
         };
-        match self.capabilities(pool, server, id, now) {
+        match self.capabilities(pool_index, server, id, now) {
             Ok(_) => Some(Route::Wait(server)),
             Err(fault) => Some(Route::Fault(Some(server as u32), fault)),
         }
@@ -139,16 +140,16 @@ impl Proxy {
 
     /// Pauses a client until the driver has given the addresses of its connection. Few clients ask
     /// for them, so they are looked up only then. Uses none of the request's bytes.
-    pub(super) fn await_ends(&mut self, id: ConnId) -> usize {
+    pub(super) fn await_endpoints(&mut self, id: ConnId) -> usize {
         let client = self.pipelines.clients.find_mut(id).expect("it has just asked");
-        (client.paused, client.locating) = (true, true);
-        self.pipelines.actions.push_back(Action::Locate(id));
+        (client.paused, client.awaits_endpoints) = (true, true);
+        self.pipelines.actions.push_back(Action::LookUpEndpoints(id));
         0
     }
 
-    pub(crate) fn locate(&mut self, id: ConnId, ends: Endpoints) {
+    pub(crate) fn set_endpoints(&mut self, id: ConnId, endpoints: Endpoints) {
         if let Some(client) = self.pipelines.clients.find_mut(id) {
-            (client.ends, client.locating) = (Some(Box::new(ends)), false);
+            (client.endpoints, client.awaits_endpoints) = (Some(Box::new(endpoints)), false);
             self.pipelines.update_client(id);
         }
     }

@@ -9,7 +9,7 @@
 
 use std::rc::Rc;
 
-use metrics::Pool as Counter;
+use metrics::PoolCounter;
 use proto::{Answer, Class, Local, Login, Quiet, Request};
 
 use crate::id::ConnId;
@@ -111,11 +111,11 @@ impl Proxy {
             }
             Answer::LoginFailed => {
                 client.logged_in &= keeps;
-                counters.add(Counter::LoginsFailed, 1);
+                counters.add(PoolCounter::LoginsFailed, 1);
                 true
             }
             Answer::LoginFirst => {
-                counters.add(Counter::Refused, 1);
+                counters.add(PoolCounter::Refused, 1);
                 true
             }
             _ => false,
@@ -124,7 +124,7 @@ impl Proxy {
         client.failed_logins += u8::from(failed);
         let is_out = client.failed_logins >= limits::FAILED_LOGINS_MAX;
         if *answer == Answer::LoginFailed {
-            self.tell_failed(pool, id);
+            self.count_failed_login(pool, id);
         }
         // A client that waits to be admitted needs the answer, even to a quiet request.
         let request = Request { quiet: Quiet::Loud, ..*request };
@@ -138,10 +138,10 @@ impl Proxy {
     fn note_login(&mut self, id: ConnId) {
         let client = self.pipelines.clients.find_mut(id).expect("the caller found it");
         (client.logged_in, client.failed_logins) = (true, 0);
-        self.pipelines.pools[client.pool as usize].counters.add(Counter::Logins, 1);
+        self.pipelines.pools[client.pool as usize].counters.add(PoolCounter::Logins, 1);
     }
 
-    fn tell_failed(&mut self, at: usize, client: ConnId) {
+    fn count_failed_login(&mut self, at: usize, client: ConnId) {
         let pool = &mut self.pipelines.pools[at];
         pool.logins_failed += 1;
         let failed = Event::LoginFailed { pool: pool.plan.id, client };

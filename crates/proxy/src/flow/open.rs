@@ -1,6 +1,6 @@
 //! The link that a client uses for a server, opened if there is none.
 
-use metrics::Worker;
+use metrics::WorkerCounter;
 
 use crate::fault::Fault;
 use crate::id::ConnId;
@@ -41,30 +41,28 @@ impl Proxy {
     #[inline(always)]
     pub(super) fn link_at(
         &mut self,
-        pool: usize,
-        server: usize,
+        pool_index: usize,
+        server_index: usize,
         client: ConnId,
         now: Time,
     ) -> Result<ConnId, Fault> {
-        let pool_of = &self.pipelines.pools[pool];
-        let entry = &pool_of.servers[server];
-        if entry.health != Health::Ready {
+        let pool = &self.pipelines.pools[pool_index];
+        let server = &pool.servers[server_index];
+        if server.health != Health::Ready {
             return Err(Fault::Down);
         }
-        let conn_key = match pool_of.conn_keys.len() {
+        let conn_key = match pool.conn_keys.len() {
             1 => 0,
-            _ => self
-                .pipelines
-                .clients
-                .find(client)
-                .map_or(pool_of.conn_keys.home, |one| one.conn_key),
+            _ => {
+                self.pipelines.clients.find(client).map_or(pool.conn_keys.home, |one| one.conn_key)
+            }
         };
-        let links = &entry.links[usize::from(conn_key)];
+        let links = &server.links[usize::from(conn_key)];
         let place = if links.len() == 1 { 0 } else { client.index() % links.len() };
         match links[place] {
-            None if entry.unable_until > now => Err(Fault::Unable),
-            None if entry.refuses(conn_key, now) => Err(Fault::SetupRefused),
-            None => Ok(self.connect(pool, server, (conn_key, place), now)),
+            None if server.unable_until > now => Err(Fault::Unable),
+            None if server.refuses(conn_key, now) => Err(Fault::SetupRefused),
+            None => Ok(self.connect(pool_index, server_index, (conn_key, place), now)),
             Some(id) => Ok(id),
         }
     }
@@ -86,24 +84,24 @@ impl Proxy {
     pub(super) fn connect(
         &mut self,
         pool: usize,
-        server: usize,
+        server_index: usize,
         (conn_key, place): (u16, usize),
         now: Time,
     ) -> ConnId {
-        let link = Link::new(pool as u32, (server as u32, conn_key), now);
+        let link = Link::new(pool as u32, (server_index as u32, conn_key), now);
         let id = self.links.insert(link);
-        let entry = &mut self.pipelines.pools[pool].servers[server];
-        let place = &mut entry.links[usize::from(conn_key)][place];
+        let server = &mut self.pipelines.pools[pool].servers[server_index];
+        let place = &mut server.links[usize::from(conn_key)][place];
         assert!(place.is_none(), "a place holds one link");
         *place = Some(id);
-        entry.alive += 1;
-        let server = entry.plan.id;
-        self.begin_connect(id, server);
+        server.alive += 1;
+        let server_id = server.plan.id;
+        self.begin_connect(id, server_id);
         id
     }
 
     pub(super) fn begin_connect(&mut self, link: ConnId, server: u32) {
-        self.pipelines.worker.add(Worker::Connects, 1);
+        self.pipelines.worker.add(WorkerCounter::Connects, 1);
         self.pipelines.actions.push_back(Action::Connect { link, server });
         self.arm_link(link);
     }

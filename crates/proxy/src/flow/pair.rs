@@ -4,7 +4,7 @@
 //! message. A reply that cannot answer that message, or that no message asked for, poisons the
 //! link: the link is closed, and nothing after that reply is believed.
 
-use metrics::Server as Counter;
+use metrics::ServerCounter;
 use proto::{Item, ItemKind, Parsed, Progress, Upstream};
 
 use super::pieces::begin_body;
@@ -34,7 +34,7 @@ impl Proxy {
         self.note_heard(pool, server, now);
         let outcome = match state {
             State::Handshake => self.handshake(id, source, now),
-            _ => self.pair_all(id, source, now),
+            _ => self.pair_received(id, source, now),
         };
         match outcome {
             Ok(()) => self.after_receive(id, source.bytes.len()),
@@ -49,7 +49,12 @@ impl Proxy {
     }
 
     /// Pairs all bytes: first the buffered bytes of an unfinished head, then the new ones.
-    fn pair_all(&mut self, id: ConnId, source: Source<'_>, now: Time) -> Result<(), &'static str> {
+    fn pair_received(
+        &mut self,
+        id: ConnId,
+        source: Source<'_>,
+        now: Time,
+    ) -> Result<(), &'static str> {
         let mut at = 0;
         let link = self.links.find_mut(id).expect("the caller found it");
         if !link.partial.is_empty() {
@@ -61,7 +66,7 @@ impl Proxy {
                 let end = source.bytes.len().min(more + limits::REPLY_HEAD_MAX);
                 joined.extend_from_slice(&source.bytes[more..end]);
                 more = end;
-                at = self.pair(id, Source::plain(&joined), now)?;
+                at = self.pair_items(id, Source::plain(&joined), now)?;
             }
             if at < kept {
                 if let Some(link) = self.links.find_mut(id) {
@@ -72,7 +77,7 @@ impl Proxy {
             at -= kept;
             self.pipelines.spares.give(joined);
         }
-        at += self.pair(id, source.part(at, source.bytes.len()), now)?;
+        at += self.pair_items(id, source.part(at, source.bytes.len()), now)?;
         let rest = &source.bytes[at..];
         if !rest.is_empty()
             && let Some(link) = self.links.find_mut(id)
@@ -84,7 +89,12 @@ impl Proxy {
     }
 
     /// Pairs as many items as there are; returns how many bytes they took.
-    fn pair(&mut self, id: ConnId, source: Source<'_>, now: Time) -> Result<usize, &'static str> {
+    fn pair_items(
+        &mut self,
+        id: ConnId,
+        source: Source<'_>,
+        now: Time,
+    ) -> Result<usize, &'static str> {
         let len = source.bytes.len();
         let mut at = 0;
         while at < len {
@@ -93,7 +103,7 @@ impl Proxy {
             let Some(link) = self.links.find(id) else { return Ok(len) };
             let step = match &link.body {
                 Some(body) if body.left > 0 => self.pair_body(id, rest, now)?,
-                _ => self.pair_item(id, rest, now)?,
+                _ => self.pair_next_item(id, rest, now)?,
             };
             match step {
                 Step::Used(used) => at += used,
@@ -104,7 +114,12 @@ impl Proxy {
     }
 
     /// Pairs the next item, which belongs to the first outstanding message or to none.
-    fn pair_item(&mut self, id: ConnId, rest: Source<'_>, now: Time) -> Result<Step, &'static str> {
+    fn pair_next_item(
+        &mut self,
+        id: ConnId,
+        rest: Source<'_>,
+        now: Time,
+    ) -> Result<Step, &'static str> {
         let link = self.links.find_mut(id).expect("the caller found it");
         let Some(message) = link.outstanding.front_mut() else {
             return Err("a reply that was not asked for");
@@ -120,11 +135,11 @@ impl Proxy {
             Parsed::Malformed(why) => return Err(why),
             Parsed::Complete(item) => item,
         };
-        if item.kind.ends() {
+        if item.kind.ends_reply() {
             link.progress = Progress::default();
         }
         if link.body.is_some() {
-            return self.pair_more(id, item, rest, now);
+            return self.pair_next_part(id, item, rest, now);
         }
         let is_fetch = matches!(message.payload, Payload::Fetch(_));
         if item.kind == ItemKind::Error || item.kind == ItemKind::End && is_fetch {
@@ -135,7 +150,7 @@ impl Proxy {
         let (entry, unit) =
             match_item(message, &item, rest.bytes, &self.pipelines.requests, upstream)?;
         let is_rendered = unit != Unit::Internal
-            && self.pipelines.requests[entry.pending].question.is_rendered(asked);
+            && self.pipelines.requests[entry.pending].info.is_rendered(asked);
         if is_rendered && unit == Unit::Single {
             self.pipelines.note_found(entry.pending, &item, &rest.bytes[..item.head as usize]);
         }
@@ -154,8 +169,8 @@ impl Proxy {
         }
         let whole = rest.part(0, len);
         let value = match is_rendered {
-            false => Value::Flat(whole),
-            true => Value::Foreign(&item, whole),
+            false => Value::Ready(whole),
+            true => Value::ToRender(&item, whole),
         };
         let has_body = item.body > 0 || len > limits::REPLY_HEAD_MAX;
         self.settle(id, (entry, unit), value, has_body, now);
@@ -178,7 +193,7 @@ impl Proxy {
             Unit::Key => self.pipelines.hit(server, entry, value),
             Unit::Single => {
                 self.end_message(id, ItemKind::Status, now);
-                match self.pipelines.requests[entry.pending].question.gathers {
+                match self.pipelines.requests[entry.pending].info.gathers {
                     true => self.pipelines.keep_reply((entry.pending, entry.slot), server, value),
                     false => {
                         self.pipelines.answer_with_reply(entry.pending, server, value, has_body)
@@ -230,7 +245,7 @@ impl Proxy {
         let server = self.links.find(id).expect("the caller found it").server;
         let message = self.end_message(id, kind, now);
         match (message.payload, kind) {
-            (Payload::Fetch(batch), ItemKind::Error) if batch.whole => {
+            (Payload::Fetch(batch), ItemKind::Error) if batch.single_reply => {
                 let part = (batch.entries[0].pending, batch.entries[0].slot);
                 self.pipelines.server_error(part, server, line);
                 self.settle_others(&batch);
@@ -258,19 +273,19 @@ impl Proxy {
         let message = link.pop();
         link.note_reply_complete(message.end, now);
         let batch_waits = link.batch.is_some();
-        let (pool, server) = (link.pool as usize, link.server);
-        let entry = &mut self.pipelines.pools[pool].servers[server as usize];
-        entry.counters.add(Counter::Replies, 1);
-        entry.latency.record(now.since(message.since));
-        let failed_before = entry.failures > 0;
+        let (pool, server_index) = (link.pool as usize, link.server);
+        let server = &mut self.pipelines.pools[pool].servers[server_index as usize];
+        server.counters.add(ServerCounter::Replies, 1);
+        server.latency.record(now.since(message.since));
+        let failed_before = server.failures > 0;
         if kind == ItemKind::Error {
-            entry.counters.add(Counter::Errors, 1);
+            server.counters.add(ServerCounter::Errors, 1);
         }
         if failed_before {
-            self.request_answered(pool, server as usize);
+            self.request_answered(pool, server_index as usize);
         }
         if kind == ItemKind::Status {
-            self.prove(pool, server as usize, message.ask);
+            self.prove(pool, server_index as usize, message.ask);
         }
         self.note_owing(id, now);
         if batch_waits && !bug!(LeaveGathered) {
@@ -301,8 +316,8 @@ impl Proxy {
             link.out.open(&mut self.pipelines.spares);
             link.launch_batch(one, pool.upstream);
             let counters = &mut pool.servers[link.server as usize].counters;
-            counters.add(Counter::AskedAlone, 1);
-            counters.add(Counter::Messages, 1);
+            counters.add(ServerCounter::AskedAlone, 1);
+            counters.add(ServerCounter::Messages, 1);
         }
         self.recycle(batch);
         self.mark_dirty(id);
@@ -315,14 +330,14 @@ impl Proxy {
         self.pipelines.memory.change(&mut link.counted, bytes);
         let pool = &mut self.pipelines.pools[link.pool as usize];
         let counters = pool.servers[link.server as usize].counters;
-        counters.add(Counter::ReplyBytes, received as u64);
+        counters.add(ServerCounter::ReplyBytes, received as u64);
         let flush = match pool.plan.server_quickack {
             QuickAck::Partial => link.is_mid_reply(),
             QuickAck::Always => true,
             QuickAck::Off => false,
         };
         if flush {
-            counters.add(Counter::AcksFlushed, 1);
+            counters.add(ServerCounter::AcksFlushed, 1);
             self.pipelines.actions.push_back(Action::FlushAck(id));
         }
         if link.retiring {
@@ -334,7 +349,7 @@ impl Proxy {
     pub(crate) fn transmitted_link(&mut self, id: ConnId, n: usize, now: Time) {
         let Some(link) = self.links.find_mut(id) else { return };
         let server = &self.pipelines.pools[link.pool as usize].servers[link.server as usize];
-        server.counters.add(Counter::MessageBytes, n as u64);
+        server.counters.add(ServerCounter::MessageBytes, n as u64);
         if link.state == State::Handshake {
             link.handshake.drain(..n);
             if n > 0 {
@@ -373,25 +388,25 @@ fn match_item(
             batch.cursor = found + 1;
             Ok((batch.entries[found], Unit::Key))
         }
-        (Payload::Fetch(batch), ItemKind::Status | ItemKind::Part) if batch.whole => {
+        (Payload::Fetch(batch), ItemKind::Status | ItemKind::Part) if batch.single_reply => {
             let first = batch.entries[0];
             let elements = upstream.elements(&bytes[..item.head as usize]);
             let is_right = elements.is_some_and(|(_, count)| count == batch.entries.len() as u64);
-            match is_right || !requests[first.pending].question.each || bug!(BelievePoison) {
+            match is_right || !requests[first.pending].info.element_per_key || bug!(BelievePoison) {
                 true => Ok((first, Unit::Batch)),
                 false => Err(WRONG_NUMBER),
             }
         }
         (Payload::Single(pending, slot), ItemKind::Status | ItemKind::Part) => {
-            let question = &requests[*pending].question;
-            if let Some(expected) = question.elements {
+            let info = &requests[*pending].info;
+            if let Some(expected) = info.elements {
                 let elements = upstream.elements(&bytes[..item.head as usize]);
                 let is_right = elements.is_some_and(|(_, count)| count == u64::from(expected));
                 if !is_right && !bug!(BelievePoison) {
                     return Err(WRONG_NUMBER);
                 }
             }
-            match question.is_answer(item, &bytes[..item.head as usize]) {
+            match info.is_answer(item, &bytes[..item.head as usize]) {
                 true => Ok((Entry::of_request(*pending, *slot), Unit::Single)),
                 false => Err(WRONG_KEY_OR_OPAQUE),
             }

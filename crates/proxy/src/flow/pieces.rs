@@ -61,7 +61,7 @@ pub(super) fn begin_body(
 
 impl Proxy {
     /// Takes the next piece of a reply that comes in several.
-    pub(super) fn pair_more(
+    pub(super) fn pair_next_part(
         &mut self,
         id: ConnId,
         item: Item,
@@ -158,7 +158,7 @@ impl Proxy {
             return self.pipelines.memory.change(&mut link.counted, bytes);
         };
         let Body { entry, unit, streams, data, .. } = body;
-        let value = if streams { Value::Streamed } else { Value::Held(Box::new(data)) };
+        let value = if streams { Value::Streamed } else { Value::Assembled(Box::new(data)) };
         match (entry, unit) {
             (Some(entry), _) => self.settle(id, (entry, unit), value, true, now),
             (None, Unit::Key) => {}

@@ -1,7 +1,7 @@
 //! Receive: a client's bytes become requests.
 
-use metrics::Pool as Counter;
-use proto::{Answer, Class, Local, Marks, Parsed, Quiet, Refusal, ReplyMode, Request, Resume};
+use metrics::PoolCounter;
+use proto::{Answer, Class, Local, MarkUse, Parsed, Quiet, Refusal, ReplyMode, Request, Resume};
 
 use super::remove::Removal;
 use super::route::Route;
@@ -14,8 +14,10 @@ use crate::{Action, Proxy, Time, limits};
 
 /// The body of a request that has arrived whole, including its trailer.
 pub(super) enum Data<'a> {
-    Flat(Source<'a>),
-    Held(Outbox),
+    /// In one piece, where it was read.
+    OnePiece(Source<'a>),
+    /// From several reads, or empty.
+    Assembled(Outbox),
 }
 
 /// Bytes that a key of a read takes until it is answered: its place in the request, in the request
@@ -47,7 +49,7 @@ impl Proxy {
             return;
         }
         let counters = self.pipelines.pools[client.pool as usize].counters;
-        counters.add(Counter::ReceivedBytes, source.bytes.len() as u64);
+        counters.add(PoolCounter::ReceivedBytes, source.bytes.len() as u64);
         if client.partial.is_empty() {
             let used = self.consume(id, source, now);
             self.keep_rest(id, &source.bytes[used..]);
@@ -194,7 +196,7 @@ impl Proxy {
         let parsed = client.protocol.parse_request(rest.bytes, &mut client.resume, &mut self.keys);
         let mut request = match parsed {
             Parsed::Incomplete => return 0,
-            Parsed::Malformed(why) => return self.turn_off(id, rest.bytes, why),
+            Parsed::Malformed(why) => return self.close_malformed(id, rest.bytes, why),
             Parsed::Complete(request) => request,
         };
         client.resume = Resume::default();
@@ -211,8 +213,8 @@ impl Proxy {
         if let Some(used) = self.login(id, &request, rest.bytes) {
             return used;
         }
-        if request.marks != Marks::None {
-            self.heed_marks(pool, &mut request);
+        if request.marks != MarkUse::None {
+            self.apply_marks(pool, &mut request);
         }
         if request.quiet == Quiet::Sparing && rest.bytes.len() > request.head as usize {
             self.join(id, &mut request, rest.bytes);
@@ -245,7 +247,7 @@ impl Proxy {
         }
         match usize::try_from(request.len()) {
             Ok(whole) if whole <= rest.bytes.len() => {
-                let data = Data::Flat(rest.part(head, whole));
+                let data = Data::OnePiece(rest.part(head, whole));
                 self.admit(id, &request, text, data, route, now);
                 self.end_aborted(id, !before.is_aborted && whole == rest.bytes.len());
                 whole
@@ -270,7 +272,7 @@ impl Proxy {
     ) -> Option<usize> {
         let used = match route {
             Route::Wait(server) => self.await_capabilities(id, server),
-            Route::Locate => self.await_ends(id),
+            Route::NeedsEndpoints => self.await_endpoints(id),
             Route::Refused(refusal) => {
                 let answer = Answer::Refused(refusal);
                 return Some(self.refuse_or_remove(id, request, head, &answer, (reply_mode, now)));
@@ -332,7 +334,7 @@ impl Proxy {
         head: &[u8],
         answer: &Answer<'_>,
     ) -> usize {
-        self.pass_over(id, request);
+        self.skip_body(id, request);
         self.pipelines.answer(id, request, head, answer);
         self.pause_if_full(id);
         head.len()
@@ -361,15 +363,15 @@ impl Proxy {
         head: &[u8],
         (server, fault): (Option<u32>, Fault),
     ) {
-        let pending = self.pipelines.enqueue(id, request, head);
-        let entry = &mut self.pipelines.requests[pending];
-        entry.left = 1;
+        let request_id = self.pipelines.enqueue(id, request, head);
+        let pending = &mut self.pipelines.requests[request_id];
+        pending.left = 1;
         // Its latency counts as that of a change.
-        entry.writes = matches!(
+        pending.writes = matches!(
             request.class,
             Class::Split { writes: true, .. } | Class::Broadcast { writes: true, .. }
         );
-        self.pipelines.fail_part((pending, 0), server, fault, false);
+        self.pipelines.fail_part((request_id, 0), server, fault, false);
     }
 
     /// Joins consecutive quiet reads of one key into one read, with one pending request and one
@@ -413,7 +415,7 @@ impl Proxy {
         route: Option<Route>,
         now: Time,
     ) {
-        if let Data::Flat(source) = &data
+        if let Data::OnePiece(source) = &data
             && !has_trailer(source.bytes, request.trailer)
             && !bug!(SkipTrailer)
         {
@@ -422,7 +424,9 @@ impl Proxy {
         let client = self.pipelines.clients.find_mut(id).expect("the caller found it");
         // A joined read counts as many requests.
         let asked = if request.keep { self.keys.len().max(1) } else { 1 };
-        self.pipelines.pools[client.pool as usize].counters.add(Counter::Requests, asked as u64);
+        self.pipelines.pools[client.pool as usize]
+            .counters
+            .add(PoolCounter::Requests, asked as u64);
         let is_dropped = client.drops(request.quiet);
         match request.class {
             Class::Single { .. } if is_dropped => {
@@ -432,7 +436,7 @@ impl Proxy {
             Class::Single { writes } => {
                 if request.stores {
                     let pool = client.pool as usize;
-                    self.pipelines.pools[pool].counters.add(Counter::Stores, 1);
+                    self.pipelines.pools[pool].counters.add(PoolCounter::Stores, 1);
                 }
                 let route = route.expect("a single request has a route");
                 self.ask_single(id, request, head, data, (route, writes), now);
@@ -461,7 +465,7 @@ impl Proxy {
         if client.state != State::Leaving && !client.paused && client.must_pause(&limits) {
             client.paused = true;
             client.reading_stopped = true;
-            self.pipelines.pools[client.pool as usize].counters.add(Counter::Paused, 1);
+            self.pipelines.pools[client.pool as usize].counters.add(PoolCounter::Paused, 1);
             self.pipelines.actions.push_back(Action::Pause(id));
         }
     }
@@ -475,13 +479,13 @@ impl Proxy {
             QuickAck::Partial => {
                 let forgotten = bug!(ForgetAck);
                 let is_mid = client.is_mid_request() && !forgotten;
-                is_mid || bug!(WasteAck) || (client.loud == 0 && client.out.is_empty())
+                is_mid || bug!(WasteAck) || (client.loud_count == 0 && client.out.is_empty())
             }
             QuickAck::Always => true,
             QuickAck::Off => false,
         };
         if flush {
-            pool.counters.add(Counter::AcksFlushed, 1);
+            pool.counters.add(PoolCounter::AcksFlushed, 1);
             self.pipelines.actions.push_back(Action::FlushAck(id));
         }
     }

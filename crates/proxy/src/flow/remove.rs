@@ -10,7 +10,7 @@
 //! The removal is a change of that client like any other. It goes to its key's server in the
 //! client's order and never twice, and the client gets the answer when the outcome is known.
 
-use metrics::Pool as Counter;
+use metrics::PoolCounter;
 use proto::{Class, Parsed, Quiet, Request, Resume};
 
 use super::receive::Data;
@@ -61,18 +61,25 @@ impl Proxy {
             self.pipelines.spares.give(words);
             return Removal::Waits(server);
         }
-        self.pass_over(id, request);
+        self.skip_body(id, request);
         // The request is answered in its own form, not in that of the removal.
-        let pending = self.pipelines.enqueue(id, &Request { keep: true, ..*request }, head);
-        let entry = &mut self.pipelines.requests[pending];
-        (entry.writes, entry.left) = (true, 1);
-        entry.question.no_room = Some(no_room);
+        let request_id = self.pipelines.enqueue(id, &Request { keep: true, ..*request }, head);
+        let pending = &mut self.pipelines.requests[request_id];
+        (pending.writes, pending.left) = (true, 1);
+        pending.info.no_room = Some(no_room);
         match gave_up && request.quiet != Quiet::Silent {
             true => {
                 let server = self.server_for(id, &removal, &words).map(|at| at as u32);
-                self.pipelines.fail_part((pending, 0), server, Fault::Dropped, false);
+                self.pipelines.fail_part((request_id, 0), server, Fault::Dropped, false);
             }
-            false => self.go(pending, &removal, &words, Data::Held(Outbox::default()), route, now),
+            false => self.send_along(
+                request_id,
+                &removal,
+                &words,
+                Data::Assembled(Outbox::default()),
+                route,
+                now,
+            ),
         }
         self.pipelines.spares.give(words);
         self.pause_if_full(id);
@@ -92,12 +99,12 @@ impl Proxy {
     }
 
     /// Skips the data of a request that is refused.
-    pub(super) fn pass_over(&mut self, id: ConnId, request: &Request) {
+    pub(super) fn skip_body(&mut self, id: ConnId, request: &Request) {
         let client = self.pipelines.clients.find_mut(id).expect("the caller found it");
         let (pool, tail) = (client.pool as usize, request.len() - u64::from(request.head));
         if tail > 0 {
             client.intake = Intake::Swallow(tail);
         }
-        self.pipelines.pools[pool].counters.add(Counter::Refused, 1);
+        self.pipelines.pools[pool].counters.add(PoolCounter::Refused, 1);
     }
 }

@@ -7,9 +7,9 @@
 //!                         └─ unknown ── the client is paused until a handshake has shown them
 //! ```
 
-use metrics::Pool as Counter;
+use metrics::PoolCounter;
 use proto::{
-    Adapted, Answer, Ask, Capabilities, Class, Marks, Place, Reach, Refusal, Request, Span,
+    Adapted, Answer, Ask, Capabilities, Class, MarkUse, Place, Reach, Refusal, Request, Span,
 };
 use shard::Distribution;
 
@@ -31,7 +31,7 @@ pub(super) enum Route {
     /// It goes to several servers.
     Spread,
     /// It waits for the driver to give the addresses of its client's connection.
-    Locate,
+    NeedsEndpoints,
     /// No form for the server means the same.
     Refused(Refusal),
     /// Its keys belong to different servers.
@@ -105,29 +105,29 @@ impl Proxy {
     /// Returns the route of a request whose keys must be on one server, or which has none.
     fn route_of_many(&mut self, id: ConnId, request: &Request, head: &[u8]) -> Route {
         let client = self.pipelines.clients.find(id).expect("it has just asked");
-        let (pool, protocol) = (client.pool as usize, client.protocol);
+        let (pool_index, protocol) = (client.pool as usize, client.protocol);
         let ask = match protocol.adapt(request, head, Some(Capabilities::default())) {
             Adapted::Ask(ask) => ask,
             Adapted::Refused(refusal) => return Route::Refused(refusal),
             Adapted::Unknown => unreachable!("the capabilities were given"),
         };
-        let entry = &self.pipelines.pools[pool];
+        let pool = &self.pipelines.pools[pool_index];
         let server = match request.place {
-            Place::Keys => match self.meet(id, request, head) {
+            Place::Keys => match self.common_server(id, request, head) {
                 Ok(server) => server,
                 Err(apart) => return Route::Apart(apart),
             },
-            Place::Any => entry.any_place(id.index()),
-            Place::Nth(at) if entry.place_from(at) != Some(at) => {
+            Place::Any => pool.any_place(id.index()),
+            Place::Nth(at) if pool.place_from(at) != Some(at) => {
                 return Route::Refused(Refusal::Bad(NO_PLACE));
             }
-            Place::From(at) if entry.place_from(at).is_none() => {
+            Place::From(at) if pool.place_from(at).is_none() => {
                 return Route::Refused(Refusal::Bad(NO_PLACE));
             }
             Place::Nth(at) | Place::From(at) => {
-                entry.place_from(at + u32::from(bug!(ScanElsewhere))).map(|at| at as usize)
+                pool.place_from(at + u32::from(bug!(ScanElsewhere))).map(|at| at as usize)
             }
-            Place::Sole => match (entry.place_from(0), entry.planned()) {
+            Place::Sole => match (pool.place_from(0), pool.planned()) {
                 (Some(at), 1) => Some(at as usize),
                 _ => return Route::Refused(Refusal::ByName(NOT_SOLE)),
             },
@@ -139,19 +139,19 @@ impl Proxy {
     }
 
     /// Returns why a request for every server is refused in this pool, if it is.
-    pub(super) fn why_not_of_all(&self, pool: usize, class: &Class) -> Option<&'static str> {
+    pub(super) fn why_not_of_all(&self, pool_index: usize, class: &Class) -> Option<&'static str> {
         let Class::Broadcast { ask, gated, reach, .. } = *class else { return None };
-        let entry = &self.pipelines.pools[pool];
-        let plan = &entry.plan;
+        let pool = &self.pipelines.pools[pool_index];
+        let plan = &pool.plan;
         let name = plan.protocol.commands()[usize::from(ask.command)].name;
         if gated && !plan.allow.iter().any(|allowed| allowed == name) {
             return Some(NOT_ALLOWED);
         }
-        (reach == Reach::Sole && entry.planned() > 1).then_some(NOT_ONE)
+        (reach == Reach::Sole && pool.planned() > 1).then_some(NOT_ONE)
     }
 
     /// Returns the one server that all keys of a request belong to; none if the ring is empty.
-    pub(super) fn meet(
+    pub(super) fn common_server(
         &mut self,
         id: ConnId,
         request: &Request,
@@ -212,25 +212,25 @@ impl Proxy {
     /// Refuses a request whose keys belong to different servers; nothing was sent.
     pub(super) fn refuse_apart(
         &mut self,
-        pending: RequestId,
+        request_id: RequestId,
         request: &Request,
         head: &[u8],
         apart: Apart,
     ) {
-        let entry = &mut self.pipelines.requests[pending];
-        let protocol = entry.question.protocol;
+        let pending = &mut self.pipelines.requests[request_id];
+        let protocol = pending.info.protocol;
         let mut decoded = [Vec::new(), Vec::new()];
         let [one, other] = &mut decoded;
         let keys = [
             protocol.key(request, head, apart.keys[0], one),
             protocol.key(request, head, apart.keys[1], other),
         ];
-        let pool = &self.pipelines.pools[entry.pool as usize];
+        let pool = &self.pipelines.pools[pending.pool as usize];
         let servers = apart.servers.map(|at| pool.servers[at].plan.label.as_str());
         let apart = Answer::Apart { keys, servers, tag: pool.plan.hash_tag };
-        entry.question.answer(&apart, &mut entry.error);
-        pool.counters.add(Counter::Refused, 1);
-        self.pipelines.settle_error(pending);
+        pending.info.answer(&apart, &mut pending.error);
+        pool.counters.add(PoolCounter::Refused, 1);
+        self.pipelines.settle_error(request_id);
     }
 
     /// Returns the capabilities of a server. If they are unknown, a link to it is opened for the
@@ -263,7 +263,7 @@ impl Proxy {
         client.paused = true;
         let pool = &mut self.pipelines.pools[client.pool as usize];
         pool.servers[server].awaited = true;
-        pool.counters.add(Counter::Paused, 1);
+        pool.counters.add(PoolCounter::Paused, 1);
         0
     }
 
@@ -292,24 +292,27 @@ impl Proxy {
     /// Requests marks once they are in use in a pool, by any worker: a read that would show marks
     /// is sent in the form that does. A read that would not be merged anyway always takes that
     /// form.
-    pub(super) fn heed_marks(&mut self, pool: usize, request: &mut Request) {
-        let entry = &mut self.pipelines.pools[pool];
+    pub(super) fn apply_marks(&mut self, pool_index: usize, request: &mut Request) {
+        let pool = &mut self.pipelines.pools[pool_index];
         match request.marks {
-            Marks::None => {}
-            Marks::Makes => {
-                let id = entry.plan.id;
-                if !entry.marked && self.pipelines.metrics.total(id, Counter::Marks) == 0 {
+            MarkUse::None => {}
+            MarkUse::Sets => {
+                let id = pool.plan.id;
+                if !pool.marked
+                    && self.pipelines.metrics.total(id, PoolCounter::MarkingRequests) == 0
+                {
                     self.pipelines.actions.push_back(Action::Log(Event::Marked { pool: id }));
                 }
-                entry.marked = true;
-                entry.counters.add(Counter::Marks, 1);
+                pool.marked = true;
+                pool.counters.add(PoolCounter::MarkingRequests, 1);
             }
-            Marks::Shows => {
-                if !entry.marked && self.pipelines.metrics.total(entry.plan.id, Counter::Marks) > 0
+            MarkUse::Shows => {
+                if !pool.marked
+                    && self.pipelines.metrics.total(pool.plan.id, PoolCounter::MarkingRequests) > 0
                 {
-                    entry.marked = true;
+                    pool.marked = true;
                 }
-                let as_it_is = entry.marked || !entry.plan.merge_gets;
+                let as_it_is = pool.marked || !pool.plan.merge_gets;
                 if as_it_is && !bug!(HideMarks) {
                     request.class = Class::Single { writes: false };
                 }

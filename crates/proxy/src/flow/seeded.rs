@@ -1,6 +1,6 @@
 //! Seeded bugs that take more than a wrong condition. Only in builds with `--cfg seeded_bugs`.
 
-use proto::{Ask, Marks, Request};
+use proto::{Ask, MarkUse, Request};
 
 use crate::bug;
 use crate::fault::Fault;
@@ -35,9 +35,9 @@ impl Proxy {
     pub(super) fn remember(&self, pending: RequestId, request: &Request, head: &[u8], ask: Ask) {
         // The entry's last request may have left something.
         bug::recall(pending);
-        let wins = bug!(WinTwice) && request.marks == Marks::Makes;
+        let wins = bug!(WinTwice) && request.marks == MarkUse::Sets;
         if (bug!(ResendUpdate) || wins) && request.trailer.is_empty() {
-            let protocol = self.pipelines.requests[pending].question.protocol;
+            let protocol = self.pipelines.requests[pending].info.protocol;
             let mut text = Vec::new();
             protocol.write_head(request, head, &self.keys, ask, &mut text);
             bug::remember(pending, text);
@@ -69,10 +69,10 @@ impl PendingRequests {
         if !bug!(LoseOpaque) || before == NONE {
             return;
         }
-        let head = self[before].question.head.clone();
-        let (own, other) = (&self[pending].question, &self[before].question);
+        let head = self[before].info.head.clone();
+        let (own, other) = (&self[pending].info, &self[before].info);
         if own.head.len() == head.len() && own.command == other.command {
-            self[pending].question.head = head;
+            self[pending].info.head = head;
         }
     }
 

@@ -4,7 +4,7 @@
 
 use proto::{Adapted, Ask, Capabilities, Class, Reach, Request, Span};
 
-use super::ask::How;
+use super::ask::SendOptions;
 use super::receive::Data;
 use super::route::Route;
 use crate::buffer::Outbox;
@@ -32,7 +32,7 @@ impl Proxy {
         };
         let client = self.pipelines.clients.find(id).expect("it has just asked");
         let (pool, protocol) = (client.pool as usize, client.protocol);
-        match self.meet(id, request, head) {
+        match self.common_server(id, request, head) {
             Ok(None) => Route::Fault(None, Fault::NoServer),
             Ok(server) => match protocol.adapt(request, head, Some(Capabilities::default())) {
                 Adapted::Ask(ask) => Route::Go { ask, server },
@@ -56,24 +56,25 @@ impl Proxy {
         route: Route,
         now: Time,
     ) {
-        let Class::Split { ask, each, writes, idempotent } = request.class else {
+        let Class::Split { ask, element_per_key, writes, idempotent } = request.class else {
             unreachable!("judged by its class")
         };
         let client = self.pipelines.clients.find(id).expect("it has just asked");
         if client.drops(request.quiet) && matches!(route, Route::Go { .. } | Route::Refused(_)) {
             return self.drop_unasked(id, request, head);
         }
-        let pending = self.pipelines.enqueue(id, request, head);
-        let entry = &mut self.pipelines.requests[pending];
-        entry.writes = writes;
+        let request_id = self.pipelines.enqueue(id, request, head);
+        let pending = &mut self.pipelines.requests[request_id];
+        pending.writes = writes;
         if let Route::Spread = route {
-            (entry.question.gathers, entry.question.each) = (true, each);
-            let how = How { ask, merge: false, idempotent, whole: true, sure: writes };
-            return self.ask_keys(id, (request, head), pending, how, now);
+            (pending.info.gathers, pending.info.element_per_key) = (true, element_per_key);
+            let options =
+                SendOptions { ask, merge: false, idempotent, single_reply: true, has_room: writes };
+            return self.ask_keys(id, (request, head), request_id, options, now);
         }
-        entry.left = 1;
-        entry.question.elements = each.then_some(self.keys.len() as u32);
-        self.go(pending, request, head, Data::Held(Outbox::default()), route, now);
+        pending.left = 1;
+        pending.info.elements = element_per_key.then_some(self.keys.len() as u32);
+        self.send_along(request_id, request, head, Data::Assembled(Outbox::default()), route, now);
     }
 
     /// Returns the route of a change whose keys belong to several servers. Each link must have room
@@ -179,13 +180,13 @@ impl Proxy {
     ) {
         let has_left =
             self.pipelines.clients.find(id).is_some_and(|client| client.drops(request.quiet));
-        let route = match self.meet(id, request, head) {
+        let route = match self.common_server(id, request, head) {
             Ok(None) => Route::Fault(None, Fault::NoServer),
             Ok(_) if has_left => return self.drop_unasked(id, request, head),
             Ok(server) => Route::Go { ask, server },
             Err(apart) => Route::Apart(apart),
         };
-        let none = Data::Held(Outbox::default());
+        let none = Data::Assembled(Outbox::default());
         self.ask_single(id, request, head, none, (route, writes), now);
     }
 
@@ -198,9 +199,9 @@ impl Proxy {
         nth: usize,
     ) {
         let link = self.links.find_mut(link).expect("the router found it");
-        let batch = link.own.as_mut().expect("a key has just been added");
+        let batch = link.unmerged_batch.as_mut().expect("a key has just been added");
         let pending = batch.entries.last().expect("a key has just been added").pending;
-        let protocol = self.pipelines.requests[pending].question.protocol;
+        let protocol = self.pipelines.requests[pending].info.protocol;
         let nth = if bug!(ShiftRests) { (nth + 1) % keys.len() } else { nth };
         protocol.push_rest(request, head, keys, nth, &mut batch.text);
     }

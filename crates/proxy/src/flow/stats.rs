@@ -4,12 +4,12 @@
 //! memory are summed up a few times a second while anything changes, and once more afterwards. So
 //! the path of a request pays nothing for them.
 
-use metrics::{Counter, Pool as PoolCounter, Registry, Server as ServerCounter, Worker};
+use metrics::{Counter, PoolCounter, Registry, ServerCounter, WorkerCounter};
 use proto::{Answer, Request};
 
 use crate::id::ConnId;
 use crate::link::State;
-use crate::pool::{Now, Server, Stage};
+use crate::pool::{Gauges, Server, Stage};
 use crate::timers::Due;
 use crate::{Proxy, Time, limits};
 
@@ -49,7 +49,7 @@ impl Proxy {
 
     /// Schedules the next writing of the gauges, if anything has changed since the last.
     pub(crate) fn plan_publishing(&mut self, now: Time) {
-        if self.stirred && !self.publish_due {
+        if self.gauges_changed && !self.publish_due {
             self.publish_due = true;
             self.timers.set(now.after(limits::PUBLISH_PAUSE_US), Due::Publish);
         }
@@ -59,27 +59,27 @@ impl Proxy {
     pub(crate) fn publish(&mut self) {
         self.pipelines.requests.rest();
         self.pipelines.spares.rest();
-        self.stirred = false;
+        self.gauges_changed = false;
         for server in self.pipelines.pools.iter_mut().flat_map(|pool| &mut pool.servers) {
-            server.now = Now::default();
+            server.gauges = Gauges::default();
         }
         for (_, link) in self.links.iter() {
             let server =
                 &mut self.pipelines.pools[link.pool as usize].servers[link.server as usize];
             let pending = link.outstanding.len() - link.first_pending();
-            server.now.links += u64::from(link.state == State::Up);
-            server.now.pending += pending as u64;
-            server.now.pending_bytes += link.out.len() as u64;
-            server.now.inflight += (link.outstanding.len() - pending) as u64;
-            server.now.inflight_bytes += link.sent - link.done;
+            server.gauges.links += u64::from(link.state == State::Up);
+            server.gauges.pending += pending as u64;
+            server.gauges.pending_bytes += link.out.len() as u64;
+            server.gauges.inflight += (link.outstanding.len() - pending) as u64;
+            server.gauges.inflight_bytes += link.sent - link.done;
         }
         let servers = self.pipelines.pools.iter().flat_map(|pool| &pool.servers);
         // The id of a vacant place may belong to another server by now.
         servers.filter(|one| one.stage != Stage::Vacant).for_each(Server::publish);
         let worker = self.pipelines.worker;
-        worker.set(Worker::LinksNow, self.links.len() as u64);
-        worker.set(Worker::RequestsNow, self.pipelines.requests.len() as u64);
-        worker.set(Worker::HeldNow, self.pipelines.memory.used as u64);
+        worker.set(WorkerCounter::LinksNow, self.links.len() as u64);
+        worker.set(WorkerCounter::RequestsNow, self.pipelines.requests.len() as u64);
+        worker.set(WorkerCounter::BufferBytesNow, self.pipelines.memory.used as u64);
     }
 
     pub(super) fn answer_stats(&mut self, id: ConnId, request: &Request, head: &[u8]) {
@@ -87,8 +87,14 @@ impl Proxy {
         let registry = self.pipelines.metrics.registry();
         let mut lines = vec![
             ("version".to_string(), env!("CARGO_PKG_VERSION").to_string()),
-            ("curr_connections".to_string(), registry.total(0, Worker::ClientsNow).to_string()),
-            ("bytes_held".to_string(), registry.total(0, Worker::HeldNow).to_string()),
+            (
+                "curr_connections".to_string(),
+                registry.total(0, WorkerCounter::ClientsNow).to_string(),
+            ),
+            (
+                "buffer_bytes".to_string(),
+                registry.total(0, WorkerCounter::BufferBytesNow).to_string(),
+            ),
         ];
         for pool in self.pipelines.pools.iter().filter(|pool| pool.stage == Stage::Planned) {
             totals::<PoolCounter>(&registry, pool.plan.id, &word(&pool.plan.name), &mut lines);

@@ -4,7 +4,7 @@
 use metrics::WorkerMetrics;
 use proto::Answer;
 
-use super::ours::View;
+use super::facts::PoolFacts;
 use super::{Pipelines, Value};
 use crate::batch::Batch;
 use crate::buffer::Outbox;
@@ -31,7 +31,7 @@ impl Pipelines {
         if is_there {
             let plan = &self.pools[pending.pool as usize].servers[server as usize].plan;
             let origin = Origin { place: Some(server), label: &plan.label };
-            pending.keep_part(slot, origin, |question, out| value.flatten((question, slot), out));
+            pending.keep_part(slot, origin, |info, out| value.flatten((info, slot), out));
             self.account_request(id);
         }
         self.part_done(id);
@@ -40,7 +40,7 @@ impl Pipelines {
     /// Puts the server's own error line in place of an answer.
     pub(crate) fn server_error(&mut self, (id, slot): (RequestId, u32), server: u32, line: &[u8]) {
         let pending = &mut self.requests[id];
-        if pending.question.gathers {
+        if pending.info.gathers {
             return self.keep_error((id, slot), Some(server), Kind::Error, line);
         }
         pending.fail(slot, &Answer::Error(line));
@@ -66,7 +66,7 @@ impl Pipelines {
     pub(crate) fn settle_rest_of_batch(&mut self, batch: &Batch) {
         let first = batch.entries[0];
         let pending = &mut self.requests[first.pending];
-        if pending.question.each {
+        if pending.info.element_per_key {
             batch.entries[1..].iter().for_each(|entry| pending.follow(entry.slot, first.slot));
         }
         // All keys are of one request, so the request exists until the last of them is settled.
@@ -83,11 +83,11 @@ pub(super) fn gather(
 ) {
     let words = out.copied();
     let start = words.len();
-    let is_good = pending.gather(&View { pool, metrics, uptime }, words);
+    let is_good = pending.gather(&PoolFacts { pool, metrics, uptime }, words);
     let script_cache = &mut pool.script_cache;
-    let asked = pending.question.asked();
-    let learnt = pending.question.protocol.learn(&asked, &words[start..]).filter(|_| is_good);
-    if pending.question.protocol.forgets(&asked) {
+    let asked = pending.info.asked();
+    let learnt = pending.info.protocol.learn(&asked, &words[start..]).filter(|_| is_good);
+    if pending.info.protocol.forgets(&asked) {
         // Once more, since a script that was being loaded meanwhile may have been learned.
         script_cache.forget();
     } else if let Some((name, text)) = learnt.filter(|_| !bug!(NeverLearn)) {

@@ -1,6 +1,6 @@
 //! The life of a client in the pipelines: written, paused, read again, closed.
 
-use metrics::{Pool as Counter, Worker};
+use metrics::{PoolCounter, WorkerCounter};
 use proto::Quiet;
 
 use super::Pipelines;
@@ -27,7 +27,7 @@ impl Pipelines {
         if client.paused && client.may_resume(&limits) && !bug!(NeverResume) {
             client.paused = false;
             client.until_idle = false;
-            self.may_go_on(id);
+            self.queue_resume(id);
         }
         self.close_if_settled(id);
     }
@@ -52,7 +52,7 @@ impl Pipelines {
             return client.out.settle();
         }
         client.out.advance(n);
-        self.pools[client.pool as usize].counters.add(Counter::SentBytes, n as u64);
+        self.pools[client.pool as usize].counters.add(PoolCounter::SentBytes, n as u64);
         if client.out.is_empty() {
             client.out.close(&mut self.spares);
         } else {
@@ -68,11 +68,11 @@ impl Pipelines {
         self.cancel(id);
         match how {
             Closed::Eof => {
-                counters.add(Counter::ClientsEnded, 1);
+                counters.add(PoolCounter::ClientsEnded, 1);
                 self.finish(id);
             }
             Closed::Reset | Closed::Own => {
-                counters.add(Counter::ClientsLost, 1);
+                counters.add(PoolCounter::ClientsLost, 1);
                 self.drop_client(id);
             }
         }
@@ -85,20 +85,20 @@ impl Pipelines {
         client.has_left = true;
         // A client that goes with input unread was waiting.
         let is_unread = !client.partial.is_empty();
-        let (mut pending, mut last_loud) = (client.head, NONE);
-        while pending != NONE {
-            if self.requests[pending].question.quiet == Quiet::Loud {
-                last_loud = pending;
+        let (mut request_id, mut last_loud) = (client.head, NONE);
+        while request_id != NONE {
+            if self.requests[request_id].info.quiet == Quiet::Loud {
+                last_loud = request_id;
             }
-            pending = self.requests[pending].next;
+            request_id = self.requests[request_id].next;
         }
-        pending = client.head;
+        request_id = client.head;
         let mut is_waited_for = is_unread || last_loud != NONE;
-        while pending != NONE {
-            let entry = &mut self.requests[pending];
-            entry.cancelled = is_waited_for || !entry.writes;
-            is_waited_for &= is_unread || pending != last_loud || bug!(DropQuiet);
-            pending = entry.next;
+        while request_id != NONE {
+            let pending = &mut self.requests[request_id];
+            pending.cancelled = is_waited_for || !pending.writes;
+            is_waited_for &= is_unread || request_id != last_loud || bug!(DropQuiet);
+            request_id = pending.next;
         }
     }
 
@@ -111,7 +111,7 @@ impl Pipelines {
         // Whole requests may be waiting in its input: the end of the turn looks for them.
         client.state = ClientState::Ending;
         if !client.paused && !bug!(KeepHalfAsked) {
-            self.may_go_on(id);
+            self.queue_resume(id);
         }
     }
 
@@ -125,12 +125,12 @@ impl Pipelines {
         if !client.paused {
             client.paused = true;
             client.reading_stopped = true;
-            self.pools[client.pool as usize].counters.add(Counter::Paused, 1);
+            self.pools[client.pool as usize].counters.add(PoolCounter::Paused, 1);
             self.actions.push_back(Action::Pause(id));
         }
     }
 
-    fn may_go_on(&mut self, id: ConnId) {
+    fn queue_resume(&mut self, id: ConnId) {
         let client = self.clients.find_mut(id).expect("the caller found it");
         if !client.resumable {
             client.resumable = true;
@@ -182,9 +182,9 @@ impl Pipelines {
         let pool = &mut self.pools[client.pool as usize];
         pool.clients -= 1;
         pool.conn_keys.leave(client.conn_key);
-        pool.counters.subtract(Counter::ClientsNow, 1);
-        self.worker.subtract(Worker::ClientsNow, 1);
-        pool.counters.add(Counter::Cancelled, u64::from(client.depth));
+        pool.counters.subtract(PoolCounter::ClientsNow, 1);
+        self.worker.subtract(WorkerCounter::ClientsNow, 1);
+        pool.counters.add(PoolCounter::Cancelled, u64::from(client.depth));
         self.forget_requests(client.head, client.barrier);
     }
 
@@ -199,7 +199,7 @@ impl Pipelines {
         let mut pending = head;
         while pending != NONE {
             let next = self.requests[pending].next;
-            self.requests[pending].client = ConnId::NOBODY;
+            self.requests[pending].client = ConnId::NONE;
             if self.requests[pending].state == State::Done {
                 self.free(pending);
             }

@@ -1,6 +1,6 @@
 //! Values that reach their client while they arrive, and what ends one that cannot be completed.
 
-use metrics::Pool as Counter;
+use metrics::PoolCounter;
 use proto::{Ask, Item, Shown};
 
 use super::Pipelines;
@@ -24,8 +24,8 @@ impl Pipelines {
         let pending = &self.requests[entry.pending];
         let owner = pending.client;
         data.open(&mut self.spares);
-        let shown = match pending.question.is_rendered(asked) {
-            true => pending.question.render(entry.slot, item, head.bytes, data.copied()),
+        let shown = match pending.info.is_rendered(asked) {
+            true => pending.info.render(entry.slot, item, head.bytes, data.copied()),
             false => {
                 data.keep(head);
                 Shown::Body { trailer: item.trailer }
@@ -35,7 +35,7 @@ impl Pipelines {
         let streams = matches!(shown, Shown::Body { .. }) && self.may_stream(entry, len);
         if streams {
             let client = self.clients.find_mut(owner).expect("the caller found it");
-            client.learn(item.len() as usize);
+            client.note_answer_len(item.len() as usize);
             self.begin_stream(entry.pending, data);
         }
         (shown, streams)
@@ -80,11 +80,11 @@ impl Pipelines {
         client.state = ClientState::Leaving;
         client.forget_input(&mut self.spares);
         let counters = self.pools[client.pool as usize].counters;
-        counters.add(Counter::CutOff, 1);
-        counters.add(Counter::Cancelled, u64::from(client.depth));
+        counters.add(PoolCounter::CutOff, 1);
+        counters.add(PoolCounter::Cancelled, u64::from(client.depth));
         let (head, barrier) = (client.head, std::mem::replace(&mut client.barrier, NONE));
         (client.head, client.tail) = (NONE, NONE);
-        (client.depth, client.loud) = (0, 0);
+        (client.depth, client.loud_count) = (0, 0);
         // Silent requests stand in no pipeline: they still belong to the client.
         let mut pending = head;
         while pending != NONE {

@@ -1,21 +1,21 @@
 //! Replies of servers to requests, as values for clients.
 
-use metrics::Pool as Counter;
+use metrics::PoolCounter;
 use proto::{Item, Shown};
 
 use super::Pipelines;
 use crate::buffer::{Outbox, Source};
-use crate::request::{Question, RequestId};
+use crate::request::{RequestId, RequestInfo};
 
 /// A server's reply to a request: the value of a key, or the one item of a single request.
 pub(crate) enum Value<'a> {
     /// The bytes for the client, in one piece.
-    Flat(Source<'a>),
+    Ready(Source<'a>),
     /// In one piece, to be rendered.
-    Foreign(&'a Item, Source<'a>),
+    ToRender(&'a Item, Source<'a>),
     /// The bytes for the client, from several reads. Boxed, since it is rare and as large as all
     /// others together.
-    Held(Box<Outbox>),
+    Assembled(Box<Outbox>),
     /// The client has received it already.
     Streamed,
 }
@@ -24,10 +24,10 @@ impl Pipelines {
     /// Counts the hit or miss of a read that is answered by one item.
     pub(crate) fn note_found(&mut self, id: RequestId, item: &Item, head: &[u8]) {
         let pending = &self.requests[id];
-        if let Some(found) = pending.question.found(item, head) {
+        if let Some(found) = pending.info.found(item, head) {
             let counters = &self.pools[pending.pool as usize].counters;
-            counters.add(Counter::KeysAsked, 1);
-            counters.add(if found { Counter::Hits } else { Counter::Misses }, 1);
+            counters.add(PoolCounter::KeysAsked, 1);
+            counters.add(if found { PoolCounter::Hits } else { PoolCounter::Misses }, 1);
         }
     }
 }
@@ -40,48 +40,48 @@ impl Value<'_> {
 
     pub(super) fn len(&self) -> usize {
         match self {
-            Value::Flat(source) | Value::Foreign(_, source) => source.bytes.len(),
-            Value::Held(outbox) => outbox.len(),
+            Value::Ready(source) | Value::ToRender(_, source) => source.bytes.len(),
+            Value::Assembled(outbox) => outbox.len(),
             Value::Streamed => 0,
         }
     }
 
-    pub(super) fn write(self, question: &Question, out: &mut Outbox) {
+    pub(super) fn write(self, info: &RequestInfo, out: &mut Outbox) {
         match self {
             // Nearly always.
-            Value::Flat(source) => out.push(source),
-            other => other.put((question, 0), out, Outbox::push),
+            Value::Ready(source) => out.push(source),
+            other => other.put((info, 0), out, Outbox::push),
         }
     }
 
     /// As `write`, to a place where it may have to wait.
-    pub(super) fn store(self, question: (&Question, u32), out: &mut Outbox) {
-        self.put(question, out, Outbox::keep);
+    pub(super) fn store(self, info: (&RequestInfo, u32), out: &mut Outbox) {
+        self.put(info, out, Outbox::keep);
     }
 
     /// As `store`, in one piece.
-    pub(crate) fn flatten(self, question: (&Question, u32), out: &mut Vec<u8>) {
-        if let Value::Flat(source) = self {
+    pub(crate) fn flatten(self, info: (&RequestInfo, u32), out: &mut Vec<u8>) {
+        if let Value::Ready(source) = self {
             return out.extend_from_slice(source.bytes);
         }
         let mut held = Outbox::default();
-        self.put(question, &mut held, Outbox::push);
+        self.put(info, &mut held, Outbox::push);
         held.drain_into(out);
     }
 
     fn put(
         self,
-        (question, slot): (&Question, u32),
+        (info, slot): (&RequestInfo, u32),
         out: &mut Outbox,
         add: fn(&mut Outbox, Source<'_>),
     ) {
         match self {
-            Value::Flat(source) => add(out, source),
-            Value::Held(mut held) => out.append(&mut held),
+            Value::Ready(source) => add(out, source),
+            Value::Assembled(mut held) => out.append(&mut held),
             Value::Streamed => {}
-            Value::Foreign(item, source) => {
+            Value::ToRender(item, source) => {
                 let (head, body) = (item.head as usize, item.body as usize);
-                let shown = question.render(slot, item, &source.bytes[..head], out.copied());
+                let shown = info.render(slot, item, &source.bytes[..head], out.copied());
                 if let Shown::Body { trailer } = shown {
                     add(out, source.part(head, head + body));
                     out.copy(trailer);

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 
-use metrics::Worker;
+use metrics::WorkerCounter;
 use proxy::plan::Plan;
 use proxy::{ConnId, Time};
 use rustix::event::epoll;
@@ -117,7 +117,7 @@ impl Loop<'_> {
 
     fn tell_broken(&mut self, from: Option<IpAddr>, why: &'static str) {
         if let Some(counters) = &self.counters {
-            counters.add(Worker::HeadersBroken, 1);
+            counters.add(WorkerCounter::HeadersBroken, 1);
         }
         self.control.note(Note::HeaderBroken { from, why });
     }

@@ -32,7 +32,7 @@ use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use metrics::{Counters, Worker};
+use metrics::{Counters, WorkerCounter};
 use proxy::{ConnId, Side, Time};
 use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
@@ -75,7 +75,7 @@ pub struct Loop<'m> {
     connects: Connects,
     signals: Signals,
     /// The counters that a worker keeps of itself.
-    counters: Option<Counters<Worker>>,
+    counters: Option<Counters<WorkerCounter>>,
     heap_trim: HeapTrim,
     start: Instant,
     now: Time,
@@ -298,7 +298,7 @@ impl<'m> Loop<'m> {
         self.write_side(Side::Client);
         self.hand_over();
         if let Some(counters) = &self.counters
-            && self.heap_trim.is_due(counters.value(Worker::HeldNow), self.now)
+            && self.heap_trim.is_due(counters.value(WorkerCounter::BufferBytesNow), self.now)
         {
             sys::process::trim_heap();
         }
@@ -310,11 +310,11 @@ impl<'m> Loop<'m> {
     fn timeout(&mut self) -> Option<Timespec> {
         let now = Time(self.start.elapsed().as_micros() as u64);
         if let Some(counters) = &self.counters {
-            counters.add(Worker::BusyTime, now.since(self.woken));
+            counters.add(WorkerCounter::BusyUs, now.since(self.woken));
             if now.since(self.used_at) >= USAGE_PAUSE_US {
                 let (user, system) = sys::process::times_us();
-                counters.add(Worker::UserUs, user.saturating_sub(self.used.0));
-                counters.add(Worker::SystemUs, system.saturating_sub(self.used.1));
+                counters.add(WorkerCounter::UserUs, user.saturating_sub(self.used.0));
+                counters.add(WorkerCounter::SystemUs, system.saturating_sub(self.used.1));
                 (self.used, self.used_at) = ((user, system), now);
             }
         }

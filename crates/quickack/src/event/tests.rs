@@ -109,7 +109,7 @@ impl Controller {
         self.told.recv().unwrap()
     }
 
-    fn counted(&self, counter: Worker) -> u64 {
+    fn counted(&self, counter: WorkerCounter) -> u64 {
         self.registry.total(0, counter)
     }
 
@@ -267,7 +267,7 @@ fn what_is_no_header_is_closed_and_told() {
     assert!(
         matches!(controller.hear(), Told::Note(note) if note == Note::HeaderBroken { from, why })
     );
-    assert_eq!(controller.counted(Worker::HeadersBroken), 1);
+    assert_eq!(controller.counted(WorkerCounter::HeadersBroken), 1);
     assert!(controller.end().is_empty());
 }
 
@@ -443,7 +443,7 @@ fn a_header_is_waited_for_as_long_as_its_pool_is_there() {
     controller.command(install(5));
     assert!(matches!(controller.hear(), Told::Installed));
     assert_closed(closed);
-    assert_eq!(controller.counted(Worker::HeadersBroken), 0);
+    assert_eq!(controller.counted(WorkerCounter::HeadersBroken), 0);
     assert!(controller.end().is_empty(), "it is not said to be broken");
 }
 
@@ -460,9 +460,9 @@ fn many_connects_keep_the_common_pace_and_all_are_made() {
     let links: Vec<TcpStream> = (0..LINKS).map(|_| listener.accept().unwrap().0).collect();
     assert!(began.elapsed() > Duration::from_millis(100), "{:?}", began.elapsed());
     assert_eq!(links.len(), LINKS);
-    let waited = controller.counted(Worker::ConnectsWaited);
+    let waited = controller.counted(WorkerCounter::ConnectsWaited);
     assert!((15..LINKS as u64).contains(&waited), "{waited}");
     // The last waited for twice as long as a connect may take, and no server is to blame.
-    assert_eq!(controller.registry.total(2, metrics::Server::ConnectFailed), 0);
+    assert_eq!(controller.registry.total(2, metrics::ServerCounter::ConnectFailed), 0);
     controller.end();
 }

@@ -144,7 +144,7 @@ impl Loop<'_> {
                 Action::Close(id) => self.close(id),
                 Action::Pause(id) => self.set_paused(id, true),
                 Action::Resume(id) => self.set_paused(id, false),
-                Action::Locate(id) => self.locate(id),
+                Action::LookUpEndpoints(id) => self.look_up_endpoints(id),
                 Action::Report(report) => self.control.report(report),
                 Action::Log(event) => self.log(event),
             }
@@ -169,14 +169,14 @@ impl Loop<'_> {
         }
     }
 
-    fn locate(&mut self, id: ConnId) {
+    fn look_up_endpoints(&mut self, id: ConnId) {
         let Some(conn) = self.conns.find(id) else { return };
-        let ends = Endpoints {
+        let endpoints = Endpoints {
             from: sys::listen::peer_name(&conn.fd),
             to: sys::listen::local_name(&conn.fd),
             descriptor: conn.fd.as_raw_fd(),
         };
-        self.service.handle_located(id, ends, self.now);
+        self.service.handle_endpoints(id, endpoints, self.now);
         self.located = true;
     }
 

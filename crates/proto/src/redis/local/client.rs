@@ -119,7 +119,7 @@ impl Talk<'_> {
     /// while it is answered.
     pub(super) fn client_info(&mut self) {
         let (none, nowhere) = (Profile::default(), Endpoints::default());
-        let ends = self.facts.ends.unwrap_or(&nowhere);
+        let endpoints = self.facts.endpoints.unwrap_or(&nowhere);
         let profile = self.session.profile.as_deref().unwrap_or(&none);
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         let user = if profile.user.is_empty() { DEFAULT_USER } else { &profile.user };
@@ -141,9 +141,9 @@ impl Talk<'_> {
              oll=0 omem=0 tot-mem=0 events=r cmd=client|info user={} redir=-1 resp={} lib-name={} \
              lib-ver={} pool={}",
             self.session.id,
-            ends.from,
-            ends.to,
-            ends.descriptor,
+            endpoints.from,
+            endpoints.to,
+            endpoints.descriptor,
             text(&profile.name),
             self.facts.age_s,
             self.session.conn_key.database,

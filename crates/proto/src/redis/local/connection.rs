@@ -7,7 +7,7 @@ use super::super::servers::VALKEY;
 use super::super::{request, words};
 use super::{Talk, client};
 use crate::scan::decimal;
-use crate::{Class, Local, Login, Quiet, ReplyMode, Request, Turn};
+use crate::{AfterLocal, Class, Local, Login, Quiet, ReplyMode, Request};
 
 const NO_NUMBER: &[u8] = b"ERR Protocol version is not an integer or out of range";
 const NO_PROTOCOL: &[u8] = b"NOPROTO unsupported protocol version";
@@ -94,14 +94,14 @@ impl<'a> Hello<'a> {
 }
 
 impl Talk<'_> {
-    pub(super) fn turn(&mut self, command: u16) -> Turn {
+    pub(super) fn quit_or_reset(&mut self, command: u16) -> AfterLocal {
         if command == id::QUIT {
             self.ok();
-            return Turn::Leave;
+            return AfterLocal::Close;
         }
         self.reset();
         words::simple("RESET", self.out);
-        Turn::LogOut
+        AfterLocal::LogOut
     }
 
     /// Resets everything except the name and version of the client's library.
