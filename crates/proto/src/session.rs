@@ -24,13 +24,13 @@ pub struct Session {
 pub enum ReplyMode {
     /// It wants answers.
     #[default]
-    No,
+    On,
     /// It wants no answer to the next request.
-    Next,
+    SkipNext,
     /// It wants no answer to the present request.
-    Now,
+    SkipThis,
     /// It wants no answers until it turns them on.
-    Yes,
+    Off,
 }
 
 /// The client's description of itself, which it gets back when it asks.

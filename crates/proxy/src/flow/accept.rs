@@ -78,7 +78,7 @@ impl Proxy {
         };
         if why.is_empty() {
             self.tell_refused(pool, FOREIGN);
-        } else if reply_mode == ReplyMode::No {
+        } else if reply_mode == ReplyMode::On {
             self.pipelines.answer(id, &Request::placeholder(), bytes, &answer);
         }
         self.pipelines.leave(id);

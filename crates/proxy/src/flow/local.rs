@@ -25,9 +25,9 @@ impl Proxy {
         let mut session = std::mem::take(&mut client.session);
         let mut words = std::mem::take(&mut self.scratch);
         words.clear();
-        if request.quiet == Quiet::Silent && session.reply_mode == ReplyMode::No {
+        if request.quiet == Quiet::Silent && session.reply_mode == ReplyMode::On {
             // The client turned off this one answer, unless the protocol now decides otherwise.
-            session.reply_mode = ReplyMode::Now;
+            session.reply_mode = ReplyMode::SkipThis;
         }
         let pool = &self.pipelines.pools[pool];
         let uptime = self.pipelines.now.since(self.pipelines.started);
@@ -39,9 +39,9 @@ impl Proxy {
             ..pool_facts.facts()
         };
         let after = protocol.local(request, head, &mut session, &facts, &mut words);
-        let is_silenced = request.quiet == Quiet::Silent && session.reply_mode != ReplyMode::No;
-        if session.reply_mode == ReplyMode::Now {
-            session.reply_mode = ReplyMode::No;
+        let is_silenced = request.quiet == Quiet::Silent && session.reply_mode != ReplyMode::On;
+        if session.reply_mode == ReplyMode::SkipThis {
+            session.reply_mode = ReplyMode::On;
         }
         if after == AfterLocal::Close
             && let Some(client) = self.pipelines.clients.find_mut(id)

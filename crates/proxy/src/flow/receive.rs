@@ -34,8 +34,8 @@ struct Before {
 const IN_ABORTED: &str = "it belongs to a refused transaction, of which nothing is executed";
 /// Silences a request of a client that has turned replies off.
 fn mute(client: &mut Client, request: &mut Request) {
-    if client.session.reply_mode == ReplyMode::Next && !bug!(SkipForEver) {
-        client.session.reply_mode = ReplyMode::No;
+    if client.session.reply_mode == ReplyMode::SkipNext && !bug!(SkipForEver) {
+        client.session.reply_mode = ReplyMode::On;
     }
     if !bug!(IgnoreMute) {
         request.quiet = Quiet::Silent;
@@ -144,7 +144,7 @@ impl Proxy {
             .pipelines
             .clients
             .find(id)
-            .is_some_and(|client| client.session.reply_mode == ReplyMode::No)
+            .is_some_and(|client| client.session.reply_mode == ReplyMode::On)
         {
             self.pipelines.send_unrequested(id, &answer);
         }
@@ -200,7 +200,7 @@ impl Proxy {
             Parsed::Complete(request) => request,
         };
         client.resume = Resume::default();
-        if reply_mode != ReplyMode::No {
+        if reply_mode != ReplyMode::On {
             mute(client, &mut request);
         }
         let is_aborted = client.session.aborted;

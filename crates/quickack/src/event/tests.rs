@@ -19,7 +19,7 @@ type Make = Box<dyn FnOnce() -> Command + Send>;
 #[derive(Debug)]
 enum Told {
     Installed,
-    Note(Note),
+    LoopEvent(LoopEvent),
     Handed(Handover, Vec<OwnedFd>),
     /// A login failed, of a client from there.
     LoginFailed(Option<IpAddr>),
@@ -46,7 +46,7 @@ impl Control for Script {
         Some(self.wake.as_fd())
     }
 
-    fn is_blocked(&self) -> bool {
+    fn has_unsent(&self) -> bool {
         false
     }
 
@@ -71,8 +71,8 @@ impl Control for Script {
         }
     }
 
-    fn note(&mut self, note: Note) {
-        let _ = self.told.send(Told::Note(note));
+    fn log_loop_event(&mut self, note: LoopEvent) {
+        let _ = self.told.send(Told::LoopEvent(note));
     }
 
     fn hand_over(&mut self, client: Handover, fds: Vec<OwnedFd>) -> Result<(), Vec<OwnedFd>> {
@@ -265,7 +265,7 @@ fn what_is_no_header_is_closed_and_told() {
     let why = "no PROXY header";
     let from = Some("127.0.0.1".parse().unwrap());
     assert!(
-        matches!(controller.hear(), Told::Note(note) if note == Note::HeaderBroken { from, why })
+        matches!(controller.hear(), Told::LoopEvent(note) if note == LoopEvent::HeaderBroken { from, why })
     );
     assert_eq!(controller.counted(WorkerCounter::HeadersBroken), 1);
     assert!(controller.end().is_empty());

@@ -177,7 +177,7 @@ impl Loop<'_> {
             descriptor: conn.fd.as_raw_fd(),
         };
         self.service.handle_endpoints(id, endpoints, self.now);
-        self.located = true;
+        self.has_new_endpoints = true;
     }
 
     fn set_paused(&mut self, id: ConnId, paused: bool) {

@@ -9,7 +9,7 @@ use proxy::plan::Plan;
 
 use super::say;
 use super::{Master, Running};
-use crate::log::{Level, Now};
+use crate::log::{Clocks, Level};
 
 /// The outlier detector, and what it calls those it judges.
 pub struct Health {
@@ -94,7 +94,7 @@ impl Master {
             let counters = metrics.counters(server);
             let (level, text) = if ejected {
                 counters.add(metrics::ServerCounter::Ejections, 1);
-                counters.set(metrics::ServerCounter::EjectedAt, Now::read().unix_us);
+                counters.set(metrics::ServerCounter::EjectedAt, Clocks::read().unix_us);
                 (Level::Error, format!("{name} is ejected ({why}); its keys move to the others"))
             } else {
                 counters.set(metrics::ServerCounter::EjectedAt, 0);

@@ -102,13 +102,13 @@ impl Talk<'_> {
     pub(super) fn client_reply(&mut self, under: &[&[u8]]) {
         match under {
             [word] if word.eq_ignore_ascii_case(b"on") => {
-                self.session.reply_mode = ReplyMode::No;
+                self.session.reply_mode = ReplyMode::On;
                 self.ok();
             }
-            [word] if word.eq_ignore_ascii_case(b"off") => self.session.reply_mode = ReplyMode::Yes,
+            [word] if word.eq_ignore_ascii_case(b"off") => self.session.reply_mode = ReplyMode::Off,
             [word] if word.eq_ignore_ascii_case(b"skip") => {
-                if self.session.reply_mode != ReplyMode::Yes {
-                    self.session.reply_mode = ReplyMode::Next;
+                if self.session.reply_mode != ReplyMode::Off {
+                    self.session.reply_mode = ReplyMode::SkipNext;
                 }
             }
             _ => self.error(&[SYNTAX]),

@@ -108,7 +108,7 @@ impl Talk<'_> {
     fn reset(&mut self) {
         let profile = self.session.profile.take();
         self.session.conn_key = self.facts.conn_key;
-        self.session.reply_mode = ReplyMode::No;
+        self.session.reply_mode = ReplyMode::On;
         self.session.aborted = false;
         if let Some(old) = profile {
             let library = (old.library, old.library_version);
