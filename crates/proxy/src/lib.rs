@@ -393,7 +393,7 @@ impl Proxy {
     pub fn install(&mut self, plan: Plan, now: Time) {
         self.note_change(now);
         self.pipelines.worker.add(WorkerCounter::Installs, 1);
-        self.take_up(plan, now);
+        self.install_plan(plan, now);
     }
 
     /// Applies the decision, made for all workers, that a server leaves the ring or comes back.

@@ -220,24 +220,24 @@ pub(super) fn gather(
     let first = parts.iter().find_map(Part::reply)?;
     let proto_version = if first.starts_with(b"=") { 3 } else { 2 };
     let sections = sections(&texts);
-    let mut told = Told::new(&sections, texts.len(), proxy);
-    told.servers();
-    if texts.len() < parts.len() || wants_ours(asked) {
-        told.ourselves(parts);
+    let mut answer = InfoAnswer::new(&sections, texts.len(), proxy);
+    answer.servers();
+    if texts.len() < parts.len() || wants_proxy_section(asked) {
+        answer.proxy_section(parts);
     }
-    words::verbatim(told.out.as_bytes(), proto_version, out);
+    words::verbatim(answer.out.as_bytes(), proto_version, out);
     Some(())
 }
 
 /// Whether the request names our section, or asks for the default sections.
-fn wants_ours(asked: &Asked<'_>) -> bool {
+fn wants_proxy_section(asked: &Asked<'_>) -> bool {
     let arguments = request::arguments(asked.head);
-    let names = ["default", "all", "everything", OURS];
+    let names = ["default", "all", "everything", PROXY_SECTION];
     let is_one = |word: &[u8]| names.iter().any(|name| word.eq_ignore_ascii_case(name.as_bytes()));
     arguments.len() <= 1 || arguments[1..].iter().any(|word| is_one(word))
 }
 
-const OURS: &str = "Quickack";
+const PROXY_SECTION: &str = "Quickack";
 
 /// Returns the text of a reply. The first letters of a verbatim string are its format.
 fn text(reply: &[u8]) -> Option<Cow<'_, str>> {
@@ -278,7 +278,7 @@ fn sections<'a>(texts: &'a [(&'a str, Cow<'a, str>)]) -> Vec<Section<'a>> {
 }
 
 /// The answer, as far as it is written.
-struct Told<'a> {
+struct InfoAnswer<'a> {
     sections: &'a [Section<'a>],
     /// Fields by name, in whichever section they are: the first.
     fields: HashMap<&'a str, &'a Field<'a>>,
@@ -290,14 +290,18 @@ struct Told<'a> {
     out: String,
 }
 
-impl<'a> Told<'a> {
-    fn new(sections: &'a [Section<'a>], servers: usize, proxy: &'a dyn ProxyFacts) -> Told<'a> {
+impl<'a> InfoAnswer<'a> {
+    fn new(
+        sections: &'a [Section<'a>],
+        servers: usize,
+        proxy: &'a dyn ProxyFacts,
+    ) -> InfoAnswer<'a> {
         let mut fields = HashMap::new();
         for field in sections.iter().flat_map(|section| &section.fields) {
             fields.entry(field.name).or_insert(field);
         }
         let (totals, out) = (RefCell::default(), String::new());
-        Told { sections, fields, totals, servers, proxy, out }
+        InfoAnswer { sections, fields, totals, servers, proxy, out }
     }
 
     fn servers(&mut self) {
@@ -425,8 +429,8 @@ impl<'a> Told<'a> {
     }
 
     /// Writes the proxy's own fields, and the outcome for each server that was asked.
-    fn ourselves(&mut self, parts: &[Part<'_>]) {
-        self.open(OURS);
+    fn proxy_section(&mut self, parts: &[Part<'_>]) {
+        self.open(PROXY_SECTION);
         let (facts, totals) = (self.proxy.facts(), self.proxy.totals());
         let version = facts.version.trim_start_matches("quickack-");
         self.line("quickack_version", &plain(version));
@@ -458,13 +462,13 @@ impl<'a> Told<'a> {
 
     /// Returns the fields of one server that an operator looks at first.
     fn state(&self, server: &str) -> String {
-        let mut told = String::new();
+        let mut answer = String::new();
         for name in ["role", "redis_version", "loading"] {
             if let Some((_, value)) = self.values(name).iter().find(|(one, _)| *one == server) {
-                let _ = write!(told, ",{name}={}", plain(value));
+                let _ = write!(answer, ",{name}={}", plain(value));
             }
         }
-        told
+        answer
     }
 }
 

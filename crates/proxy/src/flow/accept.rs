@@ -17,7 +17,7 @@ impl Proxy {
     /// Accepts a client. `new` says that no other worker has counted it already.
     pub(crate) fn accept(&mut self, id: u32, new: bool) -> Result<ConnId, Vec<u8>> {
         // A client's pool may be gone by the time the client arrives.
-        let Some(pool_index) = self.pool_place(id) else { return Err(Vec::new()) };
+        let Some(pool_index) = self.pool_index_of(id) else { return Err(Vec::new()) };
         let is_leaving = self.draining || self.pipelines.pools[pool_index].stage != Stage::Planned;
         let is_full = self.is_full(pool_index);
         let (pool, worker) = (&mut self.pipelines.pools[pool_index], self.pipelines.worker);

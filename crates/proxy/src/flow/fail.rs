@@ -70,7 +70,7 @@ impl Proxy {
         }
         self.expire_pending(id, timeouts.queue, now);
         self.end_gathering(id, timeouts.queue, now);
-        self.end_retiring(id);
+        self.end_link_retirement(id);
         self.arm_link(id);
     }
 

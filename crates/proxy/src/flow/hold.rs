@@ -275,7 +275,7 @@ impl Proxy {
             }
             self.mark_dirty(id);
             // It may have been all that the link waited for.
-            self.end_retiring(id);
+            self.end_link_retirement(id);
         }
     }
 }

@@ -18,7 +18,7 @@ use crate::timers::Due;
 use crate::{Action, Proxy, Time, limits};
 
 impl Proxy {
-    pub(crate) fn take_up(&mut self, plan: Plan, now: Time) {
+    pub(crate) fn install_plan(&mut self, plan: Plan, now: Time) {
         self.clients_max = plan.clients_max;
         self.clients_room = plan.clients_room;
         self.pipelines.memory.max = plan.memory_max;
@@ -32,7 +32,7 @@ impl Proxy {
             }
         }
         for pool in plan.pools {
-            match self.pool_place(pool.id) {
+            match self.pool_index_of(pool.id) {
                 Some(at) => self.change_pool(at, pool, now),
                 None => self.add_pool(pool, now),
             }
@@ -59,7 +59,7 @@ impl Proxy {
     }
 
     /// Returns the index of the pool with this id, unless it is vacant.
-    pub(crate) fn pool_place(&self, id: u32) -> Option<usize> {
+    pub(crate) fn pool_index_of(&self, id: u32) -> Option<usize> {
         let is_it = |pool: &Pool| pool.plan.id == id && pool.stage != Stage::Vacant;
         self.pipelines.pools.iter().position(is_it)
     }
@@ -67,7 +67,7 @@ impl Proxy {
     /// Frees retired pools and servers that are not needed any more, at the end of a turn.
     pub(crate) fn free_retired(&mut self) {
         if self.retired && !bug!(NeverVacate) {
-            self.vacate();
+            self.vacate_retired();
         }
     }
 
@@ -106,7 +106,7 @@ impl Proxy {
 
     /// Closes the clients of a retired pool, which have had long enough to take their answers.
     pub(super) fn end_retirement(&mut self, id: u32, set: Time) {
-        let Some(at) = self.pool_place(id) else { return };
+        let Some(at) = self.pool_index_of(id) else { return };
         if self.pipelines.pools[at].retire_at != set {
             return;
         }
@@ -144,17 +144,17 @@ impl Proxy {
         }
         self.change_links(at);
         self.pipelines.pools[at].settle_home();
-        let mut renamed = old.distribution != self.pipelines.pools[at].plan.distribution;
+        let mut ring_changed = old.distribution != self.pipelines.pools[at].plan.distribution;
         let mut fresh = Vec::new();
         for server in servers {
             match self.pipelines.pools[at].place_of(server.id) {
-                Some(place) => renamed |= self.change_server(at, place, server, &mut fresh),
+                Some(place) => ring_changed |= self.change_server(at, place, server, &mut fresh),
                 None => fresh.push(self.add_server(at, server)),
             }
         }
         let pool = &mut self.pipelines.pools[at];
         if !bug!(OldRing) {
-            pool.rebuild_ring(renamed);
+            pool.rebuild_ring(ring_changed);
         }
         if pool.plan.preconnect {
             fresh.into_iter().for_each(|place| self.preconnect(at, place, now));
@@ -174,7 +174,7 @@ impl Proxy {
         fresh: &mut Vec<usize>,
     ) -> bool {
         let server = &mut self.pipelines.pools[pool].servers[place];
-        let renamed = server.plan.name != plan.name || server.plan.weight != plan.weight;
+        let ring_changed = server.plan.name != plan.name || server.plan.weight != plan.weight;
         server.plan = plan;
         if server.proof == Proof::Disproved {
             (server.proof, server.capabilities) = (Proof::Open(0), None);
@@ -188,7 +188,7 @@ impl Proxy {
                 link.retiring = false;
             }
         }
-        renamed
+        ring_changed
     }
 
     fn add_server(&mut self, pool: usize, plan: ServerPlan) -> usize {
@@ -228,11 +228,11 @@ impl Proxy {
             let now = self.pipelines.now;
             return self.close_link(id, crate::fault::Fault::LinkLost, now);
         }
-        self.end_retiring(id);
+        self.end_link_retirement(id);
     }
 
     /// Closes a retiring link once nothing waits on it. That counts as no failure.
-    pub(super) fn end_retiring(&mut self, id: ConnId) {
+    pub(super) fn end_link_retirement(&mut self, id: ConnId) {
         let over = |link: &Link| link.retiring && link.is_idle() && !bug!(KeepRetired);
         if self.links.find(id).is_some_and(over) {
             self.close_quietly(id);
@@ -291,7 +291,7 @@ impl Proxy {
     }
 
     /// Forgets retired pools and servers that nothing needs. Their ids may then be given to others.
-    fn vacate(&mut self) {
+    fn vacate_retired(&mut self) {
         self.retired = false;
         for at in 0..self.pipelines.pools.len() {
             let pool = &self.pipelines.pools[at];

@@ -165,7 +165,7 @@ impl Proxy {
     }
 
     pub(super) fn logins_timer(&mut self, id: u32, set: Time) {
-        if let Some(at) = self.pool_place(id)
+        if let Some(at) = self.pool_index_of(id)
             && self.pipelines.pools[at].logins_due == Some(set)
         {
             self.tell_logins(at);

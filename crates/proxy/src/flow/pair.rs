@@ -341,7 +341,7 @@ impl Proxy {
             self.pipelines.actions.push_back(Action::FlushAck(id));
         }
         if link.retiring {
-            self.end_retiring(id);
+            self.end_link_retirement(id);
         }
     }
 

@@ -78,14 +78,14 @@ impl Loop<'_> {
     fn install(&mut self, install: Install) {
         let plan = install.plan.clone();
         self.drop_readers_of_gone_pools(&plan);
-        self.take_up(install);
+        self.apply_install(install);
         self.service.install(plan, self.now);
         self.control.installed(self.service);
     }
 
     /// All of an installation but the plan. Clients in the queues of listeners that go are the old
     /// plan's still.
-    pub(super) fn take_up(&mut self, install: Install) {
+    pub(super) fn apply_install(&mut self, install: Install) {
         let Install { plan: _, listeners, targets, connects_per_second, epoll_timeout } = install;
         self.connects.set_targets(targets, connects_per_second);
         self.acceptor.set_epoll_timeout(epoll_timeout.as_micros() as u64);

@@ -142,7 +142,7 @@ impl<'m> Loop<'m> {
             (AcceptMode::Reuseport | AcceptMode::Mutex, _) => Policy::Uncoordinated,
         };
         looping.acceptor.share(Peers { scoreboard, slot, wakeups }, policy);
-        looping.take_up(install);
+        looping.apply_install(install);
         looping.control.installed(looping.service);
         Ok(looping)
     }

@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use super::super::commands::id;
 use super::super::words;
-use super::Talk;
+use super::LocalAnswer;
 use super::connection::DEFAULT_USER;
 use crate::{Endpoints, Profile, ReplyMode};
 
@@ -28,7 +28,7 @@ pub(super) fn checked_name(name: &[u8]) -> Result<&[u8], Vec<u8>> {
     }
 }
 
-impl Talk<'_> {
+impl LocalAnswer<'_> {
     /// Returns the client's description of itself, for changes.
     pub(super) fn profile(&mut self) -> &mut Profile {
         self.session.profile.get_or_insert_default()

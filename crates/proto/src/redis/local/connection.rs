@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use super::super::commands::id;
 use super::super::servers::VALKEY;
 use super::super::{request, words};
-use super::{Talk, client};
+use super::{LocalAnswer, client};
 use crate::scan::decimal;
 use crate::{AfterLocal, Class, Local, Login, Quiet, ReplyMode, Request};
 
@@ -93,7 +93,7 @@ impl<'a> Hello<'a> {
     }
 }
 
-impl Talk<'_> {
+impl LocalAnswer<'_> {
     pub(super) fn quit_or_reset(&mut self, command: u16) -> AfterLocal {
         if command == id::QUIT {
             self.ok();

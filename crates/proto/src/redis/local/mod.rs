@@ -28,7 +28,7 @@ pub(super) fn adapt(request: &Request, capabilities: Option<Capabilities>) -> Ad
 }
 
 /// The answer being written, and its sources.
-struct Talk<'a> {
+struct LocalAnswer<'a> {
     session: &'a mut Session,
     facts: &'a Facts<'a>,
     out: &'a mut Vec<u8>,
@@ -43,11 +43,11 @@ pub(super) fn local(
 ) -> AfterLocal {
     let arguments = request::arguments(head);
     let arguments: Vec<&[u8]> = arguments.iter().map(|argument| &argument[..]).collect();
-    let mut talk = Talk { session, facts, out };
-    talk.answer(request.command, &arguments)
+    let mut answer = LocalAnswer { session, facts, out };
+    answer.answer(request.command, &arguments)
 }
 
-impl Talk<'_> {
+impl LocalAnswer<'_> {
     fn answer(&mut self, command: u16, arguments: &[&[u8]]) -> AfterLocal {
         // The arguments behind the name, and those behind the name of a subcommand.
         let rest = arguments.get(1..).unwrap_or_default();
