@@ -161,9 +161,9 @@ fn help() -> String {
     text.push_str(
         "\n  --long           also run the steps that take long; a named step always runs\n  \
          --allow-missing  succeed although tests were left out because a program is missing\n\n\
-         Real clients and servers are installed before the first step: packages by apt-get if you\n\
-         are root, the others in this folder. Without one of them its tests are left out and named\n\
-         in the summary. CONTRIBUTING.md has the times of the steps. They are:\n\n",
+         Real clients and servers are installed before the first step: packages by apt-get if\n\
+         you are root, the others in this folder. Without one of them its tests are left out and\n\
+         named in the summary. CONTRIBUTING.md has the times of the steps. They are:\n\n",
     );
     for line in peers::list() {
         text.push_str(&format!("  {line}\n"));

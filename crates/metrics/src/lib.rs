@@ -158,7 +158,8 @@ table! {
         PendingBytesNow "pending_bytes" "Bytes waiting to be sent now.",
         InflightNow "inflight" "Messages sent and waiting for a reply now.",
         InflightBytesNow "inflight_bytes" "Bytes of the messages in `inflight` now.",
-        HoldingWorkersNow "holding_workers" "Workers that hold back requests now because the server is silent.",
+        HoldingWorkersNow "holding_workers"
+            "Workers that hold back requests now because the server is silent.",
         EjectedAt "ejected_at_us"
             "Unix time in microseconds of its ejection from the ring; 0 while it is in the ring.",
     }

@@ -291,11 +291,7 @@ struct InfoAnswer<'a> {
 }
 
 impl<'a> InfoAnswer<'a> {
-    fn new(
-        sections: &'a [Section<'a>],
-        servers: usize,
-        proxy: &'a dyn ProxyFacts,
-    ) -> InfoAnswer<'a> {
+    fn new(sections: &'a [Section<'a>], servers: usize, proxy: &'a dyn ProxyFacts) -> Self {
         let mut fields = HashMap::new();
         for field in sections.iter().flat_map(|section| &section.fields) {
             fields.entry(field.name).or_insert(field);

@@ -264,9 +264,11 @@ fn what_is_no_header_is_closed_and_told() {
     assert_closed(stream);
     let why = "no PROXY header";
     let from = Some("127.0.0.1".parse().unwrap());
-    assert!(
-        matches!(controller.hear(), Told::LoopEvent(note) if note == LoopEvent::HeaderBroken { from, why })
-    );
+    assert!(matches!(
+        controller.hear(),
+        Told::LoopEvent(note)
+            if note == LoopEvent::HeaderBroken { from, why }
+    ));
     assert_eq!(controller.counted(WorkerCounter::HeadersBroken), 1);
     assert!(controller.end().is_empty());
 }

@@ -442,15 +442,8 @@ fn said(what: Loose, reply: Vec<u8>, at: u64, conn: &Conn, place: &mut Place<'_>
     let asked = place.journal.redis.wishes.iter().rev().any(is_his);
     assert!(asked, "nobody has asked for {what:?} in this database and version");
     let reply = Rc::from(reply);
-    place.journal.redis.loose_replies.push(LooseReply {
-        at,
-        pool,
-        server,
-        database,
-        proto_version,
-        what,
-        reply,
-    });
+    let loose = LooseReply { at, pool, server, database, proto_version, what, reply };
+    place.journal.redis.loose_replies.push(loose);
 }
 
 /// `w17*`
