@@ -1,7 +1,7 @@
 //! A second parser of meta requests, and an independent translation of them for a server: written
 //! from the protocol's text alone, slow and plain.
 
-use crate::naive::{Reading, Said, clean, exptime, unsigned};
+use crate::naive::{PlainRequest, Reading, clean, exptime, unsigned};
 
 const LETTERS: &[u8] = b"bcfhklqstuvCDEFIJLMNOPRSTx";
 const DIGITS: &[u8] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
@@ -33,11 +33,11 @@ pub fn read(word: &[u8], rest: &[&[u8]]) -> Reading {
     if decoded.is_none() {
         return kept;
     }
-    let mut said = Said {
+    let mut said = PlainRequest {
         word: String::from_utf8_lossy(word).into_owned(),
         keys: vec![key.to_vec()],
         body,
-        ..Said::default()
+        ..PlainRequest::default()
     };
     if word == b"me" {
         said.options = if coded { vec![b"b".to_vec()] } else { Vec::new() };
@@ -80,7 +80,7 @@ fn is_value(word: &[u8], letter: u8, text: &[u8]) -> bool {
 
 /// Returns the request to a server, if there is one. `meta` means that the server has the meta
 /// commands.
-pub fn expected(said: &Said, meta: bool) -> Option<Said> {
+pub fn expected(said: &PlainRequest, meta: bool) -> Option<PlainRequest> {
     if said.word == "mg" && has(said, b'v') && within(said, b"vfcksOPLT") {
         let with_cas = has(said, b'c');
         return match has(said, b'T') {
@@ -91,7 +91,7 @@ pub fn expected(said: &Said, meta: bool) -> Option<Said> {
     if !meta {
         return in_classic_words(said);
     }
-    let mut same = Said { quiet: false, ..said.clone() };
+    let mut same = PlainRequest { quiet: false, ..said.clone() };
     // A server may return such a key unencoded, so it is not asked for the key; `me` cannot do
     // without.
     let hidden = has(said, b'b') && decode(&said.keys[0]).is_some_and(|key| !clean(&key));
@@ -103,7 +103,7 @@ pub fn expected(said: &Said, meta: bool) -> Option<Said> {
 }
 
 /// Returns the request to a server without the meta commands.
-fn in_classic_words(said: &Said) -> Option<Said> {
+fn in_classic_words(said: &PlainRequest) -> Option<PlainRequest> {
     let mode = value(said, b'M').unwrap_or_default();
     let stored = || vec![number(said, b'F', 0), number(said, b'T', 0)];
     match said.word.as_str() {
@@ -133,34 +133,40 @@ fn in_classic_words(said: &Said) -> Option<Said> {
     }
 }
 
-fn has(said: &Said, letter: u8) -> bool {
+fn has(said: &PlainRequest, letter: u8) -> bool {
     said.options.iter().any(|option| option[0] == letter)
 }
 
 /// Returns whether it has no flags but these.
-fn within(said: &Said, letters: &[u8]) -> bool {
+fn within(said: &PlainRequest, letters: &[u8]) -> bool {
     said.options.iter().all(|option| letters.contains(&option[0]))
 }
 
-fn value(said: &Said, letter: u8) -> Option<Vec<u8>> {
+fn value(said: &PlainRequest, letter: u8) -> Option<Vec<u8>> {
     let option = said.options.iter().find(|option| option[0] == letter);
     option.map(|option| option[1..].to_vec())
 }
 
-fn number(said: &Said, letter: u8, otherwise: i128) -> i128 {
+fn number(said: &PlainRequest, letter: u8, otherwise: i128) -> i128 {
     value(said, letter).map_or(otherwise, |text| {
         String::from_utf8_lossy(&text).parse().expect("it was read as a number")
     })
 }
 
 /// Returns the classic form, if it can contain the key.
-fn told(said: &Said, word: &str, numbers: Vec<i128>) -> Option<Said> {
+fn told(said: &PlainRequest, word: &str, numbers: Vec<i128>) -> Option<PlainRequest> {
     let key = match has(said, b'b') {
         true => decode(&said.keys[0]).expect("it was decoded before"),
         false => said.keys[0].clone(),
     };
     let (word, body) = (word.to_string(), said.body);
-    clean(&key).then(|| Said { word, keys: vec![key], numbers, body, ..Said::default() })
+    clean(&key).then(|| PlainRequest {
+        word,
+        keys: vec![key],
+        numbers,
+        body,
+        ..PlainRequest::default()
+    })
 }
 
 /// Decodes canonical base64; `None` for invalid or empty text.

@@ -7,7 +7,7 @@ use crate::{meta, mutate, server};
 
 /// The meaning of a request, in plain values.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Said {
+pub struct PlainRequest {
     pub word: String,
     pub keys: Vec<Vec<u8>>,
     /// In the order of the line, without the length of the data.
@@ -27,10 +27,10 @@ pub enum Reading {
     Kept {
         body: Option<u64>,
     },
-    Forwarded(Said),
+    Forwarded(PlainRequest),
     /// An administrative command: forwarded unchanged, or refused. The servers decide whether they
     /// know it.
-    Perhaps(Said),
+    Perhaps(PlainRequest),
 }
 
 pub fn run(seed: u64, budget: usize) {
@@ -125,11 +125,11 @@ fn fetch(word: &[u8], numbers: &[&[u8]], keys: &[&[u8]]) -> Reading {
     if keys.is_empty() || !keys.iter().all(|key| clean(key)) {
         return Reading::Kept { body: None };
     }
-    Reading::Forwarded(Said {
+    Reading::Forwarded(PlainRequest {
         word: String::from_utf8_lossy(word).into_owned(),
         keys: keys.iter().map(|key| key.to_vec()).collect(),
         numbers: numbers.iter().filter_map(|text| exptime(text)).collect(),
-        ..Said::default()
+        ..PlainRequest::default()
     })
 }
 
@@ -137,7 +137,7 @@ fn fetch(word: &[u8], numbers: &[&[u8]], keys: &[&[u8]]) -> Reading {
 fn administrative(word: &[u8], rest: &[&[u8]]) -> Reading {
     let (quiet, options) = server::arguments(word, rest);
     let word = String::from_utf8_lossy(word).into_owned();
-    Reading::Perhaps(Said { word, options, quiet, ..Said::default() })
+    Reading::Perhaps(PlainRequest { word, options, quiet, ..PlainRequest::default() })
 }
 
 /// Parses `count` arguments, of which the fourth is the length, and an optional last one, which has
@@ -195,7 +195,12 @@ fn flush(rest: &[&[u8]]) -> Reading {
     }
     // A time in the past means now.
     let numbers = number.flatten().into_iter().filter(|_| !is_past(delay)).collect();
-    Reading::Forwarded(Said { word: "flush_all".into(), numbers, quiet, ..Said::default() })
+    Reading::Forwarded(PlainRequest {
+        word: "flush_all".into(),
+        numbers,
+        quiet,
+        ..PlainRequest::default()
+    })
 }
 
 fn is_past(delay: Option<&&[u8]>) -> bool {
@@ -206,12 +211,12 @@ fn update(word: &[u8], key: &[u8], numbers: &[i128], quiet: bool) -> Reading {
     if !clean(key) {
         return Reading::Kept { body: None };
     }
-    Reading::Forwarded(Said {
+    Reading::Forwarded(PlainRequest {
         word: String::from_utf8_lossy(word).into_owned(),
         keys: vec![key.to_vec()],
         numbers: numbers.to_vec(),
         quiet,
-        ..Said::default()
+        ..PlainRequest::default()
     })
 }
 

@@ -7,7 +7,7 @@ use proto::{
 
 use crate::meta;
 use crate::mutate::{self, Dice};
-use crate::naive::{Reading, Said, clean};
+use crate::naive::{PlainRequest, Reading, clean};
 use crate::server;
 
 /// The first byte of a request.
@@ -84,7 +84,7 @@ fn check(bytes: &[u8]) {
         (Parsed::Complete(request), Reading::Perhaps(said)) => {
             if let Class::Broadcast { .. } = request.class {
                 let write = server::written;
-                let said = Said { word: "stats".to_string(), ..said.clone() };
+                let said = PlainRequest { word: "stats".to_string(), ..said.clone() };
                 server::check_administrative(&said, (binary(), bytes, request), &write);
             }
         }
@@ -93,7 +93,13 @@ fn check(bytes: &[u8]) {
 }
 
 /// Checks that the server parses the sent bytes as the client's request, or that nothing is sent.
-fn judge(request: &Request, bytes: &[u8], keys: &[Span], meta: bool, expected: Option<Said>) {
+fn judge(
+    request: &Request,
+    bytes: &[u8],
+    keys: &[Span],
+    meta: bool,
+    expected: Option<PlainRequest>,
+) {
     let head = &bytes[..request.head as usize];
     if let Class::Single { .. } = request.class
         && let Adapted::Refused(_) =
@@ -153,7 +159,11 @@ fn read(bytes: &[u8]) -> Reading {
     if name == "Stat" {
         let words = text.split(|byte| *byte == b' ').filter(|word| !word.is_empty());
         let options = words.map(<[u8]>::to_vec).collect();
-        return Reading::Perhaps(Said { word: name.to_string(), options, ..Said::default() });
+        return Reading::Perhaps(PlainRequest {
+            word: name.to_string(),
+            options,
+            ..PlainRequest::default()
+        });
     }
     let mut numbers = vec![number(16, 8) as i128];
     let widths: &[usize] = match extras {
@@ -169,13 +179,13 @@ fn read(bytes: &[u8]) -> Reading {
     }
     let keys = if has_key { vec![text] } else { vec![] };
     let quiet = name.ends_with('Q');
-    Reading::Forwarded(Said {
+    Reading::Forwarded(PlainRequest {
         word: name.to_string(),
         keys,
         numbers,
         body,
         quiet,
-        ..Said::default()
+        ..PlainRequest::default()
     })
 }
 
@@ -236,7 +246,7 @@ fn row(opcode: u8) -> Option<(&'static str, &'static [usize], bool, bool)> {
 
 /// Returns the request to a server, if there is one, with the options in the order of their
 /// letters.
-fn expected(said: &Said, meta: bool) -> Option<Said> {
+fn expected(said: &PlainRequest, meta: bool) -> Option<PlainRequest> {
     match classic(said) {
         None if meta => Some(in_meta(said)),
         classic => classic,
@@ -244,12 +254,12 @@ fn expected(said: &Said, meta: bool) -> Option<Said> {
 }
 
 /// Returns an expiry as it is sent to a server.
-fn time(said: &Said, at: usize) -> i128 {
+fn time(said: &PlainRequest, at: usize) -> i128 {
     said.numbers[at].min(i128::from(i32::MAX))
 }
 
 /// Returns the equivalent classic form.
-fn classic(said: &Said) -> Option<Said> {
+fn classic(said: &PlainRequest) -> Option<PlainRequest> {
     let name = said.word.trim_end_matches('Q');
     let free = said.numbers[0] == 0;
     let quiet = said.quiet;
@@ -272,15 +282,15 @@ fn classic(said: &Said) -> Option<Said> {
         _ => return None,
     };
     let (keys, body) = (said.keys.clone(), said.body);
-    Some(Said { word: word.to_string(), keys, numbers, body, ..Said::default() })
+    Some(PlainRequest { word: word.to_string(), keys, numbers, body, ..PlainRequest::default() })
 }
 
-fn creates(said: &Said) -> bool {
+fn creates(said: &PlainRequest) -> bool {
     said.numbers[3] != 0xffff_ffff
 }
 
 /// Returns the form for a server with meta commands.
-fn in_meta(said: &Said) -> Said {
+fn in_meta(said: &PlainRequest) -> PlainRequest {
     let name = said.word.trim_end_matches('Q');
     let free = said.numbers[0] == 0;
     let word = match name {
@@ -308,10 +318,16 @@ fn in_meta(said: &Said) -> Said {
     }
     options.sort();
     let options = options.into_iter().map(String::into_bytes).collect();
-    Said { word: word.into(), keys: vec![key], options, body: said.body, ..Said::default() }
+    PlainRequest {
+        word: word.into(),
+        keys: vec![key],
+        options,
+        body: said.body,
+        ..PlainRequest::default()
+    }
 }
 
-fn options_of_read(said: &Said, name: &str) -> Vec<String> {
+fn options_of_read(said: &PlainRequest, name: &str) -> Vec<String> {
     let mut options = vec!["f".to_string(), "c".to_string()];
     if name != "Touch" {
         options.push("v".to_string());
@@ -322,7 +338,7 @@ fn options_of_read(said: &Said, name: &str) -> Vec<String> {
     options
 }
 
-fn options_of_delta(said: &Said, name: &str) -> Vec<String> {
+fn options_of_delta(said: &PlainRequest, name: &str) -> Vec<String> {
     let mut options = vec![format!("D{}", said.numbers[1])];
     if name == "Decrement" {
         options.push("MD".to_string());
@@ -337,7 +353,7 @@ fn options_of_delta(said: &Said, name: &str) -> Vec<String> {
     options
 }
 
-fn options_of_store(said: &Said, name: &str) -> Vec<String> {
+fn options_of_store(said: &PlainRequest, name: &str) -> Vec<String> {
     let mut options = Vec::new();
     if said.numbers.len() > 1 && said.numbers[1] != 0 {
         options.push(format!("F{}", said.numbers[1]));

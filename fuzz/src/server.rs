@@ -12,7 +12,7 @@ use proto::{
 
 use crate::meta;
 use crate::mutate;
-use crate::naive::{self, Reading, Said};
+use crate::naive::{self, PlainRequest, Reading};
 
 /// Bytes without a line break after which the server closes, unless they begin with `get ` or `gets
 /// `. 1.4 has this limit; 1.6 allows 2048. The network determines how much of a line the server has
@@ -88,7 +88,7 @@ pub fn check(bytes: &[u8], write: Write<'_>) {
         // The form with an answer: completion must always be known.
         let meant = match said.word.as_bytes() {
             [b'm', _] => meta::expected(&said, meta),
-            _ => Some(Said { quiet: false, ..said.clone() }),
+            _ => Some(PlainRequest { quiet: false, ..said.clone() }),
         };
         let Some(meant) = meant else {
             assert_eq!(written, b"", "with meta: {meta}, it should be refused");
@@ -112,7 +112,7 @@ pub fn check(bytes: &[u8], write: Write<'_>) {
 /// Checks that an administrative command passes unchanged, except for `noreply`. Arguments that
 /// servers ignore may be left out.
 pub fn check_administrative(
-    said: &Said,
+    said: &PlainRequest,
     (protocol, bytes, request): (&'static dyn Protocol, &[u8], &Request),
     write: Write<'_>,
 ) {
@@ -175,14 +175,17 @@ fn message(sent: &[u8]) -> Option<usize> {
 
 /// Parses the first line as the server does, and returns its length. `None` if the server answers
 /// with an error or closes.
-pub fn read(sent: &[u8]) -> Option<(Said, usize)> {
+pub fn read(sent: &[u8]) -> Option<(PlainRequest, usize)> {
     let end = sent.iter().position(|&byte| byte == b'\n')?;
     let cut = if end > 1 && sent[end - 1] == b'\r' { end - 1 } else { end };
     let text = sent[..cut].split(|&byte| byte == 0).next()?;
     let tokens: Vec<&[u8]> =
         text.split(|&byte| byte == b' ').filter(|token| !token.is_empty()).collect();
     let (word, rest) = tokens.split_first()?;
-    let mut said = Said { word: String::from_utf8_lossy(word).into_owned(), ..Said::default() };
+    let mut said = PlainRequest {
+        word: String::from_utf8_lossy(word).into_owned(),
+        ..PlainRequest::default()
+    };
     // In any position, a last argument that equals `noreply` suppresses the answer.
     let last_is_noreply = rest.len() > 1 && rest.last() == Some(&&b"noreply"[..]);
     match *word {

@@ -30,8 +30,8 @@ pub fn run(seed: u64, budget: usize) {
             Parsed::Malformed(_) => &bytes[..],
             Parsed::Incomplete => return,
         };
-        let nobody = Asked { head, ..Asked::nobody() };
-        say(protocol, &nobody, &Answer::Refused(Refusal::Bad("why")));
+        let asked = Asked { head, ..Asked::no_request() };
+        say(protocol, &asked, &Answer::Refused(Refusal::Bad("why")));
     });
 }
 

@@ -273,8 +273,8 @@ impl<'a> Scene<'a> {
                         .filter(|client| client.id == id)
                         .for_each(|client| client.paused = paused);
                 }
-                Action::Locate(id) => {
-                    self.proxy.handle_located(id, Default::default(), self.now);
+                Action::LookUpEndpoints(id) => {
+                    self.proxy.handle_endpoints(id, Default::default(), self.now);
                 }
                 Action::FlushAck(_) | Action::Log(_) | Action::Report(_) => {}
             }

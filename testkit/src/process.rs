@@ -36,11 +36,11 @@ pub const DEADLINE: Duration = Duration::from_secs(20);
 pub struct Process {
     name: String,
     child: Child,
-    said: Arc<Said>,
+    stderr_text: Arc<Stderr>,
 }
 
 #[derive(Default)]
-struct Said {
+struct Stderr {
     text: Mutex<String>,
     more: Condvar,
 }
@@ -53,11 +53,11 @@ impl Process {
             Ok(child) => child,
             Err(error) => panic!("{name}: {error}; `cargo xtask test` installs the peers"),
         };
-        let said = Arc::new(Said::default());
+        let stderr_text = Arc::new(Stderr::default());
         let stderr = child.stderr.take().expect("stderr was asked to be a pipe");
-        let listener = Arc::clone(&said);
+        let listener = Arc::clone(&stderr_text);
         thread::spawn(move || listener.hear(stderr));
-        Process { name: name.to_string(), child, said }
+        Process { name: name.to_string(), child, stderr_text }
     }
 
     pub fn id(&self) -> u32 {
@@ -65,14 +65,14 @@ impl Process {
     }
 
     /// Returns its stderr output so far.
-    pub fn said(&self) -> String {
-        self.said.lock().clone()
+    pub fn stderr_text(&self) -> String {
+        self.stderr_text.lock().clone()
     }
 
     /// Waits until `find` returns a result for its output, and returns that.
     pub fn wait_for<T>(&mut self, what: &str, find: impl Fn(&str) -> Option<T>) -> T {
         let start = Instant::now();
-        let mut text = self.said.lock();
+        let mut text = self.stderr_text.lock();
         loop {
             if let Some(found) = find(&text) {
                 return found;
@@ -82,7 +82,7 @@ impl Process {
                 panic!("{} never said {what}; ended: {ended:?}; it said:\n{text}", self.name);
             }
             // The wait has a limit because the end of the process sends no notification.
-            let waited = self.said.more.wait_timeout(text, Duration::from_millis(20));
+            let waited = self.stderr_text.more.wait_timeout(text, Duration::from_millis(20));
             text = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
     }
@@ -99,8 +99,12 @@ impl Process {
             if self.child.try_wait().expect("our own child can be asked").is_some() {
                 return false;
             }
-            let said = self.said();
-            assert!(start.elapsed() < DEADLINE, "{}: nobody on {address}: {said}", self.name);
+            let stderr_text = self.stderr_text();
+            assert!(
+                start.elapsed() < DEADLINE,
+                "{}: nobody on {address}: {stderr_text}",
+                self.name
+            );
             // The pause is only between attempts; the loop waits for the accepted connection.
             thread::sleep(Duration::from_millis(2));
         }
@@ -131,8 +135,12 @@ impl Process {
             if let Some(status) = self.child.try_wait().expect("our own child can be asked") {
                 return status;
             }
-            let said = self.said();
-            assert!(start.elapsed() < DEADLINE, "{} does not end; it said:\n{said}", self.name);
+            let stderr_text = self.stderr_text();
+            assert!(
+                start.elapsed() < DEADLINE,
+                "{} does not end; it said:\n{stderr_text}",
+                self.name
+            );
             thread::sleep(Duration::from_millis(2));
         }
     }
@@ -174,12 +182,12 @@ impl Drop for Process {
         let _ = self.child.kill();
         let _ = self.child.wait();
         if thread::panicking() {
-            eprintln!("---- {} said:\n{}", self.name, self.said());
+            eprintln!("---- {} said:\n{}", self.name, self.stderr_text());
         }
     }
 }
 
-impl Said {
+impl Stderr {
     fn lock(&self) -> MutexGuard<'_, String> {
         self.text.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -28,7 +28,7 @@ struct Verb {
 const VERBS: &[Verb] = &[
     Verb {
         name: "test",
-        usage: "[--long] [--allow-missing] [STEP...]  every test, or only the named steps",
+        usage: "[--help] [--long] [--allow-missing] [STEP...]  every test, or only the named steps",
         run: test::run,
     },
     Verb { name: "tidy", usage: "the house rules that no compiler checks", run: tidy::run },
@@ -63,6 +63,10 @@ fn main() -> ExitCode {
         print!("{}", help());
         return ExitCode::from(2);
     };
+    if ["help", "--help", "-h"].contains(&name.as_str()) {
+        print!("{}", help());
+        return ExitCode::SUCCESS;
+    }
     let Some(verb) = VERBS.iter().find(|verb| verb.name == name) else {
         eprint!("xtask: there is no verb {name:?}\n\n{}", help());
         return ExitCode::from(2);
@@ -77,7 +81,7 @@ fn main() -> ExitCode {
 }
 
 fn help() -> String {
-    let mut text = String::from("usage: cargo xtask VERB\n\n");
+    let mut text = String::from("usage: cargo xtask VERB [ARGUMENT...]\n\n");
     for verb in VERBS {
         text.push_str(&format!("  {:8} {}\n", verb.name, verb.usage));
     }

@@ -270,6 +270,17 @@ pub fn prepare() -> Vec<&'static Peer> {
     missing.into_iter().filter(|peer| !peer.is_there()).collect()
 }
 
+/// Returns a line for each peer: its name, and how it comes onto the machine.
+pub fn list() -> impl Iterator<Item = String> {
+    PEERS.iter().map(|peer| match peer.source {
+        Source::Apt(package) => format!("{:36} apt-get: {package}", peer.name),
+        Source::Venv(package) => format!("{:36} pip: {package}", peer.name),
+        Source::Tool(words) if words[0] == "sh" => format!("{:36} go", peer.name),
+        Source::Tool(words) => format!("{:36} {}", peer.name, words[0]),
+        Source::Nowhere => format!("{:36} not installed: the machine gives it or not", peer.name),
+    })
+}
+
 impl Peer {
     fn is_there(&self) -> bool {
         quietly(&mut command(self.probe))

@@ -13,51 +13,91 @@ struct Step {
     name: &'static str,
     /// Describes what the step proves.
     about: &'static str,
+    /// What it needs beside cargo; `PEERS` are looked for before the first step.
+    needs: &'static str,
     run: fn(&Request) -> (Count, Outcome),
     /// Runs only with `--long`, or if it is named.
     long: bool,
 }
 
+const PEERS: &str = "real clients and servers";
+
 const STEPS: &[Step] = &[
-    Step { name: "fmt", about: "rustfmt has nothing to change", run: fmt, long: false },
-    Step { name: "clippy", about: "no lint, warnings denied", run: clippy, long: false },
-    Step { name: "tidy", about: "the house rules", run: house_rules, long: false },
+    Step {
+        name: "fmt",
+        about: "rustfmt has nothing to change",
+        needs: "rustfmt",
+        run: fmt,
+        long: false,
+    },
+    Step {
+        name: "clippy",
+        about: "no lint, warnings denied",
+        needs: "clippy",
+        run: clippy,
+        long: false,
+    },
+    Step { name: "tidy", about: "the house rules", needs: "", run: house_rules, long: false },
     Step {
         name: "unit",
         about: "unit tests, conformance, fuzz smoke, simulator",
+        needs: "",
         run: unit,
         long: false,
     },
-    Step { name: "bugs", about: "the simulator finds each seeded bug", run: bugs, long: false },
+    Step {
+        name: "bugs",
+        about: "the simulator finds each seeded bug",
+        needs: "",
+        run: bugs,
+        long: false,
+    },
     Step {
         name: "commands",
         about: "the table of Redis's commands is what the servers say",
+        needs: PEERS,
         run: commands_table,
         long: false,
     },
     Step {
         name: "it",
         about: "the program: its own tests, then among real peers",
+        needs: PEERS,
         run: integration,
         long: false,
     },
     Step {
         name: "four",
         about: "what one worker does, four do: the earlier modules again",
+        needs: PEERS,
         run: through_four_workers,
         long: false,
     },
-    Step { name: "stall", about: "the stall and its cure, one at a time", run: stall, long: false },
-    Step { name: "soak", about: "what takes long, one at a time", run: soak, long: true },
+    Step {
+        name: "stall",
+        about: "the stall and its cure, one at a time",
+        needs: PEERS,
+        run: stall,
+        long: false,
+    },
+    Step {
+        name: "soak",
+        about: "what takes long, one at a time",
+        needs: PEERS,
+        run: soak,
+        long: true,
+    },
     Step {
         name: "suites",
         about: "other projects' own tests, through quickack",
+        needs: PEERS,
         run: other_projects,
         long: true,
     },
     Step {
         name: "mutants",
         about: "a sample of small changes, each of which a test must notice",
+        needs: "",
         run: small_changes,
         long: true,
     },
@@ -75,9 +115,12 @@ struct Request {
 }
 
 pub fn run(arguments: &[String]) -> Outcome {
+    if arguments.iter().any(|argument| argument == "--help") {
+        print!("{}", help());
+        return Ok(());
+    }
     let mut request = parse(arguments)?;
-    if ["commands", "it", "four", "stall", "soak", "suites"].iter().any(|step| request.wants(step))
-    {
+    if STEPS.iter().any(|step| step.needs == PEERS && request.takes(step)) {
         request.missing = peers::prepare();
     }
     let mut count = Count::default();
@@ -103,6 +146,31 @@ pub fn run(arguments: &[String]) -> Outcome {
     }
 }
 
+fn help() -> String {
+    let mut text = String::from(
+        "usage: cargo xtask test [--long] [--allow-missing] [STEP...]\n\n\
+         Runs the named steps, or all of them, in this order. A step that fails does not stop the\n\
+         later ones; the summary at the end lists each step with its time.\n\n",
+    );
+    text.push_str(&format!("  {:8} {:60} needs\n", "step", "proves"));
+    for step in STEPS {
+        let about = format!("{}{}", step.about, if step.long { " (--long)" } else { "" });
+        text.push_str(format!("  {:8} {about:60} {}", step.name, step.needs).trim_end());
+        text.push('\n');
+    }
+    text.push_str(
+        "\n  --long           also run the steps that take long; a named step always runs\n  \
+         --allow-missing  succeed although tests were left out because a program is missing\n\n\
+         Real clients and servers are installed before the first step: packages by apt-get if\n\
+         you are root, the others in this folder. Without one of them its tests are left out and\n\
+         named in the summary. CONTRIBUTING.md has the times of the steps. They are:\n\n",
+    );
+    for line in peers::list() {
+        text.push_str(&format!("  {line}\n"));
+    }
+    text
+}
+
 fn parse(arguments: &[String]) -> Result<Request, String> {
     let mut request = Request::default();
     for argument in arguments {
@@ -122,10 +190,6 @@ fn parse(arguments: &[String]) -> Result<Request, String> {
 }
 
 impl Request {
-    fn wants(&self, name: &str) -> bool {
-        STEPS.iter().any(|step| step.name == name && self.takes(step))
-    }
-
     fn takes(&self, step: &Step) -> bool {
         if self.steps.is_empty() {
             self.long || !step.long
@@ -272,12 +336,26 @@ mod tests {
         line.split_whitespace().map(str::to_string).collect()
     }
 
+    fn takes(line: &str, name: &str) -> bool {
+        let request = parse(&words(line)).unwrap();
+        STEPS.iter().any(|step| step.name == name && request.takes(step))
+    }
+
     #[test]
     fn the_long_set_is_behind_its_switch() {
-        assert!(!parse(&words("")).unwrap().wants("soak"));
-        assert!(parse(&words("--long")).unwrap().wants("soak"));
-        assert!(parse(&words("soak")).unwrap().wants("soak"));
-        assert!(!parse(&words("soak")).unwrap().wants("fmt"));
+        assert!(!takes("", "soak"));
+        assert!(takes("--long", "soak"));
+        assert!(takes("soak", "soak"));
+        assert!(!takes("soak", "fmt"));
         assert!(parse(&words("sok")).is_err());
+    }
+
+    #[test]
+    fn the_help_names_each_step_and_each_peer() {
+        let text = help();
+        assert!(
+            STEPS.iter().all(|step| text.contains(&format!("\n  {:8} {}", step.name, step.about)))
+        );
+        assert!(peers::PEERS.iter().all(|peer| text.contains(&format!("\n  {} ", peer.name))));
     }
 }

@@ -88,12 +88,12 @@ macro_rules! table {
 
 table! {
     /// Counters of a worker as a whole: row 0 in memory.
-    Worker, WORKER:
+    WorkerCounter, WORKER:
     now {
         ClientsNow "clients" "Clients connected now.",
         LinksNow "links" "Links to servers now, including those that are being established.",
         RequestsNow "requests" "Requests that are waiting for an answer now.",
-        HeldNow "bytes_held" "Bytes in buffers now; `memory_max` limits them.",
+        BufferBytesNow "buffer_bytes" "Bytes in buffers now; `memory_max` limits them.",
     }
     total {
         Turns "turns_total" "Turns of the event loop.",
@@ -105,7 +105,7 @@ table! {
         ConnectsWaited "connects_waited_total"
             "Attempts to connect that were delayed by `server_connects_max`.",
         Installs "installs_total" "Configurations applied at run time.",
-        BusyTime "busy_us_total" "Microseconds in which the event loop was not waiting for events.",
+        BusyUs "busy_us_total" "Microseconds in which the event loop was not waiting for events.",
         UserUs "user_us_total" "Microseconds of processor time in user mode.",
         SystemUs "system_us_total" "Microseconds of processor time in the kernel.",
     }
@@ -113,7 +113,7 @@ table! {
 
 table! {
     /// Counters of a pool.
-    Pool, POOL:
+    PoolCounter, POOL:
     now {
         ClientsNow "clients" "Clients connected now.",
     }
@@ -140,7 +140,7 @@ table! {
         Cancelled "requests_cancelled_total" "Answers discarded because their client had left.",
         CutOff "clients_cut_off_total"
             "Clients closed in the middle of a value because its server was lost.",
-        Marks "requests_marking_total"
+        MarkingRequests "requests_marking_total"
             "Requests that may set a stale or win mark on an item, or that ask for these marks.",
         Paused "clients_paused_total"
             "Times that a client was paused because it had too much outstanding.",
@@ -151,14 +151,15 @@ table! {
 
 table! {
     /// Counters of a server of a pool.
-    Server, SERVER:
+    ServerCounter, SERVER:
     now {
         LinksNow "links" "Links established now.",
         PendingNow "pending" "Messages waiting to be sent now.",
         PendingBytesNow "pending_bytes" "Bytes waiting to be sent now.",
         InflightNow "inflight" "Messages sent and waiting for a reply now.",
         InflightBytesNow "inflight_bytes" "Bytes of the messages in `inflight` now.",
-        HeldNow "held" "Workers that hold back requests now because the server is silent.",
+        HoldingWorkersNow "holding_workers"
+            "Workers that hold back requests now because the server is silent.",
         EjectedAt "ejected_at_us"
             "Unix time in microseconds of its ejection from the ring; 0 while it is in the ring.",
     }
@@ -202,7 +203,7 @@ table! {
         SetupRefused "setup_refused_total"
             "Links closed because the server refused the database or protocol version.",
         Poisoned "poisoned_total" "Links closed because of a reply that fits no request.",
-        Down "refused_down_total" "Requests refused at once because the server was down.",
+        RefusedDown "refused_down_total" "Requests refused at once because the server was down.",
         OutOfMemory "out_of_memory_total" "Replies dropped because `memory_max` was reached.",
         Ejections "ejections_total" "Times that the server was ejected from the ring.",
         Probes "probes_total" "Probes sent to find out whether the server is back.",
@@ -249,9 +250,9 @@ mod tests {
 
     #[test]
     fn every_row_has_a_place_of_its_own_and_names_differ() {
-        check::<Worker>();
-        check::<Pool>();
-        check::<Server>();
+        check::<WorkerCounter>();
+        check::<PoolCounter>();
+        check::<ServerCounter>();
     }
 
     fn check<C: Counter>() {

@@ -15,7 +15,7 @@ use std::marker::PhantomData;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use crate::histogram::{BUCKETS, HEAD, Histogram, Recorder};
-use crate::{Counter, GAUGES, Latency, Pool, Server, Worker};
+use crate::{Counter, GAUGES, Latency, PoolCounter, ServerCounter, WorkerCounter};
 
 /// Places for counters in a row.
 pub(crate) const COUNTERS: usize = 64;
@@ -327,7 +327,8 @@ fn is_aligned(memory: &[AtomicU64]) -> bool {
 /// One number for the meaning of every word. Builds with other tables have another number.
 const LAYOUT: u64 = {
     let mut hash = 0xcbf2_9ce4_8422_2325;
-    let tables = [Worker::TABLE, Pool::TABLE, Server::TABLE, crate::LATENCY_TABLE];
+    let tables =
+        [WorkerCounter::TABLE, PoolCounter::TABLE, ServerCounter::TABLE, crate::LATENCY_TABLE];
     let mut table = 0;
     while table < tables.len() {
         let mut row = 0;

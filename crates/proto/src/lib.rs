@@ -27,11 +27,11 @@ use std::borrow::Cow;
 
 pub use message::{
     Adapted, Answer, Ask, Asked, Capabilities, Class, Command, ConnKey, Extra, HandshakeReply,
-    Item, ItemKind, Local, Make, Marks, Parsed, Place, Progress, Quiet, Reach, Refusal, Request,
+    Item, ItemKind, Local, Make, MarkUse, Parsed, Place, Progress, Quiet, Reach, Refusal, Request,
     Resume, Retryable, Shown, Span,
 };
-pub use part::{Ours, Part, Process, Said, Totals};
-pub use session::{Credentials, Endpoints, Facts, Login, Profile, ReplyMode, Session, Turn};
+pub use part::{Outcome, Part, Process, ProxyFacts, Totals};
+pub use session::{AfterLocal, Credentials, Endpoints, Facts, Login, Profile, ReplyMode, Session};
 
 /// Every protocol of clients.
 pub static PROTOCOLS: &[&dyn Protocol] = &[&memcached::Text, &memcached::Binary, &redis::Redis];
@@ -138,7 +138,7 @@ pub trait Protocol: Sync {
         &self,
         asked: &Asked<'_>,
         parts: &mut dyn Iterator<Item = Part<'_>>,
-        ours: &dyn Ours,
+        proxy: &dyn ProxyFacts,
         out: &mut Vec<u8>,
     );
 
@@ -150,7 +150,7 @@ pub trait Protocol: Sync {
         _session: &mut Session,
         _facts: &Facts<'_>,
         _out: &mut Vec<u8>,
-    ) -> Turn {
+    ) -> AfterLocal {
         unreachable!("no request of this protocol is its own affair")
     }
 

@@ -81,10 +81,10 @@ pub enum Class {
     /// decides the route. `writes`: it changes something, and is never sent twice.
     Single { writes: bool },
     /// Any number of keys, sent to their servers and gathered into one answer. If all keys belong
-    /// to one server, it is handled as a `Single`. `each`: each reply has one element for each key,
-    /// and so has the answer, in the client's order. Otherwise [`crate::Protocol::gather`] makes
-    /// the answer.
-    Split { ask: Ask, each: bool, writes: bool, idempotent: bool },
+    /// to one server, it is handled as a `Single`. `element_per_key`: each reply has one element
+    /// for each key, and so has the answer, in the client's order. Otherwise
+    /// [`crate::Protocol::gather`] makes the answer.
+    Split { ask: Ask, element_per_key: bool, writes: bool, idempotent: bool },
     /// Goes to every server of the pool, or to its keys' server; the replies are gathered. `gated`:
     /// only where the pool allows it by name. `reach`: the servers that it needs.
     Broadcast { ask: Ask, gated: bool, writes: bool, reach: Reach },
@@ -168,7 +168,7 @@ pub struct Request {
     /// The answers that the client wants.
     pub quiet: Quiet,
     /// Its relation to the marks of items.
-    pub marks: Marks,
+    pub marks: MarkUse,
     /// Its head is needed for its answer, because the server's reply is rendered. Other replies
     /// pass unchanged.
     pub keep: bool,
@@ -192,12 +192,12 @@ pub struct Request {
 
 impl Request {
     /// Makes a stand-in for an answer that no request asked for.
-    pub fn nobody() -> Request {
+    pub fn placeholder() -> Request {
         Request {
-            command: Asked::NOBODY,
+            command: Asked::NO_REQUEST,
             class: Class::Refuse(Refusal::Unknown),
             quiet: Quiet::Loud,
-            marks: Marks::None,
+            marks: MarkUse::None,
             keep: false,
             repeat: false,
             stores: false,
@@ -237,14 +237,14 @@ pub enum Quiet {
 /// client chosen for it. The newer forms of a read show the marks and move them; the classic forms
 /// do neither.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Marks {
+pub enum MarkUse {
     /// It has nothing to do with marks.
     #[default]
     None,
     /// Its answer would show them: once marks are in use, it cannot be sent in a classic form.
     Shows,
-    /// It may leave marks, or asks for them.
-    Makes,
+    /// It may set marks, or asks for them.
+    Sets,
 }
 
 /// The form of a request for a server, as an index into the table of the servers' protocol. The
@@ -352,7 +352,7 @@ pub enum Adapted {
 /// The request that is being answered.
 #[derive(Clone, Copy, Debug)]
 pub struct Asked<'a> {
-    /// Index into the table of the client's protocol; `NOBODY` if no request is answered.
+    /// Index into the table of the client's protocol; `NO_REQUEST` if no request is answered.
     pub command: u16,
     pub quiet: Quiet,
     /// The form in which the server was asked, if one was.
@@ -369,11 +369,11 @@ pub struct Asked<'a> {
 
 impl Asked<'_> {
     /// The command of an answer that no request asked for.
-    pub const NOBODY: u16 = u16::MAX;
+    pub const NO_REQUEST: u16 = u16::MAX;
 
     /// Makes a stand-in for an answer that no request asked for, before a connection is closed.
-    pub fn nobody() -> Asked<'static> {
-        let (command, quiet) = (Asked::NOBODY, Quiet::Loud);
+    pub fn no_request() -> Asked<'static> {
+        let (command, quiet) = (Asked::NO_REQUEST, Quiet::Loud);
         Asked { command, quiet, ask: Ask::default(), head: b"", at: 0, next: None }
     }
 }
@@ -443,7 +443,7 @@ pub enum ItemKind {
 
 impl ItemKind {
     /// Whether a reply ends with it.
-    pub fn ends(self) -> bool {
+    pub fn ends_reply(self) -> bool {
         !matches!(self, ItemKind::Value | ItemKind::Part)
     }
 }

@@ -10,12 +10,12 @@ pub struct Part<'a> {
     pub server: &'a str,
     /// The server's index in the pool.
     pub place: Option<u32>,
-    pub said: Said<'a>,
+    pub outcome: Outcome<'a>,
 }
 
 /// The outcome of one part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Said<'a> {
+pub enum Outcome<'a> {
     /// The server's whole reply, not rendered.
     Reply(&'a [u8]),
     /// The server's own error line, unchanged.
@@ -28,23 +28,23 @@ pub enum Said<'a> {
 impl<'a> Part<'a> {
     /// Returns the server's reply, if it is no error.
     pub fn reply(&self) -> Option<&'a [u8]> {
-        match self.said {
-            Said::Reply(reply) => Some(reply),
-            Said::Error(_) | Said::Fault { .. } => None,
+        match self.outcome {
+            Outcome::Reply(reply) => Some(reply),
+            Outcome::Error(_) | Outcome::Fault { .. } => None,
         }
     }
 
     /// Returns a fault as text for clients: the server's name and the reason.
     pub fn fault(&self) -> Option<String> {
-        match self.said {
-            Said::Fault { words, .. } => Some(format!("{}: {words}", self.server)),
-            Said::Reply(_) | Said::Error(_) => None,
+        match self.outcome {
+            Outcome::Fault { words, .. } => Some(format!("{}: {words}", self.server)),
+            Outcome::Reply(_) | Outcome::Error(_) => None,
         }
     }
 }
 
 /// The proxy's facts and counters for a gathered answer. Each is computed only on demand.
-pub trait Ours {
+pub trait ProxyFacts {
     /// Returns the facts that local commands use as well.
     fn facts(&self) -> Facts<'_>;
 
@@ -109,8 +109,8 @@ pub(crate) fn agreed<'a>(parts: &[Part<'a>]) -> Option<&'a [u8]> {
 
 /// Returns the server error that all servers gave, if it is the same.
 pub(crate) fn agreed_error<'a>(parts: &[Part<'a>]) -> Option<&'a [u8]> {
-    let Said::Error(first) = parts.first()?.said else { return None };
-    parts.iter().all(|part| part.said == Said::Error(first)).then_some(first)
+    let Outcome::Error(first) = parts.first()?.outcome else { return None };
+    parts.iter().all(|part| part.outcome == Outcome::Error(first)).then_some(first)
 }
 
 /// Returns a sentence with each server's name and reply, for servers that disagree. `show` makes a
@@ -120,7 +120,7 @@ pub(crate) fn disagreement(parts: &[Part<'_>], show: &dyn Fn(&[u8]) -> String) -
         return "no server was asked".to_string();
     }
     let mut told = String::new();
-    if parts.iter().any(|part| !matches!(part.said, Said::Fault { .. })) {
+    if parts.iter().any(|part| !matches!(part.outcome, Outcome::Fault { .. })) {
         told.push_str("the servers do not agree: ");
     }
     for (nth, part) in parts.iter().enumerate() {
@@ -133,13 +133,13 @@ pub(crate) fn disagreement(parts: &[Part<'_>], show: &dyn Fn(&[u8]) -> String) -
             told.push_str("; ");
         }
         told.push_str(part.server);
-        match part.said {
-            Said::Reply(bytes) | Said::Error(bytes) => {
+        match part.outcome {
+            Outcome::Reply(bytes) | Outcome::Error(bytes) => {
                 told.push_str(" says '");
                 told.push_str(&show(bytes));
                 told.push('\'');
             }
-            Said::Fault { words, .. } => {
+            Outcome::Fault { words, .. } => {
                 told.push_str(": ");
                 told.push_str(words);
             }
@@ -160,7 +160,7 @@ pub(crate) mod tests {
     /// A proxy without any facts.
     pub(crate) struct Nothing;
 
-    impl Ours for Nothing {
+    impl ProxyFacts for Nothing {
         fn facts(&self) -> Facts<'_> {
             Facts {
                 pool: "p",
@@ -172,7 +172,7 @@ pub(crate) mod tests {
                 clients: 0,
                 uptime_s: 0,
                 has_users: false,
-                ends: None,
+                endpoints: None,
                 age_s: 0,
             }
         }
@@ -183,15 +183,15 @@ pub(crate) mod tests {
     }
 
     /// The replies of the servers `s0`, `s1` and so on.
-    pub(crate) fn parts<'a>(said: &'a [Said<'a>]) -> impl Iterator<Item = Part<'a>> {
+    pub(crate) fn parts<'a>(outcomes: &'a [Outcome<'a>]) -> impl Iterator<Item = Part<'a>> {
         const NAMES: [&str; 4] = ["s0", "s1", "s2", "s3"];
-        said.iter().enumerate().map(|(nth, said)| {
+        outcomes.iter().enumerate().map(|(nth, outcome)| {
             let server = NAMES.get(nth).copied().unwrap_or("more");
-            Part { server, place: Some(nth as u32), said: *said }
+            Part { server, place: Some(nth as u32), outcome: *outcome }
         })
     }
 
-    pub(crate) fn fault(words: &str, uncertain: bool) -> Said<'_> {
-        Said::Fault { words, uncertain }
+    pub(crate) fn fault(words: &str, uncertain: bool) -> Outcome<'_> {
+        Outcome::Fault { words, uncertain }
     }
 }

@@ -24,13 +24,13 @@ pub struct Session {
 pub enum ReplyMode {
     /// It wants answers.
     #[default]
-    No,
+    On,
     /// It wants no answer to the next request.
-    Next,
+    SkipNext,
     /// It wants no answer to the present request.
-    Now,
+    SkipThis,
     /// It wants no answers until it turns them on.
-    Yes,
+    Off,
 }
 
 /// The client's description of itself, which it gets back when it asks.
@@ -63,7 +63,7 @@ pub struct Facts<'a> {
     /// Clients have to log in.
     pub has_users: bool,
     /// The addresses of the connection, if they were asked for.
-    pub ends: Option<&'a Endpoints>,
+    pub endpoints: Option<&'a Endpoints>,
     /// How long the client has been connected, in seconds.
     pub age_s: u64,
 }
@@ -79,11 +79,11 @@ pub struct Endpoints {
 
 /// The client's next state after a local command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Turn {
+pub enum AfterLocal {
     /// It goes on.
-    Stay,
+    Continue,
     /// It is closed when it has its answer.
-    Leave,
+    Close,
     /// It has to log in again, where a login is required.
     LogOut,
 }

@@ -29,7 +29,7 @@ pub(crate) const FACTS: Facts<'static> = Facts {
     clients: 1,
     uptime_s: 1,
     has_users: false,
-    ends: None,
+    endpoints: None,
     age_s: 0,
 };
 

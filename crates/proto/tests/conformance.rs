@@ -229,7 +229,7 @@ fn pieces(
                     let next = at + item.len() as usize;
                     bytes.extend_from_slice(&said[at..next.min(said.len())]);
                     at = next;
-                    if item.kind.ends() {
+                    if item.kind.ends_reply() {
                         replies.push((std::mem::take(&mut bytes), Some(item.kind)));
                         progress = Progress::default();
                     }
@@ -360,7 +360,7 @@ fn our_errors_are_errors_to_our_own_reply_parser() {
             let faults = [Answer::Failed(why), Answer::Uncertain(why)];
             for answer in [Answer::Refused(refusal)].into_iter().chain(faults) {
                 let mut out = Vec::new();
-                protocol.answer(&Asked::nobody(), &answer, &mut out);
+                protocol.answer(&Asked::no_request(), &answer, &mut out);
                 for row in protocol.commands() {
                     let is_asked = !matches!(row.class, Class::Local(_) | Class::Refuse(_));
                     if is_asked && !matches!(row.class, Class::Broadcast { gated: true, .. }) {
@@ -597,8 +597,8 @@ fn says_one_thing(protocol: &dyn Protocol, input: &[u8], proto_version: u8) -> b
     match outcome {
         Parsed::Incomplete => return false,
         Parsed::Malformed(why) => {
-            let nobody = Asked { head: input, ..Asked::nobody() };
-            protocol.answer(&nobody, &Answer::Refused(Refusal::Bad(why)), &mut said);
+            let asked = Asked { head: input, ..Asked::no_request() };
+            protocol.answer(&asked, &Answer::Refused(Refusal::Bad(why)), &mut said);
         }
         Parsed::Complete(request) => {
             let mut session = transcript::session(protocol, proto_version);

@@ -19,7 +19,7 @@ pub mod users;
 
 use std::collections::VecDeque;
 
-use metrics::{Counters, Worker, WorkerMetrics};
+use metrics::{Counters, WorkerCounter, WorkerMetrics};
 use proto::Span;
 
 use crate::{Action, Event, Time};
@@ -69,7 +69,7 @@ pub(crate) struct Base {
     /// The metrics of this worker.
     pub(crate) metrics: WorkerMetrics,
     /// This worker's own counters.
-    pub(crate) worker: Counters<Worker>,
+    pub(crate) worker: Counters<WorkerCounter>,
     pub(crate) started: Time,
     /// The time, as the driver last gave it.
     pub(crate) now: Time,
@@ -78,7 +78,7 @@ pub(crate) struct Base {
     /// When the turn before this one ended: every message of this turn was queued after it.
     pub(crate) turn_since: Time,
     /// Something has changed since the gauges were last written to the metrics registry.
-    pub(crate) stirred: bool,
+    pub(crate) gauges_changed: bool,
     /// Positions of the keys in the request being read.
     pub(crate) keys: Vec<Span>,
     /// A key that had to be decoded.
@@ -101,7 +101,7 @@ impl Base {
             now,
             turn: 1,
             turn_since: now,
-            stirred: false,
+            gauges_changed: false,
             keys: Vec::new(),
             scratch: Vec::new(),
         }
@@ -134,7 +134,7 @@ impl Base {
     }
 
     /// Returns the index of the pool with this id, unless it is vacant.
-    pub(crate) fn pool_place(&self, id: u32) -> Option<usize> {
+    pub(crate) fn pool_index_of(&self, id: u32) -> Option<usize> {
         let is_it = |pool: &Pool| pool.plan.id == id && pool.stage != Stage::Vacant;
         self.pools.iter().position(is_it)
     }
@@ -144,8 +144,8 @@ impl Base {
     }
 
     /// Sets the time before something changes.
-    pub(crate) fn stir(&mut self, now: Time) {
+    pub(crate) fn note_change(&mut self, now: Time) {
         self.now = now;
-        self.stirred = true;
+        self.gauges_changed = true;
     }
 }

@@ -48,7 +48,7 @@ pub(crate) struct Clients {
     /// Paused clients that may go on, each once.
     resumable: Vec<ConnId>,
     /// The count of client numbers given out so far.
-    named: u64,
+    client_numbers: u64,
     clients_max: usize,
     clients_room: usize,
     /// The longest pipeline that any plan so far allowed. Requests read under it may still be
@@ -64,7 +64,7 @@ impl Clients {
             requests: PendingRequests::default(),
             dirty: Vec::new(),
             resumable: Vec::new(),
-            named: 0,
+            client_numbers: 0,
             clients_max: plan.clients_max,
             clients_room: plan.clients_room,
             pipeline_ever: plan.limits.pipeline,
@@ -153,7 +153,7 @@ impl Clients {
 
     /// Closes the clients of a retired pool, which have had long enough to take their answers.
     pub(crate) fn end_retirement(&mut self, base: &mut Base, pool_id: u32, set: Time) {
-        let Some(pool) = base.pool_place(pool_id) else { return };
+        let Some(pool) = base.pool_index_of(pool_id) else { return };
         if base.pools[pool].retire_at != set {
             return;
         }
@@ -168,7 +168,7 @@ impl Clients {
     /// Returns the form in which the server of a request was asked.
     #[cfg(seeded_bugs)]
     pub(crate) fn asked(&self, id: RequestId) -> proto::Ask {
-        self.requests[id].question.ask
+        self.requests[id].info.ask
     }
 
     fn ids(&self) -> Vec<ConnId> {

@@ -18,7 +18,7 @@
 //! ```text
 //!              client/                 proxy.rs                  server/
 //!   bytes ──▶ Frame ────────────▶ route ──▶ Part ───────────▶ queue ──▶ bytes to the server
-//!   bytes ◀── release ◀── settle ◀──────── Reply, Outcome ◀── pair ◀── bytes of the server
+//!   bytes ◀── release ◀── settle ◀──────── Reply, LinkEvent ◀── pair ◀── bytes of the server
 //! ```
 //!
 //! The client half owns clients and their requests, the server half links and what waits on them.
@@ -57,7 +57,7 @@ impl Time {
     }
 }
 
-/// How a connection ended.
+/// SendOptions a connection ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Closed {
     /// The peer sends nothing more. A client still gets the answers to its requests.
@@ -96,8 +96,8 @@ pub enum Action {
     Pause(ConnId),
     /// Read this client again.
     Resume(ConnId),
-    /// Look up the two addresses of a client's connection and answer with `handle_located`.
-    Locate(ConnId),
+    /// Look up the two addresses of a client's connection and answer with `handle_endpoints`.
+    LookUpEndpoints(ConnId),
     /// Send the pending ACK now, before waiting for more.
     FlushAck(ConnId),
     /// Pass this report to outlier detection, which decides for all workers.

@@ -8,7 +8,7 @@
 //!                    ─▶ parts in links' queues             server/send.rs
 //!   receive_link     bytes ─▶ Reply, matched with a part   server/pair.rs
 //!   settle           ─▶ the part's answer                  client/settle.rs
-//!   settle_outcomes  parts that no reply will answer       server/fail.rs
+//!   handle_link_events  parts that no reply will answer       server/fail.rs
 //! ```
 
 mod check;
@@ -20,7 +20,7 @@ mod seeded;
 
 use std::rc::Rc;
 
-use metrics::{Worker, WorkerMetrics};
+use metrics::{WorkerCounter, WorkerMetrics};
 use proto::Endpoints;
 
 use crate::base::buffer::{Slices, Source};
@@ -56,15 +56,15 @@ impl Proxy {
     /// Takes a client that arrived at the listener of the pool with this id. `Err` holds the bytes
     /// to send before the driver closes the connection.
     pub fn handle_accept(&mut self, pool_id: u32, now: Time) -> Result<ConnId, Vec<u8>> {
-        self.base.stir(now);
+        self.base.note_change(now);
         self.clients.accept(&mut self.base, pool_id, true)
     }
 
     /// Takes a client that another worker has handed over.
     pub fn handle_adopted(&mut self, client: Passed, now: Time) -> Result<ConnId, Vec<u8>> {
-        self.base.stir(now);
+        self.base.note_change(now);
         let id = self.clients.accept(&mut self.base, client.pool, false)?;
-        if let Some(pool) = self.base.pool_place(client.pool) {
+        if let Some(pool) = self.base.pool_index_of(client.pool) {
             self.make_room_for_conn_key(pool);
         }
         self.clients.take_over(&mut self.base, id, client)?;
@@ -74,7 +74,7 @@ impl Proxy {
     /// Takes `block[..len]`, read from a connection. Large values are kept by cloning the `Rc`.
     pub fn handle_received(&mut self, conn: ConnId, block: &Rc<Vec<u8>>, len: usize, now: Time) {
         assert!(len > 0, "an empty read is `handle_closed`");
-        self.base.stir(now);
+        self.base.note_change(now);
         let source = Source::block(block, len);
         match conn.side() {
             Side::Client => self.receive_client(conn, source),
@@ -84,19 +84,19 @@ impl Proxy {
 
     /// Notes that the kernel took `n` bytes of `transmit`.
     pub fn handle_transmitted(&mut self, conn: ConnId, n: usize, now: Time) {
-        self.base.stir(now);
+        self.base.note_change(now);
         match conn.side() {
             Side::Client => self.clients.transmitted(&mut self.base, conn, n),
             Side::Link => self.servers.transmitted(&mut self.base, conn, n),
         }
-        self.settle_outcomes();
+        self.handle_link_events();
     }
 
-    /// Takes the addresses of a client's connection, as `Action::Locate` asked for them. The client
+    /// Takes the addresses of a client's connection, as `Action::LookUpEndpoints` asked for them. The client
     /// is read again at the end of the turn; if the action was given at a turn's end, at the end of
     /// the next.
-    pub fn handle_located(&mut self, client: ConnId, ends: Endpoints, now: Time) {
-        self.base.stir(now);
+    pub fn handle_endpoints(&mut self, client: ConnId, ends: Endpoints, now: Time) {
+        self.base.note_change(now);
         self.clients.set_endpoints(&mut self.base, client, ends);
     }
 
@@ -109,18 +109,18 @@ impl Proxy {
 
     /// Notes that a `Connect` succeeded.
     pub fn handle_connected(&mut self, link: ConnId, now: Time) {
-        self.base.stir(now);
+        self.base.note_change(now);
         self.servers.connected(&mut self.base, link);
     }
 
     /// Notes that a connection ended, or that a `Connect` failed.
-    pub fn handle_closed(&mut self, conn: ConnId, how: Closed, now: Time) {
-        self.base.stir(now);
+    pub fn handle_closed(&mut self, conn: ConnId, options: Closed, now: Time) {
+        self.base.note_change(now);
         match conn.side() {
-            Side::Client => self.clients.closed(&mut self.base, conn, how),
-            Side::Link => self.servers.closed(&mut self.base, conn, how),
+            Side::Client => self.clients.closed(&mut self.base, conn, options),
+            Side::Link => self.servers.closed(&mut self.base, conn, options),
         }
-        self.settle_outcomes();
+        self.handle_link_events();
     }
 
     /// Runs the timers that are due. Call this when `poll_timeout` has passed.
@@ -154,7 +154,7 @@ impl Proxy {
                 self.publish();
             }
         }
-        self.settle_outcomes();
+        self.handle_link_events();
     }
 
     /// Ends a turn, when everything that was ready has been handed over. Open batches are closed so
@@ -165,19 +165,19 @@ impl Proxy {
             let Proxy { base, clients, servers, .. } = self;
             servers.drop_cancelled(base, at, |request| clients.is_cancelled(request));
             servers.wake(at);
-            self.settle_outcomes();
+            self.handle_link_events();
         }
         while let Some(id) = self.clients.next_resumable() {
             self.read_kept(id);
             self.clients.go_on(&mut self.base, id);
         }
         self.servers.close_batches(&mut self.base);
-        self.sweep();
-        if self.base.stirred && !self.publish_due {
+        self.free_retired();
+        if self.base.gauges_changed && !self.publish_due {
             self.publish_due = true;
             self.base.timers.set(now.after(limits::PUBLISH_PAUSE_US), Due::Publish);
         }
-        self.base.worker.add(Worker::Turns, 1);
+        self.base.worker.add(WorkerCounter::Turns, 1);
         self.base.turn += 1;
         self.base.turn_since = now;
     }
@@ -219,21 +219,21 @@ impl Proxy {
     /// Installs another plan. Pools and servers with an id in both plans go on undisturbed. A
     /// request that was read under the old plan keeps its route.
     pub fn install(&mut self, plan: Plan, now: Time) {
-        self.base.stir(now);
-        self.base.worker.add(Worker::Installs, 1);
+        self.base.note_change(now);
+        self.base.worker.add(WorkerCounter::Installs, 1);
         self.take_plan(plan);
-        self.settle_outcomes();
+        self.handle_link_events();
     }
 
     /// Applies the decision, made for all workers, that a server leaves the ring or comes back.
     pub fn set_ejected(&mut self, server_id: u32, ejected: bool, now: Time) {
-        self.base.stir(now);
+        self.base.note_change(now);
         self.servers.eject(&mut self.base, server_id, ejected);
     }
 
     /// Stops reading requests. Each client is closed when it has its answers.
     pub fn drain(&mut self, now: Time) {
-        self.base.stir(now);
+        self.base.note_change(now);
         self.clients.drain(&mut self.base);
     }
 
@@ -267,12 +267,12 @@ impl Proxy {
     /// anything changes, and once more afterwards, so the path of a request pays nothing for them.
     fn publish(&mut self) {
         self.clients.rest(&mut self.base);
-        self.base.stirred = false;
+        self.base.gauges_changed = false;
         self.servers.publish(&self.base);
         let worker = self.base.worker;
-        worker.set(Worker::LinksNow, self.servers.len() as u64);
-        worker.set(Worker::RequestsNow, self.clients.request_count() as u64);
-        worker.set(Worker::HeldNow, self.base.memory.used as u64);
+        worker.set(WorkerCounter::LinksNow, self.servers.len() as u64);
+        worker.set(WorkerCounter::RequestsNow, self.clients.request_count() as u64);
+        worker.set(WorkerCounter::BufferBytesNow, self.base.memory.used as u64);
     }
 
     /// Makes room among the connection keys of a pool, if there is none, by closing links that no

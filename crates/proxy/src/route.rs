@@ -31,7 +31,7 @@ pub(crate) enum Route {
     /// It goes to several servers.
     Spread,
     /// It waits for the driver to give the addresses of its client's connection.
-    Locate,
+    NeedsEndpoints,
     /// No form for the server means the same.
     Refused(Refusal),
     /// Its keys belong to different servers.
@@ -120,7 +120,7 @@ fn route_of_many(base: &mut Base, asks: Requester, request: &Request, head: &[u8
         Err(refusal) => return Route::Refused(refusal),
     };
     if request.place == Place::Keys {
-        return match meet(base, asks, request, head) {
+        return match common_server(base, asks, request, head) {
             Ok(server) => to(ask, server),
             Err(apart) => Route::Apart(apart),
         };
@@ -148,7 +148,7 @@ fn to(ask: Ask, server: Option<usize>) -> Route {
 
 /// Routes to one server if one has all keys, and otherwise to each server with its keys.
 fn route_of_split(base: &mut Base, asks: Requester, request: &Request, head: &[u8]) -> Route {
-    match meet(base, asks, request, head) {
+    match common_server(base, asks, request, head) {
         Ok(server) => form(asks, request, head, Capabilities::default())
             .map_or_else(Route::Refused, |ask| to(ask, server)),
         Err(apart) if base.pools[asks.pool()].plan.multi_key == MultiKey::Refuse => {
@@ -167,7 +167,7 @@ fn route_of_own(
     is_located: impl FnOnce() -> bool,
 ) -> Option<Route> {
     if asks.protocol.shows_endpoints(request) && !is_located() {
-        return Some(Route::Locate);
+        return Some(Route::NeedsEndpoints);
     }
     if asks.protocol.adapt(request, head, None) != Adapted::Unknown {
         return None;
@@ -192,7 +192,7 @@ pub(crate) fn why_not_of_all(pool: &Pool, class: &Class) -> Option<&'static str>
 }
 
 /// Returns the one server that all keys of a request belong to; none if the ring is empty.
-pub(crate) fn meet(
+pub(crate) fn common_server(
     base: &mut Base,
     asks: Requester,
     request: &Request,

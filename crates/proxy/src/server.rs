@@ -1,7 +1,7 @@
 //! The server half: links, what waits on them, and what is known of the servers behind them.
 //!
 //! It gets the parts of requests to send, and tells what becomes of each: a reply as it comes
-//! ([`Reply`]), and everything else as an [`Outcome`]. It knows of a client what [`Requester`]
+//! ([`Reply`]), and everything else as an [`LinkEvent`]. It knows of a client what [`Requester`]
 //! says, and of a request its [`Part`](crate::base::part::Part). Waiting requests stand in each
 //! link's queue (`link.rs`); that is the place for another order of them, or for a limit.
 
@@ -20,7 +20,7 @@ mod state;
 
 use std::collections::VecDeque;
 
-use metrics::Server as ServerCounter;
+use metrics::ServerCounter;
 
 use crate::base::buffer::Slices;
 use crate::base::id::{ConnId, Side, Slab};
@@ -30,10 +30,10 @@ use link::{Link, State};
 use state::{Gauges, Hold, ServerState};
 
 pub(crate) use batch::Batch;
-pub(crate) use fail::{Lost, Outcome};
+pub(crate) use fail::{LinkEvent, Lost};
 pub(crate) use link::{Payload, Unit};
 pub(crate) use pair::{Matched, Reply, WRONG_LENGTH};
-pub(crate) use send::{How, Sending};
+pub(crate) use send::{SendOptions, Sending};
 
 /// The links of this worker, and the servers as they show themselves on them.
 pub(crate) struct Servers {
@@ -43,14 +43,14 @@ pub(crate) struct Servers {
     /// Links that may have something to write, each once.
     dirty: Vec<ConnId>,
     /// Servers whose held messages are sent at the end of this turn.
-    waking: Vec<ServerAt>,
+    ending_holds: Vec<ServerAt>,
     /// Links to which the request being read has added keys.
-    touched: Vec<ConnId>,
+    touched_links: Vec<ConnId>,
     // The boxes themselves are reused, not only their contents.
     #[allow(clippy::vec_box)]
     spare_batches: Vec<Box<Batch>>,
     /// What has become of messages, until `proxy.rs` asks.
-    outcomes: VecDeque<Outcome>,
+    events: VecDeque<LinkEvent>,
 }
 
 impl Servers {
@@ -59,10 +59,10 @@ impl Servers {
             links: Slab::new(Side::Link),
             states: Vec::new(),
             dirty: Vec::new(),
-            waking: Vec::new(),
-            touched: Vec::new(),
+            ending_holds: Vec::new(),
+            touched_links: Vec::new(),
             spare_batches: Vec::new(),
-            outcomes: VecDeque::new(),
+            events: VecDeque::new(),
         };
         (0..base.pools.len()).for_each(|pool| servers.add_pool(base, pool));
         servers
@@ -73,8 +73,8 @@ impl Servers {
     }
 
     /// Returns what has become of a message, if there is more to tell.
-    pub(crate) fn next_outcome(&mut self) -> Option<Outcome> {
-        self.outcomes.pop_front()
+    pub(crate) fn next_event(&mut self) -> Option<LinkEvent> {
+        self.events.pop_front()
     }
 
     /// Returns the index of the server of a link.

@@ -3,7 +3,7 @@
 
 mod stage;
 
-use metrics::Server;
+use metrics::ServerCounter;
 use proxy::{Closed, ConnId};
 
 use stage::{S0, SECOND, Stage};
@@ -22,7 +22,7 @@ fn silent() -> (Stage, ConnId) {
 
 impl Stage {
     #[track_caller]
-    fn expect_count(&self, counter: Server, expected: u64) {
+    fn expect_count(&self, counter: ServerCounter, expected: u64) {
         assert_eq!(self.registry.total(S0, counter), expected, "{counter:?}");
     }
 }
@@ -30,7 +30,7 @@ impl Stage {
 #[test]
 fn what_comes_for_a_silent_server_waits_until_it_speaks() {
     let (mut stage, link) = silent();
-    stage.expect_count(Server::HeldNow, 1);
+    stage.expect_count(ServerCounter::HoldingWorkersNow, 1);
     let client = stage.client();
     stage.says(client, "append x 0 0 1\r\nX\r\nget x\r\n");
     assert_eq!(stage.turn(link), "");
@@ -41,9 +41,9 @@ fn what_comes_for_a_silent_server_waits_until_it_speaks() {
     assert_eq!(stage.turn(link), "append x 0 0 1\r\nX\r\nget x\r\n");
     stage.says(link, "STORED\r\nEND\r\n");
     assert_eq!(stage.received(client), "STORED\r\nEND\r\n");
-    stage.expect_count(Server::HeldNow, 0);
-    stage.expect_count(Server::Held, 2);
-    stage.expect_count(Server::Dropped, 0);
+    stage.expect_count(ServerCounter::HoldingWorkersNow, 0);
+    stage.expect_count(ServerCounter::Held, 2);
+    stage.expect_count(ServerCounter::Dropped, 0);
 }
 
 #[test]
@@ -62,7 +62,7 @@ fn a_server_that_speaks_or_owes_nothing_is_not_silent() {
     stage.passes(SECOND);
     stage.says(client, "get y\r\n");
     assert_eq!(stage.turn(link), "get y\r\n");
-    stage.expect_count(Server::Held, 0);
+    stage.expect_count(ServerCounter::Held, 0);
 }
 
 /// As in `retry.php`: the client gives up after 100 ms, comes back and asks again, and gives up
@@ -91,8 +91,8 @@ fn what_a_client_asks_again_and_again_is_done_once() {
         stage.says(link, "STORED\r\n");
         stage.closes(last, how);
         assert_eq!(stage.turn(link), "");
-        stage.expect_count(Server::Held, 3);
-        stage.expect_count(Server::Dropped, 3);
+        stage.expect_count(ServerCounter::Held, 3);
+        stage.expect_count(ServerCounter::Dropped, 3);
         stage.expect_rows(0);
     }
 }
@@ -106,7 +106,7 @@ fn what_comes_and_is_given_up_in_the_turn_in_which_the_server_speaks_is_dropped(
     stage.closes(client, Closed::Eof);
     stage.says(link, "5\r\n");
     assert_eq!(stage.turn(link), "");
-    stage.expect_count(Server::Dropped, 1);
+    stage.expect_count(ServerCounter::Dropped, 1);
 }
 
 #[test]
@@ -137,7 +137,7 @@ fn a_noreply_of_a_client_that_has_left_is_sent() {
         stage.passes(HOLD_AFTER);
         stage.says(link, "5\r\n");
         assert_eq!(stage.turn(link), "set y 0 0 1\r\nY\r\ndelete z\r\n");
-        stage.expect_count(Server::Dropped, 1);
+        stage.expect_count(ServerCounter::Dropped, 1);
     }
 }
 
@@ -154,7 +154,7 @@ fn a_quiet_meta_change_behind_the_last_loud_request_is_sent() {
         stage.passes(HOLD_AFTER);
         stage.says(link, "5\r\n");
         assert_eq!(stage.turn(link), "ms y 1\r\nY\r\n");
-        stage.expect_count(Server::Dropped, 1);
+        stage.expect_count(ServerCounter::Dropped, 1);
     }
 }
 
@@ -167,7 +167,7 @@ fn a_client_that_says_quit_is_not_one_that_gives_up() {
     assert_eq!(stage.turn(link), "");
     stage.says(link, "5\r\n");
     assert_eq!(stage.turn(link), "set x 0 0 1\r\nX\r\n");
-    stage.expect_count(Server::Dropped, 0);
+    stage.expect_count(ServerCounter::Dropped, 0);
 }
 
 #[test]
@@ -202,7 +202,7 @@ fn a_held_message_has_its_time_in_the_queue_and_no_more() {
     stage.passes(SECOND / 10);
     let words = "SERVER_ERROR s0: silent, timed out in the queue, not sent\r\n";
     assert_eq!(stage.received(client), words);
-    stage.expect_count(Server::QueueTimeout, 1);
+    stage.expect_count(ServerCounter::QueueTimeout, 1);
 }
 
 #[test]
@@ -231,10 +231,10 @@ fn the_server_is_silent_not_the_link() {
 #[test]
 fn what_another_worker_holds_is_greeted_before_it_is_sent_anything() {
     let (mut stage, link) = Stage::of_one();
-    let other = stage.registry.metrics(1).counters::<Server>(S0);
+    let other = stage.registry.metrics(1).counters::<ServerCounter>(S0);
     let (client, retry) = (stage.client(), stage.client());
     // Bytes came just now: the other worker's trouble is not the server's.
-    other.set(Server::HeldNow, 1);
+    other.set(ServerCounter::HoldingWorkersNow, 1);
     stage.says(client, "get x\r\n");
     assert_eq!(stage.turn(link), "get x\r\n");
     stage.says(link, "END\r\n");
@@ -247,7 +247,7 @@ fn what_another_worker_holds_is_greeted_before_it_is_sent_anything() {
     assert_eq!(stage.turn(link), "");
     stage.says(link, "VERSION 1.6.18\r\n");
     assert_eq!(stage.turn(link), "get x\r\n");
-    stage.expect_count(Server::Dropped, 1);
+    stage.expect_count(ServerCounter::Dropped, 1);
 }
 
 #[test]
@@ -263,7 +263,7 @@ fn what_waited_for_a_link_and_was_given_up_is_not_sent() {
     stage.closes(client, Closed::Eof);
     stage.says(link, "VERSION 1.6.18\r\n");
     assert_eq!(stage.turn(link), "append x 0 0 1\r\nX\r\n");
-    stage.expect_count(Server::Dropped, 1);
+    stage.expect_count(ServerCounter::Dropped, 1);
     // A script that closes its half while the link is being made has not given up.
     let mut stage = Stage::new(&["s0"], |_| {});
     let client = stage.client();
@@ -316,7 +316,7 @@ fn what_was_held_once_is_dropped_when_its_link_comes_up() {
     stage.closes(gone, Closed::Reset);
     stage.comes_up(slow);
     assert_eq!(stage.turn(slow), "");
-    stage.expect_count(Server::Dropped, 1);
+    stage.expect_count(ServerCounter::Dropped, 1);
     stage.expect_rows(0);
 }
 
@@ -355,7 +355,7 @@ fn reads_that_gather_are_dropped_with_their_clients() {
     stage.says(client, "get y\r\n");
     let sent = stage.turn(link);
     assert!(sent.ends_with("get y\r\n") || sent.ends_with("y\r\n"), "{sent}");
-    stage.expect_count(Server::Dropped, 4);
+    stage.expect_count(ServerCounter::Dropped, 4);
 }
 
 #[test]
@@ -366,7 +366,7 @@ fn a_link_that_dies_ends_the_hold() {
     assert_eq!(stage.turn(link), "");
     stage.closes(link, Closed::Reset);
     assert_eq!(stage.received(client), "SERVER_ERROR s0: connection lost\r\n");
-    stage.expect_count(Server::HeldNow, 0);
+    stage.expect_count(ServerCounter::HoldingWorkersNow, 0);
     stage.end_turn();
 }
 

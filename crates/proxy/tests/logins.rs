@@ -4,7 +4,7 @@ mod stage;
 
 use std::rc::Rc;
 
-use metrics::Pool;
+use metrics::PoolCounter;
 use proto::Credentials;
 use proxy::limits::{FAILED_LOGINS_MAX, LOGIN_LEN_MAX};
 use proxy::users::Users;
@@ -68,7 +68,7 @@ fn a_login_is_taken_in_pieces_and_what_comes_with_it_is_served() {
     // From now on a `set` is a change like any other.
     stage.says(client, "set x 0 0 8\r\nanna old\r\n");
     assert_eq!(stage.turn(link), "set x 0 0 8\r\nanna old\r\n");
-    assert_eq!(stage.registry.metrics(0).total(POOL, Pool::Logins), 1);
+    assert_eq!(stage.registry.metrics(0).total(POOL, PoolCounter::Logins), 1);
 }
 
 #[test]
@@ -116,7 +116,7 @@ fn tries_are_counted_told_of_and_few() {
     stage.says(client, &format!("{wrong}{ANNA}"));
     assert_eq!(stage.received(client), FAILED.repeat(usize::from(FAILED_LOGINS_MAX)));
     assert_eq!(stage.closed, [client]);
-    let failed = |stage: &Stage| stage.registry.metrics(0).total(POOL, Pool::LoginsFailed);
+    let failed = |stage: &Stage| stage.registry.metrics(0).total(POOL, PoolCounter::LoginsFailed);
     assert_eq!(failed(&stage), u64::from(FAILED_LOGINS_MAX));
     // Each failure is reported with its client. Their number is reported at most once a second, and
     // without another failure.

@@ -3,7 +3,7 @@
 
 mod stage;
 
-use metrics::Pool;
+use metrics::PoolCounter;
 use proxy::plan::{OnFailure, Plan, PoolPlan, ServerPlan};
 use proxy::{Closed, Event, Report};
 use shard::{Distribution, Hash, Node, Ring};
@@ -176,7 +176,7 @@ fn the_clients_of_a_pool_that_is_gone_are_answered_and_let_go() {
     stage.end_turn();
     assert_eq!(stage.closed, [idle, slow, busy, link]);
     assert_eq!((stage.uses(POOL), stage.uses(S0), stage.retired()), (false, false, vec![]));
-    assert_eq!(stage.registry.total(POOL, Pool::ClientsNow), 0);
+    assert_eq!(stage.registry.total(POOL, PoolCounter::ClientsNow), 0);
 }
 
 #[test]

@@ -663,7 +663,7 @@ fn a_client_that_sends_only_bad_data_blocks_is_paused() {
 /// The counts of other workers count, too.
 #[test]
 fn limits_mean_all_workers_together_and_room_means_this_one() {
-    use metrics::{Pool, Worker};
+    use metrics::{PoolCounter, WorkerCounter};
     let bounds: [fn(&mut proxy::plan::Plan); 3] = [
         |plan| plan.clients_max = 3,
         |plan| plan.pools[0].client_connections = 3,
@@ -672,25 +672,25 @@ fn limits_mean_all_workers_together_and_room_means_this_one() {
     for bound in bounds {
         let mut stage = Stage::of(&["s0"], bound);
         let other = stage.registry.metrics(1);
-        other.counters::<Worker>(0).add(Worker::ClientsNow, 2);
-        other.counters::<Pool>(POOL).add(Pool::ClientsNow, 2);
+        other.counters::<WorkerCounter>(0).add(WorkerCounter::ClientsNow, 2);
+        other.counters::<PoolCounter>(POOL).add(PoolCounter::ClientsNow, 2);
         let client = stage.client();
         let refused = stage.accept().expect_err("one too many");
         assert_eq!(refused, b"SERVER_ERROR too many client connections\r\n");
         stage.closes(client, Closed::Reset);
         assert!(stage.accept().is_ok(), "there is room again");
-        assert_eq!(stage.registry.total(POOL, Pool::ClientsNow), 3);
-        assert_eq!(stage.registry.total(POOL, Pool::ClientsRefused), 1);
+        assert_eq!(stage.registry.total(POOL, PoolCounter::ClientsNow), 3);
+        assert_eq!(stage.registry.total(POOL, PoolCounter::ClientsRefused), 1);
     }
 }
 
 #[test]
 fn stats_are_of_all_workers_together() {
-    use metrics::{Pool, Server};
+    use metrics::{PoolCounter, ServerCounter};
     let (mut stage, link) = Stage::of_one();
     let other = stage.registry.metrics(1);
-    other.counters::<Pool>(POOL).add(Pool::Requests, 40);
-    other.counters::<Server>(S0).add(Server::PendingNow, 3);
+    other.counters::<PoolCounter>(POOL).add(PoolCounter::Requests, 40);
+    other.counters::<ServerCounter>(S0).add(ServerCounter::PendingNow, 3);
     let client = stage.client();
     stage.says(client, "get x\r\n");
     stage.turn(link);
@@ -729,20 +729,20 @@ fn times_are_measured_from_the_parse_to_the_release() {
 /// The gauges are right when nothing changes any more, and then no timer is set for them.
 #[test]
 fn what_is_now_is_published_until_nothing_moves() {
-    use metrics::{Server, Worker};
+    use metrics::{ServerCounter, WorkerCounter};
     let (mut stage, link) = Stage::of_one();
     let client = stage.client();
     stage.says(client, "get x\r\n");
     stage.turn(link);
     stage.passes(SECOND / 10);
-    assert_eq!(stage.registry.total(S0, Server::InflightNow), 1);
-    assert_eq!(stage.registry.total(0, Worker::RequestsNow), 1);
+    assert_eq!(stage.registry.total(S0, ServerCounter::InflightNow), 1);
+    assert_eq!(stage.registry.total(0, WorkerCounter::RequestsNow), 1);
     stage.says(link, "END\r\n");
     assert_eq!(stage.turn(client), "END\r\n");
     stage.passes(SECOND / 10);
-    assert_eq!(stage.registry.total(S0, Server::InflightNow), 0);
-    assert_eq!(stage.registry.total(S0, Server::LinksNow), 1);
-    assert_eq!(stage.registry.total(0, Worker::RequestsNow), 0);
+    assert_eq!(stage.registry.total(S0, ServerCounter::InflightNow), 0);
+    assert_eq!(stage.registry.total(S0, ServerCounter::LinksNow), 1);
+    assert_eq!(stage.registry.total(0, WorkerCounter::RequestsNow), 0);
     stage.passes(10 * SECOND);
     stage.end_turn();
     assert_eq!(stage.next_timeout(), None);

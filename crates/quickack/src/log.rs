@@ -1,7 +1,7 @@
-//! The log: one line for each fact, to stderr or a file. Never in the path of a request.
+//! The log: one line for each entry, to stderr or a file. Never in the path of a request.
 //!
 //! ```text
-//!   a fact ── level ── Repeats: was it written within this second? ── render ── Sink
+//!   an entry ── level ── Repeats: was it written within this second? ── render ── Sink
 //!                         └── counted, and reported as one line when the second is over
 //! ```
 //!
@@ -39,7 +39,7 @@ pub enum Format {
     Json,
 }
 
-/// The severity of a fact, the most severe first.
+/// The severity of an entry, the most severe first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Level {
     /// A failure that needs the operator.
@@ -113,26 +113,26 @@ pub struct Log {
 
 /// One entry of the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Fact {
+pub struct Entry {
     pub level: Level,
-    /// Facts with the same key are repeats, whichever process sends them. An empty key disables
+    /// Entries with the same key are repeats, whichever process sends them. An empty key disables
     /// this.
     pub key: String,
     /// The message. Control characters in it are escaped.
     pub text: String,
-    pub from: From,
+    pub origin: Origin,
 }
 
-/// The process that reports a fact.
+/// The process that reports an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum From {
+pub enum Origin {
     Master,
     Worker { slot: usize, pid: u32 },
 }
 
 /// Both clocks: wall time, and one that never jumps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Now {
+pub struct Clocks {
     /// Microseconds since 1970.
     pub unix_us: u64,
     /// Microseconds since an arbitrary moment.
@@ -147,13 +147,13 @@ impl Log {
         Ok(Log { target: target.clone(), format, level, sink, repeats, lost: 0, why_lost })
     }
 
-    pub fn write(&mut self, now: Now, fact: Fact) {
-        if fact.level > self.level {
+    pub fn write(&mut self, now: Clocks, entry: Entry) {
+        if entry.level > self.level {
             return;
         }
         self.tick(now);
-        if let Outcome::Say = self.repeats.note(now.clock_us, &fact) {
-            self.say(now, &fact, None);
+        if let Outcome::Say = self.repeats.note(now.clock_us, &entry) {
+            self.say(now, &entry, None);
         }
     }
 
@@ -163,16 +163,16 @@ impl Log {
     }
 
     /// Reports repeats whose second is over.
-    pub fn tick(&mut self, now: Now) {
-        for (fact, count) in self.repeats.over(now.clock_us) {
-            self.say(now, &fact, Some(count));
+    pub fn tick(&mut self, now: Clocks) {
+        for (entry, count) in self.repeats.over(now.clock_us) {
+            self.say(now, &entry, Some(count));
         }
     }
 
     /// Reports all repeats, because nothing will be written after this.
-    pub fn finish(&mut self, now: Now) {
-        for (fact, count) in self.repeats.over(u64::MAX) {
-            self.say(now, &fact, Some(count));
+    pub fn finish(&mut self, now: Clocks) {
+        for (entry, count) in self.repeats.over(u64::MAX) {
+            self.say(now, &entry, Some(count));
         }
     }
 
@@ -201,17 +201,21 @@ impl Log {
         Ok(())
     }
 
-    fn say(&mut self, now: Now, fact: &Fact, repeated: Option<u64>) {
+    fn say(&mut self, now: Clocks, entry: &Entry, repeated: Option<u64>) {
         if self.lost > 0 {
             let text = format!("{} lines were lost: {}", self.lost, self.why_lost);
-            let fact =
-                Fact { level: Level::Warning, key: LOST.to_string(), text, from: From::Master };
-            if let Err(error) = self.sink.write(&self.render(now, &fact, None)) {
+            let entry = Entry {
+                level: Level::Warning,
+                key: LOST.to_string(),
+                text,
+                origin: Origin::Master,
+            };
+            if let Err(error) = self.sink.write(&self.render(now, &entry, None)) {
                 return self.lose(&error);
             }
             self.lost = 0;
         }
-        if let Err(error) = self.sink.write(&self.render(now, fact, repeated)) {
+        if let Err(error) = self.sink.write(&self.render(now, entry, repeated)) {
             self.lose(&error);
         }
     }
@@ -234,23 +238,23 @@ impl Log {
         }
     }
 
-    fn render(&self, now: Now, fact: &Fact, repeated: Option<u64>) -> Vec<u8> {
+    fn render(&self, now: Clocks, entry: &Entry, repeated: Option<u64>) -> Vec<u8> {
         let stamped = matches!(self.target, Target::File(_));
-        render(self.format, stamped, now.unix_us, fact, repeated)
+        render(self.format, stamped, now.unix_us, entry, repeated)
     }
 }
 
-impl Fact {
-    /// Makes a fact of the master's own.
-    pub fn new(level: Level, key: &str, text: impl Into<String>) -> Fact {
-        Fact { level, key: key.to_string(), text: text.into(), from: From::Master }
+impl Entry {
+    /// Makes an entry of the master's own.
+    pub fn new(level: Level, key: &str, text: impl Into<String>) -> Entry {
+        Entry { level, key: key.to_string(), text: text.into(), origin: Origin::Master }
     }
 }
 
-impl Now {
-    pub fn read() -> Now {
+impl Clocks {
+    pub fn read() -> Clocks {
         let unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        Now { unix_us: unix.as_micros() as u64, clock_us: sys::clock::monotonic_us() }
+        Clocks { unix_us: unix.as_micros() as u64, clock_us: sys::clock::monotonic_us() }
     }
 }
 

@@ -16,14 +16,16 @@ mod tests;
 
 use std::marker::PhantomData;
 
-use metrics::{Counter, Histogram, Latency, Metric, Pool, Registry, Server, Worker};
+use metrics::{
+    Counter, Histogram, Latency, Metric, PoolCounter, Registry, ServerCounter, WorkerCounter,
+};
 use proxy::plan::{Plan, PoolPlan, ServerPlan};
 
 /// All counters, with the names of their owners.
 pub struct Snapshot {
     pub facts: Facts,
     /// Sums over all slots, including those of dead workers.
-    pub totals: Counts<Worker>,
+    pub totals: Counts<WorkerCounter>,
     pub workers: Vec<WorkerStats>,
     /// In the order of the file.
     pub pools: Vec<PoolStats>,
@@ -68,12 +70,12 @@ pub enum Health {
 
 pub struct WorkerStats {
     pub facts: WorkerFacts,
-    pub counts: Counts<Worker>,
+    pub counts: Counts<WorkerCounter>,
 }
 
 pub struct PoolStats {
     pub name: String,
-    pub counts: Counts<Pool>,
+    pub counts: Counts<PoolCounter>,
     /// In the order of `metrics::LATENCIES`.
     pub latencies: Vec<Times>,
     pub servers: Vec<ServerStats>,
@@ -85,7 +87,7 @@ pub struct ServerStats {
     /// The name in the ring and in twemproxy's JSON.
     pub name: String,
     pub health: Health,
-    pub counts: Counts<Server>,
+    pub counts: Counts<ServerCounter>,
     /// Times from the queue to the reply.
     pub replies: Times,
 }
@@ -152,8 +154,8 @@ fn take_server(
 ) -> ServerStats {
     let health = health(plan.id);
     let value = |counter| match (counter, health) {
-        (Server::EjectedAt, Health::Ejected { since_us }) => since_us,
-        (Server::EjectedAt, _) => 0,
+        (ServerCounter::EjectedAt, Health::Ejected { since_us }) => since_us,
+        (ServerCounter::EjectedAt, _) => 0,
         _ => registry.total(plan.id, counter),
     };
     ServerStats {

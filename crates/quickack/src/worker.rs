@@ -269,7 +269,7 @@ impl MasterChannel {
     /// the process does.
     fn finish(&mut self) {
         let patience = Timespec { tv_sec: 1, tv_nsec: 0 };
-        while self.channel.is_blocked() {
+        while self.channel.has_unsent() {
             let mut wait = [PollFd::new(&self.channel, PollFlags::OUT)];
             match poll(&mut wait, Some(&patience)) {
                 Ok(0) => return,
@@ -289,8 +289,8 @@ impl event::Control for MasterChannel {
         Some(self.channel.as_fd())
     }
 
-    fn is_blocked(&self) -> bool {
-        self.channel.is_blocked()
+    fn has_unsent(&self) -> bool {
+        self.channel.has_unsent()
     }
 
     fn poll_changes(&mut self, out: &mut Vec<Command>) {
@@ -429,9 +429,9 @@ impl event::Control for MasterChannel {
         self.say(Message::Log { level: level.name().to_string(), key, text });
     }
 
-    fn note(&mut self, note: event::Note) {
+    fn log_loop_event(&mut self, note: event::LoopEvent) {
         let (key, text) = match note {
-            event::Note::HeaderBroken { from, why } => {
+            event::LoopEvent::HeaderBroken { from, why } => {
                 let from = from.map_or("a client".to_string(), |address| address.to_string());
                 let text = format!("{from} sent no valid PROXY header ({why}) and was closed");
                 (format!("header {from}"), text)

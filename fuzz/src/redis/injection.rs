@@ -283,8 +283,8 @@ impl<'a> Scene<'a> {
                     let client = self.clients.iter_mut().find(|client| client.id == id);
                     client.expect("it is there").paused = paused;
                 }
-                Action::Locate(id) => {
-                    self.proxy.handle_located(id, Default::default(), self.now);
+                Action::LookUpEndpoints(id) => {
+                    self.proxy.handle_endpoints(id, Default::default(), self.now);
                 }
                 Action::FlushAck(_) | Action::Log(_) | Action::Report(_) => {}
             }

@@ -2,8 +2,8 @@
 //! several replies are gathered into one value.
 
 use proto::{
-    Ask, Asked, Capabilities, Class, ConnKey, Facts, ItemKind, Ours, Parsed, Part, Progress,
-    Protocol, Quiet, Said, Totals,
+    Ask, Asked, Capabilities, Class, ConnKey, Facts, ItemKind, Outcome, Parsed, Part, Progress,
+    Protocol, ProxyFacts, Quiet, Totals,
 };
 
 use super::grammar;
@@ -91,7 +91,7 @@ fn items(protocol: &dyn Protocol, ask: Ask, bytes: &[u8], dice: &mut Dice) -> Ta
                     Some(trailer) if trailer != item.trailer => return Taken::Wrong,
                     Some(_) => end = end.max(at),
                 }
-                if item.kind.ends() {
+                if item.kind.ends_reply() {
                     return Taken::Whole(at, kinds);
                 }
                 if at == bytes.len() {
@@ -119,7 +119,7 @@ fn gather(protocol: &dyn Protocol, replies: &[Vec<u8>], dice: &mut Dice) {
     let rows = protocol.commands().iter().enumerate();
     for (at, row) in rows {
         let is_gathered = match row.class {
-            Class::Split { each, .. } => !each,
+            Class::Split { element_per_key, .. } => !element_per_key,
             Class::Broadcast { .. } => true,
             _ => false,
         };
@@ -129,11 +129,11 @@ fn gather(protocol: &dyn Protocol, replies: &[Vec<u8>], dice: &mut Dice) {
         let (command, quiet) = (at as u16, Quiet::Loud);
         let asked = Asked { command, quiet, ask: Ask { command }, head: b"", at: 0, next: None };
         let mut parts = replies.iter().enumerate().map(|(nth, reply)| {
-            let said = match reply[0] {
-                b'-' | b'!' => Said::Error(&reply[..]),
-                _ => Said::Reply(&reply[..]),
+            let outcome = match reply[0] {
+                b'-' | b'!' => Outcome::Error(&reply[..]),
+                _ => Outcome::Reply(&reply[..]),
             };
-            Part { server: "10.0.0.1:6379", place: Some(nth as u32), said }
+            Part { server: "10.0.0.1:6379", place: Some(nth as u32), outcome }
         });
         let mut out = Vec::new();
         protocol.gather(&asked, &mut parts, &Nothing, &mut out);
@@ -145,7 +145,7 @@ fn gather(protocol: &dyn Protocol, replies: &[Vec<u8>], dice: &mut Dice) {
 /// A proxy without any knowledge.
 struct Nothing;
 
-impl Ours for Nothing {
+impl ProxyFacts for Nothing {
     fn facts(&self) -> Facts<'_> {
         Facts {
             pool: "p",
@@ -157,7 +157,7 @@ impl Ours for Nothing {
             clients: 0,
             uptime_s: 0,
             has_users: false,
-            ends: None,
+            endpoints: None,
             age_s: 0,
         }
     }

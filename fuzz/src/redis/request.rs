@@ -102,8 +102,8 @@ fn arguments(
     }
     let read = naive::request(&sent);
     assert_eq!(read, Reading::Is(meant, sent.len()), "sent b\"{}\"", sent.escape_ascii());
-    if let Class::Split { ask, each, .. } = request.class {
-        parts(protocol, request, head, keys, (ask, each), words);
+    if let Class::Split { ask, element_per_key, .. } = request.class {
+        parts(protocol, request, head, keys, (ask, element_per_key), words);
     }
 }
 

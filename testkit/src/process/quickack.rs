@@ -82,7 +82,7 @@ impl Quickack {
     #[track_caller]
     pub fn wait_for_workers(&self, count: usize) -> BTreeMap<usize, u32> {
         let mut workers = BTreeMap::new();
-        wait_until(&format!("{count} workers are there: {}", self.process.said()), || {
+        wait_until(&format!("{count} workers are there: {}", self.process.stderr_text()), || {
             workers = self.workers();
             workers.len() == count
         });
@@ -119,7 +119,7 @@ impl Quickack {
     #[track_caller]
     pub fn admin_ok(&self, arguments: &[&str]) -> String {
         let answer = self.admin(arguments);
-        assert!(answer.ok, "{arguments:?}: {}\n{}", answer.text, self.process.said());
+        assert!(answer.ok, "{arguments:?}: {}\n{}", answer.text, self.process.stderr_text());
         answer.text
     }
 
@@ -165,8 +165,9 @@ fn complete(config: &str, folder: &Path) -> String {
     let admin = folder.join(SOCKET).display().to_string();
     let mut settings = String::new();
     for (name, value) in [("workers", workers), ("admin", admin), ("hang_timeout", "20s".into())] {
-        let said = config.lines().any(|line| line.trim_start().starts_with(&format!("{name}:")));
-        if !said {
+        let stderr_text =
+            config.lines().any(|line| line.trim_start().starts_with(&format!("{name}:")));
+        if !stderr_text {
             settings.push_str(&format!("  {name}: {value}\n"));
         }
     }

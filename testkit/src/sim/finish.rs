@@ -219,7 +219,8 @@ impl World {
 
     /// Returns the number of a pool's requests that waited too long to be sent.
     pub fn queue_timeouts(&self, pool: usize) -> u64 {
-        let count = |one: &Server| self.counters.total(one.id, metrics::Server::QueueTimeout);
+        let count =
+            |one: &Server| self.counters.total(one.id, metrics::ServerCounter::QueueTimeout);
         self.pools[pool].servers.iter().map(count).sum()
     }
 

@@ -111,7 +111,7 @@ impl World {
             let Some(patience) = pool.plan.hold_after else { continue };
             for server in &pool.servers {
                 let counters = self.counters.metrics(0).counters(server.id);
-                let is_held = counters.value(metrics::Server::HeldNow) == 1;
+                let is_held = counters.value(metrics::ServerCounter::HoldingWorkersNow) == 1;
                 let silent = server.silence.since;
                 let may_be = silent.is_some_and(|since| self.now >= since.after(patience));
                 assert!(!is_held || may_be, "a server is held that owes since {silent:?}");

@@ -18,9 +18,9 @@ pub struct Silence {
     /// The last time at which it sent anything.
     pub heard_at: Time,
     /// It is silent for so long that nothing may be sent to it.
-    pub is_on: bool,
+    pub must_hold: bool,
     /// The last event at which the proxy had to hold messages for it.
-    pub held: u64,
+    pub held_event: u64,
     pub held_at: Time,
     /// The last time at which it answered a handshake.
     pub established_at: Time,
@@ -46,7 +46,7 @@ impl World {
         if heard {
             silence.heard_at = self.now;
         }
-        silence.is_on &= owes && !heard;
+        silence.must_hold &= owes && !heard;
         silence.since = match silence.since {
             _ if !owes => None,
             Some(since) if !heard => Some(since),
@@ -65,14 +65,14 @@ impl World {
 
     fn note_hold(&mut self, pool: usize, server: usize) {
         let hold_after = self.pools[pool].plan.hold_after;
-        let entry = &mut self.pools[pool].servers[server];
-        if entry.silence.is_held(hold_after, self.now) {
-            entry.silence.is_on = true;
-            entry.silence.held = self.journal.event();
-            entry.silence.held_at = self.now;
+        let server_model = &mut self.pools[pool].servers[server];
+        if server_model.silence.is_held(hold_after, self.now) {
+            server_model.silence.must_hold = true;
+            server_model.silence.held_event = self.journal.event();
+            server_model.silence.held_at = self.now;
         }
-        if entry.silence.rumour_until.is_some_and(|until| until <= self.now) {
-            entry.silence.rumour_until = None;
+        if server_model.silence.rumour_until.is_some_and(|until| until <= self.now) {
+            server_model.silence.rumour_until = None;
             self.tell_rumour(pool, server, 0);
         }
     }
@@ -80,8 +80,8 @@ impl World {
     /// Records that a hold was in effect until now, because it may be about to end.
     pub fn note_hold_before(&mut self, pool: usize, server: usize) {
         let silence = &mut self.pools[pool].servers[server].silence;
-        if silence.is_on {
-            silence.held = self.journal.event();
+        if silence.must_hold {
+            silence.held_event = self.journal.event();
             silence.held_at = self.now;
         }
     }
@@ -94,7 +94,10 @@ impl World {
 
     fn tell_rumour(&self, pool: usize, server: usize, value: u64) {
         let number = self.pools[pool].servers[server].id;
-        self.counters.metrics(1).counters(number).set(metrics::Server::HeldNow, value);
+        self.counters
+            .metrics(1)
+            .counters(number)
+            .set(metrics::ServerCounter::HoldingWorkersNow, value);
     }
 
     /// Checks the bytes of `conn`'s input from `before` on: a silent server may get only the rest
@@ -110,7 +113,7 @@ impl World {
             let is_fresh = self.now < silence.heard_at.after(patience);
             assert!(is_fresh || is_in_handshake, "another worker holds this server");
         }
-        if is_in_handshake || !silence.is_on {
+        if is_in_handshake || !silence.must_hold {
             return;
         }
         let mut at = 0;
@@ -141,7 +144,7 @@ pub fn check_cancelled(place: &Place<'_>, number: u64, silence: &Silence, conn: 
     }
     let was_dropped = |end: u64| update.arrived < end && update.left < end && end < sent;
     assert!(
-        !was_dropped(silence.held),
+        !was_dropped(silence.held_event),
         "update {number} of client {}, held and abandoned, is executed",
         update.client
     );

@@ -52,8 +52,8 @@ impl World {
                 Action::Close(id) => self.close_link(id),
                 Action::Pause(id) => self.set_paused(id, true),
                 Action::Resume(id) => self.set_paused(id, false),
-                Action::Locate(id) => {
-                    self.proxy.handle_located(id, Default::default(), self.now);
+                Action::LookUpEndpoints(id) => {
+                    self.proxy.handle_endpoints(id, Default::default(), self.now);
                 }
                 Action::FlushAck(id) => self.flushed.push(id),
                 Action::Log(event) => self.note(event),

@@ -23,16 +23,16 @@ const CRATES: &[(&str, &[&str])] = &[
 const FOR_TESTS: &[&str] = &["testkit"];
 
 /// A crate whose modules are in layers: a module may use only modules in the layers below its own.
-struct House {
+struct LayeredCrate {
     /// The folder that holds its modules.
     source: &'static str,
-    requests: &'static [&'static [&'static str]],
+    layers: &'static [&'static [&'static str]],
 }
 
-const HOUSES: &[House] = &[
-    House {
+const LAYERED_CRATES: &[LayeredCrate] = &[
+    LayeredCrate {
         source: "crates/proxy/src/",
-        requests: &[
+        layers: &[
             &["lib"],
             &["flow"],
             &["pipelines"],
@@ -44,9 +44,9 @@ const HOUSES: &[House] = &[
             &["bug"],
         ],
     },
-    House {
+    LayeredCrate {
         source: "crates/quickack/src/",
-        requests: &[
+        layers: &[
             &["main"],
             &["cli"],
             &["master"],
@@ -112,25 +112,25 @@ pub(super) fn crates(tree: &Tree) -> Vec<Finding> {
 /// Checks that dependencies between the modules of a crate go down.
 pub(super) fn modules(tree: &Tree) -> Vec<Finding> {
     let mut findings = Vec::new();
-    for house in HOUSES {
+    for layered in LAYERED_CRATES {
         for file in tree.rust() {
-            let Some(inside) = file.path.strip_prefix(house.source) else { continue };
+            let Some(inside) = file.path.strip_prefix(layered.source) else { continue };
             let module = inside.split('/').next().unwrap_or_default().trim_end_matches(".rs");
-            let Some(pending) = house.request(module) else {
+            let Some(layer) = layered.layer(module) else {
                 findings.push(Finding {
                     place: file.path.clone(),
-                    what: format!("module `{module}` stands in no row"),
-                    fix: "give it a row in HOUSES (xtask/src/tidy/walls.rs)",
+                    what: format!("module `{module}` is in no layer"),
+                    fix: "add it to a layer in LAYERED_CRATES (xtask/src/tidy/walls.rs)",
                 });
                 continue;
             };
             for (at, line) in file.product_lines() {
                 for used in uses(without_comment(line)).filter(|used| *used != module) {
-                    if house.request(used).is_some_and(|other| other <= pending) {
+                    if layered.layer(used).is_some_and(|other| other <= layer) {
                         findings.push(Finding {
                             place: file.place(at),
                             what: format!("`{module}` uses `{used}`, which is not below it"),
-                            fix: "return an outcome and let the row above decide",
+                            fix: "return an outcome and let the layer above decide",
                         });
                     }
                 }
@@ -140,9 +140,9 @@ pub(super) fn modules(tree: &Tree) -> Vec<Finding> {
     findings
 }
 
-impl House {
-    fn request(&self, module: &str) -> Option<usize> {
-        self.requests.iter().position(|pending| pending.contains(&module))
+impl LayeredCrate {
+    fn layer(&self, module: &str) -> Option<usize> {
+        self.layers.iter().position(|layer| layer.contains(&module))
     }
 }
 
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn an_arrow_between_crates_needs_a_request() {
+    fn an_arrow_between_crates_needs_a_row() {
         let package = |name: &str, used: &str, kind: &str| {
             let kind = if kind.is_empty() { serde_json::Value::Null } else { kind.into() };
             serde_json::json!({"name": name, "dependencies": [{"name": used, "kind": kind}]})

@@ -27,7 +27,7 @@ fn what_a_row_is_made_of_does_not_overlap() {
     let registry = Registry::private(2, 2);
     let range = |from: *const AtomicU64, len: usize| (from.addr(), from.addr() + len * 8);
     let metrics = registry.metrics(1);
-    let counters = metrics.counters::<Pool>(1);
+    let counters = metrics.counters::<PoolCounter>(1);
     let mut parts = vec![range(counters.words.as_ptr(), COUNTERS)];
     for which in [Latency::Reads, Latency::Updates] {
         let recorder = metrics.recorder(1, which);
@@ -44,32 +44,35 @@ fn what_a_row_is_made_of_does_not_overlap() {
 fn totals_are_sums_over_the_slots_and_outlive_a_process() {
     let registry = Registry::private(3, 4);
     for slot in 0..3 {
-        let pool = registry.metrics(slot).counters::<Pool>(2);
-        pool.add(Pool::ClientsNow, 5);
-        pool.subtract(Pool::ClientsNow, 2);
-        pool.add(Pool::Requests, 10 + slot as u64);
-        registry.metrics(slot).counters::<Server>(3).set(Server::EjectedAt, 7);
+        let pool = registry.metrics(slot).counters::<PoolCounter>(2);
+        pool.add(PoolCounter::ClientsNow, 5);
+        pool.subtract(PoolCounter::ClientsNow, 2);
+        pool.add(PoolCounter::Requests, 10 + slot as u64);
+        registry.metrics(slot).counters::<ServerCounter>(3).set(ServerCounter::EjectedAt, 7);
     }
-    assert_eq!(registry.total(2, Pool::ClientsNow), 9);
-    assert_eq!(registry.metrics(0).total(2, Pool::Requests), 33);
-    assert_eq!(registry.value(1, 2, Pool::Requests), 11);
+    assert_eq!(registry.total(2, PoolCounter::ClientsNow), 9);
+    assert_eq!(registry.metrics(0).total(2, PoolCounter::Requests), 33);
+    assert_eq!(registry.value(1, 2, PoolCounter::Requests), 11);
     registry.clear_gauges(1);
-    assert_eq!(registry.total(2, Pool::ClientsNow), 6);
-    assert_eq!(registry.total(2, Pool::Requests), 33);
-    assert_eq!(registry.total(3, Server::EjectedAt), 14);
+    assert_eq!(registry.total(2, PoolCounter::ClientsNow), 6);
+    assert_eq!(registry.total(2, PoolCounter::Requests), 33);
+    assert_eq!(registry.total(3, ServerCounter::EjectedAt), 14);
     registry.metrics(2).recorder(2, Latency::Reads).record(9);
     registry.clear_row(2);
-    assert_eq!(registry.total(2, Pool::Requests), 0);
+    assert_eq!(registry.total(2, PoolCounter::Requests), 0);
     assert_eq!(registry.histogram(2, Latency::Reads), Histogram::default());
-    assert_eq!(registry.total(3, Server::EjectedAt), 14, "another row is left alone");
+    assert_eq!(registry.total(3, ServerCounter::EjectedAt), 14, "another row is left alone");
     registry.clear();
-    assert_eq!(registry.total(3, Server::EjectedAt), 0);
+    assert_eq!(registry.total(3, ServerCounter::EjectedAt), 0);
 }
 
 #[test]
 #[should_panic(expected = "cannot fall below zero")]
 fn what_exists_does_not_fall_below_zero() {
-    Registry::private(1, 1).metrics(0).counters::<Worker>(0).subtract(Worker::ClientsNow, 1);
+    Registry::private(1, 1)
+        .metrics(0)
+        .counters::<WorkerCounter>(0)
+        .subtract(WorkerCounter::ClientsNow, 1);
 }
 
 #[test]
@@ -77,8 +80,8 @@ fn a_memory_that_is_no_book_of_ours_is_refused() {
     let registry = Registry::private(2, 3);
     let opened = Registry::open(registry.memory).expect("our own");
     assert_eq!((opened.slots(), opened.rows()), (2, 3));
-    registry.metrics(1).counters::<Worker>(0).add(Worker::Turns, 4);
-    assert_eq!(opened.total(0, Worker::Turns), 4, "it is the same memory");
+    registry.metrics(1).counters::<WorkerCounter>(0).add(WorkerCounter::Turns, 4);
+    assert_eq!(opened.total(0, WorkerCounter::Turns), 4, "it is the same memory");
     let refused = |memory| Registry::open(memory).err();
     assert_eq!(refused(&registry.memory[..4]), Some(Refused::Foreign));
     assert_eq!(refused(&registry.memory[..registry.memory.len() - 1]), Some(Refused::Short));
@@ -129,21 +132,24 @@ fn only_slots_and_rows_that_were_used_are_looked_at() {
     for slot in 0..3 {
         let metrics = registry.metrics(slot);
         for row in 0..4 {
-            metrics.counters::<Pool>(row).add(Pool::ClientsNow, 1 << slot);
+            metrics.counters::<PoolCounter>(row).add(PoolCounter::ClientsNow, 1 << slot);
             metrics.recorder(row, Latency::Updates).record(5);
         }
     }
     for used in 0..=3 {
         registry.set_used(used, 4);
-        assert_eq!(registry.total(3, Pool::ClientsNow), (1 << used) - 1);
+        assert_eq!(registry.total(3, PoolCounter::ClientsNow), (1 << used) - 1);
         assert_eq!(registry.histogram(3, Latency::Updates).count(), used as u64);
     }
     registry.set_used(3, 2);
     registry.clear_gauges(1);
-    assert_eq!([0, 1, 2, 3].map(|row| registry.value(1, row, Pool::ClientsNow)), [0, 0, 2, 2]);
+    assert_eq!(
+        [0, 1, 2, 3].map(|row| registry.value(1, row, PoolCounter::ClientsNow)),
+        [0, 0, 2, 2]
+    );
     registry.set_used(2, 4);
     registry.clear_row(2);
-    assert_eq!([0, 1, 2].map(|slot| registry.value(slot, 2, Pool::ClientsNow)), [0, 0, 4]);
+    assert_eq!([0, 1, 2].map(|slot| registry.value(slot, 2, PoolCounter::ClientsNow)), [0, 0, 4]);
 }
 
 #[test]
@@ -200,11 +206,14 @@ fn a_writer_reads_its_own_and_knows_its_slot() {
     let registry = Registry::private(4, 2);
     for slot in 0..4 {
         let metrics = registry.metrics(slot);
-        let counters = metrics.counters::<Pool>(1);
-        counters.add(Pool::Requests, 5 + slot as u64);
-        assert_eq!((metrics.slot(), counters.value(Pool::Requests)), (slot, 5 + slot as u64));
+        let counters = metrics.counters::<PoolCounter>(1);
+        counters.add(PoolCounter::Requests, 5 + slot as u64);
+        assert_eq!(
+            (metrics.slot(), counters.value(PoolCounter::Requests)),
+            (slot, 5 + slot as u64)
+        );
     }
-    assert_eq!(registry.metrics(3).registry().total(1, Pool::Requests), 5 + 6 + 7 + 8);
+    assert_eq!(registry.metrics(3).registry().total(1, PoolCounter::Requests), 5 + 6 + 7 + 8);
 }
 
 /// FNV-1a over the names of all tables and the shape, each followed by 0xff. A build with other
@@ -212,7 +221,9 @@ fn a_writer_reads_its_own_and_knows_its_slot() {
 #[test]
 fn the_layout_is_a_digest_of_every_name_and_of_the_shape() {
     let mut parts: Vec<Vec<u8>> = Vec::new();
-    for table in [Worker::TABLE, Pool::TABLE, Server::TABLE, crate::LATENCY_TABLE] {
+    for table in
+        [WorkerCounter::TABLE, PoolCounter::TABLE, ServerCounter::TABLE, crate::LATENCY_TABLE]
+    {
         parts.extend(table.iter().map(|row| row.name.as_bytes().to_vec()));
         parts.push(b"/".to_vec());
     }

@@ -11,7 +11,7 @@ pub(super) fn write(asked: &Asked<'_>, answer: &Answer<'_>, out: &mut Vec<u8>) {
         Answer::End | Answer::Miss => out.extend_from_slice(b"END\r\n"),
         Answer::Bye | Answer::Open(_) => {}
         Answer::Ok => out.extend_from_slice(b"OK\r\n"),
-        Answer::Version(ours) => line(&["VERSION ", &version(ours)], out),
+        Answer::Version(proxy) => line(&["VERSION ", &version(proxy)], out),
         Answer::Stat(name, value) => line(&["STAT ", name, " ", value], out),
         Answer::Refused(Refusal::Unknown) => out.extend_from_slice(b"ERROR\r\n"),
         Answer::Refused(Refusal::ByName(why) | Refusal::Bad(why)) => {

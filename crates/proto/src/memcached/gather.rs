@@ -8,7 +8,7 @@
 
 use super::commands::STATS;
 use super::stats;
-use crate::part::{self, Ours, Part, Said};
+use crate::part::{self, Outcome, Part, ProxyFacts};
 use crate::{Answer, Asked, Protocol};
 
 /// Answers a request that every server got, with this argument if it is `stats`. `pass` renders the
@@ -17,14 +17,14 @@ pub(super) fn gather(
     protocol: &dyn Protocol,
     asked: &Asked<'_>,
     parts: &mut dyn Iterator<Item = Part<'_>>,
-    (ours, argument): (&dyn Ours, &[u8]),
+    (proxy, argument): (&dyn ProxyFacts, &[u8]),
     pass: &dyn Fn(&[u8], &mut Vec<u8>),
     out: &mut Vec<u8>,
 ) {
     let parts: Vec<Part<'_>> = parts.collect();
     if asked.ask.command == STATS {
         if argument.is_empty() {
-            return stats::gather(protocol, asked, &parts, ours, out);
+            return stats::gather(protocol, asked, &parts, proxy, out);
         }
         if stats::gather_lists(protocol, asked, &parts, out).is_some() {
             return;
@@ -37,10 +37,10 @@ pub(super) fn gather(
         return protocol.answer(asked, &Answer::Error(line), out);
     }
     let told = part::disagreement(&parts, &show);
-    let may_be_done = |part: &Part<'_>| match part.said {
-        Said::Reply(_) => true,
-        Said::Error(_) => false,
-        Said::Fault { uncertain, .. } => uncertain,
+    let may_be_done = |part: &Part<'_>| match part.outcome {
+        Outcome::Reply(_) => true,
+        Outcome::Error(_) => false,
+        Outcome::Fault { uncertain, .. } => uncertain,
     };
     let answer = match parts.iter().any(may_be_done) {
         true => Answer::Uncertain(&told),
@@ -50,8 +50,8 @@ pub(super) fn gather(
 }
 
 /// Returns the first line of a server's reply, which is all of it except for lists.
-fn show(said: &[u8]) -> String {
-    let line = said.split(|byte| matches!(byte, b'\r' | b'\n')).next().unwrap_or_default();
+fn show(reply: &[u8]) -> String {
+    let line = reply.split(|byte| matches!(byte, b'\r' | b'\n')).next().unwrap_or_default();
     line[..line.len().min(SHOWN_MAX)].escape_ascii().to_string()
 }
 
@@ -66,21 +66,26 @@ mod tests {
     use crate::part::tests::{Nothing, fault, parts};
     use crate::{Ask, Quiet};
 
-    fn told(protocol: &dyn Protocol, command: u16, head: &[u8], said: &[Said<'_>]) -> Vec<u8> {
+    fn told(
+        protocol: &dyn Protocol,
+        command: u16,
+        head: &[u8],
+        outcomes: &[Outcome<'_>],
+    ) -> Vec<u8> {
         let ask = Ask { command: FLUSH_ALL };
         let asked = Asked { command, quiet: Quiet::Loud, ask, head, at: 0, next: None };
         let mut out = Vec::new();
-        protocol.gather(&asked, &mut parts(said), &Nothing, &mut out);
+        protocol.gather(&asked, &mut parts(outcomes), &Nothing, &mut out);
         out
     }
 
-    fn check(said: &[Said<'_>], expected: &str) {
-        let told = told(&Text, FLUSH_ALL, b"", said);
-        assert_eq!(String::from_utf8_lossy(&told), expected, "{said:?}");
+    fn check(outcomes: &[Outcome<'_>], expected: &str) {
+        let told = told(&Text, FLUSH_ALL, b"", outcomes);
+        assert_eq!(String::from_utf8_lossy(&told), expected, "{outcomes:?}");
     }
 
-    const OK: Said<'_> = Said::Reply(b"OK\r\n");
-    const ERROR: Said<'_> = Said::Error(b"ERROR\r\n");
+    const OK: Outcome<'_> = Outcome::Reply(b"OK\r\n");
+    const ERROR: Outcome<'_> = Outcome::Error(b"ERROR\r\n");
 
     #[test]
     fn what_all_servers_say_is_the_answer() {
@@ -96,7 +101,7 @@ mod tests {
             "SERVER_ERROR the servers do not agree: s0 says 'OK'; s1 says 'ERROR'; s2: down\r\n",
         );
         check(
-            &[Said::Reply(b"STAT a 1\r\nEND\r\n"), Said::Error(b"CLIENT_ERROR a\x01b\r\n")],
+            &[Outcome::Reply(b"STAT a 1\r\nEND\r\n"), Outcome::Error(b"CLIENT_ERROR a\x01b\r\n")],
             "SERVER_ERROR the servers do not agree: s0 says 'STAT a 1'; \
              s1 says 'CLIENT_ERROR a\\x01b'\r\n",
         );
@@ -106,9 +111,9 @@ mod tests {
     #[test]
     fn a_line_that_names_many_servers_is_no_longer_than_clients_take() {
         let error = format!("CLIENT_ERROR {}\r\n", "\x01".repeat(1000));
-        let mut said = vec![Said::Error(error.as_bytes()); 500];
-        said.push(OK);
-        let told = told(&Text, FLUSH_ALL, b"", &said);
+        let mut outcomes = vec![Outcome::Error(error.as_bytes()); 500];
+        outcomes.push(OK);
+        let told = told(&Text, FLUSH_ALL, b"", &outcomes);
         assert!(told.len() < 2048, "{}", told.len());
         assert!(told.ends_with(b"; and 498 servers more\r\n"), "{}", told.escape_ascii());
     }

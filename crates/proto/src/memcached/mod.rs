@@ -31,8 +31,8 @@ fn is_plain(key: &[u8]) -> bool {
 /// Returns the version for clients. Clients, other proxies among them, choose their commands by the
 /// number that comes first. So it is the version of the memcached whose protocol this is; our name
 /// and version follow.
-pub fn version(ours: &str) -> String {
-    format!("1.6.18 {ours}").trim_end().to_string()
+pub fn version(proxy: &str) -> String {
+    format!("1.6.18 {proxy}").trim_end().to_string()
 }
 
 /// The longest key, as in memcached.

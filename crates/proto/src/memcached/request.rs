@@ -125,7 +125,7 @@ fn takes_many_keys(input: &[u8]) -> bool {
 }
 
 fn blank(head: usize) -> Request {
-    Request { command: 0, head: head as u32, ..Request::nobody() }
+    Request { command: 0, head: head as u32, ..Request::placeholder() }
 }
 
 /// A line that is read token by token. `read_*` return `Some` when the outcome is settled early.

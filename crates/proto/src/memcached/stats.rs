@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 
 use super::version;
-use crate::part::{Ours, Part, Process, Totals};
+use crate::part::{Part, Process, ProxyFacts, Totals};
 use crate::{Answer, Asked, Protocol, scan};
 
 /// The source of a name's value. Names that no server reports are left out, unless the value is
@@ -15,7 +15,7 @@ use crate::{Answer, Asked, Protocol, scan};
 #[derive(Clone, Copy)]
 enum Figure {
     /// The proxy's own value.
-    Ours(fn(&Known) -> String),
+    Proxy(fn(&ProxyValues) -> String),
     /// The sum of the servers' values.
     Sum,
     /// The largest (or least) value of any server, for a switch or for a size that grows.
@@ -25,9 +25,9 @@ enum Figure {
     Common,
 }
 
-use Figure::{Common, Least, Most, Ours as Own, Sum};
+use Figure::{Common, Least, Most, Proxy, Sum};
 
-struct Known {
+struct ProxyValues {
     version: String,
     process: Process,
     totals: Totals,
@@ -35,18 +35,18 @@ struct Known {
 
 /// The names, in memcached's order. Any other name that servers report is a `Sum`.
 static NAMES: &[(&str, Figure)] = &[
-    ("pid", Own(|known| known.process.pid.to_string())),
-    ("uptime", Own(|known| known.process.uptime_s.to_string())),
-    ("time", Own(|known| known.process.time_s.to_string())),
-    ("version", Own(|known| known.version.clone())),
+    ("pid", Proxy(|proxy| proxy.process.pid.to_string())),
+    ("uptime", Proxy(|proxy| proxy.process.uptime_s.to_string())),
+    ("time", Proxy(|proxy| proxy.process.time_s.to_string())),
+    ("version", Proxy(|proxy| proxy.version.clone())),
     ("libevent", Common),
-    ("pointer_size", Own(|_| usize::BITS.to_string())),
-    ("rusage_user", Own(|known| seconds(known.process.user_us))),
-    ("rusage_system", Own(|known| seconds(known.process.system_us))),
-    ("max_connections", Own(|known| known.process.clients_max.to_string())),
-    ("curr_connections", Own(|known| known.totals.clients.to_string())),
-    ("total_connections", Own(|known| known.totals.clients_ever.to_string())),
-    ("rejected_connections", Own(|known| known.totals.clients_refused.to_string())),
+    ("pointer_size", Proxy(|_| usize::BITS.to_string())),
+    ("rusage_user", Proxy(|proxy| seconds(proxy.process.user_us))),
+    ("rusage_system", Proxy(|proxy| seconds(proxy.process.system_us))),
+    ("max_connections", Proxy(|proxy| proxy.process.clients_max.to_string())),
+    ("curr_connections", Proxy(|proxy| proxy.totals.clients.to_string())),
+    ("total_connections", Proxy(|proxy| proxy.totals.clients_ever.to_string())),
+    ("rejected_connections", Proxy(|proxy| proxy.totals.clients_refused.to_string())),
     ("connection_structures", Sum),
     ("response_obj_oom", Sum),
     ("response_obj_count", Sum),
@@ -56,13 +56,13 @@ static NAMES: &[(&str, Figure)] = &[
     ("read_buf_bytes_free", Sum),
     ("read_buf_oom", Sum),
     ("reserved_fds", Sum),
-    ("cmd_get", Own(|known| known.totals.hits.wrapping_add(known.totals.misses).to_string())),
-    ("cmd_set", Own(|known| known.totals.stores.to_string())),
+    ("cmd_get", Proxy(|proxy| proxy.totals.hits.wrapping_add(proxy.totals.misses).to_string())),
+    ("cmd_set", Proxy(|proxy| proxy.totals.stores.to_string())),
     ("cmd_flush", Sum),
     ("cmd_touch", Sum),
     ("cmd_meta", Sum),
-    ("get_hits", Own(|known| known.totals.hits.to_string())),
-    ("get_misses", Own(|known| known.totals.misses.to_string())),
+    ("get_hits", Proxy(|proxy| proxy.totals.hits.to_string())),
+    ("get_misses", Proxy(|proxy| proxy.totals.misses.to_string())),
     ("get_expired", Sum),
     ("get_flushed", Sum),
     ("get_extstore", Sum),
@@ -84,16 +84,16 @@ static NAMES: &[(&str, Figure)] = &[
     ("touch_misses", Sum),
     ("store_too_large", Sum),
     ("store_no_memory", Sum),
-    ("auth_cmds", Own(|known| (known.totals.logins + known.totals.logins_failed).to_string())),
-    ("auth_errors", Own(|known| known.totals.logins_failed.to_string())),
+    ("auth_cmds", Proxy(|proxy| (proxy.totals.logins + proxy.totals.logins_failed).to_string())),
+    ("auth_errors", Proxy(|proxy| proxy.totals.logins_failed.to_string())),
     ("idle_kicks", Sum),
-    ("bytes_read", Own(|known| known.totals.client_bytes_received.to_string())),
-    ("bytes_written", Own(|known| known.totals.client_bytes_sent.to_string())),
+    ("bytes_read", Proxy(|proxy| proxy.totals.client_bytes_received.to_string())),
+    ("bytes_written", Proxy(|proxy| proxy.totals.client_bytes_sent.to_string())),
     ("limit_maxbytes", Sum),
     ("accepting_conns", Least),
     ("listen_disabled_num", Sum),
     ("time_in_listen_disabled_us", Sum),
-    ("threads", Own(|known| known.process.workers.to_string())),
+    ("threads", Proxy(|proxy| proxy.process.workers.to_string())),
     ("conn_yields", Sum),
     ("hash_power_level", Most),
     ("hash_bytes", Sum),
@@ -166,7 +166,7 @@ pub(super) fn gather(
     protocol: &dyn Protocol,
     asked: &Asked<'_>,
     parts: &[Part<'_>],
-    ours: &dyn Ours,
+    proxy: &dyn ProxyFacts,
     out: &mut Vec<u8>,
 ) {
     let mut told: BTreeMap<&[u8], Vec<&[u8]>> = BTreeMap::new();
@@ -175,10 +175,10 @@ pub(super) fn gather(
             told.entry(name).or_default().push(value);
         }
     }
-    let known = Known {
-        version: version(ours.facts().version),
-        process: ours.process(),
-        totals: ours.totals(),
+    let values_of_proxy = ProxyValues {
+        version: version(proxy.facts().version),
+        process: proxy.process(),
+        totals: proxy.totals(),
     };
     let mut tell = |name: &str, value: Option<String>| {
         if let Some(value) = value {
@@ -188,7 +188,7 @@ pub(super) fn gather(
     for (name, figure) in NAMES {
         let values = told.remove(name.as_bytes()).unwrap_or_default();
         match figure {
-            Own(of) => tell(name, Some(of(&known))),
+            Proxy(of) => tell(name, Some(of(&values_of_proxy))),
             figure => tell(name, merge(*figure, &values)),
         }
     }
@@ -211,7 +211,7 @@ fn merge(figure: Figure, values: &[&[u8]]) -> Option<String> {
         Common => numbers.next().filter(|one| numbers.all(|other| other == *one)),
         Most => numbers.max(),
         Least => numbers.min(),
-        Sum | Own(_) => Some(numbers.fold(0, u64::saturating_add)),
+        Sum | Proxy(_) => Some(numbers.fold(0, u64::saturating_add)),
     };
     merged.map(|number| number.to_string())
 }
@@ -287,22 +287,22 @@ mod tests {
     use super::super::commands::STATS;
     use super::super::{Binary, Text};
     use crate::part::tests::{Nothing, fault, parts};
-    use crate::part::{Part, Said};
+    use crate::part::{Outcome, Part};
     use crate::{Ask, Asked, Class, Parsed, Protocol, Quiet, Resume};
 
-    const ONE: Said<'_> =
-        Said::Reply(b"STAT pid 7\r\nSTAT curr_items 3\r\nSTAT version 1.6.18\r\nEND\r\n");
-    const OTHER: Said<'_> =
-        Said::Reply(b"STAT curr_items 4\r\nSTAT evictions 1\r\nSTAT rusage_user 0.5\r\nEND\r\n");
+    const ONE: Outcome<'_> =
+        Outcome::Reply(b"STAT pid 7\r\nSTAT curr_items 3\r\nSTAT version 1.6.18\r\nEND\r\n");
+    const OTHER: Outcome<'_> =
+        Outcome::Reply(b"STAT curr_items 4\r\nSTAT evictions 1\r\nSTAT rusage_user 0.5\r\nEND\r\n");
 
-    const OK: Said<'_> = Said::Reply(b"OK\r\n");
+    const OK: Outcome<'_> = Outcome::Reply(b"OK\r\n");
 
-    fn told(head: &str, said: &[Said<'_>]) -> String {
+    fn told(head: &str, outcomes: &[Outcome<'_>]) -> String {
         let ask = Ask { command: STATS };
         let (command, quiet) = (STATS, Quiet::Loud);
         let asked = Asked { command, quiet, ask, head: head.as_bytes(), at: 0, next: None };
         let mut out = Vec::new();
-        Text.gather(&asked, &mut parts(said), &Nothing, &mut out);
+        Text.gather(&asked, &mut parts(outcomes), &Nothing, &mut out);
         String::from_utf8(out).expect("text")
     }
 
@@ -329,11 +329,11 @@ mod tests {
 
     #[test]
     fn a_server_that_answers_no_list_is_named_and_counts_in_no_sum() {
-        let all = told("stats\r\n", &[Said::Reply(b"STAT bytes 5\r\nEND\r\n"), OK]);
+        let all = told("stats\r\n", &[Outcome::Reply(b"STAT bytes 5\r\nEND\r\n"), OK]);
         assert!(all.contains("STAT bytes 5\r\n"), "{all}");
         assert!(all.ends_with("STAT quickack_servers_missing s1\r\nEND\r\n"), "{all}");
         assert_eq!(told("stats detail on\r\n", &[OK, OK]), "OK\r\n");
-        let part = Part { server: "s", place: None, said: OK };
+        let part = Part { server: "s", place: None, outcome: OK };
         let mut out = Vec::new();
         let ask = Ask { command: STATS };
         let (command, quiet) = (STATS, Quiet::Loud);
@@ -349,7 +349,7 @@ mod tests {
                    STAT accepting_conns 1\r\nSTAT new_name 5\r\nSTAT new_word on\r\nEND\r\n";
         let other = "STAT libevent 2.0\r\nSTAT conn_yields 2\r\nSTAT hash_power_level 20\r\n\
                      STAT accepting_conns 0\r\nSTAT new_name 6\r\nSTAT new_word on\r\nEND\r\n";
-        let [one, other] = [one, other].map(|text| Said::Reply(text.as_bytes()));
+        let [one, other] = [one, other].map(|text| Outcome::Reply(text.as_bytes()));
         let alone = told("stats\r\n", &[one]);
         for line in ["libevent 2.1", "conn_yields 1", "hash_power_level 16", "new_name 5"] {
             assert!(alone.contains(&format!("STAT {line}\r\n")), "{line}: {alone}");
@@ -369,17 +369,17 @@ mod tests {
 
     #[test]
     fn a_list_of_one_server_passes_and_of_several_each_name_has_its_server() {
-        let one = Said::Reply(b"STAT items:1:number 5\r\nSTAT a b c\r\nEND\r\n");
+        let one = Outcome::Reply(b"STAT items:1:number 5\r\nSTAT a b c\r\nEND\r\n");
         assert_eq!(
             told("stats items\r\n", &[one]),
             "STAT items:1:number 5\r\nSTAT a b c\r\nEND\r\n"
         );
         assert_eq!(
-            told("stats items\r\n", &[one, fault("down", false), Said::Reply(b"END\r\n")]),
+            told("stats items\r\n", &[one, fault("down", false), Outcome::Reply(b"END\r\n")]),
             "STAT s0:items:1:number 5\r\nSTAT s0:a b c\r\n\
              STAT quickack_servers_missing s1\r\nEND\r\n"
         );
-        let error = Said::Error(b"ERROR\r\n");
+        let error = Outcome::Error(b"ERROR\r\n");
         assert_eq!(told("stats items\r\n", &[error]), "ERROR\r\n");
         assert_eq!(told("stats items\r\n", &[fault("down", false)]), "SERVER_ERROR s0: down\r\n");
     }
@@ -395,7 +395,7 @@ mod tests {
         let mut out = Vec::new();
         Binary.gather(
             &asked,
-            &mut parts(&[Said::Reply(b"STAT a 1\r\nEND\r\n")]),
+            &mut parts(&[Outcome::Reply(b"STAT a 1\r\nEND\r\n")]),
             &Nothing,
             &mut out,
         );
@@ -407,7 +407,7 @@ mod tests {
     /// As in memcached, all of `detail dump` is one value.
     #[test]
     fn binary_clients_read_a_dump_as_one_value_and_a_switch_as_a_list() {
-        let check = |key: &str, said: &str, expected: &[&str]| {
+        let check = |key: &str, reply: &str, expected: &[&str]| {
             let (mut keys, len) = (Vec::new(), key.len() as u8);
             let mut packet = vec![0; 24];
             (packet[0], packet[1], packet[3], packet[11]) = (0x80, 0x10, len, len);
@@ -421,8 +421,8 @@ mod tests {
             let (command, head) = (request.command, &packet[..]);
             let asked = Asked { command, quiet: Quiet::Loud, ask, head, at: 0, next: None };
             let mut out = Vec::new();
-            let said = [Said::Reply(said.as_bytes())];
-            Binary.gather(&asked, &mut parts(&said), &Nothing, &mut out);
+            let outcomes = [Outcome::Reply(reply.as_bytes())];
+            Binary.gather(&asked, &mut parts(&outcomes), &Nothing, &mut out);
             let mut packets = Vec::new();
             while !out.is_empty() {
                 let rest = out.split_off(24 + usize::from(out[11]));

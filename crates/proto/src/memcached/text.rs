@@ -5,8 +5,8 @@ use super::meta::{self, base64};
 use super::{Binary, Servers, answer, binary, gather, reply, request};
 use crate::scan::Tokens;
 use crate::{
-    Adapted, Answer, Ask, Asked, Capabilities, Class, Command, Item, Login, Ours, Parsed, Part,
-    Protocol, Request, Resume, Shown, Span, Upstream,
+    Adapted, Answer, Ask, Asked, Capabilities, Class, Command, Item, Login, Parsed, Part, Protocol,
+    ProxyFacts, Request, Resume, Shown, Span, Upstream,
 };
 
 const ABOUT: &str = "\
@@ -127,13 +127,13 @@ impl Protocol for Text {
         &self,
         asked: &Asked<'_>,
         parts: &mut dyn Iterator<Item = Part<'_>>,
-        ours: &dyn Ours,
+        proxy: &dyn ProxyFacts,
         out: &mut Vec<u8>,
     ) {
         let words = asked.head.split(|byte| matches!(byte, b' ' | b'\r' | b'\n'));
         let argument = words.filter(|word| !word.is_empty()).nth(1).unwrap_or_default();
         let pass = |reply: &[u8], out: &mut Vec<u8>| out.extend_from_slice(reply);
-        gather::gather(self, asked, parts, (ours, argument), &pass, out);
+        gather::gather(self, asked, parts, (proxy, argument), &pass, out);
     }
 
     /// As memcached 1.6.18 does: for a `set`, and for an `ms` in every mode, but not for `cas`.

@@ -21,7 +21,7 @@ pub(super) fn write(asked: &Asked<'_>, answer: &Answer<'_>, out: &mut Vec<u8>) {
         Answer::Miss => words::null(2, out),
         Answer::Ok if asked.command == id::PING => pong(asked.head, out),
         Answer::Ok | Answer::Barrier | Answer::Bye | Answer::LoggedIn => words::simple("OK", out),
-        Answer::Version(ours) => words::bulk(ours.as_bytes(), out),
+        Answer::Version(proxy) => words::bulk(proxy.as_bytes(), out),
         Answer::Stat(name, value) => words::bulk(format!("{name}:{value}").as_bytes(), out),
         Answer::Refused(why) => refusal::write(asked, *why, out),
         Answer::Failed(why) | Answer::Uncertain(why) => fault(why, out),
@@ -194,7 +194,7 @@ mod tests {
                 let out = said(id::GET, &head, &answer);
                 let parsed = parse(Ask { command: id::GET }, &mut Progress::default(), &out);
                 let Parsed::Complete(item) = parsed else { panic!("{answer:?}: {parsed:?}") };
-                assert!(item.kind.ends(), "{answer:?}");
+                assert!(item.kind.ends_reply(), "{answer:?}");
                 assert_eq!(item.len(), out.len() as u64, "{answer:?}: {}", out.escape_ascii());
             }
         }

@@ -16,7 +16,7 @@ use std::collections::HashSet;
 use super::commands::{self, id};
 use super::reply::Walk;
 use super::{answer, config, info, words};
-use crate::part::{self, Ours, Part, Said};
+use crate::part::{self, Outcome, Part, ProxyFacts};
 use crate::{Answer, Asked, Class, Reach};
 
 /// How the replies are merged.
@@ -83,7 +83,7 @@ fn changes(command: u16) -> bool {
 pub(super) fn gather(
     asked: &Asked<'_>,
     parts: &mut dyn Iterator<Item = Part<'_>>,
-    ours: &dyn Ours,
+    proxy: &dyn ProxyFacts,
     out: &mut Vec<u8>,
 ) {
     let parts: Vec<Part<'_>> = parts.collect();
@@ -112,8 +112,8 @@ pub(super) fn gather(
         Gathering::Least => least(&replies, out),
         Gathering::Shared => shared(&replies, out),
         Gathering::Functions => functions(&replies, out),
-        Gathering::Info => info::gather(asked, &parts, ours, out),
-        Gathering::Config => config::gather(&parts, ours, out),
+        Gathering::Info => info::gather(asked, &parts, proxy, out),
+        Gathering::Config => config::gather(&parts, proxy, out),
         Gathering::Agreed | Gathering::Entries => unreachable!("answered above"),
     };
     if gathered.is_none() {
@@ -138,10 +138,10 @@ fn administer(asked: &Asked<'_>, how: Gathering, parts: &[Part<'_>], out: &mut V
     for part in parts {
         words::open_array(2, out);
         words::bulk(part.server.as_bytes(), out);
-        match part.said {
-            Said::Reply(reply) => out.extend_from_slice(reply),
-            Said::Error(line) => answer::write(asked, &Answer::Error(line), out),
-            Said::Fault { words, .. } => answer::write(asked, &Answer::Failed(words), out),
+        match part.outcome {
+            Outcome::Reply(reply) => out.extend_from_slice(reply),
+            Outcome::Error(line) => answer::write(asked, &Answer::Error(line), out),
+            Outcome::Fault { words, .. } => answer::write(asked, &Answer::Failed(words), out),
         }
     }
 }
@@ -160,7 +160,7 @@ fn fail(asked: &Asked<'_>, parts: &[Part<'_>], is_partly_done: bool, out: &mut V
 
 /// Returns the error that the client would get for this part alone.
 fn error<'a>(asked: &Asked<'_>, part: &Part<'a>) -> Option<Cow<'a, [u8]>> {
-    if let Said::Error(line) = part.said {
+    if let Outcome::Error(line) = part.outcome {
         return Some(Cow::Borrowed(line));
     }
     let mut told = Vec::new();
@@ -185,15 +185,15 @@ fn differ(parts: &[Part<'_>], out: &mut Vec<u8>) {
 
 /// Returns a text unchanged; for an aggregate, the texts in it with spaces between, as far as there
 /// is room.
-fn show(said: &[u8]) -> String {
-    let mut walk = Walk::new(said);
+fn show(reply: &[u8]) -> String {
+    let mut walk = Walk::new(reply);
     let mut texts: Vec<&[u8]> = Vec::new();
     let mut len = 0;
-    while len < words::ECHO_MAX && walk.at() < said.len() {
+    while len < words::ECHO_MAX && walk.at() < reply.len() {
         let at = walk.at();
         let text = match walk.text() {
             Some(text) => words::beginning(text),
-            None if is_null(&said[at..walk.at()]) => b"nil",
+            None if is_null(&reply[at..walk.at()]) => b"nil",
             // The head of an aggregate.
             None if walk.at() > at => continue,
             None => break,
@@ -201,9 +201,9 @@ fn show(said: &[u8]) -> String {
         len += text.len() + 1;
         texts.push(text);
     }
-    let shown = match (said.first(), texts.is_empty()) {
+    let shown = match (reply.first(), texts.is_empty()) {
         (Some(b'*' | b'~' | b'%'), true) => b"(empty)".to_vec(),
-        (_, true) => said.to_vec(),
+        (_, true) => reply.to_vec(),
         (_, false) => texts.join(&b' '),
     };
     String::from_utf8_lossy(words::beginning(&shown)).into_owned()
@@ -345,15 +345,15 @@ mod tests {
         let ask = Ask { command };
         let asked = Asked { command, quiet: Quiet::Loud, ask, head: b"", at: 0, next: None };
         let mut out = b"before".to_vec();
-        let said = |reply: &&'a str| match reply.strip_prefix("fault ") {
+        let outcome = |reply: &&'a str| match reply.strip_prefix("fault ") {
             Some(words) => fault(words, false),
-            None if reply.starts_with(['-', '!']) => Said::Error(reply.as_bytes()),
-            None => Said::Reply(reply.as_bytes()),
+            None if reply.starts_with(['-', '!']) => Outcome::Error(reply.as_bytes()),
+            None => Outcome::Reply(reply.as_bytes()),
         };
-        let said: Vec<Said<'a>> = replies.iter().map(said).collect();
-        gather(&asked, &mut parts(&said), &Nothing, &mut out);
-        let said = String::from_utf8_lossy(&out);
-        assert_eq!(said, format!("before{expected}"), "{replies:?}");
+        let outcomes: Vec<Outcome<'a>> = replies.iter().map(outcome).collect();
+        gather(&asked, &mut parts(&outcomes), &Nothing, &mut out);
+        let answer = String::from_utf8_lossy(&out);
+        assert_eq!(answer, format!("before{expected}"), "{replies:?}");
     }
 
     #[test]

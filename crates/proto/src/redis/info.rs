@@ -22,7 +22,7 @@ use std::fmt::Write;
 use super::reply::Walk;
 use super::{request, words};
 use crate::Asked;
-use crate::part::{Ours, Part, Said};
+use crate::part::{Outcome, Part, ProxyFacts};
 use number::{Number, ONE, human, version};
 use pieces::parts;
 
@@ -212,7 +212,7 @@ struct Field<'a> {
 pub(super) fn gather(
     asked: &Asked<'_>,
     parts: &[Part<'_>],
-    ours: &dyn Ours,
+    proxy: &dyn ProxyFacts,
     out: &mut Vec<u8>,
 ) -> Option<()> {
     let texts: Vec<(&str, Cow<'_, str>)> =
@@ -220,24 +220,24 @@ pub(super) fn gather(
     let first = parts.iter().find_map(Part::reply)?;
     let proto_version = if first.starts_with(b"=") { 3 } else { 2 };
     let sections = sections(&texts);
-    let mut told = Told::new(&sections, texts.len(), ours);
-    told.servers();
-    if texts.len() < parts.len() || wants_ours(asked) {
-        told.ourselves(parts);
+    let mut answer = InfoAnswer::new(&sections, texts.len(), proxy);
+    answer.servers();
+    if texts.len() < parts.len() || wants_proxy_section(asked) {
+        answer.proxy_section(parts);
     }
-    words::verbatim(told.out.as_bytes(), proto_version, out);
+    words::verbatim(answer.out.as_bytes(), proto_version, out);
     Some(())
 }
 
 /// Whether the request names our section, or asks for the default sections.
-fn wants_ours(asked: &Asked<'_>) -> bool {
+fn wants_proxy_section(asked: &Asked<'_>) -> bool {
     let arguments = request::arguments(asked.head);
-    let names = ["default", "all", "everything", OURS];
+    let names = ["default", "all", "everything", PROXY_SECTION];
     let is_one = |word: &[u8]| names.iter().any(|name| word.eq_ignore_ascii_case(name.as_bytes()));
     arguments.len() <= 1 || arguments[1..].iter().any(|word| is_one(word))
 }
 
-const OURS: &str = "Quickack";
+const PROXY_SECTION: &str = "Quickack";
 
 /// Returns the text of a reply. The first letters of a verbatim string are its format.
 fn text(reply: &[u8]) -> Option<Cow<'_, str>> {
@@ -278,7 +278,7 @@ fn sections<'a>(texts: &'a [(&'a str, Cow<'a, str>)]) -> Vec<Section<'a>> {
 }
 
 /// The answer, as far as it is written.
-struct Told<'a> {
+struct InfoAnswer<'a> {
     sections: &'a [Section<'a>],
     /// Fields by name, in whichever section they are: the first.
     fields: HashMap<&'a str, &'a Field<'a>>,
@@ -286,18 +286,18 @@ struct Told<'a> {
     totals: RefCell<HashMap<&'a str, Option<Number>>>,
     /// The number of servers that have answered.
     servers: usize,
-    ours: &'a dyn Ours,
+    proxy: &'a dyn ProxyFacts,
     out: String,
 }
 
-impl<'a> Told<'a> {
-    fn new(sections: &'a [Section<'a>], servers: usize, ours: &'a dyn Ours) -> Told<'a> {
+impl<'a> InfoAnswer<'a> {
+    fn new(sections: &'a [Section<'a>], servers: usize, proxy: &'a dyn ProxyFacts) -> Self {
         let mut fields = HashMap::new();
         for field in sections.iter().flat_map(|section| &section.fields) {
             fields.entry(field.name).or_insert(field);
         }
         let (totals, out) = (RefCell::default(), String::new());
-        Told { sections, fields, totals, servers, ours, out }
+        InfoAnswer { sections, fields, totals, servers, proxy, out }
     }
 
     fn servers(&mut self) {
@@ -361,8 +361,8 @@ impl<'a> Told<'a> {
     fn combine(&self, rule: Rule, name: &str, values: &[(&str, &str)]) -> Option<String> {
         match rule {
             Is(value) => return Some(value.to_string()),
-            Clients => return Some(self.ours.totals().clients.to_string()),
-            ClientsEver => return Some(self.ours.totals().clients_ever.to_string()),
+            Clients => return Some(self.proxy.totals().clients.to_string()),
+            ClientsEver => return Some(self.proxy.totals().clients_ever.to_string()),
             All(_) if values.len() < self.servers => return None,
             All(rule) => return self.combine(*rule, name, values),
             // A value that other servers lack does not hold for all of them.
@@ -425,9 +425,9 @@ impl<'a> Told<'a> {
     }
 
     /// Writes the proxy's own fields, and the outcome for each server that was asked.
-    fn ourselves(&mut self, parts: &[Part<'_>]) {
-        self.open(OURS);
-        let (facts, totals) = (self.ours.facts(), self.ours.totals());
+    fn proxy_section(&mut self, parts: &[Part<'_>]) {
+        self.open(PROXY_SECTION);
+        let (facts, totals) = (self.proxy.facts(), self.proxy.totals());
         let version = facts.version.trim_start_matches("quickack-");
         self.line("quickack_version", &plain(version));
         self.line("quickack_pool", &plain(facts.pool));
@@ -443,10 +443,10 @@ impl<'a> Told<'a> {
         self.line("quickack_servers_up", &self.servers.to_string());
         for (nth, part) in parts.iter().enumerate() {
             let name = plain(part.server);
-            let why = match part.said {
-                Said::Reply(_) => None,
-                Said::Error(line) => Some(("refused", String::from_utf8_lossy(line))),
-                Said::Fault { words, .. } => Some(("down", Cow::Borrowed(words))),
+            let why = match part.outcome {
+                Outcome::Reply(_) => None,
+                Outcome::Error(line) => Some(("refused", String::from_utf8_lossy(line))),
+                Outcome::Fault { words, .. } => Some(("down", Cow::Borrowed(words))),
             };
             let value = match why {
                 None => format!("name={name},state=up{}", self.state(part.server)),
@@ -458,13 +458,13 @@ impl<'a> Told<'a> {
 
     /// Returns the fields of one server that an operator looks at first.
     fn state(&self, server: &str) -> String {
-        let mut told = String::new();
+        let mut answer = String::new();
         for name in ["role", "redis_version", "loading"] {
             if let Some((_, value)) = self.values(name).iter().find(|(one, _)| *one == server) {
-                let _ = write!(told, ",{name}={}", plain(value));
+                let _ = write!(answer, ",{name}={}", plain(value));
             }
         }
-        told
+        answer
     }
 }
 

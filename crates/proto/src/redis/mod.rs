@@ -33,8 +33,9 @@ pub use servers::Servers;
 use std::borrow::Cow;
 
 use crate::{
-    Adapted, Answer, Ask, Asked, Capabilities, Command, ConnKey, Extra, Facts, Item, Login, Ours,
-    Parsed, Part, Protocol, Request, Resume, Retryable, Session, Shown, Span, Turn, Upstream,
+    Adapted, AfterLocal, Answer, Ask, Asked, Capabilities, Command, ConnKey, Extra, Facts, Item,
+    Login, Parsed, Part, Protocol, ProxyFacts, Request, Resume, Retryable, Session, Shown, Span,
+    Upstream,
 };
 
 /// Redis.
@@ -121,10 +122,10 @@ impl Protocol for Redis {
         &self,
         asked: &Asked<'_>,
         parts: &mut dyn Iterator<Item = Part<'_>>,
-        ours: &dyn Ours,
+        proxy: &dyn ProxyFacts,
         out: &mut Vec<u8>,
     ) {
-        gather::gather(asked, parts, ours, out);
+        gather::gather(asked, parts, proxy, out);
     }
 
     fn local(
@@ -134,7 +135,7 @@ impl Protocol for Redis {
         session: &mut Session,
         facts: &Facts<'_>,
         out: &mut Vec<u8>,
-    ) -> Turn {
+    ) -> AfterLocal {
         local::local(request, head, session, facts, out)
     }
 

@@ -14,7 +14,7 @@ use super::array::{self, Step, Stop, Walk, short};
 use super::commands::{self, Row, id};
 use super::refusal::BAD_ARGUMENT;
 use super::{inline, keys, scan, split};
-use crate::{Class, Extra, Local, Marks, Parsed, Place, Quiet, Refusal, Request, Resume, Span};
+use crate::{Class, Extra, Local, MarkUse, Parsed, Place, Quiet, Refusal, Request, Resume, Span};
 
 /// No answer, as in Redis.
 const NOT_HTTP: &str = "";
@@ -81,7 +81,7 @@ pub(super) fn blank(head: usize) -> Request {
         quiet: Quiet::Silent,
         place: Place::Any,
         head: head as u32,
-        ..Request::nobody()
+        ..Request::placeholder()
     }
 }
 
@@ -232,7 +232,7 @@ const fn plan(command: u16) -> Plan {
         command,
         class,
         quiet: Quiet::Loud,
-        marks: Marks::None,
+        marks: MarkUse::None,
         keep: false,
         // SCRIPT LOAD is kept as well, so that the script can be learned.
         repeat: is_single || matches!(class, Class::Split { .. }) || command == id::SCRIPT_LOAD,
@@ -262,7 +262,7 @@ pub(super) fn understand(
     head: usize,
 ) -> Result<Request, &'static str> {
     let name = words[0].of(input);
-    let unknown = Request { head: head as u32, command: 0, ..Request::nobody() };
+    let unknown = Request { head: head as u32, command: 0, ..Request::placeholder() };
     let Some(command) = commands::lookup(name) else {
         words.clear();
         return if is_http(name) { Err(NOT_HTTP) } else { Ok(unknown) };

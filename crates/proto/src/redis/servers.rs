@@ -169,7 +169,7 @@ fn whole_reply(input: &[u8]) -> Result<&[u8], Parsed<HandshakeReply>> {
                 if at > input.len() {
                     return Err(Parsed::Incomplete);
                 }
-                if item.kind.ends() {
+                if item.kind.ends_reply() {
                     let is_error = item.kind == ItemKind::Error && input.first() != Some(&b'-');
                     let reply = &input[..at];
                     return if is_error { Err(Parsed::Malformed(NO_WELCOME)) } else { Ok(reply) };

@@ -30,9 +30,9 @@ use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
 use proto::{
-    Adapted, Answer, Ask, Asked, Capabilities, Class, ConnKey, Facts, ItemKind, Local, Make, Marks,
-    NAMED, Parsed, Place, Progress, Protocol, Quiet, Refusal, Request, Resume, Session, Shown,
-    Span, Turn,
+    Adapted, AfterLocal, Answer, Ask, Asked, Capabilities, Class, ConnKey, Facts, ItemKind, Local,
+    Make, MarkUse, NAMED, Parsed, Place, Progress, Protocol, Quiet, Refusal, Request, Resume,
+    Session, Shown, Span,
 };
 
 /// Returns the protocol of clients that is the same as that of this protocol's servers. Its table
@@ -55,7 +55,7 @@ pub const FACTS: Facts<'static> = Facts {
     clients: 1,
     uptime_s: 100,
     has_users: false,
-    ends: None,
+    endpoints: None,
     age_s: 0,
 };
 
@@ -189,7 +189,9 @@ pub fn meaning(protocol: &dyn Protocol, request: &Request, head: &[u8], keys: &[
             let row = &servers(protocol).commands()[usize::from(ask.command)];
             write!(out, " as {}", row.name).unwrap();
         }
-        Class::Split { each, .. } => out.push_str(if each { " each" } else { " split" }),
+        Class::Split { element_per_key, .. } => {
+            out.push_str(if element_per_key { " each" } else { " split" })
+        }
         Class::Single { writes: false } => out.push_str(" again"),
         _ => {}
     }
@@ -199,7 +201,7 @@ pub fn meaning(protocol: &dyn Protocol, request: &Request, head: &[u8], keys: &[
         Place::Sole => out.push_str(" alone"),
         Place::Any | Place::Keys => {}
     }
-    if request.marks == Marks::Makes {
+    if request.marks == MarkUse::Sets {
         out.push_str(" marks");
     }
     if let Class::Refuse(refusal) = request.class {
@@ -226,14 +228,14 @@ pub fn own_words(protocol: &dyn Protocol, row: &Row) -> Option<(Vec<u8>, bool)> 
             Parsed::Complete(request) => request,
             Parsed::Malformed("") => return Some((said, true)),
             Parsed::Malformed(why) => {
-                let nobody = Asked { head: rest, ..Asked::nobody() };
-                said.extend(words(protocol, &nobody, &Answer::Refused(Refusal::Bad(why))));
+                let asked = Asked { head: rest, ..Asked::no_request() };
+                said.extend(words(protocol, &asked, &Answer::Refused(Refusal::Bad(why))));
                 return Some((said, true));
             }
             Parsed::Incomplete => break,
         };
         let head = &rest[..request.head as usize];
-        if own_word(protocol, &request, head, &mut session, &mut said)? == Turn::Leave {
+        if own_word(protocol, &request, head, &mut session, &mut said)? == AfterLocal::Close {
             return Some((said, true));
         }
         rest = rest.get(request.len() as usize..).unwrap_or(b"");
@@ -255,7 +257,7 @@ pub fn own_word(
     head: &[u8],
     session: &mut Session,
     out: &mut Vec<u8>,
-) -> Option<Turn> {
+) -> Option<AfterLocal> {
     let asked = asked(request, head);
     let silent = request.quiet == Quiet::Silent;
     let answer = match request.class {
@@ -269,14 +271,14 @@ pub fn own_word(
         }
         Class::Local(Local::Quit) => {
             protocol.answer(&asked, &Answer::Bye, out);
-            return Some(Turn::Leave);
+            return Some(AfterLocal::Close);
         }
         _ => return None,
     };
     if !silent {
         protocol.answer(&asked, &answer, out);
     }
-    Some(Turn::Stay)
+    Some(AfterLocal::Continue)
 }
 
 fn words(protocol: &dyn Protocol, asked: &Asked<'_>, answer: &Answer<'_>) -> Vec<u8> {

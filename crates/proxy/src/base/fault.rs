@@ -1,7 +1,7 @@
 //! One table of all faults: their cause, their texts and their counters. The page
 //! `docs/reference/errors.md` is made from it.
 
-use metrics::Server as Counter;
+use metrics::ServerCounter;
 
 /// The cause of a fault, which decides how the proxy goes on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,7 +45,7 @@ pub struct Row {
     /// The same text for an update that was sent and may have been executed.
     pub words_sent: &'static str,
     /// The counter; `None` for a fault without a server.
-    pub counter: Option<Counter>,
+    pub counter: Option<ServerCounter>,
     /// The proxy's action, for the reference page.
     pub action: &'static str,
 }
@@ -57,7 +57,7 @@ pub static FAULTS: &[Row] = &[
         Blame::Server,
         "connect failed",
         "connect failed",
-        Some(Counter::ConnectFailed),
+        Some(ServerCounter::ConnectFailed),
         "nothing was sent; the server is down until a probe succeeds",
     ),
     row(
@@ -65,7 +65,7 @@ pub static FAULTS: &[Row] = &[
         Blame::Server,
         "connect timed out",
         "connect timed out",
-        Some(Counter::ConnectFailed),
+        Some(ServerCounter::ConnectFailed),
         "nothing was sent; the server is down until a probe succeeds",
     ),
     row(
@@ -73,7 +73,7 @@ pub static FAULTS: &[Row] = &[
         Blame::Overload,
         "timed out in the queue, not sent",
         "timed out in the queue, not sent",
-        Some(Counter::QueueTimeout),
+        Some(ServerCounter::QueueTimeout),
         "removed from the queue unsent",
     ),
     row(
@@ -81,7 +81,7 @@ pub static FAULTS: &[Row] = &[
         Blame::Overload,
         "queue full, not sent",
         "queue full, not sent",
-        Some(Counter::QueueFull),
+        Some(ServerCounter::QueueFull),
         "refused unsent",
     ),
     row(
@@ -89,7 +89,7 @@ pub static FAULTS: &[Row] = &[
         Blame::Server,
         "no reply in time",
         "no reply in time, outcome unknown",
-        Some(Counter::ReplyTimeout),
+        Some(ServerCounter::ReplyTimeout),
         "the link is closed; the server is down until a probe succeeds",
     ),
     row(
@@ -97,7 +97,7 @@ pub static FAULTS: &[Row] = &[
         Blame::Server,
         "connection lost",
         "connection lost, outcome unknown",
-        Some(Counter::LinkLost),
+        Some(ServerCounter::LinkLost),
         "a read may be sent once more on a new link, if its client has requested no change \
          since; everything else fails",
     ),
@@ -106,7 +106,7 @@ pub static FAULTS: &[Row] = &[
         Blame::Server,
         "login refused",
         "login refused",
-        Some(Counter::LoginRefused),
+        Some(ServerCounter::LoginRefused),
         "nothing was sent; the server is down until a probe's login is accepted",
     ),
     row(
@@ -114,7 +114,7 @@ pub static FAULTS: &[Row] = &[
         Blame::Server,
         "unexpected reply, connection closed",
         "unexpected reply, connection closed, outcome unknown",
-        Some(Counter::Poisoned),
+        Some(ServerCounter::Poisoned),
         "the link is closed and the rest of its input ignored; down until a probe succeeds",
     ),
     row(
@@ -122,7 +122,7 @@ pub static FAULTS: &[Row] = &[
         Blame::Server,
         "down, waiting for it to come back",
         "down, waiting for it to come back",
-        Some(Counter::Down),
+        Some(ServerCounter::RefusedDown),
         "refused unsent; probes detect the server's return",
     ),
     row(
@@ -138,7 +138,7 @@ pub static FAULTS: &[Row] = &[
         Blame::Overload,
         "out of memory holding the reply",
         "done, but out of memory holding the reply",
-        Some(Counter::OutOfMemory),
+        Some(ServerCounter::OutOfMemory),
         "the reply is read and dropped because `memory_max` is reached",
     ),
     row(
@@ -146,7 +146,7 @@ pub static FAULTS: &[Row] = &[
         Blame::Own,
         "no connection could be made, not sent",
         "no connection could be made, not sent",
-        Some(Counter::ConnectUnable),
+        Some(ServerCounter::ConnectUnable),
         "refused unsent: the proxy has run out of descriptors or ports; it retries after a pause",
     ),
     row(
@@ -154,7 +154,7 @@ pub static FAULTS: &[Row] = &[
         Blame::Overload,
         "silent, timed out in the queue, not sent",
         "silent, timed out in the queue, not sent",
-        Some(Counter::QueueTimeout),
+        Some(ServerCounter::QueueTimeout),
         "held back because the server was silent for `hold_after`; removed from the queue unsent",
     ),
     row(
@@ -162,7 +162,7 @@ pub static FAULTS: &[Row] = &[
         Blame::Overload,
         "silent, and its client has left: dropped, not sent",
         "silent, and its client has left: dropped, not sent",
-        Some(Counter::Dropped),
+        Some(ServerCounter::Dropped),
         "held back because the server was silent, then dropped because its client had \
          disconnected; the client may send it again",
     ),
@@ -171,7 +171,7 @@ pub static FAULTS: &[Row] = &[
         Blame::Overload,
         "refuses this database, or this version of the protocol: not sent",
         "refuses this database, or this version of the protocol: not sent",
-        Some(Counter::SetupRefused),
+        Some(ServerCounter::SetupRefused),
         "the link is closed; the server stays up for all other databases and versions",
     ),
 ];
@@ -188,7 +188,7 @@ const fn row(
     blame: Blame,
     words: &'static str,
     words_sent: &'static str,
-    counter: Option<Counter>,
+    counter: Option<ServerCounter>,
     action: &'static str,
 ) -> Row {
     Row { fault, blame, words, words_sent, counter, action }

@@ -13,7 +13,7 @@ const LINK_BIT: u32 = 1 << 31;
 
 impl ConnId {
     /// The id of a client that never exists.
-    pub(crate) const NOBODY: ConnId = ConnId { slot: LINK_BIT - 1, generation: u32::MAX };
+    pub(crate) const NONE: ConnId = ConnId { slot: LINK_BIT - 1, generation: u32::MAX };
 
     pub fn is_client(self) -> bool {
         self.slot & LINK_BIT == 0

@@ -65,12 +65,12 @@ pub(crate) struct Arrival {
 
 /// The body of a request that has arrived whole, including its trailer.
 pub(crate) enum Data<'a> {
-    Flat(Source<'a>),
-    Held(Outbox),
+    OnePiece(Source<'a>),
+    Assembled(Outbox),
 }
 
 impl Data<'_> {
     pub(crate) fn none() -> Self {
-        Data::Held(Outbox::default())
+        Data::Assembled(Outbox::default())
     }
 }

@@ -45,7 +45,7 @@ pub(crate) struct Pool {
     pub(crate) logins_due: Option<Time>,
     /// The number of logins that have failed since.
     pub(crate) logins_failed: u64,
-    pub(crate) counters: Counters<metrics::Pool>,
+    pub(crate) counters: Counters<metrics::PoolCounter>,
     /// Latency from the parse of a request to the release of its answer.
     pub(crate) reads: Recorder,
     pub(crate) updates: Recorder,
@@ -65,7 +65,7 @@ pub(crate) struct Server {
     pub(crate) ejected: bool,
     /// Clients wait until its capabilities are known.
     pub(crate) awaited: bool,
-    pub(crate) counters: Counters<metrics::Server>,
+    pub(crate) counters: Counters<metrics::ServerCounter>,
 }
 
 /// Whether a pool or server is part of the plan.
@@ -183,7 +183,7 @@ impl Pool {
 
     /// Builds the ring anew if its servers are others, or if `changed` says that anything else it
     /// is made from is.
-    pub(crate) fn turn_ring(&mut self, changed: bool) {
+    pub(crate) fn rebuild_ring(&mut self, changed: bool) {
         let members = members(&self.servers);
         if members != self.members || changed {
             self.ring = ring(self.plan.distribution, &self.servers, &members);

@@ -1,6 +1,6 @@
 //! Accept: a client comes through a listener, or from another worker.
 
-use metrics::{Pool as Counter, Worker};
+use metrics::{PoolCounter, WorkerCounter};
 use proto::{Answer, Asked, Refusal, ReplyMode, Request};
 
 use super::Clients;
@@ -10,7 +10,7 @@ use crate::base::id::ConnId;
 use crate::base::pool::Stage;
 use crate::{Action, Event, Passed};
 
-/// How often refused clients are reported, in microseconds.
+/// SendOptions often refused clients are reported, in microseconds.
 const REFUSED_TELL_US: u64 = 1_000_000;
 const FOREIGN: &str = "one sent HTTP, as a browser does when a hostile page sends it here; it was \
                        closed, and nothing after that was read";
@@ -24,25 +24,25 @@ impl Clients {
         new: bool,
     ) -> Result<ConnId, Vec<u8>> {
         // A client's pool may be gone by the time the client arrives.
-        let Some(pool) = base.pool_place(id) else { return Err(Vec::new()) };
+        let Some(pool) = base.pool_index_of(id) else { return Err(Vec::new()) };
         let is_leaving = self.draining || base.pools[pool].stage != Stage::Planned;
         let is_full = self.is_full(base, pool);
         let (entry, worker) = (&mut base.pools[pool], base.worker);
         if is_leaving || is_full {
-            entry.counters.add(Counter::ClientsRefused, 1);
-            worker.add(Worker::AcceptsRefused, 1);
+            entry.counters.add(PoolCounter::ClientsRefused, 1);
+            worker.add(WorkerCounter::AcceptsRefused, 1);
             let mut refusal = Vec::new();
             let why = if is_leaving { "shutting down" } else { "too many client connections" };
             self.tell_refused(base, pool, why);
-            let nobody = Asked::nobody();
+            let nobody = Asked::no_request();
             base.pools[pool].plan.protocol.answer(&nobody, &Answer::Failed(why), &mut refusal);
             return Err(refusal);
         }
         entry.clients += 1;
-        worker.add(Worker::ClientsNow, 1);
-        worker.add(Worker::Accepts, u64::from(new));
-        entry.counters.add(Counter::ClientsNow, 1);
-        entry.counters.add(Counter::ClientsTotal, u64::from(new));
+        worker.add(WorkerCounter::ClientsNow, 1);
+        worker.add(WorkerCounter::Accepts, u64::from(new));
+        entry.counters.add(PoolCounter::ClientsNow, 1);
+        entry.counters.add(PoolCounter::ClientsTotal, u64::from(new));
         let home = entry.conn_keys.home;
         entry.conn_keys.enter(home);
         let conn_key = (home, entry.conn_keys.of(home));
@@ -73,7 +73,7 @@ impl Clients {
     }
 
     /// Closes a client whose bytes can never become a request.
-    pub(super) fn turn_off(
+    pub(super) fn close_malformed(
         &mut self,
         base: &mut Base,
         id: ConnId,
@@ -82,15 +82,15 @@ impl Clients {
     ) -> usize {
         let Some(client) = self.table.find(id) else { return bytes.len() };
         let (pool, reply_mode) = (client.pool as usize, client.session.reply_mode);
-        base.pools[pool].counters.add(Counter::Refused, 1);
+        base.pools[pool].counters.add(PoolCounter::Refused, 1);
         let answer = match client.must_log_in(base) {
             true => Answer::LoginFirst,
             false => Answer::Refused(Refusal::Bad(why)),
         };
         if why.is_empty() {
             self.tell_refused(base, pool, FOREIGN);
-        } else if reply_mode == ReplyMode::No {
-            self.answer(base, id, &Request::nobody(), bytes, &answer);
+        } else if reply_mode == ReplyMode::On {
+            self.answer(base, id, &Request::placeholder(), bytes, &answer);
         }
         self.leave(base, id);
         bytes.len()
@@ -113,7 +113,7 @@ impl Clients {
         let within =
             |limit: usize, now: &dyn Fn() -> u64| limit == usize::MAX || now() < limit as u64;
         self.table.len() >= self.clients_room
-            || !within(self.clients_max, &|| metrics.total(0, Worker::ClientsNow))
-            || !within(plan.client_connections, &|| metrics.total(plan.id, Counter::ClientsNow))
+            || !within(self.clients_max, &|| metrics.total(0, WorkerCounter::ClientsNow))
+            || !within(plan.client_connections, &|| metrics.total(plan.id, PoolCounter::ClientsNow))
     }
 }

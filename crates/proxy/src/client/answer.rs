@@ -1,6 +1,6 @@
 //! Requests join their client's pipeline, and the proxy's own answers with them.
 
-use metrics::Pool as Counter;
+use metrics::PoolCounter;
 use proto::{Answer, Ask, Asked, Quiet, Request};
 
 use super::Clients;
@@ -23,18 +23,18 @@ impl Clients {
         let owner = (id, client.protocol);
         let pending =
             self.requests.alloc(owner, client.pool, (request, head), base.now, &mut base.spares);
-        if !self.requests[pending].question.head.is_empty() {
+        if !self.requests[pending].info.head.is_empty() {
             let bytes = self.requests[pending].measure();
             client.request_bytes += bytes;
             base.memory.change(&mut self.requests[pending].counted, bytes);
         }
         if request.quiet == Quiet::Silent {
-            client.silent += 1;
+            client.silent_count += 1;
             return pending;
         }
         #[cfg(seeded_bugs)]
         self.requests.lose_opaque(pending, client.tail);
-        client.loud += u32::from(request.quiet == Quiet::Loud);
+        client.loud_count += u32::from(request.quiet == Quiet::Loud);
         match client.tail {
             NONE => client.head = pending,
             tail => self.requests[tail].next = pending,
@@ -112,21 +112,21 @@ impl Clients {
 
     /// Sends an answer that no request asked for, after the answers to all requests.
     pub(crate) fn send_unrequested(&mut self, base: &mut Base, id: ConnId, answer: &Answer<'_>) {
-        self.answer(base, id, &Request::nobody(), b"", answer);
+        self.answer(base, id, &Request::placeholder(), b"", answer);
     }
 
     /// Answers a request when all earlier requests of its client are settled. Those in the pipeline
     /// are, when its turn comes. For those outside of it, the client is not read further.
     pub(crate) fn barrier(&mut self, base: &mut Base, id: ConnId, request: &Request, head: &[u8]) {
         let client = self.table.find(id).expect("requests are read from living clients only");
-        if client.silent == 0 || bug!(EarlyBarrier) {
+        if client.silent_count == 0 || bug!(EarlyBarrier) {
             return self.answer(base, id, request, head, &Answer::Barrier);
         }
         let pending = self.enqueue(base, id, request, head);
         let entry = &mut self.requests[pending];
         (entry.since, entry.left) = (UNTIMED, 1);
-        let asked = Asked { head, ..entry.question.asked() };
-        entry.question.protocol.answer(&asked, &Answer::Barrier, entry.reply.copied());
+        let asked = Asked { head, ..entry.info.asked() };
+        entry.info.protocol.answer(&asked, &Answer::Barrier, entry.reply.copied());
         self.account_request(base, pending);
         self.table.find_mut(id).expect("it has just asked").barrier = pending;
         self.pause_until_idle(base, id);
@@ -141,7 +141,7 @@ impl Clients {
         head: &[u8],
         answer: &Answer<'_>,
     ) {
-        base.pools[asks.pool()].counters.add(Counter::Refused, 1);
+        base.pools[asks.pool()].counters.add(PoolCounter::Refused, 1);
         self.answer(base, asks.id, request, head, answer);
     }
 
@@ -161,7 +161,7 @@ impl Clients {
 
     /// Notes that a list with one element for each key is the answer to a request.
     pub(crate) fn expect_elements(&mut self, id: RequestId, keys: usize) {
-        self.requests[id].question.elements = Some(keys as u32);
+        self.requests[id].info.elements = Some(keys as u32);
     }
 
     /// Begins a removal of a key whose new value is not accepted, for which there is this reason.
@@ -176,7 +176,7 @@ impl Clients {
         // The request is answered in its own form, not in that of the removal.
         let request = Request { keep: true, ..*request };
         let id = self.begin(base, asks, &request, head, true);
-        self.requests[id].question.no_room = Some(no_room);
+        self.requests[id].info.no_room = Some(no_room);
         id
     }
 
@@ -193,23 +193,23 @@ impl Clients {
         let id = self.enqueue(base, asks.id, request, head);
         let count = base.keys.len();
         let pending = &mut self.requests[id];
-        pending.question.ask = ask;
-        if let Some(Split { each, writes }) = split {
-            (pending.question.gathers, pending.question.each) = (true, each);
+        pending.info.ask = ask;
+        if let Some(Split { element_per_key, writes }) = split {
+            (pending.info.gathers, pending.info.element_per_key) = (true, element_per_key);
             pending.writes = writes;
         }
         if merge && let Some(client) = self.table.find_mut(asks.id) {
             client.batch_turn = base.turn;
         }
         let counters = base.pools[asks.pool()].counters;
-        counters.add(Counter::KeysAsked, count as u64);
+        counters.add(PoolCounter::KeysAsked, count as u64);
         let pending = &mut self.requests[id];
         pending.left = count as u32 + 1 - u32::from(bug!(DropFragment) && count > 2);
         if count > 1 {
-            counters.add(Counter::Fragments, count as u64);
+            counters.add(PoolCounter::Fragments, count as u64);
             pending.open_slots(count, &mut base.spares);
             if request.keep {
-                pending.question.join(&base.keys);
+                pending.info.join(&base.keys);
             }
             self.account_request(base, id);
         }
@@ -227,8 +227,8 @@ impl Clients {
     ) -> RequestId {
         let id = self.enqueue(base, asks.id, request, head);
         let pending = &mut self.requests[id];
-        (pending.question.ask, pending.question.gathers, pending.writes) = (ask, true, writes);
-        if pending.question.protocol.forgets(&pending.question.asked()) {
+        (pending.info.ask, pending.info.gathers, pending.writes) = (ask, true, writes);
+        if pending.info.protocol.forgets(&pending.info.asked()) {
             base.pools[asks.pool()].script_cache.forget();
         }
         pending.left = servers as u32 + 1;
@@ -240,10 +240,10 @@ impl Clients {
     /// Notes the form in which a server is asked, and where a walk over the servers continues.
     #[inline]
     pub(crate) fn set_asked(&mut self, id: RequestId, ask: Ask, step: Option<(u32, Option<u32>)>) {
-        let question = &mut self.requests[id].question;
-        question.ask = ask;
+        let info = &mut self.requests[id].info;
+        info.ask = ask;
         if let Some(step) = step {
-            (question.at, question.next) = step;
+            (info.at, info.next) = step;
         }
     }
 }
@@ -252,6 +252,6 @@ impl Clients {
 #[derive(Clone, Copy)]
 pub(crate) struct Split {
     /// The replies are lists with one element for each key.
-    pub(crate) each: bool,
+    pub(crate) element_per_key: bool,
     pub(crate) writes: bool,
 }

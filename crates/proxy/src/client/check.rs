@@ -21,7 +21,7 @@ impl Clients {
         let clients: usize = self.table.iter().map(|(_, client)| client.counted).sum();
         let requests: usize = self.requests.iter().map(|pending| pending.counted).sum();
         let barriers = self.table.iter().filter(|(_, one)| one.barrier != NONE).count();
-        let resting = self.requests.iter().filter(|pending| pending.question.rests).count();
+        let resting = self.requests.iter().filter(|pending| pending.info.rests).count();
         Sums {
             bytes: clients + requests,
             parts: self.requests.iter().map(|pending| pending.left as usize).sum(),
@@ -35,7 +35,7 @@ impl Clients {
         while at != NONE {
             let pending = &self.requests[at];
             assert_eq!(pending.client, id, "a pipeline holds its own client's requests");
-            let quiet = pending.question.quiet;
+            let quiet = pending.info.quiet;
             assert_ne!(quiet, Quiet::Silent, "a silent request stands in no pipeline");
             loud += u32::from(quiet == Quiet::Loud);
             assert_ne!(pending.state, State::Free, "a pipeline holds requests in use");
@@ -47,10 +47,10 @@ impl Clients {
             depth += 1;
             at = pending.next;
         }
-        assert_eq!((depth, loud), (client.depth, client.loud));
+        assert_eq!((depth, loud), (client.depth, client.loud_count));
         let settled = client.counted == client.measure();
         assert!(client.dirty || settled, "a client that waits for nothing is accounted for");
-        let outstanding = (client.depth + client.silent) as usize;
+        let outstanding = (client.depth + client.silent_count) as usize;
         assert!(outstanding <= self.pipeline_ever, "the pipeline has a bound");
     }
 
@@ -65,7 +65,7 @@ impl Clients {
     pub(crate) fn check_rest(&self) -> Vec<ServerAt> {
         for (_, client) in self.table.iter() {
             let has_all = client.outstanding() == 0 && client.out.is_empty();
-            let is_held_up = client.awaits.is_some() || client.locating || client.resumable;
+            let is_held_up = client.awaits.is_some() || client.awaits_endpoints || client.resumable;
             let is_unread =
                 (client.paused || client.reading_stopped) && client.state == ClientState::Open;
             assert!(!(is_unread && has_all) || is_held_up, "a client is paused for nothing");

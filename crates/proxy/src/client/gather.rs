@@ -5,7 +5,7 @@ use metrics::WorkerMetrics;
 use proto::Answer;
 
 use super::Clients;
-use super::facts::View;
+use super::facts::PoolFacts;
 use super::request::{Kind, Origin, PendingRequest};
 use super::value::Value;
 use crate::base::Base;
@@ -34,7 +34,7 @@ impl Clients {
         if is_there {
             let plan = &base.pools[pending.pool as usize].servers[server as usize].plan;
             let origin = Origin { place: Some(server), label: &plan.label };
-            pending.keep_part(slot, origin, |question, out| value.flatten((question, slot), out));
+            pending.keep_part(slot, origin, |info, out| value.flatten((info, slot), out));
             self.account_request(base, id);
         }
         self.part_done(base, id);
@@ -44,7 +44,7 @@ impl Clients {
     pub(crate) fn server_error(&mut self, base: &mut Base, part: Part, server: u32, line: &[u8]) {
         let Part { request: id, slot } = part;
         let pending = &mut self.requests[id];
-        if pending.question.gathers {
+        if pending.info.gathers {
             return self.keep_error(base, part, Some(server), Kind::Error, line);
         }
         pending.fail(slot, &Answer::Error(line));
@@ -76,7 +76,7 @@ impl Clients {
                 continue;
             };
             let pending = &mut self.requests[part.request];
-            if pending.question.each {
+            if pending.info.element_per_key {
                 pending.follow(part.slot, first);
             }
             // All keys are of one request, which exists until the last of them is settled.
@@ -94,11 +94,11 @@ pub(super) fn gather(
 ) {
     let words = out.copied();
     let start = words.len();
-    let is_good = pending.gather(&View { pool, metrics, uptime }, words);
+    let is_good = pending.gather(&PoolFacts { pool, metrics, uptime }, words);
     let script_cache = &mut pool.script_cache;
-    let asked = pending.question.asked();
-    let learnt = pending.question.protocol.learn(&asked, &words[start..]).filter(|_| is_good);
-    if pending.question.protocol.forgets(&asked) {
+    let asked = pending.info.asked();
+    let learnt = pending.info.protocol.learn(&asked, &words[start..]).filter(|_| is_good);
+    if pending.info.protocol.forgets(&asked) {
         // Once more, since a script that was being loaded meanwhile may have been learned.
         script_cache.forget();
     } else if let Some((name, text)) = learnt.filter(|_| !bug!(NeverLearn)) {

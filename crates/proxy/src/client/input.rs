@@ -6,8 +6,8 @@
 //!   keep_rest ◀── what is left
 //! ```
 
-use metrics::Pool as Counter;
-use proto::{Answer, Class, Marks, Parsed, Quiet, Refusal, ReplyMode, Request, Resume};
+use metrics::PoolCounter;
+use proto::{Answer, Class, MarkUse, Parsed, Quiet, Refusal, ReplyMode, Request, Resume};
 
 use super::Clients;
 use super::body::Body;
@@ -64,8 +64,8 @@ const IN_ABORTED: &str = "it belongs to a refused transaction, of which nothing 
 
 /// Silences a request of a client that has turned replies off.
 fn mute(client: &mut Client, request: &mut Request) {
-    if client.session.reply_mode == ReplyMode::Next && !bug!(SkipForEver) {
-        client.session.reply_mode = ReplyMode::No;
+    if client.session.reply_mode == ReplyMode::SkipNext && !bug!(SkipForEver) {
+        client.session.reply_mode = ReplyMode::On;
     }
     if !bug!(IgnoreMute) {
         request.quiet = Quiet::Silent;
@@ -80,7 +80,7 @@ impl Clients {
             return Input::Ignored;
         }
         let counters = base.pools[client.pool as usize].counters;
-        counters.add(Counter::ReceivedBytes, bytes.len() as u64);
+        counters.add(PoolCounter::ReceivedBytes, bytes.len() as u64);
         if client.partial.is_empty() {
             return Input::AsTheyCame;
         }
@@ -169,7 +169,7 @@ impl Clients {
         if client.paused || small || (len <= most && base.memory.has_room(len)) {
             return self.update_client(base, id);
         }
-        if client.session.reply_mode == ReplyMode::No {
+        if client.session.reply_mode == ReplyMode::On {
             self.send_unrequested(base, id, &answer);
         }
         self.leave(base, id);
@@ -211,11 +211,13 @@ impl Clients {
         let parsed = client.protocol.parse_request(rest.bytes, &mut client.resume, &mut base.keys);
         let mut request = match parsed {
             Parsed::Incomplete => return Next::Used(0),
-            Parsed::Malformed(why) => return Next::Used(self.turn_off(base, id, rest.bytes, why)),
+            Parsed::Malformed(why) => {
+                return Next::Used(self.close_malformed(base, id, rest.bytes, why));
+            }
             Parsed::Complete(request) => request,
         };
         client.resume = Resume::default();
-        if reply_mode != ReplyMode::No {
+        if reply_mode != ReplyMode::On {
             mute(client, &mut request);
         }
         let is_aborted = client.session.aborted;
@@ -229,8 +231,8 @@ impl Clients {
         if let Some(used) = self.login(base, id, &request, rest.bytes) {
             return Next::Used(used);
         }
-        if request.marks != Marks::None {
-            heed_marks(base, asks.pool(), &mut request);
+        if request.marks != MarkUse::None {
+            apply_marks(base, asks.pool(), &mut request);
         }
         if request.quiet == Quiet::Sparing && rest.bytes.len() > request.head as usize {
             join(base, asks, &mut request, rest.bytes);
@@ -252,7 +254,7 @@ impl Clients {
         client.paused = true;
         let pool = &mut base.pools[client.pool as usize];
         pool.servers[server].awaited = true;
-        pool.counters.add(Counter::Paused, 1);
+        pool.counters.add(PoolCounter::Paused, 1);
     }
 
     /// Has a request read again, from the same state, when its client goes on.
@@ -313,19 +315,19 @@ impl Clients {
         head: &[u8],
         answer: &Answer<'_>,
     ) {
-        self.pass_over(base, asks.id, request);
+        self.skip_body(base, asks.id, request);
         self.answer(base, asks.id, request, head, answer);
         self.pause_if_full(base, asks.id);
     }
 
     /// Skips the data of a request that is refused.
-    pub(crate) fn pass_over(&mut self, base: &mut Base, id: ConnId, request: &Request) {
+    pub(crate) fn skip_body(&mut self, base: &mut Base, id: ConnId, request: &Request) {
         let Some(client) = self.table.find_mut(id) else { return };
         let tail = request.len() - u64::from(request.head);
         if tail > 0 {
             client.intake = Intake::Swallow(tail);
         }
-        base.pools[client.pool as usize].counters.add(Counter::Refused, 1);
+        base.pools[client.pool as usize].counters.add(PoolCounter::Refused, 1);
     }
 
     /// Answers a request with a fault that is known before anything of it was sent.
@@ -370,7 +372,7 @@ impl Clients {
         if client.state != State::Leaving && !client.paused && client.must_pause(&limits) {
             client.paused = true;
             client.reading_stopped = true;
-            base.pools[client.pool as usize].counters.add(Counter::Paused, 1);
+            base.pools[client.pool as usize].counters.add(PoolCounter::Paused, 1);
             base.actions.push_back(Action::Pause(id));
         }
     }
@@ -384,13 +386,13 @@ impl Clients {
             QuickAck::Partial => {
                 let forgotten = bug!(ForgetAck);
                 let is_mid = client.is_mid_request() && !forgotten;
-                is_mid || bug!(WasteAck) || (client.loud == 0 && client.out.is_empty())
+                is_mid || bug!(WasteAck) || (client.loud_count == 0 && client.out.is_empty())
             }
             QuickAck::Always => true,
             QuickAck::Off => false,
         };
         if flush {
-            pool.counters.add(Counter::AcksFlushed, 1);
+            pool.counters.add(PoolCounter::AcksFlushed, 1);
             base.actions.push_back(Action::FlushAck(id));
         }
     }
@@ -445,20 +447,24 @@ fn join(base: &mut Base, asks: Requester, request: &mut Request, input: &[u8]) {
 
 /// Requests marks once they are in use in a pool, by any worker: a read that would show marks is
 /// sent in the form that does. A read that would not be merged anyway always takes that form.
-fn heed_marks(base: &mut Base, pool: usize, request: &mut Request) {
+fn apply_marks(base: &mut Base, pool: usize, request: &mut Request) {
     let entry = &mut base.pools[pool];
     // Once marks are known to be in use, nothing more is to be learned from other workers.
-    let total = if entry.marked { 1 } else { base.metrics.total(entry.plan.id, Counter::Marks) };
+    let total = if entry.marked {
+        1
+    } else {
+        base.metrics.total(entry.plan.id, PoolCounter::MarkingRequests)
+    };
     match request.marks {
-        Marks::None => {}
-        Marks::Makes => {
+        MarkUse::None => {}
+        MarkUse::Sets => {
             if !entry.marked && total == 0 {
                 base.actions.push_back(Action::Log(Event::Marked { pool: entry.plan.id }));
             }
             entry.marked = true;
-            entry.counters.add(Counter::Marks, 1);
+            entry.counters.add(PoolCounter::MarkingRequests, 1);
         }
-        Marks::Shows => {
+        MarkUse::Shows => {
             entry.marked |= total > 0;
             let as_it_is = entry.marked || !entry.plan.merge_gets;
             if as_it_is && !bug!(HideMarks) {

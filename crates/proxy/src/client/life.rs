@@ -1,6 +1,6 @@
 //! The life of a client in the pipelines: written, paused, read again, closed.
 
-use metrics::{Pool as Counter, Worker};
+use metrics::{PoolCounter, WorkerCounter};
 use proto::Quiet;
 
 use super::Clients;
@@ -29,7 +29,7 @@ impl Clients {
         if client.paused && client.may_resume(&limits) && !bug!(NeverResume) {
             client.paused = false;
             client.until_idle = false;
-            self.may_go_on(id);
+            self.queue_resume(id);
         }
         self.close_if_settled(base, id);
     }
@@ -54,7 +54,7 @@ impl Clients {
             return client.out.settle();
         }
         client.out.advance(n);
-        base.pools[client.pool as usize].counters.add(Counter::SentBytes, n as u64);
+        base.pools[client.pool as usize].counters.add(PoolCounter::SentBytes, n as u64);
         if client.out.is_empty() {
             client.out.close(&mut base.spares);
         } else {
@@ -64,17 +64,17 @@ impl Clients {
     }
 
     /// Notes that a client has closed its half, or is gone.
-    pub(crate) fn closed(&mut self, base: &mut Base, id: ConnId, how: Closed) {
+    pub(crate) fn closed(&mut self, base: &mut Base, id: ConnId, options: Closed) {
         let Some(client) = self.table.find(id) else { return };
         let counters = base.pools[client.pool as usize].counters;
         self.cancel(id);
-        match how {
+        match options {
             Closed::Eof => {
-                counters.add(Counter::ClientsEnded, 1);
+                counters.add(PoolCounter::ClientsEnded, 1);
                 self.finish(base, id);
             }
             Closed::Reset | Closed::Own => {
-                counters.add(Counter::ClientsLost, 1);
+                counters.add(PoolCounter::ClientsLost, 1);
                 self.drop_client(base, id);
             }
         }
@@ -89,7 +89,7 @@ impl Clients {
         let is_unread = !client.partial.is_empty();
         let (mut pending, mut last_loud) = (client.head, NONE);
         while pending != NONE {
-            if self.requests[pending].question.quiet == Quiet::Loud {
+            if self.requests[pending].info.quiet == Quiet::Loud {
                 last_loud = pending;
             }
             pending = self.requests[pending].next;
@@ -113,7 +113,7 @@ impl Clients {
         // Whole requests may be waiting in its input: the end of the turn looks for them.
         client.state = ClientState::Ending;
         if !client.paused && !bug!(KeepHalfAsked) {
-            self.may_go_on(id);
+            self.queue_resume(id);
         }
     }
 
@@ -127,12 +127,12 @@ impl Clients {
         if !client.paused {
             client.paused = true;
             client.reading_stopped = true;
-            base.pools[client.pool as usize].counters.add(Counter::Paused, 1);
+            base.pools[client.pool as usize].counters.add(PoolCounter::Paused, 1);
             base.actions.push_back(Action::Pause(id));
         }
     }
 
-    fn may_go_on(&mut self, id: ConnId) {
+    fn queue_resume(&mut self, id: ConnId) {
         let client = self.table.find_mut(id).expect("the caller found it");
         if !client.resumable {
             client.resumable = true;
@@ -184,9 +184,9 @@ impl Clients {
         let pool = &mut base.pools[client.pool as usize];
         pool.clients -= 1;
         pool.conn_keys.leave(client.conn_key);
-        pool.counters.subtract(Counter::ClientsNow, 1);
-        base.worker.subtract(Worker::ClientsNow, 1);
-        pool.counters.add(Counter::Cancelled, u64::from(client.depth));
+        pool.counters.subtract(PoolCounter::ClientsNow, 1);
+        base.worker.subtract(WorkerCounter::ClientsNow, 1);
+        pool.counters.add(PoolCounter::Cancelled, u64::from(client.depth));
         self.forget_requests(base, client.head, client.barrier);
     }
 
@@ -201,7 +201,7 @@ impl Clients {
         let mut pending = head;
         while pending != NONE {
             let next = self.requests[pending].next;
-            self.requests[pending].client = ConnId::NOBODY;
+            self.requests[pending].client = ConnId::NONE;
             if self.requests[pending].state == State::Done {
                 self.free(base, pending);
             }

@@ -1,11 +1,13 @@
 //! Local commands, which a protocol answers by itself: server information, the client's name, its
 //! database. The protocol writes the answer and decides how the client goes on.
 
-use metrics::Pool as Counter;
-use proto::{Answer, Endpoints, Facts, Local, Ours, Quiet, ReplyMode, Request, Session, Turn};
+use metrics::PoolCounter;
+use proto::{
+    AfterLocal, Answer, Endpoints, Facts, Local, ProxyFacts, Quiet, ReplyMode, Request, Session,
+};
 
 use super::Clients;
-use super::facts::{VERSION, View};
+use super::facts::{PoolFacts, VERSION};
 use crate::Action;
 use crate::base::id::ConnId;
 use crate::base::{Base, limits};
@@ -20,7 +22,7 @@ impl Clients {
         head: &[u8],
     ) {
         let Some(client) = self.table.find_mut(id) else { return };
-        base.pools[client.pool as usize].counters.add(Counter::Local, 1);
+        base.pools[client.pool as usize].counters.add(PoolCounter::Local, 1);
         match local {
             Local::Version => self.answer(base, id, request, head, &Answer::Version(VERSION)),
             Local::Nothing => self.answer(base, id, request, head, &Answer::Ok),
@@ -40,30 +42,30 @@ impl Clients {
     fn local(&mut self, base: &mut Base, id: ConnId, request: &Request, head: &[u8]) {
         let Some(client) = self.table.find_mut(id) else { return };
         if client.session.id == 0 {
-            self.named += 1;
-            client.session.id = self.named << WORKER_BITS | base.metrics.slot() as u64;
+            self.client_numbers += 1;
+            client.session.id = self.client_numbers << WORKER_BITS | base.metrics.slot() as u64;
         }
         let mut session = client.session.clone();
         let mut words = std::mem::take(&mut base.scratch);
         words.clear();
-        if request.quiet == Quiet::Silent && session.reply_mode == ReplyMode::No {
+        if request.quiet == Quiet::Silent && session.reply_mode == ReplyMode::On {
             // The client turned off this one answer, unless the protocol now decides otherwise.
-            session.reply_mode = ReplyMode::Now;
+            session.reply_mode = ReplyMode::SkipThis;
         }
         let uptime = base.now.since(base.started);
         let pool = &base.pools[client.pool as usize];
-        let ours = View { pool, metrics: base.metrics, uptime };
+        let ours = PoolFacts { pool, metrics: base.metrics, uptime };
         let facts = Facts {
-            ends: client.ends.as_deref(),
+            endpoints: client.endpoints.as_deref(),
             age_s: base.now.since(client.since) / 1_000_000,
             ..ours.facts()
         };
         let turn = client.protocol.local(request, head, &mut session, &facts, &mut words);
-        let is_silenced = request.quiet == Quiet::Silent && session.reply_mode != ReplyMode::No;
-        if session.reply_mode == ReplyMode::Now {
-            session.reply_mode = ReplyMode::No;
+        let is_silenced = request.quiet == Quiet::Silent && session.reply_mode != ReplyMode::On;
+        if session.reply_mode == ReplyMode::SkipThis {
+            session.reply_mode = ReplyMode::On;
         }
-        client.quits |= turn == Turn::Leave;
+        client.quits |= turn == AfterLocal::Close;
         let request = Request { quiet: Quiet::Loud, ..*request };
         if !self.take_session(base, id, session) {
             self.answer(base, id, &request, head, &Answer::Failed(TOO_MANY_CONN_KEYS));
@@ -75,9 +77,9 @@ impl Clients {
         }
         let Some(client) = self.table.find_mut(id) else { return };
         match turn {
-            Turn::Stay => {}
-            Turn::Leave => self.leave(base, id),
-            Turn::LogOut => client.logged_in = false,
+            AfterLocal::Continue => {}
+            AfterLocal::Close => self.leave(base, id),
+            AfterLocal::LogOut => client.logged_in = false,
         }
     }
 
@@ -105,21 +107,21 @@ impl Clients {
 
     /// Whether the addresses of a client's connection are known.
     pub(crate) fn has_endpoints(&self, id: ConnId) -> bool {
-        self.table.find(id).is_some_and(|client| client.ends.is_some())
+        self.table.find(id).is_some_and(|client| client.endpoints.is_some())
     }
 
     /// Pauses a client until the driver has given the addresses of its connection. Few clients ask
     /// for them, so they are looked up only then.
     pub(crate) fn await_endpoints(&mut self, base: &mut Base, id: ConnId) {
         let Some(client) = self.table.find_mut(id) else { return };
-        (client.paused, client.locating) = (true, true);
-        base.actions.push_back(Action::Locate(id));
+        (client.paused, client.awaits_endpoints) = (true, true);
+        base.actions.push_back(Action::LookUpEndpoints(id));
     }
 
     /// Takes the addresses of a client's connection.
     pub(crate) fn set_endpoints(&mut self, base: &mut Base, id: ConnId, ends: Endpoints) {
         if let Some(client) = self.table.find_mut(id) {
-            (client.ends, client.locating) = (Some(Box::new(ends)), false);
+            (client.endpoints, client.awaits_endpoints) = (Some(Box::new(ends)), false);
             self.update_client(base, id);
         }
     }

@@ -9,7 +9,7 @@
 
 use std::rc::Rc;
 
-use metrics::Pool as Counter;
+use metrics::PoolCounter;
 use proto::{Answer, Class, Local, Login, Quiet, Request};
 
 use super::Clients;
@@ -18,7 +18,7 @@ use crate::base::timers::Due;
 use crate::base::{Base, limits};
 use crate::{Action, Event, Time};
 
-/// How often failed logins are reported, in microseconds.
+/// SendOptions often failed logins are reported, in microseconds.
 const FAILED_TELL_US: u64 = 1_000_000;
 
 impl Clients {
@@ -117,16 +117,16 @@ impl Clients {
             Answer::LoggedIn => {
                 client.logged_in = true;
                 client.failed_logins = 0;
-                counters.add(Counter::Logins, 1);
+                counters.add(PoolCounter::Logins, 1);
                 false
             }
             Answer::LoginFailed => {
                 client.logged_in &= keeps;
-                counters.add(Counter::LoginsFailed, 1);
+                counters.add(PoolCounter::LoginsFailed, 1);
                 true
             }
             Answer::LoginFirst => {
-                counters.add(Counter::Refused, 1);
+                counters.add(PoolCounter::Refused, 1);
                 true
             }
             _ => false,
@@ -134,7 +134,7 @@ impl Clients {
         client.failed_logins += u8::from(failed);
         let is_out = client.failed_logins >= limits::FAILED_LOGINS_MAX;
         if *answer == Answer::LoginFailed {
-            self.tell_failed(base, pool, id);
+            self.count_failed_login(base, pool, id);
         }
         // A client that waits to be admitted needs the answer, even to a quiet request.
         let request = Request { quiet: Quiet::Loud, ..*request };
@@ -148,10 +148,10 @@ impl Clients {
     fn note_login(&mut self, base: &mut Base, id: ConnId) {
         let client = self.table.find_mut(id).expect("the caller found it");
         (client.logged_in, client.failed_logins) = (true, 0);
-        base.pools[client.pool as usize].counters.add(Counter::Logins, 1);
+        base.pools[client.pool as usize].counters.add(PoolCounter::Logins, 1);
     }
 
-    fn tell_failed(&mut self, base: &mut Base, at: usize, client: ConnId) {
+    fn count_failed_login(&mut self, base: &mut Base, at: usize, client: ConnId) {
         let pool = &mut base.pools[at];
         pool.logins_failed += 1;
         let failed = Event::LoginFailed { pool: pool.plan.id, client };
@@ -175,7 +175,7 @@ impl Clients {
     }
 
     pub(crate) fn logins_timer(&mut self, base: &mut Base, id: u32, set: Time) {
-        if let Some(at) = base.pool_place(id)
+        if let Some(at) = base.pool_index_of(id)
             && base.pools[at].logins_due == Some(set)
         {
             self.tell_logins(base, at);

@@ -14,7 +14,7 @@
 use std::cell::Cell;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-use metrics::Server as Counter;
+use metrics::ServerCounter;
 use proto::{Ask, Class, Parsed, Quiet, Request, Resume, Retryable};
 
 use super::session::State;
@@ -27,9 +27,9 @@ use crate::base::{Base, limits};
 #[derive(Clone, Copy)]
 pub(crate) struct Repeat {
     retryable: Retryable,
-    /// How often the request has been sent again already.
+    /// SendOptions often the request has been sent again already.
     times: u8,
-    /// How long it waits, in microseconds.
+    /// SendOptions long it waits, in microseconds.
     pause: u64,
     pub(crate) may: bool,
 }
@@ -64,7 +64,7 @@ impl Clients {
         line: &[u8],
     ) -> Option<Repeat> {
         let pending = &self.requests[part.request];
-        let times = pending.question.repeats?;
+        let times = pending.info.repeats?;
         let pool = &base.pools[pending.pool as usize];
         let retryable = pool.upstream.retryable(line);
         let retryable = retryable.or(bug!(RepeatExecuted).then_some(Retryable::TryAgain))?;
@@ -77,13 +77,13 @@ impl Clients {
         // The request would be sent with its client's present connection key.
         let is_last = self.table.find(pending.client).is_some_and(|client| {
             client.tail == part.request
-                && client.silent == 0
+                && client.silent_count == 0
                 && Some(client.conn_key) == conn_key
                 && client.state == State::Open
         });
         let may = (is_last || bug!(RepeatPastOthers))
-            && !pending.question.gathers
-            && pending.question.quiet == Quiet::Loud
+            && !pending.info.gathers
+            && pending.info.quiet == Quiet::Loud
             && base.now.after(pause) < deadline;
         Some(Repeat { retryable, times, pause, may })
     }
@@ -100,8 +100,8 @@ impl Clients {
             return Recovery::Done;
         }
         let pending = &self.requests[part.request];
-        let question = &pending.question;
-        if question.recovered {
+        let info = &pending.info;
+        if info.recovered {
             return Recovery::Impossible;
         }
         let script_cache = &base.pools[pending.pool as usize].script_cache;
@@ -113,8 +113,8 @@ impl Clients {
             if is_on_its_way.get() { None } else { script_cache.find(name) }
         };
         let mut words = Vec::new();
-        let asked = question.asked();
-        match question.protocol.recovery(&asked, repeat.retryable, &known, &mut words) {
+        let asked = info.asked();
+        match info.protocol.recovery(&asked, repeat.retryable, &known, &mut words) {
             _ if is_on_its_way.get() => Recovery::Done,
             Some(ask) => Recovery::Send { ask, number: number.get(), words },
             None => Recovery::Impossible,
@@ -124,9 +124,9 @@ impl Clients {
     /// Has a request sent again when its pause is over.
     pub(crate) fn repeat(&mut self, base: &mut Base, part: Part, server: u32, repeat: Repeat) {
         let pending = &mut self.requests[part.request];
-        let question = &mut pending.question;
-        (question.repeats, question.rests) = (Some(repeat.times.saturating_add(1)), true);
-        question.recovered |= repeat.retryable == Retryable::NoScript;
+        let info = &mut pending.info;
+        (info.repeats, info.rests) = (Some(repeat.times.saturating_add(1)), true);
+        info.recovered |= repeat.retryable == Retryable::NoScript;
         let server = &base.pools[pending.pool as usize].servers[server as usize];
         server.counters.add(counter(repeat.retryable), 1);
         base.timers.set(base.now.after(repeat.pause), Due::Again(part.request));
@@ -137,16 +137,16 @@ impl Clients {
     /// Takes up a request whose pause is over; `None` if its client is gone.
     pub(crate) fn take_up(&mut self, base: &mut Base, id: RequestId) -> Option<Again> {
         let pending = &mut self.requests[id];
-        assert!(pending.question.rests, "it waits for nothing else");
-        pending.question.rests = false;
+        assert!(pending.info.rests, "it waits for nothing else");
+        pending.info.rests = false;
         let is_given_up = pending.cancelled && pending.writes;
         let Some(client) = self.table.find(pending.client) else {
             self.part_done(base, id);
             return None;
         };
         let asks = client.requester(pending.client);
-        let head = pending.question.head.clone();
-        let protocol = pending.question.protocol;
+        let head = pending.info.head.clone();
+        let protocol = pending.info.protocol;
         let parsed = protocol.parse_request(&head, &mut Resume::default(), &mut base.keys);
         let Parsed::Complete(mut request) = parsed else {
             unreachable!("the same bytes are the same request")
@@ -174,8 +174,7 @@ impl Clients {
     /// As `may_ask_again`, for a read that is kept until it is answered.
     pub(crate) fn may_read_again(&self, id: RequestId, conn_key: u16) -> bool {
         let pending = &self.requests[id];
-        let is_read =
-            !pending.writes && !pending.question.gathers && pending.question.repeats.is_some();
+        let is_read = !pending.writes && !pending.info.gathers && pending.info.repeats.is_some();
         is_read && self.may_ask_again(id, conn_key)
     }
 
@@ -187,7 +186,7 @@ impl Clients {
     /// Notes that a read is to be taken up and sent once more.
     pub(crate) fn note_read_again(&mut self, id: RequestId) {
         let pending = &mut self.requests[id];
-        (pending.asked_again, pending.question.rests) = (true, true);
+        (pending.asked_again, pending.info.rests) = (true, true);
     }
 
     /// Whether the client of a request has sent a change that is outstanding and may stand behind
@@ -198,7 +197,7 @@ impl Clients {
         // by now.
         let client = self.table.find(pending.client).filter(|_| !bug!(AskAgainPastWrite));
         let Some(client) = client else { return false };
-        if client.silent > 0 {
+        if client.silent_count > 0 {
             return true;
         }
         let mut later = pending.next;
@@ -220,12 +219,12 @@ fn fingerprint(name: &[u8]) -> u64 {
     hasher.finish()
 }
 
-fn counter(retryable: Retryable) -> Counter {
+fn counter(retryable: Retryable) -> ServerCounter {
     match retryable {
-        Retryable::Loading => Counter::AgainLoading,
-        Retryable::MasterDown => Counter::AgainMasterDown,
-        Retryable::ClusterDown => Counter::AgainClusterDown,
-        Retryable::TryAgain => Counter::AgainTryAgain,
-        Retryable::NoScript => Counter::AgainNoScript,
+        Retryable::Loading => ServerCounter::AgainLoading,
+        Retryable::MasterDown => ServerCounter::AgainMasterDown,
+        Retryable::ClusterDown => ServerCounter::AgainClusterDown,
+        Retryable::TryAgain => ServerCounter::AgainTryAgain,
+        Retryable::NoScript => ServerCounter::AgainNoScript,
     }
 }

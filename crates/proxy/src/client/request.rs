@@ -34,7 +34,7 @@ pub(super) struct PendingRequest {
     pub(super) pool: u32,
     /// When its head was parsed; `UNTIMED` if it goes to no server.
     pub(super) since: Time,
-    pub(super) question: Question,
+    pub(super) info: RequestInfo,
     /// It is an update or broadcast that changes something.
     pub(super) writes: bool,
     /// Its client waited for the answer and has left without a `quit`. The client may send it
@@ -59,7 +59,7 @@ pub(super) struct PendingRequest {
 }
 
 /// The request itself, as far as its answer depends on it.
-pub(super) struct Question {
+pub(super) struct RequestInfo {
     /// The client's protocol.
     pub(super) protocol: &'static dyn Protocol,
     pub(super) command: u16,
@@ -72,11 +72,11 @@ pub(super) struct Question {
     /// Its slots hold whole replies as they came, from which one answer is made.
     pub(super) gathers: bool,
     /// The replies that it gathers are lists with one element for each key.
-    pub(super) each: bool,
+    pub(super) element_per_key: bool,
     /// The number of elements in its answer, if it went to one server unchanged and the answer is a
     /// list.
     pub(super) elements: Option<u32>,
-    /// How many times it was sent again after a retryable error; `None` if it may not be.
+    /// SendOptions many times it was sent again after a retryable error; `None` if it may not be.
     pub(super) repeats: Option<u8>,
     /// Set when its data was refused. The outstanding message removes the old value of its key.
     pub(super) no_room: Option<NoRoom>,
@@ -94,9 +94,9 @@ pub(super) struct Question {
     ends: Vec<u32>,
 }
 
-impl Question {
+impl RequestInfo {
     pub(super) fn asked(&self) -> Asked<'_> {
-        let Question { command, quiet, ask, at, next, .. } = *self;
+        let RequestInfo { command, quiet, ask, at, next, .. } = *self;
         Asked { command, quiet, ask, head: &self.head, at, next }
     }
 
@@ -162,7 +162,7 @@ impl Question {
         self.command = request.command;
         self.quiet = request.quiet;
         self.keep = request.keep;
-        (self.gathers, self.each, self.elements) = (false, false, None);
+        (self.gathers, self.element_per_key, self.elements) = (false, false, None);
         self.next = None;
         self.no_room = None;
         self.recovered = false;
@@ -226,8 +226,8 @@ impl PendingRequest {
     pub(super) fn measure(&self) -> usize {
         let large: usize = self.large.iter().map(Outbox::len).sum();
         let slots = self.slots.len() * size_of::<Slot>();
-        let ends = self.question.ends.len() * size_of::<u32>();
-        self.reply.len() + self.question.head.len() + ends + self.values.len() + slots + large
+        let ends = self.info.ends.len() * size_of::<u32>();
+        self.reply.len() + self.info.head.len() + ends + self.values.len() + slots + large
     }
 
     /// Whether a value of this length is copied among the small ones.
@@ -253,7 +253,7 @@ impl PendingRequest {
     pub(super) fn keep_rendered(&mut self, slot: u32, item: &Item, value: &[u8]) -> usize {
         let (head, body) = (item.head as usize, item.body as usize);
         let start = self.values.len();
-        let shown = self.question.render(slot, item, &value[..head], &mut self.values);
+        let shown = self.info.render(slot, item, &value[..head], &mut self.values);
         if let Shown::Body { trailer } = shown {
             self.values.extend_from_slice(&value[head..head + body]);
             self.values.extend_from_slice(trailer);
@@ -264,15 +264,15 @@ impl PendingRequest {
     /// Puts an error in place of the whole answer, or of one key's where each key has its own.
     pub(super) fn fail(&mut self, slot: u32, answer: &Answer<'_>) {
         let mut text = String::new();
-        let told = self.question.no_room.map(|no_room| no_room.answer_failed(answer, &mut text));
+        let told = self.info.no_room.map(|no_room| no_room.answer_failed(answer, &mut text));
         let answer = told.as_ref().unwrap_or(answer);
-        if self.question.is_joined() {
+        if self.info.is_joined() {
             let start = self.values.len();
-            let asked = self.question.asked_for(slot);
-            self.question.protocol.answer(&asked, answer, &mut self.values);
+            let asked = self.info.asked_for(slot);
+            self.info.protocol.answer(&asked, answer, &mut self.values);
             self.fill(slot, start);
         } else if self.error.is_empty() {
-            self.question.answer(answer, &mut self.error);
+            self.info.answer(answer, &mut self.error);
         }
     }
 
@@ -312,7 +312,7 @@ impl PendingRequest {
             }
         }
         if self.error.is_empty() || partial == Partial::Miss || bug!(SilentMiss) {
-            self.question.answer(&Answer::End, out.copied());
+            self.info.answer(&Answer::End, out.copied());
         } else {
             out.copy(&self.error);
         }
@@ -347,7 +347,7 @@ impl PendingRequests {
         pending.pool = pool;
         pending.since = now;
         pending.next = NONE;
-        pending.question.set(protocol, (request, head), spares);
+        pending.info.set(protocol, (request, head), spares);
         pending.writes = false;
         pending.cancelled = false;
         pending.asked_again = false;
@@ -368,7 +368,7 @@ impl PendingRequests {
         assert_eq!(pending.state, State::Done, "a request is freed once, after it was settled");
         pending.state = State::Free;
         pending.error.clear();
-        pending.question.clear(spares);
+        pending.info.clear(spares);
         pending.reply.clear();
         pending.counted = 0;
         if !pending.slots.is_empty() {
@@ -379,7 +379,7 @@ impl PendingRequests {
         if pending.reply.copied().capacity() > REQUEST_KEEP_MAX
             || pending.slots.capacity() * size_of::<Slot>() > SLOTS_KEEP_MAX
         {
-            *pending = PendingRequest::blank(pending.client, pending.question.protocol);
+            *pending = PendingRequest::blank(pending.client, pending.info.protocol);
         }
         self.free.push(id);
     }
@@ -416,14 +416,14 @@ impl std::ops::IndexMut<RequestId> for PendingRequests {
 
 impl PendingRequest {
     fn blank(client: ConnId, protocol: &'static dyn Protocol) -> PendingRequest {
-        let question = Question {
+        let info = RequestInfo {
             protocol,
-            command: Asked::NOBODY,
+            command: Asked::NO_REQUEST,
             quiet: Quiet::Loud,
             ask: Ask::default(),
             keep: false,
             gathers: false,
-            each: false,
+            element_per_key: false,
             elements: None,
             repeats: None,
             no_room: None,
@@ -440,7 +440,7 @@ impl PendingRequest {
             next: NONE,
             pool: 0,
             since: UNTIMED,
-            question,
+            info,
             writes: false,
             cancelled: false,
             asked_again: false,

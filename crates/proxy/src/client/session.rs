@@ -36,9 +36,9 @@ pub(super) struct Client {
     /// When it came to this worker.
     pub(super) since: Time,
     /// The addresses of its connection, if they were ever asked for.
-    pub(super) ends: Option<Box<Endpoints>>,
+    pub(super) endpoints: Option<Box<Endpoints>>,
     /// It is not read until the driver has given those addresses.
-    pub(super) locating: bool,
+    pub(super) awaits_endpoints: bool,
     pub(super) intake: Intake,
     /// Bytes of an unfinished head, or input that waits because the client is paused.
     pub(super) partial: Vec<u8>,
@@ -49,9 +49,9 @@ pub(super) struct Client {
     /// The number of requests in the pipeline.
     pub(super) depth: u32,
     /// The number of requests in the pipeline that are answered whatever happens.
-    pub(super) loud: u32,
+    pub(super) loud_count: u32,
     /// The number of silent requests, which stand in no pipeline.
-    pub(super) silent: u32,
+    pub(super) silent_count: u32,
     /// The request that is answered when no silent request is left.
     pub(super) barrier: RequestId,
     pub(super) out: Outbox,
@@ -130,16 +130,16 @@ impl Client {
             logged_in: false,
             failed_logins: 0,
             since,
-            ends: None,
-            locating: false,
+            endpoints: None,
+            awaits_endpoints: false,
             intake: Intake::Head,
             partial: Vec::new(),
             resume: Resume::default(),
             head: NONE,
             tail: NONE,
             depth: 0,
-            loud: 0,
-            silent: 0,
+            loud_count: 0,
+            silent_count: 0,
             barrier: NONE,
             out: Outbox::default(),
             request_bytes: 0,
@@ -185,7 +185,7 @@ impl Client {
 
     /// Whether no request is outstanding and no output is left.
     pub(super) fn is_settled(&self) -> bool {
-        (self.head == NONE && self.silent == 0 || bug!(CloseEarly)) && self.out.is_empty()
+        (self.head == NONE && self.silent_count == 0 || bug!(CloseEarly)) && self.out.is_empty()
     }
 
     /// Whether its input cannot be answered before more arrives.
@@ -219,13 +219,13 @@ impl Client {
     pub(super) fn may_resume(&self, limits: &Limits) -> bool {
         let most = if self.until_idle { 0 } else { limits.pipeline / 2 };
         self.awaits.is_none()
-            && !self.locating
+            && !self.awaits_endpoints
             && self.outstanding() <= most
             && self.owed() <= limits.client_outbox / 2
     }
 
     /// Notes the length of an answer that leaves for it.
-    pub(super) fn learn(&mut self, answer_len: usize) {
+    pub(super) fn note_answer_len(&mut self, answer_len: usize) {
         self.expected = answer_len.max(self.expected - self.expected / 8);
     }
 
@@ -235,7 +235,7 @@ impl Client {
     }
 
     pub(super) fn outstanding(&self) -> usize {
-        self.depth as usize + self.silent as usize
+        self.depth as usize + self.silent_count as usize
     }
 
     /// Discards its unfinished input.
@@ -268,5 +268,5 @@ impl Client {
     }
 }
 
-/// How many requests of a client may be outstanding before the length of any answer is known.
+/// SendOptions many requests of a client may be outstanding before the length of any answer is known.
 const UNKNOWN_ANSWERS: usize = 32;

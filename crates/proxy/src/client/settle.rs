@@ -4,7 +4,7 @@
 //! pipeline. This file alone guarantees that a reply reaches only the client that owns the request,
 //! once and in its order.
 
-use metrics::Pool as Counter;
+use metrics::PoolCounter;
 use proto::{Answer, Quiet, Refusal};
 
 use super::request::{Kind, PendingRequest, State, UNTIMED};
@@ -30,18 +30,18 @@ impl Clients {
             return self.fail(base, part, Some(server), Fault::OutOfMemory, false);
         }
         let plan = &mut base.pools[pool as usize];
-        plan.counters.add(Counter::Hits, 1);
+        plan.counters.add(PoolCounter::Hits, 1);
         if !pending.slots.is_empty() {
             let bytes = match value {
-                Value::Flat(source) if pending.is_small(source.bytes.len()) => {
+                Value::Ready(source) if pending.is_small(source.bytes.len()) => {
                     pending.keep_small(part.slot, source.bytes)
                 }
-                Value::Foreign(item, source) if pending.is_small(source.bytes.len()) => {
+                Value::ToRender(item, source) if pending.is_small(source.bytes.len()) => {
                     pending.keep_rendered(part.slot, item, source.bytes)
                 }
                 large => {
                     let mut bytes = Outbox::default();
-                    large.store((&pending.question, part.slot), &mut bytes);
+                    large.store((&pending.info, part.slot), &mut bytes);
                     pending.keep_large(part.slot, bytes)
                 }
             };
@@ -50,12 +50,12 @@ impl Clients {
             base.memory.used += bytes;
         } else if client.head == part.request || bug!(Overtake) {
             client.out.open(&mut base.spares);
-            client.learn(value.len());
-            value.write(&pending.question, &mut client.out);
-            pending.question.answer(&Answer::End, client.out.copied());
+            client.note_answer_len(value.len());
+            value.write(&pending.info, &mut client.out);
+            pending.info.answer(&Answer::End, client.out.copied());
         } else {
-            value.store((&pending.question, 0), &mut pending.reply);
-            pending.question.answer(&Answer::End, pending.reply.copied());
+            value.store((&pending.info, 0), &mut pending.reply);
+            pending.info.answer(&Answer::End, pending.reply.copied());
             self.account_request(base, part.request);
         }
         self.part_done(base, part.request);
@@ -64,9 +64,9 @@ impl Clients {
     /// Records that a key of a read has no value.
     pub(crate) fn miss(&mut self, base: &mut Base, part: Part) {
         let pending = &mut self.requests[part.request];
-        base.pools[pending.pool as usize].counters.add(Counter::Misses, 1);
+        base.pools[pending.pool as usize].counters.add(PoolCounter::Misses, 1);
         if pending.slots.is_empty() {
-            pending.question.answer(&Answer::Miss, pending.reply.copied());
+            pending.info.answer(&Answer::Miss, pending.reply.copied());
             self.account_request(base, part.request);
         }
         self.part_done(base, part.request);
@@ -93,10 +93,10 @@ impl Clients {
         if let Some(client) = next.filter(|_| pending.error.is_empty()) {
             // Nearly always, the answer need not be kept.
             client.out.open(&mut base.spares);
-            client.learn(value.len());
-            value.write(&pending.question, &mut client.out);
+            client.note_answer_len(value.len());
+            value.write(&pending.info, &mut client.out);
         } else {
-            value.store((&pending.question, 0), &mut pending.reply);
+            value.store((&pending.info, 0), &mut pending.reply);
             self.account_request(base, id);
         }
         self.part_done(base, id);
@@ -115,7 +115,7 @@ impl Clients {
         let Part { request: id, slot } = part;
         let pending = &mut self.requests[id];
         let pool = &mut base.pools[pending.pool as usize];
-        pool.counters.add(Counter::Failed, 1);
+        pool.counters.add(PoolCounter::Failed, 1);
         let row = fault.row();
         if let (Some(server), Some(counter)) = (server, row.counter)
             && fault_is_counted_per_request(fault)
@@ -125,7 +125,7 @@ impl Clients {
         let sent = sent && pending.writes;
         let words = if sent { row.words_sent } else { row.words };
         let label = server.map_or(&pool.plan.name, |at| &pool.servers[at as usize].plan.label);
-        if pending.question.gathers {
+        if pending.info.gathers {
             let kind = if sent { Kind::Uncertain } else { Kind::Fault };
             return self.keep_error(base, part, server, kind, words.as_bytes());
         }
@@ -162,8 +162,8 @@ impl Clients {
         let [one, other] = &keys;
         let servers = servers.map(|at| pool.servers[at].plan.label.as_str());
         let apart = Answer::Apart { keys: [one, other], servers, tag: pool.plan.hash_tag };
-        pending.question.answer(&apart, &mut pending.error);
-        pool.counters.add(Counter::Refused, 1);
+        pending.info.answer(&apart, &mut pending.error);
+        pool.counters.add(PoolCounter::Refused, 1);
         self.settle_error(base, id);
     }
 
@@ -188,7 +188,7 @@ impl Clients {
     pub(super) fn complete(&mut self, base: &mut Base, id: RequestId) {
         self.requests.set_done(id);
         let pending = &mut self.requests[id];
-        let (owner, silent) = (pending.client, pending.question.quiet == Quiet::Silent);
+        let (owner, silent) = (pending.client, pending.info.quiet == Quiet::Silent);
         if !pending.error.is_empty() && pending.slots.is_empty() {
             pending.reply.clear();
             self.account_request(base, id);
@@ -202,8 +202,8 @@ impl Clients {
                 client.out.append(&mut self.requests[id].reply);
                 base.memory.change(&mut self.requests[id].counted, 0);
             }
-            client.silent -= 1;
-            let over = client.silent == 0;
+            client.silent_count -= 1;
+            let over = client.silent_count == 0;
             let barrier = if over { std::mem::replace(&mut client.barrier, NONE) } else { NONE };
             let pending = &self.requests[id];
             record(&base.pools[pending.pool as usize], pending, base.now);
@@ -232,18 +232,18 @@ impl Clients {
             let pending = client.head;
             assert_eq!(self.requests[pending].client, id, "a reply goes to its owner only");
             record(pool, &self.requests[pending], base.now);
-            match self.requests[pending].question.gathers {
+            match self.requests[pending].info.gathers {
                 false => self.requests[pending].emit(pool.plan.partial, &mut client.out),
                 true => {
                     let ours = (base.metrics, base.now.since(base.started));
                     gather::gather(&mut self.requests[pending], pool, ours, &mut client.out);
                 }
             }
-            client.learn(client.out.len() - before);
+            client.note_answer_len(client.out.len() - before);
             before = client.out.len();
             client.head = self.requests[pending].next;
             client.depth -= 1;
-            client.loud -= u32::from(self.requests[pending].question.quiet == Quiet::Loud);
+            client.loud_count -= u32::from(self.requests[pending].info.quiet == Quiet::Loud);
             client.request_bytes -= self.requests[pending].counted;
             base.memory.change(&mut self.requests[pending].counted, 0);
             self.requests.free(pending, &mut base.spares);

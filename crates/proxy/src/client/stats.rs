@@ -1,6 +1,6 @@
 //! `stats`: counters and gauges of all workers together, as a client asks for them.
 
-use metrics::{Counter, Pool as PoolCounter, Registry, Server as ServerCounter, Worker};
+use metrics::{Counter, PoolCounter, Registry, ServerCounter, WorkerCounter};
 use proto::{Answer, Request};
 
 use super::Clients;
@@ -20,8 +20,14 @@ impl Clients {
         let registry = base.metrics.registry();
         let mut lines = vec![
             ("version".to_string(), env!("CARGO_PKG_VERSION").to_string()),
-            ("curr_connections".to_string(), registry.total(0, Worker::ClientsNow).to_string()),
-            ("bytes_held".to_string(), registry.total(0, Worker::HeldNow).to_string()),
+            (
+                "curr_connections".to_string(),
+                registry.total(0, WorkerCounter::ClientsNow).to_string(),
+            ),
+            (
+                "bytes_held".to_string(),
+                registry.total(0, WorkerCounter::BufferBytesNow).to_string(),
+            ),
         ];
         for pool in base.pools.iter().filter(|pool| pool.stage == Stage::Planned) {
             totals::<PoolCounter>(&registry, pool.plan.id, &word(&pool.plan.name), &mut lines);

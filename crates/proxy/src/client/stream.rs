@@ -1,7 +1,7 @@
 //! Values that arrive in several reads. Each is kept until it is whole, or streamed to its client
 //! if the client waits for nothing else.
 
-use metrics::Pool as Counter;
+use metrics::PoolCounter;
 use proto::{Ask, Item, Shown};
 
 use super::Clients;
@@ -38,8 +38,8 @@ impl Clients {
         let pending = &self.requests[part.request];
         let owner = pending.client;
         arrival.data.open(&mut base.spares);
-        arrival.shown = match pending.question.is_rendered(asked) {
-            true => pending.question.render(part.slot, item, head.bytes, arrival.data.copied()),
+        arrival.shown = match pending.info.is_rendered(asked) {
+            true => pending.info.render(part.slot, item, head.bytes, arrival.data.copied()),
             false => {
                 arrival.data.keep(head);
                 Shown::Body { trailer: item.trailer }
@@ -48,7 +48,7 @@ impl Clients {
         let len = usize::try_from(item.body).unwrap_or(usize::MAX);
         if matches!(arrival.shown, Shown::Body { .. }) && self.may_stream(base, part, len) {
             if let Some(client) = self.table.find_mut(owner) {
-                client.learn(item.len() as usize);
+                client.note_answer_len(item.len() as usize);
             }
             self.begin_stream(base, part.request, &mut arrival);
         }
@@ -127,11 +127,11 @@ impl Clients {
         client.state = ClientState::Leaving;
         client.forget_input(&mut base.spares);
         let counters = base.pools[client.pool as usize].counters;
-        counters.add(Counter::CutOff, 1);
-        counters.add(Counter::Cancelled, u64::from(client.depth));
+        counters.add(PoolCounter::CutOff, 1);
+        counters.add(PoolCounter::Cancelled, u64::from(client.depth));
         let (head, barrier) = (client.head, std::mem::replace(&mut client.barrier, NONE));
         (client.head, client.tail) = (NONE, NONE);
-        (client.depth, client.loud) = (0, 0);
+        (client.depth, client.loud_count) = (0, 0);
         // Silent requests stand in no pipeline: they still belong to the client.
         let mut pending = head;
         while pending != NONE {

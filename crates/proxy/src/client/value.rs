@@ -1,10 +1,10 @@
 //! Replies of servers to requests, as values for clients.
 
-use metrics::Pool as Counter;
+use metrics::PoolCounter;
 use proto::{Ask, Item, Shown};
 
 use super::Clients;
-use super::request::{PendingRequest, Question};
+use super::request::{PendingRequest, RequestInfo};
 use crate::base::Base;
 use crate::base::buffer::{Outbox, Source};
 use crate::base::part::Part;
@@ -12,12 +12,12 @@ use crate::base::part::Part;
 /// A server's reply to a request: the value of a key, or the one item of a single request.
 pub(crate) enum Value<'a> {
     /// The bytes for the client, in one piece.
-    Flat(Source<'a>),
+    Ready(Source<'a>),
     /// In one piece, to be rendered.
-    Foreign(&'a Item, Source<'a>),
+    ToRender(&'a Item, Source<'a>),
     /// The bytes for the client, from several reads. Boxed, since it is rare and as large as all
     /// others together.
-    Held(Box<Outbox>),
+    Assembled(Box<Outbox>),
     /// The client has received it already.
     Streamed,
 }
@@ -32,10 +32,10 @@ impl Clients {
         keys: Option<u64>,
         (item, head): (&Item, &[u8]),
     ) -> Result<(), &'static str> {
-        let PendingRequest { question, pool, .. } = &self.requests[part.request];
+        let PendingRequest { info, pool, .. } = &self.requests[part.request];
         let expected = match keys {
-            Some(keys) => question.each.then_some(keys),
-            None => question.elements.map(u64::from),
+            Some(keys) => info.element_per_key.then_some(keys),
+            None => info.elements.map(u64::from),
         };
         if let Some(expected) = expected {
             let elements = base.pools[*pool as usize].upstream.elements(head);
@@ -43,7 +43,7 @@ impl Clients {
                 return Err(WRONG_NUMBER);
             }
         }
-        match keys.is_some() || question.is_answer(item, head) {
+        match keys.is_some() || info.is_answer(item, head) {
             true => Ok(()),
             false => Err(WRONG_KEY_OR_OPAQUE),
         }
@@ -52,21 +52,21 @@ impl Clients {
     /// Whether the reply to a part has to be rendered for the client, if the server was asked in
     /// this form.
     pub(crate) fn is_rendered(&self, part: Part, asked: Ask) -> bool {
-        self.requests[part.request].question.is_rendered(asked)
+        self.requests[part.request].info.is_rendered(asked)
     }
 
     /// Whether the replies to a request are gathered into one answer.
     pub(crate) fn gathers(&self, part: Part) -> bool {
-        self.requests[part.request].question.gathers
+        self.requests[part.request].info.gathers
     }
 
     /// Counts the hit or miss of a read that is answered by one item.
     pub(crate) fn note_found(&mut self, base: &Base, part: Part, item: &Item, head: &[u8]) {
         let pending = &self.requests[part.request];
-        if let Some(found) = pending.question.found(item, head) {
+        if let Some(found) = pending.info.found(item, head) {
             let counters = &base.pools[pending.pool as usize].counters;
-            counters.add(Counter::KeysAsked, 1);
-            counters.add(if found { Counter::Hits } else { Counter::Misses }, 1);
+            counters.add(PoolCounter::KeysAsked, 1);
+            counters.add(if found { PoolCounter::Hits } else { PoolCounter::Misses }, 1);
         }
     }
 }
@@ -82,48 +82,48 @@ impl Value<'_> {
 
     pub(super) fn len(&self) -> usize {
         match self {
-            Value::Flat(source) | Value::Foreign(_, source) => source.bytes.len(),
-            Value::Held(outbox) => outbox.len(),
+            Value::Ready(source) | Value::ToRender(_, source) => source.bytes.len(),
+            Value::Assembled(outbox) => outbox.len(),
             Value::Streamed => 0,
         }
     }
 
-    pub(super) fn write(self, question: &Question, out: &mut Outbox) {
+    pub(super) fn write(self, info: &RequestInfo, out: &mut Outbox) {
         match self {
             // Nearly always.
-            Value::Flat(source) => out.push(source),
-            other => other.put((question, 0), out, Outbox::push),
+            Value::Ready(source) => out.push(source),
+            other => other.put((info, 0), out, Outbox::push),
         }
     }
 
     /// As `write`, to a place where it may have to wait.
-    pub(super) fn store(self, question: (&Question, u32), out: &mut Outbox) {
-        self.put(question, out, Outbox::keep);
+    pub(super) fn store(self, info: (&RequestInfo, u32), out: &mut Outbox) {
+        self.put(info, out, Outbox::keep);
     }
 
     /// As `store`, in one piece.
-    pub(super) fn flatten(self, question: (&Question, u32), out: &mut Vec<u8>) {
-        if let Value::Flat(source) = self {
+    pub(super) fn flatten(self, info: (&RequestInfo, u32), out: &mut Vec<u8>) {
+        if let Value::Ready(source) = self {
             return out.extend_from_slice(source.bytes);
         }
         let mut held = Outbox::default();
-        self.put(question, &mut held, Outbox::push);
+        self.put(info, &mut held, Outbox::push);
         held.drain_into(out);
     }
 
     fn put(
         self,
-        (question, slot): (&Question, u32),
+        (info, slot): (&RequestInfo, u32),
         out: &mut Outbox,
         add: fn(&mut Outbox, Source<'_>),
     ) {
         match self {
-            Value::Flat(source) => add(out, source),
-            Value::Held(mut held) => out.append(&mut held),
+            Value::Ready(source) => add(out, source),
+            Value::Assembled(mut held) => out.append(&mut held),
             Value::Streamed => {}
-            Value::Foreign(item, source) => {
+            Value::ToRender(item, source) => {
                 let (head, body) = (item.head as usize, item.body as usize);
-                let shown = question.render(slot, item, &source.bytes[..head], out.copied());
+                let shown = info.render(slot, item, &source.bytes[..head], out.copied());
                 if let Shown::Body { trailer } = shown {
                     add(out, source.part(head, head + body));
                     out.copy(trailer);

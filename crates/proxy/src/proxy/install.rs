@@ -28,7 +28,7 @@ impl Proxy {
             }
         }
         for pool in plan.pools {
-            match self.base.pool_place(pool.id) {
+            match self.base.pool_index_of(pool.id) {
                 Some(at) => self.change_pool(at, pool),
                 None => self.add_pool(pool),
             }
@@ -118,14 +118,14 @@ impl Proxy {
         }
         let pool = &mut self.base.pools[at];
         if !bug!(OldRing) {
-            pool.turn_ring(renamed);
+            pool.rebuild_ring(renamed);
         }
         if pool.plan.preconnect {
             for place in fresh {
                 self.servers.preconnect(&mut self.base, place);
             }
         }
-        self.servers.hurry(&mut self.base, at, &old);
+        self.servers.shorten_deadlines(&mut self.base, at, &old);
         #[cfg(seeded_bugs)]
         self.servers.disturb(&mut self.base, at);
     }
@@ -180,7 +180,7 @@ impl Proxy {
 
     /// Frees retired pools and servers that are not needed any more, at the end of a turn. Their
     /// ids may then be given to others.
-    pub(super) fn sweep(&mut self) {
+    pub(super) fn free_retired(&mut self) {
         if !self.retired || bug!(NeverVacate) {
             return;
         }
@@ -204,6 +204,6 @@ impl Proxy {
             let waits = pool.servers.iter().any(|one| one.stage == Stage::Retired);
             self.retired |= waits || pool.stage == Stage::Retired;
         }
-        self.settle_outcomes();
+        self.handle_link_events();
     }
 }

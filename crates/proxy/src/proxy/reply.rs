@@ -1,6 +1,6 @@
 //! From a link's bytes to the answers of clients.
 
-use metrics::Server as Counter;
+use metrics::ServerCounter;
 use proto::ItemKind;
 
 use super::Proxy;
@@ -10,7 +10,7 @@ use crate::base::id::ConnId;
 use crate::base::limits;
 use crate::base::part::Part;
 use crate::client::{Recovery, Value};
-use crate::server::{Batch, Lost, Matched, Outcome, Payload, Reply, Unit, WRONG_LENGTH};
+use crate::server::{Batch, LinkEvent, Lost, Matched, Payload, Reply, Unit, WRONG_LENGTH};
 
 impl Proxy {
     pub(super) fn receive_link(&mut self, id: ConnId, source: Source<'_>) {
@@ -23,7 +23,7 @@ impl Proxy {
             Ok(()) => self.servers.after_receive(&mut self.base, id, source.bytes.len()),
             Err(why) => self.servers.poison(&mut self.base, id, why),
         }
-        self.settle_outcomes();
+        self.handle_link_events();
     }
 
     /// Pairs all bytes: first the kept bytes of an unfinished head, then the new ones.
@@ -109,8 +109,8 @@ impl Proxy {
     ) -> Result<(), &'static str> {
         let is_rendered = self.check_item(&matched, &whole.bytes[..matched.item.head as usize])?;
         let value = match is_rendered {
-            false => Value::Flat(whole),
-            true => Value::Foreign(&matched.item, whole),
+            false => Value::Ready(whole),
+            true => Value::ToRender(&matched.item, whole),
         };
         let has_body = matched.item.body > 0 || whole.bytes.len() > limits::REPLY_HEAD_MAX;
         self.settle(id, (matched.part, matched.unit), value, has_body);
@@ -165,7 +165,7 @@ impl Proxy {
         let Some((unit, arrival)) = self.servers.end_piece(&mut self.base, id) else { return };
         let value = match arrival.streams {
             true => Value::Streamed,
-            false => Value::Held(Box::new(arrival.data)),
+            false => Value::Assembled(Box::new(arrival.data)),
         };
         match (arrival.part, unit) {
             (Some(part), _) => self.settle(id, (part, unit), value, true),
@@ -219,7 +219,7 @@ impl Proxy {
         let Proxy { base, clients, servers, .. } = self;
         let Some(server) = servers.server_of(id) else { return };
         match (servers.end_message(base, id, kind), kind) {
-            (Some(Payload::Fetch(batch)), ItemKind::Error) if batch.whole => {
+            (Some(Payload::Fetch(batch)), ItemKind::Error) if batch.single_reply => {
                 clients.server_error(base, batch.entries[0].part, server, line);
                 clients.settle_others(base, batch.parts());
                 servers.recycle(batch);
@@ -282,31 +282,31 @@ impl Proxy {
 
     /// Settles what no reply will answer, and lets clients go on that waited for a server.
     #[inline]
-    pub(super) fn settle_outcomes(&mut self) {
-        while let Some(outcome) = self.servers.next_outcome() {
-            self.settle_outcome(outcome);
+    pub(super) fn handle_link_events(&mut self) {
+        while let Some(outcome) = self.servers.next_event() {
+            self.handle_link_event(outcome);
         }
     }
 
     #[cold]
-    fn settle_outcome(&mut self, outcome: Outcome) {
+    fn handle_link_event(&mut self, outcome: LinkEvent) {
         let Proxy { base, clients, servers, .. } = self;
         match outcome {
-            Outcome::NotSent { part, server, fault } => {
+            LinkEvent::NotSent { part, server, fault } => {
                 clients.fail(base, part, server, fault, false);
             }
-            Outcome::Failed { payload: Payload::Single(part), server, fault, sent } => {
+            LinkEvent::Failed { payload: Payload::Single(part), server, fault, sent } => {
                 clients.fail(base, part, Some(server), fault, sent);
             }
-            Outcome::Failed { payload: Payload::Fetch(batch), server, fault, sent } => {
+            LinkEvent::Failed { payload: Payload::Fetch(batch), server, fault, sent } => {
                 let parts = batch.outstanding().map(|entry| entry.part);
                 parts.for_each(|part| clients.fail(base, part, Some(server), fault, sent));
                 servers.recycle(batch);
             }
-            Outcome::Failed { payload: Payload::Internal(_), .. } => {}
-            Outcome::Lost(lost) => self.settle_lost(lost),
-            Outcome::CutOff(request) => clients.cut_off(base, request),
-            Outcome::Known(at) => clients.end_awaiting(base, at.pool as usize, at.server),
+            LinkEvent::Failed { payload: Payload::Internal(_), .. } => {}
+            LinkEvent::Lost(lost) => self.settle_lost(lost),
+            LinkEvent::CutOff(request) => clients.cut_off(base, request),
+            LinkEvent::Known(at) => clients.end_awaiting(base, at.pool as usize, at.server),
         }
     }
 
@@ -337,7 +337,7 @@ impl Proxy {
                 continue;
             }
             let fault = Fault::LinkLost;
-            self.settle_outcome(Outcome::Failed { payload, server, fault, sent });
+            self.handle_link_event(LinkEvent::Failed { payload, server, fault, sent });
         }
         for (batch, may) in again {
             self.ask_again(batch, &may, server);
@@ -346,7 +346,7 @@ impl Proxy {
             self.clients.note_read_again(request);
             let pool = self.clients.pool_of(request);
             let counters = self.base.pools[pool].servers[server as usize].counters;
-            counters.add(Counter::AskedAgain, 1);
+            counters.add(ServerCounter::AskedAgain, 1);
             self.ask_anew(request);
         }
     }
@@ -361,7 +361,7 @@ impl Proxy {
                 Some(asks) if servers.ask_again(base, asks, &batch, *entry) => {
                     clients.note_again(part.request);
                     let counters = base.pools[asks.pool()].servers[server as usize].counters;
-                    counters.add(Counter::AskedAgain, 1);
+                    counters.add(ServerCounter::AskedAgain, 1);
                 }
                 _ => clients.fail(base, part, Some(server), Fault::LinkLost, false),
             }

@@ -1,5 +1,6 @@
 //! From a client's bytes to the queues of links.
 
+use metrics::{PoolCounter, ServerCounter};
 use proto::{Answer, Class, Local, Parsed, Place, Quiet, Reach, Refusal, Request, Resume};
 
 use super::Proxy;
@@ -10,9 +11,9 @@ use crate::base::part::{Data, Part, RequestId, Requester};
 use crate::base::pool::Stage;
 use crate::client::{self, Again, Frame, Input, Next, Split};
 use crate::route::{self, Route};
-use crate::server::{How, Sending};
+use crate::server::{SendOptions, Sending};
 
-/// How a refused request affects its key.
+/// SendOptions a refused request affects its key.
 enum Removal {
     /// The key stays as it is.
     Nothing,
@@ -83,7 +84,7 @@ impl Proxy {
         }
         match usize::try_from(request.len()) {
             Ok(whole) if whole <= rest.bytes.len() => {
-                let data = Data::Flat(rest.part(head.len(), whole));
+                let data = Data::OnePiece(rest.part(head.len(), whole));
                 self.admit(*asks, request, head, data, route);
                 self.clients.end_aborted(&mut self.base, &frame, whole == rest.bytes.len());
                 whole
@@ -105,7 +106,7 @@ impl Proxy {
         if let Some(Route::Wait(server)) = route {
             return self.clients.put_back(&mut self.base, asks.id, body, server);
         }
-        let data = Data::Held(std::mem::take(&mut body.data));
+        let data = Data::Assembled(std::mem::take(&mut body.data));
         self.admit(asks, &body.request, &body.head, data, route);
         self.base.spares.give(body.head);
     }
@@ -146,7 +147,7 @@ impl Proxy {
         let Frame { asks, request, .. } = frame;
         match route {
             Route::Wait(server) => self.clients.await_server(&mut self.base, asks.id, server),
-            Route::Locate => self.clients.await_endpoints(&mut self.base, asks.id),
+            Route::NeedsEndpoints => self.clients.await_endpoints(&mut self.base, asks.id),
             Route::Refused(refusal) => {
                 return Some(self.refuse_or_remove(frame, head, &Answer::Refused(refusal)));
             }
@@ -211,12 +212,12 @@ impl Proxy {
             self.base.spares.give(words);
             return Removal::Waits(server);
         }
-        self.clients.pass_over(&mut self.base, asks.id, request);
+        self.clients.skip_body(&mut self.base, asks.id, request);
         let id = self.clients.begin_removal(&mut self.base, asks, request, head, no_room);
         let sending = Sending { id, asks, request: &removal, head: &words };
         match asks.drops(request.quiet) {
             true => self.drop_sending(sending),
-            false => self.go(sending, Data::none(), route),
+            false => self.send_along(sending, Data::none(), route),
         }
         self.base.spares.give(words);
         self.clients.pause_if_full(&mut self.base, asks.id);
@@ -232,7 +233,7 @@ impl Proxy {
         data: Data<'_>,
         route: Option<Route>,
     ) {
-        if let Data::Flat(source) = &data
+        if let Data::OnePiece(source) = &data
             && !has_trailer(source.bytes, request.trailer)
             && !bug!(SkipTrailer)
         {
@@ -245,12 +246,13 @@ impl Proxy {
             }
             (Class::Fetch { ask, merge, idempotent }, _) => {
                 let merge = merge && self.base.pools[asks.pool()].plan.merge_gets;
-                let how = How { ask, merge, idempotent, whole: false, sure: false };
-                self.ask_keys((asks, request, head), how, None);
+                let options =
+                    SendOptions { ask, merge, idempotent, single_reply: false, has_room: false };
+                self.ask_keys((asks, request, head), options, None);
             }
             (Class::Single { writes }, Some(route)) => {
                 let id = self.clients.begin(&mut self.base, asks, request, head, writes);
-                self.go(Sending { id, asks, request, head }, data, route);
+                self.send_along(Sending { id, asks, request, head }, data, route);
             }
             (Class::Split { .. }, Some(route)) => self.ask_split(asks, request, head, route),
             (Class::Broadcast { .. }, _) => self.ask_broadcast(asks, request, head, route),
@@ -263,13 +265,12 @@ impl Proxy {
     }
 
     fn count(&self, asks: Requester, request: &Request) {
-        use metrics::Pool as Counter;
         let counters = self.base.pools[asks.pool()].counters;
         // A joined read counts as many requests.
         let asked = if request.keep { self.base.keys.len().max(1) } else { 1 };
-        counters.add(Counter::Requests, asked as u64);
+        counters.add(PoolCounter::Requests, asked as u64);
         if request.stores && !asks.drops(request.quiet) {
-            counters.add(Counter::Stores, 1);
+            counters.add(PoolCounter::Stores, 1);
         }
     }
 
@@ -280,20 +281,21 @@ impl Proxy {
             _ => {}
         }
         self.clients.answer_local(&mut self.base, asks.id, (request, local), head);
-        self.settle_outcomes();
+        self.handle_link_events();
     }
 
     /// Sends each key of a request to its server, in messages with others.
     fn ask_keys(
         &mut self,
         (asks, request, head): (Requester, &Request, &[u8]),
-        how: How,
+        options: SendOptions,
         split: Option<Split>,
     ) {
         let asked = (asks, request, head);
-        let id = self.clients.begin_keys(&mut self.base, asked, (how.ask, how.merge), split);
-        self.servers.send_keys(&mut self.base, Sending { id, asks, request, head }, how);
-        self.settle_outcomes();
+        let id =
+            self.clients.begin_keys(&mut self.base, asked, (options.ask, options.merge), split);
+        self.servers.send_keys(&mut self.base, Sending { id, asks, request, head }, options);
+        self.handle_link_events();
         self.clients.part_done(&mut self.base, id);
     }
 
@@ -301,21 +303,26 @@ impl Proxy {
     /// the replies are gathered into one answer. A request whose keys belong to one server goes
     /// there unchanged.
     fn ask_split(&mut self, asks: Requester, request: &Request, head: &[u8], route: Route) {
-        let Class::Split { ask, each, writes, idempotent } = request.class else {
+        let Class::Split { ask, element_per_key, writes, idempotent } = request.class else {
             unreachable!("judged by its class")
         };
         if asks.drops(request.quiet) && matches!(route, Route::Go { .. } | Route::Refused(_)) {
             return self.drop_unasked(asks, request, head);
         }
         if let Route::Spread = route {
-            let how = How { ask, merge: false, idempotent, whole: true, sure: writes };
-            return self.ask_keys((asks, request, head), how, Some(Split { each, writes }));
+            let options =
+                SendOptions { ask, merge: false, idempotent, single_reply: true, has_room: writes };
+            return self.ask_keys(
+                (asks, request, head),
+                options,
+                Some(Split { element_per_key, writes }),
+            );
         }
         let id = self.clients.begin(&mut self.base, asks, request, head, writes);
-        if each {
+        if element_per_key {
             self.clients.expect_elements(id, self.base.keys.len());
         }
-        self.go(Sending { id, asks, request, head }, Data::none(), route);
+        self.send_along(Sending { id, asks, request, head }, Data::none(), route);
     }
 
     /// Sends a request to every server of the pool, or to its keys' server; some requests only
@@ -337,7 +344,7 @@ impl Proxy {
             return clients.refuse_whole(base, asks, request, head, &answer);
         }
         if reach == Reach::Keys {
-            let route = match route::meet(base, asks, request, head) {
+            let route = match route::common_server(base, asks, request, head) {
                 Ok(None) => Route::Fault(None, Fault::NoServer),
                 Ok(_) if asks.drops(request.quiet) => {
                     return self.drop_unasked(asks, request, head);
@@ -346,7 +353,7 @@ impl Proxy {
                 Err(apart) => Route::Apart(apart),
             };
             let id = clients.begin(base, asks, request, head, writes);
-            return self.go(Sending { id, asks, request, head }, Data::none(), route);
+            return self.send_along(Sending { id, asks, request, head }, Data::none(), route);
         }
         if writes && asks.drops(request.quiet) {
             return self.drop_unasked(asks, request, head);
@@ -357,8 +364,8 @@ impl Proxy {
         let servers = &base.pools[asks.pool()].servers;
         let is_asked = |at: &usize| servers[*at].stage == Stage::Planned;
         let asked: Vec<usize> = (0..servers.len()).filter(is_asked).collect();
-        let how = (ask, writes);
-        let id = clients.begin_broadcast(base, (asks, request, head), how, asked.len());
+        let options = (ask, writes);
+        let id = clients.begin_broadcast(base, (asks, request, head), options, asked.len());
         for (nth, server) in asked.into_iter().enumerate() {
             if bug!(FlushOneServer) && nth > 0 {
                 self.clients.part_done(&mut self.base, id);
@@ -370,7 +377,7 @@ impl Proxy {
     }
 
     /// Sends a request along its route, for the first time or once more.
-    fn go(&mut self, sending: Sending<'_>, data: Data<'_>, route: Route) {
+    fn send_along(&mut self, sending: Sending<'_>, data: Data<'_>, route: Route) {
         let Sending { id, asks, request, head } = sending;
         let base = &mut self.base;
         let (ask, server) = match route {
@@ -389,7 +396,7 @@ impl Proxy {
                 let keys = apart.keys(asks, request, head);
                 return self.clients.refuse_apart(base, id, keys, apart.servers());
             }
-            Route::Locate | Route::Spread => unreachable!("it is asked of one server"),
+            Route::NeedsEndpoints | Route::Spread => unreachable!("it is asked of one server"),
         };
         let Some(server) = server else {
             return self.clients.fail(base, Part::whole(id), None, Fault::NoServer, false);
@@ -418,7 +425,7 @@ impl Proxy {
         #[cfg(seeded_bugs)]
         self.remember(sending, ask);
         self.servers.send(&mut self.base, sending, (nth as u32, server), ask, data);
-        self.settle_outcomes();
+        self.handle_link_events();
     }
 
     /// Sends a request again when its pause is over.
@@ -431,7 +438,7 @@ impl Proxy {
         }
         let route = self.route(asks, &request, &head);
         let route = route.expect("only what one server answers is asked again");
-        self.go(sending, Data::none(), route);
+        self.send_along(sending, Data::none(), route);
     }
 
     /// Drops a request of a client that has left while all its input waited for a server's
@@ -445,10 +452,9 @@ impl Proxy {
         };
         let id = self.clients.begin(&mut self.base, asks, request, head, false);
         if let Some(server) = server {
-            use metrics::Server as Counter;
             let counters = self.base.pools[asks.pool()].servers[server].counters;
-            counters.add(Counter::Held, 1);
-            counters.add(Counter::Dropped, 1);
+            counters.add(ServerCounter::Held, 1);
+            counters.add(ServerCounter::Dropped, 1);
         }
         let fault = if server.is_some() { Fault::Dropped } else { Fault::NoServer };
         let server = server.map(|at| at as u32);

@@ -14,7 +14,7 @@ impl Proxy {
         let Sending { id, asks, request, head } = sending;
         // The entry's last request may have left something.
         bug::recall(id);
-        let wins = bug!(WinTwice) && request.marks == Marks::Makes;
+        let wins = bug!(WinTwice) && request.marks == MarkUse::Sets;
         if (bug!(ResendUpdate) || wins) && request.trailer.is_empty() {
             let mut text = Vec::new();
             asks.protocol.write_head(request, head, &self.base.keys, ask, &mut text);

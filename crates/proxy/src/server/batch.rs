@@ -17,7 +17,7 @@ pub(crate) struct Batch {
     /// Sending it again changes nothing.
     pub(crate) idempotent: bool,
     /// One reply answers all its keys.
-    pub(crate) whole: bool,
+    pub(crate) single_reply: bool,
     /// The length of the prefix of `text`, which precedes the first key.
     prefix_len: usize,
     /// The entries before this one have had their turn: they are settled or skipped.
@@ -50,7 +50,7 @@ impl Batch {
             entries: Vec::new(),
             ask: Ask::default(),
             idempotent: false,
-            whole: false,
+            single_reply: false,
             prefix_len: 0,
             cursor: 0,
             skipped: Vec::new(),
@@ -66,7 +66,7 @@ impl Batch {
         self.entries.clear();
         self.ask = ask;
         self.idempotent = idempotent;
-        self.whole = false;
+        self.single_reply = false;
         self.cursor = 0;
         self.skipped.clear();
         self.turn = turn;

@@ -10,7 +10,7 @@ use crate::base::{Base, ServerAt, Sums};
 impl Servers {
     /// Panics if an invariant is broken.
     pub(crate) fn check(&self, base: &Base) -> Sums {
-        assert!(self.outcomes.is_empty(), "every outcome is settled at once");
+        assert!(self.events.is_empty(), "every outcome is settled at once");
         let alive: usize = self.states.iter().flatten().map(|one| one.alive).sum();
         assert_eq!(alive, self.links.len(), "each link is its server's");
         for (pool, states) in self.states.iter().enumerate() {
@@ -41,9 +41,9 @@ impl Servers {
         assert_eq!(silence.owing as usize, owing, "a server owes on so many links");
         let is_held = silence.hold == Hold::On;
         assert!(!is_held || owing > 0, "a server that owes nothing is not silent");
-        let is_told = state.counters.value(metrics::Server::HeldNow) == 1;
+        let is_told = state.counters.value(metrics::ServerCounter::HoldingWorkersNow) == 1;
         assert!(is_vacant || is_told == is_held, "others are told");
-        let is_woken = self.waking.contains(&at);
+        let is_woken = self.ending_holds.contains(&at);
         assert!(silence.hold != Hold::Ending || is_woken, "a hold comes to its end");
     }
 
@@ -91,7 +91,7 @@ fn check_link(link: &Link) -> usize {
         parts += message.parts();
     }
     assert_eq!(end, link.queued, "the queue ends with its last message");
-    assert!(link.own.is_none(), "a request's own batch leaves with it");
+    assert!(link.unmerged_batch.is_none(), "a request's own batch leaves with it");
     parts += link.batch.as_ref().map_or(0, |batch| batch.outstanding().count());
     let in_fetch = |body: &Body| body.arrival.part.is_some() && body.unit == Unit::Key;
     parts + usize::from(link.body.as_ref().is_some_and(in_fetch))

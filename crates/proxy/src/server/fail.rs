@@ -1,7 +1,7 @@
-//! Dead links and deadlines. Each message that nothing will answer any more becomes an [`Outcome`],
+//! Dead links and deadlines. Each message that nothing will answer any more becomes an [`LinkEvent`],
 //! which says whether it may have been executed.
 
-use metrics::Server as Counter;
+use metrics::ServerCounter;
 
 use super::batch::{Batch, Entry};
 use super::link::{Link, Message, Payload, State, Unit};
@@ -16,7 +16,7 @@ use crate::base::{Base, ServerAt, limits};
 use crate::{Action, Closed, Event, Time};
 
 /// What has become of a message without a reply, or of a server that clients wait for.
-pub(crate) enum Outcome {
+pub(crate) enum LinkEvent {
     /// A part was not sent.
     NotSent { part: Part, server: Option<u32>, fault: Fault },
     /// Nothing will answer the message. If it was `sent`, it may have been executed.
@@ -87,7 +87,7 @@ impl Servers {
         }
         self.expire_pending(base, id, timeouts.queue);
         self.end_gathering(base, id, timeouts.queue, since);
-        self.end_retiring(base, id);
+        self.end_link_retirement(base, id);
         self.arm(base, id);
     }
 
@@ -101,10 +101,10 @@ impl Servers {
             return;
         }
         let server = link.at.server;
-        base.stirred = true;
+        base.gauges_changed = true;
         for Message { payload, held, .. } in link.withdraw(first, count) {
             let fault = if held { Fault::Held } else { Fault::QueueTimeout };
-            self.outcomes.push_back(Outcome::Failed { payload, server, fault, sent: false });
+            self.events.push_back(LinkEvent::Failed { payload, server, fault, sent: false });
         }
         // The batch that waited behind them may have room now.
         self.mark_dirty(id);
@@ -143,7 +143,7 @@ impl Servers {
                     kept
                 });
                 let (payload, server) = (Payload::Fetch(late), link.at.server);
-                self.outcomes.push_back(Outcome::Failed { payload, server, fault, sent: false });
+                self.events.push_back(LinkEvent::Failed { payload, server, fault, sent: false });
             }
             None => {
                 // From here on it waits for the kernel. If the time of its last key counted, it
@@ -156,22 +156,22 @@ impl Servers {
     }
 
     /// Handles the end of a link's connection, or of an attempt to connect.
-    pub(crate) fn closed(&mut self, base: &mut Base, id: ConnId, how: Closed) {
+    pub(crate) fn closed(&mut self, base: &mut Base, id: ConnId, options: Closed) {
         let Some(link) = self.links.find(id) else { return };
         let was_up = link.state == State::Up || link.state == State::Handshake && link.proven;
-        let fault = match how {
+        let fault = match options {
             _ if was_up => Fault::LinkLost,
             Closed::Own => Fault::Unable,
             Closed::Eof | Closed::Reset => Fault::ConnectFailed,
         };
-        if was_up && how == Closed::Eof {
+        if was_up && options == Closed::Eof {
             let state = &self.states[link.at.pool as usize][link.at.server as usize];
-            state.counters.add(Counter::LinkEnded, 1);
+            state.counters.add(ServerCounter::LinkEnded, 1);
         }
         if fault == Fault::LinkLost {
             self.doubt(base, id);
         }
-        self.bury(base, id, fault);
+        self.remove_dead_link(base, id, fault);
     }
 
     /// Closes a link whose server has sent something that cannot be an answer.
@@ -185,13 +185,13 @@ impl Servers {
     /// Closes a link from our side.
     pub(super) fn close_link(&mut self, base: &mut Base, id: ConnId, fault: Fault) {
         base.actions.push_back(Action::Close(id));
-        self.bury(base, id, fault);
+        self.remove_dead_link(base, id, fault);
     }
 
     /// Removes a dead link: its server's health is updated, and its messages are given up.
-    fn bury(&mut self, base: &mut Base, id: ConnId, fault: Fault) {
+    fn remove_dead_link(&mut self, base: &mut Base, id: ConnId, fault: Fault) {
         let Some(mut link) = self.links.remove(id) else { return };
-        base.stirred = true;
+        base.gauges_changed = true;
         base.memory.change(&mut link.counted, 0);
         let at = link.at;
         base.pools[at.pool as usize].conn_keys.remove_link(link.conn_key);
@@ -205,7 +205,7 @@ impl Servers {
             state.note_refused(link.conn_key, base.now);
         }
         if fault == Fault::ConnectTimeout {
-            state.counters.add(Counter::ConnectTimeout, 1);
+            state.counters.add(ServerCounter::ConnectTimeout, 1);
         }
         // A server may close a link that was idle, and a restart ends links that worked. Neither is
         // a reason to believe the server down. If it is, the next connect will show it.
@@ -222,9 +222,9 @@ impl Servers {
         }
         self.give_up(&mut link, fault);
         if link.owes {
-            self.owes_less(at);
+            self.count_link_settled(at);
         }
-        self.outcomes.push_back(Outcome::Known(at));
+        self.events.push_back(LinkEvent::Known(at));
     }
 
     /// Gives up the messages of a dead link.
@@ -233,7 +233,7 @@ impl Servers {
             && let Some(part) = body.arrival.part
         {
             if body.arrival.streams && !bug!(NeverCutOff) {
-                self.outcomes.push_back(Outcome::CutOff(part.request));
+                self.events.push_back(LinkEvent::CutOff(part.request));
             }
             // A value that had begun to arrive is outstanding again.
             if body.unit == Unit::Key
@@ -250,16 +250,16 @@ impl Servers {
             start = message.end;
             messages.push((message.payload, sent));
         }
-        for batch in [link.own.take(), link.batch.take()].into_iter().flatten() {
+        for batch in [link.unmerged_batch.take(), link.batch.take()].into_iter().flatten() {
             messages.push((Payload::Fetch(batch), false));
         }
         let server = link.at.server;
         if fault == Fault::LinkLost {
             let lost = Lost { server, conn_key: link.conn_key, messages };
-            return self.outcomes.push_back(Outcome::Lost(lost));
+            return self.events.push_back(LinkEvent::Lost(lost));
         }
         for (payload, sent) in messages {
-            self.outcomes.push_back(Outcome::Failed { payload, server, fault, sent });
+            self.events.push_back(LinkEvent::Failed { payload, server, fault, sent });
         }
     }
 
@@ -294,7 +294,7 @@ impl Servers {
             return false;
         }
         let at = link.at;
-        self.state(at).counters.add(Counter::AskedAlone, 1);
+        self.state(at).counters.add(ServerCounter::AskedAlone, 1);
         self.launch_one(base, id, batch, entry);
         true
     }
@@ -304,13 +304,13 @@ impl Servers {
         let upstream = base.pool(link.at).upstream;
         let mut one = self.spare_batches.pop().unwrap_or_else(Batch::blank);
         one.open(batch.ask, batch.idempotent, base.turn, base.now);
-        one.whole = batch.whole;
+        one.single_reply = batch.single_reply;
         one.text.extend_from_slice(batch.prefix());
         one.push(upstream, batch.key(entry), entry.part, entry.client);
         link.out.open(&mut base.spares);
         link.launch_batch(one, upstream);
         let at = link.at;
-        self.state(at).counters.add(Counter::Messages, 1);
+        self.state(at).counters.add(ServerCounter::Messages, 1);
         self.mark_dirty(id);
     }
 
@@ -324,7 +324,7 @@ impl Servers {
         link.since = base.now;
         self.note_owing(base, id);
         let (payload, fault) = (message.payload, Fault::ReplyTimeout);
-        self.outcomes.push_back(Outcome::Failed { payload, server, fault, sent: true });
+        self.events.push_back(LinkEvent::Failed { payload, server, fault, sent: true });
         self.arm(base, id);
     }
 }

@@ -2,12 +2,12 @@
 //! else is sent before its answer has come, so a server that accepts connections and stays silent
 //! gets no request.
 
-use metrics::Server as Counter;
+use metrics::ServerCounter;
 use proto::{Ask, Capabilities, HandshakeReply, Parsed};
 
 use super::link::{Message, State};
 use super::state::Proof;
-use super::{Outcome, Servers};
+use super::{LinkEvent, Servers};
 use crate::Event;
 use crate::base::buffer::Source;
 use crate::base::fault::Fault;
@@ -26,9 +26,9 @@ impl Servers {
         link.login = login.is_some();
         let state = &mut self.states[link.at.pool as usize][link.at.server as usize];
         state.unable_pause = limits::BACKOFF_FIRST_US;
-        state.counters.add(Counter::Connects, 1);
+        state.counters.add(ServerCounter::Connects, 1);
         if state.probe == Some(id) {
-            state.counters.add(Counter::Probes, 1);
+            state.counters.add(ServerCounter::Probes, 1);
         }
         self.mark_dirty(id);
         self.arm(base, id);
@@ -89,7 +89,7 @@ impl Servers {
         if is_probe {
             self.probe_answered(base, id);
         }
-        self.outcomes.push_back(Outcome::Known(at));
+        self.events.push_back(LinkEvent::Known(at));
         self.note_up(base, id);
         let capabilities = base.server(at).capabilities.unwrap_or_default();
         if before.is_some_and(|before| !capabilities.include(before)) {

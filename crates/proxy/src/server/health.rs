@@ -124,7 +124,7 @@ impl Servers {
         // Some worker saw the server come back, and that is good enough for all.
         self.state(at).forgive(server);
         if !bug!(KeepRing) {
-            base.pools[pool].turn_ring(false);
+            base.pools[pool].rebuild_ring(false);
         }
         if ejected {
             base.server_mut(at).health = Health::Down;

@@ -19,12 +19,12 @@
 //!   again. A request that no client ever waited for (`noreply`, quiet requests without a loud one
 //!   behind them) is not asked again: it is sent.
 
-use metrics::Server as Counter;
+use metrics::ServerCounter;
 
 use super::batch::Batch;
 use super::link::{Link, Message, Payload, State};
 use super::state::{Hold, ServerState};
-use super::{Outcome, Servers};
+use super::{LinkEvent, Servers};
 use crate::Time;
 use crate::base::fault::Fault;
 use crate::base::id::ConnId;
@@ -43,7 +43,7 @@ impl Servers {
         link.owes = owes;
         let at = link.at;
         if !owes {
-            return self.owes_less(at);
+            return self.count_link_settled(at);
         }
         let silence = &mut self.state(at).silence;
         silence.owing += 1;
@@ -59,7 +59,7 @@ impl Servers {
     /// Counts one link fewer on which a server owes, since the link died or has all its answers.
     /// When no other is left, there is nothing to wait for: the next message or handshake finds
     /// out.
-    pub(super) fn owes_less(&mut self, at: ServerAt) {
+    pub(super) fn count_link_settled(&mut self, at: ServerAt) {
         let silence = &mut self.state(at).silence;
         silence.owing -= 1;
         if silence.owing == 0 {
@@ -86,12 +86,12 @@ impl Servers {
         let count =
             link.outstanding.iter_mut().filter(late).map(|message| message.held = true).count();
         let state = &mut self.states[link.at.pool as usize][link.at.server as usize];
-        state.counters.add(Counter::Held, count as u64);
+        state.counters.add(ServerCounter::Held, count as u64);
         // Some may have been held before, when the server was silent on another link.
         let is_held = link.outstanding.iter().any(|message| message.held);
         if is_held && state.silence.hold != Hold::Ending {
             state.silence.hold = Hold::Ending;
-            self.waking.push(link.at);
+            self.ending_holds.push(link.at);
         }
     }
 
@@ -102,7 +102,7 @@ impl Servers {
             let fresh = link.outstanding.iter_mut().rev().take(pending);
             let fresh = fresh.take_while(|message| !message.held);
             let count = fresh.map(|message| message.held = true).count();
-            state.counters.add(Counter::Held, count as u64);
+            state.counters.add(ServerCounter::Held, count as u64);
         }
     }
 
@@ -133,7 +133,7 @@ impl Servers {
             return false;
         }
         let id = base.server(link.at).plan.id;
-        silence.suspect || base.metrics.total(id, Counter::HeldNow) > 0
+        silence.suspect || base.metrics.total(id, ServerCounter::HoldingWorkersNow) > 0
     }
 
     /// Checks whether a server has been silent for too long, or still is. Returns whether held
@@ -168,7 +168,7 @@ impl Servers {
     /// Returns the next server whose held messages are sent at the end of a turn, when all clients
     /// that left in the turn are known.
     pub(crate) fn next_to_wake(&mut self) -> Option<ServerAt> {
-        while let Some(at) = self.waking.pop() {
+        while let Some(at) = self.ending_holds.pop() {
             let hold = &mut self.state(at).silence.hold;
             // Another may have fallen silent again.
             if *hold == Hold::Ending {
@@ -181,7 +181,7 @@ impl Servers {
 
     /// Whether held messages are to be sent at the end of this turn.
     pub(crate) fn has_to_wake(&self) -> bool {
-        !self.waking.is_empty()
+        !self.ending_holds.is_empty()
     }
 
     /// Sends what was held.
@@ -205,7 +205,7 @@ impl Servers {
         let state = self.state(at);
         state.silence.hold = Hold::On;
         state.silence.suspect = true;
-        state.counters.set(Counter::HeldNow, 1);
+        state.counters.set(ServerCounter::HoldingWorkersNow, 1);
         // A link that owes nothing repeats the handshake, to see whether the server is there.
         self.note_all_held(at).into_iter().for_each(|id| self.mark_dirty(id));
     }
@@ -218,8 +218,8 @@ impl Servers {
         self.note_all_held(at);
         let state = self.state(at);
         state.silence.hold = Hold::Ending;
-        state.counters.set(Counter::HeldNow, 0);
-        self.waking.push(at);
+        state.counters.set(ServerCounter::HoldingWorkersNow, 0);
+        self.ending_holds.push(at);
     }
 
     fn note_all_held(&mut self, at: ServerAt) -> Vec<ConnId> {
@@ -260,19 +260,19 @@ impl Servers {
             if count == 0 {
                 continue;
             }
-            base.stirred = true;
+            base.gauges_changed = true;
             let counters = self.state(at).counters;
-            counters.add(Counter::Dropped, count as u64);
-            counters.add(Counter::Held, u64::from(gathering.is_some()));
+            counters.add(ServerCounter::Dropped, count as u64);
+            counters.add(ServerCounter::Held, u64::from(gathering.is_some()));
             let payloads = dropped.into_iter().map(|message| message.payload);
             for payload in payloads.chain(gathering.map(Payload::Fetch)) {
                 let server = at.server;
                 let fault = Fault::Dropped;
-                self.outcomes.push_back(Outcome::Failed { payload, server, fault, sent: false });
+                self.events.push_back(LinkEvent::Failed { payload, server, fault, sent: false });
             }
             self.mark_dirty(id);
             // It may have been all that the link waited for.
-            self.end_retiring(base, id);
+            self.end_link_retirement(base, id);
         }
     }
 }

@@ -43,7 +43,7 @@ pub(super) struct Link {
     /// The open batch: gets of this turn that leave as one message.
     pub(super) batch: Option<Box<Batch>>,
     /// A read that is not merged, while its keys are being added.
-    pub(super) own: Option<Box<Batch>>,
+    pub(super) unmerged_batch: Option<Box<Batch>>,
     /// The numbers of the internal commands among its messages.
     pub(super) internal: Vec<u64>,
     /// The number of gets among its messages.
@@ -150,7 +150,7 @@ impl Link {
             out: Outbox::default(),
             outstanding: VecDeque::new(),
             batch: None,
-            own: None,
+            unmerged_batch: None,
             internal: Vec::new(),
             fetches: 0,
             fetch_bytes: 0,

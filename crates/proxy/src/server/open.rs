@@ -1,6 +1,6 @@
 //! The link that a client uses for a server, opened if there is none.
 
-use metrics::Worker;
+use metrics::WorkerCounter;
 use proto::Request;
 
 use super::Servers;
@@ -162,7 +162,7 @@ impl Servers {
         let id = self.links.insert(Link::new(at, conn_key, base.now));
         self.state(at).alive += 1;
         base.pools[at.pool as usize].conn_keys.add_link(conn_key);
-        base.worker.add(Worker::Connects, 1);
+        base.worker.add(WorkerCounter::Connects, 1);
         base.actions.push_back(Action::Connect { link: id, server: base.server(at).plan.id });
         self.arm(base, id);
         id

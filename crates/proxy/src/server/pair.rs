@@ -9,7 +9,7 @@
 //!   reply    piece, piece [ body .. trailer ], piece, … last piece
 //! ```
 
-use metrics::Server as Counter;
+use metrics::ServerCounter;
 use proto::{Ask, Item, ItemKind, Parsed, Progress, Shown};
 
 use super::Servers;
@@ -47,7 +47,7 @@ pub(crate) struct Matched {
     pub(crate) item: Item,
     /// The form in which the server was asked.
     pub(crate) asked: Ask,
-    /// How many keys it answers together.
+    /// SendOptions many keys it answers together.
     pub(crate) keys: Option<u64>,
 }
 
@@ -113,7 +113,7 @@ impl Servers {
             Parsed::Malformed(why) => return Err(why),
             Parsed::Complete(item) => item,
         };
-        if item.kind.ends() {
+        if item.kind.ends_reply() {
             link.progress = Progress::default();
         }
         let head = rest.part(0, item.head as usize);
@@ -188,11 +188,11 @@ impl Servers {
         link.note_reply_complete(message.end, base.now);
         let (at, batch_waits) = (link.at, link.batch.is_some());
         let state = self.state(at);
-        state.counters.add(Counter::Replies, 1);
+        state.counters.add(ServerCounter::Replies, 1);
         state.latency.record(base.now.since(message.since));
         let failed_before = state.failures > 0;
         if kind == ItemKind::Error {
-            state.counters.add(Counter::Errors, 1);
+            state.counters.add(ServerCounter::Errors, 1);
         }
         if failed_before {
             self.request_answered(base, at);
@@ -212,18 +212,18 @@ impl Servers {
         let Some(link) = self.links.find_mut(id) else { return };
         link.account(&mut base.memory);
         let counters = self.states[link.at.pool as usize][link.at.server as usize].counters;
-        counters.add(Counter::ReplyBytes, received as u64);
+        counters.add(ServerCounter::ReplyBytes, received as u64);
         let flush = match base.pool(link.at).plan.server_quickack {
             QuickAck::Partial => link.is_mid_reply(),
             QuickAck::Always => true,
             QuickAck::Off => false,
         };
         if flush {
-            counters.add(Counter::AcksFlushed, 1);
+            counters.add(ServerCounter::AcksFlushed, 1);
             base.actions.push_back(Action::FlushAck(id));
         }
         if link.retiring {
-            self.end_retiring(base, id);
+            self.end_link_retirement(base, id);
         }
     }
 }
@@ -271,7 +271,7 @@ fn match_item(
             batch.cursor = found + 1;
             Ok((batch.entries[found].part, Unit::Key, None))
         }
-        (Payload::Fetch(batch), ItemKind::Status | ItemKind::Part) if batch.whole => {
+        (Payload::Fetch(batch), ItemKind::Status | ItemKind::Part) if batch.single_reply => {
             Ok((batch.entries[0].part, Unit::Batch, Some(batch.entries.len() as u64)))
         }
         (Payload::Single(part), ItemKind::Status | ItemKind::Part) => {

@@ -1,7 +1,7 @@
 //! What another plan means for links: servers come and go, and each gets as many links as the plan
 //! says.
 
-use super::Outcome;
+use super::LinkEvent;
 use super::Servers;
 use super::link::Link;
 use super::state::{Gauges, Proof, ServerState};
@@ -100,11 +100,11 @@ impl Servers {
         if bug!(DropQueue) {
             return self.close_link(base, id, crate::base::fault::Fault::LinkLost);
         }
-        self.end_retiring(base, id);
+        self.end_link_retirement(base, id);
     }
 
     /// Closes a retiring link once nothing waits on it. That counts as no failure.
-    pub(super) fn end_retiring(&mut self, base: &mut Base, id: ConnId) {
+    pub(super) fn end_link_retirement(&mut self, base: &mut Base, id: ConnId) {
         let over = |link: &Link| link.retiring && link.is_idle() && !bug!(KeepRetired);
         if self.links.find(id).is_some_and(over) {
             self.close_quietly(base, id);
@@ -119,8 +119,8 @@ impl Servers {
         base.actions.push_back(Action::Close(id));
         base.pools[link.at.pool as usize].conn_keys.remove_link(link.conn_key);
         self.state(link.at).forget(id);
-        base.stirred = true;
-        self.outcomes.push_back(Outcome::Known(link.at));
+        base.gauges_changed = true;
+        self.events.push_back(LinkEvent::Known(link.at));
     }
 
     /// Gives each server of a pool as many links as the plan says; returns whether that changes
@@ -144,7 +144,7 @@ impl Servers {
     }
 
     /// Sets timers for deadlines that have come nearer with another plan.
-    pub(crate) fn hurry(&mut self, base: &mut Base, pool: usize, old: &PoolPlan) {
+    pub(crate) fn shorten_deadlines(&mut self, base: &mut Base, pool: usize, old: &PoolPlan) {
         let plan = &base.pools[pool].plan;
         let retry_sooner = plan.server_retry_timeout < old.server_retry_timeout;
         if plan.timeouts != old.timeouts && !bug!(ForgetRearm) {

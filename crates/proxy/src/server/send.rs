@@ -4,12 +4,12 @@
 //! wait in the link's open batch until the end of the turn; any other request goes ahead of them,
 //! unless its own client has a get in the batch.
 
-use metrics::{Counters, Server as Counter};
+use metrics::{Counters, ServerCounter};
 use proto::{Ask, Request, Span, Upstream};
 
 use super::batch::Batch;
 use super::link::{Link, Payload, State};
-use super::{Outcome, Servers};
+use super::{LinkEvent, Servers};
 use crate::base::fault::Fault;
 use crate::base::id::ConnId;
 use crate::base::part::{Data, Part, RequestId, Requester};
@@ -24,22 +24,27 @@ pub(crate) struct Sending<'a> {
     pub(crate) head: &'a [u8],
 }
 
-/// How the keys of a read are sent: see `Class::Fetch`.
+/// SendOptions the keys of a read are sent: see `Class::Fetch`.
 #[derive(Clone, Copy)]
-pub(crate) struct How {
+pub(crate) struct SendOptions {
     pub(crate) ask: Ask,
     pub(crate) merge: bool,
     pub(crate) idempotent: bool,
     /// One reply answers all keys of a message.
-    pub(crate) whole: bool,
+    pub(crate) single_reply: bool,
     /// Each link is known to have room for all keys that it gets.
-    pub(crate) sure: bool,
+    pub(crate) has_room: bool,
 }
 
 impl Servers {
     /// Sends each key of a request to its server, in a message with others.
     #[inline]
-    pub(crate) fn send_keys(&mut self, base: &mut Base, sending: Sending<'_>, how: How) {
+    pub(crate) fn send_keys(
+        &mut self,
+        base: &mut Base,
+        sending: Sending<'_>,
+        options: SendOptions,
+    ) {
         let asks = sending.asks;
         let gave_up = asks.drops(sending.request.quiet);
         let keys = std::mem::take(&mut base.keys);
@@ -54,25 +59,25 @@ impl Servers {
             let server = base.pools[asks.pool()].route(key, || random.next());
             let found = match server.ok_or(Fault::NoServer) {
                 // With `sure`, only this request itself can fill the queue.
-                Ok(server) if how.sure => self.link_at(base, asks, server),
+                Ok(server) if options.has_room => self.link_at(base, asks, server),
                 Ok(server) => self.link_for(base, asks, server),
                 Err(fault) => Err(fault),
             };
             let found = if gave_up { found.and(Err(Fault::Dropped)) } else { found };
             match found {
                 Ok(link) => {
-                    self.push_key(base, link, sending, key, part, how);
-                    if how.whole {
+                    self.push_key(base, link, sending, key, part, options);
+                    if options.single_reply {
                         self.push_rest(link, sending, &keys, slot);
                     }
                 }
                 Err(fault) => {
                     let server = server.map(|at| at as u32);
-                    self.outcomes.push_back(Outcome::NotSent { part, server, fault });
+                    self.events.push_back(LinkEvent::NotSent { part, server, fault });
                 }
             }
         }
-        while let Some(link) = self.touched.pop() {
+        while let Some(link) = self.touched_links.pop() {
             self.close_own(base, link);
         }
         base.scratch = scratch;
@@ -89,33 +94,33 @@ impl Servers {
         sending: Sending<'_>,
         key: &[u8],
         part: Part,
-        how: How,
+        options: SendOptions,
     ) {
-        let How { ask, merge, idempotent, whole, .. } = how;
+        let SendOptions { ask, merge, idempotent, single_reply, .. } = options;
         let Sending { asks, request, head, .. } = sending;
         let client = asks.id.index() as u32;
         let spare = &mut self.spare_batches;
         let Some(link) = self.links.find_mut(id) else { return };
         let counters = self.states[link.at.pool as usize][link.at.server as usize].counters;
         let upstream = base.pools[link.at.pool as usize].upstream;
-        let own_begins = !merge && link.own.is_none();
-        if own_begins {
+        let is_first_unmerged = !merge && link.unmerged_batch.is_none();
+        if is_first_unmerged {
             close_shared(link, asks, upstream, counters);
-            self.touched.push(id);
+            self.touched_links.push(id);
         }
         let bytes_max = upstream.fetch_max(ask);
-        let place = if merge { &mut link.batch } else { &mut link.own };
+        let place = if merge { &mut link.batch } else { &mut link.unmerged_batch };
         let widened = |batch: &Batch| upstream.widen(batch.ask, ask);
         if let Some(batch) = place.take_if(|batch| {
             !batch.has_room(key.len(), bytes_max) || batch.ask != ask && widened(batch).is_none()
         }) {
             launch(link, batch, upstream, counters);
         }
-        let place = if merge { &mut link.batch } else { &mut link.own };
+        let place = if merge { &mut link.batch } else { &mut link.unmerged_batch };
         let batch = place.get_or_insert_with(|| {
             let mut batch = spare.pop().unwrap_or_else(Batch::blank);
             batch.open(ask, idempotent, base.turn, base.now);
-            batch.whole = whole;
+            batch.single_reply = single_reply;
             asks.protocol.open_fetch(request, head, &mut batch.text);
             batch
         });
@@ -137,7 +142,7 @@ impl Servers {
     /// Adds the bytes that belong to a key beyond the key itself, such as its value.
     fn push_rest(&mut self, link: ConnId, sending: Sending<'_>, keys: &[Span], nth: usize) {
         let link = self.links.find_mut(link);
-        let Some(batch) = link.and_then(|link| link.own.as_mut()) else { return };
+        let Some(batch) = link.and_then(|link| link.unmerged_batch.as_mut()) else { return };
         let nth = if bug!(ShiftRests) { (nth + 1) % keys.len() } else { nth };
         let Sending { asks, request, head, .. } = sending;
         asks.protocol.push_rest(request, head, keys, nth, &mut batch.text);
@@ -158,7 +163,7 @@ impl Servers {
             Ok(link) => link,
             Err(fault) => {
                 let server = Some(server as u32);
-                return self.outcomes.push_back(Outcome::NotSent { part, server, fault });
+                return self.events.push_back(LinkEvent::NotSent { part, server, fault });
             }
         };
         let protocol = asks.protocol;
@@ -167,9 +172,9 @@ impl Servers {
             match data {
                 // A link that is up is written at the end of this turn. On others the data has to
                 // wait.
-                Data::Flat(source) if link.state == State::Up => link.out.push(source),
-                Data::Flat(source) => link.out.keep(source),
-                Data::Held(mut held) => {
+                Data::OnePiece(source) if link.state == State::Up => link.out.push(source),
+                Data::OnePiece(source) => link.out.keep(source),
+                Data::Assembled(mut held) => {
                     link.out.append(&mut held);
                     held.close(&mut base.spares);
                 }
@@ -196,7 +201,7 @@ impl Servers {
         link.out.open(&mut base.spares);
         write(link, base);
         link.launch(payload, ask, before, base.now);
-        counters.add(Counter::Messages, 1);
+        counters.add(ServerCounter::Messages, 1);
         if !link.dirty {
             link.dirty = true;
             self.dirty.push(id);
@@ -284,7 +289,7 @@ impl Servers {
 
     fn close_own(&mut self, base: &Base, id: ConnId) {
         let Some(link) = self.links.find_mut(id) else { return };
-        if let Some(batch) = link.own.take() {
+        if let Some(batch) = link.unmerged_batch.take() {
             let counters = self.states[link.at.pool as usize][link.at.server as usize].counters;
             launch(link, batch, base.pool(link.at).upstream, counters);
         }
@@ -306,7 +311,7 @@ fn close_shared(
     link: &mut Link,
     asks: Requester,
     upstream: &dyn Upstream,
-    counters: Counters<metrics::Server>,
+    counters: Counters<metrics::ServerCounter>,
 ) {
     let client = asks.id.index() as u32;
     let is_its = |batch: &mut Box<Batch>| {
@@ -321,12 +326,12 @@ pub(super) fn launch(
     link: &mut Link,
     batch: Box<Batch>,
     upstream: &dyn Upstream,
-    counters: Counters<metrics::Server>,
+    counters: Counters<metrics::ServerCounter>,
 ) {
-    counters.add(Counter::Messages, 1);
+    counters.add(ServerCounter::Messages, 1);
     let first = batch.entries[0].part.request;
     if batch.entries.iter().any(|entry| entry.part.request != first) {
-        counters.add(Counter::Merged, batch.entries.len() as u64);
+        counters.add(ServerCounter::Merged, batch.entries.len() as u64);
     }
     link.launch_batch(batch, upstream);
 }

@@ -39,14 +39,14 @@ pub(super) struct ServerState {
     /// Connection keys that it has refused, and when each may be tried again.
     refused: Vec<(u16, Time)>,
     pub(super) silence: Silence,
-    pub(super) counters: Counters<metrics::Server>,
+    pub(super) counters: Counters<metrics::ServerCounter>,
     /// Latency from the queueing of a message to its reply.
     pub(super) latency: Recorder,
     /// Its gauges, as last summed up.
     pub(super) gauges: Gauges,
 }
 
-/// How long a server that owes answers has been silent on all links of this worker: see
+/// SendOptions long a server that owes answers has been silent on all links of this worker: see
 /// `hold.rs`.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Silence {
@@ -208,12 +208,12 @@ impl ServerState {
 
     /// Writes its gauges to the metrics registry.
     pub(super) fn publish(&self) {
-        use metrics::Server as Counter;
+        use metrics::ServerCounter;
         let Gauges { links, pending, pending_bytes, inflight, inflight_bytes } = self.gauges;
-        self.counters.set(Counter::LinksNow, links);
-        self.counters.set(Counter::PendingNow, pending);
-        self.counters.set(Counter::PendingBytesNow, pending_bytes);
-        self.counters.set(Counter::InflightNow, inflight);
-        self.counters.set(Counter::InflightBytesNow, inflight_bytes);
+        self.counters.set(ServerCounter::LinksNow, links);
+        self.counters.set(ServerCounter::PendingNow, pending);
+        self.counters.set(ServerCounter::PendingBytesNow, pending_bytes);
+        self.counters.set(ServerCounter::InflightNow, inflight);
+        self.counters.set(ServerCounter::InflightBytesNow, inflight_bytes);
     }
 }

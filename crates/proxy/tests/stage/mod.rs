@@ -282,8 +282,8 @@ impl Stage {
                     assert!(self.paused.contains(&client), "who is read is not resumed");
                     self.paused.retain(|&other| other != client);
                 }
-                Action::Locate(client) => {
-                    self.proxy.handle_located(client, Default::default(), self.now);
+                Action::LookUpEndpoints(client) => {
+                    self.proxy.handle_endpoints(client, Default::default(), self.now);
                 }
                 Action::FlushAck(conn) => self.flushes.push(conn),
                 Action::Log(event) => self.events.push(event),

@@ -130,7 +130,7 @@ impl Executor {
             (_, Verb::Touch) => self.touch(line, now),
             (_, Verb::FlushAll) => self.flush_all(line, now),
             (_, Verb::Version) => {
-                Text.answer(&Asked::nobody(), &Answer::Version(VERSION), out);
+                Text.answer(&Asked::no_request(), &Answer::Version(VERSION), out);
                 b""
             }
             (_, Verb::Noop) => b"MN\r\n",

@@ -144,7 +144,7 @@ fn swallow(session: &mut Session, input: &[u8]) -> usize {
 pub(super) fn refused(refusal: Refusal) -> Vec<u8> {
     let mut out = Vec::new();
     match refusal {
-        Refusal::Bad(_) => Text.answer(&Asked::nobody(), &Answer::Refused(refusal), &mut out),
+        Refusal::Bad(_) => Text.answer(&Asked::no_request(), &Answer::Refused(refusal), &mut out),
         _ => out.extend_from_slice(b"ERROR\r\n"),
     }
     out
@@ -152,7 +152,7 @@ pub(super) fn refused(refusal: Refusal) -> Vec<u8> {
 
 /// Replies with the reason and reads no more, because later bytes cannot be parsed.
 fn leave(session: &mut Session, why: &'static str, input: &[u8]) -> usize {
-    Text.answer(&Asked::nobody(), &Answer::Refused(Refusal::Bad(why)), &mut session.out);
+    Text.answer(&Asked::no_request(), &Answer::Refused(Refusal::Bad(why)), &mut session.out);
     session.is_leaving = true;
     input.len()
 }

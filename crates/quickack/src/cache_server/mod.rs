@@ -30,7 +30,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use proxy::{Action, Closed, ConnId, Side, Slices, Time};
 use sys::signal::{self, Signals};
 
-use crate::event::{Alone, Listener, Loop, Service};
+use crate::event::{Listener, Loop, NoControl, Service};
 use execute::Executor;
 use session::{Session, Sessions};
 
@@ -56,7 +56,7 @@ fn run(listeners: Vec<Listener>, options: Options) -> io::Result<()> {
     let mut server = CacheServer::new(options, since_epoch);
     // A cas from before a restart must not match an item from after it.
     server.executor.store.number_from(server.epoch_us);
-    Loop::alone(&mut server, &mut Alone, listeners, signals, SHUTDOWN_TIMEOUT)?.run()
+    Loop::uncontrolled(&mut server, &mut NoControl, listeners, signals, SHUTDOWN_TIMEOUT)?.run()
 }
 
 /// One cache and its clients.

@@ -83,18 +83,18 @@ impl Executor {
                 let (memory, item) = (self.options.memory_max, self.options.item_size_max);
                 for (name, value) in [("maxbytes", memory), ("item_size_max", item)] {
                     let value = value.to_string();
-                    Text.answer(&Asked::nobody(), &Answer::Stat(name, &value), out);
+                    Text.answer(&Asked::no_request(), &Answer::Stat(name, &value), out);
                 }
-                Text.answer(&Asked::nobody(), &Answer::Stat("evictions", "on"), out);
+                Text.answer(&Asked::no_request(), &Answer::Stat("evictions", "on"), out);
             }
             _ => {}
         }
-        Text.answer(&Asked::nobody(), &Answer::End, out);
+        Text.answer(&Asked::no_request(), &Answer::End, out);
     }
 
     fn tell_all(&self, out: &mut Vec<u8>, now: u64) {
         let (counters, store) = (&self.counters, self.store.stats());
-        Text.answer(&Asked::nobody(), &Answer::Stat("version", &version(VERSION)), out);
+        Text.answer(&Asked::no_request(), &Answer::Stat("version", &version(VERSION)), out);
         for (name, value) in [
             ("pid", u64::from(self.options.pid)),
             ("uptime", now.saturating_sub(self.started)),
@@ -130,7 +130,7 @@ impl Executor {
             ("evictions", store.evictions),
             ("reclaimed", store.reclaimed),
         ] {
-            Text.answer(&Asked::nobody(), &Answer::Stat(name, &value.to_string()), out);
+            Text.answer(&Asked::no_request(), &Answer::Stat(name, &value.to_string()), out);
         }
     }
 }

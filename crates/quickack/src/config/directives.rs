@@ -11,7 +11,7 @@ use shard::{Distribution, Hash};
 
 use super::allow::AllowDraft;
 use super::commands::CommandDraft;
-use super::draft::{GlobalDraft, PoolDraft, ServerDraft, Share};
+use super::draft::{CountOrPercent, GlobalDraft, PoolDraft, ServerDraft};
 use super::network::networks;
 use super::process::{Accept, Admin, Workers, log_target, stats_address};
 use super::value::Fault;
@@ -220,7 +220,7 @@ pub static POOL: &[Directive<PoolDraft>] = &[
         "How the keys of a failed server are handled: `eject` moves them to the other servers \
          until it is back, `fail_fast` answers them with an error at once."),
     live("max_ejected", Value("50%"),
-        Kind::Own("number or percentage", |pool, word| Share::parse(word).map(|share| {
+        Kind::Own("number or percentage", |pool, word| CountOrPercent::parse(word).map(|share| {
             pool.max_ejected = share;
         })),
         "How many servers of the pool may be ejected at a time: a number, or a percentage that \

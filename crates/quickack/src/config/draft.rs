@@ -33,7 +33,7 @@ pub struct PoolDraft {
     pub quickack: Option<QuickAck>,
     pub server_quickack: Option<QuickAck>,
     pub memory: Option<usize>,
-    pub max_ejected: Share,
+    pub max_ejected: CountOrPercent,
     pub server_connections_max: Option<usize>,
     pub proxy_protocol: Vec<IpNet>,
     /// Path of the file, as written.
@@ -59,7 +59,7 @@ pub struct ServerDraft {
 
 /// A share of a pool's servers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Share {
+pub enum CountOrPercent {
     Number(usize),
     Percent(usize),
 }
@@ -91,7 +91,7 @@ impl PoolDraft {
             quickack: None,
             server_quickack: None,
             memory: None,
-            max_ejected: Share::Percent(50),
+            max_ejected: CountOrPercent::Percent(50),
             server_connections_max: None,
             proxy_protocol: Vec::new(),
             users: None,
@@ -128,20 +128,24 @@ impl PoolDraft {
 /// The default of the servers' own configuration.
 const DATABASES_DEFAULT: u32 = 16;
 
-impl Share {
-    pub fn parse(word: &str) -> Result<Share, Fault> {
+impl CountOrPercent {
+    pub fn parse(word: &str) -> Result<CountOrPercent, Fault> {
         match word.strip_suffix('%') {
-            Some(percent) => Ok(Share::Percent(value::number(percent, &(0..=100))? as usize)),
-            None => Ok(Share::Number(value::number(word, &(0..=i32::MAX as u64))? as usize)),
+            Some(percent) => {
+                Ok(CountOrPercent::Percent(value::number(percent, &(0..=100))? as usize))
+            }
+            None => {
+                Ok(CountOrPercent::Number(value::number(word, &(0..=i32::MAX as u64))? as usize))
+            }
         }
     }
 
     /// Returns the share of `all`; a percentage above 0 gives at least one.
     pub fn of(self, all: usize) -> usize {
         match self {
-            Share::Number(number) => number.min(all),
-            Share::Percent(0) => 0,
-            Share::Percent(percent) => (all * percent / 100).max(1).min(all),
+            CountOrPercent::Number(number) => number.min(all),
+            CountOrPercent::Percent(0) => 0,
+            CountOrPercent::Percent(percent) => (all * percent / 100).max(1).min(all),
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 
-use metrics::Worker;
+use metrics::WorkerCounter;
 use proxy::plan::Plan;
 use proxy::{ConnId, Time};
 use rustix::event::epoll;
@@ -11,9 +11,9 @@ use rustix::event::epoll;
 use super::accept::{Arrival, refuse};
 use super::blocks::BLOCK;
 use super::conn::{self, Conn, Read};
-use super::control::{Handover, Note};
+use super::control::{Handover, LoopEvent};
 use super::header::{HeaderReader, Progress};
-use super::{HEADER, Loop, token};
+use super::{HEADER_TOKEN, Loop, token};
 
 impl Loop<'_> {
     /// New connections, as many as are for us. False: none.
@@ -72,7 +72,7 @@ impl Loop<'_> {
     fn expect_header(&mut self, arrival: Arrival) {
         let at = self.header_readers.add(arrival, self.now);
         let Some(reader) = self.header_readers.find(at) else { return };
-        let data = token(HEADER + at as u64);
+        let data = token(HEADER_TOKEN + at as u64);
         if epoll::add(&self.epoll, &reader.fd, data, epoll::EventFlags::IN).is_err() {
             self.drop_reader(at);
         }
@@ -117,9 +117,9 @@ impl Loop<'_> {
 
     fn tell_broken(&mut self, from: Option<IpAddr>, why: &'static str) {
         if let Some(counters) = &self.counters {
-            counters.add(Worker::HeadersBroken, 1);
+            counters.add(WorkerCounter::HeadersBroken, 1);
         }
-        self.control.note(Note::HeaderBroken { from, why });
+        self.control.log_loop_event(LoopEvent::HeaderBroken { from, why });
     }
 
     fn drop_reader(&mut self, at: usize) {

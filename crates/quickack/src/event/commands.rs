@@ -8,7 +8,7 @@ use rustix::event::epoll;
 use sys::signal;
 
 use super::control::{Command, Handover, Install};
-use super::{CONTROL, Loop, token};
+use super::{CONTROL_TOKEN, Loop, token};
 
 impl Loop<'_> {
     /// Changes for all workers, such as another configuration: before anything is read.
@@ -44,7 +44,9 @@ impl Loop<'_> {
                     fds.into_iter().for_each(|fd| self.adopt(fd, client.clone()));
                 }
                 Command::Retire => self.retire(),
-                Command::Share { keep } => self.sharing = Some((keep, self.now.after(SHARE_US))),
+                Command::Share { keep } => {
+                    self.clients_to_keep = Some((keep, self.now.after(SHARE_US)))
+                }
                 Command::Drain { within } => self.drain(within),
             }
             self.run_actions(None);
@@ -59,15 +61,16 @@ impl Loop<'_> {
                 // Meant for the master, and sent to all of our name: a log that was rotated.
                 continue;
             }
-            if self.has_master && self.ends.is_some() {
+            if self.has_master && self.drain_deadline.is_some() {
                 // The master has ended, or the operator is impatient: the master ends us at once
                 // if that is wanted.
                 continue;
             }
-            if self.ends.is_none() {
+            if self.drain_deadline.is_none() {
                 self.control.leaving();
             }
-            let within = if self.ends.is_some() { Duration::ZERO } else { self.shutdown_timeout };
+            let within =
+                if self.drain_deadline.is_some() { Duration::ZERO } else { self.shutdown_timeout };
             self.drain(within);
         }
     }
@@ -75,14 +78,14 @@ impl Loop<'_> {
     fn install(&mut self, install: Install) {
         let plan = install.plan.clone();
         self.drop_readers_of_gone_pools(&plan);
-        self.take_up(install);
+        self.apply_install(install);
         self.service.install(plan, self.now);
         self.control.installed(self.service);
     }
 
     /// All of an installation but the plan. Clients in the queues of listeners that go are the old
     /// plan's still.
-    pub(super) fn take_up(&mut self, install: Install) {
+    pub(super) fn apply_install(&mut self, install: Install) {
         let Install { plan: _, listeners, targets, connects_per_second, epoll_timeout } = install;
         self.connects.set_targets(targets, connects_per_second);
         self.acceptor.set_epoll_timeout(epoll_timeout.as_micros() as u64);
@@ -101,7 +104,7 @@ impl Loop<'_> {
     /// Gives clients that have nothing outstanding to other workers.
     pub(super) fn hand_over(&mut self) {
         let surplus = self.surplus();
-        if surplus == 0 || self.ends.is_some() {
+        if surplus == 0 || self.drain_deadline.is_some() {
             return;
         }
         let mut alike: BTreeMap<Handover, Vec<OwnedFd>> = BTreeMap::new();
@@ -122,13 +125,13 @@ impl Loop<'_> {
 
     /// How many clients are too many here.
     fn surplus(&mut self) -> usize {
-        match self.sharing {
+        match self.clients_to_keep {
             _ if self.retiring => usize::MAX,
             None => 0,
             Some((keep, until)) => {
                 let surplus = self.acceptor.clients().saturating_sub(keep);
                 if surplus == 0 || self.now >= until {
-                    self.sharing = None;
+                    self.clients_to_keep = None;
                 }
                 surplus as usize
             }
@@ -139,23 +142,23 @@ impl Loop<'_> {
     fn drain(&mut self, within: Duration) {
         self.acceptor.close(&self.epoll);
         self.drop_all_readers();
-        self.ends = Some(self.now.after(within.as_micros() as u64));
+        self.drain_deadline = Some(self.now.after(within.as_micros() as u64));
         self.service.drain(self.now);
         self.run_actions(None);
     }
 
     /// While something waits for it, the kernel says when the control channel has room.
     pub(super) fn watch_control(&mut self) {
-        let is_blocked = self.control.is_blocked();
-        if is_blocked == self.is_blocked {
+        let has_unsent = self.control.has_unsent();
+        if has_unsent == self.watches_control_writes {
             return;
         }
         if let Some(fd) = self.control.fd() {
-            let out = if is_blocked { epoll::EventFlags::OUT } else { epoll::EventFlags::empty() };
+            let out = if has_unsent { epoll::EventFlags::OUT } else { epoll::EventFlags::empty() };
             let flags = epoll::EventFlags::IN | out;
             // Should it fail, the next turn that has something to say tries again.
-            if epoll::modify(&self.epoll, fd, token(CONTROL), flags).is_ok() {
-                self.is_blocked = is_blocked;
+            if epoll::modify(&self.epoll, fd, token(CONTROL_TOKEN), flags).is_ok() {
+                self.watches_control_writes = has_unsent;
             }
         }
     }

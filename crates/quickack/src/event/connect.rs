@@ -7,7 +7,7 @@ use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use metrics::Worker;
+use metrics::WorkerCounter;
 use proxy::{Closed, ConnId, Time};
 use rustix::io::Errno;
 
@@ -97,7 +97,7 @@ impl Loop<'_> {
             return self.service.handle_closed(link, Closed::Own, self.now);
         }
         if let Some(counters) = &self.counters {
-            counters.add(Worker::ConnectsWaited, 1);
+            counters.add(WorkerCounter::ConnectsWaited, 1);
         }
         // It is not the server that is late meanwhile.
         self.service.handle_connecting(link, self.now.after(AS_LONG_AS_IT_TAKES_US));

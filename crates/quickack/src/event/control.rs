@@ -11,13 +11,13 @@ use proxy::{Event, Passed, Report};
 
 use super::{Listener, Service, Target};
 
-/// The controller of the loop. The cache process, which nothing controls, has [`Alone`].
+/// The controller of the loop. The cache process, which nothing controls, has [`NoControl`].
 pub trait Control {
     /// The descriptor that wakes the loop for a command.
     fn fd(&self) -> Option<BorrowedFd<'_>>;
 
     /// Whether the loop is to say when `fd` can be written to, too.
-    fn is_blocked(&self) -> bool;
+    fn has_unsent(&self) -> bool;
 
     /// Whether the other end is gone.
     fn is_gone(&self) -> bool {
@@ -46,7 +46,7 @@ pub trait Control {
     fn log(&mut self, event: Event, from: Option<IpAddr>);
 
     /// Logs something that the loop itself has noticed.
-    fn note(&mut self, note: Note);
+    fn log_loop_event(&mut self, note: LoopEvent);
 
     /// Clients with nothing outstanding, for other workers. Those that cannot be passed are given
     /// back.
@@ -55,7 +55,7 @@ pub trait Control {
 
 /// A note of the loop itself to the operator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Note {
+pub enum LoopEvent {
     /// A client from a network of balancers sent something else than a whole PROXY header.
     HeaderBroken { from: Option<IpAddr>, why: &'static str },
 }
@@ -96,14 +96,14 @@ pub struct Install {
 }
 
 /// No control: the process serves what it was started with until a signal ends it.
-pub struct Alone;
+pub struct NoControl;
 
-impl Control for Alone {
+impl Control for NoControl {
     fn fd(&self) -> Option<BorrowedFd<'_>> {
         None
     }
 
-    fn is_blocked(&self) -> bool {
+    fn has_unsent(&self) -> bool {
         false
     }
 
@@ -119,7 +119,7 @@ impl Control for Alone {
 
     fn log(&mut self, _event: Event, _from: Option<IpAddr>) {}
 
-    fn note(&mut self, _note: Note) {}
+    fn log_loop_event(&mut self, _note: LoopEvent) {}
 
     fn hand_over(&mut self, _client: Handover, fds: Vec<OwnedFd>) -> Result<(), Vec<OwnedFd>> {
         Err(fds)

@@ -32,7 +32,7 @@ use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use metrics::{Counters, Worker};
+use metrics::{Counters, WorkerCounter};
 use proxy::{ConnId, Side, Time};
 use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
@@ -49,7 +49,7 @@ use heap_trim::HeapTrim;
 
 pub use accept::{CALLS, Choice, Listener, choose};
 pub use connect::{Target, TargetAddress};
-pub use control::{Alone, Command, Control, Handover, Install, Note};
+pub use control::{Command, Control, Handover, Install, LoopEvent, NoControl};
 pub use service::Service;
 
 /// The things that a worker shares with the others, and its own slot.
@@ -75,45 +75,45 @@ pub struct Loop<'m> {
     connects: Connects,
     signals: Signals,
     /// The counters that a worker keeps of itself.
-    counters: Option<Counters<Worker>>,
+    counters: Option<Counters<WorkerCounter>>,
     heap_trim: HeapTrim,
     start: Instant,
     now: Time,
     /// When the last wait ended.
     woken: Time,
     /// Processor time as it was last counted, and when: microseconds.
-    used: (u64, u64),
-    used_at: Time,
+    cpu_us: (u64, u64),
+    cpu_read_at: Time,
     /// A signal has come; it is handled when everything that was ready with it has been read.
-    asked_to_leave: bool,
+    signal_ready: bool,
     /// The service has been told where a client's connection begins and ends.
-    located: bool,
+    has_new_endpoints: bool,
     /// The same for the control channel.
     control_ready: bool,
     /// Whether the kernel says when the control channel can be written to.
-    is_blocked: bool,
+    watches_control_writes: bool,
     /// No more clients are taken; those who are quiet go to other workers.
     retiring: bool,
     /// The master controls this process, and ends it if need be.
     has_master: bool,
     /// Clients beyond so many go to other workers, until then.
-    sharing: Option<(u32, Time)>,
+    clients_to_keep: Option<(u32, Time)>,
     /// No more clients are taken; it ends then, whoever is still here.
-    ends: Option<Time>,
+    drain_deadline: Option<Time>,
     shutdown_timeout: Duration,
 }
 
 impl<'m> Loop<'m> {
     /// A loop that ends after TERM or INT, when everything asked has been answered or
     /// `shutdown_timeout` has passed.
-    pub fn alone(
+    pub fn uncontrolled(
         service: &'m mut dyn Service,
-        nobody: &'m mut Alone,
+        no_control: &'m mut NoControl,
         listeners: Vec<Listener>,
         signals: Signals,
         shutdown_timeout: Duration,
     ) -> std::io::Result<Loop<'m>> {
-        let mut looping = Loop::new(service, nobody, signals, shutdown_timeout)?;
+        let mut looping = Loop::new(service, no_control, signals, shutdown_timeout)?;
         looping.acceptor.set_listeners(&looping.epoll, listeners);
         Ok(looping)
     }
@@ -131,7 +131,7 @@ impl<'m> Loop<'m> {
         if let Some(own) = wakeups.borrow().get(slot) {
             // Edge-triggered: each wakeup is an event, and nobody need read what it left behind.
             let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
-            epoll::add(&looping.epoll, own, token(WAKEUP), flags)?;
+            epoll::add(&looping.epoll, own, token(WAKEUP_TOKEN), flags)?;
         }
         looping.has_master = true;
         looping.counters = Some(scoreboard.metrics(slot).counters(0));
@@ -139,10 +139,10 @@ impl<'m> Loop<'m> {
         let policy = match (mode, lock) {
             (AcceptMode::Gate, _) => Policy::Gate,
             (AcceptMode::Mutex, Some(lock)) => Policy::Mutex(lock),
-            (AcceptMode::Reuseport | AcceptMode::Mutex, _) => Policy::Alone,
+            (AcceptMode::Reuseport | AcceptMode::Mutex, _) => Policy::Uncoordinated,
         };
         looping.acceptor.share(Peers { scoreboard, slot, wakeups }, policy);
-        looping.take_up(install);
+        looping.apply_install(install);
         looping.control.installed(looping.service);
         Ok(looping)
     }
@@ -154,9 +154,9 @@ impl<'m> Loop<'m> {
         shutdown_timeout: Duration,
     ) -> std::io::Result<Loop<'m>> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        epoll::add(&epoll, signals.fd(), token(SIGNALS), epoll::EventFlags::IN)?;
+        epoll::add(&epoll, signals.fd(), token(SIGNALS_TOKEN), epoll::EventFlags::IN)?;
         if let Some(fd) = control.fd() {
-            epoll::add(&epoll, fd, token(CONTROL), epoll::EventFlags::IN)?;
+            epoll::add(&epoll, fd, token(CONTROL_TOKEN), epoll::EventFlags::IN)?;
         }
         Ok(Loop {
             service,
@@ -173,16 +173,16 @@ impl<'m> Loop<'m> {
             start: Instant::now(),
             now: Time(0),
             woken: Time(0),
-            used: (0, 0),
-            used_at: Time(0),
-            asked_to_leave: false,
-            located: false,
+            cpu_us: (0, 0),
+            cpu_read_at: Time(0),
+            signal_ready: false,
+            has_new_endpoints: false,
             control_ready: false,
-            is_blocked: false,
+            watches_control_writes: false,
             retiring: false,
             has_master: false,
-            sharing: None,
-            ends: None,
+            clients_to_keep: None,
+            drain_deadline: None,
             shutdown_timeout,
         })
     }
@@ -210,7 +210,7 @@ impl<'m> Loop<'m> {
             }
             self.now = Time(self.start.elapsed().as_micros() as u64);
             if pass == 0 {
-                self.wake();
+                self.after_wait();
             }
             self.apply_changes();
             if !self.pass(events) {
@@ -223,7 +223,7 @@ impl<'m> Loop<'m> {
     }
 
     /// A wait is over.
-    fn wake(&mut self) {
+    fn after_wait(&mut self) {
         self.woken = self.now;
         if let Some(peers) = self.acceptor.peers() {
             peers.scoreboard.beat(peers.slot);
@@ -234,7 +234,7 @@ impl<'m> Loop<'m> {
     fn pass(&mut self, events: &[epoll::Event]) -> bool {
         let mut served = false;
         for event in events {
-            self.note(event.data.u64());
+            self.note_event(event.data.u64());
         }
         let first = self.acceptor.is_first();
         if first {
@@ -254,20 +254,20 @@ impl<'m> Loop<'m> {
     }
 
     /// Events of other sources than connections are only noted: they are handled in their time.
-    fn note(&mut self, data: u64) {
+    fn note_event(&mut self, data: u64) {
         match data {
-            SIGNALS => self.asked_to_leave = true,
-            CONTROL => self.control_ready = true,
-            WAKEUP => self.acceptor.look(&self.epoll, self.now),
-            LISTENER.. => self.acceptor.set_ready((data - LISTENER) as usize),
+            SIGNALS_TOKEN => self.signal_ready = true,
+            CONTROL_TOKEN => self.control_ready = true,
+            WAKEUP_TOKEN => self.acceptor.look(&self.epoll, self.now),
+            LISTENER_TOKEN.. => self.acceptor.set_ready((data - LISTENER_TOKEN) as usize),
             _ => {}
         }
     }
 
     fn dispatch(&mut self, data: u64, flags: epoll::EventFlags) -> bool {
         match data {
-            LISTENER.. => return false,
-            HEADER.. => self.read_header((data - HEADER) as usize),
+            LISTENER_TOKEN.. => return false,
+            HEADER_TOKEN.. => self.read_header((data - HEADER_TOKEN) as usize),
             _ => self.ready(ConnId::from_u64(data), flags),
         }
         true
@@ -282,11 +282,11 @@ impl<'m> Loop<'m> {
         if std::mem::take(&mut self.control_ready) {
             self.handle_commands();
         }
-        if std::mem::take(&mut self.asked_to_leave) {
+        if std::mem::take(&mut self.signal_ready) {
             self.handle_signals();
         }
-        self.located = true;
-        while std::mem::take(&mut self.located) {
+        self.has_new_endpoints = true;
+        while std::mem::take(&mut self.has_new_endpoints) {
             // Clients that have waited for that since go on now: nothing else would wake us for it.
             self.service.end_turn(self.now);
             self.run_actions(None);
@@ -298,7 +298,7 @@ impl<'m> Loop<'m> {
         self.write_side(Side::Client);
         self.hand_over();
         if let Some(counters) = &self.counters
-            && self.heap_trim.is_due(counters.value(Worker::HeldNow), self.now)
+            && self.heap_trim.is_due(counters.value(WorkerCounter::BufferBytesNow), self.now)
         {
             sys::process::trim_heap();
         }
@@ -310,12 +310,12 @@ impl<'m> Loop<'m> {
     fn timeout(&mut self) -> Option<Timespec> {
         let now = Time(self.start.elapsed().as_micros() as u64);
         if let Some(counters) = &self.counters {
-            counters.add(Worker::BusyTime, now.since(self.woken));
-            if now.since(self.used_at) >= USAGE_PAUSE_US {
+            counters.add(WorkerCounter::BusyUs, now.since(self.woken));
+            if now.since(self.cpu_read_at) >= USAGE_PAUSE_US {
                 let (user, system) = sys::process::times_us();
-                counters.add(Worker::UserUs, user.saturating_sub(self.used.0));
-                counters.add(Worker::SystemUs, system.saturating_sub(self.used.1));
-                (self.used, self.used_at) = ((user, system), now);
+                counters.add(WorkerCounter::UserUs, user.saturating_sub(self.cpu_us.0));
+                counters.add(WorkerCounter::SystemUs, system.saturating_sub(self.cpu_us.1));
+                (self.cpu_us, self.cpu_read_at) = ((user, system), now);
             }
         }
         if self.acceptor.has_ready() || self.service.wants_turn() {
@@ -326,7 +326,7 @@ impl<'m> Loop<'m> {
             self.acceptor.due(now),
             self.header_readers.due(),
             self.connects.due(),
-            self.ends,
+            self.drain_deadline,
         ];
         let due = due.into_iter().flatten().min()?;
         // Rounded up: a timer that comes a little early would be looked at twice.
@@ -336,14 +336,14 @@ impl<'m> Loop<'m> {
     }
 
     fn is_over(&self) -> bool {
-        match self.ends {
-            Some(ends) => self.service.is_drained() || self.now >= ends,
+        match self.drain_deadline {
+            Some(deadline) => self.service.is_drained() || self.now >= deadline,
             None => self.retiring && self.acceptor.is_empty(),
         }
     }
 
     fn is_leaving(&self) -> bool {
-        self.retiring || self.ends.is_some()
+        self.retiring || self.drain_deadline.is_some()
     }
 }
 
@@ -353,12 +353,12 @@ fn token(data: u64) -> epoll::EventData {
 
 /// Tokens from here up are not connections: ids use half of all generations only. First the readers
 /// of PROXY headers …
-const HEADER: u64 = 1 << 63;
+const HEADER_TOKEN: u64 = 1 << 63;
 /// … then listeners, then what is there once.
-const LISTENER: u64 = HEADER + (1 << 32);
-const WAKEUP: u64 = u64::MAX - 2;
-const CONTROL: u64 = u64::MAX - 1;
-const SIGNALS: u64 = u64::MAX;
+const LISTENER_TOKEN: u64 = HEADER_TOKEN + (1 << 32);
+const WAKEUP_TOKEN: u64 = u64::MAX - 2;
+const CONTROL_TOKEN: u64 = u64::MAX - 1;
+const SIGNALS_TOKEN: u64 = u64::MAX;
 /// How often the processor time is counted, at most.
 const USAGE_PAUSE_US: u64 = 500_000;
 /// Events taken from the kernel at once.

@@ -51,7 +51,7 @@ pub trait Service {
     }
 
     /// Where a client's connection begins and ends.
-    fn handle_located(&mut self, _client: ConnId, _ends: Endpoints, _now: Time) {}
+    fn handle_endpoints(&mut self, _client: ConnId, _endpoints: Endpoints, _now: Time) {}
 
     /// A `Connect` has to wait for its turn, and begins then.
     fn handle_connecting(&mut self, _link: ConnId, _begins: Time) {}
@@ -134,8 +134,8 @@ impl Service for Proxy {
         Proxy::handle_connecting(self, link, begins);
     }
 
-    fn handle_located(&mut self, client: ConnId, ends: Endpoints, now: Time) {
-        Proxy::handle_located(self, client, ends, now);
+    fn handle_endpoints(&mut self, client: ConnId, endpoints: Endpoints, now: Time) {
+        Proxy::handle_endpoints(self, client, endpoints, now);
     }
 
     fn hand_over(&mut self, max: usize) -> Vec<(ConnId, Passed)> {

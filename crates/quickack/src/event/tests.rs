@@ -19,7 +19,7 @@ type Make = Box<dyn FnOnce() -> Command + Send>;
 #[derive(Debug)]
 enum Told {
     Installed,
-    Note(Note),
+    LoopEvent(LoopEvent),
     Handed(Handover, Vec<OwnedFd>),
     /// A login failed, of a client from there.
     LoginFailed(Option<IpAddr>),
@@ -46,7 +46,7 @@ impl Control for Script {
         Some(self.wake.as_fd())
     }
 
-    fn is_blocked(&self) -> bool {
+    fn has_unsent(&self) -> bool {
         false
     }
 
@@ -71,8 +71,8 @@ impl Control for Script {
         }
     }
 
-    fn note(&mut self, note: Note) {
-        let _ = self.told.send(Told::Note(note));
+    fn log_loop_event(&mut self, note: LoopEvent) {
+        let _ = self.told.send(Told::LoopEvent(note));
     }
 
     fn hand_over(&mut self, client: Handover, fds: Vec<OwnedFd>) -> Result<(), Vec<OwnedFd>> {
@@ -109,7 +109,7 @@ impl Controller {
         self.told.recv().unwrap()
     }
 
-    fn counted(&self, counter: Worker) -> u64 {
+    fn counted(&self, counter: WorkerCounter) -> u64 {
         self.registry.total(0, counter)
     }
 
@@ -264,10 +264,12 @@ fn what_is_no_header_is_closed_and_told() {
     assert_closed(stream);
     let why = "no PROXY header";
     let from = Some("127.0.0.1".parse().unwrap());
-    assert!(
-        matches!(controller.hear(), Told::Note(note) if note == Note::HeaderBroken { from, why })
-    );
-    assert_eq!(controller.counted(Worker::HeadersBroken), 1);
+    assert!(matches!(
+        controller.hear(),
+        Told::LoopEvent(note)
+            if note == LoopEvent::HeaderBroken { from, why }
+    ));
+    assert_eq!(controller.counted(WorkerCounter::HeadersBroken), 1);
     assert!(controller.end().is_empty());
 }
 
@@ -443,7 +445,7 @@ fn a_header_is_waited_for_as_long_as_its_pool_is_there() {
     controller.command(install(5));
     assert!(matches!(controller.hear(), Told::Installed));
     assert_closed(closed);
-    assert_eq!(controller.counted(Worker::HeadersBroken), 0);
+    assert_eq!(controller.counted(WorkerCounter::HeadersBroken), 0);
     assert!(controller.end().is_empty(), "it is not said to be broken");
 }
 
@@ -460,9 +462,9 @@ fn many_connects_keep_the_common_pace_and_all_are_made() {
     let links: Vec<TcpStream> = (0..LINKS).map(|_| listener.accept().unwrap().0).collect();
     assert!(began.elapsed() > Duration::from_millis(100), "{:?}", began.elapsed());
     assert_eq!(links.len(), LINKS);
-    let waited = controller.counted(Worker::ConnectsWaited);
+    let waited = controller.counted(WorkerCounter::ConnectsWaited);
     assert!((15..LINKS as u64).contains(&waited), "{waited}");
     // The last waited for twice as long as a connect may take, and no server is to blame.
-    assert_eq!(controller.registry.total(2, metrics::Server::ConnectFailed), 0);
+    assert_eq!(controller.registry.total(2, metrics::ServerCounter::ConnectFailed), 0);
     controller.end();
 }

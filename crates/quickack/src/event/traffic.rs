@@ -15,11 +15,11 @@ impl Loop<'_> {
     pub(super) fn ready(&mut self, id: ConnId, flags: epoll::EventFlags) {
         let Some(conn) = self.conns.find(id) else { return };
         if conn.connecting {
-            return self.decide_connect(id);
+            return self.finish_connect(id);
         }
         if conn.paused && flags.contains(epoll::EventFlags::ERR) {
             // It is not read, and gone: nothing else would say so, again and again.
-            return self.lose(id);
+            return self.report_lost(id);
         }
         if conn.paused && flags.contains(epoll::EventFlags::HUP) {
             // It is gone, but what it has sent is there still, to be read when it is resumed.
@@ -30,7 +30,7 @@ impl Loop<'_> {
         let failed = flags.intersects(epoll::EventFlags::ERR | epoll::EventFlags::HUP);
         if flags.contains(epoll::EventFlags::IN) || failed {
             if conn.ended {
-                return self.lose(id);
+                return self.report_lost(id);
             }
             self.read(id);
         }
@@ -69,7 +69,7 @@ impl Loop<'_> {
                     }
                     return self.watch(id);
                 }
-                Read::Gone => return self.lose(id),
+                Read::Gone => return self.report_lost(id),
             }
         }
         if ack_due {
@@ -78,16 +78,16 @@ impl Loop<'_> {
     }
 
     /// A connection is gone; the service is told.
-    pub(super) fn lose(&mut self, id: ConnId) {
+    pub(super) fn report_lost(&mut self, id: ConnId) {
         self.drop_conn(id);
         self.service.handle_closed(id, Closed::Reset, self.now);
         self.run_actions(None);
     }
 
-    fn decide_connect(&mut self, id: ConnId) {
+    fn finish_connect(&mut self, id: ConnId) {
         let Some(conn) = self.conns.find(id) else { return };
         if sys::connect::outcome(&conn.fd).is_err() {
-            return self.lose(id);
+            return self.report_lost(id);
         }
         conn.connecting = false;
         self.watch(id);
@@ -120,7 +120,7 @@ impl Loop<'_> {
                 _ if conn.is_gone => offered,
                 Written::Some(n) => n,
                 Written::Blocked => 0,
-                Written::Gone => return self.lose(id),
+                Written::Gone => return self.report_lost(id),
             };
             conn.blocked = taken < offered;
             // Told also when it took nothing: what waits now may be kept in another way.
@@ -144,7 +144,7 @@ impl Loop<'_> {
                 Action::Close(id) => self.close(id),
                 Action::Pause(id) => self.set_paused(id, true),
                 Action::Resume(id) => self.set_paused(id, false),
-                Action::Locate(id) => self.locate(id),
+                Action::LookUpEndpoints(id) => self.look_up_endpoints(id),
                 Action::Report(report) => self.control.report(report),
                 Action::Log(event) => self.log(event),
             }
@@ -169,15 +169,15 @@ impl Loop<'_> {
         }
     }
 
-    fn locate(&mut self, id: ConnId) {
+    fn look_up_endpoints(&mut self, id: ConnId) {
         let Some(conn) = self.conns.find(id) else { return };
-        let ends = Endpoints {
+        let endpoints = Endpoints {
             from: sys::listen::peer_name(&conn.fd),
             to: sys::listen::local_name(&conn.fd),
             descriptor: conn.fd.as_raw_fd(),
         };
-        self.service.handle_located(id, ends, self.now);
-        self.located = true;
+        self.service.handle_endpoints(id, endpoints, self.now);
+        self.has_new_endpoints = true;
     }
 
     fn set_paused(&mut self, id: ConnId, paused: bool) {
@@ -237,7 +237,7 @@ impl Loop<'_> {
         };
         conn.watched = wanted;
         if outcome.is_err() {
-            self.lose(id);
+            self.report_lost(id);
         }
     }
 }

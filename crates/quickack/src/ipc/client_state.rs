@@ -22,16 +22,16 @@ pub struct ClientState {
     pub from: Option<IpAddr>,
     /// The session that the client has set up, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub said: Option<Box<Said>>,
+    pub session: Option<Box<SessionState>>,
 }
 
 /// A [`Session`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Said {
+pub struct SessionState {
     id: u64,
     proto_version: u8,
     database: u32,
-    reply_mode: Silence,
+    reply_mode: ReplyState,
     aborted: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     profile: Option<Box<Names>>,
@@ -40,11 +40,11 @@ pub struct Said {
 /// [`ReplyMode`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-enum Silence {
-    No,
-    Next,
-    Now,
-    Yes,
+enum ReplyState {
+    On,
+    SkipNext,
+    SkipThis,
+    Off,
 }
 
 /// A [`Profile`]: user, name, library and its version are bytes of any kind.
@@ -61,21 +61,22 @@ struct Names {
 impl From<Passed> for ClientState {
     fn from(client: Passed) -> ClientState {
         let Passed { pool, protocol, logged_in, failed_logins, session } = client;
-        let said = (session != Session::default()).then(|| Box::new(Said::from(session)));
-        ClientState { pool, protocol, logged_in, failed_logins, from: None, said }
+        let session =
+            (session != Session::default()).then(|| Box::new(SessionState::from(session)));
+        ClientState { pool, protocol, logged_in, failed_logins, from: None, session }
     }
 }
 
 impl From<ClientState> for Passed {
     fn from(client: ClientState) -> Passed {
-        let ClientState { pool, protocol, logged_in, failed_logins, from: _, said } = client;
-        let session = said.map_or_else(Session::default, |said| Session::from(*said));
+        let ClientState { pool, protocol, logged_in, failed_logins, from: _, session } = client;
+        let session = session.map_or_else(Session::default, |state| Session::from(*state));
         Passed { pool, protocol, logged_in, failed_logins, session }
     }
 }
 
-impl From<Session> for Said {
-    fn from(session: Session) -> Said {
+impl From<Session> for SessionState {
+    fn from(session: Session) -> SessionState {
         let Session {
             id,
             conn_key: ConnKey { proto_version, database },
@@ -84,24 +85,24 @@ impl From<Session> for Said {
             profile,
         } = session;
         let reply_mode = match reply_mode {
-            ReplyMode::No => Silence::No,
-            ReplyMode::Next => Silence::Next,
-            ReplyMode::Now => Silence::Now,
-            ReplyMode::Yes => Silence::Yes,
+            ReplyMode::On => ReplyState::On,
+            ReplyMode::SkipNext => ReplyState::SkipNext,
+            ReplyMode::SkipThis => ReplyState::SkipThis,
+            ReplyMode::Off => ReplyState::Off,
         };
         let profile = profile.map(|it| Box::new((*it).into()));
-        Said { id, proto_version, database, reply_mode, aborted, profile }
+        SessionState { id, proto_version, database, reply_mode, aborted, profile }
     }
 }
 
-impl From<Said> for Session {
-    fn from(said: Said) -> Session {
-        let Said { id, proto_version, database, reply_mode, aborted, profile } = said;
+impl From<SessionState> for Session {
+    fn from(state: SessionState) -> Session {
+        let SessionState { id, proto_version, database, reply_mode, aborted, profile } = state;
         let reply_mode = match reply_mode {
-            Silence::No => ReplyMode::No,
-            Silence::Next => ReplyMode::Next,
-            Silence::Now => ReplyMode::Now,
-            Silence::Yes => ReplyMode::Yes,
+            ReplyState::On => ReplyMode::On,
+            ReplyState::SkipNext => ReplyMode::SkipNext,
+            ReplyState::SkipThis => ReplyMode::SkipThis,
+            ReplyState::Off => ReplyMode::Off,
         };
         let profile = profile.map(|names| Box::new((*names).into()));
         Session { id, conn_key: ConnKey { proto_version, database }, reply_mode, aborted, profile }
@@ -149,7 +150,8 @@ mod tests {
             no_touch: false,
         };
         let conn_key = ConnKey { proto_version: 3, database: 9 };
-        for reply_mode in [ReplyMode::No, ReplyMode::Next, ReplyMode::Now, ReplyMode::Yes] {
+        for reply_mode in [ReplyMode::On, ReplyMode::SkipNext, ReplyMode::SkipThis, ReplyMode::Off]
+        {
             let profile = Some(Box::new(profile.clone()));
             let client =
                 client(Session { id: u64::MAX, conn_key, reply_mode, aborted: true, profile });

@@ -157,7 +157,7 @@ impl Channel {
     }
 
     /// Whether to wait until the kernel takes more.
-    pub fn is_blocked(&self) -> bool {
+    pub fn has_unsent(&self) -> bool {
         !self.queue.is_empty()
     }
 
@@ -288,7 +288,7 @@ mod tests {
             master.flush().unwrap();
             assert_eq!(worker.receive().unwrap().unwrap().message, word(number));
         }
-        assert!(worker.receive().unwrap().is_none() && !master.is_blocked());
+        assert!(worker.receive().unwrap().is_none() && !master.has_unsent());
     }
 
     #[test]

@@ -36,7 +36,7 @@ impl End {
     }
 
     fn is_done(&self) -> bool {
-        self.sent == COUNT && self.received == COUNT && !self.channel.is_blocked()
+        self.sent == COUNT && self.received == COUNT && !self.channel.has_unsent()
     }
 
     /// Sends what is taken, and receives what is there.
@@ -77,7 +77,7 @@ impl End {
     /// Until something can be read, or written if that is what it waits for.
     fn wait(&self) {
         let mut flags = PollFlags::IN;
-        flags.set(PollFlags::OUT, self.sent < COUNT || self.channel.is_blocked());
+        flags.set(PollFlags::OUT, self.sent < COUNT || self.channel.has_unsent());
         let timeout = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
         poll(&mut [PollFd::new(&self.channel.as_fd(), flags)], Some(&timeout)).unwrap();
     }

@@ -1,4 +1,4 @@
-//! Renders a fact as a line.
+//! Renders an entry as a line.
 //!
 //! ```text
 //!   stderr   quickack: server one of pool alpha is down
@@ -14,7 +14,7 @@ use std::process;
 
 use serde::Serialize;
 
-use super::{Fact, Format, From};
+use super::{Entry, Format, Origin};
 
 /// A line of the log in JSON.
 #[derive(Serialize)]
@@ -36,16 +36,16 @@ pub fn render(
     format: Format,
     stamped: bool,
     unix_us: u64,
-    fact: &Fact,
+    entry: &Entry,
     repeated: Option<u64>,
 ) -> Vec<u8> {
     let time = timestamp(unix_us);
-    let level = fact.level.name();
-    let (process, pid) = match fact.from {
-        From::Master => ("master".to_string(), process::id()),
-        From::Worker { slot, pid } => (format!("worker {slot}"), pid),
+    let level = entry.level.name();
+    let (process, pid) = match entry.origin {
+        Origin::Master => ("master".to_string(), process::id()),
+        Origin::Worker { slot, pid } => (format!("worker {slot}"), pid),
     };
-    let message = visible(&fact.text);
+    let message = visible(&entry.text);
     let mut line = match format {
         Format::Json => {
             let record = Record {
@@ -53,7 +53,7 @@ pub fn render(
                 level,
                 process: &process,
                 pid,
-                event: &fact.key,
+                event: &entry.key,
                 message: &message,
                 repeated,
             };

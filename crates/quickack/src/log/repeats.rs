@@ -1,31 +1,31 @@
-//! Counts repeats of a fact within a second instead of writing them.
+//! Counts repeats of an entry within a second instead of writing them.
 //!
-//! A key's first fact is written, and its window of one second begins. When the window ends, one
+//! A key's first entry is written, and its window of one second begins. When the window ends, one
 //! line reports the number of repeats, and the next window begins. A window without repeats is the
 //! last one. So a storm costs one line a second for each key, and the number of keys is bounded
 //! too.
 
 use std::collections::HashMap;
 
-use super::{Fact, From, Level};
+use super::{Entry, Level, Origin};
 
 #[derive(Default)]
 pub struct Repeats {
     windows: HashMap<String, Window>,
-    /// The window of facts whose keys found no room.
+    /// The window of entries whose keys found no room.
     others: Option<Window>,
 }
 
 /// One key's window of one second.
 struct Window {
     since_us: u64,
-    /// Facts that were not written.
+    /// Entries that were not written.
     count: u64,
     /// The last of them.
-    last: Fact,
+    last: Entry,
 }
 
-/// The decision about a fact.
+/// The decision about an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     Say,
@@ -33,35 +33,35 @@ pub enum Outcome {
 }
 
 impl Repeats {
-    pub fn note(&mut self, now_us: u64, fact: &Fact) -> Outcome {
-        if fact.key.is_empty() {
+    pub fn note(&mut self, now_us: u64, entry: &Entry) -> Outcome {
+        if entry.key.is_empty() {
             return Outcome::Say;
         }
-        if let Some(window) = self.windows.get_mut(&fact.key) {
+        if let Some(window) = self.windows.get_mut(&entry.key) {
             window.count += 1;
-            window.last = fact.clone();
+            window.last = entry.clone();
             return Outcome::Counted;
         }
         if self.windows.len() >= KEYS_MAX {
             self.note_other(now_us);
             return Outcome::Counted;
         }
-        let window = Window { since_us: now_us, count: 0, last: fact.clone() };
-        self.windows.insert(fact.key.clone(), window);
+        let window = Window { since_us: now_us, count: 0, last: entry.clone() };
+        self.windows.insert(entry.key.clone(), window);
         Outcome::Say
     }
 
     fn note_other(&mut self, now_us: u64) {
         let window = self.others.get_or_insert_with(|| {
             let (level, text) = (Level::Warning, "other log lines, not shown".to_string());
-            let last = Fact { level, key: "other-keys".to_string(), text, from: From::Master };
+            let last = Entry { level, key: "other-keys".to_string(), text, origin: Origin::Master };
             Window { since_us: now_us, count: 0, last }
         });
         window.count += 1;
     }
 
-    /// Returns the facts whose windows are over, each with its number of repeats.
-    pub fn over(&mut self, now_us: u64) -> Vec<(Fact, u64)> {
+    /// Returns the entries whose windows are over, each with its number of repeats.
+    pub fn over(&mut self, now_us: u64) -> Vec<(Entry, u64)> {
         let mut told = Vec::new();
         self.windows.retain(|_, window| !window.is_over(now_us) || window.tell(now_us, &mut told));
         if self.others.as_ref().is_some_and(|window| window.is_over(now_us))
@@ -73,7 +73,7 @@ impl Repeats {
         told
     }
 
-    /// Returns the next time at which `over` has facts to report.
+    /// Returns the next time at which `over` has entries to report.
     pub fn due_us(&self) -> Option<u64> {
         let windows = self.windows.values().chain(&self.others);
         windows.filter(|window| window.count > 0).map(|window| window.since_us + WINDOW_US).min()
@@ -86,7 +86,7 @@ impl Window {
     }
 
     /// Begins the next window; returns false after one without repeats.
-    fn tell(&mut self, now_us: u64, told: &mut Vec<(Fact, u64)>) -> bool {
+    fn tell(&mut self, now_us: u64, told: &mut Vec<(Entry, u64)>) -> bool {
         if self.count == 0 {
             return false;
         }

@@ -8,13 +8,13 @@ use std::os::unix::net::UnixStream;
 use super::*;
 
 /// 2024-02-29 23:59:59.000007, and a clock of its own.
-fn at(clock_us: u64) -> Now {
-    Now { unix_us: 1_709_251_199_000_007, clock_us }
+fn at(clock_us: u64) -> Clocks {
+    Clocks { unix_us: 1_709_251_199_000_007, clock_us }
 }
 
-fn fact(key: &str, text: &str) -> Fact {
-    let from = From::Worker { slot: 3, pid: 4711 };
-    Fact { level: Level::Warning, key: key.to_string(), text: text.to_string(), from }
+fn entry(key: &str, text: &str) -> Entry {
+    let origin = Origin::Worker { slot: 3, pid: 4711 };
+    Entry { level: Level::Warning, key: key.to_string(), text: text.to_string(), origin }
 }
 
 struct Scene {
@@ -52,7 +52,7 @@ fn shared(fd: impl AsFd) -> Log {
 #[test]
 fn a_file_has_stamped_lines() {
     let mut scene = scene(Format::Text);
-    scene.log.write(at(0), fact("down", "server one is down"));
+    scene.log.write(at(0), entry("down", "server one is down"));
     let line = "2024-02-29T23:59:59.000007Z warning worker 3 (4711): server one is down\n";
     assert_eq!(scene.text(), line);
 }
@@ -60,8 +60,8 @@ fn a_file_has_stamped_lines() {
 #[test]
 fn json_is_one_object_a_line() {
     let mut scene = scene(Format::Json);
-    scene.log.write(at(0), fact("down", "a \"quoted\"\nword"));
-    scene.log.write(at(1), fact("down", "again"));
+    scene.log.write(at(0), entry("down", "a \"quoted\"\nword"));
+    scene.log.write(at(1), entry("down", "again"));
     scene.log.tick(at(1_000_000));
     let text = scene.text();
     let lines: Vec<serde_json::Value> =
@@ -78,10 +78,10 @@ fn json_is_one_object_a_line() {
 #[test]
 fn less_than_the_level_is_not_written() {
     let mut scene = scene(Format::Text);
-    scene.log.write(at(0), Fact::new(Level::Debug, "", "hush"));
+    scene.log.write(at(0), Entry::new(Level::Debug, "", "hush"));
     let target = Target::File(scene.path.clone());
     scene.log.change(&target, Format::Text, Level::Debug).unwrap();
-    scene.log.write(at(0), Fact::new(Level::Debug, "", "told"));
+    scene.log.write(at(0), Entry::new(Level::Debug, "", "told"));
     assert!(scene.text().ends_with("told\n") && !scene.text().contains("hush"));
 }
 
@@ -89,8 +89,8 @@ fn less_than_the_level_is_not_written() {
 fn a_storm_is_a_line_a_second() {
     let mut scene = scene(Format::Text);
     for ms in 0..3000 {
-        scene.log.write(at(ms * 1000), fact("down", "it is down"));
-        scene.log.write(at(ms * 1000), fact("", "no key"));
+        scene.log.write(at(ms * 1000), entry("down", "it is down"));
+        scene.log.write(at(ms * 1000), entry("", "no key"));
     }
     assert_eq!(scene.log.due_us(), Some(3_000_000));
     scene.log.tick(at(3_000_000));
@@ -105,15 +105,15 @@ fn a_storm_is_a_line_a_second() {
     assert_eq!(text.lines().count() - lines.len(), 3000);
     assert_eq!(scene.log.due_us(), None, "nothing is to be told, nobody is to be woken");
     scene.log.tick(at(4_000_000));
-    scene.log.write(at(4_000_000), fact("down", "it is down"));
+    scene.log.write(at(4_000_000), entry("down", "it is down"));
     assert_eq!(scene.text().lines().last(), text.lines().next(), "after a silent second");
 }
 
 #[test]
 fn what_was_counted_is_told_before_the_end() {
     let mut scene = scene(Format::Text);
-    scene.log.write(at(0), fact("down", "it is down"));
-    scene.log.write(at(1), fact("down", "it is down"));
+    scene.log.write(at(0), entry("down", "it is down"));
+    scene.log.write(at(1), entry("down", "it is down"));
     scene.log.finish(at(2));
     assert!(scene.text().ends_with("it is down (repeated 1 times in 1 s)\n"));
 }
@@ -122,14 +122,14 @@ fn what_was_counted_is_told_before_the_end() {
 fn the_kinds_of_lines_are_bounded_too() {
     let mut scene = scene(Format::Text);
     for key in 0..repeats::KEYS_MAX + 50 {
-        scene.log.write(at(0), fact(&format!("key-{key}"), "words"));
+        scene.log.write(at(0), entry(&format!("key-{key}"), "words"));
     }
     assert_eq!(scene.text().lines().count(), repeats::KEYS_MAX);
     scene.log.tick(at(1_000_000));
     let told = scene.text();
     let last = told.lines().last().unwrap();
     assert!(last.ends_with("other log lines, not shown (repeated 50 times in 1 s)"), "{last}");
-    scene.log.write(at(1_000_000), fact("key-300", "room again"));
+    scene.log.write(at(1_000_000), entry("key-300", "room again"));
     assert!(scene.text().ends_with("room again\n"));
 }
 
@@ -138,9 +138,9 @@ fn a_file_that_was_moved_away_is_opened_anew() {
     let mut scene = scene(Format::Text);
     let old = scene.path.with_extension("old");
     fs::rename(&scene.path, &old).unwrap();
-    scene.log.write(at(0), fact("", "before"));
+    scene.log.write(at(0), entry("", "before"));
     scene.log.reopen().unwrap();
-    scene.log.write(at(0), fact("", "after"));
+    scene.log.write(at(0), entry("", "after"));
     assert!(fs::read_to_string(&old).unwrap().ends_with("before\n"));
     assert!(scene.text().ends_with("after\n"));
 }
@@ -151,7 +151,7 @@ fn a_file_that_cannot_be_opened_leaves_the_old_one() {
     let nowhere = Target::File(scene.path.join("under/a/file"));
     let error = scene.log.change(&nowhere, Format::Json, Level::Error).unwrap_err();
     assert!(error.to_string().contains("under/a/file"), "{error}");
-    scene.log.write(at(0), fact("", "still here"));
+    scene.log.write(at(0), entry("", "still here"));
     assert!(scene.text().ends_with("worker 3 (4711): still here\n"));
 }
 
@@ -174,7 +174,7 @@ fn check_full(reader: &mut impl Read, writer: OwnedFd) {
     let mut said = 0;
     while log.lost < 5 {
         said += 1;
-        log.write(at(0), fact("", &format!("{said} {}", "x".repeat(1000))));
+        log.write(at(0), entry("", &format!("{said} {}", "x".repeat(1000))));
     }
     assert_eq!(rustix::fs::fcntl_getfl(&writer).unwrap(), flags, "others' writes still wait");
     let mut bytes = vec![0; 64 << 10];
@@ -183,7 +183,7 @@ fn check_full(reader: &mut impl Read, writer: OwnedFd) {
     let len = reader.read(&mut bytes).unwrap();
     text.extend_from_slice(&bytes[..len]);
     let end = |log: &mut Log| {
-        log.write(at(0), fact("", "the end"));
+        log.write(at(0), entry("", "the end"));
         log.lost == 0
     };
     while !end(&mut log) {
@@ -208,11 +208,11 @@ fn a_full_disk_is_named_when_there_is_room_again() {
     let full = Target::File(PathBuf::from("/dev/full"));
     scene.log.change(&full, Format::Text, Level::Notice).unwrap();
     for n in 0..3 {
-        scene.log.write(at(n), fact("", "nobody reads this"));
+        scene.log.write(at(n), entry("", "nobody reads this"));
     }
     let target = Target::File(scene.path.clone());
     scene.log.change(&target, Format::Text, Level::Notice).unwrap();
-    scene.log.write(at(9), fact("", "after"));
+    scene.log.write(at(9), entry("", "after"));
     let text = scene.text();
     let why = "3 lines were lost: they could not be written: No space left on device";
     assert!(text.lines().next().is_some_and(|line| line.contains(why)), "{text}");
@@ -222,7 +222,7 @@ fn a_full_disk_is_named_when_there_is_room_again() {
 #[test]
 fn words_cannot_end_a_line_or_fill_a_disk() {
     let mut scene = scene(Format::Text);
-    scene.log.write(at(0), fact("", &format!("a\nb\u{1b}[2J{}", "\u{0}".repeat(100_000))));
+    scene.log.write(at(0), entry("", &format!("a\nb\u{1b}[2J{}", "\u{0}".repeat(100_000))));
     let text = scene.text();
     assert!(text.contains("a\\nb\\u{1b}[2J\\0") && text.lines().count() == 1);
     assert!(text.len() < 4096);

@@ -29,14 +29,14 @@ pub struct AdminServer {
     connections: BTreeMap<ConnectionId, Connection>,
     next: ConnectionId,
     /// Listeners that accept nothing now, because there is no room.
-    resting: BTreeSet<ConnectionId>,
+    paused_listeners: BTreeSet<ConnectionId>,
 }
 
 struct Connection {
     fd: OwnedFd,
     /// The listener that accepted it.
     kind: ConnectionId,
-    asked: Vec<u8>,
+    input: Vec<u8>,
     /// Lines that are told with the answer, whatever that is.
     notes: Vec<String>,
     /// The same of what has failed beside what was asked: it makes the answer an error.
@@ -50,10 +50,10 @@ struct Connection {
 
 impl Connection {
     /// The line that it has asked. Nothing more is read from it.
-    fn question(&mut self, end: usize) -> String {
+    fn take_line(&mut self, end: usize) -> String {
         self.is_served = true;
         self.until = Instant::now() + PATIENCE;
-        String::from_utf8_lossy(&self.asked[..end]).trim_end().to_string()
+        String::from_utf8_lossy(&self.input[..end]).trim_end().to_string()
     }
 }
 
@@ -66,7 +66,7 @@ impl AdminServer {
             stats: None,
             connections: BTreeMap::new(),
             next: FIRST,
-            resting: BTreeSet::new(),
+            paused_listeners: BTreeSet::new(),
         };
         match server.open_admin(&process.admin, file, events) {
             Ok(_) => {}
@@ -216,7 +216,7 @@ impl AdminServer {
                 Err(_) => {
                     // No room or no descriptor: until the next look the others wait in the queue.
                     events.forget(listener);
-                    self.resting.insert(kind);
+                    self.paused_listeners.insert(kind);
                     return new;
                 }
             }
@@ -247,7 +247,7 @@ impl AdminServer {
         let connection = Connection {
             fd,
             kind,
-            asked: Vec::new(),
+            input: Vec::new(),
             notes: Vec::new(),
             failures: Vec::new(),
             answer: Vec::new(),
@@ -269,11 +269,11 @@ impl AdminServer {
                 // What comes after the question is nobody's.
                 Ok(_) if connection.is_served => {}
                 Ok((n, _)) => {
-                    connection.asked.extend_from_slice(&chunk[..n]);
-                    if let Some(end) = connection.asked.iter().position(|byte| *byte == b'\n') {
-                        return Some(connection.question(end));
+                    connection.input.extend_from_slice(&chunk[..n]);
+                    if let Some(end) = connection.input.iter().position(|byte| *byte == b'\n') {
+                        return Some(connection.take_line(end));
                     }
-                    if connection.asked.len() > QUESTION_LEN_MAX {
+                    if connection.input.len() > LINE_LEN_MAX {
                         self.refuse(id, "a request is one line of at most 64 KiB");
                         return None;
                     }
@@ -283,10 +283,10 @@ impl AdminServer {
                 Err(_) => break,
             }
         }
-        if !connection.is_served && !connection.asked.is_empty() {
+        if !connection.is_served && !connection.input.is_empty() {
             // The end of what it says is the end of the line.
             events.forget(&connection.fd);
-            return Some(connection.question(connection.asked.len()));
+            return Some(connection.take_line(connection.input.len()));
         }
         // It says no more. One that has asked still reads; watched further, it would be ready for
         // ever.
@@ -321,11 +321,11 @@ impl AdminServer {
     /// Closes connections that neither ask nor read, and accepts others again.
     pub fn tidy(&mut self, events: &Events, now: Instant) {
         self.connections.retain(|_, connection| now < connection.until);
-        for kind in std::mem::take(&mut self.resting) {
+        for kind in std::mem::take(&mut self.paused_listeners) {
             if let Some(listener) = self.listener(kind)
                 && events.add(listener, Source::Admin(kind)).is_err()
             {
-                self.resting.insert(kind);
+                self.paused_listeners.insert(kind);
             }
         }
     }
@@ -496,5 +496,5 @@ const CONNECTIONS_MAX: usize = 32;
 const QUESTION_PATIENCE: Duration = Duration::from_secs(2);
 /// … and to wait for the answer and read it.
 const PATIENCE: Duration = Duration::from_secs(60);
-const QUESTION_LEN_MAX: usize = 64 * 1024;
+const LINE_LEN_MAX: usize = 64 * 1024;
 const BACKLOG: i32 = 64;

@@ -29,7 +29,7 @@ use crate::ipc::Message;
 use crate::log::Level;
 
 /// A change that waits for its turn.
-pub enum Asked {
+pub enum ChangeRequest {
     Reload { asker: Option<ConnectionId>, allow_remap: bool },
     Set { asker: ConnectionId, words: Vec<String> },
 }
@@ -51,7 +51,7 @@ enum Phase {
 /// The configuration that is to hold.
 struct Next {
     running: Running,
-    sealed: Rc<OwnedFd>,
+    sealed_config: Rc<OwnedFd>,
     ids: Ids,
     waiting: BTreeSet<usize>,
     deadline: Instant,
@@ -84,10 +84,10 @@ impl Master {
             return self.refuse(asker, "the proxy is shutting down");
         }
         if self.change.is_some() {
-            return self.remember(Asked::Reload { asker, allow_remap });
+            return self.queue_change(ChangeRequest::Reload { asker, allow_remap });
         }
         // A reload starts workers anew if WINCH has sent them away.
-        self.resting = false;
+        self.workers_sent_away = false;
         match Reader::start(&file, now) {
             Ok(reader) => {
                 let phase = Phase::Reading(reader);
@@ -104,7 +104,7 @@ impl Master {
             return self.refuse(asker, "the proxy is shutting down");
         }
         if self.change.is_some() {
-            return self.remember(Asked::Set { asker: id, words: words.to_vec() });
+            return self.queue_change(ChangeRequest::Set { asker: id, words: words.to_vec() });
         }
         let mut overrides = self.running.config.overrides.clone();
         for word in words {
@@ -116,42 +116,45 @@ impl Master {
         let reading = Reading {
             text: self.running.config.text.clone(),
             attachments: self.running.config.attachments.clone(),
-            addresses: self.running.found.clone(),
+            addresses: self.running.resolved.clone(),
             ..Reading::default()
         };
         self.prepare(asker, false, reading, &overrides, now);
     }
 
     /// One change at a time; the next begins when this one is over.
-    fn remember(&mut self, asked: Asked) {
-        let is_signal = |it: &Asked| matches!(it, Asked::Reload { asker: None, .. });
-        if is_signal(&asked) && self.asked.iter().any(is_signal) {
+    fn queue_change(&mut self, asked: ChangeRequest) {
+        let is_signal =
+            |it: &ChangeRequest| matches!(it, ChangeRequest::Reload { asker: None, .. });
+        if is_signal(&asked) && self.change_requests.iter().any(is_signal) {
             // The file is read once for both.
             return;
         }
-        if self.asked.len() >= ASKED_MAX {
+        if self.change_requests.len() >= CHANGE_REQUESTS_MAX {
             let asker = match asked {
-                Asked::Reload { asker, .. } => asker,
-                Asked::Set { asker, .. } => Some(asker),
+                ChangeRequest::Reload { asker, .. } => asker,
+                ChangeRequest::Set { asker, .. } => Some(asker),
             };
             return self.refuse(asker, "too many changes are waiting; try again in a moment");
         }
-        self.asked.push_back(asked);
+        self.change_requests.push_back(asked);
     }
 
-    pub(super) fn begin_what_was_asked(&mut self, now: Instant) {
+    pub(super) fn begin_next_change(&mut self, now: Instant) {
         while self.change.is_none()
-            && let Some(asked) = self.asked.pop_front()
+            && let Some(asked) = self.change_requests.pop_front()
         {
             match asked {
-                Asked::Reload { asker, allow_remap } => self.begin_reload(asker, allow_remap, now),
-                Asked::Set { asker, words } => self.begin_set(asker, &words, now),
+                ChangeRequest::Reload { asker, allow_remap } => {
+                    self.begin_reload(asker, allow_remap, now)
+                }
+                ChangeRequest::Set { asker, words } => self.begin_set(asker, &words, now),
             }
         }
     }
 
     /// Looks at what the change waits for.
-    pub(super) fn go_on_with_change(&mut self, now: Instant) {
+    pub(super) fn continue_change(&mut self, now: Instant) {
         let Some(change) = &mut self.change else { return };
         match &mut change.phase {
             Phase::Reading(reader) => {
@@ -240,7 +243,7 @@ impl Master {
     fn next(
         &mut self,
         config: Config,
-        found: Addresses,
+        resolved: Addresses,
         addresses: BTreeMap<String, String>,
         now: Instant,
         told: Vec<String>,
@@ -264,13 +267,20 @@ impl Master {
             mode,
             ids: assigned,
             listeners,
-            found,
+            resolved,
             addresses,
         };
-        let sealed =
+        let sealed_config =
             Rc::new(running.installation(&mut self.caches).and_then(|it| it.seal()).map_err(text)?);
         self.last_epoch += 1;
-        Ok(Next { running, sealed, ids, waiting: BTreeSet::new(), deadline: now + PATIENCE, told })
+        Ok(Next {
+            running,
+            sealed_config,
+            ids,
+            waiting: BTreeSet::new(),
+            deadline: now + PATIENCE,
+            told,
+        })
     }
 
     fn ask_workers(&mut self) {
@@ -302,7 +312,7 @@ impl Master {
         let has = |id: u32| self.running.listeners.iter().any(|it| it.id == id && it.is_of(number));
         let mine = next.running.listeners.iter().filter(|entry| entry.is_of(number));
         let new: Vec<u32> = mine.map(|entry| entry.id).filter(|id| !has(*id)).collect();
-        let (epoch, sealed) = (next.running.epoch, Rc::clone(&next.sealed));
+        let (epoch, sealed) = (next.running.epoch, Rc::clone(&next.sealed_config));
         next.waiting.insert(number);
         self.pass_listeners(number, &new);
         let Some(worker) = self.slots[number].worker.as_mut() else { return };
@@ -369,7 +379,7 @@ impl Master {
         self.prepare_health(&next.running);
         self.scoreboard.commit_config(epoch);
         self.running = next.running;
-        self.sealed = next.sealed;
+        self.sealed_config = next.sealed_config;
         self.ids = next.ids;
         self.follow_process();
         let mut waiting = BTreeSet::new();
@@ -485,6 +495,6 @@ fn name_workers(numbers: &BTreeSet<usize>) -> String {
 }
 
 /// Changes that may wait for their turn.
-const ASKED_MAX: usize = 32;
+const CHANGE_REQUESTS_MAX: usize = 32;
 /// How long workers may take to prepare, and to confirm.
 const PATIENCE: Duration = Duration::from_secs(2);

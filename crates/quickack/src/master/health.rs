@@ -9,7 +9,7 @@ use proxy::plan::Plan;
 
 use super::say;
 use super::{Master, Running};
-use crate::log::{Level, Now};
+use crate::log::{Clocks, Level};
 
 /// The outlier detector, and what it calls those it judges.
 pub struct Health {
@@ -93,11 +93,11 @@ impl Master {
             let name = self.health.names.get(&server).map_or("a server", String::as_str);
             let counters = metrics.counters(server);
             let (level, text) = if ejected {
-                counters.add(metrics::Server::Ejections, 1);
-                counters.set(metrics::Server::EjectedAt, Now::read().unix_us);
+                counters.add(metrics::ServerCounter::Ejections, 1);
+                counters.set(metrics::ServerCounter::EjectedAt, Clocks::read().unix_us);
                 (Level::Error, format!("{name} is ejected ({why}); its keys move to the others"))
             } else {
-                counters.set(metrics::Server::EjectedAt, 0);
+                counters.set(metrics::ServerCounter::EjectedAt, 0);
                 (Level::Notice, format!("{name} is back ({why})"))
             };
             say(&mut self.log, level, &text);
@@ -114,7 +114,7 @@ impl Master {
             };
         }
         let since_us =
-            self.scoreboard.master_metrics().counters(id).value(metrics::Server::EjectedAt);
+            self.scoreboard.master_metrics().counters(id).value(metrics::ServerCounter::EjectedAt);
         crate::stats::Health::Ejected { since_us }
     }
 

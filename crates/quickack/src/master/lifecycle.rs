@@ -63,9 +63,9 @@ impl Master {
         let had_one = self.admin.path().is_some();
         let admin = &self.running.config.process.admin;
         match self.admin.open_admin(admin, self.file.as_deref(), &self.events) {
-            Ok(false) => self.admin_trouble.clear(),
+            Ok(false) => self.admin_error.clear(),
             Ok(true) => {
-                self.admin_trouble.clear();
+                self.admin_error.clear();
                 let path = self.admin.path().unwrap_or(Path::new("")).display();
                 let text = match had_one {
                     true => "the admin socket was removed and is created again".to_string(),
@@ -76,10 +76,10 @@ impl Master {
             Err(error) => {
                 let text = error.to_string();
                 // That there is none was told at the start.
-                if asker.is_some() || (had_one && self.admin_trouble != text) {
+                if asker.is_some() || (had_one && self.admin_error != text) {
                     self.fail(asker, &text);
                 }
-                self.admin_trouble = text;
+                self.admin_error = text;
             }
         }
     }
@@ -151,7 +151,7 @@ impl Master {
     /// Sends the workers away and keeps the listeners: until a reload, clients wait.
     fn rest(&mut self, _now: Instant) {
         say(&mut self.log, Level::Notice, "the workers are retiring; a reload starts new ones");
-        self.resting = true;
+        self.workers_sent_away = true;
         self.drain_workers();
     }
 
@@ -204,7 +204,7 @@ impl Master {
             }
             let pid = worker.pid();
             let again = match self.slots[number].not_before.saturating_duration_since(now) {
-                _ if self.ending.is_some() || self.resting => String::new(),
+                _ if self.ending.is_some() || self.workers_sent_away => String::new(),
                 Duration::ZERO => "; restarting at once".to_string(),
                 pause => format!("; restarting in {} ms", pause.as_millis()),
             };
@@ -248,10 +248,10 @@ impl Master {
     /// A worker whose heartbeat stands still is hung: it is made to dump core, then killed.
     pub(super) fn look_at_heartbeats(&mut self, now: Instant) {
         // If this look comes late, the master itself stood still, and so may have all the others.
-        let was_late = now > self.next_look + LOOK_EVERY / 2;
-        self.next_look = now + LOOK_EVERY;
+        let was_late = now > self.next_check + LOOK_EVERY / 2;
+        self.next_check = now + LOOK_EVERY;
         self.admin.tidy(&self.events, now);
-        self.handed.clear();
+        self.clients_given.clear();
         self.killed.retain_mut(|child| !matches!(child.try_wait(), Ok(Some(_)) | Err(_)));
         let hang = Duration::from_micros(self.running.config.process.hang_timeout_us);
         let shutdown = Duration::from_micros(self.running.config.process.shutdown_timeout_us);

@@ -54,11 +54,11 @@ use crate::scoreboard::Scoreboard;
 use crate::ipc::Message;
 use crate::ipc::client_state::ClientState;
 use crate::ipc::installation::{self, AcceptMode, Installation, ListenerEntry, PoolIds};
-use crate::log::{Fact, From, Level, Log, Now};
+use crate::log::{Clocks, Entry, Level, Log, Origin};
 
 use admin_server::AdminServer;
 use caches::Caches;
-use change::{Asked, Change};
+use change::{Change, ChangeRequest};
 use events::{Events, Source};
 use health::Health;
 use ids::Ids;
@@ -85,12 +85,12 @@ struct Master {
     events: Events,
     scoreboard: Scoreboard,
     /// The scoreboard's memory, and what else every worker is passed.
-    memory: Rc<OwnedFd>,
+    scoreboard_memory: Rc<OwnedFd>,
     lock: Rc<OwnedFd>,
     wakeups: Vec<Rc<OwnedFd>>,
     running: Running,
     /// The running configuration as workers get it, in a sealed memfd.
-    sealed: Rc<OwnedFd>,
+    sealed_config: Rc<OwnedFd>,
     ids: Ids,
     listeners: Listeners,
     caches: Caches,
@@ -98,20 +98,20 @@ struct Master {
     slots: Vec<Slot>,
     change: Option<Change>,
     /// Requests that came while a change was under way, in order.
-    asked: VecDeque<Asked>,
+    change_requests: VecDeque<ChangeRequest>,
     admin: AdminServer,
     /// Why the admin socket could not be opened last, to be told once.
-    admin_trouble: String,
+    admin_error: String,
     log: Log,
     file: Option<PathBuf>,
     ending: Option<Ending>,
     /// Some worker has begun to serve.
     has_served: bool,
     /// WINCH: the workers have been sent away, the listeners are kept.
-    resting: bool,
-    next_look: Instant,
+    workers_sent_away: bool,
+    next_check: Instant,
     /// How many clients those workers have, by slot, that were given some since the last look.
-    handed: BTreeMap<usize, u32>,
+    clients_given: BTreeMap<usize, u32>,
     /// Clients that were handed over while no worker served: they wait for the next that does.
     waiting_clients: Vec<(ClientState, OwnedFd)>,
     /// Children that were killed and have not been reaped yet.
@@ -129,7 +129,7 @@ struct Running {
     ids: Vec<PoolIds>,
     listeners: Vec<ListenerEntry>,
     /// All that name servers have said, …
-    found: reader::Addresses,
+    resolved: reader::Addresses,
     /// … and of that the one address of each `host:port`.
     addresses: BTreeMap<String, String>,
 }
@@ -148,8 +148,8 @@ impl Master {
         let (memory, scoreboard) = make_scoreboard(&config)?;
         let mut ids = Ids::new(scoreboard.ids_max());
         judge::affinity(&config).map_err(io::Error::other)?;
-        let found = reader::look_up(&config).map_err(io::Error::other)?;
-        let addresses = reader::choose(&found, None);
+        let resolved = reader::look_up(&config).map_err(io::Error::other)?;
+        let addresses = reader::choose(&resolved, None);
         let assigned = ids.assign(&config, &addresses).map_err(io::Error::other)?;
         let choice = choose_accept(config.process.accept).map_err(io::Error::other)?;
         let mut listeners = Listeners::default();
@@ -164,10 +164,10 @@ impl Master {
             mode: choice.mode,
             ids: assigned,
             listeners: entries,
-            found,
+            resolved,
             addresses,
         };
-        let sealed = Rc::new(running.installation(&mut caches)?.seal()?);
+        let sealed_config = Rc::new(running.installation(&mut caches)?.seal()?);
         scoreboard.commit_config(running.epoch);
         let events = Events::new(&signals)?;
         let admin = AdminServer::open(&running, file.as_deref(), &events)?;
@@ -176,26 +176,26 @@ impl Master {
             signals,
             health: Health::new(&running),
             scoreboard,
-            memory: Rc::new(memory),
+            scoreboard_memory: Rc::new(memory),
             lock: Rc::new(sys::lock::new()?),
             wakeups: Vec::new(),
             running,
-            sealed,
+            sealed_config,
             ids,
             listeners,
             caches,
             slots: Vec::new(),
             change: None,
-            asked: VecDeque::new(),
+            change_requests: VecDeque::new(),
             admin,
-            admin_trouble: String::new(),
+            admin_error: String::new(),
             log,
             file,
             ending: None,
             has_served: false,
-            resting: false,
-            next_look: Instant::now() + LOOK_EVERY,
-            handed: BTreeMap::new(),
+            workers_sent_away: false,
+            next_check: Instant::now() + LOOK_EVERY,
+            clients_given: BTreeMap::new(),
             waiting_clients: Vec::new(),
             killed: Vec::new(),
             last_epoch: 1,
@@ -210,7 +210,7 @@ impl Master {
         loop {
             if let Some(code) = self.turn()? {
                 self.caches.end();
-                self.log.finish(Now::read());
+                self.log.finish(Clocks::read());
                 return Ok(ExitCode::from(code));
             }
         }
@@ -231,29 +231,29 @@ impl Master {
         for said in self.caches.restart_due(now) {
             say(&mut self.log, Level::Error, &said);
         }
-        self.go_on_with_change(now);
-        self.begin_what_was_asked(now);
-        if now >= self.next_look {
+        self.continue_change(now);
+        self.begin_next_change(now);
+        if now >= self.next_check {
             self.tell_process();
             if self.ending.is_none() {
                 self.renew_admin(None);
             }
             self.look_at_heartbeats(now);
         }
-        if self.ending.is_none() && !self.resting {
+        if self.ending.is_none() && !self.workers_sent_away {
             self.start_what_is_due(now)?;
         }
         self.release_ids();
         for (client, fd) in std::mem::take(&mut self.waiting_clients) {
             self.pass_clients(client, vec![fd]);
         }
-        self.log.tick(Now::read());
+        self.log.tick(Clocks::read());
         Ok(self.ended(now))
     }
 
     /// Tells the workers what their clients may ask about the proxy as a whole.
     pub(super) fn tell_process(&self) {
-        let unix_s = Now::read().unix_us / 1_000_000;
+        let unix_s = Clocks::read().unix_us / 1_000_000;
         let process = &self.running.config.process;
         // As memcached's own, a number that an `int` can hold.
         let descriptors = sys::process::descriptors_max().min(i32::MAX as usize);
@@ -269,7 +269,7 @@ impl Master {
 
     /// How long nothing may happen.
     fn timeout(&self) -> Duration {
-        let wanted = match self.resting || self.ending.is_some() {
+        let wanted = match self.workers_sent_away || self.ending.is_some() {
             true => 0,
             false => self.running.config.process.worker_count(),
         };
@@ -277,12 +277,12 @@ impl Master {
         let starts = vacant.map(|slot| slot.not_before);
         let ending = self.ending.as_ref().map(|ending| ending.deadline);
         let log = self.log.due_us().map(|due| {
-            let wait = due.saturating_sub(Now::read().clock_us);
+            let wait = due.saturating_sub(Clocks::read().clock_us);
             Instant::now() + Duration::from_micros(wait)
         });
         // The turn that comes each half second looks at everything else that has its time.
         let all = starts.chain(ending).chain(log);
-        let next = all.min().unwrap_or(self.next_look).min(self.next_look);
+        let next = all.min().unwrap_or(self.next_check).min(self.next_check);
         next.saturating_duration_since(Instant::now())
     }
 
@@ -313,7 +313,7 @@ impl Master {
         if let Some(worker) = self.slots[number].worker.as_mut() {
             // A worker that takes nothing any more has ended, or is about to.
             let _ = worker.channel.flush();
-            let blocked = worker.channel.is_blocked();
+            let blocked = worker.channel.has_unsent();
             self.events.watch(worker.channel.as_fd(), Source::Channel(number), true, blocked);
         }
     }
@@ -337,8 +337,8 @@ impl Master {
             Message::Log { level, key, text } => {
                 let level = Level::from_name(&level).unwrap_or(Level::Error);
                 let pid = self.slots[number].worker.as_ref().map_or(0, Worker::pid);
-                let from = From::Worker { slot: number, pid };
-                self.log.write(Now::read(), Fact { level, key, text, from });
+                let origin = Origin::Worker { slot: number, pid };
+                self.log.write(Clocks::read(), Entry { level, key, text, origin });
             }
             Message::LogLost { lines } => {
                 let text = format!("worker {number}: {lines} log lines were lost");
@@ -435,7 +435,7 @@ fn address_space_needed(config: &Config, ids: usize) -> u64 {
 
 /// A line of the master's own; the same words again within a second are counted.
 fn say(log: &mut Log, level: Level, text: &str) {
-    log.write(Now::read(), Fact::new(level, text, text));
+    log.write(Clocks::read(), Entry::new(level, text, text));
 }
 
 impl Running {

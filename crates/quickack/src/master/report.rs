@@ -6,7 +6,7 @@ use serde_json::json;
 
 use super::workers::{State, Worker};
 use super::{Master, say};
-use crate::log::{Level, Now};
+use crate::log::{Clocks, Level};
 use crate::stats::{self, Facts, Snapshot, WorkerFacts};
 
 impl Master {
@@ -135,7 +135,7 @@ impl Master {
             pid: slot.worker.as_ref().map(Worker::pid),
             state: slot.worker.as_ref().map_or("vacant", |worker| state(worker.state)).to_string(),
         });
-        let unix_us = Now::read().unix_us;
+        let unix_us = Clocks::read().unix_us;
         let facts = Facts {
             release: env!("CARGO_PKG_VERSION").to_string(),
             host: rustix::system::uname().nodename().to_string_lossy().into_owned(),

@@ -56,7 +56,10 @@ impl Master {
             return worker.signal(Signal::KILL);
         }
         let release = env!("CARGO_PKG_VERSION").to_string();
-        worker.send(Message::Welcome { slot: number, release }, &[Rc::clone(&self.memory)]);
+        worker.send(
+            Message::Welcome { slot: number, release },
+            &[Rc::clone(&self.scoreboard_memory)],
+        );
         worker.send(Message::Lock {}, &[Rc::clone(&self.lock)]);
         let mine = self.running.listeners.iter().filter(|entry| entry.is_of(number));
         let ids: Vec<u32> = mine.map(|entry| entry.id).collect();
@@ -64,7 +67,7 @@ impl Master {
         self.pass_wakeups(number, 0);
         let epoch = self.running.epoch;
         let Some(worker) = self.slots[number].worker.as_mut() else { return };
-        worker.send(Message::Prepare { epoch }, &[Rc::clone(&self.sealed)]);
+        worker.send(Message::Prepare { epoch }, &[Rc::clone(&self.sealed_config)]);
         worker.send(Message::Commit { epoch }, &[]);
     }
 
@@ -89,7 +92,7 @@ impl Master {
         for fd in fds {
             // Whether a worker has counted whom it was given is not known: it is one or the other.
             let count = |number: &usize| {
-                let given = self.handed.get(number).copied().unwrap_or(0);
+                let given = self.clients_given.get(number).copied().unwrap_or(0);
                 self.scoreboard.connections(*number).max(given)
             };
             let listens = |number: &usize| {
@@ -103,7 +106,7 @@ impl Master {
                 self.waiting_clients.push((client.clone(), fd));
                 continue;
             };
-            self.handed.insert(number, count + 1);
+            self.clients_given.insert(number, count + 1);
             if let Some(worker) = self.slots[number].worker.as_mut() {
                 // One by one: a worker may have as many descriptors as its limit allows, and one
                 // more that it has no room for must not take others with it.

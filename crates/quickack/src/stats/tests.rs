@@ -56,26 +56,26 @@ fn snapshot() -> Snapshot {
 }
 
 fn fill(metrics: &WorkerMetrics, plan: &Plan, factor: u64) {
-    let worker = metrics.counters::<Worker>(WHOLE_WORKER);
-    worker.set(Worker::ClientsNow, 3 * factor);
-    worker.add(Worker::Accepts, 5 * factor);
-    worker.add(Worker::Turns, 100 * factor);
+    let worker = metrics.counters::<WorkerCounter>(WHOLE_WORKER);
+    worker.set(WorkerCounter::ClientsNow, 3 * factor);
+    worker.add(WorkerCounter::Accepts, 5 * factor);
+    worker.add(WorkerCounter::Turns, 100 * factor);
     let [pool, server] = [plan.pools[0].id, plan.pools[0].servers[0].id];
-    let counts = metrics.counters::<Pool>(pool);
-    counts.set(Pool::ClientsNow, 3 * factor);
-    counts.add(Pool::Requests, 10 * factor);
-    counts.add(Pool::KeysAsked, 9 * factor);
-    counts.add(Pool::Hits, 8 * factor);
-    counts.add(Pool::ClientsEnded, 2 * factor);
+    let counts = metrics.counters::<PoolCounter>(pool);
+    counts.set(PoolCounter::ClientsNow, 3 * factor);
+    counts.add(PoolCounter::Requests, 10 * factor);
+    counts.add(PoolCounter::KeysAsked, 9 * factor);
+    counts.add(PoolCounter::Hits, 8 * factor);
+    counts.add(PoolCounter::ClientsEnded, 2 * factor);
     (1..=100).for_each(|time| metrics.recorder(pool, Latency::Reads).record(time * factor));
-    let counts = metrics.counters::<Server>(server);
-    counts.set(Server::LinksNow, 1);
-    counts.add(Server::Messages, 7 * factor);
-    counts.add(Server::LinkLost, 5);
-    counts.add(Server::LinkEnded, 3);
+    let counts = metrics.counters::<ServerCounter>(server);
+    counts.set(ServerCounter::LinksNow, 1);
+    counts.add(ServerCounter::Messages, 7 * factor);
+    counts.add(ServerCounter::LinkLost, 5);
+    counts.add(ServerCounter::LinkEnded, 3);
     metrics.recorder(server, Latency::REPLIES).record(40 * factor);
-    let ejected = metrics.counters::<Server>(plan.pools[0].servers[1].id);
-    ejected.add(Server::Ejections, 1);
+    let ejected = metrics.counters::<ServerCounter>(plan.pools[0].servers[1].id);
+    ejected.add(ServerCounter::Ejections, 1);
 }
 
 #[test]

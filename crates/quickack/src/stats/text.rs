@@ -4,7 +4,7 @@
 
 use std::fmt::Write;
 
-use metrics::{Counter, Pool, Server, Worker};
+use metrics::{Counter, PoolCounter, ServerCounter, WorkerCounter};
 
 use super::{Counts, Health, PoolStats, QUANTILES, ServerStats, Snapshot, Times};
 use crate::config::grouped;
@@ -22,11 +22,11 @@ impl Snapshot {
         let _ = writeln!(
             out,
             "clients {} now, {} in total; links {} now; {} requests waiting, {} bytes held",
-            grouped(totals.value(Worker::ClientsNow)),
-            grouped(totals.value(Worker::Accepts)),
-            grouped(totals.value(Worker::LinksNow)),
-            grouped(totals.value(Worker::RequestsNow)),
-            grouped(totals.value(Worker::HeldNow)),
+            grouped(totals.value(WorkerCounter::ClientsNow)),
+            grouped(totals.value(WorkerCounter::Accepts)),
+            grouped(totals.value(WorkerCounter::LinksNow)),
+            grouped(totals.value(WorkerCounter::RequestsNow)),
+            grouped(totals.value(WorkerCounter::BufferBytesNow)),
         );
         out.push('\n');
         self.workers(&mut out);
@@ -47,12 +47,12 @@ impl Snapshot {
                 worker.facts.slot.to_string(),
                 worker.facts.pid.map_or("-".to_string(), |pid| pid.to_string()),
                 worker.facts.state.clone(),
-                count(Worker::ClientsNow),
-                count(Worker::LinksNow),
-                count(Worker::RequestsNow),
-                count(Worker::Accepts),
-                count(Worker::Turns),
-                time(worker.counts.value(Worker::BusyTime)),
+                count(WorkerCounter::ClientsNow),
+                count(WorkerCounter::LinksNow),
+                count(WorkerCounter::RequestsNow),
+                count(WorkerCounter::Accepts),
+                count(WorkerCounter::Turns),
+                time(worker.counts.value(WorkerCounter::BusyUs)),
             ]
         }));
         table("", &rows, out);
@@ -65,20 +65,20 @@ fn write_pool(pool: &PoolStats, now_s: u64, out: &mut String) {
         out,
         "pool {}: clients {}, requests {}, hits {} of {} keys, failed {}, refused {}",
         pool.name,
-        count(Pool::ClientsNow),
-        count(Pool::Requests),
-        count(Pool::Hits),
-        count(Pool::KeysAsked),
-        count(Pool::Failed),
-        count(Pool::Refused),
+        count(PoolCounter::ClientsNow),
+        count(PoolCounter::Requests),
+        count(PoolCounter::Hits),
+        count(PoolCounter::KeysAsked),
+        count(PoolCounter::Failed),
+        count(PoolCounter::Refused),
     );
     let shown = [
-        Pool::ClientsNow,
-        Pool::Requests,
-        Pool::Hits,
-        Pool::KeysAsked,
-        Pool::Failed,
-        Pool::Refused,
+        PoolCounter::ClientsNow,
+        PoolCounter::Requests,
+        PoolCounter::Hits,
+        PoolCounter::KeysAsked,
+        PoolCounter::Failed,
+        PoolCounter::Refused,
     ];
     others(&pool.counts, &shown, "  also: ", out);
     latencies(&pool.latencies, out);
@@ -101,12 +101,12 @@ fn servers(all: &[ServerStats], now_s: u64, out: &mut String) {
     rows.extend(all.iter().map(|server| server_id(server, now_s)));
     table("  ", &rows, out);
     let shown = [
-        Server::LinksNow,
-        Server::PendingNow,
-        Server::InflightNow,
-        Server::EjectedAt,
-        Server::Messages,
-        Server::Replies,
+        ServerCounter::LinksNow,
+        ServerCounter::PendingNow,
+        ServerCounter::InflightNow,
+        ServerCounter::EjectedAt,
+        ServerCounter::Messages,
+        ServerCounter::Replies,
     ];
     for server in all {
         others(&server.counts, &shown, &format!("  {}: ", server.label), out);
@@ -125,11 +125,11 @@ fn server_id(server: &ServerStats, now_s: u64) -> Vec<String> {
     let mut row = vec![
         server.label.clone(),
         health(server.health, now_s),
-        count(Server::LinksNow),
-        count(Server::PendingNow),
-        count(Server::InflightNow),
-        count(Server::Messages),
-        count(Server::Replies),
+        count(ServerCounter::LinksNow),
+        count(ServerCounter::PendingNow),
+        count(ServerCounter::InflightNow),
+        count(ServerCounter::Messages),
+        count(ServerCounter::Replies),
     ];
     row.extend(quantiles(&server.replies));
     row

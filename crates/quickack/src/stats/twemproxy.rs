@@ -1,7 +1,7 @@
 //! Renders the JSON of twemproxy 0.5's stats port: the same names in the same nesting, so that
 //! collectors for a nutcracker work unchanged.
 
-use metrics::{Pool, Server, Worker};
+use metrics::{PoolCounter, ServerCounter, WorkerCounter};
 use serde_json::Value;
 
 use super::{Counts, PoolStats, ServerStats, Snapshot};
@@ -10,42 +10,42 @@ use super::{Counts, PoolStats, ServerStats, Snapshot};
 type Field<C> = (&'static str, fn(&Counts<C>) -> u64);
 
 /// Fields of a pool, in twemproxy's order. `server_ejects` is summed over its servers.
-const POOL: &[Field<Pool>] = &[
-    ("client_eof", |pool| pool.value(Pool::ClientsEnded)),
-    ("client_err", |pool| pool.value(Pool::ClientsLost)),
-    ("client_connections", |pool| pool.value(Pool::ClientsNow)),
+const POOL: &[Field<PoolCounter>] = &[
+    ("client_eof", |pool| pool.value(PoolCounter::ClientsEnded)),
+    ("client_err", |pool| pool.value(PoolCounter::ClientsLost)),
+    ("client_connections", |pool| pool.value(PoolCounter::ClientsNow)),
     (EJECTS, |_| 0),
-    ("forward_error", |pool| pool.value(Pool::Failed)),
-    ("fragments", |pool| pool.value(Pool::Fragments)),
+    ("forward_error", |pool| pool.value(PoolCounter::Failed)),
+    ("fragments", |pool| pool.value(PoolCounter::Fragments)),
 ];
 
 /// Fields of a server, in twemproxy's order.
-const SERVER: &[Field<Server>] = &[
-    ("server_eof", |server| server.value(Server::LinkEnded)),
+const SERVER: &[Field<ServerCounter>] = &[
+    ("server_eof", |server| server.value(ServerCounter::LinkEnded)),
     ("server_err", errors),
     ("server_timedout", |server| {
-        server.value(Server::ReplyTimeout) + server.value(Server::ConnectTimeout)
+        server.value(ServerCounter::ReplyTimeout) + server.value(ServerCounter::ConnectTimeout)
     }),
-    ("server_connections", |server| server.value(Server::LinksNow)),
-    ("server_ejected_at", |server| server.value(Server::EjectedAt)),
-    ("requests", |server| server.value(Server::Messages)),
-    ("request_bytes", |server| server.value(Server::MessageBytes)),
-    ("responses", |server| server.value(Server::Replies)),
-    ("response_bytes", |server| server.value(Server::ReplyBytes)),
-    ("in_queue", |server| server.value(Server::PendingNow)),
-    ("in_queue_bytes", |server| server.value(Server::PendingBytesNow)),
-    ("out_queue", |server| server.value(Server::InflightNow)),
-    ("out_queue_bytes", |server| server.value(Server::InflightBytesNow)),
+    ("server_connections", |server| server.value(ServerCounter::LinksNow)),
+    ("server_ejected_at", |server| server.value(ServerCounter::EjectedAt)),
+    ("requests", |server| server.value(ServerCounter::Messages)),
+    ("request_bytes", |server| server.value(ServerCounter::MessageBytes)),
+    ("responses", |server| server.value(ServerCounter::Replies)),
+    ("response_bytes", |server| server.value(ServerCounter::ReplyBytes)),
+    ("in_queue", |server| server.value(ServerCounter::PendingNow)),
+    ("in_queue_bytes", |server| server.value(ServerCounter::PendingBytesNow)),
+    ("out_queue", |server| server.value(ServerCounter::InflightNow)),
+    ("out_queue_bytes", |server| server.value(ServerCounter::InflightBytesNow)),
 ];
 
 const EJECTS: &str = "server_ejects";
 
 /// Returns the links that ended by an error other than end of file or a timeout.
-fn errors(server: &Counts<Server>) -> u64 {
+fn errors(server: &Counts<ServerCounter>) -> u64 {
     let of = |all, less| server.value(all).saturating_sub(server.value(less));
-    of(Server::LinkLost, Server::LinkEnded)
-        + of(Server::ConnectFailed, Server::ConnectTimeout)
-        + server.value(Server::Poisoned)
+    of(ServerCounter::LinkLost, ServerCounter::LinkEnded)
+        + of(ServerCounter::ConnectFailed, ServerCounter::ConnectTimeout)
+        + server.value(ServerCounter::Poisoned)
 }
 
 impl Snapshot {
@@ -54,8 +54,8 @@ impl Snapshot {
         let (facts, totals) = (&self.facts, &self.totals);
         // twemproxy counts every connection, and a listener is one.
         let listeners = self.pools.len() as u64;
-        let now = totals.value(Worker::ClientsNow) + totals.value(Worker::LinksNow);
-        let ever = totals.value(Worker::Accepts) + totals.value(Worker::Connects);
+        let now = totals.value(WorkerCounter::ClientsNow) + totals.value(WorkerCounter::LinksNow);
+        let ever = totals.value(WorkerCounter::Accepts) + totals.value(WorkerCounter::Connects);
         let mut members = vec![
             member("service", "quickack"),
             member("source", facts.host.as_str()),
@@ -71,7 +71,8 @@ impl Snapshot {
 }
 
 fn fields_of(pool: &PoolStats) -> Vec<String> {
-    let ejects = pool.servers.iter().map(|server| server.counts.value(Server::Ejections)).sum();
+    let ejects =
+        pool.servers.iter().map(|server| server.counts.value(ServerCounter::Ejections)).sum();
     let fields = POOL.iter().map(|(name, value)| match *name {
         EJECTS => member::<u64>(EJECTS, ejects),
         _ => member(name, value(&pool.counts)),

@@ -101,7 +101,7 @@ fn a_socket_at_which_another_listens_is_left_to_it_before_memcached() {
         assert_eq!(process.wait_for_end().code(), Some(1), "{what}");
         // Its last messages may be read after its end.
         wait_until(&format!("{what}: why it does not start"), || {
-            let said = process.said();
+            let said = process.stderr_text();
             let line = said.lines().find(|line| line.contains("cannot start: "));
             line.is_some_and(|line| line.contains(&place.to_string()))
         });

@@ -47,7 +47,7 @@ impl Field {
                     self.link = Some(link);
                     self.greet(link);
                 }
-                Action::FlushAck(_) | Action::Locate(_) => {}
+                Action::FlushAck(_) | Action::LookUpEndpoints(_) => {}
                 other => panic!("{other:?} in the steady state"),
             }
         }

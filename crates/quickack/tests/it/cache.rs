@@ -239,7 +239,7 @@ fn a_cache_that_is_killed_is_started_again_empty() {
             "VALUE k 3 5" => client.expect("hello\r\nEND\r\n"),
             error => assert!(error.starts_with("SERVER_ERROR "), "{error}"),
         }
-        assert!(start.elapsed() < DEADLINE, "no new cache: {}", quickack.process.said());
+        assert!(start.elapsed() < DEADLINE, "no new cache: {}", quickack.process.stderr_text());
     }
     assert_ne!(quickack.caches(), caches);
     client.ask("set k 3 0 5\r\nagain\r\n", "STORED\r\n");

@@ -188,13 +188,18 @@ impl Chaos {
             self.quickack.rewrite(&text(&self.memcacheds, self.workers, self.timeout));
             self.quickack.admin(&["reload"]).ok
         });
-        wait_until_within(limit, &format!("all are one: {}", self.quickack.process.said()), || {
-            let workers = workers(&self.quickack);
-            let mut epochs = workers.values().map(|worker| (worker.epoch, worker.health));
-            let first = epochs.next();
-            let serving = workers.values().all(Worker::is_serving) && workers.len() == self.workers;
-            serving && epochs.all(|epochs| Some(epochs) == first)
-        });
+        wait_until_within(
+            limit,
+            &format!("all are one: {}", self.quickack.process.stderr_text()),
+            || {
+                let workers = workers(&self.quickack);
+                let mut epochs = workers.values().map(|worker| (worker.epoch, worker.health));
+                let first = epochs.next();
+                let serving =
+                    workers.values().all(Worker::is_serving) && workers.len() == self.workers;
+                serving && epochs.all(|epochs| Some(epochs) == first)
+            },
+        );
         let mut failed = load.tally().total().failed;
         wait_until_within(limit, "nobody is refused any more", || {
             load.wait_for_everybody();

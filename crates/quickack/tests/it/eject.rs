@@ -131,7 +131,7 @@ impl Field {
             assert!(
                 start.elapsed() < DEADLINE,
                 "it never changes: {}",
-                self.quickack.process.said()
+                self.quickack.process.stderr_text()
             );
         }
     }
@@ -204,7 +204,7 @@ fn no_more_memcacheds_leave_the_ring_than_may() {
             2 => break,
             ejected => assert!(ejected < 2, "{ejected} of 4 are out"),
         }
-        assert!(start.elapsed() < DEADLINE, "{}", field.quickack.process.said());
+        assert!(start.elapsed() < DEADLINE, "{}", field.quickack.process.stderr_text());
     }
     // The third server that failed keeps its keys, and their requests get errors. The live server
     // has its own keys; the two share those of the two ejected servers.

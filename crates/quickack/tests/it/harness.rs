@@ -48,7 +48,7 @@ pub fn workers(quickack: &Quickack) -> BTreeMap<usize, Worker> {
 #[track_caller]
 pub fn wait_for_workers(quickack: &Quickack, count: usize) -> BTreeMap<usize, Worker> {
     let mut all = workers(quickack);
-    wait_until(&format!("{count} workers serve; {}", quickack.process.said()), || {
+    wait_until(&format!("{count} workers serve; {}", quickack.process.stderr_text()), || {
         all = workers(quickack);
         all.len() == count && all.values().all(Worker::is_serving)
     });

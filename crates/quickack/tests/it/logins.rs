@@ -227,7 +227,7 @@ fn a_login_that_fails_is_logged_with_the_clients_address() {
     ] {
         quickack.process.wait_for(told, |said| said.contains(told).then_some(()));
     }
-    let said = quickack.process.said();
+    let said = quickack.process.stderr_text();
     assert!(!said.contains("secret") && !said.contains("anna"), "{said}");
 }
 
@@ -266,7 +266,8 @@ fn a_reload_takes_other_passwords_and_who_is_logged_in_stays_before_memcached() 
     send(pid, Signal::KILL);
     super::harness::wait_for_workers(&quickack, 2);
     (0..8).for_each(|_| quickack.client().ask(&login("carl", "new-secret"), "STORED\r\n"));
-    let shown = format!("{}{}{refused:?}", quickack.process.said(), command_lines(&quickack));
+    let shown =
+        format!("{}{}{refused:?}", quickack.process.stderr_text(), command_lines(&quickack));
     assert!(!shown.contains("secret"), "{shown}");
 }
 
@@ -346,7 +347,7 @@ fn a_memcached_that_refuses_the_login_is_down_until_the_file_is_mended() {
     assert!(said.contains("pool alpha: another login to its servers"), "{said}");
     quickack.process.wait_for("that it is back", |said| said.contains("is back").then_some(()));
     client.ask("get a\r\n", "END\r\n");
-    let said = quickack.process.said();
+    let said = quickack.process.stderr_text();
     assert!(!said.contains("-word"), "{said}");
 }
 

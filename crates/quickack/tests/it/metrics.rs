@@ -182,7 +182,7 @@ fn nutcrackers(memcached: &Memcached) -> Value {
     command.env("PATH", "/usr/sbin:/usr/bin:/usr/local/sbin:/usr/local/bin");
     command.arg("-c").arg(&file).args(["-a", "127.0.0.1", "-s", &stats.port().to_string()]);
     let mut nutcracker = Process::start("nutcracker", &mut command);
-    assert!(nutcracker.wait_to_accept(stats), "{}", nutcracker.said());
+    assert!(nutcracker.wait_to_accept(stats), "{}", nutcracker.stderr_text());
     serde_json::from_str(&read_all(stats)).expect("it is JSON")
 }
 

@@ -73,7 +73,7 @@ fn what_is_no_header_where_one_must_be_is_not_served_before_memcached() {
 fn a_balancer_that_connects_and_leaves_costs_no_line_before_memcached() {
     let (_memcached, quickack) = field("from [127.0.0.0/8]");
     let (_other, plain) = harness::field(2, &[], &[]);
-    let before = [quickack.process.said(), plain.process.said()];
+    let before = [quickack.process.stderr_text(), plain.process.stderr_text()];
     for _ in 0..20 {
         for quickack in [&quickack, &plain] {
             drop(TcpStream::connect(quickack.address()));
@@ -97,6 +97,6 @@ fn a_balancer_that_connects_and_leaves_costs_no_line_before_memcached() {
         testkit::process::wait_until("the balancer's connections are gone", || {
             harness::clients(quickack) <= 1
         });
-        assert_eq!(quickack.process.said(), before);
+        assert_eq!(quickack.process.stderr_text(), before);
     }
 }

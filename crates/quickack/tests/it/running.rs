@@ -385,7 +385,7 @@ fn a_server_without_meta_is_named_when_it_is_met() {
     client.expect("END\r\n");
     other.process.signal(Signal::TERM);
     other.process.wait_for_end();
-    assert!(!other.process.said().contains("meta"), "{}", other.process.said());
+    assert!(!other.process.stderr_text().contains("meta"), "{}", other.process.stderr_text());
 }
 
 fn unix_client(path: &Path) -> std::os::unix::net::UnixStream {

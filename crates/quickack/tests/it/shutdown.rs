@@ -74,7 +74,7 @@ fn check_answers_what_was_asked(signal: Signal) {
     server.answer.send(()).expect("the server waits for it");
     assert_eq!(busy.rest(), "END\r\n");
     let status = quickack.process.wait_for_end();
-    assert_eq!(status.code(), Some(0), "{}", quickack.process.said());
+    assert_eq!(status.code(), Some(0), "{}", quickack.process.stderr_text());
 }
 
 #[test]
@@ -126,7 +126,12 @@ fn term_is_not_held_up_by_a_client_that_does_not_read() {
     client.ask("get big\r\n", "VALUE big 0 1000000\r\n");
     client.send("get big\r\n".repeat(200));
     quickack.process.signal(Signal::TERM);
-    assert_eq!(quickack.process.wait_for_end().code(), Some(0), "{}", quickack.process.said());
+    assert_eq!(
+        quickack.process.wait_for_end().code(),
+        Some(0),
+        "{}",
+        quickack.process.stderr_text()
+    );
 }
 
 #[test]
@@ -142,7 +147,7 @@ fn term_under_load_is_no_error_for_any_client_of_memcached() {
         let load = harness::load(&quickack, 50, Options::default());
         quickack.process.signal(Signal::TERM);
         let status = quickack.process.wait_for_end();
-        assert_eq!(status.code(), Some(0), "{}", quickack.process.said());
+        assert_eq!(status.code(), Some(0), "{}", quickack.process.stderr_text());
         let tally = load.stop();
         println!("TERM with {workers} workers: {tally}");
         // A request may cross the close on its way; its client knows that it was not read. A client

@@ -152,7 +152,7 @@ fn a_stopped_worker_before_memcached_is_found_by_its_heartbeat() {
     for number in [0, 1, 3] {
         assert_eq!(before[&number].pid, after[&number].pid);
     }
-    let said = quickack.process.said();
+    let said = quickack.process.stderr_text();
     assert!(said.contains("worker 2"), "{said}");
 }
 
@@ -163,7 +163,7 @@ fn workers_that_have_nothing_to_do_are_not_hung_before_memcached() {
     let before = quickack.workers();
     let start = Instant::now();
     wait_until("three times as long has passed", || {
-        assert_eq!(quickack.workers(), before, "{}", quickack.process.said());
+        assert_eq!(quickack.workers(), before, "{}", quickack.process.stderr_text());
         start.elapsed() > Duration::from_secs(3)
     });
 }

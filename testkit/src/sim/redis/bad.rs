@@ -37,7 +37,7 @@ impl Asker<'_> {
             8 => (Kind::Begins(b":"), &[b"COMMAND", b"COUNT"]),
             9 => (Kind::Loose(Loose::Info), &[b"INFO"]),
             10 => (Kind::Loose(Loose::Setting), &[b"CONFIG", b"GET", b"maxmemory"]),
-            _ if self.random.permille(200) && self.talk().reply_mode == ReplyMode::No => {
+            _ if self.random.permille(200) && self.talk().reply_mode == ReplyMode::On => {
                 return self.reset();
             }
             _ => (Kind::Begins(b"-ERR "), &[b"AUTH", b"no users here"]),
@@ -83,7 +83,7 @@ impl Asker<'_> {
             b"*x\r\n",
             b"GET \"unbalanced\r\n",
         ];
-        if self.talk().reply_mode != ReplyMode::No {
+        if self.talk().reply_mode != ReplyMode::On {
             return self.redis_local();
         }
         let before = self.client.unsent.len();

@@ -26,10 +26,10 @@ pub struct Talk {
 /// The reply mode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReplyMode {
-    No,
-    Yes,
+    On,
+    Off,
     /// All answers but the next.
-    Next,
+    SkipNext,
 }
 
 impl Talk {
@@ -37,7 +37,7 @@ impl Talk {
         Talk {
             database: 0,
             proto_version: 2,
-            reply_mode: ReplyMode::No,
+            reply_mode: ReplyMode::On,
             waits: false,
             scan: None,
             found: Vec::new(),
@@ -119,7 +119,7 @@ impl Asker<'_> {
 
     /// Reads all keys of its database at once, and then each of them alone.
     pub fn read_all_redis(&mut self) {
-        if self.talk().reply_mode != ReplyMode::No {
+        if self.talk().reply_mode != ReplyMode::On {
             self.say_mute("ON");
         }
         let keys: Vec<u8> = (0..self.keys.len() as u8).collect();
@@ -354,7 +354,7 @@ impl Asker<'_> {
     fn write_handshake(&mut self) {
         let version = if self.random.permille(600) { 3 } else { 2 };
         // The session settings take effect when the request is answered.
-        if self.talk().reply_mode != ReplyMode::No {
+        if self.talk().reply_mode != ReplyMode::On {
             return;
         }
         let text = [b'0' + version];
@@ -364,8 +364,8 @@ impl Asker<'_> {
 
     fn mute(&mut self) {
         let word = match (self.talk().reply_mode, self.random.below(4)) {
-            (ReplyMode::No, 0) => "OFF",
-            (ReplyMode::No, _) => "SKIP",
+            (ReplyMode::On, 0) => "OFF",
+            (ReplyMode::On, _) => "SKIP",
             _ => "ON",
         };
         self.say_mute(word);
@@ -374,12 +374,12 @@ impl Asker<'_> {
     fn say_mute(&mut self, word: &str) {
         let talk = self.talk();
         let after = match word {
-            "ON" => ReplyMode::No,
-            "OFF" => ReplyMode::Yes,
-            _ => ReplyMode::Next,
+            "ON" => ReplyMode::On,
+            "OFF" => ReplyMode::Off,
+            _ => ReplyMode::SkipNext,
         };
         // `ON` is always answered, the others never are.
-        talk.reply_mode = if word == "ON" { ReplyMode::No } else { ReplyMode::Yes };
+        talk.reply_mode = if word == "ON" { ReplyMode::On } else { ReplyMode::Off };
         self.plain(
             Wish::new(OK.into(), false, Vec::new()),
             &[b"CLIENT", b"REPLY", word.as_bytes()],
@@ -442,9 +442,9 @@ impl Asker<'_> {
     /// Records the command just written as a request of this client.
     pub fn wish(&mut self, wish: Wish, before: usize, is_last: bool) {
         let talk = self.client.talk.as_mut().expect("it speaks Redis");
-        let quiet = talk.reply_mode != ReplyMode::No;
-        if talk.reply_mode == ReplyMode::Next {
-            talk.reply_mode = ReplyMode::No;
+        let quiet = talk.reply_mode != ReplyMode::On;
+        if talk.reply_mode == ReplyMode::SkipNext {
+            talk.reply_mode = ReplyMode::On;
         }
         let (database, proto_version) = (talk.database, talk.proto_version);
         let (client, index) = (self.client.number, self.client.requests + 1);

@@ -238,9 +238,10 @@ impl Judge<'_> {
         wish: &'a Wish,
         what: Loose,
         since: u64,
-    ) -> impl Iterator<Item = &'a super::ledger::Said> {
+    ) -> impl Iterator<Item = &'a super::ledger::LooseReply> {
         let conn_key = (wish.pool, wish.database, wish.proto_version);
-        let all = self.journal.redis.said.iter().rev().take_while(move |said| said.at > since);
+        let all =
+            self.journal.redis.loose_replies.iter().rev().take_while(move |said| said.at > since);
         all.filter(move |said| {
             said.what == what && (said.pool, said.database, said.proto_version) == conn_key
         })
@@ -330,7 +331,7 @@ impl Judge<'_> {
             self.summary.errors += 1;
             return;
         }
-        let said_loose = self.journal.redis.said.iter().rev();
+        let said_loose = self.journal.redis.loose_replies.iter().rev();
         let mut said_loose = said_loose.take_while(|said| said.at > expect.arrived);
         if wish.keys.is_empty() && said_loose.any(|said| *said.reply == *said_line) {
             return;

@@ -118,7 +118,7 @@ pub enum From {
 }
 
 /// A server's reply to a command without a request's number.
-pub struct Said {
+pub struct LooseReply {
     pub at: u64,
     pub pool: usize,
     pub server: usize,
@@ -132,7 +132,7 @@ pub struct Said {
 #[derive(Default)]
 pub struct Ledger {
     pub wishes: Vec<Wish>,
-    pub said: Vec<Said>,
+    pub loose_replies: Vec<LooseReply>,
     /// Error replies to commands without a request's number, and their events.
     pub errors: Vec<(u64, Rc<[u8]>)>,
     /// Clients whose outstanding requests may never be executed, because of a fault that is

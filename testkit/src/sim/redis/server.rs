@@ -9,7 +9,7 @@ use crate::sim::conn::Conn;
 use crate::sim::server::{Place, Server, Trick};
 
 use super::client::MARK;
-use super::ledger::{From, Kind, Loose, Said, Wish};
+use super::ledger::{From, Kind, Loose, LooseReply, Wish};
 use super::resp::{self, put_array, put_bulk, put_line, put_null, put_number};
 
 /// A command as the server parses it.
@@ -442,7 +442,8 @@ fn said(what: Loose, reply: Vec<u8>, at: u64, conn: &Conn, place: &mut Place<'_>
     let asked = place.journal.redis.wishes.iter().rev().any(is_his);
     assert!(asked, "nobody has asked for {what:?} in this database and version");
     let reply = Rc::from(reply);
-    place.journal.redis.said.push(Said { at, pool, server, database, proto_version, what, reply });
+    let loose = LooseReply { at, pool, server, database, proto_version, what, reply };
+    place.journal.redis.loose_replies.push(loose);
 }
 
 /// `w17*`

@@ -19,11 +19,11 @@ const NO_CREATE: u32 = u32::MAX;
 
 /// Returns the form of a single request for a server with these capabilities.
 pub(super) fn adapt(request: &Request, head: &[u8], capabilities: Option<Capabilities>) -> Adapted {
-    let said = Said::read(request, head);
-    match (said.classic(), capabilities) {
+    let fields = Fields::read(request, head);
+    match (fields.classic(), capabilities) {
         (Some(command), _) => Adapted::Ask(Ask { command }),
         (None, None) => Adapted::Unknown,
-        (None, Some(capabilities)) => match said.other(capabilities) {
+        (None, Some(capabilities)) => match fields.other(capabilities) {
             Some(command) => Adapted::Ask(Ask { command }),
             None => Adapted::Refused(Refusal::ByName(NO_META)),
         },
@@ -32,14 +32,14 @@ pub(super) fn adapt(request: &Request, head: &[u8], capabilities: Option<Capabil
 
 /// Writes the head in the form of `ask`.
 pub(super) fn write_head(request: &Request, head: &[u8], ask: Ask, out: &mut Vec<u8>) {
-    let said = Said::read(request, head);
+    let fields = Fields::read(request, head);
     let len = request.body;
     match ask.command {
-        FLUSH_ALL => said.write_flush(out),
-        STATS | STATS_RESET..=CACHEDUMP => said.write_stats(ask.command, out),
-        MS => said.write_ms(len, out),
-        MD | MG | MA => said.write_meta(ask.command, out),
-        _ => said.write_classic(ask.command, len, out),
+        FLUSH_ALL => fields.write_flush(out),
+        STATS | STATS_RESET..=CACHEDUMP => fields.write_stats(ask.command, out),
+        MS => fields.write_ms(len, out),
+        MD | MG | MA => fields.write_meta(ask.command, out),
+        _ => fields.write_classic(ask.command, len, out),
     }
     out.extend_from_slice(b"\r\n");
 }
@@ -47,10 +47,10 @@ pub(super) fn write_head(request: &Request, head: &[u8], ask: Ask, out: &mut Vec
 /// Writes the packet that removes the key of a `Set`. As in memcached, an `Add` and the others keep
 /// theirs.
 pub(super) fn write_removal(request: &Request, head: &[u8], out: &mut Vec<u8>) -> bool {
-    let said = Said::read(request, head);
-    let removes = said.shape == Shape::Store(Mode::Set);
+    let fields = Fields::read(request, head);
+    let removes = fields.shape == Shape::Store(Mode::Set);
     if removes {
-        header::push_delete(said.key, out);
+        header::push_delete(fields.key, out);
     }
     removes
 }
@@ -67,14 +67,14 @@ pub(super) fn open_fetch(request: &Request, head: &[u8], out: &mut Vec<u8>) {
     match opcodes::opcode(request.command).shape {
         Shape::Touch { .. } => {
             out.extend_from_slice(b"gats");
-            push(b" ", Said::read(request, head).ttl(0).into(), out);
+            push(b" ", Fields::read(request, head).ttl(0).into(), out);
         }
         _ => out.extend_from_slice(b"gets"),
     }
 }
 
 /// The fields of a request.
-struct Said<'a> {
+struct Fields<'a> {
     header: Header,
     shape: Shape,
     quiet: bool,
@@ -82,12 +82,12 @@ struct Said<'a> {
     key: &'a [u8],
 }
 
-impl<'a> Said<'a> {
-    fn read(request: &Request, head: &'a [u8]) -> Said<'a> {
+impl<'a> Fields<'a> {
+    fn read(request: &Request, head: &'a [u8]) -> Fields<'a> {
         let row = opcodes::opcode(request.command);
         let Some(header) = Header::read(head) else { unreachable!("the parser has read it") };
         let quiet = row.quiet == Quiet::Sparing;
-        Said { header, shape: row.shape, quiet, head, key: header.key(head) }
+        Fields { header, shape: row.shape, quiet, head, key: header.key(head) }
     }
 
     /// Returns the classic form that means the same on every server. Except for a read, its reply

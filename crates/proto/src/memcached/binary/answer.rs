@@ -49,7 +49,7 @@ impl<'a> To<'a> {
             return nobody;
         };
         let (opcode, opaque) = (header.opcode, header.opaque);
-        if asked.command == Asked::NOBODY {
+        if asked.command == Asked::NO_REQUEST {
             return To { opcode, opaque, ..nobody };
         }
         let shape = opcodes::opcode(asked.command).shape;
@@ -249,7 +249,7 @@ pub(super) fn answer(asked: &Asked<'_>, answer: &Answer<'_>, out: &mut Vec<u8>) 
         Answer::End | Answer::Open(_) => {}
         Answer::Miss => drop(to.miss(out)),
         Answer::Ok | Answer::Barrier | Answer::Bye => drop(to.done(0, out)),
-        Answer::Version(ours) => to.say((OK, version(ours).as_bytes()), out),
+        Answer::Version(proxy) => to.say((OK, version(proxy).as_bytes()), out),
         Answer::Stat(name, value) => {
             let total = name.len() + value.len();
             to.push(Reply { key: name.len(), total, ..Reply::default() }, out);

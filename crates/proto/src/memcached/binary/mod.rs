@@ -20,8 +20,8 @@ mod request;
 use super::meta::answer::Repeated;
 use super::{Servers, Text, gather, reply};
 use crate::{
-    Adapted, Answer, Ask, Asked, Capabilities, Command, Item, Login, Ours, Parsed, Part, Protocol,
-    Request, Resume, Shown, Span, Upstream,
+    Adapted, Answer, Ask, Asked, Capabilities, Command, Item, Login, Parsed, Part, Protocol,
+    ProxyFacts, Request, Resume, Shown, Span, Upstream,
 };
 use header::Header;
 use opcodes::Shape;
@@ -123,13 +123,13 @@ impl Protocol for Binary {
         &self,
         asked: &Asked<'_>,
         parts: &mut dyn Iterator<Item = Part<'_>>,
-        ours: &dyn Ours,
+        proxy: &dyn ProxyFacts,
         out: &mut Vec<u8>,
     ) {
         let argument = Header::read(asked.head).map_or(&b""[..], |one| one.key(asked.head));
         // Servers answered in text.
         let pass = |reply: &[u8], out: &mut Vec<u8>| answer::pass(asked, reply, out);
-        gather::gather(self, asked, parts, (ours, argument), &pass, out);
+        gather::gather(self, asked, parts, (proxy, argument), &pass, out);
     }
 
     fn removal(&self, request: &Request, head: &[u8], out: &mut Vec<u8>) -> bool {

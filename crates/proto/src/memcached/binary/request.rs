@@ -33,7 +33,7 @@ pub(super) fn parse(input: &[u8], keys: &mut Vec<Span>) -> Parsed<Request> {
         keep: true,
         head: header::LEN as u32,
         body: header.total as u64,
-        ..Request::nobody()
+        ..Request::placeholder()
     };
     if row.shape == Shape::Unknown {
         return Parsed::Complete(request);

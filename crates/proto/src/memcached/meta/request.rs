@@ -5,7 +5,7 @@ use super::super::request::{BAD_LINE, BODY_MAX, Line};
 use super::adapt::is_hidden;
 use super::{Flags, Verb, base64};
 use crate::scan;
-use crate::{Ask, Class, Marks, Parsed, Quiet, Refusal, Request, Span};
+use crate::{Ask, Class, MarkUse, Parsed, Quiet, Refusal, Request, Span};
 
 /// The flags of a read that `get` and `gets` can answer, if a value is wanted at all.
 const MERGEABLE: &[u8] = b"vfcksOqPL";
@@ -103,7 +103,7 @@ impl Line<'_> {
             (false, true) => commands::GATS,
         };
         self.request.class = Class::Fetch { ask: Ask { command }, merge, idempotent: merge };
-        self.request.marks = Marks::Shows;
+        self.request.marks = MarkUse::Shows;
         if !merge {
             let ttl = self.option(b'T');
             self.request.arguments = Span { start: ttl.start + 1, ..ttl };
@@ -119,6 +119,6 @@ impl Line<'_> {
     }
 }
 
-fn marks(makes: bool) -> Marks {
-    if makes { Marks::Makes } else { Marks::None }
+fn marks(makes: bool) -> MarkUse {
+    if makes { MarkUse::Sets } else { MarkUse::None }
 }

@@ -138,8 +138,8 @@ static LIST: [Command; COUNT] = {
     list
 };
 
-const fn split(command: u16, each: bool, writes: bool) -> Class {
-    Class::Split { ask: Ask { command }, each, writes, idempotent: !writes }
+const fn split(command: u16, element_per_key: bool, writes: bool) -> Class {
+    Class::Split { ask: Ask { command }, element_per_key, writes, idempotent: !writes }
 }
 
 const fn all(command: u16, writes: bool) -> Class {

@@ -17,15 +17,16 @@ fn made(head: &str, texts: &[&str]) -> String {
             format!("${}\r\n{text}\r\n", text.len())
         })
         .collect();
-    let said: Vec<Said<'_>> = replies.iter().map(|reply| Said::Reply(reply.as_bytes())).collect();
-    told(head, &said)
+    let outcomes: Vec<Outcome<'_>> =
+        replies.iter().map(|reply| Outcome::Reply(reply.as_bytes())).collect();
+    told(head, &outcomes)
 }
 
-fn told(head: &str, said: &[Said<'_>]) -> String {
+fn told(head: &str, outcomes: &[Outcome<'_>]) -> String {
     let ask = crate::Ask { command: id::INFO };
     let (command, quiet, head) = (id::INFO, Quiet::Loud, head.as_bytes());
     let asked = Asked { command, quiet, ask, head, at: 0, next: None };
-    let parts: Vec<Part<'_>> = parts(said).collect();
+    let parts: Vec<Part<'_>> = parts(outcomes).collect();
     let mut out = Vec::new();
     gather(&asked, &parts, &Nothing, &mut out).expect("somebody has answered");
     text(&out).expect("a bulk").replace("\r\n", "\n")
@@ -185,12 +186,12 @@ fn the_proxy_tells_of_itself_and_of_who_has_not_answered() {
         }
     }
     // They are named whether the request asks for it or not.
-    let said = [
-        Said::Reply(b"$0\r\n\r\n"),
+    let outcomes = [
+        Outcome::Reply(b"$0\r\n\r\n"),
         fault("down, waiting", false),
-        Said::Error(b"-NOPERM no, no\r\n"),
+        Outcome::Error(b"-NOPERM no, no\r\n"),
     ];
-    let found = told(SERVER, &said);
+    let found = told(SERVER, &outcomes);
     for line in [
         "quickack_servers_up:1",
         "quickack_server1:name=s1,state=down,why=down; waiting",
@@ -202,8 +203,8 @@ fn the_proxy_tells_of_itself_and_of_who_has_not_answered() {
 
 #[test]
 fn each_version_of_resp_is_answered_in_its_own_words() {
-    let said = [Said::Reply(b"=16\r\ntxt:# Keyspace\r\n\r\n")];
-    assert_eq!(told(SERVER, &said), "# Keyspace\n");
+    let outcomes = [Outcome::Reply(b"=16\r\ntxt:# Keyspace\r\n\r\n")];
+    assert_eq!(told(SERVER, &outcomes), "# Keyspace\n");
 }
 
 /// Servers send what they like: each of these once held up a worker until its master ended it.

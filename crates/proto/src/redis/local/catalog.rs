@@ -3,7 +3,7 @@
 use super::super::commands::{self, Begin, Find, KeySpec, Row, id};
 use super::super::words;
 use super::docs::Docs;
-use super::{Talk, glob};
+use super::{LocalAnswer, glob};
 use crate::Class;
 use crate::scan::decimal;
 
@@ -56,7 +56,7 @@ pub(super) fn place(name: &[u8]) -> Option<u16> {
     }
 }
 
-impl Talk<'_> {
+impl LocalAnswer<'_> {
     pub(super) fn command_count(&mut self) {
         words::number(tops().count() as u64, self.out);
     }

@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use super::super::commands::id;
 use super::super::words;
-use super::Talk;
+use super::LocalAnswer;
 use super::connection::DEFAULT_USER;
 use crate::{Endpoints, Profile, ReplyMode};
 
@@ -28,7 +28,7 @@ pub(super) fn checked_name(name: &[u8]) -> Result<&[u8], Vec<u8>> {
     }
 }
 
-impl Talk<'_> {
+impl LocalAnswer<'_> {
     /// Returns the client's description of itself, for changes.
     pub(super) fn profile(&mut self) -> &mut Profile {
         self.session.profile.get_or_insert_default()
@@ -102,13 +102,13 @@ impl Talk<'_> {
     pub(super) fn client_reply(&mut self, under: &[&[u8]]) {
         match under {
             [word] if word.eq_ignore_ascii_case(b"on") => {
-                self.session.reply_mode = ReplyMode::No;
+                self.session.reply_mode = ReplyMode::On;
                 self.ok();
             }
-            [word] if word.eq_ignore_ascii_case(b"off") => self.session.reply_mode = ReplyMode::Yes,
+            [word] if word.eq_ignore_ascii_case(b"off") => self.session.reply_mode = ReplyMode::Off,
             [word] if word.eq_ignore_ascii_case(b"skip") => {
-                if self.session.reply_mode != ReplyMode::Yes {
-                    self.session.reply_mode = ReplyMode::Next;
+                if self.session.reply_mode != ReplyMode::Off {
+                    self.session.reply_mode = ReplyMode::SkipNext;
                 }
             }
             _ => self.error(&[SYNTAX]),
@@ -119,7 +119,7 @@ impl Talk<'_> {
     /// while it is answered.
     pub(super) fn client_info(&mut self) {
         let (none, nowhere) = (Profile::default(), Endpoints::default());
-        let ends = self.facts.ends.unwrap_or(&nowhere);
+        let endpoints = self.facts.endpoints.unwrap_or(&nowhere);
         let profile = self.session.profile.as_deref().unwrap_or(&none);
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         let user = if profile.user.is_empty() { DEFAULT_USER } else { &profile.user };
@@ -141,9 +141,9 @@ impl Talk<'_> {
              oll=0 omem=0 tot-mem=0 events=r cmd=client|info user={} redir=-1 resp={} lib-name={} \
              lib-ver={} pool={}",
             self.session.id,
-            ends.from,
-            ends.to,
-            ends.descriptor,
+            endpoints.from,
+            endpoints.to,
+            endpoints.descriptor,
             text(&profile.name),
             self.facts.age_s,
             self.session.conn_key.database,

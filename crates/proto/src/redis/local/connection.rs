@@ -5,9 +5,9 @@ use std::borrow::Cow;
 use super::super::commands::id;
 use super::super::servers::VALKEY;
 use super::super::{request, words};
-use super::{Talk, client};
+use super::{LocalAnswer, client};
 use crate::scan::decimal;
-use crate::{Class, Local, Login, Quiet, ReplyMode, Request, Turn};
+use crate::{AfterLocal, Class, Local, Login, Quiet, ReplyMode, Request};
 
 const NO_NUMBER: &[u8] = b"ERR Protocol version is not an integer or out of range";
 const NO_PROTOCOL: &[u8] = b"NOPROTO unsupported protocol version";
@@ -93,22 +93,22 @@ impl<'a> Hello<'a> {
     }
 }
 
-impl Talk<'_> {
-    pub(super) fn turn(&mut self, command: u16) -> Turn {
+impl LocalAnswer<'_> {
+    pub(super) fn quit_or_reset(&mut self, command: u16) -> AfterLocal {
         if command == id::QUIT {
             self.ok();
-            return Turn::Leave;
+            return AfterLocal::Close;
         }
         self.reset();
         words::simple("RESET", self.out);
-        Turn::LogOut
+        AfterLocal::LogOut
     }
 
     /// Resets everything except the name and version of the client's library.
     fn reset(&mut self) {
         let profile = self.session.profile.take();
         self.session.conn_key = self.facts.conn_key;
-        self.session.reply_mode = ReplyMode::No;
+        self.session.reply_mode = ReplyMode::On;
         self.session.aborted = false;
         if let Some(old) = profile {
             let library = (old.library, old.library_version);

@@ -14,7 +14,7 @@ mod transaction;
 
 use super::commands::id;
 use super::{request, words};
-use crate::{Adapted, Ask, Capabilities, Facts, Request, Session, Turn};
+use crate::{Adapted, AfterLocal, Ask, Capabilities, Facts, Request, Session};
 
 pub(super) use connection::login;
 
@@ -28,7 +28,7 @@ pub(super) fn adapt(request: &Request, capabilities: Option<Capabilities>) -> Ad
 }
 
 /// The answer being written, and its sources.
-struct Talk<'a> {
+struct LocalAnswer<'a> {
     session: &'a mut Session,
     facts: &'a Facts<'a>,
     out: &'a mut Vec<u8>,
@@ -40,24 +40,24 @@ pub(super) fn local(
     session: &mut Session,
     facts: &Facts<'_>,
     out: &mut Vec<u8>,
-) -> Turn {
+) -> AfterLocal {
     let arguments = request::arguments(head);
     let arguments: Vec<&[u8]> = arguments.iter().map(|argument| &argument[..]).collect();
-    let mut talk = Talk { session, facts, out };
-    talk.answer(request.command, &arguments)
+    let mut answer = LocalAnswer { session, facts, out };
+    answer.answer(request.command, &arguments)
 }
 
-impl Talk<'_> {
-    fn answer(&mut self, command: u16, arguments: &[&[u8]]) -> Turn {
+impl LocalAnswer<'_> {
+    fn answer(&mut self, command: u16, arguments: &[&[u8]]) -> AfterLocal {
         // The arguments behind the name, and those behind the name of a subcommand.
         let rest = arguments.get(1..).unwrap_or_default();
         let under = arguments.get(2..).unwrap_or_default();
         if self.is_aborted(command) {
-            return Turn::Stay;
+            return AfterLocal::Continue;
         }
         match command {
             id::MULTI | id::EXEC | id::DISCARD => self.transaction(command),
-            id::RESET | id::QUIT => return self.turn(command),
+            id::RESET | id::QUIT => return self.quit_or_reset(command),
             id::ECHO => words::bulk(rest.first().copied().unwrap_or_default(), self.out),
             id::HELLO => self.hello(rest),
             id::AUTH => self.auth(rest),
@@ -81,7 +81,7 @@ impl Talk<'_> {
             id::READONLY | id::READWRITE => self.cluster_only(command),
             _ => unreachable!("row {command} is no command of our own"),
         }
-        Turn::Stay
+        AfterLocal::Continue
     }
 
     /// Returns the protocol version of the client.

@@ -6,7 +6,7 @@
 //! that answer.
 
 use super::super::commands::{self, id};
-use super::Talk;
+use super::LocalAnswer;
 
 /// Commands that are answered even in a refused transaction.
 const ANSWERED: &[u16] =
@@ -18,7 +18,7 @@ const NO_MULTI: &[u8] = b"ERR 'multi' is not supported: it would bind a server c
     client, and server connections are shared";
 const ABORTED: &[u8] = b"EXECABORT Transaction discarded because of previous errors.";
 
-impl Talk<'_> {
+impl LocalAnswer<'_> {
     pub(super) fn transaction(&mut self, command: u16) {
         let was_aborted = std::mem::replace(&mut self.session.aborted, command == id::MULTI);
         match (command, was_aborted) {

@@ -12,12 +12,12 @@ fn story(ask: Ask, stream: &[u8]) -> String {
     while !rest.is_empty() {
         match parse(ask, &mut progress, rest) {
             Parsed::Complete(item) => {
-                let bar = if item.kind.ends() { " |" } else { "" };
+                let bar = if item.kind.ends_reply() { " |" } else { "" };
                 let body =
                     if item.trailer.is_empty() { String::new() } else { item.body.to_string() };
                 told += &format!("{:?} {}+{body}{bar} ", item.kind, item.head);
                 assert_eq!(
-                    item.kind.ends(),
+                    item.kind.ends_reply(),
                     progress == Progress::default(),
                     "{}",
                     stream.escape_ascii()

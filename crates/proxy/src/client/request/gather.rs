@@ -1,9 +1,9 @@
 //! Parts of a request from which one answer is made: the origin of each part, and how the protocol
 //! receives them.
 
-use proto::{Answer, Ours, Part, Said};
+use proto::{Answer, Outcome, Part, ProxyFacts};
 
-use super::{PendingRequest, Question, Slot};
+use super::{PendingRequest, RequestInfo, Slot};
 
 impl PendingRequest {
     /// Keeps a server's whole reply until it is gathered.
@@ -11,11 +11,11 @@ impl PendingRequest {
         &mut self,
         slot: u32,
         origin: Origin<'_>,
-        write: impl FnOnce(&Question, &mut Vec<u8>),
+        write: impl FnOnce(&RequestInfo, &mut Vec<u8>),
     ) {
         let start = self.values.len();
         origin.write(Kind::Reply, &mut self.values);
-        write(&self.question, &mut self.values);
+        write(&self.info, &mut self.values);
         self.fill(slot, start);
     }
 
@@ -35,9 +35,9 @@ impl PendingRequest {
     }
 
     /// Makes the one answer from the gathered replies. Returns whether all of them were good.
-    pub(in crate::client) fn gather(&mut self, ours: &dyn Ours, out: &mut Vec<u8>) -> bool {
+    pub(in crate::client) fn gather(&mut self, ours: &dyn ProxyFacts, out: &mut Vec<u8>) -> bool {
         let is_bad = |slot: &Slot| matches!(slot, Slot::Failed { .. }) && !bug!(SwallowError);
-        if self.question.each && !self.slots.iter().any(is_bad) {
+        if self.info.element_per_key && !self.slots.iter().any(is_bad) {
             self.interleave(out);
             return true;
         }
@@ -53,8 +53,8 @@ impl PendingRequest {
             }
             Slot::Empty | Slot::With { .. } | Slot::Large { .. } => None,
         });
-        let asked = self.question.asked();
-        self.question.protocol.gather(&asked, &mut parts, ours, out);
+        let asked = self.info.asked();
+        self.info.protocol.gather(&asked, &mut parts, ours, out);
         !slots.iter().any(is_bad)
     }
 
@@ -67,9 +67,9 @@ impl PendingRequest {
 
     /// Makes one list from the elements of several, in the order of the keys.
     fn interleave(&mut self, out: &mut Vec<u8>) {
-        let upstream = self.question.protocol.upstream();
+        let upstream = self.info.protocol.upstream();
         let count = Answer::Open(self.slots.len() as u64);
-        self.question.protocol.answer(&self.question.asked(), &count, out);
+        self.info.protocol.answer(&self.info.asked(), &count, out);
         for at in 0..self.slots.len() {
             let at = if bug!(ShiftElements) { (at + 1) % self.slots.len() } else { at };
             let (first, begins) = match self.slots[at] {
@@ -141,16 +141,18 @@ impl Origin<'_> {
         let place = u32::from_le_bytes([part[0], part[1], part[2], part[3]]);
         let (origin, bytes) = part.split_at(Origin::len(part));
         let words = || std::str::from_utf8(bytes).unwrap_or_default();
-        let said = match part[4] {
-            kind if kind == Kind::Error as u8 => Said::Error(bytes),
-            kind if kind == Kind::Fault as u8 => Said::Fault { words: words(), uncertain: false },
-            kind if kind == Kind::Uncertain as u8 => {
-                Said::Fault { words: words(), uncertain: true }
+        let outcome = match part[4] {
+            kind if kind == Kind::Error as u8 => Outcome::Error(bytes),
+            kind if kind == Kind::Fault as u8 => {
+                Outcome::Fault { words: words(), uncertain: false }
             }
-            _ => Said::Reply(bytes),
+            kind if kind == Kind::Uncertain as u8 => {
+                Outcome::Fault { words: words(), uncertain: true }
+            }
+            _ => Outcome::Reply(bytes),
         };
         let server = std::str::from_utf8(&origin[ORIGIN_LEN..]).unwrap_or_default();
-        Part { server, place: (place != u32::MAX).then_some(place), said }
+        Part { server, place: (place != u32::MAX).then_some(place), outcome }
     }
 }
 

@@ -9,10 +9,10 @@ impl PendingRequests {
         if !bug!(LoseOpaque) || before == NONE {
             return;
         }
-        let head = self[before].question.head.clone();
-        let (own, other) = (&self[pending].question, &self[before].question);
+        let head = self[before].info.head.clone();
+        let (own, other) = (&self[pending].info, &self[before].info);
         if own.head.len() == head.len() && own.command == other.command {
-            self[pending].question.head = head;
+            self[pending].info.head = head;
         }
     }
 

@@ -3,7 +3,7 @@
 use super::*;
 
 fn client() -> ConnId {
-    ConnId::NOBODY
+    ConnId::NONE
 }
 
 fn request() -> PendingRequest {
@@ -14,7 +14,7 @@ fn request() -> PendingRequest {
 fn a_request_holds_all_its_parts() {
     let mut pending = request();
     assert_eq!(pending.measure(), 0);
-    pending.question.head.extend_from_slice(b"get a b\r\n");
+    pending.info.head.extend_from_slice(b"get a b\r\n");
     assert_eq!(pending.measure(), 9);
     pending.open_slots(3, &mut Spares::default());
     let slots = 3 * size_of::<Slot>();
@@ -26,7 +26,7 @@ fn a_request_holds_all_its_parts() {
     assert_eq!(pending.keep_large(1, large), 100);
     pending.reply.copy(b"reply");
     assert_eq!(pending.measure(), 9 + slots + 7 + 100 + 5);
-    pending.question.join(&[Span { start: 4, end: 5 }, Span { start: 6, end: 7 }]);
+    pending.info.join(&[Span { start: 4, end: 5 }, Span { start: 6, end: 7 }]);
     assert_eq!(pending.measure(), 9 + slots + 7 + 100 + 5 + 2 * size_of::<u32>());
 }
 
@@ -43,19 +43,19 @@ fn what_a_server_says_is_rendered_unless_it_is_gathered() {
         (false, true, wider, false),
     ] {
         let mut pending = request();
-        (pending.question.keep, pending.question.gathers) = (keep, gathers);
-        assert_eq!(pending.question.is_rendered(asked), told, "{keep} {gathers} {asked:?}");
+        (pending.info.keep, pending.info.gathers) = (keep, gathers);
+        assert_eq!(pending.info.is_rendered(asked), told, "{keep} {gathers} {asked:?}");
     }
 }
 
 #[test]
 fn each_key_of_joined_requests_has_its_own_head() {
     let mut pending = request();
-    pending.question.head.extend_from_slice(b"abcdefg");
-    assert_eq!(pending.question.asked_for(1).head, b"abcdefg");
+    pending.info.head.extend_from_slice(b"abcdefg");
+    assert_eq!(pending.info.asked_for(1).head, b"abcdefg");
     let key = |end| Span { start: end - 1, end };
-    pending.question.join(&[key(2), key(3), key(7)]);
-    let heads = [0, 1, 2].map(|slot| pending.question.asked_for(slot).head.to_vec());
+    pending.info.join(&[key(2), key(3), key(7)]);
+    let heads = [0, 1, 2].map(|slot| pending.info.asked_for(slot).head.to_vec());
     assert_eq!(heads, [b"ab".to_vec(), b"c".to_vec(), b"defg".to_vec()]);
 }
 
@@ -63,7 +63,7 @@ fn each_key_of_joined_requests_has_its_own_head() {
 fn freed(reply: usize, slots: usize) -> (usize, usize) {
     let mut requests = PendingRequests::default();
     let mut spares = Spares::default();
-    let asked = (&Request::nobody(), &b""[..]);
+    let asked = (&Request::placeholder(), &b""[..]);
     let id = requests.alloc((client(), proto::PROTOCOLS[0]), 0, asked, Time(0), &mut spares);
     *requests[id].reply.copied() = Vec::with_capacity(reply);
     requests[id].slots = Vec::with_capacity(slots);
@@ -94,7 +94,7 @@ fn a_freed_request_keeps_small_buffers_and_no_large_one() {
 fn after_a_rush_the_table_gives_its_memory_back_once_nobody_waits() {
     let (mut requests, mut spares) = (PendingRequests::default(), Spares::default());
     let mut rush = |requests: &mut PendingRequests, count: usize| {
-        let asked = (&Request::nobody(), &b""[..]);
+        let asked = (&Request::placeholder(), &b""[..]);
         let ids: Vec<RequestId> = (0..count)
             .map(|_| {
                 requests.alloc((client(), proto::PROTOCOLS[0]), 0, asked, Time(0), &mut spares)

@@ -39,8 +39,8 @@ pub use socket::Listener;
 
 /// How the workers share new clients.
 pub enum Policy {
-    /// Nobody else listens at the same sockets, or the kernel deals.
-    Alone,
+    /// No other worker listens at the same sockets, or the kernel distributes the clients.
+    Uncoordinated,
     Gate,
     Mutex(OwnedFd),
 }
@@ -67,7 +67,7 @@ pub(super) struct Acceptor {
 
 /// A policy at work.
 enum ActivePolicy {
-    Alone,
+    Uncoordinated,
     Gate(Gate),
     Mutex(Mutex),
 }
@@ -76,7 +76,7 @@ impl Acceptor {
     pub fn new(epoll: &OwnedFd) -> io::Result<Acceptor> {
         Ok(Acceptor {
             sockets: Vec::new(),
-            policy: ActivePolicy::Alone,
+            policy: ActivePolicy::Uncoordinated,
             peers: None,
             clients: 0,
             clients_compared: 0,
@@ -91,7 +91,7 @@ impl Acceptor {
     pub fn share(&mut self, peers: Peers, policy: Policy) {
         assert!(self.sockets.is_empty(), "the policy is chosen once");
         self.policy = match policy {
-            Policy::Alone => ActivePolicy::Alone,
+            Policy::Uncoordinated => ActivePolicy::Uncoordinated,
             Policy::Gate => ActivePolicy::Gate(Gate::new(peers.scoreboard.slots())),
             Policy::Mutex(lock) => ActivePolicy::Mutex(Mutex::new(lock)),
         };
@@ -165,7 +165,7 @@ impl Acceptor {
         self.stand_aside(epoll);
         self.sockets.clear();
         self.ready.clear();
-        self.policy = ActivePolicy::Alone;
+        self.policy = ActivePolicy::Uncoordinated;
         if let Some(peers) = &self.peers {
             peers.wake_all();
         }
@@ -213,7 +213,7 @@ impl Acceptor {
 
     /// Before a wait: who has rested is looked at again, and the policy says what is watched.
     pub fn before_wait(&mut self, epoll: &OwnedFd, now: Time) {
-        self.wake(epoll, now);
+        self.resume_rested(epoll, now);
         if self.peers.is_some() && self.look_due <= now {
             self.look_due = now.after(LOOK_US);
             self.look(epoll, now);
@@ -253,7 +253,7 @@ impl Acceptor {
             _ => None,
         });
         let policy = match &self.policy {
-            ActivePolicy::Alone => None,
+            ActivePolicy::Uncoordinated => None,
             ActivePolicy::Gate(gate) => gate.due(),
             ActivePolicy::Mutex(mutex) => mutex.wake_by(now),
         };
@@ -418,7 +418,7 @@ impl Acceptor {
     }
 
     /// Looks again at listeners that have rested.
-    fn wake(&mut self, epoll: &OwnedFd, now: Time) {
+    fn resume_rested(&mut self, epoll: &OwnedFd, now: Time) {
         let exclusive = matches!(self.policy, ActivePolicy::Gate(_));
         for (at, socket) in self.sockets.iter_mut().enumerate() {
             if let Some(socket) = socket

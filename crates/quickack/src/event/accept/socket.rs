@@ -8,7 +8,7 @@ use proxy::Time;
 use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 use rustix::io::{self, Errno};
 
-use super::super::{LISTENER, token};
+use super::super::{LISTENER_TOKEN, token};
 
 /// A listener: its socket, and what its connections get.
 #[derive(Debug)]
@@ -83,7 +83,7 @@ impl ListeningSocket {
         } else {
             epoll::EventFlags::empty()
         };
-        let data = token(LISTENER + at as u64);
+        let data = token(LISTENER_TOKEN + at as u64);
         self.state = match epoll::add(epoll, &self.fd, data, epoll::EventFlags::IN | flags) {
             Ok(()) | Err(Errno::EXIST) => State::Watched,
             // The kernel has no room for it yet.

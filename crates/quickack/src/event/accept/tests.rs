@@ -8,7 +8,7 @@ use std::rc::Rc;
 use rustix::event::{Timespec, epoll};
 use rustix::process::Resource;
 
-use super::super::{LISTENER, WAKEUP, token};
+use super::super::{LISTENER_TOKEN, WAKEUP_TOKEN, token};
 use super::*;
 use crate::scoreboard::Scoreboard;
 
@@ -52,8 +52,8 @@ impl Member {
         let events = wait_on(&self.epoll, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }));
         for token in &events {
             match *token {
-                WAKEUP => self.acceptor.look(&self.epoll, now),
-                listener => self.acceptor.set_ready((listener - LISTENER) as usize),
+                WAKEUP_TOKEN => self.acceptor.look(&self.epoll, now),
+                listener => self.acceptor.set_ready((listener - LISTENER_TOKEN) as usize),
             }
         }
         let woken = !events.is_empty() || self.acceptor.has_ready();
@@ -71,7 +71,8 @@ impl Group {
         let member = |peers: Peers| {
             let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).unwrap();
             let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
-            epoll::add(&epoll, &peers.wakeups.borrow()[peers.slot], token(WAKEUP), flags).unwrap();
+            epoll::add(&epoll, &peers.wakeups.borrow()[peers.slot], token(WAKEUP_TOKEN), flags)
+                .unwrap();
             let mut acceptor = Acceptor::new(&epoll).unwrap();
             acceptor.share(peers, policy());
             acceptor.set_listeners(&epoll, vec![shared(1, Some(&listener))]);
@@ -164,7 +165,7 @@ fn sleep_through_a_client(group: &mut Group) -> Vec<usize> {
         (client, woken)
     });
     group.clients.push(client);
-    let listener = |tokens: &Vec<u64>| tokens.iter().any(|token| *token < WAKEUP);
+    let listener = |tokens: &Vec<u64>| tokens.iter().any(|token| *token < WAKEUP_TOKEN);
     woken.iter().enumerate().filter(|(_, tokens)| listener(tokens)).map(|(at, _)| at).collect()
 }
 
@@ -299,7 +300,7 @@ fn a_listener_that_goes_is_emptied_first() {
 
 #[test]
 fn a_listener_that_stays_keeps_its_socket() {
-    let mut group = Group::new(1, || Policy::Alone);
+    let mut group = Group::new(1, || Policy::Uncoordinated);
     let now = group.now;
     let member = &mut group.members[0];
     member.acceptor.set_listeners(&member.epoll, vec![shared(1, None)]);
@@ -338,7 +339,7 @@ fn with_the_lock_nobody_stays_at_nothing() {
 /// Of two that there were, one has gone, and its place is empty.
 #[test]
 fn a_wakeup_leads_to_the_listener_at_which_a_client_waits() {
-    let mut group = Group::new(1, || Policy::Alone);
+    let mut group = Group::new(1, || Policy::Uncoordinated);
     let (now, member) = (group.now, &mut group.members[0]);
     let other = sys::listen::tcp("127.0.0.1:0".parse().unwrap(), 8, false).unwrap();
     let address = sys::listen::local_address(&other).unwrap();
@@ -358,7 +359,7 @@ fn a_wakeup_leads_to_the_listener_at_which_a_client_waits() {
 #[test]
 #[ignore = "run by the test below, in a process of its own"]
 fn without_a_descriptor() {
-    let mut group = Group::new(1, || Policy::Alone);
+    let mut group = Group::new(1, || Policy::Uncoordinated);
     let now = group.now;
     (0..3).for_each(|_| group.connect());
     let mut limit = rustix::process::getrlimit(Resource::Nofile);

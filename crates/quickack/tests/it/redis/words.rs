@@ -94,7 +94,7 @@ fn ours(stream: &[u8]) -> (Vec<u8>, bool) {
             Parsed::Malformed(why) => {
                 refuse(
                     redis,
-                    &Asked { head: rest, ..Asked::nobody() },
+                    &Asked { head: rest, ..Asked::no_request() },
                     Refusal::Bad(why),
                     &mut said,
                 );
@@ -103,7 +103,7 @@ fn ours(stream: &[u8]) -> (Vec<u8>, bool) {
             Parsed::Complete(request) => {
                 let Class::Refuse(why) = request.class else { panic!("{request:?}") };
                 let (head, after) = rest.split_at(request.head as usize);
-                let asked = Asked { command: request.command, head, ..Asked::nobody() };
+                let asked = Asked { command: request.command, head, ..Asked::no_request() };
                 refuse(redis, &asked, why, &mut said);
                 rest = after;
             }
