@@ -33,11 +33,11 @@ use crate::{Action, Time};
 use request::PendingRequests;
 use session::{Client, State};
 
-pub(crate) use answer::Split;
+pub(crate) use answer::SplitRequest;
 pub(crate) use body::Body;
 pub(crate) use input::{Frame, Input, Next, no_room, refusal};
-pub(crate) use repeat::{Again, Recovery};
-pub(crate) use value::Value;
+pub(crate) use repeat::Recovery;
+pub(crate) use value::{ReplyTo, Value};
 
 /// Clients and their requests.
 pub(crate) struct Clients {

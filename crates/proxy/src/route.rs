@@ -8,13 +8,13 @@
 //!                         └─ unknown ── the client is paused until a handshake has shown them
 //! ```
 
-use proto::{Adapted, Ask, Capabilities, Class, Local, Place, Reach, Refusal, Request, Span};
+use proto::{Adapted, Ask, Capabilities, Class, Local, Place, Reach, Refusal, Span};
 use shard::Distribution;
 
 use crate::base::Base;
 use crate::base::fault::Fault;
 use crate::base::limits;
-use crate::base::part::Requester;
+use crate::base::part::Incoming;
 use crate::base::plan::MultiKey;
 use crate::base::pool::Pool;
 
@@ -60,52 +60,48 @@ const KEY_FRAME_LEN: usize = 8;
 #[inline]
 pub(crate) fn route(
     base: &mut Base,
-    asks: Requester,
-    request: &Request,
-    head: &[u8],
+    incoming: &Incoming<'_>,
     is_located: impl FnOnce() -> bool,
 ) -> Option<Route> {
+    let Incoming { asks, request, .. } = *incoming;
     match request.class {
-        Class::Single { .. } => Some(route_of_single(base, asks, request, head)),
-        Class::Split { .. } => Some(route_of_split(base, asks, request, head)),
+        Class::Single { .. } => Some(route_of_single(base, incoming)),
+        Class::Split { .. } => Some(route_of_split(base, incoming)),
         Class::Broadcast { writes: true, reach: Reach::All | Reach::Survey, .. } => {
             let pool = &base.pools[asks.pool()];
             why_not_of_all(pool, &request.class).is_none().then_some(Route::Spread)
         }
-        Class::Local(Local::Own) => route_of_own(base, asks, request, head, is_located),
+        Class::Local(Local::Own) => route_of_own(base, incoming, is_located),
         _ => None,
     }
 }
 
-fn route_of_single(base: &mut Base, asks: Requester, request: &Request, head: &[u8]) -> Route {
+fn route_of_single(base: &mut Base, incoming: &Incoming<'_>) -> Route {
+    let Incoming { asks, request, head } = *incoming;
     if request.database > 0 && request.database >= base.pools[asks.pool()].plan.databases {
         return Route::Refused(Refusal::Bad(NO_DATABASE));
     }
     if base.keys.len() > 1 || request.place != Place::Keys {
-        return route_of_many(base, asks, request, head);
+        return route_of_many(base, incoming);
     }
     match asks.protocol.adapt(request, head, None) {
         Adapted::Ask(ask) => return Route::Go { ask, server: None },
         Adapted::Refused(refusal) => return Route::Refused(refusal),
         Adapted::Unknown => {}
     }
-    let Some(server) = server_for(base, asks, request, head) else {
+    let Some(server) = server_for(base, incoming) else {
         return Route::Fault(None, Fault::NoServer);
     };
     match base.pools[asks.pool()].servers[server].capabilities {
         None => Route::Wait(server),
-        Some(known) => form(asks, request, head, known)
+        Some(known) => form(incoming, known)
             .map_or_else(Route::Refused, |ask| Route::Go { ask, server: Some(server) }),
     }
 }
 
 /// Returns the form of a request for a server with these capabilities.
-fn form(
-    asks: Requester,
-    request: &Request,
-    head: &[u8],
-    known: Capabilities,
-) -> Result<Ask, Refusal> {
+fn form(incoming: &Incoming<'_>, known: Capabilities) -> Result<Ask, Refusal> {
+    let Incoming { asks, request, head } = *incoming;
     match asks.protocol.adapt(request, head, Some(known)) {
         Adapted::Refused(refusal) => Err(refusal),
         Adapted::Ask(ask) => Ok(ask),
@@ -114,13 +110,14 @@ fn form(
 }
 
 /// Returns the route of a request whose keys must be on one server, or which has none.
-fn route_of_many(base: &mut Base, asks: Requester, request: &Request, head: &[u8]) -> Route {
-    let ask = match form(asks, request, head, Capabilities::default()) {
+fn route_of_many(base: &mut Base, incoming: &Incoming<'_>) -> Route {
+    let Incoming { asks, request, .. } = *incoming;
+    let ask = match form(incoming, Capabilities::default()) {
         Ok(ask) => ask,
         Err(refusal) => return Route::Refused(refusal),
     };
     if request.place == Place::Keys {
-        return match common_server(base, asks, request, head) {
+        return match common_server(base, incoming) {
             Ok(server) => to(ask, server),
             Err(apart) => Route::Apart(apart),
         };
@@ -147,9 +144,10 @@ fn to(ask: Ask, server: Option<usize>) -> Route {
 }
 
 /// Routes to one server if one has all keys, and otherwise to each server with its keys.
-fn route_of_split(base: &mut Base, asks: Requester, request: &Request, head: &[u8]) -> Route {
-    match common_server(base, asks, request, head) {
-        Ok(server) => form(asks, request, head, Capabilities::default())
+fn route_of_split(base: &mut Base, incoming: &Incoming<'_>) -> Route {
+    let Incoming { asks, .. } = *incoming;
+    match common_server(base, incoming) {
+        Ok(server) => form(incoming, Capabilities::default())
             .map_or_else(Route::Refused, |ask| to(ask, server)),
         Err(apart) if base.pools[asks.pool()].plan.multi_key == MultiKey::Refuse => {
             Route::Apart(apart)
@@ -161,11 +159,10 @@ fn route_of_split(base: &mut Base, asks: Requester, request: &Request, head: &[u
 /// Whether a local command has to wait for the capabilities of servers.
 fn route_of_own(
     base: &Base,
-    asks: Requester,
-    request: &Request,
-    head: &[u8],
+    incoming: &Incoming<'_>,
     is_located: impl FnOnce() -> bool,
 ) -> Option<Route> {
+    let Incoming { asks, request, head } = *incoming;
     if asks.protocol.shows_endpoints(request) && !is_located() {
         return Some(Route::NeedsEndpoints);
     }
@@ -194,16 +191,15 @@ pub(crate) fn why_not_of_all(pool: &Pool, class: &Class) -> Option<&'static str>
 /// Returns the one server that all keys of a request belong to; none if the ring is empty.
 pub(crate) fn common_server(
     base: &mut Base,
-    asks: Requester,
-    request: &Request,
-    head: &[u8],
+    incoming: &Incoming<'_>,
 ) -> Result<Option<usize>, Apart> {
-    let first = server_of(base, asks, request, head, base.keys[0]);
+    let Incoming { asks, .. } = *incoming;
+    let first = server_of(base, incoming, base.keys[0]);
     // With the random distribution, all keys of a request go to the same random server.
     let goes_anywhere = base.pools[asks.pool()].plan.distribution == Distribution::Random;
     for at in 1..if goes_anywhere { 0 } else { base.keys.len() } {
         let key = base.keys[at];
-        let server = server_of(base, asks, request, head, key);
+        let server = server_of(base, incoming, key);
         if let (Some(one), Some(other)) = (first, server)
             && one != other
             && !bug!(SendApart)
@@ -215,24 +211,14 @@ pub(crate) fn common_server(
 }
 
 /// Returns the server that the only key of a request belongs to, if it has one.
-pub(crate) fn server_for(
-    base: &mut Base,
-    asks: Requester,
-    request: &Request,
-    head: &[u8],
-) -> Option<usize> {
+pub(crate) fn server_for(base: &mut Base, incoming: &Incoming<'_>) -> Option<usize> {
     let key = *base.keys.first()?;
-    server_of(base, asks, request, head, key)
+    server_of(base, incoming, key)
 }
 
 /// Returns the server that a key of a request belongs to.
-pub(crate) fn server_of(
-    base: &mut Base,
-    asks: Requester,
-    request: &Request,
-    head: &[u8],
-    key: Span,
-) -> Option<usize> {
+pub(crate) fn server_of(base: &mut Base, incoming: &Incoming<'_>, key: Span) -> Option<usize> {
+    let Incoming { asks, request, head } = *incoming;
     let key = asks.protocol.key(request, head, key, &mut base.scratch);
     let random = &mut base.random;
     base.pools[asks.pool()].route(key, || random.next())
@@ -248,7 +234,8 @@ pub(crate) fn messages_max(base: &Base, head: &[u8]) -> usize {
 
 impl Apart {
     /// Returns the two keys, decoded.
-    pub(crate) fn keys(self, asks: Requester, request: &Request, head: &[u8]) -> [Vec<u8>; 2] {
+    pub(crate) fn keys(self, incoming: &Incoming<'_>) -> [Vec<u8>; 2] {
+        let Incoming { asks, request, head } = *incoming;
         self.keys.map(|key| {
             let mut decoded = Vec::new();
             asks.protocol.key(request, head, key, &mut decoded).to_vec()

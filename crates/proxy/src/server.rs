@@ -33,7 +33,7 @@ pub(crate) use batch::Batch;
 pub(crate) use fail::{LinkEvent, Lost};
 pub(crate) use link::{Payload, Unit};
 pub(crate) use pair::{Matched, Reply, WRONG_LENGTH};
-pub(crate) use send::{SendOptions, Sending};
+pub(crate) use send::SendOptions;
 
 /// The links of this worker, and the servers as they show themselves on them.
 pub(crate) struct Servers {

@@ -1,6 +1,6 @@
 //! What passes between the halves: the client that asks, and the parts of its request.
 
-use proto::{Protocol, Quiet, Shown};
+use proto::{Protocol, Quiet, Request, Shown};
 
 use super::buffer::{Outbox, Source};
 use super::id::ConnId;
@@ -44,10 +44,20 @@ impl Requester {
     pub(crate) fn pool(&self) -> usize {
         self.pool as usize
     }
+}
 
-    /// Whether its request is dropped: it has given up, and had waited for an answer.
-    pub(crate) fn drops(&self, quiet: Quiet) -> bool {
-        self.gave_up && quiet != Quiet::Silent
+/// A request as it was read.
+#[derive(Clone, Copy)]
+pub(crate) struct Incoming<'a> {
+    pub(crate) asks: &'a Requester,
+    pub(crate) request: &'a Request,
+    pub(crate) head: &'a [u8],
+}
+
+impl Incoming<'_> {
+    /// Whether it is dropped: its client has given up, and had waited for the answer.
+    pub(crate) fn is_dropped(&self) -> bool {
+        self.asks.gave_up && self.request.quiet != Quiet::Silent
     }
 }
 

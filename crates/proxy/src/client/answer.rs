@@ -7,7 +7,7 @@ use super::Clients;
 use super::request::UNTIMED;
 use crate::base::Base;
 use crate::base::id::ConnId;
-use crate::base::part::{NONE, RequestId, Requester};
+use crate::base::part::{Incoming, NONE, RequestId};
 use crate::base::room::NoRoom;
 
 impl Clients {
@@ -136,11 +136,10 @@ impl Clients {
     pub(crate) fn refuse_whole(
         &mut self,
         base: &mut Base,
-        asks: Requester,
-        request: &Request,
-        head: &[u8],
+        incoming: &Incoming<'_>,
         answer: &Answer<'_>,
     ) {
+        let Incoming { asks, request, head } = *incoming;
         base.pools[asks.pool()].counters.add(PoolCounter::Refused, 1);
         self.answer(base, asks.id, request, head, answer);
     }
@@ -149,11 +148,10 @@ impl Clients {
     pub(crate) fn begin(
         &mut self,
         base: &mut Base,
-        asks: Requester,
-        request: &Request,
-        head: &[u8],
+        incoming: &Incoming<'_>,
         writes: bool,
     ) -> RequestId {
+        let Incoming { asks, request, head } = *incoming;
         let id = self.enqueue(base, asks.id, request, head);
         (self.requests[id].writes, self.requests[id].left) = (writes, 1);
         id
@@ -168,14 +166,13 @@ impl Clients {
     pub(crate) fn begin_removal(
         &mut self,
         base: &mut Base,
-        asks: Requester,
-        request: &Request,
-        head: &[u8],
+        incoming: &Incoming<'_>,
         no_room: NoRoom,
     ) -> RequestId {
+        let Incoming { asks, request, head } = *incoming;
         // The request is answered in its own form, not in that of the removal.
         let request = Request { keep: true, ..*request };
-        let id = self.begin(base, asks, &request, head, true);
+        let id = self.begin(base, &Incoming { asks, request: &request, head }, true);
         self.requests[id].info.no_room = Some(no_room);
         id
     }
@@ -186,15 +183,16 @@ impl Clients {
     pub(crate) fn begin_keys(
         &mut self,
         base: &mut Base,
-        (asks, request, head): (Requester, &Request, &[u8]),
+        incoming: &Incoming<'_>,
         (ask, merge): (Ask, bool),
-        split: Option<Split>,
+        split: Option<SplitRequest>,
     ) -> RequestId {
+        let Incoming { asks, request, head } = *incoming;
         let id = self.enqueue(base, asks.id, request, head);
         let count = base.keys.len();
         let pending = &mut self.requests[id];
         pending.info.ask = ask;
-        if let Some(Split { element_per_key, writes }) = split {
+        if let Some(SplitRequest { element_per_key, writes }) = split {
             (pending.info.gathers, pending.info.element_per_key) = (true, element_per_key);
             pending.writes = writes;
         }
@@ -221,10 +219,11 @@ impl Clients {
     pub(crate) fn begin_broadcast(
         &mut self,
         base: &mut Base,
-        (asks, request, head): (Requester, &Request, &[u8]),
+        incoming: &Incoming<'_>,
         (ask, writes): (Ask, bool),
         servers: usize,
     ) -> RequestId {
+        let Incoming { asks, request, head } = *incoming;
         let id = self.enqueue(base, asks.id, request, head);
         let pending = &mut self.requests[id];
         (pending.info.ask, pending.info.gathers, pending.writes) = (ask, true, writes);
@@ -250,7 +249,7 @@ impl Clients {
 
 /// A request that is split by its keys.
 #[derive(Clone, Copy)]
-pub(crate) struct Split {
+pub(crate) struct SplitRequest {
     /// The replies are lists with one element for each key.
     pub(crate) element_per_key: bool,
     pub(crate) writes: bool,

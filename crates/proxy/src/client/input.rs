@@ -15,7 +15,7 @@ use super::session::{Client, Intake, State};
 use crate::base::buffer::Source;
 use crate::base::fault::Fault;
 use crate::base::id::ConnId;
-use crate::base::part::{Part, Requester};
+use crate::base::part::{Incoming, Part, Requester};
 use crate::base::plan::QuickAck;
 use crate::base::room::NoRoom;
 use crate::base::{Base, limits};
@@ -25,21 +25,23 @@ use crate::{Action, Event};
 pub(crate) struct Frame {
     pub(crate) asks: Requester,
     pub(crate) request: Request,
-    before: Before,
+    /// The client's reply mode and transaction state before it was read.
+    reply_mode_before: ReplyMode,
+    aborted_before: bool,
 }
 
-/// The client's reply mode and transaction state before one of its requests was read.
-#[derive(Clone, Copy)]
-struct Before {
-    reply_mode: ReplyMode,
-    is_aborted: bool,
+impl Frame {
+    pub(crate) fn incoming<'a>(&'a self, head: &'a [u8]) -> Incoming<'a> {
+        Incoming { asks: &self.asks, request: &self.request, head }
+    }
 }
 
 /// What the next bytes of a client are.
 pub(crate) enum Next {
     /// This many bytes have been dealt with. None: more have to come, or the client waits.
     Used(usize),
-    Frame(Frame),
+    /// A request, which is in the frame now.
+    Frame,
     /// A request whose body ends here, and how many bytes that took.
     Whole(usize, Requester, Box<Body>),
 }
@@ -175,9 +177,15 @@ impl Clients {
         self.leave(base, id);
     }
 
-    /// Reads the next request of a client, or as much of it as is there.
+    /// Reads the next request of a client into `frame`, or as much of it as is there.
     #[inline(always)]
-    pub(crate) fn next_frame(&mut self, base: &mut Base, id: ConnId, rest: Source<'_>) -> Next {
+    pub(crate) fn next_frame(
+        &mut self,
+        base: &mut Base,
+        id: ConnId,
+        rest: Source<'_>,
+        frame: &mut Option<Frame>,
+    ) -> Next {
         let all = Next::Used(rest.bytes.len());
         let Some(client) = self.table.find_mut(id) else { return all };
         if client.state == State::Leaving {
@@ -187,7 +195,7 @@ impl Clients {
             return Next::Used(0);
         }
         match &mut client.intake {
-            Intake::Head => self.read_head(base, id, rest),
+            Intake::Head => self.read_head(base, id, rest, frame),
             Intake::Swallow(left) => {
                 let part = rest.bytes.len().min(usize::try_from(*left).unwrap_or(usize::MAX));
                 *left -= part as u64;
@@ -201,15 +209,20 @@ impl Clients {
     }
 
     #[inline(always)]
-    fn read_head(&mut self, base: &mut Base, id: ConnId, rest: Source<'_>) -> Next {
+    fn read_head(
+        &mut self,
+        base: &mut Base,
+        id: ConnId,
+        rest: Source<'_>,
+        frame: &mut Option<Frame>,
+    ) -> Next {
         let Some(client) = self.table.find_mut(id) else { return Next::Used(0) };
         if !client.has_sent {
             client.has_sent = true;
             client.protocol = client.protocol.spoken(rest.bytes[0]);
         }
-        let reply_mode = client.session.reply_mode;
         let parsed = client.protocol.parse_request(rest.bytes, &mut client.resume, &mut base.keys);
-        let mut request = match parsed {
+        let request = match parsed {
             Parsed::Incomplete => return Next::Used(0),
             Parsed::Malformed(why) => {
                 return Next::Used(self.close_malformed(base, id, rest.bytes, why));
@@ -217,27 +230,34 @@ impl Clients {
             Parsed::Complete(request) => request,
         };
         client.resume = Resume::default();
-        if reply_mode != ReplyMode::On {
-            mute(client, &mut request);
+        let frame = frame.insert(Frame {
+            asks: client.requester(id),
+            request,
+            reply_mode_before: client.session.reply_mode,
+            aborted_before: client.session.aborted,
+        });
+        let Frame { asks, request, .. } = frame;
+        if frame.reply_mode_before != ReplyMode::On {
+            mute(client, request);
         }
-        let is_aborted = client.session.aborted;
-        let asks = client.requester(id);
         if matches!(request.class, Class::Refuse(Refusal::Unknown)) {
-            recognize(base, asks, &mut request, rest.bytes);
+            recognize(base, asks, request, rest.bytes);
         }
-        if is_aborted && !matches!(request.class, Class::Local(_)) {
+        if frame.aborted_before && !matches!(request.class, Class::Local(_)) {
             request.class = Class::Refuse(Refusal::ByName(IN_ABORTED));
         }
-        if let Some(used) = self.login(base, id, &request, rest.bytes) {
+        if base.pools[asks.pool()].plan.users.is_some()
+            && let Some(used) = self.login(base, id, request, rest.bytes)
+        {
             return Next::Used(used);
         }
         if request.marks != MarkUse::None {
-            apply_marks(base, asks.pool(), &mut request);
+            apply_marks(base, asks.pool(), request);
         }
         if request.quiet == Quiet::Sparing && rest.bytes.len() > request.head as usize {
-            join(base, asks, &mut request, rest.bytes);
+            join(base, asks, request, rest.bytes);
         }
-        Next::Frame(Frame { asks, request, before: Before { reply_mode, is_aborted } })
+        Next::Frame
     }
 
     /// Pauses a client until the capabilities of a server are known, or a link to it is up. Its
@@ -261,7 +281,7 @@ impl Clients {
     #[cold]
     pub(crate) fn read_again(&mut self, frame: &Frame) {
         if let Some(client) = self.table.find_mut(frame.asks.id) {
-            client.session.reply_mode = frame.before.reply_mode;
+            client.session.reply_mode = frame.reply_mode_before;
         }
     }
 
@@ -295,7 +315,7 @@ impl Clients {
     /// last that came. Such a client never ends the transaction, and the next user of its
     /// connection would be refused for ever.
     pub(crate) fn end_aborted(&mut self, base: &mut Base, frame: &Frame, is_last: bool) {
-        if frame.before.is_aborted || !is_last {
+        if frame.aborted_before || !is_last {
             return;
         }
         let Some(client) = self.table.find_mut(frame.asks.id) else { return };
@@ -310,11 +330,10 @@ impl Clients {
     pub(crate) fn refuse_read(
         &mut self,
         base: &mut Base,
-        asks: Requester,
-        request: &Request,
-        head: &[u8],
+        incoming: &Incoming<'_>,
         answer: &Answer<'_>,
     ) {
+        let Incoming { asks, request, head } = *incoming;
         self.skip_body(base, asks.id, request);
         self.answer(base, asks.id, request, head, answer);
         self.pause_if_full(base, asks.id);
@@ -335,11 +354,10 @@ impl Clients {
     pub(crate) fn refuse_unasked(
         &mut self,
         base: &mut Base,
-        asks: Requester,
-        request: &Request,
-        head: &[u8],
+        incoming: &Incoming<'_>,
         (server, fault): (Option<u32>, Fault),
     ) {
+        let Incoming { asks, request, head } = *incoming;
         let pending = self.enqueue(base, asks.id, request, head);
         let entry = &mut self.requests[pending];
         entry.left = 1;
@@ -353,13 +371,8 @@ impl Clients {
     }
 
     /// Refuses a request whose data block does not end where its head says.
-    pub(crate) fn refuse_data(
-        &mut self,
-        base: &mut Base,
-        asks: Requester,
-        request: &Request,
-        head: &[u8],
-    ) {
+    pub(crate) fn refuse_data(&mut self, base: &mut Base, incoming: &Incoming<'_>) {
+        let Incoming { asks, request, head } = *incoming;
         let answer = Answer::Refused(Refusal::Bad("bad data chunk"));
         self.answer(base, asks.id, request, head, &answer);
         self.pause_if_full(base, asks.id);
@@ -428,7 +441,7 @@ pub(crate) fn no_room(base: &Base, pool: usize, request: &Request) -> Option<NoR
 }
 
 /// Looks up an unknown command among those that the operator has named.
-pub(super) fn recognize(base: &mut Base, asks: Requester, request: &mut Request, input: &[u8]) {
+pub(super) fn recognize(base: &mut Base, asks: &Requester, request: &mut Request, input: &[u8]) {
     let extras = &base.pools[asks.pool()].plan.extras;
     if !extras.is_empty() && request.class == Class::Refuse(Refusal::Unknown) {
         asks.protocol.recognize(request, input, &mut base.keys, extras);
@@ -436,7 +449,7 @@ pub(super) fn recognize(base: &mut Base, asks: Requester, request: &mut Request,
 }
 
 /// Joins consecutive quiet reads of one key into one read, with one pending request and one answer.
-fn join(base: &mut Base, asks: Requester, request: &mut Request, input: &[u8]) {
+fn join(base: &mut Base, asks: &Requester, request: &mut Request, input: &[u8]) {
     let Class::Fetch { merge: true, .. } = request.class else { return };
     // With less memory, the joined read might have to be refused whole.
     let has_room = base.memory.has_room(input.len() + limits::JOINED_MAX * KEY_HELD);

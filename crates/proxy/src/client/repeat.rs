@@ -151,7 +151,7 @@ impl Clients {
         let Parsed::Complete(mut request) = parsed else {
             unreachable!("the same bytes are the same request")
         };
-        input::recognize(base, asks, &mut request, &head);
+        input::recognize(base, &asks, &mut request, &head);
         // The keys of a split request belong to one server now.
         if let Class::Split { writes, .. } = request.class {
             request.class = Class::Single { writes };

@@ -22,9 +22,26 @@ pub(crate) enum Value<'a> {
     Streamed,
 }
 
+/// How a reply answers a part of a request.
+#[derive(Clone, Copy)]
+pub(crate) struct ReplyTo {
+    /// It has to be rendered for the client.
+    pub(crate) is_rendered: bool,
+    /// It is gathered with others into one answer.
+    pub(crate) gathers: bool,
+}
+
 impl Clients {
-    /// Whether the reply to a request, or to this many of its keys together, can be its answer.
+    /// Returns how a reply answers a part, for which the server was asked in this form.
+    #[inline]
+    pub(crate) fn reply_to(&self, part: Part, asked: Ask) -> ReplyTo {
+        let info = &self.requests[part.request].info;
+        ReplyTo { is_rendered: info.is_rendered(asked), gathers: info.gathers }
+    }
+
+    /// Checks that the reply to a request, or to this many of its keys together, can be its answer.
     /// `head` is how the reply begins.
+    #[inline]
     pub(crate) fn check_reply(
         &self,
         base: &Base,
@@ -47,12 +64,6 @@ impl Clients {
             true => Ok(()),
             false => Err(WRONG_KEY_OR_OPAQUE),
         }
-    }
-
-    /// Whether the reply to a part has to be rendered for the client, if the server was asked in
-    /// this form.
-    pub(crate) fn is_rendered(&self, part: Part, asked: Ask) -> bool {
-        self.requests[part.request].info.is_rendered(asked)
     }
 
     /// Whether the replies to a request are gathered into one answer.

@@ -9,14 +9,23 @@ use crate::base::fault::Fault;
 use crate::base::id::ConnId;
 use crate::base::limits;
 use crate::base::part::Part;
-use crate::client::{Recovery, Value};
+use crate::client::{Recovery, ReplyTo, Value};
 use crate::server::{Batch, LinkEvent, Lost, Matched, Payload, Reply, Unit, WRONG_LENGTH};
+
+/// What a whole item settles.
+struct Settled {
+    server: u32,
+    part: Part,
+    unit: Unit,
+    /// It is gathered with others into one answer.
+    gathers: bool,
+}
 
 impl Proxy {
     pub(super) fn receive_link(&mut self, id: ConnId, source: Source<'_>) {
         let heard = self.servers.heard(&mut self.base, id, source);
         let result = heard.and_then(|has_replies| match has_replies {
-            true => self.pair_all(id, source),
+            true => self.pair_received(id, source),
             false => Ok(()),
         });
         match result {
@@ -27,7 +36,7 @@ impl Proxy {
     }
 
     /// Pairs all bytes: first the kept bytes of an unfinished head, then the new ones.
-    fn pair_all(&mut self, id: ConnId, source: Source<'_>) -> Result<(), &'static str> {
+    fn pair_received(&mut self, id: ConnId, source: Source<'_>) -> Result<(), &'static str> {
         let mut at = 0;
         let mut joined = self.servers.take_partial(id);
         if !joined.is_empty() {
@@ -37,7 +46,7 @@ impl Proxy {
                 let end = source.bytes.len().min(more + limits::REPLY_HEAD_MAX);
                 joined.extend_from_slice(&source.bytes[more..end]);
                 more = end;
-                at = self.pair(id, Source::plain(&joined))?;
+                at = self.pair_items(id, Source::plain(&joined))?;
             }
             if at < kept {
                 self.servers.keep_partial(id, joined);
@@ -46,7 +55,7 @@ impl Proxy {
             at -= kept;
             self.base.spares.give(joined);
         }
-        at += self.pair(id, source.part(at, source.bytes.len()))?;
+        at += self.pair_items(id, source.part(at, source.bytes.len()))?;
         let rest = &source.bytes[at..];
         if !rest.is_empty() {
             let mut partial = self.base.spares.take();
@@ -57,24 +66,29 @@ impl Proxy {
     }
 
     /// Pairs as many items as there are; returns how many bytes they took.
-    fn pair(&mut self, id: ConnId, source: Source<'_>) -> Result<usize, &'static str> {
+    fn pair_items(&mut self, id: ConnId, source: Source<'_>) -> Result<usize, &'static str> {
         let len = source.bytes.len();
+        let mut matched = None;
         let mut at = 0;
         while at < len {
             let rest = source.part(at, len);
-            at += match self.servers.next_reply(&self.base, id, rest)? {
+            at += match self.servers.next_reply(&self.base, id, rest, &mut matched)? {
                 Reply::Incomplete => break,
                 Reply::Nothing(used) => used,
                 Reply::Line(kind, line) => {
                     self.end_reply(id, kind, line);
                     line.len()
                 }
-                Reply::Whole(matched, whole) => {
-                    self.take_whole(id, matched, whole)?;
+                Reply::Whole(whole) => {
+                    if let Some(matched) = &matched {
+                        self.take_whole(id, matched, whole)?;
+                    }
                     whole.bytes.len()
                 }
-                Reply::Begins(matched, head) => {
-                    self.begin(id, &matched, head)?;
+                Reply::Begins(head) => {
+                    if let Some(matched) = &matched {
+                        self.begin(id, matched, head)?;
+                    }
                     head.bytes.len()
                 }
                 Reply::Continues(head, len) => {
@@ -104,35 +118,37 @@ impl Proxy {
     fn take_whole(
         &mut self,
         id: ConnId,
-        matched: Matched,
+        matched: &Matched,
         whole: Source<'_>,
     ) -> Result<(), &'static str> {
-        let is_rendered = self.check_item(&matched, &whole.bytes[..matched.item.head as usize])?;
-        let value = match is_rendered {
+        let to = self.check_item(matched, &whole.bytes[..matched.item.head as usize])?;
+        let value = match to.is_rendered {
             false => Value::Ready(whole),
             true => Value::ToRender(&matched.item, whole),
         };
         let has_body = matched.item.body > 0 || whole.bytes.len() > limits::REPLY_HEAD_MAX;
-        self.settle(id, (matched.part, matched.unit), value, has_body);
+        let Matched { server, part, unit, .. } = *matched;
+        let settled = Settled { server, part, unit, gathers: to.gathers };
+        self.settle(id, settled, value, has_body);
         Ok(())
     }
 
-    /// Checks that an item can answer its request; returns whether it has to be rendered.
+    /// Checks that an item can answer its request.
     #[inline(always)]
-    fn check_item(&mut self, matched: &Matched, head: &[u8]) -> Result<bool, &'static str> {
+    fn check_item(&mut self, matched: &Matched, head: &[u8]) -> Result<ReplyTo, &'static str> {
         let Matched { part, unit, item, asked, keys, .. } = matched;
         match unit {
-            Unit::Internal => return Ok(false),
+            Unit::Internal => return Ok(ReplyTo { is_rendered: false, gathers: false }),
             Unit::Key => {}
             Unit::Single | Unit::Batch => {
                 self.clients.check_reply(&self.base, *part, *keys, (item, head))?;
             }
         }
-        let is_rendered = self.clients.is_rendered(*part, *asked);
-        if is_rendered && *unit == Unit::Single {
+        let to = self.clients.reply_to(*part, *asked);
+        if to.is_rendered && *unit == Unit::Single {
             self.clients.note_found(&self.base, *part, item, head);
         }
-        Ok(is_rendered)
+        Ok(to)
     }
 
     /// Begins a body, or a reply in pieces.
@@ -168,7 +184,11 @@ impl Proxy {
             false => Value::Assembled(Box::new(arrival.data)),
         };
         match (arrival.part, unit) {
-            (Some(part), _) => self.settle(id, (part, unit), value, true),
+            (Some(part), _) => {
+                let Some(server) = self.servers.server_of(id) else { return };
+                let gathers = unit == Unit::Single && self.clients.gathers(part);
+                self.settle(id, Settled { server, part, unit, gathers }, value, true);
+            }
             (None, Unit::Key) => {}
             (None, Unit::Single | Unit::Batch | Unit::Internal) => self.drop_answer(id),
         }
@@ -176,17 +196,15 @@ impl Proxy {
 
     /// Records that a key of a read has its value, or that a request or several keys have their
     /// answer.
-    fn settle(&mut self, id: ConnId, (part, unit): (Part, Unit), value: Value<'_>, has_body: bool) {
+    #[inline(always)]
+    fn settle(&mut self, id: ConnId, settled: Settled, value: Value<'_>, has_body: bool) {
         let Proxy { base, clients, servers, .. } = self;
-        let Some(server) = servers.server_of(id) else { return };
+        let Settled { server, part, unit, gathers } = settled;
         if unit == Unit::Key {
             return clients.hit(base, server, part, value);
         }
-        let payload = servers.end_message(base, id, ItemKind::Status);
-        match payload {
-            Some(Payload::Single(_)) if clients.gathers(part) => {
-                clients.keep_reply(base, part, server, value);
-            }
+        match servers.end_message(base, id, ItemKind::Status) {
+            Some(Payload::Single(_)) if gathers => clients.keep_reply(base, part, server, value),
             Some(Payload::Single(_)) => {
                 clients.answer_with_reply(base, part, server, value, has_body);
             }
@@ -358,7 +376,7 @@ impl Proxy {
             let part = entry.part;
             let asks = if *may { clients.requester_of(part.request) } else { None };
             match asks {
-                Some(asks) if servers.ask_again(base, asks, &batch, *entry) => {
+                Some(asks) if servers.ask_again(base, &asks, &batch, *entry) => {
                     clients.note_again(part.request);
                     let counters = base.pools[asks.pool()].servers[server as usize].counters;
                     counters.add(ServerCounter::AskedAgain, 1);

@@ -1,17 +1,17 @@
 //! From a client's bytes to the queues of links.
 
 use metrics::{PoolCounter, ServerCounter};
-use proto::{Answer, Class, Local, Parsed, Place, Quiet, Reach, Refusal, Request, Resume};
+use proto::{Answer, Ask, Class, Local, Parsed, Place, Quiet, Reach, Refusal, Resume};
 
 use super::Proxy;
 use crate::base::buffer::{Source, has_trailer};
 use crate::base::fault::Fault;
 use crate::base::id::ConnId;
-use crate::base::part::{Data, Part, RequestId, Requester};
+use crate::base::part::{Data, Incoming, Part, RequestId, Requester};
 use crate::base::pool::Stage;
-use crate::client::{self, Again, Frame, Input, Next, Split};
+use crate::client::{self, Frame, Input, Next, SplitRequest};
 use crate::route::{self, Route};
-use crate::server::{SendOptions, Sending};
+use crate::server::SendOptions;
 
 /// SendOptions a refused request affects its key.
 enum Removal {
@@ -47,14 +47,17 @@ impl Proxy {
     /// Reads as many requests as there are; returns how many bytes they took.
     fn read(&mut self, id: ConnId, source: Source<'_>) -> usize {
         let len = source.bytes.len();
+        let mut frame = None;
         let mut at = 0;
         while at < len {
             let rest = source.part(at, len);
-            let used = match self.clients.next_frame(&mut self.base, id, rest) {
-                Next::Used(used) => used,
-                Next::Frame(frame) => self.serve(frame, rest),
-                Next::Whole(used, asks, body) => {
-                    self.serve_whole(asks, *body);
+            let next = self.clients.next_frame(&mut self.base, id, rest, &mut frame);
+            let used = match (next, &frame) {
+                (Next::Used(used), _) => used,
+                (Next::Frame, Some(frame)) => self.serve(frame, rest),
+                (Next::Frame, None) => 0,
+                (Next::Whole(used, asks, body), _) => {
+                    self.serve_whole(&asks, *body);
                     used
                 }
             };
@@ -69,24 +72,25 @@ impl Proxy {
     /// Handles a request whose head has been read; returns how many bytes it used, of which it is
     /// the first.
     #[inline(always)]
-    fn serve(&mut self, frame: Frame, rest: Source<'_>) -> usize {
-        let Frame { asks, request, .. } = &frame;
+    fn serve(&mut self, frame: &Frame, rest: Source<'_>) -> usize {
+        let Frame { asks, request, .. } = frame;
         let head = &rest.bytes[..request.head as usize];
+        let incoming = &frame.incoming(head);
         if let Some(answer) = client::refusal(&self.base, asks.pool(), request) {
-            return self.refuse_or_remove(&frame, head, &answer);
+            return self.refuse_or_remove(frame, head, &answer);
         }
-        let route = self.route(*asks, request, head);
+        let route = self.route(incoming);
         if let Some(route) = route
             && !matches!(route, Route::Go { .. } | Route::Spread)
-            && let Some(used) = self.put_off(&frame, head, route)
+            && let Some(used) = self.put_off(frame, head, route)
         {
             return used;
         }
         match usize::try_from(request.len()) {
             Ok(whole) if whole <= rest.bytes.len() => {
                 let data = Data::OnePiece(rest.part(head.len(), whole));
-                self.admit(*asks, request, head, data, route);
-                self.clients.end_aborted(&mut self.base, &frame, whole == rest.bytes.len());
+                self.admit(incoming, data, route);
+                self.clients.end_aborted(&mut self.base, frame, whole == rest.bytes.len());
                 whole
             }
             _ => {
@@ -97,41 +101,42 @@ impl Proxy {
     }
 
     /// Handles a request whose body has come whole, in several reads.
-    fn serve_whole(&mut self, asks: Requester, mut body: client::Body) {
+    fn serve_whole(&mut self, asks: &Requester, mut body: client::Body) {
+        let data = std::mem::take(&mut body.data);
+        let incoming = &Incoming { asks, request: &body.request, head: &body.head };
         if !body.has_trailer() {
-            self.clients.refuse_data(&mut self.base, asks, &body.request, &body.head);
+            self.clients.refuse_data(&mut self.base, incoming);
             return self.base.spares.give(body.head);
         }
-        let route = self.route(asks, &body.request, &body.head);
+        let route = self.route(incoming);
         if let Some(Route::Wait(server)) = route {
+            body.data = data;
             return self.clients.put_back(&mut self.base, asks.id, body, server);
         }
-        let data = Data::Assembled(std::mem::take(&mut body.data));
-        self.admit(asks, &body.request, &body.head, data, route);
+        self.admit(incoming, Data::Assembled(data), route);
         self.base.spares.give(body.head);
     }
 
     /// Returns the route of a request, as far as its servers can be asked now.
-    fn route(&mut self, asks: Requester, request: &Request, head: &[u8]) -> Option<Route> {
+    fn route(&mut self, incoming: &Incoming<'_>) -> Option<Route> {
+        let Incoming { asks, request, .. } = *incoming;
         let Proxy { base, clients, servers, .. } = self;
         let is_located = || clients.has_endpoints(asks.id);
-        match route::route(base, asks, request, head, is_located)? {
+        match route::route(base, incoming, is_located)? {
             Route::Wait(server) => Some(match servers.reach(base, asks, server) {
                 Ok(()) => Route::Wait(server),
                 Err(fault) => Route::Fault(Some(server as u32), fault),
             }),
             Route::Spread => {
                 let ready = match request.class {
-                    Class::Split { writes: true, .. } => {
-                        servers.are_ready_for_keys(base, asks, request, head)
-                    }
+                    Class::Split { writes: true, .. } => servers.are_ready_for_keys(base, incoming),
                     Class::Broadcast { .. } => servers.are_ready(base, asks),
                     _ => Ok(None),
                 };
                 Some(match ready {
                     // A client that has left after waiting for long has given up, and its change
                     // waits no more.
-                    Ok(Some(server)) if !asks.drops(request.quiet) => Route::Wait(server),
+                    Ok(Some(server)) if !incoming.is_dropped() => Route::Wait(server),
                     Ok(_) => Route::Spread,
                     Err((server, fault)) => Route::Fault(server, fault),
                 })
@@ -152,7 +157,7 @@ impl Proxy {
                 return Some(self.refuse_or_remove(frame, head, &Answer::Refused(refusal)));
             }
             Route::Fault(server, fault) if matches!(request.class, Class::Local(Local::Own)) => {
-                self.clients.refuse_unasked(&mut self.base, *asks, request, head, (server, fault));
+                self.clients.refuse_unasked(&mut self.base, &frame.incoming(head), (server, fault));
                 return Some(head.len());
             }
             _ => return None,
@@ -166,8 +171,7 @@ impl Proxy {
     fn refuse_or_remove(&mut self, frame: &Frame, head: &[u8], answer: &Answer<'_>) -> usize {
         match self.remove(frame, head) {
             Removal::Nothing => {
-                let Frame { asks, request, .. } = frame;
-                self.clients.refuse_read(&mut self.base, *asks, request, head, answer);
+                self.clients.refuse_read(&mut self.base, &frame.incoming(head), answer);
                 head.len()
             }
             Removal::Asked => head.len(),
@@ -193,7 +197,6 @@ impl Proxy {
     #[cold]
     fn remove(&mut self, frame: &Frame, head: &[u8]) -> Removal {
         let Frame { asks, request, .. } = frame;
-        let asks = *asks;
         let Class::Single { writes: true } = request.class else { return Removal::Nothing };
         let Some(no_room) = client::no_room(&self.base, asks.pool(), request) else {
             return Removal::Nothing;
@@ -206,18 +209,19 @@ impl Proxy {
         let keys = &mut self.base.keys;
         let parsed = asks.protocol.parse_request(&words, &mut Resume::default(), keys);
         let Parsed::Complete(removal) = parsed else { unreachable!("the protocol has written it") };
-        let route = self.route(asks, &removal, &words);
+        let removed = &Incoming { asks, request: &removal, head: &words };
+        let route = self.route(removed);
         let route = route.expect("a request about one key has a route");
         if let Route::Wait(server) = route {
             self.base.spares.give(words);
             return Removal::Waits(server);
         }
         self.clients.skip_body(&mut self.base, asks.id, request);
-        let id = self.clients.begin_removal(&mut self.base, asks, request, head, no_room);
-        let sending = Sending { id, asks, request: &removal, head: &words };
-        match asks.drops(request.quiet) {
-            true => self.drop_sending(sending),
-            false => self.send_along(sending, Data::none(), route),
+        let incoming = &frame.incoming(head);
+        let id = self.clients.begin_removal(&mut self.base, incoming, no_room);
+        match incoming.is_dropped() {
+            true => self.drop_begun(id, removed),
+            false => self.send_along(id, removed, Data::none(), route),
         }
         self.base.spares.give(words);
         self.clients.pause_if_full(&mut self.base, asks.id);
@@ -225,38 +229,30 @@ impl Proxy {
     }
 
     /// Handles a whole request according to its class.
-    fn admit(
-        &mut self,
-        asks: Requester,
-        request: &Request,
-        head: &[u8],
-        data: Data<'_>,
-        route: Option<Route>,
-    ) {
+    fn admit(&mut self, incoming: &Incoming<'_>, data: Data<'_>, route: Option<Route>) {
+        let Incoming { asks, request, .. } = *incoming;
         if let Data::OnePiece(source) = &data
             && !has_trailer(source.bytes, request.trailer)
             && !bug!(SkipTrailer)
         {
-            return self.clients.refuse_data(&mut self.base, asks, request, head);
+            return self.clients.refuse_data(&mut self.base, incoming);
         }
-        self.count(asks, request);
+        self.count(incoming);
         match (request.class, route) {
-            (Class::Single { .. }, _) if asks.drops(request.quiet) => {
-                self.drop_unasked(asks, request, head);
-            }
+            (Class::Single { .. }, _) if incoming.is_dropped() => self.drop_unasked(incoming),
             (Class::Fetch { ask, merge, idempotent }, _) => {
                 let merge = merge && self.base.pools[asks.pool()].plan.merge_gets;
                 let options =
                     SendOptions { ask, merge, idempotent, single_reply: false, has_room: false };
-                self.ask_keys((asks, request, head), options, None);
+                self.ask_keys(incoming, &options, None);
             }
             (Class::Single { writes }, Some(route)) => {
-                let id = self.clients.begin(&mut self.base, asks, request, head, writes);
-                self.send_along(Sending { id, asks, request, head }, data, route);
+                let id = self.clients.begin(&mut self.base, incoming, writes);
+                self.send_along(id, incoming, data, route);
             }
-            (Class::Split { .. }, Some(route)) => self.ask_split(asks, request, head, route),
-            (Class::Broadcast { .. }, _) => self.ask_broadcast(asks, request, head, route),
-            (Class::Local(local), _) => self.answer_local(asks, (request, local), head),
+            (Class::Split { .. }, Some(route)) => self.ask_split(incoming, route),
+            (Class::Broadcast { .. }, _) => self.ask_broadcast(incoming, route),
+            (Class::Local(local), _) => self.answer_local(incoming, local),
             (Class::Single { .. } | Class::Split { .. } | Class::Refuse(_), _) => {
                 unreachable!("it has a route, or was refused before its body was waited for")
             }
@@ -264,17 +260,19 @@ impl Proxy {
         self.clients.pause_if_full(&mut self.base, asks.id);
     }
 
-    fn count(&self, asks: Requester, request: &Request) {
+    fn count(&self, incoming: &Incoming<'_>) {
+        let Incoming { asks, request, .. } = *incoming;
         let counters = self.base.pools[asks.pool()].counters;
         // A joined read counts as many requests.
         let asked = if request.keep { self.base.keys.len().max(1) } else { 1 };
         counters.add(PoolCounter::Requests, asked as u64);
-        if request.stores && !asks.drops(request.quiet) {
+        if request.stores && !incoming.is_dropped() {
             counters.add(PoolCounter::Stores, 1);
         }
     }
 
-    fn answer_local(&mut self, asks: Requester, (request, local): (&Request, Local), head: &[u8]) {
+    fn answer_local(&mut self, incoming: &Incoming<'_>, local: Local) {
+        let Incoming { asks, request, head } = *incoming;
         match local {
             Local::Stats => self.publish(),
             Local::Own => self.make_room_for_conn_key(asks.pool()),
@@ -287,14 +285,13 @@ impl Proxy {
     /// Sends each key of a request to its server, in messages with others.
     fn ask_keys(
         &mut self,
-        (asks, request, head): (Requester, &Request, &[u8]),
-        options: SendOptions,
-        split: Option<Split>,
+        incoming: &Incoming<'_>,
+        options: &SendOptions,
+        split: Option<SplitRequest>,
     ) {
-        let asked = (asks, request, head);
-        let id =
-            self.clients.begin_keys(&mut self.base, asked, (options.ask, options.merge), split);
-        self.servers.send_keys(&mut self.base, Sending { id, asks, request, head }, options);
+        let SendOptions { ask, merge, .. } = *options;
+        let id = self.clients.begin_keys(&mut self.base, incoming, (ask, merge), split);
+        self.servers.send_keys(&mut self.base, id, incoming, options);
         self.handle_link_events();
         self.clients.part_done(&mut self.base, id);
     }
@@ -302,172 +299,159 @@ impl Proxy {
     /// Sends a request whose keys may belong to several servers. Each server gets its own keys, and
     /// the replies are gathered into one answer. A request whose keys belong to one server goes
     /// there unchanged.
-    fn ask_split(&mut self, asks: Requester, request: &Request, head: &[u8], route: Route) {
-        let Class::Split { ask, element_per_key, writes, idempotent } = request.class else {
+    fn ask_split(&mut self, incoming: &Incoming<'_>, route: Route) {
+        let Class::Split { ask, element_per_key, writes, idempotent } = incoming.request.class
+        else {
             unreachable!("judged by its class")
         };
-        if asks.drops(request.quiet) && matches!(route, Route::Go { .. } | Route::Refused(_)) {
-            return self.drop_unasked(asks, request, head);
+        if incoming.is_dropped() && matches!(route, Route::Go { .. } | Route::Refused(_)) {
+            return self.drop_unasked(incoming);
         }
         if let Route::Spread = route {
-            let options =
-                SendOptions { ask, merge: false, idempotent, single_reply: true, has_room: writes };
-            return self.ask_keys(
-                (asks, request, head),
-                options,
-                Some(Split { element_per_key, writes }),
-            );
+            let (single_reply, has_room) = (true, writes);
+            let options = SendOptions { ask, merge: false, idempotent, single_reply, has_room };
+            let split = SplitRequest { element_per_key, writes };
+            return self.ask_keys(incoming, &options, Some(split));
         }
-        let id = self.clients.begin(&mut self.base, asks, request, head, writes);
+        let id = self.clients.begin(&mut self.base, incoming, writes);
         if element_per_key {
             self.clients.expect_elements(id, self.base.keys.len());
         }
-        self.send_along(Sending { id, asks, request, head }, Data::none(), route);
+        self.send_along(id, incoming, Data::none(), route);
     }
 
     /// Sends a request to every server of the pool, or to its keys' server; some requests only
     /// where the operator allows it. If one server cannot be asked now, a change goes to none of
     /// them, since nothing would undo it on the others.
-    fn ask_broadcast(
-        &mut self,
-        asks: Requester,
-        request: &Request,
-        head: &[u8],
-        route: Option<Route>,
-    ) {
-        let Class::Broadcast { ask, writes, reach, .. } = request.class else {
+    fn ask_broadcast(&mut self, incoming: &Incoming<'_>, route: Option<Route>) {
+        let Class::Broadcast { ask, writes, reach, .. } = incoming.request.class else {
             unreachable!("judged by its class")
         };
         let Proxy { base, clients, .. } = self;
-        if let Some(why) = route::why_not_of_all(&base.pools[asks.pool()], &request.class) {
+        let pool = &base.pools[incoming.asks.pool()];
+        if let Some(why) = route::why_not_of_all(pool, &incoming.request.class) {
             let answer = Answer::Refused(Refusal::ByName(why));
-            return clients.refuse_whole(base, asks, request, head, &answer);
+            return clients.refuse_whole(base, incoming, &answer);
         }
         if reach == Reach::Keys {
-            let route = match route::common_server(base, asks, request, head) {
+            let route = match route::common_server(base, incoming) {
                 Ok(None) => Route::Fault(None, Fault::NoServer),
-                Ok(_) if asks.drops(request.quiet) => {
-                    return self.drop_unasked(asks, request, head);
-                }
+                Ok(_) if incoming.is_dropped() => return self.drop_unasked(incoming),
                 Ok(server) => Route::Go { ask, server },
                 Err(apart) => Route::Apart(apart),
             };
-            let id = clients.begin(base, asks, request, head, writes);
-            return self.send_along(Sending { id, asks, request, head }, Data::none(), route);
+            let id = clients.begin(base, incoming, writes);
+            return self.send_along(id, incoming, Data::none(), route);
         }
-        if writes && asks.drops(request.quiet) {
-            return self.drop_unasked(asks, request, head);
+        if writes && incoming.is_dropped() {
+            return self.drop_unasked(incoming);
         }
         if let Some(Route::Fault(server, fault)) = route {
-            return clients.refuse_unasked(base, asks, request, head, (server, fault));
+            return clients.refuse_unasked(base, incoming, (server, fault));
         }
-        let servers = &base.pools[asks.pool()].servers;
-        let is_asked = |at: &usize| servers[*at].stage == Stage::Planned;
-        let asked: Vec<usize> = (0..servers.len()).filter(is_asked).collect();
-        let options = (ask, writes);
-        let id = clients.begin_broadcast(base, (asks, request, head), options, asked.len());
+        let is_asked = |at: &usize| pool.servers[*at].stage == Stage::Planned;
+        let asked: Vec<usize> = (0..pool.servers.len()).filter(is_asked).collect();
+        let id = clients.begin_broadcast(base, incoming, (ask, writes), asked.len());
         for (nth, server) in asked.into_iter().enumerate() {
             if bug!(FlushOneServer) && nth > 0 {
                 self.clients.part_done(&mut self.base, id);
                 continue;
             }
-            self.send(Sending { id, asks, request, head }, (nth, server), ask, Data::none());
+            let part = Part { request: id, slot: nth as u32 };
+            self.send(part, incoming, (server, ask), Data::none());
         }
         self.clients.part_done(&mut self.base, id);
     }
 
     /// Sends a request along its route, for the first time or once more.
-    fn send_along(&mut self, sending: Sending<'_>, data: Data<'_>, route: Route) {
-        let Sending { id, asks, request, head } = sending;
-        let base = &mut self.base;
+    fn send_along(&mut self, id: RequestId, incoming: &Incoming<'_>, data: Data<'_>, route: Route) {
+        let part = Part::whole(id);
+        let Proxy { base, clients, .. } = self;
         let (ask, server) = match route {
             Route::Go { ask, server: Some(server) } => (ask, Some(server)),
-            Route::Go { ask, server: None } => (ask, route::server_for(base, asks, request, head)),
-            Route::Fault(server, fault) => {
-                return self.clients.fail(base, Part::whole(id), server, fault, false);
-            }
+            Route::Go { ask, server: None } => (ask, route::server_for(base, incoming)),
+            Route::Fault(server, fault) => return clients.fail(base, part, server, fault, false),
             // This happens only on a resend: a first attempt is read again, or put back.
             Route::Wait(server) => {
-                let server = Some(server as u32);
-                return self.clients.fail(base, Part::whole(id), server, Fault::Down, false);
+                return clients.fail(base, part, Some(server as u32), Fault::Down, false);
             }
-            Route::Refused(refusal) => return self.clients.refuse(base, id, refusal),
+            Route::Refused(refusal) => return clients.refuse(base, id, refusal),
             Route::Apart(apart) => {
-                let keys = apart.keys(asks, request, head);
-                return self.clients.refuse_apart(base, id, keys, apart.servers());
+                let (keys, servers) = (apart.keys(incoming), apart.servers());
+                return clients.refuse_apart(base, id, keys, servers);
             }
             Route::NeedsEndpoints | Route::Spread => unreachable!("it is asked of one server"),
         };
         let Some(server) = server else {
-            return self.clients.fail(base, Part::whole(id), None, Fault::NoServer, false);
+            return clients.fail(base, part, None, Fault::NoServer, false);
         };
-        let step = match request.place {
+        let step = match incoming.request.place {
             Place::Nth(_) | Place::From(_) => {
-                let next = base.pools[asks.pool()].place_from(server as u32 + 1);
+                let next = base.pools[incoming.asks.pool()].place_from(server as u32 + 1);
                 Some((server as u32, next))
             }
             _ => None,
         };
-        self.clients.set_asked(id, ask, step);
-        if bug!(ForgetNoreply) && request.quiet == Quiet::Silent {
-            return self.clients.part_done(&mut self.base, id);
+        clients.set_asked(id, ask, step);
+        if bug!(ForgetNoreply) && incoming.request.quiet == Quiet::Silent {
+            return clients.part_done(base, id);
         }
-        self.send(sending, (0, server), ask, data);
+        self.send(part, incoming, (server, ask), data);
     }
 
     fn send(
         &mut self,
-        sending: Sending<'_>,
-        (nth, server): (usize, usize),
-        ask: proto::Ask,
+        part: Part,
+        incoming: &Incoming<'_>,
+        (server, ask): (usize, Ask),
         data: Data<'_>,
     ) {
         #[cfg(seeded_bugs)]
-        self.remember(sending, ask);
-        self.servers.send(&mut self.base, sending, (nth as u32, server), ask, data);
+        self.remember(part.request, incoming, ask);
+        self.servers.send(&mut self.base, part, incoming, (server, ask), data);
         self.handle_link_events();
     }
 
     /// Sends a request again when its pause is over.
     pub(super) fn ask_anew(&mut self, id: RequestId) {
         let Some(again) = self.clients.take_up(&mut self.base, id) else { return };
-        let Again { asks, request, head, is_given_up } = again;
-        let sending = Sending { id, asks, request: &request, head: &head };
-        if is_given_up {
-            return self.drop_sending(sending);
+        let incoming = &Incoming { asks: &again.asks, request: &again.request, head: &again.head };
+        if again.is_given_up {
+            return self.drop_begun(id, incoming);
         }
-        let route = self.route(asks, &request, &head);
+        let route = self.route(incoming);
         let route = route.expect("only what one server answers is asked again");
-        self.send_along(sending, Data::none(), route);
+        self.send_along(id, incoming, Data::none(), route);
     }
 
     /// Drops a request of a client that has left while all its input waited for a server's
     /// handshake.
-    fn drop_unasked(&mut self, asks: Requester, request: &Request, head: &[u8]) {
-        let server = match self.base.keys.is_empty() {
+    fn drop_unasked(&mut self, incoming: &Incoming<'_>) {
+        let Proxy { base, clients, .. } = self;
+        let server = match base.keys.is_empty() {
             // The request may go to any server, or to all: this is the server that its client
             // waited for.
-            true => self.clients.awaited(asks.id),
-            false => route::server_for(&mut self.base, asks, request, head),
+            true => clients.awaited(incoming.asks.id),
+            false => route::server_for(base, incoming),
         };
-        let id = self.clients.begin(&mut self.base, asks, request, head, false);
+        let id = clients.begin(base, incoming, false);
         if let Some(server) = server {
-            let counters = self.base.pools[asks.pool()].servers[server].counters;
+            let counters = base.pools[incoming.asks.pool()].servers[server].counters;
             counters.add(ServerCounter::Held, 1);
             counters.add(ServerCounter::Dropped, 1);
         }
         let fault = if server.is_some() { Fault::Dropped } else { Fault::NoServer };
         let server = server.map(|at| at as u32);
-        self.clients.fail(&mut self.base, Part::whole(id), server, fault, false);
+        clients.fail(base, Part::whole(id), server, fault, false);
     }
 
-    /// Drops a request that was read before its client left, and which the client asks again on
-    /// another connection.
-    fn drop_sending(&mut self, sending: Sending<'_>) {
-        let Sending { id, asks, request, head } = sending;
-        let server = route::server_for(&mut self.base, asks, request, head);
-        let server = server.or_else(|| self.base.pools[asks.pool()].any_place(asks.id.index()));
+    /// Drops a request that has begun, whose client asks for it again on another connection.
+    fn drop_begun(&mut self, id: RequestId, incoming: &Incoming<'_>) {
+        let Proxy { base, clients, .. } = self;
+        let asks = incoming.asks;
+        let server = route::server_for(base, incoming);
+        let server = server.or_else(|| base.pools[asks.pool()].any_place(asks.id.index()));
         let server = server.map(|at| at as u32);
-        self.clients.fail(&mut self.base, Part::whole(id), server, Fault::Dropped, false);
+        clients.fail(base, Part::whole(id), server, Fault::Dropped, false);
     }
 }

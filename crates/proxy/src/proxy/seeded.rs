@@ -3,15 +3,14 @@
 use proto::{Ask, Marks};
 
 use super::Proxy;
-use crate::base::buffer::Outbox;
-use crate::base::part::Data;
+use crate::base::part::{Incoming, RequestId};
 use crate::bug;
-use crate::server::{Payload, Sending};
+use crate::server::Payload;
 
 impl Proxy {
     /// `ResendUpdate`, `WinTwice`: keeps the bytes for sending an update without data again.
-    pub(super) fn remember(&self, sending: Sending<'_>, ask: Ask) {
-        let Sending { id, asks, request, head } = sending;
+    pub(super) fn remember(&self, id: RequestId, incoming: &Incoming<'_>, ask: Ask) {
+        let Incoming { asks, request, head } = *incoming;
         // The entry's last request may have left something.
         bug::recall(id);
         let wins = bug!(WinTwice) && request.marks == MarkUse::Sets;
@@ -28,6 +27,6 @@ impl Proxy {
         let Some(text) = bug::recall(part.request) else { return false };
         let Some(asks) = self.clients.requester_of(part.request) else { return false };
         let ask = self.clients.asked(part.request);
-        self.servers.resend(&mut self.base, asks, part, server as usize, ask, &text)
+        self.servers.resend(&mut self.base, &asks, part, server as usize, ask, &text)
     }
 }

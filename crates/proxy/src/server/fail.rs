@@ -267,7 +267,7 @@ impl Servers {
     pub(crate) fn ask_again(
         &mut self,
         base: &mut Base,
-        asks: Requester,
+        asks: &Requester,
         batch: &Batch,
         entry: Entry,
     ) -> bool {

@@ -1,13 +1,12 @@
 //! The link that a client uses for a server, opened if there is none.
 
 use metrics::WorkerCounter;
-use proto::Request;
 
 use super::Servers;
 use super::link::{Link, State};
 use crate::base::fault::Fault;
 use crate::base::id::ConnId;
-use crate::base::part::Requester;
+use crate::base::part::{Incoming, Requester};
 use crate::base::pool::{Health, Stage};
 use crate::base::{Base, ServerAt};
 use crate::{Action, Time, route};
@@ -18,7 +17,7 @@ impl Servers {
     pub(super) fn link_for(
         &mut self,
         base: &mut Base,
-        asks: Requester,
+        asks: &Requester,
         server: usize,
     ) -> Result<ConnId, Fault> {
         let id = self.link_at(base, asks, server)?;
@@ -31,7 +30,7 @@ impl Servers {
     pub(super) fn link_at(
         &mut self,
         base: &mut Base,
-        asks: Requester,
+        asks: &Requester,
         server: usize,
     ) -> Result<ConnId, Fault> {
         let pool = &base.pools[asks.pool()];
@@ -58,7 +57,7 @@ impl Servers {
     pub(crate) fn reach(
         &mut self,
         base: &mut Base,
-        asks: Requester,
+        asks: &Requester,
         server: usize,
     ) -> Result<(), Fault> {
         self.link_for(base, asks, server).map(drop)
@@ -70,15 +69,14 @@ impl Servers {
     pub(crate) fn are_ready_for_keys(
         &mut self,
         base: &mut Base,
-        asks: Requester,
-        request: &Request,
-        head: &[u8],
+        incoming: &Incoming<'_>,
     ) -> Result<Option<usize>, (Option<u32>, Fault)> {
+        let Incoming { asks, head, .. } = *incoming;
         let messages = route::messages_max(base, head);
         let mut waits = None;
         for at in 0..base.keys.len() {
             let key = base.keys[at];
-            let server = route::server_of(base, asks, request, head, key);
+            let server = route::server_of(base, incoming, key);
             let server = server.ok_or((None, Fault::NoServer))?;
             if !self.is_ready(base, asks, server, messages)? {
                 waits = waits.or(Some(server));
@@ -91,7 +89,7 @@ impl Servers {
     pub(crate) fn are_ready(
         &mut self,
         base: &mut Base,
-        asks: Requester,
+        asks: &Requester,
     ) -> Result<Option<usize>, (Option<u32>, Fault)> {
         let mut waits = None;
         for server in 0..base.pools[asks.pool()].servers.len() {
@@ -109,7 +107,7 @@ impl Servers {
     fn is_ready(
         &mut self,
         base: &mut Base,
-        asks: Requester,
+        asks: &Requester,
         server: usize,
         messages: usize,
     ) -> Result<bool, (Option<u32>, Fault)> {

@@ -29,10 +29,11 @@ pub(crate) enum Reply<'a> {
     Nothing(usize),
     /// A line that ends the reply to the first message: an error, or the end of a read.
     Line(ItemKind, &'a [u8]),
-    /// An item that has come whole, with its body.
-    Whole(Matched, Source<'a>),
-    /// The head of an item whose body is still to come, or which comes in pieces.
-    Begins(Matched, Source<'a>),
+    /// An item that has come whole, with its body, and is matched now.
+    Whole(Source<'a>),
+    /// The head of an item whose body is still to come, or which comes in pieces. It is matched
+    /// now.
+    Begins(Source<'a>),
     /// The head of the next piece, with the length of the piece.
     Continues(Source<'a>, usize),
     /// This many bytes of a body; those to be shown; whether its end is wrong.
@@ -82,13 +83,15 @@ impl Servers {
         }
     }
 
-    /// Returns what the next bytes are: they belong to the first outstanding message or to none.
+    /// Returns what the next bytes are: they belong to the first outstanding message or to none. An
+    /// item that answers a part is put into `matched`.
     #[inline(always)]
     pub(crate) fn next_reply<'a>(
         &mut self,
         base: &Base,
         id: ConnId,
         rest: Source<'a>,
+        matched: &mut Option<Matched>,
     ) -> Result<Reply<'a>, &'static str> {
         // A probe's answer may close the link. Nothing after it matters then.
         let Some(link) = self.links.find_mut(id) else {
@@ -132,10 +135,10 @@ impl Servers {
         }
         let (part, unit, keys) = match_item(message, &item, rest.bytes)?;
         let server = link.at.server;
-        let matched = Matched { server, part, unit, item, asked, keys };
+        *matched = Some(Matched { server, part, unit, item, asked, keys });
         Ok(match is_whole {
-            true => Reply::Whole(matched, rest.part(0, len)),
-            false => Reply::Begins(matched, head),
+            true => Reply::Whole(rest.part(0, len)),
+            false => Reply::Begins(head),
         })
     }
 

@@ -5,26 +5,17 @@
 //! unless its own client has a get in the batch.
 
 use metrics::{Counters, ServerCounter};
-use proto::{Ask, Request, Span, Upstream};
+use proto::{Ask, Span, Upstream};
 
 use super::batch::Batch;
 use super::link::{Link, Payload, State};
 use super::{LinkEvent, Servers};
 use crate::base::fault::Fault;
 use crate::base::id::ConnId;
-use crate::base::part::{Data, Part, RequestId, Requester};
+use crate::base::part::{Data, Incoming, Part, RequestId, Requester};
 use crate::base::{Base, limits};
 
-/// A request to be sent, as its client wrote it.
-#[derive(Clone, Copy)]
-pub(crate) struct Sending<'a> {
-    pub(crate) id: RequestId,
-    pub(crate) asks: Requester,
-    pub(crate) request: &'a Request,
-    pub(crate) head: &'a [u8],
-}
-
-/// SendOptions the keys of a read are sent: see `Class::Fetch`.
+/// How the keys of a read are sent: see `Class::Fetch`.
 #[derive(Clone, Copy)]
 pub(crate) struct SendOptions {
     pub(crate) ask: Ask,
@@ -42,33 +33,34 @@ impl Servers {
     pub(crate) fn send_keys(
         &mut self,
         base: &mut Base,
-        sending: Sending<'_>,
-        options: SendOptions,
+        id: RequestId,
+        incoming: &Incoming<'_>,
+        options: &SendOptions,
     ) {
-        let asks = sending.asks;
-        let gave_up = asks.drops(sending.request.quiet);
+        let Incoming { asks, request, head } = *incoming;
+        let is_dropped = incoming.is_dropped();
         let keys = std::mem::take(&mut base.keys);
         let mut scratch = std::mem::take(&mut base.scratch);
         for (slot, span) in keys.iter().enumerate() {
             if bug!(DropFragment) && slot > 1 && slot + 1 == keys.len() {
                 continue;
             }
-            let part = Part { request: sending.id, slot: slot as u32 };
-            let key = asks.protocol.key(sending.request, sending.head, *span, &mut scratch);
+            let part = Part { request: id, slot: slot as u32 };
+            let key = asks.protocol.key(request, head, *span, &mut scratch);
             let random = &mut base.random;
             let server = base.pools[asks.pool()].route(key, || random.next());
             let found = match server.ok_or(Fault::NoServer) {
-                // With `sure`, only this request itself can fill the queue.
+                // Then only this request itself can fill the queue.
                 Ok(server) if options.has_room => self.link_at(base, asks, server),
                 Ok(server) => self.link_for(base, asks, server),
                 Err(fault) => Err(fault),
             };
-            let found = if gave_up { found.and(Err(Fault::Dropped)) } else { found };
+            let found = if is_dropped { found.and(Err(Fault::Dropped)) } else { found };
             match found {
                 Ok(link) => {
-                    self.push_key(base, link, sending, key, part, options);
+                    self.push_key(base, link, incoming, (key, part), options);
                     if options.single_reply {
-                        self.push_rest(link, sending, &keys, slot);
+                        self.push_rest(link, incoming, &keys, slot);
                     }
                 }
                 Err(fault) => {
@@ -91,13 +83,12 @@ impl Servers {
         &mut self,
         base: &mut Base,
         id: ConnId,
-        sending: Sending<'_>,
-        key: &[u8],
-        part: Part,
-        options: SendOptions,
+        incoming: &Incoming<'_>,
+        (key, part): (&[u8], Part),
+        options: &SendOptions,
     ) {
-        let SendOptions { ask, merge, idempotent, single_reply, .. } = options;
-        let Sending { asks, request, head, .. } = sending;
+        let SendOptions { ask, merge, idempotent, single_reply, .. } = *options;
+        let Incoming { asks, request, head } = *incoming;
         let client = asks.id.index() as u32;
         let spare = &mut self.spare_batches;
         let Some(link) = self.links.find_mut(id) else { return };
@@ -140,11 +131,11 @@ impl Servers {
     }
 
     /// Adds the bytes that belong to a key beyond the key itself, such as its value.
-    fn push_rest(&mut self, link: ConnId, sending: Sending<'_>, keys: &[Span], nth: usize) {
+    fn push_rest(&mut self, link: ConnId, incoming: &Incoming<'_>, keys: &[Span], nth: usize) {
         let link = self.links.find_mut(link);
         let Some(batch) = link.and_then(|link| link.unmerged_batch.as_mut()) else { return };
         let nth = if bug!(ShiftRests) { (nth + 1) % keys.len() } else { nth };
-        let Sending { asks, request, head, .. } = sending;
+        let Incoming { asks, request, head } = *incoming;
         asks.protocol.push_rest(request, head, keys, nth, &mut batch.text);
     }
 
@@ -152,13 +143,12 @@ impl Servers {
     pub(crate) fn send(
         &mut self,
         base: &mut Base,
-        sending: Sending<'_>,
-        (slot, server): (u32, usize),
-        ask: Ask,
+        part: Part,
+        incoming: &Incoming<'_>,
+        (server, ask): (usize, Ask),
         data: Data<'_>,
     ) {
-        let Sending { id, asks, request, head } = sending;
-        let part = Part { request: id, slot };
+        let Incoming { asks, request, head } = *incoming;
         let link = match self.link_for(base, asks, server) {
             Ok(link) => link,
             Err(fault) => {
@@ -189,7 +179,7 @@ impl Servers {
         &mut self,
         base: &mut Base,
         id: ConnId,
-        asks: Requester,
+        asks: &Requester,
         payload: Payload,
         ask: Ask,
         write: impl FnOnce(&mut Link, &mut Base),
@@ -246,7 +236,7 @@ impl Servers {
     pub(crate) fn resend(
         &mut self,
         base: &mut Base,
-        asks: Requester,
+        asks: &Requester,
         part: Part,
         server: usize,
         ask: Ask,
@@ -309,7 +299,7 @@ impl Servers {
 /// client may overtake.
 fn close_shared(
     link: &mut Link,
-    asks: Requester,
+    asks: &Requester,
     upstream: &dyn Upstream,
     counters: Counters<metrics::ServerCounter>,
 ) {
