@@ -4,8 +4,8 @@
 //! ```text
 //!   redis-server  ─┐ COMMAND, COMMAND DOCS
 //!                  ├─────────▶ facts.rs ─┐
-//!   valkey-server ─┘   resp.rs           ├─▶ table.rs and arguments.txt, by write.rs
-//!                        review.txt ─────┘
+//!   valkey-server ─┘   resp.rs           ├─▶ table.rs and texts.txt, by write.rs
+//!          review.txt, key_specs.rs ─────┘
 //! ```
 //!
 //! It starts the two servers itself, on free ports of the loopback.
@@ -26,7 +26,8 @@ use crate::{Outcome, root};
 const USAGE: &str = "[--check] [--redis PROGRAM] [--valkey PROGRAM]";
 const REVIEW: &str = "crates/proto/src/redis/commands/review.txt";
 const TABLE: &str = "crates/proto/src/redis/commands/table.rs";
-const ARGUMENTS: &str = "crates/proto/src/redis/commands/arguments.txt";
+const TEXTS: &str = "crates/proto/src/redis/commands/texts.txt";
+const KEY_SPECS: &str = "crates/proto/src/redis/commands/key_specs.rs";
 /// Limit of the wait for a server.
 const DEADLINE: Duration = Duration::from_secs(20);
 
@@ -47,30 +48,30 @@ pub fn run(arguments: &[String]) -> Outcome {
         Some(program) => program,
         None => valkey_of_the_wheel().ok_or("no valkey-server in .venv; name it with --valkey")?,
     };
-    let [table, arguments] = make(&redis, &valkey)?;
-    for (file, made) in [(TABLE, table), (ARGUMENTS, arguments)] {
-        let path = root().join(file);
+    let [table, texts] = make(&redis, &valkey)?;
+    for (file, made) in [(TABLE, table), (TEXTS, texts)] {
         if !check {
-            std::fs::write(&path, made).map_err(|error| format!("{file}: {error}"))?;
-        } else if std::fs::read_to_string(&path).map_err(|error| format!("{file}: {error}"))?
-            != made
-        {
+            std::fs::write(root().join(file), made).map_err(|error| format!("{file}: {error}"))?;
+        } else if read(file)? != made {
             return Err(format!("{file} is not what the servers say: run `cargo xtask commands`"));
         }
     }
     Ok(())
 }
 
-/// Returns the texts of the table and of the arguments.
+/// Returns the contents of `table.rs` and of `texts.txt`.
 fn make(redis: &PathBuf, valkey: &PathBuf) -> Result<[String; 2], String> {
     let redis = facts::read(&Server::start(redis)?.ask()?)?;
     let valkey = facts::read(&Server::start(valkey)?.ask()?)?;
-    let review = std::fs::read_to_string(root().join(REVIEW))
-        .map_err(|error| format!("{REVIEW}: {error}"))?;
-    let review = review::read(&review)?;
+    let review = review::read(&read(REVIEW)?)?;
+    let specs = write::KeySpecs::read(&read(KEY_SPECS)?);
     let mut facts = facts::merge(redis, valkey);
     review.complete(&mut facts)?;
-    Ok([write::table(&facts, &review)?, write::arguments(&facts)])
+    Ok([write::table(&facts, &review, &specs)?, write::texts(&facts, &review)?])
+}
+
+fn read(file: &str) -> Result<String, String> {
+    std::fs::read_to_string(root().join(file)).map_err(|error| format!("{file}: {error}"))
 }
 
 /// Returns the path of the server in the Python package.

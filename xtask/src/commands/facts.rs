@@ -21,18 +21,18 @@ pub struct Fact {
     pub group: String,
     pub summary: String,
     pub complexity: String,
-    /// Its arguments in the form of `arguments.txt`, one per line.
+    /// Its arguments in the form of `texts.txt`, one per line.
     pub arguments: String,
     pub container: bool,
     /// Redis does not have it.
     pub valkey: bool,
 }
 
-/// One of its key specifications; the two parts in Rust syntax.
+/// One of its key specifications.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Key {
-    pub begin: String,
-    pub find: String,
+    /// In the syntax of `key_specs.rs`.
+    pub position: String,
     pub flags: Vec<String>,
 }
 
@@ -78,44 +78,31 @@ fn add(command: &Value, facts: &mut Facts) -> Result<(), String> {
         ..Fact::default()
     };
     for spec in keys.list() {
-        fact.keys.push(Key {
-            begin: begin(spec.of("begin_search"))?,
-            find: find(spec.of("find_keys"))?,
-            flags: spec.of("flags").texts(),
-        });
+        fact.keys.push(Key { position: position(spec)?, flags: spec.of("flags").texts() });
     }
     facts.insert(name.text().to_string(), fact);
     below.list().iter().try_for_each(|sub| add(sub, facts))
 }
 
-fn begin(search: &Value) -> Result<String, String> {
-    let spec = search.of("spec");
-    match search.of("type").text() {
-        "index" => Ok(format!("Begin::At({})", spec.of("index").number())),
-        "keyword" => {
-            let (word, from) = (spec.of("keyword").text(), spec.of("startfrom").number());
-            Ok(format!("Begin::After {{ word: {word:?}, from: {from} }}"))
-        }
-        "unknown" => Ok("Begin::Unknown".into()),
-        other => Err(format!("keys that begin by {other:?}?")),
-    }
-}
-
-fn find(find: &Value) -> Result<String, String> {
-    let spec = find.of("spec");
-    let number = |name| spec.of(name).number();
-    match find.of("type").text() {
-        "range" => {
-            let (last, step, limit) = (number("lastkey"), number("keystep"), number("limit"));
-            Ok(format!("Find::Range {{ last: {last}, step: {step}, limit: {limit} }}"))
-        }
-        "keynum" => {
-            let (at, first, step) = (number("keynumidx"), number("firstkey"), number("keystep"));
-            Ok(format!("Find::Number {{ at: {at}, first: {first}, step: {step} }}"))
-        }
-        "unknown" => Ok("Find::Unknown".into()),
-        other => Err(format!("keys that are found by {other:?}?")),
-    }
+/// Returns the position of keys in the syntax of `key_specs.rs`.
+fn position(keys: &Value) -> Result<String, String> {
+    let [search, find] = ["begin_search", "find_keys"].map(|name| keys.of(name));
+    let begin = |name| search.of("spec").of(name);
+    let number = |name| find.of("spec").of(name).number();
+    let after = || format!("{:?}, {}", begin("keyword").text(), begin("startfrom").number());
+    let range = (number("lastkey"), number("keystep"), number("limit"));
+    let count = (number("keynumidx"), number("firstkey"));
+    let at = begin("index").number();
+    Ok(match (search.of("type").text(), find.of("type").text(), range, count) {
+        ("index", "range", (0, 1, 0), _) => format!("at({at})"),
+        ("index", "range", (last, step, 0), _) => format!("range({at}, {last}, {step})"),
+        ("index", "keynum", (_, step, _), (0, 1)) => format!("number({at}, {step})"),
+        ("keyword", "range", (0, 1, 0), _) => format!("after({})", after()),
+        ("keyword", "range", (-1, 1, 0), _) => format!("all_after({})", after()),
+        ("keyword", "range", (-1, 1, 2), _) => format!("half_after({})", after()),
+        ("unknown", "unknown", ..) => "UNKNOWN".into(),
+        _ => return Err(format!("`key_specs.rs` has no form for {keys:?}")),
+    })
 }
 
 fn describe(docs: &Value, facts: &mut Facts) {

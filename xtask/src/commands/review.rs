@@ -30,7 +30,6 @@ pub struct Untold {
 pub struct Line {
     pub what: String,
     pub writes: bool,
-    pub compare: String,
     pub note: String,
 }
 
@@ -48,13 +47,12 @@ pub fn read(text: &str) -> Result<Review, String> {
             continue;
         }
         let (row, note) = line.split_once(" | ").unwrap_or((line, ""));
-        let [name, what, compare] = row.split_whitespace().collect::<Vec<_>>()[..] else {
+        let [name, what] = row.split_whitespace().collect::<Vec<_>>()[..] else {
             return Err(wrong());
         };
         let line = Line {
             what: what.trim_end_matches("+writes").into(),
             writes: what.ends_with("+writes"),
-            compare: compare.into(),
             note: note.trim().into(),
         };
         if review.lines.insert(name.into(), line).is_some() {
@@ -82,12 +80,10 @@ impl Review {
                 name.split_once('|').ok_or(format!("{name} is no subcommand"))?;
             let above = facts.get_mut(container).ok_or(format!("{name}: no {container}"))?;
             above.container = true;
-            let last = if *many { -1 } else { 0 };
             let first = i64::from(*key);
             let legacy = if *key > 0 { [first, if *many { -1 } else { first }, 1] } else { [0; 3] };
             let spec = Key {
-                begin: format!("Begin::At({key})"),
-                find: format!("Find::Range {{ last: {last}, step: 1, limit: 0 }}"),
+                position: if *many { format!("range({key}, -1, 1)") } else { format!("at({key})") },
                 flags: vec!["RO".into()],
             };
             let fact = Fact {
@@ -130,15 +126,15 @@ mod tests {
     }
 
     #[test]
-    fn a_line_says_what_and_how_and_why() {
-        let text = "# a word\n\n= admin  ask it\nget  one  exact\neval one+writes near | note it\n";
+    fn a_line_says_what_and_why() {
+        let text = "# a word\n\n= admin  ask it\nget  one\neval one+writes | note it\n";
         let review = read(text).expect("three lines");
         assert_eq!(review.sentence("admin"), Ok("ask it"));
         let eval = &review.lines["eval"];
         assert_eq!((eval.what.as_str(), eval.writes), ("one", true));
-        assert_eq!((eval.compare.as_str(), eval.note.as_str()), ("near", "note it"));
+        assert_eq!(eval.note, "note it");
         assert!(!review.lines["get"].writes);
-        for bad in ["get\n", "get one\n", "get one exact x\n", "get one exact\nget one exact\n"] {
+        for bad in ["get\n", "get one x\n", "get one\nget one\n"] {
             assert!(read(bad).is_err(), "{bad}");
         }
     }

@@ -26,11 +26,11 @@ pub(super) fn open_set(count: usize, proto_version: u8, out: &mut Vec<u8>) {
 
 /// Writes a set of names of our own.
 pub(super) fn simple_set<'a>(
-    names: impl ExactSizeIterator<Item = &'a str>,
+    names: impl Iterator<Item = &'a str> + Clone,
     proto_version: u8,
     out: &mut Vec<u8>,
 ) {
-    open_set(names.len(), proto_version, out);
+    open_set(names.clone().count(), proto_version, out);
     names.for_each(|name| simple(name, out));
 }
 

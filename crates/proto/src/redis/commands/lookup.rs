@@ -3,7 +3,7 @@
 //! A name is compared as numbers of eight bytes. Bit 5 of a letter is its case: without that bit,
 //! both cases are the same number.
 
-use super::table::ROWS;
+use super::ROWS;
 
 /// Returns the index of a command.
 #[inline]
@@ -112,7 +112,7 @@ const fn entry(row: usize) -> Entry {
         bar += 1;
     }
     let (container, start) =
-        if bar == name.len() { (TOP, 0) } else { (row_of(name, bar), bar + 1) };
+        if bar == name.len() { (TOP, 0) } else { (row_of(name.split_at(bar).0), bar + 1) };
     let word = short(name, start);
     // Names in the table are in lower case. Bytes that differ by more than bit 5 are no letters.
     let (mut mask, mut at) = (u64::MAX, 0);
@@ -125,16 +125,16 @@ const fn entry(row: usize) -> Entry {
     Entry { word: word & mask, mask, row: row as u16, container, len: (name.len() - start) as u8 }
 }
 
-/// Returns the index of the command with the name `name[..len]`.
-const fn row_of(name: &[u8], len: usize) -> u16 {
+/// Returns the index of the command with this name in lower case, which must be there.
+pub(super) const fn row_of(name: &[u8]) -> u16 {
     let mut row = 0;
     loop {
         let other = ROWS[row].name.as_bytes();
         let mut at = 0;
-        while at < len && at < other.len() && other[at] == name[at] {
+        while at < name.len() && at < other.len() && other[at] == name[at] {
             at += 1;
         }
-        if at == len && other.len() == len {
+        if at == name.len() && at == other.len() {
             return row as u16;
         }
         row += 1;

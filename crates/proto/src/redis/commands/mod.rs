@@ -1,98 +1,45 @@
 //! The commands: the servers' description of each, and the proxy's treatment.
 //!
-//! `cargo xtask commands` makes `table.rs` from the descriptions of the newest servers (`COMMAND`,
-//! `COMMAND DOCS`) and from `review.txt`, in which a person has written down the proxy's treatment
-//! of each command. It makes `arguments.txt` as well. `lookup.rs` finds a command by its name.
-//! `docs/reference/commands.md` is made from the table.
+//! ```text
+//!   servers ──▶ cargo xtask commands ──▶ table.rs    what the proxy decides by: one line a command
+//!   review.txt ──┘        ▲        └───▶ texts.txt   what it only repeats: COMMAND, COMMAND DOCS,
+//!                   key_specs.rs                     the notes of docs/reference/commands.md
+//! ```
+//!
+//! In `review.txt` a person has written down the proxy's treatment of each command. `key_specs.rs`
+//! names the positions of keys, and `id.rs` the commands that other files speak of. `lookup.rs`
+//! finds a command by its name.
 
-mod arguments;
+pub(super) mod id;
+mod key_specs;
 mod lookup;
 mod table;
+mod texts;
 
-use crate::{Ask, Class, Command, Place, Reach};
+use crate::{Ask, Class, Command, Local, Place, Reach, Refusal};
+use key_specs::Keys;
 
-pub(super) use arguments::{Arguments, arguments};
+pub use key_specs::{Begin, Find, KeySpec};
 pub(super) use lookup::{lookup, lookup_at, lookup_sub};
-pub use table::id;
+pub(super) use texts::{Arguments, texts};
 
 /// One command, or one subcommand, whose name is `container|sub`.
 #[derive(Clone, Copy, Debug)]
 pub struct Row {
+    /// Its index in the table.
+    pub id: u16,
     /// In lower case.
     pub name: &'static str,
+    /// The number of arguments, including its name; negative: at least that many.
+    pub arity: i16,
+    /// The positions of its keys.
+    pub keys: Keys,
     /// The proxy's treatment of it.
     pub class: Class,
     /// Its route, if it has no key.
     pub place: Place,
-    /// How the conformance test compares an answer through the proxy with a server's own.
-    pub compare: Compare,
-    /// A note for readers of the reference.
-    pub note: &'static str,
-    /// It is only the container of its subcommands.
+    /// It has subcommands.
     pub container: bool,
-    /// Among the servers that the table was made from, only Valkey has it.
-    pub valkey: bool,
-    /// The number of arguments, including its name; negative: at least that many.
-    pub arity: i16,
-    /// The first key, the last and the step between them, as far as these can describe it.
-    pub legacy: [i16; 3],
-    /// The positions of its keys.
-    pub keys: &'static [KeySpec],
-    pub flags: &'static [&'static str],
-    pub categories: &'static [&'static str],
-    pub tips: &'static [&'static str],
-    pub since: &'static str,
-    pub group: &'static str,
-    pub summary: &'static str,
-    pub complexity: &'static str,
-}
-
-/// The positions of some of a command's keys, as servers describe them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct KeySpec {
-    pub begin: Begin,
-    pub find: Find,
-    pub flags: &'static [&'static str],
-}
-
-/// The beginning of these keys.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Begin {
-    /// At this argument; the command's name is argument 0.
-    At(u8),
-    /// After this word, which is searched from this argument on; backwards from the end, if
-    /// negative.
-    After { word: &'static str, from: i8 },
-    /// The servers do not describe it.
-    Unknown,
-}
-
-/// The keys among the arguments from the beginning on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Find {
-    /// To this many arguments behind the first, or counted from the end if negative; each `step`. A
-    /// `limit` of 2 or more takes only that part of the rest: half, a third.
-    Range { last: i16, step: u8, limit: u8 },
-    /// An argument has their number. `at` is its position and `first` that of the first key, both
-    /// behind the beginning.
-    Number { at: u8, first: u8, step: u8 },
-    /// The servers do not describe it.
-    Unknown,
-}
-
-/// How an answer through the proxy is compared with that of a server that has all keys.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Compare {
-    /// Byte by byte.
-    Exact,
-    /// Element by element, in any order; a map's pairs stay together.
-    Sorted,
-    /// Only shape and origin: chance, or the server's internals, decide the content.
-    Property,
-    /// Numbers may differ by the time that has passed.
-    Near,
-    /// No comparison, for this reason.
-    Skip(&'static str),
 }
 
 impl Row {
@@ -110,15 +57,15 @@ impl Row {
 
 /// Returns every command, in the order of [`crate::Protocol::commands`].
 pub fn rows() -> &'static [Row] {
-    table::ROWS
+    &ROWS
 }
 
 /// The number of commands.
-pub(super) const COUNT: usize = table::ROWS.len();
+pub(super) const COUNT: usize = table::LINES.len();
 
 /// Returns the command with this index.
 pub(super) const fn row(command: u16) -> &'static Row {
-    &table::ROWS[command as usize]
+    &ROWS[command as usize]
 }
 
 /// Returns the commands as the data plane knows them.
@@ -126,33 +73,112 @@ pub(super) fn list() -> &'static [Command] {
     &LIST
 }
 
+static ROWS: [Row; COUNT] = {
+    let mut rows = [table::LINES[0].row(0); COUNT];
+    let mut at = 0;
+    while at < rows.len() {
+        rows[at] = table::LINES[at].row(at as u16);
+        at += 1;
+    }
+    rows
+};
+
 static LIST: [Command; COUNT] = {
-    let none = Command { name: "", class: table::ROWS[0].class, capable: false, note: "" };
+    let none = Command { name: "", class: ROWS[0].class, capable: false, note: "" };
     let mut list = [none; COUNT];
     let mut at = 0;
     while at < list.len() {
-        let Row { name, class, note, .. } = table::ROWS[at];
-        list[at] = Command { name, class, capable: false, note };
+        let Row { id, name, class, .. } = ROWS[at];
+        list[at] = Command { name, class, capable: false, note: texts::note(id) };
         at += 1;
     }
     list
 };
 
-const fn split(command: u16, element_per_key: bool, writes: bool) -> Class {
-    Class::Split { ask: Ask { command }, element_per_key, writes, idempotent: !writes }
+/// One line of the table.
+#[derive(Clone, Copy)]
+struct Line {
+    name: &'static str,
+    arity: i16,
+    /// `READ` or `WRITE`.
+    writes: bool,
+    keys: Keys,
+    treatment: Treatment,
 }
 
-const fn all(command: u16, writes: bool) -> Class {
-    Class::Broadcast { ask: Ask { command }, gated: false, writes, reach: Reach::All }
+const READ: bool = false;
+const WRITE: bool = true;
+
+const fn cmd(
+    name: &'static str,
+    arity: i16,
+    writes: bool,
+    keys: Keys,
+    treatment: Treatment,
+) -> Line {
+    Line { name, arity, writes, keys, treatment }
 }
 
-const fn gated(command: u16, writes: bool, reach: Reach) -> Class {
-    Class::Broadcast { ask: Ask { command }, gated: true, writes, reach }
+/// The proxy's treatment of a command, in the words of `review.txt`.
+#[derive(Clone, Copy)]
+enum Treatment {
+    /// All its keys are on one server, which answers.
+    One,
+    /// It has no keys: any server answers.
+    Any,
+    /// It has no keys: the server that the cursor names answers.
+    Cursor,
+    /// Its keys go to their servers; the replies are gathered.
+    Split,
+    /// The same, and each key has an element of the reply.
+    Each,
+    /// It goes to every server; the replies are gathered.
+    All,
+    /// It goes to the servers that are up; the replies are gathered.
+    Survey,
+    /// As `All`, if the pool allows it.
+    Gated,
+    /// As `One`, if the pool allows it.
+    GatedOne,
+    /// It goes to the servers that are up, if the pool allows it; the answer has an entry for each.
+    Report,
+    /// The proxy answers.
+    Own,
+    /// The proxy answers, and there are subcommands.
+    OwnContainer,
+    /// It is valid only with a subcommand.
+    Container,
+    /// It is refused, for this reason.
+    No(&'static str),
 }
 
-const fn survey(command: u16) -> Class {
-    let reach = Reach::Survey;
-    Class::Broadcast { ask: Ask { command }, gated: false, writes: false, reach }
+impl Line {
+    const fn row(self, id: u16) -> Row {
+        use Treatment::*;
+
+        let Line { name, arity, writes, keys, treatment } = self;
+        let (ask, idempotent) = (Ask { command: id }, !writes);
+        let class = match treatment {
+            One | Any | Cursor => Class::Single { writes },
+            Split => Class::Split { ask, element_per_key: false, writes, idempotent },
+            Each => Class::Split { ask, element_per_key: true, writes, idempotent },
+            All => Class::Broadcast { ask, gated: false, writes, reach: Reach::All },
+            Survey => Class::Broadcast { ask, gated: false, writes, reach: Reach::Survey },
+            Gated => Class::Broadcast { ask, gated: true, writes, reach: Reach::All },
+            GatedOne => Class::Broadcast { ask, gated: true, writes, reach: Reach::Keys },
+            Report => Class::Broadcast { ask, gated: true, writes, reach: Reach::Survey },
+            Own | OwnContainer => Class::Local(Local::Own),
+            Container => Class::Refuse(Refusal::Unknown),
+            No(why) => Class::Refuse(Refusal::ByName(why)),
+        };
+        let place = match treatment {
+            One | Split | Each | GatedOne => Place::Keys,
+            Cursor => Place::Nth(0),
+            _ => Place::Any,
+        };
+        let container = matches!(treatment, Container | OwnContainer);
+        Row { id, name, arity, keys, class, place, container }
+    }
 }
 
 pub(super) const ABOUT: &str = "\

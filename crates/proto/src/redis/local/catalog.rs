@@ -32,7 +32,8 @@ fn is_taken(row: &Row) -> bool {
 /// Returns the subcommands that are accepted.
 pub(super) fn subs(row: &Row) -> impl Iterator<Item = &'static Row> {
     let container = row.name;
-    commands::rows().iter().filter(move |sub| {
+    let rows = if row.container { commands::rows() } else { &[] };
+    rows.iter().filter(move |sub| {
         sub.container() == Some(container) && !matches!(sub.class, Class::Refuse(_))
     })
 }
@@ -48,7 +49,7 @@ fn find(name: &[u8]) -> Option<&'static Row> {
 }
 
 /// Returns its index in the table.
-pub(super) fn place(name: &[u8]) -> Option<u16> {
+fn place(name: &[u8]) -> Option<u16> {
     match name.iter().position(|&byte| byte == b'|') {
         None => commands::lookup(name),
         Some(bar) => commands::lookup(&name[..bar])
@@ -82,28 +83,32 @@ impl LocalAnswer<'_> {
     /// Writes one entry of COMMAND.
     fn describe(&mut self, row: &Row) {
         let proto_version = self.proto_version();
+        let texts = commands::texts(row.id);
         words::open_array(10, self.out);
         words::bulk(row.name.as_bytes(), self.out);
         words::signed(row.arity.into(), self.out);
-        self.set_of_words(row.flags);
-        row.legacy.iter().for_each(|number| words::signed((*number).into(), self.out));
-        self.set_of_words(row.categories);
-        words::open_set(row.tips.len(), proto_version, self.out);
-        row.tips.iter().for_each(|tip| words::bulk(tip.as_bytes(), self.out));
+        self.set_of_words(texts.field("flags"));
+        let legacy = texts.words("legacy").filter_map(|number| number.parse().ok());
+        legacy.for_each(|number| words::signed(number, self.out));
+        self.set_of_words(texts.field("categories"));
+        let tips = texts.words("tips");
+        words::open_set(tips.clone().count(), proto_version, self.out);
+        tips.for_each(|tip| words::bulk(tip.as_bytes(), self.out));
         words::open_set(row.keys.len(), proto_version, self.out);
-        row.keys.iter().for_each(|spec| self.key_spec(spec));
+        let specs = row.keys.iter().zip(texts.key_flags());
+        specs.for_each(|(spec, flags)| self.key_spec(spec, flags));
         words::open_array(subs(row).count(), self.out);
         subs(row).for_each(|sub| self.describe(sub));
     }
 
-    fn set_of_words(&mut self, names: &[&str]) {
-        words::simple_set(names.iter().copied(), self.proto_version(), self.out);
+    fn set_of_words(&mut self, names: &str) {
+        words::simple_set(names.split_ascii_whitespace(), self.proto_version(), self.out);
     }
 
-    fn key_spec(&mut self, spec: &KeySpec) {
+    fn key_spec(&mut self, spec: &KeySpec, flags: &str) {
         words::open_map(3, self.proto_version(), self.out);
         words::bulk(b"flags", self.out);
-        self.set_of_words(spec.flags);
+        self.set_of_words(flags);
         words::bulk(b"begin_search", self.out);
         match spec.begin {
             Begin::At(index) => self.typed("index", &[("index", index.into())], None),
@@ -175,9 +180,8 @@ impl LocalAnswer<'_> {
             _ => return self.error(&[SYNTAX]),
         };
         let is_right = |row: &&Row| match filter {
-            Some((kind, text)) if kind.eq_ignore_ascii_case(b"ACLCAT") => row
-                .categories
-                .iter()
+            Some((kind, text)) if kind.eq_ignore_ascii_case(b"ACLCAT") => commands::texts(row.id)
+                .words("categories")
                 .any(|category| category.as_bytes()[1..].eq_ignore_ascii_case(text)),
             Some((kind, text)) if kind.eq_ignore_ascii_case(b"PATTERN") => {
                 glob::matches(text, row.name.as_bytes())
@@ -203,37 +207,38 @@ impl LocalAnswer<'_> {
             Err(why) => return self.error(&[why]),
         };
         words::open_array(keys.len(), self.out);
-        for (at, spec) in keys {
+        for (at, key_flags) in keys {
             if !flags {
                 words::bulk(command[at], self.out);
                 continue;
             }
             words::open_array(2, self.out);
             words::bulk(command[at], self.out);
-            self.set_of_words(flags_of(spec, command));
+            self.set_of_words(flags_of(key_flags, command));
         }
     }
 }
 
 /// Returns the use of a key, which depends on the arguments of some commands.
-fn flags_of(spec: &KeySpec, command: &[&[u8]]) -> &'static [&'static str] {
+fn flags_of(flags: &'static str, command: &[&[u8]]) -> &'static str {
     let is_said = |from: usize, word: &[u8]| {
         command.iter().skip(from).any(|it| it.eq_ignore_ascii_case(word))
     };
-    if !spec.flags.contains(&"variable_flags") {
-        return spec.flags;
+    if !flags.contains("variable_flags") {
+        return flags;
     }
     match command[0].to_ascii_lowercase().as_slice() {
-        b"set" if is_said(3, b"GET") => &["RW", "access", "update"],
-        b"set" => &["OW", "update"],
-        b"bitfield" if !is_said(2, b"SET") && !is_said(2, b"INCRBY") => &["RO", "access"],
-        b"bitfield" => &["RW", "access", "update"],
-        _ => spec.flags,
+        b"set" if is_said(3, b"GET") => "RW access update",
+        b"set" => "OW update",
+        b"bitfield" if !is_said(2, b"SET") && !is_said(2, b"INCRBY") => "RO access",
+        b"bitfield" => "RW access update",
+        _ => flags,
     }
 }
 
-/// Returns the positions of a command's keys, according to the servers' description.
-fn keys(command: &[&[u8]]) -> Result<Vec<(usize, &'static KeySpec)>, &'static [u8]> {
+/// Returns the positions of a command's keys, according to the servers' description, and the use
+/// of each.
+fn keys(command: &[&[u8]]) -> Result<Vec<(usize, &'static str)>, &'static [u8]> {
     let name = command.first().copied().unwrap_or_default();
     let mut found = commands::lookup(name).ok_or(NO_COMMAND)?;
     if let Some(sub) = command.get(1)
@@ -248,22 +253,23 @@ fn keys(command: &[&[u8]]) -> Result<Vec<(usize, &'static KeySpec)>, &'static [u
     if !row.takes(command.len()) {
         return Err(BAD_COUNT);
     }
-    let may_be_none = row.flags.contains(&"no_mandatory_keys");
+    let texts = commands::texts(found);
+    let may_be_none = texts.words("flags").any(|flag| flag == "no_mandatory_keys");
     let mut keys = Vec::new();
-    for spec in row.keys {
+    for (spec, flags) in row.keys.iter().zip(texts.key_flags()) {
         // A number larger than the count of keys makes the whole command invalid.
         let counts = matches!(spec.find, Find::Number { .. }) && !may_be_none;
         if counts && range(spec, command).is_none() {
             return Err(BAD_ARGUMENTS);
         }
         for at in range(spec, command).into_iter().flatten() {
-            keys.push((at, spec));
+            keys.push((at, flags));
         }
         // The only accepted command for which the servers' description does not give this position.
-        if found == id::SORT && spec.flags.contains(&"OW") {
+        if found == id::SORT && flags.starts_with("OW") {
             let store = |word: &&[u8]| word.eq_ignore_ascii_case(b"STORE");
             let at = command.iter().rposition(store).map(|at| at + 1);
-            keys.extend(at.filter(|at| *at > 2 && *at < command.len()).map(|at| (at, spec)));
+            keys.extend(at.filter(|at| *at > 2 && *at < command.len()).map(|at| (at, flags)));
         }
     }
     if keys.is_empty() && !may_be_none { Err(BAD_ARGUMENTS) } else { Ok(keys) }

@@ -8,7 +8,7 @@ use std::sync::OnceLock;
 
 use super::super::commands::{self, Arguments, Row};
 use super::super::words;
-use super::catalog::{place, subs, tops};
+use super::catalog::{subs, tops};
 
 /// The whole answer in one version of RESP.
 pub(super) struct Docs {
@@ -37,23 +37,19 @@ impl Docs {
 
     /// Writes the purpose of a command and its arguments.
     fn document(&mut self, row: &'static Row) {
-        let place = place(row.name.as_bytes()).expect("a row is found by its name");
         let start = self.text.len();
-        let arguments = commands::arguments(place);
+        let texts = commands::texts(row.id);
+        let arguments = texts.arguments;
         let subs: Vec<&'static Row> = subs(row).collect();
-        let texts = [
-            ("summary", row.summary),
-            ("since", row.since),
-            ("group", row.group),
-            ("complexity", row.complexity),
-        ];
-        let texts = texts.iter().filter(|(_, text)| !text.is_empty());
+        let fields = ["summary", "since", "group", "complexity"];
+        let fields = fields.map(|name| (name, texts.field(name)));
+        let fields = fields.iter().filter(|(_, text)| !text.is_empty());
         words::bulk(row.name.as_bytes(), &mut self.text);
-        let has_arguments = arguments.clone().next().is_some();
+        let has_arguments = { arguments }.next().is_some();
         let count =
-            texts.clone().count() + usize::from(has_arguments) + usize::from(!subs.is_empty());
+            fields.clone().count() + usize::from(has_arguments) + usize::from(!subs.is_empty());
         words::open_map(count, self.proto_version, &mut self.text);
-        for (name, text) in texts {
+        for (name, text) in fields {
             words::bulk(name.as_bytes(), &mut self.text);
             words::bulk(text.as_bytes(), &mut self.text);
         }
@@ -65,7 +61,7 @@ impl Docs {
             words::open_map(subs.len(), self.proto_version, &mut self.text);
             subs.iter().for_each(|sub| self.document(sub));
         }
-        self.places[usize::from(place)] = start..self.text.len();
+        self.places[usize::from(row.id)] = start..self.text.len();
     }
 
     /// Writes `arguments` in the format of servers.
@@ -81,8 +77,7 @@ impl Docs {
                 words::bulk(name.as_bytes(), &mut self.text);
                 match (name, value.parse()) {
                     ("flags", _) => {
-                        let flags: Vec<&str> = value.split(',').collect();
-                        words::simple_set(flags.into_iter(), self.proto_version, &mut self.text);
+                        words::simple_set(value.split(','), self.proto_version, &mut self.text);
                     }
                     ("key_spec_index", Ok(index)) => words::number(index, &mut self.text),
                     _ => words::bulk(value.as_bytes(), &mut self.text),
