@@ -388,6 +388,31 @@ fn a_server_without_meta_is_named_when_it_is_met() {
     assert!(!other.process.said().contains("meta"), "{}", other.process.said());
 }
 
+/// In a network of its own: the built-in configuration names a port.
+#[test]
+fn without_a_file_a_cache_is_served_and_there_is_nothing_to_reload() {
+    let site = Site::new();
+    let mut command = Command::new("unshare");
+    command.args(["-n", "sh", "-c", &format!("ip link set lo up && exec {QUICKACK} run")]);
+    command.env(RUNTIME, site.path(NAMES));
+    let mut proxy = Process::start("proxy", &mut command);
+    proxy.wait_for("how to try it", |said| said.contains("| nc 127.0.0.1 22121\n").then_some(()));
+    proxy.wait_for("its admin socket", |said| said.contains("quickack.sock").then_some(()));
+    site.ask(&["workers"]).is_of(&proxy);
+    let reload = site.ask(&["reload"]);
+    assert!(!reload.ok && reload.stderr.contains("there is no file"), "{}", reload.stderr);
+    let set = site.ask(&["set", "log_level=debug"]);
+    assert!(set.ok && set.stdout.contains(" applied by "), "{}{}", set.stdout, set.stderr);
+    let mut command = Command::new("nsenter");
+    let talk = "printf 'set k 0 0 1\\r\\nx\\r\\nget k\\r\\nquit\\r\\n' | \
+                python3 -c 'import socket, sys; s = socket.create_connection((\"127.0.0.1\", 22121)); \
+                s.sendall(sys.stdin.buffer.read()); print(s.makefile().read())'";
+    command.args(["-n", "-t", &proxy.id().to_string(), "sh", "-c", talk]);
+    let told = Answer::of(&command.output().unwrap());
+    assert!(told.stdout.starts_with("STORED\nVALUE k 0 1\nx\nEND\n"), "{}", told.stdout);
+    kill(proxy);
+}
+
 fn unix_client(path: &Path) -> std::os::unix::net::UnixStream {
     let stream = std::os::unix::net::UnixStream::connect(path).unwrap();
     stream.set_read_timeout(Some(testkit::process::DEADLINE)).unwrap();
