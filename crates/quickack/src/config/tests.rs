@@ -366,6 +366,16 @@ fn a_file_without_an_end_is_not_a_configuration() {
     assert!(outcome.config.is_none());
 }
 
+#[test]
+fn a_byte_that_is_no_text_is_marked_by_itself() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("latin1.yml");
+    fs::write(&path, b"alpha:\n  listen: 127.0.0.1:1\n  log: caf\xe9 and a longer text\n").unwrap();
+    let told = read(&path).report.render_text();
+    assert!(told.contains("latin1.yml:3:11\n"), "{told}");
+    assert!(told.contains("\n   |           ^\n"), "{told}");
+}
+
 /// Any text either is a configuration or has an error; every report can be rendered.
 #[test]
 fn garbage_is_reported_and_never_panics() {

@@ -144,6 +144,18 @@ fn the_name_of_a_proxy_that_runs_is_not_taken_by_another_with_the_same_file() {
         (told && said.contains("listening on")).then_some(())
     });
     site.ask(&["workers", "-c", "plain.yml"]).is_of(&first);
+    // It tries again and again, and says so once.
+    let said = second.said();
+    let port = said.lines().find_map(|line| line.split("listening on ").nth(1));
+    let port = port.and_then(|rest| rest.split(' ').next()).unwrap().parse().unwrap();
+    let mut client = testkit::process::Client::connect(port);
+    wait_until("it has tried twice more", || {
+        client.send("stats\r\n");
+        let facts = client.read_until("END\r\n");
+        let uptime = facts.lines().find_map(|line| line.strip_prefix("STAT uptime "));
+        uptime.unwrap().trim().parse::<u64>().unwrap() >= 2
+    });
+    assert_eq!(second.said().matches("another proxy is running").count(), 1, "{}", second.said());
     // It takes the name when that is free.
     let mut first = first;
     first.signal(Signal::TERM);
