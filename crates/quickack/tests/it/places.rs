@@ -34,7 +34,7 @@ fn shell(line: &str) -> Command {
 }
 
 #[test]
-fn a_name_is_in_the_services_folder_or_in_the_users_own() {
+fn a_name_is_in_the_services_folder_or_in_the_users_own_as_root() {
     let (site, program) = site();
     let own = site.path("own");
     fs::create_dir(&own).unwrap();
@@ -72,7 +72,7 @@ fn a_name_is_in_the_services_folder_or_in_the_users_own() {
 
 /// The proxy runs without a name, and says why.
 #[test]
-fn a_folder_that_is_not_the_users_own_is_not_used_for_names() {
+fn a_folder_that_is_not_the_users_own_is_not_used_for_names_as_root() {
     let (site, _) = site();
     let folder = |name: &str, mode: u32| {
         let path = site.path(name);
@@ -97,16 +97,16 @@ fn a_folder_that_is_not_the_users_own_is_not_used_for_names() {
         let place = place.display();
         proxy.wait_for(&format!("{place}: whether it is used"), |said| {
             let used = said.contains(&format!("admin socket: {place}/plain-"));
-            let refused = format!("{place} is not a private folder of this user");
-            assert!(!(used && !is_used) && !(said.contains(&refused) && is_used), "{said}");
-            (used || said.contains(&refused)).then_some(())
+            let refused = said.contains(&format!("{place} is not a private folder of this user"));
+            assert!(if is_used { !refused } else { !used }, "{said}");
+            (used || refused).then_some(())
         });
         kill(proxy);
     }
 }
 
 #[test]
-fn folders_are_looked_into_if_nobody_else_can_have_put_anything_there() {
+fn folders_are_looked_into_if_nobody_else_can_have_put_anything_there_as_root() {
     let (site, program) = site();
     let home = site.path("home");
     fs::create_dir_all(home.join("quickack")).unwrap();
@@ -156,7 +156,7 @@ fn folders_are_looked_into_if_nobody_else_can_have_put_anything_there() {
 
 /// A link needs the lock of a living proxy of the folder's user; other names are no names.
 #[test]
-fn a_name_counts_with_the_lock_of_a_living_proxy_of_the_same_user() {
+fn a_name_counts_with_the_lock_of_a_living_proxy_of_the_same_user_as_root() {
     let site = Site::new();
     let admin = format!("  admin: {}\n", site.path("admin.sock").display());
     site.write("alpha.yml", &admin);

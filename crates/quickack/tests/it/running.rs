@@ -402,7 +402,7 @@ fn a_server_without_meta_is_named_when_it_is_met() {
 
 /// In a network of its own: the built-in configuration names a port.
 #[test]
-fn without_a_file_a_cache_is_served_and_there_is_nothing_to_reload() {
+fn without_a_file_a_cache_is_served_and_there_is_nothing_to_reload_as_root() {
     let site = Site::new();
     let mut command = Command::new("unshare");
     command.args(["-n", "sh", "-c", &format!("ip link set lo up && exec {QUICKACK} run")]);
