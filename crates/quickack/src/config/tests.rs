@@ -417,7 +417,8 @@ fn garbage_is_reported_and_never_panics() {
 fn a_limit_is_the_largest_value_that_is_allowed() {
     let text = |global: &str, pool: &str| {
         format!(
-            "global: {{{global}}}\nalpha:\n  listen: 127.0.0.1:1\n{pool}  servers: [127.0.0.1:2:1]\n"
+            "global: {{{global}}}\nalpha:\n  listen: 127.0.0.1:1\n{pool}  \
+             servers: [127.0.0.1:2:1]\n"
         )
     };
     let path = |len: usize| format!("admin: /{}", "x".repeat(len - 1));
