@@ -1,4 +1,4 @@
-//! Commands that the data plane answers by itself.
+//! Commands that the data plane answers by itself, or refuses.
 
 mod stage;
 
@@ -73,4 +73,18 @@ fn a_cursor_of_a_server_that_has_gone_is_refused() {
     assert!(refused.starts_with("-ERR "), "{refused}");
     stage.says(client, &resp(&["SCAN", "5121"]));
     assert_eq!(stage.connects.len(), 1, "that of the other one is not");
+}
+
+/// Its keys are in the values that the pattern leads to.
+#[test]
+fn a_sort_by_other_keys_is_for_a_pool_of_one_server() {
+    let words = ["SORT", "k", "BY", "weight_*"];
+    let mut stage = redis(&["s0", "s1"]);
+    let client = stage.client();
+    let refused = asks(&mut stage, client, &words);
+    assert!(refused.contains("only in a pool of one server"), "{refused}");
+    let mut stage = redis(&["s0"]);
+    let client = stage.client();
+    stage.says(client, &resp(&words));
+    assert_eq!(stage.connects.len(), 1, "{}", stage.received(client));
 }

@@ -117,10 +117,10 @@ fn folders_are_looked_into_if_nobody_else_can_have_put_anything_there_as_root() 
     symlink(home.join("quickack"), linked.join("quickack")).unwrap();
     lchown(linked.join("quickack"), Some(NOBODY), None).unwrap();
     let (home, linked) = (home.display(), linked.display());
-    let services = "mkdir -m 755 /run/quickack && cd /run/quickack && mkdir -m 700 one two open root && \
-                    chown 65534 one open && chown 1 two && chmod 770 open && touch file && \
-                    ln -s one link && ln -s one theirs && chown -h 65534 theirs && \
-                    mkdir -m 700 /run/own && ln -s /run/own /run/ours";
+    let services = "mkdir -m 755 /run/quickack && cd /run/quickack && \
+                    mkdir -m 700 one two open root && chown 65534 one open && chown 1 two && \
+                    chmod 770 open && touch file && ln -s one link && ln -s one theirs && \
+                    chown -h 65534 theirs && mkdir -m 700 /run/own && ln -s /run/own /run/ours";
     let asks = format!("{} workers -c /none.yml", program.display());
     let table = [
         // Root looks into all of them; into its own first.

@@ -418,7 +418,8 @@ fn without_a_file_a_cache_is_served_and_there_is_nothing_to_reload_as_root() {
     let mut command = Command::new("nsenter");
     let talk = "printf 'set k 0 0 1\\r\\nx\\r\\nget k\\r\\nquit\\r\\n' | \
                 python3 -c 'import socket, sys; \
-                s = socket.create_connection((\"127.0.0.1\", 22121)); s.sendall(sys.stdin.buffer.read()); print(s.makefile().read())'";
+                s = socket.create_connection((\"127.0.0.1\", 22121)); \
+                s.sendall(sys.stdin.buffer.read()); print(s.makefile().read())'";
     command.args(["-n", "-t", &proxy.id().to_string(), "sh", "-c", talk]);
     let told = Answer::of(&command.output().unwrap());
     assert!(told.stdout.starts_with("STORED\nVALUE k 0 1\nx\nEND\n"), "{}", told.stdout);
