@@ -640,6 +640,21 @@ fn values_that_have_begun_to_arrive_are_counted_whole() {
 }
 
 #[test]
+fn a_value_of_a_server_that_has_begun_to_arrive_is_counted_whole() {
+    let (mut stage, link) = Stage::of_one();
+    let client = stage.client();
+    stage.says(client, "get x\r\n");
+    stage.turn(link);
+    let before = stage.memory();
+    stage.says(link, "VALUE x 0 20000\r\n");
+    stage.says(link, &"x".repeat(5_000));
+    assert!(stage.memory() >= before + 20_000, "{} bytes", stage.memory() - before);
+    stage.says(link, &format!("{}\r\nEND\r\n", "x".repeat(15_000)));
+    stage.received(client);
+    assert!(stage.memory() <= before, "{} bytes", stage.memory());
+}
+
+#[test]
 fn what_a_paused_client_had_sent_is_answered_before_it_is_let_go() {
     for drained in [false, true] {
         let (mut stage, link) = Stage::of_one();
