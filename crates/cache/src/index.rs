@@ -242,6 +242,13 @@ mod tests {
         }
     }
 
+    #[test]
+    fn a_fingerprint_leaves_the_other_bits_of_a_place_alone() {
+        assert_eq!(fingerprint(0x1234_5678), 0x0012_3456 & FINGERPRINT);
+        assert_eq!(fingerprint(u64::MAX), FINGERPRINT);
+        assert_eq!(fingerprint(0xff), 0);
+    }
+
     /// Lanes are used in turn, so that keys chosen to collide displace only each other.
     #[test]
     fn the_bits_above_the_tag_say_who_is_displaced() {

@@ -224,3 +224,22 @@ fn a_change_waits_for_the_links_of_its_clients_own_lane() {
     assert_eq!(stage.received(client), told);
     stage.expect_rows(0);
 }
+
+#[test]
+fn a_read_on_a_lost_link_is_asked_once_more_and_a_change_is_not() {
+    let (mut stage, client, keys, link) = field();
+    let get = resp(&format!("GET {}", keys[0]));
+    stage.says(client, &get);
+    assert_eq!(stage.turn(link), get);
+    stage.closes(link, Closed::Eof);
+    let link = comes_up(&mut stage, 0);
+    assert_eq!(stage.turn(link), get);
+    stage.says(link, "$1\r\nx\r\n");
+    assert_eq!(stage.received(client), "$1\r\nx\r\n");
+    let incr = resp(&format!("INCR {}", keys[0]));
+    stage.says(client, &incr);
+    assert_eq!(stage.turn(link), incr);
+    stage.closes(link, Closed::Eof);
+    let told = stage.received(client);
+    assert!(told.starts_with("-") && told.contains("outcome unknown"), "{told}");
+}

@@ -272,6 +272,19 @@ fn a_message_of_a_long_turn_waits_no_longer_than_its_deadline() {
 }
 
 #[test]
+fn a_connect_that_is_late_is_counted_and_one_that_is_refused_is_not() {
+    use metrics::Server;
+    for (how, late) in [(None, 1), (Some(Closed::Reset), 0)] {
+        let mut stage = Stage::new(&["s0"], |pool| pool.preconnect = true);
+        match how {
+            None => stage.passes(10 * SECOND),
+            Some(how) => stage.closes(stage.connects[0].0, how),
+        }
+        assert_eq!(stage.registry.total(S0, Server::ConnectTimeout), late, "{how:?}");
+    }
+}
+
+#[test]
 fn a_connect_that_waits_for_its_turn_is_not_late() {
     let mut stage = Stage::new(&["s0"], |pool| pool.preconnect = true);
     let (link, _) = stage.connects[0];
@@ -348,6 +361,15 @@ fn an_ejected_server_that_answers_its_probe_is_probed_again() {
         stage.comes_up(probe);
         assert_eq!(stage.reports.last(), Some(&Report::Answered { server: S0, probe: true }));
     }
+}
+
+#[test]
+fn a_server_that_is_back_before_its_probe_is_not_probed() {
+    let mut stage = Stage::new(&["s0", "s1"], |_| {});
+    stage.set_ejected(S0, true);
+    stage.set_ejected(S0, false);
+    stage.passes(60 * SECOND);
+    assert_eq!(stage.connects, []);
 }
 
 #[test]
@@ -615,6 +637,21 @@ fn values_that_have_begun_to_arrive_are_counted_whole() {
     };
     assert_eq!([said(&mut stage), said(&mut stage)], ["", ""]);
     assert_eq!(said(&mut stage), "SERVER_ERROR out of memory storing object\r\n");
+}
+
+#[test]
+fn a_value_of_a_server_that_has_begun_to_arrive_is_counted_whole() {
+    let (mut stage, link) = Stage::of_one();
+    let client = stage.client();
+    stage.says(client, "get x\r\n");
+    stage.turn(link);
+    let before = stage.memory();
+    stage.says(link, "VALUE x 0 20000\r\n");
+    stage.says(link, &"x".repeat(5_000));
+    assert!(stage.memory() >= before + 20_000, "{} bytes", stage.memory() - before);
+    stage.says(link, &format!("{}\r\nEND\r\n", "x".repeat(15_000)));
+    stage.received(client);
+    assert!(stage.memory() <= before, "{} bytes", stage.memory());
 }
 
 #[test]

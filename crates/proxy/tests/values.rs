@@ -4,7 +4,7 @@ mod stage;
 
 use proxy::{Closed, ConnId, Event};
 
-use stage::{S0, Stage};
+use stage::{POOL, S0, Stage};
 
 /// A packet of the binary protocol with this opaque; extras are zeros.
 fn packet(opcode: u8, extras: u8, key: &str, opaque: u8) -> Vec<u8> {
@@ -346,4 +346,51 @@ fn a_server_that_closes_at_meta_commands_is_soon_asked_none() {
     assert_eq!(stage.turn(link), "mg k t\r\n", "another plan gives it another chance");
     stage.says(link, "HD t-1\r\n");
     assert_eq!(stage.received(client), "HD t-1\r\n");
+}
+
+#[test]
+fn a_barrier_that_waits_is_answered_with_its_own_opaque() {
+    let (mut stage, link) = Stage::of_one();
+    let client = stage.client();
+    // A quiet set, and the barrier behind it.
+    let quiet_set = packet(0x11, 8, "x", 8);
+    stage.says_bytes(client, &[quiet_set, noop(9)].concat());
+    assert!(stage.turn(link).contains(" x "));
+    assert_eq!(stage.received_bytes(client), b"");
+    stage.says(link, "STORED\r\n");
+    assert_eq!(packets(&stage.received_bytes(client)), [(0x0a, 9, 0, vec![])]);
+}
+
+/// It reads all of them: nothing is owed to it.
+#[test]
+fn a_client_that_has_read_its_answers_is_never_paused_for_them() {
+    let (mut stage, link) = Stage::of_one();
+    let client = stage.client();
+    let keys: Vec<String> = (0..50).map(|n| format!("key-{n}")).collect();
+    let line = format!("get {}\r\n", keys.join(" "));
+    let value = "x".repeat(100);
+    let hits: String = keys.iter().map(|key| format!("VALUE {key} 0 100\r\n{value}\r\n")).collect();
+    for round in 0..1_000 {
+        stage.says(client, &line);
+        assert!(stage.turn(link).starts_with("get "));
+        stage.says(link, &format!("{hits}END\r\n"));
+        assert!(stage.received(client).ends_with("END\r\n"));
+        assert_eq!(stage.paused, [], "after {round} answers");
+    }
+}
+
+#[test]
+fn a_key_that_is_read_alone_is_counted_as_found_or_missed() {
+    use metrics::Pool;
+    for (reply, hits, misses) in [("VA 1 t-1\r\nx\r\n", 1, 0), ("EN\r\n", 0, 1)] {
+        let (mut stage, link) = Stage::of_one();
+        let client = stage.client();
+        stage.says(client, "mg k t v\r\n");
+        assert_eq!(stage.turn(link), "mg k t v\r\n");
+        stage.says(link, reply);
+        assert_eq!(stage.received(client), reply);
+        let total = |counter| stage.registry.total(POOL, counter);
+        let counted = (total(Pool::KeysAsked), total(Pool::Hits), total(Pool::Misses));
+        assert_eq!(counted, (1, hits, misses), "{reply:?}");
+    }
 }

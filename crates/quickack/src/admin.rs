@@ -176,3 +176,64 @@ const PATIENCE: Duration = Duration::from_secs(30);
 const ROOM_PATIENCE: Duration = Duration::from_secs(2);
 /// Statistics of thousands of pools are a few megabytes.
 const ANSWER_LEN_MAX: usize = 64 << 20;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn asked(said: &[u8]) -> (Result<String, String>, String) {
+        let (stream, mut theirs) = UnixStream::pair().unwrap();
+        theirs.write_all(said).unwrap();
+        theirs.shutdown(std::net::Shutdown::Write).unwrap();
+        let answer = ask(Found { path: "x.sock".into(), stream }, "workers --json");
+        let mut question = String::new();
+        theirs.read_to_string(&mut question).unwrap();
+        (answer, question)
+    }
+
+    #[test]
+    fn an_answer_is_text_or_an_error_or_none_at_all() {
+        let none = "no answer from x.sock: unexpected end of file; is the proxy running?";
+        let answers: [(&str, Result<&str, &str>); 4] = [
+            ("two\nlines\tor so\n", Ok("two\nlines\tor so\n")),
+            ("b\x1b[1mold\r\n", Ok("b\\u001b[1mold\\u000d\n")),
+            ("error: no such thing\n", Err("no such thing")),
+            ("", Err(none)),
+        ];
+        for (said, wanted) in answers {
+            let (answer, question) = asked(said.as_bytes());
+            assert_eq!(answer.as_ref().map(String::as_str).map_err(String::as_str), wanted);
+            assert_eq!(question, "workers --json\n");
+        }
+        let (stream, theirs) = UnixStream::pair().unwrap();
+        drop(theirs);
+        let answer = ask(Found { path: "x.sock".into(), stream }, "workers");
+        assert!(answer.as_ref().is_err_and(|why| why.contains("Broken pipe")), "{answer:?}");
+    }
+
+    #[test]
+    fn an_answer_is_waited_for_until_its_time_is_over_and_no_longer_than_there_can_be_one() {
+        let (mut ours, mut theirs) = UnixStream::pair().unwrap();
+        let soon = Instant::now() + Duration::from_millis(10);
+        assert_eq!(hear(&mut ours, soon).unwrap_err().kind(), io::ErrorKind::TimedOut);
+        theirs.write_all(b"late").unwrap();
+        assert_eq!(hear(&mut ours, soon).unwrap_err().kind(), io::ErrorKind::TimedOut);
+        // It leaves something unread: that is another error.
+        ours.write_all(b"a question").unwrap();
+        drop(theirs);
+        let error = hear(&mut ours, Instant::now() + PATIENCE).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
+    }
+
+    #[test]
+    fn an_answer_may_be_as_long_as_64_mib_and_not_a_byte_longer() {
+        for (len, fits) in [(64 << 20, true), ((64 << 20) + 1, false)] {
+            let (mut ours, mut theirs) = UnixStream::pair().unwrap();
+            let teller = std::thread::spawn(move || theirs.write_all(&vec![b'x'; len]).is_ok());
+            let heard = hear(&mut ours, Instant::now() + 10 * PATIENCE);
+            drop(ours);
+            assert_eq!(heard.is_ok_and(|bytes| bytes.len() == len), fits, "{len}");
+            teller.join().unwrap();
+        }
+    }
+}

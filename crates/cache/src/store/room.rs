@@ -367,4 +367,32 @@ mod tests {
         assert!((MOVED_MAX + 32..MOVED_MAX + 40).contains(&moved), "{moved}");
         assert_eq!(store.main.live(), before, "each went round once more");
     }
+
+    #[test]
+    fn an_item_of_half_of_small_enters_there_and_a_larger_one_does_not() {
+        let mut store = Store::new(1 << 20, 1 << 20);
+        let half = store.small.capacity() / 2;
+        let longest = (1..).find(|len| crate::slot::words(5, len + 1) > half).expect("it ends");
+        for (number, len, is_small) in [(1, longest, true), (2, longest + 1, false)] {
+            set(&mut store, number, len, 0, NOW);
+            let key = format!("key-{number}");
+            let found = store.lookup(key.as_bytes(), hash(key.as_bytes())).expect("it is there");
+            assert_eq!(found.head.words, half + u32::from(!is_small));
+            assert_eq!(found.at < store.small.end(), is_small, "{len} bytes");
+        }
+    }
+
+    #[test]
+    fn what_joins_values_keeps_room_for_those_of_16_kib() {
+        let mut store = Store::new(4 << 20, 1 << 20);
+        for len in [10_000, 200_000] {
+            set(&mut store, 1, len, 0, NOW);
+            for _ in 0..100 {
+                let item = NewItem { key: b"key-1", value: b"more", ..NewItem::default() };
+                assert_eq!(store.store(Mode::Append, &item, NOW), Outcome::Stored);
+            }
+            let kept = store.joined.capacity();
+            assert!((10_000..=16 << 10).contains(&kept), "{kept} bytes after one of {len}");
+        }
+    }
 }

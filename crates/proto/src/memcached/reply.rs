@@ -91,16 +91,14 @@ fn sizes(input: &[u8], first: usize) -> Parsed<Item> {
 }
 
 /// Reads lines that begin with `word` up to `END`, or one other line in their place. An item has as
-/// many whole lines as there are; `Progress::left` is 1 while more must follow.
+/// many whole lines as there are, of which `parse` has found the first; `Progress::left` is 1 while
+/// more must follow.
 fn list(word: &[u8], progress: &mut Progress, input: &[u8]) -> Parsed<Item> {
     let mut at = 0;
     loop {
         let rest = &input[at..];
         let head = &rest[..rest.len().min(LINE_MAX)];
         let Some(len) = scan::line_len(head, &mut Resume::default()) else {
-            if at == 0 {
-                return unfinished(rest);
-            }
             progress.left = 1;
             return item(ItemKind::Part, at);
         };

@@ -287,8 +287,8 @@ mod tests {
     use super::super::commands::STATS;
     use super::super::{Binary, Text};
     use crate::part::tests::{Nothing, fault, parts};
-    use crate::part::{Outcome, Part};
-    use crate::{Ask, Asked, Class, Parsed, Protocol, Quiet, Resume};
+    use crate::part::{Outcome, Part, ProxyFacts, Totals};
+    use crate::{Ask, Asked, Class, Facts, Parsed, Protocol, Quiet, Resume};
 
     const ONE: Outcome<'_> =
         Outcome::Reply(b"STAT pid 7\r\nSTAT curr_items 3\r\nSTAT version 1.6.18\r\nEND\r\n");
@@ -297,13 +297,36 @@ mod tests {
 
     const OK: Outcome<'_> = Outcome::Reply(b"OK\r\n");
 
+    /// A proxy that has counted logins.
+    struct Counted;
+
+    impl ProxyFacts for Counted {
+        fn facts(&self) -> Facts<'_> {
+            Nothing.facts()
+        }
+
+        fn totals(&self) -> Totals {
+            Totals { logins: 5, logins_failed: 2, ..Nothing.totals() }
+        }
+    }
+
     fn told(head: &str, outcomes: &[Outcome<'_>]) -> String {
+        told_by(&Nothing, head, outcomes)
+    }
+
+    fn told_by(proxy: &dyn ProxyFacts, head: &str, outcomes: &[Outcome<'_>]) -> String {
         let ask = Ask { command: STATS };
         let (command, quiet) = (STATS, Quiet::Loud);
         let asked = Asked { command, quiet, ask, head: head.as_bytes(), at: 0, next: None };
         let mut out = Vec::new();
-        Text.gather(&asked, &mut parts(outcomes), &Nothing, &mut out);
+        Text.gather(&asked, &mut parts(outcomes), proxy, &mut out);
         String::from_utf8(out).expect("text")
+    }
+
+    #[test]
+    fn logins_are_counted_whether_they_succeed_or_not() {
+        let all = told_by(&Counted, "stats\r\n", &[ONE, OTHER]);
+        assert!(all.contains("STAT auth_cmds 7\r\nSTAT auth_errors 2\r\n"), "{all}");
     }
 
     #[test]

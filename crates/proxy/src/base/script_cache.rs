@@ -44,6 +44,15 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_script_counts_with_its_name_which_is_kept_twice() {
+        let mut script_cache = ScriptCache::default();
+        for (nth, bytes) in [(1, 2 * 40 + 100), (2, 2 * (2 * 40 + 100))] {
+            script_cache.learn(format!("{nth:040}").as_bytes(), &[b't'; 100]);
+            assert_eq!(script_cache.bytes, bytes);
+        }
+    }
+
+    #[test]
     fn the_oldest_is_forgotten_first_and_the_bound_holds() {
         let mut script_cache = ScriptCache::default();
         let text = vec![b't'; limits::SCRIPT_CACHE_MAX / 4];

@@ -108,6 +108,9 @@ mod tests {
             assert!(!users.admit(name, password), "{name:?} {password:?}");
         }
         assert!(!Users::new([]).unwrap().admit(b"", b""));
+        // A file may say the same twice.
+        let twice = Users::new([PAIRS[1], PAIRS[0], PAIRS[1]]).unwrap();
+        assert!(twice.admit(b"bob", b"x") && twice.admit(b"anna", b"old"));
     }
 
     #[test]

@@ -132,12 +132,8 @@ impl Clients {
         let (head, barrier) = (client.head, std::mem::replace(&mut client.barrier, NONE));
         (client.head, client.tail) = (NONE, NONE);
         (client.depth, client.loud_count) = (0, 0);
-        // Silent requests stand in no pipeline: they still belong to the client.
-        let mut pending = head;
-        while pending != NONE {
-            client.request_bytes -= self.requests[pending].counted;
-            pending = self.requests[pending].next;
-        }
+        // Silent requests stand in no pipeline: they still belong to the client. What it is owed
+        // for the others matters no more: it is not read again.
         self.forget_requests(base, head, barrier);
         self.update_client(base, owner);
     }

@@ -6,7 +6,7 @@
 use std::rc::Rc;
 
 use metrics::Registry;
-use proto::PROTOCOLS;
+use proto::{Endpoints, PROTOCOLS};
 use proxy::plan::{Plan, PoolPlan, ServerPlan};
 use proxy::{Action, Closed, ConnId, Event, Passed, Proxy, Report, Side, Slices, Time};
 
@@ -95,6 +95,10 @@ impl Stage {
 
     pub fn accept_at(&mut self, pool: u32) -> Result<ConnId, Vec<u8>> {
         self.proxy.handle_accept(pool, self.now)
+    }
+
+    pub fn uptime(&self) -> u64 {
+        self.proxy.uptime(self.now)
     }
 
     pub fn wants_turn(&self) -> bool {
@@ -283,7 +287,9 @@ impl Stage {
                     self.paused.retain(|&other| other != client);
                 }
                 Action::LookUpEndpoints(client) => {
-                    self.proxy.handle_endpoints(client, Default::default(), self.now);
+                    let (from, to) = ("192.0.2.1:5001".into(), "192.0.2.9:6379".into());
+                    let ends = Endpoints { from, to, descriptor: 7 };
+                    self.proxy.handle_endpoints(client, ends, self.now);
                 }
                 Action::FlushAck(conn) => self.flushes.push(conn),
                 Action::Log(event) => self.events.push(event),

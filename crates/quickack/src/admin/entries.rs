@@ -149,13 +149,12 @@ fn answering(path: &Path, owner: u32, until: Instant) -> Option<UnixStream> {
 }
 
 /// Whether what is in the folder is believed to be a proxy of this configuration: root must not
-/// take the word of any user for another's proxy. The folder is our own or root's, or of the user
-/// whose the file is, or it is one that root has made for a service: `RUNTIME_DIRECTORY`,
-/// `/run/quickack` itself, or `/run/quickack/NAME` for the configuration `NAME.yml`.
+/// take the word of any user for another's proxy. The folder is our own, or of the user whose the
+/// file is, or it is one that root has made for a service: `RUNTIME_DIRECTORY`, `/run/quickack`
+/// itself, or `/run/quickack/NAME` for the configuration `NAME.yml`.
 fn may_speak_for(folder: &Path, owner: u32, file: &Path) -> bool {
     let services = Path::new(SERVICES);
     owner == geteuid().as_raw()
-        || owner == 0
         || folder == services
         || service_folder().is_some_and(|ours| ours == folder)
         || std::fs::metadata(file).is_ok_and(|file| file.uid() == owner)
@@ -314,5 +313,85 @@ mod tests {
         let other = name(Some(Path::new("/etc/other/quickack.yml")));
         assert!(one.starts_with("quickack-") && one.ends_with(".sock") && one != other);
         assert!(name(Some(Path::new(&"x".repeat(300)))).len() < 50);
+        assert_eq!(name(None), "quickack.sock");
+        assert_eq!(lock_of(Path::new("/run/quickack.sock")), Path::new("/run/quickack.lock"));
+    }
+
+    #[test]
+    fn a_folder_is_believed_about_its_users_files_and_about_its_own_service() {
+        const NOBODY: u32 = 65534;
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("alpha.yml");
+        std::fs::write(&file, "").unwrap();
+        let speaks = |folder: &str, owner| may_speak_for(Path::new(folder), owner, &file);
+        assert!(speaks("/home/names", geteuid().as_raw()), "our own");
+        assert!(speaks("/run/quickack", NOBODY) && speaks("/run/quickack/alpha", NOBODY));
+        for folder in ["/home/names", "/run/quickack/beta", "/run/alpha", "/run"] {
+            assert!(!speaks(folder, NOBODY), "{folder}");
+        }
+        // Root may give a file away; the others find one of root's.
+        let (file, owner) = match geteuid().is_root() {
+            true => {
+                std::os::unix::fs::chown(&file, Some(NOBODY), None).unwrap();
+                (file.as_path(), NOBODY)
+            }
+            false => (Path::new("/etc/passwd"), 0),
+        };
+        assert!(may_speak_for(Path::new("/home/names"), owner, file));
+    }
+
+    #[test]
+    fn a_socket_answers_for_the_user_of_its_folder_and_a_link_for_a_proxy_that_lives() {
+        let folder = tempfile::tempdir().unwrap();
+        let [socket, link] = ["one.sock", "other.sock"].map(|name| folder.path().join(name));
+        let _listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+        std::os::unix::fs::symlink(&socket, &link).unwrap();
+        let (ours, until) = (geteuid().as_raw(), Instant::now() + 60 * PATIENCE);
+        assert!(answering(&socket, ours, until).is_some());
+        assert!(answering(&socket, ours + 1, until).is_none());
+        assert!(answering(&link, ours, until).is_none(), "nobody holds its lock");
+    }
+
+    #[test]
+    fn a_lock_is_a_file_at_its_name_and_no_link_and_stays_with_this_process() {
+        let folder = tempfile::tempdir().unwrap();
+        let [path, link] = ["one.lock", "other.lock"].map(|name| folder.path().join(name));
+        let fd = lock(&path).unwrap();
+        assert!(rustix::io::fcntl_getfd(&fd).unwrap().contains(rustix::io::FdFlags::CLOEXEC));
+        assert_eq!(std::fs::metadata(&path).unwrap().mode() & 0o777, 0o600);
+        assert!(is_file_at(&fd, &path));
+        std::os::unix::fs::symlink(&path, &link).unwrap();
+        assert!(lock(&link).is_err());
+        std::fs::remove_file(&path).unwrap();
+        assert!(!is_file_at(&fd, &path));
+        std::fs::write(&path, "").unwrap();
+        assert!(!is_file_at(&fd, &path), "another file by now");
+    }
+
+    #[test]
+    fn a_name_is_removed_by_the_owner_of_its_lock_and_by_nobody_else() {
+        let folder = tempfile::tempdir().unwrap();
+        for is_ours in [true, false] {
+            let path = folder.path().join(format!("{is_ours}.sock"));
+            let entry = Entry { lock: lock(&lock_of(&path)).unwrap(), path: path.clone() };
+            // A socket that a run left there, then a link; the first one stays.
+            drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
+            for place in ["/first", "/second"] {
+                entry.point_to(Path::new(place)).unwrap();
+            }
+            assert_eq!(std::fs::read_link(&path).unwrap(), Path::new("/first"));
+            if !is_ours {
+                std::fs::remove_file(lock_of(&path)).unwrap();
+                std::fs::write(lock_of(&path), "").unwrap();
+            }
+            assert_eq!(entry.is_ours(), is_ours);
+            drop(entry);
+            assert_eq!((path.is_symlink(), lock_of(&path).exists()), (!is_ours, !is_ours));
+        }
+        // What is no link is not the name's to remove.
+        let path = folder.path().join("socket.sock");
+        std::fs::write(&path, "").unwrap();
+        drop(Entry { lock: lock(&lock_of(&path)).unwrap(), path: path.clone() });
+        assert!(path.exists() && !lock_of(&path).exists());
     }
 }

@@ -112,3 +112,50 @@ impl fmt::Debug for Attachments {
 const OF_OTHERS: u32 = 0o066;
 const WRITTEN_BY_OTHERS: u32 = 0o022;
 const FILE_LEN_MAX: u64 = 4 << 20;
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[test]
+    fn a_private_file_is_one_that_only_its_owner_may_read_or_change() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("users");
+        fs::write(&path, "anna:secret\n").unwrap();
+        let read = || Source::Folder(folder.path()).read("users", &mut None);
+        for (mode, is_private) in [
+            (0o600, true),
+            (0o711, true),
+            (0o640, false),
+            (0o620, false),
+            (0o604, false),
+            (0o602, false),
+        ] {
+            fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+            assert_eq!(read().is_ok_and(|text| text == "anna:secret\n"), is_private, "{mode:04o}");
+            let metadata = fs::metadata(&path).unwrap();
+            assert_eq!(writers(&metadata).is_some(), mode & 0o022 != 0, "{mode:04o}");
+            assert_eq!(stranger(&metadata), None, "it is ours");
+        }
+        assert!(Source::Folder(folder.path()).read(".", &mut None).is_err(), "a folder");
+        assert!(Source::Nowhere.read("users", &mut None).is_err());
+    }
+
+    #[test]
+    fn a_file_may_have_4_mib_of_text() {
+        let folder = tempfile::tempdir().unwrap();
+        let text = |bytes: &[u8]| {
+            let path = folder.path().join("text");
+            fs::write(&path, bytes).unwrap();
+            read_text(File::open(path).unwrap())
+        };
+        let mut bytes = vec![b'x'; 4 << 20];
+        assert!(text(&bytes).is_ok_and(|text| text.len() == 4 << 20));
+        bytes.push(b'x');
+        assert_eq!(text(&bytes), Err("it is longer than 4 MiB".to_string()));
+        assert_eq!(text(b"\xff"), Err("it is not UTF-8 text".to_string()));
+    }
+}

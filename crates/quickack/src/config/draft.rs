@@ -159,3 +159,28 @@ impl GlobalDraft {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_share_is_a_number_or_a_part_of_all_and_never_more_than_all() {
+        for (word, all, share) in [
+            ("0", 10, 0),
+            ("3", 10, 3),
+            ("11", 10, 10),
+            ("0%", 10, 0),
+            ("1%", 10, 1),
+            ("50%", 10, 5),
+            ("50%", 3, 1),
+            ("99%", 200, 198),
+            ("100%", 10, 10),
+            ("100%", 0, 0),
+            ("1%", 0, 0),
+        ] {
+            assert_eq!(CountOrPercent::parse(word).map(|it| it.of(all)), Ok(share), "{word} of {all}");
+        }
+        assert!(CountOrPercent::parse("101%").is_err() && CountOrPercent::parse("%").is_err());
+    }
+}

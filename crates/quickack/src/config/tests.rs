@@ -366,6 +366,16 @@ fn a_file_without_an_end_is_not_a_configuration() {
     assert!(outcome.config.is_none());
 }
 
+#[test]
+fn a_byte_that_is_no_text_is_marked_by_itself() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("latin1.yml");
+    fs::write(&path, b"alpha:\n  listen: 127.0.0.1:1\n  log: caf\xe9 and a longer text\n").unwrap();
+    let told = read(&path).report.render_text();
+    assert!(told.contains("latin1.yml:3:11\n"), "{told}");
+    assert!(told.contains("\n   |           ^\n"), "{told}");
+}
+
 /// Any text either is a configuration or has an error; every report can be rendered.
 #[test]
 fn garbage_is_reported_and_never_panics() {
@@ -400,4 +410,61 @@ fn garbage_is_reported_and_never_panics() {
             assert!(outcome.report.render_json().starts_with('['));
         }
     }
+}
+
+/// The largest that is allowed, and one more.
+#[test]
+fn a_limit_is_the_largest_value_that_is_allowed() {
+    let text = |global: &str, pool: &str| {
+        format!(
+            "global: {{{global}}}\nalpha:\n  listen: 127.0.0.1:1\n{pool}  \
+             servers: [127.0.0.1:2:1]\n"
+        )
+    };
+    let path = |len: usize| format!("admin: /{}", "x".repeat(len - 1));
+    let rows = [
+        ("workers: 64", "workers: 65", ""),
+        ("workers: 1", "workers: 0", ""),
+        ("worker_cpu_affinity: [0, 1023]", "worker_cpu_affinity: [0, 1024]", ""),
+        ("worker_cpu_affinity: auto", "worker_cpu_affinity: [0, auto]", ""),
+        ("worker_cpu_affinity: off", "worker_cpu_affinity: [off, 1]", ""),
+        ("worker_cpu_affinity: [1, 0]", "worker_cpu_affinity: [auto, 1]", ""),
+        ("workers: 3, memory_max: 96m", "workers: 3, memory_max: 95m", "  item_size_max: 32m\n"),
+        ("workers: 1, memory_max: 96m", "workers: 1, memory_max: 95m", "  item_size_max: 96m\n"),
+        ("workers: 3", "workers: 4", "  server_connections_max: 3\n"),
+        ("stats: 127.0.0.1:9", "stats: 127.0.0.1:1", ""),
+        ("stats: 127.0.0.1:9", "stats: /stats.sock", ""),
+        ("shutdown_timeout: 2147483647", "shutdown_timeout: 2147483648", ""),
+        ("shutdown_timeout: 2147483s", "shutdown_timeout: 2147484s", ""),
+        (&path(107), &path(108), ""),
+        ("log: /x", "log: x", ""),
+        ("admin: off", "admin: of", ""),
+    ];
+    for (valid, invalid, pool) in rows {
+        for (global, is_valid) in [(valid, true), (invalid, false)] {
+            let text = text(global, pool);
+            let outcome = compile_for("test", &text, &[], 2, Source::Nowhere);
+            let told = outcome.report.render_text();
+            assert_eq!(outcome.config.is_some(), is_valid, "{text}{told}");
+            assert_eq!(outcome.report.count(Severity::Error) == 0, is_valid, "{text}{told}");
+        }
+    }
+}
+
+#[test]
+fn what_a_worker_may_hold_is_its_part_of_the_whole() {
+    let text = "global: {workers: 3, memory_max: 90m}\nalpha:\n  listen: 127.0.0.1:1\n  \
+                server_connections: 5\n  server_connections_max: 7\n  servers: [127.0.0.1:2:1]\n";
+    let config = compile_for("test", text, &[], 2, Source::Nowhere).config.unwrap();
+    assert_eq!(pool(&config).server_connections, 2);
+    assert_eq!(config.plan.memory_max, 90 << 20);
+    let message = |text: &str| {
+        let outcome = compile_for("test", text, &[], 2, Source::Nowhere);
+        outcome.report.render_text()
+    };
+    let told = message(&text.replace("  server_connections: 5", "  item_size_max: 31m"));
+    assert!(told.contains("31m is more than the part"), "{told}");
+    assert!(told.contains("90m / 3 = 30m"), "{told}");
+    let told = message(&text.replace("_max: 7", "_max: 2"));
+    assert!(told.contains("each of the 3 workers needs a link"), "{told}");
 }

@@ -40,3 +40,32 @@ impl Blocks {
 pub const BLOCK: usize = proxy::limits::BLOCK;
 /// Blocks remembered while others hold them; any more are freed by their last holder.
 const ASIDE_MAX: usize = 16;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_block_that_is_held_is_left_alone_and_comes_back_when_it_is_not() {
+        let mut blocks = Blocks::new();
+        let first = blocks.writable().as_ptr();
+        assert_eq!(blocks.writable().as_ptr(), first, "nobody holds it");
+        let held = Rc::clone(blocks.current());
+        let second = blocks.writable().as_ptr();
+        assert_ne!(second, first);
+        drop(held);
+        let held = Rc::clone(blocks.current());
+        assert_eq!(blocks.writable().as_ptr(), first, "it is free again");
+        drop(held);
+        let held: Vec<_> = (0..20)
+            .map(|_| {
+                blocks.writable()[0] = 1;
+                Rc::clone(blocks.current())
+            })
+            .collect();
+        assert_eq!(blocks.aside.len(), ASIDE_MAX);
+        assert!(held.iter().enumerate().all(|(at, one)| {
+            held[..at].iter().all(|other| !Rc::ptr_eq(one, other)) && one.len() == BLOCK
+        }));
+    }
+}

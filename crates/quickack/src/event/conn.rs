@@ -151,3 +151,62 @@ impl Conns {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn socket() -> OwnedFd {
+        std::os::unix::net::UnixStream::pair().unwrap().0.into()
+    }
+
+    #[test]
+    fn a_connection_is_watched_for_what_is_to_be_done_next() {
+        const IN: epoll::EventFlags = epoll::EventFlags::IN;
+        const OUT: epoll::EventFlags = epoll::EventFlags::OUT;
+        let interest = |paused, ended, connecting, blocked| {
+            let conn = Conn::new(ConnId::from_u64(0), socket(), false, connecting);
+            Conn { paused, ended, blocked, ..conn }.interest()
+        };
+        assert_eq!(interest(false, false, false, false), IN);
+        assert_eq!(interest(true, false, false, false), epoll::EventFlags::empty());
+        assert_eq!(interest(false, true, false, false), epoll::EventFlags::empty());
+        assert_eq!(interest(false, false, true, false), OUT);
+        assert_eq!(interest(false, false, false, true), IN | OUT);
+        assert_eq!(interest(true, false, false, true), OUT);
+    }
+
+    #[test]
+    fn a_connection_is_found_by_its_whole_id() {
+        let id = |generation: u64, index: u64| ConnId::from_u64(generation << 32 | index);
+        let mut conns = Conns::default();
+        conns.insert(Conn::new(id(1, 5), socket(), false, false));
+        conns.insert(Conn::new(id(2, 3), socket(), false, false));
+        for stranger in [id(2, 5), id(1, 3), id(1, 0), id(1, 6), id(1, 1 << 31 | 5)] {
+            assert!(conns.find(stranger).is_none() && conns.remove(stranger).is_none());
+        }
+        for known in [id(1, 5), id(2, 3)] {
+            assert!(conns.find(known).is_some_and(|conn| conn.id == known));
+            assert!(conns.remove(known).is_some() && conns.find(known).is_none());
+        }
+    }
+
+    #[test]
+    fn a_write_says_whether_the_kernel_took_it_would_take_it_later_or_never() {
+        let (fd, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
+        fd.set_nonblocking(true).unwrap();
+        let conn = Conn::new(ConnId::from_u64(0), fd.into(), false, false);
+        assert!(conn.peer().is_none(), "it has no address");
+        let block = vec![b'x'; 1 << 20];
+        let [one, two] = [&block[..], b"y"].map(IoSlice::new);
+        assert!(matches!(conn.write(&[two, two]), Written::Some(2)));
+        while let Written::Some(_) = conn.write(&[one]) {}
+        assert!(matches!(conn.write(&[one]), Written::Blocked));
+        assert!(matches!(conn.write(&[one, two]), Written::Blocked));
+        assert!(matches!(conn.read(&mut [0; 8]), Read::Nothing));
+        drop(theirs);
+        assert!(matches!(conn.write(&[two]), Written::Gone));
+        assert!(matches!(conn.read(&mut [0; 8]), Read::Gone), "it left something unread");
+        assert!(matches!(conn.read(&mut [0; 8]), Read::End));
+    }
+}

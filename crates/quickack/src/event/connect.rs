@@ -184,3 +184,29 @@ const KEEPALIVE_EVERY: Duration = Duration::from_secs(5);
 const KEEPALIVE_COUNT: u32 = 3;
 /// A link whose bytes stay unacknowledged for this long is given up; deadlines come long before.
 const USER_TIMEOUT: Duration = Duration::from_secs(20);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_connect_without_room_of_our_own_is_no_fault_of_the_server() {
+        let ours = [Errno::MFILE, Errno::NFILE, Errno::NOBUFS, Errno::NOMEM, Errno::ADDRNOTAVAIL];
+        assert!(ours.into_iter().all(is_ours));
+        assert!(![Errno::CONNREFUSED, Errno::NETUNREACH, Errno::NOENT].into_iter().any(is_ours));
+    }
+
+    #[test]
+    fn a_token_is_needed_where_connects_are_limited_and_shared() {
+        let memory = sys::memory::shared("test", Scoreboard::words(1, 1)).unwrap();
+        let scoreboard = Scoreboard::create(sys::memory::map(&memory).unwrap(), 1, 1);
+        let mut connects = Connects::default();
+        let take = |connects: &Connects| (0..100).filter(|_| connects.take_token().is_ok()).count();
+        connects.set_targets(BTreeMap::new(), 10);
+        assert_eq!(take(&connects), 100, "alone");
+        connects.share(scoreboard);
+        assert!(take(&connects) < 50);
+        connects.set_targets(BTreeMap::new(), 0);
+        assert_eq!(take(&connects), 100, "without a limit");
+    }
+}

@@ -238,6 +238,29 @@ mod tests {
         Err("partial")
     }
 
+    #[test]
+    fn a_header_is_waited_for_five_seconds_and_the_first_to_come_is_the_first_to_go() {
+        let arrival = || {
+            let fd = std::fs::File::open("/dev/null").unwrap().into();
+            super::super::accept::Arrival { fd, pool: 1, tcp: true, has_header: true, from: None }
+        };
+        let mut readers = HeaderReaders::default();
+        assert_eq!(readers.due(), None);
+        let places: Vec<usize> = (0..3).map(|at| readers.add(arrival(), Time(at))).collect();
+        assert_eq!(readers.due(), Some(Time(5_000_000)));
+        assert!(readers.overdue(Time(4_999_999)).is_none());
+        assert!(readers.overdue(Time(5_000_000)).is_some_and(|reader| reader.number == 1));
+        assert!(readers.overdue(Time(5_000_000)).is_none());
+        // One whose header has come is not waited for; its place is another's.
+        assert!(readers.remove(places[1]).is_some() && readers.remove(places[1]).is_none());
+        assert_eq!(readers.due(), Some(Time(5_000_002)));
+        let place = readers.add(arrival(), Time(9));
+        assert!(place == places[1] && readers.find(place).is_some_and(|it| it.number == 4));
+        assert_eq!(readers.those(|reader| reader.number > 3), [place]);
+        assert_eq!(readers.due(), Some(Time(5_000_002)));
+        assert_eq!((readers.clear(), readers.clear(), readers.due()), (2, 0, None));
+    }
+
     /// In every size of pieces the same.
     fn check(bytes: &[u8], expected: Result<usize, &'static str>) {
         for size in 1..=bytes.len() {

@@ -45,5 +45,13 @@ mod tests {
         assert!(heap_trim.is_due(0, second(6)));
         assert!(!heap_trim.is_due(50 << 20, second(6)) && !heap_trim.is_due(0, second(6)));
         assert!(heap_trim.is_due(0, second(7)));
+        // Just enough, and just half.
+        let mut heap_trim = HeapTrim::default();
+        assert!(!heap_trim.is_due(32 << 20, second(1)));
+        assert!(
+            !heap_trim.is_due((16 << 20) + 1, second(2)) && heap_trim.is_due(16 << 20, second(2))
+        );
+        assert!(!heap_trim.is_due(16 << 20, Time(3_500_000)));
+        assert!(!heap_trim.is_due(0, Time(2_999_999)) && heap_trim.is_due(0, Time(3_500_000)));
     }
 }

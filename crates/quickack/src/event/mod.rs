@@ -330,9 +330,7 @@ impl<'m> Loop<'m> {
         ];
         let due = due.into_iter().flatten().min()?;
         // Rounded up: a timer that comes a little early would be looked at twice.
-        let wait = due.since(now) + 1;
-        let nanoseconds = (wait % 1_000_000 * 1_000) as _;
-        Some(Timespec { tv_sec: (wait / 1_000_000) as _, tv_nsec: nanoseconds })
+        Some(timespec(due.since(now) + 1))
     }
 
     fn is_over(&self) -> bool {
@@ -345,6 +343,10 @@ impl<'m> Loop<'m> {
     fn is_leaving(&self) -> bool {
         self.retiring || self.drain_deadline.is_some()
     }
+}
+
+fn timespec(us: u64) -> Timespec {
+    Timespec { tv_sec: (us / 1_000_000) as _, tv_nsec: (us % 1_000_000 * 1_000) as _ }
 }
 
 fn token(data: u64) -> epoll::EventData {

@@ -498,3 +498,14 @@ fn name_workers(numbers: &BTreeSet<usize>) -> String {
 const CHANGE_REQUESTS_MAX: usize = 32;
 /// How long workers may take to prepare, and to confirm.
 const PATIENCE: Duration = Duration::from_secs(2);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn workers_are_named_by_their_numbers() {
+        assert_eq!(name_workers(&BTreeSet::from([3])), "worker 3");
+        assert_eq!(name_workers(&BTreeSet::from([3, 0, 12])), "workers 0, 3, 12");
+    }
+}

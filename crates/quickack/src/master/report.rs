@@ -165,3 +165,17 @@ pub fn one_line(text: &str) -> String {
     let lines = text.lines().filter(|line| !line.trim().is_empty() && !is_excerpt(line));
     lines.map(str::trim).collect::<Vec<_>>().join("; ")
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_report_is_one_line_of_the_log_without_its_excerpts() {
+        let report = "error: no `servers`\n  --> a.yml:3:1\n   |\n 3 | alpha:\n   | ^^^^^\n\n\
+                      a.yml: invalid";
+        assert_eq!(one_line(report), "error: no `servers`; --> a.yml:3:1; a.yml: invalid");
+        assert_eq!(one_line("this | and | that"), "");
+        assert_eq!(one_line("either this | or that\n"), "either this | or that");
+    }
+}

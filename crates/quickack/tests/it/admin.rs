@@ -136,6 +136,28 @@ fn every_verb_answers_in_text_and_those_that_can_in_json_before_memcached() {
         let answer = quickack.ask(line);
         assert!(answer.starts_with("error: "), "{line:?}: {answer}");
     }
+    let words = [
+        ("config --running", "workers: 2"),
+        ("config --diff --json", "log_level"),
+        ("stats --diff", "error: `stats` does not take `--diff`"),
+        ("workers --running", "error: `workers` does not take `--running`"),
+        ("config --allow-remap", "error: `config` does not take `--allow-remap`"),
+        ("reload --json", "error: `reload` does not take `--json`"),
+        ("drain now", "error: `drain` does not take `now`"),
+        ("quit --json", "error: `quit` does not take `--json`"),
+        ("log-level debug info", "error: log-level takes one word"),
+        ("set --json", "error: "),
+        ("reload --allow-remap", "nothing changed"),
+    ];
+    for (line, told) in words {
+        let answer = quickack.ask(line);
+        let is_error = told.starts_with("error: ");
+        assert!(answer.contains(told), "{line:?}: {answer}");
+        assert_eq!(answer.starts_with("error: "), is_error, "{line:?}: {answer}");
+    }
+    let diff: Value = serde_json::from_str(&quickack.ask("config --diff --json")).unwrap();
+    let all: Value = serde_json::from_str(&quickack.ask("config --json")).unwrap();
+    assert!(diff.to_string().len() < all.to_string().len() / 2, "{diff}");
     let told = quickack.ask("");
     assert!(["reload", "stats", "quit"].iter().all(|verb| told.contains(verb)), "{told}");
 }
@@ -208,6 +230,12 @@ fn changes_asked_for_while_one_is_under_way_are_made_after_it_before_memcached()
         stream
     });
     assert_eq!(workers(&quickack).len(), 2, "they have been read");
+    // A connection has one question, whatever it says before it goes.
+    let mut gone = connect(&quickack);
+    gone.write_all(b"set log_level=notice\n").expect("it reads");
+    assert_eq!(workers(&quickack).len(), 2, "it has been read");
+    gone.write_all(b"quit\n").expect("it is connected");
+    drop(gone);
     quickack.rewrite(&harness::text(2, &[], &[memcached.address], &["timeout: 60002"]));
     quickack.process.signal(Signal::HUP);
     assert_eq!(workers(&quickack).len(), 2, "it has been taken");
@@ -217,8 +245,8 @@ fn changes_asked_for_while_one_is_under_way_are_made_after_it_before_memcached()
         stream.read_to_string(&mut answer).expect("it answers and closes");
         assert!(answer.contains(" applied by 2/2"), "{answer}");
     }
-    wait_until("all three hold", || {
-        workers(&quickack).values().all(|worker| worker.epoch >= before + 3)
+    wait_until("all four hold", || {
+        workers(&quickack).values().all(|worker| worker.epoch >= before + 4)
     });
 }
 
@@ -251,6 +279,83 @@ fn drain_and_quit_end_a_proxy_before_memcached() {
         let heard = client.stream.read_to_end(&mut rest);
         assert!(rest.is_empty(), "{verb}: {heard:?} {rest:?}");
     }
+}
+
+#[test]
+fn a_question_is_one_line_of_64_kib_at_most_before_memcached() {
+    let (_memcached, quickack) = harness::field(1, &[], &[]);
+    let ask = |question: &str, is_over: bool| {
+        let mut stream = connect(&quickack);
+        stream.write_all(question.as_bytes()).expect("it reads");
+        if is_over {
+            stream.shutdown(std::net::Shutdown::Write).expect("it is connected");
+        }
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).expect("it answers and closes");
+        answer
+    };
+    let most = "x".repeat(64 * 1024);
+    assert!(ask(&format!("{most}\n"), false).starts_with("error: unknown verb `xxx"));
+    let told = "error: a request is one line of at most 64 KiB\n";
+    assert_eq!(ask(&format!("{most}x"), false), told);
+    let pid = quickack.process.id().to_string();
+    // The end of all that it sends is an end of the line, too; and only the first line counts.
+    for (question, is_over) in [("workers", true), ("  workers \r\nquit\n", false)] {
+        assert!(ask(question, is_over).starts_with(&format!("master {pid},")), "{question:?}");
+    }
+    assert_eq!(ask("", true), "", "it has asked nothing");
+    assert!(quickack.ask("workers").starts_with(&format!("master {pid},")));
+}
+
+/// Clients wait for their answers meanwhile; only `quit` ends a proxy that drains.
+#[test]
+fn a_proxy_that_drains_makes_no_change_and_is_not_hurried_by_another_drain() {
+    for last in ["drain", "quit"] {
+        let server = super::shutdown::Hesitant::start();
+        let global = ["shutdown_timeout: 60s"];
+        let text = harness::text(1, &global, &[server.address], &["timeout: 60000"]);
+        let mut quickack = Quickack::start(super::QUICKACK, &text);
+        harness::wait_for_workers(&quickack, 1);
+        let mut client = quickack.client();
+        client.send("get a\r\n");
+        assert_eq!(server.asked.recv_timeout(DEADLINE).as_deref(), Ok("get a"));
+        quickack.admin_ok(&["drain"]);
+        for words in [&["reload"][..], &["set", "log_level=debug"], &["log-level", "debug"]] {
+            let answer = quickack.admin(words);
+            assert!(!answer.ok && answer.text.contains("shutting down"), "{answer:?}");
+        }
+        assert_eq!(quickack.admin_ok(&[last]).contains("ending now"), last == "quit");
+        if last == "drain" {
+            assert!(quickack.admin_ok(&["workers"]).contains("leaving"), "it waits");
+            server.answer.send(()).expect("the server waits for it");
+            assert_eq!(client.rest(), "END\r\n");
+        }
+        assert_eq!(quickack.process.wait_for_end().code(), Some(0), "{last}");
+    }
+}
+
+/// Another file in its place is told of, and stays; when that is gone, the socket is made again.
+#[test]
+fn a_file_in_the_place_of_the_admin_socket_stays_before_memcached() {
+    let (_memcached, mut quickack) = harness::field(1, &[], &[]);
+    let path = socket(&quickack);
+    let replace = || {
+        std::fs::remove_file(&path).expect("it is ours");
+        std::fs::write(&path, "precious").expect("it is ours");
+    };
+    replace();
+    quickack.process.wait_for("that it cannot be opened", |said| {
+        said.contains("cannot open the admin socket").then_some(())
+    });
+    std::fs::remove_file(&path).expect("it is ours");
+    wait_until("it is there again", || UnixStream::connect(&path).is_ok());
+    let created = "the admin socket was removed and is created again";
+    quickack.process.wait_for(created, |said| said.contains(created).then_some(()));
+    assert!(quickack.ask("workers").starts_with("master "));
+    replace();
+    quickack.process.signal(Signal::TERM);
+    assert_eq!(quickack.process.wait_for_end().code(), Some(0));
+    assert_eq!(std::fs::read_to_string(&path).expect("it is still there"), "precious");
 }
 
 /// Lines for programs are one object each; repeats of a fact are reported once, with a count.

@@ -143,6 +143,28 @@ fn the_master_wakes_the_others_of_a_dead_worker_before_memcached_and_its_success
     assert_eq!(new, [1, 1, 1]);
 }
 
+#[test]
+fn there_is_a_wakeup_for_each_worker_and_no_more_before_memcached() {
+    let (memcached, quickack) = harness::field(2, &[], &[]);
+    let wakeups = |process: u32| {
+        let folder = format!("/proc/{process}/fd");
+        let files = std::fs::read_dir(folder).expect("the process is there");
+        let links = files.map(|file| std::fs::read_link(file.expect("it can be read").path()));
+        links
+            .filter(|link| link.as_ref().is_ok_and(|it| it.ends_with("anon_inode:[eventfd]")))
+            .count()
+    };
+    for count in [2, 4, 3] {
+        quickack.rewrite(&harness::text(count, &[], &[memcached.address], &[]));
+        quickack.admin_ok(&["reload"]);
+        let workers = harness::wait_for_workers(&quickack, count);
+        // They are kept for workers that come again.
+        let kept = count.max(if count == 3 { 4 } else { 2 });
+        assert_eq!(wakeups(quickack.process.id()), kept, "{count} workers");
+        assert!(workers.values().all(|one| wakeups(one.pid) == kept), "{count} workers");
+    }
+}
+
 /// Returns the worker that holds the accept mutex, if there is one.
 fn holder(quickack: &Quickack) -> Option<u32> {
     let locks = std::fs::read_to_string("/proc/locks").expect("the kernel lists its locks");

@@ -287,3 +287,24 @@ fn an_embedded_cache_stays_through_a_refused_reload_and_ends_with_its_pool() {
     quickack.admin_ok(&["reload"]);
     wait_until("that of the pool that went is gone", || caches() == before[..1]);
 }
+
+#[test]
+fn an_embedded_cache_that_holds_items_keeps_its_size() {
+    let text = |memory: &str, more: &str| {
+        format!("alpha:\n  listen: 127.0.0.1:0\n  memory: {memory}\n{more}  servers: [embedded]\n")
+    };
+    let quickack = Quickack::start(QUICKACK, &text("8m", ""));
+    let mut client = quickack.client();
+    client.ask("set k 0 0 1\r\nx\r\n", "STORED\r\n");
+    let before = quickack.caches();
+    for (memory, more) in [("16m", ""), ("8m", "  item_size_max: 2m\n")] {
+        quickack.rewrite(&text(memory, more));
+        let answer = quickack.admin(&["reload"]);
+        let told = "of a running embedded cache cannot be changed";
+        assert!(!answer.ok && answer.text.contains(told), "{memory} {more}: {answer:?}");
+    }
+    quickack.rewrite(&text("8m", "  timeout: 50000\n"));
+    assert!(quickack.admin_ok(&["reload"]).contains("applied by 1/1"));
+    assert_eq!(quickack.caches(), before);
+    client.ask("get k\r\n", "VALUE k 0 1\r\nx\r\nEND\r\n");
+}

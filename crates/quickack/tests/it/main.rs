@@ -25,6 +25,7 @@ mod metrics;
 mod names;
 mod outage;
 mod peers;
+mod places;
 mod proxy_protocol;
 mod queue;
 mod quiet_master;

@@ -113,6 +113,66 @@ fn a_reload_with_a_stopped_worker_changes_nobody_before_memcached() {
     load.stop().assert_unharmed();
 }
 
+/// Whatever only the master opens is tried before anything holds.
+#[test]
+fn a_reload_that_cannot_have_its_log_its_port_or_its_processor_changes_nothing_before_memcached() {
+    let (memcached, quickack) = harness::field(2, &[], &["timeout: 60000"]);
+    let before = workers(&quickack);
+    let folder = quickack.folder().display();
+    let table = [
+        (format!("stats: {}", memcached.address), "cannot open the stats port"),
+        (format!("log: {folder}"), "cannot open the new log"),
+        ("worker_cpu_affinity: 1000".to_string(), "processor 1000 is not among"),
+    ];
+    for (line, told) in table {
+        quickack.rewrite(&harness::text(2, &[&line], &[memcached.address], &["timeout: 61000"]));
+        let answer = quickack.admin(&["reload"]);
+        assert!(!answer.ok && answer.text.contains(told), "{line}: {answer:?}");
+        assert_eq!(workers(&quickack), before, "{line}");
+    }
+    let file = quickack.file();
+    let mut command = std::process::Command::new(super::QUICKACK);
+    command.arg("check").arg(&file);
+    quickack.rewrite(&harness::text(
+        2,
+        &[&format!("stats: {}", memcached.address)],
+        &[memcached.address],
+        &[],
+    ));
+    assert!(command.status().is_ok_and(|status| status.success()), "only a start finds that out");
+    let mut command = std::process::Command::new(super::QUICKACK);
+    command.args(["run", "-c"]).arg(file).env("RUNTIME_DIRECTORY", quickack.folder());
+    let mut second = testkit::process::Process::start("second", &mut command);
+    assert_eq!(second.wait_for_end().code(), Some(1));
+}
+
+/// The one that prepares is stopped, the other dies of what it is to prepare, or so it seems.
+#[test]
+fn a_death_during_the_preparation_ends_the_change_before_memcached() {
+    let (_memcached, quickack) = harness::field(2, &["hang_timeout: 30s"], &[]);
+    let before = epoch(&quickack);
+    wait_until("a change ends because a worker died", || {
+        let now = wait_for_workers(&quickack, 2);
+        freeze(now[&0].pid);
+        let mut stream =
+            std::os::unix::net::UnixStream::connect(quickack.folder().join("admin.sock"))
+                .expect("it listens");
+        std::io::Write::write_all(&mut stream, b"set log_level=debug\n").expect("it reads");
+        assert_eq!(workers(&quickack).len(), 2, "it has been read");
+        send(now[&1].pid, Signal::KILL);
+        let mut answer = String::new();
+        std::io::Read::read_to_string(&mut stream, &mut answer).expect("it answers and closes");
+        send(now[&0].pid, Signal::CONT);
+        assert!(answer.starts_with("error: ") && answer.contains("; nothing has changed"));
+        // On a busy machine the time to prepare may be over before.
+        answer.contains("worker 1 died during the preparation")
+    });
+    wait_for_workers(&quickack, 2);
+    assert_eq!(epoch(&quickack), before);
+    assert!(!quickack.admin_ok(&["config", "--diff"]).contains("debug"));
+    assert!(quickack.admin_ok(&["set", "log_level=debug"]).contains("applied by 2/2"));
+}
+
 #[test]
 fn the_number_of_workers_changes_without_a_dropped_request_to_memcached() {
     let (memcached, quickack) = harness::field(4, &[], &[]);

@@ -144,6 +144,18 @@ fn the_name_of_a_proxy_that_runs_is_not_taken_by_another_with_the_same_file() {
         (told && said.contains("listening on")).then_some(())
     });
     site.ask(&["workers", "-c", "plain.yml"]).is_of(&first);
+    // It tries again and again, and says so once.
+    let said = second.stderr_text();
+    let port = said.lines().find_map(|line| line.split("listening on ").nth(1));
+    let port = port.and_then(|rest| rest.split(' ').next()).unwrap().parse().unwrap();
+    let mut client = testkit::process::Client::connect(port);
+    wait_until("it has tried twice more", || {
+        client.send("stats\r\n");
+        let facts = client.read_until("END\r\n");
+        let uptime = facts.lines().find_map(|line| line.strip_prefix("STAT uptime "));
+        uptime.unwrap().trim().parse::<u64>().unwrap() >= 2
+    });
+    assert_eq!(second.stderr_text().matches("another proxy is running").count(), 1, "{}", second.stderr_text());
     // It takes the name when that is free.
     let mut first = first;
     first.signal(Signal::TERM);
@@ -386,6 +398,32 @@ fn a_server_without_meta_is_named_when_it_is_met() {
     other.process.signal(Signal::TERM);
     other.process.wait_for_end();
     assert!(!other.process.stderr_text().contains("meta"), "{}", other.process.stderr_text());
+}
+
+/// In a network of its own: the built-in configuration names a port.
+#[test]
+fn without_a_file_a_cache_is_served_and_there_is_nothing_to_reload_as_root() {
+    let site = Site::new();
+    let mut command = Command::new("unshare");
+    command.args(["-n", "sh", "-c", &format!("ip link set lo up && exec {QUICKACK} run")]);
+    command.env(RUNTIME, site.path(NAMES));
+    let mut proxy = Process::start("proxy", &mut command);
+    proxy.wait_for("how to try it", |said| said.contains("| nc 127.0.0.1 22121\n").then_some(()));
+    proxy.wait_for("its admin socket", |said| said.contains("quickack.sock").then_some(()));
+    site.ask(&["workers"]).is_of(&proxy);
+    let reload = site.ask(&["reload"]);
+    assert!(!reload.ok && reload.stderr.contains("there is no file"), "{}", reload.stderr);
+    let set = site.ask(&["set", "log_level=debug"]);
+    assert!(set.ok && set.stdout.contains(" applied by "), "{}{}", set.stdout, set.stderr);
+    let mut command = Command::new("nsenter");
+    let talk = "printf 'set k 0 0 1\\r\\nx\\r\\nget k\\r\\nquit\\r\\n' | \
+                python3 -c 'import socket, sys; \
+                s = socket.create_connection((\"127.0.0.1\", 22121)); \
+                s.sendall(sys.stdin.buffer.read()); print(s.makefile().read())'";
+    command.args(["-n", "-t", &proxy.id().to_string(), "sh", "-c", talk]);
+    let told = Answer::of(&command.output().unwrap());
+    assert!(told.stdout.starts_with("STORED\nVALUE k 0 1\nx\nEND\n"), "{}", told.stdout);
+    kill(proxy);
 }
 
 fn unix_client(path: &Path) -> std::os::unix::net::UnixStream {

@@ -238,6 +238,55 @@ fn winch_retires_the_workers_before_memcached_and_keeps_the_listeners() {
     tally.assert_lost_at_most(1);
 }
 
+/// More words and fewer, as in twemproxy.
+#[test]
+fn ttin_and_ttou_turn_the_log_and_other_signals_are_ignored_before_memcached() {
+    let (_memcached, mut quickack) = harness::field(1, &[], &[]);
+    let worker = quickack.workers()[&0];
+    let steps = [
+        (Signal::TTIN, "the log level is now debug"),
+        (Signal::TTOU, "the log level is now notice"),
+        (Signal::TTOU, "the log level is now warning"),
+        (Signal::TTIN, "the log level is now notice"),
+        (Signal::USR2, "signal 12 has no meaning here and is ignored"),
+        (Signal::ALARM, "signal 14 has no meaning here and is ignored"),
+    ];
+    for (at, (signal, told)) in steps.into_iter().enumerate() {
+        quickack.process.signal(signal);
+        let before = steps[..at].iter().filter(|(_, words)| *words == told).count();
+        quickack.process.wait_for(told, |said| (said.matches(told).count() > before).then_some(()));
+    }
+    assert_eq!(quickack.workers()[&0], worker);
+}
+
+/// Somebody else than the master tells a worker to end: it answers first, and has a successor.
+#[test]
+fn a_worker_that_is_told_to_end_answers_what_it_was_asked_and_is_replaced() {
+    let server = Hesitant::start();
+    let global = ["shutdown_timeout: 60s"];
+    let text = harness::text(1, &global, &[server.address], &["timeout: 60000"]);
+    let mut quickack = Quickack::start(QUICKACK, &text);
+    let before = harness::wait_for_workers(&quickack, 1)[&0].pid;
+    let mut client = quickack.client();
+    client.send("get a\r\n");
+    assert_eq!(server.asked.recv_timeout(DEADLINE).as_deref(), Ok("get a"));
+    send(before, Signal::TERM);
+    wait_until("it leaves", || harness::workers(&quickack)[&0].state == "leaving");
+    server.answer.send(()).expect("the server waits for it");
+    assert_eq!(client.rest(), "END\r\n");
+    wait_until("it has a successor", || {
+        let workers = harness::workers(&quickack);
+        workers.get(&0).is_some_and(|one| one.pid != before && one.is_serving())
+    });
+    for told in [
+        format!("worker 0 (pid {before}) was told to exit and is draining"),
+        "worker 0 has exited (exit status: 0)".to_string(),
+    ] {
+        quickack.process.wait_for(&told, |said| said.contains(&told).then_some(()));
+    }
+    quickack.client().ask("version\r\n", "VERSION ");
+}
+
 /// Workers notice the master's death: they must not serve without a master for ever.
 #[test]
 fn workers_before_memcached_end_when_their_master_is_killed() {

@@ -109,6 +109,25 @@ fn servers_that_differ_are_named_with_what_they_say() {
     check("os", &["a,b=c", "d"], "s0=a;b:c,s1=d");
 }
 
+/// A limit of 0 is none, and a size of 0 is a size.
+#[test]
+fn a_sum_of_bytes_is_told_for_people_as_well() {
+    let text = |memory: u64, limit: u64| {
+        format!(
+            "# Memory\nused_memory:{memory}\nused_memory_human:x\nmaxmemory:{limit}\n\
+             maxmemory_human:x\n"
+        )
+    };
+    for (limits, sum, human) in [((2048, 1024), 3072, "3.00K"), ((2048, 0), 0, "0B")] {
+        let found = made(SERVER, &[&text(2048, limits.0), &text(0, limits.1)]);
+        let wanted = format!(
+            "# Memory\nused_memory:2048\nused_memory_human:2.00K\nmaxmemory:{sum}\n\
+             maxmemory_human:{human}\n"
+        );
+        assert_eq!(found, wanted);
+    }
+}
+
 #[test]
 fn ratios_are_those_of_the_sums() {
     let text = |rss: u64, used: u64| {

@@ -96,6 +96,9 @@ fn streams_have_as_many_ids_as_keys() {
     check("xread block 0 streams a $", BLOCK);
     check("xreadgroup group g c block 0 streams a >", BLOCK);
     check("xread count block streams a 0", NO_INTEGER);
+    for without in ["xread count 1 count 2", "xreadgroup group g c count 1 noack"] {
+        check(without, SYNTAX);
+    }
 }
 
 /// A pattern with a star reads keys that are not in the request.

@@ -91,6 +91,27 @@ fn a_freed_request_keeps_small_buffers_and_no_large_one() {
 }
 
 #[test]
+fn a_long_head_is_given_back_with_its_request() {
+    let (mut requests, mut spares) = (PendingRequests::default(), Spares::default());
+    for (len, keeps) in [(REQUEST_KEEP_MAX, true), (REQUEST_KEEP_MAX + 1, false)] {
+        let request = Request { keep: true, ..Request::placeholder() };
+        let head = vec![b'x'; len];
+        let owner = (client(), proto::PROTOCOLS[0]);
+        let id = requests.alloc(owner, 0, (&request, &head), Time(0), &mut spares);
+        assert_eq!(requests[id].info.head, head);
+        requests.set_done(id);
+        requests.free(id, &mut spares);
+        assert_eq!(requests[id].info.head.capacity() > 0, keeps, "{len} bytes");
+    }
+}
+
+#[test]
+fn a_value_that_is_worth_a_reference_is_not_copied() {
+    assert!(request().is_small(limits::KEEP_REFERENCE_MIN - 1));
+    assert!(!request().is_small(limits::KEEP_REFERENCE_MIN));
+}
+
+#[test]
 fn after_a_rush_the_table_gives_its_memory_back_once_nobody_waits() {
     let (mut requests, mut spares) = (PendingRequests::default(), Spares::default());
     let mut rush = |requests: &mut PendingRequests, count: usize| {

@@ -309,6 +309,18 @@ fn a_listener_that_stays_keeps_its_socket() {
     assert_eq!(group.served(), 1);
 }
 
+/// Those who are here already are served between.
+#[test]
+fn a_pass_takes_so_many_clients_and_no_more() {
+    let mut group = Group::new(1, || Policy::Uncoordinated);
+    (0..ACCEPTS_MAX + 5).for_each(|_| group.connect());
+    let now = group.now;
+    for served in [ACCEPTS_MAX, ACCEPTS_MAX + 5] {
+        assert!(group.members[0].step(now));
+        assert_eq!(group.served(), served);
+    }
+}
+
 #[test]
 fn with_the_lock_a_client_wakes_its_holder_only() {
     let lock = sys::lock::new().unwrap();
