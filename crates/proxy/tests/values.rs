@@ -381,7 +381,7 @@ fn a_client_that_has_read_its_answers_is_never_paused_for_them() {
 
 #[test]
 fn a_key_that_is_read_alone_is_counted_as_found_or_missed() {
-    use metrics::Pool;
+    use metrics::PoolCounter;
     for (reply, hits, misses) in [("VA 1 t-1\r\nx\r\n", 1, 0), ("EN\r\n", 0, 1)] {
         let (mut stage, link) = Stage::of_one();
         let client = stage.client();
@@ -390,7 +390,7 @@ fn a_key_that_is_read_alone_is_counted_as_found_or_missed() {
         stage.says(link, reply);
         assert_eq!(stage.received(client), reply);
         let total = |counter| stage.registry.total(POOL, counter);
-        let counted = (total(Pool::KeysAsked), total(Pool::Hits), total(Pool::Misses));
+        let counted = (total(PoolCounter::KeysAsked), total(PoolCounter::Hits), total(PoolCounter::Misses));
         assert_eq!(counted, (1, hits, misses), "{reply:?}");
     }
 }
