@@ -394,3 +394,16 @@ fn a_key_that_is_read_alone_is_counted_as_found_or_missed() {
         assert_eq!(counted, (1, hits, misses), "{reply:?}");
     }
 }
+
+#[test]
+fn the_first_mark_in_a_pool_is_told_of_and_no_other() {
+    let (mut stage, link) = Stage::of_one();
+    let client = stage.client();
+    for _ in 0..2 {
+        stage.says(client, "md x I\r\n");
+        stage.turn(link);
+        stage.says(link, "HD\r\n");
+        assert_eq!(stage.received(client), "HD\r\n");
+        assert_eq!(stage.events, [Event::Marked { pool: POOL }]);
+    }
+}
