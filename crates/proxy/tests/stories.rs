@@ -273,14 +273,14 @@ fn a_message_of_a_long_turn_waits_no_longer_than_its_deadline() {
 
 #[test]
 fn a_connect_that_is_late_is_counted_and_one_that_is_refused_is_not() {
-    use metrics::Server;
+    use metrics::ServerCounter;
     for (how, late) in [(None, 1), (Some(Closed::Reset), 0)] {
         let mut stage = Stage::new(&["s0"], |pool| pool.preconnect = true);
         match how {
             None => stage.passes(10 * SECOND),
             Some(how) => stage.closes(stage.connects[0].0, how),
         }
-        assert_eq!(stage.registry.total(S0, Server::ConnectTimeout), late, "{how:?}");
+        assert_eq!(stage.registry.total(S0, ServerCounter::ConnectTimeout), late, "{how:?}");
     }
 }
 

@@ -390,7 +390,8 @@ fn a_key_that_is_read_alone_is_counted_as_found_or_missed() {
         stage.says(link, reply);
         assert_eq!(stage.received(client), reply);
         let total = |counter| stage.registry.total(POOL, counter);
-        let counted = (total(PoolCounter::KeysAsked), total(PoolCounter::Hits), total(PoolCounter::Misses));
+        let counted =
+            (total(PoolCounter::KeysAsked), total(PoolCounter::Hits), total(PoolCounter::Misses));
         assert_eq!(counted, (1, hits, misses), "{reply:?}");
     }
 }

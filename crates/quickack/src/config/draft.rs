@@ -179,7 +179,11 @@ mod tests {
             ("100%", 0, 0),
             ("1%", 0, 0),
         ] {
-            assert_eq!(CountOrPercent::parse(word).map(|it| it.of(all)), Ok(share), "{word} of {all}");
+            assert_eq!(
+                CountOrPercent::parse(word).map(|it| it.of(all)),
+                Ok(share),
+                "{word} of {all}"
+            );
         }
         assert!(CountOrPercent::parse("101%").is_err() && CountOrPercent::parse("%").is_err());
     }

@@ -155,7 +155,12 @@ fn the_name_of_a_proxy_that_runs_is_not_taken_by_another_with_the_same_file() {
         let uptime = facts.lines().find_map(|line| line.strip_prefix("STAT uptime "));
         uptime.unwrap().trim().parse::<u64>().unwrap() >= 2
     });
-    assert_eq!(second.stderr_text().matches("another proxy is running").count(), 1, "{}", second.stderr_text());
+    assert_eq!(
+        second.stderr_text().matches("another proxy is running").count(),
+        1,
+        "{}",
+        second.stderr_text()
+    );
     // It takes the name when that is free.
     let mut first = first;
     first.signal(Signal::TERM);
