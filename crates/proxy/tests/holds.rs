@@ -1,5 +1,5 @@
 //! Stories of hold and drop: a silent server gets nothing more, requests that no client waits for
-//! are dropped, and the rest is sent when the server wakes. `flow/hold.rs` has the rule.
+//! are dropped, and the rest is sent when the server wakes. `server/hold.rs` has the rule.
 
 mod stage;
 
