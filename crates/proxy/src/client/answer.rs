@@ -5,6 +5,7 @@ use proto::{Answer, Ask, Asked, Quiet, Request};
 
 use super::Clients;
 use super::request::UNTIMED;
+use super::session::Departure;
 use crate::base::Base;
 use crate::base::id::ConnId;
 use crate::base::part::{Incoming, NONE, RequestId};
@@ -25,23 +26,23 @@ impl Clients {
             self.requests.alloc(owner, client.pool, (request, head), base.now, &mut base.spares);
         if !self.requests[pending].info.head.is_empty() {
             let bytes = self.requests[pending].measure();
-            client.request_bytes += bytes;
+            client.pipeline.bytes += bytes;
             base.memory.change(&mut self.requests[pending].counted, bytes);
         }
         if request.quiet == Quiet::Silent {
-            client.silent_count += 1;
+            client.pipeline.silent_count += 1;
             return pending;
         }
         #[cfg(seeded_bugs)]
-        self.requests.lose_opaque(pending, client.tail);
-        client.loud_count += u32::from(request.quiet == Quiet::Loud);
-        match client.tail {
-            NONE => client.head = pending,
+        self.requests.lose_opaque(pending, client.pipeline.tail);
+        client.pipeline.loud_count += u32::from(request.quiet == Quiet::Loud);
+        match client.pipeline.tail {
+            NONE => client.pipeline.head = pending,
             tail => self.requests[tail].next = pending,
         }
-        client.tail = pending;
-        client.depth += 1;
-        if client.has_left && request.quiet == Quiet::Loud {
+        client.pipeline.tail = pending;
+        client.pipeline.depth += 1;
+        if client.departure == Departure::Left && request.quiet == Quiet::Loud {
             self.cancel(id);
         }
         pending
@@ -68,7 +69,7 @@ impl Clients {
         words: &[u8],
     ) {
         let client = self.table.find_mut(id).expect("requests are read from living clients only");
-        if client.head == NONE {
+        if client.pipeline.head == NONE {
             client.out.open(&mut base.spares);
             client.out.copy(words);
             return self.update_client(base, id);
@@ -96,7 +97,7 @@ impl Clients {
         let protocol = client.protocol;
         let (command, quiet) = (request.command, request.quiet);
         let asked = Asked { command, quiet, ask: Ask::default(), head, at: 0, next: None };
-        if client.head == NONE || bug!(EarlyBarrier) && answers == [Answer::Barrier] {
+        if client.pipeline.head == NONE || bug!(EarlyBarrier) && answers == [Answer::Barrier] {
             client.out.open(&mut base.spares);
             answers.iter().for_each(|answer| protocol.answer(&asked, answer, client.out.copied()));
             self.update_client(base, id);
@@ -119,7 +120,7 @@ impl Clients {
     /// are, when its turn comes. For those outside of it, the client is not read further.
     pub(crate) fn barrier(&mut self, base: &mut Base, id: ConnId, request: &Request, head: &[u8]) {
         let client = self.table.find(id).expect("requests are read from living clients only");
-        if client.silent_count == 0 || bug!(EarlyBarrier) {
+        if client.pipeline.silent_count == 0 || bug!(EarlyBarrier) {
             return self.answer(base, id, request, head, &Answer::Barrier);
         }
         let pending = self.enqueue(base, id, request, head);
@@ -128,7 +129,7 @@ impl Clients {
         let asked = Asked { head, ..entry.info.asked() };
         entry.info.protocol.answer(&asked, &Answer::Barrier, entry.reply.copied());
         self.account_request(base, pending);
-        self.table.find_mut(id).expect("it has just asked").barrier = pending;
+        self.table.find_mut(id).expect("it has just asked").pipeline.barrier = pending;
         self.pause_until_idle(base, id);
     }
 

@@ -20,7 +20,7 @@ impl Clients {
         }
         let clients: usize = self.table.iter().map(|(_, client)| client.counted).sum();
         let requests: usize = self.requests.iter().map(|pending| pending.counted).sum();
-        let barriers = self.table.iter().filter(|(_, one)| one.barrier != NONE).count();
+        let barriers = self.table.iter().filter(|(_, one)| one.pipeline.barrier != NONE).count();
         let resting = self.requests.iter().filter(|pending| pending.info.rests).count();
         Sums {
             bytes: clients + requests,
@@ -31,7 +31,7 @@ impl Clients {
 
     fn check_pipeline(&self, id: ConnId, client: &Client) {
         let (mut depth, mut loud) = (0, 0);
-        let mut at = client.head;
+        let mut at = client.pipeline.head;
         while at != NONE {
             let pending = &self.requests[at];
             assert_eq!(pending.client, id, "a pipeline holds its own client's requests");
@@ -40,24 +40,27 @@ impl Clients {
             loud += u32::from(quiet == Quiet::Loud);
             assert_ne!(pending.state, State::Free, "a pipeline holds requests in use");
             assert_eq!(pending.state == State::Done, pending.left == 0);
-            assert!(at != client.head || pending.state == State::Waiting, "a done head leaves");
+            assert!(
+                at != client.pipeline.head || pending.state == State::Waiting,
+                "a done head leaves"
+            );
             if pending.next == NONE {
-                assert_eq!(client.tail, at, "the tail is the last");
+                assert_eq!(client.pipeline.tail, at, "the tail is the last");
             }
             depth += 1;
             at = pending.next;
         }
-        assert_eq!((depth, loud), (client.depth, client.loud_count));
+        assert_eq!((depth, loud), (client.pipeline.depth, client.pipeline.loud_count));
         let settled = client.counted == client.measure();
         assert!(client.dirty || settled, "a client that waits for nothing is accounted for");
-        let outstanding = (client.depth + client.silent_count) as usize;
+        let outstanding = (client.pipeline.depth + client.pipeline.silent_count) as usize;
         assert!(outstanding <= self.pipeline_ever, "the pipeline has a bound");
     }
 
     /// Whether a client's input waits although the client is read.
     pub(crate) fn is_awaiting(&self, id: ConnId) -> bool {
         let is_unread =
-            |client: &Client| client.resumable || client.paused && !client.reading_stopped;
+            |client: &Client| client.resumable || client.is_paused() && !client.is_stopped();
         self.table.find(id).is_some_and(is_unread)
     }
 
@@ -65,13 +68,14 @@ impl Clients {
     pub(crate) fn check_rest(&self) -> Vec<ServerAt> {
         for (_, client) in self.table.iter() {
             let has_all = client.outstanding() == 0 && client.out.is_empty();
-            let is_held_up = client.awaits.is_some() || client.awaits_endpoints || client.resumable;
+            let is_held_up =
+                client.waits.server.is_some() || client.waits.endpoints || client.resumable;
             let is_unread =
-                (client.paused || client.reading_stopped) && client.state == ClientState::Open;
+                (client.is_paused() || client.is_stopped()) && client.state == ClientState::Open;
             assert!(!(is_unread && has_all) || is_held_up, "a client is paused for nothing");
         }
         let awaited =
-            |client: &Client| Some(ServerAt { pool: client.pool, server: client.awaits? });
+            |client: &Client| Some(ServerAt { pool: client.pool, server: client.waits.server? });
         self.table.iter().filter_map(|(_, client)| awaited(client)).collect()
     }
 }

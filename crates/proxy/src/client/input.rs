@@ -11,7 +11,7 @@ use proto::{Answer, Class, MarkUse, Parsed, Quiet, Refusal, ReplyMode, Request, 
 
 use super::Clients;
 use super::body::Body;
-use super::session::{Client, Intake, State};
+use super::session::{Client, Departure, Intake, Reading, State};
 use crate::base::buffer::Source;
 use crate::base::fault::Fault;
 use crate::base::id::ConnId;
@@ -87,12 +87,12 @@ impl Clients {
             return Input::AsTheyCame;
         }
         client.partial.extend_from_slice(bytes);
-        if !client.paused {
+        if !client.is_paused() {
             return Input::Kept;
         }
         // Its input may wait here up to a bound, and the rest of it in its socket.
-        if client.partial.len() > limits::BUFFER_KEEP_MAX && !client.reading_stopped {
-            client.reading_stopped = true;
+        if client.partial.len() > limits::BUFFER_KEEP_MAX && !client.is_stopped() {
+            client.reading = Reading::Stopped;
             base.actions.push_back(Action::Pause(id));
         }
         self.update_client(base, id);
@@ -141,12 +141,12 @@ impl Clients {
     /// again.
     pub(crate) fn go_on(&mut self, base: &mut Base, id: ConnId) {
         let client = self.table.find_mut(id);
-        let Some(client) = client.filter(|client| !client.paused) else { return };
-        client.is_late = false;
+        let Some(client) = client.filter(|client| !client.is_paused()) else { return };
+        client.waits.is_late = false;
         match client.state {
             State::Ending => self.leave(base, id),
-            State::Open if client.reading_stopped => {
-                client.reading_stopped = false;
+            State::Open if client.is_stopped() => {
+                client.reading = Reading::On;
                 base.actions.push_back(Action::Resume(id));
             }
             State::Open | State::Leaving => {}
@@ -168,7 +168,7 @@ impl Clients {
             }
         };
         let small = len <= limits::BUFFER_KEEP_MAX.min(most);
-        if client.paused || small || (len <= most && base.memory.has_room(len)) {
+        if client.is_paused() || small || (len <= most && base.memory.has_room(len)) {
             return self.update_client(base, id);
         }
         if client.session.reply_mode == ReplyMode::On {
@@ -191,7 +191,7 @@ impl Clients {
         if client.state == State::Leaving {
             return all;
         }
-        if client.paused {
+        if client.is_paused() {
             return Next::Used(0);
         }
         match &mut client.intake {
@@ -264,14 +264,14 @@ impl Clients {
     /// next request and all that follows wait.
     pub(crate) fn await_server(&mut self, base: &mut Base, id: ConnId, server: usize) {
         let Some(client) = self.table.find_mut(id) else { return };
-        (client.awaits, client.awaited) = (Some(server as u32), server as u32);
+        (client.waits.server, client.waits.last_server) = (Some(server as u32), server as u32);
         // A client that has left began to wait before it left.
-        if !client.has_left || client.awaits_since == crate::Time(0) {
-            client.awaits_since = base.now;
+        if client.departure != Departure::Left || client.waits.since == crate::Time(0) {
+            client.waits.since = base.now;
         }
         // Its socket is still read: a client that leaves must be noticed before its request is
         // sent.
-        client.paused = true;
+        client.pause();
         let pool = &mut base.pools[client.pool as usize];
         pool.servers[server].awaited = true;
         pool.counters.add(PoolCounter::Paused, 1);
@@ -293,14 +293,14 @@ impl Clients {
         let hold_after = base.pools[pool].plan.hold_after;
         for id in self.of_pool(pool) {
             if let Some(client) = self.table.find_mut(id)
-                && client.awaits == Some(server)
+                && client.waits.server == Some(server)
             {
                 if bug!(AwaitForEver) {
                     continue;
                 }
-                client.awaits = None;
-                let waited = base.now.since(client.awaits_since);
-                client.is_late |= hold_after.is_some_and(|patience| waited >= patience);
+                client.waits.server = None;
+                let waited = base.now.since(client.waits.since);
+                client.waits.is_late |= hold_after.is_some_and(|patience| waited >= patience);
                 self.update_client(base, id);
             }
         }
@@ -308,7 +308,7 @@ impl Clients {
 
     /// Returns the server that a client waited for last.
     pub(crate) fn awaited(&self, id: ConnId) -> Option<usize> {
-        self.table.find(id).map(|client| client.awaited as usize)
+        self.table.find(id).map(|client| client.waits.last_server as usize)
     }
 
     /// Closes a client that waits for the answer to a request which aborted its transaction, the
@@ -320,7 +320,7 @@ impl Clients {
         }
         let Some(client) = self.table.find_mut(frame.asks.id) else { return };
         if client.session.aborted {
-            client.quits = true;
+            client.departure = Departure::Quits;
             self.leave(base, frame.asks.id);
         }
     }
@@ -382,9 +382,8 @@ impl Clients {
     pub(crate) fn pause_if_full(&mut self, base: &mut Base, id: ConnId) {
         let limits = base.memory.narrow(base.limits);
         let Some(client) = self.table.find_mut(id) else { return };
-        if client.state != State::Leaving && !client.paused && client.must_pause(&limits) {
-            client.paused = true;
-            client.reading_stopped = true;
+        if client.state != State::Leaving && !client.is_paused() && client.must_pause(&limits) {
+            client.reading = Reading::Stopped;
             base.pools[client.pool as usize].counters.add(PoolCounter::Paused, 1);
             base.actions.push_back(Action::Pause(id));
         }
@@ -399,7 +398,9 @@ impl Clients {
             QuickAck::Partial => {
                 let forgotten = bug!(ForgetAck);
                 let is_mid = client.is_mid_request() && !forgotten;
-                is_mid || bug!(WasteAck) || (client.loud_count == 0 && client.out.is_empty())
+                is_mid
+                    || bug!(WasteAck)
+                    || (client.pipeline.loud_count == 0 && client.out.is_empty())
             }
             QuickAck::Always => true,
             QuickAck::Off => false,

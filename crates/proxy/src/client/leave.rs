@@ -12,7 +12,8 @@ impl Clients {
     /// ordered for them: the caller passes their connections to another worker.
     pub(crate) fn hand_over(&mut self, base: &mut Base, max: usize) -> Vec<(ConnId, Passed)> {
         let clients = self.table.iter().filter(|(_, client)| {
-            let is_reading = client.state == State::Open && !client.paused && !client.until_idle;
+            let is_reading =
+                client.state == State::Open && !client.is_paused() && !client.waits.idle;
             is_reading && client.is_settled() && !client.is_mid_request()
         });
         let pools = &base.pools;

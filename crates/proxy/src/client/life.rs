@@ -5,7 +5,7 @@ use proto::Quiet;
 
 use super::Clients;
 use super::request::State;
-use super::session::State as ClientState;
+use super::session::{Departure, Reading, State as ClientState};
 use crate::base::Base;
 use crate::base::id::ConnId;
 use crate::base::part::{NONE, RequestId};
@@ -16,7 +16,7 @@ impl Clients {
     /// that is to be written already and waits for nothing is accounted for when it is written.
     pub(crate) fn update_client(&mut self, base: &mut Base, id: ConnId) {
         let client = self.table.find_mut(id).expect("the caller found it");
-        if client.dirty && !client.paused && client.state == ClientState::Open {
+        if client.dirty && !client.is_paused() && client.state == ClientState::Open {
             return;
         }
         let limits = base.memory.narrow(base.limits);
@@ -26,9 +26,9 @@ impl Clients {
             client.dirty = true;
             self.dirty.push(id);
         }
-        if client.paused && client.may_resume(&limits) && !bug!(NeverResume) {
-            client.paused = false;
-            client.until_idle = false;
+        if client.is_paused() && client.may_resume(&limits) && !bug!(NeverResume) {
+            client.let_go_on();
+            client.waits.idle = false;
             self.queue_resume(id);
         }
         self.close_if_settled(base, id);
@@ -83,18 +83,22 @@ impl Clients {
     /// Cancels the requests of a client that goes without a `quit`: it does not wait for answers
     /// any more. Requests that need no answer stay.
     pub(super) fn cancel(&mut self, id: ConnId) {
-        let Some(client) = self.table.find_mut(id).filter(|client| !client.quits) else { return };
-        client.has_left = true;
+        let Some(client) =
+            self.table.find_mut(id).filter(|client| client.departure != Departure::Quits)
+        else {
+            return;
+        };
+        client.departure = Departure::Left;
         // A client that goes with input unread was waiting.
         let is_unread = !client.partial.is_empty();
-        let (mut pending, mut last_loud) = (client.head, NONE);
+        let (mut pending, mut last_loud) = (client.pipeline.head, NONE);
         while pending != NONE {
             if self.requests[pending].info.quiet == Quiet::Loud {
                 last_loud = pending;
             }
             pending = self.requests[pending].next;
         }
-        pending = client.head;
+        pending = client.pipeline.head;
         let mut is_waited_for = is_unread || last_loud != NONE;
         while pending != NONE {
             let entry = &mut self.requests[pending];
@@ -107,12 +111,12 @@ impl Clients {
     /// Notes that nothing more arrives from a client. It is closed when it has all its answers.
     pub(crate) fn finish(&mut self, base: &mut Base, id: ConnId) {
         let Some(client) = self.table.find_mut(id) else { return };
-        if client.partial.is_empty() && !client.paused {
+        if client.partial.is_empty() && !client.is_paused() {
             return self.leave(base, id);
         }
         // Whole requests may be waiting in its input: the end of the turn looks for them.
         client.state = ClientState::Ending;
-        if !client.paused && !bug!(KeepHalfAsked) {
+        if !client.is_paused() && !bug!(KeepHalfAsked) {
             self.queue_resume(id);
         }
     }
@@ -123,10 +127,9 @@ impl Clients {
         if client.outstanding() == 0 || client.state == ClientState::Leaving {
             return;
         }
-        client.until_idle = true;
-        if !client.paused {
-            client.paused = true;
-            client.reading_stopped = true;
+        client.waits.idle = true;
+        if !client.is_paused() {
+            client.reading = Reading::Stopped;
             base.pools[client.pool as usize].counters.add(PoolCounter::Paused, 1);
             base.actions.push_back(Action::Pause(id));
         }
@@ -186,8 +189,8 @@ impl Clients {
         pool.conn_keys.leave(client.conn_key);
         pool.counters.subtract(PoolCounter::ClientsNow, 1);
         base.worker.subtract(WorkerCounter::ClientsNow, 1);
-        pool.counters.add(PoolCounter::Cancelled, u64::from(client.depth));
-        self.forget_requests(base, client.head, client.barrier);
+        pool.counters.add(PoolCounter::Cancelled, u64::from(client.pipeline.depth));
+        self.forget_requests(base, client.pipeline.head, client.pipeline.barrier);
     }
 
     /// Forgets the requests of a pipeline that no client waits for any more. Their outstanding

@@ -8,6 +8,7 @@ use proto::{
 
 use super::Clients;
 use super::facts::{PoolFacts, VERSION};
+use super::session::Departure;
 use crate::Action;
 use crate::base::id::ConnId;
 use crate::base::{Base, limits};
@@ -31,7 +32,7 @@ impl Clients {
             Local::Stats => self.answer_stats(base, id, request, head),
             Local::Own => self.local(base, id, request, head),
             Local::Quit => {
-                client.quits = true;
+                client.departure = Departure::Quits;
                 self.answer(base, id, request, head, &Answer::Bye);
                 self.leave(base, id);
             }
@@ -65,7 +66,9 @@ impl Clients {
         if session.reply_mode == ReplyMode::SkipThis {
             session.reply_mode = ReplyMode::On;
         }
-        client.quits |= turn == AfterLocal::Close;
+        if turn == AfterLocal::Close {
+            client.departure = Departure::Quits;
+        }
         let request = Request { quiet: Quiet::Loud, ..*request };
         if !self.take_session(base, id, session) {
             self.answer(base, id, &request, head, &Answer::Failed(TOO_MANY_CONN_KEYS));
@@ -79,7 +82,7 @@ impl Clients {
         match turn {
             AfterLocal::Continue => {}
             AfterLocal::Close => self.leave(base, id),
-            AfterLocal::LogOut => client.logged_in = false,
+            AfterLocal::LogOut => client.login.done = false,
         }
     }
 
@@ -114,14 +117,15 @@ impl Clients {
     /// for them, so they are looked up only then.
     pub(crate) fn await_endpoints(&mut self, base: &mut Base, id: ConnId) {
         let Some(client) = self.table.find_mut(id) else { return };
-        (client.paused, client.awaits_endpoints) = (true, true);
+        client.pause();
+        client.waits.endpoints = true;
         base.actions.push_back(Action::LookUpEndpoints(id));
     }
 
     /// Takes the addresses of a client's connection.
     pub(crate) fn set_endpoints(&mut self, base: &mut Base, id: ConnId, ends: Endpoints) {
         if let Some(client) = self.table.find_mut(id) {
-            (client.endpoints, client.awaits_endpoints) = (Some(Box::new(ends)), false);
+            (client.endpoints, client.waits.endpoints) = (Some(Box::new(ends)), false);
             self.update_client(base, id);
         }
     }

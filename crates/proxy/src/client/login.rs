@@ -33,7 +33,7 @@ impl Clients {
     ) -> Option<usize> {
         let client = self.table.find_mut(id)?;
         let users = base.pools[client.pool as usize].plan.users.as_ref()?;
-        let is_known = client.logged_in;
+        let is_known = client.login.done;
         let may_try = matches!(request.class, Class::Refuse(_) | Class::Local(Local::Own));
         if is_known && !may_try {
             return None;
@@ -79,7 +79,7 @@ impl Clients {
         bytes: &[u8],
     ) -> Option<usize> {
         let client = self.table.find(id)?;
-        if !client.logged_in {
+        if !client.login.done {
             return Some(self.turn_away(base, id, request, bytes));
         }
         let head = &bytes[..request.head as usize];
@@ -115,13 +115,13 @@ impl Clients {
         let counters = base.pools[pool].counters;
         let failed = match answer {
             Answer::LoggedIn => {
-                client.logged_in = true;
-                client.failed_logins = 0;
+                client.login.done = true;
+                client.login.failures = 0;
                 counters.add(PoolCounter::Logins, 1);
                 false
             }
             Answer::LoginFailed => {
-                client.logged_in &= keeps;
+                client.login.done &= keeps;
                 counters.add(PoolCounter::LoginsFailed, 1);
                 true
             }
@@ -131,8 +131,8 @@ impl Clients {
             }
             _ => false,
         };
-        client.failed_logins += u8::from(failed);
-        let is_out = client.failed_logins >= limits::FAILED_LOGINS_MAX;
+        client.login.failures += u8::from(failed);
+        let is_out = client.login.failures >= limits::FAILED_LOGINS_MAX;
         if *answer == Answer::LoginFailed {
             self.count_failed_login(base, pool, id);
         }
@@ -147,7 +147,7 @@ impl Clients {
 
     fn note_login(&mut self, base: &mut Base, id: ConnId) {
         let client = self.table.find_mut(id).expect("the caller found it");
-        (client.logged_in, client.failed_logins) = (true, 0);
+        (client.login.done, client.login.failures) = (true, 0);
         base.pools[client.pool as usize].counters.add(PoolCounter::Logins, 1);
     }
 

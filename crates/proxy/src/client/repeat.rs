@@ -76,8 +76,8 @@ impl Clients {
         let deadline = pending.since.after(pool.plan.timeouts.reply);
         // The request would be sent with its client's present connection key.
         let is_last = self.table.find(pending.client).is_some_and(|client| {
-            client.tail == part.request
-                && client.silent_count == 0
+            client.pipeline.tail == part.request
+                && client.pipeline.silent_count == 0
                 && Some(client.conn_key) == conn_key
                 && client.state == State::Open
         });
@@ -197,7 +197,7 @@ impl Clients {
         // by now.
         let client = self.table.find(pending.client).filter(|_| !bug!(AskAgainPastWrite));
         let Some(client) = client else { return false };
-        if client.silent_count > 0 {
+        if client.pipeline.silent_count > 0 {
             return true;
         }
         let mut later = pending.next;

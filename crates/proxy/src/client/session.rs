@@ -21,6 +21,10 @@ use crate::{Passed, Time};
 pub(super) struct Client {
     pub(super) pool: u32,
     pub(super) state: State,
+    pub(super) departure: Departure,
+    pub(super) reading: Reading,
+    pub(super) waits: Waits,
+    pub(super) login: Login,
     /// The protocol that its first byte showed; before that byte, its listener's.
     pub(super) protocol: &'static dyn Protocol,
     /// It has sent something.
@@ -29,64 +33,107 @@ pub(super) struct Client {
     pub(super) conn_key: u16,
     /// The session settings that it has chosen.
     pub(super) session: Session,
-    /// It has logged in. This stays, whatever becomes of the pool's users.
-    pub(super) logged_in: bool,
-    /// Requests and wrong logins before a successful login.
-    pub(super) failed_logins: u8,
     /// When it came to this worker.
     pub(super) since: Time,
     /// The addresses of its connection, if they were ever asked for.
     pub(super) endpoints: Option<Box<Endpoints>>,
-    /// It is not read until the driver has given those addresses.
-    pub(super) awaits_endpoints: bool,
     pub(super) intake: Intake,
     /// Bytes of an unfinished head, or input that waits because the client is paused.
     pub(super) partial: Vec<u8>,
     pub(super) resume: Resume,
-    /// The pipeline: requests linked by `next`, silent ones not among them.
-    pub(super) head: RequestId,
-    pub(super) tail: RequestId,
-    /// The number of requests in the pipeline.
-    pub(super) depth: u32,
-    /// The number of requests in the pipeline that are answered whatever happens.
-    pub(super) loud_count: u32,
-    /// The number of silent requests, which stand in no pipeline.
-    pub(super) silent_count: u32,
-    /// The request that is answered when no silent request is left.
-    pub(super) barrier: RequestId,
+    pub(super) pipeline: Pipeline,
     pub(super) out: Outbox,
-    /// Bytes of answers that wait for their turn.
-    pub(super) request_bytes: usize,
     /// The expected length of an answer to it, which is the largest of late. So a client that asks
     /// for many large values and does not read is paused before they are fetched, not after.
     expected: usize,
     /// It is in the list of clients to be written.
     pub(super) dirty: bool,
-    /// It is not read until its outstanding requests or answers shrink.
-    pub(super) paused: bool,
-    /// The driver has been ordered not to read it.
-    pub(super) reading_stopped: bool,
-    /// It is not read until nothing is outstanding: the next request may take another route.
-    pub(super) until_idle: bool,
-    /// It is not read until a link to this server of its pool is up, or has failed. The form and
-    /// the route of the next request depend on that.
-    pub(super) awaits: Option<u32>,
-    /// The server that it waited for last.
-    pub(super) awaited: u32,
-    /// When it began to wait.
-    pub(super) awaits_since: Time,
-    /// It has waited for the link as long as a silent server is waited for: see `server/hold.rs`.
-    pub(super) is_late: bool,
-    /// It has sent a `quit` or an equivalent command.
-    pub(super) quits: bool,
-    /// Its connection has ended without a `quit`.
-    pub(super) has_left: bool,
     /// It is in the list of clients that may go on.
     pub(super) resumable: bool,
     /// The turn in which it last added a key to a shared batch.
     pub(super) batch_turn: u64,
     /// Bytes held, as last reported to the memory account.
     pub(super) counted: usize,
+}
+
+/// The requests of a client that wait for answers, linked by `next`. Silent ones are not among
+/// them.
+#[derive(Clone, Copy)]
+pub(super) struct Pipeline {
+    pub(super) head: RequestId,
+    pub(super) tail: RequestId,
+    /// The number of requests in it.
+    pub(super) depth: u32,
+    /// The number of those that are answered whatever happens.
+    pub(super) loud_count: u32,
+    /// The number of silent requests beside it.
+    pub(super) silent_count: u32,
+    /// The request that is answered when no silent request is left.
+    pub(super) barrier: RequestId,
+    /// Bytes of answers that wait for their turn.
+    pub(super) bytes: usize,
+}
+
+impl Pipeline {
+    pub(super) const EMPTY: Pipeline = Pipeline {
+        head: NONE,
+        tail: NONE,
+        depth: 0,
+        loud_count: 0,
+        silent_count: 0,
+        barrier: NONE,
+        bytes: 0,
+    };
+}
+
+/// Whether a client's input is read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Reading {
+    /// Requests are read as they come.
+    On,
+    /// It is paused: its input waits. Its socket is still read, so that we notice when it leaves.
+    Paused,
+    /// It is paused, and the driver has been ordered not to read its socket.
+    Stopped,
+    /// It may go on. The driver is told when its kept input has been read.
+    Resuming,
+}
+
+/// What a paused client waits for, beside room for what it asks.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Waits {
+    /// Until nothing is outstanding: its next request may take another route.
+    pub(super) idle: bool,
+    /// For the addresses of its connection.
+    pub(super) endpoints: bool,
+    /// Until a link to this server of its pool is up, or has failed. The form and the route of its
+    /// next request depend on that.
+    pub(super) server: Option<u32>,
+    /// The server that it waited for last, and when it began to wait.
+    pub(super) last_server: u32,
+    pub(super) since: Time,
+    /// It has waited for the link as long as a silent server is waited for: see `server/hold.rs`.
+    pub(super) is_late: bool,
+}
+
+/// Whether a client has logged in.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Login {
+    /// It has. This stays, whatever becomes of the pool's users.
+    pub(super) done: bool,
+    /// Requests before a login, and wrong logins, since the last successful one.
+    pub(super) failures: u8,
+}
+
+/// How a client has gone, or is going.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Departure {
+    /// It is here.
+    Here,
+    /// It has sent a `quit` or an equivalent command.
+    Quits,
+    /// Its connection has ended without a `quit`.
+    Left,
 }
 
 /// The states of a client.
@@ -125,35 +172,21 @@ impl Client {
             conn_key: conn_key.0,
             session: Session { conn_key: conn_key.1, ..Session::default() },
             state: State::Open,
+            departure: Departure::Here,
+            reading: Reading::On,
+            waits: Waits::default(),
+            login: Login::default(),
             protocol,
             has_sent: false,
-            logged_in: false,
-            failed_logins: 0,
             since,
             endpoints: None,
-            awaits_endpoints: false,
             intake: Intake::Head,
             partial: Vec::new(),
             resume: Resume::default(),
-            head: NONE,
-            tail: NONE,
-            depth: 0,
-            loud_count: 0,
-            silent_count: 0,
-            barrier: NONE,
+            pipeline: Pipeline::EMPTY,
             out: Outbox::default(),
-            request_bytes: 0,
             expected: limits.client_outbox / UNKNOWN_ANSWERS,
             dirty: false,
-            paused: false,
-            reading_stopped: false,
-            until_idle: false,
-            awaits: None,
-            awaited: 0,
-            awaits_since: Time(0),
-            is_late: false,
-            quits: false,
-            has_left: false,
             resumable: false,
             batch_turn: 0,
             counted: 0,
@@ -167,8 +200,8 @@ impl Client {
         Passed {
             pool: pool_id,
             protocol: place.filter(|_| self.has_sent).map(|place| place as u8),
-            logged_in: self.logged_in,
-            failed_logins: self.failed_logins,
+            logged_in: self.login.done,
+            failed_logins: self.login.failures,
             session: self.session.clone(),
         }
     }
@@ -179,13 +212,13 @@ impl Client {
             self.protocol = proto::PROTOCOLS[usize::from(place)];
             self.has_sent = true;
         }
-        (self.logged_in, self.failed_logins) = (client.logged_in, client.failed_logins);
+        self.login = Login { done: client.logged_in, failures: client.failed_logins };
         self.session = client.session;
     }
 
     /// Whether no request is outstanding and no output is left.
     pub(super) fn is_settled(&self) -> bool {
-        (self.head == NONE && self.silent_count == 0 || bug!(CloseEarly)) && self.out.is_empty()
+        (self.outstanding() == 0 || bug!(CloseEarly)) && self.out.is_empty()
     }
 
     /// Whether its input cannot be answered before more arrives.
@@ -195,7 +228,7 @@ impl Client {
 
     /// Whether it has left while nothing could be sent: its requests are dropped.
     pub(super) fn gave_up(&self) -> bool {
-        self.has_left && self.is_late && !bug!(KeepCancelled)
+        self.departure == Departure::Left && self.waits.is_late && !bug!(KeepCancelled)
     }
 
     pub(super) fn requester(&self, id: ConnId) -> Requester {
@@ -217,9 +250,9 @@ impl Client {
 
     /// Whether so little is outstanding that it is read again.
     pub(super) fn may_resume(&self, limits: &Limits) -> bool {
-        let most = if self.until_idle { 0 } else { limits.pipeline / 2 };
-        self.awaits.is_none()
-            && !self.awaits_endpoints
+        let most = if self.waits.idle { 0 } else { limits.pipeline / 2 };
+        self.waits.server.is_none()
+            && !self.waits.endpoints
             && self.outstanding() <= most
             && self.owed() <= limits.client_outbox / 2
     }
@@ -231,11 +264,11 @@ impl Client {
 
     /// Returns the bytes queued for it, or expected to be from the answers before.
     fn owed(&self) -> usize {
-        self.out.len() + self.request_bytes + self.outstanding() * self.expected
+        self.out.len() + self.pipeline.bytes + self.outstanding() * self.expected
     }
 
     pub(super) fn outstanding(&self) -> usize {
-        self.depth as usize + self.silent_count as usize
+        self.pipeline.depth as usize + self.pipeline.silent_count as usize
     }
 
     /// Discards its unfinished input.
@@ -243,12 +276,40 @@ impl Client {
         self.intake = Intake::Head;
         spares.give(std::mem::take(&mut self.partial));
         self.resume = Resume::default();
-        self.paused = false;
+        if self.is_paused() {
+            self.let_go_on();
+        }
+    }
+
+    /// Whether its input waits.
+    pub(super) fn is_paused(&self) -> bool {
+        matches!(self.reading, Reading::Paused | Reading::Stopped)
+    }
+
+    /// Whether the driver has been ordered not to read its socket.
+    pub(super) fn is_stopped(&self) -> bool {
+        matches!(self.reading, Reading::Stopped | Reading::Resuming)
+    }
+
+    /// Pauses it; its socket is read, or not, as before.
+    pub(super) fn pause(&mut self) {
+        self.reading = match self.reading {
+            Reading::On | Reading::Paused => Reading::Paused,
+            Reading::Resuming | Reading::Stopped => Reading::Stopped,
+        };
+    }
+
+    /// Ends a pause. Its kept input is read first.
+    pub(super) fn let_go_on(&mut self) {
+        self.reading = match self.reading {
+            Reading::On | Reading::Paused => Reading::On,
+            Reading::Resuming | Reading::Stopped => Reading::Resuming,
+        };
     }
 
     /// Whether it has to log in first.
     pub(super) fn must_log_in(&self, base: &Base) -> bool {
-        !self.logged_in && base.pools[self.pool as usize].plan.users.is_some()
+        !self.login.done && base.pools[self.pool as usize].plan.users.is_some()
     }
 
     /// Reports the bytes held now to the memory account.
@@ -268,5 +329,5 @@ impl Client {
     }
 }
 
-/// SendOptions many requests of a client may be outstanding before the length of any answer is known.
+/// How many requests of a client may be outstanding before the length of any answer is known.
 const UNKNOWN_ANSWERS: usize = 32;

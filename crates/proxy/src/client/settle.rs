@@ -46,9 +46,9 @@ impl Clients {
                 }
             };
             pending.counted += bytes;
-            client.request_bytes += bytes;
+            client.pipeline.bytes += bytes;
             base.memory.used += bytes;
-        } else if client.head == part.request || bug!(Overtake) {
+        } else if client.pipeline.head == part.request || bug!(Overtake) {
             client.out.open(&mut base.spares);
             client.note_answer_len(value.len());
             value.write(&pending.info, &mut client.out);
@@ -88,8 +88,10 @@ impl Clients {
         }
         let pending = &mut self.requests[id];
         pending.reply.clear();
-        let next =
-            self.table.find_mut(pending.client).filter(|one| one.head == id && pending.left == 1);
+        let next = self
+            .table
+            .find_mut(pending.client)
+            .filter(|one| one.pipeline.head == id && pending.left == 1);
         if let Some(client) = next.filter(|_| pending.error.is_empty()) {
             // Nearly always, the answer need not be kept.
             client.out.open(&mut base.spares);
@@ -202,9 +204,10 @@ impl Clients {
                 client.out.append(&mut self.requests[id].reply);
                 base.memory.change(&mut self.requests[id].counted, 0);
             }
-            client.silent_count -= 1;
-            let over = client.silent_count == 0;
-            let barrier = if over { std::mem::replace(&mut client.barrier, NONE) } else { NONE };
+            client.pipeline.silent_count -= 1;
+            let over = client.pipeline.silent_count == 0;
+            let barrier =
+                if over { std::mem::replace(&mut client.pipeline.barrier, NONE) } else { NONE };
             let pending = &self.requests[id];
             record(&base.pools[pending.pool as usize], pending, base.now);
             self.free(base, id);
@@ -215,7 +218,7 @@ impl Clients {
             if self.table.find(owner).is_some() {
                 self.update_client(base, owner);
             }
-        } else if client.head == id {
+        } else if client.pipeline.head == id {
             self.release(base, owner);
         }
     }
@@ -226,10 +229,12 @@ impl Clients {
         let pool = &mut base.pools[client.pool as usize];
         client.out.open(&mut base.spares);
         #[cfg(seeded_bugs)]
-        self.requests.swap_replies(client.head);
+        self.requests.swap_replies(client.pipeline.head);
         let mut before = client.out.len();
-        while client.head != NONE && self.requests[client.head].state == State::Done {
-            let pending = client.head;
+        while client.pipeline.head != NONE
+            && self.requests[client.pipeline.head].state == State::Done
+        {
+            let pending = client.pipeline.head;
             assert_eq!(self.requests[pending].client, id, "a reply goes to its owner only");
             record(pool, &self.requests[pending], base.now);
             match self.requests[pending].info.gathers {
@@ -241,15 +246,16 @@ impl Clients {
             }
             client.note_answer_len(client.out.len() - before);
             before = client.out.len();
-            client.head = self.requests[pending].next;
-            client.depth -= 1;
-            client.loud_count -= u32::from(self.requests[pending].info.quiet == Quiet::Loud);
-            client.request_bytes -= self.requests[pending].counted;
+            client.pipeline.head = self.requests[pending].next;
+            client.pipeline.depth -= 1;
+            client.pipeline.loud_count -=
+                u32::from(self.requests[pending].info.quiet == Quiet::Loud);
+            client.pipeline.bytes -= self.requests[pending].counted;
             base.memory.change(&mut self.requests[pending].counted, 0);
             self.requests.free(pending, &mut base.spares);
         }
-        if client.head == NONE {
-            client.tail = NONE;
+        if client.pipeline.head == NONE {
+            client.pipeline.tail = NONE;
         }
         self.update_client(base, id);
     }
@@ -268,7 +274,7 @@ impl Clients {
     fn count_bytes(&mut self, base: &mut Base, id: RequestId, bytes: usize) {
         let pending = &mut self.requests[id];
         if let Some(client) = self.table.find_mut(pending.client) {
-            client.request_bytes = client.request_bytes + bytes - pending.counted;
+            client.pipeline.bytes = client.pipeline.bytes + bytes - pending.counted;
         }
         base.memory.change(&mut pending.counted, bytes);
     }

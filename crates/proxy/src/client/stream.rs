@@ -101,7 +101,7 @@ impl Clients {
     /// else.
     fn may_stream(&self, base: &Base, part: Part, len: usize) -> bool {
         let pending = &self.requests[part.request];
-        let is_next = |client: &&Client| client.head == part.request && pending.left == 1;
+        let is_next = |client: &&Client| client.pipeline.head == part.request && pending.left == 1;
         let client = self.table.find(pending.client).filter(is_next);
         len >= base.limits.stream_min
             && pending.slots.is_empty()
@@ -128,10 +128,11 @@ impl Clients {
         client.forget_input(&mut base.spares);
         let counters = base.pools[client.pool as usize].counters;
         counters.add(PoolCounter::CutOff, 1);
-        counters.add(PoolCounter::Cancelled, u64::from(client.depth));
-        let (head, barrier) = (client.head, std::mem::replace(&mut client.barrier, NONE));
-        (client.head, client.tail) = (NONE, NONE);
-        (client.depth, client.loud_count) = (0, 0);
+        counters.add(PoolCounter::Cancelled, u64::from(client.pipeline.depth));
+        let (head, barrier) =
+            (client.pipeline.head, std::mem::replace(&mut client.pipeline.barrier, NONE));
+        (client.pipeline.head, client.pipeline.tail) = (NONE, NONE);
+        (client.pipeline.depth, client.pipeline.loud_count) = (0, 0);
         // Silent requests stand in no pipeline: they still belong to the client. What it is owed
         // for the others matters no more: it is not read again.
         self.forget_requests(base, head, barrier);
