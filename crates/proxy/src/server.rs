@@ -90,11 +90,11 @@ impl Servers {
     /// Collects the bytes to write to a link, in order: none if it is gone or cannot send yet.
     pub(crate) fn transmit<'a>(&'a self, id: ConnId, out: &mut Slices<'a>) {
         let Some(link) = self.links.find(id) else { return };
-        match link.state {
+        match &link.state {
             State::Connecting => {}
-            State::Handshake if link.handshake.is_empty() => {}
-            State::Handshake => out.push(&link.handshake),
-            State::Up => {
+            State::Handshake(handshake) if handshake.unsent.is_empty() => {}
+            State::Handshake(handshake) => out.push(&handshake.unsent),
+            State::Up(_) => {
                 let state = &self.states[link.at.pool as usize][link.at.server as usize];
                 match state.silence.hold {
                     Hold::Off => link.out.slices(out),
@@ -109,8 +109,8 @@ impl Servers {
         let Some(link) = self.links.find_mut(id) else { return };
         let state = &self.states[link.at.pool as usize][link.at.server as usize];
         state.counters.add(ServerCounter::MessageBytes, n as u64);
-        if link.state == State::Handshake {
-            link.handshake.drain(..n);
+        if let State::Handshake(handshake) = &mut link.state {
+            handshake.unsent.drain(..n);
             if n > 0 {
                 // While the kernel still takes the handshake, the server cannot answer it.
                 link.since = base.now;
@@ -158,7 +158,7 @@ impl Servers {
         for (_, link) in self.links.iter() {
             let state = &mut self.states[link.at.pool as usize][link.at.server as usize];
             let pending = link.outstanding.len() - link.first_pending();
-            state.gauges.links += u64::from(link.state == State::Up);
+            state.gauges.links += u64::from(link.is_up());
             state.gauges.pending += pending as u64;
             state.gauges.pending_bytes += link.out.len() as u64;
             state.gauges.inflight += (link.outstanding.len() - pending) as u64;

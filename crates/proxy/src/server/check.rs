@@ -1,7 +1,7 @@
 //! The invariants of the server half.
 
 use super::Servers;
-use super::link::{Body, Link, State, Unit};
+use super::link::{Body, Link, Unit};
 use super::state::Hold;
 use crate::Time;
 use crate::base::pool::Stage;
@@ -73,7 +73,7 @@ impl Servers {
     /// Panics if a batch waits for nothing.
     pub(crate) fn check_rest(&self) {
         for (_, link) in self.links.iter() {
-            let gathers = link.state == State::Up && link.batch.is_some();
+            let gathers = link.is_up() && link.batch.is_some();
             assert!(!gathers || !link.batch_may_leave(), "gets gather although they may leave");
         }
     }

@@ -70,17 +70,17 @@ impl Servers {
             State::Connecting if base.now >= link.since.after(timeouts.connect) => {
                 Some(Fault::ConnectTimeout)
             }
-            State::Handshake if base.now >= link.since.after(timeouts.reply) => {
+            State::Handshake(_) if base.now >= link.since.after(timeouts.reply) => {
                 Some(Fault::ReplyTimeout)
             }
-            State::Up if link.is_waiting() && base.now >= link.reply_deadline(&timeouts) => {
+            State::Up(_) if link.is_waiting() && base.now >= link.reply_deadline(&timeouts) => {
                 Some(Fault::ReplyTimeout)
             }
             _ => None,
         };
         if let Some(fault) = fault {
             #[cfg(seeded_bugs)]
-            if bug!(AnswerAfterTimeout) && link.state == State::Up {
+            if bug!(AnswerAfterTimeout) && link.is_up() {
                 return self.give_up_first(base, id);
             }
             return self.close_link(base, id, fault);
@@ -127,7 +127,7 @@ impl Servers {
         let state = &self.states[link.at.pool as usize][link.at.server as usize];
         let fault = match state.silence.hold {
             Hold::On => Some(Fault::Held),
-            _ if link.state == State::Handshake => Some(Fault::QueueTimeout),
+            _ if matches!(link.state, State::Handshake(_)) => Some(Fault::QueueTimeout),
             Hold::Off | Hold::Ending => None,
         };
         let Some(mut batch) = link.batch.take() else { return };
@@ -158,7 +158,11 @@ impl Servers {
     /// Handles the end of a link's connection, or of an attempt to connect.
     pub(crate) fn closed(&mut self, base: &mut Base, id: ConnId, options: Closed) {
         let Some(link) = self.links.find(id) else { return };
-        let was_up = link.state == State::Up || link.state == State::Handshake && link.proven;
+        let was_up = match link.state {
+            State::Up(_) => true,
+            State::Handshake(_) => link.proven,
+            State::Connecting => false,
+        };
         let fault = match options {
             _ if was_up => Fault::LinkLost,
             Closed::Own => Fault::Unable,
@@ -209,8 +213,10 @@ impl Servers {
         }
         // A server may close a link that was idle, and a restart ends links that worked. Neither is
         // a reason to believe the server down. If it is, the next connect will show it.
-        let has_stood =
-            link.state == State::Up && base.now.since(link.up_at) >= limits::LINK_STOOD_US;
+        let has_stood = match link.state {
+            State::Up(since) => base.now.since(since) >= limits::LINK_STOOD_US,
+            State::Connecting | State::Handshake(_) => false,
+        };
         let harmless = fault == Fault::LinkLost && (link.proven || has_stood);
         match fault.row().blame {
             _ if base.server(at).stage != Stage::Planned => {}

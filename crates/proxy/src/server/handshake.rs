@@ -3,9 +3,9 @@
 //! gets no request.
 
 use metrics::ServerCounter;
-use proto::{Ask, Capabilities, HandshakeReply, Parsed};
+use proto::{Ask, Capabilities, Credentials, HandshakeReply, Parsed};
 
-use super::link::{Message, State};
+use super::link::{Handshake, Link, Message, State};
 use super::state::Proof;
 use super::{LinkEvent, Servers};
 use crate::Event;
@@ -18,12 +18,8 @@ impl Servers {
     /// Starts the handshake when a connect has succeeded.
     pub(crate) fn connected(&mut self, base: &mut Base, id: ConnId) {
         let Some(link) = self.links.find_mut(id) else { return };
-        link.set_state(State::Handshake);
-        link.since = base.now;
-        let pool = base.pool(link.at);
-        let login = pool.plan.server_login.as_ref();
-        pool.upstream.write_handshake(login, pool.conn_keys.of(link.conn_key), &mut link.handshake);
-        link.login = login.is_some();
+        let login = base.pool(link.at).plan.server_login.as_ref();
+        link.begin_handshake(base, login);
         let state = &mut self.states[link.at.pool as usize][link.at.server as usize];
         state.unable_pause = limits::BACKOFF_FIRST_US;
         state.counters.add(ServerCounter::Connects, 1);
@@ -38,11 +34,7 @@ impl Servers {
     /// nothing.
     pub(super) fn repeat_handshake(&mut self, base: &mut Base, id: ConnId) {
         let Some(link) = self.links.find_mut(id) else { return };
-        link.set_state(State::Handshake);
-        link.since = base.now;
-        let pool = base.pool(link.at);
-        pool.upstream.write_handshake(None, pool.conn_keys.of(link.conn_key), &mut link.handshake);
-        link.login = false;
+        link.begin_handshake(base, None);
         self.arm(base, id);
     }
 
@@ -54,14 +46,15 @@ impl Servers {
         source: Source<'_>,
     ) -> Result<(), &'static str> {
         let Some(link) = self.links.find_mut(id) else { return Ok(()) };
-        if !link.handshake.is_empty() {
+        let State::Handshake(Handshake { unsent, login }) = &link.state else { return Ok(()) };
+        if !unsent.is_empty() {
             return Err("a reply before its request was sent");
         }
         link.partial.extend_from_slice(source.bytes);
         let pool = base.pool(link.at);
         let conn_key = pool.conn_keys.of(link.conn_key);
         let (len, capabilities) =
-            match pool.upstream.read_handshake(link.login, conn_key, &link.partial) {
+            match pool.upstream.read_handshake(*login, conn_key, &link.partial) {
                 Parsed::Complete(HandshakeReply::Welcome { len, capabilities }) => {
                     (len, capabilities)
                 }
@@ -81,8 +74,8 @@ impl Servers {
             return Err("a reply that was not asked for");
         }
         base.spares.give(std::mem::take(&mut link.partial));
-        link.set_state(State::Up);
-        (link.since, link.up_at) = (base.now, base.now);
+        link.set_state(State::Up(base.now));
+        link.since = base.now;
         let at = link.at;
         let is_probe = self.state(at).probe == Some(id);
         let before = self.note_capabilities(base, at, capabilities);
@@ -166,5 +159,16 @@ impl Servers {
             let event = Event::CapabilityLost { server: server.plan.id };
             base.log(event);
         }
+    }
+}
+
+impl Link {
+    /// Writes the handshake, with a login or without.
+    fn begin_handshake(&mut self, base: &Base, login: Option<&Credentials>) {
+        let pool = base.pool(self.at);
+        let mut unsent = Vec::new();
+        pool.upstream.write_handshake(login, pool.conn_keys.of(self.conn_key), &mut unsent);
+        self.set_state(State::Handshake(Handshake { unsent, login: login.is_some() }));
+        self.since = base.now;
     }
 }

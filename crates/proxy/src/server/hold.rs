@@ -111,16 +111,16 @@ impl Servers {
         let Some(link) = self.links.find(id) else { return false };
         let state = &self.states[link.at.pool as usize][link.at.server as usize];
         let is_sent = state.silence.hold == Hold::Off;
-        match link.state {
+        match &link.state {
             State::Connecting => false,
-            State::Handshake => !link.handshake.is_empty(),
-            State::Up if link.out.is_empty() => false,
-            State::Up if link.is_waiting() => is_sent || link.begun() > 0,
-            State::Up if self.is_suspect(base, link) => {
+            State::Handshake(handshake) => !handshake.unsent.is_empty(),
+            State::Up(_) if link.out.is_empty() => false,
+            State::Up(_) if link.is_waiting() => is_sent || link.begun() > 0,
+            State::Up(_) if self.is_suspect(base, link) => {
                 self.repeat_handshake(base, id);
                 true
             }
-            State::Up => is_sent,
+            State::Up(_) => is_sent,
         }
     }
 

@@ -34,10 +34,6 @@ pub(super) struct Link {
     /// The index of its connection key.
     pub(super) conn_key: u16,
     pub(super) state: State,
-    /// Unsent bytes of the handshake, which goes ahead of everything.
-    pub(super) handshake: Vec<u8>,
-    /// The handshake contains a login.
-    pub(super) login: bool,
     pub(super) out: Outbox,
     pub(super) outstanding: VecDeque<Message>,
     /// The open batch: gets of this turn that leave as one message.
@@ -76,21 +72,26 @@ pub(super) struct Link {
     pub(super) owes: bool,
     /// It has received a reply, so its loss is not a failure to connect.
     pub(super) proven: bool,
-    /// When it came up.
-    pub(super) up_at: Time,
     /// Bytes held, as last reported to the memory account.
     pub(super) counted: usize,
 }
 
 /// The states of a link. A link that has died is not in the table any more.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
     /// Requests may queue; nothing can be sent.
     Connecting,
-    /// Established; the handshake waits for its answer.
-    Handshake,
-    /// The server has answered the handshake.
-    Up,
+    /// Established; the handshake, which goes ahead of everything, waits for its answer.
+    Handshake(Handshake),
+    /// The server has answered the handshake, at this time.
+    Up(Time),
+}
+
+/// A handshake that is under way.
+pub(super) struct Handshake {
+    /// Its bytes that are not sent yet.
+    pub(super) unsent: Vec<u8>,
+    /// It contains a login.
+    pub(super) login: bool,
 }
 
 /// One message in the queue or on the wire.
@@ -145,8 +146,6 @@ impl Link {
             at,
             conn_key,
             state: State::Connecting,
-            handshake: Vec::new(),
-            login: false,
             out: Outbox::default(),
             outstanding: VecDeque::new(),
             batch: None,
@@ -167,7 +166,6 @@ impl Link {
             dirty: false,
             owes: false,
             proven: false,
-            up_at: now,
             counted: 0,
         }
     }
@@ -175,12 +173,18 @@ impl Link {
     /// Moves to the next state. A link that is up repeats the handshake when its server has fallen
     /// silent.
     pub(super) fn set_state(&mut self, next: State) {
-        let after = match self.state {
-            State::Connecting | State::Up => State::Handshake,
-            State::Handshake => State::Up,
+        let follows = match self.state {
+            State::Connecting | State::Up(_) => matches!(next, State::Handshake(_)),
+            State::Handshake(_) => matches!(next, State::Up(_)),
         };
-        assert_eq!(next, after, "a link connects, greets and is up");
+        assert!(follows, "a link connects, does its handshake and is up");
         self.state = next;
+    }
+
+    /// Whether its server has answered the handshake.
+    #[inline]
+    pub(super) fn is_up(&self) -> bool {
+        matches!(self.state, State::Up(_))
     }
 
     /// Whether the number of messages, and the bytes not handed over yet, are within bounds.
@@ -262,11 +266,11 @@ impl Link {
     pub(super) fn deadline(&self, timeouts: &Timeouts) -> Option<Time> {
         let owed = match self.state {
             State::Connecting => Some(self.since.after(timeouts.connect)),
-            State::Handshake => Some(self.since.after(timeouts.reply)),
-            State::Up if self.is_waiting() && !bug!(NoReplyDeadline) => {
+            State::Handshake(_) => Some(self.since.after(timeouts.reply)),
+            State::Up(_) if self.is_waiting() && !bug!(NoReplyDeadline) => {
                 Some(self.reply_deadline(timeouts))
             }
-            State::Up => None,
+            State::Up(_) => None,
         };
         let pending = self.outstanding.get(self.first_pending());
         let queued = pending.map(|message| message.since.after(timeouts.queue));

@@ -120,7 +120,7 @@ impl Servers {
         if !link.has_room_for(messages, &base.limits) {
             return Err(failed(Fault::QueueFull));
         }
-        let is_up = link.state == State::Up;
+        let is_up = link.is_up();
         if is_up && !link.is_waiting() && self.is_suspect(base, link) {
             // The link has to repeat the handshake before anything is sent on it.
             self.repeat_handshake(base, id);
@@ -169,7 +169,7 @@ impl Servers {
     /// Notes when a link's attempt to connect begins.
     pub(crate) fn connecting(&mut self, base: &mut Base, id: ConnId, begins: Time) {
         if let Some(link) = self.links.find_mut(id)
-            && link.state == State::Connecting
+            && matches!(link.state, State::Connecting)
         {
             link.since = begins;
             self.arm(base, id);

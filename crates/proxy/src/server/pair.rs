@@ -62,9 +62,9 @@ impl Servers {
     ) -> Result<bool, &'static str> {
         let Some(link) = self.links.find_mut(id) else { return Ok(false) };
         link.heard(base.now);
-        let (at, state) = (link.at, link.state);
+        let (at, is_new) = (link.at, matches!(link.state, State::Handshake(_)));
         self.note_heard(at, base.now);
-        if state != State::Handshake {
+        if !is_new {
             return Ok(true);
         }
         self.handshake(base, id, source)?;

@@ -8,7 +8,7 @@ use metrics::{Counters, ServerCounter};
 use proto::{Ask, Span, Upstream};
 
 use super::batch::Batch;
-use super::link::{Link, Payload, State};
+use super::link::{Link, Payload};
 use super::{LinkEvent, Servers};
 use crate::base::fault::Fault;
 use crate::base::id::ConnId;
@@ -162,7 +162,7 @@ impl Servers {
             match data {
                 // A link that is up is written at the end of this turn. On others the data has to
                 // wait.
-                Data::OnePiece(source) if link.state == State::Up => link.out.push(source),
+                Data::OnePiece(source) if link.is_up() => link.out.push(source),
                 Data::OnePiece(source) => link.out.keep(source),
                 Data::Assembled(mut held) => {
                     link.out.append(&mut held);
