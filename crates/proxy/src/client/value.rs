@@ -46,17 +46,19 @@ impl Clients {
         &self,
         base: &Base,
         part: Part,
-        keys: Option<u64>,
+        keys: Option<u32>,
         (item, head): (&Item, &[u8]),
     ) -> Result<(), &'static str> {
         let PendingRequest { info, pool, .. } = &self.requests[part.request];
         let expected = match keys {
             Some(keys) => info.element_per_key.then_some(keys),
-            None => info.elements.map(u64::from),
+            None => info.elements,
         };
         if let Some(expected) = expected {
             let elements = base.pools[*pool as usize].upstream.elements(head);
-            if elements.is_none_or(|(_, count)| count != expected) && !bug!(BelievePoison) {
+            if elements.is_none_or(|(_, count)| count != u64::from(expected))
+                && !bug!(BelievePoison)
+            {
                 return Err(WRONG_NUMBER);
             }
         }

@@ -49,7 +49,7 @@ pub(crate) struct Matched {
     /// The form in which the server was asked.
     pub(crate) asked: Ask,
     /// SendOptions many keys it answers together.
-    pub(crate) keys: Option<u64>,
+    pub(crate) keys: Option<u32>,
 }
 
 impl Servers {
@@ -266,7 +266,7 @@ fn match_item(
     message: &mut Message,
     item: &Item,
     bytes: &[u8],
-) -> Result<(Part, Unit, Option<u64>), &'static str> {
+) -> Result<(Part, Unit, Option<u32>), &'static str> {
     match (&mut message.payload, item.kind) {
         (Payload::Fetch(batch), ItemKind::Value) => {
             let found = batch.find(item.key.of(bytes)).ok_or(UNREQUESTED_KEY)?;
@@ -275,7 +275,7 @@ fn match_item(
             Ok((batch.entries[found].part, Unit::Key, None))
         }
         (Payload::Fetch(batch), ItemKind::Status | ItemKind::Part) if batch.single_reply => {
-            Ok((batch.entries[0].part, Unit::Batch, Some(batch.entries.len() as u64)))
+            Ok((batch.entries[0].part, Unit::Batch, Some(batch.entries.len() as u32)))
         }
         (Payload::Single(part), ItemKind::Status | ItemKind::Part) => {
             Ok((*part, Unit::Single, None))

@@ -41,6 +41,8 @@ impl Servers {
         let is_dropped = incoming.is_dropped();
         let keys = std::mem::take(&mut base.keys);
         let mut scratch = std::mem::take(&mut base.scratch);
+        // The link of the key before, as long as nothing has changed on it.
+        let mut last = None;
         for (slot, span) in keys.iter().enumerate() {
             if bug!(DropFragment) && slot > 1 && slot + 1 == keys.len() {
                 continue;
@@ -49,16 +51,20 @@ impl Servers {
             let key = asks.protocol.key(request, head, *span, &mut scratch);
             let random = &mut base.random;
             let server = base.pools[asks.pool()].route(key, || random.next());
-            let found = match server.ok_or(Fault::NoServer) {
+            let same: Option<ConnId> =
+                last.filter(|(one, _)| Some(*one) == server).map(|(_, link)| link);
+            let found = match (same, server) {
+                (Some(link), _) => Ok(link),
                 // Then only this request itself can fill the queue.
-                Ok(server) if options.has_room => self.link_at(base, asks, server),
-                Ok(server) => self.link_for(base, asks, server),
-                Err(fault) => Err(fault),
+                (None, Some(server)) if options.has_room => self.link_at(base, asks, server),
+                (None, Some(server)) => self.link_for(base, asks, server),
+                (None, None) => Err(Fault::NoServer),
             };
             let found = if is_dropped { found.and(Err(Fault::Dropped)) } else { found };
             match found {
                 Ok(link) => {
-                    self.push_key(base, link, incoming, (key, part), options);
+                    let is_launched = self.push_key(base, link, incoming, (key, part), options);
+                    last = server.filter(|_| !is_launched).map(|server| (server, link));
                     if options.single_reply {
                         self.push_rest(link, incoming, &keys, slot);
                     }
@@ -78,7 +84,8 @@ impl Servers {
         }
     }
 
-    /// Adds a key to the right batch of a link.
+    /// Adds a key to the right batch of a link. Returns whether a message left for the queue before
+    /// it.
     fn push_key(
         &mut self,
         base: &mut Base,
@@ -86,12 +93,13 @@ impl Servers {
         incoming: &Incoming<'_>,
         (key, part): (&[u8], Part),
         options: &SendOptions,
-    ) {
+    ) -> bool {
         let SendOptions { ask, merge, idempotent, single_reply, .. } = *options;
         let Incoming { asks, request, head } = *incoming;
         let client = asks.id.index() as u32;
         let spare = &mut self.spare_batches;
-        let Some(link) = self.links.find_mut(id) else { return };
+        let Some(link) = self.links.find_mut(id) else { return false };
+        let before = link.queued;
         let counters = self.states[link.at.pool as usize][link.at.server as usize].counters;
         let upstream = base.pools[link.at.pool as usize].upstream;
         let is_first_unmerged = !merge && link.unmerged_batch.is_none();
@@ -128,6 +136,7 @@ impl Servers {
             link.dirty = true;
             self.dirty.push(id);
         }
+        link.queued != before
     }
 
     /// Adds the bytes that belong to a key beyond the key itself, such as its value.
