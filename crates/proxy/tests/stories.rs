@@ -553,6 +553,20 @@ fn a_missing_server_is_told_unless_the_pool_says_partial_miss() {
 }
 
 #[test]
+fn a_get_of_more_keys_than_the_memory_can_account_for_is_refused_and_the_client_stays() {
+    // Each key takes its place in the request, in its slot and in a queue.
+    for (memory, is_sent) in [(100 * 48 + 1_000, true), (100 * 48, false)] {
+        let mut stage = Stage::of(&["s0"], |plan| plan.memory_max = memory);
+        let client = stage.client();
+        let keys: String = (0..100).map(|nth| format!(" k{nth}")).collect();
+        stage.says(client, &format!("get{keys}\r\n"));
+        let refused = "SERVER_ERROR out of memory for so many keys\r\n";
+        assert_eq!(stage.received(client), if is_sent { "" } else { refused }, "{memory} bytes");
+        stage.says(client, "version\r\n");
+    }
+}
+
+#[test]
 fn a_reply_above_the_memory_ceiling_is_dropped_and_the_link_goes_on() {
     let value = format!("VALUE x 0 3000\r\n{}\r\nEND\r\n", "x".repeat(3000));
     for cut in [value.len(), 100] {
