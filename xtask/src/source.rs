@@ -1,5 +1,5 @@
-//! Rust text, read just far enough to ask it simple questions: its tokens, paths, functions
-//! and structs.
+//! Rust text, read just far enough to ask it simple questions: its tokens, paths, functions,
+//! structs and impls.
 //!
 //! This is no parser. It relies on what rustfmt and the compiler have made of the text.
 
@@ -156,6 +156,33 @@ fn text_at<'t>(tokens: &[Token<'t>], at: usize) -> &'t str {
     tokens.get(at).map_or(";", |token| token.text)
 }
 
+/// Returns the type of each inherent `impl`, with its line.
+pub fn inherent_impls<'t>(tokens: &[Token<'t>]) -> Vec<(&'t str, usize)> {
+    let mut found = Vec::new();
+    for (at, token) in tokens.iter().enumerate() {
+        let before = at.checked_sub(1).map_or(";", |at| tokens[at].text);
+        if token.text != "impl" || !["}", "{", ";", "]", "unsafe"].contains(&before) {
+            continue;
+        }
+        let (mut depth, mut name) = (0, None);
+        for (at, token) in tokens.iter().enumerate().skip(at + 1) {
+            match token.text {
+                "<" => depth += 1,
+                ">" if tokens[at - 1].text != "-" => depth -= 1,
+                "for" if depth == 0 => {
+                    name = None;
+                    break;
+                }
+                "{" | "where" if depth == 0 => break,
+                text if depth == 0 && token.is_word() => name = Some(text),
+                _ => {}
+            }
+        }
+        found.extend(name.map(|name| (name, token.line)));
+    }
+    found
+}
+
 /// Something with a name, from its keyword to the brace or semicolon that ends it.
 pub struct Item<'t, 's> {
     pub name: &'t str,
@@ -229,6 +256,13 @@ mod tests {
             (6, "h::i::j".to_string(), None),
         ];
         assert_eq!(seen, expected);
+    }
+
+    #[test]
+    fn an_impl_of_a_trait_is_not_inherent() {
+        let text = "impl A {}\n#[b] unsafe impl<F: Fn() -> C> d::E<F> where F: G {}\n\
+            impl H for I {}\nfn j() -> impl K { impl_l() }\nimpl<'a> M<'a> {}";
+        assert_eq!(inherent_impls(&tokens(text)), [("A", 1), ("E", 2), ("M", 5)]);
     }
 
     #[test]

@@ -37,6 +37,8 @@ const RULES: &[Rule] = &[
     Rule { name: "purity", check: walls::purity },
     Rule { name: "crates", check: walls::crates },
     Rule { name: "modules", check: walls::modules },
+    Rule { name: "methods", check: walls::methods },
+    Rule { name: "halves", check: walls::halves },
     Rule { name: "links", check: pages::links },
     Rule { name: "decisions", check: pages::decisions },
     Rule { name: "hazards", check: pages::hazards },
