@@ -23,8 +23,8 @@ const BELOW: &[&str] = &["crates/proto", "crates/shard", "crates/cache", "crates
 /// Methods that the standard library has as well: a call of one says nothing about a file.
 const STD_METHODS: &str = "all and_then any append as_bytes as_mut as_ref as_slice as_str chain \
     clear clone cmp collect contains copied count drain entry enumerate eq expect extend fill \
-    filter find first flatten flush fmt fold from get get_mut insert into is_empty iter iter_mut join \
-    keys last len lines map max min new next parse peek pop pop_front position push push_back \
+    filter find first flatten flush fmt fold from get get_mut insert into is_empty iter iter_mut \
+    join keys last len lines map max min new next parse peek pop pop_front position push push_back \
     push_str read remove replace resize retain rev skip sort split split_at start_with sum swap \
     take then to_string trim truncate unwrap_or values write zip";
 
