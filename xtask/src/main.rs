@@ -8,6 +8,8 @@ mod cargo;
 mod commands;
 mod mutants;
 mod peers;
+mod shape;
+mod source;
 mod suites;
 mod test;
 mod tidy;
@@ -32,6 +34,11 @@ const VERBS: &[Verb] = &[
         run: test::run,
     },
     Verb { name: "tidy", usage: "the house rules that no compiler checks", run: tidy::run },
+    Verb {
+        name: "shape",
+        usage: "[PATH]  how the code hangs together: calls, circles, sizes; of another checkout",
+        run: shape::run,
+    },
     Verb { name: "docs", usage: "write docs/reference/ anew from the tables", run: docs },
     Verb {
         name: "bench",

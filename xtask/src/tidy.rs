@@ -8,6 +8,7 @@ mod pages;
 mod text;
 mod walls;
 
+use std::path::Path;
 use std::process::Command;
 
 use crate::{Outcome, root};
@@ -36,6 +37,8 @@ const RULES: &[Rule] = &[
     Rule { name: "purity", check: walls::purity },
     Rule { name: "crates", check: walls::crates },
     Rule { name: "modules", check: walls::modules },
+    Rule { name: "methods", check: walls::methods },
+    Rule { name: "halves", check: walls::halves },
     Rule { name: "links", check: pages::links },
     Rule { name: "decisions", check: pages::decisions },
     Rule { name: "hazards", check: pages::hazards },
@@ -51,9 +54,9 @@ struct Tree {
     metadata: serde_json::Value,
 }
 
-struct File {
-    path: String,
-    text: String,
+pub struct File {
+    pub path: String,
+    pub text: String,
 }
 
 pub fn run(_: &[String]) -> Outcome {
@@ -71,13 +74,20 @@ pub fn run(_: &[String]) -> Outcome {
 
 /// Returns the paths of the files that git lists: the project's, and new ones that it does not
 /// ignore.
-pub fn files() -> Result<Vec<String>, String> {
+pub fn files(root: &Path) -> Result<Vec<String>, String> {
     let listed = output(
         Command::new("git")
             .args(["ls-files", "-z", "--cached", "--others", "--exclude-standard"])
-            .current_dir(root()),
+            .current_dir(root),
     )?;
     Ok(listed.split_terminator('\0').map(str::to_string).collect())
+}
+
+/// Reads a file, if it is there and is text. A file that was removed and not yet committed is
+/// listed but cannot be read.
+pub fn read(root: &Path, path: &str) -> Option<File> {
+    let text = String::from_utf8(std::fs::read(root.join(path)).ok()?).ok()?;
+    Some(File { path: path.to_string(), text })
 }
 
 impl Tree {
@@ -89,16 +99,10 @@ impl Tree {
             "--locked",
         ]))?;
         let metadata = serde_json::from_str(&metadata).map_err(|error| error.to_string())?;
-        let mut tree = Tree { metadata, ..Tree::default() };
-        for path in files()? {
-            // A file that was removed and not yet committed is listed but cannot be read.
-            let Ok(bytes) = std::fs::read(root().join(&path)) else { continue };
-            tree.paths.push(path.clone());
-            if let Ok(text) = String::from_utf8(bytes) {
-                tree.files.push(File { path, text });
-            }
-        }
-        Ok(tree)
+        let mut paths = files(&root())?;
+        paths.retain(|path| root().join(path).exists());
+        let files = paths.iter().filter_map(|path| read(&root(), path)).collect();
+        Ok(Tree { files, paths, metadata })
     }
 
     fn rust(&self) -> impl Iterator<Item = &File> {
@@ -114,7 +118,7 @@ impl File {
 
     /// Returns the product's lines with their numbers: without the tests at the end, and none of a
     /// test file.
-    fn product_lines(&self) -> Vec<(usize, &str)> {
+    pub fn product_lines(&self) -> Vec<(usize, &str)> {
         if self.is_test() {
             return Vec::new();
         }
@@ -131,6 +135,19 @@ impl File {
             }
         }
         lines
+    }
+
+    /// Returns the product's text, with every line at its place.
+    pub fn product(&self) -> String {
+        let mut text = String::new();
+        let mut count = 0;
+        for (at, line) in self.product_lines() {
+            text.extend(std::iter::repeat_n('\n', at - count - 1));
+            text.push_str(line);
+            text.push('\n');
+            count = at;
+        }
+        text
     }
 
     fn place(&self, line: usize) -> String {
@@ -175,5 +192,6 @@ mod tests {
         let text = "a\n#[cfg(test)]\nmod tests;\nb\n#[cfg(test)]\nmod more {\n}\n";
         let tree = tree(&[("x.rs", text)]);
         assert_eq!(tree.files[0].product_lines(), [(1, "a"), (4, "b")]);
+        assert_eq!(tree.files[0].product(), "a\n\n\nb\n");
     }
 }

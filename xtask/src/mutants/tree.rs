@@ -12,7 +12,7 @@ use crate::{Outcome, root};
 /// not build it again.
 pub fn copy() -> Result<PathBuf, String> {
     let tree = folder().join("tree");
-    let files: BTreeSet<PathBuf> = files()?
+    let files: BTreeSet<PathBuf> = files(&root())?
         .into_iter()
         .map(PathBuf::from)
         .filter(|file| root().join(file).is_file())
