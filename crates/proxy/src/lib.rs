@@ -57,7 +57,7 @@ impl Time {
     }
 }
 
-/// SendOptions a connection ended.
+/// How a connection ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Closed {
     /// The peer sends nothing more. A client still gets the answers to its requests.

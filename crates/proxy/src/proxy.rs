@@ -92,9 +92,9 @@ impl Proxy {
         self.handle_link_events();
     }
 
-    /// Takes the addresses of a client's connection, as `Action::LookUpEndpoints` asked for them. The client
-    /// is read again at the end of the turn; if the action was given at a turn's end, at the end of
-    /// the next.
+    /// Takes the addresses of a client's connection, as `Action::LookUpEndpoints` asked for them.
+    /// The client is read again at the end of the turn; if the action was given at a turn's end, at
+    /// the end of the next.
     pub fn handle_endpoints(&mut self, client: ConnId, ends: Endpoints, now: Time) {
         self.base.note_change(now);
         self.clients.set_endpoints(&mut self.base, client, ends);

@@ -1,7 +1,7 @@
 //! The server half: links, what waits on them, and what is known of the servers behind them.
 //!
 //! It gets the parts of requests to send, and tells what becomes of each: a reply as it comes
-//! ([`Reply`]), and everything else as an [`LinkEvent`]. It knows of a client what [`Requester`]
+//! ([`Reply`]), and everything else as a [`LinkEvent`]. It knows of a client what [`Requester`]
 //! says, and of a request its [`Part`](crate::base::part::Part). Waiting requests stand in each
 //! link's queue (`link.rs`); that is the place for another order of them, or for a limit.
 

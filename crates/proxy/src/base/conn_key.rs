@@ -43,8 +43,8 @@ impl ConnKeys {
         self.conn_keys.iter().position(|one| one.conn_key == conn_key).map(|at| at as u16)
     }
 
-    /// Returns the index of a connection key, which is added if it is new. When there are as many as
-    /// there may be, it takes the index of one that no client and no link uses.
+    /// Returns the index of a connection key, which is added if it is new. When there are as many
+    /// as there may be, it takes the index of one that no client and no link uses.
     pub(crate) fn find_or_add(&mut self, conn_key: ConnKey) -> Option<u16> {
         if let Some(at) = self.find(conn_key) {
             return Some(at);

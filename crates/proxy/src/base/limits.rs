@@ -55,7 +55,7 @@ pub const CLIENT_OUTBOX_MAX: usize = 1024 * 1024;
 pub const LINK_QUEUE_MAX: usize = 65_536;
 /// Unsent bytes of one link.
 pub const LINK_OUTBOX_MAX: usize = 64 * 1024 * 1024;
-/// SendOptions many times the reply deadline a reply may take that keeps coming.
+/// How many times the reply deadline a reply may take that keeps coming.
 pub const REPLY_STRETCH: u64 = 16;
 /// Bytes of most heads of replies.
 pub const REPLY_HEAD_MAX: usize = 2048;
@@ -73,7 +73,7 @@ pub const DATABASES_DEFAULT: u32 = 16;
 /// Connection keys of a pool: the databases in use, times the protocol versions used in each. A
 /// server can have this many times its number of links.
 pub const CONN_KEYS_MAX: usize = 64;
-/// SendOptions long a connection key that a server has refused is not tried again.
+/// How long a connection key that a server has refused is not tried again.
 pub const CONN_KEY_PAUSE_US: u64 = 1_000_000;
 /// Bytes of a local command.
 pub const OWN_LEN_MAX: usize = 64 * 1024;
@@ -130,9 +130,9 @@ pub const PROBE_FIRST_US: u64 = 10_000;
 pub const LINK_STOOD_US: u64 = 1_000_000;
 /// Links lost while a request waited that needs a capability, before the capability is disbelieved.
 pub const DOUBTS_MAX: u8 = 2;
-/// SendOptions long the clients of a pool that has left the plan may take for their last answers.
+/// How long the clients of a pool that has left the plan may take for their last answers.
 pub const RETIRE_US: u64 = 10_000_000;
-/// SendOptions long gauges may be out of date in the metrics registry.
+/// How long gauges may be out of date in the metrics registry.
 pub const PUBLISH_PAUSE_US: u64 = 100_000;
 /// Timers that one call of `handle_timeout` may run, for each timer that was set when it began.
 /// Nearly all timers are set for later times; a call that runs more than this would never end.

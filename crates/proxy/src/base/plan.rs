@@ -20,7 +20,7 @@ pub struct Plan {
     pub clients_max: usize,
     /// The most clients of this worker, from its descriptor limit.
     pub clients_room: usize,
-    /// SendOptions much of each kind may wait.
+    /// How much of each kind may wait.
     pub limits: Limits,
 }
 
@@ -48,10 +48,10 @@ pub struct PoolPlan {
     pub on_failure: OnFailure,
     /// Consecutive failures that take a server out of the ring (`OnFailure::Eject`).
     pub server_failure_limit: u32,
-    /// SendOptions many servers may be out of the ring at once. If the file says nothing: half of them, but
+    /// How many servers may be out of the ring at once. If the file says nothing: half of them, but
     /// at least one.
     pub max_ejected: Option<usize>,
-    /// SendOptions long an ejected server stays out before it is probed, in microseconds.
+    /// How long an ejected server stays out before it is probed, in microseconds.
     pub server_retry_timeout: u64,
     /// The most clients of this pool, of all workers together. A further one is refused with an
     /// error.

@@ -10,7 +10,7 @@ use crate::base::id::ConnId;
 use crate::base::pool::Stage;
 use crate::{Action, Event, Passed};
 
-/// SendOptions often refused clients are reported, in microseconds.
+/// How often refused clients are reported, in microseconds.
 const REFUSED_TELL_US: u64 = 1_000_000;
 const FOREIGN: &str = "one sent HTTP, as a browser does when a hostile page sends it here; it was \
                        closed, and nothing after that was read";

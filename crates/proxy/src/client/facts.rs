@@ -9,7 +9,7 @@ use crate::base::pool::{Pool, Server, Stage};
 pub(crate) struct PoolFacts<'a> {
     pub(crate) pool: &'a Pool,
     pub(crate) metrics: WorkerMetrics,
-    /// SendOptions long this worker has run, in microseconds.
+    /// How long this worker has run, in microseconds.
     pub(crate) uptime: u64,
 }
 

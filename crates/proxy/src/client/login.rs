@@ -18,7 +18,7 @@ use crate::base::timers::Due;
 use crate::base::{Base, limits};
 use crate::{Action, Event, Time};
 
-/// SendOptions often failed logins are reported, in microseconds.
+/// How often failed logins are reported, in microseconds.
 const FAILED_TELL_US: u64 = 1_000_000;
 
 impl Clients {

@@ -27,9 +27,9 @@ use crate::base::{Base, limits};
 #[derive(Clone, Copy)]
 pub(crate) struct Repeat {
     retryable: Retryable,
-    /// SendOptions often the request has been sent again already.
+    /// How often the request has been sent again already.
     times: u8,
-    /// SendOptions long it waits, in microseconds.
+    /// How long it waits, in microseconds.
     pause: u64,
     pub(crate) may: bool,
 }

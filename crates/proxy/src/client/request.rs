@@ -76,7 +76,7 @@ pub(super) struct RequestInfo {
     /// The number of elements in its answer, if it went to one server unchanged and the answer is a
     /// list.
     pub(super) elements: Option<u32>,
-    /// SendOptions many times it was sent again after a retryable error; `None` if it may not be.
+    /// How many times it was sent again after a retryable error; `None` if it may not be.
     pub(super) repeats: Option<u8>,
     /// Set when its data was refused. The outstanding message removes the old value of its key.
     pub(super) no_room: Option<NoRoom>,

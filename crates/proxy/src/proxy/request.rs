@@ -13,7 +13,7 @@ use crate::client::{self, Frame, Input, Next, SplitRequest};
 use crate::route::{self, Route};
 use crate::server::SendOptions;
 
-/// SendOptions a refused request affects its key.
+/// How a refused request affects its key.
 enum Removal {
     /// The key stays as it is.
     Nothing,

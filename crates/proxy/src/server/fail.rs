@@ -1,5 +1,5 @@
-//! Dead links and deadlines. Each message that nothing will answer any more becomes an [`LinkEvent`],
-//! which says whether it may have been executed.
+//! Dead links and deadlines. Each message that nothing will answer any more becomes a
+//! [`LinkEvent`], which says whether it may have been executed.
 
 use metrics::ServerCounter;
 

@@ -48,7 +48,7 @@ pub(crate) struct Matched {
     pub(crate) item: Item,
     /// The form in which the server was asked.
     pub(crate) asked: Ask,
-    /// SendOptions many keys it answers together.
+    /// How many keys it answers together.
     pub(crate) keys: Option<u32>,
 }
 

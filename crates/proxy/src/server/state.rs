@@ -46,7 +46,7 @@ pub(super) struct ServerState {
     pub(super) gauges: Gauges,
 }
 
-/// SendOptions long a server that owes answers has been silent on all links of this worker: see
+/// How long a server that owes answers has been silent on all links of this worker: see
 /// `hold.rs`.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Silence {
