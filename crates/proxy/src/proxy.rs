@@ -114,11 +114,11 @@ impl Proxy {
     }
 
     /// Notes that a connection ended, or that a `Connect` failed.
-    pub fn handle_closed(&mut self, conn: ConnId, options: Closed, now: Time) {
+    pub fn handle_closed(&mut self, conn: ConnId, how: Closed, now: Time) {
         self.base.note_change(now);
         match conn.side() {
-            Side::Client => self.clients.closed(&mut self.base, conn, options),
-            Side::Link => self.servers.closed(&mut self.base, conn, options),
+            Side::Client => self.clients.closed(&mut self.base, conn, how),
+            Side::Link => self.servers.closed(&mut self.base, conn, how),
         }
         self.handle_link_events();
     }

@@ -176,8 +176,8 @@ impl Pool {
     }
 
     /// Returns the index of the server with this id, unless it is vacant.
-    pub(crate) fn place_of(&self, pending: u32) -> Option<usize> {
-        let is_it = |one: &Server| one.plan.id == pending && one.stage != Stage::Vacant;
+    pub(crate) fn place_of(&self, id: u32) -> Option<usize> {
+        let is_it = |one: &Server| one.plan.id == id && one.stage != Stage::Vacant;
         self.servers.iter().position(is_it)
     }
 

@@ -64,11 +64,11 @@ impl Clients {
     }
 
     /// Notes that a client has closed its half, or is gone.
-    pub(crate) fn closed(&mut self, base: &mut Base, id: ConnId, options: Closed) {
+    pub(crate) fn closed(&mut self, base: &mut Base, id: ConnId, how: Closed) {
         let Some(client) = self.table.find(id) else { return };
         let counters = base.pools[client.pool as usize].counters;
         self.cancel(id);
-        match options {
+        match how {
             Closed::Eof => {
                 counters.add(PoolCounter::ClientsEnded, 1);
                 self.finish(base, id);

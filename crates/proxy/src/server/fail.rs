@@ -156,19 +156,19 @@ impl Servers {
     }
 
     /// Handles the end of a link's connection, or of an attempt to connect.
-    pub(crate) fn closed(&mut self, base: &mut Base, id: ConnId, options: Closed) {
+    pub(crate) fn closed(&mut self, base: &mut Base, id: ConnId, how: Closed) {
         let Some(link) = self.links.find(id) else { return };
         let was_up = match link.state {
             State::Up(_) => true,
             State::Handshake(_) => link.proven,
             State::Connecting => false,
         };
-        let fault = match options {
+        let fault = match how {
             _ if was_up => Fault::LinkLost,
             Closed::Own => Fault::Unable,
             Closed::Eof | Closed::Reset => Fault::ConnectFailed,
         };
-        if was_up && options == Closed::Eof {
+        if was_up && how == Closed::Eof {
             let state = &self.states[link.at.pool as usize][link.at.server as usize];
             state.counters.add(ServerCounter::LinkEnded, 1);
         }

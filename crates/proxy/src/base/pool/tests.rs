@@ -10,7 +10,7 @@ fn pool(servers: usize, set: impl FnOnce(&mut PoolPlan)) -> Pool {
     let servers = (0..servers).map(server).collect();
     let mut plan = PoolPlan::new("pool", proto::PROTOCOLS[0], servers);
     (plan.id, plan.distribution) = (1, Distribution::Modula);
-    plan.servers.iter_mut().zip(2..).for_each(|(server, pending)| server.id = pending);
+    plan.servers.iter_mut().zip(2..).for_each(|(server, id)| server.id = id);
     set(&mut plan);
     Pool::new(plan, &Registry::private(1, 16).metrics(0))
 }
