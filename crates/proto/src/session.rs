@@ -33,6 +33,30 @@ pub enum ReplyMode {
     Off,
 }
 
+impl ReplyMode {
+    /// Whether the client wants the answers to its requests.
+    pub fn is_on(self) -> bool {
+        self == ReplyMode::On
+    }
+
+    /// Returns the mode after a request has been read: the answer to that one alone may have been
+    /// skipped.
+    pub fn after_request(self) -> ReplyMode {
+        if self == ReplyMode::SkipNext { ReplyMode::On } else { self }
+    }
+
+    /// Returns the mode in which a local command is answered. `is_silent`: its answer was unwanted
+    /// when it was read, unless the command itself decides otherwise.
+    pub fn for_local(self, is_silent: bool) -> ReplyMode {
+        if is_silent && self == ReplyMode::On { ReplyMode::SkipThis } else { self }
+    }
+
+    /// Returns the mode after a local command, which began in the mode of `for_local`.
+    pub fn after_local(self) -> ReplyMode {
+        if self == ReplyMode::SkipThis { ReplyMode::On } else { self }
+    }
+}
+
 /// The client's description of itself, which it gets back when it asks.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Profile {

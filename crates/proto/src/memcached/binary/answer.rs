@@ -260,6 +260,10 @@ pub(super) fn answer(asked: &Asked<'_>, answer: &Answer<'_>, out: &mut Vec<u8>) 
         Answer::Refused(Refusal::Unknown | Refusal::Bad(UNKNOWN_WORDS)) => to.say(UNKNOWN, out),
         Answer::Refused(Refusal::ByName(why)) => to.say((NOT_SUPPORTED, why.as_bytes()), out),
         Answer::Refused(Refusal::Bad(why)) => to.say((INVALID, why.as_bytes()), out),
+        Answer::Refused(Refusal::TooLong) => to.say((INVALID, b"line too long"), out),
+        Answer::Refused(Refusal::BadBody) => to.say((INVALID, b"bad data chunk"), out),
+        // No command of this protocol names a server or a database.
+        Answer::Refused(Refusal::NoPlace | Refusal::NoDatabase) => to.say(UNKNOWN, out),
         Answer::Refused(Refusal::TooLarge) => to.say(TOO_LARGE, out),
         Answer::Refused(Refusal::TooLargeKept) => to.say(TOO_LARGE_KEPT, out),
         Answer::Failed(why) => to.say((TEMPORARY, why.as_bytes()), out),
