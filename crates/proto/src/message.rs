@@ -497,8 +497,6 @@ pub enum Answer<'a> {
     /// The request's keys belong to different servers; two of the keys and their servers are named.
     /// `tag` holds the bytes that enclose the part of a key that decides its server.
     Apart { keys: [&'a [u8]; 2], servers: [&'a str; 2], tag: Option<[u8; 2]> },
-    /// The ways to log in.
-    Mechanisms,
     /// The login succeeded.
     LoggedIn,
     /// The name and password were refused.

@@ -132,8 +132,8 @@ pub enum Login<'a> {
     /// A login. `goes_on`: after a right login the rest of the request is answered as well; after a
     /// wrong one the client keeps the login that it had.
     Attempt { name: Cow<'a, [u8]>, password: Cow<'a, [u8]>, goes_on: bool },
-    /// It asks how to log in.
-    Mechanisms,
+    /// It is about the login, and this is the whole answer to it.
+    Answered(Vec<u8>),
     /// It needs no login: it ends the connection, or has no effect at all.
     Free,
     /// It needs a login first.

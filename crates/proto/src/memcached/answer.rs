@@ -36,7 +36,6 @@ pub(super) fn write(asked: &Asked<'_>, answer: &Answer<'_>, out: &mut Vec<u8>) {
         Answer::LoggedIn => out.extend_from_slice(b"STORED\r\n"),
         Answer::LoginFailed => line(&["CLIENT_ERROR authentication failure"], out),
         Answer::LoginFirst => line(&["CLIENT_ERROR unauthenticated"], out),
-        Answer::Mechanisms => out.extend_from_slice(b"ERROR\r\n"),
     }
 }
 

@@ -5,7 +5,7 @@ use super::super::{reply, stats, version};
 use super::header::{self, Header, Reply};
 use super::opcodes::{self, Mode, Shape};
 use crate::scan;
-use crate::{Answer, Asked, Item, ItemKind, Quiet, Refusal, Shown, Span};
+use crate::{Answer, Asked, Item, ItemKind, Quiet, Refusal, Request, Shown, Span};
 
 /// The statuses, with memcached's text for each.
 const OK: u16 = 0x00;
@@ -241,6 +241,14 @@ fn number(text: &[u8]) -> u64 {
     scan::decimal(text, u64::MAX).unwrap_or(0)
 }
 
+/// Writes the ways to log in.
+pub(super) fn mechanisms(request: &Request, head: &[u8]) -> Vec<u8> {
+    let to = To::read(&Asked { command: request.command, head, ..Asked::no_request() });
+    let mut out = Vec::new();
+    to.say((OK, b"PLAIN"), &mut out);
+    out
+}
+
 /// Writes an answer of the proxy.
 pub(super) fn answer(asked: &Asked<'_>, answer: &Answer<'_>, out: &mut Vec<u8>) {
     let to = To::read(asked);
@@ -270,7 +278,6 @@ pub(super) fn answer(asked: &Asked<'_>, answer: &Answer<'_>, out: &mut Vec<u8>) 
         Answer::Uncertain(why) => to.say((INTERNAL, why.as_bytes()), out),
         Answer::Apart { .. } => to.say((INVALID, b"keys of two servers"), out),
         Answer::Error(line) => to.say(of_line(line), out),
-        Answer::Mechanisms => to.say((OK, b"PLAIN"), out),
         Answer::LoggedIn => to.say((OK, b"Authenticated"), out),
         Answer::LoginFailed | Answer::LoginFirst => to.say(AUTH_ERROR, out),
     }
