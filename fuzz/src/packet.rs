@@ -1,9 +1,7 @@
 //! Packets of the binary protocol: their grammar, a second parser, and an independent translation
 //! for a server. The model of `server.rs` parses the result.
 
-use proto::{
-    Adapted, Capabilities, Class, PROTOCOLS, Parsed, Protocol, Quiet, Request, Resume, Span,
-};
+use proto::{Adapted, Class, PROTOCOLS, Parsed, Protocol, Quiet, Request, Resume, Span};
 
 use crate::meta;
 use crate::mutate::{self, Dice};
@@ -102,8 +100,7 @@ fn judge(
 ) {
     let head = &bytes[..request.head as usize];
     if let Class::Single { .. } = request.class
-        && let Adapted::Refused(_) =
-            binary().adapt(request, head, Some(Capabilities { meta, ..Capabilities::default() }))
+        && let Adapted::Refused(_) = binary().adapt(request, head, Some(server::capabilities(meta)))
     {
         assert_eq!(expected, None, "refused, with meta: {meta}");
         return;

@@ -21,6 +21,11 @@ const PATIENCE: usize = 1024;
 /// The limit of a server that has the meta commands.
 const META_PATIENCE: usize = 2048;
 
+/// The capabilities of a server with the meta commands, or without.
+pub fn capabilities(meta: bool) -> Capabilities {
+    if meta { proto::memcached::META } else { Capabilities::default() }
+}
+
 pub fn run(seed: u64, budget: usize) {
     mutate::run("request", seed, budget, |bytes, _| check(bytes, &written));
 }
@@ -50,11 +55,7 @@ pub fn written(
             return out;
         }
         Class::Broadcast { ask, .. } => ask,
-        _ => match protocol.adapt(
-            request,
-            head,
-            Some(Capabilities { meta, ..Capabilities::default() }),
-        ) {
+        _ => match protocol.adapt(request, head, Some(capabilities(meta))) {
             Adapted::Ask(ask) => ask,
             Adapted::Refused(_) => return out,
             Adapted::Unknown => panic!("the capabilities were given"),

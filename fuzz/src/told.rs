@@ -2,12 +2,13 @@
 //! proxy's own, become whole lines, or whole packets with the opcode and the opaque of the request.
 
 use proto::{
-    Adapted, Answer, Ask, Asked, Capabilities, Class, PROTOCOLS, Parsed, Progress, Protocol,
-    Refusal, Request, Resume, Shown,
+    Adapted, Answer, Ask, Asked, Class, PROTOCOLS, Parsed, Progress, Protocol, Refusal, Request,
+    Resume, Shown,
 };
 
 use crate::mutate;
 use crate::packet;
+use crate::server;
 
 /// Longer values test nothing new.
 const BODY_MAX: u64 = 1 << 16;
@@ -44,11 +45,7 @@ fn tell(protocol: &dyn Protocol, request: &Request, head: &[u8], said: &[u8]) {
     for meta in [false, true].into_iter().filter(|_| request.keep) {
         let adapt = match request.class {
             Class::Fetch { ask, .. } | Class::Broadcast { ask, .. } => Adapted::Ask(ask),
-            Class::Single { .. } => protocol.adapt(
-                request,
-                head,
-                Some(Capabilities { meta, ..Capabilities::default() }),
-            ),
+            Class::Single { .. } => protocol.adapt(request, head, Some(server::capabilities(meta))),
             Class::Split { .. } | Class::Local(_) | Class::Refuse(_) => return,
         };
         let Adapted::Ask(ask) = adapt else { continue };

@@ -15,10 +15,12 @@ use std::marker::PhantomData;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use crate::histogram::{BUCKETS, HEAD, Histogram, Recorder};
-use crate::{Counter, GAUGES, Latency, PoolCounter, ServerCounter, WorkerCounter};
+use crate::{Counter, GAUGES, Latency, OWN_COUNTERS, PoolCounter, ServerCounter, WorkerCounter};
 
 /// Places for counters in a row.
 pub(crate) const COUNTERS: usize = 64;
+/// Where those begin that a server's protocol defines.
+pub(crate) const OWN_AT: usize = COUNTERS - OWN_COUNTERS;
 const PAGE: usize = 4096 / 8;
 const HISTOGRAMS: usize = 2;
 const HEADS_AT: usize = COUNTERS;
@@ -182,6 +184,13 @@ impl Registry {
         values.fold(0, u64::wrapping_add)
     }
 
+    /// Returns a server's counter that its protocol defines, by its place, summed over all slots.
+    pub fn total_own(&self, row: u32, place: usize) -> u64 {
+        assert!(place < OWN_COUNTERS, "a protocol defines no more counters than there are places");
+        let values = self.used().map(|slot| self.row(slot, row)[OWN_AT + place].load(Relaxed));
+        values.fold(0, u64::wrapping_add)
+    }
+
     /// Returns a counter of one slot.
     pub fn value<C: Counter>(&self, slot: usize, row: u32, counter: C) -> u64 {
         self.row(slot, row)[counter.place()].load(Relaxed)
@@ -295,6 +304,14 @@ impl<C: Counter> Counters<C> {
     }
 }
 
+impl Counters<ServerCounter> {
+    /// Adds to a counter that the server's protocol defines, by its place.
+    pub fn add_own(&self, place: usize, amount: u64) {
+        assert!(place < OWN_COUNTERS, "a protocol defines no more counters than there are places");
+        bump(&self.words[OWN_AT + place], amount);
+    }
+}
+
 impl std::fmt::Display for Refused {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
@@ -326,7 +343,7 @@ fn is_aligned(memory: &[AtomicU64]) -> bool {
 
 /// One number for the meaning of every word. Builds with other tables have another number.
 const LAYOUT: u64 = {
-    let mut hash = 0xcbf2_9ce4_8422_2325;
+    let mut hash = NO_NAMES;
     let tables =
         [WorkerCounter::TABLE, PoolCounter::TABLE, ServerCounter::TABLE, crate::LATENCY_TABLE];
     let mut table = 0;
@@ -339,7 +356,7 @@ const LAYOUT: u64 = {
         hash = digest(hash, b"/");
         table += 1;
     }
-    let shape = [VERSION, PAGE, ROW, HEADS_AT, BUCKETS_AT, BUCKETS, GAUGES];
+    let shape = [VERSION, PAGE, ROW, HEADS_AT, BUCKETS_AT, BUCKETS, GAUGES, OWN_AT];
     let mut at = 0;
     while at < shape.len() {
         hash = digest(hash, &shape[at].to_le_bytes());
@@ -348,11 +365,14 @@ const LAYOUT: u64 = {
     hash
 };
 
+/// The digest of no name.
+pub const NO_NAMES: u64 = 0xcbf2_9ce4_8422_2325;
+
 /// Raise this when the same words change their meaning.
 const VERSION: usize = 1;
 
-/// FNV-1a over the names, one after the other.
-const fn digest(mut hash: u64, bytes: &[u8]) -> u64 {
+/// FNV-1a over names, one after the other: each call adds one to the digest of those before.
+pub const fn digest(mut hash: u64, bytes: &[u8]) -> u64 {
     let mut at = 0;
     while at < bytes.len() {
         hash = (hash ^ bytes[at] as u64).wrapping_mul(0x0100_0000_01b3);

@@ -64,9 +64,9 @@ pub trait Protocol: Sync {
     /// Returns the protocol of the servers.
     fn upstream(&self) -> &'static dyn Upstream;
 
-    /// Returns the connection key with which a connection begins; its database is the default one.
-    fn conn_key(&self) -> ConnKey {
-        ConnKey::default()
+    /// Returns the connection key with which a connection begins, in the database of its pool.
+    fn conn_key(&self, database: u32) -> ConnKey {
+        ConnKey { database, ..ConnKey::default() }
     }
 
     /// Returns every command that it knows, including those that are refused. [`Request::command`]
@@ -170,22 +170,24 @@ pub trait Protocol: Sync {
         false
     }
 
-    /// Returns a script that the answer to a broadcast teaches: its name and its text.
+    /// Returns a definition that the answer to a broadcast has shown to be in force: its name and
+    /// its text. A definition is what clients give the servers to refer to by name, like a script.
     fn learn<'a>(&self, _asked: &Asked<'a>, _reply: &'a [u8]) -> Option<(&'a [u8], Cow<'a, [u8]>)> {
         None
     }
 
-    /// Whether a broadcast means that no learned script is loaded any more.
+    /// Whether a broadcast means that no learned definition is in force any more.
     fn forgets(&self, _asked: &Asked<'_>) -> bool {
         false
     }
 
     /// Writes the recovery command to send to a server first, so that the same retryable error does
-    /// not come again. `known` finds the text of a learned name. No client gets the reply.
+    /// not come again; for an error that needs one. `known` finds the text of a learned name. No
+    /// client gets the reply.
     fn recovery(
         &self,
         _asked: &Asked<'_>,
-        _retryable: Retryable,
+        _retryable: &Retryable,
         _known: &dyn Fn(&[u8]) -> Option<Vec<u8>>,
         _out: &mut Vec<u8>,
     ) -> Option<Ask> {
@@ -281,8 +283,13 @@ pub trait Upstream: Sync {
         None
     }
 
+    /// Returns every retryable error of these servers.
+    fn retryable_errors(&self) -> &'static [Retryable] {
+        &[]
+    }
+
     /// Returns the retryable error of this error line, if it says that the server did nothing.
-    fn retryable(&self, _line: &[u8]) -> Option<Retryable> {
+    fn retryable(&self, _line: &[u8]) -> Option<&'static Retryable> {
         None
     }
 }

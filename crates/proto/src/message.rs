@@ -113,10 +113,8 @@ pub enum Reach {
 pub enum Local {
     /// The proxy's version.
     Version,
-    /// Accepted without effect, like `verbosity`.
+    /// Accepted without effect.
     Nothing,
-    /// A read without keys, which finds nothing.
-    NoKeys,
     /// The proxy's own counters.
     Stats,
     /// Answered when all earlier requests of its client, quiet ones included, are settled.
@@ -152,6 +150,14 @@ pub enum Refusal {
     ByName(&'static str),
     /// A mistake of the client, in the protocol's wording.
     Bad(&'static str),
+    /// The head has no end within the longest that there may be.
+    TooLong,
+    /// The body does not end where the head says.
+    BadBody,
+    /// Its [`Place`] is no server of the pool.
+    NoPlace,
+    /// It names a database beyond those of the pool.
+    NoDatabase,
     /// The value is larger than any server accepts.
     TooLarge,
     /// The value is too large, and the old value of its key could not be removed.
@@ -233,15 +239,15 @@ pub enum Quiet {
     Silent,
 }
 
-/// The relation of a request to marks. Some servers mark items as stale, or as being refilled by a
-/// client chosen for it. The newer forms of a read show the marks and move them; the classic forms
-/// do neither.
+/// The relation of a request to marks: notes on items that some forms of a read show and other
+/// forms hide. A read that would show them may be sent in a form that hides them, which merges,
+/// for as long as no client of the pool has asked for marks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum MarkUse {
     /// It has nothing to do with marks.
     #[default]
     None,
-    /// Its answer would show them: once marks are in use, it cannot be sent in a classic form.
+    /// Its answer would show them: once marks are in use, it is sent as a `Single` in its own form.
     Shows,
     /// It may set marks, or asks for them.
     Sets,
@@ -254,13 +260,11 @@ pub struct Ask {
     pub command: u16,
 }
 
-/// The capabilities of a server beyond those of every server.
+/// The capabilities of a server beyond those of every server: a set, of which the protocol of the
+/// servers alone knows what each member means.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Capabilities {
-    /// memcached's meta commands.
-    pub meta: bool,
-    /// Redis's third protocol.
-    pub resp3: bool,
+    bits: u32,
     pub make: Make,
 }
 
@@ -286,18 +290,30 @@ impl Make {
 }
 
 impl Capabilities {
+    /// Makes the set of this one member.
+    pub const fn one(member: u8) -> Capabilities {
+        let make = Make { name: "", version: [0; 3], like: [0; 3] };
+        Capabilities { bits: 1 << member, make }
+    }
+
+    /// Returns the capabilities that either has; the identity is this one's.
+    pub const fn and(self, other: Capabilities) -> Capabilities {
+        Capabilities { bits: self.bits | other.bits, make: self.make }
+    }
+
+    /// Returns the same capabilities of a server with this identity.
+    pub const fn made_by(self, make: Make) -> Capabilities {
+        Capabilities { bits: self.bits, make }
+    }
+
     /// Whether these capabilities include all the others.
     pub fn include(self, others: Capabilities) -> bool {
-        (self.meta || !others.meta) && (self.resp3 || !others.resp3)
+        others.bits & !self.bits == 0
     }
 
     /// Returns the capabilities that both have.
     pub fn common(self, other: Capabilities) -> Capabilities {
-        Capabilities {
-            meta: self.meta && other.meta,
-            resp3: self.resp3 && other.resp3,
-            make: self.make.common(other.make),
-        }
+        Capabilities { bits: self.bits & other.bits, make: self.make.common(other.make) }
     }
 }
 
@@ -311,17 +327,19 @@ pub struct ConnKey {
     pub database: u32,
 }
 
-/// The reason of a retryable error: the server did nothing of the request, so it can be sent again.
+/// A retryable error: the server did nothing of the request, so it can be sent again. A protocol
+/// lists all of its own in [`crate::Upstream::retryable_errors`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Retryable {
-    /// It is loading its data.
-    Loading,
-    /// It is a replica that has lost its master.
-    MasterDown,
-    ClusterDown,
-    TryAgain,
-    /// It does not know the named script.
-    NoScript,
+pub struct Retryable {
+    /// Its index in that list.
+    pub place: usize,
+    /// The counter of requests that are sent again after it: its name, and the line about it in the
+    /// reference. Each server of the protocol has it.
+    pub counter: &'static str,
+    pub help: &'static str,
+    /// The error comes again unless [`crate::Protocol::recovery`] is sent first. Otherwise it
+    /// passes with time, and the request waits before it is sent again.
+    pub needs_recovery: bool,
 }
 
 /// A command that the operator has declared: the positions of its keys among its arguments.
@@ -479,8 +497,6 @@ pub enum Answer<'a> {
     /// The request's keys belong to different servers; two of the keys and their servers are named.
     /// `tag` holds the bytes that enclose the part of a key that decides its server.
     Apart { keys: [&'a [u8]; 2], servers: [&'a str; 2], tag: Option<[u8; 2]> },
-    /// The login mechanisms.
-    Mechanisms,
     /// The login succeeded.
     LoggedIn,
     /// The name and password were refused.

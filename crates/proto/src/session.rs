@@ -33,6 +33,30 @@ pub enum ReplyMode {
     Off,
 }
 
+impl ReplyMode {
+    /// Whether the client wants the answers to its requests.
+    pub fn is_on(self) -> bool {
+        self == ReplyMode::On
+    }
+
+    /// Returns the mode after a request has been read: the answer to that one alone may have been
+    /// skipped.
+    pub fn after_request(self) -> ReplyMode {
+        if self == ReplyMode::SkipNext { ReplyMode::On } else { self }
+    }
+
+    /// Returns the mode in which a local command is answered. `is_silent`: its answer was unwanted
+    /// when it was read, unless the command itself decides otherwise.
+    pub fn for_local(self, is_silent: bool) -> ReplyMode {
+        if is_silent && self == ReplyMode::On { ReplyMode::SkipThis } else { self }
+    }
+
+    /// Returns the mode after a local command, which began in the mode of `for_local`.
+    pub fn after_local(self) -> ReplyMode {
+        if self == ReplyMode::SkipThis { ReplyMode::On } else { self }
+    }
+}
+
 /// The client's description of itself, which it gets back when it asks.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Profile {
@@ -108,8 +132,8 @@ pub enum Login<'a> {
     /// A login. `goes_on`: after a right login the rest of the request is answered as well; after a
     /// wrong one the client keeps the login that it had.
     Attempt { name: Cow<'a, [u8]>, password: Cow<'a, [u8]>, goes_on: bool },
-    /// It asks how to log in.
-    Mechanisms,
+    /// It is about the login, and this is the whole answer to it.
+    Answered(Vec<u8>),
     /// It needs no login: it ends the connection, or has no effect at all.
     Free,
     /// It needs a login first.

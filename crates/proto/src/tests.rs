@@ -72,10 +72,11 @@ fn what_a_protocol_does_not_know_is_nothing() {
         next: None,
     };
     let mut out = Vec::new();
-    assert_eq!(TEXT.conn_key(), ConnKey::default());
+    assert_eq!(TEXT.conn_key(0), ConnKey::default());
     assert!(!TEXT.shows_endpoints(&request) && !TEXT.forgets(&asked));
     assert_eq!(TEXT.learn(&asked, b"STORED\r\n"), None);
-    assert_eq!(TEXT.recovery(&asked, Retryable::Loading, &|_| Some(vec![1]), &mut out), None);
+    let error = &REDIS.upstream().retryable_errors()[0];
+    assert_eq!(TEXT.recovery(&asked, error, &|_| Some(vec![1]), &mut out), None);
     assert!(!TEXT.recognize(&mut request, head, &mut keys, &[]));
     TEXT.push_rest(&request, head, &keys, 0, &mut out);
     assert_eq!(out, b"");
@@ -83,15 +84,13 @@ fn what_a_protocol_does_not_know_is_nothing() {
     assert_eq!(upstream.elements(b"*1\r\n$1\r\na\r\n"), None);
     assert_eq!(upstream.element_len(b"$1\r\na\r\n"), None);
     assert_eq!(upstream.retryable(b"SERVER_ERROR busy\r\n"), None);
+    assert_eq!(upstream.retryable_errors(), []);
 }
 
 #[test]
 fn what_can_do_more_includes_what_can_do_less() {
-    let all = [0, 1, 2, 3].map(|bits| Capabilities {
-        meta: bits & 1 != 0,
-        resp3: bits & 2 != 0,
-        ..Capabilities::default()
-    });
+    let [first, last] = [Capabilities::one(0), Capabilities::one(31)];
+    let all = [Capabilities::default(), first, last, first.and(last)];
     for (more, one) in all.iter().enumerate() {
         for (less, other) in all.iter().enumerate() {
             assert_eq!(one.include(*other), more & less == less, "{one:?}, {other:?}");
@@ -108,11 +107,11 @@ fn only_meta_commands_need_meta_and_servers_without_it_are_named() {
         let is_meta = matches!(command.name, "mg" | "ms" | "md" | "ma" | "mn" | "me");
         // `mn` is answered by the proxy.
         if command.name != "mn" {
-            assert_eq!(servers.needs(ask).meta, is_meta, "{}", command.name);
+            assert_eq!(servers.needs(ask).include(memcached::META), is_meta, "{}", command.name);
         }
     }
     assert!(servers.lacks(Capabilities::default()).is_some_and(|words| words.contains("meta")));
-    assert_eq!(servers.lacks(Capabilities { meta: true, ..Capabilities::default() }), None);
+    assert_eq!(servers.lacks(memcached::META), None);
 }
 
 #[test]
@@ -158,7 +157,7 @@ fn a_database_is_chosen_by_a_plain_number_below_their_count() {
 /// Before a server is known, every server may have RESP3. A server without it is noticed at once.
 #[test]
 fn resp3_is_given_where_every_known_server_has_it() {
-    let capabilities = |resp3| Some(Capabilities { resp3, ..Capabilities::default() });
+    let capabilities = |is_in| Some(if is_in { redis::RESP3 } else { Capabilities::default() });
     for (capabilities, line, proto_version) in [
         (None, "HELLO 3", Some(3)),
         (capabilities(true), "HELLO 3", Some(3)),

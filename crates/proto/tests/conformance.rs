@@ -263,8 +263,8 @@ fn what_is_written_reads_as_the_same_request() {
             if matches!(request.class, Class::Refuse(_) | Class::Local(_)) {
                 continue;
             }
-            for meta in [false, true] {
-                let capabilities = Some(Capabilities { meta, ..Capabilities::default() });
+            for capabilities in [Capabilities::default(), proto::memcached::META] {
+                let capabilities = Some(capabilities);
                 if let Ok((sent, ask)) =
                     carried(protocol, &request, head, &keys, body, capabilities)
                 {

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::hint::black_box;
 use std::time::Instant;
 
-use proto::{Adapted, Ask, Asked, Capabilities, Class, Parsed, Progress, Protocol, Resume, Span};
+use proto::{Adapted, Ask, Asked, Class, Parsed, Progress, Protocol, Resume, Span};
 
 const CALLS: u32 = 20_000;
 
@@ -58,7 +58,7 @@ fn way(protocol: &dyn Protocol, input: &[u8], said: &[u8]) -> (f64, f64) {
                 protocol.upstream().push_fetch(black_box(keys[0]).of(head), &mut out);
             }
             _ => {
-                let capabilities = Some(Capabilities { meta: true, ..Capabilities::default() });
+                let capabilities = Some(proto::memcached::META);
                 let Adapted::Ask(asked) = protocol.adapt(black_box(&request), head, capabilities)
                 else {
                     panic!("it can be carried");

@@ -3,6 +3,7 @@
 
 pub(crate) mod buffer;
 pub(crate) mod conn_key;
+pub(crate) mod definitions;
 pub mod fault;
 pub(crate) mod id;
 pub mod limits;
@@ -13,14 +14,13 @@ pub mod plan;
 pub(crate) mod pool;
 pub(crate) mod random;
 pub(crate) mod room;
-pub(crate) mod script_cache;
 pub(crate) mod timers;
 pub mod users;
 
 use std::collections::VecDeque;
 
 use metrics::{Counters, WorkerCounter, WorkerMetrics};
-use proto::Span;
+use proto::{Span, Upstream};
 
 use crate::{Action, Event, Time};
 use buffer::Spares;
@@ -55,6 +55,7 @@ pub struct ServerView<'a> {
     pub server: &'a str,
     /// One of "ready", "down" and "ejected".
     pub health: &'static str,
+    pub upstream: &'static dyn Upstream,
 }
 
 /// The state that both halves use. Each of their methods gets it from `proxy.rs`.
@@ -129,6 +130,7 @@ impl Base {
                 pool: &pool.plan.name,
                 server: &server.plan.label,
                 health: server.health_name(),
+                upstream: pool.upstream,
             })
         })
     }

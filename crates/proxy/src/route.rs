@@ -49,8 +49,6 @@ pub(crate) struct Apart {
 const NOT_SOLE: &str = "its keys cannot be read from the request: only in a pool of one server";
 const NOT_ONE: &str = "refused by the proxy: each server has its own; ask the server itself";
 const NOT_ALLOWED: &str = "refused by the proxy: the pool's `allow:` does not name it";
-const NO_PLACE: &str = "invalid cursor";
-const NO_DATABASE: &str = "DB index is out of range";
 
 /// Bytes that a key, with its value if any, may take in a message beyond those in a line.
 const KEY_FRAME_LEN: usize = 8;
@@ -79,7 +77,7 @@ pub(crate) fn route(
 fn route_of_single(base: &mut Base, incoming: &Incoming<'_>) -> Route {
     let Incoming { asks, request, head } = *incoming;
     if request.database > 0 && request.database >= base.pools[asks.pool()].plan.databases {
-        return Route::Refused(Refusal::Bad(NO_DATABASE));
+        return Route::Refused(Refusal::NoDatabase);
     }
     if base.keys.len() > 1 || request.place != Place::Keys {
         return route_of_many(base, incoming);
@@ -124,8 +122,8 @@ fn route_of_many(base: &mut Base, incoming: &Incoming<'_>) -> Route {
     }
     let pool = &base.pools[asks.pool()];
     match request.place {
-        Place::Nth(at) if pool.place_from(at) != Some(at) => Route::Refused(Refusal::Bad(NO_PLACE)),
-        Place::From(at) if pool.place_from(at).is_none() => Route::Refused(Refusal::Bad(NO_PLACE)),
+        Place::Nth(at) if pool.place_from(at) != Some(at) => Route::Refused(Refusal::NoPlace),
+        Place::From(at) if pool.place_from(at).is_none() => Route::Refused(Refusal::NoPlace),
         Place::Nth(at) | Place::From(at) => {
             let at = pool.place_from(at + u32::from(bug!(ScanElsewhere)));
             to(ask, at.map(|at| at as usize))

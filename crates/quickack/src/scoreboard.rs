@@ -1,7 +1,7 @@
 //! The scoreboard: the memory that the master and its workers share, apart from the channel.
 //!
 //! ```text
-//!   line 0      header           master   magic, version, slots, ids
+//!   line 0      header           master   magic, version, slots, ids, protocols' counters
 //!   line 1      epochs           master   configuration, health
 //!   line 2      connect tokens   anybody  one word of several writers; not in a request's path
 //!   then        one line a slot  master   whether its worker serves
@@ -38,7 +38,8 @@ impl Scoreboard {
     pub fn create(memory: &'static [AtomicU64], slots: usize, ids: usize) -> Scoreboard {
         assert_eq!(memory.len(), Scoreboard::words(slots, ids), "the memory was made for it");
         let registry = Registry::create(&memory[registry_start(slots, ids)..], slots + 1, ids);
-        for (word, value) in [MAGIC, VERSION, slots as u64, ids as u64].into_iter().enumerate() {
+        let header = [MAGIC, VERSION, slots as u64, ids as u64, own_counters()];
+        for (word, value) in header.into_iter().enumerate() {
             memory[word].store(value, Ordering::Relaxed);
         }
         Scoreboard { memory, slots, ids, registry }
@@ -49,6 +50,9 @@ impl Scoreboard {
         let word = |at: usize| memory.get(at).map_or(0, |word| word.load(Ordering::Relaxed));
         if word(0) != MAGIC || word(1) != VERSION {
             return Err(format!("the shared memory is not a scoreboard of version {VERSION}"));
+        }
+        if word(4) != own_counters() {
+            return Err("the shared memory has the counters of other protocols".to_string());
         }
         let (slots, ids) = (word(2) as usize, word(3) as usize);
         if memory.len() != Scoreboard::words(slots, ids) {
@@ -239,6 +243,14 @@ fn registry_start(slots: usize, ids: usize) -> usize {
     (health_start(slots) + ids.div_ceil(64)).next_multiple_of(PAGE)
 }
 
+/// Returns a number for the meaning of the counters that protocols define. The registry has only
+/// their places.
+fn own_counters() -> u64 {
+    let lists = proto::NAMED.iter().map(|protocol| protocol.upstream().retryable_errors());
+    let names = lists.flat_map(|errors| errors.iter().map(|error| error.counter).chain(["/"]));
+    names.fold(metrics::NO_NAMES, |digest, name| metrics::digest(digest, name.as_bytes()))
+}
+
 /// "quickack", read as a number.
 const MAGIC: u64 = u64::from_be_bytes(*b"quickack");
 /// The version of the layout; a process that finds another one reads nothing.
@@ -317,8 +329,11 @@ mod tests {
         let scoreboard = scoreboard(3, 10);
         assert_eq!(Scoreboard::open(scoreboard.memory).map(|scoreboard| scoreboard.slots()), Ok(3));
         assert!(Scoreboard::open(&scoreboard.memory[..scoreboard.memory.len() - 1]).is_err());
-        scoreboard.memory[1].store(VERSION + 1, Ordering::Relaxed);
-        assert!(Scoreboard::open(scoreboard.memory).is_err());
+        for word in [1, 4] {
+            let value = scoreboard.memory[word].fetch_add(1, Ordering::Relaxed);
+            assert!(Scoreboard::open(scoreboard.memory).is_err());
+            scoreboard.memory[word].store(value, Ordering::Relaxed);
+        }
     }
 
     #[test]

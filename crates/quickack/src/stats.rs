@@ -19,6 +19,7 @@ use std::marker::PhantomData;
 use metrics::{
     Counter, Histogram, Latency, Metric, PoolCounter, Registry, ServerCounter, WorkerCounter,
 };
+use proto::Upstream;
 use proxy::plan::{Plan, PoolPlan, ServerPlan};
 
 /// All counters, with the names of their owners.
@@ -97,6 +98,8 @@ pub struct Counts<C> {
     /// In the order of the table.
     values: Vec<u64>,
     table: PhantomData<C>,
+    /// Those that a server's protocol defines, by their names.
+    own: Vec<(&'static str, u64)>,
 }
 
 /// A histogram in a few numbers, microseconds.
@@ -139,17 +142,19 @@ fn take_pool(registry: &Registry, plan: &PoolPlan, health: &dyn Fn(u32) -> Healt
     let times = |(which, row): (&Latency, &Metric)| {
         Times::of(row.name, &registry.histogram(plan.id, *which))
     };
+    let (servers, upstream) = (plan.servers.iter(), plan.protocol.upstream());
     PoolStats {
         name: plan.name.clone(),
         counts: Counts::total(registry, plan.id),
         latencies: latencies.map(times).collect(),
-        servers: plan.servers.iter().map(|server| take_server(registry, server, health)).collect(),
+        servers: servers.map(|server| take_server(registry, server, upstream, health)).collect(),
     }
 }
 
 fn take_server(
     registry: &Registry,
     plan: &ServerPlan,
+    upstream: &dyn Upstream,
     health: &dyn Fn(u32) -> Health,
 ) -> ServerStats {
     let health = health(plan.id);
@@ -158,18 +163,21 @@ fn take_server(
         (ServerCounter::EjectedAt, _) => 0,
         _ => registry.total(plan.id, counter),
     };
+    let errors = upstream.retryable_errors().iter();
+    let own = errors.map(|error| (error.counter, registry.total_own(plan.id, error.place)));
     ServerStats {
         label: plan.label.clone(),
         name: plan.name.clone(),
         health,
-        counts: Counts::of(value),
+        counts: Counts { own: own.collect(), ..Counts::of(value) },
         replies: Times::of("replies", &registry.histogram(plan.id, Latency::REPLIES)),
     }
 }
 
 impl<C: Counter> Counts<C> {
     pub fn of(value: impl FnMut(C) -> u64) -> Counts<C> {
-        Counts { values: C::ALL.iter().copied().map(value).collect(), table: PhantomData }
+        let values = C::ALL.iter().copied().map(value).collect();
+        Counts { values, table: PhantomData, own: Vec::new() }
     }
 
     fn total(registry: &Registry, id: u32) -> Counts<C> {
@@ -178,12 +186,13 @@ impl<C: Counter> Counts<C> {
 
     pub fn value(&self, counter: C) -> u64 {
         let name = counter.metric().name;
-        self.rows().find(|(row, _)| row.name == name).map_or(0, |(_, value)| value)
+        self.rows().find(|(row, _)| *row == name).map_or(0, |(_, value)| value)
     }
 
-    /// Returns each counter's line of its table, with its value.
-    pub fn rows(&self) -> impl Iterator<Item = (&'static Metric, u64)> {
-        C::TABLE.iter().zip(self.values.iter().copied())
+    /// Returns the name of each counter, with its value.
+    pub fn rows(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        let names = C::TABLE.iter().map(|row| row.name);
+        names.zip(self.values.iter().copied()).chain(self.own.iter().copied())
     }
 }
 

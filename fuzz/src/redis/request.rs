@@ -1,7 +1,7 @@
 //! Requests: any bytes in any pieces are parsed as the naive parser does, and the request sent to a
 //! server is parsed by the same.
 
-use proto::{Adapted, Ask, Capabilities, Class, Parsed, Protocol, Refusal, Request, Resume, Span};
+use proto::{Adapted, Ask, Class, Parsed, Protocol, Refusal, Request, Resume, Span};
 
 use super::grammar;
 use super::naive::{self, Reading};
@@ -83,11 +83,7 @@ fn arguments(
         Class::Fetch { .. } => panic!("no read is merged"),
     }
     assert!(!words.is_empty(), "an empty request is sent on");
-    let adapt = protocol.adapt(
-        request,
-        head,
-        Some(Capabilities { resp3: true, ..Capabilities::default() }),
-    );
+    let adapt = protocol.adapt(request, head, Some(proto::redis::RESP3));
     let ask = match (request.class, adapt) {
         (Class::Broadcast { ask, .. }, _) | (_, Adapted::Ask(ask)) => ask,
         (_, adapt) => panic!("{adapt:?}"),

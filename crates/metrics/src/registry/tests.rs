@@ -160,6 +160,32 @@ fn no_more_is_used_than_there_is() {
     }
 }
 
+/// The counters of a server that its protocol defines lie behind all others, and are counted and
+/// cleared as these are.
+#[test]
+fn a_protocols_own_counters_are_summed_and_cleared() {
+    let registry = Registry::private(2, 2);
+    for slot in 0..2 {
+        let counters = registry.metrics(slot).counters::<ServerCounter>(1);
+        (0..OWN_COUNTERS).for_each(|place| counters.add_own(place, 1 + place as u64));
+    }
+    let own = |registry: &Registry| {
+        (0..OWN_COUNTERS).map(|place| registry.total_own(1, place)).collect::<Vec<u64>>()
+    };
+    assert_eq!(own(&registry), [2, 4, 6, 8, 10, 12, 14, 16]);
+    assert!(ServerCounter::ALL.iter().all(|counter| registry.total(1, *counter) == 0));
+    registry.clear_gauges(0);
+    assert_eq!(own(&registry)[0], 2);
+    registry.clear_row(1);
+    assert_eq!(own(&registry), [0; OWN_COUNTERS]);
+    let counters = registry.metrics(0).counters::<ServerCounter>(1);
+    let too_far = [OWN_COUNTERS, usize::MAX];
+    for place in too_far {
+        assert!(std::panic::catch_unwind(|| counters.add_own(place, 1)).is_err());
+        assert!(std::panic::catch_unwind(|| registry.total_own(1, place)).is_err());
+    }
+}
+
 /// A cleared row must not show its old values to its next user: not in any bucket.
 #[test]
 fn a_cleared_row_has_forgotten_both_its_histograms() {
@@ -227,7 +253,7 @@ fn the_layout_is_a_digest_of_every_name_and_of_the_shape() {
         parts.extend(table.iter().map(|row| row.name.as_bytes().to_vec()));
         parts.push(b"/".to_vec());
     }
-    let shape = [VERSION, 512, 3584, 64, 80, BUCKETS, GAUGES];
+    let shape = [VERSION, 512, 3584, 64, 80, BUCKETS, GAUGES, 56];
     parts.extend(shape.map(|number| (number as u64).to_le_bytes().to_vec()));
     let mut hash = 0xcbf2_9ce4_8422_2325u64;
     for byte in parts.iter().flat_map(|part| part.iter().chain(&[0xff])) {

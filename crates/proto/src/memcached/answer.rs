@@ -17,6 +17,10 @@ pub(super) fn write(asked: &Asked<'_>, answer: &Answer<'_>, out: &mut Vec<u8>) {
         Answer::Refused(Refusal::ByName(why) | Refusal::Bad(why)) => {
             line(&["CLIENT_ERROR ", why], out)
         }
+        Answer::Refused(Refusal::TooLong) => line(&["CLIENT_ERROR line too long"], out),
+        Answer::Refused(Refusal::BadBody) => line(&["CLIENT_ERROR bad data chunk"], out),
+        // No command of this protocol names a server or a database.
+        Answer::Refused(Refusal::NoPlace | Refusal::NoDatabase) => line(&["ERROR"], out),
         Answer::Refused(Refusal::TooLarge) => {
             out.extend_from_slice(b"SERVER_ERROR object too large for cache\r\n");
         }
@@ -32,7 +36,6 @@ pub(super) fn write(asked: &Asked<'_>, answer: &Answer<'_>, out: &mut Vec<u8>) {
         Answer::LoggedIn => out.extend_from_slice(b"STORED\r\n"),
         Answer::LoginFailed => line(&["CLIENT_ERROR authentication failure"], out),
         Answer::LoginFirst => line(&["CLIENT_ERROR unauthenticated"], out),
-        Answer::Mechanisms => out.extend_from_slice(b"ERROR\r\n"),
     }
 }
 

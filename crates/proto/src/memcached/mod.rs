@@ -17,7 +17,7 @@ mod stats;
 mod text;
 
 pub use binary::Binary;
-pub use servers::Servers;
+pub use servers::{META, Servers};
 pub use text::Text;
 
 /// Whether a line can hold this key unencoded: no space, control character or DEL. Bytes from 0x80

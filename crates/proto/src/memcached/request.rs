@@ -189,7 +189,7 @@ impl Line<'_> {
         let refused = self.read_keys();
         if self.request.class == Class::Refuse(Refusal::Unknown) {
             // memcached does the same: without a key nothing is found.
-            self.request.class = Class::Local(Local::NoKeys);
+            self.request.class = Class::Local(Local::Own);
         }
         refused
     }

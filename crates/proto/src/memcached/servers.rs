@@ -13,6 +13,8 @@ const OTHER_LINE_MAX: usize = 1000;
 /// (`HD`, the length in `ms`, `b`). But up to 1.6.12, `md` with a cas number never deletes, and
 /// `ms` returns a wrong one (memcached's issues 842 and 844).
 const META_SINCE: [u32; 3] = [1, 6, 13];
+/// The meta commands.
+pub const META: Capabilities = Capabilities::one(0);
 const NO_VERSION: &str = "an error in answer to `version`";
 
 /// A server's reply to every command before a login, here without its `\r\n`.
@@ -27,12 +29,14 @@ impl Upstream for Servers {
     }
 
     fn needs(&self, ask: Ask) -> Capabilities {
-        let meta = (commands::MG..=commands::ME).contains(&ask.command);
-        Capabilities { meta, ..Capabilities::default() }
+        match (commands::MG..=commands::ME).contains(&ask.command) {
+            true => META,
+            false => Capabilities::default(),
+        }
     }
 
     fn lacks(&self, capabilities: Capabilities) -> Option<&'static str> {
-        (!capabilities.meta).then_some(
+        (!capabilities.include(META)).then_some(
             "has no meta commands that can be relied on (memcached has them since 1.6.13): \
              requests that need them are refused",
         )
@@ -107,20 +111,18 @@ impl Upstream for Servers {
 /// Reads the server's capabilities from the answer to `version`. `len` is the length of the whole
 /// answer to the handshake.
 fn welcome(kind: ItemKind, line: &[u8], len: usize) -> Parsed<HandshakeReply> {
-    let meta = match kind {
-        ItemKind::Status => has_meta(line),
+    let capabilities = match kind {
+        ItemKind::Status if has_meta(line) => META,
+        ItemKind::Status => Capabilities::default(),
         // A server that does not know this command knows no other new one.
-        _ if line == b"ERROR\r\n" => false,
+        _ if line == b"ERROR\r\n" => Capabilities::default(),
         _ if line.starts_with(LOGIN_FIRST) => {
             return Parsed::Complete(HandshakeReply::LoginRefused);
         }
         // The server has a problem, or we have. This says nothing of its capabilities.
         _ => return Parsed::Malformed(NO_VERSION),
     };
-    Parsed::Complete(HandshakeReply::Welcome {
-        len,
-        capabilities: Capabilities { meta, ..Capabilities::default() },
-    })
+    Parsed::Complete(HandshakeReply::Welcome { len, capabilities })
 }
 
 /// Whether a server with this `VERSION` line has the meta commands.
@@ -154,7 +156,7 @@ mod tests {
             ("ERROR\r\n", false),
         ] {
             let heard = Servers.read_handshake(false, ConnKey::default(), line.as_bytes());
-            let capabilities = Capabilities { meta: has, ..Capabilities::default() };
+            let capabilities = if has { META } else { Capabilities::default() };
             let welcome = HandshakeReply::Welcome { len: line.len(), capabilities };
             assert_eq!(heard, Parsed::Complete(welcome), "{line}");
         }
@@ -193,10 +195,7 @@ mod tests {
                 "{len}"
             );
         }
-        let welcome = HandshakeReply::Welcome {
-            len: whole.len(),
-            capabilities: Capabilities { meta: true, ..Capabilities::default() },
-        };
+        let welcome = HandshakeReply::Welcome { len: whole.len(), capabilities: META };
         assert_eq!(
             Servers.read_handshake(true, ConnKey::default(), whole.as_bytes()),
             Parsed::Complete(welcome)

@@ -5,8 +5,8 @@ use super::meta::{self, base64};
 use super::{Binary, Servers, answer, binary, gather, reply, request};
 use crate::scan::Tokens;
 use crate::{
-    Adapted, Answer, Ask, Asked, Capabilities, Class, Command, Item, Login, Parsed, Part, Protocol,
-    ProxyFacts, Request, Resume, Shown, Span, Upstream,
+    Adapted, AfterLocal, Answer, Ask, Asked, Capabilities, Class, Command, Facts, Item, Login,
+    Parsed, Part, Protocol, ProxyFacts, Request, Resume, Session, Shown, Span, Upstream,
 };
 
 const ABOUT: &str = "\
@@ -134,6 +134,19 @@ impl Protocol for Text {
         let argument = words.filter(|word| !word.is_empty()).nth(1).unwrap_or_default();
         let pass = |reply: &[u8], out: &mut Vec<u8>| out.extend_from_slice(reply);
         gather::gather(self, asked, parts, (proxy, argument), &pass, out);
+    }
+
+    /// Answers a `gat` or `gats` without keys.
+    fn local(
+        &self,
+        _request: &Request,
+        _head: &[u8],
+        _session: &mut Session,
+        _facts: &Facts<'_>,
+        out: &mut Vec<u8>,
+    ) -> AfterLocal {
+        out.extend_from_slice(b"END\r\n");
+        AfterLocal::Continue
     }
 
     /// As memcached 1.6.18 does: for a `set`, and for an `ms` in every mode, but not for `cas`.

@@ -27,7 +27,6 @@ pub(super) fn write(asked: &Asked<'_>, answer: &Answer<'_>, out: &mut Vec<u8>) {
         Answer::Failed(why) | Answer::Uncertain(why) => fault(why, out),
         Answer::Error(line) => pass(line, out),
         Answer::Apart { keys, servers, tag } => apart(*keys, *servers, *tag, out),
-        Answer::Mechanisms => words::error(&[NO_LOGIN], out),
         Answer::LoginFailed => words::error(&[WRONG_LOGIN], out),
         Answer::LoginFirst if asked.command == id::HELLO => {
             words::error(&[NO_LOGIN_FOR_HELLO], out);
@@ -179,7 +178,6 @@ mod tests {
                 Answer::Stat(&text, &text),
                 Answer::LoginFirst,
                 Answer::LoginFailed,
-                Answer::Mechanisms,
             ];
             // The text is sent as RESP, so that its arguments are found and repeated.
             let head = [

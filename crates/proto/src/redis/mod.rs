@@ -28,7 +28,7 @@ mod servers;
 mod split;
 mod words;
 
-pub use servers::Servers;
+pub use servers::{RESP3, Servers};
 
 use std::borrow::Cow;
 
@@ -59,8 +59,8 @@ impl Protocol for Redis {
         &Servers
     }
 
-    fn conn_key(&self) -> ConnKey {
-        ConnKey { proto_version: 2, database: 0 }
+    fn conn_key(&self, database: u32) -> ConnKey {
+        ConnKey { proto_version: 2, database }
     }
 
     fn commands(&self) -> &'static [Command] {
@@ -164,7 +164,7 @@ impl Protocol for Redis {
     fn recovery(
         &self,
         asked: &Asked<'_>,
-        retryable: Retryable,
+        retryable: &Retryable,
         known: &dyn Fn(&[u8]) -> Option<Vec<u8>>,
         out: &mut Vec<u8>,
     ) -> Option<Ask> {

@@ -29,6 +29,10 @@ pub(super) fn write(asked: &Asked<'_>, why: Refusal, out: &mut Vec<u8>) {
         Refusal::Bad(why) => {
             words::error(&[b"ERR ", why.replace('%', name(asked)).as_bytes()], out);
         }
+        Refusal::TooLong => words::error(&[b"ERR line too long"], out),
+        Refusal::BadBody => words::error(&[b"ERR bad data chunk"], out),
+        Refusal::NoPlace => words::error(&[b"ERR ", request::BAD_CURSOR.as_bytes()], out),
+        Refusal::NoDatabase => words::error(&[b"ERR DB index is out of range"], out),
         Refusal::TooLarge | Refusal::TooLargeKept => {
             words::error(&[b"ERR the request is too large"], out)
         }

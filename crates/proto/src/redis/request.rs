@@ -20,7 +20,7 @@ use crate::{Class, Extra, Local, MarkUse, Parsed, Place, Quiet, Refusal, Request
 const NOT_HTTP: &str = "";
 /// `%` stands for the command.
 pub(super) const ARITY: &str = "wrong number of arguments for '%' command";
-const BAD_CURSOR: &str = "invalid cursor";
+pub(super) const BAD_CURSOR: &str = "invalid cursor";
 
 pub(super) fn parse(input: &[u8], resume: &mut Resume, keys: &mut Vec<Span>) -> Parsed<Request> {
     keys.clear();

@@ -5,6 +5,7 @@ use std::borrow::Cow;
 
 use super::commands::id;
 use super::reply::Walk;
+use super::servers::NO_SCRIPT;
 use super::{request, words};
 use crate::{Ask, Asked, Retryable};
 
@@ -20,12 +21,12 @@ pub(super) fn learn<'a>(asked: &Asked<'a>, reply: &'a [u8]) -> Option<(&'a [u8],
 /// Writes the command that loads an unknown script.
 pub(super) fn recovery(
     asked: &Asked<'_>,
-    retryable: Retryable,
+    retryable: &Retryable,
     known: &dyn Fn(&[u8]) -> Option<Vec<u8>>,
     out: &mut Vec<u8>,
 ) -> Option<Ask> {
     let by_digest = matches!(asked.command, id::EVALSHA | id::EVALSHA_RO);
-    if retryable != Retryable::NoScript || !by_digest {
+    if retryable != NO_SCRIPT || !by_digest {
         return None;
     }
     let digest = request::arguments(asked.head).get(1)?.to_ascii_lowercase();
@@ -47,6 +48,7 @@ mod tests {
     use super::*;
     use crate::Quiet;
 
+    const OTHER: Retryable = Retryable { place: 0, needs_recovery: false, ..*NO_SCRIPT };
     const DIGEST: &str = "e0e1f9fabfc9d4800c877a703b823ac0578ff8db";
 
     fn asked(command: u16, head: &str) -> Asked<'_> {
@@ -87,17 +89,17 @@ mod tests {
         let head = format!("*3\r\n$7\r\nEVALSHA\r\n$40\r\n{upper}\r\n$1\r\n0\r\n");
         let known = |digest: &[u8]| (digest == DIGEST.as_bytes()).then(|| b"return 1".to_vec());
         let mut out = Vec::new();
-        let ask = recovery(&asked(id::EVALSHA, &head), Retryable::NoScript, &known, &mut out);
+        let ask = recovery(&asked(id::EVALSHA, &head), NO_SCRIPT, &known, &mut out);
         assert_eq!(ask, Some(Ask { command: id::SCRIPT_LOAD }));
         let load = b"*3\r\n$6\r\nSCRIPT\r\n$4\r\nLOAD\r\n$8\r\nreturn 1\r\n";
         assert_eq!(out.escape_ascii().to_string(), load.escape_ascii().to_string());
         out.clear();
         let unknown = |_: &[u8]| None;
-        let ask = recovery(&asked(id::EVALSHA, &head), Retryable::NoScript, &unknown, &mut out);
+        let ask = recovery(&asked(id::EVALSHA, &head), NO_SCRIPT, &unknown, &mut out);
         assert_eq!(ask, None);
-        let ask = recovery(&asked(id::EVALSHA_RO, &head), Retryable::Loading, &known, &mut out);
+        let ask = recovery(&asked(id::EVALSHA_RO, &head), &OTHER, &known, &mut out);
         assert_eq!(ask, None);
-        assert_eq!(recovery(&asked(id::EVAL, &head), Retryable::NoScript, &known, &mut out), None);
+        assert_eq!(recovery(&asked(id::EVAL, &head), NO_SCRIPT, &known, &mut out), None);
         assert!(out.is_empty());
     }
 }

@@ -25,6 +25,43 @@ const PROTECTED: &str = "it is in protected mode: it wants a password, or to lis
 const NOT_READY: &str = "it is not ready: it answered the handshake with a retryable error";
 const NO_WELCOME: &str = "not a possible answer to HELLO";
 
+/// RESP3, which Redis has since version 6.
+pub const RESP3: Capabilities = Capabilities::one(0);
+
+/// The errors after which a server has done nothing.
+static RETRYABLE: [Retryable; 5] = [
+    passes(0, "again_loading_total", "Requests retried because the server was loading its data."),
+    passes(
+        1,
+        "again_master_down_total",
+        "Requests retried because the server had lost its master.",
+    ),
+    passes(
+        2,
+        "again_cluster_down_total",
+        "Requests retried because the server's cluster was down.",
+    ),
+    passes(3, "again_try_again_total", "Requests retried because the server answered `-TRYAGAIN`."),
+    Retryable {
+        place: 4,
+        counter: "again_no_script_total",
+        help: "Requests retried after their script had been loaded.",
+        needs_recovery: true,
+    },
+];
+/// It is loading its data.
+const LOADING: &Retryable = &RETRYABLE[0];
+/// It is a replica that has lost its master.
+const MASTER_DOWN: &Retryable = &RETRYABLE[1];
+const CLUSTER_DOWN: &Retryable = &RETRYABLE[2];
+const TRY_AGAIN: &Retryable = &RETRYABLE[3];
+/// It does not know the named script.
+pub(super) const NO_SCRIPT: &Retryable = &RETRYABLE[4];
+
+const fn passes(place: usize, counter: &'static str, help: &'static str) -> Retryable {
+    Retryable { place, counter, help, needs_recovery: false }
+}
+
 pub(super) const VALKEY: &str = "valkey";
 /// The version of Redis that every Valkey claims compatibility with, in INFO.
 const VALKEY_LIKE: [u16; 3] = [7, 2, 4];
@@ -84,7 +121,11 @@ impl Upstream for Servers {
         reply::element_len(elements)
     }
 
-    fn retryable(&self, line: &[u8]) -> Option<Retryable> {
+    fn retryable_errors(&self) -> &'static [Retryable] {
+        &RETRYABLE
+    }
+
+    fn retryable(&self, line: &[u8]) -> Option<&'static Retryable> {
         retryable(line)
     }
 }
@@ -243,7 +284,7 @@ fn welcome(conn_key: ConnKey, reply: &[u8]) -> Verdict {
         return Verdict::Useless(NO_WELCOME);
     }
     make.like = if make.name == VALKEY { VALKEY_LIKE } else { make.version };
-    Verdict::Knows(Capabilities { resp3: true, make, ..Capabilities::default() })
+    Verdict::Knows(RESP3.made_by(make))
 }
 
 /// Reads a version as `7.0.15`; a part that is no number counts as 0.
@@ -259,20 +300,20 @@ fn version(text: &[u8]) -> [u16; 3] {
 /// Returns the retryable error of this error line, if it says that the server did nothing. These
 /// are the servers' whole sentences. An error that a script raises after it has changed something
 /// may begin with the same word, but it ends differently.
-fn retryable(line: &[u8]) -> Option<Retryable> {
+fn retryable(line: &[u8]) -> Option<&'static Retryable> {
     let text = line.strip_prefix(b"-")?.strip_suffix(b"\r\n")?;
     let end = text.iter().position(|&byte| byte == b' ')?;
     let (word, why) = (&text[..end], &text[end + 1..]);
     let (retryable, is_whole) = match word {
-        b"LOADING" => (Retryable::Loading, why.ends_with(b" is loading the dataset in memory")),
+        b"LOADING" => (LOADING, why.ends_with(b" is loading the dataset in memory")),
         b"MASTERDOWN" => (
-            Retryable::MasterDown,
+            MASTER_DOWN,
             why.starts_with(b"Link with MASTER is down")
                 && (why.ends_with(b"-serve-stale-data is set to 'no'.")
                     || why.ends_with(b"'allow-stale' flag is not set on the script.")),
         ),
         b"CLUSTERDOWN" => (
-            Retryable::ClusterDown,
+            CLUSTER_DOWN,
             matches!(
                 why,
                 b"The cluster is down"
@@ -280,11 +321,9 @@ fn retryable(line: &[u8]) -> Option<Retryable> {
                     | b"Hash slot not served"
             ),
         ),
-        b"TRYAGAIN" => {
-            (Retryable::TryAgain, why == b"Multiple keys request during rehashing of slot")
-        }
+        b"TRYAGAIN" => (TRY_AGAIN, why == b"Multiple keys request during rehashing of slot"),
         b"NOSCRIPT" => (
-            Retryable::NoScript,
+            NO_SCRIPT,
             matches!(why, b"No matching script. Please use EVAL." | b"No matching script."),
         ),
         _ => return None,

@@ -48,7 +48,7 @@ const REDIS: Make = Make { name: "redis", version: [7, 0, 15], like: [7, 0, 15] 
 pub const FACTS: Facts<'static> = Facts {
     pool: "cache",
     version: "0.1.0",
-    capabilities: Some(Capabilities { meta: true, resp3: true, make: REDIS }),
+    capabilities: Some(proto::memcached::META.and(proto::redis::RESP3).made_by(REDIS)),
     databases: 16,
     conn_key: ConnKey { proto_version: 2, database: 0 },
     servers: 4,
@@ -108,8 +108,10 @@ fn read(file: &Path) -> Vec<Row> {
             None | Some(b'#') => {}
             Some(b'>') => row.request = bytes(rest),
             Some(b'@') => {
-                row.capabilities =
-                    Some(Capabilities { meta: rest == "meta", ..Capabilities::default() })
+                row.capabilities = Some(match rest {
+                    "meta" => proto::memcached::META,
+                    _ => Capabilities::default(),
+                });
             }
             Some(b'~') => row.sent = bytes(rest),
             Some(b'?') => row.asked = rest.to_string(),
@@ -245,7 +247,7 @@ pub fn own_words(protocol: &dyn Protocol, row: &Row) -> Option<(Vec<u8>, bool)> 
 
 /// Returns the session of a connection that has chosen nothing but its protocol version.
 pub fn session(protocol: &dyn Protocol, proto_version: u8) -> Session {
-    let begin = protocol.conn_key();
+    let begin = protocol.conn_key(0);
     let proto_version = if proto_version == 0 { begin.proto_version } else { proto_version };
     Session { id: 7, conn_key: ConnKey { proto_version, ..begin }, ..Session::default() }
 }
@@ -264,7 +266,6 @@ pub fn own_word(
         Class::Refuse(why) => Answer::Refused(why),
         Class::Local(Local::Version) => Answer::Version(""),
         Class::Local(Local::Nothing) => Answer::Ok,
-        Class::Local(Local::NoKeys) => Answer::End,
         Class::Local(Local::Barrier) => Answer::Barrier,
         Class::Local(Local::Own) => {
             return Some(protocol.local(request, head, session, &FACTS, out));

@@ -82,8 +82,8 @@ pub const OWN_LEN_MAX: usize = 64 * 1024;
 pub const REPEAT_MAX: usize = 1024;
 /// The first pause before a request is sent again; it doubles each time.
 pub const REPEAT_FIRST_US: u64 = 5_000;
-/// Bytes of a pool's script cache, names included.
-pub const SCRIPT_CACHE_MAX: usize = 1024 * 1024;
+/// Bytes of a pool's definitions, names included.
+pub const DEFINITIONS_MAX: usize = 1024 * 1024;
 /// Bytes of empty buffers kept for reuse.
 pub const SPARES_BYTES_MAX: usize = 1024 * 1024;
 /// As `REFERENCE_MIN`, for bytes that may have to wait: a quarter of a block, since a reference
@@ -162,7 +162,7 @@ mod tests {
             (KEYS_KEEP_MAX, 16_384),
             (CLIENT_OUTBOX_SHORT, 4_096),
             (OWN_LEN_MAX, 65_536),
-            (SCRIPT_CACHE_MAX, 1_048_576),
+            (DEFINITIONS_MAX, 1_048_576),
             (SPARES_BYTES_MAX, 1_048_576),
             (KEEP_REFERENCE_MIN, 16_384),
             (BLOCK, 65_536),

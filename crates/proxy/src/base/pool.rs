@@ -19,8 +19,8 @@ use proto::{Capabilities, ConnKey, Upstream};
 use shard::{Distribution, Node, Ring};
 
 use super::conn_key::ConnKeys;
+use super::definitions::Definitions;
 use super::plan::{PoolPlan, ServerPlan};
-use super::script_cache::ScriptCache;
 use crate::Time;
 
 /// A pool at work.
@@ -28,13 +28,13 @@ pub(crate) struct Pool {
     /// The plan installed last. Its servers stand in `servers`, in an order of their own.
     pub(crate) plan: PoolPlan,
     pub(crate) upstream: &'static dyn Upstream,
-    /// Marks on items are in use: see `proto::Marks`. Every worker must know at once, so the
+    /// Marks on items are in use: see `proto::MarkUse`. Every worker must know at once, so the
     /// metrics registry holds it as well.
     pub(crate) marked: bool,
     /// A server keeps its index; the index of a vacant one is used again.
     pub(crate) servers: Vec<Server>,
     pub(crate) conn_keys: ConnKeys,
-    pub(crate) script_cache: ScriptCache,
+    pub(crate) definitions: Definitions,
     pub(crate) stage: Stage,
     /// When clients that do not take their last answers are given up, if the pool has retired.
     pub(crate) retire_at: Time,
@@ -100,7 +100,7 @@ impl Pool {
             members,
             servers,
             conn_keys,
-            script_cache: ScriptCache::default(),
+            definitions: Definitions::default(),
             stage: Stage::Planned,
             retire_at: Time(0),
             clients: 0,
@@ -218,7 +218,7 @@ impl Server {
 
 /// Returns the connection key with which a client of this pool begins.
 fn home(plan: &PoolPlan) -> ConnKey {
-    ConnKey { database: plan.database, ..plan.protocol.conn_key() }
+    plan.protocol.conn_key(plan.database)
 }
 
 fn members(servers: &[Server]) -> Vec<Option<u32>> {

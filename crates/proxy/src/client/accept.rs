@@ -1,7 +1,7 @@
 //! Accept: a client comes through a listener, or from another worker.
 
 use metrics::{PoolCounter, WorkerCounter};
-use proto::{Answer, Asked, Refusal, ReplyMode, Request};
+use proto::{Answer, Asked, Refusal, Request};
 
 use super::Clients;
 use super::session::Client;
@@ -89,7 +89,7 @@ impl Clients {
         };
         if why.is_empty() {
             self.tell_refused(base, pool, FOREIGN);
-        } else if reply_mode == ReplyMode::On {
+        } else if reply_mode.is_on() {
             self.answer(base, id, &Request::placeholder(), bytes, &answer);
         }
         self.leave(base, id);

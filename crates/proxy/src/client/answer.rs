@@ -229,7 +229,7 @@ impl Clients {
         let pending = &mut self.requests[id];
         (pending.info.ask, pending.info.gathers, pending.writes) = (ask, true, writes);
         if pending.info.protocol.forgets(&pending.info.asked()) {
-            base.pools[asks.pool()].script_cache.forget();
+            base.pools[asks.pool()].definitions.forget();
         }
         pending.left = servers as u32 + 1;
         pending.open_slots(servers, &mut base.spares);

@@ -85,7 +85,7 @@ impl Clients {
     }
 }
 
-/// Makes one answer when every server has answered. The script cache may learn from it.
+/// Makes one answer when every server has answered. A definition may be learned from it.
 pub(super) fn gather(
     pending: &mut PendingRequest,
     pool: &mut Pool,
@@ -95,13 +95,13 @@ pub(super) fn gather(
     let words = out.copied();
     let start = words.len();
     let is_good = pending.gather(&PoolFacts { pool, metrics, uptime }, words);
-    let script_cache = &mut pool.script_cache;
+    let definitions = &mut pool.definitions;
     let asked = pending.info.asked();
     let learnt = pending.info.protocol.learn(&asked, &words[start..]).filter(|_| is_good);
     if pending.info.protocol.forgets(&asked) {
-        // Once more, since a script that was being loaded meanwhile may have been learned.
-        script_cache.forget();
+        // Once more, since one that was on its way meanwhile may have been learned.
+        definitions.forget();
     } else if let Some((name, text)) = learnt.filter(|_| !bug!(NeverLearn)) {
-        script_cache.learn(name, &text);
+        definitions.learn(name, &text);
     }
 }

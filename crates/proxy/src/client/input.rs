@@ -66,8 +66,8 @@ const IN_ABORTED: &str = "it belongs to a refused transaction, of which nothing 
 
 /// Silences a request of a client that has turned replies off.
 fn mute(client: &mut Client, request: &mut Request) {
-    if client.session.reply_mode == ReplyMode::SkipNext && !bug!(SkipForEver) {
-        client.session.reply_mode = ReplyMode::On;
+    if !bug!(SkipForEver) {
+        client.session.reply_mode = client.session.reply_mode.after_request();
     }
     if !bug!(IgnoreMute) {
         request.quiet = Quiet::Silent;
@@ -162,16 +162,13 @@ impl Clients {
         }
         let (most, answer) = match client.must_log_in(base) {
             true => (limits::LOGIN_LEN_MAX, Answer::LoginFirst),
-            false => {
-                let answer = Answer::Refused(Refusal::Bad("line too long"));
-                (base.limits.request_head, answer)
-            }
+            false => (base.limits.request_head, Answer::Refused(Refusal::TooLong)),
         };
         let small = len <= limits::BUFFER_KEEP_MAX.min(most);
         if client.is_paused() || small || (len <= most && base.memory.has_room(len)) {
             return self.update_client(base, id);
         }
-        if client.session.reply_mode == ReplyMode::On {
+        if client.session.reply_mode.is_on() {
             self.send_unrequested(base, id, &answer);
         }
         self.leave(base, id);
@@ -237,7 +234,7 @@ impl Clients {
             aborted_before: client.session.aborted,
         });
         let Frame { asks, request, .. } = frame;
-        if frame.reply_mode_before != ReplyMode::On {
+        if !frame.reply_mode_before.is_on() {
             mute(client, request);
         }
         if matches!(request.class, Class::Refuse(Refusal::Unknown)) {
@@ -373,8 +370,7 @@ impl Clients {
     /// Refuses a request whose data block does not end where its head says.
     pub(crate) fn refuse_data(&mut self, base: &mut Base, incoming: &Incoming<'_>) {
         let Incoming { asks, request, head } = *incoming;
-        let answer = Answer::Refused(Refusal::Bad("bad data chunk"));
-        self.answer(base, asks.id, request, head, &answer);
+        self.answer(base, asks.id, request, head, &Answer::Refused(Refusal::BadBody));
         self.pause_if_full(base, asks.id);
     }
 

@@ -2,9 +2,7 @@
 //! database. The protocol writes the answer and decides how the client goes on.
 
 use metrics::PoolCounter;
-use proto::{
-    AfterLocal, Answer, Endpoints, Facts, Local, ProxyFacts, Quiet, ReplyMode, Request, Session,
-};
+use proto::{AfterLocal, Answer, Endpoints, Facts, Local, ProxyFacts, Quiet, Request, Session};
 
 use super::Clients;
 use super::facts::{PoolFacts, VERSION};
@@ -27,7 +25,6 @@ impl Clients {
         match local {
             Local::Version => self.answer(base, id, request, head, &Answer::Version(VERSION)),
             Local::Nothing => self.answer(base, id, request, head, &Answer::Ok),
-            Local::NoKeys => self.answer(base, id, request, head, &Answer::End),
             Local::Barrier => self.barrier(base, id, request, head),
             Local::Stats => self.answer_stats(base, id, request, head),
             Local::Own => self.local(base, id, request, head),
@@ -49,10 +46,8 @@ impl Clients {
         let mut session = client.session.clone();
         let mut words = std::mem::take(&mut base.scratch);
         words.clear();
-        if request.quiet == Quiet::Silent && session.reply_mode == ReplyMode::On {
-            // The client turned off this one answer, unless the protocol now decides otherwise.
-            session.reply_mode = ReplyMode::SkipThis;
-        }
+        let was_silent = request.quiet == Quiet::Silent;
+        session.reply_mode = session.reply_mode.for_local(was_silent);
         let uptime = base.now.since(base.started);
         let pool = &base.pools[client.pool as usize];
         let ours = PoolFacts { pool, metrics: base.metrics, uptime };
@@ -62,10 +57,8 @@ impl Clients {
             ..ours.facts()
         };
         let turn = client.protocol.local(request, head, &mut session, &facts, &mut words);
-        let is_silenced = request.quiet == Quiet::Silent && session.reply_mode != ReplyMode::On;
-        if session.reply_mode == ReplyMode::SkipThis {
-            session.reply_mode = ReplyMode::On;
-        }
+        let is_silenced = was_silent && !session.reply_mode.is_on();
+        session.reply_mode = session.reply_mode.after_local();
         if turn == AfterLocal::Close {
             client.departure = Departure::Quits;
         }

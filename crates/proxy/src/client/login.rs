@@ -1,7 +1,7 @@
 //! Logins: in a pool with users, a client gets no answers before it has logged in.
 //!
 //! ```text
-//!                     ┌─ asks how to log in ─▶ answered
+//!                     ┌─ about the login ────▶ answered
 //!   whole request ────┼─ right login ────────▶ logged in, for as long as it is connected
 //!   (a short one)     ├─ wrong login ────────▶ error ┐ a failed login; at the limit
 //!                     └─ anything else ──────▶ error ┘ the client is closed
@@ -54,7 +54,11 @@ impl Clients {
                 return Some(len);
             }
             Login::Other => Answer::LoginFirst,
-            Login::Mechanisms => Answer::Mechanisms,
+            Login::Answered(answer) => {
+                self.answer_encoded(base, id, &Request { quiet: Quiet::Loud, ..*request }, &answer);
+                self.pause_if_full(base, id);
+                return Some(len);
+            }
             Login::Attempt { name, password, goes_on } => {
                 let is_right = whole.ends_with(request.trailer) && users.admit(&name, &password);
                 if is_right && goes_on {
@@ -129,7 +133,7 @@ impl Clients {
                 counters.add(PoolCounter::Refused, 1);
                 true
             }
-            _ => false,
+            _ => unreachable!("a login has no other answer"),
         };
         client.login.failures += u8::from(failed);
         let is_out = client.login.failures >= limits::FAILED_LOGINS_MAX;

@@ -1,6 +1,5 @@
 //! Requests that are sent once more: after a retryable error, when their server did nothing, since
-//! it is loading its data, has lost its master, or does not know a script; and reads whose link has
-//! died.
+//! it cannot serve yet or has forgotten a definition; and reads whose link has died.
 //!
 //! ```text
 //!   retryable error ──▶ is the request its client's last, and is there time?
@@ -14,7 +13,6 @@
 use std::cell::Cell;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-use metrics::ServerCounter;
 use proto::{Ask, Class, Parsed, Quiet, Request, Resume, Retryable};
 
 use super::session::State;
@@ -26,7 +24,7 @@ use crate::base::{Base, limits};
 /// A retryable error, and whether its request may be sent again.
 #[derive(Clone, Copy)]
 pub(crate) struct Repeat {
-    retryable: Retryable,
+    retryable: &'static Retryable,
     /// How often the request has been sent again already.
     times: u8,
     /// How long it waits, in microseconds.
@@ -66,12 +64,14 @@ impl Clients {
         let pending = &self.requests[part.request];
         let times = pending.info.repeats?;
         let pool = &base.pools[pending.pool as usize];
-        let retryable = pool.upstream.retryable(line);
-        let retryable = retryable.or(bug!(RepeatExecuted).then_some(Retryable::TryAgain))?;
+        let retryable = pool.upstream.retryable(line).or_else(|| {
+            let mut all = pool.upstream.retryable_errors().iter();
+            all.find(|error| bug!(RepeatExecuted) && !error.needs_recovery)
+        })?;
         // After a recovery there is no need to wait.
-        let pause = match retryable {
-            Retryable::NoScript => 0,
-            _ => limits::REPEAT_FIRST_US << times.min(6),
+        let pause = match retryable.needs_recovery {
+            true => 0,
+            false => limits::REPEAT_FIRST_US << times.min(6),
         };
         let deadline = pending.since.after(pool.plan.timeouts.reply);
         // The request would be sent with its client's present connection key.
@@ -96,7 +96,7 @@ impl Clients {
         repeat: Repeat,
         is_sent: impl Fn(u64) -> bool,
     ) -> Recovery {
-        if repeat.retryable != Retryable::NoScript {
+        if !repeat.retryable.needs_recovery {
             return Recovery::Done;
         }
         let pending = &self.requests[part.request];
@@ -104,13 +104,13 @@ impl Clients {
         if info.recovered {
             return Recovery::Impossible;
         }
-        let script_cache = &base.pools[pending.pool as usize].script_cache;
-        // Many requests of a pipeline may need the same script, so the cheap lookup comes first.
+        let definitions = &base.pools[pending.pool as usize].definitions;
+        // Many requests of a pipeline may need the same definition, so the cheap lookup comes first.
         let (number, is_on_its_way) = (Cell::new(0), Cell::new(false));
         let known = |name: &[u8]| {
             number.set(fingerprint(name));
             is_on_its_way.set(is_sent(number.get()));
-            if is_on_its_way.get() { None } else { script_cache.find(name) }
+            if is_on_its_way.get() { None } else { definitions.find(name) }
         };
         let mut words = Vec::new();
         let asked = info.asked();
@@ -126,9 +126,9 @@ impl Clients {
         let pending = &mut self.requests[part.request];
         let info = &mut pending.info;
         (info.repeats, info.rests) = (Some(repeat.times.saturating_add(1)), true);
-        info.recovered |= repeat.retryable == Retryable::NoScript;
+        info.recovered |= repeat.retryable.needs_recovery;
         let server = &base.pools[pending.pool as usize].servers[server as usize];
-        server.counters.add(counter(repeat.retryable), 1);
+        server.counters.add_own(repeat.retryable.place, 1);
         base.timers.set(base.now.after(repeat.pause), Due::Again(part.request));
         let owner = pending.client;
         self.pause_until_idle(base, owner);
@@ -217,14 +217,4 @@ fn fingerprint(name: &[u8]) -> u64 {
     let mut hasher = DefaultHasher::new();
     name.hash(&mut hasher);
     hasher.finish()
-}
-
-fn counter(retryable: Retryable) -> ServerCounter {
-    match retryable {
-        Retryable::Loading => ServerCounter::AgainLoading,
-        Retryable::MasterDown => ServerCounter::AgainMasterDown,
-        Retryable::ClusterDown => ServerCounter::AgainClusterDown,
-        Retryable::TryAgain => ServerCounter::AgainTryAgain,
-        Retryable::NoScript => ServerCounter::AgainNoScript,
-    }
 }

@@ -36,6 +36,10 @@ impl Clients {
             let prefix = format!("{}.{}", word(view.pool), word(view.server));
             lines.push((format!("{prefix}.health"), view.health.to_string()));
             totals::<ServerCounter>(&registry, view.id, &prefix, &mut lines);
+            lines.extend(view.upstream.retryable_errors().iter().map(|error| {
+                let value = registry.total_own(view.id, error.place);
+                (format!("{prefix}.{}", error.counter), value.to_string())
+            }));
         }
         let mut answers: Vec<Answer<'_>> =
             lines.iter().map(|(name, value)| Answer::Stat(name, value)).collect();

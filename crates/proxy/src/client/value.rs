@@ -64,7 +64,7 @@ impl Clients {
         }
         match keys.is_some() || info.is_answer(item, head) {
             true => Ok(()),
-            false => Err(WRONG_KEY_OR_OPAQUE),
+            false => Err(WRONG_ANSWER),
         }
     }
 
@@ -85,7 +85,7 @@ impl Clients {
 }
 
 const WRONG_NUMBER: &str = "a different number of values than was asked for";
-const WRONG_KEY_OR_OPAQUE: &str = "an answer with another key or opaque than was asked for";
+const WRONG_ANSWER: &str = "an answer with another key or identifier than was asked for";
 
 impl Value<'_> {
     /// Whether the client has received a part of it, so that no other answer is possible.

@@ -197,6 +197,17 @@ fn metrics() -> String {
             page += &format!("| `{}` | {} |\n", row.name, row.help);
         }
     }
+    for protocol in proto::NAMED {
+        let errors = protocol.upstream().retryable_errors();
+        if !errors.is_empty() {
+            let name = protocol.name();
+            page += &format!("\n## Metrics of each server of a pool with `protocol: {name}`\n\n");
+            page += "| name | meaning |\n|---|---|\n";
+        }
+        for error in errors {
+            page += &format!("| `{}` | {} |\n", error.counter, error.help);
+        }
+    }
     page += LATENCIES;
     for row in ::metrics::LATENCIES {
         page += &format!("| `{}` | {} |\n", row.name, row.help);

@@ -64,7 +64,7 @@ fn object<C: Counter, const N: usize>(
     more: [(&str, Value); N],
 ) -> Value {
     let Value::Object(mut map) = head else { unreachable!("a head is written as an object") };
-    map.extend(counts.rows().map(|(row, value)| (row.name.to_string(), value.into())));
+    map.extend(counts.rows().map(|(name, value)| (name.to_string(), value.into())));
     map.extend(more.map(|(name, value)| (name.to_string(), value)));
     map.into()
 }

@@ -124,6 +124,37 @@ fn programs_read_every_counter() {
     }
 }
 
+/// A protocol's own counters stand among those of its servers, under names of their own.
+#[test]
+fn a_server_shows_the_counters_of_its_protocol_and_no_others() {
+    let (registry, mut plan) = (Registry::private(2, 8), plan());
+    plan.pools[0].protocol = proto::protocol("redis").expect("a protocol");
+    let server = plan.pools[0].servers[0].id;
+    for slot in 0..2 {
+        registry.metrics(slot).counters::<ServerCounter>(server).add_own(4, 3);
+    }
+    let snapshot = take(&registry, &plan, facts(), &|_| Health::Up);
+    assert!(snapshot.text().contains("  one: again_no_script 6\n"), "{}", snapshot.text());
+    let json: Value = serde_json::from_str(&snapshot.json()).unwrap();
+    let [redis, memcached] = [0, 1].map(|pool| &json["pools"][pool]["servers"][0]);
+    assert_eq!(
+        (&redis["again_no_script_total"], &redis["again_loading_total"]),
+        (&6.into(), &0.into())
+    );
+    assert_eq!(memcached["again_no_script_total"], Value::Null);
+    for protocol in proto::NAMED {
+        let errors = protocol.upstream().retryable_errors();
+        assert!(errors.len() <= metrics::OWN_COUNTERS, "there are places for all of them");
+        for (at, error) in errors.iter().enumerate() {
+            assert_eq!(error.place, at, "{}", error.counter);
+            assert!(error.counter.ends_with("_total") && error.help.ends_with('.'));
+            let others = metrics::SERVER.iter().map(|row| row.name);
+            let mut others = others.chain(errors[..at].iter().map(|other| other.counter));
+            assert!(others.all(|name| name != error.counter), "{}", error.counter);
+        }
+    }
+}
+
 #[test]
 fn collectors_read_twemproxys_names() {
     let text = snapshot().twemproxy_json();

@@ -150,8 +150,8 @@ fn others<C: Counter>(counts: &Counts<C>, shown: &[C], start: &str, out: &mut St
     let is_shown = |name: &str| shown.iter().any(|counter| counter.metric().name == name);
     let told: Vec<String> = counts
         .rows()
-        .filter(|(row, value)| *value > 0 && !is_shown(row.name))
-        .map(|(row, value)| format!("{} {}", row.name.trim_end_matches("_total"), grouped(value)))
+        .filter(|(name, value)| *value > 0 && !is_shown(name))
+        .map(|(name, value)| format!("{} {}", name.trim_end_matches("_total"), grouped(value)))
         .collect();
     if !told.is_empty() {
         let _ = writeln!(out, "{start}{}", told.join(", "));

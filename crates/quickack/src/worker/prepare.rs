@@ -121,7 +121,7 @@ fn links_kept(plan: &Plan, descriptors: usize) -> usize {
 /// Connection keys that clients of a pool can be in: each has links of its own.
 fn conn_keys_max(pool: &PoolPlan) -> usize {
     const PROTO_VERSIONS: usize = 2;
-    match pool.protocol.conn_key().proto_version {
+    match pool.protocol.conn_key(pool.database).proto_version {
         0 => 1,
         _ => (PROTO_VERSIONS * pool.databases as usize).min(limits::CONN_KEYS_MAX),
     }

@@ -17,7 +17,7 @@ impl Handshakes {
         let upstream = plan.protocol.upstream();
         let mut ids = Vec::new();
         for database in 0..plan.databases {
-            for proto_version in [plan.protocol.conn_key().proto_version, 3] {
+            for proto_version in [plan.protocol.conn_key(0).proto_version, 3] {
                 let conn_key = ConnKey { proto_version, database };
                 let mut text = Vec::new();
                 upstream.write_handshake(None, conn_key, &mut text);

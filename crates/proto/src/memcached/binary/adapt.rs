@@ -5,9 +5,9 @@ use super::super::commands::{
     self, ADD, APPEND, CACHEDUMP, CAS, DECR, DELETE, FLUSH_ALL, GATS_ONE, INCR, MA, MD, MG, MS,
     PREPEND, REPLACE, SET, STATS, STATS_RESET,
 };
-use super::super::is_plain;
 use super::super::meta::base64;
 use super::super::request::stats_words;
+use super::super::{META, is_plain};
 use super::header::{self, Header};
 use super::opcodes::{self, Mode, Shape};
 use crate::scan::push_decimal;
@@ -120,7 +120,7 @@ impl<'a> Fields<'a> {
     /// Returns the form for a server with these capabilities.
     fn other(&self, capabilities: Capabilities) -> Option<u16> {
         match self.shape {
-            _ if !capabilities.meta => None,
+            _ if !capabilities.include(META) => None,
             Shape::Get { .. } | Shape::Touch { .. } => Some(MG),
             Shape::Store(_) | Shape::Concat { .. } => Some(MS),
             Shape::Delete => Some(MD),

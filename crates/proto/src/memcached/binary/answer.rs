@@ -5,7 +5,7 @@ use super::super::{reply, stats, version};
 use super::header::{self, Header, Reply};
 use super::opcodes::{self, Mode, Shape};
 use crate::scan;
-use crate::{Answer, Asked, Item, ItemKind, Quiet, Refusal, Shown, Span};
+use crate::{Answer, Asked, Item, ItemKind, Quiet, Refusal, Request, Shown, Span};
 
 /// The statuses, with memcached's text for each.
 const OK: u16 = 0x00;
@@ -241,6 +241,14 @@ fn number(text: &[u8]) -> u64 {
     scan::decimal(text, u64::MAX).unwrap_or(0)
 }
 
+/// Writes the ways to log in.
+pub(super) fn mechanisms(request: &Request, head: &[u8]) -> Vec<u8> {
+    let to = To::read(&Asked { command: request.command, head, ..Asked::no_request() });
+    let mut out = Vec::new();
+    to.say((OK, b"PLAIN"), &mut out);
+    out
+}
+
 /// Writes an answer of the proxy.
 pub(super) fn answer(asked: &Asked<'_>, answer: &Answer<'_>, out: &mut Vec<u8>) {
     let to = To::read(asked);
@@ -260,13 +268,16 @@ pub(super) fn answer(asked: &Asked<'_>, answer: &Answer<'_>, out: &mut Vec<u8>) 
         Answer::Refused(Refusal::Unknown | Refusal::Bad(UNKNOWN_WORDS)) => to.say(UNKNOWN, out),
         Answer::Refused(Refusal::ByName(why)) => to.say((NOT_SUPPORTED, why.as_bytes()), out),
         Answer::Refused(Refusal::Bad(why)) => to.say((INVALID, why.as_bytes()), out),
+        Answer::Refused(Refusal::TooLong) => to.say((INVALID, b"line too long"), out),
+        Answer::Refused(Refusal::BadBody) => to.say((INVALID, b"bad data chunk"), out),
+        // No command of this protocol names a server or a database.
+        Answer::Refused(Refusal::NoPlace | Refusal::NoDatabase) => to.say(UNKNOWN, out),
         Answer::Refused(Refusal::TooLarge) => to.say(TOO_LARGE, out),
         Answer::Refused(Refusal::TooLargeKept) => to.say(TOO_LARGE_KEPT, out),
         Answer::Failed(why) => to.say((TEMPORARY, why.as_bytes()), out),
         Answer::Uncertain(why) => to.say((INTERNAL, why.as_bytes()), out),
         Answer::Apart { .. } => to.say((INVALID, b"keys of two servers"), out),
         Answer::Error(line) => to.say(of_line(line), out),
-        Answer::Mechanisms => to.say((OK, b"PLAIN"), out),
         Answer::LoggedIn => to.say((OK, b"Authenticated"), out),
         Answer::LoginFailed | Answer::LoginFirst => to.say(AUTH_ERROR, out),
     }

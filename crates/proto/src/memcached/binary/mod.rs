@@ -157,7 +157,7 @@ impl Protocol for Binary {
         let row = opcodes::opcode(request.command);
         match (row.shape, row.code) {
             (Shape::Sasl, opcodes::SASL_AUTH) => request::plain(head, body),
-            (_, opcodes::SASL_LIST) => Login::Mechanisms,
+            (_, opcodes::SASL_LIST) => Login::Answered(answer::mechanisms(request, head)),
             _ => Login::Other,
         }
     }
@@ -197,7 +197,11 @@ mod tests {
         }
         check(0x21, b"CRAM-MD5", b"\0joe\0secret", nobody);
         check(0x22, b"PLAIN", b"\0joe\0secret", Login::Other);
-        check(0x20, b"", b"", Login::Mechanisms);
+        let mut list = vec![0; header::LEN];
+        (list[0], list[11]) = (0x81, 5);
+        list[1] = 0x20;
+        list.extend_from_slice(b"PLAIN");
+        check(0x20, b"", b"", Login::Answered(list));
         check(0x00, b"key", b"", Login::Other);
         check(0x0a, b"", b"", Login::Other);
     }

@@ -2,7 +2,7 @@
 //! otherwise to classic commands where they mean exactly the same.
 
 use super::super::commands::{self, GATS_ONE, GETS_ONE};
-use super::super::is_plain;
+use super::super::{META, is_plain};
 use super::{Line, Verb, base64};
 use crate::scan::{Tokens, push_decimal};
 use crate::{Adapted, Ask, Capabilities, Refusal, Request, Span};
@@ -26,7 +26,9 @@ pub(in super::super) fn adapt(
     }
     match capabilities {
         None => Adapted::Unknown,
-        Some(capabilities) if capabilities.meta => Adapted::Ask(Ask { command: request.command }),
+        Some(capabilities) if capabilities.include(META) => {
+            Adapted::Ask(Ask { command: request.command })
+        }
         Some(_) => match Line::read(head).and_then(|line| classic(&line)) {
             Some(command) => Adapted::Ask(Ask { command }),
             None => Adapted::Refused(Refusal::ByName(NO_META)),

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use super::super::commands::id;
-use super::super::servers::VALKEY;
+use super::super::servers::{RESP3, VALKEY};
 use super::super::{request, words};
 use super::{LocalAnswer, client};
 use crate::scan::decimal;
@@ -124,7 +124,8 @@ impl LocalAnswer<'_> {
             Ok(hello) => hello,
             Err(why) => return self.error(&[&why]),
         };
-        let knows_3 = self.facts.capabilities.is_none_or(|capabilities| capabilities.resp3);
+        let knows_3 =
+            self.facts.capabilities.is_none_or(|capabilities| capabilities.include(RESP3));
         if hello.version == Some(3) && !knows_3 {
             return self.error(&[NO_PROTOCOL, b": a server of this pool has no RESP3"]);
         }

@@ -46,7 +46,7 @@ fn heard(credentials: bool, conn_key: ConnKey, said: &str) -> Parsed<HandshakeRe
 }
 
 fn welcome(len: usize, resp3: bool, make: Make) -> Parsed<HandshakeReply> {
-    let capabilities = Capabilities { resp3, make, ..Capabilities::default() };
+    let capabilities = if resp3 { RESP3 } else { Capabilities::default() }.made_by(make);
     Parsed::Complete(HandshakeReply::Welcome { len, capabilities })
 }
 
@@ -84,7 +84,7 @@ fn a_server_tells_what_it_is() {
 
 #[test]
 fn servers_of_a_pool_are_what_all_of_them_are() {
-    let capabilities = |make| Capabilities { resp3: true, make, ..Capabilities::default() };
+    let capabilities = |make| RESP3.made_by(make);
     let older = Make { version: [8, 0, 1], ..VALKEY_91 };
     assert_eq!(capabilities(VALKEY_91).common(capabilities(older)), capabilities(older));
     let both = capabilities(REDIS).common(capabilities(VALKEY_91)).make;
@@ -165,22 +165,22 @@ fn a_server_in_trouble_is_not_welcome() {
 #[test]
 fn an_excuse_is_a_whole_sentence() {
     for (line, expected) in [
-        ("LOADING Redis is loading the dataset in memory", Some(Retryable::Loading)),
-        ("LOADING Valkey is loading the dataset in memory", Some(Retryable::Loading)),
+        ("LOADING Redis is loading the dataset in memory", Some(LOADING)),
+        ("LOADING Valkey is loading the dataset in memory", Some(LOADING)),
         (
             "MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'.",
-            Some(Retryable::MasterDown),
+            Some(MASTER_DOWN),
         ),
         (
             "MASTERDOWN Link with MASTER is down, replica-serve-stale-data is set to 'no' and \
              'allow-stale' flag is not set on the script.",
-            Some(Retryable::MasterDown),
+            Some(MASTER_DOWN),
         ),
-        ("CLUSTERDOWN The cluster is down", Some(Retryable::ClusterDown)),
-        ("CLUSTERDOWN Hash slot not served", Some(Retryable::ClusterDown)),
-        ("TRYAGAIN Multiple keys request during rehashing of slot", Some(Retryable::TryAgain)),
-        ("NOSCRIPT No matching script. Please use EVAL.", Some(Retryable::NoScript)),
-        ("NOSCRIPT No matching script.", Some(Retryable::NoScript)),
+        ("CLUSTERDOWN The cluster is down", Some(CLUSTER_DOWN)),
+        ("CLUSTERDOWN Hash slot not served", Some(CLUSTER_DOWN)),
+        ("TRYAGAIN Multiple keys request during rehashing of slot", Some(TRY_AGAIN)),
+        ("NOSCRIPT No matching script. Please use EVAL.", Some(NO_SCRIPT)),
+        ("NOSCRIPT No matching script.", Some(NO_SCRIPT)),
         ("ERR no", None),
         ("LOADING", None),
         ("NOSCRIPT", None),

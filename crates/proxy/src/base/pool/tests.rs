@@ -60,10 +60,10 @@ fn anybody_is_who_can_be_asked_and_the_same_for_the_same_number() {
 #[test]
 fn what_is_known_is_of_those_who_are_in_the_plan() {
     let mut pool = pool(4, |_| {});
-    let meta = Capabilities { meta: true, ..Capabilities::default() };
+    let one = Capabilities::one(0);
     assert_eq!((pool.unknown(), pool.capabilities()), (Some(0), None));
-    pool.servers[0].capabilities = Some(meta);
-    assert_eq!((pool.unknown(), pool.capabilities()), (Some(1), Some(meta)));
+    pool.servers[0].capabilities = Some(one);
+    assert_eq!((pool.unknown(), pool.capabilities()), (Some(1), Some(one)));
     pool.servers[1].ejected = true;
     assert_eq!(pool.unknown(), Some(2));
     pool.servers[2].health = Health::Down;
@@ -71,7 +71,7 @@ fn what_is_known_is_of_those_who_are_in_the_plan() {
     pool.servers[3].capabilities = Some(Capabilities::default());
     assert_eq!((pool.unknown(), pool.capabilities()), (None, Some(Capabilities::default())));
     pool.servers[3].stage = Stage::Retired;
-    assert_eq!(pool.capabilities(), Some(meta));
+    assert_eq!(pool.capabilities(), Some(one));
 }
 
 #[test]
@@ -83,7 +83,7 @@ fn a_client_begins_in_the_database_and_the_dialect_of_its_pool() {
         })
     };
     for database in [0, 5] {
-        let expected = ConnKey { database, ..proto::protocol("redis").expect("it is").conn_key() };
+        let expected = ConnKey { proto_version: 2, database };
         assert_eq!(conn_key(&redis(database)), expected);
     }
 }

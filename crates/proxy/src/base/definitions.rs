@@ -1,26 +1,27 @@
-//! The script cache: names and texts of the scripts that a pool's clients have loaded into its
-//! servers. A script can then be loaded again into a server that has forgotten it.
+//! Definitions: texts that a pool's clients have given its servers to refer to by name, like
+//! scripts. A server that has forgotten one can then be given it again. The protocol finds them in
+//! answers (`learn`) and writes the command (`recovery`).
 
 use std::collections::{HashMap, VecDeque};
 
 use super::limits;
 
-/// The cache. Its bytes are bounded; the oldest scripts go first.
+/// The definitions of a pool. Their bytes are bounded; the oldest go first.
 #[derive(Default)]
-pub(crate) struct ScriptCache {
+pub(crate) struct Definitions {
     texts: HashMap<Vec<u8>, Vec<u8>>,
     /// In the order in which they were learned.
     names: VecDeque<Vec<u8>>,
     bytes: usize,
 }
 
-impl ScriptCache {
+impl Definitions {
     pub(crate) fn learn(&mut self, name: &[u8], text: &[u8]) {
         let size = 2 * name.len() + text.len();
-        if self.texts.contains_key(name) || size > limits::SCRIPT_CACHE_MAX {
+        if self.texts.contains_key(name) || size > limits::DEFINITIONS_MAX {
             return;
         }
-        while self.bytes + size > limits::SCRIPT_CACHE_MAX {
+        while self.bytes + size > limits::DEFINITIONS_MAX {
             let Some(oldest) = self.names.pop_front() else { break };
             let text = self.texts.remove(&oldest).map_or(0, |text| text.len());
             self.bytes -= 2 * oldest.len() + text;
@@ -31,7 +32,7 @@ impl ScriptCache {
     }
 
     pub(crate) fn forget(&mut self) {
-        *self = ScriptCache::default();
+        *self = Definitions::default();
     }
 
     pub(crate) fn find(&self, name: &[u8]) -> Option<Vec<u8>> {
@@ -54,17 +55,17 @@ mod tests {
 
     #[test]
     fn the_oldest_is_forgotten_first_and_the_bound_holds() {
-        let mut script_cache = ScriptCache::default();
-        let text = vec![b't'; limits::SCRIPT_CACHE_MAX / 4];
+        let mut definitions = Definitions::default();
+        let text = vec![b't'; limits::DEFINITIONS_MAX / 4];
         for name in [b"a", b"b", b"c", b"a", b"d", b"e"] {
-            script_cache.learn(name, &text);
-            assert!(script_cache.bytes <= limits::SCRIPT_CACHE_MAX);
+            definitions.learn(name, &text);
+            assert!(definitions.bytes <= limits::DEFINITIONS_MAX);
         }
-        let known = [b"a", b"b", b"c", b"d", b"e"].map(|name| script_cache.find(name).is_some());
+        let known = [b"a", b"b", b"c", b"d", b"e"].map(|name| definitions.find(name).is_some());
         assert_eq!(known, [false, false, true, true, true]);
-        script_cache.learn(b"f", &vec![b't'; limits::SCRIPT_CACHE_MAX]);
+        definitions.learn(b"f", &vec![b't'; limits::DEFINITIONS_MAX]);
         assert!(
-            script_cache.find(b"f").is_none() && script_cache.find(b"e").is_some(),
+            definitions.find(b"f").is_none() && definitions.find(b"e").is_some(),
             "too long to be kept"
         );
     }
