@@ -5,7 +5,8 @@ use proto::{
     Adapted, Capabilities, Class, PROTOCOLS, Parsed, Protocol, Quiet, Request, Resume, Span,
 };
 
-use crate::meta;
+use testkit::wire::base64;
+
 use crate::mutate::{self, Dice};
 use crate::naive::{Reading, Said, clean};
 use crate::server;
@@ -147,7 +148,7 @@ fn read(bytes: &[u8]) -> Reading {
         return Reading::Kept { body };
     }
     let text = rest[extras..].to_vec();
-    if has_key && !clean(&text) && meta::encode(&text).len() > 250 {
+    if has_key && !clean(&text) && base64::encode(&text).len() > 250 {
         return Reading::Kept { body };
     }
     if name == "Stat" {
@@ -303,7 +304,7 @@ fn in_meta(said: &Said) -> Said {
     }
     let mut key = said.keys[0].clone();
     if !clean(&key) {
-        key = meta::encode(&key);
+        key = base64::encode(&key);
         options.push("b".to_string());
     }
     options.sort();

@@ -13,6 +13,7 @@ pub mod facts;
 mod peers;
 mod quickack;
 mod redis;
+mod speaker;
 
 use std::io::{BufRead, BufReader, Read};
 use std::net::{SocketAddr, TcpStream};
@@ -28,6 +29,7 @@ pub use facts::Facts;
 pub use peers::{FakeMemcached, Memcached, free_address, script};
 pub use quickack::{Answer, Quickack};
 pub use redis::{Family, Redis};
+pub use speaker::Speaker;
 
 /// The limit of every wait; long, because tests run on busy machines.
 pub const DEADLINE: Duration = Duration::from_secs(20);
@@ -150,6 +152,16 @@ pub fn send(id: u32, signal: Signal) {
 pub fn freeze(id: u32) {
     send(id, Signal::STOP);
     wait_until(&format!("process {id} stops"), || facts::state_of(id) == Some('T'));
+}
+
+/// Connects to somebody who accepts, with a deadline for each read and write.
+#[track_caller]
+pub fn connect(address: SocketAddr) -> TcpStream {
+    let stream = TcpStream::connect(address).expect("somebody accepts");
+    stream.set_read_timeout(Some(DEADLINE)).expect("a deadline that is not zero");
+    stream.set_write_timeout(Some(DEADLINE)).expect("a deadline that is not zero");
+    stream.set_nodelay(true).expect("TCP has the option");
+    stream
 }
 
 /// Waits for a fact without a notification.

@@ -4,11 +4,12 @@ use std::net::SocketAddr;
 
 use super::book::Translated;
 use super::excuses::Behind;
-use super::keys::{ENCODED_KEY_MAX, Key, LANES, base64};
+use super::keys::{ENCODED_KEY_MAX, Key, LANES};
 use super::reply::Reply;
 use super::request::Wire;
 use super::wire::{Conn, End, Lane, exchange};
 use super::{Burst, binary};
+use crate::wire::base64;
 
 pub struct Side {
     /// None for memcached itself.
@@ -86,7 +87,7 @@ impl Side {
         if key.plain {
             bytes.extend_from_slice(&key.raw);
         } else if key.raw.len() <= ENCODED_KEY_MAX {
-            bytes.extend_from_slice(&base64(&key.raw));
+            bytes.extend_from_slice(&base64::encode(&key.raw));
             bytes.extend_from_slice(b" b");
         } else {
             return Ok(());

@@ -6,7 +6,7 @@ use super::item::{Expect, Item};
 use super::maker::{self, Maker, Word};
 use super::table::{Fate, Likeness, TRANSACTIONS};
 use super::values::Values;
-use crate::resp::Reply;
+use crate::wire::resp::Reply;
 
 /// Rows that change the connection's state: a test of forwarding never spoils them.
 const STATEFUL: &[&str] = &["select", "hello", "auth", "reset", "quit", "client|reply"];

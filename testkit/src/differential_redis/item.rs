@@ -3,7 +3,8 @@
 use super::compare;
 use super::maker::Word;
 use super::table::Likeness;
-use crate::resp::{Reply, shown};
+use crate::wire::resp::Reply;
+use crate::wire::shown;
 
 pub struct Item {
     /// Index in the table; None for a command that nobody has.

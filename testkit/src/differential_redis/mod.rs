@@ -36,8 +36,9 @@ use std::net::SocketAddr;
 pub use table::{Row, rows};
 pub use tally::Tally;
 
-use crate::resp::{Reply, Speaker, push_command};
+use crate::process::Speaker;
 use crate::sim::random::Random;
+use crate::wire::resp::{Reply, push_command};
 use docs::Doc;
 use item::{Expect, Item};
 use keys::{Keys, Owners};
@@ -254,7 +255,7 @@ impl<'s> Run<'s> {
         let past: Vec<String> = self
             .history
             .iter()
-            .filter(|(key, _)| difference.contains(&crate::resp::shown(key)) && !key.is_empty())
+            .filter(|(key, _)| difference.contains(&crate::wire::shown(key)) && !key.is_empty())
             .flat_map(|(_, past)| past.iter().map(|line| format!("    {line}\n")))
             .collect();
         Err(format!("after {} commands {difference}\n{}", self.tally.commands, past.concat()))

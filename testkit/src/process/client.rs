@@ -3,8 +3,6 @@
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 
-use super::DEADLINE;
-
 /// A client that sends exactly the test's bytes, and waits for exactly the expected reply.
 pub struct Client {
     pub stream: TcpStream,
@@ -12,11 +10,7 @@ pub struct Client {
 
 impl Client {
     pub fn connect(address: SocketAddr) -> Client {
-        let stream = TcpStream::connect(address).expect("somebody accepts");
-        stream.set_read_timeout(Some(DEADLINE)).expect("a deadline that is not zero");
-        stream.set_write_timeout(Some(DEADLINE)).expect("a deadline that is not zero");
-        stream.set_nodelay(true).expect("TCP has the option");
-        Client { stream }
+        Client { stream: super::connect(address) }
     }
 
     pub fn send(&mut self, request: impl AsRef<[u8]>) {

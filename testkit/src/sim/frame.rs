@@ -2,6 +2,8 @@
 
 use std::borrow::Cow;
 
+use crate::wire::base64;
+
 /// A whole command at the start of a connection's input.
 pub struct Frame<'a> {
     pub words: Vec<&'a str>,
@@ -15,7 +17,11 @@ impl Frame<'_> {
     pub fn key(&self) -> Cow<'_, str> {
         let text = self.words[1];
         let is_coded = self.words[0].starts_with('m') && self.words[2..].contains(&"b");
-        if is_coded { Cow::Owned(decoded(text)) } else { Cow::Borrowed(text) }
+        if !is_coded {
+            return Cow::Borrowed(text);
+        }
+        let raw = base64::decode(text.as_bytes()).expect("base64");
+        Cow::Owned(String::from_utf8(raw).expect("keys are ASCII here"))
     }
 }
 
@@ -42,22 +48,6 @@ pub fn frame(input: &[u8]) -> Option<Frame<'_>> {
 /// Returns the length of the first command, if it is whole.
 pub fn frame_len(input: &[u8]) -> Option<usize> {
     frame(input).map(|frame| frame.len)
-}
-
-/// Decodes base64.
-fn decoded(text: &str) -> String {
-    const LETTERS: &[u8] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    let (mut out, mut bits, mut held) = (Vec::new(), 0u32, 0);
-    for letter in text.trim_end_matches('=').bytes() {
-        let at = LETTERS.iter().position(|one| *one == letter).expect("a letter of base64");
-        bits = bits << 6 | at as u32;
-        held += 6;
-        if held >= 8 {
-            held -= 8;
-            out.push((bits >> held) as u8);
-        }
-    }
-    String::from_utf8(out).expect("keys are ASCII here")
 }
 
 /// Returns the number of an update, with which its data begin.

@@ -136,7 +136,7 @@ fn redis_cli_shows_through_us_what_it_shows_of_a_server() {
         let mut child = command.stdout(Stdio::piped()).spawn().expect("redis-cli is there");
         let mut stdin = child.stdin.take().expect("it was asked to be a pipe");
         for n in 0..20_000 {
-            let bytes = testkit::resp::command(&["SET", &format!("poured{n}"), "value"]);
+            let bytes = testkit::wire::resp::command(&["SET", &format!("poured{n}"), "value"]);
             std::io::Write::write_all(&mut stdin, &bytes).expect("it reads");
         }
         drop(stdin);

@@ -5,8 +5,9 @@ use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::time::Instant;
 
-use testkit::process::{DEADLINE, Family, Quickack, Redis};
-use testkit::resp::{Reply, Speaker, command, shown};
+use testkit::process::{DEADLINE, Family, Quickack, Redis, Speaker};
+use testkit::wire::resp::{Reply, command};
+use testkit::wire::shown;
 
 use super::{addresses, quickack, servers};
 

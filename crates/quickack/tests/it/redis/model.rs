@@ -7,7 +7,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
 use rustix::net::sockopt;
-use testkit::resp::{Reply, Speaker, command};
+use testkit::process::Speaker;
+use testkit::wire::resp::{Reply, command, read_command};
 
 /// A server that records every command and replies by its rule.
 pub struct Model {
@@ -66,8 +67,7 @@ fn listen(serve: impl Fn(TcpStream) + Send + Sync + 'static) -> SocketAddr {
 fn serve(mut stream: TcpStream, rule: &Rule, notes: &Mutex<Vec<String>>) {
     let (mut held, mut chunk) = (Vec::new(), [0; 16 << 10]);
     loop {
-        // A command has the form of a reply that is an array.
-        while let Ok(Some((request, len))) = Reply::parse(&held) {
+        while let Some((request, len)) = read_command(&held) {
             held.drain(..len);
             let words = words(&request);
             notes.lock().unwrap_or_else(PoisonError::into_inner).push(words.clone());
@@ -100,9 +100,8 @@ fn reset(stream: &TcpStream) {
     sockopt::set_socket_linger(stream, Some(std::time::Duration::ZERO)).expect("TCP has it");
 }
 
-fn words(request: &Reply) -> String {
-    let words = request.elements().into_iter().filter_map(Reply::bytes);
-    let words = words.map(|word| String::from_utf8_lossy(word).to_lowercase());
+fn words(request: &[Vec<u8>]) -> String {
+    let words = request.iter().map(|word| String::from_utf8_lossy(word).to_lowercase());
     words.collect::<Vec<_>>().join(" ")
 }
 
