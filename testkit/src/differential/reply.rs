@@ -2,6 +2,8 @@
 //! be equal.
 
 use super::request::{Wire, shorten};
+use crate::wire::Unread;
+use crate::wire::binary::{Packet, REPLY};
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Reply {
@@ -146,32 +148,29 @@ fn kind(first: &[u8], at: usize, word: &[u8]) -> Word {
 
 /// `packet opcode status opaque datatype cas extras key`, and the value.
 fn packet(input: &[u8]) -> Option<(Reply, usize)> {
-    let header = input.get(..HEADER)?;
-    let key = u16::from_be_bytes([header[2], header[3]]) as usize;
-    let extras = header[4] as usize;
-    let body = u32::from_be_bytes([header[8], header[9], header[10], header[11]]) as usize;
-    let all = input.get(..HEADER + body)?;
     let text = |bytes: &[u8]| Word::Text(bytes.to_vec());
-    let rest = &all[HEADER..];
-    if header[0] != 0x81 || extras + key > body {
+    match Packet::read(input) {
+        Err(Unread::Incomplete) => None,
+        Ok((packet, len)) if packet.magic == REPLY => {
+            let words = vec![
+                text(b"packet"),
+                text(&[packet.code]),
+                text(&packet.status.to_be_bytes()),
+                text(&packet.opaque.to_be_bytes()),
+                text(&[packet.datatype]),
+                Word::Cas(packet.cas),
+                text(packet.extras),
+                text(packet.key),
+            ];
+            Some((Reply { words, body: packet.value.to_vec() }, len))
+        }
         // After that, no answer can be parsed.
-        let words = vec![text(b"no packet"), text(input)];
-        return Some((Reply { words, body: Vec::new() }, input.len()));
+        _ => {
+            let words = vec![text(b"no packet"), text(input)];
+            Some((Reply { words, body: Vec::new() }, input.len()))
+        }
     }
-    let words = vec![
-        text(b"packet"),
-        text(&header[1..2]),
-        text(&header[6..8]),
-        text(&header[12..16]),
-        text(&header[5..6]),
-        Word::Cas(u64::from_be_bytes(header[16..24].try_into().expect("8 bytes"))),
-        text(&rest[..extras]),
-        text(&rest[extras..extras + key]),
-    ];
-    Some((Reply { words, body: rest[extras + key..].to_vec() }, HEADER + body))
 }
-
-pub const HEADER: usize = 24;
 
 #[cfg(test)]
 mod tests {

@@ -2,14 +2,15 @@
 
 use std::net::SocketAddr;
 
+use super::Burst;
 use super::book::Translated;
 use super::excuses::Behind;
 use super::keys::{ENCODED_KEY_MAX, Key, LANES};
 use super::reply::Reply;
 use super::request::Wire;
 use super::wire::{Conn, End, Lane, exchange};
-use super::{Burst, binary};
 use crate::wire::base64;
+use crate::wire::binary::{NOOP, Packet};
 
 pub struct Side {
     /// None for memcached itself.
@@ -53,7 +54,7 @@ impl Side {
                     (&mut text, End::Barriers(own + 1))
                 }
                 Wire::Binary => {
-                    binary::noop(burst.barrier, &mut bytes);
+                    Packet::new(NOOP, burst.barrier).push(&mut bytes);
                     (&mut binary, End::Opaque(burst.barrier))
                 }
             };

@@ -5,6 +5,8 @@ use std::ops::Range;
 
 use super::forms::Form;
 use super::reply::Hit;
+use crate::wire::binary::{HEAD_LEN, Packet, REPLY};
+use crate::wire::whole;
 
 /// One answer.
 pub struct Told {
@@ -114,15 +116,11 @@ fn line(client: u32, input: &[u8]) -> Option<Told> {
 }
 
 fn packet(input: &[u8]) -> Option<Told> {
-    let head = input.first_chunk::<24>()?;
-    assert_eq!(head[0], 0x81, "no packet: {:?}", &head[..]);
-    let short = |at: usize| usize::from(u16::from_be_bytes([head[at], head[at + 1]]));
-    let long = |at: usize| u32::from_be_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
-    let (key_len, extras) = (short(2), usize::from(head[4]));
-    let len = 24 + long(8) as usize;
-    let body = input.get(24..len)?;
-    let words = String::from_utf8_lossy(&body[(extras + key_len).min(body.len())..]).into_owned();
-    let (outcome, line) = match short(6) {
+    let (packet, len) = whole(input, Packet::read(input))?;
+    assert_eq!(packet.magic, REPLY, "no reply: {packet:?}");
+    let (key_len, extras) = (packet.key.len(), packet.extras.len());
+    let words = String::from_utf8_lossy(packet.value).into_owned();
+    let (outcome, line) = match packet.status {
         0x00 => (Outcome::Good, words.clone()),
         0x01 => (Outcome::NotFound, "NOT_FOUND".to_string()),
         0x02 => (Outcome::Exists, "EXISTS".to_string()),
@@ -135,23 +133,19 @@ fn packet(input: &[u8]) -> Option<Told> {
         status => panic!("status {status:#x}: {words}"),
     };
     let mut told = told(outcome, &line, len);
-    told.opaque = Some(long(12));
-    told.cas = u64::from(long(16)) << 32 | u64::from(long(20));
+    told.opaque = Some(packet.opaque);
+    told.cas = packet.cas;
     if key_len > 0 {
-        told.key = Some(24 + extras..24 + extras + key_len);
+        told.key = Some(HEAD_LEN + extras..HEAD_LEN + extras + key_len);
     }
-    if outcome == Outcome::Good && extras == 4 {
-        let flags = long_at(body, 0);
-        let bytes = 24 + extras + key_len..len;
+    if let (Outcome::Good, [one, two, three, four]) = (outcome, packet.extras) {
+        let flags = u32::from_be_bytes([*one, *two, *three, *four]);
+        let bytes = HEAD_LEN + extras + key_len..len;
         told.hit = Some(Hit { key: 0..0, flags, cas: Some(told.cas), bytes });
-    } else if outcome == Outcome::Good && body.len() == 8 {
-        told.line = u64::from_be_bytes(*body.first_chunk().expect("eight bytes")).to_string();
+    } else if let (Outcome::Good, Ok(number)) = (outcome, packet.value.try_into()) {
+        told.line = u64::from_be_bytes(number).to_string();
     }
     Some(told)
-}
-
-fn long_at(bytes: &[u8], at: usize) -> u32 {
-    u32::from_be_bytes(*bytes[at..].first_chunk().expect("four bytes"))
 }
 
 pub const NON_NUMERIC: &str = "CLIENT_ERROR cannot increment or decrement non-numeric value";

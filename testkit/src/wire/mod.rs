@@ -10,6 +10,7 @@
 //! Nothing here uses `proto`: a mistake in shared code would be made on both sides and stay hidden.
 
 pub mod base64;
+pub mod binary;
 pub mod resp;
 
 /// A value with its length in bytes, or the reason why there is none.
