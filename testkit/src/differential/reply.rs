@@ -2,8 +2,8 @@
 //! be equal.
 
 use super::request::{Wire, shorten};
-use crate::wire::Unread;
 use crate::wire::binary::{Packet, REPLY};
+use crate::wire::{Unread, text};
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Reply {
@@ -110,21 +110,22 @@ impl Reply {
 }
 
 fn text(input: &[u8]) -> Option<(Reply, usize)> {
-    let end = input.windows(2).position(|two| two == b"\r\n")?;
-    let words: Vec<&[u8]> = input[..end].split(|byte| *byte == b' ').collect();
-    let number = |at: usize| std::str::from_utf8(words.get(at)?).ok()?.parse::<usize>().ok();
-    let len = match words[0] {
-        b"VALUE" => number(3),
-        b"VA" => number(1),
-        _ => None,
-    };
-    let kinds = words.iter().enumerate().map(|(at, word)| kind(words[0], at, word)).collect();
-    let mut reply = Reply { words: kinds, body: Vec::new() };
-    let Some(len) = len else { return Some((reply, end + 2)) };
-    let body = input.get(end + 2..end + 2 + len + 2)?;
-    // The comparison includes the line's end.
-    reply.body = body.to_vec();
-    Some((reply, end + 2 + len + 2))
+    match text::reply(input) {
+        Err(Unread::Incomplete) => None,
+        Err(Unread::Hopeless) => Some(unknown("no line", input)),
+        Ok((line, len)) => {
+            let first = line.words().next().unwrap_or_default();
+            let words = line.words().enumerate().map(|(at, word)| kind(first, at, word)).collect();
+            let body = line.data.map_or(Vec::new(), |data| input[data].to_vec());
+            Some((Reply { words, body }, len))
+        }
+    }
+}
+
+/// Returns a reply for input after which nothing else can be read.
+fn unknown(what: &str, input: &[u8]) -> (Reply, usize) {
+    let words = [what.as_bytes(), input].map(|word| Word::Text(word.to_vec())).to_vec();
+    (Reply { words, body: Vec::new() }, input.len())
 }
 
 fn kind(first: &[u8], at: usize, word: &[u8]) -> Word {
@@ -164,11 +165,7 @@ fn packet(input: &[u8]) -> Option<(Reply, usize)> {
             ];
             Some((Reply { words, body: packet.value.to_vec() }, len))
         }
-        // After that, no answer can be parsed.
-        _ => {
-            let words = vec![text(b"no packet"), text(input)];
-            Some((Reply { words, body: Vec::new() }, input.len()))
-        }
+        _ => Some(unknown("no packet", input)),
     }
 }
 
@@ -180,7 +177,7 @@ mod tests {
     fn a_value_that_looks_like_an_end_is_a_value() {
         let input = b"VALUE k 0 5 77\r\nEND\r\n\r\nEND\r\n";
         let (reply, len) = parse(Wire::Text, input).expect("a whole value");
-        assert_eq!((len, reply.cas(), &reply.body[..]), (23, Some(77), &b"END\r\n\r\n"[..]));
+        assert_eq!((len, reply.cas(), &reply.body[..]), (23, Some(77), &b"END\r\n"[..]));
         assert_eq!(parse(Wire::Text, &input[..22]), None);
     }
 

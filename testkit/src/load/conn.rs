@@ -198,8 +198,8 @@ impl Conn {
 
     /// Handles input without a request: only a proxy that refuses a client may send it.
     fn hear_unasked(&mut self, journal: &mut Journal) -> Result<(), String> {
-        let line = keys::first_line(&self.input);
-        let Some(error) = line.and_then(|(line, _)| keys::error(line)) else {
+        let line = keys::next_line(&self.input)?;
+        let Some(error) = line.and_then(|(line, _)| keys::error(line.text)) else {
             let (place, held) = (self.place, keys::show(&self.input));
             return Err(format!("connection {place} hears what it never asked for: {held}"));
         };

@@ -1,12 +1,11 @@
-//! Parses the answers of meta and binary as a client does: a parser of its own, which also matches
-//! answers with requests.
+//! The answers of meta and binary, as a client reads them.
 
 use std::ops::Range;
 
 use super::forms::Form;
 use super::reply::Hit;
 use crate::wire::binary::{HEAD_LEN, Packet, REPLY};
-use crate::wire::whole;
+use crate::wire::{text, whole};
 
 /// One answer.
 pub struct Told {
@@ -58,29 +57,24 @@ fn told(outcome: Outcome, line: &str, len: usize) -> Told {
 }
 
 fn line(client: u32, input: &[u8]) -> Option<Told> {
-    let end = input.iter().position(|byte| *byte == b'\n')?;
-    let text = input[..end].strip_suffix(b"\r").expect("a line ends with CR LF");
-    let text = std::str::from_utf8(text).expect("an ASCII line");
+    let (line, len) = whole(input, text::reply(input))?;
+    let text = std::str::from_utf8(line.text).expect("an ASCII line");
     let words: Vec<&str> = text.split(' ').collect();
-    let start = end + 1;
     let mut told = match words[0] {
-        "HD" => told(Outcome::Good, "", start),
-        "EN" => told(Outcome::Miss, "END", start),
-        "NS" => told(Outcome::NotStored, "NOT_STORED", start),
-        "EX" => told(Outcome::Exists, "EXISTS", start),
-        "NF" => told(Outcome::NotFound, "NOT_FOUND", start),
-        "MN" => return Some(told(Outcome::Barrier, "MN", start)),
+        "HD" => told(Outcome::Good, "", len),
+        "EN" => told(Outcome::Miss, "END", len),
+        "NS" => told(Outcome::NotStored, "NOT_STORED", len),
+        "EX" => told(Outcome::Exists, "EXISTS", len),
+        "NF" => told(Outcome::NotFound, "NOT_FOUND", len),
+        "MN" => return Some(told(Outcome::Barrier, "MN", len)),
         "VA" => {
-            let len: usize = words[1].parse().expect("a length");
-            let whole = start + len + 2;
-            let data = input.get(start..whole)?;
-            assert_eq!(&data[len..], b"\r\n", "a value without its end");
-            let mut told = told(Outcome::Good, "", whole);
-            told.line = String::from_utf8_lossy(&data[..len]).into_owned();
-            told.hit = Some(Hit { key: 0..0, flags: 0, cas: None, bytes: start..start + len });
+            let bytes = line.data.expect("a value announces its data");
+            let mut told = told(Outcome::Good, "", len);
+            told.line = String::from_utf8_lossy(&input[bytes.clone()]).into_owned();
+            told.hit = Some(Hit { key: 0..0, flags: 0, cas: None, bytes });
             told
         }
-        _ => return Some(told(Outcome::Error, text, start)),
+        _ => return Some(told(Outcome::Error, text, len)),
     };
     let mut at = words[0].len();
     for word in &words[1..] {

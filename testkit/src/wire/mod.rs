@@ -12,6 +12,7 @@
 pub mod base64;
 pub mod binary;
 pub mod resp;
+pub mod text;
 
 /// A value with its length in bytes, or the reason why there is none.
 pub type Reading<T> = Result<(T, usize), Unread>;

@@ -6,6 +6,7 @@ use std::io::Read;
 use std::time::Instant;
 
 use testkit::process::{Client, Memcached, Quickack};
+use testkit::wire::{text, whole};
 
 use super::quickack;
 
@@ -108,32 +109,18 @@ impl<'a> Load<'a> {
         self.request.extend_from_slice(text.as_bytes());
     }
 
-    /// Reads `DEPTH` replies; a value is skipped by its length.
+    /// Reads `DEPTH` replies.
     fn read_replies(&mut self, at: usize) {
-        let mut held = Vec::new();
-        let mut replies = 0;
-        let mut skip = 0;
+        let (mut held, mut replies) = (Vec::new(), 0);
         while replies < DEPTH {
             let n = self.clients[at].stream.read(&mut self.reply).expect("a reply in time");
             assert!(n > 0, "closed with {replies} of {DEPTH} replies");
             held.extend_from_slice(&self.reply[..n]);
             let mut gone = 0;
-            loop {
-                if skip > 0 {
-                    let taken = skip.min(held.len() - gone);
-                    gone += taken;
-                    skip -= taken;
-                }
-                let Some(len) = held[gone..].windows(2).position(|two| two == b"\r\n") else {
-                    break;
-                };
-                let line = &held[gone..gone + len];
-                gone += len + 2;
-                match line.strip_prefix(b"VALUE ") {
-                    Some(head) => skip = value_len(head) + 2,
-                    None => replies += 1,
-                }
-                assert!(!line.starts_with(b"SERVER_ERROR"), "{}", String::from_utf8_lossy(line));
+            while let Some((line, len)) = whole(&held[gone..], text::reply(&held[gone..])) {
+                assert!(!line.text.starts_with(b"SERVER_ERROR"), "{}", line.lossy());
+                replies += u64::from(line.data.is_none());
+                gone += len;
             }
             held.drain(..gone);
         }
@@ -147,10 +134,4 @@ impl<'a> Load<'a> {
         self.random ^= self.random << 17;
         self.random % bound
     }
-}
-
-/// Returns the length in `key flags length`.
-fn value_len(head: &[u8]) -> usize {
-    let text = std::str::from_utf8(head).expect("keys and numbers are text here");
-    text.rsplit(' ').next().and_then(|word| word.parse().ok()).expect("a length")
 }
