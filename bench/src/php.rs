@@ -47,7 +47,7 @@ struct Case {
 pub fn run(options: &Options, folder: &Path) -> Result<bool, String> {
     let machine = Description::read(options.date.as_deref(), &options.quickack());
     let row = rows::php();
-    let stage = Stage::build(&row, options, folder)?;
+    let stage = Stage::build(&row, options)?;
     let endpoint = |peer| stage.endpoint(Contestant::one(peer), &row, options, folder, &[]);
     let (direct, ours) = (endpoint(Peer::Direct)?, endpoint(Peer::Quickack)?);
     let case = |name, to: &[SocketAddrV4], nodelay, misses| {

@@ -126,6 +126,18 @@ impl Process {
         self.signal(Signal::CONT);
     }
 
+    /// Asks it to end, and waits for that, but no longer than `limit`.
+    pub fn end_within(&mut self, limit: Duration) {
+        let start = Instant::now();
+        let mut asked = false;
+        while start.elapsed() < limit && matches!(self.child.try_wait(), Ok(None)) {
+            if !std::mem::replace(&mut asked, true) {
+                self.signal(Signal::TERM);
+            }
+            thread::sleep(Duration::from_millis(2));
+        }
+    }
+
     /// Waits for its end.
     pub fn wait_for_end(&mut self) -> ExitStatus {
         let start = Instant::now();

@@ -394,6 +394,31 @@ impl Reply {
         let found = all.chunks(2).find(|pair| pair[0].bytes() == Some(name.as_bytes()))?;
         found.get(1).copied()
     }
+
+    /// Returns its text; empty for a value without text.
+    pub fn text(&self) -> &str {
+        self.bytes().and_then(|bytes| std::str::from_utf8(bytes).ok()).unwrap_or_default()
+    }
+
+    /// Returns its number; 0 for a value that is none.
+    pub fn number(&self) -> i64 {
+        if let Reply::Integer(number) = self { *number } else { 0 }
+    }
+
+    /// Returns the elements of an array; none for another value.
+    pub fn list(&self) -> &[Reply] {
+        if let Reply::Array(all) = self { all } else { &[] }
+    }
+
+    /// Returns the texts of an array's elements.
+    pub fn texts(&self) -> Vec<String> {
+        self.list().iter().map(|one| one.text().to_string()).collect()
+    }
+
+    /// Returns the value of a map's field, or a null if there is none.
+    pub fn of(&self, name: &str) -> &Reply {
+        self.field(name).unwrap_or(&Reply::Null(b'_'))
+    }
 }
 
 impl fmt::Debug for Reply {

@@ -5,9 +5,7 @@ use std::process::Command;
 use std::time::Instant;
 
 use rustix::process::Signal;
-use testkit::process::{
-    Client, DEADLINE, Memcached, Process, Quickack, facts, free_address, send, wait_until,
-};
+use testkit::process::{Client, DEADLINE, Memcached, Process, Quickack, facts, send, wait_until};
 
 use super::QUICKACK;
 
@@ -42,23 +40,6 @@ impl Cache {
         });
         row.unwrap_or_else(|| panic!("no {name} in:\n{text}"))
     }
-}
-
-/// Starts memcached without its background threads. One of them may hold an item for a moment, and
-/// a `decr` in that moment does not pad the number with spaces as it usually does.
-pub fn quiet_memcached() -> Memcached {
-    for _ in 0..20 {
-        let address = free_address();
-        let mut command = Command::new("memcached");
-        command.args(["-l", "127.0.0.1", "-p", &address.port().to_string(), "-U", "0"]);
-        command.args(["-t", "1", "-m", "64", "-u", "root"]);
-        command.args(["-o", "no_lru_maintainer,no_lru_crawler,no_slab_reassign"]);
-        let mut process = Process::start("memcached", &mut command);
-        if process.wait_to_accept(address) {
-            return Memcached { process, address };
-        }
-    }
-    panic!("memcached finds no port");
 }
 
 /// SplitMix64.
@@ -131,7 +112,7 @@ fn answers(client: &mut Client, request: &str) -> String {
 
 #[test]
 fn random_histories_have_the_same_answers_as_memcacheds() {
-    let (memcached, cache) = (quiet_memcached(), Cache::start("64m"));
+    let (memcached, cache) = (Memcached::quiet(), Cache::start("64m"));
     let (mut theirs, mut ours) = (memcached.client(), cache.client());
     let mut random = Random(1);
     for step in 0..6_000 {
@@ -148,7 +129,7 @@ fn random_histories_have_the_same_answers_as_memcacheds() {
 
 #[test]
 fn edges_are_where_memcacheds_are() {
-    let (memcached, cache) = (quiet_memcached(), Cache::start("64m"));
+    let (memcached, cache) = (Memcached::quiet(), Cache::start("64m"));
     let (mut theirs, mut ours) = (memcached.client(), cache.client());
     let long = "k".repeat(250);
     for request in [
@@ -176,7 +157,7 @@ fn edges_are_where_memcacheds_are() {
 
 #[test]
 fn a_store_command_that_memcached_refuses_for_its_size_is_not_silently_kept() {
-    let (memcached, cache) = (quiet_memcached(), Cache::start("64m"));
+    let (memcached, cache) = (Memcached::quiet(), Cache::start("64m"));
     let (mut theirs, mut ours) = (memcached.client(), cache.client());
     let value = "v".repeat(1_100_000);
     for line in

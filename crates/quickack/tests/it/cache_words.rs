@@ -3,7 +3,7 @@
 
 use testkit::process::{Client, Memcached};
 
-use super::cache::{Cache, Random, quiet_memcached};
+use super::cache::{Cache, Random};
 
 /// Requests of one dialogue.
 const STEPS: u64 = 20_000;
@@ -27,7 +27,7 @@ struct Asking {
 
 #[test]
 fn a_random_talk_has_memcacheds_answers() {
-    let (memcached, cache) = (quiet_memcached(), Cache::start("64m"));
+    let (memcached, cache) = (Memcached::quiet(), Cache::start("64m"));
     let (mut theirs, mut ours) = (memcached.client(), cache.client());
     let mut random = Random(3);
     for step in 0..STEPS {
@@ -211,7 +211,7 @@ fn a_memcached_whose_port_is_anothers_is_not_taken_for_it() {
 /// Checks the times of an item that lives for a second, as both sides report them.
 #[test]
 fn an_item_of_one_second_is_gone_in_two() {
-    let (memcached, cache) = (quiet_memcached(), Cache::start("8m"));
+    let (memcached, cache) = (Memcached::quiet(), Cache::start("8m"));
     for mut client in [memcached.client(), cache.client()] {
         client.ask("ms k 1 T1\r\nx\r\n", "HD\r\n");
         let start = std::time::Instant::now();
