@@ -5,8 +5,6 @@
 
 #[cfg(feature = "models")]
 pub mod differential;
-#[cfg(feature = "models")]
-pub mod differential_redis;
 pub mod load;
 pub mod process;
 #[cfg(feature = "models")]

@@ -1,7 +1,7 @@
 //! Answers as words that can be compared: cas numbers and times are separated from bytes that must
 //! be equal.
 
-use super::request::{Wire, shorten};
+use super::request::shorten;
 use crate::wire::binary::{Packet, REPLY};
 use crate::wire::{Unread, text};
 
@@ -19,14 +19,6 @@ pub enum Word {
     Time(i64),
     /// The memory cost of an item in a store, which is not compared.
     Cost,
-}
-
-/// Returns the first whole reply in `input` and its length.
-pub fn parse(wire: Wire, input: &[u8]) -> Option<(Reply, usize)> {
-    match wire {
-        Wire::Text => text(input),
-        Wire::Binary => packet(input),
-    }
 }
 
 impl Reply {
@@ -109,7 +101,8 @@ impl Reply {
     }
 }
 
-fn text(input: &[u8]) -> Option<(Reply, usize)> {
+/// Reads the first whole line of text, with a value after it.
+pub fn text(input: &[u8]) -> Option<(Reply, usize)> {
     match text::reply(input) {
         Err(Unread::Incomplete) => None,
         Err(Unread::Hopeless) => Some(unknown("no line", input)),
@@ -148,7 +141,7 @@ fn kind(first: &[u8], at: usize, word: &[u8]) -> Word {
 }
 
 /// `packet opcode status opaque datatype cas extras key`, and the value.
-fn packet(input: &[u8]) -> Option<(Reply, usize)> {
+pub fn packet(input: &[u8]) -> Option<(Reply, usize)> {
     let text = |bytes: &[u8]| Word::Text(bytes.to_vec());
     match Packet::read(input) {
         Err(Unread::Incomplete) => None,
@@ -176,16 +169,16 @@ mod tests {
     #[test]
     fn a_value_that_looks_like_an_end_is_a_value() {
         let input = b"VALUE k 0 5 77\r\nEND\r\n\r\nEND\r\n";
-        let (reply, len) = parse(Wire::Text, input).expect("a whole value");
+        let (reply, len) = text(input).expect("a whole value");
         assert_eq!((len, reply.cas(), &reply.body[..]), (23, Some(77), &b"END\r\n"[..]));
-        assert_eq!(parse(Wire::Text, &input[..22]), None);
+        assert_eq!(text(&input[..22]), None);
     }
 
     #[test]
     fn times_and_numbers_of_a_meta_reply_are_known_as_such() {
-        let (reply, _) = parse(Wire::Text, b"HD t-1 c5 l3 kc5 Ot1\r\n").expect("a whole line");
-        let text = |word: &[u8]| Word::Text(word.to_vec());
-        let words = [text(b"HD"), Word::Time(-1), Word::Cas(5), Word::Time(3)];
-        assert_eq!(reply.words, [&words[..], &[text(b"kc5"), text(b"Ot1")]].concat());
+        let (reply, _) = text(b"HD t-1 c5 l3 kc5 Ot1\r\n").expect("a whole line");
+        let word = |word: &[u8]| Word::Text(word.to_vec());
+        let words = [word(b"HD"), Word::Time(-1), Word::Cas(5), Word::Time(3)];
+        assert_eq!(reply.words, [&words[..], &[word(b"kc5"), word(b"Ot1")]].concat());
     }
 }

@@ -15,7 +15,7 @@ const STATEFUL: &[&str] = &["select", "hello", "auth", "reset", "quit", "client|
 const LEAKING: &str = "function|list";
 
 impl Run<'_> {
-    pub(super) fn draw(&mut self) -> Vec<Item> {
+    pub(super) fn draw_items(&mut self) -> Vec<Item> {
         if self.transactions > 0 {
             self.transactions -= 1;
             return self.transaction();

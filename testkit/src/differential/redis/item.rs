@@ -49,6 +49,15 @@ impl Item {
         self.words.iter().map(|word| &word.bytes[..]).collect()
     }
 
+    /// Returns whether that side is asked: the server (0) only for what it has to answer as well.
+    pub fn is_asked(&self, side: usize) -> bool {
+        side > 0 || self.expect == Expect::Same
+    }
+
+    pub fn has_answer(&self, side: usize) -> bool {
+        self.is_asked(side) && !self.silent
+    }
+
     pub fn is(&self, name: &str) -> bool {
         self.words[0].bytes.eq_ignore_ascii_case(name.as_bytes())
     }
