@@ -7,6 +7,7 @@
 pub mod differential;
 pub mod load;
 pub mod process;
+pub mod random;
 #[cfg(feature = "models")]
 pub mod sim;
 pub mod wire;

@@ -10,6 +10,7 @@
 
 mod client;
 pub mod facts;
+mod model;
 mod peers;
 mod quickack;
 mod redis;
@@ -26,6 +27,7 @@ use rustix::process::{Pid, Signal};
 
 pub use client::Client;
 pub use facts::Facts;
+pub use model::{answer_lines, listen, silent};
 pub use peers::{FakeMemcached, Memcached, free_address, script};
 pub use quickack::{Answer, Quickack};
 pub use redis::{Family, Redis};

@@ -8,7 +8,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::time::Timespec;
 
 use crate::process::DEADLINE;
-use crate::sim::random::Random;
+use crate::random::Random;
 
 pub struct Conn {
     stream: TcpStream,

@@ -72,6 +72,17 @@ impl Client {
         lossy(&bytes).trim_end().to_string()
     }
 
+    /// Asks memcached for one number of its `stats`.
+    #[track_caller]
+    pub fn stat(&mut self, name: &str) -> u64 {
+        self.send("stats\r\n");
+        let text = self.read_until("END\r\n");
+        let row = text.lines().find_map(|line| {
+            line.strip_prefix("STAT ")?.strip_prefix(name)?.strip_prefix(' ')?.parse().ok()
+        });
+        row.unwrap_or_else(|| panic!("no {name} in the stats:\n{text}"))
+    }
+
     /// Reads everything until the other side closes.
     #[track_caller]
     pub fn rest(&mut self) -> String {

@@ -55,13 +55,7 @@ impl Memcached {
 
     /// Returns one number of its `stats`.
     pub fn stat(&self, name: &str) -> u64 {
-        let mut client = self.client();
-        client.send("stats\r\n");
-        let text = client.read_until("END\r\n");
-        let row = text.lines().find_map(|line| {
-            line.strip_prefix("STAT ")?.strip_prefix(name)?.strip_prefix(' ')?.parse().ok()
-        });
-        row.unwrap_or_else(|| panic!("no {name} in the stats of memcached:\n{text}"))
+        self.client().stat(name)
     }
 }
 

@@ -1,7 +1,7 @@
 //! The embedded cache compared with the real memcached, in meta and classic commands: a long random
 //! dialogue on a few keys, in which each answer must be equal except for cas numbers and times.
 
-use testkit::process::{Client, Memcached};
+use testkit::process::{Client, Memcached, silent};
 
 use super::cache::{Cache, Random};
 
@@ -29,7 +29,7 @@ struct Asking {
 fn a_random_talk_has_memcacheds_answers() {
     let (memcached, cache) = (Memcached::quiet(), Cache::start("64m"));
     let (mut theirs, mut ours) = (memcached.client(), cache.client());
-    let mut random = Random(3);
+    let mut random = Random::new(3);
     for step in 0..STEPS {
         let asking = asking(&mut random);
         let expected = answer(&mut theirs, &asking);
@@ -202,8 +202,7 @@ fn classic(random: &mut Random, key: &str) -> String {
 /// start, and the test must not use the first one's.
 #[test]
 fn a_memcached_whose_port_is_anothers_is_not_taken_for_it() {
-    let other = std::net::TcpListener::bind("127.0.0.1:0").expect("a port on loopback");
-    let address = other.local_addr().expect("it is bound");
+    let (other, address) = silent();
     assert!(Memcached::start_on(address).is_none());
     drop(other);
 }

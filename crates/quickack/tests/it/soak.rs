@@ -6,6 +6,7 @@ use std::io::Read;
 use std::time::Instant;
 
 use testkit::process::{Client, Memcached, Quickack};
+use testkit::random::Random;
 use testkit::wire::{text, whole};
 
 use super::quickack;
@@ -46,7 +47,7 @@ fn check(first: u64, all: u64) {
 struct Load<'a> {
     quickack: &'a Quickack,
     clients: Vec<Client>,
-    random: u64,
+    random: Random,
     asked: u64,
     connected: u64,
     request: Vec<u8>,
@@ -65,7 +66,7 @@ impl<'a> Load<'a> {
         let clients: Vec<Client> = (0..CLIENTS).map(|_| quickack.client()).collect();
         let (request, reply) = (Vec::new(), vec![0; 1 << 16]);
         let connected = CLIENTS as u64;
-        Load { quickack, clients, random: 88, asked: 0, connected, request, reply }
+        Load { quickack, clients, random: Random::new(88), asked: 0, connected, request, reply }
     }
 
     /// Runs until `total` requests have been sent and answered.
@@ -127,11 +128,7 @@ impl<'a> Load<'a> {
         assert!(held.is_empty() && replies == DEPTH, "more replies than requests");
     }
 
-    /// Returns a random number below `bound`; the same sequence in every run.
     fn chance(&mut self, bound: u64) -> u64 {
-        self.random ^= self.random << 13;
-        self.random ^= self.random >> 7;
-        self.random ^= self.random << 17;
-        self.random % bound
+        self.random.below(bound as usize) as u64
     }
 }

@@ -1,6 +1,6 @@
 //! The keys of a run: short and long, plain, beyond ASCII, and some that text cannot carry.
 
-use crate::sim::random::Random;
+use crate::random::Random;
 use crate::wire::base64;
 
 pub struct Key {

@@ -8,7 +8,7 @@ use super::excuses::Skip;
 use super::keys::{Key, LANES};
 use super::request::{Mark, Request, Wire};
 use super::{classic, meta};
-use crate::sim::random::Random;
+use crate::random::Random;
 
 pub struct Maker<'a> {
     pub random: &'a mut Random,

@@ -39,7 +39,7 @@ use side::Side;
 
 use super::exchange::cuts;
 use super::{History, Subject};
-use crate::sim::random::Random;
+use crate::random::Random;
 
 /// The sides and the number of requests.
 pub struct Settings {

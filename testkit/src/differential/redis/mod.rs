@@ -45,7 +45,7 @@ use values::Tables;
 use super::exchange::{Conn, Lane, cuts, exchange};
 use super::{History, Subject, report};
 use crate::process::Speaker;
-use crate::sim::random::Random;
+use crate::random::Random;
 use crate::wire::resp::{self, Reply, push_command};
 use crate::wire::{Unread, shown};
 

@@ -1,7 +1,7 @@
 //! Replies of every shape, for commands whose replies the proxy does not interpret: errors inside,
 //! nested and long replies.
 
-use crate::sim::random::Random;
+use crate::random::Random;
 use crate::wire::resp::{put_array, put_bulk, put_null};
 
 /// Makes a random reply that contains the number of its request, so that it fits no other.

@@ -2,12 +2,11 @@
 //! real server that cuts its connections at a moment of the test's choice.
 
 use std::io::{Read, Write};
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::thread;
 
 use rustix::net::sockopt;
-use testkit::process::Speaker;
+use testkit::process::{Speaker, listen};
 use testkit::wire::resp::{Reply, command, read_command};
 
 /// A server that records every command and replies by its rule.
@@ -48,20 +47,6 @@ impl Model {
         let commands = self.commands.lock().unwrap_or_else(PoisonError::into_inner);
         commands.iter().filter(|command| command.starts_with(start)).count()
     }
-}
-
-/// Calls `serve` for each connection, each in its own thread.
-fn listen(serve: impl Fn(TcpStream) + Send + Sync + 'static) -> SocketAddr {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port on loopback");
-    let address = listener.local_addr().expect("a bound listener has an address");
-    let serve = Arc::new(serve);
-    thread::spawn(move || {
-        for stream in listener.incoming().map_while(Result::ok) {
-            let serve = Arc::clone(&serve);
-            thread::spawn(move || serve(stream));
-        }
-    });
-    address
 }
 
 fn serve(mut stream: TcpStream, rule: &Rule, notes: &Mutex<Vec<String>>) {

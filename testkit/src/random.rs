@@ -1,6 +1,7 @@
 //! A random generator with a seed (xorshift64*, Marsaglia 2003, Vigna 2016): the same seed gives
 //! the same run.
 
+#[derive(Clone)]
 pub struct Random(u64);
 
 impl Random {
