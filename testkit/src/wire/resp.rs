@@ -1,4 +1,4 @@
-//! RESP as clients and servers read it, written from the protocol's text and the servers' behaviour.
+//! RESP as clients and servers read it: from the protocol's text and the servers' behaviour.
 
 use std::fmt;
 use std::ops::Range;
