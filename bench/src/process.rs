@@ -93,7 +93,7 @@ impl Process {
         let mut tree = vec![self.id()];
         let mut at = 0;
         while at < tree.len() {
-            tree.extend(facts::children(tree[at]).into_iter().map(|(id, _)| id));
+            tree.extend(facts::children(tree[at]).into_keys());
             at += 1;
         }
         tree

@@ -1,10 +1,8 @@
 //! Parses replies of the binary protocol: packets, each identified by its opaque.
 
-use std::collections::VecDeque;
-
 use testkit::wire::binary::{GET, GETKQ, HEAD_LEN, Head, NOOP, NOT_FOUND, REPLY, SET};
 
-use super::reply::{Asked, Context, Kind, Reader};
+use super::reply::{Kind, Reader, Turn};
 
 /// Length of a value's extras: its flags.
 const FLAGS_LEN: usize = 4;
@@ -16,12 +14,11 @@ impl Reader {
     pub(super) fn receive_packet(
         &mut self,
         bytes: &[u8],
-        asked: &mut VecDeque<Asked>,
-        context: &mut Context,
+        turn: &mut Turn<'_, '_>,
     ) -> Result<usize, String> {
         if self.line.is_empty() {
             return match head_len(bytes)? {
-                Some(len) => self.handle_packet(&bytes[..len], asked, context).map(|()| len),
+                Some(len) => self.handle_packet(&bytes[..len], turn).map(|()| len),
                 None => {
                     self.line.extend_from_slice(bytes);
                     Ok(bytes.len())
@@ -36,20 +33,15 @@ impl Reader {
             return Ok(bytes.len());
         };
         assert!(len > kept, "what was kept was no whole head");
-        self.handle_packet(&head[..len], asked, context)?;
+        self.handle_packet(&head[..len], turn)?;
         head.clear();
         self.line = head;
         Ok(len - kept)
     }
 
-    fn handle_packet(
-        &mut self,
-        head: &[u8],
-        asked: &mut VecDeque<Asked>,
-        context: &mut Context,
-    ) -> Result<(), String> {
+    fn handle_packet(&mut self, head: &[u8], turn: &mut Turn<'_, '_>) -> Result<(), String> {
         let (answer, value_len) = answer_of(head)?;
-        let Some(request) = asked.front() else {
+        let Some(request) = turn.asked.front() else {
             return Err(format!("an answer nobody asked for: {answer:?}"));
         };
         let keys = match &request.kind {
@@ -65,22 +57,22 @@ impl Reader {
             (Kind::Get(run), GET | GETKQ, 0) => {
                 let index = run.start + at;
                 let (flags, key) = head[HEAD_LEN..].split_at(answer.extras_len);
-                let named = if is_quiet { context.corpus.key(index) } else { b"" };
+                let named = if is_quiet { turn.context.corpus.key(index) } else { b"" };
                 let right = at < keys
                     && at >= self.hits
                     && (answer.code == GETKQ) == is_quiet
                     && (flags, key) == (&[0; FLAGS_LEN][..], named)
-                    && value_len == context.corpus.value_len();
+                    && value_len == turn.context.corpus.value_len();
                 if !right {
                     return Err(format!("wrong value {} for {run:?}", head.escape_ascii()));
                 }
                 self.hits += 1;
-                self.begin_body(index, context);
+                self.begin_body(index, turn.context);
             }
-            (Kind::Get(_), GET, NOT_FOUND) if !is_quiet => self.end(asked, context),
-            (Kind::Get(_), NOOP, 0) if is_quiet && at == keys => self.end(asked, context),
-            (Kind::Set, SET, 0) if at == 0 => self.end(asked, context),
-            _ => self.fail(head, asked, context),
+            (Kind::Get(_), GET, NOT_FOUND) if !is_quiet => self.end(turn),
+            (Kind::Get(_), NOOP, 0) if is_quiet && at == keys => self.end(turn),
+            (Kind::Set, SET, 0) if at == 0 => self.end(turn),
+            _ => self.fail(head, turn),
         }
         Ok(())
     }

@@ -15,6 +15,9 @@ pub struct Conn {
     held: Vec<u8>,
 }
 
+/// Returns whether these replies answer the whole burst.
+type AreAll<R> = dyn Fn(&[R]) -> bool;
+
 /// The requests of one connection in a round, and its answers.
 pub struct Lane<'a, R> {
     pub conn: &'a mut Conn,
@@ -23,8 +26,7 @@ pub struct Lane<'a, R> {
     pub cuts: &'a [u16],
     /// Returns the first whole reply and its length.
     pub parse: fn(&[u8]) -> Option<(R, usize)>,
-    /// Returns whether these replies are all.
-    pub is_over: Box<dyn Fn(&[R]) -> bool>,
+    pub is_over: Box<AreAll<R>>,
     pub replies: Vec<R>,
     /// The other side has closed the connection.
     pub closed: bool,
@@ -48,8 +50,8 @@ impl Conn {
 pub fn cuts(random: &mut Random) -> Vec<u16> {
     let mut cuts: Vec<u16> = match random.below(3) {
         0 => Vec::new(),
-        1 => vec![random.next() as u16],
-        _ => (0..random.below(8)).map(|_| random.next() as u16).collect(),
+        1 => vec![random.number() as u16],
+        _ => (0..random.below(8)).map(|_| random.number() as u16).collect(),
     };
     cuts.sort_unstable();
     cuts

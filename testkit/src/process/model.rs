@@ -32,7 +32,7 @@ pub fn answer_lines(stream: TcpStream, mut answer: impl FnMut(&str) -> Option<St
     for line in BufReader::new(stream).lines().map_while(Result::ok) {
         let said = answer(&line);
         let reply = if line == "version" { Some("VERSION 1.6.18\r\n".into()) } else { said };
-        if !reply.is_some_and(|reply| output.write_all(reply.as_bytes()).is_ok()) {
+        if reply.is_none_or(|reply| output.write_all(reply.as_bytes()).is_err()) {
             return;
         }
     }

@@ -55,7 +55,7 @@ impl Random {
 
     pub fn value(&mut self) -> String {
         match self.below(8) {
-            0..3 => (self.0.next() >> self.below(64)).to_string(),
+            0..3 => (self.0.number() >> self.below(64)).to_string(),
             3 => format!("{}{}", self.pick(&["", " ", "+", "0", "x"]), self.below(1000)),
             4 => format!("{}{}", self.below(1000), self.pick(&[" ", " x", "x", "\n1", "\t"])),
             _ => "v".repeat(self.below(300) as usize),
@@ -79,8 +79,8 @@ impl Random {
             9 => format!("prepend {key} {flags} {exptime} {data}"),
             10 => format!("cas k0 {flags} {exptime} {} {cas}\r\n{value}\r\n", value.len()),
             11 => format!("cas {key} 0 0 1 1\r\nx\r\n"),
-            12..14 => format!("incr {key} {}{quiet}\r\n", self.0.next() >> self.below(64)),
-            14..16 => format!("decr {key} {}{quiet}\r\n", self.0.next() >> self.below(64)),
+            12..14 => format!("incr {key} {}{quiet}\r\n", self.0.number() >> self.below(64)),
+            14..16 => format!("decr {key} {}{quiet}\r\n", self.0.number() >> self.below(64)),
             16 => format!("touch {key} {exptime}{quiet}\r\n"),
             17 => format!("gat {exptime} {key} k1 k2\r\n"),
             18 => format!("delete {key}{quiet}\r\n"),

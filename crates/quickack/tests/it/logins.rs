@@ -13,7 +13,7 @@ use testkit::process::{Client, Memcached, Quickack, free_address, send};
 use testkit::wire::binary::{GET, HEAD_LEN, Head, NOOP, NOT_FOUND, Packet, REPLY};
 
 /// Makes a folder with a file that no other user may read.
-fn private(name: &str, contents: &str) -> TempDir {
+pub fn private(name: &str, contents: &str) -> TempDir {
     let folder = tempfile::tempdir().unwrap();
     write(folder.path(), name, contents, 0o600);
     folder

@@ -251,7 +251,7 @@ impl Server {
         let count = if what == Loose::Setting { 3 } else { 1 };
         assert_eq!(words.count(), count, "arguments of {}", words.name);
         let event = place.journal.event();
-        let own = place.random.next() >> 30;
+        let own = place.random.number() >> 30;
         let mut reply = Vec::new();
         match what {
             Loose::Size => put_number(&mut reply, own as i64),

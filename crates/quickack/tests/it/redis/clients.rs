@@ -2,12 +2,12 @@
 //! connect, pipelines, scripts that a server has lost, whole SCANs, RESP3, large values and logins,
 //! in front of four servers, with one worker and with four.
 
-use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Stdio};
 
 use testkit::process::{Family, Quickack, Redis};
 
 use super::{QUICKACK, addresses, config, servers};
+use crate::logins::private;
 use crate::peers::{peer_script, root, run};
 
 const NAME: &str = "shop";
@@ -55,12 +55,8 @@ fn check(script: &Script, family: Family, versions: &[&str]) {
         run(&mut script.command(&[&port, version]));
     }
     for version in versions {
-        let folder = tempfile::tempdir().expect("a folder for the users");
-        let users = folder.path().join("users");
-        std::fs::write(&users, format!("{NAME}:{PASSWORD}\n")).expect("an own folder");
-        let private = std::fs::Permissions::from_mode(0o600);
-        std::fs::set_permissions(&users, private).expect("the file is ours");
-        let users = format!("users: {}", users.display());
+        let folder = private("users", &format!("{NAME}:{PASSWORD}\n"));
+        let users = format!("users: {}", folder.path().join("users").display());
         let (_servers, quickack) = field(family, 4, &[&users]);
         let port = quickack.address().port().to_string();
         run(&mut script.command(&[&port, version, NAME, PASSWORD]));
