@@ -455,6 +455,19 @@ mod tests {
     }
 
     #[test]
+    fn a_value_ends_where_it_ends() {
+        let text =
+            b"*3\r\n$4\r\n\r\n+x\r\n%1\r\n+a\r\n*1\r\n_\r\n|1\r\n+k\r\n#t\r\n,1.5\r\n+next\r\n";
+        let end = text.len() - 7;
+        for len in 0..end {
+            assert_eq!(value(&text[..len], THREE), Err(Incomplete), "{len}");
+        }
+        assert_eq!(value(text, THREE), Ok(((), end)));
+        assert_eq!(value(text, TWO), Err(Hopeless));
+        assert_eq!(elements(text).map(|all| all.len()), Some(3));
+    }
+
+    #[test]
     fn every_kind_of_reply_is_read_when_it_is_whole() {
         check("+OK\r\n", "+OK");
         check("-ERR no\r\n", "-ERR no");

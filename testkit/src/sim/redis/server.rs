@@ -6,7 +6,9 @@ use std::rc::Rc;
 
 use crate::sim::conn::Conn;
 use crate::sim::server::{Place, Server, Trick};
-use crate::wire::resp::{put_array, put_bulk, put_line, put_null, put_number, read_command};
+use crate::wire::resp::{
+    THREE, put_array, put_bulk, put_line, put_null, put_number, read_command, value,
+};
 
 use super::client::MARK;
 use super::ledger::{From, Kind, Loose, Said, Wish};
@@ -163,6 +165,7 @@ impl Server {
             whole.extend_from_slice(&reply);
             place.journal.redis.done(number, at, Rc::from(reply));
         }
+        debug_assert!(value(&whole, THREE).is_ok());
         conn.output.extend_from_slice(&whole);
     }
 
