@@ -19,6 +19,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use metrics::{Registry, WorkerMetrics};
 
+use crate::error::Error;
+
 /// The shared memory, as master and workers see it.
 #[derive(Clone)]
 pub struct Scoreboard {
@@ -45,17 +47,19 @@ impl Scoreboard {
     }
 
     /// A scoreboard that the master has made.
-    pub fn open(memory: &'static [AtomicU64]) -> Result<Scoreboard, String> {
+    pub fn open(memory: &'static [AtomicU64]) -> Result<Scoreboard, Error> {
         let word = |at: usize| memory.get(at).map_or(0, |word| word.load(Ordering::Relaxed));
         if word(0) != MAGIC || word(1) != VERSION {
-            return Err(format!("the shared memory is not a scoreboard of version {VERSION}"));
+            let text = format!("the shared memory is not a scoreboard of version {VERSION}");
+            return Err(Error::Bug(text));
         }
         let (slots, ids) = (word(2) as usize, word(3) as usize);
         if memory.len() != Scoreboard::words(slots, ids) {
-            return Err("the shared memory is not as long as its header says".to_string());
+            let text = "the shared memory is not as long as its header says";
+            return Err(Error::Bug(text.into()));
         }
-        let registry =
-            Registry::open(&memory[registry_start(slots, ids)..]).map_err(|why| why.to_string())?;
+        let registry = Registry::open(&memory[registry_start(slots, ids)..]);
+        let registry = registry.map_err(|why| Error::Bug(why.to_string()))?;
         Ok(Scoreboard { memory, slots, ids, registry })
     }
 

@@ -55,6 +55,7 @@ const LAYERED_CRATES: &[LayeredCrate] = &[
             &["ipc"],
             &["scoreboard", "config"],
             &["log"],
+            &["error"],
         ],
     },
 ];

@@ -16,6 +16,7 @@ use super::listeners::inode_of;
 use super::{Master, Running};
 use crate::admin::{self, Entry};
 use crate::config::{Address, Admin};
+use crate::error::Error;
 
 /// A connection that may wait for an answer; the first two numbers are the listeners.
 pub type ConnectionId = u32;
@@ -58,7 +59,7 @@ impl Connection {
 }
 
 impl AdminServer {
-    pub fn open(running: &Running, file: Option<&Path>, events: &Events) -> io::Result<Self> {
+    pub fn open(running: &Running, file: Option<&Path>, events: &Events) -> Result<Self, Error> {
         let process = &running.config.process;
         let mut server = AdminServer {
             admin: None,
@@ -87,7 +88,7 @@ impl AdminServer {
         written: &Admin,
         file: Option<&Path>,
         events: &Events,
-    ) -> io::Result<bool> {
+    ) -> Result<bool, Error> {
         if *written == Admin::Off {
             return Ok(false);
         }
@@ -108,9 +109,7 @@ impl AdminServer {
                     Some(entry) => Ok(entry),
                     None => Entry::claim(file),
                 };
-                let entry = entry.map_err(|error| {
-                    io::Error::other(format!("cannot open the admin socket: {error}"))
-                })?;
+                let entry = entry.map_err(|error| error.within("cannot open the admin socket"))?;
                 self.entry.insert(entry).path().to_path_buf()
             }
         };
@@ -129,16 +128,14 @@ impl AdminServer {
         address: Option<&Address>,
         addresses: &BTreeMap<String, String>,
         events: &Events,
-    ) -> io::Result<()> {
+    ) -> Result<(), Error> {
         let wanted = address.map(ToString::to_string);
         if self.stats.as_ref().map(|(_, written)| written) == wanted.as_ref() {
             return Ok(());
         }
         self.stats = None;
         if let Some(address) = address {
-            let fd = open_stats(address, addresses).map_err(|error| {
-                io::Error::other(format!("cannot open the stats port {address}: {error}"))
-            })?;
+            let fd = open_stats(address, addresses)?;
             events.add(&fd, Source::Admin(STATS))?;
             self.stats = Some((fd, address.to_string()));
         }
@@ -146,7 +143,7 @@ impl AdminServer {
     }
 
     /// Whether `listen_for_stats` could open this one.
-    pub fn try_stats(address: &Address, addresses: &BTreeMap<String, String>) -> io::Result<()> {
+    pub fn try_stats(address: &Address, addresses: &BTreeMap<String, String>) -> Result<(), Error> {
         open_stats(address, addresses).map(drop)
     }
 
@@ -339,15 +336,14 @@ struct AdminSocket {
 }
 
 impl AdminSocket {
-    fn open(path: PathBuf) -> io::Result<AdminSocket> {
-        let opened = sys::listen::unix(&path, Some(0o600), BACKLOG).map_err(io::Error::from);
-        match opened.and_then(|fd| Ok((fd, inode_of(&path)?))) {
-            Ok((fd, inode)) => Ok(AdminSocket { fd, path, inode }),
-            Err(error) => Err(io::Error::other(format!(
-                "cannot open the admin socket {}: {error}",
-                path.display()
-            ))),
-        }
+    fn open(path: PathBuf) -> Result<AdminSocket, Error> {
+        let failed = format!("cannot open the admin socket {}", path.display());
+        let open = || {
+            let fd = sys::listen::unix(&path, Some(0o600), BACKLOG)?;
+            Ok((fd, inode_of(&path)?))
+        };
+        let (fd, inode) = open().map_err(Error::os::<io::Error>(failed))?;
+        Ok(AdminSocket { fd, path, inode })
     }
 
     /// Whether its file is still there.
@@ -475,10 +471,11 @@ impl Master {
     }
 }
 
-fn open_stats(address: &Address, addresses: &BTreeMap<String, String>) -> io::Result<OwnedFd> {
+fn open_stats(address: &Address, addresses: &BTreeMap<String, String>) -> Result<OwnedFd, Error> {
     let resolved = addresses.get(&address.to_string()).and_then(|found| found.parse().ok());
-    let resolved = resolved.ok_or_else(|| io::Error::other("no address"))?;
-    Ok(sys::listen::tcp(resolved, BACKLOG, false)?)
+    let opened = resolved.ok_or(Errno::ADDRNOTAVAIL);
+    let opened = opened.and_then(|resolved| sys::listen::tcp(resolved, BACKLOG, false));
+    opened.map_err(Error::os(format!("cannot open the stats port {address}")))
 }
 
 fn verbs() -> String {

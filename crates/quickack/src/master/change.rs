@@ -25,7 +25,8 @@ use super::say;
 use super::workers::State;
 use super::{Master, Running};
 use crate::config::{self, Config, Override, Source};
-use crate::ipc::Message;
+use crate::error::Error;
+use crate::ipc::ToWorker;
 use crate::log::Level;
 
 /// A change that waits for its turn.
@@ -110,7 +111,7 @@ impl Master {
         for word in words {
             match config::set(&self.running.config, &overrides, word) {
                 Ok(with) => overrides = with,
-                Err(why) => return self.refuse(asker, &why),
+                Err(error) => return self.refuse(asker, &error.to_string()),
             }
         }
         let reading = Reading {
@@ -178,7 +179,7 @@ impl Master {
         }
     }
 
-    fn handle_reading(&mut self, outcome: Result<Reading, String>, now: Instant) {
+    fn handle_reading(&mut self, outcome: Result<Reading, Error>, now: Instant) {
         let Some(change) = self.change.take() else { return };
         match outcome {
             Ok(reading) if reading.errors == 0 => {
@@ -186,7 +187,7 @@ impl Master {
                 self.prepare(change.asker, change.allow_remap, reading, &overrides, now);
             }
             Ok(reading) => self.refuse(change.asker, reading.report.trim_end()),
-            Err(why) => self.refuse(change.asker, &why),
+            Err(error) => self.refuse(change.asker, &error.to_string()),
         }
     }
 
@@ -210,7 +211,7 @@ impl Master {
         let addresses = reader::choose(&reading.addresses, Some(&self.running.addresses));
         let mut told = match self.judge(&config, &addresses, allow_remap) {
             Ok(told) => told,
-            Err(why) => return self.refuse(asker, &why),
+            Err(error) => return self.refuse(asker, &error.to_string()),
         };
         if told.is_empty() {
             // Not even the text is taken over: another order in it needs another order of the ids.
@@ -233,9 +234,9 @@ impl Master {
                 self.change = Some(Change { phase, asker, allow_remap });
                 self.ask_workers();
             }
-            Err(why) => {
+            Err(error) => {
                 self.close_what_was_opened();
-                self.refuse(asker, &why);
+                self.refuse(asker, &error.to_string());
             }
         }
     }
@@ -247,19 +248,18 @@ impl Master {
         addresses: BTreeMap<String, String>,
         now: Instant,
         told: Vec<String>,
-    ) -> Result<Next, String> {
-        let text = |error: std::io::Error| error.to_string();
+    ) -> Result<Next, Error> {
         let mut ids = self.ids.clone();
         let assigned = ids.assign(&config, &addresses)?;
         if self.caches.is_resized(&config, &assigned) {
-            return Err("`memory` and `item_size_max` of a running embedded cache cannot be \
-                        changed: it holds items"
-                .to_string());
+            let text = "`memory` and `item_size_max` of a running embedded cache cannot be \
+                        changed: it holds items";
+            return Err(Error::Config(text.into()));
         }
         let workers = config.process.worker_count();
         let mode = self.running.mode;
-        let listeners = self.listeners.open(&config, &addresses, mode, workers).map_err(text)?;
-        self.caches.start(&config, &assigned).map_err(text)?;
+        let listeners = self.listeners.open(&config, &addresses, mode, workers)?;
+        self.caches.start(&config, &assigned)?;
         let running = Running {
             // No number is used twice: a late word about a cancelled change is not about this one.
             epoch: self.last_epoch + 1,
@@ -270,8 +270,7 @@ impl Master {
             resolved,
             addresses,
         };
-        let sealed_config =
-            Rc::new(running.installation(&mut self.caches).and_then(|it| it.seal()).map_err(text)?);
+        let sealed_config = Rc::new(running.installation(&mut self.caches)?.seal()?);
         self.last_epoch += 1;
         Ok(Next {
             running,
@@ -317,7 +316,7 @@ impl Master {
         self.pass_listeners(number, &new);
         let Some(worker) = self.slots[number].worker.as_mut() else { return };
         // One that does not read is found by the deadline of the change.
-        worker.send(Message::Prepare { epoch }, &[sealed]);
+        worker.send(ToWorker::Prepare { epoch }, &[sealed]);
     }
 
     pub(super) fn note_prepared(&mut self, number: usize, epoch: u64) {
@@ -386,13 +385,13 @@ impl Master {
         for slot in &mut self.slots {
             let number = slot.number;
             let Some(worker) = slot.worker.as_mut() else { continue };
-            worker.send(Message::Commit { epoch }, &[]);
+            worker.send(ToWorker::Commit { epoch }, &[]);
             if number < workers {
                 waiting.insert(number);
             } else if matches!(worker.state, State::Starting | State::Serving) {
                 self.scoreboard.set_serving(number, false);
                 worker.set_state(State::Leaving);
-                worker.send(Message::Retire {}, &[]);
+                worker.send(ToWorker::Retire {}, &[]);
             }
         }
         for number in 0..workers {
@@ -452,7 +451,7 @@ impl Master {
             Phase::Preparing(next) => {
                 let epoch = next.running.epoch;
                 for worker in self.slots.iter_mut().filter_map(|slot| slot.worker.as_mut()) {
-                    worker.send(Message::Abort { epoch }, &[]);
+                    worker.send(ToWorker::Abort { epoch }, &[]);
                 }
                 self.close_what_was_opened();
             }

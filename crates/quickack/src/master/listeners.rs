@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use crate::config::{Address, Config, Listener};
+use crate::error::Error;
 use crate::ipc::installation::{AcceptMode, ListenerEntry};
 
 /// The sockets that are open now.
@@ -41,7 +42,7 @@ impl Listeners {
         addresses: &BTreeMap<String, String>,
         mode: AcceptMode,
         workers: usize,
-    ) -> io::Result<Vec<ListenerEntry>> {
+    ) -> Result<Vec<ListenerEntry>, Error> {
         let before = self.next_id;
         let entries = self.open_all(config, addresses, mode, workers);
         if entries.is_err() {
@@ -56,7 +57,7 @@ impl Listeners {
         addresses: &BTreeMap<String, String>,
         mode: AcceptMode,
         workers: usize,
-    ) -> io::Result<Vec<ListenerEntry>> {
+    ) -> Result<Vec<ListenerEntry>, Error> {
         let mut entries = Vec::new();
         for listener in &config.listeners {
             let is_tcp = matches!(listener.address, Address::Tcp { .. });
@@ -81,7 +82,7 @@ impl Listeners {
         listener: &Listener,
         workers: usize,
         entries: &mut Vec<ListenerEntry>,
-    ) -> io::Result<()> {
+    ) -> Result<(), Error> {
         let there = self.open.iter().filter(|open| open.key == key).count();
         for share in 0..workers.max(there) {
             let id = self.find_or_open(key, found, listener, share, true)?;
@@ -98,7 +99,7 @@ impl Listeners {
         listener: &Listener,
         share: usize,
         reuse: bool,
-    ) -> io::Result<u32> {
+    ) -> Result<u32, Error> {
         let of_address = |open: &&Open| open.key == key && !open.is_gone();
         if let Some(open) = self.open.iter().filter(of_address).find(|open| open.share == share) {
             return Ok(open.id);
@@ -110,7 +111,7 @@ impl Listeners {
                 io::ErrorKind::PermissionDenied => "; ports below 1024 need a privilege",
                 _ => "",
             };
-            io::Error::other(format!("cannot listen on {}: {error}{hint}", listener.address))
+            Error::Os(format!("cannot listen on {}: {error}{hint}", listener.address))
         })?;
         self.next_id += 1;
         let Bound { fd, at, file } = bound;
@@ -122,17 +123,16 @@ impl Listeners {
 
     /// Lets clients in: from now on clients that connect wait for a worker. Before this none could,
     /// so that none is reset if the configuration never holds.
-    pub fn start(&self, config: &Config, entries: &[ListenerEntry]) -> io::Result<()> {
+    pub fn start(&self, config: &Config, entries: &[ListenerEntry]) -> Result<(), Error> {
         for entry in entries {
             let listener = &config.listeners[entry.pool];
-            let failed = |error: rustix::io::Errno| {
-                io::Error::other(format!("cannot listen on {}: {error}", listener.address))
+            let set_up = || {
+                if let Address::Unix { path, mode: Some(mode) } = &listener.address {
+                    sys::listen::set_mode(path, *mode)?;
+                }
+                sys::listen::listen(&self.find(entry.id).fd, listener.backlog)
             };
-            if let Address::Unix { path, mode: Some(mode) } = &listener.address {
-                sys::listen::set_mode(path, *mode).map_err(failed)?;
-            }
-            let fd = &self.find(entry.id).fd;
-            sys::listen::listen(fd, listener.backlog).map_err(failed)?;
+            set_up().map_err(Error::os(format!("cannot listen on {}", listener.address)))?;
         }
         Ok(())
     }
@@ -222,7 +222,7 @@ fn bind(
         }
         Address::Tcp { .. } => {
             let resolved = first.or(found).and_then(|found| found.parse().ok());
-            let resolved = resolved.ok_or_else(|| io::Error::other("no address"))?;
+            let resolved = resolved.ok_or(io::ErrorKind::AddrNotAvailable)?;
             if reuse && first.is_none() && !listener.reuseport {
                 // Sockets that share an address let any process of the same user share it: a second
                 // proxy would take half of the clients. So a socket that does not share is tried

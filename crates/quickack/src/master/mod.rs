@@ -51,7 +51,8 @@ use crate::config::{self, Accept, Config, WORKERS_MAX};
 use crate::event::{self, Choice};
 use crate::scoreboard::Scoreboard;
 
-use crate::ipc::Message;
+use crate::error::{Error, Peer};
+use crate::ipc::ToMaster;
 use crate::ipc::client_state::ClientState;
 use crate::ipc::installation::{self, AcceptMode, Installation, ListenerEntry, PoolIds};
 use crate::log::{Clocks, Entry, Level, Log, Origin};
@@ -141,17 +142,17 @@ struct Ending {
 }
 
 impl Master {
-    fn start(config: Config, file: Option<PathBuf>, log: Log) -> io::Result<Master> {
+    fn start(config: Config, file: Option<PathBuf>, log: Log) -> Result<Master, Error> {
         sys::process::set_title("quickack: master");
         sys::process::raise_descriptors();
         let signals = Signals::new(lifecycle::SIGNALS)?;
         let (memory, scoreboard) = make_scoreboard(&config)?;
         let mut ids = Ids::new(scoreboard.ids_max());
-        judge::affinity(&config).map_err(io::Error::other)?;
-        let resolved = reader::look_up(&config).map_err(io::Error::other)?;
+        judge::affinity(&config)?;
+        let resolved = reader::look_up(&config)?;
         let addresses = reader::choose(&resolved, None);
-        let assigned = ids.assign(&config, &addresses).map_err(io::Error::other)?;
-        let choice = choose_accept(config.process.accept).map_err(io::Error::other)?;
+        let assigned = ids.assign(&config, &addresses)?;
+        let choice = choose_accept(config.process.accept)?;
         let mut listeners = Listeners::default();
         let entries =
             listeners.open(&config, &addresses, choice.mode, config.process.worker_count())?;
@@ -222,7 +223,7 @@ impl Master {
         let now = Instant::now();
         for source in sources {
             match source {
-                Source::Signals => self.handle_signals(now)?,
+                Source::Signals => self.handle_signals(now),
                 Source::Channel(slot) => self.listen_to(slot),
                 Source::Admin(id) => self.serve_admin(id, now),
             }
@@ -241,7 +242,7 @@ impl Master {
             self.look_at_heartbeats(now);
         }
         if self.ending.is_none() && !self.workers_sent_away {
-            self.start_what_is_due(now)?;
+            self.start_what_is_due(now);
         }
         self.release_ids();
         for (client, fd) in std::mem::take(&mut self.waiting_clients) {
@@ -293,17 +294,14 @@ impl Master {
             match worker.channel.receive() {
                 Ok(Some(received)) => self.handle_message(number, received.message, received.fds),
                 Ok(None) => break,
-                Err(crate::ipc::Fault::Closed) => {
+                Err(Error::Peer(Peer::Closed)) => {
                     // It is ending; its end is found by the signal that comes with it.
                     self.events.forget(&worker.channel);
                     return;
                 }
-                Err(fault) => {
-                    say(
-                        &mut self.log,
-                        Level::Error,
-                        &format!("worker {number}: {fault}; it is being stopped"),
-                    );
+                Err(error) => {
+                    let text = format!("worker {number}: {error}; it is being stopped");
+                    say(&mut self.log, Level::Error, &text);
                     worker.signal(Signal::KILL);
                     self.events.forget(&worker.channel);
                     return;
@@ -318,38 +316,33 @@ impl Master {
         }
     }
 
-    fn handle_message(&mut self, number: usize, message: Message, fds: Vec<OwnedFd>) {
+    fn handle_message(&mut self, number: usize, message: ToMaster, fds: Vec<OwnedFd>) {
         match message {
-            Message::Prepared { epoch } => self.note_prepared(number, epoch),
-            Message::Refused { epoch, why } => self.note_refused(number, epoch, &why),
-            Message::Installed { epoch, ids_in_use } => {
+            ToMaster::Prepared { epoch } => self.note_prepared(number, epoch),
+            ToMaster::Refused { epoch, why } => self.note_refused(number, epoch, &why),
+            ToMaster::Installed { epoch, ids_in_use } => {
                 self.note_installed(number, epoch, ids_in_use);
             }
-            Message::IdsInUse { ids } => {
+            ToMaster::IdsInUse { ids } => {
                 if let Some(worker) = self.slots[number].worker.as_mut() {
                     worker.ids_in_use = ids;
                 }
             }
-            Message::Failed { server, failures, why } => {
+            ToMaster::Failed { server, failures, why } => {
                 self.note_failure(number, server, failures, &why);
             }
-            Message::Answered { server, probe } => self.note_answer(number, server, probe),
-            Message::Log { level, key, text } => {
-                let level = Level::from_name(&level).unwrap_or(Level::Error);
+            ToMaster::Answered { server, probe } => self.note_answer(number, server, probe),
+            ToMaster::Log { level, key, text } => {
                 let pid = self.slots[number].worker.as_ref().map_or(0, Worker::pid);
                 let origin = Origin::Worker { slot: number, pid };
                 self.log.write(Clocks::read(), Entry { level, key, text, origin });
             }
-            Message::LogLost { lines } => {
+            ToMaster::LogLost { lines } => {
                 let text = format!("worker {number}: {lines} log lines were lost");
                 say(&mut self.log, Level::Warning, &text);
             }
-            Message::Leaving {} => self.note_leaving(number),
-            Message::Clients { client } => self.pass_clients(client, fds),
-            other => {
-                let text = format!("worker {number} sent a message of the master: {other:?}");
-                say(&mut self.log, Level::Error, &text);
-            }
+            ToMaster::Leaving {} => self.note_leaving(number),
+            ToMaster::Clients { client } => self.pass_clients(client, fds),
         }
     }
 
@@ -403,7 +396,7 @@ impl Master {
 }
 
 /// The scoreboard, with room for what the configuration may grow to.
-fn make_scoreboard(config: &Config) -> io::Result<(OwnedFd, Scoreboard)> {
+fn make_scoreboard(config: &Config) -> Result<(OwnedFd, Scoreboard), Error> {
     let count = config.plan.pools.iter().map(|pool| pool.servers.len() + 1).sum::<usize>();
     let ids = (count * IDS_SPARE + 1).max(IDS_MIN);
     let words = Scoreboard::words(WORKERS_MAX, ids);
@@ -486,7 +479,7 @@ const IDS_SPARE: usize = 4;
 const IDS_MIN: usize = 4096;
 
 /// The way of accepting that the file asks for, or the best that this kernel has.
-fn choose_accept(wanted: Accept) -> Result<Choice, String> {
+fn choose_accept(wanted: Accept) -> Result<Choice, Error> {
     let wanted = match wanted {
         Accept::Auto => None,
         Accept::Gate => Some(AcceptMode::Gate),
