@@ -23,7 +23,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::Error;
 use render::render;
-use repeats::{Outcome, Repeats};
+use repeats::{Outcome, Repeated, Repeats};
 use sink::Sink;
 
 /// The target of lines.
@@ -168,14 +168,16 @@ impl Log {
 
     /// Reports repeats whose second is over.
     pub fn tick(&mut self, now: Clocks) {
-        for (entry, count) in self.repeats.over(now.clock_us) {
-            self.say(now, &entry, Some(count));
-        }
+        self.say_repeats(now, now.clock_us);
     }
 
     /// Reports all repeats, because nothing will be written after this.
     pub fn finish(&mut self, now: Clocks) {
-        for (entry, count) in self.repeats.over(u64::MAX) {
+        self.say_repeats(now, u64::MAX);
+    }
+
+    fn say_repeats(&mut self, now: Clocks, over_us: u64) {
+        for Repeated { entry, count } in self.repeats.over(over_us) {
             self.say(now, &entry, Some(count));
         }
     }

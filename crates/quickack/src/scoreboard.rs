@@ -30,6 +30,20 @@ pub struct Scoreboard {
     registry: Registry,
 }
 
+/// The configuration and the state of the servers' health that are in force somewhere.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Epochs {
+    pub config: u64,
+    pub health: u64,
+}
+
+/// A change of a server's place in its ring.
+#[derive(Clone, Copy, Debug)]
+pub struct Ejection {
+    pub server: u32,
+    pub ejected: bool,
+}
+
 impl Scoreboard {
     /// Words of memory that a scoreboard needs for `slots` workers and `ids` pools and servers.
     pub fn words(slots: usize, ids: usize) -> usize {
@@ -118,9 +132,9 @@ impl Scoreboard {
     }
 
     /// Changes the health of servers; all workers see all of them by one new epoch.
-    pub fn set_ejected(&self, ids: &[(u32, bool)]) {
-        for &(id, ejected) in ids {
-            let (word, bit) = self.health_place(id);
+    pub fn set_ejected(&self, changes: &[Ejection]) {
+        for &Ejection { server, ejected } in changes {
+            let (word, bit) = self.health_place(server);
             let old = self.memory[word].load(Ordering::Relaxed);
             let new = if ejected { old | bit } else { old & !bit };
             self.memory[word].store(new, Ordering::Release);
@@ -180,16 +194,16 @@ impl Scoreboard {
     }
 
     /// The configuration and the health that a worker has installed.
-    pub fn installed(&self, slot: usize) -> (u64, u64) {
+    pub fn installed(&self, slot: usize) -> Epochs {
         let line = self.worker_line(slot);
         let word = |at: usize| self.memory[line + at].load(Ordering::Acquire);
-        (word(CONFIG_SEEN), word(HEALTH_SEEN))
+        Epochs { config: word(CONFIG_SEEN), health: word(HEALTH_SEEN) }
     }
 
-    pub fn set_installed(&self, slot: usize, config: u64, health: u64) {
+    pub fn set_installed(&self, slot: usize, epochs: Epochs) {
         let line = self.worker_line(slot);
-        self.memory[line + CONFIG_SEEN].store(config, Ordering::Release);
-        self.memory[line + HEALTH_SEEN].store(health, Ordering::Release);
+        self.memory[line + CONFIG_SEEN].store(epochs.config, Ordering::Release);
+        self.memory[line + HEALTH_SEEN].store(epochs.health, Ordering::Release);
     }
 
     // What all share.
@@ -293,10 +307,11 @@ mod tests {
             note(&worker, &|| scoreboard.beat(slot));
             note(&worker, &|| scoreboard.set_connections(slot, 1));
             note(&worker, &|| scoreboard.set_watching(slot, true));
-            note(&worker, &|| scoreboard.set_installed(slot, 1, 1));
+            note(&worker, &|| scoreboard.set_installed(slot, Epochs { config: 1, health: 1 }));
         }
-        for id in 0..scoreboard.ids as u32 {
-            note("master", &|| scoreboard.set_ejected(&[(id, true)]));
+        for server in 0..scoreboard.ids as u32 {
+            let change = Ejection { server, ejected: true };
+            note("master", &|| scoreboard.set_ejected(&[change]));
         }
         words
     }

@@ -28,7 +28,7 @@ use crate::ipc::client_state::ClientState;
 use crate::ipc::installation::Installation;
 use crate::ipc::{Channel, Received, ToMaster, ToWorker};
 use crate::log::{self, Level};
-use crate::scoreboard::Scoreboard;
+use crate::scoreboard::{Ejection, Epochs, Scoreboard};
 use origins::Origins;
 
 use prepare::{Prepared, compile};
@@ -68,7 +68,7 @@ fn serve(channel: OwnedFd) -> Result<(), Error> {
     let metrics = scoreboard.metrics(master.slot);
     let install = first.install;
     let mut service = Proxy::new(install.plan.clone(), seed(), Time(0), metrics);
-    master.epoch = first.epoch;
+    master.installed.config = first.epoch;
     let ended = Loop::controlled(&mut service, &mut master, shared, install, signals)
         .and_then(|mut looping| looping.run());
     master.finish();
@@ -85,9 +85,8 @@ struct MasterChannel {
     /// Listening sockets that were passed and are not in the loop yet.
     passed: BTreeMap<u32, OwnedFd>,
     prepared: Option<Prepared>,
-    /// The installed configuration.
-    epoch: u64,
-    health: u64,
+    /// The installed configuration, and the health as it was looked at last.
+    installed: Epochs,
     /// The names of all servers, by id; their health in the scoreboard is looked at.
     names: HashMap<u32, String>,
     ejected: Vec<u32>,
@@ -117,8 +116,7 @@ impl MasterChannel {
             wakeups: Rc::default(),
             passed: BTreeMap::new(),
             prepared: None,
-            epoch: 0,
-            health: 0,
+            installed: Epochs::default(),
             names: HashMap::new(),
             ejected: Vec::new(),
             told_in_use: Vec::new(),
@@ -155,7 +153,7 @@ impl MasterChannel {
     fn wait_for_first(&mut self) -> Result<Prepared, Error> {
         loop {
             while let Some(received) = self.channel.receive()? {
-                self.handle(received.message, received.fds, &mut Vec::new())?;
+                self.handle(received, &mut Vec::new())?;
                 self.channel.acknowledge()?;
                 // After each message: what comes next may prepare a change that never holds.
                 let holds = self.scoreboard.as_ref().map_or(0, Scoreboard::config_epoch);
@@ -174,13 +172,21 @@ impl MasterChannel {
         }
     }
 
+    /// Handles the messages that have come.
+    fn handle_all(&mut self, out: &mut Vec<Command>) -> Result<(), Error> {
+        while let Some(received) = self.channel.receive()? {
+            self.handle(received, out)?;
+        }
+        Ok(())
+    }
+
     /// Handles a message from the master; commands for the loop are appended.
     fn handle(
         &mut self,
-        message: ToWorker,
-        mut fds: Vec<OwnedFd>,
+        received: Received<ToWorker>,
         out: &mut Vec<Command>,
     ) -> Result<(), Error> {
+        let Received { message, mut fds } = received;
         match message {
             ToWorker::Welcome { slot, release: _ } => {
                 self.slot = slot;
@@ -302,49 +308,39 @@ impl event::Control for MasterChannel {
 
     fn poll_changes(&mut self, out: &mut Vec<Command>) {
         let Some(scoreboard) = &self.scoreboard else { return };
-        let (epoch, health) = (scoreboard.config_epoch(), scoreboard.health_epoch());
-        if epoch == self.epoch && health == self.health {
+        let now = Epochs { config: scoreboard.config_epoch(), health: scoreboard.health_epoch() };
+        if now == self.installed {
             return;
         }
         let mut changed = false;
-        if let Some(prepared) = self.prepared.take_if(|prepared| prepared.epoch <= epoch) {
-            self.epoch = prepared.epoch;
+        if let Some(prepared) = self.prepared.take_if(|prepared| prepared.epoch <= now.config) {
+            self.installed.config = prepared.epoch;
             self.names = prepared.names;
             self.pin(&prepared.affinity);
             self.passed.clear();
             out.push(Command::Install(Box::new(prepared.install)));
             changed = true;
         }
-        if health != self.health || changed {
-            self.health = health;
-            let now: Vec<u32> =
+        if now.health != self.installed.health || changed {
+            self.installed.health = now.health;
+            let out_now: Vec<u32> =
                 self.names.keys().copied().filter(|id| scoreboard.is_ejected(*id)).collect();
-            let back = self.ejected.iter().filter(|id| !now.contains(id));
-            out.extend(back.map(|id| Command::Eject { server: *id, ejected: false }));
-            let gone = now.iter().filter(|id| !self.ejected.contains(id));
-            out.extend(gone.map(|id| Command::Eject { server: *id, ejected: true }));
-            self.ejected = now;
-            scoreboard.set_installed(self.slot, self.epoch, self.health);
+            let back = self.ejected.iter().filter(|id| !out_now.contains(id));
+            let back = back.map(|id| Ejection { server: *id, ejected: false });
+            let gone = out_now.iter().filter(|id| !self.ejected.contains(id));
+            let gone = gone.map(|id| Ejection { server: *id, ejected: true });
+            out.extend(back.chain(gone).map(Command::Eject));
+            self.ejected = out_now;
+            scoreboard.set_installed(self.slot, self.installed);
         }
     }
 
     fn receive(&mut self, out: &mut Vec<Command>) {
-        loop {
-            let received = self.channel.receive();
-            let handled = received.and_then(|received| match received {
-                Some(Received { message, fds }) => self.handle(message, fds, out).map(|()| true),
-                None => Ok(false),
-            });
-            match handled {
-                Ok(true) => {}
-                Ok(false) => break,
-                // Without a master nobody would start us again or count us: the clients are
-                // served to the end of what they asked.
-                Err(_) => {
-                    self.is_gone = true;
-                    return out.push(Command::Drain { within: ORPHAN_TIMEOUT });
-                }
-            }
+        if self.handle_all(out).is_err() {
+            // Without a master nobody would start us again or count us: the clients are served to
+            // the end of what they asked.
+            self.is_gone = true;
+            return out.push(Command::Drain { within: ORPHAN_TIMEOUT });
         }
         // If the master is gone, the next look finds out.
         let _ = self.channel.flush();
@@ -361,9 +357,9 @@ impl event::Control for MasterChannel {
 
     fn installed(&mut self, service: &dyn event::Service) {
         self.told_in_use = service.retired_ids_in_use();
-        let (epoch, ids_in_use) = (self.epoch, self.told_in_use.clone());
+        let (epoch, ids_in_use) = (self.installed.config, self.told_in_use.clone());
         if let Some(scoreboard) = &self.scoreboard {
-            scoreboard.set_installed(self.slot, self.epoch, self.health);
+            scoreboard.set_installed(self.slot, self.installed);
         }
         self.say(ToMaster::Installed { epoch, ids_in_use });
     }

@@ -15,6 +15,14 @@ use super::control::{Handover, LoopEvent};
 use super::header::{HeaderReader, Progress};
 use super::{HEADER_TOKEN, Loop, token};
 
+/// A socket that is to be a client.
+struct Socket {
+    fd: OwnedFd,
+    tcp: bool,
+    /// The client's address by its PROXY header.
+    from: Option<IpAddr>,
+}
+
 impl Loop<'_> {
     /// New connections, as many as are for us. False: none.
     pub(super) fn accept_waiting(&mut self) -> bool {
@@ -25,23 +33,17 @@ impl Loop<'_> {
                 true => self.expect_header(arrival),
                 false => {
                     let accepted = self.service.handle_accept(arrival.pool, self.now);
-                    self.register(accepted, arrival.fd, arrival.tcp, None, b"");
+                    let socket = Socket { fd: arrival.fd, tcp: arrival.tcp, from: None };
+                    self.register(accepted, socket, b"");
                 }
             }
         }
         came
     }
 
-    /// Makes a socket a client of the service. `from`: its address by its PROXY header; `first`:
-    /// the bytes of it that have been read already.
-    fn register(
-        &mut self,
-        accepted: Result<ConnId, Vec<u8>>,
-        fd: OwnedFd,
-        tcp: bool,
-        from: Option<IpAddr>,
-        first: &[u8],
-    ) {
+    /// Makes a socket a client of the service. `first`: the bytes of it that have been read.
+    fn register(&mut self, accepted: Result<ConnId, Vec<u8>>, socket: Socket, first: &[u8]) {
+        let Socket { fd, tcp, from } = socket;
         match accepted {
             Ok(id) => {
                 let from = from.map(Box::new);
@@ -65,7 +67,7 @@ impl Loop<'_> {
         let tcp = sys::listen::local_address(&fd).is_ok();
         self.acceptor.entered();
         let accepted = self.service.handle_adopted(client.passed, self.now);
-        self.register(accepted, fd, tcp, client.from, b"");
+        self.register(accepted, Socket { fd, tcp, from: client.from }, b"");
     }
 
     /// A client that must begin with a PROXY header.
@@ -106,7 +108,7 @@ impl Loop<'_> {
         // It will be watched anew, as a connection.
         let _ = epoll::delete(&self.epoll, &fd);
         let accepted = self.service.handle_accept(pool, self.now);
-        self.register(accepted, fd, tcp, from, rest);
+        self.register(accepted, Socket { fd, tcp, from }, rest);
     }
 
     fn reject_header(&mut self, at: usize, why: &'static str) {

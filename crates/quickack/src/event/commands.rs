@@ -8,7 +8,8 @@ use rustix::event::epoll;
 use sys::signal;
 
 use super::control::{Command, Handover, Install};
-use super::{CONTROL_TOKEN, Loop, token};
+use super::{CONTROL_TOKEN, Loop, Sharing, token};
+use crate::scoreboard::Ejection;
 
 impl Loop<'_> {
     /// Changes for all workers, such as another configuration: before anything is read.
@@ -37,7 +38,7 @@ impl Loop<'_> {
         for command in commands {
             match command {
                 Command::Install(install) => self.install(*install),
-                Command::Eject { server, ejected } => {
+                Command::Eject(Ejection { server, ejected }) => {
                     self.service.set_ejected(server, ejected, self.now);
                 }
                 Command::Adopt { client, fds } => {
@@ -45,7 +46,7 @@ impl Loop<'_> {
                 }
                 Command::Retire => self.retire(),
                 Command::Share { keep } => {
-                    self.clients_to_keep = Some((keep, self.now.after(SHARE_US)))
+                    self.sharing = Some(Sharing { keep, until: self.now.after(SHARE_US) })
                 }
                 Command::Drain { within } => self.drain(within),
             }
@@ -125,13 +126,13 @@ impl Loop<'_> {
 
     /// How many clients are too many here.
     fn surplus(&mut self) -> usize {
-        match self.clients_to_keep {
+        match self.sharing {
             _ if self.retiring => usize::MAX,
             None => 0,
-            Some((keep, until)) => {
+            Some(Sharing { keep, until }) => {
                 let surplus = self.acceptor.clients().saturating_sub(keep);
                 if surplus == 0 || self.now >= until {
-                    self.clients_to_keep = None;
+                    self.sharing = None;
                 }
                 surplus as usize
             }

@@ -10,6 +10,7 @@ use proxy::plan::Plan;
 use proxy::{Event, Passed, Report};
 
 use super::{Listener, Service, Target};
+use crate::scoreboard::Ejection;
 
 /// The controller of the loop. The cache process, which nothing controls, has [`NoControl`].
 pub trait Control {
@@ -73,7 +74,7 @@ pub enum Command {
     /// Another configuration.
     Install(Box<Install>),
     /// A server left its ring, or came back.
-    Eject { server: u32, ejected: bool },
+    Eject(Ejection),
     /// Clients from another worker that are all alike.
     Adopt { client: Handover, fds: Vec<OwnedFd> },
     /// No more clients; those with nothing outstanding go to other workers. Ends with the last.

@@ -160,8 +160,8 @@ messages! {
     Leaving {} None
         "The worker was told to exit by a signal: it drains."
     Clients { client: ClientState } Several
-        "Connections of clients that have nothing outstanding, for other workers. They all have the \
-         same pool, protocol, login, database, protocol version and client names."
+        "Connections of clients that have nothing outstanding, for other workers. They all have \
+         the same pool, protocol, login, database, protocol version and client names."
 }
 
 /// Of the envelope and the tables of messages.

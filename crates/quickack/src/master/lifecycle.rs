@@ -8,6 +8,7 @@ use rustix::process::Signal;
 use sys::signal;
 
 use super::admin_server::ConnectionId;
+use super::change::Asked;
 use super::say;
 use super::workers::{Slot, State};
 use super::{Ending, Master};
@@ -22,7 +23,7 @@ impl Master {
                 signal::TERM | signal::INT | signal::QUIT => self.end(0, now),
                 signal::HUP => {
                     self.renew(None);
-                    self.begin_reload(None, false, now);
+                    self.begin_reload(Asked { asker: None, allow_remap: false }, now);
                 }
                 signal::USR1 => self.reopen_log(None),
                 // A terminal sends it, too, when its window changes.

@@ -49,7 +49,7 @@ use sys::signal::Signals;
 use crate::address_space;
 use crate::config::{self, Accept, Config, WORKERS_MAX};
 use crate::event::{self, Choice};
-use crate::scoreboard::Scoreboard;
+use crate::scoreboard::{Ejection, Scoreboard};
 
 use crate::error::{Error, Peer};
 use crate::ipc::ToMaster;
@@ -114,12 +114,18 @@ struct Master {
     /// How many clients those workers have, by slot, that were given some since the last look.
     clients_given: BTreeMap<usize, u32>,
     /// Clients that were handed over while no worker served: they wait for the next that does.
-    waiting_clients: Vec<(ClientState, OwnedFd)>,
+    waiting_clients: Vec<WaitingClient>,
     /// Children that were killed and have not been reaped yet.
     killed: Vec<Child>,
     /// The epoch of the last change that was tried, whether it holds or not.
     last_epoch: u64,
     started: Instant,
+}
+
+/// A client that no worker has now.
+struct WaitingClient {
+    client: ClientState,
+    fd: OwnedFd,
 }
 
 /// The configuration that holds.
@@ -154,8 +160,7 @@ impl Master {
         let assigned = ids.assign(&config, &addresses)?;
         let choice = choose_accept(config.process.accept)?;
         let mut listeners = Listeners::default();
-        let entries =
-            listeners.open(&config, &addresses, choice.mode, config.process.worker_count())?;
+        let entries = listeners.open(&config, &addresses, choice.mode)?;
         listeners.start(&config, &entries)?;
         let mut caches = Caches::new();
         caches.start(&config, &assigned)?;
@@ -245,7 +250,7 @@ impl Master {
             self.start_what_is_due(now);
         }
         self.release_ids();
-        for (client, fd) in std::mem::take(&mut self.waiting_clients) {
+        for WaitingClient { client, fd } in std::mem::take(&mut self.waiting_clients) {
             self.pass_clients(client, vec![fd]);
         }
         self.log.tick(Clocks::read());
@@ -379,11 +384,9 @@ impl Master {
             self.scoreboard.registry().clear_row(*id);
             self.health.forget_id(*id);
         }
-        let still_out: Vec<(u32, bool)> = freed
-            .iter()
-            .filter(|id| self.scoreboard.is_ejected(**id))
-            .map(|id| (*id, false))
-            .collect();
+        let still_out = freed.iter().filter(|id| self.scoreboard.is_ejected(**id));
+        let still_out: Vec<Ejection> =
+            still_out.map(|id| Ejection { server: *id, ejected: false }).collect();
         if !still_out.is_empty() {
             self.scoreboard.set_ejected(&still_out);
         }

@@ -9,7 +9,7 @@ use rustix::process::Signal;
 
 use super::events::Source;
 use super::workers::Slot;
-use super::{Master, say};
+use super::{Master, WaitingClient, say};
 use crate::ipc::ToWorker;
 use crate::ipc::client_state::ClientState;
 use crate::log::Level;
@@ -102,7 +102,7 @@ impl Master {
                 (0..self.slots.len()).filter(|number| self.scoreboard.is_serving(*number));
             let serving = serving.filter(listens);
             let Some((count, number)) = serving.map(|number| (count(&number), number)).min() else {
-                self.waiting_clients.push((client.clone(), fd));
+                self.waiting_clients.push(WaitingClient { client: client.clone(), fd });
                 continue;
             };
             self.clients_given.insert(number, count + 1);
