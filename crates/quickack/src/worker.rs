@@ -23,7 +23,7 @@ use sys::signal::{self, Signals};
 
 use crate::config::Affinity;
 use crate::error::{Error, Peer};
-use crate::event::{self, Command, Handover, Loop};
+use crate::event::{self, Command, Loop};
 use crate::ipc::client_state::ClientState;
 use crate::ipc::installation::Installation;
 use crate::ipc::{Channel, Received, ToMaster, ToWorker};
@@ -212,10 +212,7 @@ impl MasterChannel {
                 self.prepared.take_if(|prepared| prepared.epoch == epoch);
                 self.passed.clear();
             }
-            ToWorker::Adopt { client } => {
-                let client = Handover { from: client.from, passed: client.into() };
-                out.push(Command::Adopt { client, fds });
-            }
+            ToWorker::Adopt { client } => out.push(Command::Adopt { client, fds }),
             ToWorker::Retire {} => out.push(Command::Retire),
             ToWorker::Share { keep } => out.push(Command::Share { keep }),
             ToWorker::Drain { timeout_us } => {
@@ -448,8 +445,7 @@ impl event::Control for MasterChannel {
         self.say(ToMaster::Log { level: Level::Warning, key, text });
     }
 
-    fn hand_over(&mut self, client: Handover, fds: Vec<OwnedFd>) -> Result<(), Vec<OwnedFd>> {
-        let client = ClientState { from: client.from, ..client.passed.into() };
+    fn hand_over(&mut self, client: ClientState, fds: Vec<OwnedFd>) -> Result<(), Vec<OwnedFd>> {
         let mut rest: Vec<Rc<OwnedFd>> = fds.into_iter().map(Rc::new).collect();
         while !rest.is_empty() {
             let some = &rest[..rest.len().min(sys::channel::FDS_MAX)];

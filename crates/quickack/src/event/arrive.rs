@@ -11,9 +11,10 @@ use rustix::event::epoll;
 use super::accept::{Arrival, refuse};
 use super::blocks::BLOCK;
 use super::conn::{self, Conn, Read};
-use super::control::{Handover, LoopEvent};
+use super::control::LoopEvent;
 use super::header::{HeaderReader, Progress};
 use super::{HEADER_TOKEN, Loop, token};
+use crate::ipc::client_state::ClientState;
 
 /// A socket that is to be a client.
 struct Socket {
@@ -63,7 +64,7 @@ impl Loop<'_> {
     }
 
     /// A client from another worker.
-    pub(super) fn adopt(&mut self, fd: OwnedFd, client: Handover) {
+    pub(super) fn adopt(&mut self, fd: OwnedFd, client: ClientState) {
         let tcp = sys::listen::local_address(&fd).is_ok();
         self.acceptor.entered();
         let accepted = self.service.handle_adopted(client.passed, self.now);

@@ -7,8 +7,9 @@ use std::time::Duration;
 use rustix::event::epoll;
 use sys::signal;
 
-use super::control::{Command, Handover, Install};
+use super::control::{Command, Install};
 use super::{CONTROL_TOKEN, Loop, Sharing, token};
+use crate::ipc::client_state::ClientState;
 use crate::scoreboard::Ejection;
 
 impl Loop<'_> {
@@ -108,12 +109,12 @@ impl Loop<'_> {
         if surplus == 0 || self.drain_deadline.is_some() {
             return;
         }
-        let mut alike: BTreeMap<Handover, Vec<OwnedFd>> = BTreeMap::new();
+        let mut alike: BTreeMap<ClientState, Vec<OwnedFd>> = BTreeMap::new();
         for (id, passed) in self.service.hand_over(surplus) {
             if let Some(conn) = self.drop_conn(id) {
                 let _ = epoll::delete(&self.epoll, &conn.fd);
                 let from = conn.from.map(|from| *from);
-                alike.entry(Handover { passed, from }).or_default().push(conn.fd);
+                alike.entry(ClientState { passed, from }).or_default().push(conn.fd);
             }
         }
         for (client, fds) in alike {

@@ -49,7 +49,7 @@ use heap_trim::HeapTrim;
 
 pub use accept::{CALLS, Choice, Listener, choose};
 pub use connect::{Target, TargetAddress};
-pub use control::{Command, Control, Handover, Install, LoopEvent, NoControl};
+pub use control::{Command, Control, Install, LoopEvent, NoControl};
 pub use service::Service;
 
 /// The things that a worker shares with the others, and its own slot.
