@@ -49,7 +49,7 @@ pub use attachments::{Attachments, Source};
 pub use compile::{compile, compile_for};
 pub use difference::difference;
 pub use overrides::{Override, set};
-pub use process::{Accept, Admin, Affinity, Process, WORKERS_MAX, Workers, processors};
+pub use process::{AcceptMode, Admin, Affinity, Process, WORKERS_MAX, Workers, processors};
 pub use reference::directives_page;
 pub use report::{Report, Severity, nearest};
 pub use running::Block;

@@ -205,7 +205,7 @@ impl MasterChannel {
                 wakeups.truncate(first);
                 wakeups.extend(fds);
             }
-            ToWorker::Prepare { epoch } => self.prepare(epoch, fds.pop()),
+            ToWorker::Prepare { epoch } => fds.into_iter().for_each(|fd| self.prepare(epoch, fd)),
             // The scoreboard says which epoch holds; this has only woken us.
             ToWorker::Commit { epoch: _ } => {}
             ToWorker::Abort { epoch } => {
@@ -222,12 +222,9 @@ impl MasterChannel {
         Ok(())
     }
 
-    fn prepare(&mut self, epoch: u64, fd: Option<OwnedFd>) {
-        let compiled = fd
-            .ok_or_else(|| Peer::Broken("no configuration came with it".into()).into())
-            .and_then(|fd| Ok(Installation::read(fd)?))
-            .and_then(|installation| compile(&installation, self.slot, &self.passed));
-        match compiled {
+    fn prepare(&mut self, epoch: u64, fd: OwnedFd) {
+        let read = Installation::read(fd).map_err(Error::from);
+        match read.and_then(|it| compile(&it, self.slot, &self.passed)) {
             Ok(prepared) => {
                 self.prepared = Some(prepared);
                 self.say(ToMaster::Prepared { epoch });

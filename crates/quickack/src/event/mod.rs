@@ -38,7 +38,7 @@ use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
 use sys::signal::Signals;
 
-use crate::ipc::installation::AcceptMode;
+use crate::config::AcceptMode;
 use crate::scoreboard::Scoreboard;
 use accept::{Acceptor, Peers, Policy};
 use blocks::Blocks;
@@ -47,7 +47,7 @@ use connect::Connects;
 use header::HeaderReaders;
 use heap_trim::HeapTrim;
 
-pub use accept::{CALLS, Choice, Listener, choose};
+pub use accept::{CALLS, Listener, choose};
 pub use connect::{Target, TargetAddress};
 pub use control::{Command, Control, Install, LoopEvent, NoControl};
 pub use service::Service;

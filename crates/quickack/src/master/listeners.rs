@@ -8,9 +8,9 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
-use crate::config::{Address, Config, Listener};
+use crate::config::{AcceptMode, Address, Config, Listener};
 use crate::error::Error;
-use crate::ipc::installation::{AcceptMode, ListenerEntry};
+use crate::ipc::installation::ListenerEntry;
 
 /// The sockets that are open now.
 #[derive(Default)]

@@ -47,14 +47,14 @@ use sys::kernel::Kernel;
 use sys::signal::Signals;
 
 use crate::address_space;
-use crate::config::{self, Accept, Config, WORKERS_MAX};
-use crate::event::{self, Choice};
+use crate::config::{self, AcceptMode, Config, WORKERS_MAX};
+use crate::event;
 use crate::scoreboard::{Ejection, Scoreboard};
 
 use crate::error::{Error, Peer};
 use crate::ipc::ToMaster;
 use crate::ipc::client_state::ClientState;
-use crate::ipc::installation::{self, AcceptMode, Installation, ListenerEntry, PoolIds};
+use crate::ipc::installation::{self, Installation, ListenerEntry, PoolIds};
 use crate::log::{Clocks, Entry, Level, Log, Origin};
 
 use admin_server::AdminServer;
@@ -158,7 +158,7 @@ impl Master {
         let resolved = reader::look_up(&config)?;
         let addresses = reader::choose(&resolved, None);
         let assigned = ids.assign(&config, &addresses)?;
-        let choice = choose_accept(config.process.accept)?;
+        let choice = event::choose(config.process.accept, Kernel::running(), &event::CALLS)?;
         let mut listeners = Listeners::default();
         let entries = listeners.open(&config, &addresses, choice.mode)?;
         listeners.start(&config, &entries)?;
@@ -480,17 +480,6 @@ const OWN_IMAGE: &str = "/proc/self/exe";
 const IDS_SPARE: usize = 4;
 /// … and at least so many.
 const IDS_MIN: usize = 4096;
-
-/// The way of accepting that the file asks for, or the best that this kernel has.
-fn choose_accept(wanted: Accept) -> Result<Choice, Error> {
-    let wanted = match wanted {
-        Accept::Auto => None,
-        Accept::Gate => Some(AcceptMode::Gate),
-        Accept::Reuseport => Some(AcceptMode::Reuseport),
-        Accept::Mutex => Some(AcceptMode::Mutex),
-    };
-    event::choose(wanted, Kernel::running(), &event::CALLS)
-}
 
 #[cfg(test)]
 mod tests {

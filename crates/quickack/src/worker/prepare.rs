@@ -9,10 +9,10 @@ use std::time::Duration;
 use proxy::limits;
 use proxy::plan::{Plan, PoolPlan};
 
-use crate::config::{self, Affinity, Config, Override, Severity, Source};
+use crate::config::{self, AcceptMode, Affinity, Config, Override, Severity, Source};
 use crate::error::Error;
 use crate::event::{Install, Listener, Target, TargetAddress};
-use crate::ipc::installation::{AcceptMode, Installation, assign_ids};
+use crate::ipc::installation::{Installation, assign_ids};
 
 /// A configuration that can be installed.
 pub struct Prepared {

@@ -4,8 +4,8 @@
 use rustix::io;
 use sys::kernel::Kernel;
 
+use crate::config::AcceptMode;
 use crate::error::Error;
-use crate::ipc::installation::AcceptMode;
 
 /// The calls that decide, so that a test can let them fail.
 pub struct Calls {
@@ -28,24 +28,22 @@ pub struct Choice {
 pub fn choose(wanted: Option<AcceptMode>, kernel: Kernel, calls: &Calls) -> Result<Choice, Error> {
     if let Some(mode) = wanted {
         return match lack(mode, kernel, calls) {
-            None => Ok(Choice { mode, why: format!("accept: {}, as configured", name(mode)) }),
-            Some(lack) => {
-                let name = name(mode);
-                Err(Error::Config(format!(
-                    "accept: {name} is impossible here: {lack}; try `accept: auto`"
-                )))
-            }
+            None => Ok(Choice { mode, why: format!("accept: {}, as configured", mode.name()) }),
+            Some(lack) => Err(Error::Config(format!(
+                "accept: {} is impossible here: {lack}; try `accept: auto`",
+                mode.name()
+            ))),
         };
     }
     let mut lacks: Vec<String> = Vec::new();
-    for mode in [AcceptMode::Gate, AcceptMode::Reuseport, AcceptMode::Mutex] {
+    for mode in AcceptMode::ALL {
         let Some(lack) = lack(mode, kernel, calls) else {
             let why = if lacks.is_empty() {
                 format!("kernel {kernel} has EPOLLEXCLUSIVE")
             } else {
                 lacks.join("; ")
             };
-            return Ok(Choice { mode, why: format!("accept: {}: {why}", name(mode)) });
+            return Ok(Choice { mode, why: format!("accept: {}: {why}", mode.name()) });
         };
         lacks.push(lack);
     }
@@ -63,15 +61,6 @@ fn lack(mode: AcceptMode, kernel: Kernel, calls: &Calls) -> Option<String> {
         return Some(format!("kernel {kernel} has no {what}"));
     }
     call().err().map(|error| format!("kernel {kernel} has {what}, but it fails here ({error})"))
-}
-
-/// As the directive calls it.
-fn name(mode: AcceptMode) -> &'static str {
-    match mode {
-        AcceptMode::Gate => "gate",
-        AcceptMode::Reuseport => "reuseport",
-        AcceptMode::Mutex => "mutex",
-    }
 }
 
 #[cfg(test)]
