@@ -75,7 +75,7 @@ fn ask(program: &PathBuf) -> Result<[Reply; 2], String> {
     command.args(["--port", &address.port().to_string(), "--bind", "127.0.0.1", "--save", ""]);
     let mut server = Process::start("a server", &mut command);
     if !server.wait_to_accept(address) {
-        return Err(format!("{} does not run: {}", program.display(), server.said()));
+        return Err(format!("{} does not run: {}", program.display(), server.stderr_text()));
     }
     let mut speaker = Speaker::connect(address);
     Ok(["COMMAND", "COMMAND DOCS"].map(|line| speaker.say(line)))

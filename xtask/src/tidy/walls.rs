@@ -48,6 +48,7 @@ const LAYERED_CRATES: &[LayeredCrate] = &[
             &["ipc"],
             &["scoreboard", "config"],
             &["log"],
+            &["error"],
         ],
     },
 ];
