@@ -190,7 +190,7 @@ mod tests {
         let answer = ask(Found { path: "x.sock".into(), stream }, "workers --json");
         let mut question = String::new();
         theirs.read_to_string(&mut question).unwrap();
-        (answer, question)
+        (answer.map_err(|why| why.to_string()), question)
     }
 
     #[test]
@@ -210,7 +210,7 @@ mod tests {
         let (stream, theirs) = UnixStream::pair().unwrap();
         drop(theirs);
         let answer = ask(Found { path: "x.sock".into(), stream }, "workers");
-        assert!(answer.as_ref().is_err_and(|why| why.contains("Broken pipe")), "{answer:?}");
+        assert!(answer.as_ref().is_err_and(|why| why.to_string().contains("Broken pipe")), "{answer:?}");
     }
 
     #[test]

@@ -69,7 +69,8 @@ impl Scoreboard {
             return Err(Error::Bug(text));
         }
         if word(4) != own_counters() {
-            return Err("the shared memory has the counters of other protocols".to_string());
+            let text = "the shared memory has the counters of other protocols";
+            return Err(Error::Bug(text.into()));
         }
         let (slots, ids) = (word(2) as usize, word(3) as usize);
         if memory.len() != Scoreboard::words(slots, ids) {

@@ -151,7 +151,7 @@ mod tests {
         let text = |bytes: &[u8]| {
             let path = folder.path().join("text");
             fs::write(&path, bytes).unwrap();
-            read_text(File::open(path).unwrap())
+            read_text(File::open(path).unwrap()).map_err(|why| why.to_string())
         };
         let mut bytes = vec![b'x'; 4 << 20];
         assert!(text(&bytes).is_ok_and(|text| text.len() == 4 << 20));
