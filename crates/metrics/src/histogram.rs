@@ -11,8 +11,6 @@
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use crate::registry::bump;
-
 /// log2 of the buckets in an octave.
 const GRAIN: u32 = 6;
 /// Times of 2^32 and more share the last bucket.
@@ -182,6 +180,12 @@ fn bounds(bucket: usize) -> (u64, u64) {
     let octave = (bucket >> GRAIN).saturating_sub(1) as u32;
     let step = (bucket - ((octave as usize) << GRAIN)) as u64;
     (step << octave, ((step + 1) << octave) - 1)
+}
+
+/// Adds without a locked instruction: the word has one writer.
+#[inline]
+pub(crate) fn bump(word: &AtomicU64, amount: u64) {
+    word.store(word.load(Relaxed).wrapping_add(amount), Relaxed);
 }
 
 #[cfg(test)]

@@ -14,7 +14,7 @@
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use crate::histogram::{BUCKETS, HEAD, Histogram, Recorder};
+use crate::histogram::{BUCKETS, HEAD, Histogram, Recorder, bump};
 use crate::{Counter, GAUGES, Latency, OWN_COUNTERS, PoolCounter, ServerCounter, WorkerCounter};
 
 /// Places for counters in a row.
@@ -322,12 +322,6 @@ impl std::fmt::Display for Refused {
             Refused::Short => write!(f, "the memory of the counters is cut short"),
         }
     }
-}
-
-/// Adds without a locked instruction: the word has one writer.
-#[inline]
-pub(crate) fn bump(word: &AtomicU64, amount: u64) {
-    word.store(word.load(Relaxed).wrapping_add(amount), Relaxed);
 }
 
 fn zero(words: &[AtomicU64]) {
