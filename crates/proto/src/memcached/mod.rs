@@ -2,13 +2,15 @@
 //!
 //! `text.rs` and `binary/` are protocols of clients, `servers.rs` is the protocol of servers. Under
 //! text, `meta/` has the newer commands. For the classic commands, `commands.rs` is the table ·
-//! `request.rs` reads a client's request · `reply.rs` reads a server's reply · `answer.rs` writes
-//! the proxy's answers · `gather.rs` makes one answer from several servers' replies.
+//! `request.rs` reads a client's request · `reply.rs` reads a server's reply, `line.rs` one of a
+//! single line · `answer.rs` writes the proxy's answers · `gather.rs` makes one answer from several
+//! servers' replies.
 
 mod answer;
 mod binary;
 mod commands;
 mod gather;
+mod line;
 pub mod meta;
 mod reply;
 mod request;
@@ -19,6 +21,13 @@ mod text;
 pub use binary::Binary;
 pub use servers::{META, Servers};
 pub use text::Text;
+
+use crate::Protocol;
+
+/// Returns the protocol of a client whose first byte this is.
+fn spoken(first: u8) -> &'static dyn Protocol {
+    if first == binary::FIRST { &Binary } else { &Text }
+}
 
 /// Whether a line can hold this key unencoded: no space, control character or DEL. Bytes from 0x80
 /// up are allowed.
@@ -37,3 +46,5 @@ pub fn version(proxy: &str) -> String {
 
 /// The longest key, as in memcached.
 const KEY_MAX: usize = 250;
+/// The largest value that a server can be configured to store (`-I 1g`).
+const BODY_MAX: u64 = 1 << 30;

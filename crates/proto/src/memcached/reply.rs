@@ -6,7 +6,8 @@ use super::commands::{
     CACHEDUMP, CAS, DECR, DELETE, DETAIL_DUMP, FLUSH_ALL, GATS, GATS_ONE, GETS, GETS_ONE, INCR, ME,
     MG, SET, SIZES_DISABLE, SIZES_ENABLE, SLABS, STATS, TOUCH, VERSION,
 };
-use super::meta;
+use super::line::{NO_ANSWER, error_or_malformed, item};
+use super::{BODY_MAX, meta};
 use crate::scan;
 use crate::{Ask, Item, ItemKind, Parsed, Progress, Resume, Shown, Span};
 
@@ -16,10 +17,7 @@ const SAFE_DIGITS: usize = 19;
 const VALUE: &[u8] = b"VALUE ";
 /// The longest line that a server may send.
 const LINE_MAX: usize = 2048;
-/// The largest value that a server can be configured to store (`-I 1g`).
-pub(super) const BODY_MAX: u64 = 1 << 30;
 
-pub(super) const NO_ANSWER: &str = "not a possible answer to what was asked";
 const TOO_LONG: &str = "a line without end";
 const BAD_VALUE: &str = "a malformed VALUE line";
 
@@ -285,18 +283,6 @@ fn answers(command: u16, text: &[u8]) -> bool {
         STATS | DETAIL_DUMP | CACHEDUMP => false,
         _ => unreachable!("row {command} is never sent"),
     }
-}
-
-pub(super) fn error_or_malformed(text: &[u8], len: usize) -> Parsed<Item> {
-    let error = text == b"ERROR"
-        || text.starts_with(b"CLIENT_ERROR ")
-        || text.starts_with(b"SERVER_ERROR ");
-    if error { item(ItemKind::Error, len) } else { Parsed::Malformed(NO_ANSWER) }
-}
-
-pub(super) fn item(kind: ItemKind, head: usize) -> Parsed<Item> {
-    let key = Span::default();
-    Parsed::Complete(Item { kind, head: head as u32, body: 0, trailer: b"", key })
 }
 
 #[cfg(test)]

@@ -18,7 +18,7 @@ mod opcodes;
 mod request;
 
 use super::meta::answer::Repeated;
-use super::{Servers, Text, gather, reply};
+use super::{Servers, gather, reply};
 use crate::{
     Adapted, Answer, Ask, Asked, Capabilities, Command, Item, Login, Parsed, Part, Protocol,
     ProxyFacts, Request, Resume, Shown, Span, Upstream,
@@ -62,7 +62,7 @@ impl Protocol for Binary {
     }
 
     fn spoken(&self, first: u8) -> &'static dyn Protocol {
-        Text.spoken(first)
+        super::spoken(first)
     }
 
     fn upstream(&self) -> &'static dyn Upstream {

@@ -1,8 +1,9 @@
 //! A server's reply to a meta request. As with classic replies, a line that cannot answer the
 //! request is `Malformed`.
 
+use super::super::BODY_MAX;
 use super::super::commands::{MA, MD, ME, MG, MS};
-use super::super::reply::{self, BODY_MAX};
+use super::super::line::{error_or_malformed, item};
 use crate::scan;
 use crate::{ItemKind, Parsed};
 
@@ -26,14 +27,14 @@ pub(in super::super) fn parse(command: u16, input: &[u8], len: usize) -> Parsed<
     match code {
         b"VA" if ends && command == MG => value(rest, len),
         b"VA" if ends && command == MA => number(input, rest, len),
-        _ if ends && known => reply::item(ItemKind::Status, len),
-        _ => reply::error_or_malformed(text, len),
+        _ if ends && known => item(ItemKind::Status, len),
+        _ => error_or_malformed(text, len),
     }
 }
 
 fn value(rest: &[u8], len: usize) -> Parsed<crate::Item> {
     let Some(body) = size(rest, BODY_MAX) else { return Parsed::Malformed(BAD_VALUE) };
-    let Parsed::Complete(item) = reply::item(ItemKind::Status, len) else {
+    let Parsed::Complete(item) = item(ItemKind::Status, len) else {
         return Parsed::Malformed(BAD_VALUE);
     };
     Parsed::Complete(crate::Item { body, trailer: b"\r\n", ..item })
@@ -47,7 +48,7 @@ fn number(input: &[u8], rest: &[u8], len: usize) -> Parsed<crate::Item> {
     if scan::decimal(&text[..digits as usize], u64::MAX).is_none() || !text.ends_with(b"\r\n") {
         return Parsed::Malformed(BAD_VALUE);
     }
-    reply::item(ItemKind::Status, end + 2)
+    item(ItemKind::Status, end + 2)
 }
 
 /// Returns the length that follows `VA`.
