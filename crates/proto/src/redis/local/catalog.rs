@@ -2,7 +2,6 @@
 
 use super::super::commands::{self, Begin, Find, KeySpec, Row, id};
 use super::super::words;
-use super::docs::Docs;
 use super::{LocalAnswer, glob};
 use crate::Class;
 use crate::scan::decimal;
@@ -12,15 +11,15 @@ const NO_COMMAND: &[u8] = b"ERR Invalid command specified";
 const NO_KEYS: &[u8] = b"ERR The command has no key arguments";
 const BAD_COUNT: &[u8] = b"ERR Invalid number of arguments specified for command";
 /// The most commands in one answer, if they are named.
-const NAMES_MAX: usize = 256;
-const MANY_NAMES: &[u8] = b"ERR at most 256 commands are told of at once";
+pub(super) const NAMES_MAX: usize = 256;
+pub(super) const MANY_NAMES: &[u8] = b"ERR at most 256 commands are told of at once";
 /// The most keys in one answer.
 const KEYS_MAX: usize = 10_000;
 const MANY_KEYS: &[u8] = b"ERR at most 10000 keys are told at once";
 const BAD_ARGUMENTS: &[u8] = b"ERR Invalid arguments specified for command";
 
 /// Whether clients are shown it; refused commands are not shown.
-fn is_taken(row: &Row) -> bool {
+pub(super) fn is_taken(row: &Row) -> bool {
     match row.class {
         Class::Refuse(_) => row.container && subs(row).next().is_some(),
         // These are answered, but never executed.
@@ -49,7 +48,7 @@ fn find(name: &[u8]) -> Option<&'static Row> {
 }
 
 /// Returns its index in the table.
-fn place(name: &[u8]) -> Option<u16> {
+pub(super) fn place(name: &[u8]) -> Option<u16> {
     match name.iter().position(|&byte| byte == b'|') {
         None => commands::lookup(name),
         Some(bar) => commands::lookup(&name[..bar])
@@ -151,24 +150,6 @@ impl LocalAnswer<'_> {
         for (name, number) in numbers {
             words::bulk(name.as_bytes(), self.out);
             words::signed(*number, self.out);
-        }
-    }
-
-    pub(super) fn command_docs(&mut self, names: &[&[u8]]) {
-        if names.len() > NAMES_MAX {
-            return self.error(&[MANY_NAMES]);
-        }
-        let docs = Docs::of(self.proto_version());
-        if names.is_empty() {
-            words::open_map(tops().count(), self.proto_version(), self.out);
-            return self.out.extend_from_slice(&docs.text);
-        }
-        let is_rendered = |place: &u16| is_taken(&commands::rows()[usize::from(*place)]);
-        let places: Vec<u16> =
-            names.iter().filter_map(|name| place(name)).filter(is_rendered).collect();
-        words::open_map(places.len(), self.proto_version(), self.out);
-        for place in places {
-            self.out.extend_from_slice(&docs.text[docs.places[usize::from(place)].clone()]);
         }
     }
 

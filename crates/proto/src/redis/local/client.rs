@@ -5,9 +5,10 @@ use std::fmt::Write;
 use super::super::commands::id;
 use super::super::words;
 use super::LocalAnswer;
-use super::connection::DEFAULT_USER;
 use crate::{Endpoints, Profile, ReplyMode};
 
+/// The user of every client that has not logged in.
+pub(super) const DEFAULT_USER: &[u8] = b"default";
 const BAD_NAME: &[u8] = b"ERR Client names cannot contain spaces, newlines or special characters.";
 const SYNTAX: &[u8] = b"ERR syntax error";
 /// The longest name. Servers accept any length, but the proxy keeps one for each client.

@@ -4,8 +4,9 @@ use std::borrow::Cow;
 
 use super::super::commands::id;
 use super::super::servers::{RESP3, VALKEY};
-use super::super::{request, words};
-use super::{LocalAnswer, client};
+use super::super::{arguments, words};
+use super::LocalAnswer;
+use super::client::{DEFAULT_USER, checked_name};
 use crate::scan::decimal;
 use crate::{AfterLocal, Class, Local, Login, Quiet, ReplyMode, Request};
 
@@ -18,8 +19,6 @@ const SYNTAX: &[u8] = b"ERR syntax error";
 const NO_INTEGER: &[u8] = b"ERR value is not an integer or out of range";
 const NO_INT: &[u8] = b"ERR value is out of range, value must between -2147483648 and 2147483647";
 const NO_DATABASE: &[u8] = b"ERR DB index is out of range";
-/// The user of every client that has not logged in.
-pub(super) const DEFAULT_USER: &[u8] = b"default";
 
 /// Classifies a whole request of a client that has to log in first. After a right login, `local`
 /// answers the request and knows the user.
@@ -31,7 +30,7 @@ pub(in crate::redis) fn login<'a>(request: &Request, head: &'a [u8]) -> Login<'a
         (_, Class::Local(Local::Nothing)) if request.quiet == Quiet::Silent => return Login::Free,
         _ => return Login::Other,
     }
-    let arguments = request::arguments(head);
+    let arguments = arguments::all(head);
     let arguments: Vec<&[u8]> = arguments.iter().map(|argument| &argument[..]).collect();
     let (name, password) = match (request.command, arguments.get(1..).unwrap_or_default()) {
         (id::AUTH, [password]) => (DEFAULT_USER, *password),
@@ -70,7 +69,7 @@ impl<'a> Hello<'a> {
                     after
                 }
                 [name, after @ ..] if option.eq_ignore_ascii_case(b"SETNAME") => {
-                    hello.name = Some(client::checked_name(name)?);
+                    hello.name = Some(checked_name(name)?);
                     after
                 }
                 _ => {

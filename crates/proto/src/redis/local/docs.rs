@@ -8,10 +8,11 @@ use std::sync::OnceLock;
 
 use super::super::commands::{self, Arguments, Row};
 use super::super::words;
-use super::catalog::{subs, tops};
+use super::LocalAnswer;
+use super::catalog::{MANY_NAMES, NAMES_MAX, is_taken, place, subs, tops};
 
 /// The whole answer in one version of RESP.
-pub(super) struct Docs {
+struct Docs {
     /// The commands one after the other, each with its subcommands.
     pub text: Vec<u8>,
     /// The range in it of each command of the table.
@@ -107,6 +108,26 @@ mod tests {
                 let text = &docs.text[place.clone()];
                 assert!(text.is_empty() || text.starts_with(head.as_bytes()), "{}", row.name);
             }
+        }
+    }
+}
+
+impl LocalAnswer<'_> {
+    pub(super) fn command_docs(&mut self, names: &[&[u8]]) {
+        if names.len() > NAMES_MAX {
+            return self.error(&[MANY_NAMES]);
+        }
+        let docs = Docs::of(self.proto_version());
+        if names.is_empty() {
+            words::open_map(tops().count(), self.proto_version(), self.out);
+            return self.out.extend_from_slice(&docs.text);
+        }
+        let is_rendered = |place: &u16| is_taken(&commands::rows()[usize::from(*place)]);
+        let places: Vec<u16> =
+            names.iter().filter_map(|name| place(name)).filter(is_rendered).collect();
+        words::open_map(places.len(), self.proto_version(), self.out);
+        for place in places {
+            self.out.extend_from_slice(&docs.text[docs.places[usize::from(place)].clone()]);
         }
     }
 }

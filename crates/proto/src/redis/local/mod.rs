@@ -13,7 +13,7 @@ mod glob;
 mod transaction;
 
 use super::commands::id;
-use super::{request, words};
+use super::{arguments, words};
 use crate::{Adapted, AfterLocal, Ask, Capabilities, Facts, Request, Session};
 
 pub(super) use connection::login;
@@ -41,7 +41,7 @@ pub(super) fn local(
     facts: &Facts<'_>,
     out: &mut Vec<u8>,
 ) -> AfterLocal {
-    let arguments = request::arguments(head);
+    let arguments = arguments::all(head);
     let arguments: Vec<&[u8]> = arguments.iter().map(|argument| &argument[..]).collect();
     let mut answer = LocalAnswer { session, facts, out };
     answer.answer(request.command, &arguments)
