@@ -1,7 +1,7 @@
 //! Answers of the proxy, in RESP: each is exactly one value, whatever text it contains.
 
 use super::commands::id;
-use super::{refusal, request, words};
+use super::{arguments, refusal, words};
 use crate::{Answer, Asked};
 
 const NO_LOGIN: &[u8] = b"NOAUTH Authentication required.";
@@ -39,7 +39,7 @@ fn pong(head: &[u8], out: &mut Vec<u8>) {
     if matches!(head, PING | PING_LOW | b"PING\r\n" | b"ping\r\n") {
         return out.extend_from_slice(b"+PONG\r\n");
     }
-    match request::arguments(head).get(1) {
+    match arguments::all(head).get(1) {
         Some(word) => words::bulk(word, out),
         None => words::simple("PONG", out),
     }

@@ -8,7 +8,6 @@
 //! The newest servers ignore the two bytes that end a length or a string. Here they must be CR LF.
 //! Otherwise two programs that treat them differently could one day divide the stream differently.
 
-use super::keys;
 use crate::{Resume, Span};
 
 /// The reason why nothing was read.
@@ -197,8 +196,7 @@ fn length(input: &[u8], at: usize, kind: &Kind) -> Result<(i64, usize), Stop> {
     let Some(end) = memchr::memchr(b'\r', &line[..line.len().min(LINE_MAX + 1)]) else {
         return Err(if line.len() > LINE_MAX { Stop::Never(kind.long) } else { Stop::More });
     };
-    let Some(value) = keys::integer(&line[1..end]).filter(|value| kind.range.contains(value))
-    else {
+    let Some(value) = integer(&line[1..end]).filter(|value| kind.range.contains(value)) else {
         return Err(Stop::Never(kind.bad));
     };
     match line.get(end + 1) {
@@ -206,6 +204,29 @@ fn length(input: &[u8], at: usize, kind: &Kind) -> Result<(i64, usize), Stop> {
         Some(_) => Err(Stop::Never(BAD_END)),
         None => Err(Stop::More),
     }
+}
+
+/// Reads a number as servers do: no `+`, no leading zero, no space.
+pub(super) fn integer(text: &[u8]) -> Option<i64> {
+    let (digits, is_negative) = match text.strip_prefix(b"-") {
+        Some(digits) => (digits, true),
+        None => (text, false),
+    };
+    match digits {
+        [] => return None,
+        [b'0', ..] => return (text.len() == 1).then_some(0),
+        _ => {}
+    }
+    let mut value: i64 = 0;
+    for &byte in digits {
+        let digit = byte.wrapping_sub(b'0');
+        if digit > 9 {
+            return None;
+        }
+        // Counted downwards, since there is one more number below zero.
+        value = value.checked_mul(10)?.checked_sub(i64::from(digit))?;
+    }
+    if is_negative { Some(value) } else { value.checked_neg() }
 }
 
 /// Returns the byte where an argument should have begun.

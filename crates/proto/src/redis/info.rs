@@ -20,7 +20,7 @@ use std::collections::HashMap;
 use std::fmt::Write;
 
 use super::reply::Walk;
-use super::{request, words};
+use super::{arguments, words};
 use crate::Asked;
 use crate::part::{Outcome, Part, ProxyFacts};
 use number::{Number, ONE, human, version};
@@ -231,7 +231,7 @@ pub(super) fn gather(
 
 /// Whether the request names our section, or asks for the default sections.
 fn wants_proxy_section(asked: &Asked<'_>) -> bool {
-    let arguments = request::arguments(asked.head);
+    let arguments = arguments::all(asked.head);
     let names = ["default", "all", "everything", PROXY_SECTION];
     let is_one = |word: &[u8]| names.iter().any(|name| word.eq_ignore_ascii_case(name.as_bytes()));
     arguments.len() <= 1 || arguments[1..].iter().any(|word| is_one(word))

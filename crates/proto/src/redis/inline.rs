@@ -3,20 +3,20 @@
 use std::borrow::Cow;
 
 use super::array::{LINE_MAX, Stop};
-use super::request;
 use crate::scan;
-use crate::{Request, Resume, Span};
+use crate::{Resume, Span};
 
 const TOO_BIG: &str = "Protocol error: too big inline request";
 const UNBALANCED: &str = "Protocol error: unbalanced quotes in request";
 /// Servers wait for the end of such a line for ever.
 const NUL: &str = "Protocol error: a NUL in an inline request";
 
-pub(super) fn read(
-    input: &[u8],
+/// Returns the line that `input` begins with, and adds its words to `words`.
+pub(super) fn read<'a>(
+    input: &'a [u8],
     resume: &mut Resume,
-    keys: &mut Vec<Span>,
-) -> Result<Request, Stop> {
+    words: &mut Vec<Span>,
+) -> Result<&'a [u8], Stop> {
     let window = &input[..input.len().min(LINE_MAX + 1)];
     let Some(len) = scan::line_len(window, resume) else {
         return Err(if input.len() > LINE_MAX { Stop::Never(TOO_BIG) } else { Stop::More });
@@ -25,18 +25,7 @@ pub(super) fn read(
     if memchr::memchr(0, line).is_some() {
         return Err(Stop::Never(NUL));
     }
-    if !split_into(line, keys) {
-        return Err(Stop::Never(UNBALANCED));
-    }
-    if keys.is_empty() {
-        return Ok(request::blank(len));
-    }
-    let understood = if has_quotes(line) {
-        understand_quoted(line, keys)
-    } else {
-        request::understand(line, keys, len)
-    };
-    understood.map_err(Stop::Never)
+    if split_into(line, words) { Ok(line) } else { Err(Stop::Never(UNBALANCED)) }
 }
 
 /// Returns an argument without its quotes.
@@ -98,26 +87,8 @@ fn next(line: &[u8], at: usize) -> Option<Result<Span, ()>> {
     Some(word_len(rest).map(|len| Span::new(start, start + len)).ok_or(()))
 }
 
-/// Finds the keys of a line with quotes: in the unquoted text, returned as positions in the line.
-fn understand_quoted(line: &[u8], keys: &mut Vec<Span>) -> Result<Request, &'static str> {
-    let words = std::mem::take(keys);
-    let (mut text, mut meant) = (Vec::with_capacity(line.len()), Vec::new());
-    for word in &words {
-        let start = text.len();
-        unquote(word.of(line), &mut text);
-        meant.push(Span::new(start, text.len()));
-        // Keeps two arguments from beginning at the same position.
-        text.push(b'\n');
-    }
-    let mut found = meant.clone();
-    let request = request::understand(&text, &mut found, line.len())?;
-    // The positions are ordered, so this is a binary search: a line may have thousands of them.
-    let place = |key: &Span| meant.partition_point(|word| word.start < key.start);
-    keys.extend(found.iter().map(|key| words[place(key)]));
-    Ok(request)
-}
-
-fn has_quotes(text: &[u8]) -> bool {
+/// Whether some of a text may be quoted.
+pub(super) fn has_quotes(text: &[u8]) -> bool {
     memchr::memchr2(b'"', b'\'', text).is_some()
 }
 
@@ -156,7 +127,7 @@ fn quoted_len(text: &[u8], quote: u8) -> Option<usize> {
 }
 
 /// Writes a word of a split line without its quotes.
-fn unquote(text: &[u8], out: &mut Vec<u8>) {
+pub(super) fn unquote(text: &[u8], out: &mut Vec<u8>) {
     let mut rest = text;
     let mut quote = None;
     while let Some((&byte, after)) = rest.split_first() {

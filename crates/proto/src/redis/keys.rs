@@ -5,8 +5,8 @@
 //! A request that a server would refuse is refused with the server's text and is not sent. If the
 //! number of keys is unknown, a missing key cannot be noticed.
 
+use super::array::integer;
 use super::commands::{self, Begin, Find, id};
-use super::request::ARITY;
 use crate::{Extra, Place, Refusal, Span};
 
 const NO_INTEGER: &str = "value is not an integer or out of range";
@@ -14,7 +14,8 @@ const SYNTAX: &str = "syntax error";
 const NEGATIVE: &str = "Number of keys can't be negative";
 const TOO_MANY: &str = "Number of keys can't be greater than number of args";
 const NO_NUMBER: &str = "numkeys should be greater than 0";
-/// `%` stands for the command.
+/// `%` stands for the command, here and in the next text.
+pub(super) const ARITY: &str = "wrong number of arguments for '%' command";
 const NEEDS_ONE: &str = "at least 1 input key is needed for '%' command";
 const BAD_NUMBER: &str = "invalid numkeys value or out of range";
 const UNBALANCED: &str =
@@ -340,29 +341,6 @@ pub(super) fn places_of(extra: &Extra, count: usize) -> Option<impl Iterator<Ite
     };
     let is_there = first >= 1 && first <= last && last < count;
     is_there.then(|| (first..=last).step_by(extra.step.max(1) as usize))
-}
-
-/// Reads a number as servers do: no `+`, no leading zero, no space.
-pub(super) fn integer(text: &[u8]) -> Option<i64> {
-    let (digits, is_negative) = match text.strip_prefix(b"-") {
-        Some(digits) => (digits, true),
-        None => (text, false),
-    };
-    match digits {
-        [] => return None,
-        [b'0', ..] => return (text.len() == 1).then_some(0),
-        _ => {}
-    }
-    let mut value: i64 = 0;
-    for &byte in digits {
-        let digit = byte.wrapping_sub(b'0');
-        if digit > 9 {
-            return None;
-        }
-        // Counted downwards, since there is one more number below zero.
-        value = value.checked_mul(10)?.checked_sub(i64::from(digit))?;
-    }
-    if is_negative { Some(value) } else { value.checked_neg() }
 }
 
 #[cfg(test)]

@@ -1,8 +1,8 @@
 //! Redis's protocol, RESP 2 and 3, as in Redis 6.2 and 7.0 and Valkey 9.1.
 //!
-//! Requests: `commands/` is the table · `array.rs` and `inline.rs` cut a request · `request.rs`
-//! classifies it · `keys.rs` finds its keys · `split.rs` writes the parts of a split request ·
-//! `refusal.rs` has the servers' texts for clients' mistakes.
+//! Requests: `commands/` is the table · `array.rs` and `inline.rs` cut a request, `arguments.rs`
+//! reads either again · `request.rs` classifies it · `keys.rs` finds its keys · `split.rs` writes
+//! it, and the parts of a split request · `refusal.rs` has the servers' texts for clients' mistakes.
 //!
 //! Answers: `reply.rs` reads a server's reply · `servers.rs` is the protocol of servers ·
 //! `scan.rs`, `gather.rs` and `script.rs` merge the replies of several servers, `info.rs` and
@@ -12,6 +12,7 @@
 pub mod commands;
 
 mod answer;
+mod arguments;
 mod array;
 mod config;
 mod gather;

@@ -1,9 +1,9 @@
 //! Refusals: the servers' texts for clients' mistakes, and our own for unsupported requests.
 
+use std::borrow::Cow;
+
 use super::array::{self, EXPECTED_BULK};
-use super::commands;
-use super::request;
-use super::words;
+use super::{arguments, commands, words};
 use crate::{Asked, Refusal};
 
 pub(super) fn write(asked: &Asked<'_>, why: Refusal, out: &mut Vec<u8>) {
@@ -22,8 +22,8 @@ pub(super) fn write(asked: &Asked<'_>, why: Refusal, out: &mut Vec<u8>) {
             words::error(&[b"ERR ", EXPECTED_BULK.as_bytes(), b"'", &found, b"'"], out);
         }
         Refusal::Bad(BAD_ARGUMENT) => {
-            let arguments = request::first_arguments(asked.head, SHOWN_MAX);
-            let wrong = words::shown(request::stray(&arguments).unwrap_or_default());
+            let arguments = arguments::first(asked.head, SHOWN_MAX);
+            let wrong = words::shown(stray(&arguments).unwrap_or_default());
             words::error(&[b"ERR ", BAD_ARGUMENT.as_bytes(), wrong], out);
         }
         Refusal::Bad(why) => {
@@ -31,7 +31,7 @@ pub(super) fn write(asked: &Asked<'_>, why: Refusal, out: &mut Vec<u8>) {
         }
         Refusal::TooLong => words::error(&[b"ERR line too long"], out),
         Refusal::BadBody => words::error(&[b"ERR bad data chunk"], out),
-        Refusal::NoPlace => words::error(&[b"ERR ", request::BAD_CURSOR.as_bytes()], out),
+        Refusal::NoPlace => words::error(&[b"ERR ", BAD_CURSOR.as_bytes()], out),
         Refusal::NoDatabase => words::error(&[b"ERR DB index is out of range"], out),
         Refusal::TooLarge | Refusal::TooLargeKept => {
             words::error(&[b"ERR the request is too large"], out)
@@ -46,7 +46,7 @@ fn name(asked: &Asked<'_>) -> &'static str {
 /// Writes the error as servers do: the name and the beginning of the arguments, or the container's
 /// help.
 fn unknown(head: &[u8], out: &mut Vec<u8>) {
-    let arguments = request::first_arguments(head, SHOWN_MAX);
+    let arguments = arguments::first(head, SHOWN_MAX);
     let Some((name, rest)) = arguments.split_first() else {
         return words::error(&[b"ERR unknown command"], out);
     };
@@ -77,8 +77,28 @@ fn unknown(head: &[u8], out: &mut Vec<u8>) {
 /// The most arguments that are read: each one repeated takes at least three bytes.
 const SHOWN_MAX: usize = words::ECHO_MAX / 3 + 2;
 
+pub(super) const BAD_CURSOR: &str = "invalid cursor";
 /// The argument is added when the error is written.
 pub(super) const BAD_ARGUMENT: &str = "Unknown argument ";
+
+/// Returns the argument that `FUNCTION LIST [LIBRARYNAME pattern] [WITHCODE]` does not know. Valkey
+/// 9.1 repeats it unchanged, line ends and all, and on a shared link that would be taken for a
+/// reply.
+pub(super) fn stray<'a>(arguments: &'a [Cow<'_, [u8]>]) -> Option<&'a [u8]> {
+    let (mut named, mut coded) = (false, false);
+    let mut rest = arguments.get(2..).unwrap_or_default().iter();
+    while let Some(word) = rest.next() {
+        if !named && word.eq_ignore_ascii_case(b"LIBRARYNAME") {
+            named = true;
+            rest.next();
+        } else if !coded && word.eq_ignore_ascii_case(b"WITHCODE") {
+            coded = true;
+        } else {
+            return Some(word);
+        }
+    }
+    None
+}
 
 /// Returns a name as servers repeat it.
 fn shown(name: &[u8]) -> &[u8] {

@@ -12,15 +12,13 @@ use std::borrow::Cow;
 
 use super::array::{self, Step, Stop, Walk, short};
 use super::commands::{self, Row, id};
-use super::refusal::BAD_ARGUMENT;
-use super::{inline, keys, scan, split};
+use super::keys::ARITY;
+use super::refusal::{BAD_ARGUMENT, BAD_CURSOR, stray};
+use super::{inline, keys, scan};
 use crate::{Class, Extra, Local, MarkUse, Parsed, Place, Quiet, Refusal, Request, Resume, Span};
 
 /// No answer, as in Redis.
 const NOT_HTTP: &str = "";
-/// `%` stands for the command.
-pub(super) const ARITY: &str = "wrong number of arguments for '%' command";
-pub(super) const BAD_CURSOR: &str = "invalid cursor";
 
 pub(super) fn parse(input: &[u8], resume: &mut Resume, keys: &mut Vec<Span>) -> Parsed<Request> {
     keys.clear();
@@ -32,7 +30,7 @@ pub(super) fn parse(input: &[u8], resume: &mut Resume, keys: &mut Vec<Span>) -> 
     let outcome = match input.first() {
         None => Err(Stop::More),
         Some(b'*') => read_array(input, resume, keys),
-        Some(_) => inline::read(input, resume, keys),
+        Some(_) => read_line(input, resume, keys),
     };
     match outcome {
         Ok(request) => Parsed::Complete(request),
@@ -74,7 +72,7 @@ fn common(input: &[u8], keys: &mut Vec<Span>) -> Option<(&'static Plan, usize)> 
 }
 
 /// Makes a request without words, which gets no answer.
-pub(super) fn blank(head: usize) -> Request {
+fn blank(head: usize) -> Request {
     Request {
         command: id::PING,
         class: Class::Local(Local::Nothing),
@@ -82,31 +80,6 @@ pub(super) fn blank(head: usize) -> Request {
         place: Place::Any,
         head: head as u32,
         ..Request::placeholder()
-    }
-}
-
-/// Writes the request for a server: the client's bytes, or an array made from its line.
-pub(super) fn write_head(head: &[u8], out: &mut Vec<u8>) {
-    if head.first() == Some(&b'*') {
-        out.extend_from_slice(head);
-    } else {
-        split::push_request(&arguments(head), out);
-    }
-}
-
-/// Returns the arguments in a request's head, beginning with the command's name. A body is not
-/// among them.
-pub(super) fn arguments(head: &[u8]) -> Vec<Cow<'_, [u8]>> {
-    first_arguments(head, usize::MAX)
-}
-
-/// As `arguments`, at most `most` of them: a request may have millions.
-pub(super) fn first_arguments(head: &[u8], most: usize) -> Vec<Cow<'_, [u8]>> {
-    match inline::arguments(head) {
-        Some(arguments) => arguments,
-        None => {
-            array::spans(head, most).into_iter().map(|span| Cow::Borrowed(span.of(head))).collect()
-        }
     }
 }
 
@@ -178,6 +151,38 @@ fn read_array(input: &[u8], resume: &mut Resume, keys: &mut Vec<Span>) -> Result
         return Ok(blank(walk.at));
     }
     understand(input, keys, walk.at).map_err(Stop::Never)
+}
+
+fn read_line(input: &[u8], resume: &mut Resume, keys: &mut Vec<Span>) -> Result<Request, Stop> {
+    let line = inline::read(input, resume, keys)?;
+    if keys.is_empty() {
+        return Ok(blank(line.len()));
+    }
+    let understood = if inline::has_quotes(line) {
+        understand_quoted(line, keys)
+    } else {
+        understand(line, keys, line.len())
+    };
+    understood.map_err(Stop::Never)
+}
+
+/// Finds the keys of a line with quotes: in the unquoted text, returned as positions in the line.
+fn understand_quoted(line: &[u8], keys: &mut Vec<Span>) -> Result<Request, &'static str> {
+    let words = std::mem::take(keys);
+    let (mut text, mut meant) = (Vec::with_capacity(line.len()), Vec::new());
+    for word in &words {
+        let start = text.len();
+        inline::unquote(word.of(line), &mut text);
+        meant.push(Span::new(start, text.len()));
+        // Keeps two arguments from beginning at the same position.
+        text.push(b'\n');
+    }
+    let mut found = meant.clone();
+    let request = understand(&text, &mut found, line.len())?;
+    // The positions are ordered, so this is a binary search: a line may have thousands of them.
+    let place = |key: &Span| meant.partition_point(|word| word.start < key.start);
+    keys.extend(found.iter().map(|key| words[place(key)]));
+    Ok(request)
 }
 
 /// Whether the last argument, which begins at `start`, passes unread.
@@ -256,11 +261,7 @@ const fn plan(command: u16) -> Plan {
 
 /// Classifies a request with these arguments and a head of this length. Afterwards `words` holds
 /// its keys. An error is the reason why nothing after the request can be believed.
-pub(super) fn understand(
-    input: &[u8],
-    words: &mut Vec<Span>,
-    head: usize,
-) -> Result<Request, &'static str> {
+fn understand(input: &[u8], words: &mut Vec<Span>, head: usize) -> Result<Request, &'static str> {
     let name = words[0].of(input);
     let unknown = Request { head: head as u32, command: 0, ..Request::placeholder() };
     let Some(command) = commands::lookup(name) else {
@@ -319,25 +320,6 @@ fn understand_row(mut request: Request, input: &[u8], words: &mut Vec<Span>) -> 
         _ => words.clear(),
     }
     request
-}
-
-/// Returns the argument that `FUNCTION LIST [LIBRARYNAME pattern] [WITHCODE]` does not know. Valkey
-/// 9.1 repeats it unchanged, line ends and all, and on a shared link that would be taken for a
-/// reply.
-pub(super) fn stray<'a>(arguments: &'a [Cow<'_, [u8]>]) -> Option<&'a [u8]> {
-    let (mut named, mut coded) = (false, false);
-    let mut rest = arguments.get(2..).unwrap_or_default().iter();
-    while let Some(word) = rest.next() {
-        if !named && word.eq_ignore_ascii_case(b"LIBRARYNAME") {
-            named = true;
-            rest.next();
-        } else if !coded && word.eq_ignore_ascii_case(b"WITHCODE") {
-            coded = true;
-        } else {
-            return Some(word);
-        }
-    }
-    None
 }
 
 /// A browser that was sent here by a hostile page is closed before the lines of its body are read.

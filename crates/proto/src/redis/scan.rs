@@ -10,7 +10,7 @@
 //! data set at rest comes as often as its own server returns it.
 
 use super::commands::id;
-use super::{request, words};
+use super::{arguments, split, words};
 use crate::scan::decimal;
 use crate::{Asked, Item, Request, Shown};
 
@@ -49,9 +49,9 @@ fn join(cursor: u64, place: u32, next: Option<u32>) -> u64 {
 /// Writes the request for a server: unchanged except for a cursor, which becomes the server's own.
 pub(super) fn write_head(request: &Request, head: &[u8], out: &mut Vec<u8>) {
     if request.command != id::SCAN {
-        return request::write_head(head, out);
+        return split::write_head(head, out);
     }
-    let arguments = request::arguments(head);
+    let arguments = arguments::all(head);
     words::open_array(arguments.len(), out);
     for (nth, argument) in arguments.iter().enumerate() {
         match split(argument).filter(|_| nth == 1) {

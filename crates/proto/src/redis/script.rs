@@ -6,7 +6,7 @@ use std::borrow::Cow;
 use super::commands::id;
 use super::reply::Walk;
 use super::servers::NO_SCRIPT;
-use super::{request, words};
+use super::{arguments, words};
 use crate::{Ask, Asked, Retryable};
 
 /// Returns the digest that answered a SCRIPT LOAD, and the script.
@@ -15,7 +15,7 @@ pub(super) fn learn<'a>(asked: &Asked<'a>, reply: &'a [u8]) -> Option<(&'a [u8],
         return None;
     }
     let digest = Walk::new(reply).text().filter(|digest| is_digest(digest))?;
-    Some((digest, request::arguments(asked.head).into_iter().nth(2)?))
+    Some((digest, arguments::all(asked.head).into_iter().nth(2)?))
 }
 
 /// Writes the command that loads an unknown script.
@@ -29,7 +29,7 @@ pub(super) fn recovery(
     if retryable != NO_SCRIPT || !by_digest {
         return None;
     }
-    let digest = request::arguments(asked.head).get(1)?.to_ascii_lowercase();
+    let digest = arguments::all(asked.head).get(1)?.to_ascii_lowercase();
     let script = known(&digest).filter(|_| is_digest(&digest))?;
     words::open_array(3, out);
     words::bulk(b"SCRIPT", out);

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use super::commands::{self, id};
-use super::{inline, words};
+use super::{arguments, inline, words};
 use crate::{Ask, Request, Span};
 
 /// Adds one key.
@@ -38,6 +38,15 @@ pub(super) fn seal(ask: Ask, keys: usize, text: &[u8], out: &mut Vec<u8>) {
     words::open_array(keys * each + 1, out);
     words::bulk(commands::row(ask.command).name.as_bytes(), out);
     out.extend_from_slice(text);
+}
+
+/// Writes the request for a server: the client's bytes, or an array made from its line.
+pub(super) fn write_head(head: &[u8], out: &mut Vec<u8>) {
+    if head.first() == Some(&b'*') {
+        out.extend_from_slice(head);
+    } else {
+        push_request(&arguments::all(head), out);
+    }
 }
 
 /// Writes a request with these arguments.

@@ -1,7 +1,7 @@
 //! How arrays are read (heads, bodies, pieces), and how requests are written.
 
 use super::super::array::{BODY_MIN, WHOLE};
-use super::super::{Redis, split};
+use super::super::{Redis, arguments, split};
 use super::*;
 use crate::Protocol;
 
@@ -130,11 +130,11 @@ fn arguments_are_found_again_in_a_head() {
     let long = vec![b'v'; 10_000];
     let head = array(&[b"echo", &long]);
     assert_eq!(read(&head).0.head as usize, head.len());
-    assert_eq!(arguments(&head), [Cow::Borrowed(&b"echo"[..]), Cow::Borrowed(&long)]);
+    assert_eq!(arguments::all(&head), [Cow::Borrowed(&b"echo"[..]), Cow::Borrowed(&long)]);
     let whole = array(&[b"set", b"k", &long]);
     let head = &whole[..read(&whole).0.head as usize];
-    assert_eq!(arguments(head), [Cow::Borrowed(&b"set"[..]), Cow::Borrowed(b"k")]);
-    assert_eq!(arguments(b"set 'a b' c\r\n").len(), 3);
+    assert_eq!(arguments::all(head), [Cow::Borrowed(&b"set"[..]), Cow::Borrowed(b"k")]);
+    assert_eq!(arguments::all(b"set 'a b' c\r\n").len(), 3);
 }
 
 /// Each word was once compared with each other, and the watchdog took the worker for hung.
@@ -153,11 +153,11 @@ fn a_line_may_have_thousands_of_words() {
 #[test]
 fn a_line_goes_to_a_server_as_an_array() {
     let mut sent = Vec::new();
-    write_head(b"  set 'a\\'b' \"\\x00\\n\" nx\r\n", &mut sent);
+    split::write_head(b"  set 'a\\'b' \"\\x00\\n\" nx\r\n", &mut sent);
     assert_eq!(sent, array(&[b"set", b"a'b", b"\0\n", b"nx"]));
     let head = array(&[b"get", b"a"]);
     sent.clear();
-    write_head(&head, &mut sent);
+    split::write_head(&head, &mut sent);
     assert_eq!(sent, head);
 }
 
