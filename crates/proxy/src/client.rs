@@ -34,9 +34,9 @@ use request::PendingRequests;
 use session::{Client, State};
 
 pub(crate) use answer::SplitRequest;
-pub(crate) use body::Body;
 pub(crate) use input::{Frame, Input, Next, no_room, refusal};
 pub(crate) use repeat::Recovery;
+pub(crate) use session::Body;
 pub(crate) use value::{ReplyTo, Value};
 
 /// Clients and their requests.

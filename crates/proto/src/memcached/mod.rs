@@ -22,13 +22,6 @@ pub use binary::Binary;
 pub use servers::{META, Servers};
 pub use text::Text;
 
-use crate::Protocol;
-
-/// Returns the protocol of a client whose first byte this is.
-fn spoken(first: u8) -> &'static dyn Protocol {
-    if first == binary::FIRST { &Binary } else { &Text }
-}
-
 /// Whether a line can hold this key unencoded: no space, control character or DEL. Bytes from 0x80
 /// up are allowed.
 fn is_plain(key: &[u8]) -> bool {

@@ -2,7 +2,7 @@
 
 use super::commands::{MG, MS, SET, TABLE};
 use super::meta::{self, base64};
-use super::{Servers, answer, gather, reply, request};
+use super::{Binary, Servers, answer, binary, gather, reply, request};
 use crate::scan::Tokens;
 use crate::{
     Adapted, AfterLocal, Answer, Ask, Asked, Capabilities, Class, Command, Facts, Item, Login,
@@ -57,7 +57,7 @@ impl Protocol for Text {
     }
 
     fn spoken(&self, first: u8) -> &'static dyn Protocol {
-        super::spoken(first)
+        if first == binary::FIRST { &Binary } else { &Text }
     }
 
     fn upstream(&self) -> &'static dyn Upstream {

@@ -5,29 +5,10 @@ use proto::{Parsed, Request, Resume};
 
 use super::Clients;
 use super::input::Next;
-use super::session::Intake;
+use super::session::{Body, Intake};
 use crate::base::Base;
 use crate::base::buffer::{End, Outbox, Source};
 use crate::base::id::ConnId;
-
-/// A request whose body is still arriving.
-pub(crate) struct Body {
-    pub(crate) request: Request,
-    pub(crate) head: Vec<u8>,
-    /// Body and trailer as far as they have come.
-    pub(crate) data: Outbox,
-    /// Bytes of body and trailer still to come.
-    pub(super) left: u64,
-    /// The last bytes that came. The trailer is checked against them.
-    end: End,
-}
-
-impl Body {
-    /// Whether it ends as its head says.
-    pub(crate) fn has_trailer(&self) -> bool {
-        self.end.is(self.request.trailer)
-    }
-}
 
 impl Clients {
     /// Begins the body of a request whose head has come.

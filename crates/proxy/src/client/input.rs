@@ -10,8 +10,7 @@ use metrics::PoolCounter;
 use proto::{Answer, Class, MarkUse, Parsed, Quiet, Refusal, ReplyMode, Request, Resume};
 
 use super::Clients;
-use super::body::Body;
-use super::session::{Client, Departure, Intake, Reading, State};
+use super::session::{Body, Client, Departure, Intake, Reading, State};
 use crate::base::buffer::Source;
 use crate::base::fault::Fault;
 use crate::base::id::ConnId;

@@ -6,11 +6,10 @@
 //!            (partial)   answers leave at the head only
 //! ```
 
-use proto::{ConnKey, Endpoints, Protocol, Resume, Session};
+use proto::{ConnKey, Endpoints, Protocol, Request, Resume, Session};
 
-use super::body::Body;
 use crate::base::Base;
-use crate::base::buffer::{Outbox, Spares};
+use crate::base::buffer::{End, Outbox, Spares};
 use crate::base::id::ConnId;
 use crate::base::limits::Limits;
 use crate::base::memory::Memory;
@@ -156,6 +155,25 @@ pub(super) enum Intake {
     Body(Box<Body>),
     /// The rest of a body that goes nowhere.
     Swallow(u64),
+}
+
+/// A request whose body is still arriving.
+pub(crate) struct Body {
+    pub(crate) request: Request,
+    pub(crate) head: Vec<u8>,
+    /// Body and trailer as far as they have come.
+    pub(crate) data: Outbox,
+    /// Bytes of body and trailer still to come.
+    pub(super) left: u64,
+    /// The last bytes that came. The trailer is checked against them.
+    pub(super) end: End,
+}
+
+impl Body {
+    /// Whether it ends as its head says.
+    pub(crate) fn has_trailer(&self) -> bool {
+        self.end.is(self.request.trailer)
+    }
 }
 
 impl Client {

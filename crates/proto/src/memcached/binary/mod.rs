@@ -61,8 +61,9 @@ impl Protocol for Binary {
         ABOUT
     }
 
-    fn spoken(&self, first: u8) -> &'static dyn Protocol {
-        super::spoken(first)
+    /// A connection is taken for text until its first byte shows otherwise.
+    fn spoken(&self, _: u8) -> &'static dyn Protocol {
+        &Binary
     }
 
     fn upstream(&self) -> &'static dyn Upstream {
