@@ -3,10 +3,10 @@
 
 use metrics::ServerCounter;
 
+use super::Servers;
 use super::batch::{Batch, Entry};
 use super::link::{Link, Message, Payload, State, Unit};
 use super::state::Hold;
-use super::{Servers, send};
 use crate::base::fault::{Blame, Fault};
 use crate::base::id::ConnId;
 use crate::base::part::{Part, RequestId, Requester};
@@ -149,7 +149,7 @@ impl Servers {
                 // From here on it waits for the kernel. If the time of its last key counted, it
                 // would be late at once and answered with an error.
                 batch.latest = base.now;
-                send::launch(link, batch, upstream, state.counters);
+                link.launch_batch(batch, upstream, state.counters);
             }
         }
         self.mark_dirty(id);
@@ -314,9 +314,8 @@ impl Servers {
         one.text.extend_from_slice(batch.prefix());
         one.push(upstream, batch.key(entry), entry.part, entry.client);
         link.out.open(&mut base.spares);
-        link.launch_batch(one, upstream);
-        let at = link.at;
-        self.state(at).counters.add(ServerCounter::Messages, 1);
+        let counters = self.states[link.at.pool as usize][link.at.server as usize].counters;
+        link.launch_batch(one, upstream, counters);
         self.mark_dirty(id);
     }
 

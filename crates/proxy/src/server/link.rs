@@ -17,6 +17,7 @@
 
 use std::collections::VecDeque;
 
+use metrics::{Counters, ServerCounter};
 use proto::{Ask, Item, Progress, Upstream};
 
 use super::batch::Batch;
@@ -216,7 +217,17 @@ impl Link {
     }
 
     /// Queues a whole get.
-    pub(super) fn launch_batch(&mut self, batch: Box<Batch>, upstream: &dyn Upstream) {
+    pub(super) fn launch_batch(
+        &mut self,
+        batch: Box<Batch>,
+        upstream: &dyn Upstream,
+        counters: Counters<ServerCounter>,
+    ) {
+        counters.add(ServerCounter::Messages, 1);
+        let first = batch.entries[0].part.request;
+        if batch.entries.iter().any(|entry| entry.part.request != first) {
+            counters.add(ServerCounter::Merged, batch.entries.len() as u64);
+        }
         let before = self.out.len();
         let ask = batch.ask;
         upstream.seal_fetch(ask, batch.entries.len(), &batch.text, self.out.copied());

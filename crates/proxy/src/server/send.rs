@@ -113,7 +113,7 @@ impl Servers {
         if let Some(batch) = place.take_if(|batch| {
             !batch.has_room(key.len(), bytes_max) || batch.ask != ask && widened(batch).is_none()
         }) {
-            launch(link, batch, upstream, counters);
+            link.launch_batch(batch, upstream, counters);
         }
         let place = if merge { &mut link.batch } else { &mut link.unmerged_batch };
         let batch = place.get_or_insert_with(|| {
@@ -272,7 +272,7 @@ impl Servers {
                     && let Some(batch) = link.batch.take()
                 {
                     link.out.open(&mut base.spares);
-                    launch(link, batch, pool.upstream, state.counters);
+                    link.launch_batch(batch, pool.upstream, state.counters);
                 }
                 Servers::note_held(link, state);
                 link.account(&mut base.memory);
@@ -290,7 +290,7 @@ impl Servers {
         let Some(link) = self.links.find_mut(id) else { return };
         if let Some(batch) = link.unmerged_batch.take() {
             let counters = self.states[link.at.pool as usize][link.at.server as usize].counters;
-            launch(link, batch, base.pool(link.at).upstream, counters);
+            link.launch_batch(batch, base.pool(link.at).upstream, counters);
         }
     }
 
@@ -310,27 +310,13 @@ fn close_shared(
     link: &mut Link,
     asks: &Requester,
     upstream: &dyn Upstream,
-    counters: Counters<metrics::ServerCounter>,
+    counters: Counters<ServerCounter>,
 ) {
     let client = asks.id.index() as u32;
     let is_its = |batch: &mut Box<Batch>| {
         batch.is_shared_by(client, asks.batch_turn) && !bug!(MergeAcrossOwnWrite)
     };
     if let Some(batch) = link.batch.take_if(is_its) {
-        launch(link, batch, upstream, counters);
+        link.launch_batch(batch, upstream, counters);
     }
-}
-
-pub(super) fn launch(
-    link: &mut Link,
-    batch: Box<Batch>,
-    upstream: &dyn Upstream,
-    counters: Counters<metrics::ServerCounter>,
-) {
-    counters.add(ServerCounter::Messages, 1);
-    let first = batch.entries[0].part.request;
-    if batch.entries.iter().any(|entry| entry.part.request != first) {
-        counters.add(ServerCounter::Merged, batch.entries.len() as u64);
-    }
-    link.launch_batch(batch, upstream);
 }
