@@ -210,7 +210,10 @@ mod tests {
         let (stream, theirs) = UnixStream::pair().unwrap();
         drop(theirs);
         let answer = ask(Found { path: "x.sock".into(), stream }, "workers");
-        assert!(answer.as_ref().is_err_and(|why| why.to_string().contains("Broken pipe")), "{answer:?}");
+        assert!(
+            answer.as_ref().is_err_and(|why| why.to_string().contains("Broken pipe")),
+            "{answer:?}"
+        );
     }
 
     #[test]
