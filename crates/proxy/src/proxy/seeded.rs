@@ -1,6 +1,6 @@
 //! Seeded bugs that take more than a wrong condition. Only in builds with `--cfg seeded_bugs`.
 
-use proto::{Ask, Marks};
+use proto::{Ask, MarkUse};
 
 use super::Proxy;
 use crate::base::part::{Incoming, RequestId};
