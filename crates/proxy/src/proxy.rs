@@ -67,8 +67,9 @@ impl Proxy {
         if let Some(pool) = self.base.pool_index_of(client.pool) {
             self.make_room_for_conn_key(pool);
         }
-        self.clients.take_over(&mut self.base, id, client)?;
-        Ok(id)
+        let result = self.clients.take_over(&mut self.base, id, client);
+        self.handle_link_events();
+        result.map(|()| id)
     }
 
     /// Takes `block[..len]`, read from a connection. Large values are kept by cloning the `Rc`.

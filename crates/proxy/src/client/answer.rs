@@ -190,9 +190,24 @@ impl Clients {
     ) -> RequestId {
         let Incoming { asks, request, head } = *incoming;
         let id = self.enqueue(base, asks.id, request, head);
+        self.open_keys(base, id, incoming, (ask, merge), split);
+        id
+    }
+
+    /// As `begin_keys`, for a request that has begun.
+    #[inline(always)]
+    pub(crate) fn open_keys(
+        &mut self,
+        base: &mut Base,
+        id: RequestId,
+        incoming: &Incoming<'_>,
+        (ask, merge): (Ask, bool),
+        split: Option<SplitRequest>,
+    ) {
+        let Incoming { asks, request, .. } = *incoming;
         let count = base.keys.len();
         let pending = &mut self.requests[id];
-        pending.info.ask = ask;
+        (pending.info.ask, pending.info.elements) = (ask, None);
         if let Some(SplitRequest { element_per_key, writes }) = split {
             (pending.info.gathers, pending.info.element_per_key) = (true, element_per_key);
             pending.writes = writes;
@@ -212,7 +227,6 @@ impl Clients {
             }
             self.account_request(base, id);
         }
-        id
     }
 
     /// Begins a request that goes to this many servers, whose replies are gathered. A further part

@@ -13,10 +13,10 @@
 use std::cell::Cell;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-use proto::{Ask, Class, Parsed, Quiet, Request, Resume, Retryable};
+use proto::{Ask, Parsed, Quiet, Request, Resume, Retryable};
 
+use super::Clients;
 use super::session::State;
-use super::{Clients, input};
 use crate::base::part::{NONE, Part, RequestId, Requester};
 use crate::base::timers::Due;
 use crate::base::{Base, limits};
@@ -148,14 +148,9 @@ impl Clients {
         let head = pending.info.head.clone();
         let protocol = pending.info.protocol;
         let parsed = protocol.parse_request(&head, &mut Resume::default(), &mut base.keys);
-        let Parsed::Complete(mut request) = parsed else {
+        let Parsed::Complete(request) = parsed else {
             unreachable!("the same bytes are the same request")
         };
-        input::recognize(base, &asks, &mut request, &head);
-        // The keys of a split request belong to one server now.
-        if let Class::Split { writes, .. } = request.class {
-            request.class = Class::Single { writes };
-        }
         Some(Again { asks, request, head, is_given_up })
     }
 

@@ -163,7 +163,7 @@ impl RequestInfo {
         self.quiet = request.quiet;
         self.keep = request.keep;
         (self.gathers, self.element_per_key, self.elements) = (false, false, None);
-        self.next = None;
+        (self.ask, self.at, self.next) = (Ask::default(), 0, None);
         self.no_room = None;
         self.recovered = false;
         self.repeats = None;

@@ -206,7 +206,8 @@ impl Servers {
             state.counters.add(counter, 1);
         }
         if fault == Fault::SetupRefused {
-            state.note_refused(link.conn_key, base.now);
+            let conn_key = base.pools[at.pool as usize].conn_keys.of(link.conn_key);
+            state.note_refused(conn_key, base.now);
         }
         if fault == Fault::ConnectTimeout {
             state.counters.add(ServerCounter::ConnectTimeout, 1);
