@@ -21,6 +21,7 @@ mod directives;
 mod draft;
 mod family;
 mod file;
+mod findings;
 mod logins;
 mod network;
 mod overrides;

@@ -2,15 +2,14 @@
 
 use cache::{Count, Counted, Item, Mode, NewItem, Outcome, Store};
 use proto::memcached::Text;
-use proto::memcached::meta::Line;
+use proto::memcached::meta::{Line, base64};
 use proto::scan::{Tokens, decimal};
 use proto::{Answer, Asked, Class, Protocol, Quiet, Request, Span};
 
 use super::Options;
-use super::intake::{OUT_OF_MEMORY, TOO_LARGE, refused};
-use super::meta::{NON_NUMERIC, key_of};
+use super::counters::Counters;
+use super::reply::{NON_NUMERIC, OUT_OF_MEMORY, TOO_LARGE, VERSION, push_number, refused};
 use super::session::Session;
-use super::stats::Counters;
 
 /// The store, with the state needed beside it.
 pub struct Executor {
@@ -305,6 +304,11 @@ fn words(line: &[u8]) -> [&[u8]; 6] {
     std::array::from_fn(|_| tokens.next().map_or(&b""[..], |token| tokens.text(token)))
 }
 
+/// Returns the key as the store has it.
+pub(super) fn key_of<'a>(line: &Line<'a>, decoded: &'a mut Vec<u8>) -> &'a [u8] {
+    if line.flags.has(b'b') { base64::decode(line.key, decoded) } else { line.key }
+}
+
 /// Returns a signed number that the parser has validated; anything else, such as `noreply`, is 0.
 fn number(text: &[u8]) -> i64 {
     match text.strip_prefix(b"-") {
@@ -331,27 +335,8 @@ fn write_value(key: &[u8], item: &Item<'_>, cas: bool, out: &mut Vec<u8>) {
     out.extend_from_slice(b"\r\n");
 }
 
-pub(super) fn push_number(number: u64, out: &mut Vec<u8>) {
-    out.extend_from_slice(digits(number, &mut [0; 20]));
-}
-
-/// Returns the number in decimal, at the end of `room`.
-pub(super) fn digits(mut number: u64, room: &mut [u8; 20]) -> &[u8] {
-    let mut start = room.len();
-    loop {
-        start -= 1;
-        room[start] = b'0' + (number % 10) as u8;
-        number /= 10;
-        if number == 0 {
-            return &room[start..];
-        }
-    }
-}
-
 /// Limit on unread replies at which a read of many keys pauses. Continuing parses its line again,
 /// so the limit is higher than the one between requests.
 const FETCH_OUT_MAX: usize = 4 * 1024 * 1024;
 /// Length of a value's head line without its key: two words, three numbers, separators.
 const VALUE_HEAD_MAX: usize = 72;
-/// Our version; the protocol adds the part that its clients rely on.
-pub(super) const VERSION: &str = concat!("quickack-", env!("CARGO_PKG_VERSION"));

@@ -4,6 +4,7 @@ use proto::memcached::Text;
 use proto::{Answer, Asked, Class, Parsed, Protocol, Quiet, Refusal, Request};
 
 use super::execute::{Executor, Progress};
+use super::reply::{OUT_OF_MEMORY, TOO_LARGE, refused};
 use super::session::{Session, Swallow};
 
 impl Executor {
@@ -140,16 +141,6 @@ fn swallow(session: &mut Session, input: &[u8]) -> usize {
     passing as usize
 }
 
-/// Returns the reply to a request that is not executed.
-pub(super) fn refused(refusal: Refusal) -> Vec<u8> {
-    let mut out = Vec::new();
-    match refusal {
-        Refusal::Bad(_) => Text.answer(&Asked::no_request(), &Answer::Refused(refusal), &mut out),
-        _ => out.extend_from_slice(b"ERROR\r\n"),
-    }
-    out
-}
-
 /// Replies with the reason and reads no more, because later bytes cannot be parsed.
 fn leave(session: &mut Session, why: &'static str, input: &[u8]) -> usize {
     Text.answer(&Asked::no_request(), &Answer::Refused(Refusal::Bad(why)), &mut session.out);
@@ -163,6 +154,3 @@ const HEAD_MAX: usize = proxy::limits::REQUEST_HEAD_MAX;
 const HEAD_ALWAYS: usize = 64 * 1024;
 /// Limit on bytes held by unfinished requests of all clients; above it a value is refused.
 const HELD_MAX: usize = 128 * 1024 * 1024;
-
-pub(super) const TOO_LARGE: &[u8] = b"SERVER_ERROR object too large for cache\r\n";
-pub(super) const OUT_OF_MEMORY: &[u8] = b"SERVER_ERROR out of memory storing object\r\n";

@@ -7,8 +7,8 @@
 use cache::{Count, Counted, Entry, Item, Mode, NewItem, Outcome};
 use proto::memcached::meta::{Flags, Line, Verb, base64};
 
-use super::execute::{Executor, digits, push_number};
-use super::intake::{OUT_OF_MEMORY, TOO_LARGE};
+use super::execute::{Executor, key_of};
+use super::reply::{NON_NUMERIC, OUT_OF_MEMORY, TOO_LARGE, digits, push_number};
 
 impl Executor {
     /// Executes the request of that line. `value` is the data block without its line end, or None
@@ -244,11 +244,6 @@ impl Executor {
     }
 }
 
-/// Returns the key as the store has it.
-pub(super) fn key_of<'a>(line: &Line<'a>, decoded: &'a mut Vec<u8>) -> &'a [u8] {
-    if line.flags.has(b'b') { base64::decode(line.key, decoded) } else { line.key }
-}
-
 fn new_cas(flags: &Flags) -> Option<u64> {
     flags.has(b'E').then_some(flags.new_cas)
 }
@@ -363,5 +358,3 @@ fn item_size(item: &Item<'_>, key: &[u8]) -> usize {
 
 /// Length of a reply's head without key and value.
 const HEAD_MAX: usize = 160;
-pub(super) const NON_NUMERIC: &[u8] =
-    b"CLIENT_ERROR cannot increment or decrement non-numeric value\r\n";

@@ -13,9 +13,11 @@
 //! A client that does not read its replies is not read either. A value that is too large is
 //! discarded as it arrives. The memory for unfinished requests of all clients together is bounded.
 
+mod counters;
 mod execute;
 mod intake;
 mod meta;
+mod reply;
 mod session;
 mod start;
 mod stats;

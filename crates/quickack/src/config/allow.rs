@@ -3,17 +3,11 @@
 
 use proto::{Class, Command, Protocol, Refusal};
 
-use super::apply::Findings;
-use super::draft::PoolDraft;
-use super::report::{Place, nearest};
+use super::draft::{AllowDraft, PoolDraft};
+use super::findings::Findings;
+use super::report::nearest;
 use super::rules::Rules;
 use super::value::Fault;
-
-/// A name under `allow:` and its place in the file.
-pub struct AllowDraft {
-    pub name: String,
-    pub place: Place,
-}
 
 impl PoolDraft {
     /// Returns the allowed commands by their names in the protocol's table. A container stands for

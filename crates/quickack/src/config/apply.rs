@@ -3,40 +3,13 @@
 use std::collections::HashSet;
 
 use super::address::{Address, ServerLine};
-use super::allow::AllowDraft;
 use super::commands::commands;
 use super::directives::{Directive, GLOBAL, Kind, POOL};
-use super::draft::ServerDraft;
+use super::draft::{AllowDraft, ServerDraft, Setting};
 use super::file::{Entry, Node, Shape};
-use super::overrides::Override;
-use super::report::{Diagnostic, Place, Severity, Spot, nearest};
-use super::running::Setting;
+use super::findings::Findings;
+use super::report::{Place, nearest};
 use super::value::{self, Fault};
-
-/// Collects diagnostics, so that one mistake does not hide the next.
-#[derive(Default)]
-pub struct Findings {
-    pub diagnostics: Vec<Diagnostic>,
-}
-
-impl Findings {
-    pub fn error(&mut self, spot: impl Into<Spot>, message: impl Into<String>) {
-        self.fault(spot, Fault::new(message));
-    }
-
-    pub fn warning(&mut self, spot: impl Into<Spot>, message: impl Into<String>) {
-        self.add(Severity::Warning, spot.into(), Fault::new(message));
-    }
-
-    pub fn fault(&mut self, spot: impl Into<Spot>, fault: Fault) {
-        self.add(Severity::Error, spot.into(), fault);
-    }
-
-    fn add(&mut self, severity: Severity, spot: Spot, fault: Fault) {
-        let Fault { message, suggestion, part: _ } = fault;
-        self.diagnostics.push(Diagnostic { severity, spot, message, suggestion });
-    }
-}
 
 /// Reads the entries of a block into `draft`. Returns the settings in the order of the file;
 /// entries with an error are missing.
@@ -62,25 +35,6 @@ pub fn apply<D>(
         }
     }
     settings
-}
-
-/// Reads a directive set at run time into `draft`, over the file's value.
-pub fn apply_override<D>(
-    table: &'static [Directive<D>],
-    set: &Override,
-    draft: &mut D,
-    settings: &mut Vec<Setting>,
-    findings: &mut Findings,
-) {
-    let directive = table.iter().find(|directive| directive.name == set.name);
-    let directive = directive.expect("an override is read by the same table");
-    match apply_word(&directive.kind, &set.value, draft) {
-        Ok(word) => match settings.iter_mut().find(|setting| setting.name == set.name) {
-            Some(setting) => setting.set = Some(word),
-            None => settings.push(Setting { name: set.name, file: None, set: Some(word) }),
-        },
-        Err(fault) => findings.fault(Spot::Set(set.to_string()), about(set.name, fault)),
-    }
 }
 
 fn unknown<D>(table: &[Directive<D>], key: &str) -> Fault {
@@ -137,22 +91,17 @@ fn apply_entry<D>(
             });
         }
         kind => {
-            let word = scalar(entry, findings)?;
+            let word = entry.word(findings)?;
             apply_word(kind, word, draft)
         }
     };
     match result {
         Ok(shown) => Some(shown),
         Err(fault) => {
-            findings.fault(part_place(&entry.value, &fault), about(directive.name, fault));
+            findings.fault(entry.value.place_of(&fault), fault.about(directive.name));
             None
         }
     }
-}
-
-/// Adds the directive's name to the fault of its value.
-pub fn about(name: &str, fault: Fault) -> Fault {
-    Fault { message: format!("{name}: {}", fault.message), ..fault }
 }
 
 /// Reads one value and returns it in the plainest form.
@@ -241,11 +190,11 @@ fn servers(entry: &Entry, findings: &mut Findings) -> Vec<ServerDraft> {
 }
 
 fn server(node: &Node, findings: &mut Findings) -> Option<ServerDraft> {
-    let word = node_word(node, "servers", findings)?;
+    let word = node.word("servers", findings)?;
     match ServerLine::parse(word) {
         Ok(line) => Some(ServerDraft { line, place: node.place }),
         Err(fault) => {
-            findings.fault(part_place(node, &fault), about("servers", fault));
+            findings.fault(node.place_of(&fault), fault.about("servers"));
             None
         }
     }
@@ -263,45 +212,10 @@ fn list<T>(
     };
     let mut values = Vec::new();
     for node in nodes {
-        match read(node_word(node, &entry.key, findings)?, node.place) {
+        match read(node.word(&entry.key, findings)?, node.place) {
             Ok(value) => values.push(value),
-            Err(fault) => findings.fault(node.place, about(&entry.key, fault)),
+            Err(fault) => findings.fault(node.place, fault.about(&entry.key)),
         }
     }
     (values.len() == nodes.len()).then_some(values)
-}
-
-/// Returns the single word of an entry, or reports an error.
-pub fn scalar<'e>(entry: &'e Entry, findings: &mut Findings) -> Option<&'e str> {
-    match &entry.value.shape {
-        Shape::Nothing => {
-            findings.error(entry.key_place, format!("`{}` has no value", entry.key));
-            None
-        }
-        _ => node_word(&entry.value, &entry.key, findings),
-    }
-}
-
-fn node_word<'n>(node: &'n Node, name: &str, findings: &mut Findings) -> Option<&'n str> {
-    let found = match &node.shape {
-        Shape::Word(word) => return Some(word),
-        Shape::Nothing => "nothing",
-        Shape::List(_) => "a list",
-        Shape::Map(_) => "a mapping",
-    };
-    let message = format!("{name}: a word was expected, not {found}; quote special characters");
-    findings.error(node.place, message);
-    None
-}
-
-/// Returns the place of a fault in a word: the faulty part, if the text contains the word as it is.
-pub fn part_place(node: &Node, fault: &Fault) -> Place {
-    const QUOTES_LEN: usize = 2;
-    let (Some(part), Shape::Word(word)) = (&fault.part, &node.shape) else { return node.place };
-    let start = match node.place.end - node.place.start {
-        len if len == word.len() => node.place.start,
-        len if len == word.len() + QUOTES_LEN => node.place.start + 1,
-        _ => return node.place, // Escaped or folded: its bytes are not the text's.
-    };
-    Place { start: start + part.start, end: start + part.end }
 }

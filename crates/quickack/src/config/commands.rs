@@ -11,16 +11,11 @@ use std::collections::HashSet;
 
 use proto::Extra;
 
-use super::apply::{Findings, about, part_place, scalar};
+use super::draft::CommandDraft;
 use super::file::{Entry, Shape};
-use super::report::{Place, nearest};
+use super::findings::Findings;
+use super::report::nearest;
 use super::value::{self, Fault};
-
-/// A row of `commands:` and the place of its name in the file.
-pub struct CommandDraft {
-    pub extra: Extra,
-    pub place: Place,
-}
 
 /// Reads the mapping, and also returns it as one line. None after an error.
 pub fn commands(entry: &Entry, findings: &mut Findings) -> Option<(Vec<CommandDraft>, String)> {
@@ -68,7 +63,7 @@ fn command(row: &Entry, findings: &mut Findings) -> Option<CommandDraft> {
     let mut keys: Option<Positions> = None;
     let mut writes = None;
     for entry in entries {
-        let word = scalar(entry, findings)?;
+        let word = entry.word(findings)?;
         let read = match entry.key.as_str() {
             "key" => positions(word).map(|found| keys = Some(found)),
             "access" => access(word).map(|found| writes = Some(found)),
@@ -80,7 +75,7 @@ fn command(row: &Entry, findings: &mut Findings) -> Option<CommandDraft> {
             }
         };
         if let Err(fault) = read {
-            findings.fault(part_place(&entry.value, &fault), about("commands", fault));
+            findings.fault(entry.value.place_of(&fault), fault.about("commands"));
             return None;
         }
     }

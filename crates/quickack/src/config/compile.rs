@@ -6,17 +6,18 @@ use std::collections::{HashMap, HashSet};
 use proxy::plan::{OnFailure, Plan, PoolPlan, QuickAck, ServerPlan, Timeouts};
 
 use super::address::ServerAddress;
-use super::apply::{Findings, apply, apply_override};
+use super::apply::apply;
 use super::attachments::{Attachments, Source};
 use super::directives::{GLOBAL, POOL};
-use super::draft::{GlobalDraft, PoolDraft};
+use super::draft::{GlobalDraft, PoolDraft, Setting};
 use super::file::{ConfigFile, Entry, Shape};
+use super::findings::Findings;
 use super::logins::{Logins, Reader};
-use super::overrides::Override;
+use super::overrides::{Override, apply_override};
 use super::process::{Admin, processors};
 use super::report::{Report, Spot};
 use super::rules::{Rules, eject};
-use super::running::{Block, Setting};
+use super::running::Block;
 use super::value::size_word;
 use super::{Address, Config, Listener, Outcome, Severity, TcpOptions, Upstream};
 

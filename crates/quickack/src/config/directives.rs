@@ -9,9 +9,7 @@ use proxy::limits;
 use proxy::plan::{MultiKey, OnFailure, Partial, QuickAck};
 use shard::{Distribution, Hash};
 
-use super::allow::AllowDraft;
-use super::commands::CommandDraft;
-use super::draft::{CountOrPercent, GlobalDraft, PoolDraft, ServerDraft};
+use super::draft::{AllowDraft, CommandDraft, CountOrPercent, GlobalDraft, PoolDraft, ServerDraft};
 use super::network::networks;
 use super::process::{AcceptMode, Admin, Workers, log_target, stats_address};
 use super::value::Fault;

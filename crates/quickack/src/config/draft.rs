@@ -1,13 +1,11 @@
 //! The values that the directives of a block set, before the rules over several of them.
 
 use ipnet::IpNet;
-use proto::Protocol;
+use proto::{Extra, Protocol};
 use proxy::limits;
 use proxy::plan::{OnFailure, PoolPlan, QuickAck};
 
 use super::address::{Address, ServerLine};
-use super::allow::AllowDraft;
-use super::commands::CommandDraft;
 use super::process::Process;
 use super::report::Place;
 use super::value::{self, Fault};
@@ -57,6 +55,18 @@ pub struct ServerDraft {
     pub place: Place,
 }
 
+/// A row of `commands:` and the place of its name in the file.
+pub struct CommandDraft {
+    pub extra: Extra,
+    pub place: Place,
+}
+
+/// A name under `allow:` and its place in the file.
+pub struct AllowDraft {
+    pub name: String,
+    pub place: Place,
+}
+
 /// A share of a pool's servers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CountOrPercent {
@@ -69,6 +79,16 @@ pub struct GlobalDraft {
     pub process: Process,
     pub memory_max: usize,
     pub clients_max: Option<usize>,
+}
+
+/// A directive that was written or set. Values are in their plainest form.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Setting {
+    pub name: &'static str,
+    /// The file's value.
+    pub file: Option<String>,
+    /// The value set at run time, which wins.
+    pub set: Option<String>,
 }
 
 impl PoolDraft {
@@ -157,6 +177,13 @@ impl GlobalDraft {
             memory_max: limits::MEMORY_DEFAULT,
             clients_max: None,
         }
+    }
+}
+
+impl Setting {
+    /// Returns the current value.
+    pub fn word(&self) -> Option<&str> {
+        self.set.as_deref().or(self.file.as_deref())
     }
 }
 

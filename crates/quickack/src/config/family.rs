@@ -4,8 +4,8 @@
 use proto::Protocol;
 
 use super::address::ServerAddress;
-use super::apply::Findings;
 use super::draft::PoolDraft;
+use super::findings::Findings;
 use super::rules::Rules;
 
 /// The name of Redis's and Valkey's protocol.

@@ -7,7 +7,9 @@
 
 use granit_parser::{Event, Parser, ScalarStyle, Span};
 
+use super::findings::Findings;
 use super::report::{Diagnostic, Place, Severity};
+use super::value::Fault;
 
 /// A configuration file as written: names and the entries under them.
 #[derive(Debug)]
@@ -47,6 +49,46 @@ impl ConfigFile {
         let mut builder = Builder { parser: Parser::new_from_str(text), text };
         let entries = builder.document()?;
         Ok(ConfigFile { entries })
+    }
+}
+
+impl Entry {
+    /// Returns the single word, or reports an error.
+    pub fn word(&self, findings: &mut Findings) -> Option<&str> {
+        match &self.value.shape {
+            Shape::Nothing => {
+                findings.error(self.key_place, format!("`{}` has no value", self.key));
+                None
+            }
+            _ => self.value.word(&self.key, findings),
+        }
+    }
+}
+
+impl Node {
+    /// Returns the word, or reports an error about the directive of that name.
+    pub fn word(&self, name: &str, findings: &mut Findings) -> Option<&str> {
+        let found = match &self.shape {
+            Shape::Word(word) => return Some(word),
+            Shape::Nothing => "nothing",
+            Shape::List(_) => "a list",
+            Shape::Map(_) => "a mapping",
+        };
+        let message = format!("{name}: a word was expected, not {found}; quote special characters");
+        findings.error(self.place, message);
+        None
+    }
+
+    /// Returns the place of a fault: the faulty part, if the text contains the word as it is.
+    pub fn place_of(&self, fault: &Fault) -> Place {
+        const QUOTES_LEN: usize = 2;
+        let (Some(part), Shape::Word(word)) = (&fault.part, &self.shape) else { return self.place };
+        let start = match self.place.end - self.place.start {
+            len if len == word.len() => self.place.start,
+            len if len == word.len() + QUOTES_LEN => self.place.start + 1,
+            _ => return self.place, // Escaped or folded: its bytes are not the text's.
+        };
+        Place { start: start + part.start, end: start + part.end }
     }
 }
 

@@ -6,8 +6,8 @@ use std::rc::Rc;
 use proto::Credentials;
 use proxy::users::Users;
 
-use super::apply::Findings;
 use super::attachments::{Attachments, Source};
+use super::findings::Findings;
 use super::rules::Rules;
 
 /// The contents of one pool's files.

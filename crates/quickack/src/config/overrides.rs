@@ -7,8 +7,9 @@ use std::fmt;
 
 use super::apply::apply_word;
 use super::directives::{Directive, GLOBAL, POOL};
-use super::draft::{GlobalDraft, PoolDraft};
-use super::report::{nearest, printable};
+use super::draft::{GlobalDraft, PoolDraft, Setting};
+use super::findings::Findings;
+use super::report::{Spot, nearest, printable};
 use super::value::Fault;
 use super::{Config, VALUE_LEN_MAX};
 use crate::error::Error;
@@ -46,6 +47,25 @@ impl Override {
 impl fmt::Display for Override {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}={}", self.key(), self.value)
+    }
+}
+
+/// Reads a directive set at run time into `draft`, over the file's value.
+pub fn apply_override<D>(
+    table: &'static [Directive<D>],
+    set: &Override,
+    draft: &mut D,
+    settings: &mut Vec<Setting>,
+    findings: &mut Findings,
+) {
+    let directive = table.iter().find(|directive| directive.name == set.name);
+    let directive = directive.expect("an override is read by the same table");
+    match apply_word(&directive.kind, &set.value, draft) {
+        Ok(word) => match settings.iter_mut().find(|setting| setting.name == set.name) {
+            Some(setting) => setting.set = Some(word),
+            None => settings.push(Setting { name: set.name, file: None, set: Some(word) }),
+        },
+        Err(fault) => findings.fault(Spot::Set(set.to_string()), fault.about(set.name)),
     }
 }
 
@@ -111,8 +131,7 @@ fn checked<D>(
         return Err(Fault::new(message));
     }
     if !value.is_empty() {
-        apply_word(&directive.kind, value, scratch)
-            .map_err(|fault| Fault { message: format!("{name}: {}", fault.message), ..fault })?;
+        apply_word(&directive.kind, value, scratch).map_err(|fault| fault.about(name))?;
     }
     Ok(directive.name)
 }

@@ -6,11 +6,10 @@ use proxy::plan::OnFailure;
 use shard::{Distribution, Hash};
 
 use super::address::{Address, ServerAddress};
-use super::apply::Findings;
-use super::draft::PoolDraft;
+use super::draft::{PoolDraft, Setting};
 use super::file::{Entry, Shape};
+use super::findings::Findings;
 use super::report::Spot;
-use super::running::Setting;
 
 /// A pool as read, with or without errors.
 pub struct Rules<'r> {

@@ -6,6 +6,7 @@ use serde::Serialize;
 
 use super::Config;
 use super::directives::{Directive, GLOBAL, POOL, Unwritten};
+use super::draft::Setting;
 
 /// The settings of one block: those in the file and those set at run time.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -13,16 +14,6 @@ pub struct Block {
     /// The pool; None for the `global:` block.
     pub pool: Option<String>,
     pub settings: Vec<Setting>,
-}
-
-/// A directive that was written or set. Values are in their plainest form.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Setting {
-    pub name: &'static str,
-    /// The file's value.
-    pub file: Option<String>,
-    /// The value set at run time, which wins.
-    pub set: Option<String>,
 }
 
 /// A directive's value as shown to operators.
@@ -96,13 +87,6 @@ impl Block {
             file: set.and(Some(file.or(default).or(note).unwrap_or_default())),
             note: if value.is_none() { note } else { None },
         }
-    }
-}
-
-impl Setting {
-    /// Returns the current value.
-    fn word(&self) -> Option<&str> {
-        self.set.as_deref().or(self.file.as_deref())
     }
 }
 

@@ -25,6 +25,11 @@ impl Fault {
         Fault { suggestion: suggestion.map(str::to_string), ..self }
     }
 
+    /// Adds the directive's name.
+    pub fn about(self, name: &str) -> Fault {
+        Fault { message: format!("{name}: {}", self.message), ..self }
+    }
+
     /// Moves the fault of a part to its place `part` in a longer word.
     pub fn within(self, part: Range<usize>) -> Fault {
         Fault { part: Some(part), ..self }
