@@ -28,7 +28,7 @@ pub fn run(options: &Options, folder: &Path) -> Result<bool, String> {
     text.push_str(HEADING);
     print!("{text}");
     let row = rows::plain("balance", "long connections");
-    let stage = Stage::build(&row, options, folder)?;
+    let stage = Stage::build(&row, options)?;
     let mut met = true;
     for accept in ACCEPTS {
         for connections in CONNECTIONS {

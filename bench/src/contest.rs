@@ -66,10 +66,10 @@ pub struct Stage {
 }
 
 impl Stage {
-    pub fn build(row: &Row, options: &Options, folder: &Path) -> Result<Stage, String> {
+    pub fn build(row: &Row, options: &Options) -> Result<Stage, String> {
         process::stay_on(&row.cpus.of_load())?;
         let quickack = options.quickack();
-        let servers = Servers::start(row.backend, row.servers, row.cpus, &quickack, folder)?;
+        let servers = Servers::start(row.backend, row.servers, row.cpus, &quickack)?;
         let work = Workload { verify: options.verify, ..row.work.clone() };
         let corpus = Corpus::new(work.key_count, work.value_len);
         if !work.missing {
@@ -105,7 +105,7 @@ pub fn run(row: Row, options: &Options, folder: &Path) -> Result<Outcome, String
     let all = row.contestants.iter().copied();
     let contestants: Vec<_> = all.filter(|who| options.peers.contains(&who.peer)).collect();
     let (mut endpoints, mut faults) = (Vec::new(), Vec::new());
-    let stage = match Stage::build(&row, options, folder) {
+    let stage = match Stage::build(&row, options) {
         Ok(stage) => stage,
         Err(fault) => {
             let faults = contestants.into_iter().map(|who| (who, fault.clone())).collect();

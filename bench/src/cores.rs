@@ -90,7 +90,7 @@ fn row(workers: usize, rest: usize) -> Row {
 /// Returns the median of a few windows.
 fn measure(workers: usize, rest: usize, options: &Options, folder: &Path) -> Result<Shown, String> {
     let row = row(workers, rest);
-    let stage = Stage::build(&row, options, folder)?;
+    let stage = Stage::build(&row, options)?;
     let who = Contestant::of(Peer::Quickack, workers);
     let endpoint = stage.endpoint(who, &row, options, folder, &[])?;
     let windows: Result<Vec<Shown>, String> =

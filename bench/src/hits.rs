@@ -8,8 +8,9 @@ use std::collections::HashSet;
 use std::fmt::Write as _;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, TcpStream};
-use std::path::Path;
 use std::time::{Duration, Instant};
+
+use testkit::process::free_address;
 
 use crate::machine::Description;
 use crate::options::Options;
@@ -96,7 +97,7 @@ struct Shown {
 }
 
 /// Runs every trace; returns true if quickack's hit ratio is nowhere below memcached's.
-pub fn run(options: &Options, folder: &Path) -> Result<bool, String> {
+pub fn run(options: &Options) -> Result<bool, String> {
     let machine = Description::read(options.date.as_deref(), &options.quickack());
     let mut text = String::from("## Hits of the embedded cache\n\n");
     text.push_str(&page::short_origin(&machine, options));
@@ -104,7 +105,7 @@ pub fn run(options: &Options, folder: &Path) -> Result<bool, String> {
     print!("{METHOD}");
     let mut all_met = true;
     for trace in TRACES {
-        let (asks, [ours, theirs]) = run_trace(trace, options, folder)?;
+        let (asks, [ours, theirs]) = run_trace(trace, options)?;
         let percent = |shown: &Shown| shown.hits as f64 * 100.0 / asks as f64;
         let gain = percent(&ours) - percent(&theirs);
         all_met &= gain >= 0.0;
@@ -128,8 +129,8 @@ pub fn run(options: &Options, folder: &Path) -> Result<bool, String> {
 }
 
 /// Returns the number of reads counted, and the results of each side.
-fn run_trace(trace: &Trace, options: &Options, folder: &Path) -> Result<(u64, [Shown; 2]), String> {
-    let mut sides = [OURS, THEIRS].map(|command| Side::start(command, options, folder));
+fn run_trace(trace: &Trace, options: &Options) -> Result<(u64, [Shown; 2]), String> {
+    let mut sides = [OURS, THEIRS].map(|command| Side::start(command, options));
     let [Ok(ours), Ok(theirs)] = &mut sides else {
         return Err(sides.into_iter().find_map(Result::err).expect("one of them failed"));
     };
@@ -243,15 +244,14 @@ struct Side {
 }
 
 impl Side {
-    fn start(command: &'static str, options: &Options, folder: &Path) -> Result<Side, String> {
+    fn start(command: &'static str, options: &Options) -> Result<Side, String> {
         let name = command.split(' ').next().unwrap_or(command);
-        let port = process::free_port()?;
+        let port = free_address().port();
         let memory = MEMORY_MB.to_string();
         let places = [("PORT", &*port.to_string()), ("MB", &*memory)];
         let words = process::words(command, &places, &options.quickack());
-        let log = folder.join(format!("{name}.log"));
-        let mut process = Process::start(name, &words, &process::all_cpus(), &log)?;
-        process.wait_for_port(port, &log)?;
+        let mut process = Process::start(name, &words, &process::all_cpus())?;
+        process.wait_for_port(port)?;
         let connected = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).and_then(|stream| {
             stream.set_nodelay(true)?;
             Ok(BufReader::new(stream))

@@ -1,7 +1,8 @@
 //! The master's work while its workers are busy: almost none.
 
-use std::fs;
 use std::path::Path;
+
+use testkit::process::Facts;
 
 use crate::contest::Stage;
 use crate::load::{Generator, now_ns};
@@ -23,19 +24,20 @@ pub fn run(options: &Options, folder: &Path) -> Result<bool, String> {
     let mut text = format!("## The master beside {WORKERS} busy workers\n\n");
     text.push_str(&page::short_origin(&machine, options));
     let row = rows::busy();
-    let stage = Stage::build(&row, options, folder)?;
+    let stage = Stage::build(&row, options)?;
     let who = Contestant::of(Peer::Quickack, WORKERS);
     let endpoint = stage.endpoint(who, &row, options, folder, &[])?;
     let master = endpoint.master_id().ok_or("only quickack has a master")?;
     let workers = endpoint.serving_ids();
     let addresses = &endpoint.addresses;
+    let wakeups = |id| Facts::of([id]).wakeups();
     let mut generator = Generator::start(&stage.work, &stage.corpus, addresses, 1)?;
     generator.run_until(now_ns() + 1_000_000_000)?;
 
-    let begin = (process::cpu_ns(&[master]), process::cpu_ns(&workers), wake_ups(master)?);
+    let begin = (process::cpu_ns(&[master]), process::cpu_ns(&workers), wakeups(master));
     let (from, answered) = (now_ns(), generator.tally.requests());
     generator.run_until(from + (options.minutes.unwrap_or(1.0) * 60e9) as u64)?;
-    let end = (process::cpu_ns(&[master]), process::cpu_ns(&workers), wake_ups(master)?);
+    let end = (process::cpu_ns(&[master]), process::cpu_ns(&workers), wakeups(master));
     let seconds = (now_ns() - from) as f64 / 1e9;
     let answered = generator.tally.requests() - answered;
     generator.drain()?;
@@ -57,13 +59,4 @@ pub fn run(options: &Options, folder: &Path) -> Result<bool, String> {
         page::write(Some("--master"), &text)?;
     }
     Ok(met)
-}
-
-/// Returns the voluntary context switches of a process; a wake-up follows each one.
-fn wake_ups(id: u32) -> Result<u64, String> {
-    let text = fs::read_to_string(format!("/proc/{id}/status"));
-    let text = text.map_err(|error| format!("the master is gone: {error}"))?;
-    let line = text.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
-    let count = line.and_then(|count| count.trim().parse().ok());
-    count.ok_or("the kernel counts no context switches".to_string())
 }

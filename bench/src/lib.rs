@@ -34,7 +34,7 @@ mod servers;
 mod trace;
 mod window;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, ExitCode};
 
 use machine::Description;
@@ -60,22 +60,23 @@ fn obey(options: &Options) -> Result<bool, String> {
         Verb::Help => print!("{}", options::HELP),
         Verb::List => list(),
         _ => {
-            let folder = Folder::create()?;
+            // For configurations, removed at the end.
+            let folder = tempfile::tempdir().map_err(|error| error.to_string())?;
             build_quickack(options)?;
             process::settle()?;
             return match &options.verb {
-                Verb::Table => table(options, &folder.0),
-                Verb::Seed => seed::run(options, &folder.0),
-                Verb::Balance => balance::run(options, &folder.0),
-                Verb::Hits => hits::run(options, &folder.0),
-                Verb::Master => idle::run(options, &folder.0),
-                Verb::Php => php::run(options, &folder.0),
-                Verb::Memory => resting::run(options, &folder.0),
-                Verb::Cores => cores::run(options, &folder.0),
+                Verb::Table => table(options, folder.path()),
+                Verb::Seed => seed::run(options, folder.path()),
+                Verb::Balance => balance::run(options, folder.path()),
+                Verb::Hits => hits::run(options),
+                Verb::Master => idle::run(options, folder.path()),
+                Verb::Php => php::run(options, folder.path()),
+                Verb::Memory => resting::run(options, folder.path()),
+                Verb::Cores => cores::run(options, folder.path()),
                 Verb::SystemCalls(counter) => {
-                    trace::system_calls(*counter, &chosen(options)?, options, &folder.0)
+                    trace::system_calls(*counter, &chosen(options)?, options, folder.path())
                 }
-                Verb::Callgrind(name) => trace::callgrind(&named(name)?, options, &folder.0),
+                Verb::Callgrind(name) => trace::callgrind(&named(name)?, options, folder.path()),
                 Verb::Help | Verb::List => unreachable!("handled above"),
             };
         }
@@ -155,23 +156,5 @@ fn build_quickack(options: &Options) -> Result<(), String> {
         Ok(status) if status.success() => Ok(()),
         Ok(_) => Err("quickack does not build (leave it out with --peers)".into()),
         Err(error) => Err(format!("cannot start cargo: {error}")),
-    }
-}
-
-/// A folder for configurations and logs, removed at the end.
-struct Folder(PathBuf);
-
-impl Folder {
-    fn create() -> Result<Folder, String> {
-        let path = std::env::temp_dir().join(format!("quickack-bench-{}", std::process::id()));
-        let created = std::fs::create_dir(&path);
-        created.map_err(|error| format!("{}: {error}", path.display()))?;
-        Ok(Folder(path))
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
     }
 }

@@ -4,6 +4,8 @@ use std::fs;
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::path::{Path, PathBuf};
 
+use testkit::process::free_address;
+
 use crate::acts::Act;
 use crate::admin::Admin;
 use crate::load::Wire;
@@ -133,14 +135,13 @@ impl Endpoint {
         }
         let processes = if who.peer == Peer::Quickack { 1 } else { who.count };
         for index in 0..processes {
-            let port = process::free_port()?;
+            let port = free_address().port();
             let name = format!("{}-{index}", who.name().replace([' ', ','], "-"));
             let command = place.prepare(who, port, &name)?;
             let command: Vec<String> = place.wrapper.iter().cloned().chain(command).collect();
-            let log = place.folder.join(format!("{name}.log"));
             let cpus = place.cpus.of_proxy(who.peer, index);
-            let mut process = Process::start(&who.name(), &command, &cpus, &log)?;
-            process.wait_for_port(port, &log)?;
+            let mut process = Process::start(&who.name(), &command, &cpus)?;
+            process.wait_for_port(port)?;
             endpoint.addresses.push(SocketAddrV4::new(Ipv4Addr::LOCALHOST, port));
             endpoint.processes.push(process);
             if who.peer == Peer::Quickack {
@@ -189,7 +190,7 @@ impl Place<'_> {
         };
         let file = self.file(name);
         fs::write(&file, text).map_err(|error| format!("{}: {error}", file.display()))?;
-        let stats = process::free_port()?.to_string();
+        let stats = free_address().port().to_string();
         let places = [("FILE", &*file.display().to_string()), ("PORT", &stats)];
         Ok(process::words(who.peer.command(), &places, self.quickack))
     }

@@ -10,6 +10,8 @@ use std::net::{SocketAddrV4, TcpStream};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use testkit::wire::binary::HEAD_LEN;
+
 use crate::contest::{Stage, median};
 use crate::load::{Corpus, push_noop, push_quiet_get};
 use crate::machine::Description;
@@ -45,7 +47,7 @@ struct Case {
 pub fn run(options: &Options, folder: &Path) -> Result<bool, String> {
     let machine = Description::read(options.date.as_deref(), &options.quickack());
     let row = rows::php();
-    let stage = Stage::build(&row, options, folder)?;
+    let stage = Stage::build(&row, options)?;
     let endpoint = |peer| stage.endpoint(Contestant::one(peer), &row, options, folder, &[]);
     let (direct, ours) = (endpoint(Peer::Direct)?, endpoint(Peer::Quickack)?);
     let case = |name, to: &[SocketAddrV4], nodelay, misses| {
@@ -83,7 +85,7 @@ fn misses(case: &Case, corpus: &Corpus) -> Result<Vec<f64>, String> {
         .and_then(|()| stream.set_read_timeout(Some(Duration::from_secs(5))));
     set_up.map_err(|error| error.to_string())?;
     let (mut times, mut request, mut noop) = (Vec::new(), Vec::new(), Vec::new());
-    let mut reply = [0; NOOP_LEN + 1];
+    let mut reply = [0; HEAD_LEN + 1];
     for at in 0..WARM_UP + case.misses {
         let opaque = 2 * at as u32;
         request.clear();
@@ -97,7 +99,7 @@ fn misses(case: &Case, corpus: &Corpus) -> Result<Vec<f64>, String> {
             .and_then(|()| stream.read(&mut reply));
         let len = exchange.map_err(|error| error.to_string())?;
         let time = start.elapsed().as_nanos() as f64 / 1000.0;
-        if len != NOOP_LEN || reply[..2] != [0x81, noop[1]] || reply[12..16] != noop[12..16] {
+        if len != HEAD_LEN || reply[..2] != [0x81, noop[1]] || reply[12..16] != noop[12..16] {
             return Err(format!("a miss was answered {}", reply[..len].escape_ascii()));
         }
         if at >= WARM_UP {
@@ -134,9 +136,6 @@ fn told(cases: &[Case; 4], machine: &Description, options: &Options) -> (String,
     );
     (text, met)
 }
-
-/// A packet without key or value.
-const NOOP_LEN: usize = 24;
 
 const METHOD: &str = "\
 One connection, one miss after the other: GETKQ and NOOP, each in a write of its own. `As php does

@@ -3,16 +3,16 @@
 //! Three mechanisms end a child: `Drop` (also during a panic), the parent-death signal that
 //! `setpriv` sets (so a killed benchmark ends its children), and Ctrl-C at the terminal.
 
-use std::collections::BTreeSet;
 use std::fs;
-use std::net::{Ipv4Addr, SocketAddrV4, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, SocketAddrV4};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::process::Command;
+use std::time::Duration;
 
-use rustix::process::{Pid, Resource, Rlimit, Signal};
+use rustix::process::{Resource, Rlimit, Signal};
 use rustix::thread::CpuSet;
+use testkit::process::facts;
 
 use crate::peers::Peer;
 
@@ -57,103 +57,56 @@ pub fn all_cpus() -> Vec<usize> {
     (0..online.lines().filter(|line| line.starts_with("processor")).count()).collect()
 }
 
-pub struct Process {
-    pub name: String,
-    child: Child,
-}
+/// A child process, which is told to end when the value is dropped.
+pub struct Process(testkit::process::Process);
 
 impl Process {
-    /// Starts `command` pinned to `cpus`, its output in `log`.
-    pub fn start(
-        name: &str,
-        command: &[String],
-        cpus: &[usize],
-        log: &Path,
-    ) -> Result<Self, String> {
-        let fault = |what: &str, error: std::io::Error| format!("{name}: {what}: {error}");
+    /// Starts `command` pinned to `cpus`.
+    pub fn start(name: &str, command: &[String], cpus: &[usize]) -> Result<Self, String> {
         let program = Path::new(&command[0]);
         if program.is_absolute() && !program.exists() {
             return Err(format!("{name} is not built"));
         }
-        let output =
-            fs::File::create(log).map_err(|error| fault("cannot create its log", error))?;
-        let errors = output.try_clone().map_err(|error| fault("cannot share its log", error))?;
         let cpus = cpus.iter().map(usize::to_string).collect::<Vec<_>>().join(",");
-        let child = Command::new("setpriv")
-            .args(["--pdeathsig", "KILL", "taskset", "-c", &cpus])
-            .args(command)
-            .stdin(Stdio::null())
-            .stdout(output)
-            .stderr(errors)
-            // Ctrl-C then reaches only the benchmark, which ends its children by their ids.
-            .process_group(0)
-            .spawn()
-            .map_err(|error| fault("cannot start it through setpriv and taskset", error))?;
-        Ok(Process { name: name.into(), child })
+        let mut pinned = Command::new("setpriv");
+        pinned.args(["--pdeathsig", "KILL", "taskset", "-c", &cpus]).args(command);
+        // Ctrl-C then reaches only the benchmark, which ends its children by their ids.
+        pinned.process_group(0);
+        Ok(Process(testkit::process::Process::start(name, &mut pinned)))
     }
 
     pub fn id(&self) -> u32 {
-        self.child.id()
+        self.0.id()
     }
 
-    /// Waits until a process accepts connections on `port`.
-    pub fn wait_for_port(&mut self, port: u16, log: &Path) -> Result<(), String> {
-        let deadline = Instant::now() + Duration::from_secs(10);
-        loop {
-            if TcpStream::connect(SocketAddrV4::new(Ipv4Addr::LOCALHOST, port)).is_ok() {
-                return Ok(());
+    /// Waits until it accepts connections on `port`.
+    pub fn wait_for_port(&mut self, port: u16) -> Result<(), String> {
+        let address = SocketAddrV4::new(Ipv4Addr::LOCALHOST, port).into();
+        match self.0.wait_to_accept(address) {
+            true => Ok(()),
+            false => {
+                Err(format!("it does not listen on {port}: {}", self.0.stderr_text().trim_end()))
             }
-            let said = || fs::read_to_string(log).unwrap_or_default();
-            if let Ok(Some(status)) = self.child.try_wait() {
-                return Err(format!("{} ended with {status}: {}", self.name, said().trim_end()));
-            }
-            if Instant::now() > deadline {
-                return Err(format!("{} does not listen on {port}: {}", self.name, said()));
-            }
-            // The pause is only between attempts; the loop waits for the accepted connection.
-            std::thread::sleep(Duration::from_millis(5));
         }
     }
 
     /// Returns the process and its descendants.
     pub fn tree(&self) -> Vec<u32> {
-        let mut known = BTreeSet::new();
-        let mut open = vec![self.id()];
-        while let Some(id) = open.pop() {
-            if known.insert(id) {
-                open.extend(children(id));
-            }
+        let mut tree = vec![self.id()];
+        let mut at = 0;
+        while at < tree.len() {
+            tree.extend(facts::children(tree[at]).into_keys());
+            at += 1;
         }
-        known.into_iter().collect()
+        tree
     }
 }
 
 impl Drop for Process {
     fn drop(&mut self) {
         // A signal first, so that a proxy can end its own children; then a kill.
-        if let Some(id) = Pid::from_raw(self.id() as i32)
-            && self.child.try_wait().is_ok_and(|status| status.is_none())
-        {
-            let _ = rustix::process::kill_process(id, Signal::TERM);
-            let deadline = Instant::now() + Duration::from_secs(2);
-            while Instant::now() < deadline && self.child.try_wait().is_ok_and(|s| s.is_none()) {
-                std::thread::sleep(Duration::from_millis(2));
-            }
-        }
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        self.0.end_within(Duration::from_secs(2));
     }
-}
-
-fn children(id: u32) -> Vec<u32> {
-    let Ok(tasks) = fs::read_dir(format!("/proc/{id}/task")) else { return Vec::new() };
-    let lists = tasks.flatten().map(|task| fs::read_to_string(task.path().join("children")));
-    lists
-        .flatten()
-        .flat_map(|list| {
-            list.split_whitespace().filter_map(|id| id.parse().ok()).collect::<Vec<_>>()
-        })
-        .collect()
 }
 
 /// Returns the CPU nanoseconds of these processes, all threads, user and system. The scheduler
@@ -179,21 +132,19 @@ pub struct Memory {
 }
 
 pub fn memory(ids: &[u32]) -> Memory {
-    let field = |path: String, name: &str| -> u64 {
-        let text = fs::read_to_string(path).unwrap_or_default();
-        let line = text.lines().find_map(|line| line.strip_prefix(name)).unwrap_or("");
-        line.split_whitespace().next().and_then(|number| number.parse().ok()).unwrap_or(0)
-    };
-    let sum = |file: &str, name: &str| {
-        ids.iter().map(|id| field(format!("/proc/{id}/{file}"), name)).sum()
-    };
+    let sum = |file, name| ids.iter().map(|id| field(*id, file, name)).sum();
     Memory { resident_kb: sum("status", "VmRSS:"), proportional_kb: sum("smaps_rollup", "Pss:") }
 }
 
 /// Returns the peak of a process's resident memory since its count was last cleared.
 pub fn peak_kb(id: u32) -> u64 {
-    let text = fs::read_to_string(format!("/proc/{id}/status")).unwrap_or_default();
-    let line = text.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap_or("");
+    field(id, "status", "VmHWM:")
+}
+
+/// Returns a number that the kernel tells of a process; 0 if the process has ended.
+fn field(id: u32, file: &str, name: &str) -> u64 {
+    let text = fs::read_to_string(format!("/proc/{id}/{file}")).unwrap_or_default();
+    let line = text.lines().find_map(|line| line.strip_prefix(name)).unwrap_or("");
     line.split_whitespace().next().and_then(|number| number.parse().ok()).unwrap_or(0)
 }
 
@@ -206,13 +157,6 @@ pub fn words(line: &str, places: &[(&str, &str)], quickack: &Path) -> Vec<String
         _ => places.iter().fold(word.to_string(), |word, (name, text)| word.replace(name, text)),
     };
     line.split(' ').map(fill).collect()
-}
-
-/// Returns a port of 127.0.0.1 that was free a moment ago.
-pub fn free_port() -> Result<u16, String> {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0));
-    let address = listener.and_then(|listener| listener.local_addr());
-    address.map(|address| address.port()).map_err(|error| format!("no free port: {error}"))
 }
 
 /// Restricts this thread to these CPUs.

@@ -44,7 +44,7 @@ pub fn run(options: &Options, folder: &Path) -> Result<bool, String> {
 fn resting(options: &Options, folder: &Path) -> Result<(String, bool), String> {
     let (mut out, mut all_met) = (String::new(), true);
     let row = rows::idle();
-    let stage = Stage::build(&row, options, folder)?;
+    let stage = Stage::build(&row, options)?;
     for wire in [Wire::Text, Wire::Meta, Wire::Binary] {
         let endpoint = started(wire, &stage, &row, options, folder)?;
         let before = proportional_kb(&endpoint);
@@ -71,7 +71,7 @@ fn resting(options: &Options, folder: &Path) -> Result<(String, bool), String> {
 fn large(options: &Options, folder: &Path) -> Result<(String, bool), String> {
     let (mut out, mut all_met) = (String::new(), true);
     let row = rows::one_large();
-    let stage = Stage::build(&row, options, folder)?;
+    let stage = Stage::build(&row, options)?;
     for wire in [Wire::Text, Wire::Meta, Wire::Binary] {
         for name in ["not read", "read at once"] {
             let endpoint = started(wire, &stage, &row, options, folder)?;

@@ -44,7 +44,7 @@ pub fn run(options: &Options, folder: &Path) -> Result<bool, String> {
 
 fn part(peer: Peer, writing: Writing, options: &Options, folder: &Path) -> Result<Window, String> {
     let row = rows::seed(writing);
-    let stage = Stage::build(&row, options, folder)?;
+    let stage = Stage::build(&row, options)?;
     let endpoint: Endpoint = stage.endpoint(Contestant::one(peer), &row, options, folder, &[])?;
     let lengths = Lengths { warm_up_s: 1.0, measure_s: minutes(options) * 60.0 };
     stage.bench(&endpoint).measure(lengths, 1)

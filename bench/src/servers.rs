@@ -6,6 +6,8 @@ use std::net::{Ipv4Addr, TcpStream};
 use std::path::Path;
 use std::time::Duration;
 
+use testkit::process::free_address;
+
 use crate::load::{Corpus, Wire};
 use crate::process::{self, Cpus, Process};
 
@@ -37,16 +39,14 @@ impl Servers {
         count: usize,
         cpus: Cpus,
         quickack: &Path,
-        folder: &Path,
     ) -> Result<Self, String> {
         let mut servers = Servers { backend, processes: Vec::new(), ports: Vec::new() };
-        for index in 0..count {
-            let port = process::free_port()?;
+        for _ in 0..count {
+            let port = free_address().port();
             let command =
                 process::words(backend.command(), &[("PORT", &port.to_string())], quickack);
-            let log = folder.join(format!("server-{index}.log"));
-            let mut process = Process::start(backend.name(), &command, &cpus.of_load(), &log)?;
-            process.wait_for_port(port, &log)?;
+            let mut process = Process::start(backend.name(), &command, &cpus.of_load())?;
+            process.wait_for_port(port)?;
             servers.processes.push(process);
             servers.ports.push(port);
         }

@@ -66,7 +66,7 @@ pub fn system_calls(
 ) -> Result<bool, String> {
     println!("system calls per request");
     for row in rows {
-        let stage = Stage::build(row, options, folder)?;
+        let stage = Stage::build(row, options)?;
         let proxies = row.contestants.iter().filter(|who| who.peer != Peer::Direct);
         for &who in proxies.filter(|who| options.peers.contains(&who.peer)) {
             let endpoint = stage.endpoint(who, row, options, folder, &[])?;
@@ -224,7 +224,7 @@ fn profiled(
     options: &Options,
     folder: &Path,
 ) -> Result<(Vec<String>, u64), String> {
-    let stage = Stage::build(row, options, folder)?;
+    let stage = Stage::build(row, options)?;
     let profile = target_folder().join(format!("callgrind.{}.{}", row.name, file_name(who)));
     let profile = profile.display().to_string();
     let loaded = loaded_by_the_master(folder)?;

@@ -1,10 +1,11 @@
 //! A second parser of meta requests, and an independent translation of them for a server: written
 //! from the protocol's text alone, slow and plain.
 
+use testkit::wire::base64;
+
 use crate::naive::{PlainRequest, Reading, clean, exptime, unsigned};
 
 const LETTERS: &[u8] = b"bcfhklqstuvCDEFIJLMNOPRSTx";
-const DIGITS: &[u8] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 
 /// Parses the rest of a line that begins with this word.
 pub fn read(word: &[u8], rest: &[&[u8]]) -> Reading {
@@ -29,7 +30,7 @@ pub fn read(word: &[u8], rest: &[&[u8]]) -> Reading {
         b"me" => options.first() == Some(&&b"b"[..]),
         _ => options.contains(&&b"b"[..]),
     };
-    let decoded = if coded { decode(key) } else { Some(key.to_vec()) };
+    let decoded = if coded { base64::decode(key) } else { Some(key.to_vec()) };
     if decoded.is_none() {
         return kept;
     }
@@ -94,7 +95,7 @@ pub fn expected(said: &PlainRequest, meta: bool) -> Option<PlainRequest> {
     let mut same = PlainRequest { quiet: false, ..said.clone() };
     // A server may return such a key unencoded, so it is not asked for the key; `me` cannot do
     // without.
-    let hidden = has(said, b'b') && decode(&said.keys[0]).is_some_and(|key| !clean(&key));
+    let hidden = has(said, b'b') && base64::decode(&said.keys[0]).is_some_and(|key| !clean(&key));
     if hidden && said.word == "me" {
         return None;
     }
@@ -156,7 +157,7 @@ fn number(said: &PlainRequest, letter: u8, otherwise: i128) -> i128 {
 /// Returns the classic form, if it can contain the key.
 fn told(said: &PlainRequest, word: &str, numbers: Vec<i128>) -> Option<PlainRequest> {
     let key = match has(said, b'b') {
-        true => decode(&said.keys[0]).expect("it was decoded before"),
+        true => base64::decode(&said.keys[0]).expect("it was decoded before"),
         false => said.keys[0].clone(),
     };
     let (word, body) = (word.to_string(), said.body);
@@ -167,36 +168,4 @@ fn told(said: &PlainRequest, word: &str, numbers: Vec<i128>) -> Option<PlainRequ
         body,
         ..PlainRequest::default()
     })
-}
-
-/// Decodes canonical base64; `None` for invalid or empty text.
-pub fn decode(text: &[u8]) -> Option<Vec<u8>> {
-    let digits: Vec<u8> = text.iter().copied().filter(|byte| *byte != b'=').collect();
-    let mut bits = String::new();
-    for digit in digits {
-        let value = DIGITS.iter().position(|known| *known == digit)?;
-        bits += &format!("{value:06b}");
-    }
-    let whole = bits.len() / 8 * 8;
-    let bytes: Vec<u8> = (0..whole)
-        .step_by(8)
-        .map(|at| u8::from_str_radix(&bits[at..at + 8], 2).expect("eight bits"))
-        .collect();
-    (!bytes.is_empty() && encode(&bytes) == text).then_some(bytes)
-}
-
-/// Encodes bytes as base64.
-pub fn encode(bytes: &[u8]) -> Vec<u8> {
-    let mut bits: String = bytes.iter().map(|byte| format!("{byte:08b}")).collect();
-    while !bits.len().is_multiple_of(6) {
-        bits.push('0');
-    }
-    let mut text: Vec<u8> = (0..bits.len())
-        .step_by(6)
-        .map(|at| DIGITS[usize::from_str_radix(&bits[at..at + 6], 2).expect("six bits")])
-        .collect();
-    while !text.len().is_multiple_of(4) {
-        text.push(b'=');
-    }
-    text
 }

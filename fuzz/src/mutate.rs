@@ -2,6 +2,8 @@
 
 use std::path::Path;
 
+use testkit::wire::binary;
+
 use crate::packet;
 
 /// A small random generator with a seed (splitmix64).
@@ -145,7 +147,7 @@ const ENDS: &[&[u8]] =
 /// Makes one input: a line of the corpus or of the grammar, changed a few times.
 pub fn input(corpus: &[Vec<u8>], dice: &mut Dice) -> Vec<u8> {
     // The corpus determines the grammar.
-    let is_binary = corpus[0].first() == Some(&packet::MAGIC);
+    let is_binary = corpus[0].first() == Some(&binary::REQUEST);
     input_of(corpus, if is_binary { packet::packet } else { line }, dice)
 }
 

@@ -3,13 +3,12 @@
 
 use proto::{Adapted, Class, PROTOCOLS, Parsed, Protocol, Quiet, Request, Resume, Span};
 
-use crate::meta;
+use testkit::wire::base64;
+use testkit::wire::binary::{Head, Packet, REQUEST};
+
 use crate::mutate::{self, Dice};
 use crate::naive::{PlainRequest, Reading, clean};
 use crate::server;
-
-/// The first byte of a request.
-pub const MAGIC: u8 = 0x80;
 
 /// Makes a packet, valid or nearly valid.
 pub fn packet(dice: &mut Dice) -> Vec<u8> {
@@ -33,19 +32,14 @@ pub fn packet(dice: &mut Dice) -> Vec<u8> {
     }
     let has_key = !matches!(opcode, 7 | 8 | 0x0a | 0x0b | 0x10 | 0x17 | 0x18 | 0x20);
     let key = if has_key || dice.one_in(20) { key } else { b"" };
-    body.extend_from_slice(key);
+    let mut value = Vec::new();
     if matches!(opcode, 1..=3 | 0x0e | 0x0f | 0x11..=0x13 | 0x19 | 0x1a) || dice.one_in(20) {
-        body.resize(body.len() + dice.below(12), b'd');
+        value.resize(dice.below(12), b'd');
     }
-    let mut out = vec![MAGIC, opcode];
-    out.extend_from_slice(&(key.len() as u16).to_be_bytes());
-    out.extend_from_slice(&[extras as u8, 0, 0, 0]);
-    out.extend_from_slice(&(body.len() as u32).to_be_bytes());
-    out.extend_from_slice(&(dice.roll() as u32).to_be_bytes());
+    let opaque = dice.roll() as u32;
     let cas = if dice.one_in(4) { dice.roll() } else { 0 };
-    out.extend_from_slice(&cas.to_be_bytes());
-    out.extend_from_slice(&body);
-    out
+    let (extras, value) = (&body[..], &value[..]);
+    Packet { extras, key, value, cas, ..Packet::new(opcode, opaque) }.bytes()
 }
 
 /// Tests the parser of packets, and their translation.
@@ -54,7 +48,7 @@ pub fn run(seed: u64, budget: usize) {
 }
 
 fn binary() -> &'static dyn Protocol {
-    PROTOCOLS[0].spoken(MAGIC)
+    PROTOCOLS[0].spoken(REQUEST)
 }
 
 fn check(bytes: &[u8]) {
@@ -119,22 +113,13 @@ fn judge(
 /// The naive parser. Names are those of the protocol's text; numbers are the cas, then the extras.
 fn read(bytes: &[u8]) -> Reading {
     let Some(&magic) = bytes.first() else { return Reading::Incomplete };
-    if magic != MAGIC {
+    if magic != REQUEST {
         return Reading::Hopeless;
     }
-    if bytes.len() < 24 {
-        return Reading::Incomplete;
-    }
-    let number = |from: usize, len: usize| {
-        bytes[from..from + len].iter().fold(0u128, |sum, byte| sum << 8 | u128::from(*byte))
-            as usize
-    };
-    let (opcode, key, extras, total) = (bytes[1], number(2, 2), number(4, 1), number(8, 4));
-    if key + extras > total {
-        return Reading::Hopeless;
-    }
-    let value = total - key - extras;
-    let Some((name, lengths, has_key, has_value)) = row(opcode) else {
+    let Some(head) = Head::read(bytes) else { return Reading::Incomplete };
+    let Head { code, key_len: key, extras_len: extras, body_len: total, .. } = head;
+    let Some(value) = head.value_len() else { return Reading::Hopeless };
+    let Some((name, lengths, has_key, has_value)) = row(code) else {
         return Reading::Kept { body: Some(total as u64) };
     };
     let fits = lengths.contains(&extras)
@@ -150,7 +135,7 @@ fn read(bytes: &[u8]) -> Reading {
         return Reading::Kept { body };
     }
     let text = rest[extras..].to_vec();
-    if has_key && !clean(&text) && meta::encode(&text).len() > 250 {
+    if has_key && !clean(&text) && base64::encode(&text).len() > 250 {
         return Reading::Kept { body };
     }
     if name == "Stat" {
@@ -162,17 +147,18 @@ fn read(bytes: &[u8]) -> Reading {
             ..PlainRequest::default()
         });
     }
-    let mut numbers = vec![number(16, 8) as i128];
+    let mut numbers = vec![i128::from(head.cas)];
     let widths: &[usize] = match extras {
         20 => &[8, 8, 4],
         8 => &[4, 4],
         4 => &[4],
         _ => &[],
     };
-    let mut at = 24;
+    let mut extras = &rest[..extras];
     for width in widths {
-        numbers.push(number(at, *width) as i128);
-        at += width;
+        let (field, after) = extras.split_at(*width);
+        numbers.push(field.iter().fold(0, |number, byte| number << 8 | i128::from(*byte)));
+        extras = after;
     }
     let keys = if has_key { vec![text] } else { vec![] };
     let quiet = name.ends_with('Q');
@@ -310,7 +296,7 @@ fn in_meta(said: &PlainRequest) -> PlainRequest {
     }
     let mut key = said.keys[0].clone();
     if !clean(&key) {
-        key = meta::encode(&key);
+        key = base64::encode(&key);
         options.push("b".to_string());
     }
     options.sort();

@@ -2,8 +2,9 @@
 
 use proto::{Class, PROTOCOLS, Parsed, Protocol, Resume, Span};
 
+use testkit::wire::binary;
+
 use crate::mutate::{self, Dice};
-use crate::packet;
 
 pub fn run(seed: u64, budget: usize) {
     for target in ["request", "packet"] {
@@ -23,7 +24,7 @@ fn check(protocol: &dyn Protocol, bytes: &[u8], dice: &mut Dice) {
     let Parsed::Complete(request) = whole else { return };
     let head = request.head as usize;
     assert!(head > 0 && head <= bytes.len(), "the head is in the input");
-    assert!(bytes[head - 1] == b'\n' || bytes[0] == packet::MAGIC, "a line or a packet");
+    assert!(bytes[head - 1] == b'\n' || bytes[0] == binary::REQUEST, "a line or a packet");
     assert!(usize::from(request.command) < protocol.commands().len());
     assert!(request.arguments.end as usize <= head, "arguments stand in the head");
     for key in &keys {

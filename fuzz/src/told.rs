@@ -6,9 +6,9 @@ use proto::{
     Resume, Shown,
 };
 
-use crate::mutate;
-use crate::packet;
-use crate::server;
+use testkit::wire::binary::{self, Head, Packet};
+
+use crate::{mutate, server};
 
 /// Longer values test nothing new.
 const BODY_MAX: u64 = 1 << 16;
@@ -102,16 +102,14 @@ fn is_whole(protocol: &dyn Protocol, asked: &Asked<'_>, out: &[u8]) {
         return;
     }
     let head = asked.head;
-    let known = head.len() >= 24 && head[0] == packet::MAGIC;
+    let known = head.first() == Some(&binary::REQUEST);
+    let asked = Head::read(head).filter(|_| known).unwrap_or_default();
     let mut rest = out;
     while !rest.is_empty() {
-        assert_eq!(rest[0], 0x81);
-        assert_eq!(rest[1], if known { head[1] } else { 0 }, "the opcode");
-        let opaque = if known { &head[12..16] } else { &[0; 4][..] };
-        assert_eq!(&rest[12..16], opaque, "the opaque");
-        let key = usize::from(u16::from_be_bytes([rest[2], rest[3]]));
-        let total = u32::from_be_bytes([rest[8], rest[9], rest[10], rest[11]]) as usize;
-        assert!(key + usize::from(rest[4]) <= total, "key and extras are in the body");
-        rest = rest.get(24 + total..).expect("a whole packet");
+        let (packet, len) = Packet::read(rest).expect("a whole packet");
+        assert_eq!(packet.magic, binary::REPLY);
+        assert_eq!(packet.code, asked.code, "the opcode");
+        assert_eq!(packet.opaque, asked.opaque, "the opaque");
+        rest = &rest[len..];
     }
 }

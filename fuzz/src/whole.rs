@@ -12,12 +12,12 @@ use proxy::limits::Limits;
 use proxy::plan::{MultiKey, OnFailure, Partial, Plan, PoolPlan, QuickAck, ServerPlan};
 use proxy::{Action, Closed, ConnId, Proxy, Side, Slices, Time};
 use shard::Distribution;
+use testkit::wire::resp;
 
 use crate::Shown;
 use crate::mutate::{self, Dice};
 use crate::redis::grammar;
 use crate::redis::injection::honest;
-use crate::redis::naive::{self, Reading};
 use crate::server::Ear;
 
 const STEPS: usize = 200;
@@ -384,25 +384,16 @@ fn half_honest(heard: &mut Vec<u8>, dice: &mut Dice) -> Vec<u8> {
 /// Makes answers of Redis: the input must be commands, one after the other.
 fn half_honest_redis(heard: &mut Vec<u8>, dice: &mut Dice) -> Vec<u8> {
     let mut out = Vec::new();
-    loop {
-        match naive::request(heard) {
-            Reading::Is(words, len) => {
-                assert!(heard[0] == b'*' && !words.is_empty(), "no command: {words:?}");
-                heard.drain(..len);
-                match dice.below(12) {
-                    0 => out
-                        .extend_from_slice(b"-LOADING Redis is loading the dataset in memory\r\n"),
-                    1 => out.extend(grammar::reply(dice)),
-                    2 => {
-                        out.extend_from_slice(b"-NOSCRIPT No matching script. Please use EVAL.\r\n")
-                    }
-                    _ => honest(&words, &mut out),
-                }
-            }
-            Reading::Incomplete => return out,
-            Reading::Hopeless => panic!("a server hears b\"{}\"", heard.escape_ascii()),
+    while let Some((words, len)) = resp::read_command(heard) {
+        heard.drain(..len);
+        match dice.below(12) {
+            0 => out.extend_from_slice(b"-LOADING Redis is loading the dataset in memory\r\n"),
+            1 => out.extend(grammar::reply(dice)),
+            2 => out.extend_from_slice(b"-NOSCRIPT No matching script. Please use EVAL.\r\n"),
+            _ => honest(&words, &mut out),
         }
     }
+    out
 }
 
 fn plan(is_redis: bool, dice: &mut Dice) -> Plan {

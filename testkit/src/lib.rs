@@ -1,9 +1,13 @@
 //! Support for tests: real processes on loopback, a client load that checks every reply, random
 //! requests compared with memcached's own answers, and the seeded simulator over `proxy`.
+//!
+//! Without the feature `models` nothing here needs the product.
 
+#[cfg(feature = "models")]
 pub mod differential;
-pub mod differential_redis;
 pub mod load;
 pub mod process;
-pub mod resp;
+pub mod random;
+#[cfg(feature = "models")]
 pub mod sim;
+pub mod wire;

@@ -10,9 +10,11 @@
 
 mod client;
 pub mod facts;
+mod model;
 mod peers;
 mod quickack;
 mod redis;
+mod speaker;
 
 use std::io::{BufRead, BufReader, Read};
 use std::net::{SocketAddr, TcpStream};
@@ -25,9 +27,11 @@ use rustix::process::{Pid, Signal};
 
 pub use client::Client;
 pub use facts::Facts;
+pub use model::{answer_lines, listen, silent};
 pub use peers::{FakeMemcached, Memcached, free_address, script};
 pub use quickack::{Answer, Quickack};
 pub use redis::{Family, Redis};
+pub use speaker::Speaker;
 
 /// The limit of every wait; long, because tests run on busy machines.
 pub const DEADLINE: Duration = Duration::from_secs(20);
@@ -128,6 +132,18 @@ impl Process {
         self.signal(Signal::CONT);
     }
 
+    /// Asks it to end, and waits for that, but no longer than `limit`.
+    pub fn end_within(&mut self, limit: Duration) {
+        let start = Instant::now();
+        let mut asked = false;
+        while start.elapsed() < limit && matches!(self.child.try_wait(), Ok(None)) {
+            if !std::mem::replace(&mut asked, true) {
+                self.signal(Signal::TERM);
+            }
+            thread::sleep(Duration::from_millis(2));
+        }
+    }
+
     /// Waits for its end.
     pub fn wait_for_end(&mut self) -> ExitStatus {
         let start = Instant::now();
@@ -158,6 +174,16 @@ pub fn send(id: u32, signal: Signal) {
 pub fn freeze(id: u32) {
     send(id, Signal::STOP);
     wait_until(&format!("process {id} stops"), || facts::state_of(id) == Some('T'));
+}
+
+/// Connects to somebody who accepts, with a deadline for each read and write.
+#[track_caller]
+pub fn connect(address: SocketAddr) -> TcpStream {
+    let stream = TcpStream::connect(address).expect("somebody accepts");
+    stream.set_read_timeout(Some(DEADLINE)).expect("a deadline that is not zero");
+    stream.set_write_timeout(Some(DEADLINE)).expect("a deadline that is not zero");
+    stream.set_nodelay(true).expect("TCP has the option");
+    stream
 }
 
 /// Waits for a fact without a notification.

@@ -66,39 +66,33 @@ impl Reader {
         asked: &mut VecDeque<Asked>,
         context: &mut Context,
     ) -> Result<usize, String> {
-        let before = asked.len();
+        let turn = &mut Turn { asked, context };
+        let before = turn.asked.len();
         while !bytes.is_empty() {
-            let taken = match (&self.state, context.wire) {
-                (State::Line, Wire::Binary) => self.receive_packet(bytes, asked, context)?,
-                (State::Line, Wire::Text) if self.line.is_empty() => {
-                    match context.whole_hit(bytes, asked) {
-                        Some(len) => len,
-                        None => self.receive_line(bytes, asked, context)?,
-                    }
-                }
+            let taken = match (&self.state, turn.context.wire) {
+                (State::Line, Wire::Binary) => self.receive_packet(bytes, turn)?,
+                (State::Line, Wire::Text) if self.line.is_empty() => match turn.whole_hit(bytes) {
+                    Some(len) => len,
+                    None => self.receive_line(bytes, turn)?,
+                },
                 (State::Line, Wire::Resp) if self.line.is_empty() => {
-                    match context.whole_resp_value(bytes, asked) {
+                    match turn.whole_resp_value(bytes) {
                         Some(len) => len,
-                        None => self.receive_line(bytes, asked, context)?,
+                        None => self.receive_line(bytes, turn)?,
                     }
                 }
-                (State::Line, _) => self.receive_line(bytes, asked, context)?,
+                (State::Line, _) => self.receive_line(bytes, turn)?,
                 (State::Body { index, left }, _) => {
                     let (index, left) = (*index, *left);
-                    self.receive_body(bytes, index, left, asked, context)?
+                    self.receive_body(bytes, index, left, turn)?
                 }
             };
             bytes = &bytes[taken..];
         }
-        Ok(before - asked.len())
+        Ok(before - turn.asked.len())
     }
 
-    fn receive_line(
-        &mut self,
-        bytes: &[u8],
-        asked: &mut VecDeque<Asked>,
-        context: &mut Context,
-    ) -> Result<usize, String> {
+    fn receive_line(&mut self, bytes: &[u8], turn: &mut Turn<'_, '_>) -> Result<usize, String> {
         let Some(end) = bytes.iter().position(|&byte| byte == b'\n') else {
             self.line.extend_from_slice(bytes);
             if self.line.len() > LINE_LEN_MAX {
@@ -107,79 +101,70 @@ impl Reader {
             return Ok(bytes.len());
         };
         if self.line.is_empty() {
-            self.handle_line(&bytes[..=end], asked, context)?;
+            self.handle_line(&bytes[..=end], turn)?;
         } else {
             let mut line = std::mem::take(&mut self.line);
             line.extend_from_slice(&bytes[..=end]);
-            self.handle_line(&line, asked, context)?;
+            self.handle_line(&line, turn)?;
             line.clear();
             self.line = line;
         }
         Ok(end + 1)
     }
 
-    fn handle_line(
-        &mut self,
-        line: &[u8],
-        asked: &mut VecDeque<Asked>,
-        context: &mut Context,
-    ) -> Result<(), String> {
-        let Some(request) = asked.front() else {
+    fn handle_line(&mut self, line: &[u8], turn: &mut Turn<'_, '_>) -> Result<(), String> {
+        let Some(request) = turn.asked.front() else {
             return Err(format!("an answer nobody asked for: {}", line.escape_ascii()));
         };
-        match context.wire {
-            Wire::Meta => return self.handle_meta(line, asked, context),
-            Wire::Resp => return self.handle_resp(line, asked, context),
+        match turn.context.wire {
+            Wire::Meta => return self.handle_meta(line, turn),
+            Wire::Resp => return self.handle_resp(line, turn),
             Wire::Text | Wire::Binary => {}
         }
         match &request.kind {
             Kind::Get(run) if line.starts_with(b"VALUE ") => {
-                let index = context.corpus.header_index(line).filter(|index| run.contains(index));
+                let index =
+                    turn.context.corpus.header_index(line).filter(|index| run.contains(index));
                 let Some(index) = index else {
                     return Err(format!("wrong value {} for {run:?}", line.escape_ascii()));
                 };
                 self.hits += 1;
-                self.begin_body(index, context);
+                self.begin_body(index, turn.context);
                 return Ok(());
             }
             Kind::Get(run) if line == b"END\r\n" && self.hits as usize <= run.len() => {
-                self.end(asked, context);
+                self.end(turn);
             }
-            Kind::Set if line == b"STORED\r\n" => self.end(asked, context),
-            _ => self.fail(line, asked, context),
+            Kind::Set if line == b"STORED\r\n" => self.end(turn),
+            _ => self.fail(line, turn),
         }
         Ok(())
     }
 
     /// Handles a line of the meta protocol, whose opaque identifies the request.
-    fn handle_meta(
-        &mut self,
-        line: &[u8],
-        asked: &mut VecDeque<Asked>,
-        context: &mut Context,
-    ) -> Result<(), String> {
-        let request = asked.front().expect("the caller has seen the front");
+    fn handle_meta(&mut self, line: &[u8], turn: &mut Turn<'_, '_>) -> Result<(), String> {
+        let request = turn.asked.front().expect("the caller has seen the front");
         self.expected.clear();
         match &request.kind {
             // A miss has no opaque.
-            Kind::Get(_) if line == b"EN\r\n" => self.end(asked, context),
+            Kind::Get(_) if line == b"EN\r\n" => self.end(turn),
             Kind::Get(run) if line.starts_with(b"VA ") => {
                 let index = run.start;
-                wire::meta_value(context.corpus, index, request.opaque, &mut self.expected);
+                wire::meta_value(turn.context.corpus, index, request.opaque, &mut self.expected);
                 if line != self.expected {
                     return Err(format!("wrong value {} for {run:?}", line.escape_ascii()));
                 }
                 self.hits += 1;
-                self.begin_body(index, context);
+                self.begin_body(index, turn.context);
             }
             Kind::Set if line.starts_with(b"HD ") => {
                 wire::meta_stored(request.opaque, &mut self.expected);
                 if line != self.expected {
                     return Err(format!("an answer to another set: {}", line.escape_ascii()));
                 }
-                self.end(asked, context);
+                self.end(turn);
             }
-            _ => self.fail(line, asked, context),
+            _ => self.fail(line, turn),
         }
         Ok(())
     }
@@ -190,28 +175,28 @@ impl Reader {
     }
 
     /// Completes the first request: it has its whole answer, and the answer is correct.
-    pub(super) fn end(&mut self, asked: &mut VecDeque<Asked>, context: &mut Context) {
-        match &asked.front().expect("the caller has seen the front").kind {
+    pub(super) fn end(&mut self, turn: &mut Turn<'_, '_>) {
+        match &turn.asked.front().expect("the caller has seen the front").kind {
             Kind::Get(run) => {
-                context.tally.gets += 1;
-                context.tally.get_keys += run.len() as u64;
-                context.tally.misses += run.len() as u64 - u64::from(self.hits);
+                turn.context.tally.gets += 1;
+                turn.context.tally.get_keys += run.len() as u64;
+                turn.context.tally.misses += run.len() as u64 - u64::from(self.hits);
             }
-            Kind::Set => context.tally.sets += 1,
-            Kind::Ping => context.tally.pings += 1,
+            Kind::Set => turn.context.tally.sets += 1,
+            Kind::Ping => turn.context.tally.pings += 1,
         }
-        self.next(asked, context);
+        self.next(turn);
     }
 
     /// Completes the first request with an error: the answer does not match it.
-    pub(super) fn fail(&mut self, said: &[u8], asked: &mut VecDeque<Asked>, context: &mut Context) {
-        context.tally.error(said);
-        self.next(asked, context);
+    pub(super) fn fail(&mut self, said: &[u8], turn: &mut Turn<'_, '_>) {
+        turn.context.tally.error(said);
+        self.next(turn);
     }
 
-    fn next(&mut self, asked: &mut VecDeque<Asked>, context: &mut Context) {
+    fn next(&mut self, turn: &mut Turn<'_, '_>) {
         (self.hits, self.elements, self.is_open) = (0, 0, false);
-        context.answer(asked);
+        turn.answer();
     }
 
     fn receive_body(
@@ -219,19 +204,19 @@ impl Reader {
         bytes: &[u8],
         index: u32,
         left: usize,
-        asked: &mut VecDeque<Asked>,
-        context: &mut Context,
+        turn: &mut Turn<'_, '_>,
     ) -> Result<usize, String> {
         let taken = left.min(bytes.len());
-        let (value_len, value_end) = (context.corpus.value_len(), context.wire.value_end());
+        let (value_len, value_end) =
+            (turn.context.corpus.value_len(), turn.context.wire.value_end());
         let offset = value_len + value_end.len() - left;
         let (value, end) = bytes[..taken].split_at(value_len.saturating_sub(offset).min(taken));
         // A value begins with its key, and this part is always checked.
-        let looked = match context.verify {
+        let looked = match turn.context.verify {
             true => value.len(),
             false => KEY_LEN.saturating_sub(offset).min(value.len()),
         };
-        if looked > 0 && !context.corpus.is_value(&value[..looked], offset, index) {
+        if looked > 0 && !turn.context.corpus.is_value(&value[..looked], offset, index) {
             return Err(format!("a wrong byte in the value of key {index}"));
         }
         let end_offset = value_end.len() - (left - value.len()).min(value_end.len());
@@ -243,17 +228,23 @@ impl Reader {
             return Ok(taken);
         }
         self.state = State::Line;
-        let keys = match &asked.front().expect("its value has begun").kind {
+        let keys = match &turn.asked.front().expect("its value has begun").kind {
             Kind::Get(run) => run.len(),
             Kind::Set | Kind::Ping => unreachable!("only gets have values"),
         };
-        match context.wire {
-            Wire::Meta | Wire::Binary if keys == 1 => self.end(asked, context),
+        match turn.context.wire {
+            Wire::Meta | Wire::Binary if keys == 1 => self.end(turn),
             Wire::Text | Wire::Meta | Wire::Binary => {}
-            Wire::Resp => self.end_resp_value(keys, asked, context),
+            Wire::Resp => self.end_resp_value(keys, turn),
         }
         Ok(taken)
     }
+}
+
+/// The requests of one connection, and the state shared by all.
+pub(super) struct Turn<'a, 'c> {
+    pub(super) asked: &'a mut VecDeque<Asked>,
+    pub(super) context: &'a mut Context<'c>,
 }
 
 /// State shared by the parsers of all connections.
@@ -265,35 +256,36 @@ pub struct Context<'a> {
     pub now_ns: u64,
 }
 
-impl Context<'_> {
+impl Turn<'_, '_> {
     /// Returns the length of a whole single-key hit at the start of `bytes`, if one is expected.
     #[inline]
-    fn whole_hit(&mut self, bytes: &[u8], asked: &mut VecDeque<Asked>) -> Option<usize> {
-        let Some(Asked { kind: Kind::Get(run), .. }) = asked.front() else { return None };
-        let (header_len, value_len) = (self.corpus.header_len(), self.corpus.value_len());
+    fn whole_hit(&mut self, bytes: &[u8]) -> Option<usize> {
+        let Some(Asked { kind: Kind::Get(run), .. }) = self.asked.front() else { return None };
+        let (header_len, value_len) =
+            (self.context.corpus.header_len(), self.context.corpus.value_len());
         let len = header_len + value_len + SHORT_HIT_END.len();
         if run.len() != 1 || bytes.len() < len || !bytes[..len].ends_with(SHORT_HIT_END) {
             return None;
         }
         let index = run.start;
-        if !self.corpus.is_header(&bytes[..header_len], index) {
+        if !self.context.corpus.is_header(&bytes[..header_len], index) {
             return None;
         }
         let value = &bytes[header_len..header_len + value_len];
-        if self.verify && !self.corpus.is_value(value, 0, index) {
+        if self.context.verify && !self.context.corpus.is_value(value, 0, index) {
             // The slow path finds the same fault and describes it.
             return None;
         }
-        self.tally.gets += 1;
-        self.tally.get_keys += 1;
-        self.answer(asked);
+        self.context.tally.gets += 1;
+        self.context.tally.get_keys += 1;
+        self.answer();
         Some(len)
     }
 
     #[inline]
-    pub(super) fn answer(&mut self, asked: &mut VecDeque<Asked>) {
-        let request = asked.pop_front().expect("the caller has seen the front");
-        self.tally.record(request.due_ns, request.sent_ns, self.now_ns);
+    pub(super) fn answer(&mut self) {
+        let request = self.asked.pop_front().expect("the caller has seen the front");
+        self.context.tally.record(request.due_ns, request.sent_ns, self.context.now_ns);
     }
 }
 

@@ -1,5 +1,7 @@
 //! Tests the parser with input cut at every byte, and with answers that it must reject.
 
+use testkit::wire::binary::{Packet, REPLY};
+
 use super::*;
 
 fn asked(kinds: &[Kind]) -> VecDeque<Asked> {
@@ -93,15 +95,10 @@ fn packet(
     code: u8,
     status: u16,
     opaque: u32,
-    (flags, key, value): (&[u8], &[u8], &[u8]),
+    (extras, key, value): (&[u8], &[u8], &[u8]),
 ) -> Vec<u8> {
-    let total = (flags.len() + key.len() + value.len()) as u32;
-    let mut out = vec![0x81, code, 0, key.len() as u8, flags.len() as u8, 0];
-    out.extend_from_slice(&status.to_be_bytes());
-    out.extend_from_slice(&total.to_be_bytes());
-    out.extend_from_slice(&opaque.to_be_bytes());
-    out.extend_from_slice(&[1; 8]);
-    [&out[..], flags, key, value].concat()
+    let (magic, cas) = (REPLY, u64::MAX / 255);
+    Packet { magic, status, cas, extras, key, value, ..Packet::new(code, opaque) }.bytes()
 }
 
 /// Checks that `text`, cut anywhere, answers `kinds`, and that a changed byte at `wrong` is an

@@ -12,7 +12,9 @@
 
 use std::ops::Range;
 
-use super::corpus::{Corpus, KEY_LEN};
+use testkit::wire::binary::{GET, GETKQ, Head, NOOP, REQUEST, SET};
+
+use super::corpus::Corpus;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Wire {
@@ -71,7 +73,7 @@ impl Wire {
                 out.extend_from_slice(b"\r\n");
             }
             Wire::Binary if run.len() == 1 => {
-                Packet { code: GET, opaque, ..Packet::default() }.push(corpus, run.start, out);
+                push_packet(GET, opaque, 0, 0, corpus.key(run.start), out);
             }
             Wire::Binary => {
                 for (at, index) in (0..).zip(run.clone()) {
@@ -106,9 +108,7 @@ impl Wire {
                 out.extend_from_slice(b"\r\n");
             }
             Wire::Binary => {
-                let value = corpus.value_len() as u32;
-                let packet = Packet { code: SET, opaque, extras: 8, value };
-                packet.push(corpus, index, out);
+                push_packet(SET, opaque, 8, corpus.value_len(), corpus.key(index), out);
                 corpus.push_value(out, index);
             }
             Wire::Resp => {
@@ -141,79 +141,24 @@ impl Wire {
 
 /// Appends a binary read that is not answered if the key is missing.
 pub fn push_quiet_get(corpus: &Corpus, out: &mut Vec<u8>, index: u32, opaque: u32) {
-    Packet { code: GETKQ, opaque, ..Packet::default() }.push(corpus, index, out);
+    push_packet(GETKQ, opaque, 0, 0, corpus.key(index), out);
 }
 
 /// Appends a request that is answered after everything before it.
 pub fn push_noop(out: &mut Vec<u8>, opaque: u32) {
-    Packet { code: NOOP, opaque, ..Packet::default() }.push_header(0, out);
+    push_packet(NOOP, opaque, 0, 0, b"", out);
 }
 
-/// A request's packet. Its extras are zeros.
-#[derive(Clone, Copy, Default)]
-struct Packet {
-    code: u8,
-    opaque: u32,
-    extras: u8,
-    value: u32,
+/// Appends the head of a request with a key, its extras, which are zeros, and the key.
+fn push_packet(code: u8, opaque: u32, extras: usize, value: usize, key: &[u8], out: &mut Vec<u8>) {
+    let body_len = extras + key.len() + value;
+    let (key_len, extras_len) = (key.len(), extras);
+    let head =
+        Head { magic: REQUEST, code, key_len, extras_len, body_len, opaque, ..Head::default() };
+    out.extend_from_slice(&head.bytes());
+    out.extend_from_slice(&[0; 8][..extras]);
+    out.extend_from_slice(key);
 }
-
-impl Packet {
-    /// Appends the packet with a key.
-    fn push(self, corpus: &Corpus, index: u32, out: &mut Vec<u8>) {
-        self.push_header(KEY_LEN as u16, out);
-        out.extend_from_slice(&[0; 8][..usize::from(self.extras)]);
-        out.extend_from_slice(corpus.key(index));
-    }
-
-    fn push_header(self, key_len: u16, out: &mut Vec<u8>) {
-        let total = u32::from(self.extras) + u32::from(key_len) + self.value;
-        let mut header = [0; HEADER_LEN];
-        header[0] = 0x80;
-        header[1] = self.code;
-        header[2..4].copy_from_slice(&key_len.to_be_bytes());
-        header[4] = self.extras;
-        header[8..12].copy_from_slice(&total.to_be_bytes());
-        header[12..16].copy_from_slice(&self.opaque.to_be_bytes());
-        out.extend_from_slice(&header);
-    }
-}
-
-/// The head of a reply packet.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Answer {
-    pub code: u8,
-    pub key_len: usize,
-    pub extras: usize,
-    pub status: u16,
-    pub opaque: u32,
-    /// Bytes after extras and key.
-    pub value_len: usize,
-}
-
-impl Answer {
-    /// Reads a header of `HEADER_LEN` bytes.
-    pub fn read(header: &[u8]) -> Result<Answer, String> {
-        let wide = |at: usize| u16::from_be_bytes([header[at], header[at + 1]]);
-        let long =
-            |at: usize| u32::from_be_bytes(header[at..at + 4].try_into().expect("four bytes"));
-        let (key_len, extras) = (usize::from(wide(2)), usize::from(header[4]));
-        let total = long(8) as usize;
-        if header[0] != 0x81 || header[5] != 0 || total < key_len + extras {
-            return Err(format!("no answer's packet: {}", header[..HEADER_LEN].escape_ascii()));
-        }
-        let value_len = total - key_len - extras;
-        let (status, opaque) = (wide(6), long(12));
-        Ok(Answer { code: header[1], key_len, extras, status, opaque, value_len })
-    }
-}
-
-pub const HEADER_LEN: usize = 24;
-pub const GET: u8 = 0x00;
-pub const SET: u8 = 0x01;
-pub const NOOP: u8 = 0x0a;
-pub const GETKQ: u8 = 0x0d;
-pub const NOT_FOUND: u16 = 1;
 
 /// Appends an opaque of the meta protocol: eight digits.
 fn push_hex(out: &mut Vec<u8>, opaque: u32) {

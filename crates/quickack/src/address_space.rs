@@ -6,6 +6,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 
 use crate::config;
+use crate::error::Error;
 
 /// Names the limit and the value to set, if there is one. `needed`: bytes beside the process
 /// itself.
@@ -28,14 +29,9 @@ pub fn hint(status: ExitStatus, needed: u64) -> String {
 }
 
 /// Says by which limit address space was refused. `needed`: bytes, but for the process itself.
-pub fn no_room(error: &io::Error, what: &str, needed: u64) -> io::Error {
-    match advice(needed) {
-        Some(advice) => io::Error::other(format!("cannot map {what}: {error}; {advice}")),
-        None => {
-            let text = format!("cannot map {what}: {error}; see vm.overcommit_memory");
-            io::Error::other(text)
-        }
-    }
+pub fn no_room(error: &io::Error, what: &str, needed: u64) -> Error {
+    let advice = advice(needed).unwrap_or_else(|| "see vm.overcommit_memory".to_string());
+    Error::Os(format!("cannot map {what}: {error}; {advice}"))
 }
 
 /// Whether the limit leaves too little for a process that needs so much.

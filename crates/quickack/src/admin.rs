@@ -13,6 +13,8 @@ use std::time::{Duration, Instant};
 
 use rustix::net;
 
+use crate::error::{Error, Peer};
+
 pub use entries::{Entry, Found};
 
 /// The requests of the admin socket.
@@ -63,37 +65,37 @@ pub static VERBS: &[Verb] = &[
     Verb { name: "quit", words: "", text: "Exits now." },
 ];
 
-/// The only proxy that answers, of all or of one configuration. The error is what is to be shown.
-pub fn only(file: Option<&Path>) -> Result<Found, String> {
+/// The only proxy that answers, of all or of one configuration.
+pub fn only(file: Option<&Path>) -> Result<Found, Error> {
     let mut found = entries::find(file);
-    match (found.len(), file) {
-        (1, _) => Ok(found.remove(0)),
-        (0, None) => Err("no running proxy found; name its configuration: -c FILE".to_string()),
-        (0, Some(file)) => Err(format!(
+    Err(Error::Config(match (found.len(), file) {
+        (1, _) => return Ok(found.remove(0)),
+        (0, None) => "no running proxy found; name its configuration: -c FILE".to_string(),
+        (0, Some(file)) => format!(
             "no proxy that runs with {} answers in {}; if one runs elsewhere, use --admin PATH",
             file.display(),
             entries::places()
-        )),
+        ),
         (_, _) => {
             let names = found.iter().map(|one| legible(&one.path.display().to_string()));
-            Err(format!(
+            format!(
                 "several proxies run; choose one with -c FILE or --admin PATH:\n  {}",
                 names.collect::<Vec<String>>().join("\n  ")
-            ))
+            )
         }
-    }
+    }))
 }
 
 /// The proxy whose socket is there.
-pub fn at(socket: &Path) -> Result<Found, String> {
+pub fn at(socket: &Path) -> Result<Found, Error> {
     let path = socket.to_path_buf();
     let connected = sys::connect::unix_within(socket, ROOM_PATIENCE);
     let connected = connected.map(|stream| Found { path, stream: stream.into() });
     connected.map_err(|error| no_answer(socket, &error.into()))
 }
 
-/// Asks one line. The error is what is to be shown.
-pub fn ask(proxy: Found, line: &str) -> Result<String, String> {
+/// Asks one line.
+pub fn ask(proxy: Found, line: &str) -> Result<String, Error> {
     let Found { path, mut stream } = proxy;
     let mut answer = || -> io::Result<Vec<u8>> {
         stream.set_write_timeout(Some(PATIENCE))?;
@@ -109,7 +111,7 @@ pub fn ask(proxy: Found, line: &str) -> Result<String, String> {
     let bytes = answer().map_err(|error| no_answer(&path, &error))?;
     let text = legible(&String::from_utf8_lossy(&bytes));
     match text.strip_prefix(ERROR) {
-        Some(why) => Err(why.trim_end().to_string()),
+        Some(why) => Err(Peer::Refused(why.trim_end().to_string()).into()),
         None => Ok(text),
     }
 }
@@ -163,8 +165,8 @@ fn legible(text: &str) -> String {
     out
 }
 
-fn no_answer(socket: &Path, error: &io::Error) -> String {
-    format!("no answer from {}: {error}; is the proxy running?", socket.display())
+fn no_answer(socket: &Path, error: &io::Error) -> Error {
+    Error::Os(format!("no answer from {}: {error}; is the proxy running?", socket.display()))
 }
 
 /// How the answer to a question that failed begins.
@@ -188,7 +190,7 @@ mod tests {
         let answer = ask(Found { path: "x.sock".into(), stream }, "workers --json");
         let mut question = String::new();
         theirs.read_to_string(&mut question).unwrap();
-        (answer, question)
+        (answer.map_err(|why| why.to_string()), question)
     }
 
     #[test]
@@ -208,7 +210,10 @@ mod tests {
         let (stream, theirs) = UnixStream::pair().unwrap();
         drop(theirs);
         let answer = ask(Found { path: "x.sock".into(), stream }, "workers");
-        assert!(answer.as_ref().is_err_and(|why| why.contains("Broken pipe")), "{answer:?}");
+        assert!(
+            answer.as_ref().is_err_and(|why| why.to_string().contains("Broken pipe")),
+            "{answer:?}"
+        );
     }
 
     #[test]

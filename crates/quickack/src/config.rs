@@ -35,11 +35,12 @@ mod value;
 mod tests;
 
 use std::fs::File;
-use std::io::{self, Read};
+use std::io::Read;
 use std::path::Path;
 
 use proxy::plan::{Plan, QuickAck};
 
+use crate::error::Error;
 use ipnet::IpNet;
 use report::{Diagnostic, Place, Spot};
 
@@ -48,7 +49,7 @@ pub use attachments::{Attachments, Source};
 pub use compile::{compile, compile_for};
 pub use difference::difference;
 pub use overrides::{Override, set};
-pub use process::{Accept, Admin, Affinity, Process, WORKERS_MAX, Workers, processors};
+pub use process::{AcceptMode, Admin, Affinity, Process, WORKERS_MAX, Workers, processors};
 pub use reference::directives_page;
 pub use report::{Report, Severity, nearest};
 pub use running::Block;
@@ -147,7 +148,7 @@ pub fn read_with(path: &Path, overrides: &[Override]) -> Outcome {
 }
 
 /// Reads the file. Adds a warning to `doubts` if other users may change the file.
-fn read_bytes(path: &Path, doubts: &mut Vec<String>) -> io::Result<Vec<u8>> {
+fn read_bytes(path: &Path, doubts: &mut Vec<String>) -> Result<Vec<u8>, Error> {
     let mut bytes = Vec::new();
     let file = File::open(path)?;
     let metadata = file.metadata()?;
@@ -157,7 +158,10 @@ fn read_bytes(path: &Path, doubts: &mut Vec<String>) -> io::Result<Vec<u8>> {
     }
     file.take(FILE_LEN_MAX + 1).read_to_end(&mut bytes)?;
     match bytes.len() as u64 > FILE_LEN_MAX {
-        true => Err(io::Error::other("longer than 16 MiB, so it is not a configuration")),
+        true => {
+            let text = "longer than 16 MiB, so it is not a configuration";
+            Err(Error::Config(text.into()))
+        }
         false => Ok(bytes),
     }
 }
@@ -173,19 +177,19 @@ fn unreadable(name: &str, text: &str, spot: Spot, message: String) -> Outcome {
 }
 
 /// Parses the memory of a cache process from the command line.
-pub fn parse_memory(word: &str) -> Result<usize, String> {
-    value::size(word, &MEMORY_RANGE).map(|bytes| bytes as usize).map_err(|fault| fault.message)
+pub fn parse_memory(word: &str) -> Result<usize, Error> {
+    Ok(value::size(word, &MEMORY_RANGE)? as usize)
 }
 
 /// Parses the largest value from the command line.
-pub fn parse_item_size(word: &str) -> Result<usize, String> {
+pub fn parse_item_size(word: &str) -> Result<usize, Error> {
     let range = 1..=proxy::limits::ITEM_SIZE_MAX as u64;
-    value::size(word, &range).map(|bytes| bytes as usize).map_err(|fault| fault.message)
+    Ok(value::size(word, &range)? as usize)
 }
 
 /// Parses an address to listen on from the command line.
-pub fn parse_address(word: &str) -> Result<Address, String> {
-    Address::parse(word).map_err(|fault| fault.message)
+pub fn parse_address(word: &str) -> Result<Address, Error> {
+    Ok(Address::parse(word)?)
 }
 
 /// Memory of an embedded cache: from a megabyte to the maximum of its store.

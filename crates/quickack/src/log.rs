@@ -19,8 +19,11 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use serde::{Deserialize, Serialize};
+
+use crate::error::Error;
 use render::render;
-use repeats::{Outcome, Repeats};
+use repeats::{Outcome, Repeated, Repeats};
 use sink::Sink;
 
 /// The target of lines.
@@ -40,7 +43,8 @@ pub enum Format {
 }
 
 /// The severity of an entry, the most severe first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Level {
     /// A failure that needs the operator.
     Error,
@@ -140,7 +144,7 @@ pub struct Clocks {
 }
 
 impl Log {
-    pub fn open(target: &Target, format: Format, level: Level) -> io::Result<Log> {
+    pub fn open(target: &Target, format: Format, level: Level) -> Result<Log, Error> {
         let sink = Sink::open(target)?;
         let repeats = Repeats::default();
         let why_lost = String::new();
@@ -164,14 +168,16 @@ impl Log {
 
     /// Reports repeats whose second is over.
     pub fn tick(&mut self, now: Clocks) {
-        for (entry, count) in self.repeats.over(now.clock_us) {
-            self.say(now, &entry, Some(count));
-        }
+        self.say_repeats(now, now.clock_us);
     }
 
     /// Reports all repeats, because nothing will be written after this.
     pub fn finish(&mut self, now: Clocks) {
-        for (entry, count) in self.repeats.over(u64::MAX) {
+        self.say_repeats(now, u64::MAX);
+    }
+
+    fn say_repeats(&mut self, now: Clocks, over_us: u64) {
+        for Repeated { entry, count } in self.repeats.over(over_us) {
             self.say(now, &entry, Some(count));
         }
     }
@@ -183,7 +189,7 @@ impl Log {
 
     /// Opens the log file again after it was moved away; returns false if the target is no file. If
     /// that fails, the old file stays open, and the caller reports the error.
-    pub fn reopen(&mut self) -> io::Result<bool> {
+    pub fn reopen(&mut self) -> Result<bool, Error> {
         let is_file = matches!(self.target, Target::File(_));
         if is_file {
             self.sink = Sink::open(&self.target)?;
@@ -192,7 +198,7 @@ impl Log {
     }
 
     /// Changes the settings; if the target cannot be opened, the old settings stay.
-    pub fn change(&mut self, target: &Target, format: Format, level: Level) -> io::Result<()> {
+    pub fn change(&mut self, target: &Target, format: Format, level: Level) -> Result<(), Error> {
         if *target != self.target {
             self.sink = Sink::open(target)?;
             self.target = target.clone();

@@ -5,6 +5,7 @@ mod admin;
 mod cache_server;
 mod cli;
 mod config;
+mod error;
 mod event;
 mod ipc;
 mod log;

@@ -19,6 +19,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use metrics::{Registry, WorkerMetrics};
 
+use crate::error::Error;
+
 /// The shared memory, as master and workers see it.
 #[derive(Clone)]
 pub struct Scoreboard {
@@ -26,6 +28,20 @@ pub struct Scoreboard {
     slots: usize,
     ids: usize,
     registry: Registry,
+}
+
+/// The configuration and the state of the servers' health that are in force somewhere.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Epochs {
+    pub config: u64,
+    pub health: u64,
+}
+
+/// A change of a server's place in its ring.
+#[derive(Clone, Copy, Debug)]
+pub struct Ejection {
+    pub server: u32,
+    pub ejected: bool,
 }
 
 impl Scoreboard {
@@ -46,20 +62,23 @@ impl Scoreboard {
     }
 
     /// A scoreboard that the master has made.
-    pub fn open(memory: &'static [AtomicU64]) -> Result<Scoreboard, String> {
+    pub fn open(memory: &'static [AtomicU64]) -> Result<Scoreboard, Error> {
         let word = |at: usize| memory.get(at).map_or(0, |word| word.load(Ordering::Relaxed));
         if word(0) != MAGIC || word(1) != VERSION {
-            return Err(format!("the shared memory is not a scoreboard of version {VERSION}"));
+            let text = format!("the shared memory is not a scoreboard of version {VERSION}");
+            return Err(Error::Bug(text));
         }
         if word(4) != own_counters() {
-            return Err("the shared memory has the counters of other protocols".to_string());
+            let text = "the shared memory has the counters of other protocols";
+            return Err(Error::Bug(text.into()));
         }
         let (slots, ids) = (word(2) as usize, word(3) as usize);
         if memory.len() != Scoreboard::words(slots, ids) {
-            return Err("the shared memory is not as long as its header says".to_string());
+            let text = "the shared memory is not as long as its header says";
+            return Err(Error::Bug(text.into()));
         }
-        let registry =
-            Registry::open(&memory[registry_start(slots, ids)..]).map_err(|why| why.to_string())?;
+        let registry = Registry::open(&memory[registry_start(slots, ids)..]);
+        let registry = registry.map_err(|why| Error::Bug(why.to_string()))?;
         Ok(Scoreboard { memory, slots, ids, registry })
     }
 
@@ -118,9 +137,9 @@ impl Scoreboard {
     }
 
     /// Changes the health of servers; all workers see all of them by one new epoch.
-    pub fn set_ejected(&self, ids: &[(u32, bool)]) {
-        for &(id, ejected) in ids {
-            let (word, bit) = self.health_place(id);
+    pub fn set_ejected(&self, changes: &[Ejection]) {
+        for &Ejection { server, ejected } in changes {
+            let (word, bit) = self.health_place(server);
             let old = self.memory[word].load(Ordering::Relaxed);
             let new = if ejected { old | bit } else { old & !bit };
             self.memory[word].store(new, Ordering::Release);
@@ -180,16 +199,16 @@ impl Scoreboard {
     }
 
     /// The configuration and the health that a worker has installed.
-    pub fn installed(&self, slot: usize) -> (u64, u64) {
+    pub fn installed(&self, slot: usize) -> Epochs {
         let line = self.worker_line(slot);
         let word = |at: usize| self.memory[line + at].load(Ordering::Acquire);
-        (word(CONFIG_SEEN), word(HEALTH_SEEN))
+        Epochs { config: word(CONFIG_SEEN), health: word(HEALTH_SEEN) }
     }
 
-    pub fn set_installed(&self, slot: usize, config: u64, health: u64) {
+    pub fn set_installed(&self, slot: usize, epochs: Epochs) {
         let line = self.worker_line(slot);
-        self.memory[line + CONFIG_SEEN].store(config, Ordering::Release);
-        self.memory[line + HEALTH_SEEN].store(health, Ordering::Release);
+        self.memory[line + CONFIG_SEEN].store(epochs.config, Ordering::Release);
+        self.memory[line + HEALTH_SEEN].store(epochs.health, Ordering::Release);
     }
 
     // What all share.
@@ -301,10 +320,11 @@ mod tests {
             note(&worker, &|| scoreboard.beat(slot));
             note(&worker, &|| scoreboard.set_connections(slot, 1));
             note(&worker, &|| scoreboard.set_watching(slot, true));
-            note(&worker, &|| scoreboard.set_installed(slot, 1, 1));
+            note(&worker, &|| scoreboard.set_installed(slot, Epochs { config: 1, health: 1 }));
         }
-        for id in 0..scoreboard.ids as u32 {
-            note("master", &|| scoreboard.set_ejected(&[(id, true)]));
+        for server in 0..scoreboard.ids as u32 {
+            let change = Ejection { server, ejected: true };
+            note("master", &|| scoreboard.set_ejected(&[change]));
         }
         words
     }

@@ -22,42 +22,42 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use sys::signal::{self, Signals};
 
 use crate::config::Affinity;
-use crate::event::{self, Command, Handover, Loop};
+use crate::error::{Error, Peer};
+use crate::event::{self, Command, Loop};
 use crate::ipc::client_state::ClientState;
 use crate::ipc::installation::Installation;
-use crate::ipc::{Channel, Message};
+use crate::ipc::{Channel, Received, ToMaster, ToWorker};
 use crate::log::{self, Level};
-use crate::scoreboard::Scoreboard;
+use crate::scoreboard::{Ejection, Epochs, Scoreboard};
 use origins::Origins;
 
 use prepare::{Prepared, compile};
 
 /// Serves until the master says otherwise, or is gone.
 pub fn run() -> ExitCode {
-    match sys::process::take_passed().map_err(|error| error.to_string()).and_then(serve) {
+    match sys::process::take_passed().map_err(Error::from).and_then(serve) {
         Ok(()) => ExitCode::SUCCESS,
-        Err(why) => {
-            log::line(&format!("worker: {why}; workers are started by `quickack run`"));
+        Err(error) => {
+            log::line(&format!("worker: {error}; workers are started by `quickack run`"));
             ExitCode::FAILURE
         }
     }
 }
 
-fn serve(channel: OwnedFd) -> Result<(), String> {
-    let text = |error: std::io::Error| error.to_string();
+fn serve(channel: OwnedFd) -> Result<(), Error> {
     let mut master = MasterChannel::new(Channel::new(channel));
     let first = master.wait_for_first()?;
-    let scoreboard = master.scoreboard.clone().ok_or("no scoreboard was passed")?;
+    let scoreboard = master.scoreboard.clone();
+    let scoreboard = scoreboard.ok_or_else(|| Peer::Broken("no scoreboard was passed".into()))?;
     sys::process::set_title(&format!("quickack: worker {}", master.slot));
     master.pin(&first.affinity);
     let room = first.install.plan.clients_room;
     if room < ROOM_EXPECTED.min(first.install.plan.clients_max) {
         let text =
             format!("a worker has room for only {room} clients: the descriptor limit is low");
-        let (level, key) = (Level::Warning.name().to_string(), "room".to_string());
-        master.say(Message::Log { level, key, text });
+        master.say(ToMaster::Log { level: Level::Warning, key: "room".to_string(), text });
     }
-    let signals = Signals::new(signal::ALL_OF_A_CHILD).map_err(text)?;
+    let signals = Signals::new(signal::ALL_OF_A_CHILD)?;
     let shared = event::Shared {
         scoreboard: scoreboard.clone(),
         slot: master.slot,
@@ -68,16 +68,16 @@ fn serve(channel: OwnedFd) -> Result<(), String> {
     let metrics = scoreboard.metrics(master.slot);
     let install = first.install;
     let mut service = Proxy::new(install.plan.clone(), seed(), Time(0), metrics);
-    master.epoch = first.epoch;
+    master.installed.config = first.epoch;
     let ended = Loop::controlled(&mut service, &mut master, shared, install, signals)
         .and_then(|mut looping| looping.run());
     master.finish();
-    ended.map_err(text)
+    Ok(ended?)
 }
 
 /// The channel to the master, and what came by it: the scoreboard, descriptors, configurations.
 struct MasterChannel {
-    channel: Channel,
+    channel: Channel<ToMaster, ToWorker>,
     slot: usize,
     scoreboard: Option<Scoreboard>,
     lock: Option<OwnedFd>,
@@ -85,9 +85,8 @@ struct MasterChannel {
     /// Listening sockets that were passed and are not in the loop yet.
     passed: BTreeMap<u32, OwnedFd>,
     prepared: Option<Prepared>,
-    /// The installed configuration.
-    epoch: u64,
-    health: u64,
+    /// The installed configuration, and the health as it was looked at last.
+    installed: Epochs,
     /// The names of all servers, by id; their health in the scoreboard is looked at.
     names: HashMap<u32, String>,
     ejected: Vec<u32>,
@@ -95,9 +94,9 @@ struct MasterChannel {
     told_in_use: Vec<u32>,
     /// Messages that the channel had no room for and that must be sent: the last about each server,
     /// …
-    owed_of_servers: BTreeMap<u32, Message>,
+    owed_of_servers: BTreeMap<u32, ToMaster>,
     /// … and everything else but lines for the log, which are only counted.
-    owed: VecDeque<Message>,
+    owed: VecDeque<ToMaster>,
     lines_lost: u64,
     /// Clients' addresses of failed logins that are still to be logged, by the pool's id.
     failed_logins: BTreeMap<u32, Origins>,
@@ -108,7 +107,7 @@ struct MasterChannel {
 }
 
 impl MasterChannel {
-    fn new(channel: Channel) -> MasterChannel {
+    fn new(channel: Channel<ToMaster, ToWorker>) -> MasterChannel {
         MasterChannel {
             channel,
             slot: 0,
@@ -117,8 +116,7 @@ impl MasterChannel {
             wakeups: Rc::default(),
             passed: BTreeMap::new(),
             prepared: None,
-            epoch: 0,
-            health: 0,
+            installed: Epochs::default(),
             names: HashMap::new(),
             ejected: Vec::new(),
             told_in_use: Vec::new(),
@@ -152,11 +150,11 @@ impl MasterChannel {
     }
 
     /// Before it serves a worker has nothing else to do, and may wait.
-    fn wait_for_first(&mut self) -> Result<Prepared, String> {
+    fn wait_for_first(&mut self) -> Result<Prepared, Error> {
         loop {
-            while let Some(received) = self.channel.receive().map_err(|why| why.to_string())? {
-                self.handle(received.message, received.fds, &mut Vec::new());
-                self.channel.acknowledge().map_err(|why| why.to_string())?;
+            while let Some(received) = self.channel.receive()? {
+                self.handle(received, &mut Vec::new())?;
+                self.channel.acknowledge()?;
                 // After each message: what comes next may prepare a change that never holds.
                 let holds = self.scoreboard.as_ref().map_or(0, Scoreboard::config_epoch);
                 if let Some(prepared) = self.prepared.take_if(|one| one.epoch <= holds) {
@@ -169,70 +167,79 @@ impl MasterChannel {
             let mut wait = [PollFd::new(&self.channel, PollFlags::IN)];
             match poll(&mut wait, None) {
                 Ok(_) | Err(rustix::io::Errno::INTR) => {}
-                Err(error) => return Err(error.to_string()),
+                Err(error) => return Err(error.into()),
             }
         }
     }
 
+    /// Handles the messages that have come.
+    fn handle_all(&mut self, out: &mut Vec<Command>) -> Result<(), Error> {
+        while let Some(received) = self.channel.receive()? {
+            self.handle(received, out)?;
+        }
+        Ok(())
+    }
+
     /// Handles a message from the master; commands for the loop are appended.
-    fn handle(&mut self, message: Message, mut fds: Vec<OwnedFd>, out: &mut Vec<Command>) {
+    fn handle(
+        &mut self,
+        received: Received<ToWorker>,
+        out: &mut Vec<Command>,
+    ) -> Result<(), Error> {
+        let Received { message, mut fds } = received;
         match message {
-            Message::Welcome { slot, release: _ } => {
+            ToWorker::Welcome { slot, release: _ } => {
                 self.slot = slot;
-                self.scoreboard = fds.pop().and_then(|fd| {
-                    let memory = sys::memory::map(fd).ok()?;
-                    Scoreboard::open(memory).ok()
-                });
+                if let Some(fd) = fds.pop() {
+                    self.scoreboard = Some(Scoreboard::open(sys::memory::map(fd)?)?);
+                }
             }
-            Message::Lock {} => self.lock = fds.pop(),
-            Message::Listeners { ids } => self.passed.extend(ids.into_iter().zip(fds)),
-            Message::Wakeups { first } => {
+            ToWorker::Lock {} => self.lock = fds.pop(),
+            ToWorker::Listeners { ids } if ids.len() != fds.len() => {
+                let why = format!("{} listeners came with {} descriptors", ids.len(), fds.len());
+                return Err(Peer::Broken(why).into());
+            }
+            ToWorker::Listeners { ids } => self.passed.extend(ids.into_iter().zip(fds)),
+            ToWorker::Wakeups { first } => {
                 let mut wakeups = self.wakeups.borrow_mut();
                 wakeups.truncate(first);
                 wakeups.extend(fds);
             }
-            Message::Prepare { epoch } => self.prepare(epoch, fds.pop()),
+            ToWorker::Prepare { epoch } => fds.into_iter().for_each(|fd| self.prepare(epoch, fd)),
             // The scoreboard says which epoch holds; this has only woken us.
-            Message::Commit { epoch: _ } => {}
-            Message::Abort { epoch } => {
+            ToWorker::Commit { epoch: _ } => {}
+            ToWorker::Abort { epoch } => {
                 self.prepared.take_if(|prepared| prepared.epoch == epoch);
                 self.passed.clear();
             }
-            Message::Adopt { client } => {
-                let client = Handover { from: client.from, passed: client.into() };
-                out.push(Command::Adopt { client, fds });
-            }
-            Message::Retire {} => out.push(Command::Retire),
-            Message::Share { keep } => out.push(Command::Share { keep }),
-            Message::Drain { timeout_us } => {
+            ToWorker::Adopt { client } => out.push(Command::Adopt { client, fds }),
+            ToWorker::Retire {} => out.push(Command::Retire),
+            ToWorker::Share { keep } => out.push(Command::Share { keep }),
+            ToWorker::Drain { timeout_us } => {
                 out.push(Command::Drain { within: Duration::from_micros(timeout_us) });
             }
-            // Only workers say the others.
-            _ => {}
         }
+        Ok(())
     }
 
-    fn prepare(&mut self, epoch: u64, fd: Option<OwnedFd>) {
-        let compiled = fd
-            .ok_or_else(|| "no configuration came with it".to_string())
-            .and_then(|fd| Installation::read(fd).map_err(|error| error.to_string()))
-            .and_then(|installation| compile(&installation, self.slot, &self.passed));
-        match compiled {
+    fn prepare(&mut self, epoch: u64, fd: OwnedFd) {
+        let read = Installation::read(fd).map_err(Error::from);
+        match read.and_then(|it| compile(&it, self.slot, &self.passed)) {
             Ok(prepared) => {
                 self.prepared = Some(prepared);
-                self.say(Message::Prepared { epoch });
+                self.say(ToMaster::Prepared { epoch });
             }
-            Err(why) => {
+            Err(error) => {
                 self.passed.clear();
-                self.say(Message::Refused { epoch, why });
+                self.say(ToMaster::Refused { epoch, why: error.to_string() });
             }
         }
     }
 
     /// Says something to the master, now or when the channel has room again.
-    fn say(&mut self, message: Message) {
+    fn say(&mut self, message: ToMaster) {
         self.say_what_is_owed();
-        if let Message::Failed { server, .. } | Message::Answered { server, .. } = message {
+        if let ToMaster::Failed { server, .. } | ToMaster::Answered { server, .. } = message {
             // This is the last word about it.
             self.owed_of_servers.remove(&server);
         }
@@ -242,8 +249,8 @@ impl MasterChannel {
             return;
         }
         match message {
-            Message::Log { .. } => self.lines_lost += 1,
-            Message::Failed { server, .. } | Message::Answered { server, .. } => {
+            ToMaster::Log { .. } => self.lines_lost += 1,
+            ToMaster::Failed { server, .. } | ToMaster::Answered { server, .. } => {
                 self.owed_of_servers.insert(server, message);
             }
             // A few for each configuration.
@@ -256,9 +263,9 @@ impl MasterChannel {
             let lost = std::mem::take(&mut self.lines_lost);
             let next = self.owed.pop_front();
             let next = next.or_else(|| self.owed_of_servers.pop_first().map(|(_, it)| it));
-            let next = next.or((lost > 0).then_some(Message::LogLost { lines: lost }));
+            let next = next.or((lost > 0).then_some(ToMaster::LogLost { lines: lost }));
             let Some(message) = next else { return };
-            if !matches!(message, Message::LogLost { .. }) {
+            if !matches!(message, ToMaster::LogLost { .. }) {
                 self.lines_lost = lost;
             }
             let _ = self.channel.send(message, &[]);
@@ -295,44 +302,39 @@ impl event::Control for MasterChannel {
 
     fn poll_changes(&mut self, out: &mut Vec<Command>) {
         let Some(scoreboard) = &self.scoreboard else { return };
-        let (epoch, health) = (scoreboard.config_epoch(), scoreboard.health_epoch());
-        if epoch == self.epoch && health == self.health {
+        let now = Epochs { config: scoreboard.config_epoch(), health: scoreboard.health_epoch() };
+        if now == self.installed {
             return;
         }
         let mut changed = false;
-        if let Some(prepared) = self.prepared.take_if(|prepared| prepared.epoch <= epoch) {
-            self.epoch = prepared.epoch;
+        if let Some(prepared) = self.prepared.take_if(|prepared| prepared.epoch <= now.config) {
+            self.installed.config = prepared.epoch;
             self.names = prepared.names;
             self.pin(&prepared.affinity);
             self.passed.clear();
             out.push(Command::Install(Box::new(prepared.install)));
             changed = true;
         }
-        if health != self.health || changed {
-            self.health = health;
-            let now: Vec<u32> =
+        if now.health != self.installed.health || changed {
+            self.installed.health = now.health;
+            let out_now: Vec<u32> =
                 self.names.keys().copied().filter(|id| scoreboard.is_ejected(*id)).collect();
-            let back = self.ejected.iter().filter(|id| !now.contains(id));
-            out.extend(back.map(|id| Command::Eject { server: *id, ejected: false }));
-            let gone = now.iter().filter(|id| !self.ejected.contains(id));
-            out.extend(gone.map(|id| Command::Eject { server: *id, ejected: true }));
-            self.ejected = now;
-            scoreboard.set_installed(self.slot, self.epoch, self.health);
+            let back = self.ejected.iter().filter(|id| !out_now.contains(id));
+            let back = back.map(|id| Ejection { server: *id, ejected: false });
+            let gone = out_now.iter().filter(|id| !self.ejected.contains(id));
+            let gone = gone.map(|id| Ejection { server: *id, ejected: true });
+            out.extend(back.chain(gone).map(Command::Eject));
+            self.ejected = out_now;
+            scoreboard.set_installed(self.slot, self.installed);
         }
     }
 
     fn receive(&mut self, out: &mut Vec<Command>) {
-        loop {
-            match self.channel.receive() {
-                Ok(Some(received)) => self.handle(received.message, received.fds, out),
-                Ok(None) => break,
-                // Without a master nobody would start us again or count us: the clients are
-                // served to the end of what they asked.
-                Err(_) => {
-                    self.is_gone = true;
-                    return out.push(Command::Drain { within: ORPHAN_TIMEOUT });
-                }
-            }
+        if self.handle_all(out).is_err() {
+            // Without a master nobody would start us again or count us: the clients are served to
+            // the end of what they asked.
+            self.is_gone = true;
+            return out.push(Command::Drain { within: ORPHAN_TIMEOUT });
         }
         // If the master is gone, the next look finds out.
         let _ = self.channel.flush();
@@ -344,16 +346,16 @@ impl event::Control for MasterChannel {
     }
 
     fn leaving(&mut self) {
-        self.say(Message::Leaving {});
+        self.say(ToMaster::Leaving {});
     }
 
     fn installed(&mut self, service: &dyn event::Service) {
         self.told_in_use = service.retired_ids_in_use();
-        let (epoch, ids_in_use) = (self.epoch, self.told_in_use.clone());
+        let (epoch, ids_in_use) = (self.installed.config, self.told_in_use.clone());
         if let Some(scoreboard) = &self.scoreboard {
-            scoreboard.set_installed(self.slot, self.epoch, self.health);
+            scoreboard.set_installed(self.slot, self.installed);
         }
-        self.say(Message::Installed { epoch, ids_in_use });
+        self.say(ToMaster::Installed { epoch, ids_in_use });
     }
 
     fn after_turn(&mut self, service: &dyn event::Service) {
@@ -361,7 +363,7 @@ impl event::Control for MasterChannel {
             let ids = service.retired_ids_in_use();
             if ids != self.told_in_use {
                 self.told_in_use.clone_from(&ids);
-                self.say(Message::IdsInUse { ids });
+                self.say(ToMaster::IdsInUse { ids });
             }
         }
         self.say_what_is_owed();
@@ -370,9 +372,9 @@ impl event::Control for MasterChannel {
     fn report(&mut self, report: Report) {
         match report {
             Report::Failed { server, failures, why } => {
-                self.say(Message::Failed { server, failures, why: why.to_string() });
+                self.say(ToMaster::Failed { server, failures, why: why.to_string() });
             }
-            Report::Answered { server, probe } => self.say(Message::Answered { server, probe }),
+            Report::Answered { server, probe } => self.say(ToMaster::Answered { server, probe }),
         }
     }
 
@@ -426,7 +428,7 @@ impl event::Control for MasterChannel {
                 (Level::Error, format!("poisoned {server}"), text)
             }
         };
-        self.say(Message::Log { level: level.name().to_string(), key, text });
+        self.say(ToMaster::Log { level, key, text });
     }
 
     fn log_loop_event(&mut self, note: event::LoopEvent) {
@@ -437,16 +439,15 @@ impl event::Control for MasterChannel {
                 (format!("header {from}"), text)
             }
         };
-        self.say(Message::Log { level: Level::Warning.name().to_string(), key, text });
+        self.say(ToMaster::Log { level: Level::Warning, key, text });
     }
 
-    fn hand_over(&mut self, client: Handover, fds: Vec<OwnedFd>) -> Result<(), Vec<OwnedFd>> {
-        let client = ClientState { from: client.from, ..client.passed.into() };
+    fn hand_over(&mut self, client: ClientState, fds: Vec<OwnedFd>) -> Result<(), Vec<OwnedFd>> {
         let mut rest: Vec<Rc<OwnedFd>> = fds.into_iter().map(Rc::new).collect();
         while !rest.is_empty() {
             let some = &rest[..rest.len().min(sys::channel::FDS_MAX)];
             let client = client.clone();
-            if self.channel.send(Message::Clients { client }, some).is_err() {
+            if self.channel.send(ToMaster::Clients { client }, some).is_err() {
                 return Err(rest.into_iter().filter_map(Rc::into_inner).collect());
             }
             rest.drain(..some.len());

@@ -9,9 +9,9 @@ use std::rc::Rc;
 use metrics::Registry;
 use proxy::plan::{Plan, PoolPlan, ServerPlan};
 use proxy::{Action, ConnId, Proxy, Side, Slices, Time};
+use testkit::wire::resp::{self, bulk, command, put_array, put_bulk, put_number};
 
 use super::grammar;
-use super::naive::{self, Reading};
 use crate::Shown;
 use crate::mutate::{self, Dice};
 
@@ -161,8 +161,9 @@ impl<'a> Scene<'a> {
             3 => (b"DEL", 3, b":3\r\n".to_vec()),
             _ => (b"GET", 1, bulk(&key)),
         };
-        let head = format!("*{}\r\n", count + 1).into_bytes();
-        let text = [head, bulk(name), bulk(&key).repeat(count)].concat();
+        let mut words = vec![name];
+        words.resize(1 + count, &key);
+        let text = command(&words);
         let expects = self.clients[at].expects.as_mut().expect("it is a canary");
         expects.extend_from_slice(&answer);
         let id = self.clients[at].id;
@@ -213,16 +214,9 @@ impl<'a> Scene<'a> {
     fn answer(&mut self, id: ConnId) {
         let heard = self.links.get_mut(&id).expect("the caller found it");
         let mut out = Vec::new();
-        loop {
-            match naive::request(heard) {
-                Reading::Is(words, len) => {
-                    assert!(heard[0] == b'*' && !words.is_empty(), "no command: {words:?}");
-                    heard.drain(..len);
-                    honest(&words, &mut out);
-                }
-                Reading::Incomplete => break,
-                Reading::Hopeless => panic!("a server hears b\"{}\"", heard.escape_ascii()),
-            }
+        while let Some((words, len)) = resp::read_command(heard) {
+            heard.drain(..len);
+            honest(&words, &mut out);
         }
         if !out.is_empty() {
             self.receive(id, &out);
@@ -306,10 +300,6 @@ impl<'a> Scene<'a> {
     }
 }
 
-fn bulk(text: &[u8]) -> Vec<u8> {
-    [format!("${}\r\n", text.len()).as_bytes(), text, b"\r\n"].concat()
-}
-
 /// Writes a server's reply: for a canary the answer to its request, for others any reply of the
 /// command's shape.
 pub fn honest(words: &[Vec<u8>], out: &mut Vec<u8>) {
@@ -321,26 +311,24 @@ pub fn honest(words: &[Vec<u8>], out: &mut Vec<u8>) {
             out.extend_from_slice(b"+server\r\n+redis\r\n+version\r\n+7.0.15\r\n+proto\r\n");
             out.extend_from_slice(if three { b":3\r\n" } else { b":2\r\n" });
         }
-        "GET" => out.extend(bulk(&words[1])),
+        "GET" => put_bulk(out, &words[1]),
         "MGET" => {
-            out.extend_from_slice(format!("*{}\r\n", words.len() - 1).as_bytes());
-            words[1..].iter().for_each(|key| out.extend(bulk(key)));
+            put_array(out, words.len() - 1);
+            words[1..].iter().for_each(|key| put_bulk(out, key));
         }
-        "DEL" | "UNLINK" | "EXISTS" | "TOUCH" => {
-            out.extend_from_slice(format!(":{}\r\n", words.len() - 1).as_bytes());
-        }
+        "DEL" | "UNLINK" | "EXISTS" | "TOUCH" => put_number(out, words.len() as i64 - 1),
         "DBSIZE" => out.extend_from_slice(b":1\r\n"),
         "SCAN" => out.extend_from_slice(b"*2\r\n$1\r\n0\r\n*0\r\n"),
         "KEYS" | "LRANGE" => out.extend_from_slice(b"*0\r\n"),
         "RANDOMKEY" => out.extend_from_slice(b"$1\r\na\r\n"),
         "SCRIPT" if words.get(1).is_some_and(|sub| sub.eq_ignore_ascii_case(b"load")) => {
-            out.extend(bulk(&[b'f'; 40]));
+            put_bulk(out, &[b'f'; 40]);
         }
         "SCRIPT" if words.get(1).is_some_and(|sub| sub.eq_ignore_ascii_case(b"exists")) => {
-            out.extend_from_slice(format!("*{}\r\n", words.len() - 2).as_bytes());
+            put_array(out, words.len() - 2);
             words[2..].iter().for_each(|_| out.extend_from_slice(b":0\r\n"));
         }
-        "INFO" => out.extend(bulk(b"# Server\r\nredis_version:7.0.15\r\n")),
+        "INFO" => put_bulk(out, b"# Server\r\nredis_version:7.0.15\r\n"),
         _ => out.extend_from_slice(b"+OK\r\n"),
     }
 }

@@ -5,9 +5,9 @@ use proto::{
     Ask, Asked, Capabilities, Class, ConnKey, Facts, ItemKind, Outcome, Parsed, Part, Progress,
     Protocol, ProxyFacts, Quiet, Totals,
 };
+use testkit::wire::{Unread, resp};
 
 use super::grammar;
-use super::naive::{self, Reading};
 use crate::mutate::{self, Dice};
 
 pub fn run(seed: u64, budget: usize) {
@@ -37,15 +37,14 @@ fn row(protocol: &dyn Protocol, name: &str) -> u16 {
 /// Parses a reply to its end, from input that arrives in pieces; returns its length.
 fn one(protocol: &dyn Protocol, command: u16, bytes: &[u8], dice: &mut Dice) -> Option<usize> {
     let read = items(protocol, Ask { command }, bytes, dice);
-    // Depth has no limit in the product, but the naive parser has a stack.
-    let naive = naive::value(bytes, 200);
+    let naive = resp::value(bytes, resp::THREE);
     match (&read, &naive) {
-        (Taken::Whole(len, _), Reading::Is((), end)) => assert_eq!(len, end),
-        (Taken::Open, Reading::Incomplete) | (Taken::Wrong, Reading::Hopeless) => {}
+        (Taken::Whole(len, _), Ok(((), end))) => assert_eq!(len, end),
+        (Taken::Open, Err(Unread::Incomplete)) | (Taken::Wrong, Err(Unread::Hopeless)) => {}
         // The product may report an error as soon as it is certain.
-        (Taken::Wrong, Reading::Incomplete) => {
+        (Taken::Wrong, Err(Unread::Incomplete)) => {
             let longer = [bytes, b"\r\n+\r\n+\r\n"].concat();
-            assert!(!matches!(naive::value(&longer, 200), Reading::Is(..)), "given up too early");
+            assert!(resp::value(&longer, resp::THREE).is_err(), "given up too early");
         }
         _ => panic!("{read:?}, and naively {naive:?}"),
     }
@@ -110,7 +109,7 @@ fn possible(protocol: &dyn Protocol, name: &str, bytes: &[u8], dice: &mut Dice) 
         _ => Ask { command },
     };
     if let Taken::Whole(len, _) = items(protocol, ask, bytes, dice) {
-        assert_eq!(naive::value(bytes, 200), Reading::Is((), len), "{name}");
+        assert_eq!(resp::value(bytes, resp::THREE), Ok(((), len)), "{name}");
     }
 }
 
@@ -137,8 +136,8 @@ fn gather(protocol: &dyn Protocol, replies: &[Vec<u8>], dice: &mut Dice) {
         });
         let mut out = Vec::new();
         protocol.gather(&asked, &mut parts, &Nothing, &mut out);
-        let read = naive::value(&out, 200);
-        assert_eq!(read, Reading::Is((), out.len()), "{}: b\"{}\"", row.name, out.escape_ascii());
+        let read = resp::value(&out, resp::THREE);
+        assert_eq!(read, Ok(((), out.len())), "{}: b\"{}\"", row.name, out.escape_ascii());
     }
 }
 

@@ -2,9 +2,9 @@
 //! server is parsed by the same.
 
 use proto::{Adapted, Ask, Class, Parsed, Protocol, Refusal, Request, Resume, Span};
+use testkit::wire::{Unread, resp};
 
 use super::grammar;
-use super::naive::{self, Reading};
 use crate::mutate::{self, Dice};
 use crate::request::pieces;
 
@@ -19,20 +19,21 @@ fn check(protocol: &dyn Protocol, bytes: &[u8], dice: &mut Dice) {
     let mut keys = Vec::new();
     let whole = protocol.parse_request(bytes, &mut Resume::default(), &mut keys);
     pieces(protocol, bytes, whole, &keys, dice);
-    let naive = naive::request(bytes);
+    let naive = resp::request(bytes);
     match (whole, &naive) {
-        (Parsed::Incomplete, Reading::Incomplete) | (Parsed::Malformed(_), Reading::Hopeless) => {}
-        (Parsed::Malformed(_), Reading::Incomplete) => never_is(bytes),
-        (Parsed::Complete(request), Reading::Is(words, len)) => {
+        (Parsed::Incomplete, Err(Unread::Incomplete))
+        | (Parsed::Malformed(_), Err(Unread::Hopeless)) => {}
+        (Parsed::Malformed(_), Err(Unread::Incomplete)) => never_is(bytes),
+        (Parsed::Complete(request), Ok((words, len))) => {
             assert_eq!(request.len(), *len as u64, "the frame's length: {words:?}");
             outline(&request, bytes);
             arguments(protocol, &request, bytes, &keys, words);
         }
         // The last argument is forwarded as it arrives; its end is checked later.
-        (Parsed::Complete(request), Reading::Incomplete) => {
+        (Parsed::Complete(request), Err(Unread::Incomplete)) => {
             assert!(request.body > 0 && request.len() > bytes.len() as u64, "{request:?}");
         }
-        (Parsed::Complete(request), Reading::Hopeless) => {
+        (Parsed::Complete(request), Err(Unread::Hopeless)) => {
             let end = (u64::from(request.head) + request.body) as usize;
             let trailer = bytes.get(end..).unwrap_or_default();
             let len = trailer.len().min(request.trailer.len());
@@ -47,8 +48,8 @@ fn check(protocol: &dyn Protocol, bytes: &[u8], dice: &mut Dice) {
 fn never_is(bytes: &[u8]) {
     for more in [&b"\r\n"[..], b"\n", b"0\r\n", b"a\r\n$1\r\na\r\n"] {
         let longer = [bytes, more].concat();
-        let read = naive::request(&longer);
-        assert!(!matches!(read, Reading::Is(..)), "refused too early: {read:?}");
+        let read = resp::request(&longer);
+        assert!(read.is_err(), "refused too early: {read:?}");
     }
 }
 
@@ -96,8 +97,8 @@ fn arguments(
     if words[0].eq_ignore_ascii_case(b"scan") {
         meant[1] = scan_cursor(&words[1]);
     }
-    let read = naive::request(&sent);
-    assert_eq!(read, Reading::Is(meant, sent.len()), "sent b\"{}\"", sent.escape_ascii());
+    let read = resp::request(&sent);
+    assert_eq!(read, Ok((meant, sent.len())), "sent b\"{}\"", sent.escape_ascii());
     if let Class::Split { ask, element_per_key, .. } = request.class {
         parts(protocol, request, head, keys, (ask, element_per_key), words);
     }
@@ -131,8 +132,8 @@ fn parts(
     }
     let mut sent = Vec::new();
     upstream.seal_fetch(ask, count, &text, &mut sent);
-    match naive::request(&sent) {
-        Reading::Is(mut read, len) => {
+    match resp::request(&sent) {
+        Ok((mut read, len)) => {
             read[0].make_ascii_uppercase();
             assert_eq!((read, len), (meant, sent.len()), "sent b\"{}\"", sent.escape_ascii());
         }

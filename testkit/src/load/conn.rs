@@ -11,6 +11,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 use super::keys::{self, Ask, Key};
 use super::{Counts, Journal, Options};
 use crate::process::DEADLINE;
+use crate::random::Random;
 
 pub struct Conn {
     /// Its index in the journal.
@@ -25,7 +26,7 @@ pub struct Conn {
     /// Output; the bytes from `sent` on are not written yet.
     output: Vec<u8>,
     sent: usize,
-    random: u64,
+    random: Random,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -54,7 +55,7 @@ impl Conn {
             input: Vec::new(),
             output: Vec::new(),
             sent: 0,
-            random: place as u64 + 1,
+            random: Random::new(place as u64),
         }
     }
 
@@ -81,12 +82,12 @@ impl Conn {
     /// Sends a batch of requests, as far as the kernel accepts them.
     pub fn ask(&mut self, options: &Options, journal: &mut Journal) {
         debug_assert_eq!(self.state, State::Idle);
-        let count = 1 + self.chance(options.depth);
+        let count = 1 + self.random.below(options.depth);
         // Three neighbouring keys for each request, so that no two requests of a batch share one.
-        let first = self.chance(self.keys.len());
+        let first = self.random.below(self.keys.len());
         for at in 0..count {
             let place = (first + 3 * at) % self.keys.len();
-            let ask = match self.chance(100) {
+            let ask = match self.random.below(100) {
                 0..60 => Ask::get(vec![place], &self.keys, &mut self.output),
                 60..70 => {
                     let places = (place..place + 3).map(|n| n % self.keys.len()).collect();
@@ -198,8 +199,8 @@ impl Conn {
 
     /// Handles input without a request: only a proxy that refuses a client may send it.
     fn hear_unasked(&mut self, journal: &mut Journal) -> Result<(), String> {
-        let line = keys::first_line(&self.input);
-        let Some(error) = line.and_then(|(line, _)| keys::error(line)) else {
+        let line = keys::next_line(&self.input)?;
+        let Some(error) = line.and_then(|(line, _)| keys::error(line.text)) else {
             let (place, held) = (self.place, keys::show(&self.input));
             return Err(format!("connection {place} hears what it never asked for: {held}"));
         };
@@ -233,13 +234,5 @@ impl Conn {
 
     fn counts<'a>(&self, journal: &'a mut Journal) -> &'a mut Counts {
         &mut journal.tally.connections[self.place]
-    }
-
-    /// Returns a random number below `bound`; the same sequence in every run.
-    fn chance(&mut self, bound: usize) -> usize {
-        self.random ^= self.random << 13;
-        self.random ^= self.random >> 7;
-        self.random ^= self.random << 17;
-        (self.random >> 11) as usize % bound
     }
 }

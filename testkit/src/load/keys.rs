@@ -1,6 +1,8 @@
 //! A client's knowledge of its keys, and the check of answers against it.
 
 use super::Trust;
+use crate::wire::Unread;
+use crate::wire::text::{self, Line};
 
 /// A key that one connection alone uses.
 pub struct Key {
@@ -146,7 +148,8 @@ impl Ask {
         keys: &mut [Key],
         trust: Trust,
     ) -> Result<Option<Reply>, String> {
-        let Some((line, len)) = first_line(input) else { return Ok(None) };
+        let Some((line, len)) = next_line(input)? else { return Ok(None) };
+        let line = line.text;
         if let Some(error) = error(line) {
             self.lose(keys);
             return Ok(Some(Reply { len, error: Some(error) }));
@@ -185,17 +188,20 @@ fn hear_get(
     let mut found = vec![None; places.len()];
     let mut at = 0;
     let error = loop {
-        let Some((line, len)) = first_line(&input[at..]) else { return Ok(None) };
-        at += len;
-        let Some(head) = line.strip_prefix(b"VALUE ") else {
-            break match line {
+        let Some((line, len)) = next_line(&input[at..])? else { return Ok(None) };
+        let Some(data) = line.data.clone() else {
+            at += len;
+            break match line.text {
                 b"END" => None,
-                _ => Some(error(line).ok_or_else(|| format!("a get is answered {}", show(line)))?),
+                text => {
+                    Some(error(text).ok_or_else(|| format!("a get is answered {}", show(text)))?)
+                }
             };
         };
-        let (name, flags, len) = parse_head(head)?;
-        let Some(data) = input[at..].get(..len + 2) else { return Ok(None) };
-        at += len + 2;
+        let name = line.words().nth(1).map(String::from_utf8_lossy).unwrap_or_default();
+        let flags = line.number(2).ok_or_else(|| format!("{} has no flags", show(line.text)))?;
+        let data = &input[at..][data];
+        at += len;
         let asked = places.iter().position(|place| keys[*place].name() == name);
         let Some(asked) = asked else {
             return Err(format!("VALUE {name} came to a client that did not ask for it"));
@@ -216,7 +222,7 @@ fn hear_get(
 }
 
 /// Returns the number of a value after checking every byte.
-fn number_of(key: &Key, flagged: u32, data: &[u8]) -> Result<u64, String> {
+fn number_of(key: &Key, flagged: u64, data: &[u8]) -> Result<u64, String> {
     let told = data.strip_prefix(format!("{}=", key.name()).as_bytes()).and_then(|rest| {
         let end = rest.iter().position(|byte| *byte == b';')?;
         std::str::from_utf8(&rest[..end]).ok()?.parse::<u64>().ok()
@@ -225,34 +231,29 @@ fn number_of(key: &Key, flagged: u32, data: &[u8]) -> Result<u64, String> {
         return Err(format!("VALUE {} holds another's {}", key.name(), show(data)));
     };
     let value = key.value(number);
-    if data.strip_suffix(b"\r\n") != Some(&value[..]) || flagged != flags(number) {
+    if data != value || flagged != flags(number) {
         return Err(format!("VALUE {} {number} is mangled: {}", key.name(), show(data)));
     }
     Ok(number)
 }
 
-fn flags(number: u64) -> u32 {
-    (number & 0xffff) as u32
+fn flags(number: u64) -> u64 {
+    number & 0xffff
 }
 
-/// Returns a line without its line break, and its length with the break.
-pub fn first_line(input: &[u8]) -> Option<(&[u8], usize)> {
-    let end = input.windows(2).position(|two| two == b"\r\n")?;
-    Some((&input[..end], end + 2))
+/// Reads one line of a reply. None if it is not whole.
+pub fn next_line(input: &[u8]) -> Result<Option<(Line<'_>, usize)>, String> {
+    match text::reply(input) {
+        Ok(read) => Ok(Some(read)),
+        Err(Unread::Incomplete) => Ok(None),
+        Err(Unread::Hopeless) => Err(format!("no reply: {}", show(input))),
+    }
 }
 
 /// Returns an error that a proxy may answer with. `ERROR` and `CLIENT_ERROR` would mean that the
 /// request was invalid, but the load sends only valid requests.
 pub fn error(line: &[u8]) -> Option<String> {
     line.starts_with(b"SERVER_ERROR ").then(|| String::from_utf8_lossy(line).into_owned())
-}
-
-fn parse_head(head: &[u8]) -> Result<(&str, u32, usize), String> {
-    let text = std::str::from_utf8(head).ok();
-    let mut words = text.unwrap_or_default().split(' ');
-    let mut parts =
-        || Some((words.next()?, words.next()?.parse().ok()?, words.next()?.parse().ok()?));
-    parts().ok_or_else(|| format!("VALUE {} has no length", show(head)))
 }
 
 pub fn show(bytes: &[u8]) -> String {

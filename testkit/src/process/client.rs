@@ -3,8 +3,6 @@
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 
-use super::DEADLINE;
-
 /// A client that sends exactly the test's bytes, and waits for exactly the expected reply.
 pub struct Client {
     pub stream: TcpStream,
@@ -12,11 +10,7 @@ pub struct Client {
 
 impl Client {
     pub fn connect(address: SocketAddr) -> Client {
-        let stream = TcpStream::connect(address).expect("somebody accepts");
-        stream.set_read_timeout(Some(DEADLINE)).expect("a deadline that is not zero");
-        stream.set_write_timeout(Some(DEADLINE)).expect("a deadline that is not zero");
-        stream.set_nodelay(true).expect("TCP has the option");
-        Client { stream }
+        Client { stream: super::connect(address) }
     }
 
     pub fn send(&mut self, request: impl AsRef<[u8]>) {
@@ -76,6 +70,17 @@ impl Client {
             }
         }
         lossy(&bytes).trim_end().to_string()
+    }
+
+    /// Asks memcached for one number of its `stats`.
+    #[track_caller]
+    pub fn stat(&mut self, name: &str) -> u64 {
+        self.send("stats\r\n");
+        let text = self.read_until("END\r\n");
+        let row = text.lines().find_map(|line| {
+            line.strip_prefix("STAT ")?.strip_prefix(name)?.strip_prefix(' ')?.parse().ok()
+        });
+        row.unwrap_or_else(|| panic!("no {name} in the stats:\n{text}"))
     }
 
     /// Reads everything until the other side closes.

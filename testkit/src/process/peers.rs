@@ -14,25 +14,14 @@ pub struct Memcached {
 
 impl Memcached {
     pub fn start() -> Memcached {
-        // A port that was free a moment ago may be taken; then the next one is tried.
-        for _ in 0..20 {
-            if let Some(memcached) = Memcached::start_on(free_address()) {
-                return memcached;
-            }
-        }
-        panic!("memcached finds no port");
+        on_free_port(Memcached::start_on)
     }
 
     /// Starts one without background threads and with ample memory. A thread may hold an item for a
     /// moment, and a `decr` in that moment does not pad the number with spaces as it usually does.
     pub fn quiet() -> Memcached {
         let more = ["-m", "1024", "-o", "no_lru_maintainer,no_lru_crawler,no_slab_reassign"];
-        for _ in 0..20 {
-            if let Some(memcached) = Memcached::start_with(free_address(), &more) {
-                return memcached;
-            }
-        }
-        panic!("memcached finds no port");
+        on_free_port(|address| Memcached::start_with(address, &more))
     }
 
     /// Starts one at the address; None if the port is taken.
@@ -55,13 +44,7 @@ impl Memcached {
 
     /// Returns one number of its `stats`.
     pub fn stat(&self, name: &str) -> u64 {
-        let mut client = self.client();
-        client.send("stats\r\n");
-        let text = client.read_until("END\r\n");
-        let row = text.lines().find_map(|line| {
-            line.strip_prefix("STAT ")?.strip_prefix(name)?.strip_prefix(' ')?.parse().ok()
-        });
-        row.unwrap_or_else(|| panic!("no {name} in the stats of memcached:\n{text}"))
+        self.client().stat(name)
     }
 }
 
@@ -73,23 +56,26 @@ pub struct FakeMemcached {
 
 impl FakeMemcached {
     pub fn start() -> FakeMemcached {
-        for _ in 0..20 {
-            let address = free_address();
+        on_free_port(|address| {
             let mut command = Command::new("python3");
             let port = address.port().to_string();
             command.arg(script("fakemc.py")).args(["127.0.0.1", &port]);
             let mut process = Process::start("fakemc.py", &mut command);
-            if process.wait_to_accept(address) {
-                return FakeMemcached { process, address };
-            }
-        }
-        panic!("fakemc.py finds no port");
+            process.wait_to_accept(address).then_some(FakeMemcached { process, address })
+        })
     }
 }
 
 /// Returns the path of a script in `testkit/acceptance/`.
 pub fn script(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("acceptance").join(name)
+}
+
+/// Starts a server. A port that was free a moment ago may be taken; then the next one is tried.
+#[track_caller]
+pub fn on_free_port<T>(start: impl Fn(SocketAddr) -> Option<T>) -> T {
+    let mut tries = (0..20).map(|_| start(free_address()));
+    tries.find_map(|started| started).expect("one of twenty ports is free")
 }
 
 /// Returns a loopback port that is free at this moment.

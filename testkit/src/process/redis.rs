@@ -7,7 +7,8 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use super::{Client, Process, free_address};
+use super::peers::on_free_port;
+use super::{Client, Process};
 
 /// A family of servers, oldest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,13 +59,7 @@ impl Redis {
     /// Starts one with more arguments, such as `["--requirepass", "x"]`.
     #[track_caller]
     pub fn start_with(family: Family, more: &[&str]) -> Redis {
-        // A port that was free a moment ago may be taken; then the next one is tried.
-        for _ in 0..20 {
-            if let Some(redis) = Redis::start_on(family, free_address(), more) {
-                return redis;
-            }
-        }
-        panic!("{} finds no port", family.name());
+        on_free_port(|address| Redis::start_on(family, address, more))
     }
 
     /// Starts one at the address; None if the port is taken.

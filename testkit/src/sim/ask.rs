@@ -7,7 +7,7 @@ use super::journal::{Journal, UpdateKind};
 use super::judge::TOO_LARGE;
 use super::random::Random;
 use super::scene::{Key, Scene};
-use super::server::put_number;
+use crate::wire::text::put_number;
 
 /// The parts from which a request is made.
 pub struct Asker<'a> {

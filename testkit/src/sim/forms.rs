@@ -4,6 +4,7 @@
 use super::ask::Asker;
 use super::client::Asked;
 use super::journal::UpdateKind;
+use crate::wire::binary::Packet;
 
 /// A request of meta or binary.
 #[derive(Clone, Copy, Debug)]
@@ -292,17 +293,8 @@ impl Asker<'_> {
     ) {
         let before = self.client.unsent.len();
         let opaque = (self.client.requests + 1) as u32;
-        let out = &mut self.client.unsent;
-        let total = extras.len() + key.len() + data.len();
-        out.extend_from_slice(&[0x80, opcode]);
-        out.extend_from_slice(&(key.len() as u16).to_be_bytes());
-        out.extend_from_slice(&[extras.len() as u8, 0, 0, 0]);
-        out.extend_from_slice(&(total as u32).to_be_bytes());
-        out.extend_from_slice(&opaque.to_be_bytes());
-        out.extend_from_slice(&[0; 8]);
-        out.extend_from_slice(extras);
-        out.extend_from_slice(key);
-        out.extend_from_slice(data);
+        let packet = Packet { extras, key, value: data, ..Packet::new(opcode, opaque) };
+        packet.push(&mut self.client.unsent);
         self.form(what, Some(opcode), before, sparing, tells_key, false);
     }
 

@@ -2,6 +2,8 @@
 
 use std::borrow::Cow;
 
+use crate::wire::{base64, text, whole};
+
 /// A whole command at the start of a connection's input.
 pub struct Frame<'a> {
     pub words: Vec<&'a str>,
@@ -15,49 +17,32 @@ impl Frame<'_> {
     pub fn key(&self) -> Cow<'_, str> {
         let text = self.words[1];
         let is_coded = self.words[0].starts_with('m') && self.words[2..].contains(&"b");
-        if is_coded { Cow::Owned(decoded(text)) } else { Cow::Borrowed(text) }
+        if !is_coded {
+            return Cow::Borrowed(text);
+        }
+        let raw = base64::decode(text.as_bytes()).expect("base64");
+        Cow::Owned(String::from_utf8(raw).expect("keys are ASCII here"))
     }
 }
 
 /// Returns the first command, if it is whole.
 pub fn frame(input: &[u8]) -> Option<Frame<'_>> {
-    let end = input.iter().position(|byte| *byte == b'\n')?;
-    let line = input[..end].strip_suffix(b"\r").expect("a line ends with CR LF");
-    let line = std::str::from_utf8(line).expect("keys and commands are ASCII here");
-    let words: Vec<&str> = line.split(' ').collect();
-    assert!(words.iter().all(|word| !word.is_empty()), "not canonical: {line:?}");
-    assert!(!words.contains(&"noreply"), "a noreply is sent on: {line:?}");
-    let line_len = end + 1;
-    let place = match words[0] {
-        "set" | "add" | "replace" | "append" | "prepend" | "cas" => 4,
-        "ms" => 2,
-        _ => return Some(Frame { words, line_len, data: b"", len: line_len }),
-    };
-    let len = number(words[place]) as usize;
-    let rest = input.get(line_len..line_len + len + 2)?;
-    assert_eq!(&rest[len..], b"\r\n", "the data of {line:?} does not end where it says");
-    Some(Frame { words, line_len, data: &rest[..len], len: line_len + len + 2 })
+    let (line, len) = whole(input, text::command(input))?;
+    let words = std::str::from_utf8(line.text).expect("keys and commands are ASCII here");
+    let words: Vec<&str> = words.split(' ').collect();
+    assert!(words.iter().all(|word| !word.is_empty()), "not canonical: {words:?}");
+    assert!(!words.contains(&"noreply"), "a noreply is sent on: {words:?}");
+    Some(Frame {
+        words,
+        line_len: line.text.len() + 2,
+        data: &input[line.data.unwrap_or(0..0)],
+        len,
+    })
 }
 
 /// Returns the length of the first command, if it is whole.
 pub fn frame_len(input: &[u8]) -> Option<usize> {
     frame(input).map(|frame| frame.len)
-}
-
-/// Decodes base64.
-fn decoded(text: &str) -> String {
-    const LETTERS: &[u8] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    let (mut out, mut bits, mut held) = (Vec::new(), 0u32, 0);
-    for letter in text.trim_end_matches('=').bytes() {
-        let at = LETTERS.iter().position(|one| *one == letter).expect("a letter of base64");
-        bits = bits << 6 | at as u32;
-        held += 6;
-        if held >= 8 {
-            held -= 8;
-            out.push((bits >> held) as u8);
-        }
-    }
-    String::from_utf8(out).expect("keys are ASCII here")
 }
 
 /// Returns the number of an update, with which its data begin.

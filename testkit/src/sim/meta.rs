@@ -14,6 +14,10 @@ struct Flags<'a> {
 }
 
 impl<'a> Flags<'a> {
+    fn of_frame(frame: &'a Frame<'_>) -> Flags<'a> {
+        Flags { words: &frame.words[if frame.words[0] == "ms" { 3 } else { 2 }..] }
+    }
+
     fn of(&self, letter: char) -> Option<&'a str> {
         self.words.iter().find_map(|word| word.strip_prefix(letter))
     }
@@ -46,25 +50,18 @@ impl Server {
     /// Executes a meta command.
     pub fn execute_meta(&mut self, frame: &Frame<'_>, conn: &mut Conn, place: &mut Place<'_>) {
         assert!(self.has_meta, "the proxy sends {:?} to a server without meta", frame.words);
-        let from = if frame.words[0] == "ms" { 3 } else { 2 };
-        let flags = Flags { words: &frame.words[from..] };
-        assert!(!flags.has('q'), "a quiet request is sent on: {:?}", frame.words);
+        assert!(!Flags::of_frame(frame).has('q'), "a quiet request is sent on: {:?}", frame.words);
         match frame.words[0] {
-            "mg" => self.meta_get(frame, &flags, conn, place),
-            "ms" => self.meta_store(frame, &flags, conn, place),
-            "md" => self.meta_delete(frame, &flags, conn, place),
-            "ma" => self.meta_count(frame, &flags, conn, place),
+            "mg" => self.meta_get(frame, conn, place),
+            "ms" => self.meta_store(frame, conn, place),
+            "md" => self.meta_delete(frame, conn, place),
+            "ma" => self.meta_count(frame, conn, place),
             other => panic!("the proxy sends {other:?}"),
         }
     }
 
-    fn meta_get(
-        &mut self,
-        frame: &Frame<'_>,
-        flags: &Flags<'_>,
-        conn: &mut Conn,
-        place: &mut Place<'_>,
-    ) {
+    fn meta_get(&mut self, frame: &Frame<'_>, conn: &mut Conn, place: &mut Place<'_>) {
+        let flags = Flags::of_frame(frame);
         let text = frame.words[1];
         let key = place.key(&frame.key());
         let found = self.store.value(key).cloned();
@@ -114,13 +111,8 @@ impl Server {
         conn.output.extend_from_slice(b"\r\n");
     }
 
-    fn meta_store(
-        &mut self,
-        frame: &Frame<'_>,
-        flags: &Flags<'_>,
-        conn: &mut Conn,
-        place: &mut Place<'_>,
-    ) {
+    fn meta_store(&mut self, frame: &Frame<'_>, conn: &mut Conn, place: &mut Place<'_>) {
+        let flags = Flags::of_frame(frame);
         let text = frame.words[1];
         let key = place.key(&frame.key());
         let word = match flags.of('M') {
@@ -151,13 +143,8 @@ impl Server {
         say(conn, &format!("{code}{}", flags.back(text, Some(&value))));
     }
 
-    fn meta_delete(
-        &mut self,
-        frame: &Frame<'_>,
-        flags: &Flags<'_>,
-        conn: &mut Conn,
-        place: &mut Place<'_>,
-    ) {
+    fn meta_delete(&mut self, frame: &Frame<'_>, conn: &mut Conn, place: &mut Place<'_>) {
+        let flags = Flags::of_frame(frame);
         let text = frame.words[1];
         let key = place.key(&frame.key());
         let old = self.store.value(key).cloned();
@@ -179,13 +166,8 @@ impl Server {
         say(conn, &format!("{code}{back}"));
     }
 
-    fn meta_count(
-        &mut self,
-        frame: &Frame<'_>,
-        flags: &Flags<'_>,
-        conn: &mut Conn,
-        place: &mut Place<'_>,
-    ) {
+    fn meta_count(&mut self, frame: &Frame<'_>, conn: &mut Conn, place: &mut Place<'_>) {
+        let flags = Flags::of_frame(frame);
         let text = frame.words[1];
         let key = place.key(&frame.key());
         let id = flags.number('D').expect("a delta");

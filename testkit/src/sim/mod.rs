@@ -27,7 +27,6 @@ mod liveness;
 mod master;
 mod meta;
 mod parting;
-pub(crate) mod random;
 mod read;
 mod redis;
 mod reply;
@@ -47,6 +46,7 @@ use std::sync::Once;
 
 pub use summary::Summary;
 
+use crate::random;
 use world::World;
 
 /// A run that found a fault.

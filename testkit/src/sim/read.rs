@@ -8,6 +8,7 @@ use super::judge::Judge;
 use super::scene::FaultKind;
 use super::world::World;
 use super::{reply, told};
+use crate::wire::binary::HEAD_LEN;
 
 impl World {
     /// Reads the bytes in a client's socket.
@@ -61,7 +62,7 @@ impl Judge<'_> {
     fn read_form(&mut self, form: &Form, input: &[u8]) -> Option<usize> {
         let told = told::parse(form, self.client.number, input)?;
         self.say(&input[..told.len]);
-        let is_value = self.client.is_binary && told.len > HEAD && input[6..8] == [0, 0];
+        let is_value = self.client.is_binary && told.len > HEAD_LEN && input[6..8] == [0, 0];
         self.client.ends_with_value = is_value;
         if self.is_given_up(&told.line) {
             return Some(input.len());
@@ -108,9 +109,6 @@ impl Judge<'_> {
         }
     }
 }
-
-/// Length of the head of a binary answer, which has its status in two bytes.
-const HEAD: usize = 24;
 
 fn lossy(bytes: &[u8]) -> String {
     String::from_utf8_lossy(&bytes[..bytes.len().min(120)]).into_owned()

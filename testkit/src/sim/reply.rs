@@ -1,9 +1,10 @@
-//! Parses replies as a client does: a small parser of its own, so that a mistake in `proto` cannot
-//! hide itself.
+//! Replies to classic requests, as a client reads them.
 
 use std::ops::Range;
 
 use super::client::Asked;
+use crate::wire::text::{self, Line};
+use crate::wire::whole;
 
 /// A whole reply.
 pub struct Reply {
@@ -28,42 +29,27 @@ pub fn parse(asked: &Asked, input: &[u8]) -> Option<Reply> {
     let mut values = Vec::new();
     let mut at = 0;
     loop {
-        let line = line(input, at)?;
-        let text = &input[line.clone()];
-        let next = line.end + 2;
+        let (line, len) = whole(input, text::reply(&input[at..]))?;
         match asked {
-            Asked::Read { with_cas, .. } if text.starts_with(b"VALUE ") => {
-                let hit = value(input, line, *with_cas);
-                at = hit.bytes.end + 2;
-                if input.len() < at {
-                    return None;
-                }
-                assert_eq!(&input[hit.bytes.end..at], b"\r\n", "a value without its end");
-                values.push(hit);
+            Asked::Read { with_cas, .. } if line.data.is_some() => {
+                values.push(value(&line, at, *with_cas));
             }
-            Asked::Stats if text.starts_with(b"STAT ") => at = next,
-            _ => return Some(Reply { values, line, len: next }),
+            Asked::Stats if line.text.starts_with(b"STAT ") => {}
+            _ => return Some(Reply { values, line: at..at + line.text.len(), len: at + len }),
         }
+        at += len;
     }
 }
 
-fn line(input: &[u8], at: usize) -> Option<Range<usize>> {
-    let len = input[at..].iter().position(|byte| *byte == b'\n')?;
-    assert!(len > 0 && input[at + len - 1] == b'\r', "a line without CR LF");
-    Some(at..at + len - 1)
-}
-
 /// `VALUE key flags bytes [cas]`
-fn value(input: &[u8], line: Range<usize>, with_cas: bool) -> Hit {
-    let text = std::str::from_utf8(&input[line.clone()]).expect("an ASCII line");
-    let words: Vec<&str> = text.split(' ').collect();
-    assert_eq!(words.len(), if with_cas { 5 } else { 4 }, "words in {text:?}");
-    let number = |at: usize| words[at].parse::<u64>().expect("a number in a VALUE line");
-    let key = line.start + 6..line.start + 6 + words[1].len();
-    let start = line.end + 2;
-    let bytes = start..start + number(3) as usize;
+fn value(line: &Line<'_>, at: usize, with_cas: bool) -> Hit {
+    assert_eq!(line.words().count(), if with_cas { 5 } else { 4 }, "words in {:?}", line.lossy());
+    let number = |word| line.number(word).expect("a number in a VALUE line");
+    let key = line.words().nth(1).expect("four words or more");
+    let data = line.data.clone().expect("the caller looked");
     let flags = u32::try_from(number(2)).expect("flags have 32 bits");
-    Hit { key, flags, cas: with_cas.then(|| number(4)), bytes }
+    let cas = with_cas.then(|| number(4));
+    Hit { key: at + 6..at + 6 + key.len(), flags, cas, bytes: at + data.start..at + data.end }
 }
 
 #[cfg(test)]

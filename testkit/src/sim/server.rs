@@ -17,6 +17,7 @@ use super::redis::{Handshakes, Model};
 use super::rings::Rings;
 use super::scene::Key;
 use super::silence::{Silence, check_cancelled};
+use crate::wire::text::put_value;
 
 pub struct Server {
     pub id: u32,
@@ -225,7 +226,9 @@ impl Server {
                 place.journal.event();
             }
             if let Some(value) = value {
-                say_value(conn, text, value, with_cas);
+                let Value { bytes, flags, cas, .. } = value;
+                let cas = with_cas.then_some(*cas);
+                put_value(&mut conn.output, text.as_bytes(), *flags, cas, bytes);
             }
         }
         if count == usize::MAX {
@@ -460,36 +463,6 @@ fn poison(frame: &Frame<'_>, conn: &mut Conn, random: &mut Random) {
 pub fn say(conn: &mut Conn, line: &str) {
     conn.output.extend_from_slice(line.as_bytes());
     conn.output.extend_from_slice(b"\r\n");
-}
-
-fn say_value(conn: &mut Conn, key: &str, value: &Value, with_cas: bool) {
-    let Value { bytes, flags, cas, .. } = value;
-    let out = &mut conn.output;
-    out.extend_from_slice(b"VALUE ");
-    out.extend_from_slice(key.as_bytes());
-    put_number(out, u64::from(*flags));
-    put_number(out, bytes.len() as u64);
-    if with_cas {
-        put_number(out, *cas);
-    }
-    out.extend_from_slice(b"\r\n");
-    out.extend_from_slice(bytes);
-    out.extend_from_slice(b"\r\n");
-}
-
-/// Writes a space and a number; `write!` costs several times as much, and this is the hottest loop.
-pub fn put_number(out: &mut Vec<u8>, mut number: u64) {
-    let mut digits = [b' '; 21];
-    let mut at = digits.len();
-    loop {
-        at -= 1;
-        digits[at] = b'0' + (number % 10) as u8;
-        number /= 10;
-        if number == 0 {
-            break;
-        }
-    }
-    out.extend_from_slice(&digits[at - 1..]);
 }
 
 pub const NON_NUMERIC: &str = "CLIENT_ERROR cannot increment or decrement non-numeric value";

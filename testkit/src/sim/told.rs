@@ -1,10 +1,11 @@
-//! Parses the answers of meta and binary as a client does: a parser of its own, which also matches
-//! answers with requests.
+//! The answers of meta and binary, as a client reads them.
 
 use std::ops::Range;
 
 use super::forms::Form;
 use super::reply::Hit;
+use crate::wire::binary::{HEAD_LEN, Packet, REPLY};
+use crate::wire::{text, whole};
 
 /// One answer.
 pub struct Told {
@@ -56,29 +57,24 @@ fn told(outcome: Outcome, line: &str, len: usize) -> Told {
 }
 
 fn line(client: u32, input: &[u8]) -> Option<Told> {
-    let end = input.iter().position(|byte| *byte == b'\n')?;
-    let text = input[..end].strip_suffix(b"\r").expect("a line ends with CR LF");
-    let text = std::str::from_utf8(text).expect("an ASCII line");
+    let (line, len) = whole(input, text::reply(input))?;
+    let text = std::str::from_utf8(line.text).expect("an ASCII line");
     let words: Vec<&str> = text.split(' ').collect();
-    let start = end + 1;
     let mut told = match words[0] {
-        "HD" => told(Outcome::Good, "", start),
-        "EN" => told(Outcome::Miss, "END", start),
-        "NS" => told(Outcome::NotStored, "NOT_STORED", start),
-        "EX" => told(Outcome::Exists, "EXISTS", start),
-        "NF" => told(Outcome::NotFound, "NOT_FOUND", start),
-        "MN" => return Some(told(Outcome::Barrier, "MN", start)),
+        "HD" => told(Outcome::Good, "", len),
+        "EN" => told(Outcome::Miss, "END", len),
+        "NS" => told(Outcome::NotStored, "NOT_STORED", len),
+        "EX" => told(Outcome::Exists, "EXISTS", len),
+        "NF" => told(Outcome::NotFound, "NOT_FOUND", len),
+        "MN" => return Some(told(Outcome::Barrier, "MN", len)),
         "VA" => {
-            let len: usize = words[1].parse().expect("a length");
-            let whole = start + len + 2;
-            let data = input.get(start..whole)?;
-            assert_eq!(&data[len..], b"\r\n", "a value without its end");
-            let mut told = told(Outcome::Good, "", whole);
-            told.line = String::from_utf8_lossy(&data[..len]).into_owned();
-            told.hit = Some(Hit { key: 0..0, flags: 0, cas: None, bytes: start..start + len });
+            let bytes = line.data.expect("a value announces its data");
+            let mut told = told(Outcome::Good, "", len);
+            told.line = String::from_utf8_lossy(&input[bytes.clone()]).into_owned();
+            told.hit = Some(Hit { key: 0..0, flags: 0, cas: None, bytes });
             told
         }
-        _ => return Some(told(Outcome::Error, text, start)),
+        _ => return Some(told(Outcome::Error, text, len)),
     };
     let mut at = words[0].len();
     for word in &words[1..] {
@@ -114,15 +110,11 @@ fn line(client: u32, input: &[u8]) -> Option<Told> {
 }
 
 fn packet(input: &[u8]) -> Option<Told> {
-    let head = input.first_chunk::<24>()?;
-    assert_eq!(head[0], 0x81, "no packet: {:?}", &head[..]);
-    let short = |at: usize| usize::from(u16::from_be_bytes([head[at], head[at + 1]]));
-    let long = |at: usize| u32::from_be_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
-    let (key_len, extras) = (short(2), usize::from(head[4]));
-    let len = 24 + long(8) as usize;
-    let body = input.get(24..len)?;
-    let words = String::from_utf8_lossy(&body[(extras + key_len).min(body.len())..]).into_owned();
-    let (outcome, line) = match short(6) {
+    let (packet, len) = whole(input, Packet::read(input))?;
+    assert_eq!(packet.magic, REPLY, "no reply: {packet:?}");
+    let (key_len, extras) = (packet.key.len(), packet.extras.len());
+    let words = String::from_utf8_lossy(packet.value).into_owned();
+    let (outcome, line) = match packet.status {
         0x00 => (Outcome::Good, words.clone()),
         0x01 => (Outcome::NotFound, "NOT_FOUND".to_string()),
         0x02 => (Outcome::Exists, "EXISTS".to_string()),
@@ -135,23 +127,19 @@ fn packet(input: &[u8]) -> Option<Told> {
         status => panic!("status {status:#x}: {words}"),
     };
     let mut told = told(outcome, &line, len);
-    told.opaque = Some(long(12));
-    told.cas = u64::from(long(16)) << 32 | u64::from(long(20));
+    told.opaque = Some(packet.opaque);
+    told.cas = packet.cas;
     if key_len > 0 {
-        told.key = Some(24 + extras..24 + extras + key_len);
+        told.key = Some(HEAD_LEN + extras..HEAD_LEN + extras + key_len);
     }
-    if outcome == Outcome::Good && extras == 4 {
-        let flags = long_at(body, 0);
-        let bytes = 24 + extras + key_len..len;
+    if let (Outcome::Good, [one, two, three, four]) = (outcome, packet.extras) {
+        let flags = u32::from_be_bytes([*one, *two, *three, *four]);
+        let bytes = HEAD_LEN + extras + key_len..len;
         told.hit = Some(Hit { key: 0..0, flags, cas: Some(told.cas), bytes });
-    } else if outcome == Outcome::Good && body.len() == 8 {
-        told.line = u64::from_be_bytes(*body.first_chunk().expect("eight bytes")).to_string();
+    } else if let (Outcome::Good, Ok(number)) = (outcome, packet.value.try_into()) {
+        told.line = u64::from_be_bytes(number).to_string();
     }
     Some(told)
-}
-
-fn long_at(bytes: &[u8], at: usize) -> u32 {
-    u32::from_be_bytes(*bytes[at..].first_chunk().expect("four bytes"))
 }
 
 pub const NON_NUMERIC: &str = "CLIENT_ERROR cannot increment or decrement non-numeric value";

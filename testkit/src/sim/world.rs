@@ -173,7 +173,7 @@ impl World {
         let counters = COUNTERS.with(|counters| *counters);
         counters.clear();
         World {
-            proxy: Proxy::new(plan, random.next(), start, counters.metrics(0)),
+            proxy: Proxy::new(plan, random.number(), start, counters.metrics(0)),
             counters,
             outliers,
             decisions: Vec::new(),

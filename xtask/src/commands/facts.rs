@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-use super::resp::Value;
+use testkit::wire::resp::Reply;
 
 /// The facts about each command, by its name.
 pub type Facts = BTreeMap<String, Fact>;
@@ -37,7 +37,7 @@ pub struct Key {
 }
 
 /// Parses a server's replies to `COMMAND` and to `COMMAND DOCS`.
-pub fn read([commands, docs]: &[Value; 2]) -> Result<Facts, String> {
+pub fn read([commands, docs]: &[Reply; 2]) -> Result<Facts, String> {
     let mut facts = Facts::new();
     for command in commands.list() {
         add(command, &mut facts)?;
@@ -63,7 +63,7 @@ pub fn merge(older: Facts, newer: Facts) -> Facts {
     all
 }
 
-fn add(command: &Value, facts: &mut Facts) -> Result<(), String> {
+fn add(command: &Reply, facts: &mut Facts) -> Result<(), String> {
     let [name, arity, flags, first, last, step, categories, tips, keys, below, ..] = command.list()
     else {
         return Err(format!("not a command: {command:?}"));
@@ -85,7 +85,7 @@ fn add(command: &Value, facts: &mut Facts) -> Result<(), String> {
 }
 
 /// Returns the position of keys in the syntax of `key_specs.rs`.
-fn position(keys: &Value) -> Result<String, String> {
+fn position(keys: &Reply) -> Result<String, String> {
     let [search, find] = ["begin_search", "find_keys"].map(|name| keys.of(name));
     let begin = |name| search.of("spec").of(name);
     let number = |name| find.of("spec").of(name).number();
@@ -105,7 +105,7 @@ fn position(keys: &Value) -> Result<String, String> {
     })
 }
 
-fn describe(docs: &Value, facts: &mut Facts) {
+fn describe(docs: &Reply, facts: &mut Facts) {
     for pair in docs.list().chunks_exact(2) {
         if let Some(fact) = facts.get_mut(pair[0].text()) {
             let text = |name| pair[1].of(name).text().to_string();
@@ -121,7 +121,7 @@ fn describe(docs: &Value, facts: &mut Facts) {
 }
 
 /// Writes arguments, and indented under each the arguments that it consists of.
-fn argue(arguments: &Value, depth: usize, out: &mut String) {
+fn argue(arguments: &Reply, depth: usize, out: &mut String) {
     for argument in arguments.list() {
         let (name, below) = (argument.of("name").text(), argument.of("arguments"));
         let indent = " ".repeat(depth);
@@ -131,9 +131,9 @@ fn argue(arguments: &Value, depth: usize, out: &mut String) {
                 // They are written elsewhere in the line.
                 ("name" | "type" | "arguments", _) => continue,
                 // A simple argument is shown by its name, unless another text is given.
-                ("display_text", Value::Text(text)) if text == name => continue,
+                ("display_text", text) if text.text() == name => continue,
                 ("flags", flags) => flags.texts().join(","),
-                (_, Value::Number(number)) => number.to_string(),
+                (_, Reply::Integer(number)) => number.to_string(),
                 (_, text) => text.text().to_string(),
             };
             write!(out, "\t{}={value}", pair[0].text()).expect("a string");

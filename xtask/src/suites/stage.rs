@@ -16,6 +16,8 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 use std::{fs, thread};
 
+use testkit::process::Process;
+
 use super::{FOLDER, Runner, SUITES, Suite, fetch, said};
 use crate::{Outcome, root};
 
@@ -152,21 +154,20 @@ fn tap_file(folder: &str, name: &str, program: Option<&Path>) -> String {
 }
 
 /// Starts the servers on the tests' addresses, or quickack there and the servers elsewhere.
-fn start_servers(program: Option<&Path>) -> Result<Vec<Child>, String> {
+fn start_servers(program: Option<&Path>) -> Result<Vec<Process>, String> {
     let [tcp, socket, redis] = match program {
         None => ["11211", "/tmp/memcached.sock", "6379"],
         Some(_) => ["21211", "/tmp/server.sock", "16379"],
     };
-    let mut children = vec![
-        start(Command::new("memcached").args(["-u", "root", "-l", "127.0.0.1", "-p", tcp]), tcp)?,
-        start(Command::new("memcached").args(["-u", "root", "-s", socket]), socket)?,
+    let mut servers = vec![
+        start(Command::new("memcached").args(["-u", "root", "-l", "127.0.0.1", "-p", tcp]), tcp),
+        start(Command::new("memcached").args(["-u", "root", "-s", socket]), socket),
         start(
             Command::new("redis-server")
                 .args(["--port", redis, "--bind", "127.0.0.1", "--save", "", "--dir", "/tmp"])
-                .args(["--enable-debug-command", "yes"])
-                .stdout(Stdio::null()),
+                .args(["--enable-debug-command", "yes"]),
             redis,
-        )?,
+        ),
     ];
     if let Some(program) = program {
         let config = [
@@ -176,9 +177,9 @@ fn start_servers(program: Option<&Path>) -> Result<Vec<Child>, String> {
         ];
         fs::write("/tmp/quickack.yml", config.concat()).map_err(|error| error.to_string())?;
         let mut command = Command::new(program);
-        children.push(start(command.args(["run", "-c", "/tmp/quickack.yml"]), "6379")?);
+        servers.push(start(command.args(["run", "-c", "/tmp/quickack.yml"]), "6379"));
     }
-    Ok(children)
+    Ok(servers)
 }
 
 fn pool(listen: &str, server: &str, protocol: &str) -> String {
@@ -191,22 +192,17 @@ fn pool(listen: &str, server: &str, protocol: &str) -> String {
 }
 
 /// Starts a server and waits until it accepts on a loopback port or a socket.
-fn start(command: &mut Command, place: &str) -> Result<Child, String> {
+fn start(command: &mut Command, place: &str) -> Process {
     let name = command.get_program().to_string_lossy().into_owned();
-    let mut child =
-        command.stdin(Stdio::null()).spawn().map_err(|error| format!("{name}: {error}"))?;
-    let start = Instant::now();
-    while start.elapsed() < START_MAX && matches!(child.try_wait(), Ok(None)) {
+    let mut server = Process::start(&name, command);
+    server.wait_for(&format!("that it accepts on {place}"), |_| {
         let accepted = match place.starts_with('/') {
             true => UnixStream::connect(place).is_ok(),
             false => TcpStream::connect(format!("127.0.0.1:{place}")).is_ok(),
         };
-        if accepted {
-            return Ok(child);
-        }
-        thread::sleep(Duration::from_millis(20));
-    }
-    Err(format!("{name}: nobody on {place}"))
+        accepted.then_some(())
+    });
+    server
 }
 
 /// Returns a pool's `allow:`, from the file with one name per line.
@@ -218,7 +214,6 @@ fn allowed(protocol: &str) -> String {
 
 /// The last line of a complete run.
 const WHOLE: &str = "-- whole --";
-const START_MAX: Duration = Duration::from_secs(20);
 /// Limit for the whole suite. Each test also has its runner's own limit.
 const SUITE_MAX: Duration = Duration::from_secs(1800);
 /// Seconds for one file of memcached's tests; directly to the server the longest takes 25.

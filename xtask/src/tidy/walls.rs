@@ -18,8 +18,8 @@ const CRATES: &[(&str, &[&str])] = &[
     ("quickack", &["proxy", "proto", "shard", "cache", "metrics", "sys"]),
     ("testkit", &["proxy", "proto", "shard", "cache", "metrics"]),
     ("fuzz", &["testkit", "proxy", "proto", "shard", "cache", "metrics"]),
-    ("bench", &[]),
-    ("xtask", &["bench"]),
+    ("bench", &["testkit"]),
+    ("xtask", &["bench", "testkit"]),
 ];
 
 /// Crates that only tests may use.
@@ -48,6 +48,7 @@ const LAYERED_CRATES: &[LayeredCrate] = &[
             &["ipc"],
             &["scoreboard", "config"],
             &["log"],
+            &["error"],
         ],
     },
 ];

@@ -46,10 +46,10 @@ mod tests {
 
     #[test]
     fn a_script_counts_with_its_name_which_is_kept_twice() {
-        let mut script_cache = ScriptCache::default();
+        let mut definitions = Definitions::default();
         for (nth, bytes) in [(1, 2 * 40 + 100), (2, 2 * (2 * 40 + 100))] {
-            script_cache.learn(format!("{nth:040}").as_bytes(), &[b't'; 100]);
-            assert_eq!(script_cache.bytes, bytes);
+            definitions.learn(format!("{nth:040}").as_bytes(), &[b't'; 100]);
+            assert_eq!(definitions.bytes, bytes);
         }
     }
 

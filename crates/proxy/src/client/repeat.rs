@@ -105,7 +105,7 @@ impl Clients {
             return Recovery::Impossible;
         }
         let definitions = &base.pools[pending.pool as usize].definitions;
-        // Many requests of a pipeline may need the same definition, so the cheap lookup comes first.
+        // Many requests of a pipeline may need the same one, so the cheap lookup comes first.
         let (number, is_on_its_way) = (Cell::new(0), Cell::new(false));
         let known = |name: &[u8]| {
             number.set(fingerprint(name));

@@ -27,6 +27,8 @@ use rustix::fs::{FileType, FlockOperation, Mode, OFlags, fcntl_lock};
 use rustix::io::Errno;
 use rustix::process::{Flock, FlockType, fcntl_getlk, geteuid};
 
+use crate::error::Error;
+
 /// Our name, until this is dropped.
 pub struct Entry {
     path: PathBuf,
@@ -36,12 +38,12 @@ pub struct Entry {
 impl Entry {
     /// Takes the name that follows from the configuration's path. What a proxy that was killed has
     /// left there is removed, unless it answers.
-    pub fn claim(file: Option<&Path>) -> io::Result<Entry> {
+    pub fn claim(file: Option<&Path>) -> Result<Entry, Error> {
         let folder = own_folder();
         make(&folder)?;
         let path = folder.join(name(file));
-        let lock = lock(&lock_of(&path))
-            .map_err(|error| io::Error::other(format!("{}: {error}", path.display())))?;
+        let lock = lock(&lock_of(&path));
+        let lock = lock.map_err(|error| error.within(&path.display().to_string()))?;
         let entry = Entry { lock, path };
         if entry.path.is_symlink() {
             std::fs::remove_file(&entry.path)?;
@@ -212,7 +214,7 @@ fn folders() -> Vec<PathBuf> {
 }
 
 /// Makes a folder in which nobody else may put anything, or finds it.
-fn make(folder: &Path) -> io::Result<()> {
+fn make(folder: &Path) -> Result<(), Error> {
     DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
     // A link is for systemd to make.
     let metadata = match service_folder() {
@@ -221,7 +223,7 @@ fn make(folder: &Path) -> io::Result<()> {
     };
     let ours = geteuid().as_raw();
     if !metadata.is_dir() || metadata.uid() != ours || metadata.mode() & OF_OTHERS != 0 {
-        return Err(io::Error::other(format!(
+        return Err(Error::Config(format!(
             "{} is not a private folder of this user; set `admin: /path/of/socket` in the file",
             folder.display()
         )));
@@ -230,7 +232,7 @@ fn make(folder: &Path) -> io::Result<()> {
 }
 
 /// Locks the file of this name, for as long as the descriptor is open.
-fn lock(path: &Path) -> io::Result<OwnedFd> {
+fn lock(path: &Path) -> Result<OwnedFd, Error> {
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
     loop {
         let fd = rustix::fs::open(path, flags, Mode::from_raw_mode(0o600))?;
@@ -239,7 +241,8 @@ fn lock(path: &Path) -> io::Result<OwnedFd> {
             Ok(()) if is_file_at(&fd, path) => return Ok(fd),
             Ok(()) => {}
             Err(Errno::AGAIN | Errno::ACCESS) => {
-                return Err(io::Error::other("another proxy is running with this configuration"));
+                let text = "another proxy is running with this configuration";
+                return Err(Error::Config(text.into()));
             }
             Err(error) => return Err(error.into()),
         }

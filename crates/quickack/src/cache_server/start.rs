@@ -1,12 +1,12 @@
 //! Starts the cache process from its command line: its listener and its limits.
 
-use std::io;
 use std::os::fd::OwnedFd;
 use std::process::ExitCode;
 
 use super::{Options, run};
 use crate::address_space;
 use crate::config::{self, Address};
+use crate::error::Error;
 use crate::event::Listener;
 use crate::log;
 
@@ -22,7 +22,7 @@ pub fn start(listen: Option<&Address>, memory_max: usize, value_max: usize) -> E
         let memory = config::size_word(memory_max as u64);
         log::line(&format!("cache: {memory} of memory may not be available: {advice}"));
     }
-    let served = listener(listen).and_then(|listener| run(vec![listener], options));
+    let served = listener(listen).and_then(|listener| Ok(run(vec![listener], options)?));
     match served {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -42,7 +42,7 @@ fn options(memory_max: usize, value_max: usize) -> Options {
     }
 }
 
-fn listener(listen: Option<&Address>) -> io::Result<Listener> {
+fn listener(listen: Option<&Address>) -> Result<Listener, Error> {
     let (fd, tcp) = match listen {
         None => (sys::process::take_passed()?, false),
         Some(address) => (bind(address)?, matches!(address, Address::Tcp { .. })),
@@ -59,14 +59,14 @@ fn listener(listen: Option<&Address>) -> io::Result<Listener> {
     })
 }
 
-fn bind(address: &Address) -> io::Result<OwnedFd> {
+fn bind(address: &Address) -> Result<OwnedFd, Error> {
     let (fd, bound) = match address {
         Address::Unix { path, mode } => {
             (sys::listen::unix(path, *mode, BACKLOG)?, path.display().to_string())
         }
         Address::Tcp { .. } => {
             let resolved = address.resolve()?.into_iter().next();
-            let resolved = resolved.ok_or_else(|| io::Error::other("no address"))?;
+            let resolved = resolved.ok_or_else(|| Error::Config("no address".into()))?;
             let fd = sys::listen::tcp(resolved, BACKLOG, false)?;
             let bound = sys::listen::local_address(&fd)?.to_string();
             (fd, bound)

@@ -8,6 +8,7 @@ use clap::Args;
 use super::print;
 use crate::admin::{self, Found};
 use crate::config::{self, Admin};
+use crate::error::Error;
 
 /// Options that select a running proxy.
 #[derive(Args)]
@@ -30,14 +31,14 @@ impl Proxy {
                 print(&text);
                 ExitCode::SUCCESS
             }
-            Err(why) => {
-                eprintln!("quickack: {why}");
+            Err(error) => {
+                eprintln!("quickack: {error}");
                 ExitCode::FAILURE
             }
         }
     }
 
-    fn find(&self) -> Result<Found, String> {
+    fn find(&self) -> Result<Found, Error> {
         if let Some(path) = &self.admin {
             return admin::at(path);
         }
@@ -47,7 +48,7 @@ impl Proxy {
         match config::read(file).admin {
             Admin::At(path) => admin::at(&path),
             Admin::Default => admin::only(Some(file)),
-            Admin::Off => Err("its file says `admin: off`".to_string()),
+            Admin::Off => Err(Error::Config("its file says `admin: off`".into())),
         }
     }
 }

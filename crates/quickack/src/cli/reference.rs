@@ -5,8 +5,8 @@ use proto::{Class, Reach};
 use proxy::fault::FAULTS;
 
 use crate::admin::VERBS;
-use crate::ipc::message::{MESSAGES, Sender};
-use crate::{config, ipc};
+use crate::config;
+use crate::ipc::message::{Descriptors, TO_MASTER, TO_WORKER, VERSION};
 
 struct Page {
     name: &'static str,
@@ -127,21 +127,26 @@ fn channel() -> String {
         "Channel messages",
         "The master and a worker exchange these messages over a `SOCK_SEQPACKET` socket pair.\n\
          Each message is a JSON envelope: the version, its number, the number of the last message\n\
-         that was received, and the body. A message whose number does not follow the last one is\n\
-         an error that closes the channel.",
+         that was received, and the body, which is one message; without a\n\
+         body, it only acknowledges. A message whose number does not follow the last one, that is\n\
+         not in the table, or that comes with another number of descriptors is an error that\n\
+         closes the channel.",
     );
-    page += &format!("\nVersion {}.\n\n| message | from | fields | meaning |\n", ipc::VERSION);
-    page += "|---|---|---|---|\n";
-    for kind in MESSAGES {
-        let sender = match kind.sender {
-            Sender::Master => "master",
-            Sender::Worker => "worker",
-            Sender::Both => "both",
-        };
-        let fields: Vec<String> =
-            kind.fields.iter().map(|(name, of)| format!("`{name}: {of}`")).collect();
-        page +=
-            &format!("| `{}` | {sender} | {} | {} |\n", kind.name, fields.join(", "), kind.text);
+    page += &format!("\nVersion {VERSION}.\n");
+    for (title, table) in [("From the master", TO_WORKER), ("From a worker", TO_MASTER)] {
+        page += &format!("\n## {title}\n\n| message | fields | descriptors | meaning |\n");
+        page += "|---|---|---|---|\n";
+        for kind in table {
+            let fields: Vec<String> =
+                kind.fields.iter().map(|(name, of)| format!("`{name}: {of}`")).collect();
+            let (name, fields, text) = (kind.name, fields.join(", "), kind.text);
+            let descriptors = match kind.descriptors {
+                Descriptors::None => "",
+                Descriptors::One => "one",
+                Descriptors::Several => "one or more",
+            };
+            page += &format!("| `{name}` | {fields} | {descriptors} | {text} |\n");
+        }
     }
     page
 }

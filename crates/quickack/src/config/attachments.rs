@@ -15,6 +15,8 @@ use std::path::Path;
 use rustix::fs::OFlags;
 use serde::{Deserialize, Serialize};
 
+use crate::error::Error;
+
 /// Contents of files, by the names in the configuration.
 #[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Attachments(BTreeMap<String, String>);
@@ -39,33 +41,32 @@ impl Attachments {
 impl Source<'_> {
     /// Returns the contents of a file, or the reason why there are none. Sets `doubt` to a warning
     /// if the file is accepted despite an uncertainty.
-    pub fn read(&self, name: &str, doubt: &mut Option<String>) -> Result<String, String> {
+    pub fn read(&self, name: &str, doubt: &mut Option<String>) -> Result<String, Error> {
         match self {
             Source::Folder(folder) => read_private(&folder.join(name), doubt),
             Source::Attached(Attachments(all)) => all
                 .get(name)
                 .cloned()
-                .ok_or_else(|| "it was not passed to this process".to_string()),
-            Source::Nowhere => Err("no file can be named here".to_string()),
+                .ok_or_else(|| Error::Bug("it was not passed to this process".into())),
+            Source::Nowhere => Err(Error::Config("no file can be named here".into())),
         }
     }
 }
 
 /// Reads a file that only its owner may read or change.
-fn read_private(path: &Path, doubt: &mut Option<String>) -> Result<String, String> {
+fn read_private(path: &Path, doubt: &mut Option<String>) -> Result<String, Error> {
     let mut options = OpenOptions::new();
     // Opening a pipe without a writer would block.
-    let opened = options.read(true).custom_flags(OFlags::NONBLOCK.bits() as i32).open(path);
-    let file = opened.map_err(|error| error.to_string())?;
-    let metadata = file.metadata().map_err(|error| error.to_string())?;
+    let file = options.read(true).custom_flags(OFlags::NONBLOCK.bits() as i32).open(path)?;
+    let metadata = file.metadata()?;
     if !metadata.is_file() {
-        return Err("it is not a file".to_string());
+        return Err(Error::Config("it is not a file".into()));
     }
     let mode = metadata.mode() & 0o7777;
     if mode & OF_OTHERS != 0 {
-        return Err(format!(
+        return Err(Error::Config(format!(
             "its mode {mode:04o} lets other users read or change it; run `chmod 600`"
-        ));
+        )));
     }
     *doubt = stranger(&metadata);
     read_text(file)
@@ -92,13 +93,13 @@ pub fn writers(metadata: &Metadata) -> Option<String> {
     (mode & WRITTEN_BY_OTHERS != 0).then(told)
 }
 
-fn read_text(file: File) -> Result<String, String> {
+fn read_text(file: File) -> Result<String, Error> {
     let mut bytes = Vec::new();
-    file.take(FILE_LEN_MAX + 1).read_to_end(&mut bytes).map_err(|error| error.to_string())?;
+    file.take(FILE_LEN_MAX + 1).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > FILE_LEN_MAX {
-        return Err("it is longer than 4 MiB".to_string());
+        return Err(Error::Config("it is longer than 4 MiB".into()));
     }
-    String::from_utf8(bytes).map_err(|_| "it is not UTF-8 text".to_string())
+    String::from_utf8(bytes).map_err(|_| Error::Config("it is not UTF-8 text".into()))
 }
 
 /// Shows only the files' names, because the output may appear in error messages.
@@ -150,7 +151,7 @@ mod tests {
         let text = |bytes: &[u8]| {
             let path = folder.path().join("text");
             fs::write(&path, bytes).unwrap();
-            read_text(File::open(path).unwrap())
+            read_text(File::open(path).unwrap()).map_err(|why| why.to_string())
         };
         let mut bytes = vec![b'x'; 4 << 20];
         assert!(text(&bytes).is_ok_and(|text| text.len() == 4 << 20));

@@ -13,7 +13,7 @@ use super::allow::AllowDraft;
 use super::commands::CommandDraft;
 use super::draft::{CountOrPercent, GlobalDraft, PoolDraft, ServerDraft};
 use super::network::networks;
-use super::process::{Accept, Admin, Workers, log_target, stats_address};
+use super::process::{AcceptMode, Admin, Workers, log_target, stats_address};
 use super::value::Fault;
 use super::{Address, MEMORY_RANGE};
 use crate::log::{Format, Level};
@@ -337,11 +337,10 @@ pub static GLOBAL: &[Directive<GlobalDraft>] = &[
          be used, in their order. A list starts again after its last entry."),
     row("accept", Native, Value("auto"),
         Kind::Word(
-            || Accept::ALL.iter().map(|accept| accept.name()).collect(),
+            || ["auto"].into_iter().chain(AcceptMode::ALL.map(AcceptMode::name)).collect(),
             |global, word| {
-                let found = Accept::ALL.iter().find(|accept| accept.name() == word)?;
-                global.process.accept = *found;
-                Some(())
+                global.process.accept = AcceptMode::ALL.into_iter().find(|it| it.name() == word);
+                (global.process.accept.is_some() || word == "auto").then_some(())
             },
         ),
         "How workers share new connections: `gate` gives each to the worker with the fewest \

@@ -56,7 +56,7 @@ impl Reader<'_> {
     ) -> Option<T> {
         let file = file.as_ref()?;
         let mut doubt = None;
-        let read = self.source.read(file, &mut doubt).map_err(|why| vec![why]);
+        let read = self.source.read(file, &mut doubt).map_err(|error| vec![error.to_string()]);
         if let Some(doubt) = doubt {
             let spot = self.rules.spot_of(directive);
             self.findings.warning(spot, format!("{directive}: `{file}`: {doubt}"));

@@ -11,6 +11,7 @@ use super::draft::{GlobalDraft, PoolDraft};
 use super::report::{nearest, printable};
 use super::value::Fault;
 use super::{Config, VALUE_LEN_MAX};
+use crate::error::Error;
 
 /// One directive's value, over the file's.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,11 +26,8 @@ pub struct Override {
 impl Override {
     /// Parses `KEY=VALUE`, where KEY is a directive of `global:` or `POOL.DIRECTIVE`. It checks the
     /// value; it cannot check that the pool exists.
-    pub fn parse(text: &str) -> Result<Override, String> {
-        read(text).map_err(|fault| match fault.suggestion {
-            Some(near) => format!("{}; did you mean `{near}`?", printable(&fault.message)),
-            None => printable(&fault.message),
-        })
+    pub fn parse(text: &str) -> Result<Override, Error> {
+        Ok(read(text)?)
     }
 
     pub(super) fn key(&self) -> String {
@@ -53,7 +51,7 @@ impl fmt::Display for Override {
 
 /// Returns the `overrides` of `config` after one more `KEY=VALUE`. It replaces an earlier one of
 /// the same key; `KEY=` removes that. `compile` decides whether the whole is valid.
-pub fn set(config: &Config, overrides: &[Override], text: &str) -> Result<Vec<Override>, String> {
+pub fn set(config: &Config, overrides: &[Override], text: &str) -> Result<Vec<Override>, Error> {
     let new = Override::parse(text)?;
     if let Some(pool) = &new.pool {
         let mut names = config.plan.pools.iter().map(|pool| pool.name.as_str());
@@ -62,13 +60,15 @@ pub fn set(config: &Config, overrides: &[Override], text: &str) -> Result<Vec<Ov
                 Some(near) => format!("; did you mean `{near}`?"),
                 None => String::new(),
             };
-            return Err(format!("no pool is called `{}`{hint}", printable(pool)));
+            return Err(Error::Config(format!("no pool is called `{}`{hint}", printable(pool))));
         }
     }
     let (same, mut others): (Vec<Override>, Vec<Override>) =
         overrides.iter().cloned().partition(|earlier| earlier.same_key(&new));
     match (new.value.is_empty(), same.is_empty()) {
-        (true, true) => Err(format!("{} has the file's value: it was not set", new.key())),
+        (true, true) => {
+            Err(Error::Config(format!("{} has the file's value: it was not set", new.key())))
+        }
         (true, false) => Ok(others),
         (false, _) => {
             others.push(new);
@@ -144,7 +144,7 @@ mod tests {
 
     fn set_all(words: &[&str]) -> Result<Config, String> {
         words.iter().try_fold(config(&[]), |before, word| {
-            let overrides = set(&before, &before.overrides, word)?;
+            let overrides = set(&before, &before.overrides, word).map_err(|it| it.to_string())?;
             let outcome = compile_for("test.yml", TEXT, &overrides, 2, Source::Nowhere);
             outcome.config.ok_or_else(|| outcome.report.render_text())
         })

@@ -3,6 +3,8 @@
 
 use std::path::PathBuf;
 
+use serde::{Deserialize, Serialize};
+
 use super::Address;
 use super::address::socket_path;
 use super::report::nearest;
@@ -16,7 +18,8 @@ pub struct Process {
     /// The number of workers for `workers: auto` on this machine.
     pub processors: usize,
     pub affinity: Affinity,
-    pub accept: Accept,
+    /// None: the best that the kernel has.
+    pub accept: Option<AcceptMode>,
     /// The time for which a worker without the accept mutex waits before it tries again.
     pub epoll_timeout_us: u64,
     pub admin: Admin,
@@ -51,13 +54,15 @@ pub enum Affinity {
     List(Vec<usize>),
 }
 
-/// The way in which workers share new connections.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Accept {
-    /// The best method that the kernel supports.
-    Auto,
+/// How clients are accepted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum AcceptMode {
+    /// A shared listener; the worker with the fewest clients takes the next.
     Gate,
+    /// A listener for each worker; the kernel deals.
     Reuseport,
+    /// A shared listener; whoever holds the lock takes.
     Mutex,
 }
 
@@ -76,7 +81,7 @@ impl Process {
             workers: Workers::Auto,
             processors,
             affinity: Affinity::Off,
-            accept: Accept::Auto,
+            accept: None,
             epoll_timeout_us: 50_000,
             admin: Admin::Default,
             stats: None,
@@ -145,15 +150,16 @@ fn processor(word: &str) -> Result<usize, Fault> {
     value::number(word, &(0..=PROCESSOR_MAX)).map(|number| number as usize).map_err(fault)
 }
 
-impl Accept {
-    pub const ALL: &[Accept] = &[Accept::Auto, Accept::Gate, Accept::Reuseport, Accept::Mutex];
+impl AcceptMode {
+    /// The best first.
+    pub const ALL: [AcceptMode; 3] = [AcceptMode::Gate, AcceptMode::Reuseport, AcceptMode::Mutex];
 
+    /// As the directive calls it.
     pub fn name(self) -> &'static str {
         match self {
-            Accept::Auto => "auto",
-            Accept::Gate => "gate",
-            Accept::Reuseport => "reuseport",
-            Accept::Mutex => "mutex",
+            AcceptMode::Gate => "gate",
+            AcceptMode::Reuseport => "reuseport",
+            AcceptMode::Mutex => "mutex",
         }
     }
 }

@@ -167,7 +167,7 @@ fn every_directive_has_its_effect() {
 const GLOBAL_EFFECTS: &[Effect] = &[
     ("workers: 3", |c| c.process.worker_count() == 3),
     ("worker_cpu_affinity: [1, 0]", |c| c.process.affinity == Affinity::List(vec![1, 0])),
-    ("accept: reuseport", |c| c.process.accept == Accept::Reuseport),
+    ("accept: reuseport", |c| c.process.accept == Some(AcceptMode::Reuseport)),
     ("epoll_timeout: 7us", |c| c.process.epoll_timeout_us == 7),
     ("memory_max: 2g", |c| c.plan.memory_max == 2 << 30),
     ("clients_max: 9", |c| c.plan.clients_max == 9),

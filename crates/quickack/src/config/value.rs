@@ -3,6 +3,9 @@
 
 use std::ops::{Range, RangeInclusive};
 
+use super::report::printable;
+use crate::error::Error;
+
 /// The reason why a word is not a valid value.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Fault {
@@ -25,6 +28,17 @@ impl Fault {
     /// Moves the fault of a part to its place `part` in a longer word.
     pub fn within(self, part: Range<usize>) -> Fault {
         Fault { part: Some(part), ..self }
+    }
+}
+
+/// The fault of a word that stands in no file.
+impl From<Fault> for Error {
+    fn from(fault: Fault) -> Error {
+        let message = printable(&fault.message);
+        Error::Config(match fault.suggestion {
+            Some(near) => format!("{message}; did you mean `{near}`?"),
+            None => message,
+        })
     }
 }
 

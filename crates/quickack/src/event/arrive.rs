@@ -11,9 +11,18 @@ use rustix::event::epoll;
 use super::accept::{Arrival, refuse};
 use super::blocks::BLOCK;
 use super::conn::{self, Conn, Read};
-use super::control::{Handover, LoopEvent};
+use super::control::LoopEvent;
 use super::header::{HeaderReader, Progress};
 use super::{HEADER_TOKEN, Loop, token};
+use crate::ipc::client_state::ClientState;
+
+/// A socket that is to be a client.
+struct Socket {
+    fd: OwnedFd,
+    tcp: bool,
+    /// The client's address by its PROXY header.
+    from: Option<IpAddr>,
+}
 
 impl Loop<'_> {
     /// New connections, as many as are for us. False: none.
@@ -25,23 +34,17 @@ impl Loop<'_> {
                 true => self.expect_header(arrival),
                 false => {
                     let accepted = self.service.handle_accept(arrival.pool, self.now);
-                    self.register(accepted, arrival.fd, arrival.tcp, None, b"");
+                    let socket = Socket { fd: arrival.fd, tcp: arrival.tcp, from: None };
+                    self.register(accepted, socket, b"");
                 }
             }
         }
         came
     }
 
-    /// Makes a socket a client of the service. `from`: its address by its PROXY header; `first`:
-    /// the bytes of it that have been read already.
-    fn register(
-        &mut self,
-        accepted: Result<ConnId, Vec<u8>>,
-        fd: OwnedFd,
-        tcp: bool,
-        from: Option<IpAddr>,
-        first: &[u8],
-    ) {
+    /// Makes a socket a client of the service. `first`: the bytes of it that have been read.
+    fn register(&mut self, accepted: Result<ConnId, Vec<u8>>, socket: Socket, first: &[u8]) {
+        let Socket { fd, tcp, from } = socket;
         match accepted {
             Ok(id) => {
                 let from = from.map(Box::new);
@@ -61,11 +64,11 @@ impl Loop<'_> {
     }
 
     /// A client from another worker.
-    pub(super) fn adopt(&mut self, fd: OwnedFd, client: Handover) {
+    pub(super) fn adopt(&mut self, fd: OwnedFd, client: ClientState) {
         let tcp = sys::listen::local_address(&fd).is_ok();
         self.acceptor.entered();
         let accepted = self.service.handle_adopted(client.passed, self.now);
-        self.register(accepted, fd, tcp, client.from, b"");
+        self.register(accepted, Socket { fd, tcp, from: client.from }, b"");
     }
 
     /// A client that must begin with a PROXY header.
@@ -106,7 +109,7 @@ impl Loop<'_> {
         // It will be watched anew, as a connection.
         let _ = epoll::delete(&self.epoll, &fd);
         let accepted = self.service.handle_accept(pool, self.now);
-        self.register(accepted, fd, tcp, from, rest);
+        self.register(accepted, Socket { fd, tcp, from }, rest);
     }
 
     fn reject_header(&mut self, at: usize, why: &'static str) {

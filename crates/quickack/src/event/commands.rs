@@ -7,8 +7,10 @@ use std::time::Duration;
 use rustix::event::epoll;
 use sys::signal;
 
-use super::control::{Command, Handover, Install};
-use super::{CONTROL_TOKEN, Loop, token};
+use super::control::{Command, Install};
+use super::{CONTROL_TOKEN, Loop, Sharing, token};
+use crate::ipc::client_state::ClientState;
+use crate::scoreboard::Ejection;
 
 impl Loop<'_> {
     /// Changes for all workers, such as another configuration: before anything is read.
@@ -37,7 +39,7 @@ impl Loop<'_> {
         for command in commands {
             match command {
                 Command::Install(install) => self.install(*install),
-                Command::Eject { server, ejected } => {
+                Command::Eject(Ejection { server, ejected }) => {
                     self.service.set_ejected(server, ejected, self.now);
                 }
                 Command::Adopt { client, fds } => {
@@ -45,7 +47,7 @@ impl Loop<'_> {
                 }
                 Command::Retire => self.retire(),
                 Command::Share { keep } => {
-                    self.clients_to_keep = Some((keep, self.now.after(SHARE_US)))
+                    self.sharing = Some(Sharing { keep, until: self.now.after(SHARE_US) })
                 }
                 Command::Drain { within } => self.drain(within),
             }
@@ -107,12 +109,12 @@ impl Loop<'_> {
         if surplus == 0 || self.drain_deadline.is_some() {
             return;
         }
-        let mut alike: BTreeMap<Handover, Vec<OwnedFd>> = BTreeMap::new();
+        let mut alike: BTreeMap<ClientState, Vec<OwnedFd>> = BTreeMap::new();
         for (id, passed) in self.service.hand_over(surplus) {
             if let Some(conn) = self.drop_conn(id) {
                 let _ = epoll::delete(&self.epoll, &conn.fd);
                 let from = conn.from.map(|from| *from);
-                alike.entry(Handover { passed, from }).or_default().push(conn.fd);
+                alike.entry(ClientState { passed, from }).or_default().push(conn.fd);
             }
         }
         for (client, fds) in alike {
@@ -125,13 +127,13 @@ impl Loop<'_> {
 
     /// How many clients are too many here.
     fn surplus(&mut self) -> usize {
-        match self.clients_to_keep {
+        match self.sharing {
             _ if self.retiring => usize::MAX,
             None => 0,
-            Some((keep, until)) => {
+            Some(Sharing { keep, until }) => {
                 let surplus = self.acceptor.clients().saturating_sub(keep);
                 if surplus == 0 || self.now >= until {
-                    self.clients_to_keep = None;
+                    self.sharing = None;
                 }
                 surplus as usize
             }

@@ -130,7 +130,7 @@ impl Loop<'_> {
     fn begin(&mut self, link: ConnId, server: u32) {
         let target = self.connects.targets.get(&server);
         match begin(target.expect("each server of a plan has a target")) {
-            Ok((fd, established, tcp)) => {
+            Ok(Begun { fd, established, tcp }) => {
                 self.conns.insert(Conn::new(link, fd, tcp, !established));
                 self.watch(link);
                 if established {
@@ -151,8 +151,14 @@ fn is_ours(error: Errno) -> bool {
     ours.contains(&error)
 }
 
-/// A socket that connects to `target`, whether it has already, and whether it is of TCP.
-fn begin(target: &Target) -> rustix::io::Result<(OwnedFd, bool, bool)> {
+/// A socket that connects, or has connected.
+struct Begun {
+    fd: OwnedFd,
+    established: bool,
+    tcp: bool,
+}
+
+fn begin(target: &Target) -> rustix::io::Result<Begun> {
     match &target.address {
         TargetAddress::Tcp(address) => {
             let fd = sys::connect::tcp_socket(address)?;
@@ -162,12 +168,12 @@ fn begin(target: &Target) -> rustix::io::Result<(OwnedFd, bool, bool)> {
             }
             sys::tcp::set_user_timeout(&fd, USER_TIMEOUT)?;
             let established = sys::connect::tcp(&fd, address)?;
-            Ok((fd, established, true))
+            Ok(Begun { fd, established, tcp: true })
         }
         TargetAddress::Unix(path) => {
             let fd = sys::connect::unix_socket()?;
             let established = sys::connect::unix(&fd, path)?;
-            Ok((fd, established, false))
+            Ok(Begun { fd, established, tcp: false })
         }
     }
 }

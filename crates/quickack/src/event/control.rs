@@ -7,9 +7,11 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use proxy::plan::Plan;
-use proxy::{Event, Passed, Report};
+use proxy::{Event, Report};
 
 use super::{Listener, Service, Target};
+use crate::ipc::client_state::ClientState;
+use crate::scoreboard::Ejection;
 
 /// The controller of the loop. The cache process, which nothing controls, has [`NoControl`].
 pub trait Control {
@@ -50,7 +52,7 @@ pub trait Control {
 
     /// Clients with nothing outstanding, for other workers. Those that cannot be passed are given
     /// back.
-    fn hand_over(&mut self, client: Handover, fds: Vec<OwnedFd>) -> Result<(), Vec<OwnedFd>>;
+    fn hand_over(&mut self, client: ClientState, fds: Vec<OwnedFd>) -> Result<(), Vec<OwnedFd>>;
 }
 
 /// A note of the loop itself to the operator.
@@ -60,22 +62,14 @@ pub enum LoopEvent {
     HeaderBroken { from: Option<IpAddr>, why: &'static str },
 }
 
-/// A client that is handed over from worker to worker, beside its connection.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Handover {
-    pub passed: Passed,
-    /// The client's address by its PROXY header.
-    pub from: Option<IpAddr>,
-}
-
 /// A command to the loop.
 pub enum Command {
     /// Another configuration.
     Install(Box<Install>),
     /// A server left its ring, or came back.
-    Eject { server: u32, ejected: bool },
+    Eject(Ejection),
     /// Clients from another worker that are all alike.
-    Adopt { client: Handover, fds: Vec<OwnedFd> },
+    Adopt { client: ClientState, fds: Vec<OwnedFd> },
     /// No more clients; those with nothing outstanding go to other workers. Ends with the last.
     Retire,
     /// There are workers with fewer clients: clients with nothing outstanding go to them, until
@@ -121,7 +115,7 @@ impl Control for NoControl {
 
     fn log_loop_event(&mut self, _note: LoopEvent) {}
 
-    fn hand_over(&mut self, _client: Handover, fds: Vec<OwnedFd>) -> Result<(), Vec<OwnedFd>> {
+    fn hand_over(&mut self, _client: ClientState, fds: Vec<OwnedFd>) -> Result<(), Vec<OwnedFd>> {
         Err(fds)
     }
 }

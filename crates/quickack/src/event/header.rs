@@ -28,9 +28,17 @@ pub struct HeaderReader {
 pub struct HeaderReaders {
     places: Vec<Option<HeaderReader>>,
     free: Vec<usize>,
-    /// Place, number and end of patience, in the order in which they came.
-    due: VecDeque<(usize, u64, Time)>,
+    /// In the order in which they came.
+    due: VecDeque<Due>,
     next: u64,
+}
+
+/// The end of the patience with a reader.
+#[derive(Clone, Copy)]
+struct Due {
+    at: usize,
+    number: u64,
+    deadline: Time,
 }
 
 /// How far the header has come.
@@ -54,7 +62,7 @@ impl HeaderReaders {
         let number = self.next;
         let super::accept::Arrival { fd, pool, tcp, from, .. } = arrival;
         self.places[at] = Some(HeaderReader { fd, pool, tcp, from, said: Vec::new(), number });
-        self.due.push_back((at, number, now.after(PATIENCE_US)));
+        self.due.push_back(Due { at, number, deadline: now.after(PATIENCE_US) });
         at
     }
 
@@ -76,9 +84,9 @@ impl HeaderReaders {
 
     /// When the next one is overdue. Readers that have finished are forgotten here, not earlier.
     pub fn due(&mut self) -> Option<Time> {
-        while let Some((at, number, due)) = self.due.front().copied() {
+        while let Some(Due { at, number, deadline }) = self.due.front().copied() {
             if self.find(at).is_some_and(|reader| reader.number == number) {
-                return Some(due);
+                return Some(deadline);
             }
             self.due.pop_front();
         }
@@ -88,7 +96,7 @@ impl HeaderReaders {
     /// A reader whose time is over; it is removed.
     pub fn overdue(&mut self, now: Time) -> Option<HeaderReader> {
         self.due().filter(|due| *due <= now)?;
-        let (at, ..) = self.due.pop_front()?;
+        let Due { at, .. } = self.due.pop_front()?;
         self.remove(at)
     }
 

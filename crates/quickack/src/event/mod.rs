@@ -38,7 +38,7 @@ use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
 use sys::signal::Signals;
 
-use crate::ipc::installation::AcceptMode;
+use crate::config::AcceptMode;
 use crate::scoreboard::Scoreboard;
 use accept::{Acceptor, Peers, Policy};
 use blocks::Blocks;
@@ -47,9 +47,9 @@ use connect::Connects;
 use header::HeaderReaders;
 use heap_trim::HeapTrim;
 
-pub use accept::{CALLS, Choice, Listener, choose};
+pub use accept::{CALLS, Listener, choose};
 pub use connect::{Target, TargetAddress};
-pub use control::{Command, Control, Handover, Install, LoopEvent, NoControl};
+pub use control::{Command, Control, Install, LoopEvent, NoControl};
 pub use service::Service;
 
 /// The things that a worker shares with the others, and its own slot.
@@ -81,8 +81,9 @@ pub struct Loop<'m> {
     now: Time,
     /// When the last wait ended.
     woken: Time,
-    /// Processor time as it was last counted, and when: microseconds.
-    cpu_us: (u64, u64),
+    /// Processor time as it was last counted, and when.
+    user_us: u64,
+    system_us: u64,
     cpu_read_at: Time,
     /// A signal has come; it is handled when everything that was ready with it has been read.
     signal_ready: bool,
@@ -96,11 +97,17 @@ pub struct Loop<'m> {
     retiring: bool,
     /// The master controls this process, and ends it if need be.
     has_master: bool,
-    /// Clients beyond so many go to other workers, until then.
-    clients_to_keep: Option<(u32, Time)>,
+    sharing: Option<Sharing>,
     /// No more clients are taken; it ends then, whoever is still here.
     drain_deadline: Option<Time>,
     shutdown_timeout: Duration,
+}
+
+/// Clients go to other workers until `keep` are left, or the time for it is over.
+#[derive(Clone, Copy)]
+struct Sharing {
+    keep: u32,
+    until: Time,
 }
 
 impl<'m> Loop<'m> {
@@ -173,7 +180,8 @@ impl<'m> Loop<'m> {
             start: Instant::now(),
             now: Time(0),
             woken: Time(0),
-            cpu_us: (0, 0),
+            user_us: 0,
+            system_us: 0,
             cpu_read_at: Time(0),
             signal_ready: false,
             has_new_endpoints: false,
@@ -181,7 +189,7 @@ impl<'m> Loop<'m> {
             watches_control_writes: false,
             retiring: false,
             has_master: false,
-            clients_to_keep: None,
+            sharing: None,
             drain_deadline: None,
             shutdown_timeout,
         })
@@ -313,9 +321,9 @@ impl<'m> Loop<'m> {
             counters.add(WorkerCounter::BusyUs, now.since(self.woken));
             if now.since(self.cpu_read_at) >= USAGE_PAUSE_US {
                 let (user, system) = sys::process::times_us();
-                counters.add(WorkerCounter::UserUs, user.saturating_sub(self.cpu_us.0));
-                counters.add(WorkerCounter::SystemUs, system.saturating_sub(self.cpu_us.1));
-                (self.cpu_us, self.cpu_read_at) = ((user, system), now);
+                counters.add(WorkerCounter::UserUs, user.saturating_sub(self.user_us));
+                counters.add(WorkerCounter::SystemUs, system.saturating_sub(self.system_us));
+                (self.user_us, self.system_us, self.cpu_read_at) = (user, system, now);
             }
         }
         if self.acceptor.has_ready() || self.service.wants_turn() {

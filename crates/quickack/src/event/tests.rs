@@ -11,6 +11,7 @@ use metrics::Registry;
 use proxy::{Event, Proxy, Report};
 
 use super::*;
+use crate::ipc::client_state::ClientState;
 
 /// Makes a command, in the loop's thread.
 type Make = Box<dyn FnOnce() -> Command + Send>;
@@ -20,7 +21,7 @@ type Make = Box<dyn FnOnce() -> Command + Send>;
 enum Told {
     Installed,
     LoopEvent(LoopEvent),
-    Handed(Handover, Vec<OwnedFd>),
+    Handed(ClientState, Vec<OwnedFd>),
     /// A login failed, of a client from there.
     LoginFailed(Option<IpAddr>),
 }
@@ -75,7 +76,7 @@ impl Control for Script {
         let _ = self.told.send(Told::LoopEvent(note));
     }
 
-    fn hand_over(&mut self, client: Handover, fds: Vec<OwnedFd>) -> Result<(), Vec<OwnedFd>> {
+    fn hand_over(&mut self, client: ClientState, fds: Vec<OwnedFd>) -> Result<(), Vec<OwnedFd>> {
         let _ = self.told.send(Told::Handed(client, fds));
         Ok(())
     }

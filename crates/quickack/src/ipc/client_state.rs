@@ -1,5 +1,5 @@
 //! The state of a client that is handed over to another worker, as it travels beside the
-//! connection: the fields of [`Passed`].
+//! connection. The types of the pure crates are written here again, for serde only.
 //!
 //! Most clients have said nothing about themselves, and then nothing is written of it. Protocols
 //! bound what a client can say, and so the message is bounded: a longer one would not be sent, and
@@ -9,47 +9,63 @@ use std::net::IpAddr;
 
 use proto::{ConnKey, Profile, ReplyMode, Session};
 use proxy::Passed;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+/// A client that is handed over from worker to worker, beside its connection.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct ClientState {
-    pub pool: u32,
-    pub protocol: Option<u8>,
-    pub logged_in: bool,
-    pub failed_logins: u8,
+    #[serde(with = "PassedFields")]
+    pub passed: Passed,
     /// The client's address by its PROXY header.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub from: Option<IpAddr>,
-    /// The session that the client has set up, if any.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub session: Option<Box<SessionState>>,
 }
 
-/// A [`Session`].
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct SessionState {
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "Passed")]
+struct PassedFields {
+    pool: u32,
+    protocol: Option<u8>,
+    logged_in: bool,
+    failed_logins: u8,
+    #[serde(with = "SessionFields", default, skip_serializing_if = "is_untouched")]
+    session: Session,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "Session")]
+struct SessionFields {
     id: u64,
-    proto_version: u8,
-    database: u32,
-    reply_mode: ReplyState,
+    #[serde(with = "ConnKeyFields")]
+    conn_key: ConnKey,
+    #[serde(with = "ReplyModes")]
+    reply_mode: ReplyMode,
     aborted: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    profile: Option<Box<Names>>,
+    #[serde(serialize_with = "write_profile", deserialize_with = "read_profile")]
+    profile: Option<Box<Profile>>,
 }
 
-/// [`ReplyMode`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-enum ReplyState {
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "ConnKey")]
+struct ConnKeyFields {
+    proto_version: u8,
+    database: u32,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "ReplyMode", rename_all = "snake_case")]
+enum ReplyModes {
     On,
     SkipNext,
     SkipThis,
     Off,
 }
 
-/// A [`Profile`]: user, name, library and its version are bytes of any kind.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct Names {
+/// User, name, library and its version are bytes of any kind.
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "Profile")]
+struct ProfileFields {
     user: Vec<u8>,
     name: Vec<u8>,
     library: Vec<u8>,
@@ -58,69 +74,19 @@ struct Names {
     no_touch: bool,
 }
 
-impl From<Passed> for ClientState {
-    fn from(client: Passed) -> ClientState {
-        let Passed { pool, protocol, logged_in, failed_logins, session } = client;
-        let session =
-            (session != Session::default()).then(|| Box::new(SessionState::from(session)));
-        ClientState { pool, protocol, logged_in, failed_logins, from: None, session }
+fn is_untouched(session: &Session) -> bool {
+    *session == Session::default()
+}
+
+fn write_profile<S: Serializer>(it: &Option<Box<Profile>>, to: S) -> Result<S::Ok, S::Error> {
+    match it {
+        Some(profile) => ProfileFields::serialize(profile, to),
+        None => to.serialize_none(),
     }
 }
 
-impl From<ClientState> for Passed {
-    fn from(client: ClientState) -> Passed {
-        let ClientState { pool, protocol, logged_in, failed_logins, from: _, session } = client;
-        let session = session.map_or_else(Session::default, |state| Session::from(*state));
-        Passed { pool, protocol, logged_in, failed_logins, session }
-    }
-}
-
-impl From<Session> for SessionState {
-    fn from(session: Session) -> SessionState {
-        let Session {
-            id,
-            conn_key: ConnKey { proto_version, database },
-            reply_mode,
-            aborted,
-            profile,
-        } = session;
-        let reply_mode = match reply_mode {
-            ReplyMode::On => ReplyState::On,
-            ReplyMode::SkipNext => ReplyState::SkipNext,
-            ReplyMode::SkipThis => ReplyState::SkipThis,
-            ReplyMode::Off => ReplyState::Off,
-        };
-        let profile = profile.map(|it| Box::new((*it).into()));
-        SessionState { id, proto_version, database, reply_mode, aborted, profile }
-    }
-}
-
-impl From<SessionState> for Session {
-    fn from(state: SessionState) -> Session {
-        let SessionState { id, proto_version, database, reply_mode, aborted, profile } = state;
-        let reply_mode = match reply_mode {
-            ReplyState::On => ReplyMode::On,
-            ReplyState::SkipNext => ReplyMode::SkipNext,
-            ReplyState::SkipThis => ReplyMode::SkipThis,
-            ReplyState::Off => ReplyMode::Off,
-        };
-        let profile = profile.map(|names| Box::new((*names).into()));
-        Session { id, conn_key: ConnKey { proto_version, database }, reply_mode, aborted, profile }
-    }
-}
-
-impl From<Profile> for Names {
-    fn from(profile: Profile) -> Names {
-        let Profile { user, name, library, library_version, no_evict, no_touch } = profile;
-        Names { user, name, library, library_version, no_evict, no_touch }
-    }
-}
-
-impl From<Names> for Profile {
-    fn from(names: Names) -> Profile {
-        let Names { user, name, library, library_version, no_evict, no_touch } = names;
-        Profile { user, name, library, library_version, no_evict, no_touch }
-    }
+fn read_profile<'d, D: Deserializer<'d>>(from: D) -> Result<Option<Box<Profile>>, D::Error> {
+    ProfileFields::deserialize(from).map(|profile| Some(Box::new(profile)))
 }
 
 #[cfg(test)]
@@ -130,9 +96,10 @@ mod tests {
 
     /// Returns the state that arrives at the other worker, and how long its message was.
     fn travel(client: &Passed) -> (Passed, usize) {
-        let text = serde_json::to_vec(&ClientState::from(client.clone())).unwrap();
+        let state = ClientState { passed: client.clone(), from: None };
+        let text = serde_json::to_vec(&state).unwrap();
         let client: ClientState = serde_json::from_slice(&text).unwrap();
-        (client.into(), text.len())
+        (client.passed, text.len())
     }
 
     fn client(session: Session) -> Passed {

@@ -7,7 +7,7 @@ use std::os::fd::OwnedFd;
 use proxy::plan::Plan;
 use serde::{Deserialize, Serialize};
 
-use crate::config::Attachments;
+use crate::config::{AcceptMode, Attachments};
 
 /// A configuration on its way to a worker.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -31,18 +31,6 @@ pub struct Installation {
     /// Where servers are, by id: an address and port, or the path of a socket.
     pub addresses: BTreeMap<u32, String>,
     pub listeners: Vec<ListenerEntry>,
-}
-
-/// How clients are accepted: one of three, whatever the file leaves open.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum AcceptMode {
-    /// A shared listener; the worker with the fewest clients takes the next.
-    Gate,
-    /// A listener for each worker; the kernel deals.
-    Reuseport,
-    /// A shared listener; whoever holds the lock takes.
-    Mutex,
 }
 
 /// The ids of a pool and of its servers, in the order of the plan.

@@ -1,95 +1,171 @@
-//! THE table of channel messages: who sends it, its fields, one sentence. The enum, the reference
-//! page and what may travel are all made from these rows.
+//! THE tables of channel messages, one for each direction: the fields of a message, the descriptors
+//! that travel with it, one sentence. The enums, the reference page and the check of incoming
+//! messages are all made from these rows.
+//!
+//! An envelope is `{"v":3,"seq":12,"ack":7,"body":{"commit":{"epoch":3}}}`: text, so that a trace
+//! of system calls can be read. Without a body it only acknowledges.
 
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::client_state::ClientState;
+use crate::error::{Error, Peer};
+use crate::log::Level;
 
-/// The sender of a message.
+/// Descriptors that travel with a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Sender {
-    Master,
-    Worker,
-    Both,
+pub enum Descriptors {
+    None,
+    One,
+    /// One or more, up to [`sys::channel::FDS_MAX`].
+    Several,
 }
 
 /// A row of the reference.
 pub struct Kind {
     pub name: &'static str,
-    pub sender: Sender,
     pub fields: &'static [(&'static str, &'static str)],
+    pub descriptors: Descriptors,
     pub text: &'static str,
 }
 
+/// The messages of one direction.
+pub trait Message: Serialize + DeserializeOwned {
+    fn descriptors(&self) -> Descriptors;
+}
+
+/// A message as it is sent.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Envelope<B> {
+    v: u32,
+    /// The message's own number.
+    pub seq: u64,
+    /// The number of the last message received from the other side.
+    pub ack: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub body: Option<B>,
+}
+
+impl<B: Serialize> Envelope<B> {
+    pub fn encode(seq: u64, ack: u64, body: Option<B>) -> Result<Vec<u8>, Error> {
+        let envelope = Envelope { v: VERSION, seq, ack, body };
+        serde_json::to_vec(&envelope).map_err(|error| Error::Bug(error.to_string()))
+    }
+}
+
+impl<M: Message> Envelope<M> {
+    /// Opens bytes that came with so many descriptors.
+    pub fn decode(bytes: &[u8], descriptors: usize) -> Result<Envelope<M>, Peer> {
+        let envelope: Envelope<M> =
+            serde_json::from_slice(bytes).map_err(|error| Peer::Broken(error.to_string()))?;
+        if envelope.v != VERSION {
+            return Err(Peer::Broken(format!("version {}, not {VERSION}", envelope.v)));
+        }
+        let announced = envelope.body.as_ref().map_or(Descriptors::None, M::descriptors);
+        if !announced.allow(descriptors) {
+            let seq = envelope.seq;
+            return Err(Peer::Broken(format!("message {seq} came with {descriptors} descriptors")));
+        }
+        Ok(envelope)
+    }
+}
+
+impl Descriptors {
+    pub fn allow(self, count: usize) -> bool {
+        match self {
+            Descriptors::None => count == 0,
+            Descriptors::One => count == 1,
+            Descriptors::Several => (1..=sys::channel::FDS_MAX).contains(&count),
+        }
+    }
+}
+
 macro_rules! messages {
-    ($($sender:ident $name:ident { $($field:ident: $type:ty),* } $text:literal)*) => {
-        /// The messages between master and worker.
+    ($(#[$doc:meta])* $Direction:ident, $ROWS:ident:
+     $($name:ident { $($field:ident: $type:ty),* } $descriptors:ident $text:literal)*) => {
+        $(#[$doc])*
         #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
         #[serde(rename_all = "snake_case")]
-        pub enum Message {
+        pub enum $Direction {
             $(#[doc = $text] $name { $($field: $type),* },)*
         }
 
+        impl Message for $Direction {
+            fn descriptors(&self) -> Descriptors {
+                match self {
+                    $($Direction::$name { .. } => Descriptors::$descriptors,)*
+                }
+            }
+        }
+
         /// The rows, in the order of the enum.
-        pub static MESSAGES: &[Kind] = &[$(Kind {
+        pub static $ROWS: &[Kind] = &[$(Kind {
             name: stringify!($name),
-            sender: Sender::$sender,
             fields: &[$((stringify!($field), stringify!($type))),*],
+            descriptors: Descriptors::$descriptors,
             text: $text,
         },)*];
     };
 }
 
 messages! {
-    Master Welcome { slot: usize, release: String }
+    /// The messages from the master to a worker.
+    ToWorker, TO_WORKER:
+    Welcome { slot: usize, release: String } One
         "The first message: the number of this worker, with the shared memory."
-    Master Listeners { ids: Vec<u32> }
-        "Listening sockets, one descriptor each; the next configuration names their pools."
-    Master Wakeups { first: usize }
-        "The wakeups (eventfd) of the workers from `first` on, one descriptor each."
-    Master Lock {}
+    Listeners { ids: Vec<u32> } Several
+        "Listening sockets, in the order of `ids`; the next configuration names their pools."
+    Wakeups { first: usize } Several
+        "The wakeups (eventfd) of the workers from `first` on."
+    Lock {} One
         "The file whose record lock is the accept mutex."
-    Master Prepare { epoch: u64 }
+    Prepare { epoch: u64 } One
         "A configuration, as a sealed memfd: compile it, and report whether it can be installed."
-    Worker Prepared { epoch: u64 }
-        "The configuration can be installed."
-    Worker Refused { epoch: u64, why: String }
-        "The configuration cannot be installed; nothing has changed."
-    Master Commit { epoch: u64 }
+    Commit { epoch: u64 } None
         "The configuration is in force. This wakes a worker that has not seen the epoch yet."
-    Master Abort { epoch: u64 }
+    Abort { epoch: u64 } None
         "The configuration will never be in force; discard it."
-    Worker Installed { epoch: u64, ids_in_use: Vec<u32> }
+    Retire {} None
+        "Accept no more clients, hand over the present ones, and exit."
+    Share { keep: u32 } None
+        "Hand over clients that have nothing outstanding until `keep` are left: others have fewer."
+    Adopt { client: ClientState } One
+        "A client from another worker: its connection."
+    Drain { timeout_us: u64 } None
+        "Accept no more clients, answer outstanding requests, close at request ends, and exit."
+}
+
+messages! {
+    /// The messages from a worker to the master.
+    ToMaster, TO_MASTER:
+    Prepared { epoch: u64 } None
+        "The configuration can be installed."
+    Refused { epoch: u64, why: String } None
+        "The configuration cannot be installed; nothing has changed."
+    Installed { epoch: u64, ids_in_use: Vec<u32> } None
         "It is installed. `ids_in_use`: removed pools and servers that still have outstanding \
          requests."
-    Worker IdsInUse { ids: Vec<u32> }
+    IdsInUse { ids: Vec<u32> } None
         "Removed pools and servers that still have outstanding requests; empty if there are \
          none."
-    Worker Failed { server: u32, failures: u32, why: String }
+    Failed { server: u32, failures: u32, why: String } None
         "A server failed; `failures` counts its failures in a row in this worker."
-    Worker Answered { server: u32, probe: bool }
+    Answered { server: u32, probe: bool } None
         "A server that had failed has answered a request or a probe."
-    Worker Log { level: String, key: String, text: String }
+    Log { level: Level, key: String, text: String } None
         "A line for the log. Lines with the same key are counted as repeats."
-    Worker LogLost { lines: u64 }
+    LogLost { lines: u64 } None
         "Log lines that were not sent because the channel was full."
-    Master Retire {}
-        "Accept no more clients, hand over the present ones, and exit."
-    Master Share { keep: u32 }
-        "Hand over clients that have nothing outstanding until `keep` are left: others have fewer."
-    Worker Leaving {}
+    Leaving {} None
         "The worker was told to exit by a signal: it drains."
-    Worker Clients { client: ClientState }
-        "Connections of clients that have nothing outstanding, one descriptor each, for other \
-         workers. They all have the same pool, protocol, login, database, protocol version and \
-         client names."
-    Master Adopt { client: ClientState }
-        "Connections of clients from another worker, one descriptor each."
-    Master Drain { timeout_us: u64 }
-        "Accept no more clients, answer outstanding requests, close at request ends, and exit."
-    Both Ack {}
-        "Only the number of the last message that was received."
+    Clients { client: ClientState } Several
+        "Connections of clients that have nothing outstanding, for other workers. They all have \
+         the same pool, protocol, login, database, protocol version and client names."
 }
+
+/// Of the envelope and the tables of messages.
+pub const VERSION: u32 = 3;
 
 #[cfg(test)]
 mod tests {
@@ -97,9 +173,50 @@ mod tests {
 
     #[test]
     fn every_message_has_a_sentence_and_a_name_of_its_own() {
-        for (at, kind) in MESSAGES.iter().enumerate() {
+        let all: Vec<&Kind> = TO_WORKER.iter().chain(TO_MASTER).collect();
+        for (at, kind) in all.iter().enumerate() {
             assert!(kind.text.ends_with('.'), "{}", kind.name);
-            assert!(MESSAGES[..at].iter().all(|other| other.name != kind.name), "{}", kind.name);
+            assert!(all[..at].iter().all(|other| other.name != kind.name), "{}", kind.name);
         }
+    }
+
+    /// Whether these bytes are a message to a worker.
+    fn check(text: &str, descriptors: usize) -> bool {
+        Envelope::<ToWorker>::decode(text.as_bytes(), descriptors).is_ok()
+    }
+
+    #[test]
+    fn bytes_that_are_no_message_of_this_direction_are_refused() {
+        let share = r#"{"v":3,"seq":1,"ack":0,"body":{"share":{"keep":7}}}"#;
+        assert!(check(share, 0));
+        for len in 0..share.len() {
+            assert!(!check(&share[..len], 0), "{}", &share[..len]);
+        }
+        assert!(check(r#"{"v":3,"seq":1,"ack":0}"#, 0), "an acknowledgement");
+        for body in [
+            r#"{"dance":{}}"#,
+            r#"{"leaving":{}}"#,
+            r#"{"share":{"keep":-1}}"#,
+            r#"{"share":{}}"#,
+            r#"{"retire":{},"share":{"keep":7}}"#,
+            "7",
+            r#"null,"odd":1"#,
+        ] {
+            let text = format!(r#"{{"v":3,"seq":1,"ack":0,"body":{body}}}"#);
+            assert!(!check(&text, 0), "{text}");
+        }
+        assert!(!check(&share.replace("\"v\":3", "\"v\":2"), 0), "another version");
+        assert!(!check(&format!("{share} "), 1) && !check(&format!("{share}x"), 0));
+    }
+
+    #[test]
+    fn a_message_comes_with_the_descriptors_that_its_row_names() {
+        let lock = r#"{"v":3,"seq":1,"ack":0,"body":{"lock":{}}}"#;
+        assert_eq!([0, 1, 2].map(|count| check(lock, count)), [false, true, false]);
+        let wakeups = r#"{"v":3,"seq":1,"ack":0,"body":{"wakeups":{"first":0}}}"#;
+        let wanted = [false, true, true, false];
+        assert_eq!([0, 1, 128, 129].map(|count| check(wakeups, count)), wanted);
+        let acknowledgement = r#"{"v":3,"seq":1,"ack":0}"#;
+        assert_eq!([0, 1].map(|count| check(acknowledgement, count)), [true, false]);
     }
 }

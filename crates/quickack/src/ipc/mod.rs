@@ -7,8 +7,8 @@
 //!            ▼ nobody waits                               ▼ the channel is broken
 //! ```
 //!
-//! An envelope is `{"v":1,"seq":12,"ack":7,"body":{"commit":{"epoch":3}}}`: text, so that a trace
-//! of system calls can be read. Configurations are too long for it and travel as sealed memfds.
+//! Each end sends the messages of one direction and receives those of the other. Configurations are
+//! too long for a message and travel as sealed memfds.
 
 pub mod client_state;
 pub mod installation;
@@ -17,21 +17,24 @@ pub mod message;
 mod two_processes;
 
 use std::collections::VecDeque;
+use std::marker::PhantomData;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::rc::Rc;
 use std::time::Instant;
 
 use rustix::io::Errno;
-use serde::{Deserialize, Serialize};
 use sys::channel;
 
-pub use message::Message;
+use crate::error::{Error, Peer};
+use message::{Envelope, Message};
 
-/// One end.
-pub struct Channel {
+pub use message::{ToMaster, ToWorker};
+
+/// One end, which sends messages `Out` and receives messages `In`.
+pub struct Channel<Out, In> {
     fd: OwnedFd,
     /// Messages that the kernel has not taken yet.
-    queue: VecDeque<Outgoing>,
+    queue: VecDeque<Outgoing<Out>>,
     /// Number of the last message that was queued.
     sent: u64,
     /// Number of the last message that came.
@@ -41,46 +44,32 @@ pub struct Channel {
     /// Number of the last message of ours that the other side has received.
     acked: u64,
     /// Messages that must be acknowledged by a certain time.
-    due: VecDeque<(u64, Instant)>,
+    due: VecDeque<Due>,
     buffer: Vec<u8>,
+    incoming: PhantomData<In>,
 }
 
-struct Outgoing {
+struct Outgoing<Out> {
     seq: u64,
-    body: Message,
+    /// None: only the number of the last message that was received.
+    body: Option<Out>,
     fds: Vec<Rc<OwnedFd>>,
 }
 
-#[derive(Serialize, Deserialize)]
-struct Envelope<B> {
-    v: u32,
+struct Due {
     seq: u64,
-    ack: u64,
-    body: B,
+    deadline: Instant,
 }
 
-/// A message that came.
+/// A message that came, with the descriptors that its row announces.
 #[derive(Debug)]
-pub struct Received {
-    pub message: Message,
+pub struct Received<In> {
+    pub message: In,
     pub fds: Vec<OwnedFd>,
 }
 
-/// Why a channel cannot be used.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Fault {
-    /// The other side has not taken [`QUEUE_MAX`] messages; this one was not queued.
-    Full,
-    /// A message of so many bytes; it was not queued.
-    TooLong(usize),
-    /// The other side is gone.
-    Closed,
-    /// The bytes are not a message of ours, or not the next one.
-    Broken(String),
-}
-
-impl Channel {
-    pub fn new(fd: OwnedFd) -> Channel {
+impl<Out: Message, In: Message> Channel<Out, In> {
+    pub fn new(fd: OwnedFd) -> Channel<Out, In> {
         Channel {
             fd,
             queue: VecDeque::new(),
@@ -90,42 +79,48 @@ impl Channel {
             acked: 0,
             due: VecDeque::new(),
             buffer: vec![0; MESSAGE_LEN_MAX],
+            incoming: PhantomData,
         }
     }
 
     /// Queues a message and sends what the kernel takes. Its number is the answer.
-    pub fn send(&mut self, message: Message, fds: &[Rc<OwnedFd>]) -> Result<u64, Fault> {
-        if !self.has_room() {
-            return Err(Fault::Full);
+    pub fn send(&mut self, message: Out, fds: &[Rc<OwnedFd>]) -> Result<u64, Error> {
+        if !message.descriptors().allow(fds.len()) {
+            return Err(Error::Bug(format!("a message with {} descriptors", fds.len())));
         }
-        let len = serde_json::to_vec(&message).map_err(broken)?.len();
-        if len > MESSAGE_LEN_MAX - ENVELOPE_LEN_MAX {
-            return Err(Fault::TooLong(len));
-        }
-        self.sent += 1;
-        self.queue.push_back(Outgoing { seq: self.sent, body: message, fds: fds.to_vec() });
-        self.flush()?;
-        Ok(self.sent)
+        self.queue_up(Some(message), fds)
     }
 
     /// The same, and the other side must have received it by `deadline`.
     pub fn send_by(
         &mut self,
-        message: Message,
+        message: Out,
         fds: &[Rc<OwnedFd>],
         deadline: Instant,
-    ) -> Result<u64, Fault> {
+    ) -> Result<(), Error> {
         let seq = self.send(message, fds)?;
-        self.due.push_back((seq, deadline));
-        Ok(seq)
+        self.due.push_back(Due { seq, deadline });
+        Ok(())
+    }
+
+    fn queue_up(&mut self, body: Option<Out>, fds: &[Rc<OwnedFd>]) -> Result<u64, Error> {
+        if !self.has_room() {
+            return Err(Peer::Full(QUEUE_MAX).into());
+        }
+        let len = Envelope::encode(u64::MAX, u64::MAX, body.as_ref())?.len();
+        if len > MESSAGE_LEN_MAX {
+            return Err(Error::Bug(format!("a message of {len} bytes is too long")));
+        }
+        self.sent += 1;
+        self.queue.push_back(Outgoing { seq: self.sent, body, fds: fds.to_vec() });
+        self.flush()?;
+        Ok(self.sent)
     }
 
     /// Sends what is queued as far as the kernel takes it.
-    pub fn flush(&mut self) -> Result<(), Fault> {
+    pub fn flush(&mut self) -> Result<(), Error> {
         while let Some(next) = self.queue.front() {
-            let envelope =
-                Envelope { v: VERSION, seq: next.seq, ack: self.received, body: &next.body };
-            let bytes = serde_json::to_vec(&envelope).map_err(broken)?;
+            let bytes = Envelope::encode(next.seq, self.received, next.body.as_ref())?;
             let fds: Vec<BorrowedFd<'_>> = next.fds.iter().map(|fd| fd.as_fd()).collect();
             match channel::send(&self.fd, &bytes, &fds) {
                 Ok(()) => {
@@ -137,10 +132,8 @@ impl Channel {
                 Err(
                     Errno::AGAIN | Errno::INTR | Errno::NOBUFS | Errno::NOMEM | Errno::TOOMANYREFS,
                 ) => break,
-                Err(Errno::PIPE | Errno::CONNRESET) => {
-                    return Err(Fault::Closed);
-                }
-                Err(error) => return Err(Fault::Broken(error.to_string())),
+                Err(Errno::PIPE | Errno::CONNRESET) => return Err(Peer::Closed.into()),
+                Err(error) => return Err(Error::os("the channel is broken")(error)),
             }
         }
         Ok(())
@@ -162,112 +155,88 @@ impl Channel {
     }
 
     /// The next message; `None` when nothing more has come.
-    pub fn receive(&mut self) -> Result<Option<Received>, Fault> {
+    pub fn receive(&mut self) -> Result<Option<Received<In>>, Error> {
         loop {
             let mut fds = Vec::new();
             let len = match channel::receive(&self.fd, &mut self.buffer, &mut fds) {
-                Ok(0) => return Err(Fault::Closed),
+                Ok(0) => return Err(Peer::Closed.into()),
                 Ok(len) => len,
                 Err(Errno::AGAIN) => return Ok(None),
                 // The other side left something unread when it closed; said once, and what it had
                 // said itself is still there.
                 Err(Errno::INTR | Errno::CONNRESET) => continue,
-                Err(error) => return Err(Fault::Broken(error.to_string())),
+                Err(error) => return Err(Error::os("the channel is broken")(error)),
             };
-            let message = self.open(len)?;
-            if message != (Message::Ack {}) {
+            if let Some(message) = self.open(len, fds.len())? {
                 return Ok(Some(Received { message, fds }));
             }
         }
     }
 
-    fn open(&mut self, len: usize) -> Result<Message, Fault> {
-        let envelope: Envelope<Message> =
-            serde_json::from_slice(&self.buffer[..len]).map_err(broken)?;
-        if envelope.v != VERSION {
-            return Err(Fault::Broken(format!("version {}, not {VERSION}", envelope.v)));
+    fn open(&mut self, len: usize, descriptors: usize) -> Result<Option<In>, Peer> {
+        let Envelope { seq, ack, body, .. } = Envelope::decode(&self.buffer[..len], descriptors)?;
+        let received = self.received;
+        if seq != received + 1 || ack > self.sent {
+            return Err(Peer::Broken(format!("message {seq} came after message {received}")));
         }
-        if envelope.seq != self.received + 1 || envelope.ack > self.sent {
-            let (seq, received) = (envelope.seq, self.received);
-            return Err(Fault::Broken(format!("message {seq} came after message {received}")));
-        }
-        self.received = envelope.seq;
-        self.acked = self.acked.max(envelope.ack);
-        while self.due.front().is_some_and(|(seq, _)| *seq <= self.acked) {
+        self.received = seq;
+        self.acked = self.acked.max(ack);
+        while self.due.front().is_some_and(|due| due.seq <= self.acked) {
             self.due.pop_front();
         }
         // An acknowledgement alone asks for none.
-        if envelope.body == (Message::Ack {}) && self.told + 1 == self.received {
+        if body.is_none() && self.told + 1 == self.received {
             self.told = self.received;
         }
-        Ok(envelope.body)
+        Ok(body)
     }
 
     /// Tells the other side what has been received, if nothing else has.
-    pub fn acknowledge(&mut self) -> Result<(), Fault> {
+    pub fn acknowledge(&mut self) -> Result<(), Error> {
         if self.told < self.received && self.queue.is_empty() {
-            self.send(Message::Ack {}, &[])?;
+            self.queue_up(None, &[])?;
         }
         Ok(())
     }
 
     /// Since when the oldest message that had to be received has been late.
     pub fn overdue(&self, now: Instant) -> bool {
-        self.due.front().is_some_and(|(_, due)| *due <= now)
+        self.due.front().is_some_and(|due| due.deadline <= now)
     }
 }
 
-impl AsFd for Channel {
+impl<Out, In> AsFd for Channel<Out, In> {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
 }
 
-impl std::fmt::Display for Fault {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Fault::Full => write!(f, "{QUEUE_MAX} messages wait and are not read"),
-            Fault::TooLong(len) => write!(f, "a message of {len} bytes is too long"),
-            Fault::Closed => write!(f, "the other side is gone"),
-            Fault::Broken(why) => write!(f, "the channel is broken: {why}"),
-        }
-    }
-}
-
-fn broken(error: serde_json::Error) -> Fault {
-    Fault::Broken(error.to_string())
-}
-
-/// Of the envelope and the table of messages.
-pub const VERSION: u32 = 2;
 /// Messages that may wait for the other side, beside those in the socket.
 pub const QUEUE_MAX: usize = 1024;
-/// Bytes of one message.
+/// Bytes of one message, with its envelope.
 const MESSAGE_LEN_MAX: usize = 64 * 1024;
-/// Bytes of the envelope around a body.
-const ENVELOPE_LEN_MAX: usize = 128;
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn pair() -> (Channel, Channel) {
+    fn pair() -> (Channel<ToWorker, ToMaster>, Channel<ToMaster, ToWorker>) {
         let (one, other) = sys::channel::pair().unwrap();
         (Channel::new(one), Channel::new(other))
     }
 
-    fn word(number: u64) -> Message {
-        Message::Refused { epoch: 0, why: number.to_string() }
+    fn word(number: u64) -> ToWorker {
+        ToWorker::Commit { epoch: number }
     }
 
     #[test]
     fn messages_arrive_in_order_and_are_acknowledged() {
         let (mut master, mut worker) = pair();
         let late = Instant::now() - std::time::Duration::from_secs(1);
-        master.send_by(Message::Commit { epoch: 3 }, &[], late).unwrap();
+        master.send_by(word(3), &[], late).unwrap();
         assert!(master.overdue(Instant::now()));
         let received = worker.receive().unwrap().unwrap();
-        assert_eq!(received.message, Message::Commit { epoch: 3 });
+        assert_eq!(received.message, word(3));
         worker.acknowledge().unwrap();
         assert!(master.receive().unwrap().is_none());
         assert!(!master.overdue(Instant::now()));
@@ -283,7 +252,7 @@ mod tests {
         while master.send(word(sent), &[]).is_ok() {
             sent += 1;
         }
-        assert_eq!(master.send(word(sent), &[]), Err(Fault::Full));
+        assert_eq!(master.send(word(sent), &[]), Err(Peer::Full(QUEUE_MAX).into()));
         for number in 0..sent {
             master.flush().unwrap();
             assert_eq!(worker.receive().unwrap().unwrap().message, word(number));
@@ -295,15 +264,14 @@ mod tests {
     fn what_is_no_message_or_not_the_next_one_breaks_the_channel() {
         let wrong = [
             "hello",
-            r#"{"v":3,"seq":1,"ack":0,"body":{"ack":{}}}"#,
-            r#"{"v":2,"seq":2,"ack":0,"body":{"ack":{}}}"#,
-            r#"{"v":2,"seq":1,"ack":9,"body":{"ack":{}}}"#,
-            r#"{"v":2,"seq":1,"ack":0,"body":{"dance":{}}}"#,
+            r#"{"v":3,"seq":2,"ack":0}"#,
+            r#"{"v":3,"seq":1,"ack":9}"#,
+            r#"{"v":3,"seq":1,"ack":0,"body":{"leaving":{}}}"#,
         ];
         for text in wrong {
             let (one, mut worker) = pair();
             sys::channel::send(&one, text.as_bytes(), &[]).unwrap();
-            assert!(matches!(worker.receive(), Err(Fault::Broken(_))), "{text}");
+            assert!(matches!(worker.receive(), Err(Error::Peer(Peer::Broken(_)))), "{text}");
         }
     }
 
@@ -311,7 +279,7 @@ mod tests {
     fn the_end_of_the_other_side_is_noticed_by_both_verbs() {
         let (mut master, worker) = pair();
         drop(worker);
-        assert_eq!(master.send(word(1), &[]), Err(Fault::Closed));
-        assert!(matches!(master.receive(), Err(Fault::Closed)));
+        assert_eq!(master.send(word(1), &[]), Err(Peer::Closed.into()));
+        assert!(matches!(master.receive(), Err(Error::Peer(Peer::Closed))));
     }
 }

@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::{Channel, Fault, Message, QUEUE_MAX};
+use super::{Channel, QUEUE_MAX, ToMaster};
+use crate::error::{Error, Peer};
 
 /// Messages each way.
 const COUNT: u64 = 10_000;
@@ -20,7 +21,7 @@ const OTHER: &str = "QUICKACK_TEST_OTHER_PROCESS";
 
 /// Sends `COUNT` messages and expects as many, both in order.
 struct End {
-    channel: Channel,
+    channel: Channel<ToMaster, ToMaster>,
     sent: u64,
     received: u64,
     /// The longest time that one call took.
@@ -49,21 +50,21 @@ impl End {
                 break;
             }
             let text = format!("{:05} {}", self.sent, "x".repeat(self.sent as usize % 500));
-            match self.channel.send(Message::Refused { epoch: 0, why: text }, &[]) {
+            match self.channel.send(ToMaster::Refused { epoch: 0, why: text }, &[]) {
                 Ok(seq) => {
                     self.sent += 1;
                     assert_eq!(seq, self.sent, "nothing else is sent here");
                 }
-                Err(Fault::Full) => {
+                Err(Error::Peer(Peer::Full(_))) => {
                     self.full += 1;
                     break;
                 }
-                Err(fault) => panic!("after {} messages: {fault}", self.sent),
+                Err(error) => panic!("after {} messages: {error}", self.sent),
             }
         }
         for _ in 0..50 {
             let Some(received) = self.channel.receive().unwrap() else { break };
-            let Message::Refused { why: text, .. } = received.message else {
+            let ToMaster::Refused { why: text, .. } = received.message else {
                 panic!("{received:?}")
             };
             let (number, padding) = text.split_once(' ').unwrap();
@@ -97,10 +98,8 @@ fn other_process() {
         end.turn();
         end.wait();
     }
-    assert_eq!(
-        end.channel.send(Message::Refused { epoch: 0, why: "done".into() }, &[]),
-        Ok(COUNT + 1)
-    );
+    let last = ToMaster::Refused { epoch: 0, why: "done".into() };
+    assert_eq!(end.channel.send(last, &[]).unwrap(), COUNT + 1);
     // The test closes its end when it has this; until then what it sent is not lost.
     while end.channel.receive().is_ok() {
         end.wait();
@@ -154,7 +153,7 @@ fn ten_thousand_messages_each_way_survive_a_side_that_is_stopped_midway() {
             None => end.wait(),
         }
     };
-    assert_eq!(last, Message::Refused { epoch: 0, why: "done".into() });
+    assert_eq!(last, ToMaster::Refused { epoch: 0, why: "done".into() });
     assert!(end.longest < Duration::from_secs(1), "one turn took {:?}", end.longest);
     drop(end);
     assert!(other.0.wait().unwrap().success());

@@ -25,6 +25,12 @@ struct Window {
     last: Entry,
 }
 
+/// An entry that was counted instead of written, and how often.
+pub struct Repeated {
+    pub entry: Entry,
+    pub count: u64,
+}
+
 /// The decision about an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
@@ -61,7 +67,7 @@ impl Repeats {
     }
 
     /// Returns the entries whose windows are over, each with its number of repeats.
-    pub fn over(&mut self, now_us: u64) -> Vec<(Entry, u64)> {
+    pub fn over(&mut self, now_us: u64) -> Vec<Repeated> {
         let mut told = Vec::new();
         self.windows.retain(|_, window| !window.is_over(now_us) || window.tell(now_us, &mut told));
         if self.others.as_ref().is_some_and(|window| window.is_over(now_us))
@@ -69,7 +75,7 @@ impl Repeats {
         {
             window.tell(now_us, &mut told);
         }
-        told.sort_by(|a, b| a.0.key.cmp(&b.0.key));
+        told.sort_by(|a, b| a.entry.key.cmp(&b.entry.key));
         told
     }
 
@@ -86,11 +92,11 @@ impl Window {
     }
 
     /// Begins the next window; returns false after one without repeats.
-    fn tell(&mut self, now_us: u64, told: &mut Vec<(Entry, u64)>) -> bool {
+    fn tell(&mut self, now_us: u64, told: &mut Vec<Repeated>) -> bool {
         if self.count == 0 {
             return false;
         }
-        told.push((self.last.clone(), self.count));
+        told.push(Repeated { entry: self.last.clone(), count: self.count });
         (self.since_us, self.count) = (now_us, 0);
         true
     }

@@ -14,6 +14,7 @@ use rustix::io::Errno;
 use rustix::net::SendFlags;
 
 use super::Target;
+use crate::error::Error;
 
 pub struct Sink {
     fd: OwnedFd,
@@ -34,9 +35,9 @@ enum Way {
 }
 
 impl Sink {
-    pub fn open(target: &Target) -> io::Result<Sink> {
+    pub fn open(target: &Target) -> Result<Sink, Error> {
         match target {
-            Target::Stderr => Sink::share(io::stderr().as_fd()),
+            Target::Stderr => Ok(Sink::share(io::stderr().as_fd())?),
             Target::File(path) => {
                 let flags = OFlags::WRONLY
                     | OFlags::APPEND
@@ -45,7 +46,7 @@ impl Sink {
                     | OFlags::NOCTTY
                     | OFlags::NONBLOCK;
                 let fd = rustix::fs::open(path, flags, Mode::from_raw_mode(0o644))
-                    .map_err(|error| io::Error::other(format!("{}: {error}", path.display())))?;
+                    .map_err(Error::os(path.display()))?;
                 Ok(Sink { fd, way: Way::Write, rest: Vec::new() })
             }
         }

@@ -4,18 +4,20 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
 use rustix::process::Signal;
 
+use super::change::Asked;
 use super::events::{Events, Source};
-use super::listeners::inode_of;
+use super::listeners::SocketFile;
 use super::{Master, Running};
 use crate::admin::{self, Entry};
 use crate::config::{Address, Admin};
+use crate::error::Error;
 
 /// A connection that may wait for an answer; the first two numbers are the listeners.
 pub type ConnectionId = u32;
@@ -25,11 +27,18 @@ pub struct AdminServer {
     admin: Option<AdminSocket>,
     /// The name by which the socket is found when only the configuration's is known.
     entry: Option<Entry>,
-    stats: Option<(OwnedFd, String)>,
+    stats: Option<StatsPort>,
     connections: BTreeMap<ConnectionId, Connection>,
     next: ConnectionId,
     /// Listeners that accept nothing now, because there is no room.
     paused_listeners: BTreeSet<ConnectionId>,
+}
+
+/// The port of twemproxy's statistics.
+struct StatsPort {
+    fd: OwnedFd,
+    /// As the configuration writes it.
+    address: String,
 }
 
 struct Connection {
@@ -58,7 +67,7 @@ impl Connection {
 }
 
 impl AdminServer {
-    pub fn open(running: &Running, file: Option<&Path>, events: &Events) -> io::Result<Self> {
+    pub fn open(running: &Running, file: Option<&Path>, events: &Events) -> Result<Self, Error> {
         let process = &running.config.process;
         let mut server = AdminServer {
             admin: None,
@@ -87,7 +96,7 @@ impl AdminServer {
         written: &Admin,
         file: Option<&Path>,
         events: &Events,
-    ) -> io::Result<bool> {
+    ) -> Result<bool, Error> {
         if *written == Admin::Off {
             return Ok(false);
         }
@@ -108,16 +117,14 @@ impl AdminServer {
                     Some(entry) => Ok(entry),
                     None => Entry::claim(file),
                 };
-                let entry = entry.map_err(|error| {
-                    io::Error::other(format!("cannot open the admin socket: {error}"))
-                })?;
+                let entry = entry.map_err(|error| error.within("cannot open the admin socket"))?;
                 self.entry.insert(entry).path().to_path_buf()
             }
         };
-        if self.admin.as_ref().is_some_and(AdminSocket::is_there) {
+        if self.admin.as_ref().is_some_and(|admin| admin.file.is_there()) {
             return Ok(false);
         }
-        let socket = AdminSocket::open(path)?;
+        let socket = AdminSocket::open(&path)?;
         events.add(&socket.fd, Source::Admin(ADMIN))?;
         self.admin = Some(socket);
         Ok(true)
@@ -129,34 +136,32 @@ impl AdminServer {
         address: Option<&Address>,
         addresses: &BTreeMap<String, String>,
         events: &Events,
-    ) -> io::Result<()> {
+    ) -> Result<(), Error> {
         let wanted = address.map(ToString::to_string);
-        if self.stats.as_ref().map(|(_, written)| written) == wanted.as_ref() {
+        if self.stats.as_ref().map(|port| &port.address) == wanted.as_ref() {
             return Ok(());
         }
         self.stats = None;
         if let Some(address) = address {
-            let fd = open_stats(address, addresses).map_err(|error| {
-                io::Error::other(format!("cannot open the stats port {address}: {error}"))
-            })?;
+            let fd = open_stats(address, addresses)?;
             events.add(&fd, Source::Admin(STATS))?;
-            self.stats = Some((fd, address.to_string()));
+            self.stats = Some(StatsPort { fd, address: address.to_string() });
         }
         Ok(())
     }
 
     /// Whether `listen_for_stats` could open this one.
-    pub fn try_stats(address: &Address, addresses: &BTreeMap<String, String>) -> io::Result<()> {
+    pub fn try_stats(address: &Address, addresses: &BTreeMap<String, String>) -> Result<(), Error> {
         open_stats(address, addresses).map(drop)
     }
 
     pub fn path(&self) -> Option<&Path> {
-        self.admin.as_ref().map(|admin| admin.path.as_path())
+        self.admin.as_ref().map(|admin| admin.file.path.as_path())
     }
 
     /// Where twemproxy's statistics are served.
     pub fn stats_address(&self) -> Option<String> {
-        let (fd, _) = self.stats.as_ref()?;
+        let fd = &self.stats.as_ref()?.fd;
         sys::listen::local_address(fd).ok().map(|address| address.to_string())
     }
 
@@ -226,7 +231,7 @@ impl AdminServer {
     fn listener(&self, kind: ConnectionId) -> Option<&OwnedFd> {
         match kind {
             ADMIN => self.admin.as_ref().map(|admin| &admin.fd),
-            _ => self.stats.as_ref().map(|(fd, _)| fd),
+            _ => self.stats.as_ref().map(|port| &port.fd),
         }
     }
 
@@ -331,37 +336,20 @@ impl AdminServer {
     }
 }
 
-/// The socket, and which file it is.
+/// The socket and its file.
 struct AdminSocket {
+    file: SocketFile,
     fd: OwnedFd,
-    path: PathBuf,
-    inode: u64,
 }
 
 impl AdminSocket {
-    fn open(path: PathBuf) -> io::Result<AdminSocket> {
-        let opened = sys::listen::unix(&path, Some(0o600), BACKLOG).map_err(io::Error::from);
-        match opened.and_then(|fd| Ok((fd, inode_of(&path)?))) {
-            Ok((fd, inode)) => Ok(AdminSocket { fd, path, inode }),
-            Err(error) => Err(io::Error::other(format!(
-                "cannot open the admin socket {}: {error}",
-                path.display()
-            ))),
-        }
-    }
-
-    /// Whether its file is still there.
-    fn is_there(&self) -> bool {
-        inode_of(&self.path).is_ok_and(|now| now == self.inode)
-    }
-}
-
-impl Drop for AdminSocket {
-    fn drop(&mut self) {
-        // Another proxy may have taken the place meanwhile.
-        if self.is_there() {
-            let _ = std::fs::remove_file(&self.path);
-        }
+    fn open(path: &Path) -> Result<AdminSocket, Error> {
+        let failed = format!("cannot open the admin socket {}", path.display());
+        let open = || {
+            let fd = sys::listen::unix(path, Some(0o600), BACKLOG)?;
+            Ok(AdminSocket { file: SocketFile::of(path)?, fd })
+        };
+        open().map_err(Error::os::<io::Error>(failed))
     }
 }
 
@@ -422,7 +410,8 @@ impl Master {
         match verb.as_str() {
             "reload" => {
                 self.renew(Some(id));
-                self.begin_reload(Some(id), says("--allow-remap"), now);
+                let allow_remap = says("--allow-remap");
+                self.begin_reload(Asked { asker: Some(id), allow_remap }, now);
             }
             "set" if words.is_empty() => self.admin.refuse(id, "set needs KEY=VALUE"),
             "set" => self.begin_set(id, words, now),
@@ -475,10 +464,11 @@ impl Master {
     }
 }
 
-fn open_stats(address: &Address, addresses: &BTreeMap<String, String>) -> io::Result<OwnedFd> {
+fn open_stats(address: &Address, addresses: &BTreeMap<String, String>) -> Result<OwnedFd, Error> {
     let resolved = addresses.get(&address.to_string()).and_then(|found| found.parse().ok());
-    let resolved = resolved.ok_or_else(|| io::Error::other("no address"))?;
-    Ok(sys::listen::tcp(resolved, BACKLOG, false)?)
+    let opened = resolved.ok_or(Errno::ADDRNOTAVAIL);
+    let opened = opened.and_then(|resolved| sys::listen::tcp(resolved, BACKLOG, false));
+    opened.map_err(Error::os(format!("cannot open the stats port {address}")))
 }
 
 fn verbs() -> String {

@@ -11,6 +11,7 @@
 //! so no request read after it is routed by the older configuration.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Display;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
@@ -25,21 +26,28 @@ use super::say;
 use super::workers::State;
 use super::{Master, Running};
 use crate::config::{self, Config, Override, Source};
-use crate::ipc::Message;
+use crate::error::Error;
+use crate::ipc::ToWorker;
 use crate::log::Level;
 
 /// A change that waits for its turn.
 pub enum ChangeRequest {
-    Reload { asker: Option<ConnectionId>, allow_remap: bool },
+    Reload(Asked),
     Set { asker: ConnectionId, words: Vec<String> },
+}
+
+/// Who asked for a change, and what it may do.
+#[derive(Clone, Copy)]
+pub struct Asked {
+    /// The connection that asked; a signal expects no answer.
+    pub asker: Option<ConnectionId>,
+    pub allow_remap: bool,
 }
 
 /// A change under way.
 pub struct Change {
     phase: Phase,
-    /// The connection that asked; a signal expects no answer.
-    asker: Option<ConnectionId>,
-    allow_remap: bool,
+    asked: Asked,
 }
 
 enum Phase {
@@ -70,12 +78,8 @@ struct Applied {
 
 impl Master {
     /// The file is read anew.
-    pub(super) fn begin_reload(
-        &mut self,
-        asker: Option<ConnectionId>,
-        allow_remap: bool,
-        now: Instant,
-    ) {
+    pub(super) fn begin_reload(&mut self, asked: Asked, now: Instant) {
+        let asker = asked.asker;
         let Some(file) = self.file.clone() else {
             let why = "there is no file: the proxy runs with its built-in configuration";
             return self.refuse(asker, why);
@@ -84,16 +88,15 @@ impl Master {
             return self.refuse(asker, "the proxy is shutting down");
         }
         if self.change.is_some() {
-            return self.queue_change(ChangeRequest::Reload { asker, allow_remap });
+            return self.queue_change(ChangeRequest::Reload(asked));
         }
         // A reload starts workers anew if WINCH has sent them away.
         self.workers_sent_away = false;
         match Reader::start(&file, now) {
             Ok(reader) => {
-                let phase = Phase::Reading(reader);
-                self.change = Some(Change { phase, asker, allow_remap });
+                self.change = Some(Change { phase: Phase::Reading(reader), asked });
             }
-            Err(error) => self.refuse(asker, &format!("cannot read the file: {error}")),
+            Err(error) => self.refuse(asker, Error::os("cannot read the file")(error)),
         }
     }
 
@@ -110,7 +113,7 @@ impl Master {
         for word in words {
             match config::set(&self.running.config, &overrides, word) {
                 Ok(with) => overrides = with,
-                Err(why) => return self.refuse(asker, &why),
+                Err(error) => return self.refuse(asker, error),
             }
         }
         let reading = Reading {
@@ -119,20 +122,20 @@ impl Master {
             addresses: self.running.resolved.clone(),
             ..Reading::default()
         };
-        self.prepare(asker, false, reading, &overrides, now);
+        self.prepare(Asked { asker, allow_remap: false }, reading, &overrides, now);
     }
 
     /// One change at a time; the next begins when this one is over.
     fn queue_change(&mut self, asked: ChangeRequest) {
         let is_signal =
-            |it: &ChangeRequest| matches!(it, ChangeRequest::Reload { asker: None, .. });
+            |it: &ChangeRequest| matches!(it, ChangeRequest::Reload(Asked { asker: None, .. }));
         if is_signal(&asked) && self.change_requests.iter().any(is_signal) {
             // The file is read once for both.
             return;
         }
         if self.change_requests.len() >= CHANGE_REQUESTS_MAX {
             let asker = match asked {
-                ChangeRequest::Reload { asker, .. } => asker,
+                ChangeRequest::Reload(asked) => asked.asker,
                 ChangeRequest::Set { asker, .. } => Some(asker),
             };
             return self.refuse(asker, "too many changes are waiting; try again in a moment");
@@ -145,9 +148,7 @@ impl Master {
             && let Some(asked) = self.change_requests.pop_front()
         {
             match asked {
-                ChangeRequest::Reload { asker, allow_remap } => {
-                    self.begin_reload(asker, allow_remap, now)
-                }
+                ChangeRequest::Reload(asked) => self.begin_reload(asked, now),
                 ChangeRequest::Set { asker, words } => self.begin_set(asker, &words, now),
             }
         }
@@ -169,7 +170,7 @@ impl Master {
             Phase::Preparing(next) if next.waiting.is_empty() => self.commit(now),
             Phase::Preparing(next) if now >= next.deadline => {
                 let who = name_workers(&next.waiting);
-                self.cancel_change(&format!("{who} did not answer in time"));
+                self.cancel_change(format!("{who} did not answer in time"));
             }
             Phase::Committing(applied) if applied.waiting.is_empty() || now >= applied.deadline => {
                 self.conclude();
@@ -178,27 +179,21 @@ impl Master {
         }
     }
 
-    fn handle_reading(&mut self, outcome: Result<Reading, String>, now: Instant) {
+    fn handle_reading(&mut self, outcome: Result<Reading, Error>, now: Instant) {
         let Some(change) = self.change.take() else { return };
         match outcome {
             Ok(reading) if reading.errors == 0 => {
                 let overrides = self.running.config.overrides.clone();
-                self.prepare(change.asker, change.allow_remap, reading, &overrides, now);
+                self.prepare(change.asked, reading, &overrides, now);
             }
-            Ok(reading) => self.refuse(change.asker, reading.report.trim_end()),
-            Err(why) => self.refuse(change.asker, &why),
+            Ok(reading) => self.refuse(change.asked.asker, reading.report.trim_end()),
+            Err(error) => self.refuse(change.asked.asker, error),
         }
     }
 
     /// The first phase: everything the master can know is settled, then the workers are asked.
-    fn prepare(
-        &mut self,
-        asker: Option<ConnectionId>,
-        allow_remap: bool,
-        reading: Reading,
-        overrides: &[Override],
-        now: Instant,
-    ) {
+    fn prepare(&mut self, asked: Asked, reading: Reading, overrides: &[Override], now: Instant) {
+        let asker = asked.asker;
         let name =
             self.file.as_ref().map_or("(built in)".into(), |file| file.display().to_string());
         let source = Source::Attached(&reading.attachments);
@@ -208,9 +203,9 @@ impl Master {
             return self.refuse(asker, outcome.report.render_text().trim_end());
         };
         let addresses = reader::choose(&reading.addresses, Some(&self.running.addresses));
-        let mut told = match self.judge(&config, &addresses, allow_remap) {
+        let mut told = match self.judge(&config, &addresses, asked.allow_remap) {
             Ok(told) => told,
-            Err(why) => return self.refuse(asker, &why),
+            Err(error) => return self.refuse(asker, error),
         };
         if told.is_empty() {
             // Not even the text is taken over: another order in it needs another order of the ids.
@@ -230,12 +225,12 @@ impl Master {
         match self.next(config, reading.addresses, addresses, now, told) {
             Ok(next) => {
                 let phase = Phase::Preparing(Box::new(next));
-                self.change = Some(Change { phase, asker, allow_remap });
+                self.change = Some(Change { phase, asked });
                 self.ask_workers();
             }
-            Err(why) => {
+            Err(error) => {
                 self.close_what_was_opened();
-                self.refuse(asker, &why);
+                self.refuse(asker, error);
             }
         }
     }
@@ -247,19 +242,17 @@ impl Master {
         addresses: BTreeMap<String, String>,
         now: Instant,
         told: Vec<String>,
-    ) -> Result<Next, String> {
-        let text = |error: std::io::Error| error.to_string();
+    ) -> Result<Next, Error> {
         let mut ids = self.ids.clone();
         let assigned = ids.assign(&config, &addresses)?;
         if self.caches.is_resized(&config, &assigned) {
-            return Err("`memory` and `item_size_max` of a running embedded cache cannot be \
-                        changed: it holds items"
-                .to_string());
+            let text = "`memory` and `item_size_max` of a running embedded cache cannot be \
+                        changed: it holds items";
+            return Err(Error::Config(text.into()));
         }
-        let workers = config.process.worker_count();
         let mode = self.running.mode;
-        let listeners = self.listeners.open(&config, &addresses, mode, workers).map_err(text)?;
-        self.caches.start(&config, &assigned).map_err(text)?;
+        let listeners = self.listeners.open(&config, &addresses, mode)?;
+        self.caches.start(&config, &assigned)?;
         let running = Running {
             // No number is used twice: a late word about a cancelled change is not about this one.
             epoch: self.last_epoch + 1,
@@ -270,8 +263,7 @@ impl Master {
             resolved,
             addresses,
         };
-        let sealed_config =
-            Rc::new(running.installation(&mut self.caches).and_then(|it| it.seal()).map_err(text)?);
+        let sealed_config = Rc::new(running.installation(&mut self.caches)?.seal()?);
         self.last_epoch += 1;
         Ok(Next {
             running,
@@ -288,7 +280,7 @@ impl Master {
         let count = next.running.config.process.worker_count();
         let wakeups = self.wakeups.len();
         if let Err(error) = self.fill_slots(count) {
-            return self.cancel_change(&format!("cannot make room for {count} workers: {error}"));
+            return self.cancel_change(format!("cannot make room for {count} workers: {error}"));
         }
         for number in 0..self.slots.len() {
             let Some(worker) = &self.slots[number].worker else { continue };
@@ -317,7 +309,7 @@ impl Master {
         self.pass_listeners(number, &new);
         let Some(worker) = self.slots[number].worker.as_mut() else { return };
         // One that does not read is found by the deadline of the change.
-        worker.send(Message::Prepare { epoch }, &[sealed]);
+        worker.send(ToWorker::Prepare { epoch }, &[sealed]);
     }
 
     pub(super) fn note_prepared(&mut self, number: usize, epoch: u64) {
@@ -332,7 +324,7 @@ impl Master {
         if let Some(Change { phase: Phase::Preparing(next), .. }) = &self.change
             && next.running.epoch == epoch
         {
-            return self.cancel_change(&format!("worker {number} refused it: {why}"));
+            return self.cancel_change(format!("worker {number} refused it: {why}"));
         }
         // What holds for the others does not for this one, and it cannot begin.
         if let Some(worker) = self.slots[number].worker.as_mut()
@@ -352,7 +344,7 @@ impl Master {
     pub(super) fn note_death(&mut self, number: usize) {
         // Once it holds, the successor starts with it, and says so.
         if let Some(Change { phase: Phase::Preparing(_), .. }) = &self.change {
-            self.cancel_change(&format!("worker {number} died during the preparation"));
+            self.cancel_change(format!("worker {number} died during the preparation"));
         }
     }
 
@@ -373,7 +365,7 @@ impl Master {
         let grew = workers > self.running.config.process.worker_count();
         if let Err(error) = self.listeners.start(&next.running.config, &next.running.listeners) {
             self.change = Some(Change { phase: Phase::Preparing(Box::new(next)), ..change });
-            return self.cancel_change(&error.to_string());
+            return self.cancel_change(error);
         }
         self.scoreboard.set_used(self.slots.len(), next.ids.used());
         self.prepare_health(&next.running);
@@ -386,13 +378,13 @@ impl Master {
         for slot in &mut self.slots {
             let number = slot.number;
             let Some(worker) = slot.worker.as_mut() else { continue };
-            worker.send(Message::Commit { epoch }, &[]);
+            worker.send(ToWorker::Commit { epoch }, &[]);
             if number < workers {
                 waiting.insert(number);
             } else if matches!(worker.state, State::Starting | State::Serving) {
                 self.scoreboard.set_serving(number, false);
                 worker.set_state(State::Leaving);
-                worker.send(Message::Retire {}, &[]);
+                worker.send(ToWorker::Retire {}, &[]);
             }
         }
         for number in 0..workers {
@@ -423,13 +415,13 @@ impl Master {
         if grew {
             self.share_clients();
         }
-        self.look_at_sockets(change.asker);
+        self.look_at_sockets(change.asked.asker);
         let one_line = format!("{text}: {}", one_line(&told.join("\n")));
         say(&mut self.log, Level::Notice, &one_line);
         for line in &told {
             text += &format!("\n  {line}");
         }
-        self.answer(change.asker, text);
+        self.answer(change.asked.asker, text);
     }
 
     /// A worker has installed an epoch.
@@ -442,23 +434,23 @@ impl Master {
     }
 
     /// Cancels the change; listeners and caches that were opened for it are closed.
-    pub(super) fn cancel_change(&mut self, why: &str) {
+    pub(super) fn cancel_change(&mut self, why: impl Display) {
         let Some(change) = self.change.take() else { return };
         match change.phase {
             Phase::Committing(_) => {
                 // It holds already; only the answer is given early.
-                return self.answer(change.asker, format!("it is in force, but {why}"));
+                return self.answer(change.asked.asker, format!("it is in force, but {why}"));
             }
             Phase::Preparing(next) => {
                 let epoch = next.running.epoch;
                 for worker in self.slots.iter_mut().filter_map(|slot| slot.worker.as_mut()) {
-                    worker.send(Message::Abort { epoch }, &[]);
+                    worker.send(ToWorker::Abort { epoch }, &[]);
                 }
                 self.close_what_was_opened();
             }
             Phase::Reading(reader) => self.killed.push(reader.kill()),
         }
-        self.refuse(change.asker, &format!("{why}; nothing has changed"));
+        self.refuse(change.asked.asker, format!("{why}; nothing has changed"));
     }
 
     fn close_what_was_opened(&mut self) {
@@ -468,12 +460,12 @@ impl Master {
         self.killed.extend(gone);
     }
 
-    fn refuse(&mut self, asker: Option<ConnectionId>, why: &str) {
-        let epoch = self.running.epoch;
-        let text = format!("change refused, epoch {epoch} stays in force: {}", one_line(why));
+    fn refuse(&mut self, asker: Option<ConnectionId>, why: impl Display) {
+        let (why, epoch) = (why.to_string(), self.running.epoch);
+        let text = format!("change refused, epoch {epoch} stays in force: {}", one_line(&why));
         say(&mut self.log, Level::Error, &text);
         if let Some(id) = asker {
-            self.admin.refuse(id, why);
+            self.admin.refuse(id, &why);
             self.want_to_write(id);
         }
     }

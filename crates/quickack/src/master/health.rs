@@ -10,6 +10,7 @@ use proxy::plan::Plan;
 use super::say;
 use super::{Master, Running};
 use crate::log::{Clocks, Level};
+use crate::scoreboard::Ejection;
 
 /// The outlier detector, and what it calls those it judges.
 pub struct Health {
@@ -83,13 +84,13 @@ impl Master {
             return;
         }
         let change = |decision: &Decision| match *decision {
-            Decision::Eject(server) => (server, true),
-            Decision::Return(server) => (server, false),
+            Decision::Eject(server) => Ejection { server, ejected: true },
+            Decision::Return(server) => Ejection { server, ejected: false },
         };
-        let changes: Vec<(u32, bool)> = decisions.iter().map(change).collect();
+        let changes: Vec<Ejection> = decisions.iter().map(change).collect();
         self.scoreboard.set_ejected(&changes);
         let metrics = self.scoreboard.master_metrics();
-        for (server, ejected) in changes {
+        for Ejection { server, ejected } in changes {
             let name = self.health.names.get(&server).map_or("a server", String::as_str);
             let counters = metrics.counters(server);
             let (level, text) = if ejected {

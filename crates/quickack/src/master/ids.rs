@@ -6,6 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::config::Config;
+use crate::error::Error;
 use crate::ipc::installation::PoolIds;
 
 /// The ids in use. Cloned for a change, which may be cancelled.
@@ -40,7 +41,7 @@ impl Ids {
         &mut self,
         config: &Config,
         addresses: &BTreeMap<String, String>,
-    ) -> Result<Vec<PoolIds>, String> {
+    ) -> Result<Vec<PoolIds>, Error> {
         let old_pools = std::mem::take(&mut self.pools);
         let old_servers = std::mem::take(&mut self.servers);
         let mut ids = Vec::new();
@@ -83,7 +84,7 @@ impl Ids {
         self.next as usize
     }
 
-    fn keep_or_take(&mut self, old: Option<&u32>) -> Result<u32, String> {
+    fn keep_or_take(&mut self, old: Option<&u32>) -> Result<u32, Error> {
         if let Some(id) = old {
             return Ok(*id);
         }
@@ -91,11 +92,11 @@ impl Ids {
             return Ok(id);
         }
         if self.next == self.max {
-            return Err(format!(
+            return Err(Error::Config(format!(
                 "this process reserved room for {} pools and servers when it started; restart it \
                  to have more",
                 self.max - 1
-            ));
+            )));
         }
         self.next += 1;
         Ok(self.next - 1)
@@ -116,7 +117,7 @@ impl Ids {
 mod tests {
     use super::*;
 
-    fn assign(ids: &mut Ids, config: &Config) -> Result<Vec<PoolIds>, String> {
+    fn assign(ids: &mut Ids, config: &Config) -> Result<Vec<PoolIds>, Error> {
         ids.assign(config, &BTreeMap::new())
     }
 

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use super::admin_server::AdminServer;
 use super::{Master, say};
 use crate::config::{self, Affinity, Config};
+use crate::error::Error;
 use crate::log::{Level, Log};
 
 impl Master {
@@ -15,13 +16,13 @@ impl Master {
         config: &Config,
         addresses: &BTreeMap<String, String>,
         allow_remap: bool,
-    ) -> Result<Vec<String>, String> {
+    ) -> Result<Vec<String>, Error> {
         let difference = config::difference(&self.running.config, config);
         if !difference.impossible.is_empty() {
-            return Err(difference.impossible.join("\n"));
+            return Err(Error::Config(difference.impossible.join("\n")));
         }
         if let (false, Some(moved)) = (allow_remap, difference.remap()) {
-            return Err(moved);
+            return Err(Error::Config(moved));
         }
         let mut told = difference.lines;
         for (name, address) in addresses {
@@ -42,15 +43,14 @@ impl Master {
         &self,
         config: &Config,
         addresses: &BTreeMap<String, String>,
-    ) -> Result<(), String> {
+    ) -> Result<(), Error> {
         let (old, new) = (&self.running.config.process, &config.process);
         if new.log != old.log {
             Log::open(&new.log, new.log_format, new.log_level)
-                .map_err(|error| format!("cannot open the new log: {error}"))?;
+                .map_err(|error| error.within("cannot open the new log"))?;
         }
         match &new.stats {
-            Some(address) if new.stats != old.stats => AdminServer::try_stats(address, addresses)
-                .map_err(|error| format!("cannot open the stats port {address}: {error}")),
+            Some(address) if new.stats != old.stats => AdminServer::try_stats(address, addresses),
             _ => Ok(()),
         }
     }
@@ -73,14 +73,14 @@ impl Master {
 }
 
 /// Whether the processors are there that workers are to be kept on.
-pub fn affinity(config: &Config) -> Result<(), String> {
+pub fn affinity(config: &Config) -> Result<(), Error> {
     let Affinity::List(list) = &config.process.affinity else { return Ok(()) };
     let ours = sys::process::affinity();
     match list.iter().find(|processor| !ours.contains(processor)) {
         None => Ok(()),
-        Some(missing) => Err(format!(
+        Some(missing) => Err(Error::Config(format!(
             "worker_cpu_affinity: processor {missing} is not among those that this process may \
              use: {ours:?}"
-        )),
+        ))),
     }
 }

@@ -8,21 +8,22 @@ use rustix::process::Signal;
 use sys::signal;
 
 use super::admin_server::ConnectionId;
+use super::change::Asked;
 use super::say;
 use super::workers::{Slot, State};
 use super::{Ending, Master};
 use crate::address_space;
-use crate::ipc::Message;
+use crate::ipc::ToWorker;
 use crate::log::Level;
 
 impl Master {
-    pub(super) fn handle_signals(&mut self, now: Instant) -> io::Result<()> {
+    pub(super) fn handle_signals(&mut self, now: Instant) {
         while let Some(signal) = self.signals.take() {
             match signal {
                 signal::TERM | signal::INT | signal::QUIT => self.end(0, now),
                 signal::HUP => {
                     self.renew(None);
-                    self.begin_reload(None, false, now);
+                    self.begin_reload(Asked { asker: None, allow_remap: false }, now);
                 }
                 signal::USR1 => self.reopen_log(None),
                 // A terminal sends WINCH, too, when its window changes.
@@ -38,7 +39,6 @@ impl Master {
                 }
             }
         }
-        Ok(())
     }
 
     /// Changes the log level by one step. It lasts until a new configuration sets the level.
@@ -163,7 +163,7 @@ impl Master {
         for slot in &mut self.slots {
             self.scoreboard.set_serving(slot.number, false);
             if let Some(worker) = slot.worker.as_mut().filter(|one| one.state != State::Hung) {
-                worker.send(Message::Drain { timeout_us }, &[]);
+                worker.send(ToWorker::Drain { timeout_us }, &[]);
                 if worker.state != State::Leaving {
                     worker.set_state(State::Leaving);
                 }
@@ -273,7 +273,7 @@ impl Master {
                 continue;
             }
             if worker.leaves_late(now, shutdown) {
-                worker.send(Message::Drain { timeout_us: 0 }, &[]);
+                worker.send(ToWorker::Drain { timeout_us: 0 }, &[]);
             }
             let is_still =
                 worker.stands_still(self.scoreboard.beats(number), looks) && !hang.is_zero();

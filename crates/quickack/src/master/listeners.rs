@@ -8,8 +8,9 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
-use crate::config::{Address, Config, Listener};
-use crate::ipc::installation::{AcceptMode, ListenerEntry};
+use crate::config::{AcceptMode, Address, Config, Listener};
+use crate::error::Error;
+use crate::ipc::installation::ListenerEntry;
 
 /// The sockets that are open now.
 #[derive(Default)]
@@ -25,11 +26,21 @@ pub struct Open {
     key: String,
     /// Where it is bound, for people.
     pub bound: String,
+    /// The file of a unix socket.
+    file: Option<SocketFile>,
     pub fd: Rc<OwnedFd>,
     /// Of several with one address, which.
     share: usize,
-    /// The file of a unix socket, to be removed at the end, and which file that was.
-    file: Option<(PathBuf, u64)>,
+}
+
+/// A listener that the configuration wants.
+struct Wanted<'c> {
+    listener: &'c Listener,
+    key: String,
+    /// Its address, as it was looked up.
+    found: Option<&'c str>,
+    /// Several sockets with its address.
+    reuse: bool,
 }
 
 impl Listeners {
@@ -40,99 +51,62 @@ impl Listeners {
         config: &Config,
         addresses: &BTreeMap<String, String>,
         mode: AcceptMode,
-        workers: usize,
-    ) -> io::Result<Vec<ListenerEntry>> {
+    ) -> Result<Vec<ListenerEntry>, Error> {
         let before = self.next_id;
-        let entries = self.open_all(config, addresses, mode, workers);
-        if entries.is_err() {
-            self.close(|listener| listener.id > before);
-        }
-        entries
-    }
-
-    fn open_all(
-        &mut self,
-        config: &Config,
-        addresses: &BTreeMap<String, String>,
-        mode: AcceptMode,
-        workers: usize,
-    ) -> io::Result<Vec<ListenerEntry>> {
+        let workers = config.process.worker_count();
         let mut entries = Vec::new();
         for listener in &config.listeners {
             let is_tcp = matches!(listener.address, Address::Tcp { .. });
+            let is_shared = mode == AcceptMode::Reuseport && is_tcp;
             let key = key(config, listener);
             let found = addresses.get(&listener.address.to_string()).map(String::as_str);
-            if mode == AcceptMode::Reuseport && is_tcp {
-                self.open_shares(&key, found, listener, workers, &mut entries)?;
-            } else {
-                let id = self.find_or_open(&key, found, listener, 0, listener.reuseport)?;
-                entries.push(ListenerEntry { id, pool: listener.pool, slot: None });
+            let wanted = Wanted { listener, key, found, reuse: is_shared || listener.reuseport };
+            // A socket for each worker. The others look after those of workers that have gone for
+            // good: if such a socket were closed, the clients in its queue would be reset.
+            let there = self.open.iter().filter(|open| open.key == wanted.key).count();
+            let shares = if is_shared { workers.max(there) } else { 1 };
+            for share in 0..shares {
+                let opened = self.find_or_open(&wanted, share);
+                let id = opened.inspect_err(|_| self.open.retain(|open| open.id <= before))?;
+                let slot = is_shared.then_some(share % workers);
+                entries.push(ListenerEntry { id, pool: listener.pool, slot });
             }
         }
         Ok(entries)
     }
 
-    /// A socket for each worker. The others look after those of workers that have gone for good: if
-    /// such a socket were closed, the clients in its queue would be reset.
-    fn open_shares(
-        &mut self,
-        key: &str,
-        found: Option<&str>,
-        listener: &Listener,
-        workers: usize,
-        entries: &mut Vec<ListenerEntry>,
-    ) -> io::Result<()> {
-        let there = self.open.iter().filter(|open| open.key == key).count();
-        for share in 0..workers.max(there) {
-            let id = self.find_or_open(key, found, listener, share, true)?;
-            let slot = Some(share % workers);
-            entries.push(ListenerEntry { id, pool: listener.pool, slot });
-        }
-        Ok(())
-    }
-
-    fn find_or_open(
-        &mut self,
-        key: &str,
-        found: Option<&str>,
-        listener: &Listener,
-        share: usize,
-        reuse: bool,
-    ) -> io::Result<u32> {
-        let of_address = |open: &&Open| open.key == key && !open.is_gone();
+    fn find_or_open(&mut self, wanted: &Wanted<'_>, share: usize) -> Result<u32, Error> {
+        let of_address = |open: &&Open| open.key == wanted.key && !open.is_gone();
         if let Some(open) = self.open.iter().filter(of_address).find(|open| open.share == share) {
             return Ok(open.id);
         }
-        let first = self.open.iter().find(of_address).map(|open| open.bound.clone());
-        let bound = bind(listener, found, first.as_deref(), reuse).map_err(|error| {
+        let first = self.open.iter().find(of_address).map(|open| open.bound.as_str());
+        let Bound { fd, at, file } = bind(wanted, first).map_err(|error| {
             let hint = match error.kind() {
                 io::ErrorKind::AddrInUse => "; something else is bound there",
                 io::ErrorKind::PermissionDenied => "; ports below 1024 need a privilege",
                 _ => "",
             };
-            io::Error::other(format!("cannot listen on {}: {error}{hint}", listener.address))
+            Error::Os(format!("cannot listen on {}: {error}{hint}", wanted.listener.address))
         })?;
         self.next_id += 1;
-        let Bound { fd, at, file } = bound;
-        let (id, fd) = (self.next_id, Rc::new(fd));
-        let key = key.to_string();
-        self.open.push(Open { id, key, bound: at, fd, share, file });
-        Ok(self.next_id)
+        let (id, key) = (self.next_id, wanted.key.clone());
+        self.open.push(Open { id, key, bound: at, fd: Rc::new(fd), share, file });
+        Ok(id)
     }
 
     /// Lets clients in: from now on clients that connect wait for a worker. Before this none could,
     /// so that none is reset if the configuration never holds.
-    pub fn start(&self, config: &Config, entries: &[ListenerEntry]) -> io::Result<()> {
+    pub fn start(&self, config: &Config, entries: &[ListenerEntry]) -> Result<(), Error> {
         for entry in entries {
             let listener = &config.listeners[entry.pool];
-            let failed = |error: rustix::io::Errno| {
-                io::Error::other(format!("cannot listen on {}: {error}", listener.address))
+            let set_up = || {
+                if let Address::Unix { path, mode: Some(mode) } = &listener.address {
+                    sys::listen::set_mode(path, *mode)?;
+                }
+                sys::listen::listen(&self.find(entry.id).fd, listener.backlog)
             };
-            if let Address::Unix { path, mode: Some(mode) } = &listener.address {
-                sys::listen::set_mode(path, *mode).map_err(failed)?;
-            }
-            let fd = &self.find(entry.id).fd;
-            sys::listen::listen(fd, listener.backlog).map_err(failed)?;
+            set_up().map_err(Error::os(format!("cannot listen on {}", listener.address)))?;
         }
         Ok(())
     }
@@ -140,38 +114,25 @@ impl Listeners {
     /// The files of unix sockets that somebody has removed: nobody can connect to those any more.
     pub fn gone(&self) -> impl Iterator<Item = &Path> {
         let gone = self.open.iter().filter(|open| open.is_gone());
-        gone.filter_map(|open| Some(open.file.as_ref()?.0.as_path()))
+        gone.filter_map(|open| Some(open.file.as_ref()?.path.as_path()))
     }
 
     /// The files of unix sockets at whose paths others are by now, put there by somebody who knows
     /// what they are doing, or not: they are never removed.
     pub fn replaced(&self) -> impl Iterator<Item = &Path> {
         let files = self.open.iter().filter_map(|open| open.file.as_ref());
-        let replaced = files.filter(|(path, inode)| inode_of(path).is_ok_and(|now| now != *inode));
-        replaced.map(|(path, _)| path.as_path())
+        let replaced = files.filter(|file| inode_of(&file.path).is_ok_and(|now| now != file.inode));
+        replaced.map(|file| file.path.as_path())
     }
 
     /// Closes every socket that is not among `entries`.
     pub fn keep(&mut self, entries: &[ListenerEntry]) {
-        self.close(|open| !entries.iter().any(|entry| entry.id == open.id));
+        self.open.retain(|open| entries.iter().any(|entry| entry.id == open.id));
     }
 
     /// Closes all; nobody is taken any more.
     pub fn close_all(&mut self) {
-        self.close(|_| true);
-    }
-
-    fn close(&mut self, is_closed: impl Fn(&Open) -> bool) {
-        let (closed, kept) =
-            std::mem::take(&mut self.open).into_iter().partition(|it| is_closed(it));
-        self.open = kept;
-        let closed: Vec<Open> = closed;
-        for (path, inode) in closed.iter().filter_map(|open| open.file.as_ref()) {
-            // Whoever has removed or replaced it meanwhile knows what they are doing.
-            if inode_of(path).is_ok_and(|now| now == *inode) {
-                let _ = std::fs::remove_file(path);
-            }
-        }
+        self.open.clear();
     }
 
     pub fn find(&self, id: u32) -> &Open {
@@ -184,7 +145,7 @@ impl Open {
     /// Whether its file was removed.
     fn is_gone(&self) -> bool {
         let gone = |error: io::Error| error.kind() == io::ErrorKind::NotFound;
-        self.file.as_ref().is_some_and(|(path, _)| inode_of(path).is_err_and(gone))
+        self.file.as_ref().is_some_and(|file| inode_of(&file.path).is_err_and(gone))
     }
 }
 
@@ -203,40 +164,62 @@ fn key(config: &Config, listener: &Listener) -> String {
 struct Bound {
     fd: OwnedFd,
     at: String,
-    file: Option<(PathBuf, u64)>,
+    file: Option<SocketFile>,
 }
 
-/// `found`: the listener's address, as it was looked up. `first`: the address to which another
-/// socket of this listener is bound; port 0 means any free one only once.
-fn bind(
-    listener: &Listener,
-    found: Option<&str>,
-    first: Option<&str>,
-    reuse: bool,
-) -> io::Result<Bound> {
-    match &listener.address {
+/// `first`: the address to which another socket of this listener is bound; port 0 means any free
+/// one only once.
+fn bind(wanted: &Wanted<'_>, first: Option<&str>) -> io::Result<Bound> {
+    match &wanted.listener.address {
         Address::Unix { path, mode } => {
             let fd = sys::listen::unix_bound(path, *mode)?;
-            let file = Some((path.clone(), inode_of(path)?));
+            let file = Some(SocketFile::of(path)?);
             Ok(Bound { fd, at: path.display().to_string(), file })
         }
         Address::Tcp { .. } => {
-            let resolved = first.or(found).and_then(|found| found.parse().ok());
-            let resolved = resolved.ok_or_else(|| io::Error::other("no address"))?;
-            if reuse && first.is_none() && !listener.reuseport {
+            let resolved = first.or(wanted.found).and_then(|found| found.parse().ok());
+            let resolved = resolved.ok_or(io::ErrorKind::AddrNotAvailable)?;
+            if wanted.reuse && first.is_none() && !wanted.listener.reuseport {
                 // Sockets that share an address let any process of the same user share it: a second
                 // proxy would take half of the clients. So a socket that does not share is tried
                 // first.
                 drop(sys::listen::tcp(resolved, 1, false)?);
             }
-            let fd = sys::listen::tcp_bound(resolved, reuse)?;
+            let fd = sys::listen::tcp_bound(resolved, wanted.reuse)?;
             let bound = sys::listen::local_address(&fd)?;
             Ok(Bound { fd, at: bound.to_string(), file: None })
         }
     }
 }
 
+/// The file of a unix socket of ours. It is removed with this, unless it is another by then:
+/// whoever has removed or replaced it knows what they are doing. It goes before its socket, which
+/// keeps other files from getting its inode.
+pub struct SocketFile {
+    pub path: PathBuf,
+    inode: u64,
+}
+
+impl SocketFile {
+    pub fn of(path: &Path) -> io::Result<SocketFile> {
+        Ok(SocketFile { path: path.to_path_buf(), inode: inode_of(path)? })
+    }
+
+    /// Whether it is still there.
+    pub fn is_there(&self) -> bool {
+        inode_of(&self.path).is_ok_and(|now| now == self.inode)
+    }
+}
+
+impl Drop for SocketFile {
+    fn drop(&mut self) {
+        if self.is_there() {
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
+}
+
 /// Returns the inode of the file at a path.
-pub fn inode_of(path: &Path) -> io::Result<u64> {
+fn inode_of(path: &Path) -> io::Result<u64> {
     Ok(std::fs::symlink_metadata(path)?.ino())
 }

@@ -47,13 +47,14 @@ use sys::kernel::Kernel;
 use sys::signal::Signals;
 
 use crate::address_space;
-use crate::config::{self, Accept, Config, WORKERS_MAX};
-use crate::event::{self, Choice};
-use crate::scoreboard::Scoreboard;
+use crate::config::{self, AcceptMode, Config, WORKERS_MAX};
+use crate::event;
+use crate::scoreboard::{Ejection, Scoreboard};
 
-use crate::ipc::Message;
+use crate::error::{Error, Peer};
+use crate::ipc::ToMaster;
 use crate::ipc::client_state::ClientState;
-use crate::ipc::installation::{self, AcceptMode, Installation, ListenerEntry, PoolIds};
+use crate::ipc::installation::{self, Installation, ListenerEntry, PoolIds};
 use crate::log::{Clocks, Entry, Level, Log, Origin};
 
 use admin_server::AdminServer;
@@ -113,12 +114,18 @@ struct Master {
     /// How many clients those workers have, by slot, that were given some since the last look.
     clients_given: BTreeMap<usize, u32>,
     /// Clients that were handed over while no worker served: they wait for the next that does.
-    waiting_clients: Vec<(ClientState, OwnedFd)>,
+    waiting_clients: Vec<WaitingClient>,
     /// Children that were killed and have not been reaped yet.
     killed: Vec<Child>,
     /// The epoch of the last change that was tried, whether it holds or not.
     last_epoch: u64,
     started: Instant,
+}
+
+/// A client that no worker has now.
+struct WaitingClient {
+    client: ClientState,
+    fd: OwnedFd,
 }
 
 /// The configuration that holds.
@@ -141,20 +148,19 @@ struct Ending {
 }
 
 impl Master {
-    fn start(config: Config, file: Option<PathBuf>, log: Log) -> io::Result<Master> {
+    fn start(config: Config, file: Option<PathBuf>, log: Log) -> Result<Master, Error> {
         sys::process::set_title("quickack: master");
         sys::process::raise_descriptors();
         let signals = Signals::new(lifecycle::SIGNALS)?;
         let (memory, scoreboard) = make_scoreboard(&config)?;
         let mut ids = Ids::new(scoreboard.ids_max());
-        judge::affinity(&config).map_err(io::Error::other)?;
-        let resolved = reader::look_up(&config).map_err(io::Error::other)?;
+        judge::affinity(&config)?;
+        let resolved = reader::look_up(&config)?;
         let addresses = reader::choose(&resolved, None);
-        let assigned = ids.assign(&config, &addresses).map_err(io::Error::other)?;
-        let choice = choose_accept(config.process.accept).map_err(io::Error::other)?;
+        let assigned = ids.assign(&config, &addresses)?;
+        let choice = event::choose(config.process.accept, Kernel::running(), &event::CALLS)?;
         let mut listeners = Listeners::default();
-        let entries =
-            listeners.open(&config, &addresses, choice.mode, config.process.worker_count())?;
+        let entries = listeners.open(&config, &addresses, choice.mode)?;
         listeners.start(&config, &entries)?;
         let mut caches = Caches::new();
         caches.start(&config, &assigned)?;
@@ -222,7 +228,7 @@ impl Master {
         let now = Instant::now();
         for source in sources {
             match source {
-                Source::Signals => self.handle_signals(now)?,
+                Source::Signals => self.handle_signals(now),
                 Source::Channel(slot) => self.listen_to(slot),
                 Source::Admin(id) => self.serve_admin(id, now),
             }
@@ -241,10 +247,10 @@ impl Master {
             self.look_at_heartbeats(now);
         }
         if self.ending.is_none() && !self.workers_sent_away {
-            self.start_what_is_due(now)?;
+            self.start_what_is_due(now);
         }
         self.release_ids();
-        for (client, fd) in std::mem::take(&mut self.waiting_clients) {
+        for WaitingClient { client, fd } in std::mem::take(&mut self.waiting_clients) {
             self.pass_clients(client, vec![fd]);
         }
         self.log.tick(Clocks::read());
@@ -293,17 +299,14 @@ impl Master {
             match worker.channel.receive() {
                 Ok(Some(received)) => self.handle_message(number, received.message, received.fds),
                 Ok(None) => break,
-                Err(crate::ipc::Fault::Closed) => {
+                Err(Error::Peer(Peer::Closed)) => {
                     // It is ending; its end is found by the signal that comes with it.
                     self.events.forget(&worker.channel);
                     return;
                 }
-                Err(fault) => {
-                    say(
-                        &mut self.log,
-                        Level::Error,
-                        &format!("worker {number}: {fault}; it is being stopped"),
-                    );
+                Err(error) => {
+                    let text = format!("worker {number}: {error}; it is being stopped");
+                    say(&mut self.log, Level::Error, &text);
                     worker.signal(Signal::KILL);
                     self.events.forget(&worker.channel);
                     return;
@@ -318,38 +321,33 @@ impl Master {
         }
     }
 
-    fn handle_message(&mut self, number: usize, message: Message, fds: Vec<OwnedFd>) {
+    fn handle_message(&mut self, number: usize, message: ToMaster, fds: Vec<OwnedFd>) {
         match message {
-            Message::Prepared { epoch } => self.note_prepared(number, epoch),
-            Message::Refused { epoch, why } => self.note_refused(number, epoch, &why),
-            Message::Installed { epoch, ids_in_use } => {
+            ToMaster::Prepared { epoch } => self.note_prepared(number, epoch),
+            ToMaster::Refused { epoch, why } => self.note_refused(number, epoch, &why),
+            ToMaster::Installed { epoch, ids_in_use } => {
                 self.note_installed(number, epoch, ids_in_use);
             }
-            Message::IdsInUse { ids } => {
+            ToMaster::IdsInUse { ids } => {
                 if let Some(worker) = self.slots[number].worker.as_mut() {
                     worker.ids_in_use = ids;
                 }
             }
-            Message::Failed { server, failures, why } => {
+            ToMaster::Failed { server, failures, why } => {
                 self.note_failure(number, server, failures, &why);
             }
-            Message::Answered { server, probe } => self.note_answer(number, server, probe),
-            Message::Log { level, key, text } => {
-                let level = Level::from_name(&level).unwrap_or(Level::Error);
+            ToMaster::Answered { server, probe } => self.note_answer(number, server, probe),
+            ToMaster::Log { level, key, text } => {
                 let pid = self.slots[number].worker.as_ref().map_or(0, Worker::pid);
                 let origin = Origin::Worker { slot: number, pid };
                 self.log.write(Clocks::read(), Entry { level, key, text, origin });
             }
-            Message::LogLost { lines } => {
+            ToMaster::LogLost { lines } => {
                 let text = format!("worker {number}: {lines} log lines were lost");
                 say(&mut self.log, Level::Warning, &text);
             }
-            Message::Leaving {} => self.note_leaving(number),
-            Message::Clients { client } => self.pass_clients(client, fds),
-            other => {
-                let text = format!("worker {number} sent a message of the master: {other:?}");
-                say(&mut self.log, Level::Error, &text);
-            }
+            ToMaster::Leaving {} => self.note_leaving(number),
+            ToMaster::Clients { client } => self.pass_clients(client, fds),
         }
     }
 
@@ -386,11 +384,9 @@ impl Master {
             self.scoreboard.registry().clear_row(*id);
             self.health.forget_id(*id);
         }
-        let still_out: Vec<(u32, bool)> = freed
-            .iter()
-            .filter(|id| self.scoreboard.is_ejected(**id))
-            .map(|id| (*id, false))
-            .collect();
+        let still_out = freed.iter().filter(|id| self.scoreboard.is_ejected(**id));
+        let still_out: Vec<Ejection> =
+            still_out.map(|id| Ejection { server: *id, ejected: false }).collect();
         if !still_out.is_empty() {
             self.scoreboard.set_ejected(&still_out);
         }
@@ -403,7 +399,7 @@ impl Master {
 }
 
 /// The scoreboard, with room for what the configuration may grow to.
-fn make_scoreboard(config: &Config) -> io::Result<(OwnedFd, Scoreboard)> {
+fn make_scoreboard(config: &Config) -> Result<(OwnedFd, Scoreboard), Error> {
     let count = config.plan.pools.iter().map(|pool| pool.servers.len() + 1).sum::<usize>();
     let ids = (count * IDS_SPARE + 1).max(IDS_MIN);
     let words = Scoreboard::words(WORKERS_MAX, ids);
@@ -484,17 +480,6 @@ const OWN_IMAGE: &str = "/proc/self/exe";
 const IDS_SPARE: usize = 4;
 /// … and at least so many.
 const IDS_MIN: usize = 4096;
-
-/// The way of accepting that the file asks for, or the best that this kernel has.
-fn choose_accept(wanted: Accept) -> Result<Choice, String> {
-    let wanted = match wanted {
-        Accept::Auto => None,
-        Accept::Gate => Some(AcceptMode::Gate),
-        Accept::Reuseport => Some(AcceptMode::Reuseport),
-        Accept::Mutex => Some(AcceptMode::Mutex),
-    };
-    event::choose(wanted, Kernel::running(), &event::CALLS)
-}
 
 #[cfg(test)]
 mod tests {

@@ -15,6 +15,7 @@ use rustix::fs::MemfdFlags;
 use serde::{Deserialize, Serialize};
 
 use crate::config::{self, Address, Attachments, Config, ServerAddress, Severity};
+use crate::error::{Error, Peer};
 
 /// The result of the reading.
 #[derive(Debug, Default, Serialize, Deserialize)]
@@ -61,18 +62,18 @@ impl Reader {
     }
 
     /// Returns the result when the reader has ended; an error when it brought nothing.
-    pub fn finish(&mut self) -> Option<Result<Reading, String>> {
+    pub fn finish(&mut self) -> Option<Result<Reading, Error>> {
         let status = match self.child.try_wait() {
             Ok(None) => return None,
             Ok(Some(status)) => status,
-            Err(error) => return Some(Err(error.to_string())),
+            Err(error) => return Some(Err(error.into())),
         };
         let read = || -> io::Result<Reading> {
             let mut bytes = vec![0; self.outcome.metadata()?.len() as usize];
             self.outcome.read_exact_at(&mut bytes, 0)?;
             Ok(serde_json::from_slice(&bytes)?)
         };
-        Some(read().map_err(|error| format!("the reading process ended ({status}): {error}")))
+        Some(read().map_err(|error| Peer::Ended { status, why: error.to_string() }.into()))
     }
 }
 
@@ -101,9 +102,9 @@ pub fn read(file: &Path) -> Reading {
     if let Some(config) = outcome.config {
         match look_up(&config) {
             Ok(addresses) => reading.addresses = addresses,
-            Err(why) => {
+            Err(error) => {
                 reading.errors += 1;
-                reading.report += &format!("{why}\n");
+                reading.report += &format!("{error}\n");
             }
         }
         (reading.text, reading.attachments) = (config.text, config.attachments);
@@ -112,7 +113,7 @@ pub fn read(file: &Path) -> Reading {
 }
 
 /// Where servers and our own listeners are.
-pub fn look_up(config: &Config) -> Result<Addresses, String> {
+pub fn look_up(config: &Config) -> Result<Addresses, Error> {
     let mut addresses = BTreeMap::new();
     let servers = config.upstreams.iter().flat_map(|upstream| &upstream.servers);
     for address in servers.filter(|address| matches!(address, ServerAddress::Tcp { .. })) {
@@ -130,7 +131,7 @@ fn note(
     addresses: &mut Addresses,
     written: String,
     resolve: impl FnOnce() -> io::Result<Vec<SocketAddr>>,
-) -> Result<(), String> {
+) -> Result<(), Error> {
     if addresses.contains_key(&written) {
         return Ok(());
     }
@@ -140,8 +141,8 @@ fn note(
             addresses.insert(written, found);
             Ok(())
         }
-        Ok(_) => Err(format!("cannot resolve {written}: no address")),
-        Err(error) => Err(format!("cannot resolve {written}: {error}")),
+        Ok(_) => Err(Error::Config(format!("cannot resolve {written}: no address"))),
+        Err(error) => Err(Error::Os(format!("cannot resolve {written}: {error}"))),
     }
 }
 

@@ -59,15 +59,15 @@ impl Master {
         let health = self.scoreboard.health_epoch();
         let workers = self.slots.iter().filter_map(|slot| {
             let worker = slot.worker.as_ref()?;
-            let (config, health) = self.scoreboard.installed(slot.number);
+            let installed = self.scoreboard.installed(slot.number);
             Some(json!({
                 "worker": slot.number,
                 "pid": worker.pid(),
                 "state": state(worker.state),
                 "clients": self.scoreboard.connections(slot.number),
                 "turns": self.scoreboard.beats(slot.number),
-                "config_epoch": config,
-                "health_epoch": health,
+                "config_epoch": installed.config,
+                "health_epoch": installed.health,
                 "uptime_s": worker.started.elapsed().as_secs(),
             }))
         });

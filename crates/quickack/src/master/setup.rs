@@ -9,8 +9,8 @@ use rustix::process::Signal;
 
 use super::events::Source;
 use super::workers::Slot;
-use super::{Master, say};
-use crate::ipc::Message;
+use super::{Master, WaitingClient, say};
+use crate::ipc::ToWorker;
 use crate::ipc::client_state::ClientState;
 use crate::log::Level;
 
@@ -28,7 +28,7 @@ impl Master {
     }
 
     /// Fills the slots that are vacant and whose pause is over.
-    pub(super) fn start_what_is_due(&mut self, now: Instant) -> io::Result<()> {
+    pub(super) fn start_what_is_due(&mut self, now: Instant) {
         let count = self.running.config.process.worker_count();
         for number in 0..count.min(self.slots.len()) {
             let slot = &mut self.slots[number];
@@ -44,7 +44,6 @@ impl Master {
             self.set_up(number);
             self.ask_worker(number);
         }
-        Ok(())
     }
 
     /// Sends a new worker everything that it needs.
@@ -57,18 +56,18 @@ impl Master {
         }
         let release = env!("CARGO_PKG_VERSION").to_string();
         worker.send(
-            Message::Welcome { slot: number, release },
+            ToWorker::Welcome { slot: number, release },
             &[Rc::clone(&self.scoreboard_memory)],
         );
-        worker.send(Message::Lock {}, &[Rc::clone(&self.lock)]);
+        worker.send(ToWorker::Lock {}, &[Rc::clone(&self.lock)]);
         let mine = self.running.listeners.iter().filter(|entry| entry.is_of(number));
         let ids: Vec<u32> = mine.map(|entry| entry.id).collect();
         self.pass_listeners(number, &ids);
         self.pass_wakeups(number, 0);
         let epoch = self.running.epoch;
         let Some(worker) = self.slots[number].worker.as_mut() else { return };
-        worker.send(Message::Prepare { epoch }, &[Rc::clone(&self.sealed_config)]);
-        worker.send(Message::Commit { epoch }, &[]);
+        worker.send(ToWorker::Prepare { epoch }, &[Rc::clone(&self.sealed_config)]);
+        worker.send(ToWorker::Commit { epoch }, &[]);
     }
 
     pub(super) fn pass_listeners(&mut self, number: usize, ids: &[u32]) {
@@ -76,14 +75,14 @@ impl Master {
         for ids in ids.chunks(sys::channel::FDS_MAX) {
             let fds: Vec<_> =
                 ids.iter().map(|id| Rc::clone(&self.listeners.find(*id).fd)).collect();
-            worker.send(Message::Listeners { ids: ids.to_vec() }, &fds);
+            worker.send(ToWorker::Listeners { ids: ids.to_vec() }, &fds);
         }
     }
 
     /// The wakeups of the workers from `first` on; all of them fit one message.
     pub(super) fn pass_wakeups(&mut self, number: usize, first: usize) {
         let Some(worker) = self.slots[number].worker.as_mut() else { return };
-        worker.send(Message::Wakeups { first }, &self.wakeups[first..]);
+        worker.send(ToWorker::Wakeups { first }, &self.wakeups[first..]);
     }
 
     /// Clients that a worker hands over, each for the serving worker that has the fewest. While no
@@ -103,14 +102,14 @@ impl Master {
                 (0..self.slots.len()).filter(|number| self.scoreboard.is_serving(*number));
             let serving = serving.filter(listens);
             let Some((count, number)) = serving.map(|number| (count(&number), number)).min() else {
-                self.waiting_clients.push((client.clone(), fd));
+                self.waiting_clients.push(WaitingClient { client: client.clone(), fd });
                 continue;
             };
             self.clients_given.insert(number, count + 1);
             if let Some(worker) = self.slots[number].worker.as_mut() {
                 // One by one: a worker may have as many descriptors as its limit allows, and one
                 // more that it has no room for must not take others with it.
-                worker.send(Message::Adopt { client: client.clone() }, &[Rc::new(fd)]);
+                worker.send(ToWorker::Adopt { client: client.clone() }, &[Rc::new(fd)]);
             }
         }
     }
@@ -126,7 +125,7 @@ impl Master {
             serving.iter().copied().filter(|number| count(number) > keep + 1).collect();
         for number in rich {
             if let Some(worker) = self.slots[number].worker.as_mut() {
-                worker.send(Message::Share { keep }, &[]);
+                worker.send(ToWorker::Share { keep }, &[]);
             }
         }
     }

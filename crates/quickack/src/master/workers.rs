@@ -13,7 +13,8 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::ipc::{Channel, Fault, Message};
+use crate::error::{Error, Peer};
+use crate::ipc::{Channel, ToMaster, ToWorker};
 
 /// The slot of one worker, which outlives the process in it.
 pub struct Slot {
@@ -28,7 +29,7 @@ pub struct Slot {
 /// A worker process.
 pub struct Worker {
     child: Child,
-    pub channel: Channel,
+    pub channel: Channel<ToWorker, ToMaster>,
     pub state: State,
     pub started: Instant,
     /// When it began to serve.
@@ -114,7 +115,7 @@ impl Slot {
 }
 
 impl Worker {
-    fn new(child: Child, channel: Channel) -> Worker {
+    fn new(child: Child, channel: Channel<ToWorker, ToMaster>) -> Worker {
         Worker {
             child,
             channel,
@@ -155,11 +156,11 @@ impl Worker {
     }
 
     /// Sends, or kills a worker that has not read a thousand messages.
-    pub fn send(&mut self, message: Message, fds: &[Rc<std::os::fd::OwnedFd>]) {
+    pub fn send(&mut self, message: ToWorker, fds: &[Rc<std::os::fd::OwnedFd>]) {
         match self.channel.send_by(message, fds, Instant::now() + PATIENCE) {
             // One that is gone is found by its end.
-            Ok(_) | Err(Fault::Closed) => {}
-            Err(Fault::Full | Fault::TooLong(_) | Fault::Broken(_)) => self.signal(Signal::KILL),
+            Ok(()) | Err(Error::Peer(Peer::Closed)) => {}
+            Err(_) => self.signal(Signal::KILL),
         }
     }
 

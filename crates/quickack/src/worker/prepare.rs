@@ -9,9 +9,10 @@ use std::time::Duration;
 use proxy::limits;
 use proxy::plan::{Plan, PoolPlan};
 
-use crate::config::{self, Affinity, Config, Override, Severity, Source};
+use crate::config::{self, AcceptMode, Affinity, Config, Override, Severity, Source};
+use crate::error::Error;
 use crate::event::{Install, Listener, Target, TargetAddress};
-use crate::ipc::installation::{AcceptMode, Installation, assign_ids};
+use crate::ipc::installation::{Installation, assign_ids};
 
 /// A configuration that can be installed.
 pub struct Prepared {
@@ -28,15 +29,15 @@ pub fn compile(
     installation: &Installation,
     slot: usize,
     passed: &BTreeMap<u32, OwnedFd>,
-) -> Result<Prepared, String> {
-    let overrides: Result<Vec<Override>, String> =
-        installation.overrides.iter().map(|word| Override::parse(word)).collect();
+) -> Result<Prepared, Error> {
+    let overrides = installation.overrides.iter().map(|word| Override::parse(word));
+    let overrides = overrides.collect::<Result<Vec<Override>, Error>>()?;
     let name = &installation.name;
     let (text, source) = (&installation.text, Source::Attached(&installation.attachments));
-    let outcome = config::compile_for(name, text, &overrides?, installation.processors, source);
+    let outcome = config::compile_for(name, text, &overrides, installation.processors, source);
     let Some(mut config) = outcome.config else {
         let errors = outcome.report.count(Severity::Error);
-        return Err(format!("it has {errors} errors here"));
+        return Err(Error::Config(format!("it has {errors} errors here")));
     };
     assign_ids(&mut config.plan, &installation.pools);
     let targets = targets(&config, installation)?;
@@ -58,7 +59,7 @@ fn listeners(
     installation: &Installation,
     slot: usize,
     passed: &BTreeMap<u32, OwnedFd>,
-) -> Result<Vec<Listener>, String> {
+) -> Result<Vec<Listener>, Error> {
     let entries = installation.listeners.iter().filter(|entry| entry.is_of(slot));
     let mut listeners = Vec::new();
     for entry in entries {
@@ -66,7 +67,7 @@ fn listeners(
         let fd = passed.get(&entry.id).map(OwnedFd::try_clone).transpose();
         listeners.push(Listener {
             id: entry.id,
-            fd: fd.map_err(|error| error.to_string())?,
+            fd: fd?,
             pool: config.plan.pools[entry.pool].id,
             tcp: matches!(written.address, config::Address::Tcp { .. }),
             nodelay: written.tcp.nodelay,
@@ -79,14 +80,15 @@ fn listeners(
 }
 
 /// Where each server is.
-fn targets(config: &Config, installation: &Installation) -> Result<BTreeMap<u32, Target>, String> {
+fn targets(config: &Config, installation: &Installation) -> Result<BTreeMap<u32, Target>, Error> {
+    let missing = || Error::Bug("a server has no address".into());
     let mut targets = BTreeMap::new();
     for (pool, upstream) in config.plan.pools.iter().zip(&config.upstreams) {
         for server in &pool.servers {
-            let text = installation.addresses.get(&server.id).ok_or("a server has no address")?;
+            let text = installation.addresses.get(&server.id).ok_or_else(missing)?;
             let address = match text.strip_prefix('/') {
                 Some(_) => TargetAddress::Unix(PathBuf::from(text)),
-                None => TargetAddress::Tcp(text.parse().map_err(|_| "no address")?),
+                None => TargetAddress::Tcp(text.parse().map_err(|_| missing())?),
             };
             let (nodelay, keepalive) = (upstream.tcp.nodelay, upstream.tcp.keepalive);
             targets.insert(server.id, Target { address, nodelay, keepalive });
@@ -96,13 +98,15 @@ fn targets(config: &Config, installation: &Installation) -> Result<BTreeMap<u32,
 }
 
 /// This worker's part of what is limited for the whole proxy or by its own descriptors.
-fn share(mut plan: Plan, workers: usize, listeners: usize) -> Result<Plan, String> {
+fn share(mut plan: Plan, workers: usize, listeners: usize) -> Result<Plan, Error> {
     plan.memory_max /= workers;
     let descriptors = sys::process::descriptors_max();
     let own = links_kept(&plan, descriptors) + listeners + workers + DESCRIPTORS_OWN;
     plan.clients_room = descriptors.saturating_sub(own);
     match plan.clients_room {
-        0 => Err("the descriptor limit (ulimit -n) leaves no room for clients".to_string()),
+        0 => Err(Error::Config(
+            "the descriptor limit (ulimit -n) leaves no room for clients".to_string(),
+        )),
         _ => Ok(plan),
     }
 }

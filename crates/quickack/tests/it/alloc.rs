@@ -6,6 +6,7 @@ use std::rc::Rc;
 use metrics::Registry;
 use proxy::plan::{Plan, PoolPlan, ServerPlan};
 use proxy::{Action, ConnId, Proxy, Side, Slices, Time};
+use testkit::wire::binary::Packet;
 
 /// A proxy, its clients, and one server that answers each request with its share of `REPLIES`.
 struct Field {
@@ -229,23 +230,20 @@ fn requests_of_redis_allocate_nothing() {
     check(true, all, told);
 }
 
-/// Makes a packet: magic, opcode, status, cas number; extras, key and value.
-fn packet(start: [u8; 2], status: u8, cas: u8, [extras, key, value]: [&[u8]; 3]) -> Vec<u8> {
-    let total = (extras.len() + key.len() + value.len()) as u8;
-    let lengths = [0, key.len() as u8, extras.len() as u8, 0, 0, status, 0, 0, 0, total];
-    let tail = [0, 0, 0, 9, 0, 0, 0, 0, 0, 0, 0, cas];
-    [&start[..], &lengths, &tail, extras, key, value].concat()
+/// Makes a packet: magic, opcode, cas number; extras, key and value.
+fn packet([magic, code]: [u8; 2], cas: u64, [extras, key, value]: [&[u8]; 3]) -> Vec<u8> {
+    Packet { magic, cas, extras, key, value, ..Packet::new(code, 9) }.bytes()
 }
 
 #[test]
 fn packets_allocate_nothing() {
-    let get = packet([0x80, 0x00], 0, 0, [b"", b"key", b""]);
-    check(true, &get, packet([0x81, 0x00], 0, 7, [&[0; 4], b"", b"v"]));
-    let set = packet([0x80, 0x01], 0, 0, [&[0; 8], b"key", b"v"]);
-    check(true, &set, packet([0x81, 0x01], 0, 7, [b"", b"", b""]));
-    let quiet = packet([0x80, 0x0d], 0, 0, [b"", b"key", b""]).repeat(20);
-    let noop = packet([0x80, 0x0a], 0, 0, [b"", b"", b""]);
-    let hits = packet([0x81, 0x0d], 0, 7, [&[0; 4], b"key", b"v"]).repeat(20);
-    let done = packet([0x81, 0x0a], 0, 0, [b"", b"", b""]);
+    let get = packet([0x80, 0x00], 0, [b"", b"key", b""]);
+    check(true, &get, packet([0x81, 0x00], 7, [&[0; 4], b"", b"v"]));
+    let set = packet([0x80, 0x01], 0, [&[0; 8], b"key", b"v"]);
+    check(true, &set, packet([0x81, 0x01], 7, [b"", b"", b""]));
+    let quiet = packet([0x80, 0x0d], 0, [b"", b"key", b""]).repeat(20);
+    let noop = packet([0x80, 0x0a], 0, [b"", b"", b""]);
+    let hits = packet([0x81, 0x0d], 7, [&[0; 4], b"key", b"v"]).repeat(20);
+    let done = packet([0x81, 0x0a], 0, [b"", b"", b""]);
     check(true, [quiet, noop].concat(), [hits, done].concat());
 }

@@ -5,9 +5,7 @@ use std::process::Command;
 use std::time::Instant;
 
 use rustix::process::Signal;
-use testkit::process::{
-    Client, DEADLINE, Memcached, Process, Quickack, facts, free_address, send, wait_until,
-};
+use testkit::process::{Client, DEADLINE, Memcached, Process, Quickack, facts, send, wait_until};
 
 use super::QUICKACK;
 
@@ -34,52 +32,30 @@ impl Cache {
     }
 
     fn stat(&self, name: &str) -> u64 {
-        let mut client = self.client();
-        client.send("stats\r\n");
-        let text = client.read_until("END\r\n");
-        let row = text.lines().find_map(|line| {
-            line.strip_prefix("STAT ")?.strip_prefix(name)?.strip_prefix(' ')?.parse().ok()
-        });
-        row.unwrap_or_else(|| panic!("no {name} in:\n{text}"))
+        self.client().stat(name)
     }
 }
 
-/// Starts memcached without its background threads. One of them may hold an item for a moment, and
-/// a `decr` in that moment does not pad the number with spaces as it usually does.
-pub fn quiet_memcached() -> Memcached {
-    for _ in 0..20 {
-        let address = free_address();
-        let mut command = Command::new("memcached");
-        command.args(["-l", "127.0.0.1", "-p", &address.port().to_string(), "-U", "0"]);
-        command.args(["-t", "1", "-m", "64", "-u", "root"]);
-        command.args(["-o", "no_lru_maintainer,no_lru_crawler,no_slab_reassign"]);
-        let mut process = Process::start("memcached", &mut command);
-        if process.wait_to_accept(address) {
-            return Memcached { process, address };
-        }
-    }
-    panic!("memcached finds no port");
-}
-
-/// SplitMix64.
-pub struct Random(pub u64);
+/// Draws requests.
+#[derive(Clone)]
+pub struct Random(testkit::random::Random);
 
 impl Random {
+    pub fn new(seed: u64) -> Random {
+        Random(testkit::random::Random::new(seed))
+    }
+
     pub fn below(&mut self, bound: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (z ^ (z >> 31)) % bound
+        self.0.below(bound as usize) as u64
     }
 
     pub fn pick<'a>(&mut self, words: &[&'a str]) -> &'a str {
-        words[self.below(words.len() as u64) as usize]
+        self.0.pick::<&str>(words)
     }
 
     pub fn value(&mut self) -> String {
         match self.below(8) {
-            0..3 => (self.0 >> self.below(64)).to_string(),
+            0..3 => (self.0.number() >> self.below(64)).to_string(),
             3 => format!("{}{}", self.pick(&["", " ", "+", "0", "x"]), self.below(1000)),
             4 => format!("{}{}", self.below(1000), self.pick(&[" ", " x", "x", "\n1", "\t"])),
             _ => "v".repeat(self.below(300) as usize),
@@ -103,8 +79,8 @@ impl Random {
             9 => format!("prepend {key} {flags} {exptime} {data}"),
             10 => format!("cas k0 {flags} {exptime} {} {cas}\r\n{value}\r\n", value.len()),
             11 => format!("cas {key} 0 0 1 1\r\nx\r\n"),
-            12..14 => format!("incr {key} {}{quiet}\r\n", self.0 >> self.below(64)),
-            14..16 => format!("decr {key} {}{quiet}\r\n", self.0 >> self.below(64)),
+            12..14 => format!("incr {key} {}{quiet}\r\n", self.0.number() >> self.below(64)),
+            14..16 => format!("decr {key} {}{quiet}\r\n", self.0.number() >> self.below(64)),
             16 => format!("touch {key} {exptime}{quiet}\r\n"),
             17 => format!("gat {exptime} {key} k1 k2\r\n"),
             18 => format!("delete {key}{quiet}\r\n"),
@@ -131,15 +107,13 @@ fn answers(client: &mut Client, request: &str) -> String {
 
 #[test]
 fn random_histories_have_the_same_answers_as_memcacheds() {
-    let (memcached, cache) = (quiet_memcached(), Cache::start("64m"));
+    let (memcached, cache) = (Memcached::quiet(), Cache::start("64m"));
     let (mut theirs, mut ours) = (memcached.client(), cache.client());
-    let mut random = Random(1);
+    let mut random = Random::new(1);
     for step in 0..6_000 {
         let (their_cas, our_cas) = (cas_of_k0(&mut theirs), cas_of_k0(&mut ours));
         assert_eq!(their_cas == "999999", our_cas == "999999", "step {step}");
-        let seed = random.0;
-        let their_request = random.request(&their_cas);
-        random.0 = seed;
+        let their_request = random.clone().request(&their_cas);
         let our_request = random.request(&our_cas);
         let expected = answers(&mut theirs, &their_request);
         assert_eq!(answers(&mut ours, &our_request), expected, "{step}: {our_request:?}");
@@ -148,7 +122,7 @@ fn random_histories_have_the_same_answers_as_memcacheds() {
 
 #[test]
 fn edges_are_where_memcacheds_are() {
-    let (memcached, cache) = (quiet_memcached(), Cache::start("64m"));
+    let (memcached, cache) = (Memcached::quiet(), Cache::start("64m"));
     let (mut theirs, mut ours) = (memcached.client(), cache.client());
     let long = "k".repeat(250);
     for request in [
@@ -176,7 +150,7 @@ fn edges_are_where_memcacheds_are() {
 
 #[test]
 fn a_store_command_that_memcached_refuses_for_its_size_is_not_silently_kept() {
-    let (memcached, cache) = (quiet_memcached(), Cache::start("64m"));
+    let (memcached, cache) = (Memcached::quiet(), Cache::start("64m"));
     let (mut theirs, mut ours) = (memcached.client(), cache.client());
     let value = "v".repeat(1_100_000);
     for line in
@@ -195,7 +169,7 @@ fn a_full_cache_takes_its_memory_and_no_more_whatever_the_sizes() {
     for sizes in [&[10][..], &[100], &[1_000], &[100_000], &[10, 100, 1_000, 10_000, 40_000]] {
         let cache = Cache::start("32m");
         let mut client = cache.client();
-        let mut random = Random(2);
+        let mut random = Random::new(2);
         for round in 0..40 {
             fill(&mut client, &mut random, sizes[round % sizes.len()], 4 << 20);
         }

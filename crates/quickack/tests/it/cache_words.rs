@@ -1,9 +1,9 @@
 //! The embedded cache compared with the real memcached, in meta and classic commands: a long random
 //! dialogue on a few keys, in which each answer must be equal except for cas numbers and times.
 
-use testkit::process::{Client, Memcached};
+use testkit::process::{Client, Memcached, silent};
 
-use super::cache::{Cache, Random, quiet_memcached};
+use super::cache::{Cache, Random};
 
 /// Requests of one dialogue.
 const STEPS: u64 = 20_000;
@@ -27,9 +27,9 @@ struct Asking {
 
 #[test]
 fn a_random_talk_has_memcacheds_answers() {
-    let (memcached, cache) = (quiet_memcached(), Cache::start("64m"));
+    let (memcached, cache) = (Memcached::quiet(), Cache::start("64m"));
     let (mut theirs, mut ours) = (memcached.client(), cache.client());
-    let mut random = Random(3);
+    let mut random = Random::new(3);
     for step in 0..STEPS {
         let asking = asking(&mut random);
         let expected = answer(&mut theirs, &asking);
@@ -202,8 +202,7 @@ fn classic(random: &mut Random, key: &str) -> String {
 /// start, and the test must not use the first one's.
 #[test]
 fn a_memcached_whose_port_is_anothers_is_not_taken_for_it() {
-    let other = std::net::TcpListener::bind("127.0.0.1:0").expect("a port on loopback");
-    let address = other.local_addr().expect("it is bound");
+    let (other, address) = silent();
     assert!(Memcached::start_on(address).is_none());
     drop(other);
 }
@@ -211,7 +210,7 @@ fn a_memcached_whose_port_is_anothers_is_not_taken_for_it() {
 /// Checks the times of an item that lives for a second, as both sides report them.
 #[test]
 fn an_item_of_one_second_is_gone_in_two() {
-    let (memcached, cache) = (quiet_memcached(), Cache::start("8m"));
+    let (memcached, cache) = (Memcached::quiet(), Cache::start("8m"));
     for mut client in [memcached.client(), cache.client()] {
         client.ask("ms k 1 T1\r\nx\r\n", "HD\r\n");
         let start = std::time::Instant::now();

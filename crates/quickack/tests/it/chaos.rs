@@ -6,6 +6,7 @@ use std::time::Duration;
 use rustix::process::Signal;
 use testkit::load::{Load, Options, Trust};
 use testkit::process::{Answer, Memcached, Quickack, freeze, send, wait_until_within};
+use testkit::random::Random;
 
 use super::harness::{self, Worker, workers};
 
@@ -23,7 +24,7 @@ fn soak_chaos_before_memcached_mixes_nothing_up() {
 struct Chaos {
     memcacheds: Vec<Memcached>,
     quickack: Quickack,
-    random: u64,
+    random: Random,
     workers: usize,
     timeout: u64,
     /// Workers that were killed, or stopped until they were replaced.
@@ -41,14 +42,13 @@ const GLOBAL: &[&str] = &["hang_timeout: 4s"];
 
 fn check(seed: u64, steps: usize) {
     let memcacheds: Vec<Memcached> = (0..3).map(|_| Memcached::start()).collect();
-    let random = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let text = text(&memcacheds, 3, 2_000);
     let quickack = Quickack::start(super::QUICKACK, &text);
     harness::wait_for_workers(&quickack, 3);
     let mut chaos = Chaos {
         memcacheds,
         quickack,
-        random,
+        random: Random::new(seed),
         workers: 3,
         timeout: 2_000,
         deaths: 0,
@@ -84,30 +84,30 @@ fn text(memcacheds: &[Memcached], workers: usize, timeout: u64) -> String {
 impl Chaos {
     fn step(&mut self) {
         let victims: Vec<u32> = self.quickack.workers().into_values().collect();
-        match self.chance(10) {
+        match self.random.below(10) {
             0 | 1 if !victims.is_empty() => {
-                let at = self.chance(victims.len());
+                let at = self.random.below(victims.len());
                 self.deaths += 1;
                 send(victims[at], Signal::KILL);
             }
             2 if !victims.is_empty() => {
                 // For a moment, or for good: a worker that is stopped too long is replaced.
-                let at = self.chance(victims.len());
+                let at = self.random.below(victims.len());
                 self.deaths += 1;
                 freeze(victims[at]);
                 self.reload_with_a_stopped_worker();
-                if self.chance(2) == 0
+                if self.random.below(2) == 0
                     && self.quickack.workers().values().any(|id| *id == victims[at])
                 {
                     send(victims[at], Signal::CONT);
                 }
             }
             3 | 4 => {
-                self.timeout = 1_500 + self.chance(1_000) as u64;
+                self.timeout = 1_500 + self.random.below(1_000) as u64;
                 self.reload();
             }
             5 => {
-                self.workers = 1 + self.chance(6);
+                self.workers = 1 + self.random.below(6);
                 self.reload();
             }
             6 => {
@@ -117,7 +117,7 @@ impl Chaos {
                 assert!(!answer.ok && answer.text.contains("nowhere"), "{answer:?}");
             }
             7 => {
-                let word = format!("alpha.timeout_connect={}ms", 300 + self.chance(500));
+                let word = format!("alpha.timeout_connect={}ms", 300 + self.random.below(500));
                 let answer = self.quickack.admin(&["set", &word]);
                 self.judge(&answer);
             }
@@ -127,7 +127,7 @@ impl Chaos {
 
     /// Stops one server and starts it again.
     fn bounce(&mut self) {
-        let at = self.chance(self.memcacheds.len());
+        let at = self.random.below(self.memcacheds.len());
         let address = self.memcacheds[at].address;
         self.memcacheds[at].process.signal(Signal::KILL);
         self.memcacheds[at].process.wait_for_end();
@@ -206,12 +206,5 @@ impl Chaos {
             let before = std::mem::replace(&mut failed, load.tally().total().failed);
             before == failed
         });
-    }
-
-    fn chance(&mut self, bound: usize) -> usize {
-        self.random ^= self.random << 13;
-        self.random ^= self.random >> 7;
-        self.random ^= self.random << 17;
-        (self.random >> 11) as usize % bound
     }
 }

@@ -5,7 +5,7 @@
 //! repeats it, `QUICKACK_DEPTH=1` with one request at a time. `docs/long-tests.md` has the last
 //! result of the long run.
 
-use testkit::differential::{Behind, Settings, Tally, run};
+use testkit::differential::memcached::{Behind, Settings, Tally, run};
 use testkit::process::{Memcached, Quickack};
 
 use super::{QUICKACK, config};

@@ -1,13 +1,11 @@
 //! Servers that die, freeze, restart and send wrong replies: the cost to clients, the error texts,
 //! and that no request that may have been executed is sent again.
 
-use std::io::{BufRead, BufReader, Write};
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::thread;
 use std::time::{Duration, Instant};
 
-use testkit::process::{Client, DEADLINE, Memcached, free_address};
+use testkit::process::{Client, DEADLINE, Memcached, answer_lines, free_address, listen, silent};
 
 use super::{harness, quickack};
 
@@ -17,24 +15,16 @@ struct Server {
     lines: Arc<Mutex<Vec<String>>>,
 }
 
-/// A server's reaction to a line.
-enum Turn {
-    Say(String),
-    /// Closes without an answer.
-    Close,
-}
-
 impl Server {
-    fn start(rule: impl Fn(&str) -> Turn + Send + Sync + 'static) -> Server {
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port on loopback");
-        let address = listener.local_addr().expect("a bound listener has an address");
+    /// Starts one that answers a line as `rule` says, or closes if that is None.
+    fn start(rule: impl Fn(&str) -> Option<String> + Send + Sync + 'static) -> Server {
         let lines = Arc::new(Mutex::new(Vec::new()));
-        let (rule, notes) = (Arc::new(rule), Arc::clone(&lines));
-        thread::spawn(move || {
-            for stream in listener.incoming().map_while(Result::ok) {
-                let (rule, notes) = (Arc::clone(&rule), Arc::clone(&notes));
-                thread::spawn(move || serve(stream, &*rule, &notes));
-            }
+        let notes = Arc::clone(&lines);
+        let address = listen(move |stream| {
+            answer_lines(stream, |line| {
+                notes.lock().unwrap_or_else(PoisonError::into_inner).push(line.to_string());
+                rule(line)
+            });
         });
         Server { address, lines }
     }
@@ -50,27 +40,8 @@ impl Server {
     }
 }
 
-fn serve(stream: TcpStream, rule: &dyn Fn(&str) -> Turn, notes: &Mutex<Vec<String>>) {
-    let mut output = stream.try_clone().expect("a socket can be had twice");
-    for line in BufReader::new(stream).lines().map_while(Result::ok) {
-        notes.lock().unwrap_or_else(PoisonError::into_inner).push(line.clone());
-        let turn = match line.as_str() {
-            "version" => Turn::Say("VERSION 1.6.18\r\n".into()),
-            line => rule(line),
-        };
-        match turn {
-            Turn::Say(text) => {
-                if output.write_all(text.as_bytes()).is_err() {
-                    return;
-                }
-            }
-            Turn::Close => return,
-        }
-    }
-}
-
-fn say(text: &str) -> Turn {
-    Turn::Say(text.into())
+fn say(text: &str) -> Option<String> {
+    Some(text.into())
 }
 
 /// Repeats a request until the server is back, and returns its first answer.
@@ -99,7 +70,7 @@ fn check_never_twice(request: &str, word: &str) {
         }
         if line.starts_with("incr") || line == "data" {
             *counter += 1;
-            return Turn::Close;
+            return None;
         }
         say(&format!("VALUE n 0 1\r\n{counter}\r\nEND\r\n"))
     });
@@ -132,7 +103,7 @@ fn a_cas_that_was_executed_is_never_sent_again() {
 #[test]
 fn a_quiet_incr_that_was_executed_is_never_sent_again() {
     let server = Server::start(|line| match line {
-        line if line.starts_with("incr") => Turn::Close,
+        line if line.starts_with("incr") => None,
         _ => say("END\r\n"),
     });
     let quickack = quickack(&[server.address], &["server_retry_timeout: 50ms"]);
@@ -147,7 +118,7 @@ fn a_quiet_incr_that_was_executed_is_never_sent_again() {
 #[test]
 fn a_get_whose_link_died_is_asked_at_most_once_more() {
     let server = Server::start(|line| match line {
-        line if line.starts_with("get poison") => Turn::Close,
+        line if line.starts_with("get poison") => None,
         _ => say("END\r\n"),
     });
     let quickack = quickack(&[server.address], &["server_retry_timeout: 50ms"]);
@@ -165,8 +136,7 @@ fn a_get_whose_link_died_is_asked_at_most_once_more() {
 /// It accepts, because the kernel does, but sends nothing.
 #[test]
 fn a_server_that_never_answers_costs_each_client_one_deadline() {
-    let silent = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port on loopback");
-    let address = silent.local_addr().expect("a bound listener has an address");
+    let (_silent, address) = silent();
     let quickack = quickack(&[address], &["timeout: 4000"]);
     let mut clients = [quickack.client(), quickack.client(), quickack.client()];
     let start = Instant::now();
@@ -249,7 +219,7 @@ fn a_memcached_that_was_restarted_comes_back() {
 #[test]
 fn a_server_comes_back_through_a_probe() {
     let server = Server::start(|line| match line {
-        line if line.starts_with("incr") => Turn::Close,
+        line if line.starts_with("incr") => None,
         _ => say("END\r\n"),
     });
     let quickack = quickack(&[server.address], &["server_retry_timeout: 50ms"]);

@@ -5,6 +5,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use testkit::process::{Client, DEADLINE, Memcached, Quickack};
+use testkit::wire::binary::Packet;
 
 use super::{QUICKACK, config, quickack};
 
@@ -185,15 +186,10 @@ fn a_value_too_large_leaves_under_its_key_what_memcached_leaves() {
         let found = sides.map(|address| {
             let mut text = Client::connect(address);
             text.ask("set k 0 0 3\r\nold\r\n", "STORED\r\n");
-            let total = (data.len() + 1 + extras) as u32;
-            let mut packet = vec![0x80, opcode, 0, 1, extras as u8, 0, 0, 0];
-            packet.extend_from_slice(&total.to_be_bytes());
-            packet.extend_from_slice(&[0, 0, 0, 7, 0, 0, 0, 0, 0, 0, 0, 0]);
-            packet.extend(std::iter::repeat_n(0, extras));
-            packet.extend_from_slice(b"k");
-            packet.extend_from_slice(data.as_bytes());
+            let (extras, value) = (&[0; 8][..extras], data.as_bytes());
+            let packet = Packet { extras, key: b"k", value, ..Packet::new(opcode, 7) };
             let mut client = Client::connect(address);
-            client.send(packet);
+            client.send(packet.bytes());
             let answer = client.read_until("Too large.");
             text.send("get k\r\n");
             (answer, text.read_until("END\r\n"))

@@ -10,9 +10,10 @@ use std::process::Command;
 use rustix::process::Signal;
 use tempfile::TempDir;
 use testkit::process::{Client, Memcached, Quickack, free_address, send};
+use testkit::wire::binary::{GET, HEAD_LEN, Head, NOOP, NOT_FOUND, Packet, REPLY};
 
 /// Makes a folder with a file that no other user may read.
-fn private(name: &str, contents: &str) -> TempDir {
+pub fn private(name: &str, contents: &str) -> TempDir {
     let folder = tempfile::tempdir().unwrap();
     write(folder.path(), name, contents, 0o600);
     folder
@@ -64,31 +65,27 @@ fn login(name: &str, password: &str) -> String {
 
 /// Makes a request of the binary protocol without extras.
 fn binary(opcode: u8, key: &str, value: &str) -> Vec<u8> {
-    let mut bytes = vec![0x80, opcode, 0, key.len() as u8, 0, 0, 0, 0, 0, 0, 0];
-    bytes.push((key.len() + value.len()) as u8);
-    bytes.extend_from_slice(b"MARK");
-    bytes.resize(24, 0);
-    [bytes.as_slice(), key.as_bytes(), value.as_bytes()].concat()
+    let (key, value) = (key.as_bytes(), value.as_bytes());
+    Packet { key, value, ..Packet::new(opcode, MARK) }.bytes()
 }
 
 /// Returns the status and the body of its answer.
 #[track_caller]
-fn answer(client: &mut Client) -> (u8, String) {
-    let mut header = [0; 24];
-    client.stream.read_exact(&mut header).unwrap();
-    assert_eq!((header[0], &header[12..16]), (0x81, &b"MARK"[..]));
-    let mut body = vec![0; usize::from(header[11])];
+fn answer(client: &mut Client) -> (u16, String) {
+    let mut head = [0; HEAD_LEN];
+    client.stream.read_exact(&mut head).unwrap();
+    let head = Head::read(&head).unwrap();
+    assert_eq!((head.magic, head.opaque), (REPLY, MARK));
+    let mut body = vec![0; head.body_len];
     client.stream.read_exact(&mut body).unwrap();
-    (header[7], String::from_utf8(body).unwrap())
+    (head.status, String::from_utf8(body).unwrap())
 }
 
-const GET: u8 = 0x00;
-const NOOP: u8 = 0x0a;
+const MARK: u32 = 0x4d41_524b;
 const SASL_LIST: u8 = 0x20;
 const SASL_AUTH: u8 = 0x21;
-const OK: u8 = 0;
-const NOT_FOUND: u8 = 1;
-const AUTH_ERROR: u8 = 0x20;
+const OK: u16 = 0;
+const AUTH_ERROR: u16 = 0x20;
 
 #[test]
 fn before_a_login_memcached_hears_nothing_of_a_client() {

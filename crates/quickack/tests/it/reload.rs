@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 use testkit::load::{Options, Trust};
-use testkit::process::{Client, Facts, Memcached, free_address, freeze, send, wait_until};
+use testkit::process::{Client, Facts, Memcached, free_address, freeze, send, silent, wait_until};
 
 use super::harness::{self, Worker, wait_for_workers, workers};
 
@@ -261,8 +261,7 @@ fn set_holds_for_all_workers_and_for_their_successors_before_memcached() {
 /// A limit set at run time takes effect, also in the successor of a killed worker.
 #[test]
 fn a_timeout_that_is_set_is_kept_by_a_server_that_never_answers() {
-    let silent = std::net::TcpListener::bind("127.0.0.1:0").expect("a port on loopback");
-    let address = silent.local_addr().expect("a bound listener has an address");
+    let (_silent, address) = silent();
     let quickack = harness::start(1, &[], &[address], &["timeout: 60000"]);
     quickack.admin_ok(&["set", "alpha.timeout_reply=100ms"]);
     for _ in 0..2 {

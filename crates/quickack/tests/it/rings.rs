@@ -17,7 +17,7 @@ mod speech;
 mod table;
 
 use std::fs;
-use std::io::{BufReader, Write};
+use std::io::Write;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::Command;
@@ -27,7 +27,7 @@ use std::time::Instant;
 use testkit::process::{DEADLINE, Process, free_address};
 
 use field::Field;
-use speech::Speech;
+use speech::{Replies, Speech};
 use table::Row;
 
 #[test]
@@ -116,7 +116,7 @@ fn wait_for_ejection(speech: Speech, mut stream: &UnixStream, row: &Row, keys: &
     let ring = row.ring(&vec![true; row.servers.len()]);
     let key = keys.iter().find(|key| row.locate(&ring, key).dead).unwrap();
     let key = std::slice::from_ref(key);
-    let mut replies = BufReader::new(stream);
+    let mut replies = Replies::new(stream);
     let start = Instant::now();
     loop {
         stream.write_all(&speech.request(key)).unwrap();
@@ -136,7 +136,7 @@ fn ask(speech: Speech, stream: &UnixStream, pool: &str, keys: &[Vec<u8>]) -> Vec
     thread::scope(|scope| {
         let sent = requests.clone();
         scope.spawn(move || speech.send(stream, sent));
-        let mut replies = BufReader::with_capacity(65_536, stream);
+        let mut replies = Replies::new(stream);
         let mut first = 0;
         for keys in requests {
             let heard = speech.receive(&mut replies, keys, |at, number| {

@@ -2,14 +2,16 @@
 //! the exit status is 0. Other signals reopen the log or retire the workers.
 
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 use testkit::load::Options;
-use testkit::process::{DEADLINE, Memcached, Quickack, freeze, send, wait_until};
+use testkit::process::{
+    DEADLINE, Memcached, Quickack, answer_lines, freeze, listen, send, silent, wait_until,
+};
 
 use super::{QUICKACK, harness, quickack};
 
@@ -29,8 +31,7 @@ impl Hesitant {
     /// Starts one that reports this version.
     pub fn start_as(version: &str) -> Hesitant {
         let greeting = format!("VERSION {version}\r\n");
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port on loopback");
-        let address = listener.local_addr().expect("a bound listener has an address");
+        let (listener, address) = silent();
         let (say_asked, asked) = mpsc::channel();
         let (answer, may_answer) = mpsc::channel();
         thread::spawn(move || {
@@ -89,8 +90,7 @@ fn int_answers_what_was_asked_and_exits_with_0() {
 
 #[test]
 fn term_is_not_held_up_by_a_server_that_never_answers() {
-    let silent = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port on loopback");
-    let address = silent.local_addr().expect("a bound listener has an address");
+    let (silent, address) = silent();
     let mut quickack = quickack(&[address], &["timeout: 300"]);
     let mut client = quickack.client();
     client.send("get a\r\nversion\r\n");
@@ -106,21 +106,9 @@ fn term_is_not_held_up_by_a_server_that_never_answers() {
 /// A client that never reads its replies does not delay the end.
 #[test]
 fn term_is_not_held_up_by_a_client_that_does_not_read() {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port on loopback");
-    let address = listener.local_addr().expect("a bound listener has an address");
-    thread::spawn(move || {
-        for stream in listener.incoming().map_while(Result::ok) {
-            let mut output = stream.try_clone().expect("a socket can be had twice");
-            let value = "x".repeat(1_000_000);
-            let reply = format!("VALUE big 0 1000000\r\n{value}\r\nEND\r\n");
-            for line in BufReader::new(stream).lines().map_while(Result::ok) {
-                let reply = if line == "version" { "VERSION 1.6.18\r\n" } else { &reply };
-                if output.write_all(reply.as_bytes()).is_err() {
-                    break;
-                }
-            }
-        }
-    });
+    let value = "x".repeat(1_000_000);
+    let reply = format!("VALUE big 0 1000000\r\n{value}\r\nEND\r\n");
+    let address = listen(move |stream| answer_lines(stream, |_| Some(reply.clone())));
     let mut quickack = quickack(&[address], &["timeout: 300"]);
     let mut client = quickack.client();
     client.ask("get big\r\n", "VALUE big 0 1000000\r\n");

@@ -6,6 +6,8 @@ use std::io::Read;
 use std::time::Instant;
 
 use testkit::process::{Client, Memcached, Quickack};
+use testkit::random::Random;
+use testkit::wire::{text, whole};
 
 use super::quickack;
 
@@ -45,7 +47,7 @@ fn check(first: u64, all: u64) {
 struct Load<'a> {
     quickack: &'a Quickack,
     clients: Vec<Client>,
-    random: u64,
+    random: Random,
     asked: u64,
     connected: u64,
     request: Vec<u8>,
@@ -64,7 +66,7 @@ impl<'a> Load<'a> {
         let clients: Vec<Client> = (0..CLIENTS).map(|_| quickack.client()).collect();
         let (request, reply) = (Vec::new(), vec![0; 1 << 16]);
         let connected = CLIENTS as u64;
-        Load { quickack, clients, random: 88, asked: 0, connected, request, reply }
+        Load { quickack, clients, random: Random::new(88), asked: 0, connected, request, reply }
     }
 
     /// Runs until `total` requests have been sent and answered.
@@ -108,49 +110,25 @@ impl<'a> Load<'a> {
         self.request.extend_from_slice(text.as_bytes());
     }
 
-    /// Reads `DEPTH` replies; a value is skipped by its length.
+    /// Reads `DEPTH` replies.
     fn read_replies(&mut self, at: usize) {
-        let mut held = Vec::new();
-        let mut replies = 0;
-        let mut skip = 0;
+        let (mut held, mut replies) = (Vec::new(), 0);
         while replies < DEPTH {
             let n = self.clients[at].stream.read(&mut self.reply).expect("a reply in time");
             assert!(n > 0, "closed with {replies} of {DEPTH} replies");
             held.extend_from_slice(&self.reply[..n]);
             let mut gone = 0;
-            loop {
-                if skip > 0 {
-                    let taken = skip.min(held.len() - gone);
-                    gone += taken;
-                    skip -= taken;
-                }
-                let Some(len) = held[gone..].windows(2).position(|two| two == b"\r\n") else {
-                    break;
-                };
-                let line = &held[gone..gone + len];
-                gone += len + 2;
-                match line.strip_prefix(b"VALUE ") {
-                    Some(head) => skip = value_len(head) + 2,
-                    None => replies += 1,
-                }
-                assert!(!line.starts_with(b"SERVER_ERROR"), "{}", String::from_utf8_lossy(line));
+            while let Some((line, len)) = whole(&held[gone..], text::reply(&held[gone..])) {
+                assert!(!line.text.starts_with(b"SERVER_ERROR"), "{}", line.lossy());
+                replies += u64::from(line.data.is_none());
+                gone += len;
             }
             held.drain(..gone);
         }
         assert!(held.is_empty() && replies == DEPTH, "more replies than requests");
     }
 
-    /// Returns a random number below `bound`; the same sequence in every run.
     fn chance(&mut self, bound: u64) -> u64 {
-        self.random ^= self.random << 13;
-        self.random ^= self.random >> 7;
-        self.random ^= self.random << 17;
-        self.random % bound
+        self.random.below(bound as usize) as u64
     }
-}
-
-/// Returns the length in `key flags length`.
-fn value_len(head: &[u8]) -> usize {
-    let text = std::str::from_utf8(head).expect("keys and numbers are text here");
-    text.rsplit(' ').next().and_then(|word| word.parse().ok()).expect("a length")
 }

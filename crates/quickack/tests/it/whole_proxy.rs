@@ -1,14 +1,11 @@
 //! Limits in the file apply to the whole proxy, for any number of workers.
 
-use std::io::{Read, Write};
-use std::net::{Ipv4Addr, TcpListener};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
-use std::thread;
 use std::time::{Duration, Instant};
 
 use testkit::load::Options;
-use testkit::process::{Client, Memcached, wait_until};
+use testkit::process::{Client, Memcached, answer_lines, listen, wait_until};
 
 use super::harness;
 
@@ -65,29 +62,12 @@ fn clients_of_a_pool_before_memcached_are_counted_over_all_workers() {
 #[test]
 fn a_storm_of_connects_is_shared_out_among_all_workers() {
     const PER_SECOND: u64 = 10;
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port on loopback");
-    let address = listener.local_addr().expect("a bound listener has an address");
-    let (count, kept) = (Arc::new(AtomicU64::new(0)), Arc::new(Mutex::new(Vec::new())));
+    let count = Arc::new(AtomicU64::new(0));
     let theirs = Arc::clone(&count);
-    thread::spawn(move || {
-        for stream in listener.incoming().map_while(Result::ok) {
-            theirs.fetch_add(1, Ordering::Relaxed);
-            let kept = Arc::clone(&kept);
-            thread::spawn(move || {
-                let mut stream = stream;
-                let mut bytes = [0; 256];
-                // A handshake succeeds, and requests follow.
-                while let Ok(n) = stream.read(&mut bytes) {
-                    if n == 0 || !bytes.starts_with(b"version") {
-                        return;
-                    }
-                    if stream.write_all(b"VERSION 1.6.18\r\n").is_err() {
-                        return;
-                    }
-                }
-                kept.lock().expect("nobody panics with it").push(stream);
-            });
-        }
+    let address = listen(move |stream| {
+        theirs.fetch_add(1, Ordering::Relaxed);
+        // A handshake succeeds, and requests follow.
+        answer_lines(stream, |_| None);
     });
     let global = [format!("server_connects_max: {PER_SECOND}")];
     let quickack = harness::start(

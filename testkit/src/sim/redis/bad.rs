@@ -2,10 +2,10 @@
 //! where it has some.
 
 use crate::sim::ask::Asker;
+use crate::wire::resp::{bulk, push_command};
 
 use super::client::{OK, PROTOCOL_ERROR, ReplyMode};
 use super::ledger::{Kind, Loose, Wish};
-use super::resp::{put_array, put_bulk};
 
 impl Asker<'_> {
     /// Sends the local commands that clients use at connect and when idle.
@@ -13,8 +13,8 @@ impl Asker<'_> {
         let name = format!("n{}", self.client.requests);
         let (kind, arguments): (Kind, &[&[u8]]) = match self.random.below(12) {
             0 => (Kind::Exactly(b"+PONG\r\n".to_vec()), &[b"PING"]),
-            1 => (bulk(&name), &[b"PING", name.as_bytes()]),
-            2 | 3 => (bulk(&name), &[b"ECHO", name.as_bytes()]),
+            1 => (Kind::Exactly(bulk(name.as_bytes())), &[b"PING", name.as_bytes()]),
+            2 | 3 => (Kind::Exactly(bulk(name.as_bytes())), &[b"ECHO", name.as_bytes()]),
             4 => (Kind::Begins(b":"), &[b"CLIENT", b"ID"]),
             5 => {
                 self.plain(
@@ -28,7 +28,7 @@ impl Asker<'_> {
                 let kind = match (self.talk().name.clone(), self.talk().proto_version) {
                     (name, 2) if name.is_empty() => Kind::Exactly(b"$-1\r\n".to_vec()),
                     (name, _) if name.is_empty() => Kind::Exactly(b"_\r\n".to_vec()),
-                    (name, _) => bulk(&name),
+                    (name, _) => Kind::Exactly(bulk(name.as_bytes())),
                 };
                 (kind, &[b"CLIENT", b"GETNAME"])
             }
@@ -89,8 +89,7 @@ impl Asker<'_> {
         let before = self.client.unsent.len();
         let kind = match self.random.permille(500) {
             true => {
-                put_array(&mut self.client.unsent, 1);
-                put_bulk(&mut self.client.unsent, b"QUIT");
+                push_command(&["QUIT"], &mut self.client.unsent);
                 OK.into()
             }
             false => {
@@ -104,10 +103,4 @@ impl Asker<'_> {
             self.client.written += 14;
         }
     }
-}
-
-fn bulk(text: &str) -> Kind {
-    let mut out = Vec::new();
-    put_bulk(&mut out, text.as_bytes());
-    Kind::Exactly(out)
 }

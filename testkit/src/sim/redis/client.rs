@@ -3,10 +3,10 @@
 
 use crate::sim::ask::Asker;
 use crate::sim::client::Asked;
+use crate::wire::resp::push_command;
 
 use super::inline::{is_inline, put_inline};
 use super::ledger::{From, Kind, Loose, Wish};
-use super::resp::{put_array, put_bulk};
 
 /// A client's session settings.
 pub struct Talk {
@@ -433,8 +433,7 @@ impl Asker<'_> {
             put_inline(out, arguments, self.random);
             wish.is_inline = true;
         } else {
-            put_array(out, arguments.len());
-            arguments.iter().for_each(|one| put_bulk(out, one));
+            push_command(arguments, out);
         }
         self.wish(wish, before, false);
     }

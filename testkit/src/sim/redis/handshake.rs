@@ -5,8 +5,8 @@ use proxy::plan::PoolPlan;
 
 use crate::sim::conn::Conn;
 use crate::sim::server::{Place, Server, Trick};
+use crate::wire::resp::{put_bulk, put_line};
 
-use super::resp::{put_bulk, put_line};
 use super::server::{LOADING, Words};
 
 /// The handshakes for each connection key of a pool.
@@ -80,7 +80,7 @@ impl Server {
         Some(text.len())
     }
 
-    fn handshake_one(&mut self, words: &Words<'_>, conn: &mut Conn, place: &mut Place<'_>) {
+    fn handshake_one(&mut self, words: &Words, conn: &mut Conn, place: &mut Place<'_>) {
         let model = self.redis.as_ref().expect("it is Redis");
         let is_loading = place.now < model.loads_until;
         let out = &mut conn.output;

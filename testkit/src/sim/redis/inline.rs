@@ -1,6 +1,6 @@
 //! Requests as lines, with quotes where they are needed and where they are not.
 
-use crate::sim::random::Random;
+use crate::random::Random;
 
 /// Returns whether an argument can be written in a line, in quotes if necessary.
 pub fn is_inline(argument: &[u8]) -> bool {

@@ -9,10 +9,10 @@ use proxy::plan::MultiKey;
 use crate::sim::client::Expect;
 use crate::sim::judge::{Explained, Judge, is_known_before};
 use crate::sim::server::Server;
+use crate::wire::{resp, whole};
 
 use super::client::PROTOCOL_ERROR;
 use super::ledger::{From, Kind, Loose, Wish};
-use super::resp;
 
 impl Judge<'_> {
     /// Judges the first answer of `input`, if it is whole, and returns its length.
@@ -22,8 +22,9 @@ impl Judge<'_> {
         let wish = &self.journal.redis.wishes[number as usize];
         // The answer to HELLO already uses the version that it selects, if it can.
         let is_hello = matches!(wish.kind, Kind::Hello(_));
-        let proto_version = if is_hello { 3 } else { wish.proto_version };
-        let len = resp::value(input, proto_version)?;
+        let is_three = is_hello || wish.proto_version == 3;
+        let kinds = if is_three { resp::THREE } else { resp::TWO };
+        let ((), len) = whole(input, resp::value(input, kinds))?;
         // Input that cannot become a request is refused before its end.
         let is_hopeless = wish.kind == Kind::Begins(PROTOCOL_ERROR);
         let by_head = arrived == 0 && (self.tight_memory || is_hopeless);
@@ -84,14 +85,13 @@ impl Judge<'_> {
 
     fn fulfilled(&mut self, expect: &Expect, number: u32, kind: &Kind, reply: &[u8]) {
         let wish = self.wish(number);
-        let proto_version = wish.proto_version;
         match kind {
             Kind::Single => {
                 let fits = wish.whole.iter().any(|(_, said)| **said == *reply);
                 assert!(fits, "wish {number} is told {:?}, which nobody said", lossy(reply));
             }
             Kind::Each => {
-                let elements = array(reply, proto_version);
+                let elements = array(reply);
                 assert_eq!(elements.len(), wish.keys.len(), "an element for each key");
                 for (at, place) in elements.into_iter().enumerate() {
                     let element = &reply[place];
@@ -117,7 +117,7 @@ impl Judge<'_> {
                 self.by_all(expect, number);
             }
             Kind::Known => {
-                let elements = array(reply, proto_version);
+                let elements = array(reply);
                 assert_eq!(elements.len(), 2);
                 let is_known = &reply[elements[0].clone()] == b":1\r\n";
                 let some = all_said(wish).any(|said| said.starts_with(b"*2\r\n:0"));
@@ -163,13 +163,13 @@ impl Judge<'_> {
     /// Checks the lists of all servers, one after the other.
     fn keys(&mut self, expect: &Expect, number: u32, reply: &[u8]) {
         let wish = self.wish(number);
-        let elements = array(reply, wish.proto_version);
+        let elements = array(reply);
         let mut told: Vec<&[u8]> = elements.into_iter().map(|place| &reply[place]).collect();
         told.sort_unstable();
         let lists = wish.parts.iter().filter_map(|part| part.replies.last());
         let mut said: Vec<&[u8]> = Vec::new();
         for list in lists {
-            let places = array(list, wish.proto_version);
+            let places = array(list);
             said.extend(places.into_iter().map(|place| &list[place]));
         }
         said.sort_unstable();
@@ -250,7 +250,7 @@ impl Judge<'_> {
     /// Checks one step of a scan: its keys unchanged, and a cursor of the proxy's.
     fn scanned(&mut self, number: u32, reply: &[u8]) {
         let wish = self.wish(number);
-        let elements = array(reply, wish.proto_version);
+        let elements = array(reply);
         assert_eq!(elements.len(), 2, "a cursor and the keys");
         let tail = &reply[elements[1].clone()];
         let fits = all_said(wish).any(|said| **said == *tail);
@@ -271,10 +271,9 @@ impl Judge<'_> {
             }
             _ => {}
         }
-        let (database, proto_version, cursor) =
-            (wish.database, wish.proto_version, cursor.to_vec());
+        let (database, cursor) = (wish.database, cursor.to_vec());
         let talk = self.client.talk.as_mut().expect("it speaks Redis");
-        let keys = array(tail, proto_version);
+        let keys = array(tail);
         talk.found.extend(keys.into_iter().map(|place| bulk(&tail[place]).to_vec()));
         let told = arrived;
         talk.scan = (!is_end && talk.database == database).then_some((cursor, next, told));
@@ -451,9 +450,8 @@ fn extremes(replies: &[Rc<[u8]>]) -> (i64, i64) {
     (numbers().min().unwrap_or(0), numbers().max().unwrap_or(0))
 }
 
-fn array(reply: &[u8], proto_version: u8) -> Vec<Range<usize>> {
-    let places = resp::elements(reply, proto_version);
-    places.unwrap_or_else(|| panic!("{:?} is no array", lossy(reply)))
+fn array(reply: &[u8]) -> Vec<Range<usize>> {
+    resp::elements(reply).unwrap_or_else(|| panic!("{:?} is no array", lossy(reply)))
 }
 
 /// Returns the bytes of a bulk string.

@@ -17,7 +17,6 @@ mod handshake;
 mod inline;
 mod judge;
 mod ledger;
-mod resp;
 mod server;
 mod store;
 mod together;
@@ -30,5 +29,5 @@ pub use store::Model;
 
 /// Returns the length of the first command, if it is whole.
 pub fn frame_len(input: &[u8]) -> Option<usize> {
-    resp::command(input).map(|(_, len)| len)
+    crate::wire::resp::read_command(input).map(|(_, len)| len)
 }

@@ -2,42 +2,42 @@
 //! of a request that may be executed now, and arrive on a link of the right database and version of
 //! RESP. The link's handshake selects both, once and for all.
 
-use std::ops::Range;
 use std::rc::Rc;
 
 use crate::sim::conn::Conn;
 use crate::sim::server::{Place, Server, Trick};
+use crate::wire::resp::{
+    THREE, put_array, put_bulk, put_line, put_null, put_number, read_command, value,
+};
 
 use super::client::MARK;
 use super::ledger::{From, Kind, Loose, LooseReply, Wish};
-use super::resp::{self, put_array, put_bulk, put_line, put_null, put_number};
 
 /// A command as the server parses it.
-pub struct Words<'a> {
-    input: &'a [u8],
-    places: Vec<Range<usize>>,
+pub struct Words {
+    words: Vec<Vec<u8>>,
     /// Its name in capitals.
     pub name: String,
     pub len: usize,
 }
 
-impl<'a> Words<'a> {
-    pub fn read(input: &'a [u8]) -> Option<Words<'a>> {
-        let (places, len) = resp::command(input)?;
-        let name = String::from_utf8_lossy(&input[places[0].clone()]).to_ascii_uppercase();
-        Some(Words { input, places, name, len })
+impl Words {
+    pub fn read(input: &[u8]) -> Option<Words> {
+        let (words, len) = read_command(input)?;
+        let name = String::from_utf8_lossy(&words[0]).to_ascii_uppercase();
+        Some(Words { words, name, len })
     }
 
-    pub fn at(&self, at: usize) -> &'a [u8] {
-        &self.input[self.places[at].clone()]
+    pub fn at(&self, at: usize) -> &[u8] {
+        &self.words[at]
     }
 
-    pub fn text(&self, at: usize) -> &'a str {
+    pub fn text(&self, at: usize) -> &str {
         std::str::from_utf8(self.at(at)).expect("the model writes text")
     }
 
     pub fn count(&self) -> usize {
-        self.places.len()
+        self.words.len()
     }
 }
 
@@ -88,7 +88,7 @@ impl Server {
         Some(words.len)
     }
 
-    fn do_one(&mut self, words: &Words<'_>, conn: &mut Conn, place: &mut Place<'_>) {
+    fn do_one(&mut self, words: &Words, conn: &mut Conn, place: &mut Place<'_>) {
         let model = self.redis.as_ref().expect("it is Redis");
         if place.now < model.loads_until {
             return self.say_refusal(LOADING, words, conn, place);
@@ -114,20 +114,14 @@ impl Server {
         }
     }
 
-    fn knows(&self, words: &Words<'_>) -> bool {
+    fn knows(&self, words: &Words) -> bool {
         let script = u64::from_str_radix(words.text(1), 16).expect("the model writes hashes");
         let scripts = &self.redis.as_ref().expect("it is Redis").scripts;
         u32::try_from(script).is_ok_and(|script| scripts.contains(&script))
     }
 
     /// Sends an error in place of the reply; nothing is executed.
-    fn say_refusal(
-        &mut self,
-        line: &str,
-        words: &Words<'_>,
-        conn: &mut Conn,
-        place: &mut Place<'_>,
-    ) {
+    fn say_refusal(&mut self, line: &str, words: &Words, conn: &mut Conn, place: &mut Place<'_>) {
         let event = place.journal.event();
         let mut reply = Vec::new();
         put_line(&mut reply, line);
@@ -146,7 +140,7 @@ impl Server {
     }
 
     /// Sends an error that any command may meet; some of these errors are retryable.
-    fn refuse_redis(&mut self, words: &Words<'_>, conn: &mut Conn, place: &mut Place<'_>) {
+    fn refuse_redis(&mut self, words: &Words, conn: &mut Conn, place: &mut Place<'_>) {
         let line = *place.random.pick(&[
             "-OOM command not allowed when used memory > 'maxmemory'.",
             "-ERR injected",
@@ -159,10 +153,9 @@ impl Server {
         self.say_refusal(line, words, conn, place);
     }
 
-    fn mget(&mut self, words: &Words<'_>, conn: &mut Conn, place: &mut Place<'_>) {
+    fn mget(&mut self, words: &Words, conn: &mut Conn, place: &mut Place<'_>) {
         let keys = place.wishes(words, 1, 1, conn);
         assert!(keys.len() <= KEYS_MAX, "{} keys in one message", keys.len());
-        let proto_version = conn.proto_version();
         let mut whole = Vec::new();
         put_array(&mut whole, keys.len());
         for (number, at, key) in keys {
@@ -172,11 +165,11 @@ impl Server {
             whole.extend_from_slice(&reply);
             place.journal.redis.done(number, at, Rc::from(reply));
         }
-        debug_assert!(resp::value(&whole, proto_version).is_some());
+        debug_assert!(value(&whole, THREE).is_ok());
         conn.output.extend_from_slice(&whole);
     }
 
-    fn mset(&mut self, words: &Words<'_>, conn: &mut Conn, place: &mut Place<'_>) {
+    fn mset(&mut self, words: &Words, conn: &mut Conn, place: &mut Place<'_>) {
         assert!(words.count() % 2 == 1, "a key without its value");
         for (nth, (number, at, key)) in place.wishes(words, 1, 2, conn).into_iter().enumerate() {
             let value = words.at(2 + 2 * nth);
@@ -192,7 +185,7 @@ impl Server {
         put_line(&mut conn.output, "+OK");
     }
 
-    fn sum(&mut self, words: &Words<'_>, conn: &mut Conn, place: &mut Place<'_>) {
+    fn sum(&mut self, words: &Words, conn: &mut Conn, place: &mut Place<'_>) {
         let keys = place.wishes(words, 1, 1, conn);
         assert!(keys.len() <= KEYS_MAX, "{} keys in one message", keys.len());
         let mut sum = 0;
@@ -211,7 +204,7 @@ impl Server {
     }
 
     /// Lists all keys of the database, each with the name of this server.
-    fn list_keys(&mut self, words: &Words<'_>, conn: &mut Conn, place: &mut Place<'_>) {
+    fn list_keys(&mut self, words: &Words, conn: &mut Conn, place: &mut Place<'_>) {
         let number = mark(words.at(1));
         place.check_wish(number, conn);
         let keys = self.keys_of(conn, place);
@@ -228,7 +221,7 @@ impl Server {
         model.keys(conn.database(), place.keys, place.server)
     }
 
-    fn scan(&mut self, words: &Words<'_>, conn: &mut Conn, place: &mut Place<'_>) {
+    fn scan(&mut self, words: &Words, conn: &mut Conn, place: &mut Place<'_>) {
         let number = mark(words.at(3));
         place.check_wish(number, conn);
         let cursor: u64 = words.text(1).parse().expect("a cursor");
@@ -256,12 +249,12 @@ impl Server {
 
     /// Sends a reply without a number: any client with the same request and connection key may get
     /// it.
-    fn say_loose(&mut self, words: &Words<'_>, conn: &mut Conn, place: &mut Place<'_>) {
+    fn say_loose(&mut self, words: &Words, conn: &mut Conn, place: &mut Place<'_>) {
         let what = loose_of(&words.name).expect("the caller looked");
         let count = if what == Loose::Setting { 3 } else { 1 };
         assert_eq!(words.count(), count, "arguments of {}", words.name);
         let event = place.journal.event();
-        let own = place.random.next() >> 30;
+        let own = place.random.number() >> 30;
         let mut reply = Vec::new();
         match what {
             Loose::Size => put_number(&mut reply, own as i64),
@@ -289,7 +282,7 @@ impl Server {
         said(what, reply, event, conn, place);
     }
 
-    fn flush_redis(&mut self, words: &Words<'_>, conn: &mut Conn, place: &mut Place<'_>) {
+    fn flush_redis(&mut self, words: &Words, conn: &mut Conn, place: &mut Place<'_>) {
         assert_eq!(words.count(), 1, "{} has no arguments", words.name);
         let database = (words.name == "FLUSHDB").then_some(conn.database());
         let event = place.journal.event();
@@ -299,7 +292,7 @@ impl Server {
         put_line(&mut conn.output, "+OK");
     }
 
-    fn script(&mut self, words: &Words<'_>, conn: &mut Conn, place: &mut Place<'_>) {
+    fn script(&mut self, words: &Words, conn: &mut Conn, place: &mut Place<'_>) {
         let model = self.redis.as_mut().expect("it is Redis");
         match words.text(1).to_ascii_uppercase().as_str() {
             "LOAD" => {
@@ -341,7 +334,7 @@ impl Place<'_> {
     /// them.
     fn wishes(
         &mut self,
-        words: &Words<'_>,
+        words: &Words,
         first: usize,
         step: usize,
         conn: &Conn,
@@ -398,7 +391,7 @@ pub fn split_key(text: &str) -> (&str, u32, usize) {
 }
 
 /// Returns the request of a command, if the command carries its number.
-fn wish_of(words: &Words<'_>, place: &Place<'_>) -> Option<u32> {
+fn wish_of(words: &Words, place: &Place<'_>) -> Option<u32> {
     match words.name.as_str() {
         "DBSIZE" | "RANDOMKEY" | "TIME" | "INFO" | "CONFIG" | "FLUSHDB" | "FLUSHALL" => None,
         "KEYS" => Some(mark(words.at(1))),
@@ -474,7 +467,7 @@ fn place_of(cursor: u64) -> usize {
 }
 
 /// Sends a reply that is impossible for this command.
-fn poison(words: &Words<'_>, conn: &mut Conn, place: &mut Place<'_>) {
+fn poison(words: &Words, conn: &mut Conn, place: &mut Place<'_>) {
     const NOTHING: &[&str] =
         &["?what", "hello", "$-7", "*x", ">1\r\n+message", "$99999999999999999", ":", "*+1", ""];
     // The reply must have one element for each of its keys.

@@ -5,8 +5,8 @@ use std::rc::Rc;
 
 use crate::sim::conn::Conn;
 use crate::sim::server::{Place, Server};
+use crate::wire::resp::{put_array, put_bulk, put_line, put_null, put_number};
 
-use super::resp::{put_bulk, put_line, put_null, put_number};
 use super::server::leading;
 use super::store::Held;
 use super::tree::grow;
@@ -174,7 +174,7 @@ impl Server {
             "LPOP" if list.is_empty() => return put_null(out, conn.proto_version()),
             "LPOP" => put_bulk(out, &list.remove(0)),
             _ => {
-                super::resp::put_array(out, list.len());
+                put_array(out, list.len());
                 list.iter().for_each(|one| put_bulk(out, one));
                 return;
             }

@@ -1,15 +1,16 @@
 //! The choice among the three ways of accepting: what the operator wants, what the kernel can do
 //! by its release, and whether the call really works.
 
-use rustix::io::Result;
+use rustix::io;
 use sys::kernel::Kernel;
 
-use crate::ipc::installation::AcceptMode;
+use crate::config::AcceptMode;
+use crate::error::Error;
 
 /// The calls that decide, so that a test can let them fail.
 pub struct Calls {
-    pub exclusive: fn() -> Result<()>,
-    pub reuseport: fn() -> Result<()>,
+    pub exclusive: fn() -> io::Result<()>,
+    pub reuseport: fn() -> io::Result<()>,
 }
 
 /// The kernel's own.
@@ -24,29 +25,25 @@ pub struct Choice {
 }
 
 /// Chooses; without a `wanted` mode the best that there is. The error says what the kernel lacks.
-pub fn choose(
-    wanted: Option<AcceptMode>,
-    kernel: Kernel,
-    calls: &Calls,
-) -> std::result::Result<Choice, String> {
+pub fn choose(wanted: Option<AcceptMode>, kernel: Kernel, calls: &Calls) -> Result<Choice, Error> {
     if let Some(mode) = wanted {
         return match lack(mode, kernel, calls) {
-            None => Ok(Choice { mode, why: format!("accept: {}, as configured", name(mode)) }),
-            Some(lack) => {
-                let name = name(mode);
-                Err(format!("accept: {name} is impossible here: {lack}; try `accept: auto`"))
-            }
+            None => Ok(Choice { mode, why: format!("accept: {}, as configured", mode.name()) }),
+            Some(lack) => Err(Error::Config(format!(
+                "accept: {} is impossible here: {lack}; try `accept: auto`",
+                mode.name()
+            ))),
         };
     }
     let mut lacks: Vec<String> = Vec::new();
-    for mode in [AcceptMode::Gate, AcceptMode::Reuseport, AcceptMode::Mutex] {
+    for mode in AcceptMode::ALL {
         let Some(lack) = lack(mode, kernel, calls) else {
             let why = if lacks.is_empty() {
                 format!("kernel {kernel} has EPOLLEXCLUSIVE")
             } else {
                 lacks.join("; ")
             };
-            return Ok(Choice { mode, why: format!("accept: {}: {why}", name(mode)) });
+            return Ok(Choice { mode, why: format!("accept: {}: {why}", mode.name()) });
         };
         lacks.push(lack);
     }
@@ -64,15 +61,6 @@ fn lack(mode: AcceptMode, kernel: Kernel, calls: &Calls) -> Option<String> {
         return Some(format!("kernel {kernel} has no {what}"));
     }
     call().err().map(|error| format!("kernel {kernel} has {what}, but it fails here ({error})"))
-}
-
-/// As the directive calls it.
-fn name(mode: AcceptMode) -> &'static str {
-    match mode {
-        AcceptMode::Gate => "gate",
-        AcceptMode::Reuseport => "reuseport",
-        AcceptMode::Mutex => "mutex",
-    }
 }
 
 #[cfg(test)]
@@ -130,10 +118,11 @@ mod tests {
         }
         let refusal = choose(Some(AcceptMode::Gate), Kernel::of("4.4"), &WORK).unwrap_err();
         assert_eq!(
-            refusal,
+            refusal.to_string(),
             "accept: gate is impossible here: kernel 4.4 has no EPOLLEXCLUSIVE; try `accept: auto`"
         );
         let refusal = choose(Some(AcceptMode::Reuseport), Kernel::of("6.1"), &NEITHER).unwrap_err();
+        let refusal = refusal.to_string();
         assert!(refusal.contains("SO_REUSEPORT, but it fails here"), "{refusal}");
         assert!(choose(Some(AcceptMode::Mutex), Kernel::of("2.6.32"), &NEITHER).is_ok());
     }

@@ -23,7 +23,7 @@
 
 use proxy::Time;
 
-use super::peers::Peers;
+use super::peers::{Load, Peers};
 
 /// The state of the other workers, by slot, as this one knows it.
 pub struct Gate {
@@ -56,17 +56,17 @@ impl Gate {
 
     /// Whether we may take one more client.
     pub fn may_take(&self, peers: &Peers, mine: u32, now: Time) -> bool {
-        mine <= SLACK || self.fewest(peers, now).is_none_or(|(_, least)| is_open(mine, least))
+        mine <= SLACK || self.fewest(peers, now).is_none_or(|least| is_open(mine, least.clients))
     }
 
     /// Whether nobody has fewer clients than we.
     pub fn is_least(&self, peers: &Peers, mine: u32, now: Time) -> bool {
-        self.fewest(peers, now).is_none_or(|(_, least)| mine <= least)
+        self.fewest(peers, now).is_none_or(|least| mine <= least.clients)
     }
 
     /// A client waits that is not for us: the worker with the fewest is to look.
     pub fn decline(&mut self, peers: &Peers, now: Time) {
-        let Some((slot, clients)) = self.fewest(peers, now) else { return };
+        let Some(Load { slot, clients }) = self.fewest(peers, now) else { return };
         peers.wake(slot);
         let is_asked =
             matches!(self.states[slot], PeerState::Asked { clients: then, .. } if then == clients);
@@ -78,7 +78,7 @@ impl Gate {
 
     /// Makes sure that somebody watches when we do not.
     pub fn pass_on(&mut self, peers: &Peers, now: Time) {
-        if self.fewest(peers, now).is_some_and(|(slot, _)| !peers.scoreboard.watching(slot)) {
+        if self.fewest(peers, now).is_some_and(|it| !peers.scoreboard.watching(it.slot)) {
             self.decline(peers, now);
         }
     }
@@ -112,8 +112,8 @@ impl Gate {
         self.due = self.first_due();
     }
 
-    fn fewest(&self, peers: &Peers, now: Time) -> Option<(usize, u32)> {
-        peers.fewest(|slot, clients| match self.states.get(slot) {
+    fn fewest(&self, peers: &Peers, now: Time) -> Option<Load> {
+        peers.fewest(|Load { slot, clients }| match self.states.get(slot) {
             Some(PeerState::Silent { clients: then, until }) => *then != clients || *until <= now,
             _ => true,
         })

@@ -32,7 +32,7 @@ use gate::Gate;
 use mutex::Mutex;
 use socket::{ListeningSocket, State, waiting};
 
-pub use choice::{CALLS, Choice, choose};
+pub use choice::{CALLS, choose};
 pub use peers::Peers;
 pub(super) use socket::Arrival;
 pub use socket::Listener;

@@ -90,8 +90,8 @@ impl Mutex {
         let excess = self.excess(peers, mine);
         if self.taken > 0 && excess > 0 {
             self.skips = excess.min(SKIPS_MAX) + 1;
-            if let Some((slot, _)) = peers.fewest(|_, _| true) {
-                peers.wake(slot);
+            if let Some(least) = peers.fewest(|_| true) {
+                peers.wake(least.slot);
             }
         }
     }
@@ -102,7 +102,7 @@ impl Mutex {
     }
 
     fn excess(&self, peers: &Peers, mine: u32) -> u32 {
-        peers.fewest(|_, _| true).map_or(0, |(_, least)| excess(mine, least))
+        peers.fewest(|_| true).map_or(0, |least| excess(mine, least.clients))
     }
 }
 

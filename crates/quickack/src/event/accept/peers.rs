@@ -16,12 +16,19 @@ pub struct Peers {
     pub wakeups: Rc<RefCell<Vec<OwnedFd>>>,
 }
 
+/// A worker and the number of its clients.
+#[derive(Clone, Copy)]
+pub struct Load {
+    pub slot: usize,
+    pub clients: u32,
+}
+
 impl Peers {
     /// The worker with the fewest clients of those that serve and that `counts` lets pass.
-    pub fn fewest(&self, counts: impl Fn(usize, u32) -> bool) -> Option<(usize, u32)> {
+    pub fn fewest(&self, counts: impl Fn(Load) -> bool) -> Option<Load> {
         let serving = (0..self.scoreboard.slots()).filter(|slot| self.scoreboard.is_serving(*slot));
-        let known = serving.map(|slot| (slot, self.scoreboard.connections(slot)));
-        known.filter(|(slot, clients)| counts(*slot, *clients)).min_by_key(|(_, clients)| *clients)
+        let loads = serving.map(|slot| Load { slot, clients: self.scoreboard.connections(slot) });
+        loads.filter(|load| counts(*load)).min_by_key(|load| load.clients)
     }
 
     /// Lets another worker look at the listeners.

@@ -3,27 +3,15 @@
 use std::io::Read;
 
 use testkit::process::{Client, Memcached, Quickack};
+use testkit::wire::binary::{GETKQ, NOOP, Packet, REPLY};
 
 use super::super::QUICKACK;
 use super::field;
 
 fn packet(opcode: u8, opaque: u32, key: &[u8]) -> Vec<u8> {
-    with_extras(opcode, opaque, b"", key)
+    Packet { key, ..Packet::new(opcode, opaque) }.bytes()
 }
 
-fn with_extras(opcode: u8, opaque: u32, extras: &[u8], key: &[u8]) -> Vec<u8> {
-    let body = (extras.len() + key.len()) as u8;
-    let mut bytes =
-        vec![0x80, opcode, 0, key.len() as u8, extras.len() as u8, 0, 0, 0, 0, 0, 0, body];
-    bytes.extend_from_slice(&opaque.to_be_bytes());
-    bytes.extend_from_slice(&[0; 8]);
-    bytes.extend_from_slice(extras);
-    bytes.extend_from_slice(key);
-    bytes
-}
-
-const GETKQ: u8 = 0x0d;
-const NOOP: u8 = 0x0a;
 const TOUCH: u8 = 0x1c;
 
 /// One packet in one segment: the first read gets everything.
@@ -40,9 +28,8 @@ fn five_hundred_silent_misses_over_four_memcacheds_are_one_packet() {
         client.send(&request);
         let mut reply = [0; 1000];
         let len = client.stream.read(&mut reply).expect("an answer in time");
-        let mut expected = packet(NOOP, 0xfeed_0000 + round, b"");
-        expected[0] = 0x81;
-        assert_eq!(reply[..len], expected);
+        let expected = Packet { magic: REPLY, ..Packet::new(NOOP, 0xfeed_0000 + round) };
+        assert_eq!(reply[..len], expected.bytes());
     }
     for memcached in &memcacheds {
         assert!(memcached.stat("get_misses") > 1_000, "the ring leaves a server out");
@@ -69,7 +56,8 @@ fn a_binary_touch_does_not_take_the_win_of_a_stale_item() {
     everywhere(|connect| {
         let (mut text, mut binary) = (connect(), connect());
         text.ask("ms k 1\r\nx\r\nmd k I\r\n", "HD\r\nHD\r\n");
-        binary.send(with_extras(TOUCH, 7, &100u32.to_be_bytes(), b"k"));
+        let extras = &100u32.to_be_bytes();
+        binary.send(Packet { extras, key: b"k", ..Packet::new(TOUCH, 7) }.bytes());
         let mut reply = [0; 28];
         binary.stream.read_exact(&mut reply).expect("an answer in time");
         assert_eq!(&reply[..8], b"\x81\x1c\0\0\x04\0\0\0");

@@ -1,13 +1,13 @@
 //! Clients in other languages, each with its usual setup, in text and in binary, with and without a
 //! login: all their commands, with values and misses, in front of four memcacheds.
 
-use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
 
 use testkit::process::{Memcached, Quickack};
 
 use super::{field, peer_script, root, run};
+use crate::logins::private;
 
 /// Runs a client's script with memcached itself, and then with four of them through quickack.
 fn check(script: &Script, arguments: &[&str]) {
@@ -27,11 +27,8 @@ const NAME: &str = "shop";
 const PASSWORD: &str = "open, sesame";
 
 fn field_with_login() -> (Vec<Memcached>, Quickack, tempfile::TempDir) {
-    let folder = tempfile::tempdir().expect("a folder for the users");
+    let folder = private("users", &format!("{NAME}:old one\n{NAME}:{PASSWORD}\n"));
     let users = folder.path().join("users");
-    std::fs::write(&users, format!("{NAME}:old one\n{NAME}:{PASSWORD}\n")).expect("an own folder");
-    let private = std::fs::Permissions::from_mode(0o600);
-    std::fs::set_permissions(&users, private).expect("the file is ours");
     let (memcacheds, quickack) = field(4, &[&format!("users: {}", users.display())]);
     (memcacheds, quickack, folder)
 }

@@ -1,8 +1,8 @@
 //! Administrative commands that the operator allows, in front of real Redis: each goes to all
 //! servers, and their answers become one.
 
-use testkit::process::{Family, Quickack, Redis};
-use testkit::resp::{Reply, Speaker};
+use testkit::process::{Family, Quickack, Redis, Speaker};
+use testkit::wire::resp::Reply;
 
 use super::{addresses, quickack, servers};
 

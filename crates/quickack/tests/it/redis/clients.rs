@@ -2,12 +2,12 @@
 //! connect, pipelines, scripts that a server has lost, whole SCANs, RESP3, large values and logins,
 //! in front of four servers, with one worker and with four.
 
-use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Stdio};
 
 use testkit::process::{Family, Quickack, Redis};
 
 use super::{QUICKACK, addresses, config, servers};
+use crate::logins::private;
 use crate::peers::{peer_script, root, run};
 
 const NAME: &str = "shop";
@@ -55,12 +55,8 @@ fn check(script: &Script, family: Family, versions: &[&str]) {
         run(&mut script.command(&[&port, version]));
     }
     for version in versions {
-        let folder = tempfile::tempdir().expect("a folder for the users");
-        let users = folder.path().join("users");
-        std::fs::write(&users, format!("{NAME}:{PASSWORD}\n")).expect("an own folder");
-        let private = std::fs::Permissions::from_mode(0o600);
-        std::fs::set_permissions(&users, private).expect("the file is ours");
-        let users = format!("users: {}", users.display());
+        let folder = private("users", &format!("{NAME}:{PASSWORD}\n"));
+        let users = format!("users: {}", folder.path().join("users").display());
         let (_servers, quickack) = field(family, 4, &[&users]);
         let port = quickack.address().port().to_string();
         run(&mut script.command(&[&port, version, NAME, PASSWORD]));
@@ -136,7 +132,7 @@ fn redis_cli_shows_through_us_what_it_shows_of_a_server() {
         let mut child = command.stdout(Stdio::piped()).spawn().expect("redis-cli is there");
         let mut stdin = child.stdin.take().expect("it was asked to be a pipe");
         for n in 0..20_000 {
-            let bytes = testkit::resp::command(&["SET", &format!("poured{n}"), "value"]);
+            let bytes = testkit::wire::resp::command(&["SET", &format!("poured{n}"), "value"]);
             std::io::Write::write_all(&mut stdin, &bytes).expect("it reads");
         }
         drop(stdin);

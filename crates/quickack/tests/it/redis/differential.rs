@@ -8,14 +8,14 @@
 
 use std::net::SocketAddr;
 
-use testkit::differential_redis::{Settings, Tally, rows, run};
+use testkit::differential::redis::{Settings, Tally, rows, run};
 use testkit::process::{Family, Quickack};
 
 use super::{QUICKACK, addresses, config, servers};
 
 /// On a busy machine any answer may be late, and deadlines are not tested here.
 const PATIENT: [&str; 2] = [ALLOW, "timeout: 20s"];
-/// The list of `differential_redis::ALLOWED`.
+/// The list of `differential::redis::ALLOWED`.
 const ALLOW: &str = "allow: [flushall, flushdb, config|resetstat, slowlog|reset]";
 
 /// Number of commands that CI sends through four servers; they take seconds.

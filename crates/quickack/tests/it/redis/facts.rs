@@ -5,8 +5,8 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::process::{Child, Command, Stdio};
 
-use testkit::process::{Family, Quickack, Redis, free_address, wait_until};
-use testkit::resp::{Reply, Speaker};
+use testkit::process::{Family, Quickack, Redis, Speaker, free_address, wait_until};
+use testkit::wire::resp::Reply;
 
 use super::{addresses, quickack, servers};
 

@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use testkit::process::{Family, Quickack, Redis, free_address, wait_until};
-use testkit::resp::{Reply, Speaker};
+use testkit::process::{Family, Quickack, Redis, Speaker, free_address, wait_until};
+use testkit::wire::resp::Reply;
 
 use super::model::{Model, Turn, swallow};
 use super::{addresses, quickack, servers};
@@ -116,10 +116,10 @@ fn check_sleep(pool: &[&str]) {
     let mut waiting: Vec<Speaker> = (0..20).map(|_| speak(&quickack)).collect();
     let mut others: Vec<Speaker> = (0..3).map(|_| speak(&quickack)).collect();
     let before = measure(&mut others, &keys[1..]);
-    sleeper.send(&testkit::resp::command(&["DEBUG", "SLEEP", "3"]));
+    sleeper.send(&testkit::wire::resp::command(&["DEBUG", "SLEEP", "3"]));
     let start = Instant::now();
     for client in &mut waiting {
-        client.send(&testkit::resp::command(&["GET", &keys[0]]));
+        client.send(&testkit::wire::resp::command(&["GET", &keys[0]]));
     }
     let beside = measure(&mut others, &keys[1..]);
     println!("gets beside a sleeping server: {beside:?}; when nobody sleeps: {before:?}");
@@ -188,11 +188,11 @@ fn a_redis_link_that_is_reset_inside_a_long_reply_ends_the_client_and_no_other()
     let quickack = quickack(&[model.address], &["server_retry_timeout: 50ms"]);
     let (mut client, mut other) = (speak(&quickack), speak(&quickack));
     assert_eq!(client.say("GET a"), Reply::Bulk("ok".into()));
-    client.send(&testkit::resp::command(&["GET", "poison"]));
+    client.send(&testkit::wire::resp::command(&["GET", "poison"]));
     let rest = client.rest();
     let value = rest.strip_prefix(b"$1000000\r\n").unwrap_or(&rest);
     let fine = value.iter().all(|byte| *byte == b'v') || rest.starts_with(b"-ERR s1: ");
-    assert!(fine, "{}", testkit::resp::shown(&rest[rest.len().saturating_sub(100)..]));
+    assert!(fine, "{}", testkit::wire::shown(&rest[rest.len().saturating_sub(100)..]));
     assert_eq!(until_back(&mut other, "GET b"), Reply::Bulk("ok".into()));
 }
 
@@ -440,7 +440,7 @@ fn a_transaction_in_one_write_leaves_nothing_behind_in_redis() {
         let mut bytes = Vec::new();
         for line in ["MULTI", "INCR n", "SET a x", "MSET b 1 c 2", "DEL n a", end] {
             let words: Vec<&str> = line.split(' ').collect();
-            testkit::resp::push_command(&words, &mut bytes);
+            testkit::wire::resp::push_command(&words, &mut bytes);
         }
         client.send(&bytes);
         let replies: Vec<Reply> = (0..6).map(|_| client.reply().expect("an answer")).collect();

@@ -5,8 +5,9 @@ use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::time::Instant;
 
-use testkit::process::{DEADLINE, Family, Quickack, Redis};
-use testkit::resp::{Reply, Speaker, command, shown};
+use testkit::process::{DEADLINE, Family, Quickack, Redis, Speaker};
+use testkit::wire::resp::{Reply, command};
+use testkit::wire::shown;
 
 use super::{addresses, quickack, servers};
 
@@ -204,7 +205,7 @@ fn no_word_of_a_client_makes_a_reply_of_its_own_before_valkey() {
          config|resetstat, debug, latency, memory, module, pfdebug, slowlog, swapdb]";
     let quickack = quickack(&addresses(&backs), &[ALLOW]);
     let mut canaries = Canaries::new(&quickack);
-    let rows = testkit::differential_redis::rows();
+    let rows = testkit::differential::redis::rows();
     let names = rows.iter().map(|row| row.name).filter(|name| !LOUD.contains(name));
     let mut asked = 0;
     for name in names.chain(["nosuch", "client|nosuch", EVIL, "function|\r\n+EVIL\r\n"]) {

@@ -2,12 +2,12 @@
 //! real server that cuts its connections at a moment of the test's choice.
 
 use std::io::{Read, Write};
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::thread;
 
 use rustix::net::sockopt;
-use testkit::resp::{Reply, Speaker, command};
+use testkit::process::{Speaker, listen};
+use testkit::wire::resp::{Reply, command, read_command};
 
 /// A server that records every command and replies by its rule.
 pub struct Model {
@@ -49,25 +49,10 @@ impl Model {
     }
 }
 
-/// Calls `serve` for each connection, each in its own thread.
-fn listen(serve: impl Fn(TcpStream) + Send + Sync + 'static) -> SocketAddr {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port on loopback");
-    let address = listener.local_addr().expect("a bound listener has an address");
-    let serve = Arc::new(serve);
-    thread::spawn(move || {
-        for stream in listener.incoming().map_while(Result::ok) {
-            let serve = Arc::clone(&serve);
-            thread::spawn(move || serve(stream));
-        }
-    });
-    address
-}
-
 fn serve(mut stream: TcpStream, rule: &Rule, notes: &Mutex<Vec<String>>) {
     let (mut held, mut chunk) = (Vec::new(), [0; 16 << 10]);
     loop {
-        // A command has the form of a reply that is an array.
-        while let Ok(Some((request, len))) = Reply::parse(&held) {
+        while let Some((request, len)) = read_command(&held) {
             held.drain(..len);
             let words = words(&request);
             notes.lock().unwrap_or_else(PoisonError::into_inner).push(words.clone());
@@ -100,9 +85,8 @@ fn reset(stream: &TcpStream) {
     sockopt::set_socket_linger(stream, Some(std::time::Duration::ZERO)).expect("TCP has it");
 }
 
-fn words(request: &Reply) -> String {
-    let words = request.elements().into_iter().filter_map(Reply::bytes);
-    let words = words.map(|word| String::from_utf8_lossy(word).to_lowercase());
+fn words(request: &[Vec<u8>]) -> String {
+    let words = request.iter().map(|word| String::from_utf8_lossy(word).to_lowercase());
     words.collect::<Vec<_>>().join(" ")
 }
 

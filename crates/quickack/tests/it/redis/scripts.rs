@@ -1,7 +1,7 @@
 //! Replies that a script can make a real server send, and scripts that a server has lost.
 
-use testkit::process::{Family, Quickack, Redis};
-use testkit::resp::{Reply, Speaker};
+use testkit::process::{Family, Quickack, Redis, Speaker};
+use testkit::wire::resp::Reply;
 
 use super::super::harness;
 use super::{addresses, config, quickack, servers};
@@ -64,9 +64,9 @@ fn no_line_that_a_script_writes_before_redis_or_valkey_ends_a_link() {
             for script in SCRIPTS {
                 let words = ["EVAL", script, "1", "h"];
                 let expected = direct.ask(&words);
-                client.send(&testkit::resp::command(&words));
-                canary.send(&testkit::resp::command(&["ECHO", "mine"]));
-                canary.send(&testkit::resp::command(&["EXISTS", "h"]));
+                client.send(&testkit::wire::resp::command(&words));
+                canary.send(&testkit::wire::resp::command(&["ECHO", "mine"]));
+                canary.send(&testkit::wire::resp::command(&["EXISTS", "h"]));
                 let found = client.reply().unwrap_or_else(|why| panic!("{script}: {why}"));
                 let name = family.name();
                 assert_eq!(found, expected, "{name}, RESP{proto_version}: {script}");

@@ -1,12 +1,12 @@
 //! The surroundings of a proxy: the servers behind it and the file that it starts with.
 
 use std::fs;
-use std::net::TcpListener;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::thread;
 
 use shard::{Distribution, Hash};
+use testkit::process::listen;
 
 use super::speech::Speech;
 use super::table::{Row, Server, odd_rows, promised_rows, some_rows};
@@ -93,15 +93,12 @@ fn server(number: u16, address: String, default_name: String) -> Server {
 }
 
 fn start_tcp(speech: Speech, number: u16) -> Server {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let port = listener.local_addr().unwrap().port();
-    thread::spawn(move || {
-        for link in listener.incoming().map(Result::unwrap) {
-            link.set_nodelay(true).unwrap();
-            thread::spawn(move || speech.serve(&link, &link, number));
-        }
+    let address = listen(move |link| {
+        link.set_nodelay(true).unwrap();
+        speech.serve(&link, &link, number);
     });
-    server(number, format!("127.0.0.1:{port}"), shard::default_node_name("127.0.0.1", port))
+    let default_name = shard::default_node_name("127.0.0.1", address.port());
+    server(number, address.to_string(), default_name)
 }
 
 fn start_unix(speech: Speech, number: u16, folder: &Path) -> Server {

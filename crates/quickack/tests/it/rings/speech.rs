@@ -1,8 +1,12 @@
 //! The protocols of the rows: requests for keys, the parsing of answers, and the part of a server
 //! that gets need. Every key exists and holds the server's number.
 
-use std::io::{BufRead, BufReader, BufWriter, Read, Write};
+use std::io::{BufWriter, Read, Write};
 use std::os::unix::net::UnixStream;
+
+use testkit::wire::resp::{self, Reply, push_command, put_array, put_bulk, put_line, read_command};
+use testkit::wire::text::{self, put_value};
+use testkit::wire::whole;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Speech {
@@ -33,9 +37,9 @@ impl Speech {
             }
             Speech::Redis => {
                 let name: &[u8] = if keys.len() == 1 { b"GET" } else { b"MGET" };
-                write!(out, "*{}\r\n", keys.len() + 1).unwrap();
-                push_bulk(&mut out, name);
-                keys.iter().for_each(|key| push_bulk(&mut out, key));
+                let words: Vec<&[u8]> =
+                    [name].into_iter().chain(keys.iter().map(|key| &key[..])).collect();
+                push_command(&words, &mut out);
             }
         }
         out
@@ -45,35 +49,31 @@ impl Speech {
     /// number that it holds; or returns the error line that came instead.
     pub fn receive(
         self,
-        replies: &mut BufReader<&UnixStream>,
+        replies: &mut Replies<'_>,
         keys: &[Vec<u8>],
         mut found: impl FnMut(usize, u16),
     ) -> Result<(), String> {
         match self {
             Speech::Memcached => loop {
-                let line = next_line(replies);
-                if line == b"END" {
-                    return Ok(());
-                }
-                let key = line.strip_prefix(b"VALUE ").and_then(|rest| rest.split(is_space).next());
-                let Some(at) = keys.iter().position(|asked| Some(&asked[..]) == key) else {
-                    return Err(line.escape_ascii().to_string());
+                let reply = replies.next(|input| Some(whole(input, text::reply(input))?.1));
+                let (line, _) = text::reply(&reply).expect("it is whole");
+                let Some(data) = line.data.clone() else {
+                    return if line.text == b"END" { Ok(()) } else { Err(line.lossy()) };
                 };
-                found(at, number(&next_line(replies)));
+                let at = keys.iter().position(|asked| Some(&asked[..]) == line.words().nth(1));
+                found(at.ok_or_else(|| line.lossy())?, number(&reply[data]));
             },
             Speech::Redis => {
-                if keys.len() > 1 {
-                    let line = next_line(replies);
-                    if line != format!("*{}", keys.len()).as_bytes() {
-                        return Err(line.escape_ascii().to_string());
-                    }
+                let reply = replies.next(|input| Some(whole(input, resp::reply(input))?.1));
+                let (reply, _) = resp::reply(&reply).expect("it is whole");
+                let one = std::slice::from_ref(&reply);
+                let values = if keys.len() == 1 { one } else { reply.list() };
+                if values.len() != keys.len() {
+                    return Err(format!("{reply:?}"));
                 }
-                for at in 0..keys.len() {
-                    let head = next_line(replies);
-                    if !head.starts_with(b"$") {
-                        return Err(head.escape_ascii().to_string());
-                    }
-                    found(at, number(&next_line(replies)));
+                for (at, value) in values.iter().enumerate() {
+                    let Reply::Bulk(value) = value else { return Err(format!("{value:?}")) };
+                    found(at, number(value));
                 }
                 Ok(())
             }
@@ -81,96 +81,89 @@ impl Speech {
     }
 
     /// Answers requests until the proxy closes the link in any way.
-    pub fn serve(self, input: impl Read, mut output: impl Write, number: u16) {
-        let mut input = BufReader::with_capacity(65_536, input);
-        let value = number.to_string();
-        let mut replies = Vec::new();
-        loop {
-            let answered = match self {
-                Speech::Memcached => answer_text(&mut input, &value, &mut replies),
-                Speech::Redis => answer_resp(&mut input, &value, &mut replies),
-            };
-            if answered.is_none() {
+    pub fn serve(self, mut input: impl Read, mut output: impl Write, number: u16) {
+        let value = number.to_string().into_bytes();
+        let (mut held, mut chunk) = (Vec::new(), vec![0; 65_536]);
+        while let Ok(n @ 1..) = input.read(&mut chunk) {
+            held.extend_from_slice(&chunk[..n]);
+            let (mut gone, mut replies) = (0, Vec::new());
+            while let Some(len) = self.answer(&held[gone..], &value, &mut replies) {
+                gone += len;
+            }
+            held.drain(..gone);
+            if output.write_all(&replies).is_err() {
                 return;
             }
-            if input.buffer().is_empty() {
-                if output.write_all(&replies).is_err() {
-                    return;
+        }
+    }
+
+    /// Answers the first request, if it is whole, and returns its length.
+    fn answer(self, input: &[u8], value: &[u8], out: &mut Vec<u8>) -> Option<usize> {
+        match self {
+            Speech::Memcached => {
+                let (line, len) = whole(input, text::command(input))?;
+                let mut words = line.words();
+                match words.next() {
+                    Some(b"get") => {
+                        let keys = words.filter(|key| !key.is_empty());
+                        keys.for_each(|key| put_value(out, key, 0, None, value));
+                        out.extend_from_slice(b"END\r\n");
+                    }
+                    Some(b"version") => out.extend_from_slice(b"VERSION 1.6\r\n"),
+                    _ => out.extend_from_slice(b"ERROR\r\n"),
                 }
-                replies.clear();
+                Some(len)
+            }
+            Speech::Redis => {
+                let (words, len) = read_command(input)?;
+                match &*words[0].to_ascii_uppercase() {
+                    b"GET" => put_bulk(out, value),
+                    b"MGET" => {
+                        put_array(out, words.len() - 1);
+                        (1..words.len()).for_each(|_| put_bulk(out, value));
+                    }
+                    b"PING" => put_line(out, "+PONG"),
+                    b"INFO" => put_bulk(out, b"# Server\r\nredis_version:7.0.15\r\n"),
+                    b"SELECT" => put_line(out, "+OK"),
+                    name => {
+                        put_line(out, &format!("-ERR unknown command '{}'", name.escape_ascii()))
+                    }
+                }
+                Some(len)
             }
         }
     }
 }
 
-/// Answers one line; None at the end of input.
-fn answer_text(input: &mut impl BufRead, value: &str, out: &mut Vec<u8>) -> Option<()> {
-    let line = line(input)?;
-    match line.strip_prefix(b"get ") {
-        Some(keys) => {
-            for key in keys.split(is_space).filter(|key| !key.is_empty()) {
-                out.extend_from_slice(b"VALUE ");
-                out.extend_from_slice(key);
-                write!(out, " 0 {}\r\n{value}\r\n", value.len()).unwrap();
+/// The replies of a proxy.
+pub struct Replies<'s> {
+    stream: &'s UnixStream,
+    held: Vec<u8>,
+    at: usize,
+}
+
+impl Replies<'_> {
+    pub fn new(stream: &UnixStream) -> Replies<'_> {
+        Replies { stream, held: Vec::new(), at: 0 }
+    }
+
+    /// Waits for the next reply; `len` returns its length once it is whole.
+    fn next(&mut self, len: impl Fn(&[u8]) -> Option<usize>) -> Vec<u8> {
+        loop {
+            let rest = &self.held[self.at..];
+            if let Some(len) = len(rest) {
+                self.at += len;
+                return rest[..len].to_vec();
             }
-            out.extend_from_slice(b"END\r\n");
+            self.held.drain(..std::mem::take(&mut self.at));
+            let mut chunk = [0; 65_536];
+            let n = self.stream.read(&mut chunk).expect("an answer in time");
+            assert!(n > 0, "the proxy answers everything");
+            self.held.extend_from_slice(&chunk[..n]);
         }
-        None if line.starts_with(b"version") => out.extend_from_slice(b"VERSION 1.6\r\n"),
-        None => out.extend_from_slice(b"ERROR\r\n"),
     }
-    Some(())
 }
 
-/// Answers one array of bulk strings; None at the end of input.
-fn answer_resp(input: &mut impl BufRead, value: &str, out: &mut Vec<u8>) -> Option<()> {
-    let count: usize = counted(&line(input)?, b'*')?;
-    let mut words = Vec::new();
-    for _ in 0..count {
-        let mut word = vec![0; counted(&line(input)?, b'$')? + 2];
-        input.read_exact(&mut word).ok()?;
-        word.truncate(word.len() - 2);
-        words.push(word);
-    }
-    match &*words[0].to_ascii_uppercase() {
-        b"GET" => push_bulk(out, value.as_bytes()),
-        b"MGET" => {
-            write!(out, "*{}\r\n", words.len() - 1).unwrap();
-            (1..words.len()).for_each(|_| push_bulk(out, value.as_bytes()));
-        }
-        b"PING" => out.extend_from_slice(b"+PONG\r\n"),
-        b"INFO" => push_bulk(out, b"# Server\r\nredis_version:7.0.15\r\n"),
-        b"SELECT" => out.extend_from_slice(b"+OK\r\n"),
-        name => write!(out, "-ERR unknown command '{}'\r\n", name.escape_ascii()).unwrap(),
-    }
-    Some(())
-}
-
-fn line(input: &mut impl BufRead) -> Option<Vec<u8>> {
-    let mut line = Vec::new();
-    let len = input.read_until(b'\n', &mut line).ok()?;
-    line.truncate(line.trim_ascii_end().len());
-    (len > 0).then_some(line)
-}
-
-fn next_line(replies: &mut impl BufRead) -> Vec<u8> {
-    line(replies).expect("the proxy answers everything")
-}
-
-fn counted(line: &[u8], sign: u8) -> Option<usize> {
-    let (first, digits) = line.split_first()?;
-    (*first == sign).then(|| str::from_utf8(digits).unwrap().parse().unwrap())
-}
-
-fn push_bulk(out: &mut Vec<u8>, bytes: &[u8]) {
-    write!(out, "${}\r\n", bytes.len()).unwrap();
-    out.extend_from_slice(bytes);
-    out.extend_from_slice(b"\r\n");
-}
-
-fn number(line: &[u8]) -> u16 {
-    str::from_utf8(line).unwrap().parse().unwrap()
-}
-
-fn is_space(byte: &u8) -> bool {
-    *byte == b' '
+fn number(bytes: &[u8]) -> u16 {
+    str::from_utf8(bytes).unwrap().parse().unwrap()
 }

@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 use std::process::{Command, Stdio};
 
 use testkit::process::Client;
+use testkit::wire::binary::{HEAD_LEN, Packet};
 
 use super::clients::field;
 use super::traced;
@@ -18,12 +19,8 @@ type Ask = (Vec<u8>, usize);
 
 /// Makes a binary request whose answer has `answer` bytes after the header.
 fn packet(opcode: u8, extras: &[u8], key: &[u8], value: &[u8], answer: usize) -> Ask {
-    let body = extras.len() + key.len() + value.len();
-    let mut bytes = vec![0x80, opcode, 0, key.len() as u8, extras.len() as u8, 0, 0, 0];
-    bytes.extend_from_slice(&(body as u32).to_be_bytes());
-    bytes.extend_from_slice(&[0; 12]);
-    bytes.extend([extras, key, value].concat());
-    (bytes, 24 + answer)
+    let packet = Packet { extras, key, value, ..Packet::new(opcode, 0) };
+    (packet.bytes(), HEAD_LEN + answer)
 }
 
 fn line(request: &str, answer: &str) -> Ask {

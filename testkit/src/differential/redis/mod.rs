@@ -1,5 +1,5 @@
-//! The differential test for RESP: sends random commands of the whole table to one real server, and
-//! through quickack to several of the same kind. The answers must be the same.
+//! The test of RESP: random commands of the whole table to one real server, and through quickack to
+//! several of the same kind.
 //!
 //! ```text
 //!            ┌──▶ a server                       its answers are right
@@ -30,19 +30,24 @@ mod table;
 mod tally;
 mod values;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
 pub use table::{Row, rows};
 pub use tally::Tally;
 
-use crate::resp::{Reply, Speaker, push_command};
-use crate::sim::random::Random;
 use docs::Doc;
 use item::{Expect, Item};
 use keys::{Keys, Owners};
 use scripts::Payloads;
 use values::Tables;
+
+use super::exchange::{Conn, Lane, cuts, exchange};
+use super::{History, Subject, report};
+use crate::process::Speaker;
+use crate::random::Random;
+use crate::wire::resp::{self, Reply, push_command};
+use crate::wire::{Unread, shown};
 
 /// The servers and the number of commands.
 pub struct Settings {
@@ -82,25 +87,119 @@ struct Run<'s> {
     tables: Tables,
     payloads: Payloads,
     owners: Owners,
-    /// By RESP version, in this order: 2, 3.
-    direct: Vec<Speaker>,
-    quickack: Vec<Speaker>,
+    /// The server and quickack, each by RESP version, in this order: 2, 3.
+    sides: [[Conn; 2]; 2],
+    /// Draws the segments, so that they do not change the commands.
+    cutter: Random,
     scratch: Speaker,
     tally: Tally,
     /// Transactions drawn; each has its own batch.
     transactions: usize,
     /// Rows still to be drawn before any is repeated.
     deck: Vec<usize>,
-    /// The last commands about each key, to explain a difference.
-    history: BTreeMap<Vec<u8>, VecDeque<String>>,
+    history: History<Vec<u8>>,
+    /// The number of commands at which all data are compared next.
+    next: usize,
+}
+
+/// Commands of one connection, by its place.
+struct Batch {
+    lane: usize,
+    items: Vec<Item>,
+    cuts: Vec<u16>,
 }
 
 /// Sends everything to both sides; an error describes the first difference.
 pub fn run(settings: &Settings) -> Result<Tally, String> {
     let mut run = Run::new(settings);
-    let outcome = run.all();
-    outcome.map_err(|what| format!("seed {}: {what}", settings.seed))?;
+    run.load_scripts()?;
+    super::run(&mut run, settings.seed, settings.commands, 1)?;
+    run.compare_states().map_err(|what| format!("seed {}: {what}", settings.seed))?;
     Ok(run.tally)
+}
+
+impl Subject for Run<'_> {
+    type Batch = Batch;
+    type Answers = Vec<Reply>;
+
+    fn asked(&self) -> usize {
+        self.tally.commands
+    }
+
+    fn draw(&mut self) -> Batch {
+        let items = self.draw_items();
+        let lane = self.random.below(2);
+        // The proxy closes a client that sends MULTI alone.
+        let is_cut = !items.first().is_some_and(|item| item.is("MULTI"));
+        let cuts = if is_cut { cuts(&mut self.cutter) } else { Vec::new() };
+        self.tally.batches += 1;
+        for item in &items {
+            for key in &item.keys {
+                self.history.note(key, format!("{:?} {}", item.expect, item.shown()));
+            }
+        }
+        Batch { lane, items, cuts }
+    }
+
+    fn ask(&mut self, side: usize, batch: &Batch) -> Result<Vec<Reply>, String> {
+        let Batch { lane, items, cuts } = batch;
+        let asked: Vec<&Item> = items.iter().filter(|item| item.is_asked(side)).collect();
+        let mut bytes = Vec::new();
+        asked.iter().for_each(|item| push_command(&item.bytes(), &mut bytes));
+        let count = asked.iter().filter(|item| !item.silent).count();
+        let conn = &mut self.sides[side][*lane];
+        let mut lanes = [Lane::new(conn, bytes, cuts, parse, move |all| all.len() >= count)];
+        let answered = exchange(&mut lanes);
+        let [Lane { replies, .. }] = lanes;
+        if !answered || replies.len() != count {
+            let (who, len) = (["the server", "quickack"][side], replies.len());
+            let last = items.len() - 1;
+            return Err(format!("{who}: {len} of {count} answers\n{}", dialogue(items, last)));
+        }
+        if items.last().is_some_and(|item| item.is("QUIT") && !item.spoilt) {
+            let address = [self.settings.direct, self.settings.quickack][side];
+            self.sides[side][*lane] = connect(address, *lane);
+        }
+        Ok(replies)
+    }
+
+    fn note(&mut self, batch: &Batch, direct: &Vec<Reply>) {
+        let mut direct = direct.iter();
+        for item in &batch.items {
+            self.tally.note(item, if item.has_answer(0) { direct.next() } else { None });
+        }
+    }
+
+    fn compare(
+        &mut self,
+        _: usize,
+        batch: &Batch,
+        direct: &Vec<Reply>,
+        ours: &Vec<Reply>,
+    ) -> Result<(), String> {
+        let (mut direct, mut ours) = (direct.iter(), ours.iter());
+        for (at, item) in batch.items.iter().enumerate().filter(|(_, item)| !item.silent) {
+            let direct = if item.has_answer(0) { direct.next() } else { None };
+            let ours = ours.next().expect("they were counted");
+            if !item.accepts(direct, ours) || !self.names_right(item, ours) {
+                return Err(self.difference(batch, at, direct, ours));
+            }
+            if let Some(direct) = direct.filter(|direct| item.is_said_otherwise(direct, ours)) {
+                self.tally.note_otherwise(direct, ours);
+            }
+        }
+        Ok(())
+    }
+
+    /// Compares all data now and then.
+    fn settle(&mut self, _: &Batch) -> Result<(), String> {
+        if self.tally.commands < self.next {
+            return Ok(());
+        }
+        self.next += (self.settings.commands / 10).max(1_000);
+        self.compare_states()?;
+        self.scan_all()
+    }
 }
 
 impl<'s> Run<'s> {
@@ -128,82 +227,27 @@ impl<'s> Run<'s> {
             tables: Tables::new(),
             payloads,
             owners: Owners::new(&names),
-            direct: connect(settings.direct),
-            quickack: connect(settings.quickack),
+            sides: [settings.direct, settings.quickack]
+                .map(|address| [0, 1].map(|lane| connect(address, lane))),
+            cutter: Random::new(settings.seed + 1),
             scratch,
             tally: Tally::new(&rows),
             transactions: 0,
             deck: Vec::new(),
-            history: BTreeMap::new(),
+            history: History::default(),
+            next: (settings.commands / 10).max(1_000),
             rows,
         }
     }
 
-    fn all(&mut self) -> Result<(), String> {
-        self.load_scripts()?;
-        let every = (self.settings.commands / 10).max(1_000);
-        let mut next = every;
-        while self.tally.commands < self.settings.commands {
-            let batch = self.draw();
-            self.play(&batch)?;
-            if self.tally.commands >= next {
-                next += every;
-                self.compare_states()?;
-                self.scan_all()?;
-            }
-        }
-        self.compare_states()
-    }
-
     /// Loads the scripts that are run by their sums on both sides.
     fn load_scripts(&mut self) -> Result<(), String> {
-        for script in scripts::LOADED {
-            for side in [&mut self.direct[0], &mut self.quickack[0]] {
+        for address in [self.settings.direct, self.settings.quickack] {
+            let mut side = Speaker::connect(address);
+            for script in scripts::LOADED {
                 let reply = side.ask(&["SCRIPT", "LOAD", script]);
                 reply.bytes().ok_or_else(|| format!("SCRIPT LOAD: {reply:?}"))?;
             }
-        }
-        Ok(())
-    }
-
-    fn play(&mut self, batch: &[Item]) -> Result<(), String> {
-        let lane = self.random.below(2);
-        self.tally.batches += 1;
-        let (mut to_direct, mut to_quickack) = (Vec::new(), Vec::new());
-        for item in batch {
-            self.remember(item);
-            push_command(&item.bytes(), &mut to_quickack);
-            if item.expect == Expect::Same {
-                push_command(&item.bytes(), &mut to_direct);
-            }
-        }
-        self.direct[lane].send(&to_direct);
-        self.quickack[lane].send(&to_quickack);
-        for (at, item) in batch.iter().enumerate() {
-            if item.silent {
-                self.tally.note(item, None);
-                continue;
-            }
-            let direct = match item.expect {
-                Expect::Same => {
-                    let reply = self.direct[lane].reply();
-                    Some(reply.map_err(|error| self.ended("the server", &error, batch, at))?)
-                }
-                _ => None,
-            };
-            let ours = self.quickack[lane].reply();
-            let ours = ours.map_err(|error| self.ended("quickack", &error, batch, at))?;
-            if !item.accepts(direct.as_ref(), &ours) || !self.names_right(item, &ours) {
-                return Err(self.difference(lane, batch, at, direct.as_ref(), &ours));
-            }
-            self.tally.note(item, direct.as_ref());
-            if let Some(direct) = direct.filter(|direct| item.is_said_otherwise(direct, &ours)) {
-                self.tally.note_otherwise(&direct, &ours);
-            }
-        }
-        if batch.last().is_some_and(|item| item.is("QUIT") && !item.spoilt) {
-            self.direct[lane] = connect(self.settings.direct).remove(lane);
-            self.quickack[lane] = connect(self.settings.quickack).remove(lane);
         }
         Ok(())
     }
@@ -225,16 +269,6 @@ impl<'s> Run<'s> {
         item.keys.iter().filter(said).count() >= 2 && text.contains("hash tag")
     }
 
-    fn remember(&mut self, item: &Item) {
-        for key in &item.keys {
-            let past = self.history.entry(key.clone()).or_default();
-            past.push_back(format!("{:?} {}", item.expect, item.shown()));
-            if past.len() > 12 {
-                past.pop_front();
-            }
-        }
-    }
-
     /// Compares the data of both sides, and checks that each key is on its owner.
     fn compare_states(&mut self) -> Result<(), String> {
         let direct = state::read(&mut Speaker::connect(self.settings.direct));
@@ -251,22 +285,16 @@ impl<'s> Run<'s> {
         self.tally.states.0 += 1;
         self.tally.states.1 += direct.len();
         let Some(difference) = state::difference(&direct, &ours) else { return Ok(()) };
-        let past: Vec<String> = self
-            .history
-            .iter()
-            .filter(|(key, _)| difference.contains(&crate::resp::shown(key)) && !key.is_empty())
-            .flat_map(|(_, past)| past.iter().map(|line| format!("    {line}\n")))
-            .collect();
-        Err(format!("after {} commands {difference}\n{}", self.tally.commands, past.concat()))
+        let is_named = |key: &&Vec<u8>| !key.is_empty() && difference.contains(&shown(key));
+        let past = self.history.of(self.history.lines.keys().filter(is_named));
+        Err(format!("after {} commands {difference}\n{past}", self.tally.commands))
     }
 
     /// Checks that a whole SCAN of data at rest returns each key once.
     fn scan_all(&mut self) -> Result<(), String> {
-        self.direct[0].say("SELECT 0");
-        self.quickack[0].say("SELECT 0");
         let count = 1 + self.random.below(30);
-        let direct = scan(&mut self.direct[0], count)?;
-        let ours = scan(&mut self.quickack[0], count)?;
+        let direct = scan(&mut Speaker::connect(self.settings.direct), count)?;
+        let ours = scan(&mut Speaker::connect(self.settings.quickack), count)?;
         self.tally.scans.0 += 1;
         self.tally.scans.1 += ours.len();
         let mut once = direct.clone();
@@ -277,35 +305,20 @@ impl<'s> Run<'s> {
         }
     }
 
-    fn ended(&self, who: &str, error: &str, batch: &[Item], at: usize) -> String {
-        format!("{who}: {error}, asked for {}\n{}", batch[at].shown(), dialogue(batch, at))
-    }
-
-    fn difference(
-        &self,
-        lane: usize,
-        batch: &[Item],
-        at: usize,
-        direct: Option<&Reply>,
-        ours: &Reply,
-    ) -> String {
-        let item = &batch[at];
-        let past = item.keys.iter().filter_map(|key| self.history.get(key)).flatten();
-        let past: String = past.map(|line| format!("    {line}\n")).collect();
-        let direct = direct.map_or("was not asked".to_string(), |reply| format!("{reply:?}"));
-        format!(
-            "command {} (RESP{}), {:?} {:?}, keys on {} servers{}\n  asked:    {}\n  server:   \
-             {direct}\n  quickack: {ours:?}\n  lately about its keys (the whole batch counts, also \
-             what comes after):\n{past}{}",
+    fn difference(&self, batch: &Batch, at: usize, direct: Option<&Reply>, ours: &Reply) -> String {
+        let item = &batch.items[at];
+        let what = format!(
+            "command {} (RESP{}), {:?} {:?}, keys on {} servers{}",
             self.tally.commands,
-            lane + 2,
+            batch.lane + 2,
             item.expect,
             item.likeness,
             item.spread,
             if item.spoilt { ", spoilt on purpose" } else { "" },
-            item.shown(),
-            dialogue(batch, at)
-        )
+        );
+        let direct = direct.map_or("was not asked".to_string(), |reply| format!("{reply:?}"));
+        let (past, answers) = (self.history.of(&item.keys), [direct, format!("{ours:?}")]);
+        report(&what, &item.shown(), answers, &past, &dialogue(&batch.items, at))
     }
 }
 
@@ -316,10 +329,23 @@ fn dialogue(batch: &[Item], at: usize) -> String {
     format!("  and in its batch:\n{}", lines.collect::<String>())
 }
 
-fn connect(address: SocketAddr) -> Vec<Speaker> {
-    let mut both = vec![Speaker::connect(address), Speaker::connect(address)];
-    both[1].say("HELLO 3");
-    both
+/// Reads the first whole reply. Input that is none becomes an error, which no server sends.
+fn parse(input: &[u8]) -> Option<(Reply, usize)> {
+    match resp::reply(input) {
+        Ok(read) => Some(read),
+        Err(Unread::Incomplete) => None,
+        Err(Unread::Hopeless) => {
+            Some((Reply::Error(format!("no reply: {}", shown(input)).into()), input.len()))
+        }
+    }
+}
+
+fn connect(address: SocketAddr, lane: usize) -> Conn {
+    let mut speaker = Speaker::connect(address);
+    if lane == 1 {
+        speaker.say("HELLO 3");
+    }
+    Conn::of(speaker.stream)
 }
 
 /// Returns the keys of a whole SCAN, sorted.

@@ -1,6 +1,7 @@
 //! Scripts, functions and dumps, which random draws would never produce.
 
-use crate::resp::{Reply, Speaker};
+use crate::process::Speaker;
+use crate::wire::resp::Reply;
 
 /// Run as they are written. None of these is loaded, because the server that has one in its cache
 /// would be random.

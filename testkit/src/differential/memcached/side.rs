@@ -2,13 +2,15 @@
 
 use std::net::SocketAddr;
 
+use super::Burst;
 use super::book::Translated;
 use super::excuses::Behind;
-use super::keys::{ENCODED_KEY_MAX, Key, LANES, base64};
-use super::reply::Reply;
+use super::keys::{ENCODED_KEY_MAX, Key, LANES};
+use super::reply::{self, Reply};
 use super::request::Wire;
-use super::wire::{Conn, End, Lane, exchange};
-use super::{Burst, binary};
+use crate::differential::exchange::{Conn, Lane, exchange};
+use crate::wire::base64;
+use crate::wire::binary::{NOOP, Packet};
 
 pub struct Side {
     /// None for memcached itself.
@@ -45,22 +47,33 @@ impl Side {
             for request in &burst.requests {
                 request.render(|cas| self.translated.own(cas), &mut bytes);
             }
-            let (conns, end) = match burst.wire {
+            let conns = match burst.wire {
+                Wire::Text => &mut text,
+                Wire::Binary => &mut binary,
+            };
+            let conn = conns[burst.conn].take().expect("a connection has one burst a round");
+            lanes.push(match burst.wire {
                 Wire::Text => {
                     bytes.extend_from_slice(b"mn\r\n");
                     let own = burst.requests.iter().filter(|request| request.name == "mn").count();
-                    (&mut text, End::Barriers(own + 1))
+                    text_lane(conn, bytes, &burst.cuts, own + 1)
                 }
                 Wire::Binary => {
-                    binary::noop(burst.barrier, &mut bytes);
-                    (&mut binary, End::Opaque(burst.barrier))
+                    Packet::new(NOOP, burst.barrier).push(&mut bytes);
+                    let barrier = Some(burst.barrier);
+                    Lane::new(conn, bytes, &burst.cuts, reply::packet, move |replies| {
+                        replies.last().is_some_and(|reply| reply.opaque() == barrier)
+                    })
                 }
-            };
-            let conn = conns[burst.conn].take().expect("a connection has one burst a round");
-            lanes.push(Lane::new(conn, burst.wire, bytes, &burst.cuts, end));
+            });
         }
         let answered = exchange(&mut lanes);
-        let replies: Vec<Vec<Reply>> = lanes.into_iter().map(|lane| lane.replies).collect();
+        let closed = |lane: &Lane<'_, Reply>| lane.closed.then(Reply::closed);
+        let all = lanes.into_iter().map(|mut lane| {
+            lane.replies.extend(closed(&lane));
+            lane.replies
+        });
+        let replies: Vec<Vec<Reply>> = all.collect();
         if !answered {
             return Err(self.silence(round, &replies));
         }
@@ -86,14 +99,13 @@ impl Side {
         if key.plain {
             bytes.extend_from_slice(&key.raw);
         } else if key.raw.len() <= ENCODED_KEY_MAX {
-            bytes.extend_from_slice(&base64(&key.raw));
+            bytes.extend_from_slice(&base64::encode(&key.raw));
             bytes.extend_from_slice(b" b");
         } else {
             return Ok(());
         }
         bytes.extend_from_slice(b" q\r\nmn\r\n");
-        let mut lanes = [Lane::new(&mut self.text[0], Wire::Text, bytes, &[], End::Barriers(1))];
-        match exchange(&mut lanes) {
+        match exchange(&mut [text_lane(&mut self.text[0], bytes, &[], 1)]) {
             true => Ok(()),
             false => Err(format!("{:?} does not answer an md", self.behind)),
         }
@@ -110,4 +122,16 @@ impl Side {
 
 fn lend(conns: &mut [Conn]) -> Vec<Option<&mut Conn>> {
     conns.iter_mut().map(Some).collect()
+}
+
+/// Makes a lane of text whose last answer is the `MN` with that number.
+fn text_lane<'a>(
+    conn: &'a mut Conn,
+    bytes: Vec<u8>,
+    cuts: &'a [u16],
+    barriers: usize,
+) -> Lane<'a, Reply> {
+    Lane::new(conn, bytes, cuts, reply::text, move |replies| {
+        replies.iter().filter(|reply| reply.first() == b"MN").count() >= barriers
+    })
 }

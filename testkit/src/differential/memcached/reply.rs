@@ -1,7 +1,9 @@
 //! Answers as words that can be compared: cas numbers and times are separated from bytes that must
 //! be equal.
 
-use super::request::{Wire, shorten};
+use super::request::shorten;
+use crate::wire::binary::{Packet, REPLY};
+use crate::wire::{Unread, text};
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Reply {
@@ -17,14 +19,6 @@ pub enum Word {
     Time(i64),
     /// The memory cost of an item in a store, which is not compared.
     Cost,
-}
-
-/// Returns the first whole reply in `input` and its length.
-pub fn parse(wire: Wire, input: &[u8]) -> Option<(Reply, usize)> {
-    match wire {
-        Wire::Text => text(input),
-        Wire::Binary => packet(input),
-    }
 }
 
 impl Reply {
@@ -107,22 +101,24 @@ impl Reply {
     }
 }
 
-fn text(input: &[u8]) -> Option<(Reply, usize)> {
-    let end = input.windows(2).position(|two| two == b"\r\n")?;
-    let words: Vec<&[u8]> = input[..end].split(|byte| *byte == b' ').collect();
-    let number = |at: usize| std::str::from_utf8(words.get(at)?).ok()?.parse::<usize>().ok();
-    let len = match words[0] {
-        b"VALUE" => number(3),
-        b"VA" => number(1),
-        _ => None,
-    };
-    let kinds = words.iter().enumerate().map(|(at, word)| kind(words[0], at, word)).collect();
-    let mut reply = Reply { words: kinds, body: Vec::new() };
-    let Some(len) = len else { return Some((reply, end + 2)) };
-    let body = input.get(end + 2..end + 2 + len + 2)?;
-    // The comparison includes the line's end.
-    reply.body = body.to_vec();
-    Some((reply, end + 2 + len + 2))
+/// Reads the first whole line of text, with a value after it.
+pub fn text(input: &[u8]) -> Option<(Reply, usize)> {
+    match text::reply(input) {
+        Err(Unread::Incomplete) => None,
+        Err(Unread::Hopeless) => Some(unknown("no line", input)),
+        Ok((line, len)) => {
+            let first = line.words().next().unwrap_or_default();
+            let words = line.words().enumerate().map(|(at, word)| kind(first, at, word)).collect();
+            let body = line.data.map_or(Vec::new(), |data| input[data].to_vec());
+            Some((Reply { words, body }, len))
+        }
+    }
+}
+
+/// Returns a reply for input after which nothing else can be read.
+fn unknown(what: &str, input: &[u8]) -> (Reply, usize) {
+    let words = [what.as_bytes(), input].map(|word| Word::Text(word.to_vec())).to_vec();
+    (Reply { words, body: Vec::new() }, input.len())
 }
 
 fn kind(first: &[u8], at: usize, word: &[u8]) -> Word {
@@ -145,33 +141,26 @@ fn kind(first: &[u8], at: usize, word: &[u8]) -> Word {
 }
 
 /// `packet opcode status opaque datatype cas extras key`, and the value.
-fn packet(input: &[u8]) -> Option<(Reply, usize)> {
-    let header = input.get(..HEADER)?;
-    let key = u16::from_be_bytes([header[2], header[3]]) as usize;
-    let extras = header[4] as usize;
-    let body = u32::from_be_bytes([header[8], header[9], header[10], header[11]]) as usize;
-    let all = input.get(..HEADER + body)?;
+pub fn packet(input: &[u8]) -> Option<(Reply, usize)> {
     let text = |bytes: &[u8]| Word::Text(bytes.to_vec());
-    let rest = &all[HEADER..];
-    if header[0] != 0x81 || extras + key > body {
-        // After that, no answer can be parsed.
-        let words = vec![text(b"no packet"), text(input)];
-        return Some((Reply { words, body: Vec::new() }, input.len()));
+    match Packet::read(input) {
+        Err(Unread::Incomplete) => None,
+        Ok((packet, len)) if packet.magic == REPLY => {
+            let words = vec![
+                text(b"packet"),
+                text(&[packet.code]),
+                text(&packet.status.to_be_bytes()),
+                text(&packet.opaque.to_be_bytes()),
+                text(&[packet.datatype]),
+                Word::Cas(packet.cas),
+                text(packet.extras),
+                text(packet.key),
+            ];
+            Some((Reply { words, body: packet.value.to_vec() }, len))
+        }
+        _ => Some(unknown("no packet", input)),
     }
-    let words = vec![
-        text(b"packet"),
-        text(&header[1..2]),
-        text(&header[6..8]),
-        text(&header[12..16]),
-        text(&header[5..6]),
-        Word::Cas(u64::from_be_bytes(header[16..24].try_into().expect("8 bytes"))),
-        text(&rest[..extras]),
-        text(&rest[extras..extras + key]),
-    ];
-    Some((Reply { words, body: rest[extras + key..].to_vec() }, HEADER + body))
 }
-
-pub const HEADER: usize = 24;
 
 #[cfg(test)]
 mod tests {
@@ -180,16 +169,16 @@ mod tests {
     #[test]
     fn a_value_that_looks_like_an_end_is_a_value() {
         let input = b"VALUE k 0 5 77\r\nEND\r\n\r\nEND\r\n";
-        let (reply, len) = parse(Wire::Text, input).expect("a whole value");
-        assert_eq!((len, reply.cas(), &reply.body[..]), (23, Some(77), &b"END\r\n\r\n"[..]));
-        assert_eq!(parse(Wire::Text, &input[..22]), None);
+        let (reply, len) = text(input).expect("a whole value");
+        assert_eq!((len, reply.cas(), &reply.body[..]), (23, Some(77), &b"END\r\n"[..]));
+        assert_eq!(text(&input[..22]), None);
     }
 
     #[test]
     fn times_and_numbers_of_a_meta_reply_are_known_as_such() {
-        let (reply, _) = parse(Wire::Text, b"HD t-1 c5 l3 kc5 Ot1\r\n").expect("a whole line");
-        let text = |word: &[u8]| Word::Text(word.to_vec());
-        let words = [text(b"HD"), Word::Time(-1), Word::Cas(5), Word::Time(3)];
-        assert_eq!(reply.words, [&words[..], &[text(b"kc5"), text(b"Ot1")]].concat());
+        let (reply, _) = text(b"HD t-1 c5 l3 kc5 Ot1\r\n").expect("a whole line");
+        let word = |word: &[u8]| Word::Text(word.to_vec());
+        let words = [word(b"HD"), Word::Time(-1), Word::Cas(5), Word::Time(3)];
+        assert_eq!(reply.words, [&words[..], &[word(b"kc5"), word(b"Ot1")]].concat());
     }
 }

@@ -1,6 +1,7 @@
 //! A random generator with a seed (xorshift64*, Marsaglia 2003, Vigna 2016): the same seed gives
 //! the same run.
 
+#[derive(Clone)]
 pub struct Random(u64);
 
 impl Random {
@@ -9,12 +10,12 @@ impl Random {
         let mut random =
             Random((seed ^ 0x5851_f42d_4c95_7f2d).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
         for _ in 0..4 {
-            random.next();
+            random.number();
         }
         random
     }
 
-    pub fn next(&mut self) -> u64 {
+    pub fn number(&mut self) -> u64 {
         self.0 ^= self.0 >> 12;
         self.0 ^= self.0 << 25;
         self.0 ^= self.0 >> 27;
@@ -24,7 +25,7 @@ impl Random {
     /// Returns a number below `bound`, which must not be zero.
     pub fn below(&mut self, bound: usize) -> usize {
         debug_assert!(bound > 0);
-        (((self.next() >> 32) * bound as u64) >> 32) as usize
+        (((self.number() >> 32) * bound as u64) >> 32) as usize
     }
 
     /// Returns a number of `low..=high`.

@@ -1,7 +1,7 @@
 //! Compares an answer through the proxy with a server's own, as strictly as a row permits.
 
 use super::table::Likeness;
-use crate::resp::Reply;
+use crate::wire::resp::Reply;
 
 /// The permitted difference of a time: two servers are asked one after the other.
 const NEAR_MS: i64 = 5_000;

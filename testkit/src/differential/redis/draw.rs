@@ -6,7 +6,7 @@ use super::item::{Expect, Item};
 use super::maker::{self, Maker, Word};
 use super::table::{Fate, Likeness, TRANSACTIONS};
 use super::values::Values;
-use crate::resp::Reply;
+use crate::wire::resp::Reply;
 
 /// Rows that change the connection's state: a test of forwarding never spoils them.
 const STATEFUL: &[&str] = &["select", "hello", "auth", "reset", "quit", "client|reply"];
@@ -15,7 +15,7 @@ const STATEFUL: &[&str] = &["select", "hello", "auth", "reset", "quit", "client|
 const LEAKING: &str = "function|list";
 
 impl Run<'_> {
-    pub(super) fn draw(&mut self) -> Vec<Item> {
+    pub(super) fn draw_items(&mut self) -> Vec<Item> {
         if self.transactions > 0 {
             self.transactions -= 1;
             return self.transaction();

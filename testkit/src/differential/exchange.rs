@@ -7,49 +7,67 @@ use std::time::Instant;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::time::Timespec;
 
-use super::reply::{self, Reply};
-use super::request::Wire;
 use crate::process::DEADLINE;
+use crate::random::Random;
 
 pub struct Conn {
     stream: TcpStream,
     held: Vec<u8>,
 }
 
+/// Returns whether these replies answer the whole burst.
+type AreAll<R> = dyn Fn(&[R]) -> bool;
+
 /// The requests of one connection in a round, and its answers.
-pub struct Lane<'a> {
+pub struct Lane<'a, R> {
     pub conn: &'a mut Conn,
-    pub wire: Wire,
     pub bytes: Vec<u8>,
     /// The cuts between segments, as parts of 65,536.
     pub cuts: &'a [u16],
-    pub end: End,
-    pub replies: Vec<Reply>,
+    /// Returns the first whole reply and its length.
+    pub parse: fn(&[u8]) -> Option<(R, usize)>,
+    pub is_over: Box<AreAll<R>>,
+    pub replies: Vec<R>,
+    /// The other side has closed the connection.
+    pub closed: bool,
     written: usize,
     done: bool,
 }
 
-/// The way to recognise the last answer of a burst.
-#[derive(Clone, Copy)]
-pub enum End {
-    /// The `MN` with this number.
-    Barriers(usize),
-    /// The answer to this opaque.
-    Opaque(u32),
-}
-
 impl Conn {
     pub fn connect(address: SocketAddr) -> Conn {
-        let stream = TcpStream::connect(address).expect("somebody accepts");
+        Conn::of(TcpStream::connect(address).expect("somebody accepts"))
+    }
+
+    pub fn of(stream: TcpStream) -> Conn {
         stream.set_nodelay(true).expect("TCP has the option");
         stream.set_nonblocking(true).expect("a socket may be so");
         Conn { stream, held: Vec::new() }
     }
 }
 
-impl<'a> Lane<'a> {
-    pub fn new(conn: &'a mut Conn, wire: Wire, bytes: Vec<u8>, cuts: &'a [u16], end: End) -> Self {
-        Lane { conn, wire, bytes, cuts, end, replies: Vec::new(), written: 0, done: false }
+/// Draws the cuts of a burst.
+pub fn cuts(random: &mut Random) -> Vec<u16> {
+    let mut cuts: Vec<u16> = match random.below(3) {
+        0 => Vec::new(),
+        1 => vec![random.number() as u16],
+        _ => (0..random.below(8)).map(|_| random.number() as u16).collect(),
+    };
+    cuts.sort_unstable();
+    cuts
+}
+
+impl<'a, R> Lane<'a, R> {
+    pub fn new(
+        conn: &'a mut Conn,
+        bytes: Vec<u8>,
+        cuts: &'a [u16],
+        parse: fn(&[u8]) -> Option<(R, usize)>,
+        is_over: impl Fn(&[R]) -> bool + 'static,
+    ) -> Self {
+        let (replies, is_over) = (Vec::new(), Box::new(is_over));
+        let done = is_over(&replies);
+        Lane { conn, bytes, cuts, parse, is_over, replies, closed: false, written: 0, done }
     }
 
     /// Returns the end of the segment with this number.
@@ -60,7 +78,7 @@ impl<'a> Lane<'a> {
 
     /// Writes up to `end`; returns false if the other side must be read first.
     fn write(&mut self, end: usize) -> bool {
-        while self.written < end && !self.done {
+        while self.written < end && !self.closed {
             match self.conn.stream.write(&self.bytes[self.written..end]) {
                 Ok(n) => self.written += n,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return false,
@@ -80,42 +98,31 @@ impl<'a> Lane<'a> {
                 Err(_) => self.close(),
             }
         }
+        self.take();
+    }
+
+    /// Parses whole replies.
+    fn take(&mut self) {
         let mut gone = 0;
-        while let Some((reply, len)) = reply::parse(self.wire, &self.conn.held[gone..]) {
+        while let Some((reply, len)) = (self.parse)(&self.conn.held[gone..]) {
             gone += len;
             self.replies.push(reply);
-            self.done |= self.is_over();
+            self.done |= (self.is_over)(&self.replies);
         }
         self.conn.held.drain(..gone);
     }
 
-    fn is_over(&self) -> bool {
-        match self.end {
-            End::Barriers(count) => {
-                self.replies.iter().filter(|reply| reply.first() == b"MN").count() >= count
-            }
-            End::Opaque(opaque) => {
-                self.replies.last().is_some_and(|reply| reply.opaque() == Some(opaque))
-            }
-        }
-    }
-
     /// Answers before the close still count.
     fn close(&mut self) {
-        self.done = true;
-        let mut gone = 0;
-        while let Some((reply, len)) = reply::parse(self.wire, &self.conn.held[gone..]) {
-            gone += len;
-            self.replies.push(reply);
-        }
+        (self.done, self.closed) = (true, true);
+        self.take();
         self.conn.held.clear();
-        self.replies.push(Reply::closed());
     }
 }
 
 /// Writes all lanes in turns, a segment each, and reads until every burst is answered. Returns
 /// false if a side sends nothing more.
-pub fn exchange(lanes: &mut [Lane<'_>]) -> bool {
+pub fn exchange<R>(lanes: &mut [Lane<'_, R>]) -> bool {
     let most = lanes.iter().map(|lane| lane.cuts.len()).max().unwrap_or(0);
     for number in 0..=most {
         for at in 0..lanes.len() {
@@ -138,13 +145,14 @@ pub fn exchange(lanes: &mut [Lane<'_>]) -> bool {
 }
 
 /// Waits until a lane can be read, or written if something is left.
-fn wait(lanes: &[Lane<'_>]) -> bool {
+fn wait<R>(lanes: &[Lane<'_, R>]) -> bool {
     let start = Instant::now();
-    let waiting = lanes.iter().filter(|lane| !lane.done);
+    let has_rest = |lane: &&Lane<'_, R>| lane.written < lane.bytes.len();
+    let waiting = lanes.iter().filter(|lane| !lane.closed && (!lane.done || has_rest(lane)));
     let mut fds: Vec<PollFd<'_>> = waiting
         .map(|lane| {
-            let rest = lane.written < lane.bytes.len();
-            let flags = if rest { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN };
+            let flags =
+                if has_rest(&lane) { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN };
             PollFd::new(&lane.conn.stream, flags)
         })
         .collect();

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use super::excuses::Behind;
 use super::reply::{Reply, Word};
-use crate::sim::random::Random;
+use crate::random::Random;
 
 /// The numbers that memcached has given.
 pub struct Given {

@@ -1,9 +1,10 @@
 //! Random requests of memcached's meta commands.
 
 use super::excuses::Skip;
-use super::keys::{Key, Named, base64};
+use super::keys::{Key, Named};
 use super::maker::Maker;
 use super::request::{Mark, Part, Request};
+use crate::wire::base64;
 
 /// A flag, with the cas number or the token that it takes.
 struct Flag {
@@ -176,7 +177,7 @@ fn finish(
         has('T') || has('M') && !flags.iter().any(|flag| ["MI", "M+"].contains(&&flag.text[..]));
     shuffle(maker, &mut flags);
     request.push(" ");
-    request.push(if named == Named::Plainly { raw.clone() } else { base64(raw) });
+    request.push(if named == Named::Plainly { raw.clone() } else { base64::encode(raw) });
     if let Some(value) = &value {
         request.push(format!(" {}", value.len()));
     }
@@ -190,7 +191,8 @@ fn finish(
         request.push("\r\n");
     }
     if name == "ma" && shrinks {
-        let form = if named == Named::Plainly { (raw.clone(), "") } else { (base64(raw), " b") };
+        let form =
+            if named == Named::Plainly { (raw.clone(), "") } else { (base64::encode(raw), " b") };
         request.push("md ");
         request.push(form.0);
         request.push(format!("{} q\r\n", form.1));

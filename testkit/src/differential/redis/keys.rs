@@ -3,7 +3,7 @@
 
 use shard::{Distribution, Hash, Node, Ring};
 
-use crate::sim::random::Random;
+use crate::random::Random;
 
 /// The usual types of keys, and the first letter of their names.
 const KINDS: &[(&str, u8)] = &[

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 use super::scripts::{FUNCTIONS, LIBRARIES, LOADED, Payloads, SCRIPTS};
-use crate::sim::random::Random;
+use crate::random::Random;
 
 pub struct Values<'a> {
     pub random: &'a mut Random,

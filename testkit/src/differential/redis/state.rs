@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use super::compare;
 use super::table::Likeness;
-use crate::resp::{Reply, Speaker};
+use crate::process::Speaker;
+use crate::wire::resp::Reply;
 
 /// By database and key: the value and the remaining time to live.
 pub type State = BTreeMap<(usize, Vec<u8>), (Reply, Reply)>;

@@ -5,7 +5,7 @@ use std::fmt;
 
 use super::item::{Expect, Item};
 use super::table::{Fate, Row};
-use crate::resp::Reply;
+use crate::wire::resp::Reply;
 
 #[derive(Default)]
 pub struct Tally {

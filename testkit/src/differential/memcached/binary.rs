@@ -3,6 +3,7 @@
 use super::keys::Named;
 use super::maker::Maker;
 use super::request::{Mark, Part, Request, Wire};
+use crate::wire::binary::{HEAD_LEN, Packet};
 
 /// An opcode with its name and its frequency.
 struct Opcode {
@@ -72,12 +73,6 @@ const OPCODES: &[Opcode] = &[
     row(0x77, "unknown", 1, Shape::Bare),
     row(0x00, "wrong", 3, Shape::Wrong),
 ];
-
-/// Writes the barrier at a burst's end.
-pub fn noop(opaque: u32, out: &mut Vec<u8>) {
-    out.extend_from_slice(&header(0x0a, 0, 0, 0, opaque));
-    out.extend_from_slice(&[0; 8]);
-}
 
 pub fn request(maker: &mut Maker<'_>) -> Request {
     let rows: Vec<_> = OPCODES.iter().map(|row| (row.share, row)).collect();
@@ -182,25 +177,13 @@ fn packet(
 ) {
     let opaque = maker.next_opaque();
     request.opaque = Some(opaque);
-    let body = extras.len() + key.len() + value.len();
-    request.push(header(code, key.len(), extras.len(), body, opaque));
+    let bytes = Packet { key, extras, value, ..Packet::new(code, opaque) }.bytes();
+    // A cas number is the last field of the head.
+    let (before, rest) = bytes.split_at(HEAD_LEN - 8);
+    request.push(before);
     match cas {
         Some(cas) => request.parts.push(Part::CasBinary(cas)),
         None => request.push([0; 8]),
     }
-    request.push(extras);
-    request.push(key);
-    request.push(value);
-}
-
-/// Returns a header except its cas number.
-fn header(code: u8, key: usize, extras: usize, body: usize, opaque: u32) -> [u8; 16] {
-    let mut bytes = [0; 16];
-    bytes[0] = 0x80;
-    bytes[1] = code;
-    bytes[2..4].copy_from_slice(&(key as u16).to_be_bytes());
-    bytes[4] = extras as u8;
-    bytes[8..12].copy_from_slice(&(body as u32).to_be_bytes());
-    bytes[12..16].copy_from_slice(&opaque.to_be_bytes());
-    bytes
+    request.push(&rest[8..]);
 }

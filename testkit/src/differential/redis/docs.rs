@@ -2,7 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::resp::{Reply, Speaker};
+use crate::process::Speaker;
+use crate::wire::resp::Reply;
 
 /// One command, or one subcommand.
 #[derive(Clone, Debug, Default)]

@@ -3,7 +3,8 @@
 use super::compare;
 use super::maker::Word;
 use super::table::Likeness;
-use crate::resp::{Reply, shown};
+use crate::wire::resp::Reply;
+use crate::wire::shown;
 
 pub struct Item {
     /// Index in the table; None for a command that nobody has.
@@ -46,6 +47,15 @@ pub enum Expect {
 impl Item {
     pub fn bytes(&self) -> Vec<&[u8]> {
         self.words.iter().map(|word| &word.bytes[..]).collect()
+    }
+
+    /// Returns whether that side is asked: the server (0) only for what it has to answer as well.
+    pub fn is_asked(&self, side: usize) -> bool {
+        side > 0 || self.expect == Expect::Same
+    }
+
+    pub fn has_answer(&self, side: usize) -> bool {
+        self.is_asked(side) && !self.silent
     }
 
     pub fn is(&self, name: &str) -> bool {

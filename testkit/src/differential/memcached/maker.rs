@@ -8,7 +8,7 @@ use super::excuses::Skip;
 use super::keys::{Key, LANES};
 use super::request::{Mark, Request, Wire};
 use super::{classic, meta};
-use crate::sim::random::Random;
+use crate::random::Random;
 
 pub struct Maker<'a> {
     pub random: &'a mut Random,
@@ -70,7 +70,7 @@ impl Maker<'_> {
 
     pub fn delta(&mut self) -> u64 {
         match self.random.below(4) {
-            0 => self.random.next() >> self.random.range(34, 63),
+            0 => self.random.number() >> self.random.range(34, 63),
             _ => self.random.below(200) as u64,
         }
     }
@@ -108,7 +108,7 @@ impl Maker<'_> {
             // Numbers stay far below 2^63.
             2..6 if joined => self.random.range(1, 9).to_string().into(),
             // Not 0, which would become a leading zero once something is appended.
-            _ => (self.random.next() >> self.random.range(34, 63)).max(1).to_string().into(),
+            _ => (self.random.number() >> self.random.range(34, 63)).max(1).to_string().into(),
         }
     }
 
@@ -141,7 +141,7 @@ impl Maker<'_> {
     /// looks for a minus sign beyond their end too, where random bytes are left.
     pub fn odd_number(&mut self) -> Vec<u8> {
         let number = match self.random.below(6) {
-            0 => self.random.next() >> self.random.range(1, 40),
+            0 => self.random.number() >> self.random.range(1, 40),
             1 => (1 << 63) - 1 - self.random.below(300) as u64,
             _ => self.random.below(1 << 20) as u64,
         };
@@ -177,7 +177,7 @@ impl Maker<'_> {
             for _ in 0..1 + self.random.below(1 + len / 64) {
                 bytes.extend_from_slice(seed);
             }
-            bytes.push(self.random.next() as u8);
+            bytes.push(self.random.number() as u8);
         }
         bytes.truncate(len);
         bytes

@@ -1,6 +1,7 @@
 //! The keys of a run: short and long, plain, beyond ASCII, and some that text cannot carry.
 
-use crate::sim::random::Random;
+use crate::random::Random;
+use crate::wire::base64;
 
 pub struct Key {
     pub raw: Vec<u8>,
@@ -35,7 +36,7 @@ pub enum Named {
 impl Key {
     /// Returns whether `name` is one of the forms of that key.
     pub fn is_named(&self, name: &[u8]) -> bool {
-        self.raw == name || base64(&self.raw) == name
+        self.raw == name || base64::encode(&self.raw) == name
     }
 }
 
@@ -118,31 +119,9 @@ pub const KEY_MAX: usize = 250;
 /// The key whose base64 form has 248 characters; the next length has 252.
 pub const ENCODED_KEY_MAX: usize = 186;
 
-pub fn base64(raw: &[u8]) -> Vec<u8> {
-    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    let mut text = Vec::new();
-    for chunk in raw.chunks(3) {
-        let three = [0, 1, 2].map(|at| u32::from(chunk.get(at).copied().unwrap_or(0)));
-        let bits = three[0] << 16 | three[1] << 8 | three[2];
-        for digit in 0..4 {
-            let shift = 18 - 6 * digit;
-            let there = digit <= chunk.len();
-            text.push(if there { DIGITS[(bits >> shift) as usize & 63] } else { b'=' });
-        }
-    }
-    text
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn base64_is_the_usual_one() {
-        assert_eq!(base64(b"foobar"), b"Zm9vYmFy");
-        assert_eq!(base64(b"fooba"), b"Zm9vYmE=");
-        assert_eq!(base64(b"foob"), b"Zm9vYg==");
-    }
 
     #[test]
     fn every_lane_has_every_kind() {

@@ -7,6 +7,7 @@ use super::Burst;
 use super::excuses::{Behind, EXCUSES, Excuse, SKIPS, Skip};
 use super::reply::Reply;
 use super::request::{Request, Wire};
+use crate::differential::report;
 
 #[derive(Default)]
 pub struct Tally {
@@ -81,31 +82,23 @@ impl fmt::Display for Tally {
     }
 }
 
-pub(super) fn difference<'a>(
+pub(super) fn difference(
     behind: Behind,
     burst: &Burst,
     at: usize,
     (direct, ours): (&[Reply], &[Reply]),
     rows: &[&Excuse],
-    past: impl Iterator<Item = &'a String>,
+    past: &str,
 ) -> String {
     let shown = |replies: &[Reply]| match replies.get(at) {
         Some(reply) => reply.shown(),
         None => "nothing".to_string(),
     };
-    let asked = asker(burst, direct, at);
-    let past: String = past.map(|line| format!("    {line}\n")).collect();
+    let asked = asker(burst, direct, at).map_or("?".into(), |request| request.shown());
     let excuse: String =
-        rows.iter().map(|row| format!("not as the row says: {}\n", row.name)).collect();
-    format!(
-        "{behind:?} differs at answer {at} of {}\n{excuse}  request:   {}\n  memcached: {}\n  \
-         quickack:  {}\n  lately about its key, or about those of the burst:\n{past}\n{}",
-        direct.len(),
-        asked.map_or("?".into(), |request| request.shown()),
-        shown(direct),
-        shown(ours),
-        dialogue(burst, direct)
-    )
+        rows.iter().map(|row| format!("\nnot as the row says: {}", row.name)).collect();
+    let what = format!("{behind:?} differs at answer {at} of {}{excuse}", direct.len());
+    report(&what, &asked, [shown(direct), shown(ours)], past, &dialogue(burst, direct))
 }
 
 /// Returns the request of an answer: by its opaque, or by counting, as long as no quiet request
