@@ -125,7 +125,7 @@ impl Clients {
         }
         let pending = self.enqueue(base, id, request, head);
         let entry = &mut self.requests[pending];
-        (entry.since, entry.left) = (UNTIMED, 1);
+        (entry.since, entry.parts_left) = (UNTIMED, 1);
         let asked = Asked { head, ..entry.info.asked() };
         entry.info.protocol.answer(&asked, &Answer::Barrier, entry.reply.copied());
         self.account_request(base, pending);
@@ -154,7 +154,7 @@ impl Clients {
     ) -> RequestId {
         let Incoming { asks, request, head } = *incoming;
         let id = self.enqueue(base, asks.id, request, head);
-        (self.requests[id].writes, self.requests[id].left) = (writes, 1);
+        (self.requests[id].writes, self.requests[id].parts_left) = (writes, 1);
         id
     }
 
@@ -218,7 +218,7 @@ impl Clients {
         let counters = base.pools[asks.pool()].counters;
         counters.add(PoolCounter::KeysAsked, count as u64);
         let pending = &mut self.requests[id];
-        pending.left = count as u32 + 1 - u32::from(bug!(DropFragment) && count > 2);
+        pending.parts_left = count as u32 + 1 - u32::from(bug!(DropFragment) && count > 2);
         if count > 1 {
             counters.add(PoolCounter::Fragments, count as u64);
             pending.open_slots(count, &mut base.spares);
@@ -245,7 +245,7 @@ impl Clients {
         if pending.info.protocol.forgets(&pending.info.asked()) {
             base.pools[asks.pool()].definitions.forget();
         }
-        pending.left = servers as u32 + 1;
+        pending.parts_left = servers as u32 + 1;
         pending.open_slots(servers, &mut base.spares);
         self.account_request(base, id);
         id

@@ -357,7 +357,7 @@ impl Clients {
         let Incoming { asks, request, head } = *incoming;
         let pending = self.enqueue(base, asks.id, request, head);
         let entry = &mut self.requests[pending];
-        entry.left = 1;
+        entry.parts_left = 1;
         // Its latency counts as that of a change.
         entry.writes = matches!(
             request.class,

@@ -125,7 +125,7 @@ impl Clients {
     pub(crate) fn repeat(&mut self, base: &mut Base, part: Part, server: u32, repeat: Repeat) {
         let pending = &mut self.requests[part.request];
         let info = &mut pending.info;
-        (info.repeats, info.rests) = (Some(repeat.times.saturating_add(1)), true);
+        (info.repeats, info.awaits_retry) = (Some(repeat.times.saturating_add(1)), true);
         info.recovered |= repeat.retryable.needs_recovery;
         let server = &base.pools[pending.pool as usize].servers[server as usize];
         server.counters.add_own(repeat.retryable.place, 1);
@@ -137,11 +137,11 @@ impl Clients {
     /// Takes up a request whose pause is over; `None` if its client is gone.
     pub(crate) fn take_up(&mut self, base: &mut Base, id: RequestId) -> Option<Again> {
         let pending = &mut self.requests[id];
-        assert!(pending.info.rests, "it waits for nothing else");
-        pending.info.rests = false;
+        assert!(pending.info.awaits_retry, "it waits for nothing else");
+        pending.info.awaits_retry = false;
         let is_given_up = pending.cancelled && pending.writes;
         let Some(client) = self.table.find(pending.client) else {
-            self.part_done(base, id);
+            self.settle_part(base, id);
             return None;
         };
         let asks = client.requester(pending.client);
@@ -181,7 +181,7 @@ impl Clients {
     /// Notes that a read is to be taken up and sent once more.
     pub(crate) fn note_read_again(&mut self, id: RequestId) {
         let pending = &mut self.requests[id];
-        (pending.asked_again, pending.info.rests) = (true, true);
+        (pending.asked_again, pending.info.awaits_retry) = (true, true);
     }
 
     /// Whether the client of a request has sent a change that is outstanding and may stand behind

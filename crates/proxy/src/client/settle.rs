@@ -23,7 +23,7 @@ impl Clients {
     pub(crate) fn hit(&mut self, base: &mut Base, server: u32, part: Part, value: Value<'_>) {
         let pending = &mut self.requests[part.request];
         let Some(client) = self.table.find_mut(pending.client) else {
-            return self.part_done(base, part.request);
+            return self.settle_part(base, part.request);
         };
         if !value.is_begun() && !base.memory.has_room(value.len()) {
             return self.fail(base, part, Some(server), Fault::OutOfMemory, false);
@@ -56,7 +56,7 @@ impl Clients {
             pending.info.answer(&Answer::End, pending.reply.copied());
             self.account_request(base, part.request);
         }
-        self.part_done(base, part.request);
+        self.settle_part(base, part.request);
     }
 
     /// Records that a key of a read has no value.
@@ -67,7 +67,7 @@ impl Clients {
             pending.info.answer(&Answer::Miss, pending.reply.copied());
             self.account_request(base, part.request);
         }
-        self.part_done(base, part.request);
+        self.settle_part(base, part.request);
     }
 
     /// Answers a request with a server's reply; of a broadcast's replies, the last one that is no
@@ -90,7 +90,7 @@ impl Clients {
         let client_at_turn = self
             .table
             .find_mut(pending.client)
-            .filter(|one| one.pipeline.head == id && pending.left == 1);
+            .filter(|one| one.pipeline.head == id && pending.parts_left == 1);
         if let Some(client) = client_at_turn.filter(|_| pending.error.is_empty()) {
             // Nearly always, the answer need not be kept.
             client.out.open(&mut base.spares);
@@ -100,7 +100,7 @@ impl Clients {
             value.store((&pending.info, 0), &mut pending.reply);
             self.account_request(base, id);
         }
-        self.part_done(base, id);
+        self.settle_part(base, id);
     }
 
     /// Records that a request, or one part of it, met a fault. `sent` says that it was sent, so
@@ -140,7 +140,7 @@ impl Clients {
     pub(crate) fn fail_unless_gone(&mut self, base: &mut Base, part: Part, server: Option<u32>) {
         match self.requester_of(part.request) {
             Some(_) => self.fail(base, part, server, Fault::OutOfMemory, true),
-            None => self.part_done(base, part.request),
+            None => self.settle_part(base, part.request),
         }
     }
 
@@ -173,15 +173,15 @@ impl Clients {
         // One error takes the place of the whole answer, except in a read of several keys.
         pending.reply.clear();
         self.account_request(base, id);
-        self.part_done(base, id);
+        self.settle_part(base, id);
     }
 
     /// Settles one part of a request; the last one completes it.
-    pub(crate) fn part_done(&mut self, base: &mut Base, id: RequestId) {
+    pub(crate) fn settle_part(&mut self, base: &mut Base, id: RequestId) {
         let pending = &mut self.requests[id];
-        assert!(pending.left > 0, "no more parts are settled than were asked");
-        pending.left -= 1;
-        if pending.left == 0 {
+        assert!(pending.parts_left > 0, "no more parts are settled than were asked");
+        pending.parts_left -= 1;
+        if pending.parts_left == 0 {
             self.complete(base, id);
         }
     }
@@ -211,7 +211,7 @@ impl Clients {
             record(&base.pools[pending.pool as usize], pending, base.now);
             self.free(base, id);
             if barrier != NONE {
-                self.part_done(base, barrier);
+                self.settle_part(base, barrier);
             }
             // It may have been the last request that the client waited for.
             if self.table.find(owner).is_some() {

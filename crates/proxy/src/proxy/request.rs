@@ -293,7 +293,7 @@ impl Proxy {
         let SendOptions { ask, merge, .. } = *options;
         let id = self.clients.begin_keys(&mut self.base, incoming, (ask, merge), split);
         self.servers.send_keys(&mut self.base, id, incoming, options);
-        self.clients.part_done(&mut self.base, id);
+        self.clients.settle_part(&mut self.base, id);
     }
 
     /// Sends a request whose keys may belong to several servers. Each server gets its own keys, and
@@ -353,13 +353,13 @@ impl Proxy {
         let id = clients.begin_broadcast(base, incoming, (ask, writes), asked.len());
         for (nth, server) in asked.into_iter().enumerate() {
             if bug!(FlushOneServer) && nth > 0 {
-                self.clients.part_done(&mut self.base, id);
+                self.clients.settle_part(&mut self.base, id);
                 continue;
             }
             let part = Part { request: id, slot: nth as u32 };
             self.send(part, incoming, (server, ask), Data::none());
         }
-        self.clients.part_done(&mut self.base, id);
+        self.clients.settle_part(&mut self.base, id);
     }
 
     /// Sends a request along its route, for the first time or once more.
@@ -393,7 +393,7 @@ impl Proxy {
         };
         clients.set_asked(id, ask, step);
         if bug!(ForgetNoreply) && incoming.request.quiet == Quiet::Silent {
-            return clients.part_done(base, id);
+            return clients.settle_part(base, id);
         }
         self.send(part, incoming, (server, ask), data);
     }
@@ -425,7 +425,7 @@ impl Proxy {
                 let base = &mut self.base;
                 self.clients.open_keys(base, id, incoming, (ask, false), Some(split));
                 self.servers.send_keys(base, id, incoming, &options);
-                self.clients.part_done(base, id);
+                self.clients.settle_part(base, id);
             }
             (Some(route), _) => self.send_along(id, incoming, Data::none(), route),
             (None, _) => {

@@ -169,7 +169,7 @@ impl Servers {
 
     /// Returns the next server whose held messages are sent at the end of a turn, when all clients
     /// that left in the turn are known.
-    pub(crate) fn next_to_wake(&mut self) -> Option<ServerAt> {
+    pub(crate) fn next_to_release(&mut self) -> Option<ServerAt> {
         while let Some(at) = self.ending_holds.pop() {
             let hold = &mut self.state(at).silence.hold;
             // The server may have fallen silent again.
@@ -182,12 +182,12 @@ impl Servers {
     }
 
     /// Whether held messages are to be sent at the end of this turn.
-    pub(crate) fn has_to_wake(&self) -> bool {
+    pub(crate) fn has_held_to_release(&self) -> bool {
         !self.ending_holds.is_empty()
     }
 
     /// Lets the links of a server send their held messages.
-    pub(crate) fn wake(&mut self, at: ServerAt) {
+    pub(crate) fn release_held(&mut self, at: ServerAt) {
         for id in self.links_of(at) {
             if !bug!(LeaveHeld) {
                 self.mark_dirty(id);

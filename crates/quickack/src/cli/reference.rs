@@ -189,8 +189,8 @@ fn metrics() -> String {
     let mut page = heading(
         "Metrics",
         "`quickack stats` shows these figures; `--json` has each of them by its name. Clients get\n\
-             them with the command `stats proxy`, as `<pool>.<name>` and `<pool>.<server>.<name>`.\n\
-             A name that ends in `_total` is a counter; all others are values of the present moment.",
+         them with the command `stats proxy`, as `<pool>.<name>` and `<pool>.<server>.<name>`.\n\
+         A name that ends in `_total` is a counter; all others are values of the present moment.",
     );
     let tables = [
         ("Metrics of each worker", ::metrics::WORKER),
