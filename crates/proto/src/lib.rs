@@ -16,6 +16,7 @@
 //!
 //! So `parse_*` reads heads only and is linear. Of a body, only the end is checked.
 
+mod capabilities;
 pub mod memcached;
 mod message;
 mod part;
@@ -25,10 +26,11 @@ mod session;
 
 use std::borrow::Cow;
 
+pub use capabilities::{Capabilities, Make};
 pub use message::{
-    Adapted, Answer, Ask, Asked, Capabilities, Class, Command, ConnKey, Extra, HandshakeReply,
-    Item, ItemKind, Local, Make, MarkUse, Parsed, Place, Progress, Quiet, Reach, Refusal, Request,
-    Resume, Retryable, Shown, Span,
+    Adapted, Answer, Ask, Asked, Class, Command, ConnKey, Extra, HandshakeReply, Item, ItemKind,
+    Local, MarkUse, Parsed, Place, Progress, Quiet, Reach, Refusal, Request, Resume, Retryable,
+    Shown, Span,
 };
 pub use part::{Outcome, Part, Process, ProxyFacts, Totals};
 pub use session::{AfterLocal, Credentials, Endpoints, Facts, Login, Profile, ReplyMode, Session};
