@@ -86,7 +86,11 @@ impl Stage {
 
     /// Takes a client from another worker.
     pub fn adopt(&mut self, client: Passed) -> ConnId {
-        self.proxy.handle_adopted(client, self.now).expect("there is room")
+        self.try_adopt(client).expect("there is room")
+    }
+
+    pub fn try_adopt(&mut self, client: Passed) -> Result<ConnId, Vec<u8>> {
+        self.proxy.handle_adopted(client, self.now)
     }
 
     pub fn accept(&mut self) -> Result<ConnId, Vec<u8>> {
@@ -229,6 +233,10 @@ impl Stage {
     pub fn drain(&mut self) {
         self.proxy.drain(self.now);
         self.settle();
+    }
+
+    pub fn is_drained(&self) -> bool {
+        self.proxy.is_drained()
     }
 
     pub fn passes(&mut self, time: u64) {
