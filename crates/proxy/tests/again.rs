@@ -78,6 +78,25 @@ fn what_a_server_could_not_do_yet_is_sent_again_after_ever_longer_pauses() {
     }
 }
 
+/// The second pause would end with the request's deadline.
+#[test]
+fn nothing_is_sent_again_at_its_deadline() {
+    for (reply, is_sent) in [(15_000, false), (15_001, true)] {
+        let (mut stage, link) = redis();
+        stage.install(|plan| plan.pools[0].timeouts.reply = reply);
+        let client = stage.client();
+        stage.says(client, GET);
+        stage.turn(link);
+        stage.says(link, LOADING);
+        stage.passes(5_000);
+        assert_eq!(stage.turn(link), GET);
+        stage.says(link, LOADING);
+        assert_eq!(stage.received(client), if is_sent { "" } else { LOADING });
+        stage.passes(10_000);
+        assert_eq!(stage.turn(link), if is_sent { GET } else { "" });
+    }
+}
+
 #[test]
 fn a_request_that_is_sent_again_is_answered_in_its_clients_order() {
     let (mut stage, link) = redis();

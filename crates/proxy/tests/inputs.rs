@@ -68,6 +68,72 @@ fn requests_that_come_in_any_pieces_are_the_same_requests() {
     }
 }
 
+/// Its client gets it as it comes, or when it is whole, or not at all; the next reply is another's.
+#[test]
+fn a_list_that_comes_in_pieces_is_one_answer() {
+    let items: String = (0..6).map(|nth| format!("$5\r\nitem{nth}\r\n")).collect();
+    let list = format!("*7\r\n{items}*1\r\n$3\r\nend\r\n");
+    for stream_min in [10, 1 << 20] {
+        for first in 0..list.len() {
+            for len in [0, 1, 9] {
+                let second = (first + len).min(list.len());
+                let (mut stage, link, client) = redis();
+                stage.install(|plan| plan.limits.stream_min = stream_min);
+                let other = stage.client();
+                stage.says(client, "LRANGE k 0 -1\r\n");
+                stage.says(other, "LLEN k\r\n");
+                stage.turn(link);
+                let mut told = String::new();
+                for piece in [&list[..first], &list[first..second], &list[second..]] {
+                    stage.says(link, piece);
+                    told += &stage.received(client);
+                }
+                assert_eq!(told, list, "cut at {first} and {second}");
+                stage.says(link, ":7\r\n");
+                assert_eq!(stage.received(other), ":7\r\n");
+                assert_eq!((&stage.closed, stage.memory()), (&vec![], 0));
+                stage.expect_rows(0);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_list_whose_client_leaves_or_that_passes_the_memory_limit_is_read_to_its_end() {
+    const NO_MEMORY: &str = "-ERR s0: out of memory holding the reply\r\n";
+    let items: String = (0..60).map(|nth| format!("$7\r\nitem-{nth:02}\r\n")).collect();
+    let list = format!("*60\r\n{items}");
+    for (stream_min, leaves) in [(10, true), (1 << 20, true), (10, false), (1 << 20, false)] {
+        let (mut stage, link, client) = redis();
+        stage.install(|plan| plan.limits.stream_min = stream_min);
+        let other = stage.client();
+        stage.says(client, "LRANGE k 0 -1\r\n");
+        stage.says(other, "LLEN k\r\n");
+        stage.turn(link);
+        stage.says(link, &list[..100]);
+        stage.says(link, &list[100..200]);
+        let begun = stage.received(client);
+        assert_eq!(begun.is_empty(), stream_min > 10, "{begun}");
+        match leaves {
+            true => stage.closes(client, Closed::Reset),
+            false => stage.install(|plan| plan.memory_max = 1),
+        }
+        for piece in [&list[200..300], &list[300..]] {
+            stage.says(link, piece);
+        }
+        stage.says(link, ":60\r\n");
+        assert_eq!(stage.received(other), ":60\r\n", "{stream_min} {leaves}");
+        // Who has a part of it can be told nothing but the end.
+        let told = stage.received(client);
+        let is_error = !leaves && stream_min > 10;
+        assert_eq!(told, if is_error { NO_MEMORY } else { "" }, "{stream_min} {leaves}");
+        assert_eq!(stage.closed.contains(&client), !leaves && stream_min == 10);
+        assert!(!stage.closed.contains(&link));
+        assert_eq!(stage.memory(), 0);
+        stage.expect_rows(0);
+    }
+}
+
 /// A part of the long line came before.
 #[test]
 fn a_head_longer_than_most_is_read_to_its_end_and_so_is_what_follows_it() {

@@ -76,7 +76,16 @@ impl Stage {
     }
 
     pub fn hand_over(&mut self) -> Vec<ConnId> {
-        self.proxy.hand_over(usize::MAX).into_iter().map(|(id, _)| id).collect()
+        self.hand_over_some(usize::MAX)
+    }
+
+    pub fn hand_over_some(&mut self, max: usize) -> Vec<ConnId> {
+        self.proxy.hand_over(max).into_iter().map(|(id, _)| id).collect()
+    }
+
+    /// Returns each server as operators see it.
+    pub fn healths(&self) -> Vec<String> {
+        self.proxy.servers().map(|view| format!("{} {}", view.server, view.health)).collect()
     }
 
     /// Hands all clients over, as another worker receives them.
@@ -150,6 +159,7 @@ impl Stage {
 
     /// As `received`, with a kernel that takes this many bytes and no more.
     pub fn received_some(&mut self, conn: ConnId, n: usize) -> String {
+        while self.proxy.poll_transmit(Side::Client).is_some() {}
         let mut slices = Slices::default();
         self.proxy.transmit(conn, &mut slices);
         let bytes: Vec<u8> = slices.iter().flat_map(|slice| slice.to_vec()).take(n).collect();
