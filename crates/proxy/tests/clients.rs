@@ -65,6 +65,33 @@ fn the_bytes_of_a_client_are_in_the_account() {
 }
 
 #[test]
+fn the_bytes_of_a_link_are_in_the_account() {
+    let (mut stage, link) = Stage::of_one();
+    let (client, other) = (stage.client(), stage.client());
+    stage.says(client, "get x\r\n");
+    stage.turn(link);
+    let asked = stage.memory();
+    assert!(asked > "get x\r\n".len(), "its keys stay until it is answered");
+    // The kernel takes nothing of a request.
+    stage.says(other, "delete y\r\n");
+    stage.end_turn();
+    let unsent = asked + "delete y\r\n".len();
+    assert_eq!(stage.memory(), unsent);
+    let head = "VALUE x 0 100\r\n";
+    stage.says(link, &head[..5]);
+    assert_eq!(stage.memory(), unsent + 5);
+    stage.says(link, &head[5..]);
+    stage.says(link, "v");
+    assert_eq!(stage.memory(), unsent + head.len() + 100 + "\r\n".len());
+    stage.received(link);
+    assert_eq!(stage.memory(), asked + head.len() + 100 + "\r\n".len());
+    stage.says(link, &format!("{}\r\nEND\r\nDELETED\r\n", "v".repeat(99)));
+    stage.received(client);
+    stage.received(other);
+    assert_eq!(stage.memory(), 0);
+}
+
+#[test]
 fn clients_that_are_refused_are_told_of_once_a_second() {
     let mut stage = Stage::of(&["s0"], |plan| plan.clients_max = 1);
     stage.client();

@@ -2,7 +2,7 @@
 
 mod stage;
 
-use proto::protocol;
+use proto::{Extra, protocol};
 use proxy::plan::{MultiKey, PoolPlan};
 use proxy::{Closed, ConnId};
 use shard::Distribution;
@@ -118,6 +118,26 @@ fn a_command_for_every_server_is_sent_where_the_plan_allows_that_very_command() 
             assert!(stage.received(client).contains("`allow:` does not name it"));
         }
     }
+}
+
+/// A command of a module, say. Its keys are where the operator says.
+#[test]
+fn a_command_that_the_operator_has_named_goes_to_its_keys_server() {
+    let extra =
+        |name: &str, writes| Extra { name: name.into(), first: 1, last: 1, step: 1, writes };
+    let (mut stage, client, links) =
+        redis(|pool| pool.extras = vec![extra("json.get", false), extra("json.set", true)]);
+    let keys = [stage.key_of(0), stage.key_of(1)];
+    for (at, key) in keys.iter().enumerate() {
+        let text = resp(&format!("JSON.GET {key} $"));
+        stage.says(client, &text);
+        assert_eq!(sent(&mut stage, links)[at], text);
+        stage.says(links[at], "$1\r\nx\r\n");
+        assert_eq!(stage.received(client), "$1\r\nx\r\n");
+    }
+    stage.says(client, "JSON.DEL a\r\n");
+    assert!(stage.received(client).starts_with("-ERR unknown command"));
+    assert_eq!(sent(&mut stage, links), ["", ""].map(String::from));
 }
 
 /// Its data is not taken for the next request.

@@ -442,7 +442,7 @@ pub(crate) fn no_room(base: &Base, pool: usize, request: &Request) -> Option<NoR
 }
 
 /// Looks up an unknown command among those that the operator has named.
-pub(super) fn recognize(base: &mut Base, asks: &Requester, request: &mut Request, input: &[u8]) {
+fn recognize(base: &mut Base, asks: &Requester, request: &mut Request, input: &[u8]) {
     let extras = &base.pools[asks.pool()].plan.extras;
     if !extras.is_empty() && request.class == Class::Refuse(Refusal::Unknown) {
         asks.protocol.recognize(request, input, &mut base.keys, extras);

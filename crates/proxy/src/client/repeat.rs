@@ -17,8 +17,8 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use metrics::ServerCounter;
 use proto::{Ask, Class, Parsed, Quiet, Request, Resume, Retryable};
 
+use super::Clients;
 use super::session::State;
-use super::{Clients, input};
 use crate::base::part::{NONE, Part, RequestId, Requester};
 use crate::base::timers::Due;
 use crate::base::{Base, limits};
@@ -151,7 +151,6 @@ impl Clients {
         let Parsed::Complete(mut request) = parsed else {
             unreachable!("the same bytes are the same request")
         };
-        input::recognize(base, &asks, &mut request, &head);
         // The keys of a split request belong to one server now.
         if let Class::Split { writes, .. } = request.class {
             request.class = Class::Single { writes };
