@@ -125,7 +125,8 @@ struct Calls {
 
 /// Counts the calls: `.name(`, `path::name(`, or `name(` of an imported name, if exactly one file
 /// of the crate defines a function of that name, and not the file itself. Nor may it be a method of
-/// a crate `below`.
+/// a crate `below`. A method called on `self` is looked for in the file's own module at the top of
+/// the crate first: `tidy` sees to it that methods stand beside their type.
 fn calls(code: &[Code<'_>], below: &[Code<'_>]) -> Calls {
     let mut definers: HashMap<&str, BTreeSet<usize>> = HashMap::new();
     let mut known: BTreeSet<&str> = ["Self", "self", "super", "crate"].into();
@@ -149,23 +150,33 @@ fn calls(code: &[Code<'_>], below: &[Code<'_>]) -> Calls {
             let name = pair[0].text;
             let Some(files) = definers.get(name).filter(|_| pair[1].text == "(") else { continue };
             let before = |back| place.checked_sub(back).map_or("", |at| file.tokens[at].text);
+            let near = files.iter().filter(|to| module(&code[**to]) == module(file));
+            let near: Vec<usize> = near.copied().collect();
+            let on_self = [before(2), before(1)] == ["self", "."] && !near.is_empty();
             let is_ours = match before(1) {
-                "." => !std_methods.contains(name),
+                "." => on_self || !std_methods.contains(name),
                 "::" => known.contains(before(2)),
                 word => word != "fn" && imported.contains(name),
             };
             if !is_ours || files.contains(&at) {
                 continue;
             }
-            match files.first() {
-                Some(to) if files.len() == 1 && !(before(1) == "." && below.contains(name)) => {
-                    calls.graph.entry((at, *to)).or_default().push(name.to_string());
+            let elsewhere = !on_self && before(1) == "." && below.contains(name);
+            let files = if on_self { near } else { files.iter().copied().collect() };
+            match files[..] {
+                [to] if !elsewhere => {
+                    calls.graph.entry((at, to)).or_default().push(name.to_string());
                 }
                 _ => calls.ambiguous += 1,
             }
         }
     }
     calls
+}
+
+/// Returns the module at the top of the crate that a file is in.
+fn module<'t>(file: &Code<'t>) -> &'t str {
+    file.path.split('/').next().unwrap_or_default().trim_end_matches(".rs")
 }
 
 fn print_circles(kind: &str, code: &[Code<'_>], graph: &Graph, with_edges: bool) {
@@ -189,10 +200,7 @@ fn print_circles(kind: &str, code: &[Code<'_>], graph: &Graph, with_edges: bool)
 }
 
 fn print_calls_between_modules(code: &[Code<'_>], graph: &Graph) {
-    let module = |at: usize| {
-        let top = code[at].path.split('/').next().unwrap_or_default();
-        top.trim_end_matches(".rs").to_string()
-    };
+    let module = |at: usize| module(&code[at]);
     let mut counts: BTreeMap<String, usize> = BTreeMap::new();
     for ((from, to), names) in graph.iter().filter(|((from, to), _)| module(*from) != module(*to)) {
         *counts.entry(format!("{} -> {}", module(*from), module(*to))).or_default() += names.len();
@@ -246,13 +254,19 @@ mod tests {
             ("b.rs", "fn b() {}\nfn twice() {}\nfn len() {}\nfn take() {}\nfn add() {} mod b;"),
             ("c.rs", "mod c;\nfn twice() { x.len(); mem::take(); b!(); b; /* b() */ b() }"),
             ("d.rs", "fn d() { x.add(); b::add(); }"),
+            ("e.rs", "fn e() { self.f(); self.x.f(); self.len(); }"),
+            ("e/f.rs", "fn f() {}"),
+            ("g.rs", "fn f() {}"),
         ]);
         let below = code(&[("lib.rs", "impl Counter { fn add() {} }")]);
         let Calls { graph, ambiguous } = calls(&main, &below);
         let seen: Vec<_> = graph.iter().map(|(way, names)| (*way, names.join(" "))).collect();
-        assert_eq!(seen, [((0, 1), "b b b".to_string()), ((3, 1), "add".to_string())]);
-        // `Self::twice` in a.rs and `x.add` in d.rs.
-        assert_eq!(ambiguous, 2);
+        assert_eq!(
+            seen,
+            [((0, 1), "b b b".to_string()), ((3, 1), "add".to_string()), ((4, 5), "f".to_string())]
+        );
+        // `Self::twice` in a.rs, `x.add` in d.rs and `self.x.f` in e.rs.
+        assert_eq!(ambiguous, 3);
     }
 
     #[test]

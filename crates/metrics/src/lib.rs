@@ -141,9 +141,10 @@ table! {
         LoginsFailed "logins_failed_total" "Logins with a wrong name or password.",
         Failed "requests_failed_total"
             "Requests, or parts of requests, that failed with one of the faults in errors.md.",
-        Cancelled "requests_cancelled_total" "Answers discarded because their client had left.",
+        Cancelled "requests_cancelled_total"
+            "Requests whose answer was discarded because the client had left.",
         CutOff "clients_cut_off_total"
-            "Clients closed in the middle of a value because its server was lost.",
+            "Clients closed in the middle of a value because the server failed.",
         MarkingRequests "requests_marking_total"
             "Requests that may set a stale or win mark on an item, or that ask for these marks.",
         Paused "clients_paused_total"
@@ -165,7 +166,7 @@ table! {
         HoldingWorkersNow "holding_workers"
             "Workers that hold back requests now because the server is silent.",
         EjectedAt "ejected_at_us"
-            "Unix time in microseconds of its ejection from the ring; 0 while it is in the ring.",
+            "When the server was ejected, as Unix time in microseconds; 0 while it is in the ring.",
     }
     total {
         Connects "connects_total" "Links established (successful attempts to connect).",

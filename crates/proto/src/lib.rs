@@ -21,16 +21,17 @@ mod message;
 mod part;
 pub mod redis;
 pub mod scan;
+mod server;
 mod session;
 
 use std::borrow::Cow;
 
 pub use message::{
-    Adapted, Answer, Ask, Asked, Capabilities, Class, Command, ConnKey, Extra, HandshakeReply,
-    Item, ItemKind, Local, Make, MarkUse, Parsed, Place, Progress, Quiet, Reach, Refusal, Request,
-    Resume, Retryable, Shown, Span,
+    Adapted, Answer, Ask, Asked, Class, Command, Extra, Item, ItemKind, Local, MarkUse, Parsed,
+    Place, Progress, Quiet, Reach, Refusal, Request, Resume, Shown, Span,
 };
 pub use part::{Outcome, Part, Process, ProxyFacts, Totals};
+pub use server::{Capabilities, ConnKey, HandshakeReply, Make, Retryable};
 pub use session::{AfterLocal, Credentials, Endpoints, Facts, Login, Profile, ReplyMode, Session};
 
 /// Every protocol of clients.

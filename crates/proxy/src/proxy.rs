@@ -67,8 +67,9 @@ impl Proxy {
         if let Some(pool) = self.base.pool_index_of(client.pool) {
             self.make_room_for_conn_key(pool);
         }
-        self.clients.take_over(&mut self.base, id, client)?;
-        Ok(id)
+        let result = self.clients.take_over(&mut self.base, id, client);
+        self.handle_link_events();
+        result.map(|()| id)
     }
 
     /// Takes `block[..len]`, read from a connection. Large values are kept by cloning the `Rc`.
@@ -161,10 +162,10 @@ impl Proxy {
     /// that the links can be written, and clients that may go on are read again.
     pub fn end_turn(&mut self, now: Time) {
         self.base.now = now;
-        while let Some(at) = self.servers.next_to_wake() {
+        while let Some(at) = self.servers.next_to_release() {
             let Proxy { base, clients, servers, .. } = self;
             servers.drop_cancelled(base, at, |request| clients.is_cancelled(request));
-            servers.wake(at);
+            servers.release_held(at);
             self.handle_link_events();
         }
         while let Some(id) = self.clients.next_resumable() {
@@ -195,7 +196,7 @@ impl Proxy {
     /// Returns whether a write after `end_turn` allows something to go on. The next turn then
     /// begins at once, since nothing else may wake the driver.
     pub fn wants_turn(&self) -> bool {
-        self.clients.has_resumable() || self.servers.has_to_wake()
+        self.clients.has_resumable() || self.servers.has_held_to_release()
     }
 
     /// Returns the next connection of a side that has new bytes to write. Ask for links only after

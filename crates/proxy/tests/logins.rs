@@ -190,6 +190,25 @@ fn a_failed_login_takes_an_earlier_one_away() {
     assert_eq!(stage.turn(link), "");
 }
 
+/// It is too long to be one. A client that is logged in is told so, and its data is skipped.
+#[test]
+fn a_second_login_that_is_too_long_is_a_request_like_any_other() {
+    const NOOP: &[u8] = b"\x80\x0a\0\0\0\0\0\0\0\0\0\0\0\0\0\x09\0\0\0\0\0\0\0\0";
+    let mut stage = guarded();
+    let client = stage.client();
+    stage.says_bytes(client, &sasl("anna", "new"));
+    stage.received_bytes(client);
+    let len = (LOGIN_LEN_MAX as u32).to_be_bytes();
+    let header = [&[0x80, 0x21, 0, 5, 0, 0, 0, 0][..], &len, &[0; 12]].concat();
+    let long = [&header[..], b"PLAIN", &NOOP.repeat(LOGIN_LEN_MAX)[..LOGIN_LEN_MAX - 5]].concat();
+    stage.says_bytes(client, &[&long[..], NOOP].concat());
+    let told = stage.received_bytes(client);
+    let len = 24 + u32::from_be_bytes([told[8], told[9], told[10], told[11]]) as usize;
+    assert_eq!((told[1], &told[6..8] == [0, 0]), (0x21, false), "it failed");
+    assert_eq!((told[len + 1], told[len + 15], told.len()), (0x0a, 9, len + 24), "{told:?}");
+    assert_eq!(stage.closed, []);
+}
+
 #[test]
 fn who_leaves_before_a_login_is_told_nothing() {
     let mut stage = guarded();

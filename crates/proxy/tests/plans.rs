@@ -300,6 +300,59 @@ fn another_weight_is_another_ring() {
     assert_eq!((shares[0], &stage.closed), (shares[3], &vec![]));
 }
 
+/// Nothing else changes: the keys move all the same.
+#[test]
+fn another_distribution_and_another_name_are_another_ring() {
+    let mut stage = Stage::new(&["s0", "s1"], |pool| {
+        (pool.preconnect, pool.hash) = (true, Hash::Md5);
+        pool.distribution = Distribution::Modula;
+    });
+    let links = [stage.connect(0), stage.connect(1)];
+    let client = stage.client();
+    for (distribution, names) in [
+        (Distribution::Modula, ["s0", "s1"]),
+        (Distribution::Ketama, ["s0", "s1"]),
+        (Distribution::Ketama, ["s0", "other"]),
+        (Distribution::Modula, ["s0", "other"]),
+    ] {
+        stage.install(|plan| {
+            plan.pools[0].distribution = distribution;
+            let servers = plan.pools[0].servers.iter_mut();
+            servers.zip(names).for_each(|(server, name)| server.name = name.to_string());
+        });
+        let nodes = names.map(|name| Node { name: name.to_string(), weight: 1 });
+        let ring = Ring::build(distribution, &nodes, &[true; 2]);
+        for key in 0..50 {
+            let owner = ring.locate(Hash::Md5.hash(format!("key{key}").as_bytes()));
+            let link = links[owner.expect("both live")];
+            stage.says(client, &format!("get key{key}\r\n"));
+            assert_eq!(stage.turn(link), format!("get key{key}\r\n"), "{distribution:?}");
+            stage.says(link, "END\r\n");
+            assert_eq!(stage.received(client), "END\r\n");
+        }
+    }
+}
+
+/// Its last client has gone, but a server still owes an answer.
+#[test]
+fn a_pool_that_is_gone_is_needed_until_its_last_answer_has_come() {
+    let (mut stage, link) = Stage::of_one();
+    let client = stage.client();
+    stage.says(client, "delete x noreply\r\n");
+    assert_eq!(stage.turn(link), "delete x\r\n");
+    stage.closes(client, Closed::Reset);
+    stage.install(|plan| plan.pools.clear());
+    for _ in 0..2 {
+        stage.end_turn();
+        assert!(stage.uses(POOL) && stage.uses(S0));
+        assert_eq!(stage.retired(), [POOL, S0]);
+    }
+    stage.says(link, "DELETED\r\n");
+    stage.end_turn();
+    assert!(!stage.uses(POOL) && !stage.uses(S0));
+    assert_eq!((stage.retired(), &stage.closed), (vec![], &vec![link]));
+}
+
 /// The client's next request takes another link, and must not overtake the one before.
 #[test]
 fn a_client_that_waits_is_not_read_while_the_number_of_links_changes() {

@@ -267,3 +267,65 @@ fn a_script_is_loaded_once_for_each_call_that_misses_it() {
     assert_eq!((stage.turn(link).as_str(), stage.received(client).as_str()), ("", NO_SCRIPT));
     stage.expect_rows(0);
 }
+
+#[test]
+fn a_repeated_mget_goes_to_all_its_servers_when_the_ring_has_changed_meanwhile() {
+    let (mut stage, client, keys, links) = field(|_| {});
+    stage.set_ejected(stage::S0 + 1, true);
+    let words = format!("MGET {} {}", keys[0], keys[1]);
+    asks(&mut stage, client, &words);
+    assert_eq!(stage.turn(links[0]), resp(&words), "one server has all keys");
+    stage.says(links[0], "-LOADING Redis is loading the dataset in memory\r\n");
+    stage.set_ejected(stage::S0 + 1, false);
+    stage.passes(SECOND / 100);
+    for (link, key) in links.iter().zip(&keys) {
+        assert_eq!(stage.turn(*link), resp(&format!("mget {key}")));
+        stage.says(*link, "*1\r\n$1\r\nv\r\n");
+    }
+    assert_eq!(stage.received(client), "*2\r\n$1\r\nv\r\n$1\r\nv\r\n");
+    stage.expect_rows(0);
+}
+
+#[test]
+fn reads_of_a_lost_link_are_asked_once_more_in_their_order() {
+    let (mut stage, client, keys, links) = field(|_| {});
+    let key = &keys[0];
+    asks(&mut stage, client, &format!("GET {key}"));
+    asks(&mut stage, client, &format!("MGET {key} {}", keys[1]));
+    asks(&mut stage, client, &format!("STRLEN {key}"));
+    let asked = stage.turn(links[0]);
+    assert_eq!(asked, ["GET", "mget", "STRLEN"].map(|it| resp(&format!("{it} {key}"))).concat());
+    stage.closes(links[0], Closed::Eof);
+    let link = comes_up(&mut stage, 0);
+    assert_eq!(stage.turn(link), asked);
+}
+
+#[test]
+fn a_client_that_another_worker_hands_over_takes_the_place_of_a_database_that_nobody_uses() {
+    let mut stage = Stage::of(&["s0"], |plan| {
+        plan.pools[0].protocol = protocol("redis").expect("the table has it");
+        plan.pools[0].databases = 100;
+        plan.clients_max = 1000;
+    });
+    for database in 1..limits::CONN_KEYS_MAX {
+        let client = stage.client();
+        asks(&mut stage, client, &format!("SELECT {database}"));
+        asks(&mut stage, client, "GET k");
+        let hello = format!("{}{HELLO}", resp(&format!("SELECT {database}")));
+        let link = stage.establishes_with(&hello);
+        stage.says(link, &format!("+OK\r\n{WELCOME}"));
+        stage.turn(link);
+        stage.says(link, "$-1\r\n");
+        stage.received(client);
+        stage.closes(client, Closed::Eof);
+    }
+    let client = stage.client();
+    asks(&mut stage, client, "PING");
+    stage.received(client);
+    let mut passed = stage.passed().pop().expect("it has nothing outstanding");
+    passed.session.conn_key.database = 99;
+    let client = stage.adopt(passed);
+    asks(&mut stage, client, "GET k");
+    stage.establishes_with(&format!("{}{HELLO}", resp("SELECT 99")));
+    assert!(stage.closed.len() > limits::CONN_KEYS_MAX, "links that no client uses are closed");
+}

@@ -49,20 +49,19 @@ pub struct Update {
     pub index: u64,
     /// Whether the client wants no answer.
     pub quiet: bool,
-    /// The event by which the proxy had received all of it; zero before that.
+    /// The event at which the proxy had received the whole request; zero before that.
     pub arrived: u64,
     pub arrived_at: Time,
-    /// The event at which its client had left and no longer waited for the answer; zero before
-    /// that.
+    /// The event at which its client had left without the answer; zero before that.
     pub left: u64,
     pub left_at: Time,
     /// The ring's epoch when it arrived.
     pub epoch: u32,
-    /// If there is no memory for its data, the old value under its key is removed instead.
+    /// The proxy may refuse its value; then the old value of its key is removed instead.
     pub may_remove: bool,
     /// The client was told that it was not executed, so it must never be executed.
     pub forbidden: bool,
-    /// It need not be executed.
+    /// It is excused: it may be executed or not. See `retryable`.
     pub retries: bool,
     /// One bit for each server that executed it; for a gat, one bit for each key that it touched.
     pub executed: u64,
@@ -70,7 +69,7 @@ pub struct Update {
     pub at: u64,
     /// The server of the last execution.
     pub server: usize,
-    /// When it was executed, the proxy still had its link.
+    /// The proxy still had the link to the server when the update was executed.
     pub live: bool,
     pub outcome: Outcome,
 }
@@ -80,7 +79,7 @@ pub struct Injected {
     pub pool: usize,
     /// The command's keys, one bit each.
     pub keys: u64,
-    /// It had one key, so it is not sent again key by key.
+    /// The command had one key, so the proxy does not ask again key by key.
     pub alone: bool,
 }
 
@@ -88,7 +87,7 @@ pub struct Injected {
 pub struct Deletion {
     pub at: u64,
     pub found: bool,
-    /// An answer to some client has reported it.
+    /// An answer has reported it to a client.
     pub told: bool,
 }
 
@@ -98,7 +97,7 @@ pub struct Deletes {
     /// Those caused by refused values.
     pub asked: usize,
     pub done: Vec<Deletion>,
-    /// Answers that reported the removal for a refused value, but not whether it found one.
+    /// Answers that reported the removal of an old value, but not whether there was one.
     removals: usize,
 }
 
@@ -109,12 +108,13 @@ pub struct Journal {
     pub injected: Vec<Injected>,
     /// Requests of Redis clients.
     pub redis: Ledger,
-    /// The opaques of requests that have to fill an item and were not seen to do so yet, by pool.
+    /// Requests that a server chose to fill an item and whose answer has not arrived yet: the pool
+    /// and the opaque of each.
     pub wins: BTreeSet<(usize, String)>,
-    /// Updates of clients that have left and did not wait for them, until they are executed; each
-    /// with the number of messages to its pool that had waited too long by then.
+    /// Updates of clients that left without waiting for the answer, until they are executed. Beside
+    /// each: how many messages to its pool had timed out in a queue when its client left.
     pub unheard: Vec<(u32, u64)>,
-    /// The first request for marks or with marks, by pool.
+    /// The event of the first request that sets marks or asks for them, by pool.
     pub marked: BTreeMap<usize, u64>,
     /// By pool, then by key.
     pub deletes: Vec<Vec<Deletes>>,
@@ -189,20 +189,20 @@ impl Journal {
         let update = self.updates.get_mut(number as usize);
         let update = update.unwrap_or_else(|| panic!("update {number} was never asked for"));
         assert_eq!((update.kind, update.pool), (kind, pool), "update {number} arrives as another");
-        // A gat has many keys; the values that come back are checked instead.
-        let same = kind == UpdateKind::GetAndTouch || update.key == key;
-        assert!(same, "update {number} arrives with another key");
+        // A gat has many keys; the values in its answer are checked instead.
+        let has_same_key = kind == UpdateKind::GetAndTouch || update.key == key;
+        assert!(has_same_key, "update {number} arrives with another key");
         assert_ne!(update.arrived, 0, "update {number} leaves before it is whole");
         assert!(
             !update.forbidden,
             "update {number} is executed, but its client was told it is not"
         );
-        let (bit, whole) = match kind {
+        let (bit, is_executed_once) = match kind {
             UpdateKind::Flush => (1 << server, false),
             UpdateKind::GetAndTouch => (1 << key.expect("a gat has keys"), false),
             _ => (1, true),
         };
-        let before = if whole { update.executed } else { update.executed & bit };
+        let before = if is_executed_once { update.executed } else { update.executed & bit };
         assert_eq!(before, 0, "update {number} is executed twice");
         if matches!(kind, UpdateKind::Vivify | UpdateKind::Invalidate) {
             self.marked.entry(pool).or_insert(event);
@@ -222,8 +222,8 @@ impl Journal {
         at
     }
 
-    /// Excuses a client's outstanding updates: a fault that is nobody's may keep them from being
-    /// executed.
+    /// Excuses a client's updates from being executed: the proxy may not have parsed them, or may
+    /// have dropped them while they were held.
     pub fn retryable(&mut self, client: u32) {
         self.redis.retries.insert(client);
         for update in self.updates.iter_mut().filter(|update| update.client == client) {
@@ -260,7 +260,7 @@ impl Journal {
         let at = first.at;
         deletes.removals += 1;
         let told = deletes.done.iter().filter(|one| one.told).count() + deletes.removals;
-        assert!(told <= deletes.done.len(), "key {key} is removed for one of two that are told so");
+        assert!(told <= deletes.done.len(), "more answers than removals of key {key}");
         at
     }
 
@@ -271,7 +271,8 @@ impl Journal {
         let done = &mut self.deletes[pool][key].done;
         let first = done.iter().find(|one| one.found == found && one.at > since);
         let first = first.map(|one| one.at);
-        // The earliest one that is left: any other choice would leave less for other answers.
+        // The earliest execution that no answer has reported yet. Any other choice would leave
+        // fewer executions for later answers.
         let mut left = done.iter_mut().filter(|one| !one.told && one.found == found);
         match (first, left.find(|one| one.at > since)) {
             (Some(first), Some(one)) => {

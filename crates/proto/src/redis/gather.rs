@@ -7,8 +7,9 @@
 //!   $1 a  $-1          ->  $1 a           any that is not null
 //! ```
 //!
-//! Where all servers must succeed, the first error is the answer. If other servers have executed
-//! the change, the answer says so, since nothing undoes it.
+//! Where all servers must succeed, one of their errors is the answer: the first by which its server
+//! may have executed the request, or else the first. If other servers have executed an update, the
+//! answer says so, since nothing undoes it.
 
 use std::borrow::Cow;
 use std::collections::HashSet;
@@ -19,7 +20,7 @@ use super::{answer, config, info, words};
 use crate::part::{self, Outcome, Part, ProxyFacts};
 use crate::{Answer, Asked, Class, Reach};
 
-/// How the replies are merged.
+/// How the replies are combined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Gathering {
     /// Numbers, added up.
@@ -73,7 +74,7 @@ fn class(command: u16) -> Option<Class> {
 }
 
 /// Whether the command changes something.
-fn changes(command: u16) -> bool {
+fn is_update(command: u16) -> bool {
     matches!(
         class(command),
         Some(Class::Split { writes: true, .. } | Class::Broadcast { writes: true, .. })
@@ -93,13 +94,13 @@ pub(super) fn gather(
     if let Gathering::Agreed | Gathering::Entries = how {
         return administer(asked, how, &parts, out);
     }
-    let enough = match how {
+    let is_enough = match how {
         Gathering::Pick => is_whole || replies.iter().any(|reply| !is_null(reply)),
         Gathering::Info | Gathering::Config => !replies.is_empty(),
         _ => is_whole,
     };
-    if !enough {
-        let is_partly_done = !replies.is_empty() && changes(asked.command);
+    if !is_enough {
+        let is_partly_done = !replies.is_empty() && is_update(asked.command);
         return fail(asked, &parts, is_partly_done, out);
     }
     let start = out.len();
@@ -118,7 +119,7 @@ pub(super) fn gather(
     };
     if gathered.is_none() {
         out.truncate(start);
-        differ(&parts, out);
+        write_disagreement(&parts, out);
     }
 }
 
@@ -132,7 +133,7 @@ fn administer(asked: &Asked<'_>, how: Gathering, parts: &[Part<'_>], out: &mut V
         return answer::write(asked, &Answer::Error(line), out);
     }
     if how == Gathering::Agreed || parts.iter().all(|part| part.reply().is_none()) {
-        return differ(parts, out);
+        return write_disagreement(parts, out);
     }
     words::open_array(parts.len(), out);
     for part in parts {
@@ -146,7 +147,8 @@ fn administer(asked: &Asked<'_>, how: Gathering, parts: &[Part<'_>], out: &mut V
     }
 }
 
-/// Writes the error that claims least, and whether other servers have executed the request.
+/// Writes the error that claims least about the outcome, and whether other servers have executed
+/// the request.
 fn fail(asked: &Asked<'_>, parts: &[Part<'_>], is_partly_done: bool, out: &mut Vec<u8>) {
     let errors = parts.iter().filter_map(|part| error(asked, part));
     let Some(error) = errors.min_by_key(|error| claim(error)) else {
@@ -163,9 +165,9 @@ fn error<'a>(asked: &Asked<'_>, part: &Part<'a>) -> Option<Cow<'a, [u8]>> {
     if let Outcome::Error(line) = part.outcome {
         return Some(Cow::Borrowed(line));
     }
-    let mut told = Vec::new();
-    answer::write(asked, &Answer::Failed(&part.fault()?), &mut told);
-    Some(Cow::Owned(told))
+    let mut line = Vec::new();
+    answer::write(asked, &Answer::Failed(&part.fault()?), &mut line);
+    Some(Cow::Owned(line))
 }
 
 /// Returns how much an error claims: 0 if it admits that something may have been done, otherwise 1.
@@ -177,10 +179,10 @@ fn claim(error: &[u8]) -> u8 {
 const PARTLY_DONE: &[u8] = b" (on other servers it was carried out)";
 
 /// Names each server with its reply: the servers disagree, or one sent a reply that cannot be
-/// merged.
-fn differ(parts: &[Part<'_>], out: &mut Vec<u8>) {
-    let told = part::disagreement(parts, &show);
-    words::error(&[b"ERR ", told.as_bytes()], out);
+/// combined.
+fn write_disagreement(parts: &[Part<'_>], out: &mut Vec<u8>) {
+    let text = part::disagreement(parts, &show);
+    words::error(&[b"ERR ", text.as_bytes()], out);
 }
 
 /// Returns a text unchanged; for an aggregate, the texts in it with spaces between, as far as there
@@ -252,12 +254,12 @@ fn array(reply: &[u8]) -> Option<Walk<'_>> {
 /// there is no randomness here.
 fn pick(replies: &[&[u8]], out: &mut Vec<u8>) -> Option<()> {
     let picked: Vec<_> = replies.iter().filter(|reply| !is_null(reply)).collect();
-    let sum = picked
+    let hash = picked
         .iter()
         .flat_map(|reply| reply.iter())
-        .fold(FNV_START, |sum: u64, byte| (sum ^ u64::from(*byte)).wrapping_mul(FNV_FACTOR));
+        .fold(FNV_START, |hash: u64, byte| (hash ^ u64::from(*byte)).wrapping_mul(FNV_FACTOR));
     // The low bits of such a hash are its weakest.
-    let nth = (sum >> 32) as usize % picked.len().max(1);
+    let nth = (hash >> 32) as usize % picked.len().max(1);
     let chosen: &[u8] = picked.get(nth).copied().or(replies.first())?;
     out.extend_from_slice(chosen);
     Some(())
@@ -312,22 +314,24 @@ fn shared(replies: &[&[u8]], out: &mut Vec<u8>) -> Option<()> {
     Some(())
 }
 
-/// Writes two names with their values: the script that runs, and the engines.
+/// Writes two names with their values: the script that runs on one of the servers, and the engines.
 fn functions(replies: &[&[u8]], out: &mut Vec<u8>) -> Option<()> {
-    let mut told: Vec<[&[u8]; 4]> = Vec::new();
+    let mut stats: Vec<[&[u8]; 4]> = Vec::new();
     for reply in replies {
         let mut walk = Walk::new(reply);
         if walk.open()? != 4 {
             return None;
         }
-        told.push([walk.value()?, walk.value()?, walk.value()?, walk.value()?]);
+        stats.push([walk.value()?, walk.value()?, walk.value()?, walk.value()?]);
     }
-    let [name, idle, engines, had] = *told.first()?;
-    let agree = told.iter().all(|one| (one[0], one[2], one[3]) == (name, engines, had));
-    let running = told.iter().map(|one| one[1]).find(|running| !is_null(running));
-    let head = replies[0].len() - (name.len() + idle.len() + engines.len() + had.len());
+    let [script_name, script, engines_name, engines] = *stats.first()?;
+    let rest = (script_name, engines_name, engines);
+    let agree = stats.iter().all(|one| (one[0], one[2], one[3]) == rest);
+    let running = stats.iter().map(|one| one[1]).find(|running| !is_null(running));
+    let pieces_len = script_name.len() + script.len() + engines_name.len() + engines.len();
+    let head = replies[0].len() - pieces_len;
     out.extend_from_slice(&replies[0][..head]);
-    for piece in [name, running.unwrap_or(idle), engines, had] {
+    for piece in [script_name, running.unwrap_or(script), engines_name, engines] {
         out.extend_from_slice(piece);
     }
     agree.then_some(())

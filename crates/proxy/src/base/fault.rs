@@ -98,8 +98,8 @@ pub static FAULTS: &[Row] = &[
         "connection lost",
         "connection lost, outcome unknown",
         Some(ServerCounter::LinkLost),
-        "a read may be sent once more on a new link, if its client has requested no change \
-         since; everything else fails",
+        "a read may be sent once more on a new link, if its client has sent no update since; all \
+         other requests fail",
     ),
     row(
         Fault::LoginRefused,
@@ -115,7 +115,8 @@ pub static FAULTS: &[Row] = &[
         "unexpected reply, connection closed",
         "unexpected reply, connection closed, outcome unknown",
         Some(ServerCounter::Poisoned),
-        "the link is closed and the rest of its input ignored; down until a probe succeeds",
+        "the link is closed and the rest of its input ignored; the server is down until a probe \
+         succeeds",
     ),
     row(
         Fault::Down,
@@ -164,7 +165,7 @@ pub static FAULTS: &[Row] = &[
         "silent, and its client has left: dropped, not sent",
         Some(ServerCounter::Dropped),
         "held back because the server was silent, then dropped because its client had \
-         disconnected; the client may send it again",
+         disconnected; it was not executed, so the client can send it again",
     ),
     row(
         Fault::SetupRefused,

@@ -125,7 +125,7 @@ impl Clients {
         }
         let pending = self.enqueue(base, id, request, head);
         let entry = &mut self.requests[pending];
-        (entry.since, entry.left) = (UNTIMED, 1);
+        (entry.since, entry.parts_left) = (UNTIMED, 1);
         let asked = Asked { head, ..entry.info.asked() };
         entry.info.protocol.answer(&asked, &Answer::Barrier, entry.reply.copied());
         self.account_request(base, pending);
@@ -154,7 +154,7 @@ impl Clients {
     ) -> RequestId {
         let Incoming { asks, request, head } = *incoming;
         let id = self.enqueue(base, asks.id, request, head);
-        (self.requests[id].writes, self.requests[id].left) = (writes, 1);
+        (self.requests[id].writes, self.requests[id].parts_left) = (writes, 1);
         id
     }
 
@@ -190,9 +190,24 @@ impl Clients {
     ) -> RequestId {
         let Incoming { asks, request, head } = *incoming;
         let id = self.enqueue(base, asks.id, request, head);
+        self.open_keys(base, id, incoming, (ask, merge), split);
+        id
+    }
+
+    /// As `begin_keys`, for a request that has begun.
+    #[inline(always)]
+    pub(crate) fn open_keys(
+        &mut self,
+        base: &mut Base,
+        id: RequestId,
+        incoming: &Incoming<'_>,
+        (ask, merge): (Ask, bool),
+        split: Option<SplitRequest>,
+    ) {
+        let Incoming { asks, request, .. } = *incoming;
         let count = base.keys.len();
         let pending = &mut self.requests[id];
-        pending.info.ask = ask;
+        (pending.info.ask, pending.info.elements) = (ask, None);
         if let Some(SplitRequest { element_per_key, writes }) = split {
             (pending.info.gathers, pending.info.element_per_key) = (true, element_per_key);
             pending.writes = writes;
@@ -203,7 +218,7 @@ impl Clients {
         let counters = base.pools[asks.pool()].counters;
         counters.add(PoolCounter::KeysAsked, count as u64);
         let pending = &mut self.requests[id];
-        pending.left = count as u32 + 1 - u32::from(bug!(DropFragment) && count > 2);
+        pending.parts_left = count as u32 + 1 - u32::from(bug!(DropFragment) && count > 2);
         if count > 1 {
             counters.add(PoolCounter::Fragments, count as u64);
             pending.open_slots(count, &mut base.spares);
@@ -212,7 +227,6 @@ impl Clients {
             }
             self.account_request(base, id);
         }
-        id
     }
 
     /// Begins a request that goes to this many servers, whose replies are gathered. A further part
@@ -231,7 +245,7 @@ impl Clients {
         if pending.info.protocol.forgets(&pending.info.asked()) {
             base.pools[asks.pool()].definitions.forget();
         }
-        pending.left = servers as u32 + 1;
+        pending.parts_left = servers as u32 + 1;
         pending.open_slots(servers, &mut base.spares);
         self.account_request(base, id);
         id

@@ -21,10 +21,10 @@ impl Clients {
         let clients: usize = self.table.iter().map(|(_, client)| client.counted).sum();
         let requests: usize = self.requests.iter().map(|pending| pending.counted).sum();
         let barriers = self.table.iter().filter(|(_, one)| one.pipeline.barrier != NONE).count();
-        let resting = self.requests.iter().filter(|pending| pending.info.rests).count();
+        let resting = self.requests.iter().filter(|pending| pending.info.awaits_retry).count();
         Sums {
             bytes: clients + requests,
-            parts: self.requests.iter().map(|pending| pending.left as usize).sum(),
+            parts: self.requests.iter().map(|pending| pending.parts_left as usize).sum(),
             parts_kept: barriers + resting,
         }
     }
@@ -39,7 +39,7 @@ impl Clients {
             assert_ne!(quiet, Quiet::Silent, "a silent request stands in no pipeline");
             loud += u32::from(quiet == Quiet::Loud);
             assert_ne!(pending.state, State::Free, "a pipeline holds requests in use");
-            assert_eq!(pending.state == State::Done, pending.left == 0);
+            assert_eq!(pending.state == State::Done, pending.parts_left == 0);
             assert!(
                 at != client.pipeline.head || pending.state == State::Waiting,
                 "a done head leaves"

@@ -37,7 +37,7 @@ impl Clients {
             pending.keep_part(slot, origin, |info, out| value.flatten((info, slot), out));
             self.account_request(base, id);
         }
-        self.part_done(base, id);
+        self.settle_part(base, id);
     }
 
     /// Puts the server's own error line in place of an answer.
@@ -80,7 +80,7 @@ impl Clients {
                 pending.follow(part.slot, first);
             }
             // All keys are of one request, which exists until the last of them is settled.
-            self.part_done(base, part.request);
+            self.settle_part(base, part.request);
         }
     }
 }

@@ -356,7 +356,7 @@ impl Clients {
         let Incoming { asks, request, head } = *incoming;
         let pending = self.enqueue(base, asks.id, request, head);
         let entry = &mut self.requests[pending];
-        entry.left = 1;
+        entry.parts_left = 1;
         // Its latency counts as that of a change.
         entry.writes = matches!(
             request.class,
@@ -437,7 +437,7 @@ pub(crate) fn no_room(base: &Base, pool: usize, request: &Request) -> Option<NoR
 }
 
 /// Looks up an unknown command among those that the operator has named.
-pub(super) fn recognize(base: &mut Base, asks: &Requester, request: &mut Request, input: &[u8]) {
+fn recognize(base: &mut Base, asks: &Requester, request: &mut Request, input: &[u8]) {
     let extras = &base.pools[asks.pool()].plan.extras;
     if !extras.is_empty() && request.class == Class::Refuse(Refusal::Unknown) {
         asks.protocol.recognize(request, input, &mut base.keys, extras);

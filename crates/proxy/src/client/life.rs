@@ -198,7 +198,7 @@ impl Clients {
     pub(super) fn forget_requests(&mut self, base: &mut Base, head: RequestId, barrier: RequestId) {
         if barrier != NONE {
             // Nothing else would complete it.
-            self.requests[barrier].left = 0;
+            self.requests[barrier].parts_left = 0;
             self.requests.set_done(barrier);
         }
         let mut pending = head;

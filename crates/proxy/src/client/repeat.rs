@@ -13,10 +13,10 @@
 use std::cell::Cell;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-use proto::{Ask, Class, Parsed, Quiet, Request, Resume, Retryable};
+use proto::{Ask, Parsed, Quiet, Request, Resume, Retryable};
 
+use super::Clients;
 use super::session::State;
-use super::{Clients, input};
 use crate::base::part::{NONE, Part, RequestId, Requester};
 use crate::base::timers::Due;
 use crate::base::{Base, limits};
@@ -105,7 +105,7 @@ impl Clients {
             return Recovery::Impossible;
         }
         let definitions = &base.pools[pending.pool as usize].definitions;
-        // Many requests of a pipeline may need the same definition: the cheap lookup comes first.
+        // Many requests of a pipeline may need the same one, so the cheap lookup comes first.
         let (number, is_on_its_way) = (Cell::new(0), Cell::new(false));
         let known = |name: &[u8]| {
             number.set(fingerprint(name));
@@ -125,7 +125,7 @@ impl Clients {
     pub(crate) fn repeat(&mut self, base: &mut Base, part: Part, server: u32, repeat: Repeat) {
         let pending = &mut self.requests[part.request];
         let info = &mut pending.info;
-        (info.repeats, info.rests) = (Some(repeat.times.saturating_add(1)), true);
+        (info.repeats, info.awaits_retry) = (Some(repeat.times.saturating_add(1)), true);
         info.recovered |= repeat.retryable.needs_recovery;
         let server = &base.pools[pending.pool as usize].servers[server as usize];
         server.counters.add_own(repeat.retryable.place, 1);
@@ -137,25 +137,20 @@ impl Clients {
     /// Takes up a request whose pause is over; `None` if its client is gone.
     pub(crate) fn take_up(&mut self, base: &mut Base, id: RequestId) -> Option<Again> {
         let pending = &mut self.requests[id];
-        assert!(pending.info.rests, "it waits for nothing else");
-        pending.info.rests = false;
+        assert!(pending.info.awaits_retry, "it waits for nothing else");
+        pending.info.awaits_retry = false;
         let is_given_up = pending.cancelled && pending.writes;
         let Some(client) = self.table.find(pending.client) else {
-            self.part_done(base, id);
+            self.settle_part(base, id);
             return None;
         };
         let asks = client.requester(pending.client);
         let head = pending.info.head.clone();
         let protocol = pending.info.protocol;
         let parsed = protocol.parse_request(&head, &mut Resume::default(), &mut base.keys);
-        let Parsed::Complete(mut request) = parsed else {
+        let Parsed::Complete(request) = parsed else {
             unreachable!("the same bytes are the same request")
         };
-        input::recognize(base, &asks, &mut request, &head);
-        // The keys of a split request belong to one server now.
-        if let Class::Split { writes, .. } = request.class {
-            request.class = Class::Single { writes };
-        }
         Some(Again { asks, request, head, is_given_up })
     }
 
@@ -186,7 +181,7 @@ impl Clients {
     /// Notes that a read is to be taken up and sent once more.
     pub(crate) fn note_read_again(&mut self, id: RequestId) {
         let pending = &mut self.requests[id];
-        (pending.asked_again, pending.info.rests) = (true, true);
+        (pending.asked_again, pending.info.awaits_retry) = (true, true);
     }
 
     /// Whether the client of a request has sent a change that is outstanding and may stand behind

@@ -43,7 +43,7 @@ pub(super) struct PendingRequest {
     /// A part of it was sent once more; that happens only once.
     pub(super) asked_again: bool,
     /// The number of keys or servers that have not answered.
-    pub(super) left: u32,
+    pub(super) parts_left: u32,
     /// The error line for the client. In a read, it takes the place of the end.
     pub(super) error: Vec<u8>,
     /// The answer, where it could not go to the client at once.
@@ -81,7 +81,7 @@ pub(super) struct RequestInfo {
     /// Set when its data was refused. The outstanding message removes the old value of its key.
     pub(super) no_room: Option<NoRoom>,
     /// It waits to be sent again, and stands in no queue.
-    pub(super) rests: bool,
+    pub(super) awaits_retry: bool,
     /// Its server has had the recovery command. That happens once: a server that forgets it at once
     /// does not get it again.
     pub(super) recovered: bool,
@@ -163,7 +163,7 @@ impl RequestInfo {
         self.quiet = request.quiet;
         self.keep = request.keep;
         (self.gathers, self.element_per_key, self.elements) = (false, false, None);
-        self.next = None;
+        (self.ask, self.at, self.next) = (Ask::default(), 0, None);
         self.no_room = None;
         self.recovered = false;
         self.repeats = None;
@@ -351,7 +351,7 @@ impl PendingRequests {
         pending.writes = false;
         pending.cancelled = false;
         pending.asked_again = false;
-        pending.left = 0;
+        pending.parts_left = 0;
         id
     }
 
@@ -359,7 +359,7 @@ impl PendingRequests {
     pub(super) fn set_done(&mut self, id: RequestId) {
         let pending = &mut self.requests[id as usize];
         assert_eq!(pending.state, State::Waiting, "a request is settled once");
-        assert_eq!(pending.left, 0, "a settled request has no part outstanding");
+        assert_eq!(pending.parts_left, 0, "a settled request has no part outstanding");
         pending.state = State::Done;
     }
 
@@ -427,7 +427,7 @@ impl PendingRequest {
             elements: None,
             repeats: None,
             no_room: None,
-            rests: false,
+            awaits_retry: false,
             recovered: false,
             at: 0,
             next: None,
@@ -444,7 +444,7 @@ impl PendingRequest {
             writes: false,
             cancelled: false,
             asked_again: false,
-            left: 0,
+            parts_left: 0,
             error: Vec::new(),
             reply: Outbox::default(),
             slots: Vec::new(),

@@ -22,15 +22,13 @@ impl Clients {
     /// Records the value of a key of a read.
     pub(crate) fn hit(&mut self, base: &mut Base, server: u32, part: Part, value: Value<'_>) {
         let pending = &mut self.requests[part.request];
-        let pool = pending.pool;
         let Some(client) = self.table.find_mut(pending.client) else {
-            return self.part_done(base, part.request);
+            return self.settle_part(base, part.request);
         };
         if !value.is_begun() && !base.memory.has_room(value.len()) {
             return self.fail(base, part, Some(server), Fault::OutOfMemory, false);
         }
-        let plan = &mut base.pools[pool as usize];
-        plan.counters.add(PoolCounter::Hits, 1);
+        base.pools[pending.pool as usize].counters.add(PoolCounter::Hits, 1);
         if !pending.slots.is_empty() {
             let bytes = match value {
                 Value::Ready(source) if pending.is_small(source.bytes.len()) => {
@@ -58,7 +56,7 @@ impl Clients {
             pending.info.answer(&Answer::End, pending.reply.copied());
             self.account_request(base, part.request);
         }
-        self.part_done(base, part.request);
+        self.settle_part(base, part.request);
     }
 
     /// Records that a key of a read has no value.
@@ -69,11 +67,12 @@ impl Clients {
             pending.info.answer(&Answer::Miss, pending.reply.copied());
             self.account_request(base, part.request);
         }
-        self.part_done(base, part.request);
+        self.settle_part(base, part.request);
     }
 
-    /// Answers a request with the server's own item; of a broadcast's, the last good one stays. A
-    /// line is kept even above the memory limit: the client of a change must learn the outcome.
+    /// Answers a request with a server's reply; of a broadcast's replies, the last one that is no
+    /// error. A line is kept even above the memory limit: the client of an update must learn its
+    /// outcome.
     pub(crate) fn answer_with_reply(
         &mut self,
         base: &mut Base,
@@ -88,11 +87,11 @@ impl Clients {
         }
         let pending = &mut self.requests[id];
         pending.reply.clear();
-        let next = self
+        let client_at_turn = self
             .table
             .find_mut(pending.client)
-            .filter(|one| one.pipeline.head == id && pending.left == 1);
-        if let Some(client) = next.filter(|_| pending.error.is_empty()) {
+            .filter(|one| one.pipeline.head == id && pending.parts_left == 1);
+        if let Some(client) = client_at_turn.filter(|_| pending.error.is_empty()) {
             // Nearly always, the answer need not be kept.
             client.out.open(&mut base.spares);
             client.note_answer_len(value.len());
@@ -101,11 +100,11 @@ impl Clients {
             value.store((&pending.info, 0), &mut pending.reply);
             self.account_request(base, id);
         }
-        self.part_done(base, id);
+        self.settle_part(base, id);
     }
 
     /// Records that a request, or one part of it, met a fault. `sent` says that it was sent, so
-    /// that a change may have been executed.
+    /// that an update may have been executed.
     pub(crate) fn fail(
         &mut self,
         base: &mut Base,
@@ -124,15 +123,15 @@ impl Clients {
         {
             pool.servers[server as usize].counters.add(counter, 1);
         }
-        let sent = sent && pending.writes;
-        let words = if sent { row.words_sent } else { row.words };
+        let is_uncertain = sent && pending.writes;
+        let words = if is_uncertain { row.words_sent } else { row.words };
         let label = server.map_or(&pool.plan.name, |at| &pool.servers[at as usize].plan.label);
         if pending.info.gathers {
-            let kind = if sent { Kind::Uncertain } else { Kind::Fault };
+            let kind = if is_uncertain { Kind::Uncertain } else { Kind::Fault };
             return self.keep_error(base, part, server, kind, words.as_bytes());
         }
         let text = format!("{label}: {words}");
-        let answer = if sent { Answer::Uncertain(&text) } else { Answer::Failed(&text) };
+        let answer = if is_uncertain { Answer::Uncertain(&text) } else { Answer::Failed(&text) };
         pending.fail(slot, &answer);
         self.settle_error(base, id);
     }
@@ -141,7 +140,7 @@ impl Clients {
     pub(crate) fn fail_unless_gone(&mut self, base: &mut Base, part: Part, server: Option<u32>) {
         match self.requester_of(part.request) {
             Some(_) => self.fail(base, part, server, Fault::OutOfMemory, true),
-            None => self.part_done(base, part.request),
+            None => self.settle_part(base, part.request),
         }
     }
 
@@ -151,7 +150,7 @@ impl Clients {
         self.settle_error(base, id);
     }
 
-    /// Refuses a request whose keys, of which these are two, belong to different servers.
+    /// Refuses a request, because these two of its keys belong to different servers.
     pub(crate) fn refuse_apart(
         &mut self,
         base: &mut Base,
@@ -174,15 +173,15 @@ impl Clients {
         // One error takes the place of the whole answer, except in a read of several keys.
         pending.reply.clear();
         self.account_request(base, id);
-        self.part_done(base, id);
+        self.settle_part(base, id);
     }
 
     /// Settles one part of a request; the last one completes it.
-    pub(crate) fn part_done(&mut self, base: &mut Base, id: RequestId) {
+    pub(crate) fn settle_part(&mut self, base: &mut Base, id: RequestId) {
         let pending = &mut self.requests[id];
-        assert!(pending.left > 0, "no more parts are settled than were asked");
-        pending.left -= 1;
-        if pending.left == 0 {
+        assert!(pending.parts_left > 0, "no more parts are settled than were asked");
+        pending.parts_left -= 1;
+        if pending.parts_left == 0 {
             self.complete(base, id);
         }
     }
@@ -205,16 +204,16 @@ impl Clients {
                 base.memory.change(&mut self.requests[id].counted, 0);
             }
             client.pipeline.silent_count -= 1;
-            let over = client.pipeline.silent_count == 0;
+            let is_last = client.pipeline.silent_count == 0;
             let barrier =
-                if over { std::mem::replace(&mut client.pipeline.barrier, NONE) } else { NONE };
+                if is_last { std::mem::replace(&mut client.pipeline.barrier, NONE) } else { NONE };
             let pending = &self.requests[id];
             record(&base.pools[pending.pool as usize], pending, base.now);
             self.free(base, id);
             if barrier != NONE {
-                self.part_done(base, barrier);
+                self.settle_part(base, barrier);
             }
-            // That may have been the last thing the client waited for.
+            // It may have been the last request that the client waited for.
             if self.table.find(owner).is_some() {
                 self.update_client(base, owner);
             }
@@ -234,25 +233,24 @@ impl Clients {
         while client.pipeline.head != NONE
             && self.requests[client.pipeline.head].state == State::Done
         {
-            let pending = client.pipeline.head;
-            assert_eq!(self.requests[pending].client, id, "a reply goes to its owner only");
-            record(pool, &self.requests[pending], base.now);
-            match self.requests[pending].info.gathers {
-                false => self.requests[pending].emit(pool.plan.partial, &mut client.out),
+            let head = client.pipeline.head;
+            assert_eq!(self.requests[head].client, id, "a reply goes to its owner only");
+            record(pool, &self.requests[head], base.now);
+            match self.requests[head].info.gathers {
+                false => self.requests[head].emit(pool.plan.partial, &mut client.out),
                 true => {
-                    let ours = (base.metrics, base.now.since(base.started));
-                    gather::gather(&mut self.requests[pending], pool, ours, &mut client.out);
+                    let facts = (base.metrics, base.now.since(base.started));
+                    gather::gather(&mut self.requests[head], pool, facts, &mut client.out);
                 }
             }
             client.note_answer_len(client.out.len() - before);
             before = client.out.len();
-            client.pipeline.head = self.requests[pending].next;
+            client.pipeline.head = self.requests[head].next;
             client.pipeline.depth -= 1;
-            client.pipeline.loud_count -=
-                u32::from(self.requests[pending].info.quiet == Quiet::Loud);
-            client.pipeline.bytes -= self.requests[pending].counted;
-            base.memory.change(&mut self.requests[pending].counted, 0);
-            self.requests.free(pending, &mut base.spares);
+            client.pipeline.loud_count -= u32::from(self.requests[head].info.quiet == Quiet::Loud);
+            client.pipeline.bytes -= self.requests[head].counted;
+            base.memory.change(&mut self.requests[head].counted, 0);
+            self.requests.free(head, &mut base.spares);
         }
         if client.pipeline.head == NONE {
             client.pipeline.tail = NONE;
@@ -283,8 +281,8 @@ impl Clients {
 /// Records the latency of a request that is answered.
 fn record(pool: &Pool, pending: &PendingRequest, now: Time) {
     if pending.since != UNTIMED {
-        let which = if pending.writes { &pool.updates } else { &pool.reads };
-        which.record(now.since(pending.since));
+        let latencies = if pending.writes { &pool.updates } else { &pool.reads };
+        latencies.record(now.since(pending.since));
     }
 }
 

@@ -30,7 +30,7 @@ impl Clients {
             arrival.part = None;
             match is_there {
                 true if is_key => self.fail(base, part, Some(server), Fault::OutOfMemory, false),
-                false if is_key => self.part_done(base, part.request),
+                false if is_key => self.settle_part(base, part.request),
                 _ => {}
             }
             return arrival;
@@ -101,7 +101,8 @@ impl Clients {
     /// else.
     fn may_stream(&self, base: &Base, part: Part, len: usize) -> bool {
         let pending = &self.requests[part.request];
-        let is_next = |client: &&Client| client.pipeline.head == part.request && pending.left == 1;
+        let is_next =
+            |client: &&Client| client.pipeline.head == part.request && pending.parts_left == 1;
         let client = self.table.find(pending.client).filter(is_next);
         len >= base.limits.stream_min
             && pending.slots.is_empty()

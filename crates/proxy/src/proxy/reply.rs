@@ -8,9 +8,17 @@ use crate::base::buffer::Source;
 use crate::base::fault::Fault;
 use crate::base::id::ConnId;
 use crate::base::limits;
-use crate::base::part::Part;
+use crate::base::part::{Part, RequestId};
 use crate::client::{Recovery, ReplyTo, Value};
 use crate::server::{Batch, LinkEvent, Lost, Matched, Payload, Reply, Unit, WRONG_LENGTH};
+
+/// A message of a dead link that may be sent once more.
+enum Again {
+    /// Keys of gets, each with whether it may be.
+    Keys(Box<Batch>, Vec<bool>),
+    /// A read that is kept until it is answered.
+    Read(RequestId),
+}
 
 /// What a whole item settles.
 struct Settled {
@@ -334,17 +342,17 @@ impl Proxy {
         let Lost { server, conn_key, messages } = lost;
         // Decide what may be sent again before anything is settled. An update that fails here
         // counts as a change of its client, and may have been executed.
-        let (mut again, mut reads, mut failed) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut again, mut failed) = (Vec::new(), Vec::new());
         for (payload, sent) in messages {
             match payload {
                 Payload::Fetch(batch) if batch.is_idempotent() => {
                     let requests = batch.outstanding().map(|entry| entry.part.request);
                     let may = |request| self.clients.may_ask_again(request, conn_key);
                     let may: Vec<bool> = requests.map(may).collect();
-                    again.push((batch, may));
+                    again.push(Again::Keys(batch, may));
                 }
                 Payload::Single(part) if self.clients.may_read_again(part.request, conn_key) => {
-                    reads.push(part.request);
+                    again.push(Again::Read(part.request));
                 }
                 payload => failed.push((payload, sent)),
             }
@@ -357,15 +365,18 @@ impl Proxy {
             let fault = Fault::LinkLost;
             self.handle_link_event(LinkEvent::Failed { payload, server, fault, sent });
         }
-        for (batch, may) in again {
-            self.ask_again(batch, &may, server);
-        }
-        for request in reads {
-            self.clients.note_read_again(request);
-            let pool = self.clients.pool_of(request);
-            let counters = self.base.pools[pool].servers[server as usize].counters;
-            counters.add(ServerCounter::AskedAgain, 1);
-            self.ask_anew(request);
+        // In the order in which they were sent: a client's later read sees no earlier state.
+        for message in again {
+            match message {
+                Again::Keys(batch, may) => self.ask_again(batch, &may, server),
+                Again::Read(request) => {
+                    self.clients.note_read_again(request);
+                    let pool = self.clients.pool_of(request);
+                    let counters = self.base.pools[pool].servers[server as usize].counters;
+                    counters.add(ServerCounter::AskedAgain, 1);
+                    self.ask_anew(request);
+                }
+            }
         }
     }
 

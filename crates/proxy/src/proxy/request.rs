@@ -61,6 +61,8 @@ impl Proxy {
                     used
                 }
             };
+            // What could not be sent is answered before the next request is read.
+            self.handle_link_events();
             if used == 0 {
                 break;
             }
@@ -279,7 +281,6 @@ impl Proxy {
             _ => {}
         }
         self.clients.answer_local(&mut self.base, asks.id, (request, local), head);
-        self.handle_link_events();
     }
 
     /// Sends each key of a request to its server, in messages with others.
@@ -292,8 +293,7 @@ impl Proxy {
         let SendOptions { ask, merge, .. } = *options;
         let id = self.clients.begin_keys(&mut self.base, incoming, (ask, merge), split);
         self.servers.send_keys(&mut self.base, id, incoming, options);
-        self.handle_link_events();
-        self.clients.part_done(&mut self.base, id);
+        self.clients.settle_part(&mut self.base, id);
     }
 
     /// Sends a request whose keys may belong to several servers. Each server gets its own keys, and
@@ -308,8 +308,7 @@ impl Proxy {
             return self.drop_unasked(incoming);
         }
         if let Route::Spread = route {
-            let (single_reply, has_room) = (true, writes);
-            let options = SendOptions { ask, merge: false, idempotent, single_reply, has_room };
+            let options = SendOptions::split(ask, writes, idempotent);
             let split = SplitRequest { element_per_key, writes };
             return self.ask_keys(incoming, &options, Some(split));
         }
@@ -354,13 +353,13 @@ impl Proxy {
         let id = clients.begin_broadcast(base, incoming, (ask, writes), asked.len());
         for (nth, server) in asked.into_iter().enumerate() {
             if bug!(FlushOneServer) && nth > 0 {
-                self.clients.part_done(&mut self.base, id);
+                self.clients.settle_part(&mut self.base, id);
                 continue;
             }
             let part = Part { request: id, slot: nth as u32 };
             self.send(part, incoming, (server, ask), Data::none());
         }
-        self.clients.part_done(&mut self.base, id);
+        self.clients.settle_part(&mut self.base, id);
     }
 
     /// Sends a request along its route, for the first time or once more.
@@ -394,7 +393,7 @@ impl Proxy {
         };
         clients.set_asked(id, ask, step);
         if bug!(ForgetNoreply) && incoming.request.quiet == Quiet::Silent {
-            return clients.part_done(base, id);
+            return clients.settle_part(base, id);
         }
         self.send(part, incoming, (server, ask), data);
     }
@@ -409,7 +408,6 @@ impl Proxy {
         #[cfg(seeded_bugs)]
         self.remember(part.request, incoming, ask);
         self.servers.send(&mut self.base, part, incoming, (server, ask), data);
-        self.handle_link_events();
     }
 
     /// Sends a request again when its pause is over.
@@ -419,9 +417,21 @@ impl Proxy {
         if again.is_given_up {
             return self.drop_begun(id, incoming);
         }
-        let route = self.route(incoming);
-        let route = route.expect("only what one server answers is asked again");
-        self.send_along(id, incoming, Data::none(), route);
+        match (self.route(incoming), again.request.class) {
+            // Its keys belonged to one server when it was first sent, and do not any more.
+            (Some(Route::Spread), Class::Split { ask, element_per_key, writes, idempotent }) => {
+                let options = SendOptions::split(ask, writes, idempotent);
+                let split = SplitRequest { element_per_key, writes };
+                let base = &mut self.base;
+                self.clients.open_keys(base, id, incoming, (ask, false), Some(split));
+                self.servers.send_keys(base, id, incoming, &options);
+                self.clients.settle_part(base, id);
+            }
+            (Some(route), _) => self.send_along(id, incoming, Data::none(), route),
+            (None, _) => {
+                self.clients.fail(&mut self.base, Part::whole(id), None, Fault::NoServer, false);
+            }
+        }
     }
 
     /// Drops a request of a client that has left while all its input waited for a server's

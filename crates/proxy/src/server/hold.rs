@@ -1,7 +1,7 @@
 //! Hold and drop. A server that owes answers and has been silent for `hold_after` gets nothing
 //! more: messages to it wait, and those that no client waits for any more are dropped. So when a
-//! client gives up, comes back and sends its change again, the change is done once when the server
-//! wakes.
+//! client gives up, comes back and sends its update again, the update is executed only once when
+//! the server answers again.
 //!
 //! ```text
 //!           owes, and silent for `hold_after`           a byte of it, or it owes nothing
@@ -10,14 +10,15 @@
 //!      └──────────── the turn ends: drop, and send the rest ◀───────────────────────────────┘
 //! ```
 //!
-//! * A server is silent, not a link. So all links of this worker are held, and the metrics registry
-//!   shows the other workers that they are. A message that has begun to leave goes on to its end.
-//! * A link that owes nothing repeats the handshake before it sends anything, if some worker found
-//!   its server silent. The answer shows that the server is there after all.
-//! * Two kinds of requests are dropped: a read whose client has left, and a change whose client
-//!   waited for the answer and has left without a `quit`. A client that comes back asks for it
-//!   again. A request that no client ever waited for (`noreply`, quiet requests without a loud one
-//!   behind them) is not asked again: it is sent.
+//! * Silence is a state of the server, not of one link. So messages are held on all links that this
+//!   worker has to it, and the metrics registry shows the other workers that the server is silent.
+//!   A message of which a part is sent already is sent to its end.
+//! * If a worker found the server silent, a link on which it owes nothing repeats the handshake
+//!   before anything else is sent. The answer shows that the server is there after all.
+//! * Two kinds of requests are dropped: a read whose client has left, and an update whose client
+//!   waited for the answer and has left without a `quit`. A client that comes back sends such a
+//!   request again. It does not repeat a request whose answer it never waited for (`noreply`, quiet
+//!   requests without a loud one behind them), so these are sent.
 
 use metrics::ServerCounter;
 
@@ -50,15 +51,15 @@ impl Servers {
         if silence.owing == 1 {
             silence.asked = base.now;
         }
-        let is_looked_at = silence.look_at.is_some();
-        if let (Some(patience), false) = (base.pool(at).plan.hold_after, is_looked_at) {
-            self.look_at_silence(base, at, base.now.after(patience));
+        let has_timer = silence.look_at.is_some();
+        if let (Some(hold_after), false) = (base.pool(at).plan.hold_after, has_timer) {
+            self.set_silence_timer(base, at, base.now.after(hold_after));
         }
     }
 
     /// Counts one link fewer on which a server owes, since the link died or has all its answers.
-    /// When no other is left, there is nothing to wait for: the next message or handshake finds
-    /// out.
+    /// After the last one, the server owes nothing and the hold ends; the next message or handshake
+    /// shows whether the server answers.
     pub(super) fn count_link_settled(&mut self, at: ServerAt) {
         let silence = &mut self.state(at).silence;
         silence.owing -= 1;
@@ -77,12 +78,13 @@ impl Servers {
         }
     }
 
-    /// Handles a link that came up: messages that have waited for it for long were held back.
+    /// Handles a link that came up: messages that waited longer than `hold_after` for it count as
+    /// held.
     pub(super) fn note_up(&mut self, base: &Base, id: ConnId) {
         let Some(link) = self.links.find_mut(id) else { return };
-        let Some(patience) = base.pool(link.at).plan.hold_after else { return };
+        let Some(hold_after) = base.pool(link.at).plan.hold_after else { return };
         let late =
-            |message: &&mut Message| base.now >= message.since.after(patience) && !message.held;
+            |message: &&mut Message| base.now >= message.since.after(hold_after) && !message.held;
         let count =
             link.outstanding.iter_mut().filter(late).map(|message| message.held = true).count();
         let state = &mut self.states[link.at.pool as usize][link.at.server as usize];
@@ -110,26 +112,26 @@ impl Servers {
     pub(super) fn may_write(&mut self, base: &mut Base, id: ConnId) -> bool {
         let Some(link) = self.links.find(id) else { return false };
         let state = &self.states[link.at.pool as usize][link.at.server as usize];
-        let is_sent = state.silence.hold == Hold::Off;
+        let may_begin = state.silence.hold == Hold::Off;
         match &link.state {
             State::Connecting => false,
             State::Handshake(handshake) => !handshake.unsent.is_empty(),
             State::Up(_) if link.out.is_empty() => false,
-            State::Up(_) if link.is_waiting() => is_sent || link.begun() > 0,
+            State::Up(_) if link.is_waiting() => may_begin || link.begun() > 0,
             State::Up(_) if self.is_suspect(base, link) => {
                 self.repeat_handshake(base, id);
                 true
             }
-            State::Up(_) => is_sent,
+            State::Up(_) => may_begin,
         }
     }
 
     /// Whether a server that owes nothing must answer a handshake before anything is sent: no byte
     /// has come from it of late, and this worker or another found it silent.
     pub(super) fn is_suspect(&self, base: &Base, link: &Link) -> bool {
-        let Some(patience) = base.pool(link.at).plan.hold_after else { return false };
+        let Some(hold_after) = base.pool(link.at).plan.hold_after else { return false };
         let silence = &self.states[link.at.pool as usize][link.at.server as usize].silence;
-        if base.now < silence.heard.after(patience) || bug!(SendToSilent) {
+        if base.now < silence.heard.after(hold_after) || bug!(SendToSilent) {
             return false;
         }
         let id = base.server(link.at).plan.id;
@@ -138,39 +140,39 @@ impl Servers {
 
     /// Checks whether a server has been silent for too long, or still is. Returns whether held
     /// messages that no client waits for are to be dropped now.
-    pub(crate) fn silence_timer(&mut self, base: &mut Base, at: ServerAt, set: Time) -> bool {
+    pub(crate) fn silence_timer(&mut self, base: &mut Base, at: ServerAt, due: Time) -> bool {
         // Another server may have the index by now, or a later timer may have replaced this one.
         let states = self.states.get_mut(at.pool as usize);
         let state = states.and_then(|states| states.get_mut(at.server as usize));
-        let state = state.filter(|state| state.silence.look_at == Some(set));
+        let state = state.filter(|state| state.silence.look_at == Some(due));
         let Some(ServerState { silence, .. }) = state else { return false };
         silence.look_at = None;
-        let Some(patience) = base.pool(at).plan.hold_after else {
+        let Some(hold_after) = base.pool(at).plan.hold_after else {
             self.end_hold(at);
             return false;
         };
         if silence.owing == 0 {
             return false;
         }
-        let too_long = silence.heard.max(silence.asked).after(patience);
+        let hold_due = silence.heard.max(silence.asked).after(hold_after);
         match silence.hold {
             Hold::On => {}
-            _ if base.now < too_long => {
-                self.look_at_silence(base, at, too_long);
+            _ if base.now < hold_due => {
+                self.set_silence_timer(base, at, hold_due);
                 return false;
             }
             Hold::Off | Hold::Ending => self.begin_hold(at),
         }
-        self.look_at_silence(base, at, base.now.after(patience));
+        self.set_silence_timer(base, at, base.now.after(hold_after));
         true
     }
 
     /// Returns the next server whose held messages are sent at the end of a turn, when all clients
     /// that left in the turn are known.
-    pub(crate) fn next_to_wake(&mut self) -> Option<ServerAt> {
+    pub(crate) fn next_to_release(&mut self) -> Option<ServerAt> {
         while let Some(at) = self.ending_holds.pop() {
             let hold = &mut self.state(at).silence.hold;
-            // Another may have fallen silent again.
+            // The server may have fallen silent again.
             if *hold == Hold::Ending {
                 *hold = Hold::Off;
                 return Some(at);
@@ -180,12 +182,12 @@ impl Servers {
     }
 
     /// Whether held messages are to be sent at the end of this turn.
-    pub(crate) fn has_to_wake(&self) -> bool {
+    pub(crate) fn has_held_to_release(&self) -> bool {
         !self.ending_holds.is_empty()
     }
 
-    /// Sends what was held.
-    pub(crate) fn wake(&mut self, at: ServerAt) {
+    /// Lets the links of a server send their held messages.
+    pub(crate) fn release_held(&mut self, at: ServerAt) {
         for id in self.links_of(at) {
             if !bug!(LeaveHeld) {
                 self.mark_dirty(id);
@@ -193,7 +195,7 @@ impl Servers {
         }
     }
 
-    fn look_at_silence(&mut self, base: &mut Base, at: ServerAt, due: Time) {
+    fn set_silence_timer(&mut self, base: &mut Base, at: ServerAt, due: Time) {
         self.state(at).silence.look_at = Some(due);
         base.timers.set(due, Due::Silence(at));
     }
@@ -207,7 +209,7 @@ impl Servers {
         state.silence.suspect = true;
         state.counters.set(ServerCounter::HoldingWorkersNow, 1);
         // A link that owes nothing repeats the handshake, to see whether the server is there.
-        self.note_all_held(at).into_iter().for_each(|id| self.mark_dirty(id));
+        self.hold_queued(at).into_iter().for_each(|id| self.mark_dirty(id));
     }
 
     fn end_hold(&mut self, at: ServerAt) {
@@ -215,14 +217,15 @@ impl Servers {
             return;
         }
         // Messages queued in this turn were held as well.
-        self.note_all_held(at);
+        self.hold_queued(at);
         let state = self.state(at);
         state.silence.hold = Hold::Ending;
         state.counters.set(ServerCounter::HoldingWorkersNow, 0);
         self.ending_holds.push(at);
     }
 
-    fn note_all_held(&mut self, at: ServerAt) -> Vec<ConnId> {
+    /// Marks the messages queued for a silent server as held on all links, and returns the links.
+    fn hold_queued(&mut self, at: ServerAt) -> Vec<ConnId> {
         let links = self.links_of(at);
         for id in &links {
             if let Some(link) = self.links.find_mut(*id) {
@@ -244,34 +247,35 @@ impl Servers {
             return;
         }
         let hold_after = base.pool(at).plan.hold_after;
-        let is_it = |request: RequestId| is_cancelled(request) || bug!(DropWaitedFor);
-        let all = |batch: &Batch| batch.outstanding().all(|entry| is_it(entry.part.request));
+        let may_drop = |request: RequestId| is_cancelled(request) || bug!(DropWaitedFor);
+        let may_drop_all =
+            |batch: &Batch| batch.outstanding().all(|entry| may_drop(entry.part.request));
         for id in self.links_of(at) {
             let Some(link) = self.links.find_mut(id) else { continue };
             let dropped = link.withdraw_where(|message| match &message.payload {
-                Payload::Single(part) => message.held && is_it(part.request),
-                Payload::Fetch(batch) => message.held && all(batch),
+                Payload::Single(part) => message.held && may_drop(part.request),
+                Payload::Fetch(batch) => message.held && may_drop_all(batch),
                 Payload::Internal(_) => false,
             });
             let late =
                 |batch: &Batch| hold_after.is_some_and(|time| base.now >= batch.since.after(time));
-            let gathering = link.batch.take_if(|batch| late(batch) && all(batch));
-            let count = dropped.len() + usize::from(gathering.is_some());
+            let open_batch = link.batch.take_if(|batch| late(batch) && may_drop_all(batch));
+            let count = dropped.len() + usize::from(open_batch.is_some());
             if count == 0 {
                 continue;
             }
             base.gauges_changed = true;
             let counters = self.state(at).counters;
             counters.add(ServerCounter::Dropped, count as u64);
-            counters.add(ServerCounter::Held, u64::from(gathering.is_some()));
+            counters.add(ServerCounter::Held, u64::from(open_batch.is_some()));
             let payloads = dropped.into_iter().map(|message| message.payload);
-            for payload in payloads.chain(gathering.map(Payload::Fetch)) {
+            for payload in payloads.chain(open_batch.map(Payload::Fetch)) {
                 let server = at.server;
                 let fault = Fault::Dropped;
                 self.events.push_back(LinkEvent::Failed { payload, server, fault, sent: false });
             }
             self.mark_dirty(id);
-            // It may have been all that the link waited for.
+            // They may have been all that the link waited for.
             self.end_link_retirement(base, id);
         }
     }

@@ -44,7 +44,9 @@ impl Servers {
         match links.and_then(|links| links[nth]) {
             Some(id) => Ok(id),
             None if state.unable_until > base.now => Err(Fault::Unable),
-            None if state.refuses(asks.conn_key, base.now) => Err(Fault::SetupRefused),
+            None if state.refuses(pool.conn_keys.of(asks.conn_key), base.now) => {
+                Err(Fault::SetupRefused)
+            }
             None => {
                 let at = ServerAt { pool: asks.pool, server: server as u32 };
                 Ok(self.connect(base, at, asks.conn_key, nth))

@@ -27,6 +27,13 @@ pub(crate) struct SendOptions {
     pub(crate) has_room: bool,
 }
 
+impl SendOptions {
+    /// For the keys of a request that is split by its keys. The links of a change were found ready.
+    pub(crate) fn split(ask: Ask, writes: bool, idempotent: bool) -> SendOptions {
+        SendOptions { ask, merge: false, idempotent, single_reply: true, has_room: writes }
+    }
+}
+
 impl Servers {
     /// Sends each key of a request to its server, in a message with others.
     #[inline]

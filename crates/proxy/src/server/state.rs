@@ -2,6 +2,7 @@
 //! silent. `base/pool.rs` has what both halves see of it.
 
 use metrics::{Counters, Latency, Recorder, WorkerMetrics};
+use proto::ConnKey;
 
 use crate::base::ServerAt;
 use crate::base::id::ConnId;
@@ -37,7 +38,7 @@ pub(super) struct ServerState {
     /// The length of that pause next time, in microseconds.
     pub(super) unable_pause: u64,
     /// Connection keys that it has refused, and when each may be tried again.
-    refused: Vec<(u16, Time)>,
+    refused: Vec<(ConnKey, Time)>,
     pub(super) silence: Silence,
     pub(super) counters: Counters<metrics::ServerCounter>,
     /// Latency from the queueing of a message to its reply.
@@ -170,12 +171,12 @@ impl ServerState {
     }
 
     /// Notes that it refused a connection key, which is not tried again for a while.
-    pub(super) fn note_refused(&mut self, conn_key: u16, now: Time) {
+    pub(super) fn note_refused(&mut self, conn_key: ConnKey, now: Time) {
         self.refused.retain(|(_, until)| *until > now);
         self.refused.push((conn_key, now.after(limits::CONN_KEY_PAUSE_US)));
     }
 
-    pub(super) fn refuses(&self, conn_key: u16, now: Time) -> bool {
+    pub(super) fn refuses(&self, conn_key: ConnKey, now: Time) -> bool {
         self.refused.iter().any(|(one, until)| *one == conn_key && *until > now)
     }
 

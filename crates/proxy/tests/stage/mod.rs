@@ -33,6 +33,9 @@ pub struct Stage {
     pub reports: Vec<Report>,
     /// The plan installed last.
     pub plan: Plan,
+    /// Connections that were named as having something to write, and have not been written whole
+    /// since.
+    named: Vec<ConnId>,
 }
 
 impl Stage {
@@ -66,6 +69,7 @@ impl Stage {
             events: Vec::new(),
             reports: Vec::new(),
             plan,
+            named: Vec::new(),
         };
         stage.settle();
         stage
@@ -76,7 +80,16 @@ impl Stage {
     }
 
     pub fn hand_over(&mut self) -> Vec<ConnId> {
-        self.proxy.hand_over(usize::MAX).into_iter().map(|(id, _)| id).collect()
+        self.hand_over_some(usize::MAX)
+    }
+
+    pub fn hand_over_some(&mut self, max: usize) -> Vec<ConnId> {
+        self.proxy.hand_over(max).into_iter().map(|(id, _)| id).collect()
+    }
+
+    /// Returns each server as operators see it.
+    pub fn healths(&self) -> Vec<String> {
+        self.proxy.servers().map(|view| format!("{} {}", view.server, view.health)).collect()
     }
 
     /// Hands all clients over, as another worker receives them.
@@ -86,7 +99,11 @@ impl Stage {
 
     /// Takes a client from another worker.
     pub fn adopt(&mut self, client: Passed) -> ConnId {
-        self.proxy.handle_adopted(client, self.now).expect("there is room")
+        self.try_adopt(client).expect("there is room")
+    }
+
+    pub fn try_adopt(&mut self, client: Passed) -> Result<ConnId, Vec<u8>> {
+        self.proxy.handle_adopted(client, self.now)
     }
 
     pub fn accept(&mut self) -> Result<ConnId, Vec<u8>> {
@@ -128,9 +145,9 @@ impl Stage {
     }
 
     pub fn received_bytes(&mut self, conn: ConnId) -> Vec<u8> {
-        while self.proxy.poll_transmit(Side::Client).is_some() {}
         let mut bytes = Vec::new();
         loop {
+            self.name_clients();
             let mut slices = Slices::default();
             self.proxy.transmit(conn, &mut slices);
             let before = bytes.len();
@@ -138,14 +155,25 @@ impl Stage {
             if bytes.len() == before {
                 break;
             }
+            // A driver writes nobody else. (It may ask for links at the end of a turn only.)
+            let is_named = self.named.contains(&conn);
+            assert!(is_named || !conn.is_client(), "it is to be written, and is not named");
             self.proxy.handle_transmitted(conn, bytes.len() - before, self.now);
             self.settle();
         }
+        self.named.retain(|named| *named != conn);
         bytes
+    }
+
+    fn name_clients(&mut self) {
+        while let Some(client) = self.proxy.poll_transmit(Side::Client) {
+            self.named.push(client);
+        }
     }
 
     /// As `received`, with a kernel that takes this many bytes and no more.
     pub fn received_some(&mut self, conn: ConnId, n: usize) -> String {
+        self.name_clients();
         let mut slices = Slices::default();
         self.proxy.transmit(conn, &mut slices);
         let bytes: Vec<u8> = slices.iter().flat_map(|slice| slice.to_vec()).take(n).collect();
@@ -157,12 +185,18 @@ impl Stage {
     /// Ends the turn; returns the bytes that a server then receives.
     pub fn turn(&mut self, link: ConnId) -> String {
         self.end_turn();
+        let mut slices = Slices::default();
+        self.proxy.transmit(link, &mut slices);
+        let is_written = !link.is_client() && slices.iter().any(|slice| !slice.is_empty());
+        assert!(!is_written || self.named.contains(&link), "it is to be written, and is not named");
         self.received(link)
     }
 
     pub fn end_turn(&mut self) {
         self.proxy.end_turn(self.now);
-        while self.proxy.poll_transmit(Side::Link).is_some() {}
+        while let Some(link) = self.proxy.poll_transmit(Side::Link) {
+            self.named.push(link);
+        }
         self.settle();
     }
 
@@ -229,6 +263,10 @@ impl Stage {
     pub fn drain(&mut self) {
         self.proxy.drain(self.now);
         self.settle();
+    }
+
+    pub fn is_drained(&self) -> bool {
+        self.proxy.is_drained()
     }
 
     pub fn passes(&mut self, time: u64) {

@@ -79,7 +79,7 @@ fn class(class: Class) -> &'static str {
         Class::Broadcast { reach: Reach::Survey, .. } => "every server that is up, gathered",
         Class::Broadcast { .. } => "every server of the pool, gathered",
         Class::Local(_) => "answered by the proxy",
-        Class::Refuse(_) => "refused by name",
+        Class::Refuse(_) => "refused with an error that names it",
     }
 }
 
@@ -155,21 +155,21 @@ fn channel() -> String {
 fn errors() -> String {
     let mut page = heading(
         "Errors",
-        "Errors that a client sees when something fails that is not its own fault. A memcached\n\
-         client gets the line `SERVER_ERROR <server>: <words>`, a Redis client gets\n\
-         `-ERR <server>: <words>`. The server is named as in the configuration; if no server is\n\
-         left, the pool is named instead. The column *words after sending* has the text for\n\
-         an update that had already been sent. The server may have executed it, so it is never\n\
-         sent again.\n\n\
+        "A client gets these errors when a request fails for a reason other than the client's\n\
+         own mistake. A memcached client gets the line `SERVER_ERROR <server>: <words>`, a Redis\n\
+         client gets `-ERR <server>: <words>`. The server is named as in the configuration; if no\n\
+         server is left, the pool is named instead. The column *words after sending* has the text\n\
+         for an update that had already been sent. The server may have executed it, so it is\n\
+         never sent again.\n\n\
          The cause decides what the proxy does next. *Server*: the server failed, and the\n\
          failure counts towards its ejection. *Overload*: the request cannot be taken now; it is\n\
          refused and no server is ejected. *Own*: the proxy itself lacks a resource.\n\n\
-         A change at several servers (`MSET`, `DEL`, `FLUSHALL`, `SCRIPT LOAD`, `flush_all` …) is\n\
-         sent to none of them if one of them is Down, Unable, SetupRefused or QueueFull at that\n\
-         moment. The line names that server.\n\n\
+         An update that goes to several servers (`MSET`, `DEL`, `FLUSHALL`, `SCRIPT LOAD`,\n\
+         `flush_all` …) is sent to none of them if the table's fault Down, Unable, SetupRefused\n\
+         or QueueFull applies to one of them at that moment. The error names that server.\n\n\
          `-CROSSSLOT` names two keys of a request that must go to one server, and the servers\n\
-         that have them. It suggests a hash tag in the bytes of the pool's `hash_tag`. If the\n\
-         pool has no `hash_tag`, a tag has no effect, and the line names the directive.",
+         that have these keys. It says how to bring them together: with a hash tag in both or, if\n\
+         the pool has no `hash_tag`, with that directive first.",
     );
     page += "\n| fault | cause | words | words after sending | counter | action |\n\
              |---|---|---|---|---|---|\n";
@@ -189,7 +189,8 @@ fn metrics() -> String {
     let mut page = heading(
         "Metrics",
         "`quickack stats` shows these figures; `--json` has each of them by its name. Clients get\n\
-             them with the command `stats proxy`, as `<pool>.<name>` and `<pool>.<server>.<name>`.",
+         them with the command `stats proxy`, as `<pool>.<name>` and `<pool>.<server>.<name>`.\n\
+         A name that ends in `_total` is a counter; all others are values of the present moment.",
     );
     let tables = [
         ("Metrics of each worker", ::metrics::WORKER),

@@ -137,12 +137,13 @@ pub static POOL: &[Directive<PoolDraft>] = &[
                 Distribution::from_name(word).map(|found| pool.plan.distribution = found)
             },
         ),
-        "Which server a hash value belongs to: `ketama` uses a consistent-hashing ring, `modula` \
+        "How a hash value selects a server: `ketama` uses a consistent-hashing ring, `modula` \
          takes the hash modulo the sum of the weights, `random` picks any server."),
     live_twemproxy("timeout", Unset("the three `timeout_…` apply"),
         Kind::Duration(|pool, us| pool.timeout = Some(us)),
         "Sets `timeout_connect`, `timeout_queue` and `timeout_reply` at once. 0 means no deadline \
-         in twemproxy; here it keeps their defaults, so that no request waits forever."),
+         in twemproxy; here 0 leaves the three at their defaults, so that no request waits \
+         forever."),
     row("backlog", Twemproxy, Value("512"),
         Kind::Number(0..=INT_MAX, |pool, count| pool.backlog = count as i32),
         "Connections that the kernel may keep waiting for accept. The kernel has its own bound \
@@ -154,7 +155,7 @@ pub static POOL: &[Directive<PoolDraft>] = &[
         Kind::Switch(|pool, on| pool.plan.preconnect = on),
         "Connect to every server at start, not at the first request for it."),
     row("redis", Twemproxy, Value("off"), Kind::Switch(|pool, on| pool.redis = Some(on)),
-        "Whether clients and servers of the pool speak Redis: `true` means `protocol: redis`."),
+        "`true` means `protocol: redis`: clients and servers of the pool speak Redis's protocol."),
     row("redis_auth", Twemproxy, Unset("no password"),
         Kind::Secret(|pool, word| redis_auth(word).map(|word| pool.redis_auth = word)),
         "Redis pools: the password that clients must give (`AUTH password`; they are then the \
@@ -173,7 +174,7 @@ pub static POOL: &[Directive<PoolDraft>] = &[
         "`true` means `on_failure: eject`, `false` means `on_failure: fail_fast`."),
     live_twemproxy("server_retry_timeout", Value("30s"),
         Kind::Duration(|pool, us| pool.plan.server_retry_timeout = us),
-        "How long an ejected server stays out before it is probed."),
+        "How long a server stays ejected before it is probed."),
     live_twemproxy("server_failure_limit", Value("2"),
         Kind::Number(0..=INT_MAX, |pool, count| {
             pool.plan.server_failure_limit = count.max(1) as u32;
@@ -199,7 +200,7 @@ pub static POOL: &[Directive<PoolDraft>] = &[
         "Redis pools: how DEL, EXISTS, MGET, MSET, TOUCH and UNLINK are handled if their keys are \
          on several servers. `split` asks each server for its own keys and makes one answer; an \
          MSET is then several steps. `refuse` answers CROSSSLOT."),
-    row("databases", Native, Unset("16, or `redis_db` and one more, in a Redis pool"),
+    row("databases", Native, Unset("16 in a Redis pool, or `redis_db` + 1 if that is more"),
         Kind::Number(1..=DATABASES_MAX, |pool, count| pool.databases = Some(count as u32)),
         "Redis pools: how many databases clients may choose from with `SELECT`, like the \
          directive of that name in the servers' own configuration. Each database in use has its \
@@ -266,8 +267,8 @@ pub static POOL: &[Directive<PoolDraft>] = &[
         "How long a server that owes an answer may be silent."),
     live("hold_after", Value("30ms"), Kind::DurationOrOff(|pool, us| pool.plan.hold_after = us),
         "A server that owes an answer and has been silent this long is sent nothing more until it \
-         speaks. Requests that wait for it are dropped when their client leaves. `off`, or 0, \
-         sends at once."),
+         sends something. Requests that wait for it are dropped when their client leaves. With \
+         `off`, or 0, requests never wait for this."),
     row("merge_gets", Native, Value("on"), Kind::Switch(|pool, on| pool.plan.merge_gets = on),
         "Merge the gets that arrive together (in one turn of the event loop) into one multi-key \
          get for each server. Meta reads that ask only for value, flags and cas are merged too, \
@@ -287,10 +288,10 @@ pub static POOL: &[Directive<PoolDraft>] = &[
          Redis pool. `config` alone means all its subcommands that can be allowed. Such a command \
          goes to every server of the pool. If all give the same answer, the client gets that \
          answer; otherwise it gets an error that names each server. A refused command is answered \
-         with an error; libmemcached, and so php, does not look at the answer to a binary flush. \
+         with an error; libmemcached, and so PHP, does not look at the answer to a binary flush. \
          Commands that a script calls are not checked."),
     row("item_size_max", Native,
-        Unset("1m; in a Redis pool 128m, or a worker's part of `memory_max`"),
+        Unset("1m; in a Redis pool 128m, or a worker's part of `memory_max` if that is less"),
         Kind::Size(1..=limits::ITEM_SIZE_MAX as u64, |pool, bytes| {
             pool.item_size_max = Some(bytes as usize);
         }),
@@ -307,9 +308,9 @@ pub static POOL: &[Directive<PoolDraft>] = &[
         Kind::Word(quickack_words, |pool, word| {
             quickack(word).map(|choice| pool.quickack = Some(choice))
         }),
-        "When the pending ACK of a client is sent at once: `partial` if the bytes received cannot \
-         be answered yet, `always` after every read, `off` never. It cures the stall of clients \
-         that write a request in two pieces."),
+        "Sends the pending ACK to a client at once: `partial` if the bytes received cannot be \
+         answered yet, `always` after every read, `off` never. This cures the 40 ms stall of \
+         clients that write a request in two pieces."),
     row("server_quickack", Native, Unset("as `quickack`"),
         Kind::Word(quickack_words, |pool, word| {
             quickack(word).map(|choice| pool.server_quickack = Some(choice))
@@ -342,7 +343,8 @@ pub static GLOBAL: &[Directive<GlobalDraft>] = &[
         ),
         "How workers share new connections: `gate` gives each to the worker with the fewest \
          clients, `reuseport` has a queue for each worker, `mutex` lets one worker at a time \
-         accept and is for kernels that support neither, `auto` asks the kernel."),
+         accept and is for kernels that support neither, `auto` takes the first of these that the \
+         kernel supports."),
     live("epoll_timeout", Value("50ms"),
         Kind::Deadline(|global, us| global.process.epoll_timeout_us = us),
         "With `accept: mutex`: how long a worker that did not get the mutex waits before it tries \

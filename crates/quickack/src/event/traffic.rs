@@ -62,11 +62,12 @@ impl Loop<'_> {
                 Read::Nothing => break,
                 Read::End => {
                     conn.ended = true;
-                    self.service.handle_closed(id, Closed::Eof, self.now);
-                    self.run_actions(None);
                     if !id.is_client() {
+                        // Before another link can get its place.
                         self.drop_conn(id);
                     }
+                    self.service.handle_closed(id, Closed::Eof, self.now);
+                    self.run_actions(None);
                     return self.watch(id);
                 }
                 Read::Gone => return self.report_lost(id),

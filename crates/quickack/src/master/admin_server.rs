@@ -338,8 +338,8 @@ impl AdminServer {
 
 /// The socket and its file.
 struct AdminSocket {
-    fd: OwnedFd,
     file: SocketFile,
+    fd: OwnedFd,
 }
 
 impl AdminSocket {
@@ -347,7 +347,7 @@ impl AdminSocket {
         let failed = format!("cannot open the admin socket {}", path.display());
         let open = || {
             let fd = sys::listen::unix(path, Some(0o600), BACKLOG)?;
-            Ok(AdminSocket { fd, file: SocketFile::of(path)? })
+            Ok(AdminSocket { file: SocketFile::of(path)?, fd })
         };
         open().map_err(Error::os::<io::Error>(failed))
     }

@@ -1,4 +1,4 @@
-//! The lifecycle of the proxy and its workers: signals, the end, workers that die or hang.
+//! The lifecycle of the proxy and its workers: signals, shutdown, workers that die or hang.
 
 use std::io::{self, IsTerminal};
 use std::path::Path;
@@ -26,11 +26,11 @@ impl Master {
                     self.begin_reload(Asked { asker: None, allow_remap: false }, now);
                 }
                 signal::USR1 => self.reopen_log(None),
-                // A terminal sends it, too, when its window changes.
-                signal::WINCH if !std::io::stdin().is_terminal() => self.rest(now),
-                // As in twemproxy: more words, fewer words.
-                signal::TTIN => self.turn_log(1),
-                signal::TTOU => self.turn_log(-1),
+                // A terminal sends WINCH, too, when its window changes.
+                signal::WINCH if !std::io::stdin().is_terminal() => self.retire_workers(),
+                // As in twemproxy: a more detailed log, a less detailed one.
+                signal::TTIN => self.step_log_level(1),
+                signal::TTOU => self.step_log_level(-1),
                 // Every turn looks for workers that have died.
                 signal::CHLD => {}
                 odd => {
@@ -41,8 +41,8 @@ impl Master {
         }
     }
 
-    /// The next level, until the configuration names another.
-    fn turn_log(&mut self, step: isize) {
+    /// Changes the log level by one step. It lasts until a new configuration sets the level.
+    fn step_log_level(&mut self, step: isize) {
         let process = &self.running.config.process;
         let level = self.log.level().step(step);
         // Only the level changes: nothing is opened that could fail.
@@ -50,15 +50,15 @@ impl Master {
         say(&mut self.log, level, &format!("the log level is now {}", level.name()));
     }
 
-    /// Opens again by their names what others may have moved away or removed, whatever the file
-    /// says: the log and the admin socket.
+    /// Opens the log and the admin socket again by their names, since another program may have
+    /// moved or removed the files. This happens even if the configuration cannot be read.
     pub(super) fn renew(&mut self, asker: Option<ConnectionId>) {
         self.reopen_log(asker);
         self.renew_admin(asker);
     }
 
-    /// The admin socket by itself: once its file is gone, no reload can be asked for. The same
-    /// trouble is told once, and to whoever asks.
+    /// Opens the admin socket again if its file is gone: without the file, no reload can be asked
+    /// for. An error that repeats is logged once, and again for each command that asks.
     pub(super) fn renew_admin(&mut self, asker: Option<ConnectionId>) {
         let had_one = self.admin.path().is_some();
         let admin = &self.running.config.process.admin;
@@ -71,20 +71,21 @@ impl Master {
                     true => "the admin socket was removed and is created again".to_string(),
                     false => format!("admin socket: {path}"),
                 };
-                self.tell(asker, Level::Notice, &text);
+                self.report(asker, Level::Notice, &text);
             }
             Err(error) => {
                 let text = error.to_string();
-                // That there is none was told at the start.
+                // A proxy that never had the socket has logged this when it started.
                 if asker.is_some() || (had_one && self.admin_error != text) {
-                    self.fail(asker, &text);
+                    self.report_failure(asker, &text);
                 }
                 self.admin_error = text;
             }
         }
     }
 
-    /// Files of unix sockets that are other files by now: clients do not reach us there.
+    /// Reports unix sockets whose file was replaced by another: clients cannot reach the proxy
+    /// there.
     pub(super) fn look_at_sockets(&mut self, asker: Option<ConnectionId>) {
         let text = |path: &Path| {
             format!(
@@ -95,40 +96,41 @@ impl Master {
         };
         let texts: Vec<String> = self.listeners.replaced().map(text).collect();
         for text in texts {
-            self.fail(asker, &text);
+            self.report_failure(asker, &text);
         }
     }
 
     fn reopen_log(&mut self, asker: Option<ConnectionId>) {
         match self.log.reopen() {
             Ok(false) => {}
-            Ok(true) => self.tell(asker, Level::Notice, "the log is reopened"),
+            Ok(true) => self.report(asker, Level::Notice, "the log is reopened"),
             Err(error) => {
                 let text = format!("cannot reopen the log: {error}; still writing to the old one");
-                // Nobody may be looking at the old one any more.
+                // The old log may be a file that was moved away, so stderr gets the line as well.
                 crate::log::line(&text);
-                self.fail(asker, &text);
+                self.report_failure(asker, &text);
             }
         }
     }
 
-    /// Logs a failure; the answer, if somebody asked, becomes an error, whatever else it says.
-    fn fail(&mut self, asker: Option<ConnectionId>, text: &str) {
+    /// Logs a failure. If an admin command caused it, the answer to the command becomes an error.
+    fn report_failure(&mut self, asker: Option<ConnectionId>, text: &str) {
         say(&mut self.log, Level::Error, text);
         if let Some(id) = asker {
             self.admin.note_failure(id, text);
         }
     }
 
-    /// Writes a line to the log and, if somebody asked, to the answer.
-    fn tell(&mut self, asker: Option<ConnectionId>, level: Level, text: &str) {
+    /// Writes a line to the log and, if an admin command asked for it, to the command's answer.
+    fn report(&mut self, asker: Option<ConnectionId>, level: Level, text: &str) {
         say(&mut self.log, level, text);
         if let Some(id) = asker {
             self.admin.note(id, text);
         }
     }
 
-    /// Takes no more clients; the first word. The second one: ends now.
+    /// Begins to drain: accepts no more clients and answers outstanding requests. Called again, it
+    /// ends at once.
     pub(super) fn end(&mut self, code: u8, now: Instant) {
         if self.ending.is_some() {
             say(&mut self.log, Level::Notice, "ending now");
@@ -148,8 +150,9 @@ impl Master {
         self.ending = Some(Ending { deadline, code });
     }
 
-    /// Sends the workers away and keeps the listeners: until a reload, clients wait.
-    fn rest(&mut self, _now: Instant) {
+    /// Retires all workers and keeps the listeners. New clients wait there until a reload starts
+    /// workers again.
+    fn retire_workers(&mut self) {
         say(&mut self.log, Level::Notice, "the workers are retiring; a reload starts new ones");
         self.workers_sent_away = true;
         self.drain_workers();
@@ -189,7 +192,7 @@ impl Master {
             if !self.slots[number].has_ended() {
                 continue;
             }
-            // Its last words, and the clients it has handed over, may still be in the channel.
+            // The channel may still have its last messages and the clients that it handed over.
             self.listen_to(number);
             let Some((worker, status)) = self.slots[number].reap(now)? else { continue };
             self.scoreboard.set_serving(number, false);
@@ -208,7 +211,7 @@ impl Master {
                 Duration::ZERO => "; restarting at once".to_string(),
                 pause => format!("; restarting in {} ms", pause.as_millis()),
             };
-            // One that hung was told to by us.
+            // A worker that hung was killed by the master, so its status gives no hint.
             let hint = match worker.state {
                 State::Hung => String::new(),
                 _ => address_space::hint(
@@ -223,7 +226,7 @@ impl Master {
         Ok(())
     }
 
-    /// A worker got a signal to end that was not ours, and drains.
+    /// Notes that a worker drains because it got a signal that the master did not send.
     pub(super) fn note_leaving(&mut self, number: usize) {
         self.scoreboard.set_serving(number, false);
         if let Some(worker) = self.slots[number].worker.as_mut()
@@ -245,9 +248,10 @@ impl Master {
         }
     }
 
-    /// A worker whose heartbeat stands still is hung: it is made to dump core, then killed.
+    /// Checks the heartbeats. A worker whose heartbeat stands still is hung: it is made to dump
+    /// core, then killed.
     pub(super) fn look_at_heartbeats(&mut self, now: Instant) {
-        // If this look comes late, the master itself stood still, and so may have all the others.
+        // If this check comes late, the master itself stood still, and the workers may have, too.
         let was_late = now > self.next_check + LOOK_EVERY / 2;
         self.next_check = now + LOOK_EVERY;
         self.admin.tidy(&self.events, now);
@@ -273,8 +277,8 @@ impl Master {
             }
             let is_still =
                 worker.stands_still(self.scoreboard.beats(number), looks) && !hang.is_zero();
-            let is_deaf = worker.channel.overdue(now) && !was_late && !hang.is_zero();
-            let why = match is_deaf {
+            let is_channel_stuck = worker.channel.overdue(now) && !was_late && !hang.is_zero();
+            let why = match is_channel_stuck {
                 _ if is_still => format!("no turn of its event loop in {} ms", hang.as_millis()),
                 true => "it does not read its messages".to_string(),
                 false => continue,
@@ -287,8 +291,8 @@ impl Master {
             say(&mut self.log, Level::Error, &text);
             worker.set_state(State::Hung);
             self.scoreboard.set_serving(number, false);
-            // ABRT leaves a core where the system keeps them; a process that is stopped has no
-            // chance to.
+            // ABRT makes the worker dump core, if the system keeps cores. A stopped process would
+            // not react to it.
             let signal = if worker.is_stopped() { Signal::KILL } else { Signal::ABORT };
             worker.signal(signal);
         }
@@ -319,9 +323,10 @@ pub const SIGNALS: &[i32] = &[
     signal::ALRM,
     signal::CHLD,
 ];
-/// How often heartbeats are looked at.
+/// How often heartbeats are checked.
 pub const LOOK_EVERY: Duration = Duration::from_millis(500);
-/// A worker sleeps for a second at most: fewer looks could find it asleep.
+/// The least number of checks without a heartbeat after which a worker is hung. A worker sleeps for
+/// a second at most; fewer checks could all find it asleep.
 const LOOKS_MIN: u128 = 4;
 /// The time that a drained worker is given beyond its own deadline.
 const GRACE: Duration = Duration::from_secs(1);

@@ -26,11 +26,11 @@ pub struct Open {
     key: String,
     /// Where it is bound, for people.
     pub bound: String,
+    /// The file of a unix socket.
+    file: Option<SocketFile>,
     pub fd: Rc<OwnedFd>,
     /// Of several with one address, which.
     share: usize,
-    /// The file of a unix socket.
-    file: Option<SocketFile>,
 }
 
 /// A listener that the configuration wants.
@@ -193,7 +193,8 @@ fn bind(wanted: &Wanted<'_>, first: Option<&str>) -> io::Result<Bound> {
 }
 
 /// The file of a unix socket of ours. It is removed with this, unless it is another by then:
-/// whoever has removed or replaced it knows what they are doing.
+/// whoever has removed or replaced it knows what they are doing. It goes before its socket, which
+/// keeps other files from getting its inode.
 pub struct SocketFile {
     pub path: PathBuf,
     inode: u64,

@@ -127,7 +127,7 @@ fn programs_read_every_counter() {
 /// A protocol's own counters stand among those of its servers, under names of their own.
 #[test]
 fn a_server_shows_the_counters_of_its_protocol_and_no_others() {
-    let (registry, mut plan) = (Registry::private(2, 8), plan());
+    let (registry, mut plan) = (Registry::private(3, 8), plan());
     plan.pools[0].protocol = proto::protocol("redis").expect("a protocol");
     let server = plan.pools[0].servers[0].id;
     for slot in 0..2 {
