@@ -11,7 +11,6 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
 use rustix::process::Signal;
 
-use super::change::Asked;
 use super::events::{Events, Source};
 use super::listeners::SocketFile;
 use super::{Master, Running};
@@ -21,6 +20,14 @@ use crate::error::Error;
 
 /// A connection that may wait for an answer; the first two numbers are the listeners.
 pub type ConnectionId = u32;
+
+/// Who asked for a change, and what it may do.
+#[derive(Clone, Copy)]
+pub struct Asked {
+    /// The connection that asked; a signal expects no answer.
+    pub asker: Option<ConnectionId>,
+    pub allow_remap: bool,
+}
 
 /// The listeners and their connections.
 pub struct AdminServer {

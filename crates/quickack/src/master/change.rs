@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
-use super::admin_server::ConnectionId;
+use super::admin_server::{Asked, ConnectionId};
 use super::ids::Ids;
 use super::reader::{self, Addresses, Reader, Reading};
 use super::report::one_line;
@@ -34,14 +34,6 @@ use crate::log::Level;
 pub enum ChangeRequest {
     Reload(Asked),
     Set { asker: ConnectionId, words: Vec<String> },
-}
-
-/// Who asked for a change, and what it may do.
-#[derive(Clone, Copy)]
-pub struct Asked {
-    /// The connection that asked; a signal expects no answer.
-    pub asker: Option<ConnectionId>,
-    pub allow_remap: bool,
 }
 
 /// A change under way.
