@@ -31,8 +31,8 @@ struct Settled {
 
 impl Proxy {
     pub(super) fn receive_link(&mut self, id: ConnId, source: Source<'_>) {
-        let heard = self.servers.heard(&mut self.base, id, source);
-        let result = heard.and_then(|has_replies| match has_replies {
+        let handshake = self.servers.take_handshake(&mut self.base, id, source);
+        let result = handshake.and_then(|has_replies| match has_replies {
             true => self.pair_received(id, source),
             false => Ok(()),
         });

@@ -54,7 +54,7 @@ pub(crate) struct Matched {
 
 impl Servers {
     /// Takes bytes of a link that is not up: its handshake. Returns whether the bytes are replies.
-    pub(crate) fn heard(
+    pub(crate) fn take_handshake(
         &mut self,
         base: &mut Base,
         id: ConnId,
@@ -62,9 +62,9 @@ impl Servers {
     ) -> Result<bool, &'static str> {
         let Some(link) = self.links.find_mut(id) else { return Ok(false) };
         link.heard(base.now);
-        let (at, is_new) = (link.at, matches!(link.state, State::Handshake(_)));
+        let (at, in_handshake) = (link.at, matches!(link.state, State::Handshake(_)));
         self.note_heard(at, base.now);
-        if !is_new {
+        if !in_handshake {
             return Ok(true);
         }
         self.handshake(base, id, source)?;
@@ -259,9 +259,8 @@ impl Body {
     }
 }
 
-/// Returns the part and the unit that an item settles, and how many keys it answers
-/// together, if so.
-/// Moves the message's cursor past a value.
+/// Returns the part and the unit that an item settles, and how many keys it answers, if it answers
+/// several together. Moves the message's cursor past a value.
 fn match_item(
     message: &mut Message,
     item: &Item,
