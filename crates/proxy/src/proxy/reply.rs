@@ -99,18 +99,18 @@ impl Proxy {
                     }
                     head.bytes.len()
                 }
-                Reply::Continues(head, len) => {
+                Reply::Continues { head, len } => {
                     if let Some(arrival) = self.servers.arrival(id) {
                         self.clients.continue_value(&mut self.base, arrival, len, head);
                     }
                     self.end_piece(id);
                     head.bytes.len()
                 }
-                Reply::More(used, shown, is_wrong) => {
+                Reply::More { used, shown, has_wrong_end } => {
                     if !shown.bytes.is_empty() {
                         self.add(id, shown);
                     }
-                    if is_wrong {
+                    if has_wrong_end {
                         return Err(WRONG_LENGTH);
                     }
                     self.end_piece(id);

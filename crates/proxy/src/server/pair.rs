@@ -34,10 +34,10 @@ pub(crate) enum Reply<'a> {
     /// The head of an item whose body is still to come, or which comes in pieces. It is matched
     /// now.
     Begins(Source<'a>),
-    /// The head of the next piece, with the length of the piece.
-    Continues(Source<'a>, usize),
-    /// This many bytes of a body; those to be shown; whether its end is wrong.
-    More(usize, Source<'a>, bool),
+    /// The head of the next piece of a reply, and the length of the piece.
+    Continues { head: Source<'a>, len: usize },
+    /// More of a body, of which the client sees `shown`. Its end may not be what its head says.
+    More { used: usize, shown: Source<'a>, has_wrong_end: bool },
 }
 
 /// An item of a reply, and what it answers.
@@ -123,7 +123,7 @@ impl Servers {
         let len = usize::try_from(item.len()).map_err(|_| "a value larger than any memory")?;
         if let Some(body) = &mut link.body {
             body.next_piece(item)?;
-            return Ok(Reply::Continues(head, len));
+            return Ok(Reply::Continues { head, len });
         }
         let is_fetch = matches!(message.payload, Payload::Fetch(_));
         if item.kind == ItemKind::Error || item.kind == ItemKind::End && is_fetch {
@@ -242,8 +242,8 @@ impl Body {
             Shown::Head | Shown::Nothing => 0,
         };
         self.left -= used as u64;
-        let is_wrong = self.left == 0 && !self.end.is(self.item.trailer);
-        Reply::More(used, rest.part(0, shown), is_wrong)
+        let has_wrong_end = self.left == 0 && !self.end.is(self.item.trailer);
+        Reply::More { used, shown: rest.part(0, shown), has_wrong_end }
     }
 
     /// Begins the next piece of a reply that comes in several.
