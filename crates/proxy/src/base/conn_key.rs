@@ -80,11 +80,9 @@ impl ConnKeys {
         self.conn_keys[usize::from(at)].clients += 1;
     }
 
-    /// Removes a client from this connection key; returns whether it was the last.
-    pub(crate) fn leave(&mut self, at: u16) -> bool {
-        let clients = &mut self.conn_keys[usize::from(at)].clients;
-        *clients -= 1;
-        *clients == 0
+    /// Removes a client from this connection key.
+    pub(crate) fn leave(&mut self, at: u16) {
+        self.conn_keys[usize::from(at)].clients -= 1;
     }
 
     /// Counts a link that is opened for this connection key.
@@ -120,7 +118,7 @@ mod tests {
         }
         let full = |conn_keys: &mut ConnKeys| conn_keys.find_or_add(conn_key(1000));
         assert_eq!(full(&mut conn_keys), None, "all are in use");
-        assert!(conn_keys.leave(7));
+        conn_keys.leave(7);
         assert_eq!(full(&mut conn_keys), None, "links are left in it");
         conn_keys.remove_link(7);
         assert_eq!(full(&mut conn_keys), Some(7));

@@ -70,9 +70,8 @@ impl Clients {
         self.settle_part(base, part.request);
     }
 
-    /// Answers a request with a server's reply; of a broadcast's replies, the last one that is no
-    /// error. A line is kept even above the memory limit: the client of an update must learn its
-    /// outcome.
+    /// Answers a request with a server's reply. A line is kept even above the memory limit: the
+    /// client of an update must learn its outcome.
     pub(crate) fn answer_with_reply(
         &mut self,
         base: &mut Base,

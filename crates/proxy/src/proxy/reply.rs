@@ -31,8 +31,8 @@ struct Settled {
 
 impl Proxy {
     pub(super) fn receive_link(&mut self, id: ConnId, source: Source<'_>) {
-        let heard = self.servers.heard(&mut self.base, id, source);
-        let result = heard.and_then(|has_replies| match has_replies {
+        let handshake = self.servers.take_handshake(&mut self.base, id, source);
+        let result = handshake.and_then(|has_replies| match has_replies {
             true => self.pair_received(id, source),
             false => Ok(()),
         });
@@ -99,18 +99,18 @@ impl Proxy {
                     }
                     head.bytes.len()
                 }
-                Reply::Continues(head, len) => {
+                Reply::Continues { head, len } => {
                     if let Some(arrival) = self.servers.arrival(id) {
                         self.clients.continue_value(&mut self.base, arrival, len, head);
                     }
                     self.end_piece(id);
                     head.bytes.len()
                 }
-                Reply::More(used, shown, is_wrong) => {
+                Reply::More { used, shown, has_wrong_end } => {
                     if !shown.bytes.is_empty() {
                         self.add(id, shown);
                     }
-                    if is_wrong {
+                    if has_wrong_end {
                         return Err(WRONG_LENGTH);
                     }
                     self.end_piece(id);

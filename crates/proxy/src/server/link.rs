@@ -253,8 +253,8 @@ impl Link {
     }
 
     #[cold]
-    fn forget_internal(&mut self, print: u64) {
-        self.internal.retain(|one| *one != print);
+    fn forget_internal(&mut self, number: u64) {
+        self.internal.retain(|one| *one != number);
     }
 
     fn forget_payload(&mut self, message: &Message) {
@@ -263,7 +263,7 @@ impl Link {
                 self.fetches -= 1;
                 self.fetch_bytes -= batch.bytes();
             }
-            Payload::Internal(print) => self.forget_internal(*print),
+            Payload::Internal(number) => self.forget_internal(*number),
             Payload::Single(_) => {}
         }
     }

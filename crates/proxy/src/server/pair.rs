@@ -34,10 +34,10 @@ pub(crate) enum Reply<'a> {
     /// The head of an item whose body is still to come, or which comes in pieces. It is matched
     /// now.
     Begins(Source<'a>),
-    /// The head of the next piece, with the length of the piece.
-    Continues(Source<'a>, usize),
-    /// This many bytes of a body; those to be shown; whether its end is wrong.
-    More(usize, Source<'a>, bool),
+    /// The head of the next piece of a reply, and the length of the piece.
+    Continues { head: Source<'a>, len: usize },
+    /// More of a body, of which the client sees `shown`. Its end may not be what its head says.
+    More { used: usize, shown: Source<'a>, has_wrong_end: bool },
 }
 
 /// An item of a reply, and what it answers.
@@ -54,7 +54,7 @@ pub(crate) struct Matched {
 
 impl Servers {
     /// Takes bytes of a link that is not up: its handshake. Returns whether the bytes are replies.
-    pub(crate) fn heard(
+    pub(crate) fn take_handshake(
         &mut self,
         base: &mut Base,
         id: ConnId,
@@ -62,9 +62,9 @@ impl Servers {
     ) -> Result<bool, &'static str> {
         let Some(link) = self.links.find_mut(id) else { return Ok(false) };
         link.heard(base.now);
-        let (at, is_new) = (link.at, matches!(link.state, State::Handshake(_)));
+        let (at, in_handshake) = (link.at, matches!(link.state, State::Handshake(_)));
         self.note_heard(at, base.now);
-        if !is_new {
+        if !in_handshake {
             return Ok(true);
         }
         self.handshake(base, id, source)?;
@@ -123,7 +123,7 @@ impl Servers {
         let len = usize::try_from(item.len()).map_err(|_| "a value larger than any memory")?;
         if let Some(body) = &mut link.body {
             body.next_piece(item)?;
-            return Ok(Reply::Continues(head, len));
+            return Ok(Reply::Continues { head, len });
         }
         let is_fetch = matches!(message.payload, Payload::Fetch(_));
         if item.kind == ItemKind::Error || item.kind == ItemKind::End && is_fetch {
@@ -242,8 +242,8 @@ impl Body {
             Shown::Head | Shown::Nothing => 0,
         };
         self.left -= used as u64;
-        let is_wrong = self.left == 0 && !self.end.is(self.item.trailer);
-        Reply::More(used, rest.part(0, shown), is_wrong)
+        let has_wrong_end = self.left == 0 && !self.end.is(self.item.trailer);
+        Reply::More { used, shown: rest.part(0, shown), has_wrong_end }
     }
 
     /// Begins the next piece of a reply that comes in several.
@@ -259,9 +259,8 @@ impl Body {
     }
 }
 
-/// Returns the part and the unit that an item settles, and how many keys it answers
-/// together, if so.
-/// Moves the message's cursor past a value.
+/// Returns the part and the unit that an item settles, and how many keys it answers, if it answers
+/// several together. Moves the message's cursor past a value.
 fn match_item(
     message: &mut Message,
     item: &Item,
