@@ -2,7 +2,7 @@
 //!
 //! Requests: `commands/` is the table · `array.rs` and `inline.rs` cut a request, `arguments.rs`
 //! reads either again · `request.rs` classifies it · `keys.rs` finds its keys · `split.rs` writes
-//! it, and the parts of a split request · `refusal.rs` has the servers' texts for clients' mistakes.
+//! it, and the parts of a split one · `refusal.rs` has the servers' texts for clients' mistakes.
 //!
 //! Answers: `reply.rs` reads a server's reply · `servers.rs` is the protocol of servers ·
 //! `scan.rs`, `gather.rs` and `script.rs` merge the replies of several servers, `info.rs` and

@@ -91,6 +91,26 @@ impl Docs {
     }
 }
 
+impl LocalAnswer<'_> {
+    pub(super) fn command_docs(&mut self, names: &[&[u8]]) {
+        if names.len() > NAMES_MAX {
+            return self.error(&[MANY_NAMES]);
+        }
+        let docs = Docs::of(self.proto_version());
+        if names.is_empty() {
+            words::open_map(tops().count(), self.proto_version(), self.out);
+            return self.out.extend_from_slice(&docs.text);
+        }
+        let is_rendered = |place: &u16| is_taken(&commands::rows()[usize::from(*place)]);
+        let places: Vec<u16> =
+            names.iter().filter_map(|name| place(name)).filter(is_rendered).collect();
+        words::open_map(places.len(), self.proto_version(), self.out);
+        for place in places {
+            self.out.extend_from_slice(&docs.text[docs.places[usize::from(place)].clone()]);
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -108,26 +128,6 @@ mod tests {
                 let text = &docs.text[place.clone()];
                 assert!(text.is_empty() || text.starts_with(head.as_bytes()), "{}", row.name);
             }
-        }
-    }
-}
-
-impl LocalAnswer<'_> {
-    pub(super) fn command_docs(&mut self, names: &[&[u8]]) {
-        if names.len() > NAMES_MAX {
-            return self.error(&[MANY_NAMES]);
-        }
-        let docs = Docs::of(self.proto_version());
-        if names.is_empty() {
-            words::open_map(tops().count(), self.proto_version(), self.out);
-            return self.out.extend_from_slice(&docs.text);
-        }
-        let is_rendered = |place: &u16| is_taken(&commands::rows()[usize::from(*place)]);
-        let places: Vec<u16> =
-            names.iter().filter_map(|name| place(name)).filter(is_rendered).collect();
-        words::open_map(places.len(), self.proto_version(), self.out);
-        for place in places {
-            self.out.extend_from_slice(&docs.text[docs.places[usize::from(place)].clone()]);
         }
     }
 }
