@@ -204,8 +204,8 @@ fn a_client_that_waits_for_a_transaction_is_closed_and_one_that_sent_it_whole_is
     // What follows may be a part of a request.
     let client = stage.client();
     stage.says(client, "MULTI\r\nSET");
-    assert_eq!(stage.closed.contains(&client), false);
+    assert!(!stage.closed.contains(&client));
     stage.says(client, " a 1\r\n");
     assert!(stage.received(client).contains("it belongs to a refused transaction"));
-    assert_eq!(stage.closed.contains(&client), false, "it was told before");
+    assert!(!stage.closed.contains(&client), "it was told before");
 }
