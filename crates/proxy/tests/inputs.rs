@@ -422,3 +422,51 @@ fn a_client_that_leaves_while_it_waits_has_waited_since_it_began() {
         assert_eq!(!stage.turn(link).is_empty(), is_sent, "{waited} and {then} us");
     }
 }
+
+/// Its input waits for one server after the other: the time counts from the first.
+#[test]
+fn a_client_that_has_left_has_waited_since_it_began_and_not_before() {
+    const APPEND: &str = "1 MA\r\nX\r\n";
+    let two = |pipeline: usize| {
+        Stage::of(&["s0", "s1"], |plan| {
+            plan.limits.pipeline = pipeline;
+            plan.pools[0].distribution = Distribution::Modula;
+        })
+    };
+    for (first, then, is_sent) in [(20_000, 15_000, false), (20_000, 9_999, true)] {
+        let mut stage = two(9);
+        let (client, keys) = (stage.client(), [stage.key_of(0), stage.key_of(1)]);
+        stage.says(client, &format!("ms {} {APPEND}ms {} {APPEND}", keys[0], keys[1]));
+        stage.closes(client, Closed::Eof);
+        stage.passes(first);
+        let link = stage.connect(0);
+        assert_eq!(stage.turn(link), format!("ms {} {APPEND}", keys[0]));
+        stage.passes(then);
+        let other = stage.connect(1);
+        assert_eq!(!stage.turn(other).is_empty(), is_sent, "{first} and {then} us");
+    }
+    // It was paused for its pipeline before.
+    let mut stage = two(1);
+    let (client, keys) = (stage.client(), [stage.key_of(0), stage.key_of(1)]);
+    stage.says(client, &format!("delete {}\r\nms {} {APPEND}", keys[0], keys[1]));
+    let link = stage.connect(0);
+    stage.turn(link);
+    stage.closes(client, Closed::Eof);
+    stage.says(link, "DELETED\r\n");
+    stage.end_turn();
+    stage.passes(10_000);
+    let other = stage.connect(1);
+    assert_eq!(stage.turn(other), format!("ms {} {APPEND}", keys[1]));
+}
+
+/// Each key of several takes memory until it is answered. One key is no matter.
+#[test]
+fn a_read_of_one_key_needs_no_memory_to_be_asked() {
+    for (keys, is_asked) in [("x", true), ("x y", false)] {
+        let mut stage = Stage::of(&["s0"], |plan| plan.memory_max = 1);
+        let client = stage.client();
+        stage.says(client, &format!("get {keys}\r\n"));
+        assert_eq!(stage.received(client).is_empty(), is_asked);
+        assert_eq!(stage.connects.len(), usize::from(is_asked));
+    }
+}
