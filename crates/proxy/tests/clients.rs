@@ -102,7 +102,7 @@ fn clients_that_are_refused_are_told_of_once_a_second() {
         std::mem::take(&mut stage.events)
     };
     let event = Event::ClientsRefused { pool: POOL, why };
-    assert_eq!(told(&mut stage), [event.clone()]);
+    assert_eq!(told(&mut stage), std::slice::from_ref(&event));
     assert_eq!(told(&mut stage), []);
     stage.passes(SECOND - 1);
     assert_eq!(told(&mut stage), []);

@@ -470,3 +470,24 @@ fn a_read_of_one_key_needs_no_memory_to_be_asked() {
         assert_eq!(stage.connects.len(), usize::from(is_asked));
     }
 }
+
+/// What waits for a link is bounded by its messages and by its bytes.
+#[test]
+fn a_queue_is_full_at_its_bound() {
+    const FULL: &str = "SERVER_ERROR s0: queue full, not sent\r\n";
+    let delete = "delete x\r\n";
+    for (messages, bytes, fits) in
+        [(3, 1_000, 3), (9, 3 * delete.len(), 3), (9, 3 * delete.len() + 1, 4), (9, 1, 1)]
+    {
+        let mut stage = Stage::of(&["s0"], |plan| {
+            (plan.limits.link_queue, plan.limits.link_outbox) = (messages, bytes);
+        });
+        let client = stage.client();
+        stage.says(client, &delete.repeat(6));
+        let link = stage.connect(0);
+        assert_eq!(stage.turn(link), delete.repeat(fits), "{messages} messages, {bytes} bytes");
+        stage.says(link, &"DELETED\r\n".repeat(fits));
+        let told = ["DELETED\r\n".repeat(fits), FULL.repeat(6 - fits)].concat();
+        assert_eq!(stage.received(client), told);
+    }
+}

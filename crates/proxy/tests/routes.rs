@@ -120,6 +120,24 @@ fn a_command_for_every_server_is_sent_where_the_plan_allows_that_very_command() 
     }
 }
 
+/// A cursor is the server's own times 1024, and the server's place.
+#[test]
+fn a_scan_walks_over_one_server_after_the_other() {
+    let (mut stage, client, links) = redis(|_| {});
+    let reply = |cursor: &str| format!("*2\r\n${}\r\n{cursor}\r\n*0\r\n", cursor.len());
+    // The client's cursor, the server that is asked and its cursor, and the answers.
+    for (cursor, at, asked, own, next) in
+        [("0", 0, "0", "5", "5120"), ("5120", 0, "5", "0", "1"), ("1", 1, "0", "0", "0")]
+    {
+        stage.says(client, &format!("SCAN {cursor}\r\n"));
+        let heard = sent(&mut stage, links);
+        assert_eq!(heard[at], resp(&format!("SCAN {asked}")), "{cursor}");
+        assert_eq!(heard[1 - at], "", "{cursor}");
+        stage.says(links[at], &reply(own));
+        assert_eq!(stage.received(client), reply(next), "{cursor}");
+    }
+}
+
 /// A command of a module, say. Its keys are where the operator says.
 #[test]
 fn a_command_that_the_operator_has_named_goes_to_its_keys_server() {
@@ -204,8 +222,8 @@ fn a_client_that_waits_for_a_transaction_is_closed_and_one_that_sent_it_whole_is
     // What follows may be a part of a request.
     let client = stage.client();
     stage.says(client, "MULTI\r\nSET");
-    assert_eq!(stage.closed.contains(&client), false);
+    assert!(!stage.closed.contains(&client));
     stage.says(client, " a 1\r\n");
     assert!(stage.received(client).contains("it belongs to a refused transaction"));
-    assert_eq!(stage.closed.contains(&client), false, "it was told before");
+    assert!(!stage.closed.contains(&client), "it was told before");
 }

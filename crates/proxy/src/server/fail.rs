@@ -121,7 +121,10 @@ impl Servers {
         let Some(link) = self.links.find_mut(id) else { return };
         let is_over = |batch: &Batch| base.now >= batch.since.after(queue);
         let is_late = link.batch.as_ref().is_some_and(|batch| is_over(batch));
-        if !is_late || bug!(GatherForEver) || bug!(SpinTimer) {
+        if !is_late || bug!(GatherForEver) {
+            return;
+        }
+        if bug!(SpinTimer) {
             return;
         }
         let state = &self.states[link.at.pool as usize][link.at.server as usize];
