@@ -204,7 +204,7 @@ fn a_second_login_that_is_too_long_is_a_request_like_any_other() {
     stage.says_bytes(client, &[&long[..], NOOP].concat());
     let told = stage.received_bytes(client);
     let len = 24 + u32::from_be_bytes([told[8], told[9], told[10], told[11]]) as usize;
-    assert_eq!((told[1], &told[6..8] == [0, 0]), (0x21, false), "it failed");
+    assert_eq!((told[1], told[6..8] == [0, 0]), (0x21, false), "it failed");
     assert_eq!((told[len + 1], told[len + 15], told.len()), (0x0a, 9, len + 24), "{told:?}");
     assert_eq!(stage.closed, []);
 }
