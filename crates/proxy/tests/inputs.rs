@@ -491,3 +491,40 @@ fn a_queue_is_full_at_its_bound() {
         assert_eq!(stage.received(client), told);
     }
 }
+
+#[test]
+fn a_client_that_does_not_read_is_paused_above_its_bound_and_goes_on_at_half_of_it() {
+    let answer = {
+        let (mut stage, _) = Stage::of_one();
+        let client = stage.client();
+        stage.says(client, "version\r\n");
+        stage.received(client).len()
+    };
+    let mut stage = Stage::of(&["s0"], |plan| plan.limits.client_outbox = 2 * answer);
+    let client = stage.client();
+    stage.says(client, &"version\r\n".repeat(2));
+    assert_eq!(stage.paused, [], "so much may wait");
+    stage.says(client, "version\r\n");
+    assert_eq!(stage.paused, [client]);
+    for (taken, is_read) in [(2 * answer - 1, false), (1, true)] {
+        assert_eq!(stage.received_some(client, taken).len(), taken);
+        stage.end_turn();
+        assert_eq!(stage.paused.is_empty(), is_read, "{taken} bytes more are taken");
+    }
+}
+
+#[test]
+fn a_value_from_its_bound_on_goes_to_its_client_as_it_comes() {
+    for (len, streams) in [(10, true), (9, false)] {
+        let mut stage = Stage::of(&["s0"], |plan| {
+            plan.limits.stream_min = 10;
+            plan.pools[0].preconnect = true;
+        });
+        let (link, client) = (stage.connect(0), stage.client());
+        stage.says(client, "get x\r\n");
+        stage.turn(link);
+        let head = format!("VALUE x 0 {len}\r\n");
+        stage.says(link, &format!("{head}abc"));
+        assert_eq!(stage.received(client), if streams { head + "abc" } else { String::new() });
+    }
+}
