@@ -4,7 +4,7 @@
 mod stage;
 
 use proto::protocol;
-use proxy::limits::{CONN_KEY_PAUSE_US, CONN_KEYS_MAX};
+use proxy::limits::{CONN_KEY_PAUSE_US, CONN_KEYS_MAX, HANDSHAKE_MAX, REPEAT_MAX};
 use proxy::{Closed, ConnId};
 
 use stage::{S0, SECOND, Stage};
@@ -284,4 +284,62 @@ fn a_database_that_a_server_refuses_is_tried_again_after_a_second_and_others_at_
     select(&mut stage, clients[1], 8);
     stage.says(clients[1], GET);
     stage.establishes_with(&hello(8));
+}
+
+#[test]
+fn a_server_may_refuse_several_databases_at_once() {
+    let (mut stage, _) = redis();
+    let clients = [stage.client(), stage.client()];
+    for (client, database) in clients.into_iter().zip([7, 8]) {
+        select(&mut stage, client, database);
+        stage.says(client, GET);
+        let link = stage.establishes_with(&hello(database));
+        stage.says(link, "-ERR DB index is out of range\r\n");
+        assert!(stage.received(client).starts_with("-ERR s0: refuses this database"));
+        stage.passes(CONN_KEY_PAUSE_US / 2 - 1);
+    }
+    for client in clients {
+        stage.says(client, GET);
+        assert!(stage.received(client).starts_with("-ERR s0: refuses this database"));
+        assert_eq!(stage.connects, []);
+    }
+}
+
+/// A longer one is not kept until it is answered.
+#[test]
+fn a_request_up_to_its_bound_is_sent_again() {
+    let of = |len: usize| {
+        let value = "v".repeat(len - SET.len() - 2);
+        format!("*3\r\n$3\r\nSET\r\n$1\r\nk\r\n${}\r\n{value}\r\n", value.len())
+    };
+    for more in [0, 1] {
+        let (mut stage, link) = redis();
+        let client = stage.client();
+        let mut set = of(REPEAT_MAX + more);
+        if set.len() < REPEAT_MAX + more {
+            set = of(2 * (REPEAT_MAX + more) - set.len());
+        }
+        assert_eq!(set.len(), REPEAT_MAX + more);
+        stage.says(client, &set);
+        assert_eq!(stage.turn(link), set);
+        stage.says(link, LOADING);
+        assert_eq!(stage.received(client), if more == 0 { "" } else { LOADING });
+        stage.passes(5_000);
+        assert_eq!(stage.turn(link), if more == 0 { set } else { String::new() });
+    }
+}
+
+#[test]
+fn a_handshake_has_an_end() {
+    let (mut stage, _) = redis();
+    let client = stage.client();
+    select(&mut stage, client, 3);
+    stage.says(client, GET);
+    let link = stage.establishes_with(&hello(3));
+    let endless = format!("*2\r\n$100000\r\n{}", "x".repeat(HANDSHAKE_MAX));
+    stage.says(link, &endless[..HANDSHAKE_MAX]);
+    assert_eq!(stage.closed, []);
+    stage.says(link, "x");
+    assert_eq!(stage.closed, [link]);
+    assert!(stage.received(client).contains("unexpected reply"));
 }

@@ -5,7 +5,7 @@ mod stage;
 
 use std::fmt::Debug;
 
-use metrics::{Counter, PoolCounter, ServerCounter, WorkerCounter};
+use metrics::{Counter, PoolCounter, Process, ServerCounter, WorkerCounter};
 use proto::protocol;
 use proxy::Closed;
 use shard::Distribution;
@@ -228,4 +228,57 @@ fn a_change_for_every_server_that_fails_is_timed_as_a_change() {
     assert!(stage.received(client).starts_with("-ERR s0: down"));
     let count = |which| stage.registry.histogram(POOL, which).count();
     assert_eq!((count(Latency::Reads), count(Latency::Updates)), (0, 1));
+}
+
+/// As memcached's own `stats`, with the numbers of the proxy: each field has a count of its own.
+#[test]
+fn stats_of_memcached_are_those_of_the_whole_proxy() {
+    use PoolCounter::*;
+    let (mut stage, link) = Stage::of_one();
+    let client = stage.client();
+    let other = stage.registry.metrics(1).counters::<PoolCounter>(POOL);
+    let counts = [
+        (ClientsNow, 10),
+        (ClientsTotal, 20),
+        (ClientsRefused, 30),
+        (Hits, 40),
+        (Misses, 50),
+        (Stores, 60),
+        (Logins, 70),
+        (LoginsFailed, 80),
+    ];
+    counts.iter().for_each(|(counter, count)| other.add(*counter, *count));
+    let worker = stage.registry.metrics(1).counters::<WorkerCounter>(0);
+    worker.add(WorkerCounter::UserUs, 1_500_000);
+    worker.add(WorkerCounter::SystemUs, 2_250_000);
+    // A clock that was set back makes no age below zero.
+    for (started_s, uptime) in [(100, 150), (300, 0)] {
+        let (pid, told_s, workers, clients_max) = (7, 250, 3, 44);
+        stage.registry.tell_process(Process { pid, started_s, told_s, workers, clients_max });
+        stage.says(client, "stats\r\n");
+        assert_eq!(stage.turn(link), "stats\r\n");
+        stage.says(link, "STAT pid 99\r\nSTAT cmd_touch 5\r\nEND\r\n");
+        let told = stage.received(client);
+        for line in [
+            "pid 7",
+            &format!("uptime {uptime}"),
+            "time 250",
+            "threads 3",
+            "max_connections 44",
+            "rusage_user 1.500000",
+            "rusage_system 2.250000",
+            "curr_connections 11",
+            "total_connections 21",
+            "rejected_connections 30",
+            "cmd_get 90",
+            "get_hits 40",
+            "get_misses 50",
+            "cmd_set 60",
+            "cmd_touch 5",
+            "auth_cmds 150",
+            "auth_errors 80",
+        ] {
+            assert!(told.contains(&format!("STAT {line}\r\n")), "{line} is not in {told}");
+        }
+    }
 }

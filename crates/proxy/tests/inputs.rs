@@ -372,7 +372,11 @@ fn what_only_one_server_can_be_asked_is_refused_in_a_pool_of_several() {
 #[test]
 fn a_change_of_many_messages_is_within_the_queue_or_not_sent_at_all() {
     let mut outcomes = [0, 0];
-    for room in 95..115 {
+    // Two keys of this length do not fit into one message.
+    let long = |nth: usize| format!("{nth}{}", "k".repeat(4_090));
+    let is_others = |key: &String| shard::Hash::Fnv64a.hash(key.as_bytes()) % 2 == 1;
+    let long = (0..9).map(long).find(is_others).expect("one of them is the other server's");
+    for room in (395..425).step_by(2) {
         let mut stage = Stage::of(&["s0", "s1"], |plan| {
             plan.limits.link_queue = room;
             plan.memory_max = 64 << 20;
@@ -386,12 +390,10 @@ fn a_change_of_many_messages_is_within_the_queue_or_not_sent_at_all() {
             link
         });
         let client = stage.client();
-        let value = "v".repeat(4_100);
-        let keys = [stage.key_of(0), stage.key_of(1)];
         let word = |word: &str| format!("${}\r\n{word}\r\n", word.len());
-        let many = [word(&keys[1]), word(&value)].concat().repeat(100);
-        let first = ["MSET", &keys[0], "1"].map(word).concat();
-        stage.says(client, &format!("*203\r\n{first}{many}"));
+        let many = [word(&long), word("1")].concat().repeat(400);
+        let first = ["MSET", &stage.key_of(0), "1"].map(word).concat();
+        stage.says(client, &format!("*803\r\n{first}{many}"));
         let sent = links.map(|link| stage.turn(link).matches("mset").count());
         let is_sent = sent[0] > 0;
         outcomes[usize::from(is_sent)] += 1;
@@ -418,5 +420,111 @@ fn a_client_that_leaves_while_it_waits_has_waited_since_it_began() {
         stage.passes(then);
         let link = stage.connect(0);
         assert_eq!(!stage.turn(link).is_empty(), is_sent, "{waited} and {then} us");
+    }
+}
+
+/// Its input waits for one server after the other: the time counts from the first.
+#[test]
+fn a_client_that_has_left_has_waited_since_it_began_and_not_before() {
+    const APPEND: &str = "1 MA\r\nX\r\n";
+    let two = |pipeline: usize| {
+        Stage::of(&["s0", "s1"], |plan| {
+            plan.limits.pipeline = pipeline;
+            plan.pools[0].distribution = Distribution::Modula;
+        })
+    };
+    for (first, then, is_sent) in [(20_000, 15_000, false), (20_000, 9_999, true)] {
+        let mut stage = two(9);
+        let (client, keys) = (stage.client(), [stage.key_of(0), stage.key_of(1)]);
+        stage.says(client, &format!("ms {} {APPEND}ms {} {APPEND}", keys[0], keys[1]));
+        stage.closes(client, Closed::Eof);
+        stage.passes(first);
+        let link = stage.connect(0);
+        assert_eq!(stage.turn(link), format!("ms {} {APPEND}", keys[0]));
+        stage.passes(then);
+        let other = stage.connect(1);
+        assert_eq!(!stage.turn(other).is_empty(), is_sent, "{first} and {then} us");
+    }
+    // It was paused for its pipeline before.
+    let mut stage = two(1);
+    let (client, keys) = (stage.client(), [stage.key_of(0), stage.key_of(1)]);
+    stage.says(client, &format!("delete {}\r\nms {} {APPEND}", keys[0], keys[1]));
+    let link = stage.connect(0);
+    stage.turn(link);
+    stage.closes(client, Closed::Eof);
+    stage.says(link, "DELETED\r\n");
+    stage.end_turn();
+    stage.passes(10_000);
+    let other = stage.connect(1);
+    assert_eq!(stage.turn(other), format!("ms {} {APPEND}", keys[1]));
+}
+
+/// Each key of several takes memory until it is answered. One key is no matter.
+#[test]
+fn a_read_of_one_key_needs_no_memory_to_be_asked() {
+    for (keys, is_asked) in [("x", true), ("x y", false)] {
+        let mut stage = Stage::of(&["s0"], |plan| plan.memory_max = 1);
+        let client = stage.client();
+        stage.says(client, &format!("get {keys}\r\n"));
+        assert_eq!(stage.received(client).is_empty(), is_asked);
+        assert_eq!(stage.connects.len(), usize::from(is_asked));
+    }
+}
+
+/// What waits for a link is bounded by its messages and by its bytes.
+#[test]
+fn a_queue_is_full_at_its_bound() {
+    const FULL: &str = "SERVER_ERROR s0: queue full, not sent\r\n";
+    let delete = "delete x\r\n";
+    for (messages, bytes, fits) in
+        [(3, 1_000, 3), (9, 3 * delete.len(), 3), (9, 3 * delete.len() + 1, 4), (9, 1, 1)]
+    {
+        let mut stage = Stage::of(&["s0"], |plan| {
+            (plan.limits.link_queue, plan.limits.link_outbox) = (messages, bytes);
+        });
+        let client = stage.client();
+        stage.says(client, &delete.repeat(6));
+        let link = stage.connect(0);
+        assert_eq!(stage.turn(link), delete.repeat(fits), "{messages} messages, {bytes} bytes");
+        stage.says(link, &"DELETED\r\n".repeat(fits));
+        let told = ["DELETED\r\n".repeat(fits), FULL.repeat(6 - fits)].concat();
+        assert_eq!(stage.received(client), told);
+    }
+}
+
+#[test]
+fn a_client_that_does_not_read_is_paused_above_its_bound_and_goes_on_at_half_of_it() {
+    let answer = {
+        let (mut stage, _) = Stage::of_one();
+        let client = stage.client();
+        stage.says(client, "version\r\n");
+        stage.received(client).len()
+    };
+    let mut stage = Stage::of(&["s0"], |plan| plan.limits.client_outbox = 2 * answer);
+    let client = stage.client();
+    stage.says(client, &"version\r\n".repeat(2));
+    assert_eq!(stage.paused, [], "so much may wait");
+    stage.says(client, "version\r\n");
+    assert_eq!(stage.paused, [client]);
+    for (taken, is_read) in [(2 * answer - 1, false), (1, true)] {
+        assert_eq!(stage.received_some(client, taken).len(), taken);
+        stage.end_turn();
+        assert_eq!(stage.paused.is_empty(), is_read, "{taken} bytes more are taken");
+    }
+}
+
+#[test]
+fn a_value_from_its_bound_on_goes_to_its_client_as_it_comes() {
+    for (len, streams) in [(10, true), (9, false)] {
+        let mut stage = Stage::of(&["s0"], |plan| {
+            plan.limits.stream_min = 10;
+            plan.pools[0].preconnect = true;
+        });
+        let (link, client) = (stage.connect(0), stage.client());
+        stage.says(client, "get x\r\n");
+        stage.turn(link);
+        let head = format!("VALUE x 0 {len}\r\n");
+        stage.says(link, &format!("{head}abc"));
+        assert_eq!(stage.received(client), if streams { head + "abc" } else { String::new() });
     }
 }

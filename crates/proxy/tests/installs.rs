@@ -34,3 +34,18 @@ fn an_ejected_server_is_asked_sooner_once_the_plan_says_so() {
         assert_eq!(stage.connects.iter().any(|(_, server)| *server == 0), is_asked, "{next}");
     }
 }
+
+/// Plans may come often: each would begin the pause anew.
+#[test]
+fn a_plan_with_the_same_pause_does_not_put_off_the_probe_of_an_ejected_server() {
+    let mut stage = Stage::new(&["s0", "s1"], |pool| {
+        pool.on_failure = OnFailure::Eject;
+        pool.server_retry_timeout = 10 * SECOND;
+    });
+    stage.set_ejected(S0, true);
+    stage.passes(7 * SECOND);
+    stage.install(|plan| plan.pools[0].timeouts.reply += 1);
+    assert_eq!(stage.connects, []);
+    stage.passes(3 * SECOND);
+    assert_eq!(stage.connects.len(), 1);
+}

@@ -3,7 +3,7 @@
 mod stage;
 
 use proto::protocol;
-use proxy::ConnId;
+use proxy::{Closed, ConnId};
 
 use stage::{SECOND, Stage};
 
@@ -87,4 +87,24 @@ fn a_sort_by_other_keys_is_for_a_pool_of_one_server() {
     let client = stage.client();
     stage.says(client, &resp(&words));
     assert_eq!(stage.connects.len(), 1, "{}", stage.received(client));
+}
+
+/// Its change may be asked for again on another connection.
+#[test]
+fn a_client_that_leaves_without_quit_gives_up_whatever_it_was_told_before() {
+    let (set, quit, name) = (resp(&["SET", "k", "v"]), resp(&["QUIT"]), "CLIENT SETNAME x\r\n");
+    for (before, after, is_sent) in [("", "", false), (name, "", false), ("", &quit[..], true)] {
+        let mut stage = redis(&["s0"]);
+        let (other, client) = (stage.client(), stage.client());
+        stage.says(other, &resp(&["INCR", "n"]));
+        let link = stage.establishes_with(&resp(&["HELLO", "2"]));
+        stage.says(link, "*2\r\n$5\r\nproto\r\n:2\r\n");
+        assert_eq!(stage.turn(link), resp(&["INCR", "n"]));
+        stage.passes(30_000);
+        stage.says(client, &[before, &set, after].concat());
+        assert_eq!(stage.turn(link), "", "the server is silent");
+        stage.closes(client, Closed::Reset);
+        stage.says(link, ":1\r\n");
+        assert_eq!(stage.turn(link), if is_sent { &set } else { "" }, "{before}{after}");
+    }
 }

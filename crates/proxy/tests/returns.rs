@@ -78,22 +78,24 @@ impl Outage {
         self.since = self.now;
     }
 
-    /// Checks that the pause has its full length, less a quarter at most.
+    /// Checks that the pause has its full length, less a quarter at most. Returns whether it is less
+    /// an eighth at least.
     #[track_caller]
-    fn check_pause(&mut self) {
+    fn check_pause(&mut self) -> bool {
         let part = (self.now - self.since) / limits::PROBE_FRACTION;
         let whole = part.clamp(limits::PROBE_FIRST_US, limits::BACKOFF_LAST_US);
         let pause = self.until_probe();
         assert!(pause <= whole && pause >= whole - whole / 4, "{pause} us, not {whole} us");
+        pause <= whole - whole / 8
     }
 }
 
 #[test]
 fn a_return_is_noticed_a_sixteenth_late_at_most() {
     let mut outage = Outage::begin(OnFailure::FailFast);
-    let (mut probes, mut in_a_second) = (0, 0);
+    let (mut probes, mut in_a_second, mut short) = (0, 0, 0);
     while outage.now < outage.since + 100 * SECOND {
-        outage.check_pause();
+        short += usize::from(outage.check_pause());
         outage.refuse();
         probes += 1;
         in_a_second += usize::from(outage.now <= outage.since + SECOND);
@@ -101,6 +103,10 @@ fn a_return_is_noticed_a_sixteenth_late_at_most() {
     // The cost: one connect each time.
     assert!((40..=60).contains(&in_a_second), "{in_a_second} in the first second");
     assert!((160..=240).contains(&probes), "{probes} in 100 seconds");
+    assert!(
+        (probes / 3..=probes * 2 / 3).contains(&short),
+        "workers do not probe in step: {short}"
+    );
 }
 
 /// A stopped process accepts connections and answers when it goes on. No probe is given up as slow

@@ -120,6 +120,24 @@ fn a_command_for_every_server_is_sent_where_the_plan_allows_that_very_command() 
     }
 }
 
+/// A cursor is the server's own times 1024, and the server's place.
+#[test]
+fn a_scan_walks_over_one_server_after_the_other() {
+    let (mut stage, client, links) = redis(|_| {});
+    let reply = |cursor: &str| format!("*2\r\n${}\r\n{cursor}\r\n*0\r\n", cursor.len());
+    // The client's cursor, the server that is asked and its cursor, and the answers.
+    for (cursor, at, asked, own, next) in
+        [("0", 0, "0", "5", "5120"), ("5120", 0, "5", "0", "1"), ("1", 1, "0", "0", "0")]
+    {
+        stage.says(client, &format!("SCAN {cursor}\r\n"));
+        let heard = sent(&mut stage, links);
+        assert_eq!(heard[at], resp(&format!("SCAN {asked}")), "{cursor}");
+        assert_eq!(heard[1 - at], "", "{cursor}");
+        stage.says(links[at], &reply(own));
+        assert_eq!(stage.received(client), reply(next), "{cursor}");
+    }
+}
+
 /// A command of a module, say. Its keys are where the operator says.
 #[test]
 fn a_command_that_the_operator_has_named_goes_to_its_keys_server() {

@@ -88,6 +88,20 @@ fn an_update_passes_the_open_batch_unless_its_own_client_has_a_get_in_it() {
     assert_eq!(stage.received(b), ["STORED\r\nEND\r\n", Y, "END\r\n"].concat());
 }
 
+/// Its own get is on its way to another server.
+#[test]
+fn an_update_passes_the_open_batch_of_others_whatever_its_client_asks_elsewhere() {
+    let mut stage = Stage::new(&["s0", "s1"], |pool| {
+        (pool.distribution, pool.preconnect) = (Distribution::Modula, true);
+    });
+    let links = [stage.connect(0), stage.connect(1)];
+    let (a, b) = (stage.client(), stage.client());
+    let (here, there) = (stage.key_of(0), stage.key_of(1));
+    stage.says(b, &format!("get {there}\r\n"));
+    stage.says(a, &format!("get {here}\r\ndelete {there}\r\n"));
+    assert_eq!(stage.turn(links[1]), format!("delete {there}\r\nget {there}\r\n"));
+}
+
 /// A server closes the link on a longer line that is no get, and all its clients lose their
 /// requests.
 #[test]

@@ -198,6 +198,17 @@ mod tests {
     }
 
     #[test]
+    fn a_report_is_taken_for_what_it_says() {
+        let mut outliers = OutlierDetector::new(&plan(&[4]));
+        let failed = |failures| Report::Failed { server: 2, failures, why: "some reason" };
+        let answered = |probe| Report::Answered { server: 2, probe };
+        assert_eq!(outliers.hear(0, &failed(1)), None);
+        assert_eq!(outliers.hear(1, &failed(1)), Some(Decision::Eject(2)));
+        assert_eq!(outliers.hear(0, &answered(false)), None);
+        assert_eq!(outliers.hear(0, &answered(true)), Some(Decision::Return(2)));
+    }
+
+    #[test]
     fn an_answer_is_the_end_of_a_request_of_failures() {
         let mut outliers = OutlierDetector::new(&plan(&[2]));
         outliers.failed(0, 2, 1);

@@ -55,6 +55,23 @@ fn what_was_copied_and_is_much_is_appended_without_a_copy() {
     assert_eq!(flat(&outbox), whole);
     assert!(other.is_empty());
     assert!(outbox.shared.iter().any(|shared| shared.slice.block.as_ptr() == copied));
+    // A write holds so many slices: none of them is empty.
+    assert!(outbox.shared.iter().all(|shared| !shared.slice.bytes().is_empty()));
+}
+
+#[test]
+fn an_outbox_without_a_buffer_takes_a_spare_one() {
+    let mut spares = Spares::default();
+    for capacity in [300, 400] {
+        spares.give(Vec::with_capacity(capacity));
+    }
+    let mut outbox = Outbox::default();
+    for _ in 0..2 {
+        outbox.open(&mut spares);
+        assert_eq!(outbox.bytes.capacity(), 400, "one, and no other");
+    }
+    outbox.close(&mut spares);
+    assert_eq!((outbox.bytes.capacity(), spares.bytes), (0, 700));
 }
 
 #[test]
