@@ -78,8 +78,8 @@ impl Outage {
         self.since = self.now;
     }
 
-    /// Checks that the pause has its full length, less a quarter at most. Returns whether it is less
-    /// an eighth at least.
+    /// Checks that the pause has its full length, less a quarter at most. Returns whether it is
+    /// less an eighth at least.
     #[track_caller]
     fn check_pause(&mut self) -> bool {
         let part = (self.now - self.since) / limits::PROBE_FRACTION;
