@@ -299,6 +299,30 @@ fn a_message_of_a_long_turn_waits_no_longer_than_its_deadline() {
     assert_eq!(stage.closed, [], "the connect has its time");
 }
 
+/// What came later is sent and answered as if the other had never been.
+#[test]
+fn a_message_that_has_waited_too_long_leaves_the_queue_alone() {
+    let mut stage = Stage::new(&["s0"], |pool| {
+        pool.timeouts.connect = 5 * SECOND;
+        pool.timeouts.queue = SECOND;
+    });
+    let clients = [stage.client(), stage.client()];
+    stage.says(clients[0], "delete early\r\n");
+    stage.end_turn();
+    stage.passes(SECOND / 2);
+    stage.says(clients[1], "delete x\r\ndelete y\r\n");
+    stage.end_turn();
+    stage.passes(SECOND / 2);
+    let late = "SERVER_ERROR s0: timed out in the queue, not sent\r\n";
+    assert_eq!(stage.received(clients[0]), late);
+    let link = stage.connect(0);
+    assert_eq!(stage.turn(link), "delete x\r\ndelete y\r\n");
+    stage.says(link, "DELETED\r\nNOT_FOUND\r\n");
+    assert_eq!(stage.received(clients[1]), "DELETED\r\nNOT_FOUND\r\n");
+    assert_eq!(stage.closed, []);
+    stage.expect_rows(0);
+}
+
 #[test]
 fn a_connect_that_is_late_is_counted_and_one_that_is_refused_is_not() {
     use metrics::ServerCounter;
