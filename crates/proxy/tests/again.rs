@@ -287,6 +287,20 @@ fn a_database_that_a_server_refuses_is_tried_again_after_a_second_and_others_at_
 }
 
 #[test]
+fn new_clients_begin_in_the_database_of_the_latest_plan_and_others_stay_in_theirs() {
+    let (mut stage, home) = redis();
+    let old = stage.client();
+    stage.install(|plan| plan.pools[0].database = 3);
+    let new = stage.client();
+    stage.says(old, GET);
+    assert_eq!(stage.turn(home), GET);
+    stage.says(new, GET);
+    let link = stage.establishes_with(&hello(3));
+    stage.says(link, &format!("+OK\r\n{WELCOME}"));
+    assert_eq!(stage.turn(link), GET);
+}
+
+#[test]
 fn a_server_may_refuse_several_databases_at_once() {
     let (mut stage, _) = redis();
     let clients = [stage.client(), stage.client()];

@@ -358,6 +358,35 @@ fn reads_that_gather_are_dropped_with_their_clients() {
     stage.expect_count(ServerCounter::Dropped, 4);
 }
 
+/// They share a message that has not left, and each has its time.
+#[test]
+fn of_reads_that_gather_for_a_silent_server_each_has_its_own_time() {
+    let mut stage = Stage::new(&["s0"], |pool| {
+        pool.preconnect = true;
+        pool.timeouts.queue = SECOND / 10;
+    });
+    let link = stage.connect(0);
+    let (other, first, second) = (stage.client(), stage.client(), stage.client());
+    for _ in 0..proxy::limits::FETCHES_IN_FLIGHT_MAX {
+        stage.says(other, "get z\r\n");
+        assert_eq!(stage.turn(link), "get z\r\n");
+    }
+    stage.passes(HOLD_AFTER);
+    stage.says(first, "get x\r\n");
+    stage.end_turn();
+    stage.passes(SECOND / 20);
+    stage.says(second, "get y\r\n");
+    stage.end_turn();
+    stage.passes(SECOND / 20);
+    let late = "SERVER_ERROR s0: silent, timed out in the queue, not sent\r\n";
+    assert_eq!([stage.received(first), stage.received(second)], [late, ""]);
+    stage.says(link, "END\r\n");
+    assert_eq!(stage.turn(link), "get y\r\n");
+    stage.says(link, &"END\r\n".repeat(4));
+    assert_eq!(stage.received(second), "END\r\n");
+    stage.expect_rows(0);
+}
+
 #[test]
 fn a_link_that_dies_ends_the_hold() {
     let (mut stage, link) = silent();

@@ -482,8 +482,10 @@ fn a_queue_is_full_at_its_bound() {
         let mut stage = Stage::of(&["s0"], |plan| {
             (plan.limits.link_queue, plan.limits.link_outbox) = (messages, bytes);
         });
-        let client = stage.client();
+        let (client, reader) = (stage.client(), stage.client());
         stage.says(client, &delete.repeat(6));
+        stage.says(reader, "get x\r\n");
+        assert_eq!(stage.received(reader), FULL);
         let link = stage.connect(0);
         assert_eq!(stage.turn(link), delete.repeat(fits), "{messages} messages, {bytes} bytes");
         stage.says(link, &"DELETED\r\n".repeat(fits));

@@ -108,3 +108,30 @@ fn a_client_that_leaves_without_quit_gives_up_whatever_it_was_told_before() {
         assert_eq!(stage.turn(link), if is_sent { &set } else { "" }, "{before}{after}");
     }
 }
+
+#[test]
+fn one_answer_is_skipped_or_all_until_they_are_turned_on() {
+    let (set, ping) = (resp(&["SET", "k", "v"]), resp(&["PING"]));
+    let reply = |how: &str| resp(&["CLIENT", "REPLY", how]);
+    for (asked, told) in [
+        ([reply("SKIP"), ping.clone(), ping.clone()].concat(), "+PONG\r\n"),
+        ([reply("SKIP"), set.clone(), set.clone()].concat(), "+OK\r\n"),
+        ([reply("OFF"), set.clone(), ping.clone(), set.clone()].concat(), ""),
+        ([reply("OFF"), set.clone(), reply("ON"), ping.clone()].concat(), "+OK\r\n+PONG\r\n"),
+    ] {
+        let mut stage = redis(&["s0"]);
+        let client = stage.client();
+        stage.says(client, &resp(&["GET", "k"]));
+        let link = stage.establishes_with(&resp(&["HELLO", "2"]));
+        stage.says(link, "*2\r\n$5\r\nproto\r\n:2\r\n");
+        stage.turn(link);
+        stage.says(link, "$-1\r\n");
+        stage.received(client);
+        stage.says(client, &asked);
+        let sets = stage.turn(link).matches("SET").count();
+        assert_eq!(sets, asked.matches("SET").count(), "{asked}");
+        stage.says(link, &"+OK\r\n".repeat(sets));
+        assert_eq!(stage.received(client), told, "{asked}");
+        stage.expect_rows(0);
+    }
+}

@@ -313,6 +313,7 @@ fn another_distribution_and_another_name_are_another_ring() {
         (Distribution::Modula, ["s0", "s1"]),
         (Distribution::Ketama, ["s0", "s1"]),
         (Distribution::Ketama, ["s0", "other"]),
+        (Distribution::Ketama, ["third", "fourth"]),
         (Distribution::Modula, ["s0", "other"]),
     ] {
         stage.install(|plan| {

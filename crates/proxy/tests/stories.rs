@@ -220,6 +220,20 @@ fn a_get_on_a_lost_link_is_asked_once_more_and_only_once() {
     stage.expect_rows(0);
 }
 
+/// It sets the expiry: a second time may set another.
+#[test]
+fn a_gat_on_a_lost_link_is_not_asked_again() {
+    let (mut stage, link) = Stage::of_one();
+    let client = stage.client();
+    stage.handshake(link);
+    stage.says(client, "gat 60 x y\r\n");
+    assert_eq!(stage.turn(link), "gat 60 x y\r\n");
+    stage.closes(link, Closed::Eof);
+    assert_eq!(stage.received(client), "SERVER_ERROR s0: connection lost\r\n");
+    assert_eq!(stage.connects, []);
+    stage.expect_rows(0);
+}
+
 #[test]
 fn a_get_on_a_lost_link_is_not_asked_behind_a_write_of_its_own_client() {
     for write in ["delete x\r\n", "delete x noreply\r\n"] {
@@ -283,6 +297,30 @@ fn a_message_of_a_long_turn_waits_no_longer_than_its_deadline() {
     let late = "SERVER_ERROR s0: timed out in the queue, not sent\r\n";
     assert_eq!(stage.received(client), late);
     assert_eq!(stage.closed, [], "the connect has its time");
+}
+
+/// What came later is sent and answered as if the other had never been.
+#[test]
+fn a_message_that_has_waited_too_long_leaves_the_queue_alone() {
+    let mut stage = Stage::new(&["s0"], |pool| {
+        pool.timeouts.connect = 5 * SECOND;
+        pool.timeouts.queue = SECOND;
+    });
+    let clients = [stage.client(), stage.client()];
+    stage.says(clients[0], "delete early\r\n");
+    stage.end_turn();
+    stage.passes(SECOND / 2);
+    stage.says(clients[1], "delete x\r\ndelete y\r\n");
+    stage.end_turn();
+    stage.passes(SECOND / 2);
+    let late = "SERVER_ERROR s0: timed out in the queue, not sent\r\n";
+    assert_eq!(stage.received(clients[0]), late);
+    let link = stage.connect(0);
+    assert_eq!(stage.turn(link), "delete x\r\ndelete y\r\n");
+    stage.says(link, "DELETED\r\nNOT_FOUND\r\n");
+    assert_eq!(stage.received(clients[1]), "DELETED\r\nNOT_FOUND\r\n");
+    assert_eq!(stage.closed, []);
+    stage.expect_rows(0);
 }
 
 #[test]
@@ -355,6 +393,8 @@ fn gets_that_wait_for_company_wait_no_longer_than_the_queue_deadline() {
         stage.says(client, "get x\r\n");
         assert_eq!(stage.turn(link), "get x\r\n");
     }
+    // Later, so that no deadline of theirs is its own.
+    stage.passes(SECOND / 3);
     stage.says(client, "get late\r\n");
     assert_eq!(stage.turn(link), "");
     stage.passes(SECOND - 1);

@@ -246,6 +246,29 @@ fn a_script_that_is_missed_in_a_pipeline_is_loaded_for_the_next_call() {
     stage.expect_rows(0);
 }
 
+/// The second call finds the load on its way.
+#[test]
+fn a_script_that_two_clients_miss_is_loaded_once_and_both_are_answered() {
+    let mut stage = redis(&["s0"], |_| {});
+    let clients = [stage.client(), stage.client()];
+    asks(&mut stage, clients[0], "SCRIPT LOAD 1");
+    let link = comes_up(&mut stage, 0);
+    stage.turn(link);
+    let answer = format!("$40\r\n{DIGEST}\r\n");
+    stage.says(link, &answer);
+    stage.received(clients[0]);
+    let (call, load) = (resp(&format!("EVALSHA {DIGEST} 1 k")), resp("SCRIPT LOAD 1"));
+    clients.iter().for_each(|client| stage.says(*client, &call));
+    assert_eq!(stage.turn(link), [&call[..], &call].concat());
+    stage.says(link, &NO_SCRIPT.repeat(2));
+    stage.passes(0);
+    assert_eq!(stage.turn(link), [&load[..], &call, &call].concat());
+    stage.says(link, &format!("{answer}:1\r\n:2\r\n"));
+    let told = clients.map(|client| stage.received(client));
+    assert!(told == [":1\r\n", ":2\r\n"] || told == [":2\r\n", ":1\r\n"], "{told:?}");
+    stage.expect_rows(0);
+}
+
 /// A server that forgets the script at once does not get it for ever.
 #[test]
 fn a_script_is_loaded_once_for_each_call_that_misses_it() {

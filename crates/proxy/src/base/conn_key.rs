@@ -105,6 +105,16 @@ mod tests {
     }
 
     #[test]
+    fn the_home_is_the_connection_key_that_was_set_last() {
+        let mut conn_keys = ConnKeys::new(conn_key(0));
+        for database in [5, 0, 6, 5] {
+            conn_keys.set_home(conn_key(database));
+            assert_eq!(conn_keys.of(conn_keys.home), conn_key(database));
+        }
+        assert_eq!(conn_keys.conn_keys.len(), 3, "each is there once");
+    }
+
+    #[test]
     fn there_are_so_many_connection_keys_and_an_unused_index_is_taken_again() {
         let mut conn_keys = ConnKeys::new(conn_key(0));
         for database in 1..limits::CONN_KEYS_MAX as u32 {
