@@ -78,8 +78,8 @@ impl Outage {
         self.since = self.now;
     }
 
-    /// Checks that the pause has its full length, less a quarter at most. Returns whether it is less
-    /// by an eighth at least.
+    /// Checks that the pause has its full length, less a quarter at most. Returns whether it is
+    /// less an eighth at least.
     #[track_caller]
     fn check_pause(&mut self) -> bool {
         let part = (self.now - self.since) / limits::PROBE_FRACTION;
@@ -103,7 +103,10 @@ fn a_return_is_noticed_a_sixteenth_late_at_most() {
     // The cost: one connect each time.
     assert!((40..=60).contains(&in_a_second), "{in_a_second} in the first second");
     assert!((160..=240).contains(&probes), "{probes} in 100 seconds");
-    assert!((probes / 3..=probes * 2 / 3).contains(&short), "not in step: {short} short ones");
+    assert!(
+        (probes / 3..=probes * 2 / 3).contains(&short),
+        "workers do not probe in step: {short}"
+    );
 }
 
 /// A stopped process accepts connections and answers when it goes on. No probe is given up as slow
