@@ -14,6 +14,7 @@ pub mod plan;
 pub(crate) mod pool;
 pub(crate) mod random;
 pub(crate) mod room;
+pub(crate) mod size;
 pub(crate) mod timers;
 pub mod users;
 

@@ -47,6 +47,8 @@ pub(crate) struct Clients {
     dirty: Vec<ConnId>,
     /// Paused clients that may go on, each once.
     resumable: Vec<ConnId>,
+    /// Clients that have read their answers, and for which something waits.
+    readers: Vec<ConnId>,
     /// The count of client numbers given out so far.
     client_numbers: u64,
     clients_max: usize,
@@ -64,6 +66,7 @@ impl Clients {
             requests: PendingRequests::default(),
             dirty: Vec::new(),
             resumable: Vec::new(),
+            readers: Vec::new(),
             client_numbers: 0,
             clients_max: plan.clients_max,
             clients_room: plan.clients_room,

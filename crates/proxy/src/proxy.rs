@@ -118,7 +118,7 @@ impl Proxy {
     pub fn handle_closed(&mut self, conn: ConnId, how: Closed, now: Time) {
         self.base.note_change(now);
         match conn.side() {
-            Side::Client => self.clients.closed(&mut self.base, conn, how),
+            Side::Client => self.client_closed(conn, how),
             Side::Link => self.servers.closed(&mut self.base, conn, how),
         }
         self.handle_link_events();
@@ -172,6 +172,7 @@ impl Proxy {
             self.read_kept(id);
             self.clients.go_on(&mut self.base, id);
         }
+        self.serve_waiting();
         self.servers.close_batches(&mut self.base);
         self.free_retired();
         if self.base.gauges_changed && !self.publish_due {
@@ -181,6 +182,29 @@ impl Proxy {
         self.base.worker.add(WorkerCounter::Turns, 1);
         self.base.turn += 1;
         self.base.turn_since = now;
+    }
+
+    /// Drops what waits of a client whose connection is gone.
+    fn client_closed(&mut self, id: ConnId, how: Closed) {
+        let Proxy { base, clients, servers, .. } = self;
+        clients.closed(base, id, how);
+        if how != Closed::Eof {
+            servers.drop_unheard(base, id, |base, request, since| {
+                clients.is_unheard(base, request, since)
+            });
+        }
+    }
+
+    /// Sends what waits for links, as far as there is room.
+    fn serve_waiting(&mut self) {
+        let Proxy { base, clients, servers, .. } = self;
+        while let Some(id) = clients.next_reader() {
+            servers.unpark(id);
+        }
+        servers.serve_waiting(base, |base, request, sent, waits| {
+            clients.turn_of(base, request, sent, waits)
+        });
+        self.handle_link_events();
     }
 
     /// Returns the next order to the driver.
@@ -196,7 +220,8 @@ impl Proxy {
     /// Returns whether a write after `end_turn` allows something to go on. The next turn then
     /// begins at once, since nothing else may wake the driver.
     pub fn wants_turn(&self) -> bool {
-        self.clients.has_resumable() || self.servers.has_held_to_release()
+        let is_parted = self.clients.has_readers() || self.servers.has_unparked();
+        is_parted || self.clients.has_resumable() || self.servers.has_held_to_release()
     }
 
     /// Returns the next connection of a side that has new bytes to write. Ask for links only after

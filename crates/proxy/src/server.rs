@@ -11,12 +11,16 @@ mod fail;
 mod handshake;
 mod health;
 mod hold;
+mod inflight;
 mod link;
+mod load;
 mod open;
 mod pair;
 mod plan;
+mod queue;
 mod send;
 mod state;
+mod wait;
 
 use std::collections::VecDeque;
 
@@ -27,6 +31,7 @@ use crate::base::id::{ConnId, Side, Slab};
 use crate::base::pool::Stage;
 use crate::base::{Base, ServerAt};
 use link::{Link, State};
+use load::Loads;
 use state::{Gauges, Hold, ServerState};
 
 pub(crate) use batch::Batch;
@@ -49,6 +54,12 @@ pub(crate) struct Servers {
     // The boxes themselves are reused, not only their contents.
     #[allow(clippy::vec_box)]
     spare_batches: Vec<Box<Batch>>,
+    /// What each client has outstanding.
+    loads: Loads,
+    /// Links for which something waits, each once.
+    backlogs: Vec<ConnId>,
+    /// Clients whose parked queues are served again at the end of this turn.
+    unparked: Vec<ConnId>,
     /// What has become of messages, until `proxy.rs` asks.
     events: VecDeque<LinkEvent>,
 }
@@ -62,6 +73,9 @@ impl Servers {
             ending_holds: Vec::new(),
             touched_links: Vec::new(),
             spare_batches: Vec::new(),
+            loads: Loads::default(),
+            backlogs: Vec::new(),
+            unparked: Vec::new(),
             events: VecDeque::new(),
         };
         (0..base.pools.len()).for_each(|pool| servers.add_pool(base, pool));
@@ -159,8 +173,8 @@ impl Servers {
             let state = &mut self.states[link.at.pool as usize][link.at.server as usize];
             let pending = link.outstanding.len() - link.first_pending();
             state.gauges.links += u64::from(link.is_up());
-            state.gauges.pending += pending as u64;
-            state.gauges.pending_bytes += link.out.len() as u64;
+            state.gauges.pending += (pending + link.queue.len()) as u64;
+            state.gauges.pending_bytes += (link.out.len() + link.queue.bytes()) as u64;
             state.gauges.inflight += (link.outstanding.len() - pending) as u64;
             state.gauges.inflight_bytes += link.sent - link.done;
         }

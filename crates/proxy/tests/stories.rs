@@ -4,7 +4,7 @@
 
 mod stage;
 
-use proxy::limits::FETCHES_IN_FLIGHT_MAX;
+const FETCHES_IN_FLIGHT_MAX: usize = 4;
 use proxy::plan::{OnFailure, Partial, QuickAck};
 use proxy::{Closed, Event, Report};
 use shard::Distribution;

@@ -101,7 +101,8 @@ impl World {
                 self.proxy.transmit(conn.id, &mut slices);
                 assert!(slices.is_empty(), "what may be sent stays");
             }
-            let is_at_rest = conn.owes_nothing() && !conn.is_full;
+            let is_waited_for = self.proxy.is_waited_for(conn.id);
+            let is_at_rest = conn.owes_nothing() && !conn.is_full && !is_waited_for;
             assert!(
                 !is_at_rest || self.is_wanted(conn, vacant),
                 "the link of a server that is gone stays"

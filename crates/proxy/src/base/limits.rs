@@ -7,10 +7,12 @@ pub struct Limits {
     pub pipeline: usize,
     /// Unsent answer bytes of one client; above it the client is not read.
     pub client_outbox: usize,
-    /// Messages that wait for one link, sent or not; above it requests are refused.
+    /// Messages of one client that wait for one link; above it its requests are refused.
     pub link_queue: usize,
-    /// Unsent bytes of one link; above it requests are refused.
+    /// Bytes of one client that wait for one link; above it its requests are refused.
     pub link_outbox: usize,
+    /// The least in-flight limit of a link, in cost; a new link has twice as much.
+    pub inflight: u64,
     /// Bytes of a request's head.
     pub request_head: usize,
     /// A value from this length on may go to its client while it is still arriving.
@@ -24,6 +26,7 @@ impl Default for Limits {
             client_outbox: CLIENT_OUTBOX_MAX,
             link_queue: LINK_QUEUE_MAX,
             link_outbox: LINK_OUTBOX_MAX,
+            inflight: INFLIGHT_MIN,
             request_head: REQUEST_HEAD_MAX,
             stream_min: STREAM_MIN,
         }
@@ -36,9 +39,29 @@ pub const JOINED_MAX: usize = 128;
 pub const BATCH_KEYS_MAX: usize = 100;
 /// Bytes of one merged get's line.
 pub const BATCH_BYTES_MAX: usize = 8 * 1024;
-/// Gets that may be outstanding at a server at once; further keys gather in the batch. Two keep a
-/// server busy while its answers travel; four allow for a longer network path.
-pub const FETCHES_IN_FLIGHT_MAX: usize = 4;
+/// The fixed part of the cost of a message, beside its bytes: about what a server could send in
+/// the time that a small request takes it.
+pub const COST_OF_MESSAGE: u64 = 256;
+/// Bytes that an answer is expected to have as long as none has come.
+pub const ANSWER_UNKNOWN: u32 = 1024;
+/// How long requests may wait at a server beyond the shortest round trip, in microseconds.
+pub const QUEUEING_US: u64 = 2_000;
+/// The least in-flight limit of a link: some 80 small requests.
+pub const INFLIGHT_MIN: u64 = 32 * 1024;
+/// The largest in-flight limit of a link.
+pub const INFLIGHT_MAX: u64 = 64 * 1024 * 1024;
+/// The cost that a waiting client may have served before it is the next one's turn.
+pub const QUANTUM: i64 = 4 * 1024;
+/// An answer from this length on is large: it may hold up others.
+pub const LARGE_MIN: u32 = 64 * 1024;
+/// Answers of unknown length that may be outstanding on a link to a near server.
+pub const UNPROVEN_MAX: u32 = 32;
+/// As `UNPROVEN_MAX`, in bytes, if all of them were as large as the largest answer of late.
+pub const UNPROVEN_BYTES: u32 = 2 * 1024 * 1024;
+/// Messages and keys of one client that may wait for a link; above it the client is not read.
+pub const SHARE_LEN: usize = 64;
+/// Bytes of one client that may wait for a link; above it the client is not read.
+pub const SHARE_BYTES: usize = 256 * 1024;
 /// Bytes of a request's head. A get may hold any number of keys up to this: 100,000 keys of 250
 /// bytes fit.
 pub const REQUEST_HEAD_MAX: usize = 32 * 1024 * 1024;
@@ -51,9 +74,9 @@ pub const FAILED_LOGINS_MAX: u8 = 5;
 pub const PIPELINE_MAX: usize = 4096;
 /// Unsent answer bytes of one client; above it the client is not read.
 pub const CLIENT_OUTBOX_MAX: usize = 1024 * 1024;
-/// Requests that wait for one link, sent or not.
+/// Requests of one client that wait for one link.
 pub const LINK_QUEUE_MAX: usize = 65_536;
-/// Unsent bytes of one link.
+/// Bytes of one client that wait for one link.
 pub const LINK_OUTBOX_MAX: usize = 64 * 1024 * 1024;
 /// How many times the reply deadline a reply may take that keeps coming.
 pub const REPLY_STRETCH: u64 = 16;

@@ -4,6 +4,7 @@ use proto::{Protocol, Quiet, Request, Shown};
 
 use super::buffer::{Outbox, Source};
 use super::id::ConnId;
+use super::size::Expected;
 
 /// The index of a pending request. An entry is freed only when no queue refers to it any more.
 pub(crate) type RequestId = u32;
@@ -34,8 +35,8 @@ pub(crate) struct Requester {
     /// The index of its connection key.
     pub(crate) conn_key: u16,
     pub(crate) protocol: &'static dyn Protocol,
-    /// The turn in which it last added a key to a shared batch.
-    pub(crate) batch_turn: u64,
+    /// What the answer to the request being read may be.
+    pub(crate) expected: Expected,
     /// It left while nothing could be sent: its requests are dropped.
     pub(crate) gave_up: bool,
 }
@@ -59,6 +60,24 @@ impl Incoming<'_> {
     pub(crate) fn is_dropped(&self) -> bool {
         self.asks.gave_up && self.request.quiet != Quiet::Silent
     }
+}
+
+/// What a client has outstanding at servers: parts that were sent and have no reply, and their cost.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Sent {
+    pub(crate) parts: u32,
+    pub(crate) cost: u64,
+}
+
+/// What becomes of a part that has waited for a link, when its turn has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Turn {
+    /// It is sent.
+    Sent,
+    /// Its client waits, until a part of it is answered or it has read its answers.
+    Later,
+    /// It is dropped: nobody waits for the answer.
+    Dropped,
 }
 
 /// What a request has of a value that is arriving. It lies with the link until the value is whole.

@@ -21,6 +21,7 @@ use shard::{Distribution, Node, Ring};
 use super::conn_key::ConnKeys;
 use super::definitions::Definitions;
 use super::plan::{PoolPlan, ServerPlan};
+use super::size::PoolSizes;
 use crate::Time;
 
 /// A pool at work.
@@ -35,6 +36,8 @@ pub(crate) struct Pool {
     pub(crate) servers: Vec<Server>,
     pub(crate) conn_keys: ConnKeys,
     pub(crate) definitions: Definitions,
+    /// How long answers are.
+    pub(crate) sizes: PoolSizes,
     pub(crate) stage: Stage,
     /// When clients that do not take their last answers are given up, if the pool has retired.
     pub(crate) retire_at: Time,
@@ -101,6 +104,7 @@ impl Pool {
             servers,
             conn_keys,
             definitions: Definitions::default(),
+            sizes: PoolSizes::default(),
             stage: Stage::Planned,
             retire_at: Time(0),
             clients: 0,

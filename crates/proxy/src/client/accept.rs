@@ -47,7 +47,7 @@ impl Clients {
         entry.conn_keys.enter(home);
         let conn_key = (home, entry.conn_keys.of(home));
         let (protocol, now) = (entry.plan.protocol, base.now);
-        let client = Client::new(pool as u32, protocol, conn_key, &base.limits, now);
+        let client = Client::new(pool as u32, protocol, conn_key, now);
         Ok(self.table.insert(client))
     }
 

@@ -8,7 +8,7 @@ use super::request::UNTIMED;
 use super::session::Departure;
 use crate::base::Base;
 use crate::base::id::ConnId;
-use crate::base::part::{Incoming, NONE, RequestId};
+use crate::base::part::{Incoming, NONE, RequestId, Requester};
 use crate::base::room::NoRoom;
 
 impl Clients {
@@ -24,6 +24,7 @@ impl Clients {
         let owner = (id, client.protocol);
         let pending =
             self.requests.alloc(owner, client.pool, (request, head), base.now, &mut base.spares);
+        self.requests[pending].expected = 0;
         if !self.requests[pending].info.head.is_empty() {
             let bytes = self.requests[pending].measure();
             client.pipeline.bytes += bytes;
@@ -155,7 +156,22 @@ impl Clients {
         let Incoming { asks, request, head } = *incoming;
         let id = self.enqueue(base, asks.id, request, head);
         (self.requests[id].writes, self.requests[id].parts_left) = (writes, 1);
+        self.expect(asks, id, 1);
         id
+    }
+
+    /// Notes how much answer is expected to a request of so many parts.
+    #[inline]
+    fn expect(&mut self, asks: &Requester, id: RequestId, parts: usize) {
+        let pending = &mut self.requests[id];
+        if pending.info.quiet != Quiet::Silent
+            && let Some(client) = self.table.find_mut(pending.client)
+        {
+            let expected = parts.saturating_mul(asks.expected.len as usize);
+            let others = client.pipeline.expected - pending.expected;
+            client.pipeline.expected = others + expected;
+            pending.expected = expected;
+        }
     }
 
     /// Notes that a list with one element for each key is the answer to a request.
@@ -185,12 +201,12 @@ impl Clients {
         &mut self,
         base: &mut Base,
         incoming: &Incoming<'_>,
-        (ask, merge): (Ask, bool),
+        ask: Ask,
         split: Option<SplitRequest>,
     ) -> RequestId {
         let Incoming { asks, request, head } = *incoming;
         let id = self.enqueue(base, asks.id, request, head);
-        self.open_keys(base, id, incoming, (ask, merge), split);
+        self.open_keys(base, id, incoming, ask, split);
         id
     }
 
@@ -201,7 +217,7 @@ impl Clients {
         base: &mut Base,
         id: RequestId,
         incoming: &Incoming<'_>,
-        (ask, merge): (Ask, bool),
+        ask: Ask,
         split: Option<SplitRequest>,
     ) {
         let Incoming { asks, request, .. } = *incoming;
@@ -212,9 +228,7 @@ impl Clients {
             (pending.info.gathers, pending.info.element_per_key) = (true, element_per_key);
             pending.writes = writes;
         }
-        if merge && let Some(client) = self.table.find_mut(asks.id) {
-            client.batch_turn = base.turn;
-        }
+        self.expect(asks, id, count);
         let counters = base.pools[asks.pool()].counters;
         counters.add(PoolCounter::KeysAsked, count as u64);
         let pending = &mut self.requests[id];
@@ -248,6 +262,7 @@ impl Clients {
         pending.parts_left = servers as u32 + 1;
         pending.open_slots(servers, &mut base.spares);
         self.account_request(base, id);
+        self.expect(asks, id, servers);
         id
     }
 

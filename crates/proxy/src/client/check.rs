@@ -70,6 +70,7 @@ impl Clients {
             let has_all = client.outstanding() == 0 && client.out.is_empty();
             let is_held_up =
                 client.waits.server.is_some() || client.waits.endpoints || client.resumable;
+            let is_held_up = is_held_up || client.waits.queues > 0;
             let is_unread =
                 (client.is_paused() || client.is_stopped()) && client.state == ClientState::Open;
             assert!(!(is_unread && has_all) || is_held_up, "a client is paused for nothing");
@@ -77,5 +78,11 @@ impl Clients {
         let awaited =
             |client: &Client| Some(ServerAt { pool: client.pool, server: client.waits.server? });
         self.table.iter().filter_map(|(_, client)| awaited(client)).collect()
+    }
+}
+
+impl Clients {
+    pub(crate) fn dump(&self) {
+        for (id, c) in self.table.iter() { eprintln!("{id:?} {:?} {:?} {:?} paused {} depth {} silent {} expected {} bytes {} out {} must_read {} queues {} server {:?} partial {} resumable {}", c.state, c.departure, c.reading, c.is_paused(), c.pipeline.depth, c.pipeline.silent_count, c.pipeline.expected, c.pipeline.bytes, c.out.len(), c.must_read, c.waits.queues, c.waits.server, c.partial.len(), c.resumable); }
     }
 }

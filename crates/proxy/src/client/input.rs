@@ -17,6 +17,7 @@ use crate::base::id::ConnId;
 use crate::base::part::{Incoming, Part, Requester};
 use crate::base::plan::QuickAck;
 use crate::base::room::NoRoom;
+use crate::base::size::Expected;
 use crate::base::{Base, limits};
 use crate::{Action, Event};
 
@@ -233,6 +234,8 @@ impl Clients {
             aborted_before: client.session.aborted,
         });
         let Frame { asks, request, .. } = frame;
+        asks.expected = expected(client, base, request);
+        client.expected = asks.expected;
         if !frame.reply_mode_before.is_on() {
             mute(client, request);
         }
@@ -254,6 +257,26 @@ impl Clients {
             join(base, asks, request, rest.bytes);
         }
         Next::Frame
+    }
+
+    /// Stops reading a client of which so much waits for a link that it has used up its share.
+    pub(crate) fn await_queue(&mut self, base: &mut Base, id: ConnId) {
+        let Some(client) = self.table.find_mut(id) else { return };
+        client.waits.queues += 1;
+        if client.state != State::Leaving && !client.is_paused() {
+            client.reading = Reading::Stopped;
+            base.pools[client.pool as usize].counters.add(PoolCounter::Paused, 1);
+            base.actions.push_back(Action::Pause(id));
+        }
+    }
+
+    /// Lets a client go on for which there is room again in a link's queue.
+    pub(crate) fn end_queue_wait(&mut self, base: &mut Base, id: ConnId) {
+        let Some(client) = self.table.find_mut(id) else { return };
+        client.waits.queues -= 1;
+        if client.waits.queues == 0 && !bug!(NeverRoom) {
+            self.update_client(base, id);
+        }
     }
 
     /// Pauses a client until the capabilities of a server are known, or a link to it is up. Its
@@ -434,6 +457,19 @@ pub(crate) fn no_room(base: &Base, pool: usize, request: &Request) -> Option<NoR
         return Some(NoRoom::TooLarge);
     }
     (!base.memory.has_room(request.body as usize)).then_some(NoRoom::NoMemory)
+}
+
+/// Returns what the answer to a request may be, as far as the answers before it tell.
+#[inline]
+fn expected(client: &Client, base: &Base, request: &Request) -> Expected {
+    let sizes = &base.pools[client.pool as usize].sizes;
+    let age = base.now.since(client.since);
+    let mut expected = client.sizes.expected(request.command, sizes, age);
+    if request.quiet == Quiet::Silent {
+        expected.len = 0;
+    }
+    expected.unproven &= !matches!(request.class, Class::Single { writes: true });
+    expected
 }
 
 /// Looks up an unknown command among those that the operator has named.

@@ -8,15 +8,17 @@ use super::request::State;
 use super::session::{Departure, Reading, State as ClientState};
 use crate::base::Base;
 use crate::base::id::ConnId;
-use crate::base::part::{NONE, RequestId};
-use crate::{Action, Closed};
+use crate::base::part::{NONE, RequestId, Sent, Turn};
+use crate::base::size::Cost;
+use crate::{Action, Closed, Time};
 
 impl Clients {
     /// Checks a client that has changed: it may have to be written, read again or closed. A client
     /// that is to be written already and waits for nothing is accounted for when it is written.
     pub(crate) fn update_client(&mut self, base: &mut Base, id: ConnId) {
         let client = self.table.find_mut(id).expect("the caller found it");
-        if client.dirty && !client.is_paused() && client.state == ClientState::Open {
+        let is_still = !client.is_paused() && !client.must_read;
+        if client.dirty && is_still && client.state == ClientState::Open {
             return;
         }
         let limits = base.memory.narrow(base.limits);
@@ -25,6 +27,10 @@ impl Clients {
         if !client.out.is_empty() && !client.dirty {
             client.dirty = true;
             self.dirty.push(id);
+        }
+        if client.must_read && client.out.len() <= limits.client_outbox / 2 {
+            client.must_read = false;
+            self.readers.push(id);
         }
         if client.is_paused() && client.may_resume(&limits) && !bug!(NeverResume) {
             client.let_go_on();
@@ -135,6 +141,61 @@ impl Clients {
         }
     }
 
+    /// Returns the next client that has read its answers, and for which something waits.
+    pub(crate) fn next_reader(&mut self) -> Option<ConnId> {
+        self.readers.pop()
+    }
+
+    /// Whether there is such a client.
+    pub(crate) fn has_readers(&self) -> bool {
+        !self.readers.is_empty()
+    }
+
+    /// Decides what becomes of a part of a request whose turn has come at a link, where it has
+    /// waited since then. `sent` is what its client has
+    /// outstanding at servers.
+    pub(crate) fn turn_of(
+        &mut self,
+        base: &Base,
+        id: RequestId,
+        sent: Sent,
+        (cost, since): (Cost, Time),
+    ) -> Turn {
+        let pending = &self.requests[id];
+        if self.is_unheard(base, id, since) {
+            return Turn::Dropped;
+        }
+        let Some(client) = self.table.find_mut(pending.client) else { return Turn::Sent };
+        if pending.info.quiet == Quiet::Silent {
+            return Turn::Sent;
+        }
+        if client.departure == Departure::Left && sent.parts > 0 {
+            return Turn::Later;
+        }
+        let bound = base.memory.narrow(base.limits).client_outbox as u64;
+        if client.out.len() as u64 >= bound {
+            client.must_read = true;
+            return Turn::Later;
+        }
+        let held = client.held() as u64 + sent.cost + cost.bytes();
+        if sent.parts > 0 && held > bound { Turn::Later } else { Turn::Sent }
+    }
+
+    /// Whether a request that waits since then is not wanted any more. A read is not when its client
+    /// has gone. A change that has waited for so long that its client may send it again is dropped;
+    /// any other is sent, since its client may never learn that it was not.
+    pub(crate) fn is_unheard(&self, base: &Base, id: RequestId, since: Time) -> bool {
+        let pending = &self.requests[id];
+        let hold_after = base.pools[pending.pool as usize].plan.hold_after;
+        match pending.writes {
+            false => self.table.find(pending.client).is_none(),
+            true => {
+                let is_late = hold_after.is_some_and(|time| base.now >= since.after(time));
+                pending.cancelled && is_late
+            }
+        }
+    }
+
     fn queue_resume(&mut self, id: ConnId) {
         let client = self.table.find_mut(id).expect("the caller found it");
         if !client.resumable {
@@ -178,6 +239,9 @@ impl Clients {
     /// Removes a client that is gone. Its requests are settled without it.
     pub(crate) fn drop_client(&mut self, base: &mut Base, id: ConnId) {
         let Some(mut client) = self.table.remove(id) else { return };
+        if client.must_read {
+            self.readers.push(id);
+        }
         client.forget_input(&mut base.spares);
         client.out.clear();
         client.out.close(&mut base.spares);

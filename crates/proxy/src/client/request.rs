@@ -56,6 +56,8 @@ pub(super) struct PendingRequest {
     large: Vec<Outbox>,
     /// Bytes held, as reported to the memory account.
     pub(super) counted: usize,
+    /// Bytes of its answer that were expected when it was read.
+    pub(super) expected: usize,
 }
 
 /// The request itself, as far as its answer depends on it.
@@ -451,6 +453,7 @@ impl PendingRequest {
             values: Vec::new(),
             large: Vec::new(),
             counted: 0,
+            expected: 0,
         }
     }
 }

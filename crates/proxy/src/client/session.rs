@@ -14,6 +14,7 @@ use crate::base::id::ConnId;
 use crate::base::limits::Limits;
 use crate::base::memory::Memory;
 use crate::base::part::{NONE, RequestId, Requester};
+use crate::base::size::{ClientSizes, Expected};
 use crate::{Passed, Time};
 
 /// One client.
@@ -42,15 +43,17 @@ pub(super) struct Client {
     pub(super) resume: Resume,
     pub(super) pipeline: Pipeline,
     pub(super) out: Outbox,
-    /// The expected length of an answer to it, which is the largest of late. So a client that asks
-    /// for many large values and does not read is paused before they are fetched, not after.
-    expected: usize,
+    /// The lengths of the answers that it has had. So a client that asks for many large values and
+    /// does not read is paused before they are fetched, not after.
+    pub(super) sizes: ClientSizes,
+    /// What the answer to the request being read may be.
+    pub(super) expected: Expected,
+    /// What waits of it in the server half is not sent until it has read its answers.
+    pub(super) must_read: bool,
     /// It is in the list of clients to be written.
     pub(super) dirty: bool,
     /// It is in the list of clients that may go on.
     pub(super) resumable: bool,
-    /// The turn in which it last added a key to a shared batch.
-    pub(super) batch_turn: u64,
     /// Bytes held, as last reported to the memory account.
     pub(super) counted: usize,
 }
@@ -71,6 +74,8 @@ pub(super) struct Pipeline {
     pub(super) barrier: RequestId,
     /// Bytes of answers that wait for their turn.
     pub(super) bytes: usize,
+    /// Bytes of answers that are expected.
+    pub(super) expected: usize,
 }
 
 impl Pipeline {
@@ -82,6 +87,7 @@ impl Pipeline {
         silent_count: 0,
         barrier: NONE,
         bytes: 0,
+        expected: 0,
     };
 }
 
@@ -105,6 +111,8 @@ pub(super) struct Waits {
     pub(super) idle: bool,
     /// For the addresses of its connection.
     pub(super) endpoints: bool,
+    /// For room in this many queues of links.
+    pub(super) queues: u32,
     /// Until a link to this server of its pool is up, or has failed. The form and the route of its
     /// next request depend on that.
     pub(super) server: Option<u32>,
@@ -182,7 +190,6 @@ impl Client {
         pool: u32,
         protocol: &'static dyn Protocol,
         conn_key: (u16, ConnKey),
-        limits: &Limits,
         since: Time,
     ) -> Client {
         Client {
@@ -203,10 +210,11 @@ impl Client {
             resume: Resume::default(),
             pipeline: Pipeline::EMPTY,
             out: Outbox::default(),
-            expected: limits.client_outbox / UNKNOWN_ANSWERS,
+            sizes: ClientSizes::default(),
+            expected: Expected { len: 0, unproven: false },
+            must_read: false,
             dirty: false,
             resumable: false,
-            batch_turn: 0,
             counted: 0,
         }
     }
@@ -255,7 +263,7 @@ impl Client {
             pool: self.pool,
             conn_key: self.conn_key,
             protocol: self.protocol,
-            batch_turn: self.batch_turn,
+            expected: self.expected,
             gave_up: self.gave_up(),
         }
     }
@@ -271,18 +279,19 @@ impl Client {
         let most = if self.waits.idle { 0 } else { limits.pipeline / 2 };
         self.waits.server.is_none()
             && !self.waits.endpoints
+            && self.waits.queues == 0
             && self.outstanding() <= most
             && self.owed() <= limits.client_outbox / 2
     }
 
-    /// Notes the length of an answer that leaves for it.
-    pub(super) fn note_answer_len(&mut self, answer_len: usize) {
-        self.expected = answer_len.max(self.expected - self.expected / 8);
-    }
-
     /// Returns the bytes queued for it, or expected to be from the answers before.
     fn owed(&self) -> usize {
-        self.out.len() + self.pipeline.bytes + self.outstanding() * self.expected
+        self.held() + self.pipeline.expected
+    }
+
+    /// Returns the bytes queued for it.
+    pub(super) fn held(&self) -> usize {
+        self.out.len() + self.pipeline.bytes
     }
 
     pub(super) fn outstanding(&self) -> usize {
@@ -346,6 +355,3 @@ impl Client {
         self.out.len() + self.partial.len() + body
     }
 }
-
-/// How many requests of a client may be outstanding before the length of any answer is known.
-const UNKNOWN_ANSWERS: usize = 32;

@@ -30,6 +30,7 @@ impl Clients {
         }
         base.pools[pending.pool as usize].counters.add(PoolCounter::Hits, 1);
         if !pending.slots.is_empty() {
+            client.sizes.note(pending.info.command, value.len(), base.now);
             let bytes = match value {
                 Value::Ready(source) if pending.is_small(source.bytes.len()) => {
                     pending.keep_small(part.slot, source.bytes)
@@ -48,7 +49,7 @@ impl Clients {
             base.memory.used += bytes;
         } else if client.pipeline.head == part.request || bug!(Overtake) {
             client.out.open(&mut base.spares);
-            client.note_answer_len(value.len());
+            client.sizes.note(pending.info.command, value.len(), base.now);
             value.write(&pending.info, &mut client.out);
             pending.info.answer(&Answer::End, client.out.copied());
         } else {
@@ -93,7 +94,7 @@ impl Clients {
         if let Some(client) = client_at_turn.filter(|_| pending.error.is_empty()) {
             // Nearly always, the answer need not be kept.
             client.out.open(&mut base.spares);
-            client.note_answer_len(value.len());
+            client.sizes.note(pending.info.command, value.len(), base.now);
             value.write(&pending.info, &mut client.out);
         } else {
             value.store((&pending.info, 0), &mut pending.reply);
@@ -242,8 +243,13 @@ impl Clients {
                     gather::gather(&mut self.requests[head], pool, facts, &mut client.out);
                 }
             }
-            client.note_answer_len(client.out.len() - before);
+            let done = &self.requests[head];
+            let len = client.out.len() - before;
+            if len > 0 && (done.slots.is_empty() || done.info.gathers) {
+                client.sizes.note(done.info.command, len / done.slots.len().max(1), base.now);
+            }
             before = client.out.len();
+            client.pipeline.expected -= done.expected;
             client.pipeline.head = self.requests[head].next;
             client.pipeline.depth -= 1;
             client.pipeline.loud_count -= u32::from(self.requests[head].info.quiet == Quiet::Loud);

@@ -48,7 +48,8 @@ impl Clients {
         let len = usize::try_from(item.body).unwrap_or(usize::MAX);
         if matches!(arrival.shown, Shown::Body { .. }) && self.may_stream(base, part, len) {
             if let Some(client) = self.table.find_mut(owner) {
-                client.note_answer_len(item.len() as usize);
+                let command = self.requests[part.request].info.command;
+                client.sizes.note(command, item.len() as usize, base.now);
             }
             self.begin_stream(base, part.request, &mut arrival);
         }
@@ -134,6 +135,7 @@ impl Clients {
             (client.pipeline.head, std::mem::replace(&mut client.pipeline.barrier, NONE));
         (client.pipeline.head, client.pipeline.tail) = (NONE, NONE);
         (client.pipeline.depth, client.pipeline.loud_count) = (0, 0);
+        client.pipeline.expected = 0;
         // Silent requests stand in no pipeline: they still belong to the client. What it is owed
         // for the others matters no more: it is not read again.
         self.forget_requests(base, head, barrier);

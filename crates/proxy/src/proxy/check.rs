@@ -22,6 +22,7 @@ impl Proxy {
         assert_eq!(parts, clients.parts, "each outstanding part is in exactly one queue");
     }
 
+    pub fn dump(&self) { self.servers.dump(); self.clients.dump(); }
     /// Returns the number of pending requests, of clients and of links. All are zero when nothing
     /// is left behind.
     pub fn census(&self) -> (usize, usize, usize) {
@@ -37,6 +38,11 @@ impl Proxy {
     /// Returns the number of messages in the fullest queue of any link.
     pub fn longest_queue(&self) -> usize {
         self.servers.longest_queue()
+    }
+
+    /// Whether requests wait for a link.
+    pub fn is_waited_for(&self, link: ConnId) -> bool {
+        self.servers.is_waited_for(link)
     }
 
     /// Panics if something waits on longer than it may. For when the timers that are due have been

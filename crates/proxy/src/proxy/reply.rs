@@ -333,6 +333,9 @@ impl Proxy {
             LinkEvent::Lost(lost) => self.settle_lost(lost),
             LinkEvent::CutOff(request) => clients.cut_off(base, request),
             LinkEvent::Known(at) => clients.end_awaiting(base, at.pool as usize, at.server),
+            LinkEvent::QueueFull(id) => clients.await_queue(base, id),
+            LinkEvent::QueueRoom(id) => clients.end_queue_wait(base, id),
+            LinkEvent::Idle(_) => {}
         }
     }
 

@@ -244,8 +244,7 @@ impl Proxy {
             (Class::Single { .. }, _) if incoming.is_dropped() => self.drop_unasked(incoming),
             (Class::Fetch { ask, merge, idempotent }, _) => {
                 let merge = merge && self.base.pools[asks.pool()].plan.merge_gets;
-                let options =
-                    SendOptions { ask, merge, idempotent, single_reply: false, has_room: false };
+                let options = SendOptions { ask, merge, idempotent, single_reply: false, has_room: false };
                 self.ask_keys(incoming, &options, None);
             }
             (Class::Single { writes }, Some(route)) => {
@@ -290,8 +289,7 @@ impl Proxy {
         options: &SendOptions,
         split: Option<SplitRequest>,
     ) {
-        let SendOptions { ask, merge, .. } = *options;
-        let id = self.clients.begin_keys(&mut self.base, incoming, (ask, merge), split);
+        let id = self.clients.begin_keys(&mut self.base, incoming, options.ask, split);
         self.servers.send_keys(&mut self.base, id, incoming, options);
         self.clients.settle_part(&mut self.base, id);
     }
@@ -423,7 +421,7 @@ impl Proxy {
                 let options = SendOptions::split(ask, writes, idempotent);
                 let split = SplitRequest { element_per_key, writes };
                 let base = &mut self.base;
-                self.clients.open_keys(base, id, incoming, (ask, false), Some(split));
+                self.clients.open_keys(base, id, incoming, ask, Some(split));
                 self.servers.send_keys(base, id, incoming, &options);
                 self.clients.settle_part(base, id);
             }

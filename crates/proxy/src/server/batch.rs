@@ -4,8 +4,10 @@
 use proto::{Ask, Upstream};
 
 use crate::Time;
+use crate::base::id::ConnId;
 use crate::base::limits;
 use crate::base::part::Part;
+use crate::base::size::Cost;
 
 /// The keys of one get, in the order of the requests, each with its request. Always boxed, since it
 /// moves from the open batch to the queue and on to the spares, and takes three cache lines.
@@ -30,14 +32,17 @@ pub(crate) struct Batch {
     pub(crate) since: Time,
     /// When its last key came. Its time in the queue counts from then on.
     pub(crate) latest: Time,
+    /// The cost of its keys.
+    pub(super) cost: u64,
 }
 
 /// One key of a batch.
 #[derive(Clone, Copy)]
 pub(crate) struct Entry {
     pub(crate) part: Part,
-    /// The index of the client that asks.
-    pub(super) client: u32,
+    /// The client that asks.
+    pub(super) client: ConnId,
+    pub(super) cost: Cost,
     start: u32,
     end: u32,
 }
@@ -57,6 +62,7 @@ impl Batch {
             turn: 0,
             since: Time(0),
             latest: Time(0),
+            cost: 0,
         })
     }
 
@@ -72,6 +78,14 @@ impl Batch {
         self.turn = turn;
         self.since = now;
         self.latest = now;
+        self.cost = 0;
+    }
+
+    /// Clears a used batch for keys to be asked as those of another.
+    pub(super) fn open_like(&mut self, other: &Batch, turn: u64, now: Time) {
+        self.open(other.ask, other.idempotent, turn, now);
+        self.single_reply = other.single_reply;
+        self.text.extend_from_slice(other.prefix());
     }
 
     /// Returns the bytes before the first key: the command and its arguments.
@@ -101,13 +115,20 @@ impl Batch {
             && self.text.len() + key_len + 3 <= limits::BATCH_BYTES_MAX.min(bytes_max)
     }
 
-    pub(crate) fn push(&mut self, upstream: &dyn Upstream, key: &[u8], part: Part, client: u32) {
+    pub(super) fn push(
+        &mut self,
+        upstream: &dyn Upstream,
+        key: &[u8],
+        (part, client): (Part, ConnId),
+        cost: Cost,
+    ) {
         if self.entries.is_empty() {
             self.prefix_len = self.text.len();
         }
         let start = upstream.push_fetch(key, &mut self.text);
         let (start, end) = (start as u32, (start + key.len()) as u32);
-        self.entries.push(Entry { part, client, start, end });
+        self.entries.push(Entry { part, client, cost, start, end });
+        self.cost += cost.bytes();
     }
 
     /// Splits off the entries that are `is_out`. Returns the batch without them, if any are left,
@@ -115,15 +136,14 @@ impl Batch {
     pub(crate) fn part(
         &self,
         upstream: &dyn Upstream,
-        is_out: impl Fn(&Entry) -> bool,
+        mut is_out: impl FnMut(&Entry) -> bool,
     ) -> (Option<Box<Batch>>, Box<Batch>) {
-        let with = |wanted: bool| {
+        let mut with = |wanted: bool| {
             let mut part = Batch::blank();
-            part.open(self.ask, self.idempotent, self.turn, self.since);
+            part.open_like(self, self.turn, self.since);
             part.latest = self.latest;
-            part.text.extend_from_slice(self.prefix());
-            for entry in self.entries.iter().filter(|entry| is_out(entry) == wanted) {
-                part.push(upstream, self.key(*entry), entry.part, entry.client);
+            for entry in self.entries[self.cursor..].iter().filter(|entry| is_out(entry) == wanted) {
+                part.push(upstream, self.key(*entry), (entry.part, entry.client), entry.cost);
             }
             part
         };
@@ -136,9 +156,9 @@ impl Batch {
         self.idempotent || bug!(ResendTouch)
     }
 
-    /// Whether a key of the client with this index is in it, as far as the turn tells in which the
-    /// client last added one.
-    pub(crate) fn is_shared_by(&self, client: u32, batch_turn: u64) -> bool {
+    /// Whether a key of this client is in it, as far as the turn tells in which the client last
+    /// added one.
+    pub(super) fn is_shared_by(&self, client: ConnId, batch_turn: u64) -> bool {
         batch_turn >= self.turn && self.entries.iter().any(|entry| entry.client == client)
     }
 
@@ -175,7 +195,8 @@ mod tests {
         batch.open(Ask::default(), true, 1, Time(5));
         batch.text.extend_from_slice(b"get");
         (0..keys)
-            .for_each(|slot| batch.push(upstream, key, Part { request: 0, slot: slot as u32 }, 0));
+            .map(|slot| Part { request: 0, slot: slot as u32 })
+            .for_each(|part| batch.push(upstream, key, (part, ConnId::NONE), Cost::default()));
         batch
     }
 

@@ -1,10 +1,14 @@
 //! The invariants of the server half.
 
 use super::Servers;
-use super::link::{Body, Link, Unit};
+use std::collections::BTreeMap;
+
+use super::link::{Body, Link, Payload, Unit};
 use super::state::Hold;
 use crate::Time;
+use crate::base::id::ConnId;
 use crate::base::pool::Stage;
+use crate::base::size::Cost;
 use crate::base::{Base, ServerAt, Sums};
 
 impl Servers {
@@ -20,10 +24,38 @@ impl Servers {
                 self.check_server(base, at);
             }
         }
+        self.check_loads();
         Sums {
             bytes: self.links.iter().map(|(_, link)| link.counted).sum(),
             parts: self.links.iter().map(|(_, link)| check_link(link)).sum(),
             parts_kept: 0,
+        }
+    }
+
+    /// Panics if what clients have outstanding is not what stands on links.
+    fn check_loads(&self) {
+        let mut found: BTreeMap<ConnId, (u32, u32, u64)> = BTreeMap::new();
+        for (_, link) in self.links.iter() {
+            for (client, waiting, _) in link.queue.iter() {
+                found.entry(client).or_default().0 += waiting.parts() as u32;
+            }
+            let mut sent = |client, cost: Cost| {
+                let load = found.entry(client).or_default();
+                (load.1, load.2) = (load.1 + 1, load.2 + cost.bytes());
+            };
+            for message in &link.outstanding {
+                if let Payload::Single(_) = message.payload {
+                    sent(message.client, message.cost);
+                }
+            }
+            for entry in link.batches().flat_map(|batch| &batch.entries) {
+                sent(entry.client, entry.cost);
+            }
+        }
+        for load in self.loads.iter() {
+            let of_links = found.remove(&load.client).unwrap_or_default();
+            let counted = (load.waiting, load.sent, load.inflight);
+            assert_eq!(counted, of_links, "a client has so much outstanding");
         }
     }
 
@@ -47,9 +79,14 @@ impl Servers {
         assert!(silence.hold != Hold::Ending || is_woken, "a hold comes to its end");
     }
 
-    /// Returns the number of messages in the fullest queue of any link.
+    /// Returns the most messages and keys of one client that wait for one link.
     pub(crate) fn longest_queue(&self) -> usize {
-        self.links.iter().map(|(_, link)| link.outstanding.len()).max().unwrap_or(0)
+        self.links.iter().map(|(_, link)| link.queue.longest()).max().unwrap_or(0)
+    }
+
+    /// Whether something waits for a link.
+    pub(crate) fn is_waited_for(&self, id: ConnId) -> bool {
+        self.links.find(id).is_some_and(|link| !link.queue.is_empty())
     }
 
     /// Whether a server has a link, or one on its way.
@@ -67,12 +104,19 @@ impl Servers {
             assert!(!oldest.is_some_and(is_over), "link {at}: a message waits since {oldest:?}");
             let gathers = link.batch.as_ref().map(|batch| batch.since);
             assert!(!gathers.is_some_and(is_over), "link {at}: gets gather since {gathers:?}");
+            for (_, waiting, is_parked) in link.queue.iter() {
+                let since = waiting.since;
+                assert!(is_parked || !is_over(since), "link {at}: one waits since {since:?}");
+            }
         }
     }
 
-    /// Panics if a batch waits for nothing.
+    /// Panics if a batch or a client waits for nothing.
     pub(crate) fn check_rest(&self) {
-        for (_, link) in self.links.iter() {
+        for (id, link) in self.links.iter() {
+            let is_due = link.queue.iter().any(|(_, _, is_parked)| !is_parked);
+            assert!(!is_due || link.inflight > 0, "a client waits although nothing is in flight");
+            assert!(link.queue.is_empty() || self.backlogs.contains(&id), "what waits is served");
             let gathers = link.is_up() && link.batch.is_some();
             assert!(!gathers || !link.batch_may_leave(), "gets gather although they may leave");
         }
@@ -93,6 +137,20 @@ fn check_link(link: &Link) -> usize {
     assert_eq!(end, link.queued, "the queue ends with its last message");
     assert!(link.unmerged_batch.is_none(), "a request's own batch leaves with it");
     parts += link.batch.as_ref().map_or(0, |batch| batch.outstanding().count());
+    parts += link.queue.iter().map(|(_, waiting, _)| waiting.parts()).sum::<usize>();
+    let messages = link.outstanding.iter().map(|message| message.cost.bytes()).sum::<u64>();
+    let keys = link.batches().map(|batch| batch.cost).sum::<u64>();
+    assert_eq!(link.inflight, messages + keys, "the cost in flight adds up");
     let in_fetch = |body: &Body| body.arrival.part.is_some() && body.unit == Unit::Key;
     parts + usize::from(link.body.as_ref().is_some_and(in_fetch))
+}
+impl Servers {
+    pub(crate) fn dump(&self) {
+        for (id, link) in self.links.iter() {
+            eprintln!("link {} retiring {} up {} outstanding {} out {} inflight {} limit {} queue {} batch {}", id.index(), link.retiring, link.is_up(), link.outstanding.len(), link.out.len(), link.inflight, link.limit.bytes(), link.queue.len(), link.batch.is_some());
+            for (client, w, parked) in link.queue.iter() { eprintln!("   client {client:?} parts {} since {:?} parked {parked} held {} merges {}", w.parts(), w.since, w.held, w.merges); }
+        }
+        for l in self.loads.iter() { if !l.is_idle() { eprintln!("{l:?}"); } }
+        eprintln!("unparked {:?} backlogs {:?}", self.unparked, self.backlogs);
+    }
 }

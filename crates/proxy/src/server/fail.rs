@@ -6,6 +6,7 @@ use metrics::ServerCounter;
 use super::Servers;
 use super::batch::{Batch, Entry};
 use super::link::{Link, Message, Payload, State, Unit};
+use super::queue::Waiting;
 use super::state::Hold;
 use crate::base::fault::{Blame, Fault};
 use crate::base::id::ConnId;
@@ -28,6 +29,12 @@ pub(crate) enum LinkEvent {
     /// The handshake of a link to this server has ended, or the link has: clients that wait for
     /// the server go on.
     Known(ServerAt),
+    /// So much of a client's waits for a link that the client is not read further.
+    QueueFull(ConnId),
+    /// There is room again for that client.
+    QueueRoom(ConnId),
+    /// Nothing of a client's is outstanding any more, as `await_idle` had asked.
+    Idle(ConnId),
 }
 
 /// The messages of a dead link, in their order.
@@ -86,6 +93,7 @@ impl Servers {
             return self.close_link(base, id, fault);
         }
         self.expire_pending(base, id, timeouts.queue);
+        self.expire_waiting(base, id, timeouts.queue);
         self.end_gathering(base, id, timeouts.queue, since);
         self.end_link_retirement(base, id);
         self.arm(base, id);
@@ -102,7 +110,9 @@ impl Servers {
         }
         let server = link.at.server;
         base.gauges_changed = true;
-        for Message { payload, held, .. } in link.withdraw(first, count) {
+        for message in link.withdraw(first, count) {
+            self.count_gone(&message);
+            let Message { payload, held, .. } = message;
             let fault = if held { Fault::Held } else { Fault::QueueTimeout };
             self.events.push_back(LinkEvent::Failed { payload, server, fault, sent: false });
         }
@@ -145,14 +155,17 @@ impl Servers {
                     kept.since = kept.entries.iter().map(since).min().unwrap_or(base.now);
                     kept
                 });
-                let (payload, server) = (Payload::Fetch(late), link.at.server);
+                link.forget_batch(&late);
+                let server = link.at.server;
+                self.count_batch_gone(&late);
+                let payload = Payload::Fetch(late);
                 self.events.push_back(LinkEvent::Failed { payload, server, fault, sent: false });
             }
             None => {
                 // From here on it waits for the kernel. If the time of its last key counted, it
                 // would be late at once and answered with an error.
                 batch.latest = base.now;
-                link.launch_batch(batch, upstream, state.counters);
+                link.launch_batch(batch, upstream, state.counters, base.now);
             }
         }
         self.mark_dirty(id);
@@ -256,13 +269,17 @@ impl Servers {
         let mut messages = Vec::new();
         let mut start = link.done;
         for message in std::mem::take(&mut link.outstanding) {
+            self.count_gone(&message);
             let sent = start < link.sent && !bug!(ForgetSent);
             start = message.end;
             messages.push((message.payload, sent));
         }
-        for batch in [link.unmerged_batch.take(), link.batch.take()].into_iter().flatten() {
+        messages.extend(link.unmerged_batch.take().map(|batch| (Payload::Fetch(batch), false)));
+        if let Some(batch) = link.batch.take() {
+            self.count_batch_gone(&batch);
             messages.push((Payload::Fetch(batch), false));
         }
+        messages.extend(self.take_waiting(link).into_iter().map(|payload| (payload, false)));
         let server = link.at.server;
         if fault == Fault::LinkLost {
             let lost = Lost { server, conn_key: link.conn_key, messages };
@@ -284,10 +301,14 @@ impl Servers {
         let random = &mut base.random;
         let server = base.pools[asks.pool()].route(batch.key(entry), || random.next());
         let Some(server) = server else { return false };
-        let Ok(id) = self.link_for(base, asks, server) else { return false };
-        self.launch_one(base, id, batch, entry);
-        self.arm(base, id);
-        true
+        let Ok(id) = self.link_at(base, asks, server) else { return false };
+        let one = Waiting::batch(self.one_of(base, asks.pool(), batch, entry), base.now);
+        if self.goes_straight(base, id, asks, entry.cost) {
+            self.send_waiting(base, id, asks.id, one);
+            self.arm(base, id);
+            return true;
+        }
+        self.wait(base, id, asks.id, one, true).is_ok()
     }
 
     /// Sends a key of a batch alone, on the link on which its server refused the batch; false if
@@ -305,22 +326,18 @@ impl Servers {
         }
         let at = link.at;
         self.state(at).counters.add(ServerCounter::AskedAlone, 1);
-        self.launch_one(base, id, batch, entry);
+        let one = self.one_of(base, at.pool as usize, batch, entry);
+        self.send_waiting(base, id, entry.client, Waiting::batch(one, base.now));
         true
     }
 
-    fn launch_one(&mut self, base: &mut Base, id: ConnId, batch: &Batch, entry: Entry) {
-        let Some(link) = self.links.find_mut(id) else { return };
-        let upstream = base.pool(link.at).upstream;
+    /// Makes a batch of one key of another.
+    fn one_of(&mut self, base: &Base, pool: usize, batch: &Batch, entry: Entry) -> Box<Batch> {
+        let upstream = base.pools[pool].upstream;
         let mut one = self.spare_batches.pop().unwrap_or_else(Batch::blank);
-        one.open(batch.ask, batch.idempotent, base.turn, base.now);
-        one.single_reply = batch.single_reply;
-        one.text.extend_from_slice(batch.prefix());
-        one.push(upstream, batch.key(entry), entry.part, entry.client);
-        link.out.open(&mut base.spares);
-        let counters = self.states[link.at.pool as usize][link.at.server as usize].counters;
-        link.launch_batch(one, upstream, counters);
-        self.mark_dirty(id);
+        one.open_like(batch, base.turn, base.now);
+        one.push(upstream, batch.key(entry), (entry.part, entry.client), entry.cost);
+        one
     }
 
     /// `AnswerAfterTimeout`: gives up the request, but not its link.
@@ -332,6 +349,7 @@ impl Servers {
         link.done = message.end.min(link.sent);
         link.since = base.now;
         self.note_owing(base, id);
+        self.count_gone(&message);
         let (payload, fault) = (message.payload, Fault::ReplyTimeout);
         self.events.push_back(LinkEvent::Failed { payload, server, fault, sent: true });
         self.arm(base, id);

@@ -119,10 +119,12 @@ impl Servers {
     /// were written for a server that had it.
     fn close_unfit(&mut self, base: &mut Base, at: ServerAt, capabilities: Capabilities) {
         let upstream = base.pool(at).upstream;
-        let is_unfit = |message: &Message| !capabilities.include(upstream.needs(message.ask));
+        let is_unfit_ask = |ask: Ask| !capabilities.include(upstream.needs(ask));
+        let is_unfit = |message: &Message| is_unfit_ask(message.ask);
         for id in self.links_of(at) {
             let Some(link) = self.links.find_mut(id) else { continue };
-            if link.sent == 0 && link.outstanding.iter().any(is_unfit) {
+            let waits = link.queue.iter().any(|(_, one, _)| is_unfit_ask(one.ask));
+            if link.sent == 0 && (waits || link.outstanding.iter().any(is_unfit)) {
                 // The server is well, but another one.
                 link.proven = true;
                 self.close_link(base, id, Fault::LinkLost);

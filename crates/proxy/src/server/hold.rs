@@ -87,10 +87,12 @@ impl Servers {
             |message: &&mut Message| base.now >= message.since.after(hold_after) && !message.held;
         let count =
             link.outstanding.iter_mut().filter(late).map(|message| message.held = true).count();
+        let count = count + link.queue.hold(|since| base.now >= since.after(hold_after));
         let state = &mut self.states[link.at.pool as usize][link.at.server as usize];
         state.counters.add(ServerCounter::Held, count as u64);
         // Some may have been held before, when the server was silent on another link.
-        let is_held = link.outstanding.iter().any(|message| message.held);
+        let waits_held = link.queue.iter().any(|(_, one, _)| one.held);
+        let is_held = waits_held || link.outstanding.iter().any(|message| message.held);
         if is_held && state.silence.hold != Hold::Ending {
             state.silence.hold = Hold::Ending;
             self.ending_holds.push(link.at);
@@ -102,7 +104,7 @@ impl Servers {
         if state.silence.hold == Hold::On {
             let pending = link.outstanding.len() - link.first_pending();
             let fresh = link.outstanding.iter_mut().rev().take(pending);
-            let fresh = fresh.take_while(|message| !message.held);
+            let fresh = fresh.filter(|message| !message.held);
             let count = fresh.map(|message| message.held = true).count();
             state.counters.add(ServerCounter::Held, count as u64);
         }
@@ -232,6 +234,7 @@ impl Servers {
                 let state = &self.states[at.pool as usize][at.server as usize];
                 Servers::note_held(link, state);
             }
+            self.hold_waiting(at, *id);
         }
         links
     }
@@ -260,13 +263,21 @@ impl Servers {
             let late =
                 |batch: &Batch| hold_after.is_some_and(|time| base.now >= batch.since.after(time));
             let open_batch = link.batch.take_if(|batch| late(batch) && may_drop_all(batch));
-            let count = dropped.len() + usize::from(open_batch.is_some());
+            if let Some(batch) = &open_batch {
+                link.forget_batch(batch);
+                self.count_batch_gone(batch);
+            }
+            dropped.iter().for_each(|message| self.count_gone(message));
+            let waiting = self.withdraw_waiting(base, id, None, Fault::Dropped, |_, one, request| {
+                one.held && may_drop(request)
+            });
+            let count = waiting + dropped.len() + usize::from(open_batch.is_some());
             if count == 0 {
                 continue;
             }
             base.gauges_changed = true;
             let counters = self.state(at).counters;
-            counters.add(ServerCounter::Dropped, count as u64);
+            counters.add(ServerCounter::Dropped, (count - waiting) as u64);
             counters.add(ServerCounter::Held, u64::from(open_batch.is_some()));
             let payloads = dropped.into_iter().map(|message| message.payload);
             for payload in payloads.chain(open_batch.map(Payload::Fetch)) {

@@ -21,13 +21,17 @@ use metrics::{Counters, ServerCounter};
 use proto::{Ask, Item, Progress, Upstream};
 
 use super::batch::Batch;
+use super::inflight::InflightLimit;
+use super::queue::FairQueue;
 use crate::Time;
 use crate::base::ServerAt;
 use crate::base::buffer::{End, Outbox};
+use crate::base::id::ConnId;
 use crate::base::limits::{self, Limits};
 use crate::base::memory::Memory;
 use crate::base::part::{Arrival, Part};
 use crate::base::plan::Timeouts;
+use crate::base::size::Cost;
 
 /// One link.
 pub(super) struct Link {
@@ -43,10 +47,19 @@ pub(super) struct Link {
     pub(super) unmerged_batch: Option<Box<Batch>>,
     /// The numbers of the internal commands among its messages.
     pub(super) internal: Vec<u64>,
-    /// The number of gets among its messages.
-    pub(super) fetches: usize,
-    /// Bytes that these gets hold until they are answered.
+    /// What waits until there is room within the in-flight limit.
+    pub(super) queue: FairQueue,
+    pub(super) limit: InflightLimit,
+    /// The cost of its messages and of the open batch.
+    pub(super) inflight: u64,
+    /// The number of parts among those whose answers may be far larger than expected.
+    pub(super) unproven: u32,
+    /// It is in the list of links for which something waits.
+    pub(super) has_backlog: bool,
+    /// Bytes that its gets hold until they are answered.
     fetch_bytes: usize,
+    /// Bytes of the next reply that have come.
+    pub(super) reply_len: u64,
     /// Offset up to which replies are complete.
     pub(super) done: u64,
     /// Offset up to which bytes were handed to the kernel.
@@ -105,6 +118,12 @@ pub(crate) struct Message {
     pub(super) since: Time,
     /// It waits, or has waited, because the server was silent.
     pub(super) held: bool,
+    /// The client that asks, and the cost, if it is a request's.
+    pub(super) client: ConnId,
+    pub(super) cost: Cost,
+    /// When it joined the link's output, and what was in flight then.
+    launched: Time,
+    inflight: u64,
 }
 
 /// The payload of a message.
@@ -142,7 +161,7 @@ pub(crate) enum Unit {
 }
 
 impl Link {
-    pub(super) fn new(at: ServerAt, conn_key: u16, now: Time) -> Link {
+    pub(super) fn new(at: ServerAt, conn_key: u16, limits: &Limits, now: Time) -> Link {
         Link {
             at,
             conn_key,
@@ -152,8 +171,13 @@ impl Link {
             batch: None,
             unmerged_batch: None,
             internal: Vec::new(),
-            fetches: 0,
+            queue: FairQueue::default(),
+            limit: InflightLimit::new(limits.inflight, now),
+            inflight: 0,
+            unproven: 0,
+            has_backlog: false,
             fetch_bytes: 0,
+            reply_len: 0,
             done: 0,
             sent: 0,
             queued: 0,
@@ -195,33 +219,32 @@ impl Link {
         fits || bug!(NoQueueBound)
     }
 
-    /// As `has_room`, for a request of at most this many messages.
-    pub(super) fn has_room_for(&self, messages: usize, limits: &Limits) -> bool {
-        let fits = self.outstanding.len() + messages <= limits.link_queue;
-        self.has_room(limits) && (fits || bug!(NoQueueBound))
-    }
-
     /// Queues the bytes just written to the end of `out` as a message. `before` is the length of
     /// `out` before them.
-    pub(super) fn launch(&mut self, payload: Payload, ask: Ask, before: usize, now: Time) {
+    pub(super) fn launch(
+        &mut self,
+        (payload, ask): (Payload, Ask),
+        (client, cost): (ConnId, Cost),
+        before: usize,
+        (since, now): (Time, Time),
+    ) {
         let len = self.out.len() - before;
         assert!(len > 0, "a message has bytes");
         self.queued += len as u64;
-        self.outstanding.push_back(Message {
-            payload,
-            ask,
-            end: self.queued,
-            since: now,
-            held: false,
-        });
+        let (end, inflight) = (self.queued, self.inflight);
+        let held = false;
+        let launched = now;
+        let message = Message { payload, ask, end, since, held, client, cost, launched, inflight };
+        self.outstanding.push_back(message);
     }
 
-    /// Queues a whole get.
+    /// Queues a whole get, whose keys are counted already.
     pub(super) fn launch_batch(
         &mut self,
         batch: Box<Batch>,
         upstream: &dyn Upstream,
         counters: Counters<ServerCounter>,
+        now: Time,
     ) {
         counters.add(ServerCounter::Messages, 1);
         let first = batch.entries[0].part.request;
@@ -231,18 +254,41 @@ impl Link {
         let before = self.out.len();
         let ask = batch.ask;
         upstream.seal_fetch(ask, batch.entries.len(), &batch.text, self.out.copied());
-        self.fetches += 1;
         self.fetch_bytes += batch.bytes();
         let since = batch.latest;
-        self.launch(Payload::Fetch(batch), ask, before, since);
+        let nobody = (ConnId::NONE, Cost::default());
+        self.launch((Payload::Fetch(batch), ask), nobody, before, (since, now));
     }
 
-    /// Whether the open batch is to leave at the end of a turn. While the server has as many gets
-    /// as it may, the next batch waits and grows. A server takes one connection's requests one
-    /// after the other, so waiting here costs little more than waiting there, and keys that leave
-    /// together cost once.
+    /// Whether the open batch is to leave at the end of a turn. While much is in flight, the batch
+    /// waits and grows. A server takes one connection's requests one after the other, so waiting
+    /// here costs little more than waiting there, and keys that leave together cost once.
     pub(super) fn batch_may_leave(&self) -> bool {
-        self.fetches < limits::FETCHES_IN_FLIGHT_MAX
+        let cost = self.batch.as_ref().map_or(0, |batch| batch.cost);
+        let (others, limit) = (self.inflight - cost, self.limit.bytes());
+        others <= limit / 2 || cost >= limit / 4
+    }
+
+    /// Notes the delay of a message that is answered, if nothing but the server caused it.
+    #[inline]
+    pub(super) fn note_delay(&mut self, message: &Message, now: Time) {
+        let State::Up(since) = self.state else { return };
+        if message.launched >= since && !message.held {
+            let delay = (now.since(message.launched), message.inflight);
+            self.limit.note_reply(delay, (message.end, self.queued), now);
+        }
+    }
+
+    /// Counts keys or a message out of what is in flight.
+    #[inline]
+    pub(super) fn forget_cost(&mut self, cost: Cost) {
+        self.inflight -= cost.bytes();
+        self.unproven -= u32::from(cost.is_unproven());
+    }
+
+    /// As `forget_cost`, for all keys of a batch.
+    pub(super) fn forget_batch(&mut self, batch: &Batch) {
+        batch.entries.iter().for_each(|entry| self.forget_cost(entry.cost));
     }
 
     /// Removes the first message, whose reply is complete.
@@ -260,11 +306,11 @@ impl Link {
     fn forget_payload(&mut self, message: &Message) {
         match &message.payload {
             Payload::Fetch(batch) => {
-                self.fetches -= 1;
                 self.fetch_bytes -= batch.bytes();
+                self.forget_batch(batch);
             }
             Payload::Internal(number) => self.forget_internal(*number),
-            Payload::Single(_) => {}
+            Payload::Single(_) => self.forget_cost(message.cost),
         }
     }
 
@@ -287,7 +333,8 @@ impl Link {
         let queued = pending.map(|message| message.since.after(timeouts.queue));
         let gathering = self.batch.as_ref().filter(|_| !bug!(GatherForEver));
         let gathering = gathering.map(|batch| batch.since.after(timeouts.queue));
-        owed.into_iter().chain(queued).chain(gathering).min()
+        let waiting = self.queue.oldest().map(|since| since.after(timeouts.queue));
+        owed.into_iter().chain(queued).chain(gathering).chain(waiting).min()
     }
 
     /// Returns when a server that owes a reply has been silent for too long, or has taken too long
@@ -388,9 +435,19 @@ impl Link {
         taken
     }
 
+    /// Lists the gets among its messages, and the open batch.
+    pub(super) fn batches(&self) -> impl Iterator<Item = &Batch> {
+        let sent = self.outstanding.iter().filter_map(|message| match &message.payload {
+            Payload::Fetch(batch) => Some(&**batch),
+            Payload::Single(_) | Payload::Internal(_) => None,
+        });
+        sent.chain(self.batch.as_deref())
+    }
+
     /// Whether nothing waits on it to be sent or to be answered.
     pub(super) fn is_idle(&self) -> bool {
-        self.outstanding.is_empty() && self.batch.is_none() && self.out.is_empty()
+        let is_still = self.outstanding.is_empty() && self.batch.is_none() && self.out.is_empty();
+        is_still && self.queue.is_empty()
     }
 
     /// Whether a reply has begun and is not complete.
@@ -417,7 +474,8 @@ impl Link {
             None => 0,
         });
         let gathering = self.batch.as_ref().map_or(0, |batch| batch.bytes());
-        self.out.len() + self.partial.len() + body + self.fetch_bytes + gathering
+        let queued = self.fetch_bytes + gathering + self.queue.bytes();
+        self.out.len() + self.partial.len() + body + queued
     }
 }
 

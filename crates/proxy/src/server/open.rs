@@ -12,20 +12,7 @@ use crate::base::{Base, ServerAt};
 use crate::{Action, Time, route};
 
 impl Servers {
-    /// Returns the link that a client uses for a server, if its queue has room. Makes the link if
-    /// there is none.
-    pub(super) fn link_for(
-        &mut self,
-        base: &mut Base,
-        asks: &Requester,
-        server: usize,
-    ) -> Result<ConnId, Fault> {
-        let id = self.link_at(base, asks, server)?;
-        let is_there = self.links.find(id).is_some_and(|link| link.has_room(&base.limits));
-        if is_there { Ok(id) } else { Err(Fault::QueueFull) }
-    }
-
-    /// As `link_for`, however full the queue is.
+    /// Returns the link that a client uses for a server. Makes the link if there is none.
     #[inline(always)]
     pub(super) fn link_at(
         &mut self,
@@ -62,7 +49,7 @@ impl Servers {
         asks: &Requester,
         server: usize,
     ) -> Result<(), Fault> {
-        self.link_for(base, asks, server).map(drop)
+        self.link_at(base, asks, server).map(drop)
     }
 
     /// Whether the links that the keys of a change may take are up, each with room for all messages
@@ -117,9 +104,11 @@ impl Servers {
             return Ok(true);
         }
         let failed = |fault| (Some(server as u32), fault);
-        let id = self.link_for(base, asks, server).map_err(failed)?;
+        let id = self.link_at(base, asks, server).map_err(failed)?;
         let Some(link) = self.links.find(id) else { return Err(failed(Fault::Down)) };
-        if !link.has_room_for(messages, &base.limits) {
+        let (len, bytes) = link.queue.of_client(asks.id);
+        let fits = len + messages <= base.limits.link_queue && bytes < base.limits.link_outbox;
+        if !fits && !bug!(NoQueueBound) {
             return Err(failed(Fault::QueueFull));
         }
         let is_up = link.is_up();
@@ -159,7 +148,7 @@ impl Servers {
 
     /// Orders the driver to open a link to a server.
     pub(super) fn begin_connect(&mut self, base: &mut Base, at: ServerAt, conn_key: u16) -> ConnId {
-        let id = self.links.insert(Link::new(at, conn_key, base.now));
+        let id = self.links.insert(Link::new(at, conn_key, &base.limits, base.now));
         self.state(at).alive += 1;
         base.pools[at.pool as usize].conn_keys.add_link(conn_key);
         base.worker.add(WorkerCounter::Connects, 1);

@@ -121,6 +121,7 @@ impl Servers {
         }
         let head = rest.part(0, item.head as usize);
         let len = usize::try_from(item.len()).map_err(|_| "a value larger than any memory")?;
+        link.reply_len += item.len();
         if let Some(body) = &mut link.body {
             body.next_piece(item)?;
             return Ok(Reply::Continues { head, len });
@@ -189,7 +190,15 @@ impl Servers {
         let link = self.links.find_mut(id)?;
         let message = link.pop();
         link.note_reply_complete(message.end, base.now);
+        link.note_delay(&message, base.now);
+        let reply_len = std::mem::take(&mut link.reply_len) as usize;
         let (at, batch_waits) = (link.at, link.batch.is_some());
+        let keys = match &message.payload {
+            Payload::Fetch(batch) => batch.entries.len(),
+            _ => 1,
+        };
+        base.pools[at.pool as usize].sizes.note(message.ask.command, reply_len / keys, base.now);
+        self.count_gone(&message);
         let state = self.state(at);
         state.counters.add(ServerCounter::Replies, 1);
         state.latency.record(base.now.since(message.since));

@@ -9,10 +9,14 @@ use proto::{Ask, Span, Upstream};
 
 use super::batch::Batch;
 use super::link::{Link, Payload};
+use super::queue::Waiting;
 use super::{LinkEvent, Servers};
+use crate::Time;
+use crate::base::buffer::Outbox;
 use crate::base::fault::Fault;
 use crate::base::id::ConnId;
 use crate::base::part::{Data, Incoming, Part, RequestId, Requester};
+use crate::base::size::Cost;
 use crate::base::{Base, limits};
 
 /// How the keys of a read are sent: see `Class::Fetch`.
@@ -23,7 +27,7 @@ pub(crate) struct SendOptions {
     pub(crate) idempotent: bool,
     /// One reply answers all keys of a message.
     pub(crate) single_reply: bool,
-    /// Each link is known to have room for all keys that it gets.
+    /// The links are known to have room for all messages of the request.
     pub(crate) has_room: bool,
 }
 
@@ -62,15 +66,16 @@ impl Servers {
                 last.filter(|(one, _)| Some(*one) == server).map(|(_, link)| link);
             let found = match (same, server) {
                 (Some(link), _) => Ok(link),
-                // Then only this request itself can fill the queue.
-                (None, Some(server)) if options.has_room => self.link_at(base, asks, server),
-                (None, Some(server)) => self.link_for(base, asks, server),
+                (None, Some(server)) => self.link_at(base, asks, server),
                 (None, None) => Err(Fault::NoServer),
             };
             let found = if is_dropped { found.and(Err(Fault::Dropped)) } else { found };
-            match found {
-                Ok(link) => {
-                    let is_launched = self.push_key(base, link, incoming, (key, part), options);
+            let pushed = found.and_then(|link| {
+                let is_launched = self.push_key(base, link, incoming, (key, part), options)?;
+                Ok((link, is_launched))
+            });
+            match pushed {
+                Ok((link, is_launched)) => {
                     last = server.filter(|_| !is_launched).map(|server| (server, link));
                     if options.single_reply {
                         self.push_rest(link, incoming, &keys, slot);
@@ -83,7 +88,7 @@ impl Servers {
             }
         }
         while let Some(link) = self.touched_links.pop() {
-            self.close_own(base, link);
+            self.close_own(base, link, asks, !options.has_room);
         }
         base.scratch = scratch;
         if keys.capacity() <= limits::KEYS_KEEP_MAX {
@@ -91,8 +96,8 @@ impl Servers {
         }
     }
 
-    /// Adds a key to the right batch of a link. Returns whether a message left for the queue before
-    /// it.
+    /// Adds a key to the right batch of a link, or to what waits for it. Returns whether a message
+    /// left for the queue before it.
     fn push_key(
         &mut self,
         base: &mut Base,
@@ -100,50 +105,142 @@ impl Servers {
         incoming: &Incoming<'_>,
         (key, part): (&[u8], Part),
         options: &SendOptions,
-    ) -> bool {
-        let SendOptions { ask, merge, idempotent, single_reply, .. } = *options;
+    ) -> Result<bool, Fault> {
+        let SendOptions { ask, merge, idempotent, single_reply, has_room } = *options;
         let Incoming { asks, request, head } = *incoming;
-        let client = asks.id.index() as u32;
-        let spare = &mut self.spare_batches;
-        let Some(link) = self.links.find_mut(id) else { return false };
+        let prefix = |out: &mut Vec<u8>| asks.protocol.open_fetch(request, head, out);
+        let cost = Cost::new(key.len(), asks.expected.len, asks.expected.unproven);
+        if merge && !self.goes_straight(base, id, asks, cost) {
+            let upstream = base.pools[asks.pool()].upstream;
+            let mut one = self.spare_batches.pop().unwrap_or_else(Batch::blank);
+            one.open(ask, idempotent, base.turn, base.now);
+            prefix(&mut one.text);
+            one.push(upstream, key, (part, asks.id), cost);
+            return match self.wait_key(base, id, asks.id, one) {
+                Ok(()) => Ok(false),
+                Err((one, fault)) => {
+                    self.recycle(one);
+                    Err(fault)
+                }
+            };
+        }
+        let Some(link) = self.links.find_mut(id) else { return Ok(false) };
         let before = link.queued;
         let counters = self.states[link.at.pool as usize][link.at.server as usize].counters;
+        let load = self.loads.of(asks.id);
         let upstream = base.pools[link.at.pool as usize].upstream;
-        let is_first_unmerged = !merge && link.unmerged_batch.is_none();
-        if is_first_unmerged {
-            close_shared(link, asks, upstream, counters);
+        if !merge && link.unmerged_batch.is_none() {
+            close_shared(link, (asks.id, load.batch_turn), upstream, counters, base.now);
             self.touched_links.push(id);
         }
-        let bytes_max = upstream.fetch_max(ask);
-        let place = if merge { &mut link.batch } else { &mut link.unmerged_batch };
-        let widened = |batch: &Batch| upstream.widen(batch.ask, ask);
-        if let Some(batch) = place.take_if(|batch| {
-            !batch.has_room(key.len(), bytes_max) || batch.ask != ask && widened(batch).is_none()
-        }) {
-            link.launch_batch(batch, upstream, counters);
+        if let Some(batch) = unfit_batch(link, merge, (key.len(), ask), upstream) {
+            match merge {
+                true => link.launch_batch(batch, upstream, counters, base.now),
+                false => self.launch_or_wait(base, id, asks, batch, !has_room),
+            }
         }
+        let Some(link) = self.links.find_mut(id) else { return Ok(false) };
+        let spare = &mut self.spare_batches;
         let place = if merge { &mut link.batch } else { &mut link.unmerged_batch };
-        let batch = place.get_or_insert_with(|| {
-            let mut batch = spare.pop().unwrap_or_else(Batch::blank);
-            batch.open(ask, idempotent, base.turn, base.now);
-            batch.single_reply = single_reply;
-            asks.protocol.open_fetch(request, head, &mut batch.text);
-            batch
-        });
-        if batch.ask != ask && widened(batch) == Some(ask) {
-            let mut prefix = base.spares.take();
-            asks.protocol.open_fetch(request, head, &mut prefix);
-            batch.widen(ask, &prefix);
-            base.spares.give(prefix);
-        }
-        batch.push(upstream, key, part, client);
+        let batch = batch_of(place, spare, base, (ask, idempotent), prefix, upstream);
+        batch.single_reply = single_reply;
+        batch.push(upstream, key, (part, asks.id), cost);
         batch.latest = base.now;
+        if merge {
+            let load = self.loads.of(asks.id);
+            load.batch_turn = base.turn;
+            Servers::count_sent(link, Some(load), cost);
+        }
         link.out.open(&mut base.spares);
         if !link.dirty {
             link.dirty = true;
             self.dirty.push(id);
         }
-        link.queued != before
+        Ok(link.queued != before)
+    }
+
+    /// Adds a key that has waited, alone in a batch, to the open batch of a link.
+    pub(super) fn merge_key(&mut self, base: &mut Base, id: ConnId, one: Box<Batch>) {
+        let Some(link) = self.links.find_mut(id) else { return };
+        let counters = self.states[link.at.pool as usize][link.at.server as usize].counters;
+        let upstream = base.pools[link.at.pool as usize].upstream;
+        let entry = one.entries[one.cursor];
+        let key = one.key(entry);
+        if let Some(batch) = unfit_batch(link, true, (key.len(), one.ask), upstream) {
+            link.launch_batch(batch, upstream, counters, base.now);
+        }
+        let (form, spare) = ((one.ask, one.idempotent), &mut self.spare_batches);
+        let prefix = |out: &mut Vec<u8>| out.extend_from_slice(one.prefix());
+        let batch = batch_of(&mut link.batch, spare, base, form, prefix, upstream);
+        batch.push(upstream, key, (entry.part, entry.client), entry.cost);
+        batch.latest = base.now;
+        let mut load = self.loads.find(entry.client);
+        if let Some(load) = &mut load {
+            load.batch_turn = base.turn;
+        }
+        Servers::count_sent(link, load, entry.cost);
+        link.out.open(&mut base.spares);
+        self.mark_dirty(id);
+        self.recycle(one);
+    }
+
+    /// Queues the keys of a request that leave as one message, or has them wait.
+    fn launch_or_wait(
+        &mut self,
+        base: &mut Base,
+        id: ConnId,
+        asks: &Requester,
+        batch: Box<Batch>,
+        is_bounded: bool,
+    ) {
+        let waiting = Waiting::batch(batch, base.now);
+        if self.goes_straight(base, id, asks, waiting.cost) {
+            return self.send_waiting(base, id, asks.id, waiting);
+        }
+        if let Err((waiting, fault)) = self.wait(base, id, asks.id, waiting, is_bounded) {
+            let server = self.server_of(id).unwrap_or(0);
+            let payload = waiting.payload;
+            self.events.push_back(LinkEvent::Failed { payload, server, fault, sent: false });
+        }
+    }
+
+    /// Queues a message that has waited, or might have.
+    pub(super) fn send_waiting(
+        &mut self,
+        base: &mut Base,
+        id: ConnId,
+        client: ConnId,
+        waiting: Waiting,
+    ) {
+        let Some(link) = self.links.find_mut(id) else { return };
+        let counters = self.states[link.at.pool as usize][link.at.server as usize].counters;
+        let upstream = base.pools[link.at.pool as usize].upstream;
+        let mut load = self.loads.find(client);
+        // A client that has gone may have a get in the batch as well.
+        let batch_turn = load.as_ref().map_or(u64::MAX, |load| load.batch_turn);
+        close_shared(link, (client, batch_turn), upstream, counters, base.now);
+        let Waiting { payload, ask, mut out, cost, since, held, .. } = waiting;
+        link.out.open(&mut base.spares);
+        match payload {
+            Payload::Fetch(batch) => {
+                for entry in &batch.entries {
+                    Servers::count_sent(link, load.as_deref_mut(), entry.cost);
+                }
+                link.launch_batch(batch, upstream, counters, base.now);
+            }
+            payload => {
+                Servers::count_sent(link, load.as_deref_mut(), cost);
+                let before = link.out.len();
+                link.out.append(&mut out);
+                out.close(&mut base.spares);
+                link.launch((payload, ask), (client, cost), before, (since, base.now));
+                counters.add(ServerCounter::Messages, 1);
+            }
+        }
+        if held && let Some(message) = link.outstanding.back_mut() {
+            message.held = true;
+        }
+        self.mark_dirty(id);
     }
 
     /// Adds the bytes that belong to a key beyond the key itself, such as its value.
@@ -155,7 +252,8 @@ impl Servers {
         asks.protocol.push_rest(request, head, keys, nth, &mut batch.text);
     }
 
-    /// Sends a part of a request that has one item in answer, ahead of the open batch.
+    /// Sends a part of a request that has one item in answer, ahead of the open batch, or has it
+    /// wait.
     pub(crate) fn send(
         &mut self,
         base: &mut Base,
@@ -165,7 +263,7 @@ impl Servers {
         data: Data<'_>,
     ) {
         let Incoming { asks, request, head } = *incoming;
-        let link = match self.link_for(base, asks, server) {
+        let link = match self.link_at(base, asks, server) {
             Ok(link) => link,
             Err(fault) => {
                 let server = Some(server as u32);
@@ -173,40 +271,62 @@ impl Servers {
             }
         };
         let protocol = asks.protocol;
-        self.queue(base, link, asks, Payload::Single(part), ask, |link, base| {
-            protocol.write_head(request, head, &base.keys, ask, link.out.copied());
+        let write = |out: &mut Outbox, base: &mut Base, is_soon: bool| {
+            protocol.write_head(request, head, &base.keys, ask, out.copied());
             match data {
-                // A link that is up is written at the end of this turn. On others the data has to
+                // A link that is up is written at the end of this turn. Otherwise the data has to
                 // wait.
-                Data::OnePiece(source) if link.is_up() => link.out.push(source),
-                Data::OnePiece(source) => link.out.keep(source),
+                Data::OnePiece(source) if is_soon => out.push(source),
+                Data::OnePiece(source) => out.keep(source),
                 Data::Assembled(mut held) => {
-                    link.out.append(&mut held);
+                    out.append(&mut held);
                     held.close(&mut base.spares);
                 }
             }
-            protocol.write_tail(request, ask, link.out.copied());
-        });
+            protocol.write_tail(request, ask, out.copied());
+        };
+        let len = usize::try_from(request.len()).unwrap_or(usize::MAX);
+        let cost = Cost::new(len, asks.expected.len, asks.expected.unproven);
+        let payload = Payload::Single(part);
+        if self.goes_straight(base, link, asks, cost) {
+            return self.queue(base, link, asks, (payload, ask), cost, write);
+        }
+        let mut out = Outbox::default();
+        out.open(&mut base.spares);
+        write(&mut out, base, false);
+        let waiting = Waiting::message(payload, ask, out, cost, base.now);
+        if let Err((waiting, fault)) = self.wait(base, link, asks.id, waiting, true) {
+            let Waiting { mut out, .. } = waiting;
+            out.clear();
+            out.close(&mut base.spares);
+            let server = Some(server as u32);
+            self.events.push_back(LinkEvent::NotSent { part, server, fault });
+        }
     }
 
-    /// Queues a message of one request, whose bytes `write` appends.
+    /// Queues a message of one request, whose bytes `write` appends. It is told whether they leave
+    /// at the end of this turn.
     #[inline(always)]
     fn queue(
         &mut self,
         base: &mut Base,
         id: ConnId,
         asks: &Requester,
-        payload: Payload,
-        ask: Ask,
-        write: impl FnOnce(&mut Link, &mut Base),
+        (payload, ask): (Payload, Ask),
+        cost: Cost,
+        write: impl FnOnce(&mut Outbox, &mut Base, bool),
     ) {
         let Some(link) = self.links.find_mut(id) else { return };
         let counters = self.states[link.at.pool as usize][link.at.server as usize].counters;
-        close_shared(link, asks, base.pools[link.at.pool as usize].upstream, counters);
+        let upstream = base.pools[link.at.pool as usize].upstream;
+        let load = self.loads.of(asks.id);
+        close_shared(link, (asks.id, load.batch_turn), upstream, counters, base.now);
         let before = link.out.len();
         link.out.open(&mut base.spares);
-        write(link, base);
-        link.launch(payload, ask, before, base.now);
+        let is_up = link.is_up();
+        write(&mut link.out, base, is_up);
+        Servers::count_sent(link, Some(load), cost);
+        link.launch((payload, ask), (asks.id, cost), before, (base.now, base.now));
         counters.add(ServerCounter::Messages, 1);
         if !link.dirty {
             link.dirty = true;
@@ -240,7 +360,8 @@ impl Servers {
         if let Payload::Internal(number) = payload {
             link.internal.push(number);
         }
-        link.launch(payload, ask, before, base.now);
+        let nobody = (ConnId::NONE, Cost::default());
+        link.launch((payload, ask), nobody, before, (base.now, base.now));
         link.account(&mut base.memory);
         self.mark_dirty(id);
         self.arm(base, id);
@@ -258,8 +379,10 @@ impl Servers {
         ask: Ask,
         text: &[u8],
     ) -> bool {
-        let Ok(link) = self.link_for(base, asks, server) else { return false };
-        self.queue(base, link, asks, Payload::Single(part), ask, |link, _| link.out.copy(text));
+        let Ok(link) = self.link_at(base, asks, server) else { return false };
+        let form = (Payload::Single(part), ask);
+        let cost = Cost::new(text.len(), 0, false);
+        self.queue(base, link, asks, form, cost, |out, _, _| out.copy(text));
         true
     }
 
@@ -279,7 +402,7 @@ impl Servers {
                     && let Some(batch) = link.batch.take()
                 {
                     link.out.open(&mut base.spares);
-                    link.launch_batch(batch, pool.upstream, state.counters);
+                    link.launch_batch(batch, pool.upstream, state.counters, base.now);
                 }
                 Servers::note_held(link, state);
                 link.account(&mut base.memory);
@@ -293,11 +416,10 @@ impl Servers {
         }
     }
 
-    fn close_own(&mut self, base: &Base, id: ConnId) {
-        let Some(link) = self.links.find_mut(id) else { return };
-        if let Some(batch) = link.unmerged_batch.take() {
-            let counters = self.states[link.at.pool as usize][link.at.server as usize].counters;
-            link.launch_batch(batch, base.pool(link.at).upstream, counters);
+    fn close_own(&mut self, base: &mut Base, id: ConnId, asks: &Requester, is_bounded: bool) {
+        let batch = self.links.find_mut(id).and_then(|link| link.unmerged_batch.take());
+        if let Some(batch) = batch {
+            self.launch_or_wait(base, id, asks, batch, is_bounded);
         }
     }
 
@@ -312,18 +434,59 @@ impl Servers {
 }
 
 /// Queues the open batch of a link if it has a get of this client, which no other request of the
-/// client may overtake.
+/// client may overtake. `batch_turn` is the turn in which the client last added one.
+#[inline]
 fn close_shared(
     link: &mut Link,
-    asks: &Requester,
+    (client, batch_turn): (ConnId, u64),
     upstream: &dyn Upstream,
     counters: Counters<ServerCounter>,
+    now: Time,
 ) {
-    let client = asks.id.index() as u32;
     let is_its = |batch: &mut Box<Batch>| {
-        batch.is_shared_by(client, asks.batch_turn) && !bug!(MergeAcrossOwnWrite)
+        batch.is_shared_by(client, batch_turn) && !bug!(MergeAcrossOwnWrite)
     };
     if let Some(batch) = link.batch.take_if(is_its) {
-        link.launch_batch(batch, upstream, counters);
+        link.launch_batch(batch, upstream, counters, now);
     }
+}
+
+/// Takes the open batch of a link, if a key of this length, asked in this form, cannot join it.
+fn unfit_batch(
+    link: &mut Link,
+    merge: bool,
+    (key_len, ask): (usize, Ask),
+    upstream: &dyn Upstream,
+) -> Option<Box<Batch>> {
+    let bytes_max = upstream.fetch_max(ask);
+    let place = if merge { &mut link.batch } else { &mut link.unmerged_batch };
+    place.take_if(|batch| {
+        let differs = batch.ask != ask && upstream.widen(batch.ask, ask).is_none();
+        !batch.has_room(key_len, bytes_max) || differs
+    })
+}
+
+/// Returns the batch at a place, opened or changed so that keys can be asked in this form.
+#[allow(clippy::vec_box)]
+fn batch_of<'a>(
+    place: &'a mut Option<Box<Batch>>,
+    spare: &mut Vec<Box<Batch>>,
+    base: &mut Base,
+    (ask, idempotent): (Ask, bool),
+    prefix: impl Fn(&mut Vec<u8>),
+    upstream: &dyn Upstream,
+) -> &'a mut Batch {
+    let batch = place.get_or_insert_with(|| {
+        let mut batch = spare.pop().unwrap_or_else(Batch::blank);
+        batch.open(ask, idempotent, base.turn, base.now);
+        prefix(&mut batch.text);
+        batch
+    });
+    if batch.ask != ask && upstream.widen(batch.ask, ask) == Some(ask) {
+        let mut words = base.spares.take();
+        prefix(&mut words);
+        batch.widen(ask, &words);
+        base.spares.give(words);
+    }
+    batch
 }

@@ -1,0 +1,176 @@
+//! The in-flight limit of a link: how much its server may be asked for before it has answered, in
+//! cost. What is beyond it waits in the proxy, where it can be put in another order and cancelled.
+//!
+//! The limit follows the replies: it is the cost that was in flight when a message left, times the
+//! delay that is wanted over the delay that was met. By Little's law that is the rate at which the
+//! server works, times the wanted delay: the shortest round trip of late and 2 ms. So a near server
+//! has little queued, and a distant one is kept busy. In each round the message with the shortest
+//! delay counts, since other delays have other reasons than what is in flight.
+
+use crate::Time;
+use crate::base::limits;
+
+/// The limit of one link, and what it is derived from. Times are in microseconds.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct InflightLimit {
+    least: u64,
+    bytes: u64,
+    /// The shortest round trips of this window and of the one before it.
+    shortest: [u64; 2],
+    /// When this window began.
+    window: Time,
+    /// The round ends with the message that ends behind this offset of the sent stream.
+    round_end: u64,
+    /// The shortest delay in this round, and what was in flight when that message left.
+    best: (u64, u64),
+    /// Something had to wait in this round.
+    is_short: bool,
+    /// It doubles with each round in which nothing queues at the server.
+    opens: bool,
+}
+
+impl InflightLimit {
+    /// Makes the limit of a new link, which is never less than half of what it is now.
+    pub(super) fn new(least: u64, now: Time) -> InflightLimit {
+        InflightLimit {
+            least,
+            bytes: 2 * least,
+            shortest: [u64::MAX; 2],
+            window: now,
+            round_end: 0,
+            best: (u64::MAX, 0),
+            is_short: false,
+            opens: true,
+        }
+    }
+
+    /// Returns the cost that may be in flight.
+    #[inline]
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Returns the shortest round trip of late; 0 if there was none.
+    pub(super) fn round_trip(&self) -> u64 {
+        match self.shortest[0].min(self.shortest[1]) {
+            u64::MAX => 0,
+            shortest => shortest,
+        }
+    }
+
+    /// Notes that something waits for room.
+    pub(super) fn note_short(&mut self) {
+        self.is_short = !bug!(LimitNeverOpens);
+    }
+
+    /// Notes a reply: its delay, the cost that was in flight when its message left, and where the
+    /// message and all messages so far end in the stream.
+    #[inline]
+    pub(super) fn note_reply(
+        &mut self,
+        (delay, inflight): (u64, u64),
+        (end, queued): (u64, u64),
+        now: Time,
+    ) {
+        if delay < self.best.0 {
+            self.best = (delay, inflight);
+        }
+        if end > self.round_end {
+            self.end_round(now);
+            self.round_end = queued;
+        }
+    }
+
+    fn end_round(&mut self, now: Time) {
+        let (delay, inflight) = std::mem::replace(&mut self.best, (u64::MAX, 0));
+        if now.since(self.window) >= WINDOW_US {
+            self.shortest = [u64::MAX, self.shortest[0]];
+            self.window = now;
+            self.opens = true;
+        }
+        self.shortest[0] = self.shortest[0].min(delay);
+        let shortest = self.round_trip();
+        let queueing = delay - shortest;
+        let fit = inflight.saturating_mul(shortest + limits::QUEUEING_US) / delay.max(1);
+        let is_short = std::mem::replace(&mut self.is_short, false);
+        if queueing > limits::QUEUEING_US {
+            self.opens = false;
+            self.bytes = fit.clamp(self.bytes / 2, self.bytes);
+        } else if is_short {
+            let doubles = self.opens && queueing <= limits::QUEUEING_US / 2;
+            let most = self.bytes * 2;
+            self.bytes = if doubles { most } else { fit.clamp(self.bytes, most) };
+        }
+        self.bytes = self.bytes.clamp(self.least, limits::INFLIGHT_MAX);
+    }
+}
+
+/// The length of a window in which the shortest round trip is sought.
+const WINDOW_US: u64 = 5_000_000;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A server that does one thing after the other, `rate` bytes in a microsecond, at the end of a
+    /// path of this round trip, and a client that always has more to ask. Returns the limit after so
+    /// many rounds, and the delay at the end.
+    fn settle(rate: u64, trip: u64, rounds: usize, first: InflightLimit) -> (InflightLimit, u64) {
+        let (mut limit, mut now, mut offset, mut delay) = (first, 1_000_000, 0, 0);
+        for _ in 0..rounds {
+            let inflight = limit.bytes();
+            delay = trip.max(inflight / rate).max(1);
+            now += delay;
+            limit.note_short();
+            offset += inflight;
+            limit.note_reply((delay, inflight), (offset, offset), Time(now));
+        }
+        (limit, delay)
+    }
+
+    #[test]
+    fn the_limit_is_the_servers_rate_times_the_wanted_delay() {
+        for (rate, trip) in [(100, 50), (1_000, 100), (200, 50_000), (1_000, 1_000)] {
+            // An unloaded round trip is met first.
+            let mut first = InflightLimit::new(limits::INFLIGHT_MIN, Time(0));
+            first.note_reply((trip, 1), (1, 1), Time(1));
+            let (limit, _) = settle(rate, trip, 200, first);
+            let wanted = rate * (trip + limits::QUEUEING_US);
+            let wanted = wanted.clamp(limits::INFLIGHT_MIN, limits::INFLIGHT_MAX);
+            let ratio = limit.bytes() as f64 / wanted as f64;
+            assert!((0.45..=1.3).contains(&ratio), "rate {rate}, trip {trip}: {ratio}");
+        }
+    }
+
+    #[test]
+    fn a_distant_server_is_soon_kept_busy() {
+        let mut first = InflightLimit::new(limits::INFLIGHT_MIN, Time(0));
+        first.note_reply((50_000, 1), (1, 1), Time(1));
+        let (limit, _) = settle(1_000, 50_000, 12, first);
+        assert!(limit.bytes() >= 1_000 * 50_000 / 2, "{}", limit.bytes());
+    }
+
+    #[test]
+    fn one_late_reply_among_others_changes_nothing() {
+        let (mut limit, _) = settle(100, 50, 100, InflightLimit::new(limits::INFLIGHT_MIN, Time(0)));
+        let before = limit.bytes();
+        for (at, delay) in [(1, 100_000), (2, 60), (3, 90_000), (4, 60)] {
+            let end = 1 << 40 | at;
+            limit.note_reply((delay, 1_000), (end, 1 << 40 | 4), Time(2_000_000));
+        }
+        assert!(limit.bytes() >= before / 2, "{} of {before}", limit.bytes());
+    }
+
+    #[test]
+    fn a_slow_server_gets_little_but_never_nothing() {
+        let mut limit = InflightLimit::new(limits::INFLIGHT_MIN, Time(0));
+        limit.note_reply((50, 1), (1, 1), Time(1));
+        for at in 2..40 {
+            limit.note_reply((1_300_000, 100_000), (at, at), Time(at * 1_300_000));
+            if at < 5 {
+                assert!(limit.bytes() < 2 * limits::INFLIGHT_MIN);
+            }
+        }
+        assert!(limit.bytes() >= limits::INFLIGHT_MIN);
+    }
+}

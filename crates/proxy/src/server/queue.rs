@@ -1,0 +1,478 @@
+//! What waits for a link: a queue for each client, served by deficit round robin.
+//!
+//! ```text
+//!   client a  [m][m][m]      balance    0 ┐
+//!   client b  [m]            balance 1200 ├ ring: each in its turn, as far as its balance goes
+//!   client c  [k k k k][m]   balance -300 ┘
+//! ```
+//!
+//! A client is served while its balance is positive, and its balance then falls by the cost of
+//! what left. With each round it rises by a quantum. So clients that keep work waiting get equal
+//! shares by cost, and the order of one client's requests never changes. A queue that empties stays
+//! in the ring until its debt is paid: Shreedhar and Varghese, "Efficient fair queueing using
+//! deficit round robin", 1995, with debts instead of savings.
+
+use std::collections::{HashMap, VecDeque};
+
+use proto::Ask;
+
+use super::batch::{Batch, Entry};
+use super::link::Payload;
+use crate::Time;
+use crate::base::buffer::Outbox;
+use crate::base::id::ConnId;
+use crate::base::limits;
+use crate::base::part::{Part, RequestId};
+use crate::base::size::Cost;
+
+/// The queues of the clients that wait for one link.
+#[derive(Default)]
+pub(super) struct FairQueue {
+    queues: Vec<ClientQueue>,
+    /// The indexes of queues that are not in use.
+    free: Vec<u32>,
+    by_client: HashMap<ConnId, u32>,
+    /// The queues that are served, in order.
+    ring: VecDeque<u32>,
+    /// Messages, and keys of reads that may be merged.
+    len: usize,
+    /// Bytes held.
+    bytes: usize,
+    /// No message has waited since before then.
+    oldest: Time,
+}
+
+/// One client's queue.
+struct ClientQueue {
+    client: ConnId,
+    waiting: VecDeque<Waiting>,
+    /// The cost that it may still have served in this round.
+    balance: i64,
+    len: usize,
+    bytes: usize,
+    /// Its client is not served until something changes for it.
+    parked: Option<Time>,
+    /// Its client is not read until there is room.
+    is_full: bool,
+}
+
+/// A message that waits, or keys of one client that may be merged with others'.
+pub(super) struct Waiting {
+    pub(super) payload: Payload,
+    pub(super) ask: Ask,
+    /// Its bytes; empty if it is a batch.
+    pub(super) out: Outbox,
+    /// The cost of the message. Keys that may be merged have their own.
+    pub(super) cost: Cost,
+    /// The keys may be merged with those of others.
+    pub(super) merges: bool,
+    /// Since when it waits, or since its last key was served.
+    pub(super) since: Time,
+    /// It waits, or has waited, because the server was silent.
+    pub(super) held: bool,
+}
+
+/// What is to be served next.
+pub(super) struct Next {
+    pub(super) client: ConnId,
+    pub(super) request: RequestId,
+    pub(super) cost: Cost,
+    /// Since when it waits.
+    pub(super) since: Time,
+}
+
+/// What has been taken out of a queue.
+pub(super) enum Taken {
+    Message(Waiting),
+    /// A key of a read, in a batch of its own.
+    Key(Box<Batch>),
+}
+
+impl Waiting {
+    /// Returns the first part of a request in it.
+    fn first(&self) -> (Part, Cost) {
+        match &self.payload {
+            Payload::Fetch(batch) => {
+                let Entry { part, cost, .. } = batch.entries[batch.cursor];
+                (part, if self.merges { cost } else { self.cost })
+            }
+            Payload::Single(part) => (*part, self.cost),
+            Payload::Internal(_) => unreachable!("an internal command does not wait"),
+        }
+    }
+
+    /// Returns the number of messages, or of keys that may be merged.
+    fn len(&self) -> usize {
+        match &self.payload {
+            Payload::Fetch(batch) if self.merges => batch.entries.len() - batch.cursor,
+            _ => 1,
+        }
+    }
+
+    fn bytes(&self) -> usize {
+        match &self.payload {
+            Payload::Fetch(batch) => batch.bytes(),
+            _ => self.out.len(),
+        }
+    }
+
+    /// Returns the number of parts that wait in it.
+    pub(super) fn parts(&self) -> usize {
+        match &self.payload {
+            Payload::Fetch(batch) => batch.outstanding().count(),
+            _ => 1,
+        }
+    }
+}
+
+impl ClientQueue {
+    fn count(&mut self, len: isize, bytes: isize) {
+        self.len = self.len.wrapping_add_signed(len);
+        self.bytes = self.bytes.wrapping_add_signed(bytes);
+    }
+}
+
+impl FairQueue {
+    /// Whether nothing waits.
+    #[inline]
+    pub(super) fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Returns the number of messages, and of keys that may be merged.
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Returns how much of one client waits: messages or keys, and bytes.
+    pub(super) fn of_client(&self, client: ConnId) -> (usize, usize) {
+        let at = self.by_client.get(&client);
+        at.map_or((0, 0), |at| {
+            let queue = &self.queues[*at as usize];
+            (queue.len, queue.bytes)
+        })
+    }
+
+    /// Adds a message to its client's queue.
+    pub(super) fn push(&mut self, client: ConnId, waiting: Waiting) {
+        self.note_since(waiting.since);
+        let at = self.queue_of(client);
+        let (len, bytes) = (waiting.len(), waiting.bytes());
+        let queue = &mut self.queues[at];
+        queue.count(len as isize, bytes as isize);
+        queue.waiting.push_back(waiting);
+        self.len += len;
+        self.bytes += bytes;
+    }
+
+    /// Adds a key to the batch at the end of its client's queue, if `fits` says that it may.
+    pub(super) fn push_key(
+        &mut self,
+        client: ConnId,
+        fits: impl FnOnce(&Waiting, &Batch) -> bool,
+        push: impl FnOnce(&mut Batch),
+    ) -> bool {
+        let Some(at) = self.by_client.get(&client) else { return false };
+        let queue = &mut self.queues[*at as usize];
+        let Some(last) = queue.waiting.back_mut() else { return false };
+        let may = match &last.payload {
+            Payload::Fetch(batch) => last.merges && fits(last, batch),
+            _ => false,
+        };
+        let (true, Payload::Fetch(batch)) = (may, &mut last.payload) else { return false };
+        let before = batch.bytes();
+        push(batch);
+        let bytes = batch.bytes() - before;
+        queue.count(1, bytes as isize);
+        self.len += 1;
+        self.bytes += bytes;
+        true
+    }
+
+    /// Returns what is to be served next, if a client may be served.
+    pub(super) fn next(&mut self) -> Option<Next> {
+        loop {
+            let at = *self.ring.front()?;
+            let queue = &mut self.queues[at as usize];
+            if queue.waiting.is_empty() && queue.balance > 0 {
+                self.ring.pop_front();
+                self.free(at);
+            } else if queue.balance <= 0 {
+                queue.balance += limits::QUANTUM;
+                self.ring.rotate_left(1);
+            } else {
+                let first = &queue.waiting[0];
+                let (Part { request, .. }, cost) = first.first();
+                return Some(Next { client: queue.client, request, cost, since: first.since });
+            }
+        }
+    }
+
+    /// Takes what `next` has returned. `key` makes the batch of a key that is taken alone.
+    pub(super) fn take(&mut self, now: Time, key: impl FnOnce(&Batch, Entry) -> Box<Batch>) -> Taken {
+        let at = self.ring[0] as usize;
+        let queue = &mut self.queues[at];
+        let first = &mut queue.waiting[0];
+        let cost = first.first().1;
+        if !bug!(FreeOfCost) {
+            queue.balance -= cost.bytes() as i64;
+        }
+        if let (true, Payload::Fetch(batch)) = (first.merges, &mut first.payload)
+            && batch.entries.len() - batch.cursor > 1
+        {
+            let one = key(batch, batch.entries[batch.cursor]);
+            batch.cursor += 1;
+            first.since = now;
+            queue.count(-1, 0);
+            self.len -= 1;
+            return Taken::Key(one);
+        }
+        let first = self.pop(at);
+        Taken::Message(first)
+    }
+
+    /// Takes the first of a client's messages.
+    fn pop(&mut self, at: usize) -> Waiting {
+        let queue = &mut self.queues[at];
+        let first = queue.waiting.pop_front().expect("the caller has seen it");
+        let (len, bytes) = (first.len(), first.bytes());
+        queue.count(-(len as isize), -(bytes as isize));
+        self.len -= len;
+        self.bytes -= bytes;
+        first
+    }
+
+    /// Lets the client that is next wait until the others have had their turn. Returns false if all
+    /// of them were asked to: `skipped` counts them.
+    pub(super) fn skip(&mut self, skipped: &mut usize) -> bool {
+        *skipped += 1;
+        self.ring.rotate_left(1);
+        *skipped < self.ring.len()
+    }
+
+    /// Does not serve the client that is next, until it is unparked.
+    pub(super) fn park(&mut self, now: Time) {
+        let at = self.ring.pop_front().expect("the caller has seen it");
+        self.queues[at as usize].parked = Some(now);
+    }
+
+    /// Serves a client again. The time in which it was parked for reasons of its own does not count.
+    pub(super) fn unpark(&mut self, client: ConnId, now: Time) {
+        let Some(at) = self.by_client.get(&client) else { return };
+        let queue = &mut self.queues[*at as usize];
+        if let Some(since) = queue.parked.take() {
+            let parked = now.since(since);
+            queue.waiting.iter_mut().for_each(|one| one.since = one.since.after(parked).min(now));
+            self.ring.push_back(*at);
+            if let Some(first) = queue.waiting.front() {
+                let since = first.since;
+                self.note_since(since);
+            }
+        }
+    }
+
+    /// Returns the clients that wait and are not read, and now have room for more.
+    pub(super) fn with_room(&mut self, client: ConnId, share: (usize, usize)) -> bool {
+        let Some(at) = self.by_client.get(&client) else { return false };
+        let queue = &mut self.queues[*at as usize];
+        let has_room = queue.len <= share.0 / 2 && queue.bytes <= share.1 / 2;
+        let was_full = queue.is_full && has_room;
+        queue.is_full &= !has_room;
+        was_full
+    }
+
+    /// Whether a client has just filled its share.
+    pub(super) fn fills(&mut self, client: ConnId, share: (usize, usize)) -> bool {
+        let Some(at) = self.by_client.get(&client) else { return false };
+        let queue = &mut self.queues[*at as usize];
+        let fills = !queue.is_full && (queue.len >= share.0 || queue.bytes >= share.1);
+        queue.is_full |= fills;
+        fills
+    }
+
+    /// Takes out the messages and keys of all clients, or of one, that fit.
+    pub(super) fn withdraw_where(
+        &mut self,
+        client: Option<ConnId>,
+        mut fits: impl FnMut(&Waiting, RequestId) -> bool,
+        mut split: impl FnMut(&Batch, &mut dyn FnMut(&Entry) -> bool) -> (Option<Box<Batch>>, Box<Batch>),
+    ) -> Vec<(ConnId, Waiting)> {
+        let mut out = Vec::new();
+        let places: Vec<u32> = match client {
+            Some(client) => self.by_client.get(&client).copied().into_iter().collect(),
+            None => self.by_client.values().copied().collect(),
+        };
+        for at in places {
+            let queue = &mut self.queues[at as usize];
+            let client = queue.client;
+            for mut waiting in std::mem::take(&mut queue.waiting) {
+                let before = (waiting.len(), waiting.bytes());
+                let rest = match &waiting.payload {
+                    Payload::Fetch(batch) => {
+                        let mut is_out = |entry: &Entry| fits(&waiting, entry.part.request);
+                        let count = batch.outstanding().filter(|entry| is_out(entry)).count();
+                        match count {
+                            0 => Some(None),
+                            // A message of several keys with one reply is taken whole.
+                            _ if !waiting.merges || count == batch.outstanding().count() => None,
+                            _ => Some(Some(split(batch, &mut is_out))),
+                        }
+                    }
+                    Payload::Single(part) if fits(&waiting, part.request) => None,
+                    Payload::Single(_) | Payload::Internal(_) => Some(None),
+                };
+                let (mut len, mut bytes) = (0, 0);
+                match rest {
+                    // It goes.
+                    None => out.push((client, waiting)),
+                    // It stays.
+                    Some(None) => {
+                        (len, bytes) = before;
+                        queue.waiting.push_back(waiting);
+                    }
+                    Some(Some((kept, gone))) => {
+                        let Waiting { ask, cost, merges, since, held, .. } = waiting;
+                        let part = |batch| {
+                            let (payload, out) = (Payload::Fetch(batch), Outbox::default());
+                            Waiting { payload, ask, out, cost, merges, since, held }
+                        };
+                        out.push((client, part(gone)));
+                        if let Some(kept) = kept {
+                            waiting = part(kept);
+                            (len, bytes) = (waiting.len(), waiting.bytes());
+                            queue.waiting.push_back(waiting);
+                        }
+                    }
+                }
+                queue.count(len as isize - before.0 as isize, bytes as isize - before.1 as isize);
+                self.len = self.len + len - before.0;
+                self.bytes = self.bytes + bytes - before.1;
+            }
+            self.unpark_if_empty(at);
+        }
+        out
+    }
+
+    /// Takes out the messages that have waited too long.
+    pub(super) fn expire(&mut self, is_late: impl Fn(Time) -> bool) -> Vec<(ConnId, Waiting)> {
+        let mut late = Vec::new();
+        self.oldest = Time(u64::MAX);
+        for queue in self.queues.iter_mut().filter(|queue| queue.parked.is_none()) {
+            let client = queue.client;
+            for one in std::mem::take(&mut queue.waiting) {
+                if is_late(one.since) {
+                    let (len, bytes) = (one.len(), one.bytes());
+                    queue.count(-(len as isize), -(bytes as isize));
+                    (self.len, self.bytes) = (self.len - len, self.bytes - bytes);
+                    late.push((client, one));
+                } else {
+                    self.oldest = self.oldest.min(one.since);
+                    queue.waiting.push_back(one);
+                }
+            }
+        }
+        late
+    }
+
+    /// Returns a time before which nothing that waits has begun to wait; none if nothing waits.
+    pub(super) fn oldest(&self) -> Option<Time> {
+        (self.len > 0 && self.oldest < Time(u64::MAX)).then_some(self.oldest)
+    }
+
+    /// Takes everything, client by client in the order of their turns.
+    pub(super) fn into_all(mut self) -> Vec<(ConnId, Waiting)> {
+        let parked = self.by_client.values().filter(|at| self.queues[**at as usize].parked.is_some());
+        let mut parked: Vec<u32> = parked.copied().collect();
+        parked.sort_unstable();
+        let order: Vec<u32> = self.ring.iter().copied().chain(parked).collect();
+        let mut all = Vec::new();
+        for at in order {
+            let queue = &mut self.queues[at as usize];
+            let client = queue.client;
+            all.extend(std::mem::take(&mut queue.waiting).into_iter().map(|one| (client, one)));
+        }
+        all
+    }
+
+    /// Marks everything that has waited long enough as held; returns how much was not.
+    pub(super) fn hold(&mut self, is_late: impl Fn(Time) -> bool) -> usize {
+        let waiting = self.queues.iter_mut().flat_map(|queue| &mut queue.waiting);
+        let late = waiting.filter(|one| !one.held && is_late(one.since));
+        late.map(|one| one.held = true).count()
+    }
+
+    /// Lists what waits, and since when; those that are parked have no deadline.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (ConnId, &Waiting, bool)> {
+        let queues = self.queues.iter();
+        queues.flat_map(|queue| {
+            let is_parked = queue.parked.is_some();
+            queue.waiting.iter().map(move |one| (queue.client, one, is_parked))
+        })
+    }
+
+    /// Lists the clients that are not read until there is room.
+    pub(super) fn full_clients(&self) -> impl Iterator<Item = ConnId> {
+        self.queues.iter().filter(|queue| queue.is_full).map(|queue| queue.client)
+    }
+
+    /// Returns the most that waits of one client.
+    pub(super) fn longest(&self) -> usize {
+        self.queues.iter().map(|queue| queue.len).max().unwrap_or(0)
+    }
+
+    fn note_since(&mut self, since: Time) {
+        self.oldest = if self.len == 0 { since } else { self.oldest.min(since) };
+    }
+
+    fn queue_of(&mut self, client: ConnId) -> usize {
+        if let Some(at) = self.by_client.get(&client) {
+            return *at as usize;
+        }
+        let at = self.free.pop().unwrap_or_else(|| {
+            self.queues.push(ClientQueue::new());
+            (self.queues.len() - 1) as u32
+        });
+        self.queues[at as usize].client = client;
+        self.queues[at as usize].balance = limits::QUANTUM;
+        self.by_client.insert(client, at);
+        if !bug!(ForgetQueue) {
+            self.ring.push_back(at);
+        }
+        at as usize
+    }
+
+    /// Puts a parked queue that has become empty back into the ring, where it is found and freed.
+    fn unpark_if_empty(&mut self, at: u32) {
+        let queue = &mut self.queues[at as usize];
+        if queue.waiting.is_empty() && queue.parked.take().is_some() {
+            self.ring.push_back(at);
+        }
+    }
+
+    /// Frees an empty queue.
+    fn free(&mut self, at: u32) {
+        let queue = &mut self.queues[at as usize];
+        assert_eq!((queue.len, queue.bytes), (0, 0), "an empty queue holds nothing");
+        assert!(!queue.is_full, "a client with an empty queue is read");
+        self.by_client.remove(&queue.client);
+        self.free.push(at);
+    }
+}
+
+impl ClientQueue {
+    fn new() -> ClientQueue {
+        ClientQueue {
+            client: ConnId::NONE,
+            waiting: VecDeque::new(),
+            balance: 0,
+            len: 0,
+            bytes: 0,
+            parked: None,
+            is_full: false,
+        }
+    }
+}

@@ -1,0 +1,504 @@
+//! Requests that wait for a link: who must wait, whose turn it is, and what is taken out again.
+//!
+//! A request goes straight to its link's output if nothing waits for the link and the in-flight
+//! limit has room for it. Otherwise it stands in its client's queue (`queue.rs`), and is served in
+//! turn at the end of the turns in which replies have made room.
+
+use metrics::ServerCounter;
+
+use super::batch::{Batch, Entry};
+use super::link::{Link, Message, Payload};
+use super::load::Load;
+use super::queue::{Next, Taken, Waiting};
+use super::state::Hold;
+use super::{LinkEvent, Servers};
+use crate::Time;
+use crate::base::buffer::Outbox;
+use crate::base::fault::Fault;
+use crate::base::id::ConnId;
+use crate::base::limits::{self, Limits};
+use crate::base::part::{RequestId, Requester, Sent, Turn};
+use crate::base::size::Cost;
+use crate::base::{Base, ServerAt};
+
+impl Servers {
+    /// Whether a part may go straight to the output of a link.
+    #[inline]
+    pub(super) fn goes_straight(
+        &mut self,
+        base: &Base,
+        id: ConnId,
+        asks: &Requester,
+        cost: Cost,
+    ) -> bool {
+        let Some(link) = self.links.find_mut(id) else { return true };
+        if !link.queue.is_empty() || !link.takes(base, cost) {
+            link.limit.note_short();
+            return bug!(PassWaiting);
+        }
+        let load = self.loads.of(asks.id);
+        load.sent == 0 || load.inflight + cost.bytes() <= base.limits.client_outbox as u64
+    }
+
+    /// Adds a message to its client's queue of a link. It is refused if the client alone has filled
+    /// the queue.
+    pub(super) fn wait(
+        &mut self,
+        base: &mut Base,
+        id: ConnId,
+        client: ConnId,
+        mut waiting: Waiting,
+        is_bounded: bool,
+    ) -> Result<(), (Waiting, Fault)> {
+        let Some(link) = self.links.find_mut(id) else { return Err((waiting, Fault::Down)) };
+        let (len, bytes) = link.queue.of_client(client);
+        let fits = len < base.limits.link_queue && bytes < base.limits.link_outbox;
+        if is_bounded && !fits && !bug!(NoQueueBound) {
+            return Err((waiting, Fault::QueueFull));
+        }
+        let state = &self.states[link.at.pool as usize][link.at.server as usize];
+        if state.silence.hold == Hold::On {
+            waiting.held = true;
+            state.counters.add(ServerCounter::Held, 1);
+        }
+        self.loads.of(client).waiting += waiting.parts() as u32;
+        link.queue.push(client, waiting);
+        self.note_waiting(base, id, client);
+        Ok(())
+    }
+
+    /// Adds a key of a read that may be merged to its client's queue of a link.
+    pub(super) fn wait_key(
+        &mut self,
+        base: &mut Base,
+        id: ConnId,
+        client: ConnId,
+        mut one: Box<Batch>,
+    ) -> Result<(), (Box<Batch>, Fault)> {
+        let Some(link) = self.links.find_mut(id) else { return Err((one, Fault::Down)) };
+        let upstream = base.pool(link.at).upstream;
+        let bytes_max = upstream.fetch_max(one.ask);
+        let entry = one.entries[0];
+        if link.queue.of_client(client).0 >= base.limits.link_queue && !bug!(NoQueueBound) {
+            return Err((one, Fault::QueueFull));
+        }
+        let is_pushed = link.queue.push_key(
+            client,
+            |waiting, batch| {
+                let same = batch.ask == one.ask && batch.idempotent == one.idempotent;
+                same && batch.prefix() == one.prefix()
+                    && waiting.since == base.now
+                    && !waiting.held
+                    && batch.has_room(one.key(entry).len(), bytes_max)
+            },
+            |batch| batch.push(upstream, one.key(entry), (entry.part, entry.client), entry.cost),
+        );
+        if is_pushed {
+            self.recycle(one);
+            self.loads.of(client).waiting += 1;
+            self.note_waiting(base, id, client);
+            return Ok(());
+        }
+        one.latest = base.now;
+        let waiting = Waiting {
+            ask: one.ask,
+            cost: Cost::default(),
+            out: Outbox::default(),
+            merges: true,
+            since: base.now,
+            held: false,
+            payload: Payload::Fetch(one),
+        };
+        self.wait(base, id, client, waiting, true).map_err(|(waiting, fault)| match waiting.payload {
+            Payload::Fetch(batch) => (batch, fault),
+            _ => unreachable!("it was made of a batch"),
+        })
+    }
+
+    /// Notes that something waits: the end of a turn serves it, and a client that has filled its
+    /// share is not read.
+    fn note_waiting(&mut self, base: &mut Base, id: ConnId, client: ConnId) {
+        let Some(link) = self.links.find_mut(id) else { return };
+        base.gauges_changed = true;
+        if link.queue.fills(client, share(&base.limits)) {
+            self.events.push_back(LinkEvent::QueueFull(client));
+        }
+        link.account(&mut base.memory);
+        if !link.has_backlog {
+            link.has_backlog = true;
+            self.backlogs.push(id);
+        }
+        self.arm(base, id);
+    }
+
+    /// Serves what waits, as far as the limits of the links have room. `turn` says what becomes of a
+    /// part of this cost that has waited since then, whose client has so much outstanding.
+    pub(crate) fn serve_waiting(
+        &mut self,
+        base: &mut Base,
+        mut turn: impl FnMut(&Base, RequestId, Sent, (Cost, Time)) -> Turn,
+    ) {
+        let now = base.now;
+        while let Some(client) = self.unparked.pop() {
+            for id in &self.backlogs {
+                if let Some(link) = self.links.find_mut(*id) {
+                    link.queue.unpark(client, now);
+                }
+            }
+        }
+        let mut at = 0;
+        while at < self.backlogs.len() {
+            let id = self.backlogs[at];
+            self.serve_link(base, id, &mut turn);
+            match self.links.find_mut(id) {
+                Some(link) if !link.queue.is_empty() => at += 1,
+                link => {
+                    if let Some(link) = link {
+                        link.has_backlog = false;
+                    }
+                    self.backlogs.swap_remove(at);
+                }
+            }
+        }
+    }
+
+    fn serve_link(
+        &mut self,
+        base: &mut Base,
+        id: ConnId,
+        turn: &mut impl FnMut(&Base, RequestId, Sent, (Cost, Time)) -> Turn,
+    ) {
+        let Some(link) = self.links.find_mut(id) else { return };
+        // A few larger messages cost less than many small ones.
+        if link.inflight > link.limit.bytes() / 4 * 3 {
+            return;
+        }
+        let mut skipped = 0;
+        while let Some(next) = self.links.find_mut(id).and_then(|link| link.queue.next()) {
+            let Some(link) = self.links.find_mut(id) else { return };
+            let Next { client, request, cost, since } = next;
+            if !link.takes(base, cost) {
+                let is_unproven = cost.is_unproven() && link.takes(base, cost.proven());
+                if is_unproven && link.queue.skip(&mut skipped) {
+                    continue;
+                }
+                link.limit.note_short();
+                break;
+            }
+            let mut load = self.loads.find(client);
+            let sent = load.as_ref().map_or(Sent::default(), |load| load.as_sent());
+            match turn(base, request, sent, (cost, since)) {
+                Turn::Sent => {}
+                Turn::Later => {
+                    if let Some(load) = &mut load {
+                        load.is_parked = true;
+                    }
+                    link.queue.park(base.now);
+                    continue;
+                }
+                Turn::Dropped => {
+                    self.drop_next(base, id, client);
+                    continue;
+                }
+            }
+            skipped = 0;
+            self.send_next(base, id, client);
+        }
+        if let Some(link) = self.links.find_mut(id) {
+            link.account(&mut base.memory);
+        }
+        self.mark_dirty(id);
+        self.arm(base, id);
+        self.end_link_retirement(base, id);
+    }
+
+    /// Sends what is next in the queues of a link.
+    fn send_next(&mut self, base: &mut Base, id: ConnId, client: ConnId) {
+        let Some(link) = self.links.find_mut(id) else { return };
+        let upstream = base.pool(link.at).upstream;
+        let spare = &mut self.spare_batches;
+        let (turn, now) = (base.turn, base.now);
+        let taken = link.queue.take(now, |batch, entry| {
+            let mut one = spare.pop().unwrap_or_else(Batch::blank);
+            one.open_like(batch, turn, now);
+            one.push(upstream, batch.key(entry), (entry.part, entry.client), entry.cost);
+            one
+        });
+        if link.queue.with_room(client, share(&base.limits)) {
+            self.events.push_back(LinkEvent::QueueRoom(client));
+        }
+        match taken {
+            Taken::Key(one) => {
+                self.loads.take_waiting(client, 1);
+                self.merge_key(base, id, one);
+            }
+            Taken::Message(waiting) => {
+                self.loads.take_waiting(client, waiting.parts());
+                match waiting.payload {
+                    Payload::Fetch(one) if waiting.merges => self.merge_key(base, id, one),
+                    _ => self.send_waiting(base, id, client, waiting),
+                }
+            }
+        }
+    }
+
+    fn drop_next(&mut self, base: &mut Base, id: ConnId, client: ConnId) {
+        let Some(link) = self.links.find_mut(id) else { return };
+        let upstream = base.pool(link.at).upstream;
+        let (turn, now) = (base.turn, base.now);
+        let taken = link.queue.take(now, |batch, entry| {
+            let mut one = Batch::blank();
+            one.open_like(batch, turn, now);
+            one.push(upstream, batch.key(entry), (entry.part, entry.client), entry.cost);
+            one
+        });
+        let waiting = match taken {
+            Taken::Message(waiting) => waiting,
+            Taken::Key(one) => Waiting {
+                ask: one.ask,
+                cost: Cost::default(),
+                out: Outbox::default(),
+                merges: true,
+                since: now,
+                held: false,
+                payload: Payload::Fetch(one),
+            },
+        };
+        self.forget_waiting(base, id, client, &waiting);
+        self.drop_waiting(base, id, waiting);
+    }
+
+    fn drop_waiting(&mut self, base: &mut Base, id: ConnId, waiting: Waiting) {
+        let Some(at) = self.links.find(id).map(|link| link.at) else { return };
+        self.state(at).counters.add(ServerCounter::Dropped, 1);
+        self.fail_waiting(base, id, waiting, Fault::Dropped);
+    }
+
+    /// Gives up what has been taken out of the queues of a link.
+    fn fail_waiting(
+        &mut self,
+        base: &mut Base,
+        id: ConnId,
+        waiting: Waiting,
+        fault: Fault,
+    ) {
+        base.gauges_changed = true;
+        let server = self.links.find(id).map_or(0, |link| link.at.server);
+        let Waiting { payload, .. } = waiting;
+        self.events.push_back(LinkEvent::Failed { payload, server, fault, sent: false });
+    }
+
+    /// Takes what a client's reads, and the changes that have waited for long, out of the queues,
+    /// when nobody listens any more. `is_over` says which of its requests are not wanted.
+    pub(crate) fn drop_unheard(
+        &mut self,
+        base: &mut Base,
+        client: ConnId,
+        is_over: impl Fn(&Base, RequestId, Time) -> bool,
+    ) {
+        if bug!(SendCancelled) {
+            return;
+        }
+        for at in 0..self.backlogs.len() {
+            let id = self.backlogs[at];
+            self.withdraw_waiting(base, id, Some(client), Fault::Dropped, |base, one, request| {
+                is_over(base, request, one.since)
+            });
+        }
+        self.unparked.push(client);
+    }
+
+    /// Takes what fits out of the queues of a link, and gives it up.
+    pub(super) fn withdraw_waiting(
+        &mut self,
+        base: &mut Base,
+        id: ConnId,
+        client: Option<ConnId>,
+        fault: Fault,
+        fits: impl Fn(&Base, &Waiting, RequestId) -> bool,
+    ) -> usize {
+        let Some(link) = self.links.find_mut(id) else { return 0 };
+        let upstream = base.pool(link.at).upstream;
+        let gone = link.queue.withdraw_where(
+            client,
+            |one, request| fits(base, one, request),
+            |batch, is_out| batch.part(upstream, is_out),
+        );
+        let count = gone.len();
+        for (client, waiting) in gone {
+            self.forget_waiting(base, id, client, &waiting);
+            if fault == Fault::Dropped {
+                self.drop_waiting(base, id, waiting);
+            } else {
+                self.fail_waiting(base, id, waiting, fault);
+            }
+        }
+        if let Some(link) = self.links.find_mut(id) {
+            link.account(&mut base.memory);
+        }
+        if count > 0 {
+            self.end_link_retirement(base, id);
+        }
+        count
+    }
+
+    /// Takes requests that have waited too long out of the queues of a link.
+    pub(super) fn expire_waiting(&mut self, base: &mut Base, id: ConnId, queue: u64) {
+        let Some(link) = self.links.find_mut(id) else { return };
+        let now = base.now;
+        let late = link.queue.expire(|since| now >= since.after(queue));
+        for (client, waiting) in late {
+            let fault = if waiting.held { Fault::Held } else { Fault::QueueTimeout };
+            self.forget_waiting(base, id, client, &waiting);
+            self.fail_waiting(base, id, waiting, fault);
+        }
+        if let Some(link) = self.links.find_mut(id) {
+            link.account(&mut base.memory);
+        }
+    }
+
+    /// Counts what has left a client's queue unsent.
+    fn forget_waiting(&mut self, base: &Base, id: ConnId, client: ConnId, waiting: &Waiting) {
+        self.loads.take_waiting(client, waiting.parts());
+        self.note_settled(client);
+        if let Some(link) = self.links.find_mut(id)
+            && link.queue.with_room(client, share(&base.limits))
+        {
+            self.events.push_back(LinkEvent::QueueRoom(client));
+        }
+    }
+
+    /// Takes everything that waits for a dead link.
+    pub(super) fn take_waiting(&mut self, link: &mut Link) -> Vec<Payload> {
+        let full: Vec<ConnId> = link.queue.full_clients().collect();
+        self.events.extend(full.into_iter().map(LinkEvent::QueueRoom));
+        let all = std::mem::take(&mut link.queue).into_all();
+        let mut payloads = Vec::new();
+        for (client, waiting) in all {
+            self.loads.take_waiting(client, waiting.parts());
+            self.note_settled(client);
+            payloads.push(waiting.payload);
+        }
+        payloads
+    }
+
+    /// Counts a part that has left for a link's output.
+    #[inline]
+    pub(super) fn count_sent(link: &mut Link, load: Option<&mut Load>, cost: Cost) {
+        link.inflight += cost.bytes();
+        link.unproven += u32::from(cost.is_unproven());
+        if let Some(load) = load {
+            load.sent += 1;
+            load.inflight += cost.bytes();
+        }
+    }
+
+    /// Counts the parts of a message that is not on its link any more.
+    #[inline]
+    pub(super) fn count_gone(&mut self, message: &Message) {
+        match &message.payload {
+            Payload::Single(_) => self.count_part_gone(message.client, message.cost),
+            Payload::Fetch(batch) => self.count_batch_gone(batch),
+            Payload::Internal(_) => {}
+        }
+    }
+
+    /// As `count_gone`, for a batch.
+    pub(super) fn count_batch_gone(&mut self, batch: &Batch) {
+        for entry in &batch.entries {
+            self.count_part_gone(entry.client, entry.cost);
+        }
+    }
+
+    #[inline]
+    fn count_part_gone(&mut self, client: ConnId, cost: Cost) {
+        let Some(load) = self.loads.find(client) else { return };
+        load.sent -= 1;
+        load.inflight -= if bug!(CostLeaks) { cost.bytes() / 2 } else { cost.bytes() };
+        if load.is_parked || load.is_awaited {
+            self.note_settled(client);
+        }
+    }
+
+    /// Notes that something of a client's is settled: what was parked for it may have its turn, and
+    /// the client half may wait until all is.
+    #[cold]
+    fn note_settled(&mut self, client: ConnId) {
+        let Some(load) = self.loads.find(client) else { return };
+        if std::mem::take(&mut load.is_parked) {
+            self.unparked.push(client);
+        }
+        if load.is_awaited && load.is_idle() {
+            load.is_awaited = false;
+            self.events.push_back(LinkEvent::Idle(client));
+        }
+    }
+
+    /// Whether what was parked is to be served.
+    pub(crate) fn has_unparked(&self) -> bool {
+        !self.unparked.is_empty()
+    }
+
+    /// Lets what waits for a client to read its answers have its turn again.
+    pub(crate) fn unpark(&mut self, client: ConnId) {
+        if let Some(load) = self.loads.find(client) {
+            load.is_parked = false;
+        }
+        self.unparked.push(client);
+    }
+
+    /// Whether any link owes a client something, or something of its waits for one. If so, an
+    /// `Idle` event follows.
+    pub(crate) fn await_idle(&mut self, client: ConnId) -> bool {
+        let load = self.loads.of(client);
+        load.is_awaited = !load.is_idle();
+        load.is_awaited
+    }
+
+    /// Marks what waits for the links of a silent server as held.
+    pub(super) fn hold_waiting(&mut self, at: ServerAt, id: ConnId) {
+        if let Some(link) = self.links.find_mut(id) {
+            let count = link.queue.hold(|_| true);
+            self.state(at).counters.add(ServerCounter::Held, count as u64);
+        }
+    }
+}
+
+impl Link {
+    /// Whether its in-flight limit has room for a part of this cost.
+    #[inline]
+    pub(super) fn takes(&self, base: &Base, cost: Cost) -> bool {
+        let fits = self.inflight == 0 || self.inflight + cost.bytes() <= self.limit.bytes();
+        fits && (!cost.is_unproven() || self.unproven < self.unproven_max(base))
+    }
+
+    /// Returns how many answers of unknown length may be outstanding. All of them may be as large as
+    /// the largest of late.
+    fn unproven_max(&self, base: &Base) -> u32 {
+        let largest = base.pool(self.at).sizes.largest.len().max(1);
+        let most = (limits::UNPROVEN_BYTES / largest).clamp(1, limits::UNPROVEN_MAX);
+        let trips = 1 + self.limit.round_trip() / limits::QUEUEING_US;
+        most.saturating_mul(trips as u32)
+    }
+}
+
+/// Returns how much of one client may wait for one link before the client is not read further:
+/// messages or keys, and bytes.
+fn share(limits: &Limits) -> (usize, usize) {
+    let len = limits::SHARE_LEN.min(limits.link_queue / 2).max(1);
+    (len, limits::SHARE_BYTES.min(limits.link_outbox / 2).max(1))
+}
+
+impl Waiting {
+    /// Makes a message that waits from a request's bytes.
+    pub(super) fn message(payload: Payload, ask: proto::Ask, out: Outbox, cost: Cost, now: Time) -> Waiting {
+        Waiting { payload, ask, out, cost, merges: false, since: now, held: false }
+    }
+
+    /// Makes a message that waits from keys that leave together.
+    pub(super) fn batch(batch: Box<Batch>, now: Time) -> Waiting {
+        let cost = batch.entries.iter().fold(Cost::default(), |sum, entry: &Entry| sum.plus(entry.cost));
+        let (ask, payload) = (batch.ask, Payload::Fetch(batch));
+        Waiting { payload, ask, out: Outbox::default(), cost, merges: false, since: now, held: false }
+    }
+}
