@@ -1,0 +1,334 @@
+//! The attacks, as data, and the loop that plays the attackers.
+//!
+//! An attack is a list of crowds: connections that all send the same bytes in the same way. To add
+//! an attack, add an entry to [`attacks`]; a new behaviour is a new variant of [`Again`].
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{SocketAddrV4, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::net::sockopt;
+
+use crate::peers::Peer;
+use crate::servers::Backend;
+
+/// A few hostile or greedy clients.
+pub struct Attack {
+    pub name: &'static str,
+    pub what: &'static str,
+    pub backend: Backend,
+    pub servers: usize,
+    /// Number of quickack's workers.
+    pub workers: usize,
+    pub stock: Stock,
+    /// Its commands keep a server busy. The quiet client's last phase begins when the servers
+    /// answer again.
+    pub slow: bool,
+    /// Every server has to work on it. Without a proxy, it is sent to each of them.
+    pub everywhere: bool,
+    /// Peers that refuse its commands.
+    pub refused_by: &'static [Peer],
+    pub crowds: Vec<Crowd>,
+}
+
+/// The keys on each server, besides those of the quiet client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stock {
+    Nothing,
+    /// `big`, and `big:000` to `big:099`, with values of 1 MB.
+    Big,
+    /// That many keys with short values.
+    Keys(usize),
+}
+
+/// Connections that behave alike.
+pub struct Crowd {
+    pub connections: usize,
+    /// Returns the bytes that each of them sends.
+    pub request: fn() -> Vec<u8>,
+    /// It reads its answers.
+    pub reads: bool,
+    pub again: Again,
+}
+
+/// The rule for sending the bytes again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Again {
+    Never,
+    /// At once, as long as the socket takes bytes.
+    AtOnce,
+    /// After so long, on a new connection; the old one is reset.
+    Reconnected(Duration),
+}
+
+pub fn attacks() -> Vec<Attack> {
+    let memcached = |name, what, stock, crowd| Attack {
+        name,
+        what,
+        backend: Backend::Memcached,
+        servers: 1,
+        workers: 1,
+        stock,
+        slow: false,
+        everywhere: false,
+        refused_by: &[],
+        crowds: vec![crowd],
+    };
+    let redis = |name, what, crowd| Attack {
+        backend: Backend::Redis,
+        ..memcached(name, what, Stock::Nothing, crowd)
+    };
+    vec![
+        memcached(
+            "unread",
+            "5 connections: `get big` x 400 keys of 1 MB, nothing read, new every 0.3 s",
+            Stock::Big,
+            Crowd {
+                connections: 5,
+                request: || [b"get".to_vec(), b" big".repeat(400), b"\r\n".to_vec()].concat(),
+                reads: false,
+                again: Again::Reconnected(Duration::from_millis(300)),
+            },
+        ),
+        Attack {
+            workers: 2,
+            ..memcached(
+                "unread300",
+                "300 connections: 50 x `get big` of 1 MB, nothing read; 2 workers",
+                Stock::Big,
+                Crowd {
+                    connections: 300,
+                    request: || b"get big\r\n".repeat(50),
+                    reads: false,
+                    again: Again::Never,
+                },
+            )
+        },
+        memcached(
+            "large",
+            "1 connection: pipelined gets of 100 keys of 1 MB, read at full speed",
+            Stock::Big,
+            Crowd {
+                connections: 1,
+                request: || {
+                    (0..100).flat_map(|at| format!("get big:{at:03}\r\n").into_bytes()).collect()
+                },
+                reads: true,
+                again: Again::AtOnce,
+            },
+        ),
+        memcached(
+            "sets",
+            "40 connections: pipelined sets of 10 bytes",
+            Stock::Nothing,
+            Crowd {
+                connections: 40,
+                request: || b"set greedy 0 0 10\r\n0123456789\r\n".repeat(100),
+                reads: true,
+                again: Again::AtOnce,
+            },
+        ),
+        Attack {
+            servers: 4,
+            stock: Stock::Keys(250_000),
+            slow: true,
+            everywhere: true,
+            refused_by: &[Peer::Nutcracker],
+            ..redis(
+                "keys",
+                "1 connection: 20 x `KEYS *` in one write; 4 servers with 250,000 keys each",
+                Crowd {
+                    connections: 1,
+                    request: || b"*2\r\n$4\r\nKEYS\r\n$1\r\n*\r\n".repeat(20),
+                    reads: true,
+                    again: Again::Never,
+                },
+            )
+        },
+        Attack {
+            slow: true,
+            ..redis(
+                "eval",
+                "1 connection: one EVAL of 1.3 s",
+                Crowd {
+                    connections: 1,
+                    request: || {
+                        let busy = "local t=os.clock() while os.clock()-t<1.3 do end return 1";
+                        command(&["EVAL", busy, "1", "slow"])
+                    },
+                    reads: true,
+                    again: Again::Never,
+                },
+            )
+        },
+        redis(
+            "set100m",
+            "1 connection: one SET of 100 MB",
+            Crowd {
+                connections: 1,
+                request: || command(&["SET", "huge", &"x".repeat(100_000_000)]),
+                reads: true,
+                again: Again::Never,
+            },
+        ),
+        Attack {
+            refused_by: &[Peer::Nutcracker],
+            ..redis(
+                "command",
+                "20 connections: pipelined `COMMAND`, answers read",
+                Crowd {
+                    connections: 20,
+                    request: || command(&["COMMAND"]).repeat(100),
+                    reads: true,
+                    again: Again::AtOnce,
+                },
+            )
+        },
+    ]
+}
+
+/// Returns a command in RESP.
+pub fn command(words: &[&str]) -> Vec<u8> {
+    let mut out = format!("*{}\r\n", words.len()).into_bytes();
+    for word in words {
+        out.extend_from_slice(format!("${}\r\n", word.len()).as_bytes());
+        out.extend_from_slice(word.as_bytes());
+        out.extend_from_slice(b"\r\n");
+    }
+    out
+}
+
+/// Attacks `to` until it is stopped, then resets all connections. Returns the bytes read.
+pub fn play(crowds: &[Crowd], to: &[SocketAddrV4], stop: &AtomicBool) -> Result<u64, String> {
+    let requests: Vec<Vec<u8>> = crowds.iter().map(|crowd| (crowd.request)()).collect();
+    let mut attackers = Vec::new();
+    for (crowd, request) in crowds.iter().zip(&requests) {
+        for &address in to {
+            for _ in 0..crowd.connections {
+                attackers.push(Attacker::new(crowd, request, address));
+            }
+        }
+    }
+    let mut scratch = vec![0; 256 * 1024];
+    let mut read = 0;
+    while !stop.load(Ordering::Relaxed) {
+        for attacker in &mut attackers {
+            attacker.connect_if_due();
+        }
+        for at in ready(&attackers)? {
+            read += attackers[at].act(&mut scratch);
+        }
+    }
+    Ok(read)
+}
+
+/// Returns the attackers that can read or write.
+fn ready(attackers: &[Attacker]) -> Result<Vec<usize>, String> {
+    let open = || attackers.iter().enumerate().filter(|(_, each)| each.socket.is_some());
+    let mut polled: Vec<PollFd> = open()
+        .filter_map(|(_, each)| Some(PollFd::new(each.socket.as_ref()?, each.interest())))
+        .collect();
+    match rustix::event::poll(&mut polled, Some(&WAIT_MAX)) {
+        Ok(_) | Err(rustix::io::Errno::INTR) => {}
+        Err(errno) => return Err(format!("poll: {errno}")),
+    }
+    let pairs = open().zip(&polled).filter(|(_, fd)| !fd.revents().is_empty());
+    Ok(pairs.map(|((at, _), _)| at).collect())
+}
+
+/// Until an attacker's clock is looked at again.
+const WAIT_MAX: Timespec = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
+/// A connection that the other side closed is opened again after this.
+const REFUSED_PAUSE: Duration = Duration::from_millis(50);
+
+/// One connection of a crowd.
+struct Attacker<'a> {
+    crowd: &'a Crowd,
+    request: &'a [u8],
+    to: SocketAddrV4,
+    socket: Option<TcpStream>,
+    /// Bytes of the request that are sent.
+    sent: usize,
+    connect_at: Option<Instant>,
+}
+
+impl<'a> Attacker<'a> {
+    fn new(crowd: &'a Crowd, request: &'a [u8], to: SocketAddrV4) -> Self {
+        let connect_at = Some(Instant::now());
+        Attacker { crowd, request, to, socket: None, sent: 0, connect_at }
+    }
+
+    fn connect_if_due(&mut self) {
+        let now = Instant::now();
+        if self.connect_at.is_none_or(|at| now < at) {
+            return;
+        }
+        self.reset();
+        self.sent = 0;
+        self.socket = TcpStream::connect(self.to).ok().filter(|socket| {
+            socket.set_nodelay(true).and_then(|()| socket.set_nonblocking(true)).is_ok()
+        });
+        self.connect_at = match self.crowd.again {
+            Again::Reconnected(pause) => Some(now + pause),
+            _ if self.socket.is_none() => Some(now + REFUSED_PAUSE),
+            _ => None,
+        };
+    }
+
+    fn interest(&self) -> PollFlags {
+        let mut interest = PollFlags::empty();
+        interest.set(PollFlags::IN, self.crowd.reads);
+        interest.set(PollFlags::OUT, self.sent < self.request.len());
+        interest
+    }
+
+    /// Reads and writes once; returns the number of bytes read.
+    fn act(&mut self, scratch: &mut [u8]) -> u64 {
+        let Some(socket) = &mut self.socket else { return 0 };
+        let mut read = 0;
+        let mut closed = false;
+        // A crowd that does not read is woken without interest only by a connection that has ended.
+        if self.crowd.reads || self.sent == self.request.len() {
+            match socket.read(scratch) {
+                Ok(0) => closed = true,
+                Ok(len) => read = len as u64,
+                Err(error) => closed = !passes(error.kind()),
+            }
+        }
+        if !closed && self.sent < self.request.len() {
+            match socket.write(&self.request[self.sent..]) {
+                Ok(len) => self.sent += len,
+                Err(error) => closed = !passes(error.kind()),
+            }
+            if self.sent == self.request.len() && self.crowd.again == Again::AtOnce {
+                self.sent = 0;
+            }
+        }
+        if closed {
+            self.reset();
+            if self.crowd.again == Again::AtOnce {
+                self.connect_at = Some(Instant::now() + REFUSED_PAUSE);
+            }
+        }
+        read
+    }
+
+    /// Closes with a reset, as a program does that ends with unread answers.
+    fn reset(&mut self) {
+        if let Some(socket) = self.socket.take() {
+            let _ = sockopt::set_socket_linger(&socket, Some(Duration::ZERO));
+        }
+    }
+}
+
+impl Drop for Attacker<'_> {
+    fn drop(&mut self) {
+        self.reset();
+    }
+}
+
+fn passes(kind: ErrorKind) -> bool {
+    matches!(kind, ErrorKind::WouldBlock | ErrorKind::Interrupted)
+}
