@@ -53,6 +53,7 @@ pub fn run(options: &Options, folder: &Path) -> Result<bool, String> {
         for attack in &attacks {
             let results = play(attack, options, folder)?;
             figures.push_str(&results.figures());
+            met &= results.faults.is_empty();
             for bar in results.bars() {
                 met &= bar.met();
                 bars.push_str(&bar.line(attack.name));
@@ -92,6 +93,8 @@ fn wanted(options: &Options, name: &str) -> bool {
 struct Results<'a> {
     attack: &'a Attack,
     trials: Vec<(Peer, Trial)>,
+    /// Trials that could not be finished, with the reason.
+    faults: Vec<(Peer, String)>,
 }
 
 /// Plays one attack; the peers take turns.
@@ -100,10 +103,13 @@ fn play<'a>(attack: &'a Attack, options: &Options, folder: &Path) -> Result<Resu
     for &port in &servers.ports {
         fill(attack, port).map_err(|error| format!("cannot fill {port}: {error}"))?;
     }
-    let mut results = Results { attack, trials: Vec::new() };
+    let mut results = Results { attack, trials: Vec::new(), faults: Vec::new() };
     for _ in 0..options.runs {
         for peer in PEERS.into_iter().filter(|it| attack.admits(*it, options)) {
-            results.trials.push((peer, trial::run(attack, peer, &servers, options, folder)?));
+            match trial::run(attack, peer, &servers, options, folder) {
+                Ok(trial) => results.trials.push((peer, trial)),
+                Err(fault) => results.faults.push((peer, fault)),
+            }
         }
     }
     print!("{}", results.figures());
@@ -139,7 +145,7 @@ impl Results<'_> {
             let errors: usize = trials.iter().map(|trial| trial.errors).sum();
             let resident = match peer {
                 Peer::Direct => "-".to_string(),
-                _ => format!("{:.0}", at(|trial| trial.peak_kb as f64 / 1024.0).high),
+                _ => format!("{:.0}", at(|trial| trial.grown_kb as f64 / 1024.0).high),
             };
             let _ = writeln!(
                 out,
@@ -183,8 +189,8 @@ impl Results<'_> {
                 limit: LATE_MAX_MB,
             },
             Bar {
-                what: "peak of RSS, MB",
-                value: Spread::most(ours.iter().map(|it| it.peak_kb as f64 / 1024.0).collect()),
+                what: "growth of RSS, MB",
+                value: Spread::most(ours.iter().map(|it| it.grown_kb as f64 / 1024.0).collect()),
                 limit: MEMORY_MAX_MB,
             },
         ]
@@ -195,6 +201,9 @@ impl Results<'_> {
         let mut out = format!("- {name}: {what}\n");
         for peer in *refused_by {
             let _ = writeln!(out, "- {name}: {} refuses the command", peer.name());
+        }
+        for (peer, fault) in &self.faults {
+            let _ = writeln!(out, "- {name}: a trial through {} failed: {fault}", peer.name());
         }
         for peer in PEERS {
             let first = self.of(peer).into_iter().find_map(|trial| trial.first_error.clone());
@@ -320,12 +329,13 @@ time the request was due. It is alone for 1.5 s, beside the attackers for 4 s, a
 reset of their connections and 50 ms (or the end of a slow command), alone again for 2 s. Each trial
 starts its proxy afresh, with deadlines of 5 s and `memory_max: 512m`; peers take turns. Figures
 are milliseconds, medians of the trials with the smallest and the largest, but errors are sums, and
-max and memory are the largest. `elsewhere` is the share of a CPU that other programs used.
+max and memory are the largest. Memory is the
+peak of all the proxy's processes above what they had without clients. `elsewhere` is the share of a CPU that other programs used.
 
 ";
 const HEADING: &str = "\
 | attack | through | alone p50 | p99 | attacked p50 | p99 | max | served in time | errors | after p99 \
-| fetched after, MB | RSS MB | attackers MB/s | elsewhere |
+| fetched after, MB | RSS grew MB | attackers MB/s | elsewhere |
 |---|---|---|---|---|---|---|---|---|---|---|---|---|---|
 ";
 const BAR_HEADING: &str = "\

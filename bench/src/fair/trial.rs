@@ -5,7 +5,7 @@
 //!   quiet client: a request every 5 ms all the time
 //! ```
 
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::SocketAddrV4;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -32,8 +32,8 @@ pub struct Trial {
     pub crowd_bytes_per_s: f64,
     /// Bytes that the servers wrote after the attackers had left.
     pub late_bytes: u64,
-    /// Peak of the proxy's resident memory.
-    pub peak_kb: u64,
+    /// Peak of the proxy's resident memory above what it had without clients.
+    pub grown_kb: u64,
     /// The larger share of the two CPUs that other processes used.
     pub elsewhere: f64,
 }
@@ -84,6 +84,7 @@ pub fn run(
     // It answers once what an earlier trial left to do is done.
     servers.bytes_written()?;
     let endpoint = Endpoint::start(Contestant::of(peer, count), &place)?;
+    let resting_kb = process::memory(&endpoint.ids()).resident_kb;
     let witness = Witness::start(&endpoint.ids(), &servers.ids(), Cpus::Split);
 
     let quiet = Quiet::start(endpoint.addresses[0], attack.backend.wire());
@@ -91,7 +92,7 @@ pub fn run(
     let begin = now_ns();
     std::thread::sleep(ALONE);
     let attacked = now_ns();
-    let crowd_bytes = play(attack, &targets(attack, &endpoint, servers))?;
+    let crowd_bytes = play(attack, endpoint.addresses[0])?;
     let left = now_ns();
     let written = servers.bytes_written()?;
     let free = if attack.slow { now_ns() } else { left };
@@ -102,6 +103,7 @@ pub fn run(
     let samples = quiet.stop()?;
 
     let elsewhere = witness.elsewhere();
+    let peak_kb: u64 = endpoint.ids().into_iter().map(process::peak_kb).sum();
     let failed = |sample: &&Sample| sample.outcome != Outcome::Served;
     Ok(Trial {
         alone: seen(&samples, begin, attacked),
@@ -114,23 +116,13 @@ pub fn run(
         }),
         crowd_bytes_per_s: crowd_bytes as f64 / ((left - attacked) as f64 / 1e9),
         late_bytes,
-        peak_kb: endpoint.ids().into_iter().map(process::peak_kb).sum(),
+        grown_kb: peak_kb.saturating_sub(resting_kb),
         elsewhere: elsewhere[0].max(elsewhere[1]),
     })
 }
 
-fn targets(attack: &Attack, endpoint: &Endpoint, servers: &Servers) -> Vec<SocketAddrV4> {
-    match endpoint.who.peer == Peer::Direct && attack.everywhere {
-        true => {
-            let address = |port: &u16| SocketAddrV4::new(Ipv4Addr::LOCALHOST, *port);
-            servers.ports.iter().map(address).collect()
-        }
-        false => endpoint.addresses[..1].to_vec(),
-    }
-}
-
 /// Attacks for the set time; returns the bytes that the attackers read.
-fn play(attack: &Attack, to: &[SocketAddrV4]) -> Result<u64, String> {
+fn play(attack: &Attack, to: SocketAddrV4) -> Result<u64, String> {
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let attackers = scope.spawn(|| attacks::play(&attack.crowds, to, &stop));
