@@ -329,13 +329,13 @@ time the request was due. It is alone for 1.5 s, beside the attackers for 4 s, a
 reset of their connections and 50 ms (or the end of a slow command), alone again for 2 s. Each trial
 starts its proxy afresh, with deadlines of 5 s and `memory_max: 512m`; peers take turns. Figures
 are milliseconds, medians of the trials with the smallest and the largest, but errors are sums, and
-max and memory are the largest. Memory is the
-peak of all the proxy's processes above what they had without clients. `elsewhere` is the share of a CPU that other programs used.
+max and memory are the largest. Memory is the peak of all the proxy's processes above what they had
+without clients. `elsewhere` is the larger of the shares of the two CPUs that other programs used.
 
 ";
 const HEADING: &str = "\
-| attack | through | alone p50 | p99 | attacked p50 | p99 | max | served in time | errors | after p99 \
-| fetched after, MB | RSS grew MB | attackers MB/s | elsewhere |
+| attack | through | alone p50 | p99 | attacked p50 | p99 | max | served in time | errors \
+| after p99 | fetched after, MB | RSS grew MB | attackers MB/s | elsewhere |
 |---|---|---|---|---|---|---|---|---|---|---|---|---|---|
 ";
 const BAR_HEADING: &str = "\

@@ -73,9 +73,11 @@ fn wait(listener: &TcpListener, pairs: &[Pair]) {
     let pause = due.map_or(WAIT_MAX_NS, |due| due.saturating_sub(now).min(WAIT_MAX_NS));
     let mut polled = vec![PollFd::new(listener, PollFlags::IN)];
     for Pair { sockets, ways } in pairs {
-        for (socket, way_out) in sockets.iter().zip([&ways[1], &ways[0]]) {
-            let mut interest = PollFlags::IN;
-            interest.set(PollFlags::OUT, way_out.is_blocked);
+        let [there, back] = ways;
+        for (socket, from, to) in [(&sockets[0], there, back), (&sockets[1], back, there)] {
+            let mut interest = PollFlags::empty();
+            interest.set(PollFlags::IN, !from.is_ended);
+            interest.set(PollFlags::OUT, to.is_blocked);
             polled.push(PollFd::new(socket, interest));
         }
     }
@@ -96,16 +98,18 @@ struct Way {
     travelling: VecDeque<(u64, Vec<u8>)>,
     /// The socket at its end takes no bytes.
     is_blocked: bool,
+    /// The socket at its start will send no more.
+    is_ended: bool,
 }
 
 impl Pair {
-    /// Fails when either side has closed.
+    /// Fails when either side has closed and what it sent is delivered.
     fn forward(&mut self, delay_ns: u64) -> std::io::Result<()> {
         let mut scratch = [0; 64 * 1024];
         for (from, to) in [(0, 1), (1, 0)] {
             let way = &mut self.ways[from];
             match self.sockets[from].read(&mut scratch) {
-                Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
+                Ok(0) => way.is_ended = true,
                 Ok(len) => {
                     way.travelling.push_back((now_ns() + delay_ns, scratch[..len].to_vec()));
                 }
@@ -113,6 +117,9 @@ impl Pair {
                 Err(error) => return Err(error),
             }
             way.deliver(&mut self.sockets[to])?;
+            if way.is_ended && way.travelling.is_empty() {
+                return Err(ErrorKind::UnexpectedEof.into());
+            }
         }
         Ok(())
     }

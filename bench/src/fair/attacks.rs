@@ -1,7 +1,7 @@
 //! The attacks, as data, and the loop that plays the attackers.
 //!
 //! An attack is a list of crowds: connections that all send the same bytes in the same way. To add
-//! an attack, add an entry to [`attacks`]; a new behaviour is a new variant of [`Again`].
+//! an attack, add an entry to one of the two lists; a new behaviour is a new variant of [`Again`].
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddrV4, TcpStream};
@@ -64,135 +64,138 @@ pub enum Again {
 }
 
 pub fn attacks() -> Vec<Attack> {
-    let memcached = |name, what, stock, crowd| Attack {
-        name,
-        what,
-        backend: Backend::Memcached,
-        servers: 1,
-        workers: 1,
-        stock,
-        slow: false,
-        refused_by: &[],
-        crowds: vec![crowd],
+    [attacks_on_memcached(), attacks_on_redis()].into_iter().flatten().collect()
+}
+
+fn attacks_on_memcached() -> Vec<Attack> {
+    let unread = Crowd {
+        connections: 5,
+        request: || [b"get".to_vec(), b" big".repeat(400), b"\r\n".to_vec()].concat(),
+        reads: false,
+        again: Again::Reconnected(Duration::from_millis(300)),
     };
-    let redis = |name, what, crowd| Attack {
-        backend: Backend::Redis,
-        ..memcached(name, what, Stock::Nothing, crowd)
+    let unread300 = Crowd {
+        connections: 300,
+        request: || b"get big\r\n".repeat(50),
+        reads: false,
+        again: Again::Never,
     };
+    let large = Crowd {
+        connections: 1,
+        request: || (0..100).flat_map(|at| format!("get big:{at:03}\r\n").into_bytes()).collect(),
+        reads: true,
+        again: Again::AtOnce,
+    };
+    let sets = Crowd {
+        connections: 40,
+        request: || b"set greedy 0 0 10\r\n0123456789\r\n".repeat(100),
+        reads: true,
+        again: Again::AtOnce,
+    };
+    let attack = |name, what, crowd| Attack::new(Backend::Memcached, name, what, crowd);
     vec![
-        memcached(
+        attack(
             "unread",
             "5 connections: `get big` x 400 keys of 1 MB, nothing read, new every 0.3 s",
-            Stock::Big,
-            Crowd {
-                connections: 5,
-                request: || [b"get".to_vec(), b" big".repeat(400), b"\r\n".to_vec()].concat(),
-                reads: false,
-                again: Again::Reconnected(Duration::from_millis(300)),
-            },
-        ),
-        Attack {
-            workers: 2,
-            ..memcached(
-                "unread300",
-                "300 connections: 50 x `get big` of 1 MB, nothing read; 2 workers",
-                Stock::Big,
-                Crowd {
-                    connections: 300,
-                    request: || b"get big\r\n".repeat(50),
-                    reads: false,
-                    again: Again::Never,
-                },
-            )
-        },
-        memcached(
+            unread,
+        )
+        .with(Stock::Big),
+        attack(
+            "unread300",
+            "300 connections: 50 x `get big` of 1 MB, nothing read; 2 workers",
+            unread300,
+        )
+        .with(Stock::Big)
+        .workers(2),
+        attack(
             "large",
             "1 connection: pipelined gets of 100 keys of 1 MB, read at full speed",
-            Stock::Big,
-            Crowd {
-                connections: 1,
-                request: || {
-                    (0..100).flat_map(|at| format!("get big:{at:03}\r\n").into_bytes()).collect()
-                },
-                reads: true,
-                again: Again::AtOnce,
-            },
-        ),
-        memcached(
-            "sets",
-            "40 connections: pipelined sets of 10 bytes",
-            Stock::Nothing,
-            Crowd {
-                connections: 40,
-                request: || b"set greedy 0 0 10\r\n0123456789\r\n".repeat(100),
-                reads: true,
-                again: Again::AtOnce,
-            },
-        ),
-        Attack {
-            servers: 4,
-            stock: Stock::Keys(250_000),
-            slow: true,
-            refused_by: &[Peer::Nutcracker],
-            ..redis(
-                "keys",
-                "1 connection: 20 x `KEYS *` in one write; 4 servers with 250,000 keys each",
-                Crowd {
-                    connections: 1,
-                    request: || b"*2\r\n$4\r\nKEYS\r\n$1\r\n*\r\n".repeat(20),
-                    reads: true,
-                    again: Again::Never,
-                },
-            )
-        },
-        Attack {
-            slow: true,
-            ..redis(
-                "eval",
-                "1 connection: one EVAL of about 1.3 s",
-                Crowd { connections: 1, request: long_eval, reads: true, again: Again::Never },
-            )
-        },
-        Attack {
-            slow: true,
-            ..redis(
-                "evals",
-                "1 connection: 6 x EVAL of about 1.3 s in one write",
-                Crowd {
-                    connections: 1,
-                    request: || long_eval().repeat(6),
-                    reads: true,
-                    again: Again::Never,
-                },
-            )
-        },
-        redis(
-            "set100m",
-            "1 connection: one SET of 100 MB",
-            Crowd {
-                connections: 1,
-                request: || command(&["SET", "huge", &"x".repeat(100_000_000)]),
-                reads: true,
-                again: Again::Never,
-            },
-        ),
-        Attack {
-            refused_by: &[Peer::Nutcracker],
-            ..redis(
-                "command",
-                "20 connections: 16 x `COMMAND`, answers read, at once again",
-                Crowd {
-                    connections: 20,
-                    request: || [command(&["COMMAND"]).repeat(16), command(&["PING"])].concat(),
-                    reads: true,
-                    again: Again::Answered(b"+PONG\r\n"),
-                },
-            )
-        },
+            large,
+        )
+        .with(Stock::Big),
+        attack("sets", "40 connections: pipelined sets of 10 bytes", sets),
     ]
 }
 
-/// Returns a script of about 1.3 s on a processor of 2025. Newer servers stop the clock in a script.
+fn attacks_on_redis() -> Vec<Attack> {
+    let once = |request| Crowd { connections: 1, request, reads: true, again: Again::Never };
+    let commands = Crowd {
+        connections: 20,
+        request: || [command(&["COMMAND"]).repeat(16), command(&["PING"])].concat(),
+        reads: true,
+        again: Again::Answered(b"+PONG\r\n"),
+    };
+    let attack = |name, what, crowd| Attack::new(Backend::Redis, name, what, crowd);
+    vec![
+        attack(
+            "keys",
+            "1 connection: 20 x `KEYS *` in one write; 4 servers with 250,000 keys each",
+            once(|| command(&["KEYS", "*"]).repeat(20)),
+        )
+        .with(Stock::Keys(250_000))
+        .servers(4)
+        .slow()
+        .refused_by(&[Peer::Nutcracker]),
+        attack("eval", "1 connection: one EVAL of about 1.3 s", once(long_eval)).slow(),
+        attack(
+            "evals",
+            "1 connection: 6 x EVAL of about 1.3 s in one write",
+            once(|| long_eval().repeat(6)),
+        )
+        .slow(),
+        attack(
+            "set100m",
+            "1 connection: one SET of 100 MB",
+            once(|| command(&["SET", "huge", &"x".repeat(100_000_000)])),
+        ),
+        attack(
+            "command",
+            "20 connections: 16 x `COMMAND`, answers read, and at once again",
+            commands,
+        )
+        .refused_by(&[Peer::Nutcracker]),
+    ]
+}
+
+impl Attack {
+    /// One server, one worker, no keys but the quiet client's.
+    fn new(backend: Backend, name: &'static str, what: &'static str, crowd: Crowd) -> Attack {
+        Attack {
+            name,
+            what,
+            backend,
+            servers: 1,
+            workers: 1,
+            stock: Stock::Nothing,
+            slow: false,
+            refused_by: &[],
+            crowds: vec![crowd],
+        }
+    }
+
+    fn with(self, stock: Stock) -> Attack {
+        Attack { stock, ..self }
+    }
+
+    fn servers(self, servers: usize) -> Attack {
+        Attack { servers, ..self }
+    }
+
+    fn workers(self, workers: usize) -> Attack {
+        Attack { workers, ..self }
+    }
+
+    fn slow(self) -> Attack {
+        Attack { slow: true, ..self }
+    }
+
+    fn refused_by(self, refused_by: &'static [Peer]) -> Attack {
+        Attack { refused_by, ..self }
+    }
+}
+
+/// Returns a script of about 1.3 s on a processor of 2025. It counts, because newer servers stop
+/// the clock for a script.
 fn long_eval() -> Vec<u8> {
     command(&["EVAL", "for i=1,250e6 do end return 1", "1", "slow"])
 }

@@ -108,7 +108,7 @@ impl Client {
                 }
             }
             self.exchange()?;
-            let pause_ns = due_ns.saturating_sub(now_ns()).min(GAP_NS).max(100_000);
+            let pause_ns = due_ns.saturating_sub(now_ns()).clamp(100_000, GAP_NS);
             self.wait(pause_ns)?;
         }
         let now = now_ns();

@@ -173,7 +173,8 @@ impl Share {
             _ => ("-", ""),
         };
         let line = format!(
-            "| {} | {} | {:.3} ({:.3} to {:.3}) | {:.2} | {:.0} | {:.2} | {:.2} | {bar} | {judged} |\n",
+            "| {} | {} | {:.3} ({:.3} to {:.3}) | {:.2} | {:.0} | {:.2} | {:.2} | {bar} | {judged} \
+             |\n",
             self.name,
             peer.name(),
             index.median,
