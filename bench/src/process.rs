@@ -10,7 +10,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use rustix::process::{Pid, Resource, Rlimit, Signal};
+use rustix::process::{Resource, Rlimit, Signal};
 use rustix::thread::CpuSet;
 use testkit::process::facts;
 
@@ -122,16 +122,6 @@ fn threads_ns(id: u32) -> u64 {
         text.split_whitespace().next()?.parse::<u64>().ok()
     });
     times.sum()
-}
-
-/// Sets the priority of all threads of a process, where the system allows it.
-pub fn set_priority(id: u32, priority: i32) {
-    let Ok(tasks) = fs::read_dir(format!("/proc/{id}/task")) else { return };
-    for task in tasks.flatten() {
-        let id = task.file_name().to_str().and_then(|name| name.parse().ok());
-        let id = id.and_then(Pid::from_raw);
-        let _ = rustix::process::setpriority_process(id, priority);
-    }
 }
 
 /// Resident and proportional memory in kilobytes.

@@ -73,11 +73,6 @@ impl Servers {
         self.ports.iter().map(of).sum()
     }
 
-    /// Sets the priority of all their threads: 0 is usual, 19 the lowest.
-    pub fn set_priority(&self, priority: i32) {
-        self.ids().into_iter().for_each(|id| process::set_priority(id, priority));
-    }
-
     /// Returns the counters of all servers together; None if a server has none.
     pub fn counts(&self) -> Result<Option<Counts>, String> {
         let mut sum = Counts::default();
