@@ -79,7 +79,7 @@ impl Stage {
             servers.fill(&corpus, work.key_count)?;
         }
         let delayed = servers.ports.iter().filter(|_| !row.round_trip.is_zero());
-        let relays = delayed.map(|&port| Relay::start(port, row.round_trip / 2));
+        let relays = delayed.map(|&port| Relay::delaying(port, row.round_trip / 2));
         let relays = relays.collect::<Result<Vec<_>, String>>()?;
         Ok(Stage { servers, corpus, work, cpus: row.cpus, relays })
     }

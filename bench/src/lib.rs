@@ -11,7 +11,7 @@
 //!  php: misses as php-memcached requests them.
 //!  resting: memory of idle clients, of a large value.
 //!  fair: a quiet client beside attackers, the shares of greedy clients.
-//!  relay: a network delay between proxy and servers.
+//!  relay: a network delay, or a limit, between proxy and servers.
 //! ```
 
 mod acts;

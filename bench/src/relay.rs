@@ -1,5 +1,5 @@
-//! A network delay between a proxy and a server: a forwarder that passes all bytes on, as many as
-//! come, each a set time after it arrived.
+//! A forwarder between a proxy and a server. It delays bytes, as a distant server does, and does not
+//! limit them; or it limits bytes a second, as a server does that has all the work it can do.
 
 use std::collections::VecDeque;
 use std::io::{ErrorKind, Read, Write};
@@ -22,7 +22,17 @@ pub struct Relay {
 
 impl Relay {
     /// Listens on a free port and forwards to `server`, with `delay` in each direction.
-    pub fn start(server: u16, delay: Duration) -> Result<Relay, String> {
+    pub fn delaying(server: u16, delay: Duration) -> Result<Relay, String> {
+        Relay::start(server, delay, None)
+    }
+
+    /// The same with a limit on the bytes a second in each direction, and without a delay. More is
+    /// not read.
+    pub fn limiting(server: u16, bytes_per_s: u64) -> Result<Relay, String> {
+        Relay::start(server, Duration::ZERO, Some(bytes_per_s))
+    }
+
+    fn start(server: u16, delay: Duration, rate: Option<u64>) -> Result<Relay, String> {
         let fault = |error: std::io::Error| format!("cannot start a relay: {error}");
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map_err(fault)?;
         listener.set_nonblocking(true).map_err(fault)?;
@@ -31,8 +41,14 @@ impl Relay {
         let stopped = Arc::clone(&stop);
         let forward = move || {
             let mut pairs = Vec::new();
+            let mut allowed = Allowed { rate, at_ns: now_ns(), bytes: [usize::MAX; 2] };
             while !stopped.load(Ordering::Relaxed) {
-                turn(&listener, &mut pairs, server, delay.as_nanos() as u64);
+                match rate {
+                    Some(_) => std::thread::sleep(LIMITED_PAUSE),
+                    None => wait(&listener, &pairs),
+                }
+                allowed.renew();
+                turn(&listener, &mut pairs, server, delay.as_nanos() as u64, &mut allowed);
             }
         };
         Ok(Relay { port, stop, thread: Some(std::thread::spawn(forward)) })
@@ -51,9 +67,42 @@ impl Drop for Relay {
 /// The longest wait, and so the time until a relay notices that it must end.
 const WAIT_MAX_NS: u64 = 20_000_000;
 
-/// Waits, accepts, reads, and writes what is due.
-fn turn(listener: &TcpListener, pairs: &mut Vec<Pair>, server: u16, delay_ns: u64) {
-    wait(listener, pairs);
+/// A limited relay works this often, and makes up for at most so long.
+const LIMITED_PAUSE: Duration = Duration::from_micros(250);
+const LATE_MAX_NS: u64 = 5_000_000;
+
+/// The bytes that may be read now in each direction, over all connections.
+struct Allowed {
+    rate: Option<u64>,
+    at_ns: u64,
+    bytes: [usize; 2],
+}
+
+impl Allowed {
+    fn renew(&mut self) {
+        let Some(rate) = self.rate else { return };
+        let now = now_ns();
+        let of = |ns: u64| (rate as u128 * u128::from(ns) / 1_000_000_000) as usize;
+        let more = of(now - self.at_ns);
+        self.bytes = self.bytes.map(|bytes| bytes.saturating_add(more).min(of(LATE_MAX_NS)));
+        self.at_ns = now;
+    }
+
+    fn take(&mut self, way: usize, len: usize) {
+        if self.rate.is_some() {
+            self.bytes[way] -= len;
+        }
+    }
+}
+
+/// Accepts, reads, and writes what is due.
+fn turn(
+    listener: &TcpListener,
+    pairs: &mut Vec<Pair>,
+    server: u16,
+    delay_ns: u64,
+    allowed: &mut Allowed,
+) {
     if let Ok((client, _)) = listener.accept()
         && let Ok(far) = TcpStream::connect((Ipv4Addr::LOCALHOST, server))
     {
@@ -64,7 +113,7 @@ fn turn(listener: &TcpListener, pairs: &mut Vec<Pair>, server: u16, delay_ns: u6
             pairs.push(Pair { sockets: [client, far], ways: Default::default() });
         }
     }
-    pairs.retain_mut(|pair| pair.forward(delay_ns).is_ok());
+    pairs.retain_mut(|pair| pair.forward(delay_ns, allowed).is_ok());
 }
 
 fn wait(listener: &TcpListener, pairs: &[Pair]) {
@@ -104,13 +153,15 @@ struct Way {
 
 impl Pair {
     /// Fails when either side has closed and what it sent is delivered.
-    fn forward(&mut self, delay_ns: u64) -> std::io::Result<()> {
+    fn forward(&mut self, delay_ns: u64, allowed: &mut Allowed) -> std::io::Result<()> {
         let mut scratch = [0; 64 * 1024];
         for (from, to) in [(0, 1), (1, 0)] {
             let way = &mut self.ways[from];
-            match self.sockets[from].read(&mut scratch) {
-                Ok(0) => way.is_ended = true,
+            let room = scratch.len().min(allowed.bytes[from]);
+            match self.sockets[from].read(&mut scratch[..room]) {
+                Ok(0) => way.is_ended |= room > 0,
                 Ok(len) => {
+                    allowed.take(from, len);
                     way.travelling.push_back((now_ns() + delay_ns, scratch[..len].to_vec()));
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {}
@@ -159,10 +210,20 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_limit_makes_up_for_a_few_milliseconds_only() {
+        let at_ns = now_ns() - 1_000_000_000;
+        let mut allowed = Allowed { rate: Some(1_000_000), at_ns, bytes: [0, 0] };
+        allowed.renew();
+        assert_eq!(allowed.bytes, [5_000, 5_000]);
+        allowed.take(1, 4_000);
+        assert_eq!(allowed.bytes, [5_000, 1_000]);
+    }
+
+    #[test]
     fn bytes_arrive_whole_and_late_in_both_directions() {
         let server = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let delay = Duration::from_millis(30);
-        let relay = Relay::start(server.local_addr().unwrap().port(), delay).unwrap();
+        let relay = Relay::delaying(server.local_addr().unwrap().port(), delay).unwrap();
         let echo = std::thread::spawn(move || {
             let (mut socket, _) = server.accept().unwrap();
             let mut bytes = vec![0; 300_000];

@@ -1,8 +1,8 @@
 //! The shares of 40 clients that always keep work waiting in front of a saturated server, one of
 //! them with far more of it. Jain's index is 1 if all get the same, and 1/40 if one gets all.
 //!
-//! The clients have priority on the CPU that they share with the server, so the requests wait for
-//! the server and not for their clients.
+//! A relay limits the bytes that the server takes and gives, so that it is the server that all wait
+//! for, on any machine, and neither the proxy nor the clients.
 
 use std::fmt::Write as _;
 use std::io::{ErrorKind, Read, Write};
@@ -17,6 +17,7 @@ use crate::load::now_ns;
 use crate::options::Options;
 use crate::peers::{Contestant, Endpoint, Peer, Place};
 use crate::process::{self, Cpus};
+use crate::relay::Relay;
 use crate::servers::{Backend, Servers};
 
 use super::{attacks, trial};
@@ -34,6 +35,7 @@ const DEPTH: u64 = 16;
 const GREEDY_DEPTH: u64 = 1_000;
 const VALUE_LEN: usize = 1_000;
 const INDEX_MIN: f64 = 0.95;
+const SERVER_BYTES_PER_S: u64 = 50_000_000;
 const REST: Duration = Duration::from_micros(200);
 const WARM_UP_NS: u64 = 700_000_000;
 const WINDOW_NS: u64 = 2_000_000_000;
@@ -55,7 +57,6 @@ struct Window {
     greedy: f64,
     requests_per_s: f64,
     proxy_busy: f64,
-    server_busy: f64,
 }
 
 /// Measures the shares through each peer; returns true if quickack's bar is met.
@@ -69,24 +70,26 @@ pub fn measure(
     let servers = Servers::start(share.backend, 1, Cpus::Split, quickack)?;
     let pairs = (0..CLIENTS).map(|at| (share.key(at), "v".repeat(VALUE_LEN)));
     super::store(share.backend, servers.ports[0], pairs).map_err(|error| error.to_string())?;
+    let relay = Relay::limiting(servers.ports[0], SERVER_BYTES_PER_S)?;
     let place = Place {
         folder,
         quickack,
-        servers: &servers.ports,
+        servers: &[relay.port],
         backend: share.backend,
         merge_gets: true,
         cpus: Cpus::Split,
         wrapper: &[],
         limits: trial::LIMITS,
     };
-    let peers = super::PEERS.into_iter().filter(|peer| options.peers.contains(peer));
+    let proxies = [Peer::Nutcracker, Peer::Quickack].into_iter();
+    let peers = proxies.filter(|peer| options.peers.contains(peer));
     let endpoints: Result<Vec<Endpoint>, String> =
         peers.map(|peer| Endpoint::start(Contestant::one(peer), &place)).collect();
     let endpoints = endpoints?;
     let mut windows: Vec<Vec<Window>> = endpoints.iter().map(|_| Vec::new()).collect();
     for _ in 0..options.runs {
         for (endpoint, windows) in endpoints.iter().zip(&mut windows) {
-            windows.push(share.window(endpoint, &servers)?);
+            windows.push(share.window(endpoint)?);
         }
     }
     let mut all_met = true;
@@ -124,16 +127,13 @@ impl Share {
         }
     }
 
-    fn window(&self, endpoint: &Endpoint, servers: &Servers) -> Result<Window, String> {
+    fn window(&self, endpoint: &Endpoint) -> Result<Window, String> {
         let open = |at: usize| {
             let depth = if at == 0 { GREEDY_DEPTH } else { DEPTH };
             Client::open(endpoint.addresses[0], self.request(at), self.answer(at), depth)
         };
         let mut clients = (0..CLIENTS).map(open).collect::<Result<Vec<_>, String>>()?;
-        let busy = || {
-            let proxy = process::cpu_ns(&endpoint.serving_ids());
-            (now_ns(), proxy, process::cpu_ns(&servers.ids()))
-        };
+        let busy = || (now_ns(), process::cpu_ns(&endpoint.serving_ids()));
         // A thread of its own, which alone has the priority.
         let (before, begin, after, end) = std::thread::scope(|scope| {
             let load = || {
@@ -156,7 +156,6 @@ impl Share {
             greedy: costs[0] / others,
             requests_per_s: costs.iter().sum::<f64>() / each / (elapsed / 1e9),
             proxy_busy: (end.1 - begin.1) as f64 / elapsed,
-            server_busy: (end.2 - begin.2) as f64 / elapsed,
         })
     }
 
@@ -173,7 +172,7 @@ impl Share {
             _ => ("-", ""),
         };
         let line = format!(
-            "| {} | {} | {:.3} ({:.3} to {:.3}) | {:.2} | {:.0} | {:.2} | {:.2} | {bar} | {judged} \
+            "| {} | {} | {:.3} ({:.3} to {:.3}) | {:.2} | {:.0} | {:.2} | {bar} | {judged} \
              |\n",
             self.name,
             peer.name(),
@@ -183,7 +182,6 @@ impl Share {
             at(|window| window.greedy),
             at(|window| window.requests_per_s),
             at(|window| window.proxy_busy),
-            at(|window| window.server_busy),
         );
         (line, met || peer != Peer::Quickack)
     }
@@ -292,14 +290,14 @@ impl Client {
 
 pub const METHOD: &str = "
 40 clients with 16 requests outstanding, one of them with 1,000, values of 1,000 bytes, and one
-server, which runs when the clients have nothing to do. Cost is the bytes of requests and answers;
-Jain's index of the clients' cost served in 2 s is 1 if all get the same. `greedy` is the cost
-served to the client of 1,000, over the mean of the others.
+server that takes and gives 50 MB/s. Cost is the bytes of requests and answers; Jain's index of the
+clients' cost served in 2 s is 1 if all get the same. `greedy` is the cost served to the client of
+1,000, over the mean of the others.
 
 ";
 pub const HEADING: &str = "\
-| load | through | Jain's index | greedy | req/s | proxy busy | server busy | bar | |
-|---|---|---|---|---|---|---|---|---|
+| load | through | Jain's index | greedy | req/s | proxy busy | bar | |
+|---|---|---|---|---|---|---|---|
 ";
 
 #[cfg(test)]
