@@ -1,5 +1,5 @@
-//! A forwarder between a proxy and a server. It delays bytes, as a distant server does, and does not
-//! limit them; or it limits bytes a second, as a server does that has all the work it can do.
+//! A forwarder between a proxy and a server. It delays bytes without limiting them, as a distant
+//! server does; or it limits bytes a second, as a server does that has all the work it can do.
 
 use std::collections::VecDeque;
 use std::io::{ErrorKind, Read, Write};
