@@ -4,8 +4,9 @@ use std::path::Path;
 
 use crate::load::{Arrival, Corpus, Workload};
 use crate::options::Options;
-use crate::peers::{Contestant, Endpoint, Peer, Place};
+use crate::peers::{Contestant, Endpoint, Limits, Peer, Place};
 use crate::process::{self, Cpus};
+use crate::relay::Relay;
 use crate::rows::{Bar, Row};
 use crate::servers::Servers;
 use crate::window::{Bench, Lengths, Window};
@@ -63,6 +64,8 @@ pub struct Stage {
     pub corpus: Corpus,
     pub work: Workload,
     cpus: Cpus,
+    /// Delays in front of the servers, or nothing.
+    relays: Vec<Relay>,
 }
 
 impl Stage {
@@ -75,7 +78,10 @@ impl Stage {
         if !work.missing {
             servers.fill(&corpus, work.key_count)?;
         }
-        Ok(Stage { servers, corpus, work, cpus: row.cpus })
+        let delayed = servers.ports.iter().filter(|_| !row.round_trip.is_zero());
+        let relays = delayed.map(|&port| Relay::delaying(port, row.round_trip / 2));
+        let relays = relays.collect::<Result<Vec<_>, String>>()?;
+        Ok(Stage { servers, corpus, work, cpus: row.cpus, relays })
     }
 
     /// Starts a proxy in front of the servers. `wrapper` is a command that runs it, usually empty.
@@ -88,14 +94,16 @@ impl Stage {
         wrapper: &[String],
     ) -> Result<Endpoint, String> {
         let quickack = &options.quickack();
-        let servers = &self.servers.ports;
+        let relays: Vec<u16> = self.relays.iter().map(|relay| relay.port).collect();
+        let servers = if relays.is_empty() { &self.servers.ports } else { &relays };
         let Row { backend, merge_gets, cpus, .. } = *row;
-        let place = Place { folder, quickack, servers, backend, merge_gets, cpus, wrapper };
+        let limits = Limits::default();
+        let place = Place { folder, quickack, servers, backend, merge_gets, cpus, wrapper, limits };
         Endpoint::start(who, &place)
     }
 
     pub fn bench<'a>(&'a self, endpoint: &'a Endpoint) -> Bench<'a> {
-        let Stage { servers, corpus, work, cpus } = self;
+        let Stage { servers, corpus, work, cpus, .. } = self;
         Bench { endpoint, servers, corpus, work, cpus: *cpus }
     }
 }

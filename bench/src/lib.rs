@@ -10,6 +10,8 @@
 //!  hits: the hit ratio of a full cache.
 //!  php: misses as php-memcached requests them.
 //!  resting: memory of idle clients, of a large value.
+//!  fair: a quiet client beside attackers, the shares of greedy clients.
+//!  relay: a network delay, or a limit, between proxy and servers.
 //! ```
 
 mod acts;
@@ -17,6 +19,7 @@ mod admin;
 mod balance;
 mod contest;
 mod cores;
+mod fair;
 mod hits;
 mod idle;
 mod load;
@@ -26,6 +29,7 @@ mod page;
 mod peers;
 mod php;
 mod process;
+mod relay;
 mod report;
 mod resting;
 mod rows;
@@ -72,6 +76,7 @@ fn obey(options: &Options) -> Result<bool, String> {
                 Verb::Master => idle::run(options, folder.path()),
                 Verb::Php => php::run(options, folder.path()),
                 Verb::Memory => resting::run(options, folder.path()),
+                Verb::Fair => fair::run(options, folder.path()),
                 Verb::Cores => cores::run(options, folder.path()),
                 Verb::SystemCalls(counter) => {
                     trace::system_calls(*counter, &chosen(options)?, options, folder.path())
@@ -94,6 +99,8 @@ fn list() {
         limits.dedup();
         println!("{:<8} {:<65} {}", row.name, row.what, limits.join(", "));
     }
+    println!("\n--fair:");
+    fair::list();
 }
 
 fn table(options: &Options, folder: &Path) -> Result<bool, String> {

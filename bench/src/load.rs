@@ -66,6 +66,8 @@ pub enum Mix {
     Sets,
     /// Requests that the proxy answers by itself.
     Pings,
+    /// Scripts that get a value (Redis).
+    Evals,
     /// One request in this many is a set: 11 is a ratio of 10:1.
     SetEvery(u32),
 }

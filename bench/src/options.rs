@@ -11,7 +11,7 @@ cargo xtask bench [options]    quickack beside nutcracker, HAProxy and nobody, o
 
   --rows A,B       only these rows (see --list); `redis` is all of Redis's
   --peers A,B      only these: nutcracker, quickack, haproxy, direct
-  --runs N         windows of each peer in each row (5)
+  --runs N         windows of each peer in each row (5), trials of each attack (3)
   --seconds S      measured seconds of each window (1.75)
   --quick          3 windows of 0.7 s: a look, not a result
   --attempts N     times a disturbed window is tried (4); 1 keeps whatever comes
@@ -28,10 +28,11 @@ cargo xtask bench [options]    quickack beside nutcracker, HAProxy and nobody, o
   --cores          instead: requests/s at 1 to 12 workers; wants a machine with 16 CPUs
   --php            instead: misses as php-memcached asks them in binary
   --memory         instead: bytes a client at rest, and one 1 MB value in flight
+  --fair           instead: a quiet client beside attackers, and the shares of greedy clients
   --minutes M      minutes of each part of --seed (10), of --master (1)
   --batch          send a whole depth of requests only after all replies, as redis-benchmark does
   --quickack FILE  this binary instead of building one
-  --list           the rows and their bars
+  --list           the rows and their bars, and the attacks of --fair
 ";
 
 #[derive(Clone, Debug)]
@@ -64,6 +65,7 @@ pub enum Verb {
     Php,
     Memory,
     Cores,
+    Fair,
     SystemCalls(Counter),
     Callgrind(String),
 }
@@ -73,7 +75,7 @@ impl Options {
         let mut options = Options {
             rows: None,
             peers: PEERS.to_vec(),
-            runs: 5,
+            runs: 0,
             lengths: Lengths::default(),
             attempts: 4,
             verify: false,
@@ -88,6 +90,9 @@ impl Options {
         let mut words = arguments.iter();
         while let Some(word) = words.next() {
             options.parse_option(word, &mut words)?;
+        }
+        if options.runs == 0 {
+            options.runs = if options.verb == Verb::Fair { 3 } else { 5 };
         }
         Ok(options)
     }
@@ -123,6 +128,7 @@ impl Options {
             "--php" => self.verb = Verb::Php,
             "--memory" => self.verb = Verb::Memory,
             "--cores" => self.verb = Verb::Cores,
+            "--fair" => self.verb = Verb::Fair,
             "--strace" => self.verb = Verb::SystemCalls(Counter::Strace),
             "--syscalls" => self.verb = Verb::SystemCalls(Counter::Perf),
             "--callgrind" => self.verb = Verb::Callgrind(value()?),

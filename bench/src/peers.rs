@@ -124,6 +124,22 @@ pub struct Place<'a> {
     pub cpus: Cpus,
     /// A command that runs the program, such as a tracer; usually empty.
     pub wrapper: &'a [String],
+    pub limits: Limits,
+}
+
+/// The limits in the proxies' configurations.
+#[derive(Clone, Copy)]
+pub struct Limits {
+    /// All deadlines of a pool; None if only quickack's `timeout_reply` is set.
+    pub timeout_ms: Option<u32>,
+    pub item_size_max: &'static str,
+    pub memory_max: &'static str,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Limits { timeout_ms: None, item_size_max: "2m", memory_max: "1g" }
+    }
 }
 
 impl Endpoint {
@@ -200,9 +216,11 @@ impl Place<'_> {
         let servers: String =
             self.servers.iter().map(|server| format!("    - 127.0.0.1:{server}:1\n")).collect();
         let redis = if self.backend == Backend::Redis { "  redis: true\n" } else { "" };
+        let timeout = self.limits.timeout_ms.map(|ms| format!("  timeout: {ms}\n"));
+        let timeout = timeout.unwrap_or_default();
         format!(
             "bench:\n  listen: 127.0.0.1:{port}\n  hash: fnv1a_64\n  distribution: ketama\n  \
-             backlog: 4096\n  preconnect: true\n  auto_eject_hosts: false\n{redis}  \
+             backlog: 4096\n  preconnect: true\n  auto_eject_hosts: false\n{redis}{timeout}  \
              servers:\n{servers}"
         )
     }
@@ -214,7 +232,9 @@ impl Place<'_> {
             (_, true) => "  merge_gets: on\n",
             (_, false) => "  merge_gets: off\n",
         };
-        format!("{merge}  item_size_max: 2m\n  timeout_reply: 1000\n")
+        let Limits { timeout_ms, item_size_max, .. } = self.limits;
+        let reply = if timeout_ms.is_none() { "  timeout_reply: 1000\n" } else { "" };
+        format!("{merge}  item_size_max: {item_size_max}\n{reply}")
     }
 
     /// Returns settings of quickack's processes. A traced worker is slow, and must not be ended for
@@ -223,10 +243,10 @@ impl Place<'_> {
         let Contestant { count, accept, .. } = who;
         let affinity = if self.cpus == Cpus::Split { "off" } else { "auto" };
         let hang = if self.wrapper.is_empty() { "" } else { "  hang_timeout: 0\n" };
-        let socket = self.socket(name);
+        let (socket, memory_max) = (self.socket(name), self.limits.memory_max);
         format!(
             "global:\n  workers: {count}\n  accept: {accept}\n  worker_cpu_affinity: {affinity}\n  \
-             admin: {}\n{hang}",
+             memory_max: {memory_max}\n  admin: {}\n{hang}",
             socket.display()
         )
     }

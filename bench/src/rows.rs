@@ -1,5 +1,7 @@
 //! The rows of the table: the load, the servers, and the bar that quickack must meet.
 
+use std::time::Duration;
+
 use crate::acts::Act;
 use crate::load::{Arrival, Mix, Wire, Workload, Writing};
 use crate::peers::{Contestant, PEERS, Peer};
@@ -16,6 +18,8 @@ pub struct Row {
     pub backend: Backend,
     pub merge_gets: bool,
     pub cpus: Cpus,
+    /// A delay between proxy and servers, both ways together; zero is none.
+    pub round_trip: Duration,
     pub contestants: Vec<Contestant>,
     pub bars: Vec<Bar>,
     /// Open loop at this share of nutcracker's closed-loop rate, which the row measures first.
@@ -88,6 +92,7 @@ impl Figure {
 
 const QUICKACK: Contestant = Contestant::one(Peer::Quickack);
 const NUTCRACKER: Contestant = Contestant::one(Peer::Nutcracker);
+const DIRECT: Contestant = Contestant::one(Peer::Direct);
 const META: Contestant = QUICKACK.speaking(Wire::Meta);
 const BINARY: Contestant = QUICKACK.speaking(Wire::Binary);
 const TEN_TO_ONE: Mix = Mix::SetEvery(11);
@@ -120,6 +125,7 @@ pub fn plain(name: &'static str, what: impl Into<String>) -> Row {
         backend: Backend::Memcached,
         merge_gets: true,
         cpus: Cpus::Split,
+        round_trip: Duration::ZERO,
         contestants: PEERS.map(Contestant::one).to_vec(),
         bars: Vec::new(),
         load_share: None,
@@ -155,6 +161,17 @@ impl Row {
 
     fn pings_only(mut self) -> Self {
         self.work.mix = Mix::Pings;
+        self
+    }
+
+    fn evals_only(mut self) -> Self {
+        self.work.mix = Mix::Evals;
+        self
+    }
+
+    /// Delays the servers by this much, half of it each way.
+    fn far(mut self, round_trip: Duration) -> Self {
+        self.round_trip = round_trip;
         self
     }
 
@@ -218,6 +235,12 @@ impl Row {
     fn redis_bar(self, figure: Figure, limit: f64) -> Self {
         let [ours, theirs] = [QUICKACK, NUTCRACKER].map(|who| who.speaking(Wire::Resp));
         self.judge(figure, ours, theirs, Some(limit))
+    }
+
+    /// Reports CPU and requests a second beside nutcracker in RESP, without a bar.
+    fn compared(self) -> Self {
+        let [ours, theirs] = [QUICKACK, NUTCRACKER].map(|who| who.speaking(Wire::Resp));
+        self.judge(Figure::Cpu, ours, theirs, None).judge(Figure::Requests, ours, theirs, None)
     }
 
     /// Adds a bar for quickack with this protocol, and a comparison with its own classic text.
@@ -302,6 +325,7 @@ pub fn rows() -> Vec<Row> {
     ];
     rows.extend(redis_rows());
     rows.extend(worded());
+    rows.extend(far_rows());
     rows.push(scaling("w2k", 2_000.0));
     rows.push(scaling("w10k", 10_000.0));
     rows.push(scaling("w20k", 20_000.0));
@@ -359,7 +383,24 @@ fn redis_rows() -> Vec<Row> {
         row("rv10k", "Redis: values of 10 KB", 0.89).values(10_000, 20_000),
         row("rv1m", "Redis: values of 1 MB", 0.90).values(1_000_000, 400),
         row("rshort", "Redis: connect, one GET, close", 0.90).short(),
+        redis("reval1", "Redis: EVAL of a short script, depth 1").evals_only().compared(),
+        redis("reval16", "Redis: EVAL of a short script, depth 16")
+            .depth(16)
+            .evals_only()
+            .compared(),
         row("rping16", "Redis: PING, depth 16", 0.30).depth(16).pings_only(),
+    ]
+}
+
+/// Rows with servers at a distance, where a request is limited by the round trip.
+fn far_rows() -> [Row; 2] {
+    let far = Duration::from_millis(50);
+    let three = |wire| [NUTCRACKER, QUICKACK, DIRECT].map(|who| who.speaking(wire)).to_vec();
+    let p16 = plain("p16far", "p16, servers 50 ms away (25 ms each way)").depth(16).far(far);
+    let r16 = redis("r16far", "r16, servers 50 ms away (25 ms each way)").depth(16).far(far);
+    [
+        p16.among(three(Wire::Text)).bar(Figure::Requests, 0.98),
+        r16.among(three(Wire::Resp)).redis_bar(Figure::Requests, 0.98),
     ]
 }
 

@@ -66,6 +66,13 @@ impl Servers {
         Ok(())
     }
 
+    /// Returns the bytes that all servers together have written to clients.
+    pub fn bytes_written(&self) -> Result<u64, String> {
+        let of =
+            |&port| self.backend.bytes_written(port).map_err(|fault| format!("{port}: {fault}"));
+        self.ports.iter().map(of).sum()
+    }
+
     /// Returns the counters of all servers together; None if a server has none.
     pub fn counts(&self) -> Result<Option<Counts>, String> {
         let mut sum = Counts::default();
@@ -92,6 +99,23 @@ impl Backend {
         }
     }
 
+    /// Reads the count of a server, which answers when it has nothing older to do.
+    fn bytes_written(self, port: u16) -> Result<u64, String> {
+        let (request, name) = match self {
+            Backend::Redis => ("INFO stats\r\n", "total_net_output_bytes:"),
+            _ => ("stats\r\n", "STAT bytes_written "),
+        };
+        let mut stream = connect(port).map_err(|error| error.to_string())?;
+        stream.write_all(request.as_bytes()).map_err(|error| error.to_string())?;
+        for line in BufReader::new(stream).lines() {
+            let line = line.map_err(|error| error.to_string())?;
+            if let Some(count) = line.strip_prefix(name) {
+                return count.parse().map_err(|_| format!("not a number: {line}"));
+            }
+        }
+        Err(format!("{name} is missing"))
+    }
+
     /// Returns the protocol of the server.
     pub fn wire(self) -> Wire {
         match self {
@@ -116,7 +140,7 @@ impl Backend {
     }
 }
 
-fn connect(port: u16) -> std::io::Result<TcpStream> {
+pub fn connect(port: u16) -> std::io::Result<TcpStream> {
     let stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port))?;
     stream.set_nodelay(true)?;
     stream.set_read_timeout(Some(Duration::from_secs(10)))?;

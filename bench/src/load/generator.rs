@@ -278,7 +278,7 @@ impl<'a> Generator<'a> {
     fn push(&mut self, index: usize, due_ns: u64, sent_ns: u64) -> usize {
         let connection = self.connections[index].as_mut().expect(OPEN);
         let set = match self.work.mix {
-            Mix::Gets | Mix::Pings => false,
+            Mix::Gets | Mix::Pings | Mix::Evals => false,
             Mix::Sets => true,
             Mix::SetEvery(every) => self.random.below(every) == 0,
         };
@@ -293,7 +293,10 @@ impl<'a> Generator<'a> {
             let keys = self.work.keys_per_get;
             let first = self.random.below(self.work.key_count - keys + 1);
             let run = first..first + keys;
-            let cut = wire.push_get(corpus, out, run.clone(), opaque);
+            let cut = match self.work.mix {
+                Mix::Evals => wire.push_eval(corpus, out, first),
+                _ => wire.push_get(corpus, out, run.clone(), opaque),
+            };
             (Kind::Get(run), cut)
         };
         self.opaque = opaque.wrapping_add(wire.opaques(self.work.keys_per_get)) & OPAQUE_MAX;

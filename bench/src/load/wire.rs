@@ -129,6 +129,16 @@ impl Wire {
         out.len()
     }
 
+    /// Appends a script that gets one value. Its answer is that of the get.
+    pub fn push_eval(self, corpus: &Corpus, out: &mut Vec<u8>, index: u32) -> usize {
+        assert_eq!(self, Wire::Resp, "memcached knows none");
+        out.extend_from_slice(
+            b"*4\r\n$4\r\nEVAL\r\n$33\r\nreturn redis.call('GET', KEYS[1])\r\n$1\r\n1\r\n",
+        );
+        out.extend_from_slice(corpus.resp_keys(index..index + 1));
+        out.len()
+    }
+
     /// Returns a server's answer to a successful set.
     pub fn stored(self) -> &'static [u8] {
         match self {
