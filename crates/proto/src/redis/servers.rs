@@ -14,6 +14,7 @@
 use super::reply::{self, Walk};
 use super::split;
 use super::words::{bulk, open_array};
+use super::work;
 use crate::{
     Ask, Capabilities, ConnKey, Credentials, HandshakeReply, Item, ItemKind, Make, Parsed,
     Progress, Retryable, Upstream,
@@ -111,6 +112,10 @@ impl Upstream for Servers {
         input: &[u8],
     ) -> Parsed<HandshakeReply> {
         read_handshake(credentials, conn_key, input)
+    }
+
+    fn is_busy(&self, line: &[u8]) -> bool {
+        work::is_busy(line)
     }
 
     fn elements(&self, reply: &[u8]) -> Option<(usize, u64)> {
