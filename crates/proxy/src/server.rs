@@ -17,6 +17,7 @@ mod pair;
 mod plan;
 mod send;
 mod state;
+mod work;
 
 use std::collections::VecDeque;
 
