@@ -10,7 +10,7 @@ mod histogram;
 mod registry;
 
 pub use histogram::{Histogram, Recorder};
-pub use registry::{Counters, NO_NAMES, Process, Refused, Registry, WorkerMetrics, digest};
+pub use registry::{Busy, Counters, NO_NAMES, Process, Refused, Registry, WorkerMetrics, digest};
 
 /// One counter as operators see it.
 #[derive(Clone, Copy, Debug)]
@@ -45,8 +45,8 @@ pub trait Counter: Copy + 'static {
 }
 
 /// The first places of a row are for gauges, so that they can be cleared without knowing what the
-/// row describes.
-pub(crate) const GAUGES: usize = 8;
+/// row describes. The last of them is no gauge of a table: see [`Busy`].
+pub(crate) const GAUGES: usize = 16;
 
 /// The last places of a row are for totals that the protocol of a server defines. The protocol has
 /// their names, in the order of their places.
@@ -77,7 +77,7 @@ macro_rules! table {
             #[inline]
             fn place(self) -> usize {
                 const NOW: usize = [$($enum::$now),*].len();
-                const _: () = assert!(NOW <= GAUGES);
+                const _: () = assert!(NOW < GAUGES);
                 const _: () = assert!(GAUGES - NOW + $enum::ALL.len() <= registry::OWN_AT);
                 let at = self as usize;
                 if at < NOW { at } else { at + GAUGES - NOW }
@@ -260,6 +260,7 @@ mod tests {
             assert_eq!(row.name.ends_with("_total"), row.kind == Kind::Total, "{}", row.name);
             assert_eq!(counter.place() < GAUGES, row.kind == Kind::Now);
             assert!(counter.place() < registry::OWN_AT && places.insert(counter.place()));
+            assert_ne!(counter.place(), registry::BUSY_AT);
         }
     }
 }

@@ -19,6 +19,8 @@ use crate::{Counter, GAUGES, Latency, OWN_COUNTERS, PoolCounter, ServerCounter, 
 
 /// Places for counters in a row.
 pub(crate) const COUNTERS: usize = 64;
+/// Where a worker says what a server is busy with.
+pub(crate) const BUSY_AT: usize = GAUGES - 1;
 /// Where those begin that a server's protocol defines.
 pub(crate) const OWN_AT: usize = COUNTERS - OWN_COUNTERS;
 const PAGE: usize = 4096 / 8;
@@ -50,6 +52,27 @@ pub struct Process {
     pub workers: u64,
     /// Limit on clients, over all pools.
     pub clients_max: u64,
+}
+
+/// A command that a server is busy with, as one worker knows. It is one word in memory, so that
+/// time and command belong together, and it is cleared with the gauges.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Busy {
+    /// When it was sent, in microseconds of a clock that all workers share.
+    pub since_us: u64,
+    /// Its index in the table of the servers' protocol.
+    pub command: u16,
+}
+
+impl Busy {
+    fn to_word(self) -> u64 {
+        // Not zero, which means that a server is not busy. 48 bits of microseconds are 8 years.
+        self.since_us.max(1) << 16 | u64::from(self.command)
+    }
+
+    fn of_word(word: u64) -> Option<Busy> {
+        (word != 0).then_some(Busy { since_us: word >> 16, command: word as u16 })
+    }
 }
 
 /// All counters of all processes. A clone refers to the same memory.
@@ -196,6 +219,13 @@ impl Registry {
         self.row(slot, row)[counter.place()].load(Relaxed)
     }
 
+    /// Returns what a server has been busy with for longest, as any worker knows; what began before
+    /// that moment does not count. It reads one word of each slot that was ever used.
+    pub fn busy(&self, row: u32, not_before_us: u64) -> Option<Busy> {
+        let words = self.used().map(|slot| self.row(slot, row)[BUSY_AT].load(Relaxed));
+        words.filter_map(Busy::of_word).filter(|busy| busy.since_us >= not_before_us).min()
+    }
+
     /// Returns a histogram, merged over all slots.
     pub fn histogram(&self, row: u32, which: Latency) -> Histogram {
         let mut sum = Histogram::default();
@@ -270,6 +300,11 @@ impl WorkerMetrics {
         self.registry.total(row, counter)
     }
 
+    /// As [`Registry::busy`].
+    pub fn busy(&self, row: u32, not_before_us: u64) -> Option<Busy> {
+        self.registry.busy(row, not_before_us)
+    }
+
     pub fn slot(&self) -> usize {
         self.slot
     }
@@ -305,6 +340,16 @@ impl<C: Counter> Counters<C> {
 }
 
 impl Counters<ServerCounter> {
+    /// Says for this worker what the server is busy with, or that this worker knows of nothing.
+    pub fn set_busy(&self, busy: Option<Busy>) {
+        self.words[BUSY_AT].store(busy.map_or(0, Busy::to_word), Relaxed);
+    }
+
+    /// Returns what this worker has said.
+    pub fn busy(&self) -> Option<Busy> {
+        Busy::of_word(self.words[BUSY_AT].load(Relaxed))
+    }
+
     /// Adds to a counter that the server's protocol defines, by its place.
     pub fn add_own(&self, place: usize, amount: u64) {
         assert!(place < OWN_COUNTERS, "a protocol defines no more counters than there are places");

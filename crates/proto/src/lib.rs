@@ -27,8 +27,8 @@ mod session;
 use std::borrow::Cow;
 
 pub use message::{
-    Adapted, Answer, Ask, Asked, Class, Command, Extra, Item, ItemKind, Local, MarkUse, Parsed,
-    Place, Progress, Quiet, Reach, Refusal, Request, Resume, Shown, Span,
+    Adapted, Answer, Ask, Asked, Class, Command, Expected, Extra, Item, ItemKind, Local, MarkUse,
+    Parsed, Place, Progress, Quiet, Reach, Refusal, Request, Resume, Shown, Span, Work, WorkId,
 };
 pub use part::{Outcome, Part, Process, ProxyFacts, Totals};
 pub use server::{Capabilities, ConnKey, HandshakeReply, Make, Retryable};
@@ -171,6 +171,21 @@ pub trait Protocol: Sync {
         false
     }
 
+    /// Returns how long a request is expected to take. This reads its arguments if they decide; so
+    /// it is called only for requests whose [`Work`] is not quick.
+    fn expect(&self, request: &Request, _head: &[u8]) -> Expected {
+        match request.work {
+            Work::Quick => Expected::Quick,
+            Work::Slow => Expected::Slow,
+            Work::Varies => Expected::AsBefore(WorkId::of_command(request.command)),
+        }
+    }
+
+    /// Returns the name of what a server is busy with, for messages to clients.
+    fn work_name(&self, ask: Ask) -> String {
+        self.commands()[usize::from(ask.command)].name.to_string()
+    }
+
     /// Returns a definition that the answer to a broadcast has shown to be in force: its name and
     /// its text. A definition is what clients give the servers to refer to by name, like a script.
     fn learn<'a>(&self, _asked: &Asked<'a>, _reply: &'a [u8]) -> Option<(&'a [u8], Cow<'a, [u8]>)> {
@@ -287,6 +302,12 @@ pub trait Upstream: Sync {
     /// Returns every retryable error of these servers.
     fn retryable_errors(&self) -> &'static [Retryable] {
         &[]
+    }
+
+    /// Whether this error line says that the server did nothing, because it is busy with something
+    /// that takes long.
+    fn is_busy(&self, _line: &[u8]) -> bool {
+        false
     }
 
     /// Returns the retryable error of this error line, if it says that the server did nothing.

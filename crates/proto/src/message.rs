@@ -62,6 +62,8 @@ pub struct Command {
     pub name: &'static str,
     /// How the data plane handles it.
     pub class: Class,
+    /// How much work it is for a server.
+    pub work: Work,
     /// Some forms of it need capabilities that not every server has, and are refused without them.
     pub capable: bool,
     /// A note for readers of the reference.
@@ -106,7 +108,71 @@ pub enum Reach {
     Keys,
     /// The only server of the pool, as several answers could not be merged.
     Sole,
+    /// Every server. It ends what a server is busy with, so it must not wait for that: it needs a
+    /// link on which the server owes nothing, and is neither held nor bounded. A server that cannot
+    /// be asked keeps no other from it, and one success is success.
+    Control,
 }
+
+/// How much work a command is for a server, as far as its name tells.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Work {
+    /// Little: its size, and that of its answer, say all about it.
+    #[default]
+    Quick,
+    /// The data decide, and it is always taken for slow: it may keep a server from everything else
+    /// for long.
+    Slow,
+    /// The data or its arguments decide: see [`crate::Protocol::expect`].
+    Varies,
+}
+
+/// How long a request is expected to take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Expected {
+    Quick,
+    Slow,
+    /// As long as requests with the same id took before, at the same server; quick, if none is
+    /// known.
+    AsBefore(WorkId),
+}
+
+/// The identity of work that may turn out to be slow: a command, or a script or function. Two may
+/// share an id by chance, and then count as one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct WorkId(pub u32);
+
+impl WorkId {
+    /// Makes the id of a command.
+    pub const fn of_command(command: u16) -> WorkId {
+        WorkId(command as u32)
+    }
+
+    /// Makes the id of a text, which is no command's id. Of a long text, the beginning and the end
+    /// decide, so that it costs little. It is no secret which texts have the same id.
+    pub fn of_text(text: &[u8]) -> WorkId {
+        let (start, end) = match text.len() {
+            ..=TEXT_READ_MAX => (text, &text[..0]),
+            len => (&text[..TEXT_READ_MAX / 2], &text[len - TEXT_READ_MAX / 2..]),
+        };
+        let mut hash = text.len() as u64;
+        for piece in start.chunks(8).chain(end.chunks(8)) {
+            let word = match piece.first_chunk() {
+                Some(eight) => u64::from_le_bytes(*eight),
+                None => piece.iter().fold(0, |word, byte| word << 8 | u64::from(*byte)),
+            };
+            hash = (hash.rotate_left(5) ^ word).wrapping_mul(HASH_FACTOR);
+        }
+        WorkId((hash >> 32) as u32 | TEXT_BIT)
+    }
+}
+
+/// Bytes of a text that are read for its id.
+const TEXT_READ_MAX: usize = 1024;
+/// An odd number with its bits spread.
+const HASH_FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
+/// Commands' ids are below this.
+const TEXT_BIT: u32 = 1 << 31;
 
 /// A request that the proxy answers itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -183,6 +249,8 @@ pub struct Request {
     pub repeat: bool,
     /// It contains a value to be stored.
     pub stores: bool,
+    /// How much work it is for a server, as far as its command tells.
+    pub work: Work,
     pub place: Place,
     /// A database other than the client's that it accesses, if that is not the first.
     pub database: u32,
@@ -207,6 +275,7 @@ impl Request {
             keep: false,
             repeat: false,
             stores: false,
+            work: Work::Quick,
             place: Place::Keys,
             database: 0,
             head: 0,

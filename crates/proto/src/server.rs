@@ -91,4 +91,7 @@ pub enum HandshakeReply {
     LoginRefused,
     /// The server refuses this connection key; otherwise it is well.
     SetupRefused,
+    /// The server is busy with something that takes long. It refuses nothing, but the link has not
+    /// got its connection key.
+    Busy,
 }

@@ -41,7 +41,7 @@ pub use base::id::{ConnId, Side};
 pub use base::{ServerView, fault, limits, outliers, plan, users};
 pub use proxy::Proxy;
 
-/// Microseconds since a start that the driver chooses.
+/// Microseconds since a moment that the driver chooses, the same for all workers of a proxy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Time(pub u64);
 

@@ -21,6 +21,7 @@ mod queue;
 mod send;
 mod state;
 mod wait;
+mod work;
 
 use std::collections::VecDeque;
 

@@ -20,7 +20,7 @@ use std::borrow::Cow;
 use proto::{
     Adapted, Answer, Ask, Asked, Capabilities, Class, Command, ConnKey, Credentials,
     HandshakeReply, Item, ItemKind, Local, Login, Parsed, Part, Place, Progress, Protocol,
-    ProxyFacts, Reach, Refusal, Request, Resume, Retryable, Shown, Span, Upstream,
+    ProxyFacts, Reach, Refusal, Request, Resume, Retryable, Shown, Span, Upstream, Work,
 };
 use proxy::{Closed, ConnId, Event};
 
@@ -58,7 +58,7 @@ static ERRORS: [Retryable; 2] = [
 ];
 
 const fn command(name: &'static str, class: Class) -> Command {
-    Command { name, class, capable: false, note: "" }
+    Command { name, class, work: Work::Quick, capable: false, note: "" }
 }
 
 /// Returns the words of a line.

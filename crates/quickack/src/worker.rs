@@ -19,6 +19,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use proxy::{Event, Proxy, Report, Time};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use sys::clock::monotonic_us;
 use sys::signal::{self, Signals};
 
 use crate::config::Affinity;
@@ -67,7 +68,7 @@ fn serve(channel: OwnedFd) -> Result<(), Error> {
     };
     let metrics = scoreboard.metrics(master.slot);
     let install = first.install;
-    let mut service = Proxy::new(install.plan.clone(), seed(), Time(0), metrics);
+    let mut service = Proxy::new(install.plan.clone(), seed(), Time(monotonic_us()), metrics);
     master.installed.config = first.epoch;
     let ended = Loop::controlled(&mut service, &mut master, shared, install, signals)
         .and_then(|mut looping| looping.run());

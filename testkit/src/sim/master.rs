@@ -307,11 +307,12 @@ impl World {
         if self.scene.faults.is_empty() {
             return false;
         }
+        let all = |us| Timeouts { connect: us, queue: us, reply: us, slow: us };
         // Often all of them, and much longer or shorter than before.
         let timeouts = match self.random.below(3) {
             0 => scene::timeouts(&mut self.random, false),
-            1 => Timeouts { connect: 3_000, queue: 3_000, reply: 3_000 },
-            _ => Timeouts { connect: 90_000, queue: 90_000, reply: 90_000 },
+            1 => all(3_000),
+            _ => all(90_000),
         };
         let model = &mut self.pools[pool];
         model.plan.timeouts = timeouts;

@@ -119,6 +119,7 @@ impl PoolModel {
             shortest.connect = shortest.connect.min(one.connect);
             shortest.queue = shortest.queue.min(one.queue);
             shortest.reply = shortest.reply.min(one.reply);
+            shortest.slow = shortest.slow.min(one.slow);
             end = *from;
         }
         shortest
@@ -317,7 +318,7 @@ impl World {
         };
         let (changed, _) = model.deadlines.last().expect("there are always deadlines");
         let since = last.unwrap_or(self.now).max(expect.arrived_at).max(*changed);
-        let Timeouts { connect, queue, reply } = model.plan.timeouts;
+        let Timeouts { connect, queue, reply, .. } = model.plan.timeouts;
         let most = connect.max(queue).max(reply) + 10 * self.scene.tick_max as u64;
         let waited = self.now.since(since);
         assert!(

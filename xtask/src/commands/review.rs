@@ -30,6 +30,8 @@ pub struct Untold {
 pub struct Line {
     pub what: String,
     pub writes: bool,
+    /// How much work it is for a server; empty if little.
+    pub work: String,
     pub note: String,
 }
 
@@ -47,12 +49,15 @@ pub fn read(text: &str) -> Result<Review, String> {
             continue;
         }
         let (row, note) = line.split_once(" | ").unwrap_or((line, ""));
-        let [name, what] = row.split_whitespace().collect::<Vec<_>>()[..] else {
-            return Err(wrong());
+        let (name, what, work) = match row.split_whitespace().collect::<Vec<_>>()[..] {
+            [name, what] => (name, what, ""),
+            [name, what, work] => (name, what, work),
+            _ => return Err(wrong()),
         };
         let line = Line {
             what: what.trim_end_matches("+writes").into(),
             writes: what.ends_with("+writes"),
+            work: work.into(),
             note: note.trim().into(),
         };
         if review.lines.insert(name.into(), line).is_some() {
@@ -127,14 +132,14 @@ mod tests {
 
     #[test]
     fn a_line_says_what_and_why() {
-        let text = "# a word\n\n= admin  ask it\nget  one\neval one+writes | note it\n";
+        let text = "# a word\n\n= admin  ask it\nget  one\neval one+writes script | note it\n";
         let review = read(text).expect("three lines");
         assert_eq!(review.sentence("admin"), Ok("ask it"));
         let eval = &review.lines["eval"];
-        assert_eq!((eval.what.as_str(), eval.writes), ("one", true));
+        assert_eq!((eval.what.as_str(), eval.writes, eval.work.as_str()), ("one", true, "script"));
         assert_eq!(eval.note, "note it");
-        assert!(!review.lines["get"].writes);
-        for bad in ["get\n", "get one x\n", "get one\nget one\n"] {
+        assert!(!review.lines["get"].writes && review.lines["get"].work.is_empty());
+        for bad in ["get\n", "get one x y\n", "get one\nget one\n"] {
             assert!(read(bad).is_err(), "{bad}");
         }
     }

@@ -186,6 +186,39 @@ fn a_protocols_own_counters_are_summed_and_cleared() {
     }
 }
 
+/// A worker that dies is not there to say that the server is idle again.
+#[test]
+fn a_server_is_busy_for_all_workers_until_the_one_that_knows_says_otherwise_or_dies() {
+    let registry = Registry::private(3, 3);
+    let slots = [0, 1, 2].map(|slot| registry.metrics(slot).counters::<ServerCounter>(1));
+    let busy = |since_us, command| Some(Busy { since_us, command });
+    assert_eq!(registry.busy(1, 0), None);
+    slots[1].set_busy(busy(5_000_000, 7));
+    slots[2].set_busy(busy(4_000_000, 0));
+    assert_eq!((slots[0].busy(), slots[1].busy()), (None, busy(5_000_000, 7)));
+    assert_eq!(registry.metrics(0).busy(1, 0), busy(4_000_000, 0), "the longest");
+    assert_eq!(registry.busy(1, 4_000_001), busy(5_000_000, 7), "the other began too early");
+    assert_eq!(registry.busy(1, 5_000_001), None);
+    assert_eq!(registry.busy(2, 0), None, "another server");
+    registry.clear_gauges(2);
+    assert_eq!(registry.busy(1, 0), busy(5_000_000, 7));
+    slots[1].set_busy(None);
+    assert_eq!(registry.busy(1, 0), None);
+    assert!(ServerCounter::ALL.iter().all(|counter| registry.total(1, *counter) == 0));
+    // The first microsecond of a clock, the last command, and many years.
+    for (since_us, command) in [(1, u16::MAX), (1 << 47, u16::MAX - 1)] {
+        slots[0].set_busy(busy(since_us, command));
+        assert_eq!(registry.busy(1, 0), busy(since_us, command));
+    }
+    slots[0].set_busy(busy(0, 0));
+    assert_eq!(registry.busy(1, 0), busy(1, 0));
+    registry.clear_row(1);
+    assert_eq!(registry.busy(1, 0), None);
+    registry.set_used(1, 3);
+    slots[2].set_busy(busy(1, 1));
+    assert_eq!(registry.busy(1, 0), None, "a slot that was never used is not looked at");
+}
+
 /// A cleared row must not show its old values to its next user: not in any bucket.
 #[test]
 fn a_cleared_row_has_forgotten_both_its_histograms() {

@@ -1,7 +1,7 @@
 //! The command table: one entry for each command. `docs/reference/commands.md` is made from it.
 
 use super::meta::Verb;
-use crate::{Ask, Class, Command, Local, Reach, Refusal};
+use crate::{Ask, Class, Command, Local, Reach, Refusal, Work};
 
 /// The arguments of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,12 +65,12 @@ const SERVER_ONLY: Class =
 const ENDS: &str = "a length that cannot be read closes the connection";
 
 const fn row(name: &'static str, class: Class, note: &'static str) -> Command {
-    Command { name, class, capable: false, note }
+    Command { name, class, work: Work::Quick, capable: false, note }
 }
 
 /// An entry for a meta command that servers are asked.
 const fn meta(name: &'static str, class: Class, note: &'static str) -> Command {
-    Command { name, class, capable: true, note }
+    Command { name, class, work: Work::Quick, capable: true, note }
 }
 
 const fn fetch(command: u16) -> Class {

@@ -159,6 +159,21 @@ fn ends(input: &[u8], end: usize) -> bool {
     input.get(end..).is_some_and(|rest| rest.first_chunk() == Some(b"\r\n"))
 }
 
+/// Returns the next argument of a whole head, if there is one.
+pub(super) fn next(walk: &mut Walk<'_>) -> Option<Span> {
+    if walk.left == 0 {
+        return None;
+    }
+    if let Some((start, end)) = short(walk.input, walk.at) {
+        (walk.at, walk.left) = (end + 2, walk.left - 1);
+        return Some(Span::new(start, end));
+    }
+    match walk.step() {
+        Ok(Step::Argument(span)) => Some(span),
+        _ => None,
+    }
+}
+
 /// Returns the spans of the first arguments of an array, at most `most`.
 pub(super) fn spans(head: &[u8], most: usize) -> Vec<Span> {
     let mut found = Vec::new();

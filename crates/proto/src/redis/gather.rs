@@ -48,6 +48,8 @@ enum Gathering {
     Agreed,
     /// An entry for each server: its name and its reply.
     Entries,
+    /// One success is success. Otherwise an error that matters, if there is one.
+    One,
 }
 
 fn gathering(command: u16) -> Gathering {
@@ -64,6 +66,7 @@ fn gathering(command: u16) -> Gathering {
         _ => match class(command) {
             Some(Class::Broadcast { gated: true, reach: Reach::Survey, .. }) => Gathering::Entries,
             Some(Class::Broadcast { gated: true, .. }) => Gathering::Agreed,
+            Some(Class::Broadcast { reach: Reach::Control, .. }) => Gathering::One,
             _ => Gathering::Same,
         },
     }
@@ -91,8 +94,10 @@ pub(super) fn gather(
     let replies: Vec<&[u8]> = parts.iter().filter_map(Part::reply).collect();
     let is_whole = replies.len() == parts.len();
     let how = gathering(asked.command);
-    if let Gathering::Agreed | Gathering::Entries = how {
-        return administer(asked, how, &parts, out);
+    match how {
+        Gathering::Agreed | Gathering::Entries => return administer(asked, how, &parts, out),
+        Gathering::One => return one(asked, &parts, out),
+        _ => {}
     }
     let is_enough = match how {
         Gathering::Pick => is_whole || replies.iter().any(|reply| !is_null(reply)),
@@ -115,7 +120,9 @@ pub(super) fn gather(
         Gathering::Functions => functions(&replies, out),
         Gathering::Info => info::gather(asked, &parts, proxy, out),
         Gathering::Config => config::gather(&parts, proxy, out),
-        Gathering::Agreed | Gathering::Entries => unreachable!("answered above"),
+        Gathering::Agreed | Gathering::Entries | Gathering::One => {
+            unreachable!("answered above")
+        }
     };
     if gathered.is_none() {
         out.truncate(start);
@@ -144,6 +151,25 @@ fn administer(asked: &Asked<'_>, how: Gathering, parts: &[Part<'_>], out: &mut V
             Outcome::Error(line) => answer::write(asked, &Answer::Error(line), out),
             Outcome::Fault { words, .. } => answer::write(asked, &Answer::Failed(words), out),
         }
+    }
+}
+
+/// Answers a command that one of the servers has to carry out. If none has, one that could not says
+/// why, or one has not answered and might have; otherwise none had anything to do.
+fn one(asked: &Asked<'_>, parts: &[Part<'_>], out: &mut Vec<u8>) {
+    if let Some(reply) = parts.iter().find_map(Part::reply) {
+        return out.extend_from_slice(reply);
+    }
+    let is_idle = |part: &&Part<'_>| match part.outcome {
+        Outcome::Error(line) => line.starts_with(b"-NOTBUSY "),
+        _ => false,
+    };
+    let has_failed = |part: &&Part<'_>| matches!(part.outcome, Outcome::Fault { .. });
+    let says_why = parts.iter().find(|part| !is_idle(part) && !has_failed(part));
+    let why = says_why.or_else(|| parts.iter().find(has_failed));
+    match why {
+        Some(part) => fail(asked, &[*part], false, out),
+        None => fail(asked, parts, false, out),
     }
 }
 
@@ -465,6 +491,26 @@ mod tests {
         let mut out = Vec::new();
         assert_eq!(functions(&[idle.as_bytes(), stats("*-1\r\n", 2).as_bytes()], &mut out), None);
         assert_eq!(functions(&[b"*0\r\n"], &mut out), None);
+    }
+
+    #[test]
+    fn a_kill_that_succeeds_anywhere_has_succeeded() {
+        let idle = "-NOTBUSY No scripts in execution right now.\r\n";
+        let deaf = "-UNKILLABLE Sorry the script already executed write commands against the \
+            dataset. You can either wait the script termination or kill the server in a hard way \
+            using the SHUTDOWN NOSAVE command.\r\n";
+        let lost = "-ERR s1: connection lost, outcome unknown\r\n";
+        for command in [id::SCRIPT_KILL, id::FUNCTION_KILL] {
+            check(command, &[idle, "+OK\r\n", idle], "+OK\r\n");
+            check(command, &["fault down", "+OK\r\n", deaf], "+OK\r\n");
+            check(command, &[idle, idle], idle);
+            check(command, &[idle], idle);
+            check(command, &[idle, deaf, "fault down"], deaf);
+            // The server that did not answer may be the one that runs a script.
+            check(command, &[idle, "fault connection lost, outcome unknown"], lost);
+            check(command, &["-ERR no\r\n", idle], "-ERR no\r\n");
+            check(command, &[], "-ERR no server has answered\r\n");
+        }
     }
 
     #[test]

@@ -1,7 +1,8 @@
 //! Redis's protocol, RESP 2 and 3, as in Redis 6.2 and 7.0 and Valkey 9.1.
 //!
 //! Requests: `commands/` is the table · `array.rs` and `inline.rs` cut a request, `arguments.rs`
-//! reads either again · `request.rs` classifies it · `keys.rs` finds its keys · `split.rs` writes
+//! reads either again · `request.rs` classifies it · `keys.rs` finds its keys · `work.rs` says how
+//! much work it is · `split.rs` writes
 //! it, and the parts of a split one · `refusal.rs` has the servers' texts for clients' mistakes.
 //!
 //! Answers: `reply.rs` reads a server's reply · `servers.rs` is the protocol of servers ·
@@ -28,15 +29,16 @@ mod script;
 mod servers;
 mod split;
 mod words;
+mod work;
 
 pub use servers::{RESP3, Servers};
 
 use std::borrow::Cow;
 
 use crate::{
-    Adapted, AfterLocal, Answer, Ask, Asked, Capabilities, Command, ConnKey, Extra, Facts, Item,
-    Login, Parsed, Part, Protocol, ProxyFacts, Request, Resume, Retryable, Session, Shown, Span,
-    Upstream,
+    Adapted, AfterLocal, Answer, Ask, Asked, Capabilities, Command, ConnKey, Expected, Extra,
+    Facts, Item, Login, Parsed, Part, Protocol, ProxyFacts, Request, Resume, Retryable, Session,
+    Shown, Span, Upstream,
 };
 
 /// Redis.
@@ -152,6 +154,14 @@ impl Protocol for Redis {
         extras: &[Extra],
     ) -> bool {
         request::recognize(request, input, keys, extras)
+    }
+
+    fn expect(&self, request: &Request, head: &[u8]) -> Expected {
+        work::expect(request, head)
+    }
+
+    fn work_name(&self, ask: Ask) -> String {
+        work::name(ask)
     }
 
     fn learn<'a>(&self, asked: &Asked<'a>, reply: &'a [u8]) -> Option<(&'a [u8], Cow<'a, [u8]>)> {

@@ -15,7 +15,9 @@ use super::commands::{self, Row, id};
 use super::keys::ARITY;
 use super::refusal::{BAD_ARGUMENT, BAD_CURSOR, stray};
 use super::{inline, keys, scan};
-use crate::{Class, Extra, Local, MarkUse, Parsed, Place, Quiet, Refusal, Request, Resume, Span};
+use crate::{
+    Class, Extra, Local, MarkUse, Parsed, Place, Quiet, Refusal, Request, Resume, Span, Work,
+};
 
 /// No answer, as in Redis.
 const NOT_HTTP: &str = "";
@@ -108,6 +110,7 @@ pub(super) fn recognize(
     keys.clear();
     keys.extend(places.map(|place| spans[place]));
     request.class = Class::Single { writes: extra.writes };
+    request.work = Work::Varies;
     request.place = Place::Keys;
     true
 }
@@ -224,7 +227,7 @@ static PLANS: [Plan; commands::COUNT] = {
 };
 
 const fn plan(command: u16) -> Plan {
-    let Row { class, place, arity, container, .. } = *commands::row(command);
+    let Row { class, place, arity, effort, container, .. } = *commands::row(command);
     let is_single = matches!(class, Class::Single { .. });
     // A ping needs no state of the connection, and it is frequent.
     let class = if command == id::PING { Class::Local(Local::Nothing) } else { class };
@@ -242,6 +245,7 @@ const fn plan(command: u16) -> Plan {
         // SCRIPT LOAD is kept as well, so that the script can be learned.
         repeat: is_single || matches!(class, Class::Split { .. }) || command == id::SCRIPT_LOAD,
         stores: false,
+        work: effort.work(),
         place,
         database: 0,
         head: 0,

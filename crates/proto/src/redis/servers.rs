@@ -14,6 +14,7 @@
 use super::reply::{self, Walk};
 use super::split;
 use super::words::{bulk, open_array};
+use super::work;
 use crate::{
     Ask, Capabilities, ConnKey, Credentials, HandshakeReply, Item, ItemKind, Make, Parsed,
     Progress, Retryable, Upstream,
@@ -113,6 +114,10 @@ impl Upstream for Servers {
         read_handshake(credentials, conn_key, input)
     }
 
+    fn is_busy(&self, line: &[u8]) -> bool {
+        work::is_busy(line)
+    }
+
     fn elements(&self, reply: &[u8]) -> Option<(usize, u64)> {
         reply::elements(reply)
     }
@@ -176,6 +181,7 @@ fn read_handshake(credentials: bool, conn_key: ConnKey, input: &[u8]) -> Parsed<
             }
             Verdict::NoLogin => return Parsed::Complete(HandshakeReply::LoginRefused),
             Verdict::SetupRefused => return Parsed::Complete(HandshakeReply::SetupRefused),
+            Verdict::Busy => return Parsed::Complete(HandshakeReply::Busy),
             Verdict::Useless(why) => return Parsed::Malformed(why),
         }
     }
@@ -196,6 +202,7 @@ enum Verdict {
     Knows(Capabilities),
     NoLogin,
     SetupRefused,
+    Busy,
     Useless(&'static str),
 }
 
@@ -236,8 +243,12 @@ fn judge(step: Step, conn_key: ConnKey, reply: &[u8]) -> Verdict {
     if error.starts_with(b"DENIED ") {
         return Verdict::Useless(PROTECTED);
     }
-    if retryable(reply).is_some() || error.starts_with(b"BUSY ") {
+    if retryable(reply).is_some() {
         return Verdict::Useless(NOT_READY);
+    }
+    // No script of a client's writes here, so the word is enough.
+    if error.starts_with(b"BUSY ") {
+        return Verdict::Busy;
     }
     match step {
         // A server without a password accepts everybody, with credentials too, as it does with

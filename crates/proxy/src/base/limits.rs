@@ -138,6 +138,16 @@ pub const TIMEOUT_CONNECT_DEFAULT_US: u64 = 1_000_000;
 pub const TIMEOUT_QUEUE_DEFAULT_US: u64 = 1_000_000;
 /// Deadline of a reply where the file names none.
 pub const TIMEOUT_REPLY_DEFAULT_US: u64 = 1_000_000;
+/// Deadline of a slow request where the file names none, unless that of a reply is longer.
+pub const TIMEOUT_SLOW_DEFAULT_US: u64 = 10_000_000;
+/// A request that may be slow is slow if it takes longer than this.
+pub const SLOW_US: u64 = 10_000;
+/// Works that a worker knows to be slow at one server; the one not used for longest makes room.
+pub const SLOW_WORKS_MAX: usize = 256;
+/// A work that has been quick this many times in a row is slow no more.
+pub const QUICK_AGAIN: u8 = 8;
+/// A work that was not asked for this long is slow no more.
+pub const SLOW_FORGET_US: u64 = 60_000_000;
 /// Silence after which a server that owes an answer gets nothing more, unless the file says
 /// otherwise.
 pub const HOLD_AFTER_DEFAULT_US: u64 = 30_000;

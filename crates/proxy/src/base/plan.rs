@@ -104,6 +104,15 @@ pub struct Timeouts {
     /// Silence of a server that owes an answer, since the request was sent or the answer before it
     /// came.
     pub reply: u64,
+    /// How long a request may take whose work the data or its arguments decide, since it was sent.
+    pub slow: u64,
+}
+
+impl Timeouts {
+    /// Returns the deadline of slow requests where the file names none.
+    pub fn slow_default(reply: u64) -> u64 {
+        reply.max(limits::TIMEOUT_SLOW_DEFAULT_US)
+    }
 }
 
 /// The treatment of keys whose server has failed.
@@ -200,6 +209,7 @@ impl PoolPlan {
                 connect: limits::TIMEOUT_CONNECT_DEFAULT_US,
                 queue: limits::TIMEOUT_QUEUE_DEFAULT_US,
                 reply: limits::TIMEOUT_REPLY_DEFAULT_US,
+                slow: Timeouts::slow_default(limits::TIMEOUT_REPLY_DEFAULT_US),
             },
             hold_after: Some(limits::HOLD_AFTER_DEFAULT_US),
             on_failure: OnFailure::FailFast,

@@ -66,6 +66,7 @@ impl Servers {
                     self.close_link(base, id, Fault::SetupRefused);
                     return Ok(());
                 }
+                Parsed::Complete(HandshakeReply::Busy) => return Err(BUSY),
                 Parsed::Incomplete if link.partial.len() <= limits::HANDSHAKE_MAX => return Ok(()),
                 Parsed::Incomplete => return Err("a handshake without end"),
                 Parsed::Malformed(why) => return Err(why),
@@ -174,3 +175,6 @@ impl Link {
         self.since = base.now;
     }
 }
+
+/// For now such a link is useless.
+const BUSY: &str = "it is busy: it answered the handshake with an error";

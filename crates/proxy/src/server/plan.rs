@@ -80,6 +80,7 @@ impl Servers {
         }
         state.gauges = Gauges::default();
         state.publish();
+        state.counters.set_busy(None);
         true
     }
 

@@ -5,7 +5,8 @@ use std::io::Write as _;
 use std::path::Path;
 use std::process::ExitCode;
 
-use proxy::plan::PoolPlan;
+use proto::Work;
+use proxy::plan::{PoolPlan, Timeouts};
 
 use super::{Format, print};
 use crate::config::{self, Config, Listener, Outcome, Severity, Upstream, Workers};
@@ -125,9 +126,11 @@ fn pool_summary(pool: &PoolPlan, listener: &Listener, upstream: &Upstream, out: 
         };
         let _ = writeln!(out, "  server{name} at {address}, weight {}", server.weight);
     }
-    let [connect, queue, reply] = [pool.timeouts.connect, pool.timeouts.queue, pool.timeouts.reply]
-        .map(config::duration_word);
-    let _ = writeln!(out, "  deadlines: connect {connect}, queue {queue}, reply {reply}");
+    let Timeouts { connect, queue, reply, slow } = pool.timeouts;
+    let [connect, queue, reply, slow] = [connect, queue, reply, slow].map(config::duration_word);
+    let _ = write!(out, "  deadlines: connect {connect}, queue {queue}, reply {reply}");
+    let has_slow = pool.protocol.commands().iter().any(|command| command.work != Work::Quick);
+    let _ = if has_slow { writeln!(out, ", slow {slow}") } else { writeln!(out) };
 }
 
 fn lines(settings: &[String], out: &mut String) {

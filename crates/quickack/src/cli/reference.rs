@@ -1,7 +1,7 @@
 //! The reference pages that are generated from tables. `quickack docs PAGE` prints one; a test
 //! fails while `docs/reference/PAGE.md` differs.
 
-use proto::{Class, Reach};
+use proto::{Class, Reach, Work};
 use proxy::fault::FAULTS;
 
 use crate::admin::VERBS;
@@ -41,11 +41,11 @@ fn commands() -> String {
         if !protocol.about().is_empty() {
             page += &format!("{}\n", protocol.about());
         }
-        page += "| command | what is done | note |\n|---|---|---|\n";
+        page += "| command | what is done | work | note |\n|---|---|---|---|\n";
         for command in protocol.commands() {
-            let class = class(command.class);
+            let (class, work) = (class(command.class), work(command.work));
             let name = command.name.replace('|', "\\|");
-            page += &format!("| `{name}` | {class} | {} |\n", command.note);
+            page += &format!("| `{name}` | {class} | {work} | {} |\n", command.note);
         }
         let capable = protocol.commands().iter().filter(|command| command.capable);
         let capable: Vec<String> = capable.map(|it| format!("`{}`", it.name)).collect();
@@ -75,11 +75,22 @@ fn class(class: Class) -> &'static str {
             "the server of its keys, if the pool allows it"
         }
         Class::Broadcast { reach: Reach::Sole, .. } => "one server; only in a pool of one server",
+        Class::Broadcast { reach: Reach::Control, .. } => {
+            "every server of the pool at once, gathered"
+        }
         Class::Broadcast { gated: true, .. } => "every server of the pool, if the pool allows it",
         Class::Broadcast { reach: Reach::Survey, .. } => "every server that is up, gathered",
         Class::Broadcast { .. } => "every server of the pool, gathered",
         Class::Local(_) => "answered by the proxy",
         Class::Refuse(_) => "refused with an error that names it",
+    }
+}
+
+fn work(work: Work) -> &'static str {
+    match work {
+        Work::Quick => "",
+        Work::Slow => "slow",
+        Work::Varies => "varies",
     }
 }
 

@@ -320,14 +320,17 @@ fn plan(pool: &Pool, workers: usize, memory: usize) -> PoolPlan {
     }
 }
 
-/// The narrower setting wins: `timeout_reply`, then `timeout`, then the default.
+/// The narrower setting wins: `timeout_reply`, then `timeout`, then the default. `timeout` says
+/// nothing about slow requests, but they may take as long as others.
 fn timeouts(draft: &PoolDraft, defaults: Timeouts) -> Timeouts {
     let all = draft.timeout.filter(|us| *us > 0);
     let pick = |own: Option<u64>, default: u64| own.or(all).unwrap_or(default);
+    let reply = pick(draft.timeout_reply, defaults.reply);
     Timeouts {
         connect: pick(draft.timeout_connect, defaults.connect),
         queue: pick(draft.timeout_queue, defaults.queue),
-        reply: pick(draft.timeout_reply, defaults.reply),
+        reply,
+        slow: draft.timeout_slow.unwrap_or_else(|| Timeouts::slow_default(reply)),
     }
 }
 

@@ -265,6 +265,12 @@ pub static POOL: &[Directive<PoolDraft>] = &[
     live("timeout_reply", Value("1s"),
         Kind::Deadline(|pool, us| pool.timeout_reply = Some(us)),
         "How long a server that owes an answer may be silent."),
+    live("timeout_slow", Unset("10s, or `timeout_reply` if that is longer"),
+        Kind::Deadline(|pool, us| pool.timeout_slow = Some(us)),
+        "How long a command may take, counted from when it was sent, if its data or arguments \
+         decide how much work it is: `KEYS`, `SORT`, scripts and others marked `slow` or `varies` \
+         in [commands.md](commands.md). While a server is busy with one, its silence is no \
+         failure. No command of memcached is one."),
     live("hold_after", Value("30ms"), Kind::DurationOrOff(|pool, us| pool.plan.hold_after = us),
         "A server that owes an answer and has been silent this long is sent nothing more until it \
          sends something. Requests that wait for it are dropped when their client leaves. With \

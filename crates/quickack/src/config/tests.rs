@@ -123,6 +123,7 @@ const EFFECTS: &[Effect] = &[
     ("timeout_connect: 2s", |c| pool(c).timeouts.connect == 2_000_000),
     ("timeout_queue: 30us", |c| pool(c).timeouts.queue == 30),
     ("timeout_reply: 1m", |c| pool(c).timeouts.reply == 60_000_000),
+    ("timeout_slow: 30s", |c| pool(c).timeouts.slow == 30_000_000),
     ("hold_after: 0", |c| pool(c).hold_after.is_none()),
     ("merge_gets: off", |c| !pool(c).merge_gets),
     ("partial: miss", |c| pool(c).partial == Partial::Miss),
@@ -205,6 +206,15 @@ fn the_narrower_timeout_wins_wherever_it_stands() {
         assert_eq!(Duration::from_micros(timeouts.reply), Duration::from_secs(5));
     }
     assert_eq!(pool(&with("timeout: 0")).timeouts, pool(&config(POOL_TEXT)).timeouts);
+}
+
+#[test]
+fn a_slow_command_may_take_ten_seconds_or_as_long_as_any_other() {
+    let slow = |directives: &str| Duration::from_micros(pool(&with(directives)).timeouts.slow);
+    assert_eq!(slow("timeout: 400"), Duration::from_secs(10));
+    assert_eq!(slow("timeout_reply: 1m"), Duration::from_secs(60));
+    assert_eq!(slow("timeout: 20s"), Duration::from_secs(20));
+    assert_eq!(slow("timeout: 20s\n  timeout_slow: 3s"), Duration::from_secs(3));
 }
 
 #[test]

@@ -30,12 +30,13 @@ mod traffic;
 use std::cell::RefCell;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use metrics::{Counters, WorkerCounter};
 use proxy::{ConnId, Side, Time};
 use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
+use sys::clock::monotonic_us;
 use sys::signal::Signals;
 
 use crate::config::AcceptMode;
@@ -77,7 +78,8 @@ pub struct Loop<'m> {
     /// The counters that a worker keeps of itself.
     counters: Option<Counters<WorkerCounter>>,
     heap_trim: HeapTrim,
-    start: Instant,
+    /// The moment of the machine's clock at which `Time` is zero.
+    origin_us: u64,
     now: Time,
     /// When the last wait ended.
     woken: Time,
@@ -120,12 +122,14 @@ impl<'m> Loop<'m> {
         signals: Signals,
         shutdown_timeout: Duration,
     ) -> std::io::Result<Loop<'m>> {
-        let mut looping = Loop::new(service, no_control, signals, shutdown_timeout)?;
+        let origin_us = monotonic_us();
+        let mut looping = Loop::new(service, no_control, signals, shutdown_timeout, origin_us)?;
         looping.acceptor.set_listeners(&looping.epoll, listeners);
         Ok(looping)
     }
 
-    /// A loop of one worker of several, whose service has the plan of `install` already.
+    /// A loop of one worker of several, whose service has the plan of `install` already. Its time
+    /// is the machine's, so that all workers mean the same by a moment.
     pub fn controlled(
         service: &'m mut dyn Service,
         control: &'m mut dyn Control,
@@ -133,7 +137,7 @@ impl<'m> Loop<'m> {
         install: Install,
         signals: Signals,
     ) -> std::io::Result<Loop<'m>> {
-        let mut looping = Loop::new(service, control, signals, SHUTDOWN_TIMEOUT)?;
+        let mut looping = Loop::new(service, control, signals, SHUTDOWN_TIMEOUT, 0)?;
         let Shared { scoreboard, slot, mode, wakeups, lock } = shared;
         if let Some(own) = wakeups.borrow().get(slot) {
             // Edge-triggered: each wakeup is an event, and nobody need read what it left behind.
@@ -159,7 +163,9 @@ impl<'m> Loop<'m> {
         control: &'m mut dyn Control,
         signals: Signals,
         shutdown_timeout: Duration,
+        origin_us: u64,
     ) -> std::io::Result<Loop<'m>> {
+        let now = Time(monotonic_us() - origin_us);
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         epoll::add(&epoll, signals.fd(), token(SIGNALS_TOKEN), epoll::EventFlags::IN)?;
         if let Some(fd) = control.fd() {
@@ -177,12 +183,12 @@ impl<'m> Loop<'m> {
             signals,
             counters: None,
             heap_trim: HeapTrim::default(),
-            start: Instant::now(),
-            now: Time(0),
-            woken: Time(0),
+            origin_us,
+            now,
+            woken: now,
             user_us: 0,
             system_us: 0,
-            cpu_read_at: Time(0),
+            cpu_read_at: now,
             signal_ready: false,
             has_new_endpoints: false,
             control_ready: false,
@@ -216,7 +222,7 @@ impl<'m> Loop<'m> {
                 Ok(_) | Err(Errno::INTR) => {}
                 Err(error) => return Err(error.into()),
             }
-            self.now = Time(self.start.elapsed().as_micros() as u64);
+            self.now = self.time();
             if pass == 0 {
                 self.after_wait();
             }
@@ -314,9 +320,13 @@ impl<'m> Loop<'m> {
         self.watch_control();
     }
 
+    fn time(&self) -> Time {
+        Time(monotonic_us() - self.origin_us)
+    }
+
     /// How long the kernel may let us sleep.
     fn timeout(&mut self) -> Option<Timespec> {
-        let now = Time(self.start.elapsed().as_micros() as u64);
+        let now = self.time();
         if let Some(counters) = &self.counters {
             counters.add(WorkerCounter::BusyUs, now.since(self.woken));
             if now.since(self.cpu_read_at) >= USAGE_PAUSE_US {

@@ -6,6 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
+use std::time::Instant;
 
 use metrics::Registry;
 use proxy::{Event, Proxy, Report};
@@ -138,8 +139,15 @@ fn run(
         lock: None,
     };
     let signals = Signals::new(&[]).unwrap();
-    let mut service = Proxy::new(install.plan.clone(), 1, Time(0), scoreboard.metrics(0));
-    Loop::controlled(&mut service, &mut script, shared, install, signals).unwrap().run().unwrap();
+    let mut service =
+        Proxy::new(install.plan.clone(), 1, Time(monotonic_us()), scoreboard.metrics(0));
+    let before = monotonic_us();
+    let mut looping =
+        Loop::controlled(&mut service, &mut script, shared, install, signals).unwrap();
+    // One worker's moment is another's: they tell each other since when a server is busy.
+    let times = [before, looping.now.0, looping.woken.0, looping.time().0, monotonic_us()];
+    assert!(times.is_sorted(), "{times:?}");
+    looping.run().unwrap();
 }
 
 /// Servers stand in the file as `127.0.0.1:port:1` or as the path of a socket.

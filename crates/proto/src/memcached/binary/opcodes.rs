@@ -1,7 +1,7 @@
 //! The command table: one entry for each opcode. `docs/reference/commands.md` is made from it.
 
 use super::super::commands::{FLUSH_ALL, GATS, GETS, STATISTICS};
-use crate::{Ask, Class, Command, Local, Quiet, Reach, Refusal};
+use crate::{Ask, Class, Command, Local, Quiet, Reach, Refusal, Work};
 
 /// Asks for the login mechanisms.
 pub(super) const SASL_LIST: u8 = 0x20;
@@ -109,7 +109,8 @@ const fn row(
         Shape::Concat { .. } | Shape::Delete | Shape::Delta { .. } => true,
         _ => false,
     };
-    Opcode { code, shape, quiet, command: Command { name, class, capable, note } }
+    let command = Command { name, class, work: Work::Quick, capable, note };
+    Opcode { code, shape, quiet, command }
 }
 
 const fn unknown(code: u8, name: &'static str) -> Opcode {

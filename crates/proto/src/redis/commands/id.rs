@@ -88,7 +88,9 @@ mod tests {
     pub const COMMANDLOG_LEN: u16 = id("commandlog|len");
     pub const CONFIG_SET: u16 = id("config|set");
     pub const FLUSHALL: u16 = id("flushall");
+    pub const FUNCTION_KILL: u16 = id("function|kill");
     pub const FUNCTION_LOAD: u16 = id("function|load");
     pub const SAVE: u16 = id("save");
+    pub const SCRIPT_KILL: u16 = id("script|kill");
     pub const SLOWLOG_LEN: u16 = id("slowlog|len");
 }

@@ -16,7 +16,7 @@ mod lookup;
 mod table;
 mod texts;
 
-use crate::{Ask, Class, Command, Local, Place, Reach, Refusal};
+use crate::{Ask, Class, Command, Local, Place, Reach, Refusal, Work};
 use key_specs::Keys;
 
 pub use key_specs::{Begin, Find, KeySpec};
@@ -38,6 +38,8 @@ pub struct Row {
     pub class: Class,
     /// Its route, if it has no key.
     pub place: Place,
+    /// How much work it is for a server.
+    pub effort: Effort,
     /// It has subcommands.
     pub container: bool,
 }
@@ -84,12 +86,14 @@ static ROWS: [Row; COUNT] = {
 };
 
 static LIST: [Command; COUNT] = {
-    let none = Command { name: "", class: ROWS[0].class, capable: false, note: "" };
+    let none =
+        Command { name: "", class: ROWS[0].class, work: Work::Quick, capable: false, note: "" };
     let mut list = [none; COUNT];
     let mut at = 0;
     while at < list.len() {
-        let Row { id, name, class, .. } = ROWS[at];
-        list[at] = Command { name, class, capable: false, note: texts::note(id) };
+        let Row { id, name, class, effort, .. } = ROWS[at];
+        list[at] =
+            Command { name, class, work: effort.work(), capable: false, note: texts::note(id) };
         at += 1;
     }
     list
@@ -103,6 +107,7 @@ struct Line {
     /// `READ` or `WRITE`.
     writes: bool,
     keys: Keys,
+    effort: Effort,
     treatment: Treatment,
 }
 
@@ -114,9 +119,44 @@ const fn cmd(
     arity: i16,
     writes: bool,
     keys: Keys,
+    effort: Effort,
     treatment: Treatment,
 ) -> Line {
-    Line { name, arity, writes, keys, treatment }
+    Line { name, arity, writes, keys, effort, treatment }
+}
+
+/// How much work a command is for a server, in the words of `review.txt`. `work.rs` reads the
+/// arguments that decide it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Effort {
+    /// Little.
+    Quick,
+    /// The data decide, and it is always taken for slow.
+    Slow,
+    /// As much as the same command was before.
+    Varies,
+    /// As much as the script or function was before that the first argument names.
+    Script,
+    /// `range` in `review.txt`: little if the indexes behind the key name few elements.
+    Span,
+    /// Little if the numbers behind the word LIMIT are small.
+    Limit,
+    /// Little if the number behind the word COUNT is small.
+    Count,
+    /// Little if the number behind the key is small, or missing.
+    Amount,
+    /// Slow if the number behind the word COUNT is large.
+    Scan,
+}
+
+impl Effort {
+    pub const fn work(self) -> Work {
+        match self {
+            Effort::Quick => Work::Quick,
+            Effort::Slow => Work::Slow,
+            _ => Work::Varies,
+        }
+    }
 }
 
 /// The proxy's treatment of a command, in the words of `review.txt`.
@@ -142,6 +182,8 @@ enum Treatment {
     GatedOne,
     /// It goes to the servers that are up, if the pool allows it; the answer has an entry for each.
     Report,
+    /// It ends what the servers are busy with.
+    Kill,
     /// The proxy answers.
     Own,
     /// The proxy answers, and there are subcommands.
@@ -156,7 +198,7 @@ impl Line {
     const fn row(self, id: u16) -> Row {
         use Treatment::*;
 
-        let Line { name, arity, writes, keys, treatment } = self;
+        let Line { name, arity, writes, keys, effort, treatment } = self;
         let (ask, idempotent) = (Ask { command: id }, !writes);
         let class = match treatment {
             One | Any | Cursor => Class::Single { writes },
@@ -167,6 +209,7 @@ impl Line {
             Gated => Class::Broadcast { ask, gated: true, writes, reach: Reach::All },
             GatedOne => Class::Broadcast { ask, gated: true, writes, reach: Reach::Keys },
             Report => Class::Broadcast { ask, gated: true, writes, reach: Reach::Survey },
+            Kill => Class::Broadcast { ask, gated: false, writes: true, reach: Reach::Control },
             Own | OwnContainer => Class::Local(Local::Own),
             Container => Class::Refuse(Refusal::Unknown),
             No(why) => Class::Refuse(Refusal::ByName(why)),
@@ -177,7 +220,7 @@ impl Line {
             _ => Place::Any,
         };
         let container = matches!(treatment, Container | OwnContainer);
-        Row { id, name, arity, keys, class, place, container }
+        Row { id, name, arity, keys, class, place, effort, container }
     }
 }
 
@@ -196,6 +239,13 @@ Servers accept these, but quickack does not:
   count, unless it is a key;
 * a cursor for `SCAN` that is not a number;
 * `XREAD` and `XREADGROUP` with `BLOCK`, since clients share the link.
+
+The column *work* says how much a command may keep a server from everything else. `slow`: the data
+decide, and it is always taken for slow. `varies`: the data or the arguments decide. Such a command
+is quick until one of the same name has taken more than 10 ms at that server; a script or a function
+has a name of its own, which is its text, its digest or its name. The arguments show that some are
+quick: at most 1000 elements between two indexes, behind `LIMIT` or `COUNT`, or popped. A `SCAN` of
+any kind is slow if its `COUNT` is above 1000, and quick otherwise. All other commands are quick.
 
 A request without keys goes to one server or to all. If a script or a function reads keys that were
 not declared, it reads those of one server, and the proxy cannot detect it.

@@ -140,6 +140,19 @@ fn a_lane_that_is_not_there_is_no_fault_of_the_server() {
     }
 }
 
+/// Redis and Valkey answer AUTH and HELLO all the same, but not SELECT.
+#[test]
+fn a_busy_server_refuses_neither_a_login_nor_a_database() {
+    let busy = Parsed::Complete(HandshakeReply::Busy);
+    let said = "-BUSY Redis is busy running a script. You can only call SCRIPT KILL or SHUTDOWN \
+        NOSAVE.\r\n";
+    for conn_key in [PLAIN, OTHER, THIRD] {
+        assert_eq!(heard(false, conn_key, said), busy);
+        assert_eq!(heard(true, conn_key, said), busy);
+    }
+    assert_eq!(heard(true, OTHER, &format!("+OK\r\n{said}")), busy);
+}
+
 #[test]
 fn a_server_in_trouble_is_not_welcome() {
     let sentinel = map(MAP_70, 2).replace("$10\r\nstandalone", "$8\r\nsentinel");
@@ -148,7 +161,6 @@ fn a_server_in_trouble_is_not_welcome() {
         ("-ERR max number of clients + cluster connections reached\r\n", FULL),
         ("-DENIED Redis is running in protected mode because\r\n", PROTECTED),
         ("-LOADING Redis is loading the dataset in memory\r\n", NOT_READY),
-        ("-BUSY Redis is busy running a script. You can only\r\n", NOT_READY),
         ("+OK\r\n", NO_WELCOME),
         ("*14\r\n", ""),
         ("*1\r\n+a\r\n", NO_WELCOME),

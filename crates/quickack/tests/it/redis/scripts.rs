@@ -47,6 +47,34 @@ const SCRIPTS: &[&str] = &[
      return redis.call('zscore', KEYS[1]..'z', 'm')",
 ];
 
+/// The servers have their own words for being busy, which must be known as such.
+#[test]
+fn a_script_is_killed_on_the_server_that_runs_it_and_where_none_runs_there_is_none_to_kill() {
+    for family in Family::ALL {
+        let backs = servers(family, 3);
+        let quickack = quickack(&addresses(&backs), &[]);
+        let mut direct = Speaker::connect(backs[1].address);
+        let mut client = Speaker::connect(quickack.address());
+        for line in ["SCRIPT KILL", "FUNCTION KILL"] {
+            let expected = direct.say(line);
+            assert!(expected.is_error());
+            assert_eq!(client.say(line), expected, "{family:?}: {line}");
+        }
+        assert!(!direct.say("CONFIG SET lua-time-limit 1").is_error());
+        let mut other = Speaker::connect(backs[1].address);
+        other.send(&testkit::wire::resp::command(&["EVAL", "while true do end", "0"]));
+        let words = loop {
+            if let Reply::Error(words) = direct.say("GET k") {
+                break words;
+            }
+        };
+        let line = [b"-", &words[..], b"\r\n"].concat();
+        assert!(proto::Upstream::is_busy(&proto::redis::Servers, &line), "{family:?}: {words:?}");
+        assert_eq!(client.say("SCRIPT KILL"), Reply::Simple("OK".into()), "{family:?}");
+        assert!(other.reply().expect("it was killed").is_error());
+    }
+}
+
 /// Many clients share the links: no script may end one, or make its server look faulty.
 #[test]
 fn no_line_that_a_script_writes_before_redis_or_valkey_ends_a_link() {

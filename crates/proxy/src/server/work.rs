@@ -1,0 +1,153 @@
+//! The work that has turned out to be slow at one server: which commands and scripts, of those
+//! that may be quick or slow. Only what is slow is recorded, so where nothing is, a lookup is one
+//! comparison.
+//!
+//! ```text
+//!               took more than SLOW_US
+//!    quick ──────────────────────────────▶ slow (recorded)
+//!      ▲                                    │  QUICK_AGAIN times quick in a row,
+//!      └────────────────────────────────────┘  or not used for SLOW_FORGET_US
+//! ```
+#![cfg_attr(not(test), expect(dead_code, reason = "the links of the class slow are to use it"))]
+
+use proto::WorkId;
+
+use crate::Time;
+use crate::base::limits::{QUICK_AGAIN, SLOW_FORGET_US, SLOW_US, SLOW_WORKS_MAX};
+
+/// The record of one server. It allocates when it grows, and it grows to `SLOW_WORKS_MAX` entries.
+#[derive(Default)]
+pub(super) struct WorkRecord {
+    /// Apart from what is known of each, so that a search reads little.
+    ids: Vec<WorkId>,
+    slow: Vec<Slow>,
+}
+
+/// A work that is slow.
+#[derive(Clone, Copy)]
+struct Slow {
+    /// How many times in a row it was quick since.
+    quick: u8,
+    /// When its time was last noted.
+    used: Time,
+}
+
+impl WorkRecord {
+    /// Whether this work is expected to be slow.
+    pub(super) fn is_slow(&self, id: WorkId, now: Time) -> bool {
+        self.find(id).is_some_and(|at| !self.slow[at].is_forgotten(now))
+    }
+
+    /// Notes how long the server has taken for this work, in microseconds. The time must be the
+    /// server's own: it begins when the work was sent, or when the server sent its last answer
+    /// before that one, and it is not to be noted at all if the server was busy with something
+    /// else meanwhile. Otherwise whatever waits behind one slow command would be slow as well.
+    pub(super) fn note(&mut self, id: WorkId, took_us: u64, now: Time) {
+        match (self.find(id), took_us > SLOW_US) {
+            (None, false) => {}
+            (None, true) => self.record(id, now),
+            (Some(at), true) => self.slow[at] = Slow { quick: 0, used: now },
+            (Some(at), false) => {
+                let slow = &mut self.slow[at];
+                let is_forgotten = slow.is_forgotten(now);
+                *slow = Slow { quick: slow.quick + 1, used: now };
+                if is_forgotten || slow.quick >= QUICK_AGAIN {
+                    self.ids.swap_remove(at);
+                    self.slow.swap_remove(at);
+                }
+            }
+        }
+    }
+
+    fn find(&self, id: WorkId) -> Option<usize> {
+        self.ids.iter().position(|one| *one == id)
+    }
+
+    /// Adds a work, in place of the one that was not used for longest if there is no room.
+    fn record(&mut self, id: WorkId, now: Time) {
+        let slow = Slow { quick: 0, used: now };
+        if self.ids.len() < SLOW_WORKS_MAX {
+            self.ids.push(id);
+            self.slow.push(slow);
+            return;
+        }
+        let oldest = (0..self.slow.len()).min_by_key(|at| self.slow[*at].used);
+        let oldest = oldest.expect("the record is full, and not of size 0");
+        (self.ids[oldest], self.slow[oldest]) = (id, slow);
+    }
+}
+
+impl Slow {
+    fn is_forgotten(&self, now: Time) -> bool {
+        now.since(self.used) >= SLOW_FORGET_US
+    }
+}
+
+const _: () = assert!(SLOW_WORKS_MAX > 0 && QUICK_AGAIN > 0);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ONE: WorkId = WorkId(1);
+    const OTHER: WorkId = WorkId(2);
+
+    #[test]
+    fn a_work_that_took_long_is_slow_until_it_was_quick_for_some_time() {
+        let mut record = WorkRecord::default();
+        let now = Time(5);
+        record.note(ONE, SLOW_US, now);
+        assert!(!record.is_slow(ONE, now), "not longer than it may take");
+        record.note(ONE, SLOW_US + 1, now);
+        assert!(record.is_slow(ONE, now) && !record.is_slow(OTHER, now));
+        for _ in 1..QUICK_AGAIN {
+            record.note(ONE, 3, now);
+            assert!(record.is_slow(ONE, now));
+        }
+        // Not in a row: it begins again.
+        record.note(ONE, 2 * SLOW_US, now);
+        for _ in 1..QUICK_AGAIN {
+            record.note(ONE, 3, now);
+            record.note(OTHER, 3, now);
+        }
+        assert!(record.is_slow(ONE, now));
+        record.note(ONE, 3, now);
+        assert!(!record.is_slow(ONE, now));
+        record.note(ONE, SLOW_US + 1, now);
+        assert!(record.is_slow(ONE, now));
+    }
+
+    #[test]
+    fn a_work_that_nobody_asks_for_is_forgotten() {
+        let mut record = WorkRecord::default();
+        record.note(ONE, SLOW_US + 1, Time(7));
+        let last = Time(7).after(SLOW_FORGET_US - 1);
+        assert!(record.is_slow(ONE, last) && !record.is_slow(ONE, last.after(1)));
+        record.note(ONE, SLOW_US + 1, last);
+        assert!(record.is_slow(ONE, last.after(SLOW_FORGET_US - 1)), "it was used");
+        // It has been quick, and is not slow only because time has gone by.
+        let late = last.after(SLOW_FORGET_US);
+        record.note(ONE, 3, late);
+        assert!(!record.is_slow(ONE, late) && record.ids.is_empty());
+    }
+
+    #[test]
+    fn the_record_is_bounded_and_the_work_not_used_for_longest_goes() {
+        let mut record = WorkRecord::default();
+        let id = |nth: usize| WorkId(nth as u32);
+        for nth in 0..SLOW_WORKS_MAX {
+            record.note(id(nth), SLOW_US + 1, Time(nth as u64));
+        }
+        let now = Time(SLOW_WORKS_MAX as u64);
+        record.note(id(0), 3, now);
+        let capacities = (record.ids.capacity(), record.slow.capacity());
+        for nth in 0..5 {
+            record.note(id(SLOW_WORKS_MAX + nth), SLOW_US + 1, now);
+        }
+        assert_eq!(record.ids.len(), SLOW_WORKS_MAX);
+        assert_eq!((record.ids.capacity(), record.slow.capacity()), capacities);
+        let gone: Vec<usize> =
+            (0..SLOW_WORKS_MAX + 5).filter(|nth| !record.is_slow(id(*nth), now)).collect();
+        assert_eq!(gone, [1, 2, 3, 4, 5]);
+    }
+}
