@@ -155,6 +155,12 @@ pub trait Protocol: Sync {
         unreachable!("no request of this protocol is its own affair")
     }
 
+    /// Whether the answer to this local command depends on the protocol version alone, as long as
+    /// no transaction of the client is aborted. Such an answer is rendered once.
+    fn is_constant(&self, _request: &Request, _head: &[u8]) -> bool {
+        false
+    }
+
     /// Whether the answer to this local command shows the addresses of the connection.
     fn shows_endpoints(&self, _request: &Request) -> bool {
         false

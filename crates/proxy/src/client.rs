@@ -24,12 +24,15 @@ mod stats;
 mod stream;
 mod value;
 
+use std::collections::VecDeque;
+
 use crate::base::Base;
 use crate::base::buffer::Slices;
 use crate::base::id::{ConnId, Side, Slab};
 use crate::base::part::{RequestId, Requester};
 use crate::base::plan::Plan;
 use crate::{Action, Time};
+use local::Text;
 use request::PendingRequests;
 use session::{Client, State};
 
@@ -46,7 +49,9 @@ pub(crate) struct Clients {
     /// Clients with output to be written, each once.
     dirty: Vec<ConnId>,
     /// Paused clients that may go on, each once.
-    resumable: Vec<ConnId>,
+    resumable: VecDeque<ConnId>,
+    /// The answers that never change, rendered once.
+    texts: Vec<Text>,
     /// The count of client numbers given out so far.
     client_numbers: u64,
     clients_max: usize,
@@ -63,7 +68,8 @@ impl Clients {
             table: Slab::new(Side::Client),
             requests: PendingRequests::default(),
             dirty: Vec::new(),
-            resumable: Vec::new(),
+            resumable: VecDeque::new(),
+            texts: Vec::new(),
             client_numbers: 0,
             clients_max: plan.clients_max,
             clients_room: plan.clients_room,

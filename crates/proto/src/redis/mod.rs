@@ -140,6 +140,10 @@ impl Protocol for Redis {
         local::local(request, head, session, facts, out)
     }
 
+    fn is_constant(&self, request: &Request, head: &[u8]) -> bool {
+        local::is_constant(request, head)
+    }
+
     fn shows_endpoints(&self, request: &Request) -> bool {
         request.command == commands::id::CLIENT_INFO
     }

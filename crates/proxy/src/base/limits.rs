@@ -15,6 +15,8 @@ pub struct Limits {
     pub request_head: usize,
     /// A value from this length on may go to its client while it is still arriving.
     pub stream_min: usize,
+    /// Work for one client in a turn: see `TURN_WORK_MAX`.
+    pub turn_work: u32,
 }
 
 impl Default for Limits {
@@ -26,6 +28,7 @@ impl Default for Limits {
             link_outbox: LINK_OUTBOX_MAX,
             request_head: REQUEST_HEAD_MAX,
             stream_min: STREAM_MIN,
+            turn_work: TURN_WORK_MAX,
         }
     }
 }
@@ -51,6 +54,17 @@ pub const FAILED_LOGINS_MAX: u8 = 5;
 pub const PIPELINE_MAX: usize = 4096;
 /// Unsent answer bytes of one client; above it the client is not read.
 pub const CLIENT_OUTBOX_MAX: usize = 1024 * 1024;
+/// Work for one client in a turn: 1,024 requests of one key, or 256 KiB of the proxy's own answers,
+/// or a mixture. Measured: about half a millisecond. A client that has had so much goes on in the
+/// next turn, behind the others that may go on.
+pub const TURN_WORK_MAX: u32 = 4 * 1024;
+/// Work of a request. Each of its keys is one more.
+pub const REQUEST_WORK: u32 = 3;
+/// Bytes of an answer of the proxy's own that are as much work as a key.
+pub const ANSWER_WORK_BYTES: usize = 64;
+/// The number of clients' shares of work that may be done for clients that go on, before the turn
+/// ends. The others go on in the next turn.
+pub const TURN_SHARES: u32 = 4;
 /// Requests that wait for one link, sent or not.
 pub const LINK_QUEUE_MAX: usize = 65_536;
 /// Unsent bytes of one link.
@@ -180,5 +194,6 @@ mod tests {
         assert_eq!((limits.pipeline, limits.client_outbox), (4_096, 1_048_576));
         assert_eq!((limits.link_queue, limits.link_outbox), (65_536, 67_108_864));
         assert_eq!((limits.request_head, limits.stream_min), (33_554_432, 65_536));
+        assert_eq!(limits.turn_work, 4_096);
     }
 }

@@ -82,6 +82,7 @@ impl Clients {
         }
         let counters = base.pools[client.pool as usize].counters;
         counters.add(PoolCounter::ReceivedBytes, bytes.len() as u64);
+        client.enter_turn(base.turn, &base.limits);
         if client.partial.is_empty() {
             return Input::AsTheyCame;
         }
@@ -190,6 +191,10 @@ impl Clients {
         if client.is_paused() {
             return Next::Used(0);
         }
+        if client.work() >= base.limits.turn_work {
+            self.end_share(id);
+            return Next::Used(0);
+        }
         match &mut client.intake {
             Intake::Head => self.read_head(base, id, rest, frame),
             Intake::Swallow(left) => {
@@ -226,6 +231,7 @@ impl Clients {
             Parsed::Complete(request) => request,
         };
         client.resume = Resume::default();
+        client.charge(limits::REQUEST_WORK + base.keys.len() as u32);
         let frame = frame.insert(Frame {
             asks: client.requester(id),
             request,

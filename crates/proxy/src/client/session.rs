@@ -49,6 +49,10 @@ pub(super) struct Client {
     pub(super) dirty: bool,
     /// It is in the list of clients that may go on.
     pub(super) resumable: bool,
+    /// The work done for it in the turn with the number `work_turn`, beyond what the turns before
+    /// have paid for.
+    work: u32,
+    work_turn: u32,
     /// The turn in which it last added a key to a shared batch.
     pub(super) batch_turn: u64,
     /// Bytes held, as last reported to the memory account.
@@ -103,6 +107,8 @@ pub(super) enum Reading {
 pub(super) struct Waits {
     /// Until nothing is outstanding: its next request may take another route.
     pub(super) idle: bool,
+    /// Until the next turn: it has had its share of this one.
+    pub(super) turn: bool,
     /// For the addresses of its connection.
     pub(super) endpoints: bool,
     /// Until a link to this server of its pool is up, or has failed. The form and the route of its
@@ -206,6 +212,8 @@ impl Client {
             expected: limits.client_outbox / UNKNOWN_ANSWERS,
             dirty: false,
             resumable: false,
+            work: 0,
+            work_turn: 0,
             batch_turn: 0,
             counted: 0,
         }
@@ -271,8 +279,30 @@ impl Client {
         let most = if self.waits.idle { 0 } else { limits.pipeline / 2 };
         self.waits.server.is_none()
             && !self.waits.endpoints
+            && !self.waits.turn
             && self.outstanding() <= most
             && self.owed() <= limits.client_outbox / 2
+    }
+
+    /// Notes that it may be read in this turn. Each turn pays for one share of work.
+    pub(super) fn enter_turn(&mut self, turn: u64, limits: &Limits) {
+        let turn = turn as u32;
+        if self.work_turn != turn {
+            let passed = turn.wrapping_sub(self.work_turn);
+            self.work = self.work.saturating_sub(passed.saturating_mul(limits.turn_work));
+            self.work_turn = turn;
+        }
+    }
+
+    /// Charges it for work that is done for it.
+    #[inline]
+    pub(super) fn charge(&mut self, work: u32) {
+        self.work = self.work.saturating_add(work);
+    }
+
+    /// Returns the work that is not paid for.
+    pub(super) fn work(&self) -> u32 {
+        self.work
     }
 
     /// Notes the length of an answer that leaves for it.
