@@ -84,6 +84,18 @@ pub trait Protocol: Sync {
         keys: &mut Vec<Span>,
     ) -> Parsed<Request>;
 
+    /// Reads where the next part of a refused request ends, if its parts are counted: returns how
+    /// many bytes to skip before it is called again. Nothing is left when `resume.left` is 0.
+    /// `input` begins where `resume.scanned` was; at first, `left` is `parts_left()`.
+    fn skip_part(&self, _input: &[u8], _resume: &mut Resume) -> Parsed<u64> {
+        unreachable!("no request of this protocol has parts that are counted")
+    }
+
+    /// Whether `write_head` and `write_tail` write these bytes, and no others.
+    fn passes_head(&self, _request: &Request, _head: &[u8]) -> bool {
+        false
+    }
+
     /// Joins the quiet reads of one key that follow the request, which `input` begins with, if they
     /// can be sent and answered as one with it. The head grows by theirs, which stand one after the
     /// other and each end with their key. `keys` grows by their keys, to at most `most`. The answer

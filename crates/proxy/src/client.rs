@@ -12,6 +12,7 @@ mod check;
 mod facts;
 mod gather;
 mod input;
+mod large;
 mod leave;
 mod life;
 mod local;

@@ -161,6 +161,9 @@ pub(super) enum Intake {
     Body(Box<Body>),
     /// The rest of a body that goes nowhere.
     Swallow(u64),
+    /// The rest of a head that goes nowhere. So much is left of the present part of it; `resume`
+    /// has the number of the others.
+    Skip(u64),
 }
 
 /// A request whose body is still arriving.
@@ -371,9 +374,10 @@ impl Client {
         let body = match &self.intake {
             // A body counts whole from its first byte. Otherwise many could begin at once.
             Intake::Body(body) => body.data.len() + body.left as usize + body.head.len(),
-            Intake::Head | Intake::Swallow(_) => 0,
+            Intake::Head | Intake::Swallow(_) | Intake::Skip(_) => 0,
         };
-        self.out.len() + self.partial.len() + body
+        // So does the part of a head that is arriving.
+        self.out.len() + self.partial.len().max(self.resume.needs) + body
     }
 }
 

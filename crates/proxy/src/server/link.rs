@@ -417,7 +417,7 @@ impl Link {
             None => 0,
         });
         let gathering = self.batch.as_ref().map_or(0, |batch| batch.bytes());
-        self.out.len() + self.partial.len() + body + self.fetch_bytes + gathering
+        self.out.held() + self.partial.len() + body + self.fetch_bytes + gathering
     }
 }
 

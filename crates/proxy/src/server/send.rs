@@ -174,6 +174,9 @@ impl Servers {
         };
         let protocol = asks.protocol;
         self.queue(base, link, asks, Payload::Single(part), ask, |link, base| {
+            if let Data::Head(head) = data {
+                return link.out.keep(head);
+            }
             protocol.write_head(request, head, &base.keys, ask, link.out.copied());
             match data {
                 // A link that is up is written at the end of this turn. On others the data has to
@@ -184,6 +187,7 @@ impl Servers {
                     link.out.append(&mut held);
                     held.close(&mut base.spares);
                 }
+                Data::Head(_) => unreachable!("it is all that is sent"),
             }
             protocol.write_tail(request, ask, link.out.copied());
         });
