@@ -84,6 +84,18 @@ pub trait Protocol: Sync {
         keys: &mut Vec<Span>,
     ) -> Parsed<Request>;
 
+    /// Reads where the next part of a refused request ends, if its parts are counted: returns how
+    /// many bytes to skip before it is called again. Nothing is left when `resume.left` is 0.
+    /// `input` begins where `resume.scanned` was; at first, `left` is `parts_left()`.
+    fn skip_part(&self, _input: &[u8], _resume: &mut Resume) -> Parsed<u64> {
+        unreachable!("no request of this protocol has parts that are counted")
+    }
+
+    /// Whether `write_head` and `write_tail` write these bytes, and no others.
+    fn passes_head(&self, _request: &Request, _head: &[u8]) -> bool {
+        false
+    }
+
     /// Joins the quiet reads of one key that follow the request, which `input` begins with, if they
     /// can be sent and answered as one with it. The head grows by theirs, which stand one after the
     /// other and each end with their key. `keys` grows by their keys, to at most `most`. The answer
@@ -153,6 +165,12 @@ pub trait Protocol: Sync {
         _out: &mut Vec<u8>,
     ) -> AfterLocal {
         unreachable!("no request of this protocol is its own affair")
+    }
+
+    /// Whether the answer to this local command depends on the protocol version alone, as long as
+    /// no transaction of the client is aborted. Such an answer is rendered once.
+    fn is_constant(&self, _request: &Request, _head: &[u8]) -> bool {
+        false
     }
 
     /// Whether the answer to this local command shows the addresses of the connection.

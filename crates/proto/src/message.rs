@@ -30,8 +30,24 @@ impl Span {
 pub struct Resume {
     /// Bytes already searched for the end of the head.
     pub scanned: usize,
-    /// Parts of the head still to come after those, where a protocol counts them.
+    /// Where a protocol counts the parts of a head: how long the input must be before more of it
+    /// can be read, as far as is known.
+    pub needs: usize,
+    /// Parts of the head still to come after `scanned`, and `OWN`.
     pub left: u32,
+    /// The length of the longest part whose length is known: 0 if none is long. A complete head
+    /// leaves it, and nothing else here has a meaning then.
+    pub longest: u32,
+}
+
+impl Resume {
+    /// The bit of `left` that is for the protocol's own use.
+    pub const OWN: u32 = 1 << 31;
+
+    /// Returns how many parts of the head are still to come, where the protocol counts them.
+    pub fn parts_left(&self) -> u32 {
+        self.left & !Resume::OWN
+    }
 }
 
 /// The parser's state in a reply of which some items have come.

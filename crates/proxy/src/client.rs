@@ -12,6 +12,7 @@ mod check;
 mod facts;
 mod gather;
 mod input;
+mod large;
 mod leave;
 mod life;
 mod local;
@@ -24,12 +25,15 @@ mod stats;
 mod stream;
 mod value;
 
+use std::collections::VecDeque;
+
 use crate::base::Base;
 use crate::base::buffer::Slices;
 use crate::base::id::{ConnId, Side, Slab};
 use crate::base::part::{RequestId, Requester};
 use crate::base::plan::Plan;
 use crate::{Action, Time};
+use local::Text;
 use request::PendingRequests;
 use session::{Client, State};
 
@@ -46,9 +50,11 @@ pub(crate) struct Clients {
     /// Clients with output to be written, each once.
     dirty: Vec<ConnId>,
     /// Paused clients that may go on, each once.
-    resumable: Vec<ConnId>,
+    resumable: VecDeque<ConnId>,
     /// Clients that have read their answers, and for which something waits.
     readers: Vec<ConnId>,
+    /// The answers that never change, rendered once.
+    texts: Vec<Text>,
     /// The count of client numbers given out so far.
     client_numbers: u64,
     clients_max: usize,
@@ -65,8 +71,9 @@ impl Clients {
             table: Slab::new(Side::Client),
             requests: PendingRequests::default(),
             dirty: Vec::new(),
-            resumable: Vec::new(),
             readers: Vec::new(),
+            resumable: VecDeque::new(),
+            texts: Vec::new(),
             client_numbers: 0,
             clients_max: plan.clients_max,
             clients_room: plan.clients_room,

@@ -168,10 +168,7 @@ impl Proxy {
             servers.release_held(at);
             self.handle_link_events();
         }
-        while let Some(id) = self.clients.next_resumable() {
-            self.read_kept(id);
-            self.clients.go_on(&mut self.base, id);
-        }
+        self.read_resumable();
         self.serve_waiting();
         self.servers.close_batches(&mut self.base);
         self.free_retired();
@@ -205,6 +202,20 @@ impl Proxy {
             clients.turn_of(base, request, sent, waits)
         });
         self.handle_link_events();
+    }
+
+    /// Reads the kept input of clients that may go on, until enough is done for one turn.
+    fn read_resumable(&mut self) {
+        let most = limits::TURN_SHARES.saturating_mul(self.base.limits.turn_work);
+        let mut done = 0;
+        while done < most
+            && let Some(id) = self.clients.next_resumable(&self.base)
+        {
+            let before = self.clients.work(id);
+            self.read_kept(id);
+            self.clients.go_on(&mut self.base, id);
+            done += self.clients.work(id).saturating_sub(before);
+        }
     }
 
     /// Returns the next order to the driver.

@@ -148,7 +148,8 @@ impl World {
         self.carry_out();
         self.flush_clients();
         self.end_turn();
-        moved
+        // A client whose share of a turn is used up goes on in the next.
+        moved || self.proxy.wants_turn()
     }
 
     /// A server that answers is found to be back without any client's request.

@@ -19,6 +19,8 @@
 //!   (`finish.rs`): `NeverProbe`.
 //! * A paused client is read again: the end of the turn in which it has all its answers:
 //!   `NeverResume`, `AwaitForEver`.
+//! * A client that has had its share of a turn is read again: the turns that pay for what it asked:
+//!   `ForgetShare`.
 //! * A request is answered: the longest deadline since its server's last progress (`world.rs`):
 //!   `NoReplyDeadline`.
 //! * A drain ends: the deadlines of a request (`finish.rs`): `KeepHalfAsked`.

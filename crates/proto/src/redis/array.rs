@@ -8,7 +8,7 @@
 //! The newest servers ignore the two bytes that end a length or a string. Here they must be CR LF.
 //! Otherwise two programs that treat them differently could one day divide the stream differently.
 
-use crate::{Resume, Span};
+use crate::{Parsed, Resume, Span};
 
 /// The reason why nothing was read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,6 +28,10 @@ pub(super) struct Walk<'a> {
     pub(super) left: u32,
     /// A long last argument has to be complete.
     pub(super) whole: bool,
+    /// The length of the longest argument, if one is long.
+    pub(super) longest: u32,
+    /// How long the input must be for the next argument, if that is known.
+    needs: usize,
 }
 
 pub(super) enum Step {
@@ -43,21 +47,29 @@ impl<'a> Walk<'a> {
     #[inline(always)]
     pub(super) fn begin(input: &'a [u8]) -> Result<Walk<'a>, Stop> {
         if let [b'*', digit @ b'0'..=b'9', b'\r', b'\n', ..] = input {
-            return Ok(Walk { input, at: 4, left: u32::from(digit - b'0'), whole: false });
+            return Ok(Walk::new(input, 4, u32::from(digit - b'0')));
         }
         let (count, at) = length(input, 0, &COUNT)?;
-        Ok(Walk { input, at, left: count.max(0) as u32, whole: false })
+        Ok(Walk::new(input, at, count.max(0) as u32))
     }
 
     pub(super) fn resume(input: &'a [u8], resume: &Resume) -> Walk<'a> {
-        let (left, whole) = (resume.left & !WHOLE, resume.left & WHOLE != 0);
-        Walk { input, at: resume.scanned, left, whole }
+        let whole = resume.left & WHOLE != 0;
+        let walk = Walk::new(input, resume.scanned, resume.parts_left());
+        Walk { whole, longest: resume.longest, ..walk }
+    }
+
+    #[inline(always)]
+    fn new(input: &'a [u8], at: usize, left: u32) -> Walk<'a> {
+        Walk { input, at, left, whole: false, longest: 0, needs: 0 }
     }
 
     /// Saves the progress, where more input may help.
     pub(super) fn pause<T>(&self, stop: Stop, resume: &mut Resume) -> Result<T, Stop> {
         let whole = if self.whole { WHOLE } else { 0 };
-        *resume = Resume { scanned: self.at, left: self.left | whole };
+        let needs = self.needs.max(self.input.len() + 1);
+        let (scanned, left, longest) = (self.at, self.left | whole, self.longest);
+        *resume = Resume { scanned, needs, left, longest };
         Err(stop)
     }
 
@@ -93,10 +105,16 @@ impl<'a> Walk<'a> {
         if self.left == 1 && len >= BODY_MIN && !self.whole {
             return Ok(Step::Long { start, len });
         }
+        if len >= BODY_MIN {
+            self.longest = self.longest.max(len as u32);
+        }
         match self.input.get(start + len..start + len + 2) {
             Some(b"\r\n") => {}
             Some(_) => return Err(Stop::Never(BAD_END)),
-            None => return Err(Stop::More),
+            None => {
+                self.needs = start + len + 2;
+                return Err(Stop::More);
+            }
         }
         self.at = start + len + 2;
         self.left -= 1;
@@ -174,6 +192,31 @@ pub(super) fn next(walk: &mut Walk<'_>) -> Option<Span> {
     }
 }
 
+/// Reads where the next argument of a refused request ends, before the CR LF behind it. These are
+/// read with the argument after it.
+pub(super) fn skip(input: &[u8], resume: &mut Resume) -> Parsed<u64> {
+    let (left, mut at) = (resume.parts_left(), 0);
+    if resume.left & END_DUE != 0 {
+        match input.get(..2) {
+            Some(b"\r\n") if left == 0 => {
+                resume.left = 0;
+                return Parsed::Complete(2);
+            }
+            Some(b"\r\n") => at = 2,
+            Some(_) => return Parsed::Malformed(BAD_END),
+            None => return Parsed::Incomplete,
+        }
+    }
+    match length(input, at, &LENGTH) {
+        Ok((len, start)) => {
+            resume.left = (left - 1) | END_DUE;
+            Parsed::Complete(start as u64 + len as u64)
+        }
+        Err(Stop::More) => Parsed::Incomplete,
+        Err(Stop::Never(why)) => Parsed::Malformed(why),
+    }
+}
+
 /// Returns the spans of the first arguments of an array, at most `most`.
 pub(super) fn spans(head: &[u8], most: usize) -> Vec<Span> {
     let mut found = Vec::new();
@@ -246,13 +289,20 @@ pub(super) fn integer(text: &[u8]) -> Option<i64> {
 
 /// Returns the byte where an argument should have begun.
 pub(super) fn offender(head: &[u8]) -> u8 {
-    let Ok(mut walk) = Walk::begin(head) else { return 0 };
+    let Ok(mut walk) = Walk::begin(head) else {
+        // The request is being skipped.
+        let rest = head.strip_prefix(b"\r\n").unwrap_or(head);
+        return rest.first().copied().unwrap_or(0);
+    };
     while let Ok(Step::Argument(_)) = walk.step() {}
     head.get(walk.at).copied().unwrap_or(0)
 }
 
-/// A last argument of at least this length is a body.
+/// A last argument of at least this length is a body, and any argument of this length is long.
 pub(super) const BODY_MIN: usize = 4096;
+/// Behind a head of more than this length there is no body: the whole is collected in one piece,
+/// which passes without a copy.
+pub(super) const BODY_HEAD_MAX: usize = 64 * 1024;
 /// The longest line that contains a length.
 pub(super) const LINE_MAX: usize = 64 * 1024;
 /// The most arguments that a request can have.
@@ -260,7 +310,9 @@ const COUNT_MAX: i64 = i32::MAX as i64;
 /// The longest argument that servers accept by default.
 const BULK_MAX: i64 = 512 * 1024 * 1024;
 /// A flag beside the number of arguments to come: the last one has to be complete.
-pub(super) const WHOLE: u32 = 1 << 31;
+pub(super) const WHOLE: u32 = Resume::OWN;
+/// The same flag of a request that is skipped: CR LF have to come before the next argument.
+const END_DUE: u32 = Resume::OWN;
 const BAD_COUNT: &str = "Protocol error: invalid multibulk length";
 const LONG_COUNT: &str = "Protocol error: too big mbulk count string";
 const BAD_LENGTH: &str = "Protocol error: invalid bulk length";
@@ -285,14 +337,14 @@ mod tests {
                 *byte = BYTES[number % BYTES.len()];
                 number /= BYTES.len();
             }
-            let mut walk = Walk { input: &input, at: 0, left: 1, whole: true };
+            let mut walk = Walk { whole: true, ..Walk::new(&input, 0, 1) };
             let thorough = match walk.step() {
                 Ok(Step::Argument(span)) => Some((span.start as usize, span.end as usize)),
                 _ => None,
             };
             assert_eq!(short(&input, 0), thorough, "{}", input.escape_ascii());
             let mut words = Vec::new();
-            let mut walk = Walk { input: &input, at: 0, left: 1, whole: true };
+            let mut walk = Walk { whole: true, ..Walk::new(&input, 0, 1) };
             walk.take_short(&mut words);
             let taken = words.first().map(|span| (span.start as usize, span.end as usize));
             assert_eq!((taken, walk.left == 0), (thorough, thorough.is_some()));

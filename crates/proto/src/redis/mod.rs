@@ -79,6 +79,14 @@ impl Protocol for Redis {
         request::parse(input, resume, keys)
     }
 
+    fn skip_part(&self, input: &[u8], resume: &mut Resume) -> Parsed<u64> {
+        array::skip(input, resume)
+    }
+
+    fn passes_head(&self, request: &Request, head: &[u8]) -> bool {
+        head.first() == Some(&b'*') && request.command != commands::id::SCAN
+    }
+
     /// Joins nothing, since each read has an answer of its own.
     fn join(&self, _: &mut Request, _: &[u8], _: &mut Vec<Span>, _: usize) {}
 
@@ -140,6 +148,10 @@ impl Protocol for Redis {
         out: &mut Vec<u8>,
     ) -> AfterLocal {
         local::local(request, head, session, facts, out)
+    }
+
+    fn is_constant(&self, request: &Request, head: &[u8]) -> bool {
+        local::is_constant(request, head)
     }
 
     fn shows_endpoints(&self, request: &Request) -> bool {

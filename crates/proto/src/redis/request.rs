@@ -6,11 +6,12 @@
 //! ```
 //!
 //! All of a request is its head, with one exception: in a command that one server answers, a last
-//! argument of `array::BODY_MIN` bytes or more that is no key is a body, and passes unread.
+//! argument of `array::BODY_MIN` bytes or more that is no key is a body, and passes unread. It
+//! stays in the head if what is before it is long.
 
 use std::borrow::Cow;
 
-use super::array::{self, Step, Stop, Walk, short};
+use super::array::{self, BODY_HEAD_MAX, Step, Stop, Walk, short};
 use super::commands::{self, Row, id};
 use super::keys::ARITY;
 use super::refusal::{BAD_ARGUMENT, BAD_CURSOR, stray};
@@ -141,6 +142,7 @@ fn read_array(input: &[u8], resume: &mut Resume, keys: &mut Vec<Span>) -> Result
                 keys.push(Span::new(start, start));
                 let request = understand(input, keys, start).map_err(Stop::Never)?;
                 if takes_body(&request, keys, start) {
+                    resume.longest = walk.longest;
                     return Ok(Request { body: len as u64, trailer: b"\r\n", ..request });
                 }
                 keys.clear();
@@ -153,6 +155,7 @@ fn read_array(input: &[u8], resume: &mut Resume, keys: &mut Vec<Span>) -> Result
     if keys.is_empty() {
         return Ok(blank(walk.at));
     }
+    resume.longest = walk.longest;
     understand(input, keys, walk.at).map_err(Stop::Never)
 }
 
@@ -192,6 +195,7 @@ fn understand_quoted(line: &[u8], keys: &mut Vec<Span>) -> Result<Request, &'sta
 fn takes_body(request: &Request, keys: &[Span], start: usize) -> bool {
     matches!(request.class, Class::Single { .. })
         && !request.keep
+        && start <= BODY_HEAD_MAX
         && !matches!(request.command, id::SORT | id::SORT_RO | id::FUNCTION_LIST)
         && keys.last().is_none_or(|key| key.start as usize != start)
 }

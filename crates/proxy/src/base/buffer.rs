@@ -109,6 +109,13 @@ impl Outbox {
         self.len() == 0
     }
 
+    /// As `len`, with the part that was sent of a block larger than a read: that is held as well
+    /// until all of it is sent.
+    pub(crate) fn held(&self) -> usize {
+        let large = self.shared.front().filter(|it| it.slice.block.len() > limits::BLOCK);
+        self.len() + large.map_or(0, |shared| shared.slice.start)
+    }
+
     /// Returns the buffer for copied bytes. Only append to it.
     pub(crate) fn copied(&mut self) -> &mut Vec<u8> {
         &mut self.bytes

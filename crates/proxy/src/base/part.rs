@@ -92,14 +92,26 @@ pub(crate) struct Arrival {
     pub(crate) shown: Shown,
 }
 
-/// The body of a request that has arrived whole, including its trailer.
+/// The bytes of a request beside its head.
 pub(crate) enum Data<'a> {
+    /// Its body, including the trailer, which arrived in one piece.
     OnePiece(Source<'a>),
+    /// The same, which arrived in several.
     Assembled(Outbox),
+    /// There is no body, and the head is large and passes unchanged: this is the head.
+    Head(Source<'a>),
 }
 
 impl Data<'_> {
     pub(crate) fn none() -> Self {
         Data::Assembled(Outbox::default())
+    }
+
+    /// Returns the same for another server, where there is no body.
+    pub(crate) fn again(&self) -> Self {
+        match self {
+            Data::Head(head) => Data::Head(*head),
+            Data::OnePiece(_) | Data::Assembled(_) => Data::none(),
+        }
     }
 }

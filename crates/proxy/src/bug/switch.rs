@@ -162,6 +162,8 @@ pub enum Bug {
     HoardMemory,
     /// Pools and servers that have left the plan keep their places.
     NeverVacate,
+    /// A client that has had its share of a turn is never read again.
+    ForgetShare,
 }
 
 /// All seeded bugs.
@@ -244,6 +246,7 @@ pub static BUGS: &[Bug] = &[
     Bug::KeepHalfAsked,
     Bug::HoardMemory,
     Bug::NeverVacate,
+    Bug::ForgetShare,
 ];
 
 thread_local! {

@@ -6,10 +6,11 @@ use proto::{Answer, Ask, Asked, Quiet, Request};
 use super::Clients;
 use super::request::UNTIMED;
 use super::session::Departure;
-use crate::base::Base;
+use crate::base::buffer::Source;
 use crate::base::id::ConnId;
 use crate::base::part::{Incoming, NONE, RequestId, Requester};
 use crate::base::room::NoRoom;
+use crate::base::{Base, limits};
 
 impl Clients {
     /// Adds a client's request to the end of its pipeline.
@@ -67,17 +68,18 @@ impl Clients {
         base: &mut Base,
         id: ConnId,
         request: &Request,
-        words: &[u8],
+        words: Source<'_>,
     ) {
         let client = self.table.find_mut(id).expect("requests are read from living clients only");
+        client.charge((words.bytes.len() / limits::ANSWER_WORK_BYTES) as u32);
         if client.pipeline.head == NONE {
             client.out.open(&mut base.spares);
-            client.out.copy(words);
+            client.out.keep(words);
             return self.update_client(base, id);
         }
         let pending = self.enqueue(base, id, request, b"");
         self.requests[pending].since = UNTIMED;
-        self.requests[pending].reply.copy(words);
+        self.requests[pending].reply.keep(words);
         self.account_request(base, pending);
         self.complete(base, pending);
     }

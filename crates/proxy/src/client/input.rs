@@ -65,7 +65,7 @@ const KEY_HELD: usize = 48;
 const IN_ABORTED: &str = "it belongs to a refused transaction, of which nothing is executed";
 
 /// Silences a request of a client that has turned replies off.
-fn mute(client: &mut Client, request: &mut Request) {
+pub(super) fn mute(client: &mut Client, request: &mut Request) {
     if !bug!(SkipForEver) {
         client.session.reply_mode = client.session.reply_mode.after_request();
     }
@@ -83,6 +83,7 @@ impl Clients {
         }
         let counters = base.pools[client.pool as usize].counters;
         counters.add(PoolCounter::ReceivedBytes, bytes.len() as u64);
+        client.enter_turn(base.turn, &base.limits);
         if client.partial.is_empty() {
             return Input::AsTheyCame;
         }
@@ -155,9 +156,14 @@ impl Clients {
 
     /// Closes a client whose head grows past its bound or past the memory limit.
     fn limit_partial(&mut self, base: &mut Base, id: ConnId) {
-        let Some(client) = self.table.find(id) else { return };
+        let Some(client) = self.table.find_mut(id) else { return };
         let len = client.partial.len();
-        if len == 0 {
+        // Where parts are counted, `check_parts` has found them within their bounds.
+        let more = client.resume.needs.saturating_sub(len);
+        if more > limits::BUFFER_KEEP_MAX {
+            let _ = client.partial.try_reserve(more);
+        }
+        if len == 0 || more > 0 {
             return self.update_client(base, id);
         }
         let (most, answer) = match client.must_log_in(base) {
@@ -191,6 +197,10 @@ impl Clients {
         if client.is_paused() {
             return Next::Used(0);
         }
+        if client.work() >= base.limits.turn_work {
+            self.end_share(id);
+            return Next::Used(0);
+        }
         match &mut client.intake {
             Intake::Head => self.read_head(base, id, rest, frame),
             Intake::Swallow(left) => {
@@ -202,6 +212,7 @@ impl Clients {
                 Next::Used(part)
             }
             Intake::Body(_) => self.read_body(base, id, rest),
+            Intake::Skip(_) => self.skip_head(base, id, rest.bytes),
         }
     }
 
@@ -220,13 +231,15 @@ impl Clients {
         }
         let parsed = client.protocol.parse_request(rest.bytes, &mut client.resume, &mut base.keys);
         let request = match parsed {
-            Parsed::Incomplete => return Next::Used(0),
+            Parsed::Incomplete => return Next::Used(self.check_parts(base, id)),
             Parsed::Malformed(why) => {
                 return Next::Used(self.close_malformed(base, id, rest.bytes, why));
             }
             Parsed::Complete(request) => request,
         };
+        let longest = client.resume.longest;
         client.resume = Resume::default();
+        client.charge(limits::REQUEST_WORK + base.keys.len() as u32);
         let frame = frame.insert(Frame {
             asks: client.requester(id),
             request,
@@ -241,6 +254,9 @@ impl Clients {
         }
         if matches!(request.class, Class::Refuse(Refusal::Unknown)) {
             recognize(base, asks, request, rest.bytes);
+        }
+        if longest != 0 && longest as usize > base.pools[asks.pool()].plan.item_size_max {
+            request.class = Class::Refuse(Refusal::TooLarge);
         }
         if frame.aborted_before && !matches!(request.class, Class::Local(_)) {
             request.class = Class::Refuse(Refusal::ByName(IN_ABORTED));

@@ -200,8 +200,25 @@ impl Clients {
         let client = self.table.find_mut(id).expect("the caller found it");
         if !client.resumable {
             client.resumable = true;
-            self.resumable.push(id);
+            self.resumable.push_back(id);
         }
+    }
+
+    /// Ends a client's share of a turn. The rest of its input waits for the next turn, in which it
+    /// goes on behind the others that may go on.
+    #[cold]
+    pub(super) fn end_share(&mut self, id: ConnId) {
+        let Some(client) = self.table.find_mut(id) else { return };
+        client.waits.turn = true;
+        client.pause();
+        if !bug!(ForgetShare) {
+            self.queue_resume(id);
+        }
+    }
+
+    /// Returns the work for a client that no turn has paid for yet.
+    pub(crate) fn work(&self, id: ConnId) -> u32 {
+        self.table.find(id).map_or(0, |client| client.work())
     }
 
     /// Returns whether there is a paused client that may go on.
@@ -209,13 +226,26 @@ impl Clients {
         !self.resumable.is_empty()
     }
 
-    /// Returns the next paused client that may go on.
-    pub(crate) fn next_resumable(&mut self) -> Option<ConnId> {
-        while let Some(id) = self.resumable.pop() {
-            if let Some(client) = self.table.find_mut(id) {
-                client.resumable = false;
-                return Some(id);
+    /// Returns the next paused client that may go on in this turn.
+    pub(crate) fn next_resumable(&mut self, base: &Base) -> Option<ConnId> {
+        for _ in 0..self.resumable.len() {
+            let id = self.resumable.pop_front()?;
+            let Some(client) = self.table.find_mut(id) else { continue };
+            client.enter_turn(base.turn, &base.limits);
+            if client.work() >= base.limits.turn_work {
+                self.resumable.push_back(id);
+                continue;
             }
+            client.resumable = false;
+            if std::mem::take(&mut client.waits.turn) {
+                // It may have to wait for other things since.
+                if !client.may_resume(&base.memory.narrow(base.limits)) {
+                    continue;
+                }
+                client.let_go_on();
+                client.waits.idle = false;
+            }
+            return Some(id);
         }
         None
     }

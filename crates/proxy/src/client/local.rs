@@ -1,15 +1,26 @@
 //! Local commands, which a protocol answers by itself: server information, the client's name, its
 //! database. The protocol writes the answer and decides how the client goes on.
 
+use std::rc::Rc;
+
 use metrics::PoolCounter;
 use proto::{AfterLocal, Answer, Endpoints, Facts, Local, ProxyFacts, Quiet, Request, Session};
 
 use super::Clients;
 use super::facts::{PoolFacts, VERSION};
-use super::session::Departure;
+use super::session::{Client, Departure};
 use crate::Action;
+use crate::base::buffer::Source;
 use crate::base::id::ConnId;
 use crate::base::{Base, limits};
+
+/// A local command's answer that never changes, rendered once and sent by reference.
+pub(super) struct Text {
+    protocol: &'static str,
+    command: u16,
+    proto_version: u8,
+    block: Rc<Vec<u8>>,
+}
 
 impl Clients {
     /// Answers a request from the proxy's own knowledge.
@@ -39,6 +50,14 @@ impl Clients {
     /// Has the protocol answer a local command.
     fn local(&mut self, base: &mut Base, id: ConnId, request: &Request, head: &[u8]) {
         let Some(client) = self.table.find_mut(id) else { return };
+        let is_constant = !client.session.aborted && client.protocol.is_constant(request, head);
+        if is_constant && request.quiet == Quiet::Silent {
+            return;
+        }
+        if is_constant && let Some(block) = find_text(&self.texts, client, request.command) {
+            let words = Source::block(&block, block.len());
+            return self.answer_encoded(base, id, request, words);
+        }
         if client.session.id == 0 {
             self.client_numbers += 1;
             client.session.id = self.client_numbers << WORKER_BITS | base.metrics.slot() as u64;
@@ -63,10 +82,16 @@ impl Clients {
             client.departure = Departure::Quits;
         }
         let request = Request { quiet: Quiet::Loud, ..*request };
+        let (protocol, command) = (client.protocol.name(), request.command);
+        let proto_version = session.conn_key.proto_version;
         if !self.take_session(base, id, session) {
             self.answer(base, id, &request, head, &Answer::Failed(TOO_MANY_CONN_KEYS));
+        } else if is_constant {
+            let block = Rc::new(words.clone());
+            self.answer_encoded(base, id, &request, Source::block(&block, block.len()));
+            self.texts.push(Text { protocol, command, proto_version, block });
         } else if !is_silenced {
-            self.answer_encoded(base, id, &request, &words);
+            self.answer_encoded(base, id, &request, Source::plain(&words));
         }
         if words.capacity() <= limits::BUFFER_KEEP_MAX {
             base.scratch = words;
@@ -122,6 +147,15 @@ impl Clients {
             self.update_client(base, id);
         }
     }
+}
+
+/// Returns the answer to this command, if it is one that never changes and has been rendered.
+fn find_text(texts: &[Text], client: &Client, command: u16) -> Option<Rc<Vec<u8>>> {
+    let (protocol, key) = (client.protocol.name(), client.session.conn_key.proto_version);
+    let is_it = |text: &&Text| {
+        (text.command, text.proto_version, text.protocol) == (command, key, protocol)
+    };
+    texts.iter().find(is_it).map(|text| Rc::clone(&text.block))
 }
 
 const TOO_MANY_CONN_KEYS: &str = "too many databases are in use through this proxy";

@@ -13,6 +13,7 @@ use metrics::PoolCounter;
 use proto::{Answer, Class, Local, Login, Quiet, Request};
 
 use super::Clients;
+use crate::base::buffer::Source;
 use crate::base::id::ConnId;
 use crate::base::timers::Due;
 use crate::base::{Base, limits};
@@ -55,7 +56,8 @@ impl Clients {
             }
             Login::Other => Answer::LoginFirst,
             Login::Answered(answer) => {
-                self.answer_encoded(base, id, &Request { quiet: Quiet::Loud, ..*request }, &answer);
+                let request = Request { quiet: Quiet::Loud, ..*request };
+                self.answer_encoded(base, id, &request, Source::plain(&answer));
                 self.pause_if_full(base, id);
                 return Some(len);
             }

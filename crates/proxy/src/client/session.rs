@@ -54,6 +54,10 @@ pub(super) struct Client {
     pub(super) dirty: bool,
     /// It is in the list of clients that may go on.
     pub(super) resumable: bool,
+    /// The work done for it in the turn with the number `work_turn`, beyond what the turns before
+    /// have paid for.
+    work: u32,
+    work_turn: u32,
     /// Bytes held, as last reported to the memory account.
     pub(super) counted: usize,
 }
@@ -109,6 +113,8 @@ pub(super) enum Reading {
 pub(super) struct Waits {
     /// Until nothing is outstanding: its next request may take another route.
     pub(super) idle: bool,
+    /// Until the next turn: it has had its share of this one.
+    pub(super) turn: bool,
     /// For the addresses of its connection.
     pub(super) endpoints: bool,
     /// For room in this many queues of links.
@@ -163,6 +169,9 @@ pub(super) enum Intake {
     Body(Box<Body>),
     /// The rest of a body that goes nowhere.
     Swallow(u64),
+    /// The rest of a head that goes nowhere. So much is left of the present part of it; `resume`
+    /// has the number of the others.
+    Skip(u64),
 }
 
 /// A request whose body is still arriving.
@@ -215,6 +224,8 @@ impl Client {
             must_read: false,
             dirty: false,
             resumable: false,
+            work: 0,
+            work_turn: 0,
             counted: 0,
         }
     }
@@ -280,8 +291,30 @@ impl Client {
         self.waits.server.is_none()
             && !self.waits.endpoints
             && self.waits.queues == 0
+            && !self.waits.turn
             && self.outstanding() <= most
             && self.owed() <= limits.client_outbox / 2
+    }
+
+    /// Notes that it may be read in this turn. Each turn pays for one share of work.
+    pub(super) fn enter_turn(&mut self, turn: u64, limits: &Limits) {
+        let turn = turn as u32;
+        if self.work_turn != turn {
+            let passed = turn.wrapping_sub(self.work_turn);
+            self.work = self.work.saturating_sub(passed.saturating_mul(limits.turn_work));
+            self.work_turn = turn;
+        }
+    }
+
+    /// Charges it for work that is done for it.
+    #[inline]
+    pub(super) fn charge(&mut self, work: u32) {
+        self.work = self.work.saturating_add(work);
+    }
+
+    /// Returns the work that is not paid for.
+    pub(super) fn work(&self) -> u32 {
+        self.work
     }
 
     /// Returns the bytes queued for it, or expected to be from the answers before.
@@ -350,8 +383,9 @@ impl Client {
         let body = match &self.intake {
             // A body counts whole from its first byte. Otherwise many could begin at once.
             Intake::Body(body) => body.data.len() + body.left as usize + body.head.len(),
-            Intake::Head | Intake::Swallow(_) => 0,
+            Intake::Head | Intake::Swallow(_) | Intake::Skip(_) => 0,
         };
-        self.out.len() + self.partial.len() + body
+        // So does the part of a head that is arriving.
+        self.out.len() + self.partial.len().max(self.resume.needs) + body
     }
 }

@@ -11,12 +11,12 @@ use super::request::{Kind, PendingRequest, State, UNTIMED};
 use super::value::Value;
 use super::{Clients, gather};
 use crate::Time;
-use crate::base::Base;
 use crate::base::buffer::Outbox;
 use crate::base::fault::Fault;
 use crate::base::id::ConnId;
 use crate::base::part::{NONE, Part, RequestId};
 use crate::base::pool::Pool;
+use crate::base::{Base, limits};
 
 impl Clients {
     /// Records the value of a key of a read.
@@ -241,6 +241,8 @@ impl Clients {
                 true => {
                     let facts = (base.metrics, base.now.since(base.started));
                     gather::gather(&mut self.requests[head], pool, facts, &mut client.out);
+                    let bytes = client.out.len() - before;
+                    client.charge((bytes / limits::ANSWER_WORK_BYTES) as u32);
                 }
             }
             let done = &self.requests[head];

@@ -4,9 +4,9 @@ use metrics::{Counter, PoolCounter, Registry, ServerCounter, WorkerCounter};
 use proto::{Answer, Request};
 
 use super::Clients;
-use crate::base::Base;
 use crate::base::id::ConnId;
 use crate::base::pool::Stage;
+use crate::base::{Base, limits};
 
 impl Clients {
     /// Answers with every counter of the pools in the plan.
@@ -40,6 +40,10 @@ impl Clients {
                 let value = registry.total_own(view.id, error.place);
                 (format!("{prefix}.{}", error.counter), value.to_string())
             }));
+        }
+        if let Some(client) = self.table.find_mut(id) {
+            let bytes: usize = lines.iter().map(|(name, value)| name.len() + value.len()).sum();
+            client.charge((bytes / limits::ANSWER_WORK_BYTES) as u32);
         }
         let mut answers: Vec<Answer<'_>> =
             lines.iter().map(|(name, value)| Answer::Stat(name, value)).collect();

@@ -1,5 +1,7 @@
 //! From a client's bytes to the queues of links.
 
+use std::rc::Rc;
+
 use metrics::{PoolCounter, ServerCounter};
 use proto::{Answer, Ask, Class, Local, Parsed, Place, Quiet, Reach, Refusal, Resume};
 
@@ -7,6 +9,7 @@ use super::Proxy;
 use crate::base::buffer::{Source, has_trailer};
 use crate::base::fault::Fault;
 use crate::base::id::ConnId;
+use crate::base::limits;
 use crate::base::part::{Data, Incoming, Part, RequestId, Requester};
 use crate::base::pool::Stage;
 use crate::client::{self, Frame, Input, Next, SplitRequest};
@@ -23,12 +26,20 @@ enum Removal {
     Waits(usize),
 }
 
+/// Whether a request without a body passes by reference to `large`, which begins with it: it is
+/// larger than a read and most of what the reference would keep.
+fn passes_whole(incoming: &Incoming<'_>, large: Source<'_>) -> bool {
+    let Incoming { asks, request, head } = *incoming;
+    let is_most = head.len() > limits::BLOCK && head.len() > large.bytes.len() / 2;
+    is_most && request.body == 0 && asks.protocol.passes_head(request, head)
+}
+
 impl Proxy {
     pub(super) fn receive_client(&mut self, id: ConnId, source: Source<'_>) {
         match self.clients.take_input(&mut self.base, id, source.bytes) {
             Input::Ignored => return,
             Input::AsTheyCame => {
-                let used = self.read(id, source);
+                let used = self.read(id, source, None);
                 self.clients.keep_rest(&mut self.base, id, &source.bytes[used..]);
             }
             Input::Kept => self.read_kept(id),
@@ -40,12 +51,24 @@ impl Proxy {
     /// Reads requests from the bytes that are kept of a client's input.
     pub(super) fn read_kept(&mut self, id: ConnId) {
         let Some(kept) = self.clients.take_kept(id) else { return };
-        let used = self.read(id, Source::plain(&kept));
-        self.clients.return_kept(&mut self.base, id, kept, used);
+        if kept.len() <= limits::BLOCK {
+            let used = self.read(id, Source::plain(&kept), None);
+            return self.clients.return_kept(&mut self.base, id, kept, used);
+        }
+        let block = Rc::new(kept);
+        let used = self.read(id, Source::plain(&block), Some(&block));
+        match Rc::try_unwrap(block) {
+            Ok(kept) => self.clients.return_kept(&mut self.base, id, kept, used),
+            // A link has the request now, by reference.
+            Err(block) => {
+                self.clients.return_kept(&mut self.base, id, block[used..].to_vec(), 0);
+            }
+        }
     }
 
-    /// Reads as many requests as there are; returns how many bytes they took.
-    fn read(&mut self, id: ConnId, source: Source<'_>) -> usize {
+    /// Reads as many requests as there are; returns how many bytes they took. `block` holds the
+    /// same bytes, if a large request among them may be kept by reference.
+    fn read(&mut self, id: ConnId, source: Source<'_>, block: Option<&Rc<Vec<u8>>>) -> usize {
         let len = source.bytes.len();
         let mut frame = None;
         let mut at = 0;
@@ -54,7 +77,10 @@ impl Proxy {
             let next = self.clients.next_frame(&mut self.base, id, rest, &mut frame);
             let used = match (next, &frame) {
                 (Next::Used(used), _) => used,
-                (Next::Frame, Some(frame)) => self.serve(frame, rest),
+                (Next::Frame, Some(frame)) => {
+                    let large = block.map(|block| Source::block(block, len).part(at, len));
+                    self.serve(frame, rest, large)
+                }
                 (Next::Frame, None) => 0,
                 (Next::Whole(used, asks, body), _) => {
                     self.serve_whole(&asks, *body);
@@ -74,7 +100,7 @@ impl Proxy {
     /// Handles a request whose head has been read; returns how many bytes it used, of which it is
     /// the first.
     #[inline(always)]
-    fn serve(&mut self, frame: &Frame, rest: Source<'_>) -> usize {
+    fn serve(&mut self, frame: &Frame, rest: Source<'_>, large: Option<Source<'_>>) -> usize {
         let Frame { asks, request, .. } = frame;
         let head = &rest.bytes[..request.head as usize];
         let incoming = &frame.incoming(head);
@@ -90,7 +116,12 @@ impl Proxy {
         }
         match usize::try_from(request.len()) {
             Ok(whole) if whole <= rest.bytes.len() => {
-                let data = Data::OnePiece(rest.part(head.len(), whole));
+                let data = match large {
+                    Some(large) if passes_whole(incoming, large) => {
+                        Data::Head(large.part(0, whole))
+                    }
+                    _ => Data::OnePiece(rest.part(head.len(), whole)),
+                };
                 self.admit(incoming, data, route);
                 self.clients.end_aborted(&mut self.base, frame, whole == rest.bytes.len());
                 whole
@@ -251,8 +282,8 @@ impl Proxy {
                 let id = self.clients.begin(&mut self.base, incoming, writes);
                 self.send_along(id, incoming, data, route);
             }
-            (Class::Split { .. }, Some(route)) => self.ask_split(incoming, route),
-            (Class::Broadcast { .. }, _) => self.ask_broadcast(incoming, route),
+            (Class::Split { .. }, Some(route)) => self.ask_split(incoming, &data, route),
+            (Class::Broadcast { .. }, _) => self.ask_broadcast(incoming, &data, route),
             (Class::Local(local), _) => self.answer_local(incoming, local),
             (Class::Single { .. } | Class::Split { .. } | Class::Refuse(_), _) => {
                 unreachable!("it has a route, or was refused before its body was waited for")
@@ -297,7 +328,7 @@ impl Proxy {
     /// Sends a request whose keys may belong to several servers. Each server gets its own keys, and
     /// the replies are gathered into one answer. A request whose keys belong to one server goes
     /// there unchanged.
-    fn ask_split(&mut self, incoming: &Incoming<'_>, route: Route) {
+    fn ask_split(&mut self, incoming: &Incoming<'_>, data: &Data<'_>, route: Route) {
         let Class::Split { ask, element_per_key, writes, idempotent } = incoming.request.class
         else {
             unreachable!("judged by its class")
@@ -314,13 +345,13 @@ impl Proxy {
         if element_per_key {
             self.clients.expect_elements(id, self.base.keys.len());
         }
-        self.send_along(id, incoming, Data::none(), route);
+        self.send_along(id, incoming, data.again(), route);
     }
 
     /// Sends a request to every server of the pool, or to its keys' server; some requests only
     /// where the operator allows it. If one server cannot be asked now, a change goes to none of
     /// them, since nothing would undo it on the others.
-    fn ask_broadcast(&mut self, incoming: &Incoming<'_>, route: Option<Route>) {
+    fn ask_broadcast(&mut self, incoming: &Incoming<'_>, data: &Data<'_>, route: Option<Route>) {
         let Class::Broadcast { ask, writes, reach, .. } = incoming.request.class else {
             unreachable!("judged by its class")
         };
@@ -338,7 +369,7 @@ impl Proxy {
                 Err(apart) => Route::Apart(apart),
             };
             let id = clients.begin(base, incoming, writes);
-            return self.send_along(id, incoming, Data::none(), route);
+            return self.send_along(id, incoming, data.again(), route);
         }
         if writes && incoming.is_dropped() {
             return self.drop_unasked(incoming);
@@ -355,7 +386,7 @@ impl Proxy {
                 continue;
             }
             let part = Part { request: id, slot: nth as u32 };
-            self.send(part, incoming, (server, ask), Data::none());
+            self.send(part, incoming, (server, ask), data.again());
         }
         self.clients.settle_part(&mut self.base, id);
     }

@@ -475,7 +475,7 @@ impl Link {
         });
         let gathering = self.batch.as_ref().map_or(0, |batch| batch.bytes());
         let queued = self.fetch_bytes + gathering + self.queue.bytes();
-        self.out.len() + self.partial.len() + body + queued
+        self.out.held() + self.partial.len() + body + queued
     }
 }
 

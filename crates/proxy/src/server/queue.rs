@@ -112,7 +112,7 @@ impl Waiting {
     fn bytes(&self) -> usize {
         match &self.payload {
             Payload::Fetch(batch) => batch.bytes(),
-            _ => self.out.len(),
+            _ => self.out.held(),
         }
     }
 

@@ -272,6 +272,9 @@ impl Servers {
         };
         let protocol = asks.protocol;
         let write = |out: &mut Outbox, base: &mut Base, is_soon: bool| {
+            if let Data::Head(head) = data {
+                return out.keep(head);
+            }
             protocol.write_head(request, head, &base.keys, ask, out.copied());
             match data {
                 // A link that is up is written at the end of this turn. Otherwise the data has to
@@ -282,6 +285,7 @@ impl Servers {
                     out.append(&mut held);
                     held.close(&mut base.spares);
                 }
+                Data::Head(_) => unreachable!("it is all that is sent"),
             }
             protocol.write_tail(request, ask, out.copied());
         };

@@ -303,8 +303,9 @@ pub static POOL: &[Directive<PoolDraft>] = &[
         }),
         "The largest value; a larger one is refused and never sent. As in memcached, the value \
          that a refused `set` or `ms` was to replace is removed; the error adds `old value kept` \
-         if the removal could not be sent. In a Redis pool it bounds the last argument of a \
-         request; all other arguments together have 32m."),
+         if the removal could not be sent. In a Redis pool it bounds each argument of a request \
+         that has 4k or more; such a request is skipped to its end and the client stays \
+         connected. A whole request may take a worker's part of `memory_max`."),
     row("memory", Native, Value("64m"),
         Kind::Size(MEMORY_RANGE, |pool, bytes| pool.memory = Some(bytes as usize)),
         "Memory of each `embedded` server."),

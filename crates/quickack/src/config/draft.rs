@@ -135,7 +135,7 @@ impl PoolDraft {
     /// that a file could contradict, so its default is the largest possible value.
     pub fn item_size_max(&self, memory: usize) -> usize {
         let default = match self.speaks_redis() {
-            true => limits::ITEM_SIZE_MAX.min(memory),
+            true => limits::REDIS_ITEM_SIZE_DEFAULT.min(memory),
             false => limits::ITEM_SIZE_DEFAULT,
         };
         self.item_size_max.unwrap_or(default)

@@ -7,6 +7,7 @@ mod differential;
 mod facts;
 mod failures;
 mod hostile;
+mod large;
 mod model;
 mod pools;
 mod scripts;

@@ -27,6 +27,18 @@ pub(super) fn adapt(request: &Request, capabilities: Option<Capabilities>) -> Ad
     }
 }
 
+/// Whether the answer is one of the texts about all commands, which depend on the protocol version
+/// alone.
+pub(super) fn is_constant(request: &Request, head: &[u8]) -> bool {
+    match request.command {
+        id::COMMAND => true,
+        id::COMMAND_INFO | id::COMMAND_DOCS | id::COMMAND_LIST => {
+            arguments::first(head, 3).len() == 2
+        }
+        _ => false,
+    }
+}
+
 /// The answer being written, and its sources.
 struct LocalAnswer<'a> {
     session: &'a mut Session,

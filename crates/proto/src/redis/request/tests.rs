@@ -1,6 +1,6 @@
 //! How arrays are read (heads, bodies, pieces), and how requests are written.
 
-use super::super::array::{BODY_MIN, WHOLE};
+use super::super::array::{BODY_HEAD_MAX, BODY_MIN, WHOLE};
 use super::super::{Redis, arguments, split};
 use super::*;
 use crate::Protocol;
@@ -72,6 +72,115 @@ fn a_request_in_pieces_is_not_read_again_from_its_start() {
     assert_eq!(resume.left, 1 | WHOLE);
     let parsed = parse(&whole, &mut resume, &mut keys);
     assert_eq!((parsed, keys.len()), (Parsed::Complete(read(&whole).0), 2));
+}
+
+/// A request that is collected tells how long it must become, and how long its longest argument is,
+/// as soon as that can be known.
+#[test]
+fn an_unfinished_request_tells_its_size_in_advance() {
+    let (long, longer) = (vec![b'a'; BODY_MIN], vec![b'b'; 3 * BODY_MIN]);
+    let words: [&[u8]; 6] = [b"set", b"k", &longer, &long, b"EX", b"100"];
+    let whole = array(&words);
+    // The ends of the lines with the lengths of both, and of the arguments.
+    let begins = [3, 2, 1].map(|n| array(&words[..n]).len());
+    assert!(begins[0] > begins[1] && begins[1] > begins[2]);
+    let first_line = begins[1] + b"$12288\r\n".len();
+    let (mut resume, mut keys) = (Resume::default(), Vec::new());
+    for len in 1..whole.len() {
+        let parsed = parse(&whole[..len], &mut resume, &mut keys);
+        assert_eq!(parsed, Parsed::Incomplete, "{len}");
+        let is_begun = len >= 4;
+        assert_eq!(resume.needs > len, is_begun, "{len}");
+        assert!(resume.needs <= whole.len(), "{len}: {resume:?}");
+        let is_known = len >= first_line;
+        assert_eq!(resume.longest as usize, if is_known { longer.len() } else { 0 }, "{len}");
+        if is_known && len < begins[0] {
+            assert_eq!((resume.needs, resume.parts_left()), (begins[0], 4), "{len}");
+        }
+    }
+    let parsed = parse(&whole, &mut resume, &mut keys);
+    assert_eq!(parsed, Parsed::Complete(read(&whole).0), "as in one piece");
+    assert_eq!(resume.longest as usize, longer.len());
+    let longest = |words: &[&[u8]]| {
+        let mut resume = Resume::default();
+        let parsed = parse(&array(words), &mut resume, &mut Vec::new());
+        let Parsed::Complete(request) = parsed else { panic!("{parsed:?}") };
+        (resume.longest as usize, request.body as usize)
+    };
+    assert_eq!(longest(&[b"set", b"k", &longer, &long, b"EX"]), (longer.len(), 0));
+    assert_eq!(longest(&[b"set", b"k", &long[1..], b"EX", b"100"]), (0, 0), "short");
+    assert_eq!(longest(&[b"rpush", b"k", &long, &longer]), (long.len(), longer.len()));
+}
+
+/// It is collected with the head, so that the whole passes without a copy.
+#[test]
+fn there_is_no_body_behind_a_long_head() {
+    let value = vec![b'v'; BODY_MIN];
+    let of = |head: usize| {
+        let filler = vec![b'f'; head - array(&[b"rpush", b"k", &value]).len() - 6];
+        let whole = array(&[b"rpush", b"k", &filler, &value]);
+        (read(&whole).0, whole.len())
+    };
+    let (with, _) = of(BODY_HEAD_MAX);
+    assert_eq!(with.body as usize, BODY_MIN);
+    let (without, len) = of(BODY_HEAD_MAX + 2 * BODY_MIN);
+    assert_eq!((without.body, without.head as usize), (0, len));
+}
+
+/// Skips a request from each of its arguments on, in pieces of every length.
+#[test]
+fn a_refused_request_is_skipped_to_its_end_in_any_pieces() {
+    let words: [&[u8]; 5] = [b"mset", b"a", b"", b"\r\n$3\r\n", &[b'v'; 30]];
+    let whole = array(&words);
+    let next = b"*1\r\n$4\r\nPING\r\n";
+    let input = [&whole[..], next].concat();
+    for from in 0..words.len() {
+        // The count is that of the whole array.
+        let start = array(&words[..from]).len();
+        for piece in 1..input.len() {
+            let left = (words.len() - from) as u32;
+            let mut resume = Resume { left, ..Resume::default() };
+            let (mut at, mut come, mut skip) = (start, start, 0);
+            while resume.left > 0 || skip > 0 {
+                let part = skip.min(come - at);
+                (at, skip) = (at + part, skip - part);
+                let parsed = match skip {
+                    0 if resume.left == 0 => break,
+                    0 => Redis.skip_part(&input[at..come], &mut resume),
+                    _ => Parsed::Incomplete,
+                };
+                match parsed {
+                    Parsed::Complete(len) => skip = len as usize,
+                    Parsed::Incomplete => {
+                        assert!(come < input.len(), "it ends: {from}, {piece}");
+                        come = (come + piece).min(input.len());
+                    }
+                    Parsed::Malformed(why) => panic!("{why}"),
+                }
+            }
+            assert_eq!(at, whole.len(), "from {from} in pieces of {piece}");
+        }
+    }
+}
+
+#[test]
+fn a_refused_request_that_goes_on_wrongly_is_malformed() {
+    for (bytes, why) in [
+        ("$3\r\nabcde$1\r\n", "Protocol error: expected CR LF"),
+        ("$3\r\nabc\r\n:1\r\n", "Protocol error: expected '$', got "),
+        ("$3\r\nabc\r\n$-1\r\n", "Protocol error: invalid bulk length"),
+        ("$536870913\r\n", "Protocol error: invalid bulk length"),
+    ] {
+        let mut resume = Resume { left: 3, ..Resume::default() };
+        let mut at = 0;
+        let told = loop {
+            match Redis.skip_part(&bytes.as_bytes()[at..], &mut resume) {
+                Parsed::Complete(len) => at += len as usize,
+                other => break other,
+            }
+        };
+        assert_eq!(told, Parsed::Malformed(why), "{bytes}");
+    }
 }
 
 #[test]

@@ -1,0 +1,84 @@
+//! Requests that arrive in several reads and whose parts are counted: how much one may take, and
+//! what becomes of the rest of one that is refused.
+//!
+//! ```text
+//!   *4  $3 SET  $1 k  $900000000  ──▶ too large: answered at once
+//!                     <its bytes>  $2 EX  ──▶ skipped, part by part
+//! ```
+
+use metrics::PoolCounter;
+use proto::{Parsed, Request, Resume};
+
+use super::Clients;
+use super::input::{Next, mute};
+use super::session::Intake;
+use crate::base::id::ConnId;
+use crate::base::room::NoRoom;
+use crate::base::{Base, limits};
+
+impl Clients {
+    /// Refuses an unfinished request if one of its parts is too large, or if there is no memory for
+    /// it; returns how many bytes are used by that. Where the parts of a head are counted, the rest
+    /// can be skipped.
+    pub(super) fn check_parts(&mut self, base: &mut Base, id: ConnId) -> usize {
+        let Some(client) = self.table.find_mut(id) else { return 0 };
+        if client.must_log_in(base) {
+            // Its bound is smaller than any of these.
+            client.resume.needs = 0;
+        }
+        let Resume { scanned, needs, longest, .. } = client.resume;
+        if needs == 0 {
+            return 0;
+        }
+        let before = client.counted;
+        // Accounted at once: the next large request must find this one's memory taken.
+        client.account(&mut base.memory);
+        let is_more = client.counted > before;
+        let is_small = needs <= limits::BUFFER_KEEP_MAX;
+        let no_room = if longest as usize > base.pools[client.pool as usize].plan.item_size_max
+            || client.resume.parts_left() > limits::PARTS_MAX && !is_small
+            || needs > limits::COUNTED_HEAD_MAX
+        {
+            NoRoom::TooLarge
+        } else if is_more && !is_small && !base.memory.has_room(0) {
+            NoRoom::NoMemory
+        } else {
+            return 0;
+        };
+        client.resume = Resume { left: client.resume.parts_left(), ..Resume::default() };
+        client.intake = Intake::Skip(0);
+        client.charge(limits::REQUEST_WORK);
+        client.account(&mut base.memory);
+        let mut request = Request::placeholder();
+        if !client.session.reply_mode.is_on() {
+            mute(client, &mut request);
+        }
+        base.pools[client.pool as usize].counters.add(PoolCounter::Refused, 1);
+        self.answer(base, id, &request, b"", &no_room.answer());
+        self.pause_if_full(base, id);
+        scanned
+    }
+
+    /// Skips the rest of a head that is refused.
+    #[cold]
+    pub(super) fn skip_head(&mut self, base: &mut Base, id: ConnId, bytes: &[u8]) -> Next {
+        let Some(client) = self.table.find_mut(id) else { return Next::Used(0) };
+        let Intake::Skip(left) = &mut client.intake else { return Next::Used(0) };
+        if *left == 0 {
+            match client.protocol.skip_part(bytes, &mut client.resume) {
+                Parsed::Complete(len) => *left = len,
+                Parsed::Incomplete => return Next::Used(0),
+                Parsed::Malformed(why) => {
+                    return Next::Used(self.close_malformed(base, id, bytes, why));
+                }
+            }
+        }
+        let used = bytes.len().min(usize::try_from(*left).unwrap_or(usize::MAX));
+        *left -= used as u64;
+        if *left == 0 && client.resume.left == 0 {
+            client.intake = Intake::Head;
+            client.resume = Resume::default();
+        }
+        Next::Used(used)
+    }
+}
