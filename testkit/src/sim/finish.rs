@@ -93,7 +93,6 @@ impl World {
                 return;
             }
             let due = self.proxy.poll_timeout();
-            if due.is_none() { self.proxy.dump(); }
             self.now = due.expect("somebody waits, and no timer will help");
             self.fire_timers();
         }
@@ -164,7 +163,6 @@ impl World {
             }
             assert!(self.now < until, "a healthy server is found to be back too late");
             let due = self.proxy.poll_timeout();
-            if due.is_none() { self.proxy.dump(); }
             self.now = self.now.max(due.expect("a server is down, and nobody will ask it"));
             self.fire_timers();
             self.quiesce();

@@ -80,9 +80,3 @@ impl Clients {
         self.table.iter().filter_map(|(_, client)| awaited(client)).collect()
     }
 }
-
-impl Clients {
-    pub(crate) fn dump(&self) {
-        for (id, c) in self.table.iter() { eprintln!("{id:?} {:?} {:?} {:?} paused {} depth {} silent {} expected {} bytes {} out {} must_read {} queues {} server {:?} partial {} resumable {}", c.state, c.departure, c.reading, c.is_paused(), c.pipeline.depth, c.pipeline.silent_count, c.pipeline.expected, c.pipeline.bytes, c.out.len(), c.must_read, c.waits.queues, c.waits.server, c.partial.len(), c.resumable); }
-    }
-}

@@ -22,7 +22,6 @@ impl Proxy {
         assert_eq!(parts, clients.parts, "each outstanding part is in exactly one queue");
     }
 
-    pub fn dump(&self) { self.servers.dump(); self.clients.dump(); }
     /// Returns the number of pending requests, of clients and of links. All are zero when nothing
     /// is left behind.
     pub fn census(&self) -> (usize, usize, usize) {

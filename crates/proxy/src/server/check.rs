@@ -98,7 +98,8 @@ impl Servers {
     pub(crate) fn check_deadlines(&self, base: &Base, now: Time) {
         for (id, link) in self.links.iter() {
             let queue = base.pool(link.at).plan.timeouts.queue;
-            let oldest = link.outstanding.get(link.first_pending()).map(|message| message.since);
+            let pending = link.outstanding.range(link.first_pending()..);
+            let oldest = pending.map(|message| message.since).min();
             let is_over = |since: Time| now >= since.after(queue);
             let at = id.index();
             assert!(!oldest.is_some_and(is_over), "link {at}: a message waits since {oldest:?}");
@@ -143,14 +144,4 @@ fn check_link(link: &Link) -> usize {
     assert_eq!(link.inflight, messages + keys, "the cost in flight adds up");
     let in_fetch = |body: &Body| body.arrival.part.is_some() && body.unit == Unit::Key;
     parts + usize::from(link.body.as_ref().is_some_and(in_fetch))
-}
-impl Servers {
-    pub(crate) fn dump(&self) {
-        for (id, link) in self.links.iter() {
-            eprintln!("link {} retiring {} up {} outstanding {} out {} inflight {} limit {} queue {} batch {}", id.index(), link.retiring, link.is_up(), link.outstanding.len(), link.out.len(), link.inflight, link.limit.bytes(), link.queue.len(), link.batch.is_some());
-            for (client, w, parked) in link.queue.iter() { eprintln!("   client {client:?} parts {} since {:?} parked {parked} held {} merges {}", w.parts(), w.since, w.held, w.merges); }
-        }
-        for l in self.loads.iter() { if !l.is_idle() { eprintln!("{l:?}"); } }
-        eprintln!("unparked {:?} backlogs {:?}", self.unparked, self.backlogs);
-    }
 }

@@ -102,15 +102,13 @@ impl Servers {
     /// Takes requests that waited too long to be sent out of the queue.
     fn expire_pending(&mut self, base: &mut Base, id: ConnId, queue: u64) {
         let Some(link) = self.links.find_mut(id) else { return };
-        let first = link.first_pending();
-        let late = |message: &&Message| base.now >= message.since.after(queue);
-        let count = link.outstanding.iter().skip(first).take_while(late).count();
-        if count == 0 {
+        let late = |message: &Message| base.now >= message.since.after(queue);
+        if !link.outstanding.range(link.first_pending()..).any(late) {
             return;
         }
         let server = link.at.server;
         base.gauges_changed = true;
-        for message in link.withdraw(first, count) {
+        for message in link.withdraw_where(late) {
             self.count_gone(&message);
             let Message { payload, held, .. } = message;
             let fault = if held { Fault::Held } else { Fault::QueueTimeout };

@@ -329,8 +329,9 @@ impl Link {
             }
             State::Up(_) => None,
         };
-        let pending = self.outstanding.get(self.first_pending());
-        let queued = pending.map(|message| message.since.after(timeouts.queue));
+        // Not in the order of their times, since some have waited for their turn.
+        let pending = self.outstanding.range(self.first_pending()..);
+        let queued = pending.map(|message| message.since.after(timeouts.queue)).min();
         let gathering = self.batch.as_ref().filter(|_| !bug!(GatherForEver));
         let gathering = gathering.map(|batch| batch.since.after(timeouts.queue));
         let waiting = self.queue.oldest().map(|since| since.after(timeouts.queue));
@@ -392,22 +393,6 @@ impl Link {
             0 => 0,
             at => self.outstanding[at - 1].end.saturating_sub(self.sent) as usize,
         }
-    }
-
-    /// Takes the messages `at..at + count`, none of them sent, out of the queue.
-    pub(super) fn withdraw(&mut self, at: usize, count: usize) -> Vec<Message> {
-        let from = if at == 0 { self.done } else { self.outstanding[at - 1].end };
-        assert!(from >= self.sent, "what was sent cannot be taken back");
-        let taken: Vec<Message> = self.outstanding.drain(at..at + count).collect();
-        taken.iter().for_each(|message| self.forget_payload(message));
-        let len = taken.last().map_or(0, |last| last.end - from);
-        match (from - self.sent) as usize {
-            0 => self.out.advance(len as usize),
-            skip => self.out.cut(&[(skip, skip + len as usize)]),
-        }
-        self.queued -= len;
-        self.outstanding.iter_mut().skip(at).for_each(|message| message.end -= len);
-        taken
     }
 
     /// Takes the unsent messages that fit out of the queue, in their order.
