@@ -92,6 +92,6 @@ pub enum HandshakeReply {
     /// The server refuses this connection key; otherwise it is well.
     SetupRefused,
     /// The server is busy with something that takes long. It refuses nothing, but the link has not
-    /// got its connection key.
+    /// got its connection key. The answer has come whole: the handshake may be repeated.
     Busy,
 }

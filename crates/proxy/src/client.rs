@@ -30,7 +30,7 @@ use std::collections::VecDeque;
 use crate::base::Base;
 use crate::base::buffer::Slices;
 use crate::base::id::{ConnId, Side, Slab};
-use crate::base::part::{RequestId, Requester};
+use crate::base::part::{LinkClass, RequestId, Requester};
 use crate::base::plan::Plan;
 use crate::{Action, Time};
 use local::Text;
@@ -158,7 +158,10 @@ impl Clients {
 
     /// Stops reading the clients of a pool that wait for answers until they have them.
     pub(crate) fn pause_pool(&mut self, base: &mut Base, pool: usize) {
-        self.of_pool(pool).into_iter().for_each(|id| self.pause_until_idle(base, id));
+        for id in self.of_pool(pool) {
+            self.pause_until_idle(base, id);
+            self.set_class(id, LinkClass::Moved);
+        }
     }
 
     /// Closes the clients of a retired pool, which have had long enough to take their answers.

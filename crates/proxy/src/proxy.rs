@@ -12,6 +12,7 @@
 //! ```
 
 mod check;
+mod class;
 mod install;
 mod reply;
 mod request;

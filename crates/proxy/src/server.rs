@@ -6,6 +6,7 @@
 //! link's queue (`link.rs`); that is the place for another order of them, or for a limit.
 
 mod batch;
+mod busy;
 mod check;
 mod fail;
 mod handshake;
@@ -29,6 +30,7 @@ use metrics::ServerCounter;
 
 use crate::base::buffer::Slices;
 use crate::base::id::{ConnId, Side, Slab};
+use crate::base::part::LinkClass;
 use crate::base::pool::Stage;
 use crate::base::{Base, ServerAt};
 use link::{Link, State};
@@ -112,6 +114,7 @@ impl Servers {
             State::Up(_) => {
                 let state = &self.states[link.at.pool as usize][link.at.server as usize];
                 match state.silence.hold {
+                    _ if link.class == LinkClass::Control => link.out.slices(out),
                     Hold::Off => link.out.slices(out),
                     Hold::On | Hold::Ending => link.out.slices_within(link.begun(), out),
                 }
@@ -133,6 +136,8 @@ impl Servers {
             return;
         }
         link.advance(n, base.now);
+        let is_slow = link.outstanding.front().is_some_and(|first| first.effort.is_slow());
+        let at = link.at;
         if link.out.is_empty() {
             link.out.close(&mut base.spares);
         } else {
@@ -140,6 +145,9 @@ impl Servers {
         }
         link.account(&mut base.memory);
         self.note_owing(base, id);
+        if is_slow {
+            self.tell_busy(base, at);
+        }
         self.arm(base, id);
     }
 

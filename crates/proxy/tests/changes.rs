@@ -47,6 +47,8 @@ fn field() -> (Stage, ConnId, [String; 2], ConnId) {
         pool.protocol = protocol("redis").expect("the table has it");
         pool.distribution = Distribution::Modula;
         pool.allow = vec!["flushall".into(), "script|flush".into()];
+        // All requests take the shared links.
+        pool.class_links = 0;
     });
     let client = stage.client();
     let keys = [stage.key_of(0), stage.key_of(1)];

@@ -17,6 +17,8 @@ fn redis(set: impl FnOnce(&mut PoolPlan)) -> (Stage, ConnId, [ConnId; 2]) {
     let mut stage = Stage::new(&["s0", "s1"], |pool| {
         pool.protocol = protocol("redis").expect("the table has it");
         (pool.distribution, pool.preconnect) = (Distribution::Modula, true);
+        // All requests take the shared links.
+        pool.class_links = 0;
         set(pool);
     });
     let links = [0, 1].map(|_| {

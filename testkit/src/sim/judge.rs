@@ -332,6 +332,8 @@ impl Judge<'_> {
             return self.explain_each(expect, keys, text.strip_prefix(DISAGREE).unwrap_or(text));
         }
         let (label, words) = text.split_once(": ").expect("a server and a fault");
+        let is_busy = words.starts_with("busy with ") && words.ends_with(" s, not sent");
+        let words = if is_busy { Fault::Busy.row().words } else { words };
         let number =
             FAULTS.iter().find(|number| number.words == words || number.words_sent == words);
         let number = number.unwrap_or_else(|| panic!("{line:?} is in no table"));
@@ -389,12 +391,17 @@ impl Judge<'_> {
             Fault::ConnectFailed => trouble.refused > since,
             Fault::ConnectTimeout => trouble.hung > since,
             // Both lines are possible: a message may be held only at the last moment.
-            Fault::QueueTimeout | Fault::Held => {
+            Fault::QueueTimeout | Fault::Held | Fault::Busy => {
                 let queue = self.pool.deadlines_since(expect.arrived_at).queue;
                 self.now.since(expect.arrived_at) >= queue
             }
             Fault::QueueFull => self.tight_queues,
-            Fault::ReplyTimeout => trouble.silent > since,
+            Fault::ReplyTimeout if trouble.silent > since => true,
+            // A slow request has kept the server silent. That closes no link.
+            Fault::ReplyTimeout => {
+                let reply = self.pool.deadlines_since(expect.arrived_at).reply;
+                self.pool.is_redis && self.now.since(expect.arrived_at) >= reply
+            }
             Fault::LinkLost => trouble.lost > since,
             Fault::Poisoned => trouble.poisoned > since,
             Fault::Down => server.is_down || trouble.back > since,

@@ -38,6 +38,9 @@ use super::conn::Conn;
 use super::journal::{Update, UpdateKind};
 use super::world::World;
 
+/// How many slow requests may excuse one silence, each sent before the time of the last is over.
+pub const SLOW_IN_A_ROW: u64 = 8;
+
 impl World {
     /// Checks that nothing is late, after the due timers have fired.
     pub fn check_deadlines(&self) {
@@ -54,7 +57,15 @@ impl World {
     }
 
     fn check_conn(&self, conn: &Conn) {
-        let timeouts = self.pools[conn.pool].plan.timeouts;
+        let mut timeouts = self.pools[conn.pool].plan.timeouts;
+        if self.pools[conn.pool].is_redis {
+            // A slow request on any of its links excuses a server's silence on all of them; and
+            // others like it may be sent meanwhile, where nothing is held. The excuse is made under
+            // the deadlines of its time.
+            let deadlines = self.pools[conn.pool].deadlines.iter();
+            let slow = deadlines.map(|(_, one)| one.slow).max().unwrap_or(0);
+            timeouts.reply += slow * SLOW_IN_A_ROW;
+        }
         let (since, most, what) = match conn {
             _ if !conn.is_up() => (conn.since, timeouts.connect, "to connect"),
             _ if !conn.is_established => (conn.owed_since, timeouts.reply, "to be greeted"),

@@ -228,7 +228,7 @@ pub fn timeouts(random: &mut Random, calm: bool) -> Timeouts {
     const RANGE: RangeInclusive<usize> = 3_000..=60_000;
     let mut one = || random.range(*RANGE.start(), *RANGE.end()) as u64;
     let (connect, queue, reply) = (one(), one(), one());
-    Timeouts { connect, queue, reply, slow: Timeouts::slow_default(reply) }
+    Timeouts { connect, queue, reply, slow: 4 * reply }
 }
 
 /// Makes the keys of a pool: short and long ones; a few dozen long ones fill a merged get.

@@ -31,7 +31,7 @@ pub struct Summary {
     pub faults: [u64; FAULTS_COUNT],
 }
 
-const FAULTS_COUNT: usize = 15;
+const FAULTS_COUNT: usize = 16;
 
 impl Summary {
     pub fn add(&mut self, other: &Summary) {

@@ -14,6 +14,7 @@ use shard::Distribution;
 use super::client::Client;
 use super::conn::Conn;
 use super::journal::Journal;
+use super::liveness::SLOW_IN_A_ROW;
 use super::random::Random;
 use super::redis::{Handshakes, Model};
 use super::rings::{Rings, View};
@@ -318,8 +319,9 @@ impl World {
         };
         let (changed, _) = model.deadlines.last().expect("there are always deadlines");
         let since = last.unwrap_or(self.now).max(expect.arrived_at).max(*changed);
-        let Timeouts { connect, queue, reply, .. } = model.plan.timeouts;
-        let most = connect.max(queue).max(reply) + 10 * self.scene.tick_max as u64;
+        let Timeouts { connect, queue, reply, slow } = model.plan.timeouts;
+        let slow = if model.is_redis { SLOW_IN_A_ROW * slow + reply } else { reply };
+        let most = connect.max(queue).max(slow) + 10 * self.scene.tick_max as u64;
         let waited = self.now.since(since);
         assert!(
             waited <= most,

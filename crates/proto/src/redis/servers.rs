@@ -165,6 +165,8 @@ fn proto_version(conn_key: ConnKey) -> u8 {
 
 fn read_handshake(credentials: bool, conn_key: ConnKey, input: &[u8]) -> Parsed<HandshakeReply> {
     let mut rest = input;
+    // Its other answers follow: they are waited for, since the handshake may be repeated.
+    let mut is_busy = false;
     let steps =
         [(Step::Auth, credentials), (Step::Select, conn_key.database != 0), (Step::Hello, true)];
     for (step, _) in steps.into_iter().filter(|(_, is_asked)| *is_asked) {
@@ -176,6 +178,8 @@ fn read_handshake(credentials: bool, conn_key: ConnKey, input: &[u8]) -> Parsed<
         let len = input.len() - rest.len();
         match judge(step, conn_key, reply) {
             Verdict::GoOn => {}
+            Verdict::Busy if step != Step::Hello => is_busy = true,
+            Verdict::Knows(_) if is_busy => return Parsed::Complete(HandshakeReply::Busy),
             Verdict::Knows(capabilities) => {
                 return Parsed::Complete(HandshakeReply::Welcome { len, capabilities });
             }

@@ -1,7 +1,6 @@
 //! What the servers are busy with. A server does one thing at a time, so one worker's slow command
 //! keeps it silent for all workers. The worker that sent the command says so in the metrics
 //! registry; every worker whose deadline is about to fire looks there before it blames the server.
-#![cfg_attr(not(test), expect(dead_code, reason = "the links of the class slow are to use it"))]
 
 use metrics::Busy;
 use proto::Ask;
@@ -32,7 +31,7 @@ impl Base {
     /// each request.
     pub(crate) fn busy(&self, at: ServerAt) -> Option<BusyWith> {
         let slow = self.pool(at).plan.timeouts.slow;
-        let not_before = self.now.0.saturating_sub(slow);
+        let not_before = (self.now.0 + 1).saturating_sub(slow);
         let busy = self.metrics.busy(self.server(at).plan.id, not_before)?;
         let ask = Ask { command: busy.command };
         Some(BusyWith { ask, since: Time(busy.since_us) })
@@ -83,9 +82,9 @@ mod tests {
             assert_eq!(base.busy_words(at, keys), "busy with KEYS for 1.2 s, not sent");
         }
         let slow = one.pools[0].plan.timeouts.slow;
-        one.now = keys.since.after(slow);
+        one.now = keys.since.after(slow - 1);
         assert_eq!(one.busy(at), Some(keys));
-        one.now = keys.since.after(slow + 1);
+        one.now = keys.since.after(slow);
         assert_eq!(one.busy(at), Some(eval), "the other has still some time");
         other.set_busy(at, None);
         assert_eq!(one.busy(at), None);

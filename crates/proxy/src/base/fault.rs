@@ -32,6 +32,7 @@ pub enum Fault {
     Held,
     Dropped,
     SetupRefused,
+    Busy,
 }
 
 /// One entry of the table.
@@ -174,6 +175,15 @@ pub static FAULTS: &[Row] = &[
         "refuses this database, or this version of the protocol: not sent",
         Some(ServerCounter::SetupRefused),
         "the link is closed; the server stays up for all other databases and versions",
+    ),
+    row(
+        Fault::Busy,
+        Blame::Overload,
+        "busy, not sent",
+        "busy, not sent",
+        Some(ServerCounter::QueueTimeout),
+        "the error names what the server is busy with, and for how long; removed from the queue \
+         unsent",
     ),
 ];
 

@@ -55,6 +55,8 @@ pub const INFLIGHT_MIN: u64 = 32 * 1024;
 pub const INFLIGHT_MAX: u64 = 64 * 1024 * 1024;
 /// The cost that a waiting client may have served before it is the next one's turn.
 pub const QUANTUM: i64 = 4 * 1024;
+/// Slow requests of all clients that may be outstanding at a server; of each client, one.
+pub const SLOW_INFLIGHT_MAX: usize = 2;
 /// An answer from this length on is large: it may hold up others.
 pub const LARGE_MIN: u32 = 64 * 1024;
 /// Answers of unknown length that may be outstanding on a link to a near server.
@@ -172,6 +174,8 @@ pub const SLOW_FORGET_US: u64 = 60_000_000;
 /// Silence after which a server that owes an answer gets nothing more, unless the file says
 /// otherwise.
 pub const HOLD_AFTER_DEFAULT_US: u64 = 30_000;
+/// The pause before a handshake is repeated that a busy server has answered.
+pub const BUSY_PAUSE_US: u64 = 100_000;
 /// The first pause before another attempt after a failure; it doubles with each failure. A server
 /// that is down counts one failure more after each such pause.
 pub const BACKOFF_FIRST_US: u64 = 50_000;

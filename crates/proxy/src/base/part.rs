@@ -1,6 +1,6 @@
 //! What passes between the halves: the client that asks, and the parts of its request.
 
-use proto::{Protocol, Quiet, Request, Shown};
+use proto::{Protocol, Quiet, Request, Shown, WorkId};
 
 use super::buffer::{Outbox, Source};
 use super::id::ConnId;
@@ -27,6 +27,59 @@ impl Part {
     }
 }
 
+/// The classes of links. Each class but the shared one has one link for each connection key and
+/// server, if there is room for it: see `PoolPlan::class_links`. What is outstanding of one client
+/// is always of one class, so that its requests keep their order.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum LinkClass {
+    /// For requests that may take long.
+    Slow,
+    /// For requests that end what a server is busy with.
+    Control,
+    /// For large requests and values.
+    Large,
+    /// For all others.
+    #[default]
+    Shared,
+    /// No class of links: its client takes other links than before.
+    Moved,
+}
+
+impl LinkClass {
+    /// The number of classes beside the shared one. Their links have the first places.
+    pub(crate) const SPECIAL: usize = 3;
+}
+
+/// How long a request may take its server.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Effort {
+    /// No longer than its size and that of its answer explain.
+    #[default]
+    Quick,
+    /// The data decide. Requests like this were quick before, or none is known.
+    Unknown(WorkId),
+    /// It is expected to take long: the data decide, and requests like this took long before.
+    Known(WorkId),
+    /// It is always expected to take long.
+    Slow,
+}
+
+impl Effort {
+    /// Whether it has to wait for its turn as a slow request.
+    #[inline]
+    pub(crate) fn is_slow(self) -> bool {
+        matches!(self, Effort::Known(_) | Effort::Slow)
+    }
+
+    /// Returns the work whose time is noted.
+    pub(crate) fn work(self) -> Option<WorkId> {
+        match self {
+            Effort::Unknown(id) | Effort::Known(id) => Some(id),
+            Effort::Quick | Effort::Slow => None,
+        }
+    }
+}
+
 /// The client that asks, as far as its requests' routes and links depend on it.
 #[derive(Clone, Copy)]
 pub(crate) struct Requester {
@@ -37,6 +90,9 @@ pub(crate) struct Requester {
     pub(crate) protocol: &'static dyn Protocol,
     /// What the answer to the request being read may be.
     pub(crate) expected: Expected,
+    /// The class of its links for the request being read, and how long that may take.
+    pub(crate) class: LinkClass,
+    pub(crate) effort: Effort,
     /// It left while nothing could be sent: its requests are dropped.
     pub(crate) gave_up: bool,
 }
@@ -90,6 +146,13 @@ pub(crate) struct Arrival {
     /// that has come.
     pub(crate) data: Outbox,
     pub(crate) shown: Shown,
+}
+
+impl Arrival {
+    /// For a value that nothing waits for.
+    pub(crate) fn nowhere() -> Arrival {
+        Arrival { part: None, streams: false, data: Outbox::default(), shown: Shown::Nothing }
+    }
 }
 
 /// The bytes of a request beside its head.

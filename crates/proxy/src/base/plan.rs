@@ -7,6 +7,7 @@ use proto::{Credentials, Extra, Protocol};
 use shard::{Distribution, Hash};
 
 use super::limits::{self, Limits};
+use super::part::LinkClass;
 use super::users::Users;
 
 /// Everything that one `Proxy` needs to know.
@@ -39,6 +40,9 @@ pub struct PoolPlan {
     pub servers: Vec<ServerPlan>,
     /// The number of links to each server.
     pub server_connections: usize,
+    /// The number of classes of links that have a link of their own to each server, beside those
+    /// that all clients share: first slow requests, then control, then large requests.
+    pub class_links: usize,
     /// Connect before the first request needs it.
     pub preconnect: bool,
     pub timeouts: Timeouts,
@@ -204,6 +208,7 @@ impl PoolPlan {
             hash_tag: None,
             servers,
             server_connections: 1,
+            class_links: LinkClass::SPECIAL,
             preconnect: false,
             timeouts: Timeouts {
                 connect: limits::TIMEOUT_CONNECT_DEFAULT_US,

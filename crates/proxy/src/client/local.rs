@@ -10,6 +10,7 @@ use super::Clients;
 use super::facts::{PoolFacts, VERSION};
 use super::session::{Client, Departure};
 use crate::Action;
+use crate::base::part::LinkClass;
 use crate::base::buffer::Source;
 use crate::base::id::ConnId;
 use crate::base::{Base, limits};
@@ -117,6 +118,8 @@ impl Clients {
         client.session = session;
         if moved && !bug!(KeepConnKey) {
             client.conn_key = to;
+            // Something may still be owed that was answered with an error.
+            client.class = LinkClass::Moved;
             conn_keys.leave(from);
             conn_keys.enter(to);
         }

@@ -13,7 +13,7 @@ use crate::base::buffer::{End, Outbox, Spares};
 use crate::base::id::ConnId;
 use crate::base::limits::Limits;
 use crate::base::memory::Memory;
-use crate::base::part::{NONE, RequestId, Requester};
+use crate::base::part::{Effort, LinkClass, NONE, RequestId, Requester};
 use crate::base::size::{ClientSizes, Expected};
 use crate::{Passed, Time};
 
@@ -31,6 +31,8 @@ pub(super) struct Client {
     pub(super) has_sent: bool,
     /// The index of its connection key.
     pub(super) conn_key: u16,
+    /// The class of the links on which something of it is outstanding, if anything is.
+    pub(super) class: LinkClass,
     /// The session settings that it has chosen.
     pub(super) session: Session,
     /// When it came to this worker.
@@ -115,6 +117,8 @@ pub(super) struct Waits {
     pub(super) idle: bool,
     /// Until the next turn: it has had its share of this one.
     pub(super) turn: bool,
+    /// Until no link owes it anything: its next request takes links of another class.
+    pub(super) owed: bool,
     /// For the addresses of its connection.
     pub(super) endpoints: bool,
     /// For room in this many queues of links.
@@ -204,6 +208,7 @@ impl Client {
         Client {
             pool,
             conn_key: conn_key.0,
+            class: LinkClass::Shared,
             session: Session { conn_key: conn_key.1, ..Session::default() },
             state: State::Open,
             departure: Departure::Here,
@@ -275,6 +280,8 @@ impl Client {
             conn_key: self.conn_key,
             protocol: self.protocol,
             expected: self.expected,
+            class: self.class,
+            effort: Effort::Quick,
             gave_up: self.gave_up(),
         }
     }
@@ -290,6 +297,7 @@ impl Client {
         let most = if self.waits.idle { 0 } else { limits.pipeline / 2 };
         self.waits.server.is_none()
             && !self.waits.endpoints
+            && !self.waits.owed
             && self.waits.queues == 0
             && !self.waits.turn
             && self.outstanding() <= most

@@ -11,6 +11,7 @@ use super::request::{Kind, PendingRequest, State, UNTIMED};
 use super::value::Value;
 use super::{Clients, gather};
 use crate::Time;
+use crate::base::ServerAt;
 use crate::base::buffer::Outbox;
 use crate::base::fault::Fault;
 use crate::base::id::ConnId;
@@ -114,6 +115,7 @@ impl Clients {
         sent: bool,
     ) {
         let Part { request: id, slot } = part;
+        let busy = if fault == Fault::Busy { self.busy_words(base, id, server) } else { None };
         let pending = &mut self.requests[id];
         let pool = &mut base.pools[pending.pool as usize];
         pool.counters.add(PoolCounter::Failed, 1);
@@ -125,6 +127,7 @@ impl Clients {
         }
         let is_uncertain = sent && pending.writes;
         let words = if is_uncertain { row.words_sent } else { row.words };
+        let words = busy.as_deref().unwrap_or(words);
         let label = server.map_or(&pool.plan.name, |at| &pool.servers[at as usize].plan.label);
         if pending.info.gathers {
             let kind = if is_uncertain { Kind::Uncertain } else { Kind::Fault };
@@ -134,6 +137,13 @@ impl Clients {
         let answer = if is_uncertain { Answer::Uncertain(&text) } else { Answer::Failed(&text) };
         pending.fail(slot, &answer);
         self.settle_error(base, id);
+    }
+
+    /// Returns what a server is busy with, for a request that was not sent because of it.
+    #[cold]
+    fn busy_words(&self, base: &Base, id: RequestId, server: Option<u32>) -> Option<String> {
+        let at = ServerAt { pool: self.requests[id].pool, server: server? };
+        base.busy(at).map(|with| base.busy_words(at, with))
     }
 
     /// Fails a part whose answer could not be kept, unless its client has gone.
@@ -297,6 +307,11 @@ fn record(pool: &Pool, pending: &PendingRequest, now: Time) {
 fn fault_is_counted_per_request(fault: Fault) -> bool {
     matches!(
         fault,
-        Fault::QueueFull | Fault::QueueTimeout | Fault::Held | Fault::Down | Fault::OutOfMemory
+        Fault::QueueFull
+            | Fault::QueueTimeout
+            | Fault::Held
+            | Fault::Busy
+            | Fault::Down
+            | Fault::OutOfMemory
     )
 }

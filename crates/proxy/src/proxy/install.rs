@@ -103,7 +103,7 @@ impl Proxy {
         }
         // A client finds its link by the number of links. So a client that waits for answers is not
         // read until it has them: otherwise its next request could overtake one before it.
-        let changed = self.servers.change_links(&mut self.base, at);
+        let changed = self.servers.change_links(&mut self.base, at, &old);
         if changed && !bug!(SwitchConnKey) {
             self.clients.pause_pool(&mut self.base, at);
         }

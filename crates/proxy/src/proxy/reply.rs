@@ -321,6 +321,9 @@ impl Proxy {
             LinkEvent::NotSent { part, server, fault } => {
                 clients.fail(base, part, server, fault, false);
             }
+            LinkEvent::Late { part, server } => {
+                clients.fail(base, part, Some(server), Fault::ReplyTimeout, true);
+            }
             LinkEvent::Failed { payload: Payload::Single(part), server, fault, sent } => {
                 clients.fail(base, part, Some(server), fault, sent);
             }
@@ -335,7 +338,7 @@ impl Proxy {
             LinkEvent::Known(at) => clients.end_awaiting(base, at.pool as usize, at.server),
             LinkEvent::QueueFull(id) => clients.await_queue(base, id),
             LinkEvent::QueueRoom(id) => clients.end_queue_wait(base, id),
-            LinkEvent::Idle(_) => {}
+            LinkEvent::Idle(id) => clients.end_owed(base, id),
         }
     }
 

@@ -3,14 +3,14 @@
 use std::rc::Rc;
 
 use metrics::{PoolCounter, ServerCounter};
-use proto::{Answer, Ask, Class, Local, Parsed, Place, Quiet, Reach, Refusal, Resume};
+use proto::{Answer, Ask, Class, Local, Parsed, Place, Quiet, Reach, Refusal, Resume, Work};
 
-use super::Proxy;
+use super::{Proxy, class};
 use crate::base::buffer::{Source, has_trailer};
 use crate::base::fault::Fault;
 use crate::base::id::ConnId;
 use crate::base::limits;
-use crate::base::part::{Data, Incoming, Part, RequestId, Requester};
+use crate::base::part::{Data, Incoming, LinkClass, Part, RequestId, Requester};
 use crate::base::pool::Stage;
 use crate::client::{self, Frame, Input, Next, SplitRequest};
 use crate::route::{self, Route};
@@ -75,7 +75,7 @@ impl Proxy {
         while at < len {
             let rest = source.part(at, len);
             let next = self.clients.next_frame(&mut self.base, id, rest, &mut frame);
-            let used = match (next, &frame) {
+            let used = match (next, &mut frame) {
                 (Next::Used(used), _) => used,
                 (Next::Frame, Some(frame)) => {
                     let large = block.map(|block| Source::block(block, len).part(at, len));
@@ -83,7 +83,7 @@ impl Proxy {
                 }
                 (Next::Frame, None) => 0,
                 (Next::Whole(used, asks, body), _) => {
-                    self.serve_whole(&asks, *body);
+                    self.serve_whole(asks, *body);
                     used
                 }
             };
@@ -100,13 +100,21 @@ impl Proxy {
     /// Handles a request whose head has been read; returns how many bytes it used, of which it is
     /// the first.
     #[inline(always)]
-    fn serve(&mut self, frame: &Frame, rest: Source<'_>, large: Option<Source<'_>>) -> usize {
-        let Frame { asks, request, .. } = frame;
-        let head = &rest.bytes[..request.head as usize];
-        let incoming = &frame.incoming(head);
-        if let Some(answer) = client::refusal(&self.base, asks.pool(), request) {
+    fn serve(&mut self, frame: &mut Frame, rest: Source<'_>, large: Option<Source<'_>>) -> usize {
+        let head = &rest.bytes[..frame.request.head as usize];
+        let class = match class::is_usual(&frame.request) {
+            true => LinkClass::Shared,
+            false => self.judge(frame, head),
+        };
+        if class != frame.asks.class && !self.change_class(frame, class) {
+            return 0;
+        }
+        if let Some(answer) = client::refusal(&self.base, frame.asks.pool(), &frame.request) {
             return self.refuse_or_remove(frame, head, &answer);
         }
+        let frame = &*frame;
+        let Frame { asks, request, .. } = frame;
+        let incoming = &frame.incoming(head);
         let route = self.route(incoming);
         if let Some(route) = route
             && !matches!(route, Route::Go { .. } | Route::Spread)
@@ -134,8 +142,12 @@ impl Proxy {
     }
 
     /// Handles a request whose body has come whole, in several reads.
-    fn serve_whole(&mut self, asks: &Requester, mut body: client::Body) {
+    fn serve_whole(&mut self, mut asks: Requester, mut body: client::Body) {
         let data = std::mem::take(&mut body.data);
+        if body.request.work != Work::Quick {
+            asks.effort = self.effort_of(&asks, &body.request, &body.head);
+        }
+        let asks = &asks;
         let incoming = &Incoming { asks, request: &body.request, head: &body.head };
         if !body.has_trailer() {
             self.clients.refuse_data(&mut self.base, incoming);
@@ -441,7 +453,10 @@ impl Proxy {
 
     /// Sends a request again when its pause is over.
     pub(super) fn ask_anew(&mut self, id: RequestId) {
-        let Some(again) = self.clients.take_up(&mut self.base, id) else { return };
+        let Some(mut again) = self.clients.take_up(&mut self.base, id) else { return };
+        if again.request.work != Work::Quick {
+            again.asks.effort = self.effort_of(&again.asks, &again.request, &again.head);
+        }
         let incoming = &Incoming { asks: &again.asks, request: &again.request, head: &again.head };
         if again.is_given_up {
             return self.drop_begun(id, incoming);

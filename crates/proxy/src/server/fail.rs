@@ -20,6 +20,8 @@ use crate::{Action, Closed, Event, Time};
 pub(crate) enum LinkEvent {
     /// A part was not sent.
     NotSent { part: Part, server: Option<u32>, fault: Fault },
+    /// A part was sent, and its reply has not come in time. It is discarded when it comes.
+    Late { part: Part, server: u32 },
     /// Nothing will answer the message. If it was `sent`, it may have been executed.
     Failed { payload: Payload, server: u32, fault: Fault, sent: bool },
     /// A link that was up has died. Some of its messages may be sent once more.
@@ -77,7 +79,7 @@ impl Servers {
             State::Connecting if base.now >= link.since.after(timeouts.connect) => {
                 Some(Fault::ConnectTimeout)
             }
-            State::Handshake(_) if base.now >= link.since.after(timeouts.reply) => {
+            State::Handshake(_) if base.now >= link.handshake_deadline(&timeouts) => {
                 Some(Fault::ReplyTimeout)
             }
             State::Up(_) if link.is_waiting() && base.now >= link.reply_deadline(&timeouts) => {
@@ -85,15 +87,25 @@ impl Servers {
             }
             _ => None,
         };
-        if let Some(fault) = fault {
+        if matches!(link.state, State::Handshake(_))
+            && link.look_at.is_some_and(|at| base.now >= at)
+        {
+            return self.ask_busy_again(base, id);
+        }
+        let is_looked_at = link.look_at.is_some_and(|at| base.now >= at);
+        let is_excused = (fault == Some(Fault::ReplyTimeout) || is_looked_at)
+            && self.excuse(base, id);
+        if let Some(fault) = fault.filter(|_| !is_excused) {
             #[cfg(seeded_bugs)]
             if bug!(AnswerAfterTimeout) && link.is_up() {
                 return self.give_up_first(base, id);
             }
             return self.close_link(base, id, fault);
         }
-        self.expire_pending(base, id, timeouts.queue);
-        self.expire_waiting(base, id, timeouts.queue);
+        let Some(link) = self.links.find_mut(id) else { return };
+        let queue = link.queue_timeout(&timeouts);
+        self.expire_pending(base, id, queue);
+        self.expire_waiting(base, id, queue);
         self.end_gathering(base, id, timeouts.queue, since);
         self.end_link_retirement(base, id);
         self.arm(base, id);
@@ -106,12 +118,15 @@ impl Servers {
         if !link.outstanding.range(link.first_pending()..).any(late) {
             return;
         }
-        let server = link.at.server;
+        let at = link.at;
+        let server = at.server;
         base.gauges_changed = true;
-        for message in link.withdraw_where(late) {
+        let late = link.withdraw_where(late);
+        let is_busy = self.find_busy(base, at).is_some();
+        for message in late {
             self.count_gone(&message);
             let Message { payload, held, .. } = message;
-            let fault = if held { Fault::Held } else { Fault::QueueTimeout };
+            let fault = unsent_fault(is_busy, held);
             self.events.push_back(LinkEvent::Failed { payload, server, fault, sent: false });
         }
         // The batch that waited behind them may have room now.
@@ -136,8 +151,13 @@ impl Servers {
             return;
         }
         let state = &self.states[link.at.pool as usize][link.at.server as usize];
-        let fault = match state.silence.hold {
-            Hold::On => Some(Fault::Held),
+        let hold = state.silence.hold;
+        let at = link.at;
+        let is_busy = hold == Hold::On && self.find_busy(base, at).is_some();
+        let Some(link) = self.links.find_mut(id) else { return };
+        let state = &self.states[at.pool as usize][at.server as usize];
+        let fault = match hold {
+            Hold::On => Some(unsent_fault(is_busy, true)),
             _ if matches!(link.state, State::Handshake(_)) => Some(Fault::QueueTimeout),
             Hold::Off | Hold::Ending => None,
         };
@@ -242,6 +262,7 @@ impl Servers {
             Blame::Server | Blame::Overload => {}
         }
         self.give_up(&mut link, fault);
+        self.tell_busy(base, at);
         if link.owes {
             self.count_link_settled(at);
         }
@@ -270,6 +291,9 @@ impl Servers {
             self.count_gone(&message);
             let sent = start < link.sent && !bug!(ForgetSent);
             start = message.end;
+            if message.late {
+                continue;
+            }
             messages.push((message.payload, sent));
         }
         messages.extend(link.unmerged_batch.take().map(|batch| (Payload::Fetch(batch), false)));
@@ -351,5 +375,14 @@ impl Servers {
         let (payload, fault) = (message.payload, Fault::ReplyTimeout);
         self.events.push_back(LinkEvent::Failed { payload, server, fault, sent: true });
         self.arm(base, id);
+    }
+}
+
+/// Returns why a request was not sent in time.
+pub(super) fn unsent_fault(is_busy: bool, held: bool) -> Fault {
+    match held {
+        _ if is_busy => Fault::Busy,
+        true => Fault::Held,
+        false => Fault::QueueTimeout,
     }
 }

@@ -3,7 +3,7 @@
 //! gets no request.
 
 use metrics::ServerCounter;
-use proto::{Ask, Capabilities, Credentials, HandshakeReply, Parsed};
+use proto::{Ask, Capabilities, ConnKey, Credentials, HandshakeReply, Parsed};
 
 use super::link::{Handshake, Link, Message, State};
 use super::state::Proof;
@@ -12,6 +12,7 @@ use crate::Event;
 use crate::base::buffer::Source;
 use crate::base::fault::Fault;
 use crate::base::id::ConnId;
+use crate::base::part::LinkClass;
 use crate::base::{Base, ServerAt, limits};
 
 impl Servers {
@@ -38,6 +39,21 @@ impl Servers {
         self.arm(base, id);
     }
 
+    /// Repeats a handshake that a busy server has answered, when its pause is over.
+    pub(super) fn ask_busy_again(&mut self, base: &mut Base, id: ConnId) {
+        let Some(link) = self.links.find_mut(id) else { return };
+        let login = match &link.state {
+            State::Handshake(Handshake { login, .. }) if *login => {
+                base.pool(link.at).plan.server_login.as_ref()
+            }
+            _ => None,
+        };
+        link.look_at = None;
+        link.begin_handshake(base, login);
+        self.mark_dirty(id);
+        self.arm(base, id);
+    }
+
     /// Handles the answer to the handshake, or a part of it.
     pub(super) fn handshake(
         &mut self,
@@ -52,7 +68,7 @@ impl Servers {
         }
         link.partial.extend_from_slice(source.bytes);
         let pool = base.pool(link.at);
-        let conn_key = pool.conn_keys.of(link.conn_key);
+        let conn_key = link.asked_conn_key(base);
         let (len, capabilities) =
             match pool.upstream.read_handshake(*login, conn_key, &link.partial) {
                 Parsed::Complete(HandshakeReply::Welcome { len, capabilities }) => {
@@ -66,7 +82,14 @@ impl Servers {
                     self.close_link(base, id, Fault::SetupRefused);
                     return Ok(());
                 }
-                Parsed::Complete(HandshakeReply::Busy) => return Err(BUSY),
+                Parsed::Complete(HandshakeReply::Busy) => {
+                    // It is there, and refuses nothing.
+                    base.spares.give(std::mem::take(&mut link.partial));
+                    link.since = base.now;
+                    link.look_at = Some(base.now.after(limits::BUSY_PAUSE_US));
+                    self.arm(base, id);
+                    return Ok(());
+                }
                 Parsed::Incomplete if link.partial.len() <= limits::HANDSHAKE_MAX => return Ok(()),
                 Parsed::Incomplete => return Err("a handshake without end"),
                 Parsed::Malformed(why) => return Err(why),
@@ -76,6 +99,7 @@ impl Servers {
         }
         base.spares.give(std::mem::take(&mut link.partial));
         link.set_state(State::Up(base.now));
+        link.trip = link.trip.min(base.now.since(link.since));
         link.since = base.now;
         let at = link.at;
         let is_probe = self.state(at).probe == Some(id);
@@ -166,15 +190,22 @@ impl Servers {
 }
 
 impl Link {
+    /// Returns the connection key that its handshake asks for. What goes over a control link concerns
+    /// no database, and a busy server lets nobody choose one.
+    fn asked_conn_key(&self, base: &Base) -> ConnKey {
+        let conn_key = base.pool(self.at).conn_keys.of(self.conn_key);
+        match self.class {
+            LinkClass::Control => ConnKey { database: 0, ..conn_key },
+            _ => conn_key,
+        }
+    }
+
     /// Writes the handshake, with a login or without.
     fn begin_handshake(&mut self, base: &Base, login: Option<&Credentials>) {
         let pool = base.pool(self.at);
         let mut unsent = Vec::new();
-        pool.upstream.write_handshake(login, pool.conn_keys.of(self.conn_key), &mut unsent);
+        pool.upstream.write_handshake(login, self.asked_conn_key(base), &mut unsent);
         self.set_state(State::Handshake(Handshake { unsent, login: login.is_some() }));
         self.since = base.now;
     }
 }
-
-/// For now such a link is useless.
-const BUSY: &str = "it is busy: it answered the handshake with an error";

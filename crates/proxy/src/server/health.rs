@@ -5,6 +5,7 @@
 use super::Servers;
 use crate::base::fault::Fault;
 use crate::base::id::ConnId;
+use crate::base::part::LinkClass;
 use crate::base::pool::{Health, Stage};
 use crate::base::timers::Due;
 use crate::base::{Base, ServerAt};
@@ -59,7 +60,7 @@ impl Servers {
             return;
         }
         let home = base.pool(at).conn_keys.home;
-        let id = self.begin_connect(base, at, home);
+        let id = self.begin_connect(base, at, home, LinkClass::Shared);
         self.state(at).probe = Some(id);
     }
 
@@ -68,13 +69,14 @@ impl Servers {
         let Some(link) = self.links.find_mut(id) else { return };
         link.proven = true;
         let (at, conn_key) = (link.at, usize::from(link.conn_key));
-        let count = base.pool(at).plan.server_connections;
+        let count = LinkClass::SPECIAL + base.pool(at).plan.server_connections;
         let state = self.state(at);
         (state.probe, state.back_at) = (None, base.now);
         if state.links.len() <= conn_key {
             state.links.resize(conn_key + 1, vec![None; count]);
         }
-        let free = state.links[conn_key].iter_mut().find(|place| place.is_none());
+        let shared = &mut state.links[conn_key][LinkClass::SPECIAL..];
+        let free = shared.iter_mut().find(|place| place.is_none());
         // Its failures are forgotten when it answers a request: many a sick server answers a probe.
         let server = base.server_mut(at);
         let (server_id, ejected) = (server.plan.id, server.ejected);

@@ -29,7 +29,7 @@ use super::{LinkEvent, Servers};
 use crate::Time;
 use crate::base::fault::Fault;
 use crate::base::id::ConnId;
-use crate::base::part::RequestId;
+use crate::base::part::{LinkClass, RequestId};
 use crate::base::timers::Due;
 use crate::base::{Base, ServerAt};
 
@@ -114,7 +114,7 @@ impl Servers {
     pub(super) fn may_write(&mut self, base: &mut Base, id: ConnId) -> bool {
         let Some(link) = self.links.find(id) else { return false };
         let state = &self.states[link.at.pool as usize][link.at.server as usize];
-        let may_begin = state.silence.hold == Hold::Off;
+        let may_begin = state.silence.hold == Hold::Off || link.class == LinkClass::Control;
         match &link.state {
             State::Connecting => false,
             State::Handshake(handshake) => !handshake.unsent.is_empty(),
@@ -163,7 +163,7 @@ impl Servers {
                 self.set_silence_timer(base, at, hold_due);
                 return false;
             }
-            Hold::Off | Hold::Ending => self.begin_hold(at),
+            Hold::Off | Hold::Ending => self.begin_hold(base, at),
         }
         self.set_silence_timer(base, at, base.now.after(hold_after));
         true
@@ -202,13 +202,14 @@ impl Servers {
         base.timers.set(due, Due::Silence(at));
     }
 
-    fn begin_hold(&mut self, at: ServerAt) {
+    fn begin_hold(&mut self, base: &mut Base, at: ServerAt) {
         if bug!(NeverHold) {
             return;
         }
+        let is_busy = self.find_busy(base, at).is_some();
         let state = self.state(at);
         state.silence.hold = Hold::On;
-        state.silence.suspect = true;
+        state.silence.suspect = !is_busy;
         state.counters.set(ServerCounter::HoldingWorkersNow, 1);
         // A link that owes nothing repeats the handshake, to see whether the server is there.
         self.hold_queued(at).into_iter().for_each(|id| self.mark_dirty(id));

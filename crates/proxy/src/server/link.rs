@@ -25,11 +25,12 @@ use super::inflight::InflightLimit;
 use super::queue::FairQueue;
 use crate::Time;
 use crate::base::ServerAt;
+use crate::base::busy::BusyWith;
 use crate::base::buffer::{End, Outbox};
 use crate::base::id::ConnId;
 use crate::base::limits::{self, Limits};
 use crate::base::memory::Memory;
-use crate::base::part::{Arrival, Part};
+use crate::base::part::{Arrival, Effort, LinkClass, Part};
 use crate::base::plan::Timeouts;
 use crate::base::size::Cost;
 
@@ -38,6 +39,7 @@ pub(super) struct Link {
     pub(super) at: ServerAt,
     /// The index of its connection key.
     pub(super) conn_key: u16,
+    pub(super) class: LinkClass,
     pub(super) state: State,
     pub(super) out: Outbox,
     pub(super) outstanding: VecDeque<Message>,
@@ -76,6 +78,12 @@ pub(super) struct Link {
     pub(super) since: Time,
     /// When the server began to owe the next reply.
     pub(super) owed: Time,
+    /// When its silence was last found to be no failure, since its server was busy.
+    pub(super) excused: Time,
+    /// When the next of the requests that were sent meanwhile has waited for as long as it may.
+    pub(super) look_at: Option<Time>,
+    /// How long the handshake took, at least.
+    pub(super) trip: u64,
     /// The earliest timer set for this link.
     pub(super) armed: Option<Time>,
     /// It is closed as soon as nothing waits on it.
@@ -121,8 +129,12 @@ pub(crate) struct Message {
     /// The client that asks, and the cost, if it is a request's.
     pub(super) client: ConnId,
     pub(super) cost: Cost,
+    /// How long it may take.
+    pub(super) effort: Effort,
+    /// Its request has been answered with an error: the reply is discarded.
+    pub(super) late: bool,
     /// When it joined the link's output, and what was in flight then.
-    launched: Time,
+    pub(super) launched: Time,
     inflight: u64,
 }
 
@@ -161,10 +173,16 @@ pub(crate) enum Unit {
 }
 
 impl Link {
-    pub(super) fn new(at: ServerAt, conn_key: u16, limits: &Limits, now: Time) -> Link {
+    pub(super) fn new(
+        at: ServerAt,
+        (conn_key, class): (u16, LinkClass),
+        limits: &Limits,
+        now: Time,
+    ) -> Link {
         Link {
             at,
             conn_key,
+            class,
             state: State::Connecting,
             out: Outbox::default(),
             outstanding: VecDeque::new(),
@@ -186,6 +204,9 @@ impl Link {
             body: None,
             since: now,
             owed: now,
+            excused: Time(0),
+            look_at: None,
+            trip: u64::MAX,
             armed: None,
             retiring: false,
             dirty: false,
@@ -200,10 +221,12 @@ impl Link {
     pub(super) fn set_state(&mut self, next: State) {
         let follows = match self.state {
             State::Connecting | State::Up(_) => matches!(next, State::Handshake(_)),
-            State::Handshake(_) => matches!(next, State::Up(_)),
+            // A busy server is asked again.
+            State::Handshake(_) => matches!(next, State::Up(_) | State::Handshake(_)),
         };
         assert!(follows, "a link connects, does its handshake and is up");
         self.state = next;
+        self.look_at = None;
     }
 
     /// Whether its server has answered the handshake.
@@ -224,7 +247,7 @@ impl Link {
     pub(super) fn launch(
         &mut self,
         (payload, ask): (Payload, Ask),
-        (client, cost): (ConnId, Cost),
+        (client, cost, effort): (ConnId, Cost, Effort),
         before: usize,
         (since, now): (Time, Time),
     ) {
@@ -232,10 +255,19 @@ impl Link {
         assert!(len > 0, "a message has bytes");
         self.queued += len as u64;
         let (end, inflight) = (self.queued, self.inflight);
-        let held = false;
-        let launched = now;
-        let message = Message { payload, ask, end, since, held, client, cost, launched, inflight };
-        self.outstanding.push_back(message);
+        self.outstanding.push_back(Message {
+            payload,
+            ask,
+            end,
+            since,
+            held: false,
+            client,
+            cost,
+            effort,
+            late: false,
+            launched: now,
+            inflight,
+        });
     }
 
     /// Queues a whole get, whose keys are counted already.
@@ -256,7 +288,7 @@ impl Link {
         upstream.seal_fetch(ask, batch.entries.len(), &batch.text, self.out.copied());
         self.fetch_bytes += batch.bytes();
         let since = batch.latest;
-        let nobody = (ConnId::NONE, Cost::default());
+        let nobody = (ConnId::NONE, Cost::default(), Effort::Quick);
         self.launch((Payload::Fetch(batch), ask), nobody, before, (since, now));
     }
 
@@ -323,19 +355,35 @@ impl Link {
     pub(super) fn deadline(&self, timeouts: &Timeouts) -> Option<Time> {
         let owed = match self.state {
             State::Connecting => Some(self.since.after(timeouts.connect)),
-            State::Handshake(_) => Some(self.since.after(timeouts.reply)),
+            State::Handshake(_) => Some(self.handshake_deadline(timeouts)),
             State::Up(_) if self.is_waiting() && !bug!(NoReplyDeadline) => {
                 Some(self.reply_deadline(timeouts))
             }
             State::Up(_) => None,
         };
         // Not in the order of their times, since some have waited for their turn.
+        let queue = self.queue_timeout(timeouts);
         let pending = self.outstanding.range(self.first_pending()..);
-        let queued = pending.map(|message| message.since.after(timeouts.queue)).min();
+        let queued = pending.map(|message| message.since.after(queue)).min();
         let gathering = self.batch.as_ref().filter(|_| !bug!(GatherForEver));
         let gathering = gathering.map(|batch| batch.since.after(timeouts.queue));
-        let waiting = self.queue.oldest().map(|since| since.after(timeouts.queue));
-        owed.into_iter().chain(queued).chain(gathering).chain(waiting).min()
+        let waiting = self.queue.oldest().map(|since| since.after(queue));
+        let look_at = self.look_at.into_iter();
+        owed.into_iter().chain(queued).chain(gathering).chain(waiting).chain(look_at).min()
+    }
+
+    /// Returns how long a request may wait until it is sent.
+    pub(super) fn queue_timeout(&self, timeouts: &Timeouts) -> u64 {
+        match self.class {
+            // A server that is busy takes no handshake for a while.
+            LinkClass::Control => timeouts.slow.max(timeouts.queue),
+            _ => timeouts.queue,
+        }
+    }
+
+    /// Returns when a server has been silent for too long to a handshake.
+    pub(super) fn handshake_deadline(&self, timeouts: &Timeouts) -> Time {
+        self.since.max(self.excused).after(timeouts.reply)
     }
 
     /// Returns when a server that owes a reply has been silent for too long, or has taken too long
@@ -344,7 +392,27 @@ impl Link {
         let patience = if bug!(HurryReply) { timeouts.reply / 2 } else { timeouts.reply };
         let at_most = self.owed.after(timeouts.reply * limits::REPLY_STRETCH);
         let at_most = if bug!(SpeakForEver) { Time(u64::MAX) } else { at_most };
-        self.since.after(patience).min(at_most)
+        let deadline = self.since.after(patience).min(at_most);
+        let may_be_slow = self.outstanding.front().is_some_and(|one| one.effort != Effort::Quick);
+        if !may_be_slow && self.excused == Time(0) {
+            return deadline;
+        }
+        let slow = if may_be_slow { self.owed.after(timeouts.slow) } else { deadline };
+        let excused = match self.excused {
+            Time(0) => deadline,
+            excused => excused.after(patience),
+        };
+        deadline.max(slow).max(excused)
+    }
+
+    /// Returns what its server is busy with, if the first request that it owes may take long.
+    pub(super) fn busy_with(&self) -> Option<BusyWith> {
+        let first = self.outstanding.front()?;
+        let is_it = first.effort != Effort::Quick
+            && self.is_up()
+            && first.end <= self.sent
+            && self.class != LinkClass::Control;
+        is_it.then_some(BusyWith { ask: first.ask, since: self.owed })
     }
 
     /// Notes that the kernel took `n` bytes.
@@ -468,9 +536,21 @@ impl Message {
     /// Returns how many parts of requests wait for its reply.
     pub(super) fn parts(&self) -> usize {
         match &self.payload {
+            _ if self.late => 0,
             Payload::Fetch(batch) => batch.outstanding().count(),
             Payload::Single(_) => 1,
             Payload::Internal(_) => 0,
+        }
+    }
+
+    /// Returns the parts of requests that wait for its reply, and marks it: they have their answer,
+    /// and the reply is discarded when it comes.
+    pub(super) fn give_up_waiting(&mut self) -> Vec<Part> {
+        self.late = true;
+        match &self.payload {
+            Payload::Fetch(batch) => batch.outstanding().map(|entry| entry.part).collect(),
+            Payload::Single(part) => vec![*part],
+            Payload::Internal(_) => Vec::new(),
         }
     }
 }

@@ -6,7 +6,7 @@ use super::Servers;
 use super::link::{Link, State};
 use crate::base::fault::Fault;
 use crate::base::id::ConnId;
-use crate::base::part::{Incoming, Requester};
+use crate::base::part::{Incoming, LinkClass, Requester};
 use crate::base::pool::{Health, Stage};
 use crate::base::{Base, ServerAt};
 use crate::{Action, Time, route};
@@ -25,7 +25,11 @@ impl Servers {
             return Err(Fault::Down);
         }
         let count = pool.plan.server_connections;
-        let nth = if count == 1 { 0 } else { asks.id.index() % count };
+        let nth = match asks.class as usize {
+            class if class < pool.plan.class_links => class,
+            _ if count == 1 => LinkClass::SPECIAL,
+            _ => LinkClass::SPECIAL + asks.id.index() % count,
+        };
         let state = &self.states[asks.pool()][server];
         let links = state.links.get(usize::from(asks.conn_key));
         match links.and_then(|links| links[nth]) {
@@ -124,7 +128,8 @@ impl Servers {
     /// Opens the first links to a server, where the operator wants them before the first request.
     pub(crate) fn preconnect(&mut self, base: &mut Base, at: ServerAt) {
         let conn_key = base.pool(at).conn_keys.home;
-        for nth in 0..base.pool(at).plan.server_connections {
+        let count = base.pool(at).plan.server_connections;
+        for nth in LinkClass::SPECIAL..LinkClass::SPECIAL + count {
             let links = self.state(at).links.get(usize::from(conn_key));
             if links.is_none_or(|links| links[nth].is_none()) {
                 self.connect(base, at, conn_key, nth);
@@ -134,8 +139,9 @@ impl Servers {
 
     /// Opens the link with this number, of a connection key, to a server.
     fn connect(&mut self, base: &mut Base, at: ServerAt, conn_key: u16, nth: usize) -> ConnId {
-        let id = self.begin_connect(base, at, conn_key);
-        let count = base.pool(at).plan.server_connections;
+        let class = [LinkClass::Slow, LinkClass::Control, LinkClass::Large].get(nth);
+        let id = self.begin_connect(base, at, conn_key, class.copied().unwrap_or_default());
+        let count = LinkClass::SPECIAL + base.pool(at).plan.server_connections;
         let links = &mut self.state(at).links;
         if links.len() <= usize::from(conn_key) {
             links.resize(usize::from(conn_key) + 1, vec![None; count]);
@@ -147,8 +153,14 @@ impl Servers {
     }
 
     /// Orders the driver to open a link to a server.
-    pub(super) fn begin_connect(&mut self, base: &mut Base, at: ServerAt, conn_key: u16) -> ConnId {
-        let id = self.links.insert(Link::new(at, conn_key, &base.limits, base.now));
+    pub(super) fn begin_connect(
+        &mut self,
+        base: &mut Base,
+        at: ServerAt,
+        conn_key: u16,
+        class: LinkClass,
+    ) -> ConnId {
+        let id = self.links.insert(Link::new(at, (conn_key, class), &base.limits, base.now));
         self.state(at).alive += 1;
         base.pools[at.pool as usize].conn_keys.add_link(conn_key);
         base.worker.add(WorkerCounter::Connects, 1);

@@ -18,7 +18,7 @@ use crate::Action;
 use crate::base::Base;
 use crate::base::buffer::{End, Source, has_trailer};
 use crate::base::id::ConnId;
-use crate::base::part::{Arrival, NONE, Part};
+use crate::base::part::{Arrival, Effort, NONE, Part};
 use crate::base::plan::QuickAck;
 
 /// What the next bytes of a link are.
@@ -134,6 +134,16 @@ impl Servers {
         if is_whole && !has_trailer(&rest.bytes[..len], item.trailer) {
             return Err(WRONG_LENGTH);
         }
+        if message.late && item.kind == ItemKind::Value {
+            // A value of a read that has been answered.
+            if is_whole {
+                return Ok(Reply::Nothing(len));
+            }
+            let left = item.body + item.trailer.len() as u64;
+            let (unit, arrival) = (Unit::Key, Arrival::nowhere());
+            link.body = Some(Body { item, unit, left, end: End::default(), arrival });
+            return Ok(Reply::Nothing(head.bytes.len()));
+        }
         let (part, unit, keys) = match_item(message, &item, rest.bytes)?;
         let server = link.at.server;
         *matched = Some(Matched { server, part, unit, item, asked, keys });
@@ -189,6 +199,7 @@ impl Servers {
     ) -> Option<Payload> {
         let link = self.links.find_mut(id)?;
         let message = link.pop();
+        let (owed, trip) = (link.owed, link.trip);
         link.note_reply_complete(message.end, base.now);
         link.note_delay(&message, base.now);
         let reply_len = std::mem::take(&mut link.reply_len) as usize;
@@ -213,8 +224,15 @@ impl Servers {
             self.prove(base, at, message.ask);
         }
         self.note_owing(base, id);
+        if message.effort != Effort::Quick {
+            self.note_work(base, at, message.effort, (owed, trip));
+        }
         if batch_waits && !bug!(LeaveGathered) {
             self.mark_dirty(id);
+        }
+        if message.late {
+            // Its request has been answered.
+            return Some(Payload::Internal(0));
         }
         Some(message.payload)
     }
@@ -276,6 +294,9 @@ fn match_item(
     bytes: &[u8],
 ) -> Result<(Part, Unit, Option<u32>), &'static str> {
     match (&mut message.payload, item.kind) {
+        (_, ItemKind::Status | ItemKind::Part) if message.late => {
+            Ok((Part::whole(NONE), Unit::Internal, None))
+        }
         (Payload::Fetch(batch), ItemKind::Value) => {
             let found = batch.find(item.key.of(bytes)).ok_or(UNREQUESTED_KEY)?;
             batch.skipped.extend_from_slice(&batch.entries[batch.cursor..found]);

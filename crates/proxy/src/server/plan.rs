@@ -7,6 +7,7 @@ use super::link::Link;
 use super::state::{Gauges, Proof, ServerState};
 use crate::Action;
 use crate::base::id::ConnId;
+use crate::base::part::LinkClass;
 use crate::base::plan::PoolPlan;
 use crate::base::pool::Stage;
 use crate::base::{Base, ServerAt};
@@ -126,10 +127,11 @@ impl Servers {
 
     /// Gives each server of a pool as many links as the plan says; returns whether that changes
     /// anything.
-    pub(crate) fn change_links(&mut self, base: &mut Base, pool: usize) -> bool {
-        let count = base.pools[pool].plan.server_connections;
+    pub(crate) fn change_links(&mut self, base: &mut Base, pool: usize, old: &PoolPlan) -> bool {
+        let plan = &base.pools[pool].plan;
+        let (count, classes) = (LinkClass::SPECIAL + plan.server_connections, plan.class_links);
         let mut extra = Vec::new();
-        let mut changed = false;
+        let mut changed = classes != old.class_links;
         let servers = base.pools[pool].servers.iter().zip(&mut self.states[pool]);
         for (_, state) in servers.filter(|(server, _)| server.stage != Stage::Vacant) {
             for links in &mut state.links {
@@ -138,6 +140,8 @@ impl Servers {
                     extra.extend(links.split_off(count).into_iter().flatten());
                 }
                 links.resize(count, None);
+                let special = &mut links[classes..LinkClass::SPECIAL];
+                extra.extend(special.iter_mut().filter_map(Option::take));
             }
         }
         extra.into_iter().for_each(|id| self.retire_link(base, id));

@@ -22,7 +22,7 @@ use crate::Time;
 use crate::base::buffer::Outbox;
 use crate::base::id::ConnId;
 use crate::base::limits;
-use crate::base::part::{Part, RequestId};
+use crate::base::part::{Effort, Part, RequestId};
 use crate::base::size::Cost;
 
 /// The queues of the clients that wait for one link.
@@ -64,6 +64,7 @@ pub(super) struct Waiting {
     pub(super) out: Outbox,
     /// The cost of the message. Keys that may be merged have their own.
     pub(super) cost: Cost,
+    pub(super) effort: Effort,
     /// The keys may be merged with those of others.
     pub(super) merges: bool,
     /// Since when it waits, or since its last key was served.
@@ -77,6 +78,7 @@ pub(super) struct Next {
     pub(super) client: ConnId,
     pub(super) request: RequestId,
     pub(super) cost: Cost,
+    pub(super) effort: Effort,
     /// Since when it waits.
     pub(super) since: Time,
 }
@@ -207,7 +209,8 @@ impl FairQueue {
             } else {
                 let first = &queue.waiting[0];
                 let (Part { request, .. }, cost) = first.first();
-                return Some(Next { client: queue.client, request, cost, since: first.since });
+                let (effort, since) = (first.effort, first.since);
+                return Some(Next { client: queue.client, request, cost, effort, since });
             }
         }
     }
@@ -335,10 +338,10 @@ impl FairQueue {
                         queue.waiting.push_back(waiting);
                     }
                     Some(Some((kept, gone))) => {
-                        let Waiting { ask, cost, merges, since, held, .. } = waiting;
+                        let Waiting { ask, cost, effort, merges, since, held, .. } = waiting;
                         let part = |batch| {
                             let (payload, out) = (Payload::Fetch(batch), Outbox::default());
-                            Waiting { payload, ask, out, cost, merges, since, held }
+                            Waiting { payload, ask, out, cost, effort, merges, since, held }
                         };
                         out.push((client, part(gone)));
                         if let Some(kept) = kept {

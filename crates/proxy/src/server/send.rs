@@ -15,7 +15,7 @@ use crate::Time;
 use crate::base::buffer::Outbox;
 use crate::base::fault::Fault;
 use crate::base::id::ConnId;
-use crate::base::part::{Data, Incoming, Part, RequestId, Requester};
+use crate::base::part::{Data, Effort, Incoming, Part, RequestId, Requester};
 use crate::base::size::Cost;
 use crate::base::{Base, limits};
 
@@ -219,7 +219,7 @@ impl Servers {
         // A client that has gone may have a get in the batch as well.
         let batch_turn = load.as_ref().map_or(u64::MAX, |load| load.batch_turn);
         close_shared(link, (client, batch_turn), upstream, counters, base.now);
-        let Waiting { payload, ask, mut out, cost, since, held, .. } = waiting;
+        let Waiting { payload, ask, mut out, cost, effort, since, held, .. } = waiting;
         link.out.open(&mut base.spares);
         match payload {
             Payload::Fetch(batch) => {
@@ -233,7 +233,8 @@ impl Servers {
                 let before = link.out.len();
                 link.out.append(&mut out);
                 out.close(&mut base.spares);
-                link.launch((payload, ask), (client, cost), before, (since, base.now));
+                let of = (client, cost, effort);
+                link.launch((payload, ask), of, before, (since, base.now));
                 counters.add(ServerCounter::Messages, 1);
             }
         }
@@ -298,7 +299,7 @@ impl Servers {
         let mut out = Outbox::default();
         out.open(&mut base.spares);
         write(&mut out, base, false);
-        let waiting = Waiting::message(payload, ask, out, cost, base.now);
+        let waiting = Waiting::message((payload, ask), out, (cost, asks.effort), base.now);
         if let Err((waiting, fault)) = self.wait(base, link, asks.id, waiting, true) {
             let Waiting { mut out, .. } = waiting;
             out.clear();
@@ -330,7 +331,7 @@ impl Servers {
         let is_up = link.is_up();
         write(&mut link.out, base, is_up);
         Servers::count_sent(link, Some(load), cost);
-        link.launch((payload, ask), (asks.id, cost), before, (base.now, base.now));
+        link.launch((payload, ask), (asks.id, cost, asks.effort), before, (base.now, base.now));
         counters.add(ServerCounter::Messages, 1);
         if !link.dirty {
             link.dirty = true;
@@ -364,7 +365,7 @@ impl Servers {
         if let Payload::Internal(number) = payload {
             link.internal.push(number);
         }
-        let nobody = (ConnId::NONE, Cost::default());
+        let nobody = (ConnId::NONE, Cost::default(), Effort::Quick);
         link.launch((payload, ask), nobody, before, (base.now, base.now));
         link.account(&mut base.memory);
         self.mark_dirty(id);

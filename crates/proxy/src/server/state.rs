@@ -4,6 +4,7 @@
 use metrics::{Counters, Latency, Recorder, WorkerMetrics};
 use proto::ConnKey;
 
+use super::work::WorkRecord;
 use crate::base::ServerAt;
 use crate::base::id::ConnId;
 use crate::base::pool::{Health, Pool, Server};
@@ -24,8 +25,8 @@ pub(super) struct ServerState {
     count_at: Time,
     /// The pause before `count_at` next time, in microseconds.
     pause: u64,
-    /// By connection key, one entry for each link. A client keeps to one entry of its connection
-    /// key.
+    /// By connection key, one entry for each link: first those of the special classes, then the
+    /// shared ones. A client keeps to one shared entry of its connection key.
     pub(super) links: Vec<Vec<Option<ConnId>>>,
     /// The number of live links, including the probe and retiring links.
     pub(super) alive: usize,
@@ -40,6 +41,12 @@ pub(super) struct ServerState {
     /// Connection keys that it has refused, and when each may be tried again.
     refused: Vec<(ConnKey, Time)>,
     pub(super) silence: Silence,
+    /// Which work has turned out to be slow.
+    pub(super) works: WorkRecord,
+    /// When it last ended something that took long.
+    pub(super) slow_end: Time,
+    /// The other workers are told that it is busy.
+    pub(super) is_busy: bool,
     pub(super) counters: Counters<metrics::ServerCounter>,
     /// Latency from the queueing of a message to its reply.
     pub(super) latency: Recorder,
@@ -117,6 +124,9 @@ impl ServerState {
             unable_pause: limits::BACKOFF_FIRST_US,
             refused: Vec::new(),
             silence: Silence::default(),
+            works: WorkRecord::default(),
+            slow_end: Time(0),
+            is_busy: false,
             counters: metrics.counters(id),
             latency: metrics.recorder(id, Latency::REPLIES),
             gauges: Gauges::default(),

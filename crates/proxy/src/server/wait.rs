@@ -5,8 +5,10 @@
 //! turn at the end of the turns in which replies have made room.
 
 use metrics::ServerCounter;
+use proto::Ask;
 
 use super::batch::{Batch, Entry};
+use super::fail::unsent_fault;
 use super::link::{Link, Message, Payload};
 use super::load::Load;
 use super::queue::{Next, Taken, Waiting};
@@ -17,7 +19,7 @@ use crate::base::buffer::Outbox;
 use crate::base::fault::Fault;
 use crate::base::id::ConnId;
 use crate::base::limits::{self, Limits};
-use crate::base::part::{RequestId, Requester, Sent, Turn};
+use crate::base::part::{Effort, LinkClass, RequestId, Requester, Sent, Turn};
 use crate::base::size::Cost;
 use crate::base::{Base, ServerAt};
 
@@ -32,6 +34,9 @@ impl Servers {
         cost: Cost,
     ) -> bool {
         let Some(link) = self.links.find_mut(id) else { return true };
+        if asks.effort.is_slow() {
+            return link.queue.is_empty() && link.takes_slow(base, asks.id, cost);
+        }
         if !link.queue.is_empty() || !link.takes(base, cost) {
             link.limit.note_short();
             return bug!(PassWaiting);
@@ -103,6 +108,7 @@ impl Servers {
         let waiting = Waiting {
             ask: one.ask,
             cost: Cost::default(),
+            effort: Effort::Quick,
             out: Outbox::default(),
             merges: true,
             since: base.now,
@@ -170,14 +176,21 @@ impl Servers {
     ) {
         let Some(link) = self.links.find_mut(id) else { return };
         // A few larger messages cost less than many small ones.
-        if link.inflight > link.limit.bytes() / 4 * 3 {
+        if link.inflight > link.limit.bytes() / 4 * 3 && !link.is_for_slow() {
             return;
         }
         let mut skipped = 0;
         while let Some(next) = self.links.find_mut(id).and_then(|link| link.queue.next()) {
             let Some(link) = self.links.find_mut(id) else { return };
-            let Next { client, request, cost, since } = next;
-            if !link.takes(base, cost) {
+            let Next { client, request, cost, effort, since } = next;
+            if effort.is_slow() {
+                if !link.takes_slow(base, client, cost) {
+                    if link.queue.skip(&mut skipped) {
+                        continue;
+                    }
+                    break;
+                }
+            } else if !link.takes(base, cost) {
                 let is_unproven = cost.is_unproven() && link.takes(base, cost.proven());
                 if is_unproven && link.queue.skip(&mut skipped) {
                     continue;
@@ -257,6 +270,7 @@ impl Servers {
             Taken::Key(one) => Waiting {
                 ask: one.ask,
                 cost: Cost::default(),
+                effort: Effort::Quick,
                 out: Outbox::default(),
                 merges: true,
                 since: now,
@@ -346,9 +360,11 @@ impl Servers {
     pub(super) fn expire_waiting(&mut self, base: &mut Base, id: ConnId, queue: u64) {
         let Some(link) = self.links.find_mut(id) else { return };
         let now = base.now;
+        let at = link.at;
         let late = link.queue.expire(|since| now >= since.after(queue));
+        let is_busy = !late.is_empty() && self.find_busy(base, at).is_some();
         for (client, waiting) in late {
-            let fault = if waiting.held { Fault::Held } else { Fault::QueueTimeout };
+            let fault = unsent_fault(is_busy, waiting.held);
             self.forget_waiting(base, id, client, &waiting);
             self.fail_waiting(base, id, waiting, fault);
         }
@@ -472,6 +488,24 @@ impl Link {
         fits && (!cost.is_unproven() || self.unproven < self.unproven_max(base))
     }
 
+    /// As `takes`, for a slow request: a client has one outstanding, and the server a few.
+    #[cold]
+    pub(super) fn takes_slow(&self, base: &Base, client: ConnId, cost: Cost) -> bool {
+        let most = match self.class {
+            LinkClass::Control => return true,
+            LinkClass::Slow => limits::SLOW_INFLIGHT_MAX,
+            _ if !self.takes(base, cost) => return false,
+            _ => 1,
+        };
+        let slow = || self.outstanding.iter().filter(|message| message.effort.is_slow());
+        slow().count() < most && slow().all(|message| message.client != client)
+    }
+
+    /// Whether it has slow requests only: their number is bounded, and not their cost.
+    fn is_for_slow(&self) -> bool {
+        matches!(self.class, LinkClass::Slow | LinkClass::Control)
+    }
+
     /// Returns how many answers of unknown length may be outstanding. All of them may be as large as
     /// the largest of late.
     fn unproven_max(&self, base: &Base) -> u32 {
@@ -491,14 +525,20 @@ fn share(limits: &Limits) -> (usize, usize) {
 
 impl Waiting {
     /// Makes a message that waits from a request's bytes.
-    pub(super) fn message(payload: Payload, ask: proto::Ask, out: Outbox, cost: Cost, now: Time) -> Waiting {
-        Waiting { payload, ask, out, cost, merges: false, since: now, held: false }
+    pub(super) fn message(
+        (payload, ask): (Payload, Ask),
+        out: Outbox,
+        (cost, effort): (Cost, Effort),
+        now: Time,
+    ) -> Waiting {
+        Waiting { payload, ask, out, cost, effort, merges: false, since: now, held: false }
     }
 
     /// Makes a message that waits from keys that leave together.
     pub(super) fn batch(batch: Box<Batch>, now: Time) -> Waiting {
         let cost = batch.entries.iter().fold(Cost::default(), |sum, entry: &Entry| sum.plus(entry.cost));
         let (ask, payload) = (batch.ask, Payload::Fetch(batch));
-        Waiting { payload, ask, out: Outbox::default(), cost, merges: false, since: now, held: false }
+        let (out, effort) = (Outbox::default(), Effort::Quick);
+        Waiting { payload, ask, out, cost, effort, merges: false, since: now, held: false }
     }
 }

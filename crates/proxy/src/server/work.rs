@@ -8,7 +8,6 @@
 //!      ▲                                    │  QUICK_AGAIN times quick in a row,
 //!      └────────────────────────────────────┘  or not used for SLOW_FORGET_US
 //! ```
-#![cfg_attr(not(test), expect(dead_code, reason = "the links of the class slow are to use it"))]
 
 use proto::WorkId;
 

@@ -302,6 +302,12 @@ fn plan(pool: &Pool, workers: usize, memory: usize) -> PoolPlan {
             Some(most) => plan.server_connections.min(most / workers),
             None => plan.server_connections,
         },
+        // What is left of the cap, for the classes of requests that have links of their own.
+        class_links: match draft.server_connections_max {
+            Some(most) => (most / workers).saturating_sub(plan.server_connections),
+            None => plan.class_links,
+        }
+        .min(plan.class_links),
         client_connections: match draft.client_connections {
             0 => usize::MAX,
             count => count,

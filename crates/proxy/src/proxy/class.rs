@@ -1,0 +1,81 @@
+//! The class of links that a request takes, and the change from one class to another.
+//!
+//! A client whose next request is of another class than what it has outstanding waits until no link
+//! owes it anything: otherwise the request could overtake those before it.
+
+use proto::{Class, Expected, Reach, Request, Work};
+use shard::Distribution;
+
+use super::Proxy;
+use crate::base::part::{Effort, Incoming, LinkClass, Requester};
+use crate::client::Frame;
+use crate::route;
+
+/// Whether a request takes a shared link, as nearly all do.
+#[inline(always)]
+pub(super) fn is_usual(request: &Request) -> bool {
+    request.work == Work::Quick && !matches!(request.class, Class::Broadcast { .. })
+}
+
+impl Proxy {
+    /// Returns the class of a request that may be unusual, and notes how long it may take.
+    #[cold]
+    pub(super) fn judge(&mut self, frame: &mut Frame, head: &[u8]) -> LinkClass {
+        let Frame { asks, request, .. } = frame;
+        if let Class::Broadcast { reach: Reach::Control, .. } = request.class {
+            asks.effort = Effort::Slow;
+            return self.class_in(asks, LinkClass::Control);
+        }
+        asks.effort = self.effort_of(asks, request, head);
+        match asks.effort.is_slow() {
+            true => self.class_in(asks, LinkClass::Slow),
+            false => LinkClass::Shared,
+        }
+    }
+
+    /// Returns the class that a request takes in a client's pool: a class without a link of its own
+    /// takes the shared links.
+    fn class_in(&self, asks: &Requester, class: LinkClass) -> LinkClass {
+        let count = self.base.pools[asks.pool()].plan.class_links;
+        if (class as usize) < count { class } else { LinkClass::Shared }
+    }
+
+    /// Returns how long a request may take that is not always quick.
+    #[cold]
+    pub(super) fn effort_of(&mut self, asks: &Requester, request: &Request, head: &[u8]) -> Effort {
+        let id = match asks.protocol.expect(request, head) {
+            Expected::Quick => return Effort::Quick,
+            Expected::Slow => return Effort::Slow,
+            Expected::AsBefore(id) => id,
+        };
+        let pool = asks.pool();
+        // With the random distribution, its server is not known yet.
+        let is_random = self.base.pools[pool].plan.distribution == Distribution::Random;
+        let incoming = &Incoming { asks, request, head };
+        let server = match is_random {
+            true => None,
+            false => route::server_for(&mut self.base, incoming),
+        };
+        match self.servers.is_slow(&self.base, pool, server, id) {
+            true => Effort::Known(id),
+            false => Effort::Unknown(id),
+        }
+    }
+
+    /// Has a client's next requests take links of another class. Returns false if it has to wait.
+    #[cold]
+    pub(super) fn change_class(&mut self, frame: &mut Frame, class: LinkClass) -> bool {
+        let id = frame.asks.id;
+        if matches!(frame.request.class, Class::Local(_) | Class::Refuse(_)) {
+            return true;
+        }
+        if self.servers.await_idle(id) {
+            self.clients.await_owed(&mut self.base, id);
+            self.clients.read_again(frame);
+            return false;
+        }
+        self.clients.set_class(id, class);
+        frame.asks.class = class;
+        true
+    }
+}

@@ -1,0 +1,120 @@
+//! What a server is busy with. A server does one thing at a time, so a slow request keeps it silent
+//! on all links, of all workers. That silence is no failure.
+
+use proto::WorkId;
+
+use super::link::{Link, State};
+use super::{LinkEvent, Servers};
+use crate::Time;
+use crate::base::busy::BusyWith;
+use crate::base::id::ConnId;
+use crate::base::part::Effort;
+use crate::base::{Base, ServerAt, limits};
+
+impl Servers {
+    /// Whether a work has turned out to be slow at a server, or at any of the pool if the server is
+    /// not known.
+    pub(crate) fn is_slow(
+        &self,
+        base: &Base,
+        pool: usize,
+        server: Option<usize>,
+        id: WorkId,
+    ) -> bool {
+        match server {
+            Some(server) => self.states[pool][server].works.is_slow(id, base.now),
+            None => self.states[pool].iter().any(|state| state.works.is_slow(id, base.now)),
+        }
+    }
+
+    /// Tells all workers what a server is busy with, of what this worker has asked.
+    pub(super) fn tell_busy(&mut self, base: &Base, at: ServerAt) {
+        let its = self.links.iter().filter(|(_, link)| link.at == at);
+        let first = its.filter_map(|(_, link)| link.busy_with()).min_by_key(|with| with.since);
+        let state = self.state(at);
+        if first.is_some() || state.is_busy {
+            state.is_busy = first.is_some();
+            base.set_busy(at, first);
+        }
+    }
+
+    /// Returns what a server is busy with, as far as any worker knows.
+    pub(super) fn find_busy(&mut self, base: &Base, at: ServerAt) -> Option<BusyWith> {
+        self.tell_busy(base, at);
+        base.busy(at)
+    }
+
+    /// Excuses the silence of a server on a link, if it is busy with something known. The requests
+    /// that have waited for a reply as long as they may are answered; their replies are discarded
+    /// when they come. Returns whether the server is busy.
+    pub(super) fn excuse(&mut self, base: &mut Base, id: ConnId) -> bool {
+        let Some(link) = self.links.find_mut(id) else { return false };
+        let at = link.at;
+        link.look_at = None;
+        if self.find_busy(base, at).is_none() {
+            return false;
+        }
+        let Some(link) = self.links.find_mut(id) else { return false };
+        link.excused = base.now;
+        if let State::Up(_) = link.state {
+            let timeout = base.pool(at).plan.timeouts.reply;
+            for part in link.give_up_late(timeout, base.now) {
+                self.events.push_back(LinkEvent::Late { part, server: at.server });
+            }
+        }
+        true
+    }
+
+    /// Notes the end of a request that might have taken long: when the server began to owe it, and
+    /// how long a round trip takes.
+    #[cold]
+    pub(super) fn note_work(
+        &mut self,
+        base: &Base,
+        at: ServerAt,
+        effort: Effort,
+        (owed, trip): (Time, u64),
+    ) {
+        let state = self.state(at);
+        if state.is_busy {
+            self.tell_busy(base, at);
+        }
+        let took = base.now.since(owed).saturating_sub(trip);
+        let is_long = took > limits::SLOW_US;
+        let state = self.state(at);
+        // It may have waited for something else.
+        let is_own = !is_long || state.slow_end <= owed && base.busy(at).is_none();
+        if is_long {
+            state.slow_end = base.now;
+        }
+        if let Some(id) = effort.work().filter(|_| is_own) {
+            state.works.note(id, took, base.now);
+        }
+    }
+}
+
+impl Link {
+    /// Gives up the requests that were sent this long ago, but not those that may take longer.
+    /// Returns their parts.
+    fn give_up_late(&mut self, timeout: u64, now: Time) -> Vec<crate::base::part::Part> {
+        // A reply that has begun to come goes on.
+        let first = usize::from(self.is_mid_reply());
+        let (sent, mut parts) = (self.sent, Vec::new());
+        for message in self.outstanding.iter_mut().skip(first) {
+            let is_quick = message.effort == Effort::Quick;
+            if message.end > sent {
+                break;
+            }
+            if message.late || !is_quick {
+                continue;
+            }
+            let end = message.launched.after(timeout);
+            if now >= end {
+                parts.extend(message.give_up_waiting());
+            } else {
+                self.look_at = Some(self.look_at.map_or(end, |at| at.min(end)));
+            }
+        }
+        parts
+    }
+}

@@ -1,0 +1,161 @@
+//! The classes of links: slow requests, and those that end them, keep no other request waiting.
+
+mod stage;
+
+use proto::protocol;
+use proxy::ConnId;
+
+use stage::{SECOND, Stage};
+
+const HELLO: &str = "*2\r\n$5\r\nHELLO\r\n$1\r\n2\r\n";
+const WELCOME: &str = "*2\r\n$5\r\nproto\r\n:2\r\n";
+
+/// A pool of one Redis server, and the link that clients share.
+fn redis() -> (Stage, ConnId) {
+    let mut stage = Stage::new(&["s0"], |pool| {
+        pool.protocol = protocol("redis").expect("the table has it");
+        pool.preconnect = true;
+    });
+    let link = comes_up(&mut stage);
+    (stage, link)
+}
+
+/// Brings up the link that was ordered.
+fn comes_up(stage: &mut Stage) -> ConnId {
+    let link = stage.establishes_with(HELLO);
+    stage.says(link, WELCOME);
+    link
+}
+
+/// Returns a request as servers receive it.
+fn resp(text: &str) -> String {
+    let words: Vec<&str> = text.split(' ').collect();
+    let word = |word: &&str| format!("${}\r\n{word}\r\n", word.len());
+    format!("*{}\r\n{}", words.len(), words.iter().map(word).collect::<String>())
+}
+
+/// Has a client send KEYS, on a link of its own that is up now.
+fn busy(stage: &mut Stage, client: ConnId) -> ConnId {
+    stage.says(client, "KEYS *\r\n");
+    stage.end_turn();
+    let slow = comes_up(stage);
+    assert_eq!(stage.turn(slow), resp("KEYS *"));
+    slow
+}
+
+#[test]
+fn what_a_server_is_busy_with_is_no_failure_and_late_replies_go_nowhere() {
+    let (mut stage, link) = redis();
+    let (slow_one, reads, writes, later) =
+        (stage.client(), stage.client(), stage.client(), stage.client());
+    stage.says(reads, "GET a\r\n");
+    stage.says(writes, "INCR b\r\n");
+    let slow = busy(&mut stage, slow_one);
+    assert_eq!(stage.turn(link), resp("GET a") + &resp("INCR b"));
+    stage.passes(SECOND / 10);
+    stage.says(later, "GET c\r\n");
+    stage.end_turn();
+    stage.passes(SECOND * 9 / 10);
+    assert_eq!(stage.received(reads), "-ERR s0: no reply in time\r\n");
+    assert_eq!(stage.received(writes), "-ERR s0: no reply in time, outcome unknown\r\n");
+    stage.passes(SECOND / 10);
+    let told = "-ERR s0: busy with KEYS for 1.1 s, not sent\r\n";
+    assert_eq!((stage.received(later).as_str(), &stage.closed), (told, &vec![]));
+    stage.passes(SECOND);
+    assert_eq!((stage.healths(), &stage.closed), (vec!["s0 ready".to_string()], &vec![]));
+    stage.says(slow, "*1\r\n$1\r\na\r\n");
+    assert_eq!(stage.received(slow_one), "*1\r\n$1\r\na\r\n");
+    // The late replies belong to nobody; the next one does.
+    stage.says(reads, "GET d\r\n");
+    stage.end_turn();
+    stage.says(link, "$4\r\nlate\r\n:1\r\n");
+    assert_eq!(stage.turn(link), resp("GET d"));
+    stage.says(link, "$3\r\nnew\r\n");
+    assert_eq!((stage.received(reads).as_str(), stage.received(writes).as_str()), ("$3\r\nnew\r\n", ""));
+    stage.expect_rows(0);
+}
+
+#[test]
+fn a_slow_request_that_has_had_its_time_ends_its_link() {
+    let (mut stage, _) = redis();
+    let client = stage.client();
+    let slow = busy(&mut stage, client);
+    stage.passes(9 * SECOND);
+    assert_eq!(stage.closed, []);
+    stage.passes(SECOND);
+    assert_eq!(stage.closed, [slow]);
+    assert_eq!(stage.received(client), "-ERR s0: no reply in time\r\n");
+}
+
+#[test]
+fn a_client_that_changes_the_class_waits_until_nothing_is_owed() {
+    let (mut stage, link) = redis();
+    let client = stage.client();
+    stage.says(client, "SET a 1\r\nKEYS *\r\nGET a\r\n");
+    assert_eq!(stage.turn(link), resp("SET a 1"));
+    assert_eq!(stage.connects, [], "KEYS waits");
+    stage.says(link, "+OK\r\n");
+    stage.end_turn();
+    let slow = comes_up(&mut stage);
+    assert_eq!(stage.turn(slow), resp("KEYS *"));
+    assert_eq!(stage.turn(link), "");
+    stage.says(slow, "*0\r\n");
+    stage.end_turn();
+    assert_eq!(stage.turn(link), resp("GET a"));
+    stage.says(link, "$1\r\n1\r\n");
+    assert_eq!(stage.received(client), "+OK\r\n*0\r\n$1\r\n1\r\n");
+}
+
+#[test]
+fn of_each_client_one_slow_request_is_outstanding_and_a_few_of_all() {
+    let (mut stage, _) = redis();
+    let clients = [stage.client(), stage.client(), stage.client()];
+    stage.says(clients[0], "KEYS a\r\nKEYS b\r\n");
+    stage.end_turn();
+    let slow = comes_up(&mut stage);
+    assert_eq!(stage.turn(slow), resp("KEYS a"));
+    stage.says(clients[1], "KEYS c\r\n");
+    stage.says(clients[2], "KEYS d\r\n");
+    assert_eq!(stage.turn(slow), resp("KEYS c"), "two are enough");
+    stage.says(slow, "*0\r\n");
+    assert_eq!(stage.turn(slow).matches("KEYS").count(), 1);
+    stage.says(slow, "*0\r\n");
+    assert_eq!(stage.turn(slow).matches("KEYS").count(), 1);
+    stage.says(slow, "*0\r\n*0\r\n");
+    assert_eq!(stage.received(clients[0]), "*0\r\n".repeat(2));
+}
+
+#[test]
+fn a_script_that_took_long_is_slow_the_next_time() {
+    let (mut stage, link) = redis();
+    let client = stage.client();
+    for is_slow in [false, true] {
+        stage.says(client, "EVAL script 1 a\r\n");
+        stage.end_turn();
+        let takes = if is_slow { comes_up(&mut stage) } else { link };
+        assert_eq!(stage.turn(takes), resp("EVAL script 1 a"));
+        stage.passes(SECOND / 50);
+        stage.says(takes, ":1\r\n");
+        assert_eq!(stage.received(client), ":1\r\n");
+    }
+    // Another script is not.
+    stage.says(client, "EVAL other 1 a\r\n");
+    assert_eq!(stage.turn(link), resp("EVAL other 1 a"));
+}
+
+#[test]
+fn a_script_is_killed_over_a_free_link_past_the_hold() {
+    let (mut stage, link) = redis();
+    let (client, killer) = (stage.client(), stage.client());
+    stage.says(client, "EVAL endless 1 a\r\n");
+    assert_eq!(stage.turn(link), resp("EVAL endless 1 a"));
+    stage.passes(5 * SECOND);
+    stage.says(killer, "SCRIPT KILL\r\n");
+    stage.end_turn();
+    let control = comes_up(&mut stage);
+    assert_eq!(stage.turn(control), resp("SCRIPT KILL"));
+    stage.says(control, "+OK\r\n");
+    assert_eq!(stage.received(killer), "+OK\r\n");
+    stage.says(link, "-ERR killed\r\n");
+    assert_eq!(stage.received(client), "-ERR killed\r\n");
+}
