@@ -178,7 +178,12 @@ impl Clients {
             return Turn::Later;
         }
         let held = client.held() as u64 + sent.cost + cost.bytes();
-        if sent.parts > 0 && held > bound { Turn::Later } else { Turn::Sent }
+        if held <= bound || sent.parts == 0 && client.pipeline.head == id {
+            return Turn::Sent;
+        }
+        // If nothing of it is outstanding, it goes on when an answer has left.
+        client.must_read |= sent.parts == 0;
+        Turn::Later
     }
 
     /// Whether a request that waits since then is not wanted any more. A read is not when its client
