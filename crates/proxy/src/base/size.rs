@@ -110,7 +110,8 @@ impl PoolSizes {
     /// Returns about the median of the answers to a command.
     fn median(&self, command: u16) -> u32 {
         let line = &self.medians[usize::from(command) % 16];
-        if line.command == command { line.len } else { limits::ANSWER_UNKNOWN }
+        let is_known = line.command == command && line.len > 0;
+        if is_known { line.len } else { limits::ANSWER_UNKNOWN }
     }
 }
 
@@ -174,7 +175,9 @@ mod tests {
     #[test]
     fn a_median_comes_near_what_most_answers_are() {
         let mut sizes = PoolSizes::default();
-        assert_eq!(sizes.median(7), limits::ANSWER_UNKNOWN);
+        for command in [0, 7] {
+            assert_eq!(sizes.median(command), limits::ANSWER_UNKNOWN, "command {command}");
+        }
         for at in 0..1_000 {
             sizes.note(7, if at % 3 == 0 { 1_000_000 } else { 100 }, Time(at));
         }
