@@ -260,19 +260,21 @@ impl FairQueue {
         self.queues[at as usize].parked = Some(now);
     }
 
-    /// Serves a client again. The time in which it was parked for reasons of its own does not count.
-    pub(super) fn unpark(&mut self, client: ConnId, now: Time) {
-        let Some(at) = self.by_client.get(&client) else { return };
+    /// Serves a client again, if it was parked. The time in which it was does not count.
+    pub(super) fn unpark(&mut self, client: ConnId, now: Time) -> bool {
+        let Some(at) = self.by_client.get(&client) else { return false };
         let queue = &mut self.queues[*at as usize];
-        if let Some(since) = queue.parked.take() {
+        let parked = queue.parked.take();
+        if let Some(since) = parked {
             let parked = now.since(since);
             queue.waiting.iter_mut().for_each(|one| one.since = one.since.after(parked).min(now));
             self.ring.push_back(*at);
-            if let Some(first) = queue.waiting.front() {
-                let since = first.since;
+            // The first may have begun to wait later than those behind it: it has had a key served.
+            if let Some(since) = queue.waiting.iter().map(|one| one.since).min() {
                 self.note_since(since);
             }
         }
+        parked.is_some()
     }
 
     /// Returns the clients that wait and are not read, and now have room for more.
