@@ -152,7 +152,8 @@ mod tests {
 
     #[test]
     fn one_late_reply_among_others_changes_nothing() {
-        let (mut limit, _) = settle(100, 50, 100, InflightLimit::new(limits::INFLIGHT_MIN, Time(0)));
+        let (mut limit, _) =
+            settle(100, 50, 100, InflightLimit::new(limits::INFLIGHT_MIN, Time(0)));
         let before = limit.bytes();
         for (at, delay) in [(1, 100_000), (2, 60), (3, 90_000), (4, 60)] {
             let end = 1 << 40 | at;
