@@ -117,7 +117,7 @@ fn a_client_that_has_closed_its_half_is_told_that_its_request_was_dropped() {
     assert_eq!(stage.turn(link), "");
     stage.closes(client, Closed::Eof);
     stage.passes(HOLD_AFTER);
-    let words = "SERVER_ERROR s0: silent, and its client has left: dropped, not sent\r\n";
+    let words = "SERVER_ERROR s0: dropped while it waited, not sent\r\n";
     assert_eq!(stage.received(client), [words, words].concat());
     assert_eq!(stage.closed, [client]);
     stage.says(link, "5\r\n");
@@ -291,7 +291,7 @@ fn what_waited_for_a_greeting_and_was_given_up_is_not_sent() {
         stage.closes(gone, how);
         stage.says(link, "VERSION 1.6.18\r\n");
         assert_eq!(stage.turn(link), append);
-        let words = "SERVER_ERROR s0: silent, and its client has left: dropped, not sent\r\n";
+        let words = "SERVER_ERROR s0: dropped while it waited, not sent\r\n";
         assert_eq!(stage.received(gone), if how == Closed::Eof { words } else { "" });
         stage.says(link, "HD\r\n");
         assert_eq!(stage.received(still_there), "HD\r\n");
