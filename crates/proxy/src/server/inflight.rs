@@ -90,12 +90,7 @@ impl InflightLimit {
         self.ran_dry = true;
     }
 
-    fn note_round(
-        &mut self,
-        (delay, inflight): (u64, u64),
-        (end, queued): (u64, u64),
-        now: Time,
-    ) {
+    fn note_round(&mut self, (delay, inflight): (u64, u64), (end, queued): (u64, u64), now: Time) {
         if delay < self.best.0 {
             self.best = (delay, inflight);
         }
