@@ -137,8 +137,8 @@ mod tests {
     use super::*;
 
     /// A server that does one thing after the other, `rate` bytes in a microsecond, at the end of a
-    /// path of this round trip, and a client that always has more to ask. Returns the limit after so
-    /// many rounds, and the delay at the end.
+    /// path of this round trip, and a client that always has more to ask. Returns the limit after
+    /// so many rounds, and the delay at the end.
     fn settle(rate: u64, trip: u64, rounds: usize, first: InflightLimit) -> (InflightLimit, u64) {
         let (mut limit, mut now, mut offset, mut delay) = (first, 1_000_000, 0, 0);
         for _ in 0..rounds {

@@ -128,8 +128,8 @@ impl Servers {
         self.arm(base, id);
     }
 
-    /// Serves what waits, as far as the limits of the links have room. `turn` says what becomes of a
-    /// part of this cost that has waited since then, whose client has so much outstanding.
+    /// Serves what waits, as far as the limits of the links have room. `turn` says what becomes of
+    /// a part of this cost that has waited since then, whose client has so much outstanding.
     pub(crate) fn serve_waiting(
         &mut self,
         base: &mut Base,
@@ -403,8 +403,8 @@ impl Link {
         fits && (!cost.is_unproven() || self.unproven < self.unproven_max(base))
     }
 
-    /// Returns how many answers of unknown length may be outstanding. All of them may be as large as
-    /// the largest of late.
+    /// Returns how many answers of unknown length may be outstanding. All of them may be as large
+    /// as the largest of late.
     fn unproven_max(&self, base: &Base) -> u32 {
         let largest = base.pool(self.at).sizes.largest.len().max(1);
         let most = (limits::UNPROVEN_BYTES / largest).clamp(1, limits::UNPROVEN_MAX);
