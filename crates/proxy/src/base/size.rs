@@ -111,7 +111,8 @@ impl PoolSizes {
     #[inline]
     pub(crate) fn median(&self, command: u16) -> u32 {
         let line = &self.medians[usize::from(command) % 16];
-        if line.command == command { line.len } else { limits::ANSWER_UNKNOWN }
+        let is_known = line.command == command && line.len > 0;
+        if is_known { line.len } else { limits::ANSWER_UNKNOWN }
     }
 }
 
@@ -180,7 +181,9 @@ mod tests {
     #[test]
     fn a_median_comes_near_what_most_answers_are() {
         let mut sizes = PoolSizes::default();
-        assert_eq!(sizes.median(7), limits::ANSWER_UNKNOWN);
+        for command in [0, 7] {
+            assert_eq!(sizes.median(command), limits::ANSWER_UNKNOWN, "command {command}");
+        }
         for at in 0..1_000 {
             sizes.note(7, if at % 3 == 0 { 1_000_000 } else { 100 }, Time(at));
         }
@@ -209,7 +212,9 @@ mod tests {
         client.note(1, 90, Time(0));
         assert_eq!(client.expected(1, &pool, || 0), Expected { len: 90, unproven: false });
         // Another command, of the same line too, is unknown.
-        assert!(client.expected(2, &pool, || 0).unproven && client.expected(5, &pool, || 0).unproven);
+        assert!(
+            client.expected(2, &pool, || 0).unproven && client.expected(5, &pool, || 0).unproven
+        );
         // Up at once, down by a quarter.
         client.note(1, 4_000, Time(0));
         client.note(1, 10, Time(0));

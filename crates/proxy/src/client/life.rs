@@ -141,6 +141,69 @@ impl Clients {
         }
     }
 
+    /// Stops reading a client of which so much waits for a link that it has used up its share.
+    pub(crate) fn await_queue(&mut self, base: &mut Base, id: ConnId) {
+        let Some(client) = self.table.find_mut(id) else { return };
+        client.waits.queues += 1;
+        if client.state != ClientState::Leaving && !client.is_paused() {
+            client.reading = Reading::Stopped;
+            base.pools[client.pool as usize].counters.add(PoolCounter::Paused, 1);
+            base.actions.push_back(Action::Pause(id));
+        }
+    }
+
+    /// Lets a client go on for which there is room again in a link's queue.
+    pub(crate) fn end_queue_wait(&mut self, base: &mut Base, id: ConnId) {
+        let Some(client) = self.table.find_mut(id) else { return };
+        client.waits.queues -= 1;
+        if client.waits.queues == 0 && !bug!(NeverRoom) {
+            self.update_client(base, id);
+        }
+    }
+
+    /// Pauses a client until the capabilities of a server are known, or a link to it is up. Its
+    /// next request and all that follows wait.
+    pub(crate) fn await_server(&mut self, base: &mut Base, id: ConnId, server: usize) {
+        let Some(client) = self.table.find_mut(id) else { return };
+        (client.waits.server, client.waits.last_server) = (Some(server as u32), server as u32);
+        // A client that has left began to wait before it left.
+        if client.departure != Departure::Left || client.waits.since == crate::Time(0) {
+            client.waits.since = base.now;
+        }
+        // Its socket is still read: a client that leaves must be noticed before its request is
+        // sent.
+        client.pause();
+        let pool = &mut base.pools[client.pool as usize];
+        pool.servers[server].awaited = true;
+        pool.counters.add(PoolCounter::Paused, 1);
+    }
+
+    /// Lets clients go on that waited for a server, when its handshake has ended or its link has.
+    pub(crate) fn end_awaiting(&mut self, base: &mut Base, pool: usize, server: u32) {
+        if !std::mem::take(&mut base.pools[pool].servers[server as usize].awaited) {
+            return;
+        }
+        let hold_after = base.pools[pool].plan.hold_after;
+        for id in self.of_pool(pool) {
+            if let Some(client) = self.table.find_mut(id)
+                && client.waits.server == Some(server)
+            {
+                if bug!(AwaitForEver) {
+                    continue;
+                }
+                client.waits.server = None;
+                let waited = base.now.since(client.waits.since);
+                client.waits.is_late |= hold_after.is_some_and(|patience| waited >= patience);
+                self.update_client(base, id);
+            }
+        }
+    }
+
+    /// Returns the server that a client waited for last.
+    pub(crate) fn awaited(&self, id: ConnId) -> Option<usize> {
+        self.table.find(id).map(|client| client.waits.last_server as usize)
+    }
+
     /// Returns the next client that has read its answers, and for which something waits.
     pub(crate) fn next_reader(&mut self) -> Option<ConnId> {
         self.readers.pop()
@@ -186,9 +249,9 @@ impl Clients {
         Turn::Later
     }
 
-    /// Whether a request that waits since then is not wanted any more. A read is not when its client
-    /// has gone. A change that has waited for so long that its client may send it again is dropped;
-    /// any other is sent, since its client may never learn that it was not.
+    /// Whether a request that waits since then is not wanted any more. A read is not when its
+    /// client has gone. A change that has waited for so long that its client may send it again is
+    /// dropped; any other is sent, since its client may never learn that it was not.
     pub(crate) fn is_unheard(&self, base: &Base, id: RequestId, since: Time) -> bool {
         let pending = &self.requests[id];
         let hold_after = base.pools[pending.pool as usize].plan.hold_after;

@@ -90,12 +90,7 @@ impl InflightLimit {
         self.ran_dry = true;
     }
 
-    fn note_round(
-        &mut self,
-        (delay, inflight): (u64, u64),
-        (end, queued): (u64, u64),
-        now: Time,
-    ) {
+    fn note_round(&mut self, (delay, inflight): (u64, u64), (end, queued): (u64, u64), now: Time) {
         if delay < self.best.0 {
             self.best = (delay, inflight);
         }
@@ -142,8 +137,8 @@ mod tests {
     use super::*;
 
     /// A server that does one thing after the other, `rate` bytes in a microsecond, at the end of a
-    /// path of this round trip, and a client that always has more to ask. Returns the limit after so
-    /// many rounds, and the delay at the end.
+    /// path of this round trip, and a client that always has more to ask. Returns the limit after
+    /// so many rounds, and the delay at the end.
     fn settle(rate: u64, trip: u64, rounds: usize, first: InflightLimit) -> (InflightLimit, u64) {
         let (mut limit, mut now, mut offset, mut delay) = (first, 1_000_000, 0, 0);
         for _ in 0..rounds {
@@ -181,7 +176,8 @@ mod tests {
 
     #[test]
     fn one_late_reply_among_others_changes_nothing() {
-        let (mut limit, _) = settle(100, 50, 100, InflightLimit::new(limits::INFLIGHT_MIN, Time(0)));
+        let (mut limit, _) =
+            settle(100, 50, 100, InflightLimit::new(limits::INFLIGHT_MIN, Time(0)));
         let before = limit.bytes();
         for (at, delay) in [(1, 100_000), (2, 60), (3, 90_000), (4, 60)] {
             let end = 1 << 40 | at;

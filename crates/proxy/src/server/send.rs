@@ -268,7 +268,7 @@ impl Servers {
                 link.launch_batch(batch, upstream, counters);
             }
             payload => {
-                Servers::count_sent(link, load.as_deref_mut(), cost);
+                Servers::count_sent(link, load, cost);
                 let before = link.out.len();
                 link.out.append(&mut out);
                 out.close(&mut base.spares);

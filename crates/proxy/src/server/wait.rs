@@ -7,7 +7,7 @@
 use metrics::ServerCounter;
 
 use super::batch::{Batch, Entry};
-use super::link::{Link, Message, Payload};
+use super::link::{Link, Payload};
 use super::load::Load;
 use super::queue::{Next, Taken, Waiting};
 use super::state::Hold;
@@ -104,9 +104,11 @@ impl Servers {
             held: false,
             payload: Payload::Fetch(one),
         };
-        self.wait(base, id, client, waiting, true).map_err(|(waiting, fault)| match waiting.payload {
-            Payload::Fetch(batch) => (batch, fault),
-            _ => unreachable!("it was made of a batch"),
+        self.wait(base, id, client, waiting, true).map_err(|(waiting, fault)| {
+            match waiting.payload {
+                Payload::Fetch(batch) => (batch, fault),
+                _ => unreachable!("it was made of a batch"),
+            }
         })
     }
 
@@ -126,8 +128,8 @@ impl Servers {
         self.arm(base, id);
     }
 
-    /// Serves what waits, as far as the limits of the links have room. `turn` says what becomes of a
-    /// part of this cost that has waited since then, whose client has so much outstanding.
+    /// Serves what waits, as far as the limits of the links have room. `turn` says what becomes of
+    /// a part of this cost that has waited since then, whose client has so much outstanding.
     pub(crate) fn serve_waiting(
         &mut self,
         base: &mut Base,
@@ -135,9 +137,12 @@ impl Servers {
     ) {
         let now = base.now;
         while let Some(client) = self.unparked.pop() {
-            for id in &self.backlogs {
-                if let Some(link) = self.links.find_mut(*id) {
-                    link.queue.unpark(client, now);
+            for at in 0..self.backlogs.len() {
+                let id = self.backlogs[at];
+                let link = self.links.find_mut(id);
+                // It has a deadline again.
+                if link.is_some_and(|link| link.queue.unpark(client, now)) {
+                    self.arm(base, id);
                 }
             }
         }
@@ -270,13 +275,7 @@ impl Servers {
     }
 
     /// Gives up what has been taken out of the queues of a link.
-    fn fail_waiting(
-        &mut self,
-        base: &mut Base,
-        id: ConnId,
-        waiting: Waiting,
-        fault: Fault,
-    ) {
+    fn fail_waiting(&mut self, base: &mut Base, id: ConnId, waiting: Waiting, fault: Fault) {
         base.gauges_changed = true;
         let server = self.links.find(id).map_or(0, |link| link.at.server);
         let Waiting { payload, .. } = waiting;
@@ -377,79 +376,6 @@ impl Servers {
         payloads
     }
 
-    /// Counts a part that has left for a link's output.
-    #[inline]
-    pub(super) fn count_sent(link: &mut Link, load: Option<&mut Load>, cost: Cost) {
-        link.inflight += cost.bytes();
-        link.unproven += u32::from(cost.is_unproven());
-        if let Some(load) = load {
-            load.sent += 1;
-            load.inflight += cost.bytes();
-        }
-    }
-
-    /// Counts the parts of a message that is not on its link any more.
-    #[inline]
-    pub(super) fn count_gone(&mut self, message: &Message) {
-        match &message.payload {
-            Payload::Single(_) => self.count_part_gone(message.client, message.cost),
-            Payload::Fetch(batch) => self.count_batch_gone(batch),
-            Payload::Internal(_) => {}
-        }
-    }
-
-    /// As `count_gone`, for a batch.
-    pub(super) fn count_batch_gone(&mut self, batch: &Batch) {
-        for entry in &batch.entries {
-            self.count_part_gone(entry.client, entry.cost);
-        }
-    }
-
-    #[inline]
-    fn count_part_gone(&mut self, client: ConnId, cost: Cost) {
-        let Some(load) = self.loads.find(client) else { return };
-        load.sent -= 1;
-        load.inflight -= if bug!(CostLeaks) { cost.bytes() / 2 } else { cost.bytes() };
-        if load.is_parked || load.is_awaited {
-            self.note_settled(client);
-        }
-    }
-
-    /// Notes that something of a client's is settled: what was parked for it may have its turn, and
-    /// the client half may wait until all is.
-    #[cold]
-    fn note_settled(&mut self, client: ConnId) {
-        let Some(load) = self.loads.find(client) else { return };
-        if std::mem::take(&mut load.is_parked) {
-            self.unparked.push(client);
-        }
-        if load.is_awaited && load.is_idle() {
-            load.is_awaited = false;
-            self.events.push_back(LinkEvent::Idle(client));
-        }
-    }
-
-    /// Whether what was parked is to be served.
-    pub(crate) fn has_unparked(&self) -> bool {
-        !self.unparked.is_empty()
-    }
-
-    /// Lets what waits for a client to read its answers have its turn again.
-    pub(crate) fn unpark(&mut self, client: ConnId) {
-        if let Some(load) = self.loads.find(client) {
-            load.is_parked = false;
-        }
-        self.unparked.push(client);
-    }
-
-    /// Whether any link owes a client something, or something of its waits for one. If so, an
-    /// `Idle` event follows.
-    pub(crate) fn await_idle(&mut self, client: ConnId) -> bool {
-        let load = self.loads.of(client);
-        load.is_awaited = !load.is_idle();
-        load.is_awaited
-    }
-
     /// Marks what waits for the links of a silent server as held.
     pub(super) fn hold_waiting(&mut self, at: ServerAt, id: ConnId) {
         if let Some(link) = self.links.find_mut(id) {
@@ -477,8 +403,8 @@ impl Link {
         fits && (!cost.is_unproven() || self.unproven < self.unproven_max(base))
     }
 
-    /// Returns how many answers of unknown length may be outstanding. All of them may be as large as
-    /// the largest of late.
+    /// Returns how many answers of unknown length may be outstanding. All of them may be as large
+    /// as the largest of late.
     fn unproven_max(&self, base: &Base) -> u32 {
         let largest = base.pool(self.at).sizes.largest.len().max(1);
         let most = (limits::UNPROVEN_BYTES / largest).clamp(1, limits::UNPROVEN_MAX);
@@ -496,14 +422,29 @@ fn share(limits: &Limits) -> (usize, usize) {
 
 impl Waiting {
     /// Makes a message that waits from a request's bytes.
-    pub(super) fn message(payload: Payload, ask: proto::Ask, out: Outbox, cost: Cost, now: Time) -> Waiting {
+    pub(super) fn message(
+        payload: Payload,
+        ask: proto::Ask,
+        out: Outbox,
+        cost: Cost,
+        now: Time,
+    ) -> Waiting {
         Waiting { payload, ask, out, cost, merges: false, since: now, held: false }
     }
 
     /// Makes a message that waits from keys that leave together.
     pub(super) fn batch(batch: Box<Batch>, now: Time) -> Waiting {
-        let cost = batch.entries.iter().fold(Cost::default(), |sum, entry: &Entry| sum.plus(entry.cost));
+        let cost =
+            batch.entries.iter().fold(Cost::default(), |sum, entry: &Entry| sum.plus(entry.cost));
         let (ask, payload) = (batch.ask, Payload::Fetch(batch));
-        Waiting { payload, ask, out: Outbox::default(), cost, merges: false, since: now, held: false }
+        Waiting {
+            payload,
+            ask,
+            out: Outbox::default(),
+            cost,
+            merges: false,
+            since: now,
+            held: false,
+        }
     }
 }
