@@ -261,18 +261,18 @@ impl FairQueue {
     }
 
     /// Serves a client again. The time in which it was parked for reasons of its own does not count.
-    pub(super) fn unpark(&mut self, client: ConnId, now: Time) {
-        let Some(at) = self.by_client.get(&client) else { return };
+    /// Returns whether it was parked.
+    pub(super) fn unpark(&mut self, client: ConnId, now: Time) -> bool {
+        let Some(at) = self.by_client.get(&client) else { return false };
         let queue = &mut self.queues[*at as usize];
-        if let Some(since) = queue.parked.take() {
-            let parked = now.since(since);
-            queue.waiting.iter_mut().for_each(|one| one.since = one.since.after(parked).min(now));
-            self.ring.push_back(*at);
-            if let Some(first) = queue.waiting.front() {
-                let since = first.since;
-                self.note_since(since);
-            }
+        let Some(since) = queue.parked.take() else { return false };
+        let parked = now.since(since);
+        for one in &mut queue.waiting {
+            one.since = one.since.after(parked).min(now);
+            self.oldest = self.oldest.min(one.since);
         }
+        self.ring.push_back(*at);
+        true
     }
 
     /// Returns the clients that wait and are not read, and now have room for more.

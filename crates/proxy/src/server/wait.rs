@@ -140,9 +140,12 @@ impl Servers {
     ) {
         let now = base.now;
         while let Some(client) = self.unparked.pop() {
-            for id in &self.backlogs {
-                if let Some(link) = self.links.find_mut(*id) {
-                    link.queue.unpark(client, now);
+            for at in 0..self.backlogs.len() {
+                let id = self.backlogs[at];
+                let link = self.links.find_mut(id);
+                // It has a deadline again.
+                if link.is_some_and(|link| link.queue.unpark(client, now)) {
+                    self.arm(base, id);
                 }
             }
         }
