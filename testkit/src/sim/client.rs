@@ -101,6 +101,8 @@ pub struct Client {
     /// It has sent a request after which the proxy closes.
     pub is_leaving: bool,
     pub reads_late: bool,
+    /// It asks much at once.
+    pub is_greedy: bool,
     /// It has sent a request of meta or binary.
     pub has_forms: bool,
     /// It uses the binary protocol.
@@ -208,6 +210,7 @@ impl Client {
             is_half_closed: false,
             is_leaving: false,
             reads_late: false,
+            is_greedy: false,
             has_forms: false,
             is_binary: false,
             loose_errors: 0,

@@ -70,6 +70,7 @@ impl World {
         self.clients_ever += 1;
         let mut client = Client::new(id, self.clients_ever, pool, self.pools[pool].keys.len());
         client.reads_late = self.random.permille(self.scene.slow_reader_permille);
+        client.is_greedy = self.random.permille(self.scene.greedy_permille);
         client.is_binary = self.random.permille(self.scene.binary_permille);
         if self.pools[pool].is_redis {
             client.is_binary = false;
@@ -91,10 +92,12 @@ impl World {
 
     fn let_client_ask(&mut self, id: ConnId) {
         let client = self.clients[id.index()].as_mut().expect("the caller found it");
-        if client.is_gone() || !client.unsent.is_empty() && self.random.permille(700) {
+        let has_enough = client.expects.len() > ASKED_MAX;
+        if client.is_gone() || has_enough || !client.unsent.is_empty() && self.random.permille(700) {
             return;
         }
         let count = match self.random.below(20) {
+            0..3 if client.is_greedy => self.random.range(40, 150),
             0 => self.random.range(10, 40),
             1..6 => self.random.range(2, 8),
             _ => 1,
@@ -478,3 +481,6 @@ impl World {
         }
     }
 }
+
+/// Requests of one client that are not answered.
+const ASKED_MAX: usize = 500;

@@ -31,6 +31,7 @@ impl World {
         }
         self.carry_out();
         self.check_rest(vacant);
+        self.check_grants();
         if !self.journal.unheard.is_empty() {
             self.check_unheard();
         }

@@ -168,7 +168,7 @@ pub enum Bug {
     ForgetQueue,
     /// A request is sent although requests of its client wait for the same link.
     PassWaiting,
-    /// An in-flight limit that has been reached lets nothing through again.
+    /// A message that costs more than the in-flight limit is never sent.
     LimitNeverOpens,
     /// A waiting request that nobody waits for any more is sent.
     SendCancelled,

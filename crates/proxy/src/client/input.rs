@@ -289,8 +289,8 @@ impl Clients {
     /// Lets a client go on for which there is room again in a link's queue.
     pub(crate) fn end_queue_wait(&mut self, base: &mut Base, id: ConnId) {
         let Some(client) = self.table.find_mut(id) else { return };
-        client.waits.queues -= 1;
-        if client.waits.queues == 0 && !bug!(NeverRoom) {
+        client.waits.queues -= u32::from(!bug!(NeverRoom));
+        if client.waits.queues == 0 {
             self.update_client(base, id);
         }
     }
