@@ -422,7 +422,8 @@ impl Judge<'_> {
         let is_spread = self.client.talk.is_some() || !self.plan.allow.is_empty();
         let waited = (self.client.has_forms || is_spread) && self.plan.hold_after.is_some();
         // Or for its turn at a link.
-        let waited = waited || self.now.since(expect.arrived_at) >= patience;
+        let is_read = matches!(expect.asked, Asked::Read { .. });
+        let waited = waited || !is_read && self.now.since(expect.arrived_at) >= patience;
         // Or it may have waited to be sent again after a retryable error.
         let rested = self.client.talk.is_some();
         self.client.is_half_closed && (held || established || waited || rested)

@@ -151,6 +151,16 @@ impl Clients {
         !self.readers.is_empty()
     }
 
+    /// Returns the next client that went with requests outstanding.
+    pub(crate) fn next_gone(&mut self) -> Option<ConnId> {
+        self.gone.pop()
+    }
+
+    /// Whether there is such a client.
+    pub(crate) fn has_gone(&self) -> bool {
+        !self.gone.is_empty()
+    }
+
     /// Decides what becomes of a part of a request whose turn has come at a link, where it has
     /// waited since then. `sent` is what its client has
     /// outstanding at servers.
@@ -269,8 +279,8 @@ impl Clients {
     /// Removes a client that is gone. Its requests are settled without it.
     pub(crate) fn drop_client(&mut self, base: &mut Base, id: ConnId) {
         let Some(mut client) = self.table.remove(id) else { return };
-        if client.must_read {
-            self.readers.push(id);
+        if client.outstanding() > 0 {
+            self.gone.push(id);
         }
         client.forget_input(&mut base.spares);
         client.out.clear();
