@@ -49,8 +49,8 @@ pub const COST_OF_MESSAGE: u64 = 256;
 pub const ANSWER_UNKNOWN: u32 = 1024;
 /// How long requests may wait at a server beyond the shortest round trip, in microseconds.
 pub const QUEUEING_US: u64 = 2_000;
-/// The least in-flight limit of a link: some 80 small requests.
-pub const INFLIGHT_MIN: u64 = 32 * 1024;
+/// The least in-flight limit of a link: some 300 small requests.
+pub const INFLIGHT_MIN: u64 = 128 * 1024;
 /// The largest in-flight limit of a link.
 pub const INFLIGHT_MAX: u64 = 64 * 1024 * 1024;
 /// The cost that a waiting client may have served before it is the next one's turn.

@@ -240,6 +240,7 @@ impl Clients {
         let longest = client.resume.longest;
         client.resume = Resume::default();
         client.charge(limits::REQUEST_WORK + base.keys.len() as u32);
+        client.expected = expected(client, base, &request);
         let frame = frame.insert(Frame {
             asks: client.requester(id),
             request,
@@ -247,8 +248,6 @@ impl Clients {
             aborted_before: client.session.aborted,
         });
         let Frame { asks, request, .. } = frame;
-        asks.expected = expected(client, base, request);
-        client.expected = asks.expected;
         if !frame.reply_mode_before.is_on() {
             mute(client, request);
         }
@@ -479,13 +478,16 @@ pub(crate) fn no_room(base: &Base, pool: usize, request: &Request) -> Option<NoR
 #[inline]
 fn expected(client: &Client, base: &Base, request: &Request) -> Expected {
     let sizes = &base.pools[client.pool as usize].sizes;
-    let age = base.now.since(client.since);
-    let mut expected = client.sizes.expected(request.command, sizes, age);
-    if request.quiet == Quiet::Silent {
-        expected.len = 0;
+    let age = || base.now.since(client.since);
+    match request.class {
+        // Its answer is as short as others'.
+        Class::Single { writes: true } | Class::Broadcast { .. } => {
+            let len = sizes.median(request.command);
+            Expected { len, unproven: false }
+        }
+        Class::Local(_) | Class::Refuse(_) => Expected::default(),
+        _ => client.sizes.expected(request.command, sizes, age),
     }
-    expected.unproven &= !matches!(request.class, Class::Single { writes: true });
-    expected
 }
 
 /// Looks up an unknown command among those that the operator has named.

@@ -94,7 +94,9 @@ impl Clients {
         if let Some(client) = client_at_turn.filter(|_| pending.error.is_empty()) {
             // Nearly always, the answer need not be kept.
             client.out.open(&mut base.spares);
-            client.sizes.note(pending.info.command, value.len(), base.now);
+            if !pending.writes {
+                client.sizes.note(pending.info.command, value.len(), base.now);
+            }
             value.write(&pending.info, &mut client.out);
         } else {
             value.store((&pending.info, 0), &mut pending.reply);
@@ -247,7 +249,8 @@ impl Clients {
             }
             let done = &self.requests[head];
             let len = client.out.len() - before;
-            if len > 0 && (done.slots.is_empty() || done.info.gathers) {
+            let is_whole = done.slots.is_empty() || done.info.gathers;
+            if len > 0 && is_whole && !done.writes && done.since != UNTIMED {
                 client.sizes.note(done.info.command, len / done.slots.len().max(1), base.now);
             }
             before = client.out.len();

@@ -27,6 +27,9 @@ pub(super) struct InflightLimit {
     is_short: bool,
     /// It doubles with each round in which nothing queues at the server.
     opens: bool,
+    /// The server had answered everything at some time in this round: whatever delays were met,
+    /// nothing queued there.
+    ran_dry: bool,
 }
 
 impl InflightLimit {
@@ -41,6 +44,7 @@ impl InflightLimit {
             best: (u64::MAX, 0),
             is_short: false,
             opens: true,
+            ran_dry: false,
         }
     }
 
@@ -72,6 +76,26 @@ impl InflightLimit {
         (end, queued): (u64, u64),
         now: Time,
     ) {
+        if inflight < self.bytes / 4 && !self.is_short {
+            // The limit is far away: nothing is to be learned but the shortest way.
+            self.shortest[0] = self.shortest[0].min(delay);
+            return;
+        }
+        self.note_round((delay, inflight), (end, queued), now);
+    }
+
+    /// Notes that the server owes nothing.
+    #[inline]
+    pub(super) fn note_dry(&mut self) {
+        self.ran_dry = true;
+    }
+
+    fn note_round(
+        &mut self,
+        (delay, inflight): (u64, u64),
+        (end, queued): (u64, u64),
+        now: Time,
+    ) {
         if delay < self.best.0 {
             self.best = (delay, inflight);
         }
@@ -93,7 +117,12 @@ impl InflightLimit {
         let queueing = delay - shortest;
         let fit = inflight.saturating_mul(shortest + limits::QUEUEING_US) / delay.max(1);
         let is_short = std::mem::replace(&mut self.is_short, false);
-        if queueing > limits::QUEUEING_US {
+        let ran_dry = std::mem::replace(&mut self.ran_dry, false);
+        if ran_dry {
+            if is_short {
+                self.bytes *= 2;
+            }
+        } else if queueing > limits::QUEUEING_US {
             self.opens = false;
             self.bytes = fit.clamp(self.bytes / 2, self.bytes);
         } else if is_short {

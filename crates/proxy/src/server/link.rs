@@ -60,6 +60,8 @@ pub(super) struct Link {
     fetch_bytes: usize,
     /// Bytes of the next reply that have come.
     pub(super) reply_len: u64,
+    /// Counts replies, to take some of them as samples.
+    pub(super) replies: u8,
     /// Offset up to which replies are complete.
     pub(super) done: u64,
     /// Offset up to which bytes were handed to the kernel.
@@ -178,6 +180,7 @@ impl Link {
             has_backlog: false,
             fetch_bytes: 0,
             reply_len: 0,
+            replies: 0,
             done: 0,
             sent: 0,
             queued: 0,
@@ -274,6 +277,9 @@ impl Link {
     pub(super) fn note_delay(&mut self, message: &Message, now: Time) {
         let State::Up(since) = self.state else { return };
         if message.launched >= since && !message.held {
+            if self.sent == self.done {
+                self.limit.note_dry();
+            }
             let delay = (now.since(message.launched), message.inflight);
             self.limit.note_reply(delay, (message.end, self.queued), now);
         }
@@ -288,7 +294,8 @@ impl Link {
 
     /// As `forget_cost`, for all keys of a batch.
     pub(super) fn forget_batch(&mut self, batch: &Batch) {
-        batch.entries.iter().for_each(|entry| self.forget_cost(entry.cost));
+        self.inflight -= batch.cost;
+        self.unproven -= batch.unproven;
     }
 
     /// Removes the first message, whose reply is complete.

@@ -15,7 +15,7 @@ use proto::{Ask, Item, ItemKind, Parsed, Progress, Shown};
 use super::Servers;
 use super::link::{Body, Message, Payload, State, Unit};
 use crate::Action;
-use crate::base::Base;
+use crate::base::{Base, limits};
 use crate::base::buffer::{End, Source, has_trailer};
 use crate::base::id::ConnId;
 use crate::base::part::{Arrival, NONE, Part};
@@ -193,11 +193,11 @@ impl Servers {
         link.note_delay(&message, base.now);
         let reply_len = std::mem::take(&mut link.reply_len) as usize;
         let (at, batch_waits) = (link.at, link.batch.is_some());
-        let keys = match &message.payload {
-            Payload::Fetch(batch) => batch.entries.len(),
-            _ => 1,
-        };
-        base.pools[at.pool as usize].sizes.note(message.ask.command, reply_len / keys, base.now);
+        link.replies = link.replies.wrapping_add(1);
+        // One in eight tells the median, and every large one counts.
+        if link.replies % 8 == 0 || reply_len >= limits::LARGE_MIN as usize {
+            note_size(base, at.pool, &message, reply_len);
+        }
         self.count_gone(&message);
         let state = self.state(at);
         state.counters.add(ServerCounter::Replies, 1);
@@ -266,6 +266,16 @@ impl Body {
         self.arrival.shown = Shown::Body { trailer: item.trailer };
         Ok(())
     }
+}
+
+/// Notes how long the reply to a message was, of each key if it has several.
+#[cold]
+fn note_size(base: &mut Base, pool: u32, message: &Message, len: usize) {
+    let keys = match &message.payload {
+        Payload::Fetch(batch) => batch.entries.len(),
+        Payload::Single(_) | Payload::Internal(_) => 1,
+    };
+    base.pools[pool as usize].sizes.note(message.ask.command, len / keys, base.now);
 }
 
 /// Returns the part and the unit that an item settles, and how many keys it answers, if it answers

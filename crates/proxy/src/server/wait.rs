@@ -32,12 +32,7 @@ impl Servers {
         cost: Cost,
     ) -> bool {
         let Some(link) = self.links.find_mut(id) else { return true };
-        if !link.queue.is_empty() || !link.takes(base, cost) {
-            link.limit.note_short();
-            return bug!(PassWaiting);
-        }
-        let load = self.loads.of(asks.id);
-        load.sent == 0 || load.inflight + cost.bytes() <= base.limits.client_outbox as u64
+        link.takes_now(base, self.loads.of(asks.id), cost)
     }
 
     /// Adds a message to its client's queue of a link. It is refused if the client alone has filled
@@ -468,6 +463,16 @@ impl Servers {
 }
 
 impl Link {
+    /// Whether a part may go straight to its output: nothing waits, and there is room.
+    #[inline]
+    pub(super) fn takes_now(&mut self, base: &Base, load: &Load, cost: Cost) -> bool {
+        if !self.queue.is_empty() || !self.takes(base, cost) {
+            self.limit.note_short();
+            return bug!(PassWaiting);
+        }
+        load.sent == 0 || load.inflight + cost.bytes() <= base.limits.client_outbox as u64
+    }
+
     /// Whether its in-flight limit has room for a part of this cost.
     #[inline]
     pub(super) fn takes(&self, base: &Base, cost: Cost) -> bool {
