@@ -53,7 +53,8 @@ pub(crate) struct Clients {
     resumable: VecDeque<ConnId>,
     /// Clients that have read their answers, and for which something waits.
     readers: Vec<ConnId>,
-    /// Clients that went with requests outstanding, until what waits of theirs is dropped.
+    /// Clients that went, or were cut off, with requests outstanding, until what waits of theirs is
+    /// dropped.
     gone: Vec<ConnId>,
     /// The answers that never change, rendered once.
     texts: Vec<Text>,

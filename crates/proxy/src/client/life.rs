@@ -197,13 +197,14 @@ impl Clients {
     pub(crate) fn is_unheard(&self, base: &Base, id: RequestId, since: Time) -> bool {
         let pending = &self.requests[id];
         let hold_after = base.pools[pending.pool as usize].plan.hold_after;
-        match pending.writes {
-            false => self.table.find(pending.client).is_none(),
-            true => {
-                let is_late = hold_after.is_some_and(|time| base.now >= since.after(time));
-                pending.cancelled && is_late
-            }
+        let has_gone = self.table.find(pending.client).is_none();
+        if !pending.writes {
+            return has_gone;
         }
+        // A client that has gone may have given up while it stood aside. One that has closed its
+        // half may still listen, so only the time counts in which its turn did not come.
+        let since = if has_gone { since.min(pending.since) } else { since };
+        pending.cancelled && hold_after.is_some_and(|time| base.now >= since.after(time))
     }
 
     fn queue_resume(&mut self, id: ConnId) {
