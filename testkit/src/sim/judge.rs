@@ -6,6 +6,7 @@
 //! request may never be executed.
 
 use proxy::fault::{FAULTS, Fault};
+use proxy::limits::Limits;
 use proxy::plan::{Partial, PoolPlan};
 use proxy::{Time, limits};
 
@@ -28,6 +29,7 @@ pub struct Judge<'a> {
     pub tight_memory: bool,
     /// Queues are so short that they get full.
     pub tight_queues: bool,
+    pub limits: Limits,
     /// A request of the pool has waited too long in a queue.
     pub has_late: bool,
     /// No server sends error lines. After an error line, keys are requested one by one, after later
@@ -393,7 +395,7 @@ impl Judge<'_> {
                 let queue = self.pool.deadlines_since(expect.arrived_at).queue;
                 self.now.since(expect.arrived_at) >= queue
             }
-            Fault::QueueFull => self.tight_queues,
+            Fault::QueueFull => self.tight_queues && self.may_fill_queue(expect),
             Fault::ReplyTimeout => trouble.silent > since,
             Fault::LinkLost => trouble.lost > since,
             Fault::Poisoned => trouble.poisoned > since,
@@ -409,6 +411,14 @@ impl Judge<'_> {
             Fault::SetupRefused => server.ever_lacked,
             Fault::LoginRefused => unreachable!("nobody logs in here"),
         }
+    }
+
+    /// Returns whether this client alone may have had a queue full when the request came.
+    fn may_fill_queue(&self, expect: &Expect) -> bool {
+        let (count, bytes) = expect.queued;
+        // A change to several servers needs room for the most messages that it may be.
+        let is_full = count + 1 + bytes / 3_000 >= self.limits.link_queue;
+        is_full || bytes >= self.limits.link_outbox || self.client.has_been_quiet
     }
 
     /// Returns whether a request may be dropped: a client that has closed its half counts as gone

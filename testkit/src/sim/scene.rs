@@ -34,8 +34,6 @@ pub struct Scene {
     pub tight_memory: bool,
     /// Queues are so short that they get full.
     pub tight_queues: bool,
-    /// In-flight limits are so low that requests wait in the proxy.
-    pub tight_links: bool,
     /// Clients that ask much at once, in a thousand.
     pub greedy_permille: usize,
     /// The run ends by `drain` in the middle of traffic.
@@ -134,7 +132,6 @@ impl Scene {
             slow_reader_permille: *random.pick(&[0, 0, 100, 500]),
             tight_memory,
             tight_queues: limits.link_queue < Limits::default().link_queue,
-            tight_links: limits.inflight < Limits::default().inflight,
             greedy_permille: *random.pick(&[0, 0, 200, 500]),
             drains: random.permille(300),
         }

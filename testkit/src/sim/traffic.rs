@@ -93,7 +93,8 @@ impl World {
     fn let_client_ask(&mut self, id: ConnId) {
         let client = self.clients[id.index()].as_mut().expect("the caller found it");
         let has_enough = client.expects.len() > ASKED_MAX;
-        if client.is_gone() || has_enough || !client.unsent.is_empty() && self.random.permille(700) {
+        if client.is_gone() || has_enough || !client.unsent.is_empty() && self.random.permille(700)
+        {
             return;
         }
         let count = match self.random.below(20) {
@@ -137,6 +138,7 @@ impl World {
         let rest = client.unsent.split_off(n);
         let piece = std::mem::replace(&mut client.unsent, rest);
         client.sent += n as u64;
+        let before = client.requests - (client.expects.len() - client.arrived) as u64;
         say!(self, "client {} sends {:?}", client.number, String::from_utf8_lossy(&piece));
         while let Some(expect) = client.expects.get_mut(client.arrived) {
             if expect.end > client.sent {
@@ -161,6 +163,9 @@ impl World {
                 update.epoch = expect.epoch;
             }
         }
+        if self.scene.tight_queues {
+            client.count_queued(&self.journal);
+        }
         let ends = client.ends_with_request();
         self.fill_block(&piece);
         self.flushed.clear();
@@ -170,7 +175,8 @@ impl World {
         // After the end of the connection, and while the client is paused, its input is not parsed.
         // A client with a part of a value whose rest was lost is closed when it has read that part.
         let lost = |server: &Server| server.trouble.any > 0;
-        if client.is_full && self.pools[client.pool].servers.iter().any(lost) {
+        let has_lost = self.pools[client.pool].servers.iter().any(lost);
+        if client.is_full && has_lost || self.is_cut_off(client) {
             return;
         }
         // A request that its server does not support was answered when its head arrived.
@@ -178,6 +184,12 @@ impl World {
             && self.pools[client.pool].servers.iter().any(|server| server.ever_lacked);
         let ends = if lacked && ends == Some(true) { Some(false) } else { ends };
         let is_awaiting = self.proxy.is_awaiting(id);
+        if client.is_paused || is_awaiting {
+            let late = client.expects.iter().take(client.arrived);
+            for number in late.filter(|one| one.index > before).filter_map(Expect::update) {
+                self.journal.updates[number as usize].is_unread = true;
+            }
+        }
         if client.is_leaving || client.is_paused || is_awaiting || self.scene.tight_memory {
             return;
         }
@@ -318,6 +330,7 @@ impl World {
         if is_stuck {
             // The server has read its kernel's buffer and waits for the rest of the command; it may
             // read that slowly too.
+            conn.is_wide = false;
             conn.capacity = match self.pools[conn.pool].servers[conn.server].dribbles_until {
                 until if until > self.now => before + self.random.range(1, before / 16 + 8),
                 _ => conn.capacity.saturating_mul(2),
