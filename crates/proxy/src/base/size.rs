@@ -209,7 +209,9 @@ mod tests {
         client.note(1, 90, Time(0));
         assert_eq!(client.expected(1, &pool, || 0), Expected { len: 90, unproven: false });
         // Another command, of the same line too, is unknown.
-        assert!(client.expected(2, &pool, || 0).unproven && client.expected(5, &pool, || 0).unproven);
+        assert!(
+            client.expected(2, &pool, || 0).unproven && client.expected(5, &pool, || 0).unproven
+        );
         // Up at once, down by a quarter.
         client.note(1, 4_000, Time(0));
         client.note(1, 10, Time(0));

@@ -145,7 +145,8 @@ impl Batch {
             let mut part = Batch::blank();
             part.open_like(self, self.turn, self.since);
             part.latest = self.latest;
-            for entry in self.entries[self.cursor..].iter().filter(|entry| is_out(entry) == wanted) {
+            for entry in self.entries[self.cursor..].iter().filter(|entry| is_out(entry) == wanted)
+            {
                 part.push(upstream, self.key(*entry), (entry.part, entry.client), entry.cost);
             }
             part

@@ -90,12 +90,7 @@ impl InflightLimit {
         self.ran_dry = true;
     }
 
-    fn note_round(
-        &mut self,
-        (delay, inflight): (u64, u64),
-        (end, queued): (u64, u64),
-        now: Time,
-    ) {
+    fn note_round(&mut self, (delay, inflight): (u64, u64), (end, queued): (u64, u64), now: Time) {
         if delay < self.best.0 {
             self.best = (delay, inflight);
         }
@@ -181,7 +176,8 @@ mod tests {
 
     #[test]
     fn one_late_reply_among_others_changes_nothing() {
-        let (mut limit, _) = settle(100, 50, 100, InflightLimit::new(limits::INFLIGHT_MIN, Time(0)));
+        let (mut limit, _) =
+            settle(100, 50, 100, InflightLimit::new(limits::INFLIGHT_MIN, Time(0)));
         let before = limit.bytes();
         for (at, delay) in [(1, 100_000), (2, 60), (3, 90_000), (4, 60)] {
             let end = 1 << 40 | at;

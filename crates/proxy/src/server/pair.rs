@@ -15,11 +15,11 @@ use proto::{Ask, Item, ItemKind, Parsed, Progress, Shown};
 use super::Servers;
 use super::link::{Body, Message, Payload, State, Unit};
 use crate::Action;
-use crate::base::{Base, limits};
 use crate::base::buffer::{End, Source, has_trailer};
 use crate::base::id::ConnId;
 use crate::base::part::{Arrival, NONE, Part};
 use crate::base::plan::QuickAck;
+use crate::base::{Base, limits};
 
 /// What the next bytes of a link are.
 pub(crate) enum Reply<'a> {

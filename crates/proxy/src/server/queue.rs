@@ -218,7 +218,11 @@ impl FairQueue {
     }
 
     /// Takes what `next` has returned. `key` makes the batch of a key that is taken alone.
-    pub(super) fn take(&mut self, now: Time, key: impl FnOnce(&Batch, Entry) -> Box<Batch>) -> Taken {
+    pub(super) fn take(
+        &mut self,
+        now: Time,
+        key: impl FnOnce(&Batch, Entry) -> Box<Batch>,
+    ) -> Taken {
         let at = self.ring[0] as usize;
         let queue = &mut self.queues[at];
         let first = &mut queue.waiting[0];
@@ -308,7 +312,10 @@ impl FairQueue {
         &mut self,
         client: Option<ConnId>,
         mut fits: impl FnMut(&Waiting, RequestId) -> bool,
-        mut split: impl FnMut(&Batch, &mut dyn FnMut(&Entry) -> bool) -> (Option<Box<Batch>>, Box<Batch>),
+        mut split: impl FnMut(
+            &Batch,
+            &mut dyn FnMut(&Entry) -> bool,
+        ) -> (Option<Box<Batch>>, Box<Batch>),
     ) -> Vec<(ConnId, Waiting)> {
         let mut out = Vec::new();
         let places: Vec<u32> = match client {
@@ -394,7 +401,8 @@ impl FairQueue {
 
     /// Takes everything, client by client in the order of their turns.
     pub(super) fn into_all(mut self) -> Vec<(ConnId, Waiting)> {
-        let parked = self.by_client.values().filter(|at| self.queues[**at as usize].parked.is_some());
+        let parked =
+            self.by_client.values().filter(|at| self.queues[**at as usize].parked.is_some());
         let mut parked: Vec<u32> = parked.copied().collect();
         parked.sort_unstable();
         let order: Vec<u32> = self.ring.iter().copied().chain(parked).collect();

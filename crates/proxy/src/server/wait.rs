@@ -104,9 +104,11 @@ impl Servers {
             held: false,
             payload: Payload::Fetch(one),
         };
-        self.wait(base, id, client, waiting, true).map_err(|(waiting, fault)| match waiting.payload {
-            Payload::Fetch(batch) => (batch, fault),
-            _ => unreachable!("it was made of a batch"),
+        self.wait(base, id, client, waiting, true).map_err(|(waiting, fault)| {
+            match waiting.payload {
+                Payload::Fetch(batch) => (batch, fault),
+                _ => unreachable!("it was made of a batch"),
+            }
         })
     }
 
@@ -273,13 +275,7 @@ impl Servers {
     }
 
     /// Gives up what has been taken out of the queues of a link.
-    fn fail_waiting(
-        &mut self,
-        base: &mut Base,
-        id: ConnId,
-        waiting: Waiting,
-        fault: Fault,
-    ) {
+    fn fail_waiting(&mut self, base: &mut Base, id: ConnId, waiting: Waiting, fault: Fault) {
         base.gauges_changed = true;
         let server = self.links.find(id).map_or(0, |link| link.at.server);
         let Waiting { payload, .. } = waiting;
@@ -500,14 +496,29 @@ fn share(limits: &Limits) -> (usize, usize) {
 
 impl Waiting {
     /// Makes a message that waits from a request's bytes.
-    pub(super) fn message(payload: Payload, ask: proto::Ask, out: Outbox, cost: Cost, now: Time) -> Waiting {
+    pub(super) fn message(
+        payload: Payload,
+        ask: proto::Ask,
+        out: Outbox,
+        cost: Cost,
+        now: Time,
+    ) -> Waiting {
         Waiting { payload, ask, out, cost, merges: false, since: now, held: false }
     }
 
     /// Makes a message that waits from keys that leave together.
     pub(super) fn batch(batch: Box<Batch>, now: Time) -> Waiting {
-        let cost = batch.entries.iter().fold(Cost::default(), |sum, entry: &Entry| sum.plus(entry.cost));
+        let cost =
+            batch.entries.iter().fold(Cost::default(), |sum, entry: &Entry| sum.plus(entry.cost));
         let (ask, payload) = (batch.ask, Payload::Fetch(batch));
-        Waiting { payload, ask, out: Outbox::default(), cost, merges: false, since: now, held: false }
+        Waiting {
+            payload,
+            ask,
+            out: Outbox::default(),
+            cost,
+            merges: false,
+            since: now,
+            held: false,
+        }
     }
 }
