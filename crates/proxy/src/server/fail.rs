@@ -163,7 +163,7 @@ impl Servers {
                 // From here on it waits for the kernel. If the time of its last key counted, it
                 // would be late at once and answered with an error.
                 batch.latest = base.now;
-                link.launch_batch(batch, upstream, state.counters, base.now);
+                link.launch_batch(batch, upstream, state.counters);
             }
         }
         self.mark_dirty(id);

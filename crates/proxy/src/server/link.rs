@@ -123,9 +123,8 @@ pub(crate) struct Message {
     /// The client that asks, and the cost, if it is a request's.
     pub(super) client: ConnId,
     pub(super) cost: Cost,
-    /// When it joined the link's output, and what was in flight then.
-    launched: Time,
-    inflight: u64,
+    /// What was in flight when it joined the link's output; 0 if it had waited before.
+    inflight: u32,
 }
 
 /// The payload of a message.
@@ -229,15 +228,14 @@ impl Link {
         (payload, ask): (Payload, Ask),
         (client, cost): (ConnId, Cost),
         before: usize,
-        (since, now): (Time, Time),
+        since: Time,
     ) {
         let len = self.out.len() - before;
         assert!(len > 0, "a message has bytes");
         self.queued += len as u64;
-        let (end, inflight) = (self.queued, self.inflight);
-        let held = false;
-        let launched = now;
-        let message = Message { payload, ask, end, since, held, client, cost, launched, inflight };
+        let inflight = u32::try_from(self.inflight).unwrap_or(u32::MAX);
+        let (end, held) = (self.queued, false);
+        let message = Message { payload, ask, end, since, held, client, cost, inflight };
         self.outstanding.push_back(message);
     }
 
@@ -247,7 +245,6 @@ impl Link {
         batch: Box<Batch>,
         upstream: &dyn Upstream,
         counters: Counters<ServerCounter>,
-        now: Time,
     ) {
         counters.add(ServerCounter::Messages, 1);
         let first = batch.entries[0].part.request;
@@ -260,7 +257,7 @@ impl Link {
         self.fetch_bytes += batch.bytes();
         let since = batch.latest;
         let nobody = (ConnId::NONE, Cost::default());
-        self.launch((Payload::Fetch(batch), ask), nobody, before, (since, now));
+        self.launch((Payload::Fetch(batch), ask), nobody, before, since);
     }
 
     /// Whether the open batch is to leave at the end of a turn. While much is in flight, the batch
@@ -272,15 +269,18 @@ impl Link {
         others <= limit / 2 || cost >= limit / 4
     }
 
+    /// Notes that a message that has waited joins the output now.
+    pub(super) fn note_waited(&mut self, held: bool) {
+        if let Some(message) = self.outstanding.back_mut() {
+            (message.held, message.inflight) = (held, 0);
+        }
+    }
+
     /// Notes the delay of a message that is answered, if nothing but the server caused it.
-    #[inline]
     pub(super) fn note_delay(&mut self, message: &Message, now: Time) {
         let State::Up(since) = self.state else { return };
-        if message.launched >= since && !message.held {
-            if self.sent == self.done {
-                self.limit.note_dry();
-            }
-            let delay = (now.since(message.launched), message.inflight);
+        if message.since >= since && !message.held && message.inflight > 0 {
+            let delay = (now.since(message.since), u64::from(message.inflight));
             self.limit.note_reply(delay, (message.end, self.queued), now);
         }
     }

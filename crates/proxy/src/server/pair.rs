@@ -190,12 +190,15 @@ impl Servers {
         let link = self.links.find_mut(id)?;
         let message = link.pop();
         link.note_reply_complete(message.end, base.now);
-        link.note_delay(&message, base.now);
         let reply_len = std::mem::take(&mut link.reply_len) as usize;
         let (at, batch_waits) = (link.at, link.batch.is_some());
         link.replies = link.replies.wrapping_add(1);
-        // One in eight tells the median, and every large one counts.
-        if link.replies % 8 == 0 || reply_len >= limits::LARGE_MIN as usize {
+        if link.sent == link.done {
+            link.limit.note_dry();
+        }
+        // One in eight tells enough, and every large one counts.
+        if link.replies.is_multiple_of(8) || reply_len >= limits::LARGE_MIN as usize {
+            link.note_delay(&message, base.now);
             note_size(base, at.pool, &message, reply_len);
         }
         self.count_gone(&message);

@@ -11,7 +11,6 @@ use super::batch::Batch;
 use super::link::{Link, Payload};
 use super::queue::Waiting;
 use super::{LinkEvent, Servers};
-use crate::Time;
 use crate::base::buffer::Outbox;
 use crate::base::fault::Fault;
 use crate::base::id::ConnId;
@@ -121,7 +120,7 @@ impl Servers {
         let upstream = base.pools[link.at.pool as usize].upstream;
         if let Some(batch) = unfit_batch(&mut link.batch, (key.len(), ask), upstream) {
             let state = &self.states[link.at.pool as usize][link.at.server as usize];
-            link.launch_batch(batch, upstream, state.counters, base.now);
+            link.launch_batch(batch, upstream, state.counters);
         }
         let prefix = |out: &mut Vec<u8>| asks.protocol.open_fetch(request, head, out);
         let spare = &mut self.spare_batches;
@@ -180,7 +179,7 @@ impl Servers {
         let upstream = base.pools[link.at.pool as usize].upstream;
         let batch_turn = self.loads.of(asks.id).batch_turn;
         if link.unmerged_batch.is_none() {
-            close_shared(link, (asks.id, batch_turn), upstream, counters, base.now);
+            close_shared(link, (asks.id, batch_turn), upstream, counters);
             self.touched_links.push(id);
         }
         if let Some(batch) = unfit_batch(&mut link.unmerged_batch, (key.len(), ask), upstream) {
@@ -207,7 +206,7 @@ impl Servers {
         let entry = one.entries[one.cursor];
         let key = one.key(entry);
         if let Some(batch) = unfit_batch(&mut link.batch, (key.len(), one.ask), upstream) {
-            link.launch_batch(batch, upstream, counters, base.now);
+            link.launch_batch(batch, upstream, counters);
         }
         let (form, spare) = ((one.ask, one.idempotent), &mut self.spare_batches);
         let prefix = |out: &mut Vec<u8>| out.extend_from_slice(one.prefix());
@@ -258,7 +257,7 @@ impl Servers {
         let mut load = self.loads.find(client);
         // A client that has gone may have a get in the batch as well.
         let batch_turn = load.as_ref().map_or(u64::MAX, |load| load.batch_turn);
-        close_shared(link, (client, batch_turn), upstream, counters, base.now);
+        close_shared(link, (client, batch_turn), upstream, counters);
         let Waiting { payload, ask, mut out, cost, since, held, .. } = waiting;
         link.out.open(&mut base.spares);
         match payload {
@@ -266,19 +265,19 @@ impl Servers {
                 for entry in &batch.entries {
                     Servers::count_sent(link, load.as_deref_mut(), entry.cost);
                 }
-                link.launch_batch(batch, upstream, counters, base.now);
+                link.launch_batch(batch, upstream, counters);
             }
             payload => {
                 Servers::count_sent(link, load.as_deref_mut(), cost);
                 let before = link.out.len();
                 link.out.append(&mut out);
                 out.close(&mut base.spares);
-                link.launch((payload, ask), (client, cost), before, (since, base.now));
+                link.launch((payload, ask), (client, cost), before, since);
                 counters.add(ServerCounter::Messages, 1);
             }
         }
-        if held && let Some(message) = link.outstanding.back_mut() {
-            message.held = true;
+        if since < base.now {
+            link.note_waited(held);
         }
         self.mark_dirty(id);
     }
@@ -361,13 +360,13 @@ impl Servers {
         let counters = self.states[link.at.pool as usize][link.at.server as usize].counters;
         let upstream = base.pools[link.at.pool as usize].upstream;
         let load = self.loads.of(asks.id);
-        close_shared(link, (asks.id, load.batch_turn), upstream, counters, base.now);
+        close_shared(link, (asks.id, load.batch_turn), upstream, counters);
         let before = link.out.len();
         link.out.open(&mut base.spares);
         let is_up = link.is_up();
         write(&mut link.out, base, is_up);
         Servers::count_sent(link, Some(load), cost);
-        link.launch((payload, ask), (asks.id, cost), before, (base.now, base.now));
+        link.launch((payload, ask), (asks.id, cost), before, base.now);
         counters.add(ServerCounter::Messages, 1);
         if !link.dirty {
             link.dirty = true;
@@ -402,7 +401,7 @@ impl Servers {
             link.internal.push(number);
         }
         let nobody = (ConnId::NONE, Cost::default());
-        link.launch((payload, ask), nobody, before, (base.now, base.now));
+        link.launch((payload, ask), nobody, before, base.now);
         link.account(&mut base.memory);
         self.mark_dirty(id);
         self.arm(base, id);
@@ -443,7 +442,7 @@ impl Servers {
                     && let Some(batch) = link.batch.take()
                 {
                     link.out.open(&mut base.spares);
-                    link.launch_batch(batch, pool.upstream, state.counters, base.now);
+                    link.launch_batch(batch, pool.upstream, state.counters);
                 }
                 Servers::note_held(link, state);
                 link.account(&mut base.memory);
@@ -510,13 +509,12 @@ fn close_shared(
     (client, batch_turn): (ConnId, u64),
     upstream: &dyn Upstream,
     counters: Counters<ServerCounter>,
-    now: Time,
 ) {
     let is_its = |batch: &mut Box<Batch>| {
         batch.is_shared_by(client, batch_turn) && !bug!(MergeAcrossOwnWrite)
     };
     if let Some(batch) = link.batch.take_if(is_its) {
-        link.launch_batch(batch, upstream, counters, now);
+        link.launch_batch(batch, upstream, counters);
     }
 }
 
