@@ -21,14 +21,14 @@
 //!   `NeverResume`, `AwaitForEver`.
 //! * A client that has had its share of a turn is read again: the turns that pay for what it asked:
 //!   `ForgetShare`.
-//! * What waits for a link is served while there is room within the in-flight limit: the end of the
-//!   turn: `ForgetQueue`, `LimitNeverOpens`.
-//! * A client that waits for a link is served as much as any other that waits there, by cost: two
-//!   quanta: `FreeOfCost`.
-//! * What waits for a link belongs to a client that may listen, or changes something: the end of the
-//!   turn: `SendCancelled`.
-//! * A client that has filled its share of a queue is read again: the end of the turn in which there
-//!   is room: `NeverRoom`.
+//! * What waits for a link is served while there is room within the in-flight limit: the end of
+//!   the turn: `ForgetQueue`, `LimitNeverOpens`.
+//! * A client that waits for a link is served as much as any other that waits there, by cost:
+//!   two quanta: `FreeOfCost`.
+//! * What waits for a link belongs to a client that may listen, or changes something: the end of
+//!   the turn: `SendCancelled`.
+//! * A client that has filled its share of a queue is read again: the end of the turn in which
+//!   there is room: `NeverRoom`.
 //! * A request is answered: the longest deadline since its server's last progress (`world.rs`):
 //!   `NoReplyDeadline`.
 //! * A drain ends: the deadlines of a request (`finish.rs`): `KeepHalfAsked`.

@@ -40,8 +40,8 @@ pub struct World {
     pub journal: Journal,
     pub summary: Summary,
     pub trace: bool,
-    /// By link and pair of clients that have waited there since: how often each has stood aside, and
-    /// by how much more the first was granted.
+    /// By link and pair of clients that have waited there since: how often each has stood aside,
+    /// and by how much more the first was granted.
     pub grants: BTreeMap<[ConnId; 3], ([u32; 2], i64)>,
     /// Steps since the start of the loop turn.
     pub turn_age: usize,

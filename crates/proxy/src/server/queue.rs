@@ -273,8 +273,8 @@ impl FairQueue {
         queue.breaks += 1;
     }
 
-    /// Serves a client again. The time in which it was parked for reasons of its own does not count.
-    /// Returns whether it was parked.
+    /// Serves a client again. The time in which it was parked for reasons of its own does not
+    /// count. Returns whether it was parked.
     pub(super) fn unpark(&mut self, client: ConnId, now: Time) -> bool {
         let Some(at) = self.by_client.get(&client) else { return false };
         let queue = &mut self.queues[*at as usize];
