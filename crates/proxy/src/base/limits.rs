@@ -237,6 +237,6 @@ mod tests {
         assert_eq!((limits.pipeline, limits.client_outbox), (4_096, 1_048_576));
         assert_eq!((limits.link_queue, limits.link_outbox), (65_536, 67_108_864));
         assert_eq!((limits.request_head, limits.stream_min), (33_554_432, 65_536));
-        assert_eq!(limits.turn_work, 4_096);
+        assert_eq!(limits.turn_work, 512);
     }
 }

@@ -155,8 +155,8 @@ impl Clients {
     /// Lets a client go on for which there is room again in a link's queue.
     pub(crate) fn end_queue_wait(&mut self, base: &mut Base, id: ConnId) {
         let Some(client) = self.table.find_mut(id) else { return };
-        client.waits.queues -= 1;
-        if client.waits.queues == 0 && !bug!(NeverRoom) {
+        client.waits.queues -= u32::from(!bug!(NeverRoom));
+        if client.waits.queues == 0 {
             self.update_client(base, id);
         }
     }
@@ -214,6 +214,16 @@ impl Clients {
         !self.readers.is_empty()
     }
 
+    /// Returns the next client that went with requests outstanding.
+    pub(crate) fn next_gone(&mut self) -> Option<ConnId> {
+        self.gone.pop()
+    }
+
+    /// Whether there is such a client.
+    pub(crate) fn has_gone(&self) -> bool {
+        !self.gone.is_empty()
+    }
+
     /// Decides what becomes of a part of a request whose turn has come at a link, where it has
     /// waited since then. `sent` is what its client has
     /// outstanding at servers.
@@ -255,13 +265,14 @@ impl Clients {
     pub(crate) fn is_unheard(&self, base: &Base, id: RequestId, since: Time) -> bool {
         let pending = &self.requests[id];
         let hold_after = base.pools[pending.pool as usize].plan.hold_after;
-        match pending.writes {
-            false => self.table.find(pending.client).is_none(),
-            true => {
-                let is_late = hold_after.is_some_and(|time| base.now >= since.after(time));
-                pending.cancelled && is_late
-            }
+        let has_gone = self.table.find(pending.client).is_none();
+        if !pending.writes {
+            return has_gone;
         }
+        // A client that has gone may have given up while it stood aside. One that has closed its
+        // half may still listen, so only the time counts in which its turn did not come.
+        let since = if has_gone { since.min(pending.since) } else { since };
+        pending.cancelled && hold_after.is_some_and(|time| base.now >= since.after(time))
     }
 
     fn queue_resume(&mut self, id: ConnId) {
@@ -337,8 +348,8 @@ impl Clients {
     /// Removes a client that is gone. Its requests are settled without it.
     pub(crate) fn drop_client(&mut self, base: &mut Base, id: ConnId) {
         let Some(mut client) = self.table.remove(id) else { return };
-        if client.must_read {
-            self.readers.push(id);
+        if client.outstanding() > 0 {
+            self.gone.push(id);
         }
         client.forget_input(&mut base.spares);
         client.out.clear();

@@ -54,6 +54,10 @@ struct ClientQueue {
     parked: Option<Time>,
     /// Its client is not read until there is room.
     is_full: bool,
+    /// The cost that has been served, and how often the queue stood aside or was empty: for the
+    /// check that shares are equal.
+    served: u64,
+    breaks: u32,
 }
 
 /// A message that waits, or keys of one client that may be merged with others'.
@@ -163,6 +167,7 @@ impl FairQueue {
         let at = self.queue_of(client);
         let (len, bytes) = (waiting.len(), waiting.bytes());
         let queue = &mut self.queues[at];
+        queue.breaks += u32::from(queue.waiting.is_empty());
         queue.count(len as isize, bytes as isize);
         queue.waiting.push_back(waiting);
         self.len += len;
@@ -225,6 +230,7 @@ impl FairQueue {
         if !bug!(FreeOfCost) {
             queue.balance -= cost.bytes() as i64;
         }
+        queue.served += cost.bytes();
         if let (true, Payload::Fetch(batch)) = (first.merges, &mut first.payload)
             && batch.entries.len() - batch.cursor > 1
         {
@@ -254,6 +260,7 @@ impl FairQueue {
     /// of them were asked to: `skipped` counts them.
     pub(super) fn skip(&mut self, skipped: &mut usize) -> bool {
         *skipped += 1;
+        self.queues[self.ring[0] as usize].breaks += 1;
         self.ring.rotate_left(1);
         *skipped < self.ring.len()
     }
@@ -261,7 +268,9 @@ impl FairQueue {
     /// Does not serve the client that is next, until it is unparked.
     pub(super) fn park(&mut self, now: Time) {
         let at = self.ring.pop_front().expect("the caller has seen it");
-        self.queues[at as usize].parked = Some(now);
+        let queue = &mut self.queues[at as usize];
+        queue.parked = Some(now);
+        queue.breaks += 1;
     }
 
     /// Serves a client again, if it was parked. The time in which it was does not count.
@@ -424,6 +433,14 @@ impl FairQueue {
         })
     }
 
+    /// Lists the clients that wait for their turn: how often each stood aside, and the cost that it
+    /// was granted so far.
+    pub(super) fn grants(&self) -> impl Iterator<Item = (ConnId, u32, i64)> {
+        let served = |at: &u32| &self.queues[*at as usize];
+        let waiting = self.ring.iter().map(served).filter(|queue| !queue.waiting.is_empty());
+        waiting.map(|queue| (queue.client, queue.breaks, queue.served as i64 + queue.balance))
+    }
+
     /// Lists the clients that are not read until there is room.
     pub(super) fn full_clients(&self) -> impl Iterator<Item = ConnId> {
         self.queues.iter().filter(|queue| queue.is_full).map(|queue| queue.client)
@@ -483,6 +500,8 @@ impl ClientQueue {
             bytes: 0,
             parked: None,
             is_full: false,
+            served: 0,
+            breaks: 0,
         }
     }
 }

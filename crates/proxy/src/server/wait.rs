@@ -399,7 +399,8 @@ impl Link {
     /// Whether its in-flight limit has room for a part of this cost.
     #[inline]
     pub(super) fn takes(&self, base: &Base, cost: Cost) -> bool {
-        let fits = self.inflight == 0 || self.inflight + cost.bytes() <= self.limit.bytes();
+        let is_free = self.inflight == 0 && !bug!(LimitNeverOpens);
+        let fits = is_free || self.inflight + cost.bytes() <= self.limit.bytes();
         fits && (!cost.is_unproven() || self.unproven < self.unproven_max(base))
     }
 
