@@ -17,6 +17,7 @@ mod leave;
 mod life;
 mod local;
 mod login;
+mod owed;
 mod repeat;
 mod request;
 mod session;
@@ -53,6 +54,9 @@ pub(crate) struct Clients {
     resumable: VecDeque<ConnId>,
     /// Clients that have read their answers, and for which something waits.
     readers: Vec<ConnId>,
+    /// Clients that went, or were cut off, with requests outstanding, until what waits of theirs is
+    /// dropped.
+    gone: Vec<ConnId>,
     /// The answers that never change, rendered once.
     texts: Vec<Text>,
     /// The count of client numbers given out so far.
@@ -72,6 +76,7 @@ impl Clients {
             requests: PendingRequests::default(),
             dirty: Vec::new(),
             readers: Vec::new(),
+            gone: Vec::new(),
             resumable: VecDeque::new(),
             texts: Vec::new(),
             client_numbers: 0,

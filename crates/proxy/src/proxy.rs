@@ -119,7 +119,7 @@ impl Proxy {
     pub fn handle_closed(&mut self, conn: ConnId, how: Closed, now: Time) {
         self.base.note_change(now);
         match conn.side() {
-            Side::Client => self.client_closed(conn, how),
+            Side::Client => self.clients.closed(&mut self.base, conn, how),
             Side::Link => self.servers.closed(&mut self.base, conn, how),
         }
         self.handle_link_events();
@@ -182,19 +182,9 @@ impl Proxy {
         self.base.turn_since = now;
     }
 
-    /// Drops what waits of a client whose connection is gone.
-    fn client_closed(&mut self, id: ConnId, how: Closed) {
-        let Proxy { base, clients, servers, .. } = self;
-        clients.closed(base, id, how);
-        if how != Closed::Eof {
-            servers.drop_unheard(base, id, |base, request, since| {
-                clients.is_unheard(base, request, since)
-            });
-        }
-    }
-
     /// Sends what waits for links, as far as there is room.
     fn serve_waiting(&mut self) {
+        self.drop_unheard();
         let Proxy { base, clients, servers, .. } = self;
         while let Some(id) = clients.next_reader() {
             servers.unpark(id);
@@ -202,6 +192,17 @@ impl Proxy {
         servers.serve_waiting(base, |base, request, sent, waits| {
             clients.turn_of(base, request, sent, waits)
         });
+        self.handle_link_events();
+    }
+
+    /// Drops what waits of clients whose connections are gone.
+    fn drop_unheard(&mut self) {
+        let Proxy { base, clients, servers, .. } = self;
+        while let Some(id) = clients.next_gone() {
+            servers.drop_unheard(base, id, |base, request, since| {
+                clients.is_unheard(base, request, since)
+            });
+        }
         self.handle_link_events();
     }
 
@@ -233,6 +234,7 @@ impl Proxy {
     /// begins at once, since nothing else may wake the driver.
     pub fn wants_turn(&self) -> bool {
         let is_parted = self.clients.has_readers() || self.servers.has_unparked();
+        let is_parted = is_parted || self.clients.has_gone();
         is_parted || self.clients.has_resumable() || self.servers.has_held_to_release()
     }
 

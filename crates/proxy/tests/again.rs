@@ -156,7 +156,7 @@ fn only_the_last_request_of_a_client_is_sent_again() {
 /// The client may ask again on another connection: then its change would be made twice.
 #[test]
 fn a_change_whose_client_leaves_in_the_pause_is_not_sent_again_and_a_read_is() {
-    let dropped = "-ERR s0: silent, and its client has left: dropped, not sent\r\n";
+    let dropped = "-ERR s0: dropped while it waited, not sent\r\n";
     for (asked, how, is_sent, told) in [
         (SET, Closed::Eof, false, dropped),
         (SET, Closed::Reset, false, ""),

@@ -71,7 +71,10 @@ fn what_a_server_is_busy_with_is_no_failure_and_late_replies_go_nowhere() {
     stage.says(link, "$4\r\nlate\r\n:1\r\n");
     assert_eq!(stage.turn(link), resp("GET d"));
     stage.says(link, "$3\r\nnew\r\n");
-    assert_eq!((stage.received(reads).as_str(), stage.received(writes).as_str()), ("$3\r\nnew\r\n", ""));
+    assert_eq!(
+        (stage.received(reads).as_str(), stage.received(writes).as_str()),
+        ("$3\r\nnew\r\n", "")
+    );
     stage.expect_rows(0);
 }
 

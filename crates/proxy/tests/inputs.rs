@@ -472,25 +472,41 @@ fn a_read_of_one_key_needs_no_memory_to_be_asked() {
 }
 
 /// What waits for a link is bounded by its messages and by its bytes.
+/// A request that its client makes at once may exceed the bound, and is refused if it does. What
+/// another client asks is not. (What a client pipelines is not read while so much waits.)
 #[test]
 fn a_queue_is_full_at_its_bound() {
     const FULL: &str = "SERVER_ERROR s0: queue full, not sent\r\n";
-    let delete = "delete x\r\n";
+    // Unmerged, 250 keys are three messages, each of more than 1,000 bytes.
+    let keys: Vec<String> = (0..250).map(|nth| format!("k{nth}")).collect();
     for (messages, bytes, fits) in
-        [(3, 1_000, 3), (9, 3 * delete.len(), 3), (9, 3 * delete.len() + 1, 4), (9, 1, 1)]
+        [(2, 1 << 20, 2), (3, 1 << 20, 3), (9, 1, 1), (9, 1_000, 1), (9, 20_000, 3)]
     {
         let mut stage = Stage::of(&["s0"], |plan| {
             (plan.limits.link_queue, plan.limits.link_outbox) = (messages, bytes);
+            plan.limits.inflight = 1;
+            plan.pools[0].merge_gets = false;
+            plan.pools[0].preconnect = true;
         });
-        let (client, reader) = (stage.client(), stage.client());
-        stage.says(client, &delete.repeat(6));
-        stage.says(reader, "get x\r\n");
-        assert_eq!(stage.received(reader), FULL);
-        let link = stage.connect(0);
-        assert_eq!(stage.turn(link), delete.repeat(fits), "{messages} messages, {bytes} bytes");
-        stage.says(link, &"DELETED\r\n".repeat(fits));
-        let told = ["DELETED\r\n".repeat(fits), FULL.repeat(6 - fits)].concat();
-        assert_eq!(stage.received(client), told);
+        let (link, client, other) = (stage.connect(0), stage.client(), stage.client());
+        stage.says(other, "delete x\r\n");
+        stage.says(client, &format!("get {}\r\n", keys.join(" ")));
+        stage.says(other, "delete y\r\n");
+        let mut sent = Vec::new();
+        for _ in 0..5 {
+            let more = stage.turn(link);
+            let reply = if more.starts_with("get") { "END\r\n" } else { "DELETED\r\n" };
+            sent.extend(more.lines().map(str::to_string));
+            if !more.is_empty() {
+                stage.says(link, reply);
+            }
+        }
+        let gets = sent.iter().filter(|line| line.starts_with("get")).count();
+        assert_eq!(gets, fits, "{messages} messages, {bytes} bytes");
+        let told = if fits == 3 { "END\r\n" } else { FULL };
+        assert_eq!(stage.received(client), told, "{messages} messages, {bytes} bytes");
+        assert_eq!(stage.received(other), "DELETED\r\n".repeat(2));
+        stage.expect_rows(0);
     }
 }
 

@@ -468,9 +468,11 @@ fn a_socket_that_we_cannot_make_is_no_servers_fault_and_starts_no_storm() {
         let (link, _) = stage.connects.pop().expect("it is tried");
         stage.closes(link, Closed::Own);
         assert_eq!(stage.received(client), refused);
+        stage.end_turn();
         for _ in 0..100 {
             stage.says(client, "get x\r\n");
         }
+        stage.end_turn();
         stage.passes(pause - 1);
         stage.says(client, "get x\r\n");
         assert_eq!(stage.received(client), refused.repeat(101));

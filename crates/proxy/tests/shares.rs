@@ -57,6 +57,7 @@ fn clients_that_ask_much_take_turns() {
         nths.iter().map(|nth| gets(10 * nth + from..10 * nth + from + 2)).collect()
     };
     assert_eq!(stage.turn(link), of(&[0, 1, 2, 3, 4, 5], 0));
+    stage.says(link, &"END\r\n".repeat(12));
     assert_eq!(stage.turn(link), of(&[0, 1, 2, 3], 2));
     assert_eq!(stage.turn(link), of(&[4, 5], 2) + &of(&[0, 1], 4));
     assert_eq!(stage.turn(link), of(&[2, 3, 4, 5], 4));
@@ -173,6 +174,11 @@ fn a_client_that_has_had_its_share_is_not_read_further() {
 fn many_keys_are_more_than_one_share() {
     let (mut stage, link) = shares(10);
     let client = stage.client();
+    // From now on the lengths of its answers are known, and so many keys may leave at once.
+    stage.says(client, "get x\r\n");
+    assert_eq!(stage.turn(link), "get x\r\n");
+    stage.says(link, "END\r\n");
+    stage.received(client);
     let keys: String = (0..90).map(|nth| format!(" k{nth}")).collect();
     let many = format!("get{keys}\r\n");
     stage.says(client, &(many.clone() + "get x\r\n"));

@@ -4,12 +4,27 @@
 
 mod stage;
 
-const FETCHES_IN_FLIGHT_MAX: usize = 4;
-use proxy::plan::{OnFailure, Partial, QuickAck};
-use proxy::{Closed, Event, Report};
+use proxy::plan::{OnFailure, Partial, PoolPlan, QuickAck};
+use proxy::{Closed, ConnId, Event, Report, limits};
 use shard::Distribution;
 
 use stage::{POOL, S0, SECOND, Stage};
+
+/// The cost of a get of a key of one letter, as long as its answer is not known.
+const GET: u64 = limits::COST_OF_MESSAGE + 1 + limits::ANSWER_UNKNOWN as u64;
+/// Gets that are in flight before the next ones gather, at a link that `gathering` makes.
+const FILLS_HALF: usize = 9;
+
+/// One server, and a link to it whose in-flight limit is that many gets of this cost twice.
+fn gathering(set: impl FnOnce(&mut PoolPlan)) -> (Stage, ConnId) {
+    let mut stage = Stage::of(&["s0"], |plan| {
+        plan.limits.inflight = (FILLS_HALF - 1) as u64 * GET;
+        plan.pools[0].preconnect = true;
+        set(&mut plan.pools[0]);
+    });
+    let link = stage.connect(0);
+    (stage, link)
+}
 
 #[test]
 fn gets_of_a_turn_leave_as_one_and_a_key_asked_twice_is_answered_twice() {
@@ -28,9 +43,9 @@ fn gets_of_a_turn_leave_as_one_and_a_key_asked_twice_is_answered_twice() {
 
 #[test]
 fn a_get_waits_for_company_while_enough_gets_are_on_their_way() {
-    let (mut stage, link) = Stage::of_one();
+    let (mut stage, link) = gathering(|_| {});
     let (a, b) = (stage.client(), stage.client());
-    for _ in 0..FETCHES_IN_FLIGHT_MAX {
+    for _ in 0..FILLS_HALF {
         stage.says(a, "get x\r\n");
         assert_eq!(stage.turn(link), "get x\r\n");
     }
@@ -111,15 +126,18 @@ fn a_line_of_a_gat_is_never_longer_than_1000_bytes() {
     let keys: Vec<String> = (0..200).map(|n| format!("{n:0width$}", width = 1 + n % 250)).collect();
     for command in ["gat -1", "gats 4000"] {
         stage.says(client, &format!("{command} {}\r\n", keys.join(" ")));
-        let sent = stage.turn(link);
         let mut asked = Vec::new();
-        for line in sent.split_inclusive("\r\n") {
-            assert!(line.len() <= 1000, "{} bytes", line.len());
-            let rest = line.strip_prefix(command).expect("each has its time").trim_end();
-            asked.extend(rest.split_whitespace().map(str::to_string));
+        while asked.len() < keys.len() {
+            let sent = stage.turn(link);
+            assert!(!sent.is_empty(), "{} keys are asked", asked.len());
+            for line in sent.split_inclusive("\r\n") {
+                assert!(line.len() <= 1000, "{} bytes", line.len());
+                let rest = line.strip_prefix(command).expect("each has its time").trim_end();
+                asked.extend(rest.split_whitespace().map(str::to_string));
+            }
+            stage.says(link, &"END\r\n".repeat(sent.lines().count()));
         }
         assert_eq!(asked, keys);
-        stage.says(link, &"END\r\n".repeat(sent.lines().count()));
         assert_eq!(stage.received(client), "END\r\n");
     }
 }
@@ -382,14 +400,12 @@ fn a_long_set_that_the_kernel_takes_slowly_is_not_a_silent_server() {
 /// whatever else is outstanding.
 #[test]
 fn gets_that_wait_for_company_wait_no_longer_than_the_queue_deadline() {
-    let mut stage = Stage::new(&["s0"], |pool| {
-        pool.preconnect = true;
+    let (mut stage, link) = gathering(|pool| {
         pool.hold_after = None;
         pool.timeouts.reply = 10 * SECOND;
     });
-    let link = stage.connect(0);
     let client = stage.client();
-    for _ in 0..FETCHES_IN_FLIGHT_MAX {
+    for _ in 0..FILLS_HALF {
         stage.says(client, "get x\r\n");
         assert_eq!(stage.turn(link), "get x\r\n");
     }

@@ -369,12 +369,23 @@ fn a_client_that_has_read_its_answers_is_never_paused_for_them() {
     let keys: Vec<String> = (0..50).map(|n| format!("key-{n}")).collect();
     let line = format!("get {}\r\n", keys.join(" "));
     let value = "x".repeat(100);
-    let hits: String = keys.iter().map(|key| format!("VALUE {key} 0 100\r\n{value}\r\n")).collect();
+    let hit = |key: &str| format!("VALUE {key} 0 100\r\n{value}\r\n");
+    let hits: String = keys.iter().map(|key| hit(key)).collect();
     for round in 0..1_000 {
         stage.says(client, &line);
-        assert!(stage.turn(link).starts_with("get "));
-        stage.says(link, &format!("{hits}END\r\n"));
-        assert!(stage.received(client).ends_with("END\r\n"));
+        let mut asked = 0;
+        // The first time, the lengths of the answers are not known, and some of the keys wait.
+        while asked < keys.len() {
+            let sent = stage.turn(link);
+            for line in sent.lines() {
+                let keys: Vec<&str> = line.split(' ').skip(1).collect();
+                asked += keys.len();
+                let hits: String = keys.into_iter().map(hit).collect();
+                stage.says(link, &format!("{hits}END\r\n"));
+            }
+            assert!(!sent.is_empty() && (round == 0 || asked == keys.len()), "round {round}");
+        }
+        assert_eq!(stage.received(client), format!("{hits}END\r\n"));
         assert_eq!(stage.paused, [], "after {round} answers");
     }
 }

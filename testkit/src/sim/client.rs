@@ -53,6 +53,9 @@ pub struct Expect {
     /// The event by which the proxy had received all of it; zero before.
     pub arrived: u64,
     pub arrived_at: Time,
+    /// The number of messages and keys of its client that may have waited with it, itself included,
+    /// and of their bytes.
+    pub queued: (usize, usize),
     /// The ring's epoch at that time.
     pub epoch: u32,
     /// The number in the journal, for a read that also changes something.
@@ -78,6 +81,8 @@ pub struct Client {
     pub written: u64,
     pub sent: u64,
     pub expects: VecDeque<Expect>,
+    /// The position after the last request that is not in `expects` any more.
+    pub dropped: u64,
     /// The index of the first request in `expects` that has not arrived.
     pub arrived: usize,
     pub requests: u64,
@@ -101,6 +106,8 @@ pub struct Client {
     /// It has sent a request after which the proxy closes.
     pub is_leaving: bool,
     pub reads_late: bool,
+    /// It asks much at once.
+    pub is_greedy: bool,
     /// It has sent a request of meta or binary.
     pub has_forms: bool,
     /// It uses the binary protocol.
@@ -194,6 +201,7 @@ impl Client {
             written: 0,
             sent: 0,
             expects: VecDeque::new(),
+            dropped: 0,
             arrived: 0,
             requests: 0,
             socket: Vec::new(),
@@ -208,6 +216,7 @@ impl Client {
             is_half_closed: false,
             is_leaving: false,
             reads_late: false,
+            is_greedy: false,
             has_forms: false,
             is_binary: false,
             loose_errors: 0,
@@ -239,6 +248,7 @@ impl Client {
             is_quiet,
             arrived: 0,
             arrived_at: Time(0),
+            queued: (0, 0),
             epoch: 0,
             touch: None,
         });
@@ -278,6 +288,24 @@ impl Client {
         rest.filter_map(Expect::update)
     }
 
+    /// Records how much may wait with the requests that have just arrived.
+    pub fn count_queued(&mut self, journal: &Journal) {
+        let (mut sum, mut start) = ((0, 0), self.dropped);
+        for expect in self.expects.iter_mut().take(self.arrived) {
+            let keys = match &expect.asked {
+                Asked::Read { keys, .. } => keys.len(),
+                Asked::Redis(number) => journal.redis.wishes[*number as usize].keys.len(),
+                _ => 1,
+            };
+            let len = expect.frame_end.saturating_sub(start) as usize;
+            start = expect.frame_end;
+            sum = (sum.0 + keys.max(1), sum.1 + len + KEY_MAX * keys.max(1));
+            if expect.queued == (0, 0) {
+                expect.queued = sum;
+            }
+        }
+    }
+
     /// Records that the proxy has ended the connection: nothing else will be answered.
     pub fn give_up(&mut self) {
         self.is_leaving = true;
@@ -313,6 +341,7 @@ impl Client {
 
     pub fn drop_expect(&mut self) -> Expect {
         let first = self.expects.pop_front().expect("the caller looked at it");
+        self.dropped = first.frame_end;
         if first.arrived != 0 {
             self.arrived -= 1;
         }
@@ -322,3 +351,6 @@ impl Client {
 
 /// Limit on quiet updates that a client remembers; a read looks for those of its key.
 const QUIET_KEPT: usize = 64;
+
+/// More than the proxy adds to the bytes of a key.
+const KEY_MAX: usize = 200;

@@ -22,6 +22,8 @@ pub struct Conn {
     pub input: Vec<u8>,
     /// Number of bytes that `input` may hold.
     pub capacity: usize,
+    /// `input` has never been bounded.
+    pub is_wide: bool,
     /// The proxy has more to send than fits into `input`.
     pub is_full: bool,
     pub output: Vec<u8>,
@@ -45,11 +47,11 @@ pub struct Conn {
     pub has_lost_capability: bool,
     /// The event and the time of the last handshake's answer.
     pub up: (u64, Time),
-    /// Number of bytes ever received and executed, and the events at which the bytes from given
-    /// positions were received.
+    /// Number of bytes ever received and executed, and the events and times at which the bytes from
+    /// given positions were received.
     pub taken: u64,
     pub executed: u64,
-    pub writes: VecDeque<(u64, u64)>,
+    pub writes: VecDeque<(u64, u64, Time)>,
     /// The server sends nothing more on it.
     pub is_over: bool,
     /// Its connection key, once its handshake has been read; None if the protocol has no connection
@@ -69,6 +71,7 @@ impl Conn {
             since,
             input: Vec::new(),
             capacity: usize::MAX,
+            is_wide: true,
             is_full: false,
             output: Vec::new(),
             delivered: 0,
@@ -109,17 +112,17 @@ impl Conn {
     }
 
     /// Records that `n` more bytes are on their way to the server.
-    pub fn take(&mut self, n: usize, event: u64) {
-        self.writes.push_back((self.taken, event));
+    pub fn take(&mut self, n: usize, event: u64, now: Time) {
+        self.writes.push_back((self.taken, event, now));
         self.taken += n as u64;
     }
 
-    /// Returns the event at which the next command to execute began to be sent.
-    pub fn sent_event(&mut self) -> u64 {
-        while self.writes.get(1).is_some_and(|(from, _)| *from <= self.executed) {
+    /// Returns the event and the time at which the next command to execute began to be sent.
+    pub fn sent_event(&mut self) -> (u64, Time) {
+        while self.writes.get(1).is_some_and(|(from, ..)| *from <= self.executed) {
             self.writes.pop_front();
         }
-        self.writes.front().map_or(0, |(_, event)| *event)
+        self.writes.front().map_or((0, Time(0)), |(_, event, time)| (*event, *time))
     }
 
     /// Returns the database selected on it.

@@ -232,7 +232,8 @@ impl World {
         }
         for at in 0..self.clients.len() {
             let Some(client) = self.clients[at].as_mut() else { continue };
-            if client.is_leaving || client.is_half_closed || client.is_gone() {
+            let waits = client.talk.as_ref().is_some_and(|talk| talk.waits);
+            if client.is_leaving || client.is_half_closed || client.is_gone() || waits {
                 continue;
             }
             let keys = &self.pools[client.pool].keys;

@@ -55,6 +55,10 @@ pub struct Update {
     /// The event at which its client had left without the answer; zero before that.
     pub left: u64,
     pub left_at: Time,
+    /// The event at which its client's connection was gone, if its client waited for the answer.
+    pub gone: u64,
+    /// The proxy may have read it later than it arrived.
+    pub is_unread: bool,
     /// The ring's epoch when it arrived.
     pub epoch: u32,
     /// The proxy may refuse its value; then the old value of its key is removed instead.
@@ -156,6 +160,8 @@ impl Journal {
             arrived_at: Time(0),
             left: 0,
             left_at: Time(0),
+            gone: 0,
+            is_unread: false,
             epoch: 0,
             may_remove: false,
             forbidden: false,

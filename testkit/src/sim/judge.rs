@@ -6,6 +6,7 @@
 //! request may never be executed.
 
 use proxy::fault::{FAULTS, Fault};
+use proxy::limits::Limits;
 use proxy::plan::{Partial, PoolPlan};
 use proxy::{Time, limits};
 
@@ -28,6 +29,7 @@ pub struct Judge<'a> {
     pub tight_memory: bool,
     /// Queues are so short that they get full.
     pub tight_queues: bool,
+    pub limits: Limits,
     /// A request of the pool has waited too long in a queue.
     pub has_late: bool,
     /// No server sends error lines. After an error line, keys are requested one by one, after later
@@ -395,7 +397,7 @@ impl Judge<'_> {
                 let queue = self.pool.deadlines_since(expect.arrived_at).queue;
                 self.now.since(expect.arrived_at) >= queue
             }
-            Fault::QueueFull => self.tight_queues,
+            Fault::QueueFull => self.tight_queues && self.may_fill_queue(expect),
             Fault::ReplyTimeout if trouble.silent > since => true,
             // A slow request has kept the server silent. That closes no link.
             Fault::ReplyTimeout => {
@@ -418,6 +420,14 @@ impl Judge<'_> {
         }
     }
 
+    /// Returns whether this client alone may have had a queue full when the request came.
+    fn may_fill_queue(&self, expect: &Expect) -> bool {
+        let (count, bytes) = expect.queued;
+        // A change to several servers needs room for the most messages that it may be.
+        let is_full = count + 1 + bytes / 3_000 >= self.limits.link_queue;
+        is_full || bytes >= self.limits.link_outbox || self.client.has_been_quiet
+    }
+
     /// Returns whether a request may be dropped: a client that has closed its half counts as gone
     /// if a server was silent.
     fn may_be_dropped(&self, server: &Server, expect: &Expect) -> bool {
@@ -428,6 +438,9 @@ impl Judge<'_> {
         // for the links of a change to several servers.
         let is_spread = self.client.talk.is_some() || !self.plan.allow.is_empty();
         let waited = (self.client.has_forms || is_spread) && self.plan.hold_after.is_some();
+        // Or for its turn at a link.
+        let is_read = matches!(expect.asked, Asked::Read { .. });
+        let waited = waited || !is_read && self.now.since(expect.arrived_at) >= patience;
         // Or it may have waited to be sent again after a retryable error.
         let rested = self.client.talk.is_some();
         self.client.is_half_closed && (held || established || waited || rested)

@@ -21,6 +21,14 @@
 //!   `NeverResume`, `AwaitForEver`.
 //! * A client that has had its share of a turn is read again: the turns that pay for what it asked:
 //!   `ForgetShare`.
+//! * What waits for a link is served while there is room within the in-flight limit: the end of
+//!   the turn: `ForgetQueue`, `LimitNeverOpens`.
+//! * A client that waits for a link is served as much as any other that waits there, by cost:
+//!   two quanta: `FreeOfCost`.
+//! * What waits for a link belongs to a client that may listen, or changes something: the end of
+//!   the turn: `SendCancelled`.
+//! * A client that has filled its share of a queue is read again: the end of the turn in which
+//!   there is room: `NeverRoom`.
 //! * A request is answered: the longest deadline since its server's last progress (`world.rs`):
 //!   `NoReplyDeadline`.
 //! * A drain ends: the deadlines of a request (`finish.rs`): `KeepHalfAsked`.
@@ -129,6 +137,24 @@ impl World {
                 let silent = server.silence.since;
                 let may_be = silent.is_some_and(|since| self.now >= since.after(patience));
                 assert!(!is_held || may_be, "a server is held that owes since {silent:?}");
+            }
+        }
+    }
+
+    /// Checks that clients that keep work waiting at a link get equal shares, by cost.
+    pub fn check_grants(&mut self) {
+        let all: Vec<_> = self.proxy.grants().collect();
+        let before = std::mem::take(&mut self.grants);
+        for (at, (link, first, breaks, granted)) in all.iter().enumerate() {
+            let others = all[at + 1..].iter().chain(&all[..at]);
+            for (_, second, others_breaks, others) in others.filter(|one| one.0 == *link) {
+                let (key, breaks) = ([*link, *first, *second], [*breaks, *others_breaks]);
+                let more = granted - others;
+                let since = before.get(&key).filter(|one| one.0 == breaks).map(|one| one.1);
+                let since = since.unwrap_or(more);
+                let most = 2 * limits::QUANTUM;
+                assert!(more - since <= most, "a client is served {} more", more - since);
+                self.grants.insert(key, (breaks, since));
             }
         }
     }

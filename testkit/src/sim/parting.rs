@@ -58,6 +58,10 @@ impl World {
         // Only the proxy knows since when input has waited without being parsed.
         if !client.is_leaving && !self.proxy.is_awaiting(id) {
             self.journal.cancel(client.awaited(), self.now);
+            let event = self.journal.now();
+            for number in client.awaited() {
+                self.journal.updates[number as usize].gone = event;
+            }
         }
         if client.has_sent_whole() {
             self.note_unheard(&client);

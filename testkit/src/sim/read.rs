@@ -29,6 +29,7 @@ impl World {
             now: self.now,
             tight_memory: self.scene.tight_memory,
             tight_queues: self.scene.tight_queues,
+            limits: self.scene.plan.limits,
             has_late,
             reads_in_order: !self.scene.faults.contains(&FaultKind::ErrorLine),
             is_calm: false,

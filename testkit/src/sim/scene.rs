@@ -34,6 +34,8 @@ pub struct Scene {
     pub tight_memory: bool,
     /// Queues are so short that they get full.
     pub tight_queues: bool,
+    /// Clients that ask much at once, in a thousand.
+    pub greedy_permille: usize,
     /// The run ends by `drain` in the middle of traffic.
     pub drains: bool,
 }
@@ -130,6 +132,7 @@ impl Scene {
             slow_reader_permille: *random.pick(&[0, 0, 100, 500]),
             tight_memory,
             tight_queues: limits.link_queue < Limits::default().link_queue,
+            greedy_permille: *random.pick(&[0, 0, 200, 500]),
             drains: random.permille(300),
         }
     }
@@ -153,6 +156,10 @@ fn limits(random: &mut Random) -> Limits {
     if random.permille(100) {
         limits.link_queue = random.range(1, 12);
         limits.link_outbox = random.range(30, 2_000);
+    }
+    if random.permille(400) {
+        let most = *random.pick(&[300, 1_500, 6_000]);
+        limits.inflight = random.range(1, most) as u64;
     }
     limits
 }

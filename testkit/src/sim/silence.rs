@@ -137,11 +137,20 @@ impl World {
 pub fn check_cancelled(place: &Place<'_>, number: u64, silence: &Silence, conn: &mut Conn) {
     let Some(patience) = place.hold_after else { return };
     let update = &place.journal.updates[number as usize];
-    let sent = conn.sent_event();
+    let (sent, sent_at) = conn.sent_event();
     let has_left = update.left != 0 && !update.quiet && update.kind != UpdateKind::Flush;
     if !has_left || update.left > sent {
         return;
     }
+    // Its link was up, and took at once what left the queue of the link.
+    let waited = sent_at.since(update.arrived_at);
+    let was_queued = conn.is_wide && conn.up.1 <= update.arrived_at && !update.is_unread;
+    let has_gone = update.gone != 0 && update.gone < sent && was_queued;
+    assert!(
+        !has_gone || waited < patience + TURN_US,
+        "update {number} of client {}, which has gone, is executed after {waited} us",
+        update.client
+    );
     let was_dropped = |end: u64| update.arrived < end && update.left < end && end < sent;
     assert!(
         !was_dropped(silence.held_event),
@@ -156,3 +165,6 @@ pub fn check_cancelled(place: &Place<'_>, number: u64, silence: &Silence, conn: 
         update.client
     );
 }
+
+/// More than a turn takes.
+const TURN_US: u64 = 5_000;

@@ -70,6 +70,7 @@ impl World {
         self.clients_ever += 1;
         let mut client = Client::new(id, self.clients_ever, pool, self.pools[pool].keys.len());
         client.reads_late = self.random.permille(self.scene.slow_reader_permille);
+        client.is_greedy = self.random.permille(self.scene.greedy_permille);
         client.is_binary = self.random.permille(self.scene.binary_permille);
         if self.pools[pool].is_redis {
             client.is_binary = false;
@@ -91,10 +92,13 @@ impl World {
 
     fn let_client_ask(&mut self, id: ConnId) {
         let client = self.clients[id.index()].as_mut().expect("the caller found it");
-        if client.is_gone() || !client.unsent.is_empty() && self.random.permille(700) {
+        let has_enough = client.expects.len() > ASKED_MAX;
+        if client.is_gone() || has_enough || !client.unsent.is_empty() && self.random.permille(700)
+        {
             return;
         }
         let count = match self.random.below(20) {
+            0..3 if client.is_greedy => self.random.range(40, 150),
             0 => self.random.range(10, 40),
             1..6 => self.random.range(2, 8),
             _ => 1,
@@ -134,6 +138,7 @@ impl World {
         let rest = client.unsent.split_off(n);
         let piece = std::mem::replace(&mut client.unsent, rest);
         client.sent += n as u64;
+        let before = client.requests - (client.expects.len() - client.arrived) as u64;
         say!(self, "client {} sends {:?}", client.number, String::from_utf8_lossy(&piece));
         while let Some(expect) = client.expects.get_mut(client.arrived) {
             if expect.end > client.sent {
@@ -158,6 +163,9 @@ impl World {
                 update.epoch = expect.epoch;
             }
         }
+        if self.scene.tight_queues {
+            client.count_queued(&self.journal);
+        }
         let ends = client.ends_with_request();
         self.fill_block(&piece);
         self.flushed.clear();
@@ -167,7 +175,8 @@ impl World {
         // After the end of the connection, and while the client is paused, its input is not parsed.
         // A client with a part of a value whose rest was lost is closed when it has read that part.
         let lost = |server: &Server| server.trouble.any > 0;
-        if client.is_full && self.pools[client.pool].servers.iter().any(lost) {
+        let has_lost = self.pools[client.pool].servers.iter().any(lost);
+        if client.is_full && has_lost || self.is_cut_off(client) {
             return;
         }
         // A request that its server does not support was answered when its head arrived.
@@ -175,6 +184,12 @@ impl World {
             && self.pools[client.pool].servers.iter().any(|server| server.ever_lacked);
         let ends = if lacked && ends == Some(true) { Some(false) } else { ends };
         let is_awaiting = self.proxy.is_awaiting(id);
+        if client.is_paused || is_awaiting {
+            let late = client.expects.iter().take(client.arrived);
+            for number in late.filter(|one| one.index > before).filter_map(Expect::update) {
+                self.journal.updates[number as usize].is_unread = true;
+            }
+        }
         if client.is_leaving || client.is_paused || is_awaiting || self.scene.tight_memory {
             return;
         }
@@ -315,6 +330,7 @@ impl World {
         if is_stuck {
             // The server has read its kernel's buffer and waits for the rest of the command; it may
             // read that slowly too.
+            conn.is_wide = false;
             conn.capacity = match self.pools[conn.pool].servers[conn.server].dribbles_until {
                 until if until > self.now => before + self.random.range(1, before / 16 + 8),
                 _ => conn.capacity.saturating_mul(2),
@@ -478,3 +494,6 @@ impl World {
         }
     }
 }
+
+/// Requests of one client that are not answered.
+const ASKED_MAX: usize = 500;

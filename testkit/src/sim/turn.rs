@@ -31,6 +31,7 @@ impl World {
         }
         self.carry_out();
         self.check_rest(vacant);
+        self.check_grants();
         if !self.journal.unheard.is_empty() {
             self.check_unheard();
         }
@@ -86,6 +87,7 @@ impl World {
         let slow = if model.dribbles_until > self.now { 500 } else { 150 };
         if !self.is_calm && self.random.permille(slow) {
             conn.capacity = self.random.range(40, 2_000);
+            conn.is_wide = false;
         }
         let at = id.index();
         if self.conns.len() <= at {
@@ -204,7 +206,7 @@ impl World {
 
     /// Returns whether it has a part of a value, and a server had a fault since its request. If the
     /// rest of the value is lost, the proxy can only close.
-    fn is_cut_off(&self, client: &Client) -> bool {
+    pub fn is_cut_off(&self, client: &Client) -> bool {
         // A server ends a value by bytes that binary does not have.
         let dies = |server: &Server| server.trouble.any_time == self.now;
         if client.ends_with_value && self.pools[client.pool].servers.iter().any(dies) {
@@ -308,7 +310,7 @@ impl World {
             let (taken, is_full) = take(&self.proxy, id, room, &mut conn.input);
             conn.is_full = is_full;
             if taken > 0 {
-                conn.take(taken, self.journal.event());
+                conn.take(taken, self.journal.event(), self.now);
                 self.check_hold(&conn, before, was_idle);
             }
             let conn = self.conns[id.index()].insert(conn);

@@ -4,6 +4,7 @@
 //! `turn.rs` is the driver, `traffic.rs` has the actions of clients and servers, `faults.rs` the
 //! faults, `finish.rs` the end of a run.
 
+use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use proxy::outliers::{Decision, OutlierDetector};
@@ -40,6 +41,9 @@ pub struct World {
     pub journal: Journal,
     pub summary: Summary,
     pub trace: bool,
+    /// By link and pair of clients that have waited there since: how often each has stood aside,
+    /// and by how much more the first was granted.
+    pub grants: BTreeMap<[ConnId; 3], ([u32; 2], i64)>,
     /// Steps since the start of the loop turn.
     pub turn_age: usize,
     /// Connections whose pending ACK the proxy wanted flushed since the list was cleared.
@@ -189,6 +193,7 @@ impl World {
             journal,
             summary: Summary::default(),
             trace,
+            grants: BTreeMap::new(),
             turn_age: 0,
             flushed: Vec::new(),
             block: Rc::new(vec![0; BLOCK_LEN]),

@@ -162,11 +162,11 @@ pub static FAULTS: &[Row] = &[
     row(
         Fault::Dropped,
         Blame::Overload,
-        "silent, and its client has left: dropped, not sent",
-        "silent, and its client has left: dropped, not sent",
+        "dropped while it waited, not sent",
+        "dropped while it waited, not sent",
         Some(ServerCounter::Dropped),
-        "held back because the server was silent, then dropped because its client had \
-         disconnected; it was not executed, so the client can send it again",
+        "it waited because the server was silent or had enough to do, and was dropped when its \
+         client had disconnected; it was not executed, so the client can send it again",
     ),
     row(
         Fault::SetupRefused,

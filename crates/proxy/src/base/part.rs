@@ -118,7 +118,8 @@ impl Incoming<'_> {
     }
 }
 
-/// What a client has outstanding at servers: parts that were sent and have no reply, and their cost.
+/// What a client has outstanding at servers: parts that were sent and have no reply, and their
+/// cost.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Sent {
     pub(crate) parts: u32,

@@ -69,7 +69,7 @@ impl Largest {
 }
 
 /// What a client's next request of a command may cost.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Expected {
     /// Bytes of the answer, of each key if it has several.
     pub(crate) len: u32,
@@ -108,9 +108,11 @@ impl PoolSizes {
     }
 
     /// Returns about the median of the answers to a command.
-    fn median(&self, command: u16) -> u32 {
+    #[inline]
+    pub(crate) fn median(&self, command: u16) -> u32 {
         let line = &self.medians[usize::from(command) % 16];
-        if line.command == command { line.len } else { limits::ANSWER_UNKNOWN }
+        let is_known = line.command == command && line.len > 0;
+        if is_known { line.len } else { limits::ANSWER_UNKNOWN }
     }
 }
 
@@ -135,10 +137,15 @@ impl ClientSizes {
         self.largest.note(len, now);
     }
 
-    /// Returns what an answer to the next request of this command may be. `age` is how long the
+    /// Returns what an answer to the next request of this command may be. `age` tells how long the
     /// client has been here, in microseconds.
     #[inline]
-    pub(crate) fn expected(&self, command: u16, pool: &PoolSizes, age: u64) -> Expected {
+    pub(crate) fn expected(
+        &self,
+        command: u16,
+        pool: &PoolSizes,
+        age: impl FnOnce() -> u64,
+    ) -> Expected {
         let line = &self.lines[usize::from(command) % 4];
         if line.command != command || line.len == 0 {
             return Expected { len: pool.median(command), unproven: true };
@@ -146,7 +153,7 @@ impl ClientSizes {
         // In a pool of large values, a client that has shown small ones for a moment proves little.
         let unproven = pool.largest.len() >= limits::LARGE_MIN
             && line.len < limits::LARGE_MIN
-            && (age < PROOF_US || self.largest.len() >= limits::LARGE_MIN);
+            && (age() < PROOF_US || self.largest.len() >= limits::LARGE_MIN);
         Expected { len: line.len, unproven }
     }
 }
@@ -174,7 +181,9 @@ mod tests {
     #[test]
     fn a_median_comes_near_what_most_answers_are() {
         let mut sizes = PoolSizes::default();
-        assert_eq!(sizes.median(7), limits::ANSWER_UNKNOWN);
+        for command in [0, 7] {
+            assert_eq!(sizes.median(command), limits::ANSWER_UNKNOWN, "command {command}");
+        }
         for at in 0..1_000 {
             sizes.note(7, if at % 3 == 0 { 1_000_000 } else { 100 }, Time(at));
         }
@@ -199,15 +208,17 @@ mod tests {
     fn a_client_is_expected_to_ask_for_what_it_asked_for_before() {
         let (mut pool, mut client) = (PoolSizes::default(), ClientSizes::default());
         pool.note(1, 50, Time(0));
-        assert_eq!(client.expected(1, &pool, 0), Expected { len: 50, unproven: true });
+        assert_eq!(client.expected(1, &pool, || 0), Expected { len: 50, unproven: true });
         client.note(1, 90, Time(0));
-        assert_eq!(client.expected(1, &pool, 0), Expected { len: 90, unproven: false });
+        assert_eq!(client.expected(1, &pool, || 0), Expected { len: 90, unproven: false });
         // Another command, of the same line too, is unknown.
-        assert!(client.expected(2, &pool, 0).unproven && client.expected(5, &pool, 0).unproven);
+        assert!(
+            client.expected(2, &pool, || 0).unproven && client.expected(5, &pool, || 0).unproven
+        );
         // Up at once, down by a quarter.
         client.note(1, 4_000, Time(0));
         client.note(1, 10, Time(0));
-        assert_eq!(client.expected(1, &pool, 0).len, 3_000);
+        assert_eq!(client.expected(1, &pool, || 0).len, 3_000);
     }
 
     #[test]
@@ -215,13 +226,13 @@ mod tests {
         let (mut pool, mut client) = (PoolSizes::default(), ClientSizes::default());
         client.note(1, 90, Time(0));
         pool.note(1, limits::LARGE_MIN as usize, Time(0));
-        assert!(client.expected(1, &pool, PROOF_US - 1).unproven, "a young client");
-        assert!(!client.expected(1, &pool, PROOF_US).unproven, "an old one");
+        assert!(client.expected(1, &pool, || PROOF_US - 1).unproven, "a young client");
+        assert!(!client.expected(1, &pool, || PROOF_US).unproven, "an old one");
         client.note(1, limits::LARGE_MIN as usize, Time(0));
-        assert!(!client.expected(1, &pool, 0).unproven, "its cost is known: it is large");
+        assert!(!client.expected(1, &pool, || 0).unproven, "its cost is known: it is large");
         for _ in 0..40 {
             client.note(1, 90, Time(0));
         }
-        assert!(client.expected(1, &pool, PROOF_US).unproven, "it had a large one of late");
+        assert!(client.expected(1, &pool, || PROOF_US).unproven, "it had a large one of late");
     }
 }

@@ -164,6 +164,20 @@ pub enum Bug {
     NeverVacate,
     /// A client that has had its share of a turn is never read again.
     ForgetShare,
+    /// A client's queue of a link is never served.
+    ForgetQueue,
+    /// A request is sent although requests of its client wait for the same link.
+    PassWaiting,
+    /// A message that costs more than the in-flight limit is never sent.
+    LimitNeverOpens,
+    /// A waiting request that nobody waits for any more is sent.
+    SendCancelled,
+    /// Half of the cost of a message stays in flight when the message has gone.
+    CostLeaks,
+    /// A client's turn at a link does not cost it anything.
+    FreeOfCost,
+    /// A client that has filled its share of a link's queue is never read again.
+    NeverRoom,
 }
 
 /// All seeded bugs.
@@ -247,6 +261,13 @@ pub static BUGS: &[Bug] = &[
     Bug::HoardMemory,
     Bug::NeverVacate,
     Bug::ForgetShare,
+    Bug::ForgetQueue,
+    Bug::PassWaiting,
+    Bug::LimitNeverOpens,
+    Bug::SendCancelled,
+    Bug::CostLeaks,
+    Bug::FreeOfCost,
+    Bug::NeverRoom,
 ];
 
 thread_local! {

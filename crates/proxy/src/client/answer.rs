@@ -25,6 +25,7 @@ impl Clients {
         let owner = (id, client.protocol);
         let pending =
             self.requests.alloc(owner, client.pool, (request, head), base.now, &mut base.spares);
+        let expected = client.expected.len as usize;
         self.requests[pending].expected = 0;
         if !self.requests[pending].info.head.is_empty() {
             let bytes = self.requests[pending].measure();
@@ -44,6 +45,8 @@ impl Clients {
         }
         client.pipeline.tail = pending;
         client.pipeline.depth += 1;
+        client.pipeline.expected += expected;
+        self.requests[pending].expected = expected;
         if client.departure == Departure::Left && request.quiet == Quiet::Loud {
             self.cancel(id);
         }
@@ -158,12 +161,10 @@ impl Clients {
         let Incoming { asks, request, head } = *incoming;
         let id = self.enqueue(base, asks.id, request, head);
         (self.requests[id].writes, self.requests[id].parts_left) = (writes, 1);
-        self.expect(asks, id, 1);
         id
     }
 
     /// Notes how much answer is expected to a request of so many parts.
-    #[inline]
     fn expect(&mut self, asks: &Requester, id: RequestId, parts: usize) {
         let pending = &mut self.requests[id];
         if pending.info.quiet != Quiet::Silent
@@ -230,7 +231,9 @@ impl Clients {
             (pending.info.gathers, pending.info.element_per_key) = (true, element_per_key);
             pending.writes = writes;
         }
-        self.expect(asks, id, count);
+        if count != 1 {
+            self.expect(asks, id, count);
+        }
         let counters = base.pools[asks.pool()].counters;
         counters.add(PoolCounter::KeysAsked, count as u64);
         let pending = &mut self.requests[id];

@@ -1,12 +1,14 @@
 //! The invariants of the client half.
 
+use std::collections::BTreeMap;
+
 use proto::Quiet;
 
 use super::Clients;
 use super::request::State;
 use super::session::{Client, State as ClientState};
 use crate::base::id::ConnId;
-use crate::base::part::NONE;
+use crate::base::part::{NONE, RequestId};
 use crate::base::{ServerAt, Sums};
 
 impl Clients {
@@ -55,6 +57,20 @@ impl Clients {
         assert!(client.dirty || settled, "a client that waits for nothing is accounted for");
         let outstanding = (client.pipeline.depth + client.pipeline.silent_count) as usize;
         assert!(outstanding <= self.pipeline_ever, "the pipeline has a bound");
+    }
+
+    /// Panics if a client waits for room in a queue where it has not filled its share.
+    pub(crate) fn check_shares(&self, full: &BTreeMap<ConnId, u32>) {
+        for (id, client) in self.table.iter() {
+            let full = full.get(&id).copied().unwrap_or(0);
+            assert_eq!(client.waits.queues, full, "a client waits for as many queues as are full");
+        }
+    }
+
+    /// Whether a request that waits for a link may still do some good.
+    pub(crate) fn is_wanted(&self, id: RequestId) -> bool {
+        let pending = &self.requests[id];
+        pending.writes || self.table.find(pending.client).is_some()
     }
 
     /// Whether a client's input waits although the client is read.

@@ -14,7 +14,7 @@ use super::session::{Body, Client, Departure, Intake, Reading, State};
 use crate::base::buffer::Source;
 use crate::base::fault::Fault;
 use crate::base::id::ConnId;
-use crate::base::part::{Incoming, LinkClass, Part, Requester};
+use crate::base::part::{Incoming, Part, Requester};
 use crate::base::plan::QuickAck;
 use crate::base::room::NoRoom;
 use crate::base::size::Expected;
@@ -240,6 +240,7 @@ impl Clients {
         let longest = client.resume.longest;
         client.resume = Resume::default();
         client.charge(limits::REQUEST_WORK + base.keys.len() as u32);
+        client.expected = expected(client, base, &request);
         let frame = frame.insert(Frame {
             asks: client.requester(id),
             request,
@@ -247,8 +248,6 @@ impl Clients {
             aborted_before: client.session.aborted,
         });
         let Frame { asks, request, .. } = frame;
-        asks.expected = expected(client, base, request);
-        client.expected = asks.expected;
         if !frame.reply_mode_before.is_on() {
             mute(client, request);
         }
@@ -275,101 +274,12 @@ impl Clients {
         Next::Frame
     }
 
-    /// Stops reading a client of which so much waits for a link that it has used up its share.
-    pub(crate) fn await_queue(&mut self, base: &mut Base, id: ConnId) {
-        let Some(client) = self.table.find_mut(id) else { return };
-        client.waits.queues += 1;
-        if client.state != State::Leaving && !client.is_paused() {
-            client.reading = Reading::Stopped;
-            base.pools[client.pool as usize].counters.add(PoolCounter::Paused, 1);
-            base.actions.push_back(Action::Pause(id));
-        }
-    }
-
-    /// Lets a client go on for which there is room again in a link's queue.
-    pub(crate) fn end_queue_wait(&mut self, base: &mut Base, id: ConnId) {
-        let Some(client) = self.table.find_mut(id) else { return };
-        client.waits.queues -= 1;
-        if client.waits.queues == 0 && !bug!(NeverRoom) {
-            self.update_client(base, id);
-        }
-    }
-
-    /// Pauses a client until the capabilities of a server are known, or a link to it is up. Its
-    /// next request and all that follows wait.
-    pub(crate) fn await_server(&mut self, base: &mut Base, id: ConnId, server: usize) {
-        let Some(client) = self.table.find_mut(id) else { return };
-        (client.waits.server, client.waits.last_server) = (Some(server as u32), server as u32);
-        // A client that has left began to wait before it left.
-        if client.departure != Departure::Left || client.waits.since == crate::Time(0) {
-            client.waits.since = base.now;
-        }
-        // Its socket is still read: a client that leaves must be noticed before its request is
-        // sent.
-        client.pause();
-        let pool = &mut base.pools[client.pool as usize];
-        pool.servers[server].awaited = true;
-        pool.counters.add(PoolCounter::Paused, 1);
-    }
-
-    /// Pauses a client until nothing is owed to it on any link. Its next request takes links of
-    /// another class, and must not overtake those before it.
-    #[cold]
-    pub(crate) fn await_owed(&mut self, base: &mut Base, id: ConnId) {
-        let Some(client) = self.table.find_mut(id) else { return };
-        client.waits.owed = true;
-        client.pause();
-        base.pools[client.pool as usize].counters.add(PoolCounter::Paused, 1);
-    }
-
-    /// Lets a client go on that is owed nothing any more.
-    pub(crate) fn end_owed(&mut self, base: &mut Base, id: ConnId) {
-        let Some(client) = self.table.find_mut(id) else { return };
-        if std::mem::take(&mut client.waits.owed) {
-            self.update_client(base, id);
-        }
-    }
-
-    /// Notes the class of the links that a client's next requests take.
-    #[cold]
-    pub(crate) fn set_class(&mut self, id: ConnId, class: LinkClass) {
-        if let Some(client) = self.table.find_mut(id) {
-            client.class = class;
-        }
-    }
-
     /// Has a request read again, from the same state, when its client goes on.
     #[cold]
     pub(crate) fn read_again(&mut self, frame: &Frame) {
         if let Some(client) = self.table.find_mut(frame.asks.id) {
             client.session.reply_mode = frame.reply_mode_before;
         }
-    }
-
-    /// Lets clients go on that waited for a server, when its handshake has ended or its link has.
-    pub(crate) fn end_awaiting(&mut self, base: &mut Base, pool: usize, server: u32) {
-        if !std::mem::take(&mut base.pools[pool].servers[server as usize].awaited) {
-            return;
-        }
-        let hold_after = base.pools[pool].plan.hold_after;
-        for id in self.of_pool(pool) {
-            if let Some(client) = self.table.find_mut(id)
-                && client.waits.server == Some(server)
-            {
-                if bug!(AwaitForEver) {
-                    continue;
-                }
-                client.waits.server = None;
-                let waited = base.now.since(client.waits.since);
-                client.waits.is_late |= hold_after.is_some_and(|patience| waited >= patience);
-                self.update_client(base, id);
-            }
-        }
-    }
-
-    /// Returns the server that a client waited for last.
-    pub(crate) fn awaited(&self, id: ConnId) -> Option<usize> {
-        self.table.find(id).map(|client| client.waits.last_server as usize)
     }
 
     /// Closes a client that waits for the answer to a request which aborted its transaction, the
@@ -505,13 +415,16 @@ pub(crate) fn no_room(base: &Base, pool: usize, request: &Request) -> Option<NoR
 #[inline]
 fn expected(client: &Client, base: &Base, request: &Request) -> Expected {
     let sizes = &base.pools[client.pool as usize].sizes;
-    let age = base.now.since(client.since);
-    let mut expected = client.sizes.expected(request.command, sizes, age);
-    if request.quiet == Quiet::Silent {
-        expected.len = 0;
+    let age = || base.now.since(client.since);
+    match request.class {
+        // Its answer is as short as others'.
+        Class::Single { writes: true } | Class::Broadcast { .. } => {
+            let len = sizes.median(request.command);
+            Expected { len, unproven: false }
+        }
+        Class::Local(_) | Class::Refuse(_) => Expected::default(),
+        _ => client.sizes.expected(request.command, sizes, age),
     }
-    expected.unproven &= !matches!(request.class, Class::Single { writes: true });
-    expected
 }
 
 /// Looks up an unknown command among those that the operator has named.

@@ -141,6 +141,69 @@ impl Clients {
         }
     }
 
+    /// Stops reading a client of which so much waits for a link that it has used up its share.
+    pub(crate) fn await_queue(&mut self, base: &mut Base, id: ConnId) {
+        let Some(client) = self.table.find_mut(id) else { return };
+        client.waits.queues += 1;
+        if client.state != ClientState::Leaving && !client.is_paused() {
+            client.reading = Reading::Stopped;
+            base.pools[client.pool as usize].counters.add(PoolCounter::Paused, 1);
+            base.actions.push_back(Action::Pause(id));
+        }
+    }
+
+    /// Lets a client go on for which there is room again in a link's queue.
+    pub(crate) fn end_queue_wait(&mut self, base: &mut Base, id: ConnId) {
+        let Some(client) = self.table.find_mut(id) else { return };
+        client.waits.queues -= u32::from(!bug!(NeverRoom));
+        if client.waits.queues == 0 {
+            self.update_client(base, id);
+        }
+    }
+
+    /// Pauses a client until the capabilities of a server are known, or a link to it is up. Its
+    /// next request and all that follows wait.
+    pub(crate) fn await_server(&mut self, base: &mut Base, id: ConnId, server: usize) {
+        let Some(client) = self.table.find_mut(id) else { return };
+        (client.waits.server, client.waits.last_server) = (Some(server as u32), server as u32);
+        // A client that has left began to wait before it left.
+        if client.departure != Departure::Left || client.waits.since == crate::Time(0) {
+            client.waits.since = base.now;
+        }
+        // Its socket is still read: a client that leaves must be noticed before its request is
+        // sent.
+        client.pause();
+        let pool = &mut base.pools[client.pool as usize];
+        pool.servers[server].awaited = true;
+        pool.counters.add(PoolCounter::Paused, 1);
+    }
+
+    /// Lets clients go on that waited for a server, when its handshake has ended or its link has.
+    pub(crate) fn end_awaiting(&mut self, base: &mut Base, pool: usize, server: u32) {
+        if !std::mem::take(&mut base.pools[pool].servers[server as usize].awaited) {
+            return;
+        }
+        let hold_after = base.pools[pool].plan.hold_after;
+        for id in self.of_pool(pool) {
+            if let Some(client) = self.table.find_mut(id)
+                && client.waits.server == Some(server)
+            {
+                if bug!(AwaitForEver) {
+                    continue;
+                }
+                client.waits.server = None;
+                let waited = base.now.since(client.waits.since);
+                client.waits.is_late |= hold_after.is_some_and(|patience| waited >= patience);
+                self.update_client(base, id);
+            }
+        }
+    }
+
+    /// Returns the server that a client waited for last.
+    pub(crate) fn awaited(&self, id: ConnId) -> Option<usize> {
+        self.table.find(id).map(|client| client.waits.last_server as usize)
+    }
+
     /// Returns the next client that has read its answers, and for which something waits.
     pub(crate) fn next_reader(&mut self) -> Option<ConnId> {
         self.readers.pop()
@@ -149,6 +212,16 @@ impl Clients {
     /// Whether there is such a client.
     pub(crate) fn has_readers(&self) -> bool {
         !self.readers.is_empty()
+    }
+
+    /// Returns the next client that went with requests outstanding.
+    pub(crate) fn next_gone(&mut self) -> Option<ConnId> {
+        self.gone.pop()
+    }
+
+    /// Whether there is such a client.
+    pub(crate) fn has_gone(&self) -> bool {
+        !self.gone.is_empty()
     }
 
     /// Decides what becomes of a part of a request whose turn has come at a link, where it has
@@ -178,22 +251,28 @@ impl Clients {
             return Turn::Later;
         }
         let held = client.held() as u64 + sent.cost + cost.bytes();
-        if sent.parts > 0 && held > bound { Turn::Later } else { Turn::Sent }
+        if held <= bound || sent.parts == 0 && client.pipeline.head == id {
+            return Turn::Sent;
+        }
+        // If nothing of it is outstanding, it goes on when an answer has left.
+        client.must_read |= sent.parts == 0;
+        Turn::Later
     }
 
-    /// Whether a request that waits since then is not wanted any more. A read is not when its client
-    /// has gone. A change that has waited for so long that its client may send it again is dropped;
-    /// any other is sent, since its client may never learn that it was not.
+    /// Whether a request that waits since then is not wanted any more. A read is not when its
+    /// client has gone. A change that has waited for so long that its client may send it again is
+    /// dropped; any other is sent, since its client may never learn that it was not.
     pub(crate) fn is_unheard(&self, base: &Base, id: RequestId, since: Time) -> bool {
         let pending = &self.requests[id];
         let hold_after = base.pools[pending.pool as usize].plan.hold_after;
-        match pending.writes {
-            false => self.table.find(pending.client).is_none(),
-            true => {
-                let is_late = hold_after.is_some_and(|time| base.now >= since.after(time));
-                pending.cancelled && is_late
-            }
+        let has_gone = self.table.find(pending.client).is_none();
+        if !pending.writes {
+            return has_gone;
         }
+        // A client that has gone may have given up while it stood aside. One that has closed its
+        // half may still listen, so only the time counts in which its turn did not come.
+        let since = if has_gone { since.min(pending.since) } else { since };
+        pending.cancelled && hold_after.is_some_and(|time| base.now >= since.after(time))
     }
 
     fn queue_resume(&mut self, id: ConnId) {
@@ -269,8 +348,8 @@ impl Clients {
     /// Removes a client that is gone. Its requests are settled without it.
     pub(crate) fn drop_client(&mut self, base: &mut Base, id: ConnId) {
         let Some(mut client) = self.table.remove(id) else { return };
-        if client.must_read {
-            self.readers.push(id);
+        if client.outstanding() > 0 {
+            self.gone.push(id);
         }
         client.forget_input(&mut base.spares);
         client.out.clear();

@@ -10,9 +10,9 @@ use super::Clients;
 use super::facts::{PoolFacts, VERSION};
 use super::session::{Client, Departure};
 use crate::Action;
-use crate::base::part::LinkClass;
 use crate::base::buffer::Source;
 use crate::base::id::ConnId;
+use crate::base::part::LinkClass;
 use crate::base::{Base, limits};
 
 /// A local command's answer that never changes, rendered once and sent by reference.

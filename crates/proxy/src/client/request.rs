@@ -50,6 +50,8 @@ pub(super) struct PendingRequest {
     pub(super) reply: Outbox,
     /// The result of each key, in a read of several keys.
     pub(super) slots: Vec<Slot>,
+    /// The number of slots whose results have left for the client already.
+    emitted: u32,
     /// Small values of such a read, as they came.
     values: Vec<u8>,
     /// Large values of such a read.
@@ -211,8 +213,10 @@ pub(super) enum State {
 /// The result of one key of a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Slot {
-    /// No result, or none yet.
+    /// No result yet, or none where replies are gathered.
     Empty,
+    /// The key has no value.
+    Missed,
     /// The bytes `values[start..end]`.
     Small { start: u32, end: u32 },
     /// An error in `values[start..end]`, where replies are gathered.
@@ -296,6 +300,30 @@ impl PendingRequest {
         self.values = spares.take();
     }
 
+    /// Whether its results may leave before the last of them has come.
+    pub(super) fn emits_early(&self) -> bool {
+        self.state == State::Waiting && !self.slots.is_empty() && !self.info.gathers
+    }
+
+    /// Notes that a key has no value.
+    pub(super) fn miss(&mut self, slot: u32) {
+        self.slots[slot as usize] = Slot::Missed;
+    }
+
+    /// Moves the results that are next to the client's output. So a client that keeps up gets many
+    /// large values through little memory.
+    pub(super) fn emit_ready(&mut self, out: &mut Outbox) {
+        while let Some(slot) = self.slots.get(self.emitted as usize) {
+            match *slot {
+                Slot::Small { start, end } => out.copy(&self.values[start as usize..end as usize]),
+                Slot::Large { index } => out.append(&mut self.large[index as usize]),
+                Slot::Missed => {}
+                Slot::Empty | Slot::Failed { .. } | Slot::With { .. } => break,
+            }
+            self.emitted += 1;
+        }
+    }
+
     /// Writes the whole answer of a settled request.
     pub(super) fn emit(&mut self, partial: Partial, out: &mut Outbox) {
         assert_eq!(self.state, State::Done, "only a settled request has an answer");
@@ -304,9 +332,9 @@ impl PendingRequest {
             out.copy(&self.error);
             return;
         }
-        for slot in &self.slots {
+        for slot in &self.slots[self.emitted as usize..] {
             match *slot {
-                Slot::Empty | Slot::With { .. } => {}
+                Slot::Empty | Slot::Missed | Slot::With { .. } => {}
                 Slot::Small { start, end } | Slot::Failed { start, end } => {
                     out.copy(&self.values[start as usize..end as usize]);
                 }
@@ -354,6 +382,7 @@ impl PendingRequests {
         pending.cancelled = false;
         pending.asked_again = false;
         pending.parts_left = 0;
+        pending.emitted = 0;
         id
     }
 
@@ -450,6 +479,7 @@ impl PendingRequest {
             error: Vec::new(),
             reply: Outbox::default(),
             slots: Vec::new(),
+            emitted: 0,
             values: Vec::new(),
             large: Vec::new(),
             counted: 0,

@@ -48,6 +48,9 @@ impl Clients {
             pending.counted += bytes;
             client.pipeline.bytes += bytes;
             base.memory.used += bytes;
+            if client.pipeline.head == part.request && pending.counted >= limits::BACKLOG_MIN {
+                self.emit_early(base, part.request);
+            }
         } else if client.pipeline.head == part.request || bug!(Overtake) {
             client.out.open(&mut base.spares);
             client.sizes.note(pending.info.command, value.len(), base.now);
@@ -61,6 +64,20 @@ impl Clients {
         self.settle_part(base, part.request);
     }
 
+    /// Moves what has come of an answer to its client, which waits for nothing before it.
+    fn emit_early(&mut self, base: &mut Base, id: RequestId) {
+        let pending = &mut self.requests[id];
+        let owner = pending.client;
+        let Some(client) = self.table.find_mut(owner) else { return };
+        if !pending.emits_early() {
+            return;
+        }
+        client.out.open(&mut base.spares);
+        pending.emit_ready(&mut client.out);
+        self.account_request(base, id);
+        self.update_client(base, owner);
+    }
+
     /// Records that a key of a read has no value.
     pub(crate) fn miss(&mut self, base: &mut Base, part: Part) {
         let pending = &mut self.requests[part.request];
@@ -68,6 +85,8 @@ impl Clients {
         if pending.slots.is_empty() {
             pending.info.answer(&Answer::Miss, pending.reply.copied());
             self.account_request(base, part.request);
+        } else if pending.emits_early() {
+            pending.miss(part.slot);
         }
         self.settle_part(base, part.request);
     }
@@ -95,7 +114,9 @@ impl Clients {
         if let Some(client) = client_at_turn.filter(|_| pending.error.is_empty()) {
             // Nearly always, the answer need not be kept.
             client.out.open(&mut base.spares);
-            client.sizes.note(pending.info.command, value.len(), base.now);
+            if !pending.writes {
+                client.sizes.note(pending.info.command, value.len(), base.now);
+            }
             value.write(&pending.info, &mut client.out);
         } else {
             value.store((&pending.info, 0), &mut pending.reply);
@@ -257,7 +278,8 @@ impl Clients {
             }
             let done = &self.requests[head];
             let len = client.out.len() - before;
-            if len > 0 && (done.slots.is_empty() || done.info.gathers) {
+            let is_whole = done.slots.is_empty() || done.info.gathers;
+            if len > 0 && is_whole && !done.writes && done.since != UNTIMED {
                 client.sizes.note(done.info.command, len / done.slots.len().max(1), base.now);
             }
             before = client.out.len();
@@ -269,8 +291,11 @@ impl Clients {
             base.memory.change(&mut self.requests[head].counted, 0);
             self.requests.free(head, &mut base.spares);
         }
-        if client.pipeline.head == NONE {
+        let head = client.pipeline.head;
+        if head == NONE {
             client.pipeline.tail = NONE;
+        } else if self.requests[head].counted >= limits::BACKLOG_MIN {
+            self.emit_early(base, head);
         }
         self.update_client(base, id);
     }

@@ -138,6 +138,7 @@ impl Clients {
         client.pipeline.expected = 0;
         // Silent requests stand in no pipeline: they still belong to the client. What it is owed
         // for the others matters no more: it is not read again.
+        self.gone.push(owner);
         self.forget_requests(base, head, barrier);
         self.update_client(base, owner);
     }

@@ -20,6 +20,7 @@ impl Proxy {
         assert_eq!(held, clients.bytes + servers.bytes, "the memory account adds up");
         let parts = clients.parts_kept + servers.parts;
         assert_eq!(parts, clients.parts, "each outstanding part is in exactly one queue");
+        self.clients.check_shares(&self.servers.full_clients());
     }
 
     /// Returns the number of pending requests, of clients and of links. All are zero when nothing
@@ -39,6 +40,12 @@ impl Proxy {
         self.servers.longest_queue()
     }
 
+    /// Lists the clients that wait for their turn at a link: how often each stood aside, and the
+    /// cost that it was granted so far.
+    pub fn grants(&self) -> impl Iterator<Item = (ConnId, ConnId, u32, i64)> {
+        self.servers.grants()
+    }
+
     /// Whether requests wait for a link.
     pub fn is_waited_for(&self, link: ConnId) -> bool {
         self.servers.is_waited_for(link)
@@ -54,6 +61,9 @@ impl Proxy {
     /// may be.
     pub fn check_rest(&self) {
         self.servers.check_rest();
+        for request in self.servers.waiting() {
+            assert!(self.clients.is_wanted(request), "a read waits for a client that has gone");
+        }
         for at in self.clients.check_rest() {
             let is_known = self.base.server(at).awaited;
             assert!(is_known, "a client waits for a server, and it is not known");

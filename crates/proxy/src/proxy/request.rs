@@ -287,7 +287,8 @@ impl Proxy {
             (Class::Single { .. }, _) if incoming.is_dropped() => self.drop_unasked(incoming),
             (Class::Fetch { ask, merge, idempotent }, _) => {
                 let merge = merge && self.base.pools[asks.pool()].plan.merge_gets;
-                let options = SendOptions { ask, merge, idempotent, single_reply: false, has_room: false };
+                let options =
+                    SendOptions { ask, merge, idempotent, single_reply: false, has_room: false };
                 self.ask_keys(incoming, &options, None);
             }
             (Class::Single { writes }, Some(route)) => {

@@ -32,8 +32,9 @@ pub(crate) struct Batch {
     pub(crate) since: Time,
     /// When its last key came. Its time in the queue counts from then on.
     pub(crate) latest: Time,
-    /// The cost of its keys.
+    /// The cost of its keys, and the number of those whose answers may be far larger.
     pub(super) cost: u64,
+    pub(super) unproven: u32,
 }
 
 /// One key of a batch.
@@ -63,6 +64,7 @@ impl Batch {
             since: Time(0),
             latest: Time(0),
             cost: 0,
+            unproven: 0,
         })
     }
 
@@ -78,7 +80,7 @@ impl Batch {
         self.turn = turn;
         self.since = now;
         self.latest = now;
-        self.cost = 0;
+        (self.cost, self.unproven) = (0, 0);
     }
 
     /// Clears a used batch for keys to be asked as those of another.
@@ -129,6 +131,7 @@ impl Batch {
         let (start, end) = (start as u32, (start + key.len()) as u32);
         self.entries.push(Entry { part, client, cost, start, end });
         self.cost += cost.bytes();
+        self.unproven += u32::from(cost.is_unproven());
     }
 
     /// Splits off the entries that are `is_out`. Returns the batch without them, if any are left,
@@ -142,7 +145,8 @@ impl Batch {
             let mut part = Batch::blank();
             part.open_like(self, self.turn, self.since);
             part.latest = self.latest;
-            for entry in self.entries[self.cursor..].iter().filter(|entry| is_out(entry) == wanted) {
+            for entry in self.entries[self.cursor..].iter().filter(|entry| is_out(entry) == wanted)
+            {
                 part.push(upstream, self.key(*entry), (entry.part, entry.client), entry.cost);
             }
             part

@@ -108,7 +108,7 @@ impl Link {
             if message.late || !is_quick {
                 continue;
             }
-            let end = message.launched.after(timeout);
+            let end = message.since.after(timeout);
             if now >= end {
                 parts.extend(message.give_up_waiting());
             } else {

@@ -7,6 +7,7 @@ use super::link::{Body, Link, Payload, Unit};
 use super::state::Hold;
 use crate::Time;
 use crate::base::id::ConnId;
+use crate::base::part::RequestId;
 use crate::base::pool::Stage;
 use crate::base::size::Cost;
 use crate::base::{Base, ServerAt, Sums};
@@ -87,6 +88,38 @@ impl Servers {
     /// Whether something waits for a link.
     pub(crate) fn is_waited_for(&self, id: ConnId) -> bool {
         self.links.find(id).is_some_and(|link| !link.queue.is_empty())
+    }
+
+    /// Lists the requests that wait for links.
+    pub(crate) fn waiting(&self) -> impl Iterator<Item = RequestId> {
+        let all = self.links.iter().flat_map(|(_, link)| link.queue.iter());
+        all.flat_map(|(_, waiting, _)| {
+            let requests: Vec<RequestId> = match &waiting.payload {
+                Payload::Fetch(batch) => batch.outstanding().map(|one| one.part.request).collect(),
+                Payload::Single(part) => vec![part.request],
+                Payload::Internal(_) => unreachable!("an internal command does not wait"),
+            };
+            requests
+        })
+    }
+
+    /// Lists the clients that wait for their turn at a link: how often each stood aside, and the
+    /// cost that it was granted so far.
+    pub(crate) fn grants(&self) -> impl Iterator<Item = (ConnId, ConnId, u32, i64)> {
+        let links = self.links.iter();
+        links.flat_map(|(id, link)| {
+            let grants = link.queue.grants();
+            grants.map(move |(client, breaks, granted)| (id, client, breaks, granted))
+        })
+    }
+
+    /// Counts the links at which each client has filled its share.
+    pub(crate) fn full_clients(&self) -> BTreeMap<ConnId, u32> {
+        let mut full = BTreeMap::new();
+        for client in self.links.iter().flat_map(|(_, link)| link.queue.full_clients()) {
+            *full.entry(client).or_default() += 1;
+        }
+        full
     }
 
     /// Whether a server has a link, or one on its way.

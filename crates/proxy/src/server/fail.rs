@@ -93,8 +93,8 @@ impl Servers {
             return self.ask_busy_again(base, id);
         }
         let is_looked_at = link.look_at.is_some_and(|at| base.now >= at);
-        let is_excused = (fault == Some(Fault::ReplyTimeout) || is_looked_at)
-            && self.excuse(base, id);
+        let is_excused =
+            (fault == Some(Fault::ReplyTimeout) || is_looked_at) && self.excuse(base, id);
         if let Some(fault) = fault.filter(|_| !is_excused) {
             #[cfg(seeded_bugs)]
             if bug!(AnswerAfterTimeout) && link.is_up() {
@@ -183,7 +183,7 @@ impl Servers {
                 // From here on it waits for the kernel. If the time of its last key counted, it
                 // would be late at once and answered with an error.
                 batch.latest = base.now;
-                link.launch_batch(batch, upstream, state.counters, base.now);
+                link.launch_batch(batch, upstream, state.counters);
             }
         }
         self.mark_dirty(id);

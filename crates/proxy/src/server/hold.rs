@@ -269,9 +269,10 @@ impl Servers {
                 self.count_batch_gone(batch);
             }
             dropped.iter().for_each(|message| self.count_gone(message));
-            let waiting = self.withdraw_waiting(base, id, None, Fault::Dropped, |_, one, request| {
-                one.held && may_drop(request)
-            });
+            let waiting =
+                self.withdraw_waiting(base, id, None, Fault::Dropped, |_, one, request| {
+                    one.held && may_drop(request)
+                });
             let count = waiting + dropped.len() + usize::from(open_batch.is_some());
             if count == 0 {
                 continue;

@@ -27,6 +27,9 @@ pub(super) struct InflightLimit {
     is_short: bool,
     /// It doubles with each round in which nothing queues at the server.
     opens: bool,
+    /// The server had answered everything at some time in this round: whatever delays were met,
+    /// nothing queued there.
+    ran_dry: bool,
 }
 
 impl InflightLimit {
@@ -41,6 +44,7 @@ impl InflightLimit {
             best: (u64::MAX, 0),
             is_short: false,
             opens: true,
+            ran_dry: false,
         }
     }
 
@@ -60,7 +64,7 @@ impl InflightLimit {
 
     /// Notes that something waits for room.
     pub(super) fn note_short(&mut self) {
-        self.is_short = !bug!(LimitNeverOpens);
+        self.is_short = true;
     }
 
     /// Notes a reply: its delay, the cost that was in flight when its message left, and where the
@@ -72,6 +76,21 @@ impl InflightLimit {
         (end, queued): (u64, u64),
         now: Time,
     ) {
+        if inflight < self.bytes / 4 && !self.is_short {
+            // The limit is far away: nothing is to be learned but the shortest way.
+            self.shortest[0] = self.shortest[0].min(delay);
+            return;
+        }
+        self.note_round((delay, inflight), (end, queued), now);
+    }
+
+    /// Notes that the server owes nothing.
+    #[inline]
+    pub(super) fn note_dry(&mut self) {
+        self.ran_dry = true;
+    }
+
+    fn note_round(&mut self, (delay, inflight): (u64, u64), (end, queued): (u64, u64), now: Time) {
         if delay < self.best.0 {
             self.best = (delay, inflight);
         }
@@ -93,7 +112,12 @@ impl InflightLimit {
         let queueing = delay - shortest;
         let fit = inflight.saturating_mul(shortest + limits::QUEUEING_US) / delay.max(1);
         let is_short = std::mem::replace(&mut self.is_short, false);
-        if queueing > limits::QUEUEING_US {
+        let ran_dry = std::mem::replace(&mut self.ran_dry, false);
+        if ran_dry {
+            if is_short {
+                self.bytes *= 2;
+            }
+        } else if queueing > limits::QUEUEING_US {
             self.opens = false;
             self.bytes = fit.clamp(self.bytes / 2, self.bytes);
         } else if is_short {
@@ -113,8 +137,8 @@ mod tests {
     use super::*;
 
     /// A server that does one thing after the other, `rate` bytes in a microsecond, at the end of a
-    /// path of this round trip, and a client that always has more to ask. Returns the limit after so
-    /// many rounds, and the delay at the end.
+    /// path of this round trip, and a client that always has more to ask. Returns the limit after
+    /// so many rounds, and the delay at the end.
     fn settle(rate: u64, trip: u64, rounds: usize, first: InflightLimit) -> (InflightLimit, u64) {
         let (mut limit, mut now, mut offset, mut delay) = (first, 1_000_000, 0, 0);
         for _ in 0..rounds {
@@ -152,7 +176,8 @@ mod tests {
 
     #[test]
     fn one_late_reply_among_others_changes_nothing() {
-        let (mut limit, _) = settle(100, 50, 100, InflightLimit::new(limits::INFLIGHT_MIN, Time(0)));
+        let (mut limit, _) =
+            settle(100, 50, 100, InflightLimit::new(limits::INFLIGHT_MIN, Time(0)));
         let before = limit.bytes();
         for (at, delay) in [(1, 100_000), (2, 60), (3, 90_000), (4, 60)] {
             let end = 1 << 40 | at;

@@ -25,8 +25,8 @@ use super::inflight::InflightLimit;
 use super::queue::FairQueue;
 use crate::Time;
 use crate::base::ServerAt;
-use crate::base::busy::BusyWith;
 use crate::base::buffer::{End, Outbox};
+use crate::base::busy::BusyWith;
 use crate::base::id::ConnId;
 use crate::base::limits::{self, Limits};
 use crate::base::memory::Memory;
@@ -62,6 +62,8 @@ pub(super) struct Link {
     fetch_bytes: usize,
     /// Bytes of the next reply that have come.
     pub(super) reply_len: u64,
+    /// Counts replies, to take some of them as samples.
+    pub(super) replies: u8,
     /// Offset up to which replies are complete.
     pub(super) done: u64,
     /// Offset up to which bytes were handed to the kernel.
@@ -133,9 +135,8 @@ pub(crate) struct Message {
     pub(super) effort: Effort,
     /// Its request has been answered with an error: the reply is discarded.
     pub(super) late: bool,
-    /// When it joined the link's output, and what was in flight then.
-    pub(super) launched: Time,
-    inflight: u64,
+    /// What was in flight when it joined the link's output; 0 if it had waited before.
+    inflight: u32,
 }
 
 /// The payload of a message.
@@ -196,6 +197,7 @@ impl Link {
             has_backlog: false,
             fetch_bytes: 0,
             reply_len: 0,
+            replies: 0,
             done: 0,
             sent: 0,
             queued: 0,
@@ -249,23 +251,22 @@ impl Link {
         (payload, ask): (Payload, Ask),
         (client, cost, effort): (ConnId, Cost, Effort),
         before: usize,
-        (since, now): (Time, Time),
+        since: Time,
     ) {
         let len = self.out.len() - before;
         assert!(len > 0, "a message has bytes");
         self.queued += len as u64;
-        let (end, inflight) = (self.queued, self.inflight);
+        let inflight = u32::try_from(self.inflight).unwrap_or(u32::MAX);
         self.outstanding.push_back(Message {
             payload,
             ask,
-            end,
+            end: self.queued,
             since,
             held: false,
             client,
             cost,
             effort,
             late: false,
-            launched: now,
             inflight,
         });
     }
@@ -276,7 +277,6 @@ impl Link {
         batch: Box<Batch>,
         upstream: &dyn Upstream,
         counters: Counters<ServerCounter>,
-        now: Time,
     ) {
         counters.add(ServerCounter::Messages, 1);
         let first = batch.entries[0].part.request;
@@ -289,7 +289,7 @@ impl Link {
         self.fetch_bytes += batch.bytes();
         let since = batch.latest;
         let nobody = (ConnId::NONE, Cost::default(), Effort::Quick);
-        self.launch((Payload::Fetch(batch), ask), nobody, before, (since, now));
+        self.launch((Payload::Fetch(batch), ask), nobody, before, since);
     }
 
     /// Whether the open batch is to leave at the end of a turn. While much is in flight, the batch
@@ -301,12 +301,18 @@ impl Link {
         others <= limit / 2 || cost >= limit / 4
     }
 
+    /// Notes that a message that has waited joins the output now.
+    pub(super) fn note_waited(&mut self, held: bool) {
+        if let Some(message) = self.outstanding.back_mut() {
+            (message.held, message.inflight) = (held, 0);
+        }
+    }
+
     /// Notes the delay of a message that is answered, if nothing but the server caused it.
-    #[inline]
     pub(super) fn note_delay(&mut self, message: &Message, now: Time) {
         let State::Up(since) = self.state else { return };
-        if message.launched >= since && !message.held {
-            let delay = (now.since(message.launched), message.inflight);
+        if message.since >= since && !message.held && message.inflight > 0 {
+            let delay = (now.since(message.since), u64::from(message.inflight));
             self.limit.note_reply(delay, (message.end, self.queued), now);
         }
     }
@@ -320,7 +326,8 @@ impl Link {
 
     /// As `forget_cost`, for all keys of a batch.
     pub(super) fn forget_batch(&mut self, batch: &Batch) {
-        batch.entries.iter().for_each(|entry| self.forget_cost(entry.cost));
+        self.inflight -= batch.cost;
+        self.unproven -= batch.unproven;
     }
 
     /// Removes the first message, whose reply is complete.

@@ -2,8 +2,12 @@
 //! wait for a reply. A part counts until nothing of it is left on any link, even if its client has
 //! been answered with an error meanwhile.
 
+use super::batch::Batch;
+use super::link::{Link, Message, Payload};
+use super::{LinkEvent, Servers};
 use crate::base::id::ConnId;
 use crate::base::part::Sent;
+use crate::base::size::Cost;
 
 /// What one client has outstanding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,5 +86,80 @@ impl Loads {
     /// Lists the entries of clients.
     pub(super) fn iter(&self) -> impl Iterator<Item = &Load> {
         self.0.iter().filter(|load| load.client != ConnId::NONE)
+    }
+}
+
+impl Servers {
+    /// Counts a part that has left for a link's output.
+    #[inline]
+    pub(super) fn count_sent(link: &mut Link, load: Option<&mut Load>, cost: Cost) {
+        link.inflight += cost.bytes();
+        link.unproven += u32::from(cost.is_unproven());
+        if let Some(load) = load {
+            load.sent += 1;
+            load.inflight += cost.bytes();
+        }
+    }
+
+    /// Counts the parts of a message that is not on its link any more.
+    #[inline]
+    pub(super) fn count_gone(&mut self, message: &Message) {
+        match &message.payload {
+            Payload::Single(_) => self.count_part_gone(message.client, message.cost),
+            Payload::Fetch(batch) => self.count_batch_gone(batch),
+            Payload::Internal(_) => {}
+        }
+    }
+
+    /// As `count_gone`, for a batch.
+    pub(super) fn count_batch_gone(&mut self, batch: &Batch) {
+        for entry in &batch.entries {
+            self.count_part_gone(entry.client, entry.cost);
+        }
+    }
+
+    #[inline]
+    fn count_part_gone(&mut self, client: ConnId, cost: Cost) {
+        let Some(load) = self.loads.find(client) else { return };
+        load.sent -= 1;
+        load.inflight -= if bug!(CostLeaks) { cost.bytes() / 2 } else { cost.bytes() };
+        if load.is_parked || load.is_awaited {
+            self.note_settled(client);
+        }
+    }
+
+    /// Notes that something of a client's is settled: what was parked for it may have its turn, and
+    /// the client half may wait until all is.
+    #[cold]
+    pub(super) fn note_settled(&mut self, client: ConnId) {
+        let Some(load) = self.loads.find(client) else { return };
+        if std::mem::take(&mut load.is_parked) {
+            self.unparked.push(client);
+        }
+        if load.is_awaited && load.is_idle() {
+            load.is_awaited = false;
+            self.events.push_back(LinkEvent::Idle(client));
+        }
+    }
+
+    /// Whether what was parked is to be served.
+    pub(crate) fn has_unparked(&self) -> bool {
+        !self.unparked.is_empty()
+    }
+
+    /// Lets what waits for a client to read its answers have its turn again.
+    pub(crate) fn unpark(&mut self, client: ConnId) {
+        if let Some(load) = self.loads.find(client) {
+            load.is_parked = false;
+        }
+        self.unparked.push(client);
+    }
+
+    /// Whether any link owes a client something, or something of its waits for one. If so, an
+    /// `Idle` event follows.
+    pub(crate) fn await_idle(&mut self, client: ConnId) -> bool {
+        let load = self.loads.of(client);
+        load.is_awaited = !load.is_idle();
+        load.is_awaited
     }
 }

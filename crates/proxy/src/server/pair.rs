@@ -15,11 +15,11 @@ use proto::{Ask, Item, ItemKind, Parsed, Progress, Shown};
 use super::Servers;
 use super::link::{Body, Message, Payload, State, Unit};
 use crate::Action;
-use crate::base::Base;
 use crate::base::buffer::{End, Source, has_trailer};
 use crate::base::id::ConnId;
 use crate::base::part::{Arrival, Effort, NONE, Part};
 use crate::base::plan::QuickAck;
+use crate::base::{Base, limits};
 
 /// What the next bytes of a link are.
 pub(crate) enum Reply<'a> {
@@ -201,14 +201,17 @@ impl Servers {
         let message = link.pop();
         let (owed, trip) = (link.owed, link.trip);
         link.note_reply_complete(message.end, base.now);
-        link.note_delay(&message, base.now);
         let reply_len = std::mem::take(&mut link.reply_len) as usize;
         let (at, batch_waits) = (link.at, link.batch.is_some());
-        let keys = match &message.payload {
-            Payload::Fetch(batch) => batch.entries.len(),
-            _ => 1,
-        };
-        base.pools[at.pool as usize].sizes.note(message.ask.command, reply_len / keys, base.now);
+        link.replies = link.replies.wrapping_add(1);
+        if link.sent == link.done {
+            link.limit.note_dry();
+        }
+        // One in eight tells enough, and every large one counts.
+        if link.replies.is_multiple_of(8) || reply_len >= limits::LARGE_MIN as usize {
+            link.note_delay(&message, base.now);
+            note_size(base, at.pool, &message, reply_len);
+        }
         self.count_gone(&message);
         let state = self.state(at);
         state.counters.add(ServerCounter::Replies, 1);
@@ -284,6 +287,16 @@ impl Body {
         self.arrival.shown = Shown::Body { trailer: item.trailer };
         Ok(())
     }
+}
+
+/// Notes how long the reply to a message was, of each key if it has several.
+#[cold]
+fn note_size(base: &mut Base, pool: u32, message: &Message, len: usize) {
+    let keys = match &message.payload {
+        Payload::Fetch(batch) => batch.entries.len(),
+        Payload::Single(_) | Payload::Internal(_) => 1,
+    };
+    base.pools[pool as usize].sizes.note(message.ask.command, len / keys, base.now);
 }
 
 /// Returns the part and the unit that an item settles, and how many keys it answers, if it answers

@@ -54,6 +54,10 @@ struct ClientQueue {
     parked: Option<Time>,
     /// Its client is not read until there is room.
     is_full: bool,
+    /// The cost that has been served, and how often the queue stood aside or was empty: for the
+    /// check that shares are equal.
+    served: u64,
+    breaks: u32,
 }
 
 /// A message that waits, or keys of one client that may be merged with others'.
@@ -165,6 +169,7 @@ impl FairQueue {
         let at = self.queue_of(client);
         let (len, bytes) = (waiting.len(), waiting.bytes());
         let queue = &mut self.queues[at];
+        queue.breaks += u32::from(queue.waiting.is_empty());
         queue.count(len as isize, bytes as isize);
         queue.waiting.push_back(waiting);
         self.len += len;
@@ -216,7 +221,11 @@ impl FairQueue {
     }
 
     /// Takes what `next` has returned. `key` makes the batch of a key that is taken alone.
-    pub(super) fn take(&mut self, now: Time, key: impl FnOnce(&Batch, Entry) -> Box<Batch>) -> Taken {
+    pub(super) fn take(
+        &mut self,
+        now: Time,
+        key: impl FnOnce(&Batch, Entry) -> Box<Batch>,
+    ) -> Taken {
         let at = self.ring[0] as usize;
         let queue = &mut self.queues[at];
         let first = &mut queue.waiting[0];
@@ -224,6 +233,7 @@ impl FairQueue {
         if !bug!(FreeOfCost) {
             queue.balance -= cost.bytes() as i64;
         }
+        queue.served += cost.bytes();
         if let (true, Payload::Fetch(batch)) = (first.merges, &mut first.payload)
             && batch.entries.len() - batch.cursor > 1
         {
@@ -253,6 +263,7 @@ impl FairQueue {
     /// of them were asked to: `skipped` counts them.
     pub(super) fn skip(&mut self, skipped: &mut usize) -> bool {
         *skipped += 1;
+        self.queues[self.ring[0] as usize].breaks += 1;
         self.ring.rotate_left(1);
         *skipped < self.ring.len()
     }
@@ -260,22 +271,26 @@ impl FairQueue {
     /// Does not serve the client that is next, until it is unparked.
     pub(super) fn park(&mut self, now: Time) {
         let at = self.ring.pop_front().expect("the caller has seen it");
-        self.queues[at as usize].parked = Some(now);
+        let queue = &mut self.queues[at as usize];
+        queue.parked = Some(now);
+        queue.breaks += 1;
     }
 
-    /// Serves a client again. The time in which it was parked for reasons of its own does not count.
-    pub(super) fn unpark(&mut self, client: ConnId, now: Time) {
-        let Some(at) = self.by_client.get(&client) else { return };
+    /// Serves a client again, if it was parked. The time in which it was does not count.
+    pub(super) fn unpark(&mut self, client: ConnId, now: Time) -> bool {
+        let Some(at) = self.by_client.get(&client) else { return false };
         let queue = &mut self.queues[*at as usize];
-        if let Some(since) = queue.parked.take() {
+        let parked = queue.parked.take();
+        if let Some(since) = parked {
             let parked = now.since(since);
             queue.waiting.iter_mut().for_each(|one| one.since = one.since.after(parked).min(now));
             self.ring.push_back(*at);
-            if let Some(first) = queue.waiting.front() {
-                let since = first.since;
+            // The first may have begun to wait later than those behind it: it has had a key served.
+            if let Some(since) = queue.waiting.iter().map(|one| one.since).min() {
                 self.note_since(since);
             }
         }
+        parked.is_some()
     }
 
     /// Returns the clients that wait and are not read, and now have room for more.
@@ -302,7 +317,10 @@ impl FairQueue {
         &mut self,
         client: Option<ConnId>,
         mut fits: impl FnMut(&Waiting, RequestId) -> bool,
-        mut split: impl FnMut(&Batch, &mut dyn FnMut(&Entry) -> bool) -> (Option<Box<Batch>>, Box<Batch>),
+        mut split: impl FnMut(
+            &Batch,
+            &mut dyn FnMut(&Entry) -> bool,
+        ) -> (Option<Box<Batch>>, Box<Batch>),
     ) -> Vec<(ConnId, Waiting)> {
         let mut out = Vec::new();
         let places: Vec<u32> = match client {
@@ -388,7 +406,8 @@ impl FairQueue {
 
     /// Takes everything, client by client in the order of their turns.
     pub(super) fn into_all(mut self) -> Vec<(ConnId, Waiting)> {
-        let parked = self.by_client.values().filter(|at| self.queues[**at as usize].parked.is_some());
+        let parked =
+            self.by_client.values().filter(|at| self.queues[**at as usize].parked.is_some());
         let mut parked: Vec<u32> = parked.copied().collect();
         parked.sort_unstable();
         let order: Vec<u32> = self.ring.iter().copied().chain(parked).collect();
@@ -415,6 +434,14 @@ impl FairQueue {
             let is_parked = queue.parked.is_some();
             queue.waiting.iter().map(move |one| (queue.client, one, is_parked))
         })
+    }
+
+    /// Lists the clients that wait for their turn: how often each stood aside, and the cost that it
+    /// was granted so far.
+    pub(super) fn grants(&self) -> impl Iterator<Item = (ConnId, u32, i64)> {
+        let served = |at: &u32| &self.queues[*at as usize];
+        let waiting = self.ring.iter().map(served).filter(|queue| !queue.waiting.is_empty());
+        waiting.map(|queue| (queue.client, queue.breaks, queue.served as i64 + queue.balance))
     }
 
     /// Lists the clients that are not read until there is room.
@@ -476,6 +503,219 @@ impl ClientQueue {
             bytes: 0,
             parked: None,
             is_full: false,
+            served: 0,
+            breaks: 0,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proto::{PROTOCOLS, Upstream};
+
+    use super::*;
+
+    fn upstream() -> &'static dyn Upstream {
+        PROTOCOLS[0].upstream()
+    }
+
+    fn client(at: u32) -> ConnId {
+        ConnId::from_u64(u64::from(at))
+    }
+
+    /// A message of one request, of this cost, that waits since then.
+    fn message(request: RequestId, cost: usize, since: u64) -> Waiting {
+        let fixed = limits::COST_OF_MESSAGE as usize;
+        let cost = Cost::new(cost - fixed, 0, false);
+        let payload = Payload::Single(Part { request, slot: 0 });
+        let form = (payload, Ask::default());
+        Waiting::message(form, Outbox::default(), (cost, Effort::Quick), Time(since))
+    }
+
+    /// Keys of one client that may be merged, one for each of these requests.
+    fn keys(client: ConnId, requests: &[RequestId], cost: usize) -> Waiting {
+        let mut batch = Batch::blank();
+        batch.open(Ask::default(), true, 1, Time(0));
+        batch.text.extend_from_slice(b"get");
+        for request in requests {
+            let part = Part { request: *request, slot: 0 };
+            let cost = Cost::new(cost - limits::COST_OF_MESSAGE as usize, 0, false);
+            batch.push(upstream(), b"k", (part, client), cost);
+        }
+        Waiting { merges: true, ..Waiting::batch(batch, Time(0)) }
+    }
+
+    /// Takes what is next; returns its client and request.
+    fn serve(queue: &mut FairQueue, now: u64) -> Option<(ConnId, RequestId)> {
+        let Next { client, request, .. } = queue.next()?;
+        queue.take(Time(now), |batch, entry| {
+            let mut one = Batch::blank();
+            one.open_like(batch, 1, Time(now));
+            one.push(upstream(), batch.key(entry), (entry.part, entry.client), entry.cost);
+            one
+        });
+        Some((client, request))
+    }
+
+    fn serve_all(queue: &mut FairQueue) -> Vec<(ConnId, RequestId)> {
+        std::iter::from_fn(|| serve(queue, 0)).collect()
+    }
+
+    #[track_caller]
+    fn expect_empty(queue: &FairQueue) {
+        assert_eq!((queue.len(), queue.bytes(), queue.oldest()), (0, 0, None));
+        assert!(queue.is_empty() && queue.by_client.is_empty() && queue.ring.is_empty());
+        assert_eq!(queue.free.len(), queue.queues.len());
+    }
+
+    #[test]
+    fn clients_that_keep_work_waiting_have_equal_shares_by_cost() {
+        let mut queue = FairQueue::default();
+        let costs = [300, 1_000, 5_000, 40_000];
+        for (at, cost) in costs.into_iter().enumerate() {
+            (0..400_000 / cost).for_each(|nth| {
+                queue.push(client(at as u32), message(nth as RequestId, cost, 0));
+            });
+        }
+        let mut served = [0_i64; 4];
+        while queue.by_client.len() == 4 && served[3] < 360_000 {
+            let (one, _) = serve(&mut queue, 0).expect("much waits");
+            served[one.index()] += costs[one.index()] as i64;
+            // Within a message and a round.
+            let (least, most) = (served.iter().min(), served.iter().max());
+            assert!(most.zip(least).is_some_and(|(most, least)| most - least < 40_000 + 2 * 4_096));
+        }
+        assert!(served.iter().all(|served| *served > 300_000), "{served:?}");
+        serve_all(&mut queue);
+        expect_empty(&queue);
+    }
+
+    #[test]
+    fn the_messages_of_one_client_leave_in_their_order() {
+        let mut queue = FairQueue::default();
+        for nth in 0..50 {
+            queue.push(client(0), message(nth, 300 + nth as usize * 100, 0));
+            queue.push(client(1), message(100 + nth, 700, 0));
+        }
+        let all = serve_all(&mut queue);
+        for (at, first) in [(0, 0), (1, 100)] {
+            let its = all.iter().filter(|(one, _)| *one == client(at)).map(|(_, request)| *request);
+            assert!(its.eq(first..first + 50));
+        }
+    }
+
+    /// Otherwise a client could ask for much, have its queue freed, and begin with a new balance.
+    #[test]
+    fn a_queue_that_is_empty_stays_until_its_debt_is_paid() {
+        let mut queue = FairQueue::default();
+        queue.push(client(0), message(0, 40_000, 0));
+        (1..40).for_each(|nth| queue.push(client(1), message(nth, 4_096, 0)));
+        assert_eq!(serve(&mut queue, 0), Some((client(0), 0)));
+        queue.push(client(0), message(50, 300, 0));
+        let before = std::iter::from_fn(|| serve(&mut queue, 0)).take_while(|(_, at)| *at != 50);
+        let before = before.count();
+        assert!((8..=10).contains(&before), "{before} messages of the other");
+        serve_all(&mut queue);
+        expect_empty(&queue);
+    }
+
+    #[test]
+    fn keys_are_taken_one_by_one_and_in_turn() {
+        let mut queue = FairQueue::default();
+        queue.push(client(0), keys(client(0), &[0, 1, 2, 3], 2_048));
+        queue.push(client(1), keys(client(1), &[10, 11], 2_048));
+        assert_eq!((queue.len(), queue.of_client(client(0)).0), (6, 4));
+        let order: Vec<RequestId> =
+            serve_all(&mut queue).into_iter().map(|(_, request)| request).collect();
+        assert_eq!(order, [0, 1, 10, 11, 2, 3]);
+        expect_empty(&queue);
+    }
+
+    #[test]
+    fn a_parked_client_is_passed_over_and_its_time_stands_still() {
+        let mut queue = FairQueue::default();
+        queue.push(client(0), message(0, 300, 5));
+        queue.push(client(0), message(1, 300, 7));
+        queue.push(client(1), message(2, 300, 9));
+        assert_eq!(queue.next().map(|next| next.client), Some(client(0)));
+        queue.park(Time(10));
+        assert_eq!(serve_all(&mut queue), [(client(1), 2)]);
+        assert!(queue.expire(|_| true).is_empty(), "it has no deadline");
+        assert_eq!(queue.oldest(), None);
+        assert!(queue.unpark(client(0), Time(110)) && !queue.unpark(client(0), Time(110)));
+        assert_eq!(queue.oldest(), Some(Time(105)));
+        let late = queue.expire(|since| since <= Time(105));
+        assert_eq!((late.len(), queue.oldest()), (1, Some(Time(107))));
+        assert_eq!(serve_all(&mut queue), [(client(0), 1)]);
+        expect_empty(&queue);
+    }
+
+    /// The time of the first key begins anew with each key before it that is served.
+    #[test]
+    fn what_is_served_again_counts_from_the_one_that_has_waited_longest() {
+        let mut queue = FairQueue::default();
+        queue.push(client(0), keys(client(0), &[0, 1], 300));
+        queue.push(client(0), message(2, 300, 3));
+        assert_eq!(serve(&mut queue, 50), Some((client(0), 0)));
+        queue.next();
+        queue.park(Time(60));
+        queue.expire(|_| false);
+        queue.unpark(client(0), Time(61));
+        assert_eq!(queue.oldest(), Some(Time(4)));
+    }
+
+    #[test]
+    fn one_that_is_skipped_waits_for_the_others_until_all_are() {
+        let mut queue = FairQueue::default();
+        (0..3).for_each(|at| queue.push(client(at), message(at as RequestId, 300, 0)));
+        let mut skipped = 0;
+        let asked = [(); 3].map(|()| {
+            let next = queue.next().map(|next| next.client);
+            (next, queue.skip(&mut skipped))
+        });
+        let expected = [0, 1, 2].map(|at| (Some(client(at)), at < 2));
+        assert_eq!(asked, expected);
+    }
+
+    #[test]
+    fn keys_are_withdrawn_alone_and_what_has_one_reply_is_withdrawn_whole() {
+        let mut queue = FairQueue::default();
+        queue.push(client(0), keys(client(0), &[0, 1, 2, 3], 300));
+        queue.push(client(0), Waiting { merges: false, ..keys(client(0), &[4, 5], 300) });
+        queue.push(client(0), message(6, 300, 0));
+        queue.push(client(0), message(7, 300, 0));
+        queue.push(client(1), message(1, 300, 0));
+        let is_odd = |_: &Waiting, request: RequestId| request % 2 == 1;
+        let gone = queue.withdraw_where(Some(client(0)), is_odd, |batch, is_out| {
+            batch.part(upstream(), is_out)
+        });
+        let parts: Vec<usize> = gone.iter().map(|(_, waiting)| waiting.parts()).collect();
+        assert_eq!(parts, [2, 2, 1]);
+        assert_eq!(queue.of_client(client(0)).0, 3);
+        let left: Vec<RequestId> =
+            serve_all(&mut queue).into_iter().map(|(_, request)| request).collect();
+        assert_eq!(left, [0, 2, 6, 1]);
+        expect_empty(&queue);
+    }
+
+    #[test]
+    fn a_share_is_full_once_and_has_room_again_at_half() {
+        let mut queue = FairQueue::default();
+        let share = (4, 1_000);
+        let fills: Vec<bool> = (0..5)
+            .map(|nth| {
+                queue.push(client(0), message(nth, 300, 0));
+                queue.fills(client(0), share)
+            })
+            .collect();
+        assert_eq!(fills, [false, false, false, true, false]);
+        assert!(queue.full_clients().eq([client(0)]));
+        let has_room: Vec<bool> = (0..5)
+            .map(|_| {
+                serve(&mut queue, 0);
+                queue.with_room(client(0), share)
+            })
+            .collect();
+        assert_eq!(has_room, [false, false, true, false, false]);
     }
 }

@@ -11,7 +11,6 @@ use super::batch::Batch;
 use super::link::{Link, Payload};
 use super::queue::Waiting;
 use super::{LinkEvent, Servers};
-use crate::Time;
 use crate::base::buffer::Outbox;
 use crate::base::fault::Fault;
 use crate::base::id::ConnId;
@@ -106,57 +105,97 @@ impl Servers {
         (key, part): (&[u8], Part),
         options: &SendOptions,
     ) -> Result<bool, Fault> {
-        let SendOptions { ask, merge, idempotent, single_reply, has_room } = *options;
+        let SendOptions { ask, merge, idempotent, .. } = *options;
         let Incoming { asks, request, head } = *incoming;
-        let prefix = |out: &mut Vec<u8>| asks.protocol.open_fetch(request, head, out);
         let cost = Cost::new(key.len(), asks.expected.len, asks.expected.unproven);
-        if merge && !self.goes_straight(base, id, asks, cost) {
-            let upstream = base.pools[asks.pool()].upstream;
-            let mut one = self.spare_batches.pop().unwrap_or_else(Batch::blank);
-            one.open(ask, idempotent, base.turn, base.now);
-            prefix(&mut one.text);
-            one.push(upstream, key, (part, asks.id), cost);
-            return match self.wait_key(base, id, asks.id, one) {
-                Ok(()) => Ok(false),
-                Err((one, fault)) => {
-                    self.recycle(one);
-                    Err(fault)
-                }
-            };
-        }
         let Some(link) = self.links.find_mut(id) else { return Ok(false) };
-        let before = link.queued;
-        let counters = self.states[link.at.pool as usize][link.at.server as usize].counters;
         let load = self.loads.of(asks.id);
+        if !merge {
+            return self.push_unmerged(base, id, incoming, (key, part, cost), options);
+        }
+        if !link.takes_now(base, load, cost) {
+            return self.push_waiting(base, id, incoming, (key, part, cost), options);
+        }
+        let before = link.queued;
         let upstream = base.pools[link.at.pool as usize].upstream;
-        if !merge && link.unmerged_batch.is_none() {
-            close_shared(link, (asks.id, load.batch_turn), upstream, counters, base.now);
-            self.touched_links.push(id);
+        if let Some(batch) = unfit_batch(&mut link.batch, (key.len(), ask), upstream) {
+            let state = &self.states[link.at.pool as usize][link.at.server as usize];
+            link.launch_batch(batch, upstream, state.counters);
         }
-        if let Some(batch) = unfit_batch(link, merge, (key.len(), ask), upstream) {
-            match merge {
-                true => link.launch_batch(batch, upstream, counters, base.now),
-                false => self.launch_or_wait(base, id, asks, batch, !has_room),
-            }
-        }
-        let Some(link) = self.links.find_mut(id) else { return Ok(false) };
+        let prefix = |out: &mut Vec<u8>| asks.protocol.open_fetch(request, head, out);
         let spare = &mut self.spare_batches;
-        let place = if merge { &mut link.batch } else { &mut link.unmerged_batch };
-        let batch = batch_of(place, spare, base, (ask, idempotent), prefix, upstream);
-        batch.single_reply = single_reply;
+        let batch = batch_of(&mut link.batch, spare, base, (ask, idempotent), prefix, upstream);
         batch.push(upstream, key, (part, asks.id), cost);
         batch.latest = base.now;
-        if merge {
-            let load = self.loads.of(asks.id);
-            load.batch_turn = base.turn;
-            Servers::count_sent(link, Some(load), cost);
-        }
+        load.batch_turn = base.turn;
+        Servers::count_sent(link, Some(load), cost);
         link.out.open(&mut base.spares);
         if !link.dirty {
             link.dirty = true;
             self.dirty.push(id);
         }
         Ok(link.queued != before)
+    }
+
+    /// Adds a key to what waits for a link.
+    #[cold]
+    fn push_waiting(
+        &mut self,
+        base: &mut Base,
+        id: ConnId,
+        incoming: &Incoming<'_>,
+        (key, part, cost): (&[u8], Part, Cost),
+        options: &SendOptions,
+    ) -> Result<bool, Fault> {
+        let Incoming { asks, request, head } = *incoming;
+        let upstream = base.pools[asks.pool()].upstream;
+        let mut one = self.spare_batches.pop().unwrap_or_else(Batch::blank);
+        one.open(options.ask, options.idempotent, base.turn, base.now);
+        asks.protocol.open_fetch(request, head, &mut one.text);
+        one.push(upstream, key, (part, asks.id), cost);
+        match self.wait_key(base, id, asks.id, one) {
+            Ok(()) => Ok(false),
+            Err((one, fault)) => {
+                self.recycle(one);
+                Err(fault)
+            }
+        }
+    }
+
+    /// Adds a key to the message that its request has on a link.
+    fn push_unmerged(
+        &mut self,
+        base: &mut Base,
+        id: ConnId,
+        incoming: &Incoming<'_>,
+        (key, part, cost): (&[u8], Part, Cost),
+        options: &SendOptions,
+    ) -> Result<bool, Fault> {
+        let SendOptions { ask, idempotent, single_reply, has_room, .. } = *options;
+        let Incoming { asks, request, head } = *incoming;
+        let Some(link) = self.links.find_mut(id) else { return Ok(false) };
+        let before = link.queued;
+        let counters = self.states[link.at.pool as usize][link.at.server as usize].counters;
+        let upstream = base.pools[link.at.pool as usize].upstream;
+        let batch_turn = self.loads.of(asks.id).batch_turn;
+        if link.unmerged_batch.is_none() {
+            close_shared(link, (asks.id, batch_turn), upstream, counters);
+            self.touched_links.push(id);
+        }
+        if let Some(batch) = unfit_batch(&mut link.unmerged_batch, (key.len(), ask), upstream) {
+            self.launch_or_wait(base, id, asks, batch, !has_room);
+        }
+        let Some(link) = self.links.find_mut(id) else { return Ok(false) };
+        let prefix = |out: &mut Vec<u8>| asks.protocol.open_fetch(request, head, out);
+        let (place, spare) = (&mut link.unmerged_batch, &mut self.spare_batches);
+        let batch = batch_of(place, spare, base, (ask, idempotent), prefix, upstream);
+        batch.single_reply = single_reply;
+        batch.push(upstream, key, (part, asks.id), cost);
+        batch.latest = base.now;
+        link.out.open(&mut base.spares);
+        let is_launched = link.queued != before;
+        self.mark_dirty(id);
+        Ok(is_launched)
     }
 
     /// Adds a key that has waited, alone in a batch, to the open batch of a link.
@@ -166,8 +205,8 @@ impl Servers {
         let upstream = base.pools[link.at.pool as usize].upstream;
         let entry = one.entries[one.cursor];
         let key = one.key(entry);
-        if let Some(batch) = unfit_batch(link, true, (key.len(), one.ask), upstream) {
-            link.launch_batch(batch, upstream, counters, base.now);
+        if let Some(batch) = unfit_batch(&mut link.batch, (key.len(), one.ask), upstream) {
+            link.launch_batch(batch, upstream, counters);
         }
         let (form, spare) = ((one.ask, one.idempotent), &mut self.spare_batches);
         let prefix = |out: &mut Vec<u8>| out.extend_from_slice(one.prefix());
@@ -218,7 +257,7 @@ impl Servers {
         let mut load = self.loads.find(client);
         // A client that has gone may have a get in the batch as well.
         let batch_turn = load.as_ref().map_or(u64::MAX, |load| load.batch_turn);
-        close_shared(link, (client, batch_turn), upstream, counters, base.now);
+        close_shared(link, (client, batch_turn), upstream, counters);
         let Waiting { payload, ask, mut out, cost, effort, since, held, .. } = waiting;
         link.out.open(&mut base.spares);
         match payload {
@@ -226,20 +265,19 @@ impl Servers {
                 for entry in &batch.entries {
                     Servers::count_sent(link, load.as_deref_mut(), entry.cost);
                 }
-                link.launch_batch(batch, upstream, counters, base.now);
+                link.launch_batch(batch, upstream, counters);
             }
             payload => {
-                Servers::count_sent(link, load.as_deref_mut(), cost);
+                Servers::count_sent(link, load, cost);
                 let before = link.out.len();
                 link.out.append(&mut out);
                 out.close(&mut base.spares);
-                let of = (client, cost, effort);
-                link.launch((payload, ask), of, before, (since, base.now));
+                link.launch((payload, ask), (client, cost, effort), before, since);
                 counters.add(ServerCounter::Messages, 1);
             }
         }
-        if held && let Some(message) = link.outstanding.back_mut() {
-            message.held = true;
+        if since < base.now {
+            link.note_waited(held);
         }
         self.mark_dirty(id);
     }
@@ -263,7 +301,7 @@ impl Servers {
         (server, ask): (usize, Ask),
         data: Data<'_>,
     ) {
-        let Incoming { asks, request, head } = *incoming;
+        let Incoming { asks, request, .. } = *incoming;
         let link = match self.link_at(base, asks, server) {
             Ok(link) => link,
             Err(fault) => {
@@ -271,41 +309,39 @@ impl Servers {
                 return self.events.push_back(LinkEvent::NotSent { part, server, fault });
             }
         };
-        let protocol = asks.protocol;
-        let write = |out: &mut Outbox, base: &mut Base, is_soon: bool| {
-            if let Data::Head(head) = data {
-                return out.keep(head);
-            }
-            protocol.write_head(request, head, &base.keys, ask, out.copied());
-            match data {
-                // A link that is up is written at the end of this turn. Otherwise the data has to
-                // wait.
-                Data::OnePiece(source) if is_soon => out.push(source),
-                Data::OnePiece(source) => out.keep(source),
-                Data::Assembled(mut held) => {
-                    out.append(&mut held);
-                    held.close(&mut base.spares);
-                }
-                Data::Head(_) => unreachable!("it is all that is sent"),
-            }
-            protocol.write_tail(request, ask, out.copied());
-        };
         let len = usize::try_from(request.len()).unwrap_or(usize::MAX);
         let cost = Cost::new(len, asks.expected.len, asks.expected.unproven);
-        let payload = Payload::Single(part);
-        if self.goes_straight(base, link, asks, cost) {
-            return self.queue(base, link, asks, (payload, ask), cost, write);
+        let form = (Payload::Single(part), ask);
+        if !self.goes_straight(base, link, asks, cost) {
+            return self.wait_single(base, link, incoming, form, cost, data);
         }
+        self.queue(base, link, asks, form, cost, |out, base, is_up| {
+            write_request(out, base, incoming, ask, data, is_up);
+        });
+    }
+
+    /// Has a request wait that has one item in answer.
+    #[cold]
+    fn wait_single(
+        &mut self,
+        base: &mut Base,
+        link: ConnId,
+        incoming: &Incoming<'_>,
+        (payload, ask): (Payload, Ask),
+        cost: Cost,
+        data: Data<'_>,
+    ) {
         let mut out = Outbox::default();
         out.open(&mut base.spares);
-        write(&mut out, base, false);
-        let waiting = Waiting::message((payload, ask), out, (cost, asks.effort), base.now);
-        if let Err((waiting, fault)) = self.wait(base, link, asks.id, waiting, true) {
-            let Waiting { mut out, .. } = waiting;
+        write_request(&mut out, base, incoming, ask, data, false);
+        let effort = incoming.asks.effort;
+        let waiting = Waiting::message((payload, ask), out, (cost, effort), base.now);
+        if let Err((waiting, fault)) = self.wait(base, link, incoming.asks.id, waiting, true) {
+            let Waiting { mut out, payload, .. } = waiting;
             out.clear();
             out.close(&mut base.spares);
-            let server = Some(server as u32);
-            self.events.push_back(LinkEvent::NotSent { part, server, fault });
+            let server = self.server_of(link).unwrap_or(0);
+            self.events.push_back(LinkEvent::Failed { payload, server, fault, sent: false });
         }
     }
 
@@ -325,13 +361,13 @@ impl Servers {
         let counters = self.states[link.at.pool as usize][link.at.server as usize].counters;
         let upstream = base.pools[link.at.pool as usize].upstream;
         let load = self.loads.of(asks.id);
-        close_shared(link, (asks.id, load.batch_turn), upstream, counters, base.now);
+        close_shared(link, (asks.id, load.batch_turn), upstream, counters);
         let before = link.out.len();
         link.out.open(&mut base.spares);
         let is_up = link.is_up();
         write(&mut link.out, base, is_up);
         Servers::count_sent(link, Some(load), cost);
-        link.launch((payload, ask), (asks.id, cost, asks.effort), before, (base.now, base.now));
+        link.launch((payload, ask), (asks.id, cost, asks.effort), before, base.now);
         counters.add(ServerCounter::Messages, 1);
         if !link.dirty {
             link.dirty = true;
@@ -366,7 +402,7 @@ impl Servers {
             link.internal.push(number);
         }
         let nobody = (ConnId::NONE, Cost::default(), Effort::Quick);
-        link.launch((payload, ask), nobody, before, (base.now, base.now));
+        link.launch((payload, ask), nobody, before, base.now);
         link.account(&mut base.memory);
         self.mark_dirty(id);
         self.arm(base, id);
@@ -407,7 +443,7 @@ impl Servers {
                     && let Some(batch) = link.batch.take()
                 {
                     link.out.open(&mut base.spares);
-                    link.launch_batch(batch, pool.upstream, state.counters, base.now);
+                    link.launch_batch(batch, pool.upstream, state.counters);
                 }
                 Servers::note_held(link, state);
                 link.account(&mut base.memory);
@@ -438,6 +474,34 @@ impl Servers {
     }
 }
 
+/// Writes a request in the form in which its server is asked. `is_soon` says that it leaves at the
+/// end of this turn; otherwise its data has to wait.
+#[inline(always)]
+fn write_request(
+    out: &mut Outbox,
+    base: &mut Base,
+    incoming: &Incoming<'_>,
+    ask: Ask,
+    data: Data<'_>,
+    is_soon: bool,
+) {
+    let Incoming { asks, request, head } = *incoming;
+    if let Data::Head(head) = data {
+        return out.keep(head);
+    }
+    asks.protocol.write_head(request, head, &base.keys, ask, out.copied());
+    match data {
+        Data::OnePiece(source) if is_soon => out.push(source),
+        Data::OnePiece(source) => out.keep(source),
+        Data::Assembled(mut held) => {
+            out.append(&mut held);
+            held.close(&mut base.spares);
+        }
+        Data::Head(_) => unreachable!("it is all that is sent"),
+    }
+    asks.protocol.write_tail(request, ask, out.copied());
+}
+
 /// Queues the open batch of a link if it has a get of this client, which no other request of the
 /// client may overtake. `batch_turn` is the turn in which the client last added one.
 #[inline]
@@ -446,32 +510,30 @@ fn close_shared(
     (client, batch_turn): (ConnId, u64),
     upstream: &dyn Upstream,
     counters: Counters<ServerCounter>,
-    now: Time,
 ) {
     let is_its = |batch: &mut Box<Batch>| {
         batch.is_shared_by(client, batch_turn) && !bug!(MergeAcrossOwnWrite)
     };
     if let Some(batch) = link.batch.take_if(is_its) {
-        link.launch_batch(batch, upstream, counters, now);
+        link.launch_batch(batch, upstream, counters);
     }
 }
 
-/// Takes the open batch of a link, if a key of this length, asked in this form, cannot join it.
+/// Takes the batch at a place, if a key of this length, asked in this form, cannot join it.
+#[inline]
 fn unfit_batch(
-    link: &mut Link,
-    merge: bool,
+    place: &mut Option<Box<Batch>>,
     (key_len, ask): (usize, Ask),
     upstream: &dyn Upstream,
 ) -> Option<Box<Batch>> {
-    let bytes_max = upstream.fetch_max(ask);
-    let place = if merge { &mut link.batch } else { &mut link.unmerged_batch };
     place.take_if(|batch| {
         let differs = batch.ask != ask && upstream.widen(batch.ask, ask).is_none();
-        !batch.has_room(key_len, bytes_max) || differs
+        differs || !batch.has_room(key_len, upstream.fetch_max(ask))
     })
 }
 
 /// Returns the batch at a place, opened or changed so that keys can be asked in this form.
+#[inline]
 #[allow(clippy::vec_box)]
 fn batch_of<'a>(
     place: &'a mut Option<Box<Batch>>,

@@ -9,7 +9,7 @@ use proto::Ask;
 
 use super::batch::{Batch, Entry};
 use super::fail::unsent_fault;
-use super::link::{Link, Message, Payload};
+use super::link::{Link, Payload};
 use super::load::Load;
 use super::queue::{Next, Taken, Waiting};
 use super::state::Hold;
@@ -37,12 +37,7 @@ impl Servers {
         if asks.effort.is_slow() {
             return link.queue.is_empty() && link.takes_slow(base, asks.id, cost);
         }
-        if !link.queue.is_empty() || !link.takes(base, cost) {
-            link.limit.note_short();
-            return bug!(PassWaiting);
-        }
-        let load = self.loads.of(asks.id);
-        load.sent == 0 || load.inflight + cost.bytes() <= base.limits.client_outbox as u64
+        link.takes_now(base, self.loads.of(asks.id), cost)
     }
 
     /// Adds a message to its client's queue of a link. It is refused if the client alone has filled
@@ -115,9 +110,11 @@ impl Servers {
             held: false,
             payload: Payload::Fetch(one),
         };
-        self.wait(base, id, client, waiting, true).map_err(|(waiting, fault)| match waiting.payload {
-            Payload::Fetch(batch) => (batch, fault),
-            _ => unreachable!("it was made of a batch"),
+        self.wait(base, id, client, waiting, true).map_err(|(waiting, fault)| {
+            match waiting.payload {
+                Payload::Fetch(batch) => (batch, fault),
+                _ => unreachable!("it was made of a batch"),
+            }
         })
     }
 
@@ -137,8 +134,8 @@ impl Servers {
         self.arm(base, id);
     }
 
-    /// Serves what waits, as far as the limits of the links have room. `turn` says what becomes of a
-    /// part of this cost that has waited since then, whose client has so much outstanding.
+    /// Serves what waits, as far as the limits of the links have room. `turn` says what becomes of
+    /// a part of this cost that has waited since then, whose client has so much outstanding.
     pub(crate) fn serve_waiting(
         &mut self,
         base: &mut Base,
@@ -146,9 +143,12 @@ impl Servers {
     ) {
         let now = base.now;
         while let Some(client) = self.unparked.pop() {
-            for id in &self.backlogs {
-                if let Some(link) = self.links.find_mut(*id) {
-                    link.queue.unpark(client, now);
+            for at in 0..self.backlogs.len() {
+                let id = self.backlogs[at];
+                let link = self.links.find_mut(id);
+                // It has a deadline again.
+                if link.is_some_and(|link| link.queue.unpark(client, now)) {
+                    self.arm(base, id);
                 }
             }
         }
@@ -289,13 +289,7 @@ impl Servers {
     }
 
     /// Gives up what has been taken out of the queues of a link.
-    fn fail_waiting(
-        &mut self,
-        base: &mut Base,
-        id: ConnId,
-        waiting: Waiting,
-        fault: Fault,
-    ) {
+    fn fail_waiting(&mut self, base: &mut Base, id: ConnId, waiting: Waiting, fault: Fault) {
         base.gauges_changed = true;
         let server = self.links.find(id).map_or(0, |link| link.at.server);
         let Waiting { payload, .. } = waiting;
@@ -398,79 +392,6 @@ impl Servers {
         payloads
     }
 
-    /// Counts a part that has left for a link's output.
-    #[inline]
-    pub(super) fn count_sent(link: &mut Link, load: Option<&mut Load>, cost: Cost) {
-        link.inflight += cost.bytes();
-        link.unproven += u32::from(cost.is_unproven());
-        if let Some(load) = load {
-            load.sent += 1;
-            load.inflight += cost.bytes();
-        }
-    }
-
-    /// Counts the parts of a message that is not on its link any more.
-    #[inline]
-    pub(super) fn count_gone(&mut self, message: &Message) {
-        match &message.payload {
-            Payload::Single(_) => self.count_part_gone(message.client, message.cost),
-            Payload::Fetch(batch) => self.count_batch_gone(batch),
-            Payload::Internal(_) => {}
-        }
-    }
-
-    /// As `count_gone`, for a batch.
-    pub(super) fn count_batch_gone(&mut self, batch: &Batch) {
-        for entry in &batch.entries {
-            self.count_part_gone(entry.client, entry.cost);
-        }
-    }
-
-    #[inline]
-    fn count_part_gone(&mut self, client: ConnId, cost: Cost) {
-        let Some(load) = self.loads.find(client) else { return };
-        load.sent -= 1;
-        load.inflight -= if bug!(CostLeaks) { cost.bytes() / 2 } else { cost.bytes() };
-        if load.is_parked || load.is_awaited {
-            self.note_settled(client);
-        }
-    }
-
-    /// Notes that something of a client's is settled: what was parked for it may have its turn, and
-    /// the client half may wait until all is.
-    #[cold]
-    fn note_settled(&mut self, client: ConnId) {
-        let Some(load) = self.loads.find(client) else { return };
-        if std::mem::take(&mut load.is_parked) {
-            self.unparked.push(client);
-        }
-        if load.is_awaited && load.is_idle() {
-            load.is_awaited = false;
-            self.events.push_back(LinkEvent::Idle(client));
-        }
-    }
-
-    /// Whether what was parked is to be served.
-    pub(crate) fn has_unparked(&self) -> bool {
-        !self.unparked.is_empty()
-    }
-
-    /// Lets what waits for a client to read its answers have its turn again.
-    pub(crate) fn unpark(&mut self, client: ConnId) {
-        if let Some(load) = self.loads.find(client) {
-            load.is_parked = false;
-        }
-        self.unparked.push(client);
-    }
-
-    /// Whether any link owes a client something, or something of its waits for one. If so, an
-    /// `Idle` event follows.
-    pub(crate) fn await_idle(&mut self, client: ConnId) -> bool {
-        let load = self.loads.of(client);
-        load.is_awaited = !load.is_idle();
-        load.is_awaited
-    }
-
     /// Marks what waits for the links of a silent server as held.
     pub(super) fn hold_waiting(&mut self, at: ServerAt, id: ConnId) {
         if let Some(link) = self.links.find_mut(id) {
@@ -481,10 +402,21 @@ impl Servers {
 }
 
 impl Link {
+    /// Whether a part may go straight to its output: nothing waits, and there is room.
+    #[inline]
+    pub(super) fn takes_now(&mut self, base: &Base, load: &Load, cost: Cost) -> bool {
+        if !self.queue.is_empty() || !self.takes(base, cost) {
+            self.limit.note_short();
+            return bug!(PassWaiting);
+        }
+        load.sent == 0 || load.inflight + cost.bytes() <= base.limits.client_outbox as u64
+    }
+
     /// Whether its in-flight limit has room for a part of this cost.
     #[inline]
     pub(super) fn takes(&self, base: &Base, cost: Cost) -> bool {
-        let fits = self.inflight == 0 || self.inflight + cost.bytes() <= self.limit.bytes();
+        let is_free = self.inflight == 0 && !bug!(LimitNeverOpens);
+        let fits = is_free || self.inflight + cost.bytes() <= self.limit.bytes();
         fits && (!cost.is_unproven() || self.unproven < self.unproven_max(base))
     }
 
@@ -536,7 +468,8 @@ impl Waiting {
 
     /// Makes a message that waits from keys that leave together.
     pub(super) fn batch(batch: Box<Batch>, now: Time) -> Waiting {
-        let cost = batch.entries.iter().fold(Cost::default(), |sum, entry: &Entry| sum.plus(entry.cost));
+        let cost =
+            batch.entries.iter().fold(Cost::default(), |sum, entry: &Entry| sum.plus(entry.cost));
         let (ask, payload) = (batch.ask, Payload::Fetch(batch));
         let (out, effort) = (Outbox::default(), Effort::Quick);
         Waiting { payload, ask, out, cost, effort, merges: false, since: now, held: false }

@@ -51,7 +51,7 @@ impl PendingRequest {
             Slot::Small { start, end } | Slot::Failed { start, end } => {
                 Some(Origin::read(of(start, end)))
             }
-            Slot::Empty | Slot::With { .. } | Slot::Large { .. } => None,
+            Slot::Empty | Slot::Missed | Slot::With { .. } | Slot::Large { .. } => None,
         });
         let asked = self.info.asked();
         self.info.protocol.gather(&asked, &mut parts, ours, out);
