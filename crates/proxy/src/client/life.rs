@@ -251,12 +251,8 @@ impl Clients {
             return Turn::Later;
         }
         let held = client.held() as u64 + sent.cost + cost.bytes();
-        if held <= bound || sent.parts == 0 && client.pipeline.head == id {
-            return Turn::Sent;
-        }
-        // If nothing of it is outstanding, it goes on when an answer has left.
-        client.must_read |= sent.parts == 0;
-        Turn::Later
+        // One at a time goes in any case: the client may wait for it before it can read others.
+        if sent.parts > 0 && held > bound { Turn::Later } else { Turn::Sent }
     }
 
     /// Whether a request that waits since then is not wanted any more. A read is not when its
