@@ -12,6 +12,7 @@ mod handshake;
 mod health;
 mod hold;
 mod inflight;
+mod keys;
 mod link;
 mod load;
 mod open;
@@ -21,6 +22,7 @@ mod queue;
 mod send;
 mod state;
 mod wait;
+mod waiting;
 mod work;
 
 use std::collections::VecDeque;
@@ -37,9 +39,9 @@ use state::{Gauges, Hold, ServerState};
 
 pub(crate) use batch::Batch;
 pub(crate) use fail::{LinkEvent, Lost};
+pub(crate) use keys::SendOptions;
 pub(crate) use link::{Payload, Unit};
 pub(crate) use pair::{Matched, Reply, WRONG_LENGTH};
-pub(crate) use send::SendOptions;
 
 /// The links of this worker, and the servers as they show themselves on them.
 pub(crate) struct Servers {

@@ -335,7 +335,6 @@ impl Proxy {
             LinkEvent::Known(at) => clients.end_awaiting(base, at.pool as usize, at.server),
             LinkEvent::QueueFull(id) => clients.await_queue(base, id),
             LinkEvent::QueueRoom(id) => clients.end_queue_wait(base, id),
-            LinkEvent::Idle(_) => {}
         }
     }
 

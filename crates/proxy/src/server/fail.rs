@@ -6,8 +6,8 @@ use metrics::ServerCounter;
 use super::Servers;
 use super::batch::{Batch, Entry};
 use super::link::{Link, Message, Payload, State, Unit};
-use super::queue::Waiting;
 use super::state::Hold;
+use super::waiting::Waiting;
 use crate::base::fault::{Blame, Fault};
 use crate::base::id::ConnId;
 use crate::base::part::{Part, RequestId, Requester};
@@ -33,8 +33,6 @@ pub(crate) enum LinkEvent {
     QueueFull(ConnId),
     /// There is room again for that client.
     QueueRoom(ConnId),
-    /// Nothing of a client's is outstanding any more, as `await_idle` had asked.
-    Idle(ConnId),
 }
 
 /// The messages of a dead link, in their order.

@@ -2,9 +2,9 @@
 //! wait for a reply. A part counts until nothing of it is left on any link, even if its client has
 //! been answered with an error meanwhile.
 
+use super::Servers;
 use super::batch::Batch;
 use super::link::{Link, Message, Payload};
-use super::{LinkEvent, Servers};
 use crate::base::id::ConnId;
 use crate::base::part::Sent;
 use crate::base::size::Cost;
@@ -23,30 +23,15 @@ pub(super) struct Load {
     pub(super) batch_turn: u64,
     /// One of its queues is not served until something of it is answered, or it reads.
     pub(super) is_parked: bool,
-    /// The client half waits until nothing is outstanding.
-    pub(super) is_awaited: bool,
 }
 
 impl Load {
     fn new(client: ConnId) -> Load {
-        Load {
-            client,
-            waiting: 0,
-            sent: 0,
-            inflight: 0,
-            batch_turn: 0,
-            is_parked: false,
-            is_awaited: false,
-        }
+        Load { client, waiting: 0, sent: 0, inflight: 0, batch_turn: 0, is_parked: false }
     }
 
     pub(super) fn as_sent(&self) -> Sent {
         Sent { parts: self.sent, cost: self.inflight }
-    }
-
-    /// Whether nothing is outstanding.
-    pub(super) fn is_idle(&self) -> bool {
-        self.waiting == 0 && self.sent == 0
     }
 }
 
@@ -123,22 +108,17 @@ impl Servers {
         let Some(load) = self.loads.find(client) else { return };
         load.sent -= 1;
         load.inflight -= if bug!(CostLeaks) { cost.bytes() / 2 } else { cost.bytes() };
-        if load.is_parked || load.is_awaited {
+        if load.is_parked {
             self.note_settled(client);
         }
     }
 
-    /// Notes that something of a client's is settled: what was parked for it may have its turn, and
-    /// the client half may wait until all is.
+    /// Notes that something of a client's is settled: what was parked for it may have its turn.
     #[cold]
     pub(super) fn note_settled(&mut self, client: ConnId) {
         let Some(load) = self.loads.find(client) else { return };
         if std::mem::take(&mut load.is_parked) {
             self.unparked.push(client);
-        }
-        if load.is_awaited && load.is_idle() {
-            load.is_awaited = false;
-            self.events.push_back(LinkEvent::Idle(client));
         }
     }
 
@@ -153,13 +133,5 @@ impl Servers {
             load.is_parked = false;
         }
         self.unparked.push(client);
-    }
-
-    /// Whether any link owes a client something, or something of its waits for one. If so, an
-    /// `Idle` event follows.
-    pub(crate) fn await_idle(&mut self, client: ConnId) -> bool {
-        let load = self.loads.of(client);
-        load.is_awaited = !load.is_idle();
-        load.is_awaited
     }
 }
