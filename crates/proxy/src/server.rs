@@ -49,7 +49,7 @@ pub(crate) struct Servers {
     // The boxes themselves are reused, not only their contents.
     #[allow(clippy::vec_box)]
     spare_batches: Vec<Box<Batch>>,
-    /// What has become of messages, until `proxy.rs` asks.
+    /// The outcomes of messages, until `proxy.rs` asks.
     events: VecDeque<LinkEvent>,
 }
 

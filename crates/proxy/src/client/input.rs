@@ -35,7 +35,7 @@ impl Frame {
     }
 }
 
-/// What the next bytes of a client are.
+/// The meaning of the next bytes of a client.
 pub(crate) enum Next {
     /// This many bytes have been dealt with. None: more have to come, or the client waits.
     Used(usize),

@@ -15,7 +15,7 @@ use crate::base::timers::Due;
 use crate::base::{Base, ServerAt, limits};
 use crate::{Action, Closed, Event, Time};
 
-/// What has become of a message without a reply, or of a server that clients wait for.
+/// The outcome of a message without a reply, or news of a server that clients wait for.
 pub(crate) enum LinkEvent {
     /// A part was not sent.
     NotSent { part: Part, server: Option<u32>, fault: Fault },

@@ -124,7 +124,7 @@ pub(crate) struct Body {
     /// Bytes to come, of the item's body and trailer.
     pub(super) left: u64,
     pub(super) end: End,
-    /// What the request it answers has of it.
+    /// The share that the request it answers has of it.
     pub(super) arrival: Arrival,
 }
 

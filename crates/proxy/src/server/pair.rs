@@ -21,7 +21,7 @@ use crate::base::id::ConnId;
 use crate::base::part::{Arrival, NONE, Part};
 use crate::base::plan::QuickAck;
 
-/// What the next bytes of a link are.
+/// The meaning of the next bytes of a link.
 pub(crate) enum Reply<'a> {
     /// The head of the next item is incomplete.
     Incomplete,

@@ -1,5 +1,5 @@
-//! What the server half knows of a server: its links, failures and probes, and how long it has been
-//! silent. `base/pool.rs` has what both halves see of it.
+//! The server half's knowledge of a server: its links, failures and probes, and how long it has
+//! been silent. `base/pool.rs` has what both halves see of it.
 
 use metrics::{Counters, Latency, Recorder, WorkerMetrics};
 use proto::ConnKey;
