@@ -193,7 +193,7 @@ impl Clients {
         match &mut client.intake {
             Intake::Head => self.read_head(base, id, rest, frame),
             Intake::Swallow(left) => {
-                let part = rest.bytes.len().min(usize::try_from(*left).unwrap_or(usize::MAX));
+                let part = rest.len_within(*left);
                 *left -= part as u64;
                 if *left == 0 {
                     client.intake = Intake::Head;

@@ -66,19 +66,8 @@ impl Servers {
         }
         link.armed = None;
         let timeouts = base.pool(link.at).plan.timeouts;
-        let fault = match link.state {
-            State::Connecting if base.now >= link.since.after(timeouts.connect) => {
-                Some(Fault::ConnectTimeout)
-            }
-            State::Handshake(_) if base.now >= link.since.after(timeouts.reply) => {
-                Some(Fault::ReplyTimeout)
-            }
-            State::Up(_) if link.is_waiting() && base.now >= link.reply_deadline(&timeouts) => {
-                Some(Fault::ReplyTimeout)
-            }
-            _ => None,
-        };
-        if let Some(fault) = fault {
+        let owed = link.owed_deadline(&timeouts);
+        if let Some((_, fault)) = owed.filter(|(deadline, _)| base.now >= *deadline) {
             #[cfg(seeded_bugs)]
             if bug!(AnswerAfterTimeout) && link.is_up() {
                 return self.give_up_first(base, id);

@@ -180,6 +180,15 @@ impl ServerState {
         self.refused.iter().any(|(one, until)| *one == conn_key && *until > now)
     }
 
+    /// Returns the places of the links of a connection key, of which there are `count`.
+    pub(super) fn places(&mut self, conn_key: u16, count: usize) -> &mut [Option<ConnId>] {
+        let at = usize::from(conn_key);
+        if self.links.len() <= at {
+            self.links.resize(at + 1, vec![None; count]);
+        }
+        &mut self.links[at]
+    }
+
     /// Forgets a link that has died.
     pub(super) fn forget(&mut self, link: ConnId) {
         assert!(self.alive > 0, "a link dies once");
