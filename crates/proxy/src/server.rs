@@ -63,7 +63,7 @@ pub(crate) struct Servers {
     backlogs: Vec<ConnId>,
     /// Clients whose parked queues are served again at the end of this turn.
     unparked: Vec<ConnId>,
-    /// What has become of messages, until `proxy.rs` asks.
+    /// The outcomes of messages, until `proxy.rs` asks.
     events: VecDeque<LinkEvent>,
 }
 

@@ -16,7 +16,7 @@ use crate::base::timers::Due;
 use crate::base::{Base, ServerAt, limits};
 use crate::{Action, Closed, Event, Time};
 
-/// What has become of a message without a reply, or of a server that clients wait for.
+/// The outcome of a message without a reply, or news of a server that clients wait for.
 pub(crate) enum LinkEvent {
     /// A part was not sent.
     NotSent { part: Part, server: Option<u32>, fault: Fault },
@@ -71,19 +71,8 @@ impl Servers {
         }
         link.armed = None;
         let timeouts = base.pool(link.at).plan.timeouts;
-        let fault = match link.state {
-            State::Connecting if base.now >= link.since.after(timeouts.connect) => {
-                Some(Fault::ConnectTimeout)
-            }
-            State::Handshake(_) if base.now >= link.since.after(timeouts.reply) => {
-                Some(Fault::ReplyTimeout)
-            }
-            State::Up(_) if link.is_waiting() && base.now >= link.reply_deadline(&timeouts) => {
-                Some(Fault::ReplyTimeout)
-            }
-            _ => None,
-        };
-        if let Some(fault) = fault {
+        let owed = link.owed_deadline(&timeouts);
+        if let Some((_, fault)) = owed.filter(|(deadline, _)| base.now >= *deadline) {
             #[cfg(seeded_bugs)]
             if bug!(AnswerAfterTimeout) && link.is_up() {
                 return self.give_up_first(base, id);

@@ -26,6 +26,7 @@ use super::queue::FairQueue;
 use crate::Time;
 use crate::base::ServerAt;
 use crate::base::buffer::{End, Outbox};
+use crate::base::fault::Fault;
 use crate::base::id::ConnId;
 use crate::base::limits::{self, Limits};
 use crate::base::memory::Memory;
@@ -144,7 +145,7 @@ pub(crate) struct Body {
     /// Bytes to come, of the item's body and trailer.
     pub(super) left: u64,
     pub(super) end: End,
-    /// What the request it answers has of it.
+    /// The share that the request it answers has of it.
     pub(super) arrival: Arrival,
 }
 
@@ -328,14 +329,7 @@ impl Link {
 
     /// Returns when this link must be looked at, if nothing happens before.
     pub(super) fn deadline(&self, timeouts: &Timeouts) -> Option<Time> {
-        let owed = match self.state {
-            State::Connecting => Some(self.since.after(timeouts.connect)),
-            State::Handshake(_) => Some(self.since.after(timeouts.reply)),
-            State::Up(_) if self.is_waiting() && !bug!(NoReplyDeadline) => {
-                Some(self.reply_deadline(timeouts))
-            }
-            State::Up(_) => None,
-        };
+        let owed = self.owed_deadline(timeouts).map(|(deadline, _)| deadline);
         // Not in the order of their times, since some have waited for their turn.
         let pending = self.outstanding.range(self.first_pending()..);
         let queued = pending.map(|message| message.since.after(timeouts.queue)).min();
@@ -345,9 +339,21 @@ impl Link {
         owed.into_iter().chain(queued).chain(gathering).chain(waiting).min()
     }
 
+    /// Returns when the server has not done in time what it owes, and the fault that this is.
+    pub(super) fn owed_deadline(&self, timeouts: &Timeouts) -> Option<(Time, Fault)> {
+        match self.state {
+            State::Connecting => Some((self.since.after(timeouts.connect), Fault::ConnectTimeout)),
+            State::Handshake(_) => Some((self.since.after(timeouts.reply), Fault::ReplyTimeout)),
+            State::Up(_) if self.is_waiting() && !bug!(NoReplyDeadline) => {
+                Some((self.reply_deadline(timeouts), Fault::ReplyTimeout))
+            }
+            State::Up(_) => None,
+        }
+    }
+
     /// Returns when a server that owes a reply has been silent for too long, or has taken too long
     /// over the reply.
-    pub(super) fn reply_deadline(&self, timeouts: &Timeouts) -> Time {
+    fn reply_deadline(&self, timeouts: &Timeouts) -> Time {
         let patience = if bug!(HurryReply) { timeouts.reply / 2 } else { timeouts.reply };
         let at_most = self.owed.after(timeouts.reply * limits::REPLY_STRETCH);
         let at_most = if bug!(SpeakForEver) { Time(u64::MAX) } else { at_most };

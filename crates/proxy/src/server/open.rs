@@ -136,11 +136,7 @@ impl Servers {
     fn connect(&mut self, base: &mut Base, at: ServerAt, conn_key: u16, nth: usize) -> ConnId {
         let id = self.begin_connect(base, at, conn_key);
         let count = base.pool(at).plan.server_connections;
-        let links = &mut self.state(at).links;
-        if links.len() <= usize::from(conn_key) {
-            links.resize(usize::from(conn_key) + 1, vec![None; count]);
-        }
-        let place = &mut links[usize::from(conn_key)][nth];
+        let place = &mut self.state(at).places(conn_key, count)[nth];
         assert!(place.is_none(), "a place holds one link");
         *place = Some(id);
         id
