@@ -1,4 +1,4 @@
-//! What a server can do, what a link to it depends on, and its errors that may be waited out.
+//! A server's capabilities, the key of a connection to it, and its errors that may be waited out.
 
 /// The capabilities of a server beyond those of every server: a set, of which the protocol of the
 /// servers alone knows what each member means.

@@ -1,4 +1,4 @@
-//! What both halves stand on: time, orders to the driver, the pools as both see them, buffers,
+//! The ground of both halves: time, orders to the driver, the pools as both see them, buffers,
 //! the memory account, limits and timers. Nothing here knows of a client or a link.
 
 pub(crate) mod buffer;
@@ -40,7 +40,7 @@ pub(crate) struct ServerAt {
     pub(crate) server: u32,
 }
 
-/// What one half has of what both must agree on.
+/// One half's sums. Those of both halves must agree.
 pub(crate) struct Sums {
     /// Bytes reported to the memory account.
     pub(crate) bytes: usize,

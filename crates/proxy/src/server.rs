@@ -13,6 +13,7 @@ mod handshake;
 mod health;
 mod hold;
 mod inflight;
+mod keys;
 mod link;
 mod load;
 mod open;
@@ -22,6 +23,7 @@ mod queue;
 mod send;
 mod state;
 mod wait;
+mod waiting;
 mod work;
 
 use std::collections::VecDeque;
@@ -39,9 +41,9 @@ use state::{Gauges, Hold, ServerState};
 
 pub(crate) use batch::Batch;
 pub(crate) use fail::{LinkEvent, Lost};
+pub(crate) use keys::SendOptions;
 pub(crate) use link::{Payload, Unit};
 pub(crate) use pair::{Matched, Reply, WRONG_LENGTH};
-pub(crate) use send::SendOptions;
 
 /// The links of this worker, and the servers as they show themselves on them.
 pub(crate) struct Servers {
@@ -63,7 +65,7 @@ pub(crate) struct Servers {
     backlogs: Vec<ConnId>,
     /// Clients whose parked queues are served again at the end of this turn.
     unparked: Vec<ConnId>,
-    /// What has become of messages, until `proxy.rs` asks.
+    /// The outcomes of messages, until `proxy.rs` asks.
     events: VecDeque<LinkEvent>,
 }
 

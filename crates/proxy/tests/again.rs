@@ -115,7 +115,7 @@ fn a_request_that_is_sent_again_is_answered_in_its_clients_order() {
     stage.expect_rows(0);
 }
 
-/// What came behind it would be executed before it.
+/// A request behind it would be executed before it.
 #[test]
 fn only_the_last_request_of_a_client_is_sent_again() {
     let off = "CLIENT REPLY SKIP\r\n";

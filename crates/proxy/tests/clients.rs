@@ -41,7 +41,7 @@ fn so_many_clients_go_to_another_worker_and_no_more() {
     assert!(clients.contains(&left[0]));
 }
 
-/// What a client has sent in part, and what it has not taken, is held for it.
+/// A request that has come in part, and an answer that is not taken, are held for a client.
 #[test]
 fn the_bytes_of_a_client_are_in_the_account() {
     let (mut stage, _) = Stage::of_one();

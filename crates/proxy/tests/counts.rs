@@ -1,5 +1,5 @@
-//! What is counted: for a worker, its pools and their servers. Operators and their alarms read
-//! these numbers, so each is tested where it is counted.
+//! The counters of a worker, its pools and their servers. Operators and their alarms read these
+//! numbers, so each is tested where it is counted.
 
 mod stage;
 
@@ -105,7 +105,7 @@ fn what_a_server_is_asked_and_answers_is_counted_for_it() {
         (Held, 0),
     ];
     check(&stage, S0, &expected);
-    // What the kernel does not take is pending.
+    // Messages that the kernel does not take are pending.
     stage.says(a, "delete x\r\ndelete y\r\n");
     stage.end_turn();
     assert_eq!(stage.received_some(link, 3), "del");

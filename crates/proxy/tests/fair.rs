@@ -232,6 +232,7 @@ fn a_reset_drops_waiting_reads_and_keeps_changes_that_are_not_late() {
         stage.says(link, "DELE");
         stage.passes(waited - waited / 2);
         stage.closes(client, Closed::Reset);
+        stage.end_turn();
         assert_eq!(stage.registry.total(S0, ServerCounter::Dropped), dropped, "after {waited} us");
         stage.says(link, "TED\r\n");
         let mut received = stage.turn(link);

@@ -366,6 +366,7 @@ fn reads_that_gather_are_dropped_with_their_clients() {
     stage.says(waits, &format!("get{keys}\r\nget late\r\n"));
     stage.end_turn();
     stage.closes(waits, Closed::Reset);
+    stage.end_turn();
     stage.expect_count(ServerCounter::Dropped, 2);
     stage.closes(gathers, Closed::Reset);
     let client = stage.client();

@@ -1,5 +1,5 @@
-//! What comes in pieces, what has to wait and how much of it may: a client's input, and the replies
-//! of servers.
+//! Bytes that come in pieces, bytes that have to wait, and how many may: a client's input, and the
+//! replies of servers.
 
 mod stage;
 
@@ -123,7 +123,7 @@ fn a_list_whose_client_leaves_or_that_passes_the_memory_limit_is_read_to_its_end
         }
         stage.says(link, ":60\r\n");
         assert_eq!(stage.received(other), ":60\r\n", "{stream_min} {leaves}");
-        // Who has a part of it can be told nothing but the end.
+        // A client that has a part of it can be told nothing but the end.
         let told = stage.received(client);
         let is_error = !leaves && stream_min > 10;
         assert_eq!(told, if is_error { NO_MEMORY } else { "" }, "{stream_min} {leaves}");
@@ -404,7 +404,7 @@ fn a_change_of_many_messages_is_within_the_queue_or_not_sent_at_all() {
     assert!(outcomes.iter().all(|count| *count > 0), "{outcomes:?}");
 }
 
-/// What waits in a client's input when it leaves, and how long it waited, decides what is sent.
+/// A client may leave while its input waits. The time for which it waited decides what is sent.
 #[test]
 fn a_client_that_leaves_while_it_waits_has_waited_since_it_began() {
     const HOLD_AFTER: u64 = 30_000;
@@ -471,7 +471,7 @@ fn a_read_of_one_key_needs_no_memory_to_be_asked() {
     }
 }
 
-/// What waits for a link is bounded by its messages and by its bytes.
+/// A link's queue is bounded by its messages and by its bytes.
 /// A request that its client makes at once may exceed the bound, and is refused if it does. What
 /// another client asks is not. (What a client pipelines is not read while so much waits.)
 #[test]

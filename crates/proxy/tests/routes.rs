@@ -221,7 +221,7 @@ fn a_client_that_waits_for_a_transaction_is_closed_and_one_that_sent_it_whole_is
     assert!(lines[1].contains("it belongs to a refused transaction"), "{told}");
     assert!(lines[3].starts_with("-EXECABORT ") && lines[4] == "+PONG", "{told}");
     assert_eq!(sent(&mut stage, links), ["", ""].map(String::from));
-    // What follows may be a part of a request.
+    // The bytes behind it may be a part of a request.
     let client = stage.client();
     stage.says(client, "MULTI\r\nSET");
     assert!(!stage.closed.contains(&client));

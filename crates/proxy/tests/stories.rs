@@ -317,7 +317,7 @@ fn a_message_of_a_long_turn_waits_no_longer_than_its_deadline() {
     assert_eq!(stage.closed, [], "the connect has its time");
 }
 
-/// What came later is sent and answered as if the other had never been.
+/// Later messages are sent and answered as if the other had never been.
 #[test]
 fn a_message_that_has_waited_too_long_leaves_the_queue_alone() {
     let mut stage = Stage::new(&["s0"], |pool| {

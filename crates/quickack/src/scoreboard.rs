@@ -112,7 +112,7 @@ impl Scoreboard {
         self.registry.set_used(1 + slots, ids);
     }
 
-    // What the master says.
+    // State that the master sets.
 
     /// The configuration that holds.
     pub fn config_epoch(&self) -> u64 {
@@ -167,7 +167,7 @@ impl Scoreboard {
         self.registry.clear_gauges(1 + slot);
     }
 
-    // What a worker says of itself.
+    // State that a worker sets.
 
     /// A turn of the worker's loop begins.
     pub fn beat(&self, slot: usize) {
@@ -211,7 +211,7 @@ impl Scoreboard {
         self.memory[line + HEALTH_SEEN].store(epochs.health, Ordering::Release);
     }
 
-    // What all share.
+    // State that all share.
 
     /// Leave to connect to a server, of which there are `per_second` for the whole proxy; a burst
     /// may use what a tenth of a second allows. The error is how long to wait, microseconds.

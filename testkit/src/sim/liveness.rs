@@ -166,13 +166,16 @@ impl World {
         model.owners(key, update.arrived).all(|at| {
             let its = |conn: &&Conn| (conn.pool, conn.server) == (update.pool, at);
             let mut conns = self.conns.iter().flatten().filter(its);
-            conns.all(|conn| conn.is_up() && conn.owes_nothing() && !conn.is_full)
+            let is_at_rest = |conn: &Conn| conn.owes_nothing() && !conn.is_full;
+            conns.all(|conn| conn.is_up() && is_at_rest(conn) && !self.proxy.is_waited_for(conn.id))
         })
     }
 
     /// Checks that a change of a client that left without waiting is executed once its server is at
     /// rest, if no message can have been lost since.
     pub fn check_unheard(&mut self) {
+        // Where links are full, a change may wait longer than its client would.
+        let is_narrow = self.scene.plan.limits.inflight < limits::INFLIGHT_MIN;
         let mut open = std::mem::take(&mut self.journal.unheard);
         open.retain(|(number, late)| {
             let update = &self.journal.updates[*number as usize];
@@ -187,6 +190,7 @@ impl World {
                 || !is_one
                 || self.scene.tight_memory
                 || self.scene.tight_queues
+                || is_narrow
                 || model.rings.was_empty(update.arrived)
                 || self.queue_timeouts(update.pool) > *late
                 || update.key.is_none_or(|key| model.owners(key, update.arrived).any(in_trouble));

@@ -143,7 +143,8 @@ pub fn check_cancelled(place: &Place<'_>, number: u64, silence: &Silence, conn: 
         return;
     }
     // Its link was up, and took at once what left the queue of the link.
-    let waited = sent_at.since(update.arrived_at);
+    // The time before does not count: it may have waited in its client's input.
+    let waited = sent_at.since(update.left_at);
     let was_queued = conn.is_wide && conn.up.1 <= update.arrived_at && !update.is_unread;
     let has_gone = update.gone != 0 && update.gone < sent && was_queued;
     assert!(

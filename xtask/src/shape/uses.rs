@@ -16,7 +16,7 @@ const REEXPORTS_MAX: usize = 8;
 #[derive(Default)]
 struct Module<'t> {
     path: Vec<&'t str>,
-    /// What it defines outside functions and impls.
+    /// The names that it defines outside functions and impls.
     defined: HashSet<&'t str>,
     imports: HashMap<&'t str, Vec<&'t str>>,
 }

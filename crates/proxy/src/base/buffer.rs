@@ -50,6 +50,11 @@ impl<'a> Source<'a> {
         Source { bytes, block: None }
     }
 
+    /// Returns how many of the bytes belong to something of which so many are still to come.
+    pub(crate) fn len_within(self, left: u64) -> usize {
+        self.bytes.len().min(usize::try_from(left).unwrap_or(usize::MAX))
+    }
+
     pub(crate) fn part(self, start: usize, end: usize) -> Source<'a> {
         let block = self.block.map(|(block, at)| (block, at + start));
         Source { bytes: &self.bytes[start..end], block }

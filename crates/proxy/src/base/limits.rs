@@ -84,9 +84,9 @@ pub const FAILED_LOGINS_MAX: u8 = 5;
 pub const PIPELINE_MAX: usize = 4096;
 /// Unsent answer bytes of one client; above it the client is not read.
 pub const CLIENT_OUTBOX_MAX: usize = 1024 * 1024;
-/// Work for one client in a turn: 128 requests of one key, or 32 KiB of the proxy's own answers, or a
-/// mixture: 0.02 to 0.4 ms. A client that has had so much goes on in the next turn, behind the others
-/// that may go on. So a turn for 40 clients that all ask as much as they can takes 10 ms.
+/// Work for one client in a turn: 128 requests of one key, or 32 KiB of the proxy's own answers, or
+/// a mixture. A client that has had so much goes on in the next turn, behind the others that may go
+/// on. So a turn for 40 clients that all ask as much as they can takes 10 ms.
 pub const TURN_WORK_MAX: u32 = 512;
 /// Work of a request. Each of its keys is one more.
 pub const REQUEST_WORK: u32 = 3;

@@ -34,7 +34,7 @@ impl Clients {
     pub(super) fn read_body(&mut self, base: &mut Base, id: ConnId, rest: Source<'_>) -> Next {
         let Some(client) = self.table.find_mut(id) else { return Next::Used(0) };
         let Intake::Body(body) = &mut client.intake else { return Next::Used(0) };
-        let used = rest.bytes.len().min(usize::try_from(body.left).unwrap_or(usize::MAX));
+        let used = rest.len_within(body.left);
         let part = rest.part(0, used);
         body.end.feed(part.bytes);
         body.data.open(&mut base.spares);

@@ -36,7 +36,7 @@ impl Frame {
     }
 }
 
-/// What the next bytes of a client are.
+/// The meaning of the next bytes of a client.
 pub(crate) enum Next {
     /// This many bytes have been dealt with. None: more have to come, or the client waits.
     Used(usize),
@@ -204,7 +204,7 @@ impl Clients {
         match &mut client.intake {
             Intake::Head => self.read_head(base, id, rest, frame),
             Intake::Swallow(left) => {
-                let part = rest.bytes.len().min(usize::try_from(*left).unwrap_or(usize::MAX));
+                let part = rest.len_within(*left);
                 *left -= part as u64;
                 if *left == 0 {
                     client.intake = Intake::Head;

@@ -242,7 +242,7 @@ impl Clients {
         if pending.info.quiet == Quiet::Silent {
             return Turn::Sent;
         }
-        if client.departure == Departure::Left && sent.parts > 0 {
+        if client.departure == Departure::Left && sent.parts > 0 && !pending.writes {
             return Turn::Later;
         }
         let bound = base.memory.narrow(base.limits).client_outbox as u64;
@@ -251,12 +251,8 @@ impl Clients {
             return Turn::Later;
         }
         let held = client.held() as u64 + sent.cost + cost.bytes();
-        if held <= bound || sent.parts == 0 && client.pipeline.head == id {
-            return Turn::Sent;
-        }
-        // If nothing of it is outstanding, it goes on when an answer has left.
-        client.must_read |= sent.parts == 0;
-        Turn::Later
+        // One at a time goes in any case: the client may wait for it before it can read others.
+        if sent.parts > 0 && held > bound { Turn::Later } else { Turn::Sent }
     }
 
     /// Whether a request that waits since then is not wanted any more. A read is not when its
@@ -269,10 +265,11 @@ impl Clients {
         if !pending.writes {
             return has_gone;
         }
-        // A client that has gone may have given up while it stood aside. One that has closed its
-        // half may still listen, so only the time counts in which its turn did not come.
-        let since = if has_gone { since.min(pending.since) } else { since };
-        pending.cancelled && hold_after.is_some_and(|time| base.now >= since.after(time))
+        // One that has closed its half may still listen. One that has gone may have given up while
+        // it stood aside.
+        let since = since.min(pending.since);
+        let is_late = hold_after.is_some_and(|time| base.now >= since.after(time));
+        has_gone && pending.cancelled && is_late
     }
 
     fn queue_resume(&mut self, id: ConnId) {

@@ -32,7 +32,7 @@ pub(crate) struct Repeat {
     pub(crate) may: bool,
 }
 
-/// What has to be sent before a request is sent again.
+/// The command that must go before a request that is sent again.
 pub(crate) enum Recovery {
     /// Nothing, or it is on its way.
     Done,

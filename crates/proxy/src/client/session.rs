@@ -110,7 +110,7 @@ pub(super) enum Reading {
     Resuming,
 }
 
-/// What a paused client waits for, beside room for what it asks.
+/// The reasons why a paused client waits, beside room for its requests.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Waits {
     /// Until nothing is outstanding: its next request may take another route.

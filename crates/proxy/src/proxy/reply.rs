@@ -20,7 +20,7 @@ enum Again {
     Read(RequestId),
 }
 
-/// What a whole item settles.
+/// The part of a request that a whole item settles.
 struct Settled {
     server: u32,
     part: Part,

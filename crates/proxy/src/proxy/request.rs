@@ -87,7 +87,7 @@ impl Proxy {
                     used
                 }
             };
-            // What could not be sent is answered before the next request is read.
+            // A request that could not be sent is answered before the next one is read.
             self.handle_link_events();
             if used == 0 {
                 break;

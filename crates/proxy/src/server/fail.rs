@@ -6,8 +6,8 @@ use metrics::ServerCounter;
 use super::Servers;
 use super::batch::{Batch, Entry};
 use super::link::{Link, Message, Payload, State, Unit};
-use super::queue::Waiting;
 use super::state::Hold;
+use super::waiting::Waiting;
 use crate::base::fault::{Blame, Fault};
 use crate::base::id::ConnId;
 use crate::base::part::{Part, RequestId, Requester};
@@ -16,7 +16,7 @@ use crate::base::timers::Due;
 use crate::base::{Base, ServerAt, limits};
 use crate::{Action, Closed, Event, Time};
 
-/// What has become of a message without a reply, or of a server that clients wait for.
+/// The outcome of a message without a reply, or news of a server that clients wait for.
 pub(crate) enum LinkEvent {
     /// A part was not sent.
     NotSent { part: Part, server: Option<u32>, fault: Fault },
@@ -75,24 +75,12 @@ impl Servers {
         }
         link.armed = None;
         let timeouts = base.pool(link.at).plan.timeouts;
-        let fault = match link.state {
-            State::Connecting if base.now >= link.since.after(timeouts.connect) => {
-                Some(Fault::ConnectTimeout)
-            }
-            State::Handshake(_) if base.now >= link.handshake_deadline(&timeouts) => {
-                Some(Fault::ReplyTimeout)
-            }
-            State::Up(_) if link.is_waiting() && base.now >= link.reply_deadline(&timeouts) => {
-                Some(Fault::ReplyTimeout)
-            }
-            _ => None,
-        };
-        if matches!(link.state, State::Handshake(_))
-            && link.look_at.is_some_and(|at| base.now >= at)
-        {
+        let is_looked_at = link.look_at.is_some_and(|at| base.now >= at);
+        if is_looked_at && matches!(link.state, State::Handshake(_)) {
             return self.ask_busy_again(base, id);
         }
-        let is_looked_at = link.look_at.is_some_and(|at| base.now >= at);
+        let owed = link.owed_deadline(&timeouts).filter(|(deadline, _)| base.now >= *deadline);
+        let fault = owed.map(|(_, fault)| fault);
         let is_excused =
             (fault == Some(Fault::ReplyTimeout) || is_looked_at) && self.excuse(base, id);
         if let Some(fault) = fault.filter(|_| !is_excused) {

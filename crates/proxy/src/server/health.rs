@@ -68,14 +68,11 @@ impl Servers {
     pub(super) fn probe_answered(&mut self, base: &mut Base, id: ConnId) {
         let Some(link) = self.links.find_mut(id) else { return };
         link.proven = true;
-        let (at, conn_key) = (link.at, usize::from(link.conn_key));
+        let (at, conn_key) = (link.at, link.conn_key);
         let count = LinkClass::SPECIAL + base.pool(at).plan.server_connections;
         let state = self.state(at);
         (state.probe, state.back_at) = (None, base.now);
-        if state.links.len() <= conn_key {
-            state.links.resize(conn_key + 1, vec![None; count]);
-        }
-        let shared = &mut state.links[conn_key][LinkClass::SPECIAL..];
+        let shared = &mut state.places(conn_key, count)[LinkClass::SPECIAL..];
         let free = shared.iter_mut().find(|place| place.is_none());
         // Its failures are forgotten when it answers a request: many a sick server answers a probe.
         let server = base.server_mut(at);

@@ -27,6 +27,7 @@ use crate::Time;
 use crate::base::ServerAt;
 use crate::base::buffer::{End, Outbox};
 use crate::base::busy::BusyWith;
+use crate::base::fault::Fault;
 use crate::base::id::ConnId;
 use crate::base::limits::{self, Limits};
 use crate::base::memory::Memory;
@@ -156,7 +157,7 @@ pub(crate) struct Body {
     /// Bytes to come, of the item's body and trailer.
     pub(super) left: u64,
     pub(super) end: End,
-    /// What the request it answers has of it.
+    /// The share that the request it answers has of it.
     pub(super) arrival: Arrival,
 }
 
@@ -360,14 +361,7 @@ impl Link {
 
     /// Returns when this link must be looked at, if nothing happens before.
     pub(super) fn deadline(&self, timeouts: &Timeouts) -> Option<Time> {
-        let owed = match self.state {
-            State::Connecting => Some(self.since.after(timeouts.connect)),
-            State::Handshake(_) => Some(self.handshake_deadline(timeouts)),
-            State::Up(_) if self.is_waiting() && !bug!(NoReplyDeadline) => {
-                Some(self.reply_deadline(timeouts))
-            }
-            State::Up(_) => None,
-        };
+        let owed = self.owed_deadline(timeouts).map(|(deadline, _)| deadline);
         // Not in the order of their times, since some have waited for their turn.
         let queue = self.queue_timeout(timeouts);
         let pending = self.outstanding.range(self.first_pending()..);
@@ -393,9 +387,21 @@ impl Link {
         self.since.max(self.excused).after(timeouts.reply)
     }
 
+    /// Returns when the server has not done in time what it owes, and the fault that this is.
+    pub(super) fn owed_deadline(&self, timeouts: &Timeouts) -> Option<(Time, Fault)> {
+        match self.state {
+            State::Connecting => Some((self.since.after(timeouts.connect), Fault::ConnectTimeout)),
+            State::Handshake(_) => Some((self.handshake_deadline(timeouts), Fault::ReplyTimeout)),
+            State::Up(_) if self.is_waiting() && !bug!(NoReplyDeadline) => {
+                Some((self.reply_deadline(timeouts), Fault::ReplyTimeout))
+            }
+            State::Up(_) => None,
+        }
+    }
+
     /// Returns when a server that owes a reply has been silent for too long, or has taken too long
     /// over the reply.
-    pub(super) fn reply_deadline(&self, timeouts: &Timeouts) -> Time {
+    fn reply_deadline(&self, timeouts: &Timeouts) -> Time {
         let patience = if bug!(HurryReply) { timeouts.reply / 2 } else { timeouts.reply };
         let at_most = self.owed.after(timeouts.reply * limits::REPLY_STRETCH);
         let at_most = if bug!(SpeakForEver) { Time(u64::MAX) } else { at_most };

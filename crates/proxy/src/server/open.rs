@@ -142,11 +142,7 @@ impl Servers {
         let class = [LinkClass::Slow, LinkClass::Control, LinkClass::Large].get(nth);
         let id = self.begin_connect(base, at, conn_key, class.copied().unwrap_or_default());
         let count = LinkClass::SPECIAL + base.pool(at).plan.server_connections;
-        let links = &mut self.state(at).links;
-        if links.len() <= usize::from(conn_key) {
-            links.resize(usize::from(conn_key) + 1, vec![None; count]);
-        }
-        let place = &mut links[usize::from(conn_key)][nth];
+        let place = &mut self.state(at).places(conn_key, count)[nth];
         assert!(place.is_none(), "a place holds one link");
         *place = Some(id);
         id

@@ -21,7 +21,7 @@ use crate::base::part::{Arrival, Effort, NONE, Part};
 use crate::base::plan::QuickAck;
 use crate::base::{Base, limits};
 
-/// What the next bytes of a link are.
+/// The meaning of the next bytes of a link.
 pub(crate) enum Reply<'a> {
     /// The head of the next item is incomplete.
     Incomplete,
@@ -264,11 +264,11 @@ impl Servers {
 impl Body {
     /// Takes more of a body.
     fn take<'a>(&mut self, rest: Source<'a>) -> Reply<'a> {
-        let used = rest.bytes.len().min(usize::try_from(self.left).unwrap_or(usize::MAX));
+        let used = rest.len_within(self.left);
         self.end.feed(&rest.bytes[..used]);
         let before_trailer = self.left.saturating_sub(self.item.trailer.len() as u64);
         let shown = match self.arrival.shown {
-            Shown::Body { .. } => used.min(usize::try_from(before_trailer).unwrap_or(usize::MAX)),
+            Shown::Body { .. } => rest.len_within(before_trailer),
             Shown::Head | Shown::Nothing => 0,
         };
         self.left -= used as u64;

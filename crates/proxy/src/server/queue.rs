@@ -14,10 +14,9 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use proto::Ask;
-
 use super::batch::{Batch, Entry};
 use super::link::Payload;
+use super::waiting::Waiting;
 use crate::Time;
 use crate::base::buffer::Outbox;
 use crate::base::id::ConnId;
@@ -60,23 +59,6 @@ struct ClientQueue {
     breaks: u32,
 }
 
-/// A message that waits, or keys of one client that may be merged with others'.
-pub(super) struct Waiting {
-    pub(super) payload: Payload,
-    pub(super) ask: Ask,
-    /// Its bytes; empty if it is a batch.
-    pub(super) out: Outbox,
-    /// The cost of the message. Keys that may be merged have their own.
-    pub(super) cost: Cost,
-    pub(super) effort: Effort,
-    /// The keys may be merged with those of others.
-    pub(super) merges: bool,
-    /// Since when it waits, or since its last key was served.
-    pub(super) since: Time,
-    /// It waits, or has waited, because the server was silent.
-    pub(super) held: bool,
-}
-
 /// What is to be served next.
 pub(super) struct Next {
     pub(super) client: ConnId,
@@ -92,43 +74,6 @@ pub(super) enum Taken {
     Message(Waiting),
     /// A key of a read, in a batch of its own.
     Key(Box<Batch>),
-}
-
-impl Waiting {
-    /// Returns the first part of a request in it.
-    fn first(&self) -> (Part, Cost) {
-        match &self.payload {
-            Payload::Fetch(batch) => {
-                let Entry { part, cost, .. } = batch.entries[batch.cursor];
-                (part, if self.merges { cost } else { self.cost })
-            }
-            Payload::Single(part) => (*part, self.cost),
-            Payload::Internal(_) => unreachable!("an internal command does not wait"),
-        }
-    }
-
-    /// Returns the number of messages, or of keys that may be merged.
-    fn len(&self) -> usize {
-        match &self.payload {
-            Payload::Fetch(batch) if self.merges => batch.entries.len() - batch.cursor,
-            _ => 1,
-        }
-    }
-
-    fn bytes(&self) -> usize {
-        match &self.payload {
-            Payload::Fetch(batch) => batch.bytes(),
-            _ => self.out.held(),
-        }
-    }
-
-    /// Returns the number of parts that wait in it.
-    pub(super) fn parts(&self) -> usize {
-        match &self.payload {
-            Payload::Fetch(batch) => batch.outstanding().count(),
-            _ => 1,
-        }
-    }
 }
 
 impl ClientQueue {
@@ -512,6 +457,8 @@ impl ClientQueue {
 #[cfg(test)]
 mod tests {
     use proto::{PROTOCOLS, Upstream};
+
+    use proto::Ask;
 
     use super::*;
 

@@ -1,5 +1,5 @@
-//! What the server half knows of a server: its links, failures and probes, and how long it has been
-//! silent. `base/pool.rs` has what both halves see of it.
+//! The server half's knowledge of a server: its links, failures and probes, and how long it has
+//! been silent. `base/pool.rs` has what both halves see of it.
 
 use metrics::{Counters, Latency, Recorder, WorkerMetrics};
 use proto::ConnKey;
@@ -188,6 +188,15 @@ impl ServerState {
 
     pub(super) fn refuses(&self, conn_key: ConnKey, now: Time) -> bool {
         self.refused.iter().any(|(one, until)| *one == conn_key && *until > now)
+    }
+
+    /// Returns the places of the links of a connection key, of which there are `count`.
+    pub(super) fn places(&mut self, conn_key: u16, count: usize) -> &mut [Option<ConnId>] {
+        let at = usize::from(conn_key);
+        if self.links.len() <= at {
+            self.links.resize(at + 1, vec![None; count]);
+        }
+        &mut self.links[at]
     }
 
     /// Forgets a link that has died.

@@ -5,14 +5,14 @@
 //! turn at the end of the turns in which replies have made room.
 
 use metrics::ServerCounter;
-use proto::Ask;
 
-use super::batch::{Batch, Entry};
+use super::batch::Batch;
 use super::fail::unsent_fault;
 use super::link::{Link, Payload};
 use super::load::Load;
-use super::queue::{Next, Taken, Waiting};
+use super::queue::{Next, Taken};
 use super::state::Hold;
+use super::waiting::Waiting;
 use super::{LinkEvent, Servers};
 use crate::Time;
 use crate::base::buffer::Outbox;
@@ -453,25 +453,4 @@ impl Link {
 fn share(limits: &Limits) -> (usize, usize) {
     let len = limits::SHARE_LEN.min(limits.link_queue / 2).max(1);
     (len, limits::SHARE_BYTES.min(limits.link_outbox / 2).max(1))
-}
-
-impl Waiting {
-    /// Makes a message that waits from a request's bytes.
-    pub(super) fn message(
-        (payload, ask): (Payload, Ask),
-        out: Outbox,
-        (cost, effort): (Cost, Effort),
-        now: Time,
-    ) -> Waiting {
-        Waiting { payload, ask, out, cost, effort, merges: false, since: now, held: false }
-    }
-
-    /// Makes a message that waits from keys that leave together.
-    pub(super) fn batch(batch: Box<Batch>, now: Time) -> Waiting {
-        let cost =
-            batch.entries.iter().fold(Cost::default(), |sum, entry: &Entry| sum.plus(entry.cost));
-        let (ask, payload) = (batch.ask, Payload::Fetch(batch));
-        let (out, effort) = (Outbox::default(), Effort::Quick);
-        Waiting { payload, ask, out, cost, effort, merges: false, since: now, held: false }
-    }
 }

@@ -391,7 +391,7 @@ mod tests {
             drop(entry);
             assert_eq!((path.is_symlink(), lock_of(&path).exists()), (!is_ours, !is_ours));
         }
-        // What is no link is not the name's to remove.
+        // An entry that is no link is not the name's to remove.
         let path = folder.path().join("socket.sock");
         std::fs::write(&path, "").unwrap();
         drop(Entry { lock: lock(&lock_of(&path)).unwrap(), path: path.clone() });

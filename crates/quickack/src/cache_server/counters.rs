@@ -1,4 +1,4 @@
-//! What is counted for `stats`.
+//! The counters that `stats` shows.
 
 use cache::{Counted, Outcome};
 

@@ -47,6 +47,11 @@ pub enum Written {
 }
 
 impl Conn {
+    /// Whether a client that has sent everything hangs up, and no error shows that it was cut off.
+    pub fn ends_in_order(&self, flags: epoll::EventFlags) -> bool {
+        self.ended && self.id.is_client() && !flags.contains(epoll::EventFlags::ERR)
+    }
+
     pub fn new(id: ConnId, fd: OwnedFd, tcp: bool, connecting: bool) -> Conn {
         Conn {
             id,

@@ -21,8 +21,9 @@ impl Loop<'_> {
             // It is not read, and gone: nothing else would say so, again and again.
             return self.report_lost(id);
         }
-        if conn.paused && flags.contains(epoll::EventFlags::HUP) {
-            // It is gone, but what it has sent is there still, to be read when it is resumed.
+        if flags.contains(epoll::EventFlags::HUP) && (conn.paused || conn.ends_in_order(flags)) {
+            // It is gone, but what it has sent is there still: to be read when it is resumed, or to
+            // be sent on when its turn comes.
             conn.is_gone = true;
             self.write(id);
             return self.watch(id);
@@ -215,7 +216,7 @@ impl Loop<'_> {
     /// Tells the kernel what to watch a connection for, if that changed.
     pub(super) fn watch(&mut self, id: ConnId) {
         let Some(conn) = self.conns.find(id) else { return };
-        if conn.is_gone && conn.paused {
+        if conn.is_gone && (conn.paused || conn.ended) {
             // The kernel would say that it is gone again and again, whatever it is asked.
             let _ = epoll::delete(&self.epoll, &conn.fd);
             conn.watched = epoll::EventFlags::empty();

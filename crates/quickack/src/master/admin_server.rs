@@ -21,7 +21,7 @@ use crate::error::Error;
 /// A connection that may wait for an answer; the first two numbers are the listeners.
 pub type ConnectionId = u32;
 
-/// Who asked for a change, and what it may do.
+/// The origin of a change, and what it may do.
 #[derive(Clone, Copy)]
 pub struct Asked {
     /// The connection that asked; a signal expects no answer.
@@ -278,7 +278,7 @@ impl AdminServer {
         loop {
             match rustix::net::recv(&connection.fd, &mut chunk, RecvFlags::empty()) {
                 Ok((0, _)) => break,
-                // What comes after the question is nobody's.
+                // Bytes behind the question are nobody's.
                 Ok(_) if connection.is_served => {}
                 Ok((n, _)) => {
                     connection.input.extend_from_slice(&chunk[..n]);

@@ -318,7 +318,7 @@ impl Master {
         {
             return self.cancel_change(format!("worker {number} refused it: {why}"));
         }
-        // What holds for the others does not for this one, and it cannot begin.
+        // The others run with this configuration, but this worker cannot begin with it.
         if let Some(worker) = self.slots[number].worker.as_mut()
             && worker.state == State::Starting
         {
@@ -326,7 +326,7 @@ impl Master {
             let text = format!("worker {number} cannot start: {why}");
             say(&mut self.log, Level::Error, &text);
             if !self.has_served {
-                // What has never worked is for whoever starts it to mend.
+                // Nothing has ever worked: the operator who starts it has to mend it.
                 self.end(1, Instant::now());
             }
         }

@@ -59,7 +59,7 @@ fn a_name_is_in_the_services_folder_or_in_the_users_own_as_root() {
         proxy.wait_for(&format!("{line}: its socket is in {folder}"), |said| {
             said.contains(&format!("admin socket: {folder}/plain-")).then_some(())
         });
-        // Whoever asks in the same way finds it.
+        // A command that asks in the same way finds it.
         let mut command = Command::new("nsenter");
         let ask = format!("env {line}").replace(&run, &format!("{} workers", program.display()));
         command.args(["-m", "-t", &proxy.id().to_string(), "sh", "-c", &ask]);

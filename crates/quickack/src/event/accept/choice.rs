@@ -106,7 +106,7 @@ mod tests {
         let choice = choose(None, Kernel::of("5.14.0"), &NEITHER).unwrap();
         assert_eq!(choice.mode, AcceptMode::Mutex);
         assert_eq!(choose(None, Kernel::of("3.10"), &NEITHER).unwrap().mode, AcceptMode::Mutex);
-        // What the release lacks is not even tried.
+        // A call that the release lacks is not even tried.
         let untried = Calls { exclusive: || panic!(), reuseport: || panic!() };
         assert_eq!(choose(None, Kernel::of("2.6.32"), &untried).unwrap().mode, AcceptMode::Mutex);
     }

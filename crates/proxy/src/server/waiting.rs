@@ -1,0 +1,83 @@
+//! A message that waits for a link.
+
+use proto::Ask;
+
+use super::batch::{Batch, Entry};
+use super::link::Payload;
+use crate::Time;
+use crate::base::buffer::Outbox;
+use crate::base::part::{Effort, Part};
+use crate::base::size::Cost;
+
+/// A message that waits, or keys of one client that may be merged with others'.
+pub(super) struct Waiting {
+    pub(super) payload: Payload,
+    pub(super) ask: Ask,
+    /// Its bytes; empty if it is a batch.
+    pub(super) out: Outbox,
+    /// The cost of the message. Keys that may be merged have their own.
+    pub(super) cost: Cost,
+    pub(super) effort: Effort,
+    /// The keys may be merged with those of others.
+    pub(super) merges: bool,
+    /// Since when it waits, or since its last key was served.
+    pub(super) since: Time,
+    /// It waits, or has waited, because the server was silent.
+    pub(super) held: bool,
+}
+
+impl Waiting {
+    /// Returns the first part of a request in it.
+    pub(super) fn first(&self) -> (Part, Cost) {
+        match &self.payload {
+            Payload::Fetch(batch) => {
+                let Entry { part, cost, .. } = batch.entries[batch.cursor];
+                (part, if self.merges { cost } else { self.cost })
+            }
+            Payload::Single(part) => (*part, self.cost),
+            Payload::Internal(_) => unreachable!("an internal command does not wait"),
+        }
+    }
+
+    /// Returns the number of messages, or of keys that may be merged.
+    pub(super) fn len(&self) -> usize {
+        match &self.payload {
+            Payload::Fetch(batch) if self.merges => batch.entries.len() - batch.cursor,
+            _ => 1,
+        }
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        match &self.payload {
+            Payload::Fetch(batch) => batch.bytes(),
+            _ => self.out.held(),
+        }
+    }
+
+    /// Returns the number of parts that wait in it.
+    pub(super) fn parts(&self) -> usize {
+        match &self.payload {
+            Payload::Fetch(batch) => batch.outstanding().count(),
+            _ => 1,
+        }
+    }
+
+    /// Makes a message that waits from a request's bytes.
+    pub(super) fn message(
+        (payload, ask): (Payload, Ask),
+        out: Outbox,
+        (cost, effort): (Cost, Effort),
+        now: Time,
+    ) -> Waiting {
+        Waiting { payload, ask, out, cost, effort, merges: false, since: now, held: false }
+    }
+
+    /// Makes a message that waits from keys that leave together.
+    pub(super) fn batch(batch: Box<Batch>, now: Time) -> Waiting {
+        let cost =
+            batch.entries.iter().fold(Cost::default(), |sum, entry: &Entry| sum.plus(entry.cost));
+        let (ask, payload) = (batch.ask, Payload::Fetch(batch));
+        let (out, effort) = (Outbox::default(), Effort::Quick);
+        Waiting { payload, ask, out, cost, effort, merges: false, since: now, held: false }
+    }
+}
