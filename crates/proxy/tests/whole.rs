@@ -91,7 +91,8 @@ fn check_refused(stage: &mut Stage, client: ConnId, keys: &[String; 2], link: Co
         assert_eq!(stage.turn(link), "", "{words}");
         assert_eq!(stage.received(client), format!("-ERR s1: {why}\r\n"), "{words}");
     }
-    assert_eq!(stage.connects, []);
+    // The server that is well may get a link for slow requests.
+    assert!(stage.connects.iter().all(|(_, server)| *server == 0), "{:?}", stage.connects);
 }
 
 #[test]
