@@ -79,6 +79,19 @@ fn what_a_server_is_busy_with_is_no_failure_and_late_replies_go_nowhere() {
 }
 
 #[test]
+fn a_late_reply_with_another_number_of_values_closes_its_link() {
+    let (mut stage, link) = redis();
+    let (slow_one, reads) = (stage.client(), stage.client());
+    stage.says(reads, "MGET a b\r\n");
+    busy(&mut stage, slow_one);
+    assert_eq!(stage.turn(link), resp("MGET a b"));
+    stage.passes(SECOND);
+    assert_eq!(stage.received(reads), "-ERR s0: no reply in time\r\n");
+    stage.says(link, "*3\r\n");
+    assert_eq!(stage.closed, [link]);
+}
+
+#[test]
 fn a_slow_request_that_has_had_its_time_ends_its_link() {
     let (mut stage, _) = redis();
     let client = stage.client();

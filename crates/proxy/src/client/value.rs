@@ -50,11 +50,7 @@ impl Clients {
         (item, head): (&Item, &[u8]),
     ) -> Result<(), &'static str> {
         let PendingRequest { info, pool, .. } = &self.requests[part.request];
-        let expected = match keys {
-            Some(keys) => info.element_per_key.then_some(keys),
-            None => info.elements,
-        };
-        if let Some(expected) = expected {
+        if let Some(expected) = self.elements(part, keys) {
             let elements = base.pools[*pool as usize].upstream.elements(head);
             if elements.is_none_or(|(_, count)| count != u64::from(expected))
                 && !bug!(BelievePoison)
@@ -65,6 +61,17 @@ impl Clients {
         match keys.is_some() || info.is_answer(item, head) {
             true => Ok(()),
             false => Err(WRONG_ANSWER),
+        }
+    }
+
+    /// Returns the number of elements that the reply to a part must have, of which `keys` keys are
+    /// answered together.
+    #[inline]
+    pub(crate) fn elements(&self, part: Part, keys: Option<u32>) -> Option<u32> {
+        let info = &self.requests[part.request].info;
+        match keys {
+            Some(keys) => info.element_per_key.then_some(keys),
+            None => info.elements,
         }
     }
 

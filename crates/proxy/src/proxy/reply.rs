@@ -321,8 +321,14 @@ impl Proxy {
             LinkEvent::NotSent { part, server, fault } => {
                 clients.fail(base, part, server, fault, false);
             }
-            LinkEvent::Late { part, server } => {
-                clients.fail(base, part, Some(server), Fault::ReplyTimeout, true);
+            LinkEvent::Late(late) => {
+                let first = late.parts.first();
+                if let Some(elements) = first.and_then(|part| clients.elements(*part, late.keys)) {
+                    servers.expect_late(&late, elements);
+                }
+                for part in late.parts {
+                    clients.fail(base, part, Some(late.server), Fault::ReplyTimeout, true);
+                }
             }
             LinkEvent::Failed { payload: Payload::Single(part), server, fault, sent } => {
                 clients.fail(base, part, Some(server), fault, sent);

@@ -3,7 +3,8 @@
 
 use proto::WorkId;
 
-use super::link::{Link, State};
+use super::fail::LateMessage;
+use super::link::{Late, Link, State};
 use super::{LinkEvent, Servers};
 use crate::Time;
 use crate::base::busy::BusyWith;
@@ -58,9 +59,8 @@ impl Servers {
         link.excused = base.now;
         if let State::Up(_) = link.state {
             let timeout = base.pool(at).plan.timeouts.reply;
-            for part in link.give_up_late(timeout, base.now) {
-                self.events.push_back(LinkEvent::Late { part, server: at.server });
-            }
+            let late = link.give_up_late(id, timeout, base.now);
+            self.events.extend(late.into_iter().map(LinkEvent::Late));
         }
         true
     }
@@ -93,28 +93,41 @@ impl Servers {
     }
 }
 
+impl Servers {
+    /// Notes that the reply to a message whose request has been answered must be a list of this
+    /// many elements.
+    pub(crate) fn expect_late(&mut self, late: &LateMessage, elements: u32) {
+        let Some(link) = self.links.find_mut(late.link) else { return };
+        let message = link.outstanding.iter_mut().find(|message| message.end == late.end);
+        if let Some(message) = message {
+            message.late = Late::List(elements);
+        }
+    }
+}
+
 impl Link {
-    /// Gives up the requests that were sent this long ago, but not those that may take longer.
-    /// Returns their parts.
-    fn give_up_late(&mut self, timeout: u64, now: Time) -> Vec<crate::base::part::Part> {
+    /// Gives up the requests that were sent this long ago, but not those that may take longer, and
+    /// returns them.
+    fn give_up_late(&mut self, id: ConnId, timeout: u64, now: Time) -> Vec<LateMessage> {
         // A reply that has begun to come goes on.
         let first = usize::from(self.is_mid_reply());
-        let (sent, mut parts) = (self.sent, Vec::new());
+        let (server, sent, mut late) = (self.at.server, self.sent, Vec::new());
         for message in self.outstanding.iter_mut().skip(first) {
             let is_quick = message.effort == Effort::Quick;
             if message.end > sent {
                 break;
             }
-            if message.late || !is_quick {
+            if message.is_late() || !is_quick {
                 continue;
             }
-            let end = message.since.after(timeout);
-            if now >= end {
-                parts.extend(message.give_up_waiting());
+            let over = message.since.after(timeout);
+            if now >= over {
+                let (parts, keys) = (message.give_up_waiting(), message.keys());
+                late.push(LateMessage { link: id, end: message.end, server, parts, keys });
             } else {
-                self.look_at = Some(self.look_at.map_or(end, |at| at.min(end)));
+                self.look_at = Some(self.look_at.map_or(over, |at| at.min(over)));
             }
         }
-        parts
+        late
     }
 }

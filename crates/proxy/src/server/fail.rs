@@ -20,8 +20,8 @@ use crate::{Action, Closed, Event, Time};
 pub(crate) enum LinkEvent {
     /// A part was not sent.
     NotSent { part: Part, server: Option<u32>, fault: Fault },
-    /// A part was sent, and its reply has not come in time. It is discarded when it comes.
-    Late { part: Part, server: u32 },
+    /// A message was sent, and its reply has not come in time. It is discarded when it comes.
+    Late(LateMessage),
     /// Nothing will answer the message. If it was `sent`, it may have been executed.
     Failed { payload: Payload, server: u32, fault: Fault, sent: bool },
     /// A link that was up has died. Some of its messages may be sent once more.
@@ -37,6 +37,17 @@ pub(crate) enum LinkEvent {
     QueueRoom(ConnId),
     /// Nothing of a client's is outstanding any more, as `await_idle` had asked.
     Idle(ConnId),
+}
+
+/// A message whose reply has not come in time.
+pub(crate) struct LateMessage {
+    pub(crate) link: ConnId,
+    /// Where it ends in the stream of its link.
+    pub(crate) end: u64,
+    pub(crate) server: u32,
+    pub(crate) parts: Vec<Part>,
+    /// The number of keys that its reply answers together.
+    pub(crate) keys: Option<u32>,
 }
 
 /// The messages of a dead link, in their order.
@@ -279,7 +290,7 @@ impl Servers {
             self.count_gone(&message);
             let sent = start < link.sent && !bug!(ForgetSent);
             start = message.end;
-            if message.late {
+            if message.is_late() {
                 continue;
             }
             messages.push((message.payload, sent));

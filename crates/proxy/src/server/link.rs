@@ -134,10 +134,18 @@ pub(crate) struct Message {
     pub(super) cost: Cost,
     /// How long it may take.
     pub(super) effort: Effort,
-    /// Its request has been answered with an error: the reply is discarded.
-    pub(super) late: bool,
+    pub(super) late: Late,
     /// What was in flight when it joined the link's output; 0 if it had waited before.
     inflight: u32,
+}
+
+/// Whether the request of a message has been answered with an error: the reply is then discarded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Late {
+    No,
+    Yes,
+    /// It has, and the reply must be a list of this many elements.
+    List(u32),
 }
 
 /// The payload of a message.
@@ -267,7 +275,7 @@ impl Link {
             client,
             cost,
             effort,
-            late: false,
+            late: Late::No,
             inflight,
         });
     }
@@ -549,7 +557,7 @@ impl Message {
     /// Returns how many parts of requests wait for its reply.
     pub(super) fn parts(&self) -> usize {
         match &self.payload {
-            _ if self.late => 0,
+            _ if self.is_late() => 0,
             Payload::Fetch(batch) => batch.outstanding().count(),
             Payload::Single(_) => 1,
             Payload::Internal(_) => 0,
@@ -559,11 +567,25 @@ impl Message {
     /// Returns the parts of requests that wait for its reply, and marks it: they have their answer,
     /// and the reply is discarded when it comes.
     pub(super) fn give_up_waiting(&mut self) -> Vec<Part> {
-        self.late = true;
+        self.late = Late::Yes;
         match &self.payload {
             Payload::Fetch(batch) => batch.outstanding().map(|entry| entry.part).collect(),
             Payload::Single(part) => vec![*part],
             Payload::Internal(_) => Vec::new(),
         }
+    }
+
+    /// Returns the number of keys that its reply answers together, if that is more than a request.
+    pub(super) fn keys(&self) -> Option<u32> {
+        match &self.payload {
+            Payload::Fetch(batch) if batch.single_reply => Some(batch.entries.len() as u32),
+            _ => None,
+        }
+    }
+
+    /// Whether its request has been answered with an error.
+    #[inline]
+    pub(super) fn is_late(&self) -> bool {
+        self.late != Late::No
     }
 }

@@ -13,7 +13,7 @@ use metrics::ServerCounter;
 use proto::{Ask, Item, ItemKind, Parsed, Progress, Shown};
 
 use super::Servers;
-use super::link::{Body, Message, Payload, State, Unit};
+use super::link::{Body, Late, Message, Payload, State, Unit};
 use crate::Action;
 use crate::base::buffer::{End, Source, has_trailer};
 use crate::base::id::ConnId;
@@ -134,7 +134,12 @@ impl Servers {
         if is_whole && !has_trailer(&rest.bytes[..len], item.trailer) {
             return Err(WRONG_LENGTH);
         }
-        if message.late && item.kind == ItemKind::Value {
+        if let Late::List(count) = message.late
+            && upstream.elements(head.bytes).is_none_or(|(_, len)| len != u64::from(count))
+        {
+            return Err(WRONG_NUMBER);
+        }
+        if message.is_late() && item.kind == ItemKind::Value {
             // A value of a read that has been answered.
             if is_whole {
                 return Ok(Reply::Nothing(len));
@@ -233,7 +238,7 @@ impl Servers {
         if batch_waits && !bug!(LeaveGathered) {
             self.mark_dirty(id);
         }
-        if message.late {
+        if message.is_late() {
             // Its request has been answered.
             return Some(Payload::Internal(0));
         }
@@ -306,8 +311,9 @@ fn match_item(
     item: &Item,
     bytes: &[u8],
 ) -> Result<(Part, Unit, Option<u32>), &'static str> {
+    let is_late = message.is_late();
     match (&mut message.payload, item.kind) {
-        (_, ItemKind::Status | ItemKind::Part) if message.late => {
+        (_, ItemKind::Status | ItemKind::Part) if is_late => {
             Ok((Part::whole(NONE), Unit::Internal, None))
         }
         (Payload::Fetch(batch), ItemKind::Value) => {
@@ -330,5 +336,6 @@ fn match_item(
 }
 
 pub(crate) const WRONG_LENGTH: &str = "a value that does not have the length that its head gives";
+const WRONG_NUMBER: &str = "a different number of values than was asked for";
 const UNREQUESTED_KEY: &str = "the value of a key that was not asked for";
 const IMPOSSIBLE_REPLY: &str = "not a possible answer to what was asked";
