@@ -14,6 +14,7 @@
 mod check;
 mod class;
 mod install;
+mod removal;
 mod reply;
 mod request;
 #[cfg(seeded_bugs)]

@@ -16,6 +16,7 @@ mod inflight;
 mod keys;
 mod link;
 mod load;
+mod message;
 mod open;
 mod pair;
 mod plan;
@@ -42,7 +43,7 @@ use state::{Gauges, Hold, ServerState};
 pub(crate) use batch::Batch;
 pub(crate) use fail::{LinkEvent, Lost};
 pub(crate) use keys::SendOptions;
-pub(crate) use link::{Payload, Unit};
+pub(crate) use message::{Payload, Unit};
 pub(crate) use pair::{Matched, Reply, WRONG_LENGTH};
 
 /// The links of this worker, and the servers as they show themselves on them.

@@ -175,3 +175,44 @@ fn a_script_is_killed_over_a_free_link_past_the_hold() {
     stage.says(link, "-ERR killed\r\n");
     assert_eq!(stage.received(client), "-ERR killed\r\n");
 }
+
+const BUSY: &str =
+    "-BUSY Redis is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE.\r\n";
+
+#[test]
+fn a_ping_shows_what_the_only_server_says() {
+    let (mut stage, link) = redis();
+    let (client, other) = (stage.client(), stage.client());
+    stage.says(client, "PING\r\n");
+    assert_eq!(stage.received(client), "+PONG\r\n");
+    stage.says(client, "GET a\r\n");
+    assert_eq!(stage.turn(link), resp("GET a"));
+    stage.says(link, BUSY);
+    assert_eq!(stage.received(client), BUSY);
+    for (answer, shown) in [(BUSY, BUSY), ("+PONG\r\n", "+PONG\r\n")] {
+        stage.says(other, "PING\r\n");
+        assert_eq!(stage.turn(link), resp("PING"), "it asks the server");
+        stage.says(link, answer);
+        assert_eq!(stage.received(other), shown);
+    }
+    stage.says(other, "PING\r\n");
+    assert_eq!((stage.turn(link).as_str(), stage.received(other).as_str()), ("", "+PONG\r\n"));
+}
+
+#[test]
+fn a_ping_shows_that_a_server_is_too_busy_for_a_handshake() {
+    let mut stage = Stage::new(&["s0"], |pool| {
+        pool.protocol = protocol("redis").expect("the table has it");
+        pool.preconnect = true;
+    });
+    let link = stage.establishes_with(HELLO);
+    stage.says(link, BUSY);
+    let client = stage.client();
+    stage.says(client, "PING\r\n");
+    assert_eq!(stage.received(client), BUSY);
+    stage.passes(SECOND / 10);
+    assert_eq!(stage.turn(link), HELLO, "it is asked again");
+    stage.says(link, WELCOME);
+    stage.says(client, "PING\r\n");
+    assert_eq!(stage.received(client), "+PONG\r\n");
+}

@@ -325,28 +325,25 @@ impl Judge<'_> {
             return self.explain_injected(expect, keys, number.parse().expect("a number"));
         }
         // The line gives the removal's reason, not its outcome.
-        let text = [TOO_LARGE, NO_MEMORY].iter().find_map(|why| {
-            let told = line.strip_prefix(why)?.strip_prefix("; ")?;
-            told.ends_with("outcome unknown").then_some(told)
-        });
+        let mut all = [TOO_LARGE, NO_MEMORY].iter();
+        let text = all.find_map(|why| line.strip_prefix(why)?.strip_prefix("; "));
+        let text = text.filter(|told| told.ends_with("outcome unknown"));
         let text = text.unwrap_or(line.strip_prefix("SERVER_ERROR ").unwrap_or_default());
         if text.starts_with(DISAGREE) || text.contains("; ") {
             return self.explain_each(expect, keys, text.strip_prefix(DISAGREE).unwrap_or(text));
         }
         let (label, words) = text.split_once(": ").expect("a server and a fault");
-        let is_busy = words.starts_with("busy with ") && words.ends_with(" s, not sent");
-        let words = if is_busy { Fault::Busy.row().words } else { words };
-        let number =
-            FAULTS.iter().find(|number| number.words == words || number.words_sent == words);
-        let number = number.unwrap_or_else(|| panic!("{line:?} is in no table"));
-        let is_overload =
-            matches!(number.fault, Fault::OutOfMemory | Fault::QueueFull | Fault::Dropped);
+        let words = if words.starts_with("busy with ") { Fault::Busy.row().words } else { words };
+        let mut rows = FAULTS.iter();
+        let row = rows.find(|row| row.words == words || row.words_sent == words);
+        let row = row.unwrap_or_else(|| panic!("{line:?} is in no table"));
+        let is_shed = matches!(row.fault, Fault::OutOfMemory | Fault::QueueFull | Fault::Dropped);
         // The handshake of a server that was restarted long ago may arrive only now.
-        let is_unfit = matches!(number.fault, Fault::LinkLost | Fault::SetupRefused)
+        let is_unfit = matches!(row.fault, Fault::LinkLost | Fault::SetupRefused)
             && self.pool.servers.iter().any(|one| one.label == label && one.ever_lacked);
-        assert!(!self.is_calm || is_overload || is_unfit, "{line:?} without any fault");
-        self.summary.faults[number.fault as usize] += 1;
-        if number.fault == Fault::NoServer {
+        assert!(!self.is_calm || is_shed || is_unfit, "{line:?} without any fault");
+        self.summary.faults[row.fault as usize] += 1;
+        if row.fault == Fault::NoServer {
             assert_eq!(label, self.plan.name);
             let was_empty = self.pool.rings.was_empty(expect.arrived);
             assert!(was_empty, "{line:?}, but one is in the ring");
@@ -356,9 +353,9 @@ impl Judge<'_> {
         let server = server.unwrap_or_else(|| panic!("{line:?} names no server"));
         let owns = |key: &u8| self.owners(expect, usize::from(*key)).any(|at| at == server);
         assert!(keys.is_empty() || keys.iter().any(owns), "{line:?} is not the key's server");
-        let happened = self.happened(number.fault, server, expect);
+        let happened = self.happened(row.fault, server, expect);
         assert!(happened, "{line:?}, but that did not happen since {}", expect.arrived);
-        if number.words == number.words_sent || number.words == words {
+        if row.words == row.words_sent || row.words == words {
             Explained::NeverDone
         } else {
             Explained::Unknown
@@ -398,11 +395,11 @@ impl Judge<'_> {
                 self.now.since(expect.arrived_at) >= queue
             }
             Fault::QueueFull => self.tight_queues && self.may_fill_queue(expect),
-            Fault::ReplyTimeout if trouble.silent > since => true,
-            // A slow request has kept the server silent. That closes no link.
+            // A slow request may have kept the server silent. That closes no link.
             Fault::ReplyTimeout => {
                 let reply = self.pool.deadlines_since(expect.arrived_at).reply;
-                self.pool.is_redis && self.now.since(expect.arrived_at) >= reply
+                let is_late = self.now.since(expect.arrived_at) >= reply;
+                trouble.silent > since || self.pool.is_redis && is_late
             }
             Fault::LinkLost => trouble.lost > since,
             Fault::Poisoned => trouble.poisoned > since,

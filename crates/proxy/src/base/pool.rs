@@ -32,6 +32,8 @@ pub(crate) struct Pool {
     /// Marks on items are in use: see `proto::MarkUse`. Every worker must know at once, so the
     /// metrics registry holds it as well.
     pub(crate) marked: bool,
+    /// The last answer of its only server, if that says that the server is busy.
+    pub(crate) busy_line: Option<Box<[u8]>>,
     /// A server keeps its index; the index of a vacant one is used again.
     pub(crate) servers: Vec<Server>,
     pub(crate) conn_keys: ConnKeys,
@@ -116,6 +118,7 @@ impl Pool {
             updates: metrics.recorder(plan.id, Latency::Updates),
             upstream: plan.protocol.upstream(),
             marked: false,
+            busy_line: None,
             plan,
         }
     }

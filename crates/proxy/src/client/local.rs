@@ -48,6 +48,16 @@ impl Clients {
         }
     }
 
+    /// Answers with the line in which the pool's only server has said that it is busy.
+    #[cold]
+    pub(crate) fn answer_busy(&mut self, base: &mut Base, id: ConnId, request: &Request) {
+        let Some(client) = self.table.find(id) else { return };
+        let line = base.pools[client.pool as usize].busy_line.clone().unwrap_or_default();
+        if request.quiet != Quiet::Silent {
+            self.answer_encoded(base, id, request, Source::plain(&line));
+        }
+    }
+
     /// Has the protocol answer a local command.
     fn local(&mut self, base: &mut Base, id: ConnId, request: &Request, head: &[u8]) {
         let Some(client) = self.table.find_mut(id) else { return };

@@ -7,9 +7,9 @@ use proto::{Class, Expected, Reach, Request, Work};
 use shard::Distribution;
 
 use super::Proxy;
-use crate::base::part::{Effort, Incoming, LinkClass, Requester};
+use crate::base::part::{Data, Effort, Incoming, LinkClass, Requester};
 use crate::client::Frame;
-use crate::route;
+use crate::route::{self, Route};
 
 /// Whether a request takes a shared link, as nearly all do.
 #[inline(always)]
@@ -59,6 +59,26 @@ impl Proxy {
         match self.servers.is_slow(&self.base, pool, server, id) {
             true => Effort::Known(id),
             false => Effort::Unknown(id),
+        }
+    }
+
+    /// Answers a request that asks only whether the server is there, in a pool whose only server
+    /// has said that it is busy: as the server does, or as it did last.
+    #[cold]
+    pub(super) fn answer_as_busy(&mut self, incoming: &Incoming<'_>) {
+        let Incoming { asks, request, .. } = *incoming;
+        let request = &Request { class: Class::Single { writes: false }, ..*request };
+        let asked = &Incoming { request, ..*incoming };
+        self.base.keys.clear();
+        let route = self.route(asked);
+        match route {
+            Some(route @ Route::Go { server: Some(server), .. })
+                if self.servers.can_answer(&self.base, asks, server) =>
+            {
+                let id = self.clients.begin(&mut self.base, asked, false);
+                self.send_along(id, asked, Data::none(), route);
+            }
+            _ => self.clients.answer_busy(&mut self.base, asks.id, request),
         }
     }
 

@@ -244,6 +244,9 @@ impl Proxy {
     fn end_reply(&mut self, id: ConnId, kind: ItemKind, line: &[u8]) {
         let Proxy { base, clients, servers, .. } = self;
         let Some(server) = servers.server_of(id) else { return };
+        if kind == ItemKind::Error {
+            servers.note_error(base, id, line);
+        }
         match (servers.end_message(base, id, kind), kind) {
             (Some(Payload::Fetch(batch)), ItemKind::Error) if batch.single_reply => {
                 clients.server_error(base, batch.entries[0].part, server, line);

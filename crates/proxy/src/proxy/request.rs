@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use metrics::{PoolCounter, ServerCounter};
-use proto::{Answer, Ask, Class, Local, Parsed, Place, Quiet, Reach, Refusal, Resume, Work};
+use proto::{Answer, Ask, Class, Local, Place, Quiet, Reach, Refusal, Work};
 
 use super::{Proxy, class};
 use crate::base::buffer::{Source, has_trailer};
@@ -15,16 +15,6 @@ use crate::base::pool::Stage;
 use crate::client::{self, Frame, Input, Next, SplitRequest};
 use crate::route::{self, Route};
 use crate::server::SendOptions;
-
-/// How a refused request affects its key.
-enum Removal {
-    /// The key stays as it is.
-    Nothing,
-    /// The key is being removed. The request is answered when that is done.
-    Asked,
-    /// The form of the removal depends on the capabilities of this server, which are unknown.
-    Waits(usize),
-}
 
 /// Whether a request without a body passes by reference to `large`, which begins with it: it is
 /// larger than a read and most of what the reference would keep.
@@ -163,7 +153,7 @@ impl Proxy {
     }
 
     /// Returns the route of a request, as far as its servers can be asked now.
-    fn route(&mut self, incoming: &Incoming<'_>) -> Option<Route> {
+    pub(super) fn route(&mut self, incoming: &Incoming<'_>) -> Option<Route> {
         let Incoming { asks, request, .. } = *incoming;
         let Proxy { base, clients, servers, .. } = self;
         let is_located = || clients.has_endpoints(asks.id);
@@ -209,68 +199,6 @@ impl Proxy {
         }
         self.clients.read_again(frame);
         Some(0)
-    }
-
-    /// Refuses a request. If the reason is its data, the old value of its key may have to go.
-    #[cold]
-    fn refuse_or_remove(&mut self, frame: &Frame, head: &[u8], answer: &Answer<'_>) -> usize {
-        match self.remove(frame, head) {
-            Removal::Nothing => {
-                self.clients.refuse_read(&mut self.base, &frame.incoming(head), answer);
-                head.len()
-            }
-            Removal::Asked => head.len(),
-            Removal::Waits(server) => {
-                self.clients.await_server(&mut self.base, frame.asks.id, server);
-                self.clients.read_again(frame);
-                0
-            }
-        }
-    }
-
-    /// Refuses a request whose data is not accepted, if that removes its key. No client is to go on
-    /// reading a value that was to be replaced.
-    ///
-    /// ```text
-    ///   set k 0 0 9000000 ──▶ too large ──▶ delete k ──▶ DELETED ──▶ answer "too large"
-    ///   <its data>        ──▶ skipped          │
-    ///                                          └─ not sent ──▶ answer "too large, old value kept"
-    /// ```
-    ///
-    /// The removal is a change of that client like any other. It goes to its key's server in the
-    /// client's order and never twice, and the client gets the answer when the outcome is known.
-    #[cold]
-    fn remove(&mut self, frame: &Frame, head: &[u8]) -> Removal {
-        let Frame { asks, request, .. } = frame;
-        let Class::Single { writes: true } = request.class else { return Removal::Nothing };
-        let Some(no_room) = client::no_room(&self.base, asks.pool(), request) else {
-            return Removal::Nothing;
-        };
-        let mut words = self.base.spares.take();
-        if !asks.protocol.removal(request, head, &mut words) || bug!(ForgetRemoval) {
-            self.base.spares.give(words);
-            return Removal::Nothing;
-        }
-        let keys = &mut self.base.keys;
-        let parsed = asks.protocol.parse_request(&words, &mut Resume::default(), keys);
-        let Parsed::Complete(removal) = parsed else { unreachable!("the protocol has written it") };
-        let removed = &Incoming { asks, request: &removal, head: &words };
-        let route = self.route(removed);
-        let route = route.expect("a request about one key has a route");
-        if let Route::Wait(server) = route {
-            self.base.spares.give(words);
-            return Removal::Waits(server);
-        }
-        self.clients.skip_body(&mut self.base, asks.id, request);
-        let incoming = &frame.incoming(head);
-        let id = self.clients.begin_removal(&mut self.base, incoming, no_room);
-        match incoming.is_dropped() {
-            true => self.drop_begun(id, removed),
-            false => self.send_along(id, removed, Data::none(), route),
-        }
-        self.base.spares.give(words);
-        self.clients.pause_if_full(&mut self.base, asks.id);
-        Removal::Asked
     }
 
     /// Handles a whole request according to its class.
@@ -319,6 +247,9 @@ impl Proxy {
     fn answer_local(&mut self, incoming: &Incoming<'_>, local: Local) {
         let Incoming { asks, request, head } = *incoming;
         match local {
+            Local::Nothing if self.base.pools[asks.pool()].busy_line.is_some() => {
+                return self.answer_as_busy(incoming);
+            }
             Local::Stats => self.publish(),
             Local::Own => self.make_room_for_conn_key(asks.pool()),
             _ => {}
@@ -405,7 +336,13 @@ impl Proxy {
     }
 
     /// Sends a request along its route, for the first time or once more.
-    fn send_along(&mut self, id: RequestId, incoming: &Incoming<'_>, data: Data<'_>, route: Route) {
+    pub(super) fn send_along(
+        &mut self,
+        id: RequestId,
+        incoming: &Incoming<'_>,
+        data: Data<'_>,
+        route: Route,
+    ) {
         let part = Part::whole(id);
         let Proxy { base, clients, .. } = self;
         let (ask, server) = match route {
@@ -501,7 +438,7 @@ impl Proxy {
     }
 
     /// Drops a request that has begun, whose client asks for it again on another connection.
-    fn drop_begun(&mut self, id: RequestId, incoming: &Incoming<'_>) {
+    pub(super) fn drop_begun(&mut self, id: RequestId, incoming: &Incoming<'_>) {
         let Proxy { base, clients, .. } = self;
         let asks = incoming.asks;
         let server = route::server_for(base, incoming);

@@ -4,12 +4,13 @@
 use proto::WorkId;
 
 use super::fail::LateMessage;
-use super::link::{Late, Link, State};
+use super::link::{Link, State};
+use super::message::Late;
 use super::{LinkEvent, Servers};
 use crate::Time;
 use crate::base::busy::BusyWith;
 use crate::base::id::ConnId;
-use crate::base::part::Effort;
+use crate::base::part::{Effort, Requester};
 use crate::base::{Base, ServerAt, limits};
 
 impl Servers {
@@ -63,6 +64,33 @@ impl Servers {
             self.events.extend(late.into_iter().map(LinkEvent::Late));
         }
         true
+    }
+
+    /// Notes a line with which a server says that it is busy, or that it is not any more. In a pool
+    /// of one server, clients that only ask whether the server is there are to see it.
+    #[cold]
+    pub(super) fn note_busy_line(&mut self, base: &mut Base, at: ServerAt, line: Option<&[u8]>) {
+        let pool = &mut base.pools[at.pool as usize];
+        let line = line.filter(|_| pool.planned() == 1);
+        if line.is_some() || self.state(at).said_busy {
+            pool.busy_line = line.map(Box::from);
+        }
+        self.state(at).said_busy = line.is_some();
+    }
+
+    /// Notes an error that a server has answered with.
+    #[cold]
+    pub(crate) fn note_error(&mut self, base: &mut Base, id: ConnId, line: &[u8]) {
+        let Some(at) = self.links.find(id).map(|link| link.at) else { return };
+        let is_busy = base.pool(at).upstream.is_busy(line);
+        if is_busy || self.state(at).said_busy {
+            self.note_busy_line(base, at, is_busy.then_some(line));
+        }
+    }
+
+    /// Whether a client's link to a server is up.
+    pub(crate) fn can_answer(&self, base: &Base, asks: &Requester, server: usize) -> bool {
+        self.find_link(base, asks, server).is_some_and(Link::is_up)
     }
 
     /// Notes the end of a request that might have taken long: when the server began to owe it, and

@@ -3,7 +3,8 @@
 use super::Servers;
 use std::collections::BTreeMap;
 
-use super::link::{Body, Link, Payload, Unit};
+use super::link::Link;
+use super::message::{Body, Payload, Unit};
 use super::state::Hold;
 use crate::Time;
 use crate::base::id::ConnId;

@@ -5,7 +5,8 @@ use metrics::ServerCounter;
 
 use super::Servers;
 use super::batch::{Batch, Entry};
-use super::link::{Link, Message, Payload, State, Unit};
+use super::link::{Link, State};
+use super::message::{Message, Payload, Unit};
 use super::state::Hold;
 use super::waiting::Waiting;
 use crate::base::fault::{Blame, Fault};

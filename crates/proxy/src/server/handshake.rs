@@ -5,7 +5,8 @@
 use metrics::ServerCounter;
 use proto::{Ask, Capabilities, ConnKey, Credentials, HandshakeReply, Parsed};
 
-use super::link::{Handshake, Link, Message, State};
+use super::link::{Handshake, Link, State};
+use super::message::Message;
 use super::state::Proof;
 use super::{LinkEvent, Servers};
 use crate::Event;
@@ -54,6 +55,20 @@ impl Servers {
         self.arm(base, id);
     }
 
+    /// Handles the answer of a busy server: it is there, and refuses nothing. It is asked again.
+    #[cold]
+    fn await_busy(&mut self, base: &mut Base, id: ConnId) {
+        let Some(link) = self.links.find_mut(id) else { return };
+        let (at, answers) = (link.at, std::mem::take(&mut link.partial));
+        link.since = base.now;
+        link.look_at = Some(base.now.after(limits::BUSY_PAUSE_US));
+        let upstream = base.pool(at).upstream;
+        let line = answers.split_inclusive(|byte| *byte == b'\n').find(|one| upstream.is_busy(one));
+        self.note_busy_line(base, at, line);
+        base.spares.give(answers);
+        self.arm(base, id);
+    }
+
     /// Handles the answer to the handshake, or a part of it.
     pub(super) fn handshake(
         &mut self,
@@ -83,11 +98,7 @@ impl Servers {
                     return Ok(());
                 }
                 Parsed::Complete(HandshakeReply::Busy) => {
-                    // It is there, and refuses nothing.
-                    base.spares.give(std::mem::take(&mut link.partial));
-                    link.since = base.now;
-                    link.look_at = Some(base.now.after(limits::BUSY_PAUSE_US));
-                    self.arm(base, id);
+                    self.await_busy(base, id);
                     return Ok(());
                 }
                 Parsed::Incomplete if link.partial.len() <= limits::HANDSHAKE_MAX => return Ok(()),
@@ -102,6 +113,7 @@ impl Servers {
         link.trip = link.trip.min(base.now.since(link.since));
         link.since = base.now;
         let at = link.at;
+        self.note_busy_line(base, at, None);
         let is_probe = self.state(at).probe == Some(id);
         let before = self.note_capabilities(base, at, capabilities);
         if is_probe {
@@ -190,8 +202,8 @@ impl Servers {
 }
 
 impl Link {
-    /// Returns the connection key that its handshake asks for. What goes over a control link concerns
-    /// no database, and a busy server lets nobody choose one.
+    /// Returns the connection key that its handshake asks for. The requests on a control link
+    /// concern no database, and a busy server lets nobody choose one.
     fn asked_conn_key(&self, base: &Base) -> ConnKey {
         let conn_key = base.pool(self.at).conn_keys.of(self.conn_key);
         match self.class {

@@ -23,7 +23,8 @@
 use metrics::ServerCounter;
 
 use super::batch::Batch;
-use super::link::{Link, Message, Payload, State};
+use super::link::{Link, State};
+use super::message::{Message, Payload};
 use super::state::{Hold, ServerState};
 use super::{LinkEvent, Servers};
 use crate::Time;

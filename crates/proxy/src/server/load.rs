@@ -3,7 +3,8 @@
 //! been answered with an error meanwhile.
 
 use super::batch::Batch;
-use super::link::{Link, Message, Payload};
+use super::link::Link;
+use super::message::{Message, Payload};
 use super::{LinkEvent, Servers};
 use crate::base::id::ConnId;
 use crate::base::part::Sent;

@@ -7,6 +7,7 @@ use super::link::{Link, State};
 use crate::base::fault::Fault;
 use crate::base::id::ConnId;
 use crate::base::part::{Incoming, LinkClass, Requester};
+use crate::base::plan::PoolPlan;
 use crate::base::pool::{Health, Stage};
 use crate::base::{Base, ServerAt};
 use crate::{Action, Time, route};
@@ -24,12 +25,7 @@ impl Servers {
         if pool.servers[server].health != Health::Ready {
             return Err(Fault::Down);
         }
-        let count = pool.plan.server_connections;
-        let nth = match asks.class as usize {
-            class if class < pool.plan.class_links => class,
-            _ if count == 1 => LinkClass::SPECIAL,
-            _ => LinkClass::SPECIAL + asks.id.index() % count,
-        };
+        let nth = place_of(asks, &pool.plan);
         let state = &self.states[asks.pool()][server];
         let links = state.links.get(usize::from(asks.conn_key));
         match links.and_then(|links| links[nth]) {
@@ -43,6 +39,12 @@ impl Servers {
                 Ok(self.connect(base, at, asks.conn_key, nth))
             }
         }
+    }
+
+    /// Returns the link that a client uses for a server, if there is one.
+    pub(super) fn find_link(&self, base: &Base, asks: &Requester, server: usize) -> Option<&Link> {
+        let links = self.states[asks.pool()][server].links.get(usize::from(asks.conn_key))?;
+        self.links.find(links[place_of(asks, &base.pools[asks.pool()].plan)]?)
     }
 
     /// Makes sure that a link to a server is there or on its way, so that its handshake tells the
@@ -173,5 +175,15 @@ impl Servers {
             link.since = begins;
             self.arm(base, id);
         }
+    }
+}
+
+/// Returns the place of the link that a client uses, among those of its connection key.
+#[inline(always)]
+fn place_of(asks: &Requester, plan: &PoolPlan) -> usize {
+    match asks.class as usize {
+        class if class < plan.class_links => class,
+        _ if plan.server_connections == 1 => LinkClass::SPECIAL,
+        _ => LinkClass::SPECIAL + asks.id.index() % plan.server_connections,
     }
 }

@@ -13,7 +13,8 @@ use metrics::ServerCounter;
 use proto::{Ask, Item, ItemKind, Parsed, Progress, Shown};
 
 use super::Servers;
-use super::link::{Body, Late, Message, Payload, State, Unit};
+use super::link::State;
+use super::message::{Body, Late, Message, Payload, Unit};
 use crate::Action;
 use crate::base::buffer::{End, Source, has_trailer};
 use crate::base::id::ConnId;
@@ -221,12 +222,15 @@ impl Servers {
         let state = self.state(at);
         state.counters.add(ServerCounter::Replies, 1);
         state.latency.record(base.now.since(message.since));
-        let failed_before = state.failures > 0;
+        let (failed_before, said_busy) = (state.failures > 0, state.said_busy);
         if kind == ItemKind::Error {
             state.counters.add(ServerCounter::Errors, 1);
         }
         if failed_before {
             self.request_answered(base, at);
+        }
+        if said_busy && kind != ItemKind::Error {
+            self.note_busy_line(base, at, None);
         }
         if kind == ItemKind::Status {
             self.prove(base, at, message.ask);

@@ -15,7 +15,7 @@
 use std::collections::{HashMap, VecDeque};
 
 use super::batch::{Batch, Entry};
-use super::link::Payload;
+use super::message::Payload;
 use super::waiting::Waiting;
 use crate::Time;
 use crate::base::buffer::Outbox;

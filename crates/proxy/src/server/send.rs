@@ -8,7 +8,8 @@ use metrics::{Counters, ServerCounter};
 use proto::{Ask, Upstream};
 
 use super::batch::Batch;
-use super::link::{Link, Payload};
+use super::link::Link;
+use super::message::Payload;
 use super::waiting::Waiting;
 use super::{LinkEvent, Servers};
 use crate::base::buffer::Outbox;

@@ -47,6 +47,8 @@ pub(super) struct ServerState {
     pub(super) slow_end: Time,
     /// The other workers are told that it is busy.
     pub(super) is_busy: bool,
+    /// Its last answer says that it is busy, and its pool shows that.
+    pub(super) said_busy: bool,
     pub(super) counters: Counters<metrics::ServerCounter>,
     /// Latency from the queueing of a message to its reply.
     pub(super) latency: Recorder,
@@ -127,6 +129,7 @@ impl ServerState {
             works: WorkRecord::default(),
             slow_end: Time(0),
             is_busy: false,
+            said_busy: false,
             counters: metrics.counters(id),
             latency: metrics.recorder(id, Latency::REPLIES),
             gauges: Gauges::default(),

@@ -8,8 +8,9 @@ use metrics::ServerCounter;
 
 use super::batch::Batch;
 use super::fail::unsent_fault;
-use super::link::{Link, Payload};
+use super::link::Link;
 use super::load::Load;
+use super::message::Payload;
 use super::queue::{Next, Taken};
 use super::state::Hold;
 use super::waiting::Waiting;
@@ -438,8 +439,8 @@ impl Link {
         matches!(self.class, LinkClass::Slow | LinkClass::Control)
     }
 
-    /// Returns how many answers of unknown length may be outstanding. All of them may be as large as
-    /// the largest of late.
+    /// Returns how many answers of unknown length may be outstanding. All of them may be as large
+    /// as the largest of late.
     fn unproven_max(&self, base: &Base) -> u32 {
         let largest = base.pool(self.at).sizes.largest.len().max(1);
         let most = (limits::UNPROVEN_BYTES / largest).clamp(1, limits::UNPROVEN_MAX);

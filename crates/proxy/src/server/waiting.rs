@@ -3,7 +3,7 @@
 use proto::Ask;
 
 use super::batch::{Batch, Entry};
-use super::link::Payload;
+use super::message::Payload;
 use crate::Time;
 use crate::base::buffer::Outbox;
 use crate::base::part::{Effort, Part};

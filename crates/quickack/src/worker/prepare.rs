@@ -111,14 +111,16 @@ fn share(mut plan: Plan, workers: usize, listeners: usize) -> Result<Plan, Error
     }
 }
 
-/// Descriptors that are kept for links: those that every pool needs, and those of further
-/// connection keys as far as they leave half of all to clients. A link that finds none is tried
-/// again after a pause.
+/// Descriptors that are kept for links: those that every pool needs, and those of special classes
+/// and of further connection keys as far as they leave half of all to clients. A link that finds
+/// none is tried again after a pause.
 fn links_kept(plan: &Plan, descriptors: usize) -> usize {
     let links = |pool: &PoolPlan| pool.servers.len() * pool.server_connections;
     let needed: usize = plan.pools.iter().map(|pool| links(pool) + pool.servers.len()).sum();
-    let further: usize =
-        plan.pools.iter().map(|pool| links(pool) * (conn_keys_max(pool) - 1)).sum();
+    // Few clients need the classes with another connection key than the first.
+    let classes = |pool: &PoolPlan| pool.servers.len() * pool.class_links;
+    let others = |pool: &PoolPlan| links(pool) * (conn_keys_max(pool) - 1) + classes(pool);
+    let further: usize = plan.pools.iter().map(others).sum();
     needed + further.min((descriptors / 2).saturating_sub(needed))
 }
 
@@ -160,11 +162,11 @@ mod tests {
 
     #[test]
     fn descriptors_are_kept_for_links_of_every_lane_but_never_more_than_half() {
-        assert_eq!(check("server_connections: 2", 1024), 4 * 2 + 4);
+        assert_eq!(check("server_connections: 2", 1024), 4 * 2 + 4 + 4 * 3);
         // 16 databases in two versions of RESP.
-        assert_eq!(check("redis: true", 1024), 4 + 4 + 4 * 31);
-        assert_eq!(check("redis: true, databases: 1", 1024), 4 + 4 + 4);
-        assert_eq!(check("redis: true, databases: 1000", 100_000), 4 + 4 + 4 * 63);
+        assert_eq!(check("redis: true", 1024), 4 + 4 + 4 * 31 + 4 * 3);
+        assert_eq!(check("redis: true, databases: 1", 1024), 4 + 4 + 4 + 4 * 3);
+        assert_eq!(check("redis: true, databases: 1000", 100_000), 4 + 4 + 4 * 63 + 4 * 3);
         assert_eq!(check("redis: true, databases: 1000", 100), 50);
         assert_eq!(check("redis: true", 10), 8, "what is needed is kept whatever there is");
     }

@@ -1,0 +1,110 @@
+//! A message on a link: what is asked, of whom, and what its reply is to be.
+
+use proto::{Ask, Item};
+
+use super::batch::Batch;
+use crate::Time;
+use crate::base::buffer::End;
+use crate::base::id::ConnId;
+use crate::base::part::{Arrival, Effort, Part};
+use crate::base::size::Cost;
+
+/// One message in the queue or on the wire.
+pub(crate) struct Message {
+    pub(super) payload: Payload,
+    pub(super) ask: Ask,
+    /// The end of the message in the stream.
+    pub(super) end: u64,
+    /// When it was queued.
+    pub(super) since: Time,
+    /// It waits, or has waited, because the server was silent.
+    pub(super) held: bool,
+    /// The client that asks, and the cost, if it is a request's.
+    pub(super) client: ConnId,
+    pub(super) cost: Cost,
+    /// How long it may take.
+    pub(super) effort: Effort,
+    pub(super) late: Late,
+    /// What was in flight when it joined the link's output; 0 if it had waited before.
+    pub(super) inflight: u32,
+}
+
+/// Whether the request of a message has been answered with an error: the reply is then discarded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Late {
+    No,
+    Yes,
+    /// It has, and the reply must be a list of this many elements.
+    List(u32),
+}
+
+/// The payload of a message.
+pub(crate) enum Payload {
+    Fetch(Box<Batch>),
+    /// A request, or a part of it.
+    Single(Part),
+    /// An internal command: no client waits for the reply. The number identifies the command.
+    Internal(u64),
+}
+
+/// A value that is arriving.
+pub(crate) struct Body {
+    pub(super) item: Item,
+    /// The unit that it settles when it is complete.
+    pub(super) unit: Unit,
+    /// Bytes to come, of the item's body and trailer.
+    pub(super) left: u64,
+    pub(super) end: End,
+    /// The share that the request it answers has of it.
+    pub(super) arrival: Arrival,
+}
+
+/// The unit that one or more items settle.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Unit {
+    /// One key of a read.
+    Key,
+    /// A single request.
+    Single,
+    /// All keys of a message, which have one reply.
+    Batch,
+    /// An internal command, which is no client's.
+    Internal,
+}
+
+impl Message {
+    /// Returns how many parts of requests wait for its reply.
+    pub(super) fn parts(&self) -> usize {
+        match &self.payload {
+            _ if self.is_late() => 0,
+            Payload::Fetch(batch) => batch.outstanding().count(),
+            Payload::Single(_) => 1,
+            Payload::Internal(_) => 0,
+        }
+    }
+
+    /// Returns the parts of requests that wait for its reply, and marks it: they have their answer,
+    /// and the reply is discarded when it comes.
+    pub(super) fn give_up_waiting(&mut self) -> Vec<Part> {
+        self.late = Late::Yes;
+        match &self.payload {
+            Payload::Fetch(batch) => batch.outstanding().map(|entry| entry.part).collect(),
+            Payload::Single(part) => vec![*part],
+            Payload::Internal(_) => Vec::new(),
+        }
+    }
+
+    /// Returns the number of keys that its reply answers together, if that is more than a request.
+    pub(super) fn keys(&self) -> Option<u32> {
+        match &self.payload {
+            Payload::Fetch(batch) if batch.single_reply => Some(batch.entries.len() as u32),
+            _ => None,
+        }
+    }
+
+    /// Whether its request has been answered with an error.
+    #[inline]
+    pub(super) fn is_late(&self) -> bool {
+        self.late != Late::No
+    }
+}
