@@ -79,6 +79,26 @@ fn what_a_server_is_busy_with_is_no_failure_and_late_replies_go_nowhere() {
 }
 
 #[test]
+fn a_request_behind_a_slow_one_on_its_link_waits_no_longer_than_it_may() {
+    let (mut stage, link) = redis();
+    let (slow_one, reads) = (stage.client(), stage.client());
+    stage.says(slow_one, "EVAL script 1 a\r\n");
+    stage.says(reads, "GET a\r\n");
+    assert_eq!(stage.turn(link), resp("EVAL script 1 a") + &resp("GET a"));
+    stage.passes(SECOND);
+    assert_eq!(stage.received(reads), "-ERR s0: no reply in time\r\n");
+    assert_eq!((stage.received(slow_one).as_str(), &stage.closed), ("", &vec![]));
+    stage.says(reads, "GET b\r\n");
+    stage.end_turn();
+    stage.says(link, ":1\r\n$4\r\nlate\r\n");
+    assert_eq!(stage.received(slow_one), ":1\r\n");
+    assert_eq!(stage.turn(link), resp("GET b"));
+    stage.says(link, "$3\r\nnew\r\n");
+    assert_eq!(stage.received(reads), "$3\r\nnew\r\n");
+    stage.expect_rows(0);
+}
+
+#[test]
 fn a_late_reply_with_another_number_of_values_closes_its_link() {
     let (mut stage, link) = redis();
     let (slow_one, reads) = (stage.client(), stage.client());

@@ -34,6 +34,7 @@ impl Clients {
         }
         if request.quiet == Quiet::Silent {
             client.pipeline.silent_count += 1;
+            client.pipeline.silent_at = base.now;
             return pending;
         }
         #[cfg(seeded_bugs)]

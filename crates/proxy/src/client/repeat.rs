@@ -184,15 +184,17 @@ impl Clients {
         (pending.asked_again, pending.info.awaits_retry) = (true, true);
     }
 
-    /// Whether the client of a request has sent a change that is outstanding and may stand behind
-    /// the request in a queue.
+    /// Whether the client of a request has sent a change after it that no answer has followed yet,
+    /// or may have.
     pub(crate) fn has_changed_since(&self, id: RequestId) -> bool {
         let pending = &self.requests[id];
         // A client that has left sees nothing, and the entries behind its own may belong to others
         // by now.
         let client = self.table.find(pending.client).filter(|_| !bug!(AskAgainPastWrite));
         let Some(client) = client else { return false };
-        if client.pipeline.silent_count > 0 {
+        // A change that needs no answer may have been carried out meanwhile, on another server.
+        let came_since = pending.since <= client.pipeline.silent_at;
+        if client.pipeline.silent_count > 0 || came_since {
             return true;
         }
         let mut later = pending.next;

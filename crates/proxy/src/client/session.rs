@@ -76,6 +76,8 @@ pub(super) struct Pipeline {
     pub(super) loud_count: u32,
     /// The number of silent requests beside it.
     pub(super) silent_count: u32,
+    /// When the last of those came, even if it is answered.
+    pub(super) silent_at: Time,
     /// The request that is answered when no silent request is left.
     pub(super) barrier: RequestId,
     /// Bytes of answers that wait for their turn.
@@ -91,6 +93,7 @@ impl Pipeline {
         depth: 0,
         loud_count: 0,
         silent_count: 0,
+        silent_at: Time(0),
         barrier: NONE,
         bytes: 0,
         expected: 0,

@@ -53,17 +53,20 @@ impl Servers {
         let Some(link) = self.links.find_mut(id) else { return false };
         let at = link.at;
         link.look_at = None;
-        if self.find_busy(base, at).is_none() {
-            return false;
-        }
+        let is_busy = self.find_busy(base, at).is_some();
         let Some(link) = self.links.find_mut(id) else { return false };
-        link.excused = base.now;
-        if let State::Up(_) = link.state {
+        if is_busy {
+            link.excused = base.now;
+        }
+        let is_behind = link.outstanding.front().is_some_and(|one| one.effort != Effort::Quick);
+        if let State::Up(_) = link.state
+            && (is_busy || is_behind)
+        {
             let timeout = base.pool(at).plan.timeouts.reply;
             let late = link.give_up_late(id, timeout, base.now);
             self.events.extend(late.into_iter().map(LinkEvent::Late));
         }
-        true
+        is_busy
     }
 
     /// Notes a line with which a server says that it is busy, or that it is not any more. In a pool

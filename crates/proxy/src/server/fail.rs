@@ -87,7 +87,8 @@ impl Servers {
         }
         link.armed = None;
         let timeouts = base.pool(link.at).plan.timeouts;
-        let is_looked_at = link.look_at.is_some_and(|at| base.now >= at);
+        let look_at = link.look_at.into_iter().chain(link.behind_slow(&timeouts)).min();
+        let is_looked_at = look_at.is_some_and(|at| base.now >= at);
         if is_looked_at && matches!(link.state, State::Handshake(_)) {
             return self.ask_busy_again(base, id);
         }

@@ -315,7 +315,7 @@ impl Link {
         let gathering = self.batch.as_ref().filter(|_| !bug!(GatherForEver));
         let gathering = gathering.map(|batch| batch.since.after(timeouts.queue));
         let waiting = self.queue.oldest().map(|since| since.after(queue));
-        let look_at = self.look_at.into_iter();
+        let look_at = self.look_at.into_iter().chain(self.behind_slow(timeouts));
         owed.into_iter().chain(queued).chain(gathering).chain(waiting).chain(look_at).min()
     }
 
@@ -362,6 +362,17 @@ impl Link {
             excused => excused.after(patience),
         };
         deadline.max(slow).max(excused)
+    }
+
+    /// Returns when the first of the requests has waited for a reply as long as it may that were
+    /// sent behind one that may take longer.
+    pub(super) fn behind_slow(&self, timeouts: &Timeouts) -> Option<Time> {
+        if self.outstanding.front().is_none_or(|first| first.effort == Effort::Quick) {
+            return None;
+        }
+        let sent = self.outstanding.iter().take_while(|message| message.end <= self.sent);
+        let quick = sent.filter(|message| message.effort == Effort::Quick && !message.is_late());
+        quick.map(|message| message.since.after(timeouts.reply)).min()
     }
 
     /// Returns what its server is busy with, if the first request that it owes may take long.

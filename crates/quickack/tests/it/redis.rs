@@ -1,6 +1,7 @@
 //! Redis and Valkey: real servers behind, real and hostile clients in front.
 
 mod allow;
+mod busy;
 mod clients;
 mod databases;
 mod differential;

@@ -1,0 +1,130 @@
+//! Servers that are busy with something known: what it costs those that want something else.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+
+use testkit::process::{Family, Quickack, Redis, Speaker, wait_until};
+use testkit::wire::resp::{Reply, command};
+
+use super::super::harness;
+use super::{addresses, quickack, servers};
+
+/// A script that keeps its server busy for longer than a second.
+const BUSY: &str = "local t = redis.call('TIME') \
+    repeat local n = redis.call('TIME') \
+    until (n[1] - t[1]) * 1000000 + n[2] - t[2] > 1300000 return 7";
+
+/// Checks that a client that reads and changes one key sees nothing but answers while another
+/// does `work`, and that no server is found to have failed.
+fn check_quiet(backs: &[Redis], work: impl FnOnce(&Quickack) + Send) {
+    let quickack = quickack(&addresses(backs), &["timeout: 30s"]);
+    let asked = AtomicUsize::new(0);
+    thread::scope(|scope| {
+        let worker = scope.spawn(|| {
+            wait_until("the quiet client is served", || asked.load(Ordering::Relaxed) > 10);
+            work(&quickack);
+        });
+        let mut client = Speaker::connect(quickack.address());
+        let mut count = 0;
+        while !worker.is_finished() || count < 20 {
+            count += 1;
+            assert_eq!(client.say("INCR quiet"), Reply::Integer(count));
+            let value = Reply::Bulk(count.to_string().into());
+            assert_eq!(client.say("GET quiet"), value);
+            asked.store(count as usize, Ordering::Relaxed);
+        }
+        worker.join().expect("the others were served");
+    });
+    for back in harness::stats(&quickack)["pools"][0]["servers"].as_array().expect("servers") {
+        assert_eq!(back["health"], "up");
+        assert_eq!(back["reply_timeout_total"].as_u64().unwrap_or(0), 0);
+    }
+}
+
+#[test]
+fn a_script_of_more_than_a_second_costs_a_quiet_client_no_error() {
+    for family in Family::ALL {
+        check_quiet(&servers(family, 1), |quickack| {
+            let mut client = Speaker::connect(quickack.address());
+            // The second time it is known to be slow.
+            for _ in 0..2 {
+                assert_eq!(client.ask(&["EVAL", BUSY, "1", "quiet"]), Reply::Integer(7));
+            }
+        });
+    }
+}
+
+#[test]
+fn a_pipeline_of_keys_costs_a_quiet_client_no_error() {
+    const KEYS: usize = 200_000;
+    let backs = servers(Family::Redis70, 2);
+    let fill = format!("for i = 1, {KEYS} do redis.call('SET', 'k' .. i, 'v') end return 1");
+    for back in &backs {
+        let filled = Speaker::connect(back.address).ask(&["EVAL", &fill, "0"]);
+        assert_eq!(filled, Reply::Integer(1));
+    }
+    check_quiet(&backs, |quickack| {
+        let mut client = Speaker::connect(quickack.address());
+        client.send(&command(&["KEYS", "k*"]).repeat(20));
+        for _ in 0..20 {
+            match client.reply() {
+                Ok(Reply::Array(keys)) => assert_eq!(keys.len(), 2 * KEYS),
+                other => panic!("{:.200}", format!("{other:?}")),
+            }
+        }
+    });
+}
+
+#[test]
+fn replies_that_come_late_since_a_server_was_busy_are_discarded_in_their_places() {
+    let backs = servers(Family::Redis70, 1);
+    let quickack = quickack(&addresses(&backs), &["timeout: 200ms", "timeout_slow: 60s"]);
+    let mut slow = Speaker::connect(quickack.address());
+    let mut client = Speaker::connect(quickack.address());
+    for key in ["a", "b"] {
+        assert!(!client.say(&format!("SET {key} {key}")).is_error());
+    }
+    slow.send(&command(&["EVAL", BUSY, "0"]));
+    let mut told = String::new();
+    wait_until("the server is busy", || {
+        told = client.say("GET a").error();
+        !told.is_empty()
+    });
+    let is_late = told == "ERR s1: no reply in time";
+    let is_busy = told.starts_with("ERR s1: busy with EVAL for ") && told.ends_with(" s, not sent");
+    assert!(is_late || is_busy, "{told}");
+    assert_eq!(slow.reply(), Ok(Reply::Integer(7)));
+    // Each answer belongs to its own request, and the server was never down.
+    for _ in 0..100 {
+        assert_eq!(client.say("GET b"), Reply::Bulk("b".into()));
+        assert_eq!(client.say("GET a"), Reply::Bulk("a".into()));
+    }
+}
+
+#[test]
+fn a_script_is_killed_through_the_proxy_and_clients_see_that_the_server_is_busy() {
+    for family in Family::ALL {
+        let backs = servers(family, 1);
+        let quickack = quickack(&addresses(&backs), &["timeout: 60s"]);
+        let mut direct = Speaker::connect(backs[0].address);
+        assert!(!direct.say("CONFIG SET lua-time-limit 1").is_error());
+        let mut runs = Speaker::connect(quickack.address());
+        let mut client = Speaker::connect(quickack.address());
+        assert_eq!(client.say("GET a"), Reply::Null(b'$'));
+        let mut other = Speaker::connect(backs[0].address);
+        other.send(&command(&["EVAL", "while true do end", "0"]));
+        wait_until("it runs", || direct.say("GET a").is_error());
+        let expected = direct.say("PING");
+        for line in ["GET a", "PING"] {
+            assert_eq!(client.say(line), expected, "{family:?}: {line}");
+        }
+        assert_eq!(client.say("SCRIPT KILL"), Reply::Simple("OK".into()), "{family:?}");
+        assert!(other.reply().expect("it was killed").is_error());
+        runs.send(&command(&["EVAL", "while true do end", "0"]));
+        wait_until("it runs", || direct.say("GET a").is_error());
+        assert_eq!(client.say("SCRIPT KILL"), Reply::Simple("OK".into()), "{family:?}");
+        assert!(runs.reply().expect("it was killed").is_error());
+        assert_eq!(client.say("GET a"), Reply::Null(b'$'));
+        assert_eq!(client.say("PING"), Reply::Simple("PONG".into()));
+    }
+}
