@@ -91,7 +91,8 @@ pub static FAULTS: &[Row] = &[
         "no reply in time",
         "no reply in time, outcome unknown",
         Some(ServerCounter::ReplyTimeout),
-        "the link is closed; the server is down until a probe succeeds",
+        "the link is closed; the server is down until a probe succeeds. While the server is busy \
+         with a slow command, neither happens, and the late reply is discarded",
     ),
     row(
         Fault::LinkLost,

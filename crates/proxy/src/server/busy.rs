@@ -10,7 +10,8 @@ use super::{LinkEvent, Servers};
 use crate::Time;
 use crate::base::busy::BusyWith;
 use crate::base::id::ConnId;
-use crate::base::part::{Effort, Requester};
+use crate::base::part::{Effort, LinkClass, Requester};
+use crate::base::plan::Timeouts;
 use crate::base::{Base, ServerAt, limits};
 
 impl Servers {
@@ -137,6 +138,27 @@ impl Servers {
 }
 
 impl Link {
+    /// Returns when the first of the requests has waited for a reply as long as it may that were
+    /// sent behind one that may take longer.
+    pub(super) fn behind_slow(&self, timeouts: &Timeouts) -> Option<Time> {
+        if self.outstanding.front().is_none_or(|first| first.effort == Effort::Quick) {
+            return None;
+        }
+        let sent = self.outstanding.iter().take_while(|message| message.end <= self.sent);
+        let quick = sent.filter(|message| message.effort == Effort::Quick && !message.is_late());
+        quick.map(|message| message.since.after(timeouts.reply)).min()
+    }
+
+    /// Returns what its server is busy with, if the first request that it owes may take long.
+    pub(super) fn busy_with(&self) -> Option<BusyWith> {
+        let first = self.outstanding.front()?;
+        let is_it = first.effort != Effort::Quick
+            && self.is_up()
+            && first.end <= self.sent
+            && self.class != LinkClass::Control;
+        is_it.then_some(BusyWith { ask: first.ask, since: self.owed })
+    }
+
     /// Gives up the requests that were sent this long ago, but not those that may take longer, and
     /// returns them.
     fn give_up_late(&mut self, id: ConnId, timeout: u64, now: Time) -> Vec<LateMessage> {

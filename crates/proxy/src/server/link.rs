@@ -27,7 +27,6 @@ use super::queue::FairQueue;
 use crate::Time;
 use crate::base::ServerAt;
 use crate::base::buffer::Outbox;
-use crate::base::busy::BusyWith;
 use crate::base::fault::Fault;
 use crate::base::id::ConnId;
 use crate::base::limits::{self, Limits};
@@ -362,27 +361,6 @@ impl Link {
             excused => excused.after(patience),
         };
         deadline.max(slow).max(excused)
-    }
-
-    /// Returns when the first of the requests has waited for a reply as long as it may that were
-    /// sent behind one that may take longer.
-    pub(super) fn behind_slow(&self, timeouts: &Timeouts) -> Option<Time> {
-        if self.outstanding.front().is_none_or(|first| first.effort == Effort::Quick) {
-            return None;
-        }
-        let sent = self.outstanding.iter().take_while(|message| message.end <= self.sent);
-        let quick = sent.filter(|message| message.effort == Effort::Quick && !message.is_late());
-        quick.map(|message| message.since.after(timeouts.reply)).min()
-    }
-
-    /// Returns what its server is busy with, if the first request that it owes may take long.
-    pub(super) fn busy_with(&self) -> Option<BusyWith> {
-        let first = self.outstanding.front()?;
-        let is_it = first.effort != Effort::Quick
-            && self.is_up()
-            && first.end <= self.sent
-            && self.class != LinkClass::Control;
-        is_it.then_some(BusyWith { ask: first.ask, since: self.owed })
     }
 
     /// Notes that the kernel took `n` bytes.

@@ -229,7 +229,8 @@ pub static POOL: &[Directive<PoolDraft>] = &[
         Kind::Number(1..=INT_MAX, |pool, count| pool.server_connections_max = Some(count as usize)),
         "The most links to each server that all workers together may have; in a Redis pool, for \
          each database and RESP version that clients use. Each worker needs one link, so the \
-         number of workers is the minimum."),
+         number of workers is the minimum. What `server_connections` leaves of it goes to links \
+         of their own for slow requests and for `SCRIPT KILL`."),
     row("proxy_protocol", Native, Unset("none"),
         Kind::Owns("list of networks", |pool, word, first| {
             if first {
