@@ -52,6 +52,27 @@ impl World {
         }
     }
 
+    /// Returns how many commands of a connection its server executes now. One that may take long
+    /// keeps its server silent first, now and then: for a server that does one thing at a time,
+    /// that is the same as silence until its reply.
+    pub fn pace(&mut self, at: usize) -> usize {
+        let commands = *self.random.pick(&[0, 1, 1, 3, 100]);
+        let Some(conn) = self.conns[at].as_ref() else { return commands };
+        let (pool, server) = (conn.pool, conn.server);
+        let name = conn.input.split(|byte| *byte == b'\n').nth(2).unwrap_or_default();
+        let may_be_slow = SLOW.iter().any(|slow| name.eq_ignore_ascii_case(slow));
+        let may_stall = !self.is_calm && !self.scene.faults.is_empty();
+        let is_slow = may_be_slow && may_stall && conn.is_established;
+        if !is_slow || !self.random.permille(150) {
+            return commands;
+        }
+        let longest = 2 * self.pools[pool].plan.timeouts.reply;
+        let until = self.now.after(self.random.range(500, longest as usize) as u64);
+        tell!(self, "server {pool}.{server} is busy until {} us", until.0);
+        self.stall(pool, server, until);
+        0
+    }
+
     /// Lets it load its data before it does anything else.
     fn load(&mut self, pool: usize, server: usize, until: Time) {
         let model = &mut self.pools[pool].servers[server];
@@ -138,5 +159,7 @@ impl World {
     }
 }
 
+/// The commands that may take long, as they stand on their lines.
+const SLOW: &[&[u8]] = &[b"keys\r", b"evalsha\r", b"evalsha_ro\r"];
 /// Time by which a server dribbles longer than other faults last: a whole reply may take long.
 const DRIBBLE_US: u64 = 200_000;

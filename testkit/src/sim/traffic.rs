@@ -261,7 +261,7 @@ impl World {
         if !conn.is_up() {
             return self.connect_ends(at);
         }
-        let commands = *self.random.pick(&[0, 1, 1, 3, 100]);
+        let commands = self.pace(at);
         self.serve(at, commands);
         let n = self.piece(at);
         self.deliver(at, n);

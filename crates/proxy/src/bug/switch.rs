@@ -178,6 +178,10 @@ pub enum Bug {
     FreeOfCost,
     /// A client that has filled its share of a link's queue is never read again.
     NeverRoom,
+    /// A client takes links of another class although something of it is outstanding.
+    ChangeClassAtOnce,
+    /// A client may have any number of slow requests outstanding.
+    SlowWithoutLimit,
 }
 
 /// All seeded bugs.
@@ -268,6 +272,8 @@ pub static BUGS: &[Bug] = &[
     Bug::CostLeaks,
     Bug::FreeOfCost,
     Bug::NeverRoom,
+    Bug::ChangeClassAtOnce,
+    Bug::SlowWithoutLimit,
 ];
 
 thread_local! {

@@ -89,7 +89,7 @@ impl Proxy {
         if matches!(frame.request.class, Class::Local(_) | Class::Refuse(_)) {
             return true;
         }
-        if self.servers.await_idle(id) {
+        if self.servers.await_idle(id) && !bug!(ChangeClassAtOnce) {
             self.clients.await_owed(&mut self.base, id);
             self.clients.read_again(frame);
             return false;

@@ -8,10 +8,10 @@ use super::message::{Body, Payload, Unit};
 use super::state::Hold;
 use crate::Time;
 use crate::base::id::ConnId;
-use crate::base::part::RequestId;
+use crate::base::part::{LinkClass, RequestId};
 use crate::base::pool::Stage;
 use crate::base::size::Cost;
-use crate::base::{Base, ServerAt, Sums};
+use crate::base::{Base, ServerAt, Sums, limits};
 
 impl Servers {
     /// Panics if an invariant is broken.
@@ -27,10 +27,24 @@ impl Servers {
             }
         }
         self.check_loads();
+        self.check_slow();
         Sums {
             bytes: self.links.iter().map(|(_, link)| link.counted).sum(),
             parts: self.links.iter().map(|(_, link)| check_link(link)).sum(),
             parts_kept: 0,
+        }
+    }
+
+    /// Panics if a link for slow requests has more of them than it may.
+    fn check_slow(&self) {
+        for (_, link) in self.links.iter().filter(|(_, link)| link.class == LinkClass::Slow) {
+            let slow = link.outstanding.iter().filter(|message| message.effort.is_slow());
+            let clients: Vec<ConnId> = slow.map(|message| message.client).collect();
+            let mut each = clients.clone();
+            each.sort_unstable();
+            each.dedup();
+            assert!(clients.len() <= limits::SLOW_INFLIGHT_MAX, "few slow requests are sent");
+            assert_eq!(each.len(), clients.len(), "a client has one slow request outstanding");
         }
     }
 

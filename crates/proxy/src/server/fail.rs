@@ -98,7 +98,7 @@ impl Servers {
             (fault == Some(Fault::ReplyTimeout) || is_looked_at) && self.excuse(base, id);
         if let Some(fault) = fault.filter(|_| !is_excused) {
             #[cfg(seeded_bugs)]
-            if bug!(AnswerAfterTimeout) && link.is_up() {
+            if bug!(AnswerAfterTimeout) && self.links.find(id).is_some_and(Link::is_up) {
                 return self.give_up_first(base, id);
             }
             return self.close_link(base, id, fault);

@@ -426,6 +426,7 @@ impl Link {
     pub(super) fn takes_slow(&self, base: &Base, client: ConnId, cost: Cost) -> bool {
         let most = match self.class {
             LinkClass::Control => return true,
+            _ if bug!(SlowWithoutLimit) => return true,
             LinkClass::Slow => limits::SLOW_INFLIGHT_MAX,
             _ if !self.takes(base, cost) => return false,
             _ => 1,
