@@ -203,7 +203,7 @@ impl Servers {
                 }
             }
             skipped = 0;
-            self.send_next(base, id, client);
+            self.send_next(base, id, client, since);
         }
         if let Some(link) = self.links.find_mut(id) {
             link.account(&mut base.memory);
@@ -213,8 +213,8 @@ impl Servers {
         self.end_link_retirement(base, id);
     }
 
-    /// Sends what is next in the queues of a link.
-    fn send_next(&mut self, base: &mut Base, id: ConnId, client: ConnId) {
+    /// Sends what is next in the queues of a link, and has waited since then.
+    fn send_next(&mut self, base: &mut Base, id: ConnId, client: ConnId, since: Time) {
         let Some(link) = self.links.find_mut(id) else { return };
         let upstream = base.pool(link.at).upstream;
         let spare = &mut self.spare_batches;
@@ -231,12 +231,12 @@ impl Servers {
         match taken {
             Taken::Key(one) => {
                 self.loads.take_waiting(client, 1);
-                self.merge_key(base, id, one);
+                self.merge_key(base, id, one, since);
             }
             Taken::Message(waiting) => {
                 self.loads.take_waiting(client, waiting.parts());
                 match waiting.payload {
-                    Payload::Fetch(one) if waiting.merges => self.merge_key(base, id, one),
+                    Payload::Fetch(one) if waiting.merges => self.merge_key(base, id, one, since),
                     _ => self.send_waiting(base, id, client, waiting),
                 }
             }
