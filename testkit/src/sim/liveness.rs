@@ -163,8 +163,6 @@ impl World {
     /// Checks that a change of a client that left without waiting is executed once its server is at
     /// rest, if no message can have been lost since.
     pub fn check_unheard(&mut self) {
-        // Where links are full, a change may wait longer than its client would.
-        let is_narrow = self.scene.plan.limits.inflight < limits::INFLIGHT_MIN;
         let mut open = std::mem::take(&mut self.journal.unheard);
         open.retain(|(number, late)| {
             let update = &self.journal.updates[*number as usize];
@@ -179,7 +177,6 @@ impl World {
                 || !is_one
                 || self.scene.tight_memory
                 || self.scene.tight_queues
-                || is_narrow
                 || model.rings.was_empty(update.arrived)
                 || self.queue_timeouts(update.pool) > *late
                 || update.key.is_none_or(|key| model.owners(key, update.arrived).any(in_trouble));
