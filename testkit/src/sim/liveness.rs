@@ -27,6 +27,8 @@
 //!   two quanta: `FreeOfCost`.
 //! * What waits for a link belongs to a client that may listen, or changes something: the end of
 //!   the turn: `SendCancelled`.
+//! * A change that was given up after `hold_after` and is asked for again is not sent: the time of
+//!   the new request (`silence.rs`): `KeepGivenUp`.
 //! * A client that has filled its share of a queue is read again: the end of the turn in which
 //!   there is room: `NeverRoom`.
 //! * A request is answered: the longest deadline since its server's last progress (`world.rs`):

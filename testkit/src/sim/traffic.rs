@@ -8,6 +8,7 @@ use super::ask::Asker;
 use super::client::{Asked, Client, Expect};
 use super::redis::Talk;
 use super::server::{Place, Server, Trick};
+use super::silence::TURN_US;
 use super::world::{BLOCK_LEN, World, say};
 
 impl World {
@@ -21,11 +22,25 @@ impl World {
         // A client that waits for a stalled server gives up sooner.
         let stalled = |one: &Server| one.stalled_until > self.now;
         let waits = !client.is_answered() && self.pools[client.pool].servers.iter().any(stalled);
-        let tired = if waits { 30 } else { 2 };
+        let may_retry = client.is_let_down || self.has_waited(client);
+        let tired = match client {
+            _ if waits => 30,
+            _ if may_retry => self.scene.retry_permille / 10 + 2,
+            _ => 2,
+        };
         match self.random.below(1000) {
-            n if n < tired && waits => self.part(id),
-            n if n < tired => self.reset_client(id),
+            n if n < tired => {
+                match waits {
+                    true => self.part(id),
+                    false => self.reset_client(id),
+                }
+                // Some come back at once.
+                if self.random.permille(self.scene.retry_permille) {
+                    self.accept();
+                }
+            }
             2..5 => self.half_close(id),
+            5..35 if client.is_greedy => self.grab(id),
             5..250 => self.let_client_read(id),
             _ if is_stuck => self.let_client_read(id),
             _ => {
@@ -33,6 +48,13 @@ impl World {
                 self.send_piece(id);
             }
         }
+    }
+
+    /// Returns whether a client has waited so long for an answer that it may ask again elsewhere.
+    fn has_waited(&self, client: &Client) -> bool {
+        let patience = self.pools[client.pool].plan.hold_after.unwrap_or(u64::MAX / 2) + TURN_US;
+        let mut owed = client.expects.iter().take(client.arrived).filter(|one| one.is_owed());
+        owed.next().is_some_and(|first| self.now.since(first.arrived_at) >= patience)
     }
 
     fn accept(&mut self) {
@@ -87,7 +109,25 @@ impl World {
             self.clients.resize_with(at + 1, || None);
         }
         assert!(self.clients[at].is_none(), "a client's place is taken");
+        let is_plain = client.talk.is_none() && !client.is_binary;
         self.clients[at] = Some(client);
+        if is_plain && self.random.permille(self.scene.retry_permille) {
+            self.repeat(id, pool);
+        }
+    }
+
+    /// Lets a client ask again for what was not done for it on an earlier connection.
+    fn repeat(&mut self, id: ConnId, pool: usize) {
+        for _ in 0..REPEATED_MAX {
+            let Some(first) = self.journal.take_to_repeat(pool) else { break };
+            let client = self.clients[id.index()].as_mut().expect("it has just come");
+            let keys = &self.pools[pool].keys;
+            let (journal, random, scene) = (&mut self.journal, &mut self.random, &self.scene);
+            let plan = &self.pools[pool].plan;
+            Asker { client, keys, plan, journal, random, scene }.repeat(first);
+            self.summary.repeats += 1;
+        }
+        self.send_all(id);
     }
 
     fn let_client_ask(&mut self, id: ConnId) {
@@ -157,10 +197,7 @@ impl World {
             }
             let update = expect.update();
             if let Some(number) = update {
-                let update = &mut self.journal.updates[number as usize];
-                update.arrived = expect.arrived;
-                update.arrived_at = self.now;
-                update.epoch = expect.epoch;
+                self.journal.arrive(number, (expect.arrived, self.now), expect.epoch);
             }
         }
         if self.scene.tight_queues {
@@ -494,6 +531,9 @@ impl World {
         }
     }
 }
+
+/// Requests that one client repeats.
+const REPEATED_MAX: usize = 4;
 
 /// Requests of one client that are not answered.
 const ASKED_MAX: usize = 500;

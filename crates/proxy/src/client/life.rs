@@ -269,7 +269,7 @@ impl Clients {
         // it stood aside.
         let since = since.min(pending.since);
         let is_late = hold_after.is_some_and(|time| base.now >= since.after(time));
-        has_gone && pending.cancelled && is_late
+        has_gone && pending.cancelled && is_late && !bug!(KeepGivenUp)
     }
 
     fn queue_resume(&mut self, id: ConnId) {
