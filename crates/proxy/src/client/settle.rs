@@ -8,6 +8,7 @@ use metrics::PoolCounter;
 use proto::{Answer, Quiet, Refusal};
 
 use super::request::{Kind, PendingRequest, State, UNTIMED};
+use super::session::Client;
 use super::value::Value;
 use super::{Clients, gather};
 use crate::Time;
@@ -30,7 +31,7 @@ impl Clients {
         }
         base.pools[pending.pool as usize].counters.add(PoolCounter::Hits, 1);
         if !pending.slots.is_empty() {
-            client.sizes.note(pending.info.command, value.len(), base.now);
+            note_size(base, client, pending, value.len());
             let bytes = match value {
                 Value::Ready(source) if pending.is_small(source.bytes.len()) => {
                     pending.keep_small(part.slot, source.bytes)
@@ -52,7 +53,7 @@ impl Clients {
             }
         } else if client.pipeline.head == part.request || bug!(Overtake) {
             client.out.open(&mut base.spares);
-            client.sizes.note(pending.info.command, value.len(), base.now);
+            note_size(base, client, pending, value.len());
             value.write(&pending.info, &mut client.out);
             pending.info.answer(&Answer::End, client.out.copied());
         } else {
@@ -113,9 +114,7 @@ impl Clients {
         if let Some(client) = client_at_turn.filter(|_| pending.error.is_empty()) {
             // Nearly always, the answer need not be kept.
             client.out.open(&mut base.spares);
-            if !pending.writes {
-                client.sizes.note(pending.info.command, value.len(), base.now);
-            }
+            note_size(base, client, pending, value.len());
             value.write(&pending.info, &mut client.out);
         } else {
             value.store((&pending.info, 0), &mut pending.reply);
@@ -269,8 +268,11 @@ impl Clients {
             let done = &self.requests[head];
             let len = client.out.len() - before;
             let is_whole = done.slots.is_empty() || done.info.gathers;
-            if len > 0 && is_whole && !done.writes && done.since != UNTIMED {
-                client.sizes.note(done.info.command, len / done.slots.len().max(1), base.now);
+            if len > 0 && is_whole && done.since != UNTIMED {
+                let len = len / done.slots.len().max(1);
+                if !client.sizes.fits(done.info.command, len) {
+                    client.sizes.note(done.info.command, len, &mut pool.sizes, base.now);
+                }
             }
             before = client.out.len();
             client.pipeline.expected -= done.expected;
@@ -307,6 +309,15 @@ impl Clients {
             client.pipeline.bytes = client.pipeline.bytes + bytes - pending.counted;
         }
         base.memory.change(&mut pending.counted, bytes);
+    }
+}
+
+/// Notes the length of an answer that goes to its client at once, or of a value in it.
+#[inline]
+fn note_size(base: &mut Base, client: &mut Client, pending: &PendingRequest, len: usize) {
+    if !client.sizes.fits(pending.info.command, len) {
+        let sizes = &mut base.pools[pending.pool as usize].sizes;
+        client.sizes.note(pending.info.command, len, sizes, base.now);
     }
 }
 

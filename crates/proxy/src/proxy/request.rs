@@ -26,12 +26,17 @@ enum Removal {
     Waits(usize),
 }
 
-/// Whether a request without a body passes by reference to `large`, which begins with it: it is
-/// larger than a read and most of what the reference would keep.
-fn passes_whole(incoming: &Incoming<'_>, large: Source<'_>) -> bool {
+/// Returns a request without a body as what passes by reference to the block in which it begins
+/// there, if it is larger than a read and most of what the reference would keep.
+#[cold]
+fn large_head<'a>(
+    incoming: &Incoming<'_>,
+    (block, at): (&'a Rc<Vec<u8>>, usize),
+) -> Option<Data<'a>> {
     let Incoming { asks, request, head } = *incoming;
-    let is_most = head.len() > limits::BLOCK && head.len() > large.bytes.len() / 2;
-    is_most && request.body == 0 && asks.protocol.passes_head(request, head)
+    let is_most = head.len() > limits::BLOCK && head.len() > (block.len() - at) / 2;
+    let passes = is_most && request.body == 0 && asks.protocol.passes_head(request, head);
+    passes.then(|| Data::Head(Source::block(block, block.len()).part(at, at + head.len())))
 }
 
 impl Proxy {
@@ -78,8 +83,7 @@ impl Proxy {
             let used = match (next, &frame) {
                 (Next::Used(used), _) => used,
                 (Next::Frame, Some(frame)) => {
-                    let large = block.map(|block| Source::block(block, len).part(at, len));
-                    self.serve(frame, rest, large)
+                    self.serve(frame, rest, block.map(|block| (block, at)))
                 }
                 (Next::Frame, None) => 0,
                 (Next::Whole(used, asks, body), _) => {
@@ -100,7 +104,12 @@ impl Proxy {
     /// Handles a request whose head has been read; returns how many bytes it used, of which it is
     /// the first.
     #[inline(always)]
-    fn serve(&mut self, frame: &Frame, rest: Source<'_>, large: Option<Source<'_>>) -> usize {
+    fn serve(
+        &mut self,
+        frame: &Frame,
+        rest: Source<'_>,
+        block: Option<(&Rc<Vec<u8>>, usize)>,
+    ) -> usize {
         let Frame { asks, request, .. } = frame;
         let head = &rest.bytes[..request.head as usize];
         let incoming = &frame.incoming(head);
@@ -116,12 +125,8 @@ impl Proxy {
         }
         match usize::try_from(request.len()) {
             Ok(whole) if whole <= rest.bytes.len() => {
-                let data = match large {
-                    Some(large) if passes_whole(incoming, large) => {
-                        Data::Head(large.part(0, whole))
-                    }
-                    _ => Data::OnePiece(rest.part(head.len(), whole)),
-                };
+                let large = block.and_then(|block| large_head(incoming, block));
+                let data = large.unwrap_or(Data::OnePiece(rest.part(head.len(), whole)));
                 self.admit(incoming, data, route);
                 self.clients.end_aborted(&mut self.base, frame, whole == rest.bytes.len());
                 whole
