@@ -83,6 +83,7 @@ impl Clients {
         }
         let counters = base.pools[client.pool as usize].counters;
         counters.add(PoolCounter::ReceivedBytes, bytes.len() as u64);
+        client.enter_turn(base.turn, &base.limits);
         if client.partial.is_empty() {
             return Input::AsTheyCame;
         }
@@ -199,7 +200,7 @@ impl Clients {
         if client.is_paused() {
             return Next::Used(0);
         }
-        if client.work() >= base.limits.turn_work && client.has_had_share(base) {
+        if client.work() >= base.limits.turn_work {
             self.await_turn(id);
             return Next::Used(0);
         }

@@ -316,7 +316,8 @@ impl Clients {
         for _ in 0..self.resumable.len() {
             let id = self.resumable.pop_front()?;
             let Some(client) = self.table.find_mut(id) else { continue };
-            if client.has_had_share(base) {
+            client.enter_turn(base.turn, &base.limits);
+            if client.work() >= base.limits.turn_work {
                 self.resumable.push_back(id);
                 continue;
             }

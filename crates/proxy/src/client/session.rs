@@ -303,18 +303,19 @@ impl Client {
             && self.owed() <= limits.client_outbox / 2
     }
 
-    /// Whether it has had its share of this turn. The turns since the last time pay for its work,
-    /// each for one share; since this is asked only when a share is full, one turn may do almost
-    /// two.
-    #[cold]
-    pub(super) fn has_had_share(&mut self, base: &Base) -> bool {
-        let (turn, share) = (base.turn as u32, base.limits.turn_work);
+    /// Notes that it may be read in this turn. Each turn since the last time pays for one share of
+    /// its work.
+    #[inline]
+    pub(super) fn enter_turn(&mut self, turn: u64, limits: &Limits) {
+        let turn = turn as u32;
         if self.work_turn != turn {
             let passed = turn.wrapping_sub(self.work_turn);
-            self.work = self.work.saturating_sub(passed.saturating_mul(share));
             self.work_turn = turn;
+            self.work = match self.work <= limits.turn_work {
+                true => 0,
+                false => self.work.saturating_sub(passed.saturating_mul(limits.turn_work)),
+            };
         }
-        self.work >= share
     }
 
     /// Charges it for work that is done for it.
