@@ -26,19 +26,6 @@ enum Removal {
     Waits(usize),
 }
 
-/// Returns a request without a body as what passes by reference to the block in which it begins
-/// there, if it is larger than a read and most of what the reference would keep.
-#[cold]
-fn large_head<'a>(
-    incoming: &Incoming<'_>,
-    (block, at): (&'a Rc<Vec<u8>>, usize),
-) -> Option<Data<'a>> {
-    let Incoming { asks, request, head } = *incoming;
-    let is_most = head.len() > limits::BLOCK && head.len() > (block.len() - at) / 2;
-    let passes = is_most && request.body == 0 && asks.protocol.passes_head(request, head);
-    passes.then(|| Data::Head(Source::block(block, block.len()).part(at, at + head.len())))
-}
-
 impl Proxy {
     pub(super) fn receive_client(&mut self, id: ConnId, source: Source<'_>) {
         match self.clients.take_input(&mut self.base, id, source.bytes) {
@@ -125,7 +112,7 @@ impl Proxy {
         }
         match usize::try_from(request.len()) {
             Ok(whole) if whole <= rest.bytes.len() => {
-                let large = block.and_then(|block| large_head(incoming, block));
+                let large = block.and_then(|block| Data::large_head(incoming, block));
                 let data = large.unwrap_or(Data::OnePiece(rest.part(head.len(), whole)));
                 self.admit(incoming, data, route);
                 self.clients.end_aborted(&mut self.base, frame, whole == rest.bytes.len());
