@@ -103,7 +103,7 @@ impl Servers {
     ) -> Result<bool, Fault> {
         let SendOptions { ask, merge, idempotent, .. } = *options;
         let Incoming { asks, request, head } = *incoming;
-        let cost = Cost::new(key.len(), asks.expected.len, asks.expected.unproven);
+        let cost = Cost::new(key.len(), asks.expected);
         let Some(link) = self.links.find_mut(id) else { return Ok(false) };
         let load = self.loads.of(asks.id);
         if !merge {

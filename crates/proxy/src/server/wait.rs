@@ -408,7 +408,7 @@ impl Link {
     /// Returns how many answers of unknown length may be outstanding. All of them may be as large
     /// as the largest of late.
     fn unproven_max(&self, base: &Base) -> u32 {
-        let largest = base.pool(self.at).sizes.largest.len().max(1);
+        let largest = base.pool(self.at).sizes.largest(base.now).max(1);
         let most = (limits::UNPROVEN_BYTES / largest).clamp(1, limits::UNPROVEN_MAX);
         let trips = 1 + self.limit.round_trip() / limits::QUEUEING_US;
         most.saturating_mul(trips as u32)
