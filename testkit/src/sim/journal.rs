@@ -122,8 +122,8 @@ pub struct Journal {
     /// Updates of clients that left without waiting for the answer, until they are executed. Beside
     /// each: how many messages to its pool had timed out in a queue when its client left.
     pub unheard: Vec<(u32, u64)>,
-    /// Updates that clients may ask for again, each at most once: they were told that these were not
-    /// sent, or gave up waiting.
+    /// Updates that clients may ask for again, each at most once: they were told that these were
+    /// not sent, or gave up waiting.
     pub to_repeat: Vec<u32>,
     /// The event of the first request that sets marks or asks for them, by pool.
     pub marked: BTreeMap<usize, u64>,

@@ -194,8 +194,8 @@ impl Servers {
         Ok(is_launched)
     }
 
-    /// Adds a key that has waited since then, alone in a batch, to the open batch of a link. The time
-    /// in which it waits for company there is a part of the time for which it may wait.
+    /// Adds a key that has waited since then, alone in a batch, to the open batch of a link. The
+    /// time in which it waits for company there is a part of the time for which it may wait.
     pub(super) fn merge_key(&mut self, base: &mut Base, id: ConnId, one: Box<Batch>, since: Time) {
         let Some(link) = self.links.find_mut(id) else { return };
         let counters = self.states[link.at.pool as usize][link.at.server as usize].counters;
