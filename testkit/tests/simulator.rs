@@ -24,7 +24,9 @@ fn ten_thousand_seeds_find_nothing() {
     // A run that meets no fault proves nothing.
     let met = [sum.hits, sum.misses, sum.updates, sum.pauses, sum.refused_clients];
     assert!(met.iter().all(|count| *count > 10_000), "{sum:?}");
-    assert!(sum.installs > 10_000, "{sum:?}");
+    assert!(sum.installs > 10_000 && sum.repeats > 10_000, "{sum:?}");
+    assert!(sum.half_waiting > 1_000 && sum.left_waiting > 10_000, "{sum:?}");
+    assert!(sum.full_shares > 300, "{sum:?}");
     assert!(sum.ejections > 1_000 && sum.orphans > 1_000, "{sum:?}");
     assert!(sum.refused_forms > 10_000, "{sum:?}");
     assert!(sum.redis > 1_000_000 && sum.apart > 10_000, "{sum:?}");

@@ -133,6 +133,34 @@ fn keys_that_wait_are_merged_in_the_order_of_turns() {
     assert_eq!(clients.map(|client| stage.received(client)), ["END\r\n", "END\r\n"]);
 }
 
+/// A key that has had its turn may have to wait for company. It has waited before.
+#[test]
+fn a_get_waits_for_its_turn_and_for_company_no_longer_than_one_queue_deadline() {
+    const FASTER: u64 = 2_000;
+    let (mut stage, link) = limited(40_000, |plan| {
+        plan.pools[0].hold_after = None;
+        plan.pools[0].timeouts.reply = 10 * SECOND;
+    });
+    let (other, client) = (stage.client(), stage.client());
+    // The shortest way is known.
+    stage.says(other, "delete x\r\n");
+    assert_eq!(stage.turn(link), "delete x\r\n");
+    stage.says(link, "DELETED\r\n");
+    let (first, second) = (set("first", 14_500), set("second", 22_500));
+    stage.says(other, &(first.clone() + &second));
+    assert_eq!(stage.turn(link), first + &second);
+    stage.says(client, "get late\r\n");
+    assert_eq!(stage.turn(link), "");
+    // At this delay the limit stays, and what is still in flight is more than half of it.
+    stage.passes(FASTER);
+    stage.says(link, "STORED\r\n");
+    assert_eq!(stage.turn(link), "");
+    stage.passes(SECOND - FASTER - 1);
+    assert_eq!(stage.turn(link), "");
+    stage.passes(1);
+    assert_eq!(stage.turn(link), "get late\r\n");
+}
+
 #[test]
 fn a_client_whose_share_is_full_is_paused_and_goes_on_at_half() {
     let (mut stage, link) = full(|_| {});
@@ -351,6 +379,8 @@ fn the_keys_of_a_new_client_do_not_all_leave_at_once_where_values_are_large() {
     while !received.is_empty() {
         received = answer(&mut stage, link, &received, None);
         asked += count(&received);
+        // The large value is half forgotten after each second.
+        let most = limits::UNPROVEN_MAX as usize;
         assert!(count(&received) <= most, "{} keys", count(&received));
     }
     assert_eq!(asked, 400);

@@ -3,7 +3,7 @@
 use proxy::plan::PoolPlan;
 
 use super::client::{Asked, Client};
-use super::journal::{Journal, UpdateKind};
+use super::journal::{Journal, Update, UpdateKind};
 use super::judge::TOO_LARGE;
 use super::random::Random;
 use super::scene::{Key, Scene};
@@ -120,7 +120,7 @@ impl Asker<'_> {
         if may_ask { key } else { self.random.range(0, 3) }
     }
 
-    fn read(&mut self, word: &str, count: usize) {
+    pub fn read(&mut self, word: &str, count: usize) {
         let keys = (0..count).map(|_| self.key() as u8).collect();
         self.read_keys(word, keys);
     }
@@ -188,6 +188,21 @@ impl Asker<'_> {
         self.store_as("set", key, None, true);
     }
 
+    /// Asks again for an update that was not done, as far as its client knows.
+    pub fn repeat(&mut self, first: u32) {
+        let Update { kind, key, .. } = self.journal.updates[first as usize];
+        let key = key.filter(|key| !self.keys[*key].is_foreign);
+        let Some(key) = key else { return };
+        match kind {
+            UpdateKind::Store => {
+                let word = if self.random.permille(500) { "append" } else { "set" };
+                self.store_as(word, key, None, false);
+            }
+            _ => self.number_to("incr", UpdateKind::Delta, key, false),
+        }
+        self.journal.updates.last_mut().expect("it was just added").repeats = Some(first);
+    }
+
     /// Stores with an answer.
     pub fn loud_store(&mut self) {
         let key = self.key();
@@ -248,6 +263,10 @@ impl Asker<'_> {
     fn keyed_number(&mut self, word: &str, kind: UpdateKind) {
         let key = self.key();
         let quiet = self.is_quiet();
+        self.number_to(word, kind, key, quiet);
+    }
+
+    fn number_to(&mut self, word: &str, kind: UpdateKind, key: usize, quiet: bool) {
         let number = self.new_update(kind, Some(key), quiet);
         let before = self.client.unsent.len();
         let out = &mut self.client.unsent;

@@ -118,6 +118,8 @@ pub struct Client {
     pub talk: Option<Box<Talk>>,
     /// Its last answer is a binary value whose end the server has not sent yet.
     pub ends_with_value: bool,
+    /// It was told that a change was not sent.
+    pub is_let_down: bool,
     /// Some of its input may not have been parsed when it closed its half.
     pub is_unread: bool,
     /// Set when the proxy is told to drain: the position up to which its input had been parsed.
@@ -222,6 +224,7 @@ impl Client {
             loose_errors: 0,
             talk: None,
             ends_with_value: false,
+            is_let_down: false,
             is_unread: false,
             drained_at: None,
         }

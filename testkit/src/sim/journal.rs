@@ -57,6 +57,10 @@ pub struct Update {
     pub left_at: Time,
     /// The event at which its client's connection was gone, if its client waited for the answer.
     pub gone: u64,
+    /// The update that it repeats: its client was told that this was not sent, or gave up waiting.
+    pub repeats: Option<u32>,
+    /// The event at which the proxy had received the request that repeats it; zero before that.
+    pub repeated: u64,
     /// The proxy may have read it later than it arrived.
     pub is_unread: bool,
     /// The ring's epoch when it arrived.
@@ -118,6 +122,9 @@ pub struct Journal {
     /// Updates of clients that left without waiting for the answer, until they are executed. Beside
     /// each: how many messages to its pool had timed out in a queue when its client left.
     pub unheard: Vec<(u32, u64)>,
+    /// Updates that clients may ask for again, each at most once: they were told that these were
+    /// not sent, or gave up waiting.
+    pub to_repeat: Vec<u32>,
     /// The event of the first request that sets marks or asks for them, by pool.
     pub marked: BTreeMap<usize, u64>,
     /// By pool, then by key.
@@ -161,6 +168,8 @@ impl Journal {
             left: 0,
             left_at: Time(0),
             gone: 0,
+            repeats: None,
+            repeated: 0,
             is_unread: false,
             epoch: 0,
             may_remove: false,
@@ -235,6 +244,26 @@ impl Journal {
         for update in self.updates.iter_mut().filter(|update| update.client == client) {
             update.retries = true;
         }
+    }
+
+    /// Records that an update has arrived.
+    pub fn arrive(&mut self, number: u32, (event, now): (u64, Time), epoch: u32) {
+        let update = &mut self.updates[number as usize];
+        (update.arrived, update.arrived_at, update.epoch) = (event, now, epoch);
+        if let Some(first) = update.repeats {
+            self.updates[first as usize].repeated = event;
+        }
+    }
+
+    /// Takes the last update of a pool that a client may ask for again.
+    pub fn take_to_repeat(&mut self, pool: usize) -> Option<u32> {
+        let fits = |number: &u32| {
+            let update = &self.updates[*number as usize];
+            let is_one = matches!(update.kind, UpdateKind::Store | UpdateKind::Delta);
+            update.pool == pool && is_one
+        };
+        let at = self.to_repeat.iter().rposition(fits)?;
+        Some(self.to_repeat.remove(at))
     }
 
     /// Records that the client of these updates has left and no longer waits for their answers.

@@ -235,6 +235,8 @@ impl Judge<'_> {
             if let (Explained::NeverDone, true) = (explained, is_one) {
                 assert_eq!(update.executed, 0, "update {number} is executed, but {line:?}");
                 update.forbidden = true;
+                self.client.is_let_down = true;
+                self.journal.to_repeat.push(number);
             }
             return;
         }

@@ -27,6 +27,8 @@
 //!   two quanta: `FreeOfCost`.
 //! * What waits for a link belongs to a client that may listen, or changes something: the end of
 //!   the turn: `SendCancelled`.
+//! * A change that was given up after `hold_after` and is asked for again is not sent: the time of
+//!   the new request (`silence.rs`): `KeepGivenUp`.
 //! * A client that has filled its share of a queue is read again: the end of the turn in which
 //!   there is room: `NeverRoom`.
 //! * A request is answered: the longest deadline since its server's last progress (`world.rs`):
@@ -174,8 +176,6 @@ impl World {
     /// Checks that a change of a client that left without waiting is executed once its server is at
     /// rest, if no message can have been lost since.
     pub fn check_unheard(&mut self) {
-        // Where links are full, a change may wait longer than its client would.
-        let is_narrow = self.scene.plan.limits.inflight < limits::INFLIGHT_MIN;
         let mut open = std::mem::take(&mut self.journal.unheard);
         open.retain(|(number, late)| {
             let update = &self.journal.updates[*number as usize];
@@ -190,7 +190,6 @@ impl World {
                 || !is_one
                 || self.scene.tight_memory
                 || self.scene.tight_queues
-                || is_narrow
                 || model.rings.was_empty(update.arrived)
                 || self.queue_timeouts(update.pool) > *late
                 || update.key.is_none_or(|key| model.owners(key, update.arrived).any(in_trouble));

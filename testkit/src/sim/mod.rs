@@ -13,6 +13,7 @@
 //! everything that this client knew of the key.
 
 mod answers;
+mod arrival;
 mod ask;
 mod client;
 mod conn;

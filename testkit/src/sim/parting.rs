@@ -15,6 +15,7 @@ impl World {
         }
         say!(self, "client {} closes its half", client.number);
         client.is_half_closed = true;
+        self.summary.half_waiting += u64::from(self.proxy.waiting_of(id) > 0);
         client.is_unread = self.proxy.is_awaiting(id) || !client.has_sent_whole();
         client.unsent.clear();
         // Only the proxy knows since when input has waited without being parsed.
@@ -42,7 +43,37 @@ impl World {
         }
     }
 
-    fn send_all(&mut self, id: ConnId) {
+    /// Lets a client ask for more keys than its share of the queues holds. It may then read the
+    /// answers, close its half, or leave.
+    pub fn grab(&mut self, id: ConnId) {
+        let client = self.clients[id.index()].as_mut().expect("the caller found it");
+        let is_memcached = client.talk.is_none();
+        let may_ask = !client.is_leaving && !client.is_half_closed && !client.is_gone();
+        if !is_memcached || client.is_binary || !may_ask || !client.unsent.is_empty() {
+            return;
+        }
+        let keys = &self.pools[client.pool].keys;
+        let (journal, random, scene) = (&mut self.journal, &mut self.random, &self.scene);
+        let plan = &self.pools[client.pool].plan;
+        let mut asker = Asker { client, keys, plan, journal, random, scene };
+        for _ in 0..asker.random.range(1, 8) {
+            let count = asker.random.range(60, 250);
+            asker.read("get", count);
+        }
+        self.send_all(id);
+        self.summary.full_shares += u64::from(self.proxy.has_full_share(id));
+        // Whether it is the same one: the proxy may have closed it.
+        if self.clients[id.index()].as_ref().is_none_or(|client| client.id != id) {
+            return;
+        }
+        match self.random.below(3) {
+            0 => self.half_close(id),
+            1 => self.reset_client(id),
+            _ => {}
+        }
+    }
+
+    pub fn send_all(&mut self, id: ConnId) {
         let left = |world: &World| {
             let client = world.clients[id.index()].as_ref();
             client.map_or(0, |client| if client.is_paused { 0 } else { client.unsent.len() })
@@ -55,12 +86,14 @@ impl World {
     pub fn reset_client(&mut self, id: ConnId) {
         let client = self.clients[id.index()].take().expect("the caller found it");
         say!(self, "client {} resets", client.number);
+        self.summary.left_waiting += u64::from(self.proxy.waiting_of(id) > 0);
         // Only the proxy knows since when input has waited without being parsed.
         if !client.is_leaving && !self.proxy.is_awaiting(id) {
             self.journal.cancel(client.awaited(), self.now);
             let event = self.journal.now();
             for number in client.awaited() {
                 self.journal.updates[number as usize].gone = event;
+                self.journal.to_repeat.push(number);
             }
         }
         if client.has_sent_whole() {

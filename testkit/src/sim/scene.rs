@@ -34,6 +34,9 @@ pub struct Scene {
     pub tight_memory: bool,
     /// Queues are so short that they get full.
     pub tight_queues: bool,
+    /// Clients that ask again, on a new connection, for what was not done for one that has gone, in
+    /// a thousand.
+    pub retry_permille: usize,
     /// Clients that ask much at once, in a thousand.
     pub greedy_permille: usize,
     /// The run ends by `drain` in the middle of traffic.
@@ -132,6 +135,7 @@ impl Scene {
             slow_reader_permille: *random.pick(&[0, 0, 100, 500]),
             tight_memory,
             tight_queues: limits.link_queue < Limits::default().link_queue,
+            retry_permille: *random.pick(&[0, 500, 900]),
             greedy_permille: *random.pick(&[0, 0, 200, 500]),
             drains: random.permille(300),
         }

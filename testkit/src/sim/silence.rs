@@ -144,8 +144,16 @@ pub fn check_cancelled(place: &Place<'_>, number: u64, silence: &Silence, conn: 
     }
     // Its link was up, and took at once what left the queue of the link.
     // The time before does not count: it may have waited in its client's input.
-    let waited = sent_at.since(update.left_at);
     let was_queued = conn.is_wide && conn.up.1 <= update.arrived_at && !update.is_unread;
+    // It had waited long enough to be asked for again, and that had come before it was sent.
+    let waited = update.left_at.since(update.arrived_at);
+    let is_repeated = update.repeated != 0 && update.repeated < sent;
+    assert!(
+        !is_repeated || update.gone == 0 || !was_queued || waited < patience + TURN_US,
+        "update {number} of client {}, which has asked for it again, is executed",
+        update.client
+    );
+    let waited = sent_at.since(update.left_at);
     let has_gone = update.gone != 0 && update.gone < sent && was_queued;
     assert!(
         !has_gone || waited < patience + TURN_US,
@@ -168,4 +176,4 @@ pub fn check_cancelled(place: &Place<'_>, number: u64, silence: &Silence, conn: 
 }
 
 /// More than a turn takes.
-const TURN_US: u64 = 5_000;
+pub const TURN_US: u64 = 5_000;

@@ -19,7 +19,14 @@ pub struct Summary {
     /// Error lines that were explained.
     pub errors: u64,
     pub pauses: u64,
+    /// Changes that clients asked for again on another connection.
+    pub repeats: u64,
     pub refused_clients: u64,
+    /// Clients that filled their share of a link's queue, and clients that closed their half or
+    /// left while requests of theirs waited for links.
+    pub full_shares: u64,
+    pub half_waiting: u64,
+    pub left_waiting: u64,
     /// Clients closed in the middle of a value.
     pub cut_off: u64,
     pub ejections: u64,
@@ -46,7 +53,11 @@ impl Summary {
         self.apart += other.apart;
         self.errors += other.errors;
         self.pauses += other.pauses;
+        self.repeats += other.repeats;
         self.refused_clients += other.refused_clients;
+        self.full_shares += other.full_shares;
+        self.half_waiting += other.half_waiting;
+        self.left_waiting += other.left_waiting;
         self.cut_off += other.cut_off;
         self.ejections += other.ejections;
         self.installs += other.installs;

@@ -6,7 +6,6 @@ use proxy::{Closed, ConnId, Slices};
 
 use super::ask::Asker;
 use super::client::{Asked, Client, Expect};
-use super::redis::Talk;
 use super::server::{Place, Server, Trick};
 use super::world::{BLOCK_LEN, World, say};
 
@@ -21,11 +20,25 @@ impl World {
         // A client that waits for a stalled server gives up sooner.
         let stalled = |one: &Server| one.stalled_until > self.now;
         let waits = !client.is_answered() && self.pools[client.pool].servers.iter().any(stalled);
-        let tired = if waits { 30 } else { 2 };
+        let may_retry = client.is_let_down || self.has_waited(client);
+        let tired = match client {
+            _ if waits => 30,
+            _ if may_retry => self.scene.retry_permille / 10 + 2,
+            _ => 2,
+        };
         match self.random.below(1000) {
-            n if n < tired && waits => self.part(id),
-            n if n < tired => self.reset_client(id),
+            n if n < tired => {
+                match waits {
+                    true => self.part(id),
+                    false => self.reset_client(id),
+                }
+                // Some come back at once.
+                if self.random.permille(self.scene.retry_permille) {
+                    self.accept();
+                }
+            }
             2..5 => self.half_close(id),
+            5..35 if client.is_greedy => self.grab(id),
             5..250 => self.let_client_read(id),
             _ if is_stuck => self.let_client_read(id),
             _ => {
@@ -33,61 +46,6 @@ impl World {
                 self.send_piece(id);
             }
         }
-    }
-
-    fn accept(&mut self) {
-        let pool = self.random.below(self.pools.len());
-        if !self.pools[pool].is_planned {
-            return;
-        }
-        let plan = &self.scene.plan;
-        let model = &self.pools[pool].plan;
-        if self.is_draining {
-            let refused = self.proxy.handle_accept(model.id, self.now);
-            assert!(refused.is_err(), "a client is accepted while draining");
-            return;
-        }
-        let all = self.clients.iter().flatten().count();
-        let own = self.clients.iter().flatten().filter(|one| one.pool == pool).count();
-        let most = plan.clients_max.min(plan.clients_room);
-        let is_full = all >= most || own >= model.client_connections;
-        match self.proxy.handle_accept(model.id, self.now) {
-            Ok(id) => {
-                assert!(!is_full, "one client too many is accepted");
-                self.welcome(id, pool);
-            }
-            Err(text) => {
-                assert!(is_full, "a client is refused for nothing");
-                let kind: &[u8] =
-                    if self.pools[pool].is_redis { b"-ERR " } else { b"SERVER_ERROR " };
-                assert!(text.starts_with(kind) && text.ends_with(b"\r\n"));
-                self.summary.refused_clients += 1;
-            }
-        }
-    }
-
-    fn welcome(&mut self, id: ConnId, pool: usize) {
-        self.clients_ever += 1;
-        let mut client = Client::new(id, self.clients_ever, pool, self.pools[pool].keys.len());
-        client.reads_late = self.random.permille(self.scene.slow_reader_permille);
-        client.is_greedy = self.random.permille(self.scene.greedy_permille);
-        client.is_binary = self.random.permille(self.scene.binary_permille);
-        if self.pools[pool].is_redis {
-            client.is_binary = false;
-            let mut talk = Talk::new();
-            talk.database = self.pools[pool].plan.database;
-            client.talk = Some(Box::new(talk));
-        }
-        if client.reads_late {
-            client.capacity = self.random.range(10, 3_000);
-        }
-        say!(self, "client {} of pool {pool} at {}", client.number, id.index());
-        let at = id.index();
-        if self.clients.len() <= at {
-            self.clients.resize_with(at + 1, || None);
-        }
-        assert!(self.clients[at].is_none(), "a client's place is taken");
-        self.clients[at] = Some(client);
     }
 
     fn let_client_ask(&mut self, id: ConnId) {
@@ -157,10 +115,7 @@ impl World {
             }
             let update = expect.update();
             if let Some(number) = update {
-                let update = &mut self.journal.updates[number as usize];
-                update.arrived = expect.arrived;
-                update.arrived_at = self.now;
-                update.epoch = expect.epoch;
+                self.journal.arrive(number, (expect.arrived, self.now), expect.epoch);
             }
         }
         if self.scene.tight_queues {

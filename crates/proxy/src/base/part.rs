@@ -1,9 +1,12 @@
 //! What passes between the halves: the client that asks, and the parts of its request.
 
+use std::rc::Rc;
+
 use proto::{Protocol, Quiet, Request, Shown, WorkId};
 
 use super::buffer::{Outbox, Source};
 use super::id::ConnId;
+use super::limits;
 use super::size::Expected;
 
 /// The index of a pending request. An entry is freed only when no queue refers to it any more.
@@ -166,7 +169,20 @@ pub(crate) enum Data<'a> {
     Head(Source<'a>),
 }
 
-impl Data<'_> {
+impl<'a> Data<'a> {
+    /// Returns a request without a body as what passes by reference to the block in which it begins
+    /// there, if it is larger than a read and most of what the reference would keep.
+    #[cold]
+    pub(crate) fn large_head(
+        incoming: &Incoming<'_>,
+        (block, at): (&'a Rc<Vec<u8>>, usize),
+    ) -> Option<Data<'a>> {
+        let Incoming { asks, request, head } = *incoming;
+        let is_most = head.len() > limits::BLOCK && head.len() > (block.len() - at) / 2;
+        let passes = is_most && request.body == 0 && asks.protocol.passes_head(request, head);
+        passes.then(|| Data::Head(Source::block(block, block.len()).part(at, at + head.len())))
+    }
+
     pub(crate) fn none() -> Self {
         Data::Assembled(Outbox::default())
     }

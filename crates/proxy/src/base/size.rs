@@ -13,12 +13,12 @@ pub(crate) struct Cost(u32);
 const UNPROVEN: u32 = 1 << 31;
 
 impl Cost {
-    /// Returns the cost of a part of which so many bytes are sent and expected. It is `unproven` if
-    /// the answer may be far larger than expected.
-    pub(crate) fn new(sent: usize, expected: u32, unproven: bool) -> Cost {
-        let bytes = sent as u64 + u64::from(expected) + limits::COST_OF_MESSAGE;
+    /// Returns the cost of a part of which so many bytes are sent.
+    #[inline]
+    pub(crate) fn new(sent: usize, expected: Expected) -> Cost {
+        let bytes = sent as u64 + u64::from(expected.len()) + limits::COST_OF_MESSAGE;
         let bytes = bytes.min(u64::from(UNPROVEN - 1)) as u32;
-        Cost(if unproven { bytes | UNPROVEN } else { bytes })
+        Cost(bytes | expected.0 & UNPROVEN)
     }
 
     /// Returns the same cost for an answer of known length.
@@ -43,46 +43,45 @@ impl Cost {
 
 /// The largest length of late: it halves with each second.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Largest {
+struct Largest {
     len: u32,
     since: Time,
 }
 
 impl Largest {
     fn note(&mut self, len: u32, now: Time) {
-        if len >= self.len {
+        if len >= self.len(now) {
             *self = Largest { len, since: now };
-            return;
-        }
-        let halvings = now.since(self.since) / HALVING_US;
-        if halvings > 0 {
-            self.since = now;
-            self.len = (self.len >> halvings.min(31)).max(len);
         }
     }
 
-    /// Returns the largest length of late, as it was when a length was last noted.
-    #[inline]
-    pub(crate) fn len(&self) -> u32 {
-        self.len
+    fn len(&self, now: Time) -> u32 {
+        let halvings = now.since(self.since) / HALVING_US;
+        self.len >> halvings.min(31)
     }
 }
 
-/// What a client's next request of a command may cost.
+/// The length of an answer that is still to come, in bytes, of each key if it has several. It is
+/// unproven if it may be far longer: nothing is known of this client's answers, or long ones have
+/// come of late.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Expected {
-    /// Bytes of the answer, of each key if it has several.
-    pub(crate) len: u32,
-    /// The answer may be far larger: nothing is known of this client's, or large ones have come of
-    /// late.
-    pub(crate) unproven: bool,
+pub(crate) struct Expected(u32);
+
+impl Expected {
+    pub(crate) fn new(len: u32, unproven: bool) -> Expected {
+        Expected(len.min(UNPROVEN - 1) | u32::from(unproven) * UNPROVEN)
+    }
+
+    pub(crate) fn len(self) -> u32 {
+        self.0 & !UNPROVEN
+    }
 }
 
 /// The lengths of the answers in a pool.
 #[derive(Default)]
 pub(crate) struct PoolSizes {
     medians: [Line; 16],
-    pub(crate) largest: Largest,
+    largest: Largest,
 }
 
 #[derive(Clone, Copy, Default)]
@@ -92,10 +91,8 @@ struct Line {
 }
 
 impl PoolSizes {
-    /// Notes the length of an answer, or of one of its values.
-    #[inline]
-    pub(crate) fn note(&mut self, command: u16, len: usize, now: Time) {
-        let len = u32::try_from(len).unwrap_or(u32::MAX);
+    /// Notes a length that differs from those before it.
+    fn note(&mut self, command: u16, len: u32, now: Time) {
         let line = &mut self.medians[usize::from(command) % 16];
         if line.command != command || line.len == 0 {
             *line = Line { command, len };
@@ -108,53 +105,84 @@ impl PoolSizes {
     }
 
     /// Returns about the median of the answers to a command.
-    #[inline]
-    pub(crate) fn median(&self, command: u16) -> u32 {
+    fn median(&self, command: u16) -> u32 {
         let line = &self.medians[usize::from(command) % 16];
         let is_known = line.command == command && line.len > 0;
         if is_known { line.len } else { limits::ANSWER_UNKNOWN }
+    }
+
+    /// Returns the length of the largest answer of late.
+    pub(crate) fn largest(&self, now: Time) -> u32 {
+        self.largest.len(now)
     }
 }
 
 /// The lengths of the answers to one client.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct ClientSizes {
-    lines: [Line; 4],
+    lines: [Line; 8],
     largest: Largest,
 }
 
 impl ClientSizes {
-    /// Notes the length of an answer, or of one of its values.
+    /// Whether an answer, or one of its values, is about as long as those before it, so that there
+    /// is nothing to note.
     #[inline]
-    pub(crate) fn note(&mut self, command: u16, len: usize, now: Time) {
-        let len = u32::try_from(len).unwrap_or(u32::MAX).max(1);
-        let line = &mut self.lines[usize::from(command) % 4];
+    pub(crate) fn fits(&self, command: u16, len: usize) -> bool {
+        let line = &self.lines[usize::from(command) % 8];
+        let most = line.len as usize;
+        let is_alike = len <= most && len >= most - most / 4;
+        line.command == command && is_alike && len < limits::LARGE_MIN as usize
+    }
+
+    /// Notes a length that differs from those before it.
+    #[cold]
+    pub(crate) fn note(&mut self, command: u16, len: usize, pool: &mut PoolSizes, now: Time) {
+        let len = (len as u64).clamp(1, u64::from(UNPROVEN - 1)) as u32;
+        let line = &mut self.lines[usize::from(command) % 8];
         if line.command != command {
             *line = Line { command, len };
         }
         // Up at once, and down slowly.
         line.len = len.max(line.len - line.len / 4);
         self.largest.note(len, now);
+        pool.note(command, len, now);
     }
 
-    /// Returns what an answer to the next request of this command may be. `age` tells how long the
-    /// client has been here, in microseconds.
+    /// Returns what an answer to the next request of this command may be. `is_short` says that it
+    /// is as short as others', and `age` how long the client has been here, in microseconds.
     #[inline]
     pub(crate) fn expected(
         &self,
         command: u16,
         pool: &PoolSizes,
-        age: impl FnOnce() -> u64,
+        (is_short, age, now): (impl FnOnce() -> bool, impl FnOnce() -> u64, Time),
     ) -> Expected {
-        let line = &self.lines[usize::from(command) % 4];
-        if line.command != command || line.len == 0 {
-            return Expected { len: pool.median(command), unproven: true };
+        let Line { command: of, len } = self.lines[usize::from(command) % 8];
+        let is_known = of == command && len > 0;
+        if is_known && pool.largest.len < limits::LARGE_MIN {
+            return Expected(len);
         }
+        let known = is_known.then_some(len);
+        self.expected_of(known, command, pool, (is_short(), age(), now))
+    }
+
+    #[cold]
+    fn expected_of(
+        &self,
+        known: Option<u32>,
+        command: u16,
+        pool: &PoolSizes,
+        (is_short, age, now): (bool, u64, Time),
+    ) -> Expected {
+        let Some(len) = known else {
+            return Expected::new(pool.median(command), !is_short);
+        };
         // In a pool of large values, a client that has shown small ones for a moment proves little.
-        let unproven = pool.largest.len() >= limits::LARGE_MIN
-            && line.len < limits::LARGE_MIN
-            && (age() < PROOF_US || self.largest.len() >= limits::LARGE_MIN);
-        Expected { len: line.len, unproven }
+        let unproven = pool.largest.len(now) >= limits::LARGE_MIN
+            && len < limits::LARGE_MIN
+            && (age < PROOF_US || self.largest.len(now) >= limits::LARGE_MIN);
+        Expected::new(len, unproven && !is_short)
     }
 }
 
@@ -171,11 +199,12 @@ mod tests {
 
     #[test]
     fn a_cost_is_the_bytes_of_both_ways_and_a_fixed_part() {
-        let cost = Cost::new(40, 100, false);
+        let answer = Expected::new(100, false);
+        let cost = Cost::new(40, answer);
         assert_eq!((cost.bytes(), cost.is_unproven()), (140 + limits::COST_OF_MESSAGE, false));
-        let unproven = Cost::new(40, 100, true);
+        let unproven = Cost::new(40, Expected::new(100, true));
         assert_eq!((unproven.bytes(), unproven.is_unproven()), (cost.bytes(), true));
-        assert_eq!(Cost::new(usize::MAX >> 1, u32::MAX, true).bytes(), u64::from(UNPROVEN - 1));
+        assert_eq!(Cost::new(usize::MAX >> 1, answer).bytes(), u64::from(UNPROVEN - 1));
     }
 
     #[test]
@@ -189,7 +218,7 @@ mod tests {
         }
         assert!((60..400).contains(&sizes.median(7)), "{}", sizes.median(7));
         assert_eq!(sizes.median(8), limits::ANSWER_UNKNOWN);
-        assert_eq!(sizes.largest.len(), 1_000_000);
+        assert_eq!(sizes.largest(Time(1_000)), 1_000_000);
     }
 
     #[test]
@@ -197,42 +226,78 @@ mod tests {
         let mut largest = Largest::default();
         largest.note(1_000_000, Time(0));
         for (seconds, expected) in [(0, 1_000_000), (1, 500_000), (3, 125_000), (10, 976)] {
-            largest.note(10, Time(seconds * SECOND));
-            assert_eq!(largest.len(), expected, "after {seconds} s");
+            let now = Time(seconds * SECOND);
+            largest.note(10, now);
+            assert_eq!(largest.len(now), expected, "after {seconds} s");
         }
-        largest.note(10, Time(100 * SECOND));
-        assert_eq!(largest.len(), 10);
+        let now = Time(100 * SECOND);
+        largest.note(10, now);
+        assert_eq!(largest.len(now), 10);
+    }
+
+    /// The lengths of a pool and of one of its clients.
+    #[derive(Default)]
+    struct Sizes {
+        pool: PoolSizes,
+        client: ClientSizes,
+    }
+
+    impl Expected {
+        fn is_unproven(self) -> bool {
+            self.0 & UNPROVEN != 0
+        }
+    }
+
+    impl Sizes {
+        fn note(&mut self, len: usize) {
+            if !self.client.fits(1, len) {
+                self.client.note(1, len, &mut self.pool, Time(0));
+            }
+        }
+
+        /// What is expected of a read, of a client that came so long ago.
+        fn expected(&self, command: u16, age: u64) -> Expected {
+            self.client.expected(command, &self.pool, (|| false, || age, Time(0)))
+        }
     }
 
     #[test]
     fn a_client_is_expected_to_ask_for_what_it_asked_for_before() {
-        let (mut pool, mut client) = (PoolSizes::default(), ClientSizes::default());
-        pool.note(1, 50, Time(0));
-        assert_eq!(client.expected(1, &pool, || 0), Expected { len: 50, unproven: true });
-        client.note(1, 90, Time(0));
-        assert_eq!(client.expected(1, &pool, || 0), Expected { len: 90, unproven: false });
+        let mut sizes = Sizes::default();
+        sizes.pool.note(1, 50, Time(0));
+        assert_eq!(sizes.expected(1, 0), Expected::new(50, true));
+        sizes.note(90);
+        assert_eq!(sizes.expected(1, 0), Expected::new(90, false));
         // Another command, of the same line too, is unknown.
-        assert!(
-            client.expected(2, &pool, || 0).unproven && client.expected(5, &pool, || 0).unproven
-        );
-        // Up at once, down by a quarter.
-        client.note(1, 4_000, Time(0));
-        client.note(1, 10, Time(0));
-        assert_eq!(client.expected(1, &pool, || 0).len, 3_000);
+        assert!(sizes.expected(2, 0).is_unproven() && sizes.expected(9, 0).is_unproven());
+        // Up at once, down by a quarter, and less than that is no change.
+        sizes.note(4_000);
+        sizes.note(3_001);
+        assert_eq!(sizes.expected(1, 0).len(), 4_000);
+        sizes.note(10);
+        assert_eq!(sizes.expected(1, 0).len(), 3_000);
     }
 
     #[test]
     fn small_answers_prove_little_where_large_ones_come() {
-        let (mut pool, mut client) = (PoolSizes::default(), ClientSizes::default());
-        client.note(1, 90, Time(0));
-        pool.note(1, limits::LARGE_MIN as usize, Time(0));
-        assert!(client.expected(1, &pool, || PROOF_US - 1).unproven, "a young client");
-        assert!(!client.expected(1, &pool, || PROOF_US).unproven, "an old one");
-        client.note(1, limits::LARGE_MIN as usize, Time(0));
-        assert!(!client.expected(1, &pool, || 0).unproven, "its cost is known: it is large");
+        let mut sizes = Sizes::default();
+        sizes.note(90);
+        sizes.pool.note(1, limits::LARGE_MIN, Time(0));
+        assert!(sizes.expected(1, PROOF_US - 1).is_unproven(), "a young client");
+        assert!(!sizes.expected(1, PROOF_US).is_unproven(), "an old one");
+        sizes.note(limits::LARGE_MIN as usize);
+        assert!(!sizes.expected(1, 0).is_unproven(), "its cost is known: it is large");
         for _ in 0..40 {
-            client.note(1, 90, Time(0));
+            sizes.note(90);
         }
-        assert!(client.expected(1, &pool, || PROOF_US).unproven, "it had a large one of late");
+        assert!(sizes.expected(1, PROOF_US).is_unproven(), "it had a large one of late");
+    }
+
+    #[test]
+    fn the_answer_to_a_change_is_as_short_as_others() {
+        let mut sizes = Sizes::default();
+        sizes.pool.note(1, limits::LARGE_MIN, Time(0));
+        let change = sizes.client.expected(1, &sizes.pool, (|| true, || 0, Time(0)));
+        assert_eq!(change, Expected::new(limits::LARGE_MIN, false));
     }
 }

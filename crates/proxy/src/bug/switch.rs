@@ -172,6 +172,8 @@ pub enum Bug {
     LimitNeverOpens,
     /// A waiting request that nobody waits for any more is sent.
     SendCancelled,
+    /// A change that its client has waited for in vain and asks for again is sent all the same.
+    KeepGivenUp,
     /// Half of the cost of a message stays in flight when the message has gone.
     CostLeaks,
     /// A client's turn at a link does not cost it anything.
@@ -269,6 +271,7 @@ pub static BUGS: &[Bug] = &[
     Bug::PassWaiting,
     Bug::LimitNeverOpens,
     Bug::SendCancelled,
+    Bug::KeepGivenUp,
     Bug::CostLeaks,
     Bug::FreeOfCost,
     Bug::NeverRoom,

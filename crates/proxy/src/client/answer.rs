@@ -25,7 +25,7 @@ impl Clients {
         let owner = (id, client.protocol);
         let pending =
             self.requests.alloc(owner, client.pool, (request, head), base.now, &mut base.spares);
-        let expected = client.expected.len as usize;
+        let expected = client.expected.len() as usize;
         self.requests[pending].expected = 0;
         if !self.requests[pending].info.head.is_empty() {
             let bytes = self.requests[pending].measure();
@@ -171,7 +171,7 @@ impl Clients {
         if pending.info.quiet != Quiet::Silent
             && let Some(client) = self.table.find_mut(pending.client)
         {
-            let expected = parts.saturating_mul(asks.expected.len as usize);
+            let expected = parts.saturating_mul(asks.expected.len() as usize);
             let others = client.pipeline.expected - pending.expected;
             client.pipeline.expected = others + expected;
             pending.expected = expected;

@@ -129,6 +129,9 @@ impl Clients {
     /// Keeps the bytes of an unfinished request.
     pub(crate) fn keep_rest(&mut self, base: &mut Base, id: ConnId, rest: &[u8]) {
         let Some(client) = self.table.find_mut(id) else { return };
+        if rest.is_empty() && client.partial.is_empty() {
+            return self.update_client(base, id);
+        }
         if !rest.is_empty() && client.state == State::Open {
             if client.partial.is_empty() {
                 client.partial = base.spares.take();
@@ -198,7 +201,7 @@ impl Clients {
             return Next::Used(0);
         }
         if client.work() >= base.limits.turn_work {
-            self.end_share(id);
+            self.await_turn(id);
             return Next::Used(0);
         }
         match &mut client.intake {
@@ -350,8 +353,11 @@ impl Clients {
 
     /// Stops reading a client of which so much is outstanding that it must wait.
     pub(crate) fn pause_if_full(&mut self, base: &mut Base, id: ConnId) {
-        let limits = base.memory.narrow(base.limits);
         let Some(client) = self.table.find_mut(id) else { return };
+        if client.has_little(&base.limits) {
+            return;
+        }
+        let limits = base.memory.narrow(base.limits);
         if client.state != State::Leaving && !client.is_paused() && client.must_pause(&limits) {
             client.reading = Reading::Stopped;
             base.pools[client.pool as usize].counters.add(PoolCounter::Paused, 1);
@@ -415,16 +421,13 @@ pub(crate) fn no_room(base: &Base, pool: usize, request: &Request) -> Option<NoR
 #[inline]
 fn expected(client: &Client, base: &Base, request: &Request) -> Expected {
     let sizes = &base.pools[client.pool as usize].sizes;
+    // The answer to a change is as short as others'.
+    let is_short = || {
+        let own = matches!(request.class, Class::Local(_) | Class::Refuse(_));
+        own || matches!(request.class, Class::Single { writes: true } | Class::Broadcast { .. })
+    };
     let age = || base.now.since(client.since);
-    match request.class {
-        // Its answer is as short as others'.
-        Class::Single { writes: true } | Class::Broadcast { .. } => {
-            let len = sizes.median(request.command);
-            Expected { len, unproven: false }
-        }
-        Class::Local(_) | Class::Refuse(_) => Expected::default(),
-        _ => client.sizes.expected(request.command, sizes, age),
-    }
+    client.sizes.expected(request.command, sizes, (is_short, age, base.now))
 }
 
 /// Looks up an unknown command among those that the operator has named.

@@ -17,17 +17,27 @@ impl Clients {
     /// that is to be written already and waits for nothing is accounted for when it is written.
     pub(crate) fn update_client(&mut self, base: &mut Base, id: ConnId) {
         let client = self.table.find_mut(id).expect("the caller found it");
-        let is_still = !client.is_paused() && !client.must_read;
-        if client.dirty && is_still && client.state == ClientState::Open {
+        let is_still = client.state == ClientState::Open && !client.is_paused();
+        let is_still = is_still && !client.must_read;
+        if client.dirty && is_still {
             return;
         }
-        let limits = base.memory.narrow(base.limits);
         let bytes = client.measure();
         base.memory.change(&mut client.counted, bytes);
         if !client.out.is_empty() && !client.dirty {
             client.dirty = true;
             self.dirty.push(id);
         }
+        if !is_still {
+            self.wake(base, id);
+            self.close_if_settled(base, id);
+        }
+    }
+
+    /// Lets a client go on for which there is room now, and what waits for it to read.
+    fn wake(&mut self, base: &Base, id: ConnId) {
+        let Some(client) = self.table.find_mut(id) else { return };
+        let limits = base.memory.narrow(base.limits);
         if client.must_read && client.out.len() <= limits.client_outbox / 2 {
             client.must_read = false;
             self.readers.push(id);
@@ -37,7 +47,6 @@ impl Clients {
             client.waits.idle = false;
             self.queue_resume(id);
         }
-        self.close_if_settled(base, id);
     }
 
     pub(crate) fn next_dirty(&mut self, base: &mut Base) -> Option<ConnId> {
@@ -269,7 +278,7 @@ impl Clients {
         // it stood aside.
         let since = since.min(pending.since);
         let is_late = hold_after.is_some_and(|time| base.now >= since.after(time));
-        has_gone && pending.cancelled && is_late
+        has_gone && pending.cancelled && is_late && !bug!(KeepGivenUp)
     }
 
     fn queue_resume(&mut self, id: ConnId) {
@@ -280,10 +289,10 @@ impl Clients {
         }
     }
 
-    /// Ends a client's share of a turn. The rest of its input waits for the next turn, in which it
-    /// goes on behind the others that may go on.
+    /// Has the rest of a client's input wait for the next turn, in which it goes on behind the
+    /// others that may go on.
     #[cold]
-    pub(super) fn end_share(&mut self, id: ConnId) {
+    pub(super) fn await_turn(&mut self, id: ConnId) {
         let Some(client) = self.table.find_mut(id) else { return };
         client.waits.turn = true;
         client.pause();

@@ -310,8 +310,7 @@ impl PendingRequest {
         self.slots[slot as usize] = Slot::Missed;
     }
 
-    /// Moves the results that are next to the client's output. So a client that keeps up gets many
-    /// large values through little memory.
+    /// Moves the results that are next to the client's output, so that little memory holds them.
     pub(super) fn emit_ready(&mut self, out: &mut Outbox) {
         while let Some(slot) = self.slots.get(self.emitted as usize) {
             match *slot {
@@ -322,6 +321,12 @@ impl PendingRequest {
             }
             self.emitted += 1;
         }
+    }
+
+    /// Whether any of its answer is still here. Most often its client has it already.
+    pub(super) fn holds_answer(&self) -> bool {
+        let has_words = !self.reply.is_empty() || !self.error.is_empty();
+        has_words || !self.slots.is_empty() || self.info.gathers
     }
 
     /// Writes the whole answer of a settled request.

@@ -11,7 +11,7 @@ use proto::{ConnKey, Endpoints, Protocol, Request, Resume, Session};
 use crate::base::Base;
 use crate::base::buffer::{End, Outbox, Spares};
 use crate::base::id::ConnId;
-use crate::base::limits::Limits;
+use crate::base::limits::{self, Limits};
 use crate::base::memory::Memory;
 use crate::base::part::{Effort, LinkClass, NONE, RequestId, Requester};
 use crate::base::size::{ClientSizes, Expected};
@@ -228,7 +228,7 @@ impl Client {
             pipeline: Pipeline::EMPTY,
             out: Outbox::default(),
             sizes: ClientSizes::default(),
-            expected: Expected { len: 0, unproven: false },
+            expected: Expected::default(),
             must_read: false,
             dirty: false,
             resumable: false,
@@ -295,6 +295,13 @@ impl Client {
         is_full && !bug!(NeverPause)
     }
 
+    /// Whether so little is outstanding that it is read further, however much memory is left.
+    #[inline]
+    pub(super) fn has_little(&self, limits: &Limits) -> bool {
+        let bytes = limits::CLIENT_OUTBOX_SHORT.min(limits.client_outbox);
+        self.outstanding() < limits.pipeline && self.owed() <= bytes
+    }
+
     /// Whether so little is outstanding that it is read again.
     pub(super) fn may_resume(&self, limits: &Limits) -> bool {
         let most = if self.waits.idle { 0 } else { limits.pipeline / 2 };
@@ -307,13 +314,18 @@ impl Client {
             && self.owed() <= limits.client_outbox / 2
     }
 
-    /// Notes that it may be read in this turn. Each turn pays for one share of work.
+    /// Notes that it may be read in this turn. Each turn since the last time pays for one share of
+    /// its work.
+    #[inline]
     pub(super) fn enter_turn(&mut self, turn: u64, limits: &Limits) {
         let turn = turn as u32;
         if self.work_turn != turn {
             let passed = turn.wrapping_sub(self.work_turn);
-            self.work = self.work.saturating_sub(passed.saturating_mul(limits.turn_work));
             self.work_turn = turn;
+            self.work = match self.work <= limits.turn_work {
+                true => 0,
+                false => self.work.saturating_sub(passed.saturating_mul(limits.turn_work)),
+            };
         }
     }
 

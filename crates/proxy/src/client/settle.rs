@@ -8,6 +8,7 @@ use metrics::PoolCounter;
 use proto::{Answer, Quiet, Refusal};
 
 use super::request::{Kind, PendingRequest, State, UNTIMED};
+use super::session::Client;
 use super::value::Value;
 use super::{Clients, gather};
 use crate::Time;
@@ -31,7 +32,7 @@ impl Clients {
         }
         base.pools[pending.pool as usize].counters.add(PoolCounter::Hits, 1);
         if !pending.slots.is_empty() {
-            client.sizes.note(pending.info.command, value.len(), base.now);
+            note_size(base, client, pending, value.len());
             let bytes = match value {
                 Value::Ready(source) if pending.is_small(source.bytes.len()) => {
                     pending.keep_small(part.slot, source.bytes)
@@ -53,7 +54,7 @@ impl Clients {
             }
         } else if client.pipeline.head == part.request || bug!(Overtake) {
             client.out.open(&mut base.spares);
-            client.sizes.note(pending.info.command, value.len(), base.now);
+            note_size(base, client, pending, value.len());
             value.write(&pending.info, &mut client.out);
             pending.info.answer(&Answer::End, client.out.copied());
         } else {
@@ -114,9 +115,7 @@ impl Clients {
         if let Some(client) = client_at_turn.filter(|_| pending.error.is_empty()) {
             // Nearly always, the answer need not be kept.
             client.out.open(&mut base.spares);
-            if !pending.writes {
-                client.sizes.note(pending.info.command, value.len(), base.now);
-            }
+            note_size(base, client, pending, value.len());
             value.write(&pending.info, &mut client.out);
         } else {
             value.store((&pending.info, 0), &mut pending.reply);
@@ -257,38 +256,43 @@ impl Clients {
     fn release(&mut self, base: &mut Base, id: ConnId) {
         let client = self.table.find_mut(id).expect("the caller found it");
         let pool = &mut base.pools[client.pool as usize];
-        client.out.open(&mut base.spares);
         #[cfg(seeded_bugs)]
         self.requests.swap_replies(client.pipeline.head);
-        let mut before = client.out.len();
-        while client.pipeline.head != NONE
-            && self.requests[client.pipeline.head].state == State::Done
-        {
+        while client.pipeline.head != NONE {
             let head = client.pipeline.head;
-            assert_eq!(self.requests[head].client, id, "a reply goes to its owner only");
-            record(pool, &self.requests[head], base.now);
-            match self.requests[head].info.gathers {
-                false => self.requests[head].emit(pool.plan.partial, &mut client.out),
-                true => {
-                    let facts = (base.metrics, base.now.since(base.started));
-                    gather::gather(&mut self.requests[head], pool, facts, &mut client.out);
-                    let bytes = client.out.len() - before;
-                    client.charge((bytes / limits::ANSWER_WORK_BYTES) as u32);
+            let pending = &mut self.requests[head];
+            if pending.state != State::Done {
+                break;
+            }
+            assert_eq!(pending.client, id, "a reply goes to its owner only");
+            record(pool, pending, base.now);
+            if pending.holds_answer() {
+                client.out.open(&mut base.spares);
+                let before = client.out.len();
+                match pending.info.gathers {
+                    false => pending.emit(pool.plan.partial, &mut client.out),
+                    true => {
+                        let facts = (base.metrics, base.now.since(base.started));
+                        gather::gather(pending, pool, facts, &mut client.out);
+                        let bytes = client.out.len() - before;
+                        client.charge((bytes / limits::ANSWER_WORK_BYTES) as u32);
+                    }
+                }
+                let len = client.out.len() - before;
+                let is_whole = pending.slots.is_empty() || pending.info.gathers;
+                if len > 0 && is_whole && pending.since != UNTIMED {
+                    let len = len / pending.slots.len().max(1);
+                    if !client.sizes.fits(pending.info.command, len) {
+                        client.sizes.note(pending.info.command, len, &mut pool.sizes, base.now);
+                    }
                 }
             }
-            let done = &self.requests[head];
-            let len = client.out.len() - before;
-            let is_whole = done.slots.is_empty() || done.info.gathers;
-            if len > 0 && is_whole && !done.writes && done.since != UNTIMED {
-                client.sizes.note(done.info.command, len / done.slots.len().max(1), base.now);
-            }
-            before = client.out.len();
-            client.pipeline.expected -= done.expected;
-            client.pipeline.head = self.requests[head].next;
+            client.pipeline.expected -= pending.expected;
+            client.pipeline.head = pending.next;
             client.pipeline.depth -= 1;
-            client.pipeline.loud_count -= u32::from(self.requests[head].info.quiet == Quiet::Loud);
-            client.pipeline.bytes -= self.requests[head].counted;
-            base.memory.change(&mut self.requests[head].counted, 0);
+            client.pipeline.loud_count -= u32::from(pending.info.quiet == Quiet::Loud);
+            client.pipeline.bytes -= pending.counted;
+            base.memory.change(&mut pending.counted, 0);
             self.requests.free(head, &mut base.spares);
         }
         let head = client.pipeline.head;
@@ -317,6 +321,15 @@ impl Clients {
             client.pipeline.bytes = client.pipeline.bytes + bytes - pending.counted;
         }
         base.memory.change(&mut pending.counted, bytes);
+    }
+}
+
+/// Notes the length of an answer that goes to its client at once, or of a value in it.
+#[inline]
+fn note_size(base: &mut Base, client: &mut Client, pending: &PendingRequest, len: usize) {
+    if !client.sizes.fits(pending.info.command, len) {
+        let sizes = &mut base.pools[pending.pool as usize].sizes;
+        client.sizes.note(pending.info.command, len, sizes, base.now);
     }
 }
 

@@ -49,7 +49,8 @@ impl Clients {
         if matches!(arrival.shown, Shown::Body { .. }) && self.may_stream(base, part, len) {
             if let Some(client) = self.table.find_mut(owner) {
                 let command = self.requests[part.request].info.command;
-                client.sizes.note(command, item.len() as usize, base.now);
+                let sizes = &mut base.pools[client.pool as usize].sizes;
+                client.sizes.note(command, item.len() as usize, sizes, base.now);
             }
             self.begin_stream(base, part.request, &mut arrival);
         }

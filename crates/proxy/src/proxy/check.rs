@@ -46,6 +46,16 @@ impl Proxy {
         self.servers.grants()
     }
 
+    /// Returns how many parts of a client's requests wait for links.
+    pub fn waiting_of(&self, client: ConnId) -> usize {
+        self.servers.waiting_of(client)
+    }
+
+    /// Whether a client has filled its share of a link's queue.
+    pub fn has_full_share(&self, client: ConnId) -> bool {
+        self.servers.full_clients().contains_key(&client)
+    }
+
     /// Whether requests wait for a link.
     pub fn is_waited_for(&self, link: ConnId) -> bool {
         self.servers.is_waited_for(link)

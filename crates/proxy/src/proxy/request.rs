@@ -16,14 +16,6 @@ use crate::client::{self, Frame, Input, Next, SplitRequest};
 use crate::route::{self, Route};
 use crate::server::SendOptions;
 
-/// Whether a request without a body passes by reference to `large`, which begins with it: it is
-/// larger than a read and most of what the reference would keep.
-fn passes_whole(incoming: &Incoming<'_>, large: Source<'_>) -> bool {
-    let Incoming { asks, request, head } = *incoming;
-    let is_most = head.len() > limits::BLOCK && head.len() > large.bytes.len() / 2;
-    is_most && request.body == 0 && asks.protocol.passes_head(request, head)
-}
-
 impl Proxy {
     pub(super) fn receive_client(&mut self, id: ConnId, source: Source<'_>) {
         match self.clients.take_input(&mut self.base, id, source.bytes) {
@@ -68,8 +60,7 @@ impl Proxy {
             let used = match (next, &mut frame) {
                 (Next::Used(used), _) => used,
                 (Next::Frame, Some(frame)) => {
-                    let large = block.map(|block| Source::block(block, len).part(at, len));
-                    self.serve(frame, rest, large)
+                    self.serve(frame, rest, block.map(|block| (block, at)))
                 }
                 (Next::Frame, None) => 0,
                 (Next::Whole(used, asks, body), _) => {
@@ -90,7 +81,12 @@ impl Proxy {
     /// Handles a request whose head has been read; returns how many bytes it used, of which it is
     /// the first.
     #[inline(always)]
-    fn serve(&mut self, frame: &mut Frame, rest: Source<'_>, large: Option<Source<'_>>) -> usize {
+    fn serve(
+        &mut self,
+        frame: &mut Frame,
+        rest: Source<'_>,
+        block: Option<(&Rc<Vec<u8>>, usize)>,
+    ) -> usize {
         let head = &rest.bytes[..frame.request.head as usize];
         let class = match class::is_usual(&frame.request) {
             true => LinkClass::Shared,
@@ -114,12 +110,8 @@ impl Proxy {
         }
         match usize::try_from(request.len()) {
             Ok(whole) if whole <= rest.bytes.len() => {
-                let data = match large {
-                    Some(large) if passes_whole(incoming, large) => {
-                        Data::Head(large.part(0, whole))
-                    }
-                    _ => Data::OnePiece(rest.part(head.len(), whole)),
-                };
+                let large = block.and_then(|block| Data::large_head(incoming, block));
+                let data = large.unwrap_or(Data::OnePiece(rest.part(head.len(), whole)));
                 self.admit(incoming, data, route);
                 self.clients.end_aborted(&mut self.base, frame, whole == rest.bytes.len());
                 whole

@@ -105,6 +105,11 @@ impl Servers {
         self.links.find(id).is_some_and(|link| !link.queue.is_empty())
     }
 
+    /// Returns how many parts of a client's requests wait for links.
+    pub(crate) fn waiting_of(&self, client: ConnId) -> usize {
+        self.loads.iter().find(|load| load.client == client).map_or(0, |load| load.waiting as usize)
+    }
+
     /// Lists the requests that wait for links.
     pub(crate) fn waiting(&self) -> impl Iterator<Item = RequestId> {
         let all = self.links.iter().flat_map(|(_, link)| link.queue.iter());

@@ -7,6 +7,7 @@ use super::batch::Batch;
 use super::send::close_shared;
 use super::waiting::Waiting;
 use super::{LinkEvent, Servers};
+use crate::Time;
 use crate::base::fault::Fault;
 use crate::base::id::ConnId;
 use crate::base::part::{Incoming, Part, RequestId, Requester};
@@ -102,7 +103,7 @@ impl Servers {
     ) -> Result<bool, Fault> {
         let SendOptions { ask, merge, idempotent, .. } = *options;
         let Incoming { asks, request, head } = *incoming;
-        let cost = Cost::new(key.len(), asks.expected.len, asks.expected.unproven);
+        let cost = Cost::new(key.len(), asks.expected);
         let Some(link) = self.links.find_mut(id) else { return Ok(false) };
         let load = self.loads.of(asks.id);
         if !merge {
@@ -193,8 +194,9 @@ impl Servers {
         Ok(is_launched)
     }
 
-    /// Adds a key that has waited, alone in a batch, to the open batch of a link.
-    pub(super) fn merge_key(&mut self, base: &mut Base, id: ConnId, one: Box<Batch>) {
+    /// Adds a key that has waited since then, alone in a batch, to the open batch of a link. The
+    /// time in which it waits for company there is a part of the time for which it may wait.
+    pub(super) fn merge_key(&mut self, base: &mut Base, id: ConnId, one: Box<Batch>, since: Time) {
         let Some(link) = self.links.find_mut(id) else { return };
         let counters = self.states[link.at.pool as usize][link.at.server as usize].counters;
         let upstream = base.pools[link.at.pool as usize].upstream;
@@ -206,6 +208,7 @@ impl Servers {
         let (form, spare) = ((one.ask, one.idempotent), &mut self.spare_batches);
         let prefix = |out: &mut Vec<u8>| out.extend_from_slice(one.prefix());
         let batch = batch_of(&mut link.batch, spare, base, form, prefix, upstream);
+        batch.since = batch.since.min(since);
         batch.push(upstream, key, (entry.part, entry.client), entry.cost);
         batch.latest = base.now;
         let mut load = self.loads.find(entry.client);

@@ -61,8 +61,6 @@ pub(super) struct Link {
     pub(super) has_backlog: bool,
     /// Bytes that its gets hold until they are answered.
     fetch_bytes: usize,
-    /// Bytes of the next reply that have come.
-    pub(super) reply_len: u64,
     /// Counts replies, to take some of them as samples.
     pub(super) replies: u8,
     /// Offset up to which replies are complete.
@@ -142,7 +140,6 @@ impl Link {
             unproven: 0,
             has_backlog: false,
             fetch_bytes: 0,
-            reply_len: 0,
             replies: 0,
             done: 0,
             sent: 0,
@@ -192,6 +189,7 @@ impl Link {
 
     /// Queues the bytes just written to the end of `out` as a message. `before` is the length of
     /// `out` before them.
+    #[inline(always)]
     pub(super) fn launch(
         &mut self,
         (payload, ask): (Payload, Ask),
@@ -372,6 +370,9 @@ impl Link {
         if !self.is_waiting() || !first_was_whole && !bug!(BlameEarly) {
             self.since = now;
             self.owed = now;
+        }
+        if !self.is_waiting() {
+            self.limit.note_dry();
         }
         self.sent += n as u64;
         self.out.advance(n);

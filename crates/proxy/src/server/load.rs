@@ -103,7 +103,7 @@ impl Servers {
     }
 
     /// Counts the parts of a message that is not on its link any more.
-    #[inline]
+    #[inline(always)]
     pub(super) fn count_gone(&mut self, message: &Message) {
         match &message.payload {
             Payload::Single(_) => self.count_part_gone(message.client, message.cost),

@@ -16,11 +16,11 @@ use super::Servers;
 use super::link::State;
 use super::message::{Body, Late, Message, Payload, Unit};
 use crate::Action;
+use crate::base::Base;
 use crate::base::buffer::{End, Source, has_trailer};
 use crate::base::id::ConnId;
 use crate::base::part::{Arrival, Effort, NONE, Part};
 use crate::base::plan::QuickAck;
-use crate::base::{Base, limits};
 
 /// The meaning of the next bytes of a link.
 pub(crate) enum Reply<'a> {
@@ -122,7 +122,6 @@ impl Servers {
         }
         let head = rest.part(0, item.head as usize);
         let len = usize::try_from(item.len()).map_err(|_| "a value larger than any memory")?;
-        link.reply_len += item.len();
         if let Some(body) = &mut link.body {
             body.next_piece(item)?;
             return Ok(Reply::Continues { head, len });
@@ -207,16 +206,11 @@ impl Servers {
         let message = link.pop();
         let (owed, trip) = (link.owed, link.trip);
         link.note_reply_complete(message.end, base.now);
-        let reply_len = std::mem::take(&mut link.reply_len) as usize;
         let (at, batch_waits) = (link.at, link.batch.is_some());
+        // One in eight tells enough.
         link.replies = link.replies.wrapping_add(1);
-        if link.sent == link.done {
-            link.limit.note_dry();
-        }
-        // One in eight tells enough, and every large one counts.
-        if link.replies.is_multiple_of(8) || reply_len >= limits::LARGE_MIN as usize {
+        if link.replies.is_multiple_of(8) {
             link.note_delay(&message, base.now);
-            note_size(base, at.pool, &message, reply_len);
         }
         self.count_gone(&message);
         let state = self.state(at);
@@ -296,16 +290,6 @@ impl Body {
         self.arrival.shown = Shown::Body { trailer: item.trailer };
         Ok(())
     }
-}
-
-/// Notes how long the reply to a message was, of each key if it has several.
-#[cold]
-fn note_size(base: &mut Base, pool: u32, message: &Message, len: usize) {
-    let keys = match &message.payload {
-        Payload::Fetch(batch) => batch.entries.len(),
-        Payload::Single(_) | Payload::Internal(_) => 1,
-    };
-    base.pools[pool as usize].sizes.note(message.ask.command, len / keys, base.now);
 }
 
 /// Returns the part and the unit that an item settles, and how many keys it answers, if it answers

@@ -461,6 +461,7 @@ mod tests {
     use proto::Ask;
 
     use super::*;
+    use crate::base::size::Expected;
 
     fn upstream() -> &'static dyn Upstream {
         PROTOCOLS[0].upstream()
@@ -473,7 +474,7 @@ mod tests {
     /// A message of one request, of this cost, that waits since then.
     fn message(request: RequestId, cost: usize, since: u64) -> Waiting {
         let fixed = limits::COST_OF_MESSAGE as usize;
-        let cost = Cost::new(cost - fixed, 0, false);
+        let cost = Cost::new(cost - fixed, Expected::default());
         let payload = Payload::Single(Part { request, slot: 0 });
         let form = (payload, Ask::default());
         Waiting::message(form, Outbox::default(), (cost, Effort::Quick), Time(since))
@@ -486,7 +487,7 @@ mod tests {
         batch.text.extend_from_slice(b"get");
         for request in requests {
             let part = Part { request: *request, slot: 0 };
-            let cost = Cost::new(cost - limits::COST_OF_MESSAGE as usize, 0, false);
+            let cost = Cost::new(cost - limits::COST_OF_MESSAGE as usize, Expected::default());
             batch.push(upstream(), b"k", (part, client), cost);
         }
         Waiting { merges: true, ..Waiting::batch(batch, Time(0)) }

@@ -14,8 +14,12 @@ use super::waiting::Waiting;
 use super::{LinkEvent, Servers};
 use crate::base::buffer::Outbox;
 use crate::base::id::ConnId;
-use crate::base::part::{Data, Effort, Incoming, Part, Requester};
+#[cfg(seeded_bugs)]
+use crate::base::part::Requester;
+use crate::base::part::{Data, Effort, Incoming, Part};
 use crate::base::size::Cost;
+#[cfg(seeded_bugs)]
+use crate::base::size::Expected;
 use crate::base::{Base, limits};
 
 impl Servers {
@@ -60,6 +64,7 @@ impl Servers {
 
     /// Sends a part of a request that has one item in answer, ahead of the open batch, or has it
     /// wait.
+    #[inline]
     pub(crate) fn send(
         &mut self,
         base: &mut Base,
@@ -69,22 +74,39 @@ impl Servers {
         data: Data<'_>,
     ) {
         let Incoming { asks, request, .. } = *incoming;
-        let link = match self.link_at(base, asks, server) {
-            Ok(link) => link,
+        let id = match self.link_at(base, asks, server) {
+            Ok(id) => id,
             Err(fault) => {
                 let server = Some(server as u32);
                 return self.events.push_back(LinkEvent::NotSent { part, server, fault });
             }
         };
-        let len = usize::try_from(request.len()).unwrap_or(usize::MAX);
-        let cost = Cost::new(len, asks.expected.len, asks.expected.unproven);
-        let form = (Payload::Single(part), ask);
-        if !self.goes_straight(base, link, asks, cost) {
-            return self.wait_single(base, link, incoming, form, cost, data);
+        let Some(link) = self.links.find_mut(id) else { return };
+        let load = self.loads.of(asks.id);
+        let cost = Cost::new(request.len() as usize, asks.expected);
+        let goes_straight = match asks.effort.is_slow() {
+            false => link.takes_now(base, load, cost),
+            true => link.queue.is_empty() && link.takes_slow(base, asks.id, cost),
+        };
+        if !goes_straight {
+            return self.wait_single(base, id, incoming, (part, ask), cost, data);
         }
-        self.queue(base, link, asks, form, cost, |out, base, is_up| {
-            write_request(out, base, incoming, ask, data, is_up);
-        });
+        let counters = self.states[link.at.pool as usize][link.at.server as usize].counters;
+        if link.batch.is_some() {
+            let upstream = base.pools[link.at.pool as usize].upstream;
+            close_shared(link, (asks.id, load.batch_turn), upstream, counters);
+        }
+        Servers::count_sent(link, Some(load), cost);
+        let before = link.out.len();
+        link.out.open(&mut base.spares);
+        let is_up = link.is_up();
+        write_request(&mut link.out, base, incoming, ask, data, is_up);
+        link.launch((Payload::Single(part), ask), (asks.id, cost, asks.effort), before, base.now);
+        counters.add(ServerCounter::Messages, 1);
+        if !link.dirty {
+            link.dirty = true;
+            self.dirty.push(id);
+        }
     }
 
     /// Has a request wait that has one item in answer.
@@ -94,7 +116,7 @@ impl Servers {
         base: &mut Base,
         link: ConnId,
         incoming: &Incoming<'_>,
-        (payload, ask): (Payload, Ask),
+        (part, ask): (Part, Ask),
         cost: Cost,
         data: Data<'_>,
     ) {
@@ -102,43 +124,14 @@ impl Servers {
         out.open(&mut base.spares);
         write_request(&mut out, base, incoming, ask, data, false);
         let effort = incoming.asks.effort;
-        let waiting = Waiting::message((payload, ask), out, (cost, effort), base.now);
+        let form = (Payload::Single(part), ask);
+        let waiting = Waiting::message(form, out, (cost, effort), base.now);
         if let Err((waiting, fault)) = self.wait(base, link, incoming.asks.id, waiting, true) {
             let Waiting { mut out, payload, .. } = waiting;
             out.clear();
             out.close(&mut base.spares);
             let server = self.server_of(link).unwrap_or(0);
             self.events.push_back(LinkEvent::Failed { payload, server, fault, sent: false });
-        }
-    }
-
-    /// Queues a message of one request, whose bytes `write` appends. It is told whether they leave
-    /// at the end of this turn.
-    #[inline(always)]
-    fn queue(
-        &mut self,
-        base: &mut Base,
-        id: ConnId,
-        asks: &Requester,
-        (payload, ask): (Payload, Ask),
-        cost: Cost,
-        write: impl FnOnce(&mut Outbox, &mut Base, bool),
-    ) {
-        let Some(link) = self.links.find_mut(id) else { return };
-        let counters = self.states[link.at.pool as usize][link.at.server as usize].counters;
-        let upstream = base.pools[link.at.pool as usize].upstream;
-        let load = self.loads.of(asks.id);
-        close_shared(link, (asks.id, load.batch_turn), upstream, counters);
-        let before = link.out.len();
-        link.out.open(&mut base.spares);
-        let is_up = link.is_up();
-        write(&mut link.out, base, is_up);
-        Servers::count_sent(link, Some(load), cost);
-        link.launch((payload, ask), (asks.id, cost, asks.effort), before, base.now);
-        counters.add(ServerCounter::Messages, 1);
-        if !link.dirty {
-            link.dirty = true;
-            self.dirty.push(id);
         }
     }
 
@@ -188,9 +181,12 @@ impl Servers {
         text: &[u8],
     ) -> bool {
         let Ok(link) = self.link_at(base, asks, server) else { return false };
+        let mut out = Outbox::default();
+        out.copy(text);
+        let cost = Cost::new(text.len(), Expected::default());
         let form = (Payload::Single(part), ask);
-        let cost = Cost::new(text.len(), 0, false);
-        self.queue(base, link, asks, form, cost, |out, _, _| out.copy(text));
+        let waiting = Waiting::message(form, out, (cost, asks.effort), base.now);
+        self.send_waiting(base, link, asks.id, waiting);
         true
     }
 

@@ -216,7 +216,7 @@ impl Servers {
                 }
             }
             skipped = 0;
-            self.send_next(base, id, client);
+            self.send_next(base, id, client, since);
         }
         if let Some(link) = self.links.find_mut(id) {
             link.account(&mut base.memory);
@@ -226,8 +226,8 @@ impl Servers {
         self.end_link_retirement(base, id);
     }
 
-    /// Sends what is next in the queues of a link.
-    fn send_next(&mut self, base: &mut Base, id: ConnId, client: ConnId) {
+    /// Sends what is next in the queues of a link, and has waited since then.
+    fn send_next(&mut self, base: &mut Base, id: ConnId, client: ConnId, since: Time) {
         let Some(link) = self.links.find_mut(id) else { return };
         let upstream = base.pool(link.at).upstream;
         let spare = &mut self.spare_batches;
@@ -244,12 +244,12 @@ impl Servers {
         match taken {
             Taken::Key(one) => {
                 self.loads.take_waiting(client, 1);
-                self.merge_key(base, id, one);
+                self.merge_key(base, id, one, since);
             }
             Taken::Message(waiting) => {
                 self.loads.take_waiting(client, waiting.parts());
                 match waiting.payload {
-                    Payload::Fetch(one) if waiting.merges => self.merge_key(base, id, one),
+                    Payload::Fetch(one) if waiting.merges => self.merge_key(base, id, one, since),
                     _ => self.send_waiting(base, id, client, waiting),
                 }
             }
@@ -443,7 +443,7 @@ impl Link {
     /// Returns how many answers of unknown length may be outstanding. All of them may be as large
     /// as the largest of late.
     fn unproven_max(&self, base: &Base) -> u32 {
-        let largest = base.pool(self.at).sizes.largest.len().max(1);
+        let largest = base.pool(self.at).sizes.largest(base.now).max(1);
         let most = (limits::UNPROVEN_BYTES / largest).clamp(1, limits::UNPROVEN_MAX);
         let trips = 1 + self.limit.round_trip() / limits::QUEUEING_US;
         most.saturating_mul(trips as u32)
