@@ -331,13 +331,13 @@ impl Judge<'_> {
         let text = all.find_map(|why| line.strip_prefix(why)?.strip_prefix("; "));
         let text = text.filter(|told| told.ends_with("outcome unknown"));
         let text = text.unwrap_or(line.strip_prefix("SERVER_ERROR ").unwrap_or_default());
-        if text.starts_with(DISAGREE) || text.contains("; ") {
-            return self.explain_each(expect, keys, text.strip_prefix(DISAGREE).unwrap_or(text));
+        let each = text.strip_prefix("the servers do not agree: ");
+        if each.is_some() || text.contains("; ") {
+            return self.explain_each(expect, keys, each.unwrap_or(text));
         }
         let (label, words) = text.split_once(": ").expect("a server and a fault");
         let words = if words.starts_with("busy with ") { Fault::Busy.row().words } else { words };
-        let mut rows = FAULTS.iter();
-        let row = rows.find(|row| row.words == words || row.words_sent == words);
+        let row = FAULTS.iter().find(|row| [row.words, row.words_sent].contains(&words));
         let row = row.unwrap_or_else(|| panic!("{line:?} is in no table"));
         let is_shed = matches!(row.fault, Fault::OutOfMemory | Fault::QueueFull | Fault::Dropped);
         // The handshake of a server that was restarted long ago may arrive only now.
@@ -399,9 +399,9 @@ impl Judge<'_> {
             Fault::QueueFull => self.tight_queues && self.may_fill_queue(expect),
             // A slow request may have kept the server silent. That closes no link.
             Fault::ReplyTimeout => {
-                let reply = self.pool.deadlines_since(expect.arrived_at).reply;
-                let is_late = self.now.since(expect.arrived_at) >= reply;
-                trouble.silent > since || self.pool.is_redis && is_late
+                let most = self.pool.deadlines_since(expect.arrived_at).reply;
+                let is_late = self.pool.is_redis && self.now.since(expect.arrived_at) >= most;
+                trouble.silent > since || is_late
             }
             Fault::LinkLost => trouble.lost > since,
             Fault::Poisoned => trouble.poisoned > since,
@@ -492,8 +492,6 @@ fn is_outcome(update: &Update, line: &str) -> bool {
     }
 }
 
-/// The start of an error that names several servers.
-const DISAGREE: &str = "the servers do not agree: ";
 /// A request with data is refused by its head if the memory ceiling is near.
 pub const NO_MEMORY: &str = "SERVER_ERROR out of memory storing object";
 const NO_MEMORY_KEPT: &str = "SERVER_ERROR out of memory storing object, old value kept";
