@@ -144,8 +144,11 @@ impl Clients {
     /// Goes on with a client that was paused, after its kept input has been read: reads its socket
     /// again.
     pub(crate) fn go_on(&mut self, base: &mut Base, id: ConnId) {
-        let client = self.table.find_mut(id);
-        let Some(client) = client.filter(|client| !client.is_paused()) else { return };
+        let Some(client) = self.table.find_mut(id) else { return };
+        // It may have been paused again, and may go on again.
+        if client.is_paused() || client.resumable {
+            return;
+        }
         client.waits.is_late = false;
         match client.state {
             State::Ending => self.leave(base, id),
