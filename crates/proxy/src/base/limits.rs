@@ -58,6 +58,8 @@ pub const INFLIGHT_MIN: u64 = 128 * 1024;
 pub const INFLIGHT_MAX: u64 = 64 * 1024 * 1024;
 /// The cost that a waiting client may have served before it is the next one's turn.
 pub const QUANTUM: i64 = 4 * 1024;
+/// Bytes of other messages that may leave ahead of gets that wait for company.
+pub const OVERTAKEN_MAX: u64 = 4 * 1024;
 /// An answer from this length on is large: it may hold up others.
 pub const LARGE_MIN: u32 = 64 * 1024;
 /// Answers of unknown length that may be outstanding on a link to a near server.
