@@ -75,7 +75,7 @@ pub(crate) struct Expected(u32);
 
 impl Expected {
     pub(crate) fn new(len: u32, unproven: bool) -> Expected {
-        Expected(len.min(UNPROVEN - 1) | u32::from(unproven) * UNPROVEN)
+        Expected(len.min(UNPROVEN - 1) | (u32::from(unproven) * UNPROVEN))
     }
 
     pub(crate) fn len(self) -> u32 {
