@@ -15,6 +15,7 @@ pub mod plan;
 pub(crate) mod pool;
 pub(crate) mod random;
 pub(crate) mod room;
+pub(crate) mod share;
 pub(crate) mod size;
 pub(crate) mod timers;
 pub mod users;
@@ -31,6 +32,7 @@ use memory::Memory;
 use plan::Plan;
 use pool::{Pool, Server, Stage};
 use random::Random;
+use share::TurnShare;
 use timers::Timers;
 
 /// The place of a server: the indexes of its pool and of itself there.
@@ -78,6 +80,7 @@ pub(crate) struct Base {
     pub(crate) now: Time,
     /// Counts loop turns; identifies the turn in which a shared batch was open.
     pub(crate) turn: u64,
+    pub(crate) turn_share: TurnShare,
     /// When the turn before this one ended: every message of this turn was queued after it.
     pub(crate) turn_since: Time,
     /// Something has changed since the gauges were last written to the metrics registry.
@@ -103,6 +106,7 @@ impl Base {
             started: now,
             now,
             turn: 1,
+            turn_share: TurnShare::new(plan.limits.turn_work),
             turn_since: now,
             gauges_changed: false,
             keys: Vec::new(),

@@ -179,6 +179,7 @@ impl Proxy {
             self.base.timers.set(now.after(limits::PUBLISH_PAUSE_US), Due::Publish);
         }
         self.base.worker.add(WorkerCounter::Turns, 1);
+        self.base.turn_share.end_turn(self.base.turn, self.base.limits.turn_work);
         self.base.turn += 1;
         self.base.turn_since = now;
     }

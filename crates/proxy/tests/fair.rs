@@ -380,11 +380,31 @@ fn the_keys_of_a_new_client_do_not_all_leave_at_once_where_values_are_large() {
         received = answer(&mut stage, link, &received, None);
         asked += count(&received);
         // The large value is half forgotten after each second.
-        let most = limits::UNPROVEN_MAX as usize;
+        let most = stage.plan.limits.unproven as usize;
         assert!(count(&received) <= most, "{} keys", count(&received));
     }
     assert_eq!(asked, 400);
     assert_eq!(stage.received(new), "END\r\n");
+}
+
+#[test]
+fn what_waits_costs_what_the_first_answers_have_shown() {
+    for (value, then) in [("v".to_string(), 36..=36), ("v".repeat(100_000), 1..=4)] {
+        let mut stage = Stage::of(&["s0"], |plan| {
+            plan.limits.unproven = 4;
+            plan.memory_max = 1 << 30;
+            plan.pools[0].preconnect = true;
+        });
+        let link = stage.connect(0);
+        let new = stage.client();
+        let keys: String = (0..40).map(|nth| format!(" k{nth}")).collect();
+        stage.says(new, &format!("get{keys}\r\n"));
+        let asked = stage.turn(link);
+        assert_eq!(asked, "get k0 k1 k2 k3\r\n");
+        let asked = answer(&mut stage, link, &asked, Some(&value));
+        let count = asked.matches(" k").count();
+        assert!(then.contains(&count), "{count} keys after values of {} bytes", value.len());
+    }
 }
 
 #[test]

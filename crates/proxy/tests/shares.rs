@@ -163,8 +163,10 @@ fn a_client_that_has_had_its_share_is_not_read_further() {
     assert_eq!(stage.paused, [client]);
     assert_eq!(stage.received(client).lines().count(), 4);
     stage.install(|plan| plan.limits.turn_work = 1 << 20);
-    stage.end_turn();
-    stage.end_turn();
+    // The share doubles in a turn in which nobody needs it whole.
+    while !stage.paused.is_empty() {
+        stage.end_turn();
+    }
     assert_eq!(stage.received(client).lines().count(), 2001);
     assert_eq!((stage.memory(), &stage.paused), (0, &vec![]));
 }

@@ -7,7 +7,7 @@ use proto::{Protocol, Quiet, Request, Shown, WorkId};
 use super::buffer::{Outbox, Source};
 use super::id::ConnId;
 use super::limits;
-use super::size::Expected;
+use super::size::{Cost, Expected};
 
 /// The index of a pending request. An entry is freed only when no queue refers to it any more.
 pub(crate) type RequestId = u32;
@@ -132,8 +132,8 @@ pub(crate) struct Sent {
 /// What becomes of a part that has waited for a link, when its turn has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Turn {
-    /// It is sent.
-    Sent,
+    /// It is sent, at this cost: more may be known than when it was read.
+    Sent(Cost),
     /// Its client waits, until a part of it is answered or it has read its answers.
     Later,
     /// It is dropped: nobody waits for the answer.

@@ -26,6 +26,12 @@ impl Cost {
         Cost(self.0 & !UNPROVEN)
     }
 
+    /// Returns the cost if this is expected in answer instead. It is not less than it was.
+    pub(crate) fn renewed(self, expected: Expected) -> Cost {
+        let Cost(now) = Cost::new(0, expected);
+        Cost(self.bytes().max(Cost(now).bytes()) as u32 | now & UNPROVEN)
+    }
+
     /// Returns the cost of both together.
     pub(crate) fn plus(self, other: Cost) -> Cost {
         let bytes = (self.bytes() + other.bytes()).min(u64::from(UNPROVEN - 1)) as u32;
@@ -69,7 +75,7 @@ pub(crate) struct Expected(u32);
 
 impl Expected {
     pub(crate) fn new(len: u32, unproven: bool) -> Expected {
-        Expected(len.min(UNPROVEN - 1) | u32::from(unproven) * UNPROVEN)
+        Expected(len.min(UNPROVEN - 1) | (u32::from(unproven) * UNPROVEN))
     }
 
     pub(crate) fn len(self) -> u32 {

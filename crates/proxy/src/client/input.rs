@@ -17,7 +17,6 @@ use crate::base::id::ConnId;
 use crate::base::part::{Incoming, Part, Requester};
 use crate::base::plan::QuickAck;
 use crate::base::room::NoRoom;
-use crate::base::size::Expected;
 use crate::base::{Base, limits};
 use crate::{Action, Event};
 
@@ -83,7 +82,7 @@ impl Clients {
         }
         let counters = base.pools[client.pool as usize].counters;
         counters.add(PoolCounter::ReceivedBytes, bytes.len() as u64);
-        client.enter_turn(base.turn, &base.limits);
+        client.enter_turn(base);
         if client.partial.is_empty() {
             return Input::AsTheyCame;
         }
@@ -203,8 +202,8 @@ impl Clients {
         if client.is_paused() {
             return Next::Used(0);
         }
-        if client.work() >= base.limits.turn_work {
-            self.await_turn(id);
+        if client.work() >= base.turn_share.work() {
+            self.await_turn(base, id);
             return Next::Used(0);
         }
         match &mut client.intake {
@@ -246,7 +245,13 @@ impl Clients {
         let longest = client.resume.longest;
         client.resume = Resume::default();
         client.charge(limits::REQUEST_WORK + base.keys.len() as u32);
-        client.expected = expected(client, base, &request);
+        // The answer to a change is as short as others'.
+        let is_short = || match request.class {
+            Class::Single { writes } => writes,
+            Class::Broadcast { .. } | Class::Local(_) | Class::Refuse(_) => true,
+            _ => false,
+        };
+        client.expected = client.expected(base, request.command, is_short);
         let frame = frame.insert(Frame {
             asks: client.requester(id),
             request,
@@ -418,19 +423,6 @@ pub(crate) fn no_room(base: &Base, pool: usize, request: &Request) -> Option<NoR
         return Some(NoRoom::TooLarge);
     }
     (!base.memory.has_room(request.body as usize)).then_some(NoRoom::NoMemory)
-}
-
-/// Returns what the answer to a request may be, as far as the answers before it tell.
-#[inline]
-fn expected(client: &Client, base: &Base, request: &Request) -> Expected {
-    let sizes = &base.pools[client.pool as usize].sizes;
-    // The answer to a change is as short as others'.
-    let is_short = || {
-        let own = matches!(request.class, Class::Local(_) | Class::Refuse(_));
-        own || matches!(request.class, Class::Single { writes: true } | Class::Broadcast { .. })
-    };
-    let age = || base.now.since(client.since);
-    client.sizes.expected(request.command, sizes, (is_short, age, base.now))
 }
 
 /// Looks up an unknown command among those that the operator has named.

@@ -247,9 +247,13 @@ impl Clients {
         if self.is_unheard(base, id, since) {
             return Turn::Dropped;
         }
-        let Some(client) = self.table.find_mut(pending.client) else { return Turn::Sent };
+        let Some(client) = self.table.find_mut(pending.client) else { return Turn::Sent(cost) };
+        let cost = match cost.is_unproven() {
+            true => cost.renewed(client.expected(base, pending.info.command, || pending.writes)),
+            false => cost,
+        };
         if pending.info.quiet == Quiet::Silent {
-            return Turn::Sent;
+            return Turn::Sent(cost);
         }
         if client.departure == Departure::Left && sent.parts > 0 && !pending.writes {
             return Turn::Later;
@@ -261,7 +265,7 @@ impl Clients {
         }
         let held = client.held() as u64 + sent.cost + cost.bytes();
         // One at a time goes in any case: the client may wait for it before it can read others.
-        if sent.parts > 0 && held > bound { Turn::Later } else { Turn::Sent }
+        if sent.parts > 0 && held > bound { Turn::Later } else { Turn::Sent(cost) }
     }
 
     /// Whether a request that waits since then is not wanted any more. A read is not when its
@@ -292,8 +296,9 @@ impl Clients {
     /// Has the rest of a client's input wait for the next turn, in which it goes on behind the
     /// others that may go on.
     #[cold]
-    pub(super) fn await_turn(&mut self, id: ConnId) {
+    pub(super) fn await_turn(&mut self, base: &mut Base, id: ConnId) {
         let Some(client) = self.table.find_mut(id) else { return };
+        base.turn_share.note_reached();
         client.waits.turn = true;
         client.pause();
         if !bug!(ForgetShare) {
@@ -316,8 +321,8 @@ impl Clients {
         for _ in 0..self.resumable.len() {
             let id = self.resumable.pop_front()?;
             let Some(client) = self.table.find_mut(id) else { continue };
-            client.enter_turn(base.turn, &base.limits);
-            if client.work() >= base.limits.turn_work {
+            client.enter_turn(base);
+            if client.work() >= base.turn_share.work() {
                 self.resumable.push_back(id);
                 continue;
             }

@@ -289,6 +289,20 @@ impl Client {
         }
     }
 
+    /// Returns what the answer to a request of this command may be, as far as the answers before it
+    /// tell.
+    #[inline]
+    pub(super) fn expected(
+        &self,
+        base: &Base,
+        command: u16,
+        is_short: impl FnOnce() -> bool,
+    ) -> Expected {
+        let sizes = &base.pools[self.pool as usize].sizes;
+        let age = || base.now.since(self.since);
+        self.sizes.expected(command, sizes, (is_short, age, base.now))
+    }
+
     /// Whether so much is outstanding that it is not read further.
     pub(super) fn must_pause(&self, limits: &Limits) -> bool {
         let is_full = self.outstanding() >= limits.pipeline || self.owed() > limits.client_outbox;
@@ -317,14 +331,14 @@ impl Client {
     /// Notes that it may be read in this turn. Each turn since the last time pays for one share of
     /// its work.
     #[inline]
-    pub(super) fn enter_turn(&mut self, turn: u64, limits: &Limits) {
-        let turn = turn as u32;
+    pub(super) fn enter_turn(&mut self, base: &Base) {
+        let (turn, share) = (base.turn as u32, base.turn_share.work());
         if self.work_turn != turn {
             let passed = turn.wrapping_sub(self.work_turn);
             self.work_turn = turn;
-            self.work = match self.work <= limits.turn_work {
+            self.work = match self.work <= share {
                 true => 0,
-                false => self.work.saturating_sub(passed.saturating_mul(limits.turn_work)),
+                false => self.work.saturating_sub(passed.saturating_mul(share)),
             };
         }
     }

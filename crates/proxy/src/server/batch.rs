@@ -134,6 +134,14 @@ impl Batch {
         self.unproven += u32::from(cost.is_unproven());
     }
 
+    /// Gives a key another cost.
+    pub(super) fn renew(&mut self, at: usize, cost: Cost) {
+        let before = std::mem::replace(&mut self.entries[at].cost, cost);
+        self.cost = self.cost + cost.bytes() - before.bytes();
+        self.unproven =
+            self.unproven + u32::from(cost.is_unproven()) - u32::from(before.is_unproven());
+    }
+
     /// Splits off the entries that are `is_out`. Returns the batch without them, if any are left,
     /// and those entries.
     pub(crate) fn part(

@@ -114,7 +114,8 @@ impl InflightLimit {
         let is_short = std::mem::replace(&mut self.is_short, false);
         let ran_dry = std::mem::replace(&mut self.ran_dry, false);
         if ran_dry {
-            if is_short {
+            // A longer delay is this worker's own, and more in flight would make it longer.
+            if is_short && queueing <= 2 * limits::QUEUEING_US {
                 self.bytes *= 2;
             }
         } else if queueing > limits::QUEUEING_US {

@@ -118,6 +118,9 @@ impl Servers {
             let state = &self.states[link.at.pool as usize][link.at.server as usize];
             link.launch_batch(batch, upstream, state.counters);
         }
+        if link.batch.is_none() {
+            link.batch_opened = link.queued;
+        }
         let prefix = |out: &mut Vec<u8>| asks.protocol.open_fetch(request, head, out);
         let spare = &mut self.spare_batches;
         let batch = batch_of(&mut link.batch, spare, base, (ask, idempotent), prefix, upstream);
@@ -204,6 +207,9 @@ impl Servers {
         let key = one.key(entry);
         if let Some(batch) = unfit_batch(&mut link.batch, (key.len(), one.ask), upstream) {
             link.launch_batch(batch, upstream, counters);
+        }
+        if link.batch.is_none() {
+            link.batch_opened = link.queued;
         }
         let (form, spare) = ((one.ask, one.idempotent), &mut self.spare_batches);
         let prefix = |out: &mut Vec<u8>| out.extend_from_slice(one.prefix());

@@ -46,6 +46,8 @@ pub(super) struct Link {
     pub(super) outstanding: VecDeque<Message>,
     /// The open batch: gets of this turn that leave as one message.
     pub(super) batch: Option<Box<Batch>>,
+    /// Offset up to which bytes were queued when the open batch was opened.
+    pub(super) batch_opened: u64,
     /// A read that is not merged, while its keys are being added.
     pub(super) unmerged_batch: Option<Box<Batch>>,
     /// The numbers of the internal commands among its messages.
@@ -132,6 +134,7 @@ impl Link {
             out: Outbox::default(),
             outstanding: VecDeque::new(),
             batch: None,
+            batch_opened: 0,
             unmerged_batch: None,
             internal: Vec::new(),
             queue: FairQueue::default(),
@@ -238,11 +241,13 @@ impl Link {
 
     /// Whether the open batch is to leave at the end of a turn. While much is in flight, the batch
     /// waits and grows. A server takes one connection's requests one after the other, so waiting
-    /// here costs little more than waiting there, and keys that leave together cost once.
+    /// here costs little more than waiting there, and keys that leave together cost once. But other
+    /// messages go ahead of it, and a few of those are enough.
     pub(super) fn batch_may_leave(&self) -> bool {
         let cost = self.batch.as_ref().map_or(0, |batch| batch.cost);
         let (others, limit) = (self.inflight - cost, self.limit.bytes());
-        others <= limit / 2 || cost >= limit / 4
+        let overtaken = self.queued.saturating_sub(self.batch_opened);
+        others <= limit / 2 || cost >= limit / 4 || overtaken >= limits::OVERTAKEN_MAX
     }
 
     /// Notes that a message that has waited joins the output now.

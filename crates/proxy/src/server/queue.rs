@@ -165,6 +165,11 @@ impl FairQueue {
         }
     }
 
+    /// Gives what `next` has returned another cost.
+    pub(super) fn renew(&mut self, cost: Cost) {
+        self.queues[self.ring[0] as usize].waiting[0].renew(cost);
+    }
+
     /// Takes what `next` has returned. `key` makes the batch of a key that is taken alone.
     pub(super) fn take(
         &mut self,

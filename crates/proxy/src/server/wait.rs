@@ -184,6 +184,23 @@ impl Servers {
         while let Some(next) = self.links.find_mut(id).and_then(|link| link.queue.next()) {
             let Some(link) = self.links.find_mut(id) else { return };
             let Next { client, request, cost, effort, since } = next;
+            let mut load = self.loads.find(client);
+            let sent = load.as_ref().map_or(Sent::default(), |load| load.as_sent());
+            let cost = match turn(base, request, sent, (cost, since)) {
+                Turn::Sent(cost) => cost,
+                Turn::Later => {
+                    if let Some(load) = &mut load {
+                        load.is_parked = true;
+                    }
+                    link.queue.park(base.now);
+                    continue;
+                }
+                Turn::Dropped => {
+                    self.drop_next(base, id, client);
+                    continue;
+                }
+            };
+            link.queue.renew(cost);
             if effort.is_slow() {
                 if !link.takes_slow(base, client, cost) {
                     if link.queue.skip(&mut skipped) {
@@ -198,22 +215,6 @@ impl Servers {
                 }
                 link.limit.note_short();
                 break;
-            }
-            let mut load = self.loads.find(client);
-            let sent = load.as_ref().map_or(Sent::default(), |load| load.as_sent());
-            match turn(base, request, sent, (cost, since)) {
-                Turn::Sent => {}
-                Turn::Later => {
-                    if let Some(load) = &mut load {
-                        load.is_parked = true;
-                    }
-                    link.queue.park(base.now);
-                    continue;
-                }
-                Turn::Dropped => {
-                    self.drop_next(base, id, client);
-                    continue;
-                }
             }
             skipped = 0;
             self.send_next(base, id, client, since);
@@ -444,7 +445,7 @@ impl Link {
     /// as the largest of late.
     fn unproven_max(&self, base: &Base) -> u32 {
         let largest = base.pool(self.at).sizes.largest(base.now).max(1);
-        let most = (limits::UNPROVEN_BYTES / largest).clamp(1, limits::UNPROVEN_MAX);
+        let most = (limits::UNPROVEN_BYTES / largest).clamp(1, base.limits.unproven);
         let trips = 1 + self.limit.round_trip() / limits::QUEUEING_US;
         most.saturating_mul(trips as u32)
     }

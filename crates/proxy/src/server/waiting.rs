@@ -39,6 +39,15 @@ impl Waiting {
         }
     }
 
+    /// Gives its first part another cost. Keys that leave together keep theirs.
+    pub(super) fn renew(&mut self, cost: Cost) {
+        match &mut self.payload {
+            Payload::Fetch(batch) if self.merges => batch.renew(batch.cursor, cost),
+            Payload::Fetch(_) => {}
+            _ => self.cost = cost,
+        }
+    }
+
     /// Returns the number of messages, or of keys that may be merged.
     pub(super) fn len(&self) -> usize {
         match &self.payload {

@@ -1,0 +1,86 @@
+//! The work that is done for one client in a turn of the loop, so that the others are not kept
+//! waiting. Where few clients ask much, the share is large, since turns cost system calls. Where
+//! many do, it is small, since all their shares together are the length of a turn.
+
+use crate::base::limits;
+
+/// A client's share of a turn, in units of work: see `limits::TURN_WORK_MAX`.
+pub(crate) struct TurnShare {
+    work: u32,
+    /// The number of clients that have reached it in this turn.
+    reached: u32,
+}
+
+impl TurnShare {
+    pub(crate) fn new(most: u32) -> TurnShare {
+        TurnShare { work: most, reached: 0 }
+    }
+
+    /// Returns the work that one client may cause in this turn.
+    #[inline]
+    pub(crate) fn work(&self) -> u32 {
+        self.work
+    }
+
+    /// Notes that a client has reached it, and may want more.
+    pub(crate) fn note_reached(&mut self) {
+        self.reached += 1;
+    }
+
+    /// Ends the turn with this number. A share is at most `most`.
+    pub(crate) fn end_turn(&mut self, turn: u64, most: u32) {
+        let reached = std::mem::take(&mut self.reached);
+        let all = limits::TURN_SHARES.saturating_mul(most);
+        if reached.saturating_mul(self.work) > all {
+            self.work = (all / reached).max(limits::TURN_WORK_MIN);
+        } else if reached == 0 || turn.is_multiple_of(PROBED_TURNS) {
+            self.work *= 2;
+        }
+        self.work = self.work.min(most);
+    }
+}
+
+/// In one of so many turns, a larger share is tried.
+const PROBED_TURNS: u64 = 16;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MOST: u32 = limits::TURN_WORK_MAX;
+
+    /// Plays turns with so many clients that each want so much work in each turn; returns the most
+    /// and the average work of the last 64 turns.
+    fn play(share: &mut TurnShare, clients: u32, wanted: u32) -> (u32, u32) {
+        let mut done = Vec::new();
+        for turn in 0..128 {
+            let work = share.work();
+            if wanted >= work {
+                (0..clients).for_each(|_| share.note_reached());
+            }
+            done.push(clients * work.min(wanted));
+            share.end_turn(turn, MOST);
+        }
+        (*done[64..].iter().max().unwrap(), done[64..].iter().sum::<u32>() / 64)
+    }
+
+    #[test]
+    fn a_turn_is_as_long_however_many_clients_ask_all_they_can() {
+        let all = limits::TURN_SHARES * MOST;
+        for clients in [1, 4, 5, 40, 300] {
+            let (most, average) = play(&mut TurnShare::new(MOST), clients, u32::MAX);
+            let least = clients * limits::TURN_WORK_MIN;
+            assert!(most <= 2 * all.max(least), "{clients} clients: {most}");
+            assert!(average <= (all + all / 8).max(least + least / 8), "{clients}: {average}");
+        }
+    }
+
+    #[test]
+    fn clients_that_ask_little_are_not_cut_short_for_long_after_others_have_left() {
+        let mut share = TurnShare::new(MOST);
+        play(&mut share, 40, u32::MAX);
+        assert!(share.work() < 64);
+        assert_eq!(play(&mut share, 50, 64), (3_200, 3_200));
+        assert_eq!(share.work(), MOST);
+    }
+}
