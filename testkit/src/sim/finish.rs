@@ -147,8 +147,9 @@ impl World {
         self.carry_out();
         self.flush_clients();
         self.end_turn();
-        // A client whose share of a turn is used up goes on in the next.
-        moved || self.proxy.wants_turn()
+        // A client whose share of a turn is used up goes on in the next, and may ask for a connect.
+        let connects = self.conns.iter().flatten().any(|conn| conn.connects_at.is_some());
+        moved || connects || self.proxy.wants_turn()
     }
 
     /// A server that answers is found to be back without any client's request.

@@ -92,7 +92,7 @@ impl Field {
         for at in 0..self.clients.len() {
             self.receive(self.clients[at], request);
         }
-        let mut received = uncounted(|| HashMap::<ConnId, Vec<u8>>::new());
+        let mut received = uncounted(HashMap::<ConnId, Vec<u8>>::new);
         loop {
             self.act();
             self.proxy.end_turn(self.now);
