@@ -129,7 +129,9 @@ impl Clients {
         if moved && !bug!(KeepConnKey) {
             client.conn_key = to;
             // Something may still be owed that was answered with an error.
-            client.class = LinkClass::Moved;
+            if !bug!(OvertakeConnKey) {
+                client.class = LinkClass::Moved;
+            }
             conn_keys.leave(from);
             conn_keys.enter(to);
         }

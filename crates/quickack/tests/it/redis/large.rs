@@ -94,7 +94,7 @@ fn a_large_set_has_a_link_of_its_own_if_there_is_room() {
         assert_eq!(asks(&mut client, &[b"SET", b"k", &large]), ok());
         assert_eq!(client.ask(&["STRLEN", "k"]), Reply::Integer(large.len() as i64));
         // Beside this one.
-        let Reply::Bulk(list) = Speaker::connect(servers[0].address()).ask(&["CLIENT", "LIST"])
+        let Reply::Bulk(list) = Speaker::connect(servers[0].address).ask(&["CLIENT", "LIST"])
         else {
             panic!("it lists its clients")
         };
