@@ -318,7 +318,7 @@ impl World {
         let progress = |server: usize| model.servers[server].progress;
         // Of a client that has closed its half one message is in flight at a time, at any server.
         let is_one_by_one = client.is_half_closed;
-        // And a request that takes another class of links waits for what any server owes its client.
+        // And a request that takes another class of links waits for all that is owed to its client.
         let has_large = self.scene.plan.limits.large_min < proxy::limits::LARGE_REQUEST_MIN;
         let last = match expect.key(&self.journal) {
             Some(key) if is_first && model.is_ordered() && !is_one_by_one && !has_large => {
