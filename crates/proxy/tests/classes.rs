@@ -3,7 +3,7 @@
 mod stage;
 
 use proto::protocol;
-use proxy::ConnId;
+use proxy::{Closed, ConnId};
 
 use stage::{SECOND, Stage};
 
@@ -111,16 +111,86 @@ fn a_late_reply_with_another_number_of_values_closes_its_link() {
     assert_eq!(stage.closed, [link]);
 }
 
-#[test]
-fn a_slow_request_that_has_had_its_time_ends_its_link() {
-    let (mut stage, _) = redis();
+const LATE: &str = "-ERR s0: no reply in time\r\n";
+
+/// Has a server that was silent answer a request on the shared link.
+fn answers(stage: &mut Stage, link: ConnId) {
     let client = stage.client();
-    let slow = busy(&mut stage, client);
-    stage.passes(9 * SECOND);
-    assert_eq!(stage.closed, []);
+    stage.says(client, "GET a\r\n");
+    assert_eq!(stage.turn(link), HELLO);
+    stage.says(link, WELCOME);
+    assert_eq!(stage.turn(link), resp("GET a"));
+    stage.says(link, "$-1\r\n");
+    assert_eq!(stage.received(client), "$-1\r\n");
+    stage.closes(client, Closed::Reset);
+}
+
+#[test]
+fn the_late_reply_to_a_slow_request_that_has_had_its_time_is_discarded_in_its_place() {
+    let (mut stage, link) = redis();
+    let [reads, writes] = [stage.client(), stage.client()];
+    let slow = busy(&mut stage, reads);
+    stage.says(writes, "SORT a STORE b\r\n");
+    assert_eq!(stage.turn(slow), resp("SORT a STORE b"));
+    stage.passes(10 * SECOND - 1);
+    assert_eq!((stage.received(reads), stage.received(writes)), Default::default());
+    stage.passes(1);
+    assert_eq!(stage.received(reads), LATE);
+    let unknown = "-ERR s0: no reply in time, outcome unknown\r\n";
+    assert_eq!(stage.received(writes), unknown);
+    // The next one waits for its turn on the same link, and gets its own reply.
+    answers(&mut stage, link);
+    stage.passes(5 * SECOND);
+    let later = stage.client();
+    stage.says(later, "KEYS b*\r\n");
+    assert_eq!(stage.turn(slow), "", "two are outstanding");
+    stage.says(slow, "*1\r\n$4\r\nlate\r\n:3\r\n");
+    assert_eq!(stage.turn(slow), resp("KEYS b*"));
+    stage.says(slow, "*0\r\n");
+    assert_eq!(stage.received(later), "*0\r\n");
+    assert_eq!((stage.received(reads), stage.received(writes)), Default::default());
+    assert_eq!((stage.healths(), &stage.closed), (vec!["s0 ready".to_string()], &vec![]));
+    stage.expect_rows(0);
+}
+
+#[test]
+fn a_slow_request_behind_another_has_the_time_since_it_was_sent() {
+    let (mut stage, link) = redis();
+    let [first, second] = [stage.client(), stage.client()];
+    let slow = busy(&mut stage, first);
     stage.passes(SECOND);
-    assert_eq!(stage.closed, [slow]);
-    assert_eq!(stage.received(client), "-ERR s0: no reply in time\r\n");
+    answers(&mut stage, link);
+    stage.says(second, "KEYS b*\r\n");
+    assert_eq!(stage.turn(slow), resp("KEYS b*"));
+    stage.passes(9 * SECOND);
+    assert_eq!((stage.received(first).as_str(), stage.received(second).as_str()), (LATE, ""));
+    stage.passes(SECOND - 1);
+    assert_eq!(stage.received(second), "");
+    stage.passes(1);
+    assert_eq!(stage.received(second), LATE);
+}
+
+/// The server has failed if it answers nobody.
+#[test]
+fn a_slow_request_that_has_twice_its_time_ends_its_link_and_not_its_server() {
+    for answers_others in [true, false] {
+        let (mut stage, link) = redis();
+        let client = stage.client();
+        let slow = busy(&mut stage, client);
+        stage.passes(10 * SECOND);
+        assert_eq!((stage.received(client).as_str(), &stage.closed), (LATE, &vec![]));
+        stage.passes(10 * SECOND - 1);
+        if answers_others {
+            answers(&mut stage, link);
+        }
+        assert_eq!(stage.closed, []);
+        stage.passes(1);
+        let health = if answers_others { "s0 ready" } else { "s0 down" };
+        assert_eq!((stage.healths(), &stage.closed), (vec![health.to_string()], &vec![slow]));
+        assert_eq!(stage.reports.len(), usize::from(!answers_others));
+        assert_eq!(stage.received(client), "");
+        stage.expect_rows(0);
+    }
 }
 
 #[test]

@@ -354,6 +354,45 @@ fn a_pool_that_is_gone_is_needed_until_its_last_answer_has_come() {
     assert_eq!((stage.retired(), &stage.closed), (vec![], &vec![link]));
 }
 
+/// One of its servers has gone meanwhile, and has another weight when it is back in its place.
+#[test]
+fn a_pool_that_is_back_before_its_last_answer_has_come_has_the_ring_of_its_new_plan() {
+    let mut stage = Stage::new(&["s0", "s1"], |pool| {
+        (pool.preconnect, pool.hash) = (true, Hash::Md5);
+    });
+    let links = [stage.connect(0), stage.connect(1)];
+    let owners = |weights: [u32; 2]| -> Vec<usize> {
+        let node = |(name, weight): (&str, u32)| Node { name: name.to_string(), weight };
+        let nodes = [("s0", weights[0]), ("s1", weights[1])].map(node);
+        let ring = Ring::build(Distribution::Ketama, &nodes, &[true; 2]);
+        let hash = |key: usize| Hash::Md5.hash(format!("key{key}").as_bytes());
+        (0..100).map(|key| ring.locate(hash(key)).expect("both live")).collect()
+    };
+    let (before, after) = (owners([1, 1]), owners([1, 9]));
+    let first = before.iter().position(|owner| *owner == 0).expect("it has some keys");
+    let client = stage.client();
+    stage.says(client, &format!("delete key{first} noreply\r\n"));
+    assert_eq!(stage.turn(links[0]), format!("delete key{first}\r\n"));
+    stage.closes(client, Closed::Reset);
+    let pools = stage.plan.pools.clone();
+    stage.install(|plan| plan.pools.clear());
+    stage.end_turn();
+    assert_eq!((stage.retired(), &stage.closed), (vec![POOL, S0], &vec![links[1]]));
+    stage.install(|plan| {
+        plan.pools = pools;
+        plan.pools[0].servers[1].weight = 9;
+    });
+    let links = [links[0], stage.connect(1)];
+    stage.says(links[0], "DELETED\r\n");
+    let client = stage.client();
+    for (key, owner) in after.into_iter().enumerate() {
+        stage.says(client, &format!("get key{key}\r\n"));
+        assert_eq!(stage.turn(links[owner]), format!("get key{key}\r\n"));
+        stage.says(links[owner], "END\r\n");
+        assert_eq!(stage.received(client), "END\r\n");
+    }
+}
+
 /// The client's next request takes another link, and must not overtake the one before.
 #[test]
 fn a_client_that_waits_is_not_read_while_the_number_of_links_changes() {

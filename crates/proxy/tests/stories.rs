@@ -273,6 +273,37 @@ fn a_get_on_a_lost_link_is_not_asked_behind_a_write_of_its_own_client() {
     }
 }
 
+/// A change whose answer nobody waits for leaves no trace in the client's pipeline.
+#[test]
+fn a_get_on_a_lost_link_is_not_asked_behind_a_noreply_that_another_server_has_done() {
+    for does_write in [false, true] {
+        let mut stage = Stage::new(&["s0", "s1"], |pool| {
+            (pool.preconnect, pool.distribution) = (true, Distribution::Modula);
+        });
+        let links = [stage.connect(0), stage.connect(1)];
+        let [here, there] = [0, 1].map(|server| stage.key_of(server));
+        let client = stage.client();
+        // The link has received a reply, so its end is no sign that the server is down.
+        stage.says(client, &format!("get {here}\r\n"));
+        assert_eq!(stage.turn(links[0]), format!("get {here}\r\n"));
+        stage.says(links[0], "END\r\n");
+        assert_eq!(stage.received(client), "END\r\n");
+        stage.says(client, &format!("get {here}\r\n"));
+        assert_eq!(stage.turn(links[0]), format!("get {here}\r\n"));
+        stage.passes(SECOND / 10);
+        if does_write {
+            stage.says(client, &format!("delete {there} noreply\r\n"));
+            assert_eq!(stage.turn(links[1]), format!("delete {there}\r\n"));
+            stage.says(links[1], "DELETED\r\n");
+        }
+        stage.passes(3 * SECOND / 10);
+        stage.closes(links[0], Closed::Eof);
+        let lost = if does_write { "SERVER_ERROR s0: connection lost\r\n" } else { "" };
+        assert_eq!(stage.received(client), lost);
+        assert_eq!(stage.connects.len(), usize::from(!does_write));
+    }
+}
+
 #[test]
 fn time_spent_in_a_queue_is_not_the_servers() {
     let mut stage = Stage::new(&["s0"], |pool| {

@@ -92,7 +92,8 @@ pub static FAULTS: &[Row] = &[
         "no reply in time, outcome unknown",
         Some(ServerCounter::ReplyTimeout),
         "the link is closed; the server is down until a probe succeeds. While the server is busy \
-         with a slow command, neither happens, and the late reply is discarded",
+         with a slow command, neither happens, and the late reply is discarded; a slow command \
+         itself has as much time again",
     ),
     row(
         Fault::LinkLost,

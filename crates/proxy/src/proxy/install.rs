@@ -109,7 +109,10 @@ impl Proxy {
             self.clients.pause_pool(&mut self.base, at);
         }
         self.base.pools[at].settle_home();
-        let mut renamed = old.distribution != self.base.pools[at].plan.distribution;
+        // While a pool was retired, servers may have gone, and the ring stood still. They may come
+        // back to their places with other weights.
+        let was_moved = old.distribution != self.base.pools[at].plan.distribution;
+        let mut renamed = was_retired || was_moved;
         let mut fresh = Vec::new();
         for server in wanted {
             match self.base.pools[at].place_of(server.id) {

@@ -5,7 +5,7 @@ use proto::WorkId;
 
 use super::fail::LateMessage;
 use super::link::{Link, State};
-use super::message::Late;
+use super::message::{Late, Message};
 use super::{LinkEvent, Servers};
 use crate::Time;
 use crate::base::busy::BusyWith;
@@ -49,13 +49,13 @@ impl Servers {
 
     /// Excuses the silence of a server on a link, if it is busy with something known. The requests
     /// that have waited for a reply as long as they may are answered; their replies are discarded
-    /// when they come. Returns whether the server is busy.
-    pub(super) fn excuse(&mut self, base: &mut Base, id: ConnId) -> bool {
-        let Some(link) = self.links.find_mut(id) else { return false };
+    /// when they come.
+    pub(super) fn excuse(&mut self, base: &mut Base, id: ConnId) {
+        let Some(link) = self.links.find_mut(id) else { return };
         let at = link.at;
         link.look_at = None;
         let is_busy = self.find_busy(base, at).is_some();
-        let Some(link) = self.links.find_mut(id) else { return false };
+        let Some(link) = self.links.find_mut(id) else { return };
         if is_busy {
             link.excused = base.now;
         }
@@ -63,11 +63,11 @@ impl Servers {
         if let State::Up(_) = link.state
             && (is_busy || is_behind)
         {
-            let timeout = base.pool(at).plan.timeouts.reply;
-            let late = link.give_up_late(id, timeout, base.now);
+            let late = link.give_up_late(id, &base.pool(at).plan.timeouts, base.now);
             self.events.extend(late.into_iter().map(LinkEvent::Late));
+            // A slow request among them is no excuse any more, and others may be.
+            self.tell_busy(base, at);
         }
-        is_busy
     }
 
     /// Notes a line with which a server says that it is busy, or that it is not any more. In a pool
@@ -138,49 +138,68 @@ impl Servers {
 }
 
 impl Link {
-    /// Returns when the first of the requests has waited for a reply as long as it may that were
-    /// sent behind one that may take longer.
-    pub(super) fn behind_slow(&self, timeouts: &Timeouts) -> Option<Time> {
+    /// Returns when the first of the requests has waited for a reply as long as it may that may
+    /// take longer, or were sent behind one that may.
+    pub(super) fn gives_up_at(&self, timeouts: &Timeouts) -> Option<Time> {
         if self.outstanding.front().is_none_or(|first| first.effort == Effort::Quick) {
             return None;
         }
         let sent = self.outstanding.iter().take_while(|message| message.end <= self.sent);
-        let quick = sent.filter(|message| message.effort == Effort::Quick && !message.is_late());
-        quick.map(|message| message.since.after(timeouts.reply)).min()
+        let all = sent.skip(usize::from(self.is_mid_reply()));
+        all.filter_map(|message| self.time_of(message, timeouts)).min()
     }
 
-    /// Returns what its server is busy with, if the first request that it owes may take long.
+    /// Returns until when a request that was sent waits for its reply. It then gets an error, and
+    /// its reply is discarded when it comes. A slow request on a link that has others has the time
+    /// that its link has.
+    fn time_of(&self, message: &Message, timeouts: &Timeouts) -> Option<Time> {
+        match message.effort {
+            _ if message.is_late() => None,
+            Effort::Quick => Some(message.since.after(timeouts.reply)),
+            // Not before the server has had its time for the first one.
+            _ if self.class == LinkClass::Slow => {
+                Some(message.since.max(self.owed).after(timeouts.slow))
+            }
+            _ => None,
+        }
+    }
+
+    /// Returns what its server is busy with, if the first request that it owes may take long and
+    /// has not had its time.
     pub(super) fn busy_with(&self) -> Option<BusyWith> {
         let first = self.outstanding.front()?;
         let is_it = first.effort != Effort::Quick
+            && !first.is_late()
             && self.is_up()
             && first.end <= self.sent
             && self.class != LinkClass::Control;
         is_it.then_some(BusyWith { ask: first.ask, since: self.owed })
     }
 
-    /// Gives up the requests that were sent this long ago, but not those that may take longer, and
-    /// returns them.
-    fn give_up_late(&mut self, id: ConnId, timeout: u64, now: Time) -> Vec<LateMessage> {
+    /// Gives up the requests that were sent and have had their time, and returns them.
+    fn give_up_late(&mut self, id: ConnId, timeouts: &Timeouts, now: Time) -> Vec<LateMessage> {
         // A reply that has begun to come goes on.
         let first = usize::from(self.is_mid_reply());
-        let (server, sent, mut late) = (self.at.server, self.sent, Vec::new());
-        for message in self.outstanding.iter_mut().skip(first) {
-            let is_quick = message.effort == Effort::Quick;
-            if message.end > sent {
-                break;
-            }
-            if message.is_late() || !is_quick {
+        let sent = self.outstanding.partition_point(|message| message.end <= self.sent);
+        let mut late = Vec::new();
+        for at in first..sent {
+            let Some(over) = self.time_of(&self.outstanding[at], timeouts) else { continue };
+            if now < over {
+                self.look_at = Some(self.look_at.map_or(over, |at| at.min(over)));
                 continue;
             }
-            let over = message.since.after(timeout);
-            if now >= over {
-                let (parts, keys) = (message.give_up_waiting(), message.keys());
-                late.push(LateMessage { link: id, end: message.end, server, parts, keys });
-            } else {
-                self.look_at = Some(self.look_at.map_or(over, |at| at.min(over)));
-            }
+            let (server, message) = (self.at.server, &mut self.outstanding[at]);
+            let (parts, keys) = (message.give_up_waiting(), message.keys());
+            late.push(LateMessage { link: id, end: message.end, server, parts, keys });
         }
         late
+    }
+
+    /// Whether only a slow request keeps this link silent, and not the server: that has sent
+    /// something on another link since the request has had its time.
+    pub(super) fn is_alone_silent(&self, heard: Time, timeouts: &Timeouts) -> bool {
+        let is_late = self.outstanding.front().is_some_and(Message::is_late);
+        let had_its_time = self.owed.after(timeouts.slow);
+        self.class == LinkClass::Slow && is_late && heard > self.since.max(had_its_time)
     }
 }

@@ -87,16 +87,16 @@ impl Servers {
         }
         link.armed = None;
         let timeouts = base.pool(link.at).plan.timeouts;
-        let look_at = link.look_at.into_iter().chain(link.behind_slow(&timeouts)).min();
+        let look_at = link.look_at.into_iter().chain(link.gives_up_at(&timeouts)).min();
         let is_looked_at = look_at.is_some_and(|at| base.now >= at);
         if is_looked_at && matches!(link.state, State::Handshake(_)) {
             return self.ask_busy_again(base, id);
         }
-        let owed = link.owed_deadline(&timeouts).filter(|(deadline, _)| base.now >= *deadline);
-        let fault = owed.map(|(_, fault)| fault);
-        let is_excused =
-            (fault == Some(Fault::ReplyTimeout) || is_looked_at) && self.excuse(base, id);
-        if let Some(fault) = fault.filter(|_| !is_excused) {
+        if is_looked_at || link.fault_at(&timeouts, base.now) == Some(Fault::ReplyTimeout) {
+            self.excuse(base, id);
+        }
+        let Some(link) = self.links.find_mut(id) else { return };
+        if let Some(fault) = link.fault_at(&timeouts, base.now) {
             #[cfg(seeded_bugs)]
             if bug!(AnswerAfterTimeout) && self.links.find(id).is_some_and(Link::is_up) {
                 return self.give_up_first(base, id);
@@ -235,7 +235,7 @@ impl Servers {
         let at = link.at;
         base.pools[at.pool as usize].conn_keys.remove_link(link.conn_key);
         let state = self.state(at);
-        let probing = state.probe == Some(id);
+        let (probing, heard) = (state.probe == Some(id), state.silence.heard);
         state.forget(id);
         if let Some(counter) = fault.row().counter {
             state.counters.add(counter, 1);
@@ -247,13 +247,18 @@ impl Servers {
         if fault == Fault::ConnectTimeout {
             state.counters.add(ServerCounter::ConnectTimeout, 1);
         }
-        // A server may close a link that was idle, and a restart ends links that worked. Neither is
-        // a reason to believe the server down. If it is, the next connect will show it.
+        // A server may close a link that was idle, a restart ends links that worked, and a slow
+        // request may never end. None of these is a reason to believe the server down. If it is,
+        // the next connect will show it.
         let has_stood = match link.state {
             State::Up(since) => base.now.since(since) >= limits::LINK_STOOD_US,
             State::Connecting | State::Handshake(_) => false,
         };
-        let harmless = fault == Fault::LinkLost && (link.proven || has_stood);
+        let harmless = match fault {
+            Fault::LinkLost => link.proven || has_stood,
+            Fault::ReplyTimeout => link.is_alone_silent(heard, &base.pool(at).plan.timeouts),
+            _ => false,
+        };
         match fault.row().blame {
             _ if base.server(at).stage != Stage::Planned => {}
             Blame::Own if !bug!(BlameServer) => self.connect_unable(base, at, probing),

@@ -317,7 +317,7 @@ impl Link {
         let gathering = self.batch.as_ref().filter(|_| !bug!(GatherForEver));
         let gathering = gathering.map(|batch| batch.since.after(timeouts.queue));
         let waiting = self.queue.oldest().map(|since| since.after(queue));
-        let look_at = self.look_at.into_iter().chain(self.behind_slow(timeouts));
+        let look_at = self.look_at.into_iter().chain(self.gives_up_at(timeouts));
         owed.into_iter().chain(queued).chain(gathering).chain(waiting).chain(look_at).min()
     }
 
@@ -348,6 +348,11 @@ impl Link {
         }
     }
 
+    /// Returns the fault of a server that has not done in time what it owes.
+    pub(super) fn fault_at(&self, timeouts: &Timeouts, now: Time) -> Option<Fault> {
+        self.owed_deadline(timeouts).filter(|(deadline, _)| now >= *deadline).map(|owed| owed.1)
+    }
+
     /// Returns when a server that owes a reply has been silent for too long, or has taken too long
     /// over the reply.
     fn reply_deadline(&self, timeouts: &Timeouts) -> Time {
@@ -355,11 +360,16 @@ impl Link {
         let at_most = self.owed.after(timeouts.reply * limits::REPLY_STRETCH);
         let at_most = if bug!(SpeakForEver) { Time(u64::MAX) } else { at_most };
         let deadline = self.since.after(patience).min(at_most);
-        let may_be_slow = self.outstanding.front().is_some_and(|one| one.effort != Effort::Quick);
-        if !may_be_slow && self.excused == Time(0) {
+        let first = self.outstanding.front().filter(|first| first.effort != Effort::Quick);
+        if first.is_none() && self.excused == Time(0) {
             return deadline;
         }
-        let slow = if may_be_slow { self.owed.after(timeouts.slow) } else { deadline };
+        let slow = match first {
+            None => deadline,
+            // Its client has its answer, and the server as much time again.
+            Some(first) if first.is_late() => self.owed.after(timeouts.slow.saturating_mul(2)),
+            Some(_) => self.owed.after(timeouts.slow),
+        };
         let excused = match self.excused {
             Time(0) => deadline,
             excused => excused.after(patience),
