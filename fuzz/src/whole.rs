@@ -431,6 +431,7 @@ fn plan(is_redis: bool, dice: &mut Dice) -> Plan {
             request_head: 100 + dice.below(3000),
             stream_min: 1 + dice.below(300),
             turn_work: 1 + dice.below(60) as u32,
+            large_min: 1 + dice.below(400) as u64,
         };
     }
     let mut plan = Plan::new(vec![pool]);

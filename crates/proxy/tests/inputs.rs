@@ -380,6 +380,8 @@ fn a_change_of_many_messages_is_within_the_queue_or_not_sent_at_all() {
         let mut stage = Stage::of(&["s0", "s1"], |plan| {
             plan.limits.link_queue = room;
             plan.memory_max = 64 << 20;
+            // All of it is a large request.
+            plan.pools[0].class_links = 0;
             plan.pools[0].protocol = protocol("redis").expect("the table has it");
             plan.pools[0].distribution = Distribution::Modula;
             plan.pools[0].preconnect = true;

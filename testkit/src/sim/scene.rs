@@ -166,6 +166,10 @@ fn limits(random: &mut Random) -> Limits {
         let most = *random.pick(&[300, 1_500, 6_000]);
         limits.inflight = random.range(1, most) as u64;
     }
+    if random.permille(300) {
+        let most = *random.pick(&[60, 300, 5_000]);
+        limits.large_min = random.range(20, most) as u64;
+    }
     limits
 }
 

@@ -318,8 +318,10 @@ impl World {
         let progress = |server: usize| model.servers[server].progress;
         // Of a client that has closed its half one message is in flight at a time, at any server.
         let is_one_by_one = client.is_half_closed;
+        // And a request that takes another class of links waits for all that is owed to its client.
+        let has_large = self.scene.plan.limits.large_min < proxy::limits::LARGE_REQUEST_MIN;
         let last = match expect.key(&self.journal) {
-            Some(key) if is_first && model.is_ordered() && !is_one_by_one => {
+            Some(key) if is_first && model.is_ordered() && !is_one_by_one && !has_large => {
                 model.owners(key, expect.arrived).map(progress).max()
             }
             _ => (0..model.servers.len()).map(progress).max(),
@@ -327,6 +329,7 @@ impl World {
         let (changed, _) = model.deadlines.last().expect("there are always deadlines");
         let since = last.unwrap_or(self.now).max(expect.arrived_at).max(*changed);
         let Timeouts { connect, queue, reply, slow } = model.plan.timeouts;
+        let queue = if has_large { queue.max(slow) } else { queue };
         let slow = if model.is_redis { SLOW_IN_A_ROW * slow + reply } else { reply };
         let most = connect.max(queue).max(slow) + 10 * self.scene.tick_max as u64;
         let waited = self.now.since(since);

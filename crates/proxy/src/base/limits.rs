@@ -21,6 +21,8 @@ pub struct Limits {
     pub stream_min: usize,
     /// Work for one client in a turn: see `TURN_WORK_MAX`.
     pub turn_work: u32,
+    /// Bytes of a request and of its answer from which on it takes a link for large ones.
+    pub large_min: u64,
 }
 
 impl Default for Limits {
@@ -35,6 +37,7 @@ impl Default for Limits {
             request_head: REQUEST_HEAD_MAX,
             stream_min: STREAM_MIN,
             turn_work: TURN_WORK_MAX,
+            large_min: LARGE_REQUEST_MIN,
         }
     }
 }
@@ -64,6 +67,8 @@ pub const SLOW_INFLIGHT_MAX: usize = 2;
 pub const OVERTAKEN_MAX: u64 = 4 * 1024;
 /// An answer from this length on is large: it may hold up others.
 pub const LARGE_MIN: u32 = 64 * 1024;
+/// A request of which so many bytes are sent, or expected in answer, takes a link for large ones.
+pub const LARGE_REQUEST_MIN: u64 = 1024 * 1024;
 /// Answers of unknown length that may be outstanding on a link to a near server.
 pub const UNPROVEN_MAX: u32 = 4;
 /// As `UNPROVEN_MAX`, in bytes, if all of them were as large as the largest answer of late.
@@ -249,6 +254,6 @@ mod tests {
         assert_eq!((limits.pipeline, limits.client_outbox), (4_096, 1_048_576));
         assert_eq!((limits.link_queue, limits.link_outbox), (65_536, 67_108_864));
         assert_eq!((limits.request_head, limits.stream_min), (33_554_432, 65_536));
-        assert_eq!(limits.turn_work, 512);
+        assert_eq!((limits.turn_work, limits.large_min), (512, 1_048_576));
     }
 }

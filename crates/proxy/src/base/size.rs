@@ -42,6 +42,11 @@ impl Cost {
         u64::from(self.0 & !UNPROVEN)
     }
 
+    /// Whether so many bytes are sent, or expected in answer.
+    pub(crate) fn is_of(self, bytes: u64) -> bool {
+        self.bytes() >= bytes.saturating_add(limits::COST_OF_MESSAGE)
+    }
+
     pub(crate) fn is_unproven(self) -> bool {
         self.0 & UNPROVEN != 0
     }
@@ -80,6 +85,10 @@ impl Expected {
 
     pub(crate) fn len(self) -> u32 {
         self.0 & !UNPROVEN
+    }
+
+    pub(crate) fn is_unproven(self) -> bool {
+        self.0 & UNPROVEN != 0
     }
 }
 
@@ -246,12 +255,6 @@ mod tests {
     struct Sizes {
         pool: PoolSizes,
         client: ClientSizes,
-    }
-
-    impl Expected {
-        fn is_unproven(self) -> bool {
-            self.0 & UNPROVEN != 0
-        }
     }
 
     impl Sizes {

@@ -184,6 +184,9 @@ pub enum Bug {
     ChangeClassAtOnce,
     /// A client may have any number of slow requests outstanding.
     SlowWithoutLimit,
+    /// A client takes the link for large requests, or leaves it, although something of it is
+    /// outstanding.
+    LargeWithoutPause,
 }
 
 /// All seeded bugs.
@@ -277,6 +280,7 @@ pub static BUGS: &[Bug] = &[
     Bug::NeverRoom,
     Bug::ChangeClassAtOnce,
     Bug::SlowWithoutLimit,
+    Bug::LargeWithoutPause,
 ];
 
 thread_local! {

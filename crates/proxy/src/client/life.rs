@@ -253,7 +253,9 @@ impl Clients {
             false => cost,
         };
         if pending.info.quiet == Quiet::Silent {
-            return Turn::Sent(cost);
+            // Its client does not wait for it, and has one large request at a time all the same.
+            let is_next = sent.parts > 0 && cost.is_of(base.limits.large_min);
+            return if is_next { Turn::Later } else { Turn::Sent(cost) };
         }
         if client.departure == Departure::Left && sent.parts > 0 && !pending.writes {
             return Turn::Later;

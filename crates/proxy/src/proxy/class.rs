@@ -7,14 +7,29 @@ use proto::{Class, Expected, Reach, Request, Work};
 use shard::Distribution;
 
 use super::Proxy;
+use crate::base::limits::Limits;
 use crate::base::part::{Data, Effort, Incoming, LinkClass, Requester};
 use crate::client::Frame;
 use crate::route::{self, Route};
 
 /// Whether a request takes a shared link, as nearly all do.
 #[inline(always)]
-pub(super) fn is_usual(request: &Request) -> bool {
-    request.work == Work::Quick && !matches!(request.class, Class::Broadcast { .. })
+pub(super) fn is_usual(asks: &Requester, request: &Request, limits: &Limits) -> bool {
+    let is_quick = request.work == Work::Quick && !matches!(request.class, Class::Broadcast { .. });
+    is_quick && request.len() + u64::from(asks.expected.len()) < limits.large_min
+}
+
+/// Whether so much of a request is sent, or expected in answer, that others are not to wait for it.
+/// A client of which nothing is known may ask for small values where others ask for large ones, and
+/// the answer to a request that may be split comes from several servers, in parts.
+fn is_large(asks: &Requester, request: &Request, limits: &Limits) -> bool {
+    let expected = match request.class {
+        Class::Fetch { .. } | Class::Single { .. } if !asks.expected.is_unproven() => {
+            u64::from(asks.expected.len())
+        }
+        _ => 0,
+    };
+    request.len() + expected >= limits.large_min
 }
 
 impl Proxy {
@@ -29,6 +44,9 @@ impl Proxy {
         asks.effort = self.effort_of(asks, request, head);
         match asks.effort.is_slow() {
             true => self.class_in(asks, LinkClass::Slow),
+            false if is_large(asks, request, &self.base.limits) => {
+                self.class_in(asks, LinkClass::Large)
+            }
             false => LinkClass::Shared,
         }
     }
@@ -89,7 +107,9 @@ impl Proxy {
         if matches!(frame.request.class, Class::Local(_) | Class::Refuse(_)) {
             return true;
         }
-        if self.servers.await_idle(id) && !bug!(ChangeClassAtOnce) {
+        let is_large = [class, frame.asks.class].contains(&LinkClass::Large);
+        let at_once = bug!(ChangeClassAtOnce) || is_large && bug!(LargeWithoutPause);
+        if self.servers.await_idle(id) && !at_once {
             self.clients.await_owed(&mut self.base, id);
             self.clients.read_again(frame);
             return false;

@@ -88,7 +88,7 @@ impl Proxy {
         block: Option<(&Rc<Vec<u8>>, usize)>,
     ) -> usize {
         let head = &rest.bytes[..frame.request.head as usize];
-        let class = match class::is_usual(&frame.request) {
+        let class = match class::is_usual(&frame.asks, &frame.request, &self.base.limits) {
             true => LinkClass::Shared,
             false => self.judge(frame, head),
         };

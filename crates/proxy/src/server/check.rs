@@ -150,7 +150,7 @@ impl Servers {
     /// Panics if a message waits on longer than it may.
     pub(crate) fn check_deadlines(&self, base: &Base, now: Time) {
         for (id, link) in self.links.iter() {
-            let queue = base.pool(link.at).plan.timeouts.queue;
+            let queue = link.queue_timeout(&base.pool(link.at).plan.timeouts);
             let pending = link.outstanding.range(link.first_pending()..);
             let oldest = pending.map(|message| message.since).min();
             let is_over = |since: Time| now >= since.after(queue);

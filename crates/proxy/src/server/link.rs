@@ -325,7 +325,8 @@ impl Link {
     pub(super) fn queue_timeout(&self, timeouts: &Timeouts) -> u64 {
         match self.class {
             // A server that is busy takes no handshake for a while.
-            LinkClass::Control => timeouts.slow.max(timeouts.queue),
+            // And one large request may take longer than a small one may wait.
+            LinkClass::Control | LinkClass::Large => timeouts.slow.max(timeouts.queue),
             _ => timeouts.queue,
         }
     }

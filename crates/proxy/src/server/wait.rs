@@ -208,6 +208,11 @@ impl Servers {
                     }
                     break;
                 }
+            } else if !link.takes_large(base, cost) {
+                if link.queue.skip(&mut skipped) {
+                    continue;
+                }
+                break;
             } else if !link.takes(base, cost) {
                 let is_unproven = cost.is_unproven() && link.takes(base, cost.proven());
                 if is_unproven && link.queue.skip(&mut skipped) {
@@ -411,7 +416,21 @@ impl Link {
             self.limit.note_short();
             return bug!(PassWaiting);
         }
-        load.sent == 0 || load.inflight + cost.bytes() <= base.limits.client_outbox as u64
+        let is_little = load.inflight + cost.bytes() <= base.limits.client_outbox as u64;
+        is_little || load.sent == 0 && self.takes_large(base, cost)
+    }
+
+    /// Whether it takes a part that may be large: a link that small requests share takes one at a
+    /// time.
+    #[cold]
+    fn takes_large(&self, base: &Base, cost: Cost) -> bool {
+        let is_large = |cost: Cost| cost.is_of(base.limits.large_min);
+        if self.class == LinkClass::Large || !is_large(cost) {
+            return true;
+        }
+        let keys = || self.batches().flat_map(|batch| &batch.entries).map(|entry| entry.cost);
+        let mut sent = self.outstanding.iter().map(|message| message.cost).chain(keys());
+        !sent.any(is_large)
     }
 
     /// Whether its in-flight limit has room for a part of this cost.

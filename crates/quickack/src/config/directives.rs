@@ -230,7 +230,7 @@ pub static POOL: &[Directive<PoolDraft>] = &[
         "The most links to each server that all workers together may have; in a Redis pool, for \
          each database and RESP version that clients use. Each worker needs one link, so the \
          number of workers is the minimum. What `server_connections` leaves of it goes to links \
-         of their own for slow requests and for `SCRIPT KILL`."),
+         of their own for slow requests, for `SCRIPT KILL` and for large requests, in this order."),
     row("proxy_protocol", Native, Unset("none"),
         Kind::Owns("list of networks", |pool, word, first| {
             if first {
@@ -262,7 +262,8 @@ pub static POOL: &[Directive<PoolDraft>] = &[
         "How long a connect to a server may take."),
     live("timeout_queue", Value("1s"),
         Kind::Deadline(|pool, us| pool.timeout_queue = Some(us)),
-        "How long a request may wait before its first byte is sent."),
+        "How long a request may wait before its first byte is sent. One of 1 MiB or more waits for \
+         `timeout_slow` if that is longer."),
     live("timeout_reply", Value("1s"),
         Kind::Deadline(|pool, us| pool.timeout_reply = Some(us)),
         "How long a server that owes an answer may be silent."),

@@ -82,6 +82,27 @@ fn large_requests_pass_and_refused_ones_keep_their_clients() {
     }
 }
 
+#[test]
+fn a_large_set_has_a_link_of_its_own_if_there_is_room() {
+    let large = value(2 * MB);
+    for (most, links) in [(1, 1), (3, 1), (4, 2)] {
+        let servers = servers(Family::Redis70, 1);
+        let most = format!("server_connections_max: {most}");
+        let quickack = start(&servers, "workers: 1", &[&most]);
+        let mut client = speaker(&quickack, "2");
+        assert_eq!(asks(&mut client, &[b"SET", b"a", b"1"]), ok());
+        assert_eq!(asks(&mut client, &[b"SET", b"k", &large]), ok());
+        assert_eq!(client.ask(&["STRLEN", "k"]), Reply::Integer(large.len() as i64));
+        // Beside this one.
+        let Reply::Bulk(list) = Speaker::connect(servers[0].address).ask(&["CLIENT", "LIST"])
+        else {
+            panic!("it lists its clients")
+        };
+        let count = list.iter().filter(|byte| **byte == b'\n').count() - 1;
+        assert_eq!(count, links, "{most}");
+    }
+}
+
 fn peak_kb(quickack: &Quickack) -> u64 {
     let peaks = quickack.workers().into_values().map(|id| Facts::of([id]).status("VmHWM"));
     peaks.max().expect("there is a worker")
