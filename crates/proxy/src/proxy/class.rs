@@ -107,8 +107,11 @@ impl Proxy {
         if matches!(frame.request.class, Class::Local(_) | Class::Refuse(_)) {
             return true;
         }
-        let is_large = [class, frame.asks.class].contains(&LinkClass::Large);
-        let at_once = bug!(ChangeClassAtOnce) || is_large && bug!(LargeWithoutPause);
+        #[cfg(seeded_bugs)]
+        let at_once = bug!(ChangeClassAtOnce)
+            || bug!(LargeWithoutPause) && [class, frame.asks.class].contains(&LinkClass::Large);
+        #[cfg(not(seeded_bugs))]
+        let at_once = false;
         if self.servers.await_idle(id) && !at_once {
             self.clients.await_owed(&mut self.base, id);
             self.clients.read_again(frame);
