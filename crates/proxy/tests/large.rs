@@ -216,7 +216,7 @@ fn a_large_request_in_a_pipeline_reaches_its_servers_unchanged() {
             for piece in text.as_bytes().chunks(piece) {
                 stage.says_bytes(client, piece);
             }
-            // What follows a large request waits until that is answered.
+            // A request behind a large one waits until that is answered.
             let mut all = String::new();
             while let sent = links.iter().map(|link| serve(&mut stage, *link)).collect::<String>()
                 && !sent.is_empty()

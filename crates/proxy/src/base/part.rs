@@ -121,8 +121,7 @@ impl Incoming<'_> {
     }
 }
 
-/// What a client has outstanding at servers: parts that were sent and have no reply, and their
-/// cost.
+/// The parts of a client's requests that were sent and have no reply, and their cost.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Sent {
     pub(crate) parts: u32,

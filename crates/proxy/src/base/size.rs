@@ -264,7 +264,7 @@ mod tests {
             }
         }
 
-        /// What is expected of a read, of a client that came so long ago.
+        /// Returns what a read is expected to bring, of a client that came so long ago.
         fn expected(&self, command: u16, age: u64) -> Expected {
             self.client.expected(command, &self.pool, (|| false, || age, Time(0)))
         }

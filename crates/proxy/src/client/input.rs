@@ -217,7 +217,7 @@ impl Clients {
                 Next::Used(part)
             }
             Intake::Body(_) => self.read_body(base, id, rest),
-            Intake::Skip(_) => self.skip_head(base, id, rest.bytes),
+            Intake::Skip(_) => self.skip_head(base, id, rest),
         }
     }
 

@@ -12,6 +12,7 @@ use proto::{Parsed, Request, Resume};
 use super::Clients;
 use super::input::{Next, mute};
 use super::session::Intake;
+use crate::base::buffer::Source;
 use crate::base::id::ConnId;
 use crate::base::room::NoRoom;
 use crate::base::{Base, limits};
@@ -61,19 +62,19 @@ impl Clients {
 
     /// Skips the rest of a head that is refused.
     #[cold]
-    pub(super) fn skip_head(&mut self, base: &mut Base, id: ConnId, bytes: &[u8]) -> Next {
+    pub(super) fn skip_head(&mut self, base: &mut Base, id: ConnId, rest: Source<'_>) -> Next {
         let Some(client) = self.table.find_mut(id) else { return Next::Used(0) };
         let Intake::Skip(left) = &mut client.intake else { return Next::Used(0) };
         if *left == 0 {
-            match client.protocol.skip_part(bytes, &mut client.resume) {
+            match client.protocol.skip_part(rest.bytes, &mut client.resume) {
                 Parsed::Complete(len) => *left = len,
                 Parsed::Incomplete => return Next::Used(0),
                 Parsed::Malformed(why) => {
-                    return Next::Used(self.close_malformed(base, id, bytes, why));
+                    return Next::Used(self.close_malformed(base, id, rest.bytes, why));
                 }
             }
         }
-        let used = bytes.len().min(usize::try_from(*left).unwrap_or(usize::MAX));
+        let used = rest.len_within(*left);
         *left -= used as u64;
         if *left == 0 && client.resume.left == 0 {
             client.intake = Intake::Head;

@@ -1,5 +1,5 @@
-//! What a server is busy with. A server does one thing at a time, so a slow request keeps it silent
-//! on all links, of all workers. That silence is no failure.
+//! Busy servers. A server does one thing at a time, so a slow request keeps it silent on all links,
+//! of all workers. That silence is no failure.
 
 use proto::WorkId;
 
@@ -123,9 +123,7 @@ impl Servers {
             state.works.note(id, took, base.now);
         }
     }
-}
 
-impl Servers {
     /// Notes that the reply to a message whose request has been answered must be a list of this
     /// many elements.
     pub(crate) fn expect_late(&mut self, late: &LateMessage, elements: u32) {

@@ -25,7 +25,7 @@ pub(crate) struct Message {
     /// How long it may take.
     pub(super) effort: Effort,
     pub(super) late: Late,
-    /// What was in flight when it joined the link's output; 0 if it had waited before.
+    /// The cost in flight when it joined the link's output; 0 if it had waited before.
     pub(super) inflight: u32,
 }
 

@@ -41,7 +41,7 @@ pub(super) struct ServerState {
     /// Connection keys that it has refused, and when each may be tried again.
     refused: Vec<(ConnKey, Time)>,
     pub(super) silence: Silence,
-    /// Which work has turned out to be slow.
+    /// The work that has turned out to be slow.
     pub(super) works: WorkRecord,
     /// When it last ended something that took long.
     pub(super) slow_end: Time,
