@@ -367,9 +367,7 @@ impl Clients {
         }
         let limits = base.memory.narrow(base.limits);
         if client.state != State::Leaving && !client.is_paused() && client.must_pause(&limits) {
-            client.reading = Reading::Stopped;
-            base.pools[client.pool as usize].counters.add(PoolCounter::Paused, 1);
-            base.actions.push_back(Action::Pause(id));
+            client.stop(base, id);
         }
     }
 

@@ -5,7 +5,7 @@ use proto::Quiet;
 
 use super::Clients;
 use super::request::State;
-use super::session::{Departure, Reading, State as ClientState};
+use super::session::{Departure, State as ClientState};
 use crate::base::Base;
 use crate::base::id::ConnId;
 use crate::base::part::{NONE, RequestId, Sent, Turn};
@@ -144,9 +144,7 @@ impl Clients {
         }
         client.waits.idle = true;
         if !client.is_paused() {
-            client.reading = Reading::Stopped;
-            base.pools[client.pool as usize].counters.add(PoolCounter::Paused, 1);
-            base.actions.push_back(Action::Pause(id));
+            client.stop(base, id);
         }
     }
 
@@ -155,9 +153,7 @@ impl Clients {
         let Some(client) = self.table.find_mut(id) else { return };
         client.waits.queues += 1;
         if client.state != ClientState::Leaving && !client.is_paused() {
-            client.reading = Reading::Stopped;
-            base.pools[client.pool as usize].counters.add(PoolCounter::Paused, 1);
-            base.actions.push_back(Action::Pause(id));
+            client.stop(base, id);
         }
     }
 

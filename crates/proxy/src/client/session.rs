@@ -6,6 +6,7 @@
 //!            (partial)   answers leave at the head only
 //! ```
 
+use metrics::PoolCounter;
 use proto::{ConnKey, Endpoints, Protocol, Request, Resume, Session};
 
 use crate::base::Base;
@@ -15,7 +16,7 @@ use crate::base::limits::{self, Limits};
 use crate::base::memory::Memory;
 use crate::base::part::{Effort, LinkClass, NONE, RequestId, Requester};
 use crate::base::size::{ClientSizes, Expected};
-use crate::{Passed, Time};
+use crate::{Action, Passed, Time};
 
 /// One client.
 pub(super) struct Client {
@@ -376,6 +377,13 @@ impl Client {
         if self.is_paused() {
             self.let_go_on();
         }
+    }
+
+    /// Pauses it, and has its socket not read.
+    pub(super) fn stop(&mut self, base: &mut Base, id: ConnId) {
+        self.reading = Reading::Stopped;
+        base.pools[self.pool as usize].counters.add(PoolCounter::Paused, 1);
+        base.actions.push_back(Action::Pause(id));
     }
 
     /// Whether its input waits.

@@ -4,6 +4,7 @@
 use proto::{Ask, Span, Upstream};
 
 use super::batch::Batch;
+use super::link::Link;
 use super::send::close_shared;
 use super::waiting::Waiting;
 use super::{LinkEvent, Servers};
@@ -118,9 +119,7 @@ impl Servers {
             let state = &self.states[link.at.pool as usize][link.at.server as usize];
             link.launch_batch(batch, upstream, state.counters);
         }
-        if link.batch.is_none() {
-            link.batch_opened = link.queued;
-        }
+        note_opening(link);
         let prefix = |out: &mut Vec<u8>| asks.protocol.open_fetch(request, head, out);
         let spare = &mut self.spare_batches;
         let batch = batch_of(&mut link.batch, spare, base, (ask, idempotent), prefix, upstream);
@@ -208,9 +207,7 @@ impl Servers {
         if let Some(batch) = unfit_batch(&mut link.batch, (key.len(), one.ask), upstream) {
             link.launch_batch(batch, upstream, counters);
         }
-        if link.batch.is_none() {
-            link.batch_opened = link.queued;
-        }
+        note_opening(link);
         let (form, spare) = ((one.ask, one.idempotent), &mut self.spare_batches);
         let prefix = |out: &mut Vec<u8>| out.extend_from_slice(one.prefix());
         let batch = batch_of(&mut link.batch, spare, base, form, prefix, upstream);
@@ -261,6 +258,14 @@ impl Servers {
         if let Some(batch) = batch {
             self.launch_or_wait(base, id, asks, batch, is_bounded);
         }
+    }
+}
+
+/// Notes that a key joins the open batch of a link, which begins with it if there is none.
+#[inline]
+fn note_opening(link: &mut Link) {
+    if link.batch.is_none() {
+        link.batch_opened = link.queued;
     }
 }
 
