@@ -183,6 +183,14 @@ impl Link {
         matches!(self.state, State::Up(_))
     }
 
+    /// Returns when its server answered the handshake, if it has.
+    pub(super) fn up_since(&self) -> Option<Time> {
+        match self.state {
+            State::Up(since) => Some(since),
+            State::Connecting | State::Handshake(_) => None,
+        }
+    }
+
     /// Whether the number of messages, and the bytes not handed over yet, are within bounds.
     pub(super) fn has_room(&self, limits: &Limits) -> bool {
         let fits =
