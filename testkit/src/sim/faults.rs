@@ -66,7 +66,10 @@ impl World {
         if !is_slow || !self.random.permille(150) {
             return commands;
         }
-        let longest = 2 * self.pools[pool].plan.timeouts.reply;
+        // `slow` is four times as long as `reply`: a request that has had that time is answered,
+        // and its link is closed after as much time again.
+        let times = *self.random.pick(&[2, 2, 2, 2, 2, 2, 2, 9, 9, 25]);
+        let longest = times * self.pools[pool].plan.timeouts.reply;
         let until = self.now.after(self.random.range(500, longest as usize) as u64);
         tell!(self, "server {pool}.{server} is busy until {} us", until.0);
         self.stall(pool, server, until);

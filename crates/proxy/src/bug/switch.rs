@@ -187,6 +187,9 @@ pub enum Bug {
     /// A client takes the link for large requests, or leaves it, although something of it is
     /// outstanding.
     LargeWithoutPause,
+    /// A slow request that has had its time is taken off its link, so that its late reply meets the
+    /// next request.
+    ForgetSlow,
 }
 
 /// All seeded bugs.
@@ -281,6 +284,7 @@ pub static BUGS: &[Bug] = &[
     Bug::ChangeClassAtOnce,
     Bug::SlowWithoutLimit,
     Bug::LargeWithoutPause,
+    Bug::ForgetSlow,
 ];
 
 thread_local! {

@@ -65,8 +65,21 @@ impl Servers {
         {
             let late = link.give_up_late(id, &base.pool(at).plan.timeouts, base.now);
             self.events.extend(late.into_iter().map(LinkEvent::Late));
+            #[cfg(seeded_bugs)]
+            self.forget_slow(base, id);
             // A slow request among them is no excuse any more, and others may be.
             self.tell_busy(base, at);
+        }
+    }
+
+    /// `ForgetSlow`: takes a slow request that has had its time off its link.
+    #[cfg(seeded_bugs)]
+    fn forget_slow(&mut self, base: &mut Base, id: ConnId) {
+        let Some(first) = self.links.find(id).and_then(|link| link.outstanding.front()) else {
+            return;
+        };
+        if bug!(ForgetSlow) && first.is_late() && first.effort != Effort::Quick {
+            self.forget_first(base, id);
         }
     }
 

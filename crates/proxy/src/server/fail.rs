@@ -371,16 +371,24 @@ impl Servers {
     /// `AnswerAfterTimeout`: gives up the request, but not its link.
     #[cfg(seeded_bugs)]
     fn give_up_first(&mut self, base: &mut Base, id: ConnId) {
-        let Some(link) = self.links.find_mut(id) else { return };
+        let Some(link) = self.links.find(id) else { return };
         let server = link.at.server;
-        let Some(message) = link.outstanding.pop_front() else { return };
+        let Some(message) = self.forget_first(base, id) else { return };
+        let (payload, fault) = (message.payload, Fault::ReplyTimeout);
+        self.events.push_back(LinkEvent::Failed { payload, server, fault, sent: true });
+        self.arm(base, id);
+    }
+
+    /// Takes the first message off its link, as if it had its reply.
+    #[cfg(seeded_bugs)]
+    pub(super) fn forget_first(&mut self, base: &mut Base, id: ConnId) -> Option<Message> {
+        let link = self.links.find_mut(id).filter(|link| !link.outstanding.is_empty())?;
+        let message = link.pop();
         link.done = message.end.min(link.sent);
         link.since = base.now;
         self.note_owing(base, id);
         self.count_gone(&message);
-        let (payload, fault) = (message.payload, Fault::ReplyTimeout);
-        self.events.push_back(LinkEvent::Failed { payload, server, fault, sent: true });
-        self.arm(base, id);
+        Some(message)
     }
 }
 
