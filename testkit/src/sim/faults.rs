@@ -59,8 +59,7 @@ impl World {
         let commands = *self.random.pick(&[0, 1, 1, 3, 100]);
         let Some(conn) = self.conns[at].as_ref() else { return commands };
         let (pool, server) = (conn.pool, conn.server);
-        let name = conn.input.split(|byte| *byte == b'\n').nth(2).unwrap_or_default();
-        let may_be_slow = SLOW.iter().any(|slow| name.eq_ignore_ascii_case(slow));
+        let may_be_slow = SLOW.iter().any(|slow| conn.next_name().eq_ignore_ascii_case(slow));
         let may_stall = !self.is_calm && !self.scene.faults.is_empty();
         let is_slow = may_be_slow && may_stall && conn.is_established;
         if !is_slow || !self.random.permille(150) {

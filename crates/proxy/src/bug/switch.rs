@@ -190,6 +190,8 @@ pub enum Bug {
     /// A slow request that has had its time is taken off its link, so that its late reply meets the
     /// next request.
     ForgetSlow,
+    /// The link for slow requests is closed when one of them has had its time.
+    EndSlow,
 }
 
 /// All seeded bugs.
@@ -285,6 +287,7 @@ pub static BUGS: &[Bug] = &[
     Bug::SlowWithoutLimit,
     Bug::LargeWithoutPause,
     Bug::ForgetSlow,
+    Bug::EndSlow,
 ];
 
 thread_local! {
