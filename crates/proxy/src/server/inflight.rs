@@ -3,7 +3,7 @@
 //!
 //! The limit follows the replies: it is the cost that was in flight when a message left, times the
 //! delay that is wanted over the delay that was met. By Little's law that is the rate at which the
-//! server works, times the wanted delay: the shortest round trip of late and 2 ms. So a near server
+//! server works, times the wanted delay: the shortest round trip of late and 1 ms. So a near server
 //! has little queued, and a distant one is kept busy. In each round the message with the shortest
 //! delay counts, since other delays have other reasons than what is in flight.
 
@@ -115,8 +115,10 @@ impl InflightLimit {
         let ran_dry = std::mem::replace(&mut self.ran_dry, false);
         if ran_dry {
             // A longer delay is this worker's own, and more in flight would make it longer.
-            if is_short && queueing <= 2 * limits::QUEUEING_US {
+            if is_short && queueing <= limits::QUEUEING_US / 2 {
                 self.bytes *= 2;
+            } else if queueing > limits::QUEUEING_US {
+                self.bytes = fit.clamp(self.bytes / 2, self.bytes).max(4 * self.least);
             }
         } else if queueing > limits::QUEUEING_US {
             self.opens = false;
