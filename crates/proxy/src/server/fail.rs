@@ -250,10 +250,8 @@ impl Servers {
         // A server may close a link that was idle, a restart ends links that worked, and a slow
         // request may never end. None of these is a reason to believe the server down. If it is,
         // the next connect will show it.
-        let has_stood = match link.state {
-            State::Up(since) => base.now.since(since) >= limits::LINK_STOOD_US,
-            State::Connecting | State::Handshake(_) => false,
-        };
+        let has_stood =
+            link.up_since().is_some_and(|since| base.now.since(since) >= limits::LINK_STOOD_US);
         let harmless = match fault {
             Fault::LinkLost => link.proven || has_stood,
             Fault::ReplyTimeout => link.is_alone_silent(heard, &base.pool(at).plan.timeouts),

@@ -259,24 +259,6 @@ impl Link {
         others <= limit / 2 || cost >= limit / 4 || overtaken >= limits::OVERTAKEN_MAX
     }
 
-    /// Notes that a message that has waited joins the output now.
-    pub(super) fn note_waited(&mut self, held: bool, now: Time) {
-        if let Some(message) = self.outstanding.back_mut() {
-            message.held = held;
-            message.waited = u32::try_from(now.since(message.since)).unwrap_or(u32::MAX);
-        }
-    }
-
-    /// Notes the delay of a message that is answered, if nothing but the server caused it.
-    pub(super) fn note_delay(&mut self, message: &Message, now: Time) {
-        let State::Up(since) = self.state else { return };
-        let joined = message.since.after(u64::from(message.waited));
-        if joined >= since && !message.held && message.inflight > 0 {
-            let delay = (now.since(joined), u64::from(message.inflight));
-            self.limit.note_reply(delay, (message.end, self.queued), now);
-        }
-    }
-
     /// Counts keys or a message out of what is in flight.
     #[inline]
     pub(super) fn forget_cost(&mut self, cost: Cost) {
