@@ -7,6 +7,8 @@
 //! has little queued, and a distant one is kept busy. In each round the message with the shortest
 //! delay counts, since other delays have other reasons than what is in flight.
 
+use super::link::Link;
+use super::message::Message;
 use crate::Time;
 use crate::base::limits;
 
@@ -129,6 +131,26 @@ impl InflightLimit {
             self.bytes = if doubles { most } else { fit.clamp(self.bytes, most) };
         }
         self.bytes = self.bytes.clamp(self.least, limits::INFLIGHT_MAX);
+    }
+}
+
+impl Link {
+    /// Notes that a message that has waited joins the output now.
+    pub(super) fn note_waited(&mut self, held: bool, now: Time) {
+        if let Some(message) = self.outstanding.back_mut() {
+            message.held = held;
+            message.waited = u32::try_from(now.since(message.since)).unwrap_or(u32::MAX);
+        }
+    }
+
+    /// Notes the delay of a message that is answered, if nothing but the server caused it.
+    pub(super) fn note_delay(&mut self, message: &Message, now: Time) {
+        let Some(since) = self.up_since() else { return };
+        let joined = message.since.after(u64::from(message.waited));
+        if joined >= since && !message.held && message.inflight > 0 {
+            let delay = (now.since(joined), u64::from(message.inflight));
+            self.limit.note_reply(delay, (message.end, self.queued), now);
+        }
     }
 }
 

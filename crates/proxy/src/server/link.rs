@@ -183,6 +183,14 @@ impl Link {
         matches!(self.state, State::Up(_))
     }
 
+    /// Returns when its server answered the handshake, if it has.
+    pub(super) fn up_since(&self) -> Option<Time> {
+        match self.state {
+            State::Up(since) => Some(since),
+            State::Connecting | State::Handshake(_) => None,
+        }
+    }
+
     /// Whether the number of messages, and the bytes not handed over yet, are within bounds.
     pub(super) fn has_room(&self, limits: &Limits) -> bool {
         let fits =
@@ -215,6 +223,7 @@ impl Link {
             effort,
             late: Late::No,
             inflight,
+            waited: 0,
         });
     }
 
@@ -248,22 +257,6 @@ impl Link {
         let (others, limit) = (self.inflight - cost, self.limit.bytes());
         let overtaken = self.queued.saturating_sub(self.batch_opened);
         others <= limit / 2 || cost >= limit / 4 || overtaken >= limits::OVERTAKEN_MAX
-    }
-
-    /// Notes that a message that has waited joins the output now.
-    pub(super) fn note_waited(&mut self, held: bool) {
-        if let Some(message) = self.outstanding.back_mut() {
-            (message.held, message.inflight) = (held, 0);
-        }
-    }
-
-    /// Notes the delay of a message that is answered, if nothing but the server caused it.
-    pub(super) fn note_delay(&mut self, message: &Message, now: Time) {
-        let State::Up(since) = self.state else { return };
-        if message.since >= since && !message.held && message.inflight > 0 {
-            let delay = (now.since(message.since), u64::from(message.inflight));
-            self.limit.note_reply(delay, (message.end, self.queued), now);
-        }
     }
 
     /// Counts keys or a message out of what is in flight.
@@ -367,7 +360,9 @@ impl Link {
         let slow = match first {
             None => deadline,
             // Its client has its answer, and the server as much time again.
-            Some(first) if first.is_late() => self.owed.after(timeouts.slow.saturating_mul(2)),
+            Some(first) if first.is_late() && !bug!(EndSlow) => {
+                self.owed.after(timeouts.slow.saturating_mul(2))
+            }
             Some(_) => self.owed.after(timeouts.slow),
         };
         let excused = match self.excused {

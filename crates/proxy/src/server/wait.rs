@@ -146,9 +146,9 @@ impl Servers {
         while let Some(client) = self.unparked.pop() {
             for at in 0..self.backlogs.len() {
                 let id = self.backlogs[at];
-                let link = self.links.find_mut(id);
-                // It has a deadline again.
-                if link.is_some_and(|link| link.queue.unpark(client, now)) {
+                let Some(link) = self.links.find_mut(id) else { continue };
+                if link.queue.unpark(client, link.up_since(), now) {
+                    // It has a deadline again.
                     self.arm(base, id);
                 }
             }
