@@ -379,3 +379,30 @@ fn a_ping_shows_that_a_server_is_too_busy_for_a_handshake() {
     stage.says(client, "PING\r\n");
     assert_eq!(stage.received(client), "+PONG\r\n");
 }
+
+/// Otherwise a script that a server works on for too long could not be ended.
+#[test]
+fn a_server_that_answers_its_probe_with_busy_is_back_and_its_script_can_be_killed() {
+    let (mut stage, link) = redis();
+    let (client, other) = (stage.client(), stage.client());
+    stage.says(client, "GET a\r\n");
+    assert_eq!(stage.turn(link), resp("GET a"));
+    stage.passes(SECOND);
+    assert_eq!(stage.received(client), LATE);
+    assert_eq!(stage.healths(), ["s0 down"]);
+    stage.passes(SECOND / 10);
+    let probe = stage.establishes_with(HELLO);
+    stage.says(probe, BUSY);
+    assert_eq!(stage.healths(), ["s0 ready"]);
+    stage.says(other, "SCRIPT KILL\r\n");
+    let control = stage.establishes_with(HELLO);
+    stage.says(control, WELCOME);
+    assert_eq!(stage.turn(control), resp("SCRIPT KILL"));
+    stage.says(control, "+OK\r\n");
+    assert_eq!(stage.received(other), "+OK\r\n");
+    stage.passes(SECOND / 10);
+    assert_eq!(stage.turn(probe), HELLO, "it is asked again");
+    stage.says(probe, WELCOME);
+    stage.says(client, "GET a\r\n");
+    assert_eq!(stage.turn(probe), resp("GET a"));
+}

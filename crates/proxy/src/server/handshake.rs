@@ -66,6 +66,9 @@ impl Servers {
         let line = answers.split_inclusive(|byte| *byte == b'\n').find(|one| upstream.is_busy(one));
         self.note_busy_line(base, at, line);
         base.spares.give(answers);
+        if self.state(at).probe == Some(id) {
+            self.probe_answered(base, id);
+        }
         self.arm(base, id);
     }
 
