@@ -10,7 +10,7 @@
 //! ```
 
 use metrics::ServerCounter;
-use proto::{Ask, Item, ItemKind, Parsed, Progress, Shown};
+use proto::{Ask, Item, ItemKind, Parsed, Progress, Shown, Upstream};
 
 use super::Servers;
 use super::link::State;
@@ -134,22 +134,23 @@ impl Servers {
         if is_whole && !has_trailer(&rest.bytes[..len], item.trailer) {
             return Err(WRONG_LENGTH);
         }
-        if let Late::List(count) = message.late
-            && upstream.elements(head.bytes).is_none_or(|(_, len)| len != u64::from(count))
-        {
-            return Err(WRONG_NUMBER);
-        }
-        if message.is_late() && item.kind == ItemKind::Value {
-            // A value of a read that has been answered.
-            if is_whole {
-                return Ok(Reply::Nothing(len));
+        let (part, unit, keys) = match message.late {
+            Late::No => match_item(message, &item, rest.bytes)?,
+            late => {
+                check_late(late, &item, upstream, head.bytes)?;
+                if item.kind == ItemKind::Value {
+                    // A value of a read that has been answered.
+                    if is_whole {
+                        return Ok(Reply::Nothing(len));
+                    }
+                    let left = item.body + item.trailer.len() as u64;
+                    let (unit, arrival) = (Unit::Key, Arrival::nowhere());
+                    link.body = Some(Body { item, unit, left, end: End::default(), arrival });
+                    return Ok(Reply::Nothing(head.bytes.len()));
+                }
+                (Part::whole(NONE), Unit::Internal, None)
             }
-            let left = item.body + item.trailer.len() as u64;
-            let (unit, arrival) = (Unit::Key, Arrival::nowhere());
-            link.body = Some(Body { item, unit, left, end: End::default(), arrival });
-            return Ok(Reply::Nothing(head.bytes.len()));
-        }
-        let (part, unit, keys) = match_item(message, &item, rest.bytes)?;
+        };
         let server = link.at.server;
         *matched = Some(Matched { server, part, unit, item, asked, keys });
         Ok(match is_whole {
@@ -299,11 +300,7 @@ fn match_item(
     item: &Item,
     bytes: &[u8],
 ) -> Result<(Part, Unit, Option<u32>), &'static str> {
-    let is_late = message.is_late();
     match (&mut message.payload, item.kind) {
-        (_, ItemKind::Status | ItemKind::Part) if is_late => {
-            Ok((Part::whole(NONE), Unit::Internal, None))
-        }
         (Payload::Fetch(batch), ItemKind::Value) => {
             let found = batch.find(item.key.of(bytes)).ok_or(UNREQUESTED_KEY)?;
             batch.skipped.extend_from_slice(&batch.entries[batch.cursor..found]);
@@ -319,6 +316,25 @@ fn match_item(
         (Payload::Internal(_), ItemKind::Status | ItemKind::Part) => {
             Ok((Part::whole(NONE), Unit::Internal, None))
         }
+        _ => Err(IMPOSSIBLE_REPLY),
+    }
+}
+
+/// Checks that an item can answer a request that has its answer already.
+#[cold]
+fn check_late(
+    late: Late,
+    item: &Item,
+    upstream: &dyn Upstream,
+    head: &[u8],
+) -> Result<(), &'static str> {
+    match (late, item.kind) {
+        (Late::List(count), _)
+            if upstream.elements(head).is_none_or(|(_, len)| len != u64::from(count)) =>
+        {
+            Err(WRONG_NUMBER)
+        }
+        (_, ItemKind::Value | ItemKind::Status | ItemKind::Part) => Ok(()),
         _ => Err(IMPOSSIBLE_REPLY),
     }
 }
