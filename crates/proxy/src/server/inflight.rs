@@ -27,9 +27,11 @@ pub(super) struct InflightLimit {
     is_short: bool,
     /// It doubles with each round in which nothing queues at the server.
     opens: bool,
-    /// The server had answered everything at some time in this round: whatever delays were met,
-    /// nothing queued there.
+    /// The server had answered everything at some time in this round, or this worker could not keep
+    /// up with its answers: whatever delays were met, nothing queued there.
     ran_dry: bool,
+    /// The number of rounds since the last one of that kind.
+    wet_rounds: u8,
 }
 
 impl InflightLimit {
@@ -45,6 +47,7 @@ impl InflightLimit {
             is_short: false,
             opens: true,
             ran_dry: false,
+            wet_rounds: u8::MAX,
         }
     }
 
@@ -84,7 +87,16 @@ impl InflightLimit {
         self.note_round((delay, inflight), (end, queued), now);
     }
 
-    /// Notes that the server owes nothing.
+    /// As `note_reply`, for a message that had waited. Its delay has other reasons as well, and tells
+    /// nothing.
+    pub(super) fn note_reply_to_waiting(&mut self, (end, queued): (u64, u64), now: Time) {
+        if end > self.round_end {
+            self.end_round(now);
+            self.round_end = queued;
+        }
+    }
+
+    /// Notes that the server owes nothing, or has sent more answers than could be read.
     #[inline]
     pub(super) fn note_dry(&mut self) {
         self.ran_dry = true;
@@ -109,15 +121,26 @@ impl InflightLimit {
         }
         self.shortest[0] = self.shortest[0].min(delay);
         let shortest = self.round_trip();
-        let queueing = delay - shortest;
+        let queueing = delay.saturating_sub(shortest);
         let fit = inflight.saturating_mul(shortest + limits::QUEUEING_US) / delay.max(1);
         let is_short = std::mem::replace(&mut self.is_short, false);
         let ran_dry = std::mem::replace(&mut self.ran_dry, false);
+        let wet_rounds = self.wet_rounds;
+        self.wet_rounds = if ran_dry { 0 } else { wet_rounds.saturating_add(1) };
         if ran_dry {
-            // A longer delay is this worker's own, and more in flight would make it longer.
-            if is_short && queueing <= 2 * limits::QUEUEING_US {
-                self.bytes *= 2;
+            // A longer delay is this worker's own, and more in flight would make it longer. But a
+            // server that has nothing to do again and again is asked for too little. A burst begins
+            // in the same way, however slow the server is, and then it has enough to do.
+            let most = match queueing <= 2 * limits::QUEUEING_US {
+                true => u64::MAX,
+                false if wet_rounds <= WET_ROUNDS_MAX => IDLE_LIMITS * self.least,
+                false => 0,
+            };
+            if is_short {
+                self.bytes = (2 * self.bytes).min(most).max(self.bytes);
             }
+        } else if delay == u64::MAX || wet_rounds == 0 && queueing > limits::QUEUEING_US {
+            // Nothing is known, or some of the delay may be this worker's own as well.
         } else if queueing > limits::QUEUEING_US {
             self.opens = false;
             self.bytes = fit.clamp(self.bytes / 2, self.bytes);
@@ -130,6 +153,12 @@ impl InflightLimit {
     }
 }
 
+/// The limit of a server that is idle again and again grows up to so many of the least, whatever
+/// the delays are.
+const IDLE_LIMITS: u64 = 4;
+/// A server is idle again and again if it has something to do in no more rounds than this between
+/// two in which it has not.
+const WET_ROUNDS_MAX: u8 = 2;
 /// The length of a window in which the shortest round trip is sought.
 const WINDOW_US: u64 = 5_000_000;
 
@@ -185,6 +214,69 @@ mod tests {
             limit.note_reply((delay, 1_000), (end, 1 << 40 | 4), Time(2_000_000));
         }
         assert!(limit.bytes() >= before / 2, "{} of {before}", limit.bytes());
+    }
+
+    /// Plays rounds in which a worker is late: its server has long answered everything.
+    fn run_dry(limit: &mut InflightLimit, rounds: u64) {
+        let first = limit.round_end + 1;
+        for at in first..first + rounds {
+            limit.note_dry();
+            limit.note_short();
+            limit.note_reply((90_000, limit.bytes()), (at, at), Time(at * 90_000));
+        }
+    }
+
+    /// Plays rounds in which the replies are late, and the server always has something to do.
+    fn run_late(limit: &mut InflightLimit, rounds: u64) {
+        let first = limit.round_end + 1;
+        for at in first..first + rounds {
+            limit.note_short();
+            limit.note_reply((90_000, limit.bytes()), (at, at), Time(at * 90_000));
+        }
+    }
+
+    #[test]
+    fn a_server_that_is_idle_again_and_again_is_asked_for_more_by_a_slow_worker() {
+        let mut limit = InflightLimit::new(limits::INFLIGHT_MIN, Time(0));
+        limit.note_reply((50, 1), (1, 1), Time(1));
+        run_dry(&mut limit, 1);
+        assert_eq!(limit.bytes(), 2 * limits::INFLIGHT_MIN, "a burst has begun");
+        run_dry(&mut limit, 1);
+        assert_eq!(limit.bytes(), 4 * limits::INFLIGHT_MIN);
+        for _ in 0..10 {
+            run_dry(&mut limit, 1);
+            run_late(&mut limit, 1);
+            assert_eq!(limit.bytes(), 4 * limits::INFLIGHT_MIN, "no more, and no less");
+        }
+    }
+
+    /// Otherwise the limit would stay as it is for as long as all messages have to wait.
+    #[test]
+    fn a_server_that_is_idle_is_asked_for_more_though_all_messages_wait() {
+        let mut limit = InflightLimit::new(limits::INFLIGHT_MIN, Time(0));
+        for at in 1..4 {
+            limit.note_dry();
+            limit.note_short();
+            limit.note_reply_to_waiting((at, at), Time(at * 90_000));
+        }
+        assert_eq!(limit.bytes(), 4 * limits::INFLIGHT_MIN);
+        for at in 4..9 {
+            limit.note_short();
+            limit.note_reply_to_waiting((at, at), Time(at * 90_000));
+        }
+        assert_eq!(limit.bytes(), 4 * limits::INFLIGHT_MIN);
+        assert_eq!(limit.round_trip(), 0);
+    }
+
+    #[test]
+    fn bursts_behind_a_slow_server_stay_small() {
+        let mut limit = InflightLimit::new(limits::INFLIGHT_MIN, Time(0));
+        limit.note_reply((50, 1), (1, 1), Time(1));
+        for _ in 0..10 {
+            run_dry(&mut limit, 1);
+            run_late(&mut limit, 3);
+            assert!(limit.bytes() < 2 * limits::INFLIGHT_MIN, "{}", limit.bytes());
+        }
     }
 
     #[test]

@@ -57,6 +57,8 @@ pub(super) struct Link {
     pub(super) limit: InflightLimit,
     /// The cost of its messages and of the open batch.
     pub(super) inflight: u64,
+    /// As it was before the bytes were read that are handled now.
+    pub(super) inflight_before: u64,
     /// The number of parts among those whose answers may be far larger than expected.
     pub(super) unproven: u32,
     /// It is in the list of links for which something waits.
@@ -140,6 +142,7 @@ impl Link {
             queue: FairQueue::default(),
             limit: InflightLimit::new(limits.inflight, now),
             inflight: 0,
+            inflight_before: 0,
             unproven: 0,
             has_backlog: false,
             fetch_bytes: 0,
@@ -257,12 +260,25 @@ impl Link {
         }
     }
 
-    /// Notes the delay of a message that is answered, if nothing but the server caused it.
-    pub(super) fn note_delay(&mut self, message: &Message, now: Time) {
-        let State::Up(since) = self.state else { return };
-        if message.since >= since && !message.held && message.inflight > 0 {
-            let delay = (now.since(message.since), u64::from(message.inflight));
-            self.limit.note_reply(delay, (message.end, self.queued), now);
+    /// Notes the delay of a message that was queued then, ended there in the stream and is answered
+    /// now. So much was in flight when it left; 0 if it had waited.
+    pub(super) fn note_delay(&mut self, since: Time, end: u64, inflight: u32, now: Time) {
+        let State::Up(up_since) = self.state else { return };
+        let ends = (end, self.queued);
+        match u64::from(inflight) {
+            _ if since < up_since => {}
+            0 => self.limit.note_reply_to_waiting(ends, now),
+            inflight => self.limit.note_reply((now.since(since), inflight), ends, now),
+        }
+    }
+
+    /// Notes that a read has filled a whole block, so there is more. If the replies in it are small,
+    /// it is this worker that is late, and not the server.
+    #[cold]
+    pub(super) fn note_full_block(&mut self) {
+        let answered = self.inflight_before.saturating_sub(self.inflight);
+        if answered >= 2 * limits::BLOCK as u64 {
+            self.limit.note_dry();
         }
     }
 
@@ -280,6 +296,8 @@ impl Link {
     }
 
     /// Removes the first message, whose reply is complete.
+    // Measured: if inlined, most of the message is never copied.
+    #[inline(always)]
     pub(super) fn pop(&mut self) -> Message {
         let message = self.outstanding.pop_front().expect("a reply belongs to a message");
         self.forget_payload(&message);
@@ -291,6 +309,7 @@ impl Link {
         self.internal.retain(|one| *one != number);
     }
 
+    #[inline(always)]
     fn forget_payload(&mut self, message: &Message) {
         match &message.payload {
             Payload::Fetch(batch) => {
@@ -494,5 +513,33 @@ impl Link {
         let gathering = self.batch.as_ref().map_or(0, |batch| batch.bytes());
         let queued = self.fetch_bytes + gathering + self.queue.bytes();
         self.out.held() + self.partial.len() + body + queued
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Returns the in-flight limit after rounds in which replies to requests of this cost fill a
+    /// whole block, and come late.
+    fn limit_after(cost: u64) -> u64 {
+        let at = ServerAt { pool: 0, server: 0 };
+        let mut link = Link::new(at, (0, LinkClass::Shared), &Limits::default(), Time(0));
+        link.limit.note_reply((50, 1), (1, 1), Time(1));
+        for at in 2..6 {
+            link.limit.note_short();
+            (link.inflight_before, link.inflight) = (cost + 1_000, 1_000);
+            link.note_full_block();
+            link.limit.note_reply((90_000, link.limit.bytes()), (at, at), Time(at * 90_000));
+        }
+        link.limit.bytes()
+    }
+
+    #[test]
+    fn a_worker_that_cannot_keep_up_with_small_replies_blames_no_server() {
+        let of_small = 600 * (limits::COST_OF_MESSAGE + 150);
+        assert_eq!(limit_after(of_small), 4 * limits::INFLIGHT_MIN);
+        let of_large = limits::BLOCK as u64 + limits::COST_OF_MESSAGE;
+        assert_eq!(limit_after(of_large), limits::INFLIGHT_MIN);
     }
 }

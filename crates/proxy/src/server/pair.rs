@@ -15,12 +15,13 @@ use proto::{Ask, Item, ItemKind, Parsed, Progress, Shown, Upstream};
 use super::Servers;
 use super::link::State;
 use super::message::{Body, Late, Message, Payload, Unit};
+use super::state::Proof;
 use crate::Action;
-use crate::base::Base;
 use crate::base::buffer::{End, Source, has_trailer};
 use crate::base::id::ConnId;
 use crate::base::part::{Arrival, Effort, NONE, Part};
 use crate::base::plan::QuickAck;
+use crate::base::{Base, limits};
 
 /// The meaning of the next bytes of a link.
 pub(crate) enum Reply<'a> {
@@ -63,6 +64,7 @@ impl Servers {
     ) -> Result<bool, &'static str> {
         let Some(link) = self.links.find_mut(id) else { return Ok(false) };
         link.heard(base.now);
+        link.inflight_before = link.inflight;
         let (at, in_handshake) = (link.at, matches!(link.state, State::Handshake(_)));
         self.note_heard(at, base.now);
         if !in_handshake {
@@ -210,14 +212,16 @@ impl Servers {
         let (at, batch_waits) = (link.at, link.batch.is_some());
         // One in eight tells enough.
         link.replies = link.replies.wrapping_add(1);
-        if link.replies.is_multiple_of(8) {
-            link.note_delay(&message, base.now);
+        if link.replies.is_multiple_of(8) && !message.held {
+            link.note_delay(message.since, message.end, message.inflight, base.now);
         }
+        let owes_nothing = !link.is_waiting();
         self.count_gone(&message);
         let state = self.state(at);
         state.counters.add(ServerCounter::Replies, 1);
         state.latency.record(base.now.since(message.since));
         let (failed_before, said_busy) = (state.failures > 0, state.said_busy);
+        let is_unproven = state.proof != Proof::Proven;
         if kind == ItemKind::Error {
             state.counters.add(ServerCounter::Errors, 1);
         }
@@ -227,10 +231,12 @@ impl Servers {
         if said_busy && kind != ItemKind::Error {
             self.note_busy_line(base, at, None);
         }
-        if kind == ItemKind::Status {
+        if is_unproven && kind == ItemKind::Status {
             self.prove(base, at, message.ask);
         }
-        self.note_owing(base, id);
+        if owes_nothing {
+            self.note_owing(base, id);
+        }
         if message.effort != Effort::Quick {
             self.note_work(base, at, message.effort, (owed, trip));
         }
@@ -248,6 +254,9 @@ impl Servers {
     pub(crate) fn after_receive(&mut self, base: &mut Base, id: ConnId, received: usize) {
         let Some(link) = self.links.find_mut(id) else { return };
         link.account(&mut base.memory);
+        if received == limits::BLOCK {
+            link.note_full_block();
+        }
         let counters = self.states[link.at.pool as usize][link.at.server as usize].counters;
         counters.add(ServerCounter::ReplyBytes, received as u64);
         let flush = match base.pool(link.at).plan.server_quickack {
