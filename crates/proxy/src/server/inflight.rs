@@ -87,8 +87,8 @@ impl InflightLimit {
         self.note_round((delay, inflight), (end, queued), now);
     }
 
-    /// As `note_reply`, for a message that had waited. Its delay has other reasons as well, and tells
-    /// nothing.
+    /// As `note_reply`, for a message that had waited. Its delay has other reasons as well, and
+    /// tells nothing.
     pub(super) fn note_reply_to_waiting(&mut self, (end, queued): (u64, u64), now: Time) {
         if end > self.round_end {
             self.end_round(now);

@@ -260,28 +260,6 @@ impl Link {
         }
     }
 
-    /// Notes the delay of a message that was queued then, ended there in the stream and is answered
-    /// now. So much was in flight when it left; 0 if it had waited.
-    pub(super) fn note_delay(&mut self, since: Time, end: u64, inflight: u32, now: Time) {
-        let State::Up(up_since) = self.state else { return };
-        let ends = (end, self.queued);
-        match u64::from(inflight) {
-            _ if since < up_since => {}
-            0 => self.limit.note_reply_to_waiting(ends, now),
-            inflight => self.limit.note_reply((now.since(since), inflight), ends, now),
-        }
-    }
-
-    /// Notes that a read has filled a whole block, so there is more. If the replies in it are small,
-    /// it is this worker that is late, and not the server.
-    #[cold]
-    pub(super) fn note_full_block(&mut self) {
-        let answered = self.inflight_before.saturating_sub(self.inflight);
-        if answered >= 2 * limits::BLOCK as u64 {
-            self.limit.note_dry();
-        }
-    }
-
     /// Counts keys or a message out of what is in flight.
     #[inline]
     pub(super) fn forget_cost(&mut self, cost: Cost) {
@@ -513,33 +491,5 @@ impl Link {
         let gathering = self.batch.as_ref().map_or(0, |batch| batch.bytes());
         let queued = self.fetch_bytes + gathering + self.queue.bytes();
         self.out.held() + self.partial.len() + body + queued
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Returns the in-flight limit after rounds in which replies to requests of this cost fill a
-    /// whole block, and come late.
-    fn limit_after(cost: u64) -> u64 {
-        let at = ServerAt { pool: 0, server: 0 };
-        let mut link = Link::new(at, (0, LinkClass::Shared), &Limits::default(), Time(0));
-        link.limit.note_reply((50, 1), (1, 1), Time(1));
-        for at in 2..6 {
-            link.limit.note_short();
-            (link.inflight_before, link.inflight) = (cost + 1_000, 1_000);
-            link.note_full_block();
-            link.limit.note_reply((90_000, link.limit.bytes()), (at, at), Time(at * 90_000));
-        }
-        link.limit.bytes()
-    }
-
-    #[test]
-    fn a_worker_that_cannot_keep_up_with_small_replies_blames_no_server() {
-        let of_small = 600 * (limits::COST_OF_MESSAGE + 150);
-        assert_eq!(limit_after(of_small), 4 * limits::INFLIGHT_MIN);
-        let of_large = limits::BLOCK as u64 + limits::COST_OF_MESSAGE;
-        assert_eq!(limit_after(of_large), limits::INFLIGHT_MIN);
     }
 }

@@ -13,15 +13,15 @@ use metrics::ServerCounter;
 use proto::{Ask, Item, ItemKind, Parsed, Progress, Shown, Upstream};
 
 use super::Servers;
-use super::link::State;
+use super::link::{Link, State};
 use super::message::{Body, Late, Message, Payload, Unit};
 use super::state::Proof;
-use crate::Action;
 use crate::base::buffer::{End, Source, has_trailer};
 use crate::base::id::ConnId;
 use crate::base::part::{Arrival, Effort, NONE, Part};
 use crate::base::plan::QuickAck;
 use crate::base::{Base, limits};
+use crate::{Action, Time};
 
 /// The meaning of the next bytes of a link.
 pub(crate) enum Reply<'a> {
@@ -302,6 +302,30 @@ impl Body {
     }
 }
 
+impl Link {
+    /// Notes the delay of a message that was queued then, ended there in the stream and is answered
+    /// now. So much was in flight when it left; 0 if it had waited.
+    fn note_delay(&mut self, since: Time, end: u64, inflight: u32, now: Time) {
+        let State::Up(up_since) = self.state else { return };
+        let ends = (end, self.queued);
+        match u64::from(inflight) {
+            _ if since < up_since => {}
+            0 => self.limit.note_reply_to_waiting(ends, now),
+            inflight => self.limit.note_reply((now.since(since), inflight), ends, now),
+        }
+    }
+
+    /// Notes that a read has filled a whole block, so there is more. If the replies in it are
+    /// small, it is this worker that is late, and not the server.
+    #[cold]
+    fn note_full_block(&mut self) {
+        let answered = self.inflight_before.saturating_sub(self.inflight);
+        if answered >= 2 * limits::BLOCK as u64 {
+            self.limit.note_dry();
+        }
+    }
+}
+
 /// Returns the part and the unit that an item settles, and how many keys it answers, if it answers
 /// several together. Moves the message's cursor past a value.
 fn match_item(
@@ -352,3 +376,35 @@ pub(crate) const WRONG_LENGTH: &str = "a value that does not have the length tha
 const WRONG_NUMBER: &str = "a different number of values than was asked for";
 const UNREQUESTED_KEY: &str = "the value of a key that was not asked for";
 const IMPOSSIBLE_REPLY: &str = "not a possible answer to what was asked";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    use crate::base::ServerAt;
+    use crate::base::limits::Limits;
+    use crate::base::part::LinkClass;
+
+    /// Returns the in-flight limit after rounds in which replies to requests of this cost fill a
+    /// whole block, and come late.
+    fn limit_after(cost: u64) -> u64 {
+        let at = ServerAt { pool: 0, server: 0 };
+        let mut link = Link::new(at, (0, LinkClass::Shared), &Limits::default(), Time(0));
+        link.limit.note_reply((50, 1), (1, 1), Time(1));
+        for at in 2..6 {
+            link.limit.note_short();
+            (link.inflight_before, link.inflight) = (cost + 1_000, 1_000);
+            link.note_full_block();
+            link.limit.note_reply((90_000, link.limit.bytes()), (at, at), Time(at * 90_000));
+        }
+        link.limit.bytes()
+    }
+
+    #[test]
+    fn a_worker_that_cannot_keep_up_with_small_replies_blames_no_server() {
+        let of_small = 600 * (limits::COST_OF_MESSAGE + 150);
+        assert_eq!(limit_after(of_small), 4 * limits::INFLIGHT_MIN);
+        let of_large = limits::BLOCK as u64 + limits::COST_OF_MESSAGE;
+        assert_eq!(limit_after(of_large), limits::INFLIGHT_MIN);
+    }
+}
