@@ -1,7 +1,7 @@
 //! One trial: the quiet client alone, beside the attackers, and after they have left.
 //!
 //! ```text
-//!   warm up | alone | attack …………………… | attackers reset | 50 ms, or until servers are free | after
+//!   warm up | alone | attack …… | attackers reset | slow commands have ended | 50 ms | after
 //!   quiet client: a request every 5 ms all the time
 //! ```
 
@@ -52,7 +52,7 @@ pub struct Seen {
 const WARM_UP: Duration = Duration::from_millis(300);
 const ALONE: Duration = Duration::from_millis(1500);
 pub const ATTACK: Duration = Duration::from_secs(4);
-/// After the attackers have left.
+/// After the attackers have left, and after the end of what they had slow servers do.
 const GRACE: Duration = Duration::from_millis(50);
 pub const AFTER: Duration = Duration::from_secs(2);
 
@@ -96,7 +96,7 @@ pub fn run(
     let left = now_ns();
     let written = servers.bytes_written()?;
     let free = if attack.slow { now_ns() } else { left };
-    let calm = free.max(left + GRACE.as_nanos() as u64);
+    let calm = free + GRACE.as_nanos() as u64;
     let end = calm + AFTER.as_nanos() as u64;
     std::thread::sleep(Duration::from_nanos(end.saturating_sub(now_ns())));
     let late_bytes = servers.bytes_written()? - written;

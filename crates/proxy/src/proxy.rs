@@ -210,7 +210,7 @@ impl Proxy {
 
     /// Reads the kept input of clients that may go on, until enough is done for one turn.
     fn read_resumable(&mut self) {
-        let most = limits::TURN_SHARES.saturating_mul(self.base.limits.turn_work);
+        let most = self.base.limits.turn_work;
         let mut done = 0;
         while done < most
             && let Some(id) = self.clients.next_resumable(&self.base)

@@ -99,6 +99,43 @@ fn a_request_behind_a_slow_one_on_its_link_waits_no_longer_than_it_may() {
 }
 
 #[test]
+fn scripts_that_were_never_tried_leave_one_at_a_time_and_others_go_between() {
+    let (mut stage, link) = redis();
+    let (jobs, reads) = (stage.client(), stage.client());
+    let script = |nth: u32| resp(&format!("EVAL script{nth} 1 a"));
+    stage.says(jobs, &[1, 2, 2, 2, 2].map(script).concat());
+    assert_eq!(stage.turn(link), script(1));
+    stage.says(reads, "GET b\r\n");
+    assert_eq!(stage.turn(link), resp("GET b"));
+    stage.says(link, ":1\r\n$1\r\nb\r\n");
+    assert_eq!(stage.turn(link), script(2));
+    // An error says nothing: the script may not have run.
+    stage.says(link, "-NOSCRIPT\r\n");
+    assert_eq!(stage.turn(link), script(2));
+    // It was quick: what is like it need not wait.
+    stage.says(link, ":2\r\n");
+    assert_eq!(stage.turn(link), script(2).repeat(2));
+    stage.says(jobs, &script(1).repeat(3));
+    assert_eq!(stage.turn(link), script(1).repeat(3));
+    stage.says(link, &":3\r\n".repeat(5));
+    assert_eq!(stage.received(jobs), ":1\r\n-NOSCRIPT\r\n:2\r\n".to_string() + &":3\r\n".repeat(5));
+    assert_eq!(stage.received(reads), "$1\r\nb\r\n");
+    stage.expect_rows(0);
+}
+
+#[test]
+fn only_a_few_untried_scripts_of_all_clients_are_outstanding_on_a_link() {
+    let (mut stage, link) = redis();
+    let clients: Vec<_> = (0..6).map(|_| stage.client()).collect();
+    for (nth, client) in clients.iter().enumerate() {
+        stage.says(*client, &format!("EVAL script{nth} 1 a\r\n"));
+    }
+    assert_eq!(stage.turn(link).matches("EVAL").count(), 4);
+    stage.says(link, ":0\r\n");
+    assert_eq!(stage.turn(link), resp("EVAL script4 1 a"));
+}
+
+#[test]
 fn a_late_reply_with_another_number_of_values_closes_its_link() {
     let (mut stage, link) = redis();
     let (slow_one, reads) = (stage.client(), stage.client());

@@ -13,8 +13,8 @@ pub struct Limits {
     pub link_outbox: usize,
     /// The least in-flight limit of a link, in cost; a new link has twice as much.
     pub inflight: u64,
-    /// Answers of unknown length that may be outstanding on a link: see `UNPROVEN_MAX`.
-    pub unproven: u32,
+    /// Bytes that the answers of unknown length on a link may have together: see `UNPROVEN_MAX`.
+    pub unproven: u64,
     /// Bytes of a request's head.
     pub request_head: usize,
     /// A value from this length on may go to its client while it is still arriving.
@@ -54,7 +54,7 @@ pub const COST_OF_MESSAGE: u64 = 256;
 /// Bytes that an answer is expected to have as long as none has come.
 pub const ANSWER_UNKNOWN: u32 = 1024;
 /// How long requests may wait at a server beyond the shortest round trip, in microseconds.
-pub const QUEUEING_US: u64 = 2_000;
+pub const QUEUEING_US: u64 = 1_000;
 /// The least in-flight limit of a link: some 300 small requests.
 pub const INFLIGHT_MIN: u64 = 128 * 1024;
 /// The largest in-flight limit of a link.
@@ -63,16 +63,19 @@ pub const INFLIGHT_MAX: u64 = 64 * 1024 * 1024;
 pub const QUANTUM: i64 = 4 * 1024;
 /// Slow requests of all clients that may be outstanding at a server; of each client, one.
 pub const SLOW_INFLIGHT_MAX: usize = 2;
+/// Requests of all clients outstanding on a link whose work was never tried; of each client, one.
+pub const UNTRIED_INFLIGHT_MAX: usize = 4;
+/// Works that a worker knows to have been quick at one server.
+pub const TRIED_MAX: usize = 64;
 /// Bytes of other messages that may leave ahead of gets that wait for company.
 pub const OVERTAKEN_MAX: u64 = 4 * 1024;
 /// An answer from this length on is large: it may hold up others.
 pub const LARGE_MIN: u32 = 64 * 1024;
 /// A request of which so many bytes are sent, or expected in answer, takes a link for large ones.
 pub const LARGE_REQUEST_MIN: u64 = 1024 * 1024;
-/// Answers of unknown length that may be outstanding on a link to a near server.
-pub const UNPROVEN_MAX: u32 = 4;
-/// As `UNPROVEN_MAX`, in bytes, if all of them were as large as the largest answer of late.
-pub const UNPROVEN_BYTES: u32 = 2 * 1024 * 1024;
+/// Bytes that the answers of unknown length on a link to a near server may have together, if each
+/// is as long as the longest to its command of late, or 512 KiB.
+pub const UNPROVEN_MAX: u64 = 2 * 1024 * 1024;
 /// Messages and keys of one client that may wait for a link; above it the client is not read.
 pub const SHARE_LEN: usize = 64;
 /// Bytes of one client that may wait for a link; above it the client is not read.
@@ -96,18 +99,15 @@ pub const PIPELINE_MAX: usize = 4096;
 pub const CLIENT_OUTBOX_MAX: usize = 1024 * 1024;
 /// Work for one client in a turn: 128 requests of one key, or 32 KiB of the proxy's own answers, or
 /// a mixture. A client that has had so much goes on in the next turn, behind the others that may go
-/// on. Where many clients ask as much as they can, each has less: `TURN_SHARES` of it are the work
-/// of a turn for all of them, which takes 1 ms or so.
+/// on. Where many clients ask as much as they can, each has less: this is then the work of a turn
+/// for all of them, which takes 0.3 ms or so.
 pub const TURN_WORK_MAX: u32 = 512;
 /// The least work for one client in a turn, however many clients there are.
-pub const TURN_WORK_MIN: u32 = 32;
+pub const TURN_WORK_MIN: u32 = 8;
 /// Work of a request. Each of its keys is one more.
 pub const REQUEST_WORK: u32 = 3;
 /// Bytes of an answer of the proxy's own that are as much work as a key.
 pub const ANSWER_WORK_BYTES: usize = 64;
-/// The number of whole shares of work that are done in a turn for clients that ask as much as they
-/// can, or that go on.
-pub const TURN_SHARES: u32 = 4;
 /// Requests of one client that wait for one link.
 pub const LINK_QUEUE_MAX: usize = 65_536;
 /// Bytes of one client that wait for one link.

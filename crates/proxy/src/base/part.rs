@@ -59,7 +59,9 @@ pub(crate) enum Effort {
     /// No longer than its size and that of its answer explain.
     #[default]
     Quick,
-    /// The data decide. Requests like this were quick before, or none is known.
+    /// The data decide, and no request like this is known.
+    Untried(WorkId),
+    /// The data decide. Requests like this were quick before.
     Unknown(WorkId),
     /// It is expected to take long: the data decide, and requests like this took long before.
     Known(WorkId),
@@ -68,7 +70,13 @@ pub(crate) enum Effort {
 }
 
 impl Effort {
-    /// Whether it has to wait for its turn as a slow request.
+    /// Whether a client may have only one such request outstanding at a server.
+    #[inline]
+    pub(crate) fn is_single(self) -> bool {
+        matches!(self, Effort::Untried(_) | Effort::Known(_) | Effort::Slow)
+    }
+
+    /// Whether it takes a link for slow requests.
     #[inline]
     pub(crate) fn is_slow(self) -> bool {
         matches!(self, Effort::Known(_) | Effort::Slow)
@@ -77,7 +85,7 @@ impl Effort {
     /// Returns the work whose time is noted.
     pub(crate) fn work(self) -> Option<WorkId> {
         match self {
-            Effort::Unknown(id) | Effort::Known(id) => Some(id),
+            Effort::Untried(id) | Effort::Unknown(id) | Effort::Known(id) => Some(id),
             Effort::Quick | Effort::Slow => None,
         }
     }

@@ -6,40 +6,58 @@ use crate::Time;
 use crate::base::limits;
 
 /// The cost of a part of a request to its server and to the network, in bytes: what is sent, what
-/// is expected in answer, and a fixed part for each message.
+/// is expected in answer, and a fixed part for each message. With it goes how long the answer may
+/// be if the expectation is unproven.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Cost(u32);
 
-const UNPROVEN: u32 = 1 << 31;
+/// The lower bits of a cost or an expectation are bytes. The upper ones are 0 if it is proven;
+/// otherwise the answer may have `LEVEL_LEN << level` bytes, or, at the highest level, any number.
+const LEVEL_SHIFT: u32 = 29;
+const BYTES: u32 = (1 << LEVEL_SHIFT) - 1;
+const LEVEL_LEN: u32 = 256 * 1024;
+
+/// Returns the upper bits for an unproven answer, in a place where answers of this length were seen
+/// of late.
+fn level(largest: u32) -> u32 {
+    let doublings = largest.div_ceil(LEVEL_LEN).next_power_of_two().trailing_zeros();
+    doublings.clamp(1, 7) << LEVEL_SHIFT
+}
 
 impl Cost {
     /// Returns the cost of a part of which so many bytes are sent.
     #[inline]
     pub(crate) fn new(sent: usize, expected: Expected) -> Cost {
         let bytes = sent as u64 + u64::from(expected.len()) + limits::COST_OF_MESSAGE;
-        let bytes = bytes.min(u64::from(UNPROVEN - 1)) as u32;
-        Cost(bytes | expected.0 & UNPROVEN)
+        let bytes = bytes.min(u64::from(BYTES)) as u32;
+        Cost(bytes | expected.0 & !BYTES)
     }
 
     /// Returns the same cost for an answer of known length.
     pub(crate) fn proven(self) -> Cost {
-        Cost(self.0 & !UNPROVEN)
+        Cost(self.0 & BYTES)
     }
 
     /// Returns the cost if this is expected in answer instead. It is not less than it was.
     pub(crate) fn renewed(self, expected: Expected) -> Cost {
         let Cost(now) = Cost::new(0, expected);
-        Cost(self.bytes().max(Cost(now).bytes()) as u32 | now & UNPROVEN)
+        Cost(self.bytes().max(Cost(now).bytes()) as u32 | now & !BYTES)
     }
 
     /// Returns the cost of both together.
     pub(crate) fn plus(self, other: Cost) -> Cost {
-        let bytes = (self.bytes() + other.bytes()).min(u64::from(UNPROVEN - 1)) as u32;
-        Cost(bytes | (self.0 | other.0) & UNPROVEN)
+        let bytes = (self.bytes() + other.bytes()).min(u64::from(BYTES)) as u32;
+        Cost(bytes | (self.0 & !BYTES).max(other.0 & !BYTES))
     }
 
     pub(crate) fn bytes(self) -> u64 {
-        u64::from(self.0 & !UNPROVEN)
+        u64::from(self.0 & BYTES)
+    }
+
+    /// Returns how many bytes an unproven answer may have; 0 if it is proven.
+    #[inline]
+    pub(crate) fn unproven(self) -> u64 {
+        u64::from(LEVEL_LEN) * ((1 << (self.0 >> LEVEL_SHIFT)) & !1)
     }
 
     /// Whether so many bytes are sent, or expected in answer.
@@ -48,7 +66,7 @@ impl Cost {
     }
 
     pub(crate) fn is_unproven(self) -> bool {
-        self.0 & UNPROVEN != 0
+        self.0 > BYTES
     }
 }
 
@@ -79,23 +97,35 @@ impl Largest {
 pub(crate) struct Expected(u32);
 
 impl Expected {
-    pub(crate) fn new(len: u32, unproven: bool) -> Expected {
-        Expected(len.min(UNPROVEN - 1) | (u32::from(unproven) * UNPROVEN))
+    pub(crate) fn proven(len: u32) -> Expected {
+        Expected(len.min(BYTES))
+    }
+
+    /// Returns what is expected if answers as long as `largest` have come of late.
+    pub(crate) fn unproven(len: u32, largest: u32) -> Expected {
+        Expected(len.min(BYTES) | level(largest))
     }
 
     pub(crate) fn len(self) -> u32 {
-        self.0 & !UNPROVEN
+        self.0 & BYTES
     }
 
     pub(crate) fn is_unproven(self) -> bool {
-        self.0 & UNPROVEN != 0
+        self.0 > BYTES
     }
 }
 
 /// The lengths of the answers in a pool.
 #[derive(Default)]
 pub(crate) struct PoolSizes {
-    medians: [Line; 16],
+    lines: [PoolLine; 16],
+}
+
+/// The lengths of the answers to one command, or to a few.
+#[derive(Clone, Copy, Default)]
+struct PoolLine {
+    median: Line,
+    /// Of all commands that have this line: one of them must not hide another's large answers.
     largest: Largest,
 }
 
@@ -108,7 +138,7 @@ struct Line {
 impl PoolSizes {
     /// Notes a length that differs from those before it.
     fn note(&mut self, command: u16, len: u32, now: Time) {
-        let line = &mut self.medians[usize::from(command) % 16];
+        let PoolLine { median: line, largest } = &mut self.lines[usize::from(command) % 16];
         if line.command != command || line.len == 0 {
             *line = Line { command, len };
         } else if len > line.len {
@@ -116,19 +146,24 @@ impl PoolSizes {
         } else if len < line.len {
             line.len -= line.len / 16 + u32::from(line.len < 16);
         }
-        self.largest.note(len, now);
+        largest.note(len, now);
     }
 
     /// Returns about the median of the answers to a command.
     fn median(&self, command: u16) -> u32 {
-        let line = &self.medians[usize::from(command) % 16];
+        let line = &self.line(command).median;
         let is_known = line.command == command && line.len > 0;
         if is_known { line.len } else { limits::ANSWER_UNKNOWN }
     }
 
-    /// Returns the length of the largest answer of late.
-    pub(crate) fn largest(&self, now: Time) -> u32 {
-        self.largest.len(now)
+    /// Returns the length of the largest answer to a command of late.
+    fn largest(&self, command: u16, now: Time) -> u32 {
+        self.line(command).largest.len(now)
+    }
+
+    #[inline]
+    fn line(&self, command: u16) -> &PoolLine {
+        &self.lines[usize::from(command) % 16]
     }
 }
 
@@ -166,7 +201,7 @@ impl ClientSizes {
     /// Notes a length that differs from those before it.
     #[cold]
     pub(crate) fn note(&mut self, command: u16, len: usize, pool: &mut PoolSizes, now: Time) {
-        let len = (len as u64).clamp(1, u64::from(UNPROVEN - 1)) as u32;
+        let len = (len as u64).clamp(1, u64::from(BYTES)) as u32;
         let line = &mut self.lines[usize::from(command) % 8];
         // Up at once, and down slowly.
         let before = if line.command == command { line.least } else { 0 };
@@ -186,7 +221,7 @@ impl ClientSizes {
     ) -> Expected {
         let ClientLine { command: of, len, .. } = self.lines[usize::from(command) % 8];
         let is_known = of == command && len > 0;
-        if is_known && pool.largest.len < limits::LARGE_MIN {
+        if is_known && pool.line(command).largest.len < limits::LARGE_MIN {
             return Expected(len);
         }
         let known = is_known.then_some(len);
@@ -201,14 +236,17 @@ impl ClientSizes {
         pool: &PoolSizes,
         (is_short, age, now): (bool, u64, Time),
     ) -> Expected {
-        let Some(len) = known else {
-            return Expected::new(pool.median(command), !is_short);
-        };
+        let largest = pool.largest(command, now);
         // In a pool of large values, a client that has shown small ones for a moment proves little.
-        let unproven = pool.largest.len(now) >= limits::LARGE_MIN
-            && len < limits::LARGE_MIN
-            && (age < PROOF_US || self.largest.len(now) >= limits::LARGE_MIN);
-        Expected::new(len, unproven && !is_short)
+        let is_proven = |len| {
+            let is_new = age < PROOF_US || self.largest.len(now) >= limits::LARGE_MIN;
+            largest < limits::LARGE_MIN || len >= limits::LARGE_MIN || !is_new
+        };
+        let len = known.unwrap_or_else(|| pool.median(command));
+        match is_short || known.is_some_and(is_proven) {
+            true => Expected::proven(len),
+            false => Expected::unproven(len, largest),
+        }
     }
 }
 
@@ -225,12 +263,26 @@ mod tests {
 
     #[test]
     fn a_cost_is_the_bytes_of_both_ways_and_a_fixed_part() {
-        let answer = Expected::new(100, false);
+        let answer = Expected::proven(100);
         let cost = Cost::new(40, answer);
         assert_eq!((cost.bytes(), cost.is_unproven()), (140 + limits::COST_OF_MESSAGE, false));
-        let unproven = Cost::new(40, Expected::new(100, true));
+        let unproven = Cost::new(40, Expected::unproven(100, 0));
         assert_eq!((unproven.bytes(), unproven.is_unproven()), (cost.bytes(), true));
-        assert_eq!(Cost::new(usize::MAX >> 1, answer).bytes(), u64::from(UNPROVEN - 1));
+        assert_eq!((cost.unproven(), unproven.unproven()), (0, 512 * 1024));
+        assert_eq!(Cost::new(usize::MAX >> 1, answer).bytes(), u64::from(BYTES));
+    }
+
+    #[test]
+    fn an_unproven_answer_may_be_as_long_as_others_were() {
+        let may_have = |largest| Cost::new(1, Expected::unproven(7, largest)).unproven() / 1024;
+        let lens =
+            [0, 512, 513, 1024, 1025, 5_000, 16_384, 100_000].map(|kib| may_have(kib * 1024));
+        assert_eq!(lens, [512, 512, 1024, 1024, 2048, 8192, 16_384, 32_768]);
+        let [small, large] =
+            [0, 9 << 20].map(|largest| Cost::new(1, Expected::unproven(7, largest)));
+        let known = Cost::new(1, Expected::proven(9));
+        assert_eq!([small, known, large].map(|one| one.plus(large).unproven()), [16 << 20; 3]);
+        assert_eq!(large.renewed(Expected::proven(9)).unproven(), 0);
     }
 
     #[test]
@@ -244,7 +296,7 @@ mod tests {
         }
         assert!((60..400).contains(&sizes.median(7)), "{}", sizes.median(7));
         assert_eq!(sizes.median(8), limits::ANSWER_UNKNOWN);
-        assert_eq!(sizes.largest(Time(1_000)), 1_000_000);
+        assert_eq!([7, 8].map(|of| sizes.largest(of, Time(1_000))), [1_000_000, 0]);
     }
 
     #[test]
@@ -285,9 +337,9 @@ mod tests {
     fn a_client_is_expected_to_ask_for_what_it_asked_for_before() {
         let mut sizes = Sizes::default();
         sizes.pool.note(1, 50, Time(0));
-        assert_eq!(sizes.expected(1, 0), Expected::new(50, true));
+        assert_eq!(sizes.expected(1, 0), Expected::unproven(50, 50));
         sizes.note(90);
-        assert_eq!(sizes.expected(1, 0), Expected::new(90, false));
+        assert_eq!(sizes.expected(1, 0), Expected::proven(90));
         // Another command, of the same line too, is unknown.
         assert!(sizes.expected(2, 0).is_unproven() && sizes.expected(9, 0).is_unproven());
         // Up at once, down by a quarter, and less than that is no change.
@@ -314,10 +366,22 @@ mod tests {
     }
 
     #[test]
+    fn large_answers_to_one_command_say_nothing_of_another() {
+        let mut sizes = Sizes::default();
+        sizes.note(90);
+        sizes.pool.note(2, limits::LARGE_MIN, Time(0));
+        assert_eq!(sizes.expected(1, 0), Expected::proven(90));
+        // Where two commands have the same line, caution wins.
+        sizes.pool.note(17, limits::LARGE_MIN, Time(0));
+        sizes.pool.note(1, 90, Time(0));
+        assert!(sizes.expected(1, 0).is_unproven());
+    }
+
+    #[test]
     fn the_answer_to_a_change_is_as_short_as_others() {
         let mut sizes = Sizes::default();
         sizes.pool.note(1, limits::LARGE_MIN, Time(0));
         let change = sizes.client.expected(1, &sizes.pool, (|| true, || 0, Time(0)));
-        assert_eq!(change, Expected::new(limits::LARGE_MIN, false));
+        assert_eq!(change, Expected::proven(limits::LARGE_MIN));
     }
 }

@@ -82,10 +82,7 @@ impl Proxy {
             true => None,
             false => route::server_for(&mut self.base, incoming),
         };
-        match self.servers.is_slow(&self.base, pool, server, id) {
-            true => Effort::Known(id),
-            false => Effort::Unknown(id),
-        }
+        self.servers.effort_of(&self.base, pool, server, id)
     }
 
     /// Answers a request that asks only whether the server is there, in a pool whose only server

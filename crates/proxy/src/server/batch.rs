@@ -34,7 +34,7 @@ pub(crate) struct Batch {
     pub(crate) latest: Time,
     /// The cost of its keys, and the number of those whose answers may be far larger.
     pub(super) cost: u64,
-    pub(super) unproven: u32,
+    pub(super) unproven: u64,
 }
 
 /// One key of a batch.
@@ -131,15 +131,14 @@ impl Batch {
         let (start, end) = (start as u32, (start + key.len()) as u32);
         self.entries.push(Entry { part, client, cost, start, end });
         self.cost += cost.bytes();
-        self.unproven += u32::from(cost.is_unproven());
+        self.unproven += cost.unproven();
     }
 
     /// Gives a key another cost.
     pub(super) fn renew(&mut self, at: usize, cost: Cost) {
         let before = std::mem::replace(&mut self.entries[at].cost, cost);
         self.cost = self.cost + cost.bytes() - before.bytes();
-        self.unproven =
-            self.unproven + u32::from(cost.is_unproven()) - u32::from(before.is_unproven());
+        self.unproven = self.unproven + cost.unproven() - before.unproven();
     }
 
     /// Splits off the entries that are `is_out`. Returns the batch without them, if any are left,

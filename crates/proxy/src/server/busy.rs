@@ -1,7 +1,7 @@
 //! Busy servers. A server does one thing at a time, so a slow request keeps it silent on all links,
 //! of all workers. That silence is no failure.
 
-use proto::WorkId;
+use proto::{ItemKind, WorkId};
 
 use super::fail::LateMessage;
 use super::link::{Link, State};
@@ -15,18 +15,25 @@ use crate::base::plan::Timeouts;
 use crate::base::{Base, ServerAt, limits};
 
 impl Servers {
-    /// Whether a work has turned out to be slow at a server, or at any of the pool if the server is
+    /// Returns how a work has turned out to be at a server, or at any of the pool if the server is
     /// not known.
-    pub(crate) fn is_slow(
+    pub(crate) fn effort_of(
         &self,
         base: &Base,
         pool: usize,
         server: Option<usize>,
         id: WorkId,
-    ) -> bool {
-        match server {
-            Some(server) => self.states[pool][server].works.is_slow(id, base.now),
-            None => self.states[pool].iter().any(|state| state.works.is_slow(id, base.now)),
+    ) -> Effort {
+        let states = match server {
+            Some(server) => &self.states[pool][server..=server],
+            None => &self.states[pool][..],
+        };
+        if states.iter().any(|state| state.works.is_slow(id, base.now)) {
+            Effort::Known(id)
+        } else if states.iter().any(|state| state.works.was_quick(id)) {
+            Effort::Unknown(id)
+        } else {
+            Effort::Untried(id)
         }
     }
 
@@ -97,14 +104,14 @@ impl Servers {
         self.find_link(base, asks, server).is_some_and(Link::is_up)
     }
 
-    /// Notes the end of a request that might have taken long: when the server began to owe it, and
-    /// how long a round trip takes.
+    /// Notes the end of a request that might have taken long: the kind of its answer, when the
+    /// server began to owe it, and how long a round trip takes.
     #[cold]
     pub(super) fn note_work(
         &mut self,
         base: &Base,
         at: ServerAt,
-        effort: Effort,
+        (effort, kind): (Effort, ItemKind),
         (owed, trip): (Time, u64),
     ) {
         let state = self.state(at);
@@ -114,8 +121,12 @@ impl Servers {
         let took = base.now.since(owed).saturating_sub(trip);
         let is_long = took > limits::SLOW_US;
         let state = self.state(at);
-        // It may have waited for something else.
-        let is_own = !is_long || state.slow_end <= owed && base.busy(at).is_none();
+        let is_own = match is_long {
+            // It may have waited for something else.
+            true => state.slow_end <= owed && base.busy(at).is_none(),
+            // It may not have been done at all.
+            false => kind != ItemKind::Error,
+        };
         if is_long {
             state.slow_end = base.now;
         }

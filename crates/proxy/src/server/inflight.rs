@@ -3,7 +3,7 @@
 //!
 //! The limit follows the replies: it is the cost that was in flight when a message left, times the
 //! delay that is wanted over the delay that was met. By Little's law that is the rate at which the
-//! server works, times the wanted delay: the shortest round trip of late and 2 ms. So a near server
+//! server works, times the wanted delay: the shortest round trip of late and 1 ms. So a near server
 //! has little queued, and a distant one is kept busy. In each round the message with the shortest
 //! delay counts, since other delays have other reasons than what is in flight.
 
@@ -30,8 +30,8 @@ pub(super) struct InflightLimit {
     /// The server had answered everything at some time in this round, or this worker could not keep
     /// up with its answers: whatever delays were met, nothing queued there.
     ran_dry: bool,
-    /// The number of rounds since the last one of that kind.
-    wet_rounds: u8,
+    /// So it was in the round before this one.
+    was_dry: bool,
 }
 
 impl InflightLimit {
@@ -47,7 +47,7 @@ impl InflightLimit {
             is_short: false,
             opens: true,
             ran_dry: false,
-            wet_rounds: u8::MAX,
+            was_dry: false,
         }
     }
 
@@ -125,21 +125,17 @@ impl InflightLimit {
         let fit = inflight.saturating_mul(shortest + limits::QUEUEING_US) / delay.max(1);
         let is_short = std::mem::replace(&mut self.is_short, false);
         let ran_dry = std::mem::replace(&mut self.ran_dry, false);
-        let wet_rounds = self.wet_rounds;
-        self.wet_rounds = if ran_dry { 0 } else { wet_rounds.saturating_add(1) };
+        let was_dry = std::mem::replace(&mut self.was_dry, ran_dry);
+        let is_known = delay < u64::MAX;
         if ran_dry {
-            // A longer delay is this worker's own, and more in flight would make it longer. But a
-            // server that has nothing to do again and again is asked for too little. A burst begins
-            // in the same way, however slow the server is, and then it has enough to do.
-            let most = match queueing <= 2 * limits::QUEUEING_US {
-                true => u64::MAX,
-                false if wet_rounds <= WET_ROUNDS_MAX => IDLE_LIMITS * self.least,
-                false => 0,
-            };
-            if is_short {
-                self.bytes = (2 * self.bytes).min(most).max(self.bytes);
+            // A longer delay is this worker's own, and more in flight would make it longer.
+            if is_short && queueing <= limits::QUEUEING_US / 2 {
+                self.bytes *= 2;
+            } else if queueing > limits::QUEUEING_US {
+                let fit = if is_known { fit } else { self.bytes };
+                self.bytes = fit.clamp(self.bytes / 2, self.bytes).max(4 * self.least);
             }
-        } else if delay == u64::MAX || wet_rounds == 0 && queueing > limits::QUEUEING_US {
+        } else if !is_known || was_dry && queueing > limits::QUEUEING_US {
             // Nothing is known, or some of the delay may be this worker's own as well.
         } else if queueing > limits::QUEUEING_US {
             self.opens = false;
@@ -153,12 +149,6 @@ impl InflightLimit {
     }
 }
 
-/// The limit of a server that is idle again and again grows up to so many of the least, whatever
-/// the delays are.
-const IDLE_LIMITS: u64 = 4;
-/// A server is idle again and again if it has something to do in no more rounds than this between
-/// two in which it has not.
-const WET_ROUNDS_MAX: u8 = 2;
 /// The length of a window in which the shortest round trip is sought.
 const WINDOW_US: u64 = 5_000_000;
 
@@ -239,10 +229,6 @@ mod tests {
     fn a_server_that_is_idle_again_and_again_is_asked_for_more_by_a_slow_worker() {
         let mut limit = InflightLimit::new(limits::INFLIGHT_MIN, Time(0));
         limit.note_reply((50, 1), (1, 1), Time(1));
-        run_dry(&mut limit, 1);
-        assert_eq!(limit.bytes(), 2 * limits::INFLIGHT_MIN, "a burst has begun");
-        run_dry(&mut limit, 1);
-        assert_eq!(limit.bytes(), 4 * limits::INFLIGHT_MIN);
         for _ in 0..10 {
             run_dry(&mut limit, 1);
             run_late(&mut limit, 1);

@@ -60,7 +60,7 @@ pub(super) struct Link {
     /// As it was before the bytes were read that are handled now.
     pub(super) inflight_before: u64,
     /// The number of parts among those whose answers may be far larger than expected.
-    pub(super) unproven: u32,
+    pub(super) unproven: u64,
     /// It is in the list of links for which something waits.
     pub(super) has_backlog: bool,
     /// Bytes that its gets hold until they are answered.
@@ -264,7 +264,7 @@ impl Link {
     #[inline]
     pub(super) fn forget_cost(&mut self, cost: Cost) {
         self.inflight -= cost.bytes();
-        self.unproven -= u32::from(cost.is_unproven());
+        self.unproven -= cost.unproven();
     }
 
     /// As `forget_cost`, for all keys of a batch.

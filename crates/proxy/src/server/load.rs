@@ -100,7 +100,7 @@ impl Servers {
     #[inline]
     pub(super) fn count_sent(link: &mut Link, load: Option<&mut Load>, cost: Cost) {
         link.inflight += cost.bytes();
-        link.unproven += u32::from(cost.is_unproven());
+        link.unproven += cost.unproven();
         if let Some(load) = load {
             load.sent += 1;
             load.inflight += cost.bytes();

@@ -238,7 +238,7 @@ impl Servers {
             self.note_owing(base, id);
         }
         if message.effort != Effort::Quick {
-            self.note_work(base, at, message.effort, (owed, trip));
+            self.note_work(base, at, (message.effort, kind), (owed, trip));
         }
         if batch_waits && !bug!(LeaveGathered) {
             self.mark_dirty(id);

@@ -165,9 +165,9 @@ impl FairQueue {
         }
     }
 
-    /// Gives what `next` has returned another cost.
-    pub(super) fn renew(&mut self, cost: Cost) {
-        self.queues[self.ring[0] as usize].waiting[0].renew(cost);
+    /// Gives what `next` has returned another cost and effort.
+    pub(super) fn renew(&mut self, cost: Cost, effort: Effort) {
+        self.queues[self.ring[0] as usize].waiting[0].renew(cost, effort);
     }
 
     /// Takes what `next` has returned. `key` makes the batch of a key that is taken alone.

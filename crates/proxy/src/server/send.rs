@@ -84,9 +84,9 @@ impl Servers {
         let Some(link) = self.links.find_mut(id) else { return };
         let load = self.loads.of(asks.id);
         let cost = Cost::new(request.len() as usize, asks.expected);
-        let goes_straight = match asks.effort.is_slow() {
+        let goes_straight = match asks.effort.is_single() {
             false => link.takes_now(base, load, cost),
-            true => link.queue.is_empty() && link.takes_slow(base, asks.id, cost),
+            true => link.queue.is_empty() && link.takes_single(base, (asks.id, asks.effort), cost),
         };
         if !goes_straight {
             return self.wait_single(base, id, incoming, (part, ask), cost, data);

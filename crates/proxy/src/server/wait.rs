@@ -35,8 +35,8 @@ impl Servers {
         cost: Cost,
     ) -> bool {
         let Some(link) = self.links.find_mut(id) else { return true };
-        if asks.effort.is_slow() {
-            return link.queue.is_empty() && link.takes_slow(base, asks.id, cost);
+        if asks.effort.is_single() {
+            return link.queue.is_empty() && link.takes_single(base, (asks.id, asks.effort), cost);
         }
         link.takes_now(base, self.loads.of(asks.id), cost)
     }
@@ -200,9 +200,15 @@ impl Servers {
                     continue;
                 }
             };
-            link.queue.renew(cost);
-            if effort.is_slow() {
-                if !link.takes_slow(base, client, cost) {
+            let effort = match effort {
+                Effort::Untried(id) => {
+                    self.states[link.at.pool as usize][link.at.server as usize].works.effort_now(id)
+                }
+                effort => effort,
+            };
+            link.queue.renew(cost, effort);
+            if effort.is_single() {
+                if !link.takes_single(base, (client, effort), cost) {
                     if link.queue.skip(&mut skipped) {
                         continue;
                     }
@@ -449,21 +455,28 @@ impl Link {
     pub(super) fn takes(&self, base: &Base, cost: Cost) -> bool {
         let is_free = self.inflight == 0 && !bug!(LimitNeverOpens);
         let fits = is_free || self.inflight + cost.bytes() <= self.limit.bytes();
-        fits && (!cost.is_unproven() || self.unproven < self.unproven_max(base))
+        fits && (!cost.is_unproven() || self.takes_unproven(base, cost))
     }
 
-    /// As `takes`, for a slow request: a client has one outstanding, and the server a few.
+    /// As `takes`, for a request that is slow or may turn out to be: a client has one outstanding,
+    /// and the server a few.
     #[cold]
-    pub(super) fn takes_slow(&self, base: &Base, client: ConnId, cost: Cost) -> bool {
+    pub(super) fn takes_single(
+        &self,
+        base: &Base,
+        (client, effort): (ConnId, Effort),
+        cost: Cost,
+    ) -> bool {
         let most = match self.class {
             LinkClass::Control => return true,
             _ if bug!(SlowWithoutLimit) => return true,
             LinkClass::Slow => limits::SLOW_INFLIGHT_MAX,
             _ if !self.takes(base, cost) => return false,
-            _ => 1,
+            _ if effort.is_slow() => 1,
+            _ => limits::UNTRIED_INFLIGHT_MAX,
         };
-        let slow = || self.outstanding.iter().filter(|message| message.effort.is_slow());
-        slow().count() < most && slow().all(|message| message.client != client)
+        let single = || self.outstanding.iter().filter(|message| message.effort.is_single());
+        single().count() < most && single().all(|message| message.client != client)
     }
 
     /// Whether it has slow requests only: their number is bounded, and not their cost.
@@ -471,13 +484,11 @@ impl Link {
         matches!(self.class, LinkClass::Slow | LinkClass::Control)
     }
 
-    /// Returns how many answers of unknown length may be outstanding. All of them may be as large
-    /// as the largest of late.
-    fn unproven_max(&self, base: &Base) -> u32 {
-        let largest = base.pool(self.at).sizes.largest(base.now).max(1);
-        let most = (limits::UNPROVEN_BYTES / largest).clamp(1, base.limits.unproven);
-        let trips = 1 + self.limit.round_trip() / limits::QUEUEING_US;
-        most.saturating_mul(trips as u32)
+    /// Whether it takes an answer of unknown length: one, and more on a long way.
+    fn takes_unproven(&self, base: &Base, cost: Cost) -> bool {
+        let trips = 1 + self.limit.round_trip() / (2 * limits::QUEUEING_US);
+        let most = base.limits.unproven.saturating_mul(trips);
+        self.unproven == 0 || self.unproven + cost.unproven() <= most
     }
 }
 

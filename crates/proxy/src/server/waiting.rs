@@ -39,8 +39,9 @@ impl Waiting {
         }
     }
 
-    /// Gives its first part another cost. Keys that leave together keep theirs.
-    pub(super) fn renew(&mut self, cost: Cost) {
+    /// Gives its first part another cost and effort. Keys that leave together keep their cost.
+    pub(super) fn renew(&mut self, cost: Cost, effort: Effort) {
+        self.effort = effort;
         match &mut self.payload {
             Payload::Fetch(batch) if self.merges => batch.renew(batch.cursor, cost),
             Payload::Fetch(_) => {}

@@ -1,18 +1,20 @@
-//! The work that has turned out to be slow at one server: which commands and scripts, of those
-//! that may be quick or slow. Only what is slow is recorded, so where nothing is, a lookup is one
-//! comparison.
+//! How work has turned out to be at one server: which commands and scripts were slow and which were
+//! quick, of those that may be either.
 //!
 //! ```text
-//!               took more than SLOW_US
-//!    quick ──────────────────────────────▶ slow (recorded)
-//!      ▲                                    │  QUICK_AGAIN times quick in a row,
-//!      └────────────────────────────────────┘  or not used for SLOW_FORGET_US
+//!             took no more
+//!    untried ──────────────▶ quick
+//!       │                    │   ▲
+//!       │      took more than SLOW_US
+//!       ▼                    ▼   │ QUICK_AGAIN times quick in a row,
+//!      slow ◀───────────── slow ─┘ or not used for SLOW_FORGET_US
 //! ```
 
 use proto::WorkId;
 
 use crate::Time;
-use crate::base::limits::{QUICK_AGAIN, SLOW_FORGET_US, SLOW_US, SLOW_WORKS_MAX};
+use crate::base::limits::{QUICK_AGAIN, SLOW_FORGET_US, SLOW_US, SLOW_WORKS_MAX, TRIED_MAX};
+use crate::base::part::Effort;
 
 /// The record of one server. It allocates when it grows, and it grows to `SLOW_WORKS_MAX` entries.
 #[derive(Default)]
@@ -20,6 +22,8 @@ pub(super) struct WorkRecord {
     /// Apart from what is known of each, so that a search reads little.
     ids: Vec<WorkId>,
     slow: Vec<Slow>,
+    /// Works that were quick; each takes the place of another. Empty until one was.
+    quick: Vec<Option<WorkId>>,
 }
 
 /// A work that is slow.
@@ -37,13 +41,31 @@ impl WorkRecord {
         self.find(id).is_some_and(|at| !self.slow[at].is_forgotten(now))
     }
 
+    /// Whether this work is known to have been quick.
+    pub(super) fn was_quick(&self, id: WorkId) -> bool {
+        self.quick.get(id.0 as usize % TRIED_MAX) == Some(&Some(id))
+    }
+
+    /// Returns the effort of a work that was untried when its request was read. It is not slow on a
+    /// link for others.
+    pub(super) fn effort_now(&self, id: WorkId) -> Effort {
+        if self.was_quick(id) { Effort::Unknown(id) } else { Effort::Untried(id) }
+    }
+
+    fn note_quick(&mut self, id: WorkId) {
+        if self.quick.is_empty() {
+            self.quick.resize(TRIED_MAX, None);
+        }
+        self.quick[id.0 as usize % TRIED_MAX] = Some(id);
+    }
+
     /// Notes how long the server has taken for this work, in microseconds. The time must be the
     /// server's own: it begins when the work was sent, or when the server sent its last answer
     /// before that one, and it is not to be noted at all if the server was busy with something
     /// else meanwhile. Otherwise whatever waits behind one slow command would be slow as well.
     pub(super) fn note(&mut self, id: WorkId, took_us: u64, now: Time) {
         match (self.find(id), took_us > SLOW_US) {
-            (None, false) => {}
+            (None, false) => self.note_quick(id),
             (None, true) => self.record(id, now),
             (Some(at), true) => self.slow[at] = Slow { quick: 0, used: now },
             (Some(at), false) => {
@@ -114,6 +136,19 @@ mod tests {
         assert!(!record.is_slow(ONE, now));
         record.note(ONE, SLOW_US + 1, now);
         assert!(record.is_slow(ONE, now));
+    }
+
+    #[test]
+    fn a_work_that_was_quick_is_known_until_another_takes_its_place() {
+        let mut record = WorkRecord::default();
+        assert!(!record.was_quick(ONE));
+        record.note(ONE, SLOW_US, Time(5));
+        assert!(record.was_quick(ONE) && !record.was_quick(OTHER));
+        let same_place = WorkId(1 + TRIED_MAX as u32);
+        record.note(same_place, 3, Time(5));
+        assert!(record.was_quick(same_place) && !record.was_quick(ONE));
+        record.note(OTHER, SLOW_US + 1, Time(5));
+        assert!(!record.was_quick(OTHER));
     }
 
     #[test]
