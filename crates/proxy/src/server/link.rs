@@ -57,6 +57,8 @@ pub(super) struct Link {
     pub(super) limit: InflightLimit,
     /// The cost of its messages and of the open batch.
     pub(super) inflight: u64,
+    /// As it was before the bytes were read that are handled now.
+    pub(super) inflight_before: u64,
     /// The number of parts among those whose answers may be far larger than expected.
     pub(super) unproven: u64,
     /// It is in the list of links for which something waits.
@@ -140,6 +142,7 @@ impl Link {
             queue: FairQueue::default(),
             limit: InflightLimit::new(limits.inflight, now),
             inflight: 0,
+            inflight_before: 0,
             unproven: 0,
             has_backlog: false,
             fetch_bytes: 0,
@@ -273,6 +276,8 @@ impl Link {
     }
 
     /// Removes the first message, whose reply is complete.
+    // Measured: if inlined, most of the message is never copied.
+    #[inline(always)]
     pub(super) fn pop(&mut self) -> Message {
         let message = self.outstanding.pop_front().expect("a reply belongs to a message");
         self.forget_payload(&message);
@@ -284,6 +289,7 @@ impl Link {
         self.internal.retain(|one| *one != number);
     }
 
+    #[inline(always)]
     fn forget_payload(&mut self, message: &Message) {
         match &message.payload {
             Payload::Fetch(batch) => {

@@ -12,14 +12,14 @@
 //! in the ring until its debt is paid: Shreedhar and Varghese, "Efficient fair queueing using
 //! deficit round robin", 1995, with debts instead of savings.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 
 use super::batch::{Batch, Entry};
 use super::message::Payload;
 use super::waiting::Waiting;
 use crate::Time;
 use crate::base::buffer::Outbox;
-use crate::base::id::ConnId;
+use crate::base::id::{ConnId, IdMap};
 use crate::base::limits;
 use crate::base::part::{Effort, Part, RequestId};
 use crate::base::size::Cost;
@@ -30,7 +30,7 @@ pub(super) struct FairQueue {
     queues: Vec<ClientQueue>,
     /// The indexes of queues that are not in use.
     free: Vec<u32>,
-    by_client: HashMap<ConnId, u32>,
+    by_client: IdMap<u32>,
     /// The queues that are served, in order.
     ring: VecDeque<u32>,
     /// Messages, and keys of reads that may be merged.
