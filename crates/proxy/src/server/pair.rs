@@ -17,11 +17,11 @@ use super::link::State;
 use super::message::{Body, Late, Message, Payload, Unit};
 use super::state::Proof;
 use crate::Action;
+use crate::base::Base;
 use crate::base::buffer::{End, Source, has_trailer};
 use crate::base::id::ConnId;
 use crate::base::part::{Arrival, Effort, NONE, Part};
 use crate::base::plan::QuickAck;
-use crate::base::Base;
 
 /// The meaning of the next bytes of a link.
 pub(crate) enum Reply<'a> {
