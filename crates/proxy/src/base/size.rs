@@ -44,10 +44,14 @@ impl Cost {
         Cost(self.bytes().max(Cost(now).bytes()) as u32 | now & !BYTES)
     }
 
-    /// Returns the cost of both together.
+    /// Returns the cost of both together, at the same place: all of it may be far larger.
     pub(crate) fn plus(self, other: Cost) -> Cost {
         let bytes = (self.bytes() + other.bytes()).min(u64::from(BYTES)) as u32;
-        Cost(bytes | (self.0 & !BYTES).max(other.0 & !BYTES))
+        let level = match self.unproven() + other.unproven() {
+            0 => 0,
+            unproven => level(u32::try_from(unproven).unwrap_or(u32::MAX)),
+        };
+        Cost(bytes | level)
     }
 
     pub(crate) fn bytes(self) -> u64 {
@@ -147,6 +151,12 @@ impl PoolSizes {
             line.len -= line.len / 16 + u32::from(line.len < 16);
         }
         largest.note(len, now);
+    }
+
+    /// Notes the length of an answer that belongs to no client any more.
+    #[cold]
+    pub(crate) fn note_unheard(&mut self, command: u16, len: usize, now: Time) {
+        self.note(command, (len as u64).clamp(1, u64::from(BYTES)) as u32, now);
     }
 
     /// Returns about the median of the answers to a command.
@@ -270,7 +280,9 @@ mod tests {
         let [small, large] =
             [0, 9 << 20].map(|largest| Cost::new(1, Expected::unproven(7, largest)));
         let known = Cost::new(1, Expected::proven(9));
-        assert_eq!([small, known, large].map(|one| one.plus(large).unproven()), [16 << 20; 3]);
+        let sums = [small, known, large].map(|one| one.plus(large).unproven() >> 20);
+        assert_eq!(sums, [32, 16, 32]);
+        assert_eq!([small.plus(small), known.plus(known)].map(Cost::unproven), [1 << 20, 0]);
         assert_eq!(large.renewed(Expected::proven(9)).unproven(), 0);
     }
 
