@@ -120,9 +120,17 @@ impl Expected {
 }
 
 /// The lengths of the answers in a pool.
-#[derive(Default)]
 pub(crate) struct PoolSizes {
-    lines: [PoolLine; 16],
+    lines: [PoolLine; POOL_LINES],
+}
+
+/// Few of a protocol's commands have the same line.
+const POOL_LINES: usize = 256;
+
+impl Default for PoolSizes {
+    fn default() -> PoolSizes {
+        PoolSizes { lines: [PoolLine::default(); POOL_LINES] }
+    }
 }
 
 /// The lengths of the answers to one command, or to a few.
@@ -142,7 +150,7 @@ struct Line {
 impl PoolSizes {
     /// Notes a length that differs from those before it.
     fn note(&mut self, command: u16, len: u32, now: Time) {
-        let PoolLine { median: line, largest } = &mut self.lines[usize::from(command) % 16];
+        let PoolLine { median: line, largest } = &mut self.lines[usize::from(command) % POOL_LINES];
         if line.command != command || line.len == 0 {
             *line = Line { command, len };
         } else if len > line.len {
@@ -161,9 +169,12 @@ impl PoolSizes {
 
     /// Returns about the median of the answers to a command.
     fn median(&self, command: u16) -> u32 {
+        self.known(command).unwrap_or(limits::ANSWER_UNKNOWN)
+    }
+
+    fn known(&self, command: u16) -> Option<u32> {
         let line = &self.line(command).median;
-        let is_known = line.command == command && line.len > 0;
-        if is_known { line.len } else { limits::ANSWER_UNKNOWN }
+        (line.command == command && line.len > 0).then_some(line.len)
     }
 
     /// Returns the length of the largest answer to a command of late.
@@ -173,7 +184,7 @@ impl PoolSizes {
 
     #[inline]
     fn line(&self, command: u16) -> &PoolLine {
-        &self.lines[usize::from(command) % 16]
+        &self.lines[usize::from(command) % POOL_LINES]
     }
 }
 
@@ -237,12 +248,14 @@ impl ClientSizes {
     ) -> Expected {
         let largest = pool.largest(command, now);
         // In a pool of large values, a client that has shown small ones for a moment proves little.
-        let is_proven = |len| {
-            let is_new = age < PROOF_US || self.largest.len(now) >= limits::LARGE_MIN;
-            largest < limits::LARGE_MIN || len >= limits::LARGE_MIN || !is_new
+        let is_old = age >= PROOF_US && self.largest.len(now) < limits::LARGE_MIN;
+        let is_proven = match known {
+            Some(len) => largest < limits::LARGE_MIN || len >= limits::LARGE_MIN || is_old,
+            // It may use more commands than it has lines.
+            None => is_old && largest < limits::LARGE_MIN && pool.known(command).is_some(),
         };
         let len = known.unwrap_or_else(|| pool.median(command));
-        match is_short || known.is_some_and(is_proven) {
+        match is_short || is_proven {
             true => Expected::proven(len),
             false => Expected::unproven(len, largest),
         }
@@ -367,13 +380,29 @@ mod tests {
     }
 
     #[test]
+    fn a_client_that_alternates_two_commands_of_one_line_proves_both() {
+        let mut sizes = Sizes::default();
+        for _ in 0..9 {
+            for command in [181, 149] {
+                sizes.client.note(command, 90, &mut sizes.pool, Time(0));
+            }
+        }
+        let expected = |age| sizes.expected(181, age);
+        assert_eq!((expected(PROOF_US), expected(PROOF_US).len()), (Expected::proven(90), 90));
+        assert!(expected(PROOF_US - 1).is_unproven(), "a young client");
+        assert!(sizes.expected(7, PROOF_US).is_unproven(), "nobody knows it");
+        sizes.pool.note(181, limits::LARGE_MIN, Time(0));
+        assert!(sizes.expected(181, PROOF_US).is_unproven(), "large ones have come of late");
+    }
+
+    #[test]
     fn large_answers_to_one_command_say_nothing_of_another() {
         let mut sizes = Sizes::default();
         sizes.note(90);
         sizes.pool.note(2, limits::LARGE_MIN, Time(0));
         assert_eq!(sizes.expected(1, 0), Expected::proven(90));
         // Where two commands have the same line, caution wins.
-        sizes.pool.note(17, limits::LARGE_MIN, Time(0));
+        sizes.pool.note(1 + POOL_LINES as u16, limits::LARGE_MIN, Time(0));
         sizes.pool.note(1, 90, Time(0));
         assert!(sizes.expected(1, 0).is_unproven());
     }
