@@ -327,11 +327,12 @@ fn prefer_this_thread() {
 const METHOD: &str = "\
 One quiet client sends a get of 100 bytes every 5 ms on one connection; its latency counts from the
 time the request was due. It is alone for 1.5 s, beside the attackers for 4 s, and then, after a
-reset of their connections (or the end of their slow command) and 50 ms, alone again for 2 s. Each
-trial starts its proxy afresh, with deadlines of 5 s and `memory_max: 512m`; peers take turns. Figures
-are milliseconds, medians of the trials with the smallest and the largest, but errors are sums, and
-max and memory are the largest. Memory is the peak of all the proxy's processes above what they had
-without clients. `elsewhere` is the larger of the shares of the two CPUs that other programs used.
+reset of their connections (or the end of their slow commands) and 50 ms, alone again for 2 s. Each
+trial starts its proxy afresh, with deadlines of 5 s and `memory_max: 512m`; peers take turns.
+Figures are milliseconds, medians of the trials with the smallest and the largest, but errors are
+sums, and max and memory are the largest. Memory is the peak of all the proxy's processes above what
+they had without clients. `elsewhere` is the larger of the shares of the two CPUs that other
+programs used.
 
 ";
 const HEADING: &str = "\

@@ -181,7 +181,7 @@ table! {
         AskedAgain "keys_asked_again_total" "Keys asked once more because a link was lost.",
         Held "messages_held_total" "Messages held back because the server was silent.",
         Dropped "messages_dropped_total"
-            "Held messages that were never sent because their clients had left.",
+            "Messages that waited and were never sent, because their clients had left.",
         ConnectFailed "connect_failed_total" "Attempts to connect that were refused or timed out.",
         ConnectTimeout "connect_timeout_total"
             "Attempts to connect that timed out; `connect_failed_total` includes them.",

@@ -270,6 +270,11 @@ pub trait Upstream: Sync {
     /// Returns the capabilities that a server needs for this form.
     fn needs(&self, ask: Ask) -> Capabilities;
 
+    /// Whether there is a form that needs a capability.
+    fn has_needs(&self) -> bool {
+        true
+    }
+
     /// Returns the name, for the operator, of a capability that a server lacks, if clients are
     /// refused some requests for lack of it.
     fn lacks(&self, _capabilities: Capabilities) -> Option<&'static str> {

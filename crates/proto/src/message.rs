@@ -172,12 +172,11 @@ impl WorkId {
             len => (&text[..TEXT_READ_MAX / 2], &text[len - TEXT_READ_MAX / 2..]),
         };
         let mut hash = text.len() as u64;
-        for piece in start.chunks(8).chain(end.chunks(8)) {
-            let word = match piece.first_chunk() {
-                Some(eight) => u64::from_le_bytes(*eight),
-                None => piece.iter().fold(0, |word, byte| word << 8 | u64::from(*byte)),
-            };
-            hash = (hash.rotate_left(5) ^ word).wrapping_mul(HASH_FACTOR);
+        for piece in [start, end] {
+            let mut add = |word: u64| hash = (hash.rotate_left(5) ^ word).wrapping_mul(HASH_FACTOR);
+            let (words, rest) = piece.as_chunks();
+            words.iter().for_each(|word| add(u64::from_le_bytes(*word)));
+            add(rest.iter().fold(0, |word, byte| word << 8 | u64::from(*byte)));
         }
         WorkId((hash >> 32) as u32 | TEXT_BIT)
     }

@@ -230,6 +230,42 @@ fn a_slow_request_that_has_twice_its_time_ends_its_link_and_not_its_server() {
     }
 }
 
+/// Others wait for the link, and may be answered on another one.
+#[test]
+fn a_slow_request_that_has_had_its_time_ends_a_shared_link_and_not_its_server() {
+    for (class_links, request) in [(3, "EVAL script 1 a"), (0, "KEYS *")] {
+        for speaks_at in [None, Some(SECOND - 1), Some(SECOND)] {
+            let mut stage = Stage::new(&["s0"], |pool| {
+                pool.protocol = protocol("redis").expect("the table has it");
+                (pool.preconnect, pool.server_connections) = (true, 2);
+                pool.class_links = class_links;
+            });
+            let links = [comes_up(&mut stage), comes_up(&mut stage)];
+            let [slow_one, later] = [stage.client(), stage.client()];
+            stage.says(slow_one, &format!("{request}\r\n"));
+            let sent = links.map(|link| stage.turn(link));
+            let at = sent.iter().position(|sent| *sent == resp(request)).expect("it is sent");
+            let (link, other) = (links[at], links[1 - at]);
+            let speaks_at = speaks_at.inspect(|at| {
+                stage.passes(*at);
+                stage.says(later, "GET a\r\n");
+                assert_eq!(stage.turn(other), HELLO);
+                stage.says(other, BUSY);
+            });
+            stage.passes(10 * SECOND - 1 - speaks_at.unwrap_or(0));
+            assert_eq!((stage.received(slow_one).as_str(), &stage.closed), ("", &vec![]));
+            stage.passes(1);
+            let unknown = "-ERR s0: no reply in time, outcome unknown\r\n";
+            let told = if class_links == 0 { LATE } else { unknown };
+            assert_eq!((stage.received(slow_one).as_str(), &stage.closed), (told, &vec![link]));
+            let is_well = speaks_at == Some(SECOND);
+            let health = if is_well { "s0 ready" } else { "s0 down" };
+            assert_eq!(stage.healths(), [health], "{request} {speaks_at:?}");
+            assert_eq!(stage.reports.len(), usize::from(!is_well));
+        }
+    }
+}
+
 #[test]
 fn a_client_that_changes_the_class_waits_until_nothing_is_owed() {
     let (mut stage, link) = redis();
@@ -342,4 +378,31 @@ fn a_ping_shows_that_a_server_is_too_busy_for_a_handshake() {
     stage.says(link, WELCOME);
     stage.says(client, "PING\r\n");
     assert_eq!(stage.received(client), "+PONG\r\n");
+}
+
+/// Otherwise a script that a server works on for too long could not be ended.
+#[test]
+fn a_server_that_answers_its_probe_with_busy_is_back_and_its_script_can_be_killed() {
+    let (mut stage, link) = redis();
+    let (client, other) = (stage.client(), stage.client());
+    stage.says(client, "GET a\r\n");
+    assert_eq!(stage.turn(link), resp("GET a"));
+    stage.passes(SECOND);
+    assert_eq!(stage.received(client), LATE);
+    assert_eq!(stage.healths(), ["s0 down"]);
+    stage.passes(SECOND / 10);
+    let probe = stage.establishes_with(HELLO);
+    stage.says(probe, BUSY);
+    assert_eq!(stage.healths(), ["s0 ready"]);
+    stage.says(other, "SCRIPT KILL\r\n");
+    let control = stage.establishes_with(HELLO);
+    stage.says(control, WELCOME);
+    assert_eq!(stage.turn(control), resp("SCRIPT KILL"));
+    stage.says(control, "+OK\r\n");
+    assert_eq!(stage.received(other), "+OK\r\n");
+    stage.passes(SECOND / 10);
+    assert_eq!(stage.turn(probe), HELLO, "it is asked again");
+    stage.says(probe, WELCOME);
+    stage.says(client, "GET a\r\n");
+    assert_eq!(stage.turn(probe), resp("GET a"));
 }

@@ -81,6 +81,30 @@ fn two_clients_at_a_full_link_are_served_in_turn_by_cost() {
     }
 }
 
+/// All of them have waited for their turn, and the delay at the server is known all the same.
+#[test]
+fn the_limit_opens_for_a_distant_server_though_every_request_has_waited() {
+    const TRIP: u64 = 20_000;
+    let (mut stage, link) = limited(16 << 10, |_| {});
+    let clients: Vec<ConnId> = (0..4).map(|_| stage.client()).collect();
+    let (mut received, mut most) = (String::new(), 0);
+    for _ in 0..30 {
+        stage.passes(TRIP);
+        for _ in 0..received.matches("set ").count() {
+            stage.says(link, "STORED\r\n");
+        }
+        for client in &clients {
+            stage.received(*client);
+            if !stage.paused.contains(client) {
+                stage.says(*client, &set("key", 1_000).repeat(60));
+            }
+        }
+        received = stage.turn(link);
+        most = received.len().max(most);
+    }
+    assert!(most > 100_000, "{most} bytes in flight");
+}
+
 #[test]
 fn one_clients_requests_never_change_places() {
     let (mut stage, link) = limited(4_000, |_| {});

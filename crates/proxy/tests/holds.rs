@@ -275,6 +275,34 @@ fn what_waited_for_a_link_and_was_given_up_is_not_sent() {
     assert_eq!(stage.turn(link), "append x 0 0 1\r\nX\r\n");
 }
 
+/// What its client has outstanding elsewhere has it stand aside meanwhile.
+#[test]
+fn what_stood_aside_while_its_link_was_made_and_was_given_up_is_not_sent() {
+    let modula = shard::Distribution::Modula;
+    let mut stage = Stage::of(&["s0", "s1"], |plan| {
+        plan.limits.unproven = 1;
+        plan.pools[0].distribution = modula;
+    });
+    let client = stage.client();
+    let (near, far) = (stage.key_of(0), stage.key_of(1));
+    stage.says(client, &format!("get {near}\r\n"));
+    stage.end_turn();
+    let link = stage.connect(0);
+    assert_eq!(stage.turn(link), format!("get {near}\r\n"));
+    stage.says(client, &format!("get {far}\r\nget {far}\r\nappend {far} 0 0 1\r\nX\r\n"));
+    stage.closes(client, Closed::Eof);
+    stage.end_turn();
+    stage.passes(HOLD_AFTER / 2);
+    stage.says(link, "END\r\n");
+    stage.end_turn();
+    stage.passes(HOLD_AFTER / 2);
+    let made = stage.connect(1);
+    assert_eq!(stage.turn(made), "", "the client may have asked for it again");
+    let dropped = "SERVER_ERROR s1: dropped while it waited, not sent\r\n";
+    assert_eq!(stage.received(client), format!("END\r\n{}", dropped.repeat(3)));
+    stage.expect_rows(0);
+}
+
 /// A meta request waits unread until the server's capabilities are known.
 #[test]
 fn what_waited_for_a_greeting_and_was_given_up_is_not_sent() {

@@ -10,6 +10,8 @@ use std::collections::VecDeque;
 use proto::ConnKey;
 use proxy::{ConnId, Time};
 
+use super::redis;
+
 pub struct Conn {
     pub id: ConnId,
     pub pool: usize,
@@ -109,6 +111,18 @@ impl Conn {
     /// Returns whether the server owes an answer to a request.
     pub fn owes(&self) -> bool {
         self.is_up() && self.is_established && !self.is_idle()
+    }
+
+    /// Returns the name of the next command to execute, as it stands on its line: of Redis.
+    pub fn next_name(&self) -> &[u8] {
+        self.input.split(|byte| *byte == b'\n').nth(2).unwrap_or_default()
+    }
+
+    /// Returns whether the next answer that the server owes is that to a whole KEYS, which takes a
+    /// link for slow requests.
+    pub fn owes_keys(&self) -> bool {
+        let is_whole = self.conn_key.is_some() && redis::frame_len(&self.input).is_some();
+        is_whole && self.undelivered() == 0 && self.next_name().eq_ignore_ascii_case(b"keys\r")
     }
 
     /// Records that `n` more bytes are on their way to the server.

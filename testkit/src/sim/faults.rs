@@ -59,14 +59,16 @@ impl World {
         let commands = *self.random.pick(&[0, 1, 1, 3, 100]);
         let Some(conn) = self.conns[at].as_ref() else { return commands };
         let (pool, server) = (conn.pool, conn.server);
-        let name = conn.input.split(|byte| *byte == b'\n').nth(2).unwrap_or_default();
-        let may_be_slow = SLOW.iter().any(|slow| name.eq_ignore_ascii_case(slow));
+        let may_be_slow = SLOW.iter().any(|slow| conn.next_name().eq_ignore_ascii_case(slow));
         let may_stall = !self.is_calm && !self.scene.faults.is_empty();
         let is_slow = may_be_slow && may_stall && conn.is_established;
         if !is_slow || !self.random.permille(150) {
             return commands;
         }
-        let longest = 2 * self.pools[pool].plan.timeouts.reply;
+        // `slow` is four times as long as `reply`: a request that has had that time is answered,
+        // and its link is closed after as much time again.
+        let times = *self.random.pick(&[2, 2, 2, 2, 2, 2, 2, 9, 9, 25]);
+        let longest = times * self.pools[pool].plan.timeouts.reply;
         let until = self.now.after(self.random.range(500, longest as usize) as u64);
         tell!(self, "server {pool}.{server} is busy until {} us", until.0);
         self.stall(pool, server, until);

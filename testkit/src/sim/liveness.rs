@@ -6,7 +6,8 @@
 //! * A connect, a handshake or a reply ends in a timeout: `connect`, `reply`; a reply that keeps
 //!   coming, `reply` times 16: `NoReplyDeadline`, `SpeakForEver`.
 //! * A server has `reply` for its answer, not counting bytes that the kernel has not accepted yet:
-//!   no earlier (`turn.rs`): `HurryReply`, `BlameEarly`.
+//!   no earlier (`turn.rs`): `HurryReply`, `BlameEarly`. For a slow one on a link of its own it has
+//!   twice `slow`: `EndSlow`.
 //! * A message is sent or times out, including gets that gather: `queue`: `GatherForEver`.
 //! * A message that may be sent is sent: the end of the turn: `LeaveHeld`, `LeaveGathered`.
 //! * A hold ends when its server sends anything: the end of the turn: `HoldForEver`.

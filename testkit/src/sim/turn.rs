@@ -158,7 +158,11 @@ impl World {
         } else {
             let silent = self.now.since(conn.owed_since);
             assert!(!conn.owes_nothing(), "a link that owes nothing is closed");
-            assert!(silent >= timeouts.reply, "gave up on a reply after {silent} us");
+            let patience = match conn.is_established && conn.owes_keys() {
+                true => 2 * timeouts.slow,
+                false => timeouts.reply,
+            };
+            assert!(silent >= patience, "gave up on a reply after {silent} us");
             trouble.silent = event;
         }
         trouble.any = event;

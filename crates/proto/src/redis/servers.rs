@@ -79,6 +79,10 @@ impl Upstream for Servers {
         Capabilities::default()
     }
 
+    fn has_needs(&self) -> bool {
+        false
+    }
+
     fn fetch_max(&self, _ask: Ask) -> usize {
         usize::MAX
     }

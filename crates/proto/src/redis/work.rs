@@ -14,10 +14,12 @@ pub(super) fn expect(request: &Request, head: &[u8]) -> Expected {
     match request.work {
         Work::Quick => Expected::Quick,
         Work::Slow => Expected::Slow,
-        Work::Varies => match inline::arguments(head) {
-            Some(words) => judge(request.command, &mut words.iter().map(|word| &**word)),
-            None => judge(request.command, &mut Arguments::of(head)),
-        },
+        // Nearly always.
+        Work::Varies if head.first() == Some(&b'*') => judge(request.command, Arguments::of(head)),
+        Work::Varies => {
+            let words = inline::arguments(head).unwrap_or_default();
+            judge(request.command, words.iter().map(|word| &**word))
+        }
     }
 }
 
@@ -46,7 +48,9 @@ pub(super) fn is_busy(line: &[u8]) -> bool {
 }
 
 /// Judges a command whose arguments may decide, by all of them.
-fn judge(command: u16, words: &mut dyn Iterator<Item = &[u8]>) -> Expected {
+// Measured: generic, since scripts are frequent.
+fn judge<'a>(command: u16, mut words: impl Iterator<Item = &'a [u8]>) -> Expected {
+    let words = &mut words;
     let as_before = Expected::AsBefore(WorkId::of_command(command));
     let is_little = match commands::row(command).effort {
         // A command of the operator's goes by the name of another.

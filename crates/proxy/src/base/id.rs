@@ -1,5 +1,8 @@
 //! Ids that cannot go stale: a slot and the generation of its content.
 
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
+
 /// A connection of a client or of a link. It is safe to keep the id when the connection has gone:
 /// it then refers to nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -10,6 +13,32 @@ pub struct ConnId {
 }
 
 const LINK_BIT: u32 = 1 << 31;
+
+/// A table by id. Nobody outside chooses ids, so a plain hash is enough, and a run with the same
+/// seed stays the same.
+pub(crate) type IdMap<T> = HashMap<ConnId, T, BuildHasherDefault<IdHasher>>;
+
+#[derive(Default)]
+pub(crate) struct IdHasher(u64);
+
+impl Hasher for IdHasher {
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|byte| self.write_u32(u32::from(*byte)));
+    }
+
+    #[inline]
+    fn write_u32(&mut self, number: u32) {
+        self.0 = (self.0.rotate_left(32) ^ u64::from(number)).wrapping_mul(HASH_FACTOR);
+    }
+
+    #[inline]
+    fn finish(&self) -> u64 {
+        self.0
+    }
+}
+
+/// An odd number with its bits spread.
+const HASH_FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
 
 impl ConnId {
     /// The id of a client that never exists.

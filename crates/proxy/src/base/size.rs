@@ -191,8 +191,23 @@ impl PoolSizes {
 /// The lengths of the answers to one client.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct ClientSizes {
-    lines: [Line; 8],
+    lines: [ClientLine; 8],
     largest: Largest,
+}
+
+#[derive(Clone, Copy, Default)]
+struct ClientLine {
+    command: u16,
+    len: u32,
+    /// The lengths that are about the same; none if they are large.
+    least: u32,
+    most: u32,
+}
+
+impl ClientLine {
+    fn new(command: u16, len: u32) -> ClientLine {
+        ClientLine { command, len, least: len - len / 4, most: len.min(limits::LARGE_MIN - 1) }
+    }
 }
 
 impl ClientSizes {
@@ -201,9 +216,7 @@ impl ClientSizes {
     #[inline]
     pub(crate) fn fits(&self, command: u16, len: usize) -> bool {
         let line = &self.lines[usize::from(command) % 8];
-        let most = line.len as usize;
-        let is_alike = len <= most && len >= most - most / 4;
-        line.command == command && is_alike && len < limits::LARGE_MIN as usize
+        line.command == command && len <= line.most as usize && len >= line.least as usize
     }
 
     /// Notes a length that differs from those before it.
@@ -211,11 +224,9 @@ impl ClientSizes {
     pub(crate) fn note(&mut self, command: u16, len: usize, pool: &mut PoolSizes, now: Time) {
         let len = (len as u64).clamp(1, u64::from(BYTES)) as u32;
         let line = &mut self.lines[usize::from(command) % 8];
-        if line.command != command {
-            *line = Line { command, len };
-        }
         // Up at once, and down slowly.
-        line.len = len.max(line.len - line.len / 4);
+        let before = if line.command == command { line.least } else { 0 };
+        *line = ClientLine::new(command, len.max(before));
         self.largest.note(len, now);
         pool.note(command, len, now);
     }
@@ -229,7 +240,7 @@ impl ClientSizes {
         pool: &PoolSizes,
         (is_short, age, now): (impl FnOnce() -> bool, impl FnOnce() -> u64, Time),
     ) -> Expected {
-        let Line { command: of, len } = self.lines[usize::from(command) % 8];
+        let ClientLine { command: of, len, .. } = self.lines[usize::from(command) % 8];
         let is_known = of == command && len > 0;
         if is_known && pool.line(command).largest.len < limits::LARGE_MIN {
             return Expected(len);

@@ -187,6 +187,11 @@ pub enum Bug {
     /// A client takes the link for large requests, or leaves it, although something of it is
     /// outstanding.
     LargeWithoutPause,
+    /// A slow request that has had its time is taken off its link, so that its late reply meets the
+    /// next request.
+    ForgetSlow,
+    /// The link for slow requests is closed when one of them has had its time.
+    EndSlow,
 }
 
 /// All seeded bugs.
@@ -281,6 +286,8 @@ pub static BUGS: &[Bug] = &[
     Bug::ChangeClassAtOnce,
     Bug::SlowWithoutLimit,
     Bug::LargeWithoutPause,
+    Bug::ForgetSlow,
+    Bug::EndSlow,
 ];
 
 thread_local! {

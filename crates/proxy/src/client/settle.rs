@@ -27,17 +27,18 @@ impl Clients {
         let Some(client) = self.table.find_mut(pending.client) else {
             return self.settle_part(base, part.request);
         };
-        if !value.is_begun() && !base.memory.has_room(value.len()) {
+        let len = value.len();
+        if !value.is_begun() && !base.memory.has_room(len) {
             return self.fail(base, part, Some(server), Fault::OutOfMemory, false);
         }
         base.pools[pending.pool as usize].counters.add(PoolCounter::Hits, 1);
         if !pending.slots.is_empty() {
-            note_size(base, client, pending, value.len());
+            note_size(base, client, pending, len);
             let bytes = match value {
-                Value::Ready(source) if pending.is_small(source.bytes.len()) => {
+                Value::Ready(source) if pending.is_small(len) => {
                     pending.keep_small(part.slot, source.bytes)
                 }
-                Value::ToRender(item, source) if pending.is_small(source.bytes.len()) => {
+                Value::ToRender(item, source) if pending.is_small(len) => {
                     pending.keep_rendered(part.slot, item, source.bytes)
                 }
                 large => {
@@ -49,12 +50,12 @@ impl Clients {
             pending.counted += bytes;
             client.pipeline.bytes += bytes;
             base.memory.used += bytes;
-            if client.pipeline.head == part.request && pending.counted >= limits::BACKLOG_MIN {
+            if pending.counted >= limits::BACKLOG_MIN && client.pipeline.head == part.request {
                 self.emit_early(base, part.request);
             }
         } else if client.pipeline.head == part.request || bug!(Overtake) {
             client.out.open(&mut base.spares);
-            note_size(base, client, pending, value.len());
+            note_size(base, client, pending, len);
             value.write(&pending.info, &mut client.out);
             pending.info.answer(&Answer::End, client.out.copied());
         } else {
@@ -103,7 +104,8 @@ impl Clients {
         has_body: bool,
     ) {
         let id = part.request;
-        if has_body && !value.is_begun() && !base.memory.has_room(value.len()) {
+        let len = value.len();
+        if has_body && !value.is_begun() && !base.memory.has_room(len) {
             return self.fail(base, part, Some(server), Fault::OutOfMemory, true);
         }
         let pending = &mut self.requests[id];
@@ -115,7 +117,7 @@ impl Clients {
         if let Some(client) = client_at_turn.filter(|_| pending.error.is_empty()) {
             // Nearly always, the answer need not be kept.
             client.out.open(&mut base.spares);
-            note_size(base, client, pending, value.len());
+            note_size(base, client, pending, len);
             value.write(&pending.info, &mut client.out);
         } else {
             value.store((&pending.info, 0), &mut pending.reply);

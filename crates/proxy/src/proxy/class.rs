@@ -12,11 +12,12 @@ use crate::base::part::{Data, Effort, Incoming, LinkClass, Requester};
 use crate::client::Frame;
 use crate::route::{self, Route};
 
-/// Whether a request takes a shared link, as nearly all do.
+/// Whether a request of this length takes a shared link, as nearly all do, and those before it did.
 #[inline(always)]
-pub(super) fn is_usual(asks: &Requester, request: &Request, limits: &Limits) -> bool {
+pub(super) fn is_usual(asks: &Requester, request: &Request, len: u64, limits: &Limits) -> bool {
     let is_quick = request.work == Work::Quick && !matches!(request.class, Class::Broadcast { .. });
-    is_quick && request.len() + u64::from(asks.expected.len()) < limits.large_min
+    let is_small = len + u64::from(asks.expected.len()) < limits.large_min;
+    is_quick && is_small && asks.class == LinkClass::Shared
 }
 
 /// Whether so much of a request is sent, or expected in answer, that others are not to wait for it.
@@ -33,9 +34,16 @@ fn is_large(asks: &Requester, request: &Request, limits: &Limits) -> bool {
 }
 
 impl Proxy {
-    /// Returns the class of a request that may be unusual, and notes how long it may take.
+    /// Finds the class of a request that may be unusual, and has its client take links of that
+    /// class. Returns false if the client has to wait.
     #[cold]
-    pub(super) fn judge(&mut self, frame: &mut Frame, head: &[u8]) -> LinkClass {
+    pub(super) fn take_class(&mut self, frame: &mut Frame, head: &[u8]) -> bool {
+        let class = self.judge(frame, head);
+        class == frame.asks.class || self.change_class(frame, class)
+    }
+
+    /// Returns the class of a request, and notes how long it may take.
+    fn judge(&mut self, frame: &mut Frame, head: &[u8]) -> LinkClass {
         let Frame { asks, request, .. } = frame;
         if let Class::Broadcast { reach: Reach::Control, .. } = request.class {
             asks.effort = Effort::Slow;
@@ -98,8 +106,7 @@ impl Proxy {
     }
 
     /// Has a client's next requests take links of another class. Returns false if it has to wait.
-    #[cold]
-    pub(super) fn change_class(&mut self, frame: &mut Frame, class: LinkClass) -> bool {
+    fn change_class(&mut self, frame: &mut Frame, class: LinkClass) -> bool {
         let id = frame.asks.id;
         if matches!(frame.request.class, Class::Local(_) | Class::Refuse(_)) {
             return true;

@@ -10,7 +10,7 @@ use crate::base::buffer::{Source, has_trailer};
 use crate::base::fault::Fault;
 use crate::base::id::ConnId;
 use crate::base::limits;
-use crate::base::part::{Data, Incoming, LinkClass, Part, RequestId, Requester};
+use crate::base::part::{Data, Incoming, Part, RequestId, Requester};
 use crate::base::pool::Stage;
 use crate::client::{self, Frame, Input, Next, SplitRequest};
 use crate::route::{self, Route};
@@ -88,11 +88,9 @@ impl Proxy {
         block: Option<(&Rc<Vec<u8>>, usize)>,
     ) -> usize {
         let head = &rest.bytes[..frame.request.head as usize];
-        let class = match class::is_usual(&frame.asks, &frame.request, &self.base.limits) {
-            true => LinkClass::Shared,
-            false => self.judge(frame, head),
-        };
-        if class != frame.asks.class && !self.change_class(frame, class) {
+        let len = frame.request.len();
+        let is_usual = class::is_usual(&frame.asks, &frame.request, len, &self.base.limits);
+        if !is_usual && !self.take_class(frame, head) {
             return 0;
         }
         if let Some(answer) = client::refusal(&self.base, frame.asks.pool(), &frame.request) {
@@ -101,17 +99,27 @@ impl Proxy {
         let frame = &*frame;
         let Frame { asks, request, .. } = frame;
         let incoming = &frame.incoming(head);
-        let route = self.route(incoming);
+        // The keys of a read have a route each.
+        let route = match request.class {
+            Class::Fetch { .. } => None,
+            _ => self.route(incoming),
+        };
         if let Some(route) = route
             && !matches!(route, Route::Go { .. } | Route::Spread)
             && let Some(used) = self.put_off(frame, head, route)
         {
             return used;
         }
-        match usize::try_from(request.len()) {
+        match usize::try_from(len) {
             Ok(whole) if whole <= rest.bytes.len() => {
-                let large = block.and_then(|block| Data::large_head(incoming, block));
-                let data = large.unwrap_or(Data::OnePiece(rest.part(head.len(), whole)));
+                let large = match block {
+                    None => None,
+                    Some(block) => Data::large_head(incoming, block),
+                };
+                let data = match large {
+                    None => Data::OnePiece(rest.part(head.len(), whole)),
+                    Some(large) => large,
+                };
                 self.admit(incoming, data, route);
                 self.clients.end_aborted(&mut self.base, frame, whole == rest.bytes.len());
                 whole

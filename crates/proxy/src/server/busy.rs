@@ -72,8 +72,21 @@ impl Servers {
         {
             let late = link.give_up_late(id, &base.pool(at).plan.timeouts, base.now);
             self.events.extend(late.into_iter().map(LinkEvent::Late));
+            #[cfg(seeded_bugs)]
+            self.forget_slow(base, id);
             // A slow request among them is no excuse any more, and others may be.
             self.tell_busy(base, at);
+        }
+    }
+
+    /// `ForgetSlow`: takes a slow request that has had its time off its link.
+    #[cfg(seeded_bugs)]
+    fn forget_slow(&mut self, base: &mut Base, id: ConnId) {
+        let Some(first) = self.links.find(id).and_then(|link| link.outstanding.front()) else {
+            return;
+        };
+        if bug!(ForgetSlow) && first.is_late() && first.effort != Effort::Quick {
+            self.forget_first(base, id);
         }
     }
 
@@ -160,7 +173,7 @@ impl Link {
 
     /// Returns until when a request that was sent waits for its reply. It then gets an error, and
     /// its reply is discarded when it comes. A slow request on a link that has others has the time
-    /// that its link has.
+    /// that its link has: they could not be answered while its reply is waited for.
     fn time_of(&self, message: &Message, timeouts: &Timeouts) -> Option<Time> {
         match message.effort {
             _ if message.is_late() => None,
@@ -205,10 +218,10 @@ impl Link {
     }
 
     /// Whether only a slow request keeps this link silent, and not the server: that has sent
-    /// something on another link since the request has had its time.
+    /// something on another link when this one had been silent for longer than a quick request may
+    /// take.
     pub(super) fn is_alone_silent(&self, heard: Time, timeouts: &Timeouts) -> bool {
-        let is_late = self.outstanding.front().is_some_and(Message::is_late);
-        let had_its_time = self.owed.after(timeouts.slow);
-        self.class == LinkClass::Slow && is_late && heard > self.since.max(had_its_time)
+        let is_slow = self.outstanding.front().is_some_and(|first| first.effort != Effort::Quick);
+        is_slow && heard >= self.since.after(timeouts.reply)
     }
 }

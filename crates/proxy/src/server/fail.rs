@@ -250,10 +250,8 @@ impl Servers {
         // A server may close a link that was idle, a restart ends links that worked, and a slow
         // request may never end. None of these is a reason to believe the server down. If it is,
         // the next connect will show it.
-        let has_stood = match link.state {
-            State::Up(since) => base.now.since(since) >= limits::LINK_STOOD_US,
-            State::Connecting | State::Handshake(_) => false,
-        };
+        let has_stood =
+            link.up_since().is_some_and(|since| base.now.since(since) >= limits::LINK_STOOD_US);
         let harmless = match fault {
             Fault::LinkLost => link.proven || has_stood,
             Fault::ReplyTimeout => link.is_alone_silent(heard, &base.pool(at).plan.timeouts),
@@ -371,16 +369,24 @@ impl Servers {
     /// `AnswerAfterTimeout`: gives up the request, but not its link.
     #[cfg(seeded_bugs)]
     fn give_up_first(&mut self, base: &mut Base, id: ConnId) {
-        let Some(link) = self.links.find_mut(id) else { return };
+        let Some(link) = self.links.find(id) else { return };
         let server = link.at.server;
-        let Some(message) = link.outstanding.pop_front() else { return };
+        let Some(message) = self.forget_first(base, id) else { return };
+        let (payload, fault) = (message.payload, Fault::ReplyTimeout);
+        self.events.push_back(LinkEvent::Failed { payload, server, fault, sent: true });
+        self.arm(base, id);
+    }
+
+    /// Takes the first message off its link, as if it had its reply.
+    #[cfg(seeded_bugs)]
+    pub(super) fn forget_first(&mut self, base: &mut Base, id: ConnId) -> Option<Message> {
+        let link = self.links.find_mut(id).filter(|link| !link.outstanding.is_empty())?;
+        let message = link.pop();
         link.done = message.end.min(link.sent);
         link.since = base.now;
         self.note_owing(base, id);
         self.count_gone(&message);
-        let (payload, fault) = (message.payload, Fault::ReplyTimeout);
-        self.events.push_back(LinkEvent::Failed { payload, server, fault, sent: true });
-        self.arm(base, id);
+        Some(message)
     }
 }
 

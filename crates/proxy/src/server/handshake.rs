@@ -66,6 +66,9 @@ impl Servers {
         let line = answers.split_inclusive(|byte| *byte == b'\n').find(|one| upstream.is_busy(one));
         self.note_busy_line(base, at, line);
         base.spares.give(answers);
+        if self.state(at).probe == Some(id) {
+            self.probe_answered(base, id);
+        }
         self.arm(base, id);
     }
 
@@ -172,9 +175,9 @@ impl Servers {
     /// Notes a server's answer: it has the capability that the request needed, if any.
     pub(super) fn prove(&mut self, base: &Base, at: ServerAt, ask: Ask) {
         let upstream = base.pool(at).upstream;
-        let state = self.state(at);
-        if state.proof != Proof::Proven && !Capabilities::default().include(upstream.needs(ask)) {
-            state.proof = Proof::Proven;
+        // Where nothing needs a capability, every answer is proof enough.
+        if !upstream.has_needs() || !Capabilities::default().include(upstream.needs(ask)) {
+            self.state(at).proof = Proof::Proven;
         }
     }
 

@@ -7,6 +7,8 @@
 //! has little queued, and a distant one is kept busy. In each round the message with the shortest
 //! delay counts, since other delays have other reasons than what is in flight.
 
+use super::link::{Link, State};
+use super::message::Message;
 use crate::Time;
 use crate::base::limits;
 
@@ -27,9 +29,11 @@ pub(super) struct InflightLimit {
     is_short: bool,
     /// It doubles with each round in which nothing queues at the server.
     opens: bool,
-    /// The server had answered everything at some time in this round: whatever delays were met,
-    /// nothing queued there.
+    /// The server had answered everything at some time in this round, or this worker could not keep
+    /// up with its answers: whatever delays were met, nothing queued there.
     ran_dry: bool,
+    /// So it was in the round before this one.
+    was_dry: bool,
 }
 
 impl InflightLimit {
@@ -45,6 +49,7 @@ impl InflightLimit {
             is_short: false,
             opens: true,
             ran_dry: false,
+            was_dry: false,
         }
     }
 
@@ -84,7 +89,7 @@ impl InflightLimit {
         self.note_round((delay, inflight), (end, queued), now);
     }
 
-    /// Notes that the server owes nothing.
+    /// Notes that the server owes nothing, or has sent more answers than could be read.
     #[inline]
     pub(super) fn note_dry(&mut self) {
         self.ran_dry = true;
@@ -113,6 +118,7 @@ impl InflightLimit {
         let fit = inflight.saturating_mul(shortest + limits::QUEUEING_US) / delay.max(1);
         let is_short = std::mem::replace(&mut self.is_short, false);
         let ran_dry = std::mem::replace(&mut self.ran_dry, false);
+        let was_dry = std::mem::replace(&mut self.was_dry, ran_dry);
         if ran_dry {
             // A longer delay is this worker's own, and more in flight would make it longer.
             if is_short && queueing <= limits::QUEUEING_US / 2 {
@@ -120,6 +126,8 @@ impl InflightLimit {
             } else if queueing > limits::QUEUEING_US {
                 self.bytes = fit.clamp(self.bytes / 2, self.bytes).max(4 * self.least);
             }
+        } else if was_dry && queueing > limits::QUEUEING_US {
+            // Some of the delay may be this worker's own as well.
         } else if queueing > limits::QUEUEING_US {
             self.opens = false;
             self.bytes = fit.clamp(self.bytes / 2, self.bytes);
@@ -129,6 +137,26 @@ impl InflightLimit {
             self.bytes = if doubles { most } else { fit.clamp(self.bytes, most) };
         }
         self.bytes = self.bytes.clamp(self.least, limits::INFLIGHT_MAX);
+    }
+}
+
+impl Link {
+    /// Notes that a message that has waited joins the output now.
+    pub(super) fn note_waited(&mut self, held: bool, now: Time) {
+        if let Some(message) = self.outstanding.back_mut() {
+            message.held = held;
+            message.waited = u32::try_from(now.since(message.since)).unwrap_or(u32::MAX);
+        }
+    }
+
+    /// Notes the delay of a message that is answered, from when it joined the output.
+    pub(super) fn note_delay(&mut self, message: &Message, now: Time) {
+        let State::Up(up_since) = self.state else { return };
+        let joined = message.since.after(u64::from(message.waited));
+        if joined >= up_since && message.inflight > 0 {
+            let delay = (now.since(joined), u64::from(message.inflight));
+            self.limit.note_reply(delay, (message.end, self.queued), now);
+        }
     }
 }
 
@@ -187,6 +215,47 @@ mod tests {
             limit.note_reply((delay, 1_000), (end, 1 << 40 | 4), Time(2_000_000));
         }
         assert!(limit.bytes() >= before / 2, "{} of {before}", limit.bytes());
+    }
+
+    /// Plays rounds in which a worker is late: its server has long answered everything.
+    fn run_dry(limit: &mut InflightLimit, rounds: u64) {
+        let first = limit.round_end + 1;
+        for at in first..first + rounds {
+            limit.note_dry();
+            limit.note_short();
+            limit.note_reply((90_000, limit.bytes()), (at, at), Time(at * 90_000));
+        }
+    }
+
+    /// Plays rounds in which the replies are late, and the server always has something to do.
+    fn run_late(limit: &mut InflightLimit, rounds: u64) {
+        let first = limit.round_end + 1;
+        for at in first..first + rounds {
+            limit.note_short();
+            limit.note_reply((90_000, limit.bytes()), (at, at), Time(at * 90_000));
+        }
+    }
+
+    #[test]
+    fn a_server_that_is_idle_again_and_again_is_asked_for_more_by_a_slow_worker() {
+        let mut limit = InflightLimit::new(limits::INFLIGHT_MIN, Time(0));
+        limit.note_reply((50, 1), (1, 1), Time(1));
+        for _ in 0..10 {
+            run_dry(&mut limit, 1);
+            run_late(&mut limit, 1);
+            assert_eq!(limit.bytes(), 4 * limits::INFLIGHT_MIN, "no more, and no less");
+        }
+    }
+
+    #[test]
+    fn bursts_behind_a_slow_server_stay_small() {
+        let mut limit = InflightLimit::new(limits::INFLIGHT_MIN, Time(0));
+        limit.note_reply((50, 1), (1, 1), Time(1));
+        for _ in 0..10 {
+            run_dry(&mut limit, 1);
+            run_late(&mut limit, 3);
+            assert!(limit.bytes() < 2 * limits::INFLIGHT_MIN, "{}", limit.bytes());
+        }
     }
 
     #[test]

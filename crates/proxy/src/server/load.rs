@@ -61,14 +61,19 @@ impl Loads {
     #[inline]
     pub(super) fn of(&mut self, client: ConnId) -> &mut Load {
         let at = client.index();
+        if self.0.get(at).is_none_or(|load| load.client != client) {
+            self.enter(client);
+        }
+        &mut self.0[at]
+    }
+
+    #[cold]
+    fn enter(&mut self, client: ConnId) {
+        let at = client.index();
         if at >= self.0.len() {
             self.0.resize(at + 1, Load::new(ConnId::NONE));
         }
-        let load = &mut self.0[at];
-        if load.client != client {
-            *load = Load::new(client);
-        }
-        load
+        self.0[at] = Load::new(client);
     }
 
     /// Returns a client's entry. A client that has gone may have none any more.
@@ -106,7 +111,7 @@ impl Servers {
     #[inline(always)]
     pub(super) fn count_gone(&mut self, message: &Message) {
         match &message.payload {
-            Payload::Single(_) => self.count_part_gone(message.client, message.cost),
+            Payload::Single(_) => self.count_parts_gone(message.client, 1, message.cost.bytes()),
             Payload::Fetch(batch) => self.count_batch_gone(batch),
             Payload::Internal(_) => {}
         }
@@ -114,17 +119,23 @@ impl Servers {
 
     /// As `count_gone`, for a batch.
     pub(super) fn count_batch_gone(&mut self, batch: &Batch) {
-        for entry in &batch.entries {
-            self.count_part_gone(entry.client, entry.cost);
+        let mut keys = batch.entries.iter().peekable();
+        while let Some(first) = keys.next() {
+            // Most often, the next key is the same client's.
+            let (mut count, mut cost) = (1, first.cost.bytes());
+            while let Some(next) = keys.next_if(|key| key.client == first.client) {
+                (count, cost) = (count + 1, cost + next.cost.bytes());
+            }
+            self.count_parts_gone(first.client, count, cost);
         }
     }
 
     #[inline]
-    fn count_part_gone(&mut self, client: ConnId, cost: Cost) {
+    fn count_parts_gone(&mut self, client: ConnId, parts: u32, cost: u64) {
         let Some(load) = self.loads.find(client) else { return };
-        load.sent -= 1;
-        load.inflight -= if bug!(CostLeaks) { cost.bytes() / 2 } else { cost.bytes() };
-        if load.is_parked || load.is_awaited {
+        load.sent -= parts;
+        load.inflight -= if bug!(CostLeaks) { cost / 2 } else { cost };
+        if load.is_parked | load.is_awaited {
             self.note_settled(client);
         }
     }

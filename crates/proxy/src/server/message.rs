@@ -25,8 +25,10 @@ pub(crate) struct Message {
     /// How long it may take.
     pub(super) effort: Effort,
     pub(super) late: Late,
-    /// The cost in flight when it joined the link's output; 0 if it had waited before.
+    /// The cost in flight when it joined the link's output.
     pub(super) inflight: u32,
+    /// How long it had waited before, in microseconds.
+    pub(super) waited: u32,
 }
 
 /// Whether the request of a message has been answered with an error: the reply is then discarded.

@@ -10,17 +10,18 @@
 //! ```
 
 use metrics::ServerCounter;
-use proto::{Ask, Item, ItemKind, Parsed, Progress, Shown};
+use proto::{Ask, Item, ItemKind, Parsed, Progress, Shown, Upstream};
 
 use super::Servers;
-use super::link::State;
+use super::link::{Link, State};
 use super::message::{Body, Late, Message, Payload, Unit};
+use super::state::Proof;
 use crate::Action;
-use crate::base::Base;
 use crate::base::buffer::{End, Source, has_trailer};
 use crate::base::id::ConnId;
 use crate::base::part::{Arrival, Effort, NONE, Part};
 use crate::base::plan::QuickAck;
+use crate::base::{Base, limits};
 
 /// The meaning of the next bytes of a link.
 pub(crate) enum Reply<'a> {
@@ -63,6 +64,7 @@ impl Servers {
     ) -> Result<bool, &'static str> {
         let Some(link) = self.links.find_mut(id) else { return Ok(false) };
         link.heard(base.now);
+        link.inflight_before = link.inflight;
         let (at, in_handshake) = (link.at, matches!(link.state, State::Handshake(_)));
         self.note_heard(at, base.now);
         if !in_handshake {
@@ -134,22 +136,23 @@ impl Servers {
         if is_whole && !has_trailer(&rest.bytes[..len], item.trailer) {
             return Err(WRONG_LENGTH);
         }
-        if let Late::List(count) = message.late
-            && upstream.elements(head.bytes).is_none_or(|(_, len)| len != u64::from(count))
-        {
-            return Err(WRONG_NUMBER);
-        }
-        if message.is_late() && item.kind == ItemKind::Value {
-            // A value of a read that has been answered.
-            if is_whole {
-                return Ok(Reply::Nothing(len));
+        let (part, unit, keys) = match message.late {
+            Late::No => match_item(message, &item, rest.bytes)?,
+            late => {
+                check_late(late, &item, upstream, head.bytes)?;
+                if item.kind == ItemKind::Value {
+                    // A value of a read that has been answered.
+                    if is_whole {
+                        return Ok(Reply::Nothing(len));
+                    }
+                    let left = item.body + item.trailer.len() as u64;
+                    let (unit, arrival) = (Unit::Key, Arrival::nowhere());
+                    link.body = Some(Body { item, unit, left, end: End::default(), arrival });
+                    return Ok(Reply::Nothing(head.bytes.len()));
+                }
+                (Part::whole(NONE), Unit::Internal, None)
             }
-            let left = item.body + item.trailer.len() as u64;
-            let (unit, arrival) = (Unit::Key, Arrival::nowhere());
-            link.body = Some(Body { item, unit, left, end: End::default(), arrival });
-            return Ok(Reply::Nothing(head.bytes.len()));
-        }
-        let (part, unit, keys) = match_item(message, &item, rest.bytes)?;
+        };
         let server = link.at.server;
         *matched = Some(Matched { server, part, unit, item, asked, keys });
         Ok(match is_whole {
@@ -209,14 +212,16 @@ impl Servers {
         let (at, batch_waits) = (link.at, link.batch.is_some());
         // One in eight tells enough.
         link.replies = link.replies.wrapping_add(1);
-        if link.replies.is_multiple_of(8) {
+        if link.replies.is_multiple_of(8) && !message.held {
             link.note_delay(&message, base.now);
         }
+        let owes_nothing = !link.is_waiting();
         self.count_gone(&message);
         let state = self.state(at);
         state.counters.add(ServerCounter::Replies, 1);
         state.latency.record(base.now.since(message.since));
         let (failed_before, said_busy) = (state.failures > 0, state.said_busy);
+        let is_unproven = state.proof != Proof::Proven;
         if kind == ItemKind::Error {
             state.counters.add(ServerCounter::Errors, 1);
         }
@@ -226,10 +231,12 @@ impl Servers {
         if said_busy && kind != ItemKind::Error {
             self.note_busy_line(base, at, None);
         }
-        if kind == ItemKind::Status {
+        if is_unproven && kind == ItemKind::Status {
             self.prove(base, at, message.ask);
         }
-        self.note_owing(base, id);
+        if owes_nothing {
+            self.note_owing(base, id);
+        }
         if message.effort != Effort::Quick {
             self.note_work(base, at, (message.effort, kind), (owed, trip));
         }
@@ -247,6 +254,9 @@ impl Servers {
     pub(crate) fn after_receive(&mut self, base: &mut Base, id: ConnId, received: usize) {
         let Some(link) = self.links.find_mut(id) else { return };
         link.account(&mut base.memory);
+        if received == limits::BLOCK {
+            link.note_full_block();
+        }
         let counters = self.states[link.at.pool as usize][link.at.server as usize].counters;
         counters.add(ServerCounter::ReplyBytes, received as u64);
         let flush = match base.pool(link.at).plan.server_quickack {
@@ -292,6 +302,18 @@ impl Body {
     }
 }
 
+impl Link {
+    /// Notes that a read has filled a whole block, so there is more. If the replies in it are
+    /// small, it is this worker that is late, and not the server.
+    #[cold]
+    fn note_full_block(&mut self) {
+        let answered = self.inflight_before.saturating_sub(self.inflight);
+        if answered >= 2 * limits::BLOCK as u64 {
+            self.limit.note_dry();
+        }
+    }
+}
+
 /// Returns the part and the unit that an item settles, and how many keys it answers, if it answers
 /// several together. Moves the message's cursor past a value.
 fn match_item(
@@ -299,11 +321,7 @@ fn match_item(
     item: &Item,
     bytes: &[u8],
 ) -> Result<(Part, Unit, Option<u32>), &'static str> {
-    let is_late = message.is_late();
     match (&mut message.payload, item.kind) {
-        (_, ItemKind::Status | ItemKind::Part) if is_late => {
-            Ok((Part::whole(NONE), Unit::Internal, None))
-        }
         (Payload::Fetch(batch), ItemKind::Value) => {
             let found = batch.find(item.key.of(bytes)).ok_or(UNREQUESTED_KEY)?;
             batch.skipped.extend_from_slice(&batch.entries[batch.cursor..found]);
@@ -323,7 +341,59 @@ fn match_item(
     }
 }
 
+/// Checks that an item can answer a request that has its answer already.
+#[cold]
+fn check_late(
+    late: Late,
+    item: &Item,
+    upstream: &dyn Upstream,
+    head: &[u8],
+) -> Result<(), &'static str> {
+    match (late, item.kind) {
+        (Late::List(count), _)
+            if upstream.elements(head).is_none_or(|(_, len)| len != u64::from(count)) =>
+        {
+            Err(WRONG_NUMBER)
+        }
+        (_, ItemKind::Value | ItemKind::Status | ItemKind::Part) => Ok(()),
+        _ => Err(IMPOSSIBLE_REPLY),
+    }
+}
+
 pub(crate) const WRONG_LENGTH: &str = "a value that does not have the length that its head gives";
 const WRONG_NUMBER: &str = "a different number of values than was asked for";
 const UNREQUESTED_KEY: &str = "the value of a key that was not asked for";
 const IMPOSSIBLE_REPLY: &str = "not a possible answer to what was asked";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    use crate::Time;
+    use crate::base::ServerAt;
+    use crate::base::limits::Limits;
+    use crate::base::part::LinkClass;
+
+    /// Returns the in-flight limit after rounds in which replies to requests of this cost fill a
+    /// whole block, and come late.
+    fn limit_after(cost: u64) -> u64 {
+        let at = ServerAt { pool: 0, server: 0 };
+        let mut link = Link::new(at, (0, LinkClass::Shared), &Limits::default(), Time(0));
+        link.limit.note_reply((50, 1), (1, 1), Time(1));
+        for at in 2..6 {
+            link.limit.note_short();
+            (link.inflight_before, link.inflight) = (cost + 1_000, 1_000);
+            link.note_full_block();
+            link.limit.note_reply((90_000, link.limit.bytes()), (at, at), Time(at * 90_000));
+        }
+        link.limit.bytes()
+    }
+
+    #[test]
+    fn a_worker_that_cannot_keep_up_with_small_replies_blames_no_server() {
+        let of_small = 600 * (limits::COST_OF_MESSAGE + 150);
+        assert_eq!(limit_after(of_small), 4 * limits::INFLIGHT_MIN);
+        let of_large = limits::BLOCK as u64 + limits::COST_OF_MESSAGE;
+        assert_eq!(limit_after(of_large), limits::INFLIGHT_MIN);
+    }
+}

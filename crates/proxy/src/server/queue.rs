@@ -12,14 +12,14 @@
 //! in the ring until its debt is paid: Shreedhar and Varghese, "Efficient fair queueing using
 //! deficit round robin", 1995, with debts instead of savings.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 
 use super::batch::{Batch, Entry};
 use super::message::Payload;
 use super::waiting::Waiting;
 use crate::Time;
 use crate::base::buffer::Outbox;
-use crate::base::id::ConnId;
+use crate::base::id::{ConnId, IdMap};
 use crate::base::limits;
 use crate::base::part::{Effort, Part, RequestId};
 use crate::base::size::Cost;
@@ -30,7 +30,7 @@ pub(super) struct FairQueue {
     queues: Vec<ClientQueue>,
     /// The indexes of queues that are not in use.
     free: Vec<u32>,
-    by_client: HashMap<ConnId, u32>,
+    by_client: IdMap<u32>,
     /// The queues that are served, in order.
     ring: VecDeque<u32>,
     /// Messages, and keys of reads that may be merged.
@@ -226,13 +226,14 @@ impl FairQueue {
         queue.breaks += 1;
     }
 
-    /// Serves a client again, if it was parked. The time in which it was does not count.
-    pub(super) fn unpark(&mut self, client: ConnId, now: Time) -> bool {
+    /// Serves a client again, if it was parked. The time in which it was does not count, except
+    /// where its link was not up: it would have waited all the same.
+    pub(super) fn unpark(&mut self, client: ConnId, up: Option<Time>, now: Time) -> bool {
         let Some(at) = self.by_client.get(&client) else { return false };
         let queue = &mut self.queues[*at as usize];
         let parked = queue.parked.take();
         if let Some(since) = parked {
-            let parked = now.since(since);
+            let parked = up.map_or(0, |up| now.since(since.max(up)));
             queue.waiting.iter_mut().for_each(|one| one.since = one.since.after(parked).min(now));
             self.ring.push_back(*at);
             // The first may have begun to wait later than those behind it: it has had a key served.
@@ -595,7 +596,8 @@ mod tests {
         assert_eq!(serve_all(&mut queue), [(client(1), 2)]);
         assert!(queue.expire(|_| true).is_empty(), "it has no deadline");
         assert_eq!(queue.oldest(), None);
-        assert!(queue.unpark(client(0), Time(110)) && !queue.unpark(client(0), Time(110)));
+        let up = Some(Time(2));
+        assert!(queue.unpark(client(0), up, Time(110)) && !queue.unpark(client(0), up, Time(110)));
         assert_eq!(queue.oldest(), Some(Time(105)));
         let late = queue.expire(|since| since <= Time(105));
         assert_eq!((late.len(), queue.oldest()), (1, Some(Time(107))));
@@ -613,8 +615,21 @@ mod tests {
         queue.next();
         queue.park(Time(60));
         queue.expire(|_| false);
-        queue.unpark(client(0), Time(61));
+        queue.unpark(client(0), Some(Time(0)), Time(61));
         assert_eq!(queue.oldest(), Some(Time(4)));
+    }
+
+    #[test]
+    fn the_time_in_which_a_client_stands_aside_counts_while_the_link_is_not_up() {
+        for (up, since) in [(None, 5), (Some(Time(70)), 35), (Some(Time(2)), 95)] {
+            let mut queue = FairQueue::default();
+            queue.push(client(0), message(0, 300, 5));
+            queue.next();
+            queue.park(Time(10));
+            queue.unpark(client(0), up, Time(100));
+            queue.expire(|_| false);
+            assert_eq!(queue.oldest(), Some(Time(since)), "{up:?}");
+        }
     }
 
     #[test]

@@ -57,7 +57,7 @@ impl Servers {
             }
         }
         if since < base.now {
-            link.note_waited(held);
+            link.note_waited(held, base.now);
         }
         self.mark_dirty(id);
     }

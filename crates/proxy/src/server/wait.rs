@@ -146,9 +146,9 @@ impl Servers {
         while let Some(client) = self.unparked.pop() {
             for at in 0..self.backlogs.len() {
                 let id = self.backlogs[at];
-                let link = self.links.find_mut(id);
-                // It has a deadline again.
-                if link.is_some_and(|link| link.queue.unpark(client, now)) {
+                let Some(link) = self.links.find_mut(id) else { continue };
+                if link.queue.unpark(client, link.up_since(), now) {
+                    // It has a deadline again.
                     self.arm(base, id);
                 }
             }
@@ -416,8 +416,19 @@ impl Servers {
 
 impl Link {
     /// Whether a part may go straight to its output: nothing waits, and there is room.
-    #[inline]
+    #[inline(always)]
     pub(super) fn takes_now(&mut self, base: &Base, load: &Load, cost: Cost) -> bool {
+        let bytes = cost.bytes();
+        let is_usual = self.queue.is_empty()
+            && self.inflight + bytes <= self.limit.bytes()
+            && load.inflight + bytes <= base.limits.client_outbox as u64
+            && !cost.is_unproven();
+        is_usual || self.takes_unusual(base, load, cost)
+    }
+
+    /// As `takes_now`, for a part that may have to wait.
+    #[cold]
+    fn takes_unusual(&mut self, base: &Base, load: &Load, cost: Cost) -> bool {
         if !self.queue.is_empty() || !self.takes(base, cost) {
             self.limit.note_short();
             return bug!(PassWaiting);
