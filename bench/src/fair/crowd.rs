@@ -1,7 +1,7 @@
 //! The loop that plays the attackers.
 //!
 //! ```text
-//!   lead (small requests, answers read) | the request, sent and read at the crowd's pace, and again
+//!   lead: small requests, answers read | the request, at the crowd's pace, and again
 //! ```
 
 use std::io::{ErrorKind, Read, Write};

@@ -1,4 +1,5 @@
-//! The quiet client: a small request for one of its own keys every 5 ms, whatever the others do. The latency of a request counts from the time it was due.
+//! The quiet client: a small request for one of its own keys every 5 ms, whatever the others do.
+//! The latency of a request counts from the time it was due.
 
 use std::collections::VecDeque;
 use std::io::{ErrorKind, Read, Write};
@@ -174,7 +175,7 @@ struct Question {
 impl Question {
     fn new(wire: Wire, habit: Habit, count: usize) -> Question {
         let (key, value) = (key(count), value(count));
-        let (request, answer) = match (wire, habit == Habit::Updates && count % 2 == 0) {
+        let (request, answer) = match (wire, habit == Habit::Updates && count.is_multiple_of(2)) {
             (Wire::Resp, false) => {
                 (super::attacks::command(&["GET", &key]), format!("${VALUE_LEN}\r\n{value}\r\n"))
             }

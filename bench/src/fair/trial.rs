@@ -1,7 +1,7 @@
 //! One trial: the quiet client alone, beside the attackers, and after they have left.
 //!
 //! ```text
-//!   warm up | alone | lead | attack …… | attackers reset | slow commands have ended | 50 ms | after
+//!   warm up | alone | lead | attack … | attackers reset | slow commands have ended | 50 ms | after
 //!   quiet client: a request every 5 ms all the time
 //! ```
 

@@ -11,7 +11,15 @@ use super::{Attack, Stock};
 const SOON: Again = Again::Reconnected(Duration::from_millis(300));
 
 pub fn attacks() -> Vec<Attack> {
-    let attack = |name, what, crowd| Attack::new(Backend::Memcached, name, what, crowd);
+    [reads(), sizes(), connections(), changes()].into_iter().flatten().collect()
+}
+
+fn attack(name: &'static str, what: &'static str, crowd: Crowd) -> Attack {
+    Attack::new(Backend::Memcached, name, what, crowd)
+}
+
+/// Large values, and many of them.
+fn reads() -> Vec<Attack> {
     vec![
         attack(
             "unread",
@@ -36,12 +44,6 @@ pub fn attacks() -> Vec<Attack> {
         )
         .with(Stock::Big),
         attack(
-            "sets",
-            "40 connections: pipelined sets of 10 bytes",
-            Crowd::of(40, || b"set greedy 0 0 10\r\n0123456789\r\n".repeat(100))
-                .again(Again::AtOnce),
-        ),
-        attack(
             "trickle",
             "30 connections: 50 x `get big` of 1 MB, read at 1 byte a second",
             Crowd::of(30, || b"get big\r\n".repeat(50)).reads(Pace::Slow(1, SECOND)),
@@ -65,6 +67,12 @@ pub fn attacks() -> Vec<Attack> {
                 .again(SOON),
         )
         .with(Stock::Big),
+    ]
+}
+
+/// Answers whose length is hard to foresee, and requests of many keys.
+fn sizes() -> Vec<Attack> {
+    vec![
         attack(
             "flip",
             "5 connections: a key that is small for 50 gets, then 1 MB for 50 gets, read at once",
@@ -89,6 +97,23 @@ pub fn attacks() -> Vec<Attack> {
         )
         .with(Stock::Big),
         attack(
+            "keys10000",
+            "20 connections: gets with 10,000 keys, at once again",
+            Crowd::of(20, || [b"get".to_vec(), b" k1".repeat(10_000), b"\r\n".to_vec()].concat())
+                .again(Again::AtOnce),
+        ),
+        attack(
+            "stats",
+            "50 connections: pipelined `stats`, at once again",
+            Crowd::of(50, || b"stats\r\n".repeat(100)).again(Again::AtOnce),
+        ),
+    ]
+}
+
+/// Many connections.
+fn connections() -> Vec<Attack> {
+    vec![
+        attack(
             "storm",
             "300 connections: a get, reset and opened again every 20 ms; a new quiet client each",
             Crowd::of(300, || b"get quiet:00\r\n".to_vec())
@@ -105,6 +130,12 @@ pub fn attacks() -> Vec<Attack> {
         )
         .with(Stock::Big),
         attack(
+            "oncebig",
+            "1,500 connections: one `get big` each, read, new every second",
+            Crowd::of(1500, || b"get big\r\n".to_vec()).again(Again::Reconnected(SECOND)),
+        )
+        .with(Stock::Big),
+        attack(
             "loris",
             "1,000 connections: heads and bodies of sets, 7 bytes every 50 ms",
             Crowd::of(1000, || b"set loris 0 0 100\r\n".repeat(1000))
@@ -115,21 +146,17 @@ pub fn attacks() -> Vec<Attack> {
             "100 connections: half of a set of 100 MB, and no more",
             Crowd::of(100, || set("half", 100_000_000)[..20_000_000].to_vec()),
         ),
+    ]
+}
+
+/// Changes, small and large.
+fn changes() -> Vec<Attack> {
+    vec![
         attack(
-            "oncebig",
-            "1,500 connections: one `get big` each, read, new every second",
-            Crowd::of(1500, || b"get big\r\n".to_vec()).again(Again::Reconnected(SECOND)),
-        )
-        .with(Stock::Big),
-        attack(
-            "toolarge",
-            "50 connections: sets of 200 MB, which no server is asked for",
-            Crowd::of(50, || set("toolarge", 200_000_000)).again(Again::AtOnce),
-        ),
-        attack(
-            "sets1m",
-            "100 connections: sets of 1.9 MB, at once again",
-            Crowd::of(100, || set("greedy", 1_900_000)).again(Again::AtOnce),
+            "sets",
+            "40 connections: pipelined sets of 10 bytes",
+            Crowd::of(40, || b"set greedy 0 0 10\r\n0123456789\r\n".repeat(100))
+                .again(Again::AtOnce),
         ),
         attack(
             "noreply",
@@ -142,15 +169,14 @@ pub fn attacks() -> Vec<Attack> {
         )
         .quiet(Habit::Updates),
         attack(
-            "keys10000",
-            "20 connections: gets with 10,000 keys, at once again",
-            Crowd::of(20, || [b"get".to_vec(), b" k1".repeat(10_000), b"\r\n".to_vec()].concat())
-                .again(Again::AtOnce),
+            "sets1m",
+            "100 connections: sets of 1.9 MB, at once again",
+            Crowd::of(100, || set("greedy", 1_900_000)).again(Again::AtOnce),
         ),
         attack(
-            "stats",
-            "50 connections: pipelined `stats`, at once again",
-            Crowd::of(50, || b"stats\r\n".repeat(100)).again(Again::AtOnce),
+            "toolarge",
+            "50 connections: sets of 200 MB, which no server is asked for",
+            Crowd::of(50, || set("toolarge", 200_000_000)).again(Again::AtOnce),
         ),
     ]
 }

@@ -13,7 +13,15 @@ const SOON: Again = Again::Reconnected(Duration::from_millis(300));
 const NUTCRACKER: &[Peer] = &[Peer::Nutcracker];
 
 pub fn attacks() -> Vec<Attack> {
-    let attack = |name, what, crowd| Attack::new(Backend::Redis, name, what, crowd);
+    [slow(), large(), own()].into_iter().flatten().collect()
+}
+
+fn attack(name: &'static str, what: &'static str, crowd: Crowd) -> Attack {
+    Attack::new(Backend::Redis, name, what, crowd)
+}
+
+/// Slow commands and scripts.
+fn slow() -> Vec<Attack> {
     vec![
         attack(
             "keys",
@@ -32,31 +40,6 @@ pub fn attacks() -> Vec<Attack> {
             Crowd::of(1, || eval(250.0).repeat(6)),
         )
         .slow(),
-        attack(
-            "set100m",
-            "1 connection: one SET of 100 MB",
-            Crowd::of(1, || command(&["SET", "huge", &"x".repeat(100_000_000)])),
-        ),
-        attack(
-            "command",
-            "20 connections: 16 x `COMMAND`, answers read, and at once again",
-            Crowd::of(20, || [command(&["COMMAND"]).repeat(16), command(&["PING"])].concat())
-                .again(Again::Answered(b"+PONG\r\n")),
-        )
-        .refused_by(NUTCRACKER),
-        attack(
-            "mget",
-            "5 connections: MGET of 100 x 1 MB, nothing read, new every second",
-            Crowd::of(5, || {
-                let names: Vec<String> = (0..100).map(|at| format!("big:{at:03}")).collect();
-                let mut words = vec!["MGET"];
-                words.extend(names.iter().map(String::as_str));
-                command(&words)
-            })
-            .reads(Pace::Never)
-            .again(Again::Reconnected(Duration::from_secs(1))),
-        )
-        .with(Stock::Big),
         attack(
             "databases",
             "16 connections, each 3 databases in turn: an EVAL of 50 ms and a GET, new every 2 s",
@@ -90,6 +73,17 @@ pub fn attacks() -> Vec<Attack> {
             Crowd::of(5, || eval(20.0)).reads(Pace::Never).again(SOON),
         )
         .slow(),
+    ]
+}
+
+/// Large requests and answers.
+fn large() -> Vec<Attack> {
+    vec![
+        attack(
+            "set100m",
+            "1 connection: one SET of 100 MB",
+            Crowd::of(1, || command(&["SET", "huge", &"x".repeat(100_000_000)])),
+        ),
         attack(
             "set10m",
             "100 connections: SET of 10 MB, at once again",
@@ -120,6 +114,19 @@ pub fn attacks() -> Vec<Attack> {
         )
         .servers(2),
         attack(
+            "mget",
+            "5 connections: MGET of 100 x 1 MB, nothing read, new every second",
+            Crowd::of(5, || {
+                let names: Vec<String> = (0..100).map(|at| format!("big:{at:03}")).collect();
+                let mut words = vec!["MGET"];
+                words.extend(names.iter().map(String::as_str));
+                command(&words)
+            })
+            .reads(Pace::Never)
+            .again(Again::Reconnected(Duration::from_secs(1))),
+        )
+        .with(Stock::Big),
+        attack(
             "alternate",
             "10 connections: SET of 2 MB, GET, KEYS, 5 times in one write, at once again",
             Crowd::of(10, || {
@@ -136,6 +143,19 @@ pub fn attacks() -> Vec<Attack> {
         )
         .with(Stock::Keys(100_000))
         .slow()
+        .refused_by(NUTCRACKER),
+    ]
+}
+
+/// The proxy's own answers.
+fn own() -> Vec<Attack> {
+    vec![
+        attack(
+            "command",
+            "20 connections: 16 x `COMMAND`, answers read, and at once again",
+            Crowd::of(20, || [command(&["COMMAND"]).repeat(16), command(&["PING"])].concat())
+                .again(Again::Answered(b"+PONG\r\n")),
+        )
         .refused_by(NUTCRACKER),
         attack(
             "info",
