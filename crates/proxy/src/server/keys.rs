@@ -180,7 +180,9 @@ impl Servers {
             close_shared(link, (asks.id, batch_turn), upstream, counters);
             self.touched_links.push(id);
         }
-        if let Some(batch) = unfit_batch(&mut link.unmerged_batch, (key.len(), ask), upstream) {
+        let full = link.unmerged_batch.take_if(|batch| !single_reply && batch.is_dear(base, cost));
+        let unfit = || unfit_batch(&mut link.unmerged_batch, (key.len(), ask), upstream);
+        if let Some(batch) = full.or_else(unfit) {
             self.launch_or_wait(base, id, asks, batch, !has_room);
         }
         let Some(link) = self.links.find_mut(id) else { return Ok(false) };
