@@ -134,6 +134,12 @@ pub trait Protocol: Sync {
     /// Starts a read of several keys. `head` is the head of the request and may hold arguments.
     fn open_fetch(&self, request: &Request, head: &[u8], out: &mut Vec<u8>);
 
+    /// Returns where the head of a split request has the bytes that a server needs after the key
+    /// `nth`, if they stand there as `push_rest` writes them.
+    fn rest(&self, _request: &Request, _head: &[u8], _keys: &[Span], _nth: usize) -> Option<Span> {
+        None
+    }
+
     /// Writes the bytes that a server needs after the key `nth` of a split request.
     fn push_rest(
         &self,

@@ -98,7 +98,7 @@ impl Base {
         Base {
             pools: plan.pools.into_iter().map(|pool| Pool::new(pool, &metrics)).collect(),
             spares: Spares::default(),
-            memory: Memory { used: 0, max: plan.memory_max },
+            memory: Memory::new(plan.memory_max),
             limits: plan.limits,
             actions: VecDeque::new(),
             timers: Timers::default(),

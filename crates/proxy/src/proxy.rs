@@ -164,6 +164,7 @@ impl Proxy {
     /// that the links can be written, and clients that may go on are read again.
     pub fn end_turn(&mut self, now: Time) {
         self.base.now = now;
+        self.base.memory.note_blocks();
         while let Some(at) = self.servers.next_to_release() {
             let Proxy { base, clients, servers, .. } = self;
             servers.drop_cancelled(base, at, |request| clients.is_cancelled(request));

@@ -254,6 +254,42 @@ fn what_is_held_of_a_large_request_is_accounted_until_it_is_sent() {
     assert_eq!(stage.memory(), 0);
 }
 
+/// Its large values are not copied, and their block is held until the last of them is sent, on
+/// whatever link.
+#[test]
+fn a_large_request_that_is_split_is_held_once_until_all_of_it_is_sent() {
+    let value = "v".repeat(9_000);
+    let memory = 300_000;
+    let (mut stage, links, client) = redis(&["s0", "s1"], memory);
+    let names: Vec<String> = (0..20).map(|nth| format!("key{nth}")).collect();
+    let mut words = vec!["mset"];
+    names.iter().for_each(|name| words.extend([name.as_str(), value.as_str()]));
+    let text = resp(&words);
+    assert!(text.len() > memory / 2, "a copy of it is more than the room");
+    for piece in text.as_bytes().chunks(BLOCK) {
+        stage.says_bytes(client, piece);
+    }
+    stage.end_turn();
+    let is_about = |held: usize| (text.len()..text.len() + 10_000).contains(&held);
+    assert!(is_about(stage.memory()), "{}", stage.memory());
+    let mut values = 0;
+    for (nth, link) in links.into_iter().enumerate() {
+        let mut sent = stage.turn(link);
+        while !sent.is_empty() {
+            values += sent.matches(&value).count();
+            for _ in sent.matches("$4\r\nmset\r\n") {
+                stage.says(link, "+OK\r\n");
+            }
+            sent = stage.turn(link);
+        }
+        let held = stage.memory();
+        assert!(if nth == 0 { is_about(held) } else { held < 10 }, "{held} after {nth}");
+    }
+    assert_eq!((values, stage.received(client).as_str()), (20, "+OK\r\n"));
+    assert_eq!(stage.memory(), 0);
+    stage.expect_rows(0);
+}
+
 /// Before the login a client has a small bound.
 #[test]
 fn a_client_that_has_not_logged_in_takes_no_memory_in_advance() {

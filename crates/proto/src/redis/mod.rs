@@ -118,6 +118,10 @@ impl Protocol for Redis {
     /// Writes nothing: the head contains the number of keys, so `seal_fetch` writes it.
     fn open_fetch(&self, _request: &Request, _head: &[u8], _out: &mut Vec<u8>) {}
 
+    fn rest(&self, request: &Request, head: &[u8], keys: &[Span], nth: usize) -> Option<Span> {
+        split::rest(request, head, keys[nth])
+    }
+
     fn push_rest(
         &self,
         request: &Request,

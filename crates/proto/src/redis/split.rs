@@ -13,23 +13,25 @@ pub(super) fn push_key(key: &[u8], out: &mut Vec<u8>) {
 
 /// Writes the bytes that belong to a key beyond the key itself: its value, if it has one.
 pub(super) fn push_rest(request: &Request, head: &[u8], key: Span, out: &mut Vec<u8>) {
-    if request.command != id::MSET {
-        return;
-    }
-    if head.first() == Some(&b'*') {
-        push_next(head, key, out);
-    } else if let Some(value) = inline::after(head, key) {
+    if let Some(rest) = rest(request, head, key) {
+        out.extend_from_slice(rest.of(head));
+    } else if request.command == id::MSET
+        && let Some(value) = inline::after(head, key)
+    {
         words::bulk(inline::argument(head, value, &mut Vec::new()), out);
     }
 }
 
-/// Writes the argument after this one in an array.
-fn push_next(head: &[u8], key: Span, out: &mut Vec<u8>) {
+/// Returns where these bytes stand in a request that is an array: they are the next argument.
+pub(super) fn rest(request: &Request, head: &[u8], key: Span) -> Option<Span> {
+    if request.command != id::MSET || head.first() != Some(&b'*') {
+        return None;
+    }
     let start = key.end as usize + 2;
     let line = memchr::memchr(b'\n', &head[start..]).map_or(0, |at| at + 1);
     let digits = head[start..start + line].iter().filter(|byte| byte.is_ascii_digit());
     let len = digits.fold(0, |len, digit| len * 10 + usize::from(digit - b'0'));
-    out.extend_from_slice(&head[start..start + line + len + 2]);
+    Some(Span::new(start, start + line + len + 2))
 }
 
 /// Writes the whole message of `keys` keys, whose text `text` holds so far.

@@ -27,8 +27,18 @@ impl Slice {
         Slice { block: Rc::clone(block), start, end }
     }
 
+    pub(crate) fn len(&self) -> usize {
+        self.end - self.start
+    }
+
     fn bytes(&self) -> &[u8] {
         &self.block[self.start..self.end]
+    }
+
+    /// Whether the account has its block by itself (`Memory::keep_block`): a weak reference is kept
+    /// there. Its bytes are not counted once more where it lies.
+    fn is_accounted(&self) -> bool {
+        Rc::weak_count(&self.block) > 0
     }
 }
 
@@ -53,6 +63,12 @@ impl<'a> Source<'a> {
     /// Returns how many of the bytes belong to something of which so many are still to come.
     pub(crate) fn len_within(self, left: u64) -> usize {
         self.bytes.len().min(usize::try_from(left).unwrap_or(usize::MAX))
+    }
+
+    /// Returns it as a part of its block, if it is worth a reference.
+    pub(crate) fn slice(self) -> Option<Slice> {
+        let (block, at) = self.block.filter(|_| self.bytes.len() >= limits::REFERENCE_MIN)?;
+        Some(Slice::new(block, at, at + self.bytes.len()))
     }
 
     pub(crate) fn part(self, start: usize, end: usize) -> Source<'a> {
@@ -98,6 +114,8 @@ pub(crate) struct Outbox {
     shared: VecDeque<Shared>,
     /// The sum of the lengths of `shared`.
     shared_len: usize,
+    /// The part of it whose blocks the account has by themselves.
+    accounted_len: usize,
 }
 
 struct Shared {
@@ -114,11 +132,9 @@ impl Outbox {
         self.len() == 0
     }
 
-    /// As `len`, with the part that was sent of a block larger than a read: that is held as well
-    /// until all of it is sent.
+    /// As `len`, without the bytes whose blocks the account has by themselves.
     pub(crate) fn held(&self) -> usize {
-        let large = self.shared.front().filter(|it| it.slice.block.len() > limits::BLOCK);
-        self.len() + large.map_or(0, |shared| shared.slice.start)
+        self.len() - self.accounted_len
     }
 
     /// Returns the buffer for copied bytes. Only append to it.
@@ -159,12 +175,25 @@ impl Outbox {
     fn push_above(&mut self, reference_min: usize, source: Source<'_>) {
         match source.block {
             Some((block, at)) if source.bytes.len() >= reference_min => {
-                self.shared_len += source.bytes.len();
-                let slice = Slice::new(block, at, at + source.bytes.len());
-                self.shared.push_back(Shared { at: self.bytes.len(), slice });
+                self.share(self.bytes.len(), Slice::new(block, at, at + source.bytes.len()));
             }
             _ => self.bytes.extend_from_slice(source.bytes),
         }
+    }
+
+    /// Puts a slice among the copied bytes, behind all slices.
+    fn share(&mut self, at: usize, slice: Slice) {
+        self.shared_len += slice.len();
+        if slice.is_accounted() {
+            self.accounted_len += slice.len();
+        }
+        self.shared.push_back(Shared { at, slice });
+    }
+
+    /// Puts slices among the last `len` copied bytes, each at its offset in these.
+    pub(crate) fn insert(&mut self, len: usize, slices: impl Iterator<Item = (usize, Slice)>) {
+        let start = self.bytes.len() - len;
+        slices.for_each(|(at, slice)| self.share(start + at, slice));
     }
 
     /// Moves everything from `other` to the end.
@@ -183,6 +212,7 @@ impl Outbox {
         }
         self.bytes.extend_from_slice(&other.bytes[from..]);
         self.shared_len += std::mem::take(&mut other.shared_len);
+        self.accounted_len += std::mem::take(&mut other.accounted_len);
         other.clear();
     }
 
@@ -195,13 +225,10 @@ impl Outbox {
         let pieces = shared.into_iter().map(|shared| (shared.at, Some(shared.slice)));
         for (to, slice) in pieces.chain(end.map(|end| (end, None))) {
             let own = (to > from).then(|| Slice::new(&block, from, to));
-            for slice in own.into_iter().chain(slice) {
-                self.shared_len += slice.end - slice.start;
-                self.shared.push_back(Shared { at: self.bytes.len(), slice });
-            }
+            own.into_iter().chain(slice).for_each(|slice| self.share(self.bytes.len(), slice));
             from = to;
         }
-        (other.gone, other.shared_len) = (0, 0);
+        (other.gone, other.shared_len, other.accounted_len) = (0, 0, 0);
     }
 
     /// Collects the bytes to write, in order, in as many slices as one call may hold.
@@ -242,6 +269,9 @@ impl Outbox {
             let gone = n.min(shared.slice.end - shared.slice.start);
             shared.slice.start += gone;
             self.shared_len -= gone;
+            if shared.slice.is_accounted() {
+                self.accounted_len -= gone;
+            }
             n -= gone;
             if shared.slice.start < shared.slice.end {
                 return;
@@ -279,6 +309,10 @@ impl Outbox {
     pub(crate) fn settle(&mut self) {
         let (held, pinned) = (self.shared_len, self.shared.len() * limits::BLOCK);
         let small = held < self.shared.len() * limits::KEEP_REFERENCE_MIN;
+        // Slices of a block that is accounted by itself may be small.
+        if self.accounted_len > 0 {
+            return;
+        }
         if small || pinned > held + held / 4 + limits::BLOCK {
             self.cut(&[]);
         }
@@ -300,7 +334,7 @@ impl Outbox {
         self.gone = 0;
         if !self.shared.is_empty() {
             self.shared.clear();
-            self.shared_len = 0;
+            (self.shared_len, self.accounted_len) = (0, 0);
         }
     }
 

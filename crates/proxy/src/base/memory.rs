@@ -1,14 +1,50 @@
 //! The account of all bytes held in buffers, and the effect of its limit on a client.
 
+use std::rc::{Rc, Weak};
+
 use super::limits::{self, Limits};
 
 /// The account of all bytes held in buffers.
 pub(crate) struct Memory {
     pub(crate) used: usize,
     pub(crate) max: usize,
+    /// Large blocks that parts of requests refer to. Each is held until the last of them is sent,
+    /// on whatever link.
+    blocks: Vec<Weak<Vec<u8>>>,
+    /// Their bytes.
+    pub(crate) in_blocks: usize,
 }
 
 impl Memory {
+    pub(crate) fn new(max: usize) -> Memory {
+        Memory { used: 0, max, blocks: Vec::new(), in_blocks: 0 }
+    }
+
+    /// Accounts a block by itself, whoever refers to it. `weak` is older than any slice of it, so
+    /// that no slice is counted where it lies.
+    pub(crate) fn keep_block(&mut self, block: &Rc<Vec<u8>>, weak: Weak<Vec<u8>>) {
+        self.used += block.len();
+        self.in_blocks += block.len();
+        self.blocks.push(weak);
+    }
+
+    /// Forgets the blocks that nothing refers to any more.
+    #[cold]
+    fn forget_blocks(&mut self) {
+        self.blocks.retain(|block| block.strong_count() > 0);
+        // Nobody else keeps a block for long: this upgrades for as long as the line takes.
+        let held = self.blocks.iter().filter_map(Weak::upgrade).map(|block| block.len()).sum();
+        self.used -= std::mem::replace(&mut self.in_blocks, held) - held;
+    }
+
+    /// Notes that the last of some block may have gone.
+    #[inline]
+    pub(crate) fn note_blocks(&mut self) {
+        if self.in_blocks > 0 {
+            self.forget_blocks();
+        }
+    }
+
     /// Whether `more` bytes are within the limit.
     pub(crate) fn has_room(&self, more: usize) -> bool {
         let max = if bug!(HoardMemory) { self.max / 256 } else { self.max };
@@ -44,7 +80,7 @@ mod tests {
     fn the_nearer_the_ceiling_the_less_a_client_may_leave_unread() {
         let narrowed = |held: usize, client_outbox: usize| {
             let limits = Limits { client_outbox, pipeline: 77, ..Limits::default() };
-            let narrow = Memory { used: held, max: 8 * MIB }.narrow(limits);
+            let narrow = Memory { used: held, ..Memory::new(8 * MIB) }.narrow(limits);
             assert_eq!(narrow, Limits { client_outbox: narrow.client_outbox, ..limits });
             narrow.client_outbox
         };
@@ -66,7 +102,7 @@ mod tests {
 
     #[test]
     fn the_account_is_the_sum_of_what_each_holder_told_last() {
-        let mut memory = Memory { used: 0, max: 100 };
+        let mut memory = Memory::new(100);
         let (mut first, mut second) = (0, 0);
         memory.change(&mut first, 60);
         memory.change(&mut second, 30);

@@ -7,7 +7,7 @@
 //! ```
 
 use metrics::PoolCounter;
-use proto::{Answer, Class, MarkUse, Parsed, Quiet, Refusal, ReplyMode, Request, Resume};
+use proto::{Answer, Class, MarkUse, Parsed, Quiet, Refusal, ReplyMode, Request, Resume, Span};
 
 use super::Clients;
 use super::session::{Body, Client, Departure, Intake, Reading, State};
@@ -60,6 +60,10 @@ pub(crate) enum Input {
 /// Bytes that a key of a read takes until it is answered: its place in the request, in the request
 /// table and in a link's queue.
 const KEY_HELD: usize = 48;
+
+/// So many bytes behind a key are sure to have a value that is kept by reference: the lengths of
+/// the value and of the next key are among them.
+const REST_KEPT_MIN: usize = limits::REFERENCE_MIN + 64;
 
 const IN_ABORTED: &str = "it belongs to a refused transaction, of which nothing is executed";
 
@@ -396,7 +400,13 @@ impl Clients {
 }
 
 /// Returns the answer to a request that is refused, or whose body there is no memory for.
-pub(crate) fn refusal(base: &Base, pool: usize, request: &Request) -> Option<Answer<'static>> {
+/// `is_kept` says that its head may be kept by reference.
+pub(crate) fn refusal(
+    base: &Base,
+    pool: usize,
+    request: &Request,
+    is_kept: bool,
+) -> Option<Answer<'static>> {
     if let Class::Refuse(refusal) = request.class {
         return Some(Answer::Refused(refusal));
     }
@@ -409,11 +419,23 @@ pub(crate) fn refusal(base: &Base, pool: usize, request: &Request) -> Option<Ans
     // The messages of a request that is split are kept beside the bytes that are sent.
     let is_split = matches!(request.class, Class::Split { .. }) && base.pools[pool].planned() > 1;
     let copies = if is_split { 2 } else { 1 };
-    let keys_held = copies * request.head as usize + base.keys.len() * KEY_HELD;
+    let copied = match is_kept && is_split {
+        true => copied_of(request, &base.keys),
+        false => request.head as usize,
+    };
+    let keys_held = copies * copied + base.keys.len() * KEY_HELD;
     if base.keys.len() > 1 && !base.memory.has_room(keys_held) {
         return Some(Answer::Failed("out of memory for so many keys"));
     }
     None
+}
+
+/// Returns how many bytes of a head are copied when it is split and may be kept by reference: all
+/// but the long values behind keys.
+fn copied_of(request: &Request, keys: &[Span]) -> usize {
+    let ends = keys.iter().skip(1).map(|next| next.start).chain([request.head]);
+    let rests = keys.iter().zip(ends).map(|(key, end)| (end - key.end) as usize);
+    request.head as usize - rests.filter(|rest| *rest >= REST_KEPT_MIN).sum::<usize>()
 }
 
 /// Returns why a request's data is not accepted, if it is not.

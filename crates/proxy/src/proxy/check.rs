@@ -17,7 +17,8 @@ impl Proxy {
         let timers_max = TIMERS_EACH * (self.servers.len() + self.base.pools.len() + 64);
         assert!(timers <= timers_max, "timers do not pile up: {timers}");
         let held = self.base.memory.used;
-        assert_eq!(held, clients.bytes + servers.bytes, "the memory account adds up");
+        let blocks = self.base.memory.in_blocks;
+        assert_eq!(held, clients.bytes + servers.bytes + blocks, "the memory account adds up");
         let parts = clients.parts_kept + servers.parts;
         assert_eq!(parts, clients.parts, "each outstanding part is in exactly one queue");
         self.clients.check_shares(&self.servers.full_clients());

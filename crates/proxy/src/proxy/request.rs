@@ -38,11 +38,13 @@ impl Proxy {
             return self.clients.return_kept(&mut self.base, id, kept, used);
         }
         let block = Rc::new(kept);
+        let weak = Rc::downgrade(&block);
         let used = self.read(id, Source::plain(&block), Some(&block));
         match Rc::try_unwrap(block) {
             Ok(kept) => self.clients.return_kept(&mut self.base, id, kept, used),
-            // A link has the request now, by reference.
+            // Links have a request now, by reference.
             Err(block) => {
+                self.base.memory.keep_block(&block, weak);
                 self.clients.return_kept(&mut self.base, id, block[used..].to_vec(), 0);
             }
         }
@@ -93,7 +95,12 @@ impl Proxy {
         if !is_usual && !self.take_class(frame, head) {
             return 0;
         }
-        if let Some(answer) = client::refusal(&self.base, frame.asks.pool(), &frame.request) {
+        let large = match block {
+            None => None,
+            Some(block) => Data::large_head(&frame.incoming(head), block),
+        };
+        let (pool, is_kept) = (frame.asks.pool(), large.is_some());
+        if let Some(answer) = client::refusal(&self.base, pool, &frame.request, is_kept) {
             return self.refuse_or_remove(frame, head, &answer);
         }
         let frame = &*frame;
@@ -112,10 +119,6 @@ impl Proxy {
         }
         match usize::try_from(len) {
             Ok(whole) if whole <= rest.bytes.len() => {
-                let large = match block {
-                    None => None,
-                    Some(block) => Data::large_head(incoming, block),
-                };
                 let data = match large {
                     None => Data::OnePiece(rest.part(head.len(), whole)),
                     Some(large) => large,
@@ -217,7 +220,7 @@ impl Proxy {
                 let merge = merge && self.base.pools[asks.pool()].plan.merge_gets;
                 let options =
                     SendOptions { ask, merge, idempotent, single_reply: false, has_room: false };
-                self.ask_keys(incoming, &options, None);
+                self.ask_keys(incoming, &options, None, None);
             }
             (Class::Single { writes }, Some(route)) => {
                 let id = self.clients.begin(&mut self.base, incoming, writes);
@@ -263,9 +266,10 @@ impl Proxy {
         incoming: &Incoming<'_>,
         options: &SendOptions,
         split: Option<SplitRequest>,
+        block: Option<Source<'_>>,
     ) {
         let id = self.clients.begin_keys(&mut self.base, incoming, options.ask, split);
-        self.servers.send_keys(&mut self.base, id, incoming, options);
+        self.servers.send_keys(&mut self.base, id, incoming, options, block);
         self.clients.settle_part(&mut self.base, id);
     }
 
@@ -283,7 +287,11 @@ impl Proxy {
         if let Route::Spread = route {
             let options = SendOptions::split(ask, writes, idempotent);
             let split = SplitRequest { element_per_key, writes };
-            return self.ask_keys(incoming, &options, Some(split));
+            let block = match data {
+                Data::Head(head) => Some(*head),
+                Data::OnePiece(_) | Data::Assembled(_) => None,
+            };
+            return self.ask_keys(incoming, &options, Some(split), block);
         }
         let id = self.clients.begin(&mut self.base, incoming, writes);
         if element_per_key {
@@ -406,7 +414,7 @@ impl Proxy {
                 let split = SplitRequest { element_per_key, writes };
                 let base = &mut self.base;
                 self.clients.open_keys(base, id, incoming, ask, Some(split));
-                self.servers.send_keys(base, id, incoming, &options);
+                self.servers.send_keys(base, id, incoming, &options, None);
                 self.clients.settle_part(base, id);
             }
             (Some(route), _) => self.send_along(id, incoming, Data::none(), route),

@@ -4,6 +4,7 @@
 use proto::{Ask, Upstream};
 
 use crate::Time;
+use crate::base::buffer::Slice;
 use crate::base::id::ConnId;
 use crate::base::part::Part;
 use crate::base::size::Cost;
@@ -15,6 +16,9 @@ pub(crate) struct Batch {
     /// The message, whose bytes the entries point into.
     pub(crate) text: Vec<u8>,
     pub(crate) entries: Vec<Entry>,
+    /// Large values that stand among the text, each at its offset. They are parts of a block that
+    /// the account has by itself.
+    pub(super) rests: Vec<(usize, Slice)>,
     pub(crate) ask: Ask,
     /// Sending it again changes nothing.
     pub(crate) idempotent: bool,
@@ -54,6 +58,7 @@ impl Batch {
         Box::new(Batch {
             text: Vec::new(),
             entries: Vec::new(),
+            rests: Vec::new(),
             ask: Ask::default(),
             idempotent: false,
             single_reply: false,

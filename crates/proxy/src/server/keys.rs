@@ -9,6 +9,7 @@ use super::send::close_shared;
 use super::waiting::Waiting;
 use super::{LinkEvent, Servers};
 use crate::Time;
+use crate::base::buffer::Source;
 use crate::base::fault::Fault;
 use crate::base::id::ConnId;
 use crate::base::part::{Incoming, Part, RequestId, Requester};
@@ -35,7 +36,8 @@ impl SendOptions {
 }
 
 impl Servers {
-    /// Sends each key of a request to its server, in a message with others.
+    /// Sends each key of a request to its server, in a message with others. `block` is the head, if
+    /// parts of it may be kept by reference.
     #[inline]
     pub(crate) fn send_keys(
         &mut self,
@@ -43,6 +45,7 @@ impl Servers {
         id: RequestId,
         incoming: &Incoming<'_>,
         options: &SendOptions,
+        block: Option<Source<'_>>,
     ) {
         let Incoming { asks, request, head } = *incoming;
         let is_dropped = incoming.is_dropped();
@@ -74,7 +77,7 @@ impl Servers {
                 Ok((link, is_launched)) => {
                     last = server.filter(|_| !is_launched).map(|server| (server, link));
                     if options.single_reply {
-                        self.push_rest(link, incoming, &keys, slot);
+                        self.push_rest(link, incoming, &keys, slot, block);
                     }
                 }
                 Err(fault) => {
@@ -247,11 +250,25 @@ impl Servers {
     }
 
     /// Adds the bytes that belong to a key beyond the key itself, such as its value.
-    fn push_rest(&mut self, link: ConnId, incoming: &Incoming<'_>, keys: &[Span], nth: usize) {
+    fn push_rest(
+        &mut self,
+        link: ConnId,
+        incoming: &Incoming<'_>,
+        keys: &[Span],
+        nth: usize,
+        block: Option<Source<'_>>,
+    ) {
         let link = self.links.find_mut(link);
         let Some(batch) = link.and_then(|link| link.unmerged_batch.as_mut()) else { return };
         let nth = if bug!(ShiftRests) { (nth + 1) % keys.len() } else { nth };
         let Incoming { asks, request, head } = *incoming;
+        let rest = block.and_then(|block| {
+            let span = asks.protocol.rest(request, head, keys, nth)?;
+            block.part(span.start as usize, span.end as usize).slice()
+        });
+        if let Some(rest) = rest {
+            return batch.rests.push((batch.text.len(), rest));
+        }
         asks.protocol.push_rest(request, head, keys, nth, &mut batch.text);
     }
 

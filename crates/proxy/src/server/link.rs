@@ -230,7 +230,7 @@ impl Link {
     /// Queues a whole get, whose keys are counted already.
     pub(super) fn launch_batch(
         &mut self,
-        batch: Box<Batch>,
+        mut batch: Box<Batch>,
         upstream: &dyn Upstream,
         counters: Counters<ServerCounter>,
     ) {
@@ -242,6 +242,9 @@ impl Link {
         let before = self.out.len();
         let ask = batch.ask;
         upstream.seal_fetch(ask, batch.entries.len(), &batch.text, self.out.copied());
+        if !batch.rests.is_empty() {
+            self.out.insert(batch.text.len(), batch.rests.drain(..));
+        }
         self.fetch_bytes += batch.bytes();
         let since = batch.latest;
         let nobody = (ConnId::NONE, Cost::default(), Effort::Quick);

@@ -224,6 +224,8 @@ impl Servers {
     pub(crate) fn recycle(&mut self, batch: Box<Batch>) {
         // A batch that held values may be large.
         let is_small = batch.text.capacity() <= 2 * limits::BATCH_BYTES_MAX;
+        // One that was never sent may still refer to a block.
+        let is_small = is_small && batch.rests.is_empty();
         if is_small && self.spare_batches.len() < limits::BATCHES_MAX {
             self.spare_batches.push(batch);
         }
