@@ -78,6 +78,8 @@ pub struct Loop<'m> {
     /// The counters that a worker keeps of itself.
     counters: Option<Counters<WorkerCounter>>,
     heap_trim: HeapTrim,
+    /// Blocks that reads have filled in this turn.
+    full_reads: u32,
     /// The moment of the machine's clock at which `Time` is zero.
     origin_us: u64,
     now: Time,
@@ -183,6 +185,7 @@ impl<'m> Loop<'m> {
             signals,
             counters: None,
             heap_trim: HeapTrim::default(),
+            full_reads: 0,
             origin_us,
             now,
             woken: now,
@@ -215,6 +218,7 @@ impl<'m> Loop<'m> {
     fn turn(&mut self, events: &mut Vec<epoll::Event>) -> std::io::Result<()> {
         self.acceptor.before_wait(&self.epoll, self.now);
         let mut timeout = self.timeout();
+        self.full_reads = 0;
         for pass in 0..PASSES_MAX {
             events.clear();
             match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(events), timeout.as_ref())
@@ -227,7 +231,7 @@ impl<'m> Loop<'m> {
                 self.after_wait();
             }
             self.apply_changes();
-            if !self.pass(events) {
+            if !self.pass(events) || self.full_reads >= traffic::FULL_READS_MAX {
                 break;
             }
             timeout = Some(AT_ONCE);

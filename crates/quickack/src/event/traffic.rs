@@ -59,6 +59,10 @@ impl Loop<'_> {
                     if n < BLOCK {
                         break;
                     }
+                    self.full_reads += 1;
+                    if self.full_reads >= FULL_READS_MAX {
+                        break;
+                    }
                 }
                 Read::Nothing => break,
                 Read::End => {
@@ -108,7 +112,9 @@ impl Loop<'_> {
         }
     }
 
+    /// Writes what a socket takes, within bounds: the others wait as well.
     fn write(&mut self, id: ConnId) {
+        let mut written = 0;
         loop {
             let mut slices = Slices::default();
             self.service.transmit(id, &mut slices);
@@ -124,11 +130,15 @@ impl Loop<'_> {
                 Written::Blocked => 0,
                 Written::Gone => return self.report_lost(id),
             };
-            conn.blocked = taken < offered;
+            written += taken;
+            // As long as its peer reads, the socket may never be full. It is found writable at once
+            // when the others have had their turn.
+            conn.blocked = taken < offered || written >= WRITTEN_MAX;
+            let is_blocked = conn.blocked;
             // Told also when it took nothing: what waits now may be kept in another way.
             self.service.handle_transmitted(id, taken, self.now);
             self.run_actions(None);
-            if taken < offered {
+            if is_blocked {
                 return self.watch(id);
             }
         }
@@ -246,3 +256,7 @@ impl Loop<'_> {
 
 /// Blocks read from one socket before the others have their turn.
 const READS_MAX: usize = 4;
+/// After so many full blocks in a turn, one block of each socket is read, and then the turn ends.
+pub(super) const FULL_READS_MAX: u32 = 16;
+/// Bytes written to one socket before the others have their turn.
+const WRITTEN_MAX: usize = 512 * 1024;
