@@ -1,12 +1,13 @@
 //! Fairness: a quiet client beside attackers, and the shares of clients that always want more.
 //!
 //! ```text
-//!  attacks (data, and the attackers' loop) --\
+//!  attacks (data), crowd (the loop) ----------\
 //!  quiet (one client at a fixed pace) --------+--> trial (alone, attacked, after) --> here: bars
 //!  shares (40 clients, one server) ----------------------------------------------> Jain's index
 //! ```
 
 mod attacks;
+mod crowd;
 mod quiet;
 mod shares;
 mod trial;

@@ -1,7 +1,7 @@
 //! One trial: the quiet client alone, beside the attackers, and after they have left.
 //!
 //! ```text
-//!   warm up | alone | attack …… | attackers reset | slow commands have ended | 50 ms | after
+//!   warm up | alone | lead | attack … | attackers reset | slow commands have ended | 50 ms | after
 //!   quiet client: a request every 5 ms all the time
 //! ```
 
@@ -17,7 +17,8 @@ use crate::peers::{Contestant, Endpoint, Limits, Peer, Place};
 use crate::process::{self, Cpus};
 use crate::servers::Servers;
 
-use super::attacks::{self, Attack};
+use super::attacks::Attack;
+use super::crowd::Play;
 use super::quiet::{Outcome, Quiet, Sample};
 
 /// The results of one trial.
@@ -87,11 +88,12 @@ pub fn run(
     let resting_kb = process::memory(&endpoint.ids()).resident_kb;
     let witness = Witness::start(&endpoint.ids(), &servers.ids(), Cpus::Split);
 
-    let quiet = Quiet::start(endpoint.addresses[0], attack.backend.wire());
+    let quiet = Quiet::start(endpoint.addresses[0], attack.backend.wire(), attack.quiet);
     std::thread::sleep(WARM_UP);
     let begin = now_ns();
     std::thread::sleep(ALONE);
-    let attacked = now_ns();
+    let led = now_ns();
+    let attacked = led + attack.lead.as_nanos() as u64;
     let crowd_bytes = play(attack, endpoint.addresses[0])?;
     let left = now_ns();
     let written = servers.bytes_written()?;
@@ -106,7 +108,7 @@ pub fn run(
     let peak_kb: u64 = endpoint.ids().into_iter().map(process::peak_kb).sum();
     let failed = |sample: &&Sample| sample.outcome != Outcome::Served;
     Ok(Trial {
-        alone: seen(&samples, begin, attacked),
+        alone: seen(&samples, begin, led),
         attacked: seen(&samples, attacked, left),
         after: seen(&samples, calm, end),
         errors: samples.iter().filter(failed).count(),
@@ -125,8 +127,9 @@ pub fn run(
 fn play(attack: &Attack, to: SocketAddrV4) -> Result<u64, String> {
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        let attackers = scope.spawn(|| attacks::play(&attack.crowds, to, &stop));
-        std::thread::sleep(ATTACK);
+        let attackers = scope
+            .spawn(|| Play { crowds: &attack.crowds, to, lead: attack.lead, stop: &stop }.run());
+        std::thread::sleep(attack.lead + ATTACK);
         stop.store(true, Ordering::Relaxed);
         attackers.join().unwrap_or_else(|_| Err("the attackers panicked".into()))
     })

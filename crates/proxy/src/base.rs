@@ -83,6 +83,8 @@ pub(crate) struct Base {
     pub(crate) turn_share: TurnShare,
     /// When the turn before this one ended: every message of this turn was queued after it.
     pub(crate) turn_since: Time,
+    /// How long the driver works in a turn, on the average, in microseconds.
+    pub(crate) work_us: u64,
     /// Something has changed since the gauges were last written to the metrics registry.
     pub(crate) gauges_changed: bool,
     /// Positions of the keys in the request being read.
@@ -108,6 +110,7 @@ impl Base {
             turn: 1,
             turn_share: TurnShare::new(plan.limits.turn_work),
             turn_since: now,
+            work_us: 0,
             gauges_changed: false,
             keys: Vec::new(),
             scratch: Vec::new(),

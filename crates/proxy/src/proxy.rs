@@ -184,6 +184,13 @@ impl Proxy {
         self.base.turn_since = now;
     }
 
+    /// Notes how long the driver has worked since it last waited for events, in microseconds: so
+    /// long may what came meanwhile have waited for it.
+    pub fn note_work(&mut self, us: u64) {
+        let average = &mut self.base.work_us;
+        *average = *average - *average / 8 + us / 8;
+    }
+
     /// Sends what waits for links, as far as there is room.
     fn serve_waiting(&mut self) {
         self.drop_unheard();

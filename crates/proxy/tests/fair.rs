@@ -431,6 +431,76 @@ fn what_waits_costs_what_the_first_answers_have_shown() {
     }
 }
 
+/// One message can be neither bounded nor taken back.
+#[test]
+fn keys_of_unknown_length_that_leave_together_are_few() {
+    let mut stage = Stage::of(&["s0"], |plan| {
+        plan.limits.unproven = 2 * 1024 * 1024;
+        plan.memory_max = 1 << 30;
+        plan.pools[0].preconnect = true;
+    });
+    let link = stage.connect(0);
+    let new = stage.client();
+    let keys: String = (0..40).map(|nth| format!(" k{nth}")).collect();
+    stage.says(new, &format!("gat 0{keys}\r\n"));
+    for first in (0..40).step_by(4) {
+        let keys: String = (first..first + 4).map(|nth| format!(" k{nth}")).collect();
+        assert_eq!(stage.turn(link), format!("gat 0{keys}\r\n"));
+        stage.says(link, "END\r\n");
+    }
+    assert_eq!(stage.received(new), "END\r\n");
+    stage.expect_rows(0);
+}
+
+#[test]
+fn a_large_value_that_nobody_waits_for_any_more_is_remembered() {
+    let mut stage = Stage::of(&["s0"], |plan| {
+        plan.limits.unproven = 2 * 1024 * 1024;
+        plan.memory_max = 1 << 30;
+        plan.pools[0].preconnect = true;
+    });
+    let link = stage.connect(0);
+    let gone = stage.client();
+    stage.says(gone, "get big\r\n");
+    assert_eq!(stage.turn(link), "get big\r\n");
+    stage.closes(gone, Closed::Reset);
+    stage.says(link, &format!("VALUE big 0 1000000\r\n{}", "v".repeat(900_000)));
+    stage.says(link, &format!("{}\r\nEND\r\n", "v".repeat(100_000)));
+    for nth in 0..4 {
+        let client = stage.client();
+        stage.says(client, &format!("get k{nth}\r\n"));
+    }
+    assert_eq!(stage.turn(link), "get k0\r\n");
+}
+
+/// Two clients of large values never let those of small ones wait for long.
+#[test]
+fn a_client_with_small_answers_that_asks_for_one_at_a_time_passes_unknown_ones_after_a_second() {
+    for (age, fetched) in [(SECOND / 2, ""), (SECOND, "get small\r\n")] {
+        let mut stage = Stage::of(&["s0"], |plan| {
+            plan.limits.unproven = 2 * 1024 * 1024;
+            plan.memory_max = 1 << 30;
+            plan.pools[0].preconnect = true;
+        });
+        let link = stage.connect(0);
+        let (quiet, other) = (stage.client(), stage.client());
+        stage.says(quiet, "get small\r\n");
+        assert_eq!(stage.turn(link), "get small\r\n");
+        stage.says(link, "VALUE small 0 1\r\nv\r\nEND\r\n");
+        stage.passes(age);
+        stage.says(other, "get big\r\n");
+        assert_eq!(stage.turn(link), "get big\r\n");
+        stage.says(link, &format!("VALUE big 0 1000000\r\n{}\r\nEND\r\n", "v".repeat(1_000_000)));
+        for nth in 0..4 {
+            let new = stage.client();
+            stage.says(new, &format!("get k{nth}\r\n"));
+        }
+        assert_eq!(stage.turn(link), "get k0 k1\r\n");
+        stage.says(quiet, "get small\r\n");
+        assert_eq!(stage.turn(link), fetched, "{age}");
+    }
+}
+
 #[test]
 fn what_waits_is_accounted() {
     let (mut stage, link) = full(|_| {});

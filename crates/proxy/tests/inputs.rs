@@ -486,7 +486,7 @@ fn a_queue_is_full_at_its_bound() {
     {
         let mut stage = Stage::of(&["s0"], |plan| {
             (plan.limits.link_queue, plan.limits.link_outbox) = (messages, bytes);
-            plan.limits.inflight = 1;
+            (plan.limits.inflight, plan.limits.unproven) = (1, 1 << 30);
             plan.pools[0].merge_gets = false;
             plan.pools[0].preconnect = true;
         });

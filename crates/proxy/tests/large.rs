@@ -268,3 +268,25 @@ fn a_client_that_has_not_logged_in_takes_no_memory_in_advance() {
     assert!(stage.received(client).starts_with("-NOAUTH"), "as it was");
     assert_eq!(stage.closed, [client]);
 }
+
+/// Its messages are kept beside the bytes that are sent, until they are answered.
+#[test]
+fn a_request_that_is_split_has_room_for_its_copies() {
+    let value = "x".repeat(9_000);
+    for (memory, answer) in
+        [(60_000, "+OK\r\n"), (50_000, "-ERR out of memory for so many keys\r\n")]
+    {
+        let (mut stage, links, client) = redis(&["s0", "s1"], memory);
+        let (one, two) = (stage.key_of(0), stage.key_of(1));
+        for piece in resp(&["MSET", &one, &value, &two, &value]).as_bytes().chunks(5_000) {
+            stage.says_bytes(client, piece);
+        }
+        for link in links {
+            if !stage.turn(link).is_empty() {
+                assert!(stage.memory() <= memory);
+                stage.says(link, "+OK\r\n");
+            }
+        }
+        assert_eq!((stage.received(client).as_str(), stage.memory()), (answer, 0), "{memory}");
+    }
+}

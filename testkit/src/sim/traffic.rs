@@ -127,6 +127,13 @@ impl World {
         self.proxy.handle_received(id, &self.block, n, self.now);
         self.carry_out();
         let Some(client) = self.clients[id.index()].as_ref() else { return };
+        let is_awaiting = self.proxy.is_awaiting(id);
+        if client.is_paused || is_awaiting {
+            let late = client.expects.iter().take(client.arrived);
+            for number in late.filter(|one| one.index > before).filter_map(Expect::update) {
+                self.journal.updates[number as usize].is_unread = true;
+            }
+        }
         // After the end of the connection, and while the client is paused, its input is not parsed.
         // A client with a part of a value whose rest was lost is closed when it has read that part.
         let lost = |server: &Server| server.trouble.any > 0;
@@ -138,13 +145,6 @@ impl World {
         let lacked = client.has_forms
             && self.pools[client.pool].servers.iter().any(|server| server.ever_lacked);
         let ends = if lacked && ends == Some(true) { Some(false) } else { ends };
-        let is_awaiting = self.proxy.is_awaiting(id);
-        if client.is_paused || is_awaiting {
-            let late = client.expects.iter().take(client.arrived);
-            for number in late.filter(|one| one.index > before).filter_map(Expect::update) {
-                self.journal.updates[number as usize].is_unread = true;
-            }
-        }
         if client.is_leaving || client.is_paused || is_awaiting || self.scene.tight_memory {
             return;
         }

@@ -76,6 +76,9 @@ pub const LARGE_REQUEST_MIN: u64 = 1024 * 1024;
 /// Bytes that the answers of unknown length on a link to a near server may have together, if each
 /// is as long as the longest to its command of late, or 512 KiB.
 pub const UNPROVEN_MAX: u64 = 2 * 1024 * 1024;
+/// How many times sooner small answers prove something of a client that asks for one thing at a
+/// time.
+pub const IDLE_PROOF: u64 = 10;
 /// Messages and keys of one client that may wait for a link; above it the client is not read.
 pub const SHARE_LEN: usize = 64;
 /// Bytes of one client that may wait for a link; above it the client is not read.

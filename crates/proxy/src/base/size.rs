@@ -44,10 +44,14 @@ impl Cost {
         Cost(self.bytes().max(Cost(now).bytes()) as u32 | now & !BYTES)
     }
 
-    /// Returns the cost of both together.
+    /// Returns the cost of both together, at the same place: all of it may be far larger.
     pub(crate) fn plus(self, other: Cost) -> Cost {
         let bytes = (self.bytes() + other.bytes()).min(u64::from(BYTES)) as u32;
-        Cost(bytes | (self.0 & !BYTES).max(other.0 & !BYTES))
+        let level = match self.unproven() + other.unproven() {
+            0 => 0,
+            unproven => level(u32::try_from(unproven).unwrap_or(u32::MAX)),
+        };
+        Cost(bytes | level)
     }
 
     pub(crate) fn bytes(self) -> u64 {
@@ -116,9 +120,17 @@ impl Expected {
 }
 
 /// The lengths of the answers in a pool.
-#[derive(Default)]
 pub(crate) struct PoolSizes {
-    lines: [PoolLine; 16],
+    lines: [PoolLine; POOL_LINES],
+}
+
+/// Few of a protocol's commands have the same line.
+const POOL_LINES: usize = 256;
+
+impl Default for PoolSizes {
+    fn default() -> PoolSizes {
+        PoolSizes { lines: [PoolLine::default(); POOL_LINES] }
+    }
 }
 
 /// The lengths of the answers to one command, or to a few.
@@ -138,7 +150,7 @@ struct Line {
 impl PoolSizes {
     /// Notes a length that differs from those before it.
     fn note(&mut self, command: u16, len: u32, now: Time) {
-        let PoolLine { median: line, largest } = &mut self.lines[usize::from(command) % 16];
+        let PoolLine { median: line, largest } = &mut self.lines[usize::from(command) % POOL_LINES];
         if line.command != command || line.len == 0 {
             *line = Line { command, len };
         } else if len > line.len {
@@ -149,11 +161,20 @@ impl PoolSizes {
         largest.note(len, now);
     }
 
+    /// Notes the length of an answer that belongs to no client any more.
+    #[cold]
+    pub(crate) fn note_unheard(&mut self, command: u16, len: usize, now: Time) {
+        self.note(command, (len as u64).clamp(1, u64::from(BYTES)) as u32, now);
+    }
+
     /// Returns about the median of the answers to a command.
     fn median(&self, command: u16) -> u32 {
+        self.known(command).unwrap_or(limits::ANSWER_UNKNOWN)
+    }
+
+    fn known(&self, command: u16) -> Option<u32> {
         let line = &self.line(command).median;
-        let is_known = line.command == command && line.len > 0;
-        if is_known { line.len } else { limits::ANSWER_UNKNOWN }
+        (line.command == command && line.len > 0).then_some(line.len)
     }
 
     /// Returns the length of the largest answer to a command of late.
@@ -163,7 +184,7 @@ impl PoolSizes {
 
     #[inline]
     fn line(&self, command: u16) -> &PoolLine {
-        &self.lines[usize::from(command) % 16]
+        &self.lines[usize::from(command) % POOL_LINES]
     }
 }
 
@@ -238,12 +259,14 @@ impl ClientSizes {
     ) -> Expected {
         let largest = pool.largest(command, now);
         // In a pool of large values, a client that has shown small ones for a moment proves little.
-        let is_proven = |len| {
-            let is_new = age < PROOF_US || self.largest.len(now) >= limits::LARGE_MIN;
-            largest < limits::LARGE_MIN || len >= limits::LARGE_MIN || !is_new
+        let is_old = age >= PROOF_US && self.largest.len(now) < limits::LARGE_MIN;
+        let is_proven = match known {
+            Some(len) => largest < limits::LARGE_MIN || len >= limits::LARGE_MIN || is_old,
+            // It may use more commands than it has lines.
+            None => is_old && largest < limits::LARGE_MIN && pool.known(command).is_some(),
         };
         let len = known.unwrap_or_else(|| pool.median(command));
-        match is_short || known.is_some_and(is_proven) {
+        match is_short || is_proven {
             true => Expected::proven(len),
             false => Expected::unproven(len, largest),
         }
@@ -281,7 +304,9 @@ mod tests {
         let [small, large] =
             [0, 9 << 20].map(|largest| Cost::new(1, Expected::unproven(7, largest)));
         let known = Cost::new(1, Expected::proven(9));
-        assert_eq!([small, known, large].map(|one| one.plus(large).unproven()), [16 << 20; 3]);
+        let sums = [small, known, large].map(|one| one.plus(large).unproven() >> 20);
+        assert_eq!(sums, [32, 16, 32]);
+        assert_eq!([small.plus(small), known.plus(known)].map(Cost::unproven), [1 << 20, 0]);
         assert_eq!(large.renewed(Expected::proven(9)).unproven(), 0);
     }
 
@@ -366,13 +391,29 @@ mod tests {
     }
 
     #[test]
+    fn a_client_that_alternates_two_commands_of_one_line_proves_both() {
+        let mut sizes = Sizes::default();
+        for _ in 0..9 {
+            for command in [181, 149] {
+                sizes.client.note(command, 90, &mut sizes.pool, Time(0));
+            }
+        }
+        let expected = |age| sizes.expected(181, age);
+        assert_eq!((expected(PROOF_US), expected(PROOF_US).len()), (Expected::proven(90), 90));
+        assert!(expected(PROOF_US - 1).is_unproven(), "a young client");
+        assert!(sizes.expected(7, PROOF_US).is_unproven(), "nobody knows it");
+        sizes.pool.note(181, limits::LARGE_MIN, Time(0));
+        assert!(sizes.expected(181, PROOF_US).is_unproven(), "large ones have come of late");
+    }
+
+    #[test]
     fn large_answers_to_one_command_say_nothing_of_another() {
         let mut sizes = Sizes::default();
         sizes.note(90);
         sizes.pool.note(2, limits::LARGE_MIN, Time(0));
         assert_eq!(sizes.expected(1, 0), Expected::proven(90));
         // Where two commands have the same line, caution wins.
-        sizes.pool.note(17, limits::LARGE_MIN, Time(0));
+        sizes.pool.note(1 + POOL_LINES as u16, limits::LARGE_MIN, Time(0));
         sizes.pool.note(1, 90, Time(0));
         assert!(sizes.expected(1, 0).is_unproven());
     }

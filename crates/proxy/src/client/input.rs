@@ -251,7 +251,8 @@ impl Clients {
             Class::Broadcast { .. } | Class::Local(_) | Class::Refuse(_) => true,
             _ => false,
         };
-        client.expected = client.expected(base, request.command, is_short);
+        let is_idle = || client.outstanding() == 0;
+        client.expected = client.expected(base, request.command, is_short, is_idle);
         let frame = frame.insert(Frame {
             asks: client.requester(id),
             request,
@@ -405,7 +406,10 @@ pub(crate) fn refusal(base: &Base, pool: usize, request: &Request) -> Option<Ans
     if let Some(no_room) = no_room(base, pool, request) {
         return Some(no_room.answer());
     }
-    let keys_held = request.head as usize + base.keys.len() * KEY_HELD;
+    // The messages of a request that is split are kept beside the bytes that are sent.
+    let is_split = matches!(request.class, Class::Split { .. }) && base.pools[pool].planned() > 1;
+    let copies = if is_split { 2 } else { 1 };
+    let keys_held = copies * request.head as usize + base.keys.len() * KEY_HELD;
     if base.keys.len() > 1 && !base.memory.has_room(keys_held) {
         return Some(Answer::Failed("out of memory for so many keys"));
     }

@@ -245,7 +245,10 @@ impl Clients {
         }
         let Some(client) = self.table.find_mut(pending.client) else { return Turn::Sent(cost) };
         let cost = match cost.is_unproven() {
-            true => cost.renewed(client.expected(base, pending.info.command, || pending.writes)),
+            true => {
+                let (command, is_idle) = (pending.info.command, || sent.parts == 0);
+                cost.renewed(client.expected(base, command, || pending.writes, is_idle))
+            }
             false => cost,
         };
         if pending.info.quiet == Quiet::Silent {

@@ -291,16 +291,21 @@ impl Client {
     }
 
     /// Returns what the answer to a request of this command may be, as far as the answers before it
-    /// tell.
+    /// tell. A client that has nothing else outstanding proves its size sooner, since it risks one
+    /// answer.
     #[inline]
     pub(super) fn expected(
         &self,
         base: &Base,
         command: u16,
         is_short: impl FnOnce() -> bool,
+        is_idle: impl FnOnce() -> bool,
     ) -> Expected {
         let sizes = &base.pools[self.pool as usize].sizes;
-        let age = || base.now.since(self.since);
+        let age = || {
+            let age = base.now.since(self.since);
+            if is_idle() { age.saturating_mul(limits::IDLE_PROOF) } else { age }
+        };
         self.sizes.expected(command, sizes, (is_short, age, base.now))
     }
 

@@ -28,6 +28,7 @@ impl Clients {
             part.request != NONE && self.table.find(self.requests[part.request].client).is_some();
         if !is_there || !base.memory.has_room(item.len() as usize) {
             arrival.part = None;
+            self.note_unheard(base, part.request, item.len() as usize);
             match is_there {
                 true if is_key => self.fail(base, part, Some(server), Fault::OutOfMemory, false),
                 false if is_key => self.settle_part(base, part.request),
@@ -57,6 +58,16 @@ impl Clients {
         arrival
     }
 
+    /// Notes the length of a value that nobody gets. Otherwise clients that leave soon enough could
+    /// have large ones fetched for ever that are thought to be small.
+    fn note_unheard(&self, base: &mut Base, id: RequestId, len: usize) {
+        if id != NONE {
+            let pending = &self.requests[id];
+            let sizes = &mut base.pools[pending.pool as usize].sizes;
+            sizes.note_unheard(pending.info.command, len, base.now);
+        }
+    }
+
     /// Takes the head of the next piece, of this length, of a reply that comes in several.
     pub(crate) fn continue_value(
         &mut self,
@@ -71,6 +82,7 @@ impl Clients {
             if arrival.streams && is_there {
                 self.cut_off(base, part.request);
             }
+            self.note_unheard(base, part.request, len);
             arrival.part = None;
             arrival.data.clear();
         } else if !arrival.streams && self.may_stream(base, part, arrival.data.len() + len) {

@@ -5,9 +5,9 @@ use proto::{Ask, Upstream};
 
 use crate::Time;
 use crate::base::id::ConnId;
-use crate::base::limits;
 use crate::base::part::Part;
 use crate::base::size::Cost;
+use crate::base::{Base, limits};
 
 /// The keys of one get, in the order of the requests, each with its request. Always boxed, since it
 /// moves from the open batch to the queue and on to the spares, and takes three cache lines.
@@ -139,6 +139,13 @@ impl Batch {
         let before = std::mem::replace(&mut self.entries[at].cost, cost);
         self.cost = self.cost + cost.bytes() - before.bytes();
         self.unproven = self.unproven + cost.unproven() - before.unproven();
+    }
+
+    /// Whether the answers would be large with one more key, or of unknown length and more than a
+    /// link may have of these: what is one message can be neither bounded nor taken back.
+    pub(super) fn is_dear(&self, base: &Base, cost: Cost) -> bool {
+        self.cost + cost.bytes() > base.limits.large_min
+            || cost.is_unproven() && self.unproven + cost.unproven() > base.limits.unproven
     }
 
     /// Splits off the entries that are `is_out`. Returns the batch without them, if any are left,

@@ -191,8 +191,10 @@ impl Servers {
             close_shared(link, (asks.id, batch_turn), upstream, counters);
             self.touched_links.push(id);
         }
+        let full = link.unmerged_batch.take_if(|batch| !single_reply && batch.is_dear(base, cost));
         let place = &mut link.unmerged_batch;
-        if let Some(batch) = unfit_batch(place, (key.len(), ask), (upstream, bytes_max)) {
+        let unfit = || unfit_batch(place, (key.len(), ask), (upstream, bytes_max));
+        if let Some(batch) = full.or_else(unfit) {
             self.launch_or_wait(base, id, asks, batch, !has_room);
         }
         let Some(link) = self.links.find_mut(id) else { return Ok(false) };

@@ -57,9 +57,7 @@ pub(super) struct Link {
     pub(super) limit: InflightLimit,
     /// The cost of its messages and of the open batch.
     pub(super) inflight: u64,
-    /// As it was before the bytes were read that are handled now.
-    pub(super) inflight_before: u64,
-    /// The number of parts among those whose answers may be far larger than expected.
+    /// Bytes that the answers among those may have that may be far larger than expected.
     pub(super) unproven: u64,
     /// It is in the list of links for which something waits.
     pub(super) has_backlog: bool,
@@ -142,7 +140,6 @@ impl Link {
             queue: FairQueue::default(),
             limit: InflightLimit::new(limits.inflight, now),
             inflight: 0,
-            inflight_before: 0,
             unproven: 0,
             has_backlog: false,
             fetch_bytes: 0,
@@ -387,9 +384,6 @@ impl Link {
         if !self.is_waiting() || !first_was_whole && !bug!(BlameEarly) {
             self.since = now;
             self.owed = now;
-        }
-        if !self.is_waiting() {
-            self.limit.note_dry();
         }
         self.sent += n as u64;
         self.out.advance(n);

@@ -13,15 +13,15 @@ use metrics::ServerCounter;
 use proto::{Ask, Item, ItemKind, Parsed, Progress, Shown, Upstream};
 
 use super::Servers;
-use super::link::{Link, State};
+use super::link::State;
 use super::message::{Body, Late, Message, Payload, Unit};
 use super::state::Proof;
 use crate::Action;
+use crate::base::Base;
 use crate::base::buffer::{End, Source, has_trailer};
 use crate::base::id::ConnId;
 use crate::base::part::{Arrival, Effort, NONE, Part};
 use crate::base::plan::QuickAck;
-use crate::base::{Base, limits};
 
 /// The meaning of the next bytes of a link.
 pub(crate) enum Reply<'a> {
@@ -64,7 +64,6 @@ impl Servers {
     ) -> Result<bool, &'static str> {
         let Some(link) = self.links.find_mut(id) else { return Ok(false) };
         link.heard(base.now);
-        link.inflight_before = link.inflight;
         let (at, in_handshake) = (link.at, matches!(link.state, State::Handshake(_)));
         self.note_heard(at, base.now);
         if !in_handshake {
@@ -213,7 +212,7 @@ impl Servers {
         // One in eight tells enough.
         link.replies = link.replies.wrapping_add(1);
         if link.replies.is_multiple_of(8) && !message.held {
-            link.note_delay(&message, base.now);
+            link.note_delay(&message, (base.work_us, base.now));
         }
         let owes_nothing = !link.is_waiting();
         self.count_gone(&message);
@@ -254,9 +253,6 @@ impl Servers {
     pub(crate) fn after_receive(&mut self, base: &mut Base, id: ConnId, received: usize) {
         let Some(link) = self.links.find_mut(id) else { return };
         link.account(&mut base.memory);
-        if received == limits::BLOCK {
-            link.note_full_block();
-        }
         let counters = self.states[link.at.pool as usize][link.at.server as usize].counters;
         counters.add(ServerCounter::ReplyBytes, received as u64);
         let flush = match base.pool(link.at).plan.server_quickack {
@@ -299,18 +295,6 @@ impl Body {
         self.end = End::default();
         self.arrival.shown = Shown::Body { trailer: item.trailer };
         Ok(())
-    }
-}
-
-impl Link {
-    /// Notes that a read has filled a whole block, so there is more. If the replies in it are
-    /// small, it is this worker that is late, and not the server.
-    #[cold]
-    fn note_full_block(&mut self) {
-        let answered = self.inflight_before.saturating_sub(self.inflight);
-        if answered >= 2 * limits::BLOCK as u64 {
-            self.limit.note_dry();
-        }
     }
 }
 
@@ -364,36 +348,3 @@ pub(crate) const WRONG_LENGTH: &str = "a value that does not have the length tha
 const WRONG_NUMBER: &str = "a different number of values than was asked for";
 const UNREQUESTED_KEY: &str = "the value of a key that was not asked for";
 const IMPOSSIBLE_REPLY: &str = "not a possible answer to what was asked";
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    use crate::Time;
-    use crate::base::ServerAt;
-    use crate::base::limits::Limits;
-    use crate::base::part::LinkClass;
-
-    /// Returns the in-flight limit after rounds in which replies to requests of this cost fill a
-    /// whole block, and come late.
-    fn limit_after(cost: u64) -> u64 {
-        let at = ServerAt { pool: 0, server: 0 };
-        let mut link = Link::new(at, (0, LinkClass::Shared), &Limits::default(), Time(0));
-        link.limit.note_reply((50, 1), (1, 1), Time(1));
-        for at in 2..6 {
-            link.limit.note_short();
-            (link.inflight_before, link.inflight) = (cost + 1_000, 1_000);
-            link.note_full_block();
-            link.limit.note_reply((90_000, link.limit.bytes()), (at, at), Time(at * 90_000));
-        }
-        link.limit.bytes()
-    }
-
-    #[test]
-    fn a_worker_that_cannot_keep_up_with_small_replies_blames_no_server() {
-        let of_small = 600 * (limits::COST_OF_MESSAGE + 150);
-        assert_eq!(limit_after(of_small), 4 * limits::INFLIGHT_MIN);
-        let of_large = limits::BLOCK as u64 + limits::COST_OF_MESSAGE;
-        assert_eq!(limit_after(of_large), limits::INFLIGHT_MIN);
-    }
-}

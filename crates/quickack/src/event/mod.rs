@@ -327,8 +327,10 @@ impl<'m> Loop<'m> {
     /// How long the kernel may let us sleep.
     fn timeout(&mut self) -> Option<Timespec> {
         let now = self.time();
+        let work = now.since(self.woken);
+        self.service.note_work(work);
         if let Some(counters) = &self.counters {
-            counters.add(WorkerCounter::BusyUs, now.since(self.woken));
+            counters.add(WorkerCounter::BusyUs, work);
             if now.since(self.cpu_read_at) >= USAGE_PAUSE_US {
                 let (user, system) = sys::process::times_us();
                 counters.add(WorkerCounter::UserUs, user.saturating_sub(self.user_us));

@@ -16,6 +16,8 @@ pub trait Service {
     fn handle_closed(&mut self, conn: ConnId, how: Closed, now: Time);
     fn handle_timeout(&mut self, now: Time);
     fn end_turn(&mut self, now: Time);
+    /// The loop has worked so long since it last waited for events, in microseconds.
+    fn note_work(&mut self, _us: u64) {}
     fn poll_action(&mut self) -> Option<Action>;
     fn poll_timeout(&self) -> Option<Time>;
     fn poll_transmit(&mut self, side: Side) -> Option<ConnId>;
@@ -84,6 +86,10 @@ impl Service for Proxy {
 
     fn end_turn(&mut self, now: Time) {
         Proxy::end_turn(self, now);
+    }
+
+    fn note_work(&mut self, us: u64) {
+        Proxy::note_work(self, us);
     }
 
     fn poll_action(&mut self) -> Option<Action> {
