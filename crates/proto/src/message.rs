@@ -167,19 +167,30 @@ impl WorkId {
     /// Makes the id of a text, which is no command's id. Of a long text, the beginning and the end
     /// decide, so that it costs little. It is no secret which texts have the same id.
     pub fn of_text(text: &[u8]) -> WorkId {
-        let (start, end) = match text.len() {
-            ..=TEXT_READ_MAX => (text, &text[..0]),
-            len => (&text[..TEXT_READ_MAX / 2], &text[len - TEXT_READ_MAX / 2..]),
+        let first = text.len() as u64;
+        let hash = match text.len() {
+            ..=TEXT_READ_MAX => hash(first, text),
+            len => {
+                let (start, end) = (&text[..TEXT_READ_MAX / 2], &text[len - TEXT_READ_MAX / 2..]);
+                hash(hash(first, start), end)
+            }
         };
-        let mut hash = text.len() as u64;
-        for piece in [start, end] {
-            let mut add = |word: u64| hash = (hash.rotate_left(5) ^ word).wrapping_mul(HASH_FACTOR);
-            let (words, rest) = piece.as_chunks();
-            words.iter().for_each(|word| add(u64::from_le_bytes(*word)));
-            add(rest.iter().fold(0, |word, byte| word << 8 | u64::from(*byte)));
-        }
         WorkId((hash >> 32) as u32 | TEXT_BIT)
     }
+}
+
+/// Hashes a text, eight bytes at a time.
+#[inline]
+fn hash(first: u64, text: &[u8]) -> u64 {
+    let add = |hash: u64, word: u64| (hash.rotate_left(5) ^ word).wrapping_mul(HASH_FACTOR);
+    let (words, rest) = text.as_chunks();
+    let hash = words.iter().fold(first, |hash, word| add(hash, u64::from_le_bytes(*word)));
+    // The last word may have bytes that were added already.
+    let last = match text.last_chunk() {
+        Some(word) => u64::from_le_bytes(*word),
+        None => rest.iter().fold(0, |word, byte| word << 8 | u64::from(*byte)),
+    };
+    add(hash, last)
 }
 
 /// Bytes of a text that are read for its id.
@@ -275,7 +286,7 @@ pub struct Request {
     pub body: u64,
     /// Bytes that must end the body; empty if there is no body.
     pub trailer: &'static [u8],
-    /// The position of the head's arguments after the key, for the protocol's own use.
+    /// The position of arguments in the head, for the protocol's own use.
     pub arguments: Span,
 }
 

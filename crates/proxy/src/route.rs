@@ -209,13 +209,23 @@ pub(crate) fn common_server(
 }
 
 /// Returns the server that the only key of a request belongs to, if it has one.
+#[inline]
 pub(crate) fn server_for(base: &mut Base, incoming: &Incoming<'_>) -> Option<usize> {
     let key = *base.keys.first()?;
     server_of(base, incoming, key)
 }
 
 /// Returns the server that a key of a request belongs to.
+#[inline]
 pub(crate) fn server_of(base: &mut Base, incoming: &Incoming<'_>, key: Span) -> Option<usize> {
+    match base.pools[incoming.asks.pool()].only() {
+        None => server_of_several(base, incoming, key),
+        only => only,
+    }
+}
+
+#[inline(never)]
+fn server_of_several(base: &mut Base, incoming: &Incoming<'_>, key: Span) -> Option<usize> {
     let Incoming { asks, request, head } = *incoming;
     let key = asks.protocol.key(request, head, key, &mut base.scratch);
     let random = &mut base.random;

@@ -12,7 +12,7 @@
 use std::borrow::Cow;
 
 use super::array::{self, BODY_HEAD_MAX, Step, Stop, Walk, short};
-use super::commands::{self, Row, id};
+use super::commands::{self, Effort, Row, id};
 use super::keys::ARITY;
 use super::refusal::{BAD_ARGUMENT, BAD_CURSOR, stray};
 use super::{inline, keys, scan};
@@ -185,6 +185,7 @@ fn understand_quoted(line: &[u8], keys: &mut Vec<Span>) -> Result<Request, &'sta
     }
     let mut found = meant.clone();
     let request = understand(&text, &mut found, line.len())?;
+    let request = Request { arguments: Span::default(), ..request };
     // The positions are ordered, so this is a binary search: a line may have thousands of them.
     let place = |key: &Span| meant.partition_point(|word| word.start < key.start);
     keys.extend(found.iter().map(|key| words[place(key)]));
@@ -315,6 +316,10 @@ fn understand_row(mut request: Request, input: &[u8], words: &mut Vec<Span>) -> 
             words.clear();
         }
         Class::Single { .. } | Class::Split { .. } | Class::Broadcast { gated: true, .. } => {
+            if commands::row(command).effort == Effort::Script {
+                // Its text, or what names it.
+                request.arguments = words[1];
+            }
             request.database = keys::database(command, input, words);
             match keys::keep(command, input, words) {
                 Ok(place) if request.place == Place::Keys => request.place = place,

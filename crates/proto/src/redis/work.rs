@@ -14,12 +14,18 @@ pub(super) fn expect(request: &Request, head: &[u8]) -> Expected {
     match request.work {
         Work::Quick => Expected::Quick,
         Work::Slow => Expected::Slow,
-        // Nearly always.
-        Work::Varies if head.first() == Some(&b'*') => judge(request.command, Arguments::of(head)),
-        Work::Varies => {
-            let words = inline::arguments(head).unwrap_or_default();
-            judge(request.command, words.iter().map(|word| &**word))
+        // Scripts are frequent.
+        Work::Varies if !request.arguments.is_empty() => {
+            by_text(request.arguments.of(head), is_digest(request.command))
         }
+        Work::Varies => match Walk::begin(head) {
+            // Nearly always.
+            Ok(walk) => judge(request.command, Arguments { head, walk }),
+            Err(_) => {
+                let words = inline::arguments(head).unwrap_or_default();
+                judge(request.command, words.iter().map(|word| &**word))
+            }
+        },
     }
 }
 
@@ -48,17 +54,13 @@ pub(super) fn is_busy(line: &[u8]) -> bool {
 }
 
 /// Judges a command whose arguments may decide, by all of them.
-// Measured: generic, since scripts are frequent.
 fn judge<'a>(command: u16, mut words: impl Iterator<Item = &'a [u8]>) -> Expected {
     let words = &mut words;
     let as_before = Expected::AsBefore(WorkId::of_command(command));
     let is_little = match commands::row(command).effort {
         // A command of the operator's goes by the name of another.
-        Effort::Quick => return by_text(words.next(), true),
-        Effort::Script => {
-            let is_digest = matches!(command, id::EVALSHA | id::EVALSHA_RO);
-            return by_text(words.nth(1), is_digest);
-        }
+        Effort::Quick => return by_text(words.next().unwrap_or_default(), true),
+        Effort::Script => return by_text(words.nth(1).unwrap_or_default(), is_digest(command)),
         Effort::Scan => {
             let is_large = number_behind(b"COUNT", words).is_some_and(|count| count > FEW);
             return if is_large { Expected::Slow } else { Expected::Quick };
@@ -80,17 +82,21 @@ fn judge<'a>(command: u16, mut words: impl Iterator<Item = &'a [u8]>) -> Expecte
 
 /// Expects what its script has taken, by the text that names that: a script, the digest of one, a
 /// function.
-fn by_text(text: Option<&[u8]>, any_case: bool) -> Expected {
-    let text = text.unwrap_or_default();
+#[inline]
+fn by_text(text: &[u8], any_case: bool) -> Expected {
+    if !any_case || text.len() > DIGEST_LEN {
+        return Expected::AsBefore(WorkId::of_text(text));
+    }
     let mut lower = [0; DIGEST_LEN];
-    Expected::AsBefore(match lower.get_mut(..text.len()) {
-        Some(lower) if any_case => {
-            lower.copy_from_slice(text);
-            lower.make_ascii_lowercase();
-            WorkId::of_text(lower)
-        }
-        _ => WorkId::of_text(text),
-    })
+    let lower = &mut lower[..text.len()];
+    lower.copy_from_slice(text);
+    lower.make_ascii_lowercase();
+    Expected::AsBefore(WorkId::of_text(lower))
+}
+
+/// Whether a command names its script by the digest.
+fn is_digest(command: u16) -> bool {
+    matches!(command, id::EVALSHA | id::EVALSHA_RO)
 }
 
 /// The length of the digest that names a script.
@@ -128,21 +134,14 @@ fn number_behind(option: &[u8], mut words: &mut dyn Iterator<Item = &[u8]>) -> O
 /// The arguments of an array. A body is not among them.
 struct Arguments<'a> {
     head: &'a [u8],
-    walk: Option<Walk<'a>>,
-}
-
-impl<'a> Arguments<'a> {
-    fn of(head: &'a [u8]) -> Arguments<'a> {
-        Arguments { head, walk: Walk::begin(head).ok() }
-    }
+    walk: Walk<'a>,
 }
 
 impl<'a> Iterator for Arguments<'a> {
     type Item = &'a [u8];
 
     fn next(&mut self) -> Option<&'a [u8]> {
-        let walk = self.walk.as_mut()?;
-        array::next(walk).map(|span| span.of(self.head))
+        array::next(&mut self.walk).map(|span| span.of(self.head))
     }
 }
 
@@ -268,6 +267,10 @@ mod tests {
         assert_eq!(ids[0], expected("EVAL_RO return(1) 1 k a b c"));
         assert_eq!(ids[2], expected(&format!("evalsha_ro {} 1 k", DIGEST.to_uppercase())));
         assert_eq!(ids[3], expected("fcall_ro f 1 k"));
+        let quoted = b"eval \"return(1)\" 1 'k'\r\n";
+        let parsed = Redis.parse_request(quoted, &mut Resume::default(), &mut Vec::new());
+        let Parsed::Complete(request) = parsed else { panic!("{parsed:?}") };
+        assert_eq!(Redis.expect(&request, quoted), ids[0]);
     }
 
     /// A script of a megabyte costs no more to know than one of a kilobyte.

@@ -123,11 +123,17 @@ impl Pool {
         }
     }
 
+    /// Returns the only server, if there is no other and it is in the ring: all keys belong to it.
+    #[inline]
+    pub(crate) fn only(&self) -> Option<usize> {
+        (self.members.len() == 1 && self.members[0].is_some()).then_some(0)
+    }
+
     /// Returns the server that a key belongs to. `random` is called only for the random
     /// distribution.
     pub(crate) fn route(&self, key: &[u8], random: impl FnOnce() -> u32) -> Option<usize> {
-        if self.servers.len() == 1 && self.members[0].is_some() {
-            return Some(0);
+        if let Some(only) = self.only() {
+            return Some(only);
         }
         let hash = match self.plan.distribution {
             Distribution::Random => random(),

@@ -36,7 +36,8 @@ fn is_large(asks: &Requester, request: &Request, limits: &Limits) -> bool {
 impl Proxy {
     /// Finds the class of a request that may be unusual, and has its client take links of that
     /// class. Returns false if the client has to wait.
-    #[cold]
+    // Apart, but not cold: scripts are frequent.
+    #[inline(never)]
     pub(super) fn take_class(&mut self, frame: &mut Frame, head: &[u8]) -> bool {
         let class = self.judge(frame, head);
         class == frame.asks.class || self.change_class(frame, class)
@@ -67,7 +68,8 @@ impl Proxy {
     }
 
     /// Returns how long a request may take that is not always quick.
-    #[cold]
+    // Measured.
+    #[inline(always)]
     pub(super) fn effort_of(&mut self, asks: &Requester, request: &Request, head: &[u8]) -> Effort {
         let id = match asks.protocol.expect(request, head) {
             Expected::Quick => return Effort::Quick,

@@ -24,17 +24,14 @@ impl Servers {
         server: Option<usize>,
         id: WorkId,
     ) -> Effort {
-        let states = match server {
-            Some(server) => &self.states[pool][server..=server],
-            None => &self.states[pool][..],
-        };
-        if states.iter().any(|state| state.works.is_slow(id, base.now)) {
-            Effort::Known(id)
-        } else if states.iter().any(|state| state.works.was_quick(id)) {
-            Effort::Unknown(id)
-        } else {
-            Effort::Untried(id)
+        let states = &self.states[pool];
+        if let Some(server) = server {
+            return states[server].works.effort(id, base.now);
         }
+        let efforts = || states.iter().map(|state| state.works.effort(id, base.now));
+        let slow = efforts().find(|effort| effort.is_slow());
+        let quick = || efforts().find(|effort| !effort.is_single());
+        slow.or_else(quick).unwrap_or(Effort::Untried(id))
     }
 
     /// Tells all workers what a server is busy with, of what this worker has asked.
@@ -119,7 +116,7 @@ impl Servers {
 
     /// Notes the end of a request that might have taken long: the kind of its answer, when the
     /// server began to owe it, and how long a round trip takes.
-    #[cold]
+    #[inline]
     pub(super) fn note_work(
         &mut self,
         base: &Base,
@@ -127,11 +124,27 @@ impl Servers {
         (effort, kind): (Effort, ItemKind),
         (owed, trip): (Time, u64),
     ) {
+        let took = base.now.since(owed).saturating_sub(trip);
         let state = self.state(at);
-        if state.is_busy {
+        let is_known = matches!(effort, Effort::Unknown(id) if state.works.was_quick(id));
+        if !is_known || state.is_busy || took > limits::SLOW_US {
+            self.note_new_work(base, at, (effort, kind), (owed, took));
+        }
+    }
+
+    /// As `note_work`, for a server that was busy, or for work that was not known as quick or has
+    /// taken long.
+    #[cold]
+    fn note_new_work(
+        &mut self,
+        base: &Base,
+        at: ServerAt,
+        (effort, kind): (Effort, ItemKind),
+        (owed, took): (Time, u64),
+    ) {
+        if self.state(at).is_busy {
             self.tell_busy(base, at);
         }
-        let took = base.now.since(owed).saturating_sub(trip);
         let is_long = took > limits::SLOW_US;
         let state = self.state(at);
         let is_own = match is_long {

@@ -28,6 +28,14 @@ pub(crate) struct SendOptions {
     pub(crate) has_room: bool,
 }
 
+/// The same for all keys of a request, found once.
+struct Form<'a> {
+    options: SendOptions,
+    upstream: &'a dyn Upstream,
+    /// How long a message in this form may be.
+    bytes_max: usize,
+}
+
 impl SendOptions {
     /// For the keys of a request that is split by its keys. The links of a change were found ready.
     pub(crate) fn split(ask: Ask, writes: bool, idempotent: bool) -> SendOptions {
@@ -47,6 +55,8 @@ impl Servers {
     ) {
         let Incoming { asks, request, head } = *incoming;
         let is_dropped = incoming.is_dropped();
+        let upstream = base.pools[asks.pool()].upstream;
+        let form = Form { options: *options, upstream, bytes_max: upstream.fetch_max(options.ask) };
         let keys = std::mem::take(&mut base.keys);
         let mut scratch = std::mem::take(&mut base.scratch);
         // The link of the key before, as long as nothing has changed on it.
@@ -68,7 +78,7 @@ impl Servers {
             };
             let found = if is_dropped { found.and(Err(Fault::Dropped)) } else { found };
             let pushed = found.and_then(|link| {
-                let is_launched = self.push_key(base, link, incoming, (key, part), options)?;
+                let is_launched = self.push_key(base, link, incoming, (key, part), &form)?;
                 Ok((link, is_launched))
             });
             match pushed {
@@ -101,22 +111,23 @@ impl Servers {
         id: ConnId,
         incoming: &Incoming<'_>,
         (key, part): (&[u8], Part),
-        options: &SendOptions,
+        form: &Form<'_>,
     ) -> Result<bool, Fault> {
-        let SendOptions { ask, merge, idempotent, .. } = *options;
+        let Form { options, upstream, bytes_max } = *form;
+        let SendOptions { ask, merge, idempotent, .. } = options;
         let Incoming { asks, request, head } = *incoming;
         let cost = Cost::new(key.len(), asks.expected);
         let Some(link) = self.links.find_mut(id) else { return Ok(false) };
         let load = self.loads.of(asks.id);
         if !merge {
-            return self.push_unmerged(base, id, incoming, (key, part, cost), options);
+            return self.push_unmerged(base, id, incoming, (key, part, cost), form);
         }
         if !link.takes_now(base, load, cost) {
-            return self.push_waiting(base, id, incoming, (key, part, cost), options);
+            return self.push_waiting(base, id, incoming, (key, part, cost), &options);
         }
         let before = link.queued;
-        let upstream = base.pools[link.at.pool as usize].upstream;
-        if let Some(batch) = unfit_batch(&mut link.batch, (key.len(), ask), upstream) {
+        let unfit = unfit_batch(&mut link.batch, (key.len(), ask), (upstream, bytes_max));
+        if let Some(batch) = unfit {
             let state = &self.states[link.at.pool as usize][link.at.server as usize];
             link.launch_batch(batch, upstream, state.counters);
         }
@@ -168,14 +179,14 @@ impl Servers {
         id: ConnId,
         incoming: &Incoming<'_>,
         (key, part, cost): (&[u8], Part, Cost),
-        options: &SendOptions,
+        form: &Form<'_>,
     ) -> Result<bool, Fault> {
-        let SendOptions { ask, idempotent, single_reply, has_room, .. } = *options;
+        let Form { options, upstream, bytes_max } = *form;
+        let SendOptions { ask, idempotent, single_reply, has_room, .. } = options;
         let Incoming { asks, request, head } = *incoming;
         let Some(link) = self.links.find_mut(id) else { return Ok(false) };
         let before = link.queued;
         let counters = self.states[link.at.pool as usize][link.at.server as usize].counters;
-        let upstream = base.pools[link.at.pool as usize].upstream;
         let Load { batch_turn, shown, .. } = *self.loads.of(asks.id);
         let most = base.limits.depth + shown;
         if link.unmerged_batch.is_none() {
@@ -186,7 +197,8 @@ impl Servers {
             let is_deep = batch.entries.len() >= most as usize;
             !single_reply && (is_deep || batch.is_dear(base, cost))
         });
-        let unfit = || unfit_batch(&mut link.unmerged_batch, (key.len(), ask), upstream);
+        let place = &mut link.unmerged_batch;
+        let unfit = || unfit_batch(place, (key.len(), ask), (upstream, bytes_max));
         if let Some(batch) = full.or_else(unfit) {
             self.launch_or_wait(base, id, asks, batch, !has_room);
         }
@@ -211,7 +223,8 @@ impl Servers {
         let upstream = base.pools[link.at.pool as usize].upstream;
         let entry = one.entries[one.cursor];
         let key = one.key(entry);
-        if let Some(batch) = unfit_batch(&mut link.batch, (key.len(), one.ask), upstream) {
+        let room = (upstream, upstream.fetch_max(one.ask));
+        if let Some(batch) = unfit_batch(&mut link.batch, (key.len(), one.ask), room) {
             link.launch_batch(batch, upstream, counters);
         }
         note_opening(link);
@@ -281,11 +294,11 @@ fn note_opening(link: &mut Link) {
 fn unfit_batch(
     place: &mut Option<Box<Batch>>,
     (key_len, ask): (usize, Ask),
-    upstream: &dyn Upstream,
+    (upstream, bytes_max): (&dyn Upstream, usize),
 ) -> Option<Box<Batch>> {
     place.take_if(|batch| {
         let differs = batch.ask != ask && upstream.widen(batch.ask, ask).is_none();
-        differs || !batch.has_room(key_len, upstream.fetch_max(ask))
+        differs || !batch.has_room(key_len, bytes_max)
     })
 }
 

@@ -36,12 +36,18 @@ struct Slow {
 }
 
 impl WorkRecord {
-    /// Whether this work is expected to be slow.
-    pub(super) fn is_slow(&self, id: WorkId, now: Time) -> bool {
-        self.find(id).is_some_and(|at| !self.slow[at].is_forgotten(now))
+    /// Returns how long this work is expected to take.
+    pub(super) fn effort(&self, id: WorkId, now: Time) -> Effort {
+        // Nearly always.
+        if self.was_quick(id) {
+            return Effort::Unknown(id);
+        }
+        let is_slow = self.find(id).is_some_and(|at| !self.slow[at].is_forgotten(now));
+        if is_slow { Effort::Known(id) } else { Effort::Untried(id) }
     }
 
-    /// Whether this work is known to have been quick.
+    /// Whether this work is known to have been quick, and was not slow since.
+    #[inline]
     pub(super) fn was_quick(&self, id: WorkId) -> bool {
         self.quick.get(id.0 as usize % TRIED_MAX) == Some(&Some(id))
     }
@@ -86,6 +92,9 @@ impl WorkRecord {
 
     /// Adds a work, in place of the one that was not used for longest if there is no room.
     fn record(&mut self, id: WorkId, now: Time) {
+        if self.was_quick(id) {
+            self.quick[id.0 as usize % TRIED_MAX] = None;
+        }
         let slow = Slow { quick: 0, used: now };
         if self.ids.len() < SLOW_WORKS_MAX {
             self.ids.push(id);
@@ -113,17 +122,21 @@ mod tests {
     const ONE: WorkId = WorkId(1);
     const OTHER: WorkId = WorkId(2);
 
+    fn is_slow(record: &WorkRecord, id: WorkId, now: Time) -> bool {
+        record.effort(id, now).is_slow()
+    }
+
     #[test]
     fn a_work_that_took_long_is_slow_until_it_was_quick_for_some_time() {
         let mut record = WorkRecord::default();
         let now = Time(5);
         record.note(ONE, SLOW_US, now);
-        assert!(!record.is_slow(ONE, now), "not longer than it may take");
+        assert!(!is_slow(&record, ONE, now), "not longer than it may take");
         record.note(ONE, SLOW_US + 1, now);
-        assert!(record.is_slow(ONE, now) && !record.is_slow(OTHER, now));
+        assert!(is_slow(&record, ONE, now) && !is_slow(&record, OTHER, now));
         for _ in 1..QUICK_AGAIN {
             record.note(ONE, 3, now);
-            assert!(record.is_slow(ONE, now));
+            assert!(is_slow(&record, ONE, now));
         }
         // Not in a row: it begins again.
         record.note(ONE, 2 * SLOW_US, now);
@@ -131,11 +144,11 @@ mod tests {
             record.note(ONE, 3, now);
             record.note(OTHER, 3, now);
         }
-        assert!(record.is_slow(ONE, now));
+        assert!(is_slow(&record, ONE, now));
         record.note(ONE, 3, now);
-        assert!(!record.is_slow(ONE, now));
+        assert!(!is_slow(&record, ONE, now));
         record.note(ONE, SLOW_US + 1, now);
-        assert!(record.is_slow(ONE, now));
+        assert!(is_slow(&record, ONE, now));
     }
 
     #[test]
@@ -149,6 +162,8 @@ mod tests {
         assert!(record.was_quick(same_place) && !record.was_quick(ONE));
         record.note(OTHER, SLOW_US + 1, Time(5));
         assert!(!record.was_quick(OTHER));
+        record.note(same_place, SLOW_US + 1, Time(5));
+        assert!(!record.was_quick(same_place) && is_slow(&record, same_place, Time(5)));
     }
 
     #[test]
@@ -156,13 +171,13 @@ mod tests {
         let mut record = WorkRecord::default();
         record.note(ONE, SLOW_US + 1, Time(7));
         let last = Time(7).after(SLOW_FORGET_US - 1);
-        assert!(record.is_slow(ONE, last) && !record.is_slow(ONE, last.after(1)));
+        assert!(is_slow(&record, ONE, last) && !is_slow(&record, ONE, last.after(1)));
         record.note(ONE, SLOW_US + 1, last);
-        assert!(record.is_slow(ONE, last.after(SLOW_FORGET_US - 1)), "it was used");
+        assert!(is_slow(&record, ONE, last.after(SLOW_FORGET_US - 1)), "it was used");
         // It has been quick, and is not slow only because time has gone by.
         let late = last.after(SLOW_FORGET_US);
         record.note(ONE, 3, late);
-        assert!(!record.is_slow(ONE, late) && record.ids.is_empty());
+        assert!(!is_slow(&record, ONE, late) && record.ids.is_empty());
     }
 
     #[test]
@@ -181,7 +196,7 @@ mod tests {
         assert_eq!(record.ids.len(), SLOW_WORKS_MAX);
         assert_eq!((record.ids.capacity(), record.slow.capacity()), capacities);
         let gone: Vec<usize> =
-            (0..SLOW_WORKS_MAX + 5).filter(|nth| !record.is_slow(id(*nth), now)).collect();
+            (0..SLOW_WORKS_MAX + 5).filter(|nth| !is_slow(&record, id(*nth), now)).collect();
         assert_eq!(gone, [1, 2, 3, 4, 5]);
     }
 }

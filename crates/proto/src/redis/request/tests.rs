@@ -225,7 +225,8 @@ fn every_way_to_read_a_request_understands_the_same() {
                     let (request, keys) = read(input);
                     assert_eq!(request.head as usize, input.len(), "{words:?}");
                     let keys: Vec<_> = keys.iter().map(|key| key.of(input).to_vec()).collect();
-                    (Request { head: 0, ..request }, keys)
+                    let arguments = request.arguments.of(input).to_vec();
+                    (Request { head: 0, arguments: Span::default(), ..request }, keys, arguments)
                 };
                 assert_eq!(story(&array), story(&line), "{words:?}");
             }
