@@ -473,6 +473,46 @@ fn a_large_value_that_nobody_waits_for_any_more_is_remembered() {
     assert_eq!(stage.turn(link), "get k0\r\n");
 }
 
+/// What a client has shown is how much it asked for at once. Otherwise 50 that have been modest for
+/// a while could ask for 400 large values each in the same moment.
+#[test]
+fn a_client_asks_for_little_more_at_once_than_it_has_shown_to_be_small() {
+    for (value, rest) in [(10, [24, 96, 274]), (1_000_000, [1, 1, 1])] {
+        let mut stage = Stage::of(&["s0"], |plan| {
+            plan.limits.unproven = 2 * 1024 * 1024;
+            plan.limits.depth = limits::DEPTH_MIN;
+            plan.memory_max = 1 << 30;
+            plan.pools[0].preconnect = true;
+        });
+        let link = stage.connect(0);
+        stage.handshake(link);
+        let client = stage.client();
+        for _ in 0..50 {
+            stage.says(client, "get small\r\n");
+            assert_eq!(stage.turn(link), "get small\r\n");
+            stage.says(link, "VALUE small 0 1\r\nv\r\nEND\r\n");
+            stage.passes(SECOND / 4);
+        }
+        stage.received(client);
+        let keys: String = (0..400).map(|nth| format!(" k{nth}")).collect();
+        stage.says(client, &format!("get{keys}\r\n"));
+        let mut asked = stage.turn(link);
+        let count = |asked: &str| asked.matches(" k").count();
+        // As many as each client may, and four of unknown length.
+        assert_eq!(count(&asked), 6);
+        for rest in rest {
+            for line in asked.clone().lines() {
+                let hit = |key| format!("VALUE {key} 0 {value}\r\n{}\r\n", "v".repeat(value));
+                let hits: String = line.split(' ').skip(1).map(hit).collect();
+                stage.says(link, &(hits + "END\r\n"));
+                stage.received(client);
+            }
+            asked = stage.turn(link);
+            assert_eq!(count(&asked), rest, "values of {value} bytes");
+        }
+    }
+}
+
 /// Two clients of large values never let those of small ones wait for long.
 #[test]
 fn a_client_with_small_answers_that_asks_for_one_at_a_time_passes_unknown_ones_after_a_second() {

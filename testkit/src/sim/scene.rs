@@ -153,6 +153,7 @@ fn limits(random: &mut Random) -> Limits {
         limits.client_outbox = random.range(100, 4_000);
         limits.turn_work = 3 + limits.client_outbox as u32 % 60;
         limits.unproven = (1 + limits.client_outbox as u64 % 32) * 512 * 1024;
+        limits.depth = 1 + limits.client_outbox as u32 % 9;
     }
     if random.permille(500) {
         let most = *random.pick(&[40, 3_000]);

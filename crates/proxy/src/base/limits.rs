@@ -15,6 +15,8 @@ pub struct Limits {
     pub inflight: u64,
     /// Bytes that the answers of unknown length on a link may have together: see `UNPROVEN_MAX`.
     pub unproven: u64,
+    /// Parts of a client that may be in flight before it has shown more: see `DEPTH_MIN`.
+    pub depth: u32,
     /// Bytes of a request's head.
     pub request_head: usize,
     /// A value from this length on may go to its client while it is still arriving.
@@ -34,6 +36,7 @@ impl Default for Limits {
             link_outbox: LINK_OUTBOX_MAX,
             inflight: INFLIGHT_MIN,
             unproven: UNPROVEN_MAX,
+            depth: DEPTH_MIN,
             request_head: REQUEST_HEAD_MAX,
             stream_min: STREAM_MIN,
             turn_work: TURN_WORK_MAX,
@@ -76,6 +79,14 @@ pub const LARGE_REQUEST_MIN: u64 = 1024 * 1024;
 /// Bytes that the answers of unknown length on a link to a near server may have together, if each
 /// is as long as the longest to its command of late, or 512 KiB.
 pub const UNPROVEN_MAX: u64 = 2 * 1024 * 1024;
+/// Messages and keys of a client that may be in flight before it has shown more: small answers to
+/// one request at a time say nothing of 400 keys at once. Beyond this, and beyond what its answers
+/// have added to it, the length of an answer is unproven.
+pub const DEPTH_MIN: u32 = 2;
+/// What each answer adds to that, while a client asks for more: it is 4 times as much in each round.
+pub const DEPTH_GROWTH: u32 = 3;
+/// The most that a client can show. Nothing that is deeper is told apart.
+pub const DEPTH_SHOWN_MAX: u32 = 1 << 20;
 /// How many times sooner small answers prove something of a client that asks for one thing at a
 /// time.
 pub const IDLE_PROOF: u64 = 10;

@@ -134,6 +134,20 @@ impl Incoming<'_> {
 pub(crate) struct Sent {
     pub(crate) parts: u32,
     pub(crate) cost: u64,
+    /// How deep they are among what this client has shown.
+    pub(crate) depth: Depth,
+}
+
+/// Whether a client asks for more at once than it has shown to be small.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Depth {
+    /// It does not.
+    #[default]
+    Shown,
+    /// It has, a short while ago, so its answers may have changed.
+    Growing,
+    /// It does.
+    Beyond,
 }
 
 /// What becomes of a part that has waited for a link, when its turn has come.

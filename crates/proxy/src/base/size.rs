@@ -44,6 +44,11 @@ impl Cost {
         Cost(self.bytes().max(Cost(now).bytes()) as u32 | now & !BYTES)
     }
 
+    /// Returns the same cost for an answer that may be as long as another's.
+    pub(crate) fn unproven_as(self, other: Cost) -> Cost {
+        Cost(self.0 & BYTES | other.0 & !BYTES)
+    }
+
     /// Returns the cost of both together, at the same place: all of it may be far larger.
     pub(crate) fn plus(self, other: Cost) -> Cost {
         let bytes = (self.bytes() + other.bytes()).min(u64::from(BYTES)) as u32;
@@ -178,7 +183,7 @@ impl PoolSizes {
     }
 
     /// Returns the length of the largest answer to a command of late.
-    fn largest(&self, command: u16, now: Time) -> u32 {
+    pub(crate) fn largest(&self, command: u16, now: Time) -> u32 {
         self.line(command).largest.len(now)
     }
 

@@ -8,7 +8,7 @@ use super::request::State;
 use super::session::{Departure, State as ClientState};
 use crate::base::Base;
 use crate::base::id::ConnId;
-use crate::base::part::{NONE, RequestId, Sent, Turn};
+use crate::base::part::{Depth, NONE, RequestId, Sent, Turn};
 use crate::base::size::Cost;
 use crate::{Action, Closed, Time};
 
@@ -244,10 +244,16 @@ impl Clients {
             return Turn::Dropped;
         }
         let Some(client) = self.table.find_mut(pending.client) else { return Turn::Sent(cost) };
-        let cost = match cost.is_unproven() {
+        let cost = match cost.is_unproven() || sent.depth != Depth::Shown {
             true => {
                 let (command, is_idle) = (pending.info.command, || sent.parts == 0);
-                cost.renewed(client.expected(base, command, || pending.writes, is_idle))
+                let expected = client.expected(base, command, || pending.writes, is_idle);
+                let is_deep = sent.depth == Depth::Beyond && !pending.writes;
+                cost.renewed(if is_deep {
+                    client.doubted(base, command, expected)
+                } else {
+                    expected
+                })
             }
             false => cost,
         };

@@ -309,6 +309,17 @@ impl Client {
         self.sizes.expected(command, sizes, (is_short, age, base.now))
     }
 
+    /// Returns what an answer may be that is one of more than the client has shown to be small. One
+    /// that is known to be large is what it is.
+    #[cold]
+    pub(super) fn doubted(&self, base: &Base, command: u16, expected: Expected) -> Expected {
+        let largest = base.pools[self.pool as usize].sizes.largest(command, base.now);
+        match expected.len() < limits::LARGE_MIN {
+            true => Expected::unproven(expected.len(), largest),
+            false => expected,
+        }
+    }
+
     /// Whether so much is outstanding that it is not read further.
     pub(super) fn must_pause(&self, limits: &Limits) -> bool {
         let is_full = self.outstanding() >= limits.pipeline || self.owed() > limits.client_outbox;

@@ -5,6 +5,7 @@ use proto::{Ask, Span, Upstream};
 
 use super::batch::Batch;
 use super::link::Link;
+use super::load::Load;
 use super::send::close_shared;
 use super::waiting::Waiting;
 use super::{LinkEvent, Servers};
@@ -189,12 +190,16 @@ impl Servers {
         let Some(link) = self.links.find_mut(id) else { return Ok(false) };
         let before = link.queued;
         let counters = self.states[link.at.pool as usize][link.at.server as usize].counters;
-        let batch_turn = self.loads.of(asks.id).batch_turn;
+        let Load { batch_turn, shown, .. } = *self.loads.of(asks.id);
+        let most = base.limits.depth + shown;
         if link.unmerged_batch.is_none() {
             close_shared(link, (asks.id, batch_turn), upstream, counters);
             self.touched_links.push(id);
         }
-        let full = link.unmerged_batch.take_if(|batch| !single_reply && batch.is_dear(base, cost));
+        let full = link.unmerged_batch.take_if(|batch| {
+            let is_deep = batch.entries.len() >= most as usize;
+            !single_reply && (is_deep || batch.is_dear(base, cost))
+        });
         let place = &mut link.unmerged_batch;
         let unfit = || unfit_batch(place, (key.len(), ask), (upstream, bytes_max));
         if let Some(batch) = full.or_else(unfit) {

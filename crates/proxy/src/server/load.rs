@@ -7,7 +7,8 @@ use super::link::Link;
 use super::message::{Message, Payload};
 use super::{LinkEvent, Servers};
 use crate::base::id::ConnId;
-use crate::base::part::Sent;
+use crate::base::limits::{self, Limits};
+use crate::base::part::{Depth, Sent};
 use crate::base::size::Cost;
 
 /// What one client has outstanding.
@@ -20,6 +21,11 @@ pub(super) struct Load {
     pub(super) sent: u32,
     /// The cost of those.
     pub(super) inflight: u64,
+    /// How many more parts than `Limits::depth` may be in flight: so many answers came, when it
+    /// asked for more than it had before.
+    pub(super) shown: u32,
+    /// It has asked for more, and has not been idle since.
+    pub(super) is_growing: bool,
     /// The turn in which it last added a key to a shared batch.
     pub(super) batch_turn: u64,
     /// One of its queues is not served until something of it is answered, or it reads.
@@ -35,14 +41,48 @@ impl Load {
             waiting: 0,
             sent: 0,
             inflight: 0,
+            shown: 0,
+            is_growing: false,
             batch_turn: 0,
             is_parked: false,
             is_awaited: false,
         }
     }
 
-    pub(super) fn as_sent(&self) -> Sent {
-        Sent { parts: self.sent, cost: self.inflight }
+    /// Returns what is sent, where another part is about to be.
+    pub(super) fn as_sent(&mut self, limits: &Limits) -> Sent {
+        let is_beyond = self.is_beyond(limits);
+        self.is_growing |= is_beyond;
+        let depth = match (is_beyond, self.is_growing) {
+            (true, _) => Depth::Beyond,
+            (_, true) => Depth::Growing,
+            _ => Depth::Shown,
+        };
+        Sent { parts: self.sent, cost: self.inflight, depth }
+    }
+
+    /// Whether one more part is more than it has shown to be small.
+    #[inline(always)]
+    pub(super) fn is_beyond(&self, limits: &Limits) -> bool {
+        self.sent >= limits.depth + self.shown
+    }
+
+    /// Notes that so many parts are answered, or are not any more.
+    #[cold]
+    fn grow(&mut self, parts: u32) {
+        if self.is_growing {
+            let more = parts.saturating_mul(limits::DEPTH_GROWTH);
+            self.shown = self.shown.saturating_add(more).min(limits::DEPTH_SHOWN_MAX);
+            // Until it has shown twice as much as it asks for.
+            let asked = self.sent + self.waiting;
+            self.is_growing = asked > 0 && asked >= self.shown / 2;
+        }
+    }
+
+    /// Notes that its answers are large: what it has shown says nothing of them.
+    #[cold]
+    pub(super) fn forget_shown(&mut self) {
+        self.shown = 0;
     }
 
     /// Whether nothing is outstanding.
@@ -135,7 +175,8 @@ impl Servers {
         let Some(load) = self.loads.find(client) else { return };
         load.sent -= parts;
         load.inflight -= if bug!(CostLeaks) { cost / 2 } else { cost };
-        if load.is_parked | load.is_awaited {
+        if load.is_parked | load.is_awaited | load.is_growing {
+            load.grow(parts);
             self.note_settled(client);
         }
     }

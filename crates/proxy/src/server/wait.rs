@@ -185,7 +185,7 @@ impl Servers {
             let Some(link) = self.links.find_mut(id) else { return };
             let Next { client, request, cost, effort, since } = next;
             let mut load = self.loads.find(client);
-            let sent = load.as_ref().map_or(Sent::default(), |load| load.as_sent());
+            let sent = load.as_mut().map_or(Sent::default(), |load| load.as_sent(&base.limits));
             let cost = match turn(base, request, sent, (cost, since)) {
                 Turn::Sent(cost) => cost,
                 Turn::Later => {
@@ -200,6 +200,9 @@ impl Servers {
                     continue;
                 }
             };
+            if let Some(load) = load.filter(|_| cost.is_of(u64::from(limits::LARGE_MIN))) {
+                load.forget_shown();
+            }
             let effort = match effort {
                 Effort::Untried(id) => {
                     self.states[link.at.pool as usize][link.at.server as usize].works.effort_now(id)
@@ -422,6 +425,7 @@ impl Link {
         let is_usual = self.queue.is_empty()
             && self.inflight + bytes <= self.limit.bytes()
             && load.inflight + bytes <= base.limits.client_outbox as u64
+            && !load.is_beyond(&base.limits)
             && !cost.is_unproven();
         is_usual || self.takes_unusual(base, load, cost)
     }
@@ -432,6 +436,10 @@ impl Link {
         if !self.queue.is_empty() || !self.takes(base, cost) {
             self.limit.note_short();
             return bug!(PassWaiting);
+        }
+        // Its turn comes in this turn of the loop, and tells what the answer may be.
+        if load.is_beyond(&base.limits) {
+            return false;
         }
         let is_little = load.inflight + cost.bytes() <= base.limits.client_outbox as u64;
         is_little || load.sent == 0 && self.takes_large(base, cost)

@@ -39,12 +39,18 @@ impl Waiting {
         }
     }
 
-    /// Gives its first part another cost and effort. Keys that leave together keep their cost.
+    /// Gives its first part another cost and effort. Keys that leave together keep their cost; if
+    /// their answers are unproven, they count as one.
     pub(super) fn renew(&mut self, cost: Cost, effort: Effort) {
         self.effort = effort;
         match &mut self.payload {
             Payload::Fetch(batch) if self.merges => batch.renew(batch.cursor, cost),
-            Payload::Fetch(_) => {}
+            Payload::Fetch(batch) => {
+                let first = batch.entries[0].cost;
+                if cost.is_unproven() && !first.is_unproven() {
+                    batch.renew(0, first.unproven_as(cost));
+                }
+            }
             _ => self.cost = cost,
         }
     }

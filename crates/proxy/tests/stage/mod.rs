@@ -57,6 +57,7 @@ impl Stage {
         (plan.memory_max, plan.clients_max) = (1 << 20, 9);
         // Most stories do not begin with what a server is asked before its answers are known.
         plan.limits.unproven = 16 * 1024 * 1024;
+        plan.limits.depth = 1 << 20;
         set(&mut plan);
         let now = Time(SECOND);
         let registry = Registry::private(2, ROWS);
