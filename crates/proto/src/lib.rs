@@ -23,16 +23,18 @@ pub mod redis;
 pub mod scan;
 mod server;
 mod session;
+mod work;
 
 use std::borrow::Cow;
 
 pub use message::{
-    Adapted, Answer, Ask, Asked, Class, Command, Expected, Extra, Item, ItemKind, Local, MarkUse,
-    Parsed, Place, Progress, Quiet, Reach, Refusal, Request, Resume, Shown, Span, Work, WorkId,
+    Adapted, Answer, Ask, Asked, Class, Command, Extra, Item, ItemKind, Local, MarkUse, Parsed,
+    Place, Progress, Quiet, Reach, Refusal, Request, Resume, Shown, Span,
 };
 pub use part::{Outcome, Part, Process, ProxyFacts, Totals};
 pub use server::{Capabilities, ConnKey, HandshakeReply, Make, Retryable};
 pub use session::{AfterLocal, Credentials, Endpoints, Facts, Login, Profile, ReplyMode, Session};
+pub use work::{Expected, Work, WorkId};
 
 /// Every protocol of clients.
 pub static PROTOCOLS: &[&dyn Protocol] = &[&memcached::Text, &memcached::Binary, &redis::Redis];
