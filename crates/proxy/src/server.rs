@@ -23,6 +23,7 @@ mod plan;
 mod queue;
 mod send;
 mod state;
+mod takes;
 mod wait;
 mod waiting;
 mod work;

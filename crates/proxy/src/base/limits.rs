@@ -83,7 +83,9 @@ pub const UNPROVEN_MAX: u64 = 2 * 1024 * 1024;
 /// one request at a time say nothing of 400 keys at once. Beyond this, and beyond what its answers
 /// have added to it, the length of an answer is unproven.
 pub const DEPTH_MIN: u32 = 2;
-/// What each answer adds to that, while a client asks for more: it is 4 times as much in each round.
+/// So many more on a link for each time that its round trip takes this long, in microseconds.
+pub const DEPTH_TRIP_US: u64 = 250;
+/// What each answer adds, while a client asks for more: it has 4 times as much in each round.
 pub const DEPTH_GROWTH: u32 = 3;
 /// The most that a client can show. Nothing that is deeper is told apart.
 pub const DEPTH_SHOWN_MAX: u32 = 1 << 20;

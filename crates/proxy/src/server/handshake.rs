@@ -114,6 +114,8 @@ impl Servers {
         base.spares.give(std::mem::take(&mut link.partial));
         link.set_state(State::Up(base.now));
         link.trip = link.trip.min(base.now.since(link.since));
+        let trips = 1 + link.trip / limits::DEPTH_TRIP_US;
+        link.depth = base.limits.depth.saturating_mul(trips.min(1 << 10) as u32);
         link.since = base.now;
         let at = link.at;
         self.note_busy_line(base, at, None);

@@ -191,7 +191,7 @@ impl Servers {
         let before = link.queued;
         let counters = self.states[link.at.pool as usize][link.at.server as usize].counters;
         let Load { batch_turn, shown, .. } = *self.loads.of(asks.id);
-        let most = base.limits.depth + shown;
+        let most = link.depth + shown;
         if link.unmerged_batch.is_none() {
             close_shared(link, (asks.id, batch_turn), upstream, counters);
             self.touched_links.push(id);

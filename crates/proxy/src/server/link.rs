@@ -87,6 +87,9 @@ pub(super) struct Link {
     pub(super) look_at: Option<Time>,
     /// How long the handshake took, at least.
     pub(super) trip: u64,
+    /// Parts of a client that may be in flight before it has shown more: a few on a near link, and
+    /// more on a distant one, where each round takes its time.
+    pub(super) depth: u32,
     /// The earliest timer set for this link.
     pub(super) armed: Option<Time>,
     /// It is closed as soon as nothing waits on it.
@@ -155,6 +158,7 @@ impl Link {
             excused: Time(0),
             look_at: None,
             trip: u64::MAX,
+            depth: limits.depth,
             armed: None,
             retiring: false,
             dirty: false,

@@ -7,7 +7,7 @@ use super::link::Link;
 use super::message::{Message, Payload};
 use super::{LinkEvent, Servers};
 use crate::base::id::ConnId;
-use crate::base::limits::{self, Limits};
+use crate::base::limits;
 use crate::base::part::{Depth, Sent};
 use crate::base::size::Cost;
 
@@ -21,7 +21,7 @@ pub(super) struct Load {
     pub(super) sent: u32,
     /// The cost of those.
     pub(super) inflight: u64,
-    /// How many more parts than `Limits::depth` may be in flight: so many answers came, when it
+    /// How many more parts than `Link::depth` may be in flight: so many answers came, when it
     /// asked for more than it had before.
     pub(super) shown: u32,
     /// It has asked for more, and has not been idle since.
@@ -50,8 +50,8 @@ impl Load {
     }
 
     /// Returns what is sent, where another part is about to be.
-    pub(super) fn as_sent(&mut self, limits: &Limits) -> Sent {
-        let is_beyond = self.is_beyond(limits);
+    pub(super) fn as_sent(&mut self, depth: u32) -> Sent {
+        let is_beyond = self.is_beyond(depth);
         self.is_growing |= is_beyond;
         let depth = match (is_beyond, self.is_growing) {
             (true, _) => Depth::Beyond,
@@ -61,10 +61,11 @@ impl Load {
         Sent { parts: self.sent, cost: self.inflight, depth }
     }
 
-    /// Whether one more part is more than it has shown to be small.
+    /// Whether one more part is more than it has shown to be small, and than any client may have
+    /// (`Link::depth`).
     #[inline(always)]
-    pub(super) fn is_beyond(&self, limits: &Limits) -> bool {
-        self.sent >= limits.depth + self.shown
+    pub(super) fn is_beyond(&self, depth: u32) -> bool {
+        self.sent >= depth + self.shown
     }
 
     /// Notes that so many parts are answered, or are not any more.

@@ -9,7 +9,6 @@ use metrics::ServerCounter;
 use super::batch::Batch;
 use super::fail::unsent_fault;
 use super::link::Link;
-use super::load::Load;
 use super::message::Payload;
 use super::queue::{Next, Taken};
 use super::state::Hold;
@@ -20,7 +19,7 @@ use crate::base::buffer::Outbox;
 use crate::base::fault::Fault;
 use crate::base::id::ConnId;
 use crate::base::limits::{self, Limits};
-use crate::base::part::{Effort, LinkClass, RequestId, Requester, Sent, Turn};
+use crate::base::part::{Effort, RequestId, Requester, Sent, Turn};
 use crate::base::size::Cost;
 use crate::base::{Base, ServerAt};
 
@@ -185,7 +184,7 @@ impl Servers {
             let Some(link) = self.links.find_mut(id) else { return };
             let Next { client, request, cost, effort, since } = next;
             let mut load = self.loads.find(client);
-            let sent = load.as_mut().map_or(Sent::default(), |load| load.as_sent(&base.limits));
+            let sent = load.as_mut().map_or(Sent::default(), |load| load.as_sent(link.depth));
             let cost = match turn(base, request, sent, (cost, since)) {
                 Turn::Sent(cost) => cost,
                 Turn::Later => {
@@ -414,89 +413,6 @@ impl Servers {
             let count = link.queue.hold(|_| true);
             self.state(at).counters.add(ServerCounter::Held, count as u64);
         }
-    }
-}
-
-impl Link {
-    /// Whether a part may go straight to its output: nothing waits, and there is room.
-    #[inline(always)]
-    pub(super) fn takes_now(&mut self, base: &Base, load: &Load, cost: Cost) -> bool {
-        let bytes = cost.bytes();
-        let is_usual = self.queue.is_empty()
-            && self.inflight + bytes <= self.limit.bytes()
-            && load.inflight + bytes <= base.limits.client_outbox as u64
-            && !load.is_beyond(&base.limits)
-            && !cost.is_unproven();
-        is_usual || self.takes_unusual(base, load, cost)
-    }
-
-    /// As `takes_now`, for a part that may have to wait.
-    #[cold]
-    fn takes_unusual(&mut self, base: &Base, load: &Load, cost: Cost) -> bool {
-        if !self.queue.is_empty() || !self.takes(base, cost) {
-            self.limit.note_short();
-            return bug!(PassWaiting);
-        }
-        // Its turn comes in this turn of the loop, and tells what the answer may be.
-        if load.is_beyond(&base.limits) {
-            return false;
-        }
-        let is_little = load.inflight + cost.bytes() <= base.limits.client_outbox as u64;
-        is_little || load.sent == 0 && self.takes_large(base, cost)
-    }
-
-    /// Whether it takes a part that may be large: a link that small requests share takes one at a
-    /// time.
-    #[cold]
-    fn takes_large(&self, base: &Base, cost: Cost) -> bool {
-        let is_large = |cost: Cost| cost.is_of(base.limits.large_min);
-        if self.class == LinkClass::Large || !is_large(cost) {
-            return true;
-        }
-        let keys = || self.batches().flat_map(|batch| &batch.entries).map(|entry| entry.cost);
-        let mut sent = self.outstanding.iter().map(|message| message.cost).chain(keys());
-        !sent.any(is_large)
-    }
-
-    /// Whether its in-flight limit has room for a part of this cost.
-    #[inline]
-    pub(super) fn takes(&self, base: &Base, cost: Cost) -> bool {
-        let is_free = self.inflight == 0 && !bug!(LimitNeverOpens);
-        let fits = is_free || self.inflight + cost.bytes() <= self.limit.bytes();
-        fits && (!cost.is_unproven() || self.takes_unproven(base, cost))
-    }
-
-    /// As `takes`, for a request that is slow or may turn out to be: a client has one outstanding,
-    /// and the server a few.
-    #[cold]
-    pub(super) fn takes_single(
-        &self,
-        base: &Base,
-        (client, effort): (ConnId, Effort),
-        cost: Cost,
-    ) -> bool {
-        let most = match self.class {
-            LinkClass::Control => return true,
-            _ if bug!(SlowWithoutLimit) => return true,
-            LinkClass::Slow => limits::SLOW_INFLIGHT_MAX,
-            _ if !self.takes(base, cost) => return false,
-            _ if effort.is_slow() => 1,
-            _ => limits::UNTRIED_INFLIGHT_MAX,
-        };
-        let single = || self.outstanding.iter().filter(|message| message.effort.is_single());
-        single().count() < most && single().all(|message| message.client != client)
-    }
-
-    /// Whether it has slow requests only: their number is bounded, and not their cost.
-    fn is_for_slow(&self) -> bool {
-        matches!(self.class, LinkClass::Slow | LinkClass::Control)
-    }
-
-    /// Whether it takes an answer of unknown length: one, and more on a long way.
-    fn takes_unproven(&self, base: &Base, cost: Cost) -> bool {
-        let trips = 1 + self.limit.round_trip() / (2 * limits::QUEUEING_US);
-        let most = base.limits.unproven.saturating_mul(trips);
-        self.unproven == 0 || self.unproven + cost.unproven() <= most
     }
 }
 
