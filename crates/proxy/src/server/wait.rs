@@ -42,6 +42,8 @@ impl Servers {
 
     /// Adds a message to its client's queue of a link. It is refused if the client alone has filled
     /// the queue.
+    // A message that is refused is given back as it came, seldom.
+    #[allow(clippy::result_large_err)]
     pub(super) fn wait(
         &mut self,
         base: &mut Base,
