@@ -428,6 +428,7 @@ fn plan(is_redis: bool, dice: &mut Dice) -> Plan {
             link_outbox: 1 + dice.below(100),
             inflight: 1 + dice.below(2000) as u64,
             unproven: (1 + dice.below(40) as u64) * 512 * 1024,
+            depth: 1 + dice.below(9) as u32,
             request_head: 100 + dice.below(3000),
             stream_min: 1 + dice.below(300),
             turn_work: 1 + dice.below(60) as u32,
