@@ -357,3 +357,23 @@ fn a_handshake_has_an_end() {
     assert_eq!(stage.closed, [link]);
     assert!(stage.received(client).contains("unexpected reply"));
 }
+
+/// It could overtake an earlier change on the links that the client took before.
+#[test]
+fn a_lost_read_of_a_client_that_takes_other_links_since_is_not_sent_again() {
+    for (more_links, told) in [(false, ""), (true, "-ERR s0: connection lost\r\n")] {
+        let (mut stage, link) = redis();
+        let client = stage.client();
+        stage.says(client, GET);
+        stage.turn(link);
+        stage.says(link, "$-1\r\n");
+        stage.received(client);
+        stage.says(client, GET);
+        assert_eq!(stage.turn(link), GET);
+        if more_links {
+            stage.install(|plan| plan.pools[0].server_connections = 2);
+        }
+        stage.closes(link, Closed::Reset);
+        assert_eq!(stage.received(client), told);
+    }
+}

@@ -16,8 +16,8 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use proto::{Ask, Parsed, Quiet, Request, Resume, Retryable};
 
 use super::Clients;
-use super::session::State;
-use crate::base::part::{NONE, Part, RequestId, Requester};
+use super::session::{Client, State};
+use crate::base::part::{LinkClass, NONE, Part, RequestId, Requester};
 use crate::base::timers::Due;
 use crate::base::{Base, limits};
 
@@ -157,12 +157,15 @@ impl Clients {
     /// Whether a get may be sent once more that was lost with a link of this connection key. It
     /// must not have been sent again before, its client must be there with the same connection
     /// key, and that client must have sent no change after it: the second attempt must not see a
-    /// state that the first could not have seen.
+    /// state that the first could not have seen. A client that takes other links since may still
+    /// be owed the answer to an earlier change on those that it took before.
     pub(crate) fn may_ask_again(&self, id: RequestId, conn_key: u16) -> bool {
         let pending = &self.requests[id];
         let client = self.table.find(pending.client);
+        let takes_the_same =
+            |client: &Client| client.conn_key == conn_key && client.class != LinkClass::Moved;
         let is_there =
-            client.is_some_and(|client| client.conn_key == conn_key || bug!(AskWithOtherConnKey));
+            client.is_some_and(|client| takes_the_same(client) || bug!(AskWithOtherConnKey));
         is_there && !pending.asked_again && !self.has_changed_since(id)
     }
 
