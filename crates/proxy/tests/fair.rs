@@ -411,15 +411,21 @@ fn the_keys_of_a_new_client_do_not_all_leave_at_once_where_values_are_large() {
     assert_eq!(stage.received(new), "END\r\n");
 }
 
+/// A pool in which as few answers of unknown length are in flight as by default, and its link.
+fn with_few_unproven() -> (Stage, ConnId) {
+    let mut stage = Stage::of(&["s0"], |plan| {
+        plan.limits.unproven = 2 * 1024 * 1024;
+        plan.memory_max = 1 << 30;
+        plan.pools[0].preconnect = true;
+    });
+    let link = stage.connect(0);
+    (stage, link)
+}
+
 #[test]
 fn what_waits_costs_what_the_first_answers_have_shown() {
     for (value, then) in [("v".to_string(), 36..=36), ("v".repeat(100_000), 1..=4)] {
-        let mut stage = Stage::of(&["s0"], |plan| {
-            plan.limits.unproven = 2 * 1024 * 1024;
-            plan.memory_max = 1 << 30;
-            plan.pools[0].preconnect = true;
-        });
-        let link = stage.connect(0);
+        let (mut stage, link) = with_few_unproven();
         let new = stage.client();
         let keys: String = (0..40).map(|nth| format!(" k{nth}")).collect();
         stage.says(new, &format!("get{keys}\r\n"));
@@ -434,12 +440,7 @@ fn what_waits_costs_what_the_first_answers_have_shown() {
 /// One message can be neither bounded nor taken back.
 #[test]
 fn keys_of_unknown_length_that_leave_together_are_few() {
-    let mut stage = Stage::of(&["s0"], |plan| {
-        plan.limits.unproven = 2 * 1024 * 1024;
-        plan.memory_max = 1 << 30;
-        plan.pools[0].preconnect = true;
-    });
-    let link = stage.connect(0);
+    let (mut stage, link) = with_few_unproven();
     let new = stage.client();
     let keys: String = (0..40).map(|nth| format!(" k{nth}")).collect();
     stage.says(new, &format!("gat 0{keys}\r\n"));
@@ -454,12 +455,7 @@ fn keys_of_unknown_length_that_leave_together_are_few() {
 
 #[test]
 fn a_large_value_that_nobody_waits_for_any_more_is_remembered() {
-    let mut stage = Stage::of(&["s0"], |plan| {
-        plan.limits.unproven = 2 * 1024 * 1024;
-        plan.memory_max = 1 << 30;
-        plan.pools[0].preconnect = true;
-    });
-    let link = stage.connect(0);
+    let (mut stage, link) = with_few_unproven();
     let gone = stage.client();
     stage.says(gone, "get big\r\n");
     assert_eq!(stage.turn(link), "get big\r\n");
@@ -517,12 +513,7 @@ fn a_client_asks_for_little_more_at_once_than_it_has_shown_to_be_small() {
 #[test]
 fn a_client_with_small_answers_that_asks_for_one_at_a_time_passes_unknown_ones_after_a_second() {
     for (age, fetched) in [(SECOND / 2, ""), (SECOND, "get small\r\n")] {
-        let mut stage = Stage::of(&["s0"], |plan| {
-            plan.limits.unproven = 2 * 1024 * 1024;
-            plan.memory_max = 1 << 30;
-            plan.pools[0].preconnect = true;
-        });
-        let link = stage.connect(0);
+        let (mut stage, link) = with_few_unproven();
         let (quiet, other) = (stage.client(), stage.client());
         stage.says(quiet, "get small\r\n");
         assert_eq!(stage.turn(link), "get small\r\n");

@@ -275,7 +275,7 @@ fn what_waited_for_a_link_and_was_given_up_is_not_sent() {
     assert_eq!(stage.turn(link), "append x 0 0 1\r\nX\r\n");
 }
 
-/// What its client has outstanding elsewhere has it stand aside meanwhile.
+/// It stands aside meanwhile, because its client has something outstanding elsewhere.
 #[test]
 fn what_stood_aside_while_its_link_was_made_and_was_given_up_is_not_sent() {
     let modula = shard::Distribution::Modula;

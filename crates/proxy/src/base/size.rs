@@ -169,7 +169,7 @@ impl PoolSizes {
     /// Notes the length of an answer that belongs to no client any more.
     #[cold]
     pub(crate) fn note_unheard(&mut self, command: u16, len: usize, now: Time) {
-        self.note(command, (len as u64).clamp(1, u64::from(BYTES)) as u32, now);
+        self.note(command, counted(len), now);
     }
 
     /// Returns about the median of the answers to a command.
@@ -227,7 +227,7 @@ impl ClientSizes {
     /// Notes a length that differs from those before it.
     #[cold]
     pub(crate) fn note(&mut self, command: u16, len: usize, pool: &mut PoolSizes, now: Time) {
-        let len = (len as u64).clamp(1, u64::from(BYTES)) as u32;
+        let len = counted(len);
         let line = &mut self.lines[usize::from(command) % 8];
         // Up at once, and down slowly.
         let before = if line.command == command { line.least } else { 0 };
@@ -276,6 +276,11 @@ impl ClientSizes {
             false => Expected::unproven(len, largest),
         }
     }
+}
+
+/// Returns a length as it is noted: 0 is for what is not known.
+fn counted(len: usize) -> u32 {
+    len.clamp(1, BYTES as usize) as u32
 }
 
 /// How long it takes until the memory of a large answer is half as large.

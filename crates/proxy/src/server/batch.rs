@@ -36,7 +36,7 @@ pub(crate) struct Batch {
     pub(crate) since: Time,
     /// When its last key came. Its time in the queue counts from then on.
     pub(crate) latest: Time,
-    /// The cost of its keys, and the number of those whose answers may be far larger.
+    /// The cost of its keys, and the bytes that those of unknown length may have in answer.
     pub(super) cost: u64,
     pub(super) unproven: u64,
 }

@@ -8,7 +8,7 @@
 //! delay counts, since other delays have other reasons than what is in flight. A worker reads a
 //! reply late by as much as it has worked meanwhile, so that time is allowed as well.
 
-use super::link::{Link, State};
+use super::link::Link;
 use super::message::Message;
 use crate::Time;
 use crate::base::limits;
@@ -133,7 +133,7 @@ impl Link {
 
     /// Notes the delay of a message that is answered, from when it joined the output.
     pub(super) fn note_delay(&mut self, message: &Message, (work, now): (u64, Time)) {
-        let State::Up(up_since) = self.state else { return };
+        let Some(up_since) = self.up_since() else { return };
         let joined = message.since.after(u64::from(message.waited));
         if joined >= up_since && message.inflight > 0 {
             let delay = (now.since(joined), u64::from(message.inflight));

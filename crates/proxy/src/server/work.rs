@@ -2,12 +2,10 @@
 //! quick, of those that may be either.
 //!
 //! ```text
-//!             took no more
-//!    untried ──────────────▶ quick
-//!       │                    │   ▲
-//!       │      took more than SLOW_US
-//!       ▼                    ▼   │ QUICK_AGAIN times quick in a row,
-//!      slow ◀───────────── slow ─┘ or not used for SLOW_FORGET_US
+//!    untried ────────▶ quick        it took no more than SLOW_US
+//!    untried, quick ─▶ slow         it took more
+//!    slow ───────────▶ as before    QUICK_AGAIN times quick in a row, or not used for
+//!                                   SLOW_FORGET_US
 //! ```
 
 use proto::WorkId;
