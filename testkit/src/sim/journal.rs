@@ -65,6 +65,8 @@ pub struct Update {
     pub is_unread: bool,
     /// The ring's epoch when it arrived.
     pub epoch: u32,
+    /// How many messages to its pool had timed out in a queue when it arrived.
+    pub queue_timeouts: u64,
     /// The proxy may refuse its value; then the old value of its key is removed instead.
     pub may_remove: bool,
     /// The client was told that it was not executed, so it must never be executed.
@@ -119,9 +121,8 @@ pub struct Journal {
     /// Requests that a server chose to fill an item and whose answer has not arrived yet: the pool
     /// and the opaque of each.
     pub wins: BTreeSet<(usize, String)>,
-    /// Updates of clients that left without waiting for the answer, until they are executed. Beside
-    /// each: how many messages to its pool had timed out in a queue when its client left.
-    pub unheard: Vec<(u32, u64)>,
+    /// Updates of clients that left without waiting for the answer, until they are executed.
+    pub unheard: Vec<u32>,
     /// Updates that clients may ask for again, each at most once: they were told that these were
     /// not sent, or gave up waiting.
     pub to_repeat: Vec<u32>,
@@ -172,6 +173,7 @@ impl Journal {
             repeated: 0,
             is_unread: false,
             epoch: 0,
+            queue_timeouts: 0,
             may_remove: false,
             forbidden: false,
             retries: false,

@@ -178,7 +178,7 @@ impl World {
     /// rest, if no message can have been lost since.
     pub fn check_unheard(&mut self) {
         let mut open = std::mem::take(&mut self.journal.unheard);
-        open.retain(|(number, late)| {
+        open.retain(|number| {
             let update = &self.journal.updates[*number as usize];
             let model = &self.pools[update.pool];
             let in_trouble = |at: usize| {
@@ -192,7 +192,7 @@ impl World {
                 || self.scene.tight_memory
                 || self.scene.tight_queues
                 || model.rings.was_empty(update.arrived)
-                || self.queue_timeouts(update.pool) > *late
+                || self.queue_timeouts(update.pool) > update.queue_timeouts
                 || update.key.is_none_or(|key| model.owners(key, update.arrived).any(in_trouble));
             assert!(is_excused || !self.is_at_rest_for(update), "update {number} is forgotten");
             !is_excused

@@ -112,8 +112,7 @@ impl World {
         let has_read = client.socket.is_empty() && client.inbox.is_empty() && !client.is_full;
         let is_done = client.is_leaving || client.is_gone() || client.is_unread;
         if client.loose_errors == 0 && has_read && !is_done {
-            let late = self.queue_timeouts(client.pool);
-            self.journal.unheard.extend(client.unheard().map(|number| (number, late)));
+            self.journal.unheard.extend(client.unheard());
         }
     }
 }

@@ -92,6 +92,8 @@ impl World {
 
     /// Lets the proxy read `n` bytes that a client has written.
     pub fn send(&mut self, id: ConnId, n: usize) {
+        let client = self.clients[id.index()].as_ref().expect("the caller found it");
+        let queue_timeouts = self.queue_timeouts(client.pool);
         let client = self.clients[id.index()].as_mut().expect("the caller found it");
         let rest = client.unsent.split_off(n);
         let piece = std::mem::replace(&mut client.unsent, rest);
@@ -116,6 +118,7 @@ impl World {
             let update = expect.update();
             if let Some(number) = update {
                 self.journal.arrive(number, (expect.arrived, self.now), expect.epoch);
+                self.journal.updates[number as usize].queue_timeouts = queue_timeouts;
             }
         }
         if self.scene.tight_queues {
