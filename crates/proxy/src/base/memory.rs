@@ -9,12 +9,18 @@ pub(crate) struct Memory {
     pub(crate) used: usize,
     pub(crate) max: usize,
     /// Large blocks that parts of requests refer to. Each is held until the last of them is sent,
-    /// on whatever link. A weak reference marks it, for the slices of it.
-    blocks: Vec<(Rc<Vec<u8>>, Weak<Vec<u8>>)>,
+    /// on whatever link.
+    blocks: Vec<Block>,
     /// Blocks that nothing refers to any more, and that are given back little by little.
     freed: Vec<Vec<u8>>,
     /// The bytes of both.
     pub(crate) in_blocks: usize,
+}
+
+struct Block {
+    bytes: Rc<Vec<u8>>,
+    /// It marks the block, for the slices of it.
+    mark: Weak<Vec<u8>>,
 }
 
 impl Memory {
@@ -22,21 +28,22 @@ impl Memory {
         Memory { used: 0, max, blocks: Vec::new(), freed: Vec::new(), in_blocks: 0 }
     }
 
-    /// Accounts a block by itself, whoever refers to it. `weak` is older than any slice of it, so
+    /// Accounts a block by itself, whoever refers to it. `mark` is older than any slice of it, so
     /// that no slice is counted where it lies.
-    pub(crate) fn keep_block(&mut self, block: &Rc<Vec<u8>>, weak: Weak<Vec<u8>>) {
+    pub(crate) fn keep_block(&mut self, block: &Rc<Vec<u8>>, mark: Weak<Vec<u8>>) {
         self.used += block.len();
         self.in_blocks += block.len();
-        self.blocks.push((Rc::clone(block), weak));
+        self.blocks.push(Block { bytes: Rc::clone(block), mark });
     }
 
     /// Gives back a part of the blocks that nothing refers to any more. The kernel takes 60 us for
     /// each MiB, and the clients wait meanwhile.
     #[cold]
     fn free_some(&mut self) {
-        for (block, weak) in self.blocks.extract_if(.., |(block, _)| Rc::strong_count(block) == 1) {
-            drop(weak);
-            self.freed.extend(Rc::into_inner(block));
+        let is_free = |block: &mut Block| Rc::strong_count(&block.bytes) == 1;
+        for Block { bytes, mark } in self.blocks.extract_if(.., is_free) {
+            drop(mark);
+            self.freed.extend(Rc::into_inner(bytes));
         }
         let Some(block) = self.freed.last_mut() else { return };
         let left = block.len().saturating_sub(limits::FREED_PER_TURN);

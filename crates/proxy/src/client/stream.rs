@@ -11,24 +11,22 @@ use crate::base::fault::Fault;
 use crate::base::part::{Arrival, NONE, Part, RequestId};
 use crate::base::{Base, limits};
 
-impl Arrival {
-    /// Notes the length of an answer that nobody gets, as far as it has come. Otherwise clients
-    /// that leave soon enough could have large ones fetched for ever that are thought to be small.
-    fn note_unheard(&self, base: &mut Base) {
-        if let Some((pool, command)) = self.command {
-            base.pools[pool as usize].sizes.note_unheard(command, self.len, base.now);
-        }
+/// Notes the length of an answer that nobody gets, as far as it has come. Otherwise clients that
+/// leave soon enough could have large ones fetched for ever that are thought to be small.
+fn note_unheard(base: &mut Base, arrival: &Arrival) {
+    if let Some((pool, command)) = arrival.command {
+        base.pools[pool as usize].sizes.note_unheard(command, arrival.len, base.now);
     }
+}
 
-    /// Counts a piece of this length. A large answer is noted while it comes, with each time that
-    /// it has doubled: its client may leave before the end.
-    fn grow(&mut self, base: &mut Base, len: usize) {
-        let before = self.len;
-        self.len += len;
-        let has_doubled = self.len.checked_ilog2() != before.checked_ilog2();
-        if has_doubled && self.len >= limits::LARGE_MIN as usize {
-            self.note_unheard(base);
-        }
+/// Counts a piece of this length. A large answer is noted while it comes, with each time that it
+/// has doubled: its client may leave before the end.
+fn grow(base: &mut Base, arrival: &mut Arrival, len: usize) {
+    let before = arrival.len;
+    arrival.len += len;
+    let has_doubled = arrival.len.checked_ilog2() != before.checked_ilog2();
+    if has_doubled && arrival.len >= limits::LARGE_MIN as usize {
+        note_unheard(base, arrival);
     }
 }
 
@@ -54,7 +52,7 @@ impl Clients {
         let is_there = is_known && self.table.find(self.requests[part.request].client).is_some();
         if !is_there || !base.memory.has_room(len) {
             arrival.part = None;
-            arrival.note_unheard(base);
+            note_unheard(base, &arrival);
             match is_there {
                 true if is_key => self.fail(base, part, Some(server), Fault::OutOfMemory, false),
                 false if is_key => self.settle_part(base, part.request),
@@ -92,14 +90,14 @@ impl Clients {
         len: usize,
         head: Source<'_>,
     ) {
-        arrival.grow(base, len);
+        grow(base, arrival, len);
         let Some(part) = arrival.part else { return };
         let is_there = self.table.find(self.requests[part.request].client).is_some();
         if !is_there || !base.memory.has_room(len) {
             if arrival.streams && is_there {
                 self.cut_off(base, part.request);
             }
-            arrival.note_unheard(base);
+            note_unheard(base, arrival);
             arrival.part = None;
             arrival.data.clear();
         } else if !arrival.streams && self.may_stream(base, part, arrival.data.len() + len) {
