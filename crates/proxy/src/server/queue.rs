@@ -11,6 +11,9 @@
 //! shares by cost, and the order of one client's requests never changes. A queue that empties stays
 //! in the ring until its debt is paid: Shreedhar and Varghese, "Efficient fair queueing using
 //! deficit round robin", 1995, with debts instead of savings.
+//!
+//! A client that had no queue is served before the ring, once in a round of it, as in RFC 8290: one
+//! that asks for little has not to wait until all the others have had their turn.
 
 use std::collections::VecDeque;
 
@@ -33,6 +36,8 @@ pub(super) struct FairQueue {
     by_client: IdMap<u32>,
     /// The queues that are served, in order.
     ring: VecDeque<u32>,
+    /// How many of them, at its front, are new.
+    new: usize,
     /// Messages, and keys of reads that may be merged.
     len: usize,
     /// Bytes held.
@@ -150,12 +155,13 @@ impl FairQueue {
         loop {
             let at = *self.ring.front()?;
             let queue = &mut self.queues[at as usize];
-            if queue.waiting.is_empty() && queue.balance > 0 {
+            let is_empty = queue.waiting.is_empty();
+            if is_empty && queue.balance > 0 && self.new == 0 {
                 self.ring.pop_front();
                 self.free(at);
-            } else if queue.balance <= 0 {
-                queue.balance += limits::QUANTUM;
-                self.ring.rotate_left(1);
+            } else if is_empty || queue.balance <= 0 {
+                queue.balance += if queue.balance <= 0 { limits::QUANTUM } else { 0 };
+                self.end_turn_of_first();
             } else {
                 let first = &queue.waiting[0];
                 let (Part { request, .. }, cost) = first.first();
@@ -163,6 +169,12 @@ impl FairQueue {
                 return Some(Next { client: queue.client, request, cost, effort, since });
             }
         }
+    }
+
+    /// Puts the client that is next behind all others.
+    fn end_turn_of_first(&mut self) {
+        self.ring.rotate_left(1);
+        self.new = self.new.saturating_sub(1);
     }
 
     /// Gives what `next` has returned another cost and effort.
@@ -214,13 +226,14 @@ impl FairQueue {
     pub(super) fn skip(&mut self, skipped: &mut usize) -> bool {
         *skipped += 1;
         self.queues[self.ring[0] as usize].breaks += 1;
-        self.ring.rotate_left(1);
+        self.end_turn_of_first();
         *skipped < self.ring.len()
     }
 
     /// Does not serve the client that is next, until it is unparked.
     pub(super) fn park(&mut self, now: Time) {
         let at = self.ring.pop_front().expect("the caller has seen it");
+        self.new = self.new.saturating_sub(1);
         let queue = &mut self.queues[at as usize];
         queue.parked = Some(now);
         queue.breaks += 1;
@@ -421,7 +434,8 @@ impl FairQueue {
         self.queues[at as usize].balance = limits::QUANTUM;
         self.by_client.insert(client, at);
         if !bug!(ForgetQueue) {
-            self.ring.push_back(at);
+            self.ring.insert(self.new, at);
+            self.new += 1;
         }
         at as usize
     }
@@ -569,6 +583,34 @@ mod tests {
         let before = std::iter::from_fn(|| serve(&mut queue, 0)).take_while(|(_, at)| *at != 50);
         let before = before.count();
         assert!((8..=10).contains(&before), "{before} messages of the other");
+        serve_all(&mut queue);
+        expect_empty(&queue);
+    }
+
+    /// Those that come back as soon as they are served do not keep the others from their turns.
+    #[test]
+    fn a_client_that_had_no_queue_is_served_first_once_in_a_round() {
+        let mut queue = FairQueue::default();
+        let push = |queue: &mut FairQueue, at: u32| queue.push(client(at), message(at, 4_096, 0));
+        (0..30).for_each(|nth| push(&mut queue, nth % 3));
+        let next = |queue: &mut FairQueue| serve(queue, 0).expect("much waits").1;
+        (0..6).for_each(|_| assert!(next(&mut queue) < 3));
+        for at in [7, 8] {
+            push(&mut queue, at);
+        }
+        for at in [7, 8] {
+            assert_eq!(next(&mut queue), at, "in the order in which they came");
+            push(&mut queue, at);
+        }
+        let mut others = Vec::new();
+        while others.len() < 20 {
+            match next(&mut queue) {
+                at @ 7..=8 => push(&mut queue, at),
+                at => others.push(at),
+            }
+        }
+        let served = |at| others.iter().filter(|one| **one == at).count();
+        assert!((0..3).all(|at| (5..=8).contains(&served(at))), "{others:?}");
         serve_all(&mut queue);
         expect_empty(&queue);
     }
