@@ -392,7 +392,7 @@ fn the_keys_of_a_new_client_do_not_all_leave_at_once_where_values_are_large() {
     let keys: String = (0..400).map(|nth| format!(" k{nth}")).collect();
     stage.says(new, &format!("get{keys}\r\n"));
     let mut received = stage.turn(link);
-    let most = (stage.plan.limits.unproven / (512 * 1024)) as usize;
+    let most = (stage.plan.limits.unproven / u64::from(2 * LARGE_MIN)) as usize;
     let count = |received: &str| received.matches(" k").count();
     assert!((1..=most).contains(&count(&received)), "{} keys", count(&received));
     // One whose answers are known passes those keys.
@@ -404,7 +404,7 @@ fn the_keys_of_a_new_client_do_not_all_leave_at_once_where_values_are_large() {
         received = answer(&mut stage, link, &received, None);
         asked += count(&received);
         // A round trip here is twice a near one.
-        let most = 2 * (stage.plan.limits.unproven / (512 * 1024)) as usize;
+        let most = 2 * (stage.plan.limits.unproven / u64::from(2 * LARGE_MIN)) as usize;
         assert!(count(&received) <= most, "{} keys", count(&received));
     }
     assert_eq!(asked, 400);

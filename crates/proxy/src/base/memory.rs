@@ -23,6 +23,13 @@ struct Block {
     mark: Weak<Vec<u8>>,
 }
 
+impl Block {
+    /// Whether nothing refers to it any more.
+    fn is_free(&self) -> bool {
+        Rc::strong_count(&self.bytes) == 1
+    }
+}
+
 impl Memory {
     pub(crate) fn new(max: usize) -> Memory {
         Memory { used: 0, max, blocks: Vec::new(), freed: Vec::new(), in_blocks: 0 }
@@ -40,8 +47,7 @@ impl Memory {
     /// each MiB, and the clients wait meanwhile.
     #[cold]
     fn free_some(&mut self) {
-        let is_free = |block: &mut Block| Rc::strong_count(&block.bytes) == 1;
-        for Block { bytes, mark } in self.blocks.extract_if(.., is_free) {
+        for Block { bytes, mark } in self.blocks.extract_if(.., |block| block.is_free()) {
             drop(mark);
             self.freed.extend(Rc::into_inner(bytes));
         }
@@ -65,7 +71,7 @@ impl Memory {
 
     /// Whether there is more to give back.
     pub(crate) fn is_freeing(&self) -> bool {
-        !self.freed.is_empty()
+        !self.freed.is_empty() || self.blocks.iter().any(Block::is_free)
     }
 
     /// Whether `more` bytes are within the limit.
@@ -131,6 +137,7 @@ mod tests {
         memory.end_turn();
         assert_eq!((memory.used, memory.is_freeing()), (9 * MIB, false), "it is referred to");
         drop(block);
+        assert!(memory.is_freeing());
         let mut turn = || {
             memory.end_turn();
             (memory.used, memory.in_blocks, memory.is_freeing())

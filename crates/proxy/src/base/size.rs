@@ -12,16 +12,18 @@ use crate::base::limits;
 pub(crate) struct Cost(u32);
 
 /// The lower bits of a cost or an expectation are bytes. The upper ones are 0 if it is proven;
-/// otherwise the answer may have `LEVEL_LEN << level` bytes, or, at the highest level, any number.
-const LEVEL_SHIFT: u32 = 29;
+/// otherwise the answer may have `LEVEL_LEN << level` bytes.
+const LEVEL_SHIFT: u32 = 28;
 const BYTES: u32 = (1 << LEVEL_SHIFT) - 1;
-const LEVEL_LEN: u32 = 256 * 1024;
+const LEVEL_LEN: u32 = 64 * 1024;
+/// How long an answer may be to a command of which nothing is known.
+const UNKNOWN_LEN: u32 = 512 * 1024;
 
 /// Returns the upper bits for an unproven answer, in a place where answers of this length were seen
 /// of late.
 fn level(largest: u32) -> u32 {
     let doublings = largest.div_ceil(LEVEL_LEN).next_power_of_two().trailing_zeros();
-    doublings.clamp(1, 7) << LEVEL_SHIFT
+    doublings.clamp(1, 15) << LEVEL_SHIFT
 }
 
 impl Cost {
@@ -47,6 +49,14 @@ impl Cost {
     /// Returns the same cost for an answer that may be as long as another's.
     pub(crate) fn unproven_as(self, other: Cost) -> Cost {
         Cost(self.0 & BYTES | other.0 & !BYTES)
+    }
+
+    /// Returns the cost if the answer has so many values.
+    pub(crate) fn of_values(self, count: usize) -> Cost {
+        match self.unproven().saturating_mul(count as u64) {
+            0 => self,
+            unproven => Cost(self.0 & BYTES | level(u32::try_from(unproven).unwrap_or(u32::MAX))),
+        }
     }
 
     /// Returns the cost of both together, at the same place: all of it may be far larger.
@@ -115,8 +125,20 @@ impl Expected {
         Expected(len.min(BYTES) | level(largest))
     }
 
+    /// As `unproven`, where answers of a middling length are no surprise either.
+    pub(crate) fn unknown(len: u32, largest: u32) -> Expected {
+        Expected::unproven(len, largest.max(UNKNOWN_LEN))
+    }
+
     pub(crate) fn len(self) -> u32 {
         self.0 & BYTES
+    }
+
+    /// Whether it is proven, and shorter than so many bytes with these.
+    #[inline]
+    pub(crate) fn is_below(self, bytes: u64, with: u64) -> bool {
+        // The bits of what is unproven are above any number of bytes.
+        with + u64::from(self.0) < bytes.min(u64::from(BYTES))
     }
 
     pub(crate) fn is_unproven(self) -> bool {
@@ -273,6 +295,7 @@ impl ClientSizes {
         let len = known.unwrap_or_else(|| pool.median(command));
         match is_short || is_proven {
             true => Expected::proven(len),
+            false if pool.known(command).is_none() => Expected::unknown(len, largest),
             false => Expected::unproven(len, largest),
         }
     }
@@ -301,7 +324,7 @@ mod tests {
         assert_eq!((cost.bytes(), cost.is_unproven()), (140 + limits::COST_OF_MESSAGE, false));
         let unproven = Cost::new(40, Expected::unproven(100, 0));
         assert_eq!((unproven.bytes(), unproven.is_unproven()), (cost.bytes(), true));
-        assert_eq!((cost.unproven(), unproven.unproven()), (0, 512 * 1024));
+        assert_eq!((cost.unproven(), unproven.unproven()), (0, 128 * 1024));
         assert_eq!(Cost::new(usize::MAX >> 1, answer).bytes(), u64::from(BYTES));
     }
 
@@ -310,13 +333,15 @@ mod tests {
         let may_have = |largest| Cost::new(1, Expected::unproven(7, largest)).unproven() / 1024;
         let lens =
             [0, 512, 513, 1024, 1025, 5_000, 16_384, 100_000].map(|kib| may_have(kib * 1024));
-        assert_eq!(lens, [512, 512, 1024, 1024, 2048, 8192, 16_384, 32_768]);
-        let [small, large] =
-            [0, 9 << 20].map(|largest| Cost::new(1, Expected::unproven(7, largest)));
+        assert_eq!(lens, [128, 512, 1024, 1024, 2048, 8192, 16_384, 131_072]);
+        let small = Cost::new(1, Expected::unknown(7, 0));
+        let large = Cost::new(1, Expected::unproven(7, 9 << 20));
         let known = Cost::new(1, Expected::proven(9));
         let sums = [small, known, large].map(|one| one.plus(large).unproven() >> 20);
         assert_eq!(sums, [32, 16, 32]);
         assert_eq!([small.plus(small), known.plus(known)].map(Cost::unproven), [1 << 20, 0]);
+        assert_eq!([1, 3, 100].map(|count| small.of_values(count).unproven() >> 19), [1, 4, 128]);
+        assert_eq!((known.of_values(9), small.of_values(0)), (known, small));
         assert_eq!(large.renewed(Expected::proven(9)).unproven(), 0);
     }
 

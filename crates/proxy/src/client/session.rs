@@ -315,7 +315,7 @@ impl Client {
     pub(super) fn doubted(&self, base: &Base, command: u16, expected: Expected) -> Expected {
         let largest = base.pools[self.pool as usize].sizes.largest(command, base.now);
         match expected.len() < limits::LARGE_MIN {
-            true => Expected::unproven(expected.len(), largest),
+            true => Expected::unknown(expected.len(), largest),
             false => expected,
         }
     }

@@ -8,6 +8,7 @@ use shard::Distribution;
 
 use super::Proxy;
 use crate::base::limits::Limits;
+use crate::base::size::Cost;
 use crate::base::part::{Data, Effort, Incoming, LinkClass, Requester};
 use crate::client::Frame;
 use crate::route::{self, Route};
@@ -16,19 +17,25 @@ use crate::route::{self, Route};
 #[inline(always)]
 pub(super) fn is_usual(asks: &Requester, request: &Request, len: u64, limits: &Limits) -> bool {
     let is_quick = request.work == Work::Quick && !matches!(request.class, Class::Broadcast { .. });
-    let is_small = len + u64::from(asks.expected.len()) < limits.large_min;
+    let is_small = asks.expected.is_below(limits.large_min, len);
     is_quick && is_small && asks.class == LinkClass::Shared
 }
+
+/// An answer that may have so many times the bytes of a large one is taken for large.
+const UNPROVEN_PER_LARGE: u64 = 8;
 
 /// Whether so much of a request is sent, or expected in answer, that others are not to wait for it.
 /// A client of which nothing is known may ask for small values where others ask for large ones; for
 /// an answer of several values, what is usual in the pool decides.
-fn is_large(asks: &Requester, request: &Request, limits: &Limits) -> bool {
+fn is_large(asks: &Requester, request: &Request, keys: usize, limits: &Limits) -> bool {
     let expected = match request.class {
         Class::Fetch { .. } | Class::Single { .. } if !asks.expected.is_unproven() => {
             u64::from(asks.expected.len())
         }
-        Class::Split { writes: false, .. } => u64::from(asks.expected.len()),
+        Class::Split { writes: false, .. } => {
+            let cost = Cost::new(0, asks.expected).of_values(keys);
+            u64::from(asks.expected.len()).max(cost.unproven() / UNPROVEN_PER_LARGE)
+        }
         _ => 0,
     };
     request.len() + expected >= limits.large_min
@@ -54,7 +61,7 @@ impl Proxy {
         asks.effort = self.effort_of(asks, request, head);
         match asks.effort.is_slow() {
             true => self.class_in(asks, LinkClass::Slow),
-            false if is_large(asks, request, &self.base.limits) => {
+            false if is_large(asks, request, self.base.keys.len(), &self.base.limits) => {
                 self.class_in(asks, LinkClass::Large)
             }
             false => LinkClass::Shared,

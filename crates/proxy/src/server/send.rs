@@ -84,6 +84,7 @@ impl Servers {
         let Some(link) = self.links.find_mut(id) else { return };
         let load = self.loads.of(asks.id);
         let cost = Cost::new(request.len() as usize, asks.expected);
+        let cost = if cost.is_unproven() { cost.of_values(base.keys.len()) } else { cost };
         let goes_straight = match asks.effort.is_single() {
             false => link.takes_now(base, load, cost),
             true => link.queue.is_empty() && link.takes_single(base, (asks.id, asks.effort), cost),
