@@ -8,8 +8,8 @@ use shard::Distribution;
 
 use super::Proxy;
 use crate::base::limits::Limits;
-use crate::base::size::Cost;
 use crate::base::part::{Data, Effort, Incoming, LinkClass, Requester};
+use crate::base::size::Cost;
 use crate::client::Frame;
 use crate::route::{self, Route};
 
