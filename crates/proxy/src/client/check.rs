@@ -17,6 +17,8 @@ impl Clients {
         for (id, client) in self.table.iter() {
             self.check_pipeline(id, client);
         }
+        let waiting = self.table.iter().filter(|(_, client)| client.waits.login).count();
+        assert_eq!(self.attempts.check(), waiting, "a client waits while it is in a line");
         for pending in self.requests.iter() {
             assert_eq!(pending.counted, pending.measure(), "a request's account is exact");
         }
@@ -87,6 +89,7 @@ impl Clients {
             let is_held_up =
                 client.waits.server.is_some() || client.waits.endpoints || client.resumable;
             let is_held_up = is_held_up || client.waits.queues > 0 || client.waits.owed;
+            let is_held_up = is_held_up || client.waits.login;
             let is_unread =
                 (client.is_paused() || client.is_stopped()) && client.state == ClientState::Open;
             assert!(!(is_unread && has_all) || is_held_up, "a client is paused for nothing");
