@@ -153,7 +153,6 @@ impl Proxy {
             Due::Retire { id } => clients.end_retirement(base, id, set),
             Due::Logins { id } => clients.logins_timer(base, id, set),
             Due::LoginLine { at } => clients.login_line_timer(base, at, set),
-            Due::LoginWait(id) => clients.login_wait_timer(base, id),
             Due::Publish => {
                 self.publish_due = false;
                 self.publish();

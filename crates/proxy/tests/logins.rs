@@ -372,6 +372,21 @@ fn right_logins_from_one_address_do_not_wait_for_each_other() {
     assert_eq!(count(&stage, PoolCounter::Logins), 599);
 }
 
+/// A worker that looks at a right login has the word for a moment.
+#[test]
+fn a_right_login_at_another_worker_does_not_take_a_turn() {
+    let mut stage = guarded();
+    let other = stage.registry.metrics(1).logins();
+    let places = other.places(&[&[1; 8][..], &[0; 8]].concat(), b"bob");
+    let token = other.take(places, SECOND).expect("nobody has made a mistake");
+    let client = stage.client();
+    stage.says(client, ANNA);
+    assert_eq!(stage.received(client), "");
+    other.give_back(token);
+    passes(&mut stage, 1_000);
+    assert_eq!(stage.received(client), STORED);
+}
+
 #[test]
 fn a_login_of_ones_own_does_not_reset_the_count() {
     let mut stage = guarded();
@@ -405,6 +420,8 @@ fn a_login_that_has_waited_for_too_long_is_refused_and_not_looked_at() {
         let _ = other.take(places, now);
         passes(&mut stage, 1_000);
     }
+    // The timer of its line finds it.
+    passes(&mut stage, TURN);
     assert_eq!(stage.received(client), format!("{LATE}{FIRST}"));
     assert_eq!(count(&stage, PoolCounter::LoginsRefused), 1);
     passes(&mut stage, SECOND);

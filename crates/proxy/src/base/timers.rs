@@ -26,8 +26,6 @@ pub(crate) enum Due {
     Logins { id: u32 },
     /// A login may have its turn, in the line of an address with this word.
     LoginLine { at: u32 },
-    /// A client's login has waited as long as it may.
-    LoginWait(ConnId),
     /// Gauges are to be written to the metrics registry.
     Publish,
 }

@@ -45,7 +45,9 @@ struct Line {
     called: Option<ConnId>,
     /// When the next one is called.
     wakes: Time,
-    /// How often one has found its name taken since a login of this line was evaluated.
+    /// When its timer fires: no later.
+    timer: Time,
+    /// How often one has found a word taken since a login of this line was evaluated.
     losses: u32,
 }
 
@@ -96,14 +98,10 @@ impl Attempts {
         let waiter = self.waiting.entry(id).or_insert_with(|| {
             self.count += 1;
             base.pools[pool].counters.add(PoolCounter::LoginsDelayed, 1);
-            base.timers.set(base.now.after(limits::LOGIN_WAIT_US), Due::LoginWait(id));
             Waiter { places, rank: (mistakes, self.count), since: base.now }
         });
         // It may have another name than before, if it was called and asked for something else.
         waiter.places = places;
-        if waiter.is_overdue(base.now) {
-            base.timers.set(base.now, Due::LoginWait(id));
-        }
         line.waiting.insert(waiter.rank, id);
         None
     }
@@ -142,7 +140,12 @@ impl Attempts {
 
     /// Returns the client whose turn it is when the timer of a line comes.
     pub(super) fn line_timer(&mut self, base: &mut Base, at: u32, set: Time) -> Option<ConnId> {
-        let line = self.lines.get_mut(&at).filter(|line| line.wakes == set)?;
+        let line = self.lines.get_mut(&at).filter(|line| line.timer == set)?;
+        line.timer = Time(0);
+        if base.now < line.wakes {
+            line.wake(base, at, line.wakes);
+            return None;
+        }
         if let Some(late) = line.called.take() {
             // It was called, and cannot be read. It comes back as a new one.
             self.waiting.remove(&late);
@@ -150,9 +153,14 @@ impl Attempts {
         self.call(base, at)
     }
 
-    /// Whether a client has waited as long as it may, when its timer comes.
-    pub(super) fn is_overdue(&self, id: ConnId, now: Time) -> bool {
-        self.waiting.get(&id).is_some_and(|waiter| waiter.is_overdue(now))
+    /// Returns the clients of a line that have waited as long as they may.
+    pub(super) fn overdue(&self, at: u32, now: Time) -> Vec<ConnId> {
+        let Some(line) = self.lines.get(&at) else { return Vec::new() };
+        let is_overdue = |id: &ConnId| now >= self.waiting[id].since.after(limits::LOGIN_WAIT_US);
+        // Those with as many mistakes have come one after the other.
+        let of = |mistakes: u8| line.waiting.range((mistakes, 0)..(mistakes + 1, 0));
+        let oldest = |mistakes| of(mistakes).map(|(_, id)| *id).take_while(is_overdue);
+        (0..=limits::FAILED_LOGINS_MAX).flat_map(oldest).collect()
     }
 
     /// Returns the first of a line, if it may come. Otherwise the line rests.
@@ -177,6 +185,11 @@ impl Attempts {
         Some(id)
     }
 
+    /// Returns the number of lines.
+    pub(super) fn len(&self) -> usize {
+        self.lines.len()
+    }
+
     /// Panics if an invariant is broken. Returns the number of clients in lines.
     pub(super) fn check(&self) -> usize {
         let in_lines: usize = self.lines.values().map(|line| line.waiting.len()).sum();
@@ -188,12 +201,6 @@ impl Attempts {
     }
 }
 
-impl Waiter {
-    fn is_overdue(&self, now: Time) -> bool {
-        now >= self.since.after(limits::LOGIN_WAIT_US)
-    }
-}
-
 impl Line {
     fn is_empty(&self) -> bool {
         self.waiting.is_empty() && self.called.is_none()
@@ -202,11 +209,17 @@ impl Line {
     /// Sets the timer for the next call, a random time after the word is free.
     fn rest(&mut self, base: &mut Base, places: LoginPlaces, until: u64) {
         let own = base.metrics.logins().address_free_at(places);
+        // Another worker may be looking at a login that is right. Then it is free much sooner.
+        let soon = base.now.after(SOON_US << self.losses.min(SOON_MAX));
+        if self.losses < SOON_MAX && soon < Time(until) {
+            self.losses += 1;
+            return self.wake(base, places.address, soon);
+        }
         let (first, spread) = if own == until {
             (0, ADDRESS_SPREAD_US)
         } else {
             // Many addresses that wait for one name must not all try each time.
-            let losses = self.losses.min(LOSSES_MAX);
+            let losses = self.losses.saturating_sub(SOON_MAX).min(LOSSES_MAX);
             self.losses += 1;
             match base.now.0.saturating_sub(own) < RECENT_US {
                 true => (NAME_LATE_US, NAME_PAUSE_US << losses),
@@ -219,7 +232,10 @@ impl Line {
 
     fn wake(&mut self, base: &mut Base, at: u32, wakes: Time) {
         self.wakes = wakes;
-        base.timers.set(wakes, Due::LoginLine { at });
+        if self.timer <= base.now || self.timer > wakes {
+            self.timer = wakes;
+            base.timers.set(wakes, Due::LoginLine { at });
+        }
     }
 }
 
@@ -239,6 +255,9 @@ const IPV4_PREFIX: [u8; 12] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff];
 const CALL_US: u64 = 100_000;
 /// Workers that wait for the same address come within this time.
 const ADDRESS_SPREAD_US: u64 = 4_000;
+/// The first times are tried sooner: after one, two and four milliseconds.
+const SOON_US: u64 = 1_000;
+const SOON_MAX: u32 = 3;
 /// How much later an address comes for a name if it has made a mistake in the last second.
 const NAME_LATE_US: u64 = 1_000;
 const RECENT_US: u64 = 1_000_000;

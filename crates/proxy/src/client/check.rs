@@ -61,6 +61,11 @@ impl Clients {
         assert!(outstanding <= self.pipeline_ever, "the pipeline has a bound");
     }
 
+    /// Returns the number of addresses whose logins wait.
+    pub(crate) fn login_lines(&self) -> usize {
+        self.attempts.len()
+    }
+
     /// Panics if a client waits for room in a queue where it has not filled its share.
     pub(crate) fn check_shares(&self, full: &BTreeMap<ConnId, u32>) {
         for (id, client) in self.table.iter() {

@@ -254,14 +254,11 @@ impl Clients {
     }
 
     pub(crate) fn login_line_timer(&mut self, base: &mut Base, at: u32, set: Time) {
-        let next = self.attempts.line_timer(base, at, set);
-        self.call_to_login(base, next);
-    }
-
-    pub(crate) fn login_wait_timer(&mut self, base: &mut Base, id: ConnId) {
-        if self.attempts.is_overdue(id, base.now) {
+        for id in self.attempts.overdue(at, base.now) {
             self.refuse_login(base, id);
         }
+        let next = self.attempts.line_timer(base, at, set);
+        self.call_to_login(base, next);
     }
 
     /// Reports the number of failed logins, and checks again in a second. A second without any ends
