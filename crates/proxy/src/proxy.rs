@@ -165,7 +165,7 @@ impl Proxy {
     /// that the links can be written, and clients that may go on are read again.
     pub fn end_turn(&mut self, now: Time) {
         self.base.now = now;
-        self.base.memory.note_blocks();
+        self.base.memory.end_turn();
         while let Some(at) = self.servers.next_to_release() {
             let Proxy { base, clients, servers, .. } = self;
             servers.drop_cancelled(base, at, |request| clients.is_cancelled(request));
@@ -245,7 +245,7 @@ impl Proxy {
     /// begins at once, since nothing else may wake the driver.
     pub fn wants_turn(&self) -> bool {
         let is_parted = self.clients.has_readers() || self.servers.has_unparked();
-        let is_parted = is_parted || self.clients.has_gone();
+        let is_parted = is_parted || self.clients.has_gone() || self.base.memory.is_freeing();
         is_parted || self.clients.has_resumable() || self.servers.has_held_to_release()
     }
 

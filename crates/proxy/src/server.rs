@@ -148,7 +148,6 @@ impl Servers {
             link.out.settle();
         }
         link.account(&mut base.memory);
-        base.memory.note_blocks();
         self.note_owing(base, id);
         if is_slow {
             self.tell_busy(base, at);

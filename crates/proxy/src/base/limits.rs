@@ -142,6 +142,8 @@ pub const HANDSHAKE_MAX: usize = 64 * 1024;
 /// A value of at least this length is kept by reference to the block it arrived in; a shorter one
 /// is copied.
 pub const REFERENCE_MIN: usize = 4 * 1024;
+/// Bytes of large blocks that are given back in one turn.
+pub const FREED_PER_TURN: usize = 4 * 1024 * 1024;
 /// Positions of keys kept for the next request.
 pub const KEYS_KEEP_MAX: usize = 16 * 1024;
 /// Above the memory limit, a client may have this many unsent bytes before it is paused.
@@ -252,6 +254,7 @@ mod tests {
             (BATCH_BYTES_MAX, 8_192),
             (HANDSHAKE_MAX, 65_536),
             (REFERENCE_MIN, 4_096),
+            (FREED_PER_TURN, 4_194_304),
             (KEYS_KEEP_MAX, 16_384),
             (CLIENT_OUTBOX_SHORT, 4_096),
             (OWN_LEN_MAX, 65_536),

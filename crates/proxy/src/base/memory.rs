@@ -10,39 +10,62 @@ pub(crate) struct Memory {
     pub(crate) max: usize,
     /// Large blocks that parts of requests refer to. Each is held until the last of them is sent,
     /// on whatever link.
-    blocks: Vec<Weak<Vec<u8>>>,
-    /// Their bytes.
+    blocks: Vec<Block>,
+    /// Blocks that nothing refers to any more, and that are given back little by little.
+    freed: Vec<Vec<u8>>,
+    /// The bytes of both.
     pub(crate) in_blocks: usize,
+}
+
+struct Block {
+    bytes: Rc<Vec<u8>>,
+    /// It marks the block, for the slices of it.
+    mark: Weak<Vec<u8>>,
 }
 
 impl Memory {
     pub(crate) fn new(max: usize) -> Memory {
-        Memory { used: 0, max, blocks: Vec::new(), in_blocks: 0 }
+        Memory { used: 0, max, blocks: Vec::new(), freed: Vec::new(), in_blocks: 0 }
     }
 
-    /// Accounts a block by itself, whoever refers to it. `weak` is older than any slice of it, so
+    /// Accounts a block by itself, whoever refers to it. `mark` is older than any slice of it, so
     /// that no slice is counted where it lies.
-    pub(crate) fn keep_block(&mut self, block: &Rc<Vec<u8>>, weak: Weak<Vec<u8>>) {
+    pub(crate) fn keep_block(&mut self, block: &Rc<Vec<u8>>, mark: Weak<Vec<u8>>) {
         self.used += block.len();
         self.in_blocks += block.len();
-        self.blocks.push(weak);
+        self.blocks.push(Block { bytes: Rc::clone(block), mark });
     }
 
-    /// Forgets the blocks that nothing refers to any more.
+    /// Gives back a part of the blocks that nothing refers to any more. The kernel takes 60 us for
+    /// each MiB, and the clients wait meanwhile.
     #[cold]
-    fn forget_blocks(&mut self) {
-        self.blocks.retain(|block| block.strong_count() > 0);
-        // Nobody else keeps a block for long: this upgrades for as long as the line takes.
-        let held = self.blocks.iter().filter_map(Weak::upgrade).map(|block| block.len()).sum();
-        self.used -= std::mem::replace(&mut self.in_blocks, held) - held;
+    fn free_some(&mut self) {
+        let is_free = |block: &mut Block| Rc::strong_count(&block.bytes) == 1;
+        for Block { bytes, mark } in self.blocks.extract_if(.., is_free) {
+            drop(mark);
+            self.freed.extend(Rc::into_inner(bytes));
+        }
+        let Some(block) = self.freed.last_mut() else { return };
+        let left = block.len().saturating_sub(limits::FREED_PER_TURN);
+        self.used -= block.len() - left;
+        self.in_blocks -= block.len() - left;
+        block.truncate(left);
+        // Its end is given back where it lies; the rest is not moved.
+        block.shrink_to_fit();
+        self.freed.pop_if(|block| block.is_empty());
     }
 
-    /// Notes that the last of some block may have gone.
+    /// Notes the end of a turn, in which the last part of some block may have gone.
     #[inline]
-    pub(crate) fn note_blocks(&mut self) {
+    pub(crate) fn end_turn(&mut self) {
         if self.in_blocks > 0 {
-            self.forget_blocks();
+            self.free_some();
         }
+    }
+
+    /// Whether there is more to give back.
+    pub(crate) fn is_freeing(&self) -> bool {
+        !self.freed.is_empty()
     }
 
     /// Whether `more` bytes are within the limit.
@@ -98,6 +121,23 @@ mod tests {
         ] {
             assert_eq!(narrowed(held, outbox), expected, "{held} held, {outbox} allowed");
         }
+    }
+
+    #[test]
+    fn a_block_is_given_back_in_parts_once_nothing_refers_to_it() {
+        let mut memory = Memory::new(100 * MIB);
+        let block = Rc::new(vec![0; 9 * MIB]);
+        memory.keep_block(&block, Rc::downgrade(&block));
+        memory.end_turn();
+        assert_eq!((memory.used, memory.is_freeing()), (9 * MIB, false), "it is referred to");
+        drop(block);
+        let mut turn = || {
+            memory.end_turn();
+            (memory.used, memory.in_blocks, memory.is_freeing())
+        };
+        assert_eq!(turn(), (5 * MIB, 5 * MIB, true));
+        assert_eq!(turn(), (MIB, MIB, true));
+        assert_eq!(turn(), (0, 0, false));
     }
 
     #[test]

@@ -165,6 +165,9 @@ pub(crate) enum Turn {
 pub(crate) struct Arrival {
     /// The part that it answers; `None` if it is dropped.
     pub(crate) part: Option<Part>,
+    /// The pool and the command that it answers, if known, and how much of the answer has begun.
+    pub(crate) command: Option<(u32, u16)>,
+    pub(crate) len: usize,
     /// The client receives it while it arrives.
     pub(crate) streams: bool,
     /// If it is not streamed: the bytes for the client, which are its head and the part of the rest
@@ -176,7 +179,14 @@ pub(crate) struct Arrival {
 impl Arrival {
     /// For a value that nothing waits for.
     pub(crate) fn nowhere() -> Arrival {
-        Arrival { part: None, streams: false, data: Outbox::default(), shown: Shown::Nothing }
+        Arrival {
+            part: None,
+            command: None,
+            len: 0,
+            streams: false,
+            data: Outbox::default(),
+            shown: Shown::Nothing,
+        }
     }
 }
 

@@ -11,6 +11,25 @@ use crate::base::fault::Fault;
 use crate::base::part::{Arrival, NONE, Part, RequestId};
 use crate::base::{Base, limits};
 
+/// Notes the length of an answer that nobody gets, as far as it has come. Otherwise clients that
+/// leave soon enough could have large ones fetched for ever that are thought to be small.
+fn note_unheard(base: &mut Base, arrival: &Arrival) {
+    if let Some((pool, command)) = arrival.command {
+        base.pools[pool as usize].sizes.note_unheard(command, arrival.len, base.now);
+    }
+}
+
+/// Counts a piece of this length. A large answer is noted while it comes, with each time that it
+/// has doubled: its client may leave before the end.
+fn grow(base: &mut Base, arrival: &mut Arrival, len: usize) {
+    let before = arrival.len;
+    arrival.len += len;
+    let has_doubled = arrival.len.checked_ilog2() != before.checked_ilog2();
+    if has_doubled && arrival.len >= limits::LARGE_MIN as usize {
+        note_unheard(base, arrival);
+    }
+}
+
 impl Clients {
     /// Takes the head of a value whose body is still to come: to the client at once, if it keeps up
     /// and awaits nothing else, and otherwise into what is kept of it. `is_key` says that it is
@@ -23,12 +42,17 @@ impl Clients {
         head: Source<'_>,
     ) -> Arrival {
         let (data, shown) = (Outbox::default(), Shown::Nothing);
-        let mut arrival = Arrival { part: Some(part), streams: false, data, shown };
-        let is_there =
-            part.request != NONE && self.table.find(self.requests[part.request].client).is_some();
-        if !is_there || !base.memory.has_room(item.len() as usize) {
+        let len = item.len() as usize;
+        let (is_known, streams) = (part.request != NONE, false);
+        let command = is_known.then(|| {
+            let pending = &self.requests[part.request];
+            (pending.pool, pending.info.command)
+        });
+        let mut arrival = Arrival { part: Some(part), command, len, streams, data, shown };
+        let is_there = is_known && self.table.find(self.requests[part.request].client).is_some();
+        if !is_there || !base.memory.has_room(len) {
             arrival.part = None;
-            self.note_unheard(base, part.request, item.len() as usize);
+            note_unheard(base, &arrival);
             match is_there {
                 true if is_key => self.fail(base, part, Some(server), Fault::OutOfMemory, false),
                 false if is_key => self.settle_part(base, part.request),
@@ -58,16 +82,6 @@ impl Clients {
         arrival
     }
 
-    /// Notes the length of a value that nobody gets. Otherwise clients that leave soon enough could
-    /// have large ones fetched for ever that are thought to be small.
-    fn note_unheard(&self, base: &mut Base, id: RequestId, len: usize) {
-        if id != NONE {
-            let pending = &self.requests[id];
-            let sizes = &mut base.pools[pending.pool as usize].sizes;
-            sizes.note_unheard(pending.info.command, len, base.now);
-        }
-    }
-
     /// Takes the head of the next piece, of this length, of a reply that comes in several.
     pub(crate) fn continue_value(
         &mut self,
@@ -76,13 +90,14 @@ impl Clients {
         len: usize,
         head: Source<'_>,
     ) {
+        grow(base, arrival, len);
         let Some(part) = arrival.part else { return };
         let is_there = self.table.find(self.requests[part.request].client).is_some();
         if !is_there || !base.memory.has_room(len) {
             if arrival.streams && is_there {
                 self.cut_off(base, part.request);
             }
-            self.note_unheard(base, part.request, len);
+            note_unheard(base, arrival);
             arrival.part = None;
             arrival.data.clear();
         } else if !arrival.streams && self.may_stream(base, part, arrival.data.len() + len) {

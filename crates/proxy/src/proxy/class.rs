@@ -21,13 +21,14 @@ pub(super) fn is_usual(asks: &Requester, request: &Request, len: u64, limits: &L
 }
 
 /// Whether so much of a request is sent, or expected in answer, that others are not to wait for it.
-/// A client of which nothing is known may ask for small values where others ask for large ones, and
-/// the answer to a request that may be split comes from several servers, in parts.
+/// A client of which nothing is known may ask for small values where others ask for large ones; for
+/// an answer of several values, what is usual in the pool decides.
 fn is_large(asks: &Requester, request: &Request, limits: &Limits) -> bool {
     let expected = match request.class {
         Class::Fetch { .. } | Class::Single { .. } if !asks.expected.is_unproven() => {
             u64::from(asks.expected.len())
         }
+        Class::Split { writes: false, .. } => u64::from(asks.expected.len()),
         _ => 0,
     };
     request.len() + expected >= limits.large_min

@@ -266,6 +266,6 @@ fn octets(address: IpAddr) -> [u8; 16] {
 /// Blocks read from one socket before the others have their turn.
 const READS_MAX: usize = 4;
 /// After so many full blocks in a turn, one block of each socket is read, and then the turn ends.
-pub(super) const FULL_READS_MAX: u32 = 16;
+pub(super) const FULL_READS_MAX: u32 = 4;
 /// Bytes written to one socket before the others have their turn.
-const WRITTEN_MAX: usize = 512 * 1024;
+const WRITTEN_MAX: usize = 128 * 1024;

@@ -114,7 +114,8 @@ fn late(segments: &[Segment]) -> (Vec<f64>, usize) {
     (late, count)
 }
 
-/// A busy machine may be late now and then; a kernel's delay occurs every time.
+/// A busy machine is late now and then. A kernel's delay occurs every time: without the cure, these
+/// clients wait for more than 30 ACKs in a run.
 fn check(run: impl Fn(SocketAddr)) {
     let mut found = Vec::new();
     for _ in 0..3 {
@@ -128,7 +129,7 @@ fn check(run: impl Fn(SocketAddr)) {
             "{count} segments to the proxy, {} waited more than 5 ms for a bare ACK",
             late.len()
         );
-        if late.len() <= 2 {
+        if late.len() <= 10 {
             return;
         }
         found = late;

@@ -37,9 +37,9 @@ fn classic() -> Vec<Ask> {
 
 fn meta() -> Vec<Ask> {
     vec![
-        line("ms key 4 T100\r\nabcd\r\n", "HD\r\n"),
+        line("ms key 4 T150000\r\nabcd\r\n", "HD\r\n"),
         line("mg key v f\r\n", "VA 4 f0\r\nabcd\r\n"),
-        line("mg key t\r\n", "HD t100\r\n"),
+        line("mg key t\r\n", "HD t150000\r\n"),
         line("mg none v\r\n", "EN\r\n"),
         line("mg none v q\r\nmn\r\n", "MN\r\n"),
     ]
