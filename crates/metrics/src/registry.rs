@@ -416,8 +416,7 @@ const LAYOUT: u64 = {
         hash = digest(hash, b"/");
         table += 1;
     }
-    let shape =
-        [VERSION, PAGE, ROW, HEADS_AT, BUCKETS_AT, BUCKETS, GAUGES, OWN_AT, logins::WORDS];
+    let shape = [VERSION, PAGE, ROW, HEADS_AT, BUCKETS_AT, BUCKETS, GAUGES, OWN_AT, logins::WORDS];
     let mut at = 0;
     while at < shape.len() {
         hash = digest(hash, &shape[at].to_le_bytes());

@@ -180,12 +180,7 @@ impl Clients {
         base.pools[client.pool as usize].counters.add(PoolCounter::Logins, 1);
     }
 
-    fn count_failed_login(
-        &mut self,
-        base: &mut Base,
-        at: usize,
-        (client, name): (ConnId, String),
-    ) {
+    fn count_failed_login(&mut self, base: &mut Base, at: usize, (client, name): (ConnId, String)) {
         let pool = &mut base.pools[at];
         pool.logins_failed += 1;
         let failed = Event::LoginFailed { pool: pool.plan.id, client, name };

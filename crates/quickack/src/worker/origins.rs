@@ -62,7 +62,8 @@ mod tests {
     fn the_first_few_addresses_of_failed_logins_are_named_and_the_others_counted() {
         let mut origins = Origins::default();
         origins.note(None, String::new());
-        for (last, name) in [(1, "anna"), (1, "anna"), (1, "bob"), (2, ""), (4, ""), (5, ""), (2, "")]
+        for (last, name) in
+            [(1, "anna"), (1, "anna"), (1, "bob"), (2, ""), (4, ""), (5, ""), (2, "")]
         {
             origins.note(Some(IpAddr::from([192, 0, 2, last])), name.to_string());
         }

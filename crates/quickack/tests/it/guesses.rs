@@ -135,9 +135,7 @@ fn fifty_guessers_are_ten_tries_a_second_and_others_log_in_before_memcached() {
         quickack.admin_ok(&["reload"]);
         wait_for_workers(&quickack, workers);
         let before = check("after a change of workers");
-        wait_until("guessing goes on", || {
-            total(&quickack, "logins_failed_total") >= before + 10
-        });
+        wait_until("guessing goes on", || total(&quickack, "logins_failed_total") >= before + 10);
         check("with other workers");
     }
     let time = friends_time(&quickack);
