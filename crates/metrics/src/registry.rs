@@ -1,7 +1,7 @@
 //! The layout of counters in the shared memory, and the rules for writing it.
 //!
 //! ```text
-//!   memory   [ header ][ slot 0: row 0 | row 1 | ... ][ slot 1: row 0 | row 1 | ... ] ... [ logins ]
+//!   memory   [ header ][ slot 0: row 0 | row 1 | ... ][ slot 1: row 0 | ... ] ... [ logins ]
 //!   row      [ counters | heads of histograms | buckets | buckets | to the end of the page ]
 //! ```
 //!

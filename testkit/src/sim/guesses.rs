@@ -1,5 +1,5 @@
-//! Logins, played by two workers that share a registry: guessers, a fleet with right passwords behind
-//! one address, and a user of the name that is guessed at.
+//! Logins, played by two workers that share a registry: guessers, a fleet with right passwords
+//! behind one address, and a user of the name that is guessed at.
 //!
 //! The promises, and the seeded bugs that break them:
 //!

@@ -239,8 +239,8 @@ impl Line {
     }
 }
 
-/// Returns the address that a client's mistakes count for. Whoever has one IPv6 address has its whole
-/// /64. Clients of unix sockets have no address, and count as one.
+/// Returns the address that a client's mistakes count for. An IPv6 address counts with its /64, all
+/// of which one person has. Clients of unix sockets have no address, and count as one.
 fn site(address: Option<[u8; 16]>) -> [u8; 16] {
     let mut site = address.unwrap_or_default();
     if site[..12] != IPV4_PREFIX {

@@ -7,8 +7,8 @@
 //!                     └─ anything else ──────▶ error ┘ the client is closed
 //! ```
 //!
-//! A login is evaluated when its address and its name have their turn: see `attempts.rs`. Until then
-//! its client is paused, whether or not its password is right.
+//! A login is evaluated when its address and its name have their turn: see `attempts.rs`. Until
+//! then its client is paused, whether or not its password is right.
 
 use std::rc::Rc;
 
@@ -124,8 +124,8 @@ impl Clients {
         bytes.len()
     }
 
-    /// Answers a login. `keeps` says that a failed login leaves an earlier one in force; `name` is for
-    /// the log.
+    /// Answers a login. `keeps` says that a failed login leaves an earlier one in force; `name` is
+    /// for the log.
     fn answer_login(
         &mut self,
         base: &mut Base,
@@ -191,8 +191,8 @@ impl Clients {
         }
     }
 
-    /// Takes the right to look at a login's password. None: the client waits for its turn, or for the
-    /// addresses of its connection.
+    /// Takes the right to look at a login's password. None: the client waits for its turn, or for
+    /// the addresses of its connection.
     fn await_login(
         &mut self,
         base: &mut Base,
