@@ -456,6 +456,25 @@ fn a_drain_does_not_wait_for_logins_that_wait() {
     assert!(stage.is_drained());
 }
 
+/// It has a login waiting at any time, and could not be handed over otherwise.
+#[test]
+fn a_guesser_does_not_keep_a_worker_from_handing_its_clients_over() {
+    let mut stage = guarded();
+    let (guesser, friend) = (stage.client(), stage.client());
+    stage.says(guesser, &WRONG.repeat(4));
+    stage.says(friend, ANNA);
+    for _ in 0..3 {
+        assert_eq!(stage.hand_over(), []);
+        passes(&mut stage, 0);
+    }
+    assert_eq!(stage.received(guesser), format!("{FAILED}{}", LATE.repeat(3)));
+    assert_eq!(stage.hand_over(), [guesser]);
+    // A client without mistakes has its turn first.
+    passes(&mut stage, TURN);
+    assert_eq!(stage.received(friend), STORED);
+    assert_eq!(stage.hand_over(), [friend]);
+}
+
 /// A name is shown as it may be printed, and not at all if no password came with it: then it may be
 /// one.
 #[test]

@@ -156,7 +156,7 @@ impl Clients {
             Answer::Failed(_) => {
                 client.login.done &= keeps;
                 counters.add(PoolCounter::LoginsRefused, 1);
-                false
+                true
             }
             _ => unreachable!("a login has no other answer"),
         };
