@@ -258,7 +258,6 @@ impl Scene {
             let mut slices = Slices::default();
             self.workers[worker].transmit(id, &mut slices);
             let bytes: Vec<u8> = slices.iter().flat_map(|slice| slice.to_vec()).collect();
-            drop(slices);
             self.workers[worker].handle_transmitted(id, bytes.len(), self.now);
             let at = self.clients.iter().position(|one| one.worker == worker && one.id == id);
             let at = at.expect("it is a client of ours");

@@ -86,7 +86,7 @@ fn play(seed: u64, steps: u32, trace: bool) -> Result<Summary, Failure> {
     let outcome = panic::catch_unwind(AssertUnwindSafe(|| {
         let mut world = World::new(seed, trace);
         world.run(steps);
-        if seed % GUESSES_EACH == 0 {
+        if seed.is_multiple_of(GUESSES_EACH) {
             guesses::play(seed, trace, &mut world.summary);
         }
         world.summary
