@@ -4,12 +4,15 @@
 //! generated from them. A [`Registry`] is memory that several processes share. Each process writes
 //! only its own [`WorkerMetrics`]; any process reads them all, and merging is adding.
 //!
-//! `registry.rs` has the layout of the memory; `histogram.rs` assigns times to buckets.
+//! `registry.rs` has the layout of the memory; `histogram.rs` assigns times to buckets; `logins.rs`
+//! has the only words that several processes write.
 
 mod histogram;
+mod logins;
 mod registry;
 
 pub use histogram::{Histogram, Recorder};
+pub use logins::{ADDRESS_PAUSE_US, LoginPlaces, LoginRates, LoginToken, NAME_PAUSE_US};
 pub use registry::{Busy, Counters, NO_NAMES, Process, Refused, Registry, WorkerMetrics, digest};
 
 /// One counter as operators see it.
@@ -139,6 +142,10 @@ table! {
         SentBytes "sent_bytes_total" "Bytes sent to clients.",
         Logins "logins_total" "Successful logins.",
         LoginsFailed "logins_failed_total" "Logins with a wrong name or password.",
+        LoginsDelayed "logins_delayed_total"
+            "Logins that waited for their turn because others before them were wrong.",
+        LoginsRefused "logins_refused_total"
+            "Logins whose turn did not come in time: their passwords were not looked at.",
         Failed "requests_failed_total"
             "Requests, or parts of requests, that failed with one of the faults in errors.md.",
         Cancelled "requests_cancelled_total"

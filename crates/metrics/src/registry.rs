@@ -1,7 +1,7 @@
 //! The layout of counters in the shared memory, and the rules for writing it.
 //!
 //! ```text
-//!   memory   [ header ][ slot 0: row 0 | row 1 | ... ][ slot 1: row 0 | row 1 | ... ] ...
+//!   memory   [ header ][ slot 0: row 0 | row 1 | ... ][ slot 1: row 0 | ... ] ... [ logins ]
 //!   row      [ counters | heads of histograms | buckets | buckets | to the end of the page ]
 //! ```
 //!
@@ -9,12 +9,13 @@
 //! every other row is a pool or a server, by the id that it keeps for life. The header and the rows
 //! are whole pages, so no two writers share a cache line, and a page that nobody writes costs
 //! nothing. All loads and stores are relaxed: each word has one writer, and no word depends on
-//! another.
+//! another. The words of `logins.rs` have several writers, and are read only when a client logs in.
 
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use crate::histogram::{BUCKETS, HEAD, Histogram, Recorder, bump};
+use crate::logins::{self, LoginRates};
 use crate::{Counter, GAUGES, Latency, OWN_COUNTERS, PoolCounter, ServerCounter, WorkerCounter};
 
 /// Places for counters in a row.
@@ -36,6 +37,8 @@ const HEADER_WORDS: usize = 5;
 /// The number of slots, and of rows, that have ever been used.
 const USED_SLOTS: usize = 5;
 const USED_ROWS: usize = 6;
+/// The key of the hash that finds the words of logins.
+const SECRET: usize = 7;
 
 /// The master's data about the whole proxy, on a cache line of its own.
 const PROCESS: usize = 8;
@@ -112,7 +115,7 @@ impl Registry {
     /// Returns the size in words of a registry with `slots` and `rows`. Its memory must begin at a
     /// page.
     pub fn words(slots: usize, rows: usize) -> usize {
-        HEADER + slots * rows * ROW
+        HEADER + slots * rows * ROW + logins::WORDS
     }
 
     /// Makes a registry of zeroed memory.
@@ -141,7 +144,8 @@ impl Registry {
             return Err(Refused::Layout { found: layout, ours: LAYOUT });
         }
         let needed = slots.checked_mul(rows).and_then(|pages| pages.checked_mul(row));
-        let needed = needed.and_then(|words| words.checked_add(HEADER as u64));
+        let others = (HEADER + logins::WORDS) as u64;
+        let needed = needed.and_then(|words| words.checked_add(others));
         if needed.is_none_or(|needed| needed > memory.len() as u64) || !is_aligned(memory) {
             return Err(Refused::Short);
         }
@@ -188,6 +192,17 @@ impl Registry {
         let word = |at: usize| self.memory[PROCESS + at].load(Relaxed);
         let [pid, started_s, told_s, workers, clients_max] = [0, 1, 2, 3, 4].map(word);
         Process { pid, started_s, told_s, workers, clients_max }
+    }
+
+    /// Sets the secret of the login rates, which nobody outside the proxy may know.
+    pub fn set_secret(&self, secret: u64) {
+        self.memory[SECRET].store(secret, Relaxed);
+    }
+
+    /// Returns the rates of logins, which all processes share.
+    pub fn logins(&self) -> LoginRates {
+        let words = &self.memory[HEADER + self.slots * self.rows * ROW..][..logins::WORDS];
+        LoginRates::new(words, self.memory[SECRET].load(Relaxed))
     }
 
     /// Returns the slots that have ever been used.
@@ -243,6 +258,7 @@ impl Registry {
     /// Resets everything, for tools that reuse one registry. Nobody may be writing.
     pub fn clear(&self) {
         (0..self.rows as u32).for_each(|row| self.clear_row(row));
+        zero(&self.memory[HEADER + self.slots * self.rows * ROW..][..logins::WORDS]);
     }
 
     /// Resets a row before it gets another meaning. Nobody may be writing it.
@@ -303,6 +319,11 @@ impl WorkerMetrics {
     /// As [`Registry::busy`].
     pub fn busy(&self, row: u32, not_before_us: u64) -> Option<Busy> {
         self.registry.busy(row, not_before_us)
+    }
+
+    /// As [`Registry::logins`].
+    pub fn logins(&self) -> LoginRates {
+        self.registry.logins()
     }
 
     pub fn slot(&self) -> usize {
@@ -395,7 +416,7 @@ const LAYOUT: u64 = {
         hash = digest(hash, b"/");
         table += 1;
     }
-    let shape = [VERSION, PAGE, ROW, HEADS_AT, BUCKETS_AT, BUCKETS, GAUGES, OWN_AT];
+    let shape = [VERSION, PAGE, ROW, HEADS_AT, BUCKETS_AT, BUCKETS, GAUGES, OWN_AT, logins::WORDS];
     let mut at = 0;
     while at < shape.len() {
         hash = digest(hash, &shape[at].to_le_bytes());

@@ -99,6 +99,9 @@ pub struct Endpoints {
     pub from: String,
     pub to: String,
     pub descriptor: i32,
+    /// The address of the client, behind a balancer too; an IPv4 one as `::ffff:a.b.c.d`. A unix
+    /// socket has none.
+    pub address: Option<[u8; 16]>,
 }
 
 /// The client's next state after a local command.

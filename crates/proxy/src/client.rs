@@ -7,6 +7,7 @@
 
 mod accept;
 mod answer;
+mod attempts;
 mod body;
 mod check;
 mod facts;
@@ -34,6 +35,7 @@ use crate::base::id::{ConnId, Side, Slab};
 use crate::base::part::{LinkClass, RequestId, Requester};
 use crate::base::plan::Plan;
 use crate::{Action, Time};
+use attempts::Attempts;
 use local::Text;
 use request::PendingRequests;
 use session::{Client, State};
@@ -57,6 +59,8 @@ pub(crate) struct Clients {
     /// Clients that went, or were cut off, with requests outstanding, until what waits of theirs is
     /// dropped.
     gone: Vec<ConnId>,
+    /// Logins that wait for their turn.
+    attempts: Attempts,
     /// The answers that never change, rendered once.
     texts: Vec<Text>,
     /// The count of client numbers given out so far.
@@ -78,6 +82,7 @@ impl Clients {
             readers: Vec::new(),
             gone: Vec::new(),
             resumable: VecDeque::new(),
+            attempts: Attempts::default(),
             texts: Vec::new(),
             client_numbers: 0,
             clients_max: plan.clients_max,
@@ -126,6 +131,7 @@ impl Clients {
     pub(crate) fn drain(&mut self, base: &mut Base) {
         self.draining = true;
         for id in self.ids() {
+            self.refuse_login(base, id);
             self.finish(base, id);
         }
         self.tell_all_logins(base);

@@ -78,7 +78,7 @@ pub struct Passed {
     /// yet.
     pub protocol: Option<u8>,
     pub logged_in: bool,
-    /// Failed login attempts: requests and wrong logins before a successful login.
+    /// Failed login attempts: requests before a login, and wrong logins.
     pub failed_logins: u8,
     /// The session settings that the client has chosen.
     pub session: Session,
@@ -117,8 +117,10 @@ pub enum Event {
     /// A server sent a reply that cannot answer a request of ours.
     Poisoned { server: u32, why: &'static str },
     /// A login of this client to a pool failed. The event comes for each failed login while the
-    /// client's address is known; the log line appears with the next `LoginsFailed`.
-    LoginFailed { pool: u32, client: ConnId },
+    /// client's address is known; the log line appears with the next `LoginsFailed`. `name` is the
+    /// name that it gave, in printable form; it is empty if no password came with it, since it
+    /// could then be one.
+    LoginFailed { pool: u32, client: ConnId, name: String },
     /// The number of failed logins to a pool since the last event of this kind. The first failure
     /// is reported at once, later ones when a second is over.
     LoginsFailed { pool: u32, count: u64 },

@@ -152,6 +152,7 @@ impl Proxy {
             Due::Again(request) => self.ask_anew(request),
             Due::Retire { id } => clients.end_retirement(base, id, set),
             Due::Logins { id } => clients.logins_timer(base, id, set),
+            Due::LoginLine { at } => clients.login_line_timer(base, at, set),
             Due::Publish => {
                 self.publish_due = false;
                 self.publish();

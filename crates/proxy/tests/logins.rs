@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use metrics::PoolCounter;
 use proto::Credentials;
-use proxy::limits::{FAILED_LOGINS_MAX, LOGIN_LEN_MAX};
+use proxy::limits::{FAILED_LOGINS_MAX, LOGIN_LEN_MAX, LOGIN_WAIT_US};
 use proxy::users::Users;
 use proxy::{Event, Passed, Report};
 
@@ -82,6 +82,7 @@ fn any_cut_of_a_login_gives_the_same_answers() {
             for piece in [&text[..cut], &text[cut..next], &text[next..]] {
                 stage.says(client, piece);
             }
+            passes(&mut stage, TURN);
             assert_eq!(stage.received(client), answers, "cut at {cut} and {next}");
         }
     }
@@ -114,6 +115,7 @@ fn tries_are_counted_told_of_and_few() {
     let client = stage.client();
     let wrong = "set x 0 0 6\r\nbob no\r\n".repeat(usize::from(FAILED_LOGINS_MAX) + 3);
     stage.says(client, &format!("{wrong}{ANNA}"));
+    (1..FAILED_LOGINS_MAX).for_each(|_| passes(&mut stage, TURN));
     assert_eq!(stage.received(client), FAILED.repeat(usize::from(FAILED_LOGINS_MAX)));
     assert_eq!(stage.closed, [client]);
     let failed = |stage: &Stage| stage.registry.metrics(0).total(POOL, PoolCounter::LoginsFailed);
@@ -127,11 +129,13 @@ fn tries_are_counted_told_of_and_few() {
         });
         counts.collect::<Vec<u64>>()
     };
-    assert_eq!(stage.events[0], Event::LoginFailed { pool: POOL, client });
+    let failed_of = |client| Event::LoginFailed { pool: POOL, client, name: "bob".to_string() };
+    assert_eq!(stage.events[0], failed_of(client));
     assert_eq!(told(&stage), [1]);
     let other = stage.client();
     stage.says(other, "set x 0 0 6\r\nbob no\r\n");
-    assert_eq!(stage.events.last(), Some(&Event::LoginFailed { pool: POOL, client: other }));
+    passes(&mut stage, TURN);
+    assert_eq!(stage.events.last(), Some(&failed_of(other)));
     assert_eq!(told(&stage), [1]);
     stage.passes(SECOND);
     assert_eq!(told(&stage), [1, u64::from(FAILED_LOGINS_MAX)]);
@@ -139,8 +143,9 @@ fn tries_are_counted_told_of_and_few() {
     stage.passes(SECOND);
     stage.says(other, "set x 0 0 6\r\nbob no\r\n");
     assert_eq!(told(&stage), [1, u64::from(FAILED_LOGINS_MAX), 1]);
-    // A login resets the count.
+    // Mistakes after a login are not counted.
     stage.says(other, &format!("{ANNA}{}", "nonsense\r\n".repeat(9)));
+    passes(&mut stage, TURN);
     assert!(stage.received(other).ends_with(&"ERROR\r\n".repeat(9)));
     assert_eq!(stage.closed, [client]);
 }
@@ -265,6 +270,247 @@ fn a_login_goes_with_its_client_to_another_worker() {
     stage.says(stranger, &"\u{80}\r\n".repeat(rest + 3));
     assert_eq!(stage.received(stranger), FIRST.repeat(rest));
     assert_eq!(stage.closed, [stranger]);
+}
+
+/// A login waits for one that was wrong before it, and a random time so that workers take turns.
+const TURN: u64 = 105_000;
+const WRONG: &str = "set x 0 0 8\r\nanna odd\r\n";
+const STORED: &str = "STORED\r\n";
+const LATE: &str = "SERVER_ERROR too many wrong logins from this address or for this name: \
+                    try again later\r\n";
+
+fn passes(stage: &mut Stage, time: u64) {
+    stage.passes(time);
+    stage.end_turn();
+    while stage.wants_turn() {
+        stage.end_turn();
+    }
+}
+
+fn count(stage: &Stage, counter: PoolCounter) -> u64 {
+    stage.registry.total(POOL, counter)
+}
+
+/// As `guarded`, with room for many clients.
+fn crowded() -> Stage {
+    Stage::of(&["s0"], |plan| {
+        plan.clients_max = 999;
+        plan.pools[0].users = users();
+    })
+}
+
+/// From fifty connections, each of which tries again as soon as it is answered, or comes anew when
+/// it is closed.
+#[test]
+fn a_guesser_has_ten_tries_a_second_and_others_hardly_wait() {
+    let mut stage = crowded();
+    let mut guessers: Vec<_> = (0..50).map(|_| stage.client()).collect();
+    guessers.iter().for_each(|client| stage.says(*client, &WRONG.repeat(9)));
+    let mut evaluated = vec![count(&stage, PoolCounter::LoginsFailed)];
+    let mut friend = None;
+    for at in 0..5_000 {
+        passes(&mut stage, 1_000);
+        for client in std::mem::take(&mut stage.closed) {
+            let closed = guessers.iter_mut().find(|one| **one == client);
+            let closed = closed.expect("nobody else is closed");
+            *closed = stage.client();
+            let client = *closed;
+            stage.says(client, &WRONG.repeat(9));
+        }
+        evaluated.push(count(&stage, PoolCounter::LoginsFailed));
+        // The same name from another address has to wait for one of them at most.
+        if at % 500 == 300 {
+            stage.address = [2; 16];
+            let client = stage.client();
+            stage.says(client, ANNA);
+            friend = Some(client);
+            stage.address = [1; 16];
+        }
+        if at % 500 == 312 {
+            let client = friend.take().expect("it came");
+            assert_eq!(stage.received(client), STORED);
+            stage.closes(client, proxy::Closed::Reset);
+        }
+    }
+    assert!(evaluated.windows(1_001).all(|second| second[1_000] - second[0] <= 10));
+    assert!(evaluated[5_000] >= 45, "but for a random time after each, it is ten");
+}
+
+/// Whoever shares an address with a guesser has its turn when those before it have had theirs, and
+/// before those that have guessed wrong already.
+#[test]
+fn a_right_login_beside_guessers_comes_in_its_turn() {
+    let mut stage = crowded();
+    let guessers: Vec<_> = (0..3).map(|_| stage.client()).collect();
+    guessers.iter().for_each(|client| stage.says(*client, &WRONG.repeat(4)));
+    let friend = stage.client();
+    stage.says(friend, ANNA);
+    let turns = (1..).find(|_| {
+        passes(&mut stage, TURN);
+        stage.received(friend) == STORED
+    });
+    assert_eq!(turns, Some(3), "each of the three has had one");
+    let failed = count(&stage, PoolCounter::LoginsFailed);
+    assert_eq!(failed, 4, "a right login leaves its turn to the next");
+}
+
+#[test]
+fn right_logins_from_one_address_do_not_wait_for_each_other() {
+    let mut stage = crowded();
+    let mut fleet: Vec<_> = (0..300).map(|_| stage.client()).collect();
+    fleet.iter().for_each(|client| stage.says(*client, ANNA));
+    fleet.iter().for_each(|client| assert_eq!(stage.received(*client), STORED));
+    assert_eq!(count(&stage, PoolCounter::LoginsDelayed), 0);
+    // One mistake delays those behind it once, all together.
+    fleet = (0..300).map(|_| stage.client()).collect();
+    stage.says(fleet[0], WRONG);
+    fleet[1..].iter().for_each(|client| stage.says(*client, ANNA));
+    assert_eq!(stage.received(fleet[1]), "");
+    passes(&mut stage, TURN);
+    fleet[1..].iter().for_each(|client| assert_eq!(stage.received(*client), STORED));
+    assert_eq!(count(&stage, PoolCounter::LoginsDelayed), 299);
+    assert_eq!(count(&stage, PoolCounter::Logins), 599);
+}
+
+/// A worker that looks at a right login has the word for a moment.
+#[test]
+fn a_right_login_at_another_worker_does_not_take_a_turn() {
+    let mut stage = guarded();
+    let other = stage.registry.metrics(1).logins();
+    let places = other.places(&[&[1; 8][..], &[0; 8]].concat(), b"bob");
+    let token = other.take(places, SECOND).expect("nobody has made a mistake");
+    let client = stage.client();
+    stage.says(client, ANNA);
+    assert_eq!(stage.received(client), "");
+    other.give_back(token);
+    passes(&mut stage, 1_000);
+    assert_eq!(stage.received(client), STORED);
+}
+
+#[test]
+fn a_login_of_ones_own_does_not_reset_the_count() {
+    let mut stage = guarded();
+    let client = stage.client();
+    for _ in 0..FAILED_LOGINS_MAX {
+        assert_eq!(stage.closed, []);
+        stage.says_bytes(client, &sasl("bob", "two words"));
+        passes(&mut stage, TURN);
+        stage.says_bytes(client, &sasl("anna", "odd"));
+        passes(&mut stage, TURN);
+        stage.received_bytes(client);
+    }
+    assert_eq!(stage.closed, [client]);
+    assert_eq!(count(&stage, PoolCounter::Logins), u64::from(FAILED_LOGINS_MAX));
+}
+
+/// Another worker is always faster.
+#[test]
+fn a_login_that_has_waited_for_too_long_is_refused_and_not_looked_at() {
+    let mut stage = guarded();
+    let client = stage.client();
+    stage.says(client, WRONG);
+    assert_eq!(stage.received(client), FAILED);
+    stage.says(client, &format!("{ANNA}nonsense\r\n"));
+    let other = stage.registry.metrics(1).logins();
+    let places = other.places(&[&[1; 8][..], &[0; 8]].concat(), b"anna");
+    let mut now = SECOND;
+    while now < SECOND + LOGIN_WAIT_US {
+        assert_eq!(stage.received(client), "");
+        now += 1_000;
+        let _ = other.take(places, now);
+        passes(&mut stage, 1_000);
+    }
+    // The timer of its line finds it.
+    passes(&mut stage, TURN);
+    assert_eq!(stage.received(client), format!("{LATE}{FIRST}"));
+    assert_eq!(count(&stage, PoolCounter::LoginsRefused), 1);
+    passes(&mut stage, SECOND);
+    stage.says(client, ANNA);
+    assert_eq!(stage.received(client), STORED, "the connection is as good as before");
+    assert_eq!(count(&stage, PoolCounter::LoginsFailed), 1);
+}
+
+#[test]
+fn a_client_that_leaves_while_it_waits_makes_room_for_the_next() {
+    let mut stage = guarded();
+    let [first, second, third] = [(); 3].map(|()| stage.client());
+    stage.says(first, WRONG);
+    stage.says(second, WRONG);
+    stage.says(third, ANNA);
+    stage.closes(second, proxy::Closed::Reset);
+    passes(&mut stage, TURN);
+    assert_eq!(stage.received(third), STORED);
+    assert_eq!(count(&stage, PoolCounter::LoginsFailed), 1);
+}
+
+#[test]
+fn a_drain_does_not_wait_for_logins_that_wait() {
+    let mut stage = guarded();
+    let (first, second) = (stage.client(), stage.client());
+    stage.says(first, WRONG);
+    stage.says(second, ANNA);
+    assert_eq!(stage.received(first), FAILED);
+    stage.drain();
+    stage.end_turn();
+    assert_eq!(stage.received(second), LATE);
+    assert!(stage.is_drained());
+}
+
+/// It has a login waiting at any time, and could not be handed over otherwise.
+#[test]
+fn a_guesser_does_not_keep_a_worker_from_handing_its_clients_over() {
+    let mut stage = guarded();
+    let (guesser, friend) = (stage.client(), stage.client());
+    stage.says(guesser, &WRONG.repeat(4));
+    stage.says(friend, ANNA);
+    for _ in 0..3 {
+        assert_eq!(stage.hand_over(), []);
+        passes(&mut stage, 0);
+    }
+    assert_eq!(stage.received(guesser), format!("{FAILED}{}", LATE.repeat(3)));
+    assert_eq!(stage.hand_over(), [guesser]);
+    // A client without mistakes has its turn first.
+    passes(&mut stage, TURN);
+    assert_eq!(stage.received(friend), STORED);
+    assert_eq!(stage.hand_over(), [friend]);
+}
+
+/// A name is shown as it may be printed, and not at all if no password came with it: then it may be
+/// one.
+#[test]
+fn the_name_of_a_failed_login_is_told_and_no_password() {
+    let long = "n".repeat(99);
+    for (login, shown) in [
+        ("anna odd", "anna"),
+        ("an\nna\x1b odd", "an\\nna\\x1b"),
+        (&*format!("{long} odd"), &long[..64]),
+        ("secret", ""),
+        ("secret ", ""),
+    ] {
+        let mut stage = guarded();
+        let client = stage.client();
+        stage.says(client, &format!("set x 0 0 {}\r\n{login}\r\n", login.len()));
+        assert_eq!(stage.received(client), FAILED);
+        let name = shown.to_string();
+        assert_eq!(stage.events[0], Event::LoginFailed { pool: POOL, client, name });
+    }
+}
+
+#[test]
+fn a_redis_client_that_waited_keeps_its_reply_mode_and_its_login() {
+    let mut stage = Stage::new(&["s0"], |pool| {
+        pool.protocol = proto::protocol("redis").expect("the table has it");
+        pool.users = users();
+    });
+    let client = stage.client();
+    stage.says(client, "AUTH anna odd\r\nAUTH anna new\r\n");
+    assert!(stage.received(client).starts_with("-WRONGPASS "));
+    passes(&mut stage, TURN);
+    assert_eq!(stage.received(client), "+OK\r\n");
+    stage.says(client, "AUTH bob odd\r\nCLIENT REPLY SKIP\r\nAUTH anna old\r\nECHO hi\r\n");
+    assert!(stage.received(client).starts_with("-WRONGPASS "));
+    passes(&mut stage, TURN);
+    assert!(stage.received(client).ends_with("$2\r\nhi\r\n"));
 }
 
 const HELLO: &str = "set quickack:login 0 -1 8\r\nanna old\r\nversion\r\n";

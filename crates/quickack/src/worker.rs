@@ -99,7 +99,7 @@ struct MasterChannel {
     /// … and everything else but lines for the log, which are only counted.
     owed: VecDeque<ToMaster>,
     lines_lost: u64,
-    /// Clients' addresses of failed logins that are still to be logged, by the pool's id.
+    /// Clients' addresses and names of failed logins that are still to be logged, by the pool's id.
     failed_logins: BTreeMap<u32, Origins>,
     /// The master has ended.
     is_gone: bool,
@@ -389,8 +389,8 @@ impl event::Control for MasterChannel {
                 let text = format!("{} is back", self.name(server));
                 (Level::Notice, format!("back {server}"), text)
             }
-            Event::LoginFailed { pool, client: _ } => {
-                return self.failed_logins.entry(pool).or_default().note(from);
+            Event::LoginFailed { pool, client: _, name } => {
+                return self.failed_logins.entry(pool).or_default().note(from, name);
             }
             Event::LoginsFailed { pool, count } => {
                 let from = self.failed_logins.remove(&pool).unwrap_or_default();

@@ -21,6 +21,7 @@ mod faults;
 mod finish;
 mod forms;
 mod frame;
+mod guesses;
 mod history;
 mod journal;
 mod judge;
@@ -66,6 +67,9 @@ impl std::fmt::Display for Failure {
     }
 }
 
+/// One seed in so many plays logins as well.
+const GUESSES_EACH: u64 = 8;
+
 /// Runs one seed.
 pub fn run(seed: u64, steps: u32) -> Result<Summary, Failure> {
     play(seed, steps, false)
@@ -82,6 +86,9 @@ fn play(seed: u64, steps: u32, trace: bool) -> Result<Summary, Failure> {
     let outcome = panic::catch_unwind(AssertUnwindSafe(|| {
         let mut world = World::new(seed, trace);
         world.run(steps);
+        if seed.is_multiple_of(GUESSES_EACH) {
+            guesses::play(seed, trace, &mut world.summary);
+        }
         world.summary
     }));
     PLAYING.set(false);

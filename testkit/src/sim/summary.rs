@@ -34,6 +34,9 @@ pub struct Summary {
     pub installs: u64,
     /// Updates executed although their client's link was gone.
     pub orphans: u64,
+    /// Logins that were looked at, and logins that waited for their turn.
+    pub logins: u64,
+    pub logins_delayed: u64,
     /// Error lines, by the fault that they name.
     pub faults: [u64; FAULTS_COUNT],
 }
@@ -62,6 +65,8 @@ impl Summary {
         self.ejections += other.ejections;
         self.installs += other.installs;
         self.orphans += other.orphans;
+        self.logins += other.logins;
+        self.logins_delayed += other.logins_delayed;
         self.faults.iter_mut().zip(other.faults).for_each(|(sum, one)| *sum += one);
     }
 

@@ -106,9 +106,14 @@ pub const PARTS_MAX: u32 = 4 * 1024 * 1024;
 pub const COUNTED_HEAD_MAX: usize = 2 * 1024 * 1024 * 1024;
 /// Bytes of a whole request of a client that has not logged in; memcached allows as many.
 pub const LOGIN_LEN_MAX: usize = 2048;
-/// Failed logins of a client, which are wrong logins and other requests before a successful one.
+/// Failed logins of a client, which are wrong logins and other requests before a login.
 /// The last closes the client.
 pub const FAILED_LOGINS_MAX: u8 = 5;
+/// How long a login waits for its turn, in microseconds. After that it is refused, and its password
+/// is not looked at.
+pub const LOGIN_WAIT_US: u64 = 10_000_000;
+/// Bytes of a user's name that are logged.
+pub const NAME_LOGGED_MAX: usize = 64;
 /// Requests of one client that wait for an answer; above it the client is not read.
 pub const PIPELINE_MAX: usize = 4096;
 /// Unsent answer bytes of one client; above it the client is not read.

@@ -192,6 +192,12 @@ pub enum Bug {
     ForgetSlow,
     /// The link for slow requests is closed when one of them has had its time.
     EndSlow,
+    /// Each worker counts wrong logins for itself.
+    LoginsPerWorker,
+    /// A right login counts as a wrong one.
+    KeepLoginToken,
+    /// A login that waits for its turn is never called.
+    ForgetLogin,
 }
 
 /// All seeded bugs.
@@ -288,6 +294,9 @@ pub static BUGS: &[Bug] = &[
     Bug::LargeWithoutPause,
     Bug::ForgetSlow,
     Bug::EndSlow,
+    Bug::LoginsPerWorker,
+    Bug::KeepLoginToken,
+    Bug::ForgetLogin,
 ];
 
 thread_local! {

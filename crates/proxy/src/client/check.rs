@@ -17,6 +17,8 @@ impl Clients {
         for (id, client) in self.table.iter() {
             self.check_pipeline(id, client);
         }
+        let waiting = self.table.iter().filter(|(_, client)| client.waits.login).count();
+        assert_eq!(self.attempts.check(), waiting, "a client waits while it is in a line");
         for pending in self.requests.iter() {
             assert_eq!(pending.counted, pending.measure(), "a request's account is exact");
         }
@@ -59,6 +61,11 @@ impl Clients {
         assert!(outstanding <= self.pipeline_ever, "the pipeline has a bound");
     }
 
+    /// Returns the number of addresses whose logins wait.
+    pub(crate) fn login_lines(&self) -> usize {
+        self.attempts.len()
+    }
+
     /// Panics if a client waits for room in a queue where it has not filled its share.
     pub(crate) fn check_shares(&self, full: &BTreeMap<ConnId, u32>) {
         for (id, client) in self.table.iter() {
@@ -87,6 +94,7 @@ impl Clients {
             let is_held_up =
                 client.waits.server.is_some() || client.waits.endpoints || client.resumable;
             let is_held_up = is_held_up || client.waits.queues > 0 || client.waits.owed;
+            let is_held_up = is_held_up || client.waits.login;
             let is_unread =
                 (client.is_paused() || client.is_stopped()) && client.state == ClientState::Open;
             assert!(!(is_unread && has_all) || is_held_up, "a client is paused for nothing");

@@ -279,6 +279,9 @@ impl Clients {
         if base.pools[asks.pool()].plan.users.is_some()
             && let Some(used) = self.login(base, id, request, rest.bytes)
         {
+            if used == 0 {
+                self.read_again(frame);
+            }
             return Next::Used(used);
         }
         if request.marks != MarkUse::None {

@@ -11,6 +11,11 @@ impl Clients {
     /// Forgets up to `max` clients that have nothing outstanding, and returns them. No `Close` is
     /// ordered for them: the caller passes their connections to another worker.
     pub(crate) fn hand_over(&mut self, base: &mut Base, max: usize) -> Vec<(ConnId, Passed)> {
+        // A guesser always has a login waiting, and would keep this worker from leaving.
+        let is_guesser = |client: &Client| client.waits.login && client.login.failures > 0;
+        let guessers = self.table.iter().filter(|(_, client)| is_guesser(client));
+        let guessers: Vec<ConnId> = guessers.map(|(id, _)| id).collect();
+        guessers.into_iter().for_each(|id| self.refuse_login(base, id));
         let clients = self.table.iter().filter(|(_, client)| {
             let is_reading =
                 client.state == State::Open && !client.is_paused() && !client.waits.idle;

@@ -352,6 +352,7 @@ impl Clients {
         let Some(client) = self.table.find_mut(id) else { return };
         client.state = ClientState::Leaving;
         client.forget_input(&mut base.spares);
+        self.forget_login(base, id);
         self.update_client(base, id);
     }
 
@@ -365,6 +366,7 @@ impl Clients {
 
     /// Removes a client that is gone. Its requests are settled without it.
     pub(crate) fn drop_client(&mut self, base: &mut Base, id: ConnId) {
+        self.forget_login(base, id);
         let Some(mut client) = self.table.remove(id) else { return };
         if client.outstanding() > 0 {
             self.gone.push(id);

@@ -6,13 +6,17 @@
 //!   (a short one)     ├─ wrong login ────────▶ error ┐ a failed login; at the limit
 //!                     └─ anything else ──────▶ error ┘ the client is closed
 //! ```
+//!
+//! A login is evaluated when its address and its name have their turn: see `attempts.rs`. Until
+//! then its client is paused, whether or not its password is right.
 
 use std::rc::Rc;
 
-use metrics::PoolCounter;
+use metrics::{LoginPlaces, LoginToken, PoolCounter};
 use proto::{Answer, Class, Local, Login, Quiet, Request};
 
 use super::Clients;
+use super::attempts::Attempts;
 use crate::base::buffer::Source;
 use crate::base::id::ConnId;
 use crate::base::timers::Due;
@@ -46,7 +50,7 @@ impl Clients {
         let (head, len) = (request.head as usize, request.len() as usize);
         let Some(whole) = bytes.get(..len) else { return Some(0) };
         let body = &whole[head..][..request.body as usize];
-        let mut keeps = false;
+        let (mut keeps, mut shown) = (false, String::new());
         let answer = match client.protocol.login(request, &whole[..head], body) {
             Login::Other if is_known => return None,
             Login::Free => return None,
@@ -62,16 +66,28 @@ impl Clients {
                 return Some(len);
             }
             Login::Attempt { name, password, goes_on } => {
-                let is_right = whole.ends_with(request.trailer) && users.admit(&name, &password);
-                if is_right && goes_on {
-                    self.note_login(base, id);
-                    return None;
-                }
                 keeps = goes_on;
-                if is_right { Answer::LoggedIn } else { Answer::LoginFailed }
+                if std::mem::take(&mut client.login.is_overdue) {
+                    Answer::Failed(OVERDUE)
+                } else {
+                    let Some((places, token)) = self.await_login(base, id, &name) else {
+                        return Some(0);
+                    };
+                    let is_right =
+                        whole.ends_with(request.trailer) && users.admit(&name, &password);
+                    self.end_login(base, places, is_right.then_some(token));
+                    if is_right && goes_on {
+                        self.note_login(base, id);
+                        return None;
+                    }
+                    if !password.is_empty() {
+                        shown = printable(&name);
+                    }
+                    if is_right { Answer::LoggedIn } else { Answer::LoginFailed }
+                }
             }
         };
-        self.answer_login(base, id, request, &whole[..head], &answer, keeps);
+        self.answer_login(base, id, (request, &whole[..head]), &answer, (keeps, shown));
         Some(len)
     }
 
@@ -94,27 +110,29 @@ impl Clients {
         if request.body > 0 {
             return None;
         }
-        self.answer_login(base, id, request, head, &Answer::LoginFailed, goes_on);
+        let more = (goes_on, String::new());
+        self.answer_login(base, id, (request, head), &Answer::LoginFailed, more);
         Some(head.len())
     }
 
     /// Refuses the request and closes the client without waiting for the rest of the request.
     fn turn_away(&mut self, base: &mut Base, id: ConnId, request: &Request, bytes: &[u8]) -> usize {
         let head = &bytes[..request.head as usize];
-        self.answer_login(base, id, request, head, &Answer::LoginFirst, false);
+        let more = (false, String::new());
+        self.answer_login(base, id, (request, head), &Answer::LoginFirst, more);
         self.leave(base, id);
         bytes.len()
     }
 
-    /// Answers a login. `keeps` says that a failed login leaves an earlier one in force.
+    /// Answers a login. `keeps` says that a failed login leaves an earlier one in force; `name` is
+    /// for the log.
     fn answer_login(
         &mut self,
         base: &mut Base,
         id: ConnId,
-        request: &Request,
-        head: &[u8],
+        (request, head): (&Request, &[u8]),
         answer: &Answer<'_>,
-        keeps: bool,
+        (keeps, name): (bool, String),
     ) {
         let Some(client) = self.table.find_mut(id) else { return };
         let pool = client.pool as usize;
@@ -122,7 +140,7 @@ impl Clients {
         let failed = match answer {
             Answer::LoggedIn => {
                 client.login.done = true;
-                client.login.failures = 0;
+                client.endpoints = None;
                 counters.add(PoolCounter::Logins, 1);
                 false
             }
@@ -135,12 +153,17 @@ impl Clients {
                 counters.add(PoolCounter::Refused, 1);
                 true
             }
+            Answer::Failed(_) => {
+                client.login.done &= keeps;
+                counters.add(PoolCounter::LoginsRefused, 1);
+                true
+            }
             _ => unreachable!("a login has no other answer"),
         };
         client.login.failures += u8::from(failed);
         let is_out = client.login.failures >= limits::FAILED_LOGINS_MAX;
         if *answer == Answer::LoginFailed {
-            self.count_failed_login(base, pool, id);
+            self.count_failed_login(base, pool, (id, name));
         }
         // A client that waits to be admitted needs the answer, even to a quiet request.
         let request = Request { quiet: Quiet::Loud, ..*request };
@@ -153,19 +176,84 @@ impl Clients {
 
     fn note_login(&mut self, base: &mut Base, id: ConnId) {
         let client = self.table.find_mut(id).expect("the caller found it");
-        (client.login.done, client.login.failures) = (true, 0);
+        (client.login.done, client.endpoints) = (true, None);
         base.pools[client.pool as usize].counters.add(PoolCounter::Logins, 1);
     }
 
-    fn count_failed_login(&mut self, base: &mut Base, at: usize, client: ConnId) {
+    fn count_failed_login(&mut self, base: &mut Base, at: usize, (client, name): (ConnId, String)) {
         let pool = &mut base.pools[at];
         pool.logins_failed += 1;
-        let failed = Event::LoginFailed { pool: pool.plan.id, client };
+        let failed = Event::LoginFailed { pool: pool.plan.id, client, name };
         let is_first = pool.logins_due.is_none();
         base.actions.push_back(Action::Log(failed));
         if is_first {
             self.tell_logins(base, at);
         }
+    }
+
+    /// Takes the right to look at a login's password. None: the client waits for its turn, or for
+    /// the addresses of its connection.
+    fn await_login(
+        &mut self,
+        base: &mut Base,
+        id: ConnId,
+        name: &[u8],
+    ) -> Option<(LoginPlaces, LoginToken)> {
+        let client = self.table.find_mut(id)?;
+        let Some(address) = client.endpoints.as_ref().map(|ends| ends.address) else {
+            self.await_endpoints(base, id);
+            return None;
+        };
+        let (places, mistakes) = (Attempts::places(base, address, name), client.login.failures);
+        let pool = client.pool as usize;
+        let token = self.attempts.enter(base, (id, pool), places, mistakes);
+        if token.is_none() {
+            client.waits.login = true;
+            // Its socket is still read, so that we notice when it leaves.
+            client.pause();
+        }
+        token.map(|token| (places, token))
+    }
+
+    /// Notes that a login was evaluated: it has its token back if it was right.
+    fn end_login(&mut self, base: &mut Base, places: LoginPlaces, right: Option<LoginToken>) {
+        let next = self.attempts.leave(base, places, right);
+        self.call_to_login(base, next);
+    }
+
+    /// Has the login of a client read again, whose turn it is.
+    fn call_to_login(&mut self, base: &mut Base, id: Option<ConnId>) {
+        if let Some(id) = id
+            && let Some(client) = self.table.find_mut(id)
+        {
+            client.waits.login = false;
+            self.update_client(base, id);
+        }
+    }
+
+    /// Takes the login of a client out of its line, if it waits in one.
+    pub(super) fn forget_login(&mut self, base: &mut Base, id: ConnId) {
+        if let Some(client) = self.table.find_mut(id) {
+            client.waits.login = false;
+        }
+        let next = self.attempts.forget(base, id);
+        self.call_to_login(base, next);
+    }
+
+    /// Has the login of a client refused, if it waits for its turn.
+    pub(super) fn refuse_login(&mut self, base: &mut Base, id: ConnId) {
+        let Some(client) = self.table.find_mut(id).filter(|one| one.waits.login) else { return };
+        client.login.is_overdue = true;
+        self.forget_login(base, id);
+        self.update_client(base, id);
+    }
+
+    pub(crate) fn login_line_timer(&mut self, base: &mut Base, at: u32, set: Time) {
+        for id in self.attempts.overdue(at, base.now) {
+            self.refuse_login(base, id);
+        }
+        let next = self.attempts.line_timer(base, at, set);
+        self.call_to_login(base, next);
     }
 
     /// Reports the number of failed logins, and checks again in a second. A second without any ends
@@ -197,3 +285,10 @@ impl Clients {
         }
     }
 }
+
+/// Returns a name as it is logged.
+fn printable(name: &[u8]) -> String {
+    name[..name.len().min(limits::NAME_LOGGED_MAX)].escape_ascii().to_string()
+}
+
+const OVERDUE: &str = "too many wrong logins from this address or for this name: try again later";

@@ -125,6 +125,8 @@ pub(super) struct Waits {
     pub(super) owed: bool,
     /// For the addresses of its connection.
     pub(super) endpoints: bool,
+    /// For its turn to log in.
+    pub(super) login: bool,
     /// For room in this many queues of links.
     pub(super) queues: u32,
     /// Until a link to this server of its pool is up, or has failed. The form and the route of its
@@ -142,8 +144,11 @@ pub(super) struct Waits {
 pub(super) struct Login {
     /// It has. This stays, whatever becomes of the pool's users.
     pub(super) done: bool,
-    /// Requests before a login, and wrong logins, since the last successful one.
+    /// Requests before a login, and wrong logins. A right login does not reset the count: a guesser
+    /// may have a login of its own.
     pub(super) failures: u8,
+    /// Its login has waited for its turn as long as it may.
+    pub(super) is_overdue: bool,
 }
 
 /// How a client has gone, or is going.
@@ -258,7 +263,8 @@ impl Client {
             self.protocol = proto::PROTOCOLS[usize::from(place)];
             self.has_sent = true;
         }
-        self.login = Login { done: client.logged_in, failures: client.failed_logins };
+        let (done, failures) = (client.logged_in, client.failed_logins);
+        self.login = Login { done, failures, is_overdue: false };
         self.session = client.session;
     }
 
@@ -338,6 +344,7 @@ impl Client {
         let most = if self.waits.idle { 0 } else { limits.pipeline / 2 };
         self.waits.server.is_none()
             && !self.waits.endpoints
+            && !self.waits.login
             && !self.waits.owed
             && self.waits.queues == 0
             && !self.waits.turn

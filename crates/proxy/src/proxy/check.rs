@@ -14,7 +14,8 @@ impl Proxy {
         let clients = self.clients.check();
         let servers = self.servers.check(&self.base);
         let timers = self.base.timers.len();
-        let timers_max = TIMERS_EACH * (self.servers.len() + self.base.pools.len() + 64);
+        let owners = self.servers.len() + self.base.pools.len() + self.clients.login_lines();
+        let timers_max = TIMERS_EACH * (owners + 64);
         assert!(timers <= timers_max, "timers do not pile up: {timers}");
         let held = self.base.memory.used;
         let blocks = self.base.memory.in_blocks;

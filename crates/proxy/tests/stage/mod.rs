@@ -23,6 +23,8 @@ pub struct Stage {
     now: Time,
     /// The metrics of this worker, slot 0, and of another.
     pub registry: Registry,
+    /// The address of clients that log in.
+    pub address: [u8; 16],
     /// Links that were ordered and are not up, and their servers' places in the first plan.
     pub connects: Vec<(ConnId, usize)>,
     pub closed: Vec<ConnId>,
@@ -36,6 +38,8 @@ pub struct Stage {
     /// Connections that were named as having something to write, and have not been written whole
     /// since.
     named: Vec<ConnId>,
+    /// Addresses were given, with which a client goes on at the end of the turn.
+    located: bool,
 }
 
 impl Stage {
@@ -64,6 +68,7 @@ impl Stage {
         let mut stage = Stage {
             proxy: Proxy::new(plan.clone(), 1, now, registry.metrics(0)),
             registry,
+            address: [1; 16],
             now,
             connects: Vec::new(),
             closed: Vec::new(),
@@ -73,6 +78,7 @@ impl Stage {
             reports: Vec::new(),
             plan,
             named: Vec::new(),
+            located: false,
         };
         stage.settle();
         stage
@@ -329,8 +335,10 @@ impl Stage {
                 }
                 Action::LookUpEndpoints(client) => {
                     let (from, to) = ("192.0.2.1:5001".into(), "192.0.2.9:6379".into());
-                    let ends = Endpoints { from, to, descriptor: 7 };
+                    let address = Some(self.address);
+                    let ends = Endpoints { from, to, descriptor: 7, address };
                     self.proxy.handle_endpoints(client, ends, self.now);
+                    self.located = true;
                 }
                 Action::FlushAck(conn) => self.flushes.push(conn),
                 Action::Log(event) => self.events.push(event),
@@ -338,5 +346,8 @@ impl Stage {
             }
         }
         self.proxy.check();
+        if std::mem::take(&mut self.located) {
+            self.end_turn();
+        }
     }
 }

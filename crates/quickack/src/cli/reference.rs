@@ -184,7 +184,10 @@ fn errors() -> String {
          or QueueFull applies to one of them at that moment. The error names that server.\n\n\
          `-CROSSSLOT` names two keys of a request that must go to one server, and the servers\n\
          that have these keys. It says how to bring them together: with a hash tag in both or, if\n\
-         the pool has no `hash_tag`, with that directive first.",
+         the pool has no `hash_tag`, with that directive first.\n\n\
+         `too many wrong logins` answers a login whose address, or whose name, was used for so\n\
+         many wrong ones that its turn did not come within ten seconds. Its password was not\n\
+         looked at. `logins_refused_total` counts it.",
     );
     page += "\n| fault | cause | words | words after sending | counter | action |\n\
              |---|---|---|---|---|---|\n";

@@ -1,5 +1,6 @@
 //! Traffic on connections: bytes in, bytes out, and the actions that the service asks for.
 
+use std::net::IpAddr;
 use std::os::fd::AsRawFd;
 
 use proto::Endpoints;
@@ -187,6 +188,7 @@ impl Loop<'_> {
             from: sys::listen::peer_name(&conn.fd),
             to: sys::listen::local_name(&conn.fd),
             descriptor: conn.fd.as_raw_fd(),
+            address: conn.peer().map(octets),
         };
         self.service.handle_endpoints(id, endpoints, self.now);
         self.has_new_endpoints = true;
@@ -251,6 +253,13 @@ impl Loop<'_> {
         if outcome.is_err() {
             self.report_lost(id);
         }
+    }
+}
+
+fn octets(address: IpAddr) -> [u8; 16] {
+    match address {
+        IpAddr::V4(address) => address.to_ipv6_mapped().octets(),
+        IpAddr::V6(address) => address.octets(),
     }
 }
 

@@ -35,6 +35,7 @@ mod setup;
 mod workers;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
@@ -414,6 +415,8 @@ fn make_scoreboard(config: &Config) -> Result<(OwnedFd, Scoreboard), Error> {
         address_space::no_room(&error, &what, address_space_needed(config, ids))
     })?;
     let scoreboard = Scoreboard::create(mapped, WORKERS_MAX, ids);
+    // The keys of a new hasher come from the kernel.
+    scoreboard.registry().set_secret(RandomState::new().hash_one(0));
     Ok((memory, scoreboard))
 }
 

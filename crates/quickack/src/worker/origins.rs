@@ -1,18 +1,27 @@
-//! Where failed logins come from, until they are told of: a few addresses by name.
+//! Where failed logins come from, until they are told of: a few addresses and names in words.
 
 use std::fmt;
 use std::net::IpAddr;
 
 #[derive(Default)]
 pub struct Origins {
-    /// In the order of their first; a unix socket has no address.
-    named: Vec<Option<IpAddr>>,
+    /// In the order of their first.
+    named: Vec<Origin>,
     /// Logins from others than those.
     others: u64,
 }
 
+#[derive(PartialEq, Eq)]
+struct Origin {
+    /// A unix socket has no address.
+    address: Option<IpAddr>,
+    /// The name in printable form; empty if it is not shown.
+    name: String,
+}
+
 impl Origins {
-    pub fn note(&mut self, from: Option<IpAddr>) {
+    pub fn note(&mut self, address: Option<IpAddr>, name: String) {
+        let from = Origin { address, name };
         if self.named.contains(&from) {
             return;
         }
@@ -27,14 +36,17 @@ impl fmt::Display for Origins {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (at, from) in self.named.iter().enumerate() {
             let comma = if at == 0 { "" } else { ", " };
-            match from {
+            match from.address {
                 Some(address) => write!(f, "{comma}{address}")?,
                 None => write!(f, "{comma}a unix socket")?,
+            }
+            if !from.name.is_empty() {
+                write!(f, " as \"{}\"", from.name)?;
             }
         }
         match self.others {
             0 => Ok(()),
-            others => write!(f, "; {others} of them from other addresses"),
+            others => write!(f, "; {others} of them from other addresses or with other names"),
         }
     }
 }
@@ -49,11 +61,14 @@ mod tests {
     #[test]
     fn the_first_few_addresses_of_failed_logins_are_named_and_the_others_counted() {
         let mut origins = Origins::default();
-        origins.note(None);
-        for last in [1, 1, 2, 3, 4, 5, 4] {
-            origins.note(Some(IpAddr::from([192, 0, 2, last])));
+        origins.note(None, String::new());
+        for (last, name) in
+            [(1, "anna"), (1, "anna"), (1, "bob"), (2, ""), (4, ""), (5, ""), (2, "")]
+        {
+            origins.note(Some(IpAddr::from([192, 0, 2, last])), name.to_string());
         }
-        let text = "a unix socket, 192.0.2.1, 192.0.2.2, 192.0.2.3; 3 of them from other addresses";
+        let text = "a unix socket, 192.0.2.1 as \"anna\", 192.0.2.1 as \"bob\", 192.0.2.2; \
+                    2 of them from other addresses or with other names";
         assert_eq!(origins.to_string(), text);
     }
 }

@@ -16,6 +16,7 @@ mod chaos;
 mod differential;
 mod eject;
 mod faults;
+mod guesses;
 mod harness;
 mod hold;
 mod large;
