@@ -85,11 +85,7 @@ impl Servers {
         let load = self.loads.of(asks.id);
         let cost = Cost::new(request.len() as usize, asks.expected);
         let cost = if cost.is_unproven() { cost.of_values(base.keys.len()) } else { cost };
-        let goes_straight = match asks.effort.is_single() {
-            false => link.takes_now(base, load, cost),
-            true => link.queue.is_empty() && link.takes_single(base, (asks.id, asks.effort), cost),
-        };
-        if !goes_straight {
+        if !link.goes_straight(base, asks, load, cost) {
             return self.wait_single(base, id, incoming, (part, ask), cost, data);
         }
         let counters = self.states[link.at.pool as usize][link.at.server as usize].counters;

@@ -4,12 +4,27 @@
 use super::link::Link;
 use super::load::Load;
 use crate::base::id::ConnId;
-use crate::base::part::{Effort, LinkClass};
+use crate::base::part::{Effort, LinkClass, Requester};
 use crate::base::size::Cost;
 use crate::base::{Base, limits};
 
 impl Link {
-    /// Whether a part may go straight to its output: nothing waits, and there is room.
+    /// Whether a part may go straight to its output.
+    #[inline(always)]
+    pub(super) fn goes_straight(
+        &mut self,
+        base: &Base,
+        asks: &Requester,
+        load: &Load,
+        cost: Cost,
+    ) -> bool {
+        match asks.effort.is_single() {
+            false => self.takes_now(base, load, cost),
+            true => self.queue.is_empty() && self.takes_single(base, (asks.id, asks.effort), cost),
+        }
+    }
+
+    /// As `goes_straight`, for a part that is quick: nothing waits, and there is room.
     #[inline(always)]
     pub(super) fn takes_now(&mut self, base: &Base, load: &Load, cost: Cost) -> bool {
         let bytes = cost.bytes();

@@ -34,10 +34,7 @@ impl Servers {
         cost: Cost,
     ) -> bool {
         let Some(link) = self.links.find_mut(id) else { return true };
-        if asks.effort.is_single() {
-            return link.queue.is_empty() && link.takes_single(base, (asks.id, asks.effort), cost);
-        }
-        link.takes_now(base, self.loads.of(asks.id), cost)
+        link.goes_straight(base, asks, self.loads.of(asks.id), cost)
     }
 
     /// Adds a message to its client's queue of a link. It is refused if the client alone has filled
