@@ -157,8 +157,10 @@ fn a_server_that_never_answers_costs_each_client_one_deadline() {
 /// The kernel drops the SYN if the queue of a listener is full: a connect that never ends.
 #[test]
 fn a_connect_that_never_ends_costs_one_deadline() {
-    use rustix::net::{self, AddressFamily, SocketType};
-    let hole = net::socket(AddressFamily::INET, SocketType::STREAM, None).expect("a socket");
+    use rustix::net::{self, AddressFamily, SocketFlags, SocketType};
+    let flags = SocketFlags::CLOEXEC;
+    let hole = net::socket_with(AddressFamily::INET, SocketType::STREAM, flags, None);
+    let hole = hole.expect("a socket");
     net::bind(&hole, &SocketAddr::from((Ipv4Addr::LOCALHOST, 0))).expect("a port on loopback");
     net::listen(&hole, 0).expect("a bound socket can listen");
     let address = net::getsockname(&hole).expect("a bound socket has an address");

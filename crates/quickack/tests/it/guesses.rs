@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use rustix::net::{AddressFamily, SocketType};
+use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use rustix::process::Signal;
 use testkit::process::{Client, Memcached, Quickack, send, wait_until};
 
@@ -24,7 +24,9 @@ const FRIEND: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 22);
 
 /// Connects from this address.
 fn connect(from: Ipv4Addr, to: SocketAddr) -> Option<TcpStream> {
-    let socket = rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None).ok()?;
+    // Otherwise the servers of other tests would inherit it.
+    let (family, flags) = (AddressFamily::INET, SocketFlags::CLOEXEC);
+    let socket = rustix::net::socket_with(family, SocketType::STREAM, flags, None).ok()?;
     rustix::net::bind(&socket, &SocketAddr::from((from, 0))).ok()?;
     rustix::net::connect(&socket, &to).ok()?;
     let stream = TcpStream::from(socket);
