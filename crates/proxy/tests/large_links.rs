@@ -244,20 +244,71 @@ fn a_value_that_is_expected_to_be_large_is_fetched_on_a_link_of_its_own() {
     assert!(links.is_sorted_by_key(|takes| *takes == link), "one change is enough");
 }
 
-#[test]
-fn a_large_redis_request_takes_the_same_link_whatever_its_form() {
-    let mut stage = Stage::of(&["s0"], |plan| {
-        plan.limits.large_min = 2000;
+/// A pool of one Redis server.
+fn redis(large_min: u64) -> Stage {
+    Stage::of(&["s0"], |plan| {
+        (plan.limits.large_min, plan.limits.unproven) = (large_min, 2 << 20);
         let pool = &mut plan.pools[0];
         pool.protocol = protocol("redis").expect("the table has it");
         pool.preconnect = true;
-    });
-    let hello = "*2\r\n$5\r\nHELLO\r\n$1\r\n2\r\n";
-    let comes_up = |stage: &mut Stage| {
-        let link = stage.establishes_with(hello);
-        stage.says(link, "*2\r\n$5\r\nproto\r\n:2\r\n");
-        link
-    };
+    })
+}
+
+/// Has a link of a Redis server come up.
+fn comes_up(stage: &mut Stage) -> ConnId {
+    let link = stage.establishes_with("*2\r\n$5\r\nHELLO\r\n$1\r\n2\r\n");
+    stage.says(link, "*2\r\n$5\r\nproto\r\n:2\r\n");
+    link
+}
+
+/// They may be large, and one message cannot be taken back.
+#[test]
+fn a_first_read_of_many_values_takes_the_large_link_until_they_are_known_to_be_short() {
+    let mut stage = redis(1 << 20);
+    let link = comes_up(&mut stage);
+    let mget = format!("mget{}\r\n", " k".repeat(100));
+    let answer = format!("*100\r\n{}", "$1\r\nv\r\n".repeat(100));
+    let first = stage.client();
+    stage.says(first, &mget);
+    turns(&mut stage);
+    let large = comes_up(&mut stage);
+    for takes in [large, link, link] {
+        let client = if takes == large { first } else { stage.client() };
+        if takes == link {
+            stage.says(client, &mget);
+        }
+        assert!(gets(&mut stage, takes).to_lowercase().contains("mget"));
+        stage.says(takes, &answer);
+        assert_eq!(stage.received(client), answer);
+    }
+}
+
+/// Its client may leave before its end, and others ask for the same.
+#[test]
+fn an_answer_of_many_values_is_known_to_be_large_while_it_comes() {
+    let mut stage = redis(1 << 20);
+    let link = comes_up(&mut stage);
+    let clients = [stage.client(), stage.client(), stage.client(), stage.client()];
+    for client in &clients[..3] {
+        stage.says(*client, "lrange k 0 9\r\n");
+        assert!(gets(&mut stage, link).contains("lrange"));
+        if *client == clients[0] {
+            stage.says(link, "*0\r\n");
+        }
+    }
+    let value = format!("$400000\r\n{}\r\n", "v".repeat(400_000));
+    sends(&mut stage, link, &format!("*10\r\n{}", value.repeat(4)));
+    stage.closes(clients[1], Closed::Reset);
+    stage.says(clients[3], "lrange k 0 9\r\n");
+    assert_eq!(gets(&mut stage, link), "", "its answer may be as large, and one is enough");
+    sends(&mut stage, link, &value.repeat(6));
+    stage.says(link, "*0\r\n");
+    assert!(gets(&mut stage, link).contains("lrange"));
+}
+
+#[test]
+fn a_large_redis_request_takes_the_same_link_whatever_its_form() {
+    let mut stage = redis(2000);
     let link = comes_up(&mut stage);
     let value = "v".repeat(2000);
     let texts = [

@@ -51,12 +51,14 @@ impl Cost {
         Cost(self.0 & BYTES | other.0 & !BYTES)
     }
 
-    /// Returns the cost if the answer has so many values.
+    /// Returns the cost if the answer has so many values. Where answers are short, they are so with
+    /// all their values.
     pub(crate) fn of_values(self, count: usize) -> Cost {
-        match self.unproven().saturating_mul(count as u64) {
-            0 => self,
-            unproven => Cost(self.0 & BYTES | level(u32::try_from(unproven).unwrap_or(u32::MAX))),
+        if self.unproven() < u64::from(UNKNOWN_LEN) {
+            return self;
         }
+        let all = self.unproven().saturating_mul(count.max(1) as u64);
+        Cost(self.0 & BYTES | level(u32::try_from(all).unwrap_or(u32::MAX)))
     }
 
     /// Returns the cost of both together, at the same place: all of it may be far larger.
@@ -341,7 +343,8 @@ mod tests {
         assert_eq!(sums, [32, 16, 32]);
         assert_eq!([small.plus(small), known.plus(known)].map(Cost::unproven), [1 << 20, 0]);
         assert_eq!([1, 3, 100].map(|count| small.of_values(count).unproven() >> 19), [1, 4, 128]);
-        assert_eq!((known.of_values(9), small.of_values(0)), (known, small));
+        let short = Cost::new(1, Expected::unproven(7, 100));
+        assert_eq!((known.of_values(9), short.of_values(9)), (known, short));
         assert_eq!(large.renewed(Expected::proven(9)).unproven(), 0);
     }
 
