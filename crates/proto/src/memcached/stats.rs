@@ -169,12 +169,7 @@ pub(super) fn gather(
     proxy: &dyn ProxyFacts,
     out: &mut Vec<u8>,
 ) {
-    let mut told: BTreeMap<&[u8], Vec<&[u8]>> = BTreeMap::new();
-    for reply in parts.iter().filter_map(list) {
-        for (name, value) in lines(reply) {
-            told.entry(name).or_default().push(value);
-        }
-    }
+    let merged = Merged::of(parts.iter().filter_map(list));
     let values_of_proxy = ProxyValues {
         version: version(proxy.facts().version),
         process: proxy.process(),
@@ -185,35 +180,91 @@ pub(super) fn gather(
             protocol.answer(asked, &Answer::Stat(name, &value), out);
         }
     };
-    for (name, figure) in NAMES {
-        let values = told.remove(name.as_bytes()).unwrap_or_default();
+    for ((name, figure), values) in NAMES.iter().zip(&merged.known) {
         match figure {
             Proxy(of) => tell(name, Some(of(&values_of_proxy))),
-            figure => tell(name, merge(*figure, &values)),
+            figure => tell(name, values.merge(*figure)),
         }
     }
-    for (name, values) in &told {
-        tell(&String::from_utf8_lossy(name), merge(Sum, values));
+    for (name, values) in &merged.others {
+        tell(&String::from_utf8_lossy(name), values.merge(Sum));
     }
     end(protocol, asked, parts, out);
 }
 
-/// Merges the servers' values into one. The value of a single server stays unchanged.
-fn merge(figure: Figure, values: &[&[u8]]) -> Option<String> {
-    let first = *values.first()?;
-    let mut numbers = values.iter().map_while(|value| scan::decimal(value, u64::MAX));
-    let merged = match figure {
-        // Values that are no numbers cannot be added.
-        _ if values.len() == 1 || numbers.clone().count() < values.len() => {
-            let all_agree = values.iter().all(|value| *value == first);
-            return all_agree.then(|| String::from_utf8_lossy(first).into_owned());
+/// What the servers' lists say, merged in one pass over them.
+struct Merged<'a> {
+    /// The values of each of `NAMES`.
+    known: Vec<Values<'a>>,
+    /// Names that are not among them.
+    others: BTreeMap<&'a [u8], Values<'a>>,
+}
+
+/// The values that servers gave one name.
+#[derive(Clone, Default)]
+struct Values<'a> {
+    first: &'a [u8],
+    count: usize,
+    all_agree: bool,
+    /// The sum, the largest and the least, as long as all are numbers.
+    numbers: Option<[u64; 3]>,
+}
+
+impl<'a> Merged<'a> {
+    fn of(lists: impl Iterator<Item = &'a [u8]>) -> Merged<'a> {
+        let known = vec![Values::default(); NAMES.len()];
+        let mut merged = Merged { known, others: BTreeMap::new() };
+        for list in lists {
+            // Servers have the names in the same order, so the next one is near.
+            let mut next = 0;
+            for (name, value) in lines(list) {
+                let is_it = |(known, _): &(&str, Figure)| known.as_bytes() == name;
+                let ahead = NAMES[next..].iter().position(is_it).map(|at| next + at);
+                let values = match ahead.or_else(|| NAMES[..next].iter().position(is_it)) {
+                    Some(at) => {
+                        next = at + 1;
+                        &mut merged.known[at]
+                    }
+                    None => merged.others.entry(name).or_default(),
+                };
+                values.add(value);
+            }
         }
-        Common => numbers.next().filter(|one| numbers.all(|other| other == *one)),
-        Most => numbers.max(),
-        Least => numbers.min(),
-        Sum | Proxy(_) => Some(numbers.fold(0, u64::saturating_add)),
-    };
-    merged.map(|number| number.to_string())
+        merged
+    }
+}
+
+impl<'a> Values<'a> {
+    fn add(&mut self, value: &'a [u8]) {
+        let number = scan::decimal(value, u64::MAX);
+        if self.count == 0 {
+            let numbers = number.map(|number| [number; 3]);
+            *self = Values { first: value, count: 1, all_agree: true, numbers };
+            return;
+        }
+        self.count += 1;
+        self.all_agree &= self.first == value;
+        let both = self.numbers.zip(number);
+        self.numbers = both.map(|([sum, most, least], number)| {
+            [sum.saturating_add(number), most.max(number), least.min(number)]
+        });
+    }
+
+    /// Merges the values into one. The value of a single server stays unchanged.
+    fn merge(&self, figure: Figure) -> Option<String> {
+        // Values that are no numbers cannot be added.
+        let Some([sum, most, least]) = self.numbers.filter(|_| self.count > 1) else {
+            let has_one = self.count > 0 && self.all_agree;
+            return has_one.then(|| String::from_utf8_lossy(self.first).into_owned());
+        };
+        let merged = match figure {
+            Common => (most == least).then_some(most),
+            Most => Some(most),
+            Least => Some(least),
+            Sum | Proxy(_) => Some(sum),
+        };
+        merged.map(|number| number.to_string())
+    }
 }
 
 /// Answers `stats` with an argument from the servers' lists. If there are several servers, each
