@@ -8,6 +8,7 @@
 mod batch;
 mod busy;
 mod check;
+mod deadline;
 mod fail;
 mod handshake;
 mod health;

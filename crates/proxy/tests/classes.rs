@@ -135,6 +135,39 @@ fn only_a_few_untried_scripts_of_all_clients_are_outstanding_on_a_link() {
     assert_eq!(stage.turn(link), resp("EVAL script4 1 a"));
 }
 
+/// A client that sends one script of a second after the other would leave others one request for
+/// each of them.
+#[test]
+fn after_a_request_that_took_long_the_next_lets_those_that_wait_go_first() {
+    let (mut stage, link) = redis();
+    let (jobs, reads) = (stage.client(), stage.client());
+    let script = |nth: u32| resp(&format!("EVAL script{nth} 1 a"));
+    stage.says(jobs, &[1, 2, 3, 4].map(script).concat());
+    assert_eq!(stage.turn(link), script(1));
+    stage.says(reads, "GET b\r\n");
+    assert_eq!(stage.turn(link), resp("GET b"));
+    stage.passes(SECOND / 50);
+    stage.says(link, ":1\r\n");
+    assert_eq!(stage.turn(link), "", "it waits for the read");
+    stage.says(link, "$1\r\nb\r\n");
+    assert_eq!(stage.turn(link), script(2), "and no longer");
+    // Nobody else waits.
+    stage.passes(SECOND / 50);
+    stage.says(link, ":2\r\n");
+    assert_eq!(stage.turn(link), script(3));
+    // It waits as long as the last one took, even if the read is not answered.
+    stage.says(reads, "GET c\r\n");
+    assert_eq!(stage.turn(link), resp("GET c"));
+    stage.passes(SECOND / 50);
+    stage.says(link, ":3\r\n");
+    stage.passes(SECOND / 50 - 1);
+    assert_eq!(stage.turn(link), "");
+    stage.passes(1);
+    assert_eq!(stage.turn(link), script(4));
+    stage.says(link, "$1\r\nc\r\n:4\r\n");
+    stage.expect_rows(0);
+}
+
 #[test]
 fn a_late_reply_with_another_number_of_values_closes_its_link() {
     let (mut stage, link) = redis();

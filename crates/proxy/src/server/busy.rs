@@ -155,10 +155,33 @@ impl Servers {
         };
         if is_long {
             state.slow_end = base.now;
+            self.rest(base, at, took);
         }
+        let state = self.state(at);
         if let Some(id) = effort.work().filter(|_| is_own) {
             state.works.note(id, took, base.now);
         }
+    }
+
+    /// Lets what waits for a server go before the next request that may take long: for as long as
+    /// the last one took, and no longer than half of the time that a request may wait.
+    fn rest(&mut self, base: &Base, at: ServerAt, took: u64) {
+        let until = base.now.after(took.min(base.pool(at).plan.timeouts.queue / 2));
+        for id in self.links_of(at) {
+            if let Some(link) = self.links.find_mut(id) {
+                link.rests_until = Some(until);
+            }
+        }
+    }
+
+    /// Whether requests that may take long have to let others go first: one of them has just ended,
+    /// and quick requests wait for their server.
+    #[cold]
+    pub(super) fn must_rest(&self, base: &Base, id: ConnId) -> bool {
+        let Some(link) = self.links.find(id) else { return false };
+        let rests = link.rests_until.is_some_and(|until| base.now < until);
+        let its = || self.links.iter().filter(|(_, one)| one.at == link.at);
+        rests && link.class != LinkClass::Control && its().any(|(_, one)| one.has_quick())
     }
 
     /// Notes that the reply to a message whose request has been answered must be a list of this
@@ -182,6 +205,16 @@ impl Link {
         let sent = self.outstanding.iter().take_while(|message| message.end <= self.sent);
         let all = sent.skip(usize::from(self.is_mid_reply()));
         all.filter_map(|message| self.time_of(message, timeouts)).min()
+    }
+
+    /// Whether a quick request on it is not answered.
+    fn has_quick(&self) -> bool {
+        let is_quick = |effort: Effort| !effort.is_single();
+        let mut sent = self.outstanding.iter().filter(|message| !message.is_late());
+        self.is_up()
+            && (self.batch.is_some()
+                || sent.any(|message| is_quick(message.effort))
+                || self.queue.firsts().any(|one| is_quick(one.effort)))
     }
 
     /// Returns until when a request that was sent waits for its reply. It then gets an error, and

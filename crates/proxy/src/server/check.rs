@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use super::link::Link;
 use super::message::{Body, Payload, Unit};
 use super::state::Hold;
+use super::waiting::Waiting;
 use crate::Time;
 use crate::base::id::ConnId;
 use crate::base::part::{LinkClass, RequestId};
@@ -168,7 +169,9 @@ impl Servers {
     /// Panics if a batch or a client waits for nothing.
     pub(crate) fn check_rest(&self) {
         for (id, link) in self.links.iter() {
-            let is_due = link.queue.iter().any(|(_, _, is_parked)| !is_parked);
+            // A timer ends a rest, and so does the end of a turn in which the others have gone.
+            let rests = |one: &Waiting| one.effort.is_single() && link.rests_until.is_some();
+            let is_due = link.queue.firsts().any(|one| !rests(one));
             assert!(!is_due || link.inflight > 0, "a client waits although nothing is in flight");
             assert!(link.queue.is_empty() || self.backlogs.contains(&id), "what waits is served");
             let gathers = link.is_up() && link.batch.is_some();

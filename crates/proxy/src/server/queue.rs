@@ -44,6 +44,9 @@ pub(super) struct FairQueue {
     bytes: usize,
     /// No message has waited since before then.
     oldest: Time,
+    /// The number of the present pass over the clients, and how many were skipped in it.
+    pass: u64,
+    skipped: usize,
 }
 
 /// One client's queue.
@@ -62,6 +65,8 @@ struct ClientQueue {
     /// check that shares are equal.
     served: u64,
     breaks: u32,
+    /// The last pass in which it was skipped.
+    skipped_in: u64,
 }
 
 /// What is to be served next.
@@ -221,13 +226,22 @@ impl FairQueue {
         first
     }
 
+    /// Begins a pass over the clients, in which each may be skipped once.
+    pub(super) fn begin_pass(&mut self) {
+        self.pass += 1;
+        self.skipped = 0;
+    }
+
     /// Lets the client that is next wait until the others have had their turn. Returns false if all
-    /// of them were asked to: `skipped` counts them.
-    pub(super) fn skip(&mut self, skipped: &mut usize) -> bool {
-        *skipped += 1;
-        self.queues[self.ring[0] as usize].breaks += 1;
+    /// of them were skipped in this pass. A client may be next several times in a pass, while
+    /// others pay their debts.
+    pub(super) fn skip(&mut self) -> bool {
+        let queue = &mut self.queues[self.ring[0] as usize];
+        queue.breaks += 1;
+        self.skipped += usize::from(queue.skipped_in != self.pass);
+        queue.skipped_in = self.pass;
         self.end_turn_of_first();
-        *skipped < self.ring.len()
+        self.skipped < self.ring.len()
     }
 
     /// Does not serve the client that is next, until it is unparked.
@@ -400,6 +414,14 @@ impl FairQueue {
         })
     }
 
+    /// Lists what is next of each client, except of those that are parked.
+    pub(super) fn firsts(&self) -> impl Iterator<Item = &Waiting> {
+        self.queues
+            .iter()
+            .filter(|queue| queue.parked.is_none())
+            .filter_map(|queue| queue.waiting.front())
+    }
+
     /// Lists the clients that wait for their turn: how often each stood aside, and the cost that it
     /// was granted so far.
     pub(super) fn grants(&self) -> impl Iterator<Item = (ConnId, u32, i64)> {
@@ -470,6 +492,7 @@ impl ClientQueue {
             is_full: false,
             served: 0,
             breaks: 0,
+            skipped_in: 0,
         }
     }
 }
@@ -678,13 +701,31 @@ mod tests {
     fn one_that_is_skipped_waits_for_the_others_until_all_are() {
         let mut queue = FairQueue::default();
         (0..3).for_each(|at| queue.push(client(at), message(at as RequestId, 300, 0)));
-        let mut skipped = 0;
+        queue.begin_pass();
         let asked = [(); 3].map(|()| {
             let next = queue.next().map(|next| next.client);
-            (next, queue.skip(&mut skipped))
+            (next, queue.skip())
         });
         let expected = [0, 1, 2].map(|at| (Some(client(at)), at < 2));
         assert_eq!(asked, expected);
+    }
+
+    #[test]
+    fn a_client_that_pays_its_debt_has_its_turn_though_another_is_skipped_meanwhile() {
+        let mut queue = FairQueue::default();
+        queue.push(client(0), message(0, 5 * limits::QUANTUM as usize, 0));
+        queue.push(client(0), message(1, 300, 0));
+        assert_eq!(serve(&mut queue, 0), Some((client(0), 0)));
+        queue.push(client(1), message(2, 300, 0));
+        queue.begin_pass();
+        assert_eq!(queue.next().map(|next| next.client), Some(client(1)));
+        while queue.skip() {
+            match queue.next() {
+                Some(Next { client: one, .. }) if one == client(1) => {}
+                next => return assert_eq!(next.map(|next| next.client), Some(client(0))),
+            }
+        }
+        panic!("client 0 had no turn");
     }
 
     #[test]

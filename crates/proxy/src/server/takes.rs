@@ -20,7 +20,7 @@ impl Link {
     ) -> bool {
         match asks.effort.is_single() {
             false => self.takes_now(base, load, cost),
-            true => self.queue.is_empty() && self.takes_single(base, (asks.id, asks.effort), cost),
+            true => self.takes_single_now(base, asks, cost),
         }
     }
 
@@ -34,6 +34,14 @@ impl Link {
             && !load.is_beyond(self.depth)
             && !cost.is_unproven();
         is_usual || self.takes_unusual(base, load, cost)
+    }
+
+    /// As `takes_now`, for a part that may take long.
+    #[cold]
+    fn takes_single_now(&self, base: &Base, asks: &Requester, cost: Cost) -> bool {
+        // Whether others wait is asked when its turn comes.
+        let rests = self.rests_until.is_some() && self.class != LinkClass::Control;
+        !rests && self.queue.is_empty() && self.takes_single(base, (asks.id, asks.effort), cost)
     }
 
     /// As `takes_now`, for a part that may have to wait.

@@ -178,7 +178,7 @@ impl Servers {
         if link.inflight > link.limit.bytes() / 4 * 3 && !link.is_for_slow() {
             return;
         }
-        let mut skipped = 0;
+        link.queue.begin_pass();
         while let Some(next) = self.links.find_mut(id).and_then(|link| link.queue.next()) {
             let Some(link) = self.links.find_mut(id) else { return };
             let Next { client, request, cost, effort, since } = next;
@@ -209,27 +209,30 @@ impl Servers {
             };
             link.queue.renew(cost, effort);
             if effort.is_single() {
-                if !link.takes_single(base, (client, effort), cost) {
-                    if link.queue.skip(&mut skipped) {
+                let takes = link.takes_single(base, (client, effort), cost);
+                if !takes || self.must_rest(base, id) {
+                    if self.links.find_mut(id).is_some_and(|link| link.queue.skip()) {
                         continue;
                     }
                     break;
                 }
             } else if !link.takes_large(base, cost) {
-                if link.queue.skip(&mut skipped) {
+                if link.queue.skip() {
                     continue;
                 }
                 break;
             } else if !link.takes(base, cost) {
                 let is_unproven = cost.is_unproven() && link.takes(base, cost.proven());
-                if is_unproven && link.queue.skip(&mut skipped) {
+                if is_unproven && link.queue.skip() {
                     continue;
                 }
                 link.limit.note_short();
                 break;
             }
-            skipped = 0;
             self.send_next(base, id, client, since);
+            if let Some(link) = self.links.find_mut(id) {
+                link.queue.begin_pass();
+            }
         }
         if let Some(link) = self.links.find_mut(id) {
             link.account(&mut base.memory);
