@@ -244,7 +244,7 @@ impl<'m> Loop<'m> {
     fn after_wait(&mut self) {
         self.woken = self.now;
         if let Some(peers) = self.acceptor.peers() {
-            peers.scoreboard.beat(peers.slot);
+            peers.scoreboard.beat(peers.slot, self.now.0);
         }
     }
 

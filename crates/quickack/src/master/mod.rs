@@ -234,6 +234,7 @@ impl Master {
                 Source::Admin(id) => self.serve_admin(id, now),
             }
         }
+        self.scoreboard.beat_of_master(Clocks::read().clock_us);
         self.reap(now)?;
         for said in self.caches.restart_due(now) {
             say(&mut self.log, Level::Error, &said);
@@ -383,7 +384,6 @@ impl Master {
         let freed = self.ids.release(&in_use);
         for id in &freed {
             self.scoreboard.registry().clear_row(*id);
-            self.health.forget_id(*id);
         }
         let still_out = freed.iter().filter(|id| self.scoreboard.is_ejected(**id));
         let still_out: Vec<Ejection> =

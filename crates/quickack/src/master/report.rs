@@ -145,7 +145,7 @@ impl Master {
             workers: workers.collect(),
         };
         stats::take(self.scoreboard.registry(), &self.running.plan(), facts, &|id| {
-            self.health_of(id)
+            stats::health(&self.scoreboard, id)
         })
     }
 }
