@@ -154,6 +154,11 @@ impl Connection {
         [head, body]
     }
 
+    /// The body of the answer that is being written.
+    pub fn body(&self) -> &[u8] {
+        &self.body
+    }
+
     /// Notes that so many bytes of the answer were sent.
     pub fn advance(&mut self, bytes: usize, now: u64) {
         self.sent += bytes;
