@@ -159,6 +159,23 @@ impl Histogram {
         self.max
     }
 
+    /// Returns how many times do not exceed each edge; edges grow. A bucket that an edge divides
+    /// counts by its middle, so a count is that of an edge within one per cent of the given one.
+    pub fn up_to(&self, edges: &[u64]) -> Vec<u64> {
+        let (mut at, mut passed) = (0, 0);
+        let count = |edge: &u64| {
+            while let Some(count) = self.buckets.get(at) {
+                let (low, high) = bounds(self.first + at);
+                if low + (high - low) / 2 > *edge {
+                    break;
+                }
+                (at, passed) = (at + 1, passed + count);
+            }
+            passed
+        };
+        edges.iter().map(count).collect()
+    }
+
     /// Returns each bucket's upper bound, inclusive, and the number of times in it, for tools that
     /// print the whole histogram. Empty buckets are left out.
     pub fn buckets(&self) -> impl Iterator<Item = (u64, u64)> {

@@ -172,6 +172,7 @@ table! {
         InflightBytesNow "inflight_bytes" "Bytes of the messages in `inflight` now.",
         HoldingWorkersNow "holding_workers"
             "Workers that hold back requests now because the server is silent.",
+        DownWorkersNow "down_workers" "Workers that see the server as down now, and probe it.",
         EjectedAt "ejected_at_us"
             "When the server was ejected, as Unix time in microseconds; 0 while it is in the ring.",
     }

@@ -4,6 +4,7 @@
 //! the socket's owner and root may connect.
 
 mod entries;
+mod lock;
 
 use std::io::{self, Read, Write};
 use std::os::fd::OwnedFd;
@@ -16,6 +17,7 @@ use rustix::net;
 use crate::error::{Error, Peer};
 
 pub use entries::{Entry, Found};
+pub use lock::FileLock;
 
 /// The requests of the admin socket.
 pub struct Verb {

@@ -13,7 +13,7 @@ use std::process::ExitCode;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::config::{self, Config};
-use crate::{cache_server, master, worker};
+use crate::{cache_server, http_server, master, worker};
 
 /// A cache proxy that finds and removes the stalls between cache clients and servers.
 ///
@@ -124,6 +124,9 @@ enum Verb {
     /// Run one worker, started by the master.
     #[command(hide = true)]
     Worker,
+    /// Run the HTTP process, started for `http:`.
+    #[command(hide = true)]
+    Http,
     /// Read a configuration for the master and resolve its hosts.
     #[command(hide = true)]
     Read {
@@ -194,6 +197,7 @@ pub fn main() -> ExitCode {
         Verb::Drain { proxy } => proxy.ask("drain", &[]),
         Verb::Quit { proxy } => proxy.ask("quit", &[]),
         Verb::Worker => worker::run(),
+        Verb::Http => http_server::run(),
         Verb::Read { file } => master::reader::run(&file),
         Verb::Cache { listen, inherited: _, memory, item_size_max } => {
             cache_server::start(listen.as_ref(), memory, item_size_max)

@@ -102,6 +102,8 @@ pub struct Upstream {
     pub servers: Vec<ServerAddress>,
     /// Options of each link.
     pub tcp: TcpOptions,
+    /// The proxy is not ready while none of them is up.
+    pub required: bool,
 }
 
 /// Options of a TCP connection that are set once, when it is made.

@@ -7,6 +7,7 @@ mod cli;
 mod config;
 mod error;
 mod event;
+mod http_server;
 mod ipc;
 mod log;
 mod master;

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   line 0      header           master   magic, version, slots, ids, protocols' counters
-//!   line 1      epochs           master   configuration, health
+//!   line 1      epochs           master   configuration, health, heartbeat
 //!   line 2      connect tokens   anybody  one word of several writers; not in a request's path
 //!   then        one line a slot  master   whether its worker serves
 //!   then        one line a slot  worker   heartbeat, clients, whether it watches the listeners, …
@@ -148,6 +148,16 @@ impl Scoreboard {
         self.memory[EPOCHS + 1].store(next, Ordering::Release);
     }
 
+    /// A turn of the master's begins, at `now_us` of the clock that all processes share.
+    pub fn beat_of_master(&self, now_us: u64) {
+        self.memory[EPOCHS + 2].store(now_us, Ordering::Relaxed);
+    }
+
+    /// When the master last began a turn.
+    pub fn master_beat(&self) -> u64 {
+        self.memory[EPOCHS + 2].load(Ordering::Relaxed)
+    }
+
     /// Whether a slot's worker takes clients.
     pub fn is_serving(&self, slot: usize) -> bool {
         self.memory[self.master_line(slot)].load(Ordering::Acquire) != 0
@@ -169,10 +179,17 @@ impl Scoreboard {
 
     // State that a worker sets.
 
-    /// A turn of the worker's loop begins.
-    pub fn beat(&self, slot: usize) {
-        let word = &self.memory[self.worker_line(slot) + BEATS];
-        word.store(word.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+    /// A turn of the worker's loop begins, at `now_us` of the clock that all processes share.
+    pub fn beat(&self, slot: usize, now_us: u64) {
+        let line = &self.memory[self.worker_line(slot)..][..LINE];
+        let beats = line[BEATS].load(Ordering::Relaxed);
+        line[BEATS].store(beats.wrapping_add(1), Ordering::Relaxed);
+        line[BEAT_AT].store(now_us, Ordering::Relaxed);
+    }
+
+    /// When a worker last began a turn.
+    pub fn beat_at(&self, slot: usize) -> u64 {
+        self.memory[self.worker_line(slot) + BEAT_AT].load(Ordering::Relaxed)
     }
 
     /// Turns that a worker has begun; a number that stands still for long is a hung worker.
@@ -273,7 +290,7 @@ fn own_counters() -> u64 {
 /// "quickack", read as a number.
 const MAGIC: u64 = u64::from_be_bytes(*b"quickack");
 /// The version of the layout; a process that finds another one reads nothing.
-const VERSION: u64 = 1;
+const VERSION: u64 = 2;
 /// Words of a cache line.
 const LINE: usize = 8;
 /// Words of a page.
@@ -287,6 +304,7 @@ const CLIENTS: usize = 1;
 const WATCHING: usize = 2;
 const CONFIG_SEEN: usize = 3;
 const HEALTH_SEEN: usize = 4;
+const BEAT_AT: usize = 5;
 /// The time to come that a burst of connects may use at once.
 const CONNECT_BURST_US: u64 = 100_000;
 
@@ -313,11 +331,12 @@ mod tests {
             }
         };
         note("master", &|| scoreboard.commit_config(1));
+        note("master", &|| scoreboard.beat_of_master(1));
         note("anybody", &|| scoreboard.take_connect_token(1, 1).unwrap());
         for slot in 0..scoreboard.slots {
             note("master", &|| scoreboard.set_serving(slot, true));
             let worker = format!("worker {slot}");
-            note(&worker, &|| scoreboard.beat(slot));
+            note(&worker, &|| scoreboard.beat(slot, 1));
             note(&worker, &|| scoreboard.set_connections(slot, 1));
             note(&worker, &|| scoreboard.set_watching(slot, true));
             note(&worker, &|| scoreboard.set_installed(slot, Epochs { config: 1, health: 1 }));

@@ -22,6 +22,8 @@ use metrics::{
 use proto::Upstream;
 use proxy::plan::{Plan, PoolPlan, ServerPlan};
 
+use crate::scoreboard::Scoreboard;
+
 /// All counters, with the names of their owners.
 pub struct Snapshot {
     pub facts: Facts,
@@ -205,6 +207,20 @@ impl Times {
             quantiles_us: QUANTILES.map(|(_, share)| histogram.quantile(share)),
             max_us: histogram.max(),
         }
+    }
+}
+
+/// Returns the state of a server: what the workers see, and what the master has decided.
+pub fn health(scoreboard: &Scoreboard, id: u32) -> Health {
+    let registry = scoreboard.registry();
+    if scoreboard.is_ejected(id) {
+        // The master alone writes it.
+        let since_us = registry.value(0, id, ServerCounter::EjectedAt);
+        return Health::Ejected { since_us };
+    }
+    match registry.total(id, ServerCounter::DownWorkersNow) {
+        0 => Health::Up,
+        _ => Health::Down,
     }
 }
 

@@ -2,11 +2,13 @@
 
 use std::fs::File;
 use std::io::{self, Write};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::AtomicU64;
 
-use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, ftruncate};
+use rustix::fs::{
+    MemfdFlags, Mode, OFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, ftruncate,
+};
 use rustix::mm::{MapFlags, ProtFlags};
 
 /// Makes memory of `words` 64-bit words, all zero, to be mapped by several processes. Its size is
@@ -22,11 +24,26 @@ pub fn shared(name: &str, words: usize) -> io::Result<OwnedFd> {
 /// Maps memory made by `shared` for the rest of this process's life, so users of the mapping need
 /// not check that it still exists.
 pub fn map(fd: impl AsFd) -> io::Result<&'static [AtomicU64]> {
+    map_as(fd.as_fd(), ProtFlags::READ | ProtFlags::WRITE)
+}
+
+/// As [`map`], for a process that only loads: a store would end it.
+pub fn map_to_read(fd: impl AsFd) -> io::Result<&'static [AtomicU64]> {
+    map_as(fd.as_fd(), ProtFlags::READ)
+}
+
+/// Opens shared memory once more, so that the descriptor can be passed to a process that must not
+/// write to it.
+pub fn open_to_read(fd: impl AsFd) -> io::Result<OwnedFd> {
+    let path = format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd());
+    Ok(rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?)
+}
+
+fn map_as(fd: BorrowedFd<'_>, protection: ProtFlags) -> io::Result<&'static [AtomicU64]> {
     let len = rustix::fs::fstat(&fd)?.st_size as usize;
     if len < size_of::<u64>() || !fcntl_get_seals(&fd)?.contains(SealFlags::SHRINK) {
         return Err(io::Error::other("not the shared memory of quickack"));
     }
-    let protection = ProtFlags::READ | ProtFlags::WRITE;
     // SAFETY: a new mapping at a place of the kernel's choice; it is never unmapped and its file,
     // sealed, never shrinks, so every word stays valid; any bits are a valid `AtomicU64`, and the
     // mapping is aligned to a page.
@@ -78,6 +95,16 @@ mod tests {
         one[7].store(42, Ordering::Relaxed);
         assert_eq!(other[7].load(Ordering::Relaxed), 42);
         assert!(ftruncate(&fd, 8).is_err(), "its size is fixed");
+    }
+
+    #[test]
+    fn a_reader_sees_what_is_written_and_cannot_map_it_to_write() {
+        let fd = shared("test", 8).unwrap();
+        let reading = open_to_read(&fd).unwrap();
+        let (one, other) = (map(&fd).unwrap(), map_to_read(&reading).unwrap());
+        one[7].store(42, Ordering::Relaxed);
+        assert_eq!(other[7].load(Ordering::Relaxed), 42);
+        assert!(map(&reading).is_err());
     }
 
     #[test]

@@ -13,11 +13,12 @@ const CRATES: &[(&str, &[&str])] = &[
     ("shard", &[]),
     ("cache", &[]),
     ("metrics", &[]),
+    ("http", &[]),
     ("sys", &[]),
     ("proxy", &["proto", "shard", "cache", "metrics"]),
-    ("quickack", &["proxy", "proto", "shard", "cache", "metrics", "sys"]),
+    ("quickack", &["proxy", "proto", "shard", "cache", "metrics", "http", "sys"]),
     ("testkit", &["proxy", "proto", "shard", "cache", "metrics"]),
-    ("fuzz", &["testkit", "proxy", "proto", "shard", "cache", "metrics"]),
+    ("fuzz", &["testkit", "proxy", "proto", "shard", "cache", "metrics", "http"]),
     ("bench", &["testkit"]),
     ("xtask", &["bench", "testkit"]),
 ];
@@ -43,7 +44,7 @@ const LAYERED_CRATES: &[LayeredCrate] = &[
             &["main"],
             &["cli"],
             &["master"],
-            &["worker", "cache_server"],
+            &["worker", "cache_server", "http_server"],
             &["address_space", "admin", "event", "stats"],
             &["ipc"],
             &["scoreboard", "config"],
@@ -69,7 +70,7 @@ const HALVES: &[Half] = &[
 ];
 
 /// Crates that take bytes and time and return bytes and actions.
-const PURE: &[&str] = &["proto", "shard", "cache", "metrics", "proxy"];
+const PURE: &[&str] = &["proto", "shard", "cache", "metrics", "http", "proxy"];
 
 /// The modules through which a crate could reach the outside world.
 const WORLD: &[&str] = &[

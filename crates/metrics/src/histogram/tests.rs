@@ -129,3 +129,20 @@ fn recorded(times: &[u64]) -> Histogram {
     times.iter().for_each(|time| recorder.record(*time));
     registry.histogram(0, Latency::Reads)
 }
+
+#[test]
+fn times_are_counted_up_to_edges() {
+    let registry = Registry::private(1, 2);
+    let recorder = registry.metrics(0).recorder(1, Latency::Reads);
+    let times: Vec<u64> = (0..10_000).map(|n| n * n % 250_000).collect();
+    times.iter().for_each(|time| recorder.record(*time));
+    let histogram = registry.histogram(1, Latency::Reads);
+    let edges = [0, 63, 1_000, 36_000, 48_000, 190_000, 1_000_000];
+    for (edge, count) in edges.iter().zip(histogram.up_to(&edges)) {
+        let exact = |edge: u64| times.iter().filter(|time| **time <= edge).count() as u64;
+        let (least, most) = (exact(edge - edge / 100), exact(edge + edge / 100));
+        assert!((least..=most).contains(&count), "{edge}: {count}, not {least} to {most}");
+    }
+    assert_eq!(histogram.up_to(&[u64::MAX]), [10_000]);
+    assert_eq!(Histogram::default().up_to(&[1, 2]), [0, 0]);
+}

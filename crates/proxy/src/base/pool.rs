@@ -219,6 +219,11 @@ impl Server {
         }
     }
 
+    /// Whether this worker sees it as down. An ejected server is out of the ring for all.
+    pub(crate) fn is_down(&self) -> bool {
+        self.stage == Stage::Planned && self.health == Health::Down && !self.ejected
+    }
+
     /// Returns the name of its health for operators.
     pub(crate) fn health_name(&self) -> &'static str {
         match self.health {

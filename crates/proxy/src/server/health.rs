@@ -22,6 +22,7 @@ impl Servers {
         let counts = state.note_failure(server.health, base.now);
         let failures = state.failures;
         base.server_mut(at).health = Health::Down;
+        base.gauges_changed = true;
         if was_ready {
             base.log(Event::ServerDown { server: id, why });
         }

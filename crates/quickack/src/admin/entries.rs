@@ -17,22 +17,21 @@
 
 use std::fs::DirBuilder;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use rustix::fs::{FileType, FlockOperation, Mode, OFlags, fcntl_lock};
-use rustix::io::Errno;
+use rustix::fs::{FileType, Mode, OFlags};
 use rustix::process::{Flock, FlockType, fcntl_getlk, geteuid};
 
+use super::lock::FileLock;
 use crate::error::Error;
 
 /// Our name, until this is dropped.
 pub struct Entry {
     path: PathBuf,
-    lock: OwnedFd,
+    lock: FileLock,
 }
 
 impl Entry {
@@ -42,7 +41,8 @@ impl Entry {
         let folder = own_folder();
         make(&folder)?;
         let path = folder.join(name(file));
-        let lock = lock(&lock_of(&path));
+        let taken = "another proxy is running with this configuration";
+        let lock = FileLock::take(&lock_of(&path), taken);
         let lock = lock.map_err(|error| error.within(&path.display().to_string()))?;
         let entry = Entry { lock, path };
         if entry.path.is_symlink() {
@@ -69,20 +69,16 @@ impl Entry {
 
     /// Whether the lock is still the one that others find: somebody may have tidied up.
     pub fn is_ours(&self) -> bool {
-        is_file_at(&self.lock, &lock_of(&self.path))
+        self.lock.is_there()
     }
 }
 
 impl Drop for Entry {
     fn drop(&mut self) {
-        if !self.is_ours() {
-            return;
-        }
-        if self.path.is_symlink() {
+        // The lock goes after it: from then on the name is whoever's takes it.
+        if self.is_ours() && self.path.is_symlink() {
             let _ = std::fs::remove_file(&self.path);
         }
-        // Last: from now on the name is whoever's takes it.
-        let _ = std::fs::remove_file(lock_of(&self.path));
     }
 }
 
@@ -231,24 +227,6 @@ fn make(folder: &Path) -> Result<(), Error> {
     Ok(())
 }
 
-/// Locks the file of this name, for as long as the descriptor is open.
-fn lock(path: &Path) -> Result<OwnedFd, Error> {
-    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-    loop {
-        let fd = rustix::fs::open(path, flags, Mode::from_raw_mode(0o600))?;
-        match fcntl_lock(&fd, FlockOperation::NonBlockingLockExclusive) {
-            // Else whoever had it has just removed it.
-            Ok(()) if is_file_at(&fd, path) => return Ok(fd),
-            Ok(()) => {}
-            Err(Errno::AGAIN | Errno::ACCESS) => {
-                let text = "another proxy is running with this configuration";
-                return Err(Error::Config(text.into()));
-            }
-            Err(error) => return Err(error.into()),
-        }
-    }
-}
-
 /// Whether somebody holds the lock: the one that runs. The folder is its owner's, and the file may
 /// be a pipe, a device, or a link to one.
 fn is_locked(path: &Path, owner: u32) -> bool {
@@ -259,11 +237,6 @@ fn is_locked(path: &Path, owner: u32) -> bool {
         FileType::from_raw_mode(it.st_mode) == FileType::RegularFile && it.st_uid == owner
     });
     is_theirs && matches!(fcntl_getlk(fd, &Flock::from(FlockType::ReadLock)), Ok(Some(_)))
-}
-
-fn is_file_at(fd: impl AsFd, path: &Path) -> bool {
-    let Ok(ours) = rustix::fs::fstat(fd) else { return false };
-    rustix::fs::lstat(path).is_ok_and(|it| (it.st_dev, it.st_ino) == (ours.st_dev, ours.st_ino))
 }
 
 fn lock_of(path: &Path) -> PathBuf {
@@ -356,27 +329,12 @@ mod tests {
     }
 
     #[test]
-    fn a_lock_is_a_file_at_its_name_and_no_link_and_stays_with_this_process() {
-        let folder = tempfile::tempdir().unwrap();
-        let [path, link] = ["one.lock", "other.lock"].map(|name| folder.path().join(name));
-        let fd = lock(&path).unwrap();
-        assert!(rustix::io::fcntl_getfd(&fd).unwrap().contains(rustix::io::FdFlags::CLOEXEC));
-        assert_eq!(std::fs::metadata(&path).unwrap().mode() & 0o777, 0o600);
-        assert!(is_file_at(&fd, &path));
-        std::os::unix::fs::symlink(&path, &link).unwrap();
-        assert!(lock(&link).is_err());
-        std::fs::remove_file(&path).unwrap();
-        assert!(!is_file_at(&fd, &path));
-        std::fs::write(&path, "").unwrap();
-        assert!(!is_file_at(&fd, &path), "another file by now");
-    }
-
-    #[test]
     fn a_name_is_removed_by_the_owner_of_its_lock_and_by_nobody_else() {
         let folder = tempfile::tempdir().unwrap();
         for is_ours in [true, false] {
             let path = folder.path().join(format!("{is_ours}.sock"));
-            let entry = Entry { lock: lock(&lock_of(&path)).unwrap(), path: path.clone() };
+            let entry =
+                Entry { lock: FileLock::take(&lock_of(&path), "").unwrap(), path: path.clone() };
             // A socket that a run left there, then a link; the first one stays.
             drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
             for place in ["/first", "/second"] {
@@ -394,7 +352,7 @@ mod tests {
         // An entry that is no link is not the name's to remove.
         let path = folder.path().join("socket.sock");
         std::fs::write(&path, "").unwrap();
-        drop(Entry { lock: lock(&lock_of(&path)).unwrap(), path: path.clone() });
+        drop(Entry { lock: FileLock::take(&lock_of(&path), "").unwrap(), path: path.clone() });
         assert!(path.exists() && !lock_of(&path).exists());
     }
 }

@@ -32,9 +32,9 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use proxy::{Action, Closed, ConnId, Side, Slices, Time};
 use sys::signal::{self, Signals};
 
-use crate::event::{Listener, Loop, NoControl, Service};
+use crate::event::{Listener, Loop, NoControl, Service, Sessions};
 use execute::Executor;
-use session::{Session, Sessions};
+use session::Session;
 
 pub use start::start;
 
@@ -64,7 +64,7 @@ fn run(listeners: Vec<Listener>, options: Options) -> io::Result<()> {
 /// One cache and its clients.
 struct CacheServer {
     executor: Executor,
-    sessions: Sessions,
+    sessions: Sessions<Session>,
     actions: VecDeque<Action>,
     /// Clients with unsent output, each once.
     dirty: Vec<ConnId>,

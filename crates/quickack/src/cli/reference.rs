@@ -6,7 +6,8 @@ use proxy::fault::FAULTS;
 
 use crate::admin::VERBS;
 use crate::config;
-use crate::ipc::message::{Descriptors, TO_MASTER, TO_WORKER, VERSION};
+use crate::http_server;
+use crate::ipc::message::{Descriptors, FROM_HTTP, TO_HTTP, TO_MASTER, TO_WORKER, VERSION};
 
 struct Page {
     name: &'static str,
@@ -20,6 +21,7 @@ const PAGES: &[Page] = &[
     Page { name: "directives", text: config::directives_page },
     Page { name: "errors", text: errors },
     Page { name: "metrics", text: metrics },
+    Page { name: "prometheus", text: prometheus },
 ];
 
 pub fn names() -> Vec<&'static str> {
@@ -132,11 +134,11 @@ all other cases use `--admin`.
 ## Verbs
 ";
 
-/// Lists every message between master and worker, from their table.
+/// Lists every message between the master and its children, from their tables.
 fn channel() -> String {
     let mut page = heading(
         "Channel messages",
-        "The master and a worker exchange these messages over a `SOCK_SEQPACKET` socket pair.\n\
+        "The master and each of its children exchange these messages over a `SOCK_SEQPACKET` socket pair.\n\
          Each message is a JSON envelope: the version, its number, the number of the last message\n\
          that was received, and the body, which is one message; without a\n\
          body, it only acknowledges. A message whose number does not follow the last one, that is\n\
@@ -144,7 +146,13 @@ fn channel() -> String {
          closes the channel.",
     );
     page += &format!("\nVersion {VERSION}.\n");
-    for (title, table) in [("From the master", TO_WORKER), ("From a worker", TO_MASTER)] {
+    let directions = [
+        ("From the master to a worker", TO_WORKER),
+        ("From a worker", TO_MASTER),
+        ("From the master to the HTTP process", TO_HTTP),
+        ("From the HTTP process", FROM_HTTP),
+    ];
+    for (title, table) in directions {
         page += &format!("\n## {title}\n\n| message | fields | descriptors | meaning |\n");
         page += "|---|---|---|---|\n";
         for kind in table {
@@ -237,6 +245,18 @@ fn metrics() -> String {
         page += &format!("| `{}` | {} |\n", row.name, row.help);
     }
     page + "| `replies` | Messages to a server: from entering the queue to the reply. |\n"
+}
+
+/// Lists every family of `/metrics`.
+fn prometheus() -> String {
+    let page = heading(
+        "Metrics for Prometheus",
+        "`/metrics` of the `http:` address serves these families; [monitoring.md](../monitoring.md)\n\
+         says how to use them. The figures are those of [metrics.md](metrics.md), in seconds and bytes.\n\
+         Counters go on over reloads and deaths of workers. A pool or server that a reload removes\n\
+         takes its figures with it.",
+    );
+    format!("{page}\n{}", http_server::reference())
 }
 
 const LATENCIES: &str = "

@@ -57,6 +57,8 @@ struct Compiler<'o> {
     global_settings: Vec<Setting>,
     /// The place that set `memory_max`.
     memory_max_spot: Spot,
+    /// The place of the value of `http`.
+    http_spot: Spot,
 }
 
 /// A pool as read, with or without errors.
@@ -82,6 +84,7 @@ impl<'o> Compiler<'o> {
             global: GlobalDraft::new(processors),
             global_settings: Vec::new(),
             memory_max_spot: Spot::File,
+            http_spot: Spot::File,
         }
     }
 
@@ -110,9 +113,12 @@ impl<'o> Compiler<'o> {
     fn global(&mut self, block: &Entry, findings: &mut Findings) {
         if let Some(entries) = entries(block, findings) {
             self.global_settings = apply(GLOBAL, entries, &mut self.global, findings);
-            let written = entries.iter().find(|entry| entry.key == MEMORY_MAX);
-            self.memory_max_spot =
-                written.map_or(block.key_place, |entry| entry.value.place).into();
+            let spot_of = |name: &str| -> Spot {
+                let written = entries.iter().find(|entry| entry.key == name);
+                written.map_or(block.key_place, |entry| entry.value.place).into()
+            };
+            self.memory_max_spot = spot_of(MEMORY_MAX);
+            self.http_spot = spot_of("http");
         }
     }
 
@@ -214,15 +220,20 @@ impl<'o> Compiler<'o> {
         if let Admin::At(path) = &self.global.process.admin {
             claims.insert(path.display().to_string(), "the `admin` socket".to_string());
         }
-        for pool in &self.pools {
-            let Some(address) = &pool.draft.listen else { continue };
+        let http = self.global.process.http.as_ref();
+        let http = http.map(|address| (address, &self.http_spot, "the `http` server".to_string()));
+        let pools = self.pools.iter().filter_map(|pool| {
+            let address = pool.draft.listen.as_ref()?;
+            Some((address, &pool.listen_spot, format!("pool `{}`", pool.draft.plan.name)))
+        });
+        for (address, spot, name) in http.into_iter().chain(pools) {
             let Some(claim) = address.claim() else { continue };
             match claims.get(&claim) {
                 Some(earlier) => {
                     let message = format!("{earlier} listens on {address} already");
-                    findings.error(pool.listen_spot.clone(), message);
+                    findings.error(spot.clone(), message);
                 }
-                None => drop(claims.insert(claim, format!("pool `{}`", pool.draft.plan.name))),
+                None => drop(claims.insert(claim, name)),
             }
         }
     }
@@ -362,6 +373,7 @@ fn upstream(draft: &PoolDraft) -> Upstream {
         servers: draft.servers.iter().map(|server| address(&server.line.address)).collect(),
         // Keepalive also detects a black-holed server, so links always have it.
         tcp: TcpOptions { nodelay: draft.tcp_nodelay, keepalive: true },
+        required: draft.required,
     }
 }
 

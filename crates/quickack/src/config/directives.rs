@@ -257,6 +257,9 @@ pub static POOL: &[Directive<PoolDraft>] = &[
         "The proxy's own login to the pool's servers: a file like that of `users` with one line, \
          for servers that want a login (memcached's `-Y`, a user of Redis). Each link logs in \
          before it sends anything else. A server that refuses the login is down."),
+    live("required", Value("on"), Kind::Switch(|pool, on| pool.required = on),
+        "Whether `/readyz` says that the proxy is not ready while the pool has no server that is \
+         up."),
     live("timeout_connect", Value("1s"),
         Kind::Deadline(|pool, us| pool.timeout_connect = Some(us)),
         "How long a connect to a server may take."),
@@ -381,6 +384,13 @@ pub static GLOBAL: &[Directive<GlobalDraft>] = &[
         })),
         "Address on which twemproxy's JSON is served to everybody who connects; port 0 is any \
          free port."),
+    row("http", Native, Unset("not served"),
+        Kind::Own("`host:port` or `/path/of/socket [mode]`", |global, word| {
+            Address::parse(word).map(|address| global.process.http = Some(address))
+        }),
+        "Address on which a process of its own serves `/metrics` for Prometheus, `/healthz`, \
+         `/readyz` and `/stats.json` to everybody who connects; port 0 is any free port. Nothing \
+         can be changed over it."),
     row("log", Native, Value("stderr"),
         Kind::Own("`stderr` or `/path/of/file`", |global, word| log_target(word).map(|target| {
             global.process.log = target;

@@ -35,6 +35,7 @@ pub struct PoolDraft {
     pub max_ejected: CountOrPercent,
     pub server_connections_max: Option<usize>,
     pub proxy_protocol: Vec<IpNet>,
+    pub required: bool,
     /// Path of the file, as written.
     pub users: Option<String>,
     /// Path of the file, as written.
@@ -116,6 +117,7 @@ impl PoolDraft {
             max_ejected: CountOrPercent::Percent(50),
             server_connections_max: None,
             proxy_protocol: Vec::new(),
+            required: true,
             users: None,
             server_login: None,
             protocol: None,

@@ -25,6 +25,8 @@ pub struct Process {
     pub admin: Admin,
     /// The address that serves twemproxy's JSON.
     pub stats: Option<Address>,
+    /// The address that serves metrics and health over HTTP.
+    pub http: Option<Address>,
     pub log: log::Target,
     pub log_format: log::Format,
     pub log_level: log::Level,
@@ -85,6 +87,7 @@ impl Process {
             epoll_timeout_us: 50_000,
             admin: Admin::Default,
             stats: None,
+            http: None,
             log: log::Target::Stderr,
             log_format: log::Format::Text,
             log_level: log::Level::Notice,

@@ -105,6 +105,7 @@ const EFFECTS: &[Effect] = &[
     ("backlog: 9", |c| c.listeners[0].backlog == 9),
     ("tcpkeepalive: true", |c| c.listeners[0].tcp.keepalive),
     ("preconnect: true", |c| pool(c).preconnect),
+    ("required: no", |c| !c.upstreams[0].required),
     ("server_connections: 3", |c| pool(c).server_connections == 3),
     ("auto_eject_hosts: true", |c| pool(c).on_failure == OnFailure::Eject),
     ("server_retry_timeout: 2000", |c| pool(c).server_retry_timeout == 2_000_000),
@@ -175,6 +176,9 @@ const GLOBAL_EFFECTS: &[Effect] = &[
     ("server_connects_max: 0", |c| c.process.server_connects_max == 0),
     ("admin: off", |c| c.process.admin == Admin::Off),
     ("stats: 127.0.0.1:22222", |c| c.process.stats.is_some()),
+    ("http: '[::1]:9100'", |c| {
+        c.process.http.as_ref().is_some_and(|it| it.to_string() == "[::1]:9100")
+    }),
     ("log: /tmp/log", |c| c.process.log == log::Target::File("/tmp/log".into())),
     ("log_format: json", |c| c.process.log_format == log::Format::Json),
     ("log_level: debug", |c| c.process.log_level == log::Level::Debug),
@@ -444,6 +448,10 @@ fn a_limit_is_the_largest_value_that_is_allowed() {
         ("workers: 3", "workers: 4", "  server_connections_max: 3\n"),
         ("stats: 127.0.0.1:9", "stats: 127.0.0.1:1", ""),
         ("stats: 127.0.0.1:9", "stats: /stats.sock", ""),
+        ("http: 127.0.0.1:9", "http: 127.0.0.1:1", ""),
+        ("http: /http.sock 0660", "http: http.sock", ""),
+        ("stats: h:9, http: h:8", "stats: h:9, http: h:9", ""),
+        ("admin: /a, http: /b", "admin: /a, http: /a 0660", ""),
         ("shutdown_timeout: 2147483647", "shutdown_timeout: 2147483648", ""),
         ("shutdown_timeout: 2147483s", "shutdown_timeout: 2147484s", ""),
         (&path(107), &path(108), ""),

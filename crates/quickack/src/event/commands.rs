@@ -45,6 +45,10 @@ impl Loop<'_> {
                 Command::Adopt { client, fds } => {
                     fds.into_iter().for_each(|fd| self.adopt(fd, client.clone()));
                 }
+                Command::Listen(listeners) => {
+                    self.acceptor.set_listeners(&self.epoll, listeners);
+                    self.accept_waiting();
+                }
                 Command::Retire => self.retire(),
                 Command::Share { keep } => {
                     self.sharing = Some(Sharing { keep, until: self.now.after(SHARE_US) })

@@ -70,6 +70,8 @@ pub enum Command {
     Eject(Ejection),
     /// Clients from another worker that are all alike.
     Adopt { client: ClientState, fds: Vec<OwnedFd> },
+    /// Other listeners. Those that are not among them are accepted empty and closed.
+    Listen(Vec<Listener>),
     /// No more clients; those with nothing outstanding go to other workers. Ends with the last.
     Retire,
     /// There are workers with fewer clients: clients with nothing outstanding go to them, until

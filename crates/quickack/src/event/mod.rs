@@ -23,6 +23,7 @@ mod control;
 mod header;
 mod heap_trim;
 mod service;
+mod sessions;
 #[cfg(test)]
 mod tests;
 mod traffic;
@@ -52,6 +53,7 @@ pub use accept::{CALLS, Listener, choose};
 pub use connect::{Target, TargetAddress};
 pub use control::{Command, Control, Install, LoopEvent, NoControl};
 pub use service::Service;
+pub use sessions::Sessions;
 
 /// The things that a worker shares with the others, and its own slot.
 pub struct Shared {
@@ -119,13 +121,13 @@ impl<'m> Loop<'m> {
     /// `shutdown_timeout` has passed.
     pub fn uncontrolled(
         service: &'m mut dyn Service,
-        no_control: &'m mut NoControl,
+        control: &'m mut dyn Control,
         listeners: Vec<Listener>,
         signals: Signals,
         shutdown_timeout: Duration,
     ) -> std::io::Result<Loop<'m>> {
         let origin_us = monotonic_us();
-        let mut looping = Loop::new(service, no_control, signals, shutdown_timeout, origin_us)?;
+        let mut looping = Loop::new(service, control, signals, shutdown_timeout, origin_us)?;
         looping.acceptor.set_listeners(&looping.epoll, listeners);
         Ok(looping)
     }
@@ -244,7 +246,7 @@ impl<'m> Loop<'m> {
     fn after_wait(&mut self) {
         self.woken = self.now;
         if let Some(peers) = self.acceptor.peers() {
-            peers.scoreboard.beat(peers.slot);
+            peers.scoreboard.beat(peers.slot, self.now.0);
         }
     }
 

@@ -9,6 +9,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::client_state::ClientState;
+use super::http_view::State;
 use crate::error::{Error, Peer};
 use crate::log::Level;
 
@@ -164,6 +165,36 @@ messages! {
          the same pool, protocol, login, database, protocol version and client names."
 }
 
+messages! {
+    /// The messages from the master to the HTTP process.
+    ToHttp, TO_HTTP:
+    Welcome { release: String, started_unix_us: u64 } One
+        "The first message: the shared memory, to be read only."
+    Names {} One
+        "The names of pools and servers, as a sealed memfd."
+    State { state: State } None
+        "What the master alone knows; sent when it changes."
+    Listen { number: u32, tcp: bool } One
+        "The socket to accept on; the one before it is accepted empty and closed."
+    Answer { question: Question } One
+        "The answer to the last question of this kind, as a sealed memfd."
+}
+
+messages! {
+    /// The messages from the HTTP process to the master. None of them changes anything.
+    FromHttp, FROM_HTTP:
+    Ask { question: Question } None
+        "A question that only the master can answer."
+}
+
+/// A question of the HTTP process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Question {
+    /// The answer of `quickack stats --json`.
+    Stats,
+}
+
 /// Of the envelope and the tables of messages.
 pub const VERSION: u32 = 3;
 
@@ -173,10 +204,12 @@ mod tests {
 
     #[test]
     fn every_message_has_a_sentence_and_a_name_of_its_own() {
-        let all: Vec<&Kind> = TO_WORKER.iter().chain(TO_MASTER).collect();
-        for (at, kind) in all.iter().enumerate() {
-            assert!(kind.text.ends_with('.'), "{}", kind.name);
-            assert!(all[..at].iter().all(|other| other.name != kind.name), "{}", kind.name);
+        for both in [[TO_WORKER, TO_MASTER], [TO_HTTP, FROM_HTTP]] {
+            let all: Vec<&Kind> = both.into_iter().flatten().collect();
+            for (at, kind) in all.iter().enumerate() {
+                assert!(kind.text.ends_with('.'), "{}", kind.name);
+                assert!(all[..at].iter().all(|other| other.name != kind.name), "{}", kind.name);
+            }
         }
     }
 

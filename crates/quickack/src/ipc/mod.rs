@@ -11,6 +11,7 @@
 //! too long for a message and travel as sealed memfds.
 
 pub mod client_state;
+pub mod http_view;
 pub mod installation;
 pub mod message;
 #[cfg(test)]
@@ -28,7 +29,7 @@ use sys::channel;
 use crate::error::{Error, Peer};
 use message::{Envelope, Message};
 
-pub use message::{ToMaster, ToWorker};
+pub use message::{FromHttp, Question, ToHttp, ToMaster, ToWorker};
 
 /// One end, which sends messages `Out` and receives messages `In`.
 pub struct Channel<Out, In> {

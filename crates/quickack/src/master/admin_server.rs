@@ -27,6 +27,18 @@ pub struct Asked {
     /// The connection that asked; a signal expects no answer.
     pub asker: Option<ConnectionId>,
     pub allow_remap: bool,
+    /// The file is read again; otherwise directives are set over it.
+    pub is_reload: bool,
+}
+
+impl Asked {
+    pub fn reload(asker: Option<ConnectionId>, allow_remap: bool) -> Asked {
+        Asked { asker, allow_remap, is_reload: true }
+    }
+
+    pub fn set(asker: ConnectionId) -> Asked {
+        Asked { asker: Some(asker), allow_remap: false, is_reload: false }
+    }
 }
 
 /// The listeners and their connections.
@@ -418,7 +430,7 @@ impl Master {
             "reload" => {
                 self.renew(Some(id));
                 let allow_remap = says("--allow-remap");
-                self.begin_reload(Asked { asker: Some(id), allow_remap }, now);
+                self.begin_reload(Asked::reload(Some(id), allow_remap), now);
             }
             "set" if words.is_empty() => self.admin.refuse(id, "set needs KEY=VALUE"),
             "set" => self.begin_set(id, words, now),

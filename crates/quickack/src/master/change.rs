@@ -28,7 +28,7 @@ use super::{Master, Running};
 use crate::config::{self, Config, Override, Source};
 use crate::error::Error;
 use crate::ipc::ToWorker;
-use crate::log::Level;
+use crate::log::{Clocks, Level};
 
 /// A change that waits for its turn.
 pub enum ChangeRequest {
@@ -71,13 +71,12 @@ struct Applied {
 impl Master {
     /// The file is read anew.
     pub(super) fn begin_reload(&mut self, asked: Asked, now: Instant) {
-        let asker = asked.asker;
         let Some(file) = self.file.clone() else {
             let why = "there is no file: the proxy runs with its built-in configuration";
-            return self.refuse(asker, why);
+            return self.refuse(asked, why);
         };
         if self.ending.is_some() {
-            return self.refuse(asker, "the proxy is shutting down");
+            return self.refuse(asked, "the proxy is shutting down");
         }
         if self.change.is_some() {
             return self.queue_change(ChangeRequest::Reload(asked));
@@ -88,15 +87,15 @@ impl Master {
             Ok(reader) => {
                 self.change = Some(Change { phase: Phase::Reading(reader), asked });
             }
-            Err(error) => self.refuse(asker, Error::os("cannot read the file")(error)),
+            Err(error) => self.refuse(asked, Error::os("cannot read the file")(error)),
         }
     }
 
     /// `KEY=VALUE` words over the file's.
     pub(super) fn begin_set(&mut self, id: ConnectionId, words: &[String], now: Instant) {
-        let asker = Some(id);
+        let asked = Asked::set(id);
         if self.ending.is_some() {
-            return self.refuse(asker, "the proxy is shutting down");
+            return self.refuse(asked, "the proxy is shutting down");
         }
         if self.change.is_some() {
             return self.queue_change(ChangeRequest::Set { asker: id, words: words.to_vec() });
@@ -105,7 +104,7 @@ impl Master {
         for word in words {
             match config::set(&self.running.config, &overrides, word) {
                 Ok(with) => overrides = with,
-                Err(error) => return self.refuse(asker, error),
+                Err(error) => return self.refuse(asked, error),
             }
         }
         let reading = Reading {
@@ -114,7 +113,7 @@ impl Master {
             addresses: self.running.resolved.clone(),
             ..Reading::default()
         };
-        self.prepare(Asked { asker, allow_remap: false }, reading, &overrides, now);
+        self.prepare(asked, reading, &overrides, now);
     }
 
     /// One change at a time; the next begins when this one is over.
@@ -126,11 +125,11 @@ impl Master {
             return;
         }
         if self.change_requests.len() >= CHANGE_REQUESTS_MAX {
-            let asker = match asked {
-                ChangeRequest::Reload(asked) => asked.asker,
-                ChangeRequest::Set { asker, .. } => Some(asker),
+            let asked = match asked {
+                ChangeRequest::Reload(asked) => asked,
+                ChangeRequest::Set { asker, .. } => Asked::set(asker),
             };
-            return self.refuse(asker, "too many changes are waiting; try again in a moment");
+            return self.refuse(asked, "too many changes are waiting; try again in a moment");
         }
         self.change_requests.push_back(asked);
     }
@@ -178,8 +177,8 @@ impl Master {
                 let overrides = self.running.config.overrides.clone();
                 self.prepare(change.asked, reading, &overrides, now);
             }
-            Ok(reading) => self.refuse(change.asked.asker, reading.report.trim_end()),
-            Err(error) => self.refuse(change.asked.asker, error),
+            Ok(reading) => self.refuse(change.asked, reading.report.trim_end()),
+            Err(error) => self.refuse(change.asked, error),
         }
     }
 
@@ -192,12 +191,12 @@ impl Master {
         let processors = config::processors();
         let outcome = config::compile_for(&name, &reading.text, overrides, processors, source);
         let Some(config) = outcome.config else {
-            return self.refuse(asker, outcome.report.render_text().trim_end());
+            return self.refuse(asked, outcome.report.render_text().trim_end());
         };
         let addresses = reader::choose(&reading.addresses, Some(&self.running.addresses));
         let mut told = match self.judge(&config, &addresses, asked.allow_remap) {
             Ok(told) => told,
-            Err(error) => return self.refuse(asker, error),
+            Err(error) => return self.refuse(asked, error),
         };
         if told.is_empty() {
             // Not even the text is taken over: another order in it needs another order of the ids.
@@ -209,6 +208,7 @@ impl Master {
                 text += &format!("\n{}", reading.report.trim_end());
             }
             self.look_at_sockets(asker);
+            self.note_reload(asked, true);
             return self.answer(asker, text);
         }
         if !reading.report.is_empty() {
@@ -222,7 +222,7 @@ impl Master {
             }
             Err(error) => {
                 self.close_what_was_opened();
-                self.refuse(asker, error);
+                self.refuse(asked, error);
             }
         }
     }
@@ -244,6 +244,7 @@ impl Master {
         }
         let mode = self.running.mode;
         let listeners = self.listeners.open(&config, &addresses, mode)?;
+        self.http.open(&config, &addresses)?;
         self.caches.start(&config, &assigned)?;
         let running = Running {
             // No number is used twice: a late word about a cancelled change is not about this one.
@@ -355,7 +356,9 @@ impl Master {
         let epoch = next.running.epoch;
         let workers = next.running.config.process.worker_count();
         let grew = workers > self.running.config.process.worker_count();
-        if let Err(error) = self.listeners.start(&next.running.config, &next.running.listeners) {
+        let started = self.listeners.start(&next.running.config, &next.running.listeners);
+        let started = started.and_then(|()| self.http.start(&next.running.config));
+        if let Err(error) = started {
             self.change = Some(Change { phase: Phase::Preparing(Box::new(next)), ..change });
             return self.cancel_change(error);
         }
@@ -365,7 +368,9 @@ impl Master {
         self.running = next.running;
         self.sealed_config = next.sealed_config;
         self.ids = next.ids;
+        self.note_reload(change.asked, true);
         self.follow_process();
+        self.follow_http();
         let mut waiting = BTreeSet::new();
         for slot in &mut self.slots {
             let number = slot.number;
@@ -442,21 +447,29 @@ impl Master {
             }
             Phase::Reading(reader) => self.killed.push(reader.kill()),
         }
-        self.refuse(change.asked.asker, format!("{why}; nothing has changed"));
+        self.refuse(change.asked, format!("{why}; nothing has changed"));
     }
 
     fn close_what_was_opened(&mut self) {
+        self.http.cancel();
         self.listeners.keep(&self.running.listeners);
         let (config, ids) = (&self.running.config, &self.running.ids);
         let gone = self.caches.keep(config, ids, |id| self.ids.is_leaving(id));
         self.killed.extend(gone);
     }
 
-    fn refuse(&mut self, asker: Option<ConnectionId>, why: impl Display) {
+    fn note_reload(&mut self, asked: Asked, applied: bool) {
+        if asked.is_reload {
+            self.reloads.note(applied, Clocks::read().unix_us / 1_000_000);
+        }
+    }
+
+    fn refuse(&mut self, asked: Asked, why: impl Display) {
+        self.note_reload(asked, false);
         let (why, epoch) = (why.to_string(), self.running.epoch);
         let text = format!("change refused, epoch {epoch} stays in force: {}", one_line(&why));
         say(&mut self.log, Level::Error, &text);
-        if let Some(id) = asker {
+        if let Some(id) = asked.asker {
             self.admin.refuse(id, &why);
             self.want_to_write(id);
         }

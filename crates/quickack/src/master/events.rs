@@ -16,6 +16,8 @@ pub enum Source {
     Channel(usize),
     /// A listener of the admin server's, or one of its connections.
     Admin(u32),
+    /// The channel of the HTTP process.
+    Http,
 }
 
 /// The one place where the master sleeps.
@@ -82,6 +84,7 @@ impl Source {
             Source::Signals => 0,
             Source::Channel(slot) => 1 << 32 | slot as u64,
             Source::Admin(id) => 2 << 32 | u64::from(id),
+            Source::Http => 3 << 32,
         }
     }
 
@@ -89,7 +92,8 @@ impl Source {
         match data >> 32 {
             0 => Source::Signals,
             1 => Source::Channel(data as u32 as usize),
-            _ => Source::Admin(data as u32),
+            2 => Source::Admin(data as u32),
+            _ => Source::Http,
         }
     }
 }

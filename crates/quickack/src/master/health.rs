@@ -2,7 +2,7 @@
 //! they see; the outlier detector weighs it; the scoreboard's health epoch makes all of them change
 //! at once.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use proxy::outliers::{Decision, OutlierDetector};
 use proxy::plan::Plan;
@@ -16,18 +16,12 @@ use crate::scoreboard::Ejection;
 pub struct Health {
     outliers: OutlierDetector,
     names: BTreeMap<u32, String>,
-    /// Servers that have failed and not answered since, and the workers that say so.
-    failing: BTreeMap<u32, BTreeSet<usize>>,
 }
 
 impl Health {
     pub fn new(running: &Running) -> Health {
         let plan = running.plan();
-        let mut health = Health {
-            outliers: OutlierDetector::default(),
-            names: BTreeMap::new(),
-            failing: BTreeMap::new(),
-        };
+        let mut health = Health { outliers: OutlierDetector::default(), names: BTreeMap::new() };
         health.follow(&plan);
         health
     }
@@ -35,15 +29,6 @@ impl Health {
     /// The reports of a dead worker count no more.
     pub fn forget_worker(&mut self, number: usize) {
         self.outliers.forget_worker(number);
-        self.failing.retain(|_, seen| {
-            seen.remove(&number);
-            !seen.is_empty()
-        });
-    }
-
-    /// An id is another server's from now on.
-    pub fn forget_id(&mut self, id: u32) {
-        self.failing.remove(&id);
     }
 
     fn follow(&mut self, plan: &Plan) -> Vec<Decision> {
@@ -60,14 +45,12 @@ impl Health {
 
 impl Master {
     pub(super) fn note_failure(&mut self, number: usize, server: u32, failures: u32, why: &str) {
-        self.health.failing.entry(server).or_default().insert(number);
         if let Some(decision) = self.health.outliers.failed(number, server, failures) {
             self.carry_out(&[decision], why);
         }
     }
 
     pub(super) fn note_answer(&mut self, number: usize, server: u32, probe: bool) {
-        self.health.failing.remove(&server);
         if let Some(decision) = self.health.outliers.answered(number, server, probe) {
             self.carry_out(&[decision], "it answers");
         }
@@ -104,19 +87,6 @@ impl Master {
             say(&mut self.log, level, &text);
         }
         // Sleepers need not be woken: they look before they read anything.
-    }
-
-    /// As the statistics tell it.
-    pub(super) fn health_of(&self, id: u32) -> crate::stats::Health {
-        if !self.scoreboard.is_ejected(id) {
-            return match self.health.failing.contains_key(&id) {
-                true => crate::stats::Health::Down,
-                false => crate::stats::Health::Up,
-            };
-        }
-        let since_us =
-            self.scoreboard.master_metrics().counters(id).value(metrics::ServerCounter::EjectedAt);
-        crate::stats::Health::Ejected { since_us }
     }
 
     /// The names of the servers that are out.

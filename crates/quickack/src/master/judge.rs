@@ -30,7 +30,7 @@ impl Master {
                 told.push(format!("{name} has moved from {old} to {address}"));
             }
         }
-        for path in self.listeners.gone() {
+        for path in self.listeners.gone().chain(self.http.gone()) {
             told.push(format!("{} was removed and is created again", path.display()));
         }
         affinity(config)?;

@@ -22,7 +22,7 @@ impl Master {
                 signal::TERM | signal::INT | signal::QUIT => self.end(0, now),
                 signal::HUP => {
                     self.renew(None);
-                    self.begin_reload(Asked { asker: None, allow_remap: false }, now);
+                    self.begin_reload(Asked::reload(None, false), now);
                 }
                 signal::USR1 => self.reopen_log(None),
                 // A terminal sends WINCH, too, when its window changes.
@@ -204,6 +204,7 @@ impl Master {
                 self.note_left(number);
                 continue;
             }
+            self.slots[number].deaths += 1;
             let pid = worker.pid();
             let again = match self.slots[number].not_before.saturating_duration_since(now) {
                 _ if self.ending.is_some() || self.workers_sent_away => String::new(),

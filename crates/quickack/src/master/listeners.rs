@@ -135,6 +135,12 @@ impl Listeners {
         self.open.clear();
     }
 
+    /// The file of a unix socket, with its inode.
+    pub fn socket_of(&self, id: u32) -> Option<(PathBuf, u64)> {
+        let file = self.find(id).file.as_ref()?;
+        Some((file.path.clone(), file.inode))
+    }
+
     pub fn find(&self, id: u32) -> &Open {
         let found = self.open.iter().find(|open| open.id == id);
         found.expect("an entry names an open listener")

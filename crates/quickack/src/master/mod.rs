@@ -17,6 +17,7 @@
 //! | `judge` | whether a configuration may hold, and what it would change |
 //! | `change` | one configuration becomes another, for all workers or for none |
 //! | `health` | which servers are out of their rings |
+//! | `http` | the process that serves metrics and health |
 //! | `admin_server` | what the operator asks by the admin socket |
 //! | `reader` | a process of its own that reads files and looks up hosts |
 
@@ -25,6 +26,7 @@ mod caches;
 mod change;
 mod events;
 mod health;
+mod http;
 mod ids;
 mod judge;
 mod lifecycle;
@@ -55,6 +57,7 @@ use crate::scoreboard::{Ejection, Scoreboard};
 use crate::error::{Error, Peer};
 use crate::ipc::ToMaster;
 use crate::ipc::client_state::ClientState;
+use crate::ipc::http_view::Reloads;
 use crate::ipc::installation::{self, Installation, ListenerEntry, PoolIds};
 use crate::log::{Clocks, Entry, Level, Log, Origin};
 
@@ -63,6 +66,7 @@ use caches::Caches;
 use change::{Change, ChangeRequest};
 use events::{Events, Source};
 use health::Health;
+use http::Http;
 use ids::Ids;
 use lifecycle::LOOK_EVERY;
 use listeners::Listeners;
@@ -102,6 +106,8 @@ struct Master {
     /// Requests that came while a change was under way, in order.
     change_requests: VecDeque<ChangeRequest>,
     admin: AdminServer,
+    http: Http,
+    reloads: Reloads,
     /// Why the admin socket could not be opened last, to be told once.
     admin_error: String,
     log: Log,
@@ -121,6 +127,8 @@ struct Master {
     /// The epoch of the last change that was tried, whether it holds or not.
     last_epoch: u64,
     started: Instant,
+    /// The same in microseconds since 1970.
+    started_unix_us: u64,
 }
 
 /// A client that no worker has now.
@@ -163,6 +171,9 @@ impl Master {
         let mut listeners = Listeners::default();
         let entries = listeners.open(&config, &addresses, choice.mode)?;
         listeners.start(&config, &entries)?;
+        let mut http = Http::default();
+        http.open(&config, &addresses)?;
+        http.start(&config)?;
         let mut caches = Caches::new();
         caches.start(&config, &assigned)?;
         let running = Running {
@@ -178,6 +189,8 @@ impl Master {
         scoreboard.commit_config(running.epoch);
         let events = Events::new(&signals)?;
         let admin = AdminServer::open(&running, file.as_deref(), &events)?;
+        let started_unix_us = Clocks::read().unix_us;
+        let applied_unix_s = started_unix_us / 1_000_000;
         let mut master = Master {
             events,
             signals,
@@ -195,6 +208,8 @@ impl Master {
             change: None,
             change_requests: VecDeque::new(),
             admin,
+            http,
+            reloads: Reloads { applied_unix_s, ..Reloads::default() },
             admin_error: String::new(),
             log,
             file,
@@ -207,7 +222,9 @@ impl Master {
             killed: Vec::new(),
             last_epoch: 1,
             started: Instant::now(),
+            started_unix_us,
         };
+        master.follow_http();
         master.announce(&choice.why);
         master.fill_slots(master.running.config.process.worker_count())?;
         Ok(master)
@@ -217,6 +234,8 @@ impl Master {
         loop {
             if let Some(code) = self.turn()? {
                 self.caches.end();
+                // Its clients are told that the proxy is ending, until it has ended.
+                self.http.end();
                 self.log.finish(Clocks::read());
                 return Ok(ExitCode::from(code));
             }
@@ -232,8 +251,10 @@ impl Master {
                 Source::Signals => self.handle_signals(now),
                 Source::Channel(slot) => self.listen_to(slot),
                 Source::Admin(id) => self.serve_admin(id, now),
+                Source::Http => self.listen_to_http(),
             }
         }
+        self.scoreboard.beat_of_master(Clocks::read().clock_us);
         self.reap(now)?;
         for said in self.caches.restart_due(now) {
             say(&mut self.log, Level::Error, &said);
@@ -250,6 +271,7 @@ impl Master {
         if self.ending.is_none() && !self.workers_sent_away {
             self.start_what_is_due(now);
         }
+        self.tend_http(now);
         self.release_ids();
         for WaitingClient { client, fd } in std::mem::take(&mut self.waiting_clients) {
             self.pass_clients(client, vec![fd]);
@@ -267,7 +289,7 @@ impl Master {
         let room = descriptors.saturating_mul(process.worker_count());
         self.scoreboard.registry().tell_process(metrics::Process {
             pid: std::process::id().into(),
-            started_s: unix_s - self.started.elapsed().as_secs().min(unix_s),
+            started_s: self.started_unix_us / 1_000_000,
             told_s: unix_s,
             workers: process.worker_count() as u64,
             clients_max: self.running.config.plan.clients_max.min(room) as u64,
@@ -383,7 +405,6 @@ impl Master {
         let freed = self.ids.release(&in_use);
         for id in &freed {
             self.scoreboard.registry().clear_row(*id);
-            self.health.forget_id(*id);
         }
         let still_out = freed.iter().filter(|id| self.scoreboard.is_ejected(**id));
         let still_out: Vec<Ejection> =

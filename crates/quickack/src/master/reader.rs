@@ -120,7 +120,7 @@ pub fn look_up(config: &Config) -> Result<Addresses, Error> {
         note(&mut addresses, address.to_string(), || address.resolve())?;
     }
     let ours = config.listeners.iter().map(|listener| &listener.address);
-    let ours = ours.chain(&config.process.stats);
+    let ours = ours.chain(&config.process.stats).chain(&config.process.http);
     for address in ours.filter(|address| matches!(address, Address::Tcp { .. })) {
         note(&mut addresses, address.to_string(), || address.resolve())?;
     }

@@ -26,6 +26,9 @@ impl Master {
         if let Some(address) = self.admin.stats_address() {
             lines.push(format!("statistics on {address}"));
         }
+        if let Some(address) = self.http.bound() {
+            lines.push(format!("HTTP on {address}"));
+        }
         if let Some(path) = self.admin.path() {
             lines.push(format!("admin socket: {}", path.display()));
         }
@@ -82,6 +85,7 @@ impl Master {
                     "health_epoch": health,
                     "ejected": ejected,
                     "caches": self.caches.pids(),
+                    "http": self.http.pid(),
                 },
                 "workers": workers,
             });
@@ -111,6 +115,9 @@ impl Master {
         }
         for pid in self.caches.pids() {
             text += &format!(" cache  {pid:>7}\n");
+        }
+        if let Some(pid) = self.http.pid() {
+            text += &format!("  http  {pid:>7}\n");
         }
         for server in ejected {
             text += &format!("ejected: {server}\n");
@@ -145,7 +152,7 @@ impl Master {
             workers: workers.collect(),
         };
         stats::take(self.scoreboard.registry(), &self.running.plan(), facts, &|id| {
-            self.health_of(id)
+            stats::health(&self.scoreboard, id)
         })
     }
 }

@@ -22,9 +22,15 @@ pub struct Slot {
     pub worker: Option<Worker>,
     /// The next start is not before this.
     pub not_before: Instant,
-    /// Deaths in a row soon after a start.
-    early_deaths: u32,
+    early_deaths: EarlyDeaths,
+    /// Workers that died here, in all.
+    pub deaths: u64,
 }
+
+/// Deaths in a row of a process soon after its start: each makes the pause before the next start
+/// longer.
+#[derive(Default)]
+pub struct EarlyDeaths(u32);
 
 /// A worker process.
 pub struct Worker {
@@ -67,7 +73,13 @@ struct Heartbeat {
 
 impl Slot {
     pub fn new(number: usize) -> Slot {
-        Slot { number, worker: None, not_before: Instant::now(), early_deaths: 0 }
+        Slot {
+            number,
+            worker: None,
+            not_before: Instant::now(),
+            early_deaths: EarlyDeaths(0),
+            deaths: 0,
+        }
     }
 
     /// Starts a worker of this very image, whatever lies on the disk by now.
@@ -94,23 +106,26 @@ impl Slot {
         let Some(status) = worker.child.try_wait()? else { return Ok(None) };
         let worker = self.worker.take().expect("it was there a line above");
         let lasted = worker.served_since.is_some_and(|since| now - since >= EARLY);
-        self.early_deaths = if lasted { 0 } else { self.early_deaths + 1 };
-        self.not_before = now + self.pause();
+        self.not_before = now + self.early_deaths.note(lasted);
         Ok(Some((worker, status)))
-    }
-
-    /// None after a long life or the first early death; then longer and longer.
-    fn pause(&self) -> Duration {
-        match self.early_deaths {
-            0 | 1 => Duration::ZERO,
-            deaths => (PAUSE_FIRST * 2u32.saturating_pow(deaths - 2)).min(PAUSE_LAST),
-        }
     }
 
     /// The slot is to be filled anew, without regard to how the last worker died.
     pub fn reset_pause(&mut self, now: Instant) {
-        self.early_deaths = 0;
+        self.early_deaths = EarlyDeaths(0);
         self.not_before = now;
+    }
+}
+
+impl EarlyDeaths {
+    /// Notes the end of a process; returns the pause before the next start. There is none after a
+    /// long life or the first early death.
+    pub fn note(&mut self, lasted: bool) -> Duration {
+        self.0 = if lasted { 0 } else { self.0.saturating_add(1) };
+        match self.0 {
+            0 | 1 => Duration::ZERO,
+            deaths => (PAUSE_FIRST * 2u32.saturating_pow(deaths - 2)).min(PAUSE_LAST),
+        }
     }
 }
 
@@ -248,12 +263,9 @@ mod tests {
 
     #[test]
     fn a_worker_that_dies_early_again_and_again_is_started_ever_later() {
-        let mut slot = Slot::new(0);
-        let mut pauses = Vec::new();
-        for deaths in 0..10 {
-            slot.early_deaths = deaths;
-            pauses.push(slot.pause().as_millis());
-        }
+        let mut deaths = EarlyDeaths::default();
+        let pauses: Vec<u128> = (0..10).map(|n| deaths.note(n == 0).as_millis()).collect();
         assert_eq!(pauses, [0, 0, 100, 200, 400, 800, 1600, 3200, 5000, 5000]);
+        assert_eq!([true, false].map(|lasted| deaths.note(lasted).as_millis()), [0, 0]);
     }
 }

@@ -1,0 +1,240 @@
+//! `/metrics`: every row of the tables of counters, the latencies, and what the master knows, under
+//! names for Prometheus. The reference page is made from the same families.
+//!
+//! The rules for names: a prefix for what is counted, base units (`busy_us_total` of a worker is
+//! `quickack_worker_busy_seconds_total`), and `_now` for a gauge that has the name of a total.
+//! Labels are `worker`, `pool` and `server`: nothing that a client sends becomes one.
+
+mod facts;
+
+use ::metrics::{Counter, Histogram, Latency, Metric, PoolCounter, ServerCounter, WorkerCounter};
+use http::{Exposition, Format, Kind, seconds};
+
+use super::view::View;
+use crate::ipc::http_view::{PoolNames, ServerNames};
+use facts::FACTS;
+
+/// A family of metrics: one name, and a sample for each thing that it is about.
+struct Family {
+    /// Without the suffix of its kind; with its unit at the end.
+    name: String,
+    kind: Kind,
+    unit: Option<&'static str>,
+    help: String,
+    source: Source,
+}
+
+/// Where the samples come from.
+enum Source {
+    /// What the master has said, or what is computed.
+    Fact(facts::Samples),
+    Worker(WorkerCounter),
+    Pool(PoolCounter),
+    Server(ServerCounter),
+    /// A counter that a protocol defines for its servers: the protocol's name, and the place.
+    Protocol(&'static str, usize),
+    PoolTimes(Latency),
+    ServerTimes(Latency),
+}
+
+/// Renders the page. `now_us` is of the clock that all processes share.
+pub fn page(view: &View, format: Format, now_us: u64) -> String {
+    let mut page = Exposition::new(format);
+    for family in families() {
+        page.family(&family.name, family.kind, family.unit, &family.help);
+        family.write(view, now_us, &mut page);
+    }
+    page.finish()
+}
+
+/// Every family, in the order of the page.
+fn families() -> Vec<Family> {
+    let mut all: Vec<Family> = FACTS.iter().map(facts::Fact::family).collect();
+    all.extend(of_table("worker", Source::Worker));
+    all.extend(of_table("pool", Source::Pool));
+    let latencies = [Latency::Reads, Latency::Updates].into_iter().zip(::metrics::LATENCIES);
+    all.extend(latencies.map(|(which, row)| of_times("pool", row, Source::PoolTimes(which))));
+    all.extend(of_table("server", Source::Server));
+    let replies = Metric {
+        name: "replies",
+        help: "Messages to a server: from entering the queue to the reply.",
+        kind: ::metrics::Kind::Total,
+    };
+    all.push(of_times("server", &replies, Source::ServerTimes(Latency::REPLIES)));
+    for protocol in proto::NAMED {
+        for error in protocol.upstream().retryable_errors() {
+            let kind = ::metrics::Kind::Total;
+            let row = Metric { name: error.counter, help: error.help, kind };
+            let source = Source::Protocol(protocol.name(), error.place);
+            all.push(of_row("server", &row, &[], source));
+        }
+    }
+    all
+}
+
+fn of_table<C: Counter>(
+    prefix: &'static str,
+    source: fn(C) -> Source,
+) -> impl Iterator<Item = Family> {
+    let rows = C::ALL.iter().copied();
+    rows.map(move |counter| of_row(prefix, counter.metric(), C::TABLE, source(counter)))
+}
+
+/// `table`: the rows beside this one.
+fn of_row(prefix: &str, row: &Metric, table: &[Metric], source: Source) -> Family {
+    let stem = row.name.trim_end_matches("_total");
+    let is_total = |other: &Metric| other.name.strip_suffix("_total") == Some(stem);
+    let (name, unit) = match (stem.strip_suffix("_at_us"), stem.strip_suffix("_us")) {
+        (Some(what), _) => (format!("{what}_timestamp_seconds"), Some("seconds")),
+        (None, Some(what)) => (format!("{what}_seconds"), Some("seconds")),
+        _ if row.kind == ::metrics::Kind::Now && table.iter().any(is_total) => {
+            (format!("{stem}_now"), None)
+        }
+        _ => (stem.to_string(), stem.ends_with("_bytes").then_some("bytes")),
+    };
+    let kind = match row.kind {
+        ::metrics::Kind::Now => Kind::Gauge,
+        ::metrics::Kind::Total => Kind::Counter,
+    };
+    let help = in_base_units(row.help);
+    Family { name: format!("quickack_{prefix}_{name}"), kind, unit, help, source }
+}
+
+/// A row's help says what the row counts, in the row's unit.
+fn in_base_units(help: &str) -> String {
+    let help =
+        help.replace("Microseconds of", "Seconds of").replace("Microseconds in", "Seconds in");
+    help.replace("as Unix time in microseconds", "as Unix time")
+}
+
+fn of_times(prefix: &str, row: &Metric, source: Source) -> Family {
+    Family {
+        name: format!("quickack_{prefix}_{}_seconds", row.name),
+        kind: Kind::Histogram,
+        unit: Some("seconds"),
+        help: row.help.to_string(),
+        source,
+    }
+}
+
+impl Family {
+    fn write(&self, view: &View, now_us: u64, page: &mut Exposition) {
+        let registry = view.scoreboard.registry();
+        match self.source {
+            Source::Fact(samples) => samples(view, now_us, page),
+            Source::Worker(counter) => {
+                for slot in 0..view.slots() {
+                    let value = registry.value(1 + slot, WHOLE_WORKER, counter);
+                    self.sample(&[("worker", &slot.to_string())], value, page);
+                }
+            }
+            Source::Pool(counter) => {
+                for pool in &view.names.pools {
+                    self.sample(&of_pool(pool), registry.total(pool.id, counter), page);
+                }
+            }
+            Source::Server(counter) => {
+                for (pool, server) in view.servers() {
+                    let value = registry.total(server.id, counter);
+                    self.sample(&of_server(pool, server), value, page);
+                }
+            }
+            Source::Protocol(name, place) => {
+                for (pool, server) in view.servers().filter(|(pool, _)| pool.protocol == name) {
+                    let value = registry.total_own(server.id, place);
+                    self.sample(&of_server(pool, server), value, page);
+                }
+            }
+            Source::PoolTimes(which) => {
+                for pool in &view.names.pools {
+                    times(&of_pool(pool), &registry.histogram(pool.id, which), page);
+                }
+            }
+            Source::ServerTimes(which) => {
+                for (pool, server) in view.servers() {
+                    let histogram = registry.histogram(server.id, which);
+                    times(&of_server(pool, server), &histogram, page);
+                }
+            }
+        }
+    }
+
+    /// Writes a counter of a table, whose times are in microseconds.
+    fn sample(&self, labels: &[(&str, &str)], value: u64, page: &mut Exposition) {
+        match self.unit {
+            Some("seconds") => page.sample(labels, seconds(value)),
+            _ => page.sample(labels, value),
+        }
+    }
+}
+
+fn times(labels: &[(&str, &str)], histogram: &Histogram, page: &mut Exposition) {
+    let mut counts = histogram.up_to(EDGES_US);
+    counts.push(histogram.count());
+    page.histogram(labels, EDGES_US, &counts, histogram.sum());
+}
+
+fn of_pool(pool: &PoolNames) -> [(&'static str, &str); 1] {
+    [("pool", &pool.name)]
+}
+
+fn of_server<'v>(pool: &'v PoolNames, server: &'v ServerNames) -> [(&'static str, &'v str); 2] {
+    [("pool", &pool.name), ("server", &server.name)]
+}
+
+/// The reference: every family with its type, its labels and its help.
+pub fn reference() -> String {
+    let mut page = String::from("| name | type | labels | meaning |\n|---|---|---|---|\n");
+    for family in families() {
+        let (name, kind) = (&family.name, family.kind);
+        let labels = match family.source {
+            Source::Fact(_) => facts::labels(name),
+            Source::Worker(_) => "worker",
+            Source::Pool(_) | Source::PoolTimes(_) => "pool",
+            Source::Server(_) | Source::Protocol(..) | Source::ServerTimes(_) => "pool, server",
+        };
+        let (suffix, kind) = (kind.suffix(), kind.name());
+        page += &format!("| `{name}{suffix}` | {kind} | {labels} | {} |\n", family.help);
+    }
+    let edges: Vec<String> = EDGES_US.iter().map(|edge| seconds(*edge)).collect();
+    page + &format!("\nEdges of the histograms, in seconds: {}.\n", edges.join(", "))
+}
+
+/// The edges of each histogram, in microseconds. A stall by Nagle's algorithm and a delayed ACK is
+/// one of 40 ms, between 36 and 48; a lost first packet costs 200 ms, between 190 and 230.
+const EDGES_US: &[u64] = &[
+    100, 250, 500, 1_000, 2_500, 5_000, 10_000, 20_000, 36_000, 48_000, 100_000, 190_000, 230_000,
+    500_000, 1_000_000, 2_500_000, 5_000_000, 10_000_000,
+];
+/// The id of a worker as a whole, beside those of pools and servers.
+const WHOLE_WORKER: u32 = 0;
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn every_family_has_a_name_of_its_own_in_base_units() {
+        let mut names = BTreeSet::new();
+        for family in families() {
+            let Family { name, help, unit, .. } = &family;
+            assert!(names.insert(name.clone()), "two families are called {name}");
+            assert!(help.ends_with('.') && !help.to_lowercase().contains("microsecond"), "{help}");
+            assert!(!name.contains("_us") && !name.ends_with("_total"), "{name}");
+            assert!(unit.is_none_or(|unit| name.ends_with(unit)), "{name}");
+        }
+        for name in [
+            "quickack_worker_busy_seconds",
+            "quickack_pool_clients",
+            "quickack_pool_clients_now",
+            "quickack_pool_received_bytes",
+            "quickack_server_ejected_timestamp_seconds",
+            "quickack_pool_reads_seconds",
+            "quickack_server_again_no_script",
+        ] {
+            assert!(names.contains(name), "{name} is not among {names:?}");
+        }
+    }
+}

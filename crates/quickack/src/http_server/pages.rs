@@ -1,0 +1,146 @@
+//! The pages: which path is which, and each as it was last rendered. However often it is asked for,
+//! a page is rendered once a second at most.
+
+use std::rc::Rc;
+
+use http::{Format, Method, Request, Response, Status};
+
+use super::view::View;
+use super::{health, metrics};
+use crate::ipc::Question;
+use crate::log::Clocks;
+
+/// A page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Page {
+    Index,
+    Metrics(Format),
+    Health,
+    Ready,
+    Stats,
+}
+
+/// What becomes of a request.
+pub enum Outcome {
+    Answer(Response),
+    /// The answer comes when the page is made.
+    Wait(Page),
+}
+
+/// The pages as they were last rendered.
+#[derive(Default)]
+pub struct Pages {
+    made: Vec<Made>,
+    /// When the master was asked for the figures of `/stats.json`, if it has not answered yet.
+    asked_at: Option<u64>,
+}
+
+struct Made {
+    page: Page,
+    at: u64,
+    /// The version of the view that it shows.
+    version: u64,
+    response: Response,
+}
+
+impl Page {
+    fn of(request: &Request) -> Option<Page> {
+        match &*request.path {
+            "/" => Some(Page::Index),
+            "/metrics" => Some(Page::Metrics(request.format)),
+            "/healthz" => Some(Page::Health),
+            "/readyz" => Some(Page::Ready),
+            "/stats.json" => Some(Page::Stats),
+            _ => None,
+        }
+    }
+
+    /// Whether it must show at once what the master says. The others may be a second old.
+    fn is_current(self) -> bool {
+        matches!(self, Page::Health | Page::Ready)
+    }
+}
+
+impl Pages {
+    /// Answers a request, with the page as it is if it is not too old.
+    pub fn find(&mut self, request: &Request, view: &mut View, now: u64) -> Outcome {
+        let Some(page) = Page::of(request) else {
+            return Outcome::Answer(Response::text(Status::NotFound, INDEX));
+        };
+        if request.method == Method::Other {
+            return Outcome::Answer(Response::refusal(Status::MethodNotAllowed));
+        }
+        if let Some(response) = self.fresh(page, view.version, now) {
+            return Outcome::Answer(response);
+        }
+        if page == Page::Stats {
+            if self.asked_at.is_none_or(|at| now.saturating_sub(at) >= ASK_AGAIN_US) {
+                self.asked_at = Some(now);
+                view.question = Some(Question::Stats);
+            }
+            return Outcome::Wait(page);
+        }
+        let response = render(page, view);
+        self.keep(page, view.version, response.clone(), now);
+        Outcome::Answer(response)
+    }
+
+    /// Takes the master's answer to a question.
+    pub fn take_stats(&mut self, text: String, version: u64, now: u64) -> Response {
+        let body = Rc::from(text.into_bytes());
+        let response = Response { status: Status::Ok, content_type: JSON, body };
+        self.asked_at = None;
+        self.keep(Page::Stats, version, response.clone(), now);
+        response
+    }
+
+    fn fresh(&self, page: Page, version: u64, now: u64) -> Option<Response> {
+        let made = self.made.iter().find(|made| made.page == page)?;
+        let is_fresh = now.saturating_sub(made.at) < AGE_MAX_US;
+        let is_current = made.version == version || !page.is_current();
+        (is_fresh && is_current).then(|| made.response.clone())
+    }
+
+    fn keep(&mut self, page: Page, version: u64, response: Response, now: u64) {
+        self.made.retain(|made| made.page != page);
+        self.made.push(Made { page, at: now, version, response });
+    }
+}
+
+fn render(page: Page, view: &View) -> Response {
+    let Clocks { clock_us, .. } = Clocks::read();
+    match page {
+        Page::Index => Response::text(Status::Ok, INDEX),
+        Page::Metrics(format) => Response {
+            status: Status::Ok,
+            content_type: format.content_type(),
+            body: Rc::from(metrics::page(view, format, clock_us).into_bytes()),
+        },
+        Page::Health => report("healthy", &health::illness(view, clock_us)),
+        Page::Ready => report("ready", &health::unreadiness(view, clock_us)),
+        Page::Stats => unreachable!("the master renders it"),
+    }
+}
+
+fn report(well: &str, missing: &[String]) -> Response {
+    match missing.is_empty() {
+        true => Response::text(Status::Ok, &format!("{well}\n")),
+        false => {
+            let lines = missing.join("\n");
+            Response::text(Status::ServiceUnavailable, &format!("not {well}:\n{lines}\n"))
+        }
+    }
+}
+
+const INDEX: &str = "\
+quickack serves, to read only:
+/metrics     figures for Prometheus, as text or OpenMetrics
+/healthz     whether the master and a worker work
+/readyz      whether clients are served
+/stats.json  the answer of `quickack stats --json`
+";
+const JSON: &str = "application/json";
+/// How old a page may be.
+const AGE_MAX_US: u64 = 1_000_000;
+/// A question that was not answered in this time is asked again.
+const ASK_AGAIN_US: u64 = 5_000_000;

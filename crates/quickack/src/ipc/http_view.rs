@@ -1,0 +1,91 @@
+//! What the HTTP process knows beside the shared memory. The names change with the configuration,
+//! and may be long; the state is short. Nothing in either is secret: a configuration has passwords,
+//! and never goes to that process.
+
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+/// The names of one configuration, and what else of it is shown.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Names {
+    /// The number of workers that there should be.
+    pub workers: usize,
+    pub memory_max: u64,
+    /// Limit on clients, over all pools.
+    pub clients_max: u64,
+    pub pools: Vec<PoolNames>,
+}
+
+/// A pool, by its id in the shared memory.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PoolNames {
+    pub id: u32,
+    pub name: String,
+    /// The name of its protocol.
+    pub protocol: String,
+    /// The proxy is not ready while none of its servers is up.
+    pub required: bool,
+    /// The file of its unix socket, with its inode.
+    pub socket: Option<(PathBuf, u64)>,
+    pub servers: Vec<ServerNames>,
+}
+
+/// A server, by its id in the shared memory.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ServerNames {
+    pub id: u32,
+    /// Unique among the servers of its pool.
+    pub name: String,
+}
+
+/// What the master alone knows.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct State {
+    /// No more clients are taken: the proxy ends.
+    pub draining: bool,
+    /// Workers that died, by slot, since the proxy started.
+    pub deaths: Vec<u64>,
+    /// Deaths of the HTTP process.
+    pub http_deaths: u64,
+    pub reloads: Reloads,
+}
+
+/// Reloads since the start.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Reloads {
+    pub applied: u64,
+    pub refused: u64,
+    /// The last one was applied.
+    pub last_applied: bool,
+    /// When the last one was that was applied, in seconds since 1970; at first, the start.
+    pub applied_unix_s: u64,
+}
+
+impl Default for Reloads {
+    fn default() -> Self {
+        Reloads { applied: 0, refused: 0, last_applied: true, applied_unix_s: 0 }
+    }
+}
+
+impl Reloads {
+    /// Counts one.
+    pub fn note(&mut self, applied: bool, unix_s: u64) {
+        self.last_applied = applied;
+        match applied {
+            true => (self.applied, self.applied_unix_s) = (self.applied + 1, unix_s),
+            false => self.refused += 1,
+        }
+    }
+}
+
+impl Names {
+    pub fn seal(&self) -> std::io::Result<OwnedFd> {
+        sys::memory::sealed("quickack-names", &serde_json::to_vec(self)?)
+    }
+
+    pub fn read(fd: OwnedFd) -> std::io::Result<Names> {
+        Ok(serde_json::from_slice(&sys::memory::read_sealed(fd)?)?)
+    }
+}
