@@ -144,9 +144,8 @@ impl Master {
             epoch: self.running.epoch,
             workers: workers.collect(),
         };
-        stats::take(self.scoreboard.registry(), &self.running.plan(), facts, &|id| {
-            self.health_of(id)
-        })
+        let measured = (self.scoreboard.registry(), &self.seconds.windows);
+        stats::take(measured, &self.running.plan(), facts, &|id| self.health_of(id))
     }
 }
 
