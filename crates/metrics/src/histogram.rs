@@ -1,57 +1,93 @@
 //! A histogram of times with log-linear buckets, 64 an octave. A quantile is within one per cent of
-//! the exact one; the largest and the smallest time are exact.
+//! the exact one; the largest time since the start is exact.
 //!
 //! ```text
 //!   microseconds   0 .. 63 | 64 .. 127 | 128 .. 255 | 256 .. 511 | ... | .. 2^32
 //!   bucket width      1    |     1     |      2     |      4     | ... | 2^25
+//!   chunk             0    |     1     |      2     |      3     | ... | 26
 //! ```
 //!
-//! One writer records with plain loads and stores; any number of readers copy. A reader may see a
-//! time in its bucket before the sum contains it, but never half a number.
+//! The buckets of an octave are a chunk. A chunk takes memory when the first time of its octave is
+//! recorded: `chunks.rs`. One writer records with plain loads and stores; any number of readers
+//! copy. A reader may see a time in its bucket before the sum contains it, but never half a number.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use crate::chunks::Chunks;
+use crate::{HISTOGRAMS, Latency};
 
 /// log2 of the buckets in an octave.
 const GRAIN: u32 = 6;
 /// Times of 2^32 and more share the last bucket.
 const OCTAVES_END: u32 = 32;
+/// Buckets of a chunk.
+pub(crate) const CHUNK: usize = 1 << GRAIN;
 /// Buckets of one histogram.
 pub(crate) const BUCKETS: usize = ((OCTAVES_END - GRAIN + 1) as usize) << GRAIN;
-/// Words of a histogram that are not buckets: one cache line.
-pub(crate) const HEAD: usize = 8;
+/// Words of a histogram's head.
+pub(crate) const HEAD: usize = 32;
 
 /// Index of the sum of all times.
 const SUM: usize = 0;
 /// Index of the largest time.
 const MAX: usize = 1;
-/// Index of the smallest time, stored with every bit inverted so that zero means "nothing
-/// recorded".
-const MIN: usize = 2;
+/// Index of the words that say where the chunks are; zero: no time of this octave was recorded.
+const PLACES: usize = 2;
+const _: () = assert!(PLACES + BUCKETS / CHUNK <= HEAD);
 
-/// One process's writer of a histogram.
+/// The head of one histogram.
+pub(crate) type Head = [AtomicU64; HEAD];
+
+/// One process's writer of all histograms of a row.
 #[derive(Clone, Copy)]
 pub struct Recorder {
-    pub(crate) head: &'static [AtomicU64; HEAD],
-    pub(crate) buckets: &'static [AtomicU64; BUCKETS],
+    pub(crate) heads: &'static [Head; HISTOGRAMS],
+    pub(crate) chunks: Chunks,
 }
 
 impl Recorder {
     /// Records one time, in microseconds.
     #[inline]
-    pub fn record(&self, time: u64) {
-        bump(&self.buckets[bucket(time)], 1);
-        bump(&self.head[SUM], time);
-        if time > self.head[MAX].load(Relaxed) {
-            self.head[MAX].store(time, Relaxed);
+    pub fn record(&self, which: Latency, time: u64) {
+        let head = &self.heads[which.place()];
+        let bucket = bucket(time);
+        let place = match head[PLACES + (bucket >> GRAIN)].load(Relaxed) {
+            0 => match self.open(head, bucket >> GRAIN) {
+                Some(place) => place,
+                None => return,
+            },
+            place => place,
+        };
+        self.chunks.bump(place as usize + bucket % CHUNK);
+        bump(&head[SUM], time);
+        if time > head[MAX].load(Relaxed) {
+            head[MAX].store(time, Relaxed);
         }
-        if !time > self.head[MIN].load(Relaxed) {
-            self.head[MIN].store(!time, Relaxed);
-        }
+    }
+
+    /// Takes a chunk for an octave. There is none left if far more is measured than a
+    /// configuration of this size should need: the time is then only counted as lost.
+    #[cold]
+    fn open(&self, head: &Head, octave: usize) -> Option<u64> {
+        let place = self.chunks.take()?;
+        head[PLACES + octave].store(place, Relaxed);
+        Some(place)
     }
 }
 
+/// Forgets all times of a histogram. It keeps its chunks.
+pub(crate) fn clear(head: &Head, chunks: Chunks) {
+    for place in &head[PLACES..] {
+        match place.load(Relaxed) {
+            0 => {}
+            place => chunks.clear(place as usize),
+        }
+    }
+    head[..PLACES].iter().for_each(|word| word.store(0, Relaxed));
+}
+
 /// A copy for reading. Copies of several writers are merged by adding.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default)]
 pub struct Histogram {
     /// Counts, beginning with the bucket `first`.
     buckets: Vec<u64>,
@@ -59,58 +95,89 @@ pub struct Histogram {
     count: u64,
     sum: u64,
     max: u64,
-    min: u64,
 }
 
-impl Default for Histogram {
-    fn default() -> Self {
-        Histogram { buckets: Vec::new(), first: 0, count: 0, sum: 0, max: 0, min: u64::MAX }
+impl PartialEq for Histogram {
+    fn eq(&self, other: &Histogram) -> bool {
+        let same = (self.count, self.sum, self.max) == (other.count, other.sum, other.max);
+        same && self.full().eq(other.full())
     }
 }
 
 impl Histogram {
-    /// Adds the times that another process has recorded. It reads only buckets that were ever
-    /// written, because reading an untouched page would allocate it.
-    pub(crate) fn read(&mut self, from: &Recorder) {
-        let low = from.head[MIN].load(Relaxed);
-        if low == 0 {
+    /// Adds the times that another process has recorded.
+    pub(crate) fn read(&mut self, head: &Head, chunks: Chunks) {
+        // The words looked at are on the first cache line.
+        if head[SUM].load(Relaxed) == 0 && head[PLACES].load(Relaxed) == 0 {
             return;
         }
-        let mut other = Histogram {
-            min: !low,
-            max: from.head[MAX].load(Relaxed),
-            sum: from.head[SUM].load(Relaxed),
-            ..Histogram::default()
-        };
-        other.first = bucket(other.min);
-        let last = bucket(other.max).max(other.first);
-        other.buckets =
-            from.buckets[other.first..=last].iter().map(|one| one.load(Relaxed)).collect();
-        other.count = other.buckets.iter().sum();
-        self.add(&other);
+        for octave in 0..BUCKETS / CHUNK {
+            let place = head[PLACES + octave].load(Relaxed);
+            if place == 0 {
+                continue;
+            }
+            for (step, word) in chunks.chunk(place as usize).iter().enumerate() {
+                let count = word.load(Relaxed);
+                if count != 0 {
+                    self.insert(octave * CHUNK + step, count);
+                }
+            }
+        }
+        self.sum = self.sum.wrapping_add(head[SUM].load(Relaxed));
+        self.max = self.max.max(head[MAX].load(Relaxed));
+    }
+
+    /// Adds times of one bucket, and nothing to the sum.
+    fn insert(&mut self, bucket: usize, count: u64) {
+        if self.buckets.is_empty() {
+            self.first = bucket & !(CHUNK - 1);
+        }
+        if bucket < self.first {
+            let first = bucket & !(CHUNK - 1);
+            self.buckets.splice(0..0, std::iter::repeat_n(0, self.first - first));
+            self.first = first;
+        }
+        let at = bucket - self.first;
+        if at >= self.buckets.len() {
+            self.buckets.resize((at + 1).next_multiple_of(CHUNK), 0);
+        }
+        self.buckets[at] += count;
+        self.count += count;
+    }
+
+    /// Adds times of a bucket, of which no more is known: the sum and the maximum grow by the
+    /// middle of the bucket.
+    pub(crate) fn insert_middle(&mut self, bucket: usize, count: u64) {
+        let middle = middle(bucket);
+        self.insert(bucket, count);
+        self.sum = self.sum.wrapping_add(middle.wrapping_mul(count));
+        self.max = self.max.max(middle);
     }
 
     /// Adds the times of another copy.
     pub fn add(&mut self, other: &Histogram) {
-        if other.buckets.is_empty() {
-            return;
-        }
-        if self.buckets.is_empty() {
-            self.first = other.first;
-        }
-        let first = self.first.min(other.first);
-        let end = (self.first + self.buckets.len()).max(other.first + other.buckets.len());
-        let mut sum = vec![0; end - first];
-        for one in [&*self, other] {
-            let at = one.first - first;
-            sum[at..].iter_mut().zip(&one.buckets).for_each(|(sum, count)| *sum += count);
-        }
-        self.buckets = sum;
-        self.first = first;
-        self.count += other.count;
+        other.full().for_each(|(bucket, count)| self.insert(bucket, count));
         self.sum = self.sum.wrapping_add(other.sum);
         self.max = self.max.max(other.max);
-        self.min = self.min.min(other.min);
+    }
+
+    /// Lowers the maximum to this time, if it is known that none was longer.
+    pub(crate) fn limit(&mut self, max: u64) {
+        self.max = self.max.min(max);
+    }
+
+    /// Returns what was recorded since `earlier`, a copy of the same histogram: each bucket that
+    /// has more now, with the difference.
+    pub(crate) fn since<'a>(
+        &'a self,
+        earlier: &'a Histogram,
+    ) -> impl Iterator<Item = (usize, u64)> + 'a {
+        let before = |bucket: usize| match bucket.checked_sub(earlier.first) {
+            Some(at) => earlier.buckets.get(at).copied().unwrap_or(0),
+            None => 0,
+        };
+        let more = move |(bucket, count)| (bucket, u64::saturating_sub(count, before(bucket)));
+        self.full().map(more).filter(|(_, more)| *more > 0)
     }
 
     /// Returns the number of times recorded.
@@ -123,14 +190,9 @@ impl Histogram {
         self.sum
     }
 
-    /// Returns the largest time, exactly; 0 if there is none.
+    /// Returns the largest time; 0 if there is none. It is exact for the time since the start.
     pub fn max(&self) -> u64 {
         self.max
-    }
-
-    /// Returns the smallest time, exactly; 0 if there is none.
-    pub fn min(&self) -> u64 {
-        if self.count == 0 { 0 } else { self.min }
     }
 
     /// Returns the mean, rounded down; 0 if there is none.
@@ -149,11 +211,10 @@ impl Histogram {
             return self.max;
         }
         let mut passed = 0;
-        for (at, count) in self.buckets.iter().enumerate() {
+        for (bucket, count) in self.full() {
             passed += count;
             if passed >= rank {
-                let (low, high) = bounds(self.first + at);
-                return (low + (high - low) / 2).clamp(self.min, self.max);
+                return middle(bucket).min(self.max);
             }
         }
         self.max
@@ -179,8 +240,18 @@ impl Histogram {
     /// Returns each bucket's upper bound, inclusive, and the number of times in it, for tools that
     /// print the whole histogram. Empty buckets are left out.
     pub fn buckets(&self) -> impl Iterator<Item = (u64, u64)> {
-        let full = self.buckets.iter().enumerate().filter(|(_, count)| **count > 0);
-        full.map(|(at, count)| (bounds(self.first + at).1, *count))
+        self.full().map(|(bucket, count)| (bounds(bucket).1, count))
+    }
+
+    /// Returns the bytes that it takes.
+    pub(crate) fn bytes(&self) -> usize {
+        size_of::<Histogram>() + self.buckets.capacity() * size_of::<u64>()
+    }
+
+    /// Returns each bucket that has times, and their number.
+    fn full(&self) -> impl Iterator<Item = (usize, u64)> {
+        let all = self.buckets.iter().enumerate();
+        all.filter(|(_, count)| **count > 0).map(|(at, count)| (self.first + at, *count))
     }
 }
 
@@ -199,6 +270,12 @@ fn bounds(bucket: usize) -> (u64, u64) {
     (step << octave, ((step + 1) << octave) - 1)
 }
 
+/// Returns the time in the middle of a bucket. It is within one per cent of each of its times.
+fn middle(bucket: usize) -> u64 {
+    let (low, high) = bounds(bucket);
+    low + (high - low) / 2
+}
+
 /// Adds without a locked instruction: the word has one writer.
 #[inline]
 pub(crate) fn bump(word: &AtomicU64, amount: u64) {
@@ -206,4 +283,4 @@ pub(crate) fn bump(word: &AtomicU64, amount: u64) {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -4,16 +4,23 @@
 //! generated from them. A [`Registry`] is memory that several processes share. Each process writes
 //! only its own [`WorkerMetrics`]; any process reads them all, and merging is adding.
 //!
-//! `registry.rs` has the layout of the memory; `histogram.rs` assigns times to buckets; `logins.rs`
-//! has the only words that several processes write.
+//! `registry.rs` has the layout of the memory; `latency.rs` says what is measured, `histogram.rs`
+//! assigns times to buckets, and `chunks.rs` has the memory for these; `windows.rs` derives the last
+//! seconds and minutes; `logins.rs` has the only words that several processes write.
 
+mod chunks;
 mod histogram;
+mod latency;
 mod logins;
 mod registry;
+mod windows;
 
 pub use histogram::{Histogram, Recorder};
+pub(crate) use latency::LATENCY_TABLE;
+pub use latency::{FAMILIES_MAX, HISTOGRAMS, LATENCIES, Latency, Phase};
 pub use logins::{ADDRESS_PAUSE_US, LoginPlaces, LoginRates, LoginToken, NAME_PAUSE_US};
 pub use registry::{Busy, Counters, NO_NAMES, Process, Refused, Registry, WorkerMetrics, digest};
+pub use windows::{Measured, Span, Window, Windows};
 
 /// One counter as operators see it.
 #[derive(Clone, Copy, Debug)]
@@ -212,39 +219,6 @@ table! {
         Probes "probes_total" "Probes sent to find out whether the server is back.",
         AcksFlushed "acks_flushed_total" "ACKs sent at once because a reply was incomplete.",
     }
-}
-
-/// The histograms of a row.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(usize)]
-pub enum Latency {
-    /// Pool: reads, from the parse of the request to the release of its reply. Server: messages,
-    /// from the entry into a queue to the reply.
-    Reads,
-    /// Pool: all other requests sent to servers, from the parse to the release. Servers do not use
-    /// it.
-    Updates,
-}
-
-/// The names of a pool's histograms.
-pub static LATENCIES: &[Metric] = LATENCY_TABLE;
-
-const LATENCY_TABLE: &[Metric] = &[
-    Metric {
-        name: "reads",
-        help: "Reads: from parsing the request to releasing its answer.",
-        kind: Kind::Total,
-    },
-    Metric {
-        name: "updates",
-        help: "Updates: from parsing the request to releasing its answer.",
-        kind: Kind::Total,
-    },
-];
-
-impl Latency {
-    /// The only histogram of a server.
-    pub const REPLIES: Latency = Latency::Reads;
 }
 
 #[cfg(test)]

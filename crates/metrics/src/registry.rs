@@ -1,8 +1,8 @@
 //! The layout of counters in the shared memory, and the rules for writing it.
 //!
 //! ```text
-//!   memory   [ header ][ slot 0: row 0 | row 1 | ... ][ slot 1: row 0 | ... ] ... [ logins ]
-//!   row      [ counters | heads of histograms | buckets | buckets | to the end of the page ]
+//!   memory   [ header ][ slot 0: row 0 | row 1 | ... | chunks ][ slot 1: ... ] ... [ logins ]
+//!   row      [ counters | heads of histograms | to the end of the page ]
 //! ```
 //!
 //! A slot belongs to one process. A row belongs to one counted thing: row 0 is the process itself,
@@ -14,9 +14,12 @@
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use crate::histogram::{BUCKETS, HEAD, Histogram, Recorder, bump};
+use crate::chunks::Chunks;
+use crate::histogram::{self, BUCKETS, HEAD, Head, Histogram, Recorder, bump};
 use crate::logins::{self, LoginRates};
-use crate::{Counter, GAUGES, Latency, OWN_COUNTERS, PoolCounter, ServerCounter, WorkerCounter};
+use crate::{
+    Counter, GAUGES, HISTOGRAMS, Latency, OWN_COUNTERS, PoolCounter, ServerCounter, WorkerCounter,
+};
 
 /// Places for counters in a row.
 pub(crate) const COUNTERS: usize = 64;
@@ -25,10 +28,8 @@ pub(crate) const BUSY_AT: usize = GAUGES - 1;
 /// Where those begin that a server's protocol defines.
 pub(crate) const OWN_AT: usize = COUNTERS - OWN_COUNTERS;
 const PAGE: usize = 4096 / 8;
-const HISTOGRAMS: usize = 2;
 const HEADS_AT: usize = COUNTERS;
-const BUCKETS_AT: usize = HEADS_AT + HISTOGRAMS * HEAD;
-const ROW: usize = (BUCKETS_AT + HISTOGRAMS * BUCKETS).next_multiple_of(PAGE);
+const ROW: usize = (HEADS_AT + HISTOGRAMS * HEAD).next_multiple_of(PAGE);
 const HEADER: usize = PAGE;
 
 /// The words of the header, in order.
@@ -115,7 +116,7 @@ impl Registry {
     /// Returns the size in words of a registry with `slots` and `rows`. Its memory must begin at a
     /// page.
     pub fn words(slots: usize, rows: usize) -> usize {
-        HEADER + slots * rows * ROW + logins::WORDS
+        HEADER + slots * (rows * ROW + Chunks::words(rows)) + logins::WORDS
     }
 
     /// Makes a registry of zeroed memory.
@@ -143,13 +144,16 @@ impl Registry {
         if layout != LAYOUT || row != ROW as u64 {
             return Err(Refused::Layout { found: layout, ours: LAYOUT });
         }
-        let needed = slots.checked_mul(rows).and_then(|pages| pages.checked_mul(row));
-        let others = (HEADER + logins::WORDS) as u64;
-        let needed = needed.and_then(|words| words.checked_add(others));
-        if needed.is_none_or(|needed| needed > memory.len() as u64) || !is_aligned(memory) {
+        // A row and a slot take more words than one.
+        let is_sane = |count: u64| count <= memory.len() as u64;
+        let (slots, rows) = match is_sane(slots) && is_sane(rows) && is_sane(slots * rows) {
+            true => (slots as usize, rows as usize),
+            false => return Err(Refused::Short),
+        };
+        if Registry::words(slots, rows) > memory.len() || !is_aligned(memory) {
             return Err(Refused::Short);
         }
-        Ok(Registry { memory, slots: slots as usize, rows: rows as usize })
+        Ok(Registry { memory, slots, rows })
     }
 
     /// Makes a registry for this process alone, for tests and tools. Its memory is never freed.
@@ -201,7 +205,7 @@ impl Registry {
 
     /// Returns the rates of logins, which all processes share.
     pub fn logins(&self) -> LoginRates {
-        let words = &self.memory[HEADER + self.slots * self.rows * ROW..][..logins::WORDS];
+        let words = &self.memory[self.slot_start(self.slots)..][..logins::WORDS];
         LoginRates::new(words, self.memory[SECRET].load(Relaxed))
     }
 
@@ -243,36 +247,48 @@ impl Registry {
 
     /// Returns a histogram, merged over all slots.
     pub fn histogram(&self, row: u32, which: Latency) -> Histogram {
+        self.histograms(row, std::iter::once(which))
+    }
+
+    /// Returns several histograms of a row as one, merged over all slots.
+    pub fn histograms(&self, row: u32, which: impl Iterator<Item = Latency>) -> Histogram {
         let mut sum = Histogram::default();
-        self.used().for_each(|slot| sum.read(&self.recorder(slot, row, which)));
+        for which in which {
+            self.used().for_each(|slot| sum.read(self.head(slot, row, which), self.chunks(slot)));
+        }
         sum
     }
 
     /// Returns a histogram of one slot.
     pub fn histogram_of(&self, slot: usize, row: u32, which: Latency) -> Histogram {
         let mut one = Histogram::default();
-        one.read(&self.recorder(slot, row, which));
+        one.read(self.head(slot, row, which), self.chunks(slot));
         one
+    }
+
+    /// Returns the number of times that were not recorded because no memory for them was left.
+    pub fn times_lost(&self) -> u64 {
+        self.used().map(|slot| self.chunks(slot).lost()).sum()
+    }
+
+    /// Returns the bytes that a slot's histograms take, without their heads.
+    pub fn histogram_bytes(&self, slot: usize) -> usize {
+        self.chunks(slot).bytes_taken()
     }
 
     /// Resets everything, for tools that reuse one registry. Nobody may be writing.
     pub fn clear(&self) {
         (0..self.rows as u32).for_each(|row| self.clear_row(row));
-        zero(&self.memory[HEADER + self.slots * self.rows * ROW..][..logins::WORDS]);
+        zero(&self.memory[self.slot_start(self.slots)..][..logins::WORDS]);
     }
 
     /// Resets a row before it gets another meaning. Nobody may be writing it.
     pub fn clear_row(&self, row: u32) {
         for slot in self.used() {
             // Words that are zero stay untouched: writing to an untouched page would allocate it.
-            let (head, buckets) = self.row(slot, row).split_at(BUCKETS_AT);
-            for which in 0..HISTOGRAMS {
-                let used = head[HEADS_AT + which * HEAD..][..HEAD].iter();
-                if used.map(|word| word.load(Relaxed)).any(|value| value != 0) {
-                    zero(&buckets[which * BUCKETS..][..BUCKETS]);
-                }
-            }
-            zero(head);
+            zero(&self.row(slot, row)[..COUNTERS]);
+            let chunks = self.chunks(slot);
+            self.heads(slot, row).iter().for_each(|head| histogram::clear(head, chunks));
         }
     }
 
@@ -285,17 +301,26 @@ impl Registry {
     fn row(&self, slot: usize, row: u32) -> &'static [AtomicU64] {
         assert!(slot < self.slots, "slot {slot} of {}", self.slots);
         assert!((row as usize) < self.rows, "row {row} of {}", self.rows);
-        &self.memory[HEADER + (slot * self.rows + row as usize) * ROW..][..ROW]
+        &self.memory[self.slot_start(slot) + row as usize * ROW..][..ROW]
     }
 
-    fn recorder(&self, slot: usize, row: u32, which: Latency) -> Recorder {
-        let words = self.row(slot, row);
-        let head = words[HEADS_AT + which as usize * HEAD..].first_chunk();
-        let buckets = words[BUCKETS_AT + which as usize * BUCKETS..].first_chunk();
-        Recorder {
-            head: head.expect("a row has room for its heads"),
-            buckets: buckets.expect("a row has room for its buckets"),
-        }
+    /// Returns where the words of a slot begin; those of the logins follow the last slot.
+    fn slot_start(&self, slot: usize) -> usize {
+        HEADER + slot * (self.rows * ROW + Chunks::words(self.rows))
+    }
+
+    fn chunks(&self, slot: usize) -> Chunks {
+        let start = self.slot_start(slot) + self.rows * ROW;
+        Chunks { words: &self.memory[start..][..Chunks::words(self.rows)] }
+    }
+
+    fn heads(&self, slot: usize, row: u32) -> &'static [Head; HISTOGRAMS] {
+        let (heads, _) = self.row(slot, row)[HEADS_AT..].as_chunks();
+        heads.first_chunk().expect("a row has room for its heads")
+    }
+
+    fn head(&self, slot: usize, row: u32, which: Latency) -> &'static Head {
+        &self.heads(slot, row)[which.place()]
     }
 }
 
@@ -306,9 +331,10 @@ impl WorkerMetrics {
         Counters { words: words.expect("a row has room for its counters"), table: PhantomData }
     }
 
-    /// Returns a histogram of a row.
-    pub fn recorder(&self, row: u32, which: Latency) -> Recorder {
-        self.registry.recorder(self.slot, row, which)
+    /// Returns the writer of the histograms of a row.
+    pub fn recorder(&self, row: u32) -> Recorder {
+        let registry = &self.registry;
+        Recorder { heads: registry.heads(self.slot, row), chunks: registry.chunks(self.slot) }
     }
 
     /// Returns a counter, summed over all slots.
@@ -416,7 +442,8 @@ const LAYOUT: u64 = {
         hash = digest(hash, b"/");
         table += 1;
     }
-    let shape = [VERSION, PAGE, ROW, HEADS_AT, BUCKETS_AT, BUCKETS, GAUGES, OWN_AT, logins::WORDS];
+    let shape =
+        [VERSION, PAGE, ROW, HEADS_AT, HEAD, HISTOGRAMS, BUCKETS, GAUGES, OWN_AT, logins::WORDS];
     let mut at = 0;
     while at < shape.len() {
         hash = digest(hash, &shape[at].to_le_bytes());
@@ -429,7 +456,7 @@ const LAYOUT: u64 = {
 pub const NO_NAMES: u64 = 0xcbf2_9ce4_8422_2325;
 
 /// Raise this when the same words change their meaning.
-const VERSION: usize = 1;
+const VERSION: usize = 2;
 
 /// FNV-1a over names, one after the other: each call adds one to the digest of those before.
 pub const fn digest(mut hash: u64, bytes: &[u8]) -> u64 {

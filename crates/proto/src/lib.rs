@@ -275,6 +275,10 @@ pub trait Upstream: Sync {
     /// `progress` must be `default()` at the start of each reply, and be passed on as it was left.
     fn parse_reply(&self, ask: Ask, progress: &mut Progress, input: &[u8]) -> Parsed<Item>;
 
+    /// Returns the names of the families of commands, by which latencies are told apart. The
+    /// protocols of the clients of these servers share them.
+    fn families(&self) -> &'static [&'static str];
+
     /// Returns the capabilities that a server needs for this form.
     fn needs(&self, ask: Ask) -> Capabilities;
 

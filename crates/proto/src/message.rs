@@ -82,6 +82,8 @@ pub struct Command {
     pub class: Class,
     /// How much work it is for a server.
     pub work: Work,
+    /// Its family: an index into [`crate::Upstream::families`].
+    pub family: u8,
     /// Some forms of it need capabilities that not every server has, and are refused without them.
     pub capable: bool,
     /// A note for readers of the reference.
@@ -112,6 +114,19 @@ pub enum Class {
     Local(Local),
     /// Never forwarded.
     Refuse(Refusal),
+}
+
+impl Class {
+    /// Whether such a request, sent to a server, changes something there.
+    #[inline]
+    pub fn is_update(&self) -> bool {
+        match *self {
+            Class::Single { writes }
+            | Class::Split { writes, .. }
+            | Class::Broadcast { writes, .. } => writes,
+            Class::Fetch { .. } | Class::Local(_) | Class::Refuse(_) => false,
+        }
+    }
 }
 
 /// The servers that a broadcast needs.
@@ -195,6 +210,8 @@ pub struct Request {
     pub command: u16,
     /// Its class; for a refusal it differs from the command's own class.
     pub class: Class,
+    /// The family of its command.
+    pub family: u8,
     /// The answers that the client wants.
     pub quiet: Quiet,
     /// Its relation to the marks of items.
@@ -228,6 +245,7 @@ impl Request {
         Request {
             command: Asked::NO_REQUEST,
             class: Class::Refuse(Refusal::Unknown),
+            family: 0,
             quiet: Quiet::Loud,
             marks: MarkUse::None,
             keep: false,

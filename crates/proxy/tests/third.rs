@@ -58,7 +58,7 @@ static ERRORS: [Retryable; 2] = [
 ];
 
 const fn command(name: &'static str, class: Class) -> Command {
-    Command { name, class, work: Work::Quick, capable: false, note: "" }
+    Command { name, class, work: Work::Quick, family: 0, capable: false, note: "" }
 }
 
 /// Returns the words of a line.
@@ -186,6 +186,10 @@ impl Protocol for Lines {
 }
 
 impl Upstream for Lines {
+    fn families(&self) -> &'static [&'static str] {
+        &["all"]
+    }
+
     fn parse_reply(&self, ask: Ask, _: &mut Progress, input: &[u8]) -> Parsed<Item> {
         let Some(len) = line_len(input) else { return Parsed::Incomplete };
         let is_change = matches!(ask.command, 1 | 2);

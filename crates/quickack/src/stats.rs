@@ -14,10 +14,12 @@ mod twemproxy;
 #[cfg(test)]
 mod tests;
 
+use std::iter;
 use std::marker::PhantomData;
 
 use metrics::{
-    Counter, Histogram, Latency, Metric, PoolCounter, Registry, ServerCounter, WorkerCounter,
+    Counter, Histogram, Latency, PoolCounter, Registry, ServerCounter, Span, Window, Windows,
+    WorkerCounter,
 };
 use proto::Upstream;
 use proxy::plan::{Plan, PoolPlan, ServerPlan};
@@ -27,6 +29,8 @@ use crate::scoreboard::Scoreboard;
 /// All counters, with the names of their owners.
 pub struct Snapshot {
     pub facts: Facts,
+    /// The seconds that each window covers, in the order of `Span::ALL`.
+    pub seconds: [u64; Span::ALL.len()],
     /// Sums over all slots, including those of dead workers.
     pub totals: Counts<WorkerCounter>,
     pub workers: Vec<WorkerStats>,
@@ -79,8 +83,10 @@ pub struct WorkerStats {
 pub struct PoolStats {
     pub name: String,
     pub counts: Counts<PoolCounter>,
-    /// In the order of `metrics::LATENCIES`.
+    /// Reads and updates of all families.
     pub latencies: Vec<Times>,
+    /// The families that were used, each with those of its reads and updates that there were.
+    pub families: Vec<(&'static str, Vec<Times>)>,
     pub servers: Vec<ServerStats>,
 }
 
@@ -91,8 +97,8 @@ pub struct ServerStats {
     pub name: String,
     pub health: Health,
     pub counts: Counts<ServerCounter>,
-    /// Times from the queue to the reply.
-    pub replies: Times,
+    /// Times from the queue to the reply: of all messages, then of reads and of updates.
+    pub latencies: Vec<Times>,
 }
 
 /// The values of one table.
@@ -104,11 +110,19 @@ pub struct Counts<C> {
     own: Vec<(&'static str, u64)>,
 }
 
-/// A histogram in a few numbers, microseconds.
+/// The latencies of one kind of requests.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Times {
-    /// Name of the histogram.
+    /// The kind.
     pub name: &'static str,
+    pub since_start: Figures,
+    /// In the order of `Span::ALL`.
+    pub windows: [Figures; Span::ALL.len()],
+}
+
+/// A histogram in a few numbers, microseconds.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Figures {
     pub count: u64,
     pub mean_us: u64,
     /// In the order of [`QUANTILES`].
@@ -117,12 +131,18 @@ pub struct Times {
 }
 
 /// The quantiles that are shown, with their names.
-pub const QUANTILES: [(&str, f64); 5] =
-    [("p50", 0.5), ("p90", 0.9), ("p95", 0.95), ("p99", 0.99), ("p99.9", 0.999)];
+pub const QUANTILES: [(&str, f64); 6] =
+    [("p50", 0.5), ("p90", 0.9), ("p95", 0.95), ("p98", 0.98), ("p99", 0.99), ("p99.9", 0.999)];
+
+/// The histograms, since the start and of the last seconds and minutes.
+struct Latencies<'a> {
+    registry: &'a Registry,
+    windows: [Window; Span::ALL.len()],
+}
 
 /// Reads the metrics registry. `health` returns the state of each server by its id.
 pub fn take(
-    registry: &Registry,
+    (registry, windows): (&Registry, &Windows),
     plan: &Plan,
     facts: Facts,
     health: &dyn Fn(u32) -> Health,
@@ -131,35 +151,54 @@ pub fn take(
         facts: facts.clone(),
         counts: Counts::of(|counter| registry.value(1 + facts.slot, WHOLE_WORKER, counter)),
     };
+    let windows = Span::ALL.map(|span| windows.window(span));
+    let seconds = [0, 1, 2].map(|at| windows[at].seconds);
+    let latencies = &Latencies { registry, windows };
     Snapshot {
+        seconds,
         totals: Counts::total(registry, WHOLE_WORKER),
         workers: facts.workers.iter().map(worker).collect(),
-        pools: plan.pools.iter().map(|pool| take_pool(registry, pool, health)).collect(),
+        pools: plan.pools.iter().map(|pool| take_pool(latencies, pool, health)).collect(),
         facts,
     }
 }
 
-fn take_pool(registry: &Registry, plan: &PoolPlan, health: &dyn Fn(u32) -> Health) -> PoolStats {
-    let latencies = [Latency::Reads, Latency::Updates].iter().zip(metrics::LATENCIES);
-    let times = |(which, row): (&Latency, &Metric)| {
-        Times::of(row.name, &registry.histogram(plan.id, *which))
-    };
-    let (servers, upstream) = (plan.servers.iter(), plan.protocol.upstream());
+fn take_pool(
+    latencies: &Latencies<'_>,
+    plan: &PoolPlan,
+    health: &dyn Fn(u32) -> Health,
+) -> PoolStats {
+    let upstream = plan.protocol.upstream();
+    let kinds = [("reads", false), ("updates", true)];
+    let all = kinds.map(|(name, updates)| latencies.times(name, plan.id, Latency::all(updates)));
+    let families = upstream.families().iter().zip(0..).filter_map(|(family, place)| {
+        let times = kinds.map(|(name, is_update)| {
+            latencies.times(name, plan.id, iter::once(Latency::of_family(place, is_update)))
+        });
+        let used: Vec<Times> =
+            times.into_iter().filter(|times| times.since_start.count > 0).collect();
+        (!used.is_empty()).then_some((*family, used))
+    });
+    let servers = plan.servers.iter();
     PoolStats {
         name: plan.name.clone(),
-        counts: Counts::total(registry, plan.id),
-        latencies: latencies.map(times).collect(),
-        servers: servers.map(|server| take_server(registry, server, upstream, health)).collect(),
+        counts: Counts::total(latencies.registry, plan.id),
+        latencies: all.into(),
+        families: families.collect(),
+        servers: servers.map(|server| take_server(latencies, server, upstream, health)).collect(),
     }
 }
 
 fn take_server(
-    registry: &Registry,
+    latencies: &Latencies<'_>,
     plan: &ServerPlan,
     upstream: &dyn Upstream,
     health: &dyn Fn(u32) -> Health,
 ) -> ServerStats {
-    let health = health(plan.id);
+    let (health, registry) = (health(plan.id), latencies.registry);
+    let both = [Latency::READS, Latency::UPDATES];
+    let kinds = [("replies", &both[..]), ("reads", &both[..1]), ("updates", &both[1..])];
+    let times = kinds.map(|(name, which)| latencies.times(name, plan.id, which.iter().copied()));
     let value = |counter| match (counter, health) {
         (ServerCounter::EjectedAt, Health::Ejected { since_us }) => since_us,
         (ServerCounter::EjectedAt, _) => 0,
@@ -172,7 +211,7 @@ fn take_server(
         name: plan.name.clone(),
         health,
         counts: Counts { own: own.collect(), ..Counts::of(value) },
-        replies: Times::of("replies", &registry.histogram(plan.id, Latency::REPLIES)),
+        latencies: times.into(),
     }
 }
 
@@ -198,10 +237,26 @@ impl<C: Counter> Counts<C> {
     }
 }
 
-impl Times {
-    fn of(name: &'static str, histogram: &Histogram) -> Times {
+impl Latencies<'_> {
+    /// Returns the figures of several histograms of a row together.
+    fn times(
+        &self,
+        name: &'static str,
+        row: u32,
+        which: impl Iterator<Item = Latency> + Clone,
+    ) -> Times {
+        let windows = self.windows.each_ref();
         Times {
             name,
+            since_start: Figures::of(&self.registry.histograms(row, which.clone())),
+            windows: windows.map(|one| Figures::of(&one.histograms(row, which.clone()))),
+        }
+    }
+}
+
+impl Figures {
+    fn of(histogram: &Histogram) -> Figures {
+        Figures {
             count: histogram.count(),
             mean_us: histogram.mean(),
             quantiles_us: QUANTILES.map(|(_, share)| histogram.quantile(share)),

@@ -4,10 +4,10 @@ use super::*;
 use crate::{Latency, Registry};
 
 /// A random generator with a seed (SplitMix64).
-struct Random(u64);
+pub(crate) struct Random(pub(crate) u64);
 
 impl Random {
-    fn next(&mut self) -> u64 {
+    pub(crate) fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -16,7 +16,7 @@ impl Random {
     }
 
     /// Returns a number between zero and one, both excluded.
-    fn unit(&mut self) -> f64 {
+    pub(crate) fn unit(&mut self) -> f64 {
         ((self.next() >> 11) as f64 + 0.5) / (1u64 << 53) as f64
     }
 }
@@ -57,7 +57,7 @@ fn quantiles_are_within_one_per_cent_of_an_exact_sort() {
             times.sort_unstable();
             assert_eq!(histogram.count(), count);
             assert_eq!(histogram.sum(), times.iter().sum::<u64>());
-            assert_eq!((histogram.min(), histogram.max()), (times[0], times[times.len() - 1]));
+            assert_eq!(histogram.max(), times[times.len() - 1]);
             assert_eq!(histogram.quantile(1.0), histogram.max(), "the largest is exact");
             for share in SHARES {
                 let rank = ((share * count as f64).ceil() as usize).clamp(1, times.len());
@@ -77,15 +77,15 @@ fn merging_is_adding() {
         let (first, second) = (times(), times());
         let registry = Registry::private(3, 2);
         for (slot, times) in [(0, &first), (2, &second)] {
-            let recorder = registry.metrics(slot).recorder(1, Latency::Updates);
-            times.iter().for_each(|time| recorder.record(*time));
+            let recorder = registry.metrics(slot).recorder(1);
+            times.iter().for_each(|time| recorder.record(Latency::UPDATES, *time));
         }
         let whole = recorded(&[first, second].concat());
-        assert_eq!(registry.histogram(1, Latency::Updates), whole, "{name}");
-        assert_eq!(registry.histogram(1, Latency::Reads), Histogram::default());
-        let mut sum = registry.histogram_of(0, 1, Latency::Updates);
-        sum.add(&registry.histogram_of(1, 1, Latency::Updates));
-        sum.add(&registry.histogram_of(2, 1, Latency::Updates));
+        assert_eq!(registry.histogram(1, Latency::UPDATES), whole, "{name}");
+        assert_eq!(registry.histogram(1, Latency::READS), Histogram::default());
+        let mut sum = registry.histogram_of(0, 1, Latency::UPDATES);
+        sum.add(&registry.histogram_of(1, 1, Latency::UPDATES));
+        sum.add(&registry.histogram_of(2, 1, Latency::UPDATES));
         assert_eq!(sum, whole);
         let shown: u64 = sum.buckets().map(|(_, count)| count).sum();
         assert_eq!(shown, 1_000);
@@ -116,7 +116,7 @@ fn an_absurd_time_is_still_the_exact_maximum() {
 #[test]
 fn the_mean_is_rounded_down_and_empty_buckets_are_not_shown() {
     assert_eq!(Histogram::default().mean(), 0);
-    assert_eq!((Histogram::default().min(), Histogram::default().quantile(0.5)), (0, 0));
+    assert_eq!(Histogram::default().quantile(0.5), 0);
     let histogram = recorded(&[2, 2, 700]);
     assert_eq!((histogram.mean(), histogram.sum(), histogram.count()), (234, 704, 3));
     // The bucket of 700 is eight wide.
@@ -125,18 +125,18 @@ fn the_mean_is_rounded_down_and_empty_buckets_are_not_shown() {
 
 fn recorded(times: &[u64]) -> Histogram {
     let registry = Registry::private(1, 1);
-    let recorder = registry.metrics(0).recorder(0, Latency::Reads);
-    times.iter().for_each(|time| recorder.record(*time));
-    registry.histogram(0, Latency::Reads)
+    let recorder = registry.metrics(0).recorder(0);
+    times.iter().for_each(|time| recorder.record(Latency::READS, *time));
+    registry.histogram(0, Latency::READS)
 }
 
 #[test]
 fn times_are_counted_up_to_edges() {
     let registry = Registry::private(1, 2);
-    let recorder = registry.metrics(0).recorder(1, Latency::Reads);
+    let recorder = registry.metrics(0).recorder(1);
     let times: Vec<u64> = (0..10_000).map(|n| n * n % 250_000).collect();
-    times.iter().for_each(|time| recorder.record(*time));
-    let histogram = registry.histogram(1, Latency::Reads);
+    times.iter().for_each(|time| recorder.record(Latency::READS, *time));
+    let histogram = registry.histogram(1, Latency::READS);
     let edges = [0, 63, 1_000, 36_000, 48_000, 190_000, 1_000_000];
     for (edge, count) in edges.iter().zip(histogram.up_to(&edges)) {
         let exact = |edge: u64| times.iter().filter(|time| **time <= edge).count() as u64;

@@ -1,6 +1,7 @@
 //! Tests of sharing between processes, and of reading a memory that another process made.
 
 use super::*;
+use crate::histogram::CHUNK;
 
 #[test]
 fn no_two_writers_share_a_cache_line() {
@@ -29,11 +30,8 @@ fn what_a_row_is_made_of_does_not_overlap() {
     let metrics = registry.metrics(1);
     let counters = metrics.counters::<PoolCounter>(1);
     let mut parts = vec![range(counters.words.as_ptr(), COUNTERS)];
-    for which in [Latency::Reads, Latency::Updates] {
-        let recorder = metrics.recorder(1, which);
-        parts.push(range(recorder.head.as_ptr(), HEAD));
-        parts.push(range(recorder.buckets.as_ptr(), BUCKETS));
-    }
+    let recorder = metrics.recorder(1);
+    parts.extend(recorder.heads.iter().map(|head| range(head.as_ptr(), HEAD)));
     let row = range(registry.row(1, 1).as_ptr(), ROW);
     parts.sort_unstable();
     assert!(parts.windows(2).all(|two| two[0].1 <= two[1].0), "{parts:?}");
@@ -57,10 +55,10 @@ fn totals_are_sums_over_the_slots_and_outlive_a_process() {
     assert_eq!(registry.total(2, PoolCounter::ClientsNow), 6);
     assert_eq!(registry.total(2, PoolCounter::Requests), 33);
     assert_eq!(registry.total(3, ServerCounter::EjectedAt), 14);
-    registry.metrics(2).recorder(2, Latency::Reads).record(9);
+    registry.metrics(2).recorder(2).record(Latency::READS, 9);
     registry.clear_row(2);
     assert_eq!(registry.total(2, PoolCounter::Requests), 0);
-    assert_eq!(registry.histogram(2, Latency::Reads), Histogram::default());
+    assert_eq!(registry.histogram(2, Latency::READS), Histogram::default());
     assert_eq!(registry.total(3, ServerCounter::EjectedAt), 14, "another row is left alone");
     registry.clear();
     assert_eq!(registry.total(3, ServerCounter::EjectedAt), 0);
@@ -103,12 +101,12 @@ fn why_not(memory: &'static [AtomicU64]) -> String {
     Registry::open(&memory[..2]).err().map_or(String::new(), |refused| refused.to_string())
 }
 
-/// Seven pages: the next build finds this build's words in the same places.
+/// Two pages: the next build finds this build's words in the same places.
 #[test]
 fn a_row_takes_no_page_more_than_it_needs() {
-    assert_eq!((PAGE, ROW, HEADER), (512, 7 * 512, 512));
-    assert_eq!(Registry::words(3, 4), 512 + 12 * 7 * 512 + logins::WORDS);
-    assert_eq!((HEADS_AT, BUCKETS_AT), (64, 80));
+    assert_eq!((PAGE, ROW, HEADER), (512, 2 * 512, 512));
+    assert_eq!(Registry::words(3, 4), 512 + 3 * (4 * 2 * 512 + 512 * 64) + logins::WORDS);
+    assert_eq!((HEADS_AT, HISTOGRAMS), (64, 24));
 }
 
 #[test]
@@ -133,13 +131,13 @@ fn only_slots_and_rows_that_were_used_are_looked_at() {
         let metrics = registry.metrics(slot);
         for row in 0..4 {
             metrics.counters::<PoolCounter>(row).add(PoolCounter::ClientsNow, 1 << slot);
-            metrics.recorder(row, Latency::Updates).record(5);
+            metrics.recorder(row).record(Latency::UPDATES, 5);
         }
     }
     for used in 0..=3 {
         registry.set_used(used, 4);
         assert_eq!(registry.total(3, PoolCounter::ClientsNow), (1 << used) - 1);
-        assert_eq!(registry.histogram(3, Latency::Updates).count(), used as u64);
+        assert_eq!(registry.histogram(3, Latency::UPDATES).count(), used as u64);
     }
     registry.set_used(3, 2);
     registry.clear_gauges(1);
@@ -221,23 +219,51 @@ fn a_server_is_busy_for_all_workers_until_the_one_that_knows_says_otherwise_or_d
 
 /// A cleared row must not show its old values to its next user: not in any bucket.
 #[test]
-fn a_cleared_row_has_forgotten_both_its_histograms() {
+fn a_cleared_row_has_forgotten_its_histograms_and_keeps_their_chunks() {
     let registry = Registry::private(1, 2);
-    for which in [Latency::Reads, Latency::Updates] {
-        let recorder = registry.metrics(0).recorder(1, which);
-        [3, 70, 5_000, 1 << 31].into_iter().for_each(|time| recorder.record(time));
+    let all = || (0..HISTOGRAMS).map(Latency::of_place);
+    let recorder = registry.metrics(0).recorder(1);
+    for which in all() {
+        [3, 70, 5_000, 1 << 31].into_iter().for_each(|time| recorder.record(which, time));
     }
-    registry.metrics(0).recorder(0, Latency::Updates).record(4);
+    registry.metrics(0).recorder(0).record(Latency::UPDATES, 4);
     registry.clear_row(1);
-    for which in [Latency::Reads, Latency::Updates] {
+    let taken = registry.histogram_bytes(0);
+    for which in all() {
         assert_eq!(registry.histogram_of(0, 1, which), Histogram::default());
-        let recorder = registry.metrics(0).recorder(1, which);
-        [0, u64::MAX].into_iter().for_each(|time| recorder.record(time));
+        [0, u64::MAX].into_iter().for_each(|time| recorder.record(which, time));
         assert_eq!(registry.histogram_of(0, 1, which).count(), 2);
     }
-    assert_eq!(registry.histogram(0, Latency::Updates).count(), 1, "another row is left alone");
+    assert_eq!(registry.histogram_bytes(0), taken, "the chunks are used again");
+    assert_eq!(registry.histogram(0, Latency::UPDATES).count(), 1, "another row is left alone");
     registry.clear();
-    assert!((0..2).all(|row| registry.row(0, row).iter().all(|word| word.load(Relaxed) == 0)));
+    let counters = (0..2).all(|row| registry.row(0, row)[..COUNTERS].iter().all(is_zero));
+    assert!(counters && all().all(|which| registry.histogram(1, which).count() == 0));
+    assert!(registry.chunks(0).chunk(CHUNK).iter().all(is_zero));
+}
+
+fn is_zero(word: &AtomicU64) -> bool {
+    word.load(Relaxed) == 0
+}
+
+#[test]
+fn times_are_counted_as_lost_when_no_chunk_is_left() {
+    let registry = Registry::private(2, 40);
+    let fill = |row: u32| {
+        let recorder = registry.metrics(1).recorder(row);
+        for which in (0..HISTOGRAMS).map(Latency::of_place) {
+            (0..32).for_each(|octave| recorder.record(which, 1 << octave));
+        }
+    };
+    (0..40).for_each(fill);
+    let kept: u64 = (0..40)
+        .flat_map(|row| (0..HISTOGRAMS).map(move |place| (row, Latency::of_place(place))))
+        .map(|(row, which)| registry.histogram(row, which).count())
+        .sum();
+    assert!(registry.times_lost() > 0 && kept > 0);
+    assert_eq!(kept + registry.times_lost(), 40 * 32 * HISTOGRAMS as u64);
+    assert_eq!(registry.histogram_bytes(1), Chunks::words(40) * 8);
+    assert_eq!(registry.histogram_bytes(0), CHUNK * 8, "the other slot has taken none");
 }
 
 #[test]
@@ -286,7 +312,7 @@ fn the_layout_is_a_digest_of_every_name_and_of_the_shape() {
         parts.extend(table.iter().map(|row| row.name.as_bytes().to_vec()));
         parts.push(b"/".to_vec());
     }
-    let shape = [VERSION, 512, 3584, 64, 80, BUCKETS, GAUGES, 56, 65_536 + 4_096];
+    let shape = [VERSION, 512, 1024, 64, HEAD, 24, BUCKETS, GAUGES, 56, 65_536 + 4_096];
     parts.extend(shape.map(|number| (number as u64).to_le_bytes().to_vec()));
     let mut hash = 0xcbf2_9ce4_8422_2325u64;
     for byte in parts.iter().flat_map(|part| part.iter().chain(&[0xff])) {

@@ -64,13 +64,35 @@ const SERVER_ONLY: Class =
 /// The note for commands that store.
 const ENDS: &str = "a length that cannot be read closes the connection";
 
+/// The families of commands, in all protocols of clients.
+pub(super) const FAMILIES: &[&str] = &["get", "set", "delete", "arithmetic", "touch", "other"];
+
+pub(super) const FAMILY_GET: u8 = 0;
+pub(super) const FAMILY_SET: u8 = 1;
+pub(super) const FAMILY_DELETE: u8 = 2;
+pub(super) const FAMILY_ARITHMETIC: u8 = 3;
+pub(super) const FAMILY_TOUCH: u8 = 4;
+pub(super) const FAMILY_OTHER: u8 = 5;
+
+/// Returns the family of a command by its name.
+const fn family(name: &str) -> u8 {
+    match name.as_bytes() {
+        b"get" | b"gets" | b"mg" => FAMILY_GET,
+        b"set" | b"add" | b"replace" | b"append" | b"prepend" | b"cas" | b"ms" => FAMILY_SET,
+        b"delete" | b"md" => FAMILY_DELETE,
+        b"incr" | b"decr" | b"ma" => FAMILY_ARITHMETIC,
+        b"touch" | b"gat" | b"gats" => FAMILY_TOUCH,
+        _ => FAMILY_OTHER,
+    }
+}
+
 const fn row(name: &'static str, class: Class, note: &'static str) -> Command {
-    Command { name, class, work: Work::Quick, capable: false, note }
+    Command { name, class, work: Work::Quick, family: family(name), capable: false, note }
 }
 
 /// An entry for a meta command that servers are asked.
 const fn meta(name: &'static str, class: Class, note: &'static str) -> Command {
-    Command { name, class, work: Work::Quick, capable: true, note }
+    Command { capable: true, ..row(name, class, note) }
 }
 
 const fn fetch(command: u16) -> Class {

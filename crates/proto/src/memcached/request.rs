@@ -141,7 +141,8 @@ impl Line<'_> {
         let command = commands::lookup(self.tokens.text(word));
         let Some(command) = command else { return self.unknown(word) };
         self.request.command = command;
-        self.request.class = commands::TABLE[usize::from(command)].class;
+        let row = &commands::TABLE[usize::from(command)];
+        (self.request.class, self.request.family) = (row.class, row.family);
         match commands::shape(command) {
             Shape::Keys => self.read_keys(),
             Shape::ExptimeKeys => self.read_exptime_keys(),

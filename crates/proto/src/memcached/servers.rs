@@ -28,6 +28,10 @@ impl Upstream for Servers {
         reply::parse(ask, progress, input)
     }
 
+    fn families(&self) -> &'static [&'static str] {
+        commands::FAMILIES
+    }
+
     fn needs(&self, ask: Ask) -> Capabilities {
         match (commands::MG..=commands::ME).contains(&ask.command) {
             true => META,

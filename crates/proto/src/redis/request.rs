@@ -104,6 +104,7 @@ pub(super) fn recognize(
     };
     // These commands stand for it: every server answers them in the same form.
     request.command = if extra.writes { id::SET } else { id::GET };
+    request.family = commands::FAMILY_OTHER;
     let Some(places) = keys::places_of(extra, spans.len()) else {
         request.class = Class::Refuse(Refusal::Bad(TOO_FEW));
         return true;
@@ -244,6 +245,7 @@ const fn plan(command: u16) -> Plan {
     let request = Request {
         command,
         class,
+        family: commands::family(command),
         quiet: Quiet::Loud,
         marks: MarkUse::None,
         keep: false,

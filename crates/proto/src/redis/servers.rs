@@ -11,6 +11,7 @@
 //! link comes up all the same, and each request is answered with `-LOADING` until the data is
 //! loaded.
 
+use super::commands;
 use super::reply::{self, Walk};
 use super::split;
 use super::words::{bulk, open_array};
@@ -71,6 +72,10 @@ const VALKEY_LIKE: [u16; 3] = [7, 2, 4];
 pub struct Servers;
 
 impl Upstream for Servers {
+    fn families(&self) -> &'static [&'static str] {
+        commands::FAMILIES
+    }
+
     fn parse_reply(&self, ask: Ask, progress: &mut Progress, input: &[u8]) -> Parsed<Item> {
         reply::parse(ask, progress, input)
     }

@@ -14,7 +14,7 @@
 //! While a server is down or ejected, no client's request reaches it: a probe finds out when it is
 //! back. A retired server gets nothing new; its outstanding requests are still answered.
 
-use metrics::{Counters, Latency, Recorder, WorkerMetrics};
+use metrics::{Counters, Recorder, WorkerMetrics};
 use proto::{Capabilities, ConnKey, Upstream};
 use shard::{Distribution, Node, Ring};
 
@@ -51,9 +51,8 @@ pub(crate) struct Pool {
     /// The number of logins that have failed since.
     pub(crate) logins_failed: u64,
     pub(crate) counters: Counters<metrics::PoolCounter>,
-    /// Latency from the parse of a request to the release of its answer.
-    pub(crate) reads: Recorder,
-    pub(crate) updates: Recorder,
+    /// Latencies from the parse of a request to the release of its answer.
+    pub(crate) latencies: Recorder,
     ring: Ring,
     /// By index: the id of the server there, if it is in the ring.
     members: Vec<Option<u32>>,
@@ -114,8 +113,7 @@ impl Pool {
             logins_due: None,
             logins_failed: 0,
             counters: metrics.counters(plan.id),
-            reads: metrics.recorder(plan.id, Latency::Reads),
-            updates: metrics.recorder(plan.id, Latency::Updates),
+            latencies: metrics.recorder(plan.id),
             upstream: plan.protocol.upstream(),
             marked: false,
             busy_line: None,

@@ -67,6 +67,8 @@ pub(super) struct RequestInfo {
     /// The client's protocol.
     pub(super) protocol: &'static dyn Protocol,
     pub(super) command: u16,
+    /// The family of its command.
+    pub(super) family: u8,
     pub(super) quiet: Quiet,
     /// The form in which the server was asked.
     pub(super) ask: Ask,
@@ -163,7 +165,7 @@ impl RequestInfo {
         spares: &mut Spares,
     ) {
         self.protocol = protocol;
-        self.command = request.command;
+        (self.command, self.family) = (request.command, request.family);
         self.quiet = request.quiet;
         self.keep = request.keep;
         (self.gathers, self.element_per_key, self.elements) = (false, false, None);
@@ -455,6 +457,7 @@ impl PendingRequest {
         let info = RequestInfo {
             protocol,
             command: Asked::NO_REQUEST,
+            family: 0,
             quiet: Quiet::Loud,
             ask: Ask::default(),
             keep: false,

@@ -4,7 +4,7 @@
 //! pipeline. This file alone guarantees that a reply reaches only the client that owns the request,
 //! once and in its order.
 
-use metrics::PoolCounter;
+use metrics::{Latency, PoolCounter};
 use proto::{Answer, Quiet, Refusal};
 
 use super::request::{Kind, PendingRequest, State, UNTIMED};
@@ -338,8 +338,8 @@ fn note_size(base: &mut Base, client: &mut Client, pending: &PendingRequest, len
 /// Records the latency of a request that is answered.
 fn record(pool: &Pool, pending: &PendingRequest, now: Time) {
     if pending.since != UNTIMED {
-        let latencies = if pending.writes { &pool.updates } else { &pool.reads };
-        latencies.record(now.since(pending.since));
+        let which = Latency::of_family(pending.info.family, pending.writes);
+        pool.latencies.record(which, now.since(pending.since));
     }
 }
 

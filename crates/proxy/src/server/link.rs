@@ -18,11 +18,11 @@
 use std::collections::VecDeque;
 
 use metrics::{Counters, ServerCounter};
-use proto::{Ask, Progress, Upstream};
+use proto::{Progress, Upstream};
 
 use super::batch::Batch;
 use super::inflight::InflightLimit;
-use super::message::{Body, Late, Message, Payload};
+use super::message::{Body, Late, Message, MessageForm, Payload};
 use super::queue::FairQueue;
 use crate::Time;
 use crate::base::ServerAt;
@@ -208,7 +208,7 @@ impl Link {
     #[inline(always)]
     pub(super) fn launch(
         &mut self,
-        (payload, ask): (Payload, Ask),
+        form: MessageForm,
         (client, cost, effort): (ConnId, Cost, Effort),
         before: usize,
         since: Time,
@@ -217,9 +217,11 @@ impl Link {
         assert!(len > 0, "a message has bytes");
         self.queued += len as u64;
         let inflight = u32::try_from(self.inflight).unwrap_or(u32::MAX);
+        let MessageForm { payload, ask, is_update } = form;
         self.outstanding.push_back(Message {
             payload,
             ask,
+            is_update,
             end: self.queued,
             since,
             held: false,
@@ -245,15 +247,14 @@ impl Link {
             counters.add(ServerCounter::Merged, batch.entries.len() as u64);
         }
         let before = self.out.len();
-        let ask = batch.ask;
-        upstream.seal_fetch(ask, batch.entries.len(), &batch.text, self.out.copied());
+        upstream.seal_fetch(batch.ask, batch.entries.len(), &batch.text, self.out.copied());
         if !batch.rests.is_empty() {
             self.out.insert(batch.text.len(), batch.rests.drain(..));
         }
         self.fetch_bytes += batch.bytes();
         let since = batch.latest;
         let nobody = (ConnId::NONE, Cost::default(), Effort::Quick);
-        self.launch((Payload::Fetch(batch), ask), nobody, before, since);
+        self.launch(MessageForm::batch(batch), nobody, before, since);
     }
 
     /// Whether the open batch is to leave at the end of a turn. While much is in flight, the batch

@@ -13,6 +13,7 @@ use crate::base::size::Cost;
 pub(crate) struct Message {
     pub(super) payload: Payload,
     pub(super) ask: Ask,
+    pub(super) is_update: bool,
     /// The end of the message in the stream.
     pub(super) end: u64,
     /// When it was queued.
@@ -29,6 +30,22 @@ pub(crate) struct Message {
     pub(super) inflight: u32,
     /// How long it had waited before, in microseconds.
     pub(super) waited: u32,
+}
+
+/// What a message asks.
+pub(super) struct MessageForm {
+    pub(super) payload: Payload,
+    pub(super) ask: Ask,
+    /// It changes something, for the account of latencies.
+    pub(super) is_update: bool,
+}
+
+impl MessageForm {
+    /// Makes the form of keys that leave together.
+    pub(super) fn batch(batch: Box<Batch>) -> MessageForm {
+        let (ask, is_update) = (batch.ask, batch.single_reply && !batch.idempotent);
+        MessageForm { payload: Payload::Fetch(batch), ask, is_update }
+    }
 }
 
 /// Whether the request of a message has been answered with an error: the reply is then discarded.

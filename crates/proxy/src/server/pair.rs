@@ -9,7 +9,7 @@
 //!   reply    piece, piece [ body .. trailer ], piece, … last piece
 //! ```
 
-use metrics::ServerCounter;
+use metrics::{Latency, ServerCounter};
 use proto::{Ask, Item, ItemKind, Parsed, Progress, Shown, Upstream};
 
 use super::Servers;
@@ -218,7 +218,9 @@ impl Servers {
         self.count_gone(&message);
         let state = self.state(at);
         state.counters.add(ServerCounter::Replies, 1);
-        state.latency.record(base.now.since(message.since));
+        state
+            .latency
+            .record(Latency::of_family(0, message.is_update), base.now.since(message.since));
         let (failed_before, said_busy) = (state.failures > 0, state.said_busy);
         let is_unproven = state.proof != Proof::Proven;
         if kind == ItemKind::Error {

@@ -18,7 +18,7 @@
 use std::collections::VecDeque;
 
 use super::batch::{Batch, Entry};
-use super::message::Payload;
+use super::message::{MessageForm, Payload};
 use super::waiting::Waiting;
 use crate::Time;
 use crate::base::buffer::Outbox;
@@ -334,10 +334,14 @@ impl FairQueue {
                         queue.waiting.push_back(waiting);
                     }
                     Some(Some((kept, gone))) => {
-                        let Waiting { ask, cost, effort, merges, since, held, .. } = waiting;
+                        let Waiting { ask, is_update, cost, effort, merges, since, held, .. } =
+                            waiting;
                         let part = |batch| {
-                            let (payload, out) = (Payload::Fetch(batch), Outbox::default());
-                            Waiting { payload, ask, out, cost, effort, merges, since, held }
+                            let form =
+                                MessageForm { payload: Payload::Fetch(batch), ask, is_update };
+                            let one =
+                                Waiting::message(form, Outbox::default(), (cost, effort), since);
+                            Waiting { merges, held, ..one }
                         };
                         out.push((client, part(gone)));
                         if let Some(kept) = kept {
@@ -519,7 +523,7 @@ mod tests {
         let fixed = limits::COST_OF_MESSAGE as usize;
         let cost = Cost::new(cost - fixed, Expected::default());
         let payload = Payload::Single(Part { request, slot: 0 });
-        let form = (payload, Ask::default());
+        let form = MessageForm { payload, ask: Ask::default(), is_update: false };
         Waiting::message(form, Outbox::default(), (cost, Effort::Quick), Time(since))
     }
 

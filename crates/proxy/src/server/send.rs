@@ -9,7 +9,7 @@ use proto::{Ask, Upstream};
 
 use super::batch::Batch;
 use super::link::Link;
-use super::message::Payload;
+use super::message::{MessageForm, Payload};
 use super::waiting::Waiting;
 use super::{LinkEvent, Servers};
 use crate::base::buffer::Outbox;
@@ -38,7 +38,7 @@ impl Servers {
         // A client that has gone may have a get in the batch as well.
         let batch_turn = load.as_ref().map_or(u64::MAX, |load| load.batch_turn);
         close_shared(link, (client, batch_turn), upstream, counters);
-        let Waiting { payload, ask, mut out, cost, effort, since, held, .. } = waiting;
+        let Waiting { payload, ask, is_update, mut out, cost, effort, since, held, .. } = waiting;
         link.out.open(&mut base.spares);
         match payload {
             Payload::Fetch(batch) => {
@@ -52,7 +52,8 @@ impl Servers {
                 let before = link.out.len();
                 link.out.append(&mut out);
                 out.close(&mut base.spares);
-                link.launch((payload, ask), (client, cost, effort), before, since);
+                let form = MessageForm { payload, ask, is_update };
+                link.launch(form, (client, cost, effort), before, since);
                 counters.add(ServerCounter::Messages, 1);
             }
         }
@@ -98,7 +99,8 @@ impl Servers {
         link.out.open(&mut base.spares);
         let is_up = link.is_up();
         write_request(&mut link.out, base, incoming, ask, data, is_up);
-        link.launch((Payload::Single(part), ask), (asks.id, cost, asks.effort), before, base.now);
+        let form = form_of(part, incoming, ask);
+        link.launch(form, (asks.id, cost, asks.effort), before, base.now);
         counters.add(ServerCounter::Messages, 1);
         if !link.dirty {
             link.dirty = true;
@@ -121,7 +123,7 @@ impl Servers {
         out.open(&mut base.spares);
         write_request(&mut out, base, incoming, ask, data, false);
         let effort = incoming.asks.effort;
-        let form = (Payload::Single(part), ask);
+        let form = form_of(part, incoming, ask);
         let waiting = Waiting::message(form, out, (cost, effort), base.now);
         if let Err((waiting, fault)) = self.wait(base, link, incoming.asks.id, waiting, true) {
             let Waiting { mut out, payload, .. } = waiting;
@@ -159,7 +161,7 @@ impl Servers {
             link.internal.push(number);
         }
         let nobody = (ConnId::NONE, Cost::default(), Effort::Quick);
-        link.launch((payload, ask), nobody, before, base.now);
+        link.launch(MessageForm { payload, ask, is_update: false }, nobody, before, base.now);
         link.account(&mut base.memory);
         self.mark_dirty(id);
         self.arm(base, id);
@@ -181,7 +183,7 @@ impl Servers {
         let mut out = Outbox::default();
         out.copy(text);
         let cost = Cost::new(text.len(), Expected::default());
-        let form = (Payload::Single(part), ask);
+        let form = MessageForm { payload: Payload::Single(part), ask, is_update: true };
         let waiting = Waiting::message(form, out, (cost, asks.effort), base.now);
         self.send_waiting(base, link, asks.id, waiting);
         true
@@ -227,6 +229,13 @@ impl Servers {
             self.spare_batches.push(batch);
         }
     }
+}
+
+/// Returns the form of a part of a request that has one item in answer.
+#[inline]
+fn form_of(part: Part, incoming: &Incoming<'_>, ask: Ask) -> MessageForm {
+    let is_update = incoming.request.class.is_update();
+    MessageForm { payload: Payload::Single(part), ask, is_update }
 }
 
 /// Writes a request in the form in which its server is asked. `is_soon` says that it leaves at the

@@ -1,7 +1,7 @@
 //! The server half's knowledge of a server: its links, failures and probes, and how long it has
 //! been silent. `base/pool.rs` has what both halves see of it.
 
-use metrics::{Counters, Latency, Recorder, WorkerMetrics};
+use metrics::{Counters, Recorder, WorkerMetrics};
 use proto::ConnKey;
 
 use super::work::WorkRecord;
@@ -50,7 +50,7 @@ pub(super) struct ServerState {
     /// Its last answer says that it is busy, and its pool shows that.
     pub(super) said_busy: bool,
     pub(super) counters: Counters<metrics::ServerCounter>,
-    /// Latency from the queueing of a message to its reply.
+    /// Latencies from the queueing of a message to its reply.
     pub(super) latency: Recorder,
     /// Its gauges, as last summed up.
     pub(super) gauges: Gauges,
@@ -133,7 +133,7 @@ impl ServerState {
             is_busy: false,
             said_busy: false,
             counters: metrics.counters(id),
-            latency: metrics.recorder(id, Latency::REPLIES),
+            latency: metrics.recorder(id),
             gauges: Gauges::default(),
         }
     }

@@ -15,7 +15,6 @@ use super::state::Hold;
 use super::waiting::Waiting;
 use super::{LinkEvent, Servers};
 use crate::Time;
-use crate::base::buffer::Outbox;
 use crate::base::fault::Fault;
 use crate::base::id::ConnId;
 use crate::base::limits::{self, Limits};
@@ -99,16 +98,7 @@ impl Servers {
             return Ok(());
         }
         one.latest = base.now;
-        let waiting = Waiting {
-            ask: one.ask,
-            cost: Cost::default(),
-            effort: Effort::Quick,
-            out: Outbox::default(),
-            merges: true,
-            since: base.now,
-            held: false,
-            payload: Payload::Fetch(one),
-        };
+        let waiting = Waiting::merging(one, base.now);
         self.wait(base, id, client, waiting, true).map_err(|(waiting, fault)| {
             match waiting.payload {
                 Payload::Fetch(batch) => (batch, fault),
@@ -284,16 +274,7 @@ impl Servers {
         });
         let waiting = match taken {
             Taken::Message(waiting) => waiting,
-            Taken::Key(one) => Waiting {
-                ask: one.ask,
-                cost: Cost::default(),
-                effort: Effort::Quick,
-                out: Outbox::default(),
-                merges: true,
-                since: now,
-                held: false,
-                payload: Payload::Fetch(one),
-            },
+            Taken::Key(one) => Waiting::merging(one, now),
         };
         self.forget_waiting(base, id, client, &waiting);
         self.drop_waiting(base, id, waiting);

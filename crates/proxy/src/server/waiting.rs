@@ -3,7 +3,7 @@
 use proto::Ask;
 
 use super::batch::{Batch, Entry};
-use super::message::Payload;
+use super::message::{MessageForm, Payload};
 use crate::Time;
 use crate::base::buffer::Outbox;
 use crate::base::part::{Effort, Part};
@@ -13,6 +13,7 @@ use crate::base::size::Cost;
 pub(super) struct Waiting {
     pub(super) payload: Payload,
     pub(super) ask: Ask,
+    pub(super) is_update: bool,
     /// Its bytes; empty if it is a batch.
     pub(super) out: Outbox,
     /// The cost of the message. Keys that may be merged have their own.
@@ -80,20 +81,28 @@ impl Waiting {
 
     /// Makes a message that waits from a request's bytes.
     pub(super) fn message(
-        (payload, ask): (Payload, Ask),
+        form: MessageForm,
         out: Outbox,
         (cost, effort): (Cost, Effort),
         now: Time,
     ) -> Waiting {
-        Waiting { payload, ask, out, cost, effort, merges: false, since: now, held: false }
+        let MessageForm { payload, ask, is_update } = form;
+        let (merges, held) = (false, false);
+        Waiting { payload, ask, is_update, out, cost, effort, merges, since: now, held }
+    }
+
+    /// Makes keys that wait and may be merged with others'. Each has its own cost.
+    pub(super) fn merging(batch: Box<Batch>, now: Time) -> Waiting {
+        let effort = (Cost::default(), Effort::Quick);
+        let form = MessageForm::batch(batch);
+        Waiting { merges: true, ..Waiting::message(form, Outbox::default(), effort, now) }
     }
 
     /// Makes a message that waits from keys that leave together.
     pub(super) fn batch(batch: Box<Batch>, now: Time) -> Waiting {
         let cost =
             batch.entries.iter().fold(Cost::default(), |sum, entry: &Entry| sum.plus(entry.cost));
-        let (ask, payload) = (batch.ask, Payload::Fetch(batch));
-        let (out, effort) = (Outbox::default(), Effort::Quick);
-        Waiting { payload, ask, out, cost, effort, merges: false, since: now, held: false }
+        let effort = (cost, Effort::Quick);
+        Waiting::message(MessageForm::batch(batch), Outbox::default(), effort, now)
     }
 }

@@ -244,7 +244,14 @@ fn metrics() -> String {
     for row in ::metrics::LATENCIES {
         page += &format!("| `{}` | {} |\n", row.name, row.help);
     }
-    page + "| `replies` | Messages to a server: from entering the queue to the reply. |\n"
+    page += "| `replies` | Messages to a server: from entering the queue to the reply; `reads` and \
+             `updates` of a server are its parts. |\n";
+    page += FAMILIES;
+    for protocol in proto::NAMED {
+        let families = protocol.upstream().families().join("`, `");
+        page += &format!("| `{}` | `{families}` |\n", protocol.name());
+    }
+    page
 }
 
 /// Lists every family of `/metrics`.
@@ -262,10 +269,23 @@ fn prometheus() -> String {
 const LATENCIES: &str = "
 ## Latencies
 
-Histograms over all workers, in microseconds: count, mean, p50, p90, p95, p99, p99.9, each within
-one per cent, and the exact maximum.
+Histograms over all workers, in microseconds: count, mean, p50, p90, p95, p98, p99, p99.9 and the
+maximum. They are within one per cent, and the maximum since the start is exact. Under `windows`
+stand the figures of the last 10 seconds (`10s`), minute (`1m`) and five minutes (`5m`). A window
+ends at a whole second. `window_seconds` says how many seconds each covers, which is less at first;
+the longest begins at a multiple of five seconds, so it may lack up to five.
 
 | name | meaning |
+|---|---|
+";
+
+const FAMILIES: &str = "
+## Families of commands
+
+`family_latency_us` of a pool has the latencies of each family of commands. A command belongs to one
+family, in whatever protocol a client sends it; commands that `commands:` declares are in `other`.
+
+| protocol | families |
 |---|---|
 ";
 

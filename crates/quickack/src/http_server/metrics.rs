@@ -33,8 +33,12 @@ enum Source {
     Server(ServerCounter),
     /// A counter that a protocol defines for its servers: the protocol's name, and the place.
     Protocol(&'static str, usize),
-    PoolTimes(Latency),
-    ServerTimes(Latency),
+    /// A pool's updates, or its reads.
+    PoolTimes {
+        updates: bool,
+    },
+    /// A server's reads and updates.
+    ServerTimes,
 }
 
 /// Renders the page. `now_us` is of the clock that all processes share.
@@ -52,15 +56,17 @@ fn families() -> Vec<Family> {
     let mut all: Vec<Family> = FACTS.iter().map(facts::Fact::family).collect();
     all.extend(of_table("worker", Source::Worker));
     all.extend(of_table("pool", Source::Pool));
-    let latencies = [Latency::Reads, Latency::Updates].into_iter().zip(::metrics::LATENCIES);
-    all.extend(latencies.map(|(which, row)| of_times("pool", row, Source::PoolTimes(which))));
+    let latencies = [false, true].into_iter().zip(::metrics::LATENCIES);
+    all.extend(
+        latencies.map(|(updates, row)| of_times("pool", row, Source::PoolTimes { updates })),
+    );
     all.extend(of_table("server", Source::Server));
     let replies = Metric {
         name: "replies",
         help: "Messages to a server: from entering the queue to the reply.",
         kind: ::metrics::Kind::Total,
     };
-    all.push(of_times("server", &replies, Source::ServerTimes(Latency::REPLIES)));
+    all.push(of_times("server", &replies, Source::ServerTimes));
     for protocol in proto::NAMED {
         for error in protocol.upstream().retryable_errors() {
             let kind = ::metrics::Kind::Total;
@@ -145,14 +151,16 @@ impl Family {
                     self.sample(&of_server(pool, server), value, page);
                 }
             }
-            Source::PoolTimes(which) => {
+            Source::PoolTimes { updates } => {
                 for pool in &view.names.pools {
-                    times(&of_pool(pool), &registry.histogram(pool.id, which), page);
+                    let histogram = registry.histograms(pool.id, Latency::all(updates));
+                    times(&of_pool(pool), &histogram, page);
                 }
             }
-            Source::ServerTimes(which) => {
+            Source::ServerTimes => {
+                let both = [Latency::READS, Latency::UPDATES];
                 for (pool, server) in view.servers() {
-                    let histogram = registry.histogram(server.id, which);
+                    let histogram = registry.histograms(server.id, both.into_iter());
                     times(&of_server(pool, server), &histogram, page);
                 }
             }
@@ -190,8 +198,8 @@ pub fn reference() -> String {
         let labels = match family.source {
             Source::Fact(_) => facts::labels(name),
             Source::Worker(_) => "worker",
-            Source::Pool(_) | Source::PoolTimes(_) => "pool",
-            Source::Server(_) | Source::Protocol(..) | Source::ServerTimes(_) => "pool, server",
+            Source::Pool(_) | Source::PoolTimes { .. } => "pool",
+            Source::Server(_) | Source::Protocol(..) | Source::ServerTimes => "pool, server",
         };
         let (suffix, kind) = (kind.suffix(), kind.name());
         page += &format!("| `{name}{suffix}` | {kind} | {labels} | {} |\n", family.help);

@@ -13,7 +13,7 @@ use super::workers::{Slot, State};
 use super::{Ending, Master};
 use crate::address_space;
 use crate::ipc::ToWorker;
-use crate::log::Level;
+use crate::log::{Clocks, Level};
 
 impl Master {
     pub(super) fn handle_signals(&mut self, now: Instant) {
@@ -216,7 +216,10 @@ impl Master {
                 State::Hung => String::new(),
                 _ => address_space::hint(
                     status,
-                    super::address_space_needed(&self.running.config, self.scoreboard.ids_max()),
+                    super::shared_memory::address_space_needed(
+                        &self.running.config,
+                        self.scoreboard.ids_max(),
+                    ),
                 ),
             };
             let text = format!("worker {number} (pid {pid}) died: {status}{again}{hint}");
@@ -253,7 +256,7 @@ impl Master {
     pub(super) fn look_at_heartbeats(&mut self, now: Instant) {
         // If this check comes late, the master itself stood still, and the workers may have, too.
         let was_late = now > self.next_check + LOOK_EVERY / 2;
-        self.next_check = now + LOOK_EVERY;
+        self.next_check = now + self.seconds.until_half(Clocks::read());
         self.admin.tidy(&self.events, now);
         self.clients_given.clear();
         self.killed.retain_mut(|child| !matches!(child.try_wait(), Ok(Some(_)) | Err(_)));

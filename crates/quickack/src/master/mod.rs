@@ -11,6 +11,7 @@
 //!
 //! | file | what it decides |
 //! |---|---|
+//! | `shared_memory` | how large the scoreboard is |
 //! | `setup` | what a worker is sent: its slot, descriptors, clients that others hand over |
 //! | `workers`, `lifecycle` | when a worker is started, believed dead, ended; signals, the end |
 //! | `listeners`, `ids`, `caches` | what a configuration needs, and what of it is there already |
@@ -18,6 +19,7 @@
 //! | `change` | one configuration becomes another, for all workers or for none |
 //! | `health` | which servers are out of their rings |
 //! | `http` | the process that serves metrics and health |
+//! | `seconds` | the latencies of the last seconds and minutes |
 //! | `admin_server` | what the operator asks by the admin socket |
 //! | `reader` | a process of its own that reads files and looks up hosts |
 
@@ -33,11 +35,12 @@ mod lifecycle;
 mod listeners;
 pub mod reader;
 mod report;
+mod seconds;
 mod setup;
+mod shared_memory;
 mod workers;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
@@ -49,8 +52,7 @@ use rustix::process::Signal;
 use sys::kernel::Kernel;
 use sys::signal::Signals;
 
-use crate::address_space;
-use crate::config::{self, AcceptMode, Config, WORKERS_MAX};
+use crate::config::{AcceptMode, Config, WORKERS_MAX};
 use crate::event;
 use crate::scoreboard::{Ejection, Scoreboard};
 
@@ -68,8 +70,8 @@ use events::{Events, Source};
 use health::Health;
 use http::Http;
 use ids::Ids;
-use lifecycle::LOOK_EVERY;
 use listeners::Listeners;
+use seconds::Seconds;
 use workers::{Slot, State, Worker};
 
 /// Serves `config` until it is told to end. `file` is what a reload reads.
@@ -118,6 +120,7 @@ struct Master {
     /// WINCH: the workers have been sent away, the listeners are kept.
     workers_sent_away: bool,
     next_check: Instant,
+    seconds: Seconds,
     /// How many clients those workers have, by slot, that were given some since the last look.
     clients_given: BTreeMap<usize, u32>,
     /// Clients that were handed over while no worker served: they wait for the next that does.
@@ -161,7 +164,7 @@ impl Master {
         sys::process::set_title("quickack: master");
         sys::process::raise_descriptors();
         let signals = Signals::new(lifecycle::SIGNALS)?;
-        let (memory, scoreboard) = make_scoreboard(&config)?;
+        let (memory, scoreboard) = shared_memory::make_scoreboard(&config)?;
         let mut ids = Ids::new(scoreboard.ids_max());
         judge::affinity(&config)?;
         let resolved = reader::look_up(&config)?;
@@ -191,6 +194,7 @@ impl Master {
         let admin = AdminServer::open(&running, file.as_deref(), &events)?;
         let started_unix_us = Clocks::read().unix_us;
         let applied_unix_s = started_unix_us / 1_000_000;
+        let seconds = Seconds::new(Clocks::read());
         let mut master = Master {
             events,
             signals,
@@ -216,7 +220,8 @@ impl Master {
             ending: None,
             has_served: false,
             workers_sent_away: false,
-            next_check: Instant::now() + LOOK_EVERY,
+            next_check: Instant::now() + seconds.until_half(Clocks::read()),
+            seconds,
             clients_given: BTreeMap::new(),
             waiting_clients: Vec::new(),
             killed: Vec::new(),
@@ -263,6 +268,7 @@ impl Master {
         self.begin_next_change(now);
         if now >= self.next_check {
             self.tell_process();
+            self.end_second();
             if self.ending.is_none() {
                 self.renew_admin(None);
             }
@@ -405,6 +411,7 @@ impl Master {
         let freed = self.ids.release(&in_use);
         for id in &freed {
             self.scoreboard.registry().clear_row(*id);
+            self.seconds.forget_row(*id);
         }
         let still_out = freed.iter().filter(|id| self.scoreboard.is_ejected(**id));
         let still_out: Vec<Ejection> =
@@ -418,39 +425,6 @@ impl Master {
             self.killed.extend(gone);
         }
     }
-}
-
-/// The scoreboard, with room for what the configuration may grow to.
-fn make_scoreboard(config: &Config) -> Result<(OwnedFd, Scoreboard), Error> {
-    let count = config.plan.pools.iter().map(|pool| pool.servers.len() + 1).sum::<usize>();
-    let ids = (count * IDS_SPARE + 1).max(IDS_MIN);
-    let words = Scoreboard::words(WORKERS_MAX, ids);
-    let memory = sys::memory::shared("quickack-scoreboard", words)?;
-    let mapped = sys::memory::map(&memory).map_err(|error| {
-        let bytes = (words * size_of::<u64>()) as u64;
-        let what = format!(
-            "{} of address space for the counters of up to {ids} pools and servers and \
-             {WORKERS_MAX} workers; only the used part takes memory",
-            config::size_word(bytes)
-        );
-        address_space::no_room(&error, &what, address_space_needed(config, ids))
-    })?;
-    let scoreboard = Scoreboard::create(mapped, WORKERS_MAX, ids);
-    // The keys of a new hasher come from the kernel.
-    scoreboard.registry().set_secret(RandomState::new().hash_one(0));
-    Ok((memory, scoreboard))
-}
-
-/// Bytes of address space that the largest of our processes is to use: a worker maps the scoreboard
-/// and has `memory_max` of buffers, an embedded cache has its items.
-fn address_space_needed(config: &Config, ids: usize) -> u64 {
-    let scoreboard = Scoreboard::words(WORKERS_MAX, ids) * size_of::<u64>();
-    let servers = config.upstreams.iter().flat_map(|upstream| &upstream.servers);
-    let caches = servers.filter_map(|server| match server {
-        config::ServerAddress::Embedded { memory } => Some(*memory),
-        _ => None,
-    });
-    caches.chain([scoreboard + config.plan.memory_max]).max().unwrap_or(scoreboard) as u64
 }
 
 /// A line of the master's own; the same words again within a second are counted.
@@ -500,22 +474,3 @@ impl Running {
 const _: () = assert!(WORKERS_MAX <= sys::channel::FDS_MAX);
 /// The running image: a replaced file on disk never mixes versions.
 const OWN_IMAGE: &str = "/proc/self/exe";
-/// Ids reserved for each pool and server of the first configuration, so that it may grow …
-const IDS_SPARE: usize = 4;
-/// … and at least so many.
-const IDS_MIN: usize = 4096;
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_counters_have_room_for_a_large_configuration_to_grow() {
-        const POOLS: usize = 1_500;
-        let pool = |n| format!("p{n}:\n  listen: 127.0.0.1:{n}\n  servers: [127.0.0.1:1:1]\n");
-        let text: String = (1..=POOLS).map(pool).collect();
-        let config = config::compile("test", &text, &[]).config.unwrap();
-        let (_memory, scoreboard) = make_scoreboard(&config).unwrap();
-        assert_eq!(scoreboard.ids_max(), 4 * 2 * POOLS + 1);
-    }
-}

@@ -151,7 +151,8 @@ impl Master {
             epoch: self.running.epoch,
             workers: workers.collect(),
         };
-        stats::take(self.scoreboard.registry(), &self.running.plan(), facts, &|id| {
+        let measured = (self.scoreboard.registry(), &self.seconds.windows);
+        stats::take(measured, &self.running.plan(), facts, &|id| {
             stats::health(&self.scoreboard, id)
         })
     }

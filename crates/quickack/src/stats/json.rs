@@ -1,9 +1,9 @@
 //! For programs: every counter under its name in the reference, without computed values.
 
-use metrics::Counter;
+use metrics::{Counter, Span};
 use serde_json::{Map, Value, json};
 
-use super::{Counts, Health, PoolStats, QUANTILES, ServerStats, Snapshot, Times};
+use super::{Counts, Figures, Health, PoolStats, QUANTILES, ServerStats, Snapshot, Times};
 
 impl Snapshot {
     pub fn json(&self) -> String {
@@ -12,12 +12,16 @@ impl Snapshot {
             let head = json!({"slot": facts.slot, "pid": facts.pid, "state": facts.state});
             object(head, &worker.counts, [])
         });
+        let windows = Span::ALL.iter().zip(self.seconds);
+        let windows: Map<String, Value> =
+            windows.map(|(span, seconds)| (span.name.to_string(), seconds.into())).collect();
         let value = json!({
             "release": self.facts.release,
             "host": self.facts.host,
             "time": self.facts.unix_s,
             "uptime_s": self.facts.uptime_s,
             "epoch": self.facts.epoch,
+            "window_seconds": windows,
             "totals": object(json!({}), &self.totals, []),
             "workers": workers.collect::<Vec<Value>>(),
             "pools": self.pools.iter().map(pool).collect::<Vec<Value>>(),
@@ -29,10 +33,17 @@ impl Snapshot {
 }
 
 fn pool(pool: &PoolStats) -> Value {
-    let latencies: Map<String, Value> =
-        pool.latencies.iter().map(|row| (row.name.to_string(), times(row))).collect();
+    let families: Map<String, Value> = pool
+        .families
+        .iter()
+        .map(|(name, latencies)| (name.to_string(), all_times(latencies)))
+        .collect();
     let servers: Vec<Value> = pool.servers.iter().map(server).collect();
-    let more = [("latency_us", latencies.into()), ("servers", servers.into())];
+    let more = [
+        ("latency_us", all_times(&pool.latencies)),
+        ("family_latency_us", families.into()),
+        ("servers", servers.into()),
+    ];
     object(json!({"name": pool.name}), &pool.counts, more)
 }
 
@@ -43,18 +54,33 @@ fn server(server: &ServerStats) -> Value {
         "health": server.health.word(),
         "ejected": matches!(server.health, Health::Ejected { .. }),
     });
-    object(head, &server.counts, [("latency_us", json!({"replies": times(&server.replies)}))])
+    object(head, &server.counts, [("latency_us", all_times(&server.latencies))])
 }
 
+fn all_times(all: &[Times]) -> Value {
+    let rows = all.iter().map(|one| (one.name.to_string(), times(one)));
+    rows.collect::<Map<String, Value>>().into()
+}
+
+/// The figures since the start, and under `windows` those of each window.
 fn times(times: &Times) -> Value {
+    let mut map = figures(&times.since_start);
+    let windows = Span::ALL.iter().zip(&times.windows);
+    let windows: Map<String, Value> =
+        windows.map(|(span, one)| (span.name.to_string(), figures(one).into())).collect();
+    map.insert("windows".to_string(), windows.into());
+    map.into()
+}
+
+fn figures(figures: &Figures) -> Map<String, Value> {
     let mut map = Map::new();
-    map.insert("count".to_string(), times.count.into());
-    map.insert("mean".to_string(), times.mean_us.into());
-    for ((name, _), us) in QUANTILES.iter().zip(times.quantiles_us) {
+    map.insert("count".to_string(), figures.count.into());
+    map.insert("mean".to_string(), figures.mean_us.into());
+    for ((name, _), us) in QUANTILES.iter().zip(figures.quantiles_us) {
         map.insert((*name).to_string(), us.into());
     }
-    map.insert("max".to_string(), times.max_us.into());
-    map.into()
+    map.insert("max".to_string(), figures.max_us.into());
+    map
 }
 
 /// Renders an object: the named fields, the counters, and more fields.

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::process::Command;
 
-use metrics::WorkerMetrics;
+use metrics::{Measured, WorkerMetrics};
 use proxy::plan::ServerPlan;
 use serde_json::Value;
 use testkit::process::{Client, Process, free_address};
@@ -52,7 +52,18 @@ fn snapshot() -> Snapshot {
         true => Health::Ejected { since_us: (SECOND - 90) * 1_000_000 },
         false => Health::Up,
     };
-    take(&registry, &plan, facts(), &health)
+    take((&registry, &windows(&registry, &plan)), &plan, facts(), &health)
+}
+
+/// Returns the windows of the last ten seconds, in which everything happened.
+fn windows(registry: &Registry, plan: &Plan) -> Windows {
+    let mut windows = Windows::default();
+    let pool = &plan.pools[0];
+    for second in 1..=10 {
+        let rows = [Measured::Pool(pool.id), Measured::Server(pool.servers[0].id)];
+        windows.end_slice(registry, second, rows.into_iter());
+    }
+    windows
 }
 
 fn fill(metrics: &WorkerMetrics, plan: &Plan, factor: u64) {
@@ -67,13 +78,14 @@ fn fill(metrics: &WorkerMetrics, plan: &Plan, factor: u64) {
     counts.add(PoolCounter::KeysAsked, 9 * factor);
     counts.add(PoolCounter::Hits, 8 * factor);
     counts.add(PoolCounter::ClientsEnded, 2 * factor);
-    (1..=100).for_each(|time| metrics.recorder(pool, Latency::Reads).record(time * factor));
+    let reads = Latency::of_family(0, false);
+    (1..=100).for_each(|time| metrics.recorder(pool).record(reads, time * factor));
     let counts = metrics.counters::<ServerCounter>(server);
     counts.set(ServerCounter::LinksNow, 1);
     counts.add(ServerCounter::Messages, 7 * factor);
     counts.add(ServerCounter::LinkLost, 5);
     counts.add(ServerCounter::LinkEnded, 3);
-    metrics.recorder(server, Latency::REPLIES).record(40 * factor);
+    metrics.recorder(server).record(Latency::READS, 40 * factor);
     let ejected = metrics.counters::<ServerCounter>(plan.pools[0].servers[1].id);
     ejected.add(ServerCounter::Ejections, 1);
 }
@@ -117,6 +129,13 @@ fn programs_read_every_counter() {
     assert_eq!((&reads["count"], &reads["max"]), (&200.into(), &100_000.into()));
     let near = |value: &Value, exact: f64| (value.as_f64().unwrap() / exact - 1.0).abs() < 0.01;
     assert!(near(&reads["p50"], 100.0) && near(&reads["p90"], 80_000.0), "{reads}");
+    let minute = &reads["windows"]["1m"];
+    assert_eq!((&minute["count"], &json["window_seconds"]["1m"]), (&200.into(), &10.into()));
+    assert!(near(&minute["p98"], 96_000.0) && near(&minute["max"], 100_000.0), "{minute}");
+    assert_eq!(&alpha["family_latency_us"]["get"]["reads"], reads);
+    let replies = &alpha["servers"][0]["latency_us"];
+    assert_eq!((&replies["replies"]["count"], &replies["reads"]["count"]), (&2.into(), &2.into()));
+    assert_eq!(replies["updates"]["windows"]["5m"]["count"], 0);
     let server = &alpha["servers"][1];
     assert_eq!((&server["health"], &server["ejections_total"]), (&"ejected".into(), &2.into()));
     for (row, object) in [(metrics::POOL, alpha), (metrics::SERVER, server)] {
@@ -133,7 +152,8 @@ fn a_server_shows_the_counters_of_its_protocol_and_no_others() {
     for slot in 0..2 {
         registry.metrics(slot).counters::<ServerCounter>(server).add_own(4, 3);
     }
-    let snapshot = take(&registry, &plan, facts(), &|_| Health::Up);
+    let measured = (&registry, &Windows::default());
+    let snapshot = take(measured, &plan, facts(), &|_| Health::Up);
     assert!(snapshot.text().contains("  one: again_no_script 6\n"), "{}", snapshot.text());
     let json: Value = serde_json::from_str(&snapshot.json()).unwrap();
     let [redis, memcached] = [0, 1].map(|pool| &json["pools"][pool]["servers"][0]);

@@ -4,9 +4,9 @@
 
 use std::fmt::Write;
 
-use metrics::{Counter, PoolCounter, ServerCounter, WorkerCounter};
+use metrics::{Counter, PoolCounter, ServerCounter, Span, WorkerCounter};
 
-use super::{Counts, Health, PoolStats, QUANTILES, ServerStats, Snapshot, Times};
+use super::{Counts, Figures, Health, PoolStats, QUANTILES, ServerStats, Snapshot, Times};
 use crate::config::grouped;
 
 impl Snapshot {
@@ -81,18 +81,46 @@ fn write_pool(pool: &PoolStats, now_s: u64, out: &mut String) {
         PoolCounter::Refused,
     ];
     others(&pool.counts, &shown, "  also: ", out);
-    latencies(&pool.latencies, out);
+    latencies(pool, out);
     servers(&pool.servers, now_s, out);
 }
 
-fn latencies(all: &[Times], out: &mut String) {
-    let mut rows = vec![heads(&["LATENCY", "COUNT", "MEAN"])];
-    rows.extend(all.iter().map(|times| {
-        let mut row = vec![times.name.to_string(), grouped(times.count), time(times.mean_us)];
-        row.extend(quantiles(times));
-        row
-    }));
+/// Renders the latencies of a pool: of reads and of updates, of each family where there are several,
+/// and of each server in the last minute.
+fn latencies(pool: &PoolStats, out: &mut String) {
+    let mut rows = vec![heads(&["LATENCY", "OVER", "COUNT", "MEAN"])];
+    for kind in &pool.latencies {
+        rows.extend(windows(kind.name, kind, &[0, 1, 2]));
+        rows.push(row(kind.name, "start", &kind.since_start));
+        let of_kind = |(family, all): &(&'static str, Vec<Times>)| {
+            let times = all.iter().find(|times| times.name == kind.name)?.clone();
+            Some((format!("{family} {}", kind.name), times))
+        };
+        let families: Vec<(String, Times)> = pool.families.iter().filter_map(of_kind).collect();
+        for (name, times) in families.iter().filter(|_| families.len() > 1) {
+            rows.extend(windows(name, times, &[LAST_MINUTE]));
+            rows.push(row(name, "start", &times.since_start));
+        }
+    }
     table("  ", &rows, out);
+}
+
+/// Renders the windows at these places in which something was measured.
+fn windows<'a>(
+    name: &'a str,
+    times: &'a Times,
+    places: &'a [usize],
+) -> impl Iterator<Item = Vec<String>> + 'a {
+    let all = places.iter().map(|at| (&Span::ALL[*at], &times.windows[*at]));
+    let full = all.filter(|(_, figures)| figures.count > 0);
+    full.map(move |(span, figures)| row(name, span.name, figures))
+}
+
+fn row(name: &str, over: &str, figures: &Figures) -> Vec<String> {
+    let mut row = [name, over].map(str::to_string).to_vec();
+    row.extend([grouped(figures.count), time(figures.mean_us)]);
+    row.extend(quantiles(figures));
+    row
 }
 
 fn servers(all: &[ServerStats], now_s: u64, out: &mut String) {
@@ -110,6 +138,16 @@ fn servers(all: &[ServerStats], now_s: u64, out: &mut String) {
     ];
     for server in all {
         others(&server.counts, &shown, &format!("  {}: ", server.label), out);
+    }
+    let mut rows = vec![heads(&["SERVER", "LATENCY", "OVER", "COUNT", "MEAN"])];
+    for server in all {
+        for kind in server.latencies.iter().filter(|kind| kind.name != "replies") {
+            let minute = windows(kind.name, kind, &[LAST_MINUTE]);
+            rows.extend(minute.map(|row| [vec![server.label.clone()], row].concat()));
+        }
+    }
+    if rows.len() > 1 {
+        table("  ", &rows, out);
     }
 }
 
@@ -131,7 +169,8 @@ fn server_id(server: &ServerStats, now_s: u64) -> Vec<String> {
         count(ServerCounter::Messages),
         count(ServerCounter::Replies),
     ];
-    row.extend(quantiles(&server.replies));
+    let replies = server.latencies.first().map(|times| quantiles(&times.since_start));
+    row.extend(replies.into_iter().flatten());
     row
 }
 
@@ -159,9 +198,9 @@ fn others<C: Counter>(counts: &Counts<C>, shown: &[C], start: &str, out: &mut St
 }
 
 /// Returns empty cells if no time was measured.
-fn quantiles(times: &Times) -> Vec<String> {
-    let all = times.quantiles_us.into_iter().chain([times.max_us]);
-    all.map(|us| if times.count == 0 { "-".to_string() } else { time(us) }).collect()
+fn quantiles(figures: &Figures) -> Vec<String> {
+    let all = figures.quantiles_us.into_iter().chain([figures.max_us]);
+    all.map(|us| if figures.count == 0 { "-".to_string() } else { time(us) }).collect()
 }
 
 /// Renders rows in columns under the header: words aligned left, numbers right.
@@ -187,6 +226,9 @@ fn table(indent: &str, rows: &[Vec<String>], out: &mut String) {
         out.push('\n');
     }
 }
+
+/// The place of the window of a minute in `Span::ALL`.
+const LAST_MINUTE: usize = 1;
 
 fn time(us: u64) -> String {
     match us {

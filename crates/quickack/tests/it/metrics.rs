@@ -65,6 +65,20 @@ fn the_counters_are_the_loads_own_through_deaths_and_reloads_before_memcached() 
     }
     let clients = harness::clients(&quickack);
     assert_eq!(clients, 40, "those of the dead are gone from the gauges");
+    let total = load.tally().total();
+    wait_until("the second has ended, and the windows have what the clients counted", || {
+        let json = harness::stats(&quickack);
+        let counts = ["reads", "updates"]
+            .map(|name| number(&json, &["latency_us", name, "windows", "5m", "count"]));
+        let servers = ["reads", "updates"].map(|name| {
+            let server = &json["pools"][0]["servers"][0]["latency_us"][name];
+            server["windows"]["5m"]["count"].as_u64()
+        });
+        let families = ["get", "set", "delete", "arithmetic", "touch", "other"]
+            .map(|name| json["pools"][0]["family_latency_us"][name]["updates"]["count"].as_u64());
+        assert_eq!(families.into_iter().flatten().sum::<u64>(), total.updates);
+        counts == [total.gets, total.updates] && servers.iter().all(Option::is_some)
+    });
 }
 
 /// Every name in twemproxy's statistics is also in ours, with the same kind of value.

@@ -1,6 +1,9 @@
 //! The command table: one entry for each opcode. `docs/reference/commands.md` is made from it.
 
-use super::super::commands::{FLUSH_ALL, GATS, GETS, STATISTICS};
+use super::super::commands::{
+    FAMILY_ARITHMETIC, FAMILY_DELETE, FAMILY_GET, FAMILY_OTHER, FAMILY_SET, FAMILY_TOUCH,
+    FLUSH_ALL, GATS, GETS, STATISTICS,
+};
 use crate::{Ask, Class, Command, Local, Quiet, Reach, Refusal, Work};
 
 /// Asks for the login mechanisms.
@@ -109,8 +112,19 @@ const fn row(
         Shape::Concat { .. } | Shape::Delete | Shape::Delta { .. } => true,
         _ => false,
     };
-    let command = Command { name, class, work: Work::Quick, capable, note };
+    let command = Command { name, class, work: Work::Quick, family: family(shape), capable, note };
     Opcode { code, shape, quiet, command }
+}
+
+const fn family(shape: Shape) -> u8 {
+    match shape {
+        Shape::Get { .. } => FAMILY_GET,
+        Shape::Touch { .. } => FAMILY_TOUCH,
+        Shape::Store(_) | Shape::Concat { .. } => FAMILY_SET,
+        Shape::Delete => FAMILY_DELETE,
+        Shape::Delta { .. } => FAMILY_ARITHMETIC,
+        Shape::Flush | Shape::Stat | Shape::Sasl | Shape::Bare | Shape::Unknown => FAMILY_OTHER,
+    }
 }
 
 const fn unknown(code: u8, name: &'static str) -> Opcode {
@@ -224,4 +238,9 @@ pub(super) fn opcode(command: u16) -> &'static Opcode {
 /// Returns the class of an entry without regard to arguments.
 pub(super) fn class(command: u16) -> Class {
     TABLE[usize::from(command)].class
+}
+
+/// Returns the family of an entry.
+pub(super) fn family_of(command: u16) -> u8 {
+    TABLE[usize::from(command)].family
 }

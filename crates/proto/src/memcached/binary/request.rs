@@ -29,6 +29,7 @@ pub(super) fn parse(input: &[u8], keys: &mut Vec<Span>) -> Parsed<Request> {
     let mut request = Request {
         command,
         class: opcodes::class(command),
+        family: opcodes::family_of(command),
         quiet: row.quiet,
         keep: true,
         head: header::LEN as u32,

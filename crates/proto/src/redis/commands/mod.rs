@@ -85,15 +85,43 @@ static ROWS: [Row; COUNT] = {
     rows
 };
 
+/// The families of commands.
+pub(super) const FAMILIES: &[&str] =
+    &["string", "hash", "list", "set", "sorted-set", "stream", "key", "script", "other"];
+
+/// The family of commands that have no other, and of those that only the operator knows.
+pub(super) const FAMILY_OTHER: u8 = 8;
+
+/// Returns the family of a command by its group: what its keys hold, as far as a command tells.
+pub(super) const fn family(command: u16) -> u8 {
+    match texts::group(command) {
+        b"string" | b"bitmap" | b"hyperloglog" => 0,
+        b"hash" => 1,
+        b"list" => 2,
+        b"set" => 3,
+        b"sorted-set" | b"geo" => 4,
+        b"stream" => 5,
+        b"generic" => 6,
+        b"scripting" => 7,
+        _ => FAMILY_OTHER,
+    }
+}
+
 static LIST: [Command; COUNT] = {
-    let none =
-        Command { name: "", class: ROWS[0].class, work: Work::Quick, capable: false, note: "" };
+    let none = Command {
+        name: "",
+        class: ROWS[0].class,
+        work: Work::Quick,
+        family: 0,
+        capable: false,
+        note: "",
+    };
     let mut list = [none; COUNT];
     let mut at = 0;
     while at < list.len() {
         let Row { id, name, class, effort, .. } = ROWS[at];
-        list[at] =
-            Command { name, class, work: effort.work(), capable: false, note: texts::note(id) };
+        let (family, note) = (family(id), texts::note(id));
+        list[at] = Command { name, class, work: effort.work(), family, capable: false, note };
         at += 1;
     }
     list

@@ -29,6 +29,19 @@ pub(super) const fn note(command: u16) -> &'static str {
     }
 }
 
+/// Returns the group of a command, in servers' words.
+pub(super) const fn group(command: u16) -> &'static [u8] {
+    let (_, mut text) = TEXT.as_bytes().split_at(PLACES[command as usize] as usize);
+    while !text.is_empty() {
+        let (first, rest) = text.split_at(line(text));
+        if let Some((b"group: ", group)) = first.split_first_chunk() {
+            return group;
+        }
+        text = rest.split_at(1).1;
+    }
+    panic!("each command has a group")
+}
+
 /// Returns the length of the first line.
 const fn line(text: &[u8]) -> usize {
     let mut end = 0;
