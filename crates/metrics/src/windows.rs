@@ -156,6 +156,16 @@ impl Windows {
         window
     }
 
+    /// Lists the seconds between which something was recorded, with the times of each; the oldest
+    /// is first.
+    pub fn slices(&self) -> impl Iterator<Item = (std::ops::Range<u64>, Window)> {
+        self.slices.iter().map(|slice| {
+            let mut window = Window { seconds: slice.end - slice.start, ..Window::default() };
+            self.read(slice, &mut window.times);
+            (slice.start..slice.end, window)
+        })
+    }
+
     /// Returns the bytes that all of it takes.
     pub fn bytes(&self) -> usize {
         self.bytes + self.before.values().map(Histogram::bytes).sum::<usize>()

@@ -7,6 +7,7 @@
 //!
 //! A snapshot is data, taken once, so all its renderings agree.
 
+mod history;
 mod json;
 mod text;
 mod twemproxy;
@@ -25,6 +26,8 @@ use proto::Upstream;
 use proxy::plan::{Plan, PoolPlan, ServerPlan};
 
 use crate::scoreboard::Scoreboard;
+
+pub use history::history;
 
 /// All counters, with the names of their owners.
 pub struct Snapshot {

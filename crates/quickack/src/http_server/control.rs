@@ -67,9 +67,11 @@ impl Master {
                 (ToHttp::Listen { number, tcp }, Some(fd)) => {
                     out.push(Command::Listen(vec![listener(number, tcp, fd)]));
                 }
-                (ToHttp::Answer { question: _ }, Some(fd)) => {
+                (ToHttp::Answer { question }, Some(fd)) => {
                     let text = String::from_utf8(sys::memory::read_sealed(fd)?);
-                    view.answer = Some(text.map_err(|error| Error::Bug(error.to_string()))?);
+                    let text = text.map_err(|error| Error::Bug(error.to_string()))?;
+                    view.answers.retain(|(other, _)| *other != question);
+                    view.answers.push((question, text));
                 }
                 (message, _) => {
                     let why = format!("{message:?} comes once, or with a descriptor");
@@ -123,9 +125,8 @@ impl Control for Master {
     fn installed(&mut self, _service: &dyn Service) {}
 
     fn after_turn(&mut self, _service: &dyn Service) {
-        if self.channel.has_room()
-            && let Some(question) = self.view.borrow_mut().question.take()
-        {
+        while self.channel.has_room() {
+            let Some(question) = self.view.borrow_mut().questions.pop() else { return };
             let _ = self.channel.send(FromHttp::Ask { question }, &[]);
         }
     }

@@ -177,20 +177,21 @@ impl HttpServer {
         }
     }
 
-    /// Gives the master's answer to those who wait for it.
-    fn take_answer(&mut self, now: Time) {
-        let (answer, version) = {
+    /// Gives the master's answers to those who wait for it.
+    fn take_answers(&mut self, now: Time) {
+        let (answers, version) = {
             let mut view = self.view.borrow_mut();
-            (view.answer.take(), view.version)
+            (std::mem::take(&mut view.answers), view.version)
         };
-        let Some(text) = answer else { return };
-        let response = self.pages.take_stats(text, version, now.0);
-        for id in self.clients.ids() {
-            if let Some(client) = self.clients.find_mut(id)
-                && client.waits_for.take_if(|page| *page == Page::Stats).is_some()
-            {
-                client.connection.answer(&response, now.0);
-                self.settle(id);
+        for (question, text) in answers {
+            let response = self.pages.take_answer(question, text, version, now.0);
+            for id in self.clients.ids() {
+                if let Some(client) = self.clients.find_mut(id)
+                    && client.waits_for.take_if(|page| *page == Page::Asked(question)).is_some()
+                {
+                    client.connection.answer(&response, now.0);
+                    self.settle(id);
+                }
             }
         }
     }
@@ -247,7 +248,7 @@ impl Service for HttpServer {
     }
 
     fn end_turn(&mut self, now: Time) {
-        self.take_answer(now);
+        self.take_answers(now);
         self.bound_bytes();
     }
 

@@ -17,7 +17,8 @@ pub enum Page {
     Metrics(Format),
     Health,
     Ready,
-    Stats,
+    /// What the master answers.
+    Asked(Question),
 }
 
 /// What becomes of a request.
@@ -31,8 +32,8 @@ pub enum Outcome {
 #[derive(Default)]
 pub struct Pages {
     made: Vec<Made>,
-    /// When the master was asked for the figures of `/stats.json`, if it has not answered yet.
-    asked_at: Option<u64>,
+    /// The questions that the master has not answered yet, and when each was asked.
+    asked: Vec<(Question, u64)>,
 }
 
 struct Made {
@@ -50,7 +51,8 @@ impl Page {
             "/metrics" => Some(Page::Metrics(request.format)),
             "/healthz" => Some(Page::Health),
             "/readyz" => Some(Page::Ready),
-            "/stats.json" => Some(Page::Stats),
+            "/stats.json" => Some(Page::Asked(Question::Stats)),
+            "/history.json" => Some(Page::Asked(Question::History)),
             _ => None,
         }
     }
@@ -65,7 +67,7 @@ impl Pages {
     /// Answers a request, with the page as it is if it is not too old.
     pub fn find(&mut self, request: &Request, view: &mut View, now: u64) -> Outcome {
         let Some(page) = Page::of(request) else {
-            return Outcome::Answer(Response::text(Status::NotFound, INDEX));
+            return Outcome::Answer(Response::text(Status::NotFound, PATHS));
         };
         if request.method == Method::Other {
             return Outcome::Answer(Response::refusal(Status::MethodNotAllowed));
@@ -73,11 +75,8 @@ impl Pages {
         if let Some(response) = self.fresh(page, view.version, now) {
             return Outcome::Answer(response);
         }
-        if page == Page::Stats {
-            if self.asked_at.is_none_or(|at| now.saturating_sub(at) >= ASK_AGAIN_US) {
-                self.asked_at = Some(now);
-                view.question = Some(Question::Stats);
-            }
+        if let Page::Asked(question) = page {
+            self.ask(question, view, now);
             return Outcome::Wait(page);
         }
         let response = render(page, view);
@@ -85,12 +84,27 @@ impl Pages {
         Outcome::Answer(response)
     }
 
+    /// Asks the master, unless it has been asked and has still some time.
+    fn ask(&mut self, question: Question, view: &mut View, now: u64) {
+        self.asked.retain(|(_, at)| now.saturating_sub(*at) < ASK_AGAIN_US);
+        if self.asked.iter().all(|(other, _)| *other != question) {
+            self.asked.push((question, now));
+            view.questions.push(question);
+        }
+    }
+
     /// Takes the master's answer to a question.
-    pub fn take_stats(&mut self, text: String, version: u64, now: u64) -> Response {
+    pub fn take_answer(
+        &mut self,
+        question: Question,
+        text: String,
+        version: u64,
+        now: u64,
+    ) -> Response {
         let body = Rc::from(text.into_bytes());
         let response = Response { status: Status::Ok, content_type: JSON, body };
-        self.asked_at = None;
-        self.keep(Page::Stats, version, response.clone(), now);
+        self.asked.retain(|(other, _)| *other != question);
+        self.keep(Page::Asked(question), version, response.clone(), now);
         response
     }
 
@@ -110,7 +124,10 @@ impl Pages {
 fn render(page: Page, view: &View) -> Response {
     let Clocks { clock_us, .. } = Clocks::read();
     match page {
-        Page::Index => Response::text(Status::Ok, INDEX),
+        Page::Index => {
+            let body = Rc::from(include_bytes!("page.html").as_slice());
+            Response { status: Status::Ok, content_type: HTML, body }
+        }
         Page::Metrics(format) => Response {
             status: Status::Ok,
             content_type: format.content_type(),
@@ -118,7 +135,7 @@ fn render(page: Page, view: &View) -> Response {
         },
         Page::Health => report("healthy", &health::illness(view, clock_us)),
         Page::Ready => report("ready", &health::unreadiness(view, clock_us)),
-        Page::Stats => unreachable!("the master renders it"),
+        Page::Asked(_) => unreachable!("the master renders it"),
     }
 }
 
@@ -132,13 +149,17 @@ fn report(well: &str, missing: &[String]) -> Response {
     }
 }
 
-const INDEX: &str = "\
+/// What stands at a path that there is not.
+const PATHS: &str = "\
 quickack serves, to read only:
-/metrics     figures for Prometheus, as text or OpenMetrics
-/healthz     whether the master and a worker work
-/readyz      whether clients are served
-/stats.json  the answer of `quickack stats --json`
+/             a page for browsers
+/metrics      figures for Prometheus, as text or OpenMetrics
+/healthz      whether the master and a worker work
+/readyz       whether clients are served
+/stats.json   the answer of `quickack stats --json`
+/history.json how many requests took how long, in each second of the last five minutes
 ";
+const HTML: &str = "text/html; charset=utf-8";
 const JSON: &str = "application/json";
 /// How old a page may be.
 const AGE_MAX_US: u64 = 1_000_000;

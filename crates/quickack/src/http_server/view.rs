@@ -14,10 +14,10 @@ pub struct View {
     pub state: State,
     /// Grows with each change of the names or of the state.
     pub version: u64,
-    /// A question that is to be asked.
-    pub question: Option<Question>,
-    /// An answer that has come and was not looked at yet.
-    pub answer: Option<String>,
+    /// Questions that are to be asked; each is there once.
+    pub questions: Vec<Question>,
+    /// Answers that have come and were not looked at yet.
+    pub answers: Vec<(Question, String)>,
 }
 
 impl View {
@@ -29,8 +29,8 @@ impl View {
             names: Names::default(),
             state: State::default(),
             version: 0,
-            question: None,
-            answer: None,
+            questions: Vec::new(),
+            answers: Vec::new(),
         }
     }
 

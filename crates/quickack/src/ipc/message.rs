@@ -193,6 +193,8 @@ messages! {
 pub enum Question {
     /// The answer of `quickack stats --json`.
     Stats,
+    /// How many requests took how long in each second of the last five minutes.
+    History,
 }
 
 /// Of the envelope and the tables of messages.

@@ -27,6 +27,7 @@ use crate::error::{Error, Peer};
 use crate::ipc::http_view::{Names, PoolNames, ServerNames, State};
 use crate::ipc::{Channel, FromHttp, Question, ToHttp};
 use crate::log::Level;
+use crate::stats;
 
 /// The HTTP process and its socket.
 #[derive(Default)]
@@ -378,6 +379,7 @@ impl Master {
     fn answer_http(&mut self, question: Question) {
         let text = match question {
             Question::Stats => self.stats_text(true),
+            Question::History => stats::history(&self.seconds.windows, &self.running.plan()),
         };
         if let Ok(text) = sys::memory::sealed("quickack-answer", text.as_bytes()) {
             self.http.send(ToHttp::Answer { question }, &[Rc::new(text)]);
