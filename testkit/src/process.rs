@@ -26,7 +26,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal};
 
 pub use client::Client;
-pub use facts::Facts;
+pub use facts::{Facts, children};
 pub use model::{answer_lines, listen, silent};
 pub use peers::{FakeMemcached, Memcached, free_address, script};
 pub use quickack::{Answer, Quickack};

@@ -202,8 +202,8 @@ fn escape(text: &str, is_quoted: bool, out: &mut String) {
     }
 }
 
-/// Microseconds as seconds, exactly. A whole number ends with `.0` as OpenMetrics wants it of edges,
-/// so both formats name the same series.
+/// Microseconds as seconds, exactly. A whole number ends with `.0`, as OpenMetrics wants it of
+/// edges, so that both formats name the same series.
 pub fn seconds(us: u64) -> String {
     let (whole, part) = (us / 1_000_000, us % 1_000_000);
     let part = format!("{part:06}");

@@ -138,12 +138,12 @@ all other cases use `--admin`.
 fn channel() -> String {
     let mut page = heading(
         "Channel messages",
-        "The master and each of its children exchange these messages over a `SOCK_SEQPACKET` socket pair.\n\
-         Each message is a JSON envelope: the version, its number, the number of the last message\n\
-         that was received, and the body, which is one message; without a\n\
-         body, it only acknowledges. A message whose number does not follow the last one, that is\n\
-         not in the table, or that comes with another number of descriptors is an error that\n\
-         closes the channel.",
+        "The master exchanges these messages with each worker and with the HTTP process, over a\n\
+         `SOCK_SEQPACKET` socket pair. Each message is a JSON envelope: the version, its number,\n\
+         the number of the last message that was received, and the body, which is one message;\n\
+         without a body, it only acknowledges. A message whose number does not follow the last\n\
+         one, that is not in the table, or that comes with another number of descriptors is an\n\
+         error that closes the channel.",
     );
     page += &format!("\nVersion {VERSION}.\n");
     let directions = [
@@ -258,10 +258,10 @@ fn metrics() -> String {
 fn prometheus() -> String {
     let page = heading(
         "Metrics for Prometheus",
-        "`/metrics` of the `http:` address serves these families; [monitoring.md](../monitoring.md)\n\
-         says how to use them. The figures are those of [metrics.md](metrics.md), in seconds and bytes.\n\
-         Counters go on over reloads and deaths of workers. A pool or server that a reload removes\n\
-         takes its figures with it.",
+        "`/metrics` of the `http:` address serves these families;\n\
+         [monitoring.md](../monitoring.md) says how to use them. The figures are those of\n\
+         [metrics.md](metrics.md), in seconds and bytes. Counters go on over reloads and deaths\n\
+         of workers. A pool or server that a reload removes takes its figures with it.",
     );
     format!("{page}\n{}", http_server::reference())
 }

@@ -11,6 +11,7 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
 use rustix::process::Signal;
 
+use super::change_queue::Asked;
 use super::events::{Events, Source};
 use super::listeners::SocketFile;
 use super::{Master, Running};
@@ -20,26 +21,6 @@ use crate::error::Error;
 
 /// A connection that may wait for an answer; the first two numbers are the listeners.
 pub type ConnectionId = u32;
-
-/// The origin of a change, and what it may do.
-#[derive(Clone, Copy)]
-pub struct Asked {
-    /// The connection that asked; a signal expects no answer.
-    pub asker: Option<ConnectionId>,
-    pub allow_remap: bool,
-    /// The file is read again; otherwise directives are set over it.
-    pub is_reload: bool,
-}
-
-impl Asked {
-    pub fn reload(asker: Option<ConnectionId>, allow_remap: bool) -> Asked {
-        Asked { asker, allow_remap, is_reload: true }
-    }
-
-    pub fn set(asker: ConnectionId) -> Asked {
-        Asked { asker: Some(asker), allow_remap: false, is_reload: false }
-    }
-}
 
 /// The listeners and their connections.
 pub struct AdminServer {

@@ -18,7 +18,8 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
-use super::admin_server::{Asked, ConnectionId};
+use super::admin_server::ConnectionId;
+use super::change_queue::{Asked, ChangeRequest};
 use super::ids::Ids;
 use super::reader::{self, Addresses, Reader, Reading};
 use super::report::one_line;
@@ -29,12 +30,6 @@ use crate::config::{self, Config, Override, Source};
 use crate::error::Error;
 use crate::ipc::ToWorker;
 use crate::log::{Clocks, Level};
-
-/// A change that waits for its turn.
-pub enum ChangeRequest {
-    Reload(Asked),
-    Set { asker: ConnectionId, words: Vec<String> },
-}
 
 /// A change under way.
 pub struct Change {
@@ -114,35 +109,6 @@ impl Master {
             ..Reading::default()
         };
         self.prepare(asked, reading, &overrides, now);
-    }
-
-    /// One change at a time; the next begins when this one is over.
-    fn queue_change(&mut self, asked: ChangeRequest) {
-        let is_signal =
-            |it: &ChangeRequest| matches!(it, ChangeRequest::Reload(Asked { asker: None, .. }));
-        if is_signal(&asked) && self.change_requests.iter().any(is_signal) {
-            // The file is read once for both.
-            return;
-        }
-        if self.change_requests.len() >= CHANGE_REQUESTS_MAX {
-            let asked = match asked {
-                ChangeRequest::Reload(asked) => asked,
-                ChangeRequest::Set { asker, .. } => Asked::set(asker),
-            };
-            return self.refuse(asked, "too many changes are waiting; try again in a moment");
-        }
-        self.change_requests.push_back(asked);
-    }
-
-    pub(super) fn begin_next_change(&mut self, now: Instant) {
-        while self.change.is_none()
-            && let Some(asked) = self.change_requests.pop_front()
-        {
-            match asked {
-                ChangeRequest::Reload(asked) => self.begin_reload(asked, now),
-                ChangeRequest::Set { asker, words } => self.begin_set(asker, &words, now),
-            }
-        }
     }
 
     /// Looks at what the change waits for.
@@ -464,7 +430,7 @@ impl Master {
         }
     }
 
-    fn refuse(&mut self, asked: Asked, why: impl Display) {
+    pub(super) fn refuse(&mut self, asked: Asked, why: impl Display) {
         self.note_reload(asked, false);
         let (why, epoch) = (why.to_string(), self.running.epoch);
         let text = format!("change refused, epoch {epoch} stays in force: {}", one_line(&why));
@@ -491,8 +457,6 @@ fn name_workers(numbers: &BTreeSet<usize>) -> String {
     }
 }
 
-/// Changes that may wait for their turn.
-const CHANGE_REQUESTS_MAX: usize = 32;
 /// How long workers may take to prepare, and to confirm.
 const PATIENCE: Duration = Duration::from_secs(2);
 

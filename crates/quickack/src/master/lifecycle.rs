@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 use sys::signal;
 
-use super::admin_server::{Asked, ConnectionId};
+use super::admin_server::ConnectionId;
+use super::change_queue::Asked;
 use super::say;
 use super::workers::{Slot, State};
 use super::{Ending, Master};

@@ -16,7 +16,7 @@
 //! | `workers`, `lifecycle` | when a worker is started, believed dead, ended; signals, the end |
 //! | `listeners`, `ids`, `caches` | what a configuration needs, and what of it is there already |
 //! | `judge` | whether a configuration may hold, and what it would change |
-//! | `change` | one configuration becomes another, for all workers or for none |
+//! | `change`, `change_queue` | one configuration becomes another, for all workers or for none |
 //! | `health` | which servers are out of their rings |
 //! | `http` | the process that serves metrics and health |
 //! | `seconds` | the latencies of the last seconds and minutes |
@@ -26,6 +26,7 @@
 mod admin_server;
 mod caches;
 mod change;
+mod change_queue;
 mod events;
 mod health;
 mod http;
@@ -65,7 +66,8 @@ use crate::log::{Clocks, Entry, Level, Log, Origin};
 
 use admin_server::AdminServer;
 use caches::Caches;
-use change::{Change, ChangeRequest};
+use change::Change;
+use change_queue::ChangeRequest;
 use events::{Events, Source};
 use health::Health;
 use http::Http;
@@ -284,22 +286,6 @@ impl Master {
         }
         self.log.tick(Clocks::read());
         Ok(self.ended(now))
-    }
-
-    /// Tells the workers what their clients may ask about the proxy as a whole.
-    pub(super) fn tell_process(&self) {
-        let unix_s = Clocks::read().unix_us / 1_000_000;
-        let process = &self.running.config.process;
-        // As memcached's own, a number that an `int` can hold.
-        let descriptors = sys::process::descriptors_max().min(i32::MAX as usize);
-        let room = descriptors.saturating_mul(process.worker_count());
-        self.scoreboard.registry().tell_process(metrics::Process {
-            pid: std::process::id().into(),
-            started_s: self.started_unix_us / 1_000_000,
-            told_s: unix_s,
-            workers: process.worker_count() as u64,
-            clients_max: self.running.config.plan.clients_max.min(room) as u64,
-        });
     }
 
     /// How long nothing may happen.

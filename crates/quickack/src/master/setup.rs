@@ -12,7 +12,7 @@ use super::workers::Slot;
 use super::{Master, WaitingClient, say};
 use crate::ipc::ToWorker;
 use crate::ipc::client_state::ClientState;
-use crate::log::Level;
+use crate::log::{Clocks, Level};
 
 impl Master {
     /// Makes slots for `count` workers, and their wakeups.
@@ -68,6 +68,22 @@ impl Master {
         let Some(worker) = self.slots[number].worker.as_mut() else { return };
         worker.send(ToWorker::Prepare { epoch }, &[Rc::clone(&self.sealed_config)]);
         worker.send(ToWorker::Commit { epoch }, &[]);
+    }
+
+    /// Tells the workers what their clients may ask about the proxy as a whole.
+    pub(super) fn tell_process(&self) {
+        let unix_s = Clocks::read().unix_us / 1_000_000;
+        let process = &self.running.config.process;
+        // As memcached's own, a number that an `int` can hold.
+        let descriptors = sys::process::descriptors_max().min(i32::MAX as usize);
+        let room = descriptors.saturating_mul(process.worker_count());
+        self.scoreboard.registry().tell_process(metrics::Process {
+            pid: std::process::id().into(),
+            started_s: self.started_unix_us / 1_000_000,
+            told_s: unix_s,
+            workers: process.worker_count() as u64,
+            clients_max: self.running.config.plan.clients_max.min(room) as u64,
+        });
     }
 
     pub(super) fn pass_listeners(&mut self, number: usize, ids: &[u32]) {

@@ -19,6 +19,7 @@ mod faults;
 mod guesses;
 mod harness;
 mod hold;
+mod http;
 mod large;
 mod limits;
 mod logins;

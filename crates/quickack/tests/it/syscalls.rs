@@ -18,7 +18,7 @@ fn golden() -> PathBuf {
 }
 
 /// Returns strace's output about the workers while `busy` runs.
-fn traced(workers: &[u32], busy: impl FnOnce()) -> String {
+pub fn traced(workers: &[u32], busy: impl FnOnce()) -> String {
     let folder = tempfile::tempdir().expect("a folder for the trace");
     let trace = folder.path().join("trace");
     let mut command = Command::new("strace");

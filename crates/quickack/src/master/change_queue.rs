@@ -1,0 +1,66 @@
+//! Who asks for a change, and the changes that wait until the one under way is over.
+
+use std::time::Instant;
+
+use super::Master;
+use super::admin_server::ConnectionId;
+
+/// The origin of a change, and what it may do.
+#[derive(Clone, Copy)]
+pub struct Asked {
+    /// The connection that asked; a signal expects no answer.
+    pub asker: Option<ConnectionId>,
+    pub allow_remap: bool,
+    /// The file is read again; otherwise directives are set over it.
+    pub is_reload: bool,
+}
+
+impl Asked {
+    pub fn reload(asker: Option<ConnectionId>, allow_remap: bool) -> Asked {
+        Asked { asker, allow_remap, is_reload: true }
+    }
+
+    pub fn set(asker: ConnectionId) -> Asked {
+        Asked { asker: Some(asker), allow_remap: false, is_reload: false }
+    }
+}
+
+/// A change that waits for its turn.
+pub enum ChangeRequest {
+    Reload(Asked),
+    Set { asker: ConnectionId, words: Vec<String> },
+}
+
+impl Master {
+    /// One change at a time; the next begins when this one is over.
+    pub(super) fn queue_change(&mut self, asked: ChangeRequest) {
+        let is_signal =
+            |it: &ChangeRequest| matches!(it, ChangeRequest::Reload(Asked { asker: None, .. }));
+        if is_signal(&asked) && self.change_requests.iter().any(is_signal) {
+            // The file is read once for both.
+            return;
+        }
+        if self.change_requests.len() >= CHANGE_REQUESTS_MAX {
+            let asked = match asked {
+                ChangeRequest::Reload(asked) => asked,
+                ChangeRequest::Set { asker, .. } => Asked::set(asker),
+            };
+            return self.refuse(asked, "too many changes are waiting; try again in a moment");
+        }
+        self.change_requests.push_back(asked);
+    }
+
+    pub(super) fn begin_next_change(&mut self, now: Instant) {
+        while self.change.is_none()
+            && let Some(asked) = self.change_requests.pop_front()
+        {
+            match asked {
+                ChangeRequest::Reload(asked) => self.begin_reload(asked, now),
+                ChangeRequest::Set { asker, words } => self.begin_set(asker, &words, now),
+            }
+        }
+    }
+}
+
+/// Changes that may wait for their turn.
+const CHANGE_REQUESTS_MAX: usize = 32;

@@ -1,0 +1,45 @@
+//! The HTTP process as its clients meet it: pages, figures, health, hostile clients, reloads.
+
+mod client;
+mod figures;
+mod health;
+mod hostile;
+mod lifecycle;
+mod monitoring;
+
+use std::net::SocketAddr;
+
+use testkit::process::Quickack;
+
+use super::{QUICKACK, harness};
+use client::{Page, get};
+
+/// Starts quickack with an HTTP address; `more` are other directives of `global:` and of the pool.
+fn start(workers: usize, global: &[&str], servers: &[SocketAddr], pool: &[&str]) -> Quickack {
+    Quickack::start(QUICKACK, &text(workers, global, servers, pool))
+}
+
+fn text(workers: usize, global: &[&str], servers: &[SocketAddr], pool: &[&str]) -> String {
+    harness::text(workers, &[&["http: 127.0.0.1:0"], global].concat(), servers, pool)
+}
+
+/// Returns the address that the log names.
+fn address(quickack: &Quickack) -> SocketAddr {
+    let text = quickack.process.stderr_text();
+    let found = text.lines().find_map(|line| line.split_once("HTTP on ")?.1.parse().ok());
+    found.unwrap_or_else(|| panic!("no address of HTTP in the log: {text}"))
+}
+
+/// Returns a page that must be there.
+#[track_caller]
+fn page(quickack: &Quickack, path: &str) -> String {
+    let Page { status, body, .. } = get(address(quickack), path);
+    assert_eq!(status, 200, "{path}: {body}");
+    body
+}
+
+/// Returns the process id of the HTTP process.
+fn helper(quickack: &Quickack) -> Option<u32> {
+    let children = testkit::process::children(quickack.process.id());
+    children.into_iter().find(|(_, title)| title == "quickack: http").map(|(id, _)| id)
+}
