@@ -210,14 +210,20 @@ pub const PEERS: &[Peer] = &[
         name: "node",
         probe: &["sh", "-c", "node --version && npm --version"],
         source: Source::Apt("npm"),
-        tests: &["ioredis", "node_redis"],
+        tests: &["ioredis", "node_redis", "http::page"],
     },
     Peer {
-        name: "ioredis and node-redis",
+        name: "chromium",
+        probe: &["/usr/bin/chromium", "--version"],
+        source: Source::Apt("chromium"),
+        tests: &["http::page"],
+    },
+    Peer {
+        name: "ioredis, node-redis and playwright-core",
         probe: &[
             "sh",
             "-c",
-            "cd @/testkit/peers/node && ls node_modules/ioredis node_modules/redis",
+            "cd @/testkit/peers/node/node_modules && ls ioredis redis playwright-core",
         ],
         source: Source::Tool(&[
             "npm",
@@ -226,7 +232,7 @@ pub const PEERS: &[Peer] = &[
             "--no-package-lock",
             "--prefix=@/testkit/peers/node",
         ]),
-        tests: &["ioredis", "node_redis"],
+        tests: &["ioredis", "node_redis", "http::page"],
     },
     Peer {
         name: "go-redis",

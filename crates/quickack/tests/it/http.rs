@@ -6,6 +6,7 @@ mod health;
 mod hostile;
 mod lifecycle;
 mod monitoring;
+mod page;
 
 use std::net::SocketAddr;
 

@@ -1,0 +1,34 @@
+//! The page for browsers, driven in headless Chromium by `testkit/peers/node/page.js`.
+
+use std::process::Command;
+
+use testkit::process::{Memcached, Quickack};
+
+use super::{QUICKACK, address};
+use crate::peers::{peer_script, run};
+
+const LABEL: &str = "<b>one</b>";
+
+#[test]
+fn the_page_shows_every_request_works_by_keyboard_and_loads_nothing_from_elsewhere() {
+    let memcached = Memcached::start();
+    let text = format!(
+        "global:\n  workers: 2\n  http: 127.0.0.1:0\nalpha:\n  listen: 127.0.0.1:0\n  servers:\n    \
+         - {}:1 {LABEL}\n",
+        memcached.address
+    );
+    let quickack = Quickack::start(QUICKACK, &text);
+    let mut client = quickack.client();
+    for _ in 0..300 {
+        client.ask("set a 0 0 1\r\n1\r\n", "STORED\r\n");
+        client.ask("get a\r\n", "VALUE a 0 1\r\n1\r\nEND\r\n");
+    }
+    let port = address(&quickack).port().to_string();
+    let mut browser = Command::new("node");
+    browser.arg(peer_script("node/page.js")).args([&port, "600", LABEL]);
+    // `PAGE_SHOTS=docs/images` writes the screenshots of the guide anew.
+    if let Ok(folder) = std::env::var("PAGE_SHOTS") {
+        browser.arg(crate::peers::root().join(folder));
+    }
+    run(&mut browser);
+}
