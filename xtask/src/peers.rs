@@ -58,6 +58,12 @@ pub const PEERS: &[Peer] = &[
         tests: &["prometheus"],
     },
     Peer {
+        name: "prometheus",
+        probe: &["sh", "-c", "prometheus --version && promtool --version"],
+        source: Source::Apt("prometheus"),
+        tests: &["promtool"],
+    },
+    Peer {
         name: "libmemcached-tools",
         // Debian calls memcp memccp, and memcat memccat.
         probe: &[
