@@ -1,19 +1,21 @@
 //! The tables of counters, and the shared memory that holds them.
 //!
-//! Three tables have one row for each counter; enums index them, and the reference docs are
+//! Four tables have one row for each counter; enums index them, and the reference docs are
 //! generated from them. A [`Registry`] is memory that several processes share. Each process writes
 //! only its own [`WorkerMetrics`]; any process reads them all, and merging is adding.
 //!
 //! `registry.rs` has the layout of the memory; `histogram.rs` assigns times to buckets; `logins.rs`
-//! has the only words that several processes write.
+//! and `tenants.rs` have the only words that several processes write.
 
 mod histogram;
 mod logins;
 mod registry;
+mod tenants;
 
 pub use histogram::{Histogram, Recorder};
 pub use logins::{ADDRESS_PAUSE_US, LoginPlaces, LoginRates, LoginToken, NAME_PAUSE_US};
 pub use registry::{Busy, Counters, NO_NAMES, Process, Refused, Registry, WorkerMetrics, digest};
+pub use tenants::{Rate, TenantRates};
 
 /// One counter as operators see it.
 #[derive(Clone, Copy, Debug)]
@@ -33,7 +35,7 @@ pub enum Kind {
     Total,
 }
 
-/// A row of one of the three tables.
+/// A row of one of the four tables.
 pub trait Counter: Copy + 'static {
     /// The table, in the order of the enum.
     const TABLE: &'static [Metric];
@@ -213,15 +215,39 @@ table! {
     }
 }
 
+table! {
+    /// Counters of a tenant.
+    TenantCounter, TENANT:
+    now {
+        ClientsNow "clients" "Clients connected now.",
+        WaitingNow "waiting" "Clients that are not read now because of a limit of the tenant.",
+        InflightBytesNow "inflight_bytes"
+            "Bytes of requests, and of the answers that are expected to them, in flight now; counted \
+             if the tenant has `inflight_max`.",
+    }
+    total {
+        ClientsTotal "clients_total" "Clients accepted, or logged in, as clients of the tenant.",
+        ClientsRefused "clients_refused_total" "Clients refused because of `clients_max`.",
+        Requests "requests_total" "Requests read, including those that were refused.",
+        Denied "requests_denied_total"
+            "Requests refused because of the tenant's databases, commands or key prefix.",
+        Delayed "requests_delayed_total" "Requests read later because of a limit of the tenant.",
+        Over "requests_over_total" "Requests refused because of a limit of the tenant.",
+        ReceivedBytes "received_bytes_total" "Bytes of requests.",
+        SentBytes "sent_bytes_total" "Bytes sent to clients.",
+        Logins "logins_total" "Successful logins.",
+    }
+}
+
 /// The histograms of a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(usize)]
 pub enum Latency {
     /// Pool: reads, from the parse of the request to the release of its reply. Server: messages,
-    /// from the entry into a queue to the reply.
+    /// from the entry into a queue to the reply. Tenant: requests, as a pool's reads.
     Reads,
     /// Pool: all other requests sent to servers, from the parse to the release. Servers do not use
-    /// it.
+    /// it. Tenant: how long requests waited for a limit of the tenant, or in the queue of a server.
     Updates,
 }
 
@@ -241,9 +267,26 @@ const LATENCY_TABLE: &[Metric] = &[
     },
 ];
 
+/// The names of a tenant's histograms.
+pub static TENANT_LATENCIES: &[Metric] = &[
+    Metric {
+        name: "requests",
+        help: "Requests sent to servers: from parsing the request to releasing its answer.",
+        kind: Kind::Total,
+    },
+    Metric {
+        name: "queue",
+        help: "Requests that waited for a limit of the tenant, or in the queue of a server: how long.",
+        kind: Kind::Total,
+    },
+];
+
 impl Latency {
     /// The only histogram of a server.
     pub const REPLIES: Latency = Latency::Reads;
+    /// The histograms of a tenant, in the order of [`TENANT_LATENCIES`].
+    pub const REQUESTS: Latency = Latency::Reads;
+    pub const QUEUE: Latency = Latency::Updates;
 }
 
 #[cfg(test)]
@@ -255,6 +298,7 @@ mod tests {
         check::<WorkerCounter>();
         check::<PoolCounter>();
         check::<ServerCounter>();
+        check::<TenantCounter>();
     }
 
     fn check<C: Counter>() {
