@@ -17,10 +17,12 @@ mod tests;
 use std::marker::PhantomData;
 
 use metrics::{
-    Counter, Histogram, Latency, Metric, PoolCounter, Registry, ServerCounter, WorkerCounter,
+    Counter, Histogram, Latency, Metric, PoolCounter, Registry, ServerCounter, TenantCounter,
+    WorkerCounter,
 };
 use proto::Upstream;
 use proxy::plan::{Plan, PoolPlan, ServerPlan};
+use proxy::tenants::plan::TenantPlan;
 
 /// All counters, with the names of their owners.
 pub struct Snapshot {
@@ -30,6 +32,8 @@ pub struct Snapshot {
     pub workers: Vec<WorkerStats>,
     /// In the order of the file.
     pub pools: Vec<PoolStats>,
+    /// In the order of the file.
+    pub tenants: Vec<TenantStats>,
 }
 
 /// Facts that only the master knows.
@@ -80,6 +84,13 @@ pub struct PoolStats {
     /// In the order of `metrics::LATENCIES`.
     pub latencies: Vec<Times>,
     pub servers: Vec<ServerStats>,
+}
+
+pub struct TenantStats {
+    pub name: String,
+    pub counts: Counts<TenantCounter>,
+    /// In the order of `metrics::TENANT_LATENCIES`.
+    pub latencies: Vec<Times>,
 }
 
 pub struct ServerStats {
@@ -133,7 +144,20 @@ pub fn take(
         totals: Counts::total(registry, WHOLE_WORKER),
         workers: facts.workers.iter().map(worker).collect(),
         pools: plan.pools.iter().map(|pool| take_pool(registry, pool, health)).collect(),
+        tenants: plan.tenants.iter().map(|tenant| take_tenant(registry, tenant)).collect(),
         facts,
+    }
+}
+
+fn take_tenant(registry: &Registry, plan: &TenantPlan) -> TenantStats {
+    let latencies = [Latency::REQUESTS, Latency::QUEUE].iter().zip(metrics::TENANT_LATENCIES);
+    let times = |(which, row): (&Latency, &Metric)| {
+        Times::of(row.name, &registry.histogram(plan.id, *which))
+    };
+    TenantStats {
+        name: plan.name.clone(),
+        counts: Counts::total(registry, plan.id),
+        latencies: latencies.map(times).collect(),
     }
 }
 

@@ -214,6 +214,7 @@ fn metrics() -> String {
         ("Metrics of each worker", ::metrics::WORKER),
         ("Metrics of each pool", ::metrics::POOL),
         ("Metrics of each server", ::metrics::SERVER),
+        ("Metrics of each tenant", ::metrics::TENANT),
     ];
     for (title, table) in tables {
         page += &format!("\n## {title}\n\n| name | meaning |\n|---|---|\n");
@@ -236,7 +237,11 @@ fn metrics() -> String {
     for row in ::metrics::LATENCIES {
         page += &format!("| `{}` | {} |\n", row.name, row.help);
     }
-    page + "| `replies` | Messages to a server: from entering the queue to the reply. |\n"
+    page += "| `replies` | Messages to a server: from entering the queue to the reply. |\n";
+    for row in ::metrics::TENANT_LATENCIES {
+        page += &format!("| `{}` of a tenant | {} |\n", row.name, row.help);
+    }
+    page
 }
 
 const LATENCIES: &str = "

@@ -4,9 +4,9 @@
 
 use std::fmt::Write;
 
-use metrics::{Counter, PoolCounter, ServerCounter, WorkerCounter};
+use metrics::{Counter, PoolCounter, ServerCounter, TenantCounter, WorkerCounter};
 
-use super::{Counts, Health, PoolStats, QUANTILES, ServerStats, Snapshot, Times};
+use super::{Counts, Health, PoolStats, QUANTILES, ServerStats, Snapshot, TenantStats, Times};
 use crate::config::grouped;
 
 impl Snapshot {
@@ -33,6 +33,10 @@ impl Snapshot {
         for pool in &self.pools {
             out.push('\n');
             write_pool(pool, facts.unix_s, &mut out);
+        }
+        for tenant in &self.tenants {
+            out.push('\n');
+            write_tenant(tenant, &mut out);
         }
         out
     }
@@ -83,6 +87,31 @@ fn write_pool(pool: &PoolStats, now_s: u64, out: &mut String) {
     others(&pool.counts, &shown, "  also: ", out);
     latencies(&pool.latencies, out);
     servers(&pool.servers, now_s, out);
+}
+
+fn write_tenant(tenant: &TenantStats, out: &mut String) {
+    let count = |counter| grouped(tenant.counts.value(counter));
+    let _ = writeln!(
+        out,
+        "tenant {}: clients {}, {} of them waiting; requests {}, denied {}, delayed {}, over {}",
+        tenant.name,
+        count(TenantCounter::ClientsNow),
+        count(TenantCounter::WaitingNow),
+        count(TenantCounter::Requests),
+        count(TenantCounter::Denied),
+        count(TenantCounter::Delayed),
+        count(TenantCounter::Over),
+    );
+    let shown = [
+        TenantCounter::ClientsNow,
+        TenantCounter::WaitingNow,
+        TenantCounter::Requests,
+        TenantCounter::Denied,
+        TenantCounter::Delayed,
+        TenantCounter::Over,
+    ];
+    others(&tenant.counts, &shown, "  also: ", out);
+    latencies(&tenant.latencies, out);
 }
 
 fn latencies(all: &[Times], out: &mut String) {
