@@ -3,6 +3,7 @@
 //! ```text
 //!   pool     [ phases | family 0: reads, updates | family 1: reads, updates | ... ]
 //!   server   [        | reads, updates           |                               ]
+//!   tenant   [ queue  | requests                 |                               ]
 //! ```
 //!
 //! The protocol of a pool has the names of the command families.
@@ -38,6 +39,11 @@ impl Latency {
     pub const READS: Latency = Latency::of_family(0, false);
     /// Updates of a server, measured as reads are.
     pub const UPDATES: Latency = Latency::of_family(0, true);
+
+    /// A tenant's requests, from the parse of the request to the release of its answer.
+    pub const REQUESTS: Latency = Latency::of_family(0, false);
+    /// How long a tenant's requests waited for a limit of the tenant, or in the queue of a server.
+    pub const QUEUE: Latency = Latency::of_phase(Phase::Queue);
 
     /// A pool's requests of one family: from the parse of the request to the release of its answer.
     #[inline]
@@ -77,6 +83,20 @@ pub(crate) const LATENCY_TABLE: &[Metric] = &[
     Metric {
         name: "updates",
         help: "Updates: from parsing the request to releasing its answer.",
+        kind: Kind::Total,
+    },
+];
+
+/// The names of a tenant's histograms: `REQUESTS` and `QUEUE`.
+pub static TENANT_LATENCIES: &[Metric] = &[
+    Metric {
+        name: "requests",
+        help: "Requests sent to servers: from parsing the request to releasing its answer.",
+        kind: Kind::Total,
+    },
+    Metric {
+        name: "queue",
+        help: "Requests that waited for a limit of the tenant, or in the queue of a server: how long.",
         kind: Kind::Total,
     },
 ];

@@ -1,25 +1,28 @@
 //! The tables of counters, and the shared memory that holds them.
 //!
-//! Three tables have one row for each counter; enums index them, and the reference docs are
+//! Four tables have one row for each counter; enums index them, and the reference docs are
 //! generated from them. A [`Registry`] is memory that several processes share. Each process writes
 //! only its own [`WorkerMetrics`]; any process reads them all, and merging is adding.
 //!
 //! `registry.rs` has the layout of the memory; `latency.rs` says what is measured, `histogram.rs`
 //! assigns times to buckets, and `chunks.rs` has the memory for these; `windows.rs` derives the last
-//! seconds and minutes; `logins.rs` has the only words that several processes write.
+//! seconds and minutes; `logins.rs` and `tenants.rs` have the only words that several processes
+//! write.
 
 mod chunks;
 mod histogram;
 mod latency;
 mod logins;
 mod registry;
+mod tenants;
 mod windows;
 
 pub use histogram::{Histogram, Recorder};
 pub(crate) use latency::LATENCY_TABLE;
-pub use latency::{FAMILIES_MAX, HISTOGRAMS, LATENCIES, Latency, Phase};
+pub use latency::{FAMILIES_MAX, HISTOGRAMS, LATENCIES, Latency, Phase, TENANT_LATENCIES};
 pub use logins::{ADDRESS_PAUSE_US, LoginPlaces, LoginRates, LoginToken, NAME_PAUSE_US};
 pub use registry::{Busy, Counters, NO_NAMES, Process, Refused, Registry, WorkerMetrics, digest};
+pub use tenants::{Rate, TenantRates};
 pub use windows::{Measured, Span, Window, Windows};
 
 /// One counter as operators see it.
@@ -40,7 +43,7 @@ pub enum Kind {
     Total,
 }
 
-/// A row of one of the three tables.
+/// A row of one of the four tables.
 pub trait Counter: Copy + 'static {
     /// The table, in the order of the enum.
     const TABLE: &'static [Metric];
@@ -221,6 +224,30 @@ table! {
     }
 }
 
+table! {
+    /// Counters of a tenant.
+    TenantCounter, TENANT:
+    now {
+        ClientsNow "clients" "Clients connected now.",
+        WaitingNow "waiting" "Clients that are not read now because of a limit of the tenant.",
+        InflightBytesNow "inflight_bytes"
+            "Bytes of requests, and of the answers that are expected to them, in flight now; counted \
+             if the tenant has `inflight_max`.",
+    }
+    total {
+        ClientsTotal "clients_total" "Clients accepted, or logged in, as clients of the tenant.",
+        ClientsRefused "clients_refused_total" "Clients refused because of `clients_max`.",
+        Requests "requests_total" "Requests read, including those that were refused.",
+        Denied "requests_denied_total"
+            "Requests refused because of the tenant's databases, commands or key prefix.",
+        Delayed "requests_delayed_total" "Requests read later because of a limit of the tenant.",
+        Over "requests_over_total" "Requests refused because of a limit of the tenant.",
+        ReceivedBytes "received_bytes_total" "Bytes of requests.",
+        SentBytes "sent_bytes_total" "Bytes sent to clients.",
+        Logins "logins_total" "Successful logins.",
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -230,6 +257,7 @@ mod tests {
         check::<WorkerCounter>();
         check::<PoolCounter>();
         check::<ServerCounter>();
+        check::<TenantCounter>();
     }
 
     fn check<C: Counter>() {

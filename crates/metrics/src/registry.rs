@@ -1,15 +1,16 @@
 //! The layout of counters in the shared memory, and the rules for writing it.
 //!
 //! ```text
-//!   memory   [ header ][ slot 0: row 0 | row 1 | ... | chunks ][ slot 1: ... ] ... [ logins ]
+//!   memory   [ header ][ slot 0: row 0 | row 1 | ... | chunks ][ slot 1: ... ] ... [ logins ][ tenants ]
 //!   row      [ counters | heads of histograms | to the end of the page ]
 //! ```
 //!
 //! A slot belongs to one process. A row belongs to one counted thing: row 0 is the process itself,
-//! every other row is a pool or a server, by the id that it keeps for life. The header and the rows
+//! every other row is a pool, a server or a tenant, by the id that it keeps for life. The header and the rows
 //! are whole pages, so no two writers share a cache line, and a page that nobody writes costs
 //! nothing. All loads and stores are relaxed: each word has one writer, and no word depends on
-//! another. The words of `logins.rs` have several writers, and are read only when a client logs in.
+//! another. The words of `logins.rs` and of `tenants.rs` have several writers. They are read when a
+//! client logs in, and when a worker takes a piece of a tenant's rate.
 
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -17,8 +18,10 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use crate::chunks::Chunks;
 use crate::histogram::{self, BUCKETS, HEAD, Head, Histogram, Recorder, bump};
 use crate::logins::{self, LoginRates};
+use crate::tenants::{self, TenantRates};
 use crate::{
-    Counter, GAUGES, HISTOGRAMS, Latency, OWN_COUNTERS, PoolCounter, ServerCounter, WorkerCounter,
+    Counter, GAUGES, HISTOGRAMS, Latency, OWN_COUNTERS, PoolCounter, ServerCounter, TenantCounter,
+    WorkerCounter,
 };
 
 /// Places for counters in a row.
@@ -116,7 +119,8 @@ impl Registry {
     /// Returns the size in words of a registry with `slots` and `rows`. Its memory must begin at a
     /// page.
     pub fn words(slots: usize, rows: usize) -> usize {
-        HEADER + slots * (rows * ROW + Chunks::words(rows)) + logins::WORDS
+        let slots = slots * (rows * ROW + Chunks::words(rows));
+        HEADER + slots + logins::WORDS + rows * tenants::WORDS
     }
 
     /// Makes a registry of zeroed memory.
@@ -209,6 +213,18 @@ impl Registry {
         LoginRates::new(words, self.memory[SECRET].load(Relaxed))
     }
 
+    /// Returns the rates of a tenant, which all processes share.
+    pub fn tenant_rates(&self, row: u32) -> TenantRates {
+        TenantRates::new(self.rates(row))
+    }
+
+    fn rates(&self, row: u32) -> &'static [AtomicU64; tenants::WORDS] {
+        assert!((row as usize) < self.rows, "row {row} of {}", self.rows);
+        let at = self.slot_start(self.slots) + logins::WORDS;
+        let words = self.memory[at + row as usize * tenants::WORDS..].first_chunk();
+        words.expect("each row has words for rates")
+    }
+
     /// Returns the slots that have ever been used.
     fn used(&self) -> std::ops::Range<usize> {
         0..(self.memory[USED_SLOTS].load(Relaxed) as usize).min(self.slots)
@@ -284,6 +300,7 @@ impl Registry {
 
     /// Resets a row before it gets another meaning. Nobody may be writing it.
     pub fn clear_row(&self, row: u32) {
+        zero(self.rates(row));
         for slot in self.used() {
             // Words that are zero stay untouched: writing to an untouched page would allocate it.
             zero(&self.row(slot, row)[..COUNTERS]);
@@ -345,6 +362,11 @@ impl WorkerMetrics {
     /// As [`Registry::busy`].
     pub fn busy(&self, row: u32, not_before_us: u64) -> Option<Busy> {
         self.registry.busy(row, not_before_us)
+    }
+
+    /// As [`Registry::tenant_rates`].
+    pub fn tenant_rates(&self, row: u32) -> TenantRates {
+        self.registry.tenant_rates(row)
     }
 
     /// As [`Registry::logins`].
@@ -430,8 +452,13 @@ fn is_aligned(memory: &[AtomicU64]) -> bool {
 /// One number for the meaning of every word. Builds with other tables have another number.
 const LAYOUT: u64 = {
     let mut hash = NO_NAMES;
-    let tables =
-        [WorkerCounter::TABLE, PoolCounter::TABLE, ServerCounter::TABLE, crate::LATENCY_TABLE];
+    let tables = [
+        WorkerCounter::TABLE,
+        PoolCounter::TABLE,
+        ServerCounter::TABLE,
+        TenantCounter::TABLE,
+        crate::LATENCY_TABLE,
+    ];
     let mut table = 0;
     while table < tables.len() {
         let mut row = 0;
@@ -442,8 +469,19 @@ const LAYOUT: u64 = {
         hash = digest(hash, b"/");
         table += 1;
     }
-    let shape =
-        [VERSION, PAGE, ROW, HEADS_AT, HEAD, HISTOGRAMS, BUCKETS, GAUGES, OWN_AT, logins::WORDS];
+    let shape = [
+        VERSION,
+        PAGE,
+        ROW,
+        HEADS_AT,
+        HEAD,
+        HISTOGRAMS,
+        BUCKETS,
+        GAUGES,
+        OWN_AT,
+        logins::WORDS,
+        tenants::WORDS,
+    ];
     let mut at = 0;
     while at < shape.len() {
         hash = digest(hash, &shape[at].to_le_bytes());

@@ -39,15 +39,18 @@ pub struct Windows {
 pub enum Measured {
     Pool(u32),
     Server(u32),
+    Tenant(u32),
 }
 
 impl Measured {
     fn series(self) -> impl Iterator<Item = Series> {
-        let (row, places) = match self {
-            Measured::Pool(row) => (row, 0..HISTOGRAMS),
-            Measured::Server(row) => (row, Latency::READS.place()..Latency::UPDATES.place() + 1),
+        let one = |which: Latency| which.place()..which.place() + 1;
+        let (row, first, then) = match self {
+            Measured::Pool(row) => (row, 0..HISTOGRAMS, 0..0),
+            Measured::Server(row) => (row, one(Latency::READS), one(Latency::UPDATES)),
+            Measured::Tenant(row) => (row, one(Latency::QUEUE), one(Latency::REQUESTS)),
         };
-        places.map(move |place| (row, Latency::of_place(place)))
+        first.chain(then).map(move |place| (row, Latency::of_place(place)))
     }
 }
 

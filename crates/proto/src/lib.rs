@@ -28,8 +28,8 @@ mod work;
 use std::borrow::Cow;
 
 pub use message::{
-    Adapted, Answer, Ask, Asked, Class, Command, Extra, Item, ItemKind, Local, MarkUse, Parsed,
-    Place, Progress, Quiet, Reach, Refusal, Request, Resume, Shown, Span,
+    Adapted, Answer, Ask, Asked, Class, Command, Database, Extra, Item, ItemKind, Keys, Local,
+    MarkUse, Parsed, Place, Progress, Quiet, Reach, Refusal, Request, Resume, Shown, Span,
 };
 pub use part::{Outcome, Part, Process, ProxyFacts, Totals};
 pub use server::{Capabilities, ConnKey, HandshakeReply, Make, Retryable};
@@ -75,6 +75,38 @@ pub trait Protocol: Sync {
     /// Returns every command that it knows, including those that are refused. [`Request::command`]
     /// is an index into this table.
     fn commands(&self) -> &'static [Command];
+
+    /// Returns its index in [`PROTOCOLS`], if it is one of them.
+    fn place(&self) -> usize {
+        usize::MAX
+    }
+
+    /// Returns the categories of a command: words that begin with `@`.
+    fn categories(&self, _command: u16) -> Vec<&'static str> {
+        Vec::new()
+    }
+
+    /// Returns the keys that a request can reach.
+    fn reaches(&self, _request: &Request, _head: &[u8]) -> Keys {
+        Keys::Any
+    }
+
+    /// Whether all keys that match the patterns of a request begin with `prefix`, where it reaches
+    /// `Keys::Matching`.
+    fn matches_within(&self, _request: &Request, _head: &[u8], _prefix: &[u8]) -> bool {
+        false
+    }
+
+    /// Returns the database that a request reaches beside, or instead of, its connection's.
+    fn database(&self, _request: &Request, _head: &[u8]) -> Database {
+        Database::Own
+    }
+
+    /// Returns the name of a request's command as the client wrote it, for a command that only the
+    /// operator knows.
+    fn name_of<'a>(&self, _request: &Request, _head: &'a [u8]) -> Cow<'a, [u8]> {
+        Cow::Borrowed(b"")
+    }
 
     /// Reads the head of one request at the start of `input`. `keys` is cleared and then holds the
     /// position of each key in the head. `resume` must be `default()` at the start of each frame.

@@ -439,6 +439,8 @@ pub enum Answer<'a> {
     Stat(&'a str, &'a str),
     /// The request was refused.
     Refused(Refusal),
+    /// The client may not do this; a sentence says why.
+    Denied(&'a str),
     /// A failure that is not the client's: a sentence that contains the server's name. Nothing has
     /// changed, and the request may be sent again.
     Failed(&'a str),
@@ -455,4 +457,32 @@ pub enum Answer<'a> {
     LoginFailed,
     /// The request needs a login first.
     LoginFirst,
+}
+
+/// The keys that a request can reach at servers, as far as the request tells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Keys {
+    /// Those that it names, and no others.
+    Named,
+    /// None.
+    Nothing,
+    /// Those that begin like one of these patterns; a pattern has the form of the servers' own.
+    Matching,
+    /// Any: it does not name those that it reaches.
+    Any,
+}
+
+/// A database that a request reaches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Database {
+    /// That of its connection.
+    Own,
+    /// This one alone: it changes that of its connection.
+    Only(u32),
+    /// That of its connection, and this one.
+    Also(u32),
+    /// All of them.
+    All,
+    /// None.
+    Nothing,
 }

@@ -17,6 +17,7 @@ pub(crate) mod random;
 pub(crate) mod room;
 pub(crate) mod share;
 pub(crate) mod size;
+pub mod tenants;
 pub(crate) mod timers;
 pub mod users;
 
@@ -33,6 +34,7 @@ use plan::Plan;
 use pool::{Pool, Server, Stage};
 use random::Random;
 use share::TurnShare;
+use tenants::Tenants;
 use timers::Timers;
 
 /// The place of a server: the indexes of its pool and of itself there.
@@ -65,6 +67,7 @@ pub struct ServerView<'a> {
 /// The state that both halves use. Each of their methods gets it from `proxy.rs`.
 pub(crate) struct Base {
     pub(crate) pools: Vec<Pool>,
+    pub(crate) tenants: Tenants,
     pub(crate) spares: Spares,
     pub(crate) memory: Memory,
     pub(crate) limits: Limits,
@@ -95,7 +98,11 @@ pub(crate) struct Base {
 
 impl Base {
     pub(crate) fn new(plan: Plan, seed: u64, now: Time, metrics: WorkerMetrics) -> Base {
-        Base {
+        let mut tenants = Tenants::default();
+        let of_pools = plan.tenant_ids();
+        tenants.install(plan.tenants, plan.removed_users, &metrics, now);
+        let mut base = Base {
+            tenants,
             pools: plan.pools.into_iter().map(|pool| Pool::new(pool, &metrics)).collect(),
             spares: Spares::default(),
             memory: Memory::new(plan.memory_max),
@@ -114,6 +121,17 @@ impl Base {
             gauges_changed: false,
             keys: Vec::new(),
             scratch: Vec::new(),
+        };
+        base.set_tenants_of_pools(&of_pools);
+        base
+    }
+
+    /// Notes the tenants of pools: pairs of their ids.
+    pub(crate) fn set_tenants_of_pools(&mut self, of_pools: &[(u32, u32)]) {
+        for pool in &mut self.pools {
+            let of_pool = of_pools.iter().find(|(id, _)| *id == pool.plan.id);
+            let at = of_pool.and_then(|(_, tenant)| self.tenants.index_of(*tenant));
+            pool.tenant = at.unwrap_or(tenants::NOBODY);
         }
     }
 

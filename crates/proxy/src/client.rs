@@ -25,6 +25,7 @@ mod session;
 mod settle;
 mod stats;
 mod stream;
+mod tenant;
 mod value;
 
 use std::collections::VecDeque;

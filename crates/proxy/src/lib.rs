@@ -38,7 +38,7 @@ use proto::Session;
 
 pub use base::buffer::Slices;
 pub use base::id::{ConnId, Side};
-pub use base::{ServerView, fault, limits, outliers, plan, users};
+pub use base::{ServerView, fault, limits, outliers, plan, tenants, users};
 pub use proxy::Proxy;
 
 /// Microseconds since a moment that the driver chooses, the same for all workers of a proxy.
@@ -78,6 +78,8 @@ pub struct Passed {
     /// yet.
     pub protocol: Option<u8>,
     pub logged_in: bool,
+    /// The user that it is logged in as; its tenant follows from this.
+    pub user: Option<String>,
     /// Failed login attempts: requests before a login, and wrong logins.
     pub failed_logins: u8,
     /// The session settings that the client has chosen.

@@ -153,6 +153,7 @@ impl Proxy {
             Due::Retire { id } => clients.end_retirement(base, id, set),
             Due::Logins { id } => clients.logins_timer(base, id, set),
             Due::LoginLine { at } => clients.login_line_timer(base, at, set),
+            Due::Tenant { id } => clients.tenant_timer(base, id, set),
             Due::Publish => {
                 self.publish_due = false;
                 self.publish();

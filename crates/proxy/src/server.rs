@@ -19,6 +19,7 @@ mod link;
 mod load;
 mod message;
 mod open;
+mod order;
 mod pair;
 mod plan;
 mod queue;

@@ -7,6 +7,7 @@ use std::rc::Rc;
 use metrics::PoolCounter;
 use proto::Credentials;
 use proxy::limits::{FAILED_LOGINS_MAX, LOGIN_LEN_MAX, LOGIN_WAIT_US};
+use proxy::tenants::plan::RemovedUsers;
 use proxy::users::Users;
 use proxy::{Event, Passed, Report};
 
@@ -225,6 +226,7 @@ fn who_leaves_before_a_login_is_told_nothing() {
 #[test]
 fn who_is_logged_in_stays_so_whatever_becomes_of_the_users() {
     let mut stage = guarded();
+    stage.install(|plan| plan.removed_users = RemovedUsers::Keep);
     let (known, stranger) = (stage.client(), stage.client());
     stage.says(known, ANNA);
     assert_eq!(stage.received(known), "STORED\r\n");
@@ -255,6 +257,7 @@ fn a_login_goes_with_its_client_to_another_worker() {
         pool: POOL,
         protocol,
         logged_in,
+        user: logged_in.then(|| "anna".to_string()),
         failed_logins,
         session: proto::Session::default(),
     };

@@ -30,6 +30,8 @@ mod reference;
 mod report;
 mod rules;
 mod running;
+mod tenancy;
+mod tenants;
 mod value;
 
 #[cfg(test)]
@@ -74,7 +76,8 @@ pub struct Config {
     pub attachments: Attachments,
     /// Directives set at run time over the text; a child gets them too.
     pub overrides: Vec<Override>,
-    /// The directives of both sources: the `global:` block, then the pools in their order.
+    /// The directives of both sources: the `global:` block, then the pools in their order, then the
+    /// tenants.
     pub blocks: Vec<Block>,
 }
 

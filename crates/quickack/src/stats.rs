@@ -19,11 +19,12 @@ use std::iter;
 use std::marker::PhantomData;
 
 use metrics::{
-    Counter, Histogram, Latency, PoolCounter, Registry, ServerCounter, Span, Window, Windows,
-    WorkerCounter,
+    Counter, Histogram, Latency, PoolCounter, Registry, ServerCounter, Span, TenantCounter, Window,
+    Windows, WorkerCounter,
 };
 use proto::Upstream;
 use proxy::plan::{Plan, PoolPlan, ServerPlan};
+use proxy::tenants::plan::TenantPlan;
 
 use crate::scoreboard::Scoreboard;
 
@@ -39,6 +40,8 @@ pub struct Snapshot {
     pub workers: Vec<WorkerStats>,
     /// In the order of the file.
     pub pools: Vec<PoolStats>,
+    /// In the order of the file.
+    pub tenants: Vec<TenantStats>,
 }
 
 /// Facts that only the master knows.
@@ -91,6 +94,13 @@ pub struct PoolStats {
     /// The families that were used, each with those of its reads and updates that there were.
     pub families: Vec<(&'static str, Vec<Times>)>,
     pub servers: Vec<ServerStats>,
+}
+
+pub struct TenantStats {
+    pub name: String,
+    pub counts: Counts<TenantCounter>,
+    /// In the order of `metrics::TENANT_LATENCIES`.
+    pub latencies: Vec<Times>,
 }
 
 pub struct ServerStats {
@@ -162,7 +172,18 @@ pub fn take(
         totals: Counts::total(registry, WHOLE_WORKER),
         workers: facts.workers.iter().map(worker).collect(),
         pools: plan.pools.iter().map(|pool| take_pool(latencies, pool, health)).collect(),
+        tenants: plan.tenants.iter().map(|tenant| take_tenant(latencies, tenant)).collect(),
         facts,
+    }
+}
+
+fn take_tenant(latencies: &Latencies<'_>, plan: &TenantPlan) -> TenantStats {
+    let kinds = [Latency::REQUESTS, Latency::QUEUE].iter().zip(metrics::TENANT_LATENCIES);
+    let times = kinds.map(|(which, row)| latencies.times(row.name, plan.id, iter::once(*which)));
+    TenantStats {
+        name: plan.name.clone(),
+        counts: Counts::total(latencies.registry, plan.id),
+        latencies: times.collect(),
     }
 }
 

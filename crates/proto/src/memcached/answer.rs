@@ -27,6 +27,7 @@ pub(super) fn write(asked: &Asked<'_>, answer: &Answer<'_>, out: &mut Vec<u8>) {
         Answer::Refused(Refusal::TooLargeKept) => {
             out.extend_from_slice(b"SERVER_ERROR object too large for cache, old value kept\r\n");
         }
+        Answer::Denied(why) => line(&["CLIENT_ERROR ", why], out),
         Answer::Failed(why) | Answer::Uncertain(why) => line(&["SERVER_ERROR ", why], out),
         Answer::Apart { servers: [one, other], .. } => {
             line(&["CLIENT_ERROR keys of two servers: ", one, ", ", other], out);

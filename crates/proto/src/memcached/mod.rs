@@ -3,7 +3,8 @@
 //! `text.rs` and `binary/` are protocols of clients, `servers.rs` is the protocol of servers. Under
 //! text, `meta/` has the newer commands. For the classic commands, `commands.rs` is the table ·
 //! `request.rs` reads a client's request · `reply.rs` reads a server's reply, `line.rs` one of a
-//! single line · `answer.rs` writes the proxy's answers · `gather.rs` makes one answer from several
+//! single line · `answer.rs` writes the proxy's answers ·
+//! `reach.rs` says which keys a request reaches · `gather.rs` makes one answer from several
 //! servers' replies.
 
 mod answer;
@@ -12,6 +13,7 @@ mod commands;
 mod gather;
 mod line;
 pub mod meta;
+mod reach;
 mod reply;
 mod request;
 mod servers;

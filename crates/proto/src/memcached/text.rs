@@ -2,11 +2,11 @@
 
 use super::commands::{MG, MS, SET, TABLE};
 use super::meta::{self, base64};
-use super::{Binary, Servers, answer, binary, gather, reply, request};
+use super::{Binary, Servers, answer, binary, gather, reach, reply, request};
 use crate::scan::Tokens;
 use crate::{
-    Adapted, AfterLocal, Answer, Ask, Asked, Capabilities, Class, Command, Facts, Item, Login,
-    Parsed, Part, Protocol, ProxyFacts, Request, Resume, Session, Shown, Span, Upstream,
+    Adapted, AfterLocal, Answer, Ask, Asked, Capabilities, Class, Command, Facts, Item, Keys,
+    Login, Parsed, Part, Protocol, ProxyFacts, Request, Resume, Session, Shown, Span, Upstream,
 };
 
 const ABOUT: &str = "\
@@ -66,6 +66,18 @@ impl Protocol for Text {
 
     fn commands(&self) -> &'static [Command] {
         TABLE
+    }
+
+    fn place(&self) -> usize {
+        0
+    }
+
+    fn categories(&self, command: u16) -> Vec<&'static str> {
+        reach::categories(&TABLE[usize::from(command)])
+    }
+
+    fn reaches(&self, request: &Request, head: &[u8]) -> Keys {
+        reach::keys(request, reach::second_word(head))
     }
 
     fn parse_request(

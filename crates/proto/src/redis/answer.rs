@@ -24,6 +24,7 @@ pub(super) fn write(asked: &Asked<'_>, answer: &Answer<'_>, out: &mut Vec<u8>) {
         Answer::Version(proxy) => words::bulk(proxy.as_bytes(), out),
         Answer::Stat(name, value) => words::bulk(format!("{name}:{value}").as_bytes(), out),
         Answer::Refused(why) => refusal::write(asked, *why, out),
+        Answer::Denied(why) => words::error(&[b"NOPERM ", why.as_bytes()], out),
         Answer::Failed(why) | Answer::Uncertain(why) => fault(why, out),
         Answer::Error(line) => pass(line, out),
         Answer::Apart { keys, servers, tag } => apart(*keys, *servers, *tag, out),

@@ -2,7 +2,7 @@
 //!
 //! Requests: `commands/` is the table · `array.rs` and `inline.rs` cut a request, `arguments.rs`
 //! reads either again · `request.rs` classifies it · `keys.rs` finds its keys · `work.rs` says how
-//! much work it is · `split.rs` writes
+//! much work it is · `reach.rs` says which keys and databases it reaches · `split.rs` writes
 //! it, and the parts of a split one · `refusal.rs` has the servers' texts for clients' mistakes.
 //!
 //! Answers: `reply.rs` reads a server's reply · `servers.rs` is the protocol of servers ·
@@ -21,6 +21,7 @@ mod info;
 mod inline;
 mod keys;
 mod local;
+mod reach;
 mod refusal;
 mod reply;
 mod request;
@@ -36,9 +37,9 @@ pub use servers::{RESP3, Servers};
 use std::borrow::Cow;
 
 use crate::{
-    Adapted, AfterLocal, Answer, Ask, Asked, Capabilities, Command, ConnKey, Expected, Extra,
-    Facts, Item, Login, Parsed, Part, Protocol, ProxyFacts, Request, Resume, Retryable, Session,
-    Shown, Span, Upstream,
+    Adapted, AfterLocal, Answer, Ask, Asked, Capabilities, Command, ConnKey, Database, Expected,
+    Extra, Facts, Item, Keys, Login, Parsed, Part, Protocol, ProxyFacts, Request, Resume,
+    Retryable, Session, Shown, Span, Upstream,
 };
 
 /// Redis.
@@ -68,6 +69,30 @@ impl Protocol for Redis {
 
     fn commands(&self) -> &'static [Command] {
         commands::list()
+    }
+
+    fn place(&self) -> usize {
+        2
+    }
+
+    fn categories(&self, command: u16) -> Vec<&'static str> {
+        commands::texts(command).words("categories").collect()
+    }
+
+    fn reaches(&self, request: &Request, _head: &[u8]) -> Keys {
+        reach::keys(request)
+    }
+
+    fn matches_within(&self, request: &Request, head: &[u8], prefix: &[u8]) -> bool {
+        reach::matches_within(request, head, prefix)
+    }
+
+    fn database(&self, request: &Request, head: &[u8]) -> Database {
+        reach::database(request, head)
+    }
+
+    fn name_of<'a>(&self, _request: &Request, head: &'a [u8]) -> Cow<'a, [u8]> {
+        arguments::first(head, 1).pop().unwrap_or_default()
     }
 
     fn parse_request(

@@ -96,6 +96,8 @@ impl Effort {
 pub(crate) struct Requester {
     pub(crate) id: ConnId,
     pub(crate) pool: u32,
+    /// The index of its tenant.
+    pub(crate) tenant: u16,
     /// The index of its connection key.
     pub(crate) conn_key: u16,
     pub(crate) protocol: &'static dyn Protocol,
@@ -109,6 +111,11 @@ pub(crate) struct Requester {
 }
 
 impl Requester {
+    /// Returns the client with its tenant.
+    pub(crate) fn member(&self) -> (ConnId, u16) {
+        (self.id, self.tenant)
+    }
+
     pub(crate) fn pool(&self) -> usize {
         self.pool as usize
     }

@@ -8,6 +8,7 @@ use shard::{Distribution, Hash};
 
 use super::limits::{self, Limits};
 use super::part::LinkClass;
+use super::tenants::plan::{RemovedUsers, TenantPlan};
 use super::users::Users;
 
 /// Everything that one `Proxy` needs to know.
@@ -23,6 +24,10 @@ pub struct Plan {
     pub clients_room: usize,
     /// How much of each kind may wait.
     pub limits: Limits,
+    /// Groups of users and pools, with limits of their own.
+    pub tenants: Vec<Rc<TenantPlan>>,
+    /// What becomes of clients whose users are not in the next plan.
+    pub removed_users: RemovedUsers,
 }
 
 /// One pool: the rules of a listener and the servers behind it.
@@ -68,6 +73,9 @@ pub struct PoolPlan {
     pub allow: Vec<String>,
     /// The proxy's credentials for the servers, if they require a login.
     pub server_login: Option<Credentials>,
+    /// The tenant of its clients, as an index into `Plan::tenants`, unless their users have
+    /// another.
+    pub tenant: Option<usize>,
     /// The users who may log in; without them, no login is needed.
     pub users: Option<Rc<Users>>,
     /// The treatment of a request whose keys belong to several servers, where it could be split.
@@ -165,12 +173,14 @@ impl Plan {
             clients_max: usize::MAX,
             clients_room: usize::MAX,
             limits: Limits::default(),
+            tenants: Vec::new(),
+            removed_users: RemovedUsers::default(),
         };
         plan.number();
         plan
     }
 
-    /// Gives everything its first id: a pool, its servers, the next pool. Id 0 belongs to the
+    /// Gives everything its first id: a pool, its servers, the next pool; then tenants. Id 0 belongs to the
     /// worker.
     pub fn number(&mut self) {
         let mut ids = 1..;
@@ -179,13 +189,21 @@ impl Plan {
             pool.id = next();
             pool.servers.iter_mut().for_each(|server| server.id = next());
         }
+        self.tenants.iter_mut().for_each(|tenant| Rc::make_mut(tenant).id = next());
     }
 
     /// Returns how many ids the metrics registry must have.
     pub fn rows(&self) -> usize {
         let of_pool =
             |pool: &PoolPlan| pool.servers.iter().map(|server| server.id).fold(pool.id, u32::max);
-        self.pools.iter().map(of_pool).max().unwrap_or(0) as usize + 1
+        let tenants = self.tenants.iter().map(|tenant| tenant.id);
+        self.pools.iter().map(of_pool).chain(tenants).max().unwrap_or(0) as usize + 1
+    }
+
+    /// Returns the ids of pools that have a tenant, each with the tenant's.
+    pub fn tenant_ids(&self) -> Vec<(u32, u32)> {
+        let of_pool = |pool: &PoolPlan| Some((pool.id, self.tenants.get(pool.tenant?)?.id));
+        self.pools.iter().filter_map(of_pool).collect()
     }
 }
 
@@ -231,6 +249,7 @@ impl PoolPlan {
             allow: Vec::new(),
             server_login: None,
             users: None,
+            tenant: None,
             item_size_max: limits::ITEM_SIZE_DEFAULT,
             quickack: QuickAck::Partial,
             server_quickack: QuickAck::Partial,

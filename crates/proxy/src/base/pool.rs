@@ -44,6 +44,8 @@ pub(crate) struct Pool {
     /// When clients that do not take their last answers are given up, if the pool has retired.
     pub(crate) retire_at: Time,
     pub(crate) clients: usize,
+    /// The tenant of its clients, unless their users have another.
+    pub(crate) tenant: u16,
     /// When the last event about refused clients was logged.
     pub(crate) refused_told: Option<Time>,
     /// When the number of failed logins is reported next, if it was reported within this second.
@@ -109,6 +111,7 @@ impl Pool {
             stage: Stage::Planned,
             retire_at: Time(0),
             clients: 0,
+            tenant: super::tenants::NOBODY,
             refused_told: None,
             logins_due: None,
             logins_failed: 0,

@@ -5,6 +5,7 @@
 //! every line is compared to its end, whatever the results of the lines before.
 
 use std::fmt;
+use std::rc::Rc;
 
 use subtle::{Choice, ConstantTimeEq};
 
@@ -12,8 +13,8 @@ use subtle::{Choice, ConstantTimeEq};
 #[derive(Clone, PartialEq, Eq)]
 pub struct Users {
     lines: Vec<Line>,
-    /// The number of different names.
-    names: usize,
+    /// The different names, in order.
+    names: Vec<Rc<str>>,
 }
 
 /// A name, a zero, a password, and zeros. Neither part contains a zero, so no two pairs have the
@@ -29,13 +30,25 @@ impl Users {
     /// Makes users from pairs of a name and a password. None if a pair is too long or contains a
     /// zero.
     pub fn new<'a>(pairs: impl IntoIterator<Item = (&'a str, &'a str)>) -> Option<Users> {
-        let mut users = Users { lines: Vec::new(), names: 0 };
-        let mut names = std::collections::HashSet::new();
+        let mut lines = Vec::new();
+        let mut names = std::collections::BTreeSet::new();
         for (name, password) in pairs {
-            users.names += usize::from(names.insert(name));
-            users.lines.push(Line::new(name.as_bytes(), password.as_bytes())?);
+            names.insert(name);
+            lines.push(Line::new(name.as_bytes(), password.as_bytes())?);
         }
-        Some(users)
+        Some(Users { lines, names: names.into_iter().map(Rc::from).collect() })
+    }
+
+    /// Returns a user's name, if there is such a user. No secret: this is asked about users who have
+    /// logged in.
+    pub fn find(&self, name: &[u8]) -> Option<Rc<str>> {
+        let found = self.names.binary_search_by(|one| one.as_bytes().cmp(name));
+        found.ok().map(|at| Rc::clone(&self.names[at]))
+    }
+
+    /// Returns the names of all users.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.names.iter().map(|name| &**name)
     }
 
     /// Whether this is a password of the user with this name.
@@ -66,7 +79,7 @@ impl Line {
 /// Shows no name or password, since this text reaches people and logs.
 impl fmt::Display for Users {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let [names, passwords] = [self.names, self.lines.len()];
+        let [names, passwords] = [self.names.len(), self.lines.len()];
         let [of_names, of_passwords] =
             [names, passwords].map(|count| if count == 1 { "" } else { "s" });
         write!(f, "{names} user{of_names} with {passwords} password{of_passwords}")

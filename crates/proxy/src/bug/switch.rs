@@ -198,6 +198,12 @@ pub enum Bug {
     KeepLoginToken,
     /// A login that waits for its turn is never called.
     ForgetLogin,
+    /// Each worker has the limits of a tenant for itself.
+    LimitPerWorker,
+    /// A client that is handed over is not its user's any more.
+    LoseTenant,
+    /// A request that is read again is charged again.
+    ForgetRefund,
 }
 
 /// All seeded bugs.
@@ -297,6 +303,9 @@ pub static BUGS: &[Bug] = &[
     Bug::LoginsPerWorker,
     Bug::KeepLoginToken,
     Bug::ForgetLogin,
+    Bug::LimitPerWorker,
+    Bug::LoseTenant,
+    Bug::ForgetRefund,
 ];
 
 thread_local! {

@@ -1,5 +1,7 @@
 //! Accept: a client comes through a listener, or from another worker.
 
+use std::rc::Rc;
+
 use metrics::{PoolCounter, WorkerCounter};
 use proto::{Answer, Asked, Refusal, Request};
 
@@ -48,7 +50,28 @@ impl Clients {
         let conn_key = (home, entry.conn_keys.of(home));
         let (protocol, now) = (entry.plan.protocol, base.now);
         let client = Client::new(pool as u32, protocol, conn_key, now);
-        Ok(self.table.insert(client))
+        let id = self.table.insert(client);
+        if base.tenants.any()
+            && let Err(why) = self.join_tenant(base, id, new)
+        {
+            return Err(self.refuse_accepted(base, id, &why));
+        }
+        Ok(id)
+    }
+
+    /// Refuses a client that its tenant has no room for; returns the words for it.
+    #[cold]
+    fn refuse_accepted(&mut self, base: &mut Base, id: ConnId, why: &str) -> Vec<u8> {
+        let mut refusal = Vec::new();
+        let Some(client) = self.table.find(id) else { return refusal };
+        let pool = client.pool as usize;
+        base.pools[pool].counters.add(PoolCounter::ClientsRefused, 1);
+        base.worker.add(WorkerCounter::AcceptsRefused, 1);
+        self.drop_client(base, id);
+        self.tell_refused(base, pool, "a tenant has as many clients as it may have");
+        let protocol = base.pools[pool].plan.protocol;
+        protocol.answer(&Asked::no_request(), &Answer::Failed(why), &mut refusal);
+        refusal
     }
 
     /// Gives a client that has just come its state from another worker. `Err`: there is no room
@@ -68,7 +91,15 @@ impl Clients {
         conn_keys.leave(client.conn_key);
         conn_keys.enter(conn_key);
         client.conn_key = conn_key;
+        let users = base.pools[client.pool as usize].plan.users.as_ref();
+        let user = passed.user.as_ref().map(|name| {
+            users.and_then(|users| users.find(name.as_bytes())).unwrap_or_else(|| Rc::from(&**name))
+        });
         client.take_over(passed);
+        client.user = user;
+        self.leave_tenant(base, id);
+        let _ = self.join_tenant(base, id, false);
+        self.end_removed_user(base, id);
         Ok(())
     }
 

@@ -10,6 +10,7 @@ use crate::base::buffer::Source;
 use crate::base::id::ConnId;
 use crate::base::part::{Incoming, NONE, RequestId, Requester};
 use crate::base::room::NoRoom;
+use crate::base::tenants::NOBODY;
 use crate::base::{Base, limits};
 
 impl Clients {
@@ -32,9 +33,13 @@ impl Clients {
             client.pipeline.bytes += bytes;
             base.memory.change(&mut self.requests[pending].counted, bytes);
         }
+        let has_tenant = client.tenant != NOBODY;
         if request.quiet == Quiet::Silent {
             client.pipeline.silent_count += 1;
             client.pipeline.silent_at = base.now;
+            if has_tenant {
+                self.note_inflight(base, id, pending, request.len());
+            }
             return pending;
         }
         #[cfg(seeded_bugs)]
@@ -50,6 +55,9 @@ impl Clients {
         self.requests[pending].expected = expected;
         if client.departure == Departure::Left && request.quiet == Quiet::Loud {
             self.cancel(id);
+        }
+        if has_tenant {
+            self.note_inflight(base, id, pending, request.len());
         }
         pending
     }
@@ -166,7 +174,7 @@ impl Clients {
     }
 
     /// Notes how much answer is expected to a request of so many parts.
-    fn expect(&mut self, asks: &Requester, id: RequestId, parts: usize) {
+    fn expect(&mut self, base: &mut Base, asks: &Requester, id: RequestId, parts: usize) {
         let pending = &mut self.requests[id];
         if pending.info.quiet != Quiet::Silent
             && let Some(client) = self.table.find_mut(pending.client)
@@ -174,6 +182,9 @@ impl Clients {
             let expected = parts.saturating_mul(asks.expected.len() as usize);
             let others = client.pipeline.expected - pending.expected;
             client.pipeline.expected = others + expected;
+            if let Some(tenant) = base.tenants.find_mut(client.tenant) {
+                tenant.expected = tenant.expected + expected as u64 - pending.expected as u64;
+            }
             pending.expected = expected;
         }
     }
@@ -233,7 +244,7 @@ impl Clients {
             pending.writes = writes;
         }
         if count != 1 {
-            self.expect(asks, id, count);
+            self.expect(base, asks, id, count);
         }
         let counters = base.pools[asks.pool()].counters;
         counters.add(PoolCounter::KeysAsked, count as u64);
@@ -268,7 +279,7 @@ impl Clients {
         pending.parts_left = servers as u32 + 1;
         pending.open_slots(servers, &mut base.spares);
         self.account_request(base, id);
-        self.expect(asks, id, servers);
+        self.expect(base, asks, id, servers);
         id
     }
 

@@ -63,6 +63,9 @@ impl Clients {
         body.data.close(&mut base.spares);
         if let Some(client) = self.table.find_mut(id) {
             client.partial = whole;
+            if let Some(tenant) = base.tenants.find_mut(client.tenant) {
+                tenant.refund(1, body.request.len());
+            }
         }
         self.await_server(base, id, server);
     }

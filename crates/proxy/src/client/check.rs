@@ -94,7 +94,7 @@ impl Clients {
             let is_held_up =
                 client.waits.server.is_some() || client.waits.endpoints || client.resumable;
             let is_held_up = is_held_up || client.waits.queues > 0 || client.waits.owed;
-            let is_held_up = is_held_up || client.waits.login;
+            let is_held_up = is_held_up || client.waits.login || client.waits.tenant;
             let is_unread =
                 (client.is_paused() || client.is_stopped()) && client.state == ClientState::Open;
             assert!(!(is_unread && has_all) || is_held_up, "a client is paused for nothing");

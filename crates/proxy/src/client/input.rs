@@ -17,6 +17,7 @@ use crate::base::id::ConnId;
 use crate::base::part::{Incoming, Part, Requester};
 use crate::base::plan::QuickAck;
 use crate::base::room::NoRoom;
+use crate::base::tenants::NOBODY;
 use crate::base::{Base, limits};
 use crate::{Action, Event};
 
@@ -27,6 +28,8 @@ pub(crate) struct Frame {
     /// The client's reply mode and transaction state before it was read.
     reply_mode_before: ReplyMode,
     aborted_before: bool,
+    /// Its tenant was charged for so many requests, and bytes.
+    pub(super) charged: (u32, u64),
 }
 
 impl Frame {
@@ -262,14 +265,15 @@ impl Clients {
             request,
             reply_mode_before: client.session.reply_mode,
             aborted_before: client.session.aborted,
+            charged: (0, 0),
         });
+        let has_tenant = client.tenant != NOBODY;
         let Frame { asks, request, .. } = frame;
         if !frame.reply_mode_before.is_on() {
             mute(client, request);
         }
-        if matches!(request.class, Class::Refuse(Refusal::Unknown)) {
-            recognize(base, asks, request, rest.bytes);
-        }
+        let is_extra = matches!(request.class, Class::Refuse(Refusal::Unknown))
+            && recognize(base, asks, request, rest.bytes);
         if longest != 0 && longest as usize > base.pools[asks.pool()].plan.item_size_max {
             request.class = Class::Refuse(Refusal::TooLarge);
         }
@@ -280,7 +284,7 @@ impl Clients {
             && let Some(used) = self.login(base, id, request, rest.bytes)
         {
             if used == 0 {
-                self.read_again(frame);
+                self.read_again(base, frame);
             }
             return Next::Used(used);
         }
@@ -290,14 +294,20 @@ impl Clients {
         if request.quiet == Quiet::Sparing && rest.bytes.len() > request.head as usize {
             join(base, asks, request, rest.bytes);
         }
+        if has_tenant && let Some(next) = self.judge(base, frame, rest.bytes, is_extra) {
+            return next;
+        }
         Next::Frame
     }
 
     /// Has a request read again, from the same state, when its client goes on.
     #[cold]
-    pub(crate) fn read_again(&mut self, frame: &Frame) {
+    pub(crate) fn read_again(&mut self, base: &mut Base, frame: &Frame) {
         if let Some(client) = self.table.find_mut(frame.asks.id) {
             client.session.reply_mode = frame.reply_mode_before;
+            if let Some(tenant) = base.tenants.find_mut(client.tenant) {
+                tenant.refund(frame.charged.0.into(), frame.charged.1);
+            }
         }
     }
 
@@ -452,12 +462,10 @@ pub(crate) fn no_room(base: &Base, pool: usize, request: &Request) -> Option<NoR
     (!base.memory.has_room(request.body as usize)).then_some(NoRoom::NoMemory)
 }
 
-/// Looks up an unknown command among those that the operator has named.
-fn recognize(base: &mut Base, asks: &Requester, request: &mut Request, input: &[u8]) {
+/// Looks up an unknown command among those that the operator has named. Returns whether it is one.
+fn recognize(base: &mut Base, asks: &Requester, request: &mut Request, input: &[u8]) -> bool {
     let extras = &base.pools[asks.pool()].plan.extras;
-    if !extras.is_empty() && request.class == Class::Refuse(Refusal::Unknown) {
-        asks.protocol.recognize(request, input, &mut base.keys, extras);
-    }
+    !extras.is_empty() && asks.protocol.recognize(request, input, &mut base.keys, extras)
 }
 
 /// Joins consecutive quiet reads of one key into one read, with one pending request and one answer.

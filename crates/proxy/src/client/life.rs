@@ -69,6 +69,9 @@ impl Clients {
             return client.out.settle();
         }
         client.out.advance(n);
+        if let Some(tenant) = base.tenants.find_mut(client.tenant) {
+            tenant.charge_sent(n as u64);
+        }
         base.pools[client.pool as usize].counters.add(PoolCounter::SentBytes, n as u64);
         if client.out.is_empty() {
             client.out.close(&mut base.spares);
@@ -367,6 +370,7 @@ impl Clients {
     /// Removes a client that is gone. Its requests are settled without it.
     pub(crate) fn drop_client(&mut self, base: &mut Base, id: ConnId) {
         self.forget_login(base, id);
+        self.leave_tenant(base, id);
         let Some(mut client) = self.table.remove(id) else { return };
         if client.outstanding() > 0 {
             self.gone.push(id);

@@ -111,7 +111,10 @@ impl Clients {
         match turn {
             AfterLocal::Continue => {}
             AfterLocal::Close => self.leave(base, id),
-            AfterLocal::LogOut => client.login.done = false,
+            AfterLocal::LogOut => {
+                client.login.done = false;
+                let _ = self.set_user(base, id, None);
+            }
         }
     }
 

@@ -12,7 +12,7 @@
 
 use std::rc::Rc;
 
-use metrics::{LoginPlaces, LoginToken, PoolCounter};
+use metrics::{LoginPlaces, LoginToken, PoolCounter, TenantCounter};
 use proto::{Answer, Class, Local, Login, Quiet, Request};
 
 use super::Clients;
@@ -51,6 +51,7 @@ impl Clients {
         let Some(whole) = bytes.get(..len) else { return Some(0) };
         let body = &whole[head..][..request.body as usize];
         let (mut keeps, mut shown) = (false, String::new());
+        let full;
         let answer = match client.protocol.login(request, &whole[..head], body) {
             Login::Other if is_known => return None,
             Login::Free => return None,
@@ -76,14 +77,20 @@ impl Clients {
                     let is_right =
                         whole.ends_with(request.trailer) && users.admit(&name, &password);
                     self.end_login(base, places, is_right.then_some(token));
-                    if is_right && goes_on {
+                    let user = users.find(&name).filter(|_| is_right);
+                    full = user.and_then(|user| self.set_user(base, id, Some(user)).err());
+                    if is_right && goes_on && full.is_none() {
                         self.note_login(base, id);
                         return None;
                     }
                     if !password.is_empty() {
                         shown = printable(&name);
                     }
-                    if is_right { Answer::LoggedIn } else { Answer::LoginFailed }
+                    match &full {
+                        Some(why) => Answer::Failed(why),
+                        None if is_right => Answer::LoggedIn,
+                        None => Answer::LoginFailed,
+                    }
                 }
             }
         };
@@ -162,6 +169,11 @@ impl Clients {
         };
         client.login.failures += u8::from(failed);
         let is_out = client.login.failures >= limits::FAILED_LOGINS_MAX;
+        if *answer == Answer::LoggedIn {
+            self.count_login(base, id);
+        } else if !self.table.find(id).is_some_and(|client| client.login.done) {
+            let _ = self.set_user(base, id, None);
+        }
         if *answer == Answer::LoginFailed {
             self.count_failed_login(base, pool, (id, name));
         }
@@ -178,6 +190,15 @@ impl Clients {
         let client = self.table.find_mut(id).expect("the caller found it");
         (client.login.done, client.endpoints) = (true, None);
         base.pools[client.pool as usize].counters.add(PoolCounter::Logins, 1);
+        self.count_login(base, id);
+    }
+
+    /// Counts a right login for its user's tenant.
+    fn count_login(&mut self, base: &mut Base, id: ConnId) {
+        let client = self.table.find(id);
+        if let Some(tenant) = client.and_then(|client| base.tenants.find(client.tenant)) {
+            tenant.counters.add(TenantCounter::Logins, 1);
+        }
     }
 
     fn count_failed_login(&mut self, base: &mut Base, at: usize, (client, name): (ConnId, String)) {

@@ -60,6 +60,8 @@ pub(super) struct PendingRequest {
     pub(super) counted: usize,
     /// Bytes of its answer that were expected when it was read.
     pub(super) expected: usize,
+    /// Bytes that count as in flight, where its client's tenant has a limit for them.
+    pub(super) inflight: u64,
 }
 
 /// The request itself, as far as its answer depends on it.
@@ -390,6 +392,7 @@ impl PendingRequests {
         pending.asked_again = false;
         pending.parts_left = 0;
         pending.emitted = 0;
+        pending.inflight = 0;
         id
     }
 
@@ -492,6 +495,7 @@ impl PendingRequest {
             large: Vec::new(),
             counted: 0,
             expected: 0,
+            inflight: 0,
         }
     }
 }

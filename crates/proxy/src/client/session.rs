@@ -6,6 +6,8 @@
 //!            (partial)   answers leave at the head only
 //! ```
 
+use std::rc::Rc;
+
 use metrics::PoolCounter;
 use proto::{ConnKey, Endpoints, Protocol, Request, Resume, Session};
 
@@ -16,11 +18,14 @@ use crate::base::limits::{self, Limits};
 use crate::base::memory::Memory;
 use crate::base::part::{Effort, LinkClass, NONE, RequestId, Requester};
 use crate::base::size::{ClientSizes, Expected};
+use crate::base::tenants::NOBODY;
 use crate::{Action, Passed, Time};
 
 /// One client.
 pub(super) struct Client {
     pub(super) pool: u32,
+    /// The index of its tenant.
+    pub(super) tenant: u16,
     pub(super) state: State,
     pub(super) departure: Departure,
     pub(super) reading: Reading,
@@ -36,6 +41,15 @@ pub(super) struct Client {
     pub(super) class: LinkClass,
     /// The session settings that it has chosen.
     pub(super) session: Session,
+    /// The user that it is logged in as.
+    pub(super) user: Option<Rc<str>>,
+    /// Bytes that it has in flight, where its tenant has a limit for them.
+    pub(super) inflight: u64,
+    /// Since when its next request waits for a limit of its tenant; `Time(0)` if none does.
+    pub(super) limited: Time,
+    /// When it was last called from its tenant's line, and whether it has had a request read since.
+    pub(super) called: Time,
+    pub(super) took: bool,
     /// When it came to this worker.
     pub(super) since: Time,
     /// The addresses of its connection, if they were ever asked for.
@@ -127,6 +141,8 @@ pub(super) struct Waits {
     pub(super) endpoints: bool,
     /// For its turn to log in.
     pub(super) login: bool,
+    /// For a limit of its tenant.
+    pub(super) tenant: bool,
     /// For room in this many queues of links.
     pub(super) queues: u32,
     /// Until a link to this server of its pool is up, or has failed. The form and the route of its
@@ -216,6 +232,12 @@ impl Client {
     ) -> Client {
         Client {
             pool,
+            tenant: NOBODY,
+            user: None,
+            inflight: 0,
+            limited: Time(0),
+            called: Time(0),
+            took: false,
             conn_key: conn_key.0,
             class: LinkClass::Shared,
             session: Session { conn_key: conn_key.1, ..Session::default() },
@@ -252,6 +274,7 @@ impl Client {
             pool: pool_id,
             protocol: place.filter(|_| self.has_sent).map(|place| place as u8),
             logged_in: self.login.done,
+            user: self.user.as_ref().filter(|_| !bug!(LoseTenant)).map(|user| user.to_string()),
             failed_logins: self.login.failures,
             session: self.session.clone(),
         }
@@ -287,6 +310,7 @@ impl Client {
         Requester {
             id,
             pool: self.pool,
+            tenant: self.tenant,
             conn_key: self.conn_key,
             protocol: self.protocol,
             expected: self.expected,
@@ -345,6 +369,7 @@ impl Client {
         self.waits.server.is_none()
             && !self.waits.endpoints
             && !self.waits.login
+            && !self.waits.tenant
             && !self.waits.owed
             && self.waits.queues == 0
             && !self.waits.turn

@@ -10,7 +10,7 @@ use proto::{Answer, Quiet, Refusal};
 use super::request::{Kind, PendingRequest, State, UNTIMED};
 use super::session::Client;
 use super::value::Value;
-use super::{Clients, gather};
+use super::{Clients, gather, tenant};
 use crate::Time;
 use crate::base::ServerAt;
 use crate::base::buffer::Outbox;
@@ -18,6 +18,7 @@ use crate::base::fault::Fault;
 use crate::base::id::ConnId;
 use crate::base::part::{NONE, Part, RequestId};
 use crate::base::pool::Pool;
+use crate::base::tenants::NOBODY;
 use crate::base::{Base, limits};
 
 impl Clients {
@@ -239,8 +240,11 @@ impl Clients {
             let is_last = client.pipeline.silent_count == 0;
             let barrier =
                 if is_last { std::mem::replace(&mut client.pipeline.barrier, NONE) } else { NONE };
-            let pending = &self.requests[id];
+            let pending = &mut self.requests[id];
             record(&base.pools[pending.pool as usize], pending, base.now);
+            if client.tenant != NOBODY {
+                tenant::settle(&mut base.tenants, &mut base.timers, client, pending, base.now);
+            }
             self.free(base, id);
             if barrier != NONE {
                 self.settle_part(base, barrier);
@@ -288,6 +292,9 @@ impl Clients {
                         client.sizes.note(pending.info.command, len, &mut pool.sizes, base.now);
                     }
                 }
+            }
+            if client.tenant != NOBODY {
+                tenant::settle(&mut base.tenants, &mut base.timers, client, pending, base.now);
             }
             client.pipeline.expected -= pending.expected;
             client.pipeline.head = pending.next;

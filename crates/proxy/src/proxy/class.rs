@@ -128,7 +128,7 @@ impl Proxy {
         let at_once = false;
         if self.servers.await_idle(id) && !at_once {
             self.clients.await_owed(&mut self.base, id);
-            self.clients.read_again(frame);
+            self.clients.read_again(&mut self.base, frame);
             return false;
         }
         self.clients.set_class(id, class);

@@ -18,6 +18,9 @@ use crate::base::{ServerAt, limits};
 impl Proxy {
     pub(super) fn take_plan(&mut self, plan: Plan) {
         self.clients.set_limits(&plan);
+        self.clients.leave_tenants(&mut self.base);
+        let of_pools = plan.tenant_ids();
+        let (tenants, removed_users) = (plan.tenants, plan.removed_users);
         self.base.memory.max = plan.memory_max;
         self.base.limits = plan.limits;
         for at in 0..self.base.pools.len() {
@@ -33,6 +36,10 @@ impl Proxy {
                 None => self.add_pool(pool),
             }
         }
+        let Proxy { base, clients, .. } = self;
+        base.tenants.install(tenants, removed_users, &base.metrics, base.now);
+        base.set_tenants_of_pools(&of_pools);
+        clients.join_tenants(base);
     }
 
     /// Whether the data plane still needs the id of a pool or server.

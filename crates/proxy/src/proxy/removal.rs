@@ -35,7 +35,7 @@ impl Proxy {
             Removal::Asked => head.len(),
             Removal::Waits(server) => {
                 self.clients.await_server(&mut self.base, frame.asks.id, server);
-                self.clients.read_again(frame);
+                self.clients.read_again(&mut self.base, frame);
                 0
             }
         }

@@ -200,7 +200,7 @@ impl Proxy {
             }
             _ => return None,
         }
-        self.clients.read_again(frame);
+        self.clients.read_again(&mut self.base, frame);
         Some(0)
     }
 

@@ -1,4 +1,5 @@
-//! What waits for a link: a queue for each client, served by deficit round robin.
+//! What waits for a link: a queue for each client, served by deficit round robin, in the order that
+//! `order.rs` keeps.
 //!
 //! ```text
 //!   client a  [m][m][m]      balance    0 ┐
@@ -19,6 +20,7 @@ use std::collections::VecDeque;
 
 use super::batch::{Batch, Entry};
 use super::message::{MessageForm, Payload};
+use super::order::{Order, Weighted};
 use super::waiting::Waiting;
 use crate::Time;
 use crate::base::buffer::Outbox;
@@ -26,6 +28,7 @@ use crate::base::id::{ConnId, IdMap};
 use crate::base::limits;
 use crate::base::part::{Effort, Part, RequestId};
 use crate::base::size::Cost;
+use crate::base::tenants::NOBODY;
 
 /// The queues of the clients that wait for one link.
 #[derive(Default)]
@@ -35,9 +38,7 @@ pub(super) struct FairQueue {
     free: Vec<u32>,
     by_client: IdMap<u32>,
     /// The queues that are served, in order.
-    ring: VecDeque<u32>,
-    /// How many of them, at its front, are new.
-    new: usize,
+    order: Order,
     /// Messages, and keys of reads that may be merged.
     len: usize,
     /// Bytes held.
@@ -52,6 +53,7 @@ pub(super) struct FairQueue {
 /// One client's queue.
 struct ClientQueue {
     client: ConnId,
+    of: Weighted,
     waiting: VecDeque<Waiting>,
     /// The cost that it may still have served in this round.
     balance: i64,
@@ -72,6 +74,7 @@ struct ClientQueue {
 /// What is to be served next.
 pub(super) struct Next {
     pub(super) client: ConnId,
+    pub(super) tenant: u16,
     pub(super) request: RequestId,
     pub(super) cost: Cost,
     pub(super) effort: Effort,
@@ -119,9 +122,9 @@ impl FairQueue {
     }
 
     /// Adds a message to its client's queue.
-    pub(super) fn push(&mut self, client: ConnId, waiting: Waiting) {
+    pub(super) fn push(&mut self, client: ConnId, of: Weighted, waiting: Waiting) {
         self.note_since(waiting.since);
-        let at = self.queue_of(client);
+        let at = self.queue_of(client, of);
         let (len, bytes) = (waiting.len(), waiting.bytes());
         let queue = &mut self.queues[at];
         queue.breaks += u32::from(queue.waiting.is_empty());
@@ -158,33 +161,28 @@ impl FairQueue {
     /// Returns what is to be served next, if a client may be served.
     pub(super) fn next(&mut self) -> Option<Next> {
         loop {
-            let at = *self.ring.front()?;
+            let at = self.order.next()?;
             let queue = &mut self.queues[at as usize];
             let is_empty = queue.waiting.is_empty();
-            if is_empty && queue.balance > 0 && self.new == 0 {
-                self.ring.pop_front();
+            if is_empty && queue.balance > 0 && !self.order.is_first_new() {
+                self.order.pop_first();
                 self.free(at);
             } else if is_empty || queue.balance <= 0 {
                 queue.balance += if queue.balance <= 0 { limits::QUANTUM } else { 0 };
-                self.end_turn_of_first();
+                self.order.end_turn_of_first();
             } else {
                 let first = &queue.waiting[0];
                 let (Part { request, .. }, cost) = first.first();
                 let (effort, since) = (first.effort, first.since);
-                return Some(Next { client: queue.client, request, cost, effort, since });
+                let (client, tenant) = (queue.client, queue.of.tenant);
+                return Some(Next { client, tenant, request, cost, effort, since });
             }
         }
     }
 
-    /// Puts the client that is next behind all others.
-    fn end_turn_of_first(&mut self) {
-        self.ring.rotate_left(1);
-        self.new = self.new.saturating_sub(1);
-    }
-
     /// Gives what `next` has returned another cost and effort.
     pub(super) fn renew(&mut self, cost: Cost, effort: Effort) {
-        self.queues[self.ring[0] as usize].waiting[0].renew(cost, effort);
+        self.queues[self.order.first() as usize].waiting[0].renew(cost, effort);
     }
 
     /// Takes what `next` has returned. `key` makes the batch of a key that is taken alone.
@@ -193,12 +191,13 @@ impl FairQueue {
         now: Time,
         key: impl FnOnce(&Batch, Entry) -> Box<Batch>,
     ) -> Taken {
-        let at = self.ring[0] as usize;
+        let at = self.order.first() as usize;
         let queue = &mut self.queues[at];
         let first = &mut queue.waiting[0];
         let cost = first.first().1;
         if !bug!(FreeOfCost) {
             queue.balance -= cost.bytes() as i64;
+            self.order.charge(cost.bytes() as i64);
         }
         queue.served += cost.bytes();
         if let (true, Payload::Fetch(batch)) = (first.merges, &mut first.payload)
@@ -236,18 +235,17 @@ impl FairQueue {
     /// of them were skipped in this pass. A client may be next several times in a pass, while
     /// others pay their debts.
     pub(super) fn skip(&mut self) -> bool {
-        let queue = &mut self.queues[self.ring[0] as usize];
+        let queue = &mut self.queues[self.order.first() as usize];
         queue.breaks += 1;
         self.skipped += usize::from(queue.skipped_in != self.pass);
         queue.skipped_in = self.pass;
-        self.end_turn_of_first();
-        self.skipped < self.ring.len()
+        self.skipped < self.order.skip_first()
     }
 
     /// Does not serve the client that is next, until it is unparked.
     pub(super) fn park(&mut self, now: Time) {
-        let at = self.ring.pop_front().expect("the caller has seen it");
-        self.new = self.new.saturating_sub(1);
+        let at = self.order.first();
+        self.order.pop_first();
         let queue = &mut self.queues[at as usize];
         queue.parked = Some(now);
         queue.breaks += 1;
@@ -262,7 +260,7 @@ impl FairQueue {
         if let Some(since) = parked {
             let parked = up.map_or(0, |up| now.since(since.max(up)));
             queue.waiting.iter_mut().for_each(|one| one.since = one.since.after(parked).min(now));
-            self.ring.push_back(*at);
+            self.order.push_back(queue.of, *at);
             // The first may have begun to wait later than those behind it: it has had a key served.
             if let Some(since) = queue.waiting.iter().map(|one| one.since).min() {
                 self.note_since(since);
@@ -392,7 +390,7 @@ impl FairQueue {
             self.by_client.values().filter(|at| self.queues[**at as usize].parked.is_some());
         let mut parked: Vec<u32> = parked.copied().collect();
         parked.sort_unstable();
-        let order: Vec<u32> = self.ring.iter().copied().chain(parked).collect();
+        let order: Vec<u32> = self.order.iter().chain(parked).collect();
         let mut all = Vec::new();
         for at in order {
             let queue = &mut self.queues[at as usize];
@@ -429,8 +427,8 @@ impl FairQueue {
     /// Lists the clients that wait for their turn: how often each stood aside, and the cost that it
     /// was granted so far.
     pub(super) fn grants(&self) -> impl Iterator<Item = (ConnId, u32, i64)> {
-        let served = |at: &u32| &self.queues[*at as usize];
-        let waiting = self.ring.iter().map(served).filter(|queue| !queue.waiting.is_empty());
+        let served = |at: u32| &self.queues[at as usize];
+        let waiting = self.order.iter().map(served).filter(|queue| !queue.waiting.is_empty());
         waiting.map(|queue| (queue.client, queue.breaks, queue.served as i64 + queue.balance))
     }
 
@@ -448,7 +446,7 @@ impl FairQueue {
         self.oldest = if self.len == 0 { since } else { self.oldest.min(since) };
     }
 
-    fn queue_of(&mut self, client: ConnId) -> usize {
+    fn queue_of(&mut self, client: ConnId, of: Weighted) -> usize {
         if let Some(at) = self.by_client.get(&client) {
             return *at as usize;
         }
@@ -457,11 +455,11 @@ impl FairQueue {
             (self.queues.len() - 1) as u32
         });
         self.queues[at as usize].client = client;
+        self.queues[at as usize].of = of;
         self.queues[at as usize].balance = limits::QUANTUM;
         self.by_client.insert(client, at);
         if !bug!(ForgetQueue) {
-            self.ring.insert(self.new, at);
-            self.new += 1;
+            self.order.insert(of, at);
         }
         at as usize
     }
@@ -470,7 +468,7 @@ impl FairQueue {
     fn unpark_if_empty(&mut self, at: u32) {
         let queue = &mut self.queues[at as usize];
         if queue.waiting.is_empty() && queue.parked.take().is_some() {
-            self.ring.push_back(at);
+            self.order.push_back(queue.of, at);
         }
     }
 
@@ -488,6 +486,7 @@ impl ClientQueue {
     fn new() -> ClientQueue {
         ClientQueue {
             client: ConnId::NONE,
+            of: Weighted { tenant: NOBODY, weight: 1 },
             waiting: VecDeque::new(),
             balance: 0,
             len: 0,
@@ -509,6 +508,8 @@ mod tests {
 
     use super::*;
     use crate::base::size::Expected;
+
+    const ALONE: Weighted = Weighted { tenant: NOBODY, weight: 1 };
 
     fn upstream() -> &'static dyn Upstream {
         PROTOCOLS[0].upstream()
@@ -559,7 +560,7 @@ mod tests {
     #[track_caller]
     fn expect_empty(queue: &FairQueue) {
         assert_eq!((queue.len(), queue.bytes(), queue.oldest()), (0, 0, None));
-        assert!(queue.is_empty() && queue.by_client.is_empty() && queue.ring.is_empty());
+        assert!(queue.is_empty() && queue.by_client.is_empty() && queue.order.iter().count() == 0);
         assert_eq!(queue.free.len(), queue.queues.len());
     }
 
@@ -569,7 +570,7 @@ mod tests {
         let costs = [300, 1_000, 5_000, 40_000];
         for (at, cost) in costs.into_iter().enumerate() {
             (0..400_000 / cost).for_each(|nth| {
-                queue.push(client(at as u32), message(nth as RequestId, cost, 0));
+                queue.push(client(at as u32), ALONE, message(nth as RequestId, cost, 0));
             });
         }
         let mut served = [0_i64; 4];
@@ -589,8 +590,8 @@ mod tests {
     fn the_messages_of_one_client_leave_in_their_order() {
         let mut queue = FairQueue::default();
         for nth in 0..50 {
-            queue.push(client(0), message(nth, 300 + nth as usize * 100, 0));
-            queue.push(client(1), message(100 + nth, 700, 0));
+            queue.push(client(0), ALONE, message(nth, 300 + nth as usize * 100, 0));
+            queue.push(client(1), ALONE, message(100 + nth, 700, 0));
         }
         let all = serve_all(&mut queue);
         for (at, first) in [(0, 0), (1, 100)] {
@@ -603,10 +604,10 @@ mod tests {
     #[test]
     fn a_queue_that_is_empty_stays_until_its_debt_is_paid() {
         let mut queue = FairQueue::default();
-        queue.push(client(0), message(0, 40_000, 0));
-        (1..40).for_each(|nth| queue.push(client(1), message(nth, 4_096, 0)));
+        queue.push(client(0), ALONE, message(0, 40_000, 0));
+        (1..40).for_each(|nth| queue.push(client(1), ALONE, message(nth, 4_096, 0)));
         assert_eq!(serve(&mut queue, 0), Some((client(0), 0)));
-        queue.push(client(0), message(50, 300, 0));
+        queue.push(client(0), ALONE, message(50, 300, 0));
         let before = std::iter::from_fn(|| serve(&mut queue, 0)).take_while(|(_, at)| *at != 50);
         let before = before.count();
         assert!((8..=10).contains(&before), "{before} messages of the other");
@@ -618,7 +619,8 @@ mod tests {
     #[test]
     fn a_client_that_had_no_queue_is_served_first_once_in_a_round() {
         let mut queue = FairQueue::default();
-        let push = |queue: &mut FairQueue, at: u32| queue.push(client(at), message(at, 4_096, 0));
+        let push =
+            |queue: &mut FairQueue, at: u32| queue.push(client(at), ALONE, message(at, 4_096, 0));
         (0..30).for_each(|nth| push(&mut queue, nth % 3));
         let next = |queue: &mut FairQueue| serve(queue, 0).expect("much waits").1;
         (0..6).for_each(|_| assert!(next(&mut queue) < 3));
@@ -645,8 +647,8 @@ mod tests {
     #[test]
     fn keys_are_taken_one_by_one_and_in_turn() {
         let mut queue = FairQueue::default();
-        queue.push(client(0), keys(client(0), &[0, 1, 2, 3], 2_048));
-        queue.push(client(1), keys(client(1), &[10, 11], 2_048));
+        queue.push(client(0), ALONE, keys(client(0), &[0, 1, 2, 3], 2_048));
+        queue.push(client(1), ALONE, keys(client(1), &[10, 11], 2_048));
         assert_eq!((queue.len(), queue.of_client(client(0)).0), (6, 4));
         let order: Vec<RequestId> =
             serve_all(&mut queue).into_iter().map(|(_, request)| request).collect();
@@ -657,9 +659,9 @@ mod tests {
     #[test]
     fn a_parked_client_is_passed_over_and_its_time_stands_still() {
         let mut queue = FairQueue::default();
-        queue.push(client(0), message(0, 300, 5));
-        queue.push(client(0), message(1, 300, 7));
-        queue.push(client(1), message(2, 300, 9));
+        queue.push(client(0), ALONE, message(0, 300, 5));
+        queue.push(client(0), ALONE, message(1, 300, 7));
+        queue.push(client(1), ALONE, message(2, 300, 9));
         assert_eq!(queue.next().map(|next| next.client), Some(client(0)));
         queue.park(Time(10));
         assert_eq!(serve_all(&mut queue), [(client(1), 2)]);
@@ -678,8 +680,8 @@ mod tests {
     #[test]
     fn what_is_served_again_counts_from_the_one_that_has_waited_longest() {
         let mut queue = FairQueue::default();
-        queue.push(client(0), keys(client(0), &[0, 1], 300));
-        queue.push(client(0), message(2, 300, 3));
+        queue.push(client(0), ALONE, keys(client(0), &[0, 1], 300));
+        queue.push(client(0), ALONE, message(2, 300, 3));
         assert_eq!(serve(&mut queue, 50), Some((client(0), 0)));
         queue.next();
         queue.park(Time(60));
@@ -692,7 +694,7 @@ mod tests {
     fn the_time_in_which_a_client_stands_aside_counts_while_the_link_is_not_up() {
         for (up, since) in [(None, 5), (Some(Time(70)), 35), (Some(Time(2)), 95)] {
             let mut queue = FairQueue::default();
-            queue.push(client(0), message(0, 300, 5));
+            queue.push(client(0), ALONE, message(0, 300, 5));
             queue.next();
             queue.park(Time(10));
             queue.unpark(client(0), up, Time(100));
@@ -704,7 +706,7 @@ mod tests {
     #[test]
     fn one_that_is_skipped_waits_for_the_others_until_all_are() {
         let mut queue = FairQueue::default();
-        (0..3).for_each(|at| queue.push(client(at), message(at as RequestId, 300, 0)));
+        (0..3).for_each(|at| queue.push(client(at), ALONE, message(at as RequestId, 300, 0)));
         queue.begin_pass();
         let asked = [(); 3].map(|()| {
             let next = queue.next().map(|next| next.client);
@@ -717,10 +719,10 @@ mod tests {
     #[test]
     fn a_client_that_pays_its_debt_has_its_turn_though_another_is_skipped_meanwhile() {
         let mut queue = FairQueue::default();
-        queue.push(client(0), message(0, 5 * limits::QUANTUM as usize, 0));
-        queue.push(client(0), message(1, 300, 0));
+        queue.push(client(0), ALONE, message(0, 5 * limits::QUANTUM as usize, 0));
+        queue.push(client(0), ALONE, message(1, 300, 0));
         assert_eq!(serve(&mut queue, 0), Some((client(0), 0)));
-        queue.push(client(1), message(2, 300, 0));
+        queue.push(client(1), ALONE, message(2, 300, 0));
         queue.begin_pass();
         assert_eq!(queue.next().map(|next| next.client), Some(client(1)));
         while queue.skip() {
@@ -735,11 +737,11 @@ mod tests {
     #[test]
     fn keys_are_withdrawn_alone_and_what_has_one_reply_is_withdrawn_whole() {
         let mut queue = FairQueue::default();
-        queue.push(client(0), keys(client(0), &[0, 1, 2, 3], 300));
-        queue.push(client(0), Waiting { merges: false, ..keys(client(0), &[4, 5], 300) });
-        queue.push(client(0), message(6, 300, 0));
-        queue.push(client(0), message(7, 300, 0));
-        queue.push(client(1), message(1, 300, 0));
+        queue.push(client(0), ALONE, keys(client(0), &[0, 1, 2, 3], 300));
+        queue.push(client(0), ALONE, Waiting { merges: false, ..keys(client(0), &[4, 5], 300) });
+        queue.push(client(0), ALONE, message(6, 300, 0));
+        queue.push(client(0), ALONE, message(7, 300, 0));
+        queue.push(client(1), ALONE, message(1, 300, 0));
         let is_odd = |_: &Waiting, request: RequestId| request % 2 == 1;
         let gone = queue.withdraw_where(Some(client(0)), is_odd, |batch, is_out| {
             batch.part(upstream(), is_out)
@@ -759,7 +761,7 @@ mod tests {
         let share = (4, 1_000);
         let fills: Vec<bool> = (0..5)
             .map(|nth| {
-                queue.push(client(0), message(nth, 300, 0));
+                queue.push(client(0), ALONE, message(nth, 300, 0));
                 queue.fills(client(0), share)
             })
             .collect();

@@ -4,12 +4,13 @@
 //! limit has room for it. Otherwise it stands in its client's queue (`queue.rs`), and is served in
 //! turn at the end of the turns in which replies have made room.
 
-use metrics::ServerCounter;
+use metrics::{Latency, ServerCounter};
 
 use super::batch::Batch;
 use super::fail::unsent_fault;
 use super::link::Link;
 use super::message::Payload;
+use super::order::Weighted;
 use super::queue::{Next, Taken};
 use super::state::Hold;
 use super::waiting::Waiting;
@@ -44,7 +45,7 @@ impl Servers {
         &mut self,
         base: &mut Base,
         id: ConnId,
-        client: ConnId,
+        (client, tenant): (ConnId, u16),
         mut waiting: Waiting,
         is_bounded: bool,
     ) -> Result<(), (Waiting, Fault)> {
@@ -60,7 +61,7 @@ impl Servers {
             state.counters.add(ServerCounter::Held, 1);
         }
         self.loads.of(client).waiting += waiting.parts() as u32;
-        link.queue.push(client, waiting);
+        link.queue.push(client, weighted(base, tenant), waiting);
         self.note_waiting(base, id, client);
         Ok(())
     }
@@ -70,7 +71,7 @@ impl Servers {
         &mut self,
         base: &mut Base,
         id: ConnId,
-        client: ConnId,
+        (client, tenant): (ConnId, u16),
         mut one: Box<Batch>,
     ) -> Result<(), (Box<Batch>, Fault)> {
         let Some(link) = self.links.find_mut(id) else { return Err((one, Fault::Down)) };
@@ -99,7 +100,7 @@ impl Servers {
         }
         one.latest = base.now;
         let waiting = Waiting::merging(one, base.now);
-        self.wait(base, id, client, waiting, true).map_err(|(waiting, fault)| {
+        self.wait(base, id, (client, tenant), waiting, true).map_err(|(waiting, fault)| {
             match waiting.payload {
                 Payload::Fetch(batch) => (batch, fault),
                 _ => unreachable!("it was made of a batch"),
@@ -171,7 +172,7 @@ impl Servers {
         link.queue.begin_pass();
         while let Some(next) = self.links.find_mut(id).and_then(|link| link.queue.next()) {
             let Some(link) = self.links.find_mut(id) else { return };
-            let Next { client, request, cost, effort, since } = next;
+            let Next { client, tenant, request, cost, effort, since } = next;
             let mut load = self.loads.find(client);
             let sent = load.as_mut().map_or(Sent::default(), |load| load.as_sent(link.depth));
             let cost = match turn(base, request, sent, (cost, since)) {
@@ -218,6 +219,9 @@ impl Servers {
                 }
                 link.limit.note_short();
                 break;
+            }
+            if let Some(tenant) = base.tenants.find(tenant) {
+                tenant.latencies.record(Latency::QUEUE, base.now.since(since));
             }
             self.send_next(base, id, client, since);
             if let Some(link) = self.links.find_mut(id) {
@@ -397,6 +401,11 @@ impl Servers {
             self.state(at).counters.add(ServerCounter::Held, count as u64);
         }
     }
+}
+
+/// Returns the weight of a tenant, for the order in which what waits is served.
+fn weighted(base: &Base, tenant: u16) -> Weighted {
+    Weighted { tenant, weight: base.tenants.find(tenant).map_or(1, |one| one.plan.weight) }
 }
 
 /// Returns how much of one client may wait for one link before the client is not read further:

@@ -7,6 +7,7 @@ use std::process::ExitCode;
 
 use proto::Work;
 use proxy::plan::{PoolPlan, Timeouts};
+use proxy::tenants::plan::{Over, TenantPlan, TenantRules};
 
 use super::{Format, print};
 use crate::config::{self, Config, Listener, Outcome, Severity, Upstream, Workers};
@@ -63,7 +64,72 @@ fn summary(outcome: &Outcome, config: &Config) -> String {
         databases(config, pool, &mut out);
         lines(&config.blocks[1 + index].told(), &mut out);
     }
+    for (at, tenant) in config.plan.tenants.iter().enumerate() {
+        tenant_summary(config, (at, tenant), &mut out);
+    }
     out
+}
+
+/// Summarizes what a tenant may use.
+fn tenant_summary(config: &Config, (at, tenant): (usize, &TenantPlan), out: &mut String) {
+    let _ = writeln!(out, "\ntenant {}, weight {}", tenant.name, tenant.weight);
+    let of_pools = config.plan.pools.iter().filter(|pool| pool.tenant == Some(at));
+    let pools: Vec<&str> = of_pools.map(|pool| pool.name.as_str()).collect();
+    let listed = |kind: &str, names: &[&str]| match names.len() {
+        0 => String::new(),
+        _ => format!("; {kind}: {}", names.join(", ")),
+    };
+    let users: Vec<&str> = tenant.users.iter().map(String::as_str).collect();
+    let clients = match tenant.clients_max {
+        u64::MAX => "no limit of its own".to_string(),
+        most => format!("at most {most}"),
+    };
+    let members = listed("users", &users) + &listed("pools", &pools);
+    let _ = writeln!(out, "  clients: {clients}{members}");
+    let bytes = |bytes: u64| config::size_word(bytes);
+    let [requests, received, sent] = tenant.rates;
+    let limits = [
+        (requests, format!("{requests} requests a second")),
+        (received, format!("{} received a second", bytes(received))),
+        (sent, format!("{} sent a second", bytes(sent))),
+        (tenant.inflight_max, format!("{} in flight", bytes(tenant.inflight_max))),
+    ];
+    let limits = limits.into_iter().filter(|(limit, _)| *limit != u64::MAX);
+    let limits: Vec<String> = limits.map(|(_, words)| words).collect();
+    if !limits.is_empty() {
+        let over = match tenant.over {
+            Over::Delay => "read later",
+            Over::Refuse => "refused",
+        };
+        let _ = writeln!(out, "  limits: {}; requests above them are {over}", limits.join(", "));
+    }
+    if let Some(rules) = &tenant.rules {
+        rules_summary(rules, out);
+    }
+}
+
+fn rules_summary(rules: &TenantRules, out: &mut String) {
+    let range = |(first, last): &(u32, u32)| match first == last {
+        true => first.to_string(),
+        false => format!("{first} to {last}"),
+    };
+    if !rules.databases.is_empty() {
+        let ranges: Vec<String> = rules.databases.iter().map(range).collect();
+        let _ = writeln!(out, "  databases: {}", ranges.join(", "));
+    }
+    let commands = proto::PROTOCOLS.iter().map(|protocol| {
+        let (allowed, all) = rules.allowed_of(*protocol);
+        (allowed < all, format!("{allowed} of {all} of {}", protocol.name()))
+    });
+    let commands: Vec<(bool, String)> = commands.collect();
+    if commands.iter().any(|(is_less, _)| *is_less) {
+        let words: Vec<String> = commands.into_iter().map(|(_, words)| words).collect();
+        let _ = writeln!(out, "  commands: {}", words.join(", "));
+    }
+    if !rules.key_prefix.is_empty() {
+        let prefix = String::from_utf8_lossy(&rules.key_prefix);
+        let _ = writeln!(out, "  keys: those that begin with `{prefix}`");
+    }
 }
 
 /// Summarizes the process, and each worker's share of the limits in the file.

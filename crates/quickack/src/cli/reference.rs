@@ -222,6 +222,7 @@ fn metrics() -> String {
         ("Metrics of each worker", ::metrics::WORKER),
         ("Metrics of each pool", ::metrics::POOL),
         ("Metrics of each server", ::metrics::SERVER),
+        ("Metrics of each tenant", ::metrics::TENANT),
     ];
     for (title, table) in tables {
         page += &format!("\n## {title}\n\n| name | meaning |\n|---|---|\n");
@@ -250,6 +251,9 @@ fn metrics() -> String {
     for protocol in proto::NAMED {
         let families = protocol.upstream().families().join("`, `");
         page += &format!("| `{}` | `{families}` |\n", protocol.name());
+    }
+    for row in ::metrics::TENANT_LATENCIES {
+        page += &format!("| `{}` of a tenant | {} |\n", row.name, row.help);
     }
     page
 }

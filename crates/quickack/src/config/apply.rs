@@ -9,6 +9,7 @@ use super::draft::{AllowDraft, ServerDraft, Setting};
 use super::file::{Entry, Node, Shape};
 use super::findings::Findings;
 use super::report::{Place, nearest};
+use super::tenants::tenants;
 use super::value::{self, Fault};
 
 /// Reads the entries of a block into `draft`. Returns the settings in the order of the file;
@@ -80,6 +81,11 @@ fn apply_entry<D>(
             set(draft, rows);
             return Some(shown);
         }
+        Kind::Tenants(set) => {
+            let (drafts, shown) = tenants(entry, findings)?;
+            set(draft, drafts);
+            return Some(shown);
+        }
         Kind::Owns(_, set) => {
             let mut first = true;
             let words = list(entry, findings, |word, _| {
@@ -87,7 +93,10 @@ fn apply_entry<D>(
             })?;
             return Some(match &entry.value.shape {
                 Shape::Word(word) => word.clone(),
-                _ => format!("[{}]", words.join(", ")),
+                _ => {
+                    let words: Vec<String> = words.iter().map(|word| value::quoted(word)).collect();
+                    format!("[{}]", words.join(", "))
+                }
             });
         }
         kind => {
@@ -163,7 +172,11 @@ pub fn apply_word<D>(kind: &Kind<D>, word: &str, draft: &mut D) -> Result<String
             Ok(shown)
         }
         Kind::Own(_, set) => set(draft, word).map(|()| word.to_string()),
-        Kind::Allow(_) | Kind::Owns(..) | Kind::Servers(_) | Kind::Commands(_) => {
+        Kind::Allow(_)
+        | Kind::Owns(..)
+        | Kind::Servers(_)
+        | Kind::Commands(_)
+        | Kind::Tenants(_) => {
             unreachable!("lists are read by apply_entry, and are not set at run time")
         }
     }

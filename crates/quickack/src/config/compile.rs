@@ -13,11 +13,13 @@ use super::draft::{GlobalDraft, PoolDraft, Setting};
 use super::file::{ConfigFile, Entry, Shape};
 use super::findings::Findings;
 use super::logins::{Logins, Reader};
-use super::overrides::{Override, apply_override};
+use super::overrides::{Override, Owner, apply_override};
 use super::process::{Admin, processors};
 use super::report::{Report, Spot};
 use super::rules::{Rules, eject};
 use super::running::Block;
+use super::tenancy::{self, Member};
+use super::tenants::TENANT;
 use super::value::size_word;
 use super::{Address, Config, Listener, Outcome, Severity, TcpOptions, Upstream};
 
@@ -108,6 +110,7 @@ impl<'o> Compiler<'o> {
         self.check_memory(findings);
         self.check_server_connections(findings);
         self.check_addresses(findings);
+        self.check_tenants(findings);
     }
 
     fn global(&mut self, block: &Entry, findings: &mut Findings) {
@@ -124,11 +127,19 @@ impl<'o> Compiler<'o> {
 
     /// Applies overrides after the whole file, in which the block may be last or missing.
     fn global_overrides(&mut self, findings: &mut Findings) {
-        for set in self.overrides.iter().filter(|set| set.pool.is_none()) {
+        for set in self.overrides.iter().filter(|set| set.owner == Owner::Proxy) {
             apply_override(GLOBAL, set, &mut self.global, &mut self.global_settings, findings);
             if set.name == MEMORY_MAX {
                 self.memory_max_spot = Spot::Set(set.to_string());
             }
+        }
+        for tenant in &mut self.global.tenants {
+            let owner = Owner::Tenant(tenant.plan.name.clone());
+            let mut settings = std::mem::take(&mut tenant.settings);
+            for set in self.overrides.iter().filter(|set| set.owner == owner) {
+                apply_override(TENANT, set, tenant, &mut settings, findings);
+            }
+            tenant.settings = settings;
         }
     }
 
@@ -139,7 +150,8 @@ impl<'o> Compiler<'o> {
         let Some(entries) = entries(block, findings) else { return };
         let mut draft = PoolDraft::new(&block.key);
         let mut settings = apply(POOL, entries, &mut draft, findings);
-        for set in self.overrides.iter().filter(|set| set.pool.as_ref() == Some(&block.key)) {
+        let owner = Owner::Pool(block.key.clone());
+        for set in self.overrides.iter().filter(|set| set.owner == owner) {
             apply_override(POOL, set, &mut draft, &mut settings, findings);
         }
         let rules = Rules { block, entries, draft: &draft, settings: &settings };
@@ -163,17 +175,23 @@ impl<'o> Compiler<'o> {
     /// Warns of overrides whose pool a reload has removed; they are dropped with it.
     fn check_overrides(&self, findings: &mut Findings) {
         for set in self.overrides.iter().filter(|set| !self.holds(set)) {
-            let pool = set.pool.as_deref().unwrap_or_default();
-            let message =
-                format!("no pool is called `{pool}` any more: its `set` value is dropped");
+            let owner = match &set.owner {
+                Owner::Tenant(name) => format!("tenant is called `{name}`"),
+                Owner::Pool(name) => format!("pool is called `{name}`"),
+                Owner::Proxy => continue,
+            };
+            let message = format!("no {owner} any more: its `set` value is dropped");
             findings.warning(Spot::Set(set.to_string()), message);
         }
     }
 
     /// Returns whether the target of an override exists.
     fn holds(&self, set: &Override) -> bool {
-        let named = |name: &String| self.pools.iter().any(|pool| pool.draft.plan.name == *name);
-        set.pool.as_ref().is_none_or(named)
+        match &set.owner {
+            Owner::Proxy => true,
+            Owner::Pool(name) => self.pools.iter().any(|pool| pool.draft.plan.name == *name),
+            Owner::Tenant(name) => self.global.tenants.iter().any(|one| one.plan.name == *name),
+        }
     }
 
     /// Checks that the largest value fits into one worker's share of memory.
@@ -238,6 +256,15 @@ impl<'o> Compiler<'o> {
         }
     }
 
+    fn check_tenants(&self, findings: &mut Findings) {
+        let pools = self.pools.iter();
+        let members =
+            pools.map(|Pool { draft, logins, .. }| Member { draft, users: logins.users.as_ref() });
+        let members: Vec<Member<'_>> = members.collect();
+        let clients_max = self.global.clients_max;
+        tenancy::check(&self.global.tenants, &members, clients_max, findings);
+    }
+
     fn workers(&self) -> usize {
         self.global.process.worker_count()
     }
@@ -260,21 +287,32 @@ impl<'o> Compiler<'o> {
 
     fn plan(&self, workers: usize) -> Plan {
         let memory = self.global.memory_max / workers;
-        let pools = self.pools.iter().map(|pool| plan(pool, workers, memory)).collect();
-        let mut whole = Plan::new(pools);
+        let tenants = &self.global.tenants;
+        let of_pool = |pool: &Pool| PoolPlan {
+            tenant: tenancy::of_pool(tenants, &pool.draft),
+            ..plan(pool, workers, memory)
+        };
+        let mut whole = Plan::new(self.pools.iter().map(of_pool).collect());
+        whole.tenants = tenancy::plans(tenants);
+        whole.removed_users = self.global.removed_users;
+        whole.number();
         whole.memory_max = self.global.memory_max;
         whole.clients_max = self.global.clients_max.unwrap_or(usize::MAX);
         whole
     }
 
-    /// Returns the global block, then the pools.
+    /// Returns the global block, then the pools, then the tenants.
     fn blocks(&self) -> Vec<Block> {
-        let global = Block { pool: None, settings: self.global_settings.clone() };
+        let global = Block { owner: Owner::Proxy, settings: self.global_settings.clone() };
         let pools = self.pools.iter().map(|pool| Block {
-            pool: Some(pool.draft.plan.name.clone()),
+            owner: Owner::Pool(pool.draft.plan.name.clone()),
             settings: pool.settings.clone(),
         });
-        std::iter::once(global).chain(pools).collect()
+        let tenants = self.global.tenants.iter().map(|tenant| Block {
+            owner: Owner::Tenant(tenant.plan.name.clone()),
+            settings: tenant.settings.clone(),
+        });
+        std::iter::once(global).chain(pools).chain(tenants).collect()
     }
 }
 

@@ -39,6 +39,7 @@ pub fn difference(old: &Config, new: &Config) -> Difference {
     let mut difference = Difference::default();
     difference.directives("global", &old.blocks[0], &new.blocks[0]);
     difference.workers(old, new);
+    difference.tenants(old, new);
     let before: HashMap<&str, Side> = sides(old).map(|side| (&*side.plan.name, side)).collect();
     let after: HashMap<&str, Side> = sides(new).map(|side| (&*side.plan.name, side)).collect();
     for side in sides(old).filter(|side| !after.contains_key(&*side.plan.name)) {
@@ -136,7 +137,7 @@ impl Difference {
     }
 
     fn directives(&mut self, of: &str, old: &Block, new: &Block) {
-        let told_apart = ["listen", "servers"];
+        let told_apart = ["listen", "servers", "tenants"];
         for (old, new) in old.values().iter().zip(new.values()) {
             let word = |value: Option<&str>, note: Option<&'static str>| match value {
                 Some(word) => word.to_string(),
@@ -155,6 +156,24 @@ impl Difference {
                 self.impossible.push(format!("{line} needs a restart"));
             }
             self.lines.push(line);
+        }
+    }
+
+    fn tenants(&mut self, old: &Config, new: &Config) {
+        let blocks = |config: &'_ Config, name: &str| {
+            config.blocks.iter().position(|block| block.tenant() == Some(name))
+        };
+        for block in &old.blocks {
+            if let Some(name) = block.tenant().filter(|name| blocks(new, name).is_none()) {
+                self.lines.push(format!("tenant {name} removed"));
+            }
+        }
+        for block in &new.blocks {
+            let Some(name) = block.tenant() else { continue };
+            match blocks(old, name) {
+                Some(at) => self.directives(&format!("tenant {name}"), &old.blocks[at], block),
+                None => self.lines.push(format!("tenant {name} added")),
+            }
         }
     }
 

@@ -7,11 +7,13 @@ use std::ops::RangeInclusive;
 
 use proxy::limits;
 use proxy::plan::{MultiKey, OnFailure, Partial, QuickAck};
+use proxy::tenants::plan::RemovedUsers;
 use shard::{Distribution, Hash};
 
 use super::draft::{AllowDraft, CommandDraft, CountOrPercent, GlobalDraft, PoolDraft, ServerDraft};
 use super::network::networks;
 use super::process::{AcceptMode, Admin, Workers, log_target, stats_address};
+use super::tenants::TenantDraft;
 use super::value::Fault;
 use super::{Address, MEMORY_RANGE};
 use crate::log::{Format, Level};
@@ -75,9 +77,11 @@ pub enum Kind<D> {
     Servers(fn(&mut D, Vec<ServerDraft>)),
     /// A mapping of command names to the positions of their keys.
     Commands(fn(&mut D, Vec<CommandDraft>)),
+    /// A mapping of names to the directives of tenants.
+    Tenants(fn(&mut D, Vec<TenantDraft>)),
 }
 
-const fn row<D>(
+pub const fn row<D>(
     name: &'static str,
     origin: Origin,
     unwritten: Unwritten,
@@ -88,7 +92,7 @@ const fn row<D>(
 }
 
 /// A row of our own that `quickack set` may change.
-const fn live<D>(
+pub const fn live<D>(
     name: &'static str,
     unwritten: Unwritten,
     kind: Kind<D>,
@@ -249,7 +253,8 @@ pub static POOL: &[Directive<PoolDraft>] = &[
          owner may read. A relative path begins in the configuration's folder. A name may have \
          several lines. Clients must log in before anything else is answered: by SASL PLAIN, or \
          by a `set` whose value is `name password`; in a Redis pool by `AUTH` or `HELLO`. The \
-         file is read again at a reload; clients that are logged in stay so."),
+         file is read again at a reload; `removed_users` says what becomes of clients that are \
+         logged in."),
     row("server_login", Native, Unset("none"),
         Kind::Own("path of a file", |pool, word| file_name(word).map(|word| {
             pool.server_login = Some(word);
@@ -368,6 +373,16 @@ pub static GLOBAL: &[Directive<GlobalDraft>] = &[
     live("clients_max", Unset("as many as the limit of open files allows"),
         Kind::Number(1..=INT_MAX, |global, count| global.clients_max = Some(count as usize)),
         "The most clients of all pools and workers together."),
+    row("tenants", Native, Unset("none"),
+        Kind::Tenants(|global, tenants| global.tenants = tenants),
+        "Groups of users, listeners and pools with limits, rules and figures of their own: see \
+         below, and [tenants.md](../tenants.md)."),
+    live("removed_users", Value("close"),
+        Kind::Word(|| vec!["close", "keep"], |global, word| {
+            removed_users(word).map(|choice| global.removed_users = choice)
+        }),
+        "What becomes of a client whose user a reload has removed: `close` closes it when its \
+         outstanding requests are answered, `keep` lets it stay until it closes."),
     live("server_connects_max", Value("1000"),
         Kind::Number(0..=INT_MAX, |global, count| global.process.server_connects_max = count),
         "Connects to servers that all workers together may start in a second, so that a server \
@@ -420,7 +435,7 @@ pub static GLOBAL: &[Directive<GlobalDraft>] = &[
 ];
 
 /// twemproxy keeps its numbers in an `int`.
-const INT_MAX: u64 = i32::MAX as u64;
+pub const INT_MAX: u64 = i32::MAX as u64;
 
 fn file_name(word: &str) -> Result<String, Fault> {
     match word.is_empty() || word.contains(char::is_control) {
@@ -433,6 +448,14 @@ fn on_failure(word: &str) -> Option<OnFailure> {
     match word {
         "eject" => Some(OnFailure::Eject),
         "fail_fast" => Some(OnFailure::FailFast),
+        _ => None,
+    }
+}
+
+fn removed_users(word: &str) -> Option<RemovedUsers> {
+    match word {
+        "close" => Some(RemovedUsers::Close),
+        "keep" => Some(RemovedUsers::Keep),
         _ => None,
     }
 }

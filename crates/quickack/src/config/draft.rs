@@ -4,10 +4,12 @@ use ipnet::IpNet;
 use proto::{Extra, Protocol};
 use proxy::limits;
 use proxy::plan::{OnFailure, PoolPlan, QuickAck};
+use proxy::tenants::plan::RemovedUsers;
 
 use super::address::{Address, ServerLine};
 use super::process::Process;
 use super::report::Place;
+use super::tenants::TenantDraft;
 use super::value::{self, Fault};
 
 /// One pool while it is read. `None` means "not written", where that differs from the default.
@@ -81,6 +83,8 @@ pub struct GlobalDraft {
     pub process: Process,
     pub memory_max: usize,
     pub clients_max: Option<usize>,
+    pub tenants: Vec<TenantDraft>,
+    pub removed_users: RemovedUsers,
 }
 
 /// A directive that was written or set. Values are in their plainest form.
@@ -180,6 +184,8 @@ impl GlobalDraft {
             process: Process::new(processors),
             memory_max: limits::MEMORY_DEFAULT,
             clients_max: None,
+            tenants: Vec::new(),
+            removed_users: RemovedUsers::default(),
         }
     }
 }

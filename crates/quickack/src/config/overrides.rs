@@ -9,16 +9,41 @@ use super::apply::apply_word;
 use super::directives::{Directive, GLOBAL, POOL};
 use super::draft::{GlobalDraft, PoolDraft, Setting};
 use super::findings::Findings;
-use super::report::{Spot, nearest, printable};
+use super::report::{Place, Spot, nearest, printable};
+use super::tenants::{TENANT, TenantDraft};
 use super::value::Fault;
 use super::{Config, VALUE_LEN_MAX};
 use crate::error::Error;
 
+/// The block that a directive belongs to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Owner {
+    /// The `global:` block.
+    Proxy,
+    /// The pool of this name.
+    Pool(String),
+    /// The tenant of this name.
+    Tenant(String),
+}
+
+/// What the names of tenants are written behind.
+const TENANTS: &str = "tenants.";
+
+impl Owner {
+    /// Returns what stands before the name of a directive.
+    pub fn prefix(&self) -> String {
+        match self {
+            Owner::Proxy => String::new(),
+            Owner::Pool(name) => format!("{name}."),
+            Owner::Tenant(name) => format!("{TENANTS}{name}."),
+        }
+    }
+}
+
 /// One directive's value, over the file's.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Override {
-    /// The pool; None for the `global:` block.
-    pub pool: Option<String>,
+    pub owner: Owner,
     pub name: &'static str,
     /// The value, in the form of the file. Empty restores the file's value.
     pub value: String,
@@ -32,14 +57,11 @@ impl Override {
     }
 
     pub(super) fn key(&self) -> String {
-        match &self.pool {
-            Some(pool) => format!("{pool}.{}", self.name),
-            None => self.name.to_string(),
-        }
+        format!("{}{}", self.owner.prefix(), self.name)
     }
 
     fn same_key(&self, other: &Override) -> bool {
-        self.name == other.name && self.pool == other.pool
+        self.name == other.name && self.owner == other.owner
     }
 }
 
@@ -73,15 +95,25 @@ pub fn apply_override<D>(
 /// the same key; `KEY=` removes that. `compile` decides whether the whole is valid.
 pub fn set(config: &Config, overrides: &[Override], text: &str) -> Result<Vec<Override>, Error> {
     let new = Override::parse(text)?;
-    if let Some(pool) = &new.pool {
-        let mut names = config.plan.pools.iter().map(|pool| pool.name.as_str());
-        if !names.clone().any(|name| name == pool) {
-            let hint = match nearest(pool, &mut names) {
-                Some(near) => format!("; did you mean `{near}`?"),
-                None => String::new(),
-            };
-            return Err(Error::Config(format!("no pool is called `{}`{hint}", printable(pool))));
-        }
+    let blocks = |is_tenant: bool| {
+        let names = config.blocks.iter().filter_map(move |block| match &block.owner {
+            Owner::Pool(name) if !is_tenant => Some(name.as_str()),
+            Owner::Tenant(name) if is_tenant => Some(name.as_str()),
+            _ => None,
+        });
+        names.collect::<Vec<&str>>()
+    };
+    let (kind, name, names) = match &new.owner {
+        Owner::Proxy => ("", "", vec![""]),
+        Owner::Pool(name) => ("pool", name.as_str(), blocks(false)),
+        Owner::Tenant(name) => ("tenant", name.as_str(), blocks(true)),
+    };
+    if !names.contains(&name) {
+        let hint = match nearest(name, names) {
+            Some(near) => format!("; did you mean `{near}`?"),
+            None => String::new(),
+        };
+        return Err(Error::Config(format!("no {kind} is called `{}`{hint}", printable(name))));
     }
     let (same, mut others): (Vec<Override>, Vec<Override>) =
         overrides.iter().cloned().partition(|earlier| earlier.same_key(&new));
@@ -104,16 +136,22 @@ fn read(text: &str) -> Result<Override, Fault> {
     if value.len() > VALUE_LEN_MAX || value.contains(char::is_control) {
         return Err(Fault::new(format!("{key}: a value is one short word")));
     }
-    match key.rsplit_once('.') {
-        Some((pool, name)) => {
-            let name = checked(POOL, name, value, &mut PoolDraft::new(pool))?;
-            Ok(Override { pool: Some(pool.to_string()), name, value: value.to_string() })
-        }
-        None => {
-            let name = checked(GLOBAL, key, value, &mut GlobalDraft::new(1))?;
-            Ok(Override { pool: None, name, value: value.to_string() })
-        }
-    }
+    let (owner, name) = match key.rsplit_once('.') {
+        None => (Owner::Proxy, checked(GLOBAL, key, value, &mut GlobalDraft::new(1))?),
+        Some((owner, name)) => match owner.strip_prefix(TENANTS) {
+            Some(tenant) => {
+                let nowhere = Place { start: 0, end: 0 };
+                let mut draft = TenantDraft::new(tenant, nowhere);
+                let name = checked(TENANT, name, value, &mut draft)?;
+                (Owner::Tenant(tenant.to_string()), name)
+            }
+            None => {
+                let name = checked(POOL, name, value, &mut PoolDraft::new(owner))?;
+                (Owner::Pool(owner.to_string()), name)
+            }
+        },
+    };
+    Ok(Override { owner, name, value: value.to_string() })
 }
 
 /// Returns the directive's own name, if it can be set at run time to that value.

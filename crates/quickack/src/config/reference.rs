@@ -3,6 +3,7 @@
 use std::fmt::Write;
 
 use super::directives::{Directive, GLOBAL, Kind, Origin, POOL, Unwritten};
+use super::tenants::TENANT;
 use super::value;
 
 pub fn directives_page() -> String {
@@ -11,6 +12,8 @@ pub fn directives_page() -> String {
     table(POOL, &mut out);
     out.push_str("\n## In the `global:` block\n\n");
     table(GLOBAL, &mut out);
+    out.push_str("\n## In a tenant of `tenants:`\n\n");
+    table(TENANT, &mut out);
     out.push_str(DIFFERENCES);
     out
 }
@@ -57,6 +60,7 @@ fn kind<D>(kind: &Kind<D>) -> String {
         Kind::Listen(_) => "address".to_string(),
         Kind::Servers(_) => "list of servers".to_string(),
         Kind::Commands(_) => "names, each with `key` and `access`".to_string(),
+        Kind::Tenants(_) => "names, each with directives".to_string(),
     }
 }
 
@@ -68,7 +72,7 @@ A configuration is a `nutcracker.yml`: every top-level key is a pool, except `gl
 the settings of the process. `quickack check FILE` says whether a file is valid and prints the
 resulting settings. Directives marked (t) are twemproxy's, with its spelling, defaults and meaning.
 Directives marked (r) can be changed in a running proxy: `quickack set memory_max=2g`,
-`quickack set POOL.timeout=400ms`.
+`quickack set POOL.timeout=400ms`, `quickack set tenants.NAME.weight=2`.
 
 * A **switch** is `on`, `true` or `yes`, or `off`, `false` or `no`.
 * A **duration** is a number with `us`, `ms`, `s`, `m` or `h`; a bare number is milliseconds. The

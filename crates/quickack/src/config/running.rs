@@ -7,12 +7,13 @@ use serde::Serialize;
 use super::Config;
 use super::directives::{Directive, GLOBAL, POOL, Unwritten};
 use super::draft::Setting;
+use super::overrides::Owner;
+use super::tenants::{self, TENANT};
 
 /// The settings of one block: those in the file and those set at run time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Block {
-    /// The pool; None for the `global:` block.
-    pub pool: Option<String>,
+    pub owner: Owner,
     pub settings: Vec<Setting>,
 }
 
@@ -21,6 +22,9 @@ pub struct Block {
 pub struct Value<'c> {
     /// The pool; None for the `global:` block.
     pub pool: Option<&'c str>,
+    /// The tenant, for a directive of one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tenant: Option<&'c str>,
     pub name: &'static str,
     /// The current value. None if nothing is written and there is no default.
     pub value: Option<&'c str>,
@@ -47,7 +51,7 @@ impl Block {
     /// Returns the settings that differ from the default, as `name: value`. Listener and servers
     /// are left out, because they have no default.
     pub fn told(&self) -> Vec<String> {
-        let differs = |setting: &&Setting| match unwritten(self.pool.is_some(), setting.name) {
+        let differs = |setting: &&Setting| match unwritten(&self.owner, setting.name) {
             Unwritten::Required => false,
             Unwritten::Value(default) => setting.word() != Some(default),
             Unwritten::Unset(_) => true,
@@ -57,11 +61,28 @@ impl Block {
         self.settings.iter().filter(differs).filter_map(line).collect()
     }
 
+    /// Returns the name of the pool, if it is a pool's.
+    pub fn pool(&self) -> Option<&str> {
+        match &self.owner {
+            Owner::Pool(name) => Some(name),
+            Owner::Proxy | Owner::Tenant(_) => None,
+        }
+    }
+
+    /// Returns the name of the tenant, if it is a tenant's.
+    pub fn tenant(&self) -> Option<&str> {
+        match &self.owner {
+            Owner::Tenant(name) => Some(name),
+            Owner::Proxy | Owner::Pool(_) => None,
+        }
+    }
+
     /// Returns every directive of the block's table.
     pub fn values(&self) -> Vec<Value<'_>> {
-        match self.pool {
-            Some(_) => POOL.iter().map(|row| self.value(row)).collect(),
-            None => GLOBAL.iter().map(|row| self.value(row)).collect(),
+        match self.owner {
+            Owner::Pool(_) => POOL.iter().map(|row| self.value(row)).collect(),
+            Owner::Tenant(_) => TENANT.iter().map(|row| self.value(row)).collect(),
+            Owner::Proxy => GLOBAL.iter().map(|row| self.value(row)).collect(),
         }
     }
 
@@ -76,7 +97,8 @@ impl Block {
         let set = setting.and_then(|setting| setting.set.as_deref());
         let value = set.or(file).or(default);
         Value {
-            pool: self.pool.as_deref(),
+            pool: self.pool(),
+            tenant: self.tenant(),
             name: directive.name,
             value,
             from: match (set, file) {
@@ -90,10 +112,11 @@ impl Block {
     }
 }
 
-fn unwritten(pool: bool, name: &str) -> &'static Unwritten {
-    let found = match pool {
-        true => POOL.iter().find(|row| row.name == name).map(|row| &row.unwritten),
-        false => GLOBAL.iter().find(|row| row.name == name).map(|row| &row.unwritten),
+fn unwritten(owner: &Owner, name: &str) -> &'static Unwritten {
+    let found = match owner {
+        Owner::Pool(_) => POOL.iter().find(|row| row.name == name).map(|row| &row.unwritten),
+        Owner::Tenant(_) => TENANT.iter().find(|row| row.name == name).map(|row| &row.unwritten),
+        Owner::Proxy => GLOBAL.iter().find(|row| row.name == name).map(|row| &row.unwritten),
     };
     found.expect("a setting is read by its table")
 }
@@ -107,12 +130,18 @@ impl Config {
     /// Renders the whole for people, as a file; comments mark values that are not from the file.
     pub fn running_text(&self) -> String {
         let mut out = String::new();
-        for block in &self.blocks {
-            let name = block.pool.as_deref().unwrap_or("global");
+        let tenants = self.blocks.iter().filter_map(|block| Some((block.tenant()?, block)));
+        let tenants = tenants::word(tenants.map(|(name, block)| (name, &*block.settings)));
+        for block in self.blocks.iter().filter(|block| block.tenant().is_none()) {
+            let name = block.pool().unwrap_or("global");
             let _ = writeln!(out, "{name}:");
             for value in block.values() {
                 let comment = value.comment();
                 let _ = match value.value {
+                    Some(_) if value.name == "tenants" => {
+                        // Each value may have been set.
+                        writeln!(out, "  {}: {tenants}", value.name)
+                    }
                     Some(word) => writeln!(out, "  {}: {word}{comment}", value.name),
                     None => writeln!(out, "  # {}:{comment}", value.name),
                 };
@@ -131,8 +160,9 @@ impl Config {
         let mut out = String::new();
         for value in self.values().iter().filter(|value| value.from == Source::Set) {
             let pool = value.pool.map_or(String::new(), |pool| format!("{pool}."));
+            let tenant = value.tenant.map_or(String::new(), |name| format!("tenants.{name}."));
             let [now, file] = [value.value, value.file].map(Option::unwrap_or_default);
-            let _ = writeln!(out, "{pool}{}: {file} -> {now}", value.name);
+            let _ = writeln!(out, "{pool}{tenant}{}: {file} -> {now}", value.name);
         }
         out
     }

@@ -2,11 +2,13 @@
 
 mod faults;
 mod redis;
+mod tenants;
 
 use std::fs;
 use std::time::Duration;
 
 use proxy::plan::{OnFailure, Partial, PoolPlan, QuickAck};
+use proxy::tenants::plan::RemovedUsers;
 use shard::{Distribution, Hash};
 
 use super::directives::{GLOBAL, POOL, Unwritten};
@@ -183,6 +185,8 @@ const GLOBAL_EFFECTS: &[Effect] = &[
     ("log_format: json", |c| c.process.log_format == log::Format::Json),
     ("log_level: debug", |c| c.process.log_level == log::Level::Debug),
     ("shutdown_timeout: 0", |c| c.process.shutdown_timeout_us == 0),
+    ("tenants: {shop: {pools: [p]}}", |c| c.plan.pools[0].tenant == Some(0)),
+    ("removed_users: keep", |c| c.plan.removed_users == RemovedUsers::Keep),
     ("hang_timeout: 1m", |c| c.process.hang_timeout_us == 60_000_000),
 ];
 

@@ -47,6 +47,18 @@ impl From<Fault> for Error {
     }
 }
 
+/// Returns a word as it is written in a list or a mapping.
+pub fn quoted(word: &str) -> String {
+    let is_odd = |c: char| ",[]{}".contains(c);
+    let is_plain = !word.is_empty()
+        && !word.starts_with(|c: char| "@`&*!%#|>'\"-?: ".contains(c))
+        && !word.contains(is_odd)
+        && !word.contains(": ")
+        && !word.contains(" #")
+        && !word.ends_with([':', ' ']);
+    if is_plain { word.to_string() } else { format!("'{}'", word.replace('\'', "''")) }
+}
+
 /// Parses a number of digits only, as twemproxy does: no sign, no point.
 pub fn number(word: &str, range: &RangeInclusive<u64>) -> Result<u64, Fault> {
     let Some(number) = digits(word) else {

@@ -27,6 +27,8 @@ struct PassedFields {
     pool: u32,
     protocol: Option<u8>,
     logged_in: bool,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    user: Option<String>,
     failed_logins: u8,
     #[serde(with = "SessionFields", default, skip_serializing_if = "is_untouched")]
     session: Session,
@@ -103,7 +105,8 @@ mod tests {
     }
 
     fn client(session: Session) -> Passed {
-        Passed { pool: 3, protocol: Some(2), logged_in: true, failed_logins: 1, session }
+        let user = Some("anna".to_string());
+        Passed { pool: 3, protocol: Some(2), logged_in: true, user, failed_logins: 1, session }
     }
 
     #[test]
@@ -130,7 +133,7 @@ mod tests {
 
     #[test]
     fn who_has_said_nothing_costs_nothing() {
-        let client = client(Session::default());
+        let client = Passed { user: None, ..client(Session::default()) };
         let (arrived, len) = travel(&client);
         assert_eq!(arrived, client);
         assert!(len < 70, "{len}");

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
+use std::rc::Rc;
 
 use proxy::plan::Plan;
 use serde::{Deserialize, Serialize};
@@ -28,6 +29,8 @@ pub struct Installation {
     pub accept: AcceptMode,
     /// In the order of the plan's pools.
     pub pools: Vec<PoolIds>,
+    /// The ids of tenants, in the order of the plan.
+    pub tenants: Vec<u32>,
     /// Where servers are, by id: an address and port, or the path of a socket.
     pub addresses: BTreeMap<u32, String>,
     pub listeners: Vec<ListenerEntry>,
@@ -67,8 +70,11 @@ impl Installation {
     }
 }
 
-/// Gives pools and servers the ids that the master has decided.
-pub fn assign_ids(plan: &mut Plan, ids: &[PoolIds]) {
+/// Gives pools, servers and tenants the ids that the master has decided.
+pub fn assign_ids(plan: &mut Plan, ids: &[PoolIds], tenants: &[u32]) {
+    for (tenant, id) in plan.tenants.iter_mut().zip(tenants) {
+        Rc::make_mut(tenant).id = *id;
+    }
     for (pool, ids) in plan.pools.iter_mut().zip(ids) {
         pool.id = ids.pool;
         for (server, id) in pool.servers.iter_mut().zip(&ids.servers) {
@@ -95,6 +101,7 @@ mod tests {
             accept: AcceptMode::Gate,
             addresses: servers.iter().map(|id| (*id, format!("10.0.0.1:{id}"))).collect(),
             pools: vec![PoolIds { pool: 1, servers }],
+            tenants: vec![9_000],
             listeners: vec![ListenerEntry { id: 1, pool: 0, slot: None }],
         };
         assert_eq!(Installation::read(sent.seal().unwrap()).unwrap(), sent);

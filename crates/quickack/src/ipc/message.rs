@@ -162,7 +162,7 @@ messages! {
         "The worker was told to exit by a signal: it drains."
     Clients { client: ClientState } Several
         "Connections of clients that have nothing outstanding, for other workers. They all have \
-         the same pool, protocol, login, database, protocol version and client names."
+         the same pool, protocol, user, database, protocol version and client names."
 }
 
 messages! {

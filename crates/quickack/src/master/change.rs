@@ -203,6 +203,7 @@ impl Master {
     ) -> Result<Next, Error> {
         let mut ids = self.ids.clone();
         let assigned = ids.assign(&config, &addresses)?;
+        let tenants = ids.tenants(&config);
         if self.caches.is_resized(&config, &assigned) {
             let text = "`memory` and `item_size_max` of a running embedded cache cannot be \
                         changed: it holds items";
@@ -218,6 +219,7 @@ impl Master {
             config,
             mode,
             ids: assigned,
+            tenants,
             listeners,
             resolved,
             addresses,

@@ -1,7 +1,7 @@
-//! The ids of pools and servers. Master and workers know a pool or a server by one number, taken
-//! from one range for both: it finds its counters and its health bit, and stands for it in
+//! The ids of pools, servers and tenants. Master and workers know each by one number, taken from
+//! one range for all: it finds its counters and its health bit, and stands for it in
 //! messages. An id stays over reloads as long as the thing is the same: a pool of one name and
-//! protocol; a server of one pool, ring name and address.
+//! protocol; a server of one pool, ring name and address; a tenant of one name.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,6 +14,7 @@ use crate::ipc::installation::PoolIds;
 pub struct Ids {
     pools: BTreeMap<String, u32>,
     servers: BTreeMap<[String; 3], u32>,
+    tenants: BTreeMap<String, u32>,
     /// They have left the configuration, and requests of theirs are still being answered.
     leaving: BTreeSet<u32>,
     free: BTreeSet<u32>,
@@ -28,6 +29,7 @@ impl Ids {
         Ids {
             pools: BTreeMap::new(),
             servers: BTreeMap::new(),
+            tenants: BTreeMap::new(),
             leaving: BTreeSet::new(),
             free: BTreeSet::new(),
             next: 1,
@@ -44,6 +46,7 @@ impl Ids {
     ) -> Result<Vec<PoolIds>, Error> {
         let old_pools = std::mem::take(&mut self.pools);
         let old_servers = std::mem::take(&mut self.servers);
+        let old_tenants = std::mem::take(&mut self.tenants);
         let mut ids = Vec::new();
         for (plan, upstream) in config.plan.pools.iter().zip(&config.upstreams) {
             let name = format!("{} {}", plan.protocol.name(), plan.name);
@@ -60,14 +63,28 @@ impl Ids {
             }
             ids.push(PoolIds { pool, servers });
         }
-        let kept = |id: &u32| ids.iter().any(|of| of.pool == *id || of.servers.contains(id));
+        for tenant in &config.plan.tenants {
+            let id = self.keep_or_take(old_tenants.get(&tenant.name))?;
+            self.tenants.insert(tenant.name.clone(), id);
+        }
+        let of_tenants: BTreeSet<u32> = self.tenants.values().copied().collect();
+        let kept = |id: &u32| {
+            let of_pools = ids.iter().any(|of| of.pool == *id || of.servers.contains(id));
+            of_pools || of_tenants.contains(id)
+        };
         let gone: Vec<u32> = old_pools
             .into_values()
             .chain(old_servers.into_values())
+            .chain(old_tenants.into_values())
             .filter(|id| !kept(id))
             .collect();
         self.leaving.extend(gone);
         Ok(ids)
+    }
+
+    /// Returns the ids of tenants, in the order of the plan.
+    pub fn tenants(&self, config: &Config) -> Vec<u32> {
+        config.plan.tenants.iter().map(|tenant| self.tenants[&tenant.name]).collect()
     }
 
     pub fn is_anything_leaving(&self) -> bool {

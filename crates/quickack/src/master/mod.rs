@@ -148,6 +148,8 @@ struct Running {
     config: Config,
     mode: AcceptMode,
     ids: Vec<PoolIds>,
+    /// The ids of tenants, in the order of the plan.
+    tenants: Vec<u32>,
     listeners: Vec<ListenerEntry>,
     /// All that name servers have said, …
     resolved: reader::Addresses,
@@ -172,6 +174,7 @@ impl Master {
         let resolved = reader::look_up(&config)?;
         let addresses = reader::choose(&resolved, None);
         let assigned = ids.assign(&config, &addresses)?;
+        let tenants = ids.tenants(&config);
         let choice = event::choose(config.process.accept, Kernel::running(), &event::CALLS)?;
         let mut listeners = Listeners::default();
         let entries = listeners.open(&config, &addresses, choice.mode)?;
@@ -186,6 +189,7 @@ impl Master {
             config,
             mode: choice.mode,
             ids: assigned,
+            tenants,
             listeners: entries,
             resolved,
             addresses,
@@ -422,7 +426,7 @@ impl Running {
     /// The plan as the workers know it, with the ids that the master has given.
     fn plan(&self) -> proxy::plan::Plan {
         let mut plan = self.config.plan.clone();
-        installation::assign_ids(&mut plan, &self.ids);
+        installation::assign_ids(&mut plan, &self.ids, &self.tenants);
         plan
     }
 
@@ -451,6 +455,7 @@ impl Running {
             processors: self.config.process.processors,
             accept: self.mode,
             pools: self.ids.clone(),
+            tenants: self.tenants.clone(),
             addresses,
             listeners: self.listeners.clone(),
         })

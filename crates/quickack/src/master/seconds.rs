@@ -52,6 +52,8 @@ impl Master {
             let servers = pool.servers.iter().map(|id| Measured::Server(*id));
             std::iter::once(Measured::Pool(pool.pool)).chain(servers)
         });
+        let tenants = self.running.tenants.iter().map(|id| Measured::Tenant(*id));
+        let rows = rows.chain(tenants);
         self.seconds.windows.end_slice(self.scoreboard.registry(), second, rows);
     }
 }

@@ -3,7 +3,9 @@
 use metrics::{Counter, Span};
 use serde_json::{Map, Value, json};
 
-use super::{Counts, Figures, Health, PoolStats, QUANTILES, ServerStats, Snapshot, Times};
+use super::{
+    Counts, Figures, Health, PoolStats, QUANTILES, ServerStats, Snapshot, TenantStats, Times,
+};
 
 impl Snapshot {
     pub fn json(&self) -> String {
@@ -25,6 +27,7 @@ impl Snapshot {
             "totals": object(json!({}), &self.totals, []),
             "workers": workers.collect::<Vec<Value>>(),
             "pools": self.pools.iter().map(pool).collect::<Vec<Value>>(),
+            "tenants": self.tenants.iter().map(tenant).collect::<Vec<Value>>(),
         });
         let mut out = serde_json::to_string_pretty(&value).expect("names and numbers only");
         out.push('\n');
@@ -45,6 +48,12 @@ fn pool(pool: &PoolStats) -> Value {
         ("servers", servers.into()),
     ];
     object(json!({"name": pool.name}), &pool.counts, more)
+}
+
+fn tenant(tenant: &TenantStats) -> Value {
+    let latencies: Map<String, Value> =
+        tenant.latencies.iter().map(|row| (row.name.to_string(), times(row))).collect();
+    object(json!({"name": tenant.name}), &tenant.counts, [("latency_us", latencies.into())])
 }
 
 fn server(server: &ServerStats) -> Value {

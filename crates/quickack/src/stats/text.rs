@@ -4,9 +4,11 @@
 
 use std::fmt::Write;
 
-use metrics::{Counter, PoolCounter, ServerCounter, Span, WorkerCounter};
+use metrics::{Counter, PoolCounter, ServerCounter, Span, TenantCounter, WorkerCounter};
 
-use super::{Counts, Figures, Health, PoolStats, QUANTILES, ServerStats, Snapshot, Times};
+use super::{
+    Counts, Figures, Health, PoolStats, QUANTILES, ServerStats, Snapshot, TenantStats, Times,
+};
 use crate::config::grouped;
 
 impl Snapshot {
@@ -33,6 +35,10 @@ impl Snapshot {
         for pool in &self.pools {
             out.push('\n');
             write_pool(pool, facts.unix_s, &mut out);
+        }
+        for tenant in &self.tenants {
+            out.push('\n');
+            write_tenant(tenant, &mut out);
         }
         out
     }
@@ -83,6 +89,36 @@ fn write_pool(pool: &PoolStats, now_s: u64, out: &mut String) {
     others(&pool.counts, &shown, "  also: ", out);
     latencies(pool, out);
     servers(&pool.servers, now_s, out);
+}
+
+fn write_tenant(tenant: &TenantStats, out: &mut String) {
+    let count = |counter| grouped(tenant.counts.value(counter));
+    let _ = writeln!(
+        out,
+        "tenant {}: clients {}, {} of them waiting; requests {}, denied {}, delayed {}, over {}",
+        tenant.name,
+        count(TenantCounter::ClientsNow),
+        count(TenantCounter::WaitingNow),
+        count(TenantCounter::Requests),
+        count(TenantCounter::Denied),
+        count(TenantCounter::Delayed),
+        count(TenantCounter::Over),
+    );
+    let shown = [
+        TenantCounter::ClientsNow,
+        TenantCounter::WaitingNow,
+        TenantCounter::Requests,
+        TenantCounter::Denied,
+        TenantCounter::Delayed,
+        TenantCounter::Over,
+    ];
+    others(&tenant.counts, &shown, "  also: ", out);
+    let mut rows = vec![heads(&["LATENCY", "OVER", "COUNT", "MEAN"])];
+    for kind in &tenant.latencies {
+        rows.extend(windows(kind.name, kind, &[0, 1, 2]));
+        rows.push(row(kind.name, "start", &kind.since_start));
+    }
+    table("  ", &rows, out);
 }
 
 /// Renders the latencies of a pool: of reads and of updates, of each family where there are several,

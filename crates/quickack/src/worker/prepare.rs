@@ -39,7 +39,7 @@ pub fn compile(
         let errors = outcome.report.count(Severity::Error);
         return Err(Error::Config(format!("it has {errors} errors here")));
     };
-    assign_ids(&mut config.plan, &installation.pools);
+    assign_ids(&mut config.plan, &installation.pools, &installation.tenants);
     let targets = targets(&config, installation)?;
     let listeners = listeners(&config, installation, slot, passed)?;
     let names = names(&config.plan);

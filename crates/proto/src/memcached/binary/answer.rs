@@ -274,6 +274,7 @@ pub(super) fn answer(asked: &Asked<'_>, answer: &Answer<'_>, out: &mut Vec<u8>) 
         Answer::Refused(Refusal::NoPlace | Refusal::NoDatabase) => to.say(UNKNOWN, out),
         Answer::Refused(Refusal::TooLarge) => to.say(TOO_LARGE, out),
         Answer::Refused(Refusal::TooLargeKept) => to.say(TOO_LARGE_KEPT, out),
+        Answer::Denied(why) => to.say((NOT_SUPPORTED, why.as_bytes()), out),
         Answer::Failed(why) => to.say((TEMPORARY, why.as_bytes()), out),
         Answer::Uncertain(why) => to.say((INTERNAL, why.as_bytes()), out),
         Answer::Apart { .. } => to.say((INVALID, b"keys of two servers"), out),

@@ -18,9 +18,9 @@ mod opcodes;
 mod request;
 
 use super::meta::answer::Repeated;
-use super::{Servers, gather, reply};
+use super::{Servers, gather, reach, reply};
 use crate::{
-    Adapted, Answer, Ask, Asked, Capabilities, Command, Item, Login, Parsed, Part, Protocol,
+    Adapted, Answer, Ask, Asked, Capabilities, Command, Item, Keys, Login, Parsed, Part, Protocol,
     ProxyFacts, Request, Resume, Shown, Span, Upstream,
 };
 use header::Header;
@@ -72,6 +72,19 @@ impl Protocol for Binary {
 
     fn commands(&self) -> &'static [Command] {
         &opcodes::TABLE
+    }
+
+    fn place(&self) -> usize {
+        1
+    }
+
+    fn categories(&self, command: u16) -> Vec<&'static str> {
+        reach::categories(&opcodes::TABLE[usize::from(command)])
+    }
+
+    fn reaches(&self, request: &Request, head: &[u8]) -> Keys {
+        let argument = Header::read(head).map_or(&b""[..], |header| header.key(head));
+        reach::keys(request, argument)
     }
 
     fn parse_request(

@@ -1,0 +1,157 @@
+//! Tenants: groups of users and pools with rules, limits and figures of their own.
+//!
+//! ```text
+//!   a client's tenant:   its user's  ── none ──▶  its pool's  ── none ──▶  nobody's (`NOBODY`)
+//! ```
+//!
+//! Clients that belong to nobody are not looked at any further: one comparison tells them apart.
+//! `plan.rs` has what the operator says about a tenant, `rules.rs` what its requests may be. What
+//! all workers together may do is kept in the metrics registry; what is here is this worker's part.
+
+pub mod plan;
+mod rules;
+mod spend;
+
+use std::collections::{HashMap, VecDeque};
+use std::rc::Rc;
+
+use metrics::{Counters, Recorder, TenantCounter, TenantRates, WorkerMetrics};
+
+use super::id::ConnId;
+use crate::Time;
+use plan::{RemovedUsers, TenantPlan};
+use spend::Purse;
+
+pub(crate) use spend::Limit;
+
+/// The index of the tenant of clients that have none.
+pub(crate) const NOBODY: u16 = 0;
+
+/// All tenants of this worker.
+#[derive(Default)]
+pub(crate) struct Tenants {
+    /// By index, from 1 on. A vacant place has no tenant, and no client refers to it.
+    list: Vec<Option<Tenant>>,
+    by_user: HashMap<String, u16>,
+    pub(crate) removed_users: RemovedUsers,
+}
+
+/// A tenant, as this worker sees it.
+pub(crate) struct Tenant {
+    pub(crate) plan: Rc<TenantPlan>,
+    pub(crate) counters: Counters<TenantCounter>,
+    /// `Latency::REQUESTS` and `Latency::QUEUE`.
+    pub(crate) latencies: Recorder,
+    rates: TenantRates,
+    /// What this worker has of each rate, and has not spent.
+    purses: [Purse; 3],
+    /// Requests, and their bytes, that were counted and are read again.
+    again: (u64, u64),
+    /// Bytes of the answers that its clients here are expected to get.
+    pub(crate) expected: u64,
+    /// Clients that wait for a limit, first come first served.
+    pub(crate) line: VecDeque<ConnId>,
+    /// When the timer of the line fires; no timer is set for `Time(0)`.
+    pub(crate) timer: Time,
+}
+
+impl Tenants {
+    /// Takes the tenants of another plan. No client refers to a tenant meanwhile.
+    pub(crate) fn install(
+        &mut self,
+        plans: Vec<Rc<TenantPlan>>,
+        removed_users: RemovedUsers,
+        metrics: &WorkerMetrics,
+        now: Time,
+    ) {
+        self.removed_users = removed_users;
+        for place in &mut self.list {
+            let stays = |one: &mut Tenant| plans.iter().any(|plan| plan.id == one.plan.id);
+            if !place.as_mut().is_some_and(stays) {
+                *place = None;
+            }
+        }
+        self.by_user.clear();
+        for plan in plans {
+            let at = match self.index_of(plan.id) {
+                Some(at) => at,
+                None => self.vacant(),
+            };
+            for user in &plan.users {
+                self.by_user.insert(user.clone(), at);
+            }
+            match &mut self.list[usize::from(at) - 1] {
+                Some(tenant) => tenant.change(plan, now),
+                place => *place = Some(Tenant::new(plan, metrics)),
+            }
+        }
+    }
+
+    /// Whether there are any.
+    pub(crate) fn any(&self) -> bool {
+        self.list.iter().any(Option::is_some)
+    }
+
+    /// Returns the index of the tenant with this id, if the plan has it.
+    pub(crate) fn index_of(&self, id: u32) -> Option<u16> {
+        let is_it = |place: &Option<Tenant>| place.as_ref().is_some_and(|it| it.plan.id == id);
+        self.list.iter().position(is_it).map(|at| at as u16 + 1)
+    }
+
+    /// Returns the tenant of this user, if it has one of its own.
+    pub(crate) fn of_user(&self, user: &str) -> Option<u16> {
+        self.by_user.get(user).copied()
+    }
+
+    /// Returns a tenant; none for nobody's index.
+    #[inline]
+    pub(crate) fn find(&self, at: u16) -> Option<&Tenant> {
+        self.list.get(usize::from(at).wrapping_sub(1))?.as_ref()
+    }
+
+    #[inline]
+    pub(crate) fn find_mut(&mut self, at: u16) -> Option<&mut Tenant> {
+        self.list.get_mut(usize::from(at).wrapping_sub(1))?.as_mut()
+    }
+
+    fn vacant(&mut self) -> u16 {
+        let at = self.list.iter().position(Option::is_none).unwrap_or_else(|| {
+            self.list.push(None);
+            self.list.len() - 1
+        });
+        at as u16 + 1
+    }
+}
+
+impl Tenant {
+    fn new(plan: Rc<TenantPlan>, metrics: &WorkerMetrics) -> Tenant {
+        assert_ne!(plan.id, 0, "a plan is numbered before it is played");
+        Tenant {
+            counters: metrics.counters(plan.id),
+            latencies: metrics.recorder(plan.id),
+            rates: metrics.tenant_rates(plan.id),
+            purses: Default::default(),
+            again: (0, 0),
+            expected: 0,
+            line: VecDeque::new(),
+            timer: Time(0),
+            plan,
+        }
+    }
+
+    /// Whether one client more is too many, when this worker has counted it already. The limit
+    /// holds for all workers together: of two that count at the same moment, both may see too many,
+    /// never too few.
+    pub(crate) fn is_full(&self, metrics: &WorkerMetrics) -> bool {
+        let most = self.plan.clients_max;
+        if most == u64::MAX {
+            return false;
+        }
+        std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
+        let all = match bug!(LimitPerWorker) {
+            false => metrics.total(self.plan.id, TenantCounter::ClientsNow),
+            true => self.counters.value(TenantCounter::ClientsNow),
+        };
+        all > most
+    }
+}

@@ -1,0 +1,325 @@
+//! Clients and their tenants: who a client belongs to, and whether its next request may be read.
+//!
+//! ```text
+//!   request ─▶ judge ── denied by a rule ─────▶ refused
+//!                │ above a limit ── `refuse` ──▶ refused
+//!                │       └───────── `delay` ───▶ its client is paused, in the tenant's line
+//!                ▼                                       │ timer
+//!              charged, and read  ◀──────────────────────┘
+//! ```
+//!
+//! Clients of no tenant come here only when they come, go, or log in.
+
+use std::rc::Rc;
+
+use metrics::{Latency, TenantCounter};
+use proto::{Answer, Request};
+
+use super::Clients;
+use super::input::{Frame, Next};
+use super::request::PendingRequest;
+use super::session::Client;
+use crate::Time;
+use crate::base::Base;
+use crate::base::id::ConnId;
+use crate::base::part::Incoming;
+use crate::base::pool::Stage;
+use crate::base::tenants::plan::{Over, RemovedUsers};
+use crate::base::tenants::{Limit, NOBODY, Tenants};
+use crate::base::timers::Due;
+
+impl Clients {
+    /// Has a client join the tenant of its user, or else of its pool. `is_new`: it is counted as
+    /// one more, and refused if it is one too many; the error names the tenant and the limit.
+    pub(super) fn join_tenant(
+        &mut self,
+        base: &mut Base,
+        id: ConnId,
+        is_new: bool,
+    ) -> Result<(), String> {
+        let Some(client) = self.table.find_mut(id) else { return Ok(()) };
+        debug_assert_eq!(client.tenant, NOBODY, "a client has one tenant");
+        let at = tenant_of(base, client);
+        let metrics = base.metrics;
+        let Some(tenant) = base.tenants.find_mut(at) else { return Ok(()) };
+        tenant.counters.add(TenantCounter::ClientsNow, 1);
+        if is_new && tenant.is_full(&metrics) {
+            tenant.counters.subtract(TenantCounter::ClientsNow, 1);
+            tenant.counters.add(TenantCounter::ClientsRefused, 1);
+            let (name, most) = (&tenant.plan.name, tenant.plan.clients_max);
+            return Err(format!("tenant '{name}' has its limit of {most} clients"));
+        }
+        tenant.counters.add(TenantCounter::ClientsTotal, u64::from(is_new));
+        tenant.counters.add(TenantCounter::InflightBytesNow, client.inflight);
+        tenant.expected += client.pipeline.expected as u64;
+        client.tenant = at;
+        Ok(())
+    }
+
+    /// Has a client leave its tenant, with what it has in flight.
+    pub(super) fn leave_tenant(&mut self, base: &mut Base, id: ConnId) {
+        let Some(client) = self.table.find_mut(id) else { return };
+        let at = std::mem::replace(&mut client.tenant, NOBODY);
+        let Some(tenant) = base.tenants.find_mut(at) else { return };
+        tenant.counters.subtract(TenantCounter::ClientsNow, 1);
+        tenant.counters.subtract(TenantCounter::InflightBytesNow, client.inflight);
+        tenant.expected -= client.pipeline.expected as u64;
+        if std::mem::take(&mut client.waits.tenant) {
+            tenant.counters.subtract(TenantCounter::WaitingNow, 1);
+            tenant.line.retain(|one| *one != id);
+        }
+    }
+
+    /// Notes whose login it is, or that there is none any more. `Err`: the user's tenant has too
+    /// many clients, and nothing has changed.
+    pub(super) fn set_user(
+        &mut self,
+        base: &mut Base,
+        id: ConnId,
+        user: Option<Rc<str>>,
+    ) -> Result<(), String> {
+        let Some(client) = self.table.find_mut(id) else { return Ok(()) };
+        if client.user == user {
+            return Ok(());
+        }
+        let before = std::mem::replace(&mut client.user, user);
+        let moves = tenant_of(base, client) != client.tenant;
+        if !moves {
+            return Ok(());
+        }
+        self.leave_tenant(base, id);
+        let joined = self.join_tenant(base, id, true);
+        if joined.is_err() {
+            if let Some(client) = self.table.find_mut(id) {
+                client.user = before;
+            }
+            let _ = self.join_tenant(base, id, false);
+        }
+        joined
+    }
+
+    /// Has all clients leave their tenants, before a plan with others is installed.
+    pub(crate) fn leave_tenants(&mut self, base: &mut Base) {
+        if base.tenants.any() {
+            for id in self.ids() {
+                self.leave_tenant(base, id);
+                // It looks at the new limits.
+                self.update_client(base, id);
+            }
+        }
+    }
+
+    /// Has all clients join the tenants of the plan that has just been installed, and closes those
+    /// whose users it does not have any more.
+    pub(crate) fn join_tenants(&mut self, base: &mut Base) {
+        for id in self.ids() {
+            if base.tenants.any() {
+                let _ = self.join_tenant(base, id, false);
+            }
+            self.end_removed_user(base, id);
+        }
+    }
+
+    /// Closes a client at the end of its request if its user has been removed.
+    pub(super) fn end_removed_user(&mut self, base: &mut Base, id: ConnId) {
+        let Some(client) = self.table.find(id) else { return };
+        let plan = &base.pools[client.pool as usize].plan;
+        if let (Some(user), Some(users)) = (&client.user, &plan.users)
+            && users.find(user.as_bytes()).is_none()
+            && base.tenants.removed_users == RemovedUsers::Close
+        {
+            self.finish(base, id);
+        }
+    }
+
+    /// Decides about a request of a client that has a tenant. None: it is read. Otherwise it is
+    /// refused, or its client waits.
+    #[inline(never)]
+    pub(super) fn judge(
+        &mut self,
+        base: &mut Base,
+        frame: &mut Frame,
+        bytes: &[u8],
+        is_extra: bool,
+    ) -> Option<Next> {
+        let Frame { asks, request, .. } = frame;
+        let client = self.table.find_mut(asks.id)?;
+        let head = &bytes[..request.head as usize];
+        let tenant = base.tenants.find_mut(client.tenant)?;
+        // A joined read is as many requests.
+        let parts = base.keys.len().max(1) as u64;
+        let requests = if request.keep { parts } else { 1 };
+        let inflight = request.len() + parts * u64::from(client.expected.len());
+        let is_called = client.is_called(base.now);
+        let limit = if tenant.line.is_empty() || is_called {
+            tenant.admit(&base.metrics, inflight, base.now)
+        } else {
+            // Others were here before.
+            Err(Limit::Line)
+        };
+        if let Err(limit) = limit {
+            return self.hold_back(base, frame, head, limit);
+        }
+        client.took = true;
+        if client.limited != Time(0) {
+            tenant.latencies.record(Latency::QUEUE, base.now.since(client.limited));
+            client.limited = Time(0);
+        }
+        tenant.charge(requests, request.len());
+        frame.charged = (requests as u32, request.len());
+        let rules = tenant.plan.rules.as_ref()?;
+        let current = client.session.conn_key.database;
+        let judged = (request as &Request, head);
+        let scratch = &mut base.scratch;
+        let denied =
+            rules.judge(asks.protocol, judged, &base.keys, (current, is_extra), scratch)?;
+        tenant.counters.add(TenantCounter::Denied, 1);
+        let name = match is_extra {
+            true => String::from_utf8_lossy(&asks.protocol.name_of(request, head)).into_owned(),
+            false => asks.protocol.commands()[usize::from(request.command)].name.to_string(),
+        };
+        let words = denied.words(&tenant.plan.name, &name);
+        self.refuse_read(base, &frame.incoming(head), &Answer::Denied(&words));
+        Some(Next::Used(head.len()))
+    }
+
+    /// Has a request wait, or refuses it, because of a limit.
+    #[cold]
+    fn hold_back(
+        &mut self,
+        base: &mut Base,
+        frame: &mut Frame,
+        head: &[u8],
+        limit: Limit,
+    ) -> Option<Next> {
+        let id = frame.asks.id;
+        let client = self.table.find_mut(id)?;
+        let at = client.tenant;
+        let tenant = base.tenants.find_mut(at)?;
+        if tenant.plan.over == Over::Refuse {
+            tenant.counters.add(TenantCounter::Over, 1);
+            let (name, limit) = (&tenant.plan.name, limit.words(&tenant.plan));
+            let words = format!("tenant '{name}' is over its limit of {limit}");
+            let incoming = Incoming { asks: &frame.asks, request: &frame.request, head };
+            self.refuse_read(base, &incoming, &Answer::Failed(&words));
+            return Some(Next::Used(head.len()));
+        }
+        if client.limited == Time(0) {
+            client.limited = base.now;
+            tenant.counters.add(TenantCounter::Delayed, 1);
+        }
+        client.waits.tenant = true;
+        // Its socket is still read, so that we notice when it leaves.
+        client.pause();
+        tenant.counters.add(TenantCounter::WaitingNow, 1);
+        // One that was called and got nothing keeps its place.
+        match client.is_called(base.now) && !client.took {
+            true => tenant.line.push_front(id),
+            false => tenant.line.push_back(id),
+        }
+        let at_time = match limit {
+            Limit::Rate(_, until) => until.after(u64::from(base.random.next()) % SPREAD_US),
+            Limit::Inflight => base.now.after(INFLIGHT_US),
+            Limit::Line => base.now.after(SPREAD_US),
+        };
+        set_timer(base, at, at_time);
+        self.read_again(base, frame);
+        Some(Next::Used(0))
+    }
+
+    /// Calls clients of a tenant that wait for a limit, when its timer comes.
+    pub(crate) fn tenant_timer(&mut self, base: &mut Base, tenant_id: u32, set: Time) {
+        let Some(at) = base.tenants.index_of(tenant_id) else { return };
+        let now = base.now;
+        let tenant = base.tenants.find_mut(at).filter(|one| one.timer == set);
+        let Some(tenant) = tenant else { return };
+        tenant.timer = Time(0);
+        let called = tenant.calls();
+        for _ in 0..called {
+            let Some(tenant) = base.tenants.find_mut(at) else { return };
+            let Some(id) = tenant.line.pop_front() else { return };
+            tenant.counters.subtract(TenantCounter::WaitingNow, 1);
+            if let Some(client) = self.table.find_mut(id) {
+                client.waits.tenant = false;
+                (client.called, client.took) = (now, false);
+                self.update_client(base, id);
+            }
+        }
+        if base.tenants.find(at).is_some_and(|tenant| !tenant.line.is_empty()) {
+            set_timer(base, at, base.now.after(CALL_US));
+        }
+    }
+
+    /// Notes that a request of a client with a tenant is in flight.
+    #[inline(never)]
+    pub(super) fn note_inflight(&mut self, base: &mut Base, id: ConnId, pending: u32, len: u64) {
+        let Some(client) = self.table.find_mut(id) else { return };
+        let Some(tenant) = base.tenants.find_mut(client.tenant) else { return };
+        let pending = &mut self.requests[pending];
+        tenant.expected += pending.expected as u64;
+        if tenant.plan.inflight_max != u64::MAX {
+            let bytes = len + u64::from(client.expected.len());
+            pending.inflight = bytes;
+            client.inflight += bytes;
+            tenant.counters.add(TenantCounter::InflightBytesNow, bytes);
+        }
+    }
+}
+
+/// Settles with its tenant a request that is answered.
+#[inline(never)]
+pub(super) fn settle(
+    tenants: &mut Tenants,
+    timers: &mut crate::base::timers::Timers,
+    client: &mut Client,
+    pending: &mut PendingRequest,
+    now: Time,
+) {
+    let Some(tenant) = tenants.find_mut(client.tenant) else { return };
+    tenant.expected -= pending.expected as u64;
+    if pending.since != super::request::UNTIMED {
+        tenant.latencies.record(Latency::REQUESTS, now.since(pending.since));
+    }
+    let bytes = std::mem::take(&mut pending.inflight);
+    if bytes > 0 {
+        client.inflight -= bytes;
+        tenant.counters.subtract(TenantCounter::InflightBytesNow, bytes);
+        if !tenant.line.is_empty() && (tenant.timer > now || tenant.timer == Time(0)) {
+            tenant.timer = now;
+            timers.set(now, Due::Tenant { id: tenant.plan.id });
+        }
+    }
+}
+
+impl Client {
+    /// Whether it was called from its tenant's line a moment ago: it does not wait behind others.
+    fn is_called(&self, now: Time) -> bool {
+        self.called != Time(0) && now < self.called.after(2 * CALL_US)
+    }
+}
+
+/// Returns the tenant that a client belongs to.
+fn tenant_of(base: &Base, client: &Client) -> u16 {
+    let of_user = client.user.as_ref().and_then(|user| base.tenants.of_user(user));
+    let pool = &base.pools[client.pool as usize];
+    let of_pool = if pool.stage == Stage::Planned { pool.tenant } else { NOBODY };
+    of_user.unwrap_or(of_pool)
+}
+
+/// Has a tenant's line looked at no later than at this time.
+fn set_timer(base: &mut Base, at: u16, time: Time) {
+    let now = base.now;
+    let Some(tenant) = base.tenants.find_mut(at) else { return };
+    if tenant.timer <= now || tenant.timer > time {
+        tenant.timer = time;
+        base.timers.set(time, Due::Tenant { id: tenant.plan.id });
+    }
+}
+
+/// Workers that wait for the same rate come within this time, so that none is always the first.
+const SPREAD_US: u64 = 400;
+/// How often a line is looked at while there is something to be had.
+const CALL_US: u64 = 1_000;
+/// How often it is looked at while too much is in flight; this worker's own answers end that at
+/// once.
+const INFLIGHT_US: u64 = 5_000;
