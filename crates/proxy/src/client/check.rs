@@ -41,7 +41,7 @@ impl Clients {
             let clients = || self.table.iter().map(|(_, one)| one).filter(|one| one.tenant == at);
             let now = |counter| tenant.counters.value(counter);
             assert_eq!(now(TenantCounter::ClientsNow), clients().count() as u64, "its clients");
-            let inflight: u64 = clients().map(|one| one.inflight).sum();
+            let inflight: u64 = clients().map(Client::inflight).sum();
             assert_eq!(now(TenantCounter::InflightBytesNow), inflight, "its bytes in flight");
             let expected: usize = clients().map(|one| one.pipeline.expected).sum();
             assert_eq!(tenant.expected, expected as u64, "what is expected for it");
