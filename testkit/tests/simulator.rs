@@ -29,6 +29,7 @@ fn ten_thousand_seeds_find_nothing() {
     assert!(sum.full_shares > 300, "{sum:?}");
     assert!(sum.ejections > 1_000 && sum.orphans > 1_000, "{sum:?}");
     assert!(sum.refused_forms > 10_000, "{sum:?}");
+    assert!(sum.tenants > 100_000 && sum.tenants_delayed > 10_000, "{sum:?}");
     assert!(sum.logins > 10_000 && sum.logins_delayed > 10_000, "{sum:?}");
     assert!(sum.redis > 1_000_000 && sum.apart > 10_000, "{sum:?}");
     // Servers without a login never refuse one.

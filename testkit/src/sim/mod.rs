@@ -29,6 +29,7 @@ mod liveness;
 mod master;
 mod meta;
 mod parting;
+mod quotas;
 mod read;
 mod redis;
 mod reply;
@@ -67,7 +68,7 @@ impl std::fmt::Display for Failure {
     }
 }
 
-/// One seed in so many plays logins as well.
+/// One seed in so many plays logins as well, and another one tenants.
 const GUESSES_EACH: u64 = 8;
 
 /// Runs one seed.
@@ -88,6 +89,9 @@ fn play(seed: u64, steps: u32, trace: bool) -> Result<Summary, Failure> {
         world.run(steps);
         if seed.is_multiple_of(GUESSES_EACH) {
             guesses::play(seed, trace, &mut world.summary);
+        }
+        if seed % GUESSES_EACH == 1 {
+            quotas::play(seed, trace, &mut world.summary);
         }
         world.summary
     }));

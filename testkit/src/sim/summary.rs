@@ -37,6 +37,9 @@ pub struct Summary {
     /// Logins that were looked at, and logins that waited for their turn.
     pub logins: u64,
     pub logins_delayed: u64,
+    /// Requests of tenants, and those that waited for a limit.
+    pub tenants: u64,
+    pub tenants_delayed: u64,
     /// Error lines, by the fault that they name.
     pub faults: [u64; FAULTS_COUNT],
 }
@@ -67,6 +70,8 @@ impl Summary {
         self.orphans += other.orphans;
         self.logins += other.logins;
         self.logins_delayed += other.logins_delayed;
+        self.tenants += other.tenants;
+        self.tenants_delayed += other.tenants_delayed;
         self.faults.iter_mut().zip(other.faults).for_each(|(sum, one)| *sum += one);
     }
 

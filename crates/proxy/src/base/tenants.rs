@@ -114,6 +114,11 @@ impl Tenants {
         self.list.get_mut(usize::from(at).wrapping_sub(1))?.as_mut()
     }
 
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (u16, &Tenant)> {
+        let places = self.list.iter().enumerate();
+        places.filter_map(|(at, place)| Some((at as u16 + 1, place.as_ref()?)))
+    }
+
     fn vacant(&mut self) -> u16 {
         let at = self.list.iter().position(Option::is_none).unwrap_or_else(|| {
             self.list.push(None);

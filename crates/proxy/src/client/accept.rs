@@ -6,7 +6,7 @@ use metrics::{PoolCounter, WorkerCounter};
 use proto::{Answer, Asked, Refusal, Request};
 
 use super::Clients;
-use super::session::Client;
+use super::session::{Client, Member};
 use crate::base::Base;
 use crate::base::id::ConnId;
 use crate::base::pool::Stage;
@@ -96,7 +96,8 @@ impl Clients {
             users.and_then(|users| users.find(name.as_bytes())).unwrap_or_else(|| Rc::from(&**name))
         });
         client.take_over(passed);
-        client.user = user;
+        client.member =
+            user.map(|user| Box::new(Member { user: Some(user), ..Default::default() }));
         self.leave_tenant(base, id);
         let _ = self.join_tenant(base, id, false);
         self.end_removed_user(base, id);

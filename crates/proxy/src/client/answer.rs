@@ -33,11 +33,10 @@ impl Clients {
             client.pipeline.bytes += bytes;
             base.memory.change(&mut self.requests[pending].counted, bytes);
         }
-        let has_tenant = client.tenant != NOBODY;
         if request.quiet == Quiet::Silent {
             client.pipeline.silent_count += 1;
             client.pipeline.silent_at = base.now;
-            if has_tenant {
+            if client.tenant != NOBODY {
                 self.note_inflight(base, id, pending, request.len());
             }
             return pending;
@@ -53,11 +52,12 @@ impl Clients {
         client.pipeline.depth += 1;
         client.pipeline.expected += expected;
         self.requests[pending].expected = expected;
-        if client.departure == Departure::Left && request.quiet == Quiet::Loud {
-            self.cancel(id);
-        }
-        if has_tenant {
+        if client.tenant != NOBODY || client.departure == Departure::Left {
+            let is_gone = client.departure == Departure::Left && request.quiet == Quiet::Loud;
             self.note_inflight(base, id, pending, request.len());
+            if is_gone {
+                self.cancel(id);
+            }
         }
         pending
     }

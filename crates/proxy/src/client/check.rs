@@ -2,14 +2,16 @@
 
 use std::collections::BTreeMap;
 
+use metrics::TenantCounter;
 use proto::Quiet;
 
 use super::Clients;
 use super::request::State;
 use super::session::{Client, State as ClientState};
+use crate::Time;
 use crate::base::id::ConnId;
 use crate::base::part::{NONE, RequestId};
-use crate::base::{ServerAt, Sums};
+use crate::base::{Base, ServerAt, Sums};
 
 impl Clients {
     /// Panics if an invariant is broken.
@@ -30,6 +32,23 @@ impl Clients {
             bytes: clients + requests,
             parts: self.requests.iter().map(|pending| pending.parts_left as usize).sum(),
             parts_kept: barriers + resting,
+        }
+    }
+
+    /// Panics if what is counted of a tenant is not the sum over its clients.
+    pub(crate) fn check_tenants(&self, base: &Base) {
+        for (at, tenant) in base.tenants.iter() {
+            let clients = || self.table.iter().map(|(_, one)| one).filter(|one| one.tenant == at);
+            let now = |counter| tenant.counters.value(counter);
+            assert_eq!(now(TenantCounter::ClientsNow), clients().count() as u64, "its clients");
+            let inflight: u64 = clients().map(Client::inflight).sum();
+            assert_eq!(now(TenantCounter::InflightBytesNow), inflight, "its bytes in flight");
+            let expected: usize = clients().map(|one| one.pipeline.expected).sum();
+            assert_eq!(tenant.expected, expected as u64, "what is expected for it");
+            let waiting = clients().filter(|one| one.waits.tenant).count();
+            assert_eq!(tenant.line.len(), waiting, "those that wait are in its line");
+            assert_eq!(now(TenantCounter::WaitingNow), waiting as u64, "and are counted");
+            assert!(waiting == 0 || tenant.timer != Time(0), "a line is looked at");
         }
     }
 

@@ -28,8 +28,8 @@ pub(crate) struct Frame {
     /// The client's reply mode and transaction state before it was read.
     reply_mode_before: ReplyMode,
     aborted_before: bool,
-    /// Its tenant was charged for so many requests, and bytes.
-    pub(super) charged: (u32, u64),
+    /// Its tenant was charged for so many requests.
+    pub(super) charged: u32,
 }
 
 impl Frame {
@@ -265,15 +265,15 @@ impl Clients {
             request,
             reply_mode_before: client.session.reply_mode,
             aborted_before: client.session.aborted,
-            charged: (0, 0),
+            charged: 0,
         });
-        let has_tenant = client.tenant != NOBODY;
         let Frame { asks, request, .. } = frame;
         if !frame.reply_mode_before.is_on() {
             mute(client, request);
         }
-        let is_extra = matches!(request.class, Class::Refuse(Refusal::Unknown))
-            && recognize(base, asks, request, rest.bytes);
+        if matches!(request.class, Class::Refuse(Refusal::Unknown)) {
+            recognize(base, asks, request, rest.bytes);
+        }
         if longest != 0 && longest as usize > base.pools[asks.pool()].plan.item_size_max {
             request.class = Class::Refuse(Refusal::TooLarge);
         }
@@ -294,7 +294,9 @@ impl Clients {
         if request.quiet == Quiet::Sparing && rest.bytes.len() > request.head as usize {
             join(base, asks, request, rest.bytes);
         }
-        if has_tenant && let Some(next) = self.judge(base, frame, rest.bytes, is_extra) {
+        if asks.tenant != NOBODY
+            && let Some(next) = self.judge(base, frame, rest.bytes)
+        {
             return next;
         }
         Next::Frame
@@ -306,7 +308,8 @@ impl Clients {
         if let Some(client) = self.table.find_mut(frame.asks.id) {
             client.session.reply_mode = frame.reply_mode_before;
             if let Some(tenant) = base.tenants.find_mut(client.tenant) {
-                tenant.refund(frame.charged.0.into(), frame.charged.1);
+                let bytes = if frame.charged > 0 { frame.request.len() } else { 0 };
+                tenant.refund(frame.charged.into(), bytes);
             }
         }
     }
@@ -462,10 +465,12 @@ pub(crate) fn no_room(base: &Base, pool: usize, request: &Request) -> Option<NoR
     (!base.memory.has_room(request.body as usize)).then_some(NoRoom::NoMemory)
 }
 
-/// Looks up an unknown command among those that the operator has named. Returns whether it is one.
-fn recognize(base: &mut Base, asks: &Requester, request: &mut Request, input: &[u8]) -> bool {
+/// Looks up an unknown command among those that the operator has named.
+fn recognize(base: &mut Base, asks: &Requester, request: &mut Request, input: &[u8]) {
     let extras = &base.pools[asks.pool()].plan.extras;
-    !extras.is_empty() && asks.protocol.recognize(request, input, &mut base.keys, extras)
+    if !extras.is_empty() {
+        asks.protocol.recognize(request, input, &mut base.keys, extras);
+    }
 }
 
 /// Joins consecutive quiet reads of one key into one read, with one pending request and one answer.

@@ -3,13 +3,14 @@
 use metrics::{PoolCounter, WorkerCounter};
 use proto::Quiet;
 
-use super::Clients;
 use super::request::State;
 use super::session::{Departure, State as ClientState};
+use super::{Clients, tenant};
 use crate::base::Base;
 use crate::base::id::ConnId;
 use crate::base::part::{Depth, NONE, RequestId, Sent, Turn};
 use crate::base::size::Cost;
+use crate::base::tenants::NOBODY;
 use crate::{Action, Closed, Time};
 
 impl Clients {
@@ -69,8 +70,8 @@ impl Clients {
             return client.out.settle();
         }
         client.out.advance(n);
-        if let Some(tenant) = base.tenants.find_mut(client.tenant) {
-            tenant.charge_sent(n as u64);
+        if client.tenant != NOBODY {
+            tenant::charge_sent(&mut base.tenants, client, n);
         }
         base.pools[client.pool as usize].counters.add(PoolCounter::SentBytes, n as u64);
         if client.out.is_empty() {
@@ -402,6 +403,7 @@ impl Clients {
         while pending != NONE {
             let next = self.requests[pending].next;
             self.requests[pending].client = ConnId::NONE;
+            self.requests[pending].inflight = 0;
             if self.requests[pending].state == State::Done {
                 self.free(base, pending);
             }

@@ -61,7 +61,7 @@ pub(super) struct PendingRequest {
     /// Bytes of its answer that were expected when it was read.
     pub(super) expected: usize,
     /// Bytes that count as in flight, where its client's tenant has a limit for them.
-    pub(super) inflight: u64,
+    pub(super) inflight: u32,
 }
 
 /// The request itself, as far as its answer depends on it.
@@ -392,7 +392,6 @@ impl PendingRequests {
         pending.asked_again = false;
         pending.parts_left = 0;
         pending.emitted = 0;
-        pending.inflight = 0;
         id
     }
 

@@ -41,15 +41,8 @@ pub(super) struct Client {
     pub(super) class: LinkClass,
     /// The session settings that it has chosen.
     pub(super) session: Session,
-    /// The user that it is logged in as.
-    pub(super) user: Option<Rc<str>>,
-    /// Bytes that it has in flight, where its tenant has a limit for them.
-    pub(super) inflight: u64,
-    /// Since when its next request waits for a limit of its tenant; `Time(0)` if none does.
-    pub(super) limited: Time,
-    /// When it was last called from its tenant's line, and whether it has had a request read since.
-    pub(super) called: Time,
-    pub(super) took: bool,
+    /// Its user and what it has of its tenant's. Boxed, since most clients have none.
+    pub(super) member: Option<Box<Member>>,
     /// When it came to this worker.
     pub(super) since: Time,
     /// The addresses of its connection, if they were ever asked for.
@@ -77,6 +70,20 @@ pub(super) struct Client {
     work_turn: u32,
     /// Bytes held, as last reported to the memory account.
     pub(super) counted: usize,
+}
+
+/// A client's user, and what it has of its tenant's.
+#[derive(Default)]
+pub(super) struct Member {
+    /// The user that it is logged in as.
+    pub(super) user: Option<Rc<str>>,
+    /// Bytes that it has in flight, where its tenant has a limit for them.
+    pub(super) inflight: u64,
+    /// Since when its next request waits for a limit; `Time(0)` if none does.
+    pub(super) limited: Time,
+    /// When it was last called from its tenant's line, and whether it has had a request read since.
+    pub(super) called: Time,
+    pub(super) took: bool,
 }
 
 /// The requests of a client that wait for answers, linked by `next`. Silent ones are not among
@@ -233,11 +240,7 @@ impl Client {
         Client {
             pool,
             tenant: NOBODY,
-            user: None,
-            inflight: 0,
-            limited: Time(0),
-            called: Time(0),
-            took: false,
+            member: None,
             conn_key: conn_key.0,
             class: LinkClass::Shared,
             session: Session { conn_key: conn_key.1, ..Session::default() },
@@ -266,6 +269,21 @@ impl Client {
         }
     }
 
+    /// Returns its user.
+    pub(super) fn user(&self) -> Option<&Rc<str>> {
+        self.member.as_ref()?.user.as_ref()
+    }
+
+    /// Returns its user and what it has of its tenant's, to be changed.
+    pub(super) fn member(&mut self) -> &mut Member {
+        self.member.get_or_insert_default()
+    }
+
+    /// Returns the bytes that it has in flight, where its tenant has a limit for them.
+    pub(super) fn inflight(&self) -> u64 {
+        self.member.as_ref().map_or(0, |member| member.inflight)
+    }
+
     /// Returns the state that another worker needs to take the client over.
     pub(super) fn passed(&self, pool_id: u32) -> Passed {
         let is_it = |one: &&dyn Protocol| one.name() == self.protocol.name();
@@ -274,7 +292,7 @@ impl Client {
             pool: pool_id,
             protocol: place.filter(|_| self.has_sent).map(|place| place as u8),
             logged_in: self.login.done,
-            user: self.user.as_ref().filter(|_| !bug!(LoseTenant)).map(|user| user.to_string()),
+            user: self.user().filter(|_| !bug!(LoseTenant)).map(|user| user.to_string()),
             failed_logins: self.login.failures,
             session: self.session.clone(),
         }

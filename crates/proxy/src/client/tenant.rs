@@ -50,7 +50,7 @@ impl Clients {
             return Err(format!("tenant '{name}' has its limit of {most} clients"));
         }
         tenant.counters.add(TenantCounter::ClientsTotal, u64::from(is_new));
-        tenant.counters.add(TenantCounter::InflightBytesNow, client.inflight);
+        tenant.counters.add(TenantCounter::InflightBytesNow, client.inflight());
         tenant.expected += client.pipeline.expected as u64;
         client.tenant = at;
         Ok(())
@@ -62,7 +62,7 @@ impl Clients {
         let at = std::mem::replace(&mut client.tenant, NOBODY);
         let Some(tenant) = base.tenants.find_mut(at) else { return };
         tenant.counters.subtract(TenantCounter::ClientsNow, 1);
-        tenant.counters.subtract(TenantCounter::InflightBytesNow, client.inflight);
+        tenant.counters.subtract(TenantCounter::InflightBytesNow, client.inflight());
         tenant.expected -= client.pipeline.expected as u64;
         if std::mem::take(&mut client.waits.tenant) {
             tenant.counters.subtract(TenantCounter::WaitingNow, 1);
@@ -79,10 +79,10 @@ impl Clients {
         user: Option<Rc<str>>,
     ) -> Result<(), String> {
         let Some(client) = self.table.find_mut(id) else { return Ok(()) };
-        if client.user == user {
+        if client.user() == user.as_ref() {
             return Ok(());
         }
-        let before = std::mem::replace(&mut client.user, user);
+        let before = std::mem::replace(&mut client.member().user, user);
         let moves = tenant_of(base, client) != client.tenant;
         if !moves {
             return Ok(());
@@ -91,7 +91,7 @@ impl Clients {
         let joined = self.join_tenant(base, id, true);
         if joined.is_err() {
             if let Some(client) = self.table.find_mut(id) {
-                client.user = before;
+                client.member().user = before;
             }
             let _ = self.join_tenant(base, id, false);
         }
@@ -124,7 +124,7 @@ impl Clients {
     pub(super) fn end_removed_user(&mut self, base: &mut Base, id: ConnId) {
         let Some(client) = self.table.find(id) else { return };
         let plan = &base.pools[client.pool as usize].plan;
-        if let (Some(user), Some(users)) = (&client.user, &plan.users)
+        if let (Some(user), Some(users)) = (client.user(), &plan.users)
             && users.find(user.as_bytes()).is_none()
             && base.tenants.removed_users == RemovedUsers::Close
         {
@@ -140,7 +140,6 @@ impl Clients {
         base: &mut Base,
         frame: &mut Frame,
         bytes: &[u8],
-        is_extra: bool,
     ) -> Option<Next> {
         let Frame { asks, request, .. } = frame;
         let client = self.table.find_mut(asks.id)?;
@@ -160,14 +159,21 @@ impl Clients {
         if let Err(limit) = limit {
             return self.hold_back(base, frame, head, limit);
         }
-        client.took = true;
-        if client.limited != Time(0) {
-            tenant.latencies.record(Latency::QUEUE, base.now.since(client.limited));
-            client.limited = Time(0);
+        if let Some(member) = client.member.as_mut() {
+            member.took = true;
+            if member.limited != Time(0) {
+                let since = std::mem::take(&mut member.limited);
+                tenant.latencies.record(Latency::QUEUE, base.now.since(since));
+            }
         }
         tenant.charge(requests, request.len());
-        frame.charged = (requests as u32, request.len());
+        frame.charged = requests as u32;
         let rules = tenant.plan.rules.as_ref()?;
+        let extras = &base.pools[asks.pool()].plan.extras;
+        let is_extra = !extras.is_empty() && {
+            let name = asks.protocol.name_of(request, head);
+            extras.iter().any(|extra| name.eq_ignore_ascii_case(extra.name.as_bytes()))
+        };
         let current = client.session.conn_key.database;
         let judged = (request as &Request, head);
         let scratch = &mut base.scratch;
@@ -204,8 +210,9 @@ impl Clients {
             self.refuse_read(base, &incoming, &Answer::Failed(&words));
             return Some(Next::Used(head.len()));
         }
-        if client.limited == Time(0) {
-            client.limited = base.now;
+        let is_first = client.is_called(base.now) && !client.member().took;
+        if client.member().limited == Time(0) {
+            client.member().limited = base.now;
             tenant.counters.add(TenantCounter::Delayed, 1);
         }
         client.waits.tenant = true;
@@ -213,7 +220,7 @@ impl Clients {
         client.pause();
         tenant.counters.add(TenantCounter::WaitingNow, 1);
         // One that was called and got nothing keeps its place.
-        match client.is_called(base.now) && !client.took {
+        match is_first {
             true => tenant.line.push_front(id),
             false => tenant.line.push_back(id),
         }
@@ -241,7 +248,8 @@ impl Clients {
             tenant.counters.subtract(TenantCounter::WaitingNow, 1);
             if let Some(client) = self.table.find_mut(id) {
                 client.waits.tenant = false;
-                (client.called, client.took) = (now, false);
+                let member = client.member();
+                (member.called, member.took) = (now, false);
                 self.update_client(base, id);
             }
         }
@@ -259,10 +267,19 @@ impl Clients {
         tenant.expected += pending.expected as u64;
         if tenant.plan.inflight_max != u64::MAX {
             let bytes = len + u64::from(client.expected.len());
-            pending.inflight = bytes;
-            client.inflight += bytes;
+            pending.inflight = u32::try_from(bytes).unwrap_or(u32::MAX);
+            let bytes = u64::from(pending.inflight);
+            client.member().inflight += bytes;
             tenant.counters.add(TenantCounter::InflightBytesNow, bytes);
         }
+    }
+}
+
+/// Charges a client's tenant for bytes that were sent.
+#[cold]
+pub(super) fn charge_sent(tenants: &mut Tenants, client: &Client, bytes: usize) {
+    if let Some(tenant) = tenants.find_mut(client.tenant) {
+        tenant.charge_sent(bytes as u64);
     }
 }
 
@@ -280,9 +297,9 @@ pub(super) fn settle(
     if pending.since != super::request::UNTIMED {
         tenant.latencies.record(Latency::REQUESTS, now.since(pending.since));
     }
-    let bytes = std::mem::take(&mut pending.inflight);
+    let bytes = u64::from(std::mem::take(&mut pending.inflight));
     if bytes > 0 {
-        client.inflight -= bytes;
+        client.member().inflight -= bytes;
         tenant.counters.subtract(TenantCounter::InflightBytesNow, bytes);
         if !tenant.line.is_empty() && (tenant.timer > now || tenant.timer == Time(0)) {
             tenant.timer = now;
@@ -294,13 +311,14 @@ pub(super) fn settle(
 impl Client {
     /// Whether it was called from its tenant's line a moment ago: it does not wait behind others.
     fn is_called(&self, now: Time) -> bool {
-        self.called != Time(0) && now < self.called.after(2 * CALL_US)
+        let called = self.member.as_ref().map_or(Time(0), |member| member.called);
+        called != Time(0) && now < called.after(2 * CALL_US)
     }
 }
 
 /// Returns the tenant that a client belongs to.
 fn tenant_of(base: &Base, client: &Client) -> u16 {
-    let of_user = client.user.as_ref().and_then(|user| base.tenants.of_user(user));
+    let of_user = client.user().and_then(|user| base.tenants.of_user(user));
     let pool = &base.pools[client.pool as usize];
     let of_pool = if pool.stage == Stage::Planned { pool.tenant } else { NOBODY };
     of_user.unwrap_or(of_pool)

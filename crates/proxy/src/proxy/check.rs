@@ -12,6 +12,7 @@ impl Proxy {
     /// Panics if an invariant is broken.
     pub fn check(&self) {
         let clients = self.clients.check();
+        self.clients.check_tenants(&self.base);
         let servers = self.servers.check(&self.base);
         let timers = self.base.timers.len();
         let owners = self.servers.len() + self.base.pools.len() + self.clients.login_lines();
