@@ -49,17 +49,28 @@ impl Recorder {
     /// Records one time, in microseconds.
     #[inline]
     pub fn record(&self, which: Latency, time: u64) {
+        self.put(which, time, 1);
+    }
+
+    /// Records a time that stands for so many like it.
+    #[inline(never)]
+    pub fn record_many(&self, which: Latency, time: u64, count: u64) {
+        self.put(which, time, count);
+    }
+
+    #[inline(always)]
+    fn put(&self, which: Latency, time: u64, count: u64) {
         let head = &self.heads[which.place()];
         let bucket = bucket(time);
         let place = match head[PLACES + (bucket >> GRAIN)].load(Relaxed) {
             0 => match self.open(head, bucket >> GRAIN) {
                 Some(place) => place,
-                None => return,
+                None => return self.chunks.note_lost(count),
             },
             place => place,
         };
-        self.chunks.bump(place as usize + bucket % CHUNK);
-        bump(&head[SUM], time);
+        self.chunks.add(place as usize + bucket % CHUNK, count);
+        bump(&head[SUM], time.wrapping_mul(count));
         if time > head[MAX].load(Relaxed) {
             head[MAX].store(time, Relaxed);
         }

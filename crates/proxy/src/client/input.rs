@@ -87,6 +87,10 @@ impl Clients {
         let counters = base.pools[client.pool as usize].counters;
         counters.add(PoolCounter::ReceivedBytes, bytes.len() as u64);
         client.enter_turn(base);
+        if !client.is_mid_request() {
+            client.begun = base.now;
+        }
+        client.received = base.now;
         if client.partial.is_empty() {
             return Input::AsTheyCame;
         }

@@ -69,11 +69,15 @@ impl Clients {
             return client.out.settle();
         }
         client.out.advance(n);
+        client.written += n as u64;
         base.pools[client.pool as usize].counters.add(PoolCounter::SentBytes, n as u64);
         if client.out.is_empty() {
             client.out.close(&mut base.spares);
         } else {
             client.out.settle();
+        }
+        if !client.unwritten.is_empty() {
+            self.note_written(base, id);
         }
         self.update_client(base, id);
     }
@@ -374,6 +378,7 @@ impl Clients {
         client.forget_input(&mut base.spares);
         client.out.clear();
         client.out.close(&mut base.spares);
+        self.unwritten.forget(&mut client.unwritten);
         if !bug!(LeakMemory) {
             base.memory.change(&mut client.counted, 0);
         }
