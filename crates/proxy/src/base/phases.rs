@@ -28,7 +28,7 @@ impl Moments {
     /// Those of a request that has come whole.
     #[inline]
     pub(crate) fn new(begun: Time, whole: Time) -> Moments {
-        Moments { begun, whole, sent: UNSENT, settled: UNSENT }
+        Moments { begun, whole, sent: UNSENT, settled: Time(0) }
     }
 
     /// Returns the length of each phase, in microseconds, in the order of `metrics::Phase`.
@@ -41,7 +41,7 @@ impl Moments {
 }
 
 /// Chooses the requests of a pool whose phases are measured: all while there are few. While there
-/// are many, some thousand a second are, and each stands for as many as it was chosen from.
+/// are many, some hundreds a second are, and each stands for as many as it was chosen from.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sampling {
     every: u32,
@@ -85,7 +85,7 @@ impl Sampling {
 pub(crate) const UNSENT: Time = Time(u64::MAX);
 
 /// So many requests of one worker and pool tell as much as all.
-const MEASURED_A_SECOND: u64 = 1_000;
+const MEASURED_A_SECOND: u64 = 500;
 const EVERY_MAX: u64 = 64;
 /// The least time over which the rate is looked at.
 const LOOK_US: u64 = 50_000;
@@ -114,14 +114,14 @@ mod tests {
         let weights =
             |sampling: &mut Sampling, count: u32| (0..count).map(|_| sampling.weigh()).sum::<u32>();
         assert_eq!(weights(&mut sampling, 100), 100);
-        sampling.look(99, Time(100_000));
-        assert_eq!(weights(&mut sampling, 7), 7, "less than a thousand a second are few");
-        sampling.look(99 + 700, Time(200_000));
+        sampling.look(49, Time(100_000));
+        assert_eq!(weights(&mut sampling, 7), 7, "less than five hundred a second are few");
+        sampling.look(49 + 350, Time(200_000));
         let picked: Vec<u32> = (0..24).map(|_| sampling.weigh()).filter(|one| *one > 0).collect();
         assert_eq!(picked, [1, 8, 8], "one was due already");
-        sampling.look(800, Time(210_000));
+        sampling.look(400, Time(210_000));
         assert_eq!(sampling.every, 8, "too short a time tells nothing");
-        sampling.look(800, Time(400_000));
+        sampling.look(400, Time(400_000));
         assert_eq!(weights(&mut sampling, 30), 7 + 30, "with the seven before that were skipped");
         sampling.look(1 << 40, Time(500_000));
         assert_eq!(u64::from(sampling.every), EVERY_MAX);

@@ -357,7 +357,7 @@ fn note_size(base: &mut Base, client: &mut Client, pending: &PendingRequest, len
 
 /// Records the latency of a request that is answered. Returns how many requests it stands for, if
 /// its phases are measured as well.
-#[inline]
+#[inline(always)]
 fn record(pool: &mut Pool, pending: &PendingRequest, now: Time) -> u32 {
     if pending.since != UNTIMED {
         let which = Latency::of_family(pending.info.family, pending.writes);
