@@ -30,7 +30,6 @@ impl Chunks {
         // The first place has the number of chunks taken, and so is itself never one of them.
         let next = self.words[TAKEN].load(Relaxed) + 1;
         if (next as usize + 1) * CHUNK > self.words.len() {
-            bump(&self.words[LOST], 1);
             return None;
         }
         // A process that dies here loses one chunk.
@@ -38,10 +37,16 @@ impl Chunks {
         Some(next * CHUNK as u64)
     }
 
-    /// Counts one time in the bucket at this index.
+    /// Counts times in the bucket at this index.
     #[inline]
-    pub(crate) fn bump(self, at: usize) {
-        bump(&self.words[at], 1);
+    pub(crate) fn add(self, at: usize, count: u64) {
+        bump(&self.words[at], count);
+    }
+
+    /// Counts times for which there was no chunk.
+    #[cold]
+    pub(crate) fn note_lost(self, count: u64) {
+        bump(&self.words[LOST], count);
     }
 
     /// Returns the buckets of the chunk that begins at this index.

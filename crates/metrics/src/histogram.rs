@@ -47,31 +47,46 @@ pub struct Recorder {
 
 impl Recorder {
     /// Records one time, in microseconds.
-    #[inline]
+    #[inline(always)]
     pub fn record(&self, which: Latency, time: u64) {
+        self.put(which, time, 1);
+    }
+
+    /// Records a time that stands for so many like it.
+    #[inline(never)]
+    pub fn record_many(&self, which: Latency, time: u64, count: u64) {
+        self.put(which, time, count);
+    }
+
+    #[inline(always)]
+    fn put(&self, which: Latency, time: u64, count: u64) {
         let head = &self.heads[which.place()];
         let bucket = bucket(time);
-        let place = match head[PLACES + (bucket >> GRAIN)].load(Relaxed) {
-            0 => match self.open(head, bucket >> GRAIN) {
-                Some(place) => place,
-                None => return,
-            },
-            place => place,
-        };
-        self.chunks.bump(place as usize + bucket % CHUNK);
-        bump(&head[SUM], time);
+        // The mask changes nothing, and spares a check.
+        let place = head[(PLACES + (bucket >> GRAIN)) % HEAD].load(Relaxed);
+        if place == 0 {
+            return self.record_first(which, time, count);
+        }
+        self.chunks.add(place as usize + bucket % CHUNK, count);
+        bump(&head[SUM], time.wrapping_mul(count));
         if time > head[MAX].load(Relaxed) {
             head[MAX].store(time, Relaxed);
         }
     }
 
-    /// Takes a chunk for an octave. There is none left if far more is measured than a
-    /// configuration of this size should need: the time is then only counted as lost.
+    /// Takes a chunk for an octave, and records the first time in it. There is none left if far
+    /// more is measured than a configuration of this size should need: the time is then only
+    /// counted as lost.
     #[cold]
-    fn open(&self, head: &Head, octave: usize) -> Option<u64> {
-        let place = self.chunks.take()?;
-        head[PLACES + octave].store(place, Relaxed);
-        Some(place)
+    fn record_first(&self, which: Latency, time: u64, count: u64) {
+        match self.chunks.take() {
+            None => self.chunks.note_lost(count),
+            Some(place) => {
+                let octave = bucket(time) >> GRAIN;
+                self.heads[which.place()][PLACES + octave].store(place, Relaxed);
+                self.record_many(which, time, count);
+            }
+        }
     }
 }
 

@@ -28,6 +28,30 @@ pub enum Phase {
     ClientWrite,
 }
 
+impl Phase {
+    pub const ALL: [Phase; PHASES] =
+        [Phase::ClientRead, Phase::Queue, Phase::Server, Phase::ClientWrite];
+
+    /// Returns its name for operators.
+    pub fn name(self) -> &'static str {
+        match self {
+            Phase::ClientRead => "client_read",
+            Phase::Queue => "queue",
+            Phase::Server => "server",
+            Phase::ClientWrite => "client_write",
+        }
+    }
+
+    pub fn help(self) -> &'static str {
+        match self {
+            Phase::ClientRead => "From the request's first byte to its last.",
+            Phase::Queue => "From then on until it has been written to its server.",
+            Phase::Server => "From then on until the server's reply has come whole.",
+            Phase::ClientWrite => "From then on until the whole answer is written to the client.",
+        }
+    }
+}
+
 /// The most families of commands of one protocol.
 pub const FAMILIES_MAX: usize = 10;
 const PHASES: usize = 4;

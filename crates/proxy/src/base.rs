@@ -11,6 +11,7 @@ pub mod limits;
 pub(crate) mod memory;
 pub mod outliers;
 pub(crate) mod part;
+pub(crate) mod phases;
 pub mod plan;
 pub(crate) mod pool;
 pub(crate) mod random;
@@ -30,6 +31,7 @@ use crate::{Action, Event, Time};
 use buffer::Spares;
 use limits::Limits;
 use memory::Memory;
+use phases::UNSENT;
 use plan::Plan;
 use pool::{Pool, Server, Stage};
 use random::Random;
@@ -86,6 +88,9 @@ pub(crate) struct Base {
     pub(crate) turn_share: TurnShare,
     /// When the turn before this one ended: every message of this turn was queued after it.
     pub(crate) turn_since: Time,
+    /// When the message had been sent whose reply is being read; `UNSENT` while none is, or if it
+    /// was not looked up yet.
+    pub(crate) reply_sent: Time,
     /// How long the driver works in a turn, on the average, in microseconds.
     pub(crate) work_us: u64,
     /// Something has changed since the gauges were last written to the metrics registry.
@@ -103,7 +108,7 @@ impl Base {
         tenants.install(plan.tenants, plan.removed_users, &metrics, now);
         let mut base = Base {
             tenants,
-            pools: plan.pools.into_iter().map(|pool| Pool::new(pool, &metrics)).collect(),
+            pools: plan.pools.into_iter().map(|pool| Pool::new(pool, &metrics, now)).collect(),
             spares: Spares::default(),
             memory: Memory::new(plan.memory_max),
             limits: plan.limits,
@@ -117,6 +122,7 @@ impl Base {
             turn: 1,
             turn_share: TurnShare::new(plan.limits.turn_work),
             turn_since: now,
+            reply_sent: UNSENT,
             work_us: 0,
             gauges_changed: false,
             keys: Vec::new(),

@@ -26,6 +26,7 @@ mod settle;
 mod stats;
 mod stream;
 mod tenant;
+mod unwritten;
 mod value;
 
 use std::collections::VecDeque;
@@ -40,6 +41,7 @@ use attempts::Attempts;
 use local::Text;
 use request::PendingRequests;
 use session::{Client, State};
+use unwritten::UnwrittenTable;
 
 pub(crate) use answer::SplitRequest;
 pub(crate) use input::{Frame, Input, Next, no_room, refusal};
@@ -51,6 +53,7 @@ pub(crate) use value::{ReplyTo, Value};
 pub(crate) struct Clients {
     table: Slab<Client>,
     requests: PendingRequests,
+    unwritten: UnwrittenTable,
     /// Clients with output to be written, each once.
     dirty: Vec<ConnId>,
     /// Paused clients that may go on, each once.
@@ -79,6 +82,7 @@ impl Clients {
         Clients {
             table: Slab::new(Side::Client),
             requests: PendingRequests::default(),
+            unwritten: UnwrittenTable::default(),
             dirty: Vec::new(),
             readers: Vec::new(),
             gone: Vec::new(),

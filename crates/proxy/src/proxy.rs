@@ -22,7 +22,7 @@ mod seeded;
 
 use std::rc::Rc;
 
-use metrics::{WorkerCounter, WorkerMetrics};
+use metrics::{PoolCounter, WorkerCounter, WorkerMetrics};
 use proto::Endpoints;
 
 use crate::base::buffer::{Slices, Source};
@@ -321,6 +321,9 @@ impl Proxy {
         self.clients.rest(&mut self.base);
         self.base.gauges_changed = false;
         self.servers.publish(&self.base);
+        for pool in &mut self.base.pools {
+            pool.sampling.look(pool.counters.value(PoolCounter::Requests), self.base.now);
+        }
         let worker = self.base.worker;
         worker.set(WorkerCounter::LinksNow, self.servers.len() as u64);
         worker.set(WorkerCounter::RequestsNow, self.clients.request_count() as u64);

@@ -17,6 +17,7 @@ mod inflight;
 mod keys;
 mod link;
 mod load;
+mod marks;
 mod message;
 mod open;
 mod order;

@@ -19,8 +19,8 @@ use std::iter;
 use std::marker::PhantomData;
 
 use metrics::{
-    Counter, Histogram, Latency, PoolCounter, Registry, ServerCounter, Span, TenantCounter, Window,
-    Windows, WorkerCounter,
+    Counter, Histogram, Latency, Phase, PoolCounter, Registry, ServerCounter, Span, TenantCounter,
+    Window, Windows, WorkerCounter,
 };
 use proto::Upstream;
 use proxy::plan::{Plan, PoolPlan, ServerPlan};
@@ -93,6 +93,8 @@ pub struct PoolStats {
     pub latencies: Vec<Times>,
     /// The families that were used, each with those of its reads and updates that there were.
     pub families: Vec<(&'static str, Vec<Times>)>,
+    /// The phases of all requests, in the order of `metrics::Phase`.
+    pub phases: Vec<Times>,
     pub servers: Vec<ServerStats>,
 }
 
@@ -203,12 +205,15 @@ fn take_pool(
             times.into_iter().filter(|times| times.since_start.count > 0).collect();
         (!used.is_empty()).then_some((*family, used))
     });
+    let phases = Phase::ALL
+        .map(|phase| latencies.times(phase.name(), plan.id, iter::once(Latency::of_phase(phase))));
     let servers = plan.servers.iter();
     PoolStats {
         name: plan.name.clone(),
         counts: Counts::total(latencies.registry, plan.id),
         latencies: all.into(),
         families: families.collect(),
+        phases: phases.into(),
         servers: servers.map(|server| take_server(latencies, server, upstream, health)).collect(),
     }
 }

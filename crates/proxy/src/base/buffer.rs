@@ -329,13 +329,19 @@ impl Outbox {
         }
     }
 
+    #[inline]
     pub(crate) fn clear(&mut self) {
         self.bytes.clear();
         self.gone = 0;
         if !self.shared.is_empty() {
-            self.shared.clear();
-            (self.shared_len, self.accounted_len) = (0, 0);
+            self.clear_shared();
         }
+    }
+
+    #[cold]
+    fn clear_shared(&mut self) {
+        self.shared.clear();
+        (self.shared_len, self.accounted_len) = (0, 0);
     }
 
     /// Returns the buffer to `spares` when nothing is left in it.

@@ -14,12 +14,13 @@
 //! While a server is down or ejected, no client's request reaches it: a probe finds out when it is
 //! back. A retired server gets nothing new; its outstanding requests are still answered.
 
-use metrics::{Counters, Recorder, WorkerMetrics};
+use metrics::{Counters, PoolCounter, Recorder, WorkerMetrics};
 use proto::{Capabilities, ConnKey, Upstream};
 use shard::{Distribution, Node, Ring};
 
 use super::conn_key::ConnKeys;
 use super::definitions::Definitions;
+use super::phases::Sampling;
 use super::plan::{PoolPlan, ServerPlan};
 use super::size::PoolSizes;
 use crate::Time;
@@ -55,6 +56,7 @@ pub(crate) struct Pool {
     pub(crate) counters: Counters<metrics::PoolCounter>,
     /// Latencies from the parse of a request to the release of its answer.
     pub(crate) latencies: Recorder,
+    pub(crate) sampling: Sampling,
     ring: Ring,
     /// By index: the id of the server there, if it is in the ring.
     members: Vec<Option<u32>>,
@@ -95,9 +97,10 @@ pub(crate) enum Health {
 }
 
 impl Pool {
-    pub(crate) fn new(plan: PoolPlan, metrics: &WorkerMetrics) -> Pool {
+    pub(crate) fn new(plan: PoolPlan, metrics: &WorkerMetrics, now: Time) -> Pool {
         assert_ne!(plan.id, 0, "a plan is numbered before it is played");
         let conn_keys = ConnKeys::new(home(&plan));
+        let counters = metrics.counters(plan.id);
         let server = |one: &ServerPlan| Server::new(one.clone(), metrics);
         let servers: Vec<Server> = plan.servers.iter().map(server).collect();
         let members = members(&servers);
@@ -115,8 +118,9 @@ impl Pool {
             refused_told: None,
             logins_due: None,
             logins_failed: 0,
-            counters: metrics.counters(plan.id),
+            counters,
             latencies: metrics.recorder(plan.id),
+            sampling: Sampling::new(counters.value(PoolCounter::Requests), now),
             upstream: plan.protocol.upstream(),
             marked: false,
             busy_line: None,

@@ -9,6 +9,7 @@ use super::session::Departure;
 use crate::base::buffer::Source;
 use crate::base::id::ConnId;
 use crate::base::part::{Incoming, NONE, RequestId, Requester};
+use crate::base::phases::Moments;
 use crate::base::room::NoRoom;
 use crate::base::tenants::NOBODY;
 use crate::base::{Base, limits};
@@ -27,7 +28,11 @@ impl Clients {
         let pending =
             self.requests.alloc(owner, client.pool, (request, head), base.now, &mut base.spares);
         let expected = client.expected.len() as usize;
-        self.requests[pending].expected = 0;
+        let entry = &mut self.requests[pending];
+        entry.moments = Moments::new(client.begun, client.received);
+        // What came with its last byte began with it.
+        client.begun = client.received;
+        entry.expected = 0;
         if !self.requests[pending].info.head.is_empty() {
             let bytes = self.requests[pending].measure();
             client.pipeline.bytes += bytes;

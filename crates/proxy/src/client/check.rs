@@ -19,6 +19,8 @@ impl Clients {
         for (id, client) in self.table.iter() {
             self.check_pipeline(id, client);
         }
+        let lists = self.table.iter().map(|(_, client)| self.unwritten.len_of(client.unwritten));
+        assert_eq!(self.unwritten.len(), lists.sum::<usize>(), "each entry is in one list");
         let waiting = self.table.iter().filter(|(_, client)| client.waits.login).count();
         assert_eq!(self.attempts.check(), waiting, "a client waits while it is in a line");
         for pending in self.requests.iter() {
@@ -73,6 +75,7 @@ impl Clients {
             depth += 1;
             at = pending.next;
         }
+        assert!(!client.out.is_empty() || client.unwritten.is_empty(), "all is written");
         assert_eq!((depth, loud), (client.pipeline.depth, client.pipeline.loud_count));
         let settled = client.counted == client.measure();
         assert!(client.dirty || settled, "a client that waits for nothing is accounted for");

@@ -90,7 +90,11 @@ impl Clients {
         let counters = base.pools[client.pool as usize].counters;
         counters.add(PoolCounter::ReceivedBytes, bytes.len() as u64);
         client.enter_turn(base);
+        client.received = base.now;
         if client.partial.is_empty() {
+            if let Intake::Head = client.intake {
+                client.begun = base.now;
+            }
             return Input::AsTheyCame;
         }
         client.partial.extend_from_slice(bytes);

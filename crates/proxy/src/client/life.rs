@@ -70,6 +70,7 @@ impl Clients {
             return client.out.settle();
         }
         client.out.advance(n);
+        client.written += n as u64;
         if client.tenant != NOBODY {
             tenant::charge_sent(&mut base.tenants, client, n);
         }
@@ -78,6 +79,9 @@ impl Clients {
             client.out.close(&mut base.spares);
         } else {
             client.out.settle();
+        }
+        if !client.unwritten.is_empty() {
+            self.note_written(base, id);
         }
         self.update_client(base, id);
     }
@@ -379,6 +383,7 @@ impl Clients {
         client.forget_input(&mut base.spares);
         client.out.clear();
         client.out.close(&mut base.spares);
+        self.unwritten.forget(&mut client.unwritten);
         if !bug!(LeakMemory) {
             base.memory.change(&mut client.counted, 0);
         }

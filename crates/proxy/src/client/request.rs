@@ -16,6 +16,7 @@ use crate::base::buffer::{Outbox, Spares};
 use crate::base::id::ConnId;
 use crate::base::limits;
 use crate::base::part::{NONE, RequestId};
+use crate::base::phases::Moments;
 use crate::base::plan::Partial;
 use crate::base::room::NoRoom;
 
@@ -34,6 +35,7 @@ pub(super) struct PendingRequest {
     pub(super) pool: u32,
     /// When its head was parsed; `UNTIMED` if it goes to no server.
     pub(super) since: Time,
+    pub(super) moments: Moments,
     pub(super) info: RequestInfo,
     /// It is an update or broadcast that changes something.
     pub(super) writes: bool,
@@ -481,6 +483,7 @@ impl PendingRequest {
             next: NONE,
             pool: 0,
             since: UNTIMED,
+            moments: Moments::default(),
             info,
             writes: false,
             cancelled: false,

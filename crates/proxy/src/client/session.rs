@@ -11,6 +11,7 @@ use std::rc::Rc;
 use metrics::PoolCounter;
 use proto::{ConnKey, Endpoints, Protocol, Request, Resume, Session};
 
+use super::unwritten::UnwrittenList;
 use crate::base::Base;
 use crate::base::buffer::{End, Outbox, Spares};
 use crate::base::id::ConnId;
@@ -51,8 +52,15 @@ pub(super) struct Client {
     /// Bytes of an unfinished head, or input that waits because the client is paused.
     pub(super) partial: Vec<u8>,
     pub(super) resume: Resume,
+    /// When the first byte came of the request that is read next, and when any byte came last.
+    pub(super) begun: Time,
+    pub(super) received: Time,
     pub(super) pipeline: Pipeline,
     pub(super) out: Outbox,
+    /// Bytes that were written to it.
+    pub(super) written: u64,
+    /// Its measured answers that are not wholly written.
+    pub(super) unwritten: UnwrittenList,
     /// The lengths of the answers that it has had. So a client that asks for many large values and
     /// does not read is paused before they are fetched, not after.
     pub(super) sizes: ClientSizes,
@@ -256,8 +264,12 @@ impl Client {
             intake: Intake::Head,
             partial: Vec::new(),
             resume: Resume::default(),
+            begun: since,
+            received: since,
             pipeline: Pipeline::EMPTY,
             out: Outbox::default(),
+            written: 0,
+            unwritten: UnwrittenList::EMPTY,
             sizes: ClientSizes::default(),
             expected: Expected::default(),
             must_read: false,

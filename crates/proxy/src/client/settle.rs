@@ -9,6 +9,7 @@ use proto::{Answer, Quiet, Refusal};
 
 use super::request::{Kind, PendingRequest, State, UNTIMED};
 use super::session::Client;
+use super::unwritten::{Unwritten, measure};
 use super::value::Value;
 use super::{Clients, gather, tenant};
 use crate::Time;
@@ -142,6 +143,10 @@ impl Clients {
         let pending = &mut self.requests[id];
         let pool = &mut base.pools[pending.pool as usize];
         pool.counters.add(PoolCounter::Failed, 1);
+        if sent {
+            // The server has had it, at some time after it was whole.
+            pending.moments.sent = pending.moments.whole;
+        }
         let row = fault.row();
         if let (Some(server), Some(counter)) = (server, row.counter)
             && fault_is_counted_per_request(fault)
@@ -222,6 +227,8 @@ impl Clients {
     pub(super) fn complete(&mut self, base: &mut Base, id: RequestId) {
         self.requests.set_done(id);
         let pending = &mut self.requests[id];
+        pending.moments.sent = pending.moments.sent.min(base.reply_sent);
+        pending.moments.settled = base.now;
         let (owner, silent) = (pending.client, pending.info.quiet == Quiet::Silent);
         if !pending.error.is_empty() && pending.slots.is_empty() {
             pending.reply.clear();
@@ -241,7 +248,11 @@ impl Clients {
             let barrier =
                 if is_last { std::mem::replace(&mut client.pipeline.barrier, NONE) } else { NONE };
             let pending = &mut self.requests[id];
-            record(&base.pools[pending.pool as usize], pending, base.now);
+            let weight = record(&mut base.pools[pending.pool as usize], pending, base.now);
+            if weight > 0 {
+                let latencies = base.pools[pending.pool as usize].latencies;
+                measure(latencies, base.now, &Unwritten::new(0, pending.moments, weight));
+            }
             if client.tenant != NOBODY {
                 tenant::settle(&mut base.tenants, &mut base.timers, client, pending, base.now);
             }
@@ -271,7 +282,7 @@ impl Clients {
                 break;
             }
             assert_eq!(pending.client, id, "a reply goes to its owner only");
-            record(pool, pending, base.now);
+            let weight = record(pool, pending, base.now);
             if pending.holds_answer() {
                 client.out.open(&mut base.spares);
                 let before = client.out.len();
@@ -291,6 +302,15 @@ impl Clients {
                     if !client.sizes.fits(pending.info.command, len) {
                         client.sizes.note(pending.info.command, len, &mut pool.sizes, base.now);
                     }
+                }
+            }
+            if weight > 0 {
+                let end = client.written + client.out.len() as u64;
+                let entry = Unwritten::new(end, pending.moments, weight);
+                match client.out.is_empty() {
+                    // An answer of no bytes, or one that was streamed, has been written.
+                    true => measure(pool.latencies, base.now, &entry),
+                    false => self.unwritten.push(&mut client.unwritten, entry),
                 }
             }
             if client.tenant != NOBODY {
@@ -342,12 +362,16 @@ fn note_size(base: &mut Base, client: &mut Client, pending: &PendingRequest, len
     }
 }
 
-/// Records the latency of a request that is answered.
-fn record(pool: &Pool, pending: &PendingRequest, now: Time) {
+/// Records the latency of a request that is answered. Returns how many requests it stands for, if
+/// its phases are measured as well.
+#[inline(always)]
+fn record(pool: &mut Pool, pending: &PendingRequest, now: Time) -> u32 {
     if pending.since != UNTIMED {
         let which = Latency::of_family(pending.info.family, pending.writes);
         pool.latencies.record(which, now.since(pending.since));
+        return pool.sampling.weigh();
     }
+    0
 }
 
 /// Faults of a link are counted once for the link, the others for each request.

@@ -62,7 +62,7 @@ impl Proxy {
     }
 
     fn add_pool(&mut self, plan: PoolPlan) {
-        let pool = Pool::new(plan, &self.base.metrics);
+        let pool = Pool::new(plan, &self.base.metrics, self.base.now);
         let pools = &mut self.base.pools;
         let at = match pools.iter().position(|one| one.stage == Stage::Vacant) {
             Some(at) => {

@@ -9,6 +9,7 @@ use crate::base::fault::Fault;
 use crate::base::id::ConnId;
 use crate::base::limits;
 use crate::base::part::{Part, RequestId};
+use crate::base::phases::UNSENT;
 use crate::client::{Recovery, ReplyTo, Value};
 use crate::server::{Batch, LinkEvent, Lost, Matched, Payload, Reply, Unit, WRONG_LENGTH};
 
@@ -36,6 +37,7 @@ impl Proxy {
             true => self.pair_received(id, source),
             false => Ok(()),
         });
+        self.base.reply_sent = UNSENT;
         match result {
             Ok(()) => self.servers.after_receive(&mut self.base, id, source.bytes.len()),
             Err(why) => self.servers.poison(&mut self.base, id, why),
@@ -80,7 +82,7 @@ impl Proxy {
         let mut at = 0;
         while at < len {
             let rest = source.part(at, len);
-            at += match self.servers.next_reply(&self.base, id, rest, &mut matched)? {
+            at += match self.servers.next_reply(&mut self.base, id, rest, &mut matched)? {
                 Reply::Incomplete => break,
                 Reply::Nothing(used) => used,
                 Reply::Line(kind, line) => {
@@ -223,6 +225,7 @@ impl Proxy {
             }
             Some(Payload::Internal(_)) | None => {}
         }
+        base.reply_sent = UNSENT;
     }
 
     /// Fails a request whose answer could not be kept.
@@ -238,6 +241,7 @@ impl Proxy {
             }
             Some(Payload::Internal(_)) | None => {}
         }
+        base.reply_sent = UNSENT;
     }
 
     /// Handles a line that ends a reply.
@@ -267,6 +271,7 @@ impl Proxy {
             }
             (Some(Payload::Internal(_)) | None, _) => {}
         }
+        self.base.reply_sent = UNSENT;
     }
 
     /// Sends each unanswered key of a get alone, after an error line answered the whole get: one of

@@ -22,6 +22,7 @@ use proto::{Progress, Upstream};
 
 use super::batch::Batch;
 use super::inflight::InflightLimit;
+use super::marks::SentMarks;
 use super::message::{Body, Late, Message, MessageForm, Payload};
 use super::queue::FairQueue;
 use crate::Time;
@@ -67,6 +68,8 @@ pub(super) struct Link {
     pub(super) done: u64,
     /// Offset up to which bytes were handed to the kernel.
     pub(super) sent: u64,
+    /// When that was, for what is not answered.
+    pub(super) marks: SentMarks,
     /// Offset up to which bytes were queued.
     pub(super) queued: u64,
     /// Bytes of an unfinished reply head.
@@ -149,6 +152,7 @@ impl Link {
             replies: 0,
             done: 0,
             sent: 0,
+            marks: SentMarks::default(),
             queued: 0,
             partial: Vec::new(),
             progress: Progress::default(),
@@ -323,6 +327,7 @@ impl Link {
             self.owed = now;
         }
         self.sent += n as u64;
+        self.marks.note(self.sent, now);
         self.out.advance(n);
         assert!(self.sent <= self.queued, "only queued bytes are sent");
     }

@@ -21,6 +21,7 @@ use crate::base::Base;
 use crate::base::buffer::{End, Source, has_trailer};
 use crate::base::id::ConnId;
 use crate::base::part::{Arrival, Effort, NONE, Part};
+use crate::base::phases::UNSENT;
 use crate::base::plan::QuickAck;
 
 /// The meaning of the next bytes of a link.
@@ -90,7 +91,7 @@ impl Servers {
     #[inline(always)]
     pub(crate) fn next_reply<'a>(
         &mut self,
-        base: &Base,
+        base: &mut Base,
         id: ConnId,
         rest: Source<'a>,
         matched: &mut Option<Matched>,
@@ -99,6 +100,11 @@ impl Servers {
         let Some(link) = self.links.find_mut(id) else {
             return Ok(Reply::Nothing(rest.bytes.len()));
         };
+        if base.reply_sent == UNSENT
+            && let Some(first) = link.outstanding.front()
+        {
+            base.reply_sent = link.marks.time_of(first.end);
+        }
         if let Some(body) = link.body.as_mut().filter(|body| body.left > 0) {
             return Ok(body.take(rest));
         }

@@ -247,6 +247,10 @@ fn metrics() -> String {
     }
     page += "| `replies` | Messages to a server: from entering the queue to the reply; `reads` and \
              `updates` of a server are its parts. |\n";
+    page += PHASES;
+    for phase in ::metrics::Phase::ALL {
+        page += &format!("| `{}` | {} |\n", phase.name(), phase.help());
+    }
     page += FAMILIES;
     for protocol in proto::NAMED {
         let families = protocol.upstream().families().join("`, `");
@@ -278,6 +282,18 @@ maximum. They are within one per cent, and the maximum since the start is exact.
 stand the figures of the last 10 seconds (`10s`), minute (`1m`) and five minutes (`5m`). A window
 ends at a whole second. `window_seconds` says how many seconds each covers, which is less at first;
 the longest begins at a multiple of five seconds, so it may lack up to five.
+
+| name | meaning |
+|---|---|
+";
+
+const PHASES: &str = "
+## Phases
+
+`phase_us` of a pool has the phases of its requests. A request of several parts follows the part
+that was answered last. All requests of a worker are measured while it serves less than 500 a second;
+of more, so many that 250 a second or more are measured, and at least one in 64. Each counts for as
+many as it was chosen from.
 
 | name | meaning |
 |---|---|

@@ -228,8 +228,8 @@ impl<'m> Loop<'m> {
                 Ok(_) | Err(Errno::INTR) => {}
                 Err(error) => return Err(error.into()),
             }
-            self.now = self.time();
             if pass == 0 {
+                self.now = self.time();
                 self.after_wait();
             }
             self.apply_changes();
@@ -265,6 +265,11 @@ impl<'m> Loop<'m> {
             // read after that may go the old way.
             self.apply_changes();
             served |= self.dispatch(event.data.u64(), event.flags);
+        }
+        if served {
+            // So the work of this pass is part of the times of what is written now. It is the time
+            // of the next pass as well, which begins at once.
+            self.now = self.time();
         }
         self.write_side(Side::Client);
         if !first {

@@ -45,6 +45,7 @@ fn pool(pool: &PoolStats) -> Value {
     let more = [
         ("latency_us", all_times(&pool.latencies)),
         ("family_latency_us", families.into()),
+        ("phase_us", all_times(&pool.phases)),
         ("servers", servers.into()),
     ];
     object(json!({"name": pool.name}), &pool.counts, more)

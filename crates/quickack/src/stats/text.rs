@@ -138,6 +138,11 @@ fn latencies(pool: &PoolStats, out: &mut String) {
             rows.push(row(name, "start", &times.since_start));
         }
     }
+    for phase in pool.phases.iter().filter(|phase| phase.since_start.count > 0) {
+        let name = format!("phase {}", phase.name.replace('_', " "));
+        rows.extend(windows(&name, phase, &[LAST_MINUTE]));
+        rows.push(row(&name, "start", &phase.since_start));
+    }
     table("  ", &rows, out);
 }
 

@@ -7,6 +7,7 @@
 
 mod capture;
 mod clients;
+mod phases;
 mod segments;
 
 use std::net::SocketAddr;

@@ -12,7 +12,7 @@ fn pool(servers: usize, set: impl FnOnce(&mut PoolPlan)) -> Pool {
     (plan.id, plan.distribution) = (1, Distribution::Modula);
     plan.servers.iter_mut().zip(2..).for_each(|(server, id)| server.id = id);
     set(&mut plan);
-    Pool::new(plan, &Registry::private(1, 16).metrics(0))
+    Pool::new(plan, &Registry::private(1, 16).metrics(0), crate::Time(0))
 }
 
 #[test]

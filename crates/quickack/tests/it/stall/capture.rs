@@ -13,14 +13,14 @@ use super::rows;
 
 /// One segment, of one connection of the proxy's clients.
 #[derive(Clone, Copy, Debug)]
-struct Segment {
-    time: f64,
+pub(super) struct Segment {
+    pub(super) time: f64,
     client: u16,
-    to_proxy: bool,
+    pub(super) to_proxy: bool,
     /// The sequence number after its last byte, and the number that it acknowledges.
     end: u32,
     ack: u32,
-    len: u32,
+    pub(super) len: u32,
 }
 
 impl Segment {
@@ -49,7 +49,7 @@ impl Segment {
 }
 
 /// tcpdump on loopback, for traffic to and from one port.
-struct Capture {
+pub(super) struct Capture {
     /// Ends when this value is dropped.
     _tcpdump: Process,
     file: PathBuf,
@@ -57,8 +57,8 @@ struct Capture {
 }
 
 impl Capture {
-    fn start(proxy: SocketAddr, folder: &Path) -> Capture {
-        let file = folder.join("capture.pcap");
+    pub(super) fn start(proxy: SocketAddr, folder: &Path) -> Capture {
+        let file = folder.join(format!("{}.pcap", proxy.port()));
         let mut command = Command::new("tcpdump");
         command.args(["-i", "lo", "-Z", "root", "-U", "--immediate-mode", "-s", "96", "-w"]);
         command.arg(&file).arg(format!("tcp port {}", proxy.port()));
@@ -68,7 +68,7 @@ impl Capture {
     }
 
     /// Returns every segment so far.
-    fn segments(self) -> Vec<Segment> {
+    pub(super) fn segments(self) -> Vec<Segment> {
         let mark = Client::connect(self.proxy);
         let port = mark.stream.local_addr().expect("it is connected").port();
         drop(mark);
