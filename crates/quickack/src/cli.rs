@@ -4,6 +4,7 @@ mod ask;
 mod check;
 mod reference;
 mod route;
+mod top;
 
 use std::ffi::OsString;
 use std::io::Write;
@@ -88,6 +89,20 @@ enum Verb {
     Stats {
         #[command(flatten)]
         proxy: ask::Proxy,
+        #[arg(long)]
+        json: bool,
+    },
+    /// Show rates, percentiles, servers and workers in the terminal, anew each second.
+    Top {
+        #[command(flatten)]
+        proxy: ask::Proxy,
+        /// The window of the figures.
+        #[arg(long, value_enum, default_value_t = top::Over::Seconds)]
+        over: top::Over,
+        /// Print them once, as text, and exit.
+        #[arg(long)]
+        once: bool,
+        /// Print them as JSON, one line each second.
         #[arg(long)]
         json: bool,
     },
@@ -192,6 +207,7 @@ pub fn main() -> ExitCode {
             proxy.ask("config", &[flag(diff, "--diff"), flag(json, "--json")])
         }
         Verb::Stats { proxy, json } => proxy.ask("stats", &[flag(json, "--json")]),
+        Verb::Top { proxy, over, once, json } => top::top(&proxy, over, once, json),
         Verb::Workers { proxy, json } => proxy.ask("workers", &[flag(json, "--json")]),
         Verb::LogLevel { proxy, level } => proxy.ask("log-level", &[level]),
         Verb::Drain { proxy } => proxy.ask("drain", &[]),

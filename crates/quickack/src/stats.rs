@@ -29,6 +29,7 @@ use proxy::tenants::plan::TenantPlan;
 use crate::scoreboard::Scoreboard;
 
 pub use history::history;
+pub use text::{duration, time};
 
 /// All counters, with the names of their owners.
 pub struct Snapshot {

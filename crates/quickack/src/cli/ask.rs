@@ -26,16 +26,18 @@ impl Proxy {
     pub fn ask(&self, verb: &str, words: &[String]) -> ExitCode {
         let line = std::iter::once(verb).chain(words.iter().map(String::as_str));
         let line: Vec<&str> = line.filter(|word| !word.is_empty()).collect();
-        match self.find().and_then(|proxy| admin::ask(proxy, &line.join(" "))) {
+        match self.answer(&line.join(" ")) {
             Ok(text) => {
                 print(&text);
                 ExitCode::SUCCESS
             }
-            Err(error) => {
-                eprintln!("quickack: {error}");
-                ExitCode::FAILURE
-            }
+            Err(error) => fail(&error),
         }
+    }
+
+    /// Sends a line and returns the answer.
+    pub fn answer(&self, line: &str) -> Result<String, Error> {
+        self.find().and_then(|proxy| admin::ask(proxy, line))
     }
 
     fn find(&self) -> Result<Found, Error> {
@@ -51,4 +53,10 @@ impl Proxy {
             Admin::Off => Err(Error::Config("its file says `admin: off`".into())),
         }
     }
+}
+
+/// Says why a verb has failed.
+pub fn fail(error: &Error) -> ExitCode {
+    eprintln!("quickack: {error}");
+    ExitCode::FAILURE
 }

@@ -271,7 +271,7 @@ fn table(indent: &str, rows: &[Vec<String>], out: &mut String) {
 /// The place of the window of a minute in `Span::ALL`.
 const LAST_MINUTE: usize = 1;
 
-fn time(us: u64) -> String {
+pub fn time(us: u64) -> String {
     match us {
         0..1_000 => format!("{us}us"),
         1_000..1_000_000 => format!("{:.2}ms", us as f64 / 1e3),
@@ -279,7 +279,7 @@ fn time(us: u64) -> String {
     }
 }
 
-fn duration(seconds: u64) -> String {
+pub fn duration(seconds: u64) -> String {
     let (days, hours, minutes) = (seconds / 86_400, seconds / 3600 % 24, seconds / 60 % 60);
     match (days, hours, minutes) {
         (0, 0, 0) => format!("{seconds}s"),

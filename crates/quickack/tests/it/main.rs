@@ -42,6 +42,7 @@ mod stall;
 mod statistics;
 mod syscalls;
 mod tenants;
+mod top;
 mod verbs;
 mod whole_proxy;
 mod words;

@@ -1,0 +1,176 @@
+//! `quickack top`: the figures of `quickack stats --json` in the terminal, anew each second.
+//!
+//! `figures.rs` takes what is shown out of the answer, `draw.rs` draws it into a buffer of cells. A
+//! terminal shows the buffer; `--once` prints it as text.
+
+mod draw;
+mod figures;
+
+use std::io::{self, IsTerminal};
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use clap::ValueEnum;
+use ratatui::DefaultTerminal;
+use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
+
+use super::{ask, print};
+use crate::error::Error;
+use draw::View;
+use figures::Figures;
+
+/// The window of the figures.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Over {
+    /// The last 10 seconds.
+    #[value(name = "10s")]
+    Seconds,
+    /// The last minute.
+    #[value(name = "1m")]
+    Minute,
+    /// The last 5 minutes.
+    #[value(name = "5m")]
+    Minutes,
+    /// Since the proxy was started.
+    #[value(name = "start")]
+    Start,
+}
+
+impl Over {
+    /// The name of the window in the statistics.
+    fn name(self) -> &'static str {
+        match self {
+            Over::Seconds => "10s",
+            Over::Minute => "1m",
+            Over::Minutes => "5m",
+            Over::Start => "start",
+        }
+    }
+}
+
+pub fn top(proxy: &ask::Proxy, over: Over, once: bool, json: bool) -> ExitCode {
+    let shown = match (json, once) {
+        (true, _) => print_json(proxy, over, once),
+        (false, true) => figures(proxy, over).map(|figures| {
+            print(&draw::text(&View { figures: &figures, over, error: None, skip: 0 }));
+        }),
+        (false, false) => watch(proxy, over),
+    };
+    match shown {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => ask::fail(&error),
+    }
+}
+
+fn figures(proxy: &ask::Proxy, over: Over) -> Result<Figures, Error> {
+    let text = proxy.answer("stats --json")?;
+    Figures::read(&text, over.name()).map_err(|why| {
+        Error::Config(format!("the proxy's statistics are not those of this release: {why}"))
+    })
+}
+
+fn print_json(proxy: &ask::Proxy, over: Over, once: bool) -> Result<(), Error> {
+    loop {
+        let next = Instant::now() + EVERY;
+        print(&format!("{}\n", figures(proxy, over)?.json()));
+        if once {
+            return Ok(());
+        }
+        std::thread::sleep(next.saturating_duration_since(Instant::now()));
+    }
+}
+
+/// Shows the figures until a key ends it.
+fn watch(proxy: &ask::Proxy, over: Over) -> Result<(), Error> {
+    if !io::stdout().is_terminal() {
+        let why =
+            "the output is no terminal; --once prints the figures, --json prints them as JSON";
+        return Err(Error::Config(why.into()));
+    }
+    // An error is said before the screen is taken.
+    let first = figures(proxy, over)?;
+    let mut terminal = ratatui::try_init()?;
+    let shown = Watch { proxy, over, figures: first, error: None, paused: false, skip: 0 };
+    let ended = shown.run(&mut terminal);
+    ratatui::restore();
+    ended.map_err(Error::from)
+}
+
+struct Watch<'a> {
+    proxy: &'a ask::Proxy,
+    over: Over,
+    figures: Figures,
+    /// Why the figures are old.
+    error: Option<String>,
+    paused: bool,
+    /// Lines that are scrolled away.
+    skip: usize,
+}
+
+impl Watch<'_> {
+    fn run(mut self, terminal: &mut DefaultTerminal) -> io::Result<()> {
+        let mut next = Instant::now() + EVERY;
+        loop {
+            let paused = self.paused.then_some("paused");
+            let error = self.error.as_deref().or(paused);
+            let view = View { figures: &self.figures, over: self.over, error, skip: self.skip };
+            terminal.draw(|frame| draw::draw(&view, frame.area(), frame.buffer_mut()))?;
+            if event::poll(next.saturating_duration_since(Instant::now()))? {
+                let page = usize::from(terminal.size()?.height).saturating_sub(4);
+                match event::read()? {
+                    Event::Key(key) if self.ends(key, page) => return Ok(()),
+                    _ => continue,
+                }
+            }
+            next = Instant::now() + EVERY;
+            if !self.paused {
+                self.refresh();
+            }
+        }
+    }
+
+    fn refresh(&mut self) {
+        match figures(self.proxy, self.over) {
+            Ok(figures) => (self.figures, self.error) = (figures, None),
+            Err(error) => self.error = Some(error.to_string()),
+        }
+    }
+
+    /// Handles a key; returns true for those that end it.
+    fn ends(&mut self, key: KeyEvent, page: usize) -> bool {
+        if key.kind == KeyEventKind::Release {
+            return false;
+        }
+        let over = match key.code {
+            KeyCode::Char('c') if key.modifiers.contains(KeyModifiers::CONTROL) => return true,
+            KeyCode::Char('q') | KeyCode::Esc => return true,
+            KeyCode::Char('p' | ' ') => {
+                self.paused = !self.paused;
+                None
+            }
+            KeyCode::Char('1') => Some(Over::Seconds),
+            KeyCode::Char('2') => Some(Over::Minute),
+            KeyCode::Char('3') => Some(Over::Minutes),
+            KeyCode::Char('4') => Some(Over::Start),
+            KeyCode::Up | KeyCode::Char('k') => self.scroll(-1),
+            KeyCode::Down | KeyCode::Char('j') => self.scroll(1),
+            KeyCode::PageUp => self.scroll(-(page as isize)),
+            KeyCode::PageDown => self.scroll(page as isize),
+            KeyCode::Home => self.scroll(isize::MIN),
+            _ => None,
+        };
+        if let Some(over) = over {
+            self.over = over;
+            self.refresh();
+        }
+        false
+    }
+
+    fn scroll(&mut self, lines: isize) -> Option<Over> {
+        let last = draw::lines(&self.figures).saturating_sub(1);
+        self.skip = self.skip.saturating_add_signed(lines).min(last);
+        None
+    }
+}
+
+const EVERY: Duration = Duration::from_secs(1);

@@ -1,0 +1,196 @@
+//! Draws the figures into a buffer of cells.
+
+use ratatui::buffer::Buffer;
+use ratatui::layout::Rect;
+use ratatui::style::{Color, Modifier, Style};
+
+use super::Over;
+use super::figures::{Figures, QUANTILES, Times};
+use crate::config::grouped;
+use crate::stats::{duration, time};
+
+/// What is shown.
+pub struct View<'a> {
+    pub figures: &'a Figures,
+    pub over: Over,
+    /// Why the figures are not new.
+    pub error: Option<&'a str>,
+    /// Lines that are scrolled away.
+    pub skip: usize,
+}
+
+/// A line of the screen below its head: cells, each with its style.
+type Line = Vec<(String, Style)>;
+
+/// Draws a screen: the head, then as many lines as there is room for.
+pub fn draw(view: &View<'_>, area: Rect, buffer: &mut Buffer) {
+    let width = usize::from(area.width);
+    let bold = Style::new().add_modifier(Modifier::BOLD);
+    buffer.set_stringn(area.x, area.y, head(view.figures), width, bold);
+    let second = match view.error {
+        Some(error) => (format!("old figures: {error}"), Style::new().fg(Color::Red)),
+        None => (keys(view.over), SOFT),
+    };
+    if area.height > 1 {
+        buffer.set_stringn(area.x, area.y + 1, second.0, width, second.1);
+    }
+    let lines = all_lines(view.figures);
+    for (line, y) in lines.iter().skip(view.skip).zip(area.y + 3..area.bottom()) {
+        let mut x = area.x;
+        for (text, style) in line {
+            let room = usize::from(area.right().saturating_sub(x));
+            (x, _) = buffer.set_stringn(x, y, text, room, *style);
+        }
+    }
+}
+
+/// Returns the whole screen as text, as wide and long as it needs to be.
+pub fn text(view: &View<'_>) -> String {
+    let lines = all_lines(view.figures);
+    let width = |line: &Line| line.iter().map(|(text, _)| text.chars().count()).sum::<usize>();
+    let heads = [head(view.figures), keys(view.over)];
+    let widest = lines.iter().map(width).chain(heads.iter().map(|text| text.chars().count())).max();
+    // A buffer has at most so many cells.
+    let width = widest.unwrap_or(0).min(1_000) as u16;
+    let area = Rect::new(0, 0, width, (lines.len() + 3).min(usize::from(u16::MAX)) as u16);
+    let mut buffer = Buffer::empty(area);
+    draw(view, area, &mut buffer);
+    let rows = buffer.content.chunks(usize::from(width).max(1));
+    let rows = rows.map(|row| row.iter().map(|cell| cell.symbol()).collect::<String>());
+    rows.map(|row| format!("{}\n", row.trim_end())).collect()
+}
+
+/// Returns the number of lines below the head.
+pub fn lines(figures: &Figures) -> usize {
+    all_lines(figures).len()
+}
+
+fn head(figures: &Figures) -> String {
+    let serving = figures.workers.iter().filter(|worker| worker.state == "serving").count();
+    format!(
+        "quickack {} on {}, up {}, configuration {}; {} of {} workers serve {} clients; {} in buffers",
+        figures.release,
+        figures.host,
+        duration(figures.uptime_s),
+        figures.epoch,
+        serving,
+        figures.workers.len(),
+        grouped(figures.clients),
+        bytes(figures.buffer_bytes),
+    )
+}
+
+fn keys(over: Over) -> String {
+    let windows =
+        [(Over::Seconds, '1'), (Over::Minute, '2'), (Over::Minutes, '3'), (Over::Start, '4')];
+    let windows = windows.map(|(one, key)| match one == over {
+        true => format!("[{}]", one.name()),
+        false => format!("{key} {}", one.name()),
+    });
+    format!("over {}   p pause   arrows scroll   q quit", windows.join("  "))
+}
+
+fn all_lines(figures: &Figures) -> Vec<Line> {
+    let latency = ["per s"].into_iter().chain(QUANTILES);
+    let mut pools =
+        vec![titles(&["pool", "kind", "clients", "failed", "refused"], latency.clone())];
+    for pool in &figures.pools {
+        for (kind, times) in [("reads", &pool.reads), ("updates", &pool.updates)] {
+            let own = [grouped(pool.clients), grouped(pool.failed), grouped(pool.refused)];
+            let own = if kind == "reads" { own } else { Default::default() };
+            let name = if kind == "reads" { pool.name.clone() } else { String::new() };
+            let words = [plain(name), plain(kind.to_string())].into_iter();
+            pools.push(words.chain(own.map(plain)).chain(of_times(figures, times)).collect());
+        }
+    }
+    let names = ["server", "state", "links", "waiting", "in flight", "errors", "timeouts"];
+    let mut servers = vec![titles(&names, latency)];
+    for (pool, server) in
+        figures.pools.iter().flat_map(|pool| pool.servers.iter().map(move |server| (pool, server)))
+    {
+        let state = match server.is_well {
+            true => Style::new().fg(Color::Green),
+            false => Style::new().fg(Color::Red).add_modifier(Modifier::BOLD),
+        };
+        let counts =
+            [server.links, server.pending, server.inflight, server.errors, server.timeouts];
+        let mut line = vec![plain(format!("{}/{}", pool.name, server.label))];
+        line.push((server.state.clone(), state));
+        line.extend(counts.map(|count| plain(grouped(count))));
+        line.extend(of_times(figures, &server.replies));
+        servers.push(line);
+    }
+    let names = ["worker", "state", "process", "clients", "requests", "buffers", "user", "system"];
+    let mut workers = vec![titles(&names, std::iter::empty())];
+    workers.extend(figures.workers.iter().map(|worker| {
+        let seconds = |us: u64| format!("{:.1} s", us as f64 / 1e6);
+        let cells = [
+            worker.slot.to_string(),
+            worker.state.clone(),
+            worker.pid.to_string(),
+            grouped(worker.clients),
+            grouped(worker.requests),
+            bytes(worker.buffer_bytes),
+            seconds(worker.user_us),
+            seconds(worker.system_us),
+        ];
+        cells.map(plain).into()
+    }));
+    let mut all = table(pools);
+    for rows in [servers, workers] {
+        all.push(Vec::new());
+        all.extend(table(rows));
+    }
+    all
+}
+
+/// The rate of some requests, and their percentiles.
+fn of_times(figures: &Figures, times: &Times) -> Vec<(String, Style)> {
+    let rate = grouped(figures.rate(times.count));
+    let quantiles = times.us.iter().map(|us| match times.count {
+        0 => ("-".to_string(), SOFT),
+        _ if STALLS.iter().any(|stall| stall.contains(us)) => {
+            (time(*us), Style::new().fg(Color::Yellow))
+        }
+        _ => (time(*us), Style::new()),
+    });
+    [plain(rate)].into_iter().chain(quantiles).collect()
+}
+
+fn titles<'a>(own: &[&'a str], more: impl Iterator<Item = &'a str>) -> Line {
+    own.iter().copied().chain(more).map(|name| (name.to_uppercase(), SOFT)).collect()
+}
+
+fn plain(text: String) -> (String, Style) {
+    (text, Style::new())
+}
+
+/// Aligns the cells of rows: the first two columns to the left, the others to the right.
+fn table(mut rows: Vec<Line>) -> Vec<Line> {
+    let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
+    for column in 0..columns {
+        let len = |line: &Line| line.get(column).map_or(0, |(text, _)| text.chars().count());
+        let width = rows.iter().map(len).max().unwrap_or(0);
+        for line in &mut rows {
+            let Some((text, _)) = line.get_mut(column) else { continue };
+            *text = match column {
+                0 => format!("{text:<width$}"),
+                1 => format!("  {text:<width$}"),
+                _ => format!("  {text:>width$}"),
+            };
+        }
+    }
+    rows
+}
+
+fn bytes(count: u64) -> String {
+    match count {
+        0..1024 => format!("{count} B"),
+        1024..0x10_0000 => format!("{:.1} KiB", count as f64 / 1024.0),
+        _ => format!("{:.1} MiB", count as f64 / 1_048_576.0),
+    }
+}
+
+const SOFT: Style = Style::new().add_modifier(Modifier::DIM);
+/// Where delayed ACKs put a request, in microseconds: 40 ms on Linux, 200 ms on Windows.
+const STALLS: [std::ops::RangeInclusive<u64>; 2] = [36_000..=48_000, 190_000..=230_000];

@@ -1,0 +1,194 @@
+//! What `quickack top` shows, taken out of the statistics.
+
+use serde_json::{Value, json};
+
+/// The percentiles that have a column.
+pub const QUANTILES: [&str; 5] = ["p50", "p90", "p99", "p99.9", "max"];
+
+pub struct Figures {
+    pub release: String,
+    pub host: String,
+    pub uptime_s: u64,
+    pub epoch: u64,
+    /// Seconds that the window covers.
+    pub seconds: u64,
+    pub clients: u64,
+    pub buffer_bytes: u64,
+    pub pools: Vec<Pool>,
+    pub workers: Vec<Worker>,
+}
+
+pub struct Pool {
+    pub name: String,
+    pub clients: u64,
+    pub reads: Times,
+    pub updates: Times,
+    pub failed: u64,
+    pub refused: u64,
+    pub servers: Vec<Server>,
+}
+
+pub struct Server {
+    pub label: String,
+    pub state: String,
+    pub is_well: bool,
+    pub links: u64,
+    pub pending: u64,
+    pub inflight: u64,
+    pub errors: u64,
+    pub timeouts: u64,
+    pub replies: Times,
+}
+
+pub struct Worker {
+    pub slot: u64,
+    pub pid: u64,
+    pub state: String,
+    pub clients: u64,
+    pub requests: u64,
+    pub buffer_bytes: u64,
+    pub user_us: u64,
+    pub system_us: u64,
+}
+
+/// Requests in the window: how many, and how long they took, in microseconds.
+pub struct Times {
+    pub count: u64,
+    /// In the order of `QUANTILES`.
+    pub us: [u64; QUANTILES.len()],
+}
+
+impl Figures {
+    /// Reads the answer of `stats --json`. `window` is a name in it, or `start`.
+    pub fn read(text: &str, window: &str) -> Result<Figures, String> {
+        let all: Value = serde_json::from_str(text).map_err(|error| error.to_string())?;
+        let all = &all;
+        let workers = list(all, "workers")?.iter().filter(|one| one["state"] != "vacant");
+        let workers = workers.map(worker).collect::<Result<Vec<Worker>, String>>()?;
+        let serving = workers.iter().filter(|worker| worker.state == "serving").count();
+        let pools = list(all, "pools")?.iter().map(|one| pool(one, window, serving));
+        let uptime_s = number(all, "uptime_s")?;
+        Ok(Figures {
+            release: word(all, "release")?,
+            host: word(all, "host")?,
+            uptime_s,
+            epoch: number(all, "epoch")?,
+            seconds: all["window_seconds"][window].as_u64().unwrap_or(uptime_s),
+            clients: number(&all["totals"], "clients")?,
+            buffer_bytes: number(&all["totals"], "buffer_bytes")?,
+            pools: pools.collect::<Result<_, String>>()?,
+            workers,
+        })
+    }
+
+    /// Returns how many a second there were in the window.
+    pub fn rate(&self, count: u64) -> u64 {
+        let seconds = self.seconds.max(1);
+        (count + seconds / 2) / seconds
+    }
+
+    pub fn json(&self) -> Value {
+        let times = |times: &Times| {
+            let mut all = json!({"per_second": self.rate(times.count), "count": times.count});
+            for (name, us) in QUANTILES.iter().zip(times.us) {
+                all[format!("{name}_us")] = us.into();
+            }
+            all
+        };
+        let server = |one: &Server| {
+            json!({
+                "label": one.label, "state": one.state, "links": one.links, "pending": one.pending,
+                "inflight": one.inflight, "errors_total": one.errors, "timeouts_total": one.timeouts,
+                "replies": times(&one.replies),
+            })
+        };
+        let pool = |one: &Pool| {
+            json!({
+                "name": one.name, "clients": one.clients, "reads": times(&one.reads),
+                "updates": times(&one.updates), "failed_total": one.failed,
+                "refused_total": one.refused,
+                "servers": one.servers.iter().map(server).collect::<Vec<Value>>(),
+            })
+        };
+        let worker = |one: &Worker| {
+            json!({
+                "slot": one.slot, "pid": one.pid, "state": one.state, "clients": one.clients,
+                "requests": one.requests, "buffer_bytes": one.buffer_bytes,
+                "user_us_total": one.user_us, "system_us_total": one.system_us,
+            })
+        };
+        json!({
+            "release": self.release, "host": self.host, "uptime_s": self.uptime_s,
+            "epoch": self.epoch, "window_seconds": self.seconds, "clients": self.clients,
+            "buffer_bytes": self.buffer_bytes,
+            "pools": self.pools.iter().map(pool).collect::<Vec<Value>>(),
+            "workers": self.workers.iter().map(worker).collect::<Vec<Value>>(),
+        })
+    }
+}
+
+fn pool(one: &Value, window: &str, serving: usize) -> Result<Pool, String> {
+    let servers = list(one, "servers")?.iter().map(|one| server(one, window, serving));
+    Ok(Pool {
+        name: word(one, "name")?,
+        clients: number(one, "clients")?,
+        reads: times(&one["latency_us"]["reads"], window)?,
+        updates: times(&one["latency_us"]["updates"], window)?,
+        failed: number(one, "requests_failed_total")?,
+        refused: number(one, "requests_refused_total")?,
+        servers: servers.collect::<Result<_, String>>()?,
+    })
+}
+
+fn server(one: &Value, window: &str, serving: usize) -> Result<Server, String> {
+    let (health, down) = (word(one, "health")?, number(one, "down_workers")?);
+    let state = match down {
+        0 => health.clone(),
+        down => format!("down for {down} of {serving} workers"),
+    };
+    Ok(Server {
+        label: word(one, "label")?,
+        is_well: health == "up" && down == 0,
+        state,
+        links: number(one, "links")?,
+        pending: number(one, "pending")?,
+        inflight: number(one, "inflight")?,
+        errors: number(one, "errors_total")?,
+        timeouts: number(one, "reply_timeout_total")? + number(one, "queue_timeout_total")?,
+        replies: times(&one["latency_us"]["replies"], window)?,
+    })
+}
+
+fn worker(one: &Value) -> Result<Worker, String> {
+    Ok(Worker {
+        slot: number(one, "slot")?,
+        pid: one["pid"].as_u64().unwrap_or(0),
+        state: word(one, "state")?,
+        clients: number(one, "clients")?,
+        requests: number(one, "requests")?,
+        buffer_bytes: number(one, "buffer_bytes")?,
+        user_us: number(one, "user_us_total")?,
+        system_us: number(one, "system_us_total")?,
+    })
+}
+
+fn times(one: &Value, window: &str) -> Result<Times, String> {
+    let one = if window == "start" { one } else { &one["windows"][window] };
+    let mut us = [0; QUANTILES.len()];
+    for (us, name) in us.iter_mut().zip(QUANTILES) {
+        *us = number(one, name)?;
+    }
+    Ok(Times { count: number(one, "count")?, us })
+}
+
+fn number(one: &Value, name: &str) -> Result<u64, String> {
+    one[name].as_u64().ok_or_else(|| format!("`{name}` is no number"))
+}
+
+fn word(one: &Value, name: &str) -> Result<String, String> {
+    one[name].as_str().map(String::from).ok_or_else(|| format!("`{name}` is no text"))
+}
+
+fn list<'a>(one: &'a Value, name: &str) -> Result<&'a [Value], String> {
+    one[name].as_array().map(Vec::as_slice).ok_or_else(|| format!("`{name}` is no list"))
+}
