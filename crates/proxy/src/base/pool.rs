@@ -219,6 +219,12 @@ impl Server {
         }
     }
 
+    /// Takes it out of the plan: nobody minds any more whether it is down.
+    pub(crate) fn retire(&mut self) {
+        self.stage = Stage::Retired;
+        self.set_health(self.health);
+    }
+
     /// Sets its health, and says so to the other processes. An ejected server is out of the ring
     /// for all, and counts as down for none.
     pub(crate) fn set_health(&mut self, health: Health) {
