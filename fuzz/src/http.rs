@@ -93,6 +93,10 @@ fn grammar(dice: &mut Dice) -> Vec<u8> {
         out += &format!("{method} {target} {version}\r\n");
         for _ in 0..dice.below(5) {
             out += dice.pick(FIELDS);
+            if dice.one_in(40) {
+                // About the bound of a head.
+                out.extend(std::iter::repeat_n('x', http::HEAD_LEN_MAX - 200 + dice.below(300)));
+            }
             out += dice.pick(&["\r\n", "\r\n", "\r\n", "\n", "\r\n ", "\r"]);
         }
         out += dice.pick(&["\r\n", "\r\n", "\r\n", "\n", "", "abc"]);
