@@ -13,6 +13,7 @@
 //! feedback. A corpus file is raw bytes, so a shim can use the same folders later.
 
 pub mod canary;
+pub mod http;
 pub mod keys;
 pub mod meta;
 pub mod mutate;
@@ -108,6 +109,18 @@ pub const FUZZERS: &[Fuzzer] = &[
         about: "any bytes as a key, through hash, tag and ring",
         run: keys::run,
         smoke: 5_000,
+    },
+    Fuzzer {
+        name: "http",
+        about: "HTTP requests: any cut, no body, one meaning, answers in order",
+        run: http::run,
+        smoke: 10_000,
+    },
+    Fuzzer {
+        name: "exposition",
+        about: "any names in metrics, read back by a naive reader",
+        run: http::exposition,
+        smoke: 10_000,
     },
     Fuzzer {
         name: "whole",

@@ -194,13 +194,11 @@ impl Servers {
             state.gauges.inflight += (link.outstanding.len() - pending) as u64;
             state.gauges.inflight_bytes += link.sent - link.done;
         }
-        for (pool, states) in base.pools.iter().zip(&mut self.states) {
+        for (pool, states) in base.pools.iter().zip(&self.states) {
             let both = pool.servers.iter().zip(states);
             // The id of a vacant place may belong to another server by now.
-            for (server, state) in both.filter(|(server, _)| server.stage != Stage::Vacant) {
-                state.gauges.down = u64::from(server.is_down());
-                state.publish();
-            }
+            both.filter(|(server, _)| server.stage != Stage::Vacant)
+                .for_each(|(_, state)| state.publish());
         }
     }
 

@@ -1,4 +1,4 @@
-//! The log: one line for each entry, to stderr or a file. Never in the path of a request.
+//! The log: one line for each entry, to stderr, a file or syslog. Never in the path of a request.
 //!
 //! ```text
 //!   an entry ── level ── Repeats: was it written within this second? ── render ── Sink
@@ -15,6 +15,7 @@ mod sink;
 #[cfg(test)]
 mod tests;
 
+use std::fmt;
 use std::io::{self, Write};
 use std::path::PathBuf;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -31,6 +32,19 @@ use sink::Sink;
 pub enum Target {
     Stderr,
     File(PathBuf),
+    /// The socket of a syslog daemon on this machine.
+    Syslog(PathBuf),
+}
+
+/// How a line begins: the target adds the rest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Style {
+    /// With time and level.
+    Stamped,
+    /// With the level in the journal's form, `<4>`. The journal has the time.
+    Journal,
+    /// With the level and the name of the program, as syslog daemons expect them.
+    Syslog,
 }
 
 /// The format of a line.
@@ -90,6 +104,16 @@ impl Level {
         Level::ALL.iter().map(|level| level.name()).collect()
     }
 
+    /// Its number for syslog and the journal (RFC 5424, 6.2.1).
+    pub fn severity(self) -> u8 {
+        match self {
+            Level::Error => 3,
+            Level::Warning => 4,
+            Level::Notice => 5,
+            Level::Debug => 7,
+        }
+    }
+
     /// Moves by that many levels, up to the last one.
     pub fn step(self, step: isize) -> Level {
         let at = Level::ALL.iter().position(|level| *level == self).unwrap_or(0);
@@ -106,6 +130,7 @@ impl Level {
 pub struct Log {
     target: Target,
     format: Format,
+    style: Style,
     level: Level,
     sink: Sink,
     repeats: Repeats,
@@ -119,12 +144,26 @@ pub struct Log {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
     pub level: Level,
+    /// The kind of event, in one word for programs.
+    pub event: String,
     /// Entries with the same key are repeats, whichever process sends them. An empty key disables
     /// this.
     pub key: String,
     /// The message. Control characters in it are escaped.
     pub text: String,
+    pub about: About,
     pub origin: Origin,
+}
+
+/// The subject of an entry, as far as it has one.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct About {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub worker: Option<usize>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pool: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub server: Option<String>,
 }
 
 /// The process that reports an entry.
@@ -148,7 +187,8 @@ impl Log {
         let sink = Sink::open(target)?;
         let repeats = Repeats::default();
         let why_lost = String::new();
-        Ok(Log { target: target.clone(), format, level, sink, repeats, lost: 0, why_lost })
+        let style = target.style();
+        Ok(Log { target: target.clone(), format, style, level, sink, repeats, lost: 0, why_lost })
     }
 
     pub fn write(&mut self, now: Clocks, entry: Entry) {
@@ -201,7 +241,7 @@ impl Log {
     pub fn change(&mut self, target: &Target, format: Format, level: Level) -> Result<(), Error> {
         if *target != self.target {
             self.sink = Sink::open(target)?;
-            self.target = target.clone();
+            (self.target, self.style) = (target.clone(), target.style());
         }
         (self.format, self.level) = (format, level);
         Ok(())
@@ -210,12 +250,7 @@ impl Log {
     fn say(&mut self, now: Clocks, entry: &Entry, repeated: Option<u64>) {
         if self.lost > 0 {
             let text = format!("{} lines were lost: {}", self.lost, self.why_lost);
-            let entry = Entry {
-                level: Level::Warning,
-                key: LOST.to_string(),
-                text,
-                origin: Origin::Master,
-            };
+            let entry = Entry::new(Level::Warning, "log_lost", text);
             if let Err(error) = self.sink.write(&self.render(now, &entry, None)) {
                 return self.lose(&error);
             }
@@ -235,7 +270,7 @@ impl Log {
         }
         self.why_lost = format!("they could not be written: {error}");
         // A full disk is reported once, to stderr, because the log cannot report it itself.
-        if let (1, Target::File(path)) = (self.lost, &self.target)
+        if let (1, Target::File(path) | Target::Syslog(path)) = (self.lost, &self.target)
             && let Ok(mut stderr) = Sink::open(&Target::Stderr)
         {
             let path = path.display();
@@ -245,15 +280,52 @@ impl Log {
     }
 
     fn render(&self, now: Clocks, entry: &Entry, repeated: Option<u64>) -> Vec<u8> {
-        let stamped = matches!(self.target, Target::File(_));
-        render(self.format, stamped, now.unix_us, entry, repeated)
+        render(self.format, self.style, now.unix_us, entry, repeated)
     }
 }
 
 impl Entry {
-    /// Makes an entry of the master's own.
-    pub fn new(level: Level, key: &str, text: impl Into<String>) -> Entry {
-        Entry { level, key: key.to_string(), text: text.into(), origin: Origin::Master }
+    /// Makes an entry of the master's own. The same words are repeats.
+    pub fn new(level: Level, event: &str, text: impl Into<String>) -> Entry {
+        let (event, text, about) = (event.to_string(), text.into(), About::default());
+        Entry { level, event, key: text.clone(), text, about, origin: Origin::Master }
+    }
+}
+
+impl About {
+    pub fn worker(slot: usize) -> About {
+        About { worker: Some(slot), ..About::default() }
+    }
+
+    pub fn pool(name: &str) -> About {
+        About { pool: Some(name.to_string()), ..About::default() }
+    }
+
+    pub fn server(label: &str, pool: &str) -> About {
+        About { server: Some(label.to_string()), ..About::pool(pool) }
+    }
+}
+
+/// In words, as messages name it.
+impl fmt::Display for About {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (&self.server, &self.pool, self.worker) {
+            (Some(server), Some(pool), _) => write!(f, "server {server} of pool {pool}"),
+            (Some(server), None, _) => write!(f, "server {server}"),
+            (None, Some(pool), _) => write!(f, "pool {pool}"),
+            (None, None, Some(worker)) => write!(f, "worker {worker}"),
+            (None, None, None) => f.write_str("a removed server or pool"),
+        }
+    }
+}
+
+impl Target {
+    fn style(&self) -> Style {
+        match self {
+            Target::Stderr if sink::is_journal() => Style::Journal,
+            Target::Stderr | Target::File(_) => Style::Stamped,
+            Target::Syslog(_) => Style::Syslog,
+        }
     }
 }
 
@@ -264,11 +336,12 @@ impl Clocks {
     }
 }
 
-/// The key of the line that reports lost lines.
-const LOST: &str = "log-lost";
-
-/// Writes one line to stderr, at once and unchanged.
-pub fn line(text: &str) {
+/// Writes one line to stderr, at once. Only the journal gets the level.
+pub fn line(level: Level, text: &str) {
+    let level = match sink::is_journal() {
+        true => format!("<{}>", level.severity()),
+        false => String::new(),
+    };
     // The reader of stderr may have gone; that is no reason to end.
-    let _ = writeln!(io::stderr(), "quickack: {text}");
+    let _ = writeln!(io::stderr(), "{level}quickack: {text}");
 }

@@ -28,7 +28,7 @@ use crate::event::{self, Command, Loop};
 use crate::ipc::client_state::ClientState;
 use crate::ipc::installation::Installation;
 use crate::ipc::{Channel, Received, ToMaster, ToWorker};
-use crate::log::{self, Level};
+use crate::log::{self, About, Level};
 use crate::scoreboard::{Ejection, Epochs, Scoreboard};
 use origins::Origins;
 
@@ -39,7 +39,8 @@ pub fn run() -> ExitCode {
     match sys::process::take_passed().map_err(Error::from).and_then(serve) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            log::line(&format!("worker: {error}; workers are started by `quickack run`"));
+            let text = format!("worker: {error}; workers are started by `quickack run`");
+            log::line(Level::Error, &text);
             ExitCode::FAILURE
         }
     }
@@ -56,7 +57,7 @@ fn serve(channel: OwnedFd) -> Result<(), Error> {
     if room < ROOM_EXPECTED.min(first.install.plan.clients_max) {
         let text =
             format!("a worker has room for only {room} clients: the descriptor limit is low");
-        master.say(ToMaster::Log { level: Level::Warning, key: "room".to_string(), text });
+        master.log_line(Level::Warning, "clients_room", About::default(), "room", text);
     }
     let signals = Signals::new(signal::ALL_OF_A_CHILD)?;
     let shared = event::Shared {
@@ -89,7 +90,7 @@ struct MasterChannel {
     /// The installed configuration, and the health as it was looked at last.
     installed: Epochs,
     /// The names of all servers, by id; their health in the scoreboard is looked at.
-    names: HashMap<u32, String>,
+    names: HashMap<u32, About>,
     ejected: Vec<u32>,
     /// Ids that the master was last told are still in use.
     told_in_use: Vec<u32>,
@@ -146,7 +147,8 @@ impl MasterChannel {
         }
         if let Err(error) = sys::process::set_affinity(&wanted) {
             let slot = self.slot;
-            log::line(&format!("worker {slot} cannot be pinned to processors {wanted:?}: {error}"));
+            let text = format!("worker {slot} cannot be pinned to processors {wanted:?}: {error}");
+            log::line(Level::Warning, &text);
         }
     }
 
@@ -287,8 +289,15 @@ impl MasterChannel {
         }
     }
 
-    fn name(&self, id: u32) -> &str {
-        self.names.get(&id).map_or("a removed server or pool", String::as_str)
+    /// Sends a line for the log. Lines with the same key are repeats; those without one are not.
+    fn log_line(&mut self, level: Level, event: &str, about: About, key: &str, text: String) {
+        let (event, key) = (event.to_string(), key.to_string());
+        self.say(ToMaster::Log { level, event, key, about, text });
+    }
+
+    /// What an id stands for.
+    fn about(&self, id: u32) -> About {
+        self.names.get(&id).cloned().unwrap_or_default()
     }
 }
 
@@ -380,56 +389,57 @@ impl event::Control for MasterChannel {
     }
 
     fn log(&mut self, event: Event, from: Option<IpAddr>) {
-        let (level, key, text) = match event {
+        let (level, event, id, text) = match event {
             Event::ServerDown { server, why } => {
-                let text = format!("{} is down ({why}); it is probed", self.name(server));
-                (Level::Warning, format!("down {server}"), text)
+                let text = format!("{} is down ({why}); it is probed", self.about(server));
+                (Level::Warning, "server_down", server, text)
             }
             Event::ServerBack { server } => {
-                let text = format!("{} is back", self.name(server));
-                (Level::Notice, format!("back {server}"), text)
+                let text = format!("{} is back", self.about(server));
+                (Level::Notice, "server_back", server, text)
             }
             Event::LoginFailed { pool, client: _, name } => {
                 return self.failed_logins.entry(pool).or_default().note(from, name);
             }
             Event::LoginsFailed { pool, count } => {
                 let from = self.failed_logins.remove(&pool).unwrap_or_default();
+                let about = self.about(pool);
                 let text = match count {
-                    1 => format!("a login to {} failed, from {from}", self.name(pool)),
-                    _ => format!("{count} logins to {} failed, from {from}", self.name(pool)),
+                    1 => format!("a login to {about} failed, from {from}"),
+                    _ => format!("{count} logins to {about} failed, from {from}"),
                 };
                 // Without a key: the worker has counted already, and the words differ.
-                (Level::Warning, String::new(), text)
+                return self.log_line(Level::Warning, "login_failed", about, "", text);
             }
             Event::Lacks { server, what } => {
-                let text = format!("{} {what}", self.name(server));
-                (Level::Warning, format!("lacks {server}"), text)
+                let text = format!("{} {what}", self.about(server));
+                (Level::Warning, "server_lacks", server, text)
             }
             Event::CapabilityLost { server } => {
                 let text = format!(
                     "{} closes connections at meta commands: until the next reload it is treated \
                      as a server without them",
-                    self.name(server)
+                    self.about(server)
                 );
-                (Level::Warning, format!("capability {server}"), text)
+                (Level::Warning, "server_capability", server, text)
             }
             Event::Marked { pool } => {
                 let text = format!(
                     "{} uses stale or win marks: its meta reads are not merged from now on",
-                    self.name(pool)
+                    self.about(pool)
                 );
-                (Level::Notice, format!("marked {pool}"), text)
+                (Level::Notice, "pool_marked", pool, text)
             }
             Event::ClientsRefused { pool, why } => {
-                let text = format!("clients of {} are refused: {why}", self.name(pool));
-                (Level::Warning, format!("refused {pool}"), text)
+                let text = format!("clients of {} are refused: {why}", self.about(pool));
+                (Level::Warning, "clients_refused", pool, text)
             }
             Event::Poisoned { server, why } => {
-                let text = format!("{} sent {why}; its connection is closed", self.name(server));
-                (Level::Error, format!("poisoned {server}"), text)
+                let text = format!("{} sent {why}; its connection is closed", self.about(server));
+                (Level::Error, "server_poisoned", server, text)
             }
         };
-        self.say(ToMaster::Log { level, key, text });
+        self.log_line(level, event, self.about(id), &format!("{event} {id}"), text);
     }
 
     fn log_loop_event(&mut self, note: event::LoopEvent) {
@@ -440,7 +450,7 @@ impl event::Control for MasterChannel {
                 (format!("header {from}"), text)
             }
         };
-        self.say(ToMaster::Log { level: Level::Warning, key, text });
+        self.log_line(Level::Warning, "header_broken", About::default(), &key, text);
     }
 
     fn hand_over(&mut self, client: ClientState, fds: Vec<OwnedFd>) -> Result<(), Vec<OwnedFd>> {

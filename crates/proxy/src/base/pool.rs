@@ -14,7 +14,7 @@
 //! While a server is down or ejected, no client's request reaches it: a probe finds out when it is
 //! back. A retired server gets nothing new; its outstanding requests are still answered.
 
-use metrics::{Counters, PoolCounter, Recorder, WorkerMetrics};
+use metrics::{Counters, PoolCounter, Recorder, ServerCounter, WorkerMetrics};
 use proto::{Capabilities, ConnKey, Upstream};
 use shard::{Distribution, Node, Ring};
 
@@ -73,7 +73,7 @@ pub(crate) struct Server {
     pub(crate) ejected: bool,
     /// Clients wait until its capabilities are known.
     pub(crate) awaited: bool,
-    pub(crate) counters: Counters<metrics::ServerCounter>,
+    pub(crate) counters: Counters<ServerCounter>,
 }
 
 /// Whether a pool or server is part of the plan.
@@ -224,9 +224,18 @@ impl Server {
         }
     }
 
-    /// Whether this worker sees it as down. An ejected server is out of the ring for all.
-    pub(crate) fn is_down(&self) -> bool {
-        self.stage == Stage::Planned && self.health == Health::Down && !self.ejected
+    /// Takes it out of the plan: nobody minds any more whether it is down.
+    pub(crate) fn retire(&mut self) {
+        self.stage = Stage::Retired;
+        self.set_health(self.health);
+    }
+
+    /// Sets its health, and says so to the other processes. An ejected server is out of the ring
+    /// for all, and counts as down for none.
+    pub(crate) fn set_health(&mut self, health: Health) {
+        self.health = health;
+        let is_down = health == Health::Down && !self.ejected && self.stage == Stage::Planned;
+        self.counters.set(ServerCounter::DownWorkersNow, u64::from(is_down));
     }
 
     /// Returns the name of its health for operators.

@@ -185,7 +185,7 @@ impl Proxy {
     /// Retires a server: it gets nothing new, and its outstanding requests are still answered.
     fn retire_server(&mut self, at: ServerAt) {
         self.retired = true;
-        self.base.server_mut(at).stage = Stage::Retired;
+        self.base.server_mut(at).retire();
         self.servers.retire_server(&mut self.base, at);
     }
 

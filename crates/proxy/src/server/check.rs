@@ -10,7 +10,7 @@ use super::waiting::Waiting;
 use crate::Time;
 use crate::base::id::ConnId;
 use crate::base::part::{LinkClass, RequestId};
-use crate::base::pool::Stage;
+use crate::base::pool::{Health, Stage};
 use crate::base::size::Cost;
 use crate::base::{Base, ServerAt, Sums, limits};
 
@@ -92,6 +92,9 @@ impl Servers {
         assert!(!is_held || owing > 0, "a server that owes nothing is not silent");
         let is_told = state.counters.value(metrics::ServerCounter::HoldingWorkersNow) == 1;
         assert!(is_vacant || is_told == is_held, "others are told");
+        let is_down = server.health == Health::Down && !server.ejected;
+        let is_told = state.counters.value(metrics::ServerCounter::DownWorkersNow) == 1;
+        assert!(server.stage != Stage::Planned || is_told == is_down, "operators are told");
         let is_woken = self.ending_holds.contains(&at);
         assert!(silence.hold != Hold::Ending || is_woken, "a hold comes to its end");
     }

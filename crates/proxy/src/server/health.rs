@@ -21,8 +21,7 @@ impl Servers {
         let was_ready = server.health == Health::Ready && !server.ejected;
         let counts = state.note_failure(server.health, base.now);
         let failures = state.failures;
-        base.server_mut(at).health = Health::Down;
-        base.gauges_changed = true;
+        base.server_mut(at).set_health(Health::Down);
         if was_ready {
             base.log(Event::ServerDown { server: id, why });
         }
@@ -78,7 +77,8 @@ impl Servers {
         // Its failures are forgotten when it answers a request: many a sick server answers a probe.
         let server = base.server_mut(at);
         let (server_id, ejected) = (server.plan.id, server.ejected);
-        let was = std::mem::replace(&mut server.health, Health::Ready);
+        let was = server.health;
+        server.set_health(Health::Ready);
         match free {
             Some(place) => *place = Some(id),
             None => self.close_quietly(base, id),
@@ -127,7 +127,7 @@ impl Servers {
             base.pools[pool].rebuild_ring(false);
         }
         if ejected {
-            base.server_mut(at).health = Health::Down;
+            base.server_mut(at).set_health(Health::Down);
             self.await_probe(base, at);
         }
     }

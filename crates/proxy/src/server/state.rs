@@ -107,8 +107,6 @@ pub(super) struct Gauges {
     pub(super) pending_bytes: u64,
     pub(super) inflight: u64,
     pub(super) inflight_bytes: u64,
-    /// 1 while the server is down for this worker.
-    pub(super) down: u64,
 }
 
 impl ServerState {
@@ -151,7 +149,7 @@ impl ServerState {
 
     /// Makes a server ready again; its next pause is a short one.
     pub(super) fn forgive(&mut self, server: &mut Server) {
-        server.health = Health::Ready;
+        server.set_health(Health::Ready);
         self.end_failing();
         self.probe_at = None;
     }
@@ -234,12 +232,11 @@ impl ServerState {
     /// Writes its gauges to the metrics registry.
     pub(super) fn publish(&self) {
         use metrics::ServerCounter;
-        let Gauges { links, pending, pending_bytes, inflight, inflight_bytes, down } = self.gauges;
+        let Gauges { links, pending, pending_bytes, inflight, inflight_bytes } = self.gauges;
         self.counters.set(ServerCounter::LinksNow, links);
         self.counters.set(ServerCounter::PendingNow, pending);
         self.counters.set(ServerCounter::PendingBytesNow, pending_bytes);
         self.counters.set(ServerCounter::InflightNow, inflight);
         self.counters.set(ServerCounter::InflightBytesNow, inflight_bytes);
-        self.counters.set(ServerCounter::DownWorkersNow, down);
     }
 }

@@ -8,7 +8,7 @@ use crate::address_space;
 use crate::config::{self, Address};
 use crate::error::Error;
 use crate::event::Listener;
-use crate::log;
+use crate::log::{self, Level};
 
 /// Serves on `listen`, or else on the socket that the launcher passed, until TERM or INT.
 /// `value_max` is the largest value that the proxy accepts.
@@ -20,13 +20,14 @@ pub fn start(listen: Option<&Address>, memory_max: usize, value_max: usize) -> E
         && let Some(advice) = address_space::advice(memory_max as u64)
     {
         let memory = config::size_word(memory_max as u64);
-        log::line(&format!("cache: {memory} of memory may not be available: {advice}"));
+        let text = format!("cache: {memory} of memory may not be available: {advice}");
+        log::line(Level::Warning, &text);
     }
     let served = listener(listen).and_then(|listener| Ok(run(vec![listener], options)?));
     match served {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            log::line(&format!("cache: {error}"));
+            log::line(Level::Error, &format!("cache: {error}"));
             ExitCode::FAILURE
         }
     }
@@ -72,7 +73,7 @@ fn bind(address: &Address) -> Result<OwnedFd, Error> {
             (fd, bound)
         }
     };
-    log::line(&format!("cache: listening on {bound}"));
+    log::line(Level::Notice, &format!("cache: listening on {bound}"));
     Ok(fd)
 }
 

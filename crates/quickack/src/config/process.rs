@@ -190,10 +190,14 @@ pub(super) fn stats_address(word: &str) -> Result<Address, Fault> {
 pub(super) fn log_target(word: &str) -> Result<log::Target, Fault> {
     match word {
         "stderr" => Ok(log::Target::Stderr),
+        "syslog" => Ok(log::Target::Syslog(PathBuf::from("/dev/log"))),
+        _ if word.starts_with("syslog:/") => {
+            Ok(log::Target::Syslog(socket_path(&word["syslog:".len()..])?))
+        }
         _ if word.starts_with('/') && !word.contains(char::is_control) => {
             Ok(log::Target::File(PathBuf::from(word)))
         }
-        _ => Err(Fault::new(format!("`{word}` is neither `/path/of/file` nor `stderr`"))
-            .suggest(nearest(word, ["stderr"]))),
+        _ => Err(Fault::new(format!("`{word}` is none of `/path/of/file`, `stderr` and `syslog`"))
+            .suggest(nearest(word, ["stderr", "syslog"]))),
     }
 }

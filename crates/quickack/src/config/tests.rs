@@ -460,6 +460,8 @@ fn a_limit_is_the_largest_value_that_is_allowed() {
         ("shutdown_timeout: 2147483s", "shutdown_timeout: 2147484s", ""),
         (&path(107), &path(108), ""),
         ("log: /x", "log: x", ""),
+        ("log: syslog", "log: sylog", ""),
+        ("log: syslog:/run/log", "log: syslog:run/log", ""),
         ("admin: off", "admin: of", ""),
     ];
     for (valid, invalid, pool) in rows {

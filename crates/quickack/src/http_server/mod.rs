@@ -27,7 +27,7 @@ use sys::signal::{self, Signals};
 
 use crate::error::Error;
 use crate::event::{Loop, Service, Sessions};
-use crate::log;
+use crate::log::{self, Level};
 use control::Master;
 use pages::{Outcome, Page, Pages};
 use view::View;
@@ -39,7 +39,10 @@ pub fn run() -> ExitCode {
     match sys::process::take_passed().map_err(Error::from).and_then(Master::greet).and_then(serve) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            log::line(&format!("http: {error}; this process is started by `quickack run`"));
+            log::line(
+                Level::Error,
+                &format!("http: {error}; this process is started by `quickack run`"),
+            );
             ExitCode::FAILURE
         }
     }

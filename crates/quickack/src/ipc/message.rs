@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::client_state::ClientState;
 use super::http_view::State;
 use crate::error::{Error, Peer};
-use crate::log::Level;
+use crate::log::{About, Level};
 
 /// Descriptors that travel with a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -154,8 +154,9 @@ messages! {
         "A server failed; `failures` counts its failures in a row in this worker."
     Answered { server: u32, probe: bool } None
         "A server that had failed has answered a request or a probe."
-    Log { level: Level, key: String, text: String } None
-        "A line for the log. Lines with the same key are counted as repeats."
+    Log { level: Level, event: String, key: String, about: About, text: String } None
+        "A line for the log: what kind of event it tells, and of which pool and server. Lines with \
+         the same key are counted as repeats."
     LogLost { lines: u64 } None
         "Log lines that were not sent because the channel was full."
     Leaving {} None

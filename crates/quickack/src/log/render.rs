@@ -1,20 +1,21 @@
 //! Renders an entry as a line.
 //!
 //! ```text
-//!   stderr   quickack: server one of pool alpha is down
-//!   a file   2026-01-31T12:00:00.000123Z warning worker 3 (4711): server one of pool alpha is down
-//!   JSON     {"time":"2026-…","level":"warning","process":"worker 3","pid":4711,"event":"down",
-//!             "message":"server one of pool alpha is down"}
+//!   text     2026-01-31T12:00:00.000123Z warning worker 3 (4711): server one of pool alpha is down
+//!   journal  <4>worker 3 (4711): server one of pool alpha is down
+//!   syslog   <28>quickack[4711]: worker 3: server one of pool alpha is down
+//!   JSON     {"time":"2026-…","level":"warning","process":"worker 3","pid":4711,"worker":3,
+//!             "event":"server_down","pool":"alpha","server":"one","message":"…"}
 //! ```
 //!
-//! The collector of stderr adds its own timestamps; a file has no such collector.
+//! The journal and syslog have a time of their own for each line. JSON in them has the same prefix.
 
 use std::fmt::Write;
 use std::process;
 
 use serde::Serialize;
 
-use super::{Entry, Format, Origin};
+use super::{About, Entry, Format, Origin, Style};
 
 /// A line of the log in JSON.
 #[derive(Serialize)]
@@ -23,54 +24,61 @@ struct Record<'f> {
     level: &'f str,
     process: &'f str,
     pid: u32,
-    #[serde(skip_serializing_if = "str::is_empty")]
     event: &'f str,
+    /// The process itself, or the subject.
+    #[serde(flatten)]
+    about: &'f About,
     message: &'f str,
     /// Number of occurrences in the past second, including this line.
     #[serde(skip_serializing_if = "Option::is_none")]
     repeated: Option<u64>,
 }
 
-/// Returns the line with its line break. It fits into one atomic write to a pipe.
+/// Returns the line with its line break; syslog wants none. It fits into one atomic write to a pipe.
 pub fn render(
     format: Format,
-    stamped: bool,
+    style: Style,
     unix_us: u64,
     entry: &Entry,
     repeated: Option<u64>,
 ) -> Vec<u8> {
-    let time = timestamp(unix_us);
-    let level = entry.level.name();
     let (process, pid) = match entry.origin {
         Origin::Master => ("master".to_string(), process::id()),
         Origin::Worker { slot, pid } => (format!("worker {slot}"), pid),
     };
-    let message = visible(&entry.text);
-    let mut line = match format {
-        Format::Json => {
-            let record = Record {
-                time: &time,
-                level,
-                process: &process,
-                pid,
-                event: &entry.key,
-                message: &message,
-                repeated,
-            };
-            serde_json::to_string(&record).expect("strings and numbers only")
-        }
-        Format::Text => {
-            let count = match repeated {
-                Some(count) => format!(" (repeated {count} times in 1 s)"),
-                None => String::new(),
-            };
-            match stamped {
-                true => format!("{time} {level} {process} ({pid}): {message}{count}"),
-                false => format!("quickack: {message}{count}"),
-            }
-        }
+    let level = entry.level;
+    let mut line = match style {
+        Style::Stamped => String::new(),
+        Style::Journal => format!("<{}>", level.severity()),
+        Style::Syslog => format!("<{}>quickack[{pid}]: ", DAEMON * 8 + level.severity()),
     };
-    line.push('\n');
+    let (time, level) = (timestamp(unix_us), level.name());
+    let message = visible(&entry.text);
+    if format == Format::Json {
+        let worker = match entry.origin {
+            Origin::Worker { slot, .. } => Some(slot),
+            Origin::Master => entry.about.worker,
+        };
+        let about = &About { worker, ..entry.about.clone() };
+        let (time, process, event, message) = (&*time, &*process, &*entry.event, &*message);
+        let record = Record { time, level, process, pid, event, about, message, repeated };
+        line += &serde_json::to_string(&record).expect("strings and numbers only");
+    } else {
+        let origin = match (style, entry.origin) {
+            (Style::Stamped, _) => format!("{time} {level} {process} ({pid}): "),
+            (_, Origin::Master) => String::new(),
+            (Style::Journal, _) => format!("{process} ({pid}): "),
+            (Style::Syslog, _) => format!("{process}: "),
+        };
+        let count = match repeated {
+            Some(count) => format!(" (repeated {count} times in 1 s)"),
+            None => String::new(),
+        };
+        line += &format!("{origin}{message}{count}");
+    }
+    if style != Style::Syslog {
+        line.push('\n');
+    }
     line.into_bytes()
 }
 
@@ -116,6 +124,8 @@ fn date(days: u64) -> (u64, u64, u64) {
     (era * 400 + year + next, month, day)
 }
 
+/// The facility of system daemons (RFC 5424, 6.2.1).
+const DAEMON: u8 = 3;
 /// With the other fields, the line stays below the size of an atomic write to a pipe, even if JSON
 /// doubles each byte.
 const MESSAGE_LEN_MAX: usize = 1800;

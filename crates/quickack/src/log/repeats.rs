@@ -7,7 +7,7 @@
 
 use std::collections::HashMap;
 
-use super::{Entry, Level, Origin};
+use super::{Entry, Level};
 
 #[derive(Default)]
 pub struct Repeats {
@@ -59,8 +59,7 @@ impl Repeats {
 
     fn note_other(&mut self, now_us: u64) {
         let window = self.others.get_or_insert_with(|| {
-            let (level, text) = (Level::Warning, "other log lines, not shown".to_string());
-            let last = Entry { level, key: "other-keys".to_string(), text, origin: Origin::Master };
+            let last = Entry::new(Level::Warning, "log_other", "other log lines, not shown");
             Window { since_us: now_us, count: 0, last }
         });
         window.count += 1;

@@ -7,11 +7,12 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{FileType, Mode, OFlags};
 use rustix::io::Errno;
-use rustix::net::SendFlags;
+use rustix::net::{self, AddressFamily, SendFlags, SocketAddrUnix, SocketFlags, SocketType};
 
 use super::Target;
 use crate::error::Error;
@@ -21,6 +22,8 @@ pub struct Sink {
     way: Way,
     /// The rest of a line that was written in part.
     rest: Vec<u8>,
+    /// The socket of a syslog daemon, which may be started anew.
+    syslog: Option<PathBuf>,
 }
 
 /// The way to write to the target.
@@ -30,6 +33,8 @@ enum Way {
     Write,
     /// send(2), for a socket.
     Send,
+    /// The same, for datagrams: a line is sent whole or not at all.
+    Datagram,
     /// An open file shared with another process, which may block: poll it for room first.
     Ask,
 }
@@ -47,7 +52,19 @@ impl Sink {
                     | OFlags::NONBLOCK;
                 let fd = rustix::fs::open(path, flags, Mode::from_raw_mode(0o644))
                     .map_err(Error::os(path.display()))?;
-                Ok(Sink { fd, way: Way::Write, rest: Vec::new() })
+                Ok(Sink { fd, way: Way::Write, rest: Vec::new(), syslog: None })
+            }
+            Target::Syslog(path) => {
+                let fd = connect(path).map_err(|error| {
+                    let hint = match error {
+                        Errno::PROTOTYPE => "; it takes no datagrams",
+                        Errno::NOENT | Errno::CONNREFUSED => "; is a syslog daemon running?",
+                        _ => "",
+                    };
+                    Error::Os(format!("{}: {error}{hint}", path.display()))
+                })?;
+                let syslog = Some(path.clone());
+                Ok(Sink { fd, way: Way::Datagram, rest: Vec::new(), syslog })
             }
         }
     }
@@ -68,11 +85,21 @@ impl Sink {
             Some(fd) => fd,
             None => rustix::io::fcntl_dupfd_cloexec(shared, 3)?,
         };
-        Ok(Sink { fd, way, rest: Vec::new() })
+        Ok(Sink { fd, way, rest: Vec::new(), syslog: None })
     }
 
     /// Writes a whole line, or nothing of it.
     pub fn write(&mut self, line: &[u8]) -> io::Result<()> {
+        if let Some(path) = &self.syslog {
+            return match self.take(line) {
+                Err(error) if error.kind() != io::ErrorKind::WouldBlock => {
+                    // The daemon may be another by now.
+                    self.fd = connect(path)?;
+                    self.take(line).map(drop)
+                }
+                taken => taken.map(drop),
+            };
+        }
         if !self.rest.is_empty() {
             let taken = self.take(&self.rest)?;
             self.rest.drain(..taken);
@@ -92,7 +119,7 @@ impl Sink {
         loop {
             let taken = match self.way {
                 Way::Write => rustix::io::write(&self.fd, bytes),
-                Way::Send => {
+                Way::Send | Way::Datagram => {
                     let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
                     rustix::net::send(&self.fd, bytes, flags)
                 }
@@ -112,6 +139,22 @@ impl Sink {
         matches!(poll(&mut wait, Some(&at_once)), Ok(1))
             && wait[0].revents().contains(PollFlags::OUT)
     }
+}
+
+/// Connects to a syslog daemon.
+fn connect(path: &Path) -> Result<OwnedFd, Errno> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let fd = net::socket_with(AddressFamily::UNIX, SocketType::DGRAM, flags, None)?;
+    net::connect(&fd, &SocketAddrUnix::new(path)?)?;
+    Ok(fd)
+}
+
+/// Whether stderr is connected to the journal (systemd.exec(5), `JOURNAL_STREAM`). A program that
+/// has sent its own stderr elsewhere inherits the variable to us all the same.
+pub fn is_journal() -> bool {
+    let Ok(named) = std::env::var("JOURNAL_STREAM") else { return false };
+    let Ok(stderr) = rustix::fs::fstat(io::stderr()) else { return false };
+    named == format!("{}:{}", stderr.st_dev, stderr.st_ino)
 }
 
 /// Opens the same pipe or terminal as an open file of our own. None if that is not permitted.

@@ -18,6 +18,7 @@ use super::{Master, Running};
 use crate::admin::{self, Entry};
 use crate::config::{Address, Admin};
 use crate::error::Error;
+use crate::log::{self, Level};
 
 /// A connection that may wait for an answer; the first two numbers are the listeners.
 pub type ConnectionId = u32;
@@ -81,7 +82,8 @@ impl AdminServer {
             Ok(_) => {}
             // Nobody asked for this one: the proxy can do without, as on a read-only disk.
             Err(error) if process.admin == Admin::Default => {
-                crate::log::line(&format!("{error}; running without it"));
+                let text = format!("{error}; running without it");
+                log::line(Level::Warning, &text);
             }
             Err(error) => return Err(error),
         }

@@ -23,13 +23,13 @@ use super::change_queue::{Asked, ChangeRequest};
 use super::ids::Ids;
 use super::reader::{self, Addresses, Reader, Reading};
 use super::report::one_line;
-use super::say;
 use super::workers::State;
 use super::{Master, Running};
+use super::{say, say_of};
 use crate::config::{self, Config, Override, Source};
 use crate::error::Error;
 use crate::ipc::ToWorker;
-use crate::log::{Clocks, Level};
+use crate::log::{About, Clocks, Level};
 
 /// A change under way.
 pub struct Change {
@@ -170,7 +170,7 @@ impl Master {
             if !reading.report.is_empty() {
                 // Faults of the file itself, such as who may write it, remain.
                 let one_line = format!("{text}: {}", one_line(&reading.report));
-                say(&mut self.log, Level::Warning, &one_line);
+                say(&mut self.log, Level::Warning, "reload_unchanged", &one_line);
                 text += &format!("\n{}", reading.report.trim_end());
             }
             self.look_at_sockets(asker);
@@ -293,7 +293,8 @@ impl Master {
         {
             worker.signal(Signal::KILL);
             let text = format!("worker {number} cannot start: {why}");
-            say(&mut self.log, Level::Error, &text);
+            let about = About::worker(number);
+            say_of(&mut self.log, Level::Error, "worker_refused", about, &text);
             if !self.has_served {
                 // Nothing has ever worked: the operator who starts it has to mend it.
                 self.end(1, Instant::now());
@@ -382,7 +383,7 @@ impl Master {
         }
         self.look_at_sockets(change.asked.asker);
         let one_line = format!("{text}: {}", one_line(&told.join("\n")));
-        say(&mut self.log, Level::Notice, &one_line);
+        say(&mut self.log, Level::Notice, "change_applied", &one_line);
         for line in &told {
             text += &format!("\n  {line}");
         }
@@ -436,7 +437,7 @@ impl Master {
         self.note_reload(asked, false);
         let (why, epoch) = (why.to_string(), self.running.epoch);
         let text = format!("change refused, epoch {epoch} stays in force: {}", one_line(&why));
-        say(&mut self.log, Level::Error, &text);
+        say(&mut self.log, Level::Error, "change_refused", &text);
         if let Some(id) = asked.asker {
             self.admin.refuse(id, &why);
             self.want_to_write(id);

@@ -7,15 +7,15 @@ use std::collections::BTreeMap;
 use proxy::outliers::{Decision, OutlierDetector};
 use proxy::plan::Plan;
 
-use super::say;
+use super::say_of;
 use super::{Master, Running};
-use crate::log::{Clocks, Level};
+use crate::log::{About, Clocks, Level};
 use crate::scoreboard::Ejection;
 
 /// The outlier detector, and what it calls those it judges.
 pub struct Health {
     outliers: OutlierDetector,
-    names: BTreeMap<u32, String>,
+    names: BTreeMap<u32, About>,
 }
 
 impl Health {
@@ -35,8 +35,7 @@ impl Health {
         self.names.clear();
         for pool in &plan.pools {
             for server in &pool.servers {
-                let name = format!("server {} of pool {}", server.label, pool.name);
-                self.names.insert(server.id, name);
+                self.names.insert(server.id, About::server(&server.label, &pool.name));
             }
         }
         self.outliers.install(plan)
@@ -74,17 +73,18 @@ impl Master {
         self.scoreboard.set_ejected(&changes);
         let metrics = self.scoreboard.master_metrics();
         for Ejection { server, ejected } in changes {
-            let name = self.health.names.get(&server).map_or("a server", String::as_str);
+            let name = self.health.names.get(&server).cloned().unwrap_or_default();
             let counters = metrics.counters(server);
-            let (level, text) = if ejected {
+            let (level, event, text) = if ejected {
                 counters.add(metrics::ServerCounter::Ejections, 1);
                 counters.set(metrics::ServerCounter::EjectedAt, Clocks::read().unix_us);
-                (Level::Error, format!("{name} is ejected ({why}); its keys move to the others"))
+                let text = format!("{name} is ejected ({why}); its keys move to the others");
+                (Level::Error, "server_ejected", text)
             } else {
                 counters.set(metrics::ServerCounter::EjectedAt, 0);
-                (Level::Notice, format!("{name} is back ({why})"))
+                (Level::Notice, "server_returned", format!("{name} is back ({why})"))
             };
-            say(&mut self.log, level, &text);
+            say_of(&mut self.log, level, event, name, &text);
         }
         // Sleepers need not be woken: they look before they read anything.
     }
@@ -92,6 +92,6 @@ impl Master {
     /// The names of the servers that are out.
     pub(super) fn ejected_servers(&self) -> Vec<String> {
         let names = self.health.names.iter().filter(|(id, _)| self.scoreboard.is_ejected(**id));
-        names.map(|(_, name)| name.clone()).collect()
+        names.map(|(_, name)| name.to_string()).collect()
     }
 }

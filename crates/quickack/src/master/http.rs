@@ -274,7 +274,7 @@ impl Master {
     pub(super) fn tend_http(&mut self, now: Instant) {
         if let Some((pid, status)) = self.http.reap(now) {
             let text = format!("the HTTP process (pid {pid}) died: {status}; it is started again");
-            say(&mut self.log, Level::Error, &text);
+            say(&mut self.log, Level::Error, "http_died", &text);
         }
         if self.ending.is_none() && self.http.is_due(now) {
             self.start_http(now);
@@ -317,7 +317,7 @@ impl Master {
                 self.http.end();
                 self.http.not_before = Some(now + START_AGAIN);
                 let text = format!("cannot start the HTTP process: {error}; trying again");
-                say(&mut self.log, Level::Error, &text);
+                say(&mut self.log, Level::Error, "http_start", &text);
             }
         }
     }
@@ -344,7 +344,7 @@ impl Master {
             Ok(names) => self.http.send(ToHttp::Names {}, &[Rc::new(names)]),
             Err(error) => {
                 let text = format!("cannot tell the HTTP process the names: {error}");
-                say(&mut self.log, Level::Error, &text);
+                say(&mut self.log, Level::Error, "http_names", &text);
             }
         }
     }

@@ -60,14 +60,14 @@ impl Master {
         let process = &self.running.config.process;
         if let Err(error) = self.log.change(&process.log, process.log_format, process.log_level) {
             let text = format!("cannot open the new log: {error}; still writing to the old one");
-            say(&mut self.log, Level::Error, &text);
+            say(&mut self.log, Level::Error, "log_target", &text);
         }
         if let Err(error) = self.admin.listen_for_stats(
             process.stats.as_ref(),
             &self.running.addresses,
             &self.events,
         ) {
-            say(&mut self.log, Level::Error, &error.to_string());
+            say(&mut self.log, Level::Error, "stats_port", &error.to_string());
         }
     }
 }

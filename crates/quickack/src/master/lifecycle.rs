@@ -9,12 +9,12 @@ use sys::signal;
 
 use super::admin_server::ConnectionId;
 use super::change_queue::Asked;
-use super::say;
 use super::workers::{Slot, State};
 use super::{Ending, Master};
+use super::{say, say_of};
 use crate::address_space;
 use crate::ipc::ToWorker;
-use crate::log::{Clocks, Level};
+use crate::log::{About, Clocks, Level};
 
 impl Master {
     pub(super) fn handle_signals(&mut self, now: Instant) {
@@ -35,7 +35,7 @@ impl Master {
                 signal::CHLD => {}
                 odd => {
                     let text = format!("signal {odd} has no meaning here and is ignored");
-                    say(&mut self.log, Level::Notice, &text);
+                    say(&mut self.log, Level::Notice, "signal", &text);
                 }
             }
         }
@@ -47,7 +47,8 @@ impl Master {
         let level = self.log.level().step(step);
         // Only the level changes: nothing is opened that could fail.
         let _ = self.log.change(&process.log, process.log_format, level);
-        say(&mut self.log, level, &format!("the log level is now {}", level.name()));
+        let text = format!("the log level is now {}", level.name());
+        say(&mut self.log, level, "log_level", &text);
     }
 
     /// Opens the log and the admin socket again by their names, since another program may have
@@ -71,13 +72,13 @@ impl Master {
                     true => "the admin socket was removed and is created again".to_string(),
                     false => format!("admin socket: {path}"),
                 };
-                self.report(asker, Level::Notice, &text);
+                self.report(asker, "admin_socket", &text);
             }
             Err(error) => {
                 let text = error.to_string();
                 // A proxy that never had the socket has logged this when it started.
                 if asker.is_some() || (had_one && self.admin_error != text) {
-                    self.report_failure(asker, &text);
+                    self.report_failure(asker, "admin_socket", &text);
                 }
                 self.admin_error = text;
             }
@@ -96,34 +97,34 @@ impl Master {
         };
         let texts: Vec<String> = self.listeners.replaced().map(text).collect();
         for text in texts {
-            self.report_failure(asker, &text);
+            self.report_failure(asker, "socket_replaced", &text);
         }
     }
 
     fn reopen_log(&mut self, asker: Option<ConnectionId>) {
         match self.log.reopen() {
             Ok(false) => {}
-            Ok(true) => self.report(asker, Level::Notice, "the log is reopened"),
+            Ok(true) => self.report(asker, "log_reopened", "the log is reopened"),
             Err(error) => {
                 let text = format!("cannot reopen the log: {error}; still writing to the old one");
                 // The old log may be a file that was moved away, so stderr gets the line as well.
-                crate::log::line(&text);
-                self.report_failure(asker, &text);
+                crate::log::line(Level::Error, &text);
+                self.report_failure(asker, "log_reopened", &text);
             }
         }
     }
 
     /// Logs a failure. If an admin command caused it, the answer to the command becomes an error.
-    fn report_failure(&mut self, asker: Option<ConnectionId>, text: &str) {
-        say(&mut self.log, Level::Error, text);
+    fn report_failure(&mut self, asker: Option<ConnectionId>, event: &str, text: &str) {
+        say(&mut self.log, Level::Error, event, text);
         if let Some(id) = asker {
             self.admin.note_failure(id, text);
         }
     }
 
     /// Writes a line to the log and, if an admin command asked for it, to the command's answer.
-    fn report(&mut self, asker: Option<ConnectionId>, level: Level, text: &str) {
-        say(&mut self.log, level, text);
+    fn report(&mut self, asker: Option<ConnectionId>, event: &str, text: &str) {
+        say(&mut self.log, Level::Notice, event, text);
         if let Some(id) = asker {
             self.admin.note(id, text);
         }
@@ -133,7 +134,7 @@ impl Master {
     /// ends at once.
     pub(super) fn end(&mut self, code: u8, now: Instant) {
         if self.ending.is_some() {
-            say(&mut self.log, Level::Notice, "ending now");
+            say(&mut self.log, Level::Notice, "ending", "ending now");
             self.signal_all(Signal::KILL);
             return;
         }
@@ -142,7 +143,7 @@ impl Master {
             "draining for up to {}: accepting no more clients, answering outstanding requests",
             crate::config::duration_word(timeout)
         );
-        say(&mut self.log, Level::Notice, &text);
+        say(&mut self.log, Level::Notice, "draining", &text);
         self.cancel_change("the proxy is shutting down");
         self.drain_workers();
         self.listeners.close_all();
@@ -153,7 +154,8 @@ impl Master {
     /// Retires all workers and keeps the listeners. New clients wait there until a reload starts
     /// workers again.
     fn retire_workers(&mut self) {
-        say(&mut self.log, Level::Notice, "the workers are retiring; a reload starts new ones");
+        let text = "the workers are retiring; a reload starts new ones";
+        say(&mut self.log, Level::Notice, "workers_retiring", text);
         self.workers_sent_away = true;
         self.drain_workers();
     }
@@ -201,7 +203,8 @@ impl Master {
             self.wake_all();
             if worker.state == State::Leaving {
                 let text = format!("worker {number} has exited ({status})");
-                say(&mut self.log, Level::Notice, &text);
+                let about = About::worker(number);
+                say_of(&mut self.log, Level::Notice, "worker_exited", about, &text);
                 self.note_left(number);
                 continue;
             }
@@ -224,7 +227,7 @@ impl Master {
                 ),
             };
             let text = format!("worker {number} (pid {pid}) died: {status}{again}{hint}");
-            say(&mut self.log, Level::Error, &text);
+            say_of(&mut self.log, Level::Error, "worker_died", About::worker(number), &text);
             self.note_death(number);
         }
         Ok(())
@@ -239,7 +242,7 @@ impl Master {
             worker.set_state(State::Leaving);
             let text =
                 format!("worker {number} (pid {}) was told to exit and is draining", worker.pid());
-            say(&mut self.log, Level::Notice, &text);
+            say_of(&mut self.log, Level::Notice, "worker_leaving", About::worker(number), &text);
         }
     }
 
@@ -292,7 +295,7 @@ impl Master {
                 worker.pid(),
                 worker.whereabouts()
             );
-            say(&mut self.log, Level::Error, &text);
+            say_of(&mut self.log, Level::Error, "worker_hung", About::worker(number), &text);
             worker.set_state(State::Hung);
             self.scoreboard.set_serving(number, false);
             // ABRT makes the worker dump core, if the system keeps cores. A stopped process would

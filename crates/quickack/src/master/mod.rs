@@ -62,7 +62,7 @@ use crate::ipc::ToMaster;
 use crate::ipc::client_state::ClientState;
 use crate::ipc::http_view::Reloads;
 use crate::ipc::installation::{self, Installation, ListenerEntry, PoolIds};
-use crate::log::{Clocks, Entry, Level, Log, Origin};
+use crate::log::{About, Clocks, Entry, Level, Log, Origin};
 
 use admin_server::AdminServer;
 use caches::Caches;
@@ -85,7 +85,7 @@ pub fn run(config: Config, file: Option<PathBuf>) -> ExitCode {
     let ended =
         started.and_then(|master| master.watch().map_err(|error| format!("cannot go on: {error}")));
     ended.unwrap_or_else(|why| {
-        crate::log::line(&why);
+        crate::log::line(Level::Error, &why);
         ExitCode::FAILURE
     })
 }
@@ -268,7 +268,7 @@ impl Master {
         self.scoreboard.beat_of_master(Clocks::read().clock_us);
         self.reap(now)?;
         for said in self.caches.restart_due(now) {
-            say(&mut self.log, Level::Error, &said);
+            say(&mut self.log, Level::Error, "cache_died", &said);
         }
         self.continue_change(now);
         self.begin_next_change(now);
@@ -325,7 +325,8 @@ impl Master {
                 }
                 Err(error) => {
                     let text = format!("worker {number}: {error}; it is being stopped");
-                    say(&mut self.log, Level::Error, &text);
+                    let about = About::worker(number);
+                    say_of(&mut self.log, Level::Error, "worker_channel", about, &text);
                     worker.signal(Signal::KILL);
                     self.events.forget(&worker.channel);
                     return;
@@ -356,14 +357,15 @@ impl Master {
                 self.note_failure(number, server, failures, &why);
             }
             ToMaster::Answered { server, probe } => self.note_answer(number, server, probe),
-            ToMaster::Log { level, key, text } => {
+            ToMaster::Log { level, event, key, about, text } => {
                 let pid = self.slots[number].worker.as_ref().map_or(0, Worker::pid);
                 let origin = Origin::Worker { slot: number, pid };
-                self.log.write(Clocks::read(), Entry { level, key, text, origin });
+                self.log.write(Clocks::read(), Entry { level, event, key, text, about, origin });
             }
             ToMaster::LogLost { lines } => {
                 let text = format!("worker {number}: {lines} log lines were lost");
-                say(&mut self.log, Level::Warning, &text);
+                let about = About::worker(number);
+                say_of(&mut self.log, Level::Warning, "log_lost", about, &text);
             }
             ToMaster::Leaving {} => self.note_leaving(number),
             ToMaster::Clients { client } => self.pass_clients(client, fds),
@@ -418,8 +420,13 @@ impl Master {
 }
 
 /// A line of the master's own; the same words again within a second are counted.
-fn say(log: &mut Log, level: Level, text: &str) {
-    log.write(Clocks::read(), Entry::new(level, text, text));
+fn say(log: &mut Log, level: Level, event: &str, text: &str) {
+    log.write(Clocks::read(), Entry::new(level, event, text));
+}
+
+/// The same, about a worker, a pool or a server.
+fn say_of(log: &mut Log, level: Level, event: &str, about: About, text: &str) {
+    log.write(Clocks::read(), Entry { about, ..Entry::new(level, event, text) });
 }
 
 impl Running {

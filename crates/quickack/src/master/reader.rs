@@ -16,6 +16,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::{self, Address, Attachments, Config, ServerAddress, Severity};
 use crate::error::{Error, Peer};
+use crate::log::{self, Level};
 
 /// The result of the reading.
 #[derive(Debug, Default, Serialize, Deserialize)]
@@ -85,7 +86,8 @@ pub fn run(file: &Path) -> ExitCode {
     match written {
         Ok(()) => ExitCode::SUCCESS,
         Err(_) => {
-            crate::log::line("only quickack itself starts a reader; try: quickack check");
+            let text = "only quickack itself starts a reader; try: quickack check";
+            log::line(Level::Error, text);
             ExitCode::FAILURE
         }
     }

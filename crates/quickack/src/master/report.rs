@@ -33,10 +33,10 @@ impl Master {
             lines.push(format!("admin socket: {}", path.display()));
         }
         for line in lines {
-            say(&mut self.log, Level::Notice, &line);
+            say(&mut self.log, Level::Notice, "started", &line);
         }
         if let Some(welcome) = self.welcome() {
-            crate::log::line(&welcome);
+            crate::log::line(Level::Notice, &welcome);
         }
     }
 

@@ -9,10 +9,10 @@ use rustix::process::Signal;
 
 use super::events::Source;
 use super::workers::Slot;
-use super::{Master, WaitingClient, say};
+use super::{Master, WaitingClient, say_of};
 use crate::ipc::ToWorker;
 use crate::ipc::client_state::ClientState;
-use crate::log::{Clocks, Level};
+use crate::log::{About, Clocks, Level};
 
 impl Master {
     /// Makes slots for `count` workers, and their wakeups.
@@ -38,7 +38,7 @@ impl Master {
             if let Err(error) = slot.start() {
                 slot.not_before = now + START_AGAIN;
                 let text = format!("cannot start worker {number}: {error}; trying again");
-                say(&mut self.log, Level::Error, &text);
+                say_of(&mut self.log, Level::Error, "worker_start", About::worker(number), &text);
                 continue;
             }
             self.set_up(number);

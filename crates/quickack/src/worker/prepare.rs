@@ -13,13 +13,14 @@ use crate::config::{self, AcceptMode, Affinity, Config, Override, Severity, Sour
 use crate::error::Error;
 use crate::event::{Install, Listener, Target, TargetAddress};
 use crate::ipc::installation::{Installation, assign_ids};
+use crate::log::About;
 
 /// A configuration that can be installed.
 pub struct Prepared {
     pub epoch: u64,
     pub install: Install,
     /// The names of pools and servers, by id.
-    pub names: HashMap<u32, String>,
+    pub names: HashMap<u32, About>,
     pub affinity: Affinity,
     pub mode: AcceptMode,
 }
@@ -133,12 +134,12 @@ fn conn_keys_max(pool: &PoolPlan) -> usize {
     }
 }
 
-fn names(plan: &Plan) -> HashMap<u32, String> {
+fn names(plan: &Plan) -> HashMap<u32, About> {
     let mut names = HashMap::new();
     for pool in &plan.pools {
-        names.insert(pool.id, format!("pool {}", pool.name));
+        names.insert(pool.id, About::pool(&pool.name));
         for server in &pool.servers {
-            names.insert(server.id, format!("server {} of pool {}", server.label, pool.name));
+            names.insert(server.id, About::server(&server.label, &pool.name));
         }
     }
     names

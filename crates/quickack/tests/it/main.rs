@@ -23,6 +23,7 @@ mod http;
 mod large;
 mod limits;
 mod logins;
+mod logs;
 mod metrics;
 mod names;
 mod outage;
