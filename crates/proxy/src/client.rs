@@ -122,6 +122,14 @@ impl Clients {
         }
     }
 
+    /// Tells the groups what their clients hold.
+    #[cold]
+    pub(crate) fn weigh(&self, base: &mut Base) {
+        let held = |client: &Client| (client.group, client.counted + client.pipeline.bytes);
+        let all = self.table.iter().map(|(_, client)| held(client));
+        base.groups.look(&base.memory, base.now, all);
+    }
+
     /// Gives the memory of a rush back.
     pub(crate) fn rest(&mut self, base: &mut Base) {
         self.requests.rest();

@@ -183,7 +183,7 @@ impl Clients {
             false => (base.limits.request_head, Answer::Refused(Refusal::TooLong)),
         };
         let small = len <= limits::BUFFER_KEEP_MAX.min(most);
-        if client.is_paused() || small || (len <= most && base.memory.has_room(len)) {
+        if client.is_paused() || small || (len <= most && base.has_room(client.group, len)) {
             return self.update_client(base, id);
         }
         if client.session.reply_mode.is_on() {
@@ -209,7 +209,7 @@ impl Clients {
         if client.is_paused() {
             return Next::Used(0);
         }
-        if client.work() >= base.turn_share.work() {
+        if client.work() >= base.groups.work(client.group) {
             self.await_turn(base, id);
             return Next::Used(0);
         }
@@ -386,7 +386,7 @@ impl Clients {
         if client.has_little(&base.limits) {
             return;
         }
-        let limits = base.memory.narrow(base.limits);
+        let limits = base.narrow(client.group);
         if client.state != State::Leaving && !client.is_paused() && client.must_pause(&limits) {
             client.stop(base, id);
         }
@@ -419,7 +419,7 @@ impl Clients {
 /// `is_kept` says that its head may be kept by reference.
 pub(crate) fn refusal(
     base: &Base,
-    pool: usize,
+    asks: &Requester,
     request: &Request,
     is_kept: bool,
 ) -> Option<Answer<'static>> {
@@ -429,7 +429,8 @@ pub(crate) fn refusal(
     if matches!(request.class, Class::Local(_)) && request.head as usize > limits::OWN_LEN_MAX {
         return Some(Answer::Refused(Refusal::TooLarge));
     }
-    if let Some(no_room) = no_room(base, pool, request) {
+    let pool = asks.pool();
+    if let Some(no_room) = no_room(base, asks, request) {
         return Some(no_room.answer());
     }
     // The messages of a request that is split are kept beside the bytes that are sent.
@@ -440,7 +441,7 @@ pub(crate) fn refusal(
         false => request.head as usize,
     };
     let keys_held = copies * copied + base.keys.len() * KEY_HELD;
-    if base.keys.len() > 1 && !base.memory.has_room(keys_held) {
+    if base.keys.len() > 1 && !base.has_room_for(asks, keys_held) {
         return Some(Answer::Failed("out of memory for so many keys"));
     }
     None
@@ -455,14 +456,15 @@ fn copied_of(request: &Request, keys: &[Span]) -> usize {
 }
 
 /// Returns why a request's data is not accepted, if it is not.
-pub(crate) fn no_room(base: &Base, pool: usize, request: &Request) -> Option<NoRoom> {
+pub(crate) fn no_room(base: &Base, asks: &Requester, request: &Request) -> Option<NoRoom> {
     if request.body == 0 {
         return None;
     }
+    let pool = asks.pool();
     if request.body > base.pools[pool].plan.item_size_max as u64 {
         return Some(NoRoom::TooLarge);
     }
-    (!base.memory.has_room(request.body as usize)).then_some(NoRoom::NoMemory)
+    (!base.has_room_for(asks, request.body as usize)).then_some(NoRoom::NoMemory)
 }
 
 /// Looks up an unknown command among those that the operator has named.

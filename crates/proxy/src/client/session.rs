@@ -13,6 +13,7 @@ use proto::{ConnKey, Endpoints, Protocol, Request, Resume, Session};
 
 use crate::base::Base;
 use crate::base::buffer::{End, Outbox, Spares};
+use crate::base::groups::Groups;
 use crate::base::id::ConnId;
 use crate::base::limits::{self, Limits};
 use crate::base::memory::Memory;
@@ -24,8 +25,9 @@ use crate::{Action, Passed, Time};
 /// One client.
 pub(super) struct Client {
     pub(super) pool: u32,
-    /// The index of its tenant.
+    /// The index of its tenant, and of the group that it shares a worker's time and memory with.
     pub(super) tenant: u16,
+    pub(super) group: u16,
     pub(super) state: State,
     pub(super) departure: Departure,
     pub(super) reading: Reading,
@@ -240,6 +242,7 @@ impl Client {
         Client {
             pool,
             tenant: NOBODY,
+            group: Groups::of(NOBODY, protocol.place()),
             member: None,
             conn_key: conn_key.0,
             class: LinkClass::Shared,
@@ -399,7 +402,7 @@ impl Client {
     /// its work.
     #[inline]
     pub(super) fn enter_turn(&mut self, base: &Base) {
-        let (turn, share) = (base.turn as u32, base.turn_share.work());
+        let (turn, share) = (base.turn as u32, base.groups.work(self.group));
         if self.work_turn != turn {
             let passed = turn.wrapping_sub(self.work_turn);
             self.work_turn = turn;

@@ -40,6 +40,7 @@ impl Clients {
         let Some(client) = self.table.find_mut(id) else { return Ok(()) };
         debug_assert_eq!(client.tenant, NOBODY, "a client has one tenant");
         let at = tenant_of(base, client);
+        client.group = base.group_of(at, client.pool as usize);
         let metrics = base.metrics;
         let Some(tenant) = base.tenants.find_mut(at) else { return Ok(()) };
         tenant.counters.add(TenantCounter::ClientsNow, 1);

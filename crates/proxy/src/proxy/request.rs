@@ -99,8 +99,9 @@ impl Proxy {
             None => None,
             Some(block) => Data::large_head(&frame.incoming(head), block),
         };
-        let (pool, is_kept) = (frame.asks.pool(), large.is_some());
-        if let Some(answer) = client::refusal(&self.base, pool, &frame.request, is_kept) {
+        let is_kept = large.is_some();
+        let refusal = client::refusal(&self.base, &frame.asks, &frame.request, is_kept);
+        if let Some(answer) = refusal {
             return self.refuse_or_remove(frame, head, &answer);
         }
         let frame = &*frame;
