@@ -9,8 +9,8 @@
 use metrics::PoolCounter;
 use proto::{Answer, Class, MarkUse, Parsed, Quiet, Refusal, ReplyMode, Request, Resume, Span};
 
-use super::Clients;
 use super::session::{Body, Client, Departure, Intake, Reading, State};
+use super::{Clients, tenant};
 use crate::base::buffer::Source;
 use crate::base::fault::Fault;
 use crate::base::id::ConnId;
@@ -28,8 +28,6 @@ pub(crate) struct Frame {
     /// The client's reply mode and transaction state before it was read.
     reply_mode_before: ReplyMode,
     aborted_before: bool,
-    /// Its tenant was charged for so many requests.
-    pub(super) charged: u32,
 }
 
 impl Frame {
@@ -265,7 +263,6 @@ impl Clients {
             request,
             reply_mode_before: client.session.reply_mode,
             aborted_before: client.session.aborted,
-            charged: 0,
         });
         let Frame { asks, request, .. } = frame;
         if !frame.reply_mode_before.is_on() {
@@ -284,7 +281,7 @@ impl Clients {
             && let Some(used) = self.login(base, id, request, rest.bytes)
         {
             if used == 0 {
-                self.read_again(base, frame);
+                self.unread(frame);
             }
             return Next::Used(used);
         }
@@ -302,15 +299,22 @@ impl Clients {
         Next::Frame
     }
 
-    /// Has a request read again, from the same state, when its client goes on.
+    /// Has a request that was let through read again, from the same state, when its client goes
+    /// on. Its tenant is not charged for it twice.
     #[cold]
     pub(crate) fn read_again(&mut self, base: &mut Base, frame: &Frame) {
+        self.unread(frame);
+        if let Some(tenant) = base.tenants.find_mut(frame.asks.tenant) {
+            let requests = tenant::requests_of(&frame.request, base.keys.len());
+            tenant.refund(requests, frame.request.len());
+        }
+    }
+
+    /// Has a request read again that was not let through yet.
+    #[cold]
+    pub(super) fn unread(&mut self, frame: &Frame) {
         if let Some(client) = self.table.find_mut(frame.asks.id) {
             client.session.reply_mode = frame.reply_mode_before;
-            if let Some(tenant) = base.tenants.find_mut(client.tenant) {
-                let bytes = if frame.charged > 0 { frame.request.len() } else { 0 };
-                tenant.refund(frame.charged.into(), bytes);
-            }
         }
     }
 

@@ -25,8 +25,7 @@ use crate::{Action, Passed, Time};
 /// One client.
 pub(super) struct Client {
     pub(super) pool: u32,
-    /// The index of its tenant, and of the group that it shares a worker's time and memory with.
-    pub(super) tenant: u16,
+    /// The group that it shares a worker's time and memory with.
     pub(super) group: u16,
     pub(super) state: State,
     pub(super) departure: Departure,
@@ -39,6 +38,8 @@ pub(super) struct Client {
     pub(super) has_sent: bool,
     /// The index of its connection key.
     pub(super) conn_key: u16,
+    /// The index of its tenant.
+    pub(super) tenant: u16,
     /// The class of the links on which something of it is outstanding, if anything is.
     pub(super) class: LinkClass,
     /// The session settings that it has chosen.

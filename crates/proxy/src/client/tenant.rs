@@ -146,9 +146,8 @@ impl Clients {
         let client = self.table.find_mut(asks.id)?;
         let head = &bytes[..request.head as usize];
         let tenant = base.tenants.find_mut(client.tenant)?;
-        // A joined read is as many requests.
         let parts = base.keys.len().max(1) as u64;
-        let requests = if request.keep { parts } else { 1 };
+        let requests = requests_of(request, base.keys.len());
         let inflight = request.len() + parts * u64::from(client.expected.len());
         let is_called = client.is_called(base.now);
         let limit = if tenant.line.is_empty() || is_called {
@@ -167,7 +166,6 @@ impl Clients {
             }
         }
         tenant.charge(requests, request.len());
-        frame.charged = requests as u32;
         let rules = tenant.plan.rules.as_ref()?;
         let extras = &base.pools[asks.pool()].plan.extras;
         let is_extra = !extras.is_empty() && {
@@ -230,7 +228,7 @@ impl Clients {
             Limit::Line => base.now.after(SPREAD_US),
         };
         set_timer(base, at, at_time);
-        self.read_again(base, frame);
+        self.unread(frame);
         Some(Next::Used(0))
     }
 
@@ -273,6 +271,11 @@ impl Clients {
             tenant.counters.add(TenantCounter::InflightBytesNow, bytes);
         }
     }
+}
+
+/// Returns how many requests a request is: a joined read is several.
+pub(super) fn requests_of(request: &Request, keys: usize) -> u64 {
+    if request.keep { keys.max(1) as u64 } else { 1 }
 }
 
 /// Charges a client's tenant for bytes that were sent.
