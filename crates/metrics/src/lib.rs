@@ -222,8 +222,8 @@ table! {
         ClientsNow "clients" "Clients connected now.",
         WaitingNow "waiting" "Clients that are not read now because of a limit of the tenant.",
         InflightBytesNow "inflight_bytes"
-            "Bytes of requests, and of the answers that are expected to them, in flight now; counted \
-             if the tenant has `inflight_max`.",
+            "Bytes of requests, and of the answers that are expected to them, in flight now; \
+             counted if the tenant has `inflight_max`.",
     }
     total {
         ClientsTotal "clients_total" "Clients accepted, or logged in, as clients of the tenant.",
@@ -276,7 +276,7 @@ pub static TENANT_LATENCIES: &[Metric] = &[
     },
     Metric {
         name: "queue",
-        help: "Requests that waited for a limit of the tenant, or in the queue of a server: how long.",
+        help: "How long requests waited for a limit of the tenant, or in the queue of a server.",
         kind: Kind::Total,
     },
 ];

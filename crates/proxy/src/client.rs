@@ -11,6 +11,7 @@ mod attempts;
 mod body;
 mod check;
 mod facts;
+mod forms;
 mod gather;
 mod input;
 mod large;

@@ -15,6 +15,8 @@ use crate::Time;
 /// All groups. The first are those of the protocols; tenants come after them, by their indexes.
 pub(crate) struct Groups {
     list: Vec<Group>,
+    /// The least share of a client of any group: all are below it nearly always.
+    least: u32,
     /// Clients have reached their share of this turn, or do not have all of it again.
     is_busy: bool,
     /// A group holds more memory than its part, while there is little.
@@ -40,7 +42,7 @@ impl Group {
 impl Groups {
     pub(crate) fn new(turn_work: u32) -> Groups {
         let list = PROTOCOLS.iter().map(|_| Group::new(1, turn_work)).collect();
-        Groups { list, is_busy: false, any_over: false, looked: Time(0) }
+        Groups { list, least: turn_work, is_busy: false, any_over: false, looked: Time(0) }
     }
 
     /// Returns the group of clients of this tenant, or, without one, of this protocol.
@@ -71,8 +73,14 @@ impl Groups {
         self.list[at].weight = weight;
     }
 
-    /// Returns the work that one client of a group may cause in this turn.
+    /// Returns work that a client of any group may cause in this turn.
     #[inline]
+    pub(crate) fn least(&self) -> u32 {
+        self.least
+    }
+
+    /// Returns the work that one client of a group may cause in this turn.
+    #[cold]
     pub(crate) fn work(&self, group: u16) -> u32 {
         self.list[usize::from(group)].turn.work()
     }
@@ -104,6 +112,7 @@ impl Groups {
             group.turn.end_turn(turn, (part as u32).clamp(limits::TURN_WORK_MIN.min(most), most));
             self.is_busy |= group.turn.work() < most;
         }
+        self.least = self.list.iter().map(|group| group.turn.work()).min().unwrap_or(most);
     }
 
     /// Whether a group holds more memory than its part, while there is little: it gets no more.

@@ -9,17 +9,17 @@
 use metrics::PoolCounter;
 use proto::{Answer, Class, MarkUse, Parsed, Quiet, Refusal, ReplyMode, Request, Resume, Span};
 
+use super::forms::{apply_marks, join};
 use super::session::{Body, Client, Departure, Intake, Reading, State};
 use super::{Clients, tenant};
+use crate::Action;
 use crate::base::buffer::Source;
 use crate::base::fault::Fault;
 use crate::base::id::ConnId;
 use crate::base::part::{Incoming, Part, Requester};
 use crate::base::plan::QuickAck;
 use crate::base::room::NoRoom;
-use crate::base::tenants::NOBODY;
 use crate::base::{Base, limits};
-use crate::{Action, Event};
 
 /// A request whose head has been read.
 pub(crate) struct Frame {
@@ -60,7 +60,7 @@ pub(crate) enum Input {
 
 /// Bytes that a key of a read takes until it is answered: its place in the request, in the request
 /// table and in a link's queue.
-const KEY_HELD: usize = 48;
+pub(super) const KEY_HELD: usize = 48;
 
 /// So many bytes behind a key are sure to have a value that is kept by reference: the lengths of
 /// the value and of the next key are among them.
@@ -207,7 +207,8 @@ impl Clients {
         if client.is_paused() {
             return Next::Used(0);
         }
-        if client.work() >= base.groups.work(client.group) {
+        let work = client.work();
+        if work >= base.groups.least() && work >= base.groups.work(client.group) {
             self.await_turn(base, id);
             return Next::Used(0);
         }
@@ -290,11 +291,6 @@ impl Clients {
         }
         if request.quiet == Quiet::Sparing && rest.bytes.len() > request.head as usize {
             join(base, asks, request, rest.bytes);
-        }
-        if asks.tenant != NOBODY
-            && let Some(next) = self.judge(base, frame, rest.bytes)
-        {
-            return next;
         }
         Next::Frame
     }
@@ -476,44 +472,5 @@ fn recognize(base: &mut Base, asks: &Requester, request: &mut Request, input: &[
     let extras = &base.pools[asks.pool()].plan.extras;
     if !extras.is_empty() {
         asks.protocol.recognize(request, input, &mut base.keys, extras);
-    }
-}
-
-/// Joins consecutive quiet reads of one key into one read, with one pending request and one answer.
-fn join(base: &mut Base, asks: &Requester, request: &mut Request, input: &[u8]) {
-    let Class::Fetch { merge: true, .. } = request.class else { return };
-    // With less memory, the joined read might have to be refused whole.
-    let has_room = base.memory.has_room(input.len() + limits::JOINED_MAX * KEY_HELD);
-    if base.pools[asks.pool()].plan.merge_gets && has_room {
-        asks.protocol.join(request, input, &mut base.keys, limits::JOINED_MAX);
-    }
-}
-
-/// Requests marks once they are in use in a pool, by any worker: a read that would show marks is
-/// sent in the form that does. A read that would not be merged anyway always takes that form.
-fn apply_marks(base: &mut Base, pool: usize, request: &mut Request) {
-    let entry = &mut base.pools[pool];
-    // Once marks are known to be in use, nothing more is to be learned from other workers.
-    let total = if entry.marked {
-        1
-    } else {
-        base.metrics.total(entry.plan.id, PoolCounter::MarkingRequests)
-    };
-    match request.marks {
-        MarkUse::None => {}
-        MarkUse::Sets => {
-            if !entry.marked && total == 0 {
-                base.actions.push_back(Action::Log(Event::Marked { pool: entry.plan.id }));
-            }
-            entry.marked = true;
-            entry.counters.add(PoolCounter::MarkingRequests, 1);
-        }
-        MarkUse::Shows => {
-            entry.marked |= total > 0;
-            let as_it_is = entry.marked || !entry.plan.merge_gets;
-            if as_it_is && !bug!(HideMarks) {
-                request.class = Class::Single { writes: false };
-            }
-        }
     }
 }

@@ -6,11 +6,10 @@
 //!            (partial)   answers leave at the head only
 //! ```
 
-use std::rc::Rc;
-
 use metrics::PoolCounter;
 use proto::{ConnKey, Endpoints, Protocol, Request, Resume, Session};
 
+use super::tenant::Member;
 use crate::base::Base;
 use crate::base::buffer::{End, Outbox, Spares};
 use crate::base::groups::Groups;
@@ -73,20 +72,6 @@ pub(super) struct Client {
     work_turn: u32,
     /// Bytes held, as last reported to the memory account.
     pub(super) counted: usize,
-}
-
-/// A client's user, and what it has of its tenant's.
-#[derive(Default)]
-pub(super) struct Member {
-    /// The user that it is logged in as.
-    pub(super) user: Option<Rc<str>>,
-    /// Bytes that it has in flight, where its tenant has a limit for them.
-    pub(super) inflight: u64,
-    /// Since when its next request waits for a limit; `Time(0)` if none does.
-    pub(super) limited: Time,
-    /// When it was last called from its tenant's line, and whether it has had a request read since.
-    pub(super) called: Time,
-    pub(super) took: bool,
 }
 
 /// The requests of a client that wait for answers, linked by `next`. Silent ones are not among
@@ -273,21 +258,6 @@ impl Client {
         }
     }
 
-    /// Returns its user.
-    pub(super) fn user(&self) -> Option<&Rc<str>> {
-        self.member.as_ref()?.user.as_ref()
-    }
-
-    /// Returns its user and what it has of its tenant's, to be changed.
-    pub(super) fn member(&mut self) -> &mut Member {
-        self.member.get_or_insert_default()
-    }
-
-    /// Returns the bytes that it has in flight, where its tenant has a limit for them.
-    pub(super) fn inflight(&self) -> u64 {
-        self.member.as_ref().map_or(0, |member| member.inflight)
-    }
-
     /// Returns the state that another worker needs to take the client over.
     pub(super) fn passed(&self, pool_id: u32) -> Passed {
         let is_it = |one: &&dyn Protocol| one.name() == self.protocol.name();
@@ -403,13 +373,16 @@ impl Client {
     /// its work.
     #[inline]
     pub(super) fn enter_turn(&mut self, base: &Base) {
-        let (turn, share) = (base.turn as u32, base.groups.work(self.group));
+        let turn = base.turn as u32;
         if self.work_turn != turn {
             let passed = turn.wrapping_sub(self.work_turn);
             self.work_turn = turn;
-            self.work = match self.work <= share {
+            self.work = match self.work <= base.groups.least() {
                 true => 0,
-                false => self.work.saturating_sub(passed.saturating_mul(share)),
+                false => {
+                    let share = base.groups.work(self.group);
+                    self.work.saturating_sub(passed.saturating_mul(share))
+                }
             };
         }
     }

@@ -16,7 +16,7 @@ use metrics::TenantCounter;
 use proto::{Answer, Request};
 
 use super::Clients;
-use super::input::{Frame, Next};
+use super::input::Frame;
 use super::request::PendingRequest;
 use super::session::Client;
 use crate::Time;
@@ -27,6 +27,20 @@ use crate::base::pool::Stage;
 use crate::base::tenants::plan::{Over, RemovedUsers};
 use crate::base::tenants::{Limit, NOBODY, Tenants};
 use crate::base::timers::Due;
+
+/// A client's user, and what it has of its tenant's.
+#[derive(Default)]
+pub(super) struct Member {
+    /// The user that it is logged in as.
+    pub(super) user: Option<Rc<str>>,
+    /// Bytes that it has in flight, where its tenant has a limit for them.
+    pub(super) inflight: u64,
+    /// Since when its next request waits for a limit; `Time(0)` if none does.
+    pub(super) limited: Time,
+    /// When it was last called from its tenant's line, and whether it has had a request read since.
+    pub(super) called: Time,
+    pub(super) took: bool,
+}
 
 impl Clients {
     /// Has a client join the tenant of its user, or else of its pool. `is_new`: it is counted as
@@ -133,15 +147,10 @@ impl Clients {
         }
     }
 
-    /// Decides about a request of a client that has a tenant. None: it is read. Otherwise it is
-    /// refused, or its client waits.
+    /// Decides about a request of a client that has a tenant. None: it is served. Otherwise it is
+    /// refused, or its client waits; returns how many bytes are used.
     #[inline(never)]
-    pub(super) fn judge(
-        &mut self,
-        base: &mut Base,
-        frame: &mut Frame,
-        bytes: &[u8],
-    ) -> Option<Next> {
+    pub(crate) fn judge(&mut self, base: &mut Base, frame: &Frame, bytes: &[u8]) -> Option<usize> {
         let Frame { asks, request, .. } = frame;
         let client = self.table.find_mut(asks.id)?;
         let head = &bytes[..request.head as usize];
@@ -173,7 +182,7 @@ impl Clients {
             extras.iter().any(|extra| name.eq_ignore_ascii_case(extra.name.as_bytes()))
         };
         let current = client.session.conn_key.database;
-        let judged = (request as &Request, head);
+        let judged = (request, head);
         let scratch = &mut base.scratch;
         let denied =
             rules.judge(asks.protocol, judged, &base.keys, (current, is_extra), scratch)?;
@@ -184,7 +193,7 @@ impl Clients {
         };
         let words = denied.words(&tenant.plan.name, &name);
         self.refuse_read(base, &frame.incoming(head), &Answer::Denied(&words));
-        Some(Next::Used(head.len()))
+        Some(head.len())
     }
 
     /// Has a request wait, or refuses it, because of a limit.
@@ -192,10 +201,10 @@ impl Clients {
     fn hold_back(
         &mut self,
         base: &mut Base,
-        frame: &mut Frame,
+        frame: &Frame,
         head: &[u8],
         limit: Limit,
-    ) -> Option<Next> {
+    ) -> Option<usize> {
         let id = frame.asks.id;
         let client = self.table.find_mut(id)?;
         let at = client.tenant;
@@ -206,7 +215,7 @@ impl Clients {
             let words = format!("tenant '{name}' is over its limit of {limit}");
             let incoming = Incoming { asks: &frame.asks, request: &frame.request, head };
             self.refuse_read(base, &incoming, &Answer::Failed(&words));
-            return Some(Next::Used(head.len()));
+            return Some(head.len());
         }
         let is_first = client.is_called(base.now) && !client.member().took;
         if client.member().limited == Time(0) {
@@ -229,7 +238,7 @@ impl Clients {
         };
         set_timer(base, at, at_time);
         self.unread(frame);
-        Some(Next::Used(0))
+        Some(0)
     }
 
     /// Calls clients of a tenant that wait for a limit, when its timer comes.
@@ -312,6 +321,21 @@ pub(super) fn settle(
 }
 
 impl Client {
+    /// Returns its user.
+    pub(super) fn user(&self) -> Option<&Rc<str>> {
+        self.member.as_ref()?.user.as_ref()
+    }
+
+    /// Returns its user and what it has of its tenant's, to be changed.
+    pub(super) fn member(&mut self) -> &mut Member {
+        self.member.get_or_insert_default()
+    }
+
+    /// Returns the bytes that it has in flight, where its tenant has a limit for them.
+    pub(super) fn inflight(&self) -> u64 {
+        self.member.as_ref().map_or(0, |member| member.inflight)
+    }
+
     /// Whether it was called from its tenant's line a moment ago: it does not wait behind others.
     fn is_called(&self, now: Time) -> bool {
         let called = self.member.as_ref().map_or(Time(0), |member| member.called);
