@@ -120,7 +120,7 @@ pub static TENANT_LATENCIES: &[Metric] = &[
     },
     Metric {
         name: "queue",
-        help: "Requests that waited for a limit of the tenant, or in the queue of a server: how long.",
+        help: "How long requests waited for a limit of the tenant, or in the queue of a server.",
         kind: Kind::Total,
     },
 ];

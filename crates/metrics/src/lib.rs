@@ -231,8 +231,8 @@ table! {
         ClientsNow "clients" "Clients connected now.",
         WaitingNow "waiting" "Clients that are not read now because of a limit of the tenant.",
         InflightBytesNow "inflight_bytes"
-            "Bytes of requests, and of the answers that are expected to them, in flight now; counted \
-             if the tenant has `inflight_max`.",
+            "Bytes of requests, and of the answers that are expected to them, in flight now; \
+             counted if the tenant has `inflight_max`.",
     }
     total {
         ClientsTotal "clients_total" "Clients accepted, or logged in, as clients of the tenant.",

@@ -1,13 +1,14 @@
 //! The layout of counters in the shared memory, and the rules for writing it.
 //!
 //! ```text
-//!   memory   [ header ][ slot 0: row 0 | row 1 | ... | chunks ][ slot 1: ... ] ... [ logins ][ tenants ]
+//!   memory   [ header ][ slot 0: row 0 | ... | chunks ][ slot 1: ... ] ... [ logins ][ tenants ]
 //!   row      [ counters | heads of histograms | to the end of the page ]
 //! ```
 //!
 //! A slot belongs to one process. A row belongs to one counted thing: row 0 is the process itself,
-//! every other row is a pool, a server or a tenant, by the id that it keeps for life. The header and the rows
-//! are whole pages, so no two writers share a cache line, and a page that nobody writes costs
+//! every other row is a pool, a server or a tenant, by the id that it keeps for life. The header
+//! and the rows are whole pages, so no two writers share a cache line, and a page that nobody
+//! writes costs
 //! nothing. All loads and stores are relaxed: each word has one writer, and no word depends on
 //! another. The words of `logins.rs` and of `tenants.rs` have several writers. They are read when a
 //! client logs in, and when a worker takes a piece of a tenant's rate.

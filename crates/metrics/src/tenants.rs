@@ -55,9 +55,9 @@ impl TenantRates {
         (per_second.saturating_mul(PIECE_US) / 1_000_000).max(1)
     }
 
-    /// Takes `amount` of what a rate gives, at this time in microseconds. `Err`: the time from which
-    /// it may be taken. Any amount may be taken at once; the time until more may be taken is then as
-    /// much longer.
+    /// Takes `amount` of what a rate gives, at this time in microseconds. `Err`: the time from
+    /// which it may be taken. Any amount may be taken at once; the time until more may be taken is
+    /// then as much longer.
     pub fn take(&self, rate: Rate, now_us: u64, amount: u64, per_second: u64) -> Result<(), u64> {
         let now = now_us.saturating_mul(1_000);
         let cost = u128::from(amount) * 1_000_000_000 / u128::from(per_second.max(1));

@@ -6,6 +6,7 @@ pub(crate) mod busy;
 pub(crate) mod conn_key;
 pub(crate) mod definitions;
 pub mod fault;
+pub(crate) mod groups;
 pub(crate) mod id;
 pub mod limits;
 pub(crate) mod memory;
@@ -29,13 +30,14 @@ use proto::{Span, Upstream};
 
 use crate::{Action, Event, Time};
 use buffer::Spares;
+use groups::Groups;
 use limits::Limits;
 use memory::Memory;
+use part::Requester;
 use phases::UNSENT;
 use plan::Plan;
 use pool::{Pool, Server, Stage};
 use random::Random;
-use share::TurnShare;
 use tenants::Tenants;
 use timers::Timers;
 
@@ -85,7 +87,7 @@ pub(crate) struct Base {
     pub(crate) now: Time,
     /// Counts loop turns; identifies the turn in which a shared batch was open.
     pub(crate) turn: u64,
-    pub(crate) turn_share: TurnShare,
+    pub(crate) groups: Groups,
     /// When the turn before this one ended: every message of this turn was queued after it.
     pub(crate) turn_since: Time,
     /// When the message had been sent whose reply is being read; `UNSENT` while none is, or if it
@@ -120,7 +122,7 @@ impl Base {
             started: now,
             now,
             turn: 1,
-            turn_share: TurnShare::new(plan.limits.turn_work),
+            groups: Groups::new(plan.limits.turn_work),
             turn_since: now,
             reply_sent: UNSENT,
             work_us: 0,
@@ -138,6 +140,41 @@ impl Base {
             let of_pool = of_pools.iter().find(|(id, _)| *id == pool.plan.id);
             let at = of_pool.and_then(|(_, tenant)| self.tenants.index_of(*tenant));
             pool.tenant = at.unwrap_or(tenants::NOBODY);
+        }
+        self.groups.renew();
+        for (at, tenant) in self.tenants.iter() {
+            self.groups.set_weight(at, tenant.plan.weight, self.limits.turn_work);
+        }
+    }
+
+    /// Returns the group that a client of this tenant, or of this pool without one, belongs to.
+    pub(crate) fn group_of(&self, tenant: u16, pool: usize) -> u16 {
+        Groups::of(tenant, self.pools[pool].plan.protocol.place())
+    }
+
+    /// Whether there is room for so many more bytes of a client of this group.
+    #[inline]
+    pub(crate) fn has_room(&self, group: u16, more: usize) -> bool {
+        self.memory.has_room(more) && !self.groups.is_over(group)
+    }
+
+    /// As `has_room`, for the client that asks.
+    #[inline]
+    pub(crate) fn has_room_for(&self, asks: &Requester, more: usize) -> bool {
+        let is_over = || self.groups.is_over(self.group_of(asks.tenant, asks.pool()));
+        self.memory.has_room(more) && !(self.groups.any_over() && is_over())
+    }
+
+    /// Returns the limits for a client of this group, narrowed to the memory that is left for it.
+    #[inline]
+    pub(crate) fn narrow(&self, group: u16) -> Limits {
+        let limits = self.memory.narrow(self.limits);
+        match self.groups.is_over(group) {
+            false => limits,
+            true => Limits {
+                client_outbox: limits.client_outbox.min(limits::CLIENT_OUTBOX_SHORT),
+                ..limits
+            },
         }
     }
 

@@ -11,6 +11,7 @@ mod attempts;
 mod body;
 mod check;
 mod facts;
+mod forms;
 mod gather;
 mod input;
 mod large;
@@ -124,6 +125,14 @@ impl Clients {
         if let Some(client) = self.table.find(id) {
             client.out.slices(out);
         }
+    }
+
+    /// Tells the groups what their clients hold.
+    #[cold]
+    pub(crate) fn weigh(&self, base: &mut Base) {
+        let held = |client: &Client| (client.group, client.counted + client.pipeline.bytes);
+        let all = self.table.iter().map(|(_, client)| held(client));
+        base.groups.look(&base.memory, base.now, all);
     }
 
     /// Gives the memory of a rush back.

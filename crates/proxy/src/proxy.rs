@@ -167,6 +167,9 @@ impl Proxy {
     pub fn end_turn(&mut self, now: Time) {
         self.base.now = now;
         self.base.memory.end_turn();
+        if self.base.groups.wants_look(&self.base.memory, now) {
+            self.clients.weigh(&mut self.base);
+        }
         while let Some(at) = self.servers.next_to_release() {
             let Proxy { base, clients, servers, .. } = self;
             servers.drop_cancelled(base, at, |request| clients.is_cancelled(request));
@@ -182,7 +185,7 @@ impl Proxy {
             self.base.timers.set(now.after(limits::PUBLISH_PAUSE_US), Due::Publish);
         }
         self.base.worker.add(WorkerCounter::Turns, 1);
-        self.base.turn_share.end_turn(self.base.turn, self.base.limits.turn_work);
+        self.base.groups.end_turn(self.base.turn, self.base.limits.turn_work);
         self.base.turn += 1;
         self.base.turn_since = now;
     }

@@ -96,10 +96,10 @@ impl Effort {
 pub(crate) struct Requester {
     pub(crate) id: ConnId,
     pub(crate) pool: u32,
-    /// The index of its tenant.
-    pub(crate) tenant: u16,
     /// The index of its connection key.
     pub(crate) conn_key: u16,
+    /// The index of its tenant.
+    pub(crate) tenant: u16,
     pub(crate) protocol: &'static dyn Protocol,
     /// What the answer to the request being read may be.
     pub(crate) expected: Expected,

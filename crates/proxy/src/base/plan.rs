@@ -180,8 +180,8 @@ impl Plan {
         plan
     }
 
-    /// Gives everything its first id: a pool, its servers, the next pool; then tenants. Id 0 belongs to the
-    /// worker.
+    /// Gives everything its first id: a pool, its servers, the next pool; then tenants. Id 0
+    /// belongs to the worker.
     pub fn number(&mut self) {
         let mut ids = 1..;
         let mut next = || ids.next().expect("there are more numbers than servers");

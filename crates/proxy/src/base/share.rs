@@ -25,6 +25,11 @@ impl TurnShare {
         self.work
     }
 
+    /// Whether a client has reached it in this turn.
+    pub(crate) fn is_reached(&self) -> bool {
+        self.reached > 0
+    }
+
     /// Notes that a client has reached it, and may want more.
     pub(crate) fn note_reached(&mut self) {
         self.reached += 1;

@@ -39,8 +39,8 @@ impl Users {
         Some(Users { lines, names: names.into_iter().map(Rc::from).collect() })
     }
 
-    /// Returns a user's name, if there is such a user. No secret: this is asked about users who have
-    /// logged in.
+    /// Returns a user's name, if there is such a user. It is no secret: this is asked about users
+    /// who have logged in.
     pub fn find(&self, name: &[u8]) -> Option<Rc<str>> {
         let found = self.names.binary_search_by(|one| one.as_bytes().cmp(name));
         found.ok().map(|at| Rc::clone(&self.names[at]))

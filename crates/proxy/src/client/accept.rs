@@ -6,7 +6,8 @@ use metrics::{PoolCounter, WorkerCounter};
 use proto::{Answer, Asked, Refusal, Request};
 
 use super::Clients;
-use super::session::{Client, Member};
+use super::session::Client;
+use super::tenant::Member;
 use crate::base::Base;
 use crate::base::id::ConnId;
 use crate::base::pool::Stage;

@@ -9,17 +9,17 @@
 use metrics::PoolCounter;
 use proto::{Answer, Class, MarkUse, Parsed, Quiet, Refusal, ReplyMode, Request, Resume, Span};
 
-use super::Clients;
+use super::forms::{apply_marks, join};
 use super::session::{Body, Client, Departure, Intake, Reading, State};
+use super::{Clients, tenant};
+use crate::Action;
 use crate::base::buffer::Source;
 use crate::base::fault::Fault;
 use crate::base::id::ConnId;
 use crate::base::part::{Incoming, Part, Requester};
 use crate::base::plan::QuickAck;
 use crate::base::room::NoRoom;
-use crate::base::tenants::NOBODY;
 use crate::base::{Base, limits};
-use crate::{Action, Event};
 
 /// A request whose head has been read.
 pub(crate) struct Frame {
@@ -28,8 +28,6 @@ pub(crate) struct Frame {
     /// The client's reply mode and transaction state before it was read.
     reply_mode_before: ReplyMode,
     aborted_before: bool,
-    /// Its tenant was charged for so many requests.
-    pub(super) charged: u32,
 }
 
 impl Frame {
@@ -62,7 +60,7 @@ pub(crate) enum Input {
 
 /// Bytes that a key of a read takes until it is answered: its place in the request, in the request
 /// table and in a link's queue.
-const KEY_HELD: usize = 48;
+pub(super) const KEY_HELD: usize = 48;
 
 /// So many bytes behind a key are sure to have a value that is kept by reference: the lengths of
 /// the value and of the next key are among them.
@@ -187,7 +185,7 @@ impl Clients {
             false => (base.limits.request_head, Answer::Refused(Refusal::TooLong)),
         };
         let small = len <= limits::BUFFER_KEEP_MAX.min(most);
-        if client.is_paused() || small || (len <= most && base.memory.has_room(len)) {
+        if client.is_paused() || small || (len <= most && base.has_room(client.group, len)) {
             return self.update_client(base, id);
         }
         if client.session.reply_mode.is_on() {
@@ -213,7 +211,8 @@ impl Clients {
         if client.is_paused() {
             return Next::Used(0);
         }
-        if client.work() >= base.turn_share.work() {
+        let work = client.work();
+        if work >= base.groups.least() && work >= base.groups.work(client.group) {
             self.await_turn(base, id);
             return Next::Used(0);
         }
@@ -269,7 +268,6 @@ impl Clients {
             request,
             reply_mode_before: client.session.reply_mode,
             aborted_before: client.session.aborted,
-            charged: 0,
         });
         let Frame { asks, request, .. } = frame;
         if !frame.reply_mode_before.is_on() {
@@ -288,7 +286,7 @@ impl Clients {
             && let Some(used) = self.login(base, id, request, rest.bytes)
         {
             if used == 0 {
-                self.read_again(base, frame);
+                self.unread(frame);
             }
             return Next::Used(used);
         }
@@ -298,23 +296,25 @@ impl Clients {
         if request.quiet == Quiet::Sparing && rest.bytes.len() > request.head as usize {
             join(base, asks, request, rest.bytes);
         }
-        if asks.tenant != NOBODY
-            && let Some(next) = self.judge(base, frame, rest.bytes)
-        {
-            return next;
-        }
         Next::Frame
     }
 
-    /// Has a request read again, from the same state, when its client goes on.
+    /// Has a request that was let through read again, from the same state, when its client goes
+    /// on. Its tenant is not charged for it twice.
     #[cold]
     pub(crate) fn read_again(&mut self, base: &mut Base, frame: &Frame) {
+        self.unread(frame);
+        if let Some(tenant) = base.tenants.find_mut(frame.asks.tenant) {
+            let requests = tenant::requests_of(&frame.request, base.keys.len());
+            tenant.refund(requests, frame.request.len());
+        }
+    }
+
+    /// Has a request read again that was not let through yet.
+    #[cold]
+    pub(super) fn unread(&mut self, frame: &Frame) {
         if let Some(client) = self.table.find_mut(frame.asks.id) {
             client.session.reply_mode = frame.reply_mode_before;
-            if let Some(tenant) = base.tenants.find_mut(client.tenant) {
-                let bytes = if frame.charged > 0 { frame.request.len() } else { 0 };
-                tenant.refund(frame.charged.into(), bytes);
-            }
         }
     }
 
@@ -390,7 +390,7 @@ impl Clients {
         if client.has_little(&base.limits) {
             return;
         }
-        let limits = base.memory.narrow(base.limits);
+        let limits = base.narrow(client.group);
         if client.state != State::Leaving && !client.is_paused() && client.must_pause(&limits) {
             client.stop(base, id);
         }
@@ -423,7 +423,7 @@ impl Clients {
 /// `is_kept` says that its head may be kept by reference.
 pub(crate) fn refusal(
     base: &Base,
-    pool: usize,
+    asks: &Requester,
     request: &Request,
     is_kept: bool,
 ) -> Option<Answer<'static>> {
@@ -433,7 +433,8 @@ pub(crate) fn refusal(
     if matches!(request.class, Class::Local(_)) && request.head as usize > limits::OWN_LEN_MAX {
         return Some(Answer::Refused(Refusal::TooLarge));
     }
-    if let Some(no_room) = no_room(base, pool, request) {
+    let pool = asks.pool();
+    if let Some(no_room) = no_room(base, asks, request) {
         return Some(no_room.answer());
     }
     // The messages of a request that is split are kept beside the bytes that are sent.
@@ -444,7 +445,7 @@ pub(crate) fn refusal(
         false => request.head as usize,
     };
     let keys_held = copies * copied + base.keys.len() * KEY_HELD;
-    if base.keys.len() > 1 && !base.memory.has_room(keys_held) {
+    if base.keys.len() > 1 && !base.has_room_for(asks, keys_held) {
         return Some(Answer::Failed("out of memory for so many keys"));
     }
     None
@@ -459,14 +460,15 @@ fn copied_of(request: &Request, keys: &[Span]) -> usize {
 }
 
 /// Returns why a request's data is not accepted, if it is not.
-pub(crate) fn no_room(base: &Base, pool: usize, request: &Request) -> Option<NoRoom> {
+pub(crate) fn no_room(base: &Base, asks: &Requester, request: &Request) -> Option<NoRoom> {
     if request.body == 0 {
         return None;
     }
+    let pool = asks.pool();
     if request.body > base.pools[pool].plan.item_size_max as u64 {
         return Some(NoRoom::TooLarge);
     }
-    (!base.memory.has_room(request.body as usize)).then_some(NoRoom::NoMemory)
+    (!base.has_room_for(asks, request.body as usize)).then_some(NoRoom::NoMemory)
 }
 
 /// Looks up an unknown command among those that the operator has named.
@@ -474,44 +476,5 @@ fn recognize(base: &mut Base, asks: &Requester, request: &mut Request, input: &[
     let extras = &base.pools[asks.pool()].plan.extras;
     if !extras.is_empty() {
         asks.protocol.recognize(request, input, &mut base.keys, extras);
-    }
-}
-
-/// Joins consecutive quiet reads of one key into one read, with one pending request and one answer.
-fn join(base: &mut Base, asks: &Requester, request: &mut Request, input: &[u8]) {
-    let Class::Fetch { merge: true, .. } = request.class else { return };
-    // With less memory, the joined read might have to be refused whole.
-    let has_room = base.memory.has_room(input.len() + limits::JOINED_MAX * KEY_HELD);
-    if base.pools[asks.pool()].plan.merge_gets && has_room {
-        asks.protocol.join(request, input, &mut base.keys, limits::JOINED_MAX);
-    }
-}
-
-/// Requests marks once they are in use in a pool, by any worker: a read that would show marks is
-/// sent in the form that does. A read that would not be merged anyway always takes that form.
-fn apply_marks(base: &mut Base, pool: usize, request: &mut Request) {
-    let entry = &mut base.pools[pool];
-    // Once marks are known to be in use, nothing more is to be learned from other workers.
-    let total = if entry.marked {
-        1
-    } else {
-        base.metrics.total(entry.plan.id, PoolCounter::MarkingRequests)
-    };
-    match request.marks {
-        MarkUse::None => {}
-        MarkUse::Sets => {
-            if !entry.marked && total == 0 {
-                base.actions.push_back(Action::Log(Event::Marked { pool: entry.plan.id }));
-            }
-            entry.marked = true;
-            entry.counters.add(PoolCounter::MarkingRequests, 1);
-        }
-        MarkUse::Shows => {
-            entry.marked |= total > 0;
-            let as_it_is = entry.marked || !entry.plan.merge_gets;
-            if as_it_is && !bug!(HideMarks) {
-                request.class = Class::Single { writes: false };
-            }
-        }
     }
 }

@@ -38,7 +38,7 @@ impl Clients {
     /// Lets a client go on for which there is room now, and what waits for it to read.
     fn wake(&mut self, base: &Base, id: ConnId) {
         let Some(client) = self.table.find_mut(id) else { return };
-        let limits = base.memory.narrow(base.limits);
+        let limits = base.narrow(client.group);
         if client.must_read && client.out.len() <= limits.client_outbox / 2 {
             client.must_read = false;
             self.readers.push(id);
@@ -273,7 +273,7 @@ impl Clients {
         if client.departure == Departure::Left && sent.parts > 0 && !pending.writes {
             return Turn::Later;
         }
-        let bound = base.memory.narrow(base.limits).client_outbox as u64;
+        let bound = base.narrow(client.group).client_outbox as u64;
         if client.out.len() as u64 >= bound {
             client.must_read = true;
             return Turn::Later;
@@ -313,7 +313,7 @@ impl Clients {
     #[cold]
     pub(super) fn await_turn(&mut self, base: &mut Base, id: ConnId) {
         let Some(client) = self.table.find_mut(id) else { return };
-        base.turn_share.note_reached();
+        base.groups.note_reached(client.group);
         client.waits.turn = true;
         client.pause();
         if !bug!(ForgetShare) {
@@ -337,14 +337,14 @@ impl Clients {
             let id = self.resumable.pop_front()?;
             let Some(client) = self.table.find_mut(id) else { continue };
             client.enter_turn(base);
-            if client.work() >= base.turn_share.work() {
+            if client.work() >= base.groups.work(client.group) {
                 self.resumable.push_back(id);
                 continue;
             }
             client.resumable = false;
             if std::mem::take(&mut client.waits.turn) {
                 // It may have to wait for other things since.
-                if !client.may_resume(&base.memory.narrow(base.limits)) {
+                if !client.may_resume(&base.narrow(client.group)) {
                     continue;
                 }
                 client.let_go_on();

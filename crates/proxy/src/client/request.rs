@@ -6,6 +6,7 @@
 //! ```
 
 mod gather;
+mod index;
 #[cfg(seeded_bugs)]
 mod seeded;
 
@@ -62,7 +63,7 @@ pub(super) struct PendingRequest {
     pub(super) counted: usize,
     /// Bytes of its answer that were expected when it was read.
     pub(super) expected: usize,
-    /// Bytes that count as in flight, where its client's tenant has a limit for them.
+    /// Bytes in flight, where its client's tenant has a limit.
     pub(super) inflight: u32,
 }
 
@@ -440,19 +441,6 @@ impl PendingRequests {
 
     pub(super) fn iter(&self) -> impl Iterator<Item = &PendingRequest> {
         self.requests.iter().filter(|pending| pending.state != State::Free)
-    }
-}
-
-impl std::ops::Index<RequestId> for PendingRequests {
-    type Output = PendingRequest;
-    fn index(&self, id: RequestId) -> &PendingRequest {
-        &self.requests[id as usize]
-    }
-}
-
-impl std::ops::IndexMut<RequestId> for PendingRequests {
-    fn index_mut(&mut self, id: RequestId) -> &mut PendingRequest {
-        &mut self.requests[id as usize]
     }
 }
 

@@ -6,14 +6,14 @@
 //!            (partial)   answers leave at the head only
 //! ```
 
-use std::rc::Rc;
-
 use metrics::PoolCounter;
 use proto::{ConnKey, Endpoints, Protocol, Request, Resume, Session};
 
+use super::tenant::Member;
 use super::unwritten::UnwrittenList;
 use crate::base::Base;
 use crate::base::buffer::{End, Outbox, Spares};
+use crate::base::groups::Groups;
 use crate::base::id::ConnId;
 use crate::base::limits::{self, Limits};
 use crate::base::memory::Memory;
@@ -25,8 +25,8 @@ use crate::{Action, Passed, Time};
 /// One client.
 pub(super) struct Client {
     pub(super) pool: u32,
-    /// The index of its tenant.
-    pub(super) tenant: u16,
+    /// The group that it shares a worker's time and memory with.
+    pub(super) group: u16,
     pub(super) state: State,
     pub(super) departure: Departure,
     pub(super) reading: Reading,
@@ -38,6 +38,8 @@ pub(super) struct Client {
     pub(super) has_sent: bool,
     /// The index of its connection key.
     pub(super) conn_key: u16,
+    /// The index of its tenant.
+    pub(super) tenant: u16,
     /// The class of the links on which something of it is outstanding, if anything is.
     pub(super) class: LinkClass,
     /// The session settings that it has chosen.
@@ -78,20 +80,6 @@ pub(super) struct Client {
     work_turn: u32,
     /// Bytes held, as last reported to the memory account.
     pub(super) counted: usize,
-}
-
-/// A client's user, and what it has of its tenant's.
-#[derive(Default)]
-pub(super) struct Member {
-    /// The user that it is logged in as.
-    pub(super) user: Option<Rc<str>>,
-    /// Bytes that it has in flight, where its tenant has a limit for them.
-    pub(super) inflight: u64,
-    /// Since when its next request waits for a limit; `Time(0)` if none does.
-    pub(super) limited: Time,
-    /// When it was last called from its tenant's line, and whether it has had a request read since.
-    pub(super) called: Time,
-    pub(super) took: bool,
 }
 
 /// The requests of a client that wait for answers, linked by `next`. Silent ones are not among
@@ -248,6 +236,7 @@ impl Client {
         Client {
             pool,
             tenant: NOBODY,
+            group: Groups::of(NOBODY, protocol.place()),
             member: None,
             conn_key: conn_key.0,
             class: LinkClass::Shared,
@@ -279,21 +268,6 @@ impl Client {
             work_turn: 0,
             counted: 0,
         }
-    }
-
-    /// Returns its user.
-    pub(super) fn user(&self) -> Option<&Rc<str>> {
-        self.member.as_ref()?.user.as_ref()
-    }
-
-    /// Returns its user and what it has of its tenant's, to be changed.
-    pub(super) fn member(&mut self) -> &mut Member {
-        self.member.get_or_insert_default()
-    }
-
-    /// Returns the bytes that it has in flight, where its tenant has a limit for them.
-    pub(super) fn inflight(&self) -> u64 {
-        self.member.as_ref().map_or(0, |member| member.inflight)
     }
 
     /// Returns the state that another worker needs to take the client over.
@@ -411,13 +385,16 @@ impl Client {
     /// its work.
     #[inline]
     pub(super) fn enter_turn(&mut self, base: &Base) {
-        let (turn, share) = (base.turn as u32, base.turn_share.work());
+        let turn = base.turn as u32;
         if self.work_turn != turn {
             let passed = turn.wrapping_sub(self.work_turn);
             self.work_turn = turn;
-            self.work = match self.work <= share {
+            self.work = match self.work <= base.groups.least() {
                 true => 0,
-                false => self.work.saturating_sub(passed.saturating_mul(share)),
+                false => {
+                    let share = base.groups.work(self.group);
+                    self.work.saturating_sub(passed.saturating_mul(share))
+                }
             };
         }
     }

@@ -16,7 +16,7 @@ use metrics::{Latency, TenantCounter};
 use proto::{Answer, Request};
 
 use super::Clients;
-use super::input::{Frame, Next};
+use super::input::Frame;
 use super::request::PendingRequest;
 use super::session::Client;
 use crate::Time;
@@ -27,6 +27,20 @@ use crate::base::pool::Stage;
 use crate::base::tenants::plan::{Over, RemovedUsers};
 use crate::base::tenants::{Limit, NOBODY, Tenants};
 use crate::base::timers::Due;
+
+/// A client's user, and what it has of its tenant's.
+#[derive(Default)]
+pub(super) struct Member {
+    /// The user that it is logged in as.
+    pub(super) user: Option<Rc<str>>,
+    /// Bytes that it has in flight, where its tenant has a limit for them.
+    pub(super) inflight: u64,
+    /// Since when its next request waits for a limit; `Time(0)` if none does.
+    pub(super) limited: Time,
+    /// When it was last called from its tenant's line, and whether it has had a request read since.
+    pub(super) called: Time,
+    pub(super) took: bool,
+}
 
 impl Clients {
     /// Has a client join the tenant of its user, or else of its pool. `is_new`: it is counted as
@@ -40,6 +54,7 @@ impl Clients {
         let Some(client) = self.table.find_mut(id) else { return Ok(()) };
         debug_assert_eq!(client.tenant, NOBODY, "a client has one tenant");
         let at = tenant_of(base, client);
+        client.group = base.group_of(at, client.pool as usize);
         let metrics = base.metrics;
         let Some(tenant) = base.tenants.find_mut(at) else { return Ok(()) };
         tenant.counters.add(TenantCounter::ClientsNow, 1);
@@ -132,22 +147,16 @@ impl Clients {
         }
     }
 
-    /// Decides about a request of a client that has a tenant. None: it is read. Otherwise it is
-    /// refused, or its client waits.
+    /// Decides about a request of a client that has a tenant. None: it is served. Otherwise it is
+    /// refused, or its client waits; returns how many bytes are used.
     #[inline(never)]
-    pub(super) fn judge(
-        &mut self,
-        base: &mut Base,
-        frame: &mut Frame,
-        bytes: &[u8],
-    ) -> Option<Next> {
+    pub(crate) fn judge(&mut self, base: &mut Base, frame: &Frame, bytes: &[u8]) -> Option<usize> {
         let Frame { asks, request, .. } = frame;
         let client = self.table.find_mut(asks.id)?;
         let head = &bytes[..request.head as usize];
         let tenant = base.tenants.find_mut(client.tenant)?;
-        // A joined read is as many requests.
         let parts = base.keys.len().max(1) as u64;
-        let requests = if request.keep { parts } else { 1 };
+        let requests = requests_of(request, base.keys.len());
         let inflight = request.len() + parts * u64::from(client.expected.len());
         let is_called = client.is_called(base.now);
         let limit = if tenant.line.is_empty() || is_called {
@@ -167,7 +176,6 @@ impl Clients {
             }
         }
         tenant.charge(requests, request.len());
-        frame.charged = requests as u32;
         let rules = tenant.plan.rules.as_ref()?;
         let extras = &base.pools[asks.pool()].plan.extras;
         let is_extra = !extras.is_empty() && {
@@ -175,7 +183,7 @@ impl Clients {
             extras.iter().any(|extra| name.eq_ignore_ascii_case(extra.name.as_bytes()))
         };
         let current = client.session.conn_key.database;
-        let judged = (request as &Request, head);
+        let judged = (request, head);
         let scratch = &mut base.scratch;
         let denied =
             rules.judge(asks.protocol, judged, &base.keys, (current, is_extra), scratch)?;
@@ -186,7 +194,7 @@ impl Clients {
         };
         let words = denied.words(&tenant.plan.name, &name);
         self.refuse_read(base, &frame.incoming(head), &Answer::Denied(&words));
-        Some(Next::Used(head.len()))
+        Some(head.len())
     }
 
     /// Has a request wait, or refuses it, because of a limit.
@@ -194,10 +202,10 @@ impl Clients {
     fn hold_back(
         &mut self,
         base: &mut Base,
-        frame: &mut Frame,
+        frame: &Frame,
         head: &[u8],
         limit: Limit,
-    ) -> Option<Next> {
+    ) -> Option<usize> {
         let id = frame.asks.id;
         let client = self.table.find_mut(id)?;
         let at = client.tenant;
@@ -208,7 +216,7 @@ impl Clients {
             let words = format!("tenant '{name}' is over its limit of {limit}");
             let incoming = Incoming { asks: &frame.asks, request: &frame.request, head };
             self.refuse_read(base, &incoming, &Answer::Failed(&words));
-            return Some(Next::Used(head.len()));
+            return Some(head.len());
         }
         let is_first = client.is_called(base.now) && !client.member().took;
         if client.member().limited == Time(0) {
@@ -230,8 +238,8 @@ impl Clients {
             Limit::Line => base.now.after(SPREAD_US),
         };
         set_timer(base, at, at_time);
-        self.read_again(base, frame);
-        Some(Next::Used(0))
+        self.unread(frame);
+        Some(0)
     }
 
     /// Calls clients of a tenant that wait for a limit, when its timer comes.
@@ -275,6 +283,11 @@ impl Clients {
     }
 }
 
+/// Returns how many requests a request is: a joined read is several.
+pub(super) fn requests_of(request: &Request, keys: usize) -> u64 {
+    if request.keep { keys.max(1) as u64 } else { 1 }
+}
+
 /// Charges a client's tenant for bytes that were sent.
 #[cold]
 pub(super) fn charge_sent(tenants: &mut Tenants, client: &Client, bytes: usize) {
@@ -309,6 +322,21 @@ pub(super) fn settle(
 }
 
 impl Client {
+    /// Returns its user.
+    pub(super) fn user(&self) -> Option<&Rc<str>> {
+        self.member.as_ref()?.user.as_ref()
+    }
+
+    /// Returns its user and what it has of its tenant's, to be changed.
+    pub(super) fn member(&mut self) -> &mut Member {
+        self.member.get_or_insert_default()
+    }
+
+    /// Returns the bytes that it has in flight, where its tenant has a limit for them.
+    pub(super) fn inflight(&self) -> u64 {
+        self.member.as_ref().map_or(0, |member| member.inflight)
+    }
+
     /// Whether it was called from its tenant's line a moment ago: it does not wait behind others.
     fn is_called(&self, now: Time) -> bool {
         let called = self.member.as_ref().map_or(Time(0), |member| member.called);

@@ -56,7 +56,7 @@ impl Proxy {
     fn remove(&mut self, frame: &Frame, head: &[u8]) -> Removal {
         let Frame { asks, request, .. } = frame;
         let Class::Single { writes: true } = request.class else { return Removal::Nothing };
-        let Some(no_room) = client::no_room(&self.base, asks.pool(), request) else {
+        let Some(no_room) = client::no_room(&self.base, asks, request) else {
             return Removal::Nothing;
         };
         let mut words = self.base.spares.take();

@@ -12,6 +12,7 @@ use crate::base::id::ConnId;
 use crate::base::limits;
 use crate::base::part::{Data, Incoming, Part, RequestId, Requester};
 use crate::base::pool::Stage;
+use crate::base::tenants::NOBODY;
 use crate::client::{self, Frame, Input, Next, SplitRequest};
 use crate::route::{self, Route};
 use crate::server::SendOptions;
@@ -89,6 +90,11 @@ impl Proxy {
         rest: Source<'_>,
         block: Option<(&Rc<Vec<u8>>, usize)>,
     ) -> usize {
+        if frame.asks.tenant != NOBODY
+            && let Some(used) = self.clients.judge(&mut self.base, frame, rest.bytes)
+        {
+            return used;
+        }
         let head = &rest.bytes[..frame.request.head as usize];
         let len = frame.request.len();
         let is_usual = class::is_usual(&frame.asks, &frame.request, len, &self.base.limits);
@@ -99,8 +105,9 @@ impl Proxy {
             None => None,
             Some(block) => Data::large_head(&frame.incoming(head), block),
         };
-        let (pool, is_kept) = (frame.asks.pool(), large.is_some());
-        if let Some(answer) = client::refusal(&self.base, pool, &frame.request, is_kept) {
+        let is_kept = large.is_some();
+        let refusal = client::refusal(&self.base, &frame.asks, &frame.request, is_kept);
+        if let Some(answer) = refusal {
             return self.refuse_or_remove(frame, head, &answer);
         }
         let frame = &*frame;

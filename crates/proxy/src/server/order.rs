@@ -8,8 +8,8 @@
 //! ```
 //!
 //! Both levels are deficit round robin with debts, as `queue.rs` describes it for clients. Clients
-//! of no tenant are a group like any other. A group that is alone is not charged: it owes nothing to
-//! one that comes later.
+//! of no tenant are a group like any other. A group that is alone is not charged: it owes nothing
+//! to one that comes later.
 
 use std::collections::VecDeque;
 

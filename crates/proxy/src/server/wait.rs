@@ -67,6 +67,7 @@ impl Servers {
     }
 
     /// Adds a key of a read that may be merged to its client's queue of a link.
+    #[cold]
     pub(super) fn wait_key(
         &mut self,
         base: &mut Base,
