@@ -40,8 +40,8 @@ pub fn open_to_read(fd: impl AsFd) -> io::Result<OwnedFd> {
 }
 
 fn map_as(fd: BorrowedFd<'_>, protection: ProtFlags) -> io::Result<&'static [AtomicU64]> {
-    let len = rustix::fs::fstat(&fd)?.st_size as usize;
-    if len < size_of::<u64>() || !fcntl_get_seals(&fd)?.contains(SealFlags::SHRINK) {
+    let len = rustix::fs::fstat(fd)?.st_size as usize;
+    if len < size_of::<u64>() || !fcntl_get_seals(fd)?.contains(SealFlags::SHRINK) {
         return Err(io::Error::other("not the shared memory of quickack"));
     }
     // SAFETY: a new mapping at a place of the kernel's choice; it is never unmapped and its file,

@@ -407,12 +407,12 @@ pub static GLOBAL: &[Directive<GlobalDraft>] = &[
          `/readyz` and `/stats.json` to everybody who connects; port 0 is any free port. Nothing \
          can be changed over it."),
     row("log", Native, Value("stderr"),
-        Kind::Own("`stderr`, `syslog`, `syslog:/path/of/socket` or `/path/of/file`", |global, word| log_target(word).map(|target| {
-            global.process.log = target;
-        })),
+        Kind::Own("`stderr`, `syslog`, `syslog:/path/of/socket` or `/path/of/file`",
+            |global, word| log_target(word).map(|target| global.process.log = target)),
         "Where the log goes. `syslog` is the daemon behind /dev/log. Lines to stderr have the \
-         level in the form of systemd's journal if that is what reads them. A file is reopened at USR1, at HUP and by `quickack reload`. Lines \
-         that cannot be written, as on a full disk, are counted and reported later."),
+         level in the form of systemd's journal if that is what reads them. A file is reopened \
+         at USR1, at HUP and by `quickack reload`. Lines that cannot be written, as on a full \
+         disk, are counted and reported later."),
     row("log_format", Native, Value("text"),
         Kind::Word(Format::names, |global, word| {
             Format::from_name(word).map(|format| global.process.log_format = format)

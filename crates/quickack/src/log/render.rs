@@ -34,7 +34,8 @@ struct Record<'f> {
     repeated: Option<u64>,
 }
 
-/// Returns the line with its line break; syslog wants none. It fits into one atomic write to a pipe.
+/// Returns the line with its line break; syslog wants none. It fits into one atomic write to a
+/// pipe.
 pub fn render(
     format: Format,
     style: Style,
