@@ -66,10 +66,12 @@ impl Clients {
         let Some(client) = self.table.find_mut(id) else { return };
         if n == 0 {
             // The client is named again when the kernel takes more, not before.
+            client.lags = true;
             return client.out.settle();
         }
         client.out.advance(n);
         client.written += n as u64;
+        client.lags = !client.out.is_empty();
         base.pools[client.pool as usize].counters.add(PoolCounter::SentBytes, n as u64);
         if client.out.is_empty() {
             client.out.close(&mut base.spares);
