@@ -1,8 +1,8 @@
 //! The layout of counters in the shared memory, and the rules for writing it.
 //!
 //! ```text
-//!   memory   [ header ][ slot 0: row 0 | ... | chunks ][ slot 1: ... ] ... [ logins ][ tenants ]
-//!   row      [ counters | heads of histograms | to the end of the page ]
+//!   memory   [ header ][ slot 0: row 0 | ... | chunks | slow log ] ... [ logins ][ tenants ]
+//!   row      [ counters | heads of histograms | reset of the slow log | to the end of the page ]
 //! ```
 //!
 //! A slot belongs to one process. A row belongs to one counted thing: row 0 is the process itself,
@@ -19,6 +19,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use crate::chunks::Chunks;
 use crate::histogram::{self, BUCKETS, HEAD, Head, Histogram, Recorder, bump};
 use crate::logins::{self, LoginRates};
+use crate::slow_log::{self, SlowEntry, SlowLog};
 use crate::tenants::{self, TenantRates};
 use crate::{
     Counter, GAUGES, HISTOGRAMS, Latency, OWN_COUNTERS, PoolCounter, ServerCounter, TenantCounter,
@@ -33,7 +34,9 @@ pub(crate) const BUSY_AT: usize = GAUGES - 1;
 pub(crate) const OWN_AT: usize = COUNTERS - OWN_COUNTERS;
 const PAGE: usize = 4096 / 8;
 const HEADS_AT: usize = COUNTERS;
-const ROW: usize = (HEADS_AT + HISTOGRAMS * HEAD).next_multiple_of(PAGE);
+/// Where a process says that the slow log of a pool begins anew.
+const RESET_AT: usize = HEADS_AT + HISTOGRAMS * HEAD;
+const ROW: usize = (RESET_AT + 1).next_multiple_of(PAGE);
 const HEADER: usize = PAGE;
 
 /// The words of the header, in order.
@@ -120,8 +123,7 @@ impl Registry {
     /// Returns the size in words of a registry with `slots` and `rows`. Its memory must begin at a
     /// page.
     pub fn words(slots: usize, rows: usize) -> usize {
-        let slots = slots * (rows * ROW + Chunks::words(rows));
-        HEADER + slots + logins::WORDS + rows * tenants::WORDS
+        HEADER + slots * slot_words(rows) + logins::WORDS + rows * tenants::WORDS
     }
 
     /// Makes a registry of zeroed memory.
@@ -283,6 +285,21 @@ impl Registry {
         one
     }
 
+    /// Returns the slow requests of one pool or of all, the newest first.
+    pub fn slow_entries(&self, pool: Option<u32>) -> Vec<SlowEntry> {
+        let is_shown = |entry: &SlowEntry| {
+            let is_it = pool.is_none_or(|pool| pool == entry.pool);
+            let is_row = (entry.pool as usize) < self.rows;
+            let resets = self.used().filter(|_| is_it && is_row);
+            let word = |slot| self.row(slot, entry.pool)[RESET_AT].load(Relaxed);
+            is_it && is_row && resets.map(word).max().unwrap_or(0) < entry.at_us
+        };
+        let all = self.used().flat_map(|slot| self.slow_log(slot).entries());
+        let mut shown: Vec<SlowEntry> = all.filter(is_shown).collect();
+        shown.sort_by_key(|entry| std::cmp::Reverse(entry.at_us));
+        shown
+    }
+
     /// Returns the number of times that were not recorded because no memory for them was left.
     pub fn times_lost(&self) -> u64 {
         self.used().map(|slot| self.chunks(slot).lost()).sum()
@@ -305,6 +322,7 @@ impl Registry {
         for slot in self.used() {
             // Words that are zero stay untouched: writing to an untouched page would allocate it.
             zero(&self.row(slot, row)[..COUNTERS]);
+            zero(&self.row(slot, row)[RESET_AT..=RESET_AT]);
             let chunks = self.chunks(slot);
             self.heads(slot, row).iter().for_each(|head| histogram::clear(head, chunks));
         }
@@ -324,12 +342,17 @@ impl Registry {
 
     /// Returns where the words of a slot begin; those of the logins follow the last slot.
     fn slot_start(&self, slot: usize) -> usize {
-        HEADER + slot * (self.rows * ROW + Chunks::words(self.rows))
+        HEADER + slot * slot_words(self.rows)
     }
 
     fn chunks(&self, slot: usize) -> Chunks {
         let start = self.slot_start(slot) + self.rows * ROW;
         Chunks { words: &self.memory[start..][..Chunks::words(self.rows)] }
+    }
+
+    fn slow_log(&self, slot: usize) -> SlowLog {
+        let start = self.slot_start(slot) + self.rows * ROW + Chunks::words(self.rows);
+        SlowLog { words: &self.memory[start..][..slow_log::WORDS], slot }
     }
 
     fn heads(&self, slot: usize, row: u32) -> &'static [Head; HISTOGRAMS] {
@@ -353,6 +376,16 @@ impl WorkerMetrics {
     pub fn recorder(&self, row: u32) -> Recorder {
         let registry = &self.registry;
         Recorder { heads: registry.heads(self.slot, row), chunks: registry.chunks(self.slot) }
+    }
+
+    /// Returns the slow log that this process writes.
+    pub fn slow_log(&self) -> SlowLog {
+        self.registry.slow_log(self.slot)
+    }
+
+    /// Hides the slow requests of a pool up to this time.
+    pub fn reset_slow_log(&self, pool: u32, now_us: u64) {
+        self.registry.row(self.slot, pool)[RESET_AT].store(now_us, Relaxed);
     }
 
     /// Returns a counter, summed over all slots.
@@ -443,6 +476,11 @@ fn zero(words: &[AtomicU64]) {
     words.iter().filter(|word| word.load(Relaxed) != 0).for_each(|word| word.store(0, Relaxed));
 }
 
+/// Returns the words of a slot with so many rows.
+fn slot_words(rows: usize) -> usize {
+    rows * ROW + Chunks::words(rows) + slow_log::WORDS
+}
+
 /// A cache line, in words.
 const LINE: usize = 8;
 
@@ -480,6 +518,7 @@ const LAYOUT: u64 = {
         BUCKETS,
         GAUGES,
         OWN_AT,
+        slow_log::WORDS,
         logins::WORDS,
         tenants::WORDS,
     ];

@@ -19,6 +19,7 @@ pub(crate) mod random;
 pub(crate) mod room;
 pub(crate) mod share;
 pub(crate) mod size;
+pub mod slow;
 pub mod tenants;
 pub(crate) mod timers;
 pub mod users;
@@ -34,10 +35,10 @@ use groups::Groups;
 use limits::Limits;
 use memory::Memory;
 use part::Requester;
-use phases::UNSENT;
 use plan::Plan;
 use pool::{Pool, Server, Stage};
 use random::Random;
+use slow::{LongTurn, ReplyOf};
 use tenants::Tenants;
 use timers::Timers;
 
@@ -90,9 +91,10 @@ pub(crate) struct Base {
     pub(crate) groups: Groups,
     /// When the turn before this one ended: every message of this turn was queued after it.
     pub(crate) turn_since: Time,
-    /// When the message had been sent whose reply is being read; `UNSENT` while none is, or if it
-    /// was not looked up yet.
-    pub(crate) reply_sent: Time,
+    /// The reply that is being read.
+    pub(crate) reply: ReplyOf,
+    /// The last turn that took long.
+    pub(crate) long_turn: LongTurn,
     /// How long the driver works in a turn, on the average, in microseconds.
     pub(crate) work_us: u64,
     /// Something has changed since the gauges were last written to the metrics registry.
@@ -124,7 +126,8 @@ impl Base {
             turn: 1,
             groups: Groups::new(plan.limits.turn_work),
             turn_since: now,
-            reply_sent: UNSENT,
+            reply: ReplyOf::NONE,
+            long_turn: LongTurn::default(),
             work_us: 0,
             gauges_changed: false,
             keys: Vec::new(),

@@ -38,7 +38,7 @@ use proto::Session;
 
 pub use base::buffer::Slices;
 pub use base::id::{ConnId, Side};
-pub use base::{ServerView, fault, limits, outliers, plan, tenants, users};
+pub use base::{ServerView, fault, limits, outliers, plan, slow, tenants, users};
 pub use proxy::Proxy;
 
 /// Microseconds since a moment that the driver chooses, the same for all workers of a proxy.
@@ -106,6 +106,8 @@ pub enum Action {
     Report(Report),
     /// Log this event for the operator.
     Log(Event),
+    /// Add this request to the slow log, with the address of its client.
+    Slow { client: ConnId, entry: Box<metrics::SlowEntry> },
 }
 
 /// An event that an operator should know of. Events are rare: there is never one for each request.

@@ -28,6 +28,7 @@ use proto::Endpoints;
 use crate::base::buffer::{Slices, Source};
 use crate::base::id::{ConnId, Side};
 use crate::base::plan::Plan;
+use crate::base::slow::{LONG_TURN_US, LongTurn};
 use crate::base::timers::Due;
 use crate::base::{Base, ServerView, limits};
 use crate::client::Clients;
@@ -195,6 +196,12 @@ impl Proxy {
     pub fn note_work(&mut self, us: u64) {
         let average = &mut self.base.work_us;
         *average = *average - *average / 8 + us / 8;
+        if us >= LONG_TURN_US {
+            // The turn ended a little after the last time that the driver gave.
+            let until = self.base.now.after(us);
+            let since = Time(self.base.now.0.saturating_sub(us));
+            self.base.long_turn = LongTurn { since, until };
+        }
     }
 
     /// Sends what waits for links, as far as there is room.

@@ -4,6 +4,7 @@ mod stage;
 
 use metrics::{Latency, Phase, Registry};
 use proxy::Closed;
+use proxy::slow::Cause;
 use stage::*;
 
 /// The times of the four phases of the only request so far.
@@ -37,7 +38,9 @@ fn the_phases_of_a_request_are_told_apart() {
 
 #[test]
 fn a_request_of_several_servers_has_the_phases_of_the_part_that_is_answered_last() {
-    let mut stage = Stage::new(&["s0", "s1"], |pool| pool.preconnect = true);
+    let mut stage = Stage::new(&["s0", "s1"], |pool| {
+        (pool.preconnect, pool.distribution) = (true, shard::Distribution::Modula);
+    });
     let links = [0, 1].map(|server| stage.connect(server));
     let client = stage.client();
     let keys = [stage.key_of(0), stage.key_of(1)];
@@ -69,4 +72,58 @@ fn a_request_that_was_never_sent_has_waited_and_one_that_was_has_been_with_its_s
         assert!(stage.received(client).starts_with("SERVER_ERROR"));
         assert_eq!(phases(&stage.registry), expected, "sent: {is_sent}");
     }
+}
+
+/// Has a request take this long because of what `meanwhile` does, and returns its causes.
+fn causes(
+    stage: &mut Stage,
+    request: &str,
+    meanwhile: impl FnOnce(&mut Stage),
+) -> Vec<&'static str> {
+    let client = stage.client();
+    stage.says(client, request);
+    meanwhile(stage);
+    stage.received(client);
+    let [entry] = &stage.slow[..] else { panic!("one slow request, not {:?}", stage.slow) };
+    Cause::of_bits(entry.causes).map(|(_, word, _)| *word).collect()
+}
+
+const SLOW_US: u64 = 200_000;
+
+#[test]
+fn a_long_turn_of_the_worker_is_named() {
+    let (mut stage, link) = Stage::of_one();
+    let found = causes(&mut stage, "get x\r\n", |stage| {
+        stage.passes(SLOW_US);
+        stage.turn(link);
+        stage.note_work(SLOW_US);
+        stage.passes(10);
+        stage.says(link, "END\r\n");
+    });
+    assert_eq!(found, ["long_turn"]);
+    stage.slow.clear();
+    let found = causes(&mut stage, "get x\r\n", |stage| {
+        stage.turn(link);
+        stage.says(link, "END\r\n");
+        stage.passes(SLOW_US);
+    });
+    assert_eq!(found, ["long_turn"], "its answer was not written before the turn was over");
+}
+
+#[test]
+fn a_silent_server_that_requests_were_held_for_is_named() {
+    let (mut stage, link) = Stage::of_one();
+    let other = stage.client();
+    stage.says(other, "get y\r\n");
+    stage.turn(link);
+    stage.passes(40_000);
+    let found = causes(&mut stage, "get x\r\n", |stage| {
+        stage.end_turn();
+        stage.passes(SLOW_US);
+        stage.says(link, "END\r\n");
+        stage.turn(link);
+        stage.says(link, "END\r\n");
+        stage.slow.retain(|entry| entry.phases[1] > 0);
+    });
+    assert_eq!(found, ["held"]);
 }

@@ -54,6 +54,12 @@ pub static VERBS: &[Verb] = &[
         text: "Shows counters and percentiles of all workers together.",
     },
     Verb {
+        name: "slowlog",
+        words: "[--json] [--limit N] [--reset]",
+        text: "Shows the last slow requests (at most 100, or N), the newest first: their phases and \
+               what is known of the cause; `--reset` hides them. See `slowlog_threshold`.",
+    },
+    Verb {
         name: "workers",
         words: "[--json]",
         text: "Shows the processes: ids, states, clients, and the installed configuration of each.",

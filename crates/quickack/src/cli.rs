@@ -106,6 +106,19 @@ enum Verb {
         #[arg(long)]
         json: bool,
     },
+    /// Show the last slow requests: their phases, and what is known of the cause.
+    Slowlog {
+        #[command(flatten)]
+        proxy: ask::Proxy,
+        /// At most so many, the newest first.
+        #[arg(long, value_name = "N", default_value_t = 100)]
+        limit: u32,
+        #[arg(long)]
+        json: bool,
+        /// Hide those so far.
+        #[arg(long, conflicts_with = "json")]
+        reset: bool,
+    },
     /// Show the processes of the running proxy.
     Workers {
         #[command(flatten)]
@@ -208,6 +221,11 @@ pub fn main() -> ExitCode {
         }
         Verb::Stats { proxy, json } => proxy.ask("stats", &[flag(json, "--json")]),
         Verb::Top { proxy, over, once, json } => top::top(&proxy, over, once, json),
+        Verb::Slowlog { proxy, limit, json, reset } => {
+            let limit = ["--limit".to_string(), limit.to_string()];
+            let [limit, number] = if reset { Default::default() } else { limit };
+            proxy.ask("slowlog", &[flag(json, "--json"), flag(reset, "--reset"), limit, number])
+        }
         Verb::Workers { proxy, json } => proxy.ask("workers", &[flag(json, "--json")]),
         Verb::LogLevel { proxy, level } => proxy.ask("log-level", &[level]),
         Verb::Drain { proxy } => proxy.ask("drain", &[]),

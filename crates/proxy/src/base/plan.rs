@@ -88,10 +88,36 @@ pub struct PoolPlan {
     pub extras: Vec<Extra>,
     /// The largest value, in bytes.
     pub item_size_max: usize,
+    pub slow: SlowPlan,
     /// When a client's pending ACK is flushed.
     pub quickack: QuickAck,
     /// When a link's pending ACK is flushed.
     pub server_quickack: QuickAck,
+}
+
+/// The slow log of a pool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SlowPlan {
+    /// A request that takes as long as this, in microseconds, is slow; `u64::MAX`: none is.
+    pub after: u64,
+    /// One in so many slow requests is recorded.
+    pub one_in: u32,
+    pub keys: SlowKeys,
+}
+
+impl Default for SlowPlan {
+    fn default() -> SlowPlan {
+        SlowPlan { after: limits::SLOWLOG_DEFAULT_US, one_in: 1, keys: SlowKeys::Hash }
+    }
+}
+
+/// What the slow log has of a request's first key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SlowKeys {
+    Hash,
+    /// The key itself, or the beginning of a long one.
+    Full,
+    None,
 }
 
 /// One server, with its names for the ring and the operator.
@@ -251,6 +277,7 @@ impl PoolPlan {
             users: None,
             tenant: None,
             item_size_max: limits::ITEM_SIZE_DEFAULT,
+            slow: SlowPlan::default(),
             quickack: QuickAck::Partial,
             server_quickack: QuickAck::Partial,
         }

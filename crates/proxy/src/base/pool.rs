@@ -23,6 +23,7 @@ use super::definitions::Definitions;
 use super::phases::Sampling;
 use super::plan::{PoolPlan, ServerPlan};
 use super::size::PoolSizes;
+use super::slow::SlowWork;
 use crate::Time;
 
 /// A pool at work.
@@ -57,6 +58,8 @@ pub(crate) struct Pool {
     /// Latencies from the parse of a request to the release of its answer.
     pub(crate) latencies: Recorder,
     pub(crate) sampling: Sampling,
+    /// Slow requests since the last that was recorded.
+    pub(crate) slow_skipped: u32,
     ring: Ring,
     /// By index: the id of the server there, if it is in the ring.
     members: Vec<Option<u32>>,
@@ -74,6 +77,8 @@ pub(crate) struct Server {
     /// Clients wait until its capabilities are known.
     pub(crate) awaited: bool,
     pub(crate) counters: Counters<ServerCounter>,
+    /// The last work of this worker that took it long.
+    pub(crate) slow_work: Option<SlowWork>,
 }
 
 /// Whether a pool or server is part of the plan.
@@ -120,6 +125,7 @@ impl Pool {
             logins_failed: 0,
             counters,
             latencies: metrics.recorder(plan.id),
+            slow_skipped: u32::MAX,
             sampling: Sampling::new(counters.value(PoolCounter::Requests), now),
             upstream: plan.protocol.upstream(),
             marked: false,
@@ -220,6 +226,7 @@ impl Server {
             ejected: false,
             awaited: false,
             counters: metrics.counters(plan.id),
+            slow_work: None,
             plan,
         }
     }

@@ -30,6 +30,15 @@ impl Clients {
         let expected = client.expected.len() as usize;
         let entry = &mut self.requests[pending];
         entry.moments = Moments::new(client.begun, client.received);
+        let slow = base.pools[client.pool as usize].plan.slow;
+        if slow.after != u64::MAX {
+            entry.key.clear();
+            let key =
+                base.keys.first().and_then(|key| head.get(key.start as usize..key.end as usize));
+            if let Some(key) = key {
+                entry.key.set(slow.keys, key);
+            }
+        }
         // What came with its last byte began with it.
         client.begun = client.received;
         entry.expected = 0;

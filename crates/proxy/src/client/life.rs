@@ -67,10 +67,12 @@ impl Clients {
         let Some(client) = self.table.find_mut(id) else { return };
         if n == 0 {
             // The client is named again when the kernel takes more, not before.
+            client.lags = true;
             return client.out.settle();
         }
         client.out.advance(n);
         client.written += n as u64;
+        client.lags = !client.out.is_empty();
         if client.tenant != NOBODY {
             tenant::charge_sent(&mut base.tenants, client, n);
         }

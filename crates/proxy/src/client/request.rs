@@ -20,6 +20,7 @@ use crate::base::part::{NONE, RequestId};
 use crate::base::phases::Moments;
 use crate::base::plan::Partial;
 use crate::base::room::NoRoom;
+use crate::base::slow::{KeyNote, ReplyOf};
 
 pub(super) use gather::{Kind, Origin};
 
@@ -37,6 +38,10 @@ pub(super) struct PendingRequest {
     /// When its head was parsed; `UNTIMED` if it goes to no server.
     pub(super) since: Time,
     pub(super) moments: Moments,
+    /// The reply that settled it.
+    pub(super) reply_of: ReplyOf,
+    /// Its first key, for the slow log.
+    pub(super) key: KeyNote,
     pub(super) info: RequestInfo,
     /// It is an update or broadcast that changes something.
     pub(super) writes: bool,
@@ -472,6 +477,8 @@ impl PendingRequest {
             pool: 0,
             since: UNTIMED,
             moments: Moments::default(),
+            reply_of: ReplyOf::NONE,
+            key: KeyNote::default(),
             info,
             writes: false,
             cancelled: false,

@@ -61,6 +61,8 @@ pub(super) struct Client {
     pub(super) out: Outbox,
     /// Bytes that were written to it.
     pub(super) written: u64,
+    /// It has not taken all that was to be written to it.
+    pub(super) lags: bool,
     /// Its measured answers that are not wholly written.
     pub(super) unwritten: UnwrittenList,
     /// The lengths of the answers that it has had. So a client that asks for many large values and
@@ -258,6 +260,7 @@ impl Client {
             pipeline: Pipeline::EMPTY,
             out: Outbox::default(),
             written: 0,
+            lags: false,
             unwritten: UnwrittenList::EMPTY,
             sizes: ClientSizes::default(),
             expected: Expected::default(),

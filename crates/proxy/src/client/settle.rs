@@ -9,7 +9,7 @@ use proto::{Answer, Quiet, Refusal};
 
 use super::request::{Kind, PendingRequest, State, UNTIMED};
 use super::session::Client;
-use super::unwritten::{Unwritten, measure};
+use super::unwritten::{self, is_followed};
 use super::value::Value;
 use super::{Clients, gather, tenant};
 use crate::Time;
@@ -233,7 +233,8 @@ impl Clients {
     pub(super) fn complete(&mut self, base: &mut Base, id: RequestId) {
         self.requests.set_done(id);
         let pending = &mut self.requests[id];
-        pending.moments.sent = pending.moments.sent.min(base.reply_sent);
+        pending.moments.sent = pending.moments.sent.min(base.reply.sent);
+        pending.reply_of = base.reply;
         pending.moments.settled = base.now;
         let (owner, silent) = (pending.client, pending.info.quiet == Quiet::Silent);
         if !pending.error.is_empty() && pending.slots.is_empty() {
@@ -255,9 +256,10 @@ impl Clients {
                 if is_last { std::mem::replace(&mut client.pipeline.barrier, NONE) } else { NONE };
             let pending = &mut self.requests[id];
             let weight = record(&mut base.pools[pending.pool as usize], pending, base.now);
-            if weight > 0 {
-                let latencies = base.pools[pending.pool as usize].latencies;
-                measure(latencies, base.now, &Unwritten::new(0, pending.moments, weight));
+            if is_followed(&base.pools[pending.pool as usize], client, pending, (weight, base.now))
+            {
+                let entry = unwritten::note(base, client, pending, weight);
+                unwritten::finish(base, owner, entry);
             }
             if client.tenant != NOBODY {
                 tenant::settle(&mut base.tenants, &mut base.timers, client, pending, base.now);
@@ -278,7 +280,7 @@ impl Clients {
     /// Moves the answers at the head of a client's pipeline to its output.
     fn release(&mut self, base: &mut Base, id: ConnId) {
         let client = self.table.find_mut(id).expect("the caller found it");
-        let pool = &mut base.pools[client.pool as usize];
+        let mut pool = &mut base.pools[client.pool as usize];
         #[cfg(seeded_bugs)]
         self.requests.swap_replies(client.pipeline.head);
         while client.pipeline.head != NONE {
@@ -310,14 +312,14 @@ impl Clients {
                     }
                 }
             }
-            if weight > 0 {
-                let end = client.written + client.out.len() as u64;
-                let entry = Unwritten::new(end, pending.moments, weight);
+            if is_followed(pool, client, pending, (weight, base.now)) {
+                let entry = unwritten::note(base, client, pending, weight);
                 match client.out.is_empty() {
                     // An answer of no bytes, or one that was streamed, has been written.
-                    true => measure(pool.latencies, base.now, &entry),
+                    true => unwritten::finish(base, id, entry),
                     false => self.unwritten.push(&mut client.unwritten, entry),
                 }
+                pool = &mut base.pools[client.pool as usize];
             }
             if client.tenant != NOBODY {
                 tenant::settle(&mut base.tenants, &mut base.timers, client, pending, base.now);

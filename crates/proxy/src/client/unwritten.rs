@@ -1,23 +1,39 @@
 //! Answers that have been released and are not wholly written to their clients yet, of the requests
 //! that are measured. Each client has a list of its own, in the order of its answers.
 
-use metrics::{Latency, Phase, Recorder};
+use metrics::{Latency, Phase, SlowEntry};
 
 use super::Clients;
-use crate::Time;
-use crate::base::Base;
+use super::request::{PendingRequest, UNTIMED};
+use super::session::Client;
 use crate::base::id::ConnId;
 use crate::base::phases::Moments;
+use crate::base::pool::Pool;
+use crate::base::slow::{ReplyOf, SlowWork, Story};
+use crate::base::{Base, ServerAt, limits};
+use crate::{Action, Time};
 
 /// One answer that is on its way to its client.
-#[derive(Clone, Copy)]
 pub(super) struct Unwritten {
     /// The offset of its end in the stream of bytes to its client.
-    pub(super) end: u64,
-    pub(super) moments: Moments,
+    end: u64,
+    moments: Moments,
     /// How many requests it stands for in the histograms.
-    pub(super) weight: u32,
+    weight: u32,
+    pool: u32,
     next: u32,
+    /// What the slow log says of it, if it may be slow.
+    slow: Option<Box<SlowNote>>,
+}
+
+/// A request that may be slow.
+struct SlowNote {
+    /// Its command, key and the like.
+    entry: SlowEntry,
+    reply: ReplyOf,
+    /// Its client had not taken all of its answers when this one was released.
+    lagged: bool,
+    turn: u64,
 }
 
 /// A client's answers among them.
@@ -42,22 +58,18 @@ impl UnwrittenList {
     }
 }
 
-impl Unwritten {
-    pub(super) fn new(end: u64, moments: Moments, weight: u32) -> Unwritten {
-        Unwritten { end, moments, weight, next: NONE }
-    }
-}
-
 impl UnwrittenTable {
     pub(super) fn push(&mut self, list: &mut UnwrittenList, entry: Unwritten) {
         let at = match self.free.pop() {
-            Some(at) => at,
+            Some(at) => {
+                self.entries[at as usize] = entry;
+                at
+            }
             None => {
                 self.entries.push(entry);
                 self.entries.len() as u32 - 1
             }
         };
-        self.entries[at as usize] = entry;
         match list.last {
             NONE => list.first = at,
             last => self.entries[last as usize].next = at,
@@ -71,13 +83,34 @@ impl UnwrittenTable {
             return None;
         }
         let at = list.first;
-        let entry = self.entries[at as usize];
+        let blank = Unwritten {
+            end: 0,
+            weight: 0,
+            pool: 0,
+            next: NONE,
+            slow: None,
+            moments: Moments::default(),
+        };
+        let entry = std::mem::replace(&mut self.entries[at as usize], blank);
         list.first = entry.next;
         if list.first == NONE {
             list.last = NONE;
         }
         self.free.push(at);
         Some(entry)
+    }
+
+    /// Notes that the client of these answers has not taken all that was to be written.
+    fn note_lag(&mut self, list: UnwrittenList) {
+        let mut at = list.first;
+        while at != NONE {
+            let entry = &mut self.entries[at as usize];
+            match &mut entry.slow {
+                Some(slow) if !slow.lagged => slow.lagged = true,
+                _ => break,
+            }
+            at = entry.next;
+        }
     }
 
     /// Forgets the answers of a client that is gone.
@@ -103,20 +136,102 @@ impl Clients {
     #[cold]
     pub(super) fn note_written(&mut self, base: &mut Base, id: ConnId) {
         let Some(client) = self.table.find_mut(id) else { return };
-        let latencies = base.pools[client.pool as usize].latencies;
         while let Some(entry) = self.unwritten.take(&mut client.unwritten, client.written) {
-            measure(latencies, base.now, &entry);
+            finish(base, id, entry);
+        }
+        // Most of what waits behind an answer that is not taken whole waits for the same reason.
+        if client.lags && !client.unwritten.is_empty() {
+            self.unwritten.note_lag(client.unwritten);
         }
     }
 }
 
-/// Records the phases of a request whose answer has been written.
+/// Whether it is noted when a request's answer has been written: as a sample, or because the
+/// request is slow or may become so.
+#[inline]
+pub(super) fn is_followed(
+    pool: &Pool,
+    client: &Client,
+    pending: &PendingRequest,
+    (weight, now): (u32, Time),
+) -> bool {
+    weight > 0
+        || pool.plan.slow.after != u64::MAX
+            && pending.since != UNTIMED
+            && (now.since(pending.moments.begun) >= pool.plan.slow.after
+                || client.lags
+                || client.out.len() >= limits::BLOCK)
+}
+
+/// Notes an answer that has been released.
 #[cold]
-pub(super) fn measure(latencies: Recorder, now: Time, entry: &Unwritten) {
-    let phases = entry.moments.phases(now);
-    for (phase, time) in Phase::ALL.into_iter().zip(phases) {
-        latencies.record_many(Latency::of_phase(phase), time, entry.weight.into());
+pub(super) fn note(
+    base: &Base,
+    client: &Client,
+    pending: &PendingRequest,
+    weight: u32,
+) -> Unwritten {
+    let pool = &base.pools[pending.pool as usize];
+    let end = client.written + client.out.len() as u64;
+    let PendingRequest { moments, info, key, reply_of, .. } = pending;
+    let is_on = pool.plan.slow.after != u64::MAX;
+    let slow = is_on.then(|| {
+        let commands = info.protocol.commands();
+        let command = commands.get(usize::from(info.command)).map_or("", |command| command.name);
+        let server = pool.servers.get(reply_of.server as usize).map_or(0, |one| one.plan.id);
+        let entry = SlowEntry {
+            pool: pool.plan.id,
+            server,
+            asked_again: pending.asked_again || info.repeats.is_some_and(|times| times > 0),
+            key_hash: key.hash,
+            key_len: key.len,
+            command: command.to_string(),
+            key: key.text.clone(),
+            ..SlowEntry::default()
+        };
+        Box::new(SlowNote { entry, reply: *reply_of, lagged: client.lags, turn: base.turn })
+    });
+    Unwritten { end, moments: *moments, weight, pool: pending.pool, next: NONE, slow }
+}
+
+/// Records a request whose answer has been written.
+#[cold]
+pub(super) fn finish(base: &mut Base, client: ConnId, entry: Unwritten) {
+    let Unwritten { moments, weight, slow, pool: index, .. } = entry;
+    let pool = &mut base.pools[index as usize];
+    let phases = moments.phases(base.now);
+    if weight > 0 {
+        for (phase, time) in Phase::ALL.into_iter().zip(phases) {
+            pool.latencies.record_many(Latency::of_phase(phase), time, weight.into());
+        }
     }
+    let Some(slow) = slow else { return };
+    if phases.iter().sum::<u64>() < pool.plan.slow.after {
+        return;
+    }
+    pool.slow_skipped = pool.slow_skipped.saturating_add(1);
+    if pool.slow_skipped < pool.plan.slow.one_in {
+        return;
+    }
+    pool.slow_skipped = 0;
+    let SlowNote { mut entry, reply, lagged, turn } = *slow;
+    let server = pool.servers.get(reply.server as usize);
+    let mut busy = server.and_then(|one| one.slow_work).filter(|_| !reply.is_work);
+    let at = ServerAt { pool: index, server: reply.server };
+    if server.is_some()
+        && busy.is_none()
+        && let Some(with) = base.busy(at).filter(|_| !reply.is_work)
+    {
+        let (command, since) = (with.ask.command, with.since);
+        busy = Some(SlowWork { command, since, until: base.now });
+    }
+    // An answer that was written in the turn of its release waited for the worker alone.
+    let lagged = lagged || turn != base.turn;
+    let (written, turn) = (base.now, base.long_turn);
+    let story = Story { moments, written, reply, busy, turn, lagged };
+    (entry.causes, entry.busy_with) = story.causes();
+    (entry.at_us, entry.phases) = (base.now.0, phases);
+    base.actions.push_back(Action::Slow { client, entry: Box::new(entry) });
 }
 
 const NONE: u32 = u32::MAX;
@@ -129,7 +244,10 @@ mod tests {
     fn each_client_has_its_own_in_their_order_and_places_are_used_again() {
         let mut table = UnwrittenTable::default();
         let mut lists = [UnwrittenList::EMPTY; 2];
-        let entry = |end| Unwritten::new(end, Moments::default(), 1);
+        let entry = |end| {
+            let moments = Moments::default();
+            Unwritten { end, moments, weight: 1, pool: 0, next: NONE, slow: None }
+        };
         for end in [10, 20, 30] {
             table.push(&mut lists[0], entry(end));
             table.push(&mut lists[1], entry(end + 5));

@@ -12,6 +12,7 @@ use crate::base::busy::BusyWith;
 use crate::base::id::ConnId;
 use crate::base::part::{Effort, LinkClass, Requester};
 use crate::base::plan::Timeouts;
+use crate::base::slow::SlowWork;
 use crate::base::{Base, ServerAt, limits};
 
 impl Servers {
@@ -119,12 +120,16 @@ impl Servers {
     #[inline]
     pub(super) fn note_work(
         &mut self,
-        base: &Base,
+        base: &mut Base,
         at: ServerAt,
-        (effort, kind): (Effort, ItemKind),
+        (effort, kind, command): (Effort, ItemKind, u16),
         (owed, trip): (Time, u64),
     ) {
         let took = base.now.since(owed).saturating_sub(trip);
+        if took > limits::SLOW_US {
+            let work = SlowWork { command, since: owed, until: base.now };
+            base.server_mut(at).slow_work = Some(work);
+        }
         let state = self.state(at);
         let is_known = matches!(effort, Effort::Unknown(id) if state.works.was_quick(id));
         if !is_known || state.is_busy || took > limits::SLOW_US {

@@ -32,6 +32,7 @@ use crate::base::id::ConnId;
 use crate::base::limits::{self, Limits};
 use crate::base::memory::Memory;
 use crate::base::part::{Effort, LinkClass};
+use crate::base::phases::UNSENT;
 use crate::base::size::Cost;
 
 /// One link.
@@ -76,6 +77,8 @@ pub(super) struct Link {
     pub(super) partial: Vec<u8>,
     /// The progress of the reply whose items are being read.
     pub(super) progress: Progress,
+    /// When the first bytes came of the reply that is being read, if it comes in several reads.
+    pub(super) reply_began: Time,
     /// A value or reply that is still arriving.
     pub(super) body: Option<Body>,
     /// When it began to connect, or when the server last made progress on the next reply it owes.
@@ -157,6 +160,7 @@ impl Link {
             partial: Vec::new(),
             progress: Progress::default(),
             body: None,
+            reply_began: UNSENT,
             since: now,
             owed: now,
             excused: Time(0),
@@ -336,6 +340,7 @@ impl Link {
     pub(super) fn note_reply_complete(&mut self, end: u64, now: Time) {
         assert!(self.done < end && end <= self.sent, "a reply follows its request");
         self.done = end;
+        self.reply_began = UNSENT;
         self.since = now;
         self.owed = now;
         self.proven = true;

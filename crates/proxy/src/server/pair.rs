@@ -23,6 +23,7 @@ use crate::base::id::ConnId;
 use crate::base::part::{Arrival, Effort, NONE, Part};
 use crate::base::phases::UNSENT;
 use crate::base::plan::QuickAck;
+use crate::base::slow::ReplyOf;
 
 /// The meaning of the next bytes of a link.
 pub(crate) enum Reply<'a> {
@@ -100,10 +101,16 @@ impl Servers {
         let Some(link) = self.links.find_mut(id) else {
             return Ok(Reply::Nothing(rest.bytes.len()));
         };
-        if base.reply_sent == UNSENT
+        if base.reply.sent == UNSENT
             && let Some(first) = link.outstanding.front()
         {
-            base.reply_sent = link.marks.time_of(first.end);
+            base.reply = ReplyOf {
+                sent: link.marks.time_of(first.end),
+                began: link.reply_began,
+                server: link.at.server,
+                held: first.held,
+                is_work: first.effort != Effort::Quick,
+            };
         }
         if let Some(body) = link.body.as_mut().filter(|body| body.left > 0) {
             return Ok(body.take(rest));
@@ -245,7 +252,8 @@ impl Servers {
             self.note_owing(base, id);
         }
         if message.effort != Effort::Quick {
-            self.note_work(base, at, (message.effort, kind), (owed, trip));
+            let what = (message.effort, kind, message.ask.command);
+            self.note_work(base, at, what, (owed, trip));
         }
         if batch_waits && !bug!(LeaveGathered) {
             self.mark_dirty(id);
@@ -263,8 +271,12 @@ impl Servers {
         link.account(&mut base.memory);
         let counters = self.states[link.at.pool as usize][link.at.server as usize].counters;
         counters.add(ServerCounter::ReplyBytes, received as u64);
+        let is_mid_reply = link.is_mid_reply();
+        if is_mid_reply && link.reply_began == UNSENT {
+            link.reply_began = base.now;
+        }
         let flush = match base.pool(link.at).plan.server_quickack {
-            QuickAck::Partial => link.is_mid_reply(),
+            QuickAck::Partial => is_mid_reply,
             QuickAck::Always => true,
             QuickAck::Off => false,
         };

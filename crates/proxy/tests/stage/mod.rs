@@ -33,6 +33,8 @@ pub struct Stage {
     pub flushes: Vec<ConnId>,
     pub events: Vec<Event>,
     pub reports: Vec<Report>,
+    /// The slow requests.
+    pub slow: Vec<metrics::SlowEntry>,
     /// The plan installed last.
     pub plan: Plan,
     /// Connections that were named as having something to write, and have not been written whole
@@ -76,6 +78,7 @@ impl Stage {
             flushes: Vec::new(),
             events: Vec::new(),
             reports: Vec::new(),
+            slow: Vec::new(),
             plan,
             named: Vec::new(),
             located: false,
@@ -133,6 +136,11 @@ impl Stage {
 
     pub fn next_timeout(&self) -> Option<Time> {
         self.proxy.poll_timeout()
+    }
+
+    /// Tells the proxy how long its driver has worked in a turn.
+    pub fn note_work(&mut self, us: u64) {
+        self.proxy.note_work(us);
     }
 
     /// Hands over a peer's bytes, in one read.
@@ -342,6 +350,7 @@ impl Stage {
                 }
                 Action::FlushAck(conn) => self.flushes.push(conn),
                 Action::Log(event) => self.events.push(event),
+                Action::Slow { entry, .. } => self.slow.push(*entry),
                 Action::Report(report) => self.reports.push(report),
             }
         }

@@ -6,7 +6,7 @@
 use std::ops::RangeInclusive;
 
 use proxy::limits;
-use proxy::plan::{MultiKey, OnFailure, Partial, QuickAck};
+use proxy::plan::{MultiKey, OnFailure, Partial, QuickAck, SlowKeys};
 use proxy::tenants::plan::RemovedUsers;
 use shard::{Distribution, Hash};
 
@@ -285,6 +285,19 @@ pub static POOL: &[Directive<PoolDraft>] = &[
         "A server that owes an answer and has been silent this long is sent nothing more until it \
          sends something. Requests that wait for it are dropped when their client leaves. With \
          `off`, or 0, requests never wait for this."),
+    live("slowlog_threshold", Value("100ms"),
+        Kind::DurationOrOff(|pool, us| pool.plan.slow.after = us.unwrap_or(u64::MAX)),
+        "A request that takes this long, from its first byte to the last of its answer, is in \
+         `quickack slowlog`. `off`: none is."),
+    live("slowlog_sample", Value("1"),
+        Kind::Number(1..=1_000_000, |pool, count| pool.plan.slow.one_in = count as u32),
+        "One in so many slow requests is recorded."),
+    live("slowlog_keys", Value("hash"),
+        Kind::Word(|| vec!["hash", "full", "none"], |pool, word| {
+            slow_keys(word).map(|keys| pool.plan.slow.keys = keys)
+        }),
+        "What the slow log has of a request's first key: a `hash`, the key itself (`full`; of a \
+         long key the first 128 bytes), or nothing but its length (`none`)."),
     row("merge_gets", Native, Value("on"), Kind::Switch(|pool, on| pool.plan.merge_gets = on),
         "Merge the gets that arrive together (in one turn of the event loop) into one multi-key \
          get for each server. Meta reads that ask only for value, flags and cas are merged too, \
@@ -492,6 +505,15 @@ fn partial(word: &str) -> Option<Partial> {
     match word {
         "error" => Some(Partial::Error),
         "miss" => Some(Partial::Miss),
+        _ => None,
+    }
+}
+
+fn slow_keys(word: &str) -> Option<SlowKeys> {
+    match word {
+        "hash" => Some(SlowKeys::Hash),
+        "full" => Some(SlowKeys::Full),
+        "none" => Some(SlowKeys::None),
         _ => None,
     }
 }

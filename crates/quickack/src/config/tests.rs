@@ -47,7 +47,15 @@ fn shown_pool(pool: &PoolPlan) -> String {
     let PoolPlan { merge_gets, partial, allow, item_size_max, quickack, server_quickack, .. } =
         pool;
     let PoolPlan {
-        hold_after, users, server_login, multi_key, databases, database, extras, ..
+        hold_after,
+        users,
+        server_login,
+        multi_key,
+        databases,
+        database,
+        extras,
+        slow,
+        ..
     } = pool;
     let protocol = protocol.name();
     format!(
@@ -55,7 +63,7 @@ fn shown_pool(pool: &PoolPlan) -> String {
          {preconnect} {timeouts:?} {on_failure:?} {server_failure_limit} {server_retry_timeout} \
          {client_connections} {merge_gets} {partial:?} {allow:?} {item_size_max} {quickack:?} \
          {server_quickack:?} {hold_after:?} {users:?} {server_login:?} {multi_key:?} \
-         {databases} {database} {extras:?}"
+         {databases} {database} {extras:?} {slow:?}"
     )
 }
 

@@ -33,7 +33,7 @@ use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::time::Duration;
 
-use metrics::{Counters, WorkerCounter};
+use metrics::{Counters, SlowLog, WorkerCounter};
 use proxy::{ConnId, Side, Time};
 use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
@@ -79,6 +79,7 @@ pub struct Loop<'m> {
     signals: Signals,
     /// The counters that a worker keeps of itself.
     counters: Option<Counters<WorkerCounter>>,
+    slow_log: Option<SlowLog>,
     heap_trim: HeapTrim,
     /// Blocks that reads have filled in this turn.
     full_reads: u32,
@@ -150,6 +151,7 @@ impl<'m> Loop<'m> {
         }
         looping.has_master = true;
         looping.counters = Some(scoreboard.metrics(slot).counters(0));
+        looping.slow_log = Some(scoreboard.metrics(slot).slow_log());
         looping.connects.share(scoreboard.clone());
         let policy = match (mode, lock) {
             (AcceptMode::Gate, _) => Policy::Gate,
@@ -186,6 +188,7 @@ impl<'m> Loop<'m> {
             epoll,
             signals,
             counters: None,
+            slow_log: None,
             heap_trim: HeapTrim::default(),
             full_reads: 0,
             origin_us,

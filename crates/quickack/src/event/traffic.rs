@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 use std::os::fd::AsRawFd;
 
+use metrics::SlowEntry;
 use proto::Endpoints;
 use proxy::{Action, Closed, ConnId, Event, Side, Slices};
 use rustix::event::epoll;
@@ -160,6 +161,7 @@ impl Loop<'_> {
                 Action::LookUpEndpoints(id) => self.look_up_endpoints(id),
                 Action::Report(report) => self.control.report(report),
                 Action::Log(event) => self.log(event),
+                Action::Slow { client, entry } => self.note_slow(client, *entry),
             }
         }
         ack_due
@@ -171,6 +173,15 @@ impl Loop<'_> {
             _ => None,
         };
         self.control.log(event, from);
+    }
+
+    /// Writes a slow request to the shared memory, with the address of its client.
+    fn note_slow(&mut self, client: ConnId, mut entry: SlowEntry) {
+        let Some(slow_log) = self.slow_log else { return };
+        if let Some(conn) = self.conns.find(client) {
+            entry.client = sys::listen::peer_name(&conn.fd);
+        }
+        slow_log.push(&entry);
     }
 
     fn flush_ack(&mut self, id: ConnId) {

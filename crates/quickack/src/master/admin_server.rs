@@ -401,11 +401,13 @@ impl Master {
             "reload" => &["--allow-remap"][..],
             "config" => &["--running", "--diff", "--json"],
             "stats" | "workers" => &["--json"],
+            "slowlog" => &["--json", "--reset", "--limit"],
             _ => &[],
         };
         let takes_words = matches!(verb.as_str(), "set" | "log-level");
-        if let Some(odd) = words.iter().find(|word| !takes_words && !known.contains(&word.as_str()))
-        {
+        let is_number = |word: &str| verb == "slowlog" && word.parse::<usize>().is_ok();
+        let is_known = |word: &str| takes_words || known.contains(&word) || is_number(word);
+        if let Some(odd) = words.iter().find(|word| !is_known(word)) {
             return self.admin.refuse(id, &format!("`{verb}` does not take `{odd}`"));
         }
         let says = |word: &str| words.iter().any(|given| given == word);
@@ -429,6 +431,15 @@ impl Master {
             }
             "stats" => {
                 let text = self.stats_text(says("--json"));
+                self.admin.answer(id, text);
+            }
+            "slowlog" if says("--reset") => {
+                let text = self.reset_slow_log();
+                self.admin.answer(id, text);
+            }
+            "slowlog" => {
+                let limit = words.iter().find_map(|word| word.parse().ok());
+                let text = self.slow_log_text(says("--json"), limit);
                 self.admin.answer(id, text);
             }
             "workers" => {

@@ -39,6 +39,7 @@ mod report;
 mod seconds;
 mod setup;
 mod shared_memory;
+mod slow_log;
 mod workers;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -404,6 +405,9 @@ impl Master {
         for id in &freed {
             self.scoreboard.registry().clear_row(*id);
             self.seconds.forget_row(*id);
+            // Its id may be another pool's next.
+            let now_us = Clocks::read().clock_us;
+            self.scoreboard.master_metrics().reset_slow_log(*id, now_us);
         }
         let still_out = freed.iter().filter(|id| self.scoreboard.is_ejected(**id));
         let still_out: Vec<Ejection> =

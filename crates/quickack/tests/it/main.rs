@@ -38,6 +38,7 @@ mod reload;
 mod rings;
 mod running;
 mod shutdown;
+mod slowlog;
 mod soak;
 mod stall;
 mod statistics;

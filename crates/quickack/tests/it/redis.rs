@@ -9,7 +9,7 @@ mod facts;
 mod failures;
 mod hostile;
 mod large;
-mod model;
+pub mod model;
 mod pools;
 mod scripts;
 mod words;

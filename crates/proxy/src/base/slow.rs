@@ -1,0 +1,277 @@
+//! The slow log's rules: which requests are slow, and what is known of the cause.
+
+use metrics::{NO_COMMAND, SLOW_KEY_MAX};
+
+use super::phases::{Moments, UNSENT};
+use super::plan::SlowKeys;
+use crate::Time;
+
+/// What the proxy knows of the time that a request took. More than one may hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Cause {
+    /// Its client sent it in pieces.
+    RequestInPieces,
+    /// It waited because its server was silent.
+    Held,
+    /// It waited for its turn at its server.
+    Queued,
+    /// Its command was slow work for the server.
+    SlowCommand,
+    /// Its server was busy with another command.
+    ServerBusy,
+    /// Its server sent the reply in pieces.
+    ReplyInPieces,
+    /// Its server took long, and nothing more is known.
+    Server,
+    /// The worker was busy with something else.
+    LongTurn,
+    /// Its client did not read its answer at once.
+    ClientReads,
+}
+
+/// THE table of causes, in their order: a word for programs, and a sentence.
+pub static CAUSES: &[(Cause, &str, &str)] = &[
+    (Cause::RequestInPieces, "request_in_pieces", "the client sent the request in pieces"),
+    (Cause::Held, "held", "it waited because the server was silent"),
+    (Cause::Queued, "queue", "it waited for its turn at the server"),
+    (Cause::SlowCommand, "slow_command", "the command was slow work for the server"),
+    (Cause::ServerBusy, "server_busy", "the server was busy with another command"),
+    (Cause::ReplyInPieces, "reply_in_pieces", "the server sent the reply in pieces"),
+    (Cause::Server, "server", "the server took long"),
+    (Cause::LongTurn, "long_turn", "the worker was busy with something else"),
+    (Cause::ClientReads, "client_reads_slowly", "the client did not read the answer at once"),
+];
+
+impl Cause {
+    /// Returns the causes whose bits are set.
+    pub fn of_bits(
+        bits: u16,
+    ) -> impl Iterator<Item = &'static (Cause, &'static str, &'static str)> {
+        CAUSES.iter().filter(move |(cause, ..)| bits & cause.bit() != 0)
+    }
+
+    const fn bit(self) -> u16 {
+        1 << self as u8
+    }
+}
+
+/// The reply that is being read, as far as the phases of requests depend on it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ReplyOf {
+    /// When the message had been sent; `UNSENT` while no reply is being read, or if it was not
+    /// looked up yet.
+    pub(crate) sent: Time,
+    /// When its first bytes came, if it came in several reads.
+    pub(crate) began: Time,
+    /// The index of the server.
+    pub(crate) server: u32,
+    /// The message waited because the server was silent.
+    pub(crate) held: bool,
+    /// It may be slow work.
+    pub(crate) is_work: bool,
+}
+
+impl ReplyOf {
+    pub(crate) const NONE: ReplyOf =
+        ReplyOf { sent: UNSENT, began: UNSENT, server: NO_SERVER, held: false, is_work: false };
+}
+
+/// What is known of a request when its answer has been written.
+pub(crate) struct Story {
+    pub(crate) moments: Moments,
+    pub(crate) written: Time,
+    pub(crate) reply: ReplyOf,
+    /// What its server was busy with for longest meanwhile, beside the request itself.
+    pub(crate) busy: Option<SlowWork>,
+    /// The last long turn of the worker.
+    pub(crate) turn: LongTurn,
+    /// Its answer could not be written whole at first.
+    pub(crate) lagged: bool,
+}
+
+/// A command that has kept a server busy.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SlowWork {
+    pub(crate) command: u16,
+    pub(crate) since: Time,
+    pub(crate) until: Time,
+}
+
+/// The last turn in which the worker was busy for long.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct LongTurn {
+    pub(crate) since: Time,
+    pub(crate) until: Time,
+}
+
+impl Story {
+    /// Returns the bits of the causes, and the command that the server was busy with. A phase that
+    /// took less than a quarter of the whole is no cause.
+    pub(crate) fn causes(&self) -> (u16, u16) {
+        let phases = self.moments.phases(self.written);
+        let whole: u64 = phases.iter().sum();
+        let is_long = |time: u64| time > 0 && time >= whole / 4;
+        let Moments { whole: came, settled, .. } = self.moments;
+        let sent = self.moments.sent.min(settled).max(came);
+        let in_turn = |from: Time, to: Time| {
+            let (from, to) = (from.max(self.turn.since), to.min(self.turn.until));
+            is_long(to.since(from))
+        };
+        let (mut bits, mut busy_with) = (0, NO_COMMAND);
+        let mut add = |cause: Cause| bits |= cause.bit();
+        if is_long(phases[0]) {
+            add(Cause::RequestInPieces);
+        }
+        let turns = [in_turn(came, sent), in_turn(sent, settled), in_turn(settled, self.written)];
+        if is_long(phases[1]) {
+            match (self.reply.held, turns[0]) {
+                (true, _) => add(Cause::Held),
+                (_, true) => add(Cause::LongTurn),
+                _ => add(Cause::Queued),
+            }
+        }
+        let overlaps = |work: &SlowWork| {
+            let (from, to) = (work.since.max(came), work.until.min(settled));
+            is_long(to.since(from))
+        };
+        let busy = self.busy.filter(overlaps);
+        if let Some(work) = busy {
+            add(Cause::ServerBusy);
+            busy_with = work.command;
+        }
+        if is_long(phases[2]) {
+            let in_pieces = self.reply.began != UNSENT && is_long(settled.since(self.reply.began));
+            match (in_pieces, self.reply.is_work, turns[1]) {
+                (true, ..) => add(Cause::ReplyInPieces),
+                (_, true, _) => add(Cause::SlowCommand),
+                (_, _, true) => add(Cause::LongTurn),
+                _ if busy.is_some() => {}
+                _ => add(Cause::Server),
+            }
+        }
+        if is_long(phases[3]) {
+            add(if self.lagged { Cause::ClientReads } else { Cause::LongTurn });
+        }
+        (bits, busy_with)
+    }
+}
+
+/// The first key of a request, as the slow log may show it.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct KeyNote {
+    pub(crate) hash: u64,
+    pub(crate) len: u32,
+    /// Its beginning; empty unless it may be shown.
+    pub(crate) text: Vec<u8>,
+}
+
+impl KeyNote {
+    #[inline]
+    pub(crate) fn clear(&mut self) {
+        (self.hash, self.len) = (0, 0);
+        self.text.clear();
+    }
+
+    #[inline]
+    pub(crate) fn set(&mut self, keys: SlowKeys, key: &[u8]) {
+        self.len = key.len() as u32;
+        match keys {
+            SlowKeys::None => {}
+            SlowKeys::Hash => self.hash = hash(key),
+            SlowKeys::Full => self.text.extend_from_slice(&key[..key.len().min(SLOW_KEY_MAX)]),
+        }
+    }
+}
+
+/// FNV-1a over words of eight bytes, so that a short key costs little; never 0.
+pub fn hash(key: &[u8]) -> u64 {
+    let add = |hash: u64, word: u64| (hash ^ word).wrapping_mul(0x0100_0000_01b3).rotate_left(29);
+    let (words, rest) = key.as_chunks();
+    let first = 0xcbf2_9ce4_8422_2325 ^ key.len() as u64;
+    let hash = words.iter().fold(first, |hash, word| add(hash, u64::from_le_bytes(*word)));
+    let last = rest.iter().fold(0, |word, byte| word << 8 | u64::from(*byte));
+    add(hash, last).max(1)
+}
+
+/// No server.
+pub(crate) const NO_SERVER: u32 = u32::MAX;
+/// A turn of this length is long.
+pub(crate) const LONG_TURN_US: u64 = 5_000;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn story(times: [u64; 5]) -> Story {
+        let [begun, whole, sent, settled, written] = times.map(Time);
+        Story {
+            moments: Moments { begun, whole, sent, settled },
+            written,
+            reply: ReplyOf { sent, server: 0, ..ReplyOf::NONE },
+            busy: None,
+            turn: LongTurn::default(),
+            lagged: false,
+        }
+    }
+
+    fn words(story: &Story) -> Vec<&'static str> {
+        Cause::of_bits(story.causes().0).map(|(_, word, _)| *word).collect()
+    }
+
+    #[test]
+    fn each_long_phase_has_its_cause() {
+        assert_eq!(words(&story([0, 100, 101, 110, 111])), ["request_in_pieces"]);
+        assert_eq!(words(&story([0, 1, 100, 110, 111])), ["queue"]);
+        assert_eq!(words(&story([0, 1, 2, 100, 111])), ["server"]);
+        assert_eq!(words(&story([0, 1, 2, 3, 100])), ["long_turn"]);
+        assert_eq!(
+            words(&Story { lagged: true, ..story([0, 1, 2, 3, 100]) }),
+            ["client_reads_slowly"]
+        );
+        assert_eq!(words(&story([0, 40, 80, 120, 120])), ["request_in_pieces", "queue", "server"]);
+        assert_eq!(words(&story([0, 0, 0, 0, 0])), [""; 0]);
+    }
+
+    #[test]
+    fn what_is_known_of_a_phase_goes_before_the_general_word() {
+        let waited = story([0, 0, 100, 110, 110]);
+        let reply = ReplyOf { held: true, ..waited.reply };
+        assert_eq!(words(&Story { reply, ..story([0, 0, 100, 110, 110]) }), ["held"]);
+        let turn = LongTurn { since: Time(0), until: Time(90) };
+        assert_eq!(words(&Story { turn, ..waited }), ["long_turn"]);
+        let slow = || story([0, 0, 10, 110, 110]);
+        let reply = ReplyOf { began: Time(60), ..slow().reply };
+        assert_eq!(words(&Story { reply, ..slow() }), ["reply_in_pieces"]);
+        let reply = ReplyOf { is_work: true, ..slow().reply };
+        assert_eq!(words(&Story { reply, ..slow() }), ["slow_command"]);
+        assert_eq!(words(&Story { turn, ..slow() }), ["long_turn"]);
+        let work = SlowWork { command: 7, since: Time(0), until: Time(100) };
+        let busy = Story { busy: Some(work), ..slow() };
+        assert_eq!((words(&busy), busy.causes().1), (vec!["server_busy"], 7));
+        let work = SlowWork { until: Time(12), ..work };
+        assert_eq!(
+            words(&Story { busy: Some(work), ..slow() }),
+            ["server"],
+            "it was over long before"
+        );
+    }
+
+    #[test]
+    fn the_table_has_every_cause_in_its_place() {
+        for (place, (cause, word, text)) in CAUSES.iter().enumerate() {
+            assert_eq!(*cause as usize, place);
+            assert!(!word.contains(' ') && !text.is_empty());
+        }
+    }
+
+    #[test]
+    fn a_hash_of_a_key_is_never_the_one_that_means_none() {
+        let keys: Vec<Vec<u8>> = (0..2_000u32).map(|n| format!("key:{n}").into()).collect();
+        let hashes: std::collections::BTreeSet<u64> = keys.iter().map(|key| hash(key)).collect();
+        assert_eq!(
+            (hashes.len(), hash(b"") != 0, hash(b"a") == hash(b"a\0")),
+            (2_000, true, false)
+        );
+    }
+}

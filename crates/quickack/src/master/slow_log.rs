@@ -1,0 +1,120 @@
+//! `quickack slowlog`: the slow requests that the workers have written to the shared memory.
+
+use metrics::{NO_COMMAND, Phase, SlowEntry};
+use proxy::plan::{Plan, PoolPlan};
+use proxy::slow::Cause;
+use serde_json::{Map, Value, json};
+
+use super::Master;
+use crate::log::Clocks;
+
+/// The names that a slow request is shown with.
+struct Names<'a> {
+    pool: &'a PoolPlan,
+    server: Option<&'a str>,
+    busy_with: Option<String>,
+}
+
+impl Master {
+    /// Returns the last slow requests, the newest first.
+    pub(super) fn slow_log_text(&self, as_json: bool, limit: Option<usize>) -> String {
+        let (plan, clocks) = (self.running.plan(), Clocks::read());
+        let entries = self.scoreboard.registry().slow_entries(None);
+        let shown = entries.iter().filter_map(|entry| Some((entry, names(&plan, entry)?)));
+        let shown = shown.take(limit.unwrap_or(SHOWN));
+        let unix_us = |entry: &SlowEntry| {
+            clocks.unix_us.saturating_sub(clocks.clock_us.saturating_sub(entry.at_us))
+        };
+        if as_json {
+            let all: Vec<Value> =
+                shown.map(|(entry, names)| to_json(entry, &names, unix_us(entry))).collect();
+            return json!({ "slow": all }).to_string();
+        }
+        let now_us = clocks.unix_us;
+        let lines: Vec<String> =
+            shown.map(|(entry, names)| to_text(entry, &names, now_us - unix_us(entry))).collect();
+        match lines.is_empty() {
+            true => "no slow requests\n".to_string(),
+            false => lines.concat(),
+        }
+    }
+
+    /// Hides the slow requests so far.
+    pub(super) fn reset_slow_log(&self) -> String {
+        let (metrics, now_us) = (self.scoreboard.master_metrics(), Clocks::read().clock_us);
+        self.running.ids.iter().for_each(|pool| metrics.reset_slow_log(pool.pool, now_us));
+        "the slow log is empty\n".to_string()
+    }
+}
+
+/// Returns none for a pool that is not there any more.
+fn names<'a>(plan: &'a Plan, entry: &SlowEntry) -> Option<Names<'a>> {
+    let pool = plan.pools.iter().find(|pool| pool.id == entry.pool)?;
+    let server = pool.servers.iter().find(|server| server.id == entry.server);
+    let busy_with = (entry.busy_with != NO_COMMAND)
+        .then(|| pool.protocol.work_name(proto::Ask { command: entry.busy_with }));
+    Some(Names { pool, server: server.map(|server| server.label.as_str()), busy_with })
+}
+
+fn to_json(entry: &SlowEntry, names: &Names<'_>, unix_us: u64) -> Value {
+    let phases: Map<String, Value> = Phase::ALL
+        .into_iter()
+        .zip(entry.phases)
+        .map(|(phase, us)| (phase.name().to_string(), us.into()))
+        .collect();
+    let causes: Vec<&str> = Cause::of_bits(entry.causes).map(|(_, word, _)| *word).collect();
+    json!({
+        "time_us": unix_us,
+        "pool": names.pool.name,
+        "server": names.server,
+        "client": entry.client,
+        "command": entry.command,
+        "key": key(entry),
+        "key_len": entry.key_len,
+        "total_us": entry.phases.iter().sum::<u64>(),
+        "phase_us": phases,
+        "causes": causes,
+        "busy_with": names.busy_with,
+        "asked_again": entry.asked_again,
+        "worker": entry.worker,
+    })
+}
+
+fn to_text(entry: &SlowEntry, names: &Names<'_>, ago_us: u64) -> String {
+    let ms = |us: u64| format!("{:.1}", us as f64 / 1e3);
+    let [read, queue, server, write] = entry.phases.map(ms);
+    let causes = Cause::of_bits(entry.causes).map(|(_, _, text)| text.to_string());
+    let busy = names.busy_with.as_ref().map(|name| format!("busy with {name}"));
+    let again = entry.asked_again.then(|| "it was sent again".to_string());
+    let causes: Vec<String> = causes.chain(busy).chain(again).collect();
+    format!(
+        "{} s ago, {} ms: {} {} of {}, pool {}, server {}, worker {}\n  \
+         client read {read}, queue {queue}, server {server}, client write {write} ms\n  \
+         {}\n",
+        ago_us / 1_000_000,
+        ms(entry.phases.iter().sum()),
+        entry.command,
+        key(entry).unwrap_or_else(|| "-".to_string()),
+        if entry.client.is_empty() { "a client that has left" } else { &entry.client },
+        names.pool.name,
+        names.server.unwrap_or("-"),
+        entry.worker,
+        if causes.is_empty() { "no cause is known".to_string() } else { causes.join("; ") },
+    )
+}
+
+/// Returns the key as the directive wants it: its bytes, or its hash behind a `#`.
+fn key(entry: &SlowEntry) -> Option<String> {
+    match (entry.key_hash, entry.key.is_empty()) {
+        (0, true) => None,
+        (hash, true) => Some(format!("#{hash:016x}")),
+        _ => {
+            let text = String::from_utf8_lossy(&entry.key).into_owned();
+            let is_cut = (entry.key.len() as u32) < entry.key_len;
+            Some(if is_cut { format!("{text}…") } else { text })
+        }
+    }
+}
+
+/// Requests that are shown if no number is given.
+const SHOWN: usize = 100;
