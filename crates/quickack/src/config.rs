@@ -33,6 +33,7 @@ mod running;
 mod tenancy;
 mod tenants;
 mod value;
+mod words;
 
 #[cfg(test)]
 mod tests;

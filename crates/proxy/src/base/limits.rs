@@ -179,6 +179,8 @@ pub const BACKLOG_MIN: usize = 64 * 1024;
 pub const SPARES_REST_MAX: usize = 256 * 1024;
 /// Entries of the request table kept while no request waits.
 pub const REQUESTS_REST_MAX: usize = 512;
+/// A freed pending request keeps buffers up to this size for its next request.
+pub const REQUEST_KEEP_MAX: usize = 1024;
 /// Empty batches kept for reuse.
 pub const BATCHES_MAX: usize = 1024;
 /// An empty buffer larger than this goes back to the allocator.

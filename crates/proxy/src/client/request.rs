@@ -45,14 +45,13 @@ pub(super) struct PendingRequest {
     pub(super) info: RequestInfo,
     /// It is an update or broadcast that changes something.
     pub(super) writes: bool,
-    /// Its client waited for the answer and has left without a `quit`. The client may send it
-    /// again.
+    /// Its client waited for the answer, has left without a `quit`, and may send it again.
     pub(super) cancelled: bool,
     /// A part of it was sent once more; that happens only once.
     pub(super) asked_again: bool,
     /// The number of keys or servers that have not answered.
     pub(super) parts_left: u32,
-    /// The error line for the client. In a read, it takes the place of the end.
+    /// The error line for the client; in a read, in the place of the end.
     pub(super) error: Vec<u8>,
     /// The answer, where it could not go to the client at once.
     pub(super) reply: Outbox,
@@ -195,7 +194,7 @@ impl RequestInfo {
         }
         let is_needed = is_asked_of_all && (is_short || request.repeat);
         if request.keep || self.repeats.is_some() || is_needed {
-            if head.len() > REQUEST_KEEP_MAX {
+            if head.len() > limits::REQUEST_KEEP_MAX {
                 self.head = spares.take();
             }
             self.head.extend_from_slice(head);
@@ -205,7 +204,7 @@ impl RequestInfo {
     fn clear(&mut self, spares: &mut Spares) {
         self.head.clear();
         self.ends.clear();
-        if self.head.capacity() > REQUEST_KEEP_MAX {
+        if self.head.capacity() > limits::REQUEST_KEEP_MAX {
             spares.give(std::mem::take(&mut self.head));
         }
     }
@@ -424,7 +423,7 @@ impl PendingRequests {
             pending.large.clear();
             spares.give(std::mem::take(&mut pending.values));
         }
-        if pending.reply.copied().capacity() > REQUEST_KEEP_MAX
+        if pending.reply.copied().capacity() > limits::REQUEST_KEEP_MAX
             || pending.slots.capacity() * size_of::<Slot>() > SLOTS_KEEP_MAX
         {
             *pending = PendingRequest::blank(pending.client, pending.info.protocol);
@@ -439,7 +438,6 @@ impl PendingRequests {
         }
     }
 
-    /// Returns the number of pending requests.
     pub(super) fn len(&self) -> usize {
         self.requests.len() - self.free.len()
     }
@@ -497,9 +495,7 @@ impl PendingRequest {
     }
 }
 
-/// A freed entry keeps buffers up to this size for its next request.
-const REQUEST_KEEP_MAX: usize = 1024;
-/// A freed entry keeps slots up to this many bytes.
+/// Bytes of slots that a freed entry keeps.
 const SLOTS_KEEP_MAX: usize = limits::JOINED_MAX * size_of::<Slot>();
 
 #[cfg(test)]

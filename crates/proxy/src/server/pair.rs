@@ -13,7 +13,7 @@ use metrics::{Latency, ServerCounter};
 use proto::{Ask, Item, ItemKind, Parsed, Progress, Shown, Upstream};
 
 use super::Servers;
-use super::link::State;
+use super::link::{Link, State};
 use super::message::{Body, Late, Message, Payload, Unit};
 use super::state::Proof;
 use crate::Action;
@@ -101,17 +101,7 @@ impl Servers {
         let Some(link) = self.links.find_mut(id) else {
             return Ok(Reply::Nothing(rest.bytes.len()));
         };
-        if base.reply.sent == UNSENT
-            && let Some(first) = link.outstanding.front()
-        {
-            base.reply = ReplyOf {
-                sent: link.marks.time_of(first.end),
-                began: link.reply_began,
-                server: link.at.server,
-                held: first.held,
-                is_work: first.effort != Effort::Quick,
-            };
-        }
+        note_reply(base, link);
         if let Some(body) = link.body.as_mut().filter(|body| body.left > 0) {
             return Ok(body.take(rest));
         }
@@ -368,3 +358,19 @@ pub(crate) const WRONG_LENGTH: &str = "a value that does not have the length tha
 const WRONG_NUMBER: &str = "a different number of values than was asked for";
 const UNREQUESTED_KEY: &str = "the value of a key that was not asked for";
 const IMPOSSIBLE_REPLY: &str = "not a possible answer to what was asked";
+
+/// Notes whose reply is being read.
+#[inline(always)]
+fn note_reply(base: &mut Base, link: &mut Link) {
+    if base.reply.sent == UNSENT
+        && let Some(first) = link.outstanding.front()
+    {
+        base.reply = ReplyOf {
+            sent: link.marks.time_of(first.end),
+            began: link.reply_began,
+            server: link.at.server,
+            held: first.held,
+            is_work: first.effort != Effort::Quick,
+        };
+    }
+}

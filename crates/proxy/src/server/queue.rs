@@ -89,13 +89,6 @@ pub(super) enum Taken {
     Key(Box<Batch>),
 }
 
-impl ClientQueue {
-    fn count(&mut self, len: isize, bytes: isize) {
-        self.len = self.len.wrapping_add_signed(len);
-        self.bytes = self.bytes.wrapping_add_signed(bytes);
-    }
-}
-
 impl FairQueue {
     /// Whether nothing waits.
     #[inline]
@@ -483,6 +476,11 @@ impl FairQueue {
 }
 
 impl ClientQueue {
+    fn count(&mut self, len: isize, bytes: isize) {
+        self.len = self.len.wrapping_add_signed(len);
+        self.bytes = self.bytes.wrapping_add_signed(bytes);
+    }
+
     fn new() -> ClientQueue {
         ClientQueue {
             client: ConnId::NONE,

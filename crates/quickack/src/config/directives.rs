@@ -6,8 +6,6 @@
 use std::ops::RangeInclusive;
 
 use proxy::limits;
-use proxy::plan::{MultiKey, OnFailure, Partial, QuickAck, SlowKeys};
-use proxy::tenants::plan::RemovedUsers;
 use shard::{Distribution, Hash};
 
 use super::draft::{AllowDraft, CommandDraft, CountOrPercent, GlobalDraft, PoolDraft, ServerDraft};
@@ -15,6 +13,10 @@ use super::network::networks;
 use super::process::{AcceptMode, Admin, Workers, log_target, stats_address};
 use super::tenants::TenantDraft;
 use super::value::Fault;
+use super::words::{
+    file_name, multi_key, on_failure, partial, quickack, quickack_words, redis_auth, removed_users,
+    slow_keys,
+};
 use super::{Address, MEMORY_RANGE};
 use crate::log::{Format, Level};
 
@@ -450,83 +452,5 @@ pub static GLOBAL: &[Directive<GlobalDraft>] = &[
 
 /// twemproxy keeps its numbers in an `int`.
 pub const INT_MAX: u64 = i32::MAX as u64;
-
-fn file_name(word: &str) -> Result<String, Fault> {
-    match word.is_empty() || word.contains(char::is_control) {
-        true => Err(Fault::new("a file's path may have only visible characters")),
-        false => Ok(word.to_string()),
-    }
-}
-
-fn on_failure(word: &str) -> Option<OnFailure> {
-    match word {
-        "eject" => Some(OnFailure::Eject),
-        "fail_fast" => Some(OnFailure::FailFast),
-        _ => None,
-    }
-}
-
-fn removed_users(word: &str) -> Option<RemovedUsers> {
-    match word {
-        "close" => Some(RemovedUsers::Close),
-        "keep" => Some(RemovedUsers::Keep),
-        _ => None,
-    }
-}
-
-fn multi_key(word: &str) -> Option<MultiKey> {
-    match word {
-        "split" => Some(MultiKey::Split),
-        "refuse" => Some(MultiKey::Refuse),
-        _ => None,
-    }
-}
-
-/// Returns None if the value is empty, which twemproxy also treats as no password.
-fn redis_auth(word: &str) -> Result<Option<String>, Fault> {
-    match word.len() {
-        0 => Ok(None),
-        1..=REDIS_AUTH_LEN_MAX if !word.contains(char::is_control) => Ok(Some(word.to_string())),
-        _ => {
-            let message = format!(
-                "a password has at most {REDIS_AUTH_LEN_MAX} bytes and no control characters"
-            );
-            Err(Fault::new(message))
-        }
-    }
-}
-
-/// twemproxy's limit.
-const REDIS_AUTH_LEN_MAX: usize = 255;
 /// More than any deployment has. Each database in use has its own links.
 const DATABASES_MAX: u64 = 65_536;
-
-fn partial(word: &str) -> Option<Partial> {
-    match word {
-        "error" => Some(Partial::Error),
-        "miss" => Some(Partial::Miss),
-        _ => None,
-    }
-}
-
-fn slow_keys(word: &str) -> Option<SlowKeys> {
-    match word {
-        "hash" => Some(SlowKeys::Hash),
-        "full" => Some(SlowKeys::Full),
-        "none" => Some(SlowKeys::None),
-        _ => None,
-    }
-}
-
-fn quickack_words() -> Vec<&'static str> {
-    vec!["partial", "always", "off"]
-}
-
-fn quickack(word: &str) -> Option<QuickAck> {
-    match word {
-        "partial" => Some(QuickAck::Partial),
-        "always" => Some(QuickAck::Always),
-        "off" => Some(QuickAck::Off),
-        _ => None,
-    }
-}

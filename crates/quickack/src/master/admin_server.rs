@@ -465,16 +465,6 @@ impl Master {
             }
         }
     }
-
-    fn config_text(&self, diff: bool, json: bool) -> String {
-        let config = &self.running.config;
-        match (diff, json) {
-            (false, false) => config.running_text(),
-            (false, true) => config.running_json(),
-            (true, false) => config.diff_text(),
-            (true, true) => config.diff_json(),
-        }
-    }
 }
 
 fn open_stats(address: &Address, addresses: &BTreeMap<String, String>) -> Result<OwnedFd, Error> {

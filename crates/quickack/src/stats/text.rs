@@ -121,8 +121,8 @@ fn write_tenant(tenant: &TenantStats, out: &mut String) {
     table("  ", &rows, out);
 }
 
-/// Renders the latencies of a pool: of reads and of updates, of each family where there are several,
-/// and of each server in the last minute.
+/// Renders the latencies of a pool: of reads and of updates, of each family where there are
+/// several, and of each server in the last minute.
 fn latencies(pool: &PoolStats, out: &mut String) {
     let mut rows = vec![heads(&["LATENCY", "OVER", "COUNT", "MEAN"])];
     for kind in &pool.latencies {

@@ -93,7 +93,7 @@ fn a_freed_request_keeps_small_buffers_and_no_large_one() {
 #[test]
 fn a_long_head_is_given_back_with_its_request() {
     let (mut requests, mut spares) = (PendingRequests::default(), Spares::default());
-    for (len, keeps) in [(REQUEST_KEEP_MAX, true), (REQUEST_KEEP_MAX + 1, false)] {
+    for (len, keeps) in [(limits::REQUEST_KEEP_MAX, true), (limits::REQUEST_KEEP_MAX + 1, false)] {
         let request = Request { keep: true, ..Request::placeholder() };
         let head = vec![b'x'; len];
         let owner = (client(), proto::PROTOCOLS[0]);

@@ -68,7 +68,8 @@ pub fn lines(figures: &Figures) -> usize {
 fn head(figures: &Figures) -> String {
     let serving = figures.workers.iter().filter(|worker| worker.state == "serving").count();
     format!(
-        "quickack {} on {}, up {}, configuration {}; {} of {} workers serve {} clients; {} in buffers",
+        "quickack {} on {}, up {}, configuration {}; {} of {} workers serve {} clients; {} in \
+         buffers",
         figures.release,
         figures.host,
         duration(figures.uptime_s),

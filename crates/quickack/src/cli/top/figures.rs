@@ -98,8 +98,8 @@ impl Figures {
         let server = |one: &Server| {
             json!({
                 "label": one.label, "state": one.state, "links": one.links, "pending": one.pending,
-                "inflight": one.inflight, "errors_total": one.errors, "timeouts_total": one.timeouts,
-                "replies": times(&one.replies),
+                "inflight": one.inflight, "errors_total": one.errors,
+                "timeouts_total": one.timeouts, "replies": times(&one.replies),
             })
         };
         let pool = |one: &Pool| {

@@ -13,8 +13,8 @@ const LABEL: &str = "<b>one</b>";
 fn the_page_shows_every_request_works_by_keyboard_and_loads_nothing_from_elsewhere() {
     let memcached = Memcached::start();
     let text = format!(
-        "global:\n  workers: 2\n  http: 127.0.0.1:0\nalpha:\n  listen: 127.0.0.1:0\n  servers:\n    \
-         - {}:1 {LABEL}\n",
+        "global:\n  workers: 2\n  http: 127.0.0.1:0\nalpha:\n  listen: 127.0.0.1:0\n  servers:\n\
+         \u{20}   - {}:1 {LABEL}\n",
         memcached.address
     );
     let quickack = Quickack::start(QUICKACK, &text);
