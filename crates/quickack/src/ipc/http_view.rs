@@ -10,11 +10,7 @@ use serde::{Deserialize, Serialize};
 /// The names of one configuration, and what else of it is shown.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Names {
-    /// The number of workers that there should be.
-    pub workers: usize,
     pub memory_max: u64,
-    /// Limit on clients, over all pools.
-    pub clients_max: u64,
     pub pools: Vec<PoolNames>,
 }
 

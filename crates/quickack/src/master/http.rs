@@ -273,7 +273,8 @@ impl Master {
     /// Starts the process if it is due, tells it what is new, and notices its end.
     pub(super) fn tend_http(&mut self, now: Instant) {
         if let Some((pid, status)) = self.http.reap(now) {
-            let text = format!("the HTTP process (pid {pid}) died: {status}; it is started again");
+            let again = if self.ending.is_none() { "; it is started again" } else { "" };
+            let text = format!("the HTTP process (pid {pid}) died: {status}{again}");
             say(&mut self.log, Level::Error, "http_died", &text);
         }
         if self.ending.is_none() && self.http.is_due(now) {
@@ -424,13 +425,7 @@ impl Master {
                 servers: servers.collect(),
             }
         });
-        let process = self.scoreboard.registry().process();
-        Names {
-            workers: running.config.process.worker_count(),
-            memory_max: running.config.plan.memory_max as u64,
-            clients_max: process.clients_max,
-            pools: pools.collect(),
-        }
+        Names { memory_max: running.config.plan.memory_max as u64, pools: pools.collect() }
     }
 }
 

@@ -108,14 +108,14 @@ pub const FACTS: &[Fact] = &[
         kind: Kind::Gauge,
         labels: "",
         help: "The most clients of all pools and workers together.",
-        samples: |view, _, page| page.sample(&[], view.names.clients_max),
+        samples: |view, _, page| page.sample(&[], view.scoreboard.registry().process().clients_max),
     },
     Fact {
         name: "quickack_workers",
         kind: Kind::Gauge,
         labels: "",
         help: "Workers that there should be.",
-        samples: |view, _, page| page.sample(&[], view.names.workers),
+        samples: |view, _, page| page.sample(&[], view.scoreboard.registry().process().workers),
     },
     Fact {
         name: "quickack_workers_serving",
