@@ -326,16 +326,21 @@ fn check_redis(mut bytes: &[u8], input: &[u8]) {
                 many(3, number(&words[2])).into_iter().chain([&words[1]]).collect()
             }
             "xread" | "xreadgroup" => {
+                let known = [("group", 2), ("count", 1), ("block", 1), ("streams", 0)];
+                let found = options(&words, 1, &known).into_iter();
+                let before = found.take_while(|(name, _)| *name != "streams");
+                let skipped: usize = before.map(|(_, values)| 1 + values.len()).sum();
                 let is_it = |word: &Vec<u8>| word.eq_ignore_ascii_case(b"streams");
-                let at = words.iter().position(is_it).expect("streams are named");
+                let at = words[1 + skipped..].iter().position(is_it).expect("streams are named");
+                let at = 1 + skipped + at;
                 many(at + 1, (words.len() - at - 1) / 2)
             }
             "sort" | "sort_ro" => sorted(&words),
             "georadius" | "georadiusbymember" => {
-                let stored = words
-                    .windows(2)
-                    .filter(|two| two[0].to_ascii_lowercase().starts_with(b"store"));
-                stored.map(|two| &two[1]).chain([&words[1]]).collect()
+                let from = if name == "georadius" { 6 } else { 5 };
+                let found = options(&words, from, &[("store", 1), ("storedist", 1)]).into_iter();
+                // Of several the last one counts.
+                found.map(|(_, values)| &values[0]).last().into_iter().chain([&words[1]]).collect()
             }
             "object" | "memory" | "xgroup" | "xinfo" | "debug" => many(2, 1),
             name if name.starts_with("eval") || name.starts_with("fcall") => {
@@ -364,14 +369,35 @@ fn patterns<'w>(name: &str, words: &'w [Vec<u8>]) -> Vec<&'w Vec<u8>> {
 /// Returns the keys of a SORT, which looks up no others.
 fn sorted(words: &[Vec<u8>]) -> Vec<&Vec<u8>> {
     let mut keys = vec![&words[1]];
-    for two in words[2..].windows(2) {
-        let is = |name: &[u8]| two[0].eq_ignore_ascii_case(name);
-        assert!(!((is(b"by") || is(b"get")) && two[1].contains(&b'*')), "a pattern is looked up");
-        if is(b"store") {
-            keys.push(&two[1]);
+    for (name, values) in options(words, 2, &[("by", 1), ("get", 1), ("limit", 2), ("store", 1)]) {
+        match name {
+            "by" | "get" => assert!(!values[0].contains(&b'*'), "a pattern is looked up"),
+            "store" => keys.push(&values[0]),
+            _ => {}
         }
     }
     keys
+}
+
+/// Walks over options from an argument on, each with so many values; other words have none.
+fn options<'w>(
+    words: &'w [Vec<u8>],
+    from: usize,
+    known: &[(&'static str, usize)],
+) -> Vec<(&'static str, &'w [Vec<u8>])> {
+    let (mut at, mut found) = (from, Vec::new());
+    while at < words.len() {
+        let is_it = |(name, _): &&(&str, usize)| words[at].eq_ignore_ascii_case(name.as_bytes());
+        let Some((name, count)) = known.iter().find(is_it) else {
+            at += 1;
+            continue;
+        };
+        if let Some(values) = words.get(at + 1..at + 1 + count) {
+            found.push((*name, values));
+        }
+        at += 1 + count;
+    }
+    found
 }
 
 const WELCOME: &[u8] = b"*14\r\n$6\r\nserver\r\n$5\r\nredis\r\n$7\r\nversion\r\n$6\r\n7.0.15\r\n\
