@@ -23,6 +23,7 @@ pub mod redis;
 pub mod reply;
 pub mod request;
 pub mod server;
+pub mod tenants;
 pub mod told;
 pub mod whole;
 
@@ -103,6 +104,12 @@ pub const FUZZERS: &[Fuzzer] = &[
         about: "three clients beside those that send anything: each gets its own bytes only",
         run: redis::injection::run,
         smoke: 300,
+    },
+    Fuzzer {
+        name: "tenants",
+        about: "a tenant with a key prefix sends anything: no key of others reaches a server",
+        run: tenants::run,
+        smoke: 5_000,
     },
     Fuzzer {
         name: "keys",

@@ -336,8 +336,8 @@ impl Scene {
         match words[0].as_str() {
             "HELLO" => WELCOME,
             "GET" | "SORT" => {
-                let is_it = |prefix: &&str| words[1].starts_with(&format!("{prefix}:"));
-                let of = PREFIXES.iter().position(|prefix| is_it(prefix));
+                let of =
+                    PREFIXES.iter().position(|prefix| words[1].starts_with(&format!("{prefix}:")));
                 self.note(of.unwrap_or_else(|| panic!("{words:?} reaches a server")));
                 if words[0] == "GET" { b"$-1\r\n" } else { b"*0\r\n" }
             }

@@ -111,11 +111,6 @@ pub(crate) struct Requester {
 }
 
 impl Requester {
-    /// Returns the client with its tenant.
-    pub(crate) fn member(&self) -> (ConnId, u16) {
-        (self.id, self.tenant)
-    }
-
     pub(crate) fn pool(&self) -> usize {
         self.pool as usize
     }

@@ -337,7 +337,7 @@ impl Servers {
             self.arm(base, id);
             return true;
         }
-        self.wait(base, id, asks.member(), one, true).is_ok()
+        self.wait(base, id, asks, one, true).is_ok()
     }
 
     /// Sends a key of a batch alone, on the link on which its server refused the batch; false if

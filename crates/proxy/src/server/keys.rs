@@ -166,7 +166,7 @@ impl Servers {
         one.open(options.ask, options.idempotent, base.turn, base.now);
         asks.protocol.open_fetch(request, head, &mut one.text);
         one.push(upstream, key, (part, asks.id), cost);
-        match self.wait_key(base, id, asks.member(), one) {
+        match self.wait_key(base, id, asks, one) {
             Ok(()) => Ok(false),
             Err((one, fault)) => {
                 self.recycle(one);
@@ -260,7 +260,7 @@ impl Servers {
         if self.goes_straight(base, id, asks, waiting.cost) {
             return self.send_waiting(base, id, asks.id, waiting);
         }
-        if let Err((waiting, fault)) = self.wait(base, id, asks.member(), waiting, is_bounded) {
+        if let Err((waiting, fault)) = self.wait(base, id, asks, waiting, is_bounded) {
             let server = self.server_of(id).unwrap_or(0);
             let payload = waiting.payload;
             self.events.push_back(LinkEvent::Failed { payload, server, fault, sent: false });

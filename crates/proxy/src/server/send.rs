@@ -125,8 +125,7 @@ impl Servers {
         let effort = incoming.asks.effort;
         let form = form_of(part, incoming, ask);
         let waiting = Waiting::message(form, out, (cost, effort), base.now);
-        if let Err((waiting, fault)) = self.wait(base, link, incoming.asks.member(), waiting, true)
-        {
+        if let Err((waiting, fault)) = self.wait(base, link, incoming.asks, waiting, true) {
             let Waiting { mut out, payload, .. } = waiting;
             out.clear();
             out.close(&mut base.spares);

@@ -45,10 +45,11 @@ impl Servers {
         &mut self,
         base: &mut Base,
         id: ConnId,
-        (client, tenant): (ConnId, u16),
+        asks: &Requester,
         mut waiting: Waiting,
         is_bounded: bool,
     ) -> Result<(), (Waiting, Fault)> {
+        let client = asks.id;
         let Some(link) = self.links.find_mut(id) else { return Err((waiting, Fault::Down)) };
         let (len, bytes) = link.queue.of_client(client);
         let fits = len < base.limits.link_queue && bytes < base.limits.link_outbox;
@@ -61,7 +62,7 @@ impl Servers {
             state.counters.add(ServerCounter::Held, 1);
         }
         self.loads.of(client).waiting += waiting.parts() as u32;
-        link.queue.push(client, weighted(base, tenant), waiting);
+        link.queue.push(client, weighted(base, asks.tenant), waiting);
         self.note_waiting(base, id, client);
         Ok(())
     }
@@ -72,9 +73,10 @@ impl Servers {
         &mut self,
         base: &mut Base,
         id: ConnId,
-        (client, tenant): (ConnId, u16),
+        asks: &Requester,
         mut one: Box<Batch>,
     ) -> Result<(), (Box<Batch>, Fault)> {
+        let client = asks.id;
         let Some(link) = self.links.find_mut(id) else { return Err((one, Fault::Down)) };
         let upstream = base.pool(link.at).upstream;
         let bytes_max = upstream.fetch_max(one.ask);
@@ -101,11 +103,9 @@ impl Servers {
         }
         one.latest = base.now;
         let waiting = Waiting::merging(one, base.now);
-        self.wait(base, id, (client, tenant), waiting, true).map_err(|(waiting, fault)| {
-            match waiting.payload {
-                Payload::Fetch(batch) => (batch, fault),
-                _ => unreachable!("it was made of a batch"),
-            }
+        self.wait(base, id, asks, waiting, true).map_err(|(waiting, fault)| match waiting.payload {
+            Payload::Fetch(batch) => (batch, fault),
+            _ => unreachable!("it was made of a batch"),
         })
     }
 

@@ -238,7 +238,7 @@ fn memcached_with(users: &Path) -> Memcached {
 fn a_reload_takes_other_passwords_and_who_is_logged_in_stays_before_memcached() {
     let folder = private("users", USERS);
     let users = format!("users: {}", folder.path().join("users").display());
-    let (_memcached, quickack) = super::harness::field(2, &[], &[&users]);
+    let (_memcached, quickack) = super::harness::field(2, &["removed_users: keep"], &[&users]);
     let mut clients: Vec<Client> = (0..6).map(|_| quickack.client()).collect();
     clients.iter_mut().for_each(|client| client.ask(&login("anna", "old-secret"), "STORED\r\n"));
     assert!(quickack.admin_ok(&["reload"]).contains("nothing changed"));

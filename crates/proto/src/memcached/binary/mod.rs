@@ -83,7 +83,11 @@ impl Protocol for Binary {
     }
 
     fn reaches(&self, request: &Request, head: &[u8]) -> Keys {
-        let argument = Header::read(head).map_or(&b""[..], |header| header.key(head));
+        // The head of a request that is skipped ends before its key.
+        let argument = match (opcodes::opcode(request.command).shape, Header::read(head)) {
+            (Shape::Stat, Some(header)) => header.key(head),
+            _ => b"",
+        };
         reach::keys(request, argument)
     }
 
