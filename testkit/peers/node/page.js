@@ -32,6 +32,9 @@ await next();
 assert.equal(await text("#ready"), "ready");
 assert.ok((await text("#servers")).includes(label), "a name is shown as it is");
 
+assert.match(await text("#reloads"), /refused/);
+assert.match(await text("#slow"), /set a|set #/i);
+
 // The window is chosen by the keyboard, and shows every request.
 await page.locator("#spans input:checked").focus();
 await page.keyboard.press("ArrowRight");

@@ -115,7 +115,8 @@ impl Groups {
         self.least = self.list.iter().map(|group| group.turn.work()).min().unwrap_or(most);
     }
 
-    /// Whether a group holds more memory than its part, while there is little: it gets no more.
+    /// Whether a group holds more memory than its part, while there is little: its next requests
+    /// get no more. The answers to those that were sent are not dropped for it.
     #[inline]
     pub(crate) fn is_over(&self, group: u16) -> bool {
         self.any_over && self.list[usize::from(group)].is_over

@@ -13,7 +13,7 @@ use crate::{Action, Event};
 pub(super) fn join(base: &mut Base, asks: &Requester, request: &mut Request, input: &[u8]) {
     let Class::Fetch { merge: true, .. } = request.class else { return };
     // With less memory, the joined read might have to be refused whole.
-    let has_room = base.memory.has_room(input.len() + limits::JOINED_MAX * KEY_HELD);
+    let has_room = base.has_room_for(asks, input.len() + limits::JOINED_MAX * KEY_HELD);
     if base.pools[asks.pool()].plan.merge_gets && has_room {
         asks.protocol.join(request, input, &mut base.keys, limits::JOINED_MAX);
     }

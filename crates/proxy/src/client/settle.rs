@@ -30,7 +30,7 @@ impl Clients {
             return self.settle_part(base, part.request);
         };
         let len = value.len();
-        if !value.is_begun() && !base.has_room(client.group, len) {
+        if !value.is_begun() && !base.memory.has_room(len) {
             return self.fail(base, part, Some(server), Fault::OutOfMemory, false);
         }
         base.pools[pending.pool as usize].counters.add(PoolCounter::Hits, 1);
@@ -107,7 +107,7 @@ impl Clients {
     ) {
         let id = part.request;
         let len = value.len();
-        if has_body && !value.is_begun() && !self.has_room_for(base, id, len) {
+        if has_body && !value.is_begun() && !base.memory.has_room(len) {
             return self.fail(base, part, Some(server), Fault::OutOfMemory, true);
         }
         let pending = &mut self.requests[id];
@@ -126,12 +126,6 @@ impl Clients {
             self.account_request(base, id);
         }
         self.settle_part(base, id);
-    }
-
-    /// Whether there is room for so much of the answer to a request.
-    fn has_room_for(&self, base: &Base, id: RequestId, len: usize) -> bool {
-        let client = self.table.find(self.requests[id].client);
-        client.map_or_else(|| base.memory.has_room(len), |one| base.has_room(one.group, len))
     }
 
     /// Records that a request, or one part of it, met a fault. `sent` says that it was sent, so

@@ -53,6 +53,7 @@ impl Page {
             "/readyz" => Some(Page::Ready),
             "/stats.json" => Some(Page::Asked(Question::Stats)),
             "/history.json" => Some(Page::Asked(Question::History)),
+            "/slowlog.json" => Some(Page::Asked(Question::SlowLog)),
             _ => None,
         }
     }
@@ -158,6 +159,7 @@ quickack serves, to read only:
 /readyz       whether clients are served
 /stats.json   the answer of `quickack stats --json`
 /history.json how many requests took how long, in each second of the last five minutes
+/slowlog.json the answer of `quickack slowlog --json`
 ";
 const HTML: &str = "text/html; charset=utf-8";
 const JSON: &str = "application/json";

@@ -2,6 +2,7 @@
 //! and may be long; the state is short. Nothing in either is secret: a configuration has passwords,
 //! and never goes to that process.
 
+use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 
@@ -57,17 +58,33 @@ pub struct Reloads {
     pub last_applied: bool,
     /// When the last one was that was applied, in seconds since 1970; at first, the start.
     pub applied_unix_s: u64,
+    /// The last ones, for the page; the oldest is first. The HTTP process asks for them.
+    #[serde(skip)]
+    pub last: VecDeque<Reload>,
+}
+
+/// How one reload ended.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Reload {
+    pub unix_s: u64,
+    pub applied: bool,
+    pub text: String,
 }
 
 impl Default for Reloads {
     fn default() -> Self {
-        Reloads { applied: 0, refused: 0, last_applied: true, applied_unix_s: 0 }
+        Reloads { applied: 0, refused: 0, last_applied: true, applied_unix_s: 0, last: VecDeque::new() }
     }
 }
 
 impl Reloads {
     /// Counts one.
-    pub fn note(&mut self, applied: bool, unix_s: u64) {
+    pub fn note(&mut self, applied: bool, unix_s: u64, text: &str) {
+        if self.last.len() == LAST_MAX {
+            self.last.pop_front();
+        }
+        let text = text.chars().take(TEXT_LEN_MAX).collect();
+        self.last.push_back(Reload { unix_s, applied, text });
         self.last_applied = applied;
         match applied {
             true => (self.applied, self.applied_unix_s) = (self.applied + 1, unix_s),
@@ -85,3 +102,7 @@ impl Names {
         Ok(serde_json::from_slice(&sys::memory::read_sealed(fd)?)?)
     }
 }
+
+/// Reloads that are kept for the page, and characters of each.
+const LAST_MAX: usize = 20;
+const TEXT_LEN_MAX: usize = 400;

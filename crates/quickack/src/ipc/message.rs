@@ -194,8 +194,10 @@ messages! {
 pub enum Question {
     /// The answer of `quickack stats --json`.
     Stats,
-    /// How many requests took how long in each second of the last five minutes.
+    /// How many requests took how long in each second of the last five minutes; the last reloads.
     History,
+    /// The answer of `quickack slowlog --json`.
+    SlowLog,
 }
 
 /// Of the envelope and the tables of messages.

@@ -174,7 +174,7 @@ impl Master {
                 text += &format!("\n{}", reading.report.trim_end());
             }
             self.look_at_sockets(asker);
-            self.note_reload(asked, true);
+            self.note_reload(asked, true, &one_line(&text));
             return self.answer(asker, text);
         }
         if !reading.report.is_empty() {
@@ -337,7 +337,7 @@ impl Master {
         self.running = next.running;
         self.sealed_config = next.sealed_config;
         self.ids = next.ids;
-        self.note_reload(change.asked, true);
+        self.note_reload(change.asked, true, &format!("configuration {epoch}"));
         self.follow_process();
         self.follow_http();
         let mut waiting = BTreeSet::new();
@@ -427,15 +427,15 @@ impl Master {
         self.killed.extend(gone);
     }
 
-    fn note_reload(&mut self, asked: Asked, applied: bool) {
+    fn note_reload(&mut self, asked: Asked, applied: bool, text: &str) {
         if asked.is_reload {
-            self.reloads.note(applied, Clocks::read().unix_us / 1_000_000);
+            self.reloads.note(applied, Clocks::read().unix_us / 1_000_000, text);
         }
     }
 
     pub(super) fn refuse(&mut self, asked: Asked, why: impl Display) {
-        self.note_reload(asked, false);
         let (why, epoch) = (why.to_string(), self.running.epoch);
+        self.note_reload(asked, false, &one_line(&why));
         let text = format!("change refused, epoch {epoch} stays in force: {}", one_line(&why));
         say(&mut self.log, Level::Error, "change_refused", &text);
         if let Some(id) = asked.asker {

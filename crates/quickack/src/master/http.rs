@@ -380,7 +380,11 @@ impl Master {
     fn answer_http(&mut self, question: Question) {
         let text = match question {
             Question::Stats => self.stats_text(true),
-            Question::History => stats::history(&self.seconds.windows, &self.running.plan()),
+            Question::History => {
+                let (windows, reloads) = (&self.seconds.windows, &self.reloads.last);
+                stats::history(windows, &self.running.plan(), reloads)
+            }
+            Question::SlowLog => self.slow_log_text(true, None),
         };
         if let Ok(text) = sys::memory::sealed("quickack-answer", text.as_bytes()) {
             self.http.send(ToHttp::Answer { question }, &[Rc::new(text)]);

@@ -1,8 +1,12 @@
 //! The last five minutes for the page: how many requests took how long, second by second.
 
+use std::collections::VecDeque;
+
 use metrics::{Latency, Windows};
 use proxy::plan::Plan;
 use serde_json::{Map, Value, json};
+
+use crate::ipc::http_view::Reload;
 
 /// The edges of the rows of the page's heat map, in microseconds. A stall by Nagle's algorithm and
 /// a delayed ACK is one of 40 ms on Linux and of 200 ms on Windows: each has a row of its own.
@@ -12,8 +16,9 @@ const EDGES_US: &[u64] = &[
 ];
 
 /// Returns for each second, and for each five seconds more than a minute ago, the number of
-/// requests of each pool between two edges. The last number is of those above all edges.
-pub fn history(windows: &Windows, plan: &Plan) -> String {
+/// requests of each pool between two edges. The last number is of those above all edges. The last
+/// reloads come with them.
+pub fn history(windows: &Windows, plan: &Plan, reloads: &VecDeque<Reload>) -> String {
     let slices = windows.slices().map(|(seconds, window)| {
         let pools = plan.pools.iter().map(|pool| {
             let all = Latency::all(false).chain(Latency::all(true));
@@ -28,5 +33,5 @@ pub fn history(windows: &Windows, plan: &Plan) -> String {
         json!({"start": seconds.start, "end": seconds.end, "pools": pools})
     });
     let slices: Vec<Value> = slices.collect();
-    json!({"edges_us": EDGES_US, "slices": slices}).to_string()
+    json!({"edges_us": EDGES_US, "slices": slices, "reloads": reloads}).to_string()
 }

@@ -13,8 +13,8 @@ const LABEL: &str = "<b>one</b>";
 fn the_page_shows_every_request_works_by_keyboard_and_loads_nothing_from_elsewhere() {
     let memcached = Memcached::start();
     let text = format!(
-        "global:\n  workers: 2\n  http: 127.0.0.1:0\nalpha:\n  listen: 127.0.0.1:0\n  servers:\n\
-         \u{20}   - {}:1 {LABEL}\n",
+        "global:\n  workers: 2\n  http: 127.0.0.1:0\nalpha:\n  listen: 127.0.0.1:0\n\
+         \u{20} slowlog_threshold: 1us\n  servers:\n    - {}:1 {LABEL}\n",
         memcached.address
     );
     let quickack = Quickack::start(QUICKACK, &text);
@@ -23,6 +23,8 @@ fn the_page_shows_every_request_works_by_keyboard_and_loads_nothing_from_elsewhe
         client.ask("set a 0 0 1\r\n1\r\n", "STORED\r\n");
         client.ask("get a\r\n", "VALUE a 0 1\r\n1\r\nEND\r\n");
     }
+    quickack.rewrite("alpha: [");
+    assert!(!quickack.admin(&["reload"]).ok);
     let port = address(&quickack).port().to_string();
     let mut browser = Command::new("node");
     browser.arg(peer_script("node/page.js")).args([&port, "600", LABEL]);
