@@ -13,6 +13,8 @@ mod control;
 mod health;
 mod metrics;
 mod pages;
+#[cfg(test)]
+mod tests;
 mod view;
 
 use std::cell::RefCell;
@@ -131,23 +133,26 @@ impl HttpServer {
         }
     }
 
-    /// Makes room for one more client: one that keeps its place without using it is closed.
+    /// Makes room for one more client: the one that has kept its place longest without using it is
+    /// closed. One that has just come has a moment to ask.
     fn make_room(&mut self, now: Time) -> bool {
-        let idleness = |id: &ConnId| {
-            let connection = &self.clients.find(*id)?.connection;
-            let age = now.0.saturating_sub(connection.since());
-            match connection.stage() {
-                Stage::Idle | Stage::Lingering | Stage::Over => Some((1, age)),
-                Stage::Reading | Stage::Answering if age >= SLOW_US => Some((0, age)),
-                _ => None,
+        let mut oldest: Option<(u64, ConnId)> = None;
+        for id in self.clients.ids() {
+            let Some(client) = self.clients.find(id) else { continue };
+            let since = client.connection.since();
+            let patience = match client.connection.stage() {
+                Stage::Idle | Stage::Lingering | Stage::Over => IDLE_US,
+                Stage::Reading | Stage::Answering => SLOW_US,
+                Stage::Waiting => continue,
+            };
+            if now.0.saturating_sub(since) >= patience {
+                oldest = oldest.into_iter().chain([(since, id)]).min();
             }
-        };
-        let ids = self.clients.ids().into_iter();
-        let idle = ids.filter_map(|id| Some((idleness(&id)?, id))).max();
-        if let Some((_, id)) = idle {
+        }
+        if let Some((_, id)) = oldest {
             self.close(id);
         }
-        idle.is_some()
+        oldest.is_some()
     }
 
     /// Pages that slow clients have not read are kept for them. If those are too many bytes, the
@@ -296,7 +301,9 @@ impl Service for HttpServer {
 
 /// Connections at a time.
 const CLIENTS_MAX: usize = 64;
-/// A client that takes longer than this gives way to a new one when there is no room.
+/// Clients give way to new ones when there is no room: those that have asked nothing for so long, …
+const IDLE_US: u64 = 100_000;
+/// … and those that have taken so long to ask or to read.
 const SLOW_US: u64 = 1_000_000;
 /// Bytes of different pages that clients have not read yet.
 const BYTES_MAX: usize = 64 << 20;
