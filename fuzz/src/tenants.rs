@@ -340,7 +340,12 @@ fn check_redis(mut bytes: &[u8], input: &[u8]) {
                 let from = if name == "georadius" { 6 } else { 5 };
                 let found = options(&words, from, &[("store", 1), ("storedist", 1)]).into_iter();
                 // Of several the last one counts.
-                found.map(|(_, values)| &values[0]).last().into_iter().chain([&words[1]]).collect()
+                found
+                    .map(|(_, values)| &values[0])
+                    .next_back()
+                    .into_iter()
+                    .chain([&words[1]])
+                    .collect()
             }
             "object" | "memory" | "xgroup" | "xinfo" | "debug" => many(2, 1),
             name if name.starts_with("eval") || name.starts_with("fcall") => {
