@@ -5,8 +5,9 @@
 //! only its own [`WorkerMetrics`]; any process reads them all, and merging is adding.
 //!
 //! `registry.rs` has the layout of the memory; `latency.rs` says what is measured, `histogram.rs`
-//! assigns times to buckets, and `chunks.rs` has the memory for these; `windows.rs` derives the last
-//! seconds and minutes; `logins.rs` has the only words that several processes write.
+//! assigns times to buckets, and `chunks.rs` has the memory for these; `windows.rs` derives the
+//! last seconds and minutes; `slow_log.rs` has slow requests; `logins.rs` has the only words that
+//! several processes write.
 
 mod chunks;
 mod histogram;

@@ -1,7 +1,8 @@
 //! The layout of counters in the shared memory, and the rules for writing it.
 //!
 //! ```text
-//!   memory   [ header ][ slot 0: row 0 | row 1 | ... | chunks | slow log ][ slot 1: ... ] ... [ logins ]
+//!   memory   [ header ][ slot 0 ][ slot 1 ] ... [ logins ]
+//!   slot     [ row 0 | row 1 | ... | chunks | slow log ]
 //!   row      [ counters | heads of histograms | reset of the slow log | to the end of the page ]
 //! ```
 //!
@@ -11,16 +12,19 @@
 //! nothing. All loads and stores are relaxed: each word has one writer, and no word depends on
 //! another. The words of `logins.rs` have several writers, and are read only when a client logs in.
 
+mod layout;
+
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use crate::chunks::Chunks;
-use crate::histogram::{self, BUCKETS, HEAD, Head, Histogram, Recorder, bump};
+use crate::histogram::{self, HEAD, Head, Histogram, Recorder, bump};
 use crate::logins::{self, LoginRates};
 use crate::slow_log::{self, SlowEntry, SlowLog};
-use crate::{
-    Counter, GAUGES, HISTOGRAMS, Latency, OWN_COUNTERS, PoolCounter, ServerCounter, WorkerCounter,
-};
+use crate::{Counter, GAUGES, HISTOGRAMS, Latency, OWN_COUNTERS, ServerCounter};
+
+use layout::LAYOUT;
+pub use layout::{NO_NAMES, digest};
 
 /// Places for counters in a row.
 pub(crate) const COUNTERS: usize = 64;
@@ -464,58 +468,6 @@ const LINE: usize = 8;
 
 fn is_aligned(memory: &[AtomicU64]) -> bool {
     memory.as_ptr().addr().is_multiple_of(LINE * 8)
-}
-
-/// One number for the meaning of every word. Builds with other tables have another number.
-const LAYOUT: u64 = {
-    let mut hash = NO_NAMES;
-    let tables =
-        [WorkerCounter::TABLE, PoolCounter::TABLE, ServerCounter::TABLE, crate::LATENCY_TABLE];
-    let mut table = 0;
-    while table < tables.len() {
-        let mut row = 0;
-        while row < tables[table].len() {
-            hash = digest(hash, tables[table][row].name.as_bytes());
-            row += 1;
-        }
-        hash = digest(hash, b"/");
-        table += 1;
-    }
-    let shape = [
-        VERSION,
-        PAGE,
-        ROW,
-        HEADS_AT,
-        HEAD,
-        HISTOGRAMS,
-        BUCKETS,
-        GAUGES,
-        OWN_AT,
-        slow_log::WORDS,
-        logins::WORDS,
-    ];
-    let mut at = 0;
-    while at < shape.len() {
-        hash = digest(hash, &shape[at].to_le_bytes());
-        at += 1;
-    }
-    hash
-};
-
-/// The digest of no name.
-pub const NO_NAMES: u64 = 0xcbf2_9ce4_8422_2325;
-
-/// Raise this when the same words change their meaning.
-const VERSION: usize = 2;
-
-/// FNV-1a over names, one after the other: each call adds one to the digest of those before.
-pub const fn digest(mut hash: u64, bytes: &[u8]) -> u64 {
-    let mut at = 0;
-    while at < bytes.len() {
-        hash = (hash ^ bytes[at] as u64).wrapping_mul(0x0100_0000_01b3);
-        at += 1;
-    }
-    (hash ^ 0xff).wrapping_mul(0x0100_0000_01b3)
 }
 
 #[cfg(test)]

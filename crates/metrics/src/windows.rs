@@ -1,7 +1,7 @@
 //! The times of the last seconds and minutes, derived from the histograms since the start.
 //!
 //! ```text
-//!   once a second   registry ──▶ sum over all slots ──minus the sum before──▶ a slice: changed buckets
+//!   once a second   sum over all slots, minus the sum before ──▶ a slice: changed buckets
 //!   slices          [ 5 s | 5 s | ... | 5 s | 1 s | 1 s | ... | 1 s ]   the newest is last
 //!                    └──────── 5 min ────────┴──────── 1 min ───────┘
 //!   a window        the sum of the slices that lie in it

@@ -31,7 +31,7 @@ use crate::{Action, Event, Time};
 use buffer::Spares;
 use limits::Limits;
 use memory::Memory;
-use plan::Plan;
+use plan::{Plan, PoolPlan};
 use pool::{Pool, Server, Stage};
 use random::Random;
 use share::TurnShare;
@@ -88,6 +88,8 @@ pub(crate) struct Base {
     pub(crate) turn_since: Time,
     /// The reply that is being read.
     pub(crate) reply: ReplyOf,
+    /// Some pool has a slow log. Without one, requests do not keep what only it needs.
+    pub(crate) logs_slow: bool,
     /// The last turn that took long.
     pub(crate) long_turn: LongTurn,
     /// How long the driver works in a turn, on the average, in microseconds.
@@ -102,7 +104,9 @@ pub(crate) struct Base {
 
 impl Base {
     pub(crate) fn new(plan: Plan, seed: u64, now: Time, metrics: WorkerMetrics) -> Base {
+        let logs_slow = plan.pools.iter().any(PoolPlan::logs_slow);
         Base {
+            logs_slow,
             pools: plan.pools.into_iter().map(|pool| Pool::new(pool, &metrics, now)).collect(),
             spares: Spares::default(),
             memory: Memory::new(plan.memory_max),

@@ -8,6 +8,7 @@
 mod batch;
 mod busy;
 mod check;
+mod deadlines;
 mod fail;
 mod handshake;
 mod health;

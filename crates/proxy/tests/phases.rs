@@ -3,8 +3,8 @@
 mod stage;
 
 use metrics::{Latency, Phase, Registry};
-use proxy::Closed;
 use proxy::slow::Cause;
+use proxy::{Closed, ConnId};
 use stage::*;
 
 /// The times of the four phases of the only request so far.
@@ -90,9 +90,17 @@ fn causes(
 
 const SLOW_US: u64 = 200_000;
 
+fn slow_stage() -> (Stage, ConnId) {
+    let mut stage = Stage::new(&["s0"], |pool| {
+        (pool.preconnect, pool.slow.after) = (true, SLOW_US / 2);
+    });
+    let link = stage.connect(0);
+    (stage, link)
+}
+
 #[test]
 fn a_long_turn_of_the_worker_is_named() {
-    let (mut stage, link) = Stage::of_one();
+    let (mut stage, link) = slow_stage();
     let found = causes(&mut stage, "get x\r\n", |stage| {
         stage.passes(SLOW_US);
         stage.turn(link);
@@ -112,7 +120,7 @@ fn a_long_turn_of_the_worker_is_named() {
 
 #[test]
 fn a_silent_server_that_requests_were_held_for_is_named() {
-    let (mut stage, link) = Stage::of_one();
+    let (mut stage, link) = slow_stage();
     let other = stage.client();
     stage.says(other, "get y\r\n");
     stage.turn(link);

@@ -54,8 +54,8 @@ pub static VERBS: &[Verb] = &[
     Verb {
         name: "slowlog",
         words: "[--json] [--limit N] [--reset]",
-        text: "Shows the last slow requests (at most 100, or N), the newest first: their phases and \
-               what is known of the cause; `--reset` hides them. See `slowlog_threshold`.",
+        text: "Shows the last slow requests (at most 100, or N), the newest first: their phases \
+               and what is known of the cause; `--reset` hides them. See `slowlog_threshold`.",
     },
     Verb {
         name: "workers",

@@ -1,7 +1,9 @@
 //! Tests of sharing between processes, and of reading a memory that another process made.
 
+use super::layout::VERSION;
 use super::*;
-use crate::histogram::CHUNK;
+use crate::histogram::{BUCKETS, CHUNK};
+use crate::{PoolCounter, WorkerCounter};
 
 #[test]
 fn no_two_writers_share_a_cache_line() {

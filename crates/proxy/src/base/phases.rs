@@ -1,7 +1,7 @@
 //! The phases of a request, and which requests are measured.
 //!
 //! ```text
-//!   first byte ── client read ── whole ── queue ── sent ── server ── settled ── client write ── written
+//!   begun ─client read─ whole ─queue─ sent ─server─ settled ─client write─ written
 //! ```
 //!
 //! A request of several parts follows the part that is answered last. The driver gives the times:

@@ -10,7 +10,7 @@ use metrics::PoolCounter;
 use proto::{Answer, Class, MarkUse, Parsed, Quiet, Refusal, ReplyMode, Request, Resume, Span};
 
 use super::Clients;
-use super::session::{Body, Client, Departure, Intake, Reading, State};
+use super::session::{Body, Departure, Intake, Reading, State, mute};
 use crate::base::buffer::Source;
 use crate::base::fault::Fault;
 use crate::base::id::ConnId;
@@ -66,16 +66,6 @@ const KEY_HELD: usize = 48;
 const REST_KEPT_MIN: usize = limits::REFERENCE_MIN + 64;
 
 const IN_ABORTED: &str = "it belongs to a refused transaction, of which nothing is executed";
-
-/// Silences a request of a client that has turned replies off.
-pub(super) fn mute(client: &mut Client, request: &mut Request) {
-    if !bug!(SkipForEver) {
-        client.session.reply_mode = client.session.reply_mode.after_request();
-    }
-    if !bug!(IgnoreMute) {
-        request.quiet = Quiet::Silent;
-    }
-}
 
 impl Clients {
     /// Takes bytes that have come from a client.

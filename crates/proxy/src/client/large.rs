@@ -10,8 +10,9 @@ use metrics::PoolCounter;
 use proto::{Parsed, Request, Resume};
 
 use super::Clients;
-use super::input::{Next, mute};
+use super::input::Next;
 use super::session::Intake;
+use super::session::mute;
 use crate::base::buffer::Source;
 use crate::base::id::ConnId;
 use crate::base::room::NoRoom;

@@ -7,7 +7,7 @@
 //! ```
 
 use metrics::PoolCounter;
-use proto::{ConnKey, Endpoints, Protocol, Request, Resume, Session};
+use proto::{ConnKey, Endpoints, Protocol, Quiet, Request, Resume, Session};
 
 use super::unwritten::UnwrittenList;
 use crate::base::Base;
@@ -470,5 +470,15 @@ impl Client {
         };
         // So does the part of a head that is arriving.
         self.out.len() + self.partial.len().max(self.resume.needs) + body
+    }
+}
+
+/// Silences a request of a client that has turned replies off.
+pub(super) fn mute(client: &mut Client, request: &mut Request) {
+    if !bug!(SkipForEver) {
+        client.session.reply_mode = client.session.reply_mode.after_request();
+    }
+    if !bug!(IgnoreMute) {
+        request.quiet = Quiet::Silent;
     }
 }

@@ -20,6 +20,7 @@ impl Proxy {
         self.clients.set_limits(&plan);
         self.base.memory.max = plan.memory_max;
         self.base.limits = plan.limits;
+        self.base.logs_slow = plan.pools.iter().any(PoolPlan::logs_slow);
         for at in 0..self.base.pools.len() {
             let id = self.base.pools[at].plan.id;
             let stays = plan.pools.iter().any(|pool| pool.id == id);

@@ -26,16 +26,14 @@ use super::marks::SentMarks;
 use super::message::{Body, Late, Message, MessageForm, Payload};
 use super::queue::FairQueue;
 use crate::Time;
-use crate::base::ServerAt;
 use crate::base::buffer::Outbox;
-use crate::base::fault::Fault;
 use crate::base::id::ConnId;
 use crate::base::limits::{self, Limits};
 use crate::base::memory::Memory;
 use crate::base::part::{Effort, LinkClass};
 use crate::base::phases::UNSENT;
-use crate::base::plan::Timeouts;
 use crate::base::size::Cost;
+use crate::base::{Base, ServerAt};
 
 /// One link.
 pub(super) struct Link {
@@ -319,76 +317,17 @@ impl Link {
         self.sent > self.done
     }
 
-    /// Returns when this link must be looked at, if nothing happens before.
-    pub(super) fn deadline(&self, timeouts: &Timeouts) -> Option<Time> {
-        let owed = self.owed_deadline(timeouts).map(|(deadline, _)| deadline);
-        // Not in the order of their times, since some have waited for their turn.
-        let queue = self.queue_timeout(timeouts);
-        let pending = self.outstanding.range(self.first_pending()..);
-        let queued = pending.map(|message| message.since.after(queue)).min();
-        let gathering = self.batch.as_ref().filter(|_| !bug!(GatherForEver));
-        let gathering = gathering.map(|batch| batch.since.after(timeouts.queue));
-        let waiting = self.queue.oldest().map(|since| since.after(queue));
-        let look_at = self.look_at.into_iter().chain(self.gives_up_at(timeouts));
-        owed.into_iter().chain(queued).chain(gathering).chain(waiting).chain(look_at).min()
-    }
-
-    /// Returns how long a request may wait until it is sent.
-    pub(super) fn queue_timeout(&self, timeouts: &Timeouts) -> u64 {
-        match self.class {
-            // A server that is busy takes no handshake for a while.
-            // And one large request may take longer than a small one may wait.
-            LinkClass::Control | LinkClass::Large => timeouts.slow.max(timeouts.queue),
-            _ => timeouts.queue,
+    /// Notes what the requests that the next reply answers are to know of it.
+    #[inline]
+    pub(super) fn note_next_reply(&mut self, base: &mut Base) {
+        let Some(first) = self.outstanding.front() else { return };
+        base.reply.sent = self.marks.time_of(first.end);
+        if base.logs_slow {
+            base.reply.began = self.reply_began;
+            base.reply.server = self.at.server;
+            base.reply.held = first.held;
+            base.reply.is_work = first.effort != Effort::Quick;
         }
-    }
-
-    /// Returns when a server has been silent for too long to a handshake.
-    pub(super) fn handshake_deadline(&self, timeouts: &Timeouts) -> Time {
-        self.since.max(self.excused).after(timeouts.reply)
-    }
-
-    /// Returns when the server has not done in time what it owes, and the fault that this is.
-    pub(super) fn owed_deadline(&self, timeouts: &Timeouts) -> Option<(Time, Fault)> {
-        match self.state {
-            State::Connecting => Some((self.since.after(timeouts.connect), Fault::ConnectTimeout)),
-            State::Handshake(_) => Some((self.handshake_deadline(timeouts), Fault::ReplyTimeout)),
-            State::Up(_) if self.is_waiting() && !bug!(NoReplyDeadline) => {
-                Some((self.reply_deadline(timeouts), Fault::ReplyTimeout))
-            }
-            State::Up(_) => None,
-        }
-    }
-
-    /// Returns the fault of a server that has not done in time what it owes.
-    pub(super) fn fault_at(&self, timeouts: &Timeouts, now: Time) -> Option<Fault> {
-        self.owed_deadline(timeouts).filter(|(deadline, _)| now >= *deadline).map(|owed| owed.1)
-    }
-
-    /// Returns when a server that owes a reply has been silent for too long, or has taken too long
-    /// over the reply.
-    fn reply_deadline(&self, timeouts: &Timeouts) -> Time {
-        let patience = if bug!(HurryReply) { timeouts.reply / 2 } else { timeouts.reply };
-        let at_most = self.owed.after(timeouts.reply * limits::REPLY_STRETCH);
-        let at_most = if bug!(SpeakForEver) { Time(u64::MAX) } else { at_most };
-        let deadline = self.since.after(patience).min(at_most);
-        let first = self.outstanding.front().filter(|first| first.effort != Effort::Quick);
-        if first.is_none() && self.excused == Time(0) {
-            return deadline;
-        }
-        let slow = match first {
-            None => deadline,
-            // Its client has its answer, and the server as much time again.
-            Some(first) if first.is_late() && !bug!(EndSlow) => {
-                self.owed.after(timeouts.slow.saturating_mul(2))
-            }
-            Some(_) => self.owed.after(timeouts.slow),
-        };
-        let excused = match self.excused {
-            Time(0) => deadline,
-            excused => excused.after(patience),
-        };
-        deadline.max(slow).max(excused)
     }
 
     /// Notes that the kernel took `n` bytes.

@@ -17,7 +17,7 @@ impl SentMarks {
     pub(super) fn note(&mut self, end: u64, now: Time) {
         let is_full = self.marks.len() >= MARKS_MAX;
         match self.marks.back_mut() {
-            // Beyond the bound, the last mark stands for several writes, with the time of the first.
+            // Beyond the bound, the last mark stands for several writes, with the first's time.
             Some(last) if last.1 == now || is_full => last.0 = end,
             _ => self.marks.push_back((end, now)),
         }

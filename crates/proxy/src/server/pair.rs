@@ -23,7 +23,6 @@ use crate::base::id::ConnId;
 use crate::base::part::{Arrival, Effort, NONE, Part};
 use crate::base::phases::UNSENT;
 use crate::base::plan::QuickAck;
-use crate::base::slow::ReplyOf;
 
 /// The meaning of the next bytes of a link.
 pub(crate) enum Reply<'a> {
@@ -101,16 +100,8 @@ impl Servers {
         let Some(link) = self.links.find_mut(id) else {
             return Ok(Reply::Nothing(rest.bytes.len()));
         };
-        if base.reply.sent == UNSENT
-            && let Some(first) = link.outstanding.front()
-        {
-            base.reply = ReplyOf {
-                sent: link.marks.time_of(first.end),
-                began: link.reply_began,
-                server: link.at.server,
-                held: first.held,
-                is_work: first.effort != Effort::Quick,
-            };
+        if base.reply.sent == UNSENT {
+            link.note_next_reply(base);
         }
         if let Some(body) = link.body.as_mut().filter(|body| body.left > 0) {
             return Ok(body.take(rest));

@@ -267,9 +267,9 @@ const PHASES: &str = "
 ## Phases
 
 `phase_us` of a pool has the phases of its requests. A request of several parts follows the part
-that was answered last. All requests of a worker are measured while it serves less than 500 a second;
-of more, so many that 250 a second or more are measured, and at least one in 64. Each counts for as
-many as it was chosen from.
+that was answered last. All requests of a worker are measured while it serves less than 500 a
+second; of more, so many that 250 a second or more are measured, and at least one in 64. Each counts
+for as many as it was chosen from.
 
 | name | meaning |
 |---|---|

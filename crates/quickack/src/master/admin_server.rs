@@ -438,13 +438,8 @@ impl Master {
                 let text = self.stats_text(says("--json"));
                 self.admin.answer(id, text);
             }
-            "slowlog" if says("--reset") => {
-                let text = self.reset_slow_log();
-                self.admin.answer(id, text);
-            }
             "slowlog" => {
-                let limit = words.iter().find_map(|word| word.parse().ok());
-                let text = self.slow_log_text(says("--json"), limit);
+                let text = self.slow_log_answer(words);
                 self.admin.answer(id, text);
             }
             "workers" => {
@@ -468,16 +463,6 @@ impl Master {
                 let why = format!("unknown verb `{odd}`; use one of: {}", verbs());
                 self.admin.refuse(id, &why);
             }
-        }
-    }
-
-    fn config_text(&self, diff: bool, json: bool) -> String {
-        let config = &self.running.config;
-        match (diff, json) {
-            (false, false) => config.running_text(),
-            (false, true) => config.running_json(),
-            (true, false) => config.diff_text(),
-            (true, true) => config.diff_json(),
         }
     }
 }

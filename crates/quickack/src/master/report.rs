@@ -118,6 +118,17 @@ impl Master {
         text
     }
 
+    /// `quickack config`.
+    pub(super) fn config_text(&self, diff: bool, json: bool) -> String {
+        let config = &self.running.config;
+        match (diff, json) {
+            (false, false) => config.running_text(),
+            (false, true) => config.running_json(),
+            (true, false) => config.diff_text(),
+            (true, true) => config.diff_json(),
+        }
+    }
+
     /// `quickack stats`.
     pub(super) fn stats_text(&self, as_json: bool) -> String {
         let snapshot = self.snapshot();

@@ -85,8 +85,8 @@ fn write_pool(pool: &PoolStats, now_s: u64, out: &mut String) {
     servers(&pool.servers, now_s, out);
 }
 
-/// Renders the latencies of a pool: of reads and of updates, of each family where there are several,
-/// and of each server in the last minute.
+/// Renders the latencies of a pool: of reads and of updates, of each family where there are
+/// several, and of the phases.
 fn latencies(pool: &PoolStats, out: &mut String) {
     let mut rows = vec![heads(&["LATENCY", "OVER", "COUNT", "MEAN"])];
     for kind in &pool.latencies {
