@@ -79,11 +79,13 @@ impl Clients {
         client.enter_turn(base);
         client.received = base.now;
         if client.partial.is_empty() {
-            if let Intake::Head = client.intake {
-                client.begun = base.now;
+            match client.intake {
+                Intake::Head => client.begun = base.now,
+                _ => client.note_rest(base),
             }
             return Input::AsTheyCame;
         }
+        client.note_rest(base);
         client.partial.extend_from_slice(bytes);
         if !client.is_paused() {
             return Input::Kept;
@@ -376,7 +378,7 @@ impl Clients {
     /// Applies the QUICKACK rule: when the received bytes cannot be answered yet, the sender may be
     /// waiting for our ACK before it sends the rest, and our kernel would delay that ACK for 40 ms.
     pub(crate) fn acknowledge(&mut self, base: &mut Base, id: ConnId) {
-        let Some(client) = self.table.find(id) else { return };
+        let Some(client) = self.table.find_mut(id) else { return };
         let pool = &mut base.pools[client.pool as usize];
         let flush = match pool.plan.quickack {
             QuickAck::Partial => {
@@ -391,6 +393,9 @@ impl Clients {
         };
         if flush {
             pool.counters.add(PoolCounter::AcksFlushed, 1);
+            if client.is_mid_request() {
+                client.flushed = base.now;
+            }
             base.actions.push_back(Action::FlushAck(id));
         }
     }

@@ -77,6 +77,8 @@ pub(super) struct Link {
     pub(super) partial: Vec<u8>,
     /// The progress of the reply whose items are being read.
     pub(super) progress: Progress,
+    /// When its ACK was flushed last, until something came.
+    pub(super) flushed: Time,
     /// When the first bytes came of the reply that is being read, if it comes in several reads.
     pub(super) reply_began: Time,
     /// A value or reply that is still arriving.
@@ -158,6 +160,7 @@ impl Link {
             partial: Vec::new(),
             progress: Progress::default(),
             body: None,
+            flushed: UNSENT,
             reply_began: UNSENT,
             since: now,
             owed: now,

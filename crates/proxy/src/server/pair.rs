@@ -17,12 +17,12 @@ use super::link::State;
 use super::message::{Body, Late, Message, Payload, Unit};
 use super::state::Proof;
 use crate::Action;
-use crate::base::Base;
 use crate::base::buffer::{End, Source, has_trailer};
 use crate::base::id::ConnId;
 use crate::base::part::{Arrival, Effort, NONE, Part};
 use crate::base::phases::UNSENT;
 use crate::base::plan::QuickAck;
+use crate::base::{Base, limits};
 
 /// The meaning of the next bytes of a link.
 pub(crate) enum Reply<'a> {
@@ -271,7 +271,12 @@ impl Servers {
             QuickAck::Always => true,
             QuickAck::Off => false,
         };
+        let flushed = std::mem::replace(&mut link.flushed, UNSENT);
+        if flushed != UNSENT && base.now.since(flushed) <= limits::STALL_CURED_US {
+            counters.add(ServerCounter::StallsCured, 1);
+        }
         if flush {
+            link.flushed = base.now;
             counters.add(ServerCounter::AcksFlushed, 1);
             base.actions.push_back(Action::FlushAck(id));
         }
