@@ -170,6 +170,8 @@ table! {
             "Times that a client was paused because it had too much outstanding.",
         AcksFlushed "acks_flushed_total"
             "ACKs sent at once after a part of a request or a quiet request.",
+        StallsCured "stalls_cured_total"
+            "Such ACKs after which the client sent more within 5 ms; it might have stalled.",
     }
 }
 
@@ -223,6 +225,8 @@ table! {
         Ejections "ejections_total" "Times that the server was ejected from the ring.",
         Probes "probes_total" "Probes sent to find out whether the server is back.",
         AcksFlushed "acks_flushed_total" "ACKs sent at once because a reply was incomplete.",
+        StallsCured "stalls_cured_total"
+            "Such ACKs after which the server sent more within 5 ms; it might have stalled.",
     }
 }
 

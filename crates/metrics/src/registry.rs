@@ -1,7 +1,8 @@
 //! The layout of counters in the shared memory, and the rules for writing it.
 //!
 //! ```text
-//!   memory   [ header ][ slot 0: row 0 | ... | chunks | slow log ] ... [ logins ][ tenants ]
+//!   memory   [ header ][ slot 0 ][ slot 1 ] ... [ logins ][ tenants ]
+//!   slot     [ row 0 | row 1 | ... | chunks | slow log ]
 //!   row      [ counters | heads of histograms | reset of the slow log | to the end of the page ]
 //! ```
 //!

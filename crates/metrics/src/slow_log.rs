@@ -161,7 +161,7 @@ mod tests {
             worker: 0,
             phases: [1, 2, 3, n],
             causes: 0x8001,
-            asked_again: n % 2 == 0,
+            asked_again: n.is_multiple_of(2),
             busy_with: NO_COMMAND,
             key_hash: u64::MAX - n,
             key_len: 250,

@@ -35,7 +35,7 @@ use groups::Groups;
 use limits::Limits;
 use memory::Memory;
 use part::Requester;
-use plan::Plan;
+use plan::{Plan, PoolPlan};
 use pool::{Pool, Server, Stage};
 use random::Random;
 use slow::{LongTurn, ReplyOf};
@@ -93,6 +93,8 @@ pub(crate) struct Base {
     pub(crate) turn_since: Time,
     /// The reply that is being read.
     pub(crate) reply: ReplyOf,
+    /// Some pool has a slow log. Without one, requests do not keep what only it needs.
+    pub(crate) logs_slow: bool,
     /// The last turn that took long.
     pub(crate) long_turn: LongTurn,
     /// How long the driver works in a turn, on the average, in microseconds.
@@ -110,7 +112,9 @@ impl Base {
         let mut tenants = Tenants::default();
         let of_pools = plan.tenant_ids();
         tenants.install(plan.tenants, plan.removed_users, &metrics, now);
+        let logs_slow = plan.pools.iter().any(PoolPlan::logs_slow);
         let mut base = Base {
+            logs_slow,
             tenants,
             pools: plan.pools.into_iter().map(|pool| Pool::new(pool, &metrics, now)).collect(),
             spares: Spares::default(),

@@ -2,9 +2,9 @@
 
 mod stage;
 
-use metrics::{Latency, Phase, Registry};
-use proxy::Closed;
+use metrics::{Latency, Phase, PoolCounter, Registry, ServerCounter};
 use proxy::slow::Cause;
+use proxy::{Closed, ConnId};
 use stage::*;
 
 /// The times of the four phases of the only request so far.
@@ -90,9 +90,17 @@ fn causes(
 
 const SLOW_US: u64 = 200_000;
 
+fn slow_stage() -> (Stage, ConnId) {
+    let mut stage = Stage::new(&["s0"], |pool| {
+        (pool.preconnect, pool.slow.after) = (true, SLOW_US / 2);
+    });
+    let link = stage.connect(0);
+    (stage, link)
+}
+
 #[test]
 fn a_long_turn_of_the_worker_is_named() {
-    let (mut stage, link) = Stage::of_one();
+    let (mut stage, link) = slow_stage();
     let found = causes(&mut stage, "get x\r\n", |stage| {
         stage.passes(SLOW_US);
         stage.turn(link);
@@ -112,7 +120,7 @@ fn a_long_turn_of_the_worker_is_named() {
 
 #[test]
 fn a_silent_server_that_requests_were_held_for_is_named() {
-    let (mut stage, link) = Stage::of_one();
+    let (mut stage, link) = slow_stage();
     let other = stage.client();
     stage.says(other, "get y\r\n");
     stage.turn(link);
@@ -126,4 +134,26 @@ fn a_silent_server_that_requests_were_held_for_is_named() {
         stage.slow.retain(|entry| entry.phases[1] > 0);
     });
     assert_eq!(found, ["held"]);
+}
+
+#[test]
+fn a_stall_is_counted_as_cured_if_the_rest_comes_at_once_after_the_ack() {
+    let (mut stage, link) = Stage::of_one();
+    let client = stage.client();
+    let mut ask = |pause: u64| {
+        stage.says(client, "get ");
+        stage.passes(pause);
+        stage.says(client, "x\r\n");
+        stage.turn(link);
+        stage.says(link, "VALUE x 0 1\r\n");
+        stage.passes(pause);
+        stage.says(link, "1\r\nEND\r\n");
+        stage.received(client);
+        let registry = &stage.registry;
+        [
+            registry.total(POOL, PoolCounter::StallsCured),
+            registry.total(S0, ServerCounter::StallsCured),
+        ]
+    };
+    assert_eq!([5_000, 5_001, 1, 40_000].map(&mut ask), [[1, 1], [1, 1], [2, 2], [2, 2]]);
 }

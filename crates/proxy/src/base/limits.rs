@@ -197,8 +197,8 @@ pub const ITEM_SIZE_MAX: usize = 512 * 1024 * 1024;
 pub const TIMEOUT_CONNECT_DEFAULT_US: u64 = 1_000_000;
 /// Deadline in the queue where the file names none.
 pub const TIMEOUT_QUEUE_DEFAULT_US: u64 = 1_000_000;
-/// A request that takes this long is in the slow log.
-pub const SLOWLOG_DEFAULT_US: u64 = 100_000;
+/// After a flushed ACK, what comes within this time was held back by Nagle's algorithm.
+pub(crate) const STALL_CURED_US: u64 = 5_000;
 /// Deadline of a reply where the file names none.
 pub const TIMEOUT_REPLY_DEFAULT_US: u64 = 1_000_000;
 /// Deadline of a slow request where the file names none, unless that of a reply is longer.

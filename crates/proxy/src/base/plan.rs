@@ -107,7 +107,7 @@ pub struct SlowPlan {
 
 impl Default for SlowPlan {
     fn default() -> SlowPlan {
-        SlowPlan { after: limits::SLOWLOG_DEFAULT_US, one_in: 1, keys: SlowKeys::Hash }
+        SlowPlan { after: u64::MAX, one_in: 1, keys: SlowKeys::Hash }
     }
 }
 
@@ -281,6 +281,10 @@ impl PoolPlan {
             quickack: QuickAck::Partial,
             server_quickack: QuickAck::Partial,
         }
+    }
+
+    pub(crate) fn logs_slow(&self) -> bool {
+        self.slow.after != u64::MAX
     }
 
     /// Returns how many servers may be out of the ring at once.

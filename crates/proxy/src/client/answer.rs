@@ -30,8 +30,8 @@ impl Clients {
         let expected = client.expected.len() as usize;
         let entry = &mut self.requests[pending];
         entry.moments = Moments::new(client.begun, client.received);
-        let slow = base.pools[client.pool as usize].plan.slow;
-        if slow.after != u64::MAX {
+        if base.logs_slow {
+            let slow = base.pools[client.pool as usize].plan.slow;
             entry.key.clear();
             let key =
                 base.keys.first().and_then(|key| head.get(key.start as usize..key.end as usize));

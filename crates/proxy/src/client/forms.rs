@@ -2,9 +2,10 @@
 //! that show marks.
 
 use metrics::PoolCounter;
-use proto::{Class, MarkUse, Request};
+use proto::{Class, MarkUse, Quiet, Request};
 
 use super::input::KEY_HELD;
+use super::session::Client;
 use crate::base::part::Requester;
 use crate::base::{Base, limits};
 use crate::{Action, Event};
@@ -45,5 +46,15 @@ pub(super) fn apply_marks(base: &mut Base, pool: usize, request: &mut Request) {
                 request.class = Class::Single { writes: false };
             }
         }
+    }
+}
+
+/// Silences a request of a client that has turned replies off.
+pub(super) fn mute(client: &mut Client, request: &mut Request) {
+    if !bug!(SkipForEver) {
+        client.session.reply_mode = client.session.reply_mode.after_request();
+    }
+    if !bug!(IgnoreMute) {
+        request.quiet = Quiet::Silent;
     }
 }

@@ -9,8 +9,8 @@
 use metrics::PoolCounter;
 use proto::{Answer, Class, MarkUse, Parsed, Quiet, Refusal, ReplyMode, Request, Resume, Span};
 
-use super::forms::{apply_marks, join};
-use super::session::{Body, Client, Departure, Intake, Reading, State};
+use super::forms::{apply_marks, join, mute};
+use super::session::{Body, Departure, Intake, Reading, State};
 use super::{Clients, tenant};
 use crate::Action;
 use crate::base::buffer::Source;
@@ -68,16 +68,6 @@ const REST_KEPT_MIN: usize = limits::REFERENCE_MIN + 64;
 
 const IN_ABORTED: &str = "it belongs to a refused transaction, of which nothing is executed";
 
-/// Silences a request of a client that has turned replies off.
-pub(super) fn mute(client: &mut Client, request: &mut Request) {
-    if !bug!(SkipForEver) {
-        client.session.reply_mode = client.session.reply_mode.after_request();
-    }
-    if !bug!(IgnoreMute) {
-        request.quiet = Quiet::Silent;
-    }
-}
-
 impl Clients {
     /// Takes bytes that have come from a client.
     pub(crate) fn take_input(&mut self, base: &mut Base, id: ConnId, bytes: &[u8]) -> Input {
@@ -90,11 +80,13 @@ impl Clients {
         client.enter_turn(base);
         client.received = base.now;
         if client.partial.is_empty() {
-            if let Intake::Head = client.intake {
-                client.begun = base.now;
+            match client.intake {
+                Intake::Head => client.begun = base.now,
+                _ => client.note_rest(base),
             }
             return Input::AsTheyCame;
         }
+        client.note_rest(base);
         client.partial.extend_from_slice(bytes);
         if !client.is_paused() {
             return Input::Kept;
@@ -399,7 +391,7 @@ impl Clients {
     /// Applies the QUICKACK rule: when the received bytes cannot be answered yet, the sender may be
     /// waiting for our ACK before it sends the rest, and our kernel would delay that ACK for 40 ms.
     pub(crate) fn acknowledge(&mut self, base: &mut Base, id: ConnId) {
-        let Some(client) = self.table.find(id) else { return };
+        let Some(client) = self.table.find_mut(id) else { return };
         let pool = &mut base.pools[client.pool as usize];
         let flush = match pool.plan.quickack {
             QuickAck::Partial => {
@@ -414,6 +406,9 @@ impl Clients {
         };
         if flush {
             pool.counters.add(PoolCounter::AcksFlushed, 1);
+            if client.is_mid_request() {
+                client.flushed = base.now;
+            }
             base.actions.push_back(Action::FlushAck(id));
         }
     }

@@ -10,7 +10,8 @@ use metrics::PoolCounter;
 use proto::{Parsed, Request, Resume};
 
 use super::Clients;
-use super::input::{Next, mute};
+use super::forms::mute;
+use super::input::Next;
 use super::session::Intake;
 use crate::base::buffer::Source;
 use crate::base::id::ConnId;

@@ -18,6 +18,7 @@ use crate::base::id::ConnId;
 use crate::base::limits::{self, Limits};
 use crate::base::memory::Memory;
 use crate::base::part::{Effort, LinkClass, NONE, RequestId, Requester};
+use crate::base::phases::UNSENT;
 use crate::base::size::{ClientSizes, Expected};
 use crate::base::tenants::NOBODY;
 use crate::{Action, Passed, Time};
@@ -59,6 +60,8 @@ pub(super) struct Client {
     pub(super) received: Time,
     pub(super) pipeline: Pipeline,
     pub(super) out: Outbox,
+    /// When its ACK was flushed last, until something came of it.
+    pub(super) flushed: Time,
     /// Bytes that were written to it.
     pub(super) written: u64,
     /// It has not taken all that was to be written to it.
@@ -259,6 +262,7 @@ impl Client {
             received: since,
             pipeline: Pipeline::EMPTY,
             out: Outbox::default(),
+            flushed: UNSENT,
             written: 0,
             lags: false,
             unwritten: UnwrittenList::EMPTY,
@@ -306,6 +310,14 @@ impl Client {
     /// Whether its input cannot be answered before more arrives.
     pub(super) fn is_mid_request(&self) -> bool {
         !self.partial.is_empty() || !matches!(self.intake, Intake::Head)
+    }
+
+    /// Counts a stall that did not happen: the rest of a request came at once after its ACK.
+    pub(super) fn note_rest(&mut self, base: &Base) {
+        let flushed = std::mem::replace(&mut self.flushed, UNSENT);
+        if flushed != UNSENT && base.now.since(flushed) <= limits::STALL_CURED_US {
+            base.pools[self.pool as usize].counters.add(PoolCounter::StallsCured, 1);
+        }
     }
 
     /// Whether it has left while nothing could be sent: its requests are dropped.

@@ -9,7 +9,7 @@ use proto::{Answer, Quiet, Refusal};
 
 use super::request::{Kind, PendingRequest, State, UNTIMED};
 use super::session::Client;
-use super::unwritten::{self, is_followed};
+use super::unwritten::{self, may_be_slow};
 use super::value::Value;
 use super::{Clients, gather, tenant};
 use crate::Time;
@@ -228,7 +228,9 @@ impl Clients {
         self.requests.set_done(id);
         let pending = &mut self.requests[id];
         pending.moments.sent = pending.moments.sent.min(base.reply.sent);
-        pending.reply_of = base.reply;
+        if base.logs_slow {
+            pending.reply_of = base.reply;
+        }
         pending.moments.settled = base.now;
         let (owner, silent) = (pending.client, pending.info.quiet == Quiet::Silent);
         if !pending.error.is_empty() && pending.slots.is_empty() {
@@ -250,8 +252,9 @@ impl Clients {
                 if is_last { std::mem::replace(&mut client.pipeline.barrier, NONE) } else { NONE };
             let pending = &mut self.requests[id];
             let weight = record(&mut base.pools[pending.pool as usize], pending, base.now);
-            if is_followed(&base.pools[pending.pool as usize], client, pending, (weight, base.now))
-            {
+            let pool = &base.pools[pending.pool as usize];
+            let is_slow = base.logs_slow && may_be_slow(pool, client, pending, base.now);
+            if weight > 0 || is_slow {
                 let entry = unwritten::note(base, client, pending, weight);
                 unwritten::finish(base, owner, entry);
             }
@@ -306,7 +309,8 @@ impl Clients {
                     }
                 }
             }
-            if is_followed(pool, client, pending, (weight, base.now)) {
+            let is_slow = base.logs_slow && may_be_slow(pool, client, pending, base.now);
+            if weight > 0 || is_slow {
                 let entry = unwritten::note(base, client, pending, weight);
                 match client.out.is_empty() {
                     // An answer of no bytes, or one that was streamed, has been written.

@@ -7,7 +7,7 @@ use super::Clients;
 use super::request::{PendingRequest, UNTIMED};
 use super::session::Client;
 use crate::base::id::ConnId;
-use crate::base::phases::Moments;
+use crate::base::phases::{Moments, UNSENT};
 use crate::base::pool::Pool;
 use crate::base::slow::{ReplyOf, SlowWork, Story};
 use crate::base::{Base, ServerAt, limits};
@@ -146,21 +146,17 @@ impl Clients {
     }
 }
 
-/// Whether it is noted when a request's answer has been written: as a sample, or because the
-/// request is slow or may become so.
-#[inline]
-pub(super) fn is_followed(
+/// Whether it matters when a request's answer has been written, because the request is slow or may
+/// become so.
+pub(super) fn may_be_slow(
     pool: &Pool,
     client: &Client,
     pending: &PendingRequest,
-    (weight, now): (u32, Time),
+    now: Time,
 ) -> bool {
-    weight > 0
-        || pool.plan.slow.after != u64::MAX
-            && pending.since != UNTIMED
-            && (now.since(pending.moments.begun) >= pool.plan.slow.after
-                || client.lags
-                || client.out.len() >= limits::BLOCK)
+    let is_slow = now.since(pending.moments.begun) >= pool.plan.slow.after;
+    let is_watched = pool.plan.logs_slow() && pending.since != UNTIMED;
+    is_watched && (is_slow || client.lags || client.out.len() >= limits::BLOCK)
 }
 
 /// Notes an answer that has been released.
@@ -174,8 +170,11 @@ pub(super) fn note(
     let pool = &base.pools[pending.pool as usize];
     let end = client.written + client.out.len() as u64;
     let PendingRequest { moments, info, key, reply_of, .. } = pending;
-    let is_on = pool.plan.slow.after != u64::MAX;
-    let slow = is_on.then(|| {
+    let slow = pool.plan.logs_slow().then(|| {
+        let reply_of = match moments.sent {
+            UNSENT => ReplyOf::NONE,
+            _ => *reply_of,
+        };
         let commands = info.protocol.commands();
         let command = commands.get(usize::from(info.command)).map_or("", |command| command.name);
         let server = pool.servers.get(reply_of.server as usize).map_or(0, |one| one.plan.id);
@@ -189,7 +188,7 @@ pub(super) fn note(
             key: key.text.clone(),
             ..SlowEntry::default()
         };
-        Box::new(SlowNote { entry, reply: *reply_of, lagged: client.lags, turn: base.turn })
+        Box::new(SlowNote { entry, reply: reply_of, lagged: client.lags, turn: base.turn })
     });
     Unwritten { end, moments: *moments, weight, pool: pending.pool, next: NONE, slow }
 }

@@ -23,6 +23,7 @@ impl Proxy {
         let (tenants, removed_users) = (plan.tenants, plan.removed_users);
         self.base.memory.max = plan.memory_max;
         self.base.limits = plan.limits;
+        self.base.logs_slow = plan.pools.iter().any(PoolPlan::logs_slow);
         for at in 0..self.base.pools.len() {
             let id = self.base.pools[at].plan.id;
             let stays = plan.pools.iter().any(|pool| pool.id == id);

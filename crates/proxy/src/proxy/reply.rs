@@ -9,7 +9,7 @@ use crate::base::fault::Fault;
 use crate::base::id::ConnId;
 use crate::base::limits;
 use crate::base::part::{Part, RequestId};
-use crate::base::slow::ReplyOf;
+use crate::base::phases::UNSENT;
 use crate::client::{Recovery, ReplyTo, Value};
 use crate::server::{Batch, LinkEvent, Lost, Matched, Payload, Reply, Unit, WRONG_LENGTH};
 
@@ -37,7 +37,7 @@ impl Proxy {
             true => self.pair_received(id, source),
             false => Ok(()),
         });
-        self.base.reply = ReplyOf::NONE;
+        self.base.reply.sent = UNSENT;
         match result {
             Ok(()) => self.servers.after_receive(&mut self.base, id, source.bytes.len()),
             Err(why) => self.servers.poison(&mut self.base, id, why),
@@ -225,7 +225,7 @@ impl Proxy {
             }
             Some(Payload::Internal(_)) | None => {}
         }
-        base.reply = ReplyOf::NONE;
+        base.reply.sent = UNSENT;
     }
 
     /// Fails a request whose answer could not be kept.
@@ -241,7 +241,7 @@ impl Proxy {
             }
             Some(Payload::Internal(_)) | None => {}
         }
-        base.reply = ReplyOf::NONE;
+        base.reply.sent = UNSENT;
     }
 
     /// Handles a line that ends a reply.
@@ -271,7 +271,7 @@ impl Proxy {
             }
             (Some(Payload::Internal(_)) | None, _) => {}
         }
-        self.base.reply = ReplyOf::NONE;
+        self.base.reply.sent = UNSENT;
     }
 
     /// Sends each unanswered key of a get alone, after an error line answered the whole get: one of

@@ -26,7 +26,6 @@ use super::marks::SentMarks;
 use super::message::{Body, Late, Message, MessageForm, Payload};
 use super::queue::FairQueue;
 use crate::Time;
-use crate::base::ServerAt;
 use crate::base::buffer::Outbox;
 use crate::base::id::ConnId;
 use crate::base::limits::{self, Limits};
@@ -34,6 +33,7 @@ use crate::base::memory::Memory;
 use crate::base::part::{Effort, LinkClass};
 use crate::base::phases::UNSENT;
 use crate::base::size::Cost;
+use crate::base::{Base, ServerAt};
 
 /// One link.
 pub(super) struct Link {
@@ -77,6 +77,8 @@ pub(super) struct Link {
     pub(super) partial: Vec<u8>,
     /// The progress of the reply whose items are being read.
     pub(super) progress: Progress,
+    /// When its ACK was flushed last, until something came.
+    pub(super) flushed: Time,
     /// When the first bytes came of the reply that is being read, if it comes in several reads.
     pub(super) reply_began: Time,
     /// A value or reply that is still arriving.
@@ -160,6 +162,7 @@ impl Link {
             partial: Vec::new(),
             progress: Progress::default(),
             body: None,
+            flushed: UNSENT,
             reply_began: UNSENT,
             since: now,
             owed: now,
@@ -318,6 +321,19 @@ impl Link {
     /// Whether the server owes a reply, or the kernel has still to send bytes that it took.
     pub(super) fn is_waiting(&self) -> bool {
         self.sent > self.done
+    }
+
+    /// Notes what the requests that the next reply answers are to know of it.
+    #[inline]
+    pub(super) fn note_next_reply(&mut self, base: &mut Base) {
+        let Some(first) = self.outstanding.front() else { return };
+        base.reply.sent = self.marks.time_of(first.end);
+        if base.logs_slow {
+            base.reply.began = self.reply_began;
+            base.reply.server = self.at.server;
+            base.reply.held = first.held;
+            base.reply.is_work = first.effort != Effort::Quick;
+        }
     }
 
     /// Notes that the kernel took `n` bytes.

@@ -13,17 +13,16 @@ use metrics::{Latency, ServerCounter};
 use proto::{Ask, Item, ItemKind, Parsed, Progress, Shown, Upstream};
 
 use super::Servers;
-use super::link::{Link, State};
+use super::link::State;
 use super::message::{Body, Late, Message, Payload, Unit};
 use super::state::Proof;
 use crate::Action;
-use crate::base::Base;
 use crate::base::buffer::{End, Source, has_trailer};
 use crate::base::id::ConnId;
 use crate::base::part::{Arrival, Effort, NONE, Part};
 use crate::base::phases::UNSENT;
 use crate::base::plan::QuickAck;
-use crate::base::slow::ReplyOf;
+use crate::base::{Base, limits};
 
 /// The meaning of the next bytes of a link.
 pub(crate) enum Reply<'a> {
@@ -101,7 +100,9 @@ impl Servers {
         let Some(link) = self.links.find_mut(id) else {
             return Ok(Reply::Nothing(rest.bytes.len()));
         };
-        note_reply(base, link);
+        if base.reply.sent == UNSENT {
+            link.note_next_reply(base);
+        }
         if let Some(body) = link.body.as_mut().filter(|body| body.left > 0) {
             return Ok(body.take(rest));
         }
@@ -270,7 +271,12 @@ impl Servers {
             QuickAck::Always => true,
             QuickAck::Off => false,
         };
+        let flushed = std::mem::replace(&mut link.flushed, UNSENT);
+        if flushed != UNSENT && base.now.since(flushed) <= limits::STALL_CURED_US {
+            counters.add(ServerCounter::StallsCured, 1);
+        }
         if flush {
+            link.flushed = base.now;
             counters.add(ServerCounter::AcksFlushed, 1);
             base.actions.push_back(Action::FlushAck(id));
         }
@@ -358,19 +364,3 @@ pub(crate) const WRONG_LENGTH: &str = "a value that does not have the length tha
 const WRONG_NUMBER: &str = "a different number of values than was asked for";
 const UNREQUESTED_KEY: &str = "the value of a key that was not asked for";
 const IMPOSSIBLE_REPLY: &str = "not a possible answer to what was asked";
-
-/// Notes whose reply is being read.
-#[inline(always)]
-fn note_reply(base: &mut Base, link: &mut Link) {
-    if base.reply.sent == UNSENT
-        && let Some(first) = link.outstanding.front()
-    {
-        base.reply = ReplyOf {
-            sent: link.marks.time_of(first.end),
-            began: link.reply_began,
-            server: link.at.server,
-            held: first.held,
-            is_work: first.effort != Effort::Quick,
-        };
-    }
-}

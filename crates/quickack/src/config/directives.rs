@@ -287,10 +287,11 @@ pub static POOL: &[Directive<PoolDraft>] = &[
         "A server that owes an answer and has been silent this long is sent nothing more until it \
          sends something. Requests that wait for it are dropped when their client leaves. With \
          `off`, or 0, requests never wait for this."),
-    live("slowlog_threshold", Value("100ms"),
+    live("slowlog_threshold", Value("off"),
         Kind::DurationOrOff(|pool, us| pool.plan.slow.after = us.unwrap_or(u64::MAX)),
         "A request that takes this long, from its first byte to the last of its answer, is in \
-         `quickack slowlog`. `off`: none is."),
+         `quickack slowlog`. `off`: none is. It costs a few per cent of the processor time of \
+         small requests."),
     live("slowlog_sample", Value("1"),
         Kind::Number(1..=1_000_000, |pool, count| pool.plan.slow.one_in = count as u32),
         "One in so many slow requests is recorded."),

@@ -7,7 +7,7 @@ mod tenants;
 use std::fs;
 use std::time::Duration;
 
-use proxy::plan::{OnFailure, Partial, PoolPlan, QuickAck};
+use proxy::plan::{OnFailure, Partial, PoolPlan, QuickAck, SlowKeys};
 use proxy::tenants::plan::RemovedUsers;
 use shard::{Distribution, Hash};
 
@@ -111,6 +111,9 @@ const EFFECTS: &[Effect] = &[
     ("hash: md5", |c| pool(c).hash == Hash::Md5),
     ("hash_tag: '{}'", |c| pool(c).hash_tag == Some(*b"{}")),
     ("distribution: modula", |c| pool(c).distribution == Distribution::Modula),
+    ("slowlog_threshold: 30ms", |c| pool(c).slow.after == 30_000),
+    ("slowlog_sample: 7", |c| pool(c).slow.one_in == 7),
+    ("slowlog_keys: none", |c| pool(c).slow.keys == SlowKeys::None),
     ("timeout: 400", |c| pool(c).timeouts.reply == 400_000),
     ("backlog: 9", |c| c.listeners[0].backlog == 9),
     ("tcpkeepalive: true", |c| c.listeners[0].tcp.keepalive),

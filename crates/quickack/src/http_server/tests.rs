@@ -96,22 +96,22 @@ fn the_master_is_asked_once_and_all_who_wait_are_answered() {
         assert_eq!(server.read(id, 0), "");
     }
     let asked = || Some(Question::Stats);
-    assert_eq!(server.view.borrow_mut().question.take(), asked());
+    assert_eq!(server.view.borrow_mut().questions.pop(), asked());
     server.ask(ids[0], "/stats.json", 10);
-    assert_eq!(server.view.borrow().question, None, "it has been asked");
-    server.view.borrow_mut().answer = Some("{}".to_string());
+    assert!(server.view.borrow().questions.is_empty(), "it has been asked");
+    server.view.borrow_mut().answers.push((Question::Stats, "{}".to_string()));
     server.end_turn(Time(20));
     for id in ids {
         assert!(server.read(id, 20).ends_with("\r\n\r\n{}"));
     }
     // A master that does not answer is an error, and is asked again.
     server.ask(ids[1], "/stats.json", 2 * SECOND);
-    assert_eq!(server.view.borrow_mut().question.take(), asked());
+    assert_eq!(server.view.borrow_mut().questions.pop(), asked());
     let due = server.poll_timeout().expect("somebody waits");
     server.handle_timeout(due);
     assert!(server.read(ids[1], due.0).starts_with("HTTP/1.1 503 "));
     server.ask(ids[2], "/stats.json", due.0);
-    assert_eq!(server.view.borrow_mut().question.take(), asked());
+    assert_eq!(server.view.borrow_mut().questions.pop(), asked());
 }
 
 #[test]

@@ -73,7 +73,13 @@ pub struct Reload {
 
 impl Default for Reloads {
     fn default() -> Self {
-        Reloads { applied: 0, refused: 0, last_applied: true, applied_unix_s: 0, last: VecDeque::new() }
+        Reloads {
+            applied: 0,
+            refused: 0,
+            last_applied: true,
+            applied_unix_s: 0,
+            last: VecDeque::new(),
+        }
     }
 }
 

@@ -433,13 +433,8 @@ impl Master {
                 let text = self.stats_text(says("--json"));
                 self.admin.answer(id, text);
             }
-            "slowlog" if says("--reset") => {
-                let text = self.reset_slow_log();
-                self.admin.answer(id, text);
-            }
             "slowlog" => {
-                let limit = words.iter().find_map(|word| word.parse().ok());
-                let text = self.slow_log_text(says("--json"), limit);
+                let text = self.slow_log_answer(words);
                 self.admin.answer(id, text);
             }
             "workers" => {

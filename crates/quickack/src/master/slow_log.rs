@@ -16,6 +16,17 @@ struct Names<'a> {
 }
 
 impl Master {
+    pub(super) fn slow_log_answer(&self, words: &[String]) -> String {
+        let says = |word: &str| words.iter().any(|given| given == word);
+        match says("--reset") {
+            true => self.reset_slow_log(),
+            false => {
+                let limit = words.iter().find_map(|word| word.parse().ok());
+                self.slow_log_text(says("--json"), limit)
+            }
+        }
+    }
+
     /// Returns the last slow requests, the newest first.
     pub(super) fn slow_log_text(&self, as_json: bool, limit: Option<usize>) -> String {
         let (plan, clocks) = (self.running.plan(), Clocks::read());
@@ -40,7 +51,7 @@ impl Master {
     }
 
     /// Hides the slow requests so far.
-    pub(super) fn reset_slow_log(&self) -> String {
+    fn reset_slow_log(&self) -> String {
         let (metrics, now_us) = (self.scoreboard.master_metrics(), Clocks::read().clock_us);
         self.running.ids.iter().for_each(|pool| metrics.reset_slow_log(pool.pool, now_us));
         "the slow log is empty\n".to_string()

@@ -122,7 +122,7 @@ fn write_tenant(tenant: &TenantStats, out: &mut String) {
 }
 
 /// Renders the latencies of a pool: of reads and of updates, of each family where there are
-/// several, and of each server in the last minute.
+/// several, and of the phases.
 fn latencies(pool: &PoolStats, out: &mut String) {
     let mut rows = vec![heads(&["LATENCY", "OVER", "COUNT", "MEAN"])];
     for kind in &pool.latencies {

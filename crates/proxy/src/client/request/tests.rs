@@ -1,5 +1,7 @@
 //! The bytes that a pending request holds, and those that its entry keeps for the next one.
 
+use proto::Span;
+
 use super::*;
 
 fn client() -> ConnId {
