@@ -10,13 +10,14 @@ use metrics::PoolCounter;
 use proto::{Answer, Class, MarkUse, Parsed, Quiet, Refusal, ReplyMode, Request, Resume, Span};
 
 use super::forms::{apply_marks, join, mute};
-use super::session::{Body, Departure, Intake, Reading, State};
+use super::session::{Body, Client, Departure, Intake, Reading, State};
 use super::{Clients, tenant};
 use crate::Action;
 use crate::base::buffer::Source;
 use crate::base::fault::Fault;
 use crate::base::id::ConnId;
 use crate::base::part::{Incoming, Part, Requester};
+use crate::base::phases::UNSENT;
 use crate::base::plan::QuickAck;
 use crate::base::room::NoRoom;
 use crate::base::{Base, limits};
@@ -471,5 +472,15 @@ fn recognize(base: &mut Base, asks: &Requester, request: &mut Request, input: &[
     let extras = &base.pools[asks.pool()].plan.extras;
     if !extras.is_empty() {
         asks.protocol.recognize(request, input, &mut base.keys, extras);
+    }
+}
+
+impl Client {
+    /// Counts a stall that did not happen: the rest of a request came at once after its ACK.
+    fn note_rest(&mut self, base: &Base) {
+        let flushed = std::mem::replace(&mut self.flushed, UNSENT);
+        if flushed != UNSENT && base.now.since(flushed) <= limits::STALL_CURED_US {
+            base.pools[self.pool as usize].counters.add(PoolCounter::StallsCured, 1);
+        }
     }
 }

@@ -312,14 +312,6 @@ impl Client {
         !self.partial.is_empty() || !matches!(self.intake, Intake::Head)
     }
 
-    /// Counts a stall that did not happen: the rest of a request came at once after its ACK.
-    pub(super) fn note_rest(&mut self, base: &Base) {
-        let flushed = std::mem::replace(&mut self.flushed, UNSENT);
-        if flushed != UNSENT && base.now.since(flushed) <= limits::STALL_CURED_US {
-            base.pools[self.pool as usize].counters.add(PoolCounter::StallsCured, 1);
-        }
-    }
-
     /// Whether it has left while nothing could be sent: its requests are dropped.
     pub(super) fn gave_up(&self) -> bool {
         self.departure == Departure::Left && self.waits.is_late && !bug!(KeepCancelled)

@@ -84,6 +84,11 @@ impl Default for Reloads {
 }
 
 impl Reloads {
+    /// None since then, in seconds since 1970.
+    pub fn since(applied_unix_s: u64) -> Reloads {
+        Reloads { applied_unix_s, ..Reloads::default() }
+    }
+
     /// Counts one.
     pub fn note(&mut self, applied: bool, unix_s: u64, text: &str) {
         if self.last.len() == LAST_MAX {

@@ -175,22 +175,20 @@ impl Master {
         let resolved = reader::look_up(&config)?;
         let addresses = reader::choose(&resolved, None);
         let assigned = ids.assign(&config, &addresses)?;
-        let tenants = ids.tenants(&config);
         let choice = event::choose(config.process.accept, Kernel::running(), &event::CALLS)?;
         let mut listeners = Listeners::default();
+        let (mut http, mut caches) = (Http::default(), Caches::new());
         let entries = listeners.open(&config, &addresses, choice.mode)?;
         listeners.start(&config, &entries)?;
-        let mut http = Http::default();
         http.open(&config, &addresses)?;
         http.start(&config)?;
-        let mut caches = Caches::new();
         caches.start(&config, &assigned)?;
         let running = Running {
             epoch: 1,
+            tenants: ids.tenants(&config),
             config,
             mode: choice.mode,
             ids: assigned,
-            tenants,
             listeners: entries,
             resolved,
             addresses,
@@ -199,9 +197,7 @@ impl Master {
         scoreboard.commit_config(running.epoch);
         let events = Events::new(&signals)?;
         let admin = AdminServer::open(&running, file.as_deref(), &events)?;
-        let started_unix_us = Clocks::read().unix_us;
-        let applied_unix_s = started_unix_us / 1_000_000;
-        let seconds = Seconds::new(Clocks::read());
+        let (clocks, seconds) = (Clocks::read(), Seconds::new(Clocks::read()));
         let mut master = Master {
             events,
             signals,
@@ -220,21 +216,21 @@ impl Master {
             change_requests: VecDeque::new(),
             admin,
             http,
-            reloads: Reloads { applied_unix_s, ..Reloads::default() },
+            reloads: Reloads::since(clocks.unix_us / 1_000_000),
             admin_error: String::new(),
             log,
             file,
             ending: None,
             has_served: false,
             workers_sent_away: false,
-            next_check: Instant::now() + seconds.until_half(Clocks::read()),
+            next_check: Instant::now() + seconds.until_half(clocks),
             seconds,
             clients_given: BTreeMap::new(),
             waiting_clients: Vec::new(),
             killed: Vec::new(),
             last_epoch: 1,
             started: Instant::now(),
-            started_unix_us,
+            started_unix_us: clocks.unix_us,
         };
         master.follow_http();
         master.announce(&choice.why);
