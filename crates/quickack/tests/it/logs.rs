@@ -25,7 +25,8 @@ fn the_journal_reads_the_level_before_each_line() {
     let mut command = Command::new("sh");
     let script = "JOURNAL_STREAM=$(stat -L -c %d:%i /proc/self/fd/2) exec \"$0\" \"$@\"";
     command.args(["-c", script, QUICKACK]);
-    let quickack = Quickack::start_by(command, QUICKACK, &super::config(&[server], &[]));
+    let text = harness::text(1, &[], &[server], &[]);
+    let quickack = Quickack::start_by(command, QUICKACK, &text);
     wait_for_workers(&quickack, 1);
     fail(quickack.address());
     let worker = workers(&quickack)[&0].pid;
