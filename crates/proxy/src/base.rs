@@ -159,16 +159,23 @@ impl Base {
         Groups::of(tenant, self.pools[pool].plan.protocol.place())
     }
 
+    /// Whether a group holds more than its part of the memory, as of when that was last looked at,
+    /// and there is still little.
+    #[inline]
+    fn is_over(&self, group: u16) -> bool {
+        self.groups.is_over(group) && self.memory.is_little()
+    }
+
     /// Whether there is room for so many more bytes of a client of this group.
     #[inline]
     pub(crate) fn has_room(&self, group: u16, more: usize) -> bool {
-        self.memory.has_room(more) && !self.groups.is_over(group)
+        self.memory.has_room(more) && !self.is_over(group)
     }
 
     /// As `has_room`, for the client that asks.
     #[inline]
     pub(crate) fn has_room_for(&self, asks: &Requester, more: usize) -> bool {
-        let is_over = || self.groups.is_over(self.group_of(asks.tenant, asks.pool()));
+        let is_over = || self.is_over(self.group_of(asks.tenant, asks.pool()));
         self.memory.has_room(more) && !(self.groups.any_over() && is_over())
     }
 
@@ -176,7 +183,7 @@ impl Base {
     #[inline]
     pub(crate) fn narrow(&self, group: u16) -> Limits {
         let limits = self.memory.narrow(self.limits);
-        match self.groups.is_over(group) {
+        match self.is_over(group) {
             false => limits,
             true => Limits {
                 client_outbox: limits.client_outbox.min(limits::CLIENT_OUTBOX_SHORT),

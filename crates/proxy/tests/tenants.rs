@@ -192,6 +192,28 @@ fn what_a_rule_forbids_reaches_no_server_and_what_is_beside_it_does() {
     assert_eq!(total(&stage, TenantCounter::Denied), 7);
 }
 
+/// A quiet read that is refused without an error would look like a miss.
+#[test]
+fn quiet_reads_that_come_together_are_refused_one_by_one() {
+    let rules = TenantRules::new(Vec::new(), Default::default(), b"a:".to_vec());
+    let (mut stage, link) = one_tenant(|shop| shop.rules = Some(rules));
+    let client = stage.client();
+    let get = |key: &[u8; 3]| {
+        let mut packet = [0; 24].to_vec();
+        (packet[0], packet[1], packet[3], packet[11]) = (0x80, 0x09, 3, 3);
+        packet.extend_from_slice(key);
+        packet
+    };
+    let noop = [&[0x80, 0x0a][..], &[0; 22]].concat();
+    let text = [get(b"a:1"), get(b"b:1"), get(b"a:2"), get(b"b:2"), noop].concat();
+    stage.says_bytes(client, &text);
+    assert_eq!(stage.turn(link), "gets a:1 a:2\r\n");
+    stage.says(link, "END\r\n");
+    let said = stage.received_bytes(client);
+    let told = String::from_utf8_lossy(&said).matches("may only access keys").count();
+    assert_eq!(told, 2);
+}
+
 #[test]
 fn a_value_that_is_too_large_removes_no_key_of_others() {
     let rules = TenantRules::new(Vec::new(), Default::default(), b"a:".to_vec());

@@ -125,8 +125,8 @@ impl Groups {
     /// Whether the memory that groups hold is to be looked at now.
     #[inline]
     pub(crate) fn wants_look(&self, memory: &Memory, now: Time) -> bool {
-        let is_little = memory.used >= memory.max / 2 || self.any_over;
-        is_little && now.since(self.looked) >= LOOK_US
+        let is_looked_at = memory.is_little() || self.any_over;
+        is_looked_at && now.since(self.looked) >= LOOK_US
     }
 
     /// Takes what clients hold now, by group. Groups that hold more than their part by weight get
@@ -143,7 +143,7 @@ impl Groups {
         held.for_each(|(group, bytes)| self.list[usize::from(group)].held += bytes);
         let holders = self.list.iter().filter(|group| group.held > 0);
         let total: u64 = holders.map(|group| u64::from(group.weight)).sum();
-        let is_little = memory.used >= memory.max / 2;
+        let is_little = memory.is_little();
         for group in self.list.iter_mut().filter(|group| group.held > 0 && is_little) {
             let part = memory.max as u128 * u128::from(group.weight) / u128::from(total);
             group.is_over = group.held as u128 > part;

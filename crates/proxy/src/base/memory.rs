@@ -74,6 +74,12 @@ impl Memory {
         !self.freed.is_empty() || self.blocks.iter().any(Block::is_free)
     }
 
+    /// Whether half of it is in use.
+    #[inline]
+    pub(crate) fn is_little(&self) -> bool {
+        self.used >= self.max / 2
+    }
+
     /// Whether `more` bytes are within the limit.
     pub(crate) fn has_room(&self, more: usize) -> bool {
         let max = if bug!(HoardMemory) { self.max / 256 } else { self.max };

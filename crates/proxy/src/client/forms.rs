@@ -7,6 +7,7 @@ use proto::{Class, MarkUse, Quiet, Request};
 use super::input::KEY_HELD;
 use super::session::Client;
 use crate::base::part::Requester;
+use crate::base::tenants::plan::Over;
 use crate::base::{Base, limits};
 use crate::{Action, Event};
 
@@ -15,7 +16,11 @@ pub(super) fn join(base: &mut Base, asks: &Requester, request: &mut Request, inp
     let Class::Fetch { merge: true, .. } = request.class else { return };
     // With less memory, the joined read might have to be refused whole.
     let has_room = base.has_room_for(asks, input.len() + limits::JOINED_MAX * KEY_HELD);
-    if base.pools[asks.pool()].plan.merge_gets && has_room {
+    // A refused read has one answer, and the reads joined to it would look like misses.
+    let tenant = base.tenants.find(asks.tenant);
+    let is_never_refused =
+        tenant.is_none_or(|one| one.plan.rules.is_none() && one.plan.over == Over::Delay);
+    if base.pools[asks.pool()].plan.merge_gets && has_room && is_never_refused {
         asks.protocol.join(request, input, &mut base.keys, limits::JOINED_MAX);
     }
 }
