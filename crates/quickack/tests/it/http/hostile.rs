@@ -36,7 +36,8 @@ fn requests_are_answered_by_the_rules() {
     }
     assert_eq!(ask(&GET.replace("/healthz", "/admin/reload")).status, 404);
     assert_eq!(ask(&GET.replace("/healthz", "/healthz?x=y")).status, 200);
-    assert!(ask(&GET.replace("/healthz", "/")).body.contains("/metrics"));
+    assert!(ask(&GET.replace("/healthz", "/")).body.contains("<title>quickack</title>"));
+    assert!(ask(&GET.replace("/healthz", "/no-such-page")).body.contains("/metrics"));
     let get = |field: &str| format!("GET /healthz HTTP/1.1\r\nHost: x\r\n{field}\r\n\r\n");
     for (request, status) in [
         (get("Content-Length: 5") + "hello", 413),
