@@ -39,7 +39,18 @@ fn page(quickack: &Quickack, path: &str) -> String {
     body
 }
 
-/// Returns the process id of the HTTP process.
+/// Waits until the HTTP process runs, and returns its id.
+#[track_caller]
+fn running(quickack: &Quickack) -> u32 {
+    let mut found = None;
+    testkit::process::wait_until("the HTTP process runs", || {
+        found = helper(quickack);
+        found.is_some()
+    });
+    found.expect("it was waited for")
+}
+
+/// Returns the id of the HTTP process, if it runs now.
 fn helper(quickack: &Quickack) -> Option<u32> {
     let children = testkit::process::children(quickack.process.id());
     children.into_iter().find(|(_, title)| title == "quickack: http").map(|(id, _)| id)

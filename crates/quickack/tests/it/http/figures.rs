@@ -57,7 +57,7 @@ fn the_figures_are_the_loads_own_through_deaths_and_reloads_before_memcached() {
                 load.pause();
                 let old = match kind {
                     1 => workers(&quickack)[&(n % 4)].pid,
-                    _ => helper(&quickack).expect("it runs"),
+                    _ => running(&quickack),
                 };
                 send(old, Signal::KILL);
                 wait_until("a successor serves", || {

@@ -91,7 +91,7 @@ fn a_proxy_that_drains_says_so_to_its_end() {
     let mut client = quickack.client();
     client.send("get a\r\n");
     wait_until("the request is there", || harness::stats(&quickack)["totals"]["requests"] == 1);
-    let process = helper(&quickack).expect("it runs");
+    let process = running(&quickack);
     quickack.process.signal(Signal::TERM);
     wait_for(http, "/readyz", 503, "the proxy is draining\n");
     quickack.process.signal(Signal::TERM);

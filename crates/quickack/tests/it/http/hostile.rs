@@ -101,7 +101,7 @@ fn clients_that_send_nothing_or_half_a_request_keep_nobody_out() {
         wait_until("a client is served", || {
             try_get(http, "/healthz").is_some_and(|page| page.status == 200)
         });
-        let process = Facts::of(helper(&quickack));
+        let process = Facts::of([running(&quickack)]);
         assert!(process.descriptors() <= 80, "{} descriptors", process.descriptors());
     }
 }
@@ -122,7 +122,7 @@ fn clients_that_do_not_read_keep_nobody_out_and_hold_no_more_than_a_bound() {
     wait_until("a client is served", || {
         try_get(http, "/healthz").is_some_and(|page| page.status == 200)
     });
-    let process = Facts::of(helper(&quickack));
+    let process = Facts::of([running(&quickack)]);
     assert!(process.descriptors() <= 80, "{} descriptors", process.descriptors());
     let resident = process.status("VmRSS");
     println!("{} pages of {len} bytes: {resident} KiB resident", slow.len());
@@ -147,7 +147,7 @@ fn a_client_that_pipelines_without_reading_takes_no_memory() {
         Err(error) => error.kind() == std::io::ErrorKind::WouldBlock,
     });
     assert_eq!(page(&quickack, "/healthz"), "healthy\n");
-    let resident = Facts::of(helper(&quickack)).status("VmRSS");
+    let resident = Facts::of([running(&quickack)]).status("VmRSS");
     println!("{sent} bytes sent: {resident} KiB resident");
     assert!(resident < 64 * 1024, "{resident} KiB");
     // What it reads is answers and nothing else.

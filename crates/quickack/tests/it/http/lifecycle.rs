@@ -22,7 +22,7 @@ fn the_process_dies_again_and_again_and_no_worker_notices_before_memcached() {
     let (before, http) = (workers(&quickack), address(&quickack));
     let load = harness::load(&quickack, 10, Options { rate: Some(2_000), ..Options::default() });
     for n in 1..=4 {
-        let old = helper(&quickack).expect("it runs");
+        let old = running(&quickack);
         send(old, if n % 2 == 0 { Signal::KILL } else { Signal::TERM });
         wait_until("another one serves", || {
             try_get(http, "/metrics").is_some_and(|page| page.status == 200)
@@ -51,7 +51,7 @@ fn the_address_moves_while_it_is_scraped_and_no_connection_is_refused_before_mem
     let quickack = Quickack::start(QUICKACK, &at("127.0.0.1"));
     let http = SocketAddr::from(([127, 0, 0, 1], port));
     wait_until("it serves", || try_get(http, "/healthz").is_some());
-    let process = helper(&quickack).expect("it runs");
+    let process = running(&quickack);
     let over = Arc::new(AtomicBool::new(false));
     let scraper = std::thread::spawn({
         let over = Arc::clone(&over);
