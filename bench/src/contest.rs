@@ -97,8 +97,9 @@ impl Stage {
         let relays: Vec<u16> = self.relays.iter().map(|relay| relay.port).collect();
         let servers = if relays.is_empty() { &self.servers.ports } else { &relays };
         let Row { backend, merge_gets, cpus, .. } = *row;
-        let limits = Limits::default();
-        let place = Place { folder, quickack, servers, backend, merge_gets, cpus, wrapper, limits };
+        let (limits, added) = (Limits::default(), &options.added);
+        let place =
+            Place { folder, quickack, servers, backend, merge_gets, cpus, wrapper, limits, added };
         Endpoint::start(who, &place)
     }
 

@@ -4,12 +4,14 @@
 //!  attacks (data), crowd (the loop) ----------\
 //!  quiet (one client at a fixed pace) --------+--> trial (alone, attacked, after) --> here: bars
 //!  shares (40 clients, one server) ----------------------------------------------> Jain's index
+//!  tenants (two of them, by weight and beside a limit)
 //! ```
 
 mod attacks;
 mod crowd;
 mod quiet;
 mod shares;
+pub mod tenants;
 mod trial;
 
 use std::fmt::Write as _;

@@ -77,6 +77,7 @@ fn obey(options: &Options) -> Result<bool, String> {
                 Verb::Php => php::run(options, folder.path()),
                 Verb::Memory => resting::run(options, folder.path()),
                 Verb::Fair => fair::run(options, folder.path()),
+                Verb::Tenants => fair::tenants::run(options, folder.path()),
                 Verb::Cores => cores::run(options, folder.path()),
                 Verb::SystemCalls(counter) => {
                     trace::system_calls(*counter, &chosen(options)?, options, folder.path())
@@ -101,6 +102,8 @@ fn list() {
     }
     println!("\n--fair:");
     fair::list();
+    println!("\n--tenants:");
+    fair::tenants::list();
 }
 
 fn table(options: &Options, folder: &Path) -> Result<bool, String> {

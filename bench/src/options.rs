@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::peers::{PEERS, Peer};
+use crate::peers::{Added, PEERS, Peer};
 use crate::trace::Counter;
 use crate::window::Lengths;
 
@@ -29,10 +29,13 @@ cargo xtask bench [options]    quickack beside nutcracker, HAProxy and nobody, o
   --php            instead: misses as php-memcached asks them in binary
   --memory         instead: bytes a client at rest, and one 1 MB value in flight
   --fair           instead: a quiet client beside attackers, and the shares of greedy clients
+  --tenants        instead: shares of two tenants, and one beside another that is at its limit
   --minutes M      minutes of each part of --seed (10), of --master (1)
   --batch          send a whole depth of requests only after all replies, as redis-benchmark does
+  --global LINE    add this directive to quickack's `global:`, to measure what it costs
+  --pool LINE      the same for its pool
   --quickack FILE  this binary instead of building one
-  --list           the rows and their bars, and the attacks of --fair
+  --list           the rows and their bars, and the attacks of --fair and --tenants
 ";
 
 #[derive(Clone, Debug)]
@@ -48,6 +51,7 @@ pub struct Options {
     pub batch: bool,
     pub minutes: Option<f64>,
     pub quickack: Option<PathBuf>,
+    pub added: Added,
     pub verb: Verb,
     /// The arguments as typed, for the record.
     pub typed: String,
@@ -66,6 +70,7 @@ pub enum Verb {
     Memory,
     Cores,
     Fair,
+    Tenants,
     SystemCalls(Counter),
     Callgrind(String),
 }
@@ -84,6 +89,7 @@ impl Options {
             batch: false,
             minutes: None,
             quickack: None,
+            added: Added::default(),
             verb: Verb::Table,
             typed: arguments.join(" "),
         };
@@ -120,6 +126,8 @@ impl Options {
             "--write" => self.write = true,
             "--date" => self.date = Some(value()?),
             "--batch" => self.batch = true,
+            "--global" => self.added.global.push(value()?),
+            "--pool" => self.added.pool.push(value()?),
             "--quickack" => self.quickack = Some(value()?.into()),
             "--seed" => self.verb = Verb::Seed,
             "--balance" => self.verb = Verb::Balance,
@@ -129,6 +137,7 @@ impl Options {
             "--memory" => self.verb = Verb::Memory,
             "--cores" => self.verb = Verb::Cores,
             "--fair" => self.verb = Verb::Fair,
+            "--tenants" => self.verb = Verb::Tenants,
             "--strace" => self.verb = Verb::SystemCalls(Counter::Strace),
             "--syscalls" => self.verb = Verb::SystemCalls(Counter::Perf),
             "--callgrind" => self.verb = Verb::Callgrind(value()?),

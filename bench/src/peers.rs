@@ -125,6 +125,19 @@ pub struct Place<'a> {
     /// A command that runs the program, such as a tracer; usually empty.
     pub wrapper: &'a [String],
     pub limits: Limits,
+    pub added: &'a Added,
+}
+
+/// Directives that are added to quickack's file, to measure what they cost.
+#[derive(Clone, Debug, Default)]
+pub struct Added {
+    pub global: Vec<String>,
+    pub pool: Vec<String>,
+}
+
+/// Renders directives as lines of a section.
+fn section(directives: &[String]) -> String {
+    directives.iter().map(|directive| format!("  {directive}\n")).collect()
 }
 
 /// The limits in the proxies' configurations.
@@ -234,7 +247,8 @@ impl Place<'_> {
         };
         let Limits { timeout_ms, item_size_max, .. } = self.limits;
         let reply = if timeout_ms.is_none() { "  timeout_reply: 1000\n" } else { "" };
-        format!("{merge}  item_size_max: {item_size_max}\n{reply}")
+        let added = section(&self.added.pool);
+        format!("{merge}  item_size_max: {item_size_max}\n{reply}{added}")
     }
 
     /// Returns settings of quickack's processes. A traced worker is slow, and must not be ended for
@@ -244,9 +258,10 @@ impl Place<'_> {
         let affinity = if self.cpus == Cpus::Split { "off" } else { "auto" };
         let hang = if self.wrapper.is_empty() { "" } else { "  hang_timeout: 0\n" };
         let (socket, memory_max) = (self.socket(name), self.limits.memory_max);
+        let added = section(&self.added.global);
         format!(
             "global:\n  workers: {count}\n  accept: {accept}\n  worker_cpu_affinity: {affinity}\n  \
-             memory_max: {memory_max}\n  admin: {}\n{hang}",
+             memory_max: {memory_max}\n  admin: {}\n{hang}{added}",
             socket.display()
         )
     }

@@ -33,12 +33,12 @@ pub struct Share {
 const CLIENTS: usize = 40;
 const DEPTH: u64 = 16;
 const GREEDY_DEPTH: u64 = 1_000;
-const VALUE_LEN: usize = 1_000;
+pub(super) const VALUE_LEN: usize = 1_000;
 const INDEX_MIN: f64 = 0.95;
-const SERVER_BYTES_PER_S: u64 = 50_000_000;
+pub(super) const SERVER_BYTES_PER_S: u64 = 50_000_000;
 const REST: Duration = Duration::from_micros(200);
-const WARM_UP_NS: u64 = 700_000_000;
-const WINDOW_NS: u64 = 2_000_000_000;
+pub(super) const WARM_UP_NS: u64 = 700_000_000;
+pub(super) const WINDOW_NS: u64 = 2_000_000_000;
 
 pub fn shares() -> [Share; 4] {
     let share = |name, what, backend, sets| Share { name, what, backend, sets };
@@ -48,6 +48,11 @@ pub fn shares() -> [Share; 4] {
         share("jain-rget", "shares of 40 clients: Redis GET", Backend::Redis, false),
         share("jain-rset", "shares of 40 clients: Redis SET", Backend::Redis, true),
     ]
+}
+
+/// Gets of the clients' keys, which [`Share::fill`] stores.
+pub(super) fn gets(backend: Backend) -> Share {
+    Share { name: "", what: "", backend, sets: false }
 }
 
 /// The results of one window.
@@ -68,8 +73,7 @@ pub fn measure(
 ) -> Result<bool, String> {
     let quickack = &options.quickack();
     let servers = Servers::start(share.backend, 1, Cpus::Split, quickack)?;
-    let pairs = (0..CLIENTS).map(|at| (share.key(at), "v".repeat(VALUE_LEN)));
-    super::store(share.backend, servers.ports[0], pairs).map_err(|error| error.to_string())?;
+    share.fill(servers.ports[0])?;
     let relay = Relay::limiting(servers.ports[0], SERVER_BYTES_PER_S)?;
     let place = Place {
         folder,
@@ -80,6 +84,7 @@ pub fn measure(
         cpus: Cpus::Split,
         wrapper: &[],
         limits: trial::LIMITS,
+        added: &options.added,
     };
     let proxies = [Peer::Nutcracker, Peer::Quickack].into_iter();
     let peers = proxies.filter(|peer| options.peers.contains(peer));
@@ -103,6 +108,17 @@ pub fn measure(
 }
 
 impl Share {
+    /// Stores the clients' keys.
+    pub(super) fn fill(&self, port: u16) -> Result<(), String> {
+        let pairs = (0..CLIENTS).map(|at| (self.key(at), "v".repeat(VALUE_LEN)));
+        super::store(self.backend, port, pairs).map_err(|error| error.to_string())
+    }
+
+    /// Connects a client that keeps so many requests outstanding.
+    pub(super) fn client(&self, to: SocketAddrV4, at: usize, depth: u64) -> Result<Client, String> {
+        Client::open(to, self.request(at), self.answer(at), depth)
+    }
+
     fn key(&self, client: usize) -> String {
         format!("share:{client:02}")
     }
@@ -130,7 +146,7 @@ impl Share {
     fn window(&self, endpoint: &Endpoint) -> Result<Window, String> {
         let open = |at: usize| {
             let depth = if at == 0 { GREEDY_DEPTH } else { DEPTH };
-            Client::open(endpoint.addresses[0], self.request(at), self.answer(at), depth)
+            self.client(endpoint.addresses[0], at, depth)
         };
         let mut clients = (0..CLIENTS).map(open).collect::<Result<Vec<_>, String>>()?;
         let busy = || (now_ns(), process::cpu_ns(&endpoint.serving_ids()));
@@ -138,9 +154,9 @@ impl Share {
         let (before, begin, after, end) = std::thread::scope(|scope| {
             let load = || {
                 super::prefer_this_thread();
-                run(&mut clients, now_ns() + WARM_UP_NS)?;
+                keep_asking(&mut clients, now_ns() + WARM_UP_NS)?;
                 let (before, begin) = (served(&clients), busy());
-                run(&mut clients, now_ns() + WINDOW_NS)?;
+                keep_asking(&mut clients, now_ns() + WINDOW_NS)?;
                 Ok::<_, String>((before, begin, served(&clients), busy()))
             };
             let joined = scope.spawn(load).join();
@@ -188,7 +204,7 @@ impl Share {
 }
 
 /// Keeps work waiting for every client until then.
-fn run(clients: &mut [Client], until_ns: u64) -> Result<(), String> {
+pub(super) fn keep_asking(clients: &mut [Client], until_ns: u64) -> Result<(), String> {
     let mut scratch = vec![0; 64 * 1024];
     while now_ns() < until_ns {
         let mut polled: Vec<PollFd> =
@@ -206,8 +222,8 @@ fn run(clients: &mut [Client], until_ns: u64) -> Result<(), String> {
 }
 
 /// Returns the bytes asked and answered of each client's whole answers.
-fn served(clients: &[Client]) -> Vec<u64> {
-    let cost = |it: &Client| it.answered() * (it.request.len() + it.answer.len()) as u64;
+pub(super) fn served(clients: &[Client]) -> Vec<u64> {
+    let cost = |it: &Client| it.served * (it.request.len() + it.answer.len()) as u64;
     clients.iter().map(cost).collect()
 }
 
@@ -218,16 +234,21 @@ fn jain(shares: &[f64]) -> f64 {
     sum * sum / (squares * shares.len() as f64)
 }
 
-/// A client whose answers are all alike.
-struct Client {
+/// A client whose answers are all alike, or refusals if it expects them.
+pub(super) struct Client {
     socket: TcpStream,
     request: Vec<u8>,
     answer: Vec<u8>,
     depth: u64,
     asked: u64,
     out: Vec<u8>,
-    /// Bytes of answers that have been read.
-    read: u64,
+    pub(super) served: u64,
+    refused: u64,
+    /// Bytes that have been read of the answer that is coming.
+    read: usize,
+    /// Error lines are counted. Otherwise they are a fault.
+    pub(super) expects_refusals: bool,
+    is_refusal: bool,
 }
 
 impl Client {
@@ -240,11 +261,35 @@ impl Client {
         let fault = |error: std::io::Error| format!("connect to {to}: {error}");
         let socket = TcpStream::connect(to).map_err(fault)?;
         socket.set_nodelay(true).and_then(|()| socket.set_nonblocking(true)).map_err(fault)?;
-        Ok(Client { socket, request, answer, depth, asked: 0, out: Vec::new(), read: 0 })
+        let (asked, out, served, refused, read) = (0, Vec::new(), 0, 0, 0);
+        let (expects_refusals, is_refusal) = (false, false);
+        Ok(Client {
+            socket,
+            request,
+            answer,
+            depth,
+            asked,
+            out,
+            served,
+            refused,
+            read,
+            expects_refusals,
+            is_refusal,
+        })
     }
 
-    fn answered(&self) -> u64 {
-        self.read / self.answer.len() as u64
+    /// Sends a login and waits for its answer.
+    pub(super) fn log_in(&mut self, login: &[u8], answer: &[u8]) -> Result<(), String> {
+        let fault = |error: std::io::Error| format!("login: {error}");
+        self.socket.set_nonblocking(false).map_err(fault)?;
+        self.socket.write_all(login).map_err(fault)?;
+        let mut said = vec![0; answer.len()];
+        self.socket.read_exact(&mut said).map_err(fault)?;
+        self.socket.set_nonblocking(true).map_err(fault)?;
+        if said != answer {
+            return Err(format!("login: {}", said.escape_ascii()));
+        }
+        Ok(())
     }
 
     fn interest(&self) -> PollFlags {
@@ -261,7 +306,7 @@ impl Client {
             Err(error) if error.kind() == ErrorKind::WouldBlock => {}
             Err(error) => return Err(format!("read: {error}")),
         }
-        while self.asked < self.answered() + self.depth {
+        while self.asked < self.served + self.refused + self.depth {
             self.out.extend_from_slice(&self.request);
             self.asked += 1;
         }
@@ -273,15 +318,29 @@ impl Client {
         Ok(())
     }
 
-    /// Counts bytes, and compares them with the answer that must come.
+    /// Counts answers, and compares them with the one that must come.
     fn take(&mut self, mut bytes: &[u8]) -> Result<(), String> {
-        while !bytes.is_empty() {
-            let rest = &self.answer[(self.read % self.answer.len() as u64) as usize..];
-            let len = rest.len().min(bytes.len());
-            if bytes[..len] != rest[..len] {
-                return Err(format!("wrong answer: {}", bytes[..len].escape_ascii()));
+        while let Some(first) = bytes.first() {
+            if self.read == 0 {
+                self.is_refusal = self.expects_refusals && *first != self.answer[0];
             }
-            self.read += len as u64;
+            let len = if self.is_refusal {
+                let line = bytes.iter().position(|byte| *byte == b'\n');
+                line.map_or(bytes.len(), |at| at + 1)
+            } else {
+                let rest = &self.answer[self.read..];
+                let len = rest.len().min(bytes.len());
+                if bytes[..len] != rest[..len] {
+                    return Err(format!("wrong answer: {}", bytes[..len].escape_ascii()));
+                }
+                len
+            };
+            self.read += len;
+            if self.is_refusal && bytes[len - 1] == b'\n' {
+                (self.refused, self.read) = (self.refused + 1, 0);
+            } else if !self.is_refusal && self.read == self.answer.len() {
+                (self.served, self.read) = (self.served + 1, 0);
+            }
             bytes = &bytes[len..];
         }
         Ok(())

@@ -80,6 +80,7 @@ pub fn run(
         cpus: Cpus::Split,
         wrapper: &[],
         limits: LIMITS,
+        added: &options.added,
     };
     let count = if peer == Peer::Quickack { attack.workers } else { 1 };
     // It answers once what an earlier trial left to do is done.
@@ -136,7 +137,7 @@ fn play(attack: &Attack, to: SocketAddrV4) -> Result<u64, String> {
 }
 
 /// Returns the figures of the requests that were due in a phase.
-fn seen(samples: &[Sample], begin_ns: u64, end_ns: u64) -> Seen {
+pub(super) fn seen(samples: &[Sample], begin_ns: u64, end_ns: u64) -> Seen {
     let in_phase = |sample: &&Sample| (begin_ns..end_ns).contains(&sample.due_ns);
     let phase: Vec<&Sample> = samples.iter().filter(in_phase).collect();
     let in_time = |sample: &&&Sample| sample.outcome == Outcome::Served && sample.end_ns <= end_ns;
