@@ -15,7 +15,7 @@ mod spend;
 use std::collections::{HashMap, VecDeque};
 use std::rc::Rc;
 
-use metrics::{Counters, Recorder, TenantCounter, TenantRates, WorkerMetrics};
+use metrics::{Counters, Rate, Recorder, TenantCounter, TenantRates, WorkerMetrics};
 
 use super::id::ConnId;
 use crate::Time;
@@ -49,6 +49,12 @@ pub(crate) struct Tenant {
     again: (u64, u64),
     /// Bytes of the answers that its clients here are expected to get.
     pub(crate) expected: u64,
+    /// Clients whose next request was held back and has not been read since.
+    pub(crate) limited: u32,
+    /// Its requests are only counted: they have no rules, and no limit for what is in flight.
+    counts_only: bool,
+    /// `expected` is kept, since there is a limit for what is sent.
+    pub(crate) expects: bool,
     /// Clients that wait for a limit, first come first served.
     pub(crate) line: VecDeque<ConnId>,
     /// When the timer of the line fires; no timer is set for `Time(0)`.
@@ -135,9 +141,12 @@ impl Tenant {
             counters: metrics.counters(plan.id),
             latencies: metrics.recorder(plan.id),
             rates: metrics.tenant_rates(plan.id),
-            purses: Default::default(),
+            purses: plan.rates.map(Purse::new),
             again: (0, 0),
             expected: 0,
+            limited: 0,
+            counts_only: plan.counts_only(),
+            expects: plan.rates[Rate::Sent as usize] != u64::MAX,
             line: VecDeque::new(),
             timer: Time(0),
             plan,

@@ -51,7 +51,8 @@ impl Clients {
             client.pipeline.silent_count += 1;
             client.pipeline.silent_at = base.now;
             if client.tenant != NOBODY {
-                self.note_inflight(base, id, pending, request.len());
+                let entry = &mut self.requests[pending];
+                Clients::note_inflight(base, client, entry, request.len());
             }
             return pending;
         }
@@ -68,7 +69,7 @@ impl Clients {
         self.requests[pending].expected = expected;
         if client.tenant != NOBODY || client.departure == Departure::Left {
             let is_gone = client.departure == Departure::Left && request.quiet == Quiet::Loud;
-            self.note_inflight(base, id, pending, request.len());
+            Clients::note_inflight(base, client, &mut self.requests[pending], request.len());
             if is_gone {
                 self.cancel(id);
             }

@@ -46,7 +46,10 @@ impl Clients {
             let inflight: u64 = clients().map(Client::inflight).sum();
             assert_eq!(now(TenantCounter::InflightBytesNow), inflight, "its bytes in flight");
             let expected: usize = clients().map(|one| one.pipeline.expected).sum();
-            assert_eq!(tenant.expected, expected as u64, "what is expected for it");
+            let expected = if tenant.expects { expected as u64 } else { 0 };
+            assert_eq!(tenant.expected, expected, "what is expected for it");
+            let limited = clients().filter(|one| one.is_limited()).count();
+            assert_eq!(tenant.limited as usize, limited, "those that were held back");
             let waiting = clients().filter(|one| one.waits.tenant).count();
             assert_eq!(tenant.line.len(), waiting, "those that wait are in its line");
             assert_eq!(now(TenantCounter::WaitingNow), waiting as u64, "and are counted");

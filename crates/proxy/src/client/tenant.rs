@@ -66,7 +66,10 @@ impl Clients {
         }
         tenant.counters.add(TenantCounter::ClientsTotal, u64::from(is_new));
         tenant.counters.add(TenantCounter::InflightBytesNow, client.inflight());
-        tenant.expected += client.pipeline.expected as u64;
+        if tenant.expects {
+            tenant.expected += client.pipeline.expected as u64;
+        }
+        tenant.limited += u32::from(client.is_limited());
         client.tenant = at;
         Ok(())
     }
@@ -78,7 +81,10 @@ impl Clients {
         let Some(tenant) = base.tenants.find_mut(at) else { return };
         tenant.counters.subtract(TenantCounter::ClientsNow, 1);
         tenant.counters.subtract(TenantCounter::InflightBytesNow, client.inflight());
-        tenant.expected -= client.pipeline.expected as u64;
+        if tenant.expects {
+            tenant.expected -= client.pipeline.expected as u64;
+        }
+        tenant.limited -= u32::from(client.is_limited());
         if std::mem::take(&mut client.waits.tenant) {
             tenant.counters.subtract(TenantCounter::WaitingNow, 1);
             tenant.line.retain(|one| *one != id);
@@ -149,8 +155,18 @@ impl Clients {
 
     /// Decides about a request of a client that has a tenant. None: it is served. Otherwise it is
     /// refused, or its client waits; returns how many bytes are used.
-    #[inline(never)]
+    #[inline(always)]
     pub(crate) fn judge(&mut self, base: &mut Base, frame: &Frame, bytes: &[u8]) -> Option<usize> {
+        let tenant = base.tenants.find_mut(frame.asks.tenant)?;
+        let request = &frame.request;
+        match tenant.charge_at_once(requests_of(request, base.keys.len()), request.len()) {
+            true => None,
+            false => self.judge_closely(base, frame, bytes),
+        }
+    }
+
+    #[inline(never)]
+    fn judge_closely(&mut self, base: &mut Base, frame: &Frame, bytes: &[u8]) -> Option<usize> {
         let Frame { asks, request, .. } = frame;
         let client = self.table.find_mut(asks.id)?;
         let head = &bytes[..request.head as usize];
@@ -172,6 +188,7 @@ impl Clients {
             member.took = true;
             if member.limited != Time(0) {
                 let since = std::mem::take(&mut member.limited);
+                tenant.limited -= 1;
                 tenant.latencies.record(Latency::QUEUE, base.now.since(since));
             }
         }
@@ -221,6 +238,7 @@ impl Clients {
         let is_first = client.is_called(base.now) && !client.member().took;
         if client.member().limited == Time(0) {
             client.member().limited = base.now;
+            tenant.limited += 1;
             tenant.counters.add(TenantCounter::Delayed, 1);
         }
         client.waits.tenant = true;
@@ -267,12 +285,17 @@ impl Clients {
     }
 
     /// Notes that a request of a client with a tenant is in flight.
-    #[inline(never)]
-    pub(super) fn note_inflight(&mut self, base: &mut Base, id: ConnId, pending: u32, len: u64) {
-        let Some(client) = self.table.find_mut(id) else { return };
+    #[inline(always)]
+    pub(super) fn note_inflight(
+        base: &mut Base,
+        client: &mut Client,
+        pending: &mut PendingRequest,
+        len: u64,
+    ) {
         let Some(tenant) = base.tenants.find_mut(client.tenant) else { return };
-        let pending = &mut self.requests[pending];
-        tenant.expected += pending.expected as u64;
+        if tenant.expects {
+            tenant.expected += pending.expected as u64;
+        }
         if tenant.plan.inflight_max != u64::MAX {
             let bytes = len + u64::from(client.expected.len());
             pending.inflight = u32::try_from(bytes).unwrap_or(u32::MAX);
@@ -289,7 +312,7 @@ pub(super) fn requests_of(request: &Request, keys: usize) -> u64 {
 }
 
 /// Charges a client's tenant for bytes that were sent.
-#[cold]
+#[inline]
 pub(super) fn charge_sent(tenants: &mut Tenants, client: &Client, bytes: usize) {
     if let Some(tenant) = tenants.find_mut(client.tenant) {
         tenant.charge_sent(bytes as u64);
@@ -297,7 +320,7 @@ pub(super) fn charge_sent(tenants: &mut Tenants, client: &Client, bytes: usize) 
 }
 
 /// Settles with its tenant a request that is answered.
-#[inline(never)]
+#[inline]
 pub(super) fn settle(
     tenants: &mut Tenants,
     timers: &mut crate::base::timers::Timers,
@@ -306,7 +329,9 @@ pub(super) fn settle(
     now: Time,
 ) {
     let Some(tenant) = tenants.find_mut(client.tenant) else { return };
-    tenant.expected -= pending.expected as u64;
+    if tenant.expects {
+        tenant.expected -= pending.expected as u64;
+    }
     if pending.since != super::request::UNTIMED {
         tenant.latencies.record(Latency::REQUESTS, now.since(pending.since));
     }
@@ -335,6 +360,11 @@ impl Client {
     /// Returns the bytes that it has in flight, where its tenant has a limit for them.
     pub(super) fn inflight(&self) -> u64 {
         self.member.as_ref().map_or(0, |member| member.inflight)
+    }
+
+    /// Whether its next request was held back.
+    pub(super) fn is_limited(&self) -> bool {
+        self.member.as_ref().is_some_and(|member| member.limited != Time(0))
     }
 
     /// Whether it was called from its tenant's line a moment ago: it does not wait behind others.

@@ -48,6 +48,11 @@ pub enum RemovedUsers {
 pub use super::rules::Rules as TenantRules;
 
 impl TenantPlan {
+    /// Whether its requests are only counted, and judged by nothing but rates.
+    pub(crate) fn counts_only(&self) -> bool {
+        self.rules.is_none() && self.inflight_max == u64::MAX
+    }
+
     /// Makes a tenant without limits and rules.
     pub fn new(name: &str) -> TenantPlan {
         TenantPlan {

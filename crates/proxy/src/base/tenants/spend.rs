@@ -13,7 +13,7 @@ use super::plan::TenantPlan;
 use crate::Time;
 
 /// What this worker has of a rate.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy)]
 pub(super) struct Purse {
     /// Negative: it was spent in advance.
     left: i64,
@@ -49,6 +49,12 @@ impl Limit {
 }
 
 impl Purse {
+    /// Returns what there is of a rate before any is taken; of none that is limited, enough for
+    /// ever.
+    pub(super) fn new(per_second: u64) -> Purse {
+        Purse { left: if per_second == u64::MAX { i64::MAX / 2 } else { 0 } }
+    }
+
     /// Fills it, if there is no more than `reserved` in it.
     #[inline]
     fn fill(
@@ -119,6 +125,24 @@ impl Tenant {
         now > 0 && now.saturating_add(more) > self.plan.inflight_max
     }
 
+    /// Charges a request, if nothing but its number and bytes is to be looked at, and this worker
+    /// has some of each rate. Otherwise nothing has changed, and `admit` and `charge` decide.
+    #[inline(always)]
+    pub(crate) fn charge_at_once(&mut self, requests: u64, bytes: u64) -> bool {
+        let [asked, received, sent] = &mut self.purses;
+        let has_some = asked.left > 0 && received.left > 0 && sent.left > self.expected as i64;
+        // The client may be one that waited, while any does.
+        let is_usual = self.counts_only && self.limited == 0 && self.again.0 == 0;
+        if !has_some || !is_usual {
+            return false;
+        }
+        asked.left -= requests as i64;
+        received.left -= bytes.min(i64::MAX as u64 / 4) as i64;
+        self.counters.add(TenantCounter::Requests, requests);
+        self.counters.add(TenantCounter::ReceivedBytes, bytes);
+        true
+    }
+
     /// Charges a request that is read.
     #[inline]
     pub(crate) fn charge(&mut self, requests: u64, bytes: u64) {
@@ -162,10 +186,12 @@ impl Tenant {
         for rate in Rate::ALL {
             let at = rate as usize;
             if self.plan.rates[at] != plan.rates[at] {
-                self.purses[at] = Purse::default();
+                self.purses[at] = Purse::new(plan.rates[at]);
                 self.rates.forgive(rate, now.0);
             }
         }
+        self.counts_only = plan.counts_only();
+        self.expects = plan.rates[Rate::Sent as usize] != u64::MAX;
         self.plan = plan;
     }
 }
