@@ -23,7 +23,7 @@ pub(crate) use latency::LATENCY_TABLE;
 pub use latency::{FAMILIES_MAX, HISTOGRAMS, LATENCIES, Latency, Phase, TENANT_LATENCIES};
 pub use logins::{ADDRESS_PAUSE_US, LoginPlaces, LoginRates, LoginToken, NAME_PAUSE_US};
 pub use registry::{Busy, Counters, NO_NAMES, Process, Refused, Registry, WorkerMetrics, digest};
-pub use slow_log::{NO_COMMAND, SLOW_KEY_MAX, SlowEntry, SlowLog};
+pub use slow_log::{NO_COMMAND, SLOW_KEY_MAX, SlowEntry, SlowHead, SlowLog, SlowReset};
 pub use tenants::{Rate, TenantRates};
 pub use windows::{Measured, Span, Window, Windows};
 

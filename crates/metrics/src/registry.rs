@@ -3,17 +3,19 @@
 //! ```text
 //!   memory   [ header ][ slot 0 ][ slot 1 ] ... [ logins ][ tenants ]
 //!   slot     [ row 0 | row 1 | ... | chunks | slow log ]
-//!   row      [ counters | heads of histograms | reset of the slow log | to the end of the page ]
+//!   row      [ counters | heads of histograms | resets of the slow log | to the end of the page ]
 //! ```
 //!
 //! A slot belongs to one process. A row belongs to one counted thing: row 0 is the process itself,
 //! every other row is a pool, a server or a tenant, by the id that it keeps for life. The header
 //! and the rows are whole pages, so no two writers share a cache line, and a page that nobody
 //! writes costs nothing. All loads and stores are relaxed: each word has one writer, and no word
-//! depends on another. The words of `logins.rs` and of `tenants.rs` have several writers. They are
-//! read when a client logs in, and when a worker takes a piece of a tenant's rate.
+//! depends on another. The words of `logins.rs` and of `tenants.rs` have several writers, and so
+//! has the number of slow requests. They are used when a client logs in, when a worker takes a
+//! piece of a tenant's rate, and when a request was slow.
 
 mod layout;
+mod slow;
 
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -24,7 +26,7 @@ pub use layout::{NO_NAMES, digest};
 use crate::chunks::Chunks;
 use crate::histogram::{self, HEAD, Head, Histogram, Recorder, bump};
 use crate::logins::{self, LoginRates};
-use crate::slow_log::{self, SlowEntry, SlowLog};
+use crate::slow_log::{self, SlowReset};
 use crate::tenants::{self, TenantRates};
 use crate::{Counter, GAUGES, HISTOGRAMS, Latency, OWN_COUNTERS, ServerCounter};
 
@@ -36,9 +38,9 @@ pub(crate) const BUSY_AT: usize = GAUGES - 1;
 pub(crate) const OWN_AT: usize = COUNTERS - OWN_COUNTERS;
 const PAGE: usize = 4096 / 8;
 const HEADS_AT: usize = COUNTERS;
-/// Where a process says that the slow log of a pool begins anew.
+/// Where a process says that the slow log of a pool or a tenant begins anew.
 const RESET_AT: usize = HEADS_AT + HISTOGRAMS * HEAD;
-const ROW: usize = (RESET_AT + 1).next_multiple_of(PAGE);
+const ROW: usize = (RESET_AT + SlowReset::WORDS).next_multiple_of(PAGE);
 const HEADER: usize = PAGE;
 
 /// The words of the header, in order.
@@ -52,6 +54,8 @@ const SECRET: usize = 7;
 
 /// The master's data about the whole proxy, on a cache line of its own.
 const PROCESS: usize = 8;
+/// How many slow requests there were, on another.
+const SLOW_MADE: usize = 16;
 
 /// The proxy as one process, as the master reports it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -65,6 +69,8 @@ pub struct Process {
     pub workers: u64,
     /// Limit on clients, over all pools.
     pub clients_max: u64,
+    /// Unix time less the clock that all processes share, in microseconds.
+    pub unix_ahead_us: u64,
 }
 
 /// A command that a server is busy with, as one worker knows. It is one word in memory, so that
@@ -194,8 +200,8 @@ impl Registry {
 
     /// Records the proxy's process data. Only the master calls this.
     pub fn tell_process(&self, process: Process) {
-        let Process { pid, started_s, told_s, workers, clients_max } = process;
-        let words = [pid, started_s, told_s, workers, clients_max];
+        let Process { pid, started_s, told_s, workers, clients_max, unix_ahead_us } = process;
+        let words = [pid, started_s, told_s, workers, clients_max, unix_ahead_us];
         let line = &self.memory[PROCESS..];
         line.iter().zip(words).for_each(|(word, value)| word.store(value, Relaxed));
     }
@@ -203,8 +209,9 @@ impl Registry {
     /// Returns the data last recorded; all zeros before that.
     pub fn process(&self) -> Process {
         let word = |at: usize| self.memory[PROCESS + at].load(Relaxed);
-        let [pid, started_s, told_s, workers, clients_max] = [0, 1, 2, 3, 4].map(word);
-        Process { pid, started_s, told_s, workers, clients_max }
+        let [pid, started_s, told_s, workers, clients_max, unix_ahead_us] =
+            [0, 1, 2, 3, 4, 5].map(word);
+        Process { pid, started_s, told_s, workers, clients_max, unix_ahead_us }
     }
 
     /// Sets the secret of the login rates, which nobody outside the proxy may know.
@@ -287,21 +294,6 @@ impl Registry {
         one
     }
 
-    /// Returns the slow requests of one pool or of all, the newest first.
-    pub fn slow_entries(&self, pool: Option<u32>) -> Vec<SlowEntry> {
-        let is_shown = |entry: &SlowEntry| {
-            let is_it = pool.is_none_or(|pool| pool == entry.pool);
-            let is_row = (entry.pool as usize) < self.rows;
-            let resets = self.used().filter(|_| is_it && is_row);
-            let word = |slot| self.row(slot, entry.pool)[RESET_AT].load(Relaxed);
-            is_it && is_row && resets.map(word).max().unwrap_or(0) < entry.at_us
-        };
-        let all = self.used().flat_map(|slot| self.slow_log(slot).entries());
-        let mut shown: Vec<SlowEntry> = all.filter(is_shown).collect();
-        shown.sort_by_key(|entry| std::cmp::Reverse(entry.at_us));
-        shown
-    }
-
     /// Returns the number of times that were not recorded because no memory for them was left.
     pub fn times_lost(&self) -> u64 {
         self.used().map(|slot| self.chunks(slot).lost()).sum()
@@ -324,7 +316,7 @@ impl Registry {
         for slot in self.used() {
             // Words that are zero stay untouched: writing to an untouched page would allocate it.
             zero(&self.row(slot, row)[..COUNTERS]);
-            zero(&self.row(slot, row)[RESET_AT..=RESET_AT]);
+            zero(&self.row(slot, row)[RESET_AT..][..SlowReset::WORDS]);
             let chunks = self.chunks(slot);
             self.heads(slot, row).iter().for_each(|head| histogram::clear(head, chunks));
         }
@@ -352,11 +344,6 @@ impl Registry {
         Chunks { words: &self.memory[start..][..Chunks::words(self.rows)] }
     }
 
-    fn slow_log(&self, slot: usize) -> SlowLog {
-        let start = self.slot_start(slot) + self.rows * ROW + Chunks::words(self.rows);
-        SlowLog { words: &self.memory[start..][..slow_log::WORDS], slot }
-    }
-
     fn heads(&self, slot: usize, row: u32) -> &'static [Head; HISTOGRAMS] {
         let (heads, _) = self.row(slot, row)[HEADS_AT..].as_chunks();
         heads.first_chunk().expect("a row has room for its heads")
@@ -378,16 +365,6 @@ impl WorkerMetrics {
     pub fn recorder(&self, row: u32) -> Recorder {
         let registry = &self.registry;
         Recorder { heads: registry.heads(self.slot, row), chunks: registry.chunks(self.slot) }
-    }
-
-    /// Returns the slow log that this process writes.
-    pub fn slow_log(&self) -> SlowLog {
-        self.registry.slow_log(self.slot)
-    }
-
-    /// Hides the slow requests of a pool up to this time.
-    pub fn reset_slow_log(&self, pool: u32, now_us: u64) {
-        self.registry.row(self.slot, pool)[RESET_AT].store(now_us, Relaxed);
     }
 
     /// Returns a counter, summed over all slots.

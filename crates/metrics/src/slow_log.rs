@@ -18,8 +18,11 @@ pub struct SlowEntry {
     /// The ids of its pool, and of the server whose reply came last; 0 if there was none.
     pub pool: u32,
     pub server: u32,
-    /// The number of its worker, which the log itself knows.
+    /// The id of its client's tenant; 0 if it has none.
+    pub tenant: u32,
+    /// The number of its worker, and its own among those of all workers. The log itself knows them.
     pub worker: u32,
+    pub number: u64,
     /// The lengths of its phases, in microseconds, in the order of `Phase`.
     pub phases: [u64; 4],
     /// The bits of its causes, as the writer numbers them.
@@ -34,19 +37,60 @@ pub struct SlowEntry {
     /// The length of that key.
     pub key_len: u32,
     pub command: String,
-    /// The client's address.
+    /// The client's address, and the name that it gave itself.
     pub client: String,
+    pub name: String,
     /// The beginning of the key, if it may be known.
     pub key: Vec<u8>,
 }
 
 pub const NO_COMMAND: u16 = u16::MAX;
 
+/// The numbers of an entry, without its texts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SlowHead {
+    pub at_us: u64,
+    pub pool: u32,
+    pub tenant: u32,
+    pub phases: [u64; 4],
+    pub causes: u16,
+    /// Its slot, and its place in the ring.
+    pub(crate) slot: usize,
+    pub(crate) place: usize,
+}
+
+/// A time before which slow requests are not shown, or one cause of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SlowReset {
+    /// To nobody.
+    All,
+    /// To clients.
+    Clients,
+    /// To clients, for this cause.
+    Cause(u8),
+}
+
+impl SlowReset {
+    /// The most causes.
+    pub const CAUSES: usize = 16;
+    pub(crate) const WORDS: usize = 2 + SlowReset::CAUSES;
+
+    pub(crate) fn place(self) -> usize {
+        match self {
+            SlowReset::All => 0,
+            SlowReset::Clients => 1,
+            SlowReset::Cause(cause) => 2 + usize::from(cause),
+        }
+    }
+}
+
 /// The ring of one slot. A clone refers to the same memory.
 #[derive(Clone, Copy)]
 pub struct SlowLog {
     pub(crate) words: &'static [AtomicU64],
     pub(crate) slot: usize,
+    /// How many entries all processes have made. Each of them may write it.
+    pub(crate) made: &'static AtomicU64,
 }
 
 impl SlowLog {
@@ -56,11 +100,13 @@ impl SlowLog {
         let words = self.entry((number - 1) as usize % ENTRIES);
         words[0].store(0, Ordering::Relaxed);
         fence(Ordering::Release);
-        let SlowEntry { at_us, pool, server, phases, causes, busy_with, .. } = entry;
+        let made = self.made.fetch_add(1, Ordering::Relaxed) + 1;
+        let SlowEntry { at_us, pool, tenant, server, phases, causes, busy_with, .. } = entry;
         let flags =
             u64::from(*causes) << 32 | u64::from(*busy_with) << 16 | u64::from(entry.asked_again);
         let (command, client) = (entry.command.as_bytes(), entry.client.as_bytes());
-        let texts = [(command, COMMAND), (client, CLIENT), (&entry.key[..], KEY)];
+        let name = entry.name.as_bytes();
+        let texts = [(command, COMMAND), (client, CLIENT), (&entry.key[..], KEY), (name, NAME)];
         let lens = texts.map(|(text, (_, most))| text.len().min(most) as u64);
         let numbers = [
             *at_us,
@@ -71,7 +117,9 @@ impl SlowLog {
             phases[2],
             phases[3],
             entry.key_hash,
-            u64::from(entry.key_len) << 32 | lens[0] << 16 | lens[1] << 8 | lens[2],
+            u64::from(entry.key_len) << 32 | lens[3] << 24 | lens[0] << 16 | lens[1] << 8 | lens[2],
+            u64::from(*tenant),
+            made,
         ];
         words[1..]
             .iter()
@@ -89,13 +137,30 @@ impl SlowLog {
         self.words[0].store(number, Ordering::Relaxed);
     }
 
-    /// Returns the entries that are there, in no order.
-    pub(crate) fn entries(self) -> impl Iterator<Item = SlowEntry> {
+    /// Returns the numbers of the entries that are there, in no order.
+    pub(crate) fn heads(self) -> impl Iterator<Item = SlowHead> {
         let used = (self.words[0].load(Ordering::Relaxed) as usize).min(ENTRIES);
-        (0..used).filter_map(move |at| self.read(at))
+        (0..used).filter_map(move |at| self.head(at))
     }
 
-    fn read(&self, at: usize) -> Option<SlowEntry> {
+    fn head(&self, place: usize) -> Option<SlowHead> {
+        let words = self.entry(place);
+        let number = words[0].load(Ordering::Acquire);
+        let [at_us, ids, flags, one, two, three, four, tenant] =
+            [1, 2, 3, 4, 5, 6, 7, 10].map(|at: usize| words[at].load(Ordering::Relaxed));
+        fence(Ordering::Acquire);
+        (number != 0 && words[0].load(Ordering::Relaxed) == number).then_some(SlowHead {
+            at_us,
+            pool: (ids >> 32) as u32,
+            tenant: tenant as u32,
+            phases: [one, two, three, four],
+            causes: (flags >> 32) as u16,
+            slot: self.slot,
+            place,
+        })
+    }
+
+    pub(crate) fn read(&self, at: usize) -> Option<SlowEntry> {
         let words = self.entry(at);
         let number = words[0].load(Ordering::Acquire);
         let copy: Vec<u64> = words.iter().map(|word| word.load(Ordering::Relaxed)).collect();
@@ -113,6 +178,8 @@ impl SlowLog {
             at_us: copy[1],
             pool: (copy[2] >> 32) as u32,
             server: copy[2] as u32,
+            tenant: copy[10] as u32,
+            number: copy[11],
             // The first slot is the master's.
             worker: (self.slot as u32).saturating_sub(1),
             causes: (flags >> 32) as u16,
@@ -124,6 +191,7 @@ impl SlowLog {
             command: text(bytes(COMMAND.0, lens >> 16 & 0xff, COMMAND.1)),
             client: text(bytes(CLIENT.0, lens >> 8 & 0xff, CLIENT.1)),
             key: bytes(KEY.0, lens & 0xff, KEY.1),
+            name: text(bytes(NAME.0, lens >> 24 & 0xff, NAME.1)),
         })
     }
 
@@ -138,13 +206,14 @@ pub const SLOW_KEY_MAX: usize = KEY.1;
 /// Entries of one slot.
 const ENTRIES: usize = 256;
 /// Words of an entry, and of what stands before the first.
-const ENTRY: usize = 38;
+const ENTRY: usize = 44;
 const HEAD: usize = 8;
 /// Where texts begin in an entry, and their most bytes.
-const COMMAND: (usize, usize) = (10, 40);
-const CLIENT: (usize, usize) = (15, 56);
-const KEY: (usize, usize) = (22, 128);
-const _: () = assert!(KEY.0 + KEY.1 / 8 <= ENTRY);
+const COMMAND: (usize, usize) = (12, 40);
+const CLIENT: (usize, usize) = (17, 56);
+const KEY: (usize, usize) = (24, 128);
+const NAME: (usize, usize) = (40, 32);
+const _: () = assert!(NAME.0 + NAME.1 / 8 <= ENTRY);
 /// Words of a ring: whole pages.
 pub(crate) const WORDS: usize = (HEAD + ENTRIES * ENTRY).next_multiple_of(4096 / 8);
 
@@ -158,7 +227,9 @@ mod tests {
             at_us: n,
             pool: 7,
             server: 9,
+            tenant: n as u32 % 2,
             worker: 0,
+            number: n,
             phases: [1, 2, 3, n],
             causes: 0x8001,
             asked_again: n.is_multiple_of(2),
@@ -168,6 +239,7 @@ mod tests {
             command: "config|set".to_string(),
             client: "[2001:db8:ffff:ffff:ffff:ffff:ffff:ffff]:65535".to_string(),
             key: vec![n as u8; 128],
+            name: "batch-7".to_string(),
         }
     }
 
@@ -183,8 +255,36 @@ mod tests {
         assert_eq!(times(None), (45..=301).rev().collect::<Vec<u64>>(), "the newest is first");
         assert_eq!((times(Some(8)), times(Some(7)).len()), (vec![301], 256));
         assert_eq!(registry.slow_entries(Some(7))[0], entry(300));
-        registry.metrics(2).reset_slow_log(7, 298);
+        registry.metrics(2).reset_slow_log(7, SlowReset::All, 298);
         assert_eq!((times(Some(7)), times(None).len()), (vec![300, 299], 3));
+    }
+
+    /// A client may reset what it sees, and nothing else.
+    #[test]
+    fn clients_see_those_of_their_pool_and_tenant_and_have_resets_of_their_own() {
+        let registry = Registry::private(3, 16);
+        for n in 1..=10 {
+            registry.metrics(n as usize % 2 + 1).slow_log().push(&entry(n));
+        }
+        let times = |tenant| {
+            let heads = registry.slow_heads(7, tenant, SlowReset::Clients);
+            heads.iter().map(|one| one.at_us).collect::<Vec<u64>>()
+        };
+        assert_eq!((times(0), times(1)), (vec![2, 4, 6, 8, 10], vec![1, 3, 5, 7, 9]));
+        let heads = registry.slow_heads(7, 1, SlowReset::Clients);
+        assert_eq!(registry.slow_entry(&heads[4]), Some(SlowEntry { worker: 1, ..entry(9) }));
+        registry.metrics(1).reset_slow_log(1, SlowReset::Clients, 5);
+        assert_eq!((times(0), times(1)), (vec![2, 4, 6, 8, 10], vec![7, 9]));
+        registry.metrics(2).reset_slow_log(7, SlowReset::Clients, 8);
+        assert_eq!((times(0), times(1)), (vec![10], vec![7, 9]));
+        let of_cause = |cause| registry.slow_heads(7, 0, SlowReset::Cause(cause)).len();
+        registry.metrics(1).reset_slow_log(7, SlowReset::Cause(15), 6);
+        assert_eq!((of_cause(0), of_cause(15)), (5, 2));
+        assert_eq!(registry.slow_entries(Some(7)).len(), 10, "the operator sees them all");
+        registry.metrics(0).reset_slow_log(7, SlowReset::All, 9);
+        assert_eq!((times(0), times(1)), (vec![10], vec![]));
+        registry.clear_row(7);
+        assert_eq!(times(0), [2, 4, 6, 8, 10]);
     }
 
     #[test]
@@ -195,16 +295,19 @@ mod tests {
             command: long.clone(),
             client: long.clone(),
             key: long.clone().into(),
+            name: long.clone(),
             ..entry(1)
         };
         registry.metrics(0).slow_log().push(&one);
         let found = &registry.slow_entries(None)[0];
-        assert_eq!([found.command.len(), found.client.len(), found.key.len()], [40, 56, 128]);
+        let lens = [found.command.len(), found.client.len(), found.key.len(), found.name.len()];
+        assert_eq!(lens, [40, 56, 128, 32]);
         assert_eq!(
             SlowEntry {
                 command: long.clone(),
                 client: long.clone(),
-                key: long.into(),
+                key: long.clone().into(),
+                name: long,
                 ..found.clone()
             },
             one

@@ -33,7 +33,10 @@ pub use message::{
 };
 pub use part::{Outcome, Part, Process, ProxyFacts, Totals};
 pub use server::{Capabilities, ConnKey, HandshakeReply, Make, Retryable};
-pub use session::{AfterLocal, Credentials, Endpoints, Facts, Login, Profile, ReplyMode, Session};
+pub use session::{
+    AfterLocal, Credentials, Endpoints, Facts, Login, Profile, ReplyMode, Session, SlowRequest,
+    SlowSample,
+};
 pub use work::{Expected, Work, WorkId};
 
 /// Every protocol of clients.
@@ -201,7 +204,7 @@ pub trait Protocol: Sync {
         _request: &Request,
         _head: &[u8],
         _session: &mut Session,
-        _facts: &Facts<'_>,
+        _proxy: &dyn ProxyFacts,
         _out: &mut Vec<u8>,
     ) -> AfterLocal {
         unreachable!("no request of this protocol is its own affair")

@@ -1,7 +1,7 @@
 //! Parts of an answer: a part is the result from one server, where several were asked.
 //! [`crate::Protocol::gather`] makes one answer from all parts.
 
-use crate::Facts;
+use crate::{Facts, SlowRequest, SlowSample};
 
 /// The result from one server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,6 +54,32 @@ pub trait ProxyFacts {
     /// Returns the process, which is the same whichever worker answers.
     fn process(&self) -> Process {
         Process::default()
+    }
+
+    /// Returns the slow requests that the client may see, the newest first, `most` at most.
+    fn slow_requests(&self, _most: usize) -> Vec<SlowRequest> {
+        Vec::new()
+    }
+
+    /// Returns how many there are of them.
+    fn slow_count(&self) -> usize {
+        0
+    }
+
+    /// Returns what made the requests slow that the client may see, the oldest first.
+    fn slow_samples(&self) -> Vec<SlowSample> {
+        Vec::new()
+    }
+}
+
+/// Facts alone, without any counter.
+impl ProxyFacts for Facts<'_> {
+    fn facts(&self) -> Facts<'_> {
+        *self
+    }
+
+    fn totals(&self) -> Totals {
+        Totals::default()
     }
 }
 

@@ -104,6 +104,38 @@ pub struct Endpoints {
     pub address: Option<[u8; 16]>,
 }
 
+/// One slow request, as the slow log shows it to a client.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SlowRequest {
+    /// Its number, which grows with time.
+    pub id: u64,
+    /// When its answer had been written, in seconds of Unix time.
+    pub time_s: u64,
+    /// How long it took, in microseconds.
+    pub us: u64,
+    /// The name of its command, as the protocol's table has it.
+    pub command: String,
+    /// Its first key or the hash of it, as far as clients may see it.
+    pub key: Vec<u8>,
+    /// How many bytes more the key has.
+    pub key_cut: u64,
+    /// The client's address, and the name that it gave itself.
+    pub client: String,
+    pub name: String,
+}
+
+/// One cause of a slow request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SlowSample {
+    /// The cause's index, below 16, and its name in one word.
+    pub cause: u8,
+    pub name: &'static str,
+    /// When the answer had been written, in seconds of Unix time.
+    pub time_s: u64,
+    /// How long the request was in the phase that the cause is about, in microseconds.
+    pub us: u64,
+}
+
 /// The client's next state after a local command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AfterLocal {
@@ -113,6 +145,10 @@ pub enum AfterLocal {
     Close,
     /// It has to log in again, where a login is required.
     LogOut,
+    /// It goes on. The slow requests so far are hidden from it and from those who see the same.
+    HideSlow,
+    /// The same of these causes, which are bits by their indexes.
+    HideCauses(u16),
 }
 
 /// A name and a password: the proxy's for a server, or a client's for the proxy.

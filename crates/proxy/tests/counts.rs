@@ -253,8 +253,9 @@ fn stats_of_memcached_are_those_of_the_whole_proxy() {
     worker.add(WorkerCounter::SystemUs, 2_250_000);
     // A clock that was set back makes no age below zero.
     for (started_s, uptime) in [(100, 150), (300, 0)] {
-        let (pid, told_s, workers, clients_max) = (7, 250, 3, 44);
-        stage.registry.tell_process(Process { pid, started_s, told_s, workers, clients_max });
+        let told =
+            Process { pid: 7, told_s: 250, workers: 3, clients_max: 44, ..Process::default() };
+        stage.registry.tell_process(Process { started_s, ..told });
         stage.says(client, "stats\r\n");
         assert_eq!(stage.turn(link), "stats\r\n");
         stage.says(link, "STAT pid 99\r\nSTAT cmd_touch 5\r\nEND\r\n");

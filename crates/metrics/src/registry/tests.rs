@@ -107,7 +107,7 @@ fn why_not(memory: &'static [AtomicU64]) -> String {
 #[test]
 fn a_row_takes_no_page_more_than_it_needs() {
     assert_eq!((PAGE, ROW, HEADER), (512, 2 * 512, 512));
-    let slots = 3 * (4 * 2 * 512 + 512 * 64 + 20 * 512);
+    let slots = 3 * (4 * 2 * 512 + 512 * 64 + 23 * 512);
     assert_eq!(Registry::words(3, 4), 512 + slots + logins::WORDS + 4 * 8);
     assert_eq!((HEADS_AT, HISTOGRAMS), (64, 24));
 }
@@ -116,7 +116,14 @@ fn a_row_takes_no_page_more_than_it_needs() {
 fn what_the_master_tells_of_the_proxy_is_read_back_and_lies_on_nothing_else() {
     let registry = Registry::private(2, 3);
     assert_eq!(registry.process(), Process::default());
-    let told = Process { pid: 11, started_s: 12, told_s: 13, workers: 14, clients_max: 15 };
+    let told = Process {
+        pid: 11,
+        started_s: 12,
+        told_s: 13,
+        workers: 14,
+        clients_max: 15,
+        unix_ahead_us: 16,
+    };
     registry.tell_process(told);
     let opened = Registry::open(registry.memory).expect("the header is as it was");
     assert_eq!(opened.process(), told);
@@ -320,7 +327,7 @@ fn the_layout_is_a_digest_of_every_name_and_of_the_shape() {
         parts.push(b"/".to_vec());
     }
     let shape =
-        [VERSION, 512, 1024, 64, HEAD, 24, BUCKETS, GAUGES, 56, 20 * 512, 65_536 + 4_096, 8];
+        [VERSION, 512, 1024, 64, HEAD, 24, BUCKETS, GAUGES, 56, 23 * 512, 65_536 + 4_096, 8];
     parts.extend(shape.map(|number| (number as u64).to_le_bytes().to_vec()));
     let mut hash = 0xcbf2_9ce4_8422_2325u64;
     for byte in parts.iter().flat_map(|part| part.iter().chain(&[0xff])) {

@@ -5,8 +5,8 @@ use super::meta::{self, base64};
 use super::{Binary, Servers, answer, binary, gather, reach, reply, request};
 use crate::scan::Tokens;
 use crate::{
-    Adapted, AfterLocal, Answer, Ask, Asked, Capabilities, Class, Command, Facts, Item, Keys,
-    Login, Parsed, Part, Protocol, ProxyFacts, Request, Resume, Session, Shown, Span, Upstream,
+    Adapted, AfterLocal, Answer, Ask, Asked, Capabilities, Class, Command, Item, Keys, Login,
+    Parsed, Part, Protocol, ProxyFacts, Request, Resume, Session, Shown, Span, Upstream,
 };
 
 const ABOUT: &str = "\
@@ -154,7 +154,7 @@ impl Protocol for Text {
         _request: &Request,
         _head: &[u8],
         _session: &mut Session,
-        _facts: &Facts<'_>,
+        _proxy: &dyn ProxyFacts,
         out: &mut Vec<u8>,
     ) -> AfterLocal {
         out.extend_from_slice(b"END\r\n");

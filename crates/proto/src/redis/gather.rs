@@ -538,12 +538,12 @@ mod tests {
         check(id::ACL_USERS, &users, entries);
         check(id::ACL_USERS, &users[..1], users[0]);
         check(
-            id::SLOWLOG_LEN,
+            id::COMMANDLOG_LEN,
             &[":1\r\n", "fault down", "-ERR no\r\n"],
             "*3\r\n*2\r\n$2\r\ns0\r\n:1\r\n*2\r\n$2\r\ns1\r\n-ERR down\r\n\
              *2\r\n$2\r\ns2\r\n-ERR no\r\n",
         );
-        check(id::SLOWLOG_LEN, &["fault down", "fault lost"], "-ERR s0: down; s1: lost\r\n");
+        check(id::COMMANDLOG_LEN, &["fault down", "fault lost"], "-ERR s0: down; s1: lost\r\n");
         let unknown = "-ERR unknown command\r\n";
         check(id::COMMANDLOG_LEN, &[unknown, unknown], unknown);
         check(id::ACL_GENPASS, &["$2\r\nab\r\n", "$2\r\nab\r\n"], "$2\r\nab\r\n");

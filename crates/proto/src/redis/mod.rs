@@ -38,8 +38,8 @@ use std::borrow::Cow;
 
 use crate::{
     Adapted, AfterLocal, Answer, Ask, Asked, Capabilities, Command, ConnKey, Database, Expected,
-    Extra, Facts, Item, Keys, Login, Parsed, Part, Protocol, ProxyFacts, Request, Resume,
-    Retryable, Session, Shown, Span, Upstream,
+    Extra, Item, Keys, Login, Parsed, Part, Protocol, ProxyFacts, Request, Resume, Retryable,
+    Session, Shown, Span, Upstream,
 };
 
 /// Redis.
@@ -173,10 +173,10 @@ impl Protocol for Redis {
         request: &Request,
         head: &[u8],
         session: &mut Session,
-        facts: &Facts<'_>,
+        proxy: &dyn ProxyFacts,
         out: &mut Vec<u8>,
     ) -> AfterLocal {
-        local::local(request, head, session, facts, out)
+        local::local(request, head, session, proxy, out)
     }
 
     fn is_constant(&self, request: &Request, head: &[u8]) -> bool {

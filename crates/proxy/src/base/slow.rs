@@ -1,6 +1,6 @@
 //! The slow log's rules: which requests are slow, and what is known of the cause.
 
-use metrics::{NO_COMMAND, SLOW_KEY_MAX};
+use metrics::{NO_COMMAND, SLOW_KEY_MAX, SlowEntry};
 
 use super::phases::{Moments, UNSENT};
 use super::plan::SlowKeys;
@@ -49,6 +49,40 @@ impl Cause {
         bits: u16,
     ) -> impl Iterator<Item = &'static (Cause, &'static str, &'static str)> {
         CAUSES.iter().filter(move |(cause, ..)| bits & cause.bit() != 0)
+    }
+
+    /// Returns the place in the table.
+    pub fn place(self) -> u8 {
+        self as u8
+    }
+
+    /// Returns its name as clients read it, who have words for events in this form.
+    pub fn event(self) -> &'static str {
+        match self {
+            Cause::RequestInPieces => "request-in-pieces",
+            Cause::Held => "held",
+            Cause::Queued => "queue",
+            Cause::SlowCommand => "slow-command",
+            Cause::ServerBusy => "server-busy",
+            Cause::ReplyInPieces => "reply-in-pieces",
+            Cause::Server => "server",
+            Cause::LongTurn => "long-turn",
+            Cause::ClientReads => "client-reads-slowly",
+        }
+    }
+
+    /// Returns the length of the phase that it explains, out of those of its request. Where it may
+    /// be one of several, it is the longest.
+    pub fn time_of(self, phases: [u64; 4]) -> u64 {
+        let of = match self {
+            Cause::RequestInPieces => 0..=0,
+            Cause::Held | Cause::Queued => 1..=1,
+            Cause::ServerBusy => 1..=2,
+            Cause::SlowCommand | Cause::ReplyInPieces | Cause::Server => 2..=2,
+            Cause::LongTurn => 1..=3,
+            Cause::ClientReads => 3..=3,
+        };
+        phases[of].iter().copied().max().unwrap_or(0)
     }
 
     const fn bit(self) -> u16 {
@@ -184,6 +218,16 @@ impl KeyNote {
     }
 }
 
+/// Returns an entry's key as the directive wants it, and how many bytes more the key has: its
+/// beginning, or its hash behind a `#`. No bytes: it is not to be known, or there is none.
+pub fn key_text(entry: &SlowEntry) -> (Vec<u8>, u64) {
+    match (entry.key_hash, entry.key.is_empty()) {
+        (0, true) => (Vec::new(), 0),
+        (hash, true) => (format!("#{hash:016x}").into_bytes(), 0),
+        _ => (entry.key.clone(), u64::from(entry.key_len).saturating_sub(entry.key.len() as u64)),
+    }
+}
+
 /// FNV-1a over words of eight bytes, so that a short key costs little; never 0.
 pub fn hash(key: &[u8]) -> u64 {
     let add = |hash: u64, word: u64| (hash ^ word).wrapping_mul(0x0100_0000_01b3).rotate_left(29);
@@ -262,6 +306,8 @@ mod tests {
         for (place, (cause, word, text)) in CAUSES.iter().enumerate() {
             assert_eq!(*cause as usize, place);
             assert!(!word.contains(' ') && !text.is_empty());
+            assert_eq!(cause.event(), word.replace('_', "-"));
+            assert!(usize::from(cause.place()) < metrics::SlowReset::CAUSES);
         }
     }
 

@@ -5,7 +5,7 @@ use metrics::WorkerMetrics;
 use proto::Answer;
 
 use super::Clients;
-use super::facts::PoolFacts;
+use super::facts::{ClientFacts, PoolFacts};
 use super::request::{Kind, Origin, PendingRequest};
 use super::value::Value;
 use crate::base::Base;
@@ -94,7 +94,8 @@ pub(super) fn gather(
 ) {
     let words = out.copied();
     let start = words.len();
-    let is_good = pending.gather(&PoolFacts { pool, metrics, uptime }, words);
+    let client = ClientFacts::default();
+    let is_good = pending.gather(&PoolFacts { pool, metrics, uptime, client }, words);
     let definitions = &mut pool.definitions;
     let asked = pending.info.asked();
     let learnt = pending.info.protocol.learn(&asked, &words[start..]).filter(|_| is_good);

@@ -3,11 +3,11 @@
 
 use std::rc::Rc;
 
-use metrics::PoolCounter;
-use proto::{AfterLocal, Answer, Endpoints, Facts, Local, ProxyFacts, Quiet, Request, Session};
+use metrics::{PoolCounter, SlowReset};
+use proto::{AfterLocal, Answer, Endpoints, Local, Quiet, Request, Session};
 
 use super::Clients;
-use super::facts::{PoolFacts, VERSION};
+use super::facts::{ClientFacts, PoolFacts, VERSION, slow_row};
 use super::session::{Client, Departure};
 use crate::Action;
 use crate::base::buffer::Source;
@@ -80,13 +80,15 @@ impl Clients {
         session.reply_mode = session.reply_mode.for_local(was_silent);
         let uptime = base.now.since(base.started);
         let pool = &base.pools[client.pool as usize];
-        let ours = PoolFacts { pool, metrics: base.metrics, uptime };
-        let facts = Facts {
+        let tenant = base.tenants.find(client.tenant).map_or(0, |tenant| tenant.plan.id);
+        let facts = ClientFacts {
             endpoints: client.endpoints.as_deref(),
             age_s: base.now.since(client.since) / 1_000_000,
-            ..ours.facts()
+            tenant,
         };
-        let turn = client.protocol.local(request, head, &mut session, &facts, &mut words);
+        let ours = PoolFacts { pool, metrics: base.metrics, uptime, client: facts };
+        let turn = client.protocol.local(request, head, &mut session, &ours, &mut words);
+        hide_slow(base, client.pool, tenant, turn);
         let is_silenced = was_silent && !session.reply_mode.is_on();
         session.reply_mode = session.reply_mode.after_local();
         if turn == AfterLocal::Close {
@@ -109,7 +111,7 @@ impl Clients {
         }
         let Some(client) = self.table.find_mut(id) else { return };
         match turn {
-            AfterLocal::Continue => {}
+            AfterLocal::Continue | AfterLocal::HideSlow | AfterLocal::HideCauses(_) => {}
             AfterLocal::Close => self.leave(base, id),
             AfterLocal::LogOut => {
                 client.login.done = false;
@@ -164,6 +166,20 @@ impl Clients {
             (client.endpoints, client.waits.endpoints) = (Some(Box::new(ends)), false);
             self.update_client(base, id);
         }
+    }
+}
+
+/// Hides slow requests from the clients of a pool, or of a tenant.
+fn hide_slow(base: &Base, pool: u32, tenant: u32, turn: AfterLocal) {
+    let row = slow_row(&base.pools[pool as usize], tenant);
+    let hide = |reset| base.metrics.reset_slow_log(row, reset, base.now.0);
+    match turn {
+        AfterLocal::HideSlow => hide(SlowReset::Clients),
+        AfterLocal::HideCauses(bits) => {
+            let causes = (0..SlowReset::CAUSES as u8).filter(|cause| bits & 1 << cause != 0);
+            causes.for_each(|cause| hide(SlowReset::Cause(cause)));
+        }
+        AfterLocal::Continue | AfterLocal::Close | AfterLocal::LogOut => {}
     }
 }
 

@@ -178,9 +178,12 @@ pub(super) fn note(
         let commands = info.protocol.commands();
         let command = commands.get(usize::from(info.command)).map_or("", |command| command.name);
         let server = pool.servers.get(reply_of.server as usize).map_or(0, |one| one.plan.id);
+        let name = client.session.profile.as_ref().map(|profile| &profile.name[..]);
         let entry = SlowEntry {
             pool: pool.plan.id,
+            tenant: base.tenants.find(client.tenant).map_or(0, |tenant| tenant.plan.id),
             server,
+            name: String::from_utf8_lossy(name.unwrap_or_default()).into_owned(),
             asked_again: pending.asked_again || info.repeats.is_some_and(|times| times > 0),
             key_hash: key.hash,
             key_len: key.len,

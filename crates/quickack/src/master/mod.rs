@@ -403,7 +403,7 @@ impl Master {
             self.seconds.forget_row(*id);
             // Its id may be another pool's next.
             let now_us = Clocks::read().clock_us;
-            self.scoreboard.master_metrics().reset_slow_log(*id, now_us);
+            self.scoreboard.master_metrics().reset_slow_log(*id, metrics::SlowReset::All, now_us);
         }
         let still_out = freed.iter().filter(|id| self.scoreboard.is_ejected(**id));
         let still_out: Vec<Ejection> =

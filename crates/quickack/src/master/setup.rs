@@ -72,7 +72,12 @@ impl Master {
 
     /// Tells the workers what their clients may ask about the proxy as a whole.
     pub(super) fn tell_process(&self) {
-        let unix_s = Clocks::read().unix_us / 1_000_000;
+        let clocks = Clocks::read();
+        let ahead_us = clocks.unix_us.saturating_sub(clocks.clock_us);
+        // The times of what has been should not move by a second because the clocks were read a
+        // little apart.
+        let told_us = self.scoreboard.registry().process().unix_ahead_us;
+        let is_same = told_us.abs_diff(ahead_us) < CLOCKS_APART_US;
         let process = &self.running.config.process;
         // As memcached's own, a number that an `int` can hold.
         let descriptors = sys::process::descriptors_max().min(i32::MAX as usize);
@@ -80,7 +85,8 @@ impl Master {
         self.scoreboard.registry().tell_process(metrics::Process {
             pid: std::process::id().into(),
             started_s: self.started_unix_us / 1_000_000,
-            told_s: unix_s,
+            told_s: clocks.unix_us / 1_000_000,
+            unix_ahead_us: if is_same { told_us } else { ahead_us },
             workers: process.worker_count() as u64,
             clients_max: self.running.config.plan.clients_max.min(room) as u64,
         });
@@ -149,3 +155,5 @@ impl Master {
 
 /// The pause before a start that the system refused is tried again.
 const START_AGAIN: Duration = Duration::from_millis(500);
+/// Clocks that are read one after the other differ by less than this.
+const CLOCKS_APART_US: u64 = 100_000;

@@ -1,8 +1,8 @@
 //! `quickack slowlog`: the slow requests that the workers have written to the shared memory.
 
-use metrics::{NO_COMMAND, Phase, SlowEntry};
+use metrics::{NO_COMMAND, Phase, SlowEntry, SlowReset};
 use proxy::plan::{Plan, PoolPlan};
-use proxy::slow::Cause;
+use proxy::slow::{Cause, key_text};
 use serde_json::{Map, Value, json};
 
 use super::Master;
@@ -12,6 +12,7 @@ use crate::log::Clocks;
 struct Names<'a> {
     pool: &'a PoolPlan,
     server: Option<&'a str>,
+    tenant: Option<&'a str>,
     busy_with: Option<String>,
 }
 
@@ -53,7 +54,8 @@ impl Master {
     /// Hides the slow requests so far.
     fn reset_slow_log(&self) -> String {
         let (metrics, now_us) = (self.scoreboard.master_metrics(), Clocks::read().clock_us);
-        self.running.ids.iter().for_each(|pool| metrics.reset_slow_log(pool.pool, now_us));
+        let reset = |pool| metrics.reset_slow_log(pool, SlowReset::All, now_us);
+        self.running.ids.iter().for_each(|pool| reset(pool.pool));
         "the slow log is empty\n".to_string()
     }
 }
@@ -62,9 +64,11 @@ impl Master {
 fn names<'a>(plan: &'a Plan, entry: &SlowEntry) -> Option<Names<'a>> {
     let pool = plan.pools.iter().find(|pool| pool.id == entry.pool)?;
     let server = pool.servers.iter().find(|server| server.id == entry.server);
+    let tenant = plan.tenants.iter().find(|tenant| tenant.id == entry.tenant);
+    let tenant = tenant.map(|tenant| tenant.name.as_str());
     let busy_with = (entry.busy_with != NO_COMMAND)
         .then(|| pool.protocol.work_name(proto::Ask { command: entry.busy_with }));
-    Some(Names { pool, server: server.map(|server| server.label.as_str()), busy_with })
+    Some(Names { pool, server: server.map(|server| server.label.as_str()), tenant, busy_with })
 }
 
 fn to_json(entry: &SlowEntry, names: &Names<'_>, unix_us: u64) -> Value {
@@ -79,6 +83,8 @@ fn to_json(entry: &SlowEntry, names: &Names<'_>, unix_us: u64) -> Value {
         "pool": names.pool.name,
         "server": names.server,
         "client": entry.client,
+        "client_name": entry.name,
+        "tenant": names.tenant,
         "command": entry.command,
         "key": key(entry),
         "key_len": entry.key_len,
@@ -94,12 +100,13 @@ fn to_json(entry: &SlowEntry, names: &Names<'_>, unix_us: u64) -> Value {
 fn to_text(entry: &SlowEntry, names: &Names<'_>, ago_us: u64) -> String {
     let ms = |us: u64| format!("{:.1}", us as f64 / 1e3);
     let [read, queue, server, write] = entry.phases.map(ms);
+    let tenant = names.tenant.map_or(String::new(), |name| format!(", tenant {name}"));
     let causes = Cause::of_bits(entry.causes).map(|(_, _, text)| text.to_string());
     let busy = names.busy_with.as_ref().map(|name| format!("busy with {name}"));
     let again = entry.asked_again.then(|| "it was sent again".to_string());
     let causes: Vec<String> = causes.chain(busy).chain(again).collect();
     format!(
-        "{} s ago, {} ms: {} {} of {}, pool {}, server {}, worker {}\n  \
+        "{} s ago, {} ms: {} {} of {}, pool {}{tenant}, server {}, worker {}\n  \
          client read {read}, queue {queue}, server {server}, client write {write} ms\n  \
          {}\n",
         ago_us / 1_000_000,
@@ -116,15 +123,10 @@ fn to_text(entry: &SlowEntry, names: &Names<'_>, ago_us: u64) -> String {
 
 /// Returns the key as the directive wants it: its bytes, or its hash behind a `#`.
 fn key(entry: &SlowEntry) -> Option<String> {
-    match (entry.key_hash, entry.key.is_empty()) {
-        (0, true) => None,
-        (hash, true) => Some(format!("#{hash:016x}")),
-        _ => {
-            let text = String::from_utf8_lossy(&entry.key).into_owned();
-            let is_cut = (entry.key.len() as u32) < entry.key_len;
-            Some(if is_cut { format!("{text}…") } else { text })
-        }
-    }
+    let (key, cut) = key_text(entry);
+    let text = String::from_utf8_lossy(&key);
+    let dots = if cut > 0 { "…" } else { "" };
+    (!key.is_empty()).then(|| format!("{text}{dots}"))
 }
 
 /// Requests that are shown if no number is given.

@@ -12,6 +12,7 @@ mod large;
 pub mod model;
 mod pools;
 mod scripts;
+mod slow;
 mod words;
 
 use std::net::SocketAddr;

@@ -51,6 +51,10 @@ pub const HELLO: u16 = id("hello");
 pub const INFO: u16 = id("info");
 pub const KEYS: u16 = id("keys");
 pub const LASTSAVE: u16 = id("lastsave");
+pub const LATENCY_HELP: u16 = id("latency|help");
+pub const LATENCY_HISTORY: u16 = id("latency|history");
+pub const LATENCY_LATEST: u16 = id("latency|latest");
+pub const LATENCY_RESET: u16 = id("latency|reset");
 pub const LMPOP: u16 = id("lmpop");
 pub const MODULE_LIST: u16 = id("module|list");
 pub const MOVE: u16 = id("move");
@@ -74,6 +78,10 @@ pub const SINTERCARD: u16 = id("sintercard");
 pub const SORT: u16 = id("sort");
 pub const SORT_RO: u16 = id("sort_ro");
 pub const SWAPDB: u16 = id("swapdb");
+pub const SLOWLOG_GET: u16 = id("slowlog|get");
+pub const SLOWLOG_HELP: u16 = id("slowlog|help");
+pub const SLOWLOG_LEN: u16 = id("slowlog|len");
+pub const SLOWLOG_RESET: u16 = id("slowlog|reset");
 pub const TIME: u16 = id("time");
 pub const TOUCH: u16 = id("touch");
 pub const UNLINK: u16 = id("unlink");
@@ -94,5 +102,4 @@ mod tests {
     pub const FUNCTION_LOAD: u16 = id("function|load");
     pub const SAVE: u16 = id("save");
     pub const SCRIPT_KILL: u16 = id("script|kill");
-    pub const SLOWLOG_LEN: u16 = id("slowlog|len");
 }

@@ -2,19 +2,21 @@
 //! there.
 //!
 //! `connection.rs` is about the connection, `client.rs` about its client, `catalog.rs` and
-//! `docs.rs` about the commands, `transaction.rs` about transactions, which are refused. Shapes and
-//! texts are those of Redis 7.0 and Valkey 9.1, in both protocol versions.
+//! `docs.rs` about the commands, `slow.rs` about slow requests, `transaction.rs` about
+//! transactions, which are refused. Shapes and texts are those of Redis 7.0 and Valkey 9.1, in both
+//! protocol versions.
 
 mod catalog;
 mod client;
 mod connection;
 mod docs;
 mod glob;
+mod slow;
 mod transaction;
 
 use super::commands::id;
 use super::{arguments, words};
-use crate::{Adapted, AfterLocal, Ask, Capabilities, Facts, Request, Session};
+use crate::{Adapted, AfterLocal, Ask, Capabilities, Facts, ProxyFacts, Request, Session};
 
 pub(super) use connection::login;
 
@@ -42,7 +44,8 @@ pub(super) fn is_constant(request: &Request, head: &[u8]) -> bool {
 /// The answer being written, and its sources.
 struct LocalAnswer<'a> {
     session: &'a mut Session,
-    facts: &'a Facts<'a>,
+    facts: Facts<'a>,
+    proxy: &'a dyn ProxyFacts,
     out: &'a mut Vec<u8>,
 }
 
@@ -50,12 +53,12 @@ pub(super) fn local(
     request: &Request,
     head: &[u8],
     session: &mut Session,
-    facts: &Facts<'_>,
+    proxy: &dyn ProxyFacts,
     out: &mut Vec<u8>,
 ) -> AfterLocal {
     let arguments = arguments::all(head);
     let arguments: Vec<&[u8]> = arguments.iter().map(|argument| &argument[..]).collect();
-    let mut answer = LocalAnswer { session, facts, out };
+    let mut answer = LocalAnswer { session, facts: proxy.facts(), proxy, out };
     answer.answer(request.command, &arguments)
 }
 
@@ -91,6 +94,13 @@ impl LocalAnswer<'_> {
             id::ROLE => self.role(),
             id::ACL_WHOAMI => self.who(),
             id::READONLY | id::READWRITE => self.cluster_only(command),
+            id::SLOWLOG_GET => self.slowlog_get(under),
+            id::SLOWLOG_LEN => self.slowlog_len(),
+            id::SLOWLOG_RESET => return self.slowlog_reset(),
+            id::LATENCY_HISTORY => self.latency_history(under),
+            id::LATENCY_LATEST => self.latency_latest(),
+            id::LATENCY_RESET => return self.latency_reset(under),
+            id::SLOWLOG_HELP | id::LATENCY_HELP => self.slow_help(command),
             _ => unreachable!("row {command} is no command of our own"),
         }
         AfterLocal::Continue

@@ -21,8 +21,8 @@ const REDIS_EFFECTS: &[Effect] = &[
     ("allow: [flushall, flushdb]", |c| pool(c).allow == ["flushall", "flushdb"]),
     ("allow: [config|set, pfdebug]", |c| pool(c).allow == ["config|set", "pfdebug"]),
     ("allow: [config]", |c| pool(c).allow == ["config|resetstat", "config|rewrite", "config|set"]),
-    ("allow: [slowlog|len, slowlog]", |c| {
-        pool(c).allow == ["slowlog|len", "slowlog|get", "slowlog|reset"]
+    ("allow: [memory|stats, memory]", |c| {
+        pool(c).allow == ["memory|stats", "memory|doctor", "memory|malloc-stats", "memory|purge"]
     }),
     ("allow: debug|object", |c| pool(c).allow == ["debug|object"]),
     ("commands: {a.b: {key: 2..-1:3, access: write}}", |c| {
