@@ -141,6 +141,7 @@ table! {
         ClientsRefused "clients_refused_total" "Clients refused because a limit was reached.",
         ClientsEnded "clients_ended_total" "Clients that closed their connection.",
         ClientsLost "clients_lost_total" "Clients whose connection was reset.",
+        ClientsKilled "clients_killed_total" "Clients closed by `quickack clients kill`.",
         Requests "requests_total" "Requests parsed, including those that were refused.",
         Refused "requests_refused_total" "Requests answered with an error and not forwarded.",
         Local "requests_local_total" "Requests that the proxy answered by itself.",

@@ -19,6 +19,7 @@ mod leave;
 mod life;
 mod local;
 mod login;
+mod operate;
 mod owed;
 mod repeat;
 mod request;
@@ -26,6 +27,7 @@ mod session;
 mod settle;
 mod stats;
 mod stream;
+mod tally;
 mod tenant;
 mod unwritten;
 mod value;
@@ -45,6 +47,9 @@ use session::{Client, State};
 use unwritten::UnwrittenTable;
 
 pub(crate) use answer::SplitRequest;
+pub use operate::{ClientView, Look};
+pub use tally::Recent;
+
 pub(crate) use input::{Frame, Input, Next, no_room, refusal};
 pub(crate) use repeat::Recovery;
 pub(crate) use session::Body;
@@ -68,8 +73,6 @@ pub(crate) struct Clients {
     attempts: Attempts,
     /// The answers that never change, rendered once.
     texts: Vec<Text>,
-    /// The count of client numbers given out so far.
-    client_numbers: u64,
     clients_max: usize,
     clients_room: usize,
     /// The longest pipeline that any plan so far allowed. Requests read under it may still be
@@ -90,7 +93,6 @@ impl Clients {
             resumable: VecDeque::new(),
             attempts: Attempts::default(),
             texts: Vec::new(),
-            client_numbers: 0,
             clients_max: plan.clients_max,
             clients_room: plan.clients_room,
             pipeline_ever: plan.limits.pipeline,

@@ -8,7 +8,8 @@
 //! |---|---|
 //! | events on connections | `handle_accept` `handle_received` `handle_transmitted` |
 //! | | `handle_connecting` `handle_connected` `handle_closed` `handle_timeout` |
-//! | decisions from outside | `install` `set_ejected` `drain` |
+//! | decisions from outside | `install` `set_ejected` `drain` `kill` |
+//! | what operators ask | `walk_clients` `servers` |
 //! | work for the driver | `poll_action` `poll_timeout` `wants_turn` `poll_transmit` + `transmit` |
 //!
 //! In each turn the driver hands over everything that is ready, executes the actions, and writes
@@ -39,6 +40,7 @@ use proto::Session;
 pub use base::buffer::Slices;
 pub use base::id::{ConnId, Side};
 pub use base::{ServerView, fault, limits, outliers, plan, slow, tenants, users};
+pub use client::{ClientView, Look, Recent};
 pub use proxy::Proxy;
 
 /// Microseconds since a moment that the driver chooses, the same for all workers of a proxy.
@@ -84,6 +86,21 @@ pub struct Passed {
     pub failed_logins: u8,
     /// The session settings that the client has chosen.
     pub session: Session,
+    pub tally: Tally,
+}
+
+/// What a client has done since it came, whichever workers it had since.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Tally {
+    /// Its number, which no other client of this proxy has or had.
+    pub id: u64,
+    /// When it came, and when bytes came of it last.
+    pub came: Time,
+    pub active: Time,
+    /// Requests read, and bytes from and to it.
+    pub requests: u64,
+    pub received: u64,
+    pub sent: u64,
 }
 
 /// An order to the driver.
@@ -108,6 +125,9 @@ pub enum Action {
     Log(Event),
     /// Add this request to the slow log, with the address of its client.
     Slow { client: ConnId, entry: Box<metrics::SlowEntry> },
+    /// Note that this client sends requests in pieces: after an ACK that was sent at once, more came
+    /// this much later, in microseconds.
+    InPieces { client: ConnId, late_us: u64 },
 }
 
 /// An event that an operator should know of. Events are rare: there is never one for each request.

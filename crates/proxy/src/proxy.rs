@@ -33,7 +33,7 @@ use crate::base::timers::Due;
 use crate::base::{Base, ServerView, limits};
 use crate::client::Clients;
 use crate::server::Servers;
-use crate::{Action, Closed, Passed, Time};
+use crate::{Action, ClientView, Closed, Look, Passed, Time};
 
 /// The data plane of one worker.
 pub struct Proxy {
@@ -308,6 +308,26 @@ impl Proxy {
     /// ordered for them: the caller passes their connections to another worker.
     pub fn hand_over(&mut self, max: usize) -> Vec<(ConnId, Passed)> {
         self.clients.hand_over(&mut self.base, max)
+    }
+
+    /// Looks at clients, `most` at a time, from this place on. Returns the place to go on at. A
+    /// client that is here from the first call to the last is looked at once.
+    pub fn walk_clients(
+        &mut self,
+        (from, most): (usize, usize),
+        how: Look,
+        now: Time,
+        look: &mut dyn FnMut(ClientView<'_>),
+    ) -> Option<usize> {
+        self.base.now = now;
+        self.clients.walk(&self.base, (from, most), how, look)
+    }
+
+    /// Closes a client at once.
+    pub fn kill(&mut self, client: ConnId, now: Time) {
+        self.base.note_change(now);
+        self.clients.kill(&mut self.base, client);
+        self.handle_link_events();
     }
 
     /// Lists every server, in the order of the plan.

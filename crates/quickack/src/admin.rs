@@ -60,6 +60,15 @@ pub static VERBS: &[Verb] = &[
                and what is known of the cause; `--reset` hides them. See `slowlog_threshold`.",
     },
     Verb {
+        name: "clients",
+        words: "[kill [ID...]] [--pool POOL] [--address ADDRESS] [--user USER] [--tenant TENANT] \
+                [--sort requests|bytes|idle|age] [--limit N] [--busiest] [--in-pieces] [--json]",
+        text: "Shows the clients of all workers, or those that match; `--busiest`: those that did \
+               most in the last seconds; `--in-pieces`: the addresses of those that send requests \
+               in pieces. `kill` closes at once those that match, and says which. A worker that has \
+               not answered within 2 seconds is named.",
+    },
+    Verb {
         name: "workers",
         words: "[--json]",
         text: "Shows the processes: ids, states, clients, and the installed configuration of each.",

@@ -2,6 +2,7 @@
 
 mod ask;
 mod check;
+mod clients;
 mod reference;
 mod route;
 mod top;
@@ -119,6 +120,8 @@ enum Verb {
         #[arg(long, conflicts_with = "json")]
         reset: bool,
     },
+    /// Show the clients of the running proxy, or close some.
+    Clients(clients::ClientsArguments),
     /// Show the processes of the running proxy.
     Workers {
         #[command(flatten)]
@@ -226,6 +229,7 @@ pub fn main() -> ExitCode {
             let [limit, number] = if reset { Default::default() } else { limit };
             proxy.ask("slowlog", &[flag(json, "--json"), flag(reset, "--reset"), limit, number])
         }
+        Verb::Clients(arguments) => arguments.ask(),
         Verb::Workers { proxy, json } => proxy.ask("workers", &[flag(json, "--json")]),
         Verb::LogLevel { proxy, level } => proxy.ask("log-level", &[level]),
         Verb::Drain { proxy } => proxy.ask("drain", &[]),

@@ -17,15 +17,15 @@ use std::process::ExitCode;
 use std::rc::Rc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use proxy::{Event, Proxy, Report, Time};
+use proxy::{Event, Proxy, Report, Tally, Time};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use sys::clock::monotonic_us;
 use sys::signal::{self, Signals};
 
 use crate::config::Affinity;
 use crate::error::{Error, Peer};
-use crate::event::{self, Command, Loop};
-use crate::ipc::client_state::ClientState;
+use crate::event::{self, Command, Leaver, Loop, Rows};
+use crate::ipc::client_state::{ClientState, ClientTally};
 use crate::ipc::installation::Installation;
 use crate::ipc::{Channel, Received, ToMaster, ToWorker};
 use crate::log::{self, About, Level};
@@ -215,7 +215,13 @@ impl MasterChannel {
                 self.prepared.take_if(|prepared| prepared.epoch == epoch);
                 self.passed.clear();
             }
-            ToWorker::Adopt { client } => out.push(Command::Adopt { client, fds }),
+            ToWorker::Adopt { mut client, tally } => {
+                client.passed.tally = tally.into();
+                out.push(Command::Adopt { client, fds });
+            }
+            ToWorker::Query { number, until_us, query } => {
+                out.push(Command::Query { number, until: Time(until_us), query });
+            }
             ToWorker::Retire {} => out.push(Command::Retire),
             ToWorker::Share { keep } => out.push(Command::Share { keep }),
             ToWorker::Drain { timeout_us } => {
@@ -453,17 +459,29 @@ impl event::Control for MasterChannel {
         self.log_line(Level::Warning, "header_broken", About::default(), &key, text);
     }
 
-    fn hand_over(&mut self, client: ClientState, fds: Vec<OwnedFd>) -> Result<(), Vec<OwnedFd>> {
-        let mut rest: Vec<Rc<OwnedFd>> = fds.into_iter().map(Rc::new).collect();
+    fn hand_over(&mut self, client: ClientState, ones: Vec<Leaver>) -> Result<(), Vec<Leaver>> {
+        let ones = ones.into_iter().map(|one| (one.tally, Rc::new(one.fd)));
+        let mut rest: VecDeque<(Tally, Rc<OwnedFd>)> = ones.collect();
         while !rest.is_empty() {
-            let some = &rest[..rest.len().min(sys::channel::FDS_MAX)];
+            let some = || rest.iter().take(sys::channel::FDS_MAX);
+            let tallies: Vec<ClientTally> = some().map(|(tally, _)| (*tally).into()).collect();
+            let fds: Vec<Rc<OwnedFd>> = some().map(|(_, fd)| Rc::clone(fd)).collect();
             let client = client.clone();
-            if self.channel.send(ToMaster::Clients { client }, some).is_err() {
-                return Err(rest.into_iter().filter_map(Rc::into_inner).collect());
+            if self.channel.send(ToMaster::Clients { client, tallies }, &fds).is_err() {
+                drop(fds);
+                let back = |(tally, fd)| Some(Leaver { tally, fd: Rc::into_inner(fd)? });
+                return Err(rest.into_iter().filter_map(back).collect());
             }
-            rest.drain(..some.len());
+            rest.drain(..fds.len());
         }
         Ok(())
+    }
+
+    fn answer(&mut self, rows: Rows) {
+        let Rows { number, clients, in_pieces, left_out, is_last } = rows;
+        // If the master is gone the loop finds out when it listens.
+        let rows = ToMaster::Rows { number, clients, in_pieces, left_out, is_last };
+        let _ = self.channel.send(rows, &[]);
     }
 }
 

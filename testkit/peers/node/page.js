@@ -35,6 +35,11 @@ assert.ok((await text("#servers")).includes(label), "a name is shown as it is");
 assert.match(await text("#reloads"), /refused/);
 assert.match(await text("#slow"), /set a|set #/i);
 
+// The clients come later than the rest, since all workers are asked.
+await page.waitForFunction(() => /127\.0\.0\.1:\d+/.test(document.getElementById("clients").innerText));
+assert.match(await text("#pieces"), /none|127\.0\.0\.1/);
+assert.ok(await page.locator("#missing").isHidden());
+
 // The window is chosen by the keyboard, and shows every request.
 await page.locator("#spans input:checked").focus();
 await page.keyboard.press("ArrowRight");

@@ -139,6 +139,19 @@ impl<T> Slab<T> {
         self.len
     }
 
+    /// Returns the number of places, most of which are taken.
+    pub(crate) fn places(&self) -> usize {
+        self.places.len()
+    }
+
+    /// Returns what has this place.
+    pub(crate) fn at_mut(&mut self, slot: usize) -> Option<(ConnId, &mut T)> {
+        let bit = if self.side == Side::Link { LINK_BIT } else { 0 };
+        let place = self.places.get_mut(slot)?;
+        let id = ConnId { slot: slot as u32 | bit, generation: place.generation };
+        place.value.as_mut().map(|value| (id, value))
+    }
+
     pub(crate) fn iter(&self) -> impl Iterator<Item = (ConnId, &T)> {
         let bit = if self.side == Side::Link { LINK_BIT } else { 0 };
         self.places.iter().enumerate().filter_map(move |(slot, place)| {

@@ -7,6 +7,7 @@ use proto::{Answer, Asked, Refusal, Request};
 
 use super::Clients;
 use super::session::Client;
+use super::tally::Record;
 use super::tenant::Member;
 use crate::base::Base;
 use crate::base::id::ConnId;
@@ -50,7 +51,10 @@ impl Clients {
         entry.conn_keys.enter(home);
         let conn_key = (home, entry.conn_keys.of(home));
         let (protocol, now) = (entry.plan.protocol, base.now);
-        let client = Client::new(pool as u32, protocol, conn_key, now);
+        let mut client = Client::new(pool as u32, protocol, conn_key, now);
+        if new {
+            client.record.tally.id = Record::new_id(base);
+        }
         let id = self.table.insert(client);
         if base.tenants.any()
             && let Err(why) = self.join_tenant(base, id, new)

@@ -63,6 +63,7 @@ impl Clients {
         body.data.close(&mut base.spares);
         if let Some(client) = self.table.find_mut(id) {
             client.partial = whole;
+            client.record.tally.requests -= 1;
             if let Some(tenant) = base.tenants.find_mut(client.tenant) {
                 tenant.refund(1, body.request.len());
             }

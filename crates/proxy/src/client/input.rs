@@ -10,14 +10,13 @@ use metrics::PoolCounter;
 use proto::{Answer, Class, MarkUse, Parsed, Quiet, Refusal, ReplyMode, Request, Resume, Span};
 
 use super::forms::{apply_marks, join, mute};
-use super::session::{Body, Client, Departure, Intake, Reading, State};
+use super::session::{Body, Departure, Intake, Reading, State};
 use super::{Clients, tenant};
 use crate::Action;
 use crate::base::buffer::Source;
 use crate::base::fault::Fault;
 use crate::base::id::ConnId;
 use crate::base::part::{Incoming, Part, Requester};
-use crate::base::phases::UNSENT;
 use crate::base::plan::QuickAck;
 use crate::base::room::NoRoom;
 use crate::base::{Base, limits};
@@ -80,14 +79,15 @@ impl Clients {
         counters.add(PoolCounter::ReceivedBytes, bytes.len() as u64);
         client.enter_turn(base);
         client.received = base.now;
+        client.record.tally.received += bytes.len() as u64;
         if client.partial.is_empty() {
             match client.intake {
                 Intake::Head => client.begun = base.now,
-                _ => client.note_rest(base),
+                _ => client.note_rest(base, id),
             }
             return Input::AsTheyCame;
         }
-        client.note_rest(base);
+        client.note_rest(base, id);
         client.partial.extend_from_slice(bytes);
         if !client.is_paused() {
             return Input::Kept;
@@ -248,6 +248,7 @@ impl Clients {
         let longest = client.resume.longest;
         client.resume = Resume::default();
         client.charge(limits::REQUEST_WORK + base.keys.len() as u32);
+        client.record.tally.requests += 1;
         // The answer to a change is as short as others'.
         let is_short = || match request.class {
             Class::Single { writes } => writes,
@@ -279,7 +280,7 @@ impl Clients {
             && let Some(used) = self.login(base, id, request, rest.bytes)
         {
             if used == 0 {
-                self.unread(frame);
+                self.unread(frame, 1);
             }
             return Next::Used(used);
         }
@@ -288,6 +289,7 @@ impl Clients {
         }
         if request.quiet == Quiet::Sparing && rest.bytes.len() > request.head as usize {
             join(base, asks, request, rest.bytes);
+            self.note_joined(id, tenant::requests_of(request, base.keys.len()));
         }
         Next::Frame
     }
@@ -296,18 +298,19 @@ impl Clients {
     /// on. Its tenant is not charged for it twice.
     #[cold]
     pub(crate) fn read_again(&mut self, base: &mut Base, frame: &Frame) {
-        self.unread(frame);
+        let requests = tenant::requests_of(&frame.request, base.keys.len());
+        self.unread(frame, requests);
         if let Some(tenant) = base.tenants.find_mut(frame.asks.tenant) {
-            let requests = tenant::requests_of(&frame.request, base.keys.len());
             tenant.refund(requests, frame.request.len());
         }
     }
 
-    /// Has a request read again that was not let through yet.
+    /// Has a request read again that was not let through yet, and that was counted as so many.
     #[cold]
-    pub(super) fn unread(&mut self, frame: &Frame) {
+    pub(super) fn unread(&mut self, frame: &Frame, requests: u64) {
         if let Some(client) = self.table.find_mut(frame.asks.id) {
             client.session.reply_mode = frame.reply_mode_before;
+            client.record.tally.requests -= requests.min(client.record.tally.requests);
         }
     }
 
@@ -472,15 +475,5 @@ fn recognize(base: &mut Base, asks: &Requester, request: &mut Request, input: &[
     let extras = &base.pools[asks.pool()].plan.extras;
     if !extras.is_empty() {
         asks.protocol.recognize(request, input, &mut base.keys, extras);
-    }
-}
-
-impl Client {
-    /// Counts a stall that did not happen: the rest of a request came at once after its ACK.
-    fn note_rest(&mut self, base: &Base) {
-        let flushed = std::mem::replace(&mut self.flushed, UNSENT);
-        if flushed != UNSENT && base.now.since(flushed) <= limits::STALL_CURED_US {
-            base.pools[self.pool as usize].counters.add(PoolCounter::StallsCured, 1);
-        }
     }
 }

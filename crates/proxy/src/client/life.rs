@@ -71,7 +71,7 @@ impl Clients {
             return client.out.settle();
         }
         client.out.advance(n);
-        client.written += n as u64;
+        client.record.tally.sent += n as u64;
         client.lags = !client.out.is_empty();
         if client.tenant != NOBODY {
             tenant::charge_sent(&mut base.tenants, client, n);

@@ -70,8 +70,7 @@ impl Clients {
             return self.answer_encoded(base, id, request, words);
         }
         if client.session.id == 0 {
-            self.client_numbers += 1;
-            client.session.id = self.client_numbers << WORKER_BITS | base.metrics.slot() as u64;
+            client.session.id = client.record.tally.id;
         }
         let mut session = client.session.clone();
         let mut words = std::mem::take(&mut base.scratch);
@@ -83,7 +82,7 @@ impl Clients {
         let tenant = base.tenants.find(client.tenant).map_or(0, |tenant| tenant.plan.id);
         let facts = ClientFacts {
             endpoints: client.endpoints.as_deref(),
-            age_s: base.now.since(client.since) / 1_000_000,
+            age_s: base.now.since(client.record.tally.came) / 1_000_000,
             tenant,
         };
         let ours = PoolFacts { pool, metrics: base.metrics, uptime, client: facts };
@@ -193,5 +192,3 @@ fn find_text(texts: &[Text], client: &Client, command: u16) -> Option<Rc<Vec<u8>
 }
 
 const TOO_MANY_CONN_KEYS: &str = "too many databases are in use through this proxy";
-/// The number of bits that identify a worker.
-const WORKER_BITS: u32 = 10;

@@ -9,6 +9,7 @@
 use metrics::PoolCounter;
 use proto::{ConnKey, Endpoints, Protocol, Request, Resume, Session};
 
+use super::tally::Record;
 use super::tenant::Member;
 use super::unwritten::UnwrittenList;
 use crate::base::Base;
@@ -62,8 +63,7 @@ pub(super) struct Client {
     pub(super) out: Outbox,
     /// When its ACK was flushed last, until something came of it.
     pub(super) flushed: Time,
-    /// Bytes that were written to it.
-    pub(super) written: u64,
+    pub(super) record: Record,
     /// It has not taken all that was to be written to it.
     pub(super) lags: bool,
     /// Its measured answers that are not wholly written.
@@ -263,7 +263,7 @@ impl Client {
             pipeline: Pipeline::EMPTY,
             out: Outbox::default(),
             flushed: UNSENT,
-            written: 0,
+            record: Record::new(since),
             lags: false,
             unwritten: UnwrittenList::EMPTY,
             sizes: ClientSizes::default(),
@@ -288,6 +288,7 @@ impl Client {
             user: self.user().filter(|_| !bug!(LoseTenant)).map(|user| user.to_string()),
             failed_logins: self.login.failures,
             session: self.session.clone(),
+            tally: self.tally(),
         }
     }
 
@@ -300,6 +301,7 @@ impl Client {
         let (done, failures) = (client.logged_in, client.failed_logins);
         self.login = Login { done, failures, is_overdue: false };
         self.session = client.session;
+        self.record.tally = client.tally;
     }
 
     /// Whether no request is outstanding and no output is left.

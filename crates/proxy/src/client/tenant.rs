@@ -256,7 +256,7 @@ impl Clients {
             Limit::Line => base.now.after(SPREAD_US),
         };
         set_timer(base, at, at_time);
-        self.unread(frame);
+        self.unread(frame, requests_of(&frame.request, base.keys.len()));
         Some(0)
     }
 

@@ -136,7 +136,8 @@ impl Clients {
     #[cold]
     pub(super) fn note_written(&mut self, base: &mut Base, id: ConnId) {
         let Some(client) = self.table.find_mut(id) else { return };
-        while let Some(entry) = self.unwritten.take(&mut client.unwritten, client.written) {
+        while let Some(entry) = self.unwritten.take(&mut client.unwritten, client.record.tally.sent)
+        {
             finish(base, id, entry);
         }
         // Most of what waits behind an answer that is not taken whole waits for the same reason.
@@ -168,7 +169,7 @@ pub(super) fn note(
     weight: u32,
 ) -> Unwritten {
     let pool = &base.pools[pending.pool as usize];
-    let end = client.written + client.out.len() as u64;
+    let end = client.record.tally.sent + client.out.len() as u64;
     let PendingRequest { moments, info, key, reply_of, .. } = pending;
     let slow = pool.plan.logs_slow().then(|| {
         let reply_of = match moments.sent {

@@ -5,10 +5,12 @@
 
 use std::rc::Rc;
 
-use metrics::Registry;
+use metrics::{Registry, WorkerMetrics};
 use proto::{Endpoints, PROTOCOLS};
 use proxy::plan::{Plan, PoolPlan, ServerPlan};
-use proxy::{Action, Closed, ConnId, Event, Passed, Proxy, Report, Side, Slices, Time};
+use proxy::{
+    Action, ClientView, Closed, ConnId, Event, Look, Passed, Proxy, Report, Side, Slices, Time,
+};
 
 pub const SECOND: u64 = 1_000_000;
 /// The ids of the first pool and of its first server.
@@ -35,6 +37,8 @@ pub struct Stage {
     pub reports: Vec<Report>,
     /// The slow requests.
     pub slow: Vec<metrics::SlowEntry>,
+    /// Clients that sent in pieces, and how late the rest came.
+    pub in_pieces: Vec<(ConnId, u64)>,
     /// The plan installed last.
     pub plan: Plan,
     /// Connections that were named as having something to write, and have not been written whole
@@ -57,6 +61,15 @@ impl Stage {
     }
 
     pub fn of(servers: &[&str], set: impl FnOnce(&mut Plan)) -> Stage {
+        Stage::with(servers, set, Registry::private(2, ROWS).metrics(0))
+    }
+
+    /// One server, and another worker of the same proxy.
+    pub fn in_slot(registry: Registry, slot: usize) -> Stage {
+        Stage::with(&["s0"], |_| (), registry.metrics(slot))
+    }
+
+    fn with(servers: &[&str], set: impl FnOnce(&mut Plan), metrics: WorkerMetrics) -> Stage {
         let server = |name: &&str| ServerPlan::new(name, name, 1);
         let pool = PoolPlan::new("pool", PROTOCOLS[0], servers.iter().map(server).collect());
         let mut plan = Plan::new(vec![pool]);
@@ -66,10 +79,9 @@ impl Stage {
         plan.limits.depth = 1 << 20;
         set(&mut plan);
         let now = Time(SECOND);
-        let registry = Registry::private(2, ROWS);
         let mut stage = Stage {
-            proxy: Proxy::new(plan.clone(), 1, now, registry.metrics(0)),
-            registry,
+            proxy: Proxy::new(plan.clone(), 1, now, metrics),
+            registry: metrics.registry(),
             address: [1; 16],
             now,
             connects: Vec::new(),
@@ -79,6 +91,7 @@ impl Stage {
             events: Vec::new(),
             reports: Vec::new(),
             slow: Vec::new(),
+            in_pieces: Vec::new(),
             plan,
             named: Vec::new(),
             located: false,
@@ -264,6 +277,28 @@ impl Stage {
         self.settle();
     }
 
+    /// Lists the clients, so many at a time, as a test names them.
+    pub fn list<T>(
+        &mut self,
+        how: Look,
+        most: usize,
+        row: impl Fn(&ClientView<'_>) -> T,
+    ) -> Vec<T> {
+        let (mut rows, mut next) = (Vec::new(), Some(0));
+        while let Some(from) = next {
+            let before = rows.len();
+            let mut look = |view: ClientView<'_>| rows.push(row(&view));
+            next = self.proxy.walk_clients((from, most), how, self.now, &mut look);
+            assert!(rows.len() - before <= most);
+        }
+        rows
+    }
+
+    pub fn kill(&mut self, client: ConnId) {
+        self.proxy.kill(client, self.now);
+        self.settle();
+    }
+
     pub fn set_ejected(&mut self, server: u32, ejected: bool) {
         self.proxy.set_ejected(server, ejected, self.now);
         self.settle();
@@ -352,6 +387,7 @@ impl Stage {
                 Action::Log(event) => self.events.push(event),
                 Action::Slow { entry, .. } => self.slow.push(*entry),
                 Action::Report(report) => self.reports.push(report),
+                Action::InPieces { client, late_us } => self.in_pieces.push((client, late_us)),
             }
         }
         self.proxy.check();

@@ -11,7 +11,7 @@ use crate::config::{self, Admin};
 use crate::error::Error;
 
 /// Options that select a running proxy.
-#[derive(Args)]
+#[derive(Args, Clone)]
 pub struct Proxy {
     /// The configuration it was started with; needed if several run.
     #[arg(short, long, value_name = "FILE")]

@@ -8,6 +8,7 @@ mod figures;
 
 use std::io::{self, IsTerminal};
 use std::process::ExitCode;
+use std::sync::mpsc::{Receiver, sync_channel};
 use std::time::{Duration, Instant};
 
 use clap::ValueEnum;
@@ -17,7 +18,7 @@ use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, Ke
 use super::{ask, print};
 use crate::error::Error;
 use draw::View;
-use figures::Figures;
+use figures::{Busiest, Figures};
 
 /// The window of the figures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -51,8 +52,11 @@ impl Over {
 pub fn top(proxy: &ask::Proxy, over: Over, once: bool, json: bool) -> ExitCode {
     let shown = match (json, once) {
         (true, _) => print_json(proxy, over, once),
-        (false, true) => figures(proxy, over).map(|figures| {
-            print(&draw::text(&View { figures: &figures, over, error: None, skip: 0 }));
+        (false, true) => figures(proxy, over).and_then(|figures| {
+            let busiest = busiest(proxy)?;
+            let (figures, busiest) = (&figures, Some(&busiest));
+            print(&draw::text(&View { figures, busiest, over, error: None, skip: 0 }));
+            Ok(())
         }),
         (false, false) => watch(proxy, over),
     };
@@ -64,15 +68,25 @@ pub fn top(proxy: &ask::Proxy, over: Over, once: bool, json: bool) -> ExitCode {
 
 fn figures(proxy: &ask::Proxy, over: Over) -> Result<Figures, Error> {
     let text = proxy.answer("stats --json")?;
-    Figures::read(&text, over.name()).map_err(|why| {
-        Error::Config(format!("the proxy's statistics are not those of this release: {why}"))
-    })
+    Figures::read(&text, over.name()).map_err(|why| of_another_release(&why))
+}
+
+/// All workers are asked for these, so the answer may take seconds.
+fn busiest(proxy: &ask::Proxy) -> Result<Busiest, Error> {
+    let text = proxy.answer(&format!("clients --busiest --limit {BUSIEST} --json"))?;
+    Busiest::read(&text).map_err(|why| of_another_release(&why))
+}
+
+fn of_another_release(why: &str) -> Error {
+    Error::Config(format!("the proxy's statistics are not those of this release: {why}"))
 }
 
 fn print_json(proxy: &ask::Proxy, over: Over, once: bool) -> Result<(), Error> {
     loop {
         let next = Instant::now() + EVERY;
-        print(&format!("{}\n", figures(proxy, over)?.json()));
+        let mut all = figures(proxy, over)?.json();
+        all["busiest"] = busiest(proxy)?.json();
+        print(&format!("{all}\n"));
         if once {
             return Ok(());
         }
@@ -90,16 +104,47 @@ fn watch(proxy: &ask::Proxy, over: Over) -> Result<(), Error> {
     // An error is said before the screen is taken.
     let first = figures(proxy, over)?;
     let mut terminal = ratatui::try_init()?;
-    let shown = Watch { proxy, over, figures: first, error: None, paused: false, skip: 0 };
+    let asked = ask_for_busiest(proxy.clone());
+    let shown = Watch {
+        proxy,
+        over,
+        figures: first,
+        busiest: None,
+        asked,
+        error: None,
+        paused: false,
+        skip: 0,
+    };
     let ended = shown.run(&mut terminal);
     ratatui::restore();
     ended.map_err(Error::from)
+}
+
+/// Asks for the busiest clients again and again, beside the screen: a worker that hangs is waited
+/// for.
+fn ask_for_busiest(proxy: ask::Proxy) -> Receiver<Busiest> {
+    let (found, asked) = sync_channel(1);
+    std::thread::spawn(move || {
+        loop {
+            // What the proxy does not answer, the other figures say.
+            if let Ok(busiest) = busiest(&proxy)
+                && found.send(busiest).is_err()
+            {
+                return;
+            }
+            std::thread::sleep(EVERY);
+        }
+    });
+    asked
 }
 
 struct Watch<'a> {
     proxy: &'a ask::Proxy,
     over: Over,
     figures: Figures,
+    busiest: Option<Busiest>,
+    /// Brings newer ones.
+    asked: Receiver<Busiest>,
     /// Why the figures are old.
     error: Option<String>,
     paused: bool,
@@ -113,7 +158,8 @@ impl Watch<'_> {
         loop {
             let paused = self.paused.then_some("paused");
             let error = self.error.as_deref().or(paused);
-            let view = View { figures: &self.figures, over: self.over, error, skip: self.skip };
+            let (figures, busiest) = (&self.figures, self.busiest.as_ref());
+            let view = View { figures, busiest, over: self.over, error, skip: self.skip };
             terminal.draw(|frame| draw::draw(&view, frame.area(), frame.buffer_mut()))?;
             if event::poll(next.saturating_duration_since(Instant::now()))? {
                 let page = usize::from(terminal.size()?.height).saturating_sub(4);
@@ -133,6 +179,9 @@ impl Watch<'_> {
         match figures(self.proxy, self.over) {
             Ok(figures) => (self.figures, self.error) = (figures, None),
             Err(error) => self.error = Some(error.to_string()),
+        }
+        if let Some(busiest) = self.asked.try_iter().last() {
+            self.busiest = Some(busiest);
         }
     }
 
@@ -167,10 +216,12 @@ impl Watch<'_> {
     }
 
     fn scroll(&mut self, lines: isize) -> Option<Over> {
-        let last = draw::lines(&self.figures).saturating_sub(1);
+        let last = draw::lines(&self.figures, self.busiest.as_ref()).saturating_sub(1);
         self.skip = self.skip.saturating_add_signed(lines).min(last);
         None
     }
 }
 
 const EVERY: Duration = Duration::from_secs(1);
+/// Clients that are shown, by requests and by bytes.
+const BUSIEST: usize = 10;

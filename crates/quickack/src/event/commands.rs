@@ -1,13 +1,12 @@
 //! Signals and commands, each carried out between events.
 
 use std::collections::BTreeMap;
-use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use rustix::event::epoll;
 use sys::signal;
 
-use super::control::{Command, Install};
+use super::control::{Command, Install, Leaver};
 use super::{CONTROL_TOKEN, Loop, Sharing, token};
 use crate::ipc::client_state::ClientState;
 use crate::scoreboard::Ejection;
@@ -54,6 +53,9 @@ impl Loop<'_> {
                     self.sharing = Some(Sharing { keep, until: self.now.after(SHARE_US) })
                 }
                 Command::Drain { within } => self.drain(within),
+                Command::Query { number, until, query } => {
+                    self.queries.add(number, until, query, self.now);
+                }
             }
             self.run_actions(None);
         }
@@ -113,18 +115,24 @@ impl Loop<'_> {
         if surplus == 0 || self.drain_deadline.is_some() {
             return;
         }
-        let mut alike: BTreeMap<ClientState, Vec<OwnedFd>> = BTreeMap::new();
-        for (id, passed) in self.service.hand_over(surplus) {
+        let mut alike: BTreeMap<ClientState, Vec<Leaver>> = BTreeMap::new();
+        for (id, mut passed) in self.service.hand_over(surplus) {
             if let Some(conn) = self.drop_conn(id) {
                 let _ = epoll::delete(&self.epoll, &conn.fd);
                 let from = conn.from.map(|from| *from);
-                alike.entry(ClientState { passed, from }).or_default().push(conn.fd);
+                let tally = std::mem::take(&mut passed.tally);
+                let leaver = Leaver { tally, fd: conn.fd };
+                alike.entry(ClientState { passed, from }).or_default().push(leaver);
             }
         }
-        for (client, fds) in alike {
+        for (client, ones) in alike {
             // Those that cannot be passed stay for another turn.
-            if let Err(back) = self.control.hand_over(client.clone(), fds) {
-                back.into_iter().for_each(|fd| self.adopt(fd, client.clone()));
+            if let Err(back) = self.control.hand_over(client.clone(), ones) {
+                for Leaver { tally, fd } in back {
+                    let mut client = client.clone();
+                    client.passed.tally = tally;
+                    self.adopt(fd, client);
+                }
             }
         }
     }

@@ -29,6 +29,8 @@ pub struct Conn {
     pub watched: epoll::EventFlags,
     /// The client's address by its PROXY header; few have one.
     pub from: Option<Box<IpAddr>>,
+    /// Where it comes from, if it has sent requests in pieces: so that is looked up once.
+    pub source: Option<Box<IpAddr>>,
 }
 
 /// The outcome of a read.
@@ -64,14 +66,23 @@ impl Conn {
             is_gone: false,
             watched: epoll::EventFlags::empty(),
             from: None,
+            source: None,
         }
     }
 
     /// Where it comes from: nowhere, if it is a unix one.
     pub fn peer(&self) -> Option<IpAddr> {
+        self.address().0
+    }
+
+    /// The same with its port, which a PROXY header does not keep.
+    pub fn address(&self) -> (Option<IpAddr>, Option<u16>) {
+        if let Some(from) = self.from.as_deref() {
+            return (Some(*from), None);
+        }
         let peer = || SocketAddr::try_from(net::getpeername(&self.fd).ok()??).ok();
         // A socket for both families calls an IPv4 client ::ffff:a.b.c.d.
-        self.from.as_deref().copied().or_else(|| Some(peer()?.ip().to_canonical()))
+        peer().map_or((None, None), |peer| (Some(peer.ip().to_canonical()), Some(peer.port())))
     }
 
     /// Returns the events that the kernel should watch for.

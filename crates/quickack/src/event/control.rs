@@ -7,10 +7,11 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use proxy::plan::Plan;
-use proxy::{Event, Report};
+use proxy::{Event, Report, Tally, Time};
 
 use super::{Listener, Service, Target};
 use crate::ipc::client_state::ClientState;
+use crate::ipc::query::{ClientRow, InPiecesRow, Query};
 use crate::scoreboard::Ejection;
 
 /// The controller of the loop. The cache process, which nothing controls, has [`NoControl`].
@@ -52,7 +53,33 @@ pub trait Control {
 
     /// Clients with nothing outstanding, for other workers. Those that cannot be passed are given
     /// back.
-    fn hand_over(&mut self, client: ClientState, fds: Vec<OwnedFd>) -> Result<(), Vec<OwnedFd>>;
+    fn hand_over(&mut self, client: ClientState, ones: Vec<Leaver>) -> Result<(), Vec<Leaver>>;
+
+    /// Whether a part of an answer would be taken at once.
+    fn has_room(&self) -> bool {
+        !self.has_unsent()
+    }
+
+    /// A part of the answer to a question.
+    fn answer(&mut self, _rows: Rows) {}
+}
+
+/// One of the clients that are handed over: what it has done, and its connection.
+#[derive(Debug)]
+pub struct Leaver {
+    pub tally: Tally,
+    pub fd: OwnedFd,
+}
+
+/// A part of the answer to the question with this number.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Rows {
+    pub number: u64,
+    pub clients: Vec<ClientRow>,
+    pub in_pieces: Vec<InPiecesRow>,
+    /// Rows for which there was no room, so far.
+    pub left_out: u64,
+    pub is_last: bool,
 }
 
 /// A note of the loop itself to the operator.
@@ -79,6 +106,8 @@ pub enum Command {
     Share { keep: u32 },
     /// No more clients; each is closed when it has been answered. Ends with the last, or then.
     Drain { within: Duration },
+    /// A question about the clients, which the master wants answered by then.
+    Query { number: u64, until: Time, query: Query },
 }
 
 /// A configuration as the loop needs it.
@@ -117,7 +146,7 @@ impl Control for NoControl {
 
     fn log_loop_event(&mut self, _note: LoopEvent) {}
 
-    fn hand_over(&mut self, _client: ClientState, fds: Vec<OwnedFd>) -> Result<(), Vec<OwnedFd>> {
-        Err(fds)
+    fn hand_over(&mut self, _client: ClientState, ones: Vec<Leaver>) -> Result<(), Vec<Leaver>> {
+        Err(ones)
     }
 }

@@ -22,6 +22,8 @@ mod connect;
 mod control;
 mod header;
 mod heap_trim;
+mod in_pieces;
+mod query;
 mod service;
 mod sessions;
 #[cfg(test)]
@@ -48,10 +50,12 @@ use conn::Conns;
 use connect::Connects;
 use header::HeaderReaders;
 use heap_trim::HeapTrim;
+use in_pieces::InPieces;
+use query::Queries;
 
 pub use accept::{CALLS, Listener, choose};
 pub use connect::{Target, TargetAddress};
-pub use control::{Command, Control, Install, LoopEvent, NoControl};
+pub use control::{Command, Control, Install, Leaver, LoopEvent, NoControl, Rows};
 pub use service::Service;
 pub use sessions::Sessions;
 
@@ -81,6 +85,8 @@ pub struct Loop<'m> {
     counters: Option<Counters<WorkerCounter>>,
     slow_log: Option<SlowLog>,
     heap_trim: HeapTrim,
+    queries: Queries,
+    in_pieces: InPieces,
     /// Blocks that reads have filled in this turn.
     full_reads: u32,
     /// The moment of the machine's clock at which `Time` is zero.
@@ -190,6 +196,8 @@ impl<'m> Loop<'m> {
             counters: None,
             slow_log: None,
             heap_trim: HeapTrim::default(),
+            queries: Queries::default(),
+            in_pieces: InPieces::default(),
             full_reads: 0,
             origin_us,
             now,
@@ -330,6 +338,9 @@ impl<'m> Loop<'m> {
         {
             sys::process::trim_heap();
         }
+        if !self.queries.is_empty() && self.control.has_room() {
+            self.answer_queries();
+        }
         self.control.after_turn(self.service);
         self.watch_control();
     }
@@ -361,8 +372,13 @@ impl<'m> Loop<'m> {
             self.header_readers.due(),
             self.connects.due(),
             self.drain_deadline,
+            // While the channel is full, its room wakes us.
+            self.queries.due().filter(|_| self.control.has_room()),
         ];
         let due = due.into_iter().flatten().min()?;
+        if due == Time(0) {
+            return Some(AT_ONCE);
+        }
         // Rounded up: a timer that comes a little early would be looked at twice.
         Some(timespec(due.since(now) + 1))
     }

@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use proto::Endpoints;
 use proxy::plan::Plan;
-use proxy::{Action, Closed, ConnId, Passed, Proxy, Side, Slices, Time};
+use proxy::{Action, ClientView, Closed, ConnId, Look, Passed, Proxy, Side, Slices, Time};
 
 /// The contract of `proxy::Proxy`, for other values that are driven the same way.
 pub trait Service {
@@ -51,6 +51,20 @@ pub trait Service {
     fn hand_over(&mut self, _max: usize) -> Vec<(ConnId, Passed)> {
         Vec::new()
     }
+
+    /// Looks at clients, a few at a time; returns where to go on.
+    fn walk_clients(
+        &mut self,
+        _places: (usize, usize),
+        _how: Look,
+        _now: Time,
+        _look: &mut dyn FnMut(ClientView<'_>),
+    ) -> Option<usize> {
+        None
+    }
+
+    /// A client is to be closed at once.
+    fn kill(&mut self, _client: ConnId, _now: Time) {}
 
     /// Where a client's connection begins and ends.
     fn handle_endpoints(&mut self, _client: ConnId, _endpoints: Endpoints, _now: Time) {}
@@ -146,5 +160,19 @@ impl Service for Proxy {
 
     fn hand_over(&mut self, max: usize) -> Vec<(ConnId, Passed)> {
         Proxy::hand_over(self, max)
+    }
+
+    fn walk_clients(
+        &mut self,
+        places: (usize, usize),
+        how: Look,
+        now: Time,
+        look: &mut dyn FnMut(ClientView<'_>),
+    ) -> Option<usize> {
+        Proxy::walk_clients(self, places, how, now, look)
+    }
+
+    fn kill(&mut self, client: ConnId, now: Time) {
+        Proxy::kill(self, client, now);
     }
 }

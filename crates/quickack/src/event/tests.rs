@@ -77,7 +77,8 @@ impl Control for Script {
         let _ = self.told.send(Told::LoopEvent(note));
     }
 
-    fn hand_over(&mut self, client: ClientState, fds: Vec<OwnedFd>) -> Result<(), Vec<OwnedFd>> {
+    fn hand_over(&mut self, client: ClientState, ones: Vec<Leaver>) -> Result<(), Vec<Leaver>> {
+        let fds = ones.into_iter().map(|one| one.fd).collect();
         let _ = self.told.send(Told::Handed(client, fds));
         Ok(())
     }

@@ -162,6 +162,7 @@ impl Loop<'_> {
                 Action::Report(report) => self.control.report(report),
                 Action::Log(event) => self.log(event),
                 Action::Slow { client, entry } => self.note_slow(client, *entry),
+                Action::InPieces { client, late_us } => self.note_in_pieces(client, late_us),
             }
         }
         ack_due
@@ -182,6 +183,17 @@ impl Loop<'_> {
             entry.client = sys::listen::peer_name(&conn.fd);
         }
         slow_log.push(&entry);
+    }
+
+    /// Counts a request in pieces for the address of its client.
+    fn note_in_pieces(&mut self, client: ConnId, late_us: u64) {
+        let Some(conn) = self.conns.find(client) else { return };
+        if conn.source.is_none() {
+            conn.source = conn.peer().map(Box::new);
+        }
+        if let Some(address) = conn.source.as_deref() {
+            self.in_pieces.note(*address, late_us, self.now);
+        }
     }
 
     fn flush_ack(&mut self, id: ConnId) {

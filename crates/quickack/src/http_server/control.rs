@@ -12,7 +12,7 @@ use rustix::io::Errno;
 
 use super::view::View;
 use crate::error::{Error, Peer};
-use crate::event::{Command, Control, Listener, LoopEvent, Service};
+use crate::event::{Command, Control, Leaver, Listener, LoopEvent, Service};
 use crate::ipc::client_state::ClientState;
 use crate::ipc::http_view::Names;
 use crate::ipc::{Channel, FromHttp, Received, ToHttp};
@@ -73,6 +73,8 @@ impl Master {
                     view.answers.retain(|(other, _)| *other != question);
                     view.answers.push((question, text));
                 }
+                // To have received it is the answer.
+                (ToHttp::Ping {}, _) => {}
                 (message, _) => {
                     let why = format!("{message:?} comes once, or with a descriptor");
                     return Err(Peer::Broken(why).into());
@@ -137,7 +139,7 @@ impl Control for Master {
 
     fn log_loop_event(&mut self, _note: LoopEvent) {}
 
-    fn hand_over(&mut self, _client: ClientState, fds: Vec<OwnedFd>) -> Result<(), Vec<OwnedFd>> {
-        Err(fds)
+    fn hand_over(&mut self, _client: ClientState, ones: Vec<Leaver>) -> Result<(), Vec<Leaver>> {
+        Err(ones)
     }
 }

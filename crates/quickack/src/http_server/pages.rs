@@ -54,6 +54,7 @@ impl Page {
             "/stats.json" => Some(Page::Asked(Question::Stats)),
             "/history.json" => Some(Page::Asked(Question::History)),
             "/slowlog.json" => Some(Page::Asked(Question::SlowLog)),
+            "/clients.json" => Some(Page::Asked(Question::Clients)),
             _ => None,
         }
     }
@@ -160,6 +161,7 @@ quickack serves, to read only:
 /stats.json   the answer of `quickack stats --json`
 /history.json how many requests took how long, in each second of the last five minutes
 /slowlog.json the answer of `quickack slowlog --json`
+/clients.json the answer of `quickack clients --busiest --json`
 ";
 const HTML: &str = "text/html; charset=utf-8";
 const JSON: &str = "application/json";

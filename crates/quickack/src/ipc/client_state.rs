@@ -8,7 +8,7 @@
 use std::net::IpAddr;
 
 use proto::{ConnKey, Profile, ReplyMode, Session};
-use proxy::Passed;
+use proxy::{Passed, Tally, Time};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// A client that is handed over from worker to worker, beside its connection.
@@ -32,6 +32,34 @@ struct PassedFields {
     failed_logins: u8,
     #[serde(with = "SessionFields", default, skip_serializing_if = "is_untouched")]
     session: Session,
+    /// It differs from client to client, and travels beside those that are alike otherwise.
+    #[serde(skip)]
+    tally: Tally,
+}
+
+/// What a client has done, in microseconds of the machine's clock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ClientTally {
+    id: u64,
+    came: u64,
+    active: u64,
+    requests: u64,
+    received: u64,
+    sent: u64,
+}
+
+impl From<Tally> for ClientTally {
+    fn from(tally: Tally) -> ClientTally {
+        let Tally { id, came, active, requests, received, sent } = tally;
+        ClientTally { id, came: came.0, active: active.0, requests, received, sent }
+    }
+}
+
+impl From<ClientTally> for Tally {
+    fn from(tally: ClientTally) -> Tally {
+        let ClientTally { id, came, active, requests, received, sent } = tally;
+        Tally { id, came: Time(came), active: Time(active), requests, received, sent }
+    }
 }
 
 #[derive(Serialize, Deserialize)]
@@ -106,7 +134,15 @@ mod tests {
 
     fn client(session: Session) -> Passed {
         let user = Some("anna".to_string());
-        Passed { pool: 3, protocol: Some(2), logged_in: true, user, failed_logins: 1, session }
+        Passed {
+            pool: 3,
+            protocol: Some(2),
+            logged_in: true,
+            user,
+            failed_logins: 1,
+            session,
+            tally: Tally::default(),
+        }
     }
 
     #[test]

@@ -2,14 +2,15 @@
 //! that travel with it, one sentence. The enums, the reference page and the check of incoming
 //! messages are all made from these rows.
 //!
-//! An envelope is `{"v":4,"seq":12,"ack":7,"body":{"commit":{"epoch":3}}}`: text, so that a trace
+//! An envelope is `{"v":5,"seq":12,"ack":7,"body":{"commit":{"epoch":3}}}`: text, so that a trace
 //! of system calls can be read. Without a body it only acknowledges.
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use super::client_state::ClientState;
+use super::client_state::{ClientState, ClientTally};
 use super::http_view::State;
+use super::query::{ClientRow, InPiecesRow, Query};
 use crate::error::{Error, Peer};
 use crate::log::{About, Level};
 
@@ -131,8 +132,10 @@ messages! {
         "Accept no more clients, hand over the present ones, and exit."
     Share { keep: u32 } None
         "Hand over clients that have nothing outstanding until `keep` are left: others have fewer."
-    Adopt { client: ClientState } One
-        "A client from another worker: its connection."
+    Adopt { client: ClientState, tally: ClientTally } One
+        "A client from another worker: its connection, and what it has done."
+    Query { number: u64, until_us: u64, query: Query } None
+        "A question about the clients, to be answered by then."
     Drain { timeout_us: u64 } None
         "Accept no more clients, answer outstanding requests, close at request ends, and exit."
 }
@@ -161,9 +164,14 @@ messages! {
         "Log lines that were not sent because the channel was full."
     Leaving {} None
         "The worker was told to exit by a signal: it drains."
-    Clients { client: ClientState } Several
+    Clients { client: ClientState, tallies: Vec<ClientTally> } Several
         "Connections of clients that have nothing outstanding, for other workers. They all have \
-         the same pool, protocol, user, database, protocol version and client names."
+         the same pool, protocol, user, database, protocol version and client names; `tallies` has \
+         what each has done."
+    Rows { number: u64, clients: Vec<ClientRow>, in_pieces: Vec<InPiecesRow>, left_out: u64,
+        is_last: bool } None
+        "A part of the answer to the question of this number; `left_out`: rows that the answer had \
+         no room for."
 }
 
 messages! {
@@ -179,6 +187,8 @@ messages! {
         "The socket to accept on; the one before it is accepted empty and closed."
     Answer { question: Question } One
         "The answer to the last question of this kind, as a sealed memfd."
+    Ping {} None
+        "To be acknowledged, like every message: a process that does not is replaced."
 }
 
 messages! {
@@ -198,10 +208,12 @@ pub enum Question {
     History,
     /// The answer of `quickack slowlog --json`.
     SlowLog,
+    /// The answer of `quickack clients --busiest --json`.
+    Clients,
 }
 
 /// Of the envelope and the tables of messages.
-pub const VERSION: u32 = 4;
+pub const VERSION: u32 = 5;
 
 #[cfg(test)]
 mod tests {
@@ -225,12 +237,12 @@ mod tests {
 
     #[test]
     fn bytes_that_are_no_message_of_this_direction_are_refused() {
-        let share = r#"{"v":4,"seq":1,"ack":0,"body":{"share":{"keep":7}}}"#;
+        let share = r#"{"v":5,"seq":1,"ack":0,"body":{"share":{"keep":7}}}"#;
         assert!(check(share, 0));
         for len in 0..share.len() {
             assert!(!check(&share[..len], 0), "{}", &share[..len]);
         }
-        assert!(check(r#"{"v":4,"seq":1,"ack":0}"#, 0), "an acknowledgement");
+        assert!(check(r#"{"v":5,"seq":1,"ack":0}"#, 0), "an acknowledgement");
         for body in [
             r#"{"dance":{}}"#,
             r#"{"leaving":{}}"#,
@@ -240,21 +252,21 @@ mod tests {
             "7",
             r#"null,"odd":1"#,
         ] {
-            let text = format!(r#"{{"v":4,"seq":1,"ack":0,"body":{body}}}"#);
+            let text = format!(r#"{{"v":5,"seq":1,"ack":0,"body":{body}}}"#);
             assert!(!check(&text, 0), "{text}");
         }
-        assert!(!check(&share.replace("\"v\":4", "\"v\":2"), 0), "another version");
+        assert!(!check(&share.replace("\"v\":5", "\"v\":2"), 0), "another version");
         assert!(!check(&format!("{share} "), 1) && !check(&format!("{share}x"), 0));
     }
 
     #[test]
     fn a_message_comes_with_the_descriptors_that_its_row_names() {
-        let lock = r#"{"v":4,"seq":1,"ack":0,"body":{"lock":{}}}"#;
+        let lock = r#"{"v":5,"seq":1,"ack":0,"body":{"lock":{}}}"#;
         assert_eq!([0, 1, 2].map(|count| check(lock, count)), [false, true, false]);
-        let wakeups = r#"{"v":4,"seq":1,"ack":0,"body":{"wakeups":{"first":0}}}"#;
+        let wakeups = r#"{"v":5,"seq":1,"ack":0,"body":{"wakeups":{"first":0}}}"#;
         let wanted = [false, true, true, false];
         assert_eq!([0, 1, 128, 129].map(|count| check(wakeups, count)), wanted);
-        let acknowledgement = r#"{"v":4,"seq":1,"ack":0}"#;
+        let acknowledgement = r#"{"v":5,"seq":1,"ack":0}"#;
         assert_eq!([0, 1].map(|count| check(acknowledgement, count)), [true, false]);
     }
 }

@@ -14,6 +14,7 @@ pub mod client_state;
 pub mod http_view;
 pub mod installation;
 pub mod message;
+pub mod query;
 #[cfg(test)]
 mod two_processes;
 
@@ -265,9 +266,9 @@ mod tests {
     fn what_is_no_message_or_not_the_next_one_breaks_the_channel() {
         let wrong = [
             "hello",
-            r#"{"v":4,"seq":2,"ack":0}"#,
-            r#"{"v":4,"seq":1,"ack":9}"#,
-            r#"{"v":4,"seq":1,"ack":0,"body":{"leaving":{}}}"#,
+            r#"{"v":5,"seq":2,"ack":0}"#,
+            r#"{"v":5,"seq":1,"ack":9}"#,
+            r#"{"v":5,"seq":1,"ack":0,"body":{"leaving":{}}}"#,
         ];
         for text in wrong {
             let (one, mut worker) = pair();

@@ -404,7 +404,7 @@ impl Master {
             "slowlog" => &["--json", "--reset", "--limit"],
             _ => &[],
         };
-        let takes_words = matches!(verb.as_str(), "set" | "log-level");
+        let takes_words = matches!(verb.as_str(), "set" | "log-level" | "clients");
         let is_number = |word: &str| verb == "slowlog" && word.parse::<usize>().is_ok();
         let is_known = |word: &str| takes_words || known.contains(&word) || is_number(word);
         if let Some(odd) = words.iter().find(|word| !is_known(word)) {
@@ -437,6 +437,7 @@ impl Master {
                 let text = self.slow_log_answer(words);
                 self.admin.answer(id, text);
             }
+            "clients" => self.ask_for_clients(id, words, now),
             "workers" => {
                 let text = self.workers_text(says("--json"));
                 self.admin.answer(id, text);

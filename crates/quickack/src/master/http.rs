@@ -17,6 +17,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
+use super::clients::{Asker, BUSIEST};
 use super::events::Source;
 use super::listeners::SocketFile;
 use super::workers::EarlyDeaths;
@@ -25,6 +26,7 @@ use crate::admin::FileLock;
 use crate::config::{Address, Config};
 use crate::error::{Error, Peer};
 use crate::ipc::http_view::{Names, PoolNames, ServerNames, State};
+use crate::ipc::query::Query;
 use crate::ipc::{Channel, FromHttp, Question, ToHttp};
 use crate::log::Level;
 use crate::stats;
@@ -52,6 +54,10 @@ struct Helper {
     started: Instant,
     /// The state as it was last told.
     told: State,
+    /// When it was last asked to show that it works.
+    pinged: Instant,
+    /// It has been killed because it did not.
+    is_hung: bool,
 }
 
 /// A listening socket. The file of a unix socket goes before the socket, and the lock beside it
@@ -181,7 +187,14 @@ impl Helper {
         // It often shares a processor with a worker, and clients wait for that one.
         sys::process::give_way(&mut command);
         let (child, started) = (command.spawn()?, Instant::now());
-        Ok(Helper { child, channel: Channel::new(ours), started, told: State::default() })
+        Ok(Helper {
+            child,
+            channel: Channel::new(ours),
+            started,
+            told: State::default(),
+            pinged: started,
+            is_hung: false,
+        })
     }
 
     fn kill(&self) {
@@ -287,10 +300,28 @@ impl Master {
             helper.told = state.clone();
             self.http.send(ToHttp::State { state }, &[]);
         }
-        if let Some(helper) = &mut self.http.helper
-            && helper.channel.overdue(now)
-        {
+    }
+
+    /// Ends the process if it does not read its messages, of which it gets one now and then: it may
+    /// have been stopped. It is started again like one that has died. `was_late`: the master itself
+    /// may have stood still, and the process with it.
+    pub(super) fn look_at_http(&mut self, now: Instant, was_late: bool) {
+        let hang = Duration::from_micros(self.running.config.process.hang_timeout_us);
+        let Some(helper) = &mut self.http.helper else { return };
+        if !helper.is_hung && !was_late && helper.channel.overdue(now) {
+            helper.is_hung = true;
             helper.kill();
+            let pid = helper.child.id();
+            let text = format!(
+                "the HTTP process (pid {pid}) is hung: it does not read its messages; it is being \
+                 replaced"
+            );
+            return say(&mut self.log, Level::Error, "http_hung", &text);
+        }
+        if !hang.is_zero() && now - helper.pinged >= PING_EVERY {
+            helper.pinged = now;
+            // One that is gone is found by its end, and one that is full of messages is overdue.
+            let _ = helper.channel.send_by(ToHttp::Ping {}, &[], now + hang);
         }
     }
 
@@ -357,7 +388,7 @@ impl Master {
             match helper.channel.receive() {
                 Ok(Some(received)) => {
                     let FromHttp::Ask { question } = received.message;
-                    self.answer_http(question);
+                    self.ask_for_http(question);
                 }
                 Ok(None) => break,
                 Err(error) => {
@@ -377,7 +408,7 @@ impl Master {
         }
     }
 
-    fn answer_http(&mut self, question: Question) {
+    fn ask_for_http(&mut self, question: Question) {
         let text = match question {
             Question::Stats => self.stats_text(true),
             Question::History => {
@@ -385,7 +416,17 @@ impl Master {
                 stats::history(windows, &self.running.plan(), reloads)
             }
             Question::SlowLog => self.slow_log_text(true, None),
+            // The answer comes when the workers have answered.
+            Question::Clients => {
+                let query = Query::Busiest { limit: BUSIEST };
+                return self.begin_query(Asker::Http, query, Instant::now());
+            }
         };
+        self.answer_http(question, &text);
+    }
+
+    /// Gives the process an answer.
+    pub(super) fn answer_http(&mut self, question: Question, text: &str) {
         if let Ok(text) = sys::memory::sealed("quickack-answer", text.as_bytes()) {
             self.http.send(ToHttp::Answer { question }, &[Rc::new(text)]);
         }
@@ -437,6 +478,8 @@ impl Master {
 const BACKLOG: i32 = 128;
 /// How long the process may take to receive a message.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// How often it has to show that it works.
+const PING_EVERY: Duration = Duration::from_secs(5);
 /// A process that lived this long did not die of its start.
 const LASTED: Duration = Duration::from_secs(1);
 /// The pause before a start that the system refused is tried again.

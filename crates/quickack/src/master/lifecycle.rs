@@ -200,6 +200,7 @@ impl Master {
             self.scoreboard.set_serving(number, false);
             self.scoreboard.clear_worker(number);
             self.health.forget_worker(number);
+            self.note_query_death(number);
             self.wake_all();
             if worker.state == State::Leaving {
                 let text = format!("worker {number} has exited ({status})");
@@ -306,6 +307,7 @@ impl Master {
         if !was_late {
             self.wake_if_hung();
         }
+        self.look_at_http(now, was_late);
     }
 
     fn wake_if_hung(&self) {

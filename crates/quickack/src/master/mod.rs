@@ -19,6 +19,7 @@
 //! | `change`, `change_queue` | one configuration becomes another, for all workers or for none |
 //! | `health` | which servers are out of their rings |
 //! | `http` | the process that serves metrics and health |
+//! | `query`, `clients` | what all workers are asked, and `quickack clients` |
 //! | `seconds` | the latencies of the last seconds and minutes |
 //! | `admin_server` | what the operator asks by the admin socket |
 //! | `reader` | a process of its own that reads files and looks up hosts |
@@ -27,6 +28,7 @@ mod admin_server;
 mod caches;
 mod change;
 mod change_queue;
+mod clients;
 mod events;
 mod health;
 mod http;
@@ -34,6 +36,7 @@ mod ids;
 mod judge;
 mod lifecycle;
 mod listeners;
+mod query;
 pub mod reader;
 mod report;
 mod seconds;
@@ -55,12 +58,12 @@ use sys::kernel::Kernel;
 use sys::signal::Signals;
 
 use crate::config::{AcceptMode, Config, WORKERS_MAX};
-use crate::event;
+use crate::event::{self, Rows};
 use crate::scoreboard::{Ejection, Scoreboard};
 
 use crate::error::{Error, Peer};
 use crate::ipc::ToMaster;
-use crate::ipc::client_state::ClientState;
+use crate::ipc::client_state::{ClientState, ClientTally};
 use crate::ipc::http_view::Reloads;
 use crate::ipc::installation::{self, Installation, ListenerEntry, PoolIds};
 use crate::log::{About, Clocks, Entry, Level, Log, Origin};
@@ -74,6 +77,7 @@ use health::Health;
 use http::Http;
 use ids::Ids;
 use listeners::Listeners;
+use query::Queries;
 use seconds::Seconds;
 use workers::{Slot, State, Worker};
 
@@ -111,6 +115,7 @@ struct Master {
     /// Requests that came while a change was under way, in order.
     change_requests: VecDeque<ChangeRequest>,
     admin: AdminServer,
+    queries: Queries,
     http: Http,
     reloads: Reloads,
     /// Why the admin socket could not be opened last, to be told once.
@@ -140,6 +145,7 @@ struct Master {
 /// A client that no worker has now.
 struct WaitingClient {
     client: ClientState,
+    tally: ClientTally,
     fd: OwnedFd,
 }
 
@@ -215,6 +221,7 @@ impl Master {
             change: None,
             change_requests: VecDeque::new(),
             admin,
+            queries: Queries::default(),
             http,
             reloads: Reloads::since(clocks.unix_us / 1_000_000),
             admin_error: String::new(),
@@ -282,8 +289,9 @@ impl Master {
         }
         self.tend_http(now);
         self.release_ids();
-        for WaitingClient { client, fd } in std::mem::take(&mut self.waiting_clients) {
-            self.pass_clients(client, vec![fd]);
+        self.tend_queries(now);
+        for WaitingClient { client, tally, fd } in std::mem::take(&mut self.waiting_clients) {
+            self.pass_clients(&client, std::iter::once((tally, fd)));
         }
         self.log.tick(Clocks::read());
         Ok(self.ended(now))
@@ -303,7 +311,7 @@ impl Master {
             Instant::now() + Duration::from_micros(wait)
         });
         // The turn that comes each half second looks at everything else that has its time.
-        let all = starts.chain(ending).chain(log);
+        let all = starts.chain(ending).chain(log).chain(self.queries.due());
         let next = all.min().unwrap_or(self.next_check).min(self.next_check);
         next.saturating_duration_since(Instant::now())
     }
@@ -365,7 +373,13 @@ impl Master {
                 say_of(&mut self.log, Level::Warning, "log_lost", about, &text);
             }
             ToMaster::Leaving {} => self.note_leaving(number),
-            ToMaster::Clients { client } => self.pass_clients(client, fds),
+            ToMaster::Clients { client, tallies } => {
+                self.pass_clients(&client, tallies.into_iter().zip(fds));
+            }
+            ToMaster::Rows { number: query, clients, in_pieces, left_out, is_last } => {
+                let rows = Rows { number: query, clients, in_pieces, left_out, is_last };
+                self.note_rows(number, rows);
+            }
         }
     }
 

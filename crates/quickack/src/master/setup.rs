@@ -11,7 +11,7 @@ use super::events::Source;
 use super::workers::Slot;
 use super::{Master, WaitingClient, say_of};
 use crate::ipc::ToWorker;
-use crate::ipc::client_state::ClientState;
+use crate::ipc::client_state::{ClientState, ClientTally};
 use crate::log::{About, Clocks, Level};
 
 impl Master {
@@ -109,8 +109,12 @@ impl Master {
 
     /// Clients that a worker hands over, each for the serving worker that has the fewest. While no
     /// worker serves, or every channel of one that does is rather full, they wait here.
-    pub(super) fn pass_clients(&mut self, client: ClientState, fds: Vec<OwnedFd>) {
-        for fd in fds {
+    pub(super) fn pass_clients(
+        &mut self,
+        client: &ClientState,
+        ones: impl Iterator<Item = (ClientTally, OwnedFd)>,
+    ) {
+        for (tally, fd) in ones {
             // Whether a worker has counted whom it was given is not known: it is one or the other.
             let count = |number: &usize| {
                 let given = self.clients_given.get(number).copied().unwrap_or(0);
@@ -124,14 +128,16 @@ impl Master {
                 (0..self.slots.len()).filter(|number| self.scoreboard.is_serving(*number));
             let serving = serving.filter(listens);
             let Some((count, number)) = serving.map(|number| (count(&number), number)).min() else {
-                self.waiting_clients.push(WaitingClient { client: client.clone(), fd });
+                let client = client.clone();
+                self.waiting_clients.push(WaitingClient { client, tally, fd });
                 continue;
             };
             self.clients_given.insert(number, count + 1);
             if let Some(worker) = self.slots[number].worker.as_mut() {
                 // One by one: a worker may have as many descriptors as its limit allows, and one
                 // more that it has no room for must not take others with it.
-                worker.send(ToWorker::Adopt { client: client.clone() }, &[Rc::new(fd)]);
+                let client = client.clone();
+                worker.send(ToWorker::Adopt { client, tally }, &[Rc::new(fd)]);
             }
         }
     }

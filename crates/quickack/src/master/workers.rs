@@ -6,6 +6,7 @@
 //!      └────── pause ◀───┴───────────────────────┘
 //! ```
 
+use std::collections::BTreeSet;
 use std::io;
 use std::process::{Child, Command, ExitStatus};
 use std::rc::Rc;
@@ -46,6 +47,8 @@ pub struct Worker {
     pub epoch: u64,
     /// Ids of pools and servers that have left the configuration, and that it still uses.
     pub ids_in_use: Vec<u32>,
+    /// Numbers of the questions that it has not answered, whether their time is over or not.
+    pub unanswered: BTreeSet<u64>,
     heartbeat: Heartbeat,
     /// It has been reaped: its id may be another's by now.
     has_ended: bool,
@@ -140,6 +143,7 @@ impl Worker {
             leaving_since: None,
             epoch: 0,
             ids_in_use: Vec::new(),
+            unanswered: BTreeSet::new(),
             heartbeat: Heartbeat::default(),
             has_ended: false,
         }

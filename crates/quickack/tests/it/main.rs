@@ -13,6 +13,7 @@ mod balance;
 mod cache;
 mod cache_words;
 mod chaos;
+mod clients;
 mod differential;
 mod eject;
 mod faults;

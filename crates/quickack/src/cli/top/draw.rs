@@ -5,13 +5,15 @@ use ratatui::layout::Rect;
 use ratatui::style::{Color, Modifier, Style};
 
 use super::Over;
-use super::figures::{Figures, QUANTILES, Times};
+use super::figures::{Busiest, Figures, QUANTILES, Times};
 use crate::config::grouped;
 use crate::stats::{duration, time};
 
 /// What is shown.
 pub struct View<'a> {
     pub figures: &'a Figures,
+    /// None while the workers have not answered.
+    pub busiest: Option<&'a Busiest>,
     pub over: Over,
     /// Why the figures are not new.
     pub error: Option<&'a str>,
@@ -34,7 +36,7 @@ pub fn draw(view: &View<'_>, area: Rect, buffer: &mut Buffer) {
     if area.height > 1 {
         buffer.set_stringn(area.x, area.y + 1, second.0, width, second.1);
     }
-    let lines = all_lines(view.figures);
+    let lines = all_lines(view.figures, view.busiest);
     for (line, y) in lines.iter().skip(view.skip).zip(area.y + 3..area.bottom()) {
         let mut x = area.x;
         for (text, style) in line {
@@ -46,7 +48,7 @@ pub fn draw(view: &View<'_>, area: Rect, buffer: &mut Buffer) {
 
 /// Returns the whole screen as text, as wide and long as it needs to be.
 pub fn text(view: &View<'_>) -> String {
-    let lines = all_lines(view.figures);
+    let lines = all_lines(view.figures, view.busiest);
     let width = |line: &Line| line.iter().map(|(text, _)| text.chars().count()).sum::<usize>();
     let heads = [head(view.figures), keys(view.over)];
     let widest = lines.iter().map(width).chain(heads.iter().map(|text| text.chars().count())).max();
@@ -61,8 +63,8 @@ pub fn text(view: &View<'_>) -> String {
 }
 
 /// Returns the number of lines below the head.
-pub fn lines(figures: &Figures) -> usize {
-    all_lines(figures).len()
+pub fn lines(figures: &Figures, busiest: Option<&Busiest>) -> usize {
+    all_lines(figures, busiest).len()
 }
 
 fn head(figures: &Figures) -> String {
@@ -91,7 +93,7 @@ fn keys(over: Over) -> String {
     format!("over {}   p pause   arrows scroll   q quit", windows.join("  "))
 }
 
-fn all_lines(figures: &Figures) -> Vec<Line> {
+fn all_lines(figures: &Figures, busiest: Option<&Busiest>) -> Vec<Line> {
     let latency = ["per s"].into_iter().chain(QUANTILES);
     let mut pools =
         vec![titles(&["pool", "kind", "clients", "failed", "refused"], latency.clone())];
@@ -138,11 +140,38 @@ fn all_lines(figures: &Figures) -> Vec<Line> {
         cells.map(plain).into()
     }));
     let mut all = table(pools);
-    for rows in [servers, workers] {
+    let busiest = busiest.map_or(Vec::new(), clients);
+    for rows in [servers, workers].into_iter().chain(busiest) {
         all.push(Vec::new());
         all.extend(table(rows));
     }
     all
+}
+
+/// The busiest clients, and the addresses of those that send requests in pieces, if there are any.
+fn clients(busiest: &Busiest) -> Vec<Vec<Line>> {
+    let names = ["busiest client", "pool", "worker", "per s", "bytes/s", "requests", "owed"];
+    let mut rows = vec![titles(&names, std::iter::empty())];
+    rows.extend(busiest.clients.iter().map(|one| {
+        let cells = [
+            one.address.clone(),
+            one.pool.clone(),
+            one.worker.to_string(),
+            grouped(one.requests),
+            bytes(one.bytes),
+            grouped(one.requests_ever),
+            grouped(one.owed),
+        ];
+        cells.map(plain).into()
+    }));
+    let mut pieces = vec![titles(&["in pieces", "", "times", "rest after", "max"], [].into_iter())];
+    pieces.extend(busiest.in_pieces.iter().map(|one| {
+        let times = [time(one.late_us), time(one.latest_us)];
+        let [late, latest] = times;
+        let cells = [one.address.clone(), String::new(), grouped(one.count), late, latest];
+        cells.map(plain).into()
+    }));
+    [rows, pieces].into_iter().filter(|rows| rows.len() > 1).collect()
 }
 
 /// The rate of some requests, and their percentiles.

@@ -51,6 +51,33 @@ pub struct Worker {
     pub system_us: u64,
 }
 
+/// The clients that did most in the last seconds, and addresses that send requests in pieces.
+pub struct Busiest {
+    pub clients: Vec<Client>,
+    pub in_pieces: Vec<InPieces>,
+    /// What all workers have answered, as it came.
+    answer: Value,
+}
+
+pub struct Client {
+    pub address: String,
+    pub pool: String,
+    pub worker: u64,
+    /// In a second.
+    pub requests: u64,
+    pub bytes: u64,
+    pub requests_ever: u64,
+    pub owed: u64,
+}
+
+pub struct InPieces {
+    pub address: String,
+    pub count: u64,
+    /// The mean and the longest time after which the rest came, in microseconds.
+    pub late_us: u64,
+    pub latest_us: u64,
+}
+
 /// Requests in the window: how many, and how long they took, in microseconds.
 pub struct Times {
     pub count: u64,
@@ -125,6 +152,46 @@ impl Figures {
             "workers": self.workers.iter().map(worker).collect::<Vec<Value>>(),
         })
     }
+}
+
+impl Busiest {
+    /// Reads the answer of `clients --busiest --json`.
+    pub fn read(text: &str) -> Result<Busiest, String> {
+        let answer: Value = serde_json::from_str(text).map_err(|error| error.to_string())?;
+        let clients = list(&answer, "clients")?.iter().map(client).collect::<Result<_, _>>()?;
+        let in_pieces = list(&answer, "in_pieces")?.iter();
+        let in_pieces = in_pieces.map(sends_in_pieces).collect::<Result<_, _>>()?;
+        Ok(Busiest { clients, in_pieces, answer })
+    }
+
+    pub fn json(&self) -> Value {
+        self.answer.clone()
+    }
+}
+
+fn client(one: &Value) -> Result<Client, String> {
+    let us = number(one, "recent_us")?.max(1);
+    let rate = |name: &str| Ok::<u64, String>((number(one, name)? * 1_000_000).div_ceil(us));
+    Ok(Client {
+        address: word(one, "address")?,
+        pool: word(one, "pool")?,
+        worker: number(one, "worker")?,
+        requests: rate("recent_requests")?,
+        bytes: rate("recent_bytes")?,
+        requests_ever: number(one, "requests")?,
+        owed: number(one, "owed")?,
+    })
+}
+
+fn sends_in_pieces(one: &Value) -> Result<InPieces, String> {
+    let count = number(one, "count")?;
+    let counted = count.saturating_sub(number(one, "over")?).max(1);
+    Ok(InPieces {
+        address: word(one, "address")?,
+        count,
+        late_us: number(one, "late_us")? / counted,
+        latest_us: number(one, "latest_us")?,
+    })
 }
 
 fn pool(one: &Value, window: &str, serving: usize) -> Result<Pool, String> {

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::process::Signal;
 use testkit::load::Options;
-use testkit::process::{Memcached, send, wait_until};
+use testkit::process::{Memcached, freeze, send, wait_until};
 
 use super::client::{samples, try_get};
 use super::*;
@@ -38,6 +38,25 @@ fn the_process_dies_again_and_again_and_no_worker_notices_before_memcached() {
     assert_eq!(pids(&before), pids(&after));
     let page = page(&quickack, "/metrics");
     assert_eq!(samples(&page)["quickack_http_restarts_total"], 4.0);
+}
+
+/// Nothing but a message that is not acknowledged shows that a process stands still.
+#[test]
+fn a_process_that_stands_still_is_replaced_before_memcached() {
+    let memcached = Memcached::start();
+    let quickack = start(1, &["hang_timeout: 2s"], &[memcached.address], &[]);
+    let (http, old) = (address(&quickack), running(&quickack));
+    wait_until("it serves", || try_get(http, "/healthz").is_some());
+    let before = workers(&quickack);
+    freeze(old);
+    wait_until("another one serves", || {
+        helper(&quickack).is_some_and(|pid| pid != old)
+            && try_get(http, "/healthz").is_some_and(|page| page.status == 200)
+    });
+    let log = quickack.process.stderr_text();
+    assert!(log.contains(&format!("the HTTP process (pid {old}) is hung")), "{log}");
+    assert_eq!(samples(&page(&quickack, "/metrics"))["quickack_http_restarts_total"], 1.0);
+    assert_eq!(before[&0].pid, workers(&quickack)[&0].pid);
 }
 
 /// The new socket is there before the old one goes, also if one address contains the other.
