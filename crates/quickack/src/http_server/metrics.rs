@@ -3,11 +3,15 @@
 //!
 //! The rules for names: a prefix for what is counted, base units (`busy_us_total` of a worker is
 //! `quickack_worker_busy_seconds_total`), and `_now` for a gauge that has the name of a total.
-//! Labels are `worker`, `pool` and `server`: nothing that a client sends becomes one.
+//! Labels are `worker`, `pool`, `server`, `tenant`, `phase`, and `family` for commands: nothing
+//! that a client sends becomes one.
 
 mod facts;
 
-use ::metrics::{Counter, Histogram, Latency, Metric, PoolCounter, ServerCounter, WorkerCounter};
+use ::metrics::{
+    Counter, Histogram, Latency, Metric, Phase, PoolCounter, ServerCounter, TENANT_LATENCIES,
+    TenantCounter, WorkerCounter,
+};
 use http::{Exposition, Format, Kind, seconds};
 
 use super::view::View;
@@ -33,10 +37,15 @@ enum Source {
     Server(ServerCounter),
     /// A counter that a protocol defines for its servers: the protocol's name, and the place.
     Protocol(&'static str, usize),
-    /// A pool's updates, or its reads.
+    Tenant(TenantCounter),
+    /// A pool's updates, or its reads, of each family of commands.
     PoolTimes {
         updates: bool,
     },
+    /// The phases of a pool's requests.
+    PhaseTimes,
+    /// One of the histograms of a tenant.
+    TenantTimes(Latency),
     /// A server's reads and updates.
     ServerTimes,
 }
@@ -60,6 +69,10 @@ fn families() -> Vec<Family> {
     all.extend(
         latencies.map(|(updates, row)| of_times("pool", row, Source::PoolTimes { updates })),
     );
+    all.push(of_times("pool", &PHASES, Source::PhaseTimes));
+    all.extend(of_table("tenant", Source::Tenant));
+    let latencies = [Latency::REQUESTS, Latency::QUEUE].into_iter().zip(TENANT_LATENCIES);
+    all.extend(latencies.map(|(which, row)| of_times("tenant", row, Source::TenantTimes(which))));
     all.extend(of_table("server", Source::Server));
     let replies = Metric {
         name: "replies",
@@ -153,8 +166,36 @@ impl Family {
             }
             Source::PoolTimes { updates } => {
                 for pool in &view.names.pools {
-                    let histogram = registry.histograms(pool.id, Latency::all(updates));
-                    times(&of_pool(pool), &histogram, page);
+                    for (at, family) in families_of(pool).iter().enumerate() {
+                        let which = Latency::of_family(at as u8, updates);
+                        let histogram = registry.histograms(pool.id, std::iter::once(which));
+                        // Most pools have few families. The first says that there is the pool.
+                        if at == 0 || histogram.count() > 0 {
+                            let labels = [("pool", &*pool.name), ("family", family)];
+                            times(&labels, &histogram, page);
+                        }
+                    }
+                }
+            }
+            Source::PhaseTimes => {
+                for pool in &view.names.pools {
+                    for phase in Phase::ALL {
+                        let which = std::iter::once(Latency::of_phase(phase));
+                        let labels = [("pool", &*pool.name), ("phase", phase.name())];
+                        times(&labels, &registry.histograms(pool.id, which), page);
+                    }
+                }
+            }
+            Source::Tenant(counter) => {
+                for tenant in &view.names.tenants {
+                    let value = registry.total(tenant.id, counter);
+                    self.sample(&[("tenant", &tenant.name)], value, page);
+                }
+            }
+            Source::TenantTimes(which) => {
+                for tenant in &view.names.tenants {
+                    let histogram = registry.histograms(tenant.id, std::iter::once(which));
+                    times(&[("tenant", &tenant.name)], &histogram, page);
                 }
             }
             Source::ServerTimes => {
@@ -182,6 +223,12 @@ fn times(labels: &[(&str, &str)], histogram: &Histogram, page: &mut Exposition) 
     page.histogram(labels, EDGES_US, &counts, histogram.sum());
 }
 
+/// Returns the families of commands of a pool's protocol.
+fn families_of(pool: &PoolNames) -> &'static [&'static str] {
+    let protocol = proto::NAMED.iter().find(|it| it.name() == pool.protocol);
+    protocol.map_or(&[], |it| it.upstream().families())
+}
+
 fn of_pool(pool: &PoolNames) -> [(&'static str, &str); 1] {
     [("pool", &pool.name)]
 }
@@ -198,7 +245,10 @@ pub fn reference() -> String {
         let labels = match family.source {
             Source::Fact(_) => facts::labels(name),
             Source::Worker(_) => "worker",
-            Source::Pool(_) | Source::PoolTimes { .. } => "pool",
+            Source::Pool(_) => "pool",
+            Source::PoolTimes { .. } => "pool, family",
+            Source::PhaseTimes => "pool, phase",
+            Source::Tenant(_) | Source::TenantTimes(_) => "tenant",
             Source::Server(_) | Source::Protocol(..) | Source::ServerTimes => "pool, server",
         };
         let (suffix, kind) = (kind.suffix(), kind.name());
@@ -208,6 +258,13 @@ pub fn reference() -> String {
     page + &format!("\nEdges of the histograms, in seconds: {}.\n", edges.join(", "))
 }
 
+/// All phases are one family of metrics, with a label for each.
+const PHASES: Metric = Metric {
+    name: "phase",
+    help: "Phases of requests, of all or of a sample of them: reading the request, its queue, its \
+           server, and writing the answer.",
+    kind: ::metrics::Kind::Total,
+};
 /// The edges of each histogram, in microseconds. A stall by Nagle's algorithm and a delayed ACK is
 /// one of 40 ms, between 36 and 48; a lost first packet costs 200 ms, between 190 and 230.
 const EDGES_US: &[u64] = &[

@@ -13,6 +13,14 @@ use serde::{Deserialize, Serialize};
 pub struct Names {
     pub memory_max: u64,
     pub pools: Vec<PoolNames>,
+    pub tenants: Vec<TenantNames>,
+}
+
+/// A tenant, by its id in the shared memory.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TenantNames {
+    pub id: u32,
+    pub name: String,
 }
 
 /// A pool, by its id in the shared memory.

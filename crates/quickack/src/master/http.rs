@@ -25,7 +25,7 @@ use super::{Master, say};
 use crate::admin::FileLock;
 use crate::config::{Address, Config};
 use crate::error::{Error, Peer};
-use crate::ipc::http_view::{Names, PoolNames, ServerNames, State};
+use crate::ipc::http_view::{Names, PoolNames, ServerNames, State, TenantNames};
 use crate::ipc::query::Query;
 use crate::ipc::{Channel, FromHttp, Question, ToHttp};
 use crate::log::Level;
@@ -470,7 +470,13 @@ impl Master {
                 servers: servers.collect(),
             }
         });
-        Names { memory_max: running.config.plan.memory_max as u64, pools: pools.collect() }
+        let tenants = plan.tenants.iter();
+        let tenants = tenants.map(|it| TenantNames { id: it.id, name: it.name.clone() });
+        Names {
+            memory_max: running.config.plan.memory_max as u64,
+            pools: pools.collect(),
+            tenants: tenants.collect(),
+        }
     }
 }
 

@@ -239,10 +239,16 @@ impl Master {
             started: Instant::now(),
             started_unix_us: clocks.unix_us,
         };
-        master.follow_http();
-        master.announce(&choice.why);
-        master.fill_slots(master.running.config.process.worker_count())?;
+        master.begin(&choice.why)?;
         Ok(master)
+    }
+
+    /// Starts the workers.
+    fn begin(&mut self, why_this_mode: &str) -> Result<(), Error> {
+        self.follow_http();
+        self.announce(why_this_mode);
+        self.fill_slots(self.running.config.process.worker_count())?;
+        Ok(())
     }
 
     fn watch(mut self) -> io::Result<ExitCode> {

@@ -17,8 +17,12 @@ use crate::syscalls::traced;
 /// Requests of clients that were answered: reads and updates, as a page of metrics has them.
 fn answered(page: &str) -> (u64, u64) {
     let all = samples(page);
-    let count = |name: &str| all[&format!("quickack_pool_{name}_seconds_count{{pool=\"alpha\"}}")];
-    (count("reads") as u64, count("updates") as u64)
+    let count = |name: &str| {
+        let family = format!("quickack_pool_{name}_seconds_count{{pool=\"alpha\",");
+        let of_it = all.iter().filter(|(name, _)| name.starts_with(&family));
+        of_it.map(|(_, value)| *value as u64).sum()
+    };
+    (count("reads"), count("updates"))
 }
 
 /// Checks that no counter of `after` is less than it was.
@@ -120,7 +124,8 @@ fn both_formats_have_the_same_figures_and_a_histogram_is_whole_before_memcached(
     let [open, text] = [&open.body, &text.body].map(|page| samples(page));
     assert_eq!(open.keys().collect::<Vec<_>>(), text.keys().collect::<Vec<_>>());
     let buckets = |edge: &str| {
-        text[&format!("quickack_pool_reads_seconds_bucket{{pool=\"alpha\",le=\"{edge}\"}}")]
+        let family = "quickack_pool_reads_seconds_bucket{pool=\"alpha\",family=\"get\"";
+        text[&format!("{family},le=\"{edge}\"}}")]
     };
     let edges = ["0.0001", "0.036", "0.048", "0.19", "0.23", "10.0", "+Inf"];
     let counts: Vec<f64> = edges.iter().map(|edge| buckets(edge)).collect();
@@ -131,7 +136,7 @@ fn both_formats_have_the_same_figures_and_a_histogram_is_whole_before_memcached(
         .filter_map(|label| Some((label.split_once("=\"")?.0, ())))
         .collect();
     let labels: Vec<&str> = labels.into_keys().collect();
-    assert_eq!(labels, ["le", "pool", "server", "version", "worker"]);
+    assert_eq!(labels, ["family", "le", "phase", "pool", "server", "version", "worker"]);
 }
 
 /// Scraping as fast as it goes: an idle worker's turns are as far apart as without it, and have as

@@ -118,7 +118,8 @@ fn filled(expr: &str, target: SocketAddr) -> String {
 #[test]
 fn each_panel_of_the_dashboard_has_data_in_promtools_server_before_memcached() {
     let memcached = Memcached::start();
-    let quickack = start(2, &[], &[memcached.address], &[]);
+    let tenants = "tenants: {shop: {pools: [alpha]}}";
+    let quickack = start(2, &[tenants], &[memcached.address], &[]);
     let target = address(&quickack);
     let load = harness::load(&quickack, 20, Options { rate: Some(1_000), ..Options::default() });
     let prometheus = Prometheus::start(target);
