@@ -183,7 +183,7 @@ impl Best {
 
 impl ClientRow {
     /// About how many bytes of memory and of a message it takes.
-    pub fn len(&self) -> usize {
+    pub fn size(&self) -> usize {
         let texts = [&self.pool, &self.address, &self.listener, &self.name, &self.library];
         let texts = texts.map(String::len).iter().sum::<usize>();
         let names = [&self.user, &self.tenant].map(|name| name.as_ref().map_or(0, String::len));

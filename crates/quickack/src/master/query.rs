@@ -88,11 +88,11 @@ impl Running {
         let Rows { clients, in_pieces, left_out, is_last, .. } = rows;
         self.gathered.left_out += left_out;
         for row in clients {
-            if self.len + row.len() > GATHERED_LEN_MAX {
+            if self.len + row.size() > GATHERED_LEN_MAX {
                 self.gathered.left_out += 1;
                 continue;
             }
-            self.len += row.len();
+            self.len += row.size();
             self.gathered.clients.insert(row.id, ClientRow { worker, ..row });
         }
         for row in in_pieces {
