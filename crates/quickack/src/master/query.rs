@@ -1,5 +1,5 @@
-//! Questions to all workers: each is asked once, and answered with what has come until its deadline.
-//! A worker that has not answered by then, or has died, is named in the answer.
+//! Questions to all workers: each is asked once, and answered with what has come until its
+//! deadline. A worker that has not answered by then, or has died, is named in the answer.
 //!
 //! ```text
 //!   ask ─▶ waiting ─▶ running: rows of worker 0, 1, … ─▶ all have answered, died, or the deadline
