@@ -125,8 +125,8 @@ pub enum Action {
     Log(Event),
     /// Add this request to the slow log, with the address of its client.
     Slow { client: ConnId, entry: Box<metrics::SlowEntry> },
-    /// Note that this client sends requests in pieces: after an ACK that was sent at once, more came
-    /// this much later, in microseconds.
+    /// Note that this client sends requests in pieces: so many microseconds after an ACK that was
+    /// sent at once, more came.
     InPieces { client: ConnId, late_us: u64 },
 }
 

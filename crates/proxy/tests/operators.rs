@@ -69,6 +69,7 @@ fn a_client_keeps_its_number_and_its_counts_at_another_worker() {
     stage.passes(5 * SECOND);
     let passed = stage.passed().remove(0);
     let mut other = Stage::in_slot(stage.registry, 1);
+    other.passes(60 * SECOND);
     other.adopt(passed);
     assert_eq!(other.list(Look::Plain, 9, |view| view.tally), before);
 }

@@ -1,8 +1,10 @@
 //! Clients that go to another worker. A client with nothing outstanding, no partial request and no
 //! unsent output is only a connection with its session, and any worker can serve it.
 
+use proto::Protocol;
+
 use super::Clients;
-use super::session::{Client, State};
+use super::session::{Client, Login, State};
 use crate::Passed;
 use crate::base::Base;
 use crate::base::id::ConnId;
@@ -27,5 +29,35 @@ impl Clients {
             clients.take(max).map(|(id, client)| (id, passed(client))).collect();
         leaving.iter().for_each(|(id, _)| self.drop_client(base, *id));
         leaving
+    }
+}
+
+impl Client {
+    /// Returns the state that another worker needs to take the client over.
+    pub(super) fn passed(&self, pool_id: u32) -> Passed {
+        let is_it = |one: &&dyn Protocol| one.name() == self.protocol.name();
+        let place = proto::PROTOCOLS.iter().position(is_it);
+        Passed {
+            pool: pool_id,
+            protocol: place.filter(|_| self.has_sent).map(|place| place as u8),
+            logged_in: self.login.done,
+            user: self.user().filter(|_| !bug!(LoseTenant)).map(|user| user.to_string()),
+            failed_logins: self.login.failures,
+            session: self.session.clone(),
+            tally: self.tally(),
+        }
+    }
+
+    /// Takes over the state of a client from another worker.
+    pub(super) fn take_over(&mut self, client: Passed) {
+        if let Some(place) = client.protocol {
+            self.protocol = proto::PROTOCOLS[usize::from(place)];
+            self.has_sent = true;
+        }
+        let (done, failures) = (client.logged_in, client.failed_logins);
+        self.login = Login { done, failures, is_overdue: false };
+        self.session = client.session;
+        self.record.tally = client.tally;
+        self.received = client.tally.active;
     }
 }

@@ -22,7 +22,7 @@ use crate::base::part::{Effort, LinkClass, NONE, RequestId, Requester};
 use crate::base::phases::UNSENT;
 use crate::base::size::{ClientSizes, Expected};
 use crate::base::tenants::NOBODY;
-use crate::{Action, Passed, Time};
+use crate::{Action, Time};
 
 /// One client.
 pub(super) struct Client {
@@ -275,33 +275,6 @@ impl Client {
             work_turn: 0,
             counted: 0,
         }
-    }
-
-    /// Returns the state that another worker needs to take the client over.
-    pub(super) fn passed(&self, pool_id: u32) -> Passed {
-        let is_it = |one: &&dyn Protocol| one.name() == self.protocol.name();
-        let place = proto::PROTOCOLS.iter().position(is_it);
-        Passed {
-            pool: pool_id,
-            protocol: place.filter(|_| self.has_sent).map(|place| place as u8),
-            logged_in: self.login.done,
-            user: self.user().filter(|_| !bug!(LoseTenant)).map(|user| user.to_string()),
-            failed_logins: self.login.failures,
-            session: self.session.clone(),
-            tally: self.tally(),
-        }
-    }
-
-    /// Takes over the state of a client from another worker.
-    pub(super) fn take_over(&mut self, client: Passed) {
-        if let Some(place) = client.protocol {
-            self.protocol = proto::PROTOCOLS[usize::from(place)];
-            self.has_sent = true;
-        }
-        let (done, failures) = (client.logged_in, client.failed_logins);
-        self.login = Login { done, failures, is_overdue: false };
-        self.session = client.session;
-        self.record.tally = client.tally;
     }
 
     /// Whether no request is outstanding and no output is left.

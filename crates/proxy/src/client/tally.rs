@@ -87,7 +87,7 @@ impl Record {
 impl Client {
     /// Returns what it has done so far.
     pub(super) fn tally(&self) -> Tally {
-        Tally { active: self.received.max(self.record.tally.active), ..self.record.tally }
+        Tally { active: self.received, ..self.record.tally }
     }
 
     /// Notes a stall that did not happen: the rest of a request came at once after its ACK.

@@ -1,6 +1,6 @@
 //! The addresses from which requests come in pieces: those that would wait for a delayed ACK. A
-//! bounded table, whose least counted address makes room (the space-saving algorithm of Metwally and
-//! others): whoever comes often is in it, whatever comes beside.
+//! bounded table, whose least counted address makes room (the space-saving algorithm of Metwally,
+//! Agrawal and El Abbadi): whoever comes often is in it, whatever comes beside.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;

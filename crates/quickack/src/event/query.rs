@@ -166,12 +166,12 @@ impl Loop<'_> {
         let mut rows = Rows { number: running.number, ..Rows::default() };
         let mut len = 0;
         for row in std::mem::take(&mut running.rows) {
-            if running.sent + row.len() > ANSWER_LEN_MAX {
+            if running.sent + row.size() > ANSWER_LEN_MAX {
                 running.left_out += 1;
                 continue;
             }
-            running.sent += row.len();
-            len += row.len();
+            running.sent += row.size();
+            len += row.size();
             rows.clients.push(row);
             if len >= ROWS_LEN_MAX {
                 let next = Rows { number: running.number, ..Rows::default() };

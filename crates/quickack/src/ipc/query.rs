@@ -107,8 +107,8 @@ pub struct ClientRow {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct InPiecesRow {
     pub address: IpAddr,
-    /// How often the rest of a request came within 5 ms after an ACK that was sent at once. It may be
-    /// too high by `over`, which others had whose place the address took.
+    /// How often the rest of a request came within 5 ms after an ACK that was sent at once. It may
+    /// be too high by `over`, which others had whose place the address took.
     pub count: u64,
     pub over: u64,
     /// How late the rest came: the sum and the longest.
@@ -129,6 +129,10 @@ impl Query {
             }
             Query::InPieces {} | Query::Kill { .. } => None,
         }
+    }
+
+    pub fn is_kill(&self) -> bool {
+        matches!(self, Query::Kill { .. })
     }
 
     /// Whether it asks for what was done in the last seconds.
@@ -183,7 +187,7 @@ impl Best {
 
 impl ClientRow {
     /// About how many bytes of memory and of a message it takes.
-    pub fn len(&self) -> usize {
+    pub fn size(&self) -> usize {
         let texts = [&self.pool, &self.address, &self.listener, &self.name, &self.library];
         let texts = texts.map(String::len).iter().sum::<usize>();
         let names = [&self.user, &self.tenant].map(|name| name.as_ref().map_or(0, String::len));

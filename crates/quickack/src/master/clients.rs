@@ -1,5 +1,5 @@
-//! `quickack clients`: what is asked, how the answer is shown, and the log's line about clients that
-//! an operator has closed.
+//! `quickack clients`: what is asked, how the answer is shown, and the log's line about clients
+//! that an operator has closed.
 
 use std::cmp::Reverse;
 use std::net::{IpAddr, SocketAddr};
@@ -82,12 +82,6 @@ impl Master {
         let text =
             format!("`clients kill` has closed {count} {clients}: {}{others}", named.join(", "));
         say(&mut self.log, Level::Notice, "clients_killed", &text);
-    }
-}
-
-impl Query {
-    pub fn is_kill(&self) -> bool {
-        matches!(self, Query::Kill { .. })
     }
 }
 

@@ -83,6 +83,7 @@ use workers::{Slot, State, Worker};
 
 /// Serves `config` until it is told to end. `file` is what a reload reads.
 pub fn run(config: Config, file: Option<PathBuf>) -> ExitCode {
+    sys::process::set_title("quickack: master");
     let process = &config.process;
     let log = Log::open(&process.log, process.log_format, process.log_level);
     let started = log.and_then(|log| Master::start(config, file, log));
@@ -172,7 +173,6 @@ struct Ending {
 
 impl Master {
     fn start(config: Config, file: Option<PathBuf>, log: Log) -> Result<Master, Error> {
-        sys::process::set_title("quickack: master");
         sys::process::raise_descriptors();
         let signals = Signals::new(lifecycle::SIGNALS)?;
         let (memory, scoreboard) = shared_memory::make_scoreboard(&config)?;

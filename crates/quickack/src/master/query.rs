@@ -1,5 +1,5 @@
-//! Questions to all workers: each is asked once, and answered with what has come until its deadline.
-//! A worker that has not answered by then, or has died, is named in the answer.
+//! Questions to all workers: each is asked once, and answered with what has come until its
+//! deadline. A worker that has not answered by then, or has died, is named in the answer.
 //!
 //! ```text
 //!   ask ─▶ waiting ─▶ running: rows of worker 0, 1, … ─▶ all have answered, died, or the deadline
@@ -88,11 +88,11 @@ impl Running {
         let Rows { clients, in_pieces, left_out, is_last, .. } = rows;
         self.gathered.left_out += left_out;
         for row in clients {
-            if self.len + row.len() > GATHERED_LEN_MAX {
+            if self.len + row.size() > GATHERED_LEN_MAX {
                 self.gathered.left_out += 1;
                 continue;
             }
-            self.len += row.len();
+            self.len += row.size();
             self.gathered.clients.insert(row.id, ClientRow { worker, ..row });
         }
         for row in in_pieces {

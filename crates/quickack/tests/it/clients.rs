@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 use serde_json::Value;
-use testkit::process::{Client, Quickack, freeze, send, wait_until};
+use testkit::process::{Client, Family, Quickack, Redis, freeze, send, wait_until};
 
 use super::harness::{self, workers};
 
@@ -245,4 +245,21 @@ fn the_addresses_of_clients_that_send_in_pieces_are_listed() {
     assert!(row["latest_us"].as_u64() <= Some(5_000) && row["count"].as_u64() <= Some(sent));
     let text = quickack.admin_ok(&["clients", "--in-pieces"]);
     assert!(text.starts_with("ADDRESS ") && text.contains("127.0.0.1"), "{text}");
+}
+
+#[test]
+fn a_client_of_redis_is_shown_with_its_name_number_database_and_version() {
+    let redis = Redis::start(Family::Redis70);
+    let quickack = super::redis::quickack(&[redis.address], &[]);
+    let mut client = quickack.client();
+    client.send("HELLO 3\r\nCLIENT SETNAME web-7\r\n");
+    client.read_until("+OK\r\n");
+    client.ask("SELECT 5\r\n", "+OK\r\n");
+    client.send("CLIENT ID\r\n");
+    let id: u64 = client.line().trim_start_matches(':').parse().expect("a number");
+    let row = by_id(&ask(&quickack, &format!("--address {}", address(&client)))).remove(&id);
+    let row = row.expect("its number is that of the list");
+    assert_eq!((&row["name"], &row["protocol"]), (&"web-7".into(), &"redis".into()));
+    assert_eq!((&row["database"], &row["protocol_version"]), (&5.into(), &3.into()), "{row:#}");
+    assert_eq!(row["requests"], 4, "{row:#}");
 }

@@ -160,7 +160,8 @@ pub const FACTS: &[Fact] = &[
         name: "quickack_http_restarts",
         kind: Kind::Counter,
         labels: "",
-        help: "Times that the process that serves these figures died or hung, and was started again.",
+        help: "Times that the process that serves these figures died or hung, and was started \
+               again.",
         samples: |view, _, page| page.sample(&[], view.state.http_deaths),
     },
     Fact {
