@@ -65,8 +65,8 @@ pub static VERBS: &[Verb] = &[
                 [--sort requests|bytes|idle|age] [--limit N] [--busiest] [--in-pieces] [--json]",
         text: "Shows the clients of all workers, or those that match; `--busiest`: those that did \
                most in the last seconds; `--in-pieces`: the addresses of those that send requests \
-               in pieces. `kill` closes at once those that match, and says which. A worker that has \
-               not answered within 2 seconds is named.",
+               in pieces. `kill` closes at once those that match, and says which. A worker that \
+               has not answered within 2 seconds is named.",
     },
     Verb {
         name: "workers",
