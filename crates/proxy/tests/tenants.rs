@@ -333,6 +333,22 @@ fn bytes_of_requests_and_of_answers_have_rates() {
 }
 
 #[test]
+fn a_client_that_is_cut_off_leaves_nothing_that_is_expected_for_it() {
+    let (mut stage, link) = one_tenant(|shop| shop.rates[2] = 1_000_000);
+    stage.install(|plan| plan.limits.stream_min = 10);
+    stage.handshake(link);
+    let (a, b) = (stage.client(), stage.client());
+    stage.says(a, "get x\r\nget y\r\n");
+    stage.turn(link);
+    stage.says(link, "VALUE x 0 12\r\nabcde");
+    stage.received(a);
+    stage.closes(link, proxy::Closed::Reset);
+    // Its expected answers would keep others of the tenant from being read, for ever. What is kept
+    // of each tenant is compared with its clients' after each step.
+    stage.says(b, "get z\r\n");
+}
+
+#[test]
 fn so_many_bytes_are_in_flight_and_no_more() {
     let (mut stage, link) = one_tenant(|shop| shop.inflight_max = 3_200);
     let client = stage.client();

@@ -197,7 +197,7 @@ impl Clients {
             let expected = parts.saturating_mul(asks.expected.len() as usize);
             let others = client.pipeline.expected - pending.expected;
             client.pipeline.expected = others + expected;
-            if let Some(tenant) = base.tenants.find_mut(client.tenant) {
+            if let Some(tenant) = base.tenants.find_mut(client.tenant).filter(|one| one.expects) {
                 tenant.expected = tenant.expected + expected as u64 - pending.expected as u64;
             }
             pending.expected = expected;

@@ -163,7 +163,10 @@ impl Clients {
             (client.pipeline.head, std::mem::replace(&mut client.pipeline.barrier, NONE));
         (client.pipeline.head, client.pipeline.tail) = (NONE, NONE);
         (client.pipeline.depth, client.pipeline.loud_count) = (0, 0);
-        client.pipeline.expected = 0;
+        let expected = std::mem::take(&mut client.pipeline.expected);
+        if let Some(tenant) = base.tenants.find_mut(client.tenant).filter(|one| one.expects) {
+            tenant.expected -= expected as u64;
+        }
         // Silent requests stand in no pipeline: they still belong to the client. What it is owed
         // for the others matters no more: it is not read again.
         self.gone.push(owner);
