@@ -38,7 +38,7 @@ use proto::Session;
 
 pub use base::buffer::Slices;
 pub use base::id::{ConnId, Side};
-pub use base::{ServerView, fault, limits, outliers, plan, slow, tenants, users};
+pub use base::{ServerView, access, fault, limits, outliers, plan, slow, tenants, users};
 pub use proxy::Proxy;
 
 /// Microseconds since a moment that the driver chooses, the same for all workers of a proxy.
@@ -108,6 +108,8 @@ pub enum Action {
     Log(Event),
     /// Add this request to the slow log, with the address of its client.
     Slow { client: ConnId, entry: Box<metrics::SlowEntry> },
+    /// Write this line to the access log, with the address of its client.
+    Access { client: ConnId, line: Box<access::AccessLine> },
 }
 
 /// An event that an operator should know of. Events are rare: there is never one for each request.

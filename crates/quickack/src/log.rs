@@ -23,6 +23,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use serde::{Deserialize, Serialize};
 
 use crate::error::Error;
+pub use render::push_timestamp;
 use render::render;
 use repeats::{Outcome, Repeated, Repeats};
 use sink::Sink;

@@ -7,6 +7,7 @@
 //!                                              └──────────────────────────────┘ for each reload
 //! ```
 
+mod access;
 mod origins;
 mod prepare;
 
@@ -17,6 +18,7 @@ use std::process::ExitCode;
 use std::rc::Rc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use proxy::access::AccessLine;
 use proxy::{Event, Proxy, Report, Time};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use sys::clock::monotonic_us;
@@ -30,6 +32,7 @@ use crate::ipc::installation::Installation;
 use crate::ipc::{Channel, Received, ToMaster, ToWorker};
 use crate::log::{self, About, Level};
 use crate::scoreboard::{Ejection, Epochs, Scoreboard};
+use access::AccessLog;
 use origins::Origins;
 
 use prepare::{Prepared, compile};
@@ -71,6 +74,8 @@ fn serve(channel: OwnedFd) -> Result<(), Error> {
     let install = first.install;
     let mut service = Proxy::new(install.plan.clone(), seed(), Time(monotonic_us()), metrics);
     master.installed.config = first.epoch;
+    master.access_log.set_counters(metrics.counters(0));
+    master.access_log.install(first.access_log, first.tenants);
     let ended = Loop::controlled(&mut service, &mut master, shared, install, signals)
         .and_then(|mut looping| looping.run());
     master.finish();
@@ -102,6 +107,7 @@ struct MasterChannel {
     lines_lost: u64,
     /// Clients' addresses and names of failed logins that are still to be logged, by the pool's id.
     failed_logins: BTreeMap<u32, Origins>,
+    access_log: AccessLog,
     /// The master has ended.
     is_gone: bool,
     /// The processors that we might use before we were kept on one.
@@ -126,6 +132,7 @@ impl MasterChannel {
             owed: VecDeque::new(),
             lines_lost: 0,
             failed_logins: BTreeMap::new(),
+            access_log: AccessLog::new(),
             is_gone: false,
             processors: sys::process::affinity(),
         }
@@ -198,6 +205,7 @@ impl MasterChannel {
                 }
             }
             ToWorker::Lock {} => self.lock = fds.pop(),
+            ToWorker::AccessLog {} => self.access_log.set_pipe(fds.pop()),
             ToWorker::Listeners { ids } if ids.len() != fds.len() => {
                 let why = format!("{} listeners came with {} descriptors", ids.len(), fds.len());
                 return Err(Peer::Broken(why).into());
@@ -278,6 +286,7 @@ impl MasterChannel {
     /// Nothing is served any more: the last words, and clients that were handed over, leave before
     /// the process does.
     fn finish(&mut self) {
+        self.access_log.flush();
         let patience = Timespec { tv_sec: 1, tv_nsec: 0 };
         while self.channel.has_unsent() {
             let mut wait = [PollFd::new(&self.channel, PollFlags::OUT)];
@@ -322,6 +331,7 @@ impl event::Control for MasterChannel {
             self.names = prepared.names;
             self.pin(&prepared.affinity);
             self.passed.clear();
+            self.access_log.install(prepared.access_log, prepared.tenants);
             out.push(Command::Install(Box::new(prepared.install)));
             changed = true;
         }
@@ -377,6 +387,24 @@ impl event::Control for MasterChannel {
             }
         }
         self.say_what_is_owed();
+        self.access_log.flush();
+    }
+
+    fn has_backlog(&self) -> bool {
+        self.access_log.has_unwritten()
+    }
+
+    fn access(&mut self, line: &AccessLine, client: &str) {
+        let ahead_us = self.scoreboard.as_ref().map(|it| it.registry().process().unix_ahead_us);
+        let none = About::default();
+        let origin = access::Origin {
+            unix_us: line.entry.at_us.wrapping_add(ahead_us.unwrap_or(0)),
+            worker: self.slot,
+            client,
+            pool: self.names.get(&line.entry.pool).unwrap_or(&none),
+            server: self.names.get(&line.entry.server),
+        };
+        self.access_log.push(line, &origin);
     }
 
     fn report(&mut self, report: Report) {

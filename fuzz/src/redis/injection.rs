@@ -280,7 +280,8 @@ impl<'a> Scene<'a> {
                 Action::LookUpEndpoints(id) => {
                     self.proxy.handle_endpoints(id, Default::default(), self.now);
                 }
-                Action::FlushAck(_) | Action::Log(_) | Action::Report(_) | Action::Slow { .. } => {}
+                Action::FlushAck(_) | Action::Log(_) | Action::Report(_) => {}
+                Action::Slow { .. } | Action::Access { .. } => {}
             }
         }
     }

@@ -60,7 +60,7 @@ impl World {
                 Action::Log(event) => self.note(event),
                 Action::Report(report) => self.hear(0, &report),
                 // Nothing depends on it.
-                Action::Slow { .. } => {}
+                Action::Slow { .. } | Action::Access { .. } => {}
             }
         }
     }

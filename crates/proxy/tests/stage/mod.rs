@@ -35,6 +35,8 @@ pub struct Stage {
     pub reports: Vec<Report>,
     /// The slow requests.
     pub slow: Vec<metrics::SlowEntry>,
+    /// Lines of the access log.
+    pub access: Vec<proxy::access::AccessLine>,
     /// The plan installed last.
     pub plan: Plan,
     /// Connections that were named as having something to write, and have not been written whole
@@ -79,6 +81,7 @@ impl Stage {
             events: Vec::new(),
             reports: Vec::new(),
             slow: Vec::new(),
+            access: Vec::new(),
             plan,
             named: Vec::new(),
             located: false,
@@ -351,6 +354,7 @@ impl Stage {
                 Action::FlushAck(conn) => self.flushes.push(conn),
                 Action::Log(event) => self.events.push(event),
                 Action::Slow { entry, .. } => self.slow.push(*entry),
+                Action::Access { line, .. } => self.access.push(*line),
                 Action::Report(report) => self.reports.push(report),
             }
         }

@@ -29,6 +29,8 @@ pub struct Conn {
     pub watched: epoll::EventFlags,
     /// The client's address by its PROXY header; few have one.
     pub from: Option<Box<IpAddr>>,
+    /// What `name` found.
+    name: Option<Box<str>>,
 }
 
 /// The outcome of a read.
@@ -64,6 +66,7 @@ impl Conn {
             is_gone: false,
             watched: epoll::EventFlags::empty(),
             from: None,
+            name: None,
         }
     }
 
@@ -72,6 +75,15 @@ impl Conn {
         let peer = || SocketAddr::try_from(net::getpeername(&self.fd).ok()??).ok();
         // A socket for both families calls an IPv4 client ::ffff:a.b.c.d.
         self.from.as_deref().copied().or_else(|| Some(peer()?.ip().to_canonical()))
+    }
+
+    /// Where it comes from, for logs; asked of the kernel once.
+    pub fn name(&mut self) -> &str {
+        let Conn { from, fd, name, .. } = self;
+        name.get_or_insert_with(|| {
+            let name = from.as_ref().map(|address| address.to_string());
+            name.unwrap_or_else(|| sys::listen::peer_name(fd)).into()
+        })
     }
 
     /// Returns the events that the kernel should watch for.

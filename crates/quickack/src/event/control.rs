@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::time::Duration;
 
+use proxy::access::AccessLine;
 use proxy::plan::Plan;
 use proxy::{Event, Report};
 
@@ -43,6 +44,14 @@ pub trait Control {
     fn after_turn(&mut self, service: &dyn Service);
 
     fn report(&mut self, report: Report);
+
+    /// Writes a line of the access log. `client`: where its client is.
+    fn access(&mut self, _line: &AccessLine, _client: &str) {}
+
+    /// Whether something waits that can be written soon, though nothing will say when.
+    fn has_backlog(&self) -> bool {
+        false
+    }
 
     /// `from`: the address of the client that the event names.
     fn log(&mut self, event: Event, from: Option<IpAddr>);

@@ -362,7 +362,8 @@ impl<'m> Loop<'m> {
             self.connects.due(),
             self.drain_deadline,
         ];
-        let due = due.into_iter().flatten().min()?;
+        let backlog = self.control.has_backlog().then(|| Time(now.0 + BACKLOG_PAUSE_US));
+        let due = due.into_iter().chain([backlog]).flatten().min()?;
         // Rounded up: a timer that comes a little early would be looked at twice.
         Some(timespec(due.since(now) + 1))
     }
@@ -395,6 +396,8 @@ const LISTENER_TOKEN: u64 = HEADER_TOKEN + (1 << 32);
 const WAKEUP_TOKEN: u64 = u64::MAX - 2;
 const CONTROL_TOKEN: u64 = u64::MAX - 1;
 const SIGNALS_TOKEN: u64 = u64::MAX;
+/// How soon a backlog of the control is looked at again.
+const BACKLOG_PAUSE_US: u64 = 20_000;
 /// How often the processor time is counted, at most.
 const USAGE_PAUSE_US: u64 = 500_000;
 /// Events taken from the kernel at once.

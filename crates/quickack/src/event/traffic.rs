@@ -162,6 +162,10 @@ impl Loop<'_> {
                 Action::Report(report) => self.control.report(report),
                 Action::Log(event) => self.log(event),
                 Action::Slow { client, entry } => self.note_slow(client, *entry),
+                Action::Access { client, line } => {
+                    let name = self.conns.find(client).map_or("", Conn::name);
+                    self.control.access(&line, name);
+                }
             }
         }
         ack_due
@@ -179,7 +183,7 @@ impl Loop<'_> {
     fn note_slow(&mut self, client: ConnId, mut entry: SlowEntry) {
         let Some(slow_log) = self.slow_log else { return };
         if let Some(conn) = self.conns.find(client) {
-            entry.client = sys::listen::peer_name(&conn.fd);
+            entry.client = conn.name().to_string();
         }
         slow_log.push(&entry);
     }

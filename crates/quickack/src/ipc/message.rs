@@ -131,6 +131,8 @@ messages! {
         "Accept no more clients, hand over the present ones, and exit."
     Share { keep: u32 } None
         "Hand over clients that have nothing outstanding until `keep` are left: others have fewer."
+    AccessLog {} One
+        "The pipe to the process that writes the access log."
     Adopt { client: ClientState } One
         "A client from another worker: its connection."
     Drain { timeout_us: u64 } None
@@ -188,6 +190,22 @@ messages! {
         "A question that only the master can answer."
 }
 
+messages! {
+    /// The messages from the master to the process that writes the access log.
+    ToLogWriter, TO_LOG_WRITER:
+    Pipe { path: String } One
+        "The first message: the pipe that has the lines, and the file that they go to."
+    Reopen { path: String } None
+        "Open the file, which may be another one or have been moved."
+}
+
+messages! {
+    /// The messages from the process that writes the access log to the master.
+    FromLogWriter, FROM_LOG_WRITER:
+    Lost { lines: u64, why: String } None
+        "Lines that could not be written, and the reason for the last of them."
+}
+
 /// A question of the HTTP process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -209,7 +227,8 @@ mod tests {
 
     #[test]
     fn every_message_has_a_sentence_and_a_name_of_its_own() {
-        for both in [[TO_WORKER, TO_MASTER], [TO_HTTP, FROM_HTTP]] {
+        for both in [[TO_WORKER, TO_MASTER], [TO_HTTP, FROM_HTTP], [TO_LOG_WRITER, FROM_LOG_WRITER]]
+        {
             let all: Vec<&Kind> = both.into_iter().flatten().collect();
             for (at, kind) in all.iter().enumerate() {
                 assert!(kind.text.ends_with('.'), "{}", kind.name);

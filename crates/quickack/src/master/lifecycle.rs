@@ -102,6 +102,10 @@ impl Master {
     }
 
     fn reopen_log(&mut self, asker: Option<ConnectionId>) {
+        if self.access_log.is_open() {
+            self.access_log.reopen();
+            self.report(asker, "access_log_reopened", "the access log is reopened");
+        }
         match self.log.reopen() {
             Ok(false) => {}
             Ok(true) => self.report(asker, "log_reopened", "the log is reopened"),

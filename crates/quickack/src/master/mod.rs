@@ -19,10 +19,12 @@
 //! | `change`, `change_queue` | one configuration becomes another, for all workers or for none |
 //! | `health` | which servers are out of their rings |
 //! | `http` | the process that serves metrics and health |
+//! | `access_log` | the process that writes the access log |
 //! | `seconds` | the latencies of the last seconds and minutes |
 //! | `admin_server` | what the operator asks by the admin socket |
 //! | `reader` | a process of its own that reads files and looks up hosts |
 
+mod access_log;
 mod admin_server;
 mod caches;
 mod change;
@@ -65,6 +67,7 @@ use crate::ipc::http_view::Reloads;
 use crate::ipc::installation::{self, Installation, ListenerEntry, PoolIds};
 use crate::log::{About, Clocks, Entry, Level, Log, Origin};
 
+use access_log::AccessLog;
 use admin_server::AdminServer;
 use caches::Caches;
 use change::Change;
@@ -112,6 +115,7 @@ struct Master {
     change_requests: VecDeque<ChangeRequest>,
     admin: AdminServer,
     http: Http,
+    access_log: AccessLog,
     reloads: Reloads,
     /// Why the admin socket could not be opened last, to be told once.
     admin_error: String,
@@ -182,6 +186,9 @@ impl Master {
         listeners.start(&config, &entries)?;
         http.open(&config, &addresses)?;
         http.start(&config)?;
+        let mut access_log = AccessLog::default();
+        access_log.open(&config)?;
+        access_log.follow(&config);
         caches.start(&config, &assigned)?;
         let running = Running {
             epoch: 1,
@@ -216,6 +223,7 @@ impl Master {
             change_requests: VecDeque::new(),
             admin,
             http,
+            access_log,
             reloads: Reloads::since(clocks.unix_us / 1_000_000),
             admin_error: String::new(),
             log,
@@ -244,6 +252,7 @@ impl Master {
                 self.caches.end();
                 // Its clients are told that the proxy is ending, until it has ended.
                 self.http.end();
+                self.access_log.end();
                 self.log.finish(Clocks::read());
                 return Ok(ExitCode::from(code));
             }
@@ -260,6 +269,7 @@ impl Master {
                 Source::Channel(slot) => self.listen_to(slot),
                 Source::Admin(id) => self.serve_admin(id, now),
                 Source::Http => self.listen_to_http(),
+                Source::LogWriter => self.listen_to_log_writer(),
             }
         }
         self.scoreboard.beat_of_master(Clocks::read().clock_us);
@@ -281,6 +291,7 @@ impl Master {
             self.start_what_is_due(now);
         }
         self.tend_http(now);
+        self.tend_access_log(now);
         self.release_ids();
         for WaitingClient { client, fd } in std::mem::take(&mut self.waiting_clients) {
             self.pass_clients(client, vec![fd]);
