@@ -35,7 +35,7 @@ fn each_request_has_a_line_with_its_bytes_and_what_came_of_it() {
     let client = stage.client();
     stage.says(client, "get a\r\nget b c\r\nset d 0 0 1\r\nX\r\nversion\r\nnonsense\r\n");
     stage.turn(link);
-    stage.says(link, "STORED\r\nVALUE a 0 2\r\nAA\r\nVALUE c 0 1\r\nC\r\nEND\r\n");
+    stage.says(link, "VALUE a 0 2\r\nAA\r\nVALUE c 0 1\r\nC\r\nEND\r\nSTORED\r\n");
     stage.turn(link);
     let answer = stage.received(client);
     let lines = told(&stage.access);
@@ -63,7 +63,7 @@ fn a_line_has_the_phases_and_a_miss_and_an_error_are_told() {
     stage.received(client);
     let [line] = &stage.access[..] else { panic!("{:?}", stage.access) };
     assert_eq!((line.entry.phases, line.outcome), ([10, 100, 1_000, 2_000], Outcome::Miss));
-    stage.says(client, "get y\r\n");
+    stage.says(client, "set y 0 0 1\r\nY\r\n");
     stage.turn(link);
     stage.closes(link, Closed::Reset);
     stage.end_turn();

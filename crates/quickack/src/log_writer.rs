@@ -6,8 +6,8 @@
 //!   …          ┘      │ full: the worker keeps some lines, and counts what it drops
 //! ```
 //!
-//! It ends when nobody has the pipe open for writing any more: then it has written everything. Lines
-//! that cannot be written are dropped and counted, and the master is told.
+//! It ends when nobody has the pipe open for writing any more: then it has written everything.
+//! Lines that cannot be written are dropped and counted, and the master is told.
 
 use std::os::fd::OwnedFd;
 use std::process::ExitCode;

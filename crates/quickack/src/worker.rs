@@ -396,15 +396,8 @@ impl event::Control for MasterChannel {
 
     fn access(&mut self, line: &AccessLine, client: &str) {
         let ahead_us = self.scoreboard.as_ref().map(|it| it.registry().process().unix_ahead_us);
-        let none = About::default();
-        let origin = access::Origin {
-            unix_us: line.entry.at_us.wrapping_add(ahead_us.unwrap_or(0)),
-            worker: self.slot,
-            client,
-            pool: self.names.get(&line.entry.pool).unwrap_or(&none),
-            server: self.names.get(&line.entry.server),
-        };
-        self.access_log.push(line, &origin);
+        let unix_us = line.entry.at_us.wrapping_add(ahead_us.unwrap_or(0));
+        self.access_log.note(line, (unix_us, self.slot, client), &self.names);
     }
 
     fn report(&mut self, report: Report) {

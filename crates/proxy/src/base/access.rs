@@ -103,18 +103,13 @@ pub(crate) struct AccessSampling {
 impl AccessSampling {
     /// Whether the next request has a line, of one in so many.
     pub(crate) fn pick(&mut self, one_in: u32) -> bool {
-        match (one_in, self.left) {
-            (0, _) => false,
-            (_, 0) => {
-                self.left = one_in - 1;
-                true
-            }
-            // The number may have become smaller.
-            (_, left) => {
-                self.left = (left - 1).min(one_in - 1);
-                false
-            }
+        if one_in == 0 {
+            return false;
         }
+        // The number may have become smaller.
+        let left = self.left.min(one_in - 1);
+        self.left = if left == 0 { one_in - 1 } else { left - 1 };
+        left == 0
     }
 }
 

@@ -299,8 +299,8 @@ pub static POOL: &[Directive<PoolDraft>] = &[
         Kind::Word(|| vec!["hash", "full", "none"], |pool, word| {
             slow_keys(word).map(|keys| pool.plan.slow.keys = keys)
         }),
-        "What the slow log and the access log have of a request's first key: a `hash`, the key itself (`full`; of a \
-         long key the first 128 bytes), or nothing but its length (`none`)."),
+        "What the slow log and the access log have of a request's first key: a `hash`, the key \
+         itself (`full`; of a long key the first 128 bytes), or nothing but its length (`none`)."),
     live("access_log", Value("off"),
         Kind::Own("`off`, `all` or `1/N`", |pool, word| access_log(word).map(|one_in| {
             pool.plan.access_one_in = one_in;

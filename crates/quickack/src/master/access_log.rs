@@ -83,7 +83,7 @@ impl AccessLog {
         }
     }
 
-    /// Has the file opened again by its name. Whether there is one.
+    /// Has the file opened again by its name.
     pub fn reopen(&mut self) {
         let (Some(path), Some(writer)) = (&self.path, &mut self.writer) else { return };
         // One that is gone is found by its end.
@@ -169,11 +169,9 @@ impl Master {
         }
         match log.start() {
             Ok(()) => {
-                if let Some(writer) = &log.writer
-                    && self.events.add(&writer.channel, Source::LogWriter).is_err()
-                {
-                    // It still writes; only what it tells is heard later.
-                }
+                let channel = log.writer.as_ref().map(|writer| &writer.channel);
+                // If it cannot be watched, it writes all the same.
+                let _ = channel.map(|channel| self.events.add(channel, Source::LogWriter));
             }
             Err(error) => {
                 log.not_before = Some(now + START_AGAIN);

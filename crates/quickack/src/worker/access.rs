@@ -30,12 +30,12 @@ pub struct AccessLog {
 }
 
 /// What a line needs beside the request itself.
-pub struct Origin<'a> {
-    pub unix_us: u64,
-    pub worker: usize,
-    pub client: &'a str,
-    pub pool: &'a About,
-    pub server: Option<&'a About>,
+struct Origin<'a> {
+    unix_us: u64,
+    worker: usize,
+    client: &'a str,
+    pool: &'a About,
+    server: Option<&'a About>,
 }
 
 impl AccessLog {
@@ -70,8 +70,21 @@ impl AccessLog {
         }
     }
 
+    /// Adds a line of this time, worker and client. `names`: those of pools and servers, by id.
+    pub fn note(
+        &mut self,
+        line: &AccessLine,
+        (unix_us, worker, client): (u64, usize, &str),
+        names: &HashMap<u32, About>,
+    ) {
+        let none = About::default();
+        let pool = names.get(&line.entry.pool).unwrap_or(&none);
+        let server = names.get(&line.entry.server);
+        self.push(line, &Origin { unix_us, worker, client, pool, server });
+    }
+
     /// Adds a line, which is dropped if too many wait already.
-    pub fn push(&mut self, line: &AccessLine, origin: &Origin<'_>) {
+    fn push(&mut self, line: &AccessLine, origin: &Origin<'_>) {
         if self.buffer.len() >= FLUSH_MIN {
             self.flush();
         }
@@ -295,10 +308,10 @@ mod tests {
     fn a_line_has_every_field_as_text_and_as_json() {
         assert_eq!(
             rendered(Format::Text, &line(b"k\"\n\xff")),
-            "2026-01-31T12:00:00.000123Z pool=alpha client=10.0.0.7:51514 client_name=- tenant=shop \
-             user=- worker=2 server=one\\x20two command=get key=k\\x22\\x0a\\xff key_len=300 \
-             received=12 sent=34 client_read_us=1 queue_us=20 server_us=300 client_write_us=4 \
-             result=hit\n"
+            "2026-01-31T12:00:00.000123Z pool=alpha client=10.0.0.7:51514 client_name=- \
+             tenant=shop user=- worker=2 server=one\\x20two command=get key=k\\x22\\x0a\\xff \
+             key_len=300 received=12 sent=34 client_read_us=1 queue_us=20 server_us=300 \
+             client_write_us=4 result=hit\n"
         );
         let text = rendered(Format::Json, &line(b"k\"\n\xff"));
         let json: serde_json::Value = serde_json::from_str(&text).expect("JSON");
