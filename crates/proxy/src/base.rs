@@ -5,6 +5,7 @@ pub mod access;
 pub(crate) mod buffer;
 pub(crate) mod busy;
 pub(crate) mod conn_key;
+pub mod connection;
 pub(crate) mod definitions;
 pub mod fault;
 pub(crate) mod groups;
@@ -32,6 +33,7 @@ use proto::{Span, Upstream};
 
 use crate::{Action, Event, Time};
 use buffer::Spares;
+use connection::Connection;
 use groups::Groups;
 use limits::Limits;
 use memory::Memory;
@@ -227,6 +229,15 @@ impl Base {
     pub(crate) fn pool_index_of(&self, id: u32) -> Option<usize> {
         let is_it = |pool: &Pool| pool.plan.id == id && pool.stage != Stage::Vacant;
         self.pools.iter().position(is_it)
+    }
+
+    /// Reports what became of a connection, if somebody wants to know.
+    #[inline]
+    pub(crate) fn log_connection(&mut self, what: impl FnOnce(&Base) -> Connection) {
+        if self.metrics.registry().is_debug() {
+            let what = Box::new(what(self));
+            self.log(Event::Connection(what));
+        }
     }
 
     pub(crate) fn log(&mut self, event: Event) {

@@ -38,7 +38,9 @@ use proto::Session;
 
 pub use base::buffer::Slices;
 pub use base::id::{ConnId, Side};
-pub use base::{ServerView, access, fault, limits, outliers, plan, slow, tenants, users};
+pub use base::{
+    ServerView, access, connection, fault, limits, outliers, plan, slow, tenants, users,
+};
 pub use proxy::Proxy;
 
 /// Microseconds since a moment that the driver chooses, the same for all workers of a proxy.
@@ -139,6 +141,9 @@ pub enum Event {
     /// The first request of a pool that uses marks has come. From here on, reads that would show
     /// marks are not merged.
     Marked { pool: u32 },
+    /// A connection was made or lost. The event comes only while it is wanted: see
+    /// `metrics::Registry::set_debug`.
+    Connection(Box<connection::Connection>),
     /// Clients of a pool are refused. The event comes at most once a second.
     ClientsRefused { pool: u32, why: &'static str },
 }

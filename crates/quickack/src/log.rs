@@ -207,6 +207,11 @@ impl Log {
         self.level
     }
 
+    /// Whether lines of every level are written.
+    pub fn is_debug(&self) -> bool {
+        self.level >= Level::Debug
+    }
+
     /// Reports repeats whose second is over.
     pub fn tick(&mut self, now: Clocks) {
         self.say_repeats(now, now.clock_us);

@@ -8,6 +8,7 @@
 //! ```
 
 mod access;
+mod lines;
 mod origins;
 mod prepare;
 
@@ -19,6 +20,7 @@ use std::rc::Rc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use proxy::access::AccessLine;
+use proxy::connection::Connection;
 use proxy::{Event, Proxy, Report, Time};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use sys::clock::monotonic_us;
@@ -410,17 +412,9 @@ impl event::Control for MasterChannel {
     }
 
     fn log(&mut self, event: Event, from: Option<IpAddr>) {
-        let (level, event, id, text) = match event {
-            Event::ServerDown { server, why } => {
-                let text = format!("{} is down ({why}); it is probed", self.about(server));
-                (Level::Warning, "server_down", server, text)
-            }
-            Event::ServerBack { server } => {
-                let text = format!("{} is back", self.about(server));
-                (Level::Notice, "server_back", server, text)
-            }
+        match event {
             Event::LoginFailed { pool, client: _, name } => {
-                return self.failed_logins.entry(pool).or_default().note(from, name);
+                self.failed_logins.entry(pool).or_default().note(from, name);
             }
             Event::LoginsFailed { pool, count } => {
                 let from = self.failed_logins.remove(&pool).unwrap_or_default();
@@ -430,37 +424,23 @@ impl event::Control for MasterChannel {
                     _ => format!("{count} logins to {about} failed, from {from}"),
                 };
                 // Without a key: the worker has counted already, and the words differ.
-                return self.log_line(Level::Warning, "login_failed", about, "", text);
+                self.log_line(Level::Warning, "login_failed", about, "", text);
             }
-            Event::Lacks { server, what } => {
-                let text = format!("{} {what}", self.about(server));
-                (Level::Warning, "server_lacks", server, text)
+            other => {
+                let about = self.about(lines::subject(&other));
+                if let Some((level, event, text)) = lines::of_event(&other, &about) {
+                    let key = format!("{event} {}", lines::subject(&other));
+                    self.log_line(level, event, about, &key, text);
+                }
             }
-            Event::CapabilityLost { server } => {
-                let text = format!(
-                    "{} closes connections at meta commands: until the next reload it is treated \
-                     as a server without them",
-                    self.about(server)
-                );
-                (Level::Warning, "server_capability", server, text)
-            }
-            Event::Marked { pool } => {
-                let text = format!(
-                    "{} uses stale or win marks: its meta reads are not merged from now on",
-                    self.about(pool)
-                );
-                (Level::Notice, "pool_marked", pool, text)
-            }
-            Event::ClientsRefused { pool, why } => {
-                let text = format!("clients of {} are refused: {why}", self.about(pool));
-                (Level::Warning, "clients_refused", pool, text)
-            }
-            Event::Poisoned { server, why } => {
-                let text = format!("{} sent {why}; its connection is closed", self.about(server));
-                (Level::Error, "server_poisoned", server, text)
-            }
-        };
-        self.log_line(level, event, self.about(id), &format!("{event} {id}"), text);
+        }
+    }
+
+    fn log_connection(&mut self, what: &Connection, ends: [&str; 2]) {
+        let about = self.about(lines::subject_of_connection(what));
+        let tenant = self.access_log.tenant_of(what);
+        let (event, text) = lines::of_connection(what, &about, ends, tenant);
+        self.log_line(Level::Debug, event, about, "", text);
     }
 
     fn log_loop_event(&mut self, note: event::LoopEvent) {

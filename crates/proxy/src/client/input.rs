@@ -78,6 +78,7 @@ impl Clients {
         }
         let counters = base.pools[client.pool as usize].counters;
         counters.add(PoolCounter::ReceivedBytes, bytes.len() as u64);
+        client.tally.received += bytes.len() as u64;
         client.enter_turn(base);
         client.received = base.now;
         if client.partial.is_empty() {
@@ -248,6 +249,7 @@ impl Clients {
         let longest = client.resume.longest;
         client.resume = Resume::default();
         client.charge(limits::REQUEST_WORK + base.keys.len() as u32);
+        client.tally.requests += 1;
         // The answer to a change is as short as others'.
         let is_short = || match request.class {
             Class::Single { writes } => writes,

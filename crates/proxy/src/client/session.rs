@@ -9,6 +9,7 @@
 use metrics::PoolCounter;
 use proto::{ConnKey, Endpoints, Protocol, Request, Resume, Session};
 
+use super::leave::Tally;
 use super::tenant::Member;
 use super::unwritten::UnwrittenList;
 use crate::base::Base;
@@ -79,10 +80,10 @@ pub(super) struct Client {
     pub(super) dirty: bool,
     /// It is in the list of clients that may go on.
     pub(super) resumable: bool,
-    /// The work done for it in the turn with the number `work_turn`, beyond what the turns before
-    /// have paid for.
+    /// The work done for it in the turn `work_turn`, beyond what the turns before have paid for.
     work: u32,
     work_turn: u32,
+    pub(super) tally: Tally,
     /// Bytes held, as last reported to the memory account.
     pub(super) counted: usize,
 }
@@ -273,6 +274,7 @@ impl Client {
             resumable: false,
             work: 0,
             work_turn: 0,
+            tally: Tally::default(),
             counted: 0,
         }
     }

@@ -7,6 +7,7 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use proxy::access::AccessLine;
+use proxy::connection::Connection;
 use proxy::plan::Plan;
 use proxy::{Event, Report};
 
@@ -55,6 +56,9 @@ pub trait Control {
 
     /// `from`: the address of the client that the event names.
     fn log(&mut self, event: Event, from: Option<IpAddr>);
+
+    /// Logs what became of a connection. `ends`: its other end, and ours; empty if not known.
+    fn log_connection(&mut self, _what: &Connection, _ends: [&str; 2]) {}
 
     /// Logs something that the loop itself has noticed.
     fn log_loop_event(&mut self, note: LoopEvent);

@@ -44,7 +44,7 @@ use crate::config::AcceptMode;
 use crate::scoreboard::Scoreboard;
 use accept::{Acceptor, Peers, Policy};
 use blocks::Blocks;
-use conn::Conns;
+use conn::{Conn, Conns};
 use connect::Connects;
 use header::HeaderReaders;
 use heap_trim::HeapTrim;
@@ -72,6 +72,8 @@ pub struct Loop<'m> {
     control: &'m mut dyn Control,
     epoll: OwnedFd,
     conns: Conns,
+    /// The one whose loss the service is being told.
+    gone: Option<Conn>,
     blocks: Blocks,
     acceptor: Acceptor,
     header_readers: HeaderReaders,
@@ -181,6 +183,7 @@ impl<'m> Loop<'m> {
             service,
             control,
             conns: Conns::default(),
+            gone: None,
             blocks: Blocks::new(),
             acceptor: Acceptor::new(&epoll)?,
             header_readers: HeaderReaders::default(),

@@ -47,6 +47,7 @@ impl Master {
         let level = self.log.level().step(step);
         // Only the level changes: nothing is opened that could fail.
         let _ = self.log.change(&process.log, process.log_format, level);
+        self.scoreboard.registry().set_debug(self.log.is_debug());
         let text = format!("the log level is now {}", level.name());
         say(&mut self.log, level, "log_level", &text);
     }

@@ -240,6 +240,7 @@ impl Master {
             started: Instant::now(),
             started_unix_us: clocks.unix_us,
         };
+        master.scoreboard.registry().set_debug(master.log.is_debug());
         master.follow_http();
         master.announce(&choice.why);
         master.fill_slots(master.running.config.process.worker_count())?;

@@ -14,6 +14,7 @@ use std::os::fd::OwnedFd;
 
 use metrics::{Counters, Phase, WorkerCounter};
 use proxy::access::AccessLine;
+use proxy::connection::Connection;
 use proxy::slow::key_text;
 use rustix::io::Errno;
 
@@ -67,6 +68,14 @@ impl AccessLog {
                 self.drop_buffer();
                 self.pipe = None;
             }
+        }
+    }
+
+    /// Returns the name of the tenant of a client that has left.
+    pub fn tenant_of(&self, what: &Connection) -> Option<&str> {
+        match what {
+            Connection::Left(left) => self.tenants.get(&left.tenant).map(String::as_str),
+            _ => None,
         }
     }
 
