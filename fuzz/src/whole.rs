@@ -277,7 +277,7 @@ impl<'a> Scene<'a> {
                     self.proxy.handle_endpoints(id, Default::default(), self.now);
                 }
                 Action::FlushAck(_) | Action::Log(_) | Action::Report(_) => {}
-                Action::Slow { .. } | Action::InPieces { .. } => {}
+                Action::Slow { .. } | Action::Access { .. } | Action::InPieces { .. } => {}
             }
         }
     }

@@ -127,6 +127,8 @@ table! {
         BusyUs "busy_us_total" "Microseconds in which the event loop was not waiting for events.",
         UserUs "user_us_total" "Microseconds of processor time in user mode.",
         SystemUs "system_us_total" "Microseconds of processor time in the kernel.",
+        AccessLines "access_lines_total" "Requests that were to have a line in the access log.",
+        AccessLinesLost "access_lines_lost_total" "Lines of the access log that were dropped.",
     }
 }
 

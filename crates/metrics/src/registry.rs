@@ -54,6 +54,8 @@ const SECRET: usize = 7;
 
 /// The master's data about the whole proxy, on a cache line of its own.
 const PROCESS: usize = 8;
+/// Whether connections are logged, behind it.
+const DEBUG: usize = PROCESS + 6;
 /// How many slow requests there were, on another.
 const SLOW_MADE: usize = 16;
 
@@ -212,6 +214,16 @@ impl Registry {
         let [pid, started_s, told_s, workers, clients_max, unix_ahead_us] =
             [0, 1, 2, 3, 4, 5].map(word);
         Process { pid, started_s, told_s, workers, clients_max, unix_ahead_us }
+    }
+
+    /// Records whether lines at level debug are wanted. Only the master calls this.
+    pub fn set_debug(&self, is_debug: bool) {
+        self.memory[DEBUG].store(u64::from(is_debug), Relaxed);
+    }
+
+    /// Whether lines at level debug are wanted.
+    pub fn is_debug(&self) -> bool {
+        self.memory[DEBUG].load(Relaxed) != 0
     }
 
     /// Sets the secret of the login rates, which nobody outside the proxy may know.

@@ -16,6 +16,7 @@
 //!
 //! So `parse_*` reads heads only and is linear. Of a body, only the end is checked.
 
+mod answer;
 pub mod memcached;
 mod message;
 mod part;
@@ -27,9 +28,10 @@ mod work;
 
 use std::borrow::Cow;
 
+pub use answer::Answer;
 pub use message::{
-    Adapted, Answer, Ask, Asked, Class, Command, Database, Extra, Item, ItemKind, Keys, Local,
-    MarkUse, Parsed, Place, Progress, Quiet, Reach, Refusal, Request, Resume, Shown, Span,
+    Adapted, Ask, Asked, Class, Command, Database, Extra, Item, ItemKind, Keys, Local, MarkUse,
+    Parsed, Place, Progress, Quiet, Reach, Refusal, Request, Resume, Shown, Span,
 };
 pub use part::{Outcome, Part, Process, ProxyFacts, Totals};
 pub use server::{Capabilities, ConnKey, HandshakeReply, Make, Retryable};
@@ -372,6 +374,11 @@ pub trait Upstream: Sync {
     /// Returns every retryable error of these servers.
     fn retryable_errors(&self) -> &'static [Retryable] {
         &[]
+    }
+
+    /// Whether this whole reply to a read says that there is no value, where it looks like others.
+    fn is_null(&self, _reply: &[u8]) -> bool {
+        false
     }
 
     /// Whether this error line says that the server did nothing, because it is busy with something

@@ -1,9 +1,11 @@
 //! The ground of both halves: time, orders to the driver, the pools as both see them, buffers,
 //! the memory account, limits and timers. Nothing here knows of a client or a link.
 
+pub mod access;
 pub(crate) mod buffer;
 pub(crate) mod busy;
 pub(crate) mod conn_key;
+pub mod connection;
 pub(crate) mod definitions;
 pub mod fault;
 pub(crate) mod groups;
@@ -31,6 +33,7 @@ use proto::{Span, Upstream};
 
 use crate::{Action, Event, Time};
 use buffer::Spares;
+use connection::Connection;
 use groups::Groups;
 use limits::Limits;
 use memory::Memory;
@@ -93,8 +96,11 @@ pub(crate) struct Base {
     pub(crate) turn_since: Time,
     /// The reply that is being read.
     pub(crate) reply: ReplyOf,
-    /// Some pool has a slow log. Without one, requests do not keep what only it needs.
-    pub(crate) logs_slow: bool,
+    /// Some pool has a slow log or an access log. Without one, requests do not keep what only they
+    /// need.
+    pub(crate) is_watched: bool,
+    /// Some pool has an access log.
+    pub(crate) logs_access: bool,
     /// The last turn that took long.
     pub(crate) long_turn: LongTurn,
     /// How long the driver works in a turn, on the average, in microseconds.
@@ -112,9 +118,9 @@ impl Base {
         let mut tenants = Tenants::default();
         let of_pools = plan.tenant_ids();
         tenants.install(plan.tenants, plan.removed_users, &metrics, now);
-        let logs_slow = plan.pools.iter().any(PoolPlan::logs_slow);
         let mut base = Base {
-            logs_slow,
+            is_watched: plan.pools.iter().any(PoolPlan::is_watched),
+            logs_access: plan.pools.iter().any(PoolPlan::logs_access),
             tenants,
             pools: plan.pools.into_iter().map(|pool| Pool::new(pool, &metrics, now)).collect(),
             spares: Spares::default(),
@@ -223,6 +229,15 @@ impl Base {
     pub(crate) fn pool_index_of(&self, id: u32) -> Option<usize> {
         let is_it = |pool: &Pool| pool.plan.id == id && pool.stage != Stage::Vacant;
         self.pools.iter().position(is_it)
+    }
+
+    /// Reports what became of a connection, if somebody wants to know.
+    #[inline]
+    pub(crate) fn log_connection(&mut self, what: impl FnOnce(&Base) -> Connection) {
+        if self.metrics.registry().is_debug() {
+            let what = Box::new(what(self));
+            self.log(Event::Connection(what));
+        }
     }
 
     pub(crate) fn log(&mut self, event: Event) {

@@ -36,6 +36,7 @@ use std::collections::VecDeque;
 
 use crate::base::Base;
 use crate::base::buffer::Slices;
+use crate::base::connection::Departed;
 use crate::base::id::{ConnId, Side, Slab};
 use crate::base::part::{LinkClass, RequestId, Requester};
 use crate::base::plan::Plan;
@@ -199,8 +200,8 @@ impl Clients {
         }
         for id in self.of_pool(pool) {
             if self.table.find(id).is_some_and(|client| client.state != State::Open) {
+                self.drop_client(base, id, Departed::Drained);
                 base.actions.push_back(Action::Close(id));
-                self.drop_client(base, id);
             }
         }
     }

@@ -39,7 +39,9 @@ use proto::Session;
 
 pub use base::buffer::Slices;
 pub use base::id::{ConnId, Side};
-pub use base::{ServerView, fault, limits, outliers, plan, slow, tenants, users};
+pub use base::{
+    ServerView, access, connection, fault, limits, outliers, plan, slow, tenants, users,
+};
 pub use client::{ClientView, Look, Recent};
 pub use proxy::Proxy;
 
@@ -128,6 +130,8 @@ pub enum Action {
     /// Note that this client sends requests in pieces: so many microseconds after an ACK that was
     /// sent at once, more came.
     InPieces { client: ConnId, late_us: u64 },
+    /// Write this line to the access log, with the address of its client.
+    Access { client: ConnId, line: Box<access::AccessLine> },
 }
 
 /// An event that an operator should know of. Events are rare: there is never one for each request.
@@ -157,6 +161,9 @@ pub enum Event {
     /// The first request of a pool that uses marks has come. From here on, reads that would show
     /// marks are not merged.
     Marked { pool: u32 },
+    /// A connection was made or lost. The event comes only while it is wanted: see
+    /// `metrics::Registry::set_debug`.
+    Connection(Box<connection::Connection>),
     /// Clients of a pool are refused. The event comes at most once a second.
     ClientsRefused { pool: u32, why: &'static str },
 }

@@ -15,7 +15,7 @@ use std::process::ExitCode;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::config::{self, Config};
-use crate::{cache_server, http_server, master, worker};
+use crate::{cache_server, http_server, log_writer, master, worker};
 
 /// A cache proxy that finds and removes the stalls between cache clients and servers.
 ///
@@ -158,6 +158,9 @@ enum Verb {
     /// Run the HTTP process, started for `http:`.
     #[command(hide = true)]
     Http,
+    /// Write the access log, started for `access_log_file:`.
+    #[command(hide = true)]
+    LogWriter,
     /// Read a configuration for the master and resolve its hosts.
     #[command(hide = true)]
     Read {
@@ -236,6 +239,7 @@ pub fn main() -> ExitCode {
         Verb::Quit { proxy } => proxy.ask("quit", &[]),
         Verb::Worker => worker::run(),
         Verb::Http => http_server::run(),
+        Verb::LogWriter => log_writer::run(),
         Verb::Read { file } => master::reader::run(&file),
         Verb::Cache { listen, inherited: _, memory, item_size_max } => {
             cache_server::start(listen.as_ref(), memory, item_size_max)

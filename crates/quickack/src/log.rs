@@ -23,6 +23,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use serde::{Deserialize, Serialize};
 
 use crate::error::Error;
+pub use render::push_timestamp;
 use render::render;
 use repeats::{Outcome, Repeated, Repeats};
 use sink::Sink;
@@ -204,6 +205,11 @@ impl Log {
     /// The least severe level that is written.
     pub fn level(&self) -> Level {
         self.level
+    }
+
+    /// Whether lines of every level are written.
+    pub fn is_debug(&self) -> bool {
+        self.level >= Level::Debug
     }
 
     /// Reports repeats whose second is over.

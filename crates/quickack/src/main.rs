@@ -10,6 +10,7 @@ mod event;
 mod http_server;
 mod ipc;
 mod log;
+mod log_writer;
 mod master;
 mod scoreboard;
 mod stats;

@@ -7,6 +7,8 @@
 //!                                              └──────────────────────────────┘ for each reload
 //! ```
 
+mod access;
+mod lines;
 mod origins;
 mod prepare;
 
@@ -17,6 +19,8 @@ use std::process::ExitCode;
 use std::rc::Rc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use proxy::access::AccessLine;
+use proxy::connection::Connection;
 use proxy::{Event, Proxy, Report, Tally, Time};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use sys::clock::monotonic_us;
@@ -30,6 +34,7 @@ use crate::ipc::installation::Installation;
 use crate::ipc::{Channel, Received, ToMaster, ToWorker};
 use crate::log::{self, About, Level};
 use crate::scoreboard::{Ejection, Epochs, Scoreboard};
+use access::AccessLog;
 use origins::Origins;
 
 use prepare::{Prepared, compile};
@@ -71,6 +76,8 @@ fn serve(channel: OwnedFd) -> Result<(), Error> {
     let install = first.install;
     let mut service = Proxy::new(install.plan.clone(), seed(), Time(monotonic_us()), metrics);
     master.installed.config = first.epoch;
+    master.access_log.set_counters(metrics.counters(0));
+    master.access_log.install(first.access_log, first.tenants);
     let ended = Loop::controlled(&mut service, &mut master, shared, install, signals)
         .and_then(|mut looping| looping.run());
     master.finish();
@@ -102,6 +109,7 @@ struct MasterChannel {
     lines_lost: u64,
     /// Clients' addresses and names of failed logins that are still to be logged, by the pool's id.
     failed_logins: BTreeMap<u32, Origins>,
+    access_log: AccessLog,
     /// The master has ended.
     is_gone: bool,
     /// The processors that we might use before we were kept on one.
@@ -126,6 +134,7 @@ impl MasterChannel {
             owed: VecDeque::new(),
             lines_lost: 0,
             failed_logins: BTreeMap::new(),
+            access_log: AccessLog::new(),
             is_gone: false,
             processors: sys::process::affinity(),
         }
@@ -198,6 +207,7 @@ impl MasterChannel {
                 }
             }
             ToWorker::Lock {} => self.lock = fds.pop(),
+            ToWorker::AccessLog {} => self.access_log.set_pipe(fds.pop()),
             ToWorker::Listeners { ids } if ids.len() != fds.len() => {
                 let why = format!("{} listeners came with {} descriptors", ids.len(), fds.len());
                 return Err(Peer::Broken(why).into());
@@ -284,6 +294,7 @@ impl MasterChannel {
     /// Nothing is served any more: the last words, and clients that were handed over, leave before
     /// the process does.
     fn finish(&mut self) {
+        self.access_log.flush();
         let patience = Timespec { tv_sec: 1, tv_nsec: 0 };
         while self.channel.has_unsent() {
             let mut wait = [PollFd::new(&self.channel, PollFlags::OUT)];
@@ -328,6 +339,7 @@ impl event::Control for MasterChannel {
             self.names = prepared.names;
             self.pin(&prepared.affinity);
             self.passed.clear();
+            self.access_log.install(prepared.access_log, prepared.tenants);
             out.push(Command::Install(Box::new(prepared.install)));
             changed = true;
         }
@@ -383,6 +395,17 @@ impl event::Control for MasterChannel {
             }
         }
         self.say_what_is_owed();
+        self.access_log.flush();
+    }
+
+    fn has_backlog(&self) -> bool {
+        self.access_log.has_unwritten()
+    }
+
+    fn access(&mut self, line: &AccessLine, client: &str) {
+        let ahead_us = self.scoreboard.as_ref().map(|it| it.registry().process().unix_ahead_us);
+        let unix_us = line.entry.at_us.wrapping_add(ahead_us.unwrap_or(0));
+        self.access_log.note(line, (unix_us, self.slot, client), &self.names);
     }
 
     fn report(&mut self, report: Report) {
@@ -395,17 +418,9 @@ impl event::Control for MasterChannel {
     }
 
     fn log(&mut self, event: Event, from: Option<IpAddr>) {
-        let (level, event, id, text) = match event {
-            Event::ServerDown { server, why } => {
-                let text = format!("{} is down ({why}); it is probed", self.about(server));
-                (Level::Warning, "server_down", server, text)
-            }
-            Event::ServerBack { server } => {
-                let text = format!("{} is back", self.about(server));
-                (Level::Notice, "server_back", server, text)
-            }
+        match event {
             Event::LoginFailed { pool, client: _, name } => {
-                return self.failed_logins.entry(pool).or_default().note(from, name);
+                self.failed_logins.entry(pool).or_default().note(from, name);
             }
             Event::LoginsFailed { pool, count } => {
                 let from = self.failed_logins.remove(&pool).unwrap_or_default();
@@ -415,37 +430,23 @@ impl event::Control for MasterChannel {
                     _ => format!("{count} logins to {about} failed, from {from}"),
                 };
                 // Without a key: the worker has counted already, and the words differ.
-                return self.log_line(Level::Warning, "login_failed", about, "", text);
+                self.log_line(Level::Warning, "login_failed", about, "", text);
             }
-            Event::Lacks { server, what } => {
-                let text = format!("{} {what}", self.about(server));
-                (Level::Warning, "server_lacks", server, text)
+            other => {
+                let about = self.about(lines::subject(&other));
+                if let Some((level, event, text)) = lines::of_event(&other, &about) {
+                    let key = format!("{event} {}", lines::subject(&other));
+                    self.log_line(level, event, about, &key, text);
+                }
             }
-            Event::CapabilityLost { server } => {
-                let text = format!(
-                    "{} closes connections at meta commands: until the next reload it is treated \
-                     as a server without them",
-                    self.about(server)
-                );
-                (Level::Warning, "server_capability", server, text)
-            }
-            Event::Marked { pool } => {
-                let text = format!(
-                    "{} uses stale or win marks: its meta reads are not merged from now on",
-                    self.about(pool)
-                );
-                (Level::Notice, "pool_marked", pool, text)
-            }
-            Event::ClientsRefused { pool, why } => {
-                let text = format!("clients of {} are refused: {why}", self.about(pool));
-                (Level::Warning, "clients_refused", pool, text)
-            }
-            Event::Poisoned { server, why } => {
-                let text = format!("{} sent {why}; its connection is closed", self.about(server));
-                (Level::Error, "server_poisoned", server, text)
-            }
-        };
-        self.log_line(level, event, self.about(id), &format!("{event} {id}"), text);
+        }
+    }
+
+    fn log_connection(&mut self, what: &Connection, ends: [&str; 2]) {
+        let about = self.about(lines::subject_of_connection(what));
+        let tenant = self.access_log.tenant_of(what);
+        let (event, text) = lines::of_connection(what, &about, ends, tenant);
+        self.log_line(Level::Debug, event, about, "", text);
     }
 
     fn log_loop_event(&mut self, note: event::LoopEvent) {

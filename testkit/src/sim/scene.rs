@@ -229,6 +229,10 @@ pub fn switches(random: &mut Random, plan: &mut PoolPlan) {
     plan.merge_gets = random.permille(750);
     plan.quickack = *random.pick(&[QuickAck::Partial, QuickAck::Always, QuickAck::Off]);
     plan.server_quickack = *random.pick(&[QuickAck::Partial, QuickAck::Always, QuickAck::Off]);
+    // From what was drawn, so that known seeds play as before.
+    let is_logged = plan.server_quickack == QuickAck::Off;
+    plan.access_one_in = if is_logged { 1 + u32::from(plan.preconnect) } else { 0 };
+    plan.slow.after = if is_logged { 1 } else { u64::MAX };
 }
 
 fn server_plan(random: &mut Random, pool: &str, server: usize) -> ServerPlan {

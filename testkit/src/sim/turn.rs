@@ -60,7 +60,7 @@ impl World {
                 Action::Log(event) => self.note(event),
                 Action::Report(report) => self.hear(0, &report),
                 // Nothing depends on it.
-                Action::Slow { .. } | Action::InPieces { .. } => {}
+                Action::Slow { .. } | Action::Access { .. } | Action::InPieces { .. } => {}
             }
         }
     }
@@ -243,6 +243,7 @@ impl World {
             Event::ServerBack { server } => (*server, false),
             // The clients that were refused check this by their answers.
             Event::ClientsRefused { .. } | Event::Marked { .. } | Event::Lacks { .. } => return,
+            Event::Connection(_) => unreachable!("nobody wants to know of connections here"),
             // Its links died repeatedly under meta requests, so the proxy assumes that it has none.
             Event::CapabilityLost { server } => {
                 let (pool, at) = self.place(*server);

@@ -44,7 +44,7 @@ const LAYERED_CRATES: &[LayeredCrate] = &[
             &["main"],
             &["cli"],
             &["master"],
-            &["worker", "cache_server", "http_server"],
+            &["worker", "cache_server", "http_server", "log_writer"],
             &["address_space", "admin", "event", "stats"],
             &["ipc"],
             &["scoreboard", "config"],

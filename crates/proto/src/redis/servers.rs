@@ -139,6 +139,10 @@ impl Upstream for Servers {
         &RETRYABLE
     }
 
+    fn is_null(&self, reply: &[u8]) -> bool {
+        matches!(reply, b"$-1\r\n" | b"_\r\n" | b"*-1\r\n")
+    }
+
     fn retryable(&self, line: &[u8]) -> Option<&'static Retryable> {
         retryable(line)
     }

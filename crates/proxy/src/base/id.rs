@@ -152,6 +152,10 @@ impl<T> Slab<T> {
         place.value.as_mut().map(|value| (id, value))
     }
 
+    pub(crate) fn values_mut(&mut self) -> impl Iterator<Item = &mut T> {
+        self.places.iter_mut().filter_map(|place| place.value.as_mut())
+    }
+
     pub(crate) fn iter(&self) -> impl Iterator<Item = (ConnId, &T)> {
         let bit = if self.side == Side::Link { LINK_BIT } else { 0 };
         self.places.iter().enumerate().filter_map(move |(slot, place)| {

@@ -64,6 +64,8 @@ pub const INFLIGHT_MIN: u64 = 128 * 1024;
 pub const INFLIGHT_MAX: u64 = 64 * 1024 * 1024;
 /// The cost that a waiting client may have served before it is the next one's turn.
 pub const QUANTUM: i64 = 4 * 1024;
+/// Answers that are not wholly written to their clients and whose time is taken when they are.
+pub const UNWRITTEN_MAX: usize = 16_384;
 /// Slow requests of all clients that may be outstanding at a server; of each client, one.
 pub const SLOW_INFLIGHT_MAX: usize = 2;
 /// Requests of all clients outstanding on a link whose work was never tried; of each client, one.

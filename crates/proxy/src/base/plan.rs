@@ -89,6 +89,8 @@ pub struct PoolPlan {
     /// The largest value, in bytes.
     pub item_size_max: usize,
     pub slow: SlowPlan,
+    /// One in so many requests has a line in the access log; 0: none has.
+    pub access_one_in: u32,
     /// When a client's pending ACK is flushed.
     pub quickack: QuickAck,
     /// When a link's pending ACK is flushed.
@@ -278,6 +280,7 @@ impl PoolPlan {
             tenant: None,
             item_size_max: limits::ITEM_SIZE_DEFAULT,
             slow: SlowPlan::default(),
+            access_one_in: 0,
             quickack: QuickAck::Partial,
             server_quickack: QuickAck::Partial,
         }

@@ -18,6 +18,7 @@ use metrics::{Counters, PoolCounter, Recorder, ServerCounter, WorkerMetrics};
 use proto::{Capabilities, ConnKey, Upstream};
 use shard::{Distribution, Node, Ring};
 
+use super::access::AccessSampling;
 use super::conn_key::ConnKeys;
 use super::definitions::Definitions;
 use super::phases::Sampling;
@@ -58,6 +59,8 @@ pub(crate) struct Pool {
     /// Latencies from the parse of a request to the release of its answer.
     pub(crate) latencies: Recorder,
     pub(crate) sampling: Sampling,
+    /// Which requests have a line in the access log.
+    pub(crate) access: AccessSampling,
     /// Slow requests since the last that was recorded.
     pub(crate) slow_skipped: u32,
     ring: Ring,
@@ -125,6 +128,7 @@ impl Pool {
             logins_failed: 0,
             counters,
             latencies: metrics.recorder(plan.id),
+            access: AccessSampling::default(),
             slow_skipped: u32::MAX,
             sampling: Sampling::new(counters.value(PoolCounter::Requests), now),
             upstream: plan.protocol.upstream(),

@@ -10,6 +10,7 @@ use super::session::Client;
 use super::tally::Record;
 use super::tenant::Member;
 use crate::base::Base;
+use crate::base::connection::{Connection, Departed};
 use crate::base::id::ConnId;
 use crate::base::pool::Stage;
 use crate::{Action, Event, Passed};
@@ -55,7 +56,9 @@ impl Clients {
         if new {
             client.record.tally.id = Record::new_id(base);
         }
-        let id = self.table.insert(client);
+        let client = self.table.insert(client);
+        base.log_connection(|_| Connection::Came { client, pool: id, is_new: new });
+        let id = client;
         if base.tenants.any()
             && let Err(why) = self.join_tenant(base, id, new)
         {
@@ -72,7 +75,7 @@ impl Clients {
         let pool = client.pool as usize;
         base.pools[pool].counters.add(PoolCounter::ClientsRefused, 1);
         base.worker.add(WorkerCounter::AcceptsRefused, 1);
-        self.drop_client(base, id);
+        self.drop_client(base, id, Departed::Refused);
         self.tell_refused(base, pool, "a tenant has as many clients as it may have");
         let protocol = base.pools[pool].plan.protocol;
         protocol.answer(&Asked::no_request(), &Answer::Failed(why), &mut refusal);
@@ -90,7 +93,7 @@ impl Clients {
         let Some(client) = self.table.find_mut(id) else { return Err(Vec::new()) };
         let conn_keys = &mut base.pools[client.pool as usize].conn_keys;
         let Some(conn_key) = conn_keys.find_or_add(passed.session.conn_key) else {
-            self.drop_client(base, id);
+            self.drop_client(base, id, Departed::Refused);
             return Err(Vec::new());
         };
         conn_keys.leave(client.conn_key);

@@ -6,6 +6,7 @@ use proto::{Answer, Ask, Asked, Quiet, Request};
 use super::Clients;
 use super::request::UNTIMED;
 use super::session::Departure;
+use crate::base::access::{AccessNote, Results};
 use crate::base::buffer::Source;
 use crate::base::id::ConnId;
 use crate::base::part::{Incoming, NONE, RequestId, Requester};
@@ -30,8 +31,14 @@ impl Clients {
         let expected = client.expected.len() as usize;
         let entry = &mut self.requests[pending];
         entry.moments = Moments::new(client.begun, client.received);
-        if base.logs_slow {
-            let slow = base.pools[client.pool as usize].plan.slow;
+        if base.is_watched {
+            let pool = &mut base.pools[client.pool as usize];
+            let slow = pool.plan.slow;
+            entry.access = AccessNote {
+                is_logged: pool.access.pick(pool.plan.access_one_in),
+                received: request.len(),
+                ..AccessNote::default()
+            };
             entry.key.clear();
             let key =
                 base.keys.first().and_then(|key| head.get(key.start as usize..key.end as usize));
@@ -99,7 +106,7 @@ impl Clients {
     ) {
         let client = self.table.find_mut(id).expect("requests are read from living clients only");
         client.charge((words.bytes.len() / limits::ANSWER_WORK_BYTES) as u32);
-        if client.pipeline.head == NONE {
+        if client.pipeline.head == NONE && !base.logs_access {
             client.out.open(&mut base.spares);
             client.out.keep(words);
             return self.update_client(base, id);
@@ -127,13 +134,17 @@ impl Clients {
         let protocol = client.protocol;
         let (command, quiet) = (request.command, request.quiet);
         let asked = Asked { command, quiet, ask: Ask::default(), head, at: 0, next: None };
-        if client.pipeline.head == NONE || bug!(EarlyBarrier) && answers == [Answer::Barrier] {
+        let is_at_once = client.pipeline.head == NONE && !base.logs_access;
+        if is_at_once || bug!(EarlyBarrier) && answers == [Answer::Barrier] {
             client.out.open(&mut base.spares);
             answers.iter().for_each(|answer| protocol.answer(&asked, answer, client.out.copied()));
             self.update_client(base, id);
         } else {
             let pending = self.enqueue(base, id, request, head);
             self.requests[pending].since = UNTIMED;
+            if answers.iter().any(Answer::is_error) {
+                self.requests[pending].access.results.add(Results::ERROR);
+            }
             let out = self.requests[pending].reply.copied();
             answers.iter().for_each(|answer| protocol.answer(&asked, answer, out));
             self.account_request(base, pending);

@@ -1,15 +1,48 @@
-//! Clients that go to another worker. A client with nothing outstanding, no partial request and no
-//! unsent output is only a connection with its session, and any worker can serve it.
+//! Clients that go, and what is told of them. Some go to another worker: a client with nothing
+//! outstanding, no partial request and no unsent output is only a connection with its session, and
+//! any worker can serve it.
 
 use proto::Protocol;
 
 use super::Clients;
-use super::session::{Client, Login, State};
+use super::session::{Client, Departure, Login, State};
 use crate::Passed;
 use crate::base::Base;
+use crate::base::connection::{ClientLeft, Connection, Departed};
 use crate::base::id::ConnId;
+use crate::base::pool::Stage;
 
 impl Clients {
+    /// Returns why a client is closed that has all its answers.
+    pub(super) fn departed(&self, base: &Base, client: &Client) -> Departed {
+        let ends = self.draining || base.pools[client.pool as usize].stage != Stage::Planned;
+        match client.departure {
+            Departure::Quits => Departed::Quit,
+            Departure::Left => Departed::Ended,
+            Departure::Here if ends => Departed::Drained,
+            Departure::Here => Departed::Closed,
+        }
+    }
+
+    /// Reports a client that is gone.
+    pub(super) fn tell_left(&self, base: &mut Base, id: ConnId, why: Departed) {
+        let Some(client) = self.table.find(id) else { return };
+        let tally = client.tally();
+        base.log_connection(|base| {
+            Connection::Left(ClientLeft {
+                client: id,
+                pool: base.pools[client.pool as usize].plan.id,
+                tenant: base.tenants.find(client.tenant).map_or(0, |tenant| tenant.plan.id),
+                user: client.user().map(|user| user.to_string()),
+                why,
+                requests: tally.requests,
+                received: tally.received,
+                sent: tally.sent,
+                lasted_us: base.now.since(tally.came),
+            })
+        });
+    }
+
     /// Forgets up to `max` clients that have nothing outstanding, and returns them. No `Close` is
     /// ordered for them: the caller passes their connections to another worker.
     pub(crate) fn hand_over(&mut self, base: &mut Base, max: usize) -> Vec<(ConnId, Passed)> {
@@ -27,7 +60,7 @@ impl Clients {
         let passed = |client: &Client| client.passed(pools[client.pool as usize].plan.id);
         let leaving: Vec<(ConnId, Passed)> =
             clients.take(max).map(|(id, client)| (id, passed(client))).collect();
-        leaving.iter().for_each(|(id, _)| self.drop_client(base, *id));
+        leaving.iter().for_each(|(id, _)| self.drop_client(base, *id, Departed::HandedOver));
         leaving
     }
 }

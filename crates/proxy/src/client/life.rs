@@ -7,6 +7,7 @@ use super::request::State;
 use super::session::{Departure, State as ClientState};
 use super::{Clients, tenant};
 use crate::base::Base;
+use crate::base::connection::Departed;
 use crate::base::id::ConnId;
 use crate::base::part::{Depth, NONE, RequestId, Sent, Turn};
 use crate::base::size::Cost;
@@ -100,7 +101,7 @@ impl Clients {
             }
             Closed::Reset | Closed::Own => {
                 counters.add(PoolCounter::ClientsLost, 1);
-                self.drop_client(base, id);
+                self.drop_client(base, id, Departed::Reset);
             }
         }
     }
@@ -367,15 +368,17 @@ impl Clients {
     }
 
     fn close_if_settled(&mut self, base: &mut Base, id: ConnId) {
-        let Some(client) = self.table.find_mut(id) else { return };
+        let Some(client) = self.table.find(id) else { return };
         if client.state == ClientState::Leaving && client.is_settled() {
+            let why = self.departed(base, client);
+            self.drop_client(base, id, why);
             base.actions.push_back(Action::Close(id));
-            self.drop_client(base, id);
         }
     }
 
     /// Removes a client that is gone. Its requests are settled without it.
-    pub(crate) fn drop_client(&mut self, base: &mut Base, id: ConnId) {
+    pub(crate) fn drop_client(&mut self, base: &mut Base, id: ConnId, why: Departed) {
+        self.tell_left(base, id, why);
         self.forget_login(base, id);
         self.leave_tenant(base, id);
         let Some(mut client) = self.table.remove(id) else { return };

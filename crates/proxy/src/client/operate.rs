@@ -6,6 +6,7 @@ use super::Clients;
 use super::session::{Client, State};
 use super::tally::Recent;
 use crate::base::Base;
+use crate::base::connection::Departed;
 use crate::base::id::ConnId;
 use crate::base::part::LinkClass;
 use crate::{Action, Tally};
@@ -76,8 +77,8 @@ impl Clients {
         let Some(client) = self.table.find(id) else { return };
         base.pools[client.pool as usize].counters.add(PoolCounter::ClientsKilled, 1);
         self.cancel(id);
+        self.drop_client(base, id, Departed::Killed);
         base.actions.push_back(Action::Close(id));
-        self.drop_client(base, id);
     }
 }
 

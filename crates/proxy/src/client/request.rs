@@ -14,6 +14,7 @@ mod seeded;
 use proto::{Answer, Ask, Asked, Item, Protocol, Quiet, Request, Shown};
 
 use crate::Time;
+use crate::base::access::AccessNote;
 use crate::base::buffer::{Outbox, Spares};
 use crate::base::id::ConnId;
 use crate::base::limits;
@@ -41,8 +42,9 @@ pub(super) struct PendingRequest {
     pub(super) moments: Moments,
     /// The reply that settled it.
     pub(super) reply_of: ReplyOf,
-    /// Its first key, for the slow log.
+    /// Its first key, for the logs of requests.
     pub(super) key: KeyNote,
+    pub(super) access: AccessNote,
     pub(super) info: RequestInfo,
     /// It is an update or broadcast that changes something.
     pub(super) writes: bool,
@@ -339,6 +341,7 @@ impl PendingRequest {
             moments: Moments::default(),
             reply_of: ReplyOf::NONE,
             key: KeyNote::default(),
+            access: AccessNote::default(),
             info,
             writes: false,
             cancelled: false,

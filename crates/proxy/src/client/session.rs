@@ -79,8 +79,7 @@ pub(super) struct Client {
     pub(super) dirty: bool,
     /// It is in the list of clients that may go on.
     pub(super) resumable: bool,
-    /// The work done for it in the turn with the number `work_turn`, beyond what the turns before
-    /// have paid for.
+    /// The work done for it in the turn `work_turn`, beyond what the turns before have paid for.
     work: u32,
     work_turn: u32,
     /// Bytes held, as last reported to the memory account.

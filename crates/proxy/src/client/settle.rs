@@ -9,11 +9,12 @@ use proto::{Answer, Quiet, Refusal};
 
 use super::request::{Kind, PendingRequest, State, UNTIMED};
 use super::session::Client;
-use super::unwritten::{self, may_be_slow};
+use super::unwritten::{self, is_kept};
 use super::value::Value;
 use super::{Clients, gather, tenant};
 use crate::Time;
 use crate::base::ServerAt;
+use crate::base::access::Results;
 use crate::base::buffer::Outbox;
 use crate::base::fault::Fault;
 use crate::base::id::ConnId;
@@ -34,6 +35,7 @@ impl Clients {
             return self.fail(base, part, Some(server), Fault::OutOfMemory, false);
         }
         base.pools[pending.pool as usize].counters.add(PoolCounter::Hits, 1);
+        pending.access.results.add(Results::HIT);
         if !pending.slots.is_empty() {
             note_size(base, client, pending, len);
             let bytes = match value {
@@ -86,6 +88,7 @@ impl Clients {
     pub(crate) fn miss(&mut self, base: &mut Base, part: Part) {
         let pending = &mut self.requests[part.request];
         base.pools[pending.pool as usize].counters.add(PoolCounter::Misses, 1);
+        pending.access.results.add(Results::MISS);
         if pending.slots.is_empty() {
             pending.info.answer(&Answer::Miss, pending.reply.copied());
             self.account_request(base, part.request);
@@ -111,6 +114,11 @@ impl Clients {
             return self.fail(base, part, Some(server), Fault::OutOfMemory, true);
         }
         let pending = &mut self.requests[id];
+        if base.logs_access && !pending.writes && pending.key.len > 0 {
+            let upstream = base.pools[pending.pool as usize].upstream;
+            let is_null = value.bytes().is_some_and(|bytes| upstream.is_null(bytes));
+            pending.access.results.add(if is_null { Results::MISS } else { Results::HIT });
+        }
         pending.reply.clear();
         let client_at_turn = self
             .table
@@ -228,7 +236,7 @@ impl Clients {
         self.requests.set_done(id);
         let pending = &mut self.requests[id];
         pending.moments.sent = pending.moments.sent.min(base.reply.sent);
-        if base.logs_slow {
+        if base.is_watched {
             pending.reply_of = base.reply;
         }
         pending.moments.settled = base.now;
@@ -253,8 +261,8 @@ impl Clients {
             let pending = &mut self.requests[id];
             let weight = record(&mut base.pools[pending.pool as usize], pending, base.now);
             let pool = &base.pools[pending.pool as usize];
-            let is_slow = base.logs_slow && may_be_slow(pool, client, pending, base.now);
-            if weight > 0 || is_slow {
+            let is_kept = base.is_watched && is_kept(pool, client, pending, base.now);
+            if weight > 0 || is_kept {
                 let entry = unwritten::note(base, client, pending, weight);
                 unwritten::finish(base, owner, entry);
             }
@@ -309,15 +317,19 @@ impl Clients {
                     }
                 }
             }
-            let is_slow = base.logs_slow && may_be_slow(pool, client, pending, base.now);
-            if weight > 0 || is_slow {
+            let is_kept = base.is_watched && is_kept(pool, client, pending, base.now);
+            if weight > 0 || is_kept {
                 let entry = unwritten::note(base, client, pending, weight);
-                match client.out.is_empty() {
-                    // An answer of no bytes, or one that was streamed, has been written.
+                match client.out.is_empty() || self.unwritten.is_full() {
+                    // An answer of no bytes, or one that was streamed, has been written. When there
+                    // are very many, the time until this one is written is left out.
                     true => unwritten::finish(base, id, entry),
                     false => self.unwritten.push(&mut client.unwritten, entry),
                 }
                 pool = &mut base.pools[client.pool as usize];
+            }
+            if base.logs_access {
+                client.unwritten.answered = client.record.tally.sent + client.out.len() as u64;
             }
             if client.tenant != NOBODY {
                 tenant::settle(&mut base.tenants, &mut base.timers, client, pending, base.now);

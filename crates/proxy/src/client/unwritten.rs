@@ -2,10 +2,12 @@
 //! that are measured. Each client has a list of its own, in the order of its answers.
 
 use metrics::{Latency, Phase, SlowEntry};
+use proto::Asked;
 
 use super::Clients;
 use super::request::{PendingRequest, UNTIMED};
 use super::session::Client;
+use crate::base::access::{AccessLine, Outcome, Results};
 use crate::base::id::ConnId;
 use crate::base::phases::{Moments, UNSENT};
 use crate::base::pool::Pool;
@@ -26,14 +28,24 @@ pub(super) struct Unwritten {
     slow: Option<Box<SlowNote>>,
 }
 
-/// A request that may be slow.
+/// A request that may be slow, or has a line in the access log.
 struct SlowNote {
     /// Its command, key and the like.
     entry: SlowEntry,
     reply: ReplyOf,
+    may_be_slow: bool,
+    /// What its line in the access log has beside that, if it has one.
+    access: Option<Access>,
     /// Its client had not taken all of its answers when this one was released.
     lagged: bool,
     turn: u64,
+}
+
+struct Access {
+    user: Option<String>,
+    received: u64,
+    sent: u64,
+    outcome: Outcome,
 }
 
 /// A client's answers among them.
@@ -41,6 +53,9 @@ struct SlowNote {
 pub(super) struct UnwrittenList {
     first: u32,
     last: u32,
+    /// The offset of the end of the client's last answer in the stream of bytes to it. It is kept
+    /// while there is an access log.
+    pub(super) answered: u64,
 }
 
 /// Those of all clients.
@@ -51,7 +66,7 @@ pub(super) struct UnwrittenTable {
 }
 
 impl UnwrittenList {
-    pub(super) const EMPTY: UnwrittenList = UnwrittenList { first: NONE, last: NONE };
+    pub(super) const EMPTY: UnwrittenList = UnwrittenList { first: NONE, last: NONE, answered: 0 };
 
     pub(super) fn is_empty(self) -> bool {
         self.first == NONE
@@ -118,6 +133,11 @@ impl UnwrittenTable {
         while self.take(list, u64::MAX).is_some() {}
     }
 
+    /// Whether there are as many as may be.
+    pub(super) fn is_full(&self) -> bool {
+        self.len() >= limits::UNWRITTEN_MAX
+    }
+
     /// Returns the number of entries in use.
     pub(super) fn len(&self) -> usize {
         self.entries.len() - self.free.len()
@@ -132,6 +152,14 @@ impl UnwrittenTable {
 }
 
 impl Clients {
+    /// Requests have lines in the access log from now on: the bytes of answers before are none of
+    /// theirs.
+    pub(crate) fn begin_access_log(&mut self) {
+        for client in self.table.values_mut() {
+            client.unwritten.answered = client.record.tally.sent + client.out.len() as u64;
+        }
+    }
+
     /// Records the answers of a client that have been written.
     #[cold]
     pub(super) fn note_written(&mut self, base: &mut Base, id: ConnId) {
@@ -147,17 +175,13 @@ impl Clients {
     }
 }
 
-/// Whether it matters when a request's answer has been written, because the request is slow or may
-/// become so.
-pub(super) fn may_be_slow(
-    pool: &Pool,
-    client: &Client,
-    pending: &PendingRequest,
-    now: Time,
-) -> bool {
+/// Whether it matters when a request's answer has been written, because the request has a line in
+/// the access log, or is slow or may become so.
+pub(super) fn is_kept(pool: &Pool, client: &Client, pending: &PendingRequest, now: Time) -> bool {
     let is_slow = now.since(pending.moments.begun) >= pool.plan.slow.after;
     let is_watched = pool.plan.logs_slow() && pending.since != UNTIMED;
-    is_watched && (is_slow || client.lags || client.out.len() >= limits::BLOCK)
+    pending.access.is_logged
+        || is_watched && (is_slow || client.lags || client.out.len() >= limits::BLOCK)
 }
 
 /// Notes an answer that has been released.
@@ -170,8 +194,10 @@ pub(super) fn note(
 ) -> Unwritten {
     let pool = &base.pools[pending.pool as usize];
     let end = client.record.tally.sent + client.out.len() as u64;
-    let PendingRequest { moments, info, key, reply_of, .. } = pending;
-    let slow = pool.plan.logs_slow().then(|| {
+    let PendingRequest { moments, info, key, reply_of, access, .. } = pending;
+    let is_logged = access.is_logged && base.logs_access && info.command != Asked::NO_REQUEST;
+    let may_be_slow = pool.plan.logs_slow() && pending.since != UNTIMED;
+    let slow = (may_be_slow || is_logged).then(|| {
         let reply_of = match moments.sent {
             UNSENT => ReplyOf::NONE,
             _ => *reply_of,
@@ -192,7 +218,18 @@ pub(super) fn note(
             key: key.text.clone(),
             ..SlowEntry::default()
         };
-        Box::new(SlowNote { entry, reply: reply_of, lagged: client.lags, turn: base.turn })
+        let access = is_logged.then(|| {
+            let has_error = !pending.error.is_empty();
+            let results = if has_error { Results::ERROR } else { access.results };
+            Access {
+                user: client.user().map(|user| user.to_string()),
+                received: access.received,
+                sent: end.saturating_sub(client.unwritten.answered),
+                outcome: results.outcome(),
+            }
+        });
+        let (lagged, turn) = (client.lags, base.turn);
+        Box::new(SlowNote { entry, reply: reply_of, may_be_slow, access, lagged, turn })
     });
     Unwritten { end, moments: *moments, weight, pool: pending.pool, next: NONE, slow }
 }
@@ -209,7 +246,13 @@ pub(super) fn finish(base: &mut Base, client: ConnId, entry: Unwritten) {
         }
     }
     let Some(slow) = slow else { return };
-    if phases.iter().sum::<u64>() < pool.plan.slow.after {
+    let SlowNote { mut entry, reply, may_be_slow, access, lagged, turn } = *slow;
+    (entry.at_us, entry.phases) = (base.now.0, phases);
+    if let Some(Access { user, received, sent, outcome }) = access {
+        let line = AccessLine { entry: entry.clone(), user, received, sent, outcome };
+        base.actions.push_back(Action::Access { client, line: Box::new(line) });
+    }
+    if !may_be_slow || phases.iter().sum::<u64>() < pool.plan.slow.after {
         return;
     }
     pool.slow_skipped = pool.slow_skipped.saturating_add(1);
@@ -217,7 +260,6 @@ pub(super) fn finish(base: &mut Base, client: ConnId, entry: Unwritten) {
         return;
     }
     pool.slow_skipped = 0;
-    let SlowNote { mut entry, reply, lagged, turn } = *slow;
     let server = pool.servers.get(reply.server as usize);
     let mut busy = server.and_then(|one| one.slow_work).filter(|_| !reply.is_work);
     let at = ServerAt { pool: index, server: reply.server };
@@ -233,7 +275,6 @@ pub(super) fn finish(base: &mut Base, client: ConnId, entry: Unwritten) {
     let (written, turn) = (base.now, base.long_turn);
     let story = Story { moments, written, reply, busy, turn, lagged };
     (entry.causes, entry.busy_with) = story.causes();
-    (entry.at_us, entry.phases) = (base.now.0, phases);
     base.actions.push_back(Action::Slow { client, entry: Box::new(entry) });
 }
 

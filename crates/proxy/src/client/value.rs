@@ -6,6 +6,7 @@ use proto::{Ask, Item, Shown};
 use super::Clients;
 use super::request::{PendingRequest, RequestInfo};
 use crate::base::Base;
+use crate::base::access::Results;
 use crate::base::buffer::{Outbox, Source};
 use crate::base::part::Part;
 
@@ -82,8 +83,9 @@ impl Clients {
 
     /// Counts the hit or miss of a read that is answered by one item.
     pub(crate) fn note_found(&mut self, base: &Base, part: Part, item: &Item, head: &[u8]) {
-        let pending = &self.requests[part.request];
+        let pending = &mut self.requests[part.request];
         if let Some(found) = pending.info.found(item, head) {
+            pending.access.results.add(if found { Results::HIT } else { Results::MISS });
             let counters = &base.pools[pending.pool as usize].counters;
             counters.add(PoolCounter::KeysAsked, 1);
             counters.add(if found { PoolCounter::Hits } else { PoolCounter::Misses }, 1);
@@ -105,6 +107,14 @@ impl Value<'_> {
             Value::Ready(source) | Value::ToRender(_, source) => source.bytes.len(),
             Value::Assembled(outbox) => outbox.len(),
             Value::Streamed => 0,
+        }
+    }
+
+    /// Returns its bytes, if they are here in one piece.
+    pub(super) fn bytes(&self) -> Option<&[u8]> {
+        match self {
+            Value::Ready(source) | Value::ToRender(_, source) => Some(source.bytes),
+            Value::Assembled(_) | Value::Streamed => None,
         }
     }
 

@@ -23,7 +23,12 @@ impl Proxy {
         let (tenants, removed_users) = (plan.tenants, plan.removed_users);
         self.base.memory.max = plan.memory_max;
         self.base.limits = plan.limits;
-        self.base.logs_slow = plan.pools.iter().any(PoolPlan::logs_slow);
+        self.base.is_watched = plan.pools.iter().any(PoolPlan::is_watched);
+        let logs_access = plan.pools.iter().any(PoolPlan::logs_access);
+        if logs_access && !std::mem::replace(&mut self.base.logs_access, logs_access) {
+            self.clients.begin_access_log();
+        }
+        self.base.logs_access = logs_access;
         for at in 0..self.base.pools.len() {
             let id = self.base.pools[at].plan.id;
             let stays = plan.pools.iter().any(|pool| pool.id == id);

@@ -9,6 +9,7 @@ use super::link::{Link, State};
 use super::message::{Message, Payload, Unit};
 use super::state::Hold;
 use super::waiting::Waiting;
+use crate::base::connection::Connection;
 use crate::base::fault::{Blame, Fault};
 use crate::base::id::ConnId;
 use crate::base::part::{Part, RequestId, Requester};
@@ -233,6 +234,7 @@ impl Servers {
     /// Removes a dead link: its server's health is updated, and its messages are given up.
     fn remove_dead_link(&mut self, base: &mut Base, id: ConnId, fault: Fault) {
         let Some(mut link) = self.links.remove(id) else { return };
+        tell_lost(base, (id, link.at), Some(fault.row().words));
         base.gauges_changed = true;
         base.memory.change(&mut link.counted, 0);
         let at = link.at;
@@ -400,4 +402,13 @@ pub(super) fn unsent_fault(is_busy: bool, held: bool) -> Fault {
         true => Fault::Held,
         false => Fault::QueueTimeout,
     }
+}
+
+/// Reports a link that is closed, and why; none: it was not needed any more.
+pub(super) fn tell_lost(
+    base: &mut Base,
+    (link, at): (ConnId, ServerAt),
+    why: Option<&'static str>,
+) {
+    base.log_connection(|base| Connection::LinkLost { link, server: base.server(at).plan.id, why });
 }

@@ -11,6 +11,7 @@ use super::state::Proof;
 use super::{LinkEvent, Servers};
 use crate::Event;
 use crate::base::buffer::Source;
+use crate::base::connection::Connection;
 use crate::base::fault::Fault;
 use crate::base::id::ConnId;
 use crate::base::part::LinkClass;
@@ -118,6 +119,10 @@ impl Servers {
         link.depth = base.limits.depth.saturating_mul(trips.min(1 << 10) as u32);
         link.since = base.now;
         let at = link.at;
+        base.log_connection(|base| Connection::LinkMade {
+            link: id,
+            server: base.server(at).plan.id,
+        });
         self.note_busy_line(base, at, None);
         let is_probe = self.state(at).probe == Some(id);
         let before = self.note_capabilities(base, at, capabilities);

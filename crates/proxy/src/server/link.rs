@@ -328,7 +328,7 @@ impl Link {
     pub(super) fn note_next_reply(&mut self, base: &mut Base) {
         let Some(first) = self.outstanding.front() else { return };
         base.reply.sent = self.marks.time_of(first.end);
-        if base.logs_slow {
+        if base.is_watched {
             base.reply.began = self.reply_began;
             base.reply.server = self.at.server;
             base.reply.held = first.held;

@@ -3,6 +3,7 @@
 
 use super::LinkEvent;
 use super::Servers;
+use super::fail::tell_lost;
 use super::link::Link;
 use super::state::{Gauges, Proof, ServerState};
 use crate::Action;
@@ -117,6 +118,7 @@ impl Servers {
     pub(super) fn close_quietly(&mut self, base: &mut Base, id: ConnId) {
         let Some(mut link) = self.links.remove(id) else { return };
         assert!(!link.owes, "a link that carries nothing is owed nothing");
+        tell_lost(base, (id, link.at), None);
         base.memory.change(&mut link.counted, 0);
         base.actions.push_back(Action::Close(id));
         base.pools[link.at.pool as usize].conn_keys.remove_link(link.conn_key);

@@ -39,6 +39,8 @@ pub struct Stage {
     pub slow: Vec<metrics::SlowEntry>,
     /// Clients that sent in pieces, and how late the rest came.
     pub in_pieces: Vec<(ConnId, u64)>,
+    /// Lines of the access log.
+    pub access: Vec<proxy::access::AccessLine>,
     /// The plan installed last.
     pub plan: Plan,
     /// Connections that were named as having something to write, and have not been written whole
@@ -92,6 +94,7 @@ impl Stage {
             reports: Vec::new(),
             slow: Vec::new(),
             in_pieces: Vec::new(),
+            access: Vec::new(),
             plan,
             named: Vec::new(),
             located: false,
@@ -386,6 +389,7 @@ impl Stage {
                 Action::FlushAck(conn) => self.flushes.push(conn),
                 Action::Log(event) => self.events.push(event),
                 Action::Slow { entry, .. } => self.slow.push(*entry),
+                Action::Access { line, .. } => self.access.push(*line),
                 Action::Report(report) => self.reports.push(report),
                 Action::InPieces { client, late_us } => self.in_pieces.push((client, late_us)),
             }

@@ -7,7 +7,9 @@ use proxy::fault::FAULTS;
 use crate::admin::VERBS;
 use crate::config;
 use crate::http_server;
-use crate::ipc::message::{Descriptors, FROM_HTTP, TO_HTTP, TO_MASTER, TO_WORKER, VERSION};
+use crate::ipc::message::{
+    Descriptors, FROM_HTTP, FROM_LOG_WRITER, TO_HTTP, TO_LOG_WRITER, TO_MASTER, TO_WORKER, VERSION,
+};
 
 struct Page {
     name: &'static str,
@@ -151,6 +153,8 @@ fn channel() -> String {
         ("From a worker", TO_MASTER),
         ("From the master to the HTTP process", TO_HTTP),
         ("From the HTTP process", FROM_HTTP),
+        ("From the master to the process that writes the access log", TO_LOG_WRITER),
+        ("From the process that writes the access log", FROM_LOG_WRITER),
     ];
     for (title, table) in directions {
         page += &format!("\n## {title}\n\n| message | fields | descriptors | meaning |\n");

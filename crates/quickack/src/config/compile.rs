@@ -72,8 +72,9 @@ struct Pool {
     listen_spot: Spot,
     /// Place of the value of `item_size_max:`, if it is written.
     item_size_spot: Option<Spot>,
-    /// Place of the value of `server_connections_max`.
+    /// Place of the value of `server_connections_max`, and of `access_log`.
     connections_spot: Spot,
+    access_log_spot: Spot,
 }
 
 impl<'o> Compiler<'o> {
@@ -111,6 +112,7 @@ impl<'o> Compiler<'o> {
         self.check_server_connections(findings);
         self.check_addresses(findings);
         self.check_tenants(findings);
+        self.check_access_log(findings);
     }
 
     fn global(&mut self, block: &Entry, findings: &mut Findings) {
@@ -162,6 +164,7 @@ impl<'o> Compiler<'o> {
         let written = settings.iter().any(|setting| setting.name == "item_size_max");
         let item_size_spot = written.then(|| rules.spot_of("item_size_max"));
         let connections_spot = rules.spot_of("server_connections_max");
+        let access_log_spot = rules.spot_of("access_log");
         self.pools.push(Pool {
             draft,
             logins,
@@ -169,6 +172,7 @@ impl<'o> Compiler<'o> {
             listen_spot,
             item_size_spot,
             connections_spot,
+            access_log_spot,
         });
     }
 
@@ -225,6 +229,18 @@ impl<'o> Compiler<'o> {
                      server; allow {workers}, or run fewer workers"
                 );
                 findings.error(pool.connections_spot.clone(), message);
+            }
+        }
+    }
+
+    /// Checks that there is a file for the lines of pools with an access log.
+    fn check_access_log(&self, findings: &mut Findings) {
+        for pool in &self.pools {
+            let logs = pool.draft.plan.access_one_in > 0;
+            if logs && self.global.process.access_log.is_none() {
+                let message = "access_log: it needs `access_log_file: /path/of/file` under \
+                               `global:`, where the lines go";
+                findings.error(pool.access_log_spot.clone(), message);
             }
         }
     }

@@ -10,12 +10,12 @@ use shard::{Distribution, Hash};
 
 use super::draft::{AllowDraft, CommandDraft, CountOrPercent, GlobalDraft, PoolDraft, ServerDraft};
 use super::network::networks;
-use super::process::{AcceptMode, Admin, Workers, log_target, stats_address};
+use super::process::{AcceptMode, Admin, Workers, access_log_file, log_target, stats_address};
 use super::tenants::TenantDraft;
 use super::value::Fault;
 use super::words::{
-    file_name, multi_key, on_failure, partial, quickack, quickack_words, redis_auth, removed_users,
-    slow_keys,
+    access_log, file_name, multi_key, on_failure, partial, quickack, quickack_words, redis_auth,
+    removed_users, slow_keys,
 };
 use super::{Address, MEMORY_RANGE};
 use crate::log::{Format, Level};
@@ -299,8 +299,14 @@ pub static POOL: &[Directive<PoolDraft>] = &[
         Kind::Word(|| vec!["hash", "full", "none"], |pool, word| {
             slow_keys(word).map(|keys| pool.plan.slow.keys = keys)
         }),
-        "What the slow log has of a request's first key: a `hash`, the key itself (`full`; of a \
-         long key the first 128 bytes), or nothing but its length (`none`)."),
+        "What the slow log and the access log have of a request's first key: a `hash`, the key \
+         itself (`full`; of a long key the first 128 bytes), or nothing but its length (`none`)."),
+    live("access_log", Value("off"),
+        Kind::Own("`off`, `all` or `1/N`", |pool, word| access_log(word).map(|one_in| {
+            pool.plan.access_one_in = one_in;
+        })),
+        "Which requests have a line in `access_log_file`: none, all, or one in so many. What a \
+         line has of the key is `slowlog_keys`. See [logs.md](../logs.md)."),
     row("merge_gets", Native, Value("on"), Kind::Switch(|pool, on| pool.plan.merge_gets = on),
         "Merge the gets that arrive together (in one turn of the event loop) into one multi-key \
          get for each server. Meta reads that ask only for value, flags and cas are merged too, \
@@ -441,6 +447,18 @@ pub static GLOBAL: &[Directive<GlobalDraft>] = &[
         "The log has messages of this level and of all more important ones: `error` (an operator \
          must act), `warning` (a problem that the proxy has handled), `notice` (of interest to an \
          operator), `debug` (everything else)."),
+    row("access_log_file", Native, Unset("none"),
+        Kind::Own("`/path/of/file`", |global, word| access_log_file(word).map(|path| {
+            global.process.access_log = Some(path);
+        })),
+        "The file, or named pipe, that the lines of pools with an `access_log` go to. A process \
+         of its own writes it, so that no worker waits for a disk. It is reopened when the log \
+         is. Lines that cannot be written are counted (`access_lines_lost_total`)."),
+    row("access_log_format", Native, Value("text"),
+        Kind::Word(Format::names, |global, word| {
+            Format::from_name(word).map(|format| global.process.access_log_format = format)
+        }),
+        "`text`: `name=value` fields behind the time; `json`: one object per line."),
     live("shutdown_timeout", Value("10s"),
         Kind::Duration(|global, us| global.process.shutdown_timeout_us = us),
         "How long clients may wait for their last answers when the process, or one of its \

@@ -30,6 +30,9 @@ pub struct Process {
     pub log: log::Target,
     pub log_format: log::Format,
     pub log_level: log::Level,
+    /// The file of the access log.
+    pub access_log: Option<String>,
+    pub access_log_format: log::Format,
     /// The time for which clients may wait for their last replies when the process ends.
     pub shutdown_timeout_us: u64,
     /// The time for which a worker's heartbeat may stand still; 0 means no limit.
@@ -91,6 +94,8 @@ impl Process {
             log: log::Target::Stderr,
             log_format: log::Format::Text,
             log_level: log::Level::Notice,
+            access_log: None,
+            access_log_format: log::Format::Text,
             shutdown_timeout_us: 10_000_000,
             hang_timeout_us: 2_000_000,
             server_connects_max: 1000,
@@ -184,6 +189,14 @@ pub(super) fn stats_address(word: &str) -> Result<Address, Fault> {
         Address::Unix { .. } => {
             Err(Fault::new("statistics need a port, `host:port`; only the admin socket has a path"))
         }
+    }
+}
+
+/// Parses the path of the access log.
+pub(super) fn access_log_file(word: &str) -> Result<String, Fault> {
+    match word.starts_with('/') && !word.contains(char::is_control) {
+        true => Ok(word.to_string()),
+        false => Err(Fault::new(format!("`{word}` is no `/path/of/file`"))),
     }
 }
 

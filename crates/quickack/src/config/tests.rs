@@ -55,6 +55,7 @@ fn shown_pool(pool: &PoolPlan) -> String {
         database,
         extras,
         slow,
+        access_one_in,
         ..
     } = pool;
     let protocol = protocol.name();
@@ -63,7 +64,7 @@ fn shown_pool(pool: &PoolPlan) -> String {
          {preconnect} {timeouts:?} {on_failure:?} {server_failure_limit} {server_retry_timeout} \
          {client_connections} {merge_gets} {partial:?} {allow:?} {item_size_max} {quickack:?} \
          {server_quickack:?} {hold_after:?} {users:?} {server_login:?} {multi_key:?} \
-         {databases} {database} {extras:?} {slow:?}"
+         {databases} {database} {extras:?} {slow:?} {access_one_in}"
     )
 }
 
@@ -113,6 +114,8 @@ const EFFECTS: &[Effect] = &[
     ("distribution: modula", |c| pool(c).distribution == Distribution::Modula),
     ("slowlog_threshold: 30ms", |c| pool(c).slow.after == 30_000),
     ("slowlog_sample: 7", |c| pool(c).slow.one_in == 7),
+    ("access_log: 1/9\nglobal:\n  access_log_file: /a", |c| pool(c).access_one_in == 9),
+    ("access_log: all\nglobal:\n  access_log_file: /a", |c| pool(c).access_one_in == 1),
     ("slowlog_keys: none", |c| pool(c).slow.keys == SlowKeys::None),
     ("timeout: 400", |c| pool(c).timeouts.reply == 400_000),
     ("backlog: 9", |c| c.listeners[0].backlog == 9),
@@ -194,6 +197,8 @@ const GLOBAL_EFFECTS: &[Effect] = &[
     }),
     ("log: /tmp/log", |c| c.process.log == log::Target::File("/tmp/log".into())),
     ("log_format: json", |c| c.process.log_format == log::Format::Json),
+    ("access_log_file: /a b", |c| c.process.access_log.as_deref() == Some("/a b")),
+    ("access_log_format: json", |c| c.process.access_log_format == log::Format::Json),
     ("log_level: debug", |c| c.process.log_level == log::Level::Debug),
     ("shutdown_timeout: 0", |c| c.process.shutdown_timeout_us == 0),
     ("tenants: {shop: {pools: [p]}}", |c| c.plan.pools[0].tenant == Some(0)),
@@ -474,6 +479,8 @@ fn a_limit_is_the_largest_value_that_is_allowed() {
         ("log: syslog", "log: sylog", ""),
         ("log: syslog:/run/log", "log: syslog:run/log", ""),
         ("admin: off", "admin: of", ""),
+        ("access_log_file: /a", "access_log_file: a", "  access_log: all\n"),
+        ("access_log_file: /a", "workers: 1", "  access_log: 1/100\n"),
     ];
     for (valid, invalid, pool) in rows {
         for (global, is_valid) in [(valid, true), (invalid, false)] {

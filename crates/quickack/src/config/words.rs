@@ -3,7 +3,8 @@
 use proxy::plan::{MultiKey, OnFailure, Partial, QuickAck, SlowKeys};
 use proxy::tenants::plan::RemovedUsers;
 
-use super::value::Fault;
+use super::report::nearest;
+use super::value::{self, Fault};
 
 pub fn file_name(word: &str) -> Result<String, Fault> {
     match word.is_empty() || word.contains(char::is_control) {
@@ -67,6 +68,19 @@ pub fn slow_keys(word: &str) -> Option<SlowKeys> {
         "full" => Some(SlowKeys::Full),
         "none" => Some(SlowKeys::None),
         _ => None,
+    }
+}
+
+/// Reads which requests have a line in the access log: one in so many, 0 for none.
+pub fn access_log(word: &str) -> Result<u32, Fault> {
+    match word {
+        "off" => Ok(0),
+        "all" => Ok(1),
+        _ => match word.strip_prefix("1/").map(|number| value::number(number, &(1..=1_000_000))) {
+            Some(number) => Ok(number? as u32),
+            None => Err(Fault::new(format!("`{word}` is none of `off`, `all` and `1/N`"))
+                .suggest(nearest(word, ["off", "all"]))),
+        },
     }
 }
 

@@ -48,7 +48,9 @@ impl Loop<'_> {
         match accepted {
             Ok(id) => {
                 let from = from.map(Box::new);
-                self.conns.insert(Conn { from, ..Conn::new(id, fd, tcp, false) });
+                let mut conn = Conn::new(id, fd, tcp, false);
+                conn.from = from;
+                self.conns.insert(conn);
                 if !first.is_empty() {
                     self.blocks.writable()[..first.len()].copy_from_slice(first);
                     self.service.handle_received(id, self.blocks.current(), first.len(), self.now);

@@ -116,7 +116,10 @@ impl Loop<'_> {
             return;
         }
         let mut alike: BTreeMap<ClientState, Vec<Leaver>> = BTreeMap::new();
-        for (id, mut passed) in self.service.hand_over(surplus) {
+        let leaving = self.service.hand_over(surplus);
+        // What is told of them says where they were.
+        self.run_actions(None);
+        for (id, mut passed) in leaving {
             if let Some(conn) = self.drop_conn(id) {
                 let _ = epoll::delete(&self.epoll, &conn.fd);
                 let from = conn.from.map(|from| *from);

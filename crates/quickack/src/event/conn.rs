@@ -31,6 +31,8 @@ pub struct Conn {
     pub from: Option<Box<IpAddr>>,
     /// Where it comes from, if it has sent requests in pieces: so that is looked up once.
     pub source: Option<Box<IpAddr>>,
+    /// What `name` found.
+    name: Option<Box<str>>,
 }
 
 /// The outcome of a read.
@@ -67,6 +69,7 @@ impl Conn {
             watched: epoll::EventFlags::empty(),
             from: None,
             source: None,
+            name: None,
         }
     }
 
@@ -83,6 +86,15 @@ impl Conn {
         let peer = || SocketAddr::try_from(net::getpeername(&self.fd).ok()??).ok();
         // A socket for both families calls an IPv4 client ::ffff:a.b.c.d.
         peer().map_or((None, None), |peer| (Some(peer.ip().to_canonical()), Some(peer.port())))
+    }
+
+    /// Where it comes from, for logs; asked of the kernel once.
+    pub fn name(&mut self) -> &str {
+        let Conn { from, fd, name, .. } = self;
+        name.get_or_insert_with(|| {
+            let name = from.as_ref().map(|address| address.to_string());
+            name.unwrap_or_else(|| sys::listen::peer_name(fd)).into()
+        })
     }
 
     /// Returns the events that the kernel should watch for.

@@ -6,6 +6,8 @@ use std::net::IpAddr;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::time::Duration;
 
+use proxy::access::AccessLine;
+use proxy::connection::Connection;
 use proxy::plan::Plan;
 use proxy::{Event, Report, Tally, Time};
 
@@ -45,8 +47,19 @@ pub trait Control {
 
     fn report(&mut self, report: Report);
 
+    /// Writes a line of the access log. `client`: where its client is.
+    fn access(&mut self, _line: &AccessLine, _client: &str) {}
+
+    /// Whether something waits that can be written soon, though nothing will say when.
+    fn has_backlog(&self) -> bool {
+        false
+    }
+
     /// `from`: the address of the client that the event names.
     fn log(&mut self, event: Event, from: Option<IpAddr>);
+
+    /// Logs what became of a connection. `ends`: its other end, and ours; empty if not known.
+    fn log_connection(&mut self, _what: &Connection, _ends: [&str; 2]) {}
 
     /// Logs something that the loop itself has noticed.
     fn log_loop_event(&mut self, note: LoopEvent);

@@ -46,7 +46,7 @@ use crate::config::AcceptMode;
 use crate::scoreboard::Scoreboard;
 use accept::{Acceptor, Peers, Policy};
 use blocks::Blocks;
-use conn::Conns;
+use conn::{Conn, Conns};
 use connect::Connects;
 use header::HeaderReaders;
 use heap_trim::HeapTrim;
@@ -76,6 +76,8 @@ pub struct Loop<'m> {
     control: &'m mut dyn Control,
     epoll: OwnedFd,
     conns: Conns,
+    /// The one whose loss the service is being told.
+    gone: Option<Conn>,
     blocks: Blocks,
     acceptor: Acceptor,
     header_readers: HeaderReaders,
@@ -187,6 +189,7 @@ impl<'m> Loop<'m> {
             service,
             control,
             conns: Conns::default(),
+            gone: None,
             blocks: Blocks::new(),
             acceptor: Acceptor::new(&epoll)?,
             header_readers: HeaderReaders::default(),
@@ -375,7 +378,8 @@ impl<'m> Loop<'m> {
             // While the channel is full, its room wakes us.
             self.queries.due().filter(|_| self.control.has_room()),
         ];
-        let due = due.into_iter().flatten().min()?;
+        let backlog = self.control.has_backlog().then(|| Time(now.0 + BACKLOG_PAUSE_US));
+        let due = due.into_iter().chain([backlog]).flatten().min()?;
         if due == Time(0) {
             return Some(AT_ONCE);
         }
@@ -411,6 +415,8 @@ const LISTENER_TOKEN: u64 = HEADER_TOKEN + (1 << 32);
 const WAKEUP_TOKEN: u64 = u64::MAX - 2;
 const CONTROL_TOKEN: u64 = u64::MAX - 1;
 const SIGNALS_TOKEN: u64 = u64::MAX;
+/// How soon a backlog of the control is looked at again.
+const BACKLOG_PAUSE_US: u64 = 20_000;
 /// How often the processor time is counted, at most.
 const USAGE_PAUSE_US: u64 = 500_000;
 /// Events taken from the kernel at once.

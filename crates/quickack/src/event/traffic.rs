@@ -5,6 +5,7 @@ use std::os::fd::AsRawFd;
 
 use metrics::SlowEntry;
 use proto::Endpoints;
+use proxy::connection::Connection;
 use proxy::{Action, Closed, ConnId, Event, Side, Slices};
 use rustix::event::epoll;
 use rustix::io::Errno;
@@ -87,9 +88,11 @@ impl Loop<'_> {
 
     /// A connection is gone; the service is told.
     pub(super) fn report_lost(&mut self, id: ConnId) {
-        self.drop_conn(id);
+        // What is told of it says where it was.
+        self.gone = self.drop_conn(id);
         self.service.handle_closed(id, Closed::Reset, self.now);
         self.run_actions(None);
+        self.gone = None;
     }
 
     fn finish_connect(&mut self, id: ConnId) {
@@ -163,12 +166,19 @@ impl Loop<'_> {
                 Action::Log(event) => self.log(event),
                 Action::Slow { client, entry } => self.note_slow(client, *entry),
                 Action::InPieces { client, late_us } => self.note_in_pieces(client, late_us),
+                Action::Access { client, line } => {
+                    let name = self.conns.find(client).map_or("", Conn::name);
+                    self.control.access(&line, name);
+                }
             }
         }
         ack_due
     }
 
     fn log(&mut self, event: Event) {
+        if let Event::Connection(what) = &event {
+            return self.log_connection(what);
+        }
         let from = match &event {
             Event::LoginFailed { client, .. } => self.conns.find(*client).and_then(|it| it.peer()),
             _ => None,
@@ -176,11 +186,28 @@ impl Loop<'_> {
         self.control.log(event, from);
     }
 
+    #[cold]
+    fn log_connection(&mut self, what: &Connection) {
+        let id = match what {
+            Connection::Came { client, .. } => *client,
+            Connection::Left(left) => left.client,
+            Connection::LinkMade { link, .. } | Connection::LinkLost { link, .. } => *link,
+        };
+        let gone = self.gone.as_mut().filter(|conn| conn.id == id);
+        match self.conns.find(id).or(gone) {
+            Some(conn) => {
+                let ours = sys::listen::local_name(&conn.fd);
+                self.control.log_connection(what, [conn.name(), &ours]);
+            }
+            None => self.control.log_connection(what, ["", ""]),
+        }
+    }
+
     /// Writes a slow request to the shared memory, with the address of its client.
     fn note_slow(&mut self, client: ConnId, mut entry: SlowEntry) {
         let Some(slow_log) = self.slow_log else { return };
         if let Some(conn) = self.conns.find(client) {
-            entry.client = sys::listen::peer_name(&conn.fd);
+            entry.client = conn.name().to_string();
         }
         slow_log.push(&entry);
     }

@@ -136,6 +136,8 @@ messages! {
         "A client from another worker: its connection, and what it has done."
     Query { number: u64, until_us: u64, query: Query } None
         "A question about the clients, to be answered by then."
+    AccessLog {} One
+        "The pipe to the process that writes the access log."
     Drain { timeout_us: u64 } None
         "Accept no more clients, answer outstanding requests, close at request ends, and exit."
 }
@@ -198,6 +200,22 @@ messages! {
         "A question that only the master can answer."
 }
 
+messages! {
+    /// The messages from the master to the process that writes the access log.
+    ToLogWriter, TO_LOG_WRITER:
+    Pipe { path: String } One
+        "The first message: the pipe that has the lines, and the file that they go to."
+    Reopen { path: String } None
+        "Open the file, which may be another one or have been moved."
+}
+
+messages! {
+    /// The messages from the process that writes the access log to the master.
+    FromLogWriter, FROM_LOG_WRITER:
+    Lost { lines: u64, why: String } None
+        "Lines that could not be written, and the reason for the last of them."
+}
+
 /// A question of the HTTP process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -221,7 +239,8 @@ mod tests {
 
     #[test]
     fn every_message_has_a_sentence_and_a_name_of_its_own() {
-        for both in [[TO_WORKER, TO_MASTER], [TO_HTTP, FROM_HTTP]] {
+        for both in [[TO_WORKER, TO_MASTER], [TO_HTTP, FROM_HTTP], [TO_LOG_WRITER, FROM_LOG_WRITER]]
+        {
             let all: Vec<&Kind> = both.into_iter().flatten().collect();
             for (at, kind) in all.iter().enumerate() {
                 assert!(kind.text.ends_with('.'), "{}", kind.name);

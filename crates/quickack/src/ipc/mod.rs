@@ -30,7 +30,7 @@ use sys::channel;
 use crate::error::{Error, Peer};
 use message::{Envelope, Message};
 
-pub use message::{FromHttp, Question, ToHttp, ToMaster, ToWorker};
+pub use message::{FromHttp, FromLogWriter, Question, ToHttp, ToLogWriter, ToMaster, ToWorker};
 
 /// One end, which sends messages `Out` and receives messages `In`.
 pub struct Channel<Out, In> {

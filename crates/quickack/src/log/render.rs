@@ -10,7 +10,7 @@
 //!
 //! The journal and syslog have a time of their own for each line. JSON in them has the same prefix.
 
-use std::fmt::Write;
+use std::io::Write;
 use std::process;
 
 use serde::Serialize;
@@ -101,13 +101,18 @@ fn visible(text: &str) -> String {
 
 /// RFC 3339, in UTC.
 pub fn timestamp(unix_us: u64) -> String {
+    let mut out = Vec::new();
+    push_timestamp(unix_us, &mut out);
+    String::from_utf8_lossy(&out).into_owned()
+}
+
+/// Writes the same.
+pub fn push_timestamp(unix_us: u64, out: &mut Vec<u8>) {
     let (seconds, us) = (unix_us / 1_000_000, unix_us % 1_000_000);
     let (days, second) = (seconds / 86_400, seconds % 86_400);
     let (year, month, day) = date(days);
     let (hour, minute, second) = (second / 3600, second / 60 % 60, second % 60);
-    let mut out = String::new();
     let _ = write!(out, "{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{us:06}Z");
-    out
 }
 
 /// Returns the date of a day since 1970. Years are counted from March, so that the leap day is the

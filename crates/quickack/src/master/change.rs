@@ -212,6 +212,7 @@ impl Master {
         let mode = self.running.mode;
         let listeners = self.listeners.open(&config, &addresses, mode)?;
         self.http.open(&config, &addresses)?;
+        self.open_access_log(&config)?;
         self.caches.start(&config, &assigned)?;
         let running = Running {
             // No number is used twice: a late word about a cancelled change is not about this one.
@@ -340,6 +341,7 @@ impl Master {
         self.note_reload(change.asked, true, &format!("configuration {epoch}"));
         self.follow_process();
         self.follow_http();
+        self.access_log.follow(&self.running.config);
         let mut waiting = BTreeSet::new();
         for slot in &mut self.slots {
             let number = slot.number;

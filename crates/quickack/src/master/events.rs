@@ -18,6 +18,8 @@ pub enum Source {
     Admin(u32),
     /// The channel of the HTTP process.
     Http,
+    /// The channel of the process that writes the access log.
+    LogWriter,
 }
 
 /// The one place where the master sleeps.
@@ -85,6 +87,7 @@ impl Source {
             Source::Channel(slot) => 1 << 32 | slot as u64,
             Source::Admin(id) => 2 << 32 | u64::from(id),
             Source::Http => 3 << 32,
+            Source::LogWriter => 4 << 32,
         }
     }
 
@@ -93,7 +96,8 @@ impl Source {
             0 => Source::Signals,
             1 => Source::Channel(data as u32 as usize),
             2 => Source::Admin(data as u32),
-            _ => Source::Http,
+            3 => Source::Http,
+            _ => Source::LogWriter,
         }
     }
 }

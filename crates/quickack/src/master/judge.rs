@@ -62,6 +62,7 @@ impl Master {
             let text = format!("cannot open the new log: {error}; still writing to the old one");
             say(&mut self.log, Level::Error, "log_target", &text);
         }
+        self.scoreboard.registry().set_debug(self.log.is_debug());
         if let Err(error) = self.admin.listen_for_stats(
             process.stats.as_ref(),
             &self.running.addresses,

@@ -47,6 +47,7 @@ impl Master {
         let level = self.log.level().step(step);
         // Only the level changes: nothing is opened that could fail.
         let _ = self.log.change(&process.log, process.log_format, level);
+        self.scoreboard.registry().set_debug(self.log.is_debug());
         let text = format!("the log level is now {}", level.name());
         say(&mut self.log, level, "log_level", &text);
     }
@@ -102,6 +103,10 @@ impl Master {
     }
 
     fn reopen_log(&mut self, asker: Option<ConnectionId>) {
+        if self.access_log.is_open() {
+            self.access_log.reopen();
+            self.report(asker, "access_log_reopened", "the access log is reopened");
+        }
         match self.log.reopen() {
             Ok(false) => {}
             Ok(true) => self.report(asker, "log_reopened", "the log is reopened"),

@@ -20,10 +20,12 @@
 //! | `health` | which servers are out of their rings |
 //! | `http` | the process that serves metrics and health |
 //! | `query`, `clients` | what all workers are asked, and `quickack clients` |
+//! | `access_log` | the process that writes the access log |
 //! | `seconds` | the latencies of the last seconds and minutes |
 //! | `admin_server` | what the operator asks by the admin socket |
 //! | `reader` | a process of its own that reads files and looks up hosts |
 
+mod access_log;
 mod admin_server;
 mod caches;
 mod change;
@@ -68,6 +70,7 @@ use crate::ipc::http_view::Reloads;
 use crate::ipc::installation::{self, Installation, ListenerEntry, PoolIds};
 use crate::log::{About, Clocks, Entry, Level, Log, Origin};
 
+use access_log::AccessLog;
 use admin_server::AdminServer;
 use caches::Caches;
 use change::Change;
@@ -118,6 +121,7 @@ struct Master {
     admin: AdminServer,
     queries: Queries,
     http: Http,
+    access_log: AccessLog,
     reloads: Reloads,
     /// Why the admin socket could not be opened last, to be told once.
     admin_error: String,
@@ -188,6 +192,9 @@ impl Master {
         listeners.start(&config, &entries)?;
         http.open(&config, &addresses)?;
         http.start(&config)?;
+        let mut access_log = AccessLog::default();
+        access_log.open(&config)?;
+        access_log.follow(&config);
         caches.start(&config, &assigned)?;
         let running = Running {
             epoch: 1,
@@ -223,6 +230,7 @@ impl Master {
             admin,
             queries: Queries::default(),
             http,
+            access_log,
             reloads: Reloads::since(clocks.unix_us / 1_000_000),
             admin_error: String::new(),
             log,
@@ -239,6 +247,7 @@ impl Master {
             started: Instant::now(),
             started_unix_us: clocks.unix_us,
         };
+        master.scoreboard.registry().set_debug(master.log.is_debug());
         master.begin(&choice.why)?;
         Ok(master)
     }
@@ -257,6 +266,7 @@ impl Master {
                 self.caches.end();
                 // Its clients are told that the proxy is ending, until it has ended.
                 self.http.end();
+                self.access_log.end();
                 self.log.finish(Clocks::read());
                 return Ok(ExitCode::from(code));
             }
@@ -273,6 +283,7 @@ impl Master {
                 Source::Channel(slot) => self.listen_to(slot),
                 Source::Admin(id) => self.serve_admin(id, now),
                 Source::Http => self.listen_to_http(),
+                Source::LogWriter => self.listen_to_log_writer(),
             }
         }
         self.scoreboard.beat_of_master(Clocks::read().clock_us);
@@ -294,6 +305,7 @@ impl Master {
             self.start_what_is_due(now);
         }
         self.tend_http(now);
+        self.tend_access_log(now);
         self.release_ids();
         self.tend_queries(now);
         for WaitingClient { client, tally, fd } in std::mem::take(&mut self.waiting_clients) {

@@ -86,6 +86,7 @@ impl Master {
                     "ejected": ejected,
                     "caches": self.caches.pids(),
                     "http": self.http.pid(),
+                    "log_writer": self.access_log.pid(),
                 },
                 "workers": workers,
             });
@@ -118,6 +119,9 @@ impl Master {
         }
         if let Some(pid) = self.http.pid() {
             text += &format!("  http  {pid:>7}\n");
+        }
+        if let Some(pid) = self.access_log.pid() {
+            text += &format!("   log  {pid:>7}\n");
         }
         for server in ejected {
             text += &format!("ejected: {server}\n");

@@ -60,6 +60,7 @@ impl Master {
             &[Rc::clone(&self.scoreboard_memory)],
         );
         worker.send(ToWorker::Lock {}, &[Rc::clone(&self.lock)]);
+        self.pass_access_log(number);
         let mine = self.running.listeners.iter().filter(|entry| entry.is_of(number));
         let ids: Vec<u32> = mine.map(|entry| entry.id).collect();
         self.pass_listeners(number, &ids);

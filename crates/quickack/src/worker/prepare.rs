@@ -13,7 +13,7 @@ use crate::config::{self, AcceptMode, Affinity, Config, Override, Severity, Sour
 use crate::error::Error;
 use crate::event::{Install, Listener, Target, TargetAddress};
 use crate::ipc::installation::{Installation, assign_ids};
-use crate::log::About;
+use crate::log::{About, Format};
 
 /// A configuration that can be installed.
 pub struct Prepared {
@@ -21,6 +21,10 @@ pub struct Prepared {
     pub install: Install,
     /// The names of pools and servers, by id.
     pub names: HashMap<u32, About>,
+    /// The same of tenants.
+    pub tenants: HashMap<u32, String>,
+    /// The format of the access log, if there is one.
+    pub access_log: Option<Format>,
     pub affinity: Affinity,
     pub mode: AcceptMode,
 }
@@ -48,10 +52,13 @@ pub fn compile(
     let (connects_per_second, epoll_timeout) =
         (process.server_connects_max, Duration::from_micros(process.epoll_timeout_us));
     let affinity = process.affinity.clone();
+    let access_log = process.access_log.is_some().then_some(process.access_log_format);
+    let tenants = config.plan.tenants.iter().map(|tenant| (tenant.id, tenant.name.clone()));
+    let tenants = tenants.collect();
     let plan = share(config.plan, installation.workers, listeners.len())?;
     let install = Install { plan, listeners, targets, connects_per_second, epoll_timeout };
     let (epoch, mode) = (installation.epoch, installation.accept);
-    Ok(Prepared { epoch, install, names, affinity, mode })
+    Ok(Prepared { epoch, install, names, tenants, access_log, affinity, mode })
 }
 
 /// The listeners that this worker looks at. One that it has already comes without a descriptor.

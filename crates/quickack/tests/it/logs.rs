@@ -118,3 +118,88 @@ fn programs_read_who_is_meant_in_fields_of_their_own() {
         assert_ne!(record["event"], record["message"]);
     }
 }
+
+/// Waits for a line with all of these words, and returns it.
+#[track_caller]
+fn wait_for_line(quickack: &Quickack, words: &[&str]) -> String {
+    let mut found = None;
+    wait_until(&format!("a line with {words:?}"), || {
+        let text = quickack.process.stderr_text();
+        let has_all = |line: &&str| words.iter().all(|word| line.contains(word));
+        found = text.lines().find(has_all).map(str::to_string);
+        found.is_some()
+    });
+    found.expect("it was waited for")
+}
+
+#[test]
+fn at_debug_each_connection_has_a_line_when_it_is_made_and_when_it_is_lost() {
+    let (memcached, quickack) = harness::field(1, &[], &[]);
+    let before = quickack.client();
+    quickack.admin_ok(&["log-level", "debug"]);
+    let name = |client: &Client| client.stream.local_addr().expect("it is connected").to_string();
+    let listener = quickack.address().to_string();
+    // One that quits, one that closes, one that is reset, one that sends nonsense.
+    let mut quits = quickack.client();
+    quits.ask("get x\r\n", "END\r\n");
+    quits.send("quit\r\n");
+    let quitter = name(&quits);
+    wait_for_line(
+        &quickack,
+        &["debug worker 0", &quitter, "connected to", &listener, "pool alpha"],
+    );
+    let line = wait_for_line(&quickack, &[&quitter, "left pool alpha after", "it quit"]);
+    assert!(line.contains("2 requests, 13 bytes received, 5 sent"), "{line}");
+    let closes = quickack.client();
+    let closer = name(&closes);
+    drop(closes);
+    wait_for_line(&quickack, &[&closer, "left", "it closed the connection; 0 requests"]);
+    let resets = quickack.client();
+    let resetter = name(&resets);
+    // What is closed with SO_LINGER 0 sends a reset.
+    rustix::net::sockopt::set_socket_linger(&resets.stream, Some(Duration::ZERO)).expect("TCP");
+    drop(resets);
+    wait_for_line(&quickack, &[&resetter, "left", "the connection was reset"]);
+    // The first request made a link, the loss of the server ends it.
+    let server = memcached.address.to_string();
+    let line = wait_for_line(&quickack, &["a link to server", &server, "is up, from 127.0.0.1:"]);
+    assert!(line.ends_with(&format!("to {server}")), "{line}");
+    drop(memcached);
+    wait_for_line(&quickack, &["a link to server", &server, "is closed: connection lost"]);
+    // Without debug there are none.
+    quickack.admin_ok(&["log-level", "notice"]);
+    let quiet = quickack.client();
+    let (quiet_name, before_name) = (name(&quiet), name(&before));
+    drop((quiet, before));
+    harness::wait_for_clients(&quickack, 0);
+    let text = quickack.process.stderr_text();
+    assert!(!text.contains(&quiet_name) && !text.contains(&before_name), "{text}");
+}
+
+#[test]
+fn connections_in_json_name_pool_server_and_worker() {
+    let (_memcached, quickack) = harness::field(1, &["log_level: debug", "log_format: json"], &[]);
+    quickack.client().ask("get x\r\n", "END\r\n");
+    let line = wait_for_line(&quickack, &["\"client_left\""]);
+    let json: Value = serde_json::from_str(&line).expect("JSON");
+    assert_eq!((&json["pool"], &json["worker"]), (&"alpha".into(), &0.into()), "{json:#}");
+    assert_eq!((&json["level"], json.get("server")), (&"debug".into(), None));
+    let line = wait_for_line(&quickack, &["\"link_made\""]);
+    let json: Value = serde_json::from_str(&line).expect("JSON");
+    assert!(json["server"].is_string() && json["pool"] == "alpha", "{json:#}");
+}
+
+#[test]
+fn the_end_of_a_proxy_and_a_worker_that_hands_over_are_reasons_of_their_own() {
+    let (_memcached, mut quickack) = harness::field(2, &["log_level: debug"], &[]);
+    let mut clients: Vec<Client> = (0..4).map(|_| quickack.client()).collect();
+    clients.iter_mut().for_each(|client| client.ask("get x\r\n", "END\r\n"));
+    let text = std::fs::read_to_string(quickack.file()).expect("the file");
+    quickack.rewrite(&text.replace("workers: 2", "workers: 1"));
+    quickack.admin_ok(&["reload"]);
+    wait_for_line(&quickack, &["left pool alpha", "another worker takes it over; 1 requests"]);
+    wait_for_line(&quickack, &["came from another worker (pool alpha)"]);
+    send(quickack.process.id(), Signal::TERM);
+    assert!(quickack.process.wait_for_end().success());
+    wait_for_line(&quickack, &["left pool alpha", "the proxy, a worker or its pool ends"]);
+}

@@ -6,6 +6,7 @@
 // A test that cannot continue panics, in its helper functions as well.
 #![allow(clippy::unwrap_used)]
 
+mod access_log;
 mod admin;
 mod alloc;
 mod allow;

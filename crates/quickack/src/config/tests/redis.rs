@@ -97,7 +97,7 @@ fn a_name_that_cannot_be_allowed_is_told_where_it_stands_and_why() {
         ("save, debug|loadaof", "allow: `debug|loadaof` cannot be allowed: it would end the"),
         ("save, debug|reload", "allow: `debug|reload` cannot be allowed: it would end the server"),
         ("save, debug|set-disable-deny-scripts", "cannot be allowed: it would end the server"),
-        ("save, slowlogs", "did you mean `slowlog`?"),
+        ("save, latencys", "did you mean `latency`?"),
         ("save, flush_all", "allow: `flush_all` is not a command of pools that speak redis"),
     ] {
         let report = told(REDIS_TEXT, names);

@@ -3,6 +3,8 @@
 
 use http::{Exposition, Kind, seconds};
 
+use ::metrics::WorkerCounter;
+
 use super::super::view::View;
 use super::{Family, Source, of_server};
 use crate::stats::{self, Health};
@@ -163,6 +165,16 @@ pub const FACTS: &[Fact] = &[
         help: "Times that the process that serves these figures died or hung, and was started \
                again.",
         samples: |view, _, page| page.sample(&[], view.state.http_deaths),
+    },
+    Fact {
+        name: "quickack_access_log_lines_lost",
+        kind: Kind::Counter,
+        labels: "",
+        help: "Lines of the access log that were dropped by workers, or could not be written.",
+        samples: |view, _, page| {
+            let registry = view.scoreboard.registry();
+            page.sample(&[], registry.total(0, WorkerCounter::AccessLinesLost));
+        },
     },
     Fact {
         name: "quickack_server_up",
