@@ -115,7 +115,7 @@ impl Clients {
 
 /// The number of bits of a client's number that identify a worker.
 const WORKER_BITS: u32 = 10;
-/// The last seconds are between one and two of these if they are asked for often, and three at most.
+/// The last seconds are one or two of these if they are asked for often, and three at most.
 const PACE_US: u64 = 5_000_000;
 
 #[cfg(test)]
