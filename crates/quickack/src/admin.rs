@@ -64,9 +64,9 @@ pub static VERBS: &[Verb] = &[
         words: "[kill [ID...]] [--pool POOL] [--address ADDRESS] [--user USER] [--tenant TENANT] \
                 [--sort requests|bytes|idle|age] [--limit N] [--busiest] [--in-pieces] [--json]",
         text: "Shows the clients of all workers, or those that match; `--busiest`: those that did \
-               most in the last seconds; `--in-pieces`: the addresses of those that send requests \
-               in pieces. `kill` closes at once those that match, and says which. A worker that \
-               has not answered within 2 seconds is named.",
+               most in the last seconds; `--in-pieces`: the addresses from which requests come in \
+               pieces. `kill` closes at once those that match, and says which. A worker that has \
+               not answered within 2 seconds is named.",
     },
     Verb {
         name: "workers",

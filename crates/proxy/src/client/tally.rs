@@ -57,22 +57,22 @@ impl Record {
         Mark { at, requests, bytes: received + sent }
     }
 
-    /// Begins to measure the last seconds now.
+    /// Begins to measure the last seconds now; those of a new client begin when it came.
     pub(super) fn begin_pace(&mut self, now: Time) {
-        let mark = self.mark(now);
+        let came = Mark { at: self.tally.came, requests: 0, bytes: 0 };
+        let is_new = now.since(came.at) < 2 * PACE_US;
+        let mark = if is_new { came } else { self.mark(now) };
         self.pace = Some(Box::new(Pace { older: mark, newer: mark }));
     }
 
     /// Returns what it has done in the last seconds.
     pub(super) fn recent(&mut self, now: Time) -> Recent {
+        // One that nobody has asked for yet came lately, or was handed over.
+        if self.pace.is_none() {
+            self.begin_pace(now);
+        }
         let present = self.mark(now);
-        let came = Mark { at: self.tally.came, requests: 0, bytes: 0 };
-        let pace = self.pace.get_or_insert_with(|| {
-            // One that nobody has asked for yet is new, or was handed over: then it begins now.
-            let is_new = now.since(came.at) < 2 * PACE_US;
-            let mark = if is_new { came } else { present };
-            Box::new(Pace { older: mark, newer: mark })
-        });
+        let Some(pace) = &mut self.pace else { return Recent::default() };
         if now.since(pace.newer.at) >= PACE_US {
             (pace.older, pace.newer) = (pace.newer, present);
         }
@@ -115,7 +115,7 @@ impl Clients {
 
 /// The number of bits of a client's number that identify a worker.
 const WORKER_BITS: u32 = 10;
-/// The last seconds are between one and two of these, if they are asked for often.
+/// The last seconds are one or two of these if they are asked for often, and three at most.
 const PACE_US: u64 = 5_000_000;
 
 #[cfg(test)]

@@ -127,9 +127,11 @@ impl Loop<'_> {
         };
         let mut found = Vec::new();
         let (conns, now) = (&mut self.conns, self.now);
+        let enough = running.query.best().map_or(0, |best| best.limit);
+        let known = running.rows.len();
         let mut look = |view: ClientView<'_>| {
-            // Who did nothing is not among the busiest.
-            if how == Look::Recent && view.recent.bytes == 0 {
+            // Who did nothing is not among the busiest, unless there are too few.
+            if how == Look::Recent && view.recent.bytes == 0 && known + found.len() >= enough {
                 return;
             }
             found.extend(row_of(&view, filter, conns, now).map(|row| (view.conn, row)));

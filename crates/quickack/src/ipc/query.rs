@@ -196,11 +196,11 @@ impl ClientRow {
 }
 
 /// Bytes of a row beside its texts.
-const ROW_LEN: usize = 450;
+const ROW_LEN: usize = 350;
 /// Bytes of rows in a message: even if each character of the texts had to be escaped, it would fit.
 pub const ROWS_LEN_MAX: usize = 8 * 1024;
-/// Bytes of rows that a worker answers with.
-pub const ANSWER_LEN_MAX: usize = 8 << 20;
+/// Bytes of rows that a worker answers with: some forty thousand clients.
+pub const ANSWER_LEN_MAX: usize = 16 << 20;
 /// The most that `Best` may ask for.
 pub const LIMIT_MAX: usize = 1_000;
 /// Addresses in a message.
