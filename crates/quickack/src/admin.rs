@@ -38,9 +38,10 @@ pub static VERBS: &[Verb] = &[
     },
     Verb {
         name: "set",
-        words: "KEY=VALUE...",
+        words: "[--allow-remap] KEY=VALUE...",
         text: "Overrides directives of the file, for all workers or for none: `memory_max=2g`, \
-               `alpha.timeout_reply=200ms`. `KEY=` returns to the file's value.",
+               `alpha.timeout_reply=200ms`, `alpha.allow=[flush_all, stats reset]`. `KEY=` returns \
+               to the file's value. If keys would move to other servers, it needs `--allow-remap`.",
     },
     Verb {
         name: "config",
@@ -72,6 +73,21 @@ pub static VERBS: &[Verb] = &[
     },
     Verb { name: "quit", words: "", text: "Exits now." },
 ];
+
+/// Returns the words of a line. Spaces within brackets separate none: a list is one word.
+pub fn words(line: &str) -> Vec<String> {
+    let mut words: Vec<String> = Vec::new();
+    let mut depth = 0i32;
+    for word in line.split_whitespace() {
+        match words.last_mut().filter(|_| depth > 0) {
+            Some(list) => *list = format!("{list} {word}"),
+            None => words.push(word.to_string()),
+        }
+        let count = |brackets: &str| word.matches(|c| brackets.contains(c)).count() as i32;
+        depth = (depth + count("[{") - count("]}")).max(0);
+    }
+    words
+}
 
 /// The only proxy that answers, of all or of one configuration.
 pub fn only(file: Option<&Path>) -> Result<Found, Error> {

@@ -2,6 +2,8 @@
 
 mod ask;
 mod check;
+mod files;
+mod nutcracker;
 mod reference;
 mod route;
 mod top;
@@ -14,14 +16,14 @@ use std::process::ExitCode;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::config::{self, Config};
-use crate::{cache_server, http_server, master, worker};
+use crate::{cache_server, http_server, master, version, worker};
 
 /// A cache proxy that finds and removes the stalls between cache clients and servers.
 ///
 /// Without a verb it runs the proxy: in front of an embedded cache on 127.0.0.1:22121, or as FILE
 /// says.
 #[derive(Parser)]
-#[command(version, args_conflicts_with_subcommands = true)]
+#[command(version = version::LONG, args_conflicts_with_subcommands = true)]
 struct Arguments {
     #[command(subcommand)]
     verb: Option<Verb>,
@@ -55,6 +57,20 @@ enum Verb {
         #[arg(required = true, value_name = "KEY")]
         keys: Vec<OsString>,
     },
+    /// Print the native form of a nutcracker.yml.
+    MigrateConfig {
+        /// The configuration.
+        file: PathBuf,
+    },
+    /// Show the share of keys that would have another server with the second file.
+    ///
+    /// The exit status is 0 if no key would move, 2 if any would, and 1 after an error.
+    RingDiff {
+        /// The configuration of now.
+        old: PathBuf,
+        /// The other one.
+        new: PathBuf,
+    },
     /// Read the configuration again, and apply it to all workers or to none.
     Reload {
         #[command(flatten)]
@@ -68,7 +84,10 @@ enum Verb {
     Set {
         #[command(flatten)]
         proxy: ask::Proxy,
-        /// Directives to set.
+        /// Apply them even if keys move to other servers.
+        #[arg(long)]
+        allow_remap: bool,
+        /// Directives to set. A list is written as in a file: `alpha.allow=[flush_all]`.
         #[arg(required = true, value_name = "KEY=VALUE")]
         words: Vec<String>,
     },
@@ -196,11 +215,20 @@ pub enum Format {
 }
 
 pub fn main() -> ExitCode {
-    let arguments = Arguments::parse();
+    let arguments: Vec<OsString> = std::env::args_os().collect();
+    match nutcracker::is_meant(&arguments) {
+        true => nutcracker::main(&arguments),
+        false => run(Arguments::parse_from(arguments)),
+    }
+}
+
+fn run(arguments: Arguments) -> ExitCode {
     match arguments.verb.unwrap_or(Verb::Run(arguments.run)) {
-        Verb::Run(RunArguments { config: None }) => master::run(config::default(), None),
+        Verb::Run(RunArguments { config: None }) => {
+            master::run(config::default(), None, &mut || {})
+        }
         Verb::Run(RunArguments { config: Some(file) }) => match load(&file) {
-            Some(config) => master::run(config, Some(master::reader::absolute(&file))),
+            Some(config) => master::run(config, Some(master::reader::absolute(&file)), &mut || {}),
             None => ExitCode::FAILURE,
         },
         Verb::Check { file, format } => check::check(&file, format),
@@ -208,6 +236,8 @@ pub fn main() -> ExitCode {
             Some(config) => route::route(&config, pool.as_deref(), &keys),
             None => ExitCode::FAILURE,
         },
+        Verb::MigrateConfig { file } => files::migrate(&file),
+        Verb::RingDiff { old, new } => files::ring_diff(&old, &new),
         Verb::Docs { page } => {
             print(&reference::page(&page));
             ExitCode::SUCCESS
@@ -215,7 +245,9 @@ pub fn main() -> ExitCode {
         Verb::Reload { proxy, allow_remap } => {
             proxy.ask("reload", &[flag(allow_remap, "--allow-remap")])
         }
-        Verb::Set { proxy, words } => proxy.ask("set", &words),
+        Verb::Set { proxy, allow_remap, words } => {
+            proxy.ask("set", &[vec![flag(allow_remap, "--allow-remap")], words].concat())
+        }
         Verb::Config { proxy, running: _, diff, json } => {
             proxy.ask("config", &[flag(diff, "--diff"), flag(json, "--json")])
         }

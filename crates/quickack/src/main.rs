@@ -13,6 +13,7 @@ mod log;
 mod master;
 mod scoreboard;
 mod stats;
+mod version;
 mod worker;
 
 fn main() -> std::process::ExitCode {

@@ -30,6 +30,7 @@ use crate::scoreboard::Scoreboard;
 
 pub use history::history;
 pub use text::{duration, time};
+pub use twemproxy::describe as describe_twemproxy;
 
 /// All counters, with the names of their owners.
 pub struct Snapshot {

@@ -12,6 +12,7 @@ use super::directives::{GLOBAL, POOL};
 use super::draft::{GlobalDraft, PoolDraft, Setting};
 use super::file::{ConfigFile, Entry, Shape};
 use super::findings::Findings;
+use super::foreign;
 use super::logins::{Logins, Reader};
 use super::overrides::{Override, Owner, apply_override};
 use super::process::{Admin, processors};
@@ -20,7 +21,7 @@ use super::rules::{Rules, eject};
 use super::running::Block;
 use super::tenancy::{self, Member};
 use super::tenants::TENANT;
-use super::value::size_word;
+use super::value::{Fault, size_word};
 use super::{Address, Config, Listener, Outcome, Severity, TcpOptions, Upstream};
 
 /// Compiles a text that names no files, with the directives set at run time over it. `name` stands
@@ -96,13 +97,19 @@ impl<'o> Compiler<'o> {
             if !seen.insert(entry.key.as_str()) {
                 let message = format!("a second block is called `{}`", entry.key);
                 findings.error(entry.key_place, message);
+                let first = file.entries.iter().find(|one| one.key == entry.key);
+                findings.first(first.map(|first| first.key_place));
+            } else if has_pools(entry) {
+                let message = format!("`{}` has pools under it, and is none", entry.key);
+                let fault = Fault::new(message).help(Some(foreign::NESTED));
+                findings.fault(entry.key_place, fault);
             } else if is_global(entry) {
                 self.global(entry, findings);
             } else {
                 self.pool(entry, findings);
             }
         }
-        if !file.entries.iter().any(|entry| !is_global(entry)) {
+        if !file.entries.iter().any(|entry| !is_global(entry) || has_pools(entry)) {
             findings.error(Spot::File, "the file has no pool");
         }
         self.global_overrides(findings);
@@ -325,12 +332,26 @@ fn is_global(entry: &Entry) -> bool {
     entry.key == "global" && !matches!(&entry.value.shape, Shape::Map(inner) if listens(inner))
 }
 
+/// Returns whether what is under an entry are pools and not directives, as in some forks.
+fn has_pools(entry: &Entry) -> bool {
+    let has = |entries: &[Entry], name: &str| entries.iter().any(|inner| inner.key == name);
+    let is_pool = |inner: &Entry| match &inner.value.shape {
+        Shape::Map(directives) => has(directives, "listen") || has(directives, "servers"),
+        _ => false,
+    };
+    match &entry.value.shape {
+        Shape::Map(inner) => !inner.is_empty() && inner.iter().all(is_pool),
+        _ => false,
+    }
+}
+
 fn entries<'e>(block: &'e Entry, findings: &mut Findings) -> Option<&'e [Entry]> {
     match &block.value.shape {
         Shape::Map(entries) => Some(entries),
         _ => {
             let message = format!("`{}` has no directives under it", block.key);
-            findings.error(block.key_place, message);
+            let fault = Fault::new(message).help(foreign::of_key(&block.key));
+            findings.fault(block.key_place, fault);
             None
         }
     }

@@ -393,7 +393,7 @@ impl Master {
     }
 
     fn handle_request(&mut self, id: ConnectionId, question: &str, now: Instant) {
-        let words: Vec<String> = question.split_whitespace().map(str::to_string).collect();
+        let words = admin::words(question);
         let Some((verb, words)) = words.split_first() else {
             return self.admin.refuse(id, &format!("use one of: {}", verbs()));
         };
@@ -417,11 +417,18 @@ impl Master {
                 let allow_remap = says("--allow-remap");
                 self.begin_reload(Asked::reload(Some(id), allow_remap), now);
             }
-            "set" if words.is_empty() => self.admin.refuse(id, "set needs KEY=VALUE"),
-            "set" => self.begin_set(id, words, now),
+            "set" => {
+                let (options, words): (Vec<String>, Vec<String>) =
+                    words.iter().cloned().partition(|word| word == "--allow-remap");
+                match words.is_empty() {
+                    true => self.admin.refuse(id, "set needs KEY=VALUE"),
+                    false => self.begin_set(Asked::set(id, !options.is_empty()), &words, now),
+                }
+            }
             "log-level" => match words {
                 [level] => {
-                    self.begin_set(id, &[format!("log_level={level}")], now);
+                    let asked = Asked::set(id, false);
+                    self.begin_set(asked, &[format!("log_level={level}")], now);
                 }
                 _ => self.admin.refuse(id, "log-level takes one word"),
             },

@@ -87,13 +87,12 @@ impl Master {
     }
 
     /// `KEY=VALUE` words over the file's.
-    pub(super) fn begin_set(&mut self, id: ConnectionId, words: &[String], now: Instant) {
-        let asked = Asked::set(id);
+    pub(super) fn begin_set(&mut self, asked: Asked, words: &[String], now: Instant) {
         if self.ending.is_some() {
             return self.refuse(asked, "the proxy is shutting down");
         }
         if self.change.is_some() {
-            return self.queue_change(ChangeRequest::Set { asker: id, words: words.to_vec() });
+            return self.queue_change(ChangeRequest::Set { asked, words: words.to_vec() });
         }
         let mut overrides = self.running.config.overrides.clone();
         for word in words {
@@ -149,7 +148,13 @@ impl Master {
     }
 
     /// The first phase: everything the master can know is settled, then the workers are asked.
-    fn prepare(&mut self, asked: Asked, reading: Reading, overrides: &[Override], now: Instant) {
+    fn prepare(
+        &mut self,
+        asked: Asked,
+        mut reading: Reading,
+        overrides: &[Override],
+        now: Instant,
+    ) {
         let asker = asked.asker;
         let name =
             self.file.as_ref().map_or("(built in)".into(), |file| file.display().to_string());
@@ -159,6 +164,11 @@ impl Master {
         let Some(config) = outcome.config else {
             return self.refuse(asked, outcome.report.render_text().trim_end());
         };
+        // A directive that is set may name an address that the file does not.
+        let known = &self.running.resolved;
+        if let Err(error) = reader::complete(&config, &mut reading.addresses, known) {
+            return self.refuse(asked, error);
+        }
         let addresses = reader::choose(&reading.addresses, Some(&self.running.addresses));
         let mut told = match self.judge(&config, &addresses, asked.allow_remap) {
             Ok(told) => told,

@@ -20,15 +20,15 @@ impl Asked {
         Asked { asker, allow_remap, is_reload: true }
     }
 
-    pub fn set(asker: ConnectionId) -> Asked {
-        Asked { asker: Some(asker), allow_remap: false, is_reload: false }
+    pub fn set(asker: ConnectionId, allow_remap: bool) -> Asked {
+        Asked { asker: Some(asker), allow_remap, is_reload: false }
     }
 }
 
 /// A change that waits for its turn.
 pub enum ChangeRequest {
     Reload(Asked),
-    Set { asker: ConnectionId, words: Vec<String> },
+    Set { asked: Asked, words: Vec<String> },
 }
 
 impl Master {
@@ -41,10 +41,7 @@ impl Master {
             return;
         }
         if self.change_requests.len() >= CHANGE_REQUESTS_MAX {
-            let asked = match asked {
-                ChangeRequest::Reload(asked) => asked,
-                ChangeRequest::Set { asker, .. } => Asked::set(asker),
-            };
+            let (ChangeRequest::Reload(asked) | ChangeRequest::Set { asked, .. }) = asked;
             return self.refuse(asked, "too many changes are waiting; try again in a moment");
         }
         self.change_requests.push_back(asked);
@@ -56,7 +53,7 @@ impl Master {
         {
             match asked {
                 ChangeRequest::Reload(asked) => self.begin_reload(asked, now),
-                ChangeRequest::Set { asker, words } => self.begin_set(asker, &words, now),
+                ChangeRequest::Set { asked, words } => self.begin_set(asked, &words, now),
             }
         }
     }

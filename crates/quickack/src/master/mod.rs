@@ -77,11 +77,12 @@ use listeners::Listeners;
 use seconds::Seconds;
 use workers::{Slot, State, Worker};
 
-/// Serves `config` until it is told to end. `file` is what a reload reads.
-pub fn run(config: Config, file: Option<PathBuf>) -> ExitCode {
+/// Serves `config` until it is told to end. `file` is what a reload reads; `ready` is called when the
+/// listeners are open and no worker has been started.
+pub fn run(config: Config, file: Option<PathBuf>, ready: &mut dyn FnMut()) -> ExitCode {
     let process = &config.process;
     let log = Log::open(&process.log, process.log_format, process.log_level);
-    let started = log.and_then(|log| Master::start(config, file, log));
+    let started = log.and_then(|log| Master::start(config, file, log, ready));
     let started = started.map_err(|error| format!("cannot start: {error}"));
     let ended =
         started.and_then(|master| master.watch().map_err(|error| format!("cannot go on: {error}")));
@@ -165,7 +166,12 @@ struct Ending {
 }
 
 impl Master {
-    fn start(config: Config, file: Option<PathBuf>, log: Log) -> Result<Master, Error> {
+    fn start(
+        config: Config,
+        file: Option<PathBuf>,
+        log: Log,
+        ready: &mut dyn FnMut(),
+    ) -> Result<Master, Error> {
         sys::process::set_title("quickack: master");
         sys::process::raise_descriptors();
         let signals = Signals::new(lifecycle::SIGNALS)?;
@@ -234,6 +240,7 @@ impl Master {
         };
         master.follow_http();
         master.announce(&choice.why);
+        ready();
         master.fill_slots(master.running.config.process.worker_count())?;
         Ok(master)
     }

@@ -26,6 +26,7 @@ mod logins;
 mod logs;
 mod metrics;
 mod names;
+mod nutcracker;
 mod outage;
 mod peers;
 mod places;
