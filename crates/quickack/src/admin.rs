@@ -55,6 +55,22 @@ pub static VERBS: &[Verb] = &[
         text: "Shows counters and percentiles of all workers together.",
     },
     Verb {
+        name: "difference",
+        words: "/PATH",
+        text: "Says what a reload would change if that file were the configuration, and changes \
+               nothing; `quickack check --diff FILE` asks it.",
+    },
+    Verb {
+        name: "info",
+        words: "[--json]",
+        text: "Shows release, build, uptime, epoch, limits, and whether the proxy is ready.",
+    },
+    Verb {
+        name: "pools",
+        words: "[--json]",
+        text: "Shows the pools: protocol, listener, clients, and how many servers are up.",
+    },
+    Verb {
         name: "slowlog",
         words: "[--json] [--limit N] [--reset]",
         text: "Shows the last slow requests (at most 100, or N), the newest first: their phases, \

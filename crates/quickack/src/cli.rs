@@ -7,11 +7,13 @@ mod nutcracker;
 mod reference;
 mod route;
 mod top;
+mod wait;
 
 use std::ffi::OsString;
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
@@ -37,19 +39,33 @@ enum Verb {
     Run(RunArguments),
     /// Check a configuration, and print the resulting settings.
     ///
-    /// The exit status is 0 if it is valid and 1 if it is not.
+    /// The exit status is 0 if it is valid and 1 if it is not; with `--strict`, 2 after a warning.
     Check {
         /// The configuration to check; a nutcracker.yml is accepted.
         file: PathBuf,
         /// `json` prints an array with one object per error or warning.
         #[arg(long, value_enum, default_value_t = Format::Text)]
         format: Format,
+        /// The exit status is 2 if there is a warning.
+        #[arg(long)]
+        strict: bool,
+        /// Ask the running proxy what a reload of this file would change; nothing is changed.
+        #[arg(long)]
+        diff: bool,
+        /// The admin socket of that proxy; by default it is the one that runs with this file, or
+        /// the only one.
+        #[arg(long, value_name = "PATH", requires = "diff")]
+        admin: Option<PathBuf>,
     },
     /// Show the server that holds each key.
     Route {
-        /// The configuration that defines the pools and servers.
+        /// The configuration that defines the pools and servers; by default that of the running
+        /// proxy.
         #[arg(short, long, value_name = "FILE")]
-        config: PathBuf,
+        config: Option<PathBuf>,
+        /// The admin socket of the running proxy; needed if several run.
+        #[arg(long, value_name = "PATH", conflicts_with = "config")]
+        admin: Option<PathBuf>,
         /// Only in this pool; by default in every pool.
         #[arg(long)]
         pool: Option<String>,
@@ -101,6 +117,7 @@ enum Verb {
         /// Only the directives that were set at run time and differ from the file.
         #[arg(long)]
         diff: bool,
+        /// Print an array with one object for each directive, for programs.
         #[arg(long)]
         json: bool,
     },
@@ -108,8 +125,39 @@ enum Verb {
     Stats {
         #[command(flatten)]
         proxy: ask::Proxy,
+        /// Print one object, for programs: every counter by its name in the reference.
         #[arg(long)]
         json: bool,
+    },
+    /// Show release, build, uptime, epoch and limits, and whether the proxy is ready.
+    Info {
+        #[command(flatten)]
+        proxy: ask::Proxy,
+        /// Print one object, for programs.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Show the pools: protocol, listener, clients, and how many servers are up.
+    Pools {
+        #[command(flatten)]
+        proxy: ask::Proxy,
+        /// Print one object, for programs; it has the servers too.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Wait until something is so: `ready`, `epoch N`, or `server POOL/NAME up`.
+    ///
+    /// `ready`: all workers serve with the configuration that holds, and each pool that is
+    /// `required` has a server that is up. The exit status is 1 if the time is over.
+    Wait {
+        #[command(flatten)]
+        proxy: ask::Proxy,
+        /// How long; a bare number is seconds.
+        #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = wait::duration)]
+        timeout: Duration,
+        /// What to wait for.
+        #[arg(required = true, value_name = "CONDITION")]
+        words: Vec<String>,
     },
     /// Show rates, percentiles, servers and workers in the terminal, anew each second.
     Top {
@@ -132,6 +180,7 @@ enum Verb {
         /// At most so many, the newest first.
         #[arg(long, value_name = "N", default_value_t = 100)]
         limit: u32,
+        /// Print one object, for programs.
         #[arg(long)]
         json: bool,
         /// Hide those so far.
@@ -142,6 +191,7 @@ enum Verb {
     Workers {
         #[command(flatten)]
         proxy: ask::Proxy,
+        /// Print one object, for programs.
         #[arg(long)]
         json: bool,
     },
@@ -231,8 +281,11 @@ fn run(arguments: Arguments) -> ExitCode {
             Some(config) => master::run(config, Some(master::reader::absolute(&file)), &mut || {}),
             None => ExitCode::FAILURE,
         },
-        Verb::Check { file, format } => check::check(&file, format),
-        Verb::Route { config: file, pool, keys } => match load(&file) {
+        Verb::Check { file, format, strict, diff, admin } => {
+            let proxy = diff.then_some(ask::Proxy { config: None, admin });
+            check::check(&file, format, strict, proxy.as_ref())
+        }
+        Verb::Route { config, admin, pool, keys } => match load_running(config, admin) {
             Some(config) => route::route(&config, pool.as_deref(), &keys),
             None => ExitCode::FAILURE,
         },
@@ -251,6 +304,9 @@ fn run(arguments: Arguments) -> ExitCode {
         Verb::Config { proxy, running: _, diff, json } => {
             proxy.ask("config", &[flag(diff, "--diff"), flag(json, "--json")])
         }
+        Verb::Info { proxy, json } => proxy.ask("info", &[flag(json, "--json")]),
+        Verb::Pools { proxy, json } => proxy.ask("pools", &[flag(json, "--json")]),
+        Verb::Wait { proxy, timeout, words } => wait::wait(&proxy, &words, timeout),
         Verb::Stats { proxy, json } => proxy.ask("stats", &[flag(json, "--json")]),
         Verb::Top { proxy, over, once, json } => top::top(&proxy, over, once, json),
         Verb::Slowlog { proxy, limit, json, reset } => {
@@ -270,6 +326,28 @@ fn run(arguments: Arguments) -> ExitCode {
         }
     }
 }
+
+/// Loads a file, or else the configuration of the running proxy with what was set over it.
+fn load_running(file: Option<PathBuf>, admin: Option<PathBuf>) -> Option<Config> {
+    if let Some(file) = file {
+        return load(&file);
+    }
+    match (ask::Proxy { config: None, admin }).running() {
+        Ok(ask::Running { file: Some(file), overrides }) => {
+            let outcome = config::read_with(&file, &overrides);
+            check::report(&outcome, "quickack: ");
+            outcome.config
+        }
+        Ok(ask::Running { file: None, .. }) => Some(config::default()),
+        Err(error) => {
+            ask::fail(&error);
+            None
+        }
+    }
+}
+
+/// The exit status if there is a difference, or a warning that counts: 1 is an error.
+const DIFFERENT: u8 = 2;
 
 fn flag(given: bool, word: &str) -> String {
     if given { word.to_string() } else { String::new() }

@@ -204,6 +204,11 @@ pub fn parse_item_size(word: &str) -> Result<usize, Error> {
     Ok(value::size(word, &range)? as usize)
 }
 
+/// Parses a duration from the command line to microseconds.
+pub fn parse_duration(word: &str) -> Result<u64, Error> {
+    Ok(value::duration(word)?)
+}
+
 /// Parses an address to listen on from the command line.
 pub fn parse_address(word: &str) -> Result<Address, Error> {
     Ok(Address::parse(word)?)

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::ExitCode;
 
-use super::{load, print};
+use super::{DIFFERENT, load, print};
 use crate::config::{self, RingDifference};
 
 /// What nutcracker does by its command line alone.
@@ -40,6 +40,3 @@ pub fn ring_diff(old: &Path, new: &Path) -> ExitCode {
     print(&text);
     ExitCode::from(if moves { DIFFERENT } else { 0 })
 }
-
-/// The exit status if there is a difference, or a warning that counts: 1 is an error.
-pub const DIFFERENT: u8 = 2;

@@ -169,7 +169,7 @@ fn bare_host(host: &str) -> Result<&str, Fault> {
     if bare.is_empty() {
         return Err(Fault::new("the host is missing before the port"));
     }
-    if bare.contains(|c: char| c.is_whitespace() || c.is_control() || c == '/') {
+    if bare.contains(|c: char| c.is_whitespace() || c.is_control() || "/<>{}$".contains(c)) {
         return Err(Fault::new(format!("`{bare}` is not a host name")).within(0..host.len()));
     }
     Ok(bare)

@@ -239,7 +239,8 @@ fn server(node: &Node, findings: &mut Findings) -> Option<ServerDraft> {
     match ServerLine::parse(word) {
         Ok(line) => Some(ServerDraft { line, spot: findings.spot(node.place) }),
         Err(fault) => {
-            findings.fault(node.place_of(&fault), fault.about("servers"));
+            let help = foreign::of_template(word);
+            findings.fault(node.place_of(&fault), fault.about("servers").help(help));
             None
         }
     }

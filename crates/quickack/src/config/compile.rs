@@ -43,7 +43,14 @@ pub fn compile_for(
     let mut findings = Findings::default();
     match ConfigFile::parse(text) {
         Ok(file) => compiler.file(&file, &mut findings),
-        Err(diagnostic) => findings.diagnostics.push(diagnostic),
+        Err(mut diagnostic) => {
+            if let Spot::Text(place) = diagnostic.spot {
+                let line = text[..place.start].rfind('\n').map_or(0, |end| end + 1);
+                let line = text[line..].lines().next().unwrap_or_default();
+                diagnostic.help = foreign::of_template(line).map(str::to_string);
+            }
+            findings.diagnostics.push(diagnostic);
+        }
     }
     let report = Report::new(name, text, findings.diagnostics);
     let valid = report.count(Severity::Error) == 0;
@@ -350,7 +357,7 @@ fn entries<'e>(block: &'e Entry, findings: &mut Findings) -> Option<&'e [Entry]>
         Shape::Map(entries) => Some(entries),
         _ => {
             let message = format!("`{}` has no directives under it", block.key);
-            let fault = Fault::new(message).help(foreign::of_key(&block.key));
+            let fault = Fault::new(message).help(foreign::of_top(&block.key));
             findings.fault(block.key_place, fault);
             None
         }

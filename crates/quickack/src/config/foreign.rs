@@ -1,6 +1,8 @@
 //! Names that other programs use: forks of twemproxy, nginx, HAProxy, memcached, Redis; and common
 //! mistakes. Each has a line of help, which follows the error or the warning.
 
+use super::directives::{GLOBAL, POOL};
+
 /// A name, and what to write instead or why there is nothing to write.
 type Help = (&'static str, &'static str);
 
@@ -200,8 +202,29 @@ pub fn of_key(key: &str) -> Option<&'static str> {
     found.map(|(_, help)| *help).or_else(|| key.ends_with(":auth").then_some(PASSWORD))
 }
 
+/// Returns the help for a key of the top level that has no directives under it.
+pub fn of_top(key: &str) -> Option<&'static str> {
+    if POOL.iter().any(|row| row.name == key) {
+        return Some("it is a directive of a pool: write it below the name of one, and indent it");
+    }
+    if GLOBAL.iter().any(|row| row.name == key) {
+        return Some("it is a directive of the process: write it below `global:`, and indent it");
+    }
+    of_key(key)
+}
+
+/// Returns the help for a text that should have been replaced.
+pub fn of_template(text: &str) -> Option<&'static str> {
+    let marks = ["{{", "<%", "${", "%{"];
+    let has_one = marks.iter().any(|mark| text.contains(mark));
+    has_one.then_some("this looks like a template that was not filled in")
+}
+
 /// Returns the help for a value that a directive does not have.
 pub fn of_value(directive: &str, value: &str) -> Option<&'static str> {
+    if let Some(help) = of_template(value) {
+        return Some(help);
+    }
     let value = value.to_ascii_lowercase();
     let found = VALUES.iter().find(|(name, odd, _)| *name == directive && *odd == value);
     let places = |separator: char| value.matches(separator).count();
@@ -224,7 +247,6 @@ pub const NAMED_PASSWORD: &str = "as in twemproxy, the whole of it is the name, 
 
 #[cfg(test)]
 mod tests {
-    use super::super::directives::{GLOBAL, POOL};
     use super::*;
 
     #[test]

@@ -266,13 +266,16 @@ pub fn printable(text: &str) -> String {
 
 /// Returns the line without a password, because reports end up in logs.
 fn without_secret(line: &str) -> &str {
-    match line.find(SECRET_KEY) {
-        Some(start) => &line[..start + SECRET_KEY.len()],
+    let ends = SECRET_KEYS.iter().filter_map(|key| Some(line.find(key)? + key.len()));
+    match ends.min() {
+        Some(end) => &line[..end],
         None => line,
     }
 }
 
-const SECRET_KEY: &str = "redis_auth";
+/// Ours, and those of others that are mistaken for it.
+const SECRET_KEYS: &[&str] =
+    &["redis_auth", "requirepass", "masterauth", "password:", "passwd", "redis_pass"];
 
 /// Returns the candidate that was probably meant: one that begins with the word, or one with few
 /// wrong letters. Of equally near ones it takes the longest, because letters are omitted more often

@@ -27,8 +27,10 @@ impl Fault {
         Fault { suggestion: suggestion.map(str::to_string), ..self }
     }
 
+    /// Adds what can be done about it, if that is known.
     pub fn help(self, help: Option<&str>) -> Fault {
-        Fault { help: help.map(str::to_string), ..self }
+        let help = help.map(str::to_string).or(self.help);
+        Fault { help, ..self }
     }
 
     /// Adds the directive's name.

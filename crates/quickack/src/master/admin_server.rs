@@ -400,11 +400,11 @@ impl Master {
         let known = match verb.as_str() {
             "reload" => &["--allow-remap"][..],
             "config" => &["--running", "--diff", "--json"],
-            "stats" | "workers" => &["--json"],
+            "stats" | "workers" | "info" | "pools" => &["--json"],
             "slowlog" => &["--json", "--reset", "--limit"],
             _ => &[],
         };
-        let takes_words = matches!(verb.as_str(), "set" | "log-level");
+        let takes_words = matches!(verb.as_str(), "set" | "log-level" | "difference");
         let is_number = |word: &str| verb == "slowlog" && word.parse::<usize>().is_ok();
         let is_known = |word: &str| takes_words || known.contains(&word) || is_number(word);
         if let Some(odd) = words.iter().find(|word| !is_known(word)) {
@@ -443,6 +443,22 @@ impl Master {
             "slowlog" => {
                 let text = self.slow_log_answer(words);
                 self.admin.answer(id, text);
+            }
+            "info" => {
+                let text = self.info_text(says("--json"));
+                self.admin.answer(id, text);
+            }
+            "pools" => {
+                let text = self.pools_text(says("--json"));
+                self.admin.answer(id, text);
+            }
+            "difference" => {
+                // A path may have spaces.
+                let path = Path::new(question.trim_start()["difference".len()..].trim());
+                match path.is_absolute() {
+                    true => self.begin_difference(Asked::difference(id), path, now),
+                    false => self.admin.refuse(id, "difference needs a path that begins with `/`"),
+                }
             }
             "workers" => {
                 let text = self.workers_text(says("--json"));

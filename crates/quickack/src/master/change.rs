@@ -13,13 +13,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;
 use std::os::fd::OwnedFd;
+use std::path::Path;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
 use super::admin_server::ConnectionId;
-use super::change_queue::{Asked, ChangeRequest};
+use super::change_queue::{Asked, ChangeRequest, Wanted};
 use super::ids::Ids;
 use super::reader::{self, Addresses, Reader, Reading};
 use super::report::one_line;
@@ -82,6 +83,21 @@ impl Master {
             Ok(reader) => {
                 self.change = Some(Change { phase: Phase::Reading(reader), asked });
             }
+            Err(error) => self.refuse(asked, Error::os("cannot read the file")(error)),
+        }
+    }
+
+    /// Says what would change if a file were the one that is reloaded.
+    pub(super) fn begin_difference(&mut self, asked: Asked, file: &Path, now: Instant) {
+        if self.ending.is_some() {
+            return self.refuse(asked, "the proxy is shutting down");
+        }
+        if self.change.is_some() {
+            let file = file.to_path_buf();
+            return self.queue_change(ChangeRequest::Difference { asked, file });
+        }
+        match Reader::start(file, now) {
+            Ok(reader) => self.change = Some(Change { phase: Phase::Reading(reader), asked }),
             Err(error) => self.refuse(asked, Error::os("cannot read the file")(error)),
         }
     }
@@ -174,6 +190,11 @@ impl Master {
             Ok(told) => told,
             Err(error) => return self.refuse(asked, error),
         };
+        if asked.what == Wanted::Difference {
+            let none = "nothing would change";
+            let text = if told.is_empty() { none.to_string() } else { told.join("\n") };
+            return self.answer(asker, text);
+        }
         if told.is_empty() {
             // Not even the text is taken over: another order in it needs another order of the ids.
             let mut text = format!("nothing changed; epoch {} stays in force", self.running.epoch);
@@ -438,7 +459,7 @@ impl Master {
     }
 
     fn note_reload(&mut self, asked: Asked, applied: bool, text: &str) {
-        if asked.is_reload {
+        if asked.what == Wanted::Reload {
             self.reloads.note(applied, Clocks::read().unix_us / 1_000_000, text);
         }
     }
@@ -446,8 +467,10 @@ impl Master {
     pub(super) fn refuse(&mut self, asked: Asked, why: impl Display) {
         let (why, epoch) = (why.to_string(), self.running.epoch);
         self.note_reload(asked, false, &one_line(&why));
-        let text = format!("change refused, epoch {epoch} stays in force: {}", one_line(&why));
-        say(&mut self.log, Level::Error, "change_refused", &text);
+        if asked.what != Wanted::Difference {
+            let text = format!("change refused, epoch {epoch} stays in force: {}", one_line(&why));
+            say(&mut self.log, Level::Error, "change_refused", &text);
+        }
         if let Some(id) = asked.asker {
             self.admin.refuse(id, &why);
             self.want_to_write(id);

@@ -1,5 +1,6 @@
 //! Who asks for a change, and the changes that wait until the one under way is over.
 
+use std::path::PathBuf;
 use std::time::Instant;
 
 use super::Master;
@@ -11,17 +12,31 @@ pub struct Asked {
     /// The connection that asked; a signal expects no answer.
     pub asker: Option<ConnectionId>,
     pub allow_remap: bool,
-    /// The file is read again; otherwise directives are set over it.
-    pub is_reload: bool,
+    pub what: Wanted,
+}
+
+/// What is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wanted {
+    /// The file is read again.
+    Reload,
+    /// Directives are set over it.
+    Set,
+    /// A file is read, to say what would change; nothing is changed, and nothing logged.
+    Difference,
 }
 
 impl Asked {
     pub fn reload(asker: Option<ConnectionId>, allow_remap: bool) -> Asked {
-        Asked { asker, allow_remap, is_reload: true }
+        Asked { asker, allow_remap, what: Wanted::Reload }
     }
 
     pub fn set(asker: ConnectionId, allow_remap: bool) -> Asked {
-        Asked { asker: Some(asker), allow_remap, is_reload: false }
+        Asked { asker: Some(asker), allow_remap, what: Wanted::Set }
+    }
+
+    pub fn difference(asker: ConnectionId) -> Asked {
+        Asked { asker: Some(asker), allow_remap: true, what: Wanted::Difference }
     }
 }
 
@@ -29,6 +44,7 @@ impl Asked {
 pub enum ChangeRequest {
     Reload(Asked),
     Set { asked: Asked, words: Vec<String> },
+    Difference { asked: Asked, file: PathBuf },
 }
 
 impl Master {
@@ -41,7 +57,9 @@ impl Master {
             return;
         }
         if self.change_requests.len() >= CHANGE_REQUESTS_MAX {
-            let (ChangeRequest::Reload(asked) | ChangeRequest::Set { asked, .. }) = asked;
+            let (ChangeRequest::Reload(asked)
+            | ChangeRequest::Set { asked, .. }
+            | ChangeRequest::Difference { asked, .. }) = asked;
             return self.refuse(asked, "too many changes are waiting; try again in a moment");
         }
         self.change_requests.push_back(asked);
@@ -53,6 +71,9 @@ impl Master {
         {
             match asked {
                 ChangeRequest::Reload(asked) => self.begin_reload(asked, now),
+                ChangeRequest::Difference { asked, file } => {
+                    self.begin_difference(asked, &file, now);
+                }
                 ChangeRequest::Set { asked, words } => self.begin_set(asked, &words, now),
             }
         }

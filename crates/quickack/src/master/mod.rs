@@ -19,6 +19,7 @@
 //! | `change`, `change_queue` | one configuration becomes another, for all workers or for none |
 //! | `health` | which servers are out of their rings |
 //! | `http` | the process that serves metrics and health |
+//! | `info` | what is said of the proxy as a whole, and whether it is ready |
 //! | `seconds` | the latencies of the last seconds and minutes |
 //! | `admin_server` | what the operator asks by the admin socket |
 //! | `reader` | a process of its own that reads files and looks up hosts |
@@ -31,6 +32,7 @@ mod events;
 mod health;
 mod http;
 mod ids;
+mod info;
 mod judge;
 mod lifecycle;
 mod listeners;
@@ -45,7 +47,7 @@ mod workers;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, ExitCode};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
@@ -172,6 +174,9 @@ impl Master {
         log: Log,
         ready: &mut dyn FnMut(),
     ) -> Result<Master, Error> {
+        if let Some(name) = file.as_deref().and_then(Path::file_name) {
+            sys::process::name_titles(&name.to_string_lossy());
+        }
         sys::process::set_title("quickack: master");
         sys::process::raise_descriptors();
         let signals = Signals::new(lifecycle::SIGNALS)?;
