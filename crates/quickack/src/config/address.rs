@@ -169,7 +169,9 @@ fn bare_host(host: &str) -> Result<&str, Fault> {
     if bare.is_empty() {
         return Err(Fault::new("the host is missing before the port"));
     }
-    if bare.contains(|c: char| c.is_whitespace() || c.is_control() || "/<>{}$".contains(c)) {
+    // An IPv6 address has two colons at least.
+    let is_odd = |c: char| c.is_whitespace() || c.is_control() || "/<>{}$".contains(c);
+    if bare.contains(is_odd) || bare.matches(':').count() == 1 {
         return Err(Fault::new(format!("`{bare}` is not a host name")).within(0..host.len()));
     }
     Ok(bare)

@@ -77,7 +77,7 @@ fn line<D>(table: &[Directive<D>], setting: &Setting, entry: &Entry, out: &mut S
         Some(Kind::Secret(_)) => quoted(word_of(&entry.value)),
         // In the form of YAML already.
         Some(Kind::Tag(_)) => shown,
-        Some(kind) if kind.is_list() && !matches!(entry.value.shape, Shape::Word(_)) => shown,
+        Some(kind) if kind.is_list() && shown.starts_with(['[', '{']) => shown,
         _ => quoted(&shown),
     };
     let _ = writeln!(out, "  {}: {value}", setting.name);

@@ -1,6 +1,7 @@
 //! Tests the table against the plan, directive by directive; texts against values; garbage.
 
 mod faults;
+mod migration;
 mod redis;
 mod tenants;
 

@@ -27,6 +27,7 @@ mod logs;
 mod metrics;
 mod names;
 mod nutcracker;
+mod operate;
 mod outage;
 mod peers;
 mod places;
