@@ -105,6 +105,21 @@ pub fn words(line: &str) -> Vec<String> {
     words
 }
 
+/// Returns a word that the verb does not take.
+pub fn odd_word<'w>(verb: &str, words: &'w [String]) -> Option<&'w String> {
+    let known = match verb {
+        "reload" => &["--allow-remap"][..],
+        "config" => &["--running", "--diff", "--json"],
+        "stats" | "workers" | "info" | "pools" => &["--json"],
+        "slowlog" => &["--json", "--reset", "--limit"],
+        _ => &[],
+    };
+    let takes_words = matches!(verb, "set" | "log-level" | "difference");
+    let is_number = |word: &str| verb == "slowlog" && word.parse::<usize>().is_ok();
+    let is_known = |word: &str| takes_words || known.contains(&word) || is_number(word);
+    words.iter().find(|word| !is_known(word))
+}
+
 /// The only proxy that answers, of all or of one configuration.
 pub fn only(file: Option<&Path>) -> Result<Found, Error> {
     let mut found = entries::find(file);

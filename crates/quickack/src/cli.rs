@@ -4,6 +4,7 @@ mod ask;
 mod check;
 mod files;
 mod nutcracker;
+mod pages;
 mod reference;
 mod route;
 mod top;
@@ -218,6 +219,18 @@ enum Verb {
         #[arg(value_parser = reference::names())]
         page: String,
     },
+    /// Print the completions for a shell.
+    #[command(hide = true)]
+    Completions {
+        /// The shell.
+        shell: clap_complete::Shell,
+    },
+    /// Write the man pages into a folder.
+    #[command(hide = true)]
+    Man {
+        /// The folder, which must be there.
+        folder: PathBuf,
+    },
     /// Run one worker, started by the master.
     #[command(hide = true)]
     Worker,
@@ -295,6 +308,8 @@ fn run(arguments: Arguments) -> ExitCode {
             print(&reference::page(&page));
             ExitCode::SUCCESS
         }
+        Verb::Completions { shell } => pages::completions(shell),
+        Verb::Man { folder } => pages::man(&folder),
         Verb::Reload { proxy, allow_remap } => {
             proxy.ask("reload", &[flag(allow_remap, "--allow-remap")])
         }

@@ -85,8 +85,8 @@ fn test(file: &Path) -> ExitCode {
     }
 }
 
-/// Starts the daemon, and waits until it has opened its listeners or has ended. Unlike nutcracker's,
-/// the exit status says which.
+/// Starts the daemon, and waits until it has opened its listeners or has ended. Unlike
+/// nutcracker's, the exit status says which.
 fn daemonize(file: &Path, words: &[OsString]) -> ExitCode {
     // A file that is wrong is reported here, on a stderr that is read.
     if config::read(file).config.is_none() {

@@ -47,7 +47,7 @@ pub fn compile_for(
             if let Spot::Text(place) = diagnostic.spot {
                 let line = text[..place.start].rfind('\n').map_or(0, |end| end + 1);
                 let line = text[line..].lines().next().unwrap_or_default();
-                diagnostic.help = foreign::of_template(line).map(str::to_string);
+                diagnostic.help = foreign::of_template(line);
             }
             findings.diagnostics.push(diagnostic);
         }

@@ -275,7 +275,8 @@ pub static POOL: &[Directive<PoolDraft>] = &[
          decide how much work it is: `KEYS`, `SORT`, scripts and others marked `slow` or `varies` \
          in [commands.md](commands.md). While a server is busy with one, its silence is no \
          failure. No command of memcached is one."),
-    row("hold_after", Native, Value("30ms"), Kind::DurationOrOff(|pool, us| pool.plan.hold_after = us),
+    row("hold_after", Native, Value("30ms"),
+        Kind::DurationOrOff(|pool, us| pool.plan.hold_after = us),
         "A server that owes an answer and has been silent this long is sent nothing more until it \
          sends something. Requests that wait for it are dropped when their client leaves. With \
          `off`, or 0, requests never wait for this."),

@@ -140,33 +140,33 @@ const KEYS: &[Help] = &[
 
 const FILES: &str = "raise the limit where the proxy is started: `LimitNOFILE=` of systemd, \
                      `ulimit -n`; the soft limit is raised to the hard one by itself";
-const USER: &str =
-    "start the proxy as that user: `User=` of systemd, `setpriv`; it never needs root";
+const USER: &str = "start the proxy as that user: `User=` of systemd, `setpriv`; it never needs \
+                    root";
 const PID_FILE: &str = "give it on the command line: `quickack -d -p FILE`, as with nutcracker";
-const LOG: &str =
-    "write `log: /path/of/file` under `global:`, or give `-o FILE` as with nutcracker";
-const LOG_LEVEL: &str =
-    "write `log_level: notice` under `global:`, or give `-v N` as with nutcracker";
-const STATS: &str =
-    "write `stats: HOST:PORT` under `global:`, or give `-a` and `-s` as with nutcracker";
+const LOG: &str = "write `log: /path/of/file` under `global:`, or give `-o FILE` as with \
+                   nutcracker";
+const LOG_LEVEL: &str = "write `log_level: notice` under `global:`, or give `-v N` as with \
+                         nutcracker";
+const STATS: &str = "write `stats: HOST:PORT` under `global:`, or give `-a` and `-s` as with \
+                     nutcracker";
 const SLOW: &str = "write `slowlog_threshold: 100ms`; `quickack slowlog` shows the requests";
 const LISTEN: &str = "write `listen: HOST:PORT`, or `listen: /path/of/socket`";
-const CLIENTS: &str =
-    "write `client_connections: N` in the pool, or `clients_max: N` under `global:`";
-const KEEPALIVE: &str =
-    "write `tcpkeepalive: on`; the times are the system's, `net.ipv4.tcp_keepalive_*`";
-const ADDRESSES: &str = "bind the listener to an address that only they can reach, use a firewall, or \
-                         have clients log in: `users: FILE`";
+const CLIENTS: &str = "write `client_connections: N` in the pool, or `clients_max: N` under \
+                       `global:`";
+const KEEPALIVE: &str = "write `tcpkeepalive: on`; the times are the system's, \
+                         `net.ipv4.tcp_keepalive_*`";
+const ADDRESSES: &str = "bind the listener to an address that only they can reach, use a \
+                         firewall, or have clients log in: `users: FILE`";
 const TLS: &str = "there is no TLS here: put stunnel or the like beside the proxy";
 const SERVERS: &str = "write `servers:` and a list under it: `- HOST:PORT:WEIGHT NAME`";
-const SENTINEL: &str = "Sentinel is not asked here: name the masters under `servers:`, best by a host \
-                        name that moves with the master, and reload after a failover";
+const SENTINEL: &str = "Sentinel is not asked here: name the masters under `servers:`, best by a \
+                        host name that moves with the master, and reload after a failover";
 const REPLICAS: &str = "replicas are not read here: name the masters under `servers:`";
-const CLUSTER: &str = "Redis Cluster is not spoken here: servers are standalone, and the proxy divides \
-                       the keys";
+const CLUSTER: &str = "Redis Cluster is not spoken here: servers are standalone, and the proxy \
+                       divides the keys";
 const ZONES: &str = "remove it: every key has one server, whatever zone that is in";
-const PASSWORD: &str = "write `redis_auth: PASSWORD`, or `users: FILE` for clients and `server_login: \
-                        FILE` for servers";
+const PASSWORD: &str = "write `redis_auth: PASSWORD`, or `users: FILE` for clients and \
+                        `server_login: FILE` for servers";
 
 /// Values that are none here: directive, value, help.
 const VALUES: &[(&str, &str, &str)] = &[
@@ -239,11 +239,12 @@ pub const NO_WEIGHT: &str = "the weight is part of the line: `HOST:PORT:WEIGHT`,
 /// The help for a server's line with more words than a name.
 pub const WORDS: &str = "one name may follow, without spaces: `HOST:PORT:WEIGHT NAME`";
 /// The help for pools under another key.
-pub const NESTED: &str = "every top-level key but `global` is a pool: remove this line, and move what \
-                          is under it to the left";
+pub const NESTED: &str = "every top-level key but `global` is a pool: remove this line, and move \
+                          what is under it to the left";
 /// The help for a name that looks like one with a password.
-pub const NAMED_PASSWORD: &str = "as in twemproxy, the whole of it is the name, and places the keys; a \
-                                  password belongs in `redis_auth` or in the file of `server_login`";
+pub const NAMED_PASSWORD: &str = "as in twemproxy, the whole of it is the name, and places the \
+                                  keys; a password belongs in `redis_auth` or in the file of \
+                                  `server_login`";
 
 #[cfg(test)]
 mod tests {

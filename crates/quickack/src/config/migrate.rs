@@ -1,5 +1,5 @@
-//! The native form of a `nutcracker.yml`: the same configuration, with the names of our own and with
-//! units. Comments of the file are not kept.
+//! The native form of a `nutcracker.yml`: the same configuration, with the names of our own and
+//! with units. Comments of the file are not kept.
 
 use std::fmt::Write;
 

@@ -54,7 +54,7 @@ pub struct Diagnostic {
     /// The word that was probably meant.
     pub suggestion: Option<String>,
     /// What can be done about it, if that is more than another word.
-    pub help: Option<String>,
+    pub help: Option<&'static str>,
     /// The earlier place, if something is written twice.
     pub first: Option<Place>,
 }
@@ -148,7 +148,7 @@ impl Report {
             column: position.as_ref().map(|position| position.column),
             message: &diagnostic.message,
             suggestion: diagnostic.suggestion.as_deref(),
-            help: diagnostic.help.as_deref(),
+            help: diagnostic.help,
             first_line: diagnostic.first.map(|place| Position::of(&self.text, place.start).line),
             severity: diagnostic.severity,
         }
@@ -174,7 +174,7 @@ impl Report {
             }
         }
         if let Some(help) = &diagnostic.help {
-            let _ = writeln!(out, "  help: {}", printable(help));
+            let _ = writeln!(out, "  help: {}", help);
         }
         out.push('\n');
     }

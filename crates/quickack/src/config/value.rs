@@ -13,7 +13,7 @@ pub struct Fault {
     /// The word that was probably meant.
     pub suggestion: Option<String>,
     /// What can be done about it, if that is more than another word.
-    pub help: Option<String>,
+    pub help: Option<&'static str>,
     /// The wrong bytes of the word, if only a part is wrong.
     pub part: Option<Range<usize>>,
 }
@@ -28,9 +28,8 @@ impl Fault {
     }
 
     /// Adds what can be done about it, if that is known.
-    pub fn help(self, help: Option<&str>) -> Fault {
-        let help = help.map(str::to_string).or(self.help);
-        Fault { help, ..self }
+    pub fn help(self, help: Option<&'static str>) -> Fault {
+        Fault { help: help.or(self.help), ..self }
     }
 
     /// Adds the directive's name.

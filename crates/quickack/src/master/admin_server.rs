@@ -397,17 +397,7 @@ impl Master {
         let Some((verb, words)) = words.split_first() else {
             return self.admin.refuse(id, &format!("use one of: {}", verbs()));
         };
-        let known = match verb.as_str() {
-            "reload" => &["--allow-remap"][..],
-            "config" => &["--running", "--diff", "--json"],
-            "stats" | "workers" | "info" | "pools" => &["--json"],
-            "slowlog" => &["--json", "--reset", "--limit"],
-            _ => &[],
-        };
-        let takes_words = matches!(verb.as_str(), "set" | "log-level" | "difference");
-        let is_number = |word: &str| verb == "slowlog" && word.parse::<usize>().is_ok();
-        let is_known = |word: &str| takes_words || known.contains(&word) || is_number(word);
-        if let Some(odd) = words.iter().find(|word| !is_known(word)) {
+        if let Some(odd) = admin::odd_word(verb, words) {
             return self.admin.refuse(id, &format!("`{verb}` does not take `{odd}`"));
         }
         let says = |word: &str| words.iter().any(|given| given == word);
@@ -417,14 +407,7 @@ impl Master {
                 let allow_remap = says("--allow-remap");
                 self.begin_reload(Asked::reload(Some(id), allow_remap), now);
             }
-            "set" => {
-                let (options, words): (Vec<String>, Vec<String>) =
-                    words.iter().cloned().partition(|word| word == "--allow-remap");
-                match words.is_empty() {
-                    true => self.admin.refuse(id, "set needs KEY=VALUE"),
-                    false => self.begin_set(Asked::set(id, !options.is_empty()), &words, now),
-                }
-            }
+            "set" => self.ask_set(id, words, now),
             "log-level" => match words {
                 [level] => {
                     let asked = Asked::set(id, false);
@@ -452,14 +435,7 @@ impl Master {
                 let text = self.pools_text(says("--json"));
                 self.admin.answer(id, text);
             }
-            "difference" => {
-                // A path may have spaces.
-                let path = Path::new(question.trim_start()["difference".len()..].trim());
-                match path.is_absolute() {
-                    true => self.begin_difference(Asked::difference(id), path, now),
-                    false => self.admin.refuse(id, "difference needs a path that begins with `/`"),
-                }
-            }
+            "difference" => self.ask_difference(id, question, now),
             "workers" => {
                 let text = self.workers_text(says("--json"));
                 self.admin.answer(id, text);

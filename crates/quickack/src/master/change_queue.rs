@@ -1,6 +1,6 @@
 //! Who asks for a change, and the changes that wait until the one under way is over.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use super::Master;
@@ -48,6 +48,25 @@ pub enum ChangeRequest {
 }
 
 impl Master {
+    /// `set [--allow-remap] KEY=VALUE...`.
+    pub(super) fn ask_set(&mut self, id: ConnectionId, words: &[String], now: Instant) {
+        let (options, words): (Vec<String>, Vec<String>) =
+            words.iter().cloned().partition(|word| word == "--allow-remap");
+        match words.is_empty() {
+            true => self.admin.refuse(id, "set needs KEY=VALUE"),
+            false => self.begin_set(Asked::set(id, !options.is_empty()), &words, now),
+        }
+    }
+
+    /// `difference /PATH`. The path may have spaces.
+    pub(super) fn ask_difference(&mut self, id: ConnectionId, question: &str, now: Instant) {
+        let path = question.trim().split_once(' ').map_or("", |(_, path)| path);
+        match Path::new(path).is_absolute() {
+            true => self.begin_difference(Asked::difference(id), Path::new(path), now),
+            false => self.admin.refuse(id, "difference needs a path that begins with `/`"),
+        }
+    }
+
     /// One change at a time; the next begins when this one is over.
     pub(super) fn queue_change(&mut self, asked: ChangeRequest) {
         let is_signal =

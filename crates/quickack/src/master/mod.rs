@@ -79,9 +79,14 @@ use listeners::Listeners;
 use seconds::Seconds;
 use workers::{Slot, State, Worker};
 
-/// Serves `config` until it is told to end. `file` is what a reload reads; `ready` is called when the
-/// listeners are open and no worker has been started.
+/// Serves `config` until it is told to end. `file` is what a reload reads; `ready` is called when
+/// the listeners are open and no worker has been started.
 pub fn run(config: Config, file: Option<PathBuf>, ready: &mut dyn FnMut()) -> ExitCode {
+    if let Some(name) = file.as_deref().and_then(Path::file_name) {
+        sys::process::name_titles(&name.to_string_lossy());
+    }
+    sys::process::set_title("quickack: master");
+    sys::process::raise_descriptors();
     let process = &config.process;
     let log = Log::open(&process.log, process.log_format, process.log_level);
     let started = log.and_then(|log| Master::start(config, file, log, ready));
@@ -174,11 +179,6 @@ impl Master {
         log: Log,
         ready: &mut dyn FnMut(),
     ) -> Result<Master, Error> {
-        if let Some(name) = file.as_deref().and_then(Path::file_name) {
-            sys::process::name_titles(&name.to_string_lossy());
-        }
-        sys::process::set_title("quickack: master");
-        sys::process::raise_descriptors();
         let signals = Signals::new(lifecycle::SIGNALS)?;
         let (memory, scoreboard) = shared_memory::make_scoreboard(&config)?;
         let mut ids = Ids::new(scoreboard.ids_max());

@@ -34,11 +34,9 @@ impl Snapshot {
             let (applied, refused) = (facts.reloads.applied, facts.reloads.refused);
             let ago = duration(facts.unix_s.saturating_sub(last.unix_s));
             let how = if last.applied { "applied" } else { "refused" };
+            let of = format!("{applied} applied, {refused} refused");
             let text = &last.text;
-            let _ = writeln!(
-                out,
-                "reloads {applied} applied, {refused} refused; the last one, {ago} ago, was {how}: {text}"
-            );
+            let _ = writeln!(out, "reloads {of}; the last one, {ago} ago, was {how}: {text}");
         }
         out.push('\n');
         self.workers(&mut out);

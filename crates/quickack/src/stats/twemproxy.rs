@@ -24,7 +24,9 @@ const fn field<C>(
 /// Fields of a pool, in twemproxy's order. `server_ejects` is summed over its servers.
 #[rustfmt::skip] // One row a field.
 const POOL: &[Field<PoolCounter>] = &[
-    field("client_eof", "# eof on client connections", |pool| pool.value(PoolCounter::ClientsEnded)),
+    field("client_eof", "# eof on client connections", |pool| {
+        pool.value(PoolCounter::ClientsEnded)
+    }),
     field("client_err", "# errors on client connections", |pool| {
         pool.value(PoolCounter::ClientsLost)
     }),

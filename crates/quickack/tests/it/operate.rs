@@ -202,10 +202,58 @@ fn route_asks_the_proxy_that_runs_for_its_configuration() {
 #[test]
 fn titles_of_processes_name_the_configuration() {
     let (_memcached, quickack) = harness::field(1, &["http: 127.0.0.1:0"], &[]);
-    let titles = || facts::children(quickack.process.id()).into_iter().map(|(_, title)| title);
+    let titles = || facts::children(quickack.process.id()).into_values();
     let wanted = ["quickack: worker 0 (quickack.yml)", "quickack: http (quickack.yml)"];
     wait_until("the children have their titles", || {
         wanted.iter().all(|wanted| titles().any(|title| title == *wanted))
     });
     quickack.process.signal(Signal::TERM);
+}
+
+/// The command of the README that starts a Redis, as it stands there.
+#[test]
+fn the_command_of_the_readme_serves_from_a_real_redis() {
+    let readme = concat!(env!("CARGO_MANIFEST_DIR"), "/../../README.md");
+    let readme = fs::read_to_string(readme).unwrap();
+    let command = readme.lines().find(|line| line.starts_with("redis-server ")).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    std::os::unix::fs::symlink(QUICKACK, folder.path().join("quickack")).unwrap();
+    // In a process namespace of its own: everything ends with the shell.
+    let script = format!(
+        "ip link set lo up; mount -t tmpfs none /run; ({command}) >out 2>&1 & \
+         until exec 3<>/dev/tcp/127.0.0.1/22121; do sleep 0.05; done 2>/dev/null; \
+         printf 'SET a b\\r\\nGET a\\r\\n' >&3; \
+         for line in 1 2 3; do read -r -t 20 said <&3; echo \"$said\"; done"
+    );
+    let path = std::env::var("PATH").unwrap();
+    let output = Command::new("unshare")
+        .args(["-mnpf", "--mount-proc", "timeout", "60", "bash", "-c", &script])
+        .current_dir(folder.path())
+        .env("PATH", format!("{}:{path}", folder.path().display()))
+        .env_remove("RUNTIME_DIRECTORY")
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stdout).replace('\r', "");
+    let log = fs::read_to_string(folder.path().join("out")).unwrap_or_default();
+    assert_eq!(said, "+OK\n$1\nb\n", "{log}{}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// Their text comes from the table of the command line.
+#[test]
+fn man_pages_and_completions_name_the_verbs() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = |words: &[&str]| {
+        let output = Command::new(QUICKACK).args(words).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    run(&["man", folder.path().to_str().unwrap()]);
+    let page = |name: &str| fs::read_to_string(folder.path().join(name)).unwrap();
+    assert!(page("quickack.1").contains("quickack\\-stats(1)"), "{}", page("quickack.1"));
+    assert!(page("quickack-stats.1").contains("every counter by its name"));
+    assert!(!folder.path().join("quickack-worker.1").exists(), "it is no verb of a person's");
+    for shell in ["bash", "zsh", "fish"] {
+        let text = run(&["completions", shell]);
+        assert!(text.contains("migrate-config") && text.contains("ring-diff"), "{shell}");
+    }
 }
