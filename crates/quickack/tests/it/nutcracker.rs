@@ -155,4 +155,8 @@ fn statistics_of_the_drop_in_are_summed_over_its_workers() {
         let alpha = &stats["alpha"];
         alpha["client_connections"] == 12 && alpha[&server]["requests"] == 12
     });
+    // What the options say outlasts a reload.
+    quickack.admin_ok(&["reload"]);
+    let diff = quickack.admin_ok(&["config", "--diff"]);
+    assert!(diff.contains("log: stderr -> /dev/stderr\n"), "{diff}");
 }
