@@ -6,6 +6,7 @@
 mod bench;
 mod cargo;
 mod commands;
+mod dist;
 mod mutants;
 mod peers;
 mod shape;
@@ -59,6 +60,11 @@ const VERBS: &[Verb] = &[
         name: "mutants",
         usage: "[--shard K/N] [--whole] [--fresh] [--survivors] [CRATE...]  do tests see a change?",
         run: mutants::run,
+    },
+    Verb {
+        name: "dist",
+        usage: "[--zig]  the program of a release, its man pages and completions",
+        run: dist::run,
     },
     Verb { name: "fuzz", usage: "[ARGUMENT...]  the fuzzers, in release mode", run: fuzz },
     Verb { name: "sim", usage: "[ARGUMENT...]  the simulator, in release mode", run: sim },

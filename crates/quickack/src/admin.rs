@@ -38,9 +38,10 @@ pub static VERBS: &[Verb] = &[
     },
     Verb {
         name: "set",
-        words: "KEY=VALUE...",
+        words: "[--allow-remap] KEY=VALUE...",
         text: "Overrides directives of the file, for all workers or for none: `memory_max=2g`, \
-               `alpha.timeout_reply=200ms`. `KEY=` returns to the file's value.",
+               `alpha.timeout_reply=200ms`, `alpha.allow=[flush_all, stats reset]`. `KEY=` returns \
+               to the file's value. If keys would move to other servers, it needs `--allow-remap`.",
     },
     Verb {
         name: "config",
@@ -52,6 +53,22 @@ pub static VERBS: &[Verb] = &[
         name: "stats",
         words: "[--json]",
         text: "Shows counters and percentiles of all workers together.",
+    },
+    Verb {
+        name: "difference",
+        words: "/PATH",
+        text: "Says what a reload would change if that file were the configuration, and changes \
+               nothing; `quickack check --diff FILE` asks it.",
+    },
+    Verb {
+        name: "info",
+        words: "[--json]",
+        text: "Shows release, build, uptime, epoch, limits, and whether the proxy is ready.",
+    },
+    Verb {
+        name: "pools",
+        words: "[--json]",
+        text: "Shows the pools: protocol, listener, clients, and how many servers are up.",
     },
     Verb {
         name: "slowlog",
@@ -81,6 +98,36 @@ pub static VERBS: &[Verb] = &[
     },
     Verb { name: "quit", words: "", text: "Exits now." },
 ];
+
+/// Returns the words of a line. Spaces within brackets separate none: a list is one word.
+pub fn words(line: &str) -> Vec<String> {
+    let mut words: Vec<String> = Vec::new();
+    let mut depth = 0i32;
+    for word in line.split_whitespace() {
+        match words.last_mut().filter(|_| depth > 0) {
+            Some(list) => *list = format!("{list} {word}"),
+            None => words.push(word.to_string()),
+        }
+        let count = |brackets: &str| word.matches(|c| brackets.contains(c)).count() as i32;
+        depth = (depth + count("[{") - count("]}")).max(0);
+    }
+    words
+}
+
+/// Returns a word that the verb does not take.
+pub fn odd_word<'w>(verb: &str, words: &'w [String]) -> Option<&'w String> {
+    let known = match verb {
+        "reload" => &["--allow-remap"][..],
+        "config" => &["--running", "--diff", "--json"],
+        "stats" | "workers" | "info" | "pools" => &["--json"],
+        "slowlog" => &["--json", "--reset", "--limit"],
+        _ => &[],
+    };
+    let takes_words = matches!(verb, "set" | "log-level" | "difference" | "clients");
+    let is_number = |word: &str| verb == "slowlog" && word.parse::<usize>().is_ok();
+    let is_known = |word: &str| takes_words || known.contains(&word) || is_number(word);
+    words.iter().find(|word| !is_known(word))
+}
 
 /// The only proxy that answers, of all or of one configuration.
 pub fn only(file: Option<&Path>) -> Result<Found, Error> {

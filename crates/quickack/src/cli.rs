@@ -3,26 +3,31 @@
 mod ask;
 mod check;
 mod clients;
+mod files;
+mod nutcracker;
+mod pages;
 mod reference;
 mod route;
 mod top;
+mod wait;
 
 use std::ffi::OsString;
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::config::{self, Config};
-use crate::{cache_server, http_server, log_writer, master, worker};
+use crate::{cache_server, http_server, log_writer, master, version, worker};
 
 /// A cache proxy that finds and removes the stalls between cache clients and servers.
 ///
 /// Without a verb it runs the proxy: in front of an embedded cache on 127.0.0.1:22121, or as FILE
 /// says.
 #[derive(Parser)]
-#[command(version, args_conflicts_with_subcommands = true)]
+#[command(version = version::LONG, args_conflicts_with_subcommands = true)]
 struct Arguments {
     #[command(subcommand)]
     verb: Option<Verb>,
@@ -36,25 +41,53 @@ enum Verb {
     Run(RunArguments),
     /// Check a configuration, and print the resulting settings.
     ///
-    /// The exit status is 0 if it is valid and 1 if it is not.
+    /// The exit status is 0 if it is valid and 1 if it is not; with `--strict`, 2 after a warning.
     Check {
         /// The configuration to check; a nutcracker.yml is accepted.
         file: PathBuf,
         /// `json` prints an array with one object per error or warning.
         #[arg(long, value_enum, default_value_t = Format::Text)]
         format: Format,
+        /// The exit status is 2 if there is a warning.
+        #[arg(long)]
+        strict: bool,
+        /// Ask the running proxy what a reload of this file would change; nothing is changed.
+        #[arg(long)]
+        diff: bool,
+        /// The admin socket of that proxy; by default it is the one that runs with this file, or
+        /// the only one.
+        #[arg(long, value_name = "PATH", requires = "diff")]
+        admin: Option<PathBuf>,
     },
     /// Show the server that holds each key.
     Route {
-        /// The configuration that defines the pools and servers.
+        /// The configuration that defines the pools and servers; by default that of the running
+        /// proxy.
         #[arg(short, long, value_name = "FILE")]
-        config: PathBuf,
+        config: Option<PathBuf>,
+        /// The admin socket of the running proxy; needed if several run.
+        #[arg(long, value_name = "PATH", conflicts_with = "config")]
+        admin: Option<PathBuf>,
         /// Only in this pool; by default in every pool.
         #[arg(long)]
         pool: Option<String>,
         /// The keys.
         #[arg(required = true, value_name = "KEY")]
         keys: Vec<OsString>,
+    },
+    /// Print the native form of a nutcracker.yml.
+    MigrateConfig {
+        /// The configuration.
+        file: PathBuf,
+    },
+    /// Show the share of keys that would have another server with the second file.
+    ///
+    /// The exit status is 0 if no key would move, 2 if any would, and 1 after an error.
+    RingDiff {
+        /// The configuration of now.
+        old: PathBuf,
+        /// The other one.
+        new: PathBuf,
     },
     /// Read the configuration again, and apply it to all workers or to none.
     Reload {
@@ -69,7 +102,10 @@ enum Verb {
     Set {
         #[command(flatten)]
         proxy: ask::Proxy,
-        /// Directives to set.
+        /// Apply them even if keys move to other servers.
+        #[arg(long)]
+        allow_remap: bool,
+        /// Directives to set. A list is written as in a file: `alpha.allow=[flush_all]`.
         #[arg(required = true, value_name = "KEY=VALUE")]
         words: Vec<String>,
     },
@@ -83,6 +119,7 @@ enum Verb {
         /// Only the directives that were set at run time and differ from the file.
         #[arg(long)]
         diff: bool,
+        /// Print an array with one object for each directive, for programs.
         #[arg(long)]
         json: bool,
     },
@@ -90,8 +127,39 @@ enum Verb {
     Stats {
         #[command(flatten)]
         proxy: ask::Proxy,
+        /// Print one object, for programs: every counter by its name in the reference.
         #[arg(long)]
         json: bool,
+    },
+    /// Show release, build, uptime, epoch and limits, and whether the proxy is ready.
+    Info {
+        #[command(flatten)]
+        proxy: ask::Proxy,
+        /// Print one object, for programs.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Show the pools: protocol, listener, clients, and how many servers are up.
+    Pools {
+        #[command(flatten)]
+        proxy: ask::Proxy,
+        /// Print one object, for programs; it has the servers too.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Wait until something is so: `ready`, `epoch N`, or `server POOL/NAME up`.
+    ///
+    /// `ready`: all workers serve with the configuration that holds, and each pool that is
+    /// `required` has a server that is up. The exit status is 1 if the time is over.
+    Wait {
+        #[command(flatten)]
+        proxy: ask::Proxy,
+        /// How long; a bare number is seconds.
+        #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = wait::duration)]
+        timeout: Duration,
+        /// What to wait for.
+        #[arg(required = true, value_name = "CONDITION")]
+        words: Vec<String>,
     },
     /// Show rates, percentiles, servers and workers in the terminal, anew each second.
     Top {
@@ -114,6 +182,7 @@ enum Verb {
         /// At most so many, the newest first.
         #[arg(long, value_name = "N", default_value_t = 100)]
         limit: u32,
+        /// Print one object, for programs.
         #[arg(long)]
         json: bool,
         /// Hide those so far.
@@ -126,6 +195,7 @@ enum Verb {
     Workers {
         #[command(flatten)]
         proxy: ask::Proxy,
+        /// Print one object, for programs.
         #[arg(long)]
         json: bool,
     },
@@ -151,6 +221,18 @@ enum Verb {
         /// The page to print.
         #[arg(value_parser = reference::names())]
         page: String,
+    },
+    /// Print the completions for a shell.
+    #[command(hide = true)]
+    Completions {
+        /// The shell.
+        shell: clap_complete::Shell,
+    },
+    /// Write the man pages into a folder.
+    #[command(hide = true)]
+    Man {
+        /// The folder, which must be there.
+        folder: PathBuf,
     },
     /// Run one worker, started by the master.
     #[command(hide = true)]
@@ -202,29 +284,50 @@ pub enum Format {
 }
 
 pub fn main() -> ExitCode {
-    let arguments = Arguments::parse();
+    let arguments: Vec<OsString> = std::env::args_os().collect();
+    match nutcracker::is_meant(&arguments) {
+        true => nutcracker::main(&arguments),
+        false => run(Arguments::parse_from(arguments)),
+    }
+}
+
+fn run(arguments: Arguments) -> ExitCode {
     match arguments.verb.unwrap_or(Verb::Run(arguments.run)) {
-        Verb::Run(RunArguments { config: None }) => master::run(config::default(), None),
+        Verb::Run(RunArguments { config: None }) => {
+            master::run(config::default(), None, &mut || {})
+        }
         Verb::Run(RunArguments { config: Some(file) }) => match load(&file) {
-            Some(config) => master::run(config, Some(master::reader::absolute(&file))),
+            Some(config) => master::run(config, Some(master::reader::absolute(&file)), &mut || {}),
             None => ExitCode::FAILURE,
         },
-        Verb::Check { file, format } => check::check(&file, format),
-        Verb::Route { config: file, pool, keys } => match load(&file) {
+        Verb::Check { file, format, strict, diff, admin } => {
+            let proxy = diff.then_some(ask::Proxy { config: None, admin });
+            check::check(&file, format, strict, proxy.as_ref())
+        }
+        Verb::Route { config, admin, pool, keys } => match load_running(config, admin) {
             Some(config) => route::route(&config, pool.as_deref(), &keys),
             None => ExitCode::FAILURE,
         },
+        Verb::MigrateConfig { file } => files::migrate(&file),
+        Verb::RingDiff { old, new } => files::ring_diff(&old, &new),
         Verb::Docs { page } => {
             print(&reference::page(&page));
             ExitCode::SUCCESS
         }
+        Verb::Completions { shell } => pages::completions(shell),
+        Verb::Man { folder } => pages::man(&folder),
         Verb::Reload { proxy, allow_remap } => {
             proxy.ask("reload", &[flag(allow_remap, "--allow-remap")])
         }
-        Verb::Set { proxy, words } => proxy.ask("set", &words),
+        Verb::Set { proxy, allow_remap, words } => {
+            proxy.ask("set", &[vec![flag(allow_remap, "--allow-remap")], words].concat())
+        }
         Verb::Config { proxy, running: _, diff, json } => {
             proxy.ask("config", &[flag(diff, "--diff"), flag(json, "--json")])
         }
+        Verb::Info { proxy, json } => proxy.ask("info", &[flag(json, "--json")]),
+        Verb::Pools { proxy, json } => proxy.ask("pools", &[flag(json, "--json")]),
+        Verb::Wait { proxy, timeout, words } => wait::wait(&proxy, &words, timeout),
         Verb::Stats { proxy, json } => proxy.ask("stats", &[flag(json, "--json")]),
         Verb::Top { proxy, over, once, json } => top::top(&proxy, over, once, json),
         Verb::Slowlog { proxy, limit, json, reset } => {
@@ -246,6 +349,28 @@ pub fn main() -> ExitCode {
         }
     }
 }
+
+/// Loads a file, or else the configuration of the running proxy with what was set over it.
+fn load_running(file: Option<PathBuf>, admin: Option<PathBuf>) -> Option<Config> {
+    if let Some(file) = file {
+        return load(&file);
+    }
+    match (ask::Proxy { config: None, admin }).running() {
+        Ok(ask::Running { file: Some(file), overrides }) => {
+            let outcome = config::read_with(&file, &overrides);
+            check::report(&outcome, "quickack: ");
+            outcome.config
+        }
+        Ok(ask::Running { file: None, .. }) => Some(config::default()),
+        Err(error) => {
+            ask::fail(&error);
+            None
+        }
+    }
+}
+
+/// The exit status if there is a difference, or a warning that counts: 1 is an error.
+const DIFFERENT: u8 = 2;
 
 fn flag(given: bool, word: &str) -> String {
     if given { word.to_string() } else { String::new() }

@@ -22,7 +22,9 @@ mod draft;
 mod family;
 mod file;
 mod findings;
+mod foreign;
 mod logins;
+mod migrate;
 mod network;
 mod overrides;
 mod process;
@@ -51,7 +53,8 @@ use report::{Diagnostic, Place, Spot};
 pub use address::{Address, ServerAddress};
 pub use attachments::{Attachments, Source};
 pub use compile::{compile, compile_for};
-pub use difference::difference;
+pub use difference::{RingDifference, difference, ring_difference};
+pub use migrate::native;
 pub use overrides::{Override, set};
 pub use process::{AcceptMode, Admin, Affinity, Process, WORKERS_MAX, Workers, processors};
 pub use reference::directives_page;
@@ -174,11 +177,18 @@ fn read_bytes(path: &Path, doubts: &mut Vec<String>) -> Result<Vec<u8>, Error> {
 }
 
 const FILE_LEN_MAX: u64 = 16 << 20;
-/// The longest value of a directive set at run time.
-const VALUE_LEN_MAX: usize = 200;
+/// The longest value of a directive set at run time; a list of servers is long.
+const VALUE_LEN_MAX: usize = 16 << 10;
 
 fn unreadable(name: &str, text: &str, spot: Spot, message: String) -> Outcome {
-    let diagnostic = Diagnostic { severity: Severity::Error, spot, message, suggestion: None };
+    let diagnostic = Diagnostic {
+        severity: Severity::Error,
+        spot,
+        message,
+        suggestion: None,
+        help: None,
+        first: None,
+    };
     let report = Report::new(name, text, vec![diagnostic]);
     Outcome { config: None, report, admin: Admin::Default }
 }
@@ -192,6 +202,11 @@ pub fn parse_memory(word: &str) -> Result<usize, Error> {
 pub fn parse_item_size(word: &str) -> Result<usize, Error> {
     let range = 1..=proxy::limits::ITEM_SIZE_MAX as u64;
     Ok(value::size(word, &range)? as usize)
+}
+
+/// Parses a duration from the command line to microseconds.
+pub fn parse_duration(word: &str) -> Result<u64, Error> {
+    Ok(value::duration(word)?)
 }
 
 /// Parses an address to listen on from the command line.

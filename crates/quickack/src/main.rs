@@ -14,6 +14,7 @@ mod log_writer;
 mod master;
 mod scoreboard;
 mod stats;
+mod version;
 mod worker;
 
 fn main() -> std::process::ExitCode {

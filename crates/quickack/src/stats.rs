@@ -26,10 +26,12 @@ use proto::Upstream;
 use proxy::plan::{Plan, PoolPlan, ServerPlan};
 use proxy::tenants::plan::TenantPlan;
 
+use crate::ipc::http_view::Reloads;
 use crate::scoreboard::Scoreboard;
 
 pub use history::history;
-pub use text::{duration, time};
+pub use text::{duration, table, time};
+pub use twemproxy::describe as describe_twemproxy;
 
 /// All counters, with the names of their owners.
 pub struct Snapshot {
@@ -56,6 +58,8 @@ pub struct Facts {
     pub uptime_s: u64,
     /// Epoch of the configuration in effect.
     pub epoch: u64,
+    /// Reloads since the start.
+    pub reloads: Reloads,
     pub workers: Vec<WorkerFacts>,
 }
 
@@ -310,7 +314,7 @@ pub fn health(scoreboard: &Scoreboard, id: u32) -> Health {
 }
 
 impl Health {
-    fn word(self) -> &'static str {
+    pub fn word(self) -> &'static str {
         match self {
             Health::Up => "up",
             Health::Down => "down",

@@ -56,7 +56,7 @@ fn serve(channel: OwnedFd) -> Result<(), Error> {
     let first = master.wait_for_first()?;
     let scoreboard = master.scoreboard.clone();
     let scoreboard = scoreboard.ok_or_else(|| Peer::Broken("no scoreboard was passed".into()))?;
-    sys::process::set_title(&format!("quickack: worker {}", master.slot));
+    sys::process::keep_title();
     master.pin(&first.affinity);
     let room = first.install.plan.clients_room;
     if room < ROOM_EXPECTED.min(first.install.plan.clients_max) {

@@ -4,6 +4,7 @@
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::process::{Resource, getrlimit};
@@ -64,6 +65,27 @@ pub fn trim_heap() {
 /// Sets the text that `ps` and `top` show for this process, limited to the length of its original
 /// command line. Its short name becomes `quickack`, even if it was started through a link.
 pub fn set_title(title: &str) {
+    write_title(&titled(title));
+}
+
+/// Adds a name to the titles of this process and of the children that it starts later.
+pub fn name_titles(name: &str) {
+    // Only the first name counts: a process has one configuration.
+    let _ = NAME.set(name.chars().take(NAME_LEN_MAX).collect());
+}
+
+fn titled(title: &str) -> String {
+    match NAME.get() {
+        Some(name) => format!("{title} ({name})"),
+        None => title.to_string(),
+    }
+}
+
+static NAME: OnceLock<String> = OnceLock::new();
+/// A title should stay short beside others.
+const NAME_LEN_MAX: usize = 40;
+
+fn write_title(title: &str) {
     let _ = rustix::thread::set_name(c"quickack");
     let Ok(stat) = std::fs::read_to_string("/proc/self/stat") else { return };
     // The name may contain anything, but ends at the last bracket. After it, the 46th and 47th
@@ -84,6 +106,13 @@ pub fn set_title(title: &str) {
         std::ptr::write_bytes(place, 0, room);
         std::ptr::copy_nonoverlapping(text.as_ptr(), place, text.len());
     }
+}
+
+/// Shows the name that the parent has given to this child (see `prepare_child`) and nothing else of
+/// the command line.
+pub fn keep_title() {
+    let name = std::env::args_os().next().unwrap_or_default();
+    write_title(&name.to_string_lossy());
 }
 
 /// Restricts this process to some processors.
@@ -107,7 +136,7 @@ pub fn affinity() -> Vec<usize> {
 /// end when its parent dies, has no signals blocked, and has room for `title` in its command line.
 /// It has its own process group, so that a key typed at a terminal reaches only its parent.
 pub fn prepare_child(command: &mut Command, title: &str, passed: Option<OwnedFd>) {
-    command.arg0(title).process_group(0);
+    command.arg0(titled(title)).process_group(0);
     // SAFETY: the closure runs between fork and exec and makes async-signal-safe calls only; the
     // descriptor is open as long as the command is, since the closure owns it.
     unsafe {

@@ -74,7 +74,8 @@ impl Quickack {
     /// Returns its workers by number, from the process table: processes with a worker's title.
     pub fn workers(&self) -> BTreeMap<usize, u32> {
         let children = facts::children(self.process.id()).into_iter();
-        let number = |title: &str| title.strip_prefix("quickack: worker ")?.parse().ok();
+        let number =
+            |title: &str| title.strip_prefix("quickack: worker ")?.split(' ').next()?.parse().ok();
         children.filter_map(|(id, title)| Some((number(&title)?, id))).collect()
     }
 

@@ -49,7 +49,7 @@ const LAYERED_CRATES: &[LayeredCrate] = &[
             &["ipc"],
             &["scoreboard", "config"],
             &["log"],
-            &["error"],
+            &["error", "version"],
         ],
     },
 ];

@@ -13,7 +13,10 @@ use crate::log::{self, Level};
 /// Serves on `listen`, or else on the socket that the launcher passed, until TERM or INT.
 /// `value_max` is the largest value that the proxy accepts.
 pub fn start(listen: Option<&Address>, memory_max: usize, value_max: usize) -> ExitCode {
-    sys::process::set_title("quickack: cache");
+    match listen {
+        Some(_) => sys::process::set_title("quickack: cache"),
+        None => sys::process::keep_title(),
+    }
     let options = options(memory_max, value_max);
     if listen.is_some()
         && address_space::is_short(memory_max as u64)

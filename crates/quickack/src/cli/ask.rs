@@ -7,7 +7,7 @@ use clap::Args;
 
 use super::print;
 use crate::admin::{self, Found};
-use crate::config::{self, Admin};
+use crate::config::{self, Admin, Override};
 use crate::error::Error;
 
 /// Options that select a running proxy.
@@ -15,10 +15,17 @@ use crate::error::Error;
 pub struct Proxy {
     /// The configuration it was started with; needed if several run.
     #[arg(short, long, value_name = "FILE")]
-    config: Option<PathBuf>,
+    pub config: Option<PathBuf>,
     /// Its admin socket.
     #[arg(long, value_name = "PATH", conflicts_with = "config")]
-    admin: Option<PathBuf>,
+    pub admin: Option<PathBuf>,
+}
+
+/// What a running proxy serves with.
+pub struct Running {
+    /// None if it is the built-in configuration.
+    pub file: Option<PathBuf>,
+    pub overrides: Vec<Override>,
 }
 
 impl Proxy {
@@ -38,6 +45,16 @@ impl Proxy {
     /// Sends a line and returns the answer.
     pub fn answer(&self, line: &str) -> Result<String, Error> {
         self.find().and_then(|proxy| admin::ask(proxy, line))
+    }
+
+    /// Returns what the proxy serves with.
+    pub fn running(&self) -> Result<Running, Error> {
+        let text = self.answer("info --json")?;
+        let info: serde_json::Value =
+            serde_json::from_str(&text).map_err(|error| Error::Bug(error.to_string()))?;
+        let set = info["set"].as_array().into_iter().flatten().filter_map(|word| word.as_str());
+        let overrides: Result<Vec<Override>, Error> = set.map(Override::parse).collect();
+        Ok(Running { file: info["file"].as_str().map(PathBuf::from), overrides: overrides? })
     }
 
     fn find(&self) -> Result<Found, Error> {

@@ -9,12 +9,16 @@ use proto::Work;
 use proxy::plan::{PoolPlan, Timeouts};
 use proxy::tenants::plan::{Over, TenantPlan, TenantRules};
 
-use super::{Format, print};
+use super::{Format, ask, print};
 use crate::config::{self, Config, Listener, Outcome, Severity, Upstream, Workers};
+use crate::error::Error;
+use crate::master::reader;
 
 /// Prints diagnostics to stderr and the summary of a valid file to stdout. With `json` the report
 /// goes to stdout in every case.
-pub fn check(file: &Path, format: Format) -> ExitCode {
+///
+/// `strict`: a warning gives the exit status 2. `running`: the proxy that says what would change.
+pub fn check(file: &Path, format: Format, strict: bool, running: Option<&ask::Proxy>) -> ExitCode {
     let outcome = config::read(file);
     match (format, &outcome.config) {
         (Format::Json, _) => print(&outcome.report.render_json()),
@@ -25,10 +29,34 @@ pub fn check(file: &Path, format: Format) -> ExitCode {
             }
         }
     }
-    match outcome.config {
-        Some(_) => ExitCode::SUCCESS,
-        None => ExitCode::FAILURE,
+    if outcome.config.is_none() {
+        return ExitCode::FAILURE;
     }
+    if let Some(proxy) = running
+        && let Err(error) = difference(file, proxy)
+    {
+        return ask::fail(&error);
+    }
+    match strict && outcome.report.count(Severity::Warning) > 0 {
+        true => ExitCode::from(super::DIFFERENT),
+        false => ExitCode::SUCCESS,
+    }
+}
+
+/// Prints what a reload would change. Without the choice of a proxy it is the one that runs with
+/// this file, or else the only one.
+fn difference(file: &Path, proxy: &ask::Proxy) -> Result<(), Error> {
+    let file = reader::absolute(file);
+    let line = format!("difference {}", file.display());
+    let of_file = ask::Proxy { config: Some(file), admin: None };
+    let is_chosen = proxy.config.is_some() || proxy.admin.is_some();
+    let answer = match is_chosen {
+        true => proxy.answer(&line),
+        false => of_file.answer(&line).or_else(|_| proxy.answer(&line)),
+    };
+    print("\n");
+    print(&answer?);
+    Ok(())
 }
 
 /// Prints the diagnostics of a file, if there are any; `who` begins the last line.

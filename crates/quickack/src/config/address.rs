@@ -14,6 +14,7 @@ use std::net::{SocketAddr, ToSocketAddrs};
 use std::ops::Range;
 use std::path::PathBuf;
 
+use super::foreign;
 use super::report::nearest;
 use super::value::{self, Fault};
 
@@ -77,29 +78,13 @@ impl Address {
         }
     }
 
-    /// Resolves the host's name to addresses. It calls the system's resolver and may block, so use
-    /// it only at start.
+    /// Resolves the host's name to addresses. It calls the system's resolver and may block.
     pub fn resolve(&self) -> std::io::Result<Vec<SocketAddr>> {
         match self {
-            Address::Tcp { host, port } => resolve(host, *port),
+            Address::Tcp { host, port } => Ok((&**host, *port).to_socket_addrs()?.collect()),
             Address::Unix { .. } => Ok(Vec::new()),
         }
     }
-}
-
-impl ServerAddress {
-    /// Resolves the host's name to addresses. It calls the system's resolver and may block, so use
-    /// it only at start.
-    pub fn resolve(&self) -> std::io::Result<Vec<SocketAddr>> {
-        match self {
-            ServerAddress::Tcp { host, port } => resolve(host, *port),
-            ServerAddress::Unix(_) | ServerAddress::Embedded { .. } => Ok(Vec::new()),
-        }
-    }
-}
-
-fn resolve(host: &str, port: u16) -> std::io::Result<Vec<SocketAddr>> {
-    Ok((host, port).to_socket_addrs()?.collect())
 }
 
 impl ServerLine {
@@ -125,8 +110,9 @@ impl ServerLine {
         let Some((target, weight)) = place.rsplit_once(':') else {
             return Err(not_a_server(line, place));
         };
+        let help = place.contains(' ').then_some(foreign::WORDS);
         let weight = value::number(weight, &(1..=WEIGHT_MAX))
-            .map_err(|fault| wrong("weight", fault, target.len() + 1..place.len()))?
+            .map_err(|fault| wrong("weight", fault, target.len() + 1..place.len()).help(help))?
             as u32;
         if target.starts_with('/') {
             let default_name = shard::default_node_name_unix(target);
@@ -161,6 +147,7 @@ fn not_a_server(line: &str, place: &str) -> Fault {
          `/path/of/socket:weight [name]`"
     ))
     .suggest(nearest(place, [EMBEDDED]))
+    .help(place.contains(':').then_some(foreign::NO_WEIGHT))
 }
 
 fn wrong(what: &str, fault: Fault, part: Range<usize>) -> Fault {
@@ -182,7 +169,9 @@ fn bare_host(host: &str) -> Result<&str, Fault> {
     if bare.is_empty() {
         return Err(Fault::new("the host is missing before the port"));
     }
-    if bare.contains(|c: char| c.is_whitespace() || c.is_control() || c == '/') {
+    // An IPv6 address has two colons at least.
+    let is_odd = |c: char| c.is_whitespace() || c.is_control() || "/<>{}$".contains(c);
+    if bare.contains(is_odd) || bare.matches(':').count() == 1 {
         return Err(Fault::new(format!("`{bare}` is not a host name")).within(0..host.len()));
     }
     Ok(bare)

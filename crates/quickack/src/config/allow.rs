@@ -29,9 +29,9 @@ impl PoolDraft {
 impl Rules<'_> {
     /// Checks that `allow` names commands of the pool's protocol that can be allowed.
     pub fn check_allowed(&self, findings: &mut Findings) {
-        for AllowDraft { name, place } in &self.draft.allow {
+        for AllowDraft { name, spot } in &self.draft.allow {
             if let Some(fault) = fault(self.draft.protocol(), name) {
-                findings.fault(*place, fault);
+                findings.fault(spot.clone(), fault);
             }
         }
     }

@@ -8,7 +8,8 @@ use super::directives::{Directive, GLOBAL, Kind, POOL};
 use super::draft::{AllowDraft, ServerDraft, Setting};
 use super::file::{Entry, Node, Shape};
 use super::findings::Findings;
-use super::report::{Place, nearest};
+use super::foreign;
+use super::report::{Spot, nearest};
 use super::tenants::tenants;
 use super::value::{self, Fault};
 
@@ -24,7 +25,7 @@ pub fn apply<D>(
     let mut seen = HashSet::new();
     for entry in entries {
         if !seen.insert(entry.key.as_str()) {
-            findings.error(entry.key_place, format!("`{}` is written twice here", entry.key));
+            findings.twice(entry, entries);
             continue;
         }
         let Some(directive) = table.iter().find(|directive| directive.name == entry.key) else {
@@ -39,8 +40,10 @@ pub fn apply<D>(
 }
 
 fn unknown<D>(table: &[Directive<D>], key: &str) -> Fault {
+    let help = foreign::of_key(key);
     let near = nearest(key, table.iter().map(|directive| directive.name));
-    let message = if near.is_some() {
+    let near = near.filter(|_| help.is_none());
+    let message = if near.is_some() || help.is_some() {
         format!("unknown directive `{key}`")
     } else if GLOBAL.iter().any(|directive| directive.name == key) {
         format!("`{key}` belongs in the `global:` block")
@@ -49,11 +52,11 @@ fn unknown<D>(table: &[Directive<D>], key: &str) -> Fault {
     } else {
         format!("unknown directive `{key}`")
     };
-    Fault::new(message).suggest(near)
+    Fault::new(message).suggest(near).help(help)
 }
 
 /// Reads one entry and returns its value in the plainest form. None after an error.
-fn apply_entry<D>(
+pub fn apply_entry<D>(
     directive: &Directive<D>,
     entry: &Entry,
     draft: &mut D,
@@ -68,8 +71,8 @@ fn apply_entry<D>(
             return Some(shown);
         }
         Kind::Allow(set) => {
-            let names = list(entry, findings, |name, place| {
-                Ok(AllowDraft { name: name.to_string(), place })
+            let names = list(entry, findings, |name, spot| {
+                Ok(AllowDraft { name: name.to_string(), spot })
             })?;
             let shown: Vec<&str> = names.iter().map(|draft| &*draft.name).collect();
             let shown = format!("[{}]", shown.join(", "));
@@ -107,7 +110,12 @@ fn apply_entry<D>(
     match result {
         Ok(shown) => Some(shown),
         Err(fault) => {
-            findings.fault(entry.value.place_of(&fault), fault.about(directive.name));
+            let help = match &entry.value.shape {
+                Shape::Word(word) => foreign::of_value(directive.name, word),
+                _ => None,
+            };
+            let place = entry.value.place_of(&fault);
+            findings.fault(place, fault.about(directive.name).help(help));
             None
         }
     }
@@ -177,7 +185,31 @@ pub fn apply_word<D>(kind: &Kind<D>, word: &str, draft: &mut D) -> Result<String
         | Kind::Servers(_)
         | Kind::Commands(_)
         | Kind::Tenants(_) => {
-            unreachable!("lists are read by apply_entry, and are not set at run time")
+            unreachable!("lists are read by apply_entry")
+        }
+    }
+}
+
+impl<D> Kind<D> {
+    /// Returns whether a value is more than a word, also where it stands in no file.
+    pub fn is_list(&self) -> bool {
+        match self {
+            Kind::Allow(_)
+            | Kind::Owns(..)
+            | Kind::Servers(_)
+            | Kind::Commands(_)
+            | Kind::Tenants(_) => true,
+            Kind::Switch(_)
+            | Kind::Number(..)
+            | Kind::Duration(_)
+            | Kind::DurationOrOff(_)
+            | Kind::Deadline(_)
+            | Kind::Size(..)
+            | Kind::Word(..)
+            | Kind::Tag(_)
+            | Kind::Secret(_)
+            | Kind::Own(..)
+            | Kind::Listen(_) => false,
         }
     }
 }
@@ -205,9 +237,10 @@ fn servers(entry: &Entry, findings: &mut Findings) -> Vec<ServerDraft> {
 fn server(node: &Node, findings: &mut Findings) -> Option<ServerDraft> {
     let word = node.word("servers", findings)?;
     match ServerLine::parse(word) {
-        Ok(line) => Some(ServerDraft { line, place: node.place }),
+        Ok(line) => Some(ServerDraft { line, spot: findings.spot(node.place) }),
         Err(fault) => {
-            findings.fault(node.place_of(&fault), fault.about("servers"));
+            let help = foreign::of_template(word);
+            findings.fault(node.place_of(&fault), fault.about("servers").help(help));
             None
         }
     }
@@ -217,7 +250,7 @@ fn server(node: &Node, findings: &mut Findings) -> Option<ServerDraft> {
 fn list<T>(
     entry: &Entry,
     findings: &mut Findings,
-    mut read: impl FnMut(&str, Place) -> Result<T, Fault>,
+    mut read: impl FnMut(&str, Spot) -> Result<T, Fault>,
 ) -> Option<Vec<T>> {
     let nodes = match &entry.value.shape {
         Shape::List(nodes) => nodes.as_slice(),
@@ -225,7 +258,8 @@ fn list<T>(
     };
     let mut values = Vec::new();
     for node in nodes {
-        match read(node.word(&entry.key, findings)?, node.place) {
+        let spot = findings.spot(node.place);
+        match read(node.word(&entry.key, findings)?, spot) {
             Ok(value) => values.push(value),
             Err(fault) => findings.fault(node.place, fault.about(&entry.key)),
         }

@@ -38,7 +38,7 @@ pub fn commands(entry: &Entry, findings: &mut Findings) -> Option<(Vec<CommandDr
     for row in rows {
         match seen.insert(row.key.to_ascii_lowercase()) {
             true => drafts.extend(command(row, findings)),
-            false => findings.error(row.key_place, format!("`{}` is written twice here", row.key)),
+            false => findings.twice(row, rows),
         }
     }
     let shown: Vec<String> = drafts.iter().map(|draft| shown(&draft.extra)).collect();
@@ -85,7 +85,8 @@ fn command(row: &Entry, findings: &mut Findings) -> Option<CommandDraft> {
         return None;
     };
     let Positions { first, last, step } = keys;
-    Some(CommandDraft { extra: Extra { name, first, last, step, writes }, place: row.key_place })
+    let spot = findings.spot(row.key_place);
+    Some(CommandDraft { extra: Extra { name, first, last, step, writes }, spot })
 }
 
 /// The positions of the keys among the arguments.

@@ -12,6 +12,7 @@ use super::directives::{GLOBAL, POOL};
 use super::draft::{GlobalDraft, PoolDraft, Setting};
 use super::file::{ConfigFile, Entry, Shape};
 use super::findings::Findings;
+use super::foreign;
 use super::logins::{Logins, Reader};
 use super::overrides::{Override, Owner, apply_override};
 use super::process::{Admin, processors};
@@ -20,7 +21,7 @@ use super::rules::{Rules, eject};
 use super::running::Block;
 use super::tenancy::{self, Member};
 use super::tenants::TENANT;
-use super::value::size_word;
+use super::value::{Fault, size_word};
 use super::{Address, Config, Listener, Outcome, Severity, TcpOptions, Upstream};
 
 /// Compiles a text that names no files, with the directives set at run time over it. `name` stands
@@ -42,7 +43,14 @@ pub fn compile_for(
     let mut findings = Findings::default();
     match ConfigFile::parse(text) {
         Ok(file) => compiler.file(&file, &mut findings),
-        Err(diagnostic) => findings.diagnostics.push(diagnostic),
+        Err(mut diagnostic) => {
+            if let Spot::Text(place) = diagnostic.spot {
+                let line = text[..place.start].rfind('\n').map_or(0, |end| end + 1);
+                let line = text[line..].lines().next().unwrap_or_default();
+                diagnostic.help = foreign::of_template(line);
+            }
+            findings.diagnostics.push(diagnostic);
+        }
     }
     let report = Report::new(name, text, findings.diagnostics);
     let valid = report.count(Severity::Error) == 0;
@@ -97,13 +105,19 @@ impl<'o> Compiler<'o> {
             if !seen.insert(entry.key.as_str()) {
                 let message = format!("a second block is called `{}`", entry.key);
                 findings.error(entry.key_place, message);
+                let first = file.entries.iter().find(|one| one.key == entry.key);
+                findings.first(first.map(|first| first.key_place));
+            } else if has_pools(entry) {
+                let message = format!("`{}` has pools under it, and is none", entry.key);
+                let fault = Fault::new(message).help(Some(foreign::NESTED));
+                findings.fault(entry.key_place, fault);
             } else if is_global(entry) {
                 self.global(entry, findings);
             } else {
                 self.pool(entry, findings);
             }
         }
-        if !file.entries.iter().any(|entry| !is_global(entry)) {
+        if !file.entries.iter().any(|entry| !is_global(entry) || has_pools(entry)) {
             findings.error(Spot::File, "the file has no pool");
         }
         self.global_overrides(findings);
@@ -341,12 +355,26 @@ fn is_global(entry: &Entry) -> bool {
     entry.key == "global" && !matches!(&entry.value.shape, Shape::Map(inner) if listens(inner))
 }
 
+/// Returns whether what is under an entry are pools and not directives, as in some forks.
+fn has_pools(entry: &Entry) -> bool {
+    let has = |entries: &[Entry], name: &str| entries.iter().any(|inner| inner.key == name);
+    let is_pool = |inner: &Entry| match &inner.value.shape {
+        Shape::Map(directives) => has(directives, "listen") || has(directives, "servers"),
+        _ => false,
+    };
+    match &entry.value.shape {
+        Shape::Map(inner) => !inner.is_empty() && inner.iter().all(is_pool),
+        _ => false,
+    }
+}
+
 fn entries<'e>(block: &'e Entry, findings: &mut Findings) -> Option<&'e [Entry]> {
     match &block.value.shape {
         Shape::Map(entries) => Some(entries),
         _ => {
             let message = format!("`{}` has no directives under it", block.key);
-            findings.error(block.key_place, message);
+            let fault = Fault::new(message).help(foreign::of_top(&block.key));
+            findings.fault(block.key_place, fault);
             None
         }
     }

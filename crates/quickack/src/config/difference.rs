@@ -62,6 +62,49 @@ pub fn difference(old: &Config, new: &Config) -> Difference {
     difference
 }
 
+/// What becomes of the keys of one pool.
+pub struct RingDifference {
+    pub pool: String,
+    /// Keys that would move; or, if the pool is in one configuration only, in which.
+    pub moved: Result<Moved, &'static str>,
+}
+
+/// Compares the rings of pools with the same name. Where one pool is left on each side, these are
+/// compared too: a pool is often given another name when its file is written anew.
+pub fn ring_difference(old: &Config, new: &Config) -> Vec<RingDifference> {
+    let left = |one: &Config, other: &Config| -> Vec<PoolPlan> {
+        let has = |name: &str| other.plan.pools.iter().any(|pool| pool.name == name);
+        one.plan.pools.iter().filter(|pool| !has(&pool.name)).cloned().collect()
+    };
+    let moved = |old: &PoolPlan, new: &PoolPlan| {
+        let pool = match old.name == new.name {
+            true => new.name.clone(),
+            false => format!("{} -> {}", old.name, new.name),
+        };
+        let keys = if same_ring(old, new) { 0 } else { keys_moved(old, new, SAMPLES) };
+        let moved = Moved { pool: pool.clone(), keys, samples: SAMPLES };
+        RingDifference { pool, moved: Ok(moved) }
+    };
+    let pairs = new.plan.pools.iter().filter_map(|pool| {
+        let earlier = old.plan.pools.iter().find(|earlier| earlier.name == pool.name)?;
+        Some(moved(earlier, pool))
+    });
+    let mut all: Vec<RingDifference> = pairs.collect();
+    match (left(old, new).as_slice(), left(new, old).as_slice()) {
+        ([before], [after]) => all.push(moved(before, after)),
+        (before, after) => {
+            let only = |pools: &[PoolPlan], moved: &'static str| -> Vec<RingDifference> {
+                let one =
+                    |pool: &PoolPlan| RingDifference { pool: pool.name.clone(), moved: Err(moved) };
+                pools.iter().map(one).collect()
+            };
+            all.extend(only(before, "only in the first file"));
+            all.extend(only(after, "only in the second file"));
+        }
+    }
+    all
+}
+
 impl Difference {
     /// Returns the reason why the reload needs `--allow-remap`; None if no key moves.
     pub fn remap(&self) -> Option<String> {
@@ -196,6 +239,13 @@ impl Difference {
 }
 
 impl Moved {
+    /// Returns the share of the keys that would move.
+    pub fn share(&self) -> String {
+        let (keys, samples) = (grouped(self.keys as u64), grouped(self.samples as u64));
+        let percent = self.keys as f64 * 100.0 / self.samples as f64;
+        format!("{percent:.2} % of the keys would move ({keys} of {samples} samples)")
+    }
+
     fn sentence(&self) -> String {
         let (keys, samples) = (grouped(self.keys as u64), grouped(self.samples as u64));
         format!("pool {}: {keys} of {samples} sampled keys would move", self.pool)

@@ -83,6 +83,7 @@ pub enum Kind<D> {
     Tenants(fn(&mut D, Vec<TenantDraft>)),
 }
 
+/// A row that a reload and `quickack set` may change.
 pub const fn row<D>(
     name: &'static str,
     origin: Origin,
@@ -90,27 +91,18 @@ pub const fn row<D>(
     kind: Kind<D>,
     text: &'static str,
 ) -> Directive<D> {
+    Directive { name, kind, unwritten, origin, runtime: true, text }
+}
+
+/// A row that needs a restart, that names a file, or whose value is secret.
+const fn fixed<D>(
+    name: &'static str,
+    origin: Origin,
+    unwritten: Unwritten,
+    kind: Kind<D>,
+    text: &'static str,
+) -> Directive<D> {
     Directive { name, kind, unwritten, origin, runtime: false, text }
-}
-
-/// A row of our own that `quickack set` may change.
-pub const fn live<D>(
-    name: &'static str,
-    unwritten: Unwritten,
-    kind: Kind<D>,
-    text: &'static str,
-) -> Directive<D> {
-    Directive { name, kind, unwritten, origin: Native, runtime: true, text }
-}
-
-/// A row of twemproxy's that `quickack set` may change.
-const fn live_twemproxy<D>(
-    name: &'static str,
-    unwritten: Unwritten,
-    kind: Kind<D>,
-    text: &'static str,
-) -> Directive<D> {
-    Directive { name, kind, unwritten, origin: Twemproxy, runtime: true, text }
 }
 
 use Origin::{Native, Twemproxy};
@@ -122,7 +114,7 @@ pub static POOL: &[Directive<PoolDraft>] = &[
     row("listen", Twemproxy, Required, Kind::Listen(|pool, address| pool.listen = Some(address)),
         "Where clients connect: `host:port` (port 0: any free port), or `/path/of/socket`. An \
          octal file mode may follow the path after a space; without it the umask decides."),
-    live_twemproxy("client_connections", Value("0"),
+    row("client_connections", Twemproxy, Value("0"),
         Kind::Number(0..=INT_MAX, |pool, count| pool.client_connections = count as usize),
         "The most clients that may be connected at a time. One more is refused with an error \
          line. 0 sets no limit. (twemproxy 0.5 reads the number and ignores it.)"),
@@ -145,7 +137,7 @@ pub static POOL: &[Directive<PoolDraft>] = &[
         ),
         "How a hash value selects a server: `ketama` uses a consistent-hashing ring, `modula` \
          takes the hash modulo the sum of the weights, `random` picks any server."),
-    live_twemproxy("timeout", Unset("the three `timeout_…` apply"),
+    row("timeout", Twemproxy, Unset("the three `timeout_…` apply"),
         Kind::Duration(|pool, us| pool.timeout = Some(us)),
         "Sets `timeout_connect`, `timeout_queue` and `timeout_reply` at once. 0 means no deadline \
          in twemproxy; here 0 leaves the three at their defaults, so that no request waits \
@@ -160,9 +152,9 @@ pub static POOL: &[Directive<PoolDraft>] = &[
     row("preconnect", Twemproxy, Value("off"),
         Kind::Switch(|pool, on| pool.plan.preconnect = on),
         "Connect to every server at start, not at the first request for it."),
-    row("redis", Twemproxy, Value("off"), Kind::Switch(|pool, on| pool.redis = Some(on)),
+    fixed("redis", Twemproxy, Value("off"), Kind::Switch(|pool, on| pool.redis = Some(on)),
         "`true` means `protocol: redis`: clients and servers of the pool speak Redis's protocol."),
-    row("redis_auth", Twemproxy, Unset("no password"),
+    fixed("redis_auth", Twemproxy, Unset("no password"),
         Kind::Secret(|pool, word| redis_auth(word).map(|word| pool.redis_auth = word)),
         "Redis pools: the password that clients must give (`AUTH password`; they are then the \
          user `default`), and that the proxy gives to the servers. `users` replaces the first \
@@ -178,10 +170,10 @@ pub static POOL: &[Directive<PoolDraft>] = &[
     row("auto_eject_hosts", Twemproxy, Value("off"),
         Kind::Switch(|pool, on| pool.auto_eject = Some(on)),
         "`true` means `on_failure: eject`, `false` means `on_failure: fail_fast`."),
-    live_twemproxy("server_retry_timeout", Value("30s"),
+    row("server_retry_timeout", Twemproxy, Value("30s"),
         Kind::Duration(|pool, us| pool.plan.server_retry_timeout = us),
         "How long a server stays ejected before it is probed."),
-    live_twemproxy("server_failure_limit", Value("2"),
+    row("server_failure_limit", Twemproxy, Value("2"),
         Kind::Number(0..=INT_MAX, |pool, count| {
             pool.plan.server_failure_limit = count.max(1) as u32;
         }),
@@ -190,9 +182,9 @@ pub static POOL: &[Directive<PoolDraft>] = &[
         "A list of `host:port:weight [name]`, `/path/of/socket:weight [name]`, or `embedded`, \
          which is a cache process of this program. The ring hashes the name or, without one, the \
          host and port (the host alone if the port is 11211). Hosts are looked up once, at start."),
-    row("reuseport", Native, Value("off"), Kind::Switch(|pool, on| pool.reuseport = on),
+    fixed("reuseport", Native, Value("off"), Kind::Switch(|pool, on| pool.reuseport = on),
         "`SO_REUSEPORT` on the listener, as in twemproxy's versions after 0.5."),
-    row("protocol", Native, Value("memcached"),
+    fixed("protocol", Native, Value("memcached"),
         Kind::Word(
             || proto::NAMED.iter().map(|protocol| protocol.name()).collect(),
             |pool, word| proto::protocol(word).map(|protocol| pool.protocol = Some(protocol)),
@@ -224,14 +216,14 @@ pub static POOL: &[Directive<PoolDraft>] = &[
         ),
         "How the keys of a failed server are handled: `eject` moves them to the other servers \
          until it is back, `fail_fast` answers them with an error at once."),
-    live("max_ejected", Value("50%"),
+    row("max_ejected", Native, Value("50%"),
         Kind::Own("number or percentage", |pool, word| CountOrPercent::parse(word).map(|share| {
             pool.max_ejected = share;
         })),
         "How many servers of the pool may be ejected at a time: a number, or a percentage that \
          allows at least one. When that many are ejected, further servers that fail stay in the \
          ring, and requests for them are answered with an error at once."),
-    live("server_connections_max", Unset("no cap"),
+    row("server_connections_max", Native, Unset("no cap"),
         Kind::Number(1..=INT_MAX, |pool, count| pool.server_connections_max = Some(count as usize)),
         "The most links to each server that all workers together may have; in a Redis pool, for \
          each database and RESP version that clients use. Each worker needs one link, so the \
@@ -247,7 +239,7 @@ pub static POOL: &[Directive<PoolDraft>] = &[
         "Networks, such as `[10.0.0.0/8, ::1]` or `from [10.0.0.0/8]`, whose connections begin \
          with a PROXY header (version 1 or 2) that names the client. On connections from other \
          networks no header is read."),
-    row("users", Native, Unset("all clients are served"),
+    fixed("users", Native, Unset("all clients are served"),
         Kind::Own("path of a file", |pool, word| file_name(word).map(|word| {
             pool.users = Some(word);
         })),
@@ -257,51 +249,52 @@ pub static POOL: &[Directive<PoolDraft>] = &[
          by a `set` whose value is `name password`; in a Redis pool by `AUTH` or `HELLO`. The \
          file is read again at a reload; `removed_users` says what becomes of clients that are \
          logged in."),
-    row("server_login", Native, Unset("none"),
+    fixed("server_login", Native, Unset("none"),
         Kind::Own("path of a file", |pool, word| file_name(word).map(|word| {
             pool.server_login = Some(word);
         })),
         "The proxy's own login to the pool's servers: a file like that of `users` with one line, \
          for servers that want a login (memcached's `-Y`, a user of Redis). Each link logs in \
          before it sends anything else. A server that refuses the login is down."),
-    live("required", Value("on"), Kind::Switch(|pool, on| pool.required = on),
+    row("required", Native, Value("on"), Kind::Switch(|pool, on| pool.required = on),
         "Whether `/readyz` says that the proxy is not ready while the pool has no server that is \
          up."),
-    live("timeout_connect", Value("1s"),
+    row("timeout_connect", Native, Value("1s"),
         Kind::Deadline(|pool, us| pool.timeout_connect = Some(us)),
         "How long a connect to a server may take."),
-    live("timeout_queue", Value("1s"),
+    row("timeout_queue", Native, Value("1s"),
         Kind::Deadline(|pool, us| pool.timeout_queue = Some(us)),
         "How long a request may wait before its first byte is sent. One of 1 MiB or more waits for \
          `timeout_slow` if that is longer."),
-    live("timeout_reply", Value("1s"),
+    row("timeout_reply", Native, Value("1s"),
         Kind::Deadline(|pool, us| pool.timeout_reply = Some(us)),
         "How long a server that owes an answer may be silent."),
-    live("timeout_slow", Unset("10s, or `timeout_reply` if that is longer"),
+    row("timeout_slow", Native, Unset("10s, or `timeout_reply` if that is longer"),
         Kind::Deadline(|pool, us| pool.timeout_slow = Some(us)),
         "How long a command may take, counted from when it was sent, if its data or arguments \
          decide how much work it is: `KEYS`, `SORT`, scripts and others marked `slow` or `varies` \
          in [commands.md](commands.md). While a server is busy with one, its silence is no \
          failure. No command of memcached is one."),
-    live("hold_after", Value("30ms"), Kind::DurationOrOff(|pool, us| pool.plan.hold_after = us),
+    row("hold_after", Native, Value("30ms"),
+        Kind::DurationOrOff(|pool, us| pool.plan.hold_after = us),
         "A server that owes an answer and has been silent this long is sent nothing more until it \
          sends something. Requests that wait for it are dropped when their client leaves. With \
          `off`, or 0, requests never wait for this."),
-    live("slowlog_threshold", Value("off"),
+    row("slowlog_threshold", Native, Value("off"),
         Kind::DurationOrOff(|pool, us| pool.plan.slow.after = us.unwrap_or(u64::MAX)),
         "A request that takes this long, from its first byte to the last of its answer, is in \
          `quickack slowlog`. `off`: none is. It costs a few per cent of the processor time of \
          small requests."),
-    live("slowlog_sample", Value("1"),
+    row("slowlog_sample", Native, Value("1"),
         Kind::Number(1..=1_000_000, |pool, count| pool.plan.slow.one_in = count as u32),
         "One in so many slow requests is recorded."),
-    live("slowlog_keys", Value("hash"),
+    row("slowlog_keys", Native, Value("hash"),
         Kind::Word(|| vec!["hash", "full", "none"], |pool, word| {
             slow_keys(word).map(|keys| pool.plan.slow.keys = keys)
         }),
         "What the slow log and the access log have of a request's first key: a `hash`, the key \
          itself (`full`; of a long key the first 128 bytes), or nothing but its length (`none`)."),
-    live("access_log", Value("off"),
+    row("access_log", Native, Value("off"),
         Kind::Own("`off`, `all` or `1/N`", |pool, word| access_log(word).map(|one_in| {
             pool.plan.access_one_in = one_in;
         })),
@@ -338,7 +331,7 @@ pub static POOL: &[Directive<PoolDraft>] = &[
          if the removal could not be sent. In a Redis pool it bounds each argument of a request \
          that has 4k or more; such a request is skipped to its end and the client stays \
          connected. A whole request may take a worker's part of `memory_max`."),
-    row("memory", Native, Value("64m"),
+    fixed("memory", Native, Value("64m"),
         Kind::Size(MEMORY_RANGE, |pool, bytes| pool.memory = Some(bytes as usize)),
         "Memory of each `embedded` server."),
     row("tcp_nodelay", Native, Value("on"), Kind::Switch(|pool, on| pool.tcp_nodelay = on),
@@ -372,7 +365,7 @@ pub static GLOBAL: &[Directive<GlobalDraft>] = &[
         }),
         "Processors to which workers are pinned, one each. `auto` takes the processors that may \
          be used, in their order. A list starts again after its last entry."),
-    row("accept", Native, Value("auto"),
+    fixed("accept", Native, Value("auto"),
         Kind::Word(
             || ["auto"].into_iter().chain(AcceptMode::ALL.map(AcceptMode::name)).collect(),
             |global, word| {
@@ -384,32 +377,32 @@ pub static GLOBAL: &[Directive<GlobalDraft>] = &[
          clients, `reuseport` has a queue for each worker, `mutex` lets one worker at a time \
          accept and is for kernels that support neither, `auto` takes the first of these that the \
          kernel supports."),
-    live("epoll_timeout", Value("50ms"),
+    row("epoll_timeout", Native, Value("50ms"),
         Kind::Deadline(|global, us| global.process.epoll_timeout_us = us),
         "With `accept: mutex`: how long a worker that did not get the mutex waits before it tries \
          again."),
-    live("memory_max", Value("1g"),
+    row("memory_max", Native, Value("1g"),
         Kind::Size(16 << 20..=1 << 40, |global, bytes| global.memory_max = bytes as usize),
         "Bytes that all buffers of all workers together may hold, in equal parts. A worker that \
          would exceed its part refuses values and never queues them."),
-    live("clients_max", Unset("as many as the limit of open files allows"),
+    row("clients_max", Native, Unset("as many as the limit of open files allows"),
         Kind::Number(1..=INT_MAX, |global, count| global.clients_max = Some(count as usize)),
         "The most clients of all pools and workers together."),
-    row("tenants", Native, Unset("none"),
+    fixed("tenants", Native, Unset("none"),
         Kind::Tenants(|global, tenants| global.tenants = tenants),
         "Groups of users, listeners and pools with limits, rules and figures of their own: see \
          below, and [tenants.md](../tenants.md)."),
-    live("removed_users", Value("close"),
+    row("removed_users", Native, Value("close"),
         Kind::Word(|| vec!["close", "keep"], |global, word| {
             removed_users(word).map(|choice| global.removed_users = choice)
         }),
         "What becomes of a client whose user a reload has removed: `close` closes it when its \
          outstanding requests are answered, `keep` lets it stay until it closes."),
-    live("server_connects_max", Value("1000"),
+    row("server_connects_max", Native, Value("1000"),
         Kind::Number(0..=INT_MAX, |global, count| global.process.server_connects_max = count),
         "Connects to servers that all workers together may start in a second, so that a server \
          that comes back is not flooded. 0 sets no limit."),
-    row("admin", Native, Unset("a path derived from the file's"),
+    fixed("admin", Native, Unset("a path derived from the file's"),
         Kind::Own("`/path/of/socket` or `off`", |global, word| Admin::parse(word).map(|admin| {
             global.process.admin = admin;
         })),
@@ -440,30 +433,30 @@ pub static GLOBAL: &[Directive<GlobalDraft>] = &[
             Format::from_name(word).map(|format| global.process.log_format = format)
         }),
         "`text` for people; `json` is one object per line."),
-    live("log_level", Value("notice"),
+    row("log_level", Native, Value("notice"),
         Kind::Word(Level::names, |global, word| {
             Level::from_name(word).map(|level| global.process.log_level = level)
         }),
         "The log has messages of this level and of all more important ones: `error` (an operator \
          must act), `warning` (a problem that the proxy has handled), `notice` (of interest to an \
          operator), `debug` (everything else)."),
-    row("access_log_file", Native, Unset("none"),
+    fixed("access_log_file", Native, Unset("none"),
         Kind::Own("`/path/of/file`", |global, word| access_log_file(word).map(|path| {
             global.process.access_log = Some(path);
         })),
         "The file, or named pipe, that the lines of pools with an `access_log` go to. A process \
          of its own writes it, so that no worker waits for a disk. It is reopened when the log \
          is. Lines that cannot be written are counted (`access_lines_lost_total`)."),
-    row("access_log_format", Native, Value("text"),
+    fixed("access_log_format", Native, Value("text"),
         Kind::Word(Format::names, |global, word| {
             Format::from_name(word).map(|format| global.process.access_log_format = format)
         }),
         "`text`: `name=value` fields behind the time; `json`: one object per line."),
-    live("shutdown_timeout", Value("10s"),
+    row("shutdown_timeout", Native, Value("10s"),
         Kind::Duration(|global, us| global.process.shutdown_timeout_us = us),
         "How long clients may wait for their last answers when the process, or one of its \
          workers, is to exit; 0 waits for no client."),
-    live("hang_timeout", Value("2s"),
+    row("hang_timeout", Native, Value("2s"),
         Kind::Duration(|global, us| global.process.hang_timeout_us = us),
         "A worker whose heartbeat stops for this long is killed with a core dump and replaced. 0 \
          turns this off."),

@@ -8,7 +8,7 @@ use proxy::tenants::plan::RemovedUsers;
 
 use super::address::{Address, ServerLine};
 use super::process::Process;
-use super::report::Place;
+use super::report::Spot;
 use super::tenants::TenantDraft;
 use super::value::{self, Fault};
 
@@ -53,22 +53,22 @@ pub struct PoolDraft {
     pub item_size_max: Option<usize>,
 }
 
-/// A line under `servers:` and its place in the file.
+/// A line under `servers:` and where it was written.
 pub struct ServerDraft {
     pub line: ServerLine,
-    pub place: Place,
+    pub spot: Spot,
 }
 
-/// A row of `commands:` and the place of its name in the file.
+/// A row of `commands:` and where its name was written.
 pub struct CommandDraft {
     pub extra: Extra,
-    pub place: Place,
+    pub spot: Spot,
 }
 
-/// A name under `allow:` and its place in the file.
+/// A name under `allow:` and where it was written.
 pub struct AllowDraft {
     pub name: String,
-    pub place: Place,
+    pub spot: Spot,
 }
 
 /// A share of a pool's servers.

@@ -61,7 +61,7 @@ impl Rules<'_> {
         for server in self.draft.servers.iter().filter(|it| embedded(&it.line.address)) {
             let message = "servers: the embedded cache speaks memcached; a pool that speaks Redis \
                            needs a server of its own";
-            findings.error(server.place, message);
+            findings.error(server.spot.clone(), message);
         }
         self.check_logins(findings);
         self.check_databases(findings);
@@ -99,7 +99,7 @@ impl Rules<'_> {
                     "commands: quickack knows `{name}`, and its handling cannot be changed; remove \
                      it"
                 );
-                findings.error(command.place, message);
+                findings.error(command.spot.clone(), message);
             }
         }
     }

@@ -214,5 +214,7 @@ fn error(place: Place, message: &str) -> Diagnostic {
         spot: place.into(),
         message: message.to_string(),
         suggestion: None,
+        help: None,
+        first: None,
     }
 }

@@ -5,11 +5,12 @@
 
 use std::fmt;
 
-use super::apply::apply_word;
+use super::apply::{apply_entry, apply_word};
 use super::directives::{Directive, GLOBAL, POOL};
 use super::draft::{GlobalDraft, PoolDraft, Setting};
+use super::file::ConfigFile;
 use super::findings::Findings;
-use super::report::{Place, Spot, nearest, printable};
+use super::report::{Diagnostic, Place, Spot, nearest, printable};
 use super::tenants::{TENANT, TenantDraft};
 use super::value::Fault;
 use super::{Config, VALUE_LEN_MAX};
@@ -82,12 +83,39 @@ pub fn apply_override<D>(
 ) {
     let directive = table.iter().find(|directive| directive.name == set.name);
     let directive = directive.expect("an override is read by the same table");
-    match apply_word(&directive.kind, &set.value, draft) {
-        Ok(word) => match settings.iter_mut().find(|setting| setting.name == set.name) {
+    findings.set = Some(Spot::Set(set.to_string()));
+    if let Some(word) = apply_value(directive, &set.value, draft, findings) {
+        match settings.iter_mut().find(|setting| setting.name == set.name) {
             Some(setting) => setting.set = Some(word),
             None => settings.push(Setting { name: set.name, file: None, set: Some(word) }),
-        },
-        Err(fault) => findings.fault(Spot::Set(set.to_string()), fault.about(set.name)),
+        }
+    }
+    findings.set = None;
+}
+
+/// Reads a value that stands in no file: a word as it is, a list as it would be written in a file.
+/// Returns it in the plainest form; None after an error.
+fn apply_value<D>(
+    directive: &Directive<D>,
+    value: &str,
+    draft: &mut D,
+    findings: &mut Findings,
+) -> Option<String> {
+    if !directive.kind.is_list() {
+        return match apply_word(&directive.kind, value, draft) {
+            Ok(word) => Some(word),
+            Err(fault) => {
+                findings.fault(Spot::File, fault.about(directive.name));
+                None
+            }
+        };
+    }
+    match ConfigFile::parse(&format!("{}: {value}", directive.name)) {
+        Ok(file) => apply_entry(directive, file.entries.first()?, draft, findings),
+        Err(Diagnostic { message, .. }) => {
+            findings.error(Spot::File, format!("{}: {message}", directive.name));
+            None
+        }
     }
 }
 
@@ -134,7 +162,9 @@ fn read(text: &str) -> Result<Override, Fault> {
         return Err(Fault::new(format!("`{text}` is not `KEY=VALUE`, such as `memory_max=2g`")));
     };
     if value.len() > VALUE_LEN_MAX || value.contains(char::is_control) {
-        return Err(Fault::new(format!("{key}: a value is one short word")));
+        return Err(Fault::new(format!(
+            "{key}: a value has at most {VALUE_LEN_MAX} bytes and no control characters"
+        )));
     }
     let (owner, name) = match key.rsplit_once('.') {
         None => (Owner::Proxy, checked(GLOBAL, key, value, &mut GlobalDraft::new(1))?),
@@ -165,13 +195,28 @@ fn checked<D>(
         return Err(unknown(table, name));
     };
     if !directive.runtime {
-        let message = format!("`{name}` cannot be set at run time; change the file and reload");
+        let message = format!("`{name}` cannot be set at run time; {}", instead(name));
         return Err(Fault::new(message));
     }
     if !value.is_empty() {
-        apply_word(&directive.kind, value, scratch).map_err(|fault| fault.about(name))?;
+        let mut findings = Findings::default();
+        apply_value(directive, value, scratch, &mut findings);
+        if let Some(Diagnostic { message, suggestion, .. }) = findings.diagnostics.pop() {
+            return Err(Fault { suggestion, ..Fault::new(message) });
+        }
     }
     Ok(directive.name)
+}
+
+/// Returns what to do about a directive that cannot be set.
+fn instead(name: &str) -> &'static str {
+    match name {
+        "tenants" => "set one of a tenant's: `tenants.NAME.DIRECTIVE=VALUE`",
+        "accept" | "admin" | "reuseport" | "protocol" | "redis" | "memory" => {
+            "change the file and restart"
+        }
+        _ => "change the file and reload",
+    }
 }
 
 fn unknown<D>(table: &'static [Directive<D>], name: &str) -> Fault {
@@ -255,9 +300,9 @@ mod tests {
             ("alpha.memory_max=1g", "write `memory_max=VALUE`"),
             ("alpha.timeot=1s", "did you mean `timeout`?"),
             ("alpah.timeout=1s", "no pool is called `alpah`; did you mean `alpha`?"),
-            ("alpha.listen=127.0.0.1:2", "change the file and reload"),
+            ("alpha.users=some.file", "change the file and reload"),
             ("alpha.timeout=", "it was not set"),
-            ("alpha.timeout=1s\n", "one short word"),
+            ("alpha.timeout=1s\n", "no control characters"),
         ];
         for (word, hint) in hints {
             let text = told(word);

@@ -97,5 +97,6 @@ const DIFFERENCES: &str = "
   a server lacks `redis_db`, clients get an error; twemproxy goes on in database 0.
 * These are refused here although twemproxy 0.5 accepts them: a number that does not fit in 31 bits
   (twemproxy overflows), a socket mode that is not octal (twemproxy ignores it), a server without a
-  host or with an empty name, control characters in names.
+  host or with an empty name, a host with one colon or with `/ < > { } $`, control characters in
+  names.
 ";

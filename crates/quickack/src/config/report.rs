@@ -53,6 +53,10 @@ pub struct Diagnostic {
     pub message: String,
     /// The word that was probably meant.
     pub suggestion: Option<String>,
+    /// What can be done about it, if that is more than another word.
+    pub help: Option<&'static str>,
+    /// The earlier place, if something is written twice.
+    pub first: Option<Place>,
 }
 
 /// All diagnostics of one file, in the order of its lines.
@@ -74,6 +78,11 @@ struct Record<'r> {
     column: Option<usize>,
     message: &'r str,
     suggestion: Option<&'r str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    help: Option<&'r str>,
+    /// The line where it was written first, if it is written twice.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    first_line: Option<usize>,
     severity: Severity,
 }
 
@@ -99,6 +108,8 @@ impl Report {
             spot: Spot::File,
             message,
             suggestion: None,
+            help: None,
+            first: None,
         };
         self.diagnostics.splice(0..0, doubts.into_iter().map(warning));
     }
@@ -137,6 +148,8 @@ impl Report {
             column: position.as_ref().map(|position| position.column),
             message: &diagnostic.message,
             suggestion: diagnostic.suggestion.as_deref(),
+            help: diagnostic.help,
+            first_line: diagnostic.first.map(|place| Position::of(&self.text, place.start).line),
             severity: diagnostic.severity,
         }
     }
@@ -152,28 +165,43 @@ impl Report {
         };
         let _ = writeln!(out, "{word}: {}{hint}", printable(&diagnostic.message));
         match &diagnostic.spot {
-            Spot::Text(place) => self.render_excerpt(*place, out),
+            Spot::Text(place) => self.render_excerpt(*place, diagnostic.first, out),
             Spot::File => {
-                let _ = writeln!(out, "  --> {}\n", self.name);
+                let _ = writeln!(out, "  --> {}", self.name);
             }
             Spot::Set(set) => {
-                let _ = writeln!(out, "  --> set {}\n", printable(set));
+                let _ = writeln!(out, "  --> set {}", printable(set));
             }
         }
+        if let Some(help) = &diagnostic.help {
+            let _ = writeln!(out, "  help: {}", help);
+        }
+        out.push('\n');
     }
 
-    fn render_excerpt(&self, place: Place, out: &mut String) {
+    /// Shows the line of a place, after the line of an earlier one.
+    fn render_excerpt(&self, place: Place, first: Option<Place>, out: &mut String) {
         let position = Position::of(&self.text, place.start);
-        let number = position.line.to_string();
-        let margin = " ".repeat(number.len());
+        let width = position.line.to_string().len();
+        let margin = " ".repeat(width);
+        let _ = writeln!(out, " {margin}--> {}:{}:{}", self.name, position.line, position.column);
+        let _ = writeln!(out, " {margin} |");
+        if let Some(first) = first {
+            self.render_line(first, width, ("-", " first here"), out);
+        }
+        self.render_line(place, width, ("^", ""), out);
+    }
+
+    /// Shows the line of a place, which is underlined and may have a note.
+    fn render_line(&self, place: Place, width: usize, mark: (&str, &str), out: &mut String) {
+        let position = Position::of(&self.text, place.start);
+        let (margin, line, (mark, note)) = (" ".repeat(width), position.line, mark);
         let marked = self.text[place.start..place.end].lines().next().unwrap_or_default();
         let excerpt = Excerpt::of(&position, marked.chars().count().max(1));
-        let (text, carets) = (&excerpt.text, "^".repeat(excerpt.width));
+        let (text, marks) = (&excerpt.text, mark.repeat(excerpt.width));
         let indent = " ".repeat(excerpt.indent);
-        let _ = writeln!(out, " {margin}--> {}:{number}:{}", self.name, position.column);
-        let _ = writeln!(out, " {margin} |");
-        let _ = writeln!(out, " {number} | {text}");
-        let _ = writeln!(out, " {margin} | {indent}{carets}\n");
+        let _ = writeln!(out, " {line:>width$} | {text}");
+        let _ = writeln!(out, " {margin} | {indent}{marks}{note}");
     }
 }
 
@@ -238,13 +266,16 @@ pub fn printable(text: &str) -> String {
 
 /// Returns the line without a password, because reports end up in logs.
 fn without_secret(line: &str) -> &str {
-    match line.find(SECRET_KEY) {
-        Some(start) => &line[..start + SECRET_KEY.len()],
+    let ends = SECRET_KEYS.iter().filter_map(|key| Some(line.find(key)? + key.len()));
+    match ends.min() {
+        Some(end) => &line[..end],
         None => line,
     }
 }
 
-const SECRET_KEY: &str = "redis_auth";
+/// Ours, and those of others that are mistaken for it.
+const SECRET_KEYS: &[&str] =
+    &["redis_auth", "requirepass", "masterauth", "password:", "passwd", "redis_pass"];
 
 /// Returns the candidate that was probably meant: one that begins with the word, or one with few
 /// wrong letters. Of equally near ones it takes the longest, because letters are omitted more often
@@ -253,14 +284,16 @@ pub fn nearest<'c>(word: &str, candidates: impl IntoIterator<Item = &'c str>) ->
     const BEGINNING_LEN_MIN: usize = 3;
     let word = word.to_lowercase();
     let distance_max = (word.chars().count() / 3).max(1);
-    let distance = |candidate: &str| match candidate.strip_prefix(&word) {
-        Some(_) if word.len() >= BEGINNING_LEN_MIN => 1,
-        _ => strsim::damerau_levenshtein(&word, candidate),
+    let distance = |candidate: &str| match strsim::damerau_levenshtein(&word, candidate) {
+        0 | 1 => (1, false),
+        // One letter that is wrong is likelier than half a word that is missing.
+        _ if candidate.starts_with(&word) && word.len() >= BEGINNING_LEN_MIN => (1, true),
+        distance => (distance, false),
     };
     candidates
         .into_iter()
         .map(|candidate| (distance(candidate), candidate))
-        .filter(|(distance, _)| *distance <= distance_max)
-        .min_by_key(|(distance, candidate)| (*distance, Reverse(candidate.len())))
+        .filter(|((distance, _), _)| *distance <= distance_max)
+        .min_by_key(|(rank, candidate)| (*rank, Reverse(candidate.len())))
         .map(|(_, candidate)| candidate)
 }

@@ -9,7 +9,9 @@ use super::address::{Address, ServerAddress};
 use super::draft::{PoolDraft, Setting};
 use super::file::{Entry, Shape};
 use super::findings::Findings;
+use super::foreign;
 use super::report::Spot;
+use super::value::Fault;
 
 /// A pool as read, with or without errors.
 pub struct Rules<'r> {
@@ -25,6 +27,7 @@ impl Rules<'_> {
         self.check_required(findings);
         self.check_family(findings);
         self.check_servers(findings);
+        self.check_names(findings);
         self.check_failure(findings);
         self.check_proxy_protocol(findings);
         self.check_without_effect(findings);
@@ -58,7 +61,22 @@ impl Rules<'_> {
                     "another server of this pool is called `{name}`; keys are \
                                        placed by name, so give each its own name"
                 );
-                findings.error(server.place, message);
+                findings.error(server.spot.clone(), message);
+            }
+        }
+    }
+
+    /// Some forks have a password behind the name. Here it would place the keys.
+    fn check_names(&self, findings: &mut Findings) {
+        for server in self.draft.servers.iter().filter(|_| self.draft.speaks_redis()) {
+            let Some((_, end)) = server.line.name.as_deref().and_then(|it| it.rsplit_once(':'))
+            else {
+                continue;
+            };
+            if end.parse::<u16>().is_err() {
+                let fault = Fault::new("servers: this name has a colon, as if for a password");
+                let fault = fault.help(Some(foreign::NAMED_PASSWORD));
+                findings.doubt(server.spot.clone(), fault);
             }
         }
     }

@@ -14,7 +14,7 @@ use proxy::tenants::plan::{Over, TenantPlan};
 
 use super::address::Address;
 use super::apply::apply;
-use super::directives::{Directive, INT_MAX, Kind, Origin, Unwritten, live, row};
+use super::directives::{Directive, INT_MAX, Kind, Origin, Unwritten, row};
 use super::draft::Setting;
 use super::file::{Entry, Shape};
 use super::findings::Findings;
@@ -60,28 +60,28 @@ pub static TENANT: &[Directive<TenantDraft>] = &[
             add(&mut tenant.pools, word.to_string(), first)
         }),
         "Pools whose clients belong to the tenant, unless their user or listener has another."),
-    live("weight", Value("1"),
+    row("weight", Native, Value("1"),
         Kind::Number(1..=WEIGHT_MAX, |tenant, weight| tenant.plan.weight = weight as u32),
         "The tenant's part of what is shared with others that want as much: the queues of \
          servers, a worker's time, and its memory. 2 is twice as much as 1."),
-    live("clients_max", Unset("no limit"),
+    row("clients_max", Native, Unset("no limit"),
         Kind::Number(1..=INT_MAX, |tenant, count| tenant.plan.clients_max = count),
         "The most clients. One more is refused, or its login is, with an error that names the \
          tenant and the limit."),
-    live("requests_per_s", Unset("no limit"),
+    row("requests_per_s", Native, Unset("no limit"),
         Kind::Number(1..=RATE_MAX, |tenant, rate| tenant.plan.rates[0] = rate),
         "Requests in a second."),
-    live("received_per_s", Unset("no limit"),
+    row("received_per_s", Native, Unset("no limit"),
         Kind::Size(1..=RATE_BYTES_MAX, |tenant, rate| tenant.plan.rates[1] = rate),
         "Bytes of requests in a second."),
-    live("sent_per_s", Unset("no limit"),
+    row("sent_per_s", Native, Unset("no limit"),
         Kind::Size(1..=RATE_BYTES_MAX, |tenant, rate| tenant.plan.rates[2] = rate),
         "Bytes sent to clients in a second."),
-    live("inflight_max", Unset("no limit"),
+    row("inflight_max", Native, Unset("no limit"),
         Kind::Size(1..=RATE_BYTES_MAX, |tenant, bytes| tenant.plan.inflight_max = bytes),
         "Bytes of requests without an answer, with the answers that are expected to them. One \
          request may always be in flight."),
-    live("over", Value("delay"),
+    row("over", Native, Value("delay"),
         Kind::Word(|| vec!["delay", "refuse"], |tenant, word| {
             over(word).map(|choice| tenant.plan.over = choice)
         }),
@@ -152,7 +152,7 @@ pub fn tenants(entry: &Entry, findings: &mut Findings) -> Option<(Vec<TenantDraf
     for row in rows {
         match seen.insert(row.key.as_str()) {
             true => drafts.extend(tenant(row, findings)),
-            false => findings.error(row.key_place, format!("`{}` is written twice here", row.key)),
+            false => findings.twice(row, rows),
         }
     }
     let shown = word(drafts.iter().map(|draft| (&*draft.plan.name, &*draft.settings)));

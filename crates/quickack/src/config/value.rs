@@ -12,17 +12,24 @@ pub struct Fault {
     pub message: String,
     /// The word that was probably meant.
     pub suggestion: Option<String>,
+    /// What can be done about it, if that is more than another word.
+    pub help: Option<&'static str>,
     /// The wrong bytes of the word, if only a part is wrong.
     pub part: Option<Range<usize>>,
 }
 
 impl Fault {
     pub fn new(message: impl Into<String>) -> Fault {
-        Fault { message: message.into(), suggestion: None, part: None }
+        Fault { message: message.into(), suggestion: None, help: None, part: None }
     }
 
     pub fn suggest(self, suggestion: Option<&str>) -> Fault {
         Fault { suggestion: suggestion.map(str::to_string), ..self }
+    }
+
+    /// Adds what can be done about it, if that is known.
+    pub fn help(self, help: Option<&'static str>) -> Fault {
+        Fault { help: help.or(self.help), ..self }
     }
 
     /// Adds the directive's name.

@@ -157,7 +157,7 @@ fn install(text: &str, listeners: Vec<Listener>, connects_per_second: u64) -> In
     let mut targets = std::collections::BTreeMap::new();
     for (pool, upstream) in config.plan.pools.iter().zip(&config.upstreams) {
         for (plan, address) in pool.servers.iter().zip(&upstream.servers) {
-            let address = TargetAddress::Tcp(address.resolve().unwrap()[0]);
+            let address = TargetAddress::Tcp(address.to_string().parse().unwrap());
             targets.insert(plan.id, Target { address, nodelay: true, keepalive: false });
         }
     }

@@ -51,7 +51,7 @@ pub fn run() -> ExitCode {
 }
 
 fn serve(mut master: Master) -> Result<(), Error> {
-    sys::process::set_title("quickack: http");
+    sys::process::keep_title();
     let signals = Signals::new(signal::ALL_OF_A_CHILD)?;
     let mut server = HttpServer::new(master.view());
     let looping =

@@ -393,21 +393,11 @@ impl Master {
     }
 
     fn handle_request(&mut self, id: ConnectionId, question: &str, now: Instant) {
-        let words: Vec<String> = question.split_whitespace().map(str::to_string).collect();
+        let words = admin::words(question);
         let Some((verb, words)) = words.split_first() else {
             return self.admin.refuse(id, &format!("use one of: {}", verbs()));
         };
-        let known = match verb.as_str() {
-            "reload" => &["--allow-remap"][..],
-            "config" => &["--running", "--diff", "--json"],
-            "stats" | "workers" => &["--json"],
-            "slowlog" => &["--json", "--reset", "--limit"],
-            _ => &[],
-        };
-        let takes_words = matches!(verb.as_str(), "set" | "log-level" | "clients");
-        let is_number = |word: &str| verb == "slowlog" && word.parse::<usize>().is_ok();
-        let is_known = |word: &str| takes_words || known.contains(&word) || is_number(word);
-        if let Some(odd) = words.iter().find(|word| !is_known(word)) {
+        if let Some(odd) = admin::odd_word(verb, words) {
             return self.admin.refuse(id, &format!("`{verb}` does not take `{odd}`"));
         }
         let says = |word: &str| words.iter().any(|given| given == word);
@@ -417,11 +407,11 @@ impl Master {
                 let allow_remap = says("--allow-remap");
                 self.begin_reload(Asked::reload(Some(id), allow_remap), now);
             }
-            "set" if words.is_empty() => self.admin.refuse(id, "set needs KEY=VALUE"),
-            "set" => self.begin_set(id, words, now),
+            "set" => self.ask_set(id, words, now),
             "log-level" => match words {
                 [level] => {
-                    self.begin_set(id, &[format!("log_level={level}")], now);
+                    let asked = Asked::set(id, false);
+                    self.begin_set(asked, &[format!("log_level={level}")], now);
                 }
                 _ => self.admin.refuse(id, "log-level takes one word"),
             },
@@ -438,6 +428,15 @@ impl Master {
                 self.admin.answer(id, text);
             }
             "clients" => self.ask_for_clients(id, words, now),
+            "info" => {
+                let text = self.info_text(says("--json"));
+                self.admin.answer(id, text);
+            }
+            "pools" => {
+                let text = self.pools_text(says("--json"));
+                self.admin.answer(id, text);
+            }
+            "difference" => self.ask_difference(id, question, now),
             "workers" => {
                 let text = self.workers_text(says("--json"));
                 self.admin.answer(id, text);

@@ -13,13 +13,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;
 use std::os::fd::OwnedFd;
+use std::path::Path;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
 use super::admin_server::ConnectionId;
-use super::change_queue::{Asked, ChangeRequest};
+use super::change_queue::{Asked, ChangeRequest, Wanted};
 use super::ids::Ids;
 use super::reader::{self, Addresses, Reader, Reading};
 use super::report::one_line;
@@ -86,14 +87,28 @@ impl Master {
         }
     }
 
-    /// `KEY=VALUE` words over the file's.
-    pub(super) fn begin_set(&mut self, id: ConnectionId, words: &[String], now: Instant) {
-        let asked = Asked::set(id);
+    /// Says what would change if a file were the one that is reloaded.
+    pub(super) fn begin_difference(&mut self, asked: Asked, file: &Path, now: Instant) {
         if self.ending.is_some() {
             return self.refuse(asked, "the proxy is shutting down");
         }
         if self.change.is_some() {
-            return self.queue_change(ChangeRequest::Set { asker: id, words: words.to_vec() });
+            let file = file.to_path_buf();
+            return self.queue_change(ChangeRequest::Difference { asked, file });
+        }
+        match Reader::start(file, now) {
+            Ok(reader) => self.change = Some(Change { phase: Phase::Reading(reader), asked }),
+            Err(error) => self.refuse(asked, Error::os("cannot read the file")(error)),
+        }
+    }
+
+    /// `KEY=VALUE` words over the file's.
+    pub(super) fn begin_set(&mut self, asked: Asked, words: &[String], now: Instant) {
+        if self.ending.is_some() {
+            return self.refuse(asked, "the proxy is shutting down");
+        }
+        if self.change.is_some() {
+            return self.queue_change(ChangeRequest::Set { asked, words: words.to_vec() });
         }
         let mut overrides = self.running.config.overrides.clone();
         for word in words {
@@ -149,7 +164,13 @@ impl Master {
     }
 
     /// The first phase: everything the master can know is settled, then the workers are asked.
-    fn prepare(&mut self, asked: Asked, reading: Reading, overrides: &[Override], now: Instant) {
+    fn prepare(
+        &mut self,
+        asked: Asked,
+        mut reading: Reading,
+        overrides: &[Override],
+        now: Instant,
+    ) {
         let asker = asked.asker;
         let name =
             self.file.as_ref().map_or("(built in)".into(), |file| file.display().to_string());
@@ -159,11 +180,21 @@ impl Master {
         let Some(config) = outcome.config else {
             return self.refuse(asked, outcome.report.render_text().trim_end());
         };
+        // A directive that is set may name an address that the file does not.
+        let known = &self.running.resolved;
+        if let Err(error) = reader::complete(&config, &mut reading.addresses, known) {
+            return self.refuse(asked, error);
+        }
         let addresses = reader::choose(&reading.addresses, Some(&self.running.addresses));
         let mut told = match self.judge(&config, &addresses, asked.allow_remap) {
             Ok(told) => told,
             Err(error) => return self.refuse(asked, error),
         };
+        if asked.what == Wanted::Difference {
+            let none = "nothing would change";
+            let text = if told.is_empty() { none.to_string() } else { told.join("\n") };
+            return self.answer(asker, text);
+        }
         if told.is_empty() {
             // Not even the text is taken over: another order in it needs another order of the ids.
             let mut text = format!("nothing changed; epoch {} stays in force", self.running.epoch);
@@ -430,7 +461,7 @@ impl Master {
     }
 
     fn note_reload(&mut self, asked: Asked, applied: bool, text: &str) {
-        if asked.is_reload {
+        if asked.what == Wanted::Reload {
             self.reloads.note(applied, Clocks::read().unix_us / 1_000_000, text);
         }
     }
@@ -438,8 +469,10 @@ impl Master {
     pub(super) fn refuse(&mut self, asked: Asked, why: impl Display) {
         let (why, epoch) = (why.to_string(), self.running.epoch);
         self.note_reload(asked, false, &one_line(&why));
-        let text = format!("change refused, epoch {epoch} stays in force: {}", one_line(&why));
-        say(&mut self.log, Level::Error, "change_refused", &text);
+        if asked.what != Wanted::Difference {
+            let text = format!("change refused, epoch {epoch} stays in force: {}", one_line(&why));
+            say(&mut self.log, Level::Error, "change_refused", &text);
+        }
         if let Some(id) = asked.asker {
             self.admin.refuse(id, &why);
             self.want_to_write(id);

@@ -21,8 +21,10 @@
 //! | `http` | the process that serves metrics and health |
 //! | `query`, `clients` | what all workers are asked, and `quickack clients` |
 //! | `access_log` | the process that writes the access log |
+//! | `info` | what is said of the proxy as a whole, and whether it is ready |
 //! | `seconds` | the latencies of the last seconds and minutes |
 //! | `admin_server` | what the operator asks by the admin socket |
+//! | `running` | the configuration that holds, as workers are sent it |
 //! | `reader` | a process of its own that reads files and looks up hosts |
 
 mod access_log;
@@ -35,12 +37,14 @@ mod events;
 mod health;
 mod http;
 mod ids;
+mod info;
 mod judge;
 mod lifecycle;
 mod listeners;
 mod query;
 pub mod reader;
 mod report;
+mod running;
 mod seconds;
 mod setup;
 mod shared_memory;
@@ -50,7 +54,7 @@ mod workers;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, ExitCode};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
@@ -59,7 +63,7 @@ use rustix::process::Signal;
 use sys::kernel::Kernel;
 use sys::signal::Signals;
 
-use crate::config::{AcceptMode, Config, WORKERS_MAX};
+use crate::config::{Config, WORKERS_MAX};
 use crate::event::{self, Rows};
 use crate::scoreboard::{Ejection, Scoreboard};
 
@@ -67,7 +71,6 @@ use crate::error::{Error, Peer};
 use crate::ipc::ToMaster;
 use crate::ipc::client_state::{ClientState, ClientTally};
 use crate::ipc::http_view::Reloads;
-use crate::ipc::installation::{self, Installation, ListenerEntry, PoolIds};
 use crate::log::{About, Clocks, Entry, Level, Log, Origin};
 
 use access_log::AccessLog;
@@ -81,15 +84,21 @@ use http::Http;
 use ids::Ids;
 use listeners::Listeners;
 use query::Queries;
+use running::Running;
 use seconds::Seconds;
 use workers::{Slot, State, Worker};
 
-/// Serves `config` until it is told to end. `file` is what a reload reads.
-pub fn run(config: Config, file: Option<PathBuf>) -> ExitCode {
+/// Serves `config` until it is told to end. `file` is what a reload reads; `ready` is called when
+/// the listeners are open and no worker has been started.
+pub fn run(config: Config, file: Option<PathBuf>, ready: &mut dyn FnMut()) -> ExitCode {
+    if let Some(name) = file.as_deref().and_then(Path::file_name) {
+        sys::process::name_titles(&name.to_string_lossy());
+    }
     sys::process::set_title("quickack: master");
+    sys::process::raise_descriptors();
     let process = &config.process;
     let log = Log::open(&process.log, process.log_format, process.log_level);
-    let started = log.and_then(|log| Master::start(config, file, log));
+    let started = log.and_then(|log| Master::start(config, file, log, ready));
     let started = started.map_err(|error| format!("cannot start: {error}"));
     let ended =
         started.and_then(|master| master.watch().map_err(|error| format!("cannot go on: {error}")));
@@ -154,21 +163,6 @@ struct WaitingClient {
     fd: OwnedFd,
 }
 
-/// The configuration that holds.
-struct Running {
-    epoch: u64,
-    config: Config,
-    mode: AcceptMode,
-    ids: Vec<PoolIds>,
-    /// The ids of tenants, in the order of the plan.
-    tenants: Vec<u32>,
-    listeners: Vec<ListenerEntry>,
-    /// All that name servers have said, …
-    resolved: reader::Addresses,
-    /// … and of that the one address of each `host:port`.
-    addresses: BTreeMap<String, String>,
-}
-
 /// The end of the proxy, once it has begun.
 struct Ending {
     deadline: Instant,
@@ -176,8 +170,12 @@ struct Ending {
 }
 
 impl Master {
-    fn start(config: Config, file: Option<PathBuf>, log: Log) -> Result<Master, Error> {
-        sys::process::raise_descriptors();
+    fn start(
+        config: Config,
+        file: Option<PathBuf>,
+        log: Log,
+        ready: &mut dyn FnMut(),
+    ) -> Result<Master, Error> {
         let signals = Signals::new(lifecycle::SIGNALS)?;
         let (memory, scoreboard) = shared_memory::make_scoreboard(&config)?;
         let mut ids = Ids::new(scoreboard.ids_max());
@@ -192,9 +190,7 @@ impl Master {
         listeners.start(&config, &entries)?;
         http.open(&config, &addresses)?;
         http.start(&config)?;
-        let mut access_log = AccessLog::default();
-        access_log.open(&config)?;
-        access_log.follow(&config);
+        let access_log = AccessLog::new(&config)?;
         caches.start(&config, &assigned)?;
         let running = Running {
             epoch: 1,
@@ -248,14 +244,15 @@ impl Master {
             started_unix_us: clocks.unix_us,
         };
         master.scoreboard.registry().set_debug(master.log.is_debug());
-        master.begin(&choice.why)?;
+        master.begin(&choice.why, ready)?;
         Ok(master)
     }
 
     /// Starts the workers.
-    fn begin(&mut self, why_this_mode: &str) -> Result<(), Error> {
+    fn begin(&mut self, why_this_mode: &str, ready: &mut dyn FnMut()) -> Result<(), Error> {
         self.follow_http();
         self.announce(why_this_mode);
+        ready();
         self.fill_slots(self.running.config.process.worker_count())?;
         Ok(())
     }
@@ -459,46 +456,6 @@ fn say(log: &mut Log, level: Level, event: &str, text: &str) {
 /// The same, about a worker, a pool or a server.
 fn say_of(log: &mut Log, level: Level, event: &str, about: About, text: &str) {
     log.write(Clocks::read(), Entry { about, ..Entry::new(level, event, text) });
-}
-
-impl Running {
-    /// The plan as the workers know it, with the ids that the master has given.
-    fn plan(&self) -> proxy::plan::Plan {
-        let mut plan = self.config.plan.clone();
-        installation::assign_ids(&mut plan, &self.ids, &self.tenants);
-        plan
-    }
-
-    /// The installation that the workers are sent.
-    fn installation(&self, caches: &mut Caches) -> io::Result<Installation> {
-        let mut addresses = BTreeMap::new();
-        for (upstream, ids) in self.config.upstreams.iter().zip(&self.ids) {
-            for (server, id) in upstream.servers.iter().zip(&ids.servers) {
-                let address = match server {
-                    crate::config::ServerAddress::Embedded { .. } => {
-                        caches.path(*id)?.display().to_string()
-                    }
-                    crate::config::ServerAddress::Unix(path) => path.display().to_string(),
-                    tcp => self.addresses.get(&tcp.to_string()).cloned().unwrap_or_default(),
-                };
-                addresses.insert(*id, address);
-            }
-        }
-        Ok(Installation {
-            epoch: self.epoch,
-            name: "the running configuration".to_string(),
-            text: self.config.text.clone(),
-            attachments: self.config.attachments.clone(),
-            overrides: self.config.overrides.iter().map(ToString::to_string).collect(),
-            workers: self.config.process.worker_count(),
-            processors: self.config.process.processors,
-            accept: self.mode,
-            pools: self.ids.clone(),
-            tenants: self.tenants.clone(),
-            addresses,
-            listeners: self.listeners.clone(),
-        })
-    }
 }
 
 const _: () = assert!(WORKERS_MAX <= sys::channel::FDS_MAX);

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -117,16 +117,64 @@ pub fn read(file: &Path) -> Reading {
 /// Where servers and our own listeners are.
 pub fn look_up(config: &Config) -> Result<Addresses, Error> {
     let mut addresses = BTreeMap::new();
-    let servers = config.upstreams.iter().flat_map(|upstream| &upstream.servers);
-    for address in servers.filter(|address| matches!(address, ServerAddress::Tcp { .. })) {
-        note(&mut addresses, address.to_string(), || address.resolve())?;
-    }
-    let ours = config.listeners.iter().map(|listener| &listener.address);
-    let ours = ours.chain(&config.process.stats).chain(&config.process.http);
-    for address in ours.filter(|address| matches!(address, Address::Tcp { .. })) {
-        note(&mut addresses, address.to_string(), || address.resolve())?;
+    for Place { written, host, port } in places(config) {
+        note(&mut addresses, written, || Ok((host, port).to_socket_addrs()?.collect()))?;
     }
     Ok(addresses)
+}
+
+/// Adds what `addresses` lacks, without asking a name server: what is known already, and addresses
+/// that are written as numbers.
+pub fn complete(
+    config: &Config,
+    addresses: &mut Addresses,
+    known: &Addresses,
+) -> Result<(), Error> {
+    for Place { written, host, port } in places(config) {
+        let known = known.get(&written).cloned();
+        let number = || host.parse::<IpAddr>().ok().map(|ip| vec![SocketAddr::from((ip, port))]);
+        let found = |found: Vec<SocketAddr>| found.iter().map(ToString::to_string).collect();
+        if addresses.contains_key(&written) {
+            continue;
+        }
+        match known.or_else(|| number().map(found)) {
+            Some(found) => drop(addresses.insert(written, found)),
+            None => {
+                return Err(Error::Config(format!(
+                    "{written}: a host that is set at run time is not looked up; write its \
+                     address, or change the file and reload"
+                )));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// A host and port that the configuration names.
+struct Place<'c> {
+    /// As the configuration shows it.
+    written: String,
+    host: &'c str,
+    port: u16,
+}
+
+fn places(config: &Config) -> impl Iterator<Item = Place<'_>> {
+    let servers = config.upstreams.iter().flat_map(|upstream| &upstream.servers);
+    let servers = servers.filter_map(|address| match address {
+        ServerAddress::Tcp { host, port } => {
+            Some(Place { written: address.to_string(), host, port: *port })
+        }
+        ServerAddress::Unix(_) | ServerAddress::Embedded { .. } => None,
+    });
+    let ours = config.listeners.iter().map(|listener| &listener.address);
+    let ours = ours.chain(&config.process.stats).chain(&config.process.http);
+    let ours = ours.filter_map(|address| match address {
+        Address::Tcp { host, port } => {
+            Some(Place { written: address.to_string(), host, port: *port })
+        }
+        Address::Unix { .. } => None,
+    });
+    servers.chain(ours)
 }
 
 fn note(

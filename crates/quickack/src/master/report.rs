@@ -151,7 +151,7 @@ impl Master {
         self.snapshot().twemproxy_json()
     }
 
-    fn snapshot(&self) -> Snapshot {
+    pub(super) fn snapshot(&self) -> Snapshot {
         let workers = self.slots.iter().map(|slot| WorkerFacts {
             slot: slot.number,
             pid: slot.worker.as_ref().map(Worker::pid),
@@ -164,6 +164,7 @@ impl Master {
             unix_s: unix_us / 1_000_000,
             uptime_s: self.started.elapsed().as_secs(),
             epoch: self.running.epoch,
+            reloads: self.reloads.clone(),
             workers: workers.collect(),
         };
         let measured = (self.scoreboard.registry(), &self.seconds.windows);

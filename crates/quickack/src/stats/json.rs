@@ -6,6 +6,7 @@ use serde_json::{Map, Value, json};
 use super::{
     Counts, Figures, Health, PoolStats, QUANTILES, ServerStats, Snapshot, TenantStats, Times,
 };
+use crate::ipc::http_view::Reloads;
 
 impl Snapshot {
     pub fn json(&self) -> String {
@@ -23,6 +24,7 @@ impl Snapshot {
             "time": self.facts.unix_s,
             "uptime_s": self.facts.uptime_s,
             "epoch": self.facts.epoch,
+            "reloads": reloads(&self.facts.reloads),
             "window_seconds": windows,
             "totals": object(json!({}), &self.totals, []),
             "workers": workers.collect::<Vec<Value>>(),
@@ -33,6 +35,12 @@ impl Snapshot {
         out.push('\n');
         out
     }
+}
+
+/// The numbers, and the last one with its time and reason.
+fn reloads(reloads: &Reloads) -> Value {
+    let last = reloads.last.back();
+    json!({"applied": reloads.applied, "refused": reloads.refused, "last": last})
 }
 
 fn pool(pool: &PoolStats) -> Value {

@@ -10,6 +10,7 @@ use serde_json::Value;
 use testkit::process::{Client, Process, free_address};
 
 use super::*;
+use crate::ipc::http_view::Reloads;
 
 const SECOND: u64 = 1_700_000_000;
 
@@ -32,6 +33,7 @@ fn plan() -> Plan {
 fn facts() -> Facts {
     let worker = |slot, pid, state: &str| WorkerFacts { slot, pid, state: state.to_string() };
     Facts {
+        reloads: Reloads::default(),
         release: "1.2.3".to_string(),
         host: "here".to_string(),
         unix_s: SECOND,

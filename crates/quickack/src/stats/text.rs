@@ -30,6 +30,14 @@ impl Snapshot {
             grouped(totals.value(WorkerCounter::RequestsNow)),
             grouped(totals.value(WorkerCounter::BufferBytesNow)),
         );
+        if let Some(last) = facts.reloads.last.back() {
+            let (applied, refused) = (facts.reloads.applied, facts.reloads.refused);
+            let ago = duration(facts.unix_s.saturating_sub(last.unix_s));
+            let how = if last.applied { "applied" } else { "refused" };
+            let of = format!("{applied} applied, {refused} refused");
+            let text = &last.text;
+            let _ = writeln!(out, "reloads {of}; the last one, {ago} ago, was {how}: {text}");
+        }
         out.push('\n');
         self.workers(&mut out);
         for pool in &self.pools {
@@ -61,7 +69,7 @@ impl Snapshot {
                 time(worker.counts.value(WorkerCounter::BusyUs)),
             ]
         }));
-        table("", &rows, out);
+        write_table("", &rows, out);
     }
 }
 
@@ -118,7 +126,7 @@ fn write_tenant(tenant: &TenantStats, out: &mut String) {
         rows.extend(windows(kind.name, kind, &[0, 1, 2]));
         rows.push(row(kind.name, "start", &kind.since_start));
     }
-    table("  ", &rows, out);
+    write_table("  ", &rows, out);
 }
 
 /// Renders the latencies of a pool: of reads and of updates, of each family where there are
@@ -143,7 +151,7 @@ fn latencies(pool: &PoolStats, out: &mut String) {
         rows.extend(windows(&name, phase, &[LAST_MINUTE]));
         rows.push(row(&name, "start", &phase.since_start));
     }
-    table("  ", &rows, out);
+    write_table("  ", &rows, out);
 }
 
 /// Renders the windows at these places in which something was measured.
@@ -168,7 +176,7 @@ fn servers(all: &[ServerStats], now_s: u64, out: &mut String) {
     let mut rows =
         vec![heads(&["SERVER", "HEALTH", "LINKS", "WAITING", "SENT", "MESSAGES", "REPLIES"])];
     rows.extend(all.iter().map(|server| server_id(server, now_s)));
-    table("  ", &rows, out);
+    write_table("  ", &rows, out);
     let shown = [
         ServerCounter::LinksNow,
         ServerCounter::PendingNow,
@@ -188,7 +196,7 @@ fn servers(all: &[ServerStats], now_s: u64, out: &mut String) {
         }
     }
     if rows.len() > 1 {
-        table("  ", &rows, out);
+        write_table("  ", &rows, out);
     }
 }
 
@@ -245,7 +253,13 @@ fn quantiles(figures: &Figures) -> Vec<String> {
 }
 
 /// Renders rows in columns under the header: words aligned left, numbers right.
-fn table(indent: &str, rows: &[Vec<String>], out: &mut String) {
+pub fn table(rows: &[Vec<String>]) -> String {
+    let mut out = String::new();
+    write_table("", rows, &mut out);
+    out
+}
+
+fn write_table(indent: &str, rows: &[Vec<String>], out: &mut String) {
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
     let cells = |at: usize| rows.iter().filter_map(move |row| row.get(at));
     let is_word = |cell: &String| cell.starts_with(|c: char| c.is_alphabetic());

@@ -53,5 +53,5 @@ fn running(quickack: &Quickack) -> u32 {
 /// Returns the id of the HTTP process, if it runs now.
 fn helper(quickack: &Quickack) -> Option<u32> {
     let children = testkit::process::children(quickack.process.id());
-    children.into_iter().find(|(_, title)| title == "quickack: http").map(|(id, _)| id)
+    children.into_iter().find(|(_, title)| title.starts_with("quickack: http")).map(|(id, _)| id)
 }

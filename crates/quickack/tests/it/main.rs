@@ -28,6 +28,8 @@ mod logins;
 mod logs;
 mod metrics;
 mod names;
+mod nutcracker;
+mod operate;
 mod outage;
 mod peers;
 mod places;

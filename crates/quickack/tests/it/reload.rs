@@ -232,10 +232,10 @@ fn set_holds_for_all_workers_and_for_their_successors_before_memcached() {
     let refused = [
         ("memory_max=lots", "memory_max"),
         ("alpha.timeout_reply=0", "timeout_reply"),
-        ("alpha.hash=md5", "hash"),
+        ("alpha.reuseport=on", "reuseport"),
         ("nobody.timeout_reply=1s", "nobody"),
         ("memori_max=1g", "memory_max"),
-        ("workers=2", "workers"),
+        ("workers=0", "workers"),
     ];
     for (word, named) in refused {
         let answer = quickack.admin(&["set", word]);

@@ -93,6 +93,83 @@ fn a_file_that_is_not_there_is_an_error_in_both_forms() {
     assert_eq!(records[0]["line"], serde_json::Value::Null);
 }
 
+/// Files as other people write them: `wild/` has forms of forks, of templates and of mistakes. Each
+/// says in its comments what its author would expect of the report.
+#[test]
+fn files_of_others_are_answered_as_their_authors_expect() {
+    let files = files(&["wild"]);
+    assert!(files.len() >= 40);
+    let mut all = String::new();
+    for file in files {
+        let text = fs::read_to_string(folder().join(&file)).unwrap();
+        let expected = text.lines().filter_map(|line| line.strip_prefix("# expect: "));
+        let expected: Vec<&str> = expected.map(str::trim).collect();
+        let output = quickack(&["check", &file]);
+        let told = String::from_utf8_lossy(&output.stderr);
+        for expected in &expected {
+            let (severity, words) = expected.split_once(": ").unwrap_or((expected, ""));
+            let (code, begins) = match severity {
+                "valid" => (0, told.is_empty()),
+                "warning" => (0, told.starts_with("warning: ")),
+                _ => (1, told.starts_with("error: ")),
+            };
+            assert_eq!(output.status.code(), Some(code), "{file}: {told}");
+            assert!(begins && told.contains(words), "{file}: {expected}, but:\n{told}");
+        }
+        assert!(!expected.is_empty(), "{file} says nothing");
+        all += &transcript(&["check", &file]);
+    }
+    compare(&folder().join("golden/wild.txt"), &all);
+}
+
+/// A warning is an error only where that is asked for.
+#[test]
+fn strict_checks_have_the_status_2_after_a_warning() {
+    for (file, code) in [("native/redis.yml", 0), ("native/warnings.yml", 2), ("bad/typos.yml", 1)]
+    {
+        for format in ["text", "json"] {
+            let output = quickack(&["check", "--strict", file, "--format", format]);
+            assert_eq!(output.status.code(), Some(code), "{file}");
+        }
+    }
+    assert_eq!(quickack(&["check", "native/warnings.yml"]).status.code(), Some(0));
+}
+
+#[test]
+fn migrate_config_prints_a_file_that_is_valid_and_moves_no_key() {
+    for file in ["wild/upstream_example.yml", "twemproxy/every_directive.yml"] {
+        let output = quickack(&["migrate-config", file]);
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let text = String::from_utf8_lossy(&output.stdout);
+        assert!(text.contains("  protocol: ") && text.contains("0ms\n"), "{text}");
+        assert!(!text.contains("auto_eject_hosts"), "{text}");
+        let native = tempfile::NamedTempFile::new().unwrap();
+        fs::write(&native, &*text).unwrap();
+        let diff = quickack(&["ring-diff", file, native.path().to_str().unwrap()]);
+        let told = String::from_utf8_lossy(&diff.stdout);
+        assert_eq!(diff.status.code(), Some(0), "{told}");
+        assert!(told.lines().all(|line| line.contains(" 0.00 % of the keys")), "{told}");
+    }
+    assert_eq!(quickack(&["migrate-config", "bad/typos.yml"]).status.code(), Some(1));
+}
+
+#[test]
+fn ring_diff_says_which_share_of_keys_would_move() {
+    let text = fs::read_to_string(folder().join("twemproxy/five_pools.yml")).unwrap();
+    let other = tempfile::NamedTempFile::new().unwrap();
+    let path = other.path().to_str().unwrap();
+    let diff = |text: &str| {
+        fs::write(&other, text).unwrap();
+        transcript(&["ring-diff", "twemproxy/five_pools.yml", path]).replace(path, "OTHER")
+    };
+    let mut all = diff(&text);
+    all += &diff(&text.replace("hash: fnv1a_64", "hash: md5"));
+    all += &diff(&text.replace("alpha:", "first:"));
+    all += &diff(&format!("{text}more:\n  listen: 127.0.0.1:1\n  servers: [127.0.0.1:2:1]\n"));
+    all += &diff("more:\n  listen: 127.0.0.1:1\n");
+    compare(&folder().join("golden/ring_diff.txt"), &all);
+}
+
 /// Errors and warnings go to stderr; requested output goes to stdout.
 #[test]
 fn check_tells_what_is_wrong_on_stderr_and_json_on_stdout() {

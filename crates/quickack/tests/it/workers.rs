@@ -122,7 +122,7 @@ fn of_twenty_workers_before_memcached_one_takes_a_twentieth_with_it() {
 #[test]
 fn titles_say_which_process_is_which_before_memcached() {
     let (_memcached, quickack) = harness::field(3, &[], &[]);
-    assert_eq!(command_line(quickack.process.id()), "quickack: master");
+    assert_eq!(command_line(quickack.process.id()), "quickack: master (quickack.yml)");
     let pids = quickack.workers();
     assert_eq!(pids.keys().copied().collect::<Vec<_>>(), [0, 1, 2]);
     let told: Vec<u32> = workers(&quickack).values().map(|worker| worker.pid).collect();

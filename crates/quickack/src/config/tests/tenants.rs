@@ -118,7 +118,7 @@ fn limits_are_set_at_run_time_and_told_as_differences() {
     assert_eq!(again.plan.tenants, after.plan.tenants);
     for (word, hint) in [
         ("tenants.shpo.weight=2", "no tenant is called `shpo`; did you mean `shop`?"),
-        ("tenants.shop.users=anna", "change the file and reload"),
+        ("tenants={}", "set one of a tenant's"),
         ("tenants.shop.weight=0", "0 is out of range"),
     ] {
         let told = set(&before, &[], word).unwrap_err().to_string();

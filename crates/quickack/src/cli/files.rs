@@ -1,0 +1,42 @@
+//! The verbs that only read files: `migrate-config` and `ring-diff`.
+
+use std::path::Path;
+use std::process::ExitCode;
+
+use super::{DIFFERENT, load, print};
+use crate::config::{self, RingDifference};
+
+/// What nutcracker does by its command line alone.
+const HEAD: &str = "\
+# The native form of a nutcracker.yml, by `quickack migrate-config`.
+# nutcracker also served its statistics on port 22222; to keep that:
+# global: {stats: '0.0.0.0:22222'}
+
+";
+
+/// Prints the native form of a file.
+pub fn migrate(file: &Path) -> ExitCode {
+    let Some(config) = load(file) else { return ExitCode::FAILURE };
+    print(&format!("{HEAD}{}", config::native(&config)));
+    ExitCode::SUCCESS
+}
+
+/// Prints the share of keys of each pool that has another server in the other file. The exit status
+/// is 2 if there are any.
+pub fn ring_diff(old: &Path, new: &Path) -> ExitCode {
+    let (Some(old), Some(new)) = (load(old), load(new)) else { return ExitCode::FAILURE };
+    let mut moves = false;
+    let mut text = String::new();
+    for RingDifference { pool, moved } in config::ring_difference(&old, &new) {
+        let line = match moved {
+            Ok(moved) => {
+                moves |= moved.keys > 0;
+                moved.share()
+            }
+            Err(where_it_is) => where_it_is.to_string(),
+        };
+        text += &format!("pool {pool}: {line}\n");
+    }
+    print(&text);
+    ExitCode::from(if moves { DIFFERENT } else { 0 })
+}
