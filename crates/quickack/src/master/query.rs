@@ -15,6 +15,7 @@ use serde::Serialize;
 use super::Master;
 use super::clients::Asker;
 use super::workers::State;
+use crate::error::{Error, Peer};
 use crate::event::Rows;
 use crate::ipc::ToWorker;
 use crate::ipc::query::{ClientRow, InPiecesRow, Query};
@@ -157,6 +158,8 @@ impl Master {
                     let ask = ToWorker::Query { number, until_us, query: query.clone() };
                     match worker.channel.send(ask, &[]) {
                         Ok(_) => None,
+                        // Its end is found in a moment.
+                        Err(Error::Peer(Peer::Closed)) => Some(ENDED),
                         Err(_) => Some("it takes no messages"),
                     }
                 }
@@ -194,13 +197,13 @@ impl Master {
         for running in &mut self.queries.running {
             running.gathered.clients.retain(|_, row| row.worker != slot || running.query.is_kill());
             if running.open.remove(&slot) {
-                let why = "it ended while it was asked";
-                running.gathered.missing.push(Missing { worker: slot, why });
+                running.gathered.missing.push(Missing { worker: slot, why: ENDED });
             }
         }
     }
 }
 
+const ENDED: &str = "it ended while it was asked";
 /// How long workers may take.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// The same if they have to look twice, a second apart.

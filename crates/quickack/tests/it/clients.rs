@@ -133,8 +133,11 @@ fn a_worker_that_dies_while_it_is_asked_is_named_at_once() {
     let victim = workers(&quickack)[&1].pid;
     freeze(victim);
     let answer = std::thread::scope(|scope| {
+        let master = quickack.process.facts();
+        let before = master.descriptors();
         let asked = scope.spawn(|| ask(&quickack, ""));
-        // A socket of the admin's is open while somebody is being answered.
+        // A connection to the admin socket is open while somebody waits for an answer.
+        wait_until("it is being asked", || master.descriptors() > before);
         send(victim, Signal::KILL);
         asked.join().expect("it answers")
     });
