@@ -11,6 +11,15 @@ use testkit::process::{Memcached, Quickack, facts, wait_until};
 use super::QUICKACK;
 use super::harness::{self, wait_for_workers};
 
+/// Returns a command that finds the proxy without the name of its file.
+fn unnamed(quickack: &Quickack) -> Command {
+    let mut command = Command::new(QUICKACK);
+    for (name, value) in quickack.admin_command(&["stats"]).get_envs() {
+        command.env(name, value.unwrap_or_default());
+    }
+    command
+}
+
 fn json(quickack: &Quickack, verb: &str) -> Value {
     let text = quickack.ask(&format!("{verb} --json"));
     serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}"))
@@ -89,14 +98,7 @@ fn check_diff_says_what_a_reload_would_change() {
     let (_memcached, quickack) = harness::field(1, &[], &["timeout: 400ms"]);
     let file = quickack.file();
     let check = |extra: &[&str]| {
-        let mut command = quickack.admin_command(&["check"]);
-        command = {
-            let mut plain = Command::new(QUICKACK);
-            command.get_envs().for_each(|(name, value)| {
-                plain.env(name, value.unwrap_or_default());
-            });
-            plain
-        };
+        let mut command = unnamed(&quickack);
         command.arg("check").arg("--diff").args(extra).arg(&file);
         let output = command.output().unwrap();
         let text = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
@@ -182,13 +184,8 @@ fn set_changes_what_a_reload_can_change() {
 #[test]
 fn route_asks_the_proxy_that_runs_for_its_configuration() {
     let (memcached, quickack) = harness::field(1, &[], &[]);
-    let mut command = quickack.admin_command(&["route"]);
-    let envs: Vec<_> = command
-        .get_envs()
-        .map(|(name, value)| (name.to_owned(), value.unwrap().to_owned()))
-        .collect();
-    command = Command::new(QUICKACK);
-    command.args(["route", "key"]).envs(envs);
+    let mut command = unnamed(&quickack);
+    command.args(["route", "key"]);
     let output = command.output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout);
     assert!(text.contains(&memcached.address.to_string()), "{text}");
