@@ -154,7 +154,8 @@ fn at_debug_each_connection_has_a_line_when_it_is_made_and_when_it_is_lost() {
     let closer = name(&closes);
     drop(closes);
     wait_for_line(&quickack, &[&closer, "left", "it closed the connection; 0 requests"]);
-    let resets = quickack.client();
+    let mut resets = quickack.client();
+    resets.ask("get x\r\n", "END\r\n");
     let resetter = name(&resets);
     // What is closed with SO_LINGER 0 sends a reset.
     rustix::net::sockopt::set_socket_linger(&resets.stream, Some(Duration::ZERO)).expect("TCP");
