@@ -60,8 +60,7 @@ impl TenantRates {
     /// then as much longer.
     pub fn take(&self, rate: Rate, now_us: u64, amount: u64, per_second: u64) -> Result<(), u64> {
         let now = now_us.saturating_mul(1_000);
-        let cost = u128::from(amount) * 1_000_000_000 / u128::from(per_second.max(1));
-        let cost = u64::try_from(cost).unwrap_or(u64::MAX / 4);
+        let cost = cost_ns(amount, per_second);
         let word = &self.words[rate as usize];
         let mut free_at = word.load(Relaxed);
         loop {
@@ -76,11 +75,26 @@ impl TenantRates {
         }
     }
 
+    /// Takes `amount` whether or not it may be taken now: it has been spent.
+    pub fn charge(&self, rate: Rate, now_us: u64, amount: u64, per_second: u64) {
+        let now = now_us.saturating_mul(1_000);
+        let cost = cost_ns(amount, per_second);
+        let word = &self.words[rate as usize];
+        let after = |free_at: u64| free_at.max(now.saturating_sub(BURST_NS)).saturating_add(cost);
+        let _ = word.fetch_update(Relaxed, Relaxed, |free_at| Some(after(free_at)));
+    }
+
     /// Forgets what was taken in advance, when a rate has changed: what a low rate could give only
     /// much later, a higher one gives soon.
     pub fn forgive(&self, rate: Rate, now_us: u64) {
         self.words[rate as usize].fetch_min(now_us.saturating_mul(1_000), Relaxed);
     }
+}
+
+/// Returns the time in which a rate gives so much.
+fn cost_ns(amount: u64, per_second: u64) -> u64 {
+    let cost = u128::from(amount) * 1_000_000_000 / u128::from(per_second.max(1));
+    u64::try_from(cost).unwrap_or(u64::MAX / 4)
 }
 
 #[cfg(test)]

@@ -438,15 +438,23 @@ fn a_login_that_has_waited_for_too_long_is_refused_and_not_looked_at() {
 
 #[test]
 fn a_client_that_leaves_while_it_waits_makes_room_for_the_next() {
-    let mut stage = guarded();
-    let [first, second, third] = [(); 3].map(|()| stage.client());
-    stage.says(first, WRONG);
-    stage.says(second, WRONG);
-    stage.says(third, ANNA);
-    stage.closes(second, proxy::Closed::Reset);
-    passes(&mut stage, TURN);
-    assert_eq!(stage.received(third), STORED);
-    assert_eq!(count(&stage, PoolCounter::LoginsFailed), 1);
+    for how in [proxy::Closed::Reset, proxy::Closed::Eof] {
+        let mut stage = guarded();
+        let [first, second, third] = [(); 3].map(|()| stage.client());
+        stage.says(first, WRONG);
+        stage.says(second, WRONG);
+        stage.says(third, ANNA);
+        stage.closes(second, how);
+        passes(&mut stage, 0);
+        if how == proxy::Closed::Eof {
+            // One that only says nothing more is told.
+            assert_eq!(stage.received(second), LATE);
+            assert_eq!(stage.closed, [second]);
+        }
+        passes(&mut stage, TURN);
+        assert_eq!(stage.received(third), STORED);
+        assert_eq!(count(&stage, PoolCounter::LoginsFailed), 1);
+    }
 }
 
 #[test]

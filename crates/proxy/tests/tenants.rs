@@ -41,6 +41,7 @@ fn one_tenant(set: impl FnOnce(&mut TenantPlan)) -> (Stage, ConnId) {
     let mut stage = Stage::of(&["s0"], |plan| {
         let mut tenant = TenantPlan::new("shop");
         set(&mut tenant);
+        plan.clients_max = 99;
         plan.tenants = vec![Rc::new(tenant)];
         plan.pools[0].tenant = Some(0);
         plan.pools[0].preconnect = true;
@@ -283,6 +284,82 @@ fn clients_that_wait_are_served_in_turn_however_much_one_of_them_asks() {
         waited += 500;
         assert!(waited < 20_000, "it waits for {waited} us");
     }
+}
+
+/// Each of 12 clients asks again when it is answered; there is one request for them in 50 ms.
+#[test]
+fn no_client_of_a_tenant_that_is_over_its_rate_waits_longer_than_its_turn() {
+    let (mut stage, link) = one_tenant(|shop| shop.rates[0] = 20);
+    let clients: Vec<ConnId> = (0..12).map(|_| stage.client()).collect();
+    let mut counts = vec![0; clients.len()];
+    clients.iter().for_each(|client| stage.says(*client, "get a\r\n"));
+    for _ in 0..6 * SECOND / 500 {
+        while !stage.turn(link).is_empty() {
+            stage.says(link, "END\r\n");
+            for (client, count) in clients.iter().zip(&mut counts) {
+                if !stage.received(*client).is_empty() {
+                    *count += 1;
+                    stage.says(*client, "get a\r\n");
+                }
+            }
+        }
+        stage.passes(500);
+    }
+    assert!(counts.iter().all(|count| (9..=11).contains(count)), "{counts:?}");
+}
+
+#[test]
+fn what_a_removed_user_has_sent_and_waits_for_a_limit_is_not_done() {
+    let mut stage = two_tenants(|plan| change(plan, 0, |shop| shop.rates[0] = 1));
+    let gone = log_in(&mut stage, ANNA);
+    stage.passes(2 * SECOND);
+    stage.says(gone, &"get a\r\n".repeat(9));
+    let link = stage.connect(0);
+    assert_eq!(stage.turn(link), "get a\r\n");
+    stage.install(|plan| plan.pools[0].users = users(&["bob"]));
+    stage.says(link, "END\r\n");
+    assert_eq!(stage.received(gone), "END\r\n");
+    assert_eq!(stage.closed, [gone], "and not when the others have had their turns");
+    stage.passes(9 * SECOND);
+    assert_eq!(stage.turn(link), "");
+}
+
+#[test]
+fn a_large_answer_is_paid_for_by_the_time_that_passes_without_requests() {
+    let (mut stage, link) = one_tenant(|shop| shop.rates[2] = 1_000_000);
+    let client = stage.client();
+    let ask = |stage: &mut Stage, len: usize| {
+        stage.says(client, "get a\r\n");
+        for waited in 0.. {
+            if !stage.turn(link).is_empty() {
+                let value = "x".repeat(len);
+                stage.says(link, &format!("VALUE a 0 {len}\r\n{value}\r\nEND\r\n"));
+                stage.received(client);
+                return waited;
+            }
+            assert!(waited < 1_000, "it is read in a second");
+            stage.passes(1_000);
+        }
+        unreachable!()
+    };
+    ask(&mut stage, 900_000);
+    stage.passes(2 * SECOND);
+    let waited: Vec<u64> = (0..3).map(|_| ask(&mut stage, 600)).collect();
+    assert!(waited.iter().all(|ms| *ms < 20), "{waited:?}");
+}
+
+#[test]
+fn what_is_refused_is_not_in_flight() {
+    let (mut stage, link) =
+        one_tenant(|shop| (shop.inflight_max, shop.over) = (2_000, Over::Refuse));
+    let a = stage.client();
+    stage.says(a, "get a\r\n");
+    assert_eq!(stage.turn(link), "get a\r\n");
+    let before = total(&stage, TenantCounter::InflightBytesNow);
+    stage.says(a, &format!("set b 0 0 5000\r\n{}\r\n", "x".repeat(5_000)));
+    assert_eq!(total(&stage, TenantCounter::InflightBytesNow), before);
+    stage.says(link, "END\r\n");
+    assert!(stage.received(a).starts_with("END\r\nSERVER_ERROR tenant 'shop'"));
 }
 
 #[test]

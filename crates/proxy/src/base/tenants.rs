@@ -33,6 +33,8 @@ pub(crate) struct Tenants {
     /// By index, from 1 on. A vacant place has no tenant, and no client refers to it.
     list: Vec<Option<Tenant>>,
     by_user: HashMap<String, u16>,
+    /// The ticket that was given out last.
+    tickets: u64,
     pub(crate) removed_users: RemovedUsers,
 }
 
@@ -55,8 +57,8 @@ pub(crate) struct Tenant {
     counts_only: bool,
     /// `expected` is kept, since there is a limit for what is sent.
     pub(crate) expects: bool,
-    /// Clients that wait for a limit, first come first served.
-    pub(crate) line: VecDeque<ConnId>,
+    /// Clients that wait for a limit, by their tickets: first come first served.
+    pub(crate) line: VecDeque<(u64, ConnId)>,
     /// When the timer of the line fires; no timer is set for `Time(0)`.
     pub(crate) timer: Time,
 }
@@ -102,6 +104,12 @@ impl Tenants {
     pub(crate) fn index_of(&self, id: u32) -> Option<u16> {
         let is_it = |place: &Option<Tenant>| place.as_ref().is_some_and(|it| it.plan.id == id);
         self.list.iter().position(is_it).map(|at| at as u16 + 1)
+    }
+
+    /// Returns a ticket for the line of a tenant. Later ones are larger.
+    pub(crate) fn ticket(&mut self) -> u64 {
+        self.tickets += 1;
+        self.tickets
     }
 
     /// Returns the tenant of this user, if it has one of its own.

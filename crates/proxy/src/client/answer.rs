@@ -3,9 +3,9 @@
 use metrics::PoolCounter;
 use proto::{Answer, Ask, Asked, Quiet, Request};
 
-use super::Clients;
 use super::request::UNTIMED;
 use super::session::Departure;
+use super::{Clients, tenant};
 use crate::base::access::{AccessNote, Results};
 use crate::base::buffer::Source;
 use crate::base::id::ConnId;
@@ -144,6 +144,10 @@ impl Clients {
             self.requests[pending].since = UNTIMED;
             if answers.iter().any(Answer::is_error) {
                 self.requests[pending].access.results.add(Results::ERROR);
+            }
+            let client = self.table.find_mut(id).expect("it is the one above");
+            if client.tenant != NOBODY {
+                tenant::end_inflight(&base.tenants, client, &mut self.requests[pending]);
             }
             let out = self.requests[pending].reply.copied();
             answers.iter().for_each(|answer| protocol.answer(&asked, answer, out));

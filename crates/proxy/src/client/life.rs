@@ -75,7 +75,7 @@ impl Clients {
         client.record.tally.sent += n as u64;
         client.lags = !client.out.is_empty();
         if client.tenant != NOBODY {
-            tenant::charge_sent(&mut base.tenants, client, n);
+            tenant::charge_sent(&mut base.tenants, client, n, base.now);
         }
         base.pools[client.pool as usize].counters.add(PoolCounter::SentBytes, n as u64);
         if client.out.is_empty() {
@@ -142,6 +142,10 @@ impl Clients {
         }
         // Whole requests may be waiting in its input: the end of the turn looks for them.
         client.state = ClientState::Ending;
+        if client.waits.login {
+            // Nearly always it has gone. It would keep others at its address waiting.
+            return self.refuse_login(base, id);
+        }
         if !client.is_paused() && !bug!(KeepHalfAsked) {
             self.queue_resume(id);
         }

@@ -37,9 +37,12 @@ pub(super) struct Member {
     pub(super) inflight: u64,
     /// Since when its next request waits for a limit; `Time(0)` if none does.
     pub(super) limited: Time,
-    /// When it was last called from its tenant's line, and whether it has had a request read since.
+    /// Its place in the line of its tenant, as long as its next request waits for a limit.
+    pub(super) ticket: u64,
+    /// When it was last called from its tenant's line, and how many requests it may have read
+    /// since.
     pub(super) called: Time,
-    pub(super) took: bool,
+    pub(super) turns: u32,
 }
 
 impl Clients {
@@ -87,7 +90,7 @@ impl Clients {
         tenant.limited -= u32::from(client.is_limited());
         if std::mem::take(&mut client.waits.tenant) {
             tenant.counters.subtract(TenantCounter::WaitingNow, 1);
-            tenant.line.retain(|one| *one != id);
+            tenant.line.retain(|(_, one)| *one != id);
         }
     }
 
@@ -149,6 +152,11 @@ impl Clients {
             && users.find(user.as_bytes()).is_none()
             && base.tenants.removed_users == RemovedUsers::Close
         {
+            // What it has sent and was not read must not be done.
+            self.leave_tenant(base, id);
+            if let Some(client) = self.table.find_mut(id) {
+                client.forget_input(&mut base.spares);
+            }
             self.finish(base, id);
         }
     }
@@ -159,7 +167,8 @@ impl Clients {
     pub(crate) fn judge(&mut self, base: &mut Base, frame: &Frame, bytes: &[u8]) -> Option<usize> {
         let tenant = base.tenants.find_mut(frame.asks.tenant)?;
         let request = &frame.request;
-        match tenant.charge_at_once(requests_of(request, base.keys.len()), request.len()) {
+        let requests = requests_of(request, base.keys.len());
+        match tenant.charge_at_once(requests, request.len(), base.now) {
             true => None,
             false => self.judge_closely(base, frame, bytes),
         }
@@ -175,7 +184,7 @@ impl Clients {
         let requests = requests_of(request, base.keys.len());
         let inflight = request.len() + parts * u64::from(client.expected.len());
         let is_called = client.is_called(base.now);
-        let limit = if tenant.line.is_empty() || is_called {
+        let limit = if tenant.limited == 0 || is_called {
             tenant.admit(&base.metrics, inflight, base.now)
         } else {
             // Others were here before.
@@ -185,14 +194,14 @@ impl Clients {
             return self.hold_back(base, frame, head, limit);
         }
         if let Some(member) = client.member.as_mut() {
-            member.took = true;
+            member.turns = member.turns.saturating_sub(1);
             if member.limited != Time(0) {
                 let since = std::mem::take(&mut member.limited);
                 tenant.limited -= 1;
                 tenant.latencies.record(Latency::QUEUE, base.now.since(since));
             }
         }
-        tenant.charge(requests, request.len());
+        tenant.charge(requests, request.len(), base.now);
         let rules = tenant.plan.rules.as_ref()?;
         let extras = &base.pools[asks.pool()].plan.extras;
         let is_extra = !extras.is_empty() && {
@@ -226,6 +235,7 @@ impl Clients {
         let id = frame.asks.id;
         let client = self.table.find_mut(id)?;
         let at = client.tenant;
+        let ticket = base.tenants.ticket();
         let tenant = base.tenants.find_mut(at)?;
         if tenant.plan.over == Over::Refuse {
             tenant.counters.add(TenantCounter::Over, 1);
@@ -235,26 +245,21 @@ impl Clients {
             self.refuse_read(base, &incoming, &Answer::Failed(&words));
             return Some(head.len());
         }
-        let is_first = client.is_called(base.now) && !client.member().took;
-        if client.member().limited == Time(0) {
-            client.member().limited = base.now;
+        let member = client.member();
+        if member.limited == Time(0) {
+            (member.limited, member.ticket) = (base.now, ticket);
             tenant.limited += 1;
             tenant.counters.add(TenantCounter::Delayed, 1);
         }
+        // One that was called and got nothing keeps its place.
+        let ticket = member.ticket;
+        let place = tenant.line.partition_point(|(other, _)| *other < ticket);
+        tenant.line.insert(place, (ticket, id));
         client.waits.tenant = true;
         // Its socket is still read, so that we notice when it leaves.
         client.pause();
         tenant.counters.add(TenantCounter::WaitingNow, 1);
-        // One that was called and got nothing keeps its place.
-        match is_first {
-            true => tenant.line.push_front(id),
-            false => tenant.line.push_back(id),
-        }
-        let at_time = match limit {
-            Limit::Rate(_, until) => until.after(u64::from(base.random.next()) % SPREAD_US),
-            Limit::Inflight => base.now.after(INFLIGHT_US),
-            Limit::Line => base.now.after(SPREAD_US),
-        };
+        let at_time = when_to_call(base, limit);
         set_timer(base, at, at_time);
         self.unread(frame, requests_of(&frame.request, base.keys.len()));
         Some(0)
@@ -267,15 +272,19 @@ impl Clients {
         let tenant = base.tenants.find_mut(at).filter(|one| one.timer == set);
         let Some(tenant) = tenant else { return };
         tenant.timer = Time(0);
-        let called = tenant.calls();
+        if let Err(limit) = tenant.admit(&base.metrics, 0, now) {
+            let at_time = when_to_call(base, limit);
+            return set_timer(base, at, at_time);
+        }
+        let (called, turns) = tenant.calls();
         for _ in 0..called {
             let Some(tenant) = base.tenants.find_mut(at) else { return };
-            let Some(id) = tenant.line.pop_front() else { return };
+            let Some((_, id)) = tenant.line.pop_front() else { return };
             tenant.counters.subtract(TenantCounter::WaitingNow, 1);
             if let Some(client) = self.table.find_mut(id) {
                 client.waits.tenant = false;
                 let member = client.member();
-                (member.called, member.took) = (now, false);
+                (member.called, member.turns) = (now, turns);
                 self.update_client(base, id);
             }
         }
@@ -313,9 +322,19 @@ pub(super) fn requests_of(request: &Request, keys: usize) -> u64 {
 
 /// Charges a client's tenant for bytes that were sent.
 #[inline]
-pub(super) fn charge_sent(tenants: &mut Tenants, client: &Client, bytes: usize) {
+pub(super) fn charge_sent(tenants: &mut Tenants, client: &Client, bytes: usize, now: Time) {
     if let Some(tenant) = tenants.find_mut(client.tenant) {
-        tenant.charge_sent(bytes as u64);
+        tenant.charge_sent(bytes as u64, now);
+    }
+}
+
+/// A request was answered without a server: it has nothing in flight.
+#[cold]
+pub(super) fn end_inflight(tenants: &Tenants, client: &mut Client, pending: &mut PendingRequest) {
+    let bytes = u64::from(std::mem::take(&mut pending.inflight));
+    if let Some(tenant) = tenants.find(client.tenant).filter(|_| bytes > 0) {
+        client.member().inflight -= bytes;
+        tenant.counters.subtract(TenantCounter::InflightBytesNow, bytes);
     }
 }
 
@@ -369,8 +388,8 @@ impl Client {
 
     /// Whether it was called from its tenant's line a moment ago: it does not wait behind others.
     fn is_called(&self, now: Time) -> bool {
-        let called = self.member.as_ref().map_or(Time(0), |member| member.called);
-        called != Time(0) && now < called.after(2 * CALL_US)
+        let Some(Member { called, turns, .. }) = self.member.as_deref() else { return false };
+        *turns > 0 && now < called.after(2 * CALL_US)
     }
 }
 
@@ -380,6 +399,15 @@ fn tenant_of(base: &Base, client: &Client) -> u16 {
     let pool = &base.pools[client.pool as usize];
     let of_pool = if pool.stage == Stage::Planned { pool.tenant } else { NOBODY };
     of_user.unwrap_or(of_pool)
+}
+
+/// Returns when clients that met this limit are called.
+fn when_to_call(base: &mut Base, limit: Limit) -> Time {
+    match limit {
+        Limit::Rate(_, until) => until.after(u64::from(base.random.next()) % SPREAD_US),
+        Limit::Inflight => base.now.after(INFLIGHT_US),
+        Limit::Line => base.now.after(SPREAD_US),
+    }
 }
 
 /// Has a tenant's line looked at no later than at this time.

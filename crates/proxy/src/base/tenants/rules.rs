@@ -33,6 +33,9 @@ pub(crate) enum Denied {
 const ALWAYS: [&str; 10] =
     ["auth", "hello", "quit", "reset", "quitq", "sasllist", "saslauth", "saslstep", "mn", "noop"];
 
+/// Commands that run scripts.
+const SCRIPTS: [&str; 6] = ["eval", "eval_ro", "evalsha", "evalsha_ro", "fcall", "fcall_ro"];
+
 impl Rules {
     /// Makes rules. `allow` and `deny` hold names of commands, in lower case, and categories; what
     /// is denied is not allowed. Without `allow`, everything else is.
@@ -42,7 +45,7 @@ impl Rules {
         key_prefix: Vec<u8>,
     ) -> Rules {
         let mut rules = Rules { databases, denied: Vec::new(), allow, deny, key_prefix };
-        if !rules.allow.is_empty() || !rules.deny.is_empty() {
+        if !rules.allow.is_empty() || !rules.deny.is_empty() || !rules.databases.is_empty() {
             let of = |protocol: &&'static dyn Protocol| rules.denied_of(*protocol);
             rules.denied = PROTOCOLS.iter().map(of).collect();
         }
@@ -54,7 +57,9 @@ impl Rules {
         let is_denied = |(at, row): (usize, &Command)| {
             let name = row.name.to_ascii_lowercase();
             let categories = protocol.categories(at as u16);
-            !ALWAYS.contains(&&*name) && !self.allows(&name, &categories)
+            let may_call = !SCRIPTS.contains(&&*name) || self.allows_scripts(&name);
+            let is_allowed = self.allows(&name, &categories) && may_call;
+            !is_allowed && !ALWAYS.contains(&&*name)
         };
         rows.map(is_denied).collect()
     }
@@ -62,6 +67,13 @@ impl Rules {
     fn allows(&self, name: &str, categories: &[&str]) -> bool {
         let is_in = |list: &[String]| list.iter().any(|word| is_meant(word, name, categories));
         (self.allow.is_empty() || is_in(&self.allow)) && !is_in(&self.deny)
+    }
+
+    /// Whether a script may run, although nobody can tell what it calls: it must be named, and
+    /// `@all` does not name it. Any script may change to another database.
+    fn allows_scripts(&self, name: &str) -> bool {
+        let is_named = |word: &String| word == name || word == "@scripting";
+        self.databases.is_empty() && self.allow.iter().any(is_named)
     }
 
     /// Whether a command that only the operator knows is allowed.
@@ -219,6 +231,12 @@ mod tests {
             (&["get"], &[], "ping", denied),
             (&["get"], &[], "nonsense", None),
             (&["@all"], &["@dangerous"], "flushall", denied),
+            // A script calls what it likes.
+            (&[], &["@write"], "eval x 0", denied),
+            (&["@all"], &["@write"], "fcall x 0", denied),
+            (&["@all", "@scripting"], &["keys"], "eval x 0", None),
+            (&["get", "evalsha"], &[], "evalsha x 0", None),
+            (&["get", "evalsha"], &[], "eval x 0", denied),
         ] {
             let text = format!("{request}\r\n");
             let found = check(&rules(allow, deny), "redis", text.as_bytes());
@@ -237,6 +255,16 @@ mod tests {
         ] {
             assert_eq!(check(&reads, "memcached", text.as_bytes()), expected, "{text}");
         }
+    }
+
+    #[test]
+    fn a_script_may_change_the_database_and_so_needs_all_of_them() {
+        let allow = (list(&["@all", "@scripting"]), Vec::new());
+        let rules = Rules::new(vec![(0, 3)], allow.clone(), Vec::new());
+        assert_eq!(check(&rules, "redis", b"eval x 0\r\n"), Some(Denied::Command));
+        assert_eq!(check(&rules, "redis", b"get x\r\n"), None);
+        let rules = Rules::new(Vec::new(), allow, Vec::new());
+        assert_eq!(check(&rules, "redis", b"eval x 0\r\n"), None);
     }
 
     #[test]

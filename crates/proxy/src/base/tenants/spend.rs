@@ -15,7 +15,7 @@ use crate::Time;
 /// What this worker has of a rate.
 #[derive(Clone, Copy)]
 pub(super) struct Purse {
-    /// Negative: it was spent in advance.
+    /// Negative for a moment: it was spent in advance.
     left: i64,
 }
 
@@ -78,14 +78,11 @@ impl Purse {
         now: Time,
         per_second: u64,
     ) -> Result<(), Limit> {
-        // As if each of two workers had the whole rate.
-        let per_second = if bug!(LimitPerWorker) { 2 * per_second } else { per_second };
+        let per_second = per_worker(per_second);
         let piece = TenantRates::piece(per_second);
-        // What was spent in advance is paid for by the next piece.
-        let debt = self.left.min(0).unsigned_abs();
         let limit = |until| Limit::Rate(rate, Time(until));
-        rates.take(rate, now.0, piece + debt, per_second).map_err(limit)?;
-        self.left += (piece + debt).min(i64::MAX as u64 / 2) as i64;
+        rates.take(rate, now.0, piece, per_second).map_err(limit)?;
+        self.left += piece.min(i64::MAX as u64 / 2) as i64;
         if self.left > reserved {
             return Ok(());
         }
@@ -128,7 +125,7 @@ impl Tenant {
     /// Charges a request, if nothing but its number and bytes is to be looked at, and this worker
     /// has some of each rate. Otherwise nothing has changed, and `admit` and `charge` decide.
     #[inline(always)]
-    pub(crate) fn charge_at_once(&mut self, requests: u64, bytes: u64) -> bool {
+    pub(crate) fn charge_at_once(&mut self, requests: u64, bytes: u64, now: Time) -> bool {
         let [asked, received, sent] = &mut self.purses;
         let has_some = asked.left > 0 && received.left > 0 && sent.left > self.expected as i64;
         // The client may be one that waited, while any does.
@@ -138,14 +135,18 @@ impl Tenant {
         }
         asked.left -= requests as i64;
         received.left -= bytes.min(i64::MAX as u64 / 4) as i64;
+        let is_in_debt = (asked.left | received.left) < 0;
         self.counters.add(TenantCounter::Requests, requests);
         self.counters.add(TenantCounter::ReceivedBytes, bytes);
+        if is_in_debt {
+            self.pay_debts(now);
+        }
         true
     }
 
     /// Charges a request that is read.
     #[inline]
-    pub(crate) fn charge(&mut self, requests: u64, bytes: u64) {
+    pub(crate) fn charge(&mut self, requests: u64, bytes: u64, now: Time) {
         let known = match self.again {
             (0, _) => (0, 0),
             again => (again.0.min(requests), again.1.min(bytes)),
@@ -155,6 +156,20 @@ impl Tenant {
         self.counters.add(TenantCounter::ReceivedBytes, bytes - known.1);
         self.purses[Rate::Requests as usize].left -= requests as i64;
         self.purses[Rate::Received as usize].left -= bytes.min(i64::MAX as u64 / 4) as i64;
+        self.pay_debts(now);
+    }
+
+    /// Pays for what was spent in advance, at once: time that passes without requests counts then.
+    #[cold]
+    fn pay_debts(&mut self, now: Time) {
+        for rate in Rate::ALL {
+            let left = &mut self.purses[rate as usize].left;
+            if *left < 0 {
+                let per_second = per_worker(self.plan.rates[rate as usize]);
+                self.rates.charge(rate, now.0, left.unsigned_abs(), per_second);
+                *left = 0;
+            }
+        }
     }
 
     /// Gives back what a request took that will be read again.
@@ -169,15 +184,22 @@ impl Tenant {
 
     /// Charges bytes that were sent to a client.
     #[inline]
-    pub(crate) fn charge_sent(&mut self, bytes: u64) {
+    pub(crate) fn charge_sent(&mut self, bytes: u64, now: Time) {
         self.counters.add(TenantCounter::SentBytes, bytes);
-        self.purses[Rate::Sent as usize].left -= bytes as i64;
+        let left = &mut self.purses[Rate::Sent as usize].left;
+        *left -= bytes as i64;
+        if *left < 0 {
+            self.pay_debts(now);
+        }
     }
 
-    /// Returns how many of those that wait are called at once: as many as may find something.
-    pub(crate) fn calls(&self) -> usize {
+    /// Returns how many of those that wait are called at once, which is as many as may find
+    /// something, and how many requests each of them may have read before it has to wait again.
+    pub(crate) fn calls(&self) -> (usize, u32) {
         let in_time = self.plan.rates[Rate::Requests as usize] / CALLS_PER_SECOND;
-        (in_time as usize).clamp(CALLS_MIN, self.line.len().max(CALLS_MIN)).min(self.line.len())
+        let in_time = usize::try_from(in_time).unwrap_or(usize::MAX);
+        let called = in_time.max(CALLS_MIN).min(self.line.len());
+        (called, (in_time / called.max(1)).clamp(1, TURNS_MAX) as u32)
     }
 
     /// Takes another plan of the same tenant. What was taken of a rate that has changed is worth
@@ -196,9 +218,17 @@ impl Tenant {
     }
 }
 
+/// The rate that one worker sees of a tenant's.
+fn per_worker(per_second: u64) -> u64 {
+    // As if each of two workers had the whole rate.
+    if bug!(LimitPerWorker) { per_second.saturating_mul(2) } else { per_second }
+}
+
 /// So many times in a second a line is looked at, at least.
 const CALLS_PER_SECOND: u64 = 500;
 /// As many are called in any case.
 const CALLS_MIN: usize = 64;
+/// One of those that are called has no more read while others wait.
+const TURNS_MAX: usize = 64;
 /// How soon a request is tried again that waits for answers which are on their way.
 const EXPECTED_US: u64 = 1_000;
