@@ -44,6 +44,14 @@ struct Writer {
 }
 
 impl AccessLog {
+    /// That of the configuration that the proxy starts with.
+    pub fn of(config: &Config) -> Result<AccessLog, Error> {
+        let mut log = AccessLog::default();
+        log.open(config)?;
+        log.follow(config);
+        Ok(log)
+    }
+
     /// Makes the pipe that `config` needs, if there is none, and tries its file. Whether it is new.
     pub fn open(&mut self, config: &Config) -> Result<bool, Error> {
         let Some(path) = &config.process.access_log else { return Ok(false) };

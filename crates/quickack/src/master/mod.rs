@@ -82,6 +82,8 @@ use workers::{Slot, State, Worker};
 
 /// Serves `config` until it is told to end. `file` is what a reload reads.
 pub fn run(config: Config, file: Option<PathBuf>) -> ExitCode {
+    sys::process::set_title("quickack: master");
+    sys::process::raise_descriptors();
     let process = &config.process;
     let log = Log::open(&process.log, process.log_format, process.log_level);
     let started = log.and_then(|log| Master::start(config, file, log));
@@ -170,8 +172,6 @@ struct Ending {
 
 impl Master {
     fn start(config: Config, file: Option<PathBuf>, log: Log) -> Result<Master, Error> {
-        sys::process::set_title("quickack: master");
-        sys::process::raise_descriptors();
         let signals = Signals::new(lifecycle::SIGNALS)?;
         let (memory, scoreboard) = shared_memory::make_scoreboard(&config)?;
         let mut ids = Ids::new(scoreboard.ids_max());
@@ -186,9 +186,7 @@ impl Master {
         listeners.start(&config, &entries)?;
         http.open(&config, &addresses)?;
         http.start(&config)?;
-        let mut access_log = AccessLog::default();
-        access_log.open(&config)?;
-        access_log.follow(&config);
+        let access_log = AccessLog::of(&config)?;
         caches.start(&config, &assigned)?;
         let running = Running {
             epoch: 1,
@@ -240,7 +238,6 @@ impl Master {
             started: Instant::now(),
             started_unix_us: clocks.unix_us,
         };
-        master.scoreboard.registry().set_debug(master.log.is_debug());
         master.follow_http();
         master.announce(&choice.why);
         master.fill_slots(master.running.config.process.worker_count())?;
