@@ -44,8 +44,8 @@ struct Writer {
 }
 
 impl AccessLog {
-    /// Begins with what the first configuration needs.
-    pub fn new(config: &Config) -> Result<AccessLog, Error> {
+    /// That of the configuration that the proxy starts with.
+    pub fn of(config: &Config) -> Result<AccessLog, Error> {
         let mut log = AccessLog::default();
         log.open(config)?;
         log.follow(config);

@@ -190,7 +190,7 @@ impl Master {
         listeners.start(&config, &entries)?;
         http.open(&config, &addresses)?;
         http.start(&config)?;
-        let access_log = AccessLog::new(&config)?;
+        let access_log = AccessLog::of(&config)?;
         caches.start(&config, &assigned)?;
         let running = Running {
             epoch: 1,
@@ -243,7 +243,6 @@ impl Master {
             started: Instant::now(),
             started_unix_us: clocks.unix_us,
         };
-        master.scoreboard.registry().set_debug(master.log.is_debug());
         master.begin(&choice.why, ready)?;
         Ok(master)
     }

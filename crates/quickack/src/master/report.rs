@@ -12,6 +12,7 @@ use crate::stats::{self, Facts, Snapshot, WorkerFacts};
 impl Master {
     /// The first lines of the log.
     pub(super) fn announce(&mut self, accept: &str) {
+        self.scoreboard.registry().set_debug(self.log.is_debug());
         let mut lines = Vec::new();
         let mut said = BTreeSet::new();
         for entry in &self.running.listeners {
