@@ -202,7 +202,7 @@ fn no_word_of_a_client_makes_a_reply_of_its_own_before_valkey() {
     let backs = servers(Family::Valkey91, 2);
     // No files are written, and no server is blocked, as PFSELFTEST would do.
     const ALLOW: &str = "allow: [flushall, flushdb, acl, commandlog, config|set, \
-         config|resetstat, debug, latency, memory, module, pfdebug, slowlog, swapdb]";
+         config|resetstat, debug, latency, memory, module, pfdebug, swapdb]";
     let quickack = quickack(&addresses(&backs), &[ALLOW]);
     let mut canaries = Canaries::new(&quickack);
     let rows = testkit::differential::redis::rows();
