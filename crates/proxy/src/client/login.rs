@@ -17,6 +17,7 @@ use proto::{Answer, Class, Local, Login, Quiet, Request};
 
 use super::Clients;
 use super::attempts::Attempts;
+use super::session::{Client, State};
 use crate::base::buffer::Source;
 use crate::base::id::ConnId;
 use crate::base::timers::Due;
@@ -72,7 +73,10 @@ impl Clients {
                     Answer::Failed(OVERDUE)
                 } else {
                     let Some((places, token)) = self.await_login(base, id, &name) else {
-                        return Some(0);
+                        return match self.gives_up(base, id) {
+                            true => self.login(base, id, request, bytes),
+                            false => Some(0),
+                        };
                     };
                     let is_right =
                         whole.ends_with(request.trailer) && users.admit(&name, &password);
@@ -259,6 +263,18 @@ impl Clients {
         }
         let next = self.attempts.forget(base, id);
         self.call_to_login(base, next);
+    }
+
+    /// Whether a login waits whose client has said that it sends nothing more. Nearly always it has
+    /// gone, and would keep others at its address waiting: its login is refused when it is read
+    /// again.
+    fn gives_up(&mut self, base: &mut Base, id: ConnId) -> bool {
+        let is_it = |one: &&mut Client| one.waits.login && one.state == State::Ending;
+        let Some(client) = self.table.find_mut(id).filter(is_it) else { return false };
+        client.login.is_overdue = true;
+        client.let_go_on();
+        self.forget_login(base, id);
+        true
     }
 
     /// Has the login of a client refused, if it waits for its turn.

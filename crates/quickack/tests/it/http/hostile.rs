@@ -21,6 +21,7 @@ const GET: &str = "GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n";
 #[test]
 fn requests_are_answered_by_the_rules() {
     let quickack = embedded(1);
+    harness::wait_for_workers(&quickack, 1);
     let http = address(&quickack);
     let ask = |request: &str| {
         let mut connection = Connection::open(http);
