@@ -21,14 +21,13 @@ const GET: &str = "GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n";
 #[test]
 fn requests_are_answered_by_the_rules() {
     let quickack = embedded(1);
-    harness::wait_for_workers(&quickack, 1);
     let http = address(&quickack);
     let ask = |request: &str| {
         let mut connection = Connection::open(http);
         connection.send(request);
         connection.answer(request.starts_with("HEAD")).expect("an answer")
     };
-    assert_eq!(ask(GET).body, "healthy\n");
+    wait_until("a worker serves", || ask(GET).body == "healthy\n");
     let head = ask(&GET.replace("GET", "HEAD"));
     assert_eq!((head.status, &*head.fields["content-length"]), (200, "8"));
     for method in ["POST", "PUT", "DELETE", "OPTIONS", "PATCH", "TRACE"] {
