@@ -7,7 +7,7 @@ use std::time::Instant;
 use rustix::process::Signal;
 use serde_json::Value;
 use testkit::load::Options;
-use testkit::process::{Memcached, send, wait_until};
+use testkit::process::{DEADLINE, Memcached, send, wait_until};
 
 use super::client::{Connection, samples};
 use super::*;
@@ -161,6 +161,7 @@ fn strace_sees_no_call_of_an_idle_worker_more_while_it_is_scraped() {
             let (first, start) = (turns(), Instant::now());
             let mut seen = first;
             while seen < first + 4 {
+                assert!(start.elapsed() < 2 * DEADLINE, "turn {seen}, {first} at the start");
                 seen = turns();
                 if scrape {
                     page(&quickack, "/metrics");
