@@ -2,7 +2,11 @@
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, Stdio};
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
 
+use crate::watchdog::{self, Slow};
 use crate::{Outcome, root};
 
 /// Tests by outcome, summed over test binaries.
@@ -35,25 +39,57 @@ pub fn run(command: &mut Command) -> Outcome {
     if status.success() { Ok(()) } else { Err(format!("{} ended with {status}", line(command))) }
 }
 
-/// Runs tests: passes the output on and counts the reported results.
+/// Runs tests: passes the output on and counts the reported results. A run that stops is ended,
+/// unless it may be silent for long.
 pub fn run_tests(command: &mut Command) -> (Count, Outcome) {
+    watch_tests(command, Some(watchdog::LIMIT))
+}
+
+pub fn run_long_tests(command: &mut Command) -> (Count, Outcome) {
+    watch_tests(command, None)
+}
+
+fn watch_tests(command: &mut Command, limit: Option<Duration>) -> (Count, Outcome) {
     let mut count = Count::default();
     let mut child = match command.stdout(Stdio::piped()).spawn() {
         Ok(child) => child,
         Err(error) => return (count, Err(cannot(command, &error))),
     };
     let stdout = child.stdout.take().expect("stdout was asked to be a pipe");
-    for text in BufReader::new(stdout).split(b'\n').map_while(Result::ok) {
-        let text = String::from_utf8_lossy(&text);
-        println!("{text}");
-        count.add(parse_result(&text).unwrap_or_default());
+    let (sender, lines) = mpsc::channel();
+    thread::spawn(move || {
+        let lines = BufReader::new(stdout).split(b'\n').map_while(Result::ok);
+        for line in lines.map(|line| String::from_utf8_lossy(&line).into_owned()) {
+            // Nobody listens any more after the limit.
+            let _ = sender.send(line);
+        }
+    });
+    let (mut slow, mut has_begun, mut stopped) = (Slow::default(), false, None);
+    loop {
+        match watchdog::next(&lines, limit.filter(|_| has_begun)) {
+            Ok(Some(text)) => {
+                println!("{text}");
+                count.add(parse_result(&text).unwrap_or_default());
+                slow.note(&text);
+                has_begun = true;
+            }
+            Ok(None) => break,
+            Err(()) => {
+                stopped = Some(watchdog::end(child.id(), &slow));
+                break;
+            }
+        }
     }
     // A reader of the pipe may look at any moment, and should find whole lines.
     let _ = std::io::stdout().flush();
-    let outcome = match child.wait() {
-        Ok(status) if status.success() => Ok(()),
-        Ok(status) => Err(format!("{} ended with {status}", line(command))),
-        Err(error) => Err(cannot(command, &error)),
+    let outcome = match (child.wait(), stopped) {
+        (_, Some(report)) => {
+            println!("{report}");
+            Err(format!("{} stopped, see above, and was killed", line(command)))
+        }
+        (Ok(status), None) if status.success() => Ok(()),
+        (Ok(status), None) => Err(format!("{} ended with {status}", line(command))),
+        (Err(error), None) => Err(cannot(command, &error)),
     };
     (count, outcome)
 }

@@ -14,6 +14,7 @@ mod source;
 mod suites;
 mod test;
 mod tidy;
+mod watchdog;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;

@@ -317,7 +317,13 @@ fn leave_out<'a>(command: &'a mut Command, request: &Request) -> &'a mut Command
 fn soak(_: &Request) -> (Count, Outcome) {
     let arguments = ["test", "--locked", "--release", "--package", "quickack", "--test", "it"];
     let mut command = cargo::command(&arguments);
-    cargo::run_tests(command.args(["--", "--ignored", "--nocapture", "--test-threads=1", "soak"]))
+    cargo::run_long_tests(command.args([
+        "--",
+        "--ignored",
+        "--nocapture",
+        "--test-threads=1",
+        "soak",
+    ]))
 }
 
 fn other_projects(_: &Request) -> (Count, Outcome) {
