@@ -10,6 +10,7 @@
 //!  hits: the hit ratio of a full cache.
 //!  php: misses as php-memcached requests them.
 //!  resting: memory of idle clients, of a large value.
+//!  binding: transactions, waits and subscriptions.
 //!  fair: a quiet client beside attackers, the shares of greedy clients.
 //!  relay: a network delay, or a limit, between proxy and servers.
 //! ```
@@ -17,6 +18,7 @@
 mod acts;
 mod admin;
 mod balance;
+mod binding;
 mod contest;
 mod cores;
 mod fair;
@@ -75,6 +77,7 @@ fn obey(options: &Options) -> Result<bool, String> {
                 Verb::Hits => hits::run(options),
                 Verb::Master => idle::run(options, folder.path()),
                 Verb::Php => php::run(options, folder.path()),
+                Verb::Binding => binding::run(options, folder.path()),
                 Verb::Memory => resting::run(options, folder.path()),
                 Verb::Fair => fair::run(options, folder.path()),
                 Verb::Tenants => fair::tenants::run(options, folder.path()),

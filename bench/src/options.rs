@@ -28,6 +28,7 @@ cargo xtask bench [options]    quickack beside nutcracker, HAProxy and nobody, o
   --cores          instead: requests/s at 1 to 12 workers; wants a machine with 16 CPUs
   --php            instead: misses as php-memcached asks them in binary
   --memory         instead: bytes a client at rest, and one 1 MB value in flight
+  --binding        instead: MULTI of ten, hand-offs of BLPOP, 1,000 subscribers, 2,000 that wait
   --fair           instead: a quiet client beside attackers, and the shares of greedy clients
   --tenants        instead: shares of two tenants, and one beside another that is at its limit
   --minutes M      minutes of each part of --seed (10), of --master (1)
@@ -68,6 +69,7 @@ pub enum Verb {
     Master,
     Php,
     Memory,
+    Binding,
     Cores,
     Fair,
     Tenants,
@@ -134,6 +136,7 @@ impl Options {
             "--hits" => self.verb = Verb::Hits,
             "--master" => self.verb = Verb::Master,
             "--php" => self.verb = Verb::Php,
+            "--binding" => self.verb = Verb::Binding,
             "--memory" => self.verb = Verb::Memory,
             "--cores" => self.verb = Verb::Cores,
             "--fair" => self.verb = Verb::Fair,

@@ -238,7 +238,7 @@ impl Place<'_> {
         )
     }
 
-    /// Returns directives that only quickack has.
+    /// Returns directives that only quickack has. A traced worker is slow: it has other deadlines.
     fn extensions(&self) -> String {
         let merge = match (self.backend, self.merge_gets) {
             (Backend::Redis, _) => "",
@@ -246,7 +246,11 @@ impl Place<'_> {
             (_, false) => "  merge_gets: off\n",
         };
         let Limits { timeout_ms, item_size_max, .. } = self.limits;
-        let reply = if timeout_ms.is_none() { "  timeout_reply: 1000\n" } else { "" };
+        let reply = match (timeout_ms, self.wrapper.is_empty()) {
+            (Some(_), _) => "",
+            (None, true) => "  timeout_reply: 1000\n",
+            (None, false) => "  timeout_reply: 60000\n  timeout_queue: 60000\n",
+        };
         let added = section(&self.added.pool);
         format!("{merge}  item_size_max: {item_size_max}\n{reply}{added}")
     }

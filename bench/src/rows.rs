@@ -288,6 +288,11 @@ pub fn idle() -> Row {
     plain("idle", "10,000 connections, one get of 10 KB each").values(10_000, 100)
 }
 
+/// One Redis without keys, for `binding.rs`.
+pub fn binding() -> Row {
+    redis("binding", "transactions, waits and subscriptions").missing()
+}
+
 /// One large value in transit.
 pub fn one_large() -> Row {
     plain("one", "one get of 1 MB in flight").values(1_000_000, 1)

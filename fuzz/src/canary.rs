@@ -18,7 +18,7 @@ fn leaky(
     keys: &[Span],
     meta: bool,
 ) -> Vec<u8> {
-    let name = protocol.commands()[usize::from(request.command)].name;
+    let name = protocol.command_name(request.command);
     if name == "cas" && request.quiet == proto::Quiet::Silent {
         return head.to_vec();
     }

@@ -276,8 +276,12 @@ impl<'a> Scene<'a> {
                 Action::LookUpEndpoints(id) => {
                     self.proxy.handle_endpoints(id, Default::default(), self.now);
                 }
+                Action::Inquire { client, .. } => {
+                    self.proxy.handle_told(client, Ok(Default::default()), self.now);
+                }
                 Action::FlushAck(_) | Action::Log(_) | Action::Report(_) => {}
                 Action::Slow { .. } | Action::Access { .. } | Action::InPieces { .. } => {}
+                Action::Tap { .. } => {}
             }
         }
     }
@@ -362,7 +366,7 @@ fn half_honest(heard: &mut Vec<u8>, dice: &mut Dice) -> Vec<u8> {
             out.resize(out.len() + len - dice.below(50).saturating_sub(48).min(len), b'v');
             out.extend_from_slice(b"\r\n");
         }
-        let name = protocol.commands()[usize::from(request.command)].name;
+        let name = protocol.command_name(request.command);
         out.extend_from_slice(match name {
             _ if dice.one_in(20) => b"SERVER_ERROR busy\r\n",
             "get" | "gets" | "gat" | "gats" => b"END\r\n",

@@ -56,11 +56,11 @@ except redis.ResponseError as error:
     apart = "same server" in str(error) or "no such key" in str(error)
 check("keys apart", apart)
 check("a tag", r.set("{t}1", 1) and r.rename("{t}1", "{t}2") is True)
-try:
-    r.execute_command("WATCH", "a")
-    check("watch is refused", False)
-except redis.ResponseError as error:
-    check("watch is refused by name", "'watch' is not supported" in str(error))
+with r.pipeline() as pipe:
+    pipe.watch("many1")
+    pipe.multi()
+    pipe.get("many1")
+    check("a transaction that watches", pipe.execute() == [None])
 
 with r.pipeline(transaction=False) as pipe:
     for n in range(500):
@@ -68,6 +68,26 @@ with r.pipeline(transaction=False) as pipe:
         pipe.get(f"p{n}")
     answers = pipe.execute()
 check("a pipeline", answers == [x for n in range(500) for x in (True, str(n))])
+
+with r.pipeline() as pipe:
+    for n in range(50):
+        pipe.set(f"{{tx}}{n}", n)
+        pipe.get(f"{{tx}}{n}")
+    answers = pipe.execute()
+check("a transaction", answers == [x for n in range(50) for x in (True, str(n))])
+with r.pipeline() as pipe:
+    pipe.set("{tx}0", "text").incr("{tx}0").get("{tx}0").ping().hset("{tx}h", "f", "v").hgetall("{tx}h")
+    answers = pipe.execute(raise_on_error=False)
+check("its errors", answers[0] is True and isinstance(answers[1], redis.ResponseError))
+check("and what follows", answers[2:] == ["text", True, 1, {"f": "v"}])
+try:
+    with r.pipeline() as pipe:
+        [pipe.set(f"apart{n}", n) for n in range(50)]
+        pipe.execute()
+    check("a transaction of keys apart", False)
+except redis.RedisError as error:
+    check("keys apart are refused", "same server" in str(error))
+check("nothing of it is done", r.exists(*[f"apart{n}" for n in range(50)]) == 0)
 
 script = r.register_script("return redis.call('INCRBY', KEYS[1], ARGV[1])")
 check("a script", [script(keys=[f"count{n}"], args=[5]) for n in range(8)] == [5] * 8)

@@ -19,6 +19,7 @@ mod speaker;
 use std::io::{BufRead, BufReader, Read};
 use std::net::{SocketAddr, TcpStream};
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -28,13 +29,15 @@ use rustix::process::{Pid, Signal};
 pub use client::Client;
 pub use facts::{Facts, children};
 pub use model::{answer_lines, listen, silent};
-pub use peers::{FakeMemcached, Memcached, free_address, script};
+pub use peers::{FakeMemcached, Memcached, free_address, on_free_port, script};
 pub use quickack::{Answer, Quickack};
 pub use redis::{Family, Redis};
 pub use speaker::Speaker;
 
 /// The limit of every wait; long, because tests run on busy machines.
 pub const DEADLINE: Duration = Duration::from_secs(20);
+/// The limit for the output of a process that has ended.
+const LAST_WORDS: Duration = Duration::from_secs(2);
 
 /// A child process, and its stderr output.
 pub struct Process {
@@ -47,6 +50,8 @@ pub struct Process {
 struct Stderr {
     text: Mutex<String>,
     more: Condvar,
+    /// Whether everybody who could write to it has gone.
+    ended: AtomicBool,
 }
 
 impl Process {
@@ -144,11 +149,12 @@ impl Process {
         }
     }
 
-    /// Waits for its end.
+    /// Waits for its end, and for the last line of its stderr output.
     pub fn wait_for_end(&mut self) -> ExitStatus {
         let start = Instant::now();
         loop {
             if let Some(status) = self.child.try_wait().expect("our own child can be asked") {
+                self.stderr_text.wait_for_end();
                 return status;
             }
             let stderr_text = self.stderr_text();
@@ -224,6 +230,19 @@ impl Stderr {
             text.push_str(&String::from_utf8_lossy(&line));
             text.push('\n');
             self.more.notify_all();
+        }
+        self.ended.store(true, Ordering::Release);
+        self.more.notify_all();
+    }
+
+    /// Waits for the end of the output. The wait is short, since a child of the process that was
+    /// killed may live and hold the pipe open.
+    fn wait_for_end(&self) {
+        let start = Instant::now();
+        let mut text = self.lock();
+        while !self.ended.load(Ordering::Acquire) && start.elapsed() < LAST_WORDS {
+            let waited = self.more.wait_timeout(text, Duration::from_millis(20));
+            text = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
     }
 }

@@ -157,6 +157,12 @@ pub const PEERS: &[Peer] = &[
         tests: &["tcpdump"],
     },
     Peer {
+        name: "curl",
+        probe: &["curl", "--version"],
+        source: Source::Apt("curl"),
+        tests: &["commands_of_the_guide"],
+    },
+    Peer {
         name: "root, who may make a mount namespace",
         probe: &["unshare", "-m", "sh", "-c", "mount -t tmpfs tmpfs /run && nsenter -t $$ -m true"],
         source: Source::Nowhere,
@@ -213,10 +219,35 @@ pub const PEERS: &[Peer] = &[
         tests: &["redis_py"],
     },
     Peer {
+        name: "rq",
+        probe: &["@/.venv/bin/python", "-c", "import rq"],
+        source: Source::Venv("rq==3.0.0"),
+        tests: &["queues::rq"],
+    },
+    Peer {
+        name: "celery",
+        probe: &["@/.venv/bin/python", "-c", "import celery"],
+        source: Source::Venv("celery==5.7.0"),
+        tests: &["celery"],
+    },
+    Peer {
+        // Celery's transport to Redis needs it and does not say so.
+        name: "packaging",
+        probe: &["@/.venv/bin/python", "-c", "import packaging"],
+        source: Source::Venv("packaging==26.3"),
+        tests: &["celery"],
+    },
+    Peer {
+        name: "sidekiq",
+        probe: &["sidekiq", "--version"],
+        source: Source::Apt("ruby-sidekiq"),
+        tests: &["sidekiq"],
+    },
+    Peer {
         name: "node",
         probe: &["sh", "-c", "node --version && npm --version"],
         source: Source::Apt("npm"),
-        tests: &["ioredis", "node_redis", "http::page"],
+        tests: &["bullmq", "ioredis", "node_redis", "http::page"],
     },
     Peer {
         name: "chromium",
@@ -225,11 +256,11 @@ pub const PEERS: &[Peer] = &[
         tests: &["http::page"],
     },
     Peer {
-        name: "ioredis, node-redis and playwright-core",
+        name: "bullmq, ioredis, node-redis and playwright-core",
         probe: &[
             "sh",
             "-c",
-            "cd @/testkit/peers/node/node_modules && ls ioredis redis playwright-core",
+            "cd @/testkit/peers/node/node_modules && ls bullmq ioredis redis playwright-core",
         ],
         source: Source::Tool(&[
             "npm",
@@ -238,7 +269,7 @@ pub const PEERS: &[Peer] = &[
             "--no-package-lock",
             "--prefix=@/testkit/peers/node",
         ]),
-        tests: &["ioredis", "node_redis", "http::page"],
+        tests: &["bullmq", "ioredis", "node_redis", "http::page"],
     },
     Peer {
         name: "go-redis",

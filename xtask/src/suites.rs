@@ -46,6 +46,8 @@ enum Runner {
     Phpt,
     /// Each `t/*.t` alone: it starts its own servers.
     Tap,
+    /// Redis' own units, one after the other, against a server that runs already.
+    Units(&'static [&'static str]),
 }
 
 const SUITES: &[Suite] = &[
@@ -99,9 +101,59 @@ const SUITES: &[Suite] = &[
         // would fail.
         runner: Runner::Pytest(&[
             "tests/test_commands.py",
+            "tests/test_pipeline.py",
+            "tests/test_pubsub.py",
+            "tests/test_lock.py",
+            "tests/test_scripting.py",
             "--deselect=tests/test_commands.py::TestRedisCommands::test_auth",
         ]),
     },
+    Suite {
+        name: "redis",
+        version: "7.0.15",
+        source: Source::Debian { package: "redis", release: "bookworm" },
+        made: REDIS,
+        runner: Runner::Units(UNITS),
+    },
+];
+
+/// All units of Redis' tests that have tests for a server which they have not started. Left out are
+/// those about a server's own memory, files, replicas and connections: no client sees these.
+const UNITS: &[&str] = &[
+    "unit/dump",
+    "unit/protocol",
+    "unit/keyspace",
+    "unit/scan",
+    "unit/info-command",
+    "unit/type/string",
+    "unit/type/incr",
+    "unit/type/list",
+    "unit/type/list-2",
+    "unit/type/list-3",
+    "unit/type/set",
+    "unit/type/zset",
+    "unit/type/hash",
+    "unit/type/stream",
+    "unit/type/stream-cgroups",
+    "unit/sort",
+    "unit/expire",
+    "unit/other",
+    "unit/multi",
+    "unit/quit",
+    "unit/pubsub",
+    "unit/pubsubshard",
+    "unit/scripting",
+    "unit/functions",
+    "unit/introspection",
+    "unit/introspection-2",
+    "unit/slowlog",
+    "unit/latency-monitor",
+    "unit/bitops",
+    "unit/bitfield",
+    "unit/geo",
+    "unit/hyperloglog",
+    "unit/pause",
+    "unit/tracking",
 ];
 
 /// The runner is part of PHP's own files for building extensions.
@@ -118,6 +170,43 @@ const MEMCACHED: &str = "
     ./configure --quiet
     make --silent memcached-debug timedrun
     mv memcached-debug memcached-real";
+
+/// Administration goes past the proxy, to the port in `PAST`: what a server does with its own
+/// memory, files and logs, and its stream for replicas.
+const REDIS: &str = r#"
+    ln -s $(command -v redis-cli redis-benchmark) src/
+    sed -i '/^proc ::redis::__dispatch__raw__/r /dev/stdin' tests/support/redis.tcl <<'END'
+    if {[info exists ::env(PAST)] && [::redis::goes_past $method $argv] && $::redis::blocking($id)
+            && !$::redis::deferred($id) && [lindex $::redis::addr($id) 1] ne $::env(PAST)} {
+        set past [redis 127.0.0.1 $::env(PAST)]
+        set failed [catch {$past $method {*}$argv} reply]
+        $past close
+        return -code [expr {$failed ? "error" : "ok"}] $reply
+    }
+END
+    cat >> tests/support/redis.tcl <<'END'
+
+proc ::redis::goes_past {method argv} {
+    set sub [string tolower [lindex $argv 0]]
+    switch [string tolower $method] {
+        slowlog - latency { return 1 }
+        debug { return [expr {$sub in {reload loadaof jmap set-disable-deny-scripts}}] }
+    }
+    return 0
+}
+
+proc ::redis::past {} {
+    return [expr {[info exists ::env(PAST)] ? $::env(PAST) : [srv 0 "port"]}]
+}
+END
+    sed -i -e '/^proc attach_to_replication_stream/,/^}/{' \
+        -e 's/\[srv 0 "host"\] \[srv 0 "port"\]/127.0.0.1 [::redis::past]/' \
+        -e '}' tests/test_helper.tcl
+"#;
+
+/// Tests that fail through the proxy and leave their client in a transaction, or reading raw
+/// replies, so that all that follow would fail for nothing.
+const SKIPPED: &[&str] = &["DISCARD should not fail during OOM", "RESP3 attributes readraw"];
 
 /// The options of the command line.
 #[derive(Default)]

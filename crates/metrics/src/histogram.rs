@@ -49,19 +49,32 @@ impl Recorder {
     /// Records one time, in microseconds.
     #[inline(always)]
     pub fn record(&self, which: Latency, time: u64) {
-        self.put(which, time, 1);
+        self.put(which, (time, bucket(time)), 1);
     }
 
     /// Records a time that stands for so many like it.
     #[inline(never)]
     pub fn record_many(&self, which: Latency, time: u64, count: u64) {
-        self.put(which, time, count);
+        self.put(which, (time, bucket(time)), count);
+    }
+
+    /// Records a time that stands for so many like it in two rows: its bucket is looked up once.
+    #[inline(never)]
+    pub fn record_both(
+        &self,
+        which: Latency,
+        (other, its): (&Recorder, Latency),
+        time: u64,
+        count: u64,
+    ) {
+        let found = (time, bucket(time));
+        self.put(which, found, count);
+        other.put(its, found, count);
     }
 
     #[inline(always)]
-    fn put(&self, which: Latency, time: u64, count: u64) {
+    fn put(&self, which: Latency, (time, bucket): (u64, usize), count: u64) {
         let head = &self.heads[which.place()];
-        let bucket = bucket(time);
         // The mask changes nothing, and spares a check.
         let place = head[(PLACES + (bucket >> GRAIN)) % HEAD].load(Relaxed);
         if place == 0 {

@@ -1,9 +1,9 @@
 //! The histograms of a row, by their meaning.
 //!
 //! ```text
-//!   pool     [ phases | family 0: reads, updates | family 1: reads, updates | ... ]
-//!   server   [        | reads, updates           |                               ]
-//!   tenant   [ queue  | requests                 |                               ]
+//!   pool     [ phases | family 0: reads, updates | family 1: reads, updates | ... | failed ]
+//!   server   [        | reads, updates           |                                         ]
+//!   tenant   [ queue  | requests                 |                                         ]
 //! ```
 //!
 //! The protocol of a pool has the names of the command families.
@@ -53,12 +53,15 @@ impl Phase {
 }
 
 /// The most families of commands of one protocol.
-pub const FAMILIES_MAX: usize = 10;
+pub const FAMILIES_MAX: usize = 9;
 const PHASES: usize = 4;
 /// Histograms of a row.
-pub const HISTOGRAMS: usize = PHASES + 2 * FAMILIES_MAX;
+pub const HISTOGRAMS: usize = PHASES + 2 * (FAMILIES_MAX + 1);
 
 impl Latency {
+    /// A family of its own: whatever a failed request was.
+    pub const FAILED: u8 = FAMILIES_MAX as u8;
+
     /// Reads of a server, from the entry into a queue to the reply.
     pub const READS: Latency = Latency::of_family(0, false);
     /// Updates of a server, measured as reads are.
@@ -75,6 +78,11 @@ impl Latency {
         Latency(PHASES as u8 + 2 * family + is_update as u8)
     }
 
+    /// The requests of a pool that failed, of all families: they say nothing of its servers' speed.
+    pub fn failed() -> impl Iterator<Item = Latency> + Clone {
+        [false, true].into_iter().map(|is_update| Latency::of_family(Latency::FAILED, is_update))
+    }
+
     pub const fn of_phase(phase: Phase) -> Latency {
         Latency(phase as u8)
     }
@@ -86,7 +94,7 @@ impl Latency {
 
     /// Returns its index among the histograms of a row.
     #[inline]
-    pub(crate) fn place(self) -> usize {
+    pub fn place(self) -> usize {
         usize::from(self.0)
     }
 
@@ -101,12 +109,17 @@ pub static LATENCIES: &[Metric] = LATENCY_TABLE;
 pub(crate) const LATENCY_TABLE: &[Metric] = &[
     Metric {
         name: "reads",
-        help: "Reads: from parsing the request to releasing its answer.",
+        help: "Reads that did not fail: from parsing the request to releasing its answer.",
         kind: Kind::Total,
     },
     Metric {
         name: "updates",
-        help: "Updates: from parsing the request to releasing its answer.",
+        help: "Updates that did not fail: from parsing the request to releasing its answer.",
+        kind: Kind::Total,
+    },
+    Metric {
+        name: "failed",
+        help: "Requests that failed, measured as the others are.",
         kind: Kind::Total,
     },
 ];

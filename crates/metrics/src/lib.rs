@@ -6,15 +6,17 @@
 //!
 //! `registry.rs` has the layout of the memory; `latency.rs` says what is measured, `histogram.rs`
 //! assigns times to buckets, and `chunks.rs` has the memory for these; `windows.rs` derives the
-//! last seconds and minutes; `slow_log.rs` has the last slow requests; `logins.rs` and `tenants.rs`
-//! have the only words that several processes write.
+//! last seconds and minutes; `slow_log.rs` has the last slow requests; `logins.rs`,
+//! `tenants.rs` and `pauses.rs` have the only words that several processes write.
 
 mod chunks;
 mod histogram;
 mod latency;
 mod logins;
+mod pauses;
 mod registry;
 mod slow_log;
+mod tap;
 mod tenants;
 mod windows;
 
@@ -22,8 +24,12 @@ pub use histogram::{Histogram, Recorder};
 pub(crate) use latency::LATENCY_TABLE;
 pub use latency::{FAMILIES_MAX, HISTOGRAMS, LATENCIES, Latency, Phase, TENANT_LATENCIES};
 pub use logins::{ADDRESS_PAUSE_US, LoginPlaces, LoginRates, LoginToken, NAME_PAUSE_US};
-pub use registry::{Busy, Counters, NO_NAMES, Process, Refused, Registry, WorkerMetrics, digest};
+pub use pauses::Pauses;
+pub use registry::{
+    Busy, Counters, NO_NAMES, Process, Refused, Registry, Work, WorkerMetrics, digest,
+};
 pub use slow_log::{NO_COMMAND, SLOW_KEY_MAX, SlowEntry, SlowHead, SlowLog, SlowReset};
+pub use tap::{Overtaken, TAP_LEN_MAX, Tap};
 pub use tenants::{Rate, TenantRates};
 pub use windows::{Measured, Span, Window, Windows};
 
@@ -111,6 +117,10 @@ table! {
     now {
         ClientsNow "clients" "Clients connected now.",
         LinksNow "links" "Links to servers now, including those that are being established.",
+        PrivateLinksNow "private_links"
+            "Links that serve one client only; `private_connections_max` limits them.",
+        KeptLinksNow "private_links_kept"
+            "Links of one client only that it keeps for 5 seconds without using them.",
         RequestsNow "requests" "Requests that are waiting for an answer now.",
         BufferBytesNow "buffer_bytes" "Bytes in buffers now; `memory_max` limits them.",
     }
@@ -118,6 +128,9 @@ table! {
         Turns "turns_total" "Turns of the event loop.",
         Accepts "accepts_total" "Clients accepted.",
         AcceptsRefused "accepts_refused_total" "Clients refused because of a limit or a drain.",
+        ClientsUnfinished "clients_unfinished_total"
+            "Clients closed amid requests, since the time for the end of their worker or pool was \
+             over.",
         HeadersBroken "headers_broken_total"
             "Clients closed because they sent no valid PROXY header.",
         Connects "connects_total" "Attempts to connect to a server.",
@@ -129,6 +142,7 @@ table! {
         SystemUs "system_us_total" "Microseconds of processor time in the kernel.",
         AccessLines "access_lines_total" "Requests that were to have a line in the access log.",
         AccessLinesLost "access_lines_lost_total" "Lines of the access log that were dropped.",
+        ClientsLost "clients_lost_total" "Clients that were cut off because their worker died.",
     }
 }
 
@@ -137,6 +151,8 @@ table! {
     PoolCounter, POOL:
     now {
         ClientsNow "clients" "Clients connected now.",
+        SubscriptionsNow "subscriptions"
+            "Channels and patterns that clients are subscribed to now, counted for each client.",
     }
     total {
         ClientsTotal "clients_total" "Clients accepted.",
@@ -145,6 +161,12 @@ table! {
         ClientsLost "clients_lost_total" "Clients whose connection was reset.",
         ClientsKilled "clients_killed_total" "Clients closed by `quickack clients kill`.",
         Requests "requests_total" "Requests parsed, including those that were refused.",
+        Slow "requests_slow_total"
+            "Requests that took `slowlog_threshold` or longer. The slow log has the last of them.",
+        Transactions "transactions_total" "Transactions that EXEC sent to a server.",
+        TransactionsRefused "transactions_refused_total"
+            "Transactions that EXEC did not send: a request of them was refused, or their server \
+             was down.",
         Refused "requests_refused_total" "Requests answered with an error and not forwarded.",
         Local "requests_local_total" "Requests that the proxy answered by itself.",
         KeysAsked "keys_asked_total" "Keys that reads asked for.",
@@ -175,6 +197,11 @@ table! {
             "ACKs sent at once after a part of a request or a quiet request.",
         StallsCured "stalls_cured_total"
             "Such ACKs after which the client sent more within 5 ms; it might have stalled.",
+        Messages "messages_total" "Messages of channels that were passed to clients.",
+        SubscribersSlow "subscribers_slow_total"
+            "Subscribers closed because they did not read what was pushed to them.",
+        SubscribersLost "subscribers_lost_total"
+            "Subscribers closed because a subscription of theirs was lost at a server.",
     }
 }
 
@@ -189,6 +216,8 @@ table! {
         InflightBytesNow "inflight_bytes" "Bytes of the messages in `inflight` now.",
         HoldingWorkersNow "holding_workers"
             "Workers that hold back requests now because the server is silent.",
+        BlockedNow "clients_blocked" "Clients that wait at the server now, as with BLPOP.",
+        PrivateLinksNow "private_links" "Links that serve one client only.",
         DownWorkersNow "down_workers" "Workers that see the server as down now, and probe it.",
         EjectedAt "ejected_at_us"
             "When the server was ejected, as Unix time in microseconds; 0 while it is in the ring.",
@@ -201,6 +230,8 @@ table! {
         Replies "replies_total" "Messages that the server answered.",
         ReplyBytes "reply_bytes_total" "Bytes received from the server.",
         Errors "errors_total" "Error lines received from the server.",
+        RepliesDripped "replies_dripped_total"
+            "Small replies that came drop by drop: in 8 reads or more, over 50 ms or more.",
         AskedAlone "keys_asked_alone_total"
             "Keys asked alone because a shared get was answered with an error.",
         AskedAgain "keys_asked_again_total" "Keys asked once more because a link was lost.",
@@ -224,12 +255,18 @@ table! {
             "Links closed because the server refused the database or protocol version.",
         Poisoned "poisoned_total" "Links closed because of a reply that fits no request.",
         RefusedDown "refused_down_total" "Requests refused at once because the server was down.",
+        RefusedMaint "refused_maintenance_total"
+            "Requests refused at once because an operator has the server in maintenance.",
         OutOfMemory "out_of_memory_total" "Replies dropped because `memory_max` was reached.",
         Ejections "ejections_total" "Times that the server was ejected from the ring.",
         Probes "probes_total" "Probes sent to find out whether the server is back.",
         AcksFlushed "acks_flushed_total" "ACKs sent at once because a reply was incomplete.",
         StallsCured "stalls_cured_total"
             "Such ACKs after which the server sent more within 5 ms; it might have stalled.",
+        SubscriptionsLost "subscriptions_lost_total"
+            "Subscriptions at the server that were lost with their link.",
+        SubscriptionsJoined "subscriptions_joined_total"
+            "Subscriptions made at the server later than at others, when it was there again.",
     }
 }
 
@@ -242,6 +279,8 @@ table! {
         InflightBytesNow "inflight_bytes"
             "Bytes of requests, and of the answers that are expected to them, in flight now; \
              counted if the tenant has `inflight_max`.",
+        PrivateLinksNow "private_links"
+            "Links that serve one client of the tenant only; `private_links_max` limits them.",
     }
     total {
         ClientsTotal "clients_total" "Clients accepted, or logged in, as clients of the tenant.",

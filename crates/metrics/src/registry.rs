@@ -2,8 +2,8 @@
 //!
 //! ```text
 //!   memory   [ header ][ slot 0 ][ slot 1 ] ... [ logins ][ tenants ]
-//!   slot     [ row 0 | row 1 | ... | chunks | slow log ]
-//!   row      [ counters | heads of histograms | resets of the slow log | to the end of the page ]
+//!   slot     [ row 0 | row 1 | ... | chunks | slow log | tap ]
+//!   row      [ counters | heads of histograms | resets of the slow log | last work | to its end ]
 //! ```
 //!
 //! A slot belongs to one process. A row belongs to one counted thing: row 0 is the process itself,
@@ -16,17 +16,21 @@
 
 mod layout;
 mod slow;
+mod work;
 
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use layout::LAYOUT;
 pub use layout::{NO_NAMES, digest};
+pub use work::Work;
 
 use crate::chunks::Chunks;
 use crate::histogram::{self, HEAD, Head, Histogram, Recorder, bump};
 use crate::logins::{self, LoginRates};
+use crate::pauses::Pauses;
 use crate::slow_log::{self, SlowReset};
+use crate::tap;
 use crate::tenants::{self, TenantRates};
 use crate::{Counter, GAUGES, HISTOGRAMS, Latency, OWN_COUNTERS, ServerCounter};
 
@@ -40,7 +44,7 @@ const PAGE: usize = 4096 / 8;
 const HEADS_AT: usize = COUNTERS;
 /// Where a process says that the slow log of a pool or a tenant begins anew.
 const RESET_AT: usize = HEADS_AT + HISTOGRAMS * HEAD;
-const ROW: usize = (RESET_AT + SlowReset::WORDS).next_multiple_of(PAGE);
+const ROW: usize = (RESET_AT + SlowReset::WORDS + Work::WORDS).next_multiple_of(PAGE);
 const HEADER: usize = PAGE;
 
 /// The words of the header, in order.
@@ -58,6 +62,8 @@ const PROCESS: usize = 8;
 const DEBUG: usize = PROCESS + 6;
 /// How many slow requests there were, on another.
 const SLOW_MADE: usize = 16;
+/// When the last pause ends, and MONITOR's last lease, on one more.
+const PAUSED_UNTIL: usize = 24;
 
 /// The proxy as one process, as the master reports it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -242,6 +248,17 @@ impl Registry {
         TenantRates::new(self.rates(row))
     }
 
+    /// Returns the pauses of a pool or a tenant, which all processes share.
+    pub fn pauses(&self, row: u32) -> Pauses {
+        Pauses::new(self.rates(row), &self.memory[PAUSED_UNTIL])
+    }
+
+    /// Whether any pool or tenant may be paused, or looked at.
+    #[inline]
+    pub fn is_special(&self, now_us: u64) -> bool {
+        self.memory[PAUSED_UNTIL].load(Relaxed) > now_us
+    }
+
     fn rates(&self, row: u32) -> &'static [AtomicU64; tenants::WORDS] {
         assert!((row as usize) < self.rows, "row {row} of {}", self.rows);
         let at = self.slot_start(self.slots) + logins::WORDS;
@@ -328,7 +345,7 @@ impl Registry {
         for slot in self.used() {
             // Words that are zero stay untouched: writing to an untouched page would allocate it.
             zero(&self.row(slot, row)[..COUNTERS]);
-            zero(&self.row(slot, row)[RESET_AT..][..SlowReset::WORDS]);
+            zero(&self.row(slot, row)[RESET_AT..][..SlowReset::WORDS + Work::WORDS]);
             let chunks = self.chunks(slot);
             self.heads(slot, row).iter().for_each(|head| histogram::clear(head, chunks));
         }
@@ -469,7 +486,7 @@ fn zero(words: &[AtomicU64]) {
 
 /// Returns the words of a slot with so many rows.
 fn slot_words(rows: usize) -> usize {
-    rows * ROW + Chunks::words(rows) + slow_log::WORDS
+    rows * ROW + Chunks::words(rows) + slow_log::WORDS + tap::WORDS
 }
 
 /// A cache line, in words.

@@ -42,6 +42,9 @@ pub struct SlowEntry {
     pub name: String,
     /// The beginning of the key, if it may be known.
     pub key: Vec<u8>,
+    /// How many keys it has, and how many bytes it has together with its answer.
+    pub keys: u32,
+    pub bytes: u64,
 }
 
 pub const NO_COMMAND: u16 = u16::MAX;
@@ -133,6 +136,8 @@ impl SlowLog {
                 word.store(u64::from_le_bytes(eight), Ordering::Relaxed);
             }
         }
+        words[KEYS].store(u64::from(entry.keys), Ordering::Relaxed);
+        words[BYTES].store(entry.bytes, Ordering::Relaxed);
         words[0].store(number, Ordering::Release);
         self.words[0].store(number, Ordering::Relaxed);
     }
@@ -192,6 +197,8 @@ impl SlowLog {
             client: text(bytes(CLIENT.0, lens >> 8 & 0xff, CLIENT.1)),
             key: bytes(KEY.0, lens & 0xff, KEY.1),
             name: text(bytes(NAME.0, lens >> 24 & 0xff, NAME.1)),
+            keys: copy[KEYS] as u32,
+            bytes: copy[BYTES],
         })
     }
 
@@ -206,14 +213,17 @@ pub const SLOW_KEY_MAX: usize = KEY.1;
 /// Entries of one slot.
 const ENTRIES: usize = 256;
 /// Words of an entry, and of what stands before the first.
-const ENTRY: usize = 44;
+const ENTRY: usize = 46;
 const HEAD: usize = 8;
 /// Where texts begin in an entry, and their most bytes.
 const COMMAND: (usize, usize) = (12, 40);
 const CLIENT: (usize, usize) = (17, 56);
 const KEY: (usize, usize) = (24, 128);
 const NAME: (usize, usize) = (40, 32);
-const _: () = assert!(NAME.0 + NAME.1 / 8 <= ENTRY);
+/// Where its size is.
+const KEYS: usize = 44;
+const BYTES: usize = 45;
+const _: () = assert!(NAME.0 + NAME.1 / 8 <= KEYS);
 /// Words of a ring: whole pages.
 pub(crate) const WORDS: usize = (HEAD + ENTRIES * ENTRY).next_multiple_of(4096 / 8);
 
@@ -240,6 +250,8 @@ mod tests {
             client: "[2001:db8:ffff:ffff:ffff:ffff:ffff:ffff]:65535".to_string(),
             key: vec![n as u8; 128],
             name: "batch-7".to_string(),
+            keys: 3,
+            bytes: 1 << 40,
         }
     }
 

@@ -13,6 +13,10 @@ pub enum Answer<'a> {
     Miss,
     /// The request was executed.
     Ok,
+    /// The request is queued in a transaction.
+    Queued,
+    /// As `Ok` to a request that asks nothing, where the client takes every answer for a push.
+    Alive,
     /// All earlier requests are settled.
     Barrier,
     /// The connection is about to be closed, as the client asked.
@@ -59,6 +63,8 @@ impl Answer<'_> {
             | Answer::End
             | Answer::Miss
             | Answer::Ok
+            | Answer::Queued
+            | Answer::Alive
             | Answer::Barrier
             | Answer::Bye
             | Answer::Version(_)

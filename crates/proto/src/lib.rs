@@ -17,6 +17,10 @@
 //! So `parse_*` reads heads only and is linear. Of a body, only the end is checked.
 
 mod answer;
+pub mod block;
+mod bound;
+mod clients;
+mod item;
 pub mod memcached;
 mod message;
 mod part;
@@ -24,14 +28,18 @@ pub mod redis;
 pub mod scan;
 mod server;
 mod session;
+mod topic;
 mod work;
 
 use std::borrow::Cow;
 
 pub use answer::Answer;
+pub use bound::Bound;
+pub use clients::{ClientFilter, ClientFlags, ClientLine, Inquiry, Told};
+pub use item::{Item, ItemKind};
 pub use message::{
-    Adapted, Ask, Asked, Class, Command, Database, Extra, Item, ItemKind, Keys, Local, MarkUse,
-    Parsed, Place, Progress, Quiet, Reach, Refusal, Request, Resume, Shown, Span,
+    Adapted, Ask, Asked, BlockReply, Class, Command, Database, Extra, InTransaction, Keys, Local,
+    MarkUse, Parsed, Place, Progress, Quiet, Reach, Refusal, Request, Resume, Shown, Span, Trial,
 };
 pub use part::{Outcome, Part, Process, ProxyFacts, Totals};
 pub use server::{Capabilities, ConnKey, HandshakeReply, Make, Retryable};
@@ -39,6 +47,7 @@ pub use session::{
     AfterLocal, Credentials, Endpoints, Facts, Login, Profile, ReplyMode, Session, SlowRequest,
     SlowSample,
 };
+pub use topic::{Push, Pushed, TopicAnswer, TopicKind, TopicRequest, WhileSubscribed};
 pub use work::{Expected, Work, WorkId};
 
 /// Every protocol of clients.
@@ -80,6 +89,11 @@ pub trait Protocol: Sync {
     /// Returns every command that it knows, including those that are refused. [`Request::command`]
     /// is an index into this table.
     fn commands(&self) -> &'static [Command];
+
+    /// Returns the name of a command of [`Request::command`]; empty if its table has none.
+    fn command_name(&self, command: u16) -> &'static str {
+        self.commands().get(usize::from(command)).map_or("", |command| command.name)
+    }
 
     /// Returns its index in [`PROTOCOLS`], if it is one of them.
     fn place(&self) -> usize {
@@ -212,8 +226,8 @@ pub trait Protocol: Sync {
         unreachable!("no request of this protocol is its own affair")
     }
 
-    /// Whether the answer to this local command depends on the protocol version alone, as long as
-    /// no transaction of the client is aborted. Such an answer is rendered once.
+    /// Whether the answer to this local command depends on the protocol version alone. Such an
+    /// answer is rendered once.
     fn is_constant(&self, _request: &Request, _head: &[u8]) -> bool {
         false
     }
@@ -222,6 +236,25 @@ pub trait Protocol: Sync {
     fn shows_endpoints(&self, _request: &Request) -> bool {
         false
     }
+
+    /// Returns what all workers are to be asked before a request of the class [`Local::Clients`] is
+    /// answered; none if nothing is, since it is wrong or has another effect.
+    fn inquiry(&self, _request: &Request, _head: &[u8]) -> Option<Inquiry> {
+        None
+    }
+
+    /// Writes a request as MONITOR shows it; returns whether it may be shown.
+    fn show(&self, _request: &Request, _head: &[u8], _out: &mut Vec<u8>) -> bool {
+        false
+    }
+
+    /// Returns a client's flags in this protocol's way.
+    fn client_flags(&self, _flags: ClientFlags) -> String {
+        String::new()
+    }
+
+    /// Writes the line about a client in a list of clients.
+    fn describe(&self, _line: &ClientLine<'_>, _out: &mut Vec<u8>) {}
 
     /// Makes a routable request from one whose command only the operator knows.
     fn recognize(
@@ -232,6 +265,42 @@ pub trait Protocol: Sync {
         _extras: &[Extra],
     ) -> bool {
         false
+    }
+
+    /// Returns what becomes of a request, which `input` begins with, in a transaction.
+    fn in_transaction(&self, _request: &Request, _input: &[u8]) -> InTransaction {
+        unreachable!("this protocol has no transactions")
+    }
+
+    /// Writes the answer to a transaction of which nothing was executed, because what its client
+    /// watched has changed, or may have.
+    fn write_unexecuted(&self, _proto_version: u8, _out: &mut Vec<u8>) {
+        unreachable!("this protocol has no transactions")
+    }
+
+    /// Returns what a request to listen to topics, or to end it, is about.
+    fn topics<'a>(&self, _request: &Request, _head: &'a [u8]) -> TopicRequest<'a> {
+        unreachable!("this protocol has no subscriptions")
+    }
+
+    /// Returns what becomes of a request of a client that listens to topics.
+    fn while_subscribed(&self, _request: &Request, _proto_version: u8) -> WhileSubscribed {
+        WhileSubscribed::AsUsual
+    }
+
+    /// Returns the first byte of a push; the rest of it is as the server sent it.
+    fn push_mark(&self, _proto_version: u8) -> u8 {
+        unreachable!("this protocol has no subscriptions")
+    }
+
+    /// Writes the answer about one topic.
+    fn write_topic_answer(
+        &self,
+        _proto_version: u8,
+        _answer: &TopicAnswer<'_>,
+        _out: &mut Vec<u8>,
+    ) {
+        unreachable!("this protocol has no subscriptions")
     }
 
     /// Returns how long a request is expected to take. This reads its arguments if they decide; so
@@ -306,7 +375,7 @@ pub trait Protocol: Sync {
 }
 
 /// A protocol of servers.
-pub trait Upstream: Sync {
+pub trait Upstream: Bound {
     /// Reads the head of one item of a server's reply, at the start of `input`. Input that cannot
     /// be a reply to `ask` is `Malformed`: the caller must not believe anything after it.
     /// `progress` must be `default()` at the start of each reply, and be passed on as it was left.
@@ -369,6 +438,32 @@ pub trait Upstream: Sync {
     /// Returns the length of the element at the start of `elements`.
     fn element_len(&self, _elements: &[u8]) -> Option<usize> {
         None
+    }
+
+    /// Writes the request to be sent the messages of a topic, or no more of them.
+    fn write_topic_request(
+        &self,
+        _kind: TopicKind,
+        _joins: bool,
+        _topic: &[u8],
+        _out: &mut Vec<u8>,
+    ) {
+        unreachable!("these servers know no subscriptions")
+    }
+
+    /// Writes a request whose answer, on a link for subscriptions, shows that the server is there.
+    fn write_topic_ping(&self, _out: &mut Vec<u8>) {
+        unreachable!("these servers know no subscriptions")
+    }
+
+    /// Reads what a server has sent on a link for subscriptions.
+    fn read_push(&self, _input: &[u8]) -> Parsed<Push> {
+        unreachable!("these servers know no subscriptions")
+    }
+
+    /// Whether a pattern of channels matches this one.
+    fn topic_matches(&self, _pattern: &[u8], _channel: &[u8]) -> bool {
+        false
     }
 
     /// Returns every retryable error of these servers.

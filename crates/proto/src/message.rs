@@ -1,6 +1,6 @@
 //! The neutral types between a protocol and the data plane: request, item, answer.
 
-use crate::Work;
+use crate::{TopicKind, Work};
 
 /// A position in a frame's head: `head[start..end]`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -121,6 +121,15 @@ impl Class {
     #[inline]
     pub fn is_update(&self) -> bool {
         match *self {
+            // Nearly all requests of which that is asked.
+            Class::Single { writes } => writes,
+            _ => self.is_update_of_many(),
+        }
+    }
+
+    #[inline(never)]
+    fn is_update_of_many(&self) -> bool {
+        match *self {
             Class::Single { writes }
             | Class::Split { writes, .. }
             | Class::Broadcast { writes, .. } => writes,
@@ -139,6 +148,8 @@ pub enum Reach {
     Survey,
     /// The one server that all its keys belong to.
     Keys,
+    /// One server, by its key, a channel; any server where subscriptions stand on all of them.
+    Channel(TopicKind),
     /// The only server of the pool, as several answers could not be merged.
     Sole,
     /// Every server. It ends what a server is busy with, so it must not wait for that: it needs a
@@ -162,6 +173,64 @@ pub enum Local {
     Quit,
     /// A local command of the protocol: [`crate::Protocol::local`].
     Own,
+    /// The same about clients: of the caller's tenant, or else of a pool that allows it by name.
+    Clients,
+    /// Shows what clients ask, where the pool allows it by name.
+    Monitor,
+    /// The client watches no keys any more.
+    Unwatch,
+    /// Begins a transaction: the client's next requests are queued.
+    Begin,
+    /// Executes the requests that are queued.
+    Execute,
+    /// Forgets the requests that are queued.
+    Discard,
+    /// Listens to topics, or ends it: [`crate::Protocol::topics`].
+    Subscribe,
+}
+
+/// What becomes of a request in a transaction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum InTransaction {
+    /// It is queued, and its server executes it with the others.
+    Queued,
+    /// The proxy's own answer becomes an element of the answer to the transaction.
+    Answered,
+    /// It is queued, and its server executes it with the others. Afterwards its connection, and so
+    /// its client, is in this database.
+    Selects(u32),
+    /// It is handled at once, as outside of transactions: it ends the connection, or all that the
+    /// connection has.
+    AtOnce,
+    /// It is answered with this error at once, and does no harm to the transaction.
+    Harmless(Refusal),
+    /// It is refused, and the transaction with it.
+    Refused(Refusal),
+    /// It is no request, and has no answer.
+    Nothing,
+}
+
+/// The result of a reply to the trial, whether a server executes blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Trial {
+    /// It is as it must be, and has this length. More follow.
+    GoesOn(usize),
+    /// It is the last one: the server executes blocks.
+    Accepted,
+    Refused,
+    /// The server is busy, and says nothing of blocks now.
+    Busy,
+}
+
+/// A reply within those to a block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BlockReply {
+    /// The block has begun.
+    Begun,
+    /// One request of it is queued, or refused.
+    Queued,
+    /// All of it is executed, or nothing.
+    Ended,
 }
 
 /// The route of a request that one server answers.
@@ -178,6 +247,9 @@ pub enum Place {
     From(u32),
     /// To the only server of the pool: it may touch keys that cannot be found in it.
     Sole,
+    /// To the only server of the pool, where each client has links of its own: it is about what was
+    /// asked before on the same connection.
+    Own,
 }
 
 /// The reason why a request is answered with an error and not forwarded.
@@ -201,6 +273,10 @@ pub enum Refusal {
     TooLarge,
     /// The value is too large, and the old value of its key could not be removed.
     TooLargeKept,
+    /// It begins a transaction within another, or ends one that has not begun.
+    OutOfPlace,
+    /// A request of the transaction was refused, so nothing of it is executed.
+    Aborted,
 }
 
 /// A request whose head has been parsed.
@@ -333,7 +409,8 @@ pub enum Adapted {
 /// The request that is being answered.
 #[derive(Clone, Copy, Debug)]
 pub struct Asked<'a> {
-    /// Index into the table of the client's protocol; `NO_REQUEST` if no request is answered.
+    /// Index into the table of the client's protocol; `UNKNOWN` if its command is none of them, and
+    /// `NO_REQUEST` if no request is answered.
     pub command: u16,
     pub quiet: Quiet,
     /// The form in which the server was asked, if one was.
@@ -342,7 +419,7 @@ pub struct Asked<'a> {
     /// bytes were no request, they are here. Otherwise empty. A broadcast's head that is too long
     /// to be kept for sending it again is kept only if the request has `repeat`.
     pub head: &'a [u8],
-    /// The index of the server that was asked, if no key decided it.
+    /// The server's index, if no key decided it; of subscribers, how many it does not know of.
     pub at: u32,
     /// The index of the server after it, if there is one.
     pub next: Option<u32>,
@@ -351,6 +428,8 @@ pub struct Asked<'a> {
 impl Asked<'_> {
     /// The command of an answer that no request asked for.
     pub const NO_REQUEST: u16 = u16::MAX;
+    /// The command of a request that is refused before its command is known. No table has it.
+    pub const UNKNOWN: u16 = u16::MAX - 1;
 
     /// Makes a stand-in for an answer that no request asked for, before a connection is closed.
     pub fn no_request() -> Asked<'static> {
@@ -368,54 +447,6 @@ pub enum Shown {
     Head,
     /// The item's body, and then these bytes in place of its trailer.
     Body { trailer: &'static [u8] },
-}
-
-/// One item of a reply.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Item {
-    pub kind: ItemKind,
-    /// Length of the head.
-    pub head: u32,
-    /// Length of the body, without its trailer.
-    pub body: u64,
-    /// Bytes that must end the body.
-    pub trailer: &'static [u8],
-    /// A value's key, in the head.
-    pub key: Span,
-}
-
-impl Item {
-    /// Length of the whole item.
-    pub fn len(&self) -> u64 {
-        u64::from(self.head) + self.body + self.trailer.len() as u64
-    }
-
-    /// An item has at least a head; this exists beside `len` by convention.
-    pub fn is_empty(&self) -> bool {
-        self.head == 0
-    }
-}
-
-/// The meaning of an item for the pending request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ItemKind {
-    /// The value of one of the keys; more items follow.
-    Value,
-    /// The end of the values.
-    End,
-    /// The one item that answers a single request or a broadcast. It may have a body.
-    Status,
-    /// A server's error in place of the rest of the reply.
-    Error,
-    /// A piece of the reply to a single request or a broadcast; the last one is a `Status`.
-    Part,
-}
-
-impl ItemKind {
-    /// Whether a reply ends with it.
-    pub fn ends_reply(self) -> bool {
-        !matches!(self, ItemKind::Value | ItemKind::Part)
-    }
 }
 
 /// The keys that a request can reach at servers, as far as the request tells.

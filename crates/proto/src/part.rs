@@ -1,7 +1,7 @@
 //! Parts of an answer: a part is the result from one server, where several were asked.
 //! [`crate::Protocol::gather`] makes one answer from all parts.
 
-use crate::{Facts, SlowRequest, SlowSample};
+use crate::{Facts, SlowRequest, SlowSample, Told, TopicKind};
 
 /// The result from one server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,9 +61,24 @@ pub trait ProxyFacts {
         Vec::new()
     }
 
+    /// Returns how many of this worker's clients listen to exactly this topic.
+    fn listeners(&self, _kind: TopicKind, _topic: &[u8]) -> usize {
+        0
+    }
+
     /// Returns how many there are of them.
     fn slow_count(&self) -> usize {
         0
+    }
+
+    /// Whether there is a user of this name.
+    fn has_user(&self, _name: &str) -> bool {
+        false
+    }
+
+    /// Returns what all workers have told, or why they could not be asked.
+    fn told(&self) -> Option<&Result<Told, String>> {
+        None
     }
 
     /// Returns what made the requests slow that the client may see, the oldest first.
@@ -200,6 +215,7 @@ pub(crate) mod tests {
                 has_users: false,
                 endpoints: None,
                 age_s: 0,
+                topics: [0; 3],
             }
         }
 

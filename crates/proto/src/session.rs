@@ -12,9 +12,6 @@ pub struct Session {
     pub id: u64,
     pub conn_key: ConnKey,
     pub reply_mode: ReplyMode,
-    /// Its transaction was refused and is aborted. Every further request is refused until the
-    /// client ends the transaction. A client that waits for that answer is closed.
-    pub aborted: bool,
     /// Settings that few connections make. Boxed, since idle connections are many.
     pub profile: Option<Box<Profile>>,
 }
@@ -90,6 +87,8 @@ pub struct Facts<'a> {
     pub endpoints: Option<&'a Endpoints>,
     /// How long the client has been connected, in seconds.
     pub age_s: u64,
+    /// Channels, patterns and shard channels that it listens to.
+    pub topics: [u32; 3],
 }
 
 /// The two addresses of a connection, as its driver knows them.
@@ -149,6 +148,13 @@ pub enum AfterLocal {
     HideSlow,
     /// The same of these causes, which are bits by their indexes.
     HideCauses(u16),
+    /// It goes on. No client that it may ask about is served for so long, or none that changes
+    /// something.
+    Pause { ms: u64, writes_only: bool },
+    /// It goes on, and so do they.
+    Unpause,
+    /// It goes on, and is shown what the other clients of its pool ask.
+    Monitor,
 }
 
 /// A name and a password: the proxy's for a server, or a client's for the proxy.

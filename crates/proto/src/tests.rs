@@ -31,6 +31,7 @@ pub(crate) const FACTS: Facts<'static> = Facts {
     has_users: false,
     endpoints: None,
     age_s: 0,
+    topics: [0; 3],
 };
 
 /// Returns the Redis protocol's answer to a local command, and the client's connection key after

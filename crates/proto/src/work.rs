@@ -18,6 +18,11 @@ pub enum Work {
 pub enum Expected {
     Quick,
     Slow,
+    /// As long as it says, without keeping its server from anything else: it waits for elements.
+    Waits,
+    /// Little. Its client's requests take a link of its own, from this one to the end of the next
+    /// transaction.
+    Watches,
     /// As long as requests with the same id took before, at the same server; quick, if none is
     /// known.
     AsBefore(WorkId),

@@ -150,6 +150,19 @@ lindex l 0
 linsert l BEFORE b x
 llen l
 lmove l l LEFT RIGHT
+rpush wl a b c d e f
+zadd wz 1 a 2 b 3 c 4 d 5 e
+blmove wl wl LEFT RIGHT 0.01
+blmpop 0.01 2 nope wl LEFT
+blpop nope wl 0.01
+blpop nope 0.01
+brpop wl 0.01
+brpoplpush wl wl 0.01
+bzmpop 0.01 1 wz MIN
+bzpopmax nope wz 0.01
+bzpopmin wz 0.01
+bzpopmin nope 0.01
+del wl wz
 lmpop 2 nope l LEFT
 lolwut
 lpop l 2
@@ -186,7 +199,13 @@ pfcount p p2
 pfmerge pd p p2
 psetex s 100000 v
 pttl s
+publish c m
+pubsub channels
 pubsub help
+pubsub numpat
+pubsub numsub c
+pubsub shardchannels
+pubsub shardnumsub c
 randomkey
 rename s2 s4
 rename nope x
@@ -224,6 +243,7 @@ smismember set a nope
 smove set set2 a
 sort l ALPHA
 sort_ro l ALPHA
+spublish c m
 spop set 1
 spop nope
 srandmember set 2

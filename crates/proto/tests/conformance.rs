@@ -94,7 +94,7 @@ fn every_command_is_in_the_transcripts() {
             answered.insert(row.asked.clone());
             for (outcome, _) in frames(protocol, &row.request) {
                 if let Parsed::Complete(request) = outcome {
-                    let name = protocol.commands()[usize::from(request.command)].name;
+                    let name = protocol.command_name(request.command);
                     if row.capabilities.is_some() {
                         answered.insert(name.to_string());
                     }
@@ -468,7 +468,7 @@ fn the_parts_of_a_split_are_the_whole() {
         let mut counted = 0;
         for (outcome, _) in frames(protocol, &row.request) {
             let Parsed::Complete(request) = outcome else { continue };
-            let name = protocol.commands()[usize::from(request.command)].name;
+            let name = protocol.command_name(request.command);
             let Class::Split { .. } = request.class else { continue };
             if first(protocol, &row.request, &mut Resume::default()).0 == outcome {
                 let head = &row.request[..request.head as usize];

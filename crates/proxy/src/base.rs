@@ -24,12 +24,13 @@ pub(crate) mod size;
 pub mod slow;
 pub mod tenants;
 pub(crate) mod timers;
+pub(crate) mod topics;
 pub mod users;
 
 use std::collections::VecDeque;
 
 use metrics::{Counters, WorkerCounter, WorkerMetrics};
-use proto::{Span, Upstream};
+use proto::{Span, TopicKind, Upstream};
 
 use crate::{Action, Event, Time};
 use buffer::Spares;
@@ -38,7 +39,7 @@ use groups::Groups;
 use limits::Limits;
 use memory::Memory;
 use part::Requester;
-use plan::{Plan, PoolPlan};
+use plan::{Plan, PoolPlan, PubSub};
 use pool::{Pool, Server, Stage};
 use random::Random;
 use slow::{LongTurn, ReplyOf};
@@ -96,6 +97,10 @@ pub(crate) struct Base {
     pub(crate) turn_since: Time,
     /// The reply that is being read.
     pub(crate) reply: ReplyOf,
+    /// The most private links, of all workers together.
+    pub(crate) private_max: u64,
+    /// How many plans have been installed.
+    pub(crate) plans: u64,
     /// Some pool has a slow log or an access log. Without one, requests do not keep what only they
     /// need.
     pub(crate) is_watched: bool,
@@ -105,6 +110,8 @@ pub(crate) struct Base {
     pub(crate) long_turn: LongTurn,
     /// How long the driver works in a turn, on the average, in microseconds.
     pub(crate) work_us: u64,
+    /// Some pool or tenant may be paused, or looked at.
+    pub(crate) is_special: bool,
     /// Something has changed since the gauges were last written to the metrics registry.
     pub(crate) gauges_changed: bool,
     /// Positions of the keys in the request being read.
@@ -119,6 +126,8 @@ impl Base {
         let of_pools = plan.tenant_ids();
         tenants.install(plan.tenants, plan.removed_users, &metrics, now);
         let mut base = Base {
+            private_max: plan.private_max,
+            plans: 0,
             is_watched: plan.pools.iter().any(PoolPlan::is_watched),
             logs_access: plan.pools.iter().any(PoolPlan::logs_access),
             tenants,
@@ -139,6 +148,7 @@ impl Base {
             reply: ReplyOf::NONE,
             long_turn: LongTurn::default(),
             work_us: 0,
+            is_special: false,
             gauges_changed: false,
             keys: Vec::new(),
             scratch: Vec::new(),
@@ -198,6 +208,13 @@ impl Base {
         }
     }
 
+    /// Whether the subscription to a topic is to stand at a server, once that can be reached.
+    pub(crate) fn is_heard_at(&self, at: ServerAt, kind: TopicKind, topic: &[u8]) -> bool {
+        let (pool, server) = (self.pool(at), at.server as usize);
+        let is_its = pool.plan.pubsub == PubSub::All || kind == TopicKind::Pattern;
+        pool.servers[server].is_in_service() && (is_its || pool.route(topic, || 0) == Some(server))
+    }
+
     pub(crate) fn pool(&self, at: ServerAt) -> &Pool {
         &self.pools[at.pool as usize]
     }
@@ -242,6 +259,12 @@ impl Base {
 
     pub(crate) fn log(&mut self, event: Event) {
         self.actions.push_back(Action::Log(event));
+    }
+
+    /// Looks whether any pool or tenant may be paused, or looked at.
+    #[inline]
+    pub(crate) fn note_special(&mut self) {
+        self.is_special = self.metrics.registry().is_special(self.now.0);
     }
 
     /// Sets the time before something changes.

@@ -11,16 +11,21 @@ mod attempts;
 mod body;
 mod check;
 mod facts;
+mod finish;
 mod forms;
 mod gather;
+mod inflight;
 mod input;
+mod inquire;
 mod large;
 mod leave;
 mod life;
 mod local;
 mod login;
+mod monitor;
 mod operate;
 mod owed;
+mod push;
 mod repeat;
 mod request;
 mod session;
@@ -29,10 +34,15 @@ mod stats;
 mod stream;
 mod tally;
 mod tenant;
+mod topics;
+mod transaction;
 mod unwritten;
 mod value;
+mod watch;
 
 use std::collections::VecDeque;
+
+use metrics::WorkerCounter;
 
 use crate::base::Base;
 use crate::base::buffer::Slices;
@@ -40,21 +50,27 @@ use crate::base::connection::Departed;
 use crate::base::id::{ConnId, Side, Slab};
 use crate::base::part::{LinkClass, RequestId, Requester};
 use crate::base::plan::Plan;
-use crate::{Action, Time};
+use crate::{Action, Event, Time};
 use attempts::Attempts;
+use finish::{Finishing, count};
+use inquire::Held;
 use local::Text;
+use monitor::Monitors;
 use request::PendingRequests;
 use session::{Client, State};
+use topics::TopicChanges;
 use unwritten::UnwrittenTable;
 
 pub(crate) use answer::SplitRequest;
 pub use operate::{ClientView, Look};
 pub use tally::Recent;
 
-pub(crate) use input::{Frame, Input, Next, no_room, refusal};
+pub(crate) use body::Body;
+pub(crate) use input::{Frame, Input, Next, no_room, recognize, refusal};
 pub(crate) use repeat::Recovery;
-pub(crate) use session::Body;
+pub(crate) use transaction::{BlockEffort, Queued, QueuedBody, QueuedRequest};
 pub(crate) use value::{ReplyTo, Value};
+pub(crate) use watch::Watch;
 
 /// Clients and their requests.
 pub(crate) struct Clients {
@@ -70,8 +86,12 @@ pub(crate) struct Clients {
     /// Clients that went, or were cut off, with requests outstanding, until what waits of theirs is
     /// dropped.
     gone: Vec<ConnId>,
+    /// Clients that are not read because of a pause.
+    held: Vec<Held>,
+    monitors: Monitors,
     /// Logins that wait for their turn.
     attempts: Attempts,
+    topics: TopicChanges,
     /// The answers that never change, rendered once.
     texts: Vec<Text>,
     clients_max: usize,
@@ -80,6 +100,8 @@ pub(crate) struct Clients {
     /// outstanding.
     pipeline_ever: usize,
     draining: bool,
+    /// Clients that are to end at the boundary of a request.
+    finishing: Finishing,
 }
 
 impl Clients {
@@ -92,12 +114,16 @@ impl Clients {
             readers: Vec::new(),
             gone: Vec::new(),
             resumable: VecDeque::new(),
+            held: Vec::new(),
+            monitors: Monitors::default(),
             attempts: Attempts::default(),
+            topics: TopicChanges::default(),
             texts: Vec::new(),
             clients_max: plan.clients_max,
             clients_room: plan.clients_room,
             pipeline_ever: plan.limits.pipeline,
             draining: false,
+            finishing: Finishing::default(),
         }
     }
 
@@ -133,7 +159,10 @@ impl Clients {
     /// Tells the groups what their clients hold.
     #[cold]
     pub(crate) fn weigh(&self, base: &mut Base) {
-        let held = |client: &Client| (client.group, client.counted + client.pipeline.bytes);
+        let held = |client: &Client| {
+            let queued = client.transaction.as_ref().map_or(0, |queued| queued.counted);
+            (client.group, client.counted + client.pipeline.bytes + queued)
+        };
         let all = self.table.iter().map(|(_, client)| held(client));
         base.groups.look(&base.memory, base.now, all);
     }
@@ -144,12 +173,12 @@ impl Clients {
         base.spares.rest();
     }
 
-    /// Stops reading requests. Each client is closed when it has its answers.
+    /// Has all clients end: each is closed at the boundary of a request, when it has its answers.
     pub(crate) fn drain(&mut self, base: &mut Base) {
         self.draining = true;
         for id in self.ids() {
             self.refuse_login(base, id);
-            self.finish(base, id);
+            self.ask_to_finish(base, id);
         }
         self.tell_all_logins(base);
     }
@@ -181,7 +210,7 @@ impl Clients {
 
     /// Has the clients of a pool that has left the plan get their answers, and closes them.
     pub(crate) fn finish_pool(&mut self, base: &mut Base, pool: usize) {
-        self.of_pool(pool).into_iter().for_each(|id| self.finish(base, id));
+        self.of_pool(pool).into_iter().for_each(|id| self.ask_to_finish(base, id));
     }
 
     /// Stops reading the clients of a pool that wait for answers until they have them.
@@ -198,11 +227,16 @@ impl Clients {
         if base.pools[pool].retire_at != set {
             return;
         }
-        for id in self.of_pool(pool) {
-            if self.table.find(id).is_some_and(|client| client.state != State::Open) {
-                self.drop_client(base, id, Departed::Drained);
-                base.actions.push_back(Action::Close(id));
-            }
+        let mut all = self.of_pool(pool);
+        all.retain(|id| self.table.find(*id).is_some_and(|client| client.state != State::Open));
+        let (clients, half_asked) = count(all.iter().filter_map(|id| self.table.find(*id)));
+        if clients > 0 {
+            base.worker.add(WorkerCounter::ClientsUnfinished, clients as u64);
+            base.log(Event::CutOff { pool: pool_id, clients, half_asked });
+        }
+        for id in all {
+            self.drop_client(base, id, Departed::Drained);
+            base.actions.push_back(Action::Close(id));
         }
     }
 

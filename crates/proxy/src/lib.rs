@@ -35,7 +35,7 @@ mod proxy;
 mod route;
 mod server;
 
-use proto::Session;
+use proto::{Inquiry, Session};
 
 pub use base::buffer::Slices;
 pub use base::id::{ConnId, Side};
@@ -68,6 +68,8 @@ pub enum Closed {
     Eof,
     /// The connection is gone, or was never established.
     Reset,
+    /// The connection could not be established, with this error of the system (`errno`).
+    Unmade(i32),
     /// We could not make the connection for lack of a resource of our own. The server is not to
     /// blame.
     Own,
@@ -119,6 +121,11 @@ pub enum Action {
     Resume(ConnId),
     /// Look up the two addresses of a client's connection and answer with `handle_endpoints`.
     LookUpEndpoints(ConnId),
+    /// Ask all workers what this client wants to know about clients, and answer with `handle_told`.
+    Inquire { client: ConnId, asking: Box<Asking> },
+    /// Show this request, of a client of this pool and tenant, to MONITOR: in the ring of this
+    /// slot, with the time and the address of its client.
+    Tap { client: ConnId, pool: u32, tenant: u32, database: u32, text: Vec<u8> },
     /// Send the pending ACK now, before waiting for more.
     FlushAck(ConnId),
     /// Pass this report to outlier detection, which decides for all workers.
@@ -128,18 +135,30 @@ pub enum Action {
     /// Add this request to the slow log, with the address of its client.
     Slow { client: ConnId, entry: Box<metrics::SlowEntry> },
     /// Note that this client sends requests in pieces: so many microseconds after an ACK that was
-    /// sent at once, more came.
-    InPieces { client: ConnId, late_us: u64 },
+    /// sent at once, more came. `is_late`: so late that the client was slow in any case.
+    InPieces { client: ConnId, late_us: u64, is_late: bool },
     /// Write this line to the access log, with the address of its client.
     Access { client: ConnId, line: Box<access::AccessLine> },
+}
+
+/// What a client wants to know about clients, and whose it may ask about: those of its tenant, or
+/// else those of its pool that have none.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Asking {
+    pub inquiry: Inquiry,
+    /// Its own number.
+    pub asker: u64,
+    pub pool: String,
+    pub tenant: Option<String>,
 }
 
 /// An event that an operator should know of. Events are rare: there is never one for each request.
 /// Servers are named by their ids.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// A server failed and will be probed.
-    ServerDown { server: u32, why: &'static str },
+    /// A server failed and will be probed. If no connection could be made, the error of the system
+    /// (`errno`) says why.
+    ServerDown { server: u32, why: &'static str, errno: Option<i32> },
     /// A server that was down answered its probe.
     ServerBack { server: u32 },
     /// A server sent a reply that cannot answer a request of ours.
@@ -147,11 +166,14 @@ pub enum Event {
     /// A login of this client to a pool failed. The event comes for each failed login while the
     /// client's address is known; the log line appears with the next `LoginsFailed`. `name` is the
     /// name that it gave, in printable form; it is empty if no password came with it, since it
-    /// could then be one.
-    LoginFailed { pool: u32, client: ConnId, name: String },
+    /// could then be one. `is_known`: a user has that name, so the password was wrong.
+    LoginFailed { pool: u32, client: ConnId, name: String, is_known: bool },
     /// The number of failed logins to a pool since the last event of this kind. The first failure
     /// is reported at once, later ones when a second is over.
     LoginsFailed { pool: u32, count: u64 },
+    /// A server has sent a small reply in so many reads, over so long. The event comes at most once
+    /// a minute.
+    ServerDrips { server: u32, reads: u32, us: u64 },
     /// A server lacks a capability that clients may ask for. The event comes when that is learned.
     /// `what` is the protocol's name for the capability.
     Lacks { server: u32, what: &'static str },
@@ -164,8 +186,18 @@ pub enum Event {
     /// A connection was made or lost. The event comes only while it is wanted: see
     /// `metrics::Registry::set_debug`.
     Connection(Box<connection::Connection>),
+    /// Subscriptions at a server were lost with their link: so many, and so many clients that had
+    /// them were closed.
+    SubscriptionsLost { server: u32, subscriptions: usize, closed: usize },
     /// Clients of a pool are refused. The event comes at most once a second.
     ClientsRefused { pool: u32, why: &'static str },
+    /// The time that the clients of a removed pool have for their last requests is over. So many
+    /// with something outstanding are closed, `half_asked` of them in the middle of a request.
+    CutOff { pool: u32, clients: usize, half_asked: usize },
+    /// So little is left of the memory for buffers that answers may be dropped.
+    MemoryShort { held: usize, max: usize },
+    /// There is enough again.
+    MemoryFree { held: usize, max: usize },
 }
 
 /// An observation about a server, which is named by its id. `outliers` may eject the server for it.

@@ -13,17 +13,22 @@
 
 mod check;
 mod class;
+mod execute;
 mod install;
 mod removal;
 mod reply;
 mod request;
 #[cfg(seeded_bugs)]
 mod seeded;
+mod special;
+mod topics;
+mod transaction;
+mod watch;
 
 use std::rc::Rc;
 
 use metrics::{PoolCounter, WorkerCounter, WorkerMetrics};
-use proto::Endpoints;
+use proto::{Endpoints, Told};
 
 use crate::base::buffer::{Slices, Source};
 use crate::base::id::{ConnId, Side};
@@ -61,6 +66,13 @@ impl Proxy {
     pub fn handle_accept(&mut self, pool_id: u32, now: Time) -> Result<ConnId, Vec<u8>> {
         self.base.note_change(now);
         self.clients.accept(&mut self.base, pool_id, true)
+    }
+
+    /// Takes a client that came before a drain, and was not known until now. It may finish what it
+    /// has begun, as the others.
+    pub fn handle_begun(&mut self, pool_id: u32, now: Time) -> Result<ConnId, Vec<u8>> {
+        self.base.note_change(now);
+        self.clients.accept_begun(&mut self.base, pool_id)
     }
 
     /// Takes a client that another worker has handed over.
@@ -102,6 +114,13 @@ impl Proxy {
     pub fn handle_endpoints(&mut self, client: ConnId, ends: Endpoints, now: Time) {
         self.base.note_change(now);
         self.clients.set_endpoints(&mut self.base, client, ends);
+    }
+
+    /// Takes what all workers have told, or why they could not be asked, as `Action::Inquire` asked
+    /// for. The client is read again at the end of the turn.
+    pub fn handle_told(&mut self, client: ConnId, told: Result<Told, String>, now: Time) {
+        self.base.note_change(now);
+        self.clients.set_told(&mut self.base, client, told);
     }
 
     /// Notes when the attempt of a `Connect` begins, since the driver may queue it. The connect
@@ -149,12 +168,16 @@ impl Proxy {
                     servers.drop_cancelled(base, at, |request| clients.is_cancelled(request));
                 }
             }
+            Due::Kept(id) => servers.kept_timer(base, id),
             Due::Probe(at) => servers.probe(base, at, set),
+            Due::Topics(at) => servers.topics_timer(base, at, set),
             Due::Again(request) => self.ask_anew(request),
             Due::Retire { id } => clients.end_retirement(base, id, set),
             Due::Logins { id } => clients.logins_timer(base, id, set),
             Due::LoginLine { at } => clients.login_line_timer(base, at, set),
             Due::Tenant { id } => clients.tenant_timer(base, id, set),
+            Due::Monitor => clients.look(base),
+            Due::Pause => clients.end_pauses(base),
             Due::Publish => {
                 self.publish_due = false;
                 self.publish();
@@ -167,9 +190,13 @@ impl Proxy {
     /// that the links can be written, and clients that may go on are read again.
     pub fn end_turn(&mut self, now: Time) {
         self.base.now = now;
+        self.base.note_special();
         self.base.memory.end_turn();
         if self.base.groups.wants_look(&self.base.memory, now) {
             self.clients.weigh(&mut self.base);
+            if let Some(news) = self.base.memory.news() {
+                self.base.log(news);
+            }
         }
         while let Some(at) = self.servers.next_to_release() {
             let Proxy { base, clients, servers, .. } = self;
@@ -178,6 +205,8 @@ impl Proxy {
             self.handle_link_events();
         }
         self.read_resumable();
+        self.clients.end_finishing(&mut self.base);
+        self.follow_changes();
         self.serve_waiting();
         self.servers.close_batches(&mut self.base);
         self.free_retired();
@@ -185,6 +214,7 @@ impl Proxy {
             self.publish_due = true;
             self.base.timers.set(now.after(limits::PUBLISH_PAUSE_US), Due::Publish);
         }
+        self.base.tenants.end_run();
         self.base.worker.add(WorkerCounter::Turns, 1);
         self.base.groups.end_turn(self.base.turn, self.base.limits.turn_work);
         self.base.turn += 1;
@@ -221,6 +251,7 @@ impl Proxy {
     fn drop_unheard(&mut self) {
         let Proxy { base, clients, servers, .. } = self;
         while let Some(id) = clients.next_gone() {
+            servers.end_private(base, id);
             servers.drop_unheard(base, id, |base, request, since| {
                 clients.is_unheard(base, request, since)
             });
@@ -257,6 +288,8 @@ impl Proxy {
     pub fn wants_turn(&self) -> bool {
         let is_parted = self.clients.has_readers() || self.servers.has_unparked();
         let is_parted = is_parted || self.clients.has_gone() || self.base.memory.is_freeing();
+        let is_parted = is_parted || self.clients.is_finishing();
+        let is_parted = is_parted || self.clients.has_topic_changes();
         is_parted || self.clients.has_resumable() || self.servers.has_held_to_release()
     }
 
@@ -291,12 +324,21 @@ impl Proxy {
     pub fn set_ejected(&mut self, server_id: u32, ejected: bool, now: Time) {
         self.base.note_change(now);
         self.servers.eject(&mut self.base, server_id, ejected);
+        self.follow_topics();
+        self.handle_link_events();
     }
 
-    /// Stops reading requests. Each client is closed when it has its answers.
+    /// Has all clients end. Each is closed at the boundary of a request, when it has its answers;
+    /// what it has begun to send is read to its end.
     pub fn drain(&mut self, now: Time) {
         self.base.note_change(now);
         self.clients.drain(&mut self.base);
+    }
+
+    /// Returns how many clients are owed answers or are in the middle of a request, and how many of
+    /// them are in the middle of one.
+    pub fn unfinished(&self) -> (usize, usize) {
+        self.clients.unfinished()
     }
 
     /// Returns whether all clients have gone.
@@ -328,6 +370,15 @@ impl Proxy {
         self.base.note_change(now);
         self.clients.kill(&mut self.base, client);
         self.handle_link_events();
+    }
+
+    /// Has a client wait no more that waits at a server for elements. Returns false if it does not.
+    pub fn unblock(&mut self, client: ConnId, with_error: bool, now: Time) -> bool {
+        self.base.note_change(now);
+        let Some(asks) = self.clients.requester(client) else { return false };
+        let is_sent = self.servers.unblock(&mut self.base, &asks, with_error);
+        self.handle_link_events();
+        is_sent
     }
 
     /// Lists every server, in the order of the plan.

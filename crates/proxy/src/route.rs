@@ -17,6 +17,7 @@ use crate::base::limits;
 use crate::base::part::Incoming;
 use crate::base::plan::MultiKey;
 use crate::base::pool::Pool;
+use crate::base::tenants::NOBODY;
 
 /// The route of a request.
 #[derive(Clone, Copy)]
@@ -32,6 +33,10 @@ pub(crate) enum Route {
     Spread,
     /// It waits for the driver to give the addresses of its client's connection.
     NeedsEndpoints,
+    /// It waits for what all workers have to tell.
+    NeedsWorkers,
+    /// It waits for the answers to those before it.
+    AfterAll,
     /// No form for the server means the same.
     Refused(Refusal),
     /// Its keys belong to different servers.
@@ -46,7 +51,13 @@ pub(crate) struct Apart {
 }
 
 /// A request whose keys cannot be found in it, in a pool where they may be on any server.
-const NOT_SOLE: &str = "its keys cannot be read from the request: only in a pool of one server";
+pub(crate) const NOT_SOLE: &str =
+    "its keys cannot be read from the request: only in a pool of one server";
+/// A request about what the same connection has asked before.
+pub(crate) const NOT_OWN: &str =
+    "it is about what one connection has written: only in a pool with `links: private`";
+pub(crate) const NOT_ALONE: &str =
+    "it is about what one connection has written: only in a pool of one server";
 const NOT_ONE: &str = "refused by the proxy: each server has its own; ask the server itself";
 const NOT_ALLOWED: &str = "refused by the proxy: the pool's `allow:` does not name it";
 
@@ -65,11 +76,22 @@ pub(crate) fn route(
     match request.class {
         Class::Single { .. } => Some(route_of_single(base, incoming)),
         Class::Split { .. } => Some(route_of_split(base, incoming)),
-        Class::Broadcast { writes: true, reach: Reach::All | Reach::Survey, .. } => {
+        Class::Broadcast { writes, reach: Reach::All | Reach::Survey, .. } => {
             let pool = &base.pools[asks.pool()];
-            why_not_of_all(pool, &request.class).is_none().then_some(Route::Spread)
+            match why_not_of_all(pool, &request.class) {
+                // Nobody's answers would be an answer too, such as 0 keys.
+                None if pool.planned() == 0 => Some(Route::Fault(None, Fault::NoServer)),
+                None => writes.then_some(Route::Spread),
+                Some(_) => None,
+            }
         }
         Class::Local(Local::Own) => route_of_own(base, incoming, is_located),
+        Class::Local(Local::Clients) => {
+            let is_allowed = why_not_of_clients(base, incoming).is_none();
+            let asks_all = || asks.protocol.inquiry(request, incoming.head).is_some();
+            (is_allowed && asks_all()).then_some(Route::NeedsWorkers)
+        }
+        Class::Local(Local::Subscribe) => Some(Route::AfterAll),
         _ => None,
     }
 }
@@ -122,6 +144,7 @@ fn route_of_many(base: &mut Base, incoming: &Incoming<'_>) -> Route {
     }
     let pool = &base.pools[asks.pool()];
     match request.place {
+        _ if pool.planned() == 0 => Route::Fault(None, Fault::NoServer),
         Place::Nth(at) if pool.place_from(at) != Some(at) => Route::Refused(Refusal::NoPlace),
         Place::From(at) if pool.place_from(at).is_none() => Route::Refused(Refusal::NoPlace),
         Place::Nth(at) | Place::From(at) => {
@@ -129,7 +152,9 @@ fn route_of_many(base: &mut Base, incoming: &Incoming<'_>) -> Route {
             to(ask, at.map(|at| at as usize))
         }
         Place::Sole if pool.planned() != 1 => Route::Refused(Refusal::ByName(NOT_SOLE)),
-        Place::Sole => to(ask, pool.place_from(0).map(|at| at as usize)),
+        Place::Own if !pool.plan.private => Route::Refused(Refusal::ByName(NOT_OWN)),
+        Place::Own if pool.planned() != 1 => Route::Refused(Refusal::ByName(NOT_ALONE)),
+        Place::Sole | Place::Own => to(ask, pool.place_from(0).map(|at| at as usize)),
         Place::Any | Place::Keys => to(ask, pool.any_place(asks.id.index())),
     }
 }
@@ -184,6 +209,16 @@ pub(crate) fn why_not_of_all(pool: &Pool, class: &Class) -> Option<&'static str>
         return Some(NOT_ALLOWED);
     }
     (reach == Reach::Sole && pool.planned() > 1).then_some(NOT_ONE)
+}
+
+/// Returns why a client may not ask about others, if it may not. A tenant may, about its own.
+pub(crate) fn why_not_of_clients(base: &Base, incoming: &Incoming<'_>) -> Option<&'static str> {
+    let Incoming { asks, request, .. } = *incoming;
+    let plan = &base.pools[asks.pool()].plan;
+    let name = plan.protocol.commands()[usize::from(request.command)].name;
+    let needs_no_leave = asks.tenant != NOBODY && request.class == Class::Local(Local::Clients);
+    let may = needs_no_leave || plan.allow.iter().any(|allowed| allowed == name);
+    (!may).then_some(NOT_ALLOWED)
 }
 
 /// Returns the one server that all keys of a request belong to; none if the ring is empty.

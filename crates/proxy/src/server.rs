@@ -6,6 +6,7 @@
 //! link's queue (`link.rs`); that is the place for another order of them, or for a limit.
 
 mod batch;
+mod block;
 mod busy;
 mod check;
 mod deadline;
@@ -23,15 +24,17 @@ mod open;
 mod order;
 mod pair;
 mod plan;
+mod private;
 mod queue;
 mod send;
 mod state;
 mod takes;
+mod topics;
 mod wait;
 mod waiting;
 mod work;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 use metrics::ServerCounter;
 
@@ -45,10 +48,12 @@ use load::Loads;
 use state::{Gauges, Hold, ServerState};
 
 pub(crate) use batch::Batch;
+pub(crate) use block::Block;
 pub(crate) use fail::{LinkEvent, Lost};
 pub(crate) use keys::SendOptions;
 pub(crate) use message::{Payload, Unit};
-pub(crate) use pair::{Matched, Reply, WRONG_LENGTH};
+pub(crate) use pair::{Matched, Received, Reply, WRONG_LENGTH};
+pub(crate) use topics::{Settled, ToSubscribers, TopicName, TopicsLost};
 
 /// The links of this worker, and the servers as they show themselves on them.
 pub(crate) struct Servers {
@@ -70,6 +75,8 @@ pub(crate) struct Servers {
     backlogs: Vec<ConnId>,
     /// Clients whose parked queues are served again at the end of this turn.
     unparked: Vec<ConnId>,
+    /// The links that serve one client only, by that client.
+    private: BTreeMap<ConnId, Vec<ConnId>>,
     /// The outcomes of messages, until `proxy.rs` asks.
     events: VecDeque<LinkEvent>,
 }
@@ -86,6 +93,7 @@ impl Servers {
             loads: Loads::default(),
             backlogs: Vec::new(),
             unparked: Vec::new(),
+            private: BTreeMap::new(),
             events: VecDeque::new(),
         };
         (0..base.pools.len()).for_each(|pool| servers.add_pool(base, pool));
@@ -99,6 +107,11 @@ impl Servers {
     /// Returns what has become of a message, if there is more to tell.
     pub(crate) fn next_event(&mut self) -> Option<LinkEvent> {
         self.events.pop_front()
+    }
+
+    /// Returns the place of the server of a link.
+    pub(crate) fn at(&self, id: ConnId) -> Option<ServerAt> {
+        self.links.find(id).map(|link| link.at)
     }
 
     /// Returns the index of the server of a link.
@@ -121,7 +134,7 @@ impl Servers {
             State::Up(_) => {
                 let state = &self.states[link.at.pool as usize][link.at.server as usize];
                 match state.silence.hold {
-                    _ if link.class == LinkClass::Control => link.out.slices(out),
+                    _ if link.class.is_never_held() => link.out.slices(out),
                     Hold::Off => link.out.slices(out),
                     Hold::On | Hold::Ending => link.out.slices_within(link.begun(), out),
                 }
@@ -193,6 +206,10 @@ impl Servers {
             state.gauges.pending_bytes += (link.out.len() + link.queue.bytes()) as u64;
             state.gauges.inflight += (link.outstanding.len() - pending) as u64;
             state.gauges.inflight_bytes += link.sent - link.done;
+            if link.class == LinkClass::Private {
+                state.gauges.private += 1;
+                state.gauges.blocked += u64::from(link.waits());
+            }
         }
         for (pool, states) in base.pools.iter().zip(&self.states) {
             let both = pool.servers.iter().zip(states);

@@ -5,7 +5,9 @@ mod stage;
 
 use proto::protocol;
 use proxy::limits::{CONN_KEY_PAUSE_US, CONN_KEYS_MAX, HANDSHAKE_MAX, REPEAT_MAX};
+use proxy::plan::ServerPlan;
 use proxy::{Closed, ConnId};
+use shard::Distribution;
 
 use stage::{S0, SECOND, Stage};
 
@@ -76,6 +78,32 @@ fn what_a_server_could_not_do_yet_is_sent_again_after_ever_longer_pauses() {
         assert_eq!(stage.paused, []);
         stage.expect_rows(0);
     }
+}
+
+/// Seed 21078: the server was called down, since there was no link to it yet.
+#[test]
+fn what_belongs_to_more_servers_when_it_is_sent_again_waits_for_their_links() {
+    let (mut stage, link) = redis();
+    stage.install(|plan| plan.pools[0].distribution = Distribution::Modula);
+    let client = stage.client();
+    stage.says(client, "MSET a 1 b 2 c 3 d 4\r\n");
+    assert!(stage.turn(link).contains("MSET"));
+    stage.says(link, LOADING);
+    let more = ServerPlan { id: S0 + 1, ..ServerPlan::new("s1", "s1", 1) };
+    stage.install(|plan| plan.pools[0].servers.push(more));
+    stage.passes(5_000);
+    stage.end_turn();
+    assert_eq!(stage.received(client), "");
+    let other = stage.establishes_with(&hello(0));
+    stage.passes(4_000);
+    stage.says(other, WELCOME);
+    stage.passes(1_000);
+    for link in [link, other] {
+        let asked = stage.turn(link);
+        assert!(asked.contains("mset"), "{asked}, {}", stage.received(client));
+        stage.says(link, "+OK\r\n");
+    }
+    assert_eq!(stage.received(client), "+OK\r\n");
 }
 
 /// The second pause would end with the request's deadline.

@@ -396,6 +396,52 @@ fn a_ping_shows_what_the_only_server_says() {
 }
 
 #[test]
+fn a_ping_is_asked_of_the_only_server_when_that_has_been_silent_for_a_while() {
+    let (mut stage, link) = redis();
+    let (client, other) = (stage.client(), stage.client());
+    stage.says(client, "EVAL endless 1 a\r\n");
+    assert_eq!(stage.turn(link), resp("EVAL endless 1 a"));
+    stage.passes(SECOND / 20);
+    stage.says(other, "PING\r\n");
+    assert_eq!(stage.received(other), "+PONG\r\n");
+    stage.passes(SECOND / 10);
+    stage.says(other, "PING\r\n");
+    stage.end_turn();
+    let control = comes_up(&mut stage);
+    assert_eq!(stage.turn(control), resp("PING"), "the script is not before it");
+    stage.says(control, BUSY);
+    assert_eq!(stage.received(other), BUSY);
+    // One that waits for its own script is told as well, in its turn.
+    stage.says(client, "PING\r\n");
+    assert_eq!(stage.turn(control), resp("PING"));
+    stage.says(control, BUSY);
+    assert_eq!(stage.received(client), "");
+    stage.says(link, ":1\r\n");
+    assert_eq!(stage.received(client), format!(":1\r\n{BUSY}"));
+}
+
+#[test]
+fn a_ping_passes_what_is_held_since_its_only_server_is_silent() {
+    let (mut stage, link) = redis();
+    let (client, other) = (stage.client(), stage.client());
+    stage.says(client, "EVAL script 1 a\r\n");
+    assert_eq!(stage.turn(link), resp("EVAL script 1 a"));
+    stage.passes(SECOND / 50);
+    stage.says(link, ":1\r\n");
+    stage.says(client, "EVAL script 1 a\r\n");
+    stage.end_turn();
+    let slow = comes_up(&mut stage);
+    assert_eq!(stage.turn(slow), resp("EVAL script 1 a"));
+    stage.passes(SECOND / 5);
+    stage.says(other, "PING\r\n");
+    stage.end_turn();
+    let control = comes_up(&mut stage);
+    assert_eq!((stage.turn(control), stage.turn(link)), (resp("PING"), String::new()));
+    stage.says(control, BUSY);
+    assert_eq!(stage.received(other), BUSY);
+}
+
+#[test]
 fn a_ping_shows_that_a_server_is_too_busy_for_a_handshake() {
     let mut stage = Stage::new(&["s0"], |pool| {
         pool.protocol = protocol("redis").expect("the table has it");

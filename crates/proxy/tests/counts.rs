@@ -35,7 +35,7 @@ fn what_clients_ask_is_counted_for_their_pool() {
     let expected = [
         (ClientsNow, 2),
         (ClientsTotal, 2),
-        (Requests, 4),
+        (Requests, 5),
         (Refused, 1),
         (Local, 1),
         (KeysAsked, 2),
@@ -61,6 +61,33 @@ fn what_clients_ask_is_counted_for_their_pool() {
 }
 
 /// Each of them is a request of its client, with an answer of its own.
+#[test]
+fn requests_that_are_refused_are_requests_wherever_they_are_refused() {
+    use PoolCounter::*;
+    let (mut stage, link) = Stage::of_one();
+    stage.install(|plan| plan.pools[0].item_size_max = 9);
+    let client = stage.client();
+    for (request, answer) in [
+        ("frobnicate\r\n", "ERROR\r\n"),
+        ("get\r\n", "ERROR\r\n"),
+        ("set x 0 0 1\r\nXYZ", "CLIENT_ERROR bad data chunk\r\n"),
+        ("\r\n", "ERROR\r\n"),
+    ] {
+        let before = stage.registry.total(POOL, Requests);
+        stage.says(client, request);
+        assert_eq!(stage.received(client), answer, "{request}");
+        check(&stage, POOL, &[(Requests, before + 1), (Refused, before + 1)]);
+    }
+    // The key of a value that is too large is removed.
+    stage.says(client, "set x 0 0 10\r\n0123456789\r\n");
+    assert_eq!(stage.turn(link), "delete x\r\n");
+    stage.says(link, "DELETED\r\n");
+    assert!(stage.received(client).starts_with("SERVER_ERROR object too large"));
+    check(&stage, POOL, &[(Requests, 5), (Refused, 5)]);
+    stage.says(client, &"x".repeat(5_000));
+    check(&stage, POOL, &[(Requests, 6), (Refused, 6)]);
+}
+
 #[test]
 fn quiet_reads_that_are_joined_count_as_many_requests() {
     let (mut stage, link) = Stage::of_one();
@@ -210,7 +237,7 @@ fn a_pause_is_counted_once_and_a_fault_for_each_part() {
 }
 
 /// A request that waits for what its server can do is paused, too, and a change that fails before
-/// it is sent has the latency of a change.
+/// it is sent is timed as a failed change.
 #[test]
 fn a_change_for_every_server_that_fails_is_timed_as_a_change() {
     use metrics::Latency;
@@ -226,8 +253,11 @@ fn a_change_for_every_server_that_fails_is_timed_as_a_change() {
     }
     stage.end_turn();
     assert!(stage.received(client).starts_with("-ERR s0: down"));
-    let count = |are| stage.registry.histograms(POOL, Latency::all(are)).count();
-    assert_eq!((count(false), count(true)), (0, 1));
+    let count = |which| stage.registry.histograms(POOL, std::iter::once(which)).count();
+    let failed = [false, true].map(|are| count(Latency::of_family(Latency::FAILED, are)));
+    assert_eq!(failed, [0, 1]);
+    let answered = Latency::all(false).chain(Latency::all(true));
+    assert_eq!(stage.registry.histograms(POOL, answered).count(), 0);
 }
 
 /// As memcached's own `stats`, with the numbers of the proxy: each field has a count of its own.

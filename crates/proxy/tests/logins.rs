@@ -130,7 +130,8 @@ fn tries_are_counted_told_of_and_few() {
         });
         counts.collect::<Vec<u64>>()
     };
-    let failed_of = |client| Event::LoginFailed { pool: POOL, client, name: "bob".to_string() };
+    let failed_of =
+        |client| Event::LoginFailed { pool: POOL, client, name: "bob".to_string(), is_known: true };
     assert_eq!(stage.events[0], failed_of(client));
     assert_eq!(told(&stage), [1]);
     let other = stage.client();
@@ -506,7 +507,8 @@ fn the_name_of_a_failed_login_is_told_and_no_password() {
         stage.says(client, &format!("set x 0 0 {}\r\n{login}\r\n", login.len()));
         assert_eq!(stage.received(client), FAILED);
         let name = shown.to_string();
-        assert_eq!(stage.events[0], Event::LoginFailed { pool: POOL, client, name });
+        let is_known = shown == "anna";
+        assert_eq!(stage.events[0], Event::LoginFailed { pool: POOL, client, name, is_known });
     }
 }
 
@@ -560,7 +562,7 @@ fn a_server_that_refuses_our_login_is_down_and_is_sent_nothing() {
         assert_eq!(stage.closed, [link]);
         assert_eq!(stage.received(client), "SERVER_ERROR s0: login refused\r\n");
         let why = "login refused";
-        assert_eq!(stage.events, [Event::ServerDown { server: S0, why }]);
+        assert_eq!(stage.events, [Event::ServerDown { server: S0, why, errno: None }]);
         assert_eq!(stage.reports, [Report::Failed { server: S0, failures: 1, why }]);
         stage.expect_refused(client);
         // The file was corrected: the next probe sends the new password.

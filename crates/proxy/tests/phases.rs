@@ -4,7 +4,7 @@ mod stage;
 
 use metrics::{Latency, Phase, PoolCounter, Registry, ServerCounter};
 use proxy::slow::Cause;
-use proxy::{Closed, ConnId};
+use proxy::{Closed, ConnId, Event};
 use stage::*;
 
 /// The times of the four phases of the only request so far.
@@ -156,4 +156,105 @@ fn a_stall_is_counted_as_cured_if_the_rest_comes_at_once_after_the_ack() {
         ]
     };
     assert_eq!([5_000, 5_001, 1, 40_000].map(&mut ask), [[1, 1], [1, 1], [2, 2], [2, 2]]);
+}
+
+#[test]
+fn a_server_whose_replies_drip_is_named_counted_and_told_of_once_a_minute() {
+    let (mut stage, link) = slow_stage();
+    let drip = |stage: &mut Stage, pause: u64| {
+        stage.turn(link);
+        for at in 0..21 {
+            stage.passes(pause);
+            stage.says(link, &"VALUE x 0 1\r\n1\r\nEND\r\n"[at..=at]);
+        }
+    };
+    let found = causes(&mut stage, "get x\r\n", |stage| drip(stage, 10_000));
+    assert_eq!(found, ["reply_drips"]);
+    let drips = |stage: &Stage| stage.registry.total(S0, ServerCounter::RepliesDripped);
+    assert_eq!(drips(&stage), 1);
+    let told = |stage: &Stage| {
+        let is_it = |event: &&Event| matches!(event, Event::ServerDrips { reads: 20, .. });
+        stage.events.iter().filter(is_it).count()
+    };
+    assert_eq!(told(&stage), 1, "{:?}", stage.events);
+    let client = stage.client();
+    for (pause, dripped) in [(10_000, 2), (1_000, 2), (10_000, 3)] {
+        stage.says(client, "get x\r\n");
+        drip(&mut stage, pause);
+        assert_eq!((drips(&stage), told(&stage)), (dripped, 1), "after {pause} us");
+    }
+    stage.passes(61_000_000);
+    stage.says(client, "get x\r\n");
+    drip(&mut stage, 10_000);
+    assert_eq!((drips(&stage), told(&stage)), (4, 2));
+}
+
+#[test]
+fn a_request_that_is_slow_because_it_is_large_is_named_with_its_size() {
+    let (mut stage, link) = slow_stage();
+    let keys: String = (0..150).map(|n| format!(" key{n}")).collect();
+    let found = causes(&mut stage, &format!("get{keys}\r\n"), |stage| {
+        let asked = stage.turn(link).matches("get ").count();
+        stage.passes(SLOW_US);
+        (0..asked).for_each(|_| stage.says(link, "END\r\n"));
+        while stage.turn(link).contains("get ") {
+            stage.says(link, "END\r\n");
+        }
+    });
+    assert_eq!(found, ["queue", "large"], "some keys waited behind the others");
+    assert_eq!(stage.slow[0].keys, 150);
+    // Large requests take no link of their own here.
+    let mut stage = Stage::new(&["s0"], |pool| {
+        (pool.preconnect, pool.slow.after, pool.class_links) = (true, SLOW_US / 2, 0);
+    });
+    let link = stage.connect(0);
+    let value = "x".repeat(300_000);
+    let found = causes(&mut stage, &format!("set k 0 0 300000\r\n{value}\r\n"), |stage| {
+        let mut sent = 0;
+        while sent < 300_000 {
+            sent += stage.turn(link).len();
+        }
+        stage.passes(SLOW_US);
+        stage.says(link, "STORED\r\n");
+    });
+    assert_eq!(found, ["large"], "{:?}", stage.slow[0]);
+    assert!(stage.slow[0].bytes > 300_000, "{:?}", stage.slow[0]);
+    stage.slow.clear();
+    let found = causes(&mut stage, "get k\r\n", |stage| {
+        stage.turn(link);
+        stage.passes(SLOW_US);
+        stage.says(link, "END\r\n");
+    });
+    assert_eq!(found, ["server"], "its own size, not that of those before it");
+    assert!(stage.slow[0].bytes < 100, "{:?}", stage.slow[0]);
+}
+
+/// Each entry pushes out another, so more of them would tell less.
+#[test]
+fn of_a_flood_of_slow_requests_all_are_counted_and_some_are_recorded() {
+    let (mut stage, link) = slow_stage();
+    let client = stage.client();
+    stage.says(client, &"set x 0 0 1\r\nX\r\n".repeat(300));
+    stage.passes(SLOW_US);
+    let mut answered = 0;
+    while answered < 300 {
+        let asked = stage.turn(link).matches("set x").count();
+        assert!(asked > 0, "{answered} are answered");
+        stage.says(link, &"STORED\r\n".repeat(asked));
+        stage.received(client);
+        answered += asked;
+    }
+    assert_eq!(stage.registry.total(POOL, PoolCounter::Slow), 300);
+    assert!((128..140).contains(&stage.slow.len()), "{} are recorded", stage.slow.len());
+    // After a while, others are.
+    stage.slow.clear();
+    stage.passes(10_000_000);
+    assert_eq!(
+        causes(&mut stage, "get x\r\n", |stage| {
+            stage.turn(link);
+            stage.passes(SLOW_US);
+            stage.says(link, "END\r\n");
+        }),
+        ["server"]
+    );
 }

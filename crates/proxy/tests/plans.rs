@@ -3,7 +3,7 @@
 
 mod stage;
 
-use metrics::PoolCounter;
+use metrics::{PoolCounter, WorkerCounter};
 use proxy::plan::{OnFailure, Plan, PoolPlan, ServerPlan};
 use proxy::{Closed, Event, Report};
 use shard::{Distribution, Hash, Node, Ring};
@@ -163,18 +163,22 @@ fn the_clients_of_a_pool_that_is_gone_are_answered_and_let_go() {
     stage.says(slow, "get half");
     stage.turn(link);
     stage.install(|plan| plan.pools.clear());
+    stage.end_turn();
+    stage.end_turn();
     assert_eq!(stage.closed, [idle]);
     let refused = stage.accept().expect_err("its listener is about to go");
     assert_eq!(refused, b"SERVER_ERROR shutting down\r\n");
-    stage.end_turn();
-    assert_eq!(stage.closed, [idle, slow], "half a request is no request");
     assert!(stage.uses(POOL) && stage.uses(S0));
     stage.says(link, "VALUE x 0 1\r\nX\r\nEND\r\n");
     stage.says(busy, "get z\r\n");
     assert_eq!(stage.received(busy), "VALUE x 0 1\r\nX\r\nEND\r\nEND\r\n");
-    assert_eq!(stage.closed, [idle, slow, busy]);
+    stage.says(slow, "\r\n");
+    assert_eq!(stage.turn(link), "get half\r\n");
+    stage.says(link, "END\r\n");
     stage.end_turn();
-    assert_eq!(stage.closed, [idle, slow, busy, link]);
+    assert_eq!(stage.received(slow), "END\r\n", "half a request has begun");
+    stage.end_turn();
+    assert_eq!(stage.closed, [idle, busy, slow, link]);
     assert_eq!((stage.uses(POOL), stage.uses(S0), stage.retired()), (false, false, vec![]));
     assert_eq!(stage.registry.total(POOL, PoolCounter::ClientsNow), 0);
 }
@@ -184,13 +188,17 @@ fn a_client_that_does_not_take_its_answers_holds_a_pool_that_is_gone_for_ten_sec
     let (mut stage, link) = Stage::of_one();
     let client = stage.client();
     stage.says(client, "version\r\n");
+    let half = stage.client();
+    stage.says(half, "get half");
     stage.install(|plan| plan.pools.clear());
     stage.passes(10 * SECOND - 1);
     stage.end_turn();
     assert_eq!(stage.closed, []);
     stage.passes(1);
     stage.end_turn();
-    assert_eq!(stage.closed, [client, link]);
+    assert_eq!(stage.closed, [client, half, link]);
+    assert_eq!(stage.events, [Event::CutOff { pool: POOL, clients: 2, half_asked: 1 }]);
+    assert_eq!(stage.registry.total(0, WorkerCounter::ClientsUnfinished), 2);
     assert!(!stage.uses(POOL));
 }
 
@@ -214,6 +222,7 @@ fn pools_come_and_go_and_places_are_used_again() {
         stage.says(far, "END\r\n");
         assert_eq!(stage.received(other), "END\r\n");
         stage.install(|plan| drop(plan.pools.pop()));
+        stage.end_turn();
         stage.end_turn();
         assert_eq!(stage.closed, [other, far]);
         stage.closed.clear();
@@ -583,4 +592,59 @@ fn a_link_that_stood_idle_is_lost_without_blame_and_one_that_has_just_come_up_is
         let down = stage.events.iter().any(|event| matches!(event, Event::ServerDown { .. }));
         assert_eq!(down, is_blamed, "after {stood} us");
     }
+}
+
+/// Both addresses may be the same server's, so that the update must have been answered before the
+/// read is sent.
+#[test]
+fn a_clients_next_request_waits_until_a_server_that_moves_has_answered_the_one_before() {
+    let mut stage = two();
+    let (client, idle) = (stage.client(), stage.client());
+    let (key, other) = (stage.key_of(1), stage.key_of(0));
+    stage.says(client, &format!("set {key} 0 0 1\r\nX\r\n"));
+    let old = stage.connect(1);
+    assert!(stage.turn(old).starts_with("set "));
+    stage.install(|plan| plan.pools[0].servers[1] = server(S2, "s1"));
+    assert_eq!(stage.paused, [client], "only who waits is held");
+    stage.says(client, &format!("get {key}\r\n"));
+    stage.says(idle, &format!("get {other}\r\n"));
+    let first = stage.connect(0);
+    assert_eq!(stage.turn(first), format!("get {other}\r\n"));
+    assert_eq!(stage.connects, [], "nothing is asked of the new address yet");
+    stage.says(old, "STORED\r\n");
+    assert_eq!(stage.received(client), "STORED\r\n");
+    stage.end_turn();
+    assert_eq!((stage.paused.len(), &stage.closed), (0, &vec![old]));
+    let (new, _) = stage.connects[0];
+    stage.comes_up(new);
+    assert_eq!(stage.turn(new), format!("get {key}\r\n"));
+}
+
+/// A server without an address is down before anybody asks for it, its keys are its own, and each
+/// probe says so again. With an address it is another server, of the same name.
+#[test]
+fn a_server_without_an_address_is_down_until_a_plan_gives_it_one() {
+    let mut stage = Stage::new(&["s0", "s1"], |pool| {
+        pool.distribution = Distribution::Modula;
+        pool.preconnect = true;
+        pool.servers[1].has_address = false;
+    });
+    assert_eq!(stage.healths(), ["s0 ready", "s1 down"]);
+    let why = "its name does not resolve";
+    assert_eq!(stage.events, [Event::ServerDown { server: S1, why, errno: None }]);
+    assert_eq!(stage.reports, [Report::Failed { server: S1, failures: 1, why }]);
+    stage.connect(0);
+    let (client, key) = (stage.client(), stage.key_of(1));
+    stage.says(client, &format!("get {key}\r\n"));
+    assert!(stage.received(client).starts_with("SERVER_ERROR s1: down"));
+    stage.passes(SECOND);
+    let (probe, _) = *stage.connects.last().unwrap();
+    stage.closes(probe, Closed::Reset);
+    let last = stage.reports.last().cloned();
+    assert_eq!(last, Some(Report::Failed { server: S1, failures: 2, why }));
+    stage.install(|plan| plan.pools[0].servers[1] = server(S2, "s1"));
+    stage.says(client, &format!("get {key}\r\n"));
+    let (link, _) = *stage.connects.last().unwrap();
+    stage.comes_up(link);
+    assert_eq!(stage.turn(link), format!("get {key}\r\n"));
 }

@@ -204,28 +204,3 @@ fn a_hello_is_answered_when_it_is_known_what_the_servers_can_do() {
     stage.says(client, "PING\r\n");
     assert_eq!(stage.received(client), "+PONG\r\n");
 }
-
-/// A client that waits for the answer to MULTI never ends its transaction.
-#[test]
-fn a_client_that_waits_for_a_transaction_is_closed_and_one_that_sent_it_whole_is_not() {
-    let no_multi = "-ERR 'multi' is not supported";
-    let (mut stage, client, links) = redis(|_| {});
-    stage.says(client, "MULTI\r\n");
-    assert!(stage.received(client).starts_with(no_multi));
-    assert_eq!(stage.closed, [client]);
-    let client = stage.client();
-    stage.says(client, "MULTI\r\nSET a 1\r\nMULTI\r\nEXEC\r\nPING\r\n");
-    let told = stage.received(client);
-    let lines: Vec<&str> = told.lines().collect();
-    assert!(lines[0].starts_with(no_multi) && lines[2].starts_with(no_multi), "{told}");
-    assert!(lines[1].contains("it belongs to a refused transaction"), "{told}");
-    assert!(lines[3].starts_with("-EXECABORT ") && lines[4] == "+PONG", "{told}");
-    assert_eq!(sent(&mut stage, links), ["", ""].map(String::from));
-    // The bytes behind it may be a part of a request.
-    let client = stage.client();
-    stage.says(client, "MULTI\r\nSET");
-    assert!(!stage.closed.contains(&client));
-    stage.says(client, " a 1\r\n");
-    assert!(stage.received(client).contains("it belongs to a refused transaction"));
-    assert!(!stage.closed.contains(&client), "it was told before");
-}

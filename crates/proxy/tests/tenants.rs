@@ -151,7 +151,7 @@ fn one_client_too_many_is_refused_with_the_tenant_and_its_limit() {
     log_in(&mut stage, ANNA);
     let second = stage.client();
     stage.says(second, ANNA);
-    let told = "SERVER_ERROR tenant 'shop' has its limit of 1 clients\r\n";
+    let told = "SERVER_ERROR tenant 'shop' has its limit of 1 client\r\n";
     assert_eq!(stage.received(second), told);
     stage.says(second, "get a\r\n");
     assert_eq!(stage.received(second), "CLIENT_ERROR unauthenticated\r\n");
@@ -160,7 +160,7 @@ fn one_client_too_many_is_refused_with_the_tenant_and_its_limit() {
     assert_eq!((now(&stage, SHOP), now(&stage, REST)), (1, 1));
     // A pool's tenant refuses them where they come.
     stage.install(|plan| change(plan, 1, |rest| rest.clients_max = 1));
-    let told = "SERVER_ERROR tenant 'rest' has its limit of 1 clients\r\n";
+    let told = "SERVER_ERROR tenant 'rest' has its limit of 1 client\r\n";
     assert_eq!(stage.accept().map_err(|told| String::from_utf8(told).unwrap()), Err(told.into()));
     stage.install(|plan| change(plan, 1, |rest| rest.clients_max = 2));
     assert!(stage.accept().is_ok());
@@ -467,4 +467,197 @@ fn what_is_read_again_is_charged_once() {
     let link = stage.connect(0);
     assert_eq!(stage.turn(link), "mg a v N30\r\n");
     assert_eq!(total(&stage, TenantCounter::Requests), 1);
+}
+
+#[test]
+fn those_that_wait_when_a_tenant_begins_to_refuse_are_answered_and_hold_up_nobody() {
+    let (mut stage, link) = one_tenant(|shop| shop.rates[0] = 10);
+    let (one, other) = (stage.client(), stage.client());
+    stage.says(one, &"get a\r\n".repeat(3));
+    assert_eq!(stage.turn(link), "get a\r\n");
+    stage.says(link, "END\r\n");
+    stage.received(one);
+    stage.install(|plan| change(plan, 0, |shop| shop.over = Over::Refuse));
+    for client in [other, one] {
+        stage.passes(SECOND);
+        while !stage.turn(link).is_empty() {
+            stage.says(link, "END\r\n");
+        }
+        stage.received(one);
+        stage.passes(SECOND);
+        stage.says(client, "get b\r\n");
+        assert_eq!(stage.turn(link), "get b\r\n", "it is below the rate again");
+        stage.says(link, "END\r\n");
+        assert_eq!(stage.received(client), "END\r\n");
+    }
+}
+
+#[test]
+fn one_that_waited_as_its_tenant_was_removed_holds_up_nobody_when_it_is_back() {
+    let (mut stage, link) = one_tenant(|shop| shop.rates[0] = 10);
+    let (one, other) = (stage.client(), stage.client());
+    stage.says(one, &"get a\r\n".repeat(2));
+    assert_eq!(stage.turn(link), "get a\r\n");
+    stage.says(link, "END\r\n");
+    stage.install(|plan| plan.pools[0].tenant = None);
+    assert_eq!(stage.turn(link), "get a\r\n", "it has no tenant");
+    stage.says(link, "END\r\n");
+    stage.install(|plan| plan.pools[0].tenant = Some(0));
+    stage.passes(SECOND);
+    stage.says(other, "get b\r\n");
+    assert_eq!(stage.turn(link), "get b\r\n", "at once");
+    assert_eq!(stage.registry.histogram(SHOP, Latency::QUEUE).count(), 0);
+}
+
+#[test]
+fn all_answers_to_a_read_of_many_keys_are_in_flight() {
+    let (mut stage, link) = one_tenant(|shop| shop.inflight_max = 1 << 20);
+    let client = stage.client();
+    let keys: String = (0..100).map(|key| format!(" k{key}")).collect();
+    stage.says(client, &format!("get{keys}\r\n"));
+    // Each is expected to have 1 KiB.
+    let inflight = |stage: &Stage| total(stage, TenantCounter::InflightBytesNow);
+    assert!((100 << 10..101 << 10).contains(&inflight(&stage)), "{}", inflight(&stage));
+    while !stage.turn(link).is_empty() {
+        stage.says(link, "END\r\n");
+    }
+    assert_eq!(stage.received(client), "END\r\n");
+    assert_eq!(inflight(&stage), 0, "and all is given back");
+}
+
+#[test]
+fn a_request_is_in_flight_while_its_body_arrives() {
+    let (mut stage, link) = one_tenant(|shop| shop.inflight_max = 10_000);
+    let clients: Vec<ConnId> = (0..5).map(|_| stage.client()).collect();
+    let (head, rest) = ("set a 0 0 6000\r\nx", "x".repeat(5_999) + "\r\n");
+    clients.iter().for_each(|client| stage.says(*client, head));
+    let inflight = |stage: &Stage| total(stage, TenantCounter::InflightBytesNow);
+    assert!((6_000..10_000).contains(&inflight(&stage)), "one of them: {}", inflight(&stage));
+    clients.iter().for_each(|client| stage.says(*client, &rest));
+    let asked = stage.turn(link);
+    assert_eq!(asked.matches("set a").count(), 1, "the others wait for it");
+    // One that leaves in the middle of its request gives back what it has.
+    stage.says(link, "STORED\r\n");
+    stage.passes(10_000);
+    for client in clients {
+        stage.closes(client, proxy::Closed::Reset);
+        stage.end_turn();
+    }
+    stage.passes(SECOND);
+    while !stage.turn(link).is_empty() {
+        stage.says(link, "STORED\r\n");
+    }
+    assert_eq!(inflight(&stage), 0);
+}
+
+/// A pool of Redis that belongs to one tenant, and its link.
+fn redis(set: impl FnOnce(&mut TenantPlan)) -> (Stage, ConnId) {
+    let (mut stage, _) = one_tenant(|_| {});
+    stage.install(|plan| {
+        let mut pool = plan.pools[0].clone();
+        pool.protocol = proto::protocol("redis").expect("the table has it");
+        pool.id = 9;
+        plan.pools = vec![pool];
+        change(plan, 0, set);
+    });
+    let link = stage.establishes_with("*2\r\n$5\r\nHELLO\r\n$1\r\n2\r\n");
+    stage.says(link, "*2\r\n$5\r\nproto\r\n:2\r\n");
+    (stage, link)
+}
+
+#[test]
+fn a_request_that_is_too_large_counts_with_all_its_bytes() {
+    let (mut stage, _) = redis(|shop| shop.rates[1] = 1_000_000);
+    stage.install(|plan| plan.pools[0].item_size_max = 10_000);
+    let client = stage.accept_at(9).expect("there is room");
+    let value = "x".repeat(50_000);
+    let words = ["SET", "k", &value, "EX", "100"];
+    let words = words.map(|word| format!("${}\r\n{word}\r\n", word.len()));
+    let text = format!("*5\r\n{}", words.concat());
+    for part in text.as_bytes().chunks(9_000) {
+        stage.says_bytes(client, part);
+    }
+    assert!(stage.received(client).starts_with('-'));
+    assert_eq!(total(&stage, TenantCounter::Requests), 1);
+    assert_eq!(total(&stage, TenantCounter::ReceivedBytes), text.len() as u64);
+}
+
+/// Requests that are answered before they come to a server count as all others do.
+#[test]
+fn no_request_within_a_transaction_or_of_a_subscriber_is_free() {
+    let subscribed = "*3\r\n$9\r\nsubscribe\r\n$1\r\nc\r\n:1\r\n";
+    for (first, then) in [
+        ("MULTI\r\n", "MULTI\r\n"),
+        ("MULTI\r\n", "DISCARD\r\nMULTI\r\n"),
+        ("SUBSCRIBE c\r\n", "PING\r\n"),
+        ("SUBSCRIBE c\r\n", "GET k\r\n"),
+        // What waits for the end of a subscription was not charged before.
+        ("SUBSCRIBE c\r\n", "SUBSCRIBE c\r\nPING\r\n"),
+    ] {
+        let (mut stage, _) = redis(|shop| (shop.rates[0], shop.over) = (1_000, Over::Refuse));
+        let client = stage.accept_at(9).expect("there is room");
+        stage.says(client, first);
+        if first.starts_with("SUB") {
+            stage.end_turn();
+            let link = stage.establishes_with("*2\r\n$5\r\nHELLO\r\n$1\r\n2\r\n");
+            stage.says(link, "*2\r\n$5\r\nproto\r\n:2\r\n");
+            stage.turn(link);
+            stage.says(link, subscribed);
+            assert_eq!(stage.received(client), subscribed);
+        }
+        for _ in 0..100 {
+            stage.passes(1_000);
+            stage.says(client, &then.repeat(20));
+            for _ in 0..20 {
+                stage.end_turn();
+                stage.received(client);
+            }
+        }
+        let counted = total(&stage, TenantCounter::Requests) as usize;
+        assert!(counted <= 130, "{then:?}: {counted} requests in 0.1 s");
+        assert!(total(&stage, TenantCounter::Over) > 1_000, "{then:?} is above the limit");
+    }
+}
+
+#[test]
+fn what_a_transaction_has_queued_is_in_flight_from_its_end_on() {
+    let (mut stage, link) = redis(|shop| (shop.inflight_max, shop.over) = (10_000, Over::Refuse));
+    let (one, other) = (stage.accept_at(9).unwrap(), stage.accept_at(9).unwrap());
+    stage.says(one, "GET k\r\n");
+    stage.turn(link);
+    let value = "x".repeat(20_000);
+    stage.says(
+        other,
+        &format!("MULTI\r\n*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$5000\r\n{}\r\n", &value[..5_000]),
+    );
+    stage.says(other, &format!("*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$5000\r\n{}\r\n", &value[..5_000]));
+    assert_eq!(stage.received(other), "+OK\r\n+QUEUED\r\n+QUEUED\r\n");
+    stage.says(other, "EXEC\r\n");
+    let told = "-ERR tenant 'shop' is over its limit of 10000 bytes in flight\r\n";
+    assert_eq!(stage.received(other), told);
+}
+
+#[test]
+fn a_subscriber_is_closed_when_a_plan_forbids_what_it_listens_to() {
+    let (mut stage, _) = redis(|_| {});
+    let heard = |topic: &str| format!("*3\r\n$9\r\nsubscribe\r\n$3\r\n{topic}\r\n:1\r\n");
+    let clients = ["a:c", "b:c"].map(|topic| {
+        let client = stage.accept_at(9).expect("there is room");
+        stage.says(client, &format!("SUBSCRIBE {topic}\r\n"));
+        client
+    });
+    stage.end_turn();
+    let link = stage.establishes_with("*2\r\n$5\r\nHELLO\r\n$1\r\n2\r\n");
+    stage.says(link, "*2\r\n$5\r\nproto\r\n:2\r\n");
+    stage.turn(link);
+    stage.says(link, &(heard("a:c") + &heard("b:c")));
+    for (client, topic) in clients.into_iter().zip(["a:c", "b:c"]) {
+        assert_eq!(stage.received(client), heard(topic));
+    }
+    let rules = TenantRules::new(Vec::new(), Default::default(), b"a:".to_vec());
+    stage.install(|plan| change(plan, 0, |shop| shop.rules = Some(rules)));
+    assert_eq!(stage.closed.last(), Some(&clients[1]));
+    assert!(!stage.closed.contains(&clients[0]));
+    stage.end_turn();
+    assert_eq!(stage.turn(link), "*2\r\n$11\r\nUNSUBSCRIBE\r\n$3\r\nb:c\r\n");
 }

@@ -185,6 +185,8 @@ impl Protocol for Lines {
     }
 }
 
+impl proto::Bound for Lines {}
+
 impl Upstream for Lines {
     fn families(&self) -> &'static [&'static str] {
         &["all"]

@@ -340,6 +340,9 @@ fn a_server_that_closes_at_meta_commands_is_soon_asked_none() {
     assert!(stage.received(client).starts_with("CLIENT_ERROR refused by the proxy"));
     assert_eq!(stage.turn(link), "");
     stage.install(|_| {});
+    stage.says(client, "mg k t\r\n");
+    let told = stage.received(client);
+    assert!(told.starts_with("CLIENT_ERROR refused"), "a link that is up makes no handshake");
     stage.closes(link, Closed::Eof);
     stage.says(client, "mg k t\r\n");
     let link = stage.connect(0);

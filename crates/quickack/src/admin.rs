@@ -71,6 +71,21 @@ pub static VERBS: &[Verb] = &[
         text: "Shows the pools: protocol, listener, clients, and how many servers are up.",
     },
     Verb {
+        name: "servers",
+        words: "[--json]",
+        text: "Shows the servers: address, the state given by hand, health, why and since when, \
+               links, and how many requests wait or are in flight.",
+    },
+    Verb {
+        name: "server",
+        words: "POOL/NAME ready|drain|maint",
+        text: "Gives a server a state by hand, for all workers or for none. `drain`: with \
+               `on_failure: eject` its keys move to the others; otherwise it goes on, and no \
+               further link to it is opened. `maint`: it is asked nothing; its keys move, or are \
+               answered with an error. `ready` lifts either. A state stays over reloads, until the \
+               proxy ends or the server leaves the file.",
+    },
+    Verb {
         name: "slowlog",
         words: "[--json] [--limit N] [--reset]",
         text: "Shows the last slow requests (at most 100, or N), the newest first: their phases, \
@@ -119,11 +134,11 @@ pub fn odd_word<'w>(verb: &str, words: &'w [String]) -> Option<&'w String> {
     let known = match verb {
         "reload" => &["--allow-remap"][..],
         "config" => &["--running", "--diff", "--json"],
-        "stats" | "workers" | "info" | "pools" => &["--json"],
+        "stats" | "workers" | "info" | "pools" | "servers" => &["--json"],
         "slowlog" => &["--json", "--reset", "--limit"],
         _ => &[],
     };
-    let takes_words = matches!(verb, "set" | "log-level" | "difference" | "clients");
+    let takes_words = matches!(verb, "set" | "server" | "log-level" | "difference" | "clients");
     let is_number = |word: &str| verb == "slowlog" && word.parse::<usize>().is_ok();
     let is_known = |word: &str| takes_words || known.contains(&word) || is_number(word);
     words.iter().find(|word| !is_known(word))

@@ -3,6 +3,7 @@
 mod ask;
 mod check;
 mod clients;
+mod examples;
 mod files;
 mod nutcracker;
 mod pages;
@@ -17,10 +18,12 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::builder::PossibleValuesParser;
+use clap::{Args, FromArgMatches, Parser, Subcommand, ValueEnum};
 
 use crate::config::{self, Config};
-use crate::{cache_server, http_server, log_writer, master, version, worker};
+use crate::log::Level;
+use crate::{cache_server, http_server, log_writer, master, resolver, version, worker};
 
 /// A cache proxy that finds and removes the stalls between cache clients and servers.
 ///
@@ -51,6 +54,10 @@ enum Verb {
         /// The exit status is 2 if there is a warning.
         #[arg(long)]
         strict: bool,
+        /// Do not look up the names of hosts. By default there is a warning for each that does not
+        /// resolve here.
+        #[arg(long)]
+        no_resolve: bool,
         /// Ask the running proxy what a reload of this file would change; nothing is changed.
         #[arg(long)]
         diff: bool,
@@ -147,10 +154,34 @@ enum Verb {
         #[arg(long)]
         json: bool,
     },
-    /// Wait until something is so: `ready`, `epoch N`, or `server POOL/NAME up`.
+    /// Show the servers: the state given by hand, health, links, and what waits or is in flight.
+    Servers {
+        #[command(flatten)]
+        proxy: ask::Proxy,
+        /// Print one object, for programs.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Give a server a state by hand: `ready`, `drain` or `maint`.
+    ///
+    /// It holds for all workers, and stays over reloads and deaths of workers, until it is lifted
+    /// with `ready`, the server leaves the file, or the proxy ends.
+    Server {
+        #[command(flatten)]
+        proxy: ask::Proxy,
+        /// The server, as `quickack servers` lists it.
+        #[arg(value_name = "POOL/NAME")]
+        name: String,
+        /// `drain`: no new requests while others can serve them, which they can where keys move
+        /// (`on_failure: eject`); otherwise no further links. `maint`: no requests at all.
+        #[arg(value_parser = ["ready", "drain", "maint"])]
+        state: String,
+    },
+    /// Wait until something is so: `ready`, `epoch N`, or `server POOL/NAME up | idle`.
     ///
     /// `ready`: all workers serve with the configuration that holds, and each pool that is
-    /// `required` has a server that is up. The exit status is 1 if the time is over.
+    /// `required` has a server that is up. `idle`: the server has no link and nothing to answer, so
+    /// that it can be restarted. The exit status is 1 if the time is over.
     Wait {
         #[command(flatten)]
         proxy: ask::Proxy,
@@ -203,6 +234,8 @@ enum Verb {
     LogLevel {
         #[command(flatten)]
         proxy: ask::Proxy,
+        /// The least severe lines that the log has.
+        #[arg(value_parser = PossibleValuesParser::new(Level::names()))]
         level: String,
     },
     /// Accept no more clients, answer outstanding requests, and exit.
@@ -243,6 +276,9 @@ enum Verb {
     /// Write the access log, started for `access_log_file:`.
     #[command(hide = true)]
     LogWriter,
+    /// Look up the names of servers, started if a server is written as a name.
+    #[command(hide = true)]
+    Resolver,
     /// Read a configuration for the master and resolve its hosts.
     #[command(hide = true)]
     Read {
@@ -287,7 +323,10 @@ pub fn main() -> ExitCode {
     let arguments: Vec<OsString> = std::env::args_os().collect();
     match nutcracker::is_meant(&arguments) {
         true => nutcracker::main(&arguments),
-        false => run(Arguments::parse_from(arguments)),
+        false => {
+            let matches = examples::command().get_matches_from(arguments);
+            run(Arguments::from_arg_matches(&matches).unwrap_or_else(|error| error.exit()))
+        }
     }
 }
 
@@ -300,9 +339,9 @@ fn run(arguments: Arguments) -> ExitCode {
             Some(config) => master::run(config, Some(master::reader::absolute(&file)), &mut || {}),
             None => ExitCode::FAILURE,
         },
-        Verb::Check { file, format, strict, diff, admin } => {
+        Verb::Check { file, format, strict, no_resolve, diff, admin } => {
             let proxy = diff.then_some(ask::Proxy { config: None, admin });
-            check::check(&file, format, strict, proxy.as_ref())
+            check::check(&file, format, (strict, !no_resolve), proxy.as_ref())
         }
         Verb::Route { config, admin, pool, keys } => match load_running(config, admin) {
             Some(config) => route::route(&config, pool.as_deref(), &keys),
@@ -327,6 +366,8 @@ fn run(arguments: Arguments) -> ExitCode {
         }
         Verb::Info { proxy, json } => proxy.ask("info", &[flag(json, "--json")]),
         Verb::Pools { proxy, json } => proxy.ask("pools", &[flag(json, "--json")]),
+        Verb::Servers { proxy, json } => proxy.ask("servers", &[flag(json, "--json")]),
+        Verb::Server { proxy, name, state } => proxy.ask("server", &[name, state]),
         Verb::Wait { proxy, timeout, words } => wait::wait(&proxy, &words, timeout),
         Verb::Stats { proxy, json } => proxy.ask("stats", &[flag(json, "--json")]),
         Verb::Top { proxy, over, once, json } => top::top(&proxy, over, once, json),
@@ -343,6 +384,7 @@ fn run(arguments: Arguments) -> ExitCode {
         Verb::Worker => worker::run(),
         Verb::Http => http_server::run(),
         Verb::LogWriter => log_writer::run(),
+        Verb::Resolver => resolver::run(),
         Verb::Read { file } => master::reader::run(&file),
         Verb::Cache { listen, inherited: _, memory, item_size_max } => {
             cache_server::start(listen.as_ref(), memory, item_size_max)
@@ -353,11 +395,14 @@ fn run(arguments: Arguments) -> ExitCode {
 /// Loads a file, or else the configuration of the running proxy with what was set over it.
 fn load_running(file: Option<PathBuf>, admin: Option<PathBuf>) -> Option<Config> {
     if let Some(file) = file {
-        return load(&file);
+        return load_with_lists(&file);
     }
     match (ask::Proxy { config: None, admin }).running() {
-        Ok(ask::Running { file: Some(file), overrides }) => {
-            let outcome = config::read_with(&file, &overrides);
+        Ok(ask::Running { file: Some(file), overrides, lists }) => {
+            let outcome = config::read_with(&file, &overrides, &config::Lists::default());
+            // The proxy may have another list than there is by now.
+            let lists = outcome.config.as_ref().map(|config| lists.of(config)).unwrap_or_default();
+            let outcome = config::read_with(&file, &overrides, &lists);
             check::report(&outcome, "quickack: ");
             outcome.config
         }
@@ -382,7 +427,21 @@ fn print(text: &str) {
     let _ = std::io::stdout().write_all(text.as_bytes());
 }
 
-/// Loads a configuration from a file; prints diagnostics to stderr.
+/// Loads a configuration from a file, with the lists of servers that it takes from elsewhere;
+/// prints diagnostics to stderr.
+fn load_with_lists(file: &std::path::Path) -> Option<Config> {
+    let (mut outcome, lists) =
+        master::reader::read_with_lists(file, master::reader::CHECK_PATIENCE, |_| true);
+    if let Some(config) = &outcome.config {
+        let doubts = master::reader::list_doubts(config, &lists);
+        outcome.report.doubt(doubts);
+    }
+    check::report(&outcome, "quickack: ");
+    outcome.config
+}
+
+/// Loads a configuration from a file; prints diagnostics to stderr. Pools that take their lists
+/// from elsewhere have no servers.
 fn load(file: &std::path::Path) -> Option<Config> {
     let outcome = config::read(file);
     check::report(&outcome, "quickack: ");

@@ -23,11 +23,13 @@ mod family;
 mod file;
 mod findings;
 mod foreign;
+pub mod list;
 mod logins;
 mod migrate;
 mod network;
 mod overrides;
 mod process;
+mod pubsub;
 mod reference;
 mod report;
 mod rules;
@@ -53,9 +55,10 @@ use report::{Diagnostic, Place, Spot};
 pub use address::{Address, ServerAddress};
 pub use attachments::{Attachments, Source};
 pub use compile::{compile, compile_for};
-pub use difference::{RingDifference, difference, ring_difference};
+pub use difference::{NO_CHANGE, RingDifference, difference, moved, ring_difference};
+pub use list::{ListSource, Lists};
 pub use migrate::native;
-pub use overrides::{Override, set};
+pub use overrides::{NO_STATE, Override, set, set_server};
 pub use process::{AcceptMode, Admin, Affinity, Process, WORKERS_MAX, Workers, processors};
 pub use reference::directives_page;
 pub use report::{Report, Severity, nearest};
@@ -111,6 +114,8 @@ pub struct Upstream {
     pub tcp: TcpOptions,
     /// The proxy is not ready while none of them is up.
     pub required: bool,
+    /// They come from elsewhere, if the file does not have them.
+    pub list: Option<list::Listed>,
 }
 
 /// Options of a TCP connection that are set once, when it is made.
@@ -118,6 +123,15 @@ pub struct Upstream {
 pub struct TcpOptions {
     pub nodelay: bool,
     pub keepalive: bool,
+}
+
+impl Config {
+    /// Compiles the same configuration with other lists of servers.
+    pub fn with_lists(&self, name: &str, lists: Lists) -> Outcome {
+        let attachments = self.attachments.with(lists);
+        let source = Source::Attached(&attachments);
+        compile_for(name, &self.text, &self.overrides, self.process.processors, source)
+    }
 }
 
 /// The result of compiling a file.
@@ -130,19 +144,20 @@ pub struct Outcome {
     pub admin: Admin,
 }
 
-/// Reads a file and compiles it.
+/// Reads a file and compiles it. Pools that take their lists from elsewhere have no servers.
 pub fn read(path: &Path) -> Outcome {
-    read_with(path, &[])
+    read_with(path, &[], &Lists::default())
 }
 
-/// Reads and compiles a file, with the directives set at run time over it.
-pub fn read_with(path: &Path, overrides: &[Override]) -> Outcome {
+/// Reads and compiles a file, with the directives set at run time over it, and with these lists of
+/// servers.
+pub fn read_with(path: &Path, overrides: &[Override], lists: &Lists) -> Outcome {
     let name = path.display().to_string();
     let folder = path.parent().unwrap_or(Path::new(""));
     let mut doubts = Vec::new();
     match read_bytes(path, &mut doubts).map(String::from_utf8) {
         Ok(Ok(text)) => {
-            let source = Source::Folder(folder);
+            let source = Source::Folder(folder, lists);
             let mut outcome = compile_for(&name, &text, overrides, processors(), source);
             outcome.report.doubt(doubts);
             outcome

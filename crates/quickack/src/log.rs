@@ -139,6 +139,15 @@ pub struct Log {
     lost: u64,
     /// The reason for the last loss.
     why_lost: String,
+    losses: Losses,
+}
+
+/// Lines that could not be written since the start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Losses {
+    pub lines: u64,
+    /// When the last one was lost, in microseconds since 1970.
+    pub last_us: u64,
 }
 
 /// One entry of the log.
@@ -188,8 +197,9 @@ impl Log {
         let sink = Sink::open(target)?;
         let repeats = Repeats::default();
         let why_lost = String::new();
-        let style = target.style();
-        Ok(Log { target: target.clone(), format, style, level, sink, repeats, lost: 0, why_lost })
+        let (style, target) = (target.style(), target.clone());
+        let (lost, losses) = (0, Losses::default());
+        Ok(Log { target, format, style, level, sink, repeats, lost, why_lost, losses })
     }
 
     pub fn write(&mut self, now: Clocks, entry: Entry) {
@@ -205,6 +215,11 @@ impl Log {
     /// The least severe level that is written.
     pub fn level(&self) -> Level {
         self.level
+    }
+
+    /// Lines that could not be written, and why the last of them.
+    pub fn losses(&self) -> (Losses, &str) {
+        (self.losses, &self.why_lost)
     }
 
     /// Whether lines of every level are written.
@@ -258,18 +273,19 @@ impl Log {
             let text = format!("{} lines were lost: {}", self.lost, self.why_lost);
             let entry = Entry::new(Level::Warning, "log_lost", text);
             if let Err(error) = self.sink.write(&self.render(now, &entry, None)) {
-                return self.lose(&error);
+                return self.lose(now, &error);
             }
             self.lost = 0;
         }
         if let Err(error) = self.sink.write(&self.render(now, entry, repeated)) {
-            self.lose(&error);
+            self.lose(now, &error);
         }
     }
 
     /// Counts a line that was not written, and remembers the reason.
-    fn lose(&mut self, error: &io::Error) {
+    fn lose(&mut self, now: Clocks, error: &io::Error) {
         self.lost += 1;
+        self.losses = Losses { lines: self.losses.lines + 1, last_us: now.unix_us };
         if error.kind() == io::ErrorKind::WouldBlock {
             self.why_lost = "the log's reader was too slow".to_string();
             return;
@@ -325,6 +341,17 @@ impl fmt::Display for About {
     }
 }
 
+/// As the directive has it.
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Target::Stderr => f.write_str("stderr"),
+            Target::File(path) => write!(f, "{}", path.display()),
+            Target::Syslog(path) => write!(f, "syslog:{}", path.display()),
+        }
+    }
+}
+
 impl Target {
     fn style(&self) -> Style {
         match self {
@@ -339,6 +366,17 @@ impl Clocks {
     pub fn read() -> Clocks {
         let unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         Clocks { unix_us: unix.as_micros() as u64, clock_us: sys::clock::monotonic_us() }
+    }
+}
+
+/// Says why the proxy does not start, or ends: in the log, as other errors, and to who started it.
+pub fn last_words(target: &Target, format: Format, why: &str) {
+    let is_plain = *target == Target::Stderr && format == Format::Text;
+    if !is_plain && let Ok(mut log) = Log::open(target, format, Level::Error) {
+        log.write(Clocks::read(), Entry::new(Level::Error, "failed", why));
+    }
+    if is_plain || *target != Target::Stderr {
+        line(Level::Error, why);
     }
 }
 

@@ -35,7 +35,7 @@ pub fn run() -> ExitCode {
 }
 
 fn write(channel: OwnedFd) -> Result<(), Error> {
-    sys::process::set_title("quickack: log");
+    sys::process::keep_title();
     // It gets one when the master ends, and has lines to write still.
     let _ignored = Signals::new(signal::ALL_OF_A_CHILD)?;
     let mut writer = Writer::greet(Channel::new(channel))?;

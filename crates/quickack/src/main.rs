@@ -12,6 +12,7 @@ mod ipc;
 mod log;
 mod log_writer;
 mod master;
+mod resolver;
 mod scoreboard;
 mod stats;
 mod version;

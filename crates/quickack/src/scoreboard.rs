@@ -44,6 +44,15 @@ pub struct Ejection {
     pub ejected: bool,
 }
 
+/// Returns the servers that are back, and those that are taken out of their rings, between two
+/// lists of those that are out.
+pub fn changes(before: &[u32], now: &[u32]) -> impl Iterator<Item = Ejection> {
+    let back = before.iter().filter(|id| !now.contains(id));
+    let back = back.map(|id| Ejection { server: *id, ejected: false });
+    let gone = now.iter().filter(|id| !before.contains(id));
+    back.chain(gone.map(|id| Ejection { server: *id, ejected: true }))
+}
+
 impl Scoreboard {
     /// Words of memory that a scoreboard needs for `slots` workers and `ids` pools and servers.
     pub fn words(slots: usize, ids: usize) -> usize {

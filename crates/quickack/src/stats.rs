@@ -15,6 +15,7 @@ mod twemproxy;
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeMap;
 use std::iter;
 use std::marker::PhantomData;
 
@@ -23,10 +24,10 @@ use metrics::{
     Window, Windows, WorkerCounter,
 };
 use proto::Upstream;
-use proxy::plan::{Plan, PoolPlan, ServerPlan};
+use proxy::plan::{AdminState, Plan, PoolPlan, ServerPlan};
 use proxy::tenants::plan::TenantPlan;
 
-use crate::ipc::http_view::Reloads;
+use crate::ipc::http_view::{NameCounts, Reloads};
 use crate::scoreboard::Scoreboard;
 
 pub use history::history;
@@ -58,9 +59,20 @@ pub struct Facts {
     pub uptime_s: u64,
     /// Epoch of the configuration in effect.
     pub epoch: u64,
+    /// The limit of `buffer_bytes` of all workers together.
+    pub memory_max: u64,
     /// Reloads since the start.
     pub reloads: Reloads,
     pub workers: Vec<WorkerFacts>,
+    pub names: NameCounts,
+    /// What is wrong with lists of servers that come from elsewhere, and which of them wait.
+    pub lists: Vec<String>,
+    /// Why servers are nowhere, by their ids.
+    pub unresolved: BTreeMap<u32, String>,
+    /// Why servers failed last, by their ids.
+    pub failures: BTreeMap<u32, String>,
+    /// What is wrong now, in sentences.
+    pub problems: Vec<String>,
 }
 
 /// A worker as the master sees it.
@@ -69,8 +81,10 @@ pub struct WorkerFacts {
     pub slot: usize,
     /// None while there is no process.
     pub pid: Option<u32>,
-    /// The state as one word.
+    /// The state as one word; `dead` while one that died is not started again.
     pub state: String,
+    /// Times that it died or hung, and was started again.
+    pub restarts: u64,
 }
 
 /// The master's decision about a server.
@@ -79,6 +93,8 @@ pub enum Health {
     Up,
     /// It fails, and stays in the ring.
     Down,
+    /// An operator has it in maintenance, and nothing more is known.
+    Maint,
     /// It is out of the ring.
     Ejected {
         /// Microseconds since 1970.
@@ -94,7 +110,7 @@ pub struct WorkerStats {
 pub struct PoolStats {
     pub name: String,
     pub counts: Counts<PoolCounter>,
-    /// Reads and updates of all families.
+    /// Reads and updates of all families, and the requests that failed.
     pub latencies: Vec<Times>,
     /// The families that were used, each with those of its reads and updates that there were.
     pub families: Vec<(&'static str, Vec<Times>)>,
@@ -115,7 +131,10 @@ pub struct ServerStats {
     pub label: String,
     /// The name in the ring and in twemproxy's JSON.
     pub name: String,
+    pub admin: AdminState,
     pub health: Health,
+    /// Why it is down, if the master knows.
+    pub why: Option<String>,
     pub counts: Counts<ServerCounter>,
     /// Times from the queue to the reply: of all messages, then of reads and of updates.
     pub latencies: Vec<Times>,
@@ -174,11 +193,17 @@ pub fn take(
     let windows = Span::ALL.map(|span| windows.window(span));
     let seconds = [0, 1, 2].map(|at| windows[at].seconds);
     let latencies = &Latencies { registry, windows };
+    let state = &|id| match (health(id), facts.unresolved.get(&id)) {
+        // No worker has said so yet.
+        (Health::Up, Some(why)) => (Health::Down, Some(why.clone())),
+        (Health::Up, None) => (Health::Up, None),
+        (health, why) => (health, why.or(facts.failures.get(&id)).cloned()),
+    };
     Snapshot {
         seconds,
         totals: Counts::total(registry, WHOLE_WORKER),
         workers: facts.workers.iter().map(worker).collect(),
-        pools: plan.pools.iter().map(|pool| take_pool(latencies, pool, health)).collect(),
+        pools: plan.pools.iter().map(|pool| take_pool(latencies, pool, state)).collect(),
         tenants: plan.tenants.iter().map(|tenant| take_tenant(latencies, tenant)).collect(),
         facts,
     }
@@ -197,11 +222,12 @@ fn take_tenant(latencies: &Latencies<'_>, plan: &TenantPlan) -> TenantStats {
 fn take_pool(
     latencies: &Latencies<'_>,
     plan: &PoolPlan,
-    health: &dyn Fn(u32) -> Health,
+    state: &dyn Fn(u32) -> (Health, Option<String>),
 ) -> PoolStats {
     let upstream = plan.protocol.upstream();
     let kinds = [("reads", false), ("updates", true)];
     let all = kinds.map(|(name, updates)| latencies.times(name, plan.id, Latency::all(updates)));
+    let failed = latencies.times("failed", plan.id, Latency::failed());
     let families = upstream.families().iter().zip(0..).filter_map(|(family, place)| {
         let times = kinds.map(|(name, is_update)| {
             latencies.times(name, plan.id, iter::once(Latency::of_family(place, is_update)))
@@ -216,10 +242,10 @@ fn take_pool(
     PoolStats {
         name: plan.name.clone(),
         counts: Counts::total(latencies.registry, plan.id),
-        latencies: all.into(),
+        latencies: all.into_iter().chain([failed]).collect(),
         families: families.collect(),
         phases: phases.into(),
-        servers: servers.map(|server| take_server(latencies, server, upstream, health)).collect(),
+        servers: servers.map(|server| take_server(latencies, server, upstream, state)).collect(),
     }
 }
 
@@ -227,9 +253,10 @@ fn take_server(
     latencies: &Latencies<'_>,
     plan: &ServerPlan,
     upstream: &dyn Upstream,
-    health: &dyn Fn(u32) -> Health,
+    state: &dyn Fn(u32) -> (Health, Option<String>),
 ) -> ServerStats {
-    let (health, registry) = (health(plan.id), latencies.registry);
+    let ((health, why), registry) = (state(plan.id), latencies.registry);
+    let health = health.under(plan.admin);
     let both = [Latency::READS, Latency::UPDATES];
     let kinds = [("replies", &both[..]), ("reads", &both[..1]), ("updates", &both[1..])];
     let times = kinds.map(|(name, which)| latencies.times(name, plan.id, which.iter().copied()));
@@ -243,7 +270,9 @@ fn take_server(
     ServerStats {
         label: plan.label.clone(),
         name: plan.name.clone(),
+        admin: plan.admin,
         health,
+        why,
         counts: Counts { own: own.collect(), ..Counts::of(value) },
         latencies: times.into(),
     }
@@ -314,10 +343,16 @@ pub fn health(scoreboard: &Scoreboard, id: u32) -> Health {
 }
 
 impl Health {
+    /// Returns the same of a server that has this state by hand.
+    pub fn under(self, admin: AdminState) -> Health {
+        if admin == AdminState::Maint { Health::Maint } else { self }
+    }
+
     pub fn word(self) -> &'static str {
         match self {
             Health::Up => "up",
             Health::Down => "down",
+            Health::Maint => "maint",
             Health::Ejected { .. } => "ejected",
         }
     }

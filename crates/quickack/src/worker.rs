@@ -9,15 +9,16 @@
 
 mod access;
 mod lines;
+mod names;
 mod origins;
 mod prepare;
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::process::ExitCode;
 use std::rc::Rc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use proxy::access::AccessLine;
 use proxy::connection::Connection;
@@ -31,13 +32,15 @@ use crate::error::{Error, Peer};
 use crate::event::{self, Command, Leaver, Loop, Rows};
 use crate::ipc::client_state::{ClientState, ClientTally};
 use crate::ipc::installation::Installation;
+use crate::ipc::query::{self, Query};
 use crate::ipc::{Channel, Received, ToMaster, ToWorker};
 use crate::log::{self, About, Level};
-use crate::scoreboard::{Ejection, Epochs, Scoreboard};
+use crate::scoreboard::{self, Epochs, Scoreboard};
 use access::AccessLog;
+use names::Names;
 use origins::Origins;
 
-use prepare::{Prepared, compile};
+use prepare::{Prepared, compile, seed};
 
 /// Serves until the master says otherwise, or is gone.
 pub fn run() -> ExitCode {
@@ -96,8 +99,8 @@ struct MasterChannel {
     prepared: Option<Prepared>,
     /// The installed configuration, and the health as it was looked at last.
     installed: Epochs,
-    /// The names of all servers, by id; their health in the scoreboard is looked at.
-    names: HashMap<u32, About>,
+    /// The health of those that are planned is looked at in the scoreboard.
+    names: Names,
     ejected: Vec<u32>,
     /// Ids that the master was last told are still in use.
     told_in_use: Vec<u32>,
@@ -127,7 +130,7 @@ impl MasterChannel {
             passed: BTreeMap::new(),
             prepared: None,
             installed: Epochs::default(),
-            names: HashMap::new(),
+            names: Names::default(),
             ejected: Vec::new(),
             told_in_use: Vec::new(),
             owed_of_servers: BTreeMap::new(),
@@ -170,7 +173,7 @@ impl MasterChannel {
                 // After each message: what comes next may prepare a change that never holds.
                 let holds = self.scoreboard.as_ref().map_or(0, Scoreboard::config_epoch);
                 if let Some(prepared) = self.prepared.take_if(|one| one.epoch <= holds) {
-                    self.names = prepared.names.clone();
+                    self.names.install(prepared.names.clone());
                     // The loop has its own copies; ours would keep the sockets open.
                     self.passed.clear();
                     return Ok(prepared);
@@ -231,6 +234,13 @@ impl MasterChannel {
             }
             ToWorker::Query { number, until_us, query } => {
                 out.push(Command::Query { number, until: Time(until_us), query });
+            }
+            ToWorker::Told { number, count, is_own, why } => {
+                let told = query::told(fds.pop(), (count, is_own), why);
+                out.push(Command::Told { number, told });
+            }
+            ToWorker::NotTold { number, why } => {
+                out.push(Command::Told { number, told: Err(why) });
             }
             ToWorker::Retire {} => out.push(Command::Retire),
             ToWorker::Share { keep } => out.push(Command::Share { keep }),
@@ -311,11 +321,6 @@ impl MasterChannel {
         let (event, key) = (event.to_string(), key.to_string());
         self.say(ToMaster::Log { level, event, key, about, text });
     }
-
-    /// What an id stands for.
-    fn about(&self, id: u32) -> About {
-        self.names.get(&id).cloned().unwrap_or_default()
-    }
 }
 
 impl event::Control for MasterChannel {
@@ -336,7 +341,7 @@ impl event::Control for MasterChannel {
         let mut changed = false;
         if let Some(prepared) = self.prepared.take_if(|prepared| prepared.epoch <= now.config) {
             self.installed.config = prepared.epoch;
-            self.names = prepared.names;
+            self.names.install(prepared.names);
             self.pin(&prepared.affinity);
             self.passed.clear();
             self.access_log.install(prepared.access_log, prepared.tenants);
@@ -345,13 +350,14 @@ impl event::Control for MasterChannel {
         }
         if now.health != self.installed.health || changed {
             self.installed.health = now.health;
-            let out_now: Vec<u32> =
-                self.names.keys().copied().filter(|id| scoreboard.is_ejected(*id)).collect();
-            let back = self.ejected.iter().filter(|id| !out_now.contains(id));
-            let back = back.map(|id| Ejection { server: *id, ejected: false });
-            let gone = out_now.iter().filter(|id| !self.ejected.contains(id));
-            let gone = gone.map(|id| Ejection { server: *id, ejected: true });
-            out.extend(back.chain(gone).map(Command::Eject));
+            let out_now: Vec<u32> = self
+                .names
+                .planned()
+                .keys()
+                .copied()
+                .filter(|id| scoreboard.is_ejected(*id))
+                .collect();
+            out.extend(scoreboard::changes(&self.ejected, &out_now).map(Command::Eject));
             self.ejected = out_now;
             scoreboard.set_installed(self.slot, self.installed);
         }
@@ -379,6 +385,7 @@ impl event::Control for MasterChannel {
 
     fn installed(&mut self, service: &dyn event::Service) {
         self.told_in_use = service.retired_ids_in_use();
+        self.names.keep_retired(&self.told_in_use);
         let (epoch, ids_in_use) = (self.installed.config, self.told_in_use.clone());
         if let Some(scoreboard) = &self.scoreboard {
             scoreboard.set_installed(self.slot, self.installed);
@@ -419,12 +426,12 @@ impl event::Control for MasterChannel {
 
     fn log(&mut self, event: Event, from: Option<IpAddr>) {
         match event {
-            Event::LoginFailed { pool, client: _, name } => {
-                self.failed_logins.entry(pool).or_default().note(from, name);
+            Event::LoginFailed { pool, client: _, name, is_known } => {
+                self.failed_logins.entry(pool).or_default().note(from, name, is_known);
             }
             Event::LoginsFailed { pool, count } => {
                 let from = self.failed_logins.remove(&pool).unwrap_or_default();
-                let about = self.about(pool);
+                let about = self.names.about(pool);
                 let text = match count {
                     1 => format!("a login to {about} failed, from {from}"),
                     _ => format!("{count} logins to {about} failed, from {from}"),
@@ -433,9 +440,10 @@ impl event::Control for MasterChannel {
                 self.log_line(Level::Warning, "login_failed", about, "", text);
             }
             other => {
-                let about = self.about(lines::subject(&other));
+                let subject = lines::subject(&other);
+                let about = subject.map(|id| self.names.about(id)).unwrap_or_default();
                 if let Some((level, event, text)) = lines::of_event(&other, &about) {
-                    let key = format!("{event} {}", lines::subject(&other));
+                    let key = format!("{event} {}", subject.unwrap_or_default());
                     self.log_line(level, event, about, &key, text);
                 }
             }
@@ -443,21 +451,15 @@ impl event::Control for MasterChannel {
     }
 
     fn log_connection(&mut self, what: &Connection, ends: [&str; 2]) {
-        let about = self.about(lines::subject_of_connection(what));
+        let about = self.names.about(lines::subject_of_connection(what));
         let tenant = self.access_log.tenant_of(what);
         let (event, text) = lines::of_connection(what, &about, ends, tenant);
         self.log_line(Level::Debug, event, about, "", text);
     }
 
     fn log_loop_event(&mut self, note: event::LoopEvent) {
-        let (key, text) = match note {
-            event::LoopEvent::HeaderBroken { from, why } => {
-                let from = from.map_or("a client".to_string(), |address| address.to_string());
-                let text = format!("{from} sent no valid PROXY header ({why}) and was closed");
-                (format!("header {from}"), text)
-            }
-        };
-        self.log_line(Level::Warning, "header_broken", About::default(), &key, text);
+        let (event, key, text) = note.line();
+        self.log_line(Level::Warning, event, About::default(), &key, text);
     }
 
     fn hand_over(&mut self, client: ClientState, ones: Vec<Leaver>) -> Result<(), Vec<Leaver>> {
@@ -478,18 +480,17 @@ impl event::Control for MasterChannel {
         Ok(())
     }
 
+    fn ask(&mut self, number: u64, query: Query) -> Result<(), String> {
+        let sent = self.channel.send(ToMaster::Ask { number, query }, &[]);
+        sent.map(drop).map_err(|error| error.to_string())
+    }
+
     fn answer(&mut self, rows: Rows) {
         let Rows { number, clients, in_pieces, left_out, is_last } = rows;
         // If the master is gone the loop finds out when it listens.
         let rows = ToMaster::Rows { number, clients, in_pieces, left_out, is_last };
         let _ = self.channel.send(rows, &[]);
     }
-}
-
-/// Chance for jitter and the random distribution; nothing secret hangs on it.
-fn seed() -> u64 {
-    let clock = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    clock.as_nanos() as u64 ^ u64::from(std::process::id()) << 32
 }
 
 /// Fewer clients than this are worth a word at the start.

@@ -1,7 +1,9 @@
 //! This process and its children: inherited descriptors, the child's end with its parent, the limit
 //! on open files.
 
+use std::ffi::{CStr, OsString};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::sync::OnceLock;
@@ -65,7 +67,14 @@ pub fn trim_heap() {
 /// Sets the text that `ps` and `top` show for this process, limited to the length of its original
 /// command line. Its short name becomes `quickack`, even if it was started through a link.
 pub fn set_title(title: &str) {
-    write_title(&titled(title));
+    write_title(SHORT_NAME, titled(title).as_bytes());
+}
+
+/// Shows a command line again in place of the title, under this short name: other programs look for
+/// this process by them.
+pub fn show_command_line(name: &CStr, words: &[OsString]) {
+    let words: Vec<&[u8]> = words.iter().map(|word| word.as_bytes()).collect();
+    write_title(name, &words.join(&0));
 }
 
 /// Adds a name to the titles of this process and of the children that it starts later.
@@ -81,12 +90,14 @@ fn titled(title: &str) -> String {
     }
 }
 
+/// The name of processes in lists that do not show titles.
+const SHORT_NAME: &CStr = c"quickack";
 static NAME: OnceLock<String> = OnceLock::new();
 /// A title should stay short beside others.
 const NAME_LEN_MAX: usize = 40;
 
-fn write_title(title: &str) {
-    let _ = rustix::thread::set_name(c"quickack");
+fn write_title(name: &CStr, title: &[u8]) {
+    let _ = rustix::thread::set_name(name);
     let Ok(stat) = std::fs::read_to_string("/proc/self/stat") else { return };
     // The name may contain anything, but ends at the last bracket. After it, the 46th and 47th
     // words are the addresses at which the arguments begin and end (proc(5)).
@@ -97,7 +108,7 @@ fn write_title(title: &str) {
         return;
     }
     let room = end - start;
-    let text = &title.as_bytes()[..title.len().min(room - 1)];
+    let text = &title[..title.len().min(room - 1)];
     // SAFETY: the kernel says where it put this process's arguments; that memory is ours to write
     // and stays mapped. Nobody holds a reference into it: the standard library copies arguments
     // when it is asked for them, and finds strings that end in a zero after this as well.
@@ -112,7 +123,7 @@ fn write_title(title: &str) {
 /// the command line.
 pub fn keep_title() {
     let name = std::env::args_os().next().unwrap_or_default();
-    write_title(&name.to_string_lossy());
+    write_title(SHORT_NAME, name.as_bytes());
 }
 
 /// Restricts this process to some processors.

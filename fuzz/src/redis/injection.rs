@@ -3,7 +3,7 @@
 //! answer a canary by its own request. So each canary must get its own bytes, all of them, and no
 //! others.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
 
 use metrics::Registry;
@@ -95,6 +95,8 @@ struct Scene<'a> {
     clients: Vec<Client>,
     /// The input that each link's server has not answered, and whether the handshake is done.
     links: HashMap<ConnId, Vec<u8>>,
+    /// Those that serve one client alone.
+    private: HashSet<ConnId>,
     asked: usize,
 }
 
@@ -123,7 +125,8 @@ impl<'a> Scene<'a> {
         let now = Time(1_000_000);
         let proxy = Proxy::new(Plan::new(vec![pool]), seed, now, registry.metrics(0));
         let (clients, links) = (Vec::new(), HashMap::new());
-        let mut scene = Scene { proxy, now, dice, corpus, clients, links, asked: 0 };
+        let private = HashSet::new();
+        let mut scene = Scene { proxy, now, dice, corpus, clients, links, private, asked: 0 };
         (0..CANARIES).for_each(|_| scene.accept(Some(Vec::new())));
         (0..ATTACKERS).for_each(|_| scene.accept(None));
         scene
@@ -263,6 +266,9 @@ impl<'a> Scene<'a> {
             match action {
                 Action::Connect { link, .. } => {
                     self.links.insert(link, Vec::new());
+                    if !self.proxy.is_shared(link) {
+                        self.private.insert(link);
+                    }
                     self.proxy.handle_connected(link, self.now);
                 }
                 Action::Close(id) => {
@@ -270,7 +276,9 @@ impl<'a> Scene<'a> {
                     assert!(at.is_none_or(|at| at >= CANARIES), "a canary is closed");
                     self.clients.retain(|client| client.id != id);
                     let link = self.links.remove(&id);
-                    assert!(link.is_none(), "what an honest server says is not believed");
+                    // One client's own link ends with what it was for.
+                    let is_good = link.is_none() || self.private.remove(&id);
+                    assert!(is_good, "what an honest server says is not believed");
                 }
                 Action::Pause(id) | Action::Resume(id) => {
                     let paused = matches!(action, Action::Pause(_));
@@ -280,8 +288,12 @@ impl<'a> Scene<'a> {
                 Action::LookUpEndpoints(id) => {
                     self.proxy.handle_endpoints(id, Default::default(), self.now);
                 }
+                Action::Inquire { client, .. } => {
+                    self.proxy.handle_told(client, Ok(Default::default()), self.now);
+                }
                 Action::FlushAck(_) | Action::Log(_) | Action::Report(_) => {}
                 Action::Slow { .. } | Action::Access { .. } | Action::InPieces { .. } => {}
+                Action::Tap { .. } => {}
             }
         }
     }
@@ -328,6 +340,16 @@ pub fn honest(words: &[Vec<u8>], out: &mut Vec<u8>) {
         "SCRIPT" if words.get(1).is_some_and(|sub| sub.eq_ignore_ascii_case(b"exists")) => {
             put_array(out, words.len() - 2);
             words[2..].iter().for_each(|_| out.extend_from_slice(b":0\r\n"));
+        }
+        // In RESP2, as on a link for subscriptions.
+        "SUBSCRIBE" | "PSUBSCRIBE" | "SSUBSCRIBE" | "UNSUBSCRIBE" | "PUNSUBSCRIBE"
+        | "SUNSUBSCRIBE" => {
+            for topic in &words[1..] {
+                put_array(out, 3);
+                put_bulk(out, name.to_ascii_lowercase().as_bytes());
+                put_bulk(out, topic);
+                put_number(out, 1);
+            }
         }
         "INFO" => put_bulk(out, b"# Server\r\nredis_version:7.0.15\r\n"),
         _ => out.extend_from_slice(b"+OK\r\n"),

@@ -158,6 +158,7 @@ impl ProxyFacts for Nothing {
             has_users: false,
             endpoints: None,
             age_s: 0,
+            topics: [0; 3],
         }
     }
 

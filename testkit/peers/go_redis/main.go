@@ -1,4 +1,5 @@
 // through_go_redis PORT RESP [USER PASSWORD]: checks every answer to redis/go-redis; exit 0 if all are right.
+// through_go_redis binding PORT RESP: see binding.go.
 package main
 
 import (
@@ -8,7 +9,6 @@ import (
 	"fmt"
 	"os"
 	"strconv"
-	"strings"
 
 	"github.com/redis/go-redis/v9"
 )
@@ -31,6 +31,11 @@ func options(db int) *redis.Options {
 
 func main() {
 	ctx := context.Background()
+	if os.Args[1] == "binding" {
+		os.Args = os.Args[1:]
+		binding(ctx)
+		return
+	}
 	r := redis.NewClient(options(0))
 	check("ping", r.Ping(ctx).Val() == "PONG")
 	check("the name", r.ClientGetName(ctx).Val() == "shopper")
@@ -55,7 +60,11 @@ func main() {
 	many := r.MGet(ctx, append(keys, "none")...).Val()
 	check("mget", len(many) == 301 && many[17] == "many17" && many[300] == nil)
 	check("del", r.Del(ctx, keys...).Val() == 300)
-	check("watch is refused", strings.Contains(r.Do(ctx, "WATCH", "a").Err().Error(), "'watch' is not supported"))
+	check("a transaction that watches", r.Watch(ctx, func(tx *redis.Tx) error {
+		_, err := tx.TxPipelined(ctx, func(pipe redis.Pipeliner) error { return pipe.Set(ctx, "a", "1", 0).Err() })
+		return err
+	}, "a") == nil)
+	check("it was executed", r.Del(ctx, "a").Val() == 1)
 
 	pipe := r.Pipeline()
 	for _, key := range keys {
@@ -67,6 +76,21 @@ func main() {
 	for i, key := range keys {
 		check("one of a pipeline", answers[2*i+1].(*redis.StringCmd).Val() == key)
 	}
+
+	var count *redis.IntCmd
+	_, err = r.TxPipelined(ctx, func(tx redis.Pipeliner) error {
+		tx.Set(ctx, "{tx}a", "1", 0)
+		count = tx.Incr(ctx, "{tx}a")
+		return nil
+	})
+	check("a transaction", err == nil && count.Val() == 2)
+	_, err = r.TxPipelined(ctx, func(tx redis.Pipeliner) error {
+		for _, key := range keys {
+			tx.Set(ctx, key, "apart", 0)
+		}
+		return nil
+	})
+	check("keys apart", err != nil && r.Get(ctx, keys[0]).Val() != "apart")
 
 	script := redis.NewScript("return redis.call('INCRBY', KEYS[1], ARGV[1])")
 	for i := 0; i < 8; i++ {

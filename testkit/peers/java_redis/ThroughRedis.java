@@ -2,12 +2,12 @@
 
 import io.lettuce.core.KeyValue;
 import io.lettuce.core.RedisClient;
-import io.lettuce.core.RedisCommandExecutionException;
 import io.lettuce.core.RedisFuture;
 import io.lettuce.core.RedisURI;
 import io.lettuce.core.ScanArgs;
 import io.lettuce.core.ScanIterator;
 import io.lettuce.core.ScriptOutputType;
+import io.lettuce.core.TransactionResult;
 import io.lettuce.core.ClientOptions;
 import io.lettuce.core.protocol.ProtocolVersion;
 import java.util.ArrayList;
@@ -20,9 +20,9 @@ import redis.clients.jedis.DefaultJedisClientConfig;
 import redis.clients.jedis.HostAndPort;
 import redis.clients.jedis.Jedis;
 import redis.clients.jedis.Pipeline;
+import redis.clients.jedis.Transaction;
 import redis.clients.jedis.RedisProtocol;
 import redis.clients.jedis.Response;
-import redis.clients.jedis.exceptions.JedisDataException;
 import redis.clients.jedis.params.ScanParams;
 import redis.clients.jedis.resps.ScanResult;
 
@@ -69,17 +69,17 @@ public class ThroughRedis {
             check("mset", r.mset(pairs.toArray(new String[0])).equals("OK"));
             check("mget", r.mget(MANY.toArray(new String[0])).equals(MANY));
             check("del", r.del(MANY.toArray(new String[0])) == 300);
-            try {
-                r.watch("a");
-                check("watch is refused", false);
-            } catch (JedisDataException error) {
-                check("by name", error.getMessage().contains("'watch' is not supported"));
-            }
+            check("watch", r.watch("a").equals("OK"));
+            check("unwatch", r.unwatch().equals("OK"));
             Pipeline pipe = r.pipelined();
             List<Response<String>> answers = new ArrayList<>();
             for (String key : MANY) { pipe.set(key, key); answers.add(pipe.get(key)); }
             pipe.sync();
             for (int n = 0; n < 300; n++) check("a pipeline", answers.get(n).get().equals(MANY.get(n)));
+            Transaction transaction = r.multi();
+            transaction.set("{tx}a", "1");
+            transaction.incr("{tx}a");
+            check("a transaction", transaction.exec().equals(List.of("OK", 2L)));
             String sha = r.scriptLoad(SCRIPT);
             for (int n = 0; n < 8; n++) {
                 check("a script", r.evalsha(sha, List.of("count" + n), List.of("5")).equals(5L));
@@ -120,15 +120,16 @@ public class ThroughRedis {
         List<KeyValue<String, String>> values = r.mget(MANY.toArray(new String[0]));
         for (int n = 0; n < 300; n++) check("mget", values.get(n).getValue().equals(MANY.get(n)));
         check("del", r.del(MANY.toArray(new String[0])) == 300);
-        try {
-            r.watch("a");
-            check("watch is refused", false);
-        } catch (RedisCommandExecutionException error) {
-            check("by name", error.getMessage().contains("'watch' is not supported"));
-        }
+        check("watch", r.watch("a").equals("OK"));
+        check("unwatch", r.unwatch().equals("OK"));
         List<RedisFuture<String>> answers = new ArrayList<>();
         for (String key : MANY) { connection.async().set(key, key); answers.add(connection.async().get(key)); }
         for (int n = 0; n < 300; n++) check("a pipeline", answers.get(n).get().equals(MANY.get(n)));
+        r.multi();
+        r.set("{tx}a", "1");
+        r.incr("{tx}a");
+        TransactionResult transaction = r.exec();
+        check("a transaction", transaction.get(0).equals("OK") && transaction.get(1).equals(2L));
         String sha = r.scriptLoad(SCRIPT);
         for (int n = 0; n < 8; n++) {
             Long count = r.evalsha(sha, ScriptOutputType.INTEGER, new String[] {"count" + n}, "5");

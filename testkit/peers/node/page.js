@@ -33,11 +33,21 @@ assert.equal(await text("#ready"), "ready");
 assert.ok((await text("#servers")).includes(label), "a name is shown as it is");
 
 assert.match(await text("#reloads"), /refused/);
+assert.match(await text("#problems"), /the last reload, .* ago, was refused: error: /);
 assert.match(await text("#slow"), /set a|set #/i);
+assert.match(await text("#times"), /phase client read[^]*phase queue[^]*phase server[^]*phase client write/);
 
 // The clients come later than the rest, since all workers are asked.
 await page.waitForFunction(() => /127\.0\.0\.1:\d+/.test(document.getElementById("clients").innerText));
 assert.match(await text("#pieces"), /none|127\.0\.0\.1/);
+assert.doesNotMatch(await text("main"), /\b0 d\b/);
+
+// The cause of a slow request is seen without scrolling.
+assert.ok(await page.evaluate(() => {
+  const right = one => one.getBoundingClientRect().right;
+  const cause = [...document.querySelectorAll("#slow th")].find(one => one.textContent === "cause");
+  return right(cause) <= right(document.querySelector("#slow").closest(".scroll"));
+}));
 assert.ok(await page.locator("#missing").isHidden());
 
 // The window is chosen by the keyboard, and shows every request.

@@ -21,11 +21,16 @@ async function ioredis() {
   assert.deepEqual(await r.mget(...many, "none"), [...many, null]);
   assert.equal(await r.del(...many), 300);
   await assert.rejects(r.rename("k1", "k2"), /same server|no such key/);
-  await assert.rejects(r.call("WATCH", "a"), /'watch' is not supported/);
+  assert.equal(await r.watch("none"), "OK");
+  assert.deepEqual(await r.multi().get("none").exec(), [[null, null]]);
   const pipe = r.pipeline();
   many.forEach((key) => pipe.set(key, key).get(key));
   const answers = await pipe.exec();
   assert.deepEqual(answers.map((one) => one[1]), many.flatMap((key) => ["OK", key]));
+  const multi = await r.multi().set("{tx}a", "1").incr("{tx}a").lpop("{tx}a").ping().exec();
+  assert.deepEqual(multi.map((one) => one[1]), ["OK", 2, undefined, "PONG"]);
+  assert.match(multi[2][0].message, /WRONGTYPE/);
+  await assert.rejects(r.multi(many.slice(0, 50).map((key) => ["set", key, "x"])).exec(), /EXECABORT/);
   r.defineCommand("add", { numberOfKeys: 1, lua: "return redis.call('INCRBY', KEYS[1], ARGV[1])" });
   for (const key of many.slice(0, 8)) await r.del(key);
   for (const key of many.slice(0, 8)) assert.equal(await r.add(key, 5), 5);
@@ -62,10 +67,12 @@ async function nodeRedis() {
   assert.equal(await r.mSet(Object.fromEntries(many.map((key) => [key, key]))), "OK");
   assert.deepEqual(await r.mGet([...many, "none"]), [...many, null]);
   assert.equal(await r.del(many), 300);
-  await assert.rejects(r.sendCommand(["WATCH", "a"]), /'watch' is not supported/);
+  assert.equal(await r.watch("none"), "OK");
+  assert.deepEqual(await r.multi().get("none").exec(), [null]);
   // It pipelines the requests of one turn.
   const answers = await Promise.all(many.flatMap((key) => [r.set(key, key), r.get(key)]));
   assert.deepEqual(answers, many.flatMap((key) => ["OK", key]));
+  assert.deepEqual(await r.multi().set("{tx}a", "1").incr("{tx}a").get("{tx}a").exec(), ["OK", 2, "2"]);
   const sha = await r.scriptLoad("return redis.call('INCRBY', KEYS[1], ARGV[1])");
   for (const key of many.slice(0, 8)) await r.set(key, "0");
   for (const key of many.slice(0, 8)) {

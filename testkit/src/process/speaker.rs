@@ -1,6 +1,6 @@
 //! A RESP connection.
 
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 
 use crate::wire::resp::{self, Reply, push_command};
@@ -45,6 +45,8 @@ impl Speaker {
             match self.stream.read(&mut chunk) {
                 Ok(0) => return Err(format!("closed after {}", shown(&self.held))),
                 Ok(n) => self.held.extend_from_slice(&chunk[..n]),
+                // A read with a deadline is not begun anew by the system.
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) => return Err(format!("{error} after {}", shown(&self.held))),
             }
         }

@@ -3,11 +3,11 @@
 
 use std::collections::VecDeque;
 
-use proxy::{ConnId, Time};
+use proxy::{ConnId, Proxy, Time};
 
 use super::forms::{Form, What};
 use super::journal::Journal;
-use super::redis::Talk;
+use super::redis::{Kind, Talk};
 
 /// The answer that a request must get.
 pub enum Asked {
@@ -50,6 +50,8 @@ pub struct Expect {
     pub frame_end: u64,
     /// No answer may come.
     pub is_quiet: bool,
+    /// The event by which the proxy may have received the beginning of it, if the rest came later.
+    pub begun: u64,
     /// The event by which the proxy had received all of it; zero before.
     pub arrived: u64,
     pub arrived_at: Time,
@@ -102,6 +104,8 @@ pub struct Client {
     pub cas: Vec<u64>,
     /// The proxy has paused reading from it.
     pub is_paused: bool,
+    /// When it was read again after a pause: what had arrived meanwhile waits from then on.
+    pub resumed_at: Time,
     pub is_half_closed: bool,
     /// It has sent a request after which the proxy closes.
     pub is_leaving: bool,
@@ -122,7 +126,7 @@ pub struct Client {
     pub is_let_down: bool,
     /// Some of its input may not have been parsed when it closed its half.
     pub is_unread: bool,
-    /// Set when the proxy is told to drain: the position up to which its input had been parsed.
+    /// Set when the proxy is told to drain: the position up to which it must be answered.
     pub drained_at: Option<u64>,
 }
 
@@ -215,6 +219,7 @@ impl Client {
             has_been_quiet: false,
             cas: vec![0; keys],
             is_paused: false,
+            resumed_at: Time(0),
             is_half_closed: false,
             is_leaving: false,
             reads_late: false,
@@ -249,6 +254,7 @@ impl Client {
             end: self.written,
             frame_end: self.written,
             is_quiet,
+            begun: 0,
             arrived: 0,
             arrived_at: Time(0),
             queued: (0, 0),
@@ -317,12 +323,56 @@ impl Client {
         self.arrived = 0;
     }
 
-    /// Records that the proxy was told to drain: the client has its answers so far and is not read
-    /// further.
-    pub fn drain(&mut self, is_awaiting: bool) {
-        let looked_at = if self.is_paused || is_awaiting { 0 } else { self.sent };
-        self.drained_at.get_or_insert(looked_at);
-        self.unsent.clear();
+    /// Records that the proxy was told to drain: the client sends the rest of the request or the
+    /// transaction that has begun, and is answered up to there.
+    pub fn drain(&mut self, proxy: &Proxy, journal: &Journal) {
+        if self.is_gone() {
+            return;
+        }
+        if self.is_half_closed {
+            let is_unread = self.is_paused || proxy.is_awaiting(self.id);
+            self.drained_at = Some(if is_unread { 0 } else { self.sent });
+            return self.unsent.clear();
+        }
+        let request = self.sent + self.rest_of_request();
+        let transaction = self.end_of_transaction(request, journal);
+        // One that has not arrived may be refused.
+        let has_begun = proxy.is_in_transaction(self.id);
+        self.drained_at = Some(if has_begun { transaction } else { request });
+        self.unsent.truncate((transaction - self.sent) as usize);
+    }
+
+    /// Returns where the transaction ends that a position is in; the position, if it is in none.
+    fn end_of_transaction(&self, at: u64, journal: &Journal) -> u64 {
+        let mut end = at;
+        for expect in self.expects.iter().filter(|one| one.frame_end > at) {
+            let Asked::Redis(number) = expect.asked else { break };
+            match journal.redis.wishes[number as usize].kind {
+                Kind::Queued(_) => {}
+                Kind::Exec(_) | Kind::Discard(_) => {
+                    end = expect.frame_end;
+                    break;
+                }
+                _ => break,
+            }
+        }
+        end
+    }
+
+    /// Returns how many bytes are missing of the request whose beginning has been sent.
+    fn rest_of_request(&self) -> u64 {
+        let mut start = self.dropped;
+        if start > self.sent {
+            // It is answered already, and the rest of its data is skipped.
+            return start - self.sent;
+        }
+        for expect in &self.expects {
+            if expect.frame_end >= self.sent {
+                return if self.sent > start { expect.frame_end - self.sent } else { 0 };
+            }
+            start = expect.frame_end;
+        }
+        0
     }
 
     pub fn is_gone(&self) -> bool {

@@ -33,6 +33,8 @@ pub struct Conn {
     pub delivered: usize,
     /// Positions in `output` at which replies end.
     pub reply_ends: VecDeque<usize>,
+    /// Where the last whole reply ends that the proxy has received.
+    last_end: usize,
     /// The range of `output` that is not a possible answer. Once its last byte is delivered, the
     /// proxy must have closed the link.
     pub poison: Option<(usize, usize)>,
@@ -59,7 +61,21 @@ pub struct Conn {
     /// Its connection key, once its handshake has been read; None if the protocol has no connection
     /// keys.
     pub conn_key: Option<ConnKey>,
-    /// It was opened to probe whether the server is back.
+    /// Its transaction, if its server is a Redis that has begun one, and whether one is being
+    /// executed.
+    pub queue: Option<redis::Queue>,
+    pub in_transaction: bool,
+    /// The last command that its server has taken was MULTI.
+    pub has_begun_block: bool,
+    /// The requests that watch keys on it.
+    pub watches: Vec<u32>,
+    /// The number of commands that its server has taken; a handshake is one.
+    pub messages: u32,
+    /// Its first request was an empty transaction: the proxy tries whether its server has them.
+    pub is_trial: bool,
+    /// It serves one client only.
+    pub is_private: bool,
+    /// It probes whether the server is back, and has no answer yet.
     pub is_probe: bool,
 }
 
@@ -78,6 +94,7 @@ impl Conn {
             output: Vec::new(),
             delivered: 0,
             reply_ends: VecDeque::new(),
+            last_end: 0,
             poison: None,
             ends_with_reply: true,
             owed_since: since,
@@ -90,8 +107,27 @@ impl Conn {
             writes: VecDeque::new(),
             is_over: false,
             conn_key: None,
+            queue: None,
+            in_transaction: false,
+            has_begun_block: false,
+            watches: Vec::new(),
+            messages: 0,
+            is_trial: false,
+            is_private: false,
             is_probe: false,
         }
+    }
+
+    /// Returns whether the proxy tries on it whether its server has transactions: it is a trial, or
+    /// as much of one as has come.
+    pub fn may_be_trial(&self) -> bool {
+        let rest = match self.messages {
+            1 => redis::TRIAL,
+            // Whether or not its first command was refused.
+            2 if self.has_begun_block => &redis::TRIAL[redis::MULTI_LEN..],
+            _ => return self.is_trial,
+        };
+        self.is_trial || rest.starts_with(&self.input)
     }
 
     pub fn is_up(&self) -> bool {
@@ -108,9 +144,9 @@ impl Conn {
         self.is_established && self.is_idle()
     }
 
-    /// Returns whether the server owes an answer to a request.
+    /// Returns whether the server owes an answer to a request. A trial is part of a handshake.
     pub fn owes(&self) -> bool {
-        self.is_up() && self.is_established && !self.is_idle()
+        self.is_up() && self.is_established && !self.is_idle() && !self.may_be_trial()
     }
 
     /// Returns the name of the next command to execute, as it stands on its line: of Redis.
@@ -121,8 +157,21 @@ impl Conn {
     /// Returns whether the next answer that the server owes is that to a whole KEYS, which takes a
     /// link for slow requests.
     pub fn owes_keys(&self) -> bool {
-        let is_whole = self.conn_key.is_some() && redis::frame_len(&self.input).is_some();
+        let is_whole =
+            self.conn_key.is_some() && redis::frame_len(&self.input, &mut false).is_some();
         is_whole && self.undelivered() == 0 && self.next_name().eq_ignore_ascii_case(b"keys\r")
+    }
+
+    /// Returns whether a whole answer is among the next `n` bytes that the proxy reads. Steps of a
+    /// transaction are none.
+    pub fn brings_answer(&self, n: usize) -> bool {
+        let read = self.delivered + n;
+        let mut start = self.last_end;
+        self.reply_ends.iter().take_while(|end| **end <= read).any(|end| {
+            let reply = &self.output[std::mem::replace(&mut start, *end)..*end];
+            let is_step = matches!(reply, b"+QUEUED\r\n" | b"+OK\r\n");
+            self.conn_key.is_none() || !is_step
+        })
     }
 
     /// Records that `n` more bytes are on their way to the server.
@@ -161,6 +210,7 @@ impl Conn {
         while let Some(end) = self.reply_ends.front().copied().filter(|end| *end <= self.delivered)
         {
             self.reply_ends.pop_front();
+            self.last_end = end;
             self.ends_with_reply = end == self.delivered;
             self.owed_since = now;
             self.is_established = true;
@@ -168,7 +218,7 @@ impl Conn {
         // A run may be long, and delivered bytes are never needed again.
         if self.delivered == self.output.len() && self.poison.is_none() {
             self.output.clear();
-            self.delivered = 0;
+            (self.delivered, self.last_end) = (0, 0);
             self.reply_ends.clear();
         }
     }

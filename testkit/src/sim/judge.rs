@@ -216,8 +216,7 @@ impl Judge<'_> {
         let kind = update.kind;
         let removable = update.key.filter(|_| update.may_remove);
         if removable.is_some() && is_unknown(line) {
-            // The removal's link may have died before all of the data had arrived, so its outcome
-            // is unknown.
+            // The removal's link may have died before all of the data had arrived.
             self.summary.errors += 1;
             return;
         }
@@ -260,7 +259,7 @@ impl Judge<'_> {
         let update = &self.journal.updates[number as usize];
         let key = update.key.expect("a store has a key");
         if line == NO_MEMORY {
-            // The removal may have happened before all of the data had arrived.
+            // It may have happened before all of the data had arrived.
             self.journal.tell_removal(self.pool_at, key, 0);
         }
         line == NO_MEMORY
@@ -276,7 +275,7 @@ impl Judge<'_> {
                 self.raise(expect, key, at);
             }
             TOO_LARGE_KEPT => {
-                self.check_kept();
+                self.check_kept(expect);
                 self.journal.forbid_delete(self.pool_at, key);
             }
             error => {
@@ -288,9 +287,12 @@ impl Judge<'_> {
     }
 
     /// Checks that a fault may have kept a removal from its server.
-    fn check_kept(&self) {
+    fn check_kept(&self, expect: &Expect) {
         let is_full = self.tight_queues || self.client.is_half_closed;
-        let is_unfit = self.pool.servers.iter().any(|one| one.ever_lacked);
+        // Its head is enough for the proxy to refuse the value.
+        let begun = if expect.begun > 0 { expect.begun } else { expect.arrived };
+        let was_out = |one: &Server| one.is_maint || one.trouble.maint > begun;
+        let is_unfit = self.pool.servers.iter().any(|one| one.ever_lacked || was_out(one));
         assert!(!self.is_calm || is_full || is_unfit, "a value is kept without any fault");
     }
 
@@ -317,7 +319,7 @@ impl Judge<'_> {
         let Some(text) = line.strip_prefix("SERVER_ERROR ") else { panic!("{line:?}") };
         self.summary.errors += 1;
         if line == NO_MEMORY_KEPT {
-            self.check_kept();
+            self.check_kept(expect);
         }
         if [NO_MEMORY, NO_MEMORY_KEPT, NO_MEMORY_FOR_KEYS].contains(&line) {
             assert!(self.tight_memory, "{line:?} without a ceiling");
@@ -339,10 +341,18 @@ impl Judge<'_> {
         let words = if words.starts_with("busy with ") { Fault::Busy.row().words } else { words };
         let row = FAULTS.iter().find(|row| [row.words, row.words_sent].contains(&words));
         let row = row.unwrap_or_else(|| panic!("{line:?} is in no table"));
-        let is_shed = matches!(row.fault, Fault::OutOfMemory | Fault::QueueFull | Fault::Dropped);
+        let shed = [
+            Fault::OutOfMemory,
+            Fault::QueueFull,
+            Fault::Dropped,
+            Fault::Maint,
+            Fault::PrivateFull,
+        ];
+        let is_shed = shed.contains(&row.fault);
         // The handshake of a server that was restarted long ago may arrive only now.
-        let is_unfit = matches!(row.fault, Fault::LinkLost | Fault::SetupRefused)
-            && self.pool.servers.iter().any(|one| one.label == label && one.ever_lacked);
+        let is_unfit = row.fault == Fault::NoBlocks
+            || matches!(row.fault, Fault::LinkLost | Fault::SetupRefused)
+                && self.pool.servers.iter().any(|one| one.label == label && one.ever_lacked);
         assert!(!self.is_calm || is_shed || is_unfit, "{line:?} without any fault");
         self.summary.faults[row.fault as usize] += 1;
         if row.fault == Fault::NoServer {
@@ -357,10 +367,9 @@ impl Judge<'_> {
         assert!(keys.is_empty() || keys.iter().any(owns), "{line:?} is not the key's server");
         let happened = self.happened(row.fault, server, expect);
         assert!(happened, "{line:?}, but that did not happen since {}", expect.arrived);
-        if row.words == row.words_sent || row.words == words {
-            Explained::NeverDone
-        } else {
-            Explained::Unknown
+        match row.words == row.words_sent || row.words == words {
+            true => Explained::NeverDone,
+            false => Explained::Unknown,
         }
     }
 
@@ -412,10 +421,14 @@ impl Judge<'_> {
                 trouble.unable != 0 && (trouble.unable > since || until >= expect.arrived_at)
             }
             Fault::Dropped => self.may_be_dropped(server, expect),
+            Fault::Maint => server.is_maint || trouble.maint > since,
             Fault::NoServer => unreachable!("it names no server"),
-            // The server was or is too old for the request.
             Fault::SetupRefused => server.ever_lacked,
-            Fault::LoginRefused => unreachable!("nobody logs in here"),
+            Fault::NoBlocks => server.may_refuse_blocks(expect),
+            Fault::PrivateFull => true,
+            Fault::LoginRefused | Fault::Unresolved | Fault::TenantFull => {
+                unreachable!("no scene has these")
+            }
         }
     }
 
@@ -425,24 +438,6 @@ impl Judge<'_> {
         // A change to several servers needs room for the most messages that it may be.
         let is_full = count + 1 + bytes / 3_000 >= self.limits.link_queue;
         is_full || bytes >= self.limits.link_outbox || self.client.has_been_quiet
-    }
-
-    /// Returns whether a request may be dropped: a client that has closed its half counts as gone
-    /// if a server was silent.
-    fn may_be_dropped(&self, server: &Server, expect: &Expect) -> bool {
-        let patience = self.plan.hold_after.unwrap_or(u64::MAX);
-        let established = server.silence.established_at.since(expect.arrived_at) >= patience;
-        let held = server.silence.held_at >= expect.arrived_at;
-        // The request may have waited for another server's capabilities, with all later input; or
-        // for the links of a change to several servers.
-        let is_spread = self.client.talk.is_some() || !self.plan.allow.is_empty();
-        let waited = (self.client.has_forms || is_spread) && self.plan.hold_after.is_some();
-        // Or for its turn at a link.
-        let is_read = matches!(expect.asked, Asked::Read { .. });
-        let waited = waited || !is_read && self.now.since(expect.arrived_at) >= patience;
-        // Or it may have waited to be sent again after a retryable error.
-        let rested = self.client.talk.is_some();
-        self.client.is_half_closed && (held || established || waited || rested)
     }
 
     fn explain_injected(&self, expect: &Expect, keys: &[u8], number: usize) -> Explained {
@@ -475,12 +470,14 @@ pub fn is_known_before(line: &str) -> bool {
         Fault::ConnectTimeout,
         Fault::LoginRefused,
         Fault::SetupRefused,
+        Fault::PrivateFull,
         Fault::Unable,
+        Fault::Maint,
     ];
     faults.iter().any(|fault| line.ends_with(&format!(": {}", fault.row().words)))
 }
 
-/// Returns whether an error says that an update was sent and its outcome is unknown.
+/// Whether an error says that an update was sent and its outcome is unknown.
 fn is_unknown(line: &str) -> bool {
     line.starts_with("SERVER_ERROR ") && line.ends_with("outcome unknown")
 }
@@ -492,7 +489,6 @@ fn is_outcome(update: &Update, line: &str) -> bool {
     }
 }
 
-/// A request with data is refused by its head if the memory ceiling is near.
 pub const NO_MEMORY: &str = "SERVER_ERROR out of memory storing object";
 const NO_MEMORY_KEPT: &str = "SERVER_ERROR out of memory storing object, old value kept";
 pub const TOO_LARGE: &str = "SERVER_ERROR object too large for cache";

@@ -34,9 +34,11 @@
 //!   there is room: `NeverRoom`.
 //! * A request is answered: the longest deadline since its server's last progress (`world.rs`):
 //!   `NoReplyDeadline`.
-//! * A drain ends: the deadlines of a request (`finish.rs`): `KeepHalfAsked`.
+//! * A drain ends: the deadlines of a request (`finish.rs`): `KeepHalfAsked`. It cuts no request
+//!   and no transaction in two: `CutHalfAsked`.
 //! * A plan is installed, and removed parts go: links at rest, the end of the turn; clients, ten
-//!   seconds: `OldRing`, `ForgetRearm`, `KeepRetired`, `NeverVacate`.
+//!   seconds: `OldRing`, `ForgetRearm`, `KeepRetired`, `NeverVacate`. The same for what an operator
+//!   does to servers by hand: `ServeMaint`, `KeepDrained`.
 //! * Free memory is available to requests: the end of the run (`finish.rs`): `HoardMemory`.
 //! * `handle_timeout` ends, and nothing is due then: at once (`Proxy::handle_timeout`, `world.rs`):
 //!   `SpinTimer`.
@@ -91,8 +93,7 @@ impl World {
 
     fn is_probed(&self, pool: usize, server: usize) -> bool {
         let is_its = |conn: &Conn| (conn.pool, conn.server) == (pool, server);
-        let asks = |conn: &Conn| conn.is_probe && !conn.is_established && is_its(conn);
-        self.conns.iter().flatten().any(asks)
+        self.conns.iter().flatten().any(|conn| conn.is_probe && is_its(conn))
     }
 
     /// Sets the time of the next probe. Call it when a server considered down has just failed, or
@@ -129,7 +130,7 @@ impl World {
             let is_at_rest = conn.owes_nothing() && !conn.is_full && !is_waited_for;
             assert!(
                 !is_at_rest || self.is_wanted(conn, vacant),
-                "the link of a server that is gone stays"
+                "the link of a server that is gone or in maintenance stays"
             );
         }
         for pool in &self.pools {
@@ -214,7 +215,10 @@ impl World {
     fn is_wanted(&self, conn: &Conn, vacant: u32) -> bool {
         let pool = &self.pools[conn.pool];
         match pool.is_planned {
-            true => pool.has(pool.servers[conn.server].id),
+            true => {
+                let server = &pool.servers[conn.server];
+                pool.has(server.id) && !server.is_maint
+            }
             false => vacant & 1 << conn.pool == 0,
         }
     }

@@ -3,7 +3,7 @@
 
 use proxy::Report;
 use proxy::outliers::Decision;
-use proxy::plan::{OnFailure, PoolPlan, Timeouts};
+use proxy::plan::{AdminState, OnFailure, PoolPlan, Timeouts};
 
 use super::rings::View;
 use super::scene;
@@ -21,6 +21,7 @@ enum Change {
     Limits,
     Switches,
     Ejection,
+    State,
     RemovePool,
     RestorePool,
 }
@@ -39,6 +40,9 @@ const CHANGES: &[Change] = &[
     Change::Limits,
     Change::Switches,
     Change::Ejection,
+    Change::State,
+    Change::State,
+    Change::State,
     Change::RemovePool,
     Change::RestorePool,
     Change::RestorePool,
@@ -114,7 +118,7 @@ impl World {
     /// Reads the proxy's view of its servers' health.
     pub fn look_at_health(&mut self) {
         let down: Vec<(u32, bool)> =
-            self.proxy.servers().map(|view| (view.id, view.health != "ready")).collect();
+            self.proxy.servers().map(|view| (view.id, is_down(view.health))).collect();
         for (number, is_down) in down {
             let (pool, at) = self.place(number);
             let server = &mut self.pools[pool].servers[at];
@@ -145,6 +149,20 @@ impl World {
         let before: Vec<(bool, PoolPlan)> =
             self.pools.iter().map(|model| (model.is_planned, model.plan.clone())).collect();
         let done: Vec<Change> = (0..changes).filter_map(|_| self.change(&before)).collect();
+        self.install(before, &done);
+    }
+
+    /// Makes all servers ready that are not, by another plan.
+    pub fn lift_states(&mut self) {
+        let before =
+            self.pools.iter().map(|model| (model.is_planned, model.plan.clone())).collect();
+        for server in self.pools.iter_mut().flat_map(|model| &mut model.plan.servers) {
+            server.admin = AdminState::Ready;
+        }
+        self.install(before, &[Change::State]);
+    }
+
+    fn install(&mut self, before: Vec<(bool, PoolPlan)>, done: &[Change]) {
         say!(self, "RELOAD {done:?}");
         self.summary.installs += 1;
         for (pool, (was_planned, old)) in before.into_iter().enumerate() {
@@ -215,12 +233,21 @@ impl World {
         let model = &mut self.pools[pool];
         for at in 0..model.servers.len() {
             let number = model.servers[at].id;
-            let was_there = was_planned && old.servers.iter().any(|one| one.id == number);
-            if was_there && model.has(number) {
+            let find = |plan: &PoolPlan| plan.servers.iter().find(|one| one.id == number).cloned();
+            let was = find(&old).filter(|_| was_planned);
+            let is = find(&model.plan);
+            let server = &mut model.servers[at];
+            if let Some(is) = &is {
+                let is_maint = is.admin == AdminState::Maint;
+                if std::mem::replace(&mut server.is_maint, is_maint) != is_maint {
+                    server.trouble.maint = event;
+                    server.sick_since = None;
+                }
+            }
+            if was.is_some() && is.is_some() {
                 continue;
             }
             // A server that leaves or joins has no history.
-            let server = &mut model.servers[at];
             server.is_ejected = false;
             server.is_down = false;
             server.sick_since = None;
@@ -251,8 +278,10 @@ impl World {
             Change::ServerConnections => {
                 let count = random.range(1, 3);
                 let before = std::mem::replace(&mut plan.server_connections, count);
+                let changes_owner = plan.protocol.name() == "redis" && random.permille(200);
+                plan.private ^= changes_owner;
                 self.pools[at].has_shrunk |= count < before;
-                count != before
+                count != before || changes_owner
             }
             Change::Clients => self.change_clients(at),
             Change::Limits => {
@@ -271,6 +300,11 @@ impl World {
                 plan.server_retry_timeout = random.range(5_000, 60_000) as u64;
                 plan.max_ejected = *random.pick(&[None, Some(0), Some(1), Some(3)]);
                 true
+            }
+            Change::State => {
+                let server = random.below(plan.servers.len());
+                let state = *random.pick(&AdminState::ALL);
+                std::mem::replace(&mut plan.servers[server].admin, state) != state
             }
             Change::RemovePool => {
                 self.pools[at].is_planned = !before[at].0;
@@ -336,9 +370,14 @@ impl World {
             if client.is_paused || is_awaiting {
                 self.journal.retryable(client.number);
             }
-            client.drain(is_awaiting);
+            client.drain(&self.proxy, &self.journal);
         }
     }
+}
+
+/// Whether a server that is shown so waits for a probe.
+fn is_down(health: &str) -> bool {
+    matches!(health, "down" | "ejected")
 }
 
 fn plan_has(pools: &[PoolPlan], number: u32) -> bool {

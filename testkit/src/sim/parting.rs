@@ -18,6 +18,8 @@ impl World {
         self.summary.half_waiting += u64::from(self.proxy.waiting_of(id) > 0);
         client.is_unread = self.proxy.is_awaiting(id) || !client.has_sent_whole();
         client.unsent.clear();
+        // The rest of a request that has begun does not come any more.
+        client.drained_at = client.drained_at.map(|at| at.min(client.sent));
         // Only the proxy knows since when input has waited without being parsed.
         if !client.is_leaving && !self.proxy.is_awaiting(id) {
             self.journal.cancel(client.awaited(), self.now);
@@ -101,6 +103,10 @@ impl World {
         }
         if client.is_paused || self.proxy.is_awaiting(id) {
             // Its last requests may have been received and never parsed.
+            self.journal.retryable(client.number);
+        }
+        if self.proxy.uses_private(id) {
+            // Its own links end with it, in the middle of what it has asked there.
             self.journal.retryable(client.number);
         }
         self.proxy.handle_closed(id, Closed::Reset, self.now);

@@ -8,6 +8,8 @@
 //! * A client keeps its user, and so its tenant's keys, wherever it is: `LoseTenant`. No key of
 //!   another tenant reaches a server.
 //! * Each request is counted once, however often it is read: `ForgetRefund`.
+//! * A request that is within the limits is served, whatever the limits were before, and whether
+//!   what was above them was delayed or refused.
 //! * What a dead worker held is given back; at rest nothing is in flight, and every client has been
 //!   answered.
 
@@ -17,7 +19,7 @@ use std::rc::Rc;
 use metrics::{Registry, TenantCounter};
 use proto::Endpoints;
 use proxy::plan::{Plan, PoolPlan, ServerPlan};
-use proxy::tenants::plan::{TenantPlan, TenantRules};
+use proxy::tenants::plan::{Over, TenantPlan, TenantRules};
 use proxy::users::Users;
 use proxy::{Action, Closed, ConnId, Passed, Proxy, Side, Slices, Time};
 
@@ -47,6 +49,7 @@ pub fn play(seed: u64, trace: bool, summary: &mut Summary) {
         since: start,
         asked: [0; 2],
         is_rough,
+        is_calm: false,
         trace,
     };
     (0..STEPS).for_each(|_| scene.step());
@@ -71,6 +74,8 @@ struct Scene {
     asked: [u64; 2],
     /// Workers die, and clients leave while they wait: not all requests reach the server.
     is_rough: bool,
+    /// Nobody is above a limit any more.
+    is_calm: bool,
     trace: bool,
 }
 
@@ -79,6 +84,7 @@ struct Scene {
 struct Limits {
     requests: [u64; 2],
     inflight: u64,
+    over: Over,
 }
 
 struct Worker {
@@ -103,7 +109,8 @@ impl Limits {
     fn draw(random: &mut Random) -> Limits {
         let requests = [random.range(200, 2_000) as u64, random.range(200, 2_000) as u64];
         let inflight = if random.permille(500) { u64::MAX } else { 4_000 };
-        Limits { requests, inflight }
+        let over = if random.permille(300) { Over::Refuse } else { Over::Delay };
+        Limits { requests, inflight, over }
     }
 
     /// A pool of the users of two tenants.
@@ -116,7 +123,7 @@ impl Limits {
             let mut tenant = TenantPlan::new(PREFIXES[at]);
             tenant.users = vec![USERS[at].to_string()];
             tenant.rates[0] = self.requests[at];
-            tenant.inflight_max = self.inflight;
+            (tenant.inflight_max, tenant.over) = (self.inflight, self.over);
             tenant.weight = 1 + 2 * at as u32;
             let prefix = format!("{}:", PREFIXES[at]).into_bytes();
             tenant.rules = Some(TenantRules::new(Vec::new(), Default::default(), prefix));
@@ -162,6 +169,18 @@ impl Scene {
             self.settle();
         }
         assert!(self.clients.iter().all(|client| client.owed == 0), "a request is never answered");
+        self.is_calm = true;
+        for at in 0..self.clients.len() {
+            self.passes(SECOND / 20);
+            self.settle();
+            if self.clients[at].is_in {
+                self.clients[at].owed += 1;
+                let text = format!("GET {}:0\r\n", PREFIXES[self.clients[at].of]);
+                self.says(at, &text);
+                self.settle();
+                assert_eq!(self.clients[at].owed, 0, "a request within the limits waits");
+            }
+        }
         for (at, tenant) in TENANTS.into_iter().enumerate() {
             let total = |counter| self.registry.total(tenant, counter);
             let here = self.clients.iter().filter(|client| client.is_in && client.of == at).count();
@@ -381,7 +400,8 @@ impl Scene {
             if self.trace {
                 println!("{:>9} us  {} hears {}", self.now.0, USERS[client.of], line.trim_end());
             }
-            assert!(!line.starts_with('-'), "{} hears {line}", USERS[client.of]);
+            let is_over = line.starts_with("-ERR tenant '") && !self.is_calm;
+            assert!(!line.starts_with('-') || is_over, "{} hears {line}", USERS[client.of]);
             client.owed = client.owed.checked_sub(1).expect("an answer has a question");
             client.is_in = true;
         }

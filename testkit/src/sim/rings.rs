@@ -3,7 +3,7 @@
 //! A request is routed by the ring at the time when it is parsed. So its keys may be on any server
 //! that owned them between its arrival and now, and on no other.
 
-use proxy::plan::PoolPlan;
+use proxy::plan::{OnFailure, PoolPlan};
 use shard::{Distribution, Node, Ring, tagged};
 
 use super::scene::Key;
@@ -32,11 +32,14 @@ impl View {
         let node = |one: &Server| Node { name: one.name.clone(), weight: weight(one) };
         let nodes: Vec<Node> = servers.iter().map(node).collect();
         let is_member: Vec<bool> = servers.iter().map(|one| planned(one).is_some()).collect();
-        let is_alive: Vec<bool> = servers
-            .iter()
-            .zip(&is_member)
-            .map(|(one, member)| *member && !one.is_ejected)
-            .collect();
+        // Where keys may move, only the servers in the best state that there is have any.
+        let state = |one| planned(one).filter(|_| !one.is_ejected).map(|planned| planned.admin);
+        let best = servers.iter().filter_map(state).min();
+        let is_alive = |one| match plan.on_failure {
+            OnFailure::Eject => best.is_some() && state(one) == best,
+            OnFailure::FailFast => state(one).is_some(),
+        };
+        let is_alive: Vec<bool> = servers.iter().map(is_alive).collect();
         let ring = Ring::build(plan.distribution, &nodes, &is_alive);
         let alive = bits(&is_alive);
         let owners = keys.iter().map(|key| match plan.distribution {

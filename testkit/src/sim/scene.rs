@@ -95,6 +95,11 @@ pub struct Key {
 }
 
 impl Scene {
+    /// Whether there may be fewer private links than clients need.
+    pub fn has_few_private(&self) -> bool {
+        self.plan.private_max < proxy::limits::PRIVATE_LINKS_MAX
+    }
+
     pub fn new(random: &mut Random) -> Scene {
         let calm = random.permille(250);
         let faults = if calm { Vec::new() } else { some_faults(random) };
@@ -117,6 +122,9 @@ impl Scene {
         let clients_max = if random.permille(100) { random.range(1, 4) } else { usize::MAX };
         let limits = limits(random);
         (plan.memory_max, plan.limits) = (memory_max, limits);
+        if random.permille(200) {
+            plan.private_max = random.range(1, 6) as u64;
+        }
         if random.permille(500) {
             plan.clients_max = clients_max
         } else {
@@ -192,6 +200,7 @@ fn pool(random: &mut Random, at: usize, calm: bool, large: bool) -> PoolPlan {
         plan.hash_tag = Some(*b"{}");
         plan.databases = random.range(1, 4) as u32;
         plan.database = random.below(plan.databases as usize) as u32;
+        plan.private = random.permille(120);
         plan.multi_key = if random.permille(100) { MultiKey::Refuse } else { MultiKey::Split };
     }
     plan.hash = *random.pick(&[Hash::Fnv64a, Hash::Md5, Hash::Crc16, Hash::Murmur]);

@@ -47,6 +47,8 @@ pub struct Server {
     pub redis: Option<Box<Model>>,
     /// The proxy considers it down.
     pub is_down: bool,
+    /// The operator has it in maintenance.
+    pub is_maint: bool,
     pub is_ejected: bool,
     /// The start of its repeated failures, if it has failed repeatedly.
     pub sick_since: Option<Time>,
@@ -82,6 +84,8 @@ pub struct Trouble {
     pub unable_time: Time,
     /// The proxy considered it down until then.
     pub back: u64,
+    /// It was in maintenance until then.
+    pub maint: u64,
     /// Any of these events, and stalls.
     pub any: u64,
     pub any_time: Time,
@@ -105,19 +109,21 @@ pub struct Place<'a> {
 impl Server {
     /// Returns whether it had any fault since then.
     pub fn was_in_trouble(&self, event: u64, time: Time) -> bool {
-        let Trouble { any, back, .. } = self.trouble;
-        self.is_down || any > event || back > event || self.rough_until >= time
+        let Trouble { any, back, maint, .. } = self.trouble;
+        let is_out = self.is_down || self.is_maint;
+        is_out || any.max(back).max(maint) > event || self.rough_until >= time
     }
 
     /// Returns whether a message for it may have been refused since then, or lost with its link. A
     /// late message is not lost: a stalled server executes it when it continues.
     pub fn may_have_lost(&self, event: u64, time: Time) -> bool {
-        let Trouble { refused, hung, lost, poisoned, silent, injected, unable, back, .. } =
-            self.trouble;
-        let last = [refused, hung, lost, poisoned, silent, injected, unable, back];
+        let Trouble {
+            refused, hung, lost, poisoned, silent, injected, unable, back, maint, ..
+        } = self.trouble;
+        let last = [refused, hung, lost, poisoned, silent, injected, unable, back, maint];
         let until = self.trouble.unable_time.after(limits::BACKOFF_LAST_US);
         let lacks_socket = unable != 0 && until >= time;
-        self.is_down || lacks_socket || last.into_iter().any(|one| one > event)
+        self.is_down || self.is_maint || lacks_socket || last.into_iter().any(|one| one > event)
     }
 
     pub fn new(plan: &ServerPlan, keys: usize) -> Server {
@@ -139,6 +145,7 @@ impl Server {
             ever_lacked: false,
             redis: None,
             is_down: false,
+            is_maint: false,
             is_ejected: false,
             sick_since: None,
             unasked_since: Time(0),

@@ -3,11 +3,13 @@
 
 use proxy::Time;
 
+use super::client::{Asked, Expect};
 use super::conn::Conn;
 use super::frame::frame_len;
 use super::journal::UpdateKind;
+use super::judge::Judge;
 use super::redis;
-use super::server::Place;
+use super::server::{Place, Server};
 use super::world::World;
 
 /// The time for which a server has owed answers and sent nothing.
@@ -117,18 +119,24 @@ impl World {
             return;
         }
         let mut at = 0;
-        while at < before {
+        // A block is one message.
+        let mut is_in_block = conn.queue.is_some();
+        while at < before || is_in_block {
+            let rest = conn.input.get(at..).unwrap_or_default();
             let len = match model.is_redis {
-                true => redis::frame_len(&conn.input[at..]),
-                false => frame_len(&conn.input[at..]),
+                true => redis::frame_len(rest, &mut is_in_block),
+                false => frame_len(rest),
             };
             at += len.unwrap_or(usize::MAX - at);
+            is_in_block &= at < usize::MAX;
         }
         let most = if at > before { at } else { before };
         assert!(
             conn.input.len() <= most,
-            "a message is sent to a server that is silent since {:?}",
-            silence.since
+            "link {} sends a message to a server that is silent since {:?}: {}",
+            conn.id.index(),
+            silence.since,
+            String::from_utf8_lossy(&conn.input).escape_debug()
         );
     }
 }
@@ -177,3 +185,23 @@ pub fn check_cancelled(place: &Place<'_>, number: u64, silence: &Silence, conn: 
 
 /// More than a turn takes.
 pub const TURN_US: u64 = 5_000;
+
+impl Judge<'_> {
+    /// Returns whether a request may be dropped: a client that has closed its half counts as gone
+    /// if a server was silent.
+    pub fn may_be_dropped(&self, server: &Server, expect: &Expect) -> bool {
+        let patience = self.plan.hold_after.unwrap_or(u64::MAX);
+        let established = server.silence.established_at.since(expect.arrived_at) >= patience;
+        let held = server.silence.held_at >= expect.arrived_at;
+        // The request may have waited for another server's capabilities, with all later input; or
+        // for the links of a change to several servers.
+        let is_spread = self.client.talk.is_some() || !self.plan.allow.is_empty();
+        let waited = (self.client.has_forms || is_spread) && self.plan.hold_after.is_some();
+        // Or for its turn at a link.
+        let is_read = matches!(expect.asked, Asked::Read { .. });
+        let waited = waited || !is_read && self.now.since(expect.arrived_at) >= patience;
+        // Or it may have waited to be sent again after a retryable error.
+        let rested = self.client.talk.is_some();
+        self.client.is_half_closed && (held || established || waited || rested)
+    }
+}

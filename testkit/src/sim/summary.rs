@@ -16,6 +16,10 @@ pub struct Summary {
     /// Answers to Redis clients, and errors about keys on different servers.
     pub redis: u64,
     pub apart: u64,
+    /// Transactions that were executed.
+    pub transactions: u64,
+    /// Transactions that were not executed, since what was watched may have changed.
+    pub unexecuted: u64,
     /// Error lines that were explained.
     pub errors: u64,
     pub pauses: u64,
@@ -44,7 +48,7 @@ pub struct Summary {
     pub faults: [u64; FAULTS_COUNT],
 }
 
-const FAULTS_COUNT: usize = 16;
+const FAULTS_COUNT: usize = 20;
 
 impl Summary {
     pub fn add(&mut self, other: &Summary) {
@@ -57,6 +61,8 @@ impl Summary {
         self.refused_forms += other.refused_forms;
         self.redis += other.redis;
         self.apart += other.apart;
+        self.transactions += other.transactions;
+        self.unexecuted += other.unexecuted;
         self.errors += other.errors;
         self.pauses += other.pauses;
         self.repeats += other.repeats;

@@ -78,7 +78,7 @@ impl World {
     fn send_piece(&mut self, id: ConnId) {
         let client = self.clients[id.index()].as_ref().expect("the caller found it");
         let len = client.unsent.len();
-        if len == 0 || client.is_paused || client.is_half_closed || client.is_gone() {
+        if len == 0 || client.is_paused || client.is_half_closed {
             return;
         }
         let n = match self.random.below(10) {
@@ -102,6 +102,9 @@ impl World {
         say!(self, "client {} sends {:?}", client.number, String::from_utf8_lossy(&piece));
         while let Some(expect) = client.expects.get_mut(client.arrived) {
             if expect.end > client.sent {
+                if expect.begun == 0 {
+                    expect.begun = self.journal.event();
+                }
                 break;
             }
             client.arrived += 1;
@@ -361,9 +364,9 @@ impl World {
         let piece = conn.output[conn.delivered..conn.delivered + n].to_vec();
         say!(self, "link {at} delivers {:?}", String::from_utf8_lossy(&piece));
         let was_established = conn.is_established;
-        let replies = conn.reply_ends.len();
+        let may_be_trial = conn.may_be_trial();
+        let has_answered = was_established && !may_be_trial && conn.brings_answer(n);
         conn.deliver(n, self.now);
-        let has_answered = was_established && conn.reply_ends.len() < replies;
         let has_come_up = conn.is_established && !was_established;
         let is_probe = conn.is_probe;
         if conn.is_established && !was_established {
@@ -398,6 +401,9 @@ impl World {
         self.carry_out();
         if has_come_up && is_probe {
             self.expect_probe(place.0, place.1);
+            // From here on it is a link like any other: what becomes of it schedules no probe.
+            let conn = self.conns[at].as_mut().filter(|conn| conn.id == id);
+            conn.into_iter().for_each(|conn| conn.is_probe = false);
         }
         let stands = self.conns[at].as_ref().is_some_and(|conn| conn.id == id);
         assert!(!(must_end && stands), "what nobody can have asked for is believed");

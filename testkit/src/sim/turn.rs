@@ -56,11 +56,15 @@ impl World {
                 Action::LookUpEndpoints(id) => {
                     self.proxy.handle_endpoints(id, Default::default(), self.now);
                 }
+                Action::Inquire { client, .. } => {
+                    self.proxy.handle_told(client, Ok(Default::default()), self.now);
+                }
                 Action::FlushAck(id) => self.flushed.push(id),
                 Action::Log(event) => self.note(event),
                 Action::Report(report) => self.hear(0, &report),
                 // Nothing depends on it.
                 Action::Slow { .. } | Action::Access { .. } | Action::InPieces { .. } => {}
+                Action::Tap { .. } => {}
             }
         }
     }
@@ -68,7 +72,10 @@ impl World {
     fn connect(&mut self, id: ConnId, number: u32) {
         let (pool, server) = self.place(number);
         let mut conn = Conn::new(id, (pool, server), self.now);
+        // Only a private link may be gone again: its client has changed its database at once.
+        conn.is_private = !self.proxy.is_shared(id);
         let model = &mut self.pools[pool].servers[server];
+        assert!(!model.is_maint, "a server in maintenance is connected to");
         model.progress = self.now;
         if model.trick == Trick::NoSocket && !self.is_calm {
             say!(self, "  no socket for it");
@@ -101,9 +108,13 @@ impl World {
 
     fn set_paused(&mut self, id: ConnId, paused: bool) {
         // The client may have left in the same step.
+        let now = self.now;
         if let Some(client) = self.client(id) {
             assert!(client.is_paused || paused, "resumed without a pause");
             client.is_paused = paused;
+            if !paused {
+                client.resumed_at = now;
+            }
             self.summary.pauses += u64::from(paused);
         }
     }
@@ -122,8 +133,9 @@ impl World {
         self.note_hold_before(conn.pool, conn.server);
         self.note_silence((conn.pool, conn.server), false);
         let model = &mut self.pools[conn.pool];
-        let number = model.servers[conn.server].id;
-        let may_retire = !model.is_planned || !model.has(number) || model.has_shrunk;
+        let entry = &model.servers[conn.server];
+        let is_gone = !model.is_planned || !model.has(entry.id) || entry.is_maint;
+        let may_retire = is_gone || model.has_shrunk;
         let since = if conn.is_up() { conn.owed_since } else { conn.since };
         let timeouts = model.deadlines_since(since);
         let waited = self.now.since(since);
@@ -136,9 +148,15 @@ impl World {
         // Its handshake has just reported fewer capabilities than the waiting requests may need.
         let unfit_at = model.servers[conn.server].unfit_at;
         let is_unfit = unfit_at == self.now && (conn.is_idle() || !conn.is_established);
+        if conn.may_be_trial() && !is_poisoned && !is_late {
+            return;
+        }
         if may_retire && !waits && !is_poisoned && !is_late && !is_unfit {
             // No client waits for an answer, so this is not a failure.
             return;
+        }
+        if conn.is_private && !is_poisoned && !is_unfit {
+            return self.close_private(conn, is_late);
         }
         let server = &mut model.servers[conn.server];
         let event = self.journal.event();
@@ -169,6 +187,24 @@ impl World {
         }
         trouble.any = event;
         trouble.any_time = self.now;
+        self.leave_orphan(conn);
+    }
+
+    /// Closes a private link whose client has gone, or needs it no more. What was sent on it may
+    /// still be executed.
+    fn close_private(&mut self, conn: Conn, is_late: bool) {
+        let event = self.journal.event();
+        let trouble = &mut self.pools[conn.pool].servers[conn.server].trouble;
+        match conn.is_up() {
+            _ if !is_late => {}
+            true => (trouble.silent, trouble.any, trouble.any_time) = (event, event, self.now),
+            false => (trouble.hung, trouble.any, trouble.any_time) = (event, event, self.now),
+        }
+        self.leave_orphan(conn);
+    }
+
+    /// Sometimes, what a closed link has sent and its server has not read is executed later.
+    fn leave_orphan(&mut self, conn: Conn) {
         if !conn.input.is_empty() && self.random.permille(600) {
             self.orphans.push(conn);
         }
@@ -243,6 +279,14 @@ impl World {
             Event::ServerBack { server } => (*server, false),
             // The clients that were refused check this by their answers.
             Event::ClientsRefused { .. } | Event::Marked { .. } | Event::Lacks { .. } => return,
+            Event::SubscriptionsLost { .. } => return,
+            Event::CutOff { clients, half_asked, .. } => {
+                return assert!(*clients > 0 && half_asked <= clients, "nobody is cut off");
+            }
+            Event::MemoryShort { held, max } => {
+                return assert!(*held >= max - max / 8, "{held} of {max} is not short");
+            }
+            Event::MemoryFree { held, max } => return assert!(*held < max / 2 + 1),
             Event::Connection(_) => unreachable!("nobody wants to know of connections here"),
             // Its links died repeatedly under meta requests, so the proxy assumes that it has none.
             Event::CapabilityLost { server } => {
@@ -250,6 +294,7 @@ impl World {
                 self.pools[pool].servers[at].ever_lacked = true;
                 return;
             }
+            Event::ServerDrips { .. } => return,
             Event::LoginFailed { .. } | Event::LoginsFailed { .. } => {
                 unreachable!("nobody logs in here")
             }
@@ -299,7 +344,7 @@ impl World {
     fn is_begun(&self, conn: &Conn) -> bool {
         let len = match self.pools[conn.pool].is_redis {
             _ if !conn.is_full || conn.undelivered() > 0 => return false,
-            true => redis::frame_len(&conn.input),
+            true => redis::frame_len(&conn.input, &mut false),
             false => frame_len(&conn.input),
         };
         len.is_none()

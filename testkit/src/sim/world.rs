@@ -170,7 +170,10 @@ impl World {
                 let is_old = is_old && random.permille(500);
                 server.has_meta = !is_old;
                 server.ever_lacked = is_old;
-                server.redis = Some(Box::new(Model::new(pool.keys.len(), databases, !is_old)));
+                let mut model = Model::new(pool.keys.len(), databases, !is_old);
+                model.lacks =
+                    random.permille(100).then(|| *random.pick(&["MULTI", "EXEC", "DISCARD"]));
+                server.redis = Some(Box::new(model));
             }
         }
         let journal = Journal::new(pools.iter().map(|pool| pool.keys.len()));
@@ -327,7 +330,8 @@ impl World {
             _ => (0..model.servers.len()).map(progress).max(),
         };
         let (changed, _) = model.deadlines.last().expect("there are always deadlines");
-        let since = last.unwrap_or(self.now).max(expect.arrived_at).max(*changed);
+        let arrived_at = expect.arrived_at.max(client.resumed_at);
+        let since = last.unwrap_or(self.now).max(arrived_at).max(*changed);
         let Timeouts { connect, queue, reply, slow } = model.plan.timeouts;
         let queue = if has_large { queue.max(slow) } else { queue };
         let slow = if model.is_redis { SLOW_IN_A_ROW * slow + reply } else { reply };

@@ -138,6 +138,7 @@ fn treatment(fact: &Fact, line: &Line, review: &Review) -> Result<String, String
         "one" | "gated-one" if fact.keys.is_empty() => return Err("it has no keys".into()),
         "one" => "One".into(),
         "any" => "Any".into(),
+        "alone" => "Alone".into(),
         "cursor" => "Cursor".into(),
         "split" => "Split".into(),
         "each" => "Each".into(),
@@ -149,6 +150,15 @@ fn treatment(fact: &Fact, line: &Line, review: &Review) -> Result<String, String
         "kill" => "Kill".into(),
         "own" if fact.container => "OwnContainer".into(),
         "own" => "Own".into(),
+        "clients" => "Clients".into(),
+        "monitor" => "Monitor".into(),
+        "unwatch" => "Unwatch".into(),
+        "begin" => "Begin".into(),
+        "execute" => "Execute".into(),
+        "discard" => "Discard".into(),
+        "channel" => "Channel".into(),
+        "shard" => "Shard".into(),
+        "subscribe" => "Subscribe".into(),
         "container" if !fact.container => return Err("it has no subcommands".into()),
         "container" => "Container".into(),
         other => {
@@ -161,7 +171,10 @@ fn treatment(fact: &Fact, line: &Line, review: &Review) -> Result<String, String
 
 /// Returns how much work it is, in the words of the table.
 fn effort(line: &Line) -> Result<&'static str, String> {
-    let goes_to_servers = !line.what.starts_with("no:") && !line.what.starts_with("own");
+    const OWN: [&str; 8] =
+        ["own", "clients", "monitor", "unwatch", "begin", "execute", "discard", "subscribe"];
+    let is_own = OWN.contains(&line.what.as_str());
+    let goes_to_servers = !line.what.starts_with("no:") && !is_own;
     Ok(match line.work.as_str() {
         "" => "Quick",
         _ if !goes_to_servers => return Err("no server has work with it".into()),
@@ -173,6 +186,9 @@ fn effort(line: &Line) -> Result<&'static str, String> {
         "count" => "Count",
         "amount" => "Amount",
         "scan" => "Scan",
+        "wait" => "Wait",
+        "stream" => "Stream",
+        "watch" => "Watch",
         other => return Err(format!("{other:?}?")),
     })
 }
@@ -186,6 +202,7 @@ fn note(fact: &Fact, line: &Line, review: &Review) -> String {
         _ if !line.note.is_empty() => line.note.as_str(),
         (_, Some(why)) => why,
         ("container", _) => "its subcommands only",
+        ("clients", _) => "of the tenant, or else of the pool if `allow:` names it; all workers",
         ("gated", _) => "one answer if all give the same, else an error that names each",
         ("report", _) => "a list of each server's name and reply; one server's reply as it is",
         ("one" | "gated-one", _) if has_many => "all its keys on one server",

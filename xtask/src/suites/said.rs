@@ -31,6 +31,7 @@ pub fn read(runner: &Runner, output: &str) -> Tests {
         Runner::Pytest(_) => pytest(output),
         Runner::Phpt => phpt(output),
         Runner::Tap => tap(output),
+        Runner::Units(_) => units(output),
     }
 }
 
@@ -106,7 +107,26 @@ fn tap(output: &str) -> Tests {
     tests
 }
 
-/// The prefix of a line that names a TAP file.
+/// Parses `[ok]: words (3 ms)` and `[err]: words in tests/unit/...` after a line that names the
+/// unit. A name that several tests of a unit have stands for all of them.
+fn units(output: &str) -> Tests {
+    let mut tests = Tests::new();
+    let mut unit = "";
+    for line in output.lines() {
+        if let Some(name) = line.strip_prefix(FILE) {
+            unit = name;
+        } else if let Some(rest) = line.strip_prefix("[ok]: ") {
+            let words = rest.rsplit_once(" (").map_or(rest, |(words, _)| words);
+            tests.entry(format!("{unit} \"{words}\"")).or_insert(Said::Passed);
+        } else if let Some(rest) = line.strip_prefix("[err]: ") {
+            let words = rest.rsplit_once(" in tests/").map_or(rest, |(words, _)| words);
+            tests.insert(format!("{unit} \"{words}\""), Said::Failed(rest.to_string()));
+        }
+    }
+    tests
+}
+
+/// The prefix of a line that names a TAP file or a unit.
 pub const FILE: &str = "== ";
 
 /// The last line of a file's output if all of it passed.
@@ -144,5 +164,11 @@ mod tests {
                       == t/maxconns.t\nok 1\nok 2\n# ended: exit status: 0\n";
         let passed = ["t/a.t 1", "t/a.t 2", "t/b.t 1", "t/maxconns.t"];
         check(Runner::Tap, output, &passed, &[("t/a.t 4", "- get")]);
+
+        let output = "== unit/a\n[ok]: SET (2) (1 ms)\n[err]: GET 1 in tests/unit/a.tcl\nwhy\n\
+                      [ok]: GET 1 (0 ms)\n== unit/b\n[ok]: SET (2) (0 ms)\n[ignore]: no\n";
+        let passed = ["unit/a \"SET (2)\"", "unit/b \"SET (2)\""];
+        let failed = [("unit/a \"GET 1\"", "GET 1 in tests/unit/a.tcl")];
+        check(Runner::Units(&[]), output, &passed, &failed);
     }
 }

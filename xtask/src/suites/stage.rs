@@ -78,6 +78,7 @@ pub fn inside(arguments: &[String]) -> Outcome {
         Runner::Tap => return tap(folder, program),
         Runner::Pytest(words) => pytest(words)?,
         Runner::Phpt => phpt(),
+        Runner::Units(names) => return units(folder, names, program),
     };
     let _servers = start_servers(program)?;
     command.current_dir(folder).stdin(Stdio::null());
@@ -92,6 +93,8 @@ fn pytest(words: &[&str]) -> Result<Command, String> {
     let mut command = Command::new(fetch::python()?);
     // The projects' own options would measure coverage.
     command.args(["-m", "pytest", "-q", "-rpfE", "--tb=line", "--timeout=30", "--color=no"]);
+    // Otherwise one that takes too long ends all.
+    command.arg("--timeout-method=signal");
     command.args(["-p", "no:cacheprovider", "-o", "addopts=", "--show-capture=no"]).args(words);
     // On a narrower terminal it truncates its summary.
     command.env("COLUMNS", "250");
@@ -153,6 +156,34 @@ fn tap_file(folder: &str, name: &str, program: Option<&Path>) -> String {
     format!("{}{name}\n{}# ended: {ended}\n", said::FILE, lines.flatten().collect::<String>())
 }
 
+/// Runs each unit alone, with a new server, since some leave it changed. A failed test does not end
+/// its unit (`--durable`).
+fn units(folder: &str, names: &[&str], program: Option<&Path>) -> Outcome {
+    for name in names {
+        let _servers = start_servers(program)?;
+        println!("{}{name}", said::FILE);
+        let mut command = Command::new("timeout");
+        command.args(["--kill-after=5", UNIT_MAX, "tclsh", "tests/test_helper.tcl"]);
+        command.args(["--host", "127.0.0.1", "--port", "6379", "--durable", "--single", name]);
+        super::SKIPPED.iter().for_each(|test| {
+            command.args(["--skiptest", test]);
+        });
+        command.envs(program.map(|_| ("PAST", "16379")));
+        let said = command.current_dir(folder).output().map_err(|error| error.to_string())?;
+        let said = String::from_utf8_lossy(&said.stdout);
+        // Each line has the colours of a terminal.
+        let bare = |part: &str| match part.split_once('m') {
+            Some((code, rest)) if code.starts_with('[') => rest.to_string(),
+            _ => part.to_string(),
+        };
+        for line in said.lines() {
+            println!("{}", line.split('\x1b').map(bare).collect::<String>());
+        }
+    }
+    println!("{WHOLE}");
+    Ok(())
+}
+
 /// Starts the servers on the tests' addresses, or quickack there and the servers elsewhere.
 fn start_servers(program: Option<&Path>) -> Result<Vec<Process>, String> {
     let [tcp, socket, redis] = match program {
@@ -170,7 +201,9 @@ fn start_servers(program: Option<&Path>) -> Result<Vec<Process>, String> {
         ),
     ];
     if let Some(program) = program {
+        // One worker counts all who get a message.
         let config = [
+            "global:\n  workers: 1\n".to_string(),
             pool("127.0.0.1:11211", &format!("127.0.0.1:{tcp}"), "memcached"),
             pool("/tmp/memcached.sock", socket, "memcached"),
             pool("127.0.0.1:6379", &format!("127.0.0.1:{redis}"), "redis"),
@@ -218,5 +251,7 @@ const WHOLE: &str = "-- whole --";
 const SUITE_MAX: Duration = Duration::from_secs(1800);
 /// Seconds for one file of memcached's tests; directly to the server the longest takes 25.
 const TAP_FILE_MAX: &str = "90";
+/// Seconds for one of Redis' units.
+const UNIT_MAX: &str = "300";
 const LINE_MAX: usize = 200;
 const FILES_AT_A_TIME: usize = 6;

@@ -44,7 +44,7 @@ const LAYERED_CRATES: &[LayeredCrate] = &[
             &["main"],
             &["cli"],
             &["master"],
-            &["worker", "cache_server", "http_server", "log_writer"],
+            &["worker", "cache_server", "http_server", "log_writer", "resolver"],
             &["address_space", "admin", "event", "stats"],
             &["ipc"],
             &["scoreboard", "config"],

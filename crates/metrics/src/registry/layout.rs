@@ -4,7 +4,7 @@ use super::{HEADS_AT, OWN_AT, PAGE, ROW};
 use crate::histogram::{BUCKETS, HEAD};
 use crate::{
     Counter, GAUGES, HISTOGRAMS, PoolCounter, ServerCounter, TenantCounter, WorkerCounter, logins,
-    slow_log, tenants,
+    slow_log, tap, tenants,
 };
 
 /// One number for the meaning of every word. Builds with other tables have another number.
@@ -38,6 +38,7 @@ pub(super) const LAYOUT: u64 = {
         GAUGES,
         OWN_AT,
         slow_log::WORDS,
+        tap::WORDS,
         logins::WORDS,
         tenants::WORDS,
     ];
@@ -53,7 +54,7 @@ pub(super) const LAYOUT: u64 = {
 pub const NO_NAMES: u64 = 0xcbf2_9ce4_8422_2325;
 
 /// Raise this when the same words change their meaning.
-pub(super) const VERSION: usize = 3;
+pub(super) const VERSION: usize = 6;
 
 /// FNV-1a over names, one after the other: each call adds one to the digest of those before.
 pub const fn digest(mut hash: u64, bytes: &[u8]) -> u64 {

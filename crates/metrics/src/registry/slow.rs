@@ -1,10 +1,11 @@
-//! Slow requests of all slots: who sees which, and since when.
+//! Slow requests of all slots: who sees which, and since when; and what MONITOR shows.
 
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::{RESET_AT, ROW, Registry, SLOW_MADE, WorkerMetrics};
 use crate::chunks::Chunks;
 use crate::slow_log::{self, SlowEntry, SlowHead, SlowLog, SlowReset};
+use crate::tap::{self, Tap};
 
 impl Registry {
     /// Returns the slow requests of one pool or of all, the newest first.
@@ -47,6 +48,17 @@ impl Registry {
     pub fn slow_reset_us(&self, row: u32, reset: SlowReset) -> u64 {
         let word = |slot| self.row(slot, row)[RESET_AT + reset.place()].load(Relaxed);
         self.used().map(word).max().unwrap_or(0)
+    }
+
+    /// Returns how many slots have ever been used: the memory of the others is not there.
+    pub fn used_slots(&self) -> usize {
+        self.used().end
+    }
+
+    /// Returns the requests of a slot that MONITOR shows.
+    pub fn tap(&self, slot: usize) -> Tap {
+        let start = self.slot_start(slot) + self.rows * ROW + Chunks::words(self.rows);
+        Tap { words: &self.memory[start + slow_log::WORDS..][..tap::WORDS] }
     }
 
     fn slow_log(&self, slot: usize) -> SlowLog {

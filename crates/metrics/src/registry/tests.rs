@@ -107,7 +107,7 @@ fn why_not(memory: &'static [AtomicU64]) -> String {
 #[test]
 fn a_row_takes_no_page_more_than_it_needs() {
     assert_eq!((PAGE, ROW, HEADER), (512, 2 * 512, 512));
-    let slots = 3 * (4 * 2 * 512 + 512 * 64 + 23 * 512);
+    let slots = 3 * (4 * 2 * 512 + 512 * 64 + 24 * 512 + 17 * 512);
     assert_eq!(Registry::words(3, 4), 512 + slots + logins::WORDS + 4 * 8);
     assert_eq!((HEADS_AT, HISTOGRAMS), (64, 24));
 }
@@ -227,6 +227,28 @@ fn a_server_is_busy_for_all_workers_until_the_one_that_knows_says_otherwise_or_d
     assert_eq!(registry.busy(1, 0), None, "a slot that was never used is not looked at");
 }
 
+#[test]
+fn the_last_long_work_of_each_worker_at_a_server_is_known_to_all() {
+    let registry = Registry::private(3, 3);
+    let work = |since_us, until_us, command| Work { since_us, until_us, command };
+    let works = |row| registry.works(row).collect::<Vec<Work>>();
+    assert_eq!(works(1), []);
+    let [one, other] = [work(70_000, 5_000_000, 0), work(1 << 47, (1 << 47) + 1, u16::MAX)];
+    registry.metrics(0).set_work(1, work(1, 2, 3));
+    registry.metrics(0).set_work(1, one);
+    registry.metrics(2).set_work(1, other);
+    assert_eq!((works(1), works(2)), (vec![one, other], vec![]));
+    // A worker that dies leaves what was.
+    registry.clear_gauges(0);
+    assert_eq!(works(1), [one, other]);
+    // Words of two works are none.
+    let at = &registry.row(0, 1)[RESET_AT + crate::SlowReset::WORDS];
+    at.store(60_000 << 16, Relaxed);
+    assert_eq!(works(1), [other]);
+    registry.clear_row(1);
+    assert_eq!(works(1), []);
+}
+
 /// A cleared row must not show its old values to its next user: not in any bucket.
 #[test]
 fn a_cleared_row_has_forgotten_its_histograms_and_keeps_their_chunks() {
@@ -326,8 +348,21 @@ fn the_layout_is_a_digest_of_every_name_and_of_the_shape() {
         parts.extend(table.iter().map(|row| row.name.as_bytes().to_vec()));
         parts.push(b"/".to_vec());
     }
-    let shape =
-        [VERSION, 512, 1024, 64, HEAD, 24, BUCKETS, GAUGES, 56, 23 * 512, 65_536 + 4_096, 8];
+    let shape = [
+        VERSION,
+        512,
+        1024,
+        64,
+        HEAD,
+        24,
+        BUCKETS,
+        GAUGES,
+        56,
+        24 * 512,
+        17 * 512,
+        65_536 + 4_096,
+        8,
+    ];
     parts.extend(shape.map(|number| (number as u64).to_le_bytes().to_vec()));
     let mut hash = 0xcbf2_9ce4_8422_2325u64;
     for byte in parts.iter().flat_map(|part| part.iter().chain(&[0xff])) {

@@ -10,7 +10,7 @@ pub(super) fn write(asked: &Asked<'_>, answer: &Answer<'_>, out: &mut Vec<u8>) {
         Answer::Miss if asked.command == MG => meta::answer::miss(asked, out),
         Answer::End | Answer::Miss => out.extend_from_slice(b"END\r\n"),
         Answer::Bye | Answer::Open(_) => {}
-        Answer::Ok => out.extend_from_slice(b"OK\r\n"),
+        Answer::Ok | Answer::Queued | Answer::Alive => out.extend_from_slice(b"OK\r\n"),
         Answer::Version(proxy) => line(&["VERSION ", &version(proxy)], out),
         Answer::Stat(name, value) => line(&["STAT ", name, " ", value], out),
         Answer::Refused(Refusal::Unknown) => out.extend_from_slice(b"ERROR\r\n"),
@@ -19,8 +19,10 @@ pub(super) fn write(asked: &Asked<'_>, answer: &Answer<'_>, out: &mut Vec<u8>) {
         }
         Answer::Refused(Refusal::TooLong) => line(&["CLIENT_ERROR line too long"], out),
         Answer::Refused(Refusal::BadBody) => line(&["CLIENT_ERROR bad data chunk"], out),
-        // No command of this protocol names a server or a database.
-        Answer::Refused(Refusal::NoPlace | Refusal::NoDatabase) => line(&["ERROR"], out),
+        // No command of this protocol names a server or a database, or is about transactions.
+        Answer::Refused(
+            Refusal::NoPlace | Refusal::NoDatabase | Refusal::OutOfPlace | Refusal::Aborted,
+        ) => line(&["ERROR"], out),
         Answer::Refused(Refusal::TooLarge) => {
             out.extend_from_slice(b"SERVER_ERROR object too large for cache\r\n");
         }

@@ -7,7 +7,7 @@
 use super::KEY_MAX;
 use super::commands::{self, Shape};
 use crate::scan::{self, Tokens};
-use crate::{Class, Local, Parsed, Quiet, Refusal, Request, Resume, Span};
+use crate::{Asked, Class, Local, Parsed, Quiet, Refusal, Request, Resume, Span};
 
 /// The longest line of a command that takes a limited number of keys, as in memcached.
 const LINE_MAX: usize = 2048;
@@ -125,7 +125,7 @@ fn takes_many_keys(input: &[u8]) -> bool {
 }
 
 fn blank(head: usize) -> Request {
-    Request { command: 0, head: head as u32, ..Request::placeholder() }
+    Request { command: Asked::UNKNOWN, head: head as u32, ..Request::placeholder() }
 }
 
 /// A line that is read token by token. `read_*` return `Some` when the outcome is settled early.

@@ -23,6 +23,8 @@ const LOGIN_FIRST: &[u8] = b"CLIENT_ERROR unauthenticated";
 /// memcached servers, and others that use its protocol.
 pub struct Servers;
 
+impl crate::Bound for Servers {}
+
 impl Upstream for Servers {
     fn parse_reply(&self, ask: Ask, progress: &mut Progress, input: &[u8]) -> Parsed<Item> {
         reply::parse(ask, progress, input)

@@ -1,7 +1,7 @@
 //! Answers of the proxy, in RESP: each is exactly one value, whatever text it contains.
 
 use super::commands::id;
-use super::{arguments, refusal, words};
+use super::{arguments, pubsub, refusal, words};
 use crate::{Answer, Asked};
 
 const NO_LOGIN: &[u8] = b"NOAUTH Authentication required.";
@@ -21,6 +21,8 @@ pub(super) fn write(asked: &Asked<'_>, answer: &Answer<'_>, out: &mut Vec<u8>) {
         Answer::Miss => words::null(2, out),
         Answer::Ok if asked.command == id::PING => pong(asked.head, out),
         Answer::Ok | Answer::Barrier | Answer::Bye | Answer::LoggedIn => words::simple("OK", out),
+        Answer::Queued => words::simple("QUEUED", out),
+        Answer::Alive => pubsub::write_alive(asked.head, out),
         Answer::Version(proxy) => words::bulk(proxy.as_bytes(), out),
         Answer::Stat(name, value) => words::bulk(format!("{name}:{value}").as_bytes(), out),
         Answer::Refused(why) => refusal::write(asked, *why, out),

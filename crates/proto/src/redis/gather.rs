@@ -16,7 +16,7 @@ use std::collections::HashSet;
 
 use super::commands::{self, id};
 use super::reply::Walk;
-use super::{answer, config, info, words};
+use super::{answer, config, info, pubsub, transaction, words};
 use crate::part::{self, Outcome, Part, ProxyFacts};
 use crate::{Answer, Asked, Class, Reach};
 
@@ -48,8 +48,12 @@ enum Gathering {
     Agreed,
     /// An entry for each server: its name and its reply.
     Entries,
+    /// The reply to a transaction, and the proxy's own answers among its elements.
+    Spliced,
     /// One success is success. Otherwise an error that matters, if there is one.
     One,
+    /// See `pubsub.rs`.
+    Subscribers,
 }
 
 fn gathering(command: u16) -> Gathering {
@@ -63,6 +67,8 @@ fn gathering(command: u16) -> Gathering {
         id::FUNCTION_STATS => Gathering::Functions,
         id::INFO => Gathering::Info,
         id::CONFIG_GET => Gathering::Config,
+        id::EXEC => Gathering::Spliced,
+        command if pubsub::counts(command) => Gathering::Subscribers,
         _ => match class(command) {
             Some(Class::Broadcast { gated: true, reach: Reach::Survey, .. }) => Gathering::Entries,
             Some(Class::Broadcast { gated: true, .. }) => Gathering::Agreed,
@@ -101,7 +107,7 @@ pub(super) fn gather(
     }
     let is_enough = match how {
         Gathering::Pick => is_whole || replies.iter().any(|reply| !is_null(reply)),
-        Gathering::Info | Gathering::Config => !replies.is_empty(),
+        Gathering::Info | Gathering::Config | Gathering::Subscribers => !replies.is_empty(),
         _ => is_whole,
     };
     if !is_enough {
@@ -119,7 +125,9 @@ pub(super) fn gather(
         Gathering::Shared => shared(&replies, out),
         Gathering::Functions => functions(&replies, out),
         Gathering::Info => info::gather(asked, &parts, proxy, out),
+        Gathering::Spliced => transaction::splice(asked.head, replies[0], out),
         Gathering::Config => config::gather(&parts, proxy, out),
+        Gathering::Subscribers => pubsub::gather(asked, &replies, proxy, out),
         Gathering::Agreed | Gathering::Entries | Gathering::One => {
             unreachable!("answered above")
         }

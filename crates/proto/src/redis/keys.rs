@@ -23,7 +23,6 @@ const UNBALANCED: &str =
 const NO_GROUP: &str = "Missing GROUP option for XREADGROUP";
 const GROUP: &str = "The GROUP option is only supported by XREADGROUP. You called XREAD instead.";
 const NOACK: &str = "The NOACK option is only supported by XREADGROUP. You called XREAD instead.";
-const BLOCK: &str = "with BLOCK it would hold up all other clients of its server connection";
 
 /// The positions of a command's keys in a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -168,7 +167,7 @@ fn number_of_keys(
 ) -> Result<Option<usize>, Refusal> {
     let step = if command == id::MSETEX { 2 } else { 1 };
     // The number of mandatory arguments after the keys.
-    let after = usize::from(matches!(command, id::LMPOP | id::ZMPOP));
+    let after = usize::from(is_pop(command));
     let room = (count.saturating_sub(first + after) / step) as i64;
     let least = if is_script(command) { 0 } else { 1 };
     let wrong = match integer(number) {
@@ -194,6 +193,10 @@ enum Wrong {
 /// The length of the digest that names a script.
 const SHA_LEN: usize = 40;
 
+fn is_pop(command: u16) -> bool {
+    matches!(command, id::LMPOP | id::ZMPOP | id::BLMPOP | id::BZMPOP)
+}
+
 fn is_script(command: u16) -> bool {
     matches!(
         command,
@@ -204,8 +207,9 @@ fn is_script(command: u16) -> bool {
 /// Returns the text of Redis 7.0, or of Valkey 9.1 for commands that only it has.
 fn words_for(command: u16, wrong: Wrong) -> &'static str {
     match (command, wrong) {
-        (id::LMPOP | id::ZMPOP, Wrong::TooMany) => SYNTAX,
-        (id::LMPOP | id::ZMPOP | id::SINTERCARD, Wrong::NoNumber | Wrong::TooFew) => NO_NUMBER,
+        (_, Wrong::TooMany) if is_pop(command) => SYNTAX,
+        (_, Wrong::NoNumber | Wrong::TooFew) if is_pop(command) => NO_NUMBER,
+        (id::SINTERCARD, Wrong::NoNumber | Wrong::TooFew) => NO_NUMBER,
         (id::SINTERCARD, Wrong::TooMany) => TOO_MANY,
         (id::MSETEX, Wrong::NoNumber | Wrong::TooFew) => BAD_NUMBER,
         (id::MSETEX, Wrong::TooMany) => SYNTAX,
@@ -228,7 +232,7 @@ fn keep_streams(command: u16, input: &[u8], words: &mut Vec<Span>) -> Result<Pla
         let more = words.len() - at - 1;
         let is = |word: &[u8]| option.eq_ignore_ascii_case(word);
         if is(b"BLOCK") && more > 0 {
-            return Err(Refusal::ByName(BLOCK));
+            at += 2;
         } else if is(b"COUNT") && more > 0 {
             integer(words[at + 1].of(input)).ok_or(Refusal::Bad(NO_INTEGER))?;
             at += 2;

@@ -3,7 +3,8 @@
 //! Requests: `commands/` is the table · `array.rs` and `inline.rs` cut a request, `arguments.rs`
 //! reads either again · `request.rs` classifies it · `keys.rs` finds its keys · `work.rs` says how
 //! much work it is · `reach.rs` says which keys and databases it reaches · `split.rs` writes
-//! it, and the parts of a split one · `refusal.rs` has the servers' texts for clients' mistakes.
+//! it, and the parts of a split one · `transaction.rs` has the rules of transactions, `pubsub.rs`
+//! those of subscriptions · `refusal.rs` has the servers' texts for clients' mistakes.
 //!
 //! Answers: `reply.rs` reads a server's reply · `servers.rs` is the protocol of servers ·
 //! `scan.rs`, `gather.rs` and `script.rs` merge the replies of several servers, `info.rs` and
@@ -21,6 +22,7 @@ mod info;
 mod inline;
 mod keys;
 mod local;
+mod pubsub;
 mod reach;
 mod refusal;
 mod reply;
@@ -29,6 +31,7 @@ mod scan;
 mod script;
 mod servers;
 mod split;
+mod transaction;
 mod words;
 mod work;
 
@@ -37,9 +40,10 @@ pub use servers::{RESP3, Servers};
 use std::borrow::Cow;
 
 use crate::{
-    Adapted, AfterLocal, Answer, Ask, Asked, Capabilities, Command, ConnKey, Database, Expected,
-    Extra, Item, Keys, Login, Parsed, Part, Protocol, ProxyFacts, Request, Resume, Retryable,
-    Session, Shown, Span, Upstream,
+    Adapted, AfterLocal, Answer, Ask, Asked, Capabilities, ClientFlags, ClientLine, Command,
+    ConnKey, Database, Expected, Extra, InTransaction, Inquiry, Item, Keys, Login, Parsed, Part,
+    Protocol, ProxyFacts, Request, Resume, Retryable, Session, Shown, Span, TopicAnswer,
+    TopicRequest, Upstream, WhileSubscribed,
 };
 
 /// Redis.
@@ -179,6 +183,22 @@ impl Protocol for Redis {
         local::local(request, head, session, proxy, out)
     }
 
+    fn inquiry(&self, request: &Request, head: &[u8]) -> Option<Inquiry> {
+        local::inquiry(request, head)
+    }
+
+    fn show(&self, request: &Request, head: &[u8], out: &mut Vec<u8>) -> bool {
+        local::show(request, head, out)
+    }
+
+    fn client_flags(&self, flags: ClientFlags) -> String {
+        local::client_flags(flags)
+    }
+
+    fn describe(&self, line: &ClientLine<'_>, out: &mut Vec<u8>) {
+        local::describe(line, out);
+    }
+
     fn is_constant(&self, request: &Request, head: &[u8]) -> bool {
         local::is_constant(request, head)
     }
@@ -195,6 +215,30 @@ impl Protocol for Redis {
         extras: &[Extra],
     ) -> bool {
         request::recognize(request, input, keys, extras)
+    }
+
+    fn in_transaction(&self, request: &Request, input: &[u8]) -> InTransaction {
+        transaction::in_transaction(request, input)
+    }
+
+    fn topics<'a>(&self, request: &Request, head: &'a [u8]) -> TopicRequest<'a> {
+        pubsub::topics(request, head)
+    }
+
+    fn while_subscribed(&self, request: &Request, proto_version: u8) -> WhileSubscribed {
+        pubsub::while_subscribed(request, proto_version)
+    }
+
+    fn write_unexecuted(&self, proto_version: u8, out: &mut Vec<u8>) {
+        out.extend_from_slice(if proto_version > 2 { b"_\r\n" } else { b"*-1\r\n" });
+    }
+
+    fn push_mark(&self, proto_version: u8) -> u8 {
+        pubsub::push_mark(proto_version)
+    }
+
+    fn write_topic_answer(&self, proto_version: u8, answer: &TopicAnswer<'_>, out: &mut Vec<u8>) {
+        pubsub::write_answer(proto_version, answer, out);
     }
 
     fn expect(&self, request: &Request, head: &[u8]) -> Expected {

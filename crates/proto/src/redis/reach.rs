@@ -8,25 +8,34 @@ use std::borrow::Cow;
 use super::arguments;
 use super::array::integer;
 use super::commands::{Effort, id, row};
-use crate::{Class, Database, Keys, Local, Place, Reach, Request};
+use crate::{Asked, Class, Database, Keys, Local, Place, Reach, Request};
 
 /// Returns the keys that a request reaches.
 pub(super) fn keys(request: &Request) -> Keys {
+    if request.command == Asked::UNKNOWN {
+        return Keys::Nothing;
+    }
     let command = row(request.command);
     // A script reads and writes what it likes, whatever it declares.
     if command.effort == Effort::Script || is_of_scripts(command.name) {
         return if is_help(command.name) { Keys::Nothing } else { Keys::Any };
     }
     match request.class {
+        Class::Local(Local::Subscribe) => match request.command {
+            id::SUBSCRIBE | id::SSUBSCRIBE => Keys::Named,
+            id::PSUBSCRIBE => Keys::Any,
+            _ => Keys::Nothing,
+        },
         Class::Local(_) => Keys::Nothing,
         Class::Single { .. } | Class::Split { .. } if request.place == Place::Keys => Keys::Named,
         // BY and GET look up keys that only the server knows.
         Class::Single { .. } if request.place == Place::Sole => Keys::Any,
+        Class::Single { .. } if request.place == Place::Own => Keys::Nothing,
         Class::Single { .. } if request.command == id::SCAN => Keys::Matching,
         Class::Single { .. } if is_help(command.name) || request.command == id::TIME => {
             Keys::Nothing
         }
-        Class::Broadcast { reach: Reach::Keys, .. } => Keys::Named,
+        Class::Broadcast { reach: Reach::Keys | Reach::Channel(_), .. } => Keys::Named,
         Class::Broadcast { .. } if request.command == id::KEYS => Keys::Matching,
         Class::Broadcast { .. } if matches!(request.command, id::INFO | id::CONFIG_GET) => {
             Keys::Nothing
@@ -106,10 +115,25 @@ pub(super) fn database(request: &Request, head: &[u8]) -> Database {
             let named = (3..words.len()).rev().find(is_name);
             named.map_or(Database::Own, |at| Database::Also(number(words.get(at + 1))))
         }
-        (Class::Local(Local::Own | Local::Nothing | Local::Quit), _) | (Class::Refuse(_), _) => {
-            Database::Nothing
-        }
+        (Class::Local(Local::Subscribe), _) => database_of_topics(request, head),
+        (
+            Class::Local(
+                Local::Own | Local::Clients | Local::Monitor | Local::Nothing | Local::Quit,
+            ),
+            _,
+        )
+        | (Class::Refuse(_), _) => Database::Nothing,
         _ => Database::Own,
+    }
+}
+
+/// Channels belong to no database, but some tell of the keys in one, and a pattern may match those.
+fn database_of_topics(request: &Request, head: &[u8]) -> Database {
+    let is_of_keys = |topic: &Cow<'_, [u8]>| topic.starts_with(b"__key");
+    match request.command {
+        id::PSUBSCRIBE => Database::All,
+        id::SUBSCRIBE if arguments::all(head).iter().any(is_of_keys) => Database::All,
+        _ => Database::Nothing,
     }
 }
 
@@ -200,7 +224,7 @@ mod tests {
             .map(|row| row.name)
             .filter(|name| !is_help(name))
             .collect();
-        assert_eq!(names, ["config|get", "info", "time"]);
+        assert_eq!(names, ["config|get", "info", "time", "wait", "waitaof"]);
     }
 
     #[test]

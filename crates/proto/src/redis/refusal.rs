@@ -29,6 +29,17 @@ pub(super) fn write(asked: &Asked<'_>, why: Refusal, out: &mut Vec<u8>) {
         Refusal::Bad(why) => {
             words::error(&[b"ERR ", why.replace('%', name(asked)).as_bytes()], out);
         }
+        Refusal::OutOfPlace if asked.command == commands::id::MULTI => {
+            words::error(&[b"ERR MULTI calls can not be nested"], out);
+        }
+        Refusal::OutOfPlace => {
+            let name = name(asked).to_ascii_uppercase();
+            words::error(&[b"ERR ", name.as_bytes(), b" without MULTI"], out);
+        }
+        Refusal::Aborted => {
+            let why = b"EXECABORT Transaction discarded because of previous errors.";
+            words::error(&[why], out);
+        }
         Refusal::TooLong => words::error(&[b"ERR line too long"], out),
         Refusal::BadBody => words::error(&[b"ERR bad data chunk"], out),
         Refusal::NoPlace => words::error(&[b"ERR ", BAD_CURSOR.as_bytes()], out),

@@ -17,6 +17,7 @@
 
 use super::commands::id;
 use super::scan::CURSOR_END;
+use super::transaction;
 use crate::scan;
 use crate::{Ask, Item, ItemKind, Parsed, Progress, Span};
 
@@ -42,6 +43,7 @@ const BAD_LEN: &str = "a malformed length";
 const BAD_END: &str = "a string without its end";
 const TOO_LONG: &str = "a line without end";
 const TOO_MANY: &str = "more elements than can be counted";
+const STRAY: &str = "a request was queued that belongs to no transaction";
 const PUSHED: &str = "a push on a link that many share";
 const LONG_CURSOR: &str = "a cursor so large that it leaves no room for the server's place";
 const NO_ANSWER: &str = "not a possible answer to what was asked";
@@ -63,17 +65,20 @@ fn long(ask: Ask, progress: &mut Progress, input: &[u8]) -> Parsed<Item> {
     let input = &input[..input.len().min(HEAD_MAX)];
     match ask.command {
         id::SCAN if progress.left == 0 => lead(progress, input),
-        _ => whole(progress, input),
+        _ => whole(ask, progress, input),
     }
 }
 
 /// Takes as many elements as are complete.
-fn whole(progress: &mut Progress, input: &[u8]) -> Parsed<Item> {
+fn whole(ask: Ask, progress: &mut Progress, input: &[u8]) -> Parsed<Item> {
     if progress.left & IN_LINE != 0 {
         return rest_of_line(progress, input);
     }
     let last = match input.first() {
         Some(b'-') if progress.left == 0 => ItemKind::Error,
+        Some(b'+') if progress.left == 0 && transaction::is_stray(ask, input) => {
+            return Parsed::Malformed(STRAY);
+        }
         Some(b'!') if progress.left == 0 => return long_error(input),
         _ => ItemKind::Status,
     };
@@ -195,7 +200,7 @@ fn long_error(input: &[u8]) -> Parsed<Item> {
 fn lead(progress: &mut Progress, input: &[u8]) -> Parsed<Item> {
     const START: &[u8] = b"*2\r\n$";
     if input.first() == Some(&b'-') {
-        return whole(progress, input);
+        return whole(Ask { command: id::SCAN }, progress, input);
     }
     let known = input.len().min(START.len());
     if input[..known] != START[..known] {

@@ -15,9 +15,10 @@ use super::array::{self, BODY_HEAD_MAX, Step, Stop, Walk, short};
 use super::commands::{self, Effort, Row, id};
 use super::keys::ARITY;
 use super::refusal::{BAD_ARGUMENT, BAD_CURSOR, stray};
-use super::{inline, keys, scan};
+use super::{inline, keys, pubsub, scan};
 use crate::{
-    Class, Extra, Local, MarkUse, Parsed, Place, Quiet, Refusal, Request, Resume, Span, Work,
+    Asked, Class, Extra, Local, MarkUse, Parsed, Place, Quiet, Reach, Refusal, Request, Resume,
+    Span, Work,
 };
 
 /// No answer, as in Redis.
@@ -238,6 +239,7 @@ const fn plan(command: u16) -> Plan {
     // A ping needs no state of the connection, and it is frequent.
     let class = if command == id::PING { Class::Local(Local::Nothing) } else { class };
     let keys = match class {
+        Class::Local(Local::Subscribe) => Keys::Many,
         Class::Local(_) if !container => Keys::None,
         Class::Single { .. } if command != id::MOVE && keys::is_first(command) => Keys::First,
         _ => Keys::Many,
@@ -274,7 +276,8 @@ const fn plan(command: u16) -> Plan {
 /// its keys. An error is the reason why nothing after the request can be believed.
 fn understand(input: &[u8], words: &mut Vec<Span>, head: usize) -> Result<Request, &'static str> {
     let name = words[0].of(input);
-    let unknown = Request { head: head as u32, command: 0, ..Request::placeholder() };
+    let command = Asked::UNKNOWN;
+    let unknown = Request { head: head as u32, command, ..Request::placeholder() };
     let Some(command) = commands::lookup(name) else {
         words.clear();
         return if is_http(name) { Err(NOT_HTTP) } else { Ok(unknown) };
@@ -331,6 +334,13 @@ fn understand_row(mut request: Request, input: &[u8], words: &mut Vec<Span>) -> 
                     request.class = Class::Refuse(refusal);
                 }
             }
+        }
+        Class::Broadcast { reach: Reach::Channel(_), .. } => {
+            words[0] = words[1];
+            words.truncate(1);
+        }
+        Class::Local(Local::Subscribe) if pubsub::names_topics(command) => {
+            words.remove(0);
         }
         _ => words.clear(),
     }

@@ -12,13 +12,15 @@
 //! loaded.
 
 use super::commands;
+use super::pubsub;
 use super::reply::{self, Walk};
 use super::split;
+use super::transaction;
 use super::words::{bulk, open_array};
 use super::work;
 use crate::{
-    Ask, Capabilities, ConnKey, Credentials, HandshakeReply, Item, ItemKind, Make, Parsed,
-    Progress, Retryable, Upstream,
+    Ask, BlockReply, Bound, Capabilities, ConnKey, Credentials, HandshakeReply, Item, ItemKind,
+    Make, Parsed, Progress, Push, Retryable, TopicKind, Trial, Upstream,
 };
 
 const FULL: &str = "it has as many clients as it may have";
@@ -70,6 +72,44 @@ const VALKEY_LIKE: [u16; 3] = [7, 2, 4];
 
 /// Redis servers, and others that use their protocol.
 pub struct Servers;
+
+impl Bound for Servers {
+    fn open_block(&self, out: &mut Vec<u8>) {
+        transaction::open_block(out);
+    }
+
+    fn close_block(&self, out: &mut Vec<u8>) -> Ask {
+        transaction::close_block(out)
+    }
+
+    fn connection_id(&self, welcome: &[u8]) -> u64 {
+        transaction::connection_id(welcome)
+    }
+
+    fn write_unblock(&self, connection: u64, with_error: bool, out: &mut Vec<u8>) -> Ask {
+        transaction::write_unblock(connection, with_error, out)
+    }
+
+    fn write_unwatch(&self, out: &mut Vec<u8>) -> Ask {
+        transaction::write_unwatch(out)
+    }
+
+    fn has_executed(&self, head: &[u8]) -> bool {
+        transaction::has_executed(head)
+    }
+
+    fn is_block_reply(&self, reply: BlockReply, head: &[u8]) -> bool {
+        transaction::is_block_reply(reply, head)
+    }
+
+    fn write_trial(&self, out: &mut Vec<u8>) {
+        transaction::write_trial(out);
+    }
+
+    fn read_trial(&self, nth: usize, input: &[u8]) -> Parsed<Trial> {
+        transaction::read_trial(nth, input)
+    }
+}
 
 impl Upstream for Servers {
     fn families(&self) -> &'static [&'static str] {
@@ -133,6 +173,22 @@ impl Upstream for Servers {
 
     fn element_len(&self, elements: &[u8]) -> Option<usize> {
         reply::element_len(elements)
+    }
+
+    fn write_topic_request(&self, kind: TopicKind, joins: bool, topic: &[u8], out: &mut Vec<u8>) {
+        pubsub::write_request(kind, joins, topic, out);
+    }
+
+    fn write_topic_ping(&self, out: &mut Vec<u8>) {
+        pubsub::write_ping(out);
+    }
+
+    fn read_push(&self, input: &[u8]) -> Parsed<Push> {
+        pubsub::read(input)
+    }
+
+    fn topic_matches(&self, pattern: &[u8], channel: &[u8]) -> bool {
+        pubsub::matches(pattern, channel)
     }
 
     fn retryable_errors(&self) -> &'static [Retryable] {

@@ -66,6 +66,9 @@ fn judge<'a>(command: u16, mut words: impl Iterator<Item = &'a [u8]>) -> Expecte
             return if is_large { Expected::Slow } else { Expected::Quick };
         }
         Effort::Slow => return Expected::Slow,
+        Effort::Wait => return Expected::Waits,
+        Effort::Watch => return Expected::Watches,
+        Effort::Stream => return stream(command, words),
         Effort::Varies => false,
         Effort::Span => span(words).is_some_and(|count| count <= FEW),
         Effort::Limit => limit(words).is_some_and(|count| count <= FEW),
@@ -77,6 +80,26 @@ fn judge<'a>(command: u16, mut words: impl Iterator<Item = &'a [u8]>) -> Expecte
             Some(count) => integer(count).is_some_and(|count| count.unsigned_abs() <= FEW as u64),
         },
     };
+    if is_little { Expected::Quick } else { as_before }
+}
+
+/// Judges `[GROUP group consumer] [COUNT n] [BLOCK ms] … STREAMS …`.
+fn stream(command: u16, words: &mut dyn Iterator<Item = &[u8]>) -> Expected {
+    let mut is_little = false;
+    while let Some(word) = words.next() {
+        let is = |option: &[u8]| word.eq_ignore_ascii_case(option);
+        if is(b"STREAMS") {
+            break;
+        } else if is(b"BLOCK") {
+            return Expected::Waits;
+        } else if is(b"GROUP") {
+            let _ = words.nth(1);
+        } else if is(b"COUNT") {
+            let count = words.next().and_then(integer);
+            is_little = count.is_some_and(|count| (0..=FEW).contains(&count));
+        }
+    }
+    let as_before = Expected::AsBefore(WorkId::of_command(command));
     if is_little { Expected::Quick } else { as_before }
 }
 

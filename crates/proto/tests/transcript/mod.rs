@@ -57,6 +57,7 @@ pub const FACTS: Facts<'static> = Facts {
     has_users: false,
     endpoints: None,
     age_s: 0,
+    topics: [0; 3],
 };
 
 /// One row of a transcript.
@@ -161,7 +162,7 @@ pub fn bytes(text: &str) -> Vec<u8> {
 
 /// Describes one request, in the notation of transcripts.
 pub fn meaning(protocol: &dyn Protocol, request: &Request, head: &[u8], keys: &[Span]) -> String {
-    let name = protocol.commands()[usize::from(request.command)].name;
+    let name = protocol.command_name(request.command);
     let mut out = match request.class {
         Class::Refuse(Refusal::Unknown) => "refused".to_string(),
         _ => name.to_string(),
@@ -201,6 +202,7 @@ pub fn meaning(protocol: &dyn Protocol, request: &Request, head: &[u8], keys: &[
         Place::Nth(place) | Place::From(place) => write!(out, " at {place}").unwrap(),
         Place::Any if matches!(request.class, Class::Single { .. }) => out.push_str(" anywhere"),
         Place::Sole => out.push_str(" alone"),
+        Place::Own => out.push_str(" own"),
         Place::Any | Place::Keys => {}
     }
     if request.marks == MarkUse::Sets {
@@ -265,7 +267,8 @@ pub fn own_word(
     let answer = match request.class {
         Class::Refuse(why) => Answer::Refused(why),
         Class::Local(Local::Version) => Answer::Version(""),
-        Class::Local(Local::Nothing) => Answer::Ok,
+        Class::Local(Local::Nothing | Local::Begin | Local::Unwatch) => Answer::Ok,
+        Class::Local(Local::Execute | Local::Discard) => Answer::Refused(Refusal::OutOfPlace),
         Class::Local(Local::Barrier) => Answer::Barrier,
         Class::Local(Local::Own) => {
             return Some(protocol.local(request, head, session, &FACTS, out));

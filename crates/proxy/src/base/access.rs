@@ -77,8 +77,9 @@ pub(crate) struct AccessNote {
     /// The request has a line.
     pub(crate) is_logged: bool,
     pub(crate) results: Results,
-    /// Bytes of the request.
+    /// Bytes of the request, and its keys.
     pub(crate) received: u64,
+    pub(crate) keys: u32,
 }
 
 impl PoolPlan {
@@ -102,6 +103,7 @@ pub(crate) struct AccessSampling {
 
 impl AccessSampling {
     /// Whether the next request has a line, of one in so many.
+    #[inline]
     pub(crate) fn pick(&mut self, one_in: u32) -> bool {
         if one_in == 0 {
             return false;

@@ -2,9 +2,10 @@
 //! keeps it silent for all workers. The worker that sent the command says so in the metrics
 //! registry; every worker whose deadline is about to fire looks there before it blames the server.
 
-use metrics::Busy;
+use metrics::{Busy, Work};
 use proto::Ask;
 
+use super::slow::SlowWork;
 use super::{Base, ServerAt};
 use crate::Time;
 
@@ -35,6 +36,34 @@ impl Base {
         let busy = self.metrics.busy(self.server(at).plan.id, not_before)?;
         let ask = Ask { command: busy.command };
         Some(BusyWith { ask, since: Time(busy.since_us) })
+    }
+
+    /// Tells all workers what has kept a server busy for long, before this worker says that it is
+    /// over.
+    #[cold]
+    pub(crate) fn note_slow_work(&self, at: ServerAt, work: SlowWork) {
+        let SlowWork { command, since, until } = work;
+        let work = Work { since_us: since.0, until_us: until.0, command };
+        self.metrics.set_work(self.server(at).plan.id, work);
+    }
+
+    /// Returns the slow command of any worker, over or not, that has kept a server busy for longest
+    /// between two moments. It reads some words of each worker.
+    #[cold]
+    pub(crate) fn slow_work(&self, at: ServerAt, (from, to): (Time, Time)) -> Option<SlowWork> {
+        let now = self.busy(at).map(|with| SlowWork {
+            command: with.ask.command,
+            since: with.since,
+            until: self.now,
+        });
+        let registry = self.metrics.registry();
+        let over = registry.works(self.server(at).plan.id).map(|work| SlowWork {
+            command: work.command,
+            since: Time(work.since_us),
+            until: Time(work.until_us),
+        });
+        let overlap = |work: &SlowWork| work.until.min(to).since(work.since.max(from));
+        over.chain(now).max_by_key(overlap).filter(|work| overlap(work) > 0)
     }
 
     /// Returns a sentence for the client of a request that was not sent because of it; without the
@@ -88,5 +117,33 @@ mod tests {
         assert_eq!(one.busy(at), Some(eval), "the other has still some time");
         other.set_busy(at, None);
         assert_eq!(one.busy(at), None);
+    }
+
+    #[test]
+    fn every_worker_knows_what_has_kept_a_server_busy_for_longest() {
+        let [mut one, other] = two();
+        let [at, elsewhere] = [0, 1].map(|server| ServerAt { pool: 0, server });
+        let times = (Time(2_000_000), Time(4_000_000));
+        assert_eq!(one.slow_work(at, times), None);
+        let work = |name: &str, since, until| {
+            let command = ask(name).command;
+            SlowWork { command, since: Time(since), until: Time(until) }
+        };
+        let keys = work("keys", 1_000_000, 2_500_000);
+        let eval = work("eval", 2_500_000, 3_200_000);
+        one.note_slow_work(at, keys);
+        other.note_slow_work(at, eval);
+        for base in [&one, &other] {
+            assert_eq!(base.slow_work(at, times), Some(eval), "of any worker");
+            assert_eq!(base.slow_work(at, (Time(1_500_000), times.1)), Some(keys));
+            assert_eq!(base.slow_work(at, (Time(3_200_000), times.1)), None, "all was over");
+            assert_eq!(base.slow_work(elsewhere, times), None);
+        }
+        // One that is not over lasts until now.
+        let sort = BusyWith { ask: ask("sort"), since: Time(3_200_000) };
+        other.set_busy(at, Some(sort));
+        one.now = Time(4_000_000);
+        let found = one.slow_work(at, times).map(|work| (work.command, work.until));
+        assert_eq!(found, Some((sort.ask.command, one.now)));
     }
 }

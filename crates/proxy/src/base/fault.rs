@@ -33,6 +33,11 @@ pub enum Fault {
     Dropped,
     SetupRefused,
     Busy,
+    Maint,
+    Unresolved,
+    NoBlocks,
+    PrivateFull,
+    TenantFull,
 }
 
 /// One entry of the table.
@@ -132,10 +137,10 @@ pub static FAULTS: &[Row] = &[
     row(
         Fault::NoServer,
         Blame::Server,
-        "no server left in the ring",
-        "no server left in the ring",
+        "no server in the ring",
+        "no server in the ring",
         None,
-        "refused unsent: every server of the pool is ejected",
+        "refused unsent: every server of the pool is ejected, or none is known yet",
     ),
     row(
         Fault::OutOfMemory,
@@ -186,6 +191,49 @@ pub static FAULTS: &[Row] = &[
         Some(ServerCounter::QueueTimeout),
         "the error names what the server is busy with, and for how long; removed from the queue \
          unsent",
+    ),
+    row(
+        Fault::Maint,
+        Blame::Overload,
+        "in maintenance, not sent",
+        "in maintenance, not sent",
+        Some(ServerCounter::RefusedMaint),
+        "refused unsent: `quickack server POOL/NAME ready` ends it",
+    ),
+    row(
+        Fault::Unresolved,
+        Blame::Server,
+        "its name does not resolve",
+        "its name does not resolve",
+        None,
+        "nothing was sent; the server is down until its name has an address",
+    ),
+    row(
+        Fault::NoBlocks,
+        Blame::Overload,
+        "does not execute MULTI, EXEC and DISCARD for the proxy's login: not sent",
+        "does not execute MULTI, EXEC and DISCARD for the proxy's login: not sent",
+        None,
+        "refused unsent; the server is asked again a second later. Allow these commands to the \
+         user of `server_login`",
+    ),
+    row(
+        Fault::PrivateFull,
+        Blame::Overload,
+        "the proxy has as many private connections as `private_connections_max` allows, not sent",
+        "the proxy has as many private connections as `private_connections_max` allows, not sent",
+        None,
+        "refused unsent: the client needs a connection of its own, and there is none. It may try \
+         again when another client has given up its own",
+    ),
+    row(
+        Fault::TenantFull,
+        Blame::Overload,
+        "its tenant has as many private connections as its `private_links_max` allows, not sent",
+        "its tenant has as many private connections as its `private_links_max` allows, not sent",
+        None,
+        "the error names tenant and limit; refused unsent. The client may try again when another \
+         client of the tenant has given up its own",
     ),
 ];
 

@@ -125,7 +125,7 @@ impl Groups {
     /// Whether the memory that groups hold is to be looked at now.
     #[inline]
     pub(crate) fn wants_look(&self, memory: &Memory, now: Time) -> bool {
-        let is_looked_at = memory.is_little() || self.any_over;
+        let is_looked_at = memory.is_looked_at() || self.any_over;
         is_looked_at && now.since(self.looked) >= LOOK_US
     }
 

@@ -162,6 +162,33 @@ pub const OWN_LEN_MAX: usize = 64 * 1024;
 /// A request up to this length is kept until it is answered, so that it can be sent again after a
 /// retryable error.
 pub const REPEAT_MAX: usize = 1024;
+/// Links that serve one client only, if the plan names no other bound.
+pub const PRIVATE_LINKS_MAX: u64 = 1_000;
+/// How long a client keeps such a link that it does not need any more: it may soon need it again.
+pub const PRIVATE_KEPT_US: u64 = 5_000_000;
+/// Channels and patterns of one client.
+pub const CLIENT_TOPICS_MAX: usize = 65_536;
+/// Bytes of the names of all channels and patterns of a pool at one worker, and a place for each.
+pub const TOPICS_BYTES_MAX: usize = 64 * 1024 * 1024;
+/// Bytes that a place in the tables of topics takes, about.
+pub const TOPIC_PLACE_LEN: usize = 256;
+/// Bytes of a request to listen to topics.
+pub const TOPICS_LEN_MAX: usize = 1024 * 1024;
+/// Unsent bytes of a client that is pushed more: it is closed above this, as by a server of Redis.
+/// When memory is short, the bound is that of other clients.
+pub const SUBSCRIBER_OUTBOX_MAX: usize = 32 * 1024 * 1024;
+/// How often a server is asked on such a link whether it is there.
+pub const TOPICS_PING_US: u64 = 10_000_000;
+/// The pause before a link for subscriptions is opened again that was lost soon.
+pub const TOPICS_PAUSE_US: u64 = 100_000;
+/// Requests of a transaction, the proxy's own answers included.
+pub const TRANSACTION_REQUESTS_MAX: u32 = 65_536;
+/// Bytes of the requests of a transaction, and of the proxy's own answers in it.
+pub const TRANSACTION_BYTES_MAX: usize = LINK_OUTBOX_MAX;
+/// A transaction of more requests may take long, even if each of them is quick.
+pub const TRANSACTION_QUICK_MAX: u32 = 1_000;
+/// Bytes of the first key of a transaction that are kept, to be named in errors.
+pub const TRANSACTION_KEY_MAX: usize = 256;
 /// The first pause before a request is sent again; it doubles each time.
 pub const REPEAT_FIRST_US: u64 = 5_000;
 /// Bytes of a pool's definitions, names included.
@@ -216,6 +243,8 @@ pub const SLOW_FORGET_US: u64 = 60_000_000;
 /// Silence after which a server that owes an answer gets nothing more, unless the file says
 /// otherwise.
 pub const HOLD_AFTER_DEFAULT_US: u64 = 30_000;
+/// A server that has been busy for as long is asked itself whether it is there.
+pub const BUSY_ASKED_US: u64 = 100_000;
 /// The pause before a handshake is repeated that a busy server has answered.
 pub const BUSY_PAUSE_US: u64 = 100_000;
 /// The first pause before another attempt after a failure; it doubles with each failure. A server
@@ -230,6 +259,8 @@ pub const PROBE_FIRST_US: u64 = 10_000;
 pub const LINK_STOOD_US: u64 = 1_000_000;
 /// Links lost while a request waited that needs a capability, before the capability is disbelieved.
 pub const DOUBTS_MAX: u8 = 2;
+/// How long a client that is to end, and is at the boundary of a request, may go on sending.
+pub const FINISH_US: u64 = 100_000;
 /// How long the clients of a pool that has left the plan may take for their last answers.
 pub const RETIRE_US: u64 = 10_000_000;
 /// How long gauges may be out of date in the metrics registry.
@@ -265,6 +296,9 @@ mod tests {
             (CLIENT_OUTBOX_SHORT, 4_096),
             (OWN_LEN_MAX, 65_536),
             (DEFINITIONS_MAX, 1_048_576),
+            (TOPICS_BYTES_MAX, 67_108_864),
+            (TOPICS_LEN_MAX, 1_048_576),
+            (SUBSCRIBER_OUTBOX_MAX, 33_554_432),
             (SPARES_BYTES_MAX, 1_048_576),
             (KEEP_REFERENCE_MIN, 16_384),
             (BLOCK, 65_536),

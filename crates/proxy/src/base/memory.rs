@@ -3,6 +3,7 @@
 use std::rc::{Rc, Weak};
 
 use super::limits::{self, Limits};
+use crate::Event;
 
 /// The account of all bytes held in buffers.
 pub(crate) struct Memory {
@@ -11,6 +12,8 @@ pub(crate) struct Memory {
     /// Large blocks that parts of requests refer to. Each is held until the last of them is sent,
     /// on whatever link.
     blocks: Vec<Block>,
+    /// Whether the log says that little is left.
+    is_told: bool,
     /// Blocks that nothing refers to any more, and that are given back little by little.
     freed: Vec<Vec<u8>>,
     /// The bytes of both.
@@ -32,7 +35,8 @@ impl Block {
 
 impl Memory {
     pub(crate) fn new(max: usize) -> Memory {
-        Memory { used: 0, max, blocks: Vec::new(), freed: Vec::new(), in_blocks: 0 }
+        let (blocks, freed) = (Vec::new(), Vec::new());
+        Memory { used: 0, max, is_told: false, blocks, freed, in_blocks: 0 }
     }
 
     /// Accounts a block by itself, whoever refers to it. `mark` is older than any slice of it, so
@@ -78,6 +82,26 @@ impl Memory {
     #[inline]
     pub(crate) fn is_little(&self) -> bool {
         self.used >= self.max / 2
+    }
+
+    /// Whether it is to be looked at: half of it is in use, or the log says that little is left.
+    #[inline]
+    pub(crate) fn is_looked_at(&self) -> bool {
+        self.is_little() || self.is_told
+    }
+
+    /// Returns news for the log: that little is left, or that half is free again.
+    pub(crate) fn news(&mut self) -> Option<Event> {
+        let (held, max) = (self.used, self.max);
+        let is_short = held >= max - max / 8;
+        let is_news = if self.is_told { !self.is_little() } else { is_short };
+        self.is_told ^= is_news;
+        let news = if is_short {
+            Event::MemoryShort { held, max }
+        } else {
+            Event::MemoryFree { held, max }
+        };
+        is_news.then_some(news)
     }
 
     /// Whether `more` bytes are within the limit.
@@ -133,6 +157,20 @@ mod tests {
         ] {
             assert_eq!(narrowed(held, outbox), expected, "{held} held, {outbox} allowed");
         }
+    }
+
+    #[test]
+    fn the_log_tells_once_that_little_is_left_and_once_that_half_is_free() {
+        let mut memory = Memory::new(80);
+        let mut news = |held: usize| {
+            memory.used = held;
+            memory.news()
+        };
+        assert_eq!([0, 40, 69].map(&mut news), [None, None, None]);
+        assert_eq!(news(70), Some(Event::MemoryShort { held: 70, max: 80 }));
+        assert_eq!([80, 90, 60, 70, 40].map(&mut news), [const { None }; 5]);
+        assert_eq!(news(39), Some(Event::MemoryFree { held: 39, max: 80 }));
+        assert_eq!([0, 40, 69].map(&mut news), [None, None, None]);
     }
 
     #[test]

@@ -10,11 +10,11 @@
 //! It is as pure as the data plane: the program's master holds one, and so does the simulator. Each
 //! worker counts consecutive failures for itself. A server is ejected when their sum reaches the
 //! pool's limit, while fewer than `max_ejected` servers of its pool are out. It comes back when a
-//! probe of any worker is answered.
+//! probe of any worker is answered. A server in maintenance is judged by nobody, and counts as out.
 
 use std::collections::BTreeMap;
 
-use super::plan::{OnFailure, Plan};
+use super::plan::{AdminState, OnFailure, Plan};
 use crate::Report;
 
 /// A decision for all workers.
@@ -68,8 +68,11 @@ impl OutlierDetector {
         self.pools.clear();
         let mut decisions = Vec::new();
         for pool in &plan.pools {
-            let ejects = pool.on_failure == OnFailure::Eject;
+            let moves_keys = pool.on_failure == OnFailure::Eject;
+            let mut in_maintenance = 0;
             for server in &pool.servers {
+                let ejects = moves_keys && server.admin != AdminState::Maint;
+                in_maintenance += usize::from(moves_keys && !ejects);
                 let old = before.get(&server.id).filter(|record| record.pool == pool.id);
                 let record = Record { pool: pool.id, failures: BTreeMap::new(), out: None };
                 let record = old.cloned().unwrap_or(record);
@@ -79,10 +82,10 @@ impl OutlierDetector {
                     _ => {}
                 }
             }
-            if ejects {
+            if moves_keys {
                 let rules = Rules {
                     failure_limit: pool.server_failure_limit,
-                    ejected_max: pool.ejected_max(),
+                    ejected_max: pool.ejected_max().saturating_sub(in_maintenance),
                 };
                 self.pools.insert(pool.id, rules);
                 self.let_back(pool.id, rules.ejected_max, &mut decisions);
@@ -181,6 +184,21 @@ mod tests {
             pool
         };
         Plan::new(counts.iter().map(pool).collect())
+    }
+
+    #[test]
+    fn a_server_in_maintenance_is_judged_by_nobody_and_counts_as_out() {
+        let mut plan = plan(&[4]);
+        let mut outliers = OutlierDetector::new(&plan);
+        assert_eq!(outliers.failed(0, 2, 2), Some(Decision::Eject(2)));
+        plan.pools[0].servers[0].admin = AdminState::Maint;
+        assert_eq!(outliers.install(&plan), [Decision::Return(2)]);
+        assert_eq!(outliers.failed(0, 2, 9), None);
+        assert_eq!(outliers.failed(0, 3, 2), Some(Decision::Eject(3)));
+        assert_eq!(outliers.failed(0, 4, 2), None, "two of four are out");
+        plan.pools[0].servers[0].admin = AdminState::Drain;
+        assert_eq!(outliers.install(&plan), []);
+        assert_eq!(outliers.failed(0, 4, 2), Some(Decision::Eject(4)));
     }
 
     #[test]

@@ -46,11 +46,20 @@ pub(crate) enum LinkClass {
     Shared,
     /// No class of links: its client takes other links than before.
     Moved,
+    /// For the requests of one client alone.
+    Private,
+    /// For subscriptions, of all clients of a pool; no client's requests take it.
+    Subscribed,
 }
 
 impl LinkClass {
     /// The number of classes beside the shared one. Their links have the first places.
     pub(crate) const SPECIAL: usize = 3;
+
+    /// Whether its links are written even to a server that is silent.
+    pub(crate) fn is_never_held(self) -> bool {
+        matches!(self, LinkClass::Control | LinkClass::Subscribed)
+    }
 }
 
 /// How long a request may take its server.
@@ -67,6 +76,10 @@ pub(crate) enum Effort {
     Known(WorkId),
     /// It is always expected to take long.
     Slow,
+    /// It waits at its server until there is something for it, and keeps nobody else waiting.
+    Waits,
+    /// As `Quick`; what its client asks from then on takes links of its own.
+    Watches,
 }
 
 impl Effort {
@@ -86,7 +99,7 @@ impl Effort {
     pub(crate) fn work(self) -> Option<WorkId> {
         match self {
             Effort::Untried(id) | Effort::Unknown(id) | Effort::Known(id) => Some(id),
-            Effort::Quick | Effort::Slow => None,
+            Effort::Quick | Effort::Slow | Effort::Waits | Effort::Watches => None,
         }
     }
 }

@@ -20,6 +20,8 @@ pub struct Plan {
     pub memory_max: usize,
     /// The most clients of all pools and all workers together.
     pub clients_max: usize,
+    /// The most links that serve one client only, of all pools and all workers together.
+    pub private_max: u64,
     /// The most clients of this worker, from its descriptor limit.
     pub clients_room: usize,
     /// How much of each kind may wait.
@@ -65,6 +67,10 @@ pub struct PoolPlan {
     /// The most clients of this pool, of all workers together. A further one is refused with an
     /// error.
     pub client_connections: usize,
+    /// Each client has links of its own.
+    pub private: bool,
+    pub pubsub: PubSub,
+    pub on_subscription_lost: OnSubscriptionLost,
     /// Gather gets of one loop turn into one multi-key get.
     pub merge_gets: bool,
     /// The end of a multi-key get for which a server did not answer.
@@ -95,6 +101,27 @@ pub struct PoolPlan {
     pub quickack: QuickAck,
     /// When a link's pending ACK is flushed.
     pub server_quickack: QuickAck,
+}
+
+/// The servers at which subscriptions stand.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum PubSub {
+    /// All servers of the pool: whoever publishes, and where, is heard.
+    #[default]
+    All,
+    /// The one server of the channel. There are no patterns then, unless it is the only server.
+    Hashed,
+}
+
+/// What becomes of clients when a subscription of theirs is lost with its link: they may miss
+/// messages.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OnSubscriptionLost {
+    /// They are closed, so that they notice.
+    #[default]
+    Close,
+    /// They are kept, and the subscription is made again.
+    Keep,
 }
 
 /// The slow log of a pool.
@@ -132,6 +159,51 @@ pub struct ServerPlan {
     /// The name shown to people: the one given, or the address.
     pub label: String,
     pub weight: u32,
+    pub admin: AdminState,
+    /// Its host has an address. Without one the server is down; its keys stay its own.
+    pub has_address: bool,
+}
+
+/// The state that the operator has given a server by hand.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum AdminState {
+    #[default]
+    Ready,
+    /// It gets no new requests while other servers can have its keys, and no link that is not
+    /// needed.
+    Drain,
+    /// It is asked nothing and has no links.
+    Maint,
+}
+
+impl OnFailure {
+    /// Returns which servers are in the ring, by the states that they have by hand; none: it cannot
+    /// be in it. Where keys may move, those that drain or are in maintenance are in it only while
+    /// there is no better one: the last produce the error.
+    pub fn in_ring(self, states: &[Option<AdminState>]) -> Vec<bool> {
+        let best = states.iter().flatten().min();
+        let is_in = |state: &Option<AdminState>| match self {
+            OnFailure::Eject => state.is_some() && state.as_ref() == best,
+            OnFailure::FailFast => state.is_some(),
+        };
+        states.iter().map(is_in).collect()
+    }
+}
+
+impl AdminState {
+    pub const ALL: [AdminState; 3] = [AdminState::Ready, AdminState::Drain, AdminState::Maint];
+
+    pub fn word(self) -> &'static str {
+        match self {
+            AdminState::Ready => "ready",
+            AdminState::Drain => "drain",
+            AdminState::Maint => "maint",
+        }
+    }
+
+    pub fn parse(word: &str) -> Option<AdminState> {
+        AdminState::ALL.into_iter().find(|state| state.word() == word)
+    }
 }
 
 /// Timeouts in microseconds, each measured by itself.
@@ -199,6 +271,7 @@ impl Plan {
             pools,
             memory_max: limits::MEMORY_DEFAULT,
             clients_max: usize::MAX,
+            private_max: limits::PRIVATE_LINKS_MAX,
             clients_room: usize::MAX,
             limits: Limits::default(),
             tenants: Vec::new(),
@@ -238,7 +311,8 @@ impl Plan {
 impl ServerPlan {
     /// Makes a server that has no id yet.
     pub fn new(name: &str, label: &str, weight: u32) -> ServerPlan {
-        ServerPlan { id: 0, name: name.to_string(), label: label.to_string(), weight }
+        let (name, label) = (name.to_string(), label.to_string());
+        ServerPlan { id: 0, name, label, weight, admin: AdminState::Ready, has_address: true }
     }
 }
 
@@ -274,6 +348,9 @@ impl PoolPlan {
             databases: limits::DATABASES_DEFAULT,
             database: 0,
             extras: Vec::new(),
+            private: false,
+            pubsub: PubSub::All,
+            on_subscription_lost: OnSubscriptionLost::Close,
             allow: Vec::new(),
             server_login: None,
             users: None,

@@ -8,11 +8,13 @@
 //!        └──────probe answered───────┘
 //!
 //!      in the ring ◀───decided outside, for all workers at once───▶ ejected
+//!      ready ◀─────────────the operator, by another plan──────────▶ drain, maint
 //!      in the plan ─────────────a plan without it─────────────────▶ retired ──idle──▶ vacant
 //! ```
 //!
 //! While a server is down or ejected, no client's request reaches it: a probe finds out when it is
-//! back. A retired server gets nothing new; its outstanding requests are still answered.
+//! back. A retired server gets nothing new; its outstanding requests are still answered. A server
+//! in maintenance is not probed either, and has no links once they are idle.
 
 use metrics::{Counters, PoolCounter, Recorder, ServerCounter, WorkerMetrics};
 use proto::{Capabilities, ConnKey, Upstream};
@@ -22,9 +24,10 @@ use super::access::AccessSampling;
 use super::conn_key::ConnKeys;
 use super::definitions::Definitions;
 use super::phases::Sampling;
-use super::plan::{PoolPlan, ServerPlan};
+use super::plan::{AdminState, OnFailure, PoolPlan, ServerPlan};
 use super::size::PoolSizes;
-use super::slow::SlowWork;
+use super::slow::SlowRoom;
+use super::topics::Topics;
 use crate::Time;
 
 /// A pool at work.
@@ -41,6 +44,8 @@ pub(crate) struct Pool {
     pub(crate) servers: Vec<Server>,
     pub(crate) conn_keys: ConnKeys,
     pub(crate) definitions: Definitions,
+    /// What its clients listen to.
+    pub(crate) topics: Topics,
     /// How long answers are.
     pub(crate) sizes: PoolSizes,
     pub(crate) stage: Stage,
@@ -61,8 +66,10 @@ pub(crate) struct Pool {
     pub(crate) sampling: Sampling,
     /// Which requests have a line in the access log.
     pub(crate) access: AccessSampling,
-    /// Slow requests since the last that was recorded.
-    pub(crate) slow_skipped: u32,
+    /// How many slow requests are recorded.
+    pub(crate) slow: SlowRoom,
+    /// How often the routes of keys may have changed.
+    pub(crate) rings: u64,
     ring: Ring,
     /// By index: the id of the server there, if it is in the ring.
     members: Vec<Option<u32>>,
@@ -80,8 +87,6 @@ pub(crate) struct Server {
     /// Clients wait until its capabilities are known.
     pub(crate) awaited: bool,
     pub(crate) counters: Counters<ServerCounter>,
-    /// The last work of this worker that took it long.
-    pub(crate) slow_work: Option<SlowWork>,
 }
 
 /// Whether a pool or server is part of the plan.
@@ -105,19 +110,27 @@ pub(crate) enum Health {
 }
 
 impl Pool {
+    /// Counts a request that is refused before it is counted.
+    pub(crate) fn count_refused(&self) {
+        self.counters.add(PoolCounter::Requests, 1);
+        self.counters.add(PoolCounter::Refused, 1);
+    }
+
     pub(crate) fn new(plan: PoolPlan, metrics: &WorkerMetrics, now: Time) -> Pool {
         assert_ne!(plan.id, 0, "a plan is numbered before it is played");
         let conn_keys = ConnKeys::new(home(&plan));
         let counters = metrics.counters(plan.id);
         let server = |one: &ServerPlan| Server::new(one.clone(), metrics);
         let servers: Vec<Server> = plan.servers.iter().map(server).collect();
-        let members = members(&servers);
+        let members = members(&servers, plan.on_failure);
         Pool {
+            rings: 0,
             ring: ring(plan.distribution, &servers, &members),
             members,
             servers,
             conn_keys,
             definitions: Definitions::default(),
+            topics: Topics::default(),
             sizes: PoolSizes::default(),
             stage: Stage::Planned,
             retire_at: Time(0),
@@ -129,7 +142,7 @@ impl Pool {
             counters,
             latencies: metrics.recorder(plan.id),
             access: AccessSampling::default(),
-            slow_skipped: u32::MAX,
+            slow: SlowRoom::new(now),
             sampling: Sampling::new(counters.value(PoolCounter::Requests), now),
             upstream: plan.protocol.upstream(),
             marked: false,
@@ -179,21 +192,17 @@ impl Pool {
     /// number, as long as that server can be asked.
     pub(crate) fn any_place(&self, number: usize) -> Option<usize> {
         let count = self.servers.len();
-        let can_be_asked = |at: &usize| {
-            let one = &self.servers[*at];
-            one.stage == Stage::Planned && !one.ejected && one.health == Health::Ready
-        };
-        let all = (0..count).map(|at| (number + at) % count);
+        let can_be_asked = |at: &usize| self.servers[*at].can_be_asked();
+        let is_ready = |at: &usize| self.servers[*at].plan.admin == AdminState::Ready;
+        let all = (0..count).map(|at| (number + at) % count).filter(can_be_asked);
         // If no server can be asked, one of them still produces the error.
-        all.clone().find(can_be_asked).or_else(|| self.place_from(0).map(|at| at as usize))
+        let found = all.clone().find(is_ready).or_else(|| all.clone().next());
+        found.or_else(|| self.place_from(0).map(|at| at as usize))
     }
 
     /// Returns a server that can be asked and whose capabilities are unknown.
     pub(crate) fn unknown(&self) -> Option<usize> {
-        let is_unknown = |one: &Server| {
-            let can_be_asked = one.stage == Stage::Planned && one.health == Health::Ready;
-            can_be_asked && !one.ejected && one.capabilities.is_none()
-        };
+        let is_unknown = |one: &Server| one.can_be_asked() && one.capabilities.is_none();
         self.servers.iter().position(is_unknown)
     }
 
@@ -212,7 +221,8 @@ impl Pool {
     /// Builds the ring anew if its servers are others, or if `changed` says that anything else it
     /// is made from is.
     pub(crate) fn rebuild_ring(&mut self, changed: bool) {
-        let members = members(&self.servers);
+        self.rings += 1;
+        let members = members(&self.servers, self.plan.on_failure);
         if members != self.members || changed {
             self.ring = ring(self.plan.distribution, &self.servers, &members);
             self.members = members;
@@ -230,7 +240,6 @@ impl Server {
             ejected: false,
             awaited: false,
             counters: metrics.counters(plan.id),
-            slow_work: None,
             plan,
         }
     }
@@ -245,16 +254,27 @@ impl Server {
     /// for all, and counts as down for none.
     pub(crate) fn set_health(&mut self, health: Health) {
         self.health = health;
-        let is_down = health == Health::Down && !self.ejected && self.stage == Stage::Planned;
+        let is_down = health == Health::Down && !self.ejected && self.is_in_service();
         self.counters.set(ServerCounter::DownWorkersNow, u64::from(is_down));
     }
 
-    /// Returns the name of its health for operators.
+    /// Whether it is part of the plan and may be asked: otherwise its failures are nobody's.
+    pub(crate) fn is_in_service(&self) -> bool {
+        self.stage == Stage::Planned && self.plan.admin != AdminState::Maint
+    }
+
+    /// Whether a request that may go to any server may go to it.
+    pub(crate) fn can_be_asked(&self) -> bool {
+        self.is_in_service() && !self.ejected && self.health == Health::Ready
+    }
+
+    /// Returns the name of its state for operators.
     pub(crate) fn health_name(&self) -> &'static str {
-        match self.health {
+        match (self.plan.admin, self.health) {
+            (AdminState::Maint, _) => "maint",
             _ if self.ejected => "ejected",
-            Health::Ready => "ready",
-            Health::Down => "down",
+            (_, Health::Down) => "down",
+            (admin, Health::Ready) => admin.word(),
         }
     }
 }
@@ -264,9 +284,14 @@ fn home(plan: &PoolPlan) -> ConnKey {
     plan.protocol.conn_key(plan.database)
 }
 
-fn members(servers: &[Server]) -> Vec<Option<u32>> {
-    let is_in = |one: &Server| one.stage == Stage::Planned && !one.ejected;
-    servers.iter().map(|one| is_in(one).then_some(one.plan.id)).collect()
+/// Returns the ids of the servers in the ring, in their places.
+fn members(servers: &[Server], on_failure: OnFailure) -> Vec<Option<u32>> {
+    let may_be = |one: &Server| one.stage == Stage::Planned && !one.ejected;
+    let state = |one: &Server| may_be(one).then_some(one.plan.admin);
+    let states: Vec<Option<AdminState>> = servers.iter().map(state).collect();
+    let on_failure = if bug!(KeepDrained) { OnFailure::FailFast } else { on_failure };
+    let both = servers.iter().zip(on_failure.in_ring(&states));
+    both.map(|(one, is_in)| is_in.then_some(one.plan.id)).collect()
 }
 
 fn ring(distribution: Distribution, servers: &[Server], members: &[Option<u32>]) -> Ring {

@@ -75,10 +75,10 @@ impl Cost {
         u64::from(self.0 & BYTES)
     }
 
-    /// Returns how many bytes an unproven answer may have; 0 if it is proven.
+    /// Returns how many bytes an unproven answer may have; 0 if it is proven, as nearly all are.
     #[inline]
     pub(crate) fn unproven(self) -> u64 {
-        u64::from(LEVEL_LEN) * ((1 << (self.0 >> LEVEL_SHIFT)) & !1)
+        if self.is_unproven() { u64::from(LEVEL_LEN) << (self.0 >> LEVEL_SHIFT) } else { 0 }
     }
 
     /// Whether so many bytes are sent, or expected in answer.
@@ -228,14 +228,20 @@ pub(crate) struct ClientSizes {
 struct ClientLine {
     command: u16,
     len: u32,
-    /// The lengths that are about the same; none if they are large.
+    /// The lengths that are about the same: from the least on, so many more. None if they are
+    /// large.
     least: u32,
-    most: u32,
+    more: u32,
 }
 
 impl ClientLine {
     fn new(command: u16, len: u32) -> ClientLine {
-        ClientLine { command, len, least: len - len / 4, most: len.min(limits::LARGE_MIN - 1) }
+        let least = len - len / 4;
+        match len.min(limits::LARGE_MIN - 1).checked_sub(least) {
+            Some(more) => ClientLine { command, len, least, more },
+            // No answer is as long as this.
+            None => ClientLine { command, len, least: u32::MAX, more: 0 },
+        }
     }
 }
 
@@ -245,7 +251,7 @@ impl ClientSizes {
     #[inline]
     pub(crate) fn fits(&self, command: u16, len: usize) -> bool {
         let line = &self.lines[usize::from(command) % 8];
-        line.command == command && len <= line.most as usize && len >= line.least as usize
+        line.command == command && len.wrapping_sub(line.least as usize) <= line.more as usize
     }
 
     /// Notes a length that differs from those before it.
@@ -254,7 +260,7 @@ impl ClientSizes {
         let len = counted(len);
         let line = &mut self.lines[usize::from(command) % 8];
         // Up at once, and down slowly.
-        let before = if line.command == command { line.least } else { 0 };
+        let before = if line.command == command { line.len - line.len / 4 } else { 0 };
         *line = ClientLine::new(command, len.max(before));
         self.largest.note(len, now);
         pool.note(command, len, now);

@@ -28,6 +28,10 @@ pub enum Cause {
     LongTurn,
     /// Its client did not read its answer at once.
     ClientReads,
+    /// It has many keys, or it and its answer have many bytes.
+    Large,
+    /// Its server sent the reply drop by drop.
+    ReplyDrips,
 }
 
 /// THE table of causes, in their order: a word for programs, and a sentence.
@@ -41,6 +45,8 @@ pub static CAUSES: &[(Cause, &str, &str)] = &[
     (Cause::Server, "server", "the server took long"),
     (Cause::LongTurn, "long_turn", "the worker was busy with something else"),
     (Cause::ClientReads, "client_reads_slowly", "the client did not read the answer at once"),
+    (Cause::Large, "large", "the request itself is large"),
+    (Cause::ReplyDrips, "reply_drips", "the server sent a small reply drop by drop"),
 ];
 
 impl Cause {
@@ -68,6 +74,8 @@ impl Cause {
             Cause::Server => "server",
             Cause::LongTurn => "long-turn",
             Cause::ClientReads => "client-reads-slowly",
+            Cause::Large => "large",
+            Cause::ReplyDrips => "reply-drips",
         }
     }
 
@@ -78,7 +86,8 @@ impl Cause {
             Cause::RequestInPieces => 0..=0,
             Cause::Held | Cause::Queued => 1..=1,
             Cause::ServerBusy => 1..=2,
-            Cause::SlowCommand | Cause::ReplyInPieces | Cause::Server => 2..=2,
+            Cause::SlowCommand | Cause::ReplyInPieces | Cause::Server | Cause::ReplyDrips => 2..=2,
+            Cause::Large => 0..=2,
             Cause::LongTurn => 1..=3,
             Cause::ClientReads => 3..=3,
         };
@@ -98,6 +107,8 @@ pub(crate) struct ReplyOf {
     pub(crate) sent: Time,
     /// When its first bytes came, if it came in several reads.
     pub(crate) began: Time,
+    /// In how many reads it came, as far as that is counted.
+    pub(crate) reads: u32,
     /// The index of the server.
     pub(crate) server: u32,
     /// The message waited because the server was silent.
@@ -107,8 +118,19 @@ pub(crate) struct ReplyOf {
 }
 
 impl ReplyOf {
-    pub(crate) const NONE: ReplyOf =
-        ReplyOf { sent: UNSENT, began: UNSENT, server: NO_SERVER, held: false, is_work: false };
+    pub(crate) const NONE: ReplyOf = ReplyOf {
+        sent: UNSENT,
+        began: UNSENT,
+        reads: 0,
+        server: NO_SERVER,
+        held: false,
+        is_work: false,
+    };
+
+    /// Returns what is known where a server has not replied.
+    pub(crate) fn none_of(server: Option<u32>) -> ReplyOf {
+        ReplyOf { server: server.unwrap_or(NO_SERVER), ..ReplyOf::NONE }
+    }
 }
 
 /// What is known of a request when its answer has been written.
@@ -122,10 +144,12 @@ pub(crate) struct Story {
     pub(crate) turn: LongTurn,
     /// Its answer could not be written whole at first.
     pub(crate) lagged: bool,
+    /// It has many keys, or it and its answer have many bytes.
+    pub(crate) is_large: bool,
 }
 
 /// A command that has kept a server busy.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SlowWork {
     pub(crate) command: u16,
     pub(crate) since: Time,
@@ -155,7 +179,7 @@ impl Story {
         let (mut bits, mut busy_with) = (0, NO_COMMAND);
         let mut add = |cause: Cause| bits |= cause.bit();
         if is_long(phases[0]) {
-            add(Cause::RequestInPieces);
+            add(if self.is_large { Cause::Large } else { Cause::RequestInPieces });
         }
         let turns = [in_turn(came, sent), in_turn(sent, settled), in_turn(settled, self.written)];
         if is_long(phases[1]) {
@@ -164,6 +188,10 @@ impl Story {
                 (_, true) => add(Cause::LongTurn),
                 _ => add(Cause::Queued),
             }
+        }
+        // A part of it may have waited behind the others.
+        if is_long(phases[1]) && !self.reply.held && self.is_large {
+            add(Cause::Large);
         }
         let overlaps = |work: &SlowWork| {
             let (from, to) = (work.since.max(came), work.until.min(settled));
@@ -177,10 +205,13 @@ impl Story {
         if is_long(phases[2]) {
             let in_pieces = self.reply.began != UNSENT && is_long(settled.since(self.reply.began));
             match (in_pieces, self.reply.is_work, turns[1]) {
+                (true, ..) if self.is_large => add(Cause::Large),
+                (true, ..) if self.reply.reads >= DRIPS => add(Cause::ReplyDrips),
                 (true, ..) => add(Cause::ReplyInPieces),
                 (_, true, _) => add(Cause::SlowCommand),
                 (_, _, true) => add(Cause::LongTurn),
                 _ if busy.is_some() => {}
+                _ if self.is_large => add(Cause::Large),
                 _ => add(Cause::Server),
             }
         }
@@ -202,19 +233,58 @@ pub(crate) struct KeyNote {
 
 impl KeyNote {
     #[inline]
-    pub(crate) fn clear(&mut self) {
-        (self.hash, self.len) = (0, 0);
-        self.text.clear();
+    pub(crate) fn set(&mut self, keys: SlowKeys, key: Option<&[u8]>) {
+        let key = key.unwrap_or_default();
+        self.len = key.len() as u32;
+        self.hash = match keys {
+            SlowKeys::Hash if !key.is_empty() => hash(key),
+            _ => 0,
+        };
+        if keys == SlowKeys::Full || !self.text.is_empty() {
+            self.set_text(keys, key);
+        }
     }
 
-    #[inline]
-    pub(crate) fn set(&mut self, keys: SlowKeys, key: &[u8]) {
-        self.len = key.len() as u32;
-        match keys {
-            SlowKeys::None => {}
-            SlowKeys::Hash => self.hash = hash(key),
-            SlowKeys::Full => self.text.extend_from_slice(&key[..key.len().min(SLOW_KEY_MAX)]),
+    #[cold]
+    fn set_text(&mut self, keys: SlowKeys, key: &[u8]) {
+        let shown = if keys == SlowKeys::Full { key.len().min(SLOW_KEY_MAX) } else { 0 };
+        self.text.clear();
+        self.text.extend_from_slice(&key[..shown]);
+    }
+}
+
+/// How many slow requests of a pool are recorded. When all are slow, more of them would push each
+/// other out of the log at once, and would make the worker slower still.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SlowRoom {
+    /// Requests that may still be recorded at once, and when they were counted.
+    left: u32,
+    since: Time,
+    /// Slow requests since the last that was recorded.
+    skipped: u32,
+}
+
+impl SlowRoom {
+    pub(crate) fn new(now: Time) -> SlowRoom {
+        SlowRoom { left: AT_ONCE_MAX, since: now, skipped: u32::MAX }
+    }
+
+    /// Whether one more may be recorded.
+    pub(crate) fn has_room(&self, now: Time) -> bool {
+        self.left > 0 || now.since(self.since) >= ONE_EACH_US
+    }
+
+    /// Whether this slow request is recorded, of one in so many.
+    pub(crate) fn take(&mut self, one_in: u32, now: Time) -> bool {
+        self.skipped = self.skipped.saturating_add(1);
+        if self.skipped < one_in || !self.has_room(now) {
+            return false;
         }
+        let more = now.since(self.since) / ONE_EACH_US;
+        self.since = self.since.after(more * ONE_EACH_US);
+        let left = u64::from(self.left).saturating_add(more).min(AT_ONCE_MAX.into());
+        (self.left, self.skipped) = (left as u32 - 1, 0);
+        true
     }
 }
 
@@ -228,18 +298,31 @@ pub fn key_text(entry: &SlowEntry) -> (Vec<u8>, u64) {
     }
 }
 
-/// FNV-1a over words of eight bytes, so that a short key costs little; never 0.
+/// FNV-1a over words of eight bytes, so that a short key costs little; never 0. The last word may
+/// have bytes of the one before.
+#[inline]
 pub fn hash(key: &[u8]) -> u64 {
     let add = |hash: u64, word: u64| (hash ^ word).wrapping_mul(0x0100_0000_01b3).rotate_left(29);
-    let (words, rest) = key.as_chunks();
-    let first = 0xcbf2_9ce4_8422_2325 ^ key.len() as u64;
-    let hash = words.iter().fold(first, |hash, word| add(hash, u64::from_le_bytes(*word)));
-    let last = rest.iter().fold(0, |word, byte| word << 8 | u64::from(*byte));
-    add(hash, last).max(1)
+    let begun = 0xcbf2_9ce4_8422_2325 ^ key.len() as u64;
+    let (Some(first), Some(last)) = (key.first_chunk(), key.last_chunk()) else {
+        let word = key.iter().fold(0, |word, byte| word << 8 | u64::from(*byte));
+        return add(begun, word).max(1);
+    };
+    let mut hash = add(begun, u64::from_le_bytes(*first));
+    if key.len() > 16 {
+        let (words, _) = key[8..key.len() - 1].as_chunks();
+        hash = words.iter().fold(hash, |hash, word| add(hash, u64::from_le_bytes(*word)));
+    }
+    add(hash, u64::from_le_bytes(*last)).max(1)
 }
 
 /// No server.
 pub(crate) const NO_SERVER: u32 = u32::MAX;
+/// A small reply that comes in so many reads drips.
+pub(crate) const DRIPS: u32 = 8;
+/// Slow requests of a pool that a worker records at once, and how long each more takes to come.
+const AT_ONCE_MAX: u32 = 128;
+const ONE_EACH_US: u64 = 50_000;
 /// A turn of this length is long.
 pub(crate) const LONG_TURN_US: u64 = 5_000;
 
@@ -256,6 +339,7 @@ mod tests {
             busy: None,
             turn: LongTurn::default(),
             lagged: false,
+            is_large: false,
         }
     }
 
@@ -287,6 +371,11 @@ mod tests {
         let slow = || story([0, 0, 10, 110, 110]);
         let reply = ReplyOf { began: Time(60), ..slow().reply };
         assert_eq!(words(&Story { reply, ..slow() }), ["reply_in_pieces"]);
+        let drips = ReplyOf { reads: DRIPS, ..reply };
+        assert_eq!(words(&Story { reply: drips, ..slow() }), ["reply_drips"]);
+        assert_eq!(words(&Story { reply: drips, is_large: true, ..slow() }), ["large"]);
+        assert_eq!(words(&Story { is_large: true, ..slow() }), ["large"]);
+        assert_eq!(words(&Story { is_large: true, ..story([0, 100, 101, 110, 111]) }), ["large"]);
         let reply = ReplyOf { is_work: true, ..slow().reply };
         assert_eq!(words(&Story { reply, ..slow() }), ["slow_command"]);
         assert_eq!(words(&Story { turn, ..slow() }), ["long_turn"]);
@@ -309,6 +398,21 @@ mod tests {
             assert_eq!(cause.event(), word.replace('_', "-"));
             assert!(usize::from(cause.place()) < metrics::SlowReset::CAUSES);
         }
+    }
+
+    #[test]
+    fn a_burst_is_recorded_and_a_flood_only_now_and_then() {
+        let mut room = SlowRoom::new(Time(0));
+        let mut took =
+            |us: u64, count: usize| (0..count).filter(|_| room.take(1, Time(us))).count();
+        assert_eq!(took(0, 1_000), AT_ONCE_MAX as usize);
+        assert_eq!(took(ONE_EACH_US - 1, 1_000), 0);
+        assert_eq!(took(ONE_EACH_US, 1_000), 1);
+        assert_eq!(took(11 * ONE_EACH_US, 1_000), 10);
+        assert_eq!(took(1 << 40, 1_000), AT_ONCE_MAX as usize, "it is not saved up for ever");
+        let mut room = SlowRoom::new(Time(0));
+        let every_third = (0..9).filter(|_| room.take(3, Time(0))).count();
+        assert_eq!(every_third, 3, "the first is one of them");
     }
 
     #[test]

@@ -15,14 +15,14 @@ mod spend;
 use std::collections::{HashMap, VecDeque};
 use std::rc::Rc;
 
-use metrics::{Counters, Rate, Recorder, TenantCounter, TenantRates, WorkerMetrics};
+use metrics::{Counters, Latency, Rate, Recorder, TenantCounter, TenantRates, WorkerMetrics};
 
 use super::id::ConnId;
 use crate::Time;
 use plan::{RemovedUsers, TenantPlan};
 use spend::Purse;
 
-pub(crate) use spend::Limit;
+pub(crate) use spend::{Limit, count};
 
 /// The index of the tenant of clients that have none.
 pub(crate) const NOBODY: u16 = 0;
@@ -35,7 +35,23 @@ pub(crate) struct Tenants {
     by_user: HashMap<String, u16>,
     /// The ticket that was given out last.
     tickets: u64,
+    /// Answers that have not been recorded yet.
+    run: Run,
     pub(crate) removed_users: RemovedUsers,
+}
+
+/// Answers of a tenant that follow each other in a turn and took the same time, as those of a
+/// pipeline do. They are recorded at once, for the pool and for the tenant.
+#[derive(Default)]
+struct Run {
+    /// The id of the pool, the histogram, and the index of the tenant.
+    key: u64,
+    time: u64,
+    /// None: there is no run.
+    count: u64,
+    /// Bytes of these answers that were expected for the tenant.
+    expected: u64,
+    recorders: Option<(Recorder, Recorder, Latency)>,
 }
 
 /// A tenant, as this worker sees it.
@@ -106,6 +122,64 @@ impl Tenants {
         self.list.iter().position(is_it).map(|at| at as u16 + 1)
     }
 
+    /// Records how long a request of a tenant took, for its pool and for the tenant. So much of
+    /// what was expected for the tenant has come.
+    #[inline(always)]
+    pub(crate) fn record(
+        &mut self,
+        pool: (u32, &Recorder),
+        (at, expected): (u16, usize),
+        which: Latency,
+        time: u64,
+    ) {
+        let key = u64::from(pool.0) << 32 | (which.place() as u64) << 16 | u64::from(at);
+        let run = &mut self.run;
+        if (run.key, run.time) != (key, time) {
+            return self.begin_run(key, (which, time), *pool.1, expected);
+        }
+        run.count += 1;
+        run.expected += expected as u64;
+    }
+
+    #[inline(never)]
+    fn begin_run(
+        &mut self,
+        key: u64,
+        (which, time): (Latency, u64),
+        pool: Recorder,
+        expected: usize,
+    ) {
+        self.end_run();
+        let Some(one) = self.find(key as u16) else { return pool.record(which, time) };
+        let recorders = Some((pool, one.latencies, which));
+        self.run = Run { key, time, count: 1, expected: expected as u64, recorders };
+    }
+
+    /// Records what has not been recorded yet: at the end of a turn, before a plan is installed,
+    /// and before a request is judged by what is expected.
+    #[inline]
+    pub(crate) fn end_run(&mut self) {
+        if self.run.count > 0 {
+            self.settle_run();
+        }
+    }
+
+    /// Returns what has come for a tenant and still counts as expected.
+    pub(crate) fn unsettled(&self, at: u16) -> u64 {
+        let is_its = self.run.key as u16 == at && self.find(at).is_some_and(|one| one.expects);
+        if is_its { self.run.expected } else { 0 }
+    }
+
+    fn settle_run(&mut self) {
+        let Run { key, time, count, expected, recorders } = std::mem::take(&mut self.run);
+        if let Some((pool, tenant, which)) = recorders {
+            pool.record_both(which, (&tenant, Latency::REQUESTS), time, count);
+        }
+        if let Some(tenant) = self.find_mut(key as u16).filter(|one| one.expects) {
+            tenant.expected -= expected;
+        }
+    }
+
     /// Returns a ticket for the line of a tenant. Later ones are larger.
     pub(crate) fn ticket(&mut self) -> u64 {
         self.tickets += 1;
@@ -161,19 +235,23 @@ impl Tenant {
         }
     }
 
-    /// Whether one client more is too many, when this worker has counted it already. The limit
-    /// holds for all workers together: of two that count at the same moment, both may see too many,
-    /// never too few.
-    pub(crate) fn is_full(&self, metrics: &WorkerMetrics) -> bool {
-        let most = self.plan.clients_max;
+    /// Counts one more of what a limit bounds, unless that is one too many. The limit holds for
+    /// all workers together: of two that count at the same moment, both may see too many, never
+    /// too few.
+    pub(crate) fn count(&self, metrics: &WorkerMetrics, gauge: TenantCounter, most: u64) -> bool {
+        self.counters.add(gauge, 1);
         if most == u64::MAX {
-            return false;
+            return true;
         }
         std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
         let all = match bug!(LimitPerWorker) {
-            false => metrics.total(self.plan.id, TenantCounter::ClientsNow),
-            true => self.counters.value(TenantCounter::ClientsNow),
+            false => metrics.total(self.plan.id, gauge),
+            true => self.counters.value(gauge),
         };
-        all > most
+        let has_room = all <= most;
+        if !has_room {
+            self.counters.subtract(gauge, 1);
+        }
+        has_room
     }
 }

@@ -14,10 +14,14 @@ use crate::Time;
 pub(crate) enum Due {
     /// A link's deadlines.
     Link(ConnId),
+    /// A link that its client has kept may have had its time.
+    Kept(ConnId),
     /// The probe of a server.
     Probe(ServerAt),
     /// A server that owes answers may have been silent for too long.
     Silence(ServerAt),
+    /// Subscriptions may be made again at a server.
+    Topics(ServerAt),
     /// A request is sent again after a retryable error.
     Again(RequestId),
     /// The clients of a pool that has left the plan have had their time; by pool id.
@@ -28,6 +32,10 @@ pub(crate) enum Due {
     Tenant { id: u32 },
     /// A login may have its turn, in the line of an address with this word.
     LoginLine { at: u32 },
+    /// Clients may be held by a pause that has ended.
+    Pause,
+    /// Clients are to be shown what others ask.
+    Monitor,
     /// Gauges are to be written to the metrics registry.
     Publish,
 }

@@ -34,6 +34,54 @@ pub enum Bug {
     ResendTouch,
     /// An update that may have been executed is reported as not sent.
     ForgetSent,
+    /// A block goes to a server that has not shown that it executes blocks.
+    BlockUntried,
+    /// A transaction is executed although a request of it was refused.
+    ForgetAbort,
+    /// The requests of a transaction go to the server of the first.
+    QueueApart,
+    /// A block goes where its keys were, and is allowed what its requests were, when it was queued.
+    TrustOldPlan,
+    /// A client takes the private link of another.
+    SharePrivate,
+    /// Private links stay when their client needs them no more.
+    KeepPrivate,
+    /// Keys stay watched on a link whose client does not watch them any more.
+    KeepWatch,
+    /// A transaction is sent although what its client watches may have changed unnoticed.
+    ForgetLostWatch,
+    /// A wait takes a shared link.
+    WaitOnShared,
+    /// A client's requests are sent behind its wait.
+    SendBehindWait,
+    /// A wait has the deadline of a reply.
+    TimeWait,
+    /// A server that is waited at counts as silent.
+    HoldWait,
+    /// A message goes to all subscribers of a pool.
+    PushToOthers,
+    /// A message is pushed twice.
+    PushTwice,
+    /// A message does not reach the last of several who listen.
+    LosePush,
+    /// A message is pushed into the middle of an answer.
+    SplitReply,
+    /// A message is pushed before the acknowledgement of its topic, or what has waited for one.
+    PushEarly,
+    /// Of two messages that wait for an answer before them, the newer is pushed first.
+    ReversePushes,
+    /// A subscription is acknowledged before the servers have.
+    AcknowledgeEarly,
+    /// Subscribers stay when a link with their subscriptions is lost.
+    KeepLostSubscribers,
+    /// A new link is told only one of the topics that clients listen to.
+    ForgetTopics,
+    /// A server is not told that nobody listens to a topic any more.
+    KeepTopic,
+    /// The last step of a block is taken for its reply.
+    EarlyBlockEnd,
+    /// A block that was sent whole and lost is reported as not executed.
+    BlockNeverSent,
     /// The entry of a request whose client has left is never freed.
     LeakRequest,
     /// The bytes of a client that has left stay in the account.
@@ -66,6 +114,10 @@ pub enum Bug {
     KeepRing,
     /// Another plan does not change the ring.
     OldRing,
+    /// A server in maintenance is asked.
+    ServeMaint,
+    /// A server that drains keeps its keys, although they may move.
+    KeepDrained,
     /// Messages that wait for a server are dropped when it leaves the plan.
     DropQueue,
     /// The same plan again closes a link.
@@ -158,6 +210,8 @@ pub enum Bug {
     AwaitForEver,
     /// A client that has closed in the middle of a request is never closed.
     KeepHalfAsked,
+    /// A client in the middle of a request is cut off at the end of its worker.
+    CutHalfAsked,
     /// Memory is refused although most of it is free.
     HoardMemory,
     /// Pools and servers that have left the plan keep their places.
@@ -206,7 +260,31 @@ pub enum Bug {
     ForgetRefund,
 }
 
-/// All seeded bugs.
+/// The bugs that the random story of subscriptions finds (`tests/topics_at_random.rs`).
+pub static TOPIC_BUGS: &[Bug] = &[
+    Bug::PushToOthers,
+    Bug::PushTwice,
+    Bug::LosePush,
+    Bug::SplitReply,
+    Bug::PushEarly,
+    Bug::ReversePushes,
+    Bug::AcknowledgeEarly,
+    Bug::KeepLostSubscribers,
+    Bug::ForgetTopics,
+    Bug::KeepTopic,
+];
+
+/// The bugs that the random story of waits finds (`tests/waits_at_random.rs`).
+pub static WAIT_BUGS: &[Bug] = &[
+    Bug::WaitOnShared,
+    Bug::SendBehindWait,
+    Bug::TimeWait,
+    Bug::HoldWait,
+    Bug::SharePrivate,
+    Bug::KeepPrivate,
+];
+
+/// The bugs that the simulator finds.
 pub static BUGS: &[Bug] = &[
     Bug::SwapReplies,
     Bug::Overtake,
@@ -238,6 +316,8 @@ pub static BUGS: &[Bug] = &[
     Bug::WasteAck,
     Bug::KeepRing,
     Bug::OldRing,
+    Bug::ServeMaint,
+    Bug::KeepDrained,
     Bug::DropQueue,
     Bug::CloseUnchanged,
     Bug::KeepRetired,
@@ -284,6 +364,7 @@ pub static BUGS: &[Bug] = &[
     Bug::LeaveGathered,
     Bug::AwaitForEver,
     Bug::KeepHalfAsked,
+    Bug::CutHalfAsked,
     Bug::HoardMemory,
     Bug::NeverVacate,
     Bug::ForgetShare,
@@ -305,6 +386,16 @@ pub static BUGS: &[Bug] = &[
     Bug::ForgetLogin,
     Bug::LimitPerWorker,
     Bug::LoseTenant,
+    Bug::BlockUntried,
+    Bug::ForgetAbort,
+    Bug::QueueApart,
+    Bug::TrustOldPlan,
+    Bug::SharePrivate,
+    Bug::KeepPrivate,
+    Bug::KeepWatch,
+    Bug::ForgetLostWatch,
+    Bug::EarlyBlockEnd,
+    Bug::BlockNeverSent,
     Bug::ForgetRefund,
 ];
 

@@ -12,6 +12,7 @@ use super::tenant::Member;
 use crate::base::Base;
 use crate::base::connection::{Connection, Departed};
 use crate::base::id::ConnId;
+use crate::base::part::LinkClass;
 use crate::base::pool::Stage;
 use crate::{Action, Event, Passed};
 
@@ -52,9 +53,13 @@ impl Clients {
         entry.conn_keys.enter(home);
         let conn_key = (home, entry.conn_keys.of(home));
         let (protocol, now) = (entry.plan.protocol, base.now);
+        let is_private = entry.plan.private;
         let mut client = Client::new(pool as u32, protocol, conn_key, now);
         if new {
             client.record.tally.id = Record::new_id(base);
+        }
+        if is_private {
+            (client.class, client.has_own) = (LinkClass::Private, true);
         }
         let client = self.table.insert(client);
         base.log_connection(|_| Connection::Came { client, pool: id, is_new: new });
@@ -65,6 +70,17 @@ impl Clients {
             return Err(self.refuse_accepted(base, id, &why));
         }
         Ok(id)
+    }
+
+    /// Accepts a client although all are to end, and has it end with them.
+    pub(crate) fn accept_begun(&mut self, base: &mut Base, id: u32) -> Result<ConnId, Vec<u8>> {
+        let draining = std::mem::take(&mut self.draining);
+        let accepted = self.accept(base, id, true);
+        self.draining = draining;
+        if let (true, Ok(client)) = (draining, &accepted) {
+            self.ask_to_finish(base, *client);
+        }
+        accepted
     }
 
     /// Refuses a client that its tenant has no room for; returns the words for it.
@@ -122,7 +138,7 @@ impl Clients {
     ) -> usize {
         let Some(client) = self.table.find(id) else { return bytes.len() };
         let (pool, reply_mode) = (client.pool as usize, client.session.reply_mode);
-        base.pools[pool].counters.add(PoolCounter::Refused, 1);
+        base.pools[pool].count_refused();
         let answer = match client.must_log_in(base) {
             true => Answer::LoginFirst,
             false => Answer::Refused(Refusal::Bad(why)),

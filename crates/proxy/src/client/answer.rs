@@ -5,11 +5,11 @@ use proto::{Answer, Ask, Asked, Quiet, Request};
 
 use super::request::UNTIMED;
 use super::session::Departure;
-use super::{Clients, tenant};
+use super::{Clients, inflight};
 use crate::base::access::{AccessNote, Results};
 use crate::base::buffer::Source;
 use crate::base::id::ConnId;
-use crate::base::part::{Incoming, NONE, RequestId, Requester};
+use crate::base::part::{Effort, Incoming, NONE, RequestId, Requester};
 use crate::base::phases::Moments;
 use crate::base::room::NoRoom;
 use crate::base::tenants::NOBODY;
@@ -37,14 +37,12 @@ impl Clients {
             entry.access = AccessNote {
                 is_logged: pool.access.pick(pool.plan.access_one_in),
                 received: request.len(),
+                keys: base.keys.len() as u32,
                 ..AccessNote::default()
             };
-            entry.key.clear();
-            let key =
-                base.keys.first().and_then(|key| head.get(key.start as usize..key.end as usize));
-            if let Some(key) = key {
-                entry.key.set(slow.keys, key);
-            }
+            let key = base.keys.first();
+            let key = key.and_then(|key| head.get(key.start as usize..key.end as usize));
+            entry.key.set(slow.keys, key);
         }
         // What came with its last byte began with it.
         client.begun = client.received;
@@ -109,6 +107,7 @@ impl Clients {
         if client.pipeline.head == NONE && !base.logs_access {
             client.out.open(&mut base.spares);
             client.out.keep(words);
+            client.note_answered(base.is_watched);
             return self.update_client(base, id);
         }
         let pending = self.enqueue(base, id, request, b"");
@@ -138,6 +137,7 @@ impl Clients {
         if is_at_once || bug!(EarlyBarrier) && answers == [Answer::Barrier] {
             client.out.open(&mut base.spares);
             answers.iter().for_each(|answer| protocol.answer(&asked, answer, client.out.copied()));
+            client.note_answered(base.is_watched);
             self.update_client(base, id);
         } else {
             let pending = self.enqueue(base, id, request, head);
@@ -147,7 +147,7 @@ impl Clients {
             }
             let client = self.table.find_mut(id).expect("it is the one above");
             if client.tenant != NOBODY {
-                tenant::end_inflight(&base.tenants, client, &mut self.requests[pending]);
+                inflight::end_inflight(&base.tenants, client, &mut self.requests[pending]);
             }
             let out = self.requests[pending].reply.copied();
             answers.iter().for_each(|answer| protocol.answer(&asked, answer, out));
@@ -200,6 +200,16 @@ impl Clients {
         let Incoming { asks, request, head } = *incoming;
         let id = self.enqueue(base, asks.id, request, head);
         (self.requests[id].writes, self.requests[id].parts_left) = (writes, 1);
+        if asks.effort == Effort::Waits {
+            // How long it takes says nothing, and a second wait would not be the same one: it
+            // would miss what came between them.
+            let entry = &mut self.requests[id];
+            (entry.since, entry.info.repeats) = (UNTIMED, None);
+        }
+        if asks.effort == Effort::Watches {
+            // On another link it would not notice what has changed since the first.
+            self.requests[id].info.repeats = None;
+        }
         id
     }
 
@@ -212,8 +222,8 @@ impl Clients {
             let expected = parts.saturating_mul(asks.expected.len() as usize);
             let others = client.pipeline.expected - pending.expected;
             client.pipeline.expected = others + expected;
-            if let Some(tenant) = base.tenants.find_mut(client.tenant).filter(|one| one.expects) {
-                tenant.expected = tenant.expected + expected as u64 - pending.expected as u64;
+            if client.tenant != NOBODY {
+                Clients::note_expected(base, client, pending, expected);
             }
             pending.expected = expected;
         }
@@ -311,6 +321,11 @@ impl Clients {
         self.account_request(base, id);
         self.expect(base, asks, id, servers);
         id
+    }
+
+    /// Notes how many subscribers there are that the server does not know of.
+    pub(crate) fn set_uncounted(&mut self, id: RequestId, count: u32) {
+        self.requests[id].info.at = count;
     }
 
     /// Notes the form in which a server is asked, and where a walk over the servers continues.

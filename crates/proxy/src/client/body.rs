@@ -3,12 +3,32 @@
 
 use proto::{Parsed, Request, Resume};
 
-use super::Clients;
 use super::input::Next;
-use super::session::{Body, Intake};
+use super::session::Intake;
+use super::{Clients, inflight};
 use crate::base::Base;
 use crate::base::buffer::{End, Outbox, Source};
 use crate::base::id::ConnId;
+use crate::base::tenants::NOBODY;
+
+/// A request whose body is still arriving.
+pub(crate) struct Body {
+    pub(crate) request: Request,
+    pub(crate) head: Vec<u8>,
+    /// Body and trailer as far as they have come.
+    pub(crate) data: Outbox,
+    /// Bytes of body and trailer still to come.
+    pub(super) left: u64,
+    /// The last bytes that came. The trailer is checked against them.
+    pub(super) end: End,
+}
+
+impl Body {
+    /// Whether it ends as its head says.
+    pub(crate) fn has_trailer(&self) -> bool {
+        self.end.is(self.request.trailer)
+    }
+}
 
 impl Clients {
     /// Begins the body of a request whose head has come.
@@ -25,6 +45,9 @@ impl Clients {
         let body = Body { request, head: kept, data: Outbox::default(), left, end: End::default() };
         if let Some(client) = self.table.find_mut(id) {
             client.intake = Intake::Body(Box::new(body));
+            if client.tenant != NOBODY {
+                inflight::begin_arriving(&base.tenants, client, request.len());
+            }
             // Accounted at once: the next body that begins must find this one's memory taken.
             client.account(&mut base.memory);
         }
@@ -46,6 +69,9 @@ impl Clients {
         let Intake::Body(body) = std::mem::replace(&mut client.intake, Intake::Head) else {
             unreachable!("it was a body a moment ago")
         };
+        if client.member.is_some() {
+            inflight::end_arriving(&base.tenants, client);
+        }
         // The head was parsed before its body came, so its keys have to be found again.
         let again =
             client.protocol.parse_request(&body.head, &mut Resume::default(), &mut base.keys);

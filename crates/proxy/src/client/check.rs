@@ -7,13 +7,18 @@ use proto::Quiet;
 
 use super::Clients;
 use super::request::State;
-use super::session::{Client, State as ClientState};
+use super::session::Client;
 use crate::Time;
 use crate::base::id::ConnId;
 use crate::base::part::{NONE, RequestId};
 use crate::base::{Base, ServerAt, Sums};
 
 impl Clients {
+    /// Whether a client is there, or its end is still to be told.
+    pub(crate) fn is_here(&self, id: ConnId) -> bool {
+        self.table.find(id).is_some() || self.gone.contains(&id)
+    }
+
     /// Panics if an invariant is broken.
     pub(crate) fn check(&self) -> Sums {
         for (id, client) in self.table.iter() {
@@ -27,11 +32,13 @@ impl Clients {
             assert_eq!(pending.counted, pending.measure(), "a request's account is exact");
         }
         let clients: usize = self.table.iter().map(|(_, client)| client.counted).sum();
+        let queued = self.table.iter().filter_map(|(_, client)| client.transaction.as_ref());
+        let queued: usize = queued.map(|one| one.checked()).sum();
         let requests: usize = self.requests.iter().map(|pending| pending.counted).sum();
         let barriers = self.table.iter().filter(|(_, one)| one.pipeline.barrier != NONE).count();
         let resting = self.requests.iter().filter(|pending| pending.info.awaits_retry).count();
         Sums {
-            bytes: clients + requests,
+            bytes: clients + queued + requests,
             parts: self.requests.iter().map(|pending| pending.parts_left as usize).sum(),
             parts_kept: barriers + resting,
         }
@@ -47,6 +54,7 @@ impl Clients {
             assert_eq!(now(TenantCounter::InflightBytesNow), inflight, "its bytes in flight");
             let expected: usize = clients().map(|one| one.pipeline.expected).sum();
             let expected = if tenant.expects { expected as u64 } else { 0 };
+            let expected = expected + base.tenants.unsettled(at);
             assert_eq!(tenant.expected, expected, "what is expected for it");
             let limited = clients().filter(|one| one.is_limited()).count();
             assert_eq!(tenant.limited as usize, limited, "those that were held back");
@@ -83,7 +91,8 @@ impl Clients {
         let settled = client.counted == client.measure();
         assert!(client.dirty || settled, "a client that waits for nothing is accounted for");
         let outstanding = (client.pipeline.depth + client.pipeline.silent_count) as usize;
-        assert!(outstanding <= self.pipeline_ever, "the pipeline has a bound");
+        // What is pushed behind the last request has one entry.
+        assert!(outstanding <= self.pipeline_ever + 1, "the pipeline has a bound");
     }
 
     /// Returns the number of addresses whose logins wait.
@@ -120,8 +129,8 @@ impl Clients {
                 client.waits.server.is_some() || client.waits.endpoints || client.resumable;
             let is_held_up = is_held_up || client.waits.queues > 0 || client.waits.owed;
             let is_held_up = is_held_up || client.waits.login || client.waits.tenant;
-            let is_unread =
-                (client.is_paused() || client.is_stopped()) && client.state == ClientState::Open;
+            let is_held_up = is_held_up || client.waits.workers || client.waits.pause;
+            let is_unread = (client.is_paused() || client.is_stopped()) && client.state.is_read();
             assert!(!(is_unread && has_all) || is_held_up, "a client is paused for nothing");
         }
         let awaited =

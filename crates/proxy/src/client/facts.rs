@@ -3,7 +3,9 @@
 use metrics::{
     PoolCounter, ServerCounter, SlowEntry, SlowHead, SlowReset, WorkerCounter, WorkerMetrics,
 };
-use proto::{Endpoints, Facts, Process, ProxyFacts, SlowRequest, SlowSample, Totals};
+use proto::{
+    Endpoints, Facts, Process, ProxyFacts, SlowRequest, SlowSample, Told, TopicKind, Totals,
+};
 
 use crate::base::pool::{Pool, Server, Stage};
 use crate::base::slow::{Cause, key_text};
@@ -15,6 +17,8 @@ pub(crate) struct PoolFacts<'a> {
     /// How long this worker has run, in microseconds.
     pub(crate) uptime: u64,
     pub(crate) client: ClientFacts<'a>,
+    /// What all workers have told, if they were asked.
+    pub(crate) told: Option<&'a Result<Told, String>>,
 }
 
 /// What belongs to the client that asks, as far as its answer may need it.
@@ -22,13 +26,14 @@ pub(crate) struct PoolFacts<'a> {
 pub(crate) struct ClientFacts<'a> {
     pub(crate) endpoints: Option<&'a Endpoints>,
     pub(crate) age_s: u64,
+    pub(crate) topics: [u32; 3],
     /// The id of its tenant; 0 if it has none.
     pub(crate) tenant: u32,
 }
 
 impl ProxyFacts for PoolFacts<'_> {
     fn facts(&self) -> Facts<'_> {
-        let PoolFacts { pool, metrics, uptime, client } = self;
+        let PoolFacts { pool, metrics, uptime, client, .. } = self;
         Facts {
             pool: &pool.plan.name,
             version: VERSION,
@@ -41,6 +46,7 @@ impl ProxyFacts for PoolFacts<'_> {
             has_users: pool.plan.users.is_some(),
             endpoints: client.endpoints,
             age_s: client.age_s,
+            topics: client.topics,
         }
     }
 
@@ -90,6 +96,19 @@ impl ProxyFacts for PoolFacts<'_> {
         let registry = self.metrics.registry();
         let newest = heads.iter().rev().take(most);
         newest.filter_map(|head| Some(self.slow_request(registry.slow_entry(head)?))).collect()
+    }
+
+    fn has_user(&self, name: &str) -> bool {
+        let users = self.pool.plan.users.as_ref();
+        name == "default" || users.is_some_and(|users| users.find(name.as_bytes()).is_some())
+    }
+
+    fn told(&self) -> Option<&Result<Told, String>> {
+        self.told
+    }
+
+    fn listeners(&self, kind: TopicKind, topic: &[u8]) -> usize {
+        self.pool.topics.listeners(kind, topic)
     }
 
     fn slow_count(&self) -> usize {

@@ -95,7 +95,7 @@ pub(super) fn gather(
     let words = out.copied();
     let start = words.len();
     let client = ClientFacts::default();
-    let is_good = pending.gather(&PoolFacts { pool, metrics, uptime, client }, words);
+    let is_good = pending.gather(&PoolFacts { pool, metrics, uptime, client, told: None }, words);
     let definitions = &mut pool.definitions;
     let asked = pending.info.asked();
     let learnt = pending.info.protocol.learn(&asked, &words[start..]).filter(|_| is_good);

@@ -7,10 +7,13 @@
 //! ```
 
 use metrics::PoolCounter;
-use proto::{Answer, Class, MarkUse, Parsed, Quiet, Refusal, ReplyMode, Request, Resume, Span};
+use proto::{
+    Answer, Class, Local, MarkUse, Parsed, Quiet, Refusal, ReplyMode, Request, Resume, Span,
+};
 
+use super::body::Body;
 use super::forms::{apply_marks, join, mute};
-use super::session::{Body, Departure, Intake, Reading, State};
+use super::session::{Intake, Reading, State};
 use super::{Clients, tenant};
 use crate::Action;
 use crate::base::buffer::Source;
@@ -25,9 +28,8 @@ use crate::base::{Base, limits};
 pub(crate) struct Frame {
     pub(crate) asks: Requester,
     pub(crate) request: Request,
-    /// The client's reply mode and transaction state before it was read.
+    /// The client's reply mode before it was read.
     reply_mode_before: ReplyMode,
-    aborted_before: bool,
 }
 
 impl Frame {
@@ -42,6 +44,8 @@ pub(crate) enum Next {
     Used(usize),
     /// A request, which is in the frame now.
     Frame,
+    /// As `Frame`, of a client that is in a transaction, or listens to topics.
+    Queued,
     /// A request whose body ends here, and how many bytes that took.
     Whole(usize, Requester, Box<Body>),
 }
@@ -66,13 +70,11 @@ pub(super) const KEY_HELD: usize = 48;
 /// the value and of the next key are among them.
 const REST_KEPT_MIN: usize = limits::REFERENCE_MIN + 64;
 
-const IN_ABORTED: &str = "it belongs to a refused transaction, of which nothing is executed";
-
 impl Clients {
     /// Takes bytes that have come from a client.
     pub(crate) fn take_input(&mut self, base: &mut Base, id: ConnId, bytes: &[u8]) -> Input {
         let Some(client) = self.table.find_mut(id) else { return Input::Ignored };
-        if client.state != State::Open {
+        if !client.state.is_read() {
             return Input::Ignored;
         }
         let counters = base.pools[client.pool as usize].counters;
@@ -133,7 +135,7 @@ impl Clients {
         if rest.is_empty() && client.partial.is_empty() {
             return self.update_client(base, id);
         }
-        if !rest.is_empty() && client.state == State::Open {
+        if !rest.is_empty() && client.state.is_read() {
             if client.partial.is_empty() {
                 client.partial = base.spares.take();
             }
@@ -153,11 +155,11 @@ impl Clients {
         client.waits.is_late = false;
         match client.state {
             State::Ending => self.leave(base, id),
-            State::Open if client.is_stopped() => {
+            State::Open | State::Finishing if client.is_stopped() => {
                 client.reading = Reading::On;
                 base.actions.push_back(Action::Resume(id));
             }
-            State::Open | State::Leaving => {}
+            State::Open | State::Finishing | State::Leaving => {}
         }
     }
 
@@ -257,12 +259,17 @@ impl Clients {
         };
         let is_idle = || client.outstanding() == 0;
         client.expected = client.expected(base, request.command, is_short, is_idle);
-        let frame = frame.insert(Frame {
-            asks: client.requester(id),
-            request,
-            reply_mode_before: client.session.reply_mode,
-            aborted_before: client.session.aborted,
-        });
+        let (asks, reply_mode_before) = (client.requester(id), client.session.reply_mode);
+        let frame = match frame {
+            None => frame.insert(Frame { asks, request, reply_mode_before }),
+            // Where it lies already, it is copied once.
+            Some(frame) => {
+                (frame.asks, frame.request) = (asks, request);
+                frame.reply_mode_before = reply_mode_before;
+                frame
+            }
+        };
+        let is_queued = client.transaction.is_some() || client.subscriber.is_some();
         let Frame { asks, request, .. } = frame;
         if !frame.reply_mode_before.is_on() {
             mute(client, request);
@@ -272,9 +279,6 @@ impl Clients {
         }
         if longest != 0 && longest as usize > base.pools[asks.pool()].plan.item_size_max {
             request.class = Class::Refuse(Refusal::TooLarge);
-        }
-        if frame.aborted_before && !matches!(request.class, Class::Local(_)) {
-            request.class = Class::Refuse(Refusal::ByName(IN_ABORTED));
         }
         if base.pools[asks.pool()].plan.users.is_some()
             && let Some(used) = self.login(base, id, request, rest.bytes)
@@ -290,6 +294,9 @@ impl Clients {
         if request.quiet == Quiet::Sparing && rest.bytes.len() > request.head as usize {
             join(base, asks, request, rest.bytes);
             self.note_joined(id, tenant::requests_of(request, base.keys.len()));
+        }
+        if is_queued {
+            return Next::Queued;
         }
         Next::Frame
     }
@@ -314,20 +321,6 @@ impl Clients {
         }
     }
 
-    /// Closes a client that waits for the answer to a request which aborted its transaction, the
-    /// last that came. Such a client never ends the transaction, and the next user of its
-    /// connection would be refused for ever.
-    pub(crate) fn end_aborted(&mut self, base: &mut Base, frame: &Frame, is_last: bool) {
-        if frame.aborted_before || !is_last {
-            return;
-        }
-        let Some(client) = self.table.find_mut(frame.asks.id) else { return };
-        if client.session.aborted {
-            client.departure = Departure::Quits;
-            self.leave(base, frame.asks.id);
-        }
-    }
-
     /// Refuses a request whose head has been read, and skips its body.
     #[cold]
     pub(crate) fn refuse_read(
@@ -349,7 +342,7 @@ impl Clients {
         if tail > 0 {
             client.intake = Intake::Swallow(tail);
         }
-        base.pools[client.pool as usize].counters.add(PoolCounter::Refused, 1);
+        base.pools[client.pool as usize].count_refused();
     }
 
     /// Answers a request with a fault that is known before anything of it was sent.
@@ -376,6 +369,7 @@ impl Clients {
     /// Refuses a request whose data block does not end where its head says.
     pub(crate) fn refuse_data(&mut self, base: &mut Base, incoming: &Incoming<'_>) {
         let Incoming { asks, request, head } = *incoming;
+        base.pools[asks.pool()].count_refused();
         self.answer(base, asks.id, request, head, &Answer::Refused(Refusal::BadBody));
         self.pause_if_full(base, asks.id);
     }
@@ -420,7 +414,24 @@ impl Clients {
 
 /// Returns the answer to a request that is refused, or whose body there is no memory for.
 /// `is_kept` says that its head may be kept by reference.
+#[inline(always)]
 pub(crate) fn refusal(
+    base: &Base,
+    asks: &Requester,
+    request: &Request,
+    is_kept: bool,
+) -> Option<Answer<'static>> {
+    let is_plain = matches!(request.class, Class::Single { .. } | Class::Fetch { .. });
+    if is_plain && request.body == 0 && base.keys.len() <= 1 {
+        return None;
+    }
+    refusal_of_any(base, asks, request, is_kept)
+}
+
+/// As `refusal`, for a request of any kind.
+// Apart, but not cold: changes have bodies.
+#[inline(never)]
+fn refusal_of_any(
     base: &Base,
     asks: &Requester,
     request: &Request,
@@ -429,7 +440,12 @@ pub(crate) fn refusal(
     if let Class::Refuse(refusal) = request.class {
         return Some(Answer::Refused(refusal));
     }
-    if matches!(request.class, Class::Local(_)) && request.head as usize > limits::OWN_LEN_MAX {
+    let own_max = match request.class {
+        Class::Local(Local::Subscribe) => limits::TOPICS_LEN_MAX,
+        Class::Local(_) => limits::OWN_LEN_MAX,
+        _ => usize::MAX,
+    };
+    if request.head as usize > own_max {
         return Some(Answer::Refused(Refusal::TooLarge));
     }
     let pool = asks.pool();
@@ -471,7 +487,7 @@ pub(crate) fn no_room(base: &Base, asks: &Requester, request: &Request) -> Optio
 }
 
 /// Looks up an unknown command among those that the operator has named.
-fn recognize(base: &mut Base, asks: &Requester, request: &mut Request, input: &[u8]) {
+pub(crate) fn recognize(base: &mut Base, asks: &Requester, request: &mut Request, input: &[u8]) {
     let extras = &base.pools[asks.pool()].plan.extras;
     if !extras.is_empty() {
         asks.protocol.recognize(request, input, &mut base.keys, extras);

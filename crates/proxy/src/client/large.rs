@@ -6,7 +6,6 @@
 //!                     <its bytes>  $2 EX  ──▶ skipped, part by part
 //! ```
 
-use metrics::PoolCounter;
 use proto::{Parsed, Request, Resume};
 
 use super::Clients;
@@ -55,7 +54,10 @@ impl Clients {
         if !client.session.reply_mode.is_on() {
             mute(client, &mut request);
         }
-        base.pools[client.pool as usize].counters.add(PoolCounter::Refused, 1);
+        base.pools[client.pool as usize].count_refused();
+        if let Some(tenant) = base.tenants.find_mut(client.tenant) {
+            tenant.charge(1, scanned as u64, base.now);
+        }
         self.answer(base, id, &request, b"", &no_room.answer());
         self.pause_if_full(base, id);
         scanned
@@ -80,6 +82,9 @@ impl Clients {
         if *left == 0 && client.resume.left == 0 {
             client.intake = Intake::Head;
             client.resume = Resume::default();
+        }
+        if let Some(tenant) = base.tenants.find_mut(client.tenant) {
+            tenant.charge(0, used as u64, base.now);
         }
         Next::Used(used)
     }

@@ -54,7 +54,12 @@ impl Clients {
         let clients = self.table.iter().filter(|(_, client)| {
             let is_reading =
                 client.state == State::Open && !client.is_paused() && !client.waits.idle;
-            is_reading && client.is_settled() && !client.is_mid_request()
+            // What a client has queued is here, and so it stays until its transaction ends; so does
+            // one that watches keys on a link of this worker, one that looks at others from here,
+            // and one that is sent messages here.
+            let is_bound = client.transaction.is_some() || client.watch.is_some();
+            let stays = is_bound || client.monitors || client.listens();
+            is_reading && client.is_settled() && !client.is_mid_request() && !stays
         });
         let pools = &base.pools;
         let passed = |client: &Client| client.passed(pools[client.pool as usize].plan.id);

@@ -9,7 +9,7 @@ use super::{Clients, tenant};
 use crate::base::Base;
 use crate::base::connection::Departed;
 use crate::base::id::ConnId;
-use crate::base::part::{Depth, NONE, RequestId, Sent, Turn};
+use crate::base::part::{Depth, LinkClass, NONE, RequestId, Sent, Turn};
 use crate::base::size::Cost;
 use crate::base::tenants::NOBODY;
 use crate::{Action, Closed, Time};
@@ -19,7 +19,7 @@ impl Clients {
     /// that is to be written already and waits for nothing is accounted for when it is written.
     pub(crate) fn update_client(&mut self, base: &mut Base, id: ConnId) {
         let client = self.table.find_mut(id).expect("the caller found it");
-        let is_still = client.state == ClientState::Open && !client.is_paused();
+        let is_still = client.state.is_read() && !client.is_paused();
         let is_still = is_still && !client.must_read;
         if client.dirty && is_still {
             return;
@@ -99,7 +99,7 @@ impl Clients {
                 counters.add(PoolCounter::ClientsEnded, 1);
                 self.finish(base, id);
             }
-            Closed::Reset | Closed::Own => {
+            Closed::Reset | Closed::Unmade(_) | Closed::Own => {
                 counters.add(PoolCounter::ClientsLost, 1);
                 self.drop_client(base, id, Departed::Reset);
             }
@@ -137,6 +137,9 @@ impl Clients {
     /// Notes that nothing more arrives from a client. It is closed when it has all its answers.
     pub(crate) fn finish(&mut self, base: &mut Base, id: ConnId) {
         let Some(client) = self.table.find_mut(id) else { return };
+        if client.awaits_elements() {
+            return self.end_wait(base, id);
+        }
         if client.partial.is_empty() && !client.is_paused() {
             return self.leave(base, id);
         }
@@ -367,6 +370,8 @@ impl Clients {
         let Some(client) = self.table.find_mut(id) else { return };
         client.state = ClientState::Leaving;
         client.forget_input(&mut base.spares);
+        self.end_transaction(base, id);
+        self.end_subscriptions(base, id);
         self.forget_login(base, id);
         self.update_client(base, id);
     }
@@ -385,8 +390,10 @@ impl Clients {
         self.tell_left(base, id, why);
         self.forget_login(base, id);
         self.leave_tenant(base, id);
+        self.end_transaction(base, id);
+        self.end_subscriptions(base, id);
         let Some(mut client) = self.table.remove(id) else { return };
-        if client.outstanding() > 0 {
+        if client.outstanding() > 0 || client.class != LinkClass::Shared || client.has_own {
             self.gone.push(id);
         }
         client.forget_input(&mut base.spares);
@@ -411,7 +418,7 @@ impl Clients {
         if barrier != NONE {
             // Nothing else would complete it.
             self.requests[barrier].parts_left = 0;
-            self.requests.set_done(barrier);
+            self.requests[barrier].set_done();
         }
         let mut pending = head;
         while pending != NONE {

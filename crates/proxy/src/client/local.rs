@@ -4,10 +4,11 @@
 use std::rc::Rc;
 
 use metrics::{PoolCounter, SlowReset};
-use proto::{AfterLocal, Answer, Endpoints, Local, Quiet, Request, Session};
+use proto::{AfterLocal, Answer, Asked, Endpoints, Local, Quiet, Refusal, Request, Session};
 
 use super::Clients;
 use super::facts::{ClientFacts, PoolFacts, VERSION, slow_row};
+use super::inquire::row_of;
 use super::session::{Client, Departure};
 use crate::Action;
 use crate::base::buffer::Source;
@@ -39,7 +40,17 @@ impl Clients {
             Local::Nothing => self.answer(base, id, request, head, &Answer::Ok),
             Local::Barrier => self.barrier(base, id, request, head),
             Local::Stats => self.answer_stats(base, id, request, head),
-            Local::Own => self.local(base, id, request, head),
+            Local::Own | Local::Clients | Local::Monitor => self.local(base, id, request, head),
+            Local::Unwatch => {
+                client.watch = None;
+                self.answer(base, id, request, head, &Answer::Ok);
+            }
+            Local::Begin => self.begin_transaction(base, id, request, head),
+            Local::Subscribe => unreachable!("the servers are told: proxy/topics.rs"),
+            Local::Execute | Local::Discard => {
+                let answer = Answer::Refused(Refusal::OutOfPlace);
+                self.answer(base, id, request, head, &answer);
+            }
             Local::Quit => {
                 client.departure = Departure::Quits;
                 self.answer(base, id, request, head, &Answer::Bye);
@@ -61,7 +72,7 @@ impl Clients {
     /// Has the protocol answer a local command.
     fn local(&mut self, base: &mut Base, id: ConnId, request: &Request, head: &[u8]) {
         let Some(client) = self.table.find_mut(id) else { return };
-        let is_constant = !client.session.aborted && client.protocol.is_constant(request, head);
+        let is_constant = client.protocol.is_constant(request, head);
         if is_constant && request.quiet == Quiet::Silent {
             return;
         }
@@ -69,25 +80,14 @@ impl Clients {
             let words = Source::block(&block, block.len());
             return self.answer_encoded(base, id, request, words);
         }
-        if client.session.id == 0 {
-            client.session.id = client.record.tally.id;
-        }
+        number(client);
         let mut session = client.session.clone();
         let mut words = std::mem::take(&mut base.scratch);
         words.clear();
         let was_silent = request.quiet == Quiet::Silent;
         session.reply_mode = session.reply_mode.for_local(was_silent);
-        let uptime = base.now.since(base.started);
-        let pool = &base.pools[client.pool as usize];
-        let tenant = base.tenants.find(client.tenant).map_or(0, |tenant| tenant.plan.id);
-        let facts = ClientFacts {
-            endpoints: client.endpoints.as_deref(),
-            age_s: base.now.since(client.record.tally.came) / 1_000_000,
-            tenant,
-        };
-        let ours = PoolFacts { pool, metrics: base.metrics, uptime, client: facts };
-        let turn = client.protocol.local(request, head, &mut session, &ours, &mut words);
-        hide_slow(base, client.pool, tenant, turn);
+        let turn = write_local(base, client, (request, head), &mut session, &mut words);
+        client.told = None;
         let is_silenced = was_silent && !session.reply_mode.is_on();
         session.reply_mode = session.reply_mode.after_local();
         if turn == AfterLocal::Close {
@@ -110,13 +110,43 @@ impl Clients {
         }
         let Some(client) = self.table.find_mut(id) else { return };
         match turn {
-            AfterLocal::Continue | AfterLocal::HideSlow | AfterLocal::HideCauses(_) => {}
+            AfterLocal::Continue
+            | AfterLocal::HideSlow
+            | AfterLocal::HideCauses(_)
+            | AfterLocal::Unpause => {}
+            // The client's own next request may be held.
+            AfterLocal::Pause { .. } => base.note_special(),
             AfterLocal::Close => self.leave(base, id),
+            AfterLocal::Monitor => self.begin_monitor(base, id),
             AfterLocal::LogOut => {
-                client.login.done = false;
+                (client.login.done, client.monitors) = (false, false);
+                client.watch = None;
+                self.end_subscriptions(base, id);
                 let _ = self.set_user(base, id, None);
             }
         }
+    }
+
+    /// Writes the answer to a local command that changes nothing, for the answer to a transaction.
+    pub(super) fn local_words(
+        &mut self,
+        base: &mut Base,
+        id: ConnId,
+        (request, head): (&Request, &[u8]),
+        local: Local,
+    ) -> Vec<u8> {
+        let mut words = Vec::new();
+        let Some(client) = self.table.find_mut(id) else { return words };
+        base.pools[client.pool as usize].counters.add(PoolCounter::Local, 1);
+        if matches!(local, Local::Own | Local::Clients) {
+            number(client);
+            let mut session = client.session.clone();
+            write_local(base, client, (request, head), &mut session, &mut words);
+        } else {
+            let asked = Asked { command: request.command, head, ..Asked::no_request() };
+            client.protocol.answer(&asked, &Answer::Ok, &mut words);
+        }
+        words
     }
 
     /// Applies a client's new session settings. If its connection key changes, its next request
@@ -145,6 +175,18 @@ impl Clients {
         true
     }
 
+    /// Takes a client to the database that its transaction has selected. If there are too many in
+    /// use, it is closed.
+    #[cold]
+    pub(crate) fn set_database(&mut self, base: &mut Base, id: ConnId, database: u32) {
+        let Some(client) = self.table.find(id) else { return };
+        let mut session = client.session.clone();
+        session.conn_key.database = database;
+        if !self.take_session(base, id, session) {
+            self.leave(base, id);
+        }
+    }
+
     /// Whether the addresses of a client's connection are known.
     pub(crate) fn has_endpoints(&self, id: ConnId) -> bool {
         self.table.find(id).is_some_and(|client| client.endpoints.is_some())
@@ -168,6 +210,38 @@ impl Clients {
     }
 }
 
+/// Gives a client its number, if it has none.
+fn number(client: &mut Client) {
+    if client.session.id == 0 {
+        client.session.id = client.record.tally.id;
+    }
+}
+
+/// Has the protocol write the answer to a local command.
+fn write_local(
+    base: &Base,
+    client: &Client,
+    (request, head): (&Request, &[u8]),
+    session: &mut Session,
+    words: &mut Vec<u8>,
+) -> AfterLocal {
+    let uptime = base.now.since(base.started);
+    let pool = &base.pools[client.pool as usize];
+    let tenant = base.tenants.find(client.tenant).map_or(0, |tenant| tenant.plan.id);
+    let facts = ClientFacts {
+        endpoints: client.endpoints.as_deref(),
+        age_s: base.now.since(client.record.tally.came) / 1_000_000,
+        topics: client.topics(),
+        tenant,
+    };
+    let told = client.told.as_deref();
+    let ours = PoolFacts { pool, metrics: base.metrics, uptime, client: facts, told };
+    let turn = client.protocol.local(request, head, session, &ours, words);
+    hide_slow(base, client.pool, tenant, turn);
+    pause(base, client, turn);
+    turn
+}
+
 /// Hides slow requests from the clients of a pool, or of a tenant.
 fn hide_slow(base: &Base, pool: u32, tenant: u32, turn: AfterLocal) {
     let row = slow_row(&base.pools[pool as usize], tenant);
@@ -178,7 +252,19 @@ fn hide_slow(base: &Base, pool: u32, tenant: u32, turn: AfterLocal) {
             let causes = (0..SlowReset::CAUSES as u8).filter(|cause| bits & 1 << cause != 0);
             causes.for_each(|cause| hide(SlowReset::Cause(cause)));
         }
-        AfterLocal::Continue | AfterLocal::Close | AfterLocal::LogOut => {}
+        _ => {}
+    }
+}
+
+/// Pauses the clients of a client's tenant or pool, or ends their pause.
+fn pause(base: &Base, client: &Client, turn: AfterLocal) {
+    let pauses = || base.metrics.registry().pauses(row_of(base, client.pool, client.tenant));
+    match turn {
+        AfterLocal::Pause { ms, writes_only } => {
+            pauses().begin(base.now.after(ms.saturating_mul(1_000)).0, writes_only);
+        }
+        AfterLocal::Unpause => pauses().end(),
+        _ => {}
     }
 }
 

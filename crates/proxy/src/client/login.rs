@@ -51,7 +51,7 @@ impl Clients {
         let (head, len) = (request.head as usize, request.len() as usize);
         let Some(whole) = bytes.get(..len) else { return Some(0) };
         let body = &whole[head..][..request.body as usize];
-        let (mut keeps, mut shown) = (false, String::new());
+        let (mut keeps, mut shown) = (false, Given::default());
         let full;
         let answer = match client.protocol.login(request, &whole[..head], body) {
             Login::Other if is_known => return None,
@@ -88,7 +88,8 @@ impl Clients {
                         return None;
                     }
                     if !password.is_empty() {
-                        shown = printable(&name);
+                        let is_known = users.find(&name).is_some();
+                        shown = Given { name: printable(&name), is_known };
                     }
                     match &full {
                         Some(why) => Answer::Failed(why),
@@ -121,7 +122,7 @@ impl Clients {
         if request.body > 0 {
             return None;
         }
-        let more = (goes_on, String::new());
+        let more = (goes_on, Given::default());
         self.answer_login(base, id, (request, head), &Answer::LoginFailed, more);
         Some(head.len())
     }
@@ -129,13 +130,13 @@ impl Clients {
     /// Refuses the request and closes the client without waiting for the rest of the request.
     fn turn_away(&mut self, base: &mut Base, id: ConnId, request: &Request, bytes: &[u8]) -> usize {
         let head = &bytes[..request.head as usize];
-        let more = (false, String::new());
+        let more = (false, Given::default());
         self.answer_login(base, id, (request, head), &Answer::LoginFirst, more);
         self.leave(base, id);
         bytes.len()
     }
 
-    /// Answers a login. `keeps` says that a failed login leaves an earlier one in force; `name` is
+    /// Answers a login. `keeps` says that a failed login leaves an earlier one in force; `given` is
     /// for the log.
     fn answer_login(
         &mut self,
@@ -143,7 +144,7 @@ impl Clients {
         id: ConnId,
         (request, head): (&Request, &[u8]),
         answer: &Answer<'_>,
-        (keeps, name): (bool, String),
+        (keeps, given): (bool, Given),
     ) {
         let Some(client) = self.table.find_mut(id) else { return };
         let pool = client.pool as usize;
@@ -161,7 +162,7 @@ impl Clients {
                 true
             }
             Answer::LoginFirst => {
-                counters.add(PoolCounter::Refused, 1);
+                base.pools[pool].count_refused();
                 true
             }
             Answer::Failed(_) => {
@@ -179,7 +180,7 @@ impl Clients {
             let _ = self.set_user(base, id, None);
         }
         if *answer == Answer::LoginFailed {
-            self.count_failed_login(base, pool, (id, name));
+            self.count_failed_login(base, pool, (id, given));
         }
         // A client that waits to be admitted needs the answer, even to a quiet request.
         let request = Request { quiet: Quiet::Loud, ..*request };
@@ -205,10 +206,11 @@ impl Clients {
         }
     }
 
-    fn count_failed_login(&mut self, base: &mut Base, at: usize, (client, name): (ConnId, String)) {
+    fn count_failed_login(&mut self, base: &mut Base, at: usize, (client, given): (ConnId, Given)) {
+        let Given { name, is_known } = given;
         let pool = &mut base.pools[at];
         pool.logins_failed += 1;
-        let failed = Event::LoginFailed { pool: pool.plan.id, client, name };
+        let failed = Event::LoginFailed { pool: pool.plan.id, client, name, is_known };
         let is_first = pool.logins_due.is_none();
         base.actions.push_back(Action::Log(failed));
         if is_first {
@@ -321,6 +323,13 @@ impl Clients {
             }
         }
     }
+}
+
+/// The name of a failed login for the log, and whether it is a user's. Its client learns neither.
+#[derive(Default)]
+struct Given {
+    name: String,
+    is_known: bool,
 }
 
 /// Returns a name as it is logged.

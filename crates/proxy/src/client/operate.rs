@@ -1,6 +1,7 @@
 //! What operators ask of clients: a list of them, a few at a time, and to close one at once.
 
 use metrics::PoolCounter;
+use proto::ClientFlags;
 
 use super::Clients;
 use super::session::{Client, State};
@@ -27,6 +28,15 @@ pub struct ClientView<'a> {
     /// Its name and that of its library, as it gave them: bytes of any kind.
     pub name: &'a [u8],
     pub library: &'a [u8],
+    pub library_version: &'a [u8],
+    /// Its flags in its protocol's way.
+    pub flags: String,
+    /// Requests of its transaction, if it is in one.
+    pub queued: Option<u32>,
+    /// Channels, patterns and shard channels that it listens to.
+    pub topics: [u32; 3],
+    /// Bytes that came of it and are not read.
+    pub input: usize,
     pub state: &'static str,
     /// The class of the links that its requests take.
     pub class: &'static str,
@@ -97,16 +107,29 @@ impl Client {
             database: self.session.conn_key.database,
             name: profile.map_or(&[], |profile| &profile.name),
             library: profile.map_or(&[], |profile| &profile.library),
+            library_version: profile.map_or(&[], |profile| &profile.library_version),
+            flags: self.protocol.client_flags(ClientFlags {
+                no_evict: profile.is_some_and(|profile| profile.no_evict),
+                no_touch: profile.is_some_and(|profile| profile.no_touch),
+                in_transaction: self.transaction.is_some(),
+                listens: self.listens(),
+                waits: self.awaits_elements(),
+            }),
+            queued: self.transaction.as_ref().map(|one| one.len()),
+            topics: self.topics(),
+            input: self.partial.len(),
             state: match self.state {
                 State::Open if self.is_paused() => "paused",
                 State::Open => "open",
-                State::Ending | State::Leaving => "leaving",
+                State::Finishing | State::Ending | State::Leaving => "leaving",
             },
             class: match self.class {
                 LinkClass::Slow => "slow",
                 LinkClass::Control => "control",
                 LinkClass::Large => "large",
                 LinkClass::Shared | LinkClass::Moved => "shared",
+                LinkClass::Private => "private",
+                LinkClass::Subscribed => "subscribed",
             },
             owed: self.outstanding(),
             held: self.held(),

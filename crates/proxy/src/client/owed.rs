@@ -3,6 +3,8 @@
 use metrics::PoolCounter;
 
 use super::Clients;
+use super::session::Client;
+use crate::Action;
 use crate::base::Base;
 use crate::base::id::ConnId;
 use crate::base::part::LinkClass;
@@ -30,7 +32,38 @@ impl Clients {
     #[cold]
     pub(crate) fn set_class(&mut self, id: ConnId, class: LinkClass) {
         if let Some(client) = self.table.find_mut(id) {
-            client.class = class;
+            (client.class, client.is_blocked) = (class, false);
+            client.has_own |= class == LinkClass::Private;
         }
+    }
+
+    /// Notes that a client's next request waits at its server.
+    #[cold]
+    pub(crate) fn set_blocked(&mut self, id: ConnId) {
+        if let Some(client) = self.table.find_mut(id) {
+            client.is_blocked = true;
+        }
+    }
+
+    /// Closes a client that is to end and waits for elements. They may never come, and a server
+    /// would not wait for them either.
+    #[cold]
+    pub(super) fn end_wait(&mut self, base: &mut Base, id: ConnId) {
+        let Some(client) = self.table.find(id) else { return };
+        let why = self.departed(base, client);
+        self.drop_client(base, id, why);
+        base.actions.push_back(Action::Close(id));
+    }
+
+    /// Whether a client has had a request that waits at its server, since it was owed nothing.
+    pub(crate) fn is_blocked(&self, id: ConnId) -> bool {
+        self.table.find(id).is_some_and(|client| client.is_blocked)
+    }
+}
+
+impl Client {
+    /// Whether it waits at a server for elements, or may do so.
+    pub(super) fn awaits_elements(&self) -> bool {
+        self.is_blocked && self.outstanding() > 0
     }
 }

@@ -134,6 +134,21 @@ impl Clients {
         self.pause_until_idle(base, owner);
     }
 
+    /// Has a request wait for another pause. Returns false if there is no time for it, or if its
+    /// client's later requests do not wait for it.
+    #[cold]
+    pub(crate) fn rest_again(&mut self, base: &mut Base, id: RequestId) -> bool {
+        let pending = &mut self.requests[id];
+        let reply = base.pools[pending.pool as usize].plan.timeouts.reply;
+        let due = base.now.after(limits::REPEAT_FIRST_US);
+        if due >= pending.since.after(reply) || pending.asked_again {
+            return false;
+        }
+        pending.info.awaits_retry = true;
+        base.timers.set(due, Due::Again(id));
+        true
+    }
+
     /// Takes up a request whose pause is over; `None` if its client is gone.
     pub(crate) fn take_up(&mut self, base: &mut Base, id: RequestId) -> Option<Again> {
         let pending = &mut self.requests[id];

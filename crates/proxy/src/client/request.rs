@@ -266,32 +266,13 @@ impl PendingRequests {
         id
     }
 
-    /// Notes that the last part of the request is settled.
-    pub(super) fn set_done(&mut self, id: RequestId) {
-        let pending = &mut self.requests[id as usize];
-        assert_eq!(pending.state, State::Waiting, "a request is settled once");
-        assert_eq!(pending.parts_left, 0, "a settled request has no part outstanding");
-        pending.state = State::Done;
+    pub(super) fn free(&mut self, id: RequestId, spares: &mut Spares) {
+        self[id].clear(spares);
+        self.give_back(id);
     }
 
-    pub(super) fn free(&mut self, id: RequestId, spares: &mut Spares) {
-        let pending = &mut self.requests[id as usize];
-        assert_eq!(pending.state, State::Done, "a request is freed once, after it was settled");
-        pending.state = State::Free;
-        pending.error.clear();
-        pending.info.clear(spares);
-        pending.reply.clear();
-        pending.counted = 0;
-        if !pending.slots.is_empty() {
-            pending.slots.clear();
-            pending.large.clear();
-            spares.give(std::mem::take(&mut pending.values));
-        }
-        if pending.reply.copied().capacity() > limits::REQUEST_KEEP_MAX
-            || pending.slots.capacity() * size_of::<Slot>() > SLOTS_KEEP_MAX
-        {
-            *pending = PendingRequest::blank(pending.client, pending.info.protocol);
-        }
+    /// Takes an entry back that is clear.
+    pub(super) fn give_back(&mut self, id: RequestId) {
         self.free.push(id);
     }
 
@@ -312,6 +293,33 @@ impl PendingRequests {
 }
 
 impl PendingRequest {
+    /// Notes that its last part is settled.
+    pub(super) fn set_done(&mut self) {
+        assert_eq!(self.state, State::Waiting, "a request is settled once");
+        assert_eq!(self.parts_left, 0, "a settled request has no part outstanding");
+        self.state = State::Done;
+    }
+
+    /// Clears it for another request.
+    pub(super) fn clear(&mut self, spares: &mut Spares) {
+        assert_eq!(self.state, State::Done, "a request is freed once, after it was settled");
+        self.state = State::Free;
+        self.error.clear();
+        self.info.clear(spares);
+        self.reply.clear();
+        self.counted = 0;
+        if !self.slots.is_empty() {
+            self.slots.clear();
+            self.large.clear();
+            spares.give(std::mem::take(&mut self.values));
+        }
+        if self.reply.copied().capacity() > limits::REQUEST_KEEP_MAX
+            || self.slots.capacity() * size_of::<Slot>() > SLOTS_KEEP_MAX
+        {
+            *self = PendingRequest::blank(self.client, self.info.protocol);
+        }
+    }
+
     fn blank(client: ConnId, protocol: &'static dyn Protocol) -> PendingRequest {
         let info = RequestInfo {
             protocol,

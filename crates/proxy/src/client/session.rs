@@ -7,13 +7,17 @@
 //! ```
 
 use metrics::PoolCounter;
-use proto::{ConnKey, Endpoints, Protocol, Request, Resume, Session};
+use proto::{ConnKey, Endpoints, Protocol, Resume, Session, Told};
 
+use super::body::Body;
 use super::tally::Record;
 use super::tenant::Member;
+use super::topics::Subscriber;
+use super::transaction::{Select, Transaction};
 use super::unwritten::UnwrittenList;
+use super::watch::Watch;
 use crate::base::Base;
-use crate::base::buffer::{End, Outbox, Spares};
+use crate::base::buffer::{Outbox, Spares};
 use crate::base::groups::Groups;
 use crate::base::id::ConnId;
 use crate::base::limits::{self, Limits};
@@ -44,14 +48,32 @@ pub(super) struct Client {
     pub(super) tenant: u16,
     /// The class of the links on which something of it is outstanding, if anything is.
     pub(super) class: LinkClass,
+    /// It has, or had, links of its own.
+    pub(super) has_own: bool,
+    /// Since it was owed nothing, it has asked for what may wait at a server for ever.
+    pub(super) is_blocked: bool,
+    /// Its transaction selects a database, so nothing of it is read before that has ended.
+    pub(super) selects: Option<Box<Select>>,
     /// The session settings that it has chosen.
     pub(super) session: Session,
+    /// Its transaction, if it has begun one. Boxed, since few clients are in one.
+    pub(super) transaction: Option<Box<Transaction>>,
+    /// What it watches. Boxed, since few clients watch.
+    pub(super) watch: Option<Box<Watch>>,
+    /// What it listens to. Boxed, since few clients listen.
+    pub(super) subscriber: Option<Box<Subscriber>>,
+    /// An answer is being written to it whose end has not come.
+    pub(super) is_mid_answer: bool,
     /// Its user and what it has of its tenant's. Boxed, since most clients have none.
     pub(super) member: Option<Box<Member>>,
+    /// It is shown what others ask.
+    pub(super) monitors: bool,
     /// When it came to this worker.
     pub(super) since: Time,
     /// The addresses of its connection, if they were ever asked for.
     pub(super) endpoints: Option<Box<Endpoints>>,
+    /// What all workers have told about the request that it is to be answered with next.
+    pub(super) told: Option<Box<Result<Told, String>>>,
     pub(super) intake: Intake,
     /// Bytes of an unfinished head, or input that waits because the client is paused.
     pub(super) partial: Vec<u8>,
@@ -146,6 +168,10 @@ pub(super) struct Waits {
     pub(super) owed: bool,
     /// For the addresses of its connection.
     pub(super) endpoints: bool,
+    /// For what all workers have to tell.
+    pub(super) workers: bool,
+    /// Until a pause ends.
+    pub(super) pause: bool,
     /// For its turn to log in.
     pub(super) login: bool,
     /// For a limit of its tenant.
@@ -190,11 +216,20 @@ pub(super) enum Departure {
 pub(super) enum State {
     /// Requests are read.
     Open,
+    /// It is to end: requests are read until the last that has begun is whole (`finish.rs`).
+    Finishing,
     /// Nothing more arrives. The requests that had arrived and wait, since the client is paused,
     /// are still sent.
     Ending,
     /// Nothing more is read. The client is closed when it has all its answers.
     Leaving,
+}
+
+impl State {
+    /// Whether its requests are read.
+    pub(super) fn is_read(self) -> bool {
+        matches!(self, State::Open | State::Finishing)
+    }
 }
 
 /// The meaning of a client's next bytes.
@@ -210,25 +245,6 @@ pub(super) enum Intake {
     Skip(u64),
 }
 
-/// A request whose body is still arriving.
-pub(crate) struct Body {
-    pub(crate) request: Request,
-    pub(crate) head: Vec<u8>,
-    /// Body and trailer as far as they have come.
-    pub(crate) data: Outbox,
-    /// Bytes of body and trailer still to come.
-    pub(super) left: u64,
-    /// The last bytes that came. The trailer is checked against them.
-    pub(super) end: End,
-}
-
-impl Body {
-    /// Whether it ends as its head says.
-    pub(crate) fn has_trailer(&self) -> bool {
-        self.end.is(self.request.trailer)
-    }
-}
-
 impl Client {
     /// Makes a client. `conn_key` is the connection key that it begins with, and its index.
     pub(super) fn new(
@@ -241,9 +257,17 @@ impl Client {
             pool,
             tenant: NOBODY,
             group: Groups::of(NOBODY, protocol.place()),
+            transaction: None,
+            watch: None,
+            subscriber: None,
+            is_mid_answer: false,
             member: None,
             conn_key: conn_key.0,
             class: LinkClass::Shared,
+            has_own: false,
+            is_blocked: false,
+            selects: None,
+            monitors: false,
             session: Session { conn_key: conn_key.1, ..Session::default() },
             state: State::Open,
             departure: Departure::Here,
@@ -254,6 +278,7 @@ impl Client {
             has_sent: false,
             since,
             endpoints: None,
+            told: None,
             intake: Intake::Head,
             partial: Vec::new(),
             resume: Resume::default(),
@@ -353,6 +378,8 @@ impl Client {
         let most = if self.waits.idle { 0 } else { limits.pipeline / 2 };
         self.waits.server.is_none()
             && !self.waits.endpoints
+            && !self.waits.workers
+            && !self.waits.pause
             && !self.waits.login
             && !self.waits.tenant
             && !self.waits.owed

@@ -11,7 +11,7 @@ use super::request::{Kind, PendingRequest, State, UNTIMED};
 use super::session::Client;
 use super::unwritten::{self, is_kept};
 use super::value::Value;
-use super::{Clients, gather, tenant};
+use super::{Clients, gather, inflight};
 use crate::Time;
 use crate::base::ServerAt;
 use crate::base::access::Results;
@@ -20,11 +20,14 @@ use crate::base::fault::Fault;
 use crate::base::id::ConnId;
 use crate::base::part::{NONE, Part, RequestId};
 use crate::base::pool::Pool;
-use crate::base::tenants::NOBODY;
+use crate::base::slow::ReplyOf;
+use crate::base::tenants::{NOBODY, Tenants, count};
 use crate::base::{Base, limits};
 
 impl Clients {
     /// Records the value of a key of a read.
+    // Measured: a call costs as much as a quarter of what is done.
+    #[inline(always)]
     pub(crate) fn hit(&mut self, base: &mut Base, server: u32, part: Part, value: Value<'_>) {
         let pending = &mut self.requests[part.request];
         let Some(client) = self.table.find_mut(pending.client) else {
@@ -100,6 +103,8 @@ impl Clients {
 
     /// Answers a request with a server's reply. A line is kept even above the memory limit: the
     /// client of an update must learn its outcome.
+    // Measured.
+    #[inline(always)]
     pub(crate) fn answer_with_reply(
         &mut self,
         base: &mut Base,
@@ -147,10 +152,12 @@ impl Clients {
         sent: bool,
     ) {
         let Part { request: id, slot } = part;
-        let busy = if fault == Fault::Busy { self.busy_words(base, id, server) } else { None };
+        let own = self.own_words(base, id, server, fault);
         let pending = &mut self.requests[id];
         let pool = &mut base.pools[pending.pool as usize];
         pool.counters.add(PoolCounter::Failed, 1);
+        pending.info.family = Latency::FAILED;
+        pending.reply_of = ReplyOf::none_of(server);
         if sent {
             // The server has had it, at some time after it was whole.
             pending.moments.sent = pending.moments.whole;
@@ -161,25 +168,47 @@ impl Clients {
         {
             pool.servers[server as usize].counters.add(counter, 1);
         }
-        let is_uncertain = sent && pending.writes;
+        let (client, is_uncertain) = (pending.client, sent && pending.writes);
         let words = if is_uncertain { row.words_sent } else { row.words };
-        let words = busy.as_deref().unwrap_or(words);
+        let words = own.as_deref().unwrap_or(words);
         let label = server.map_or(&pool.plan.name, |at| &pool.servers[at as usize].plan.label);
         if pending.info.gathers {
             let kind = if is_uncertain { Kind::Uncertain } else { Kind::Fault };
-            return self.keep_error(base, part, server, kind, words.as_bytes());
+            self.keep_error(base, part, server, kind, words.as_bytes());
+        } else {
+            let text = format!("{label}: {words}");
+            let answer =
+                if is_uncertain { Answer::Uncertain(&text) } else { Answer::Failed(&text) };
+            pending.fail(slot, &answer);
+            self.settle_error(base, id);
         }
-        let text = format!("{label}: {words}");
-        let answer = if is_uncertain { Answer::Uncertain(&text) } else { Answer::Failed(&text) };
-        pending.fail(slot, &answer);
-        self.settle_error(base, id);
+        if self.end_select(client).is_some() && is_uncertain {
+            // Its next request could be one for the wrong database.
+            self.leave(base, client);
+        }
     }
 
-    /// Returns what a server is busy with, for a request that was not sent because of it.
+    /// Returns the words about a fault that say more than the table of faults can.
     #[cold]
-    fn busy_words(&self, base: &Base, id: RequestId, server: Option<u32>) -> Option<String> {
-        let at = ServerAt { pool: self.requests[id].pool, server: server? };
-        base.busy(at).map(|with| base.busy_words(at, with))
+    fn own_words(
+        &self,
+        base: &Base,
+        id: RequestId,
+        server: Option<u32>,
+        fault: Fault,
+    ) -> Option<String> {
+        match fault {
+            Fault::Busy => {
+                let at = ServerAt { pool: self.requests[id].pool, server: server? };
+                base.busy(at).map(|with| base.busy_words(at, with))
+            }
+            Fault::TenantFull => {
+                let plan = &base.tenants.find(self.requester_of(id)?.tenant)?.plan;
+                let most = count(plan.private_links_max, "private link");
+                Some(format!("tenant '{}' has its limit of {most}, not sent", plan.name))
+            }
+            _ => None,
+        }
     }
 
     /// Fails a part whose answer could not be kept, unless its client has gone.
@@ -192,7 +221,9 @@ impl Clients {
 
     /// Refuses a request that is enqueued already.
     pub(crate) fn refuse(&mut self, base: &mut Base, id: RequestId, refusal: Refusal) {
-        self.requests[id].fail(0, &Answer::Refused(refusal));
+        let pending = &mut self.requests[id];
+        (pending.info.family, pending.reply_of) = (Latency::FAILED, ReplyOf::NONE);
+        pending.fail(0, &Answer::Refused(refusal));
         self.settle_error(base, id);
     }
 
@@ -209,6 +240,7 @@ impl Clients {
         let [one, other] = &keys;
         let servers = servers.map(|at| pool.servers[at].plan.label.as_str());
         let apart = Answer::Apart { keys: [one, other], servers, tag: pool.plan.hash_tag };
+        (pending.info.family, pending.reply_of) = (Latency::FAILED, ReplyOf::NONE);
         pending.info.answer(&apart, &mut pending.error);
         pool.counters.add(PoolCounter::Refused, 1);
         self.settle_error(base, id);
@@ -233,10 +265,11 @@ impl Clients {
     }
 
     pub(super) fn complete(&mut self, base: &mut Base, id: RequestId) {
-        self.requests.set_done(id);
         let pending = &mut self.requests[id];
+        pending.set_done();
         pending.moments.sent = pending.moments.sent.min(base.reply.sent);
-        if base.is_watched {
+        // A fault has named its server, and other parts may be answered after it.
+        if base.is_watched && pending.info.family != Latency::FAILED {
             pending.reply_of = base.reply;
         }
         pending.moments.settled = base.now;
@@ -259,15 +292,16 @@ impl Clients {
             let barrier =
                 if is_last { std::mem::replace(&mut client.pipeline.barrier, NONE) } else { NONE };
             let pending = &mut self.requests[id];
-            let weight = record(&mut base.pools[pending.pool as usize], pending, base.now);
+            let pool = &mut base.pools[pending.pool as usize];
+            let weight = record(pool, (&mut base.tenants, client.tenant), pending, base.now);
             let pool = &base.pools[pending.pool as usize];
             let is_kept = base.is_watched && is_kept(pool, client, pending, base.now);
             if weight > 0 || is_kept {
-                let entry = unwritten::note(base, client, pending, weight);
-                unwritten::finish(base, owner, entry);
+                let entry = unwritten::note(base, client, pending, (weight, is_kept));
+                unwritten::finish(base, (owner, client), entry);
             }
-            if client.tenant != NOBODY {
-                tenant::settle(&mut base.tenants, &mut base.timers, client, pending, base.now);
+            if client.tenant != NOBODY && (pending.inflight > 0 || pending.since == UNTIMED) {
+                inflight::settle(&mut base.tenants, &mut base.timers, client, pending, base.now);
             }
             self.free(base, id);
             if barrier != NONE {
@@ -295,7 +329,7 @@ impl Clients {
                 break;
             }
             assert_eq!(pending.client, id, "a reply goes to its owner only");
-            let weight = record(pool, pending, base.now);
+            let weight = record(pool, (&mut base.tenants, client.tenant), pending, base.now);
             if pending.holds_answer() {
                 client.out.open(&mut base.spares);
                 let before = client.out.len();
@@ -319,20 +353,18 @@ impl Clients {
             }
             let is_kept = base.is_watched && is_kept(pool, client, pending, base.now);
             if weight > 0 || is_kept {
-                let entry = unwritten::note(base, client, pending, weight);
+                let entry = unwritten::note(base, client, pending, (weight, is_kept));
                 match client.out.is_empty() || self.unwritten.is_full() {
                     // An answer of no bytes, or one that was streamed, has been written. When there
                     // are very many, the time until this one is written is left out.
-                    true => unwritten::finish(base, id, entry),
+                    true => unwritten::finish(base, (id, client), entry),
                     false => self.unwritten.push(&mut client.unwritten, entry),
                 }
                 pool = &mut base.pools[client.pool as usize];
             }
-            if base.logs_access {
-                client.unwritten.answered = client.record.tally.sent + client.out.len() as u64;
-            }
-            if client.tenant != NOBODY {
-                tenant::settle(&mut base.tenants, &mut base.timers, client, pending, base.now);
+            client.note_answered(base.is_watched);
+            if client.tenant != NOBODY && (pending.inflight > 0 || pending.since == UNTIMED) {
+                inflight::settle(&mut base.tenants, &mut base.timers, client, pending, base.now);
             }
             client.pipeline.expected -= pending.expected;
             client.pipeline.head = pending.next;
@@ -340,7 +372,8 @@ impl Clients {
             client.pipeline.loud_count -= u32::from(pending.info.quiet == Quiet::Loud);
             client.pipeline.bytes -= pending.counted;
             base.memory.change(&mut pending.counted, 0);
-            self.requests.free(head, &mut base.spares);
+            pending.clear(&mut base.spares);
+            self.requests.give_back(head);
         }
         let head = client.pipeline.head;
         if head == NONE {
@@ -383,10 +416,22 @@ fn note_size(base: &mut Base, client: &mut Client, pending: &PendingRequest, len
 /// Records the latency of a request that is answered. Returns how many requests it stands for, if
 /// its phases are measured as well.
 #[inline(always)]
-fn record(pool: &mut Pool, pending: &PendingRequest, now: Time) -> u32 {
+fn record(
+    pool: &mut Pool,
+    (tenants, tenant): (&mut Tenants, u16),
+    pending: &PendingRequest,
+    now: Time,
+) -> u32 {
     if pending.since != UNTIMED {
         let which = Latency::of_family(pending.info.family, pending.writes);
-        pool.latencies.record(which, now.since(pending.since));
+        let time = now.since(pending.since);
+        match tenant {
+            NOBODY => pool.latencies.record(which, time),
+            at => {
+                let what = (at, pending.expected);
+                tenants.record((pool.plan.id, &pool.latencies), what, which, time);
+            }
+        }
         return pool.sampling.weigh();
     }
     0

@@ -143,10 +143,19 @@ impl Clients {
         arrival.streams = true;
         let owner = self.requests[id].client;
         let Some(client) = self.table.find_mut(owner) else { return };
+        client.is_mid_answer = true;
         client.out.open(&mut base.spares);
         client.out.append(&mut arrival.data);
         arrival.data.close(&mut base.spares);
         self.update_client(base, owner);
+    }
+
+    /// Notes that a streamed value has come to its end.
+    pub(crate) fn end_stream(&mut self, part: Part) {
+        let owner = self.requests[part.request].client;
+        if let Some(client) = self.table.find_mut(owner) {
+            client.is_mid_answer = false;
+        }
     }
 
     /// Gives up a streamed value whose rest will not come. The client would take any further byte

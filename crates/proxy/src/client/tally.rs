@@ -99,8 +99,9 @@ impl Client {
         let late_us = base.now.since(flushed);
         if late_us <= limits::STALL_CURED_US {
             base.pools[self.pool as usize].counters.add(PoolCounter::StallsCured, 1);
-            base.actions.push_back(Action::InPieces { client: id, late_us });
         }
+        let is_late = late_us > limits::STALL_CURED_US;
+        base.actions.push_back(Action::InPieces { client: id, late_us, is_late });
     }
 }
 

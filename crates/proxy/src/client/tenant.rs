@@ -13,19 +13,18 @@
 use std::rc::Rc;
 
 use metrics::{Latency, TenantCounter};
-use proto::{Answer, Request};
+use proto::{Answer, Class, Local, Parsed, Request, Resume, TopicKind};
 
 use super::Clients;
 use super::input::Frame;
-use super::request::PendingRequest;
 use super::session::Client;
 use crate::Time;
 use crate::base::Base;
 use crate::base::id::ConnId;
-use crate::base::part::Incoming;
+use crate::base::part::{Incoming, Requester};
 use crate::base::pool::Stage;
 use crate::base::tenants::plan::{Over, RemovedUsers};
-use crate::base::tenants::{Limit, NOBODY, Tenants};
+use crate::base::tenants::{Limit, NOBODY, Tenants, count};
 use crate::base::timers::Due;
 
 /// A client's user, and what it has of its tenant's.
@@ -35,6 +34,8 @@ pub(super) struct Member {
     pub(super) user: Option<Rc<str>>,
     /// Bytes that it has in flight, where its tenant has a limit for them.
     pub(super) inflight: u64,
+    /// The part of it that is a request whose body is still arriving.
+    pub(super) arriving: u64,
     /// Since when its next request waits for a limit; `Time(0)` if none does.
     pub(super) limited: Time,
     /// Its place in the line of its tenant, as long as its next request waits for a limit.
@@ -59,13 +60,17 @@ impl Clients {
         let at = tenant_of(base, client);
         client.group = base.group_of(at, client.pool as usize);
         let metrics = base.metrics;
+        let delays = base.tenants.find(at).is_some_and(|one| one.plan.over == Over::Delay);
+        if let Some(member) = client.member.as_mut().filter(|_| !delays) {
+            // Its next request waits for nothing there.
+            member.limited = Time(0);
+        }
         let Some(tenant) = base.tenants.find_mut(at) else { return Ok(()) };
-        tenant.counters.add(TenantCounter::ClientsNow, 1);
-        if is_new && tenant.is_full(&metrics) {
-            tenant.counters.subtract(TenantCounter::ClientsNow, 1);
+        let most = if is_new { tenant.plan.clients_max } else { u64::MAX };
+        if !tenant.count(&metrics, TenantCounter::ClientsNow, most) {
             tenant.counters.add(TenantCounter::ClientsRefused, 1);
-            let (name, most) = (&tenant.plan.name, tenant.plan.clients_max);
-            return Err(format!("tenant '{name}' has its limit of {most} clients"));
+            let name = &tenant.plan.name;
+            return Err(format!("tenant '{name}' has its limit of {}", count(most, "client")));
         }
         tenant.counters.add(TenantCounter::ClientsTotal, u64::from(is_new));
         tenant.counters.add(TenantCounter::InflightBytesNow, client.inflight());
@@ -141,6 +146,31 @@ impl Clients {
                 let _ = self.join_tenant(base, id, false);
             }
             self.end_removed_user(base, id);
+            self.end_forbidden_topics(base, id);
+        }
+    }
+
+    /// Closes a client that listens to a topic which its tenant's rules do not allow any more.
+    fn end_forbidden_topics(&mut self, base: &mut Base, id: ConnId) {
+        let Some(client) = self.table.find(id) else { return };
+        let Some(subscriber) = &client.subscriber else { return };
+        let Some(Some(rules)) = base.tenants.find(client.tenant).map(|one| one.plan.rules.clone())
+        else {
+            return;
+        };
+        let (protocol, current) = (client.protocol, client.session.conn_key.database);
+        let upstream = base.pools[client.pool as usize].upstream;
+        let (mut text, mut keys) = (Vec::new(), Vec::new());
+        let mut is_allowed = |(kind, name): (TopicKind, &[u8])| {
+            text.clear();
+            upstream.write_topic_request(kind, true, name, &mut text);
+            let parsed = protocol.parse_request(&text, &mut Resume::default(), &mut keys);
+            let Parsed::Complete(request) = parsed else { unreachable!("it is a whole request") };
+            let judged = (&request, &text[..request.head as usize]);
+            rules.judge(protocol, judged, &keys, (current, false), &mut base.scratch).is_none()
+        };
+        if !subscriber.topics().all(&mut is_allowed) {
+            self.close_subscriber(base, id);
         }
     }
 
@@ -177,12 +207,17 @@ impl Clients {
     #[inline(never)]
     fn judge_closely(&mut self, base: &mut Base, frame: &Frame, bytes: &[u8]) -> Option<usize> {
         let Frame { asks, request, .. } = frame;
+        base.tenants.end_run();
         let client = self.table.find_mut(asks.id)?;
         let head = &bytes[..request.head as usize];
         let tenant = base.tenants.find_mut(client.tenant)?;
         let parts = base.keys.len().max(1) as u64;
         let requests = requests_of(request, base.keys.len());
-        let inflight = request.len() + parts * u64::from(client.expected.len());
+        // What a transaction has queued is in flight from its end on.
+        let queued =
+            client.transaction.as_ref().filter(|_| request.class == Class::Local(Local::Execute));
+        let queued = queued.map_or(0, |one| one.block_len());
+        let inflight = queued + request.len() + parts * u64::from(client.expected.len());
         let is_called = client.is_called(base.now);
         let limit = if tenant.limited == 0 || is_called {
             tenant.admit(&base.metrics, inflight, base.now)
@@ -202,6 +237,20 @@ impl Clients {
             }
         }
         tenant.charge(requests, request.len(), base.now);
+        let words = self.denied(base, asks, (request, head))?;
+        self.refuse_read(base, &frame.incoming(head), &Answer::Denied(&words));
+        Some(head.len())
+    }
+
+    /// Returns why the rules of a client's tenant forbid a request, if they do.
+    pub(crate) fn denied(
+        &self,
+        base: &mut Base,
+        asks: &Requester,
+        (request, head): (&Request, &[u8]),
+    ) -> Option<String> {
+        let client = self.table.find(asks.id)?;
+        let tenant = base.tenants.find_mut(client.tenant)?;
         let rules = tenant.plan.rules.as_ref()?;
         let extras = &base.pools[asks.pool()].plan.extras;
         let is_extra = !extras.is_empty() && {
@@ -216,11 +265,9 @@ impl Clients {
         tenant.counters.add(TenantCounter::Denied, 1);
         let name = match is_extra {
             true => String::from_utf8_lossy(&asks.protocol.name_of(request, head)).into_owned(),
-            false => asks.protocol.commands()[usize::from(request.command)].name.to_string(),
+            false => asks.protocol.command_name(request.command).to_string(),
         };
-        let words = denied.words(&tenant.plan.name, &name);
-        self.refuse_read(base, &frame.incoming(head), &Answer::Denied(&words));
-        Some(head.len())
+        Some(denied.words(&tenant.plan.name, &name))
     }
 
     /// Has a request wait, or refuses it, because of a limit.
@@ -292,27 +339,6 @@ impl Clients {
             set_timer(base, at, base.now.after(CALL_US));
         }
     }
-
-    /// Notes that a request of a client with a tenant is in flight.
-    #[inline(always)]
-    pub(super) fn note_inflight(
-        base: &mut Base,
-        client: &mut Client,
-        pending: &mut PendingRequest,
-        len: u64,
-    ) {
-        let Some(tenant) = base.tenants.find_mut(client.tenant) else { return };
-        if tenant.expects {
-            tenant.expected += pending.expected as u64;
-        }
-        if tenant.plan.inflight_max != u64::MAX {
-            let bytes = len + u64::from(client.expected.len());
-            pending.inflight = u32::try_from(bytes).unwrap_or(u32::MAX);
-            let bytes = u64::from(pending.inflight);
-            client.member().inflight += bytes;
-            tenant.counters.add(TenantCounter::InflightBytesNow, bytes);
-        }
-    }
 }
 
 /// Returns how many requests a request is: a joined read is several.
@@ -325,43 +351,6 @@ pub(super) fn requests_of(request: &Request, keys: usize) -> u64 {
 pub(super) fn charge_sent(tenants: &mut Tenants, client: &Client, bytes: usize, now: Time) {
     if let Some(tenant) = tenants.find_mut(client.tenant) {
         tenant.charge_sent(bytes as u64, now);
-    }
-}
-
-/// A request was answered without a server: it has nothing in flight.
-#[cold]
-pub(super) fn end_inflight(tenants: &Tenants, client: &mut Client, pending: &mut PendingRequest) {
-    let bytes = u64::from(std::mem::take(&mut pending.inflight));
-    if let Some(tenant) = tenants.find(client.tenant).filter(|_| bytes > 0) {
-        client.member().inflight -= bytes;
-        tenant.counters.subtract(TenantCounter::InflightBytesNow, bytes);
-    }
-}
-
-/// Settles with its tenant a request that is answered.
-#[inline]
-pub(super) fn settle(
-    tenants: &mut Tenants,
-    timers: &mut crate::base::timers::Timers,
-    client: &mut Client,
-    pending: &mut PendingRequest,
-    now: Time,
-) {
-    let Some(tenant) = tenants.find_mut(client.tenant) else { return };
-    if tenant.expects {
-        tenant.expected -= pending.expected as u64;
-    }
-    if pending.since != super::request::UNTIMED {
-        tenant.latencies.record(Latency::REQUESTS, now.since(pending.since));
-    }
-    let bytes = u64::from(std::mem::take(&mut pending.inflight));
-    if bytes > 0 {
-        client.member().inflight -= bytes;
-        tenant.counters.subtract(TenantCounter::InflightBytesNow, bytes);
-        if !tenant.line.is_empty() && (tenant.timer > now || tenant.timer == Time(0)) {
-            tenant.timer = now;
-            timers.set(now, Due::Tenant { id: tenant.plan.id });
-        }
     }
 }
 

@@ -13,6 +13,7 @@ impl Proxy {
     pub fn check(&self) {
         let clients = self.clients.check();
         self.clients.check_tenants(&self.base);
+        self.clients.check_topics(&self.base);
         let servers = self.servers.check(&self.base);
         let timers = self.base.timers.len();
         let owners = self.servers.len() + self.base.pools.len() + self.clients.login_lines();
@@ -21,7 +22,8 @@ impl Proxy {
         let held = self.base.memory.used;
         let blocks = self.base.memory.in_blocks;
         assert_eq!(held, clients.bytes + servers.bytes + blocks, "the memory account adds up");
-        let parts = clients.parts_kept + servers.parts;
+        let waiting: usize = self.base.pools.iter().map(|pool| pool.topics.waiting()).sum();
+        let parts = clients.parts_kept + servers.parts + waiting;
         assert_eq!(parts, clients.parts, "each outstanding part is in exactly one queue");
         self.clients.check_shares(&self.servers.full_clients());
     }
@@ -36,6 +38,11 @@ impl Proxy {
     /// waited, for the capabilities of a server.
     pub fn is_awaiting(&self, id: ConnId) -> bool {
         self.clients.is_awaiting(id)
+    }
+
+    /// Whether a client is in a transaction.
+    pub fn is_in_transaction(&self, id: ConnId) -> bool {
+        self.clients.is_in_transaction(id)
     }
 
     /// Returns the number of messages in the fullest queue of any link.
@@ -59,6 +66,16 @@ impl Proxy {
         self.servers.full_clients().contains_key(&client)
     }
 
+    /// Whether something waits on a client's own links to be sent or to be answered.
+    pub fn uses_private(&self, client: ConnId) -> bool {
+        self.servers.uses_private(client)
+    }
+
+    /// Whether a link is there and may serve any client.
+    pub fn is_shared(&self, link: ConnId) -> bool {
+        self.servers.is_shared(link)
+    }
+
     /// Whether requests wait for a link.
     pub fn is_waited_for(&self, link: ConnId) -> bool {
         self.servers.is_waited_for(link)
@@ -74,6 +91,9 @@ impl Proxy {
     /// may be.
     pub fn check_rest(&self) {
         self.servers.check_rest();
+        for owner in self.servers.owners() {
+            assert!(self.clients.is_here(owner), "private links end with their client");
+        }
         for request in self.servers.waiting() {
             assert!(self.clients.is_wanted(request), "a read waits for a client that has gone");
         }

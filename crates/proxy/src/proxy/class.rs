@@ -3,14 +3,15 @@
 //! A client whose next request is of another class than what it has outstanding waits until no link
 //! owes it anything: otherwise the request could overtake those before it.
 
-use proto::{Class, Expected, Reach, Request, Work};
+use proto::{Class, Expected, Reach, Request, Work, WorkId};
 use shard::Distribution;
 
 use super::Proxy;
-use crate::base::limits::Limits;
+use crate::base::ServerAt;
+use crate::base::limits::{self, Limits};
 use crate::base::part::{Data, Effort, Incoming, LinkClass, Requester};
 use crate::base::size::Cost;
-use crate::client::Frame;
+use crate::client::{BlockEffort, Frame, Queued};
 use crate::route::{self, Route};
 
 /// Whether a request of this length takes a shared link, as nearly all do, and those before it did.
@@ -48,7 +49,19 @@ impl Proxy {
     #[inline(never)]
     pub(super) fn take_class(&mut self, frame: &mut Frame, head: &[u8]) -> bool {
         let class = self.judge(frame, head);
-        class == frame.asks.class || self.change_class(frame, class)
+        let is_new_watch =
+            frame.asks.effort == Effort::Watches && self.clients.watched(frame.asks.id).is_none();
+        if is_new_watch && !self.clear_watches(frame) {
+            return false;
+        }
+        let is_same = class == frame.asks.class && !self.clients.is_blocked(frame.asks.id);
+        if !is_same && !self.change_class(frame, class) {
+            return false;
+        }
+        if frame.asks.effort == Effort::Waits && !bug!(SendBehindWait) {
+            self.clients.set_blocked(frame.asks.id);
+        }
+        true
     }
 
     /// Returns the class of a request, and notes how long it may take.
@@ -59,7 +72,9 @@ impl Proxy {
             return self.class_in(asks, LinkClass::Control);
         }
         asks.effort = self.effort_of(asks, request, head);
+        let is_private = self.base.pools[asks.pool()].plan.private;
         match asks.effort.is_slow() {
+            _ if is_private || self.is_bound(asks) => LinkClass::Private,
             true => self.class_in(asks, LinkClass::Slow),
             false if is_large(asks, request, self.base.keys.len(), &self.base.limits) => {
                 self.class_in(asks, LinkClass::Large)
@@ -68,9 +83,44 @@ impl Proxy {
         }
     }
 
+    /// Returns the class of a transaction, and notes how long it may take.
+    pub(super) fn judge_block(
+        &mut self,
+        frame: &mut Frame,
+        queued: &Queued,
+        server: usize,
+    ) -> LinkClass {
+        let asks = &mut frame.asks;
+        asks.effort = match queued.effort {
+            BlockEffort::Quick => Effort::Quick,
+            BlockEffort::Slow => Effort::Slow,
+            BlockEffort::Varies => {
+                let work = WorkId::of_command(frame.request.command);
+                self.servers.effort_of(&self.base, asks.pool(), Some(server), work)
+            }
+        };
+        let cost = queued.len as u64 + u64::from(asks.expected.len());
+        let is_private = self.base.pools[asks.pool()].plan.private;
+        match asks.effort.is_slow() {
+            _ if is_private || queued.database.is_some() => LinkClass::Private,
+            _ if self.clients.watched(asks.id).is_some() => LinkClass::Private,
+            true => self.class_in(asks, LinkClass::Slow),
+            false if cost >= self.base.limits.large_min => self.class_in(asks, LinkClass::Large),
+            false => LinkClass::Shared,
+        }
+    }
+
+    /// Whether a client's request binds it to a link of its own, or one before did.
+    fn is_bound(&self, asks: &Requester) -> bool {
+        let waits = asks.effort == Effort::Waits && !bug!(WaitOnShared);
+        let binds = waits || asks.effort == Effort::Watches;
+        // A client that watches does not take the shared links.
+        binds || asks.class != LinkClass::Shared && self.clients.watched(asks.id).is_some()
+    }
+
     /// Returns the class that a request takes in a client's pool: a class without a link of its own
     /// takes the shared links.
-    fn class_in(&self, asks: &Requester, class: LinkClass) -> LinkClass {
+    pub(super) fn class_in(&self, asks: &Requester, class: LinkClass) -> LinkClass {
         let count = self.base.pools[asks.pool()].plan.class_links;
         if (class as usize) < count { class } else { LinkClass::Shared }
     }
@@ -82,6 +132,8 @@ impl Proxy {
         let id = match asks.protocol.expect(request, head) {
             Expected::Quick => return Effort::Quick,
             Expected::Slow => return Effort::Slow,
+            Expected::Waits => return Effort::Waits,
+            Expected::Watches => return Effort::Watches,
             Expected::AsBefore(id) => id,
         };
         let pool = asks.pool();
@@ -95,30 +147,62 @@ impl Proxy {
         self.servers.effort_of(&self.base, pool, server, id)
     }
 
+    /// Whether the only server of a pool has said that it is busy, or has been silent for a while
+    /// over something that any worker has asked of it.
+    #[inline]
+    pub(super) fn is_server_busy(&self, pool: usize) -> bool {
+        let (its, at) = (&self.base.pools[pool], ServerAt { pool: pool as u32, server: 0 });
+        let is_silent = || {
+            let is_it = its.planned() == 1 && self.base.server(at).can_be_asked();
+            let busy = if is_it { self.base.busy(at) } else { None };
+            busy.is_some_and(|busy| self.base.now.since(busy.since) >= limits::BUSY_ASKED_US)
+        };
+        its.busy_line.is_some() || is_silent()
+    }
+
     /// Answers a request that asks only whether the server is there, in a pool whose only server
-    /// has said that it is busy: as the server does, or as it did last.
+    /// is busy: as the server does, or as it did last. It may overtake what its client has asked
+    /// before, since it changes nothing, and takes a link where it waits behind nothing slow.
+    /// False: it is not answered.
     #[cold]
-    pub(super) fn answer_as_busy(&mut self, incoming: &Incoming<'_>) {
-        let Incoming { asks, request, .. } = *incoming;
-        let request = &Request { class: Class::Single { writes: false }, ..*request };
-        let asked = &Incoming { request, ..*incoming };
+    pub(super) fn answer_as_busy(&mut self, incoming: &Incoming<'_>) -> bool {
+        let request = &Request { class: Class::Single { writes: false }, ..*incoming.request };
         self.base.keys.clear();
-        let route = self.route(asked);
-        match route {
-            Some(route @ Route::Go { server: Some(server), .. })
-                if self.servers.can_answer(&self.base, asks, server) =>
-            {
-                let id = self.clients.begin(&mut self.base, asked, false);
-                self.send_along(id, asked, Data::none(), route);
+        let route = self.route(&Incoming { request, ..*incoming });
+        let server = match route {
+            Some(Route::Go { server, .. }) => server,
+            _ => None,
+        };
+        let control = self.class_in(incoming.asks, LinkClass::Control);
+        let others = Requester { class: control, effort: Effort::Slow, ..*incoming.asks };
+        let is_free = |asks| server.is_some_and(|at| self.servers.is_free(&self.base, asks, at));
+        let asks = if is_free(incoming.asks) { incoming.asks } else { &others };
+        let has_said = self.base.pools[asks.pool()].busy_line.is_some();
+        let Some(route) = route.filter(|_| server.is_some() && (!has_said || is_free(asks))) else {
+            if has_said {
+                self.clients.answer_busy(&mut self.base, asks.id, request);
             }
-            _ => self.clients.answer_busy(&mut self.base, asks.id, request),
-        }
+            return has_said;
+        };
+        let asked = &Incoming { asks, request, ..*incoming };
+        let id = self.clients.begin(&mut self.base, asked, false);
+        self.send_along(id, asked, Data::none(), route);
+        true
     }
 
     /// Has a client's next requests take links of another class. Returns false if it has to wait.
     fn change_class(&mut self, frame: &mut Frame, class: LinkClass) -> bool {
-        let id = frame.asks.id;
         if matches!(frame.request.class, Class::Local(_) | Class::Refuse(_)) {
+            return true;
+        }
+        self.enter_class(frame, class)
+    }
+
+    /// As `change_class`, for a request of any kind.
+    pub(super) fn enter_class(&mut self, frame: &mut Frame, class: LinkClass) -> bool {
+        let id = frame.asks.id;
+        // Behind a request that waits at its server, nothing is sent.
+        if class == frame.asks.class && !self.clients.is_blocked(id) {
             return true;
         }
         #[cfg(seeded_bugs)]
@@ -130,6 +214,11 @@ impl Proxy {
             self.clients.await_owed(&mut self.base, id);
             self.clients.read_again(&mut self.base, frame);
             return false;
+        }
+        let stays = class == LinkClass::Private || self.clients.watched(id).is_some();
+        if !stays && self.servers.has_private(id) {
+            self.servers.keep_private(&mut self.base, id);
+            self.handle_link_events();
         }
         self.clients.set_class(id, class);
         frame.asks.class = class;

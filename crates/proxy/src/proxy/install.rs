@@ -4,31 +4,37 @@
 //! ```text
 //!   pool gone    ─▶ its clients get their answers and are closed ─▶ its servers retire
 //!   server gone  ─▶ out of the ring; its links are closed as they become idle ─▶ vacant
+//!   maintenance  ─▶ asked nothing;   its links are closed as they become idle ─▶ asked again
 //! ```
 //!
 //! A request that was read before keeps its old route; a later one takes the new route. Nothing
 //! fails because of a plan.
 
 use super::Proxy;
-use crate::base::plan::{Plan, PoolPlan, ServerPlan};
+use crate::base::plan::{AdminState, Plan, PoolPlan, ServerPlan};
 use crate::base::pool::{Pool, Server, Stage};
+use crate::base::tenants::NOBODY;
 use crate::base::timers::Due;
 use crate::base::{ServerAt, limits};
 
 impl Proxy {
     pub(super) fn take_plan(&mut self, plan: Plan) {
+        self.base.tenants.end_run();
         self.clients.set_limits(&plan);
         self.clients.leave_tenants(&mut self.base);
+        self.servers.leave_tenants(&self.base);
         let of_pools = plan.tenant_ids();
         let (tenants, removed_users) = (plan.tenants, plan.removed_users);
+        self.base.plans += 1;
+        self.base.private_max = plan.private_max;
         self.base.memory.max = plan.memory_max;
         self.base.limits = plan.limits;
-        self.base.is_watched = plan.pools.iter().any(PoolPlan::is_watched);
-        let logs_access = plan.pools.iter().any(PoolPlan::logs_access);
-        if logs_access && !std::mem::replace(&mut self.base.logs_access, logs_access) {
-            self.clients.begin_access_log();
+        let is_watched = plan.pools.iter().any(PoolPlan::is_watched);
+        if is_watched && !self.base.is_watched {
+            self.clients.begin_watching();
         }
-        self.base.logs_access = logs_access;
+        self.base.is_watched = is_watched;
+        self.base.logs_access = plan.pools.iter().any(PoolPlan::logs_access);
         for at in 0..self.base.pools.len() {
             let id = self.base.pools[at].plan.id;
             let stays = plan.pools.iter().any(|pool| pool.id == id);
@@ -42,10 +48,12 @@ impl Proxy {
                 None => self.add_pool(pool),
             }
         }
-        let Proxy { base, clients, .. } = self;
+        let Proxy { base, clients, servers, .. } = self;
         base.tenants.install(tenants, removed_users, &base.metrics, base.now);
         base.set_tenants_of_pools(&of_pools);
         clients.join_tenants(base);
+        servers.join_tenants(base, |id| clients.requester(id).map_or(NOBODY, |one| one.tenant));
+        self.follow_topics();
     }
 
     /// Whether the data plane still needs the id of a pool or server.
@@ -103,6 +111,7 @@ impl Proxy {
         let old = std::mem::replace(&mut pool.plan, plan);
         pool.busy_line = None;
         let was_retired = std::mem::replace(&mut pool.stage, Stage::Planned) == Stage::Retired;
+        let mut is_moved = false;
         for server in 0..self.base.pools[at].servers.len() {
             let place = ServerAt { pool: at as u32, server: server as u32 };
             if was_retired {
@@ -112,12 +121,15 @@ impl Proxy {
             let server = self.base.server(place);
             let stays = wanted.iter().any(|one| one.id == server.plan.id);
             if !stays && server.stage == Stage::Planned {
+                is_moved |= wanted.iter().any(|one| one.name == server.plan.name);
                 self.retire_server(place);
             }
         }
-        // A client finds its link by the number of links. So a client that waits for answers is not
-        // read until it has them: otherwise its next request could overtake one before it.
+        // A client finds its link by the number of links, and a server at another address may be
+        // the same one. So a client that waits for answers is not read until it has them: otherwise
+        // its next request could overtake one before it.
         let changed = self.servers.change_links(&mut self.base, at, &old);
+        let changed = changed || is_moved || self.ends_drain(at, &wanted);
         if changed && !bug!(SwitchConnKey) {
             self.clients.pause_pool(&mut self.base, at);
         }
@@ -159,15 +171,28 @@ impl Proxy {
         let at = ServerAt { pool: pool as u32, server: place as u32 };
         let server = self.base.server_mut(at);
         let renamed = server.plan.name != plan.name || server.plan.weight != plan.weight;
+        let (was, is) = (server.plan.admin, plan.admin);
         server.plan = plan;
         let was_retired = server.stage == Stage::Retired;
         server.stage = Stage::Planned;
         self.servers.believe(&mut self.base, at);
         if was_retired {
             self.servers.take_back(&mut self.base, at);
+        }
+        if was != is || was_retired {
+            self.servers.follow_admin(&mut self.base, at, was);
             fresh.push(at);
         }
         renamed
+    }
+
+    /// Whether a server drains no more: clients whose own link to it was missing have used another.
+    fn ends_drain(&self, pool: usize, wanted: &[ServerPlan]) -> bool {
+        let pool = &self.base.pools[pool];
+        wanted.iter().any(|new| {
+            let old = pool.place_of(new.id).map(|at| pool.servers[at].plan.admin);
+            old == Some(AdminState::Drain) && new.admin != AdminState::Drain
+        })
     }
 
     fn add_server(&mut self, pool: usize, plan: ServerPlan) -> ServerAt {
@@ -184,7 +209,7 @@ impl Proxy {
             }
         };
         let at = ServerAt { pool: pool as u32, server: place as u32 };
-        self.servers.add_server(&self.base, at);
+        self.servers.add_server(&mut self.base, at);
         at
     }
 

@@ -10,8 +10,11 @@ use crate::base::id::ConnId;
 use crate::base::limits;
 use crate::base::part::{Part, RequestId};
 use crate::base::phases::UNSENT;
+use crate::base::slow::ReplyOf;
 use crate::client::{Recovery, ReplyTo, Value};
-use crate::server::{Batch, LinkEvent, Lost, Matched, Payload, Reply, Unit, WRONG_LENGTH};
+use crate::server::{
+    Batch, LinkEvent, Lost, Matched, Payload, Received, Reply, Unit, WRONG_LENGTH,
+};
 
 /// A message of a dead link that may be sent once more.
 enum Again {
@@ -33,11 +36,12 @@ struct Settled {
 impl Proxy {
     pub(super) fn receive_link(&mut self, id: ConnId, source: Source<'_>) {
         let handshake = self.servers.take_handshake(&mut self.base, id, source);
-        let result = handshake.and_then(|has_replies| match has_replies {
-            true => self.pair_received(id, source),
-            false => Ok(()),
+        let result = handshake.and_then(|received| match received {
+            Received::Replies => self.pair_received(id, source),
+            Received::Pushes => self.receive_pushes(id, source),
+            Received::Handshake => Ok(()),
         });
-        self.base.reply.sent = UNSENT;
+        self.base.reply = ReplyOf::NONE;
         match result {
             Ok(()) => self.servers.after_receive(&mut self.base, id, source.bytes.len()),
             Err(why) => self.servers.poison(&mut self.base, id, why),
@@ -189,6 +193,9 @@ impl Proxy {
             self.add(id, Source::plain(trailer));
         }
         let Some((unit, arrival)) = self.servers.end_piece(&mut self.base, id) else { return };
+        if let (true, Some(part)) = (arrival.streams, arrival.part) {
+            self.clients.end_stream(part);
+        }
         let value = match arrival.streams {
             true => Value::Streamed,
             false => Value::Assembled(Box::new(arrival.data)),
@@ -268,6 +275,9 @@ impl Proxy {
                 if !self.repeats(part, (id, server), line) {
                     self.clients.server_error(&mut self.base, part, server, line);
                 }
+            }
+            (Some(Payload::Internal(number)), ItemKind::Error) => {
+                servers.refuse_internal(base, id, number);
             }
             (Some(Payload::Internal(_)) | None, _) => {}
         }
@@ -349,10 +359,17 @@ impl Proxy {
             LinkEvent::Failed { payload: Payload::Internal(_), .. } => {}
             LinkEvent::Lost(lost) => self.settle_lost(lost),
             LinkEvent::CutOff(request) => clients.cut_off(base, request),
-            LinkEvent::Known(at) => clients.end_awaiting(base, at.pool as usize, at.server),
+            LinkEvent::Known(at) => {
+                clients.end_awaiting(base, at.pool as usize, at.server);
+                servers.tend_topics(base, at);
+            }
+            LinkEvent::TopicsLost(gone) => self.lose_topics(gone),
             LinkEvent::QueueFull(id) => clients.await_queue(base, id),
             LinkEvent::QueueRoom(id) => clients.end_queue_wait(base, id),
-            LinkEvent::Idle(id) => clients.end_owed(base, id),
+            LinkEvent::Idle(id) => {
+                self.end_select(id);
+                self.clients.end_owed(&mut self.base, id);
+            }
         }
     }
 

@@ -10,7 +10,7 @@ use crate::base::buffer::{Source, has_trailer};
 use crate::base::fault::Fault;
 use crate::base::id::ConnId;
 use crate::base::limits;
-use crate::base::part::{Data, Incoming, Part, RequestId, Requester};
+use crate::base::part::{Data, Effort, Incoming, Part, RequestId, Requester};
 use crate::base::pool::Stage;
 use crate::base::tenants::NOBODY;
 use crate::client::{self, Frame, Input, Next, SplitRequest};
@@ -19,6 +19,7 @@ use crate::server::SendOptions;
 
 impl Proxy {
     pub(super) fn receive_client(&mut self, id: ConnId, source: Source<'_>) {
+        self.base.note_special();
         match self.clients.take_input(&mut self.base, id, source.bytes) {
             Input::Ignored => return,
             Input::AsTheyCame => {
@@ -62,10 +63,22 @@ impl Proxy {
             let next = self.clients.next_frame(&mut self.base, id, rest, &mut frame);
             let used = match (next, &mut frame) {
                 (Next::Used(used), _) => used,
-                (Next::Frame, Some(frame)) => {
-                    self.serve(frame, rest, block.map(|block| (block, at)))
+                (next @ (Next::Frame | Next::Queued), Some(frame)) => {
+                    let is_queued = matches!(next, Next::Queued);
+                    let block = block.map(|block| (block, at));
+                    let used = match is_queued {
+                        _ if self.base.is_special => {
+                            Some(self.serve_specially(frame, rest, is_queued, block))
+                        }
+                        true => self.serve_queued(frame, rest),
+                        false => None,
+                    };
+                    match used {
+                        Some(used) => used,
+                        None => self.serve(frame, rest, block),
+                    }
                 }
-                (Next::Frame, None) => 0,
+                (Next::Frame | Next::Queued, None) => 0,
                 (Next::Whole(used, asks, body), _) => {
                     self.serve_whole(asks, *body);
                     used
@@ -81,10 +94,9 @@ impl Proxy {
         at
     }
 
-    /// Handles a request whose head has been read; returns how many bytes it used, of which it is
-    /// the first.
+    /// Handles the request at the start of `rest`, whose head has been read; returns its length.
     #[inline(always)]
-    fn serve(
+    pub(super) fn serve(
         &mut self,
         frame: &mut Frame,
         rest: Source<'_>,
@@ -131,7 +143,6 @@ impl Proxy {
                     Some(large) => large,
                 };
                 self.admit(incoming, data, route);
-                self.clients.end_aborted(&mut self.base, frame, whole == rest.bytes.len());
                 whole
             }
             _ => {
@@ -143,6 +154,9 @@ impl Proxy {
 
     /// Handles a request whose body has come whole, in several reads.
     fn serve_whole(&mut self, mut asks: Requester, mut body: client::Body) {
+        if self.clients.is_in_transaction(asks.id) {
+            return self.queue_whole(asks, body);
+        }
         let data = std::mem::take(&mut body.data);
         if body.request.work != Work::Quick {
             asks.effort = self.effort_of(&asks, &body.request, &body.head);
@@ -168,6 +182,7 @@ impl Proxy {
         let Proxy { base, clients, servers, .. } = self;
         let is_located = || clients.has_endpoints(asks.id);
         match route::route(base, incoming, is_located)? {
+            Route::NeedsWorkers if clients.has_been_told(asks.id) => None,
             Route::Wait(server) => Some(match servers.reach(base, asks, server) {
                 Ok(()) => Route::Wait(server),
                 Err(fault) => Route::Fault(Some(server as u32), fault),
@@ -186,22 +201,28 @@ impl Proxy {
                     Err((server, fault)) => Route::Fault(server, fault),
                 })
             }
+            Route::AfterAll if clients.may_subscribe(asks.id) => None,
             route => Some(route),
         }
     }
 
-    /// Delays or refuses a request that cannot take its route now. Returns `None` if the request is
-    /// enqueued all the same and fails there.
+    /// Delays or refuses a request that cannot take its route now. `None`: it fails when enqueued.
     #[cold]
-    fn put_off(&mut self, frame: &Frame, head: &[u8], route: Route) -> Option<usize> {
+    pub(super) fn put_off(&mut self, frame: &Frame, head: &[u8], route: Route) -> Option<usize> {
         let Frame { asks, request, .. } = frame;
         match route {
             Route::Wait(server) => self.clients.await_server(&mut self.base, asks.id, server),
             Route::NeedsEndpoints => self.clients.await_endpoints(&mut self.base, asks.id),
+            Route::NeedsWorkers => {
+                let inquiry = asks.protocol.inquiry(request, head)?;
+                self.clients.await_workers(&mut self.base, asks.id, inquiry);
+            }
+            Route::AfterAll => self.clients.pause_until_idle(&mut self.base, asks.id),
             Route::Refused(refusal) => {
                 return Some(self.refuse_or_remove(frame, head, &Answer::Refused(refusal)));
             }
             Route::Fault(server, fault) if matches!(request.class, Class::Local(Local::Own)) => {
+                self.count(&frame.incoming(head));
                 self.clients.refuse_unasked(&mut self.base, &frame.incoming(head), (server, fault));
                 return Some(head.len());
             }
@@ -229,6 +250,9 @@ impl Proxy {
                     SendOptions { ask, merge, idempotent, single_reply: false, has_room: false };
                 self.ask_keys(incoming, &options, None, None);
             }
+            (Class::Single { .. }, Some(route)) if asks.effort == Effort::Watches => {
+                self.watch(incoming, data, route);
+            }
             (Class::Single { writes }, Some(route)) => {
                 let id = self.clients.begin(&mut self.base, incoming, writes);
                 self.send_along(id, incoming, data, route);
@@ -243,13 +267,12 @@ impl Proxy {
         self.clients.pause_if_full(&mut self.base, asks.id);
     }
 
-    fn count(&self, incoming: &Incoming<'_>) {
-        let Incoming { asks, request, .. } = *incoming;
-        let counters = self.base.pools[asks.pool()].counters;
+    pub(super) fn count(&self, incoming: &Incoming<'_>) {
+        let counters = self.base.pools[incoming.asks.pool()].counters;
         // A joined read counts as many requests.
-        let asked = if request.keep { self.base.keys.len().max(1) } else { 1 };
+        let asked = if incoming.request.keep { self.base.keys.len().max(1) } else { 1 };
         counters.add(PoolCounter::Requests, asked as u64);
-        if request.stores && !incoming.is_dropped() {
+        if incoming.request.stores && !incoming.is_dropped() {
             counters.add(PoolCounter::Stores, 1);
         }
     }
@@ -257,11 +280,18 @@ impl Proxy {
     fn answer_local(&mut self, incoming: &Incoming<'_>, local: Local) {
         let Incoming { asks, request, head } = *incoming;
         match local {
-            Local::Nothing if self.base.pools[asks.pool()].busy_line.is_some() => {
-                return self.answer_as_busy(incoming);
+            Local::Nothing if self.is_server_busy(asks.pool()) && self.answer_as_busy(incoming) => {
+                return;
             }
             Local::Stats => self.publish(),
             Local::Own => self.make_room_for_conn_key(asks.pool()),
+            Local::Clients | Local::Monitor
+                if let Some(why) = route::why_not_of_clients(&self.base, incoming) =>
+            {
+                let answer = Answer::Refused(Refusal::ByName(why));
+                return self.clients.refuse_whole(&mut self.base, incoming, &answer);
+            }
+            Local::Subscribe => return self.subscribe(incoming),
             _ => {}
         }
         self.clients.answer_local(&mut self.base, asks.id, (request, local), head);
@@ -330,6 +360,9 @@ impl Proxy {
             let id = clients.begin(base, incoming, writes);
             return self.send_along(id, incoming, data.again(), route);
         }
+        if let Reach::Channel(kind) = reach {
+            return self.publish_message(incoming, data, (ask, kind));
+        }
         if writes && incoming.is_dropped() {
             return self.drop_unasked(incoming);
         }
@@ -373,7 +406,9 @@ impl Proxy {
                 let (keys, servers) = (apart.keys(incoming), apart.servers());
                 return clients.refuse_apart(base, id, keys, servers);
             }
-            Route::NeedsEndpoints | Route::Spread => unreachable!("it is asked of one server"),
+            Route::NeedsEndpoints | Route::NeedsWorkers | Route::Spread | Route::AfterAll => {
+                unreachable!("it is asked of one server")
+            }
         };
         let Some(server) = server else {
             return clients.fail(base, part, None, Fault::NoServer, false);
@@ -424,6 +459,8 @@ impl Proxy {
                 self.servers.send_keys(base, id, incoming, &options, None);
                 self.clients.settle_part(base, id);
             }
+            // It has other servers by now, and the link to one of them is not up.
+            (Some(Route::Wait(_)), _) if self.clients.rest_again(&mut self.base, id) => {}
             (Some(route), _) => self.send_along(id, incoming, Data::none(), route),
             (None, _) => {
                 self.clients.fail(&mut self.base, Part::whole(id), None, Fault::NoServer, false);
@@ -431,8 +468,7 @@ impl Proxy {
         }
     }
 
-    /// Drops a request of a client that has left while all its input waited for a server's
-    /// handshake.
+    /// Drops a request whose client has left while it waited for a server's handshake.
     fn drop_unasked(&mut self, incoming: &Incoming<'_>) {
         let Proxy { base, clients, .. } = self;
         let server = match base.keys.is_empty() {

@@ -6,6 +6,7 @@ use proto::{ItemKind, WorkId};
 use super::fail::LateMessage;
 use super::link::{Link, State};
 use super::message::{Late, Message};
+use super::state::Hold;
 use super::{LinkEvent, Servers};
 use crate::Time;
 use crate::base::busy::BusyWith;
@@ -110,9 +111,13 @@ impl Servers {
         }
     }
 
-    /// Whether a client's link to a server is up.
-    pub(crate) fn can_answer(&self, base: &Base, asks: &Requester, server: usize) -> bool {
-        self.find_link(base, asks, server).is_some_and(Link::is_up)
+    /// Whether a client's link to a server is up, the server owes nothing on it, and what is sent
+    /// there is not held.
+    pub(crate) fn is_free(&self, base: &Base, asks: &Requester, server: usize) -> bool {
+        let is_held = self.states[asks.pool()][server].silence.hold == Hold::On;
+        let is_held = is_held && asks.class != LinkClass::Control;
+        let is_free = |link: &Link| link.is_up() && link.outstanding.is_empty() && !is_held;
+        self.find_link(base, asks, server).is_some_and(is_free)
     }
 
     /// Notes the end of a request that might have taken long: the kind of its answer, when the
@@ -127,8 +132,7 @@ impl Servers {
     ) {
         let took = base.now.since(owed).saturating_sub(trip);
         if took > limits::SLOW_US {
-            let work = SlowWork { command, since: owed, until: base.now };
-            base.server_mut(at).slow_work = Some(work);
+            base.note_slow_work(at, SlowWork { command, since: owed, until: base.now });
         }
         let state = self.state(at);
         let is_known = matches!(effort, Effort::Unknown(id) if state.works.was_quick(id));
@@ -204,7 +208,8 @@ impl Link {
     /// Returns when the first of the requests has waited for a reply as long as it may that may
     /// take longer, or were sent behind one that may.
     pub(super) fn gives_up_at(&self, timeouts: &Timeouts) -> Option<Time> {
-        if self.outstanding.front().is_none_or(|first| first.effort == Effort::Quick) {
+        let is_quick = self.outstanding.front().is_none_or(|first| first.effort == Effort::Quick);
+        if is_quick || self.waits() {
             return None;
         }
         let sent = self.outstanding.iter().take_while(|message| message.end <= self.sent);
@@ -228,6 +233,7 @@ impl Link {
     fn time_of(&self, message: &Message, timeouts: &Timeouts) -> Option<Time> {
         match message.effort {
             _ if message.is_late() => None,
+            Effort::Waits | Effort::Watches => None,
             Effort::Quick => Some(message.since.after(timeouts.reply)),
             // Not before the server has had its time for the first one.
             _ if self.class == LinkClass::Slow => {
@@ -245,7 +251,8 @@ impl Link {
             && !first.is_late()
             && self.is_up()
             && first.end <= self.sent
-            && self.class != LinkClass::Control;
+            && self.class != LinkClass::Control
+            && !self.waits();
         is_it.then_some(BusyWith { ask: first.ask, since: self.owed })
     }
 

@@ -28,12 +28,54 @@ impl Servers {
             }
         }
         self.check_loads();
+        self.check_private();
         self.check_slow();
         Sums {
             bytes: self.links.iter().map(|(_, link)| link.counted).sum(),
             parts: self.links.iter().map(|(_, link)| check_link(link)).sum(),
             parts_kept: 0,
         }
+    }
+
+    /// Panics if a private link is not its client's, or carries what another has asked.
+    fn check_private(&self) {
+        let mut count = 0;
+        for (id, link) in self.links.iter().filter(|(_, link)| link.class == LinkClass::Private) {
+            count += 1;
+            let its = self.private.get(&link.owner).is_some_and(|links| links.contains(&id));
+            assert!(its, "a private link is its client's");
+            assert!(
+                !link.own.watched || link.own.kept_until.is_none(),
+                "a link is kept without its watch"
+            );
+            let asked = link.outstanding.iter().filter_map(|message| match message.payload {
+                Payload::Single(_) => Some(message.client),
+                Payload::Fetch(_) | Payload::Internal(_) => None,
+            });
+            let keys = link.batches().flat_map(|batch| &batch.entries).map(|entry| entry.client);
+            let waiting = link.queue.iter().map(|(client, ..)| client);
+            let mut all = asked.chain(keys).chain(waiting).peekable();
+            let is_used = link.own.kept_until.is_none() || all.peek().is_none();
+            assert!(is_used, "a link that is kept carries nothing");
+            assert!(all.all(|one| one == link.owner), "a private link serves one client");
+        }
+        let listed: usize = self.private.values().map(Vec::len).sum();
+        assert_eq!(listed, count, "each private link is listed once");
+    }
+
+    pub(crate) fn is_shared(&self, link: ConnId) -> bool {
+        self.links.find(link).is_some_and(|link| link.owner == ConnId::NONE)
+    }
+
+    /// Whether something waits on a client's own links to be sent or to be answered.
+    pub(crate) fn uses_private(&self, client: ConnId) -> bool {
+        let mut own = self.private.get(&client).into_iter().flatten();
+        own.any(|id| self.links.find(*id).is_some_and(|link| !link.is_idle()))
+    }
+
+    /// Lists the clients that have links of their own.
+    pub(crate) fn owners(&self) -> impl Iterator<Item = ConnId> {
+        self.private.keys().copied()
     }
 
     /// Panics if a link for slow requests has more of them than it may.
@@ -94,7 +136,10 @@ impl Servers {
         assert!(is_vacant || is_told == is_held, "others are told");
         let is_down = server.health == Health::Down && !server.ejected;
         let is_told = state.counters.value(metrics::ServerCounter::DownWorkersNow) == 1;
-        assert!(server.stage != Stage::Planned || is_told == is_down, "operators are told");
+        assert!(!server.is_in_service() || is_told == is_down, "operators are told");
+        let is_watched =
+            server.is_in_service() || state.probe.is_none() && state.probe_at.is_none();
+        assert!(is_watched, "a server that is out of service is not probed");
         let is_woken = self.ending_holds.contains(&at);
         assert!(silence.hold != Hold::Ending || is_woken, "a hold comes to its end");
     }
@@ -186,7 +231,7 @@ impl Servers {
 /// Panics if an invariant of a link is broken. Returns how many parts stand in its queue.
 fn check_link(link: &Link) -> usize {
     assert!(link.done <= link.sent && link.sent <= link.queued);
-    assert_eq!(link.owes, link.is_waiting(), "its server knows what it owes");
+    assert_eq!(link.owes, link.is_waiting() && !link.waits(), "its server knows what it owes");
     assert_eq!(link.out.len() as u64, link.queued - link.sent, "unsent is what is queued");
     let (mut parts, mut end) = (0, link.done);
     for message in &link.outstanding {

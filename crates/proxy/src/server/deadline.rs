@@ -29,6 +29,18 @@ impl Link {
             .min()
     }
 
+    /// Whether its server owes nothing but what it waits for itself.
+    pub(super) fn waits(&self) -> bool {
+        self.class == LinkClass::Private
+            && self.outstanding.front().is_some_and(|first| first.effort == Effort::Waits)
+    }
+
+    /// Whether a message waits for as long as it may to be sent.
+    pub(super) fn has_late(&self, now: Time, queue: u64) -> bool {
+        let mut pending = self.outstanding.range(self.first_pending()..);
+        pending.any(|message| now >= message.since.after(queue))
+    }
+
     /// Returns how long a request may wait until it is sent.
     pub(super) fn queue_timeout(&self, timeouts: &Timeouts) -> u64 {
         match self.class {
@@ -68,7 +80,11 @@ impl Link {
         let at_most = self.owed.after(timeouts.reply * limits::REPLY_STRETCH);
         let at_most = if bug!(SpeakForEver) { Time(u64::MAX) } else { at_most };
         let deadline = self.since.after(patience).min(at_most);
-        let first = self.outstanding.front().filter(|first| first.effort != Effort::Quick);
+        if self.waits() && !bug!(TimeWait) {
+            return Time(u64::MAX);
+        }
+        let is_quick = |effort| matches!(effort, Effort::Quick | Effort::Watches);
+        let first = self.outstanding.front().filter(|first| !is_quick(first.effort));
         if first.is_none() && self.excused == Time(0) {
             return deadline;
         }

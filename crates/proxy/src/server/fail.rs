@@ -8,12 +8,12 @@ use super::batch::{Batch, Entry};
 use super::link::{Link, State};
 use super::message::{Message, Payload, Unit};
 use super::state::Hold;
+use super::topics::TopicsLost;
 use super::waiting::Waiting;
 use crate::base::connection::Connection;
 use crate::base::fault::{Blame, Fault};
 use crate::base::id::ConnId;
-use crate::base::part::{Part, RequestId, Requester};
-use crate::base::pool::Stage;
+use crate::base::part::{LinkClass, Part, RequestId, Requester};
 use crate::base::timers::Due;
 use crate::base::{Base, ServerAt, limits};
 use crate::{Action, Closed, Event, Time};
@@ -35,6 +35,8 @@ pub(crate) enum LinkEvent {
     Known(ServerAt),
     /// So much of a client's waits for a link that the client is not read further.
     QueueFull(ConnId),
+    /// A link for subscriptions is gone.
+    TopicsLost(TopicsLost),
     /// There is room again for that client.
     QueueRoom(ConnId),
     /// Nothing of a client's is outstanding any more, as `await_idle` had asked.
@@ -109,6 +111,10 @@ impl Servers {
         }
         let Some(link) = self.links.find_mut(id) else { return };
         let queue = link.queue_timeout(&timeouts);
+        if link.class == LinkClass::Subscribed && link.has_late(base.now, queue) {
+            // None of it may be left out.
+            return self.close_link(base, id, Fault::QueueTimeout);
+        }
         self.expire_pending(base, id, queue);
         self.expire_waiting(base, id, queue);
         self.end_gathering(base, id, timeouts.queue, since);
@@ -160,7 +166,6 @@ impl Servers {
         let at = link.at;
         let is_busy = hold == Hold::On && self.find_busy(base, at).is_some();
         let Some(link) = self.links.find_mut(id) else { return };
-        let state = &self.states[at.pool as usize][at.server as usize];
         let fault = match hold {
             Hold::On => Some(unsent_fault(is_busy, true)),
             _ if matches!(link.state, State::Handshake(_)) => Some(Fault::QueueTimeout),
@@ -188,7 +193,7 @@ impl Servers {
                 // From here on it waits for the kernel. If the time of its last key counted, it
                 // would be late at once and answered with an error.
                 batch.latest = base.now;
-                link.launch_batch(batch, upstream, state.counters);
+                link.launch_batch(batch, upstream);
             }
         }
         self.mark_dirty(id);
@@ -204,12 +209,16 @@ impl Servers {
         };
         let fault = match how {
             _ if was_up => Fault::LinkLost,
+            _ if !base.server(link.at).plan.has_address => Fault::Unresolved,
             Closed::Own => Fault::Unable,
-            Closed::Eof | Closed::Reset => Fault::ConnectFailed,
+            Closed::Eof | Closed::Reset | Closed::Unmade(_) => Fault::ConnectFailed,
         };
+        let state = &mut self.states[link.at.pool as usize][link.at.server as usize];
         if was_up && how == Closed::Eof {
-            let state = &self.states[link.at.pool as usize][link.at.server as usize];
             state.counters.add(ServerCounter::LinkEnded, 1);
+        }
+        if let Closed::Unmade(errno) = how {
+            state.connect_errno = Some(errno);
         }
         if fault == Fault::LinkLost {
             self.doubt(base, id);
@@ -235,6 +244,7 @@ impl Servers {
     fn remove_dead_link(&mut self, base: &mut Base, id: ConnId, fault: Fault) {
         let Some(mut link) = self.links.remove(id) else { return };
         tell_lost(base, (id, link.at), Some(fault.row().words));
+        self.forget_private(base, id, &link);
         base.gauges_changed = true;
         base.memory.change(&mut link.counted, 0);
         let at = link.at;
@@ -242,6 +252,12 @@ impl Servers {
         let state = self.state(at);
         let (probing, heard) = (state.probe == Some(id), state.silence.heard);
         state.forget(id);
+        state.blocks = state.blocks.after_loss(id);
+        self.forget_disproof(base, at);
+        if link.class == LinkClass::Subscribed {
+            self.forget_topics(base, &link, fault);
+        }
+        let state = self.state(at);
         if let Some(counter) = fault.row().counter {
             state.counters.add(counter, 1);
         }
@@ -263,7 +279,7 @@ impl Servers {
             _ => false,
         };
         match fault.row().blame {
-            _ if base.server(at).stage != Stage::Planned => {}
+            _ if !base.server(at).is_in_service() => {}
             Blame::Own if !bug!(BlameServer) => self.connect_unable(base, at, probing),
             Blame::Server if !harmless || probing => self.server_failed(base, at, fault),
             Blame::Own => self.server_failed(base, at, fault),
@@ -298,7 +314,9 @@ impl Servers {
         let mut start = link.done;
         for message in std::mem::take(&mut link.outstanding) {
             self.count_gone(&message);
-            let sent = start < link.sent && !bug!(ForgetSent);
+            // A server executes a block when it has come whole.
+            let is_cut = message.is_block() && (message.end > link.sent || bug!(BlockNeverSent));
+            let sent = start < link.sent && !is_cut && !bug!(ForgetSent);
             start = message.end;
             if message.is_late() {
                 continue;

@@ -5,6 +5,7 @@
 use metrics::ServerCounter;
 use proto::{Ask, Capabilities, ConnKey, Credentials, HandshakeReply, Parsed};
 
+use super::block::Blocks;
 use super::link::{Handshake, Link, State};
 use super::message::Message;
 use super::state::Proof;
@@ -23,7 +24,11 @@ impl Servers {
         let Some(link) = self.links.find_mut(id) else { return };
         let login = base.pool(link.at).plan.server_login.as_ref();
         link.begin_handshake(base, login);
-        let state = &mut self.states[link.at.pool as usize][link.at.server as usize];
+        let at = link.at;
+        if self.is_trial(at, id) {
+            self.begin_trial(base, id);
+        }
+        let state = self.state(at);
         state.unable_pause = limits::BACKOFF_FIRST_US;
         state.counters.add(ServerCounter::Connects, 1);
         if state.probe == Some(id) {
@@ -60,7 +65,13 @@ impl Servers {
     #[cold]
     fn await_busy(&mut self, base: &mut Base, id: ConnId) {
         let Some(link) = self.links.find_mut(id) else { return };
-        let (at, answers) = (link.at, std::mem::take(&mut link.partial));
+        let at = link.at;
+        if self.is_trial(at, id) {
+            let until = base.now.after(limits::BUSY_PAUSE_US);
+            return self.end_trial(base, id, Blocks::Refused(Fault::Busy, until));
+        }
+        let Some(link) = self.links.find_mut(id) else { return };
+        let answers = std::mem::take(&mut link.partial);
         link.since = base.now;
         link.look_at = Some(base.now.after(limits::BUSY_PAUSE_US));
         let upstream = base.pool(at).upstream;
@@ -81,11 +92,19 @@ impl Servers {
         source: Source<'_>,
     ) -> Result<(), &'static str> {
         let Some(link) = self.links.find_mut(id) else { return Ok(()) };
-        let State::Handshake(Handshake { unsent, login }) = &link.state else { return Ok(()) };
-        if !unsent.is_empty() {
+        let State::Handshake(Handshake { unsent, login, trial }) = &link.state else {
+            return Ok(());
+        };
+        let is_trial =
+            self.states[link.at.pool as usize][link.at.server as usize].blocks == Blocks::Tried(id);
+        // A server answers the first requests of a trial before it has all of them.
+        if !unsent.is_empty() && !is_trial {
             return Err("a reply before its request was sent");
         }
         link.partial.extend_from_slice(source.bytes);
+        if trial.is_some() {
+            return self.read_trial(base, id);
+        }
         let pool = base.pool(link.at);
         let conn_key = link.asked_conn_key(base);
         let (len, capabilities) =
@@ -109,10 +128,27 @@ impl Servers {
                 Parsed::Incomplete => return Err("a handshake without end"),
                 Parsed::Malformed(why) => return Err(why),
             };
+        if is_trial {
+            link.partial.drain(..len);
+            if let State::Handshake(handshake) = &mut link.state {
+                handshake.trial = Some(0);
+            }
+            return self.read_trial(base, id);
+        }
         if len < link.partial.len() {
             return Err("a reply that was not asked for");
         }
+        if link.class == LinkClass::Private {
+            link.own.note_welcome(pool.upstream, &link.partial);
+        }
         base.spares.give(std::mem::take(&mut link.partial));
+        self.come_up(base, id, capabilities);
+        Ok(())
+    }
+
+    /// Puts a link into use whose handshake has succeeded.
+    fn come_up(&mut self, base: &mut Base, id: ConnId, capabilities: Capabilities) {
+        let Some(link) = self.links.find_mut(id) else { return };
         link.set_state(State::Up(base.now));
         link.trip = link.trip.min(base.now.since(link.since));
         let trips = 1 + link.trip / limits::DEPTH_TRIP_US;
@@ -137,7 +173,6 @@ impl Servers {
         }
         self.mark_dirty(id);
         self.arm(base, id);
-        Ok(())
     }
 
     /// Notes the capabilities that a handshake has shown; returns those known before.
@@ -148,7 +183,11 @@ impl Servers {
         capabilities: Capabilities,
     ) -> Option<Capabilities> {
         let upstream = base.pool(at).upstream;
-        let is_disproved = self.state(at).proof == Proof::Disproved;
+        let state = self.state(at);
+        let is_disproved = state.proof == Proof::Disproved;
+        if state.proof == Proof::Forgiven {
+            state.proof = Proof::Open(0);
+        }
         let capabilities = if is_disproved { Capabilities::default() } else { capabilities };
         let server = base.server_mut(at);
         let before = server.capabilities.replace(capabilities);
@@ -227,7 +266,7 @@ impl Link {
         let pool = base.pool(self.at);
         let mut unsent = Vec::new();
         pool.upstream.write_handshake(login, self.asked_conn_key(base), &mut unsent);
-        self.set_state(State::Handshake(Handshake { unsent, login: login.is_some() }));
+        self.set_state(State::Handshake(Handshake { unsent, login: login.is_some(), trial: None }));
         self.since = base.now;
     }
 }

@@ -6,6 +6,7 @@ use super::Servers;
 use crate::base::fault::Fault;
 use crate::base::id::ConnId;
 use crate::base::part::LinkClass;
+use crate::base::plan::AdminState;
 use crate::base::pool::{Health, Stage};
 use crate::base::timers::Due;
 use crate::base::{Base, ServerAt};
@@ -19,11 +20,12 @@ impl Servers {
         let server = base.server_mut(at);
         let id = server.plan.id;
         let was_ready = server.health == Health::Ready && !server.ejected;
+        let errno = state.connect_errno.take().filter(|_| fault == Fault::ConnectFailed);
         let counts = state.note_failure(server.health, base.now);
         let failures = state.failures;
         base.server_mut(at).set_health(Health::Down);
         if was_ready {
-            base.log(Event::ServerDown { server: id, why });
+            base.log(Event::ServerDown { server: id, why, errno });
         }
         if counts {
             let report = Report::Failed { server: id, failures, why };
@@ -55,7 +57,7 @@ impl Servers {
         state.probe_at = None;
         let server = base.server(at);
         let is_wanted = server.health == Health::Down || server.ejected;
-        let is_probed = server.stage != Stage::Planned || state.probe.is_some();
+        let is_probed = !server.is_in_service() || state.probe.is_some();
         if !is_wanted || is_probed || bug!(NeverProbe) {
             return;
         }
@@ -70,10 +72,13 @@ impl Servers {
         link.proven = true;
         let (at, conn_key) = (link.at, link.conn_key);
         let count = LinkClass::SPECIAL + base.pool(at).plan.server_connections;
+        let is_draining = base.server(at).plan.admin == AdminState::Drain;
         let state = self.state(at);
         (state.probe, state.back_at) = (None, base.now);
         let shared = &mut state.places(conn_key, count)[LinkClass::SPECIAL..];
-        let free = shared.iter_mut().find(|place| place.is_none());
+        // Clients of a server that drains have requests on the links that stand in for theirs.
+        let is_wanted = !is_draining || shared.iter().all(Option::is_none);
+        let free = shared.iter_mut().find(|place| place.is_none() && is_wanted);
         // Its failures are forgotten when it answers a request: many a sick server answers a probe.
         let server = base.server_mut(at);
         let (server_id, ejected) = (server.plan.id, server.ejected);
@@ -102,7 +107,7 @@ impl Servers {
             state.end_failing();
         }
         let server = base.server(at);
-        if server.stage == Stage::Planned {
+        if server.is_in_service() {
             let report = Report::Answered { server: server.plan.id, probe: false };
             base.actions.push_back(Action::Report(report));
         }
@@ -126,8 +131,14 @@ impl Servers {
         if !bug!(KeepRing) {
             base.pools[pool].rebuild_ring(false);
         }
-        if ejected {
-            base.server_mut(at).set_health(Health::Down);
+        self.tend_ejected(base, at);
+    }
+
+    /// Has a server that is out of the ring probed, until it is back.
+    pub(super) fn tend_ejected(&mut self, base: &mut Base, at: ServerAt) {
+        let server = base.server_mut(at);
+        if server.ejected && server.is_in_service() {
+            server.set_health(Health::Down);
             self.await_probe(base, at);
         }
     }

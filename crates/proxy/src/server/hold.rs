@@ -38,7 +38,7 @@ impl Servers {
     /// Checks whether a server now owes something on a link, or no longer does.
     pub(super) fn note_owing(&mut self, base: &mut Base, id: ConnId) {
         let Some(link) = self.links.find_mut(id) else { return };
-        let owes = link.is_waiting();
+        let owes = link.is_waiting() && (!link.waits() || bug!(HoldWait));
         if link.owes == owes {
             return;
         }
@@ -115,12 +115,14 @@ impl Servers {
     pub(super) fn may_write(&mut self, base: &mut Base, id: ConnId) -> bool {
         let Some(link) = self.links.find(id) else { return false };
         let state = &self.states[link.at.pool as usize][link.at.server as usize];
-        let may_begin = state.silence.hold == Hold::Off || link.class == LinkClass::Control;
+        let may_begin = state.silence.hold == Hold::Off || link.class.is_never_held();
         match &link.state {
             State::Connecting => false,
             State::Handshake(handshake) => !handshake.unsent.is_empty(),
             State::Up(_) if link.out.is_empty() => false,
             State::Up(_) if link.is_waiting() => may_begin || link.begun() > 0,
+            // A handshake cannot be repeated where messages may come at any time.
+            State::Up(_) if link.class == LinkClass::Subscribed => true,
             State::Up(_) if self.is_suspect(base, link) => {
                 self.repeat_handshake(base, id);
                 true

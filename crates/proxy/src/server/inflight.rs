@@ -9,7 +9,6 @@
 //! reply late by as much as it has worked meanwhile, so that time is allowed as well.
 
 use super::link::Link;
-use super::message::Message;
 use crate::Time;
 use crate::base::limits;
 
@@ -131,13 +130,18 @@ impl Link {
         }
     }
 
-    /// Notes the delay of a message that is answered, from when it joined the output.
-    pub(super) fn note_delay(&mut self, message: &Message, (work, now): (u64, Time)) {
+    /// Notes the delay of a message that is answered: when it joined the output, the cost that was
+    /// in flight then, and where it ends.
+    #[inline(never)]
+    pub(super) fn note_delay(
+        &mut self,
+        (joined, inflight, end): (Time, u32, u64),
+        (work, now): (u64, Time),
+    ) {
         let Some(up_since) = self.up_since() else { return };
-        let joined = message.since.after(u64::from(message.waited));
-        if joined >= up_since && message.inflight > 0 {
-            let delay = (now.since(joined), u64::from(message.inflight));
-            self.limit.note_reply(delay, (message.end, self.queued), (work, now));
+        if joined >= up_since && inflight > 0 {
+            let delay = (now.since(joined), u64::from(inflight));
+            self.limit.note_reply(delay, (end, self.queued), (work, now));
         }
     }
 }

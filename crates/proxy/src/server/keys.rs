@@ -131,8 +131,7 @@ impl Servers {
         let before = link.queued;
         let unfit = unfit_batch(&mut link.batch, (key.len(), ask), (upstream, bytes_max));
         if let Some(batch) = unfit {
-            let state = &self.states[link.at.pool as usize][link.at.server as usize];
-            link.launch_batch(batch, upstream, state.counters);
+            link.launch_batch(batch, upstream);
         }
         note_opening(link);
         let prefix = |out: &mut Vec<u8>| asks.protocol.open_fetch(request, head, out);
@@ -189,11 +188,10 @@ impl Servers {
         let Incoming { asks, request, head } = *incoming;
         let Some(link) = self.links.find_mut(id) else { return Ok(false) };
         let before = link.queued;
-        let counters = self.states[link.at.pool as usize][link.at.server as usize].counters;
         let Load { batch_turn, shown, .. } = *self.loads.of(asks.id);
         let most = link.depth + shown;
         if link.unmerged_batch.is_none() {
-            close_shared(link, (asks.id, batch_turn), upstream, counters);
+            close_shared(link, (asks.id, batch_turn), upstream);
             self.touched_links.push(id);
         }
         let full = link.unmerged_batch.take_if(|batch| {
@@ -222,13 +220,12 @@ impl Servers {
     /// time in which it waits for company there is a part of the time for which it may wait.
     pub(super) fn merge_key(&mut self, base: &mut Base, id: ConnId, one: Box<Batch>, since: Time) {
         let Some(link) = self.links.find_mut(id) else { return };
-        let counters = self.states[link.at.pool as usize][link.at.server as usize].counters;
         let upstream = base.pools[link.at.pool as usize].upstream;
         let entry = one.entries[one.cursor];
         let key = one.key(entry);
         let room = (upstream, upstream.fetch_max(one.ask));
         if let Some(batch) = unfit_batch(&mut link.batch, (key.len(), one.ask), room) {
-            link.launch_batch(batch, upstream, counters);
+            link.launch_batch(batch, upstream);
         }
         note_opening(link);
         let (form, spare) = ((one.ask, one.idempotent), &mut self.spare_batches);

@@ -24,6 +24,7 @@ use super::batch::Batch;
 use super::inflight::InflightLimit;
 use super::marks::SentMarks;
 use super::message::{Body, Late, Message, MessageForm, Payload};
+use super::private::Own;
 use super::queue::FairQueue;
 use crate::Time;
 use crate::base::buffer::Outbox;
@@ -33,14 +34,21 @@ use crate::base::memory::Memory;
 use crate::base::part::{Effort, LinkClass};
 use crate::base::phases::UNSENT;
 use crate::base::size::Cost;
+use crate::base::slow::DRIPS;
 use crate::base::{Base, ServerAt};
 
 /// One link.
 pub(super) struct Link {
     pub(super) at: ServerAt,
+    /// Its server's.
+    pub(super) counters: Counters<ServerCounter>,
     /// The index of its connection key.
     pub(super) conn_key: u16,
     pub(super) class: LinkClass,
+    /// The only client that it serves, or `ConnId::NONE`.
+    pub(super) owner: ConnId,
+    /// What is known of it if it has one.
+    pub(super) own: Own,
     pub(super) state: State,
     pub(super) out: Outbox,
     pub(super) outstanding: VecDeque<Message>,
@@ -81,6 +89,9 @@ pub(super) struct Link {
     pub(super) flushed: Time,
     /// When the first bytes came of the reply that is being read, if it comes in several reads.
     pub(super) reply_began: Time,
+    /// In how many reads it has come so far, and how many bytes these had.
+    pub(super) reply_reads: u32,
+    pub(super) reply_bytes: u64,
     /// A value or reply that is still arriving.
     pub(super) body: Option<Body>,
     /// When it began to connect, or when the server last made progress on the next reply it owes.
@@ -128,19 +139,24 @@ pub(super) struct Handshake {
     pub(super) unsent: Vec<u8>,
     /// It contains a login.
     pub(super) login: bool,
+    /// How many replies to the trial behind it have come, once its own answer has.
+    pub(super) trial: Option<usize>,
 }
 
 impl Link {
     pub(super) fn new(
-        at: ServerAt,
+        (at, counters): (ServerAt, Counters<ServerCounter>),
         (conn_key, class): (u16, LinkClass),
         limits: &Limits,
         now: Time,
     ) -> Link {
         Link {
             at,
+            counters,
             conn_key,
             class,
+            owner: ConnId::NONE,
+            own: Own::default(),
             state: State::Connecting,
             out: Outbox::default(),
             outstanding: VecDeque::new(),
@@ -164,6 +180,8 @@ impl Link {
             body: None,
             flushed: UNSENT,
             reply_began: UNSENT,
+            reply_reads: 0,
+            reply_bytes: 0,
             since: now,
             owed: now,
             excused: Time(0),
@@ -246,16 +264,11 @@ impl Link {
     }
 
     /// Queues a whole get, whose keys are counted already.
-    pub(super) fn launch_batch(
-        &mut self,
-        mut batch: Box<Batch>,
-        upstream: &dyn Upstream,
-        counters: Counters<ServerCounter>,
-    ) {
-        counters.add(ServerCounter::Messages, 1);
+    pub(super) fn launch_batch(&mut self, mut batch: Box<Batch>, upstream: &dyn Upstream) {
+        self.counters.add(ServerCounter::Messages, 1);
         let first = batch.entries[0].part.request;
         if batch.entries.iter().any(|entry| entry.part.request != first) {
-            counters.add(ServerCounter::Merged, batch.entries.len() as u64);
+            self.counters.add(ServerCounter::Merged, batch.entries.len() as u64);
         }
         let before = self.out.len();
         upstream.seal_fetch(batch.ask, batch.entries.len(), &batch.text, self.out.copied());
@@ -330,10 +343,33 @@ impl Link {
         base.reply.sent = self.marks.time_of(first.end);
         if base.is_watched {
             base.reply.began = self.reply_began;
+            let drips = self.reply_began != UNSENT && self.drips();
+            base.reply.reads = if drips { self.reply_reads } else { 0 };
             base.reply.server = self.at.server;
             base.reply.held = first.held;
             base.reply.is_work = first.effort != Effort::Quick;
         }
+    }
+
+    /// Notes that a part of a reply has come.
+    pub(super) fn note_part(&mut self, bytes: usize, now: Time) {
+        if self.reply_began == UNSENT {
+            (self.reply_began, self.reply_reads, self.reply_bytes) = (now, 0, 0);
+        }
+        self.reply_reads = self.reply_reads.saturating_add(1);
+        self.reply_bytes += bytes as u64;
+    }
+
+    /// Whether the reply that is being read comes in many small parts.
+    fn drips(&self) -> bool {
+        let is_small = self.reply_bytes < u64::from(self.reply_reads) * DROP_BYTES;
+        self.reply_reads >= DRIPS && is_small
+    }
+
+    /// Returns in how many parts the reply that is complete now came, and how long that took, if
+    /// its server sent it drop by drop.
+    pub(super) fn dripped(&self, us: u64) -> Option<(u32, u64)> {
+        (self.drips() && us >= DRIPPED_US).then_some((self.reply_reads, us))
     }
 
     /// Notes that the kernel took `n` bytes.
@@ -454,3 +490,8 @@ impl Link {
         self.out.held() + self.partial.len() + body + queued
     }
 }
+
+/// Parts of a reply that have fewer bytes on the average are drops.
+const DROP_BYTES: u64 = 1_024;
+/// A reply that took less time did not come drop by drop.
+const DRIPPED_US: u64 = 50_000;

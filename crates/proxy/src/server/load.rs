@@ -160,15 +160,18 @@ impl Servers {
 
     /// As `count_gone`, for a batch.
     pub(super) fn count_batch_gone(&mut self, batch: &Batch) {
-        let mut keys = batch.entries.iter().peekable();
-        while let Some(first) = keys.next() {
+        let Some(first) = batch.entries.first() else { return };
+        let (mut client, mut count, mut cost) = (first.client, 0, 0);
+        for entry in &batch.entries {
             // Most often, the next key is the same client's.
-            let (mut count, mut cost) = (1, first.cost.bytes());
-            while let Some(next) = keys.next_if(|key| key.client == first.client) {
-                (count, cost) = (count + 1, cost + next.cost.bytes());
+            if entry.client != client {
+                self.count_parts_gone(client, count, cost);
+                (client, count, cost) = (entry.client, 0, 0);
             }
-            self.count_parts_gone(first.client, count, cost);
+            count += 1;
+            cost += entry.cost.bytes();
         }
+        self.count_parts_gone(client, count, cost);
     }
 
     #[inline]

@@ -8,18 +8,27 @@ use crate::base::phases::UNSENT;
 /// The writes of which a reply is still to come.
 #[derive(Default)]
 pub(super) struct SentMarks {
-    /// The offset up to which bytes had been sent, and when. The oldest is first.
-    marks: VecDeque<(u64, Time)>,
+    /// The oldest mark. It lies apart, since most replies belong to the write that it stands for.
+    first: Mark,
+    /// Those after it. The oldest is first.
+    others: VecDeque<Mark>,
+}
+
+/// The offset up to which bytes had been sent, and when.
+#[derive(Clone, Copy, Default)]
+struct Mark {
+    end: u64,
+    time: Time,
 }
 
 impl SentMarks {
     /// Notes that bytes up to this offset have been sent.
     pub(super) fn note(&mut self, end: u64, now: Time) {
-        let is_full = self.marks.len() >= MARKS_MAX;
-        match self.marks.back_mut() {
+        let is_full = self.others.len() >= MARKS_MAX;
+        match self.others.back_mut() {
             // Beyond the bound, the last mark stands for several writes, and has the first's time.
-            Some(last) if last.1 == now || is_full => last.0 = end,
-            _ => self.marks.push_back((end, now)),
+            Some(last) if last.time == now || is_full => last.end = end,
+            _ => self.others.push_back(Mark { end, time: now }),
         }
     }
 
@@ -27,11 +36,16 @@ impl SentMarks {
     /// forgotten.
     #[inline]
     pub(super) fn time_of(&mut self, end: u64) -> Time {
-        while let Some((sent, time)) = self.marks.front() {
-            if *sent >= end {
-                return *time;
+        if self.first.end >= end { self.first.time } else { self.next_of(end) }
+    }
+
+    #[inline(never)]
+    fn next_of(&mut self, end: u64) -> Time {
+        while let Some(mark) = self.others.pop_front() {
+            self.first = mark;
+            if mark.end >= end {
+                return mark.time;
             }
-            self.marks.pop_front();
         }
         UNSENT
     }
@@ -55,7 +69,7 @@ mod tests {
         assert_eq!(times, [1, 1, 2, 2, 9, 9].map(Time));
         assert_eq!(marks.time_of(41), UNSENT);
         (0..1_000).for_each(|n| marks.note(50 + n, Time(n)));
-        assert_eq!(marks.marks.len(), MARKS_MAX);
+        assert_eq!(marks.others.len(), MARKS_MAX);
         assert_eq!([60, 113, 900].map(|end| marks.time_of(end)), [10, 63, 63].map(Time));
     }
 }

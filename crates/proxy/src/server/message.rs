@@ -52,9 +52,36 @@ impl MessageForm {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Late {
     No,
+    /// No. The message is a block, and other replies come before its own.
+    Block(Steps),
     Yes,
     /// It has, and the reply must be a list of this many elements.
     List(u32),
+    /// It has, and the message is a block.
+    AnsweredBlock(Steps),
+}
+
+/// The replies to a block that come before the one to its request: how many are still to come, and
+/// whether the first has come, in the lowest bit. Messages are many, so this is small.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Steps(u32);
+
+impl Steps {
+    pub(super) fn new(left: u32) -> Steps {
+        Steps(left << 1)
+    }
+
+    pub(super) fn left(self) -> u32 {
+        self.0 >> 1
+    }
+
+    pub(super) fn has_begun(self) -> bool {
+        self.0 & 1 != 0
+    }
+
+    pub(super) fn next(self) -> Steps {
+        Steps(self.left().saturating_sub(1) << 1 | 1)
+    }
 }
 
 /// The payload of a message.
@@ -105,7 +132,10 @@ impl Message {
     /// Returns the parts of requests that wait for its reply, and marks it: they have their answer,
     /// and the reply is discarded when it comes.
     pub(super) fn give_up_waiting(&mut self) -> Vec<Part> {
-        self.late = Late::Yes;
+        self.late = match self.late {
+            Late::Block(steps) => Late::AnsweredBlock(steps),
+            _ => Late::Yes,
+        };
         match &self.payload {
             Payload::Fetch(batch) => batch.outstanding().map(|entry| entry.part).collect(),
             Payload::Single(part) => vec![*part],
@@ -124,6 +154,18 @@ impl Message {
     /// Whether its request has been answered with an error.
     #[inline]
     pub(super) fn is_late(&self) -> bool {
-        self.late != Late::No
+        !matches!(self.late, Late::No | Late::Block(_))
+    }
+
+    /// Whether it is a block whose own reply has not begun.
+    #[cold]
+    pub(super) fn is_block(&self) -> bool {
+        matches!(self.late, Late::Block(_) | Late::AnsweredBlock(_))
+    }
+
+    /// Whether it is a block of which replies may come before all of it is sent.
+    #[cold]
+    pub(super) fn is_in_steps(&self) -> bool {
+        matches!(self.late, Late::Block(steps) | Late::AnsweredBlock(steps) if steps.left() > 0)
     }
 }

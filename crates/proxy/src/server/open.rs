@@ -7,8 +7,8 @@ use super::link::{Link, State};
 use crate::base::fault::Fault;
 use crate::base::id::ConnId;
 use crate::base::part::{Incoming, LinkClass, Requester};
-use crate::base::plan::PoolPlan;
-use crate::base::pool::{Health, Stage};
+use crate::base::plan::{AdminState, PoolPlan};
+use crate::base::pool::{Health, Server, Stage};
 use crate::base::{Base, ServerAt};
 use crate::{Action, Time, route};
 
@@ -22,13 +22,18 @@ impl Servers {
         server: usize,
     ) -> Result<ConnId, Fault> {
         let pool = &base.pools[asks.pool()];
-        if pool.servers[server].health != Health::Ready {
-            return Err(Fault::Down);
+        let one = &pool.servers[server];
+        if is_out(one) {
+            return Err(fault_of(one));
+        }
+        if asks.class == LinkClass::Private {
+            let at = ServerAt { pool: asks.pool, server: server as u32 };
+            return self.private_link_at(base, asks, at);
         }
         let nth = place_of(asks, &pool.plan);
         let state = &self.states[asks.pool()][server];
         let links = state.links.get(usize::from(asks.conn_key));
-        match links.and_then(|links| links[nth]) {
+        match links.and_then(|links| links[nth].or_else(|| stand_in(one, links, nth))) {
             Some(id) => Ok(id),
             None if state.unable_until > base.now => Err(Fault::Unable),
             None if state.refuses(pool.conn_keys.of(asks.conn_key), base.now) => {
@@ -44,7 +49,9 @@ impl Servers {
     /// Returns the link that a client uses for a server, if there is one.
     pub(super) fn find_link(&self, base: &Base, asks: &Requester, server: usize) -> Option<&Link> {
         let links = self.states[asks.pool()][server].links.get(usize::from(asks.conn_key))?;
-        self.links.find(links[place_of(asks, &base.pools[asks.pool()].plan)]?)
+        let pool = &base.pools[asks.pool()];
+        let nth = place_of(asks, &pool.plan);
+        self.links.find(links[nth].or_else(|| stand_in(&pool.servers[server], links, nth))?)
     }
 
     /// Makes sure that a link to a server is there or on its way, so that its handshake tells the
@@ -129,6 +136,10 @@ impl Servers {
 
     /// Opens the first links to a server, where the operator wants them before the first request.
     pub(crate) fn preconnect(&mut self, base: &mut Base, at: ServerAt) {
+        let server = base.server(at);
+        if server.plan.admin != AdminState::Ready || server.health != Health::Ready {
+            return;
+        }
         let conn_key = base.pool(at).conn_keys.home;
         let count = base.pool(at).plan.server_connections;
         for nth in LinkClass::SPECIAL..LinkClass::SPECIAL + count {
@@ -158,8 +169,10 @@ impl Servers {
         conn_key: u16,
         class: LinkClass,
     ) -> ConnId {
-        let id = self.links.insert(Link::new(at, (conn_key, class), &base.limits, base.now));
-        self.state(at).alive += 1;
+        let state = self.state(at);
+        state.alive += 1;
+        let server = (at, state.counters);
+        let id = self.links.insert(Link::new(server, (conn_key, class), &base.limits, base.now));
         base.pools[at.pool as usize].conn_keys.add_link(conn_key);
         base.worker.add(WorkerCounter::Connects, 1);
         base.actions.push_back(Action::Connect { link: id, server: base.server(at).plan.id });
@@ -175,6 +188,35 @@ impl Servers {
             link.since = begins;
             self.arm(base, id);
         }
+    }
+}
+
+/// Whether a server gets no request: it is down, or the operator wants it so.
+#[inline(always)]
+pub(super) fn is_out(server: &Server) -> bool {
+    let is_maint = server.plan.admin == AdminState::Maint && !bug!(ServeMaint);
+    server.health != Health::Ready || is_maint
+}
+
+/// Returns why a server gets no request.
+#[cold]
+pub(super) fn fault_of(server: &Server) -> Fault {
+    match server.plan.admin {
+        AdminState::Maint => Fault::Maint,
+        AdminState::Ready | AdminState::Drain => Fault::Down,
+    }
+}
+
+/// Returns the link that is used where a client's own is not there, if the server drains: no
+/// further link to it is opened while one is left. No client has anything outstanding on a link
+/// that is not there, so none of its requests changes places. Slow and large requests get links of
+/// their own all the same, since on a shared one they would hold up all other clients.
+pub(super) fn stand_in(server: &Server, links: &[Option<ConnId>], nth: usize) -> Option<ConnId> {
+    match server.plan.admin {
+        AdminState::Drain if nth >= LinkClass::SPECIAL => {
+            links[LinkClass::SPECIAL..].iter().copied().flatten().next()
+        }
+        _ => None,
     }
 }
 

@@ -9,20 +9,33 @@
 //!   reply    piece, piece [ body .. trailer ], piece, … last piece
 //! ```
 
+use std::ops::ControlFlow;
+
 use metrics::{Latency, ServerCounter};
 use proto::{Ask, Item, ItemKind, Parsed, Progress, Shown, Upstream};
 
 use super::Servers;
-use super::link::State;
+use super::link::{Link, State};
 use super::message::{Body, Late, Message, Payload, Unit};
 use super::state::Proof;
-use crate::Action;
 use crate::base::buffer::{End, Source, has_trailer};
 use crate::base::id::ConnId;
-use crate::base::part::{Arrival, Effort, NONE, Part};
+use crate::base::part::{Arrival, Effort, LinkClass, NONE, Part};
 use crate::base::phases::UNSENT;
 use crate::base::plan::QuickAck;
 use crate::base::{Base, limits};
+use crate::{Action, Event, Time};
+
+/// The meaning of bytes of a link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Received {
+    /// The answer to the handshake, which has been taken.
+    Handshake,
+    /// Replies to what was asked.
+    Replies,
+    /// Messages to subscribers, and answers about subscriptions.
+    Pushes,
+}
 
 /// The meaning of the next bytes of a link.
 pub(crate) enum Reply<'a> {
@@ -56,22 +69,23 @@ pub(crate) struct Matched {
 }
 
 impl Servers {
-    /// Takes bytes of a link that is not up: its handshake. Returns whether the bytes are replies.
+    /// Takes bytes of a link that is not up: its handshake. Returns what the bytes are.
     pub(crate) fn take_handshake(
         &mut self,
         base: &mut Base,
         id: ConnId,
         source: Source<'_>,
-    ) -> Result<bool, &'static str> {
-        let Some(link) = self.links.find_mut(id) else { return Ok(false) };
+    ) -> Result<Received, &'static str> {
+        let Some(link) = self.links.find_mut(id) else { return Ok(Received::Handshake) };
         link.heard(base.now);
         let (at, in_handshake) = (link.at, matches!(link.state, State::Handshake(_)));
+        let is_pushed = link.class == LinkClass::Subscribed;
         self.note_heard(at, base.now);
         if !in_handshake {
-            return Ok(true);
+            return Ok(if is_pushed { Received::Pushes } else { Received::Replies });
         }
         self.handshake(base, id, source)?;
-        Ok(false)
+        Ok(Received::Handshake)
     }
 
     /// Takes the bytes of an unfinished head, if there are any.
@@ -109,7 +123,8 @@ impl Servers {
         let Some(message) = link.outstanding.front_mut() else {
             return Err("a reply that was not asked for");
         };
-        if message.end > link.sent {
+        let is_early = message.end > link.sent;
+        if is_early && !(message.is_in_steps() && link.sent > link.done) {
             return Err("a reply before its request was sent");
         }
         let upstream = base.pool(link.at).upstream;
@@ -132,7 +147,14 @@ impl Servers {
             return Ok(Reply::Continues { head, len });
         }
         let is_fetch = matches!(message.payload, Payload::Fetch(_));
-        if item.kind == ItemKind::Error || item.kind == ItemKind::End && is_fetch {
+        if item.kind == ItemKind::Error {
+            let is_step = message.is_block() && message.take_step(upstream, item, head.bytes)?;
+            return Ok(match is_step {
+                true => Reply::Nothing(head.bytes.len()),
+                false => Reply::Line(item.kind, head.bytes),
+            });
+        }
+        if item.kind == ItemKind::End && is_fetch {
             return Ok(Reply::Line(item.kind, head.bytes));
         }
         let is_whole = len <= rest.bytes.len() && item.kind != ItemKind::Part;
@@ -141,20 +163,10 @@ impl Servers {
         }
         let (part, unit, keys) = match message.late {
             Late::No => match_item(message, &item, rest.bytes)?,
-            late => {
-                check_late(late, &item, upstream, head.bytes)?;
-                if item.kind == ItemKind::Value {
-                    // A value of a read that has been answered.
-                    if is_whole {
-                        return Ok(Reply::Nothing(len));
-                    }
-                    let left = item.body + item.trailer.len() as u64;
-                    let (unit, arrival) = (Unit::Key, Arrival::nowhere());
-                    link.body = Some(Body { item, unit, left, end: End::default(), arrival });
-                    return Ok(Reply::Nothing(head.bytes.len()));
-                }
-                (Part::whole(NONE), Unit::Internal, None)
-            }
+            _ => match link.match_late(upstream, item, (head.bytes, rest.bytes), is_whole)? {
+                ControlFlow::Continue(found) => found,
+                ControlFlow::Break(used) => return Ok(Reply::Nothing(used)),
+            },
         };
         let server = link.at.server;
         *matched = Some(Matched { server, part, unit, item, asked, keys });
@@ -211,24 +223,32 @@ impl Servers {
         let link = self.links.find_mut(id)?;
         let message = link.pop();
         let (owed, trip) = (link.owed, link.trip);
+        let began = link.reply_began;
         link.note_reply_complete(message.end, base.now);
         let (at, batch_waits) = (link.at, link.batch.is_some());
         // One in eight tells enough.
         link.replies = link.replies.wrapping_add(1);
         if link.replies.is_multiple_of(8) && !message.held {
-            link.note_delay(&message, (base.work_us, base.now));
+            // A reference to the message would have it copied each time.
+            let Message { since, waited, inflight, end, .. } = message;
+            let joined = since.after(u64::from(waited));
+            link.note_delay((joined, inflight, end), (base.work_us, base.now));
         }
-        let owes_nothing = !link.is_waiting();
+        let owes_nothing = !link.is_waiting() || link.waits();
         self.count_gone(&message);
         let state = self.state(at);
         state.counters.add(ServerCounter::Replies, 1);
-        state
-            .latency
-            .record(Latency::of_family(0, message.is_update), base.now.since(message.since));
+        if message.effort != Effort::Waits {
+            let latency = base.now.since(message.since);
+            state.latency.record(Latency::of_family(0, message.is_update), latency);
+        }
         let (failed_before, said_busy) = (state.failures > 0, state.said_busy);
         let is_unproven = state.proof != Proof::Proven;
         if kind == ItemKind::Error {
             state.counters.add(ServerCounter::Errors, 1);
+        }
+        if began != UNSENT {
+            self.note_drips(base, id, began);
         }
         if failed_before {
             self.request_answered(base, at);
@@ -242,7 +262,7 @@ impl Servers {
         if owes_nothing {
             self.note_owing(base, id);
         }
-        if message.effort != Effort::Quick {
+        if !matches!(message.effort, Effort::Quick | Effort::Waits | Effort::Watches) {
             let what = (message.effort, kind, message.ask.command);
             self.note_work(base, at, what, (owed, trip));
         }
@@ -256,15 +276,31 @@ impl Servers {
         Some(message.payload)
     }
 
+    /// Counts a reply that came drop by drop, and says so once a minute: such a server is slow, and
+    /// yet never silent.
+    #[cold]
+    fn note_drips(&mut self, base: &mut Base, id: ConnId, began: Time) {
+        let Some(link) = self.links.find(id) else { return };
+        let Some((reads, us)) = link.dripped(base.now.since(began)) else { return };
+        let at = link.at;
+        let state = self.state(at);
+        state.counters.add(ServerCounter::RepliesDripped, 1);
+        if state.drip_told.is_none_or(|told| base.now.since(told) >= DRIP_TELL_US) {
+            state.drip_told = Some(base.now);
+            let server = base.server(at).plan.id;
+            base.log(Event::ServerDrips { server, reads, us });
+        }
+    }
+
     /// Updates the memory account after a read and applies the QUICKACK rule on the server's side.
     pub(crate) fn after_receive(&mut self, base: &mut Base, id: ConnId, received: usize) {
         let Some(link) = self.links.find_mut(id) else { return };
         link.account(&mut base.memory);
-        let counters = self.states[link.at.pool as usize][link.at.server as usize].counters;
+        let counters = link.counters;
         counters.add(ServerCounter::ReplyBytes, received as u64);
         let is_mid_reply = link.is_mid_reply();
-        if is_mid_reply && link.reply_began == UNSENT {
-            link.reply_began = base.now;
+        if is_mid_reply {
+            link.note_part(received, base.now);
         }
         let flush = match base.pool(link.at).plan.server_quickack {
             QuickAck::Partial => is_mid_reply,
@@ -314,13 +350,50 @@ impl Body {
     }
 }
 
-/// Returns the part and the unit that an item settles, and how many keys it answers, if it answers
-/// several together. Moves the message's cursor past a value.
-fn match_item(
-    message: &mut Message,
-    item: &Item,
-    bytes: &[u8],
-) -> Result<(Part, Unit, Option<u32>), &'static str> {
+impl Link {
+    /// Matches an item with the first message, which is a block or has its answer already. Breaks
+    /// with the bytes of an item that answers nothing.
+    #[cold]
+    fn match_late(
+        &mut self,
+        upstream: &dyn Upstream,
+        item: Item,
+        (head, rest): (&[u8], &[u8]),
+        is_whole: bool,
+    ) -> Result<ControlFlow<usize, Found>, &'static str> {
+        let Some(message) = self.outstanding.front_mut() else { return Err(IMPOSSIBLE_REPLY) };
+        let nothing = (Part::whole(NONE), Unit::Internal, None);
+        if message.is_block() {
+            let is_step = message.take_step(upstream, item, head)?;
+            self.own.executed = !is_step && upstream.has_executed(head);
+            return Ok(match is_step {
+                true => ControlFlow::Break(head.len()),
+                false if message.is_late() => ControlFlow::Continue(nothing),
+                false => ControlFlow::Continue(match_item(message, &item, rest)?),
+            });
+        }
+        check_late(message.late, &item, upstream, head)?;
+        if item.kind != ItemKind::Value {
+            return Ok(ControlFlow::Continue(nothing));
+        }
+        // A value of a read that has been answered.
+        if is_whole {
+            return Ok(ControlFlow::Break(item.len() as usize));
+        }
+        let left = item.body + item.trailer.len() as u64;
+        let (unit, arrival) = (Unit::Key, Arrival::nowhere());
+        self.body = Some(Body { item, unit, left, end: End::default(), arrival });
+        Ok(ControlFlow::Break(head.len()))
+    }
+}
+
+/// The part and the unit that an item settles, and how many keys it answers, if it answers several
+/// together.
+type Found = (Part, Unit, Option<u32>);
+
+/// Returns what an item settles. Moves the message's cursor past a value.
+#[inline(always)]
+fn match_item(message: &mut Message, item: &Item, bytes: &[u8]) -> Result<Found, &'static str> {
     match (&mut message.payload, item.kind) {
         (Payload::Fetch(batch), ItemKind::Value) => {
             let found = batch.find(item.key.of(bytes)).ok_or(UNREQUESTED_KEY)?;
@@ -364,3 +437,6 @@ pub(crate) const WRONG_LENGTH: &str = "a value that does not have the length tha
 const WRONG_NUMBER: &str = "a different number of values than was asked for";
 const UNREQUESTED_KEY: &str = "the value of a key that was not asked for";
 const IMPOSSIBLE_REPLY: &str = "not a possible answer to what was asked";
+
+/// How often a server that drips is told of.
+const DRIP_TELL_US: u64 = 60_000_000;

@@ -3,13 +3,15 @@
 
 use super::LinkEvent;
 use super::Servers;
+use super::block::Blocks;
 use super::fail::tell_lost;
 use super::link::Link;
 use super::state::{Gauges, Proof, ServerState};
 use crate::Action;
+use crate::base::fault::Fault;
 use crate::base::id::ConnId;
 use crate::base::part::LinkClass;
-use crate::base::plan::PoolPlan;
+use crate::base::plan::{AdminState, PoolPlan};
 use crate::base::pool::Stage;
 use crate::base::{Base, ServerAt};
 
@@ -22,26 +24,52 @@ impl Servers {
             Some(place) => *place = states,
             None => self.states.push(states),
         }
-        if base.pools[pool].plan.preconnect {
-            (0..base.pools[pool].servers.len() as u32)
-                .for_each(|server| self.preconnect(base, ServerAt { pool: pool as u32, server }));
+        for server in 0..base.pools[pool].servers.len() as u32 {
+            let at = ServerAt { pool: pool as u32, server };
+            self.note_address(base, at);
+            if base.pools[pool].plan.preconnect {
+                self.preconnect(base, at);
+            }
         }
     }
 
     /// Makes the state of a server that is new in its pool.
-    pub(crate) fn add_server(&mut self, base: &Base, at: ServerAt) {
+    pub(crate) fn add_server(&mut self, base: &mut Base, at: ServerAt) {
         let state = ServerState::new(base.server(at).plan.id, &base.metrics);
         let states = &mut self.states[at.pool as usize];
         match states.get_mut(at.server as usize) {
             Some(place) => *place = state,
             None => states.push(state),
         }
+        self.note_address(base, at);
+    }
+
+    /// A server that is nowhere is down before anybody asks for it.
+    fn note_address(&mut self, base: &mut Base, at: ServerAt) {
+        if !base.server(at).plan.has_address {
+            self.server_failed(base, at, Fault::Unresolved);
+        }
     }
 
     /// Lets a server prove itself anew under another plan.
     pub(crate) fn believe(&mut self, base: &mut Base, at: ServerAt) {
         let state = self.state(at);
+        // The login may be another one.
+        if !matches!(state.blocks, Blocks::Tried(_)) {
+            state.blocks = Blocks::Unknown;
+        }
         if state.proof == Proof::Disproved {
+            // Whoever waited for unknown capabilities would wait for a handshake, and a link that
+            // is up makes none.
+            state.proof = Proof::Forgiven;
+            self.forget_disproof(base, at);
+        }
+    }
+
+    /// Lets a forgiven server show its capabilities again, once it has no link that is up without.
+    pub(super) fn forget_disproof(&mut self, base: &mut Base, at: ServerAt) {
+        let state = self.state(at);
+        if state.alive == 0 && state.proof == Proof::Forgiven {
             state.proof = Proof::Open(0);
             base.server_mut(at).capabilities = None;
         }
@@ -50,12 +78,23 @@ impl Servers {
     /// Takes a server back that had left the plan, with the links that are left.
     pub(crate) fn take_back(&mut self, base: &mut Base, at: ServerAt) {
         self.begin_anew(base, at);
-        let state = &self.states[at.pool as usize][at.server as usize];
-        for id in state.links.iter().flatten().flatten() {
-            if let Some(link) = self.links.find_mut(*id) {
+        self.keep_links(at);
+    }
+
+    fn keep_links(&mut self, at: ServerAt) {
+        for id in self.links_in_use(at) {
+            if let Some(link) = self.links.find_mut(id) {
                 link.retiring = false;
             }
         }
+    }
+
+    /// Lists the links of a server that its clients use, their own among them.
+    fn links_in_use(&self, at: ServerAt) -> Vec<ConnId> {
+        let state = &self.states[at.pool as usize][at.server as usize];
+        let is_private = |link: &Link| link.at == at && link.class == LinkClass::Private;
+        let private = self.links.iter().filter(|(_, link)| is_private(link)).map(|(id, _)| id);
+        state.links.iter().flatten().flatten().copied().chain(private).collect()
     }
 
     /// Resets what is known of a server whose pool is back in the plan.
@@ -63,15 +102,40 @@ impl Servers {
         self.state(at).begin_anew(base.server_mut(at));
     }
 
-    /// Retires the links of a server that has left the plan.
+    /// Follows the state that a server has by hand; it had another. What is queued for it or in
+    /// flight is answered, and then a link of a server in maintenance is closed.
+    pub(crate) fn follow_admin(&mut self, base: &mut Base, at: ServerAt, was: AdminState) {
+        let is = base.server(at).plan.admin;
+        if is == AdminState::Maint {
+            self.retire_server(base, at);
+        } else if was == AdminState::Maint {
+            self.keep_links(at);
+        } else {
+            return;
+        }
+        self.state(at).forget_health(base.server_mut(at));
+        self.tend_ejected(base, at);
+    }
+
+    /// Retires the links of a server that has left the plan, or its service.
     pub(crate) fn retire_server(&mut self, base: &mut Base, at: ServerAt) {
         let state = self.state(at);
         state.probe_at = None;
-        let (probe, links) = (state.probe, state.links.clone());
+        let probe = state.probe;
+        if let Blocks::Tried(trial) = state.blocks {
+            self.end_trial(base, trial, Blocks::Unknown);
+        }
         if let Some(probe) = probe {
             self.close_quietly(base, probe);
         }
-        links.into_iter().flatten().flatten().for_each(|id| self.retire_link(base, id));
+        self.end_topics(base, at);
+        for id in self.links_in_use(at) {
+            match self.links.find(id).is_some_and(Link::waits) {
+                // It may never end by itself.
+                true => self.close_link(base, id, Fault::LinkLost),
+                false => self.retire_link(base, id),
+            }
+        }
     }
 
     /// Whether a server that has left the plan has no link left. Its gauges are cleared then.
@@ -119,10 +183,12 @@ impl Servers {
         let Some(mut link) = self.links.remove(id) else { return };
         assert!(!link.owes, "a link that carries nothing is owed nothing");
         tell_lost(base, (id, link.at), None);
+        self.forget_private(base, id, &link);
         base.memory.change(&mut link.counted, 0);
         base.actions.push_back(Action::Close(id));
         base.pools[link.at.pool as usize].conn_keys.remove_link(link.conn_key);
         self.state(link.at).forget(id);
+        self.forget_disproof(base, link.at);
         base.gauges_changed = true;
         self.events.push_back(LinkEvent::Known(link.at));
     }
@@ -133,7 +199,7 @@ impl Servers {
         let plan = &base.pools[pool].plan;
         let (count, classes) = (LinkClass::SPECIAL + plan.server_connections, plan.class_links);
         let mut extra = Vec::new();
-        let mut changed = classes != old.class_links;
+        let mut changed = classes != old.class_links || plan.private != old.private;
         let servers = base.pools[pool].servers.iter().zip(&mut self.states[pool]);
         for (_, state) in servers.filter(|(server, _)| server.stage != Stage::Vacant) {
             for links in &mut state.links {

@@ -4,7 +4,7 @@
 //! wait in the link's open batch until the end of the turn; any other request goes ahead of them,
 //! unless its own client has a get in the batch.
 
-use metrics::{Counters, ServerCounter};
+use metrics::ServerCounter;
 use proto::{Ask, Upstream};
 
 use super::batch::Batch;
@@ -32,20 +32,20 @@ impl Servers {
         waiting: Waiting,
     ) {
         let Some(link) = self.links.find_mut(id) else { return };
-        let counters = self.states[link.at.pool as usize][link.at.server as usize].counters;
         let upstream = base.pools[link.at.pool as usize].upstream;
         let mut load = self.loads.find(client);
         // A client that has gone may have a get in the batch as well.
         let batch_turn = load.as_ref().map_or(u64::MAX, |load| load.batch_turn);
-        close_shared(link, (client, batch_turn), upstream, counters);
-        let Waiting { payload, ask, is_update, mut out, cost, effort, since, held, .. } = waiting;
+        close_shared(link, (client, batch_turn), upstream);
+        let Waiting { payload, ask, is_update, mut out, cost, effort, since, held, steps, .. } =
+            waiting;
         link.out.open(&mut base.spares);
         match payload {
             Payload::Fetch(batch) => {
                 for entry in &batch.entries {
                     Servers::count_sent(link, load.as_deref_mut(), entry.cost);
                 }
-                link.launch_batch(batch, upstream, counters);
+                link.launch_batch(batch, upstream);
             }
             payload => {
                 Servers::count_sent(link, load, cost);
@@ -54,7 +54,10 @@ impl Servers {
                 out.close(&mut base.spares);
                 let form = MessageForm { payload, ask, is_update };
                 link.launch(form, (client, cost, effort), before, since);
-                counters.add(ServerCounter::Messages, 1);
+                if steps > 0 {
+                    link.expect_steps(steps);
+                }
+                link.counters.add(ServerCounter::Messages, 1);
             }
         }
         if since < base.now {
@@ -89,10 +92,9 @@ impl Servers {
         if !link.goes_straight(base, asks, load, cost) {
             return self.wait_single(base, id, incoming, (part, ask), cost, data);
         }
-        let counters = self.states[link.at.pool as usize][link.at.server as usize].counters;
         if link.batch.is_some() {
             let upstream = base.pools[link.at.pool as usize].upstream;
-            close_shared(link, (asks.id, load.batch_turn), upstream, counters);
+            close_shared(link, (asks.id, load.batch_turn), upstream);
         }
         Servers::count_sent(link, Some(load), cost);
         let before = link.out.len();
@@ -101,7 +103,7 @@ impl Servers {
         write_request(&mut link.out, base, incoming, ask, data, is_up);
         let form = form_of(part, incoming, ask);
         link.launch(form, (asks.id, cost, asks.effort), before, base.now);
-        counters.add(ServerCounter::Messages, 1);
+        link.counters.add(ServerCounter::Messages, 1);
         if !link.dirty {
             link.dirty = true;
             self.dirty.push(id);
@@ -205,7 +207,7 @@ impl Servers {
                     && let Some(batch) = link.batch.take()
                 {
                     link.out.open(&mut base.spares);
-                    link.launch_batch(batch, pool.upstream, state.counters);
+                    link.launch_batch(batch, pool.upstream);
                 }
                 Servers::note_held(link, state);
                 link.account(&mut base.memory);
@@ -273,12 +275,11 @@ pub(super) fn close_shared(
     link: &mut Link,
     (client, batch_turn): (ConnId, u64),
     upstream: &dyn Upstream,
-    counters: Counters<ServerCounter>,
 ) {
     let is_its = |batch: &mut Box<Batch>| {
         batch.is_shared_by(client, batch_turn) && !bug!(MergeAcrossOwnWrite)
     };
     if let Some(batch) = link.batch.take_if(is_its) {
-        link.launch_batch(batch, upstream, counters);
+        link.launch_batch(batch, upstream);
     }
 }

@@ -4,6 +4,8 @@
 use metrics::{Counters, Recorder, WorkerMetrics};
 use proto::ConnKey;
 
+use super::block::Blocks;
+use super::topics::ServerTopics;
 use super::work::WorkRecord;
 use crate::base::ServerAt;
 use crate::base::id::ConnId;
@@ -30,6 +32,8 @@ pub(super) struct ServerState {
     pub(super) links: Vec<Vec<Option<ConnId>>>,
     /// The number of live links, including the probe and retiring links.
     pub(super) alive: usize,
+    /// Whether it executes blocks of ours.
+    pub(super) blocks: Blocks,
     /// The link that probes whether it is back.
     pub(super) probe: Option<ConnId>,
     /// When the next probe is due. A timer set for another time is ignored.
@@ -38,9 +42,12 @@ pub(super) struct ServerState {
     pub(super) unable_until: Time,
     /// The length of that pause next time, in microseconds.
     pub(super) unable_pause: u64,
+    /// The system's error of the last attempt to connect, until it is told.
+    pub(super) connect_errno: Option<i32>,
     /// Connection keys that it has refused, and when each may be tried again.
     refused: Vec<(ConnKey, Time)>,
     pub(super) silence: Silence,
+    pub(super) topics: ServerTopics,
     /// The work that has turned out to be slow.
     pub(super) works: WorkRecord,
     /// When it last ended something that took long.
@@ -52,6 +59,8 @@ pub(super) struct ServerState {
     pub(super) counters: Counters<metrics::ServerCounter>,
     /// Latencies from the queueing of a message to its reply.
     pub(super) latency: Recorder,
+    /// When it was last told of that its replies come drop by drop.
+    pub(super) drip_told: Option<Time>,
     /// Its gauges, as last summed up.
     pub(super) gauges: Gauges,
 }
@@ -97,6 +106,8 @@ pub(super) enum Proof {
     Proven,
     /// It gets no such command any more, until the next plan.
     Disproved,
+    /// Another plan has come. Its next link shows its capabilities again.
+    Forgiven,
 }
 
 /// The gauges of a server, as they are summed up.
@@ -107,6 +118,8 @@ pub(super) struct Gauges {
     pub(super) pending_bytes: u64,
     pub(super) inflight: u64,
     pub(super) inflight_bytes: u64,
+    pub(super) blocked: u64,
+    pub(super) private: u64,
 }
 
 impl ServerState {
@@ -120,12 +133,16 @@ impl ServerState {
             pause: limits::BACKOFF_FIRST_US,
             links: Vec::new(),
             alive: 0,
+            blocks: Blocks::Unknown,
             probe: None,
             probe_at: None,
             unable_until: Time(0),
             unable_pause: limits::BACKOFF_FIRST_US,
+            connect_errno: None,
             refused: Vec::new(),
             silence: Silence::default(),
+            drip_told: None,
+            topics: ServerTopics::default(),
             works: WorkRecord::default(),
             slow_end: Time(0),
             is_busy: false,
@@ -139,6 +156,11 @@ impl ServerState {
     /// Resets a server that is back in the plan: nothing is known of it.
     pub(super) fn begin_anew(&mut self, server: &mut Server) {
         server.ejected = false;
+        self.forget_health(server);
+    }
+
+    /// Forgets what is known of a server that was not asked for a while.
+    pub(super) fn forget_health(&mut self, server: &mut Server) {
         self.failures = 0;
         if self.alive == 0 {
             // Messages that wait on a link were written for these capabilities.
@@ -232,11 +254,14 @@ impl ServerState {
     /// Writes its gauges to the metrics registry.
     pub(super) fn publish(&self) {
         use metrics::ServerCounter;
-        let Gauges { links, pending, pending_bytes, inflight, inflight_bytes } = self.gauges;
+        let Gauges { links, pending, pending_bytes, inflight, inflight_bytes, blocked, private } =
+            self.gauges;
         self.counters.set(ServerCounter::LinksNow, links);
         self.counters.set(ServerCounter::PendingNow, pending);
         self.counters.set(ServerCounter::PendingBytesNow, pending_bytes);
         self.counters.set(ServerCounter::InflightNow, inflight);
         self.counters.set(ServerCounter::InflightBytesNow, inflight_bytes);
+        self.counters.set(ServerCounter::BlockedNow, blocked);
+        self.counters.set(ServerCounter::PrivateLinksNow, private);
     }
 }

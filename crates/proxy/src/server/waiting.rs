@@ -25,6 +25,8 @@ pub(super) struct Waiting {
     pub(super) since: Time,
     /// It waits, or has waited, because the server was silent.
     pub(super) held: bool,
+    /// The number of replies before its own, if it is a block.
+    pub(super) steps: u32,
 }
 
 impl Waiting {
@@ -88,7 +90,8 @@ impl Waiting {
     ) -> Waiting {
         let MessageForm { payload, ask, is_update } = form;
         let (merges, held) = (false, false);
-        Waiting { payload, ask, is_update, out, cost, effort, merges, since: now, held }
+        let (since, steps) = (now, 0);
+        Waiting { payload, ask, is_update, out, cost, effort, merges, since, held, steps }
     }
 
     /// Makes keys that wait and may be merged with others'. Each has its own cost.

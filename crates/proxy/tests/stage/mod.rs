@@ -3,13 +3,16 @@
 // Each test program uses only some of it.
 #![allow(dead_code)]
 
+pub mod resp;
+
 use std::rc::Rc;
 
 use metrics::{Registry, WorkerMetrics};
-use proto::{Endpoints, PROTOCOLS};
+use proto::{Endpoints, PROTOCOLS, Told};
 use proxy::plan::{Plan, PoolPlan, ServerPlan};
 use proxy::{
-    Action, ClientView, Closed, ConnId, Event, Look, Passed, Proxy, Report, Side, Slices, Time,
+    Action, Asking, ClientView, Closed, ConnId, Event, Look, Passed, Proxy, Report, Side, Slices,
+    Time,
 };
 
 pub const SECOND: u64 = 1_000_000;
@@ -38,7 +41,9 @@ pub struct Stage {
     /// The slow requests.
     pub slow: Vec<metrics::SlowEntry>,
     /// Clients that sent in pieces, and how late the rest came.
-    pub in_pieces: Vec<(ConnId, u64)>,
+    pub in_pieces: Vec<(ConnId, u64, bool)>,
+    /// What clients have asked about clients.
+    pub asked: Vec<(ConnId, Asking)>,
     /// Lines of the access log.
     pub access: Vec<proxy::access::AccessLine>,
     /// The plan installed last.
@@ -94,6 +99,7 @@ impl Stage {
             reports: Vec::new(),
             slow: Vec::new(),
             in_pieces: Vec::new(),
+            asked: Vec::new(),
             access: Vec::new(),
             plan,
             named: Vec::new(),
@@ -259,6 +265,14 @@ impl Stage {
         assert_eq!(self.received(link), "version\r\n");
     }
 
+    /// Establishes a link that was ordered; returns it with its server's place.
+    pub fn begins(&mut self) -> Option<(ConnId, usize)> {
+        let (link, server) = (!self.connects.is_empty()).then(|| self.connects.remove(0))?;
+        self.proxy.handle_connected(link, self.now);
+        self.settle();
+        Some((link, server))
+    }
+
     /// Establishes the first link that was ordered; the server answers the handshake with `hello`.
     pub fn establishes_with(&mut self, hello: &str) -> ConnId {
         let (link, _) = self.connects.remove(0);
@@ -297,6 +311,16 @@ impl Stage {
         rows
     }
 
+    /// All workers have told what a client has asked for.
+    pub fn told(&mut self, client: ConnId, told: Result<Told, String>) {
+        self.proxy.handle_told(client, told, self.now);
+        self.end_turn();
+    }
+
+    pub fn unblock(&mut self, client: ConnId, with_error: bool) -> bool {
+        self.proxy.unblock(client, with_error, self.now)
+    }
+
     pub fn kill(&mut self, client: ConnId) {
         self.proxy.kill(client, self.now);
         self.settle();
@@ -315,9 +339,17 @@ impl Stage {
         self.proxy.retired_ids_in_use()
     }
 
-    pub fn drain(&mut self) {
+    /// Has all clients end; nothing more happens yet.
+    pub fn drain_only(&mut self) {
         self.proxy.drain(self.now);
         self.settle();
+    }
+
+    /// Has all clients end; those who are at rest leave at the end of the next turn.
+    pub fn drain(&mut self) {
+        self.drain_only();
+        self.end_turn();
+        self.end_turn();
     }
 
     pub fn is_drained(&self) -> bool {
@@ -386,12 +418,19 @@ impl Stage {
                     self.proxy.handle_endpoints(client, ends, self.now);
                     self.located = true;
                 }
+                Action::Inquire { client, asking } => self.asked.push((client, *asking)),
+                Action::Tap { pool, tenant, text, .. } => {
+                    let registry = self.registry;
+                    registry.tap(0).push(pool, tenant, &text);
+                }
                 Action::FlushAck(conn) => self.flushes.push(conn),
                 Action::Log(event) => self.events.push(event),
                 Action::Slow { entry, .. } => self.slow.push(*entry),
                 Action::Access { line, .. } => self.access.push(*line),
                 Action::Report(report) => self.reports.push(report),
-                Action::InPieces { client, late_us } => self.in_pieces.push((client, late_us)),
+                Action::InPieces { client, late_us, is_late } => {
+                    self.in_pieces.push((client, late_us, is_late));
+                }
             }
         }
         self.proxy.check();

@@ -82,7 +82,7 @@ impl Executor {
         frame: &[u8],
         now: u64,
     ) -> Progress {
-        let verb = self.verbs[usize::from(request.command)];
+        let verb = self.verb(request);
         let is_refused = matches!(request.class, Class::Refuse(_));
         if let Verb::Fetch { cas, touch } = verb
             && !is_refused
@@ -104,6 +104,11 @@ impl Executor {
             session.out.truncate(before);
         }
         progress
+    }
+
+    /// Returns the operation of a request; it may be of no known command.
+    fn verb(&self, request: &Request) -> Verb {
+        self.verbs.get(usize::from(request.command)).copied().unwrap_or(Verb::Unknown)
     }
 
     /// Executes every command but the reads. Its reply is one line, or several for `stats`.
@@ -255,7 +260,7 @@ impl Executor {
     /// A refused `set` removes the old value too, so that nobody reads a replaced one; an `ms` does
     /// so in every mode.
     pub(super) fn drop_stale(&mut self, request: &Request, head: &[u8], now: u64) {
-        match self.verbs[usize::from(request.command)] {
+        match self.verb(request) {
             Verb::Store(Mode::Set) => {
                 self.store.delete(words(head)[1], now);
             }

@@ -185,7 +185,7 @@ impl Service for CacheServer {
 
     fn handle_closed(&mut self, conn: ConnId, how: Closed, _now: Time) {
         match how {
-            Closed::Reset | Closed::Own => self.drop_session(conn),
+            Closed::Reset | Closed::Unmade(_) | Closed::Own => self.drop_session(conn),
             Closed::Eof => {
                 if let Some(session) = self.sessions.find_mut(conn) {
                     session.is_leaving = true;

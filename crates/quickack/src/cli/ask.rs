@@ -4,10 +4,11 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
+use serde_json::Value;
 
 use super::print;
 use crate::admin::{self, Found};
-use crate::config::{self, Admin, Override};
+use crate::config::{self, Admin, Config, Lists, Override};
 use crate::error::Error;
 
 /// Options that select a running proxy.
@@ -26,6 +27,30 @@ pub struct Running {
     /// None if it is the built-in configuration.
     pub file: Option<PathBuf>,
     pub overrides: Vec<Override>,
+    pub lists: RunningLists,
+}
+
+/// The servers that its pools have.
+pub struct RunningLists(Value);
+
+impl RunningLists {
+    /// The lists of the pools that take them from elsewhere.
+    pub fn of(&self, config: &Config) -> Lists {
+        let mut lists = Lists::default();
+        for (name, list) in config.lists() {
+            let mut pools = self.0["pools"].as_array().into_iter().flatten();
+            let Some(pool) = pools.find(|pool| pool["name"] == name) else { continue };
+            let servers = pool["servers"].as_array().into_iter().flatten();
+            let line = |server: &Value| {
+                let word = |name: &str| server[name].as_str().unwrap_or_default().to_string();
+                let (address, label) = (word("address"), word("label"));
+                let name = if address == label { String::new() } else { format!(" {label}") };
+                format!("{address}:{}{name}\n", server["weight"])
+            };
+            lists.set(name, &list.source, &servers.map(line).collect::<String>());
+        }
+        lists
+    }
 }
 
 impl Proxy {
@@ -49,15 +74,19 @@ impl Proxy {
 
     /// Returns what the proxy serves with.
     pub fn running(&self) -> Result<Running, Error> {
-        let text = self.answer("info --json")?;
-        let info: serde_json::Value =
-            serde_json::from_str(&text).map_err(|error| Error::Bug(error.to_string()))?;
+        let ask = |line: &str| -> Result<Value, Error> {
+            let text = self.answer(line)?;
+            serde_json::from_str(&text).map_err(|error| Error::Bug(error.to_string()))
+        };
+        let (info, pools) = (ask("info --json")?, ask("pools --json")?);
         let set = info["set"].as_array().into_iter().flatten().filter_map(|word| word.as_str());
         let overrides: Result<Vec<Override>, Error> = set.map(Override::parse).collect();
-        Ok(Running { file: info["file"].as_str().map(PathBuf::from), overrides: overrides? })
+        let file = info["file"].as_str().map(PathBuf::from);
+        Ok(Running { file, overrides: overrides?, lists: RunningLists(pools) })
     }
 
-    fn find(&self) -> Result<Found, Error> {
+    /// Finds the proxy, if it runs.
+    pub fn find(&self) -> Result<Found, Error> {
         if let Some(path) = &self.admin {
             return admin::at(path);
         }

@@ -10,32 +10,60 @@ use proxy::plan::{PoolPlan, Timeouts};
 use proxy::tenants::plan::{Over, TenantPlan, TenantRules};
 
 use super::{Format, ask, print};
-use crate::config::{self, Config, Listener, Outcome, Severity, Upstream, Workers};
+use crate::admin;
+use crate::config::{self, Config, ListSource, Listener, Outcome, Severity, Upstream, Workers};
 use crate::error::Error;
 use crate::master::reader;
 
 /// Prints diagnostics to stderr and the summary of a valid file to stdout. With `json` the report
 /// goes to stdout in every case.
 ///
-/// `strict`: a warning gives the exit status 2. `running`: the proxy that says what would change.
-pub fn check(file: &Path, format: Format, strict: bool, running: Option<&ask::Proxy>) -> ExitCode {
-    let outcome = config::read(file);
+/// `strict`: a warning gives the exit status 2. `resolves`: names are looked up. `running`: the
+/// proxy that says what would change.
+pub fn check(
+    file: &Path,
+    format: Format,
+    (strict, resolves): (bool, bool),
+    running: Option<&ask::Proxy>,
+) -> ExitCode {
+    // A file is at hand even where nobody is to be asked.
+    let takes = |source: &ListSource| resolves || matches!(source, ListSource::File(_));
+    let (mut outcome, lists) = reader::read_with_lists(file, reader::CHECK_PATIENCE, takes);
+    if let Some(config) = &outcome.config {
+        let mut doubts = reader::list_doubts(config, &lists);
+        if resolves {
+            doubts.extend(reader::doubts(config));
+        }
+        outcome.report.doubt(doubts);
+    }
+    let running = running.filter(|_| outcome.config.is_some());
+    let changes = running.map(|proxy| difference(file, proxy)).transpose();
     match (format, &outcome.config) {
-        (Format::Json, _) => print(&outcome.report.render_json()),
+        (Format::Json, _) => {
+            match &changes {
+                Ok(None) => {}
+                Ok(Some(text)) => {
+                    let changes = text.lines().filter(|line| *line != config::NO_CHANGE);
+                    outcome.report.add(Severity::Change, &changes.collect::<Vec<_>>());
+                }
+                Err(error) => outcome.report.add(Severity::Error, &[&error.to_string()]),
+            }
+            print(&outcome.report.render_json());
+        }
         (Format::Text, config) => {
             report(&outcome, "");
             if let Some(config) = config {
                 print(&summary(&outcome, config));
             }
+            match &changes {
+                Ok(None) => {}
+                Ok(Some(text)) => print(&format!("\n{text}")),
+                Err(error) => return ask::fail(error),
+            }
         }
     }
-    if outcome.config.is_none() {
+    if outcome.config.is_none() || changes.is_err() {
         return ExitCode::FAILURE;
-    }
-    if let Some(proxy) = running
-        && let Err(error) = difference(file, proxy)
-    {
-        return ask::fail(&error);
     }
     match strict && outcome.report.count(Severity::Warning) > 0 {
         true => ExitCode::from(super::DIFFERENT),
@@ -43,20 +71,17 @@ pub fn check(file: &Path, format: Format, strict: bool, running: Option<&ask::Pr
     }
 }
 
-/// Prints what a reload would change. Without the choice of a proxy it is the one that runs with
-/// this file, or else the only one.
-fn difference(file: &Path, proxy: &ask::Proxy) -> Result<(), Error> {
+/// Returns what a reload would change, a line each. Without the choice of a proxy it is the one
+/// that runs with this file, or else the only one.
+fn difference(file: &Path, proxy: &ask::Proxy) -> Result<String, Error> {
     let file = reader::absolute(file);
     let line = format!("difference {}", file.display());
     let of_file = ask::Proxy { config: Some(file), admin: None };
     let is_chosen = proxy.config.is_some() || proxy.admin.is_some();
-    let answer = match is_chosen {
-        true => proxy.answer(&line),
-        false => of_file.answer(&line).or_else(|_| proxy.answer(&line)),
-    };
-    print("\n");
-    print(&answer?);
-    Ok(())
+    match of_file.find() {
+        Ok(found) if !is_chosen => admin::ask(found, &line),
+        _ => proxy.answer(&line),
+    }
 }
 
 /// Prints the diagnostics of a file, if there are any; `who` begins the last line.
@@ -114,10 +139,13 @@ fn tenant_summary(config: &Config, (at, tenant): (usize, &TenantPlan), out: &mut
     };
     let members = listed("users", &users) + &listed("pools", &pools);
     let _ = writeln!(out, "  clients: {clients}{members}");
-    let bytes = |bytes: u64| config::size_word(bytes);
+    let bytes = |bytes: u64| match config::size_word(bytes) {
+        word if word.ends_with(|last: char| last.is_ascii_digit()) => count(bytes as usize, "byte"),
+        word => word,
+    };
     let [requests, received, sent] = tenant.rates;
     let limits = [
-        (requests, format!("{requests} requests a second")),
+        (requests, format!("{} a second", count(requests as usize, "request"))),
         (received, format!("{} received a second", bytes(received))),
         (sent, format!("{} sent a second", bytes(sent))),
         (tenant.inflight_max, format!("{} in flight", bytes(tenant.inflight_max))),
@@ -130,6 +158,9 @@ fn tenant_summary(config: &Config, (at, tenant): (usize, &TenantPlan), out: &mut
             Over::Refuse => "refused",
         };
         let _ = writeln!(out, "  limits: {}; requests above them are {over}", limits.join(", "));
+    }
+    if tenant.private_links_max != u64::MAX {
+        let _ = writeln!(out, "  private links: at most {}", tenant.private_links_max);
     }
     if let Some(rules) = &tenant.rules {
         rules_summary(rules, out);
@@ -213,6 +244,10 @@ fn here(config: &Config) -> &'static str {
 /// Summarizes a pool's name, servers and deadlines in effect; twemproxy has no such deadlines.
 fn pool_summary(pool: &PoolPlan, listener: &Listener, upstream: &Upstream, out: &mut String) {
     let _ = writeln!(out, "\npool {} on {}", pool.name, listener.address);
+    if let Some(list) = &upstream.list {
+        let none = if pool.servers.is_empty() { "; no server is known" } else { "" };
+        let _ = writeln!(out, "  servers: from {}{none}", list.source);
+    }
     for (server, address) in pool.servers.iter().zip(&upstream.servers) {
         let name = match server.label == address.to_string() {
             true => String::new(),

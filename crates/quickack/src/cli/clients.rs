@@ -38,6 +38,7 @@ pub struct ClientsArguments {
     /// The addresses of those that send requests in pieces.
     #[arg(long, conflicts_with = "busiest")]
     in_pieces: bool,
+    /// Print one object, for programs.
     #[arg(long)]
     json: bool,
 }
@@ -49,6 +50,8 @@ enum Sort {
     Bytes,
     Idle,
     Age,
+    /// Bytes of answers that wait for the client to read them.
+    Held,
 }
 
 impl ClientsArguments {

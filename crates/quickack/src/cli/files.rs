@@ -3,28 +3,32 @@
 use std::path::Path;
 use std::process::ExitCode;
 
-use super::{DIFFERENT, load, print};
+use super::{DIFFERENT, load, load_with_lists, print};
 use crate::config::{self, RingDifference};
 
+const HEAD: &str = "# The native form, by `quickack migrate-config`.\n";
 /// What nutcracker does by its command line alone.
-const HEAD: &str = "\
-# The native form of a nutcracker.yml, by `quickack migrate-config`.
+const STATS: &str = "\
 # nutcracker also served its statistics on port 22222; to keep that:
 # global: {stats: '0.0.0.0:22222'}
-
 ";
 
 /// Prints the native form of a file.
 pub fn migrate(file: &Path) -> ExitCode {
     let Some(config) = load(file) else { return ExitCode::FAILURE };
-    print(&format!("{HEAD}{}", config::native(&config)));
+    let native = config::native(&config);
+    // A second block of this name would be refused.
+    let has_global = native.lines().any(|line| line.starts_with("global:"));
+    print(&format!("{HEAD}{}\n{native}", if has_global { "" } else { STATS }));
     ExitCode::SUCCESS
 }
 
 /// Prints the share of keys of each pool that has another server in the other file. The exit status
 /// is 2 if there are any.
 pub fn ring_diff(old: &Path, new: &Path) -> ExitCode {
-    let (Some(old), Some(new)) = (load(old), load(new)) else { return ExitCode::FAILURE };
+    let (Some(old), Some(new)) = (load_with_lists(old), load_with_lists(new)) else {
+        return ExitCode::FAILURE;
+    };
     let mut moves = false;
     let mut text = String::new();
     for RingDifference { pool, moved } in config::ring_difference(&old, &new) {

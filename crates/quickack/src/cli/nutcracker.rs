@@ -18,7 +18,7 @@ use std::process::{Command, ExitCode, Stdio};
 use rustix::fs::MemfdFlags;
 
 use super::check;
-use crate::config::{self, Config, Override};
+use crate::config::{self, Config, Lists, Override};
 use crate::error::Error;
 use crate::log::{self, Level};
 use crate::{master, stats, version};
@@ -31,9 +31,13 @@ const DAEMON: &str = "--daemon-of-nutcracker";
 
 /// Returns whether a command line is nutcracker's.
 pub fn is_meant(arguments: &[OsString]) -> bool {
-    let [program, words @ ..] = arguments else { return false };
-    let is_link = Path::new(program).file_name() == Some(OsStr::new(NAME));
-    is_link || is_daemon(words) || options::has_one_of_nutcracker(words)
+    let [_, words @ ..] = arguments else { return false };
+    is_link(arguments) || is_daemon(words) || options::has_one_of_nutcracker(words)
+}
+
+fn is_link(arguments: &[OsString]) -> bool {
+    let program = arguments.first().map(Path::new);
+    program.and_then(Path::file_name) == Some(OsStr::new(NAME))
 }
 
 fn is_daemon(words: &[OsString]) -> bool {
@@ -63,8 +67,8 @@ pub fn main(arguments: &[OsString]) -> ExitCode {
     let file = options.config.clone().unwrap_or_else(options::config_default);
     match (options.test, options.daemonize && !is_daemon) {
         (true, _) => test(&file),
-        (false, true) => daemonize(&file, words),
-        (false, false) => run(&file, &options, is_daemon),
+        (false, true) => daemonize(&file, arguments),
+        (false, false) => run(&file, &options, arguments),
     }
 }
 
@@ -87,7 +91,7 @@ fn test(file: &Path) -> ExitCode {
 
 /// Starts the daemon, and waits until it has opened its listeners or has ended. Unlike
 /// nutcracker's, the exit status says which.
-fn daemonize(file: &Path, words: &[OsString]) -> ExitCode {
+fn daemonize(file: &Path, arguments: &[OsString]) -> ExitCode {
     // A file that is wrong is reported here, on a stderr that is read.
     if config::read(file).config.is_none() {
         return test(file);
@@ -95,7 +99,7 @@ fn daemonize(file: &Path, words: &[OsString]) -> ExitCode {
     let started = || -> io::Result<bool> {
         let said = File::from(rustix::fs::memfd_create("quickack-daemon", MemfdFlags::CLOEXEC)?);
         let mut command = Command::new(OWN_IMAGE);
-        command.arg0(NAME).arg(DAEMON).args(words);
+        command.arg0(&arguments[0]).arg(DAEMON).args(&arguments[1..]);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(said.try_clone()?);
         let mut daemon = command.spawn()?;
         let mut ready = [0; 1];
@@ -119,7 +123,8 @@ fn daemonize(file: &Path, words: &[OsString]) -> ExitCode {
 /// The running image: a link's name is not needed to find it.
 const OWN_IMAGE: &str = "/proc/self/exe";
 
-fn run(file: &Path, options: &Options, is_daemon: bool) -> ExitCode {
+fn run(file: &Path, options: &Options, arguments: &[OsString]) -> ExitCode {
+    let is_daemon = is_daemon(&arguments[1..]);
     if is_daemon {
         // As nutcracker does: sockets without a mode of their own are for everybody.
         rustix::process::umask(rustix::fs::Mode::empty());
@@ -139,12 +144,20 @@ fn run(file: &Path, options: &Options, is_daemon: bool) -> ExitCode {
     let path = options.pid_file.clone();
     let path = path.or_else(|| is_daemon.then(|| PathBuf::from(options::PID_FILE)));
     let mut ready = || {
+        show_command_line(arguments);
         pid_file = path.clone().and_then(PidFile::write);
         if is_daemon && let Err(error) = let_go() {
             log::line(Level::Warning, &format!("cannot let go of the terminal: {error}"));
         }
     };
     master::run(config, Some(master::reader::absolute(file)), &mut ready)
+}
+
+/// Init scripts and monitors look for nutcracker by its name and the words of its command line.
+fn show_command_line(arguments: &[OsString]) {
+    let words = arguments.iter().filter(|word| *word != DAEMON).cloned().collect::<Vec<_>>();
+    let name = if is_link(arguments) { c"nutcracker" } else { c"quickack" };
+    sys::process::show_command_line(name, &words);
 }
 
 fn fail(why: &str) -> ExitCode {
@@ -187,7 +200,7 @@ fn configure(file: &Path, options: &Options, is_daemon: bool) -> Result<Option<C
     }
     let overrides: Result<Vec<Override>, Error> =
         words.iter().map(|word| Override::parse(word)).collect();
-    Ok(config::read_with(file, &overrides?).config)
+    Ok(config::read_with(file, &overrides?, &Lists::default()).config)
 }
 
 /// Returns the log's file; None for what the file says, or else stderr.

@@ -8,7 +8,8 @@ use crate::admin::VERBS;
 use crate::config;
 use crate::http_server;
 use crate::ipc::message::{
-    Descriptors, FROM_HTTP, FROM_LOG_WRITER, TO_HTTP, TO_LOG_WRITER, TO_MASTER, TO_WORKER, VERSION,
+    Descriptors, FROM_HTTP, FROM_LOG_WRITER, FROM_RESOLVER, TO_HTTP, TO_LOG_WRITER, TO_MASTER,
+    TO_RESOLVER, TO_WORKER, VERSION,
 };
 
 struct Page {
@@ -155,6 +156,8 @@ fn channel() -> String {
         ("From the HTTP process", FROM_HTTP),
         ("From the master to the process that writes the access log", TO_LOG_WRITER),
         ("From the process that writes the access log", FROM_LOG_WRITER),
+        ("From the master to the process that looks up names", TO_RESOLVER),
+        ("From the process that looks up names", FROM_RESOLVER),
     ];
     for (title, table) in directions {
         page += &format!("\n## {title}\n\n| message | fields | descriptors | meaning |\n");

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 use std::process::ExitCode;
 
-use proxy::plan::PoolPlan;
+use proxy::plan::{AdminState, PoolPlan};
 use shard::{Distribution, Node, Ring};
 
 use super::print;
@@ -66,7 +66,8 @@ fn pool_rows(pool: &PoolPlan, upstream: &Upstream, keys: &[OsString]) -> Vec<Row
         .iter()
         .map(|server| Node { name: server.name.clone(), weight: server.weight })
         .collect();
-    let ring = Ring::build(pool.distribution, &nodes, &vec![true; nodes.len()]);
+    let states: Vec<Option<AdminState>> = pool.servers.iter().map(|one| Some(one.admin)).collect();
+    let ring = Ring::build(pool.distribution, &nodes, &pool.on_failure.in_ring(&states));
     keys.iter()
         .map(|key| {
             let hash = pool.hash.hash(shard::tagged(key.as_bytes(), pool.hash_tag));
@@ -82,7 +83,10 @@ fn server(pool: &PoolPlan, upstream: &Upstream, ring: &Ring, hash: u32) -> Strin
     if pool.distribution == Distribution::Random {
         return "any of them, a random one for each request".to_string();
     }
-    let index = ring.locate(hash).expect("a checked pool has servers, and all are taken for alive");
+    // A list from elsewhere may not be known.
+    let Some(index) = ring.locate(hash) else {
+        return "none: no server of this pool is known".to_string();
+    };
     let label = &pool.servers[index].label;
     let address = upstream.servers[index].to_string();
     if *label == address { address } else { format!("{label} {address}") }

@@ -1,10 +1,11 @@
 //! `quickack top`: the figures of `quickack stats --json` in the terminal, anew each second.
 //!
-//! `figures.rs` takes what is shown out of the answer, `draw.rs` draws it into a buffer of cells. A
-//! terminal shows the buffer; `--once` prints it as text.
+//! `figures.rs` and `troubles.rs` take what is shown out of the answer, `draw.rs` draws it into a
+//! buffer of cells. A terminal shows the buffer; `--once` prints it as text.
 
 mod draw;
 mod figures;
+mod troubles;
 
 use std::io::{self, IsTerminal};
 use std::process::ExitCode;
@@ -19,6 +20,7 @@ use super::{ask, print};
 use crate::error::Error;
 use draw::View;
 use figures::{Busiest, Figures};
+use troubles::{Earlier, LATELY};
 
 /// The window of the figures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -52,18 +54,28 @@ impl Over {
 pub fn top(proxy: &ask::Proxy, over: Over, once: bool, json: bool) -> ExitCode {
     let shown = match (json, once) {
         (true, _) => print_json(proxy, over, once),
-        (false, true) => figures(proxy, over).and_then(|figures| {
-            let busiest = busiest(proxy)?;
-            let (figures, busiest) = (&figures, Some(&busiest));
-            print(&draw::text(&View { figures, busiest, over, error: None, skip: 0 }));
-            Ok(())
-        }),
+        (false, true) => print_once(proxy, over),
         (false, false) => watch(proxy, over),
     };
     match shown {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => ask::fail(&error),
     }
+}
+
+/// Looks twice, so that troubles that go on are told from those of long ago.
+fn print_once(proxy: &ask::Proxy, over: Over) -> Result<(), Error> {
+    let mut earlier = Earlier::default();
+    let next = Instant::now() + EVERY;
+    earlier.compare(&mut figures(proxy, over)?.troubles);
+    let busiest = busiest(proxy)?;
+    std::thread::sleep(next.saturating_duration_since(Instant::now()));
+    let mut figures = figures(proxy, over)?;
+    earlier.compare(&mut figures.troubles);
+    let (figures, busiest, lately) = (&figures, Some(&busiest), EVERY.as_secs() as usize);
+    let (by_bytes, error, skip, left) = (false, None, 0, 0);
+    print(&draw::text(&View { figures, busiest, by_bytes, over, error, skip, left, lately }));
+    Ok(())
 }
 
 fn figures(proxy: &ask::Proxy, over: Over) -> Result<Figures, Error> {
@@ -102,10 +114,13 @@ fn watch(proxy: &ask::Proxy, over: Over) -> Result<(), Error> {
         return Err(Error::Config(why.into()));
     }
     // An error is said before the screen is taken.
-    let first = figures(proxy, over)?;
+    let mut first = figures(proxy, over)?;
     let mut terminal = ratatui::try_init()?;
     let asked = ask_for_busiest(proxy.clone());
+    let mut earlier = Earlier::default();
+    earlier.compare(&mut first.troubles);
     let shown = Watch {
+        earlier,
         proxy,
         over,
         figures: first,
@@ -113,7 +128,10 @@ fn watch(proxy: &ask::Proxy, over: Over) -> Result<(), Error> {
         asked,
         error: None,
         paused: false,
+        by_bytes: false,
         skip: 0,
+        left: 0,
+        width: 0,
     };
     let ended = shown.run(&mut terminal);
     ratatui::restore();
@@ -142,14 +160,20 @@ struct Watch<'a> {
     proxy: &'a ask::Proxy,
     over: Over,
     figures: Figures,
+    earlier: Earlier,
     busiest: Option<Busiest>,
     /// Brings newer ones.
     asked: Receiver<Busiest>,
     /// Why the figures are old.
     error: Option<String>,
     paused: bool,
-    /// Lines that are scrolled away.
+    /// The busiest clients are in the order of their bytes.
+    by_bytes: bool,
+    /// Lines that are scrolled away, and columns.
     skip: usize,
+    left: usize,
+    /// The columns of the terminal.
+    width: usize,
 }
 
 impl Watch<'_> {
@@ -159,8 +183,11 @@ impl Watch<'_> {
             let paused = self.paused.then_some("paused");
             let error = self.error.as_deref().or(paused);
             let (figures, busiest) = (&self.figures, self.busiest.as_ref());
-            let view = View { figures, busiest, over: self.over, error, skip: self.skip };
+            let (by_bytes, over, lately) = (self.by_bytes, self.over, LATELY);
+            let (skip, left) = (self.skip, self.left);
+            let view = View { figures, busiest, by_bytes, over, error, skip, left, lately };
             terminal.draw(|frame| draw::draw(&view, frame.area(), frame.buffer_mut()))?;
+            self.width = terminal.size()?.width.into();
             if event::poll(next.saturating_duration_since(Instant::now()))? {
                 let page = usize::from(terminal.size()?.height).saturating_sub(4);
                 match event::read()? {
@@ -177,7 +204,10 @@ impl Watch<'_> {
 
     fn refresh(&mut self) {
         match figures(self.proxy, self.over) {
-            Ok(figures) => (self.figures, self.error) = (figures, None),
+            Ok(mut figures) => {
+                self.earlier.compare(&mut figures.troubles);
+                (self.figures, self.error) = (figures, None);
+            }
             Err(error) => self.error = Some(error.to_string()),
         }
         if let Some(busiest) = self.asked.try_iter().last() {
@@ -197,12 +227,24 @@ impl Watch<'_> {
                 self.paused = !self.paused;
                 None
             }
+            KeyCode::Char('b') => {
+                self.by_bytes = !self.by_bytes;
+                None
+            }
             KeyCode::Char('1') => Some(Over::Seconds),
             KeyCode::Char('2') => Some(Over::Minute),
             KeyCode::Char('3') => Some(Over::Minutes),
             KeyCode::Char('4') => Some(Over::Start),
             KeyCode::Up | KeyCode::Char('k') => self.scroll(-1),
             KeyCode::Down | KeyCode::Char('j') => self.scroll(1),
+            KeyCode::Left | KeyCode::Char('h') => {
+                self.left = self.left.saturating_sub(1);
+                None
+            }
+            KeyCode::Right | KeyCode::Char('l') => {
+                self.left = (self.left + 1).min(LEFT_MAX);
+                None
+            }
             KeyCode::PageUp => self.scroll(-(page as isize)),
             KeyCode::PageDown => self.scroll(page as isize),
             KeyCode::Home => self.scroll(isize::MIN),
@@ -216,12 +258,18 @@ impl Watch<'_> {
     }
 
     fn scroll(&mut self, lines: isize) -> Option<Over> {
-        let last = draw::lines(&self.figures, self.busiest.as_ref()).saturating_sub(1);
+        let (figures, busiest) = (&self.figures, self.busiest.as_ref());
+        let (by_bytes, over, lately) = (self.by_bytes, self.over, LATELY);
+        let (skip, left, error) = (self.skip, self.left, None);
+        let view = View { figures, busiest, by_bytes, over, error, skip, left, lately };
+        let last = draw::lines(&view, self.width).saturating_sub(1);
         self.skip = self.skip.saturating_add_signed(lines).min(last);
         None
     }
 }
 
 const EVERY: Duration = Duration::from_secs(1);
+/// Columns that may be scrolled away: the last ones stay.
+const LEFT_MAX: usize = 10;
 /// Clients that are shown, by requests and by bytes.
 const BUSIEST: usize = 10;

@@ -15,8 +15,16 @@ pub enum Condition {
     Ready,
     /// All workers have installed this epoch or a later one.
     Epoch(u64),
-    /// A server is up.
-    Server { pool: String, name: String },
+    /// A server is up, or nothing is at it.
+    Server { pool: String, name: String, is: Is },
+}
+
+/// What a server is to be.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Is {
+    Up,
+    /// It has no link, and no request waits for it or for its answer: it can be restarted.
+    Idle,
 }
 
 impl Condition {
@@ -28,14 +36,16 @@ impl Condition {
                 Ok(epoch) => Ok(Condition::Epoch(epoch)),
                 Err(_) => Err(format!("`{number}` is not an epoch, which is a number")),
             },
-            ["server", place, "up"] => match place.split_once('/') {
+            ["server", place, word @ ("up" | "idle")] => match place.split_once('/') {
                 Some((pool, name)) => {
-                    Ok(Condition::Server { pool: pool.to_string(), name: name.to_string() })
+                    let is = if *word == "up" { Is::Up } else { Is::Idle };
+                    Ok(Condition::Server { pool: pool.to_string(), name: name.to_string(), is })
                 }
                 None => Err(format!("`{place}` is not a server: write `POOL/NAME`")),
             },
             _ => Err(format!(
-                "`{}` is no condition; use one of: ready, epoch N, server POOL/NAME up",
+                "`{}` is no condition; use one of: ready, epoch N, server POOL/NAME up, server \
+                 POOL/NAME idle",
                 words.join(" ")
             )),
         }
@@ -63,26 +73,46 @@ impl Condition {
                     false => Some(format!("not all workers have installed epoch {now}")),
                 })
             }
-            Condition::Server { pool, name } => Ok(health(&info("pools --json")?, pool, name)),
+            Condition::Server { pool, name, is } => {
+                Ok(lacking(&info("servers --json")?, pool, name, *is))
+            }
+        }
+    }
+
+    /// How many answers in a row must say so. Workers tell of their links ten times a second.
+    fn looks(&self) -> u32 {
+        match self {
+            Condition::Server { is: Is::Idle, .. } => 5,
+            _ => 1,
         }
     }
 }
 
-/// Returns why a server is not up; None if it is.
-fn health(pools: &Value, pool: &str, name: &str) -> Option<String> {
-    let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
-    let pools = list(&pools["pools"]);
-    let Some(found) = pools.iter().find(|one| one["name"] == pool) else {
-        return Some(format!("no pool is called `{pool}`"));
-    };
-    let servers = list(&found["servers"]);
-    let called =
-        |one: &&Value| one["label"] == name || one["name"] == name || one["address"] == name;
-    let Some(server) = servers.iter().find(called) else {
+/// Returns why a server is not as it is to be; None if it is.
+fn lacking(servers: &Value, pool: &str, name: &str, is: Is) -> Option<String> {
+    let all = servers["servers"].as_array().map_or(&[][..], Vec::as_slice);
+    let mut of_pool = all.iter().filter(|one| one["pool"] == pool).peekable();
+    if of_pool.peek().is_none() {
+        return Some(format!("no pool with servers is called `{pool}`"));
+    }
+    let is_called =
+        |one: &&Value| ["name", "ring_name", "address"].iter().any(|which| one[which] == name);
+    let Some(server) = of_pool.find(is_called) else {
         return Some(format!("no server of pool {pool} is called `{name}`"));
     };
-    let health = server["health"].as_str().unwrap_or_default();
-    (health != "up").then(|| format!("server {name} of pool {pool} is {health}"))
+    let word = |which: &str| server[which].as_str().unwrap_or_default();
+    let number = |which: &str| server[which].as_u64().unwrap_or_default();
+    let [links, waiting, in_flight] = ["links", "waiting", "in_flight"].map(number);
+    match is {
+        Is::Up if word("health") == "up" => None,
+        Is::Up => Some(format!("server {name} of pool {pool} is {}", word("health"))),
+        Is::Idle if links + waiting + in_flight == 0 => None,
+        Is::Idle => Some(format!(
+            "server {name} of pool {pool}, whose state is {}, has {links} links; {waiting} \
+             requests wait, {in_flight} are in flight",
+            word("state")
+        )),
+    }
 }
 
 /// Waits. The exit status is 1 if the time is over.
@@ -92,12 +122,18 @@ pub fn wait(proxy: &ask::Proxy, words: &[String], timeout: Duration) -> ExitCode
         Err(why) => return ask::fail(&Error::Config(why)),
     };
     let deadline = Instant::now() + timeout;
+    let mut in_a_row = 0;
     loop {
-        let why = match condition.missing(proxy) {
-            Ok(None) => return ExitCode::SUCCESS,
-            Ok(Some(why)) => why,
+        let missing = match condition.missing(proxy) {
+            Ok(missing) => missing,
             // It may not have been started yet.
-            Err(error) => error.to_string(),
+            Err(error) => Some(error.to_string()),
+        };
+        in_a_row = if missing.is_some() { 0 } else { in_a_row + 1 };
+        let why = match missing {
+            None if in_a_row == condition.looks() => return ExitCode::SUCCESS,
+            None => "it has been so for a moment only".to_string(),
+            Some(why) => why,
         };
         let rest = deadline.saturating_duration_since(Instant::now());
         if rest.is_zero() {
@@ -126,19 +162,27 @@ mod tests {
 
     #[test]
     fn a_server_is_found_by_any_of_its_names_and_what_is_missing_is_told() {
-        let server = serde_json::json!({
-            "label": "one", "name": "one", "address": "10.0.0.1:1", "health": "down"
-        });
-        let pools = serde_json::json!({"pools": [{"name": "alpha", "servers": [server]}]});
+        let check = |pool: &str, name: &str, is: Is, (health, links): (&str, u32)| {
+            let server = serde_json::json!({
+                "pool": "alpha", "name": "one", "ring_name": "1", "address": "10.0.0.1:1",
+                "state": "maint", "health": health, "links": links, "waiting": 0, "in_flight": 0,
+            });
+            lacking(&serde_json::json!({ "servers": [server] }), pool, name, is).unwrap_or_default()
+        };
+        let down = ("down", 2);
         for (pool, name, why) in [
-            ("beta", "one", Some("no pool is called `beta`")),
-            ("alpha", "two", Some("no server of pool alpha is called `two`")),
-            ("alpha", "10.0.0.1:1", Some("server 10.0.0.1:1 of pool alpha is down")),
+            ("beta", "one", "no pool with servers is called `beta`"),
+            ("alpha", "two", "no server of pool alpha is called `two`"),
+            ("alpha", "1", "server 1 of pool alpha is down"),
+            ("alpha", "10.0.0.1:1", "server 10.0.0.1:1 of pool alpha is down"),
         ] {
-            assert_eq!(health(&pools, pool, name).as_deref(), why);
+            assert_eq!(check(pool, name, Is::Up, down), why);
         }
-        let text = pools.to_string().replace("down", "up");
-        assert_eq!(health(&serde_json::from_str(&text).unwrap(), "alpha", "one"), None);
+        let busy = "server one of pool alpha, whose state is maint, has 2 links; 0 requests wait, \
+                    0 are in flight";
+        assert_eq!(check("alpha", "one", Is::Idle, down), busy);
+        assert_eq!(check("alpha", "one", Is::Up, ("up", 2)), "");
+        assert_eq!(check("alpha", "one", Is::Idle, ("maint", 0)), "");
     }
 
     #[test]

@@ -88,6 +88,11 @@ impl Address {
 }
 
 impl ServerLine {
+    /// The name that the ring hashes, and that identifies the server.
+    pub fn ring_name(&self) -> &str {
+        self.name.as_deref().unwrap_or(&self.default_name)
+    }
+
     pub fn parse(line: &str) -> Result<ServerLine, Fault> {
         let text = line.to_string();
         let (place, name) = match line.rsplit_once(' ') {

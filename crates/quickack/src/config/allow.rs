@@ -1,7 +1,7 @@
 //! `allow:` of a pool: the commands that reach its servers only because the operator permits them.
 //! The protocol's table marks the commands that can be allowed.
 
-use proto::{Class, Command, Protocol, Refusal};
+use proto::{Class, Command, Local, Protocol, Refusal};
 
 use super::draft::{AllowDraft, PoolDraft};
 use super::findings::Findings;
@@ -93,5 +93,8 @@ fn names(protocol: &dyn Protocol) -> impl Iterator<Item = &'static str> {
 }
 
 fn is_gated(row: &Command) -> bool {
-    matches!(row.class, Class::Broadcast { gated: true, .. })
+    matches!(
+        row.class,
+        Class::Broadcast { gated: true, .. } | Class::Local(Local::Clients | Local::Monitor)
+    )
 }

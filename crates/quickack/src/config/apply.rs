@@ -5,10 +5,11 @@ use std::collections::HashSet;
 use super::address::{Address, ServerLine};
 use super::commands::commands;
 use super::directives::{Directive, GLOBAL, Kind, POOL};
-use super::draft::{AllowDraft, ServerDraft, Setting};
+use super::draft::{AllowDraft, ServerDraft, ServersDraft, Setting};
 use super::file::{Entry, Node, Shape};
 use super::findings::Findings;
 use super::foreign;
+use super::list;
 use super::report::{Spot, nearest};
 use super::tenants::tenants;
 use super::value::{self, Fault};
@@ -64,9 +65,11 @@ pub fn apply_entry<D>(
 ) -> Option<String> {
     let result = match &directive.kind {
         Kind::Servers(set) => {
-            let servers = servers(entry, findings);
-            let lines: Vec<&str> = servers.iter().map(|server| &*server.line.text).collect();
-            let shown = format!("[{}]", lines.join(", "));
+            let servers = match &entry.value.shape {
+                Shape::Map(_) => list::source(entry, findings)?,
+                _ => ServersDraft::Written(servers(entry, findings)),
+            };
+            let shown = servers.shown();
             set(draft, servers);
             return Some(shown);
         }

@@ -3,7 +3,7 @@
 //! file.
 //!
 //! They hold passwords, so a file that other users may read is refused, and nothing here shows
-//! contents.
+//! contents. The lists of servers that come from elsewhere travel in the same way.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -15,17 +15,24 @@ use std::path::Path;
 use rustix::fs::OFlags;
 use serde::{Deserialize, Serialize};
 
+use super::list::Lists;
 use crate::error::Error;
 
-/// Contents of files, by the names in the configuration.
+/// What travels with a configuration.
 #[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Attachments(BTreeMap<String, String>);
+pub struct Attachments {
+    /// Contents of files, by the names in the configuration.
+    files: BTreeMap<String, String>,
+    /// Lists of servers, checked.
+    pub lists: Lists,
+}
 
 /// The source of the files that a configuration names.
 #[derive(Clone, Copy)]
 pub enum Source<'s> {
-    /// On disk. A relative path begins in this folder, which is the configuration's.
-    Folder(&'s Path),
+    /// On disk. A relative path begins in this folder, which is the configuration's. Lists of
+    /// servers are not read from there.
+    Folder(&'s Path, &'s Lists),
     /// Passed with the configuration.
     Attached(&'s Attachments),
     /// The configuration is a text of our own and must not name any files.
@@ -33,8 +40,13 @@ pub enum Source<'s> {
 }
 
 impl Attachments {
+    /// The same files, with other lists.
+    pub fn with(&self, lists: Lists) -> Attachments {
+        Attachments { files: self.files.clone(), lists }
+    }
+
     pub fn insert(&mut self, name: &str, contents: String) {
-        self.0.insert(name.to_string(), contents);
+        self.files.insert(name.to_string(), contents);
     }
 }
 
@@ -43,12 +55,21 @@ impl Source<'_> {
     /// if the file is accepted despite an uncertainty.
     pub fn read(&self, name: &str, doubt: &mut Option<String>) -> Result<String, Error> {
         match self {
-            Source::Folder(folder) => read_private(&folder.join(name), doubt),
-            Source::Attached(Attachments(all)) => all
+            Source::Folder(folder, _) => read_private(&folder.join(name), doubt),
+            Source::Attached(Attachments { files, .. }) => files
                 .get(name)
                 .cloned()
                 .ok_or_else(|| Error::Bug("it was not passed to this process".into())),
             Source::Nowhere => Err(Error::Config("no file can be named here".into())),
+        }
+    }
+
+    /// Returns the lists of servers that are known.
+    pub fn lists(&self) -> Option<&Lists> {
+        match self {
+            Source::Folder(_, lists) => Some(lists),
+            Source::Attached(attachments) => Some(&attachments.lists),
+            Source::Nowhere => None,
         }
     }
 }
@@ -105,7 +126,7 @@ fn read_text(file: File) -> Result<String, Error> {
 /// Shows only the files' names, because the output may appear in error messages.
 impl fmt::Debug for Attachments {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_set().entries(self.0.keys()).finish()
+        f.debug_set().entries(self.files.keys()).finish()
     }
 }
 
@@ -126,7 +147,9 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("users");
         fs::write(&path, "anna:secret\n").unwrap();
-        let read = || Source::Folder(folder.path()).read("users", &mut None);
+        let lists = Lists::default();
+        let source = Source::Folder(folder.path(), &lists);
+        let read = || source.read("users", &mut None);
         for (mode, is_private) in [
             (0o600, true),
             (0o711, true),
@@ -141,7 +164,7 @@ mod tests {
             assert_eq!(writers(&metadata).is_some(), mode & 0o022 != 0, "{mode:04o}");
             assert_eq!(stranger(&metadata), None, "it is ours");
         }
-        assert!(Source::Folder(folder.path()).read(".", &mut None).is_err(), "a folder");
+        assert!(source.read(".", &mut None).is_err(), "a folder");
         assert!(Source::Nowhere.read("users", &mut None).is_err());
     }
 

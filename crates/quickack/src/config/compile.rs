@@ -13,13 +13,14 @@ use super::draft::{GlobalDraft, PoolDraft, Setting};
 use super::file::{ConfigFile, Entry, Shape};
 use super::findings::Findings;
 use super::foreign;
+use super::list;
 use super::logins::{Logins, Reader};
 use super::overrides::{Override, Owner, apply_override};
 use super::process::{Admin, processors};
 use super::report::{Report, Spot};
 use super::rules::{Rules, eject};
 use super::running::Block;
-use super::tenancy::{self, Member};
+use super::tenancy::{self, Member, Most};
 use super::tenants::TENANT;
 use super::value::{Fault, size_word};
 use super::{Address, Config, Listener, Outcome, Severity, TcpOptions, Upstream};
@@ -170,6 +171,9 @@ impl<'o> Compiler<'o> {
         for set in self.overrides.iter().filter(|set| set.owner == owner) {
             apply_override(POOL, set, &mut draft, &mut settings, findings);
         }
+        if let Some(list) = draft.take_list(self.source.lists()) {
+            self.attachments.lists.insert(&block.key, list);
+        }
         let rules = Rules { block, entries, draft: &draft, settings: &settings };
         rules.check(findings);
         let (source, attachments) = (self.source, &mut self.attachments);
@@ -196,6 +200,7 @@ impl<'o> Compiler<'o> {
             let owner = match &set.owner {
                 Owner::Tenant(name) => format!("tenant is called `{name}`"),
                 Owner::Pool(name) => format!("pool is called `{name}`"),
+                Owner::Server(name) => format!("server is called `{name}`"),
                 Owner::Proxy => continue,
             };
             let message = format!("no {owner} any more: its `set` value is dropped");
@@ -209,6 +214,10 @@ impl<'o> Compiler<'o> {
             Owner::Proxy => true,
             Owner::Pool(name) => self.pools.iter().any(|pool| pool.draft.plan.name == *name),
             Owner::Tenant(name) => self.global.tenants.iter().any(|one| one.plan.name == *name),
+            Owner::Server(_) => self.pools.iter().any(|pool| {
+                let mut servers = pool.draft.servers.iter().map(|server| server.line.plan());
+                servers.any(|server| set.state_of(&pool.draft.plan, &server).is_some())
+            }),
         }
     }
 
@@ -291,8 +300,12 @@ impl<'o> Compiler<'o> {
         let members =
             pools.map(|Pool { draft, logins, .. }| Member { draft, users: logins.users.as_ref() });
         let members: Vec<Member<'_>> = members.collect();
-        let clients_max = self.global.clients_max;
-        tenancy::check(&self.global.tenants, &members, clients_max, findings);
+        let most = Most {
+            clients: self.global.clients_max,
+            private_links: self.global.private_max,
+            memory: self.global.memory_max as u64,
+        };
+        tenancy::check(&self.global.tenants, &members, &most, findings);
     }
 
     fn workers(&self) -> usize {
@@ -320,6 +333,7 @@ impl<'o> Compiler<'o> {
         let tenants = &self.global.tenants;
         let of_pool = |pool: &Pool| PoolPlan {
             tenant: tenancy::of_pool(tenants, &pool.draft),
+            servers: self.servers(pool),
             ..plan(pool, workers, memory)
         };
         let mut whole = Plan::new(self.pools.iter().map(of_pool).collect());
@@ -327,8 +341,18 @@ impl<'o> Compiler<'o> {
         whole.removed_users = self.global.removed_users;
         whole.number();
         whole.memory_max = self.global.memory_max;
+        whole.private_max = self.global.private_max;
         whole.clients_max = self.global.clients_max.unwrap_or(usize::MAX);
         whole
+    }
+
+    /// Returns the servers of a pool, in the states that they have by hand.
+    fn servers(&self, pool: &Pool) -> Vec<ServerPlan> {
+        let state = |server: &ServerPlan| {
+            self.overrides.iter().find_map(|set| set.state_of(&pool.draft.plan, server))
+        };
+        let plans = pool.draft.servers.iter().map(|server| server.line.plan());
+        plans.map(|plan| ServerPlan { admin: state(&plan).unwrap_or_default(), ..plan }).collect()
     }
 
     /// Returns the global block, then the pools, then the tenants.
@@ -387,7 +411,6 @@ fn plan(pool: &Pool, workers: usize, memory: usize) -> PoolPlan {
     let quickack = draft.quickack.unwrap_or(QuickAck::Partial);
     PoolPlan {
         protocol: draft.protocol(),
-        servers: draft.servers.iter().map(|server| server.line.plan()).collect(),
         timeouts: timeouts(draft, plan.timeouts),
         on_failure: draft.on_failure.or(draft.auto_eject.map(eject)).unwrap_or(OnFailure::FailFast),
         // The largest number for each worker that keeps all workers together below the cap.
@@ -456,6 +479,10 @@ fn upstream(draft: &PoolDraft) -> Upstream {
         // Keepalive also detects a black-holed server, so links always have it.
         tcp: TcpOptions { nodelay: draft.tcp_nodelay, keepalive: true },
         required: draft.required,
+        list: draft.list.as_ref().map(|(source, _)| list::Listed {
+            source: source.clone(),
+            applies: draft.applies_lists,
+        }),
     }
 }
 
@@ -463,11 +490,6 @@ fn upstream(draft: &PoolDraft) -> Upstream {
 const EMBEDDED_MEMORY_DEFAULT: usize = 64 << 20;
 
 impl super::address::ServerLine {
-    /// The name that the ring hashes, and that identifies the server.
-    pub fn ring_name(&self) -> &str {
-        self.name.as_deref().unwrap_or(&self.default_name)
-    }
-
     fn plan(&self) -> ServerPlan {
         let label = self.name.clone().unwrap_or_else(|| self.address.to_string());
         ServerPlan::new(self.ring_name(), &label, self.weight)

@@ -7,12 +7,15 @@
 
 use std::collections::HashMap;
 
-use proxy::plan::{PoolPlan, ServerPlan};
+use proxy::plan::{AdminState, PoolPlan, ServerPlan};
 use shard::{Distribution, Node, Ring};
 
-use super::running::Block;
+use super::running::{self, Block};
 use super::value::grouped;
-use super::{Config, ServerAddress};
+use super::{Config, ListSource, ServerAddress};
+
+/// What is told of a file that a reload would not change anything by.
+pub const NO_CHANGE: &str = "nothing would change";
 
 /// The differences of a newer configuration.
 #[derive(Debug, Default)]
@@ -43,7 +46,14 @@ pub fn difference(old: &Config, new: &Config) -> Difference {
     let before: HashMap<&str, Side> = sides(old).map(|side| (&*side.plan.name, side)).collect();
     let after: HashMap<&str, Side> = sides(new).map(|side| (&*side.plan.name, side)).collect();
     for side in sides(old).filter(|side| !after.contains_key(&*side.plan.name)) {
-        difference.lines.push(format!("pool {} removed from {}", side.plan.name, side.listen()));
+        let states = side.servers().filter(|server| server.0.admin != AdminState::Ready);
+        let states: String = states
+            .map(|(server, _)| {
+                format!(", and of {} its state: {}", server.label, server.admin.word())
+            })
+            .collect();
+        let line = format!("pool {} removed from {}{states}", side.plan.name, side.listen());
+        difference.lines.push(line);
     }
     for side in sides(new) {
         match before.get(&*side.plan.name) {
@@ -81,6 +91,9 @@ pub fn ring_difference(old: &Config, new: &Config) -> Vec<RingDifference> {
             true => new.name.clone(),
             false => format!("{} -> {}", old.name, new.name),
         };
+        if old.servers.is_empty() || new.servers.is_empty() {
+            return RingDifference { pool, moved: Err("its list of servers is not known") };
+        }
         let keys = if same_ring(old, new) { 0 } else { keys_moved(old, new, SAMPLES) };
         let moved = Moved { pool: pool.clone(), keys, samples: SAMPLES };
         RingDifference { pool, moved: Ok(moved) }
@@ -103,6 +116,12 @@ pub fn ring_difference(old: &Config, new: &Config) -> Vec<RingDifference> {
         }
     }
     all
+}
+
+/// Returns what becomes of the keys of the pools of `old` in `new`.
+pub fn moved(old: &Config, new: &Config) -> Vec<Moved> {
+    let all = ring_difference(old, new).into_iter().filter_map(|it| it.moved.ok());
+    all.filter(|moved| moved.keys > 0).collect()
 }
 
 impl Difference {
@@ -137,11 +156,19 @@ impl Difference {
 
     fn servers(&mut self, old: &Side, new: &Side) {
         let pool = &new.plan.name;
+        if old.list() != new.list() {
+            let from = new.list().map_or("the configuration".to_string(), |it| it.to_string());
+            self.lines.push(format!("pool {pool}: its servers come from {from} now"));
+        }
         let [before, after] = [old, new].map(|side| {
             side.servers().map(|server| (&*server.0.name, server)).collect::<HashMap<_, _>>()
         });
         for (server, _) in old.servers().filter(|(server, _)| !after.contains_key(&*server.name)) {
-            self.lines.push(format!("pool {pool}: server {} removed", server.label));
+            let state = match server.admin {
+                AdminState::Ready => String::new(),
+                state => format!(", and its state: {}", state.word()),
+            };
+            self.lines.push(format!("pool {pool}: server {} removed{state}", server.label));
         }
         for (server, address) in new.servers() {
             let (label, weight) = (&server.label, server.weight);
@@ -159,6 +186,10 @@ impl Difference {
             }
             if earlier.weight != weight {
                 self.lines.push(format!("{start}: weight {} -> {weight}", earlier.weight));
+            }
+            let [from, to] = [earlier, server].map(|one| one.admin.word());
+            if from != to {
+                self.lines.push(format!("{start}: {from} -> {to}"));
             }
         }
     }
@@ -187,7 +218,9 @@ impl Difference {
                 None => format!("({})", note.unwrap_or_default()),
             };
             let [from, to] = [word(old.value, old.note), word(new.value, new.note)];
-            if from == to || told_apart.contains(&new.name) {
+            // A deadline that follows `timeout` is told with it.
+            let is_unwritten = [old.from, new.from] == [running::Source::Default; 2];
+            if from == to || is_unwritten || told_apart.contains(&new.name) {
                 continue;
             }
             let line = format!("{of}: {}: {from} -> {to}", new.name);
@@ -276,12 +309,18 @@ impl<'c> Side<'c> {
         self.config.listeners[self.at].address.to_string()
     }
 
+    /// Where the servers come from, if not from the configuration.
+    fn list(&self) -> Option<&'c ListSource> {
+        self.config.upstreams[self.at].list.as_ref().map(|list| &list.source)
+    }
+
     fn servers(&self) -> impl Iterator<Item = (&'c ServerPlan, &'c ServerAddress)> + use<'c> {
         self.plan.servers.iter().zip(self.addresses)
     }
 
     fn added(&self) -> String {
         let servers = match self.plan.servers.len() {
+            0 => "no server yet".to_string(),
             1 => "1 server".to_string(),
             count => format!("{count} servers"),
         };
@@ -302,6 +341,10 @@ fn same_ring(old: &PoolPlan, new: &PoolPlan) -> bool {
 }
 
 fn keys_moved(old: &PoolPlan, new: &PoolPlan, samples: usize) -> usize {
+    if old.servers.is_empty() {
+        // It has no keys.
+        return 0;
+    }
     let random = [old, new].map(|pool| pool.distribution == Distribution::Random);
     match random {
         // No key has an owner in either ring.
@@ -423,6 +466,13 @@ beta:
     fn a_directive_is_told_with_both_values() {
         let difference = after(&[("timeout: 400", "timeout: 1s")]);
         assert_eq!(difference.lines, ["pool beta: timeout: 400ms -> 1s"]);
+        // What holds without a line of its own is the value of before.
+        let difference = after(&[("timeout: 400", "timeout: 400\n  timeout_reply: 200")]);
+        assert_eq!(difference.lines, ["pool beta: timeout_reply: 400ms -> 200ms"]);
+        let difference = after(&[("timeout: 400", "timeout_reply: 200")]);
+        let told =
+            ["timeout: 400ms -> (the three `timeout_…` apply)", "timeout_reply: 400ms -> 200ms"];
+        assert_eq!(difference.lines, told.map(|line| format!("pool beta: {line}")));
     }
 
     #[test]

@@ -8,9 +8,13 @@ use std::ops::RangeInclusive;
 use proxy::limits;
 use shard::{Distribution, Hash};
 
-use super::draft::{AllowDraft, CommandDraft, CountOrPercent, GlobalDraft, PoolDraft, ServerDraft};
+use super::draft::{
+    AllowDraft, CommandDraft, CountOrPercent, GlobalDraft, PoolDraft, ServersDraft,
+};
+use super::list::{DISCOVERY, SERVERS};
 use super::network::networks;
 use super::process::{AcceptMode, Admin, Workers, access_log_file, log_target, stats_address};
+use super::pubsub::{ON_SUBSCRIPTION_LOST, PUBSUB};
 use super::tenants::TenantDraft;
 use super::value::Fault;
 use super::words::{
@@ -76,7 +80,7 @@ pub enum Kind<D> {
     /// A list of such words. The flag passed to the setter marks the first word of the list.
     Owns(&'static str, fn(&mut D, &str, bool) -> Result<(), Fault>),
     Listen(fn(&mut D, Address)),
-    Servers(fn(&mut D, Vec<ServerDraft>)),
+    Servers(fn(&mut D, ServersDraft)),
     /// A mapping of command names to the positions of their keys.
     Commands(fn(&mut D, Vec<CommandDraft>)),
     /// A mapping of names to the directives of tenants.
@@ -178,10 +182,8 @@ pub static POOL: &[Directive<PoolDraft>] = &[
             pool.plan.server_failure_limit = count.max(1) as u32;
         }),
         "Failures in a row after which a server is ejected; 0 is read as 1."),
-    row("servers", Twemproxy, Required, Kind::Servers(|pool, servers| pool.servers = servers),
-        "A list of `host:port:weight [name]`, `/path/of/socket:weight [name]`, or `embedded`, \
-         which is a cache process of this program. The ring hashes the name or, without one, the \
-         host and port (the host alone if the port is 11211). Hosts are looked up once, at start."),
+    SERVERS,
+    DISCOVERY,
     fixed("reuseport", Native, Value("off"), Kind::Switch(|pool, on| pool.reuseport = on),
         "`SO_REUSEPORT` on the listener, as in twemproxy's versions after 0.5."),
     fixed("protocol", Native, Value("memcached"),
@@ -283,8 +285,9 @@ pub static POOL: &[Directive<PoolDraft>] = &[
     row("slowlog_threshold", Native, Value("off"),
         Kind::DurationOrOff(|pool, us| pool.plan.slow.after = us.unwrap_or(u64::MAX)),
         "A request that takes this long, from its first byte to the last of its answer, is in \
-         `quickack slowlog`. `off`: none is. It costs a few per cent of the processor time of \
-         small requests."),
+         `quickack slowlog`. `off`: none is. It costs small requests two or three per cent of the \
+         worker's instructions. Of a pool a worker records 128 at once, and then 20 a second; \
+         `requests_slow_total` counts them all."),
     row("slowlog_sample", Native, Value("1"),
         Kind::Number(1..=1_000_000, |pool, count| pool.plan.slow.one_in = count as u32),
         "One in so many slow requests is recorded."),
@@ -300,6 +303,19 @@ pub static POOL: &[Directive<PoolDraft>] = &[
         })),
         "Which requests have a line in `access_log_file`: none, all, or one in so many. What a \
          line has of the key is `slowlog_keys`. See [logs.md](../logs.md)."),
+    row("links", Native, Value("shared"),
+        Kind::Word(
+            || vec!["shared", "private"],
+            |pool, word| {
+                let is_private = ["shared", "private"].iter().position(|one| *one == word);
+                is_private.map(|at| pool.plan.private = at == 1)
+            },
+        ),
+        "Whose the links to the servers are. `shared`: all clients', and a client has links of its \
+         own only while it needs them. `private`: each client has a link of its own to each server \
+         that it asks, as long as it is connected; `private_connections_max` bounds them."),
+    PUBSUB,
+    ON_SUBSCRIPTION_LOST,
     row("merge_gets", Native, Value("on"), Kind::Switch(|pool, on| pool.plan.merge_gets = on),
         "Merge the gets that arrive together (in one turn of the event loop) into one multi-key \
          get for each server. Meta reads that ask only for value, flags and cas are merged too, \
@@ -388,6 +404,11 @@ pub static GLOBAL: &[Directive<GlobalDraft>] = &[
     row("clients_max", Native, Unset("as many as the limit of open files allows"),
         Kind::Number(1..=INT_MAX, |global, count| global.clients_max = Some(count as usize)),
         "The most clients of all pools and workers together."),
+    row("private_connections_max", Native, Value("1000"),
+        Kind::Number(0..=INT_MAX, |global, count| global.private_max = count),
+        "The most links that serve one client only, of all pools and workers together: those of \
+         pools with `links: private`, and of clients that watch keys or wait for elements. A \
+         request that needs one more is answered with an error."),
     fixed("tenants", Native, Unset("none"),
         Kind::Tenants(|global, tenants| global.tenants = tenants),
         "Groups of users, listeners and pools with limits, rules and figures of their own: see \
@@ -452,14 +473,25 @@ pub static GLOBAL: &[Directive<GlobalDraft>] = &[
             Format::from_name(word).map(|format| global.process.access_log_format = format)
         }),
         "`text`: `name=value` fields behind the time; `json`: one object per line."),
+    row("shutdown_delay", Native, Value("0"),
+        Kind::Duration(|global, us| global.process.shutdown_delay_us = us),
+        "How long the proxy serves on after it was told to end (TERM, `quickack drain`), while \
+         `/readyz` says 503: so a balancer sends its clients elsewhere before any is closed. A \
+         second signal ends the delay."),
     row("shutdown_timeout", Native, Value("10s"),
         Kind::Duration(|global, us| global.process.shutdown_timeout_us = us),
-        "How long clients may wait for their last answers when the process, or one of its \
-         workers, is to exit; 0 waits for no client."),
+        "How long clients may take for their last answers, and to send the rest of a request that \
+         they have begun, when the process, or one of its workers, is to exit; 0 waits for no \
+         client."),
     row("hang_timeout", Native, Value("2s"),
         Kind::Duration(|global, us| global.process.hang_timeout_us = us),
         "A worker whose heartbeat stops for this long is killed with a core dump and replaced. 0 \
          turns this off."),
+    row("resolve_every", Native, Value("30s"),
+        Kind::Deadline(|global, us| global.process.resolve_every_us = us),
+        "How often the names of servers' hosts are looked up. A server whose name has another \
+         address moves there, for all workers at once; its keys stay its own. A name that does \
+         not resolve is looked up again after a second, then after twice as long each time."),
 ];
 
 /// twemproxy keeps its numbers in an `int`.

@@ -7,6 +7,7 @@ use proxy::plan::{OnFailure, PoolPlan, QuickAck};
 use proxy::tenants::plan::RemovedUsers;
 
 use super::address::{Address, ServerLine};
+use super::list::{self, List, ListSource, Lists};
 use super::process::Process;
 use super::report::Spot;
 use super::tenants::TenantDraft;
@@ -18,6 +19,10 @@ pub struct PoolDraft {
     pub plan: PoolPlan,
     pub listen: Option<Address>,
     pub servers: Vec<ServerDraft>,
+    /// Where the servers come from, if not from the file.
+    pub list: Option<(ListSource, Spot)>,
+    /// A list that moves keys is applied by itself.
+    pub applies_lists: bool,
     /// The limit on clients; 0 means none.
     pub client_connections: usize,
     pub backlog: i32,
@@ -59,6 +64,25 @@ pub struct ServerDraft {
     pub spot: Spot,
 }
 
+/// What stands under `servers:`.
+pub enum ServersDraft {
+    Written(Vec<ServerDraft>),
+    From(ListSource, Spot),
+}
+
+impl ServersDraft {
+    /// Returns the value in its plainest form.
+    pub fn shown(&self) -> String {
+        match self {
+            ServersDraft::Written(servers) => {
+                let lines: Vec<&str> = servers.iter().map(|one| &*one.line.text).collect();
+                format!("[{}]", lines.join(", "))
+            }
+            ServersDraft::From(source, _) => source.to_string(),
+        }
+    }
+}
+
 /// A row of `commands:` and where its name was written.
 pub struct CommandDraft {
     pub extra: Extra,
@@ -83,6 +107,7 @@ pub struct GlobalDraft {
     pub process: Process,
     pub memory_max: usize,
     pub clients_max: Option<usize>,
+    pub private_max: u64,
     pub tenants: Vec<TenantDraft>,
     pub removed_users: RemovedUsers,
 }
@@ -103,6 +128,8 @@ impl PoolDraft {
             plan: PoolPlan::new(name, proto::PROTOCOLS[0], Vec::new()),
             listen: None,
             servers: Vec::new(),
+            list: None,
+            applies_lists: false,
             client_connections: 0,
             backlog: 512,
             tcpkeepalive: false,
@@ -137,6 +164,25 @@ impl PoolDraft {
 }
 
 impl PoolDraft {
+    /// What was set at run time takes the place of what is in the file.
+    pub fn set_servers(&mut self, draft: ServersDraft) {
+        (self.servers, self.list) = match draft {
+            ServersDraft::Written(servers) => (servers, None),
+            ServersDraft::From(source, spot) => (Vec::new(), Some((source, spot))),
+        };
+    }
+
+    /// Takes the servers of the pool's list, if it is among these, which have been checked. Returns
+    /// the list.
+    pub fn take_list(&mut self, lists: Option<&Lists>) -> Option<List> {
+        let (source, spot) = self.list.as_ref()?;
+        let text = lists?.get(&self.plan.name, source)?;
+        let draft = |line: ServerLine| ServerDraft { line, spot: spot.clone() };
+        let list = List { source: source.clone(), text: text.to_string() };
+        self.servers = list::servers(text).map(draft).collect();
+        Some(list)
+    }
+
     /// Returns the largest value if a worker may have `memory` bytes in all. Redis has no bound
     /// that a file could contradict, so its default is the largest possible value.
     pub fn item_size_max(&self, memory: usize) -> usize {
@@ -184,6 +230,7 @@ impl GlobalDraft {
             process: Process::new(processors),
             memory_max: limits::MEMORY_DEFAULT,
             clients_max: None,
+            private_max: limits::PRIVATE_LINKS_MAX,
             tenants: Vec::new(),
             removed_users: RemovedUsers::default(),
         }

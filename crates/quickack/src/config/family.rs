@@ -2,6 +2,7 @@
 //! reported, since it would have no effect there.
 
 use proto::Protocol;
+use proxy::plan::{OnSubscriptionLost, PubSub};
 
 use super::address::ServerAddress;
 use super::draft::PoolDraft;
@@ -109,7 +110,13 @@ impl Rules<'_> {
             findings.error(self.spot_of("redis"), "redis: this build does not speak Redis");
             return;
         }
-        for name in OF_REDIS.iter().filter(|name| self.is_written(name)) {
+        let plan = &self.draft.plan;
+        let links = plan.private.then_some(&"links");
+        let pubsub = (plan.pubsub != PubSub::All).then_some(&"pubsub");
+        let lost = plan.on_subscription_lost != OnSubscriptionLost::Close;
+        let lost = lost.then_some(&"on_subscription_lost");
+        let chosen = links.into_iter().chain(pubsub).chain(lost);
+        for name in OF_REDIS.iter().filter(|name| self.is_written(name)).chain(chosen) {
             let message = format!(
                 "{name}: this pool speaks memcached; write `redis: true` if its servers speak \
                  Redis, or remove `{name}`"

@@ -105,7 +105,7 @@ const KEYS: &[Help] = &[
         "remove it: there is no second pool for a pool that fails; `on_failure: eject` \
                   moves the keys of a server that fails to the others of its pool",
     ),
-    ("dns_resolve_interval", "remove it: hosts are looked up at the start and at each reload"),
+    ("dns_resolve_interval", "`global: {resolve_every: 30s}` says how often names are looked up"),
     ("env", "remove it: it has no meaning here"),
     ("virtual", "remove it: a pool has servers of its own"),
     ("gutter", "remove it: `on_failure: eject` moves the keys of a server that fails"),
@@ -160,7 +160,8 @@ const ADDRESSES: &str = "bind the listener to an address that only they can reac
 const TLS: &str = "there is no TLS here: put stunnel or the like beside the proxy";
 const SERVERS: &str = "write `servers:` and a list under it: `- HOST:PORT:WEIGHT NAME`";
 const SENTINEL: &str = "Sentinel is not asked here: name the masters under `servers:`, best by a \
-                        host name that moves with the master, and reload after a failover";
+                        host name that moves with the master; it is looked up every \
+                        `resolve_every`";
 const REPLICAS: &str = "replicas are not read here: name the masters under `servers:`";
 const CLUSTER: &str = "Redis Cluster is not spoken here: servers are standalone, and the proxy \
                        divides the keys";

@@ -6,6 +6,7 @@ use std::fmt::Write;
 use super::directives::{Directive, GLOBAL, Kind, POOL};
 use super::draft::Setting;
 use super::file::{ConfigFile, Entry, Node, Shape};
+use super::list;
 use super::value::quoted;
 use super::{Config, family};
 
@@ -66,6 +67,10 @@ fn line<D>(table: &[Directive<D>], setting: &Setting, entry: &Entry, out: &mut S
     let shown = setting.file.clone().unwrap_or_default();
     let value = match directive.map(|directive| &directive.kind) {
         Some(Kind::Servers(_)) => {
+            if let Some(written) = list::written(&entry.value) {
+                let _ = writeln!(out, "  {}: {written}", setting.name);
+                return;
+            }
             let _ = writeln!(out, "  {}:", setting.name);
             if let Shape::List(nodes) = &entry.value.shape {
                 nodes.iter().for_each(|node| {

@@ -1,9 +1,12 @@
 //! Directives set at run time over the file: `memory_max=2g`, `alpha.timeout_reply=200ms`.
 //!
 //! An override is parsed by the same table as the file, and compiled with it. So the same rules
-//! apply to a worker that starts later, and to a file that is read again.
+//! apply to a worker that starts later, and to a file that is read again. The state that an
+//! operator gives a server is such an override as well.
 
 use std::fmt;
+
+use proxy::plan::{AdminState, PoolPlan, ServerPlan};
 
 use super::apply::{apply_entry, apply_word};
 use super::directives::{Directive, GLOBAL, POOL};
@@ -25,10 +28,16 @@ pub enum Owner {
     Pool(String),
     /// The tenant of this name.
     Tenant(String),
+    /// The server that is called so, with its pool: `POOL/NAME`.
+    Server(String),
 }
 
 /// What the names of tenants are written behind.
 const TENANTS: &str = "tenants.";
+/// What the names of servers are written behind; a server's state is written without a directive.
+const SERVERS: &str = "servers.";
+/// The name of that state, for whoever asks for a name.
+const STATE: &str = "";
 
 impl Owner {
     /// Returns what stands before the name of a directive.
@@ -37,6 +46,7 @@ impl Owner {
             Owner::Proxy => String::new(),
             Owner::Pool(name) => format!("{name}."),
             Owner::Tenant(name) => format!("{TENANTS}{name}."),
+            Owner::Server(name) => format!("{SERVERS}{name}"),
         }
     }
 }
@@ -51,6 +61,22 @@ pub struct Override {
 }
 
 impl Override {
+    /// Makes the override that gives a server a state.
+    pub fn of_server(name: &str, state: AdminState) -> Override {
+        let value = state.word().to_string();
+        Override { owner: Owner::Server(name.to_string()), name: STATE, value }
+    }
+
+    /// The state that it gives a server; none if it is about something else.
+    pub(super) fn state_of(&self, pool: &PoolPlan, server: &ServerPlan) -> Option<AdminState> {
+        match &self.owner {
+            Owner::Server(name) if *name == server_key(pool, server) => {
+                AdminState::parse(&self.value)
+            }
+            _ => None,
+        }
+    }
+
     /// Parses `KEY=VALUE`, where KEY is a directive of `global:` or `POOL.DIRECTIVE`. It checks the
     /// value; it cannot check that the pool exists.
     pub fn parse(text: &str) -> Result<Override, Error> {
@@ -123,6 +149,11 @@ fn apply_value<D>(
 /// the same key; `KEY=` removes that. `compile` decides whether the whole is valid.
 pub fn set(config: &Config, overrides: &[Override], text: &str) -> Result<Vec<Override>, Error> {
     let new = Override::parse(text)?;
+    if let Owner::Server(name) = &new.owner {
+        // Without a value it is as the file has it.
+        let state = AdminState::parse(&new.value).unwrap_or_default();
+        return set_server(config, overrides, name, state);
+    }
     let blocks = |is_tenant: bool| {
         let names = config.blocks.iter().filter_map(move |block| match &block.owner {
             Owner::Pool(name) if !is_tenant => Some(name.as_str()),
@@ -135,6 +166,7 @@ pub fn set(config: &Config, overrides: &[Override], text: &str) -> Result<Vec<Ov
         Owner::Proxy => ("", "", vec![""]),
         Owner::Pool(name) => ("pool", name.as_str(), blocks(false)),
         Owner::Tenant(name) => ("tenant", name.as_str(), blocks(true)),
+        Owner::Server(_) => unreachable!("it has been set"),
     };
     if !names.contains(&name) {
         let hint = match nearest(name, names) {
@@ -143,6 +175,52 @@ pub fn set(config: &Config, overrides: &[Override], text: &str) -> Result<Vec<Ov
         };
         return Err(Error::Config(format!("no {kind} is called `{}`{hint}", printable(name))));
     }
+    with(overrides, new)
+}
+
+/// Returns `overrides` after a server has been given a state; `Ready` lifts the one it has. The
+/// name is `POOL/NAME`: the server's own, its name in the ring or its address.
+pub fn set_server(
+    config: &Config,
+    overrides: &[Override],
+    name: &str,
+    state: AdminState,
+) -> Result<Vec<Override>, Error> {
+    let found = servers(config).find(|(pool, server, address)| {
+        let names = [&server.label, &server.name, address];
+        names.into_iter().any(|one| format!("{}/{one}", pool.name) == name)
+    });
+    let Some((pool, server, _)) = found else {
+        let all: Vec<String> =
+            servers(config).map(|(pool, server, _)| server_key(pool, server)).collect();
+        let hint = match nearest(name, all.iter().map(String::as_str)) {
+            Some(near) => format!("; did you mean `{near}`?"),
+            None => "; `quickack servers` lists them".to_string(),
+        };
+        let why = format!("no server is called `{}`{hint}", printable(name));
+        return Err(Error::Config(why));
+    };
+    let key = server_key(pool, server);
+    let others = overrides.iter().filter(|one| one.owner != Owner::Server(key.clone()));
+    let given = (state != AdminState::Ready).then(|| Override::of_server(&key, state));
+    Ok(others.cloned().chain(given).collect())
+}
+
+/// Returns how a server is called from outside.
+pub fn server_key(pool: &PoolPlan, server: &ServerPlan) -> String {
+    format!("{}/{}", pool.name, server.label)
+}
+
+fn servers(config: &Config) -> impl Iterator<Item = (&PoolPlan, &ServerPlan, String)> {
+    let pools = config.plan.pools.iter().zip(&config.upstreams);
+    pools.flat_map(|(pool, upstream)| {
+        let both = pool.servers.iter().zip(&upstream.servers);
+        both.map(move |(server, address)| (pool, server, address.to_string()))
+    })
+}
+
+/// Returns `overrides` with a further one, which replaces one of the same key or removes it.
+fn with(overrides: &[Override], new: Override) -> Result<Vec<Override>, Error> {
     let (same, mut others): (Vec<Override>, Vec<Override>) =
         overrides.iter().cloned().partition(|earlier| earlier.same_key(&new));
     match (new.value.is_empty(), same.is_empty()) {
@@ -158,6 +236,9 @@ pub fn set(config: &Config, overrides: &[Override], text: &str) -> Result<Vec<Ov
 }
 
 fn read(text: &str) -> Result<Override, Fault> {
+    if let Some(set) = read_server(text) {
+        return set;
+    }
     let Some((key, value)) = text.split_once('=') else {
         return Err(Fault::new(format!("`{text}` is not `KEY=VALUE`, such as `memory_max=2g`")));
     };
@@ -183,6 +264,25 @@ fn read(text: &str) -> Result<Override, Fault> {
     };
     Ok(Override { owner, name, value: value.to_string() })
 }
+
+/// Reads `servers.POOL/NAME=STATE`; none if it is about no server. A name may be the path of a
+/// socket.
+fn read_server(text: &str) -> Option<Result<Override, Fault>> {
+    let (key, _) = text.split_once('=')?;
+    let (name, value) = text.rsplit_once('=')?;
+    let name = name.strip_prefix(SERVERS).filter(|_| key.contains('/'))?;
+    let is_state = value.is_empty() || AdminState::parse(value).is_some();
+    Some(match is_state && !name.contains(char::is_control) {
+        true => {
+            let owner = Owner::Server(name.to_string());
+            Ok(Override { owner, name: STATE, value: value.to_string() })
+        }
+        false => Err(Fault::new(format!("{SERVERS}{name}: {NO_STATE}"))),
+    })
+}
+
+/// An answer to a word that is no state.
+pub const NO_STATE: &str = "a server is `ready`, `drain` or `maint`";
 
 /// Returns the directive's own name, if it can be set at run time to that value.
 fn checked<D>(
@@ -315,6 +415,44 @@ mod tests {
         let told = set_all(&["memory_max=16m", "alpha.server_connections_max=1"]).err().unwrap();
         assert!(told.contains("each of the 2 workers needs a link"), "{told}");
         assert!(told.contains("--> set alpha.server_connections_max=1"), "{told}");
+    }
+
+    #[test]
+    fn the_state_of_a_server_is_an_override_and_goes_with_the_server() {
+        let text = "alpha:\n  listen: 127.0.0.1:1\n  servers: ['10.0.0.1:11211:1 one', \
+                    '/tmp/a=b.c:1']\n";
+        let compile = |text: &str, overrides: &[Override]| {
+            let outcome = compile_for("test.yml", text, overrides, 2, Source::Nowhere);
+            outcome.config.unwrap_or_else(|| panic!("{}", outcome.report.render_text()))
+        };
+        let config = compile(text, &[]);
+        let mut overrides = Vec::new();
+        for (name, state) in [
+            ("alpha/one", AdminState::Drain),
+            ("alpha//tmp/a=b.c", AdminState::Drain),
+            ("alpha//tmp/a=b.c", AdminState::Maint),
+        ] {
+            overrides = set_server(&config, &overrides, name, state).unwrap();
+        }
+        let words: Vec<String> = overrides.iter().map(Override::to_string).collect();
+        assert_eq!(words, ["servers.alpha/one=drain", "servers.alpha//tmp/a=b.c=maint"]);
+        let again = words.iter().map(|word| Override::parse(word).unwrap());
+        assert_eq!(again.collect::<Vec<_>>(), overrides, "a child reads what its master wrote");
+        let with = compile(text, &overrides);
+        let states = |config: &Config| -> Vec<AdminState> {
+            config.plan.pools[0].servers.iter().map(|server| server.admin).collect()
+        };
+        assert_eq!(states(&with), [AdminState::Drain, AdminState::Maint]);
+        // By its address, and as `set` writes it.
+        let lifted = set_server(&with, &overrides, "alpha/10.0.0.1:11211", AdminState::Ready);
+        assert_eq!(lifted.unwrap(), overrides[1..]);
+        assert_eq!(set(&with, &overrides, "servers.alpha/one=").unwrap(), overrides[1..]);
+        let other = compile(&text.replace("11211:1 one", "11211:1 uno"), &overrides);
+        assert_eq!(states(&other), [AdminState::Ready, AdminState::Maint]);
+        assert_eq!(other.overrides, overrides[1..], "it has gone with its server");
+        let told = |word: &str| set(&config, &[], word).unwrap_err().to_string();
+        assert!(told("servers.alpha/one=off").contains("`ready`, `drain` or `maint`"));
+        assert!(told("servers.alpha/on=drain").contains("did you mean `alpha/one`?"));
     }
 
     #[test]

@@ -34,9 +34,13 @@ pub struct Process {
     pub access_log: Option<String>,
     pub access_log_format: log::Format,
     /// The time for which clients may wait for their last replies when the process ends.
+    /// How long the proxy goes on before it drains, while it says that it is not ready.
+    pub shutdown_delay_us: u64,
     pub shutdown_timeout_us: u64,
     /// The time for which a worker's heartbeat may stand still; 0 means no limit.
     pub hang_timeout_us: u64,
+    /// The time between two look-ups of a server's name.
+    pub resolve_every_us: u64,
     /// Limit on connects to servers in a second, by all workers together; 0 means no limit.
     pub server_connects_max: u64,
 }
@@ -96,8 +100,10 @@ impl Process {
             log_level: log::Level::Notice,
             access_log: None,
             access_log_format: log::Format::Text,
+            shutdown_delay_us: 0,
             shutdown_timeout_us: 10_000_000,
             hang_timeout_us: 2_000_000,
+            resolve_every_us: 30_000_000,
             server_connects_max: 1000,
         }
     }

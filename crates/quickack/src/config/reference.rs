@@ -91,8 +91,8 @@ const DIFFERENCES: &str = "
 * Without `timeout`, or with 0, twemproxy waits forever. Here connect, queue and reply have a
   deadline of one second each unless the file names another.
 * `client_connections` is read and ignored by twemproxy 0.5. Here it is a limit.
-* Hosts are looked up once, at start, by the system's resolver. twemproxy looks up a server's host
-  at each connect.
+* Servers' hosts are looked up by a process of their own, every `resolve_every`. twemproxy looks up
+  a server's host at each connect, and does nothing else meanwhile.
 * In a Redis pool, clients may use every database of `databases`; clients of twemproxy have one. If
   a server lacks `redis_db`, clients get an error; twemproxy goes on in database 0.
 * These are refused here although twemproxy 0.5 accepts them: a number that does not fit in 31 bits

@@ -43,6 +43,8 @@ pub enum Severity {
     Error,
     /// The file can be used, but contains a setting that has no effect or an unlikely one.
     Warning,
+    /// What a reload of the file would change in a running proxy.
+    Change,
 }
 
 /// One error or warning about a file.
@@ -95,6 +97,10 @@ impl Diagnostic {
     }
 }
 
+fn of_file(severity: Severity, message: String) -> Diagnostic {
+    Diagnostic { severity, spot: Spot::File, message, suggestion: None, help: None, first: None }
+}
+
 impl Report {
     pub fn new(name: &str, text: &str, mut diagnostics: Vec<Diagnostic>) -> Report {
         diagnostics.sort_by_key(|diagnostic| diagnostic.place().map_or(0, |place| place.start));
@@ -103,15 +109,14 @@ impl Report {
 
     /// Adds warnings about the file itself.
     pub fn doubt(&mut self, doubts: Vec<String>) {
-        let warning = |message| Diagnostic {
-            severity: Severity::Warning,
-            spot: Spot::File,
-            message,
-            suggestion: None,
-            help: None,
-            first: None,
-        };
-        self.diagnostics.splice(0..0, doubts.into_iter().map(warning));
+        let warnings = doubts.into_iter().map(|doubt| of_file(Severity::Warning, doubt));
+        self.diagnostics.splice(0..0, warnings);
+    }
+
+    /// Adds what a running proxy says of the file.
+    pub fn add(&mut self, severity: Severity, lines: &[&str]) {
+        let added = lines.iter().map(|line| of_file(severity, line.trim().to_string()));
+        self.diagnostics.extend(added);
     }
 
     pub fn count(&self, severity: Severity) -> usize {
@@ -158,6 +163,7 @@ impl Report {
         let word = match diagnostic.severity {
             Severity::Error => "error",
             Severity::Warning => "warning",
+            Severity::Change => "change",
         };
         let hint = match &diagnostic.suggestion {
             Some(suggestion) => format!("; did you mean `{suggestion}`?"),

@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use proxy::plan::OnFailure;
+use proxy::plan::{OnFailure, PubSub};
 use shard::{Distribution, Hash};
 
 use super::address::{Address, ServerAddress};
@@ -10,6 +10,7 @@ use super::draft::{PoolDraft, Setting};
 use super::file::{Entry, Shape};
 use super::findings::Findings;
 use super::foreign;
+use super::list::ListSource;
 use super::report::Spot;
 use super::value::Fault;
 
@@ -27,8 +28,10 @@ impl Rules<'_> {
         self.check_required(findings);
         self.check_family(findings);
         self.check_servers(findings);
+        self.check_list(findings);
         self.check_names(findings);
         self.check_failure(findings);
+        self.check_pubsub(findings);
         self.check_proxy_protocol(findings);
         self.check_without_effect(findings);
     }
@@ -66,6 +69,22 @@ impl Rules<'_> {
         }
     }
 
+    fn check_list(&self, findings: &mut Findings) {
+        match &self.draft.list {
+            Some((ListSource::Elasticache { .. }, spot)) if self.draft.speaks_redis() => {
+                let message = "servers: only clusters of memcached have a configuration endpoint; \
+                               this pool is of Redis";
+                findings.error(spot.clone(), message);
+            }
+            None if self.draft.applies_lists => {
+                let message = "discovery: without effect, because the servers of this pool are \
+                               in the configuration";
+                findings.warning(self.spot_of("discovery"), message);
+            }
+            _ => {}
+        }
+    }
+
     /// Some forks have a password behind the name. Here it would place the keys.
     fn check_names(&self, findings: &mut Findings) {
         for server in self.draft.servers.iter().filter(|_| self.draft.speaks_redis()) {
@@ -88,6 +107,16 @@ impl Rules<'_> {
         {
             let message = "on_failure: it contradicts `auto_eject_hosts`; keep one of them";
             findings.error(self.spot_of("on_failure"), message);
+        }
+    }
+
+    /// Where a channel has no server of its own, subscribers and publishers would not meet.
+    fn check_pubsub(&self, findings: &mut Findings) {
+        let plan = &self.draft.plan;
+        if plan.pubsub == PubSub::Hashed && plan.distribution == Distribution::Random {
+            let message = "pubsub: with `distribution: random` no channel has a server of its own; \
+                           write `pubsub: all`";
+            findings.error(self.spot_of("pubsub"), message);
         }
     }
 

@@ -32,7 +32,7 @@ pub struct Value<'c> {
     /// The value from the file alone, if another one was set at run time.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub file: Option<&'c str>,
-    /// The effect of leaving out a directive without a default value.
+    /// The effect of leaving out a directive without a default value, or where its value is from.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub note: Option<&'static str>,
 }
@@ -65,7 +65,7 @@ impl Block {
     pub fn pool(&self) -> Option<&str> {
         match &self.owner {
             Owner::Pool(name) => Some(name),
-            Owner::Proxy | Owner::Tenant(_) => None,
+            Owner::Proxy | Owner::Tenant(_) | Owner::Server(_) => None,
         }
     }
 
@@ -73,7 +73,7 @@ impl Block {
     pub fn tenant(&self) -> Option<&str> {
         match &self.owner {
             Owner::Tenant(name) => Some(name),
-            Owner::Proxy | Owner::Pool(_) => None,
+            Owner::Proxy | Owner::Pool(_) | Owner::Server(_) => None,
         }
     }
 
@@ -83,6 +83,7 @@ impl Block {
             Owner::Pool(_) => POOL.iter().map(|row| self.value(row)).collect(),
             Owner::Tenant(_) => TENANT.iter().map(|row| self.value(row)).collect(),
             Owner::Proxy => GLOBAL.iter().map(|row| self.value(row)).collect(),
+            Owner::Server(_) => Vec::new(),
         }
     }
 
@@ -92,6 +93,11 @@ impl Block {
             Unwritten::Required => (None, None),
             Unwritten::Value(word) => (Some(word), None),
             Unwritten::Unset(words) => (None, Some(words)),
+        };
+        let general = self.general(directive.name);
+        let (default, note) = match general {
+            Some(_) => (general, Some(BY_TIMEOUT)),
+            None => (default, note),
         };
         let file = setting.and_then(|setting| setting.file.as_deref());
         let set = setting.and_then(|setting| setting.set.as_deref());
@@ -107,16 +113,26 @@ impl Block {
                 (None, None) => Source::Default,
             },
             file: set.and(Some(file.or(default).or(note).unwrap_or_default())),
-            note: if value.is_none() { note } else { None },
+            note: note.filter(|_| value.is_none() || (general.is_some() && value == general)),
         }
     }
+
+    /// Returns the value that a deadline has by `timeout`, if that is more than 0.
+    fn general(&self, name: &str) -> Option<&str> {
+        let is_deadline = ["timeout_connect", "timeout_queue", "timeout_reply"].contains(&name);
+        let timeout = || self.settings.iter().find(|setting| setting.name == "timeout")?.word();
+        is_deadline.then(timeout).flatten().filter(|word| *word != "0")
+    }
 }
+
+const BY_TIMEOUT: &str = "by `timeout`";
 
 fn unwritten(owner: &Owner, name: &str) -> &'static Unwritten {
     let found = match owner {
         Owner::Pool(_) => POOL.iter().find(|row| row.name == name).map(|row| &row.unwritten),
         Owner::Tenant(_) => TENANT.iter().find(|row| row.name == name).map(|row| &row.unwritten),
         Owner::Proxy => GLOBAL.iter().find(|row| row.name == name).map(|row| &row.unwritten),
+        Owner::Server(_) => None,
     };
     found.expect("a setting is read by its table")
 }
@@ -180,6 +196,7 @@ impl Value<'_> {
         match self.from {
             Source::File => String::new(),
             Source::Default => match self.note {
+                Some(note) if self.value.is_some() => format!("  # {note}"),
                 Some(note) => format!(" {note}"),
                 None => "  # default".to_string(),
             },

@@ -12,7 +12,7 @@ use super::draft::PoolDraft;
 use super::findings::Findings;
 use super::report::nearest;
 use super::tenants::TenantDraft;
-use super::value::Fault;
+use super::value::{Fault, size_word};
 
 /// A pool, as far as tenants are concerned.
 pub struct Member<'c> {
@@ -41,20 +41,22 @@ pub fn of_pool(tenants: &[TenantDraft], pool: &PoolDraft) -> Option<usize> {
     of_listener.or_else(|| tenants.iter().position(|one| one.pools.contains(&pool.plan.name)))
 }
 
-/// Checks all tenants against each other, the pools, and the proxy's limit on clients.
-pub fn check(
-    tenants: &[TenantDraft],
-    pools: &[Member<'_>],
-    clients_max: Option<usize>,
-    findings: &mut Findings,
-) {
+/// The limits of the proxy that those of all tenants are within.
+pub struct Most {
+    pub clients: Option<usize>,
+    pub private_links: u64,
+    pub memory: u64,
+}
+
+/// Checks all tenants against each other, the pools, and the limits of the proxy.
+pub fn check(tenants: &[TenantDraft], pools: &[Member<'_>], most: &Most, findings: &mut Findings) {
     let mut check = Check { pools, claims: HashMap::new(), findings };
     for tenant in tenants {
         check.users(tenant);
         check.listeners(tenant);
         check.names_of_pools(tenant);
         check.commands(tenant);
-        check.limits(tenant, tenants, clients_max);
+        check.limits(tenant, tenants, most);
     }
 }
 
@@ -129,8 +131,17 @@ impl Check<'_> {
             if tenant.deny.contains(word) {
                 let message = format!("allow: without effect for `{word}`, which `deny` names");
                 self.findings.warning(tenant.spot_of("allow"), message);
+            } else if let Some(denied) = denied_by(tenant, word) {
+                let message = format!("allow: without effect for `{word}`: `deny` has `{denied}`");
+                self.findings.warning(tenant.spot_of("allow"), message);
             }
             self.check_gated(tenant, word);
+        }
+        let lists = (tenant.allow.clone(), tenant.deny.clone());
+        if TenantRules::new(Vec::new(), lists, Vec::new()).allows_nothing() {
+            let message =
+                format!("tenant `{}` may run no command but those of a login", tenant.plan.name);
+            self.findings.warning(tenant.spot_of("deny"), message);
         }
     }
 
@@ -164,9 +175,9 @@ impl Check<'_> {
         is_known || extras.any(|command| command.extra.name == word)
     }
 
-    fn limits(&mut self, tenant: &TenantDraft, all: &[TenantDraft], clients_max: Option<usize>) {
+    fn limits(&mut self, tenant: &TenantDraft, all: &[TenantDraft], proxy: &Most) {
         let most = tenant.plan.clients_max;
-        if let Some(all) = clients_max.filter(|all| most != u64::MAX && most > *all as u64) {
+        if let Some(all) = proxy.clients.filter(|all| most != u64::MAX && most > *all as u64) {
             let message =
                 format!("clients_max: {most} are never reached: all tenants have {all} together");
             self.findings.warning(tenant.spot_of("clients_max"), message);
@@ -174,12 +185,34 @@ impl Check<'_> {
         let at = all.iter().position(|one| one.plan.name == tenant.plan.name);
         let own = self.pools.iter().filter(|pool| of_pool(all, pool.draft) == at);
         let own: Vec<&PoolDraft> = own.map(|pool| pool.draft).collect();
-        let bounded = own.iter().all(|pool| pool.client_connections > 0) && !own.is_empty();
-        let sum: usize = own.iter().map(|pool| pool.client_connections).sum();
-        if bounded && tenant.plan.users.is_empty() && most != u64::MAX && most > sum as u64 {
+        let has_user = |pool: &Member<'_>| {
+            let mut users = tenant.plan.users.iter();
+            pool.users.is_some_and(|all| users.any(|user| all.find(user.as_bytes()).is_some()))
+        };
+        let comes_by = |pool: &&Member<'_>| of_pool(all, pool.draft) == at || has_user(pool);
+        let rooms = self.pools.iter().filter(comes_by).map(|pool| pool.draft.client_connections);
+        let sum = rooms.clone().fold(0, usize::saturating_add) as u64;
+        if most != u64::MAX && most > sum && rooms.clone().all(|room| room > 0) && sum > 0 {
             let message =
                 format!("clients_max: {most} are never reached: its pools allow {sum} together");
             self.findings.warning(tenant.spot_of("clients_max"), message);
+        }
+        let links = tenant.plan.private_links_max;
+        if links != u64::MAX && links > proxy.private_links {
+            let message = format!(
+                "private_links_max: {links} are never reached: `private_connections_max` is {}",
+                proxy.private_links
+            );
+            self.findings.warning(tenant.spot_of("private_links_max"), message);
+        }
+        let inflight = tenant.plan.inflight_max;
+        if inflight != u64::MAX && inflight > proxy.memory {
+            let message = format!(
+                "inflight_max: {} are never reached: `memory_max` is {}",
+                size_word(inflight),
+                size_word(proxy.memory)
+            );
+            self.findings.warning(tenant.spot_of("inflight_max"), message);
         }
         if own.is_empty() && tenant.plan.users.is_empty() {
             let message = format!(
@@ -189,10 +222,6 @@ impl Check<'_> {
             self.findings.warning(tenant.spot_of(""), message);
         }
         self.databases(tenant, &own);
-        if tenant.private_links_max.is_some() {
-            let message = "private_links_max: without effect: no client has links of its own yet";
-            self.findings.warning(tenant.spot_of("private_links_max"), message);
-        }
     }
 
     /// Checks that the databases are those of some pool, and that clients begin in one of them.
@@ -221,4 +250,23 @@ impl Check<'_> {
             }
         }
     }
+}
+
+/// Returns the category, or container, in `deny` that takes away everything which a word of `allow`
+/// gives.
+fn denied_by<'t>(tenant: &'t TenantDraft, word: &str) -> Option<&'t str> {
+    let covers = |denied: &&String| {
+        let mut meant = 0;
+        let all = PROTOCOLS.iter().all(|protocol| {
+            protocol.commands().iter().enumerate().all(|(at, row)| {
+                let (name, categories) =
+                    (row.name.to_ascii_lowercase(), protocol.categories(at as u16));
+                let is_meant = TenantRules::means(word, &name, &categories);
+                meant += u32::from(is_meant);
+                !is_meant || TenantRules::means(denied, &name, &categories)
+            })
+        });
+        all && meant > 0
+    };
+    tenant.deny.iter().find(covers).map(String::as_str)
 }

@@ -34,7 +34,6 @@ pub struct TenantDraft {
     pub allow: Vec<String>,
     pub deny: Vec<String>,
     pub key_prefix: String,
-    pub private_links_max: Option<u64>,
     pub settings: Vec<Setting>,
     /// The place of its name, and those of the values of its directives.
     place: Place,
@@ -88,9 +87,10 @@ pub static TENANT: &[Directive<TenantDraft>] = &[
         "What becomes of a request above one of the limits but `clients_max`: `delay` reads it \
          later, `refuse` answers it with an error that names the tenant and the limit."),
     row("private_links_max", Native, Unset("no limit"),
-        Kind::Number(1..=INT_MAX, |tenant, count| tenant.private_links_max = Some(count)),
-        "The most links that belong to one client alone. No client has such links yet, so this \
-         has no effect."),
+        Kind::Number(1..=INT_MAX, |tenant, count| tenant.plan.private_links_max = count),
+        "The most links that belong to one of its clients alone. A request that needs one more is \
+         answered with an error that names the tenant and the limit. `private_connections_max` \
+         bounds them for all tenants together."),
     row("databases", Native, Unset("all of the pool's"),
         Kind::Owns("list of numbers and ranges", |tenant, word, first| {
             add(&mut tenant.databases, range(word)?, first)
@@ -212,7 +212,6 @@ impl TenantDraft {
             allow: Vec::new(),
             deny: Vec::new(),
             key_prefix: String::new(),
-            private_links_max: None,
             settings: Vec::new(),
             place,
             places: Vec::new(),

@@ -8,7 +8,7 @@ mod tenants;
 use std::fs;
 use std::time::Duration;
 
-use proxy::plan::{OnFailure, Partial, PoolPlan, QuickAck, SlowKeys};
+use proxy::plan::{OnFailure, OnSubscriptionLost, Partial, PoolPlan, PubSub, QuickAck, SlowKeys};
 use proxy::tenants::plan::RemovedUsers;
 use shard::{Distribution, Hash};
 
@@ -143,6 +143,11 @@ const EFFECTS: &[Effect] = &[
     ("timeout_reply: 1m", |c| pool(c).timeouts.reply == 60_000_000),
     ("timeout_slow: 30s", |c| pool(c).timeouts.slow == 30_000_000),
     ("hold_after: 0", |c| pool(c).hold_after.is_none()),
+    ("links: private\n  protocol: redis", |c| pool(c).private),
+    ("pubsub: hashed\n  protocol: redis", |c| pool(c).pubsub == PubSub::Hashed),
+    ("on_subscription_lost: keep\n  protocol: redis", |c| {
+        pool(c).on_subscription_lost == OnSubscriptionLost::Keep
+    }),
     ("merge_gets: off", |c| !pool(c).merge_gets),
     ("partial: miss", |c| pool(c).partial == Partial::Miss),
     ("allow: [flush_all]", |c| pool(c).allow == ["flush_all"]),
@@ -163,6 +168,7 @@ fn every_directive_has_its_effect() {
     let elsewhere = [
         "listen",
         "servers",
+        "discovery",
         "memory",
         "protocol",
         "redis",
@@ -190,6 +196,7 @@ const GLOBAL_EFFECTS: &[Effect] = &[
     ("epoll_timeout: 7us", |c| c.process.epoll_timeout_us == 7),
     ("memory_max: 2g", |c| c.plan.memory_max == 2 << 30),
     ("clients_max: 9", |c| c.plan.clients_max == 9),
+    ("private_connections_max: 9", |c| c.plan.private_max == 9),
     ("server_connects_max: 0", |c| c.process.server_connects_max == 0),
     ("admin: off", |c| c.process.admin == Admin::Off),
     ("stats: 127.0.0.1:22222", |c| c.process.stats.is_some()),
@@ -201,9 +208,11 @@ const GLOBAL_EFFECTS: &[Effect] = &[
     ("access_log_file: /a b", |c| c.process.access_log.as_deref() == Some("/a b")),
     ("access_log_format: json", |c| c.process.access_log_format == log::Format::Json),
     ("log_level: debug", |c| c.process.log_level == log::Level::Debug),
+    ("shutdown_delay: 5s", |c| c.process.shutdown_delay_us == 5_000_000),
     ("shutdown_timeout: 0", |c| c.process.shutdown_timeout_us == 0),
     ("tenants: {shop: {pools: [p]}}", |c| c.plan.pools[0].tenant == Some(0)),
     ("removed_users: keep", |c| c.plan.removed_users == RemovedUsers::Keep),
+    ("resolve_every: 1s", |c| c.process.resolve_every_us == 1_000_000),
     ("hang_timeout: 1m", |c| c.process.hang_timeout_us == 60_000_000),
 ];
 

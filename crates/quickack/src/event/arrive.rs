@@ -110,7 +110,7 @@ impl Loop<'_> {
         let HeaderReader { fd, pool, tcp, .. } = reader;
         // It will be watched anew, as a connection.
         let _ = epoll::delete(&self.epoll, &fd);
-        let accepted = self.service.handle_accept(pool, self.now);
+        let accepted = self.service.handle_begun(pool, self.now);
         self.register(accepted, Socket { fd, tcp, from }, rest);
     }
 
@@ -153,10 +153,14 @@ impl Loop<'_> {
         }
     }
 
-    /// All clients whose header has not come are closed: they have asked nothing.
-    pub(super) fn drop_all_readers(&mut self) {
-        for _ in 0..self.header_readers.clear() {
-            self.acceptor.left();
+    /// Nobody is accepted any more. Clients that have sent a part of their header may send the
+    /// rest; the others have asked nothing, and are closed.
+    pub(super) fn finish_readers(&mut self) {
+        for at in self.header_readers.those(|_| true) {
+            self.read_header(at);
+        }
+        for at in self.header_readers.those(HeaderReader::is_silent) {
+            self.drop_reader(at);
         }
     }
 }

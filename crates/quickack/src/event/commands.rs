@@ -53,6 +53,7 @@ impl Loop<'_> {
                     self.sharing = Some(Sharing { keep, until: self.now.after(SHARE_US) })
                 }
                 Command::Drain { within } => self.drain(within),
+                Command::Told { number, told } => self.take_told(number, told),
                 Command::Query { number, until, query } => {
                     self.queries.add(number, until, query, self.now);
                 }
@@ -158,7 +159,7 @@ impl Loop<'_> {
     /// No more clients; those who are here leave when they have been answered.
     fn drain(&mut self, within: Duration) {
         self.acceptor.close(&self.epoll);
-        self.drop_all_readers();
+        self.finish_readers();
         self.drain_deadline = Some(self.now.after(within.as_micros() as u64));
         self.service.drain(self.now);
         self.run_actions(None);

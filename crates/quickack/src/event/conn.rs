@@ -56,6 +56,12 @@ impl Conn {
         self.ended && self.id.is_client() && !flags.contains(epoll::EventFlags::ERR)
     }
 
+    /// Whether what a client has sent can be read after it has hung up: always on a local socket,
+    /// while TCP tells of a reset.
+    pub fn keeps_what_came(&self) -> bool {
+        !self.tcp && self.id.is_client()
+    }
+
     pub fn new(id: ConnId, fd: OwnedFd, tcp: bool, connecting: bool) -> Conn {
         Conn {
             id,

@@ -28,6 +28,8 @@ pub struct Target {
 pub enum TargetAddress {
     Tcp(SocketAddr),
     Unix(PathBuf),
+    /// The server's name does not resolve.
+    None,
 }
 
 /// The settings that connects need.
@@ -80,6 +82,10 @@ impl Connects {
 impl Loop<'_> {
     /// Begins to connect, or waits for its turn.
     pub(super) fn connect(&mut self, link: ConnId, server: u32) {
+        let target = self.connects.targets.get(&server);
+        if target.is_some_and(|target| matches!(target.address, TargetAddress::None)) {
+            return self.service.handle_closed(link, Closed::Reset, self.now);
+        }
         if !self.connects.waiting.is_empty() {
             return self.queue(link, server);
         }
@@ -138,7 +144,10 @@ impl Loop<'_> {
                 }
             }
             Err(error) => {
-                let how = if is_ours(error) { Closed::Own } else { Closed::Reset };
+                let how = match is_ours(error) {
+                    true => Closed::Own,
+                    false => Closed::Unmade(error.raw_os_error()),
+                };
                 self.service.handle_closed(link, how, self.now);
             }
         }
@@ -175,6 +184,7 @@ fn begin(target: &Target) -> rustix::io::Result<Begun> {
             let established = sys::connect::unix(&fd, path)?;
             Ok(Begun { fd, established, tcp: false })
         }
+        TargetAddress::None => Err(Errno::DESTADDRREQ),
     }
 }
 

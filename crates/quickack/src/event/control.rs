@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::time::Duration;
 
+use proto::Told;
 use proxy::access::AccessLine;
 use proxy::connection::Connection;
 use proxy::plan::Plan;
@@ -75,6 +76,11 @@ pub trait Control {
 
     /// A part of the answer to a question.
     fn answer(&mut self, _rows: Rows) {}
+
+    /// A question of a client about clients, for all workers. `Err`: it cannot be asked.
+    fn ask(&mut self, _number: u64, _query: Query) -> Result<(), String> {
+        Err("there is nobody to ask".to_string())
+    }
 }
 
 /// One of the clients that are handed over: what it has done, and its connection.
@@ -100,6 +106,29 @@ pub struct Rows {
 pub enum LoopEvent {
     /// A client from a network of balancers sent something else than a whole PROXY header.
     HeaderBroken { from: Option<IpAddr>, why: &'static str },
+    /// The time for the end is over: so many clients are closed that have asked for something, of
+    /// which so many were in the middle of a request.
+    CutOff { clients: usize, half_asked: usize },
+}
+
+impl LoopEvent {
+    /// Returns a word for it, a key that repeats of it share, and the line for the log.
+    pub fn line(&self) -> (&'static str, String, String) {
+        match self {
+            LoopEvent::HeaderBroken { from, why } => {
+                let from = from.map_or("a client".to_string(), |address| address.to_string());
+                let text = format!("{from} sent no valid PROXY header ({why}) and was closed");
+                ("header_broken", format!("header {from}"), text)
+            }
+            LoopEvent::CutOff { clients, half_asked } => {
+                let text = format!(
+                    "`shutdown_timeout` is over: {clients} clients with something outstanding are \
+                     closed, {half_asked} of them in the middle of a request"
+                );
+                ("clients_cut_off", String::new(), text)
+            }
+        }
+    }
 }
 
 /// A command to the loop.
@@ -119,6 +148,8 @@ pub enum Command {
     Share { keep: u32 },
     /// No more clients; each is closed when it has been answered. Ends with the last, or then.
     Drain { within: Duration },
+    /// The answer to a question of a client, or why there is none.
+    Told { number: u64, told: Result<Told, String> },
     /// A question about the clients, which the master wants answered by then.
     Query { number: u64, until: Time, query: Query },
 }

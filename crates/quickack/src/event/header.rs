@@ -100,11 +100,8 @@ impl HeaderReaders {
         self.remove(at)
     }
 
-    /// Removes all; how many they were.
-    pub fn clear(&mut self) -> usize {
-        let count = self.places.len() - self.free.len();
-        *self = HeaderReaders::default();
-        count
+    pub fn len(&self) -> usize {
+        self.places.len() - self.free.len()
     }
 }
 
@@ -266,7 +263,7 @@ mod tests {
         assert!(place == places[1] && readers.find(place).is_some_and(|it| it.number == 4));
         assert_eq!(readers.those(|reader| reader.number > 3), [place]);
         assert_eq!(readers.due(), Some(Time(5_000_002)));
-        assert_eq!((readers.clear(), readers.clear(), readers.due()), (2, 0, None));
+        assert_eq!(readers.len(), 2);
     }
 
     /// In every size of pieces the same.

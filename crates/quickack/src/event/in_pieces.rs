@@ -17,6 +17,8 @@ pub(super) struct InPieces {
 #[derive(Clone, Copy, Default)]
 struct Found {
     count: u64,
+    /// Those of them that were late.
+    late: u64,
     /// What the address had whose place this one took.
     over: u64,
     late_us: u64,
@@ -26,12 +28,13 @@ struct Found {
 
 impl InPieces {
     /// Notes that more of a request came so late after an ACK that was sent at once.
-    pub(super) fn note(&mut self, address: IpAddr, late_us: u64, now: Time) {
+    pub(super) fn note(&mut self, address: IpAddr, (late_us, is_late): (u64, bool), now: Time) {
         let full = self.found.len() >= PLACES && !self.found.contains_key(&address);
         let over = if full { self.make_room() } else { 0 };
         let fresh = Found { count: over, over, ..Found::default() };
         let found = self.found.entry(address).or_insert(fresh);
         found.count += 1;
+        found.late += u64::from(is_late);
         found.late_us += late_us;
         found.latest_us = found.latest_us.max(late_us);
         found.last = now;
@@ -51,6 +54,7 @@ impl InPieces {
             address: *address,
             count: it.count,
             over: it.over,
+            late: it.late,
             late_us: it.late_us,
             latest_us: it.latest_us,
             ago_us: now.since(it.last),
@@ -77,9 +81,9 @@ mod tests {
     fn an_address_that_comes_often_stays_while_others_come_and_go() {
         let mut table = InPieces::default();
         for n in 0..100_000u32 {
-            table.note(address(1_000 + n), 10, Time(n.into()));
+            table.note(address(1_000 + n), (10, false), Time(n.into()));
             if n % 20 == 0 {
-                table.note(address(7), 40 + u64::from(n % 3), Time(n.into()));
+                table.note(address(7), (40 + u64::from(n % 3), false), Time(n.into()));
             }
         }
         assert_eq!(table.found.len(), PLACES);
@@ -93,11 +97,11 @@ mod tests {
     fn while_there_is_room_counts_are_exact() {
         let mut table = InPieces::default();
         for (n, late_us) in [(1, 10), (2, 5), (1, 30)] {
-            table.note(address(n), late_us, Time(9));
+            table.note(address(n), (late_us, late_us > 20), Time(9));
         }
         let rows = table.rows(9, Time(10));
-        let short = |row: &InPiecesRow| (row.address, row.count, row.over, row.late_us, row.ago_us);
+        let short = |row: &InPiecesRow| (row.address, row.count, row.late, row.late_us, row.ago_us);
         let rows: Vec<_> = rows.iter().map(short).collect();
-        assert_eq!(rows, [(address(1), 2, 0, 40, 1), (address(2), 1, 0, 5, 1)]);
+        assert_eq!(rows, [(address(1), 2, 1, 40, 1), (address(2), 1, 0, 5, 1)]);
     }
 }

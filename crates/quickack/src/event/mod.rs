@@ -23,6 +23,7 @@ mod control;
 mod header;
 mod heap_trim;
 mod in_pieces;
+mod inquire;
 mod query;
 mod service;
 mod sessions;
@@ -35,7 +36,7 @@ use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::time::Duration;
 
-use metrics::{Counters, SlowLog, WorkerCounter};
+use metrics::{Counters, SlowLog, WorkerCounter, WorkerMetrics};
 use proxy::{ConnId, Side, Time};
 use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
@@ -51,6 +52,7 @@ use connect::Connects;
 use header::HeaderReaders;
 use heap_trim::HeapTrim;
 use in_pieces::InPieces;
+use inquire::Inquiries;
 use query::Queries;
 
 pub use accept::{CALLS, Listener, choose};
@@ -86,6 +88,8 @@ pub struct Loop<'m> {
     /// The counters that a worker keeps of itself.
     counters: Option<Counters<WorkerCounter>>,
     slow_log: Option<SlowLog>,
+    /// Of a worker; what MONITOR shows goes through them.
+    metrics: Option<WorkerMetrics>,
     heap_trim: HeapTrim,
     queries: Queries,
     in_pieces: InPieces,
@@ -104,6 +108,8 @@ pub struct Loop<'m> {
     signal_ready: bool,
     /// The service has been told where a client's connection begins and ends.
     has_new_endpoints: bool,
+    /// What clients ask about clients.
+    inquiries: Inquiries,
     /// The same for the control channel.
     control_ready: bool,
     /// Whether the kernel says when the control channel can be written to.
@@ -160,6 +166,7 @@ impl<'m> Loop<'m> {
         looping.has_master = true;
         looping.counters = Some(scoreboard.metrics(slot).counters(0));
         looping.slow_log = Some(scoreboard.metrics(slot).slow_log());
+        looping.metrics = Some(scoreboard.metrics(slot));
         looping.connects.share(scoreboard.clone());
         let policy = match (mode, lock) {
             (AcceptMode::Gate, _) => Policy::Gate,
@@ -198,6 +205,7 @@ impl<'m> Loop<'m> {
             signals,
             counters: None,
             slow_log: None,
+            metrics: None,
             heap_trim: HeapTrim::default(),
             queries: Queries::default(),
             in_pieces: InPieces::default(),
@@ -210,6 +218,7 @@ impl<'m> Loop<'m> {
             cpu_read_at: now,
             signal_ready: false,
             has_new_endpoints: false,
+            inquiries: Inquiries::default(),
             control_ready: false,
             watches_control_writes: false,
             retiring: false,
@@ -227,7 +236,21 @@ impl<'m> Loop<'m> {
         while !self.is_over() {
             self.turn(&mut events)?;
         }
+        self.tell_cut_off();
         Ok(())
+    }
+
+    /// The time is over, and clients are left that have asked for something.
+    fn tell_cut_off(&mut self) {
+        let (clients, half_asked) = self.service.unfinished();
+        let headers = self.header_readers.len();
+        let (clients, half_asked) = (clients + headers, half_asked + headers);
+        if clients > 0 {
+            if let Some(counters) = &self.counters {
+                counters.add(WorkerCounter::ClientsUnfinished, clients as u64);
+            }
+            self.control.log_loop_event(LoopEvent::CutOff { clients, half_asked });
+        }
     }
 
     /// One turn: everything that is ready, then the links.
@@ -389,7 +412,10 @@ impl<'m> Loop<'m> {
 
     fn is_over(&self) -> bool {
         match self.drain_deadline {
-            Some(deadline) => self.service.is_drained() || self.now >= deadline,
+            Some(deadline) => {
+                let is_empty = self.service.is_drained() && self.header_readers.len() == 0;
+                is_empty || self.now >= deadline
+            }
             None => self.retiring && self.acceptor.is_empty(),
         }
     }

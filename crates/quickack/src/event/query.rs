@@ -8,6 +8,7 @@
 
 use std::collections::VecDeque;
 use std::net::IpAddr;
+use std::os::fd::{AsRawFd, RawFd};
 
 use proxy::{ClientView, ConnId, Look, Time};
 
@@ -15,7 +16,7 @@ use super::Loop;
 use super::conn::Conns;
 use super::control::Rows;
 use crate::ipc::query::{
-    ADDRESSES_MAX, ANSWER_LEN_MAX, Best, ClientRow, Filter, InPiecesRow, Query, ROWS_LEN_MAX,
+    ADDRESSES_MAX, ANSWER_LEN_MAX, Asked, Best, ClientRow, Filter, InPiecesRow, Query, ROWS_LEN_MAX,
 };
 
 /// The questions that are being answered; the first of them in this turn.
@@ -121,7 +122,9 @@ impl Loop<'_> {
         let how = if running.query.is_recent() { Look::Recent } else { Look::Plain };
         let everybody = Filter::default();
         let filter = match &running.query {
-            Query::List { filter, .. } | Query::Kill { filter } => filter,
+            Query::List { filter, .. } | Query::Kill { filter } | Query::Unblock { filter, .. } => {
+                filter
+            }
             Query::Busiest { .. } => &everybody,
             Query::InPieces {} => return true,
         };
@@ -137,8 +140,15 @@ impl Loop<'_> {
             found.extend(row_of(&view, filter, conns, now).map(|row| (view.conn, row)));
         };
         let next = self.service.walk_clients((from, CLIENTS_A_TURN), how, now, &mut look);
-        if let Query::Kill { .. } = running.query {
-            self.kill(found.iter().map(|(id, _)| *id));
+        if let Query::Kill { filter } = &running.query {
+            // The client that asks is to have its answer first.
+            let asker = filter.asked.as_ref().map_or(0, |asked| asked.asker);
+            let killed = found.iter().filter(|(_, row)| row.id != asker).map(|(id, _)| *id);
+            self.kill(killed);
+        }
+        if let Query::Unblock { with_error, .. } = running.query {
+            found.retain(|(id, _)| self.service.unblock(*id, with_error, now));
+            self.run_actions(None);
         }
         running.rows.extend(found.into_iter().map(|(_, row)| row));
         match running.query.best() {
@@ -195,7 +205,7 @@ impl Loop<'_> {
         let in_pieces = match running.query {
             Query::InPieces {} => self.in_pieces.rows(usize::MAX, self.now),
             Query::Busiest { limit } => self.in_pieces.rows(limit, self.now),
-            Query::List { .. } | Query::Kill { .. } => Vec::new(),
+            Query::List { .. } | Query::Kill { .. } | Query::Unblock { .. } => Vec::new(),
         };
         for some in in_pieces.chunks(ADDRESSES_MAX) {
             let in_pieces: Vec<InPiecesRow> = some.to_vec();
@@ -218,10 +228,13 @@ fn row_of(
     };
     let is_meant = (filter.ids.is_empty() || filter.ids.contains(&view.tally.id))
         && is(&filter.pool, Some(view.pool))
-        && is(&filter.user, view.user)
+        && (is(&filter.user, view.user) || is_default(filter, view.user))
         && is(&filter.tenant, view.tenant);
     if !is_meant {
         return None;
+    }
+    if let Some(asked) = &filter.asked {
+        return row_for_client(view, (filter, asked), conns, now);
     }
     let conn = conns.find(view.conn)?;
     let (ip, port) = conn.address();
@@ -229,15 +242,22 @@ fn row_of(
         return None;
     }
     Some(ClientRow {
-        id: view.tally.id,
-        worker: 0,
-        pool: view.pool.to_string(),
         address: address_text(ip, port),
         listener: sys::listen::local_name(&conn.fd),
         user: view.user.map(shown),
-        tenant: view.tenant.map(str::to_string),
         name: printable(view.name),
         library: printable(view.library),
+        library_version: printable(view.library_version),
+        ..row(view, conn.fd.as_raw_fd(), now)
+    })
+}
+
+/// Returns the row of a client, without its addresses and what it says of itself.
+fn row(view: &ClientView<'_>, descriptor: RawFd, now: Time) -> ClientRow {
+    ClientRow {
+        id: view.tally.id,
+        pool: view.pool.to_string(),
+        tenant: view.tenant.map(str::to_string),
         protocol: view.protocol.to_string(),
         protocol_version: view.proto_version,
         database: view.database,
@@ -250,9 +270,51 @@ fn row_of(
         sent_bytes: view.tally.sent,
         owed: view.owed as u64,
         held_bytes: view.held as u64,
+        input_bytes: view.input as u64,
+        queued: view.queued,
+        topics: view.topics,
+        flags: view.flags.clone(),
+        descriptor,
         recent_us: view.recent.us,
         recent_requests: view.recent.requests,
         recent_bytes: view.recent.bytes,
+        ..ClientRow::default()
+    }
+}
+
+/// Whether a client asks for those that have not logged in, by their name among clients.
+fn is_default(filter: &Filter, user: Option<&str>) -> bool {
+    filter.asked.is_some() && user.is_none() && filter.user.as_deref() == Some("default")
+}
+
+/// Returns the row of a client for another that asks, if it is meant.
+fn row_for_client(
+    view: &ClientView<'_>,
+    (filter, asked): (&Filter, &Asked),
+    conns: &mut Conns,
+    now: Time,
+) -> Option<ClientRow> {
+    let is_own = view.tally.id == asked.asker;
+    let is_scoped = filter.tenant.is_some() || view.tenant.is_none();
+    let is_old = now.since(view.tally.came) >= asked.age_min_us;
+    if !is_scoped || !is_old || is_own && asked.not_own {
+        return None;
+    }
+    let conn = conns.find(view.conn)?;
+    let (from, to) = (sys::listen::peer_name(&conn.fd), sys::listen::local_name(&conn.fd));
+    let is = |wanted: &Option<String>, found: &str| wanted.as_deref().is_none_or(|it| it == found);
+    if !is(&asked.from, &from) || !is(&asked.to, &to) {
+        return None;
+    }
+    let text = |bytes: &[u8]| bytes.escape_ascii().to_string();
+    Some(ClientRow {
+        address: from,
+        listener: to,
+        user: view.user.map(str::to_string),
+        name: text(view.name),
+        library: text(view.library),
+        library_version: text(view.library_version),
+        ..row(view, conn.fd.as_raw_fd(), now)
     })
 }
 

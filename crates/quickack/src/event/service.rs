@@ -3,13 +3,17 @@
 
 use std::rc::Rc;
 
-use proto::Endpoints;
+use proto::{Endpoints, Told};
 use proxy::plan::Plan;
 use proxy::{Action, ClientView, Closed, ConnId, Look, Passed, Proxy, Side, Slices, Time};
 
 /// The contract of `proxy::Proxy`, for other values that are driven the same way.
 pub trait Service {
     fn handle_accept(&mut self, pool: u32, now: Time) -> Result<ConnId, Vec<u8>>;
+    /// A client that was accepted before the end began, and whose PROXY header has come since.
+    fn handle_begun(&mut self, pool: u32, now: Time) -> Result<ConnId, Vec<u8>> {
+        self.handle_accept(pool, now)
+    }
     fn handle_received(&mut self, conn: ConnId, block: &Rc<Vec<u8>>, len: usize, now: Time);
     fn handle_transmitted(&mut self, conn: ConnId, n: usize, now: Time);
     fn handle_connected(&mut self, link: ConnId, now: Time);
@@ -27,6 +31,11 @@ pub trait Service {
     fn transmit<'a>(&'a self, conn: ConnId, out: &mut Slices<'a>);
     fn drain(&mut self, now: Time);
     fn is_drained(&self) -> bool;
+    /// How many clients are owed answers or are in the middle of a request, and how many of them
+    /// are in the middle of one.
+    fn unfinished(&self) -> (usize, usize) {
+        (0, 0)
+    }
 
     // The rest concerns only a worker's service, which the master controls.
 
@@ -66,8 +75,16 @@ pub trait Service {
     /// A client is to be closed at once.
     fn kill(&mut self, _client: ConnId, _now: Time) {}
 
+    /// A client is to wait no more at a server. False: it does not.
+    fn unblock(&mut self, _client: ConnId, _with_error: bool, _now: Time) -> bool {
+        false
+    }
+
     /// Where a client's connection begins and ends.
     fn handle_endpoints(&mut self, _client: ConnId, _endpoints: Endpoints, _now: Time) {}
+
+    /// What all workers have told about the clients that a client has asked about.
+    fn handle_told(&mut self, _client: ConnId, _told: Result<Told, String>, _now: Time) {}
 
     /// A `Connect` has to wait for its turn, and begins then.
     fn handle_connecting(&mut self, _link: ConnId, _begins: Time) {}
@@ -76,6 +93,10 @@ pub trait Service {
 impl Service for Proxy {
     fn handle_accept(&mut self, pool: u32, now: Time) -> Result<ConnId, Vec<u8>> {
         Proxy::handle_accept(self, pool, now)
+    }
+
+    fn handle_begun(&mut self, pool: u32, now: Time) -> Result<ConnId, Vec<u8>> {
+        Proxy::handle_begun(self, pool, now)
     }
 
     fn handle_received(&mut self, conn: ConnId, block: &Rc<Vec<u8>>, len: usize, now: Time) {
@@ -130,6 +151,10 @@ impl Service for Proxy {
         Proxy::drain(self, now);
     }
 
+    fn unfinished(&self) -> (usize, usize) {
+        Proxy::unfinished(self)
+    }
+
     fn is_drained(&self) -> bool {
         Proxy::is_drained(self)
     }
@@ -158,6 +183,10 @@ impl Service for Proxy {
         Proxy::handle_endpoints(self, client, endpoints, now);
     }
 
+    fn handle_told(&mut self, client: ConnId, told: Result<Told, String>, now: Time) {
+        Proxy::handle_told(self, client, told, now);
+    }
+
     fn hand_over(&mut self, max: usize) -> Vec<(ConnId, Passed)> {
         Proxy::hand_over(self, max)
     }
@@ -174,5 +203,9 @@ impl Service for Proxy {
 
     fn kill(&mut self, client: ConnId, now: Time) {
         Proxy::kill(self, client, now);
+    }
+
+    fn unblock(&mut self, client: ConnId, with_error: bool, now: Time) -> bool {
+        Proxy::unblock(self, client, with_error, now)
     }
 }

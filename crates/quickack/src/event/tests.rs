@@ -214,8 +214,12 @@ fn server(may_answer: Receiver<()>) -> (u16, Receiver<usize>) {
     (port, heard)
 }
 
-fn ask_version(mut stream: impl Read + Write) {
-    stream.write_all(b"version\r\n").unwrap();
+fn ask_version(stream: impl Read + Write) {
+    ask_version_with(stream, "version\r\n");
+}
+
+fn ask_version_with(mut stream: impl Read + Write, request: &str) {
+    stream.write_all(request.as_bytes()).unwrap();
     let mut line = String::new();
     BufReader::new(stream).read_line(&mut line).unwrap();
     assert!(line.starts_with("VERSION "), "{line}");
@@ -289,6 +293,31 @@ fn a_client_from_elsewhere_needs_no_header() {
     let controller = Controller::start(&text(NOWHERE, ""), vec![listener], 0);
     ask_version(TcpStream::connect(address).unwrap());
     controller.end();
+}
+
+/// One header is whole before the drain, one behind it with a request, one never comes, and one has
+/// not begun.
+#[test]
+fn a_header_that_has_begun_is_read_to_its_end_by_a_worker_that_drains() {
+    const HEADER: &str = "PROXY TCP4 192.0.2.1 198.51.100.2 56324 11211\r\n";
+    let (listener, address) = tcp_listener(1, &["127.0.0.0/8"]);
+    let mut controller = Controller::start(&text(NOWHERE, ""), vec![listener], 0);
+    let says = |said: &str| {
+        let mut stream = TcpStream::connect(address).unwrap();
+        stream.write_all(said.as_bytes()).unwrap();
+        stream
+    };
+    let (silent, mut begun, mut half) = (says(""), says(&HEADER[..9]), says(&HEADER[..9]));
+    // Behind them, so that they are known.
+    ask_version(says(HEADER));
+    controller.command(|| Command::Drain { within: Duration::from_secs(60) });
+    assert_closed(silent);
+    begun.write_all(format!("{}vers", &HEADER[9..]).as_bytes()).unwrap();
+    half.write_all(b"broken\r\n").unwrap();
+    assert_closed(half);
+    ask_version_with(begun.try_clone().unwrap(), "ion\r\n");
+    assert_closed(begun);
+    controller.thread.take().unwrap().join().unwrap();
 }
 
 #[test]

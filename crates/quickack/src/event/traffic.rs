@@ -88,17 +88,21 @@ impl Loop<'_> {
 
     /// A connection is gone; the service is told.
     pub(super) fn report_lost(&mut self, id: ConnId) {
+        self.report_closed(id, Closed::Reset);
+    }
+
+    fn report_closed(&mut self, id: ConnId, how: Closed) {
         // What is told of it says where it was.
         self.gone = self.drop_conn(id);
-        self.service.handle_closed(id, Closed::Reset, self.now);
+        self.service.handle_closed(id, how, self.now);
         self.run_actions(None);
         self.gone = None;
     }
 
     fn finish_connect(&mut self, id: ConnId) {
         let Some(conn) = self.conns.find(id) else { return };
-        if sys::connect::outcome(&conn.fd).is_err() {
-            return self.report_lost(id);
+        if let Err(error) = sys::connect::outcome(&conn.fd) {
+            return self.report_closed(id, Closed::Unmade(error.raw_os_error()));
         }
         conn.connecting = false;
         self.watch(id);
@@ -133,6 +137,11 @@ impl Loop<'_> {
                 _ if conn.is_gone => offered,
                 Written::Some(n) => n,
                 Written::Blocked => 0,
+                Written::Gone if conn.keeps_what_came() => {
+                    // The hang-up is seen here before the kernel's event says it.
+                    conn.is_gone = true;
+                    offered
+                }
                 Written::Gone => return self.report_lost(id),
             };
             written += taken;
@@ -162,10 +171,16 @@ impl Loop<'_> {
                 Action::Pause(id) => self.set_paused(id, true),
                 Action::Resume(id) => self.set_paused(id, false),
                 Action::LookUpEndpoints(id) => self.look_up_endpoints(id),
+                Action::Inquire { client, asking } => self.inquire(client, *asking),
+                Action::Tap { client, pool, tenant, database, text } => {
+                    self.show(client, (pool, tenant), database, &text);
+                }
                 Action::Report(report) => self.control.report(report),
                 Action::Log(event) => self.log(event),
                 Action::Slow { client, entry } => self.note_slow(client, *entry),
-                Action::InPieces { client, late_us } => self.note_in_pieces(client, late_us),
+                Action::InPieces { client, late_us, is_late } => {
+                    self.note_in_pieces(client, late_us, is_late);
+                }
                 Action::Access { client, line } => {
                     let name = self.conns.find(client).map_or("", Conn::name);
                     self.control.access(&line, name);
@@ -212,14 +227,26 @@ impl Loop<'_> {
         slow_log.push(&entry);
     }
 
+    /// Shows a request to clients that look, at any worker.
+    #[cold]
+    fn show(&mut self, client: ConnId, scope: (u32, u32), database: u32, text: &[u8]) {
+        let Some(metrics) = self.metrics else { return };
+        let from = self.conns.find(client).map_or("", Conn::name);
+        let us = self.now.0.wrapping_add(metrics.registry().process().unix_ahead_us);
+        let (seconds, rest) = (us / 1_000_000, us % 1_000_000);
+        let mut line = format!("{seconds}.{rest:06} [{database} {from}] ").into_bytes();
+        line.extend_from_slice(text);
+        metrics.registry().tap(metrics.slot()).push(scope.0, scope.1, &line);
+    }
+
     /// Counts a request in pieces for the address of its client.
-    fn note_in_pieces(&mut self, client: ConnId, late_us: u64) {
+    fn note_in_pieces(&mut self, client: ConnId, late_us: u64, is_late: bool) {
         let Some(conn) = self.conns.find(client) else { return };
         if conn.source.is_none() {
             conn.source = conn.peer().map(Box::new);
         }
         if let Some(address) = conn.source.as_deref() {
-            self.in_pieces.note(*address, late_us, self.now);
+            self.in_pieces.note(*address, (late_us, is_late), self.now);
         }
     }
 

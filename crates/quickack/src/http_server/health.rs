@@ -7,7 +7,7 @@ use std::os::unix::fs::MetadataExt;
 
 use super::view::View;
 use crate::ipc::http_view::PoolNames;
-use crate::stats::{self, Health};
+use crate::stats::Health;
 
 /// Reasons why the proxy is not healthy; none if it is.
 pub fn illness(view: &View, now_us: u64) -> Vec<String> {
@@ -36,8 +36,8 @@ pub fn unreadiness(view: &View, now_us: u64) -> Vec<String> {
     }
     for pool in &view.names.pools {
         said.extend(unready_socket(pool));
-        let is_up = |id| stats::health(&view.scoreboard, id) == Health::Up;
-        if pool.required && !pool.servers.iter().any(|server| is_up(server.id)) {
+        let is_up = |server| view.health(server) == Health::Up;
+        if pool.required && !pool.servers.iter().any(is_up) {
             said.push(format!("pool {} has no server that is up", pool.name));
         }
     }

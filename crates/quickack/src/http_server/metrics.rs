@@ -9,8 +9,8 @@
 mod facts;
 
 use ::metrics::{
-    Counter, Histogram, Latency, Metric, Phase, PoolCounter, ServerCounter, TENANT_LATENCIES,
-    TenantCounter, WorkerCounter,
+    Counter, Histogram, Latency, Metric, Phase, PoolCounter, Registry, ServerCounter,
+    TENANT_LATENCIES, TenantCounter, WorkerCounter,
 };
 use http::{Exposition, Format, Kind, seconds};
 
@@ -42,6 +42,8 @@ enum Source {
     PoolTimes {
         updates: bool,
     },
+    /// Those of its requests that failed.
+    FailedTimes,
     /// The phases of a pool's requests.
     PhaseTimes,
     /// One of the histograms of a tenant.
@@ -65,10 +67,10 @@ fn families() -> Vec<Family> {
     let mut all: Vec<Family> = FACTS.iter().map(facts::Fact::family).collect();
     all.extend(of_table("worker", Source::Worker));
     all.extend(of_table("pool", Source::Pool));
-    let latencies = [false, true].into_iter().zip(::metrics::LATENCIES);
-    all.extend(
-        latencies.map(|(updates, row)| of_times("pool", row, Source::PoolTimes { updates })),
-    );
+    let [reads, updates, failed] = ::metrics::LATENCIES else { unreachable!("three rows") };
+    all.push(of_times("pool", reads, Source::PoolTimes { updates: false }));
+    all.push(of_times("pool", updates, Source::PoolTimes { updates: true }));
+    all.push(of_times("pool", failed, Source::FailedTimes));
     all.push(of_times("pool", &PHASES, Source::PhaseTimes));
     all.extend(of_table("tenant", Source::Tenant));
     let latencies = [Latency::REQUESTS, Latency::QUEUE].into_iter().zip(TENANT_LATENCIES);
@@ -166,15 +168,13 @@ impl Family {
             }
             Source::PoolTimes { updates } => {
                 for pool in &view.names.pools {
-                    for (at, family) in families_of(pool).iter().enumerate() {
-                        let which = Latency::of_family(at as u8, updates);
-                        let histogram = registry.histograms(pool.id, std::iter::once(which));
-                        // Most pools have few families. The first says that there is the pool.
-                        if at == 0 || histogram.count() > 0 {
-                            let labels = [("pool", &*pool.name), ("family", family)];
-                            times(&labels, &histogram, page);
-                        }
-                    }
+                    of_families(registry, pool, updates, page);
+                }
+            }
+            Source::FailedTimes => {
+                for pool in &view.names.pools {
+                    let histogram = registry.histograms(pool.id, Latency::failed());
+                    times(&[("pool", &pool.name)], &histogram, page);
                 }
             }
             Source::PhaseTimes => {
@@ -217,6 +217,17 @@ impl Family {
     }
 }
 
+fn of_families(registry: &Registry, pool: &PoolNames, updates: bool, page: &mut Exposition) {
+    for (at, family) in families_of(pool).iter().enumerate() {
+        let which = Latency::of_family(at as u8, updates);
+        let histogram = registry.histograms(pool.id, std::iter::once(which));
+        // Most pools have few families. The first says that there is the pool.
+        if at == 0 || histogram.count() > 0 {
+            times(&[("pool", &*pool.name), ("family", family)], &histogram, page);
+        }
+    }
+}
+
 fn times(labels: &[(&str, &str)], histogram: &Histogram, page: &mut Exposition) {
     let mut counts = histogram.up_to(EDGES_US);
     counts.push(histogram.count());
@@ -245,7 +256,7 @@ pub fn reference() -> String {
         let labels = match family.source {
             Source::Fact(_) => facts::labels(name),
             Source::Worker(_) => "worker",
-            Source::Pool(_) => "pool",
+            Source::Pool(_) | Source::FailedTimes => "pool",
             Source::PoolTimes { .. } => "pool, family",
             Source::PhaseTimes => "pool, phase",
             Source::Tenant(_) | Source::TenantTimes(_) => "tenant",

@@ -234,7 +234,7 @@ impl Service for HttpServer {
 
     fn handle_closed(&mut self, conn: ConnId, how: Closed, now: Time) {
         match how {
-            Closed::Reset | Closed::Own => drop(self.clients.remove(conn)),
+            Closed::Reset | Closed::Unmade(_) | Closed::Own => drop(self.clients.remove(conn)),
             Closed::Eof => {
                 if let Some(client) = self.clients.find_mut(conn) {
                     client.connection.end(now.0);

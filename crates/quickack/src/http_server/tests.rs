@@ -18,7 +18,8 @@ fn server() -> HttpServer {
     scoreboard.beat_of_master(now_us);
     let mut view = View::new("1.2.3".to_string(), 7 * SECOND, scoreboard);
     view.state.deaths = vec![0];
-    let servers = vec![ServerNames { id: 2, name: "one".to_string() }];
+    let (name, admin) = ("one".to_string(), "ready".to_string());
+    let servers = vec![ServerNames { id: 2, name, admin, has_address: true }];
     let (name, protocol) = ("alpha".to_string(), "memcached".to_string());
     view.names.pools =
         vec![PoolNames { id: 1, name, protocol, required: true, socket: None, servers }];

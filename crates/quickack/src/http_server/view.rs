@@ -1,9 +1,12 @@
 //! What this process knows of the proxy: the shared memory, and what the master has sent. The side
 //! that hears the master writes it, the side that serves clients reads it.
 
+use proxy::plan::AdminState;
+
 use crate::ipc::Question;
 use crate::ipc::http_view::{Names, PoolNames, ServerNames, State};
 use crate::scoreboard::Scoreboard;
+use crate::stats::{self, Health};
 
 pub struct View {
     pub release: String,
@@ -43,6 +46,12 @@ impl View {
     pub fn servers(&self) -> impl Iterator<Item = (&PoolNames, &ServerNames)> {
         let pools = self.names.pools.iter();
         pools.flat_map(|pool| pool.servers.iter().map(move |server| (pool, server)))
+    }
+
+    /// The state of a server: what the workers see, the master has decided, and somebody has set.
+    pub fn health(&self, server: &ServerNames) -> Health {
+        let admin = AdminState::parse(&server.admin).unwrap_or_default();
+        stats::health(&self.scoreboard, server.id).under(admin)
     }
 
     /// How long ago a worker's last turn began, in microseconds.

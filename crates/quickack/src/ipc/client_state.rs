@@ -70,7 +70,6 @@ struct SessionFields {
     conn_key: ConnKey,
     #[serde(with = "ReplyModes")]
     reply_mode: ReplyMode,
-    aborted: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[serde(serialize_with = "write_profile", deserialize_with = "read_profile")]
     profile: Option<Box<Profile>>,
@@ -159,8 +158,7 @@ mod tests {
         for reply_mode in [ReplyMode::On, ReplyMode::SkipNext, ReplyMode::SkipThis, ReplyMode::Off]
         {
             let profile = Some(Box::new(profile.clone()));
-            let client =
-                client(Session { id: u64::MAX, conn_key, reply_mode, aborted: true, profile });
+            let client = client(Session { id: u64::MAX, conn_key, reply_mode, profile });
             assert_eq!(travel(&client).0, client);
         }
         let silent = client(Session { conn_key, ..Session::default() });

@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Names {
     pub memory_max: u64,
+    pub private_max: u64,
     pub pools: Vec<PoolNames>,
     pub tenants: Vec<TenantNames>,
 }
@@ -43,18 +44,40 @@ pub struct ServerNames {
     pub id: u32,
     /// Unique among the servers of its pool.
     pub name: String,
+    /// The state that an operator has given it, as its word.
+    pub admin: String,
+    /// Its host has an address.
+    pub has_address: bool,
 }
 
 /// What the master alone knows.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct State {
-    /// No more clients are taken: the proxy ends.
+    /// The proxy ends: no more clients are taken, or none soon.
     pub draining: bool,
     /// Workers that died, by slot, since the proxy started.
     pub deaths: Vec<u64>,
     /// Deaths of the HTTP process.
     pub http_deaths: u64,
     pub reloads: Reloads,
+    pub names: NameCounts,
+    /// Lines of the log that could not be written.
+    pub log_lines_lost: u64,
+}
+
+/// What has come of the names of servers since the start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NameCounts {
+    /// Look-ups that had no answer, or one without an address.
+    pub lookups_failed: u64,
+    /// Servers that got another address.
+    pub address_changes: u64,
+    /// Lists of servers that could not be taken, or were empty or wrong.
+    pub lists_failed: u64,
+    /// Pools that got another list.
+    pub list_changes: u64,
+    /// Pools whose newest list waits, because it would move keys.
+    pub lists_waiting: u64,
 }
 
 /// Reloads since the start.

@@ -31,7 +31,8 @@ pub struct Installation {
     pub pools: Vec<PoolIds>,
     /// The ids of tenants, in the order of the plan.
     pub tenants: Vec<u32>,
-    /// Where servers are, by id: an address and port, or the path of a socket.
+    /// Where servers are, by id: an address and port, or the path of a socket. A server is missing
+    /// if its name does not resolve.
     pub addresses: BTreeMap<u32, String>,
     pub listeners: Vec<ListenerEntry>,
 }

@@ -2,8 +2,10 @@
 //! that travel with it, one sentence. The enums, the reference page and the check of incoming
 //! messages are all made from these rows.
 //!
-//! An envelope is `{"v":5,"seq":12,"ack":7,"body":{"commit":{"epoch":3}}}`: text, so that a trace
+//! An envelope is `{"v":6,"seq":12,"ack":7,"body":{"commit":{"epoch":3}}}`: text, so that a trace
 //! of system calls can be read. Without a body it only acknowledges.
+
+use std::net::SocketAddr;
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -11,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use super::client_state::{ClientState, ClientTally};
 use super::http_view::State;
 use super::query::{ClientRow, InPiecesRow, Query};
+use crate::config::ListSource;
 use crate::error::{Error, Peer};
 use crate::log::{About, Level};
 
@@ -136,6 +139,11 @@ messages! {
         "A client from another worker: its connection, and what it has done."
     Query { number: u64, until_us: u64, query: Query } None
         "A question about the clients, to be answered by then."
+    Told { number: u64, count: u64, is_own: bool, why: Option<String> } One
+        "The answer to what a client of this worker asks about clients: lines as a sealed memfd, \
+         how many clients were meant, whether the client itself is one, or why not all were found."
+    NotTold { number: u64, why: String } None
+        "There is no such answer."
     AccessLog {} One
         "The pipe to the process that writes the access log."
     Drain { timeout_us: u64 } None
@@ -170,6 +178,8 @@ messages! {
         "Connections of clients that have nothing outstanding, for other workers. They all have \
          the same pool, protocol, user, database, protocol version and client names; `tallies` has \
          what each has done."
+    Ask { number: u64, query: Query } None
+        "What a client of this worker asks about clients, for all workers."
     Rows { number: u64, clients: Vec<ClientRow>, in_pieces: Vec<InPiecesRow>, left_out: u64,
         is_last: bool } None
         "A part of the answer to the question of this number; `left_out`: rows that the answer had \
@@ -216,6 +226,24 @@ messages! {
         "Lines that could not be written, and the reason for the last of them."
 }
 
+messages! {
+    /// The messages from the master to the process that looks up names.
+    ToResolver, TO_RESOLVER:
+    Subjects { every_us: u64 } One
+        "Names to look up and lists to take now, and again after that time; as a sealed memfd."
+    Ping {} None
+        "To be acknowledged, like every message: a process that does not is replaced."
+}
+
+messages! {
+    /// The messages from the process that looks up names to the master.
+    FromResolver, FROM_RESOLVER:
+    Answer { host: String, found: Result<Vec<SocketAddr>, String> } None
+        "The addresses of a name, which have changed, or why there are none."
+    List { source: ListSource, found: Result<(), String> } One
+        "A list of servers, which has changed, as a sealed memfd; or why there is none."
+}
+
 /// A question of the HTTP process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -231,7 +259,7 @@ pub enum Question {
 }
 
 /// Of the envelope and the tables of messages.
-pub const VERSION: u32 = 5;
+pub const VERSION: u32 = 6;
 
 #[cfg(test)]
 mod tests {
@@ -239,8 +267,12 @@ mod tests {
 
     #[test]
     fn every_message_has_a_sentence_and_a_name_of_its_own() {
-        for both in [[TO_WORKER, TO_MASTER], [TO_HTTP, FROM_HTTP], [TO_LOG_WRITER, FROM_LOG_WRITER]]
-        {
+        for both in [
+            [TO_WORKER, TO_MASTER],
+            [TO_HTTP, FROM_HTTP],
+            [TO_LOG_WRITER, FROM_LOG_WRITER],
+            [TO_RESOLVER, FROM_RESOLVER],
+        ] {
             let all: Vec<&Kind> = both.into_iter().flatten().collect();
             for (at, kind) in all.iter().enumerate() {
                 assert!(kind.text.ends_with('.'), "{}", kind.name);
@@ -256,12 +288,12 @@ mod tests {
 
     #[test]
     fn bytes_that_are_no_message_of_this_direction_are_refused() {
-        let share = r#"{"v":5,"seq":1,"ack":0,"body":{"share":{"keep":7}}}"#;
+        let share = r#"{"v":6,"seq":1,"ack":0,"body":{"share":{"keep":7}}}"#;
         assert!(check(share, 0));
         for len in 0..share.len() {
             assert!(!check(&share[..len], 0), "{}", &share[..len]);
         }
-        assert!(check(r#"{"v":5,"seq":1,"ack":0}"#, 0), "an acknowledgement");
+        assert!(check(r#"{"v":6,"seq":1,"ack":0}"#, 0), "an acknowledgement");
         for body in [
             r#"{"dance":{}}"#,
             r#"{"leaving":{}}"#,
@@ -271,21 +303,21 @@ mod tests {
             "7",
             r#"null,"odd":1"#,
         ] {
-            let text = format!(r#"{{"v":5,"seq":1,"ack":0,"body":{body}}}"#);
+            let text = format!(r#"{{"v":6,"seq":1,"ack":0,"body":{body}}}"#);
             assert!(!check(&text, 0), "{text}");
         }
-        assert!(!check(&share.replace("\"v\":5", "\"v\":2"), 0), "another version");
+        assert!(!check(&share.replace("\"v\":6", "\"v\":2"), 0), "another version");
         assert!(!check(&format!("{share} "), 1) && !check(&format!("{share}x"), 0));
     }
 
     #[test]
     fn a_message_comes_with_the_descriptors_that_its_row_names() {
-        let lock = r#"{"v":5,"seq":1,"ack":0,"body":{"lock":{}}}"#;
+        let lock = r#"{"v":6,"seq":1,"ack":0,"body":{"lock":{}}}"#;
         assert_eq!([0, 1, 2].map(|count| check(lock, count)), [false, true, false]);
-        let wakeups = r#"{"v":5,"seq":1,"ack":0,"body":{"wakeups":{"first":0}}}"#;
+        let wakeups = r#"{"v":6,"seq":1,"ack":0,"body":{"wakeups":{"first":0}}}"#;
         let wanted = [false, true, true, false];
         assert_eq!([0, 1, 128, 129].map(|count| check(wakeups, count)), wanted);
-        let acknowledgement = r#"{"v":5,"seq":1,"ack":0}"#;
+        let acknowledgement = r#"{"v":6,"seq":1,"ack":0}"#;
         assert_eq!([0, 1].map(|count| check(acknowledgement, count)), [true, false]);
     }
 }

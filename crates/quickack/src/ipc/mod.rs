@@ -30,7 +30,10 @@ use sys::channel;
 use crate::error::{Error, Peer};
 use message::{Envelope, Message};
 
-pub use message::{FromHttp, FromLogWriter, Question, ToHttp, ToLogWriter, ToMaster, ToWorker};
+pub use message::{
+    FromHttp, FromLogWriter, FromResolver, Question, ToHttp, ToLogWriter, ToMaster, ToResolver,
+    ToWorker,
+};
 
 /// One end, which sends messages `Out` and receives messages `In`.
 pub struct Channel<Out, In> {
@@ -266,9 +269,9 @@ mod tests {
     fn what_is_no_message_or_not_the_next_one_breaks_the_channel() {
         let wrong = [
             "hello",
-            r#"{"v":5,"seq":2,"ack":0}"#,
-            r#"{"v":5,"seq":1,"ack":9}"#,
-            r#"{"v":5,"seq":1,"ack":0,"body":{"leaving":{}}}"#,
+            r#"{"v":6,"seq":2,"ack":0}"#,
+            r#"{"v":6,"seq":1,"ack":9}"#,
+            r#"{"v":6,"seq":1,"ack":0,"body":{"leaving":{}}}"#,
         ];
         for text in wrong {
             let (one, mut worker) = pair();

@@ -10,7 +10,9 @@
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
+use std::os::fd::OwnedFd;
 
+use proto::Told;
 use serde::{Deserialize, Serialize};
 
 /// What all workers are asked.
@@ -25,6 +27,8 @@ pub enum Query {
     InPieces {},
     /// Close the clients that match, and say who they were.
     Kill { filter: Filter },
+    /// End the waits of the clients that match and wait at a server, and say who they were.
+    Unblock { filter: Filter, with_error: bool },
 }
 
 /// The clients that are meant: those to which all of it applies.
@@ -36,6 +40,22 @@ pub struct Filter {
     pub user: Option<String>,
     pub tenant: Option<String>,
     pub address: Option<Address>,
+    /// What a client asks has more to it.
+    pub asked: Option<Asked>,
+}
+
+/// The part of a filter that only clients give. A client that has no tenant means only those that
+/// have none either.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Asked {
+    /// Its number. It is not closed with the others before it has its answer.
+    pub asker: u64,
+    /// It does not mean itself.
+    pub not_own: bool,
+    /// The two ends of the connection, as the system has them.
+    pub from: Option<String>,
+    pub to: Option<String>,
+    pub age_min_us: u64,
 }
 
 /// Where clients come from.
@@ -63,6 +83,7 @@ pub enum Order {
     Bytes,
     Idle,
     Age,
+    Held,
     /// The same of the last seconds.
     RecentRequests,
     RecentBytes,
@@ -83,6 +104,7 @@ pub struct ClientRow {
     /// What it calls itself, and its library.
     pub name: String,
     pub library: String,
+    pub library_version: String,
     pub protocol: String,
     pub protocol_version: u8,
     pub database: u32,
@@ -97,6 +119,15 @@ pub struct ClientRow {
     /// Requests that wait for an answer, and bytes of answers that wait for it.
     pub owed: u64,
     pub held_bytes: u64,
+    /// Bytes that came of it and are not read.
+    pub input_bytes: u64,
+    /// Requests of its transaction, if it is in one.
+    pub queued: Option<u32>,
+    /// Channels, patterns and shard channels that it listens to.
+    pub topics: [u32; 3],
+    /// Its flags in its protocol's way, and the descriptor of its connection.
+    pub flags: String,
+    pub descriptor: i32,
     /// The length of the last seconds, and what it did in them; 0 unless that was asked for.
     pub recent_us: u64,
     pub recent_requests: u64,
@@ -107,10 +138,12 @@ pub struct ClientRow {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct InPiecesRow {
     pub address: IpAddr,
-    /// How often the rest of a request came within 5 ms after an ACK that was sent at once. It may
-    /// be too high by `over`, which others had whose place the address took.
+    /// How often the rest of a request came after an ACK that was sent at once. It may be too high
+    /// by `over`, which others had whose place the address took.
     pub count: u64,
     pub over: u64,
+    /// How often it came later than 5 ms: the client, or its network, took long in any case.
+    pub late: u64,
     /// How late the rest came: the sum and the longest.
     pub late_us: u64,
     pub latest_us: u64,
@@ -127,7 +160,17 @@ impl Query {
                 let by = vec![Order::RecentRequests, Order::RecentBytes];
                 Some(Best { by, limit: *limit })
             }
-            Query::InPieces {} | Query::Kill { .. } => None,
+            Query::InPieces {} | Query::Kill { .. } | Query::Unblock { .. } => None,
+        }
+    }
+
+    /// The clients that are meant, where not all are.
+    pub fn filter(&self) -> Option<&Filter> {
+        match self {
+            Query::List { filter, .. } | Query::Kill { filter } | Query::Unblock { filter, .. } => {
+                Some(filter)
+            }
+            Query::Busiest { .. } | Query::InPieces {} => None,
         }
     }
 
@@ -167,6 +210,7 @@ impl Order {
             Order::Bytes => row.received_bytes + row.sent_bytes,
             Order::Idle => row.idle_us,
             Order::Age => row.age_us,
+            Order::Held => row.held_bytes,
             Order::RecentRequests => row.recent_requests,
             Order::RecentBytes => row.recent_bytes,
         }
@@ -189,14 +233,26 @@ impl ClientRow {
     /// About how many bytes of memory and of a message it takes.
     pub fn size(&self) -> usize {
         let texts = [&self.pool, &self.address, &self.listener, &self.name, &self.library];
+        let version = self.library_version.len();
         let texts = texts.map(String::len).iter().sum::<usize>();
         let names = [&self.user, &self.tenant].map(|name| name.as_ref().map_or(0, String::len));
-        ROW_LEN + texts + names.iter().sum::<usize>()
+        ROW_LEN + texts + version + names.iter().sum::<usize>()
     }
 }
 
+/// Reads what all workers have told together: its lines are in a sealed memfd.
+pub fn told(
+    lines: Option<OwnedFd>,
+    (count, is_own): (u64, bool),
+    why: Option<String>,
+) -> Result<Told, String> {
+    let lines = lines.map_or(Ok(Vec::new()), sys::memory::read_sealed);
+    let lines = lines.map_err(|error| error.to_string())?;
+    why.map_or(Ok(Told { lines, count, is_own }), Err)
+}
+
 /// Bytes of a row beside its texts.
-const ROW_LEN: usize = 350;
+const ROW_LEN: usize = 430;
 /// Bytes of rows in a message: even if each character of the texts had to be escaped, it would fit.
 pub const ROWS_LEN_MAX: usize = 8 * 1024;
 /// Bytes of rows that a worker answers with: some forty thousand clients.

@@ -49,6 +49,7 @@ fn shared(fd: impl AsFd) -> Log {
         repeats: Repeats::default(),
         lost: 0,
         why_lost: String::new(),
+        losses: Losses::default(),
     }
 }
 

@@ -17,7 +17,7 @@ use super::{Master, say};
 use crate::config::Config;
 use crate::error::Error;
 use crate::ipc::{Channel, FromLogWriter, ToLogWriter, ToWorker};
-use crate::log::Level;
+use crate::log::{Clocks, Level};
 use crate::log_writer;
 
 /// The access log of the running configuration.
@@ -29,6 +29,8 @@ pub struct AccessLog {
     early_deaths: EarlyDeaths,
     /// A process is not started before this.
     not_before: Option<Instant>,
+    /// The last lines that could not be written: when, in microseconds since 1970, and why.
+    pub last_loss: Option<(u64, String)>,
 }
 
 /// Both ends. The master keeps them, so that no line in it is lost with a process.
@@ -200,6 +202,7 @@ impl Master {
                     let counters = self.scoreboard.master_metrics().counters(0);
                     counters.add(WorkerCounter::AccessLinesLost, lines);
                     let text = format!("{lines} lines of the access log were lost: {why}");
+                    self.access_log.last_loss = Some((Clocks::read().unix_us, why));
                     say(&mut self.log, Level::Warning, "access_log_lost", &text);
                 }
                 Ok(None) => {

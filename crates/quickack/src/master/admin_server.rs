@@ -9,7 +9,6 @@ use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
-use rustix::process::Signal;
 
 use super::change_queue::Asked;
 use super::events::{Events, Source};
@@ -408,13 +407,7 @@ impl Master {
                 self.begin_reload(Asked::reload(Some(id), allow_remap), now);
             }
             "set" => self.ask_set(id, words, now),
-            "log-level" => match words {
-                [level] => {
-                    let asked = Asked::set(id, false);
-                    self.begin_set(asked, &[format!("log_level={level}")], now);
-                }
-                _ => self.admin.refuse(id, "log-level takes one word"),
-            },
+            "log-level" => self.ask_log_level(id, words, now),
             "config" => {
                 let text = self.config_text(says("--diff"), says("--json"));
                 self.admin.answer(id, text);
@@ -436,6 +429,11 @@ impl Master {
                 let text = self.pools_text(says("--json"));
                 self.admin.answer(id, text);
             }
+            "servers" => {
+                let text = self.servers_text(says("--json"));
+                self.admin.answer(id, text);
+            }
+            "server" => self.ask_server(id, question, now),
             "difference" => self.ask_difference(id, question, now),
             "workers" => {
                 let text = self.workers_text(says("--json"));
@@ -449,10 +447,7 @@ impl Master {
             }
             "quit" => {
                 self.admin.answer(id, "ending now".to_string());
-                if self.ending.is_none() {
-                    self.end(0, now);
-                }
-                self.signal_all(Signal::KILL);
+                self.quit(now);
             }
             odd => {
                 let why = format!("unknown verb `{odd}`; use one of: {}", verbs());

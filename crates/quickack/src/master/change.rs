@@ -19,18 +19,18 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
-use super::admin_server::ConnectionId;
-use super::change_queue::{Asked, ChangeRequest, Wanted};
+use super::change_queue::{Asked, ChangeRequest, Wanted, name_workers};
 use super::ids::Ids;
 use super::reader::{self, Addresses, Reader, Reading};
 use super::report::one_line;
 use super::workers::State;
 use super::{Master, Running};
+use super::{lists, names};
 use super::{say, say_of};
-use crate::config::{self, Config, Override, Source};
+use crate::config::{self, Config, Override};
 use crate::error::Error;
 use crate::ipc::ToWorker;
-use crate::log::{About, Clocks, Level};
+use crate::log::{About, Level};
 
 /// A change under way.
 pub struct Change {
@@ -79,7 +79,8 @@ impl Master {
         }
         // A reload starts workers anew if WINCH has sent them away.
         self.workers_sent_away = false;
-        match Reader::start(&file, now) {
+        self.ask_for_names();
+        match Reader::start(&file, &self.names.known(), now) {
             Ok(reader) => {
                 self.change = Some(Change { phase: Phase::Reading(reader), asked });
             }
@@ -96,34 +97,10 @@ impl Master {
             let file = file.to_path_buf();
             return self.queue_change(ChangeRequest::Difference { asked, file });
         }
-        match Reader::start(file, now) {
+        match Reader::start(file, &self.names.known(), now) {
             Ok(reader) => self.change = Some(Change { phase: Phase::Reading(reader), asked }),
             Err(error) => self.refuse(asked, Error::os("cannot read the file")(error)),
         }
-    }
-
-    /// `KEY=VALUE` words over the file's.
-    pub(super) fn begin_set(&mut self, asked: Asked, words: &[String], now: Instant) {
-        if self.ending.is_some() {
-            return self.refuse(asked, "the proxy is shutting down");
-        }
-        if self.change.is_some() {
-            return self.queue_change(ChangeRequest::Set { asked, words: words.to_vec() });
-        }
-        let mut overrides = self.running.config.overrides.clone();
-        for word in words {
-            match config::set(&self.running.config, &overrides, word) {
-                Ok(with) => overrides = with,
-                Err(error) => return self.refuse(asked, error),
-            }
-        }
-        let reading = Reading {
-            text: self.running.config.text.clone(),
-            attachments: self.running.config.attachments.clone(),
-            addresses: self.running.resolved.clone(),
-            ..Reading::default()
-        };
-        self.prepare(asked, reading, &overrides, now);
     }
 
     /// Looks at what the change waits for.
@@ -164,7 +141,7 @@ impl Master {
     }
 
     /// The first phase: everything the master can know is settled, then the workers are asked.
-    fn prepare(
+    pub(super) fn prepare(
         &mut self,
         asked: Asked,
         mut reading: Reading,
@@ -172,27 +149,31 @@ impl Master {
         now: Instant,
     ) {
         let asker = asked.asker;
-        let name =
-            self.file.as_ref().map_or("(built in)".into(), |file| file.display().to_string());
-        let source = Source::Attached(&reading.attachments);
-        let processors = config::processors();
-        let outcome = config::compile_for(&name, &reading.text, overrides, processors, source);
-        let Some(config) = outcome.config else {
-            return self.refuse(asked, outcome.report.render_text().trim_end());
+        let chosen = match self.choose_lists(asked, &mut reading, overrides) {
+            Ok(chosen) => chosen,
+            Err(error) => return self.refuse(asked, error),
         };
+        let config = chosen.config;
+        self.names.note_in(&config, &mut reading.addresses);
         // A directive that is set may name an address that the file does not.
         let known = &self.running.resolved;
         if let Err(error) = reader::complete(&config, &mut reading.addresses, known) {
             return self.refuse(asked, error);
         }
         let addresses = reader::choose(&reading.addresses, Some(&self.running.addresses));
-        let mut told = match self.judge(&config, &addresses, asked.allow_remap) {
+        if let Err(error) = reader::require_listeners(&config, &reading.addresses, &addresses) {
+            return self.refuse(asked, error);
+        }
+        if !matches!(asked.what, Wanted::Moves | Wanted::Lists) {
+            reading.warn_of_names(&config, &addresses);
+        }
+        let mut told = match self.judge(&config, &addresses, chosen.may_move) {
             Ok(told) => told,
             Err(error) => return self.refuse(asked, error),
         };
         if asked.what == Wanted::Difference {
-            let none = "nothing would change";
-            let text = if told.is_empty() { none.to_string() } else { told.join("\n") };
+            let none = config::NO_CHANGE.to_string();
+            let text = if told.is_empty() { none } else { told.join("\n") };
             return self.answer(asker, text);
         }
         if told.is_empty() {
@@ -366,12 +347,16 @@ impl Master {
         self.scoreboard.set_used(self.slots.len(), next.ids.used());
         self.prepare_health(&next.running);
         self.scoreboard.commit_config(epoch);
+        let moves = names::moves(&self.running, &next.running);
+        let lists = lists::changes(&self.running.config, &next.running.config);
+        self.names.counts.list_changes += lists;
         self.running = next.running;
         self.sealed_config = next.sealed_config;
         self.ids = next.ids;
         self.note_reload(change.asked, true, &format!("configuration {epoch}"));
         self.follow_process();
         self.follow_http();
+        self.follow_names(&moves, now);
         self.access_log.follow(&self.running.config);
         let mut waiting = BTreeSet::new();
         for slot in &mut self.slots {
@@ -460,15 +445,14 @@ impl Master {
         self.killed.extend(gone);
     }
 
-    fn note_reload(&mut self, asked: Asked, applied: bool, text: &str) {
-        if asked.what == Wanted::Reload {
-            self.reloads.note(applied, Clocks::read().unix_us / 1_000_000, text);
-        }
-    }
-
     pub(super) fn refuse(&mut self, asked: Asked, why: impl Display) {
         let (why, epoch) = (why.to_string(), self.running.epoch);
         self.note_reload(asked, false, &one_line(&why));
+        match asked.what {
+            Wanted::Moves => self.names.try_again(Instant::now()),
+            Wanted::Lists => self.names.lists.try_again(Instant::now()),
+            Wanted::Reload | Wanted::Set | Wanted::Difference => {}
+        }
         if asked.what != Wanted::Difference {
             let text = format!("change refused, epoch {epoch} stays in force: {}", one_line(&why));
             say(&mut self.log, Level::Error, "change_refused", &text);
@@ -478,33 +462,7 @@ impl Master {
             self.want_to_write(id);
         }
     }
-
-    fn answer(&mut self, asker: Option<ConnectionId>, text: String) {
-        if let Some(id) = asker {
-            self.admin.answer(id, text);
-            self.want_to_write(id);
-        }
-    }
-}
-
-fn name_workers(numbers: &BTreeSet<usize>) -> String {
-    let names: Vec<String> = numbers.iter().map(ToString::to_string).collect();
-    match names.len() {
-        1 => format!("worker {}", names[0]),
-        _ => format!("workers {}", names.join(", ")),
-    }
 }
 
 /// How long workers may take to prepare, and to confirm.
 const PATIENCE: Duration = Duration::from_secs(2);
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn workers_are_named_by_their_numbers() {
-        assert_eq!(name_workers(&BTreeSet::from([3])), "worker 3");
-        assert_eq!(name_workers(&BTreeSet::from([3, 0, 12])), "workers 0, 3, 12");
-    }
-}

@@ -8,6 +8,7 @@ use std::time::Instant;
 use serde_json::json;
 
 use super::admin_server::ConnectionId;
+use super::inquiries::Inquirer;
 use super::query::Gathered;
 use super::{Master, say};
 use crate::config::grouped;
@@ -18,8 +19,13 @@ use crate::stats::{duration, time};
 
 /// Who has asked, and in which form the answer is wanted.
 pub enum Asker {
-    Admin { id: ConnectionId, as_json: bool },
+    Admin {
+        id: ConnectionId,
+        as_json: bool,
+    },
     Http,
+    /// A client of the proxy.
+    Client(Inquirer),
 }
 
 /// A request of the admin socket.
@@ -32,11 +38,27 @@ struct ClientsRequest {
 impl Master {
     /// `quickack clients`.
     pub(super) fn ask_for_clients(&mut self, id: ConnectionId, words: &[String], now: Instant) {
-        match ClientsRequest::parse(words) {
+        let request = ClientsRequest::parse(words);
+        let request =
+            request.and_then(|request| self.check_names(&request.query).map(|()| request));
+        match request {
             Ok(ClientsRequest { query, as_json }) => {
                 self.begin_query(Asker::Admin { id, as_json }, query, now);
             }
             Err(why) => self.admin.refuse(id, &why),
+        }
+    }
+
+    /// A wrong name would look like one that has no clients.
+    fn check_names(&self, query: &Query) -> Result<(), String> {
+        let (Query::List { filter, .. } | Query::Kill { filter }) = query else { return Ok(()) };
+        let plan = &self.running.config.plan;
+        let is_pool = |name: &String| plan.pools.iter().any(|pool| pool.name == *name);
+        let is_tenant = |name: &String| plan.tenants.iter().any(|one| *one.name == **name);
+        match (&filter.pool, &filter.tenant) {
+            (Some(name), _) if !is_pool(name) => Err(format!("there is no pool '{name}'")),
+            (_, Some(name)) if !is_tenant(name) => Err(format!("there is no tenant '{name}'")),
+            _ => Ok(()),
         }
     }
 
@@ -45,16 +67,24 @@ impl Master {
             Asker::Admin { id, .. } => self.admin.refuse(*id, why),
             // It asks again.
             Asker::Http => {}
+            Asker::Client(to) => self.refuse_inquiry(*to, why),
         }
     }
 
     /// Gives the answer to who has asked.
     pub(super) fn answer_query(&mut self, asker: Asker, query: &Query, gathered: Gathered) {
+        if let Asker::Client(to) = asker {
+            self.answer_inquiry(to, query, &gathered);
+            if !query.is_kill() {
+                return;
+            }
+        }
         let shown = Shown::new(query, gathered);
         if let Query::Kill { .. } = query {
-            self.log_killed(&shown);
+            self.log_killed(query, &shown);
         }
         match asker {
+            Asker::Client(_) => {}
             Asker::Http => self.answer_http(Question::Clients, &shown.json(query)),
             Asker::Admin { id, as_json } => {
                 let is_none = query.is_kill() && shown.clients.is_empty();
@@ -68,7 +98,7 @@ impl Master {
         }
     }
 
-    fn log_killed(&mut self, shown: &Shown) {
+    fn log_killed(&mut self, query: &Query, shown: &Shown) {
         let count = shown.clients.len();
         if count == 0 {
             return;
@@ -79,8 +109,11 @@ impl Master {
             others => format!(" and {others} others"),
         };
         let clients = if count == 1 { "client" } else { "clients" };
-        let text =
-            format!("`clients kill` has closed {count} {clients}: {}{others}", named.join(", "));
+        let asked = query.filter().and_then(|filter| filter.asked.as_ref());
+        let by = asked.map_or("`clients kill`".to_string(), |asked| {
+            format!("CLIENT KILL of client {}", asked.asker)
+        });
+        let text = format!("{by} has closed {count} {clients}: {}{others}", named.join(", "));
         say(&mut self.log, Level::Notice, "clients_killed", &text);
     }
 }
@@ -176,7 +209,8 @@ fn order(word: &str) -> Result<Order, String> {
         "bytes" => Ok(Order::Bytes),
         "idle" => Ok(Order::Idle),
         "age" => Ok(Order::Age),
-        _ => Err(format!("`--sort` takes requests, bytes, idle or age, not `{word}`")),
+        "held" => Ok(Order::Held),
+        _ => Err(format!("`--sort` takes requests, bytes, idle, age or held, not `{word}`")),
     }
 }
 
@@ -233,6 +267,8 @@ impl Shown {
                 let clients = table(&clients_table(&self.clients, true));
                 clients + "\n" + &in_pieces_text(&self.in_pieces)
             }
+            // Only clients ask for this, and have a number in answer.
+            Query::Unblock { .. } => String::new(),
             Query::List { .. } if self.clients.is_empty() => "no clients\n".to_string(),
             Query::List { .. } => table(&clients_table(&self.clients, false)),
         };
@@ -304,7 +340,8 @@ fn in_pieces_text(rows: &[InPiecesRow]) -> String {
     if rows.is_empty() {
         return "no client sends requests in pieces\n".to_string();
     }
-    let heads = ["ADDRESS", "REQUESTS IN PIECES", "REST CAME AFTER", "AT MOST", "LAST"];
+    let heads =
+        ["ADDRESS", "REQUESTS IN PIECES", "LATER THAN 5 ms", "REST CAME AFTER", "AT MOST", "LAST"];
     let row = |one: &InPiecesRow| {
         let count = match one.over {
             0 => grouped(one.count),
@@ -313,7 +350,8 @@ fn in_pieces_text(rows: &[InPiecesRow]) -> String {
         // The times are only of those that were counted here.
         let mean = one.late_us / (one.count - one.over).max(1);
         let ago = format!("{} ago", duration(one.ago_us / 1_000_000));
-        vec![one.address.to_string(), count, time(mean), time(one.latest_us), ago]
+        let late = grouped(one.late);
+        vec![one.address.to_string(), count, late, time(mean), time(one.latest_us), ago]
     };
     let heads = heads.map(str::to_string).to_vec();
     let rows: Vec<Vec<String>> = std::iter::once(heads).chain(rows.iter().map(row)).collect();
@@ -379,7 +417,7 @@ mod tests {
             ("kill five", "does not take `five`"),
             ("--pool", "needs a value"),
             ("--address nowhere", "is no address"),
-            ("--sort colour", "requests, bytes, idle or age"),
+            ("--sort colour", "requests, bytes, idle, age or held"),
             ("--limit 0", "from 1 to 1000"),
             ("--limit 1001", "from 1 to 1000"),
             ("--busiest --pool alpha", "takes only --limit"),

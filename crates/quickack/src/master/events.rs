@@ -20,6 +20,8 @@ pub enum Source {
     Http,
     /// The channel of the process that writes the access log.
     LogWriter,
+    /// The channel of the process that looks up names.
+    Resolver,
 }
 
 /// The one place where the master sleeps.
@@ -88,6 +90,7 @@ impl Source {
             Source::Admin(id) => 2 << 32 | u64::from(id),
             Source::Http => 3 << 32,
             Source::LogWriter => 4 << 32,
+            Source::Resolver => 5 << 32,
         }
     }
 
@@ -97,7 +100,8 @@ impl Source {
             1 => Source::Channel(data as u32 as usize),
             2 => Source::Admin(data as u32),
             3 => Source::Http,
-            _ => Source::LogWriter,
+            4 => Source::LogWriter,
+            _ => Source::Resolver,
         }
     }
 }

@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 
 use proxy::outliers::{Decision, OutlierDetector};
-use proxy::plan::Plan;
+use proxy::plan::{AdminState, Plan};
 
 use super::say_of;
 use super::{Master, Running};
@@ -16,14 +16,44 @@ use crate::scoreboard::Ejection;
 pub struct Health {
     outliers: OutlierDetector,
     names: BTreeMap<u32, About>,
+    /// The last failure of servers that have not answered since.
+    failures: BTreeMap<u32, Failure>,
+    /// When each server was given the state that it has by hand, in seconds since 1970.
+    admin_since: BTreeMap<u32, (AdminState, u64)>,
+}
+
+/// What a server fails with, and when it began to, in seconds since 1970.
+pub struct Failure {
+    pub why: String,
+    pub since: u64,
 }
 
 impl Health {
     pub fn new(running: &Running) -> Health {
         let plan = running.plan();
-        let mut health = Health { outliers: OutlierDetector::default(), names: BTreeMap::new() };
+        let mut health = Health {
+            outliers: OutlierDetector::default(),
+            names: BTreeMap::new(),
+            failures: BTreeMap::new(),
+            admin_since: BTreeMap::new(),
+        };
         health.follow(&plan);
         health
+    }
+
+    /// Why a server fails, if it does.
+    pub fn failure(&self, server: u32) -> Option<&Failure> {
+        self.failures.get(&server)
+    }
+
+    /// Why servers failed last, by their ids.
+    pub fn failures(&self) -> BTreeMap<u32, String> {
+        self.failures.iter().map(|(id, failure)| (*id, failure.why.clone())).collect()
+    }
+
+    /// Since when a server has the state that it was given by hand, in seconds since 1970.
+    pub fn admin_since(&self, server: u32) -> u64 {
+        self.admin_since.get(&server).map_or(0, |(_, since)| *since)
     }
 
     /// The reports of a dead worker count no more.
@@ -33,23 +63,38 @@ impl Health {
 
     fn follow(&mut self, plan: &Plan) -> Vec<Decision> {
         self.names.clear();
+        let before = std::mem::take(&mut self.admin_since);
+        let now = Clocks::read().unix_us / 1_000_000;
         for pool in &plan.pools {
             for server in &pool.servers {
+                let since = before.get(&server.id).filter(|(state, _)| *state == server.admin);
+                let since = since.map_or(now, |(_, since)| *since);
+                self.admin_since.insert(server.id, (server.admin, since));
+                if server.admin == AdminState::Maint {
+                    self.failures.remove(&server.id);
+                }
                 self.names.insert(server.id, About::server(&server.label, &pool.name));
             }
         }
+        self.failures.retain(|id, _| self.names.contains_key(id));
         self.outliers.install(plan)
     }
 }
 
 impl Master {
     pub(super) fn note_failure(&mut self, number: usize, server: u32, failures: u32, why: &str) {
+        if self.health.names.contains_key(&server) {
+            let since = Clocks::read().unix_us / 1_000_000;
+            let failure = Failure { why: String::new(), since };
+            self.health.failures.entry(server).or_insert(failure).why = why.to_string();
+        }
         if let Some(decision) = self.health.outliers.failed(number, server, failures) {
             self.carry_out(&[decision], why);
         }
     }
 
     pub(super) fn note_answer(&mut self, number: usize, server: u32, probe: bool) {
+        self.health.failures.remove(&server);
         if let Some(decision) = self.health.outliers.answered(number, server, probe) {
             self.carry_out(&[decision], "it answers");
         }

@@ -286,11 +286,11 @@ impl Master {
     /// Starts the process if it is due, tells it what is new, and notices its end.
     pub(super) fn tend_http(&mut self, now: Instant) {
         if let Some((pid, status)) = self.http.reap(now) {
-            let again = if self.ending.is_none() { "; it is started again" } else { "" };
+            let again = if !self.is_draining() { "; it is started again" } else { "" };
             let text = format!("the HTTP process (pid {pid}) died: {status}{again}");
             say(&mut self.log, Level::Error, "http_died", &text);
         }
-        if self.ending.is_none() && self.http.is_due(now) {
+        if !self.is_draining() && self.http.is_due(now) {
             self.start_http(now);
         }
         let state = self.http_state();
@@ -438,6 +438,8 @@ impl Master {
             deaths: self.slots.iter().map(|slot| slot.deaths).collect(),
             http_deaths: self.http.deaths,
             reloads: self.reloads.clone(),
+            names: self.names.counts,
+            log_lines_lost: self.log.losses().0.lines,
         }
     }
 
@@ -449,7 +451,7 @@ impl Master {
 
     fn http_names(&self) -> Names {
         let running = &self.running;
-        let plan = running.plan();
+        let (plan, unresolved) = (running.plan(), running.unresolved());
         let pools = plan.pools.iter().zip(&running.config.upstreams).enumerate();
         let pools = pools.map(|(at, (pool, upstream))| {
             // Labels are addresses or names, and may be alike; names in the ring are not.
@@ -460,6 +462,8 @@ impl Master {
             let servers = pool.servers.iter().map(|server| ServerNames {
                 id: server.id,
                 name: if unique { server.label.clone() } else { server.name.clone() },
+                admin: server.admin.word().to_string(),
+                has_address: !unresolved.contains_key(&server.id),
             });
             PoolNames {
                 id: pool.id,
@@ -474,6 +478,7 @@ impl Master {
         let tenants = tenants.map(|it| TenantNames { id: it.id, name: it.name.clone() });
         Names {
             memory_max: running.config.plan.memory_max as u64,
+            private_max: running.config.plan.private_max,
             pools: pools.collect(),
             tenants: tenants.collect(),
         }

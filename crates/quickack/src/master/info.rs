@@ -3,6 +3,7 @@
 
 use std::fmt::Write;
 
+use proxy::plan::ServerPlan;
 use serde_json::{Value, json};
 
 use super::Master;
@@ -45,6 +46,7 @@ impl Master {
             ("configuration", word(&info["file"])),
             ("epoch", info["epoch"].to_string()),
             ("set at run time", word(&info["set"])),
+            ("lists", word(&info["lists"])),
             ("ready", word(&info["ready"])),
             ("not ready because", word(&info["not_ready"])),
             ("workers", format!("{} of {}", info["workers_serving"], info["workers"])),
@@ -57,10 +59,16 @@ impl Master {
             ("open files", word(&info["limits"]["open_files"])),
             ("pools and servers", word(&info["limits"]["pools_and_servers"])),
         ];
-        let told =
-            lines.iter().filter(|(name, _)| !name.starts_with("not") || info["ready"] == false);
+        let told = lines.iter().filter(|(name, value)| match *name {
+            "not ready because" => info["ready"] == false,
+            "lists" => value != "none",
+            _ => true,
+        });
         for (name, value) in told {
             let _ = writeln!(out, "{name:<18} {value}");
+        }
+        for problem in self.problems() {
+            let _ = writeln!(out, "{:<18} {problem}", "problem");
         }
         out
     }
@@ -82,9 +90,11 @@ impl Master {
             "file": self.file.as_ref().map(|file| file.display().to_string()),
             "set": sets.collect::<Vec<String>>(),
             "epoch": self.running.epoch,
+            "lists": self.names.lists.troubles(config),
             "applied": self.unapplied().is_empty(),
             "ready": why.is_empty(),
             "not_ready": why,
+            "problems": self.problems(),
             "draining": self.ending.is_some(),
             "workers": config.process.worker_count(),
             "workers_serving": self.serving(),
@@ -134,8 +144,10 @@ impl Master {
         }
         let plan = self.running.plan();
         for (pool, upstream) in plan.pools.iter().zip(&self.running.config.upstreams) {
-            let is_up = |id| stats::health(&self.scoreboard, id) == Health::Up;
-            if upstream.required && !pool.servers.iter().any(|server| is_up(server.id)) {
+            let is_up = |server: &ServerPlan| {
+                stats::health(&self.scoreboard, server.id).under(server.admin) == Health::Up
+            };
+            if upstream.required && !pool.servers.iter().any(is_up) {
                 said.push(format!("pool {} has no server that is up", pool.name));
             }
         }
@@ -157,12 +169,17 @@ impl Master {
                     "label": server.label,
                     "name": server.name,
                     "address": address.to_string(),
+                    "at": self.running.addresses.get(&address.to_string()),
                     "weight": plan.weight,
+                    "admin": server.admin.word(),
                     "health": server.health.word(),
+                    "why": server.why,
                 })
             });
+            let list = self.running.config.upstreams[at].list.as_ref();
             json!({
                 "name": pool.name,
+                "list": list.map(|list| self.names.lists.told(&pool.name, list)),
                 "protocol": plan.protocol.name(),
                 "listen": bound,
                 "required": self.running.config.upstreams[at].required,
@@ -175,34 +192,50 @@ impl Master {
         if as_json {
             return pretty(&json!({ "pools": pools }));
         }
-        let text = |value: &Value| value.as_str().unwrap_or_default().to_string();
-        let mut rows = vec![
-            ["POOL", "PROTOCOL", "LISTEN", "CLIENTS", "REQUESTS", "UP", "DOWN", "EJECTED"]
-                .map(str::to_string)
-                .to_vec(),
-        ];
-        rows.extend(pools.iter().map(|pool| {
-            let servers = pool["servers"].as_array().map_or(&[][..], Vec::as_slice);
-            let count = |health: &str| {
-                servers.iter().filter(|server| server["health"] == health).count().to_string()
-            };
-            let number = |name: &str| grouped(pool[name].as_u64().unwrap_or_default());
-            vec![
-                text(&pool["name"]),
-                text(&pool["protocol"]),
-                text(&pool["listen"][0]),
-                number("clients"),
-                number("requests"),
-                count("up"),
-                count("down"),
-                count("ejected"),
-            ]
-        }));
-        stats::table(&rows)
+        let mut text = pool_table(&pools);
+        for trouble in self.names.lists.troubles(&self.running.config) {
+            let _ = writeln!(text, "{trouble}");
+        }
+        for pool in &snapshot.pools {
+            let nowhere = pool.servers.iter().filter_map(|it| Some((it, it.why.as_ref()?)));
+            for (server, why) in nowhere {
+                let _ = writeln!(text, "server {} of pool {}: {why}", server.label, pool.name);
+            }
+        }
+        text
     }
 }
 
-fn pretty(value: &Value) -> String {
+/// Returns the table of `quickack pools`.
+fn pool_table(pools: &[Value]) -> String {
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_string();
+    let mut rows = vec![
+        ["POOL", "PROTOCOL", "LISTEN", "CLIENTS", "REQUESTS", "UP", "DOWN", "EJECTED", "MAINT"]
+            .map(str::to_string)
+            .to_vec(),
+    ];
+    rows.extend(pools.iter().map(|pool| {
+        let servers = pool["servers"].as_array().map_or(&[][..], Vec::as_slice);
+        let count = |health: &str| {
+            servers.iter().filter(|server| server["health"] == health).count().to_string()
+        };
+        let number = |name: &str| grouped(pool[name].as_u64().unwrap_or_default());
+        vec![
+            text(&pool["name"]),
+            text(&pool["protocol"]),
+            text(&pool["listen"][0]),
+            number("clients"),
+            number("requests"),
+            count("up"),
+            count("down"),
+            count("ejected"),
+            count("maint"),
+        ]
+    }));
+    stats::table(&rows)
+}
+
+pub(super) fn pretty(value: &Value) -> String {
     let mut out = serde_json::to_string_pretty(value).expect("words and numbers only");
     out.push('\n');
     out

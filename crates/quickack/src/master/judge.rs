@@ -26,8 +26,14 @@ impl Master {
         }
         let mut told = difference.lines;
         for (name, address) in addresses {
-            if let Some(old) = self.running.addresses.get(name).filter(|old| *old != address) {
-                told.push(format!("{name} has moved from {old} to {address}"));
+            match self.running.addresses.get(name) {
+                Some(old) if old != address => {
+                    told.push(format!("{name} has moved from {old} to {address}"));
+                }
+                None if self.running.resolved.contains_key(name) => {
+                    told.push(format!("{name} is at {address}; it had no address before"));
+                }
+                _ => {}
             }
         }
         for path in self.listeners.gone().chain(self.http.gone()) {

@@ -4,13 +4,14 @@ use std::io::{self, IsTerminal};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use metrics::WorkerCounter;
 use rustix::process::Signal;
 use sys::signal;
 
 use super::admin_server::ConnectionId;
 use super::change_queue::Asked;
 use super::workers::{Slot, State};
-use super::{Ending, Master};
+use super::{EndStage, Ending, Master};
 use super::{say, say_of};
 use crate::address_space;
 use crate::ipc::ToWorker;
@@ -135,14 +136,54 @@ impl Master {
         }
     }
 
-    /// Begins to drain: accepts no more clients and answers outstanding requests. Called again, it
-    /// ends at once.
+    /// Begins the end: after a delay, if there is one, the proxy drains. Called again, it ends the
+    /// delay, or ends at once.
     pub(super) fn end(&mut self, code: u8, now: Instant) {
-        if self.ending.is_some() {
-            say(&mut self.log, Level::Notice, "ending", "ending now");
-            self.signal_all(Signal::KILL);
-            return;
+        let delay = self.running.config.process.shutdown_delay_us;
+        match &self.ending {
+            None if delay > 0 => {
+                let text = format!(
+                    "ending in {}: still serving, but not ready any more",
+                    crate::config::duration_word(delay)
+                );
+                say(&mut self.log, Level::Notice, "shutdown_delayed", &text);
+                self.cancel_change("the proxy is shutting down");
+                let until = now + Duration::from_micros(delay);
+                self.ending = Some(Ending { code, stage: EndStage::Delayed { until } });
+            }
+            None => self.begin_drain(code, now),
+            Some(Ending { code, stage: EndStage::Delayed { .. } }) => self.begin_drain(*code, now),
+            Some(Ending { stage: EndStage::Draining { .. }, .. }) => {
+                say(&mut self.log, Level::Notice, "ending", "ending now");
+                self.signal_all(Signal::KILL);
+            }
         }
+    }
+
+    /// The delay before the end may be over.
+    pub(super) fn end_delay(&mut self, now: Instant) {
+        if let Some(Ending { code, stage: EndStage::Delayed { until } }) = self.ending
+            && now >= until
+        {
+            self.begin_drain(code, now);
+        }
+    }
+
+    /// Whether no client is accepted any more.
+    pub(super) fn is_draining(&self) -> bool {
+        matches!(self.ending, Some(Ending { stage: EndStage::Draining { .. }, .. }))
+    }
+
+    /// Ends at once, whoever still waits.
+    pub(super) fn quit(&mut self, now: Instant) {
+        if !self.is_draining() {
+            self.begin_drain(0, now);
+        }
+        self.signal_all(Signal::KILL);
+    }
+
+    /// Accepts no more clients, and answers what they have begun to ask.
+    fn begin_drain(&mut self, code: u8, now: Instant) {
         let timeout = self.running.config.process.shutdown_timeout_us;
         let text = format!(
             "draining for up to {}: accepting no more clients, answering outstanding requests",
@@ -153,7 +194,7 @@ impl Master {
         self.drain_workers();
         self.listeners.close_all();
         let deadline = now + Duration::from_micros(timeout) + GRACE;
-        self.ending = Some(Ending { deadline, code });
+        self.ending = Some(Ending { code, stage: EndStage::Draining { deadline } });
     }
 
     /// Retires all workers and keeps the listeners. New clients wait there until a reload starts
@@ -183,11 +224,13 @@ impl Master {
     }
 
     pub(super) fn ended(&mut self, now: Instant) -> Option<u8> {
-        let ending = self.ending.as_ref()?;
+        let Some(Ending { code, stage: EndStage::Draining { deadline } }) = self.ending else {
+            return None;
+        };
         if self.slots.iter().all(|slot| slot.worker.is_none()) {
-            return Some(ending.code);
+            return Some(code);
         }
-        if now >= ending.deadline {
+        if now >= deadline {
             self.signal_all(Signal::KILL);
         }
         None
@@ -203,6 +246,7 @@ impl Master {
             self.listen_to(number);
             let Some((worker, status)) = self.slots[number].reap(now)? else { continue };
             self.scoreboard.set_serving(number, false);
+            let lost = self.count_lost(number, worker.state);
             self.scoreboard.clear_worker(number);
             self.health.forget_worker(number);
             self.note_query_death(number);
@@ -217,7 +261,7 @@ impl Master {
             self.slots[number].deaths += 1;
             let pid = worker.pid();
             let again = match self.slots[number].not_before.saturating_duration_since(now) {
-                _ if self.ending.is_some() || self.workers_sent_away => String::new(),
+                _ if self.is_draining() || self.workers_sent_away => String::new(),
                 Duration::ZERO => "; restarting at once".to_string(),
                 pause => format!("; restarting in {} ms", pause.as_millis()),
             };
@@ -232,11 +276,26 @@ impl Master {
                     ),
                 ),
             };
-            let text = format!("worker {number} (pid {pid}) died: {status}{again}{hint}");
+            let text = format!("worker {number} (pid {pid}) died: {status}{lost}{again}{hint}");
             say_of(&mut self.log, Level::Error, "worker_died", About::worker(number), &text);
+            let how =
+                if worker.state == State::Hung { "it hung".into() } else { status.to_string() };
+            self.slots[number].last_death = Some((now, format!("{how}{hint}")));
             self.note_death(number);
         }
         Ok(())
+    }
+
+    /// Counts the clients that a worker had when it died, and says how many they were.
+    fn count_lost(&self, number: usize, state: State) -> String {
+        // Nobody else writes there now.
+        let its = self.scoreboard.metrics(number).counters(0);
+        let lost = its.value(WorkerCounter::ClientsNow);
+        if lost == 0 || state == State::Leaving {
+            return String::new();
+        }
+        its.add(WorkerCounter::ClientsLost, lost);
+        format!(", with {lost} client{}", if lost == 1 { "" } else { "s" })
     }
 
     /// Notes that a worker drains because it got a signal that the master did not send.
@@ -313,6 +372,7 @@ impl Master {
             self.wake_if_hung();
         }
         self.look_at_http(now, was_late);
+        self.look_at_resolver(now, was_late);
     }
 
     fn wake_if_hung(&self) {

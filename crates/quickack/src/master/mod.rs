@@ -21,7 +21,10 @@
 //! | `http` | the process that serves metrics and health |
 //! | `query`, `clients` | what all workers are asked, and `quickack clients` |
 //! | `access_log` | the process that writes the access log |
+//! | `servers` | the states of servers that an operator sets, and `quickack servers` |
+//! | `names` | the process that looks up servers' names, and when they move |
 //! | `info` | what is said of the proxy as a whole, and whether it is ready |
+//! | `problems` | what is wrong now, in sentences |
 //! | `seconds` | the latencies of the last seconds and minutes |
 //! | `admin_server` | what the operator asks by the admin socket |
 //! | `running` | the configuration that holds, as workers are sent it |
@@ -38,14 +41,19 @@ mod health;
 mod http;
 mod ids;
 mod info;
+mod inquiries;
 mod judge;
 mod lifecycle;
 mod listeners;
+mod lists;
+mod names;
+mod problems;
 mod query;
 pub mod reader;
 mod report;
 mod running;
 mod seconds;
+mod servers;
 mod setup;
 mod shared_memory;
 mod slow_log;
@@ -71,7 +79,7 @@ use crate::error::{Error, Peer};
 use crate::ipc::ToMaster;
 use crate::ipc::client_state::{ClientState, ClientTally};
 use crate::ipc::http_view::Reloads;
-use crate::log::{About, Clocks, Entry, Level, Log, Origin};
+use crate::log::{self, About, Clocks, Entry, Level, Log, Origin};
 
 use access_log::AccessLog;
 use admin_server::AdminServer;
@@ -83,6 +91,7 @@ use health::Health;
 use http::Http;
 use ids::Ids;
 use listeners::Listeners;
+use names::Names;
 use query::Queries;
 use running::Running;
 use seconds::Seconds;
@@ -97,13 +106,14 @@ pub fn run(config: Config, file: Option<PathBuf>, ready: &mut dyn FnMut()) -> Ex
     sys::process::set_title("quickack: master");
     sys::process::raise_descriptors();
     let process = &config.process;
-    let log = Log::open(&process.log, process.log_format, process.log_level);
+    let (target, format) = (process.log.clone(), process.log_format);
+    let log = Log::open(&target, format, process.log_level);
     let started = log.and_then(|log| Master::start(config, file, log, ready));
     let started = started.map_err(|error| format!("cannot start: {error}"));
     let ended =
         started.and_then(|master| master.watch().map_err(|error| format!("cannot go on: {error}")));
     ended.unwrap_or_else(|why| {
-        crate::log::line(Level::Error, &why);
+        log::last_words(&target, format, &why);
         ExitCode::FAILURE
     })
 }
@@ -131,6 +141,7 @@ struct Master {
     queries: Queries,
     http: Http,
     access_log: AccessLog,
+    names: Names,
     reloads: Reloads,
     /// Why the admin socket could not be opened last, to be told once.
     admin_error: String,
@@ -165,8 +176,16 @@ struct WaitingClient {
 
 /// The end of the proxy, once it has begun.
 struct Ending {
-    deadline: Instant,
     code: u8,
+    stage: EndStage,
+}
+
+/// How far the end has come.
+enum EndStage {
+    /// Everything is served until then, and the proxy says that it is not ready.
+    Delayed { until: Instant },
+    /// Nothing is accepted; what is left is killed at the deadline.
+    Draining { deadline: Instant },
 }
 
 impl Master {
@@ -177,10 +196,10 @@ impl Master {
         ready: &mut dyn FnMut(),
     ) -> Result<Master, Error> {
         let signals = Signals::new(lifecycle::SIGNALS)?;
+        judge::affinity(&config)?;
+        let (names, config, resolved) = Names::begin(config, file.as_deref())?;
         let (memory, scoreboard) = shared_memory::make_scoreboard(&config)?;
         let mut ids = Ids::new(scoreboard.ids_max());
-        judge::affinity(&config)?;
-        let resolved = reader::look_up(&config)?;
         let addresses = reader::choose(&resolved, None);
         let assigned = ids.assign(&config, &addresses)?;
         let choice = event::choose(config.process.accept, Kernel::running(), &event::CALLS)?;
@@ -227,6 +246,7 @@ impl Master {
             queries: Queries::default(),
             http,
             access_log,
+            names,
             reloads: Reloads::since(clocks.unix_us / 1_000_000),
             admin_error: String::new(),
             log,
@@ -249,6 +269,7 @@ impl Master {
 
     /// Starts the workers.
     fn begin(&mut self, why_this_mode: &str, ready: &mut dyn FnMut()) -> Result<(), Error> {
+        self.names.watch(&self.events)?;
         self.follow_http();
         self.announce(why_this_mode);
         ready();
@@ -263,6 +284,9 @@ impl Master {
                 // Its clients are told that the proxy is ending, until it has ended.
                 self.http.end();
                 self.access_log.end();
+                if let Some(mut resolver) = self.names.end() {
+                    let _ = resolver.wait();
+                }
                 self.log.finish(Clocks::read());
                 return Ok(ExitCode::from(code));
             }
@@ -280,6 +304,7 @@ impl Master {
                 Source::Admin(id) => self.serve_admin(id, now),
                 Source::Http => self.listen_to_http(),
                 Source::LogWriter => self.listen_to_log_writer(),
+                Source::Resolver => self.listen_to_resolver(),
             }
         }
         self.scoreboard.beat_of_master(Clocks::read().clock_us);
@@ -292,16 +317,18 @@ impl Master {
         if now >= self.next_check {
             self.tell_process();
             self.end_second();
-            if self.ending.is_none() {
+            if !self.is_draining() {
                 self.renew_admin(None);
             }
             self.look_at_heartbeats(now);
         }
-        if self.ending.is_none() && !self.workers_sent_away {
+        self.end_delay(now);
+        if !self.is_draining() && !self.workers_sent_away {
             self.start_what_is_due(now);
         }
         self.tend_http(now);
         self.tend_access_log(now);
+        self.tend_names(now);
         self.release_ids();
         self.tend_queries(now);
         for WaitingClient { client, tally, fd } in std::mem::take(&mut self.waiting_clients) {
@@ -313,19 +340,23 @@ impl Master {
 
     /// How long nothing may happen.
     fn timeout(&self) -> Duration {
-        let wanted = match self.workers_sent_away || self.ending.is_some() {
+        let wanted = match self.workers_sent_away || self.is_draining() {
             true => 0,
             false => self.running.config.process.worker_count(),
         };
         let vacant = self.slots.iter().take(wanted).filter(|slot| slot.worker.is_none());
         let starts = vacant.map(|slot| slot.not_before);
-        let ending = self.ending.as_ref().map(|ending| ending.deadline);
+        let ending = self.ending.as_ref().map(|ending| match ending.stage {
+            EndStage::Delayed { until } => until,
+            EndStage::Draining { deadline } => deadline,
+        });
         let log = self.log.due_us().map(|due| {
             let wait = due.saturating_sub(Clocks::read().clock_us);
             Instant::now() + Duration::from_micros(wait)
         });
         // The turn that comes each half second looks at everything else that has its time.
-        let all = starts.chain(ending).chain(log).chain(self.queries.due());
+        let names = self.names.due().filter(|_| self.change.is_none() && self.ending.is_none());
+        let all = starts.chain(ending).chain(log).chain(self.queries.due()).chain(names);
         let next = all.min().unwrap_or(self.next_check).min(self.next_check);
         next.saturating_duration_since(Instant::now())
     }
@@ -389,6 +420,9 @@ impl Master {
             ToMaster::Leaving {} => self.note_leaving(number),
             ToMaster::Clients { client, tallies } => {
                 self.pass_clients(&client, tallies.into_iter().zip(fds));
+            }
+            ToMaster::Ask { number: question, query } => {
+                self.begin_inquiry(number, question, query)
             }
             ToMaster::Rows { number: query, clients, in_pieces, left_out, is_last } => {
                 let rows = Rows { number: query, clients, in_pieces, left_out, is_last };

@@ -101,6 +101,7 @@ impl Running {
                 Some(same) => {
                     same.count += row.count;
                     same.over += row.over;
+                    same.late += row.late;
                     same.late_us += row.late_us;
                     same.latest_us = same.latest_us.max(row.latest_us);
                     same.ago_us = same.ago_us.min(row.ago_us);
@@ -117,7 +118,10 @@ impl Running {
 impl Master {
     /// Asks all workers, or has the question wait for those before it.
     pub(super) fn begin_query(&mut self, asker: Asker, query: Query, now: Instant) {
-        if self.queries.waiting.len() >= WAITING_MAX {
+        // A worker asks one thing at a time for its clients, so those are few.
+        let is_operators = |asker: &Asker| !matches!(asker, Asker::Client(_));
+        let waiting = self.queries.waiting.iter().filter(|(asker, _)| is_operators(asker));
+        if is_operators(&asker) && waiting.count() >= WAITING_MAX {
             let why = "too many questions are being answered; ask again in a moment";
             return self.refuse_query(&asker, why);
         }
@@ -282,6 +286,7 @@ mod tests {
             address: "192.0.2.1".parse().unwrap(),
             count,
             over: 1,
+            late: 1,
             late_us: 10,
             latest_us,
             ago_us,
@@ -289,7 +294,7 @@ mod tests {
         for (worker, row) in [(0, row(3, 7, 90)), (1, row(4, 5, 80))] {
             running.add(worker, Rows { in_pieces: vec![row], ..Rows::default() });
         }
-        let wanted = InPiecesRow { over: 2, late_us: 20, ..row(7, 7, 80) };
+        let wanted = InPiecesRow { over: 2, late: 2, late_us: 20, ..row(7, 7, 80) };
         assert_eq!(running.gathered.in_pieces, [wanted]);
     }
 }

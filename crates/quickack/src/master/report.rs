@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use serde_json::json;
 
 use super::workers::{State, Worker};
-use super::{Master, say};
+use super::{Master, Running, reader, say, say_of};
 use crate::log::{Clocks, Level};
 use crate::stats::{self, Facts, Snapshot, WorkerFacts};
 
@@ -35,6 +35,13 @@ impl Master {
         }
         for line in lines {
             say(&mut self.log, Level::Notice, "started", &line);
+        }
+        let Running { config, resolved, addresses, .. } = &self.running;
+        for (about, text) in reader::unresolved(config, resolved, addresses) {
+            say_of(&mut self.log, Level::Warning, "name_unresolved", about, &text);
+        }
+        for text in self.names.lists.troubles(&self.running.config) {
+            say(&mut self.log, Level::Warning, "list_failed", &text);
         }
         if let Some(welcome) = self.welcome() {
             crate::log::line(Level::Notice, &welcome);
@@ -73,10 +80,12 @@ impl Master {
                 "config_epoch": installed.config,
                 "health_epoch": installed.health,
                 "uptime_s": worker.started.elapsed().as_secs(),
+                "deaths": slot.deaths,
             }))
         });
         let workers: Vec<serde_json::Value> = workers.collect();
         let ejected: Vec<String> = self.ejected_servers();
+        let problems = self.worker_problems();
         if as_json {
             let all = json!({
                 "master": {
@@ -88,8 +97,10 @@ impl Master {
                     "caches": self.caches.pids(),
                     "http": self.http.pid(),
                     "log_writer": self.access_log.pid(),
+                    "resolver": self.names.pid(),
                 },
                 "workers": workers,
+                "problems": problems,
             });
             return all.to_string();
         }
@@ -98,36 +109,28 @@ impl Master {
             std::process::id(),
             self.started.elapsed().as_secs()
         );
-        text += "\nWORKER      PID  STATE     CLIENTS  EPOCH  HEALTH  UPTIME\n";
-        for worker in &workers {
-            let word = |name: &str| match &worker[name] {
-                serde_json::Value::String(word) => word.clone(),
-                other => other.to_string(),
-            };
-            text += &format!(
-                "{:>6}  {:>7}  {:8}  {:>7}  {:>5}  {:>6}  {:>5}s\n",
-                word("worker"),
-                word("pid"),
-                word("state"),
-                word("clients"),
-                word("config_epoch"),
-                word("health_epoch"),
-                word("uptime_s")
-            );
+        text += &worker_table(&workers);
+        for (name, pid) in self.helpers() {
+            text += &format!("{name:>6}  {pid:>7}\n");
         }
-        for pid in self.caches.pids() {
-            text += &format!(" cache  {pid:>7}\n");
-        }
-        if let Some(pid) = self.http.pid() {
-            text += &format!("  http  {pid:>7}\n");
-        }
-        if let Some(pid) = self.access_log.pid() {
-            text += &format!("   log  {pid:>7}\n");
+        for problem in problems {
+            text += &format!("{problem}\n");
         }
         for server in ejected {
             text += &format!("ejected: {server}\n");
         }
         text
+    }
+
+    /// The processes beside the workers.
+    fn helpers(&self) -> Vec<(&'static str, u32)> {
+        let caches = self.caches.pids().into_iter().map(|pid| ("cache", pid));
+        let others = [
+            ("http", self.http.pid()),
+            ("log", self.access_log.pid()),
+            ("names", self.names.pid()),
+        ];
+        caches.chain(others.into_iter().filter_map(|(name, pid)| Some((name, pid?)))).collect()
     }
 
     /// `quickack config`.
@@ -153,10 +156,16 @@ impl Master {
     }
 
     pub(super) fn snapshot(&self) -> Snapshot {
+        let wanted = self.running.config.process.worker_count();
         let workers = self.slots.iter().map(|slot| WorkerFacts {
             slot: slot.number,
             pid: slot.worker.as_ref().map(Worker::pid),
-            state: slot.worker.as_ref().map_or("vacant", |worker| state(worker.state)).to_string(),
+            state: match &slot.worker {
+                Some(worker) => state(worker.state).to_string(),
+                None if slot.deaths > 0 && slot.number < wanted => "dead".to_string(),
+                None => "vacant".to_string(),
+            },
+            restarts: slot.deaths,
         });
         let unix_us = Clocks::read().unix_us;
         let facts = Facts {
@@ -165,14 +174,44 @@ impl Master {
             unix_s: unix_us / 1_000_000,
             uptime_s: self.started.elapsed().as_secs(),
             epoch: self.running.epoch,
+            memory_max: self.running.config.plan.memory_max as u64,
             reloads: self.reloads.clone(),
             workers: workers.collect(),
+            names: self.names.counts,
+            lists: self.names.lists.troubles(&self.running.config),
+            unresolved: self.running.unresolved(),
+            failures: self.health.failures(),
+            problems: self.problems(),
         };
         let measured = (self.scoreboard.registry(), &self.seconds.windows);
         stats::take(measured, &self.running.plan(), facts, &|id| {
             stats::health(&self.scoreboard, id)
         })
     }
+}
+
+/// Returns the table of `quickack workers`.
+fn worker_table(workers: &[serde_json::Value]) -> String {
+    let mut text =
+        String::from("\nWORKER      PID  STATE     CLIENTS  EPOCH  HEALTH  UPTIME  DEATHS\n");
+    for worker in workers {
+        let word = |name: &str| match &worker[name] {
+            serde_json::Value::String(word) => word.clone(),
+            other => other.to_string(),
+        };
+        text += &format!(
+            "{:>6}  {:>7}  {:8}  {:>7}  {:>5}  {:>6}  {:>5}s  {:>6}\n",
+            word("worker"),
+            word("pid"),
+            word("state"),
+            word("clients"),
+            word("config_epoch"),
+            word("health_epoch"),
+            word("uptime_s"),
+            word("deaths")
+        );
+    }
+    text
 }
 
 fn state(state: State) -> &'static str {

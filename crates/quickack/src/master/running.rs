@@ -18,7 +18,7 @@ pub struct Running {
     pub listeners: Vec<ListenerEntry>,
     /// All that name servers have said, …
     pub resolved: reader::Addresses,
-    /// … and of that the one address of each `host:port`.
+    /// … and of that the one address of each `host:port`. A server without one is down.
     pub addresses: BTreeMap<String, String>,
 }
 
@@ -30,6 +30,22 @@ impl Running {
         plan
     }
 
+    /// Why servers are nowhere, by their ids.
+    pub fn unresolved(&self) -> BTreeMap<u32, String> {
+        let mut all = BTreeMap::new();
+        for (upstream, ids) in self.config.upstreams.iter().zip(&self.ids) {
+            for (server, id) in upstream.servers.iter().zip(&ids.servers) {
+                let written = server.to_string();
+                if let Some(Err(why)) = self.resolved.get(&written)
+                    && !self.addresses.contains_key(&written)
+                {
+                    all.insert(*id, format!("name does not resolve: {written}: {why}"));
+                }
+            }
+        }
+        all
+    }
+
     /// The installation that the workers are sent.
     pub fn installation(&self, caches: &mut Caches) -> io::Result<Installation> {
         let mut addresses = BTreeMap::new();
@@ -38,7 +54,10 @@ impl Running {
                 let address = match server {
                     ServerAddress::Embedded { .. } => caches.path(*id)?.display().to_string(),
                     ServerAddress::Unix(path) => path.display().to_string(),
-                    tcp => self.addresses.get(&tcp.to_string()).cloned().unwrap_or_default(),
+                    tcp => match self.addresses.get(&tcp.to_string()) {
+                        Some(address) => address.clone(),
+                        None => continue,
+                    },
                 };
                 addresses.insert(*id, address);
             }

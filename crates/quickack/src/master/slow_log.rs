@@ -6,6 +6,7 @@ use proxy::slow::{Cause, key_text};
 use serde_json::{Map, Value, json};
 
 use super::Master;
+use crate::config::grouped;
 use crate::log::Clocks;
 
 /// The names that a slow request is shown with.
@@ -88,6 +89,8 @@ fn to_json(entry: &SlowEntry, names: &Names<'_>, unix_us: u64) -> Value {
         "command": entry.command,
         "key": key(entry),
         "key_len": entry.key_len,
+        "keys": entry.keys,
+        "bytes": entry.bytes,
         "total_us": entry.phases.iter().sum::<u64>(),
         "phase_us": phases,
         "causes": causes,
@@ -101,10 +104,20 @@ fn to_text(entry: &SlowEntry, names: &Names<'_>, ago_us: u64) -> String {
     let ms = |us: u64| format!("{:.1}", us as f64 / 1e3);
     let [read, queue, server, write] = entry.phases.map(ms);
     let tenant = names.tenant.map_or(String::new(), |name| format!(", tenant {name}"));
-    let causes = Cause::of_bits(entry.causes).map(|(_, _, text)| text.to_string());
-    let busy = names.busy_with.as_ref().map(|name| format!("busy with {name}"));
+    let size = |entry: &SlowEntry| match entry.keys {
+        0 | 1 => format!("{} bytes with its answer", grouped(entry.bytes)),
+        keys => {
+            format!("{} keys, {} bytes with its answer", grouped(keys.into()), grouped(entry.bytes))
+        }
+    };
+    let causes =
+        Cause::of_bits(entry.causes).map(|(cause, _, text)| match (cause, &names.busy_with) {
+            (Cause::Large, _) => format!("{text}: {}", size(entry)),
+            (Cause::ServerBusy, Some(name)) => format!("the server was busy with {name}"),
+            _ => text.to_string(),
+        });
     let again = entry.asked_again.then(|| "it was sent again".to_string());
-    let causes: Vec<String> = causes.chain(busy).chain(again).collect();
+    let causes: Vec<String> = causes.chain(again).collect();
     format!(
         "{} s ago, {} ms: {} {} of {}, pool {}{tenant}, server {}, worker {}\n  \
          client read {read}, queue {queue}, server {server}, client write {write} ms\n  \

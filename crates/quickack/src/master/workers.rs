@@ -26,6 +26,8 @@ pub struct Slot {
     early_deaths: EarlyDeaths,
     /// Workers that died here, in all.
     pub deaths: u64,
+    /// How the last of them died, and when.
+    pub last_death: Option<(Instant, String)>,
 }
 
 /// Deaths in a row of a process soon after its start: each makes the pause before the next start
@@ -82,6 +84,7 @@ impl Slot {
             not_before: Instant::now(),
             early_deaths: EarlyDeaths(0),
             deaths: 0,
+            last_death: None,
         }
     }
 

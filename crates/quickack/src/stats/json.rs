@@ -12,7 +12,10 @@ impl Snapshot {
     pub fn json(&self) -> String {
         let workers = self.workers.iter().map(|worker| {
             let facts = &worker.facts;
-            let head = json!({"slot": facts.slot, "pid": facts.pid, "state": facts.state});
+            let head = json!({
+                "slot": facts.slot, "pid": facts.pid, "state": facts.state,
+                "restarts_total": facts.restarts,
+            });
             object(head, &worker.counts, [])
         });
         let windows = Span::ALL.iter().zip(self.seconds);
@@ -24,7 +27,11 @@ impl Snapshot {
             "time": self.facts.unix_s,
             "uptime_s": self.facts.uptime_s,
             "epoch": self.facts.epoch,
+            "memory_max": self.facts.memory_max,
             "reloads": reloads(&self.facts.reloads),
+            "names": self.facts.names,
+            "problems": self.facts.problems,
+            "lists": self.facts.lists,
             "window_seconds": windows,
             "totals": object(json!({}), &self.totals, []),
             "workers": workers.collect::<Vec<Value>>(),
@@ -69,7 +76,9 @@ fn server(server: &ServerStats) -> Value {
     let head = json!({
         "label": server.label,
         "name": server.name,
+        "admin": server.admin.word(),
         "health": server.health.word(),
+        "why": server.why,
         "ejected": matches!(server.health, Health::Ejected { .. }),
     });
     object(head, &server.counts, [("latency_us", all_times(&server.latencies))])

@@ -15,12 +15,7 @@ use crate::ipc::http_view::Reloads;
 const SECOND: u64 = 1_700_000_000;
 
 fn plan() -> Plan {
-    let server = |name: &str, label: &str| ServerPlan {
-        id: 0,
-        name: name.to_string(),
-        label: label.to_string(),
-        weight: 1,
-    };
+    let server = |name: &str, label: &str| ServerPlan::new(name, label, 1);
     let servers = vec![server("one", "one"), server("127.0.0.1:11212", "127.0.0.1:11212")];
     let protocol = proto::PROTOCOLS[0];
     let alpha = PoolPlan::new("alpha", protocol, servers);
@@ -31,7 +26,8 @@ fn plan() -> Plan {
 }
 
 fn facts() -> Facts {
-    let worker = |slot, pid, state: &str| WorkerFacts { slot, pid, state: state.to_string() };
+    let worker =
+        |slot, pid, state: &str| WorkerFacts { slot, pid, state: state.to_string(), restarts: 0 };
     Facts {
         reloads: Reloads::default(),
         release: "1.2.3".to_string(),
@@ -39,7 +35,13 @@ fn facts() -> Facts {
         unix_s: SECOND,
         uptime_s: 3725,
         epoch: 7,
+        memory_max: 1 << 30,
         workers: vec![worker(0, Some(101), "serving"), worker(1, None, "respawning")],
+        names: NameCounts::default(),
+        lists: Vec::new(),
+        unresolved: BTreeMap::new(),
+        failures: BTreeMap::new(),
+        problems: Vec::new(),
     }
 }
 
@@ -97,7 +99,7 @@ fn people_read_what_has_happened() {
     let text = snapshot().text();
     let expected = "\
 quickack 1.2.3 on here, up 1h 2m, epoch 7
-clients 3,003 now, 5,005 in total; links 0 now; 0 requests waiting, 0 bytes held
+clients 3,003 now, 5,005 in total; links 0 now; 0 requests waiting, 0 bytes held of 1,073,741,824
 
 WORKER  PID  STATE       CLIENTS  LINKS  WAITING  ACCEPTS    TURNS  BUSY
 0       101  serving           3      0        0        5      100   0us

@@ -5,11 +5,13 @@
 use std::fmt::Write;
 
 use metrics::{Counter, PoolCounter, ServerCounter, Span, TenantCounter, WorkerCounter};
+use proxy::plan::AdminState;
 
 use super::{
     Counts, Figures, Health, PoolStats, QUANTILES, ServerStats, Snapshot, TenantStats, Times,
 };
 use crate::config::grouped;
+use crate::ipc::http_view::NameCounts;
 
 impl Snapshot {
     pub fn text(&self) -> String {
@@ -23,12 +25,13 @@ impl Snapshot {
         );
         let _ = writeln!(
             out,
-            "clients {} now, {} in total; links {} now; {} requests waiting, {} bytes held",
+            "clients {} now, {} in total; links {} now; {} requests waiting, {} bytes held of {}",
             grouped(totals.value(WorkerCounter::ClientsNow)),
             grouped(totals.value(WorkerCounter::Accepts)),
             grouped(totals.value(WorkerCounter::LinksNow)),
             grouped(totals.value(WorkerCounter::RequestsNow)),
             grouped(totals.value(WorkerCounter::BufferBytesNow)),
+            grouped(facts.memory_max),
         );
         if let Some(last) = facts.reloads.last.back() {
             let (applied, refused) = (facts.reloads.applied, facts.reloads.refused);
@@ -37,6 +40,31 @@ impl Snapshot {
             let of = format!("{applied} applied, {refused} refused");
             let text = &last.text;
             let _ = writeln!(out, "reloads {of}; the last one, {ago} ago, was {how}: {text}");
+        }
+        let NameCounts { lookups_failed, address_changes, lists_failed, list_changes, .. } =
+            facts.names;
+        if lookups_failed + address_changes > 0 {
+            let failed = format!("{lookups_failed} look-ups failed");
+            let _ = writeln!(out, "names: {failed}, {address_changes} addresses changed");
+        }
+        if lists_failed + list_changes > 0 {
+            let _ = writeln!(out, "lists: {lists_failed} failed, {list_changes} applied");
+        }
+        for trouble in &facts.lists {
+            let _ = writeln!(out, "{trouble}");
+        }
+        let count = |counter| totals.value(counter);
+        if count(WorkerCounter::AccessLinesLost) > 0 {
+            let lines = grouped(count(WorkerCounter::AccessLines));
+            let lost = grouped(count(WorkerCounter::AccessLinesLost));
+            let _ = writeln!(out, "access log: {lost} lines of {lines} were lost");
+        }
+        if count(WorkerCounter::ClientsLost) > 0 {
+            let lost = grouped(count(WorkerCounter::ClientsLost));
+            let _ = writeln!(out, "deaths of workers: {lost} clients were cut off by them");
+        }
+        for problem in &facts.problems {
+            let _ = writeln!(out, "problem: {problem}");
         }
         out.push('\n');
         self.workers(&mut out);
@@ -133,7 +161,8 @@ fn write_tenant(tenant: &TenantStats, out: &mut String) {
 /// several, and of the phases.
 fn latencies(pool: &PoolStats, out: &mut String) {
     let mut rows = vec![heads(&["LATENCY", "OVER", "COUNT", "MEAN"])];
-    for kind in &pool.latencies {
+    let is_shown = |kind: &&Times| kind.name != "failed" || kind.since_start.count > 0;
+    for kind in pool.latencies.iter().filter(is_shown) {
         rows.extend(windows(kind.name, kind, &[0, 1, 2]));
         rows.push(row(kind.name, "start", &kind.since_start));
         let of_kind = |(family, all): &(&'static str, Vec<Times>)| {
@@ -186,6 +215,9 @@ fn servers(all: &[ServerStats], now_s: u64, out: &mut String) {
         ServerCounter::Replies,
     ];
     for server in all {
+        if let Some(why) = &server.why {
+            let _ = writeln!(out, "  {}: {why}", server.label);
+        }
         others(&server.counts, &shown, &format!("  {}: ", server.label), out);
     }
     let mut rows = vec![heads(&["SERVER", "LATENCY", "OVER", "COUNT", "MEAN"])];
@@ -211,7 +243,7 @@ fn server_id(server: &ServerStats, now_s: u64) -> Vec<String> {
     let count = |counter| grouped(server.counts.value(counter));
     let mut row = vec![
         server.label.clone(),
-        health(server.health, now_s),
+        health(server, now_s),
         count(ServerCounter::LinksNow),
         count(ServerCounter::PendingNow),
         count(ServerCounter::InflightNow),
@@ -223,13 +255,17 @@ fn server_id(server: &ServerStats, now_s: u64) -> Vec<String> {
     row
 }
 
-fn health(health: Health, now_s: u64) -> String {
-    match health {
+fn health(server: &ServerStats, now_s: u64) -> String {
+    let health = match server.health {
         Health::Ejected { since_us } => {
             let seconds = now_s.saturating_sub(since_us / 1_000_000);
             format!("ejected {} ago", duration(seconds))
         }
-        Health::Up | Health::Down => health.word().to_string(),
+        health => health.word().to_string(),
+    };
+    match server.admin {
+        AdminState::Drain => format!("drain, {health}"),
+        AdminState::Ready | AdminState::Maint => health,
     }
 }
 

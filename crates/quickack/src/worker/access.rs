@@ -18,6 +18,7 @@ use proxy::connection::Connection;
 use proxy::slow::key_text;
 use rustix::io::Errno;
 
+use super::names::Names;
 use crate::log::{About, Format, push_timestamp};
 
 /// The pipe, and lines that it has not taken yet.
@@ -79,16 +80,16 @@ impl AccessLog {
         }
     }
 
-    /// Adds a line of this time, worker and client. `names`: those of pools and servers, by id.
+    /// Adds a line of this time, worker and client. `names`: those of pools and servers.
     pub fn note(
         &mut self,
         line: &AccessLine,
         (unix_us, worker, client): (u64, usize, &str),
-        names: &HashMap<u32, About>,
+        names: &Names,
     ) {
         let none = About::default();
-        let pool = names.get(&line.entry.pool).unwrap_or(&none);
-        let server = names.get(&line.entry.server);
+        let pool = names.find(line.entry.pool).unwrap_or(&none);
+        let server = names.find(line.entry.server);
         self.push(line, &Origin { unix_us, worker, client, pool, server });
     }
 

@@ -4,21 +4,35 @@
 use proxy::Event;
 use proxy::connection::{ClientLeft, Connection};
 
+use crate::config::grouped;
 use crate::log::{About, Level};
 
 /// Returns the level, the word for the event, and the line; none for events that have lines of
 /// other kinds. `about`: the pool or server that it is about.
 pub fn of_event(event: &Event, about: &About) -> Option<(Level, &'static str, String)> {
     Some(match event {
-        Event::ServerDown { why, .. } => {
+        Event::ServerDown { why, errno, .. } => {
+            let why = match errno.map(std::io::Error::from_raw_os_error) {
+                Some(error) => format!("{why}: {error}"),
+                None => why.to_string(),
+            };
             (Level::Warning, "server_down", format!("{about} is down ({why}); it is probed"))
         }
         Event::ServerBack { .. } => (Level::Notice, "server_back", format!("{about} is back")),
+        Event::ServerDrips { reads, us, .. } => {
+            let ms = us / 1_000;
+            let text = format!(
+                "{about} sends small replies drop by drop: the last in {reads} reads over {ms} ms. \
+                 It is slow and never silent, so no timeout finds it; `replies_dripped_total` \
+                 counts them"
+            );
+            (Level::Warning, "server_drips", text)
+        }
         Event::Lacks { what, .. } => (Level::Warning, "server_lacks", format!("{about} {what}")),
         Event::CapabilityLost { .. } => {
             let text = format!(
-                "{about} closes connections at meta commands: until the next reload it is treated \
-                 as a server without them"
+                "{about} closes connections at meta commands: it is treated as a server without \
+                 them, until it is connected to again after a reload"
             );
             (Level::Warning, "server_capability", text)
         }
@@ -28,33 +42,82 @@ pub fn of_event(event: &Event, about: &About) -> Option<(Level, &'static str, St
             );
             (Level::Notice, "pool_marked", text)
         }
-        Event::ClientsRefused { why, .. } => {
-            (Level::Warning, "clients_refused", format!("clients of {about} are refused: {why}"))
-        }
         Event::Poisoned { why, .. } => {
             let text = format!("{about} sent {why}; its connection is closed");
             (Level::Error, "server_poisoned", text)
         }
+        Event::ClientsRefused { .. }
+        | Event::SubscriptionsLost { .. }
+        | Event::CutOff { .. }
+        | Event::MemoryShort { .. }
+        | Event::MemoryFree { .. } => return of_clients(event, about),
         Event::LoginFailed { .. } | Event::LoginsFailed { .. } | Event::Connection(_) => {
             return None;
         }
     })
 }
 
-/// Returns the id of the pool or server that an event is about.
-pub fn subject(event: &Event) -> u32 {
-    match event {
+/// As [`of_event`]: the events in which clients are refused, closed, or about to be slowed down.
+fn of_clients(event: &Event, about: &About) -> Option<(Level, &'static str, String)> {
+    Some(match event {
+        Event::ClientsRefused { why, .. } => {
+            (Level::Warning, "clients_refused", format!("clients of {about} are refused: {why}"))
+        }
+        Event::SubscriptionsLost { subscriptions, closed, .. } => {
+            let after = match closed {
+                0 => "the proxy subscribes again, and messages may be missing".to_string(),
+                _ => format!("{closed} subscriber(s) are closed, since messages may be missing"),
+            };
+            let text = format!(
+                "{about}: a connection with {subscriptions} subscription(s) was lost: {after} \
+                 (on_subscription_lost)"
+            );
+            (Level::Warning, "subscriptions_lost", text)
+        }
+        Event::CutOff { clients, half_asked, .. } => {
+            let text = format!(
+                "{about} was removed, and the time for the end of its clients is over: {clients} \
+                 clients with something outstanding are closed, {half_asked} of them in the \
+                 middle of a request"
+            );
+            (Level::Warning, "clients_cut_off", text)
+        }
+        Event::MemoryShort { held, max } => {
+            let text = format!(
+                "buffers have {} of the {} bytes that this worker may use (memory_max): clients \
+                 that do not read are paused sooner, and at the limit answers are dropped; \
+                 `quickack clients --sort held` shows who holds them",
+                grouped(*held as u64),
+                grouped(*max as u64)
+            );
+            (Level::Warning, "memory_short", text)
+        }
+        Event::MemoryFree { held, max } => {
+            let (held, max) = (grouped(*held as u64), grouped(*max as u64));
+            (Level::Notice, "memory_free", format!("buffers have {held} of {max} bytes again"))
+        }
+        _ => return None,
+    })
+}
+
+/// Returns the id of the pool or server that an event is about; None if it is about the worker.
+pub fn subject(event: &Event) -> Option<u32> {
+    Some(match event {
+        Event::MemoryShort { .. } | Event::MemoryFree { .. } => return None,
         Event::ServerDown { server, .. }
         | Event::ServerBack { server }
+        | Event::ServerDrips { server, .. }
+        | Event::SubscriptionsLost { server, .. }
         | Event::Lacks { server, .. }
         | Event::CapabilityLost { server }
         | Event::Poisoned { server, .. } => *server,
         Event::Marked { pool }
         | Event::ClientsRefused { pool, .. }
+        | Event::CutOff { pool, .. }
         | Event::LoginFailed { pool, .. }
         | Event::LoginsFailed { pool, .. } => *pool,
         Event::Connection(what) => subject_of_connection(what),
-    }
+    })
 }
 
 /// Returns the word for the event, and the line. The two ends are the other one, and ours.

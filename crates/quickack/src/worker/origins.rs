@@ -17,11 +17,13 @@ struct Origin {
     address: Option<IpAddr>,
     /// The name in printable form; empty if it is not shown.
     name: String,
+    /// There is such a user.
+    is_known: bool,
 }
 
 impl Origins {
-    pub fn note(&mut self, address: Option<IpAddr>, name: String) {
-        let from = Origin { address, name };
+    pub fn note(&mut self, address: Option<IpAddr>, name: String, is_known: bool) {
+        let from = Origin { address, name, is_known };
         if self.named.contains(&from) {
             return;
         }
@@ -41,7 +43,8 @@ impl fmt::Display for Origins {
                 None => write!(f, "{comma}a unix socket")?,
             }
             if !from.name.is_empty() {
-                write!(f, " as \"{}\"", from.name)?;
+                let why = if from.is_known { "wrong password" } else { "no such user" };
+                write!(f, " as \"{}\" ({why})", from.name)?;
             }
         }
         match self.others {
@@ -61,14 +64,15 @@ mod tests {
     #[test]
     fn the_first_few_addresses_of_failed_logins_are_named_and_the_others_counted() {
         let mut origins = Origins::default();
-        origins.note(None, String::new());
+        origins.note(None, String::new(), false);
         for (last, name) in
             [(1, "anna"), (1, "anna"), (1, "bob"), (2, ""), (4, ""), (5, ""), (2, "")]
         {
-            origins.note(Some(IpAddr::from([192, 0, 2, last])), name.to_string());
+            let address = IpAddr::from([192, 0, 2, last]);
+            origins.note(Some(address), name.to_string(), name == "anna");
         }
-        let text = "a unix socket, 192.0.2.1 as \"anna\", 192.0.2.1 as \"bob\", 192.0.2.2; \
-                    2 of them from other addresses or with other names";
+        let text = "a unix socket, 192.0.2.1 as \"anna\" (wrong password), 192.0.2.1 as \"bob\" \
+                    (no such user), 192.0.2.2; 2 of them from other addresses or with other names";
         assert_eq!(origins.to_string(), text);
     }
 }

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use proxy::limits;
 use proxy::plan::{Plan, PoolPlan};
@@ -45,6 +45,9 @@ pub fn compile(
         return Err(Error::Config(format!("it has {errors} errors here")));
     };
     assign_ids(&mut config.plan, &installation.pools, &installation.tenants);
+    for server in config.plan.pools.iter_mut().flat_map(|pool| &mut pool.servers) {
+        server.has_address = installation.addresses.contains_key(&server.id);
+    }
     let targets = targets(&config, installation)?;
     let listeners = listeners(&config, installation, slot, passed)?;
     let names = names(&config.plan);
@@ -89,14 +92,14 @@ fn listeners(
 
 /// Where each server is.
 fn targets(config: &Config, installation: &Installation) -> Result<BTreeMap<u32, Target>, Error> {
-    let missing = || Error::Bug("a server has no address".into());
+    let odd = || Error::Bug("a server's address is none".into());
     let mut targets = BTreeMap::new();
     for (pool, upstream) in config.plan.pools.iter().zip(&config.upstreams) {
         for server in &pool.servers {
-            let text = installation.addresses.get(&server.id).ok_or_else(missing)?;
-            let address = match text.strip_prefix('/') {
-                Some(_) => TargetAddress::Unix(PathBuf::from(text)),
-                None => TargetAddress::Tcp(text.parse().map_err(|_| missing())?),
+            let address = match installation.addresses.get(&server.id) {
+                Some(path) if path.starts_with('/') => TargetAddress::Unix(PathBuf::from(path)),
+                Some(text) => TargetAddress::Tcp(text.parse().map_err(|_| odd())?),
+                None => TargetAddress::None,
             };
             let (nodelay, keepalive) = (upstream.tcp.nodelay, upstream.tcp.keepalive);
             targets.insert(server.id, Target { address, nodelay, keepalive });
@@ -155,6 +158,12 @@ fn names(plan: &Plan) -> HashMap<u32, About> {
 /// Descriptors beside listeners, links, wakeups and clients: the loop, signals, the channel, the
 /// lock, the log, those that are being handed over, a reserve.
 const DESCRIPTORS_OWN: usize = 24;
+
+/// Chance for jitter and the random distribution; nothing secret hangs on it.
+pub fn seed() -> u64 {
+    let clock = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    clock.as_nanos() as u64 ^ u64::from(std::process::id()) << 32
+}
 
 #[cfg(test)]
 mod tests {

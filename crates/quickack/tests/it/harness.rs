@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
+use rustix::process::Signal;
 use serde_json::Value;
 use testkit::load::Load;
-use testkit::process::{Client, Memcached, Quickack, wait_until};
+use testkit::process::{Client, Memcached, Quickack, send, wait_until};
 
 use super::QUICKACK;
 
@@ -53,6 +54,17 @@ pub fn wait_for_workers(quickack: &Quickack, count: usize) -> BTreeMap<usize, Wo
         all.len() == count && all.values().all(Worker::is_serving)
     });
     all
+}
+
+/// Kills a worker and waits until `count` serve again. The master says that it has another in its
+/// place: before it does, what the dead one had counted still counts.
+#[track_caller]
+pub fn replace_worker(quickack: &Quickack, worker: u32, count: usize) {
+    send(worker, Signal::KILL);
+    wait_until("the master has another worker in its place", || {
+        let now = workers(quickack);
+        now.len() == count && now.values().all(|one| one.is_serving() && one.pid != worker)
+    });
 }
 
 /// Returns the clients of each worker, once their sum is `count`.

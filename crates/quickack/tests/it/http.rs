@@ -26,14 +26,32 @@ fn text(workers: usize, global: &[&str], servers: &[SocketAddr], pool: &[&str]) 
 
 /// Returns the address that the log names.
 fn address(quickack: &Quickack) -> SocketAddr {
-    let text = quickack.process.stderr_text();
-    let found = text.lines().find_map(|line| line.split_once("HTTP on ")?.1.parse().ok());
-    found.unwrap_or_else(|| panic!("no address of HTTP in the log: {text}"))
+    let mut found = None;
+    testkit::process::wait_until("the log has an address of HTTP", || {
+        let text = quickack.process.stderr_text();
+        found = text.lines().find_map(|line| line.split_once("HTTP on ")?.1.parse().ok());
+        found.is_some()
+    });
+    found.expect("it was waited for")
+}
+
+/// Waits until a page has this status, and says that.
+#[track_caller]
+pub fn wait_for(quickack: &Quickack, path: &str, status: u16, said: &str) {
+    wait_for_at(address(quickack), path, status, said);
+}
+
+#[track_caller]
+fn wait_for_at(http: SocketAddr, path: &str, status: u16, said: &str) {
+    testkit::process::wait_until(&format!("{path} is {status} {said:?}"), || {
+        let page = client::try_get(http, path);
+        page.is_some_and(|page| page.status == status && page.body.contains(said))
+    });
 }
 
 /// Returns a page that must be there.
 #[track_caller]
-fn page(quickack: &Quickack, path: &str) -> String {
+pub fn page(quickack: &Quickack, path: &str) -> String {
     let Page { status, body, .. } = get(address(quickack), path);
     assert_eq!(status, 200, "{path}: {body}");
     body

@@ -1,5 +1,6 @@
 //! The log as its readers get it: systemd's journal, a syslog daemon, programs that read JSON.
 
+use std::io::Write;
 use std::net::SocketAddr;
 use std::os::unix::net::UnixDatagram;
 use std::process::Command;
@@ -7,7 +8,7 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 use serde_json::Value;
-use testkit::process::{Client, Quickack, free_address, send, wait_until};
+use testkit::process::{Client, Memcached, Quickack, free_address, send, wait_until};
 
 use super::QUICKACK;
 use super::harness::{self, wait_for_workers, workers};
@@ -203,4 +204,63 @@ fn the_end_of_a_proxy_and_a_worker_that_hands_over_are_reasons_of_their_own() {
     send(quickack.process.id(), Signal::TERM);
     assert!(quickack.process.wait_for_end().success());
     wait_for_line(&quickack, &["left pool alpha", "the proxy, a worker or its pool ends"]);
+}
+
+#[test]
+fn why_a_server_cannot_be_reached_is_told_with_the_systems_error() {
+    let nobody = free_address();
+    let quickack = harness::start(1, &[], &[nobody], &[]);
+    quickack.client().ask("get a\r\n", &format!("SERVER_ERROR {nobody}: connect failed\r\n"));
+    wait_for_line(&quickack, &["is down (connect failed: Connection refused (os error 111))"]);
+}
+
+/// Clients that read nothing: the log says that memory is short, and then that it is not.
+#[test]
+fn memory_that_is_used_up_is_told_once_and_its_end_too() {
+    let memcached = Memcached::start();
+    let quickack = harness::start(1, &["memory_max: 16m"], &[memcached.address], &[]);
+    let value = "x".repeat(1_000_000);
+    quickack.client().ask(&format!("set big 0 0 {}\r\n{value}\r\n", value.len()), "STORED\r\n");
+    let clients: Vec<Client> = (0..40).map(|_| quickack.client()).collect();
+    for client in &clients {
+        (&client.stream).write_all("get big\r\n".repeat(30).as_bytes()).expect("it is read");
+    }
+    wait_for_line(&quickack, &["warning", "of the 16,777,216 bytes", "clients --sort held"]);
+    drop(clients);
+    wait_for_line(&quickack, &["notice", "of 16,777,216 bytes again"]);
+    let text = quickack.process.stderr_text();
+    assert!(text.matches("of the 16,777,216 bytes").count() < 5, "{text}");
+}
+
+#[test]
+fn the_death_of_a_worker_says_how_many_clients_it_had_and_they_are_counted() {
+    let memcached = Memcached::start();
+    let quickack = harness::start(1, &[], &[memcached.address], &[]);
+    wait_for_workers(&quickack, 1);
+    let mut clients: Vec<Client> = (0..3).map(|_| quickack.client()).collect();
+    clients.iter_mut().for_each(|client| client.ask("get a\r\n", "END\r\n"));
+    let worker = workers(&quickack)[&0].pid;
+    send(worker, Signal::KILL);
+    let died = format!("worker 0 (pid {worker}) died: signal: 9 (SIGKILL), with 3 clients; ");
+    wait_until("the death is logged", || quickack.process.stderr_text().contains(&died));
+    assert_eq!(harness::stats(&quickack)["totals"]["clients_lost_total"], 3);
+    let told = quickack.ask("stats");
+    assert!(told.contains("3 clients were cut off"), "{told}");
+}
+
+#[test]
+fn why_the_proxy_does_not_start_is_in_its_log_too() {
+    let folder = tempfile::tempdir().expect("a folder of one's own");
+    let (file, log) = (folder.path().join("quickack.yml"), folder.path().join("log"));
+    let admin = folder.path().join("missing/admin.sock");
+    let globals = [format!("log: {}", log.display()), format!("admin: {}", admin.display())];
+    let globals: Vec<&str> = globals.iter().map(String::as_str).collect();
+    let text = harness::text(1, &globals, &["127.0.0.1:1".parse().expect("it is one")], &[]);
+    let text = text.replace("127.0.0.1:0", &format!("{}/missing/listen", folder.path().display()));
+    std::fs::write(&file, text).expect("a new file in an own folder");
+    let output = Command::new(QUICKACK).args(["run", "-c"]).arg(&file).output().expect("it runs");
+    let told = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!output.status.success() && told.contains("quickack: cannot start: "), "{told}");
+    let logged = std::fs::read_to_string(&log).expect("it has begun");
+    assert!(logged.contains(" error master (") && logged.contains("cannot start: "), "{logged}");
 }

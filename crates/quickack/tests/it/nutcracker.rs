@@ -124,6 +124,24 @@ fn keys(value: &Value) -> String {
     names.collect::<Vec<String>>().join(" ")
 }
 
+/// Debian's init script, signals, and what finds nutcracker by its name: as with nutcracker itself.
+#[test]
+fn init_scripts_operate_it_as_they_operate_nutcracker_as_root() {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata/nutcracker/init.sh");
+    let [theirs, ours] = ["/usr/sbin/nutcracker", QUICKACK].map(|program| {
+        let mut command = Command::new("unshare");
+        command.args(["-mnpf", "--mount-proc", "bash"]).arg(&script).arg(program);
+        let output = command.env_remove("RUNTIME_DIRECTORY").output().unwrap();
+        let [said, errors] =
+            [&output.stdout, &output.stderr].map(|text| String::from_utf8_lossy(text));
+        assert!(output.status.success(), "{program}: {said}{errors}");
+        said.into_owned()
+    });
+    assert_eq!(ours, theirs);
+    assert!(ours.contains("runs as nutcracker, called nutcracker\n"), "{ours}");
+    assert!(ours.contains("found by its name: 1\n"), "{ours}");
+}
+
 /// Counters of several workers are one number, as if one nutcracker had served.
 #[test]
 fn statistics_of_the_drop_in_are_summed_over_its_workers() {

@@ -6,6 +6,7 @@ use std::process::Command;
 
 use rustix::process::Signal;
 use serde_json::Value;
+use testkit::load::Options;
 use testkit::process::{Memcached, Quickack, facts, wait_until};
 
 use super::QUICKACK;
@@ -113,9 +114,19 @@ fn check_diff_says_what_a_reload_would_change() {
     fs::write(&file, before.replace(":1\n", ":1 other\n")).unwrap();
     let (code, text) = check(&[]);
     assert!(code == Some(0) && text.contains("100,000 of 100,000 sampled keys"), "{text}");
+    // For programs, all of it is one array.
+    let (code, text) = check(&["--format", "json"]);
+    let all: Value = serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}"));
+    let changes = all.as_array().unwrap().iter();
+    assert!(code == Some(0) && changes.clone().all(|one| one["severity"] == "change"), "{text}");
+    let mut told = changes.filter_map(|one| one["message"].as_str());
+    assert!(told.any(|line| line.contains("100,000 of 100,000 sampled keys")), "{text}");
     fs::write(&file, before.replace("timeout: 400ms", "protocol: redis")).unwrap();
     let (code, text) = check(&[]);
     assert!(code == Some(1) && text.contains("needs a restart"), "{text}");
+    let (code, text) = check(&["--format", "json"]);
+    let all: Value = serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}"));
+    assert!(code == Some(1) && all[0]["severity"] == "error", "{text}");
     assert_eq!(json(&quickack, "info")["epoch"], 1);
     assert!(!quickack.process.stderr_text().contains("refused"), "nothing is logged");
     assert_eq!(json(&quickack, "stats")["reloads"]["refused"], 0);
@@ -196,6 +207,27 @@ fn route_asks_the_proxy_that_runs_for_its_configuration() {
     assert!(text.contains(&other.address.to_string()), "{text}");
 }
 
+/// A script that restarts a server: its keys are refused meanwhile, and nothing is asked of it.
+#[test]
+fn a_server_in_maintenance_is_waited_for_until_nothing_is_at_it_before_memcached() {
+    let (memcached, quickack) = harness::field(2, &[], &["timeout: 60s", "preconnect: true"]);
+    let place = format!("alpha/{}", memcached.address);
+    let load = harness::load(&quickack, 8, Options::default());
+    load.wait_for_everybody();
+    let early = quickack.admin(&["wait", "--timeout", "10ms", "server", &place, "idle"]);
+    // At one of its looks there may be nothing at the server.
+    let why = ["whose state is ready, has", "for a moment only"];
+    let is_why = why.iter().any(|words| early.text.contains(words));
+    assert!(!early.ok && is_why, "{}", early.text);
+    quickack.admin_ok(&["server", &place, "maint"]);
+    quickack.admin_ok(&["wait", "server", &place, "idle"]);
+    let ours = memcached.stat("curr_connections");
+    quickack.admin_ok(&["server", &place, "ready"]);
+    quickack.admin_ok(&["wait", "server", &place, "up"]);
+    wait_until("links are opened again", || memcached.stat("curr_connections") > ours);
+    load.stop();
+}
+
 #[test]
 fn titles_of_processes_name_the_configuration() {
     let (_memcached, quickack) = harness::field(1, &["http: 127.0.0.1:0"], &[]);
@@ -252,5 +284,6 @@ fn man_pages_and_completions_name_the_verbs() {
     for shell in ["bash", "zsh", "fish"] {
         let text = run(&["completions", shell]);
         assert!(text.contains("migrate-config") && text.contains("ring-diff"), "{shell}");
+        assert!(!text.contains("log-writer"), "{shell} offers what only the master starts");
     }
 }

@@ -1,6 +1,7 @@
 //! Redis and Valkey: real servers behind, real and hostile clients in front.
 
 mod allow;
+mod blocking;
 mod busy;
 mod clients;
 mod databases;
@@ -10,9 +11,15 @@ mod failures;
 mod hostile;
 mod large;
 pub mod model;
+mod own_clients;
 mod pools;
+mod private;
+mod pubsub;
+mod queues;
 mod scripts;
 mod slow;
+mod transactions;
+mod watching;
 mod words;
 
 use std::net::SocketAddr;
@@ -30,6 +37,12 @@ fn servers(family: Family, count: usize) -> Vec<Redis> {
 /// has the same owner in every run.
 pub fn quickack(servers: &[SocketAddr], more: &[&str]) -> Quickack {
     Quickack::start(QUICKACK, &config(servers, more))
+}
+
+/// The same with that many workers.
+pub fn with_workers(workers: usize, servers: &[SocketAddr], more: &[&str]) -> Quickack {
+    let text = format!("global:\n  workers: {workers}\n{}", config(servers, more));
+    Quickack::start(QUICKACK, &text)
 }
 
 fn config(servers: &[SocketAddr], more: &[&str]) -> String {

@@ -5,7 +5,9 @@ use std::net::{SocketAddr, TcpStream};
 use std::thread;
 use std::time::Duration;
 
+use rustix::process::Signal;
 use serde_json::Value;
+use testkit::load::Options;
 use testkit::process::{Quickack, answer_lines, listen, wait_until};
 
 use super::harness;
@@ -151,6 +153,21 @@ fn a_full_queue_is_named() {
     wait_for(&quickack, "queue");
 }
 
+/// A worker that is stopped while it works has a turn that is as long as that.
+#[test]
+fn a_long_turn_is_named_before_memcached() {
+    let (_memcached, quickack) = harness::field(1, &[], &[THRESHOLD]);
+    let load = harness::load(&quickack, 16, Options { depth: 3, keys: 12, ..Options::default() });
+    let worker = harness::workers(&quickack)[&0].pid;
+    wait_until("a request waited for a long turn", || {
+        testkit::process::send(worker, Signal::STOP);
+        thread::sleep(LONG);
+        testkit::process::send(worker, Signal::CONT);
+        entries(&quickack).iter().any(|one| causes(one).contains(&"long_turn"))
+    });
+    load.stop();
+}
+
 #[test]
 fn a_slow_command_is_named() {
     let model = Model::start(|words| {
@@ -176,7 +193,7 @@ fn the_slow_log_outlives_a_worker() {
     let before = wait_for(&quickack, "request_in_pieces");
     assert_eq!((&before["key"], &before["key_len"]), (&Value::Null, &1.into()));
     let old = harness::workers(&quickack)[&0].pid;
-    testkit::process::send(old, rustix::process::Signal::KILL);
+    testkit::process::send(old, Signal::KILL);
     wait_until("a successor serves", || {
         let workers = harness::workers(&quickack);
         workers.get(&0).is_some_and(|one| one.pid != old && one.is_serving())

@@ -1,10 +1,10 @@
 //! `quickack top`: the figures of a load, as text, as JSON and in a terminal.
 
 use std::io::Write;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 
 use serde_json::Value;
-use testkit::process::wait_until;
+use testkit::process::{Quickack, free_address, wait_until};
 
 use super::harness;
 
@@ -49,20 +49,56 @@ fn the_figures_are_those_of_a_load_as_text_and_as_json() {
     );
 }
 
-/// `script` gives it a terminal.
+/// Requests that fail are no part of the times of those that do not.
 #[test]
-fn a_terminal_shows_the_figures_until_q_and_is_left_as_it_was() {
-    let (_memcached, quickack) = harness::field(1, &[], &[]);
+fn what_goes_wrong_is_shown_with_its_reason_and_how_long_it_took() {
+    let nobody = free_address();
+    let quickack = harness::start(1, &[], &[nobody], &[]);
+    let mut client = quickack.client();
+    wait_until("requests are refused at once", || {
+        client.send("get a\r\n");
+        client.line() == format!("SERVER_ERROR {nobody}: down, waiting for it to come back")
+    });
+    let file = std::fs::read_to_string(quickack.file()).unwrap();
+    std::fs::write(quickack.file(), format!("{file}  timeout: soon\n")).unwrap();
+    assert!(!quickack.admin(&["reload"]).ok);
+    let all = quickack.admin_ok(&["top", "--once", "--json", "--over", "start"]);
+    let all: Value = serde_json::from_str(&all).expect("JSON");
+    let pool = &all["pools"][0];
+    assert_eq!(
+        (&pool["reads"]["count"], &pool["failed"]["count"]),
+        (&0.into(), &pool["failed_total"])
+    );
+    let named = |name: &str| {
+        let all = all["troubles"].as_array().expect("a list").iter();
+        all.filter(|one| one["name"] == name).map(|one| one["of"].clone()).collect::<Vec<_>>()
+    };
+    let place = Value::from(format!("alpha/{nobody}"));
+    assert_eq!(named("refused_down_total"), std::slice::from_ref(&place));
+    assert_eq!(named("connect_failed_total"), [place]);
+    let text = quickack.admin_ok(&["top", "--once"]);
+    assert!(text.contains("ago, was refused: "), "{text}");
+    assert!(text.contains("Requests refused at once because the server was down"), "{text}");
+}
+
+/// Starts it with a terminal of this size, which `script` gives it.
+fn in_terminal(quickack: &Quickack, size: &str) -> Child {
     let top = quickack.admin_command(&["top"]);
     let words = std::iter::once(top.get_program()).chain(top.get_args());
     let words: Vec<String> = words.map(|word| format!("'{}'", word.to_string_lossy())).collect();
-    let line = format!("stty rows 30 cols 150; {}", words.join(" "));
+    let line = format!("stty {size}; {}", words.join(" "));
     let mut script = Command::new("script");
     script.envs(top.get_envs().filter_map(|(name, value)| Some((name, value?))));
     script.args(["--quiet", "--return", "--command", &line, "/dev/null"]);
-    let mut script = script.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("script");
+    script.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("script")
+}
+
+#[test]
+fn a_terminal_shows_the_figures_until_q_and_is_left_as_it_was() {
+    let (_memcached, quickack) = harness::field(1, &[], &[]);
+    let mut script = in_terminal(&quickack, "rows 30 cols 150");
     let mut keys = script.stdin.take().expect("it is piped");
-    keys.write_all(b"2pjq").expect("it reads keys");
+    keys.write_all(b"2pjllhq").expect("it reads keys");
     let output = script.wait_with_output().expect("it ends by q");
     let screen = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{screen}");

@@ -137,20 +137,29 @@ fn strict_checks_have_the_status_2_after_a_warning() {
 
 #[test]
 fn migrate_config_prints_a_file_that_is_valid_and_moves_no_key() {
-    for file in ["wild/upstream_example.yml", "twemproxy/every_directive.yml"] {
-        let output = quickack(&["migrate-config", file]);
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let mut count = 0;
+    for file in files(&["wild", "twemproxy"]) {
+        let output = quickack(&["migrate-config", &file]);
+        if !quickack(&["check", &file]).status.success() {
+            assert_eq!(output.status.code(), Some(1), "{file}");
+            continue;
+        }
+        assert!(output.status.success(), "{file}: {}", String::from_utf8_lossy(&output.stderr));
         let text = String::from_utf8_lossy(&output.stdout);
-        assert!(text.contains("  protocol: ") && text.contains("0ms\n"), "{text}");
-        assert!(!text.contains("auto_eject_hosts"), "{text}");
+        assert!(text.contains("  servers:"), "{file}: {text}");
+        assert!(!text.contains("auto_eject_hosts") && !text.contains("redis: "), "{file}: {text}");
         let native = tempfile::NamedTempFile::new().unwrap();
         fs::write(&native, &*text).unwrap();
-        let diff = quickack(&["ring-diff", file, native.path().to_str().unwrap()]);
+        let diff = quickack(&["ring-diff", &file, native.path().to_str().unwrap()]);
         let told = String::from_utf8_lossy(&diff.stdout);
-        assert_eq!(diff.status.code(), Some(0), "{told}");
-        assert!(told.lines().all(|line| line.contains(" 0.00 % of the keys")), "{told}");
+        assert_eq!(diff.status.code(), Some(0), "{file}: {told}");
+        assert!(told.lines().all(|line| line.contains(" 0.00 % of the keys")), "{file}: {told}");
+        count += 1;
     }
-    assert_eq!(quickack(&["migrate-config", "bad/typos.yml"]).status.code(), Some(1));
+    assert!(count > 30, "{count} files");
+    let upstream = quickack(&["migrate-config", "wild/upstream_example.yml"]).stdout;
+    let text = String::from_utf8_lossy(&upstream);
+    assert!(text.contains("  protocol: redis\n") && text.contains("  timeout: 400ms\n"), "{text}");
 }
 
 #[test]
@@ -218,9 +227,12 @@ fn files(folders: &[&str]) -> Vec<String> {
     files
 }
 
+/// Names mean something else on each machine, so that they are not looked up.
 fn quickack(arguments: &[&str]) -> Output {
+    let no_names = (arguments[0] == "check").then_some("--no-resolve");
     Command::new(crate::QUICKACK)
         .args(arguments)
+        .args(no_names)
         .current_dir(folder())
         .output()
         .expect("the program was built for this test")

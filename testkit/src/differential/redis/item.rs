@@ -38,7 +38,9 @@ pub enum Expect {
     ByName,
     /// Refused, because a pattern may match any key.
     Pattern,
-    /// Refused, because its transaction was refused, or because it ends that transaction.
+    /// Queued or refused, in a transaction that is refused.
+    InVain,
+    /// Refused, because it ends that transaction.
     Aborted,
     /// `+OK`: a transaction without effect is discarded.
     Discarded,
@@ -106,7 +108,12 @@ impl Item {
                 let text = ours.error();
                 text.contains(" is not supported: ") || text.starts_with("ERR wrong number of ")
             }
-            Expect::Pattern | Expect::Aborted => ours.is_error(),
+            Expect::Pattern => ours.is_error(),
+            Expect::InVain => {
+                let fine = [Reply::Simple(b"OK".to_vec()), Reply::Simple(b"QUEUED".to_vec())];
+                fine.contains(ours) || ours.error().starts_with("CROSSSLOT ")
+            }
+            Expect::Aborted => ours.error().starts_with("EXECABORT "),
             Expect::Discarded => *ours == Reply::Simple(b"OK".to_vec()),
         }
     }

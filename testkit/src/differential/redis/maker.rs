@@ -92,8 +92,8 @@ impl<'a> Maker<'a> {
     /// Returns the probability of an optional argument, in a thousand.
     fn taken(&self, argument: &Argument) -> usize {
         match (self.row, argument.name.as_str()) {
-            // They block the connection, so they are rare.
-            ("xread" | "xreadgroup", "milliseconds") => 30,
+            // They would block, and later commands with them.
+            ("xread" | "xreadgroup", "milliseconds") => 0,
             ("hscan" | "sscan" | "zscan", "count") => 800,
             ("hello", _) => 300,
             ("client|reply", _) => 1000,

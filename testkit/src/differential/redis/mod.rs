@@ -15,6 +15,8 @@
 //! refused command is not sent to the single server either, so both sides hold the same data at all
 //! times. Now and then all data are compared, and each key must be on its owner.
 //!
+//! Two clients more play waits (`waits.rs`).
+//!
 //! A batch is pipelined on one of two connections, of RESP2 and of RESP3. No command depends on an
 //! answer, so the same seed always gives the same commands.
 
@@ -29,6 +31,7 @@ mod state;
 mod table;
 mod tally;
 mod values;
+mod waits;
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -41,6 +44,7 @@ use item::{Expect, Item};
 use keys::{Keys, Owners};
 use scripts::Payloads;
 use values::Tables;
+use waits::Waits;
 
 use super::exchange::{Conn, Lane, cuts, exchange};
 use super::{History, Subject, report};
@@ -92,6 +96,7 @@ struct Run<'s> {
     /// Draws the segments, so that they do not change the commands.
     cutter: Random,
     scratch: Speaker,
+    waits: Waits,
     tally: Tally,
     /// Transactions drawn; each has its own batch.
     transactions: usize,
@@ -115,6 +120,7 @@ pub fn run(settings: &Settings) -> Result<Tally, String> {
     run.load_scripts()?;
     super::run(&mut run, settings.seed, settings.commands, 1)?;
     run.compare_states().map_err(|what| format!("seed {}: {what}", settings.seed))?;
+    run.tally.waits = run.waits.count;
     Ok(run.tally)
 }
 
@@ -129,9 +135,7 @@ impl Subject for Run<'_> {
     fn draw(&mut self) -> Batch {
         let items = self.draw_items();
         let lane = self.random.below(2);
-        // The proxy closes a client that sends MULTI alone.
-        let is_cut = !items.first().is_some_and(|item| item.is("MULTI"));
-        let cuts = if is_cut { cuts(&mut self.cutter) } else { Vec::new() };
+        let cuts = cuts(&mut self.cutter);
         self.tally.batches += 1;
         for item in &items {
             for key in &item.keys {
@@ -191,8 +195,9 @@ impl Subject for Run<'_> {
         Ok(())
     }
 
-    /// Compares all data now and then.
+    /// Plays a wait, and compares all data, now and then.
     fn settle(&mut self, _: &Batch) -> Result<(), String> {
+        self.wait_sometimes()?;
         if self.tally.commands < self.next {
             return Ok(());
         }
@@ -231,6 +236,7 @@ impl<'s> Run<'s> {
                 .map(|address| [0, 1].map(|lane| connect(address, lane))),
             cutter: Random::new(settings.seed + 1),
             scratch,
+            waits: Waits::new([settings.direct, settings.quickack], settings.seed + 2),
             tally: Tally::new(&rows),
             transactions: 0,
             deck: Vec::new(),

@@ -1,7 +1,7 @@
 //! The proxy's own table of commands, with the consequences for the test.
 
 use proto::redis::commands::{self, Find, KeySpec};
-use proto::{Class, Refusal};
+use proto::{Class, Local, Refusal};
 
 #[derive(Clone, Debug)]
 pub struct Row {
@@ -58,7 +58,7 @@ impl Row {
     }
 }
 
-/// These are sent together: the commands in a transaction are refused with it.
+/// These are sent together, with the commands between them.
 pub const TRANSACTIONS: &[&str] = &["multi", "exec", "discard"];
 
 /// Commands that the pool allows, since other answers show no change of the servers.
@@ -72,8 +72,6 @@ fn read(row: &'static commands::Row) -> Row {
     let fate = match row.class {
         _ if row.container && !matches!(row.class, Class::Local(_)) => Fate::Container,
         Class::Refuse(Refusal::ByName(_)) => Fate::Refused,
-        // The proxy refuses them in its own words.
-        _ if TRANSACTIONS.contains(&row.name) => Fate::Refused,
         Class::Broadcast { gated: true, .. } if !ALLOWED.contains(&row.name) => Fate::Refused,
         Class::Local(_) => Fate::Own,
         Class::Split { .. } => Fate::Split,
@@ -81,7 +79,16 @@ fn read(row: &'static commands::Row) -> Row {
     };
     let skip = skip(row.name).filter(|_| fate != Fate::Refused && fate != Fate::Container);
     let share = match (row.name, fate) {
+        // They would block, and later commands with them.
+        _ if row.effort == commands::Effort::Wait => 0,
+        // They have any number of answers; the tests of subscriptions compare them.
+        _ if row.class == Class::Local(Local::Subscribe) => 0,
+        // They are about the connections of one side, and have tests of their own.
+        _ if row.class == Class::Local(Local::Clients) || row.name == "monitor" => 0,
+        // What follows it has to be on one server; the tests of watches compare it.
+        _ if row.effort == commands::Effort::Watch => 0,
         ("flushall" | "flushdb", _) => 1,
+        ("multi" | "exec" | "discard", _) => 6,
         ("quit" | "reset" | "hello" | "client|reply", _) => 1,
         ("script|flush" | "function|flush" | "function|delete" | "function|restore", _) => 1,
         // Other rows need the data that these create.
@@ -90,6 +97,8 @@ fn read(row: &'static commands::Row) -> Row {
         // A row that is not compared proves nothing, and one without arguments little.
         _ if skip.is_some() => 1,
         ("module|list" | "function|stats", _) => 1,
+        // Their keys are seldom apart.
+        ("georadius" | "georadiusbymember", _) => 8,
         (_, Fate::Split) => 8,
         (_, Fate::Forwarded) => 5,
         (_, Fate::Own | Fate::Container | Fate::Refused) => 1,
@@ -135,8 +144,8 @@ fn skip(name: &str) -> Option<&'static str> {
         "config|get" | "info" | "lastsave" => "it reports on the servers themselves",
         "auth" | "client|info" | "client|no-evict" | "client|no-touch" | "client|setinfo"
         | "command" | "command|count" | "command|docs" | "command|info" | "command|list"
-        | "latency|help" | "latency|history" | "latency|latest" | "latency|reset" | "multi"
-        | "readonly" | "readwrite" | "role" | "slowlog|get" | "slowlog|help" | "slowlog|len" => {
+        | "latency|help" | "latency|history" | "latency|latest" | "latency|reset" | "readonly"
+        | "readwrite" | "role" | "slowlog|get" | "slowlog|help" | "slowlog|len" => {
             "the proxy answers from its own data"
         }
         _ => return None,

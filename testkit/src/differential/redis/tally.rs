@@ -25,6 +25,8 @@ pub struct Tally {
     pub otherwise: BTreeMap<(String, String), usize>,
     /// Whole SCANs, and the keys that they returned.
     pub scans: (usize, usize),
+    /// Commands that waited, and were given what they waited for.
+    pub waits: usize,
     /// First words of errors that were equal on both sides.
     pub errors: BTreeMap<String, usize>,
 }
@@ -81,7 +83,8 @@ impl Tally {
     /// Returns rows with too little coverage.
     pub fn lacking(&self, rows: &[Row], calls: usize, spread: usize) -> Vec<String> {
         let mut lacking = Vec::new();
-        for (count, row) in self.rows.iter().zip(rows) {
+        let drawn = self.rows.iter().zip(rows).filter(|(_, row)| row.share > 0);
+        for (count, row) in drawn {
             if count.calls < calls {
                 lacking.push(format!("{}: {} calls", count.name, count.calls));
             }
@@ -94,7 +97,7 @@ impl Tally {
 }
 
 fn is_refused(expect: Expect) -> bool {
-    matches!(expect, Expect::ByName | Expect::Aborted | Expect::Discarded)
+    matches!(expect, Expect::ByName | Expect::InVain | Expect::Aborted | Expect::Discarded)
 }
 
 impl fmt::Display for Tally {
@@ -125,9 +128,15 @@ impl fmt::Display for Tally {
         }
         writeln!(
             to,
-            "spoilt on purpose: {}; unknown commands: {}; states compared: {} with {} keys; whole \
-             scans: {} with {} keys",
-            self.spoilt, self.unknown, self.states.0, self.states.1, self.scans.0, self.scans.1
+            "waits: {}; spoilt on purpose: {}; unknown commands: {}; states compared: {} with {} \
+             keys; whole scans: {} with {} keys",
+            self.waits,
+            self.spoilt,
+            self.unknown,
+            self.states.0,
+            self.states.1,
+            self.scans.0,
+            self.scans.1
         )
     }
 }

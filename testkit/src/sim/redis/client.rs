@@ -58,6 +58,7 @@ enum Ask {
     Script,
     Broad,
     Scan,
+    Transaction,
     Flush,
     Select,
     Hello,
@@ -78,6 +79,7 @@ const MIX: &[(usize, Ask)] = &[
     (60, Ask::Script),
     (35, Ask::Broad),
     (40, Ask::Scan),
+    (60, Ask::Transaction),
     (6, Ask::Flush),
     (40, Ask::Select),
     (15, Ask::Hello),
@@ -103,6 +105,7 @@ impl Asker<'_> {
             Ask::Script => self.script(),
             Ask::Broad => self.broad(),
             Ask::Scan => self.scan(),
+            Ask::Transaction => self.transaction(),
             Ask::Flush => self.flush_all(),
             Ask::Select => self.select(),
             Ask::Hello => self.write_handshake(),
@@ -396,7 +399,7 @@ impl Asker<'_> {
         keys.iter().enumerate().map(text).collect()
     }
 
-    fn keyed(&mut self, word: &str, wish: Wish, rest: &[&[u8]]) {
+    pub fn keyed(&mut self, word: &str, wish: Wish, rest: &[&[u8]]) {
         let keys = self.key_texts(&wish.keys);
         let mut arguments = vec![word.as_bytes()];
         arguments.extend(keys.iter().map(Vec::as_slice));

@@ -8,6 +8,7 @@ use crate::sim::server::{Place, Server, Trick};
 use crate::wire::resp::{put_bulk, put_line};
 
 use super::server::{LOADING, Words};
+use super::transaction::TRIAL;
 
 /// The handshakes for each connection key of a pool.
 pub struct Handshakes(Vec<(ConnKey, Vec<u8>)>);
@@ -27,9 +28,14 @@ impl Handshakes {
         Handshakes(ids)
     }
 
-    /// Returns whether the text is a handshake or the beginning of one.
+    /// Returns whether the text is a handshake or the beginning of one, with a trial behind it or
+    /// without.
     pub fn begin(&self, text: &[u8]) -> bool {
-        self.0.iter().any(|(_, number)| number.starts_with(text))
+        let is_it = |hello: &[u8]| match text.strip_prefix(hello) {
+            Some(rest) => TRIAL.starts_with(rest),
+            None => hello.starts_with(text),
+        };
+        self.0.iter().any(|(_, hello)| is_it(hello))
     }
 
     /// Returns the handshake at the start of `text`, with its connection key.

@@ -58,7 +58,11 @@ impl Judge<'_> {
     fn judge_redis(&mut self, expect: &Expect, number: u32, reply: &[u8]) {
         match self.wish(number).kind.clone() {
             Kind::Exactly(words) => {
+                // Where it is the only server, PING and ECHO are asked of it while it is busy.
+                let is_echo = words == b"+PONG\r\n" || words.starts_with(b"$");
+                let is_asked = is_echo && self.plan.servers.len() == 1;
                 let fits = reply == words || self.is_tight(reply);
+                let fits = fits || is_asked && reply.starts_with(b"-");
                 assert!(fits, "{:?}, not {:?}", lossy(reply), lossy(&words));
             }
             Kind::Begins(words) => {
@@ -66,6 +70,12 @@ impl Judge<'_> {
                 assert!(fits, "{:?}, not {:?}", lossy(reply), lossy(words));
             }
             Kind::Hello(version) => self.write_handshake(expect, number, version, reply),
+            Kind::Queued(multi) => self.queued(expect, (number, multi), reply),
+            Kind::Exec(multi) => self.executed(expect, (number, multi), reply),
+            Kind::Discard(multi) => {
+                assert!(reply == b"+OK\r\n", "{:?}", lossy(reply));
+                (multi..number).for_each(|one| self.forbid(one));
+            }
             kind if reply[0] == b'-' && !self.is_said(number, &kind, reply) => {
                 self.fails(expect, number, reply);
             }
@@ -143,6 +153,7 @@ impl Judge<'_> {
             Kind::Forget => assert_eq!(reply, b"+OK\r\n"),
             Kind::Scan => self.scanned(number, reply),
             Kind::Exactly(_) | Kind::Begins(_) | Kind::Hello(_) => unreachable!("no server's"),
+            Kind::Queued(_) | Kind::Exec(_) | Kind::Discard(_) => unreachable!("judged before"),
         }
     }
 
@@ -299,7 +310,7 @@ impl Judge<'_> {
     }
 
     /// Checks an error: a server's own, or one of the proxy's with a reason.
-    fn fails(&mut self, expect: &Expect, number: u32, reply: &[u8]) {
+    pub fn fails(&mut self, expect: &Expect, number: u32, reply: &[u8]) {
         let line = String::from_utf8_lossy(&reply[..reply.len() - 2]).into_owned();
         // The effects on other servers are not undone.
         let is_partly = line.ends_with(PARTLY_DONE);
@@ -360,7 +371,10 @@ impl Judge<'_> {
     }
 
     /// Records that nothing was done and the client was told so.
-    fn forbid(&mut self, number: u32) {
+    pub fn forbid(&mut self, number: u32) {
+        if let Kind::Exec(multi) = self.wish(number).kind {
+            return (multi..number).for_each(|one| self.forbid(one));
+        }
         let wish = &mut self.journal.redis.wishes[number as usize];
         if wish.writes && !matches!(wish.kind, Kind::Flush { .. } | Kind::Forget) {
             assert!(
@@ -419,7 +433,7 @@ impl Judge<'_> {
         // A client that leaves is not kept waiting, and a pool that was removed and added has an
         // empty script cache.
         let leaves = self.client.is_half_closed || self.client.is_leaving || self.client.is_gone();
-        let leaves = leaves || self.summary.installs > 0;
+        let leaves = leaves || (loaded.arrived_at..=self.now).contains(&self.pool.gone_since);
         // A request without an answer may be outstanding, and must not be overtaken.
         let leaves = leaves || self.client.has_been_quiet;
         // Its deadline may be over.
@@ -450,7 +464,7 @@ fn extremes(replies: &[Rc<[u8]>]) -> (i64, i64) {
     (numbers().min().unwrap_or(0), numbers().max().unwrap_or(0))
 }
 
-fn array(reply: &[u8]) -> Vec<Range<usize>> {
+pub fn array(reply: &[u8]) -> Vec<Range<usize>> {
     resp::elements(reply).unwrap_or_else(|| panic!("{:?} is no array", lossy(reply)))
 }
 
@@ -460,7 +474,7 @@ fn bulk(value: &[u8]) -> &[u8] {
     &value[start..value.len().saturating_sub(2).max(start)]
 }
 
-fn lossy(bytes: &[u8]) -> String {
+pub fn lossy(bytes: &[u8]) -> String {
     String::from_utf8_lossy(&bytes[..bytes.len().min(120)]).into_owned()
 }
 

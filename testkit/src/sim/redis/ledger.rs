@@ -33,6 +33,12 @@ pub enum Kind {
     Forget,
     /// One step through the keys.
     Scan,
+    /// A command of the transaction with this number.
+    Queued(u32),
+    /// Executes that transaction.
+    Exec(u32),
+    /// Forgets that transaction.
+    Discard(u32),
     /// The proxy answers by itself, with exactly this.
     Exactly(Vec<u8>),
     /// The proxy answers by itself, with this beginning.
@@ -87,6 +93,8 @@ pub struct Wish {
     pub told: u64,
     /// The script that it runs, as the number of the request that loaded it.
     pub script: Option<u32>,
+    /// The request that watches for it, if it begins a transaction.
+    pub watch: Option<u32>,
     /// The position at which a scan continues.
     pub from: From,
     /// The event at which the client got that position.
@@ -178,6 +186,7 @@ impl Wish {
             fulfilled: false,
             told: 0,
             script: None,
+            watch: None,
             from: From::Unknown,
             since: u64::MAX,
             next: From::Unknown,
@@ -207,10 +216,17 @@ impl Ledger {
     }
 
     /// Checks that a server may execute this now, in the database and the version of its link.
-    pub fn check(&self, number: u32, pool: usize, conn_key: (u32, u8)) {
+    pub fn check(
+        &self,
+        number: u32,
+        (pool, is_in_transaction): (usize, bool),
+        conn_key: (u32, u8),
+    ) {
         let wish = self.wishes.get(number as usize);
         let wish = wish.unwrap_or_else(|| panic!("wish {number} is nobody's"));
         assert_eq!(wish.pool, pool, "wish {number} is another pool's");
+        let is_queued = matches!(wish.kind, Kind::Queued(_));
+        assert_eq!(is_queued, is_in_transaction, "wish {number} and its transaction come apart");
         let own = (wish.database, wish.proto_version);
         assert_eq!(own, conn_key, "wish {number} is executed in another database or version");
         assert_ne!(wish.arrived, 0, "wish {number} leaves before it is whole");
@@ -234,6 +250,18 @@ impl Ledger {
         if wish.writes {
             *change = wish.index;
         }
+    }
+
+    /// Returns the number of a transaction's EXEC, and those of its commands that have keys.
+    pub fn transaction(&self, number: u32) -> (u32, Vec<u32>) {
+        let numbers = number + 1..self.wishes.len() as u32;
+        let is_end = |one: &u32| self.wishes[*one as usize].kind == Kind::Exec(number);
+        let exec = numbers.clone().find(is_end).expect("a block ends with the client's EXEC");
+        let is_its = |one: &u32| {
+            let wish = &self.wishes[*one as usize];
+            wish.kind == Kind::Queued(number) && !wish.keys.is_empty()
+        };
+        (exec, numbers.filter(is_its).collect())
     }
 
     /// Records that one part of a request is executed.

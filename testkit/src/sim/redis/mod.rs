@@ -20,14 +20,23 @@ mod ledger;
 mod server;
 mod store;
 mod together;
+mod transaction;
 mod tree;
 
 pub use client::Talk;
 pub use handshake::Handshakes;
-pub use ledger::{From, Ledger};
+pub use ledger::{From, Kind, Ledger};
 pub use store::Model;
+pub use transaction::{MULTI_LEN, Queue, TRIAL};
 
-/// Returns the length of the first command, if it is whole.
-pub fn frame_len(input: &[u8]) -> Option<usize> {
-    crate::wire::resp::read_command(input).map(|(_, len)| len)
+/// Returns the length of the first command, if it is whole, and notes whether a block is open
+/// behind it.
+pub fn frame_len(input: &[u8], is_in_block: &mut bool) -> Option<usize> {
+    let (words, len) = crate::wire::resp::read_command(input)?;
+    *is_in_block = match &words[0][..] {
+        b"MULTI" => true,
+        b"EXEC" | b"DISCARD" => false,
+        _ => *is_in_block,
+    };
+    Some(len)
 }

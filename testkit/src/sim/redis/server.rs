@@ -42,8 +42,7 @@ impl Words {
 }
 
 impl Server {
-    /// Executes the first command of a connection, or its handshake; returns false if it is not
-    /// whole.
+    /// Executes the first command of a connection, or its handshake. False: it is not whole.
     pub fn serve_redis(&mut self, conn: &mut Conn, place: &mut Place<'_>) -> bool {
         let input = std::mem::take(&mut conn.input);
         let used = match conn.conn_key {
@@ -55,6 +54,7 @@ impl Server {
         conn.reply_ends.push_back(conn.output.len());
         conn.input.drain(..used);
         conn.executed += used as u64;
+        conn.messages += 1;
         true
     }
 
@@ -67,6 +67,18 @@ impl Server {
 
     fn serve_one(&mut self, input: &[u8], conn: &mut Conn, place: &mut Place<'_>) -> Option<usize> {
         let words = Words::read(input)?;
+        conn.has_begun_block = words.name == "MULTI";
+        if conn.queue.is_some() || matches!(words.name.as_str(), "MULTI" | "EXEC" | "DISCARD") {
+            let len = words.len;
+            // The handshake is one message. The proxy sends DISCARD for nothing else.
+            conn.is_trial |= conn.messages == 1 && input.starts_with(super::TRIAL);
+            conn.is_trial |= words.name == "DISCARD";
+            self.serve_transaction(words, conn, place);
+            return Some(len);
+        }
+        if matches!(words.name.as_str(), "UNWATCH" | "PING" | "ECHO") {
+            return Some(Server::unwatch_or_echo(&words, conn));
+        }
         let start = conn.output.len();
         match self.trick_of() {
             Trick::None | Trick::NoSocket => self.do_one(&words, conn, place),
@@ -81,14 +93,14 @@ impl Server {
                     self.do_one(&words, conn, place);
                     conn.output.truncate(start);
                 }
-                poison(&words, conn, place);
+                poison(&words.name, conn, place);
                 conn.poison = conn.poison.or(Some((start, conn.output.len())));
             }
         }
         Some(words.len)
     }
 
-    fn do_one(&mut self, words: &Words, conn: &mut Conn, place: &mut Place<'_>) {
+    pub fn do_one(&mut self, words: &Words, conn: &mut Conn, place: &mut Place<'_>) {
         let model = self.redis.as_ref().expect("it is Redis");
         if place.now < model.loads_until {
             return self.say_refusal(LOADING, words, conn, place);
@@ -104,6 +116,7 @@ impl Server {
             }
             "FLUSHDB" | "FLUSHALL" => self.flush_redis(words, conn, place),
             "SCRIPT" => self.script(words, conn, place),
+            "WATCH" => self.watch(words, conn, place),
             "EVALSHA" | "EVALSHA_RO" if !self.knows(words) => {
                 self.say_refusal(NO_SCRIPT, words, conn, place);
             }
@@ -356,9 +369,9 @@ impl Place<'_> {
     }
 
     /// Checks that the request may be executed now.
-    fn check_wish(&mut self, number: u32, conn: &Conn) {
+    pub fn check_wish(&mut self, number: u32, conn: &Conn) {
         let conn_key = (conn.database() as u32, conn.proto_version());
-        self.journal.redis.check(number, self.pool, conn_key);
+        self.journal.redis.check(number, (self.pool, conn.in_transaction), conn_key);
         if self.is_live {
             self.journal.redis.in_order(number, self.server);
         }
@@ -391,7 +404,7 @@ pub fn split_key(text: &str) -> (&str, u32, usize) {
 }
 
 /// Returns the request of a command, if the command carries its number.
-fn wish_of(words: &Words, place: &Place<'_>) -> Option<u32> {
+pub fn wish_of(words: &Words, place: &Place<'_>) -> Option<u32> {
     match words.name.as_str() {
         "DBSIZE" | "RANDOMKEY" | "TIME" | "INFO" | "CONFIG" | "FLUSHDB" | "FLUSHALL" => None,
         "KEYS" => Some(mark(words.at(1))),
@@ -467,13 +480,12 @@ fn place_of(cursor: u64) -> usize {
 }
 
 /// Sends a reply that is impossible for this command.
-fn poison(words: &Words, conn: &mut Conn, place: &mut Place<'_>) {
+pub fn poison(name: &str, conn: &mut Conn, place: &mut Place<'_>) {
     const NOTHING: &[&str] =
         &["?what", "hello", "$-7", "*x", ">1\r\n+message", "$99999999999999999", ":", "*+1", ""];
     // The reply must have one element for each of its keys.
     const NO_ELEMENTS: &[&str] = &["*0", ":1", "+OK", "$1\r\nx", "*-1", "*1000"];
-    let wrong =
-        if words.name == "MGET" && place.random.permille(500) { NO_ELEMENTS } else { NOTHING };
+    let wrong = if name == "MGET" && place.random.permille(500) { NO_ELEMENTS } else { NOTHING };
     put_line(&mut conn.output, place.random.pick::<&str>(wrong));
     // The bytes that follow look valid, and must not be believed.
     if place.random.permille(300) {

@@ -23,6 +23,8 @@ pub struct Model {
     pub loads_until: Time,
     /// It supports `HELLO`, and so RESP3.
     pub speaks_three: bool,
+    /// A command of transactions that has another name there.
+    pub lacks: Option<&'static str>,
 }
 
 impl Model {
@@ -32,6 +34,7 @@ impl Model {
             scripts: BTreeSet::new(),
             loads_until: Time(0),
             speaks_three,
+            lacks: None,
         }
     }
 

@@ -254,9 +254,9 @@ pub(super) fn answer(asked: &Asked<'_>, answer: &Answer<'_>, out: &mut Vec<u8>) 
     let to = To::read(asked);
     match answer {
         Answer::End if to.shape == Shape::Stat => to.push(Reply::default(), out),
-        Answer::End | Answer::Open(_) => {}
+        Answer::End | Answer::Open(_) | Answer::Alive => {}
         Answer::Miss => drop(to.miss(out)),
-        Answer::Ok | Answer::Barrier | Answer::Bye => drop(to.done(0, out)),
+        Answer::Ok | Answer::Queued | Answer::Barrier | Answer::Bye => drop(to.done(0, out)),
         Answer::Version(proxy) => to.say((OK, version(proxy).as_bytes()), out),
         Answer::Stat(name, value) => {
             let total = name.len() + value.len();
@@ -270,8 +270,10 @@ pub(super) fn answer(asked: &Asked<'_>, answer: &Answer<'_>, out: &mut Vec<u8>) 
         Answer::Refused(Refusal::Bad(why)) => to.say((INVALID, why.as_bytes()), out),
         Answer::Refused(Refusal::TooLong) => to.say((INVALID, b"line too long"), out),
         Answer::Refused(Refusal::BadBody) => to.say((INVALID, b"bad data chunk"), out),
-        // No command of this protocol names a server or a database.
-        Answer::Refused(Refusal::NoPlace | Refusal::NoDatabase) => to.say(UNKNOWN, out),
+        // No command of this protocol names a server or a database, or is about transactions.
+        Answer::Refused(
+            Refusal::NoPlace | Refusal::NoDatabase | Refusal::OutOfPlace | Refusal::Aborted,
+        ) => to.say(UNKNOWN, out),
         Answer::Refused(Refusal::TooLarge) => to.say(TOO_LARGE, out),
         Answer::Refused(Refusal::TooLargeKept) => to.say(TOO_LARGE_KEPT, out),
         Answer::Denied(why) => to.say((NOT_SUPPORTED, why.as_bytes()), out),

@@ -16,7 +16,7 @@ mod lookup;
 mod table;
 mod texts;
 
-use crate::{Ask, Class, Command, Local, Place, Reach, Refusal, Work};
+use crate::{Ask, Class, Command, Local, Place, Reach, Refusal, TopicKind, Work};
 use key_specs::Keys;
 
 pub use key_specs::{Begin, Find, KeySpec};
@@ -175,6 +175,12 @@ pub enum Effort {
     Amount,
     /// Slow if the number behind the word COUNT is large.
     Scan,
+    /// It may wait for elements.
+    Wait,
+    /// The same if it has the word BLOCK; else as `Count`.
+    Stream,
+    /// Little, and its client takes a link of its own from then on.
+    Watch,
 }
 
 impl Effort {
@@ -194,6 +200,8 @@ enum Treatment {
     One,
     /// It has no keys: any server answers.
     Any,
+    /// It has no keys: the only server answers, on the link that its client alone has.
+    Alone,
     /// It has no keys: the server that the cursor names answers.
     Cursor,
     /// Its keys go to their servers; the replies are gathered.
@@ -214,6 +222,24 @@ enum Treatment {
     Kill,
     /// The proxy answers.
     Own,
+    /// The proxy answers, and its client watches no keys any more.
+    Unwatch,
+    /// It begins a transaction.
+    Begin,
+    /// It executes a transaction.
+    Execute,
+    /// It forgets a transaction.
+    Discard,
+    /// The proxy answers: it is about the clients of a tenant, or of a pool that allows it.
+    Clients,
+    /// The proxy shows what clients ask, if the pool allows it.
+    Monitor,
+    /// Its first argument is a channel, and one server sends the second to those who listen.
+    Channel,
+    /// As `Channel`, for shard channels.
+    Shard,
+    /// Its client listens to topics, or ends it.
+    Subscribe,
     /// The proxy answers, and there are subcommands.
     OwnContainer,
     /// It is valid only with a subcommand.
@@ -229,7 +255,7 @@ impl Line {
         let Line { name, arity, writes, keys, effort, treatment } = self;
         let (ask, idempotent) = (Ask { command: id }, !writes);
         let class = match treatment {
-            One | Any | Cursor => Class::Single { writes },
+            One | Any | Alone | Cursor => Class::Single { writes },
             Split => Class::Split { ask, element_per_key: false, writes, idempotent },
             Each => Class::Split { ask, element_per_key: true, writes, idempotent },
             All => Class::Broadcast { ask, gated: false, writes, reach: Reach::All },
@@ -239,12 +265,27 @@ impl Line {
             Report => Class::Broadcast { ask, gated: true, writes, reach: Reach::Survey },
             Kill => Class::Broadcast { ask, gated: false, writes: true, reach: Reach::Control },
             Own | OwnContainer => Class::Local(Local::Own),
+            Clients => Class::Local(Local::Clients),
+            Monitor => Class::Local(Local::Monitor),
+            Unwatch => Class::Local(Local::Unwatch),
+            Begin => Class::Local(Local::Begin),
+            Execute => Class::Local(Local::Execute),
+            Discard => Class::Local(Local::Discard),
+            Channel | Shard => {
+                let kind = match treatment {
+                    Shard => TopicKind::Shard,
+                    _ => TopicKind::Channel,
+                };
+                Class::Broadcast { ask, gated: false, writes: true, reach: Reach::Channel(kind) }
+            }
+            Subscribe => Class::Local(Local::Subscribe),
             Container => Class::Refuse(Refusal::Unknown),
             No(why) => Class::Refuse(Refusal::ByName(why)),
         };
         let place = match treatment {
-            One | Split | Each | GatedOne => Place::Keys,
+            One | Split | Each | GatedOne | Channel | Shard => Place::Keys,
             Cursor => Place::Nth(0),
+            Alone => Place::Own,
             _ => Place::Any,
         };
         let container = matches!(treatment, Container | OwnContainer);
@@ -265,8 +306,7 @@ Servers accept these, but quickack does not:
 * an inline command of more than 64 KiB, no matter in how many pieces it arrives;
 * more than 32 MiB in one request; a long last argument of a command for one server does not
   count, unless it is a key;
-* a cursor for `SCAN` that is not a number;
-* `XREAD` and `XREADGROUP` with `BLOCK`, since clients share the link.
+* a cursor for `SCAN` that is not a number.
 
 The column *work* says how much a command may keep a server from everything else. `slow`: the data
 decide, and it is always taken for slow. `varies`: the data or the arguments decide. Such a command

@@ -93,8 +93,8 @@ fn streams_have_as_many_ids_as_keys() {
     check("xread streams streams block a 0 0", UNBALANCED);
     check("xread streams streams block a 0 0 0", "streams block a");
     check("xread streams streams block 0 0", "streams block");
-    check("xread block 0 streams a $", BLOCK);
-    check("xreadgroup group g c block 0 streams a >", BLOCK);
+    check("xread block 0 streams a $", "a");
+    check("xreadgroup group g c block 0 streams a b > >", "a b");
     check("xread count block streams a 0", NO_INTEGER);
     for without in ["xread count 1 count 2", "xreadgroup group g c count 1 noack"] {
         check(without, SYNTAX);

@@ -1,11 +1,9 @@
 //! CLIENT and ACL WHOAMI: the client's description of itself, which it gets back when it asks.
 
-use std::fmt::Write;
-
 use super::super::commands::id;
 use super::super::words;
-use super::LocalAnswer;
-use crate::{Endpoints, Profile, ReplyMode};
+use super::{LocalAnswer, inquiry};
+use crate::{ClientFlags, ClientLine, Endpoints, Profile, ReplyMode};
 
 /// The user of every client that has not logged in.
 pub(super) const DEFAULT_USER: &[u8] = b"default";
@@ -123,39 +121,31 @@ impl LocalAnswer<'_> {
         let endpoints = self.facts.endpoints.unwrap_or(&nowhere);
         let profile = self.session.profile.as_deref().unwrap_or(&none);
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        let user = if profile.user.is_empty() { DEFAULT_USER } else { &profile.user };
-        let mut flags = String::new();
-        if profile.no_evict {
-            flags.push('e');
-        }
-        if profile.no_touch {
-            flags.push('T');
-        }
-        if flags.is_empty() {
-            flags.push('N');
-        }
-        let mut line = String::new();
-        let _ = write!(
-            line,
-            "id={} addr={} laddr={} fd={} name={} age={} idle=0 flags={flags} db={} sub=0 psub=0 \
-             ssub=0 multi=-1 watch=0 qbuf=0 qbuf-free=0 argv-mem=0 multi-mem=0 rbs=0 rbp=0 obl=0 \
-             oll=0 omem=0 tot-mem=0 events=r cmd=client|info user={} redir=-1 resp={} lib-name={} \
-             lib-ver={} pool={}",
-            self.session.id,
-            endpoints.from,
-            endpoints.to,
-            endpoints.descriptor,
-            text(&profile.name),
-            self.facts.age_s,
-            self.session.conn_key.database,
-            text(&words::echo(user)),
-            self.proto_version(),
-            text(&profile.library),
-            text(&profile.library_version),
-            text(&words::echo(self.facts.pool.as_bytes())),
-        );
-        line.push('\n');
-        words::verbatim(line.as_bytes(), self.proto_version(), self.out);
+        let Profile { no_evict, no_touch, .. } = *profile;
+        let listens = self.facts.topics != [0; 3];
+        let flags = ClientFlags { no_evict, no_touch, listens, ..ClientFlags::default() };
+        let (name, library) = (text(&profile.name), text(&profile.library));
+        let mut line = Vec::new();
+        let about = ClientLine {
+            id: self.session.id,
+            from: &endpoints.from,
+            to: &endpoints.to,
+            descriptor: endpoints.descriptor,
+            name: &name,
+            age_s: self.facts.age_s,
+            flags: &inquiry::flags(flags),
+            database: self.session.conn_key.database,
+            topics: self.facts.topics,
+            command: Some("client|info"),
+            user: &text(&words::echo(&profile.user)),
+            proto_version: self.proto_version(),
+            library: &library,
+            library_version: &text(&profile.library_version),
+            pool: &text(&words::echo(self.facts.pool.as_bytes())),
+            ..ClientLine::default()
+        };
+        inquiry::describe(&about, &mut line);
+        words::verbatim(&line, self.proto_version(), self.out);
     }
 
     pub(super) fn who(&mut self) {

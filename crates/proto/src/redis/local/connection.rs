@@ -108,7 +108,6 @@ impl LocalAnswer<'_> {
         let profile = self.session.profile.take();
         self.session.conn_key = self.facts.conn_key;
         self.session.reply_mode = ReplyMode::On;
-        self.session.aborted = false;
         if let Some(old) = profile {
             let library = (old.library, old.library_version);
             if library != (Vec::new(), Vec::new()) {

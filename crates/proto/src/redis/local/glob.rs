@@ -1,9 +1,18 @@
 //! Patterns as in servers: `*`, `?`, `[a-c]`, `[^x]`, `\` before any of these. Letters match in
-//! either case.
+//! either case, or not.
 
 /// Whether the pattern matches all of `text`. Only the last `*` is tried again, so the work is at
 /// most the product of the lengths.
 pub(super) fn matches(pattern: &[u8], text: &[u8]) -> bool {
+    matches_as(pattern, text, |byte| byte.to_ascii_lowercase())
+}
+
+/// As `matches`, with letters told apart.
+pub(in crate::redis) fn matches_exactly(pattern: &[u8], text: &[u8]) -> bool {
+    matches_as(pattern, text, |byte| byte)
+}
+
+fn matches_as(pattern: &[u8], text: &[u8], fold: impl Fn(u8) -> u8 + Copy) -> bool {
     let (mut rest, mut at) = (pattern, 0);
     // The pattern behind the last `*`, and the end of its last match.
     let mut again: Option<(&[u8], usize)> = None;
@@ -17,7 +26,7 @@ pub(super) fn matches(pattern: &[u8], text: &[u8]) -> bool {
             None if rest.is_empty() => return true,
             // At the end of the text, a longer match of `*` cannot help.
             None => return false,
-            Some(&byte) => one(rest, byte),
+            Some(&byte) => one(rest, byte, fold),
         };
         (rest, at) = match (step, &mut again) {
             (Some(after), _) => (after, at + 1),
@@ -31,19 +40,19 @@ pub(super) fn matches(pattern: &[u8], text: &[u8]) -> bool {
 }
 
 /// Returns the rest of the pattern, if its first piece matches one byte.
-fn one(pattern: &[u8], byte: u8) -> Option<&[u8]> {
+fn one(pattern: &[u8], byte: u8, fold: impl Fn(u8) -> u8) -> Option<&[u8]> {
+    let is_same = |other: u8| fold(other) == fold(byte);
     let (first, after) = pattern.split_first()?;
     match (first, after) {
         (b'?', _) => Some(after),
-        (b'[', _) => class(after, byte),
-        (b'\\', [escaped, after @ ..]) => escaped.eq_ignore_ascii_case(&byte).then_some(after),
-        _ => first.eq_ignore_ascii_case(&byte).then_some(after),
+        (b'[', _) => class(after, fold(byte), fold),
+        (b'\\', [escaped, after @ ..]) => is_same(*escaped).then_some(after),
+        _ => is_same(*first).then_some(after),
     }
 }
 
 /// Matches a class, behind its `[`. An unclosed class ends with the pattern.
-fn class(pattern: &[u8], byte: u8) -> Option<&[u8]> {
-    let byte = byte.to_ascii_lowercase();
+fn class(pattern: &[u8], byte: u8, fold: impl Fn(u8) -> u8) -> Option<&[u8]> {
     let (is_not, mut rest) = match pattern {
         [b'^', rest @ ..] => (true, rest),
         rest => (false, rest),
@@ -57,16 +66,16 @@ fn class(pattern: &[u8], byte: u8) -> Option<&[u8]> {
                 break;
             }
             [b'\\', escaped, after @ ..] => {
-                found |= escaped.to_ascii_lowercase() == byte;
+                found |= fold(*escaped) == byte;
                 after
             }
             [low, b'-', high, after @ ..] => {
-                let ends = [low.to_ascii_lowercase(), high.to_ascii_lowercase()];
+                let ends = [fold(*low), fold(*high)];
                 found |= (ends[0].min(ends[1])..=ends[0].max(ends[1])).contains(&byte);
                 after
             }
             [single, after @ ..] => {
-                found |= single.to_ascii_lowercase() == byte;
+                found |= fold(*single) == byte;
                 after
             }
         };

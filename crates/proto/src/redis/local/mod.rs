@@ -1,24 +1,27 @@
 //! Local commands: a client introduces itself, asks for the server's identity, and lists what is
 //! there.
 //!
-//! `connection.rs` is about the connection, `client.rs` about its client, `catalog.rs` and
-//! `docs.rs` about the commands, `slow.rs` about slow requests, `transaction.rs` about
-//! transactions, which are refused. Shapes and texts are those of Redis 7.0 and Valkey 9.1, in both
-//! protocol versions.
+//! `connection.rs` is about the connection, `client.rs` about its client, `inquiry.rs` about other
+//! clients, `catalog.rs` and `docs.rs` about the commands, `slow.rs` about slow requests. Shapes
+//! and texts are those of Redis 7.0 and Valkey 9.1, in both protocol versions.
 
 mod catalog;
 mod client;
 mod connection;
 mod docs;
 mod glob;
+mod inquiry;
+mod show;
 mod slow;
-mod transaction;
 
 use super::commands::id;
 use super::{arguments, words};
-use crate::{Adapted, AfterLocal, Ask, Capabilities, Facts, ProxyFacts, Request, Session};
+use crate::{Adapted, AfterLocal, Ask, Capabilities, Facts, Inquiry, ProxyFacts, Request, Session};
 
 pub(super) use connection::login;
+pub(super) use glob::matches_exactly;
+pub(super) use inquiry::{describe, flags as client_flags};
+pub(super) use show::show;
 
 /// Returns the form of a request for a server; for a local command, whether the servers must be
 /// known first.
@@ -27,6 +30,14 @@ pub(super) fn adapt(request: &Request, capabilities: Option<Capabilities>) -> Ad
         id::HELLO | id::READONLY | id::READWRITE if capabilities.is_none() => Adapted::Unknown,
         command => Adapted::Ask(Ask { command }),
     }
+}
+
+/// Returns what all workers are to be asked before a request about clients is answered.
+pub(super) fn inquiry(request: &Request, head: &[u8]) -> Option<Inquiry> {
+    let arguments = arguments::all(head);
+    let under = arguments.get(2..).unwrap_or_default().iter();
+    let under: Vec<&[u8]> = under.map(|argument| &argument[..]).collect();
+    inquiry::read(request.command, &under).ok().flatten()
 }
 
 /// Whether the answer is one of the texts about all commands, which depend on the protocol version
@@ -67,11 +78,7 @@ impl LocalAnswer<'_> {
         // The arguments behind the name, and those behind the name of a subcommand.
         let rest = arguments.get(1..).unwrap_or_default();
         let under = arguments.get(2..).unwrap_or_default();
-        if self.is_aborted(command) {
-            return AfterLocal::Continue;
-        }
         match command {
-            id::MULTI | id::EXEC | id::DISCARD => self.transaction(command),
             id::RESET | id::QUIT => return self.quit_or_reset(command),
             id::ECHO => words::bulk(rest.first().copied().unwrap_or_default(), self.out),
             id::HELLO => self.hello(rest),
@@ -84,6 +91,17 @@ impl LocalAnswer<'_> {
             id::CLIENT_INFO => self.client_info(),
             id::CLIENT_NO_EVICT | id::CLIENT_NO_TOUCH => self.client_flag(command, under),
             id::CLIENT_REPLY => self.client_reply(under),
+            id::CLIENT_LIST
+            | id::CLIENT_KILL
+            | id::CLIENT_PAUSE
+            | id::CLIENT_UNBLOCK
+            | id::CLIENT_UNPAUSE => {
+                return self.about_clients(command, under);
+            }
+            id::MONITOR => {
+                self.ok();
+                return AfterLocal::Monitor;
+            }
             id::COMMAND => self.command_info(&[]),
             id::COMMAND_INFO => self.command_info(under),
             id::COMMAND_COUNT => self.command_count(),

@@ -19,6 +19,8 @@ pub struct TenantPlan {
     pub rates: [u64; 3],
     /// Bytes of requests, and of the answers that are expected to them, in flight at a time.
     pub inflight_max: u64,
+    /// Links that serve one of its clients alone.
+    pub private_links_max: u64,
     /// What becomes of a request above a limit.
     pub over: Over,
     /// What its requests may be, if they may not be everything.
@@ -63,6 +65,7 @@ impl TenantPlan {
             clients_max: u64::MAX,
             rates: [u64::MAX; 3],
             inflight_max: u64::MAX,
+            private_links_max: u64::MAX,
             over: Over::Delay,
             rules: None,
         }

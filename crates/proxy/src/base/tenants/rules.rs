@@ -64,8 +64,26 @@ impl Rules {
         rows.map(is_denied).collect()
     }
 
+    /// Whether a word of a list means this command: by its name, its container's, or a category.
+    pub fn means(word: &str, name: &str, categories: &[&str]) -> bool {
+        let container = name.split_once('|').map(|(container, _)| container);
+        word == "@all" || word == name || container == Some(word) || categories.contains(&word)
+    }
+
+    /// Whether a tenant may do nothing but log in and go.
+    pub fn allows_nothing(&self) -> bool {
+        let mut protocols = PROTOCOLS.iter();
+        !self.denied.is_empty()
+            && protocols.all(|protocol| {
+                let mut rows = protocol.commands().iter().zip(&self.denied[protocol.place()]);
+                rows.all(|(row, denied)| {
+                    *denied || ALWAYS.contains(&&*row.name.to_ascii_lowercase())
+                })
+            })
+    }
+
     fn allows(&self, name: &str, categories: &[&str]) -> bool {
-        let is_in = |list: &[String]| list.iter().any(|word| is_meant(word, name, categories));
+        let is_in = |list: &[String]| list.iter().any(|word| Rules::means(word, name, categories));
         (self.allow.is_empty() || is_in(&self.allow)) && !is_in(&self.deny)
     }
 
@@ -161,12 +179,6 @@ impl Rules {
             Database::All => true,
         }
     }
-}
-
-/// Whether a word of a list means this command: by its name, its container's, or a category.
-fn is_meant(word: &str, name: &str, categories: &[&str]) -> bool {
-    let container = name.split_once('|').map(|(container, _)| container);
-    word == "@all" || word == name || container == Some(word) || categories.contains(&word)
 }
 
 impl Denied {

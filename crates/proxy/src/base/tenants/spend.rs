@@ -36,13 +36,15 @@ impl Limit {
         let rate = |rate: Rate| plan.rates[rate as usize];
         match self {
             Limit::Rate(Rate::Requests, _) => {
-                format!("{} requests a second", rate(Rate::Requests))
+                format!("{} a second", count(rate(Rate::Requests), "request"))
             }
             Limit::Rate(Rate::Received, _) => {
-                format!("{} bytes of requests a second", rate(Rate::Received))
+                format!("{} of requests a second", count(rate(Rate::Received), "byte"))
             }
-            Limit::Rate(Rate::Sent, _) => format!("{} bytes sent a second", rate(Rate::Sent)),
-            Limit::Inflight => format!("{} bytes in flight", plan.inflight_max),
+            Limit::Rate(Rate::Sent, _) => {
+                format!("{} sent a second", count(rate(Rate::Sent), "byte"))
+            }
+            Limit::Inflight => format!("{} in flight", count(plan.inflight_max, "byte")),
             Limit::Line => "requests".to_string(),
         }
     }
@@ -216,6 +218,11 @@ impl Tenant {
         self.expects = plan.rates[Rate::Sent as usize] != u64::MAX;
         self.plan = plan;
     }
+}
+
+/// Returns a number of things in words.
+pub(crate) fn count(number: u64, thing: &str) -> String {
+    format!("{number} {thing}{}", if number == 1 { "" } else { "s" })
 }
 
 /// The rate that one worker sees of a tenant's.

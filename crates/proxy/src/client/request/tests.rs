@@ -71,7 +71,7 @@ fn freed(reply: usize, slots: usize) -> (usize, usize) {
     requests[id].slots = Vec::with_capacity(slots);
     requests[id].counted = 7;
     assert_eq!((requests.len(), requests.iter().count()), (1, 1));
-    requests.set_done(id);
+    requests[id].set_done();
     requests.free(id, &mut spares);
     assert_eq!((requests.len(), requests.iter().count(), requests[id].counted), (0, 0, 0));
     (requests[id].reply.copied().capacity(), requests[id].slots.capacity())
@@ -101,7 +101,7 @@ fn a_long_head_is_given_back_with_its_request() {
         let owner = (client(), proto::PROTOCOLS[0]);
         let id = requests.alloc(owner, 0, (&request, &head), Time(0), &mut spares);
         assert_eq!(requests[id].info.head, head);
-        requests.set_done(id);
+        requests[id].set_done();
         requests.free(id, &mut spares);
         assert_eq!(requests[id].info.head.capacity() > 0, keeps, "{len} bytes");
     }
@@ -126,7 +126,7 @@ fn after_a_rush_the_table_gives_its_memory_back_once_nobody_waits() {
         requests.rest();
         assert_eq!((requests.len(), requests.requests.len() >= count), (count, true), "they wait");
         for id in ids {
-            requests.set_done(id);
+            requests[id].set_done();
             requests.free(id, &mut spares);
         }
         requests.rest();

@@ -5,7 +5,7 @@ use ratatui::layout::Rect;
 use ratatui::style::{Color, Modifier, Style};
 
 use super::Over;
-use super::figures::{Busiest, Figures, QUANTILES, Times};
+use super::figures::{Busiest, Client, Figures, QUANTILES, Times};
 use crate::config::grouped;
 use crate::stats::{duration, time};
 
@@ -14,11 +14,17 @@ pub struct View<'a> {
     pub figures: &'a Figures,
     /// None while the workers have not answered.
     pub busiest: Option<&'a Busiest>,
+    /// The busiest are in the order of their bytes, not of their requests.
+    pub by_bytes: bool,
     pub over: Over,
     /// Why the figures are not new.
     pub error: Option<&'a str>,
     /// Lines that are scrolled away.
     pub skip: usize,
+    /// Columns that are scrolled away, behind the first two.
+    pub left: usize,
+    /// The seconds that the troubles of late look back.
+    pub lately: usize,
 }
 
 /// A line of the screen below its head: cells, each with its style.
@@ -31,26 +37,32 @@ pub fn draw(view: &View<'_>, area: Rect, buffer: &mut Buffer) {
     buffer.set_stringn(area.x, area.y, head(view.figures), width, bold);
     let second = match view.error {
         Some(error) => (format!("old figures: {error}"), Style::new().fg(Color::Red)),
-        None => (keys(view.over), SOFT),
+        None => (keys(view), SOFT),
     };
     if area.height > 1 {
         buffer.set_stringn(area.x, area.y + 1, second.0, width, second.1);
     }
-    let lines = all_lines(view.figures, view.busiest);
+    let lines = all_lines(view, width);
     for (line, y) in lines.iter().skip(view.skip).zip(area.y + 3..area.bottom()) {
         let mut x = area.x;
-        for (text, style) in line {
+        for (text, style) in shown(line, view.left) {
             let room = usize::from(area.right().saturating_sub(x));
             (x, _) = buffer.set_stringn(x, y, text, room, *style);
         }
     }
 }
 
+/// Returns the cells of a line without those that are scrolled away.
+fn shown(line: &Line, left: usize) -> impl Iterator<Item = &(String, Style)> {
+    let away = 2..2 + left;
+    line.iter().enumerate().filter(move |(at, _)| !away.contains(at)).map(|(_, cell)| cell)
+}
+
 /// Returns the whole screen as text, as wide and long as it needs to be.
 pub fn text(view: &View<'_>) -> String {
-    let lines = all_lines(view.figures, view.busiest);
+    let lines = all_lines(view, usize::MAX);
     let width = |line: &Line| line.iter().map(|(text, _)| text.chars().count()).sum::<usize>();
-    let heads = [head(view.figures), keys(view.over)];
+    let heads = [head(view.figures), keys(view)];
     let widest = lines.iter().map(width).chain(heads.iter().map(|text| text.chars().count())).max();
     // A buffer has at most so many cells.
     let width = widest.unwrap_or(0).min(1_000) as u16;
@@ -62,16 +74,16 @@ pub fn text(view: &View<'_>) -> String {
     rows.map(|row| format!("{}\n", row.trim_end())).collect()
 }
 
-/// Returns the number of lines below the head.
-pub fn lines(figures: &Figures, busiest: Option<&Busiest>) -> usize {
-    all_lines(figures, busiest).len()
+/// Returns the number of lines below the head on a screen of this width.
+pub fn lines(view: &View<'_>, width: usize) -> usize {
+    all_lines(view, width).len()
 }
 
 fn head(figures: &Figures) -> String {
     let serving = figures.workers.iter().filter(|worker| worker.state == "serving").count();
     format!(
-        "quickack {} on {}, up {}, configuration {}; {} of {} workers serve {} clients; {} in \
-         buffers",
+        "quickack {} on {}, up {}, configuration {}; {} of {} workers serve {} clients; {} of \
+         {} in buffers",
         figures.release,
         figures.host,
         duration(figures.uptime_s),
@@ -80,40 +92,48 @@ fn head(figures: &Figures) -> String {
         figures.workers.len(),
         grouped(figures.clients),
         bytes(figures.buffer_bytes),
+        bytes(figures.memory_max),
     )
 }
 
-fn keys(over: Over) -> String {
+fn keys(view: &View<'_>) -> String {
+    let over = view.over;
     let windows =
         [(Over::Seconds, '1'), (Over::Minute, '2'), (Over::Minutes, '3'), (Over::Start, '4')];
     let windows = windows.map(|(one, key)| match one == over {
         true => format!("[{}]", one.name()),
         false => format!("{key} {}", one.name()),
     });
-    format!("over {}   p pause   arrows scroll   q quit", windows.join("  "))
+    let other = if view.by_bytes { "requests" } else { "bytes" };
+    format!("over {}   b by {other}   p pause   arrows scroll   q quit", windows.join("  "))
 }
 
-fn all_lines(figures: &Figures, busiest: Option<&Busiest>) -> Vec<Line> {
+fn all_lines(view: &View<'_>, width: usize) -> Vec<Line> {
+    let figures = view.figures;
     let latency = ["per s"].into_iter().chain(QUANTILES);
     let mut pools =
-        vec![titles(&["pool", "kind", "clients", "failed", "refused"], latency.clone())];
+        vec![titles(&["pool", "kind", "clients", "all failed", "all refused"], latency.clone())];
     for pool in &figures.pools {
-        for (kind, times) in [("reads", &pool.reads), ("updates", &pool.updates)] {
+        let kinds = [("reads", &pool.reads), ("updates", &pool.updates)].into_iter();
+        let failed = Some(("failed", &pool.failures)).filter(|_| pool.failed > 0);
+        let phases = pool.phases.iter().map(|(name, times)| (*name, times));
+        for (kind, times) in kinds.chain(failed).chain(phases.filter(|(_, one)| one.count > 0)) {
             let own = [grouped(pool.clients), grouped(pool.failed), grouped(pool.refused)];
             let own = if kind == "reads" { own } else { Default::default() };
             let name = if kind == "reads" { pool.name.clone() } else { String::new() };
-            let words = [plain(name), plain(kind.to_string())].into_iter();
+            let words = [plain(name), plain(kind.replace('_', " "))].into_iter();
             pools.push(words.chain(own.map(plain)).chain(of_times(figures, times)).collect());
         }
     }
-    let names = ["server", "state", "links", "waiting", "in flight", "errors", "timeouts"];
+    let names = ["server", "state", "links", "waiting", "in flight", "all errors", "all timeouts"];
+    let tenants = tenants(figures, latency.clone());
     let mut servers = vec![titles(&names, latency)];
     for (pool, server) in
         figures.pools.iter().flat_map(|pool| pool.servers.iter().map(move |server| (pool, server)))
     {
         let state = match server.is_well {
             true => Style::new().fg(Color::Green),
-            false => Style::new().fg(Color::Red).add_modifier(Modifier::BOLD),
+            false => BAD,
         };
         let counts =
             [server.links, server.pending, server.inflight, server.errors, server.timeouts];
@@ -123,36 +143,100 @@ fn all_lines(figures: &Figures, busiest: Option<&Busiest>) -> Vec<Line> {
         line.extend(of_times(figures, &server.replies));
         servers.push(line);
     }
-    let names = ["worker", "state", "process", "clients", "requests", "buffers", "user", "system"];
+    let names = [
+        "worker", "state", "process", "restarts", "clients", "requests", "buffers", "user",
+        "system",
+    ];
     let mut workers = vec![titles(&names, std::iter::empty())];
     workers.extend(figures.workers.iter().map(|worker| {
         let seconds = |us: u64| format!("{:.1} s", us as f64 / 1e6);
+        let state = if worker.state == "serving" { Style::new() } else { BAD };
         let cells = [
             worker.slot.to_string(),
             worker.state.clone(),
-            worker.pid.to_string(),
+            if worker.pid > 0 { worker.pid.to_string() } else { "-".to_string() },
+            grouped(worker.restarts),
             grouped(worker.clients),
             grouped(worker.requests),
             bytes(worker.buffer_bytes),
             seconds(worker.user_us),
             seconds(worker.system_us),
         ];
-        cells.map(plain).into()
+        let mut line = cells.map(plain);
+        line[1].1 = state;
+        line.into()
     }));
-    let mut all = table(pools);
-    let busiest = busiest.map_or(Vec::new(), clients);
-    for rows in [servers, workers].into_iter().chain(busiest) {
+    let mut all = problems(figures, width);
+    all.extend(table(pools));
+    let busiest = view.busiest.map_or(Vec::new(), |busiest| clients(busiest, view.by_bytes));
+    let troubles = Some(troubles(view)).filter(|rows| rows.len() > 1);
+    let rows = troubles.into_iter().chain([servers]).chain(tenants).chain([workers]);
+    for rows in rows.chain(busiest) {
         all.push(Vec::new());
         all.extend(table(rows));
     }
     all
 }
 
+/// What is wrong now. An empty line parts it from the rest.
+fn problems(figures: &Figures, width: usize) -> Vec<Line> {
+    let sentences = figures.problems.iter().flat_map(|text| wrapped(text, width));
+    let mut all: Vec<Line> = sentences.map(|text| vec![(text, BAD)]).collect();
+    all.extend((!all.is_empty()).then(Line::new));
+    all
+}
+
+/// Breaks a sentence into lines. The later ones are indented.
+fn wrapped(text: &str, width: usize) -> Vec<String> {
+    let mut lines = vec![String::new()];
+    for word in text.split(' ') {
+        let line = lines.last_mut().expect("there is always one");
+        let is_first = line.trim().is_empty();
+        if !is_first && line.chars().count() + 1 + word.chars().count() > width {
+            lines.push(format!("  {word}"));
+        } else {
+            line.push_str(if is_first { "" } else { " " });
+            line.push_str(word);
+        }
+    }
+    lines
+}
+
+/// The tenants, with what their limits did.
+fn tenants<'a>(figures: &Figures, latency: impl Iterator<Item = &'a str>) -> Option<Vec<Line>> {
+    let names = ["tenant", "", "clients", "waiting", "all denied", "all delayed", "all over"];
+    let mut rows = vec![titles(&names, latency)];
+    rows.extend(figures.tenants.iter().map(|one| {
+        let counts = [one.clients, one.waiting, one.denied, one.delayed, one.over];
+        let mut line = vec![plain(one.name.clone()), plain(String::new())];
+        line.extend(counts.map(|count| plain(grouped(count))));
+        line.extend(of_times(figures, &one.requests));
+        line
+    }));
+    (rows.len() > 1).then_some(rows)
+}
+
+/// What goes wrong, and where. What went on in the last seconds stands out.
+fn troubles(view: &View<'_>) -> Vec<Line> {
+    let lately = format!("last {}s", view.lately);
+    let names = ["trouble", "of", "since start", &lately];
+    let mut rows = vec![titles(&names, std::iter::empty())];
+    rows.extend(view.figures.troubles.iter().map(|one| {
+        let lately = one.lately.map_or("-".to_string(), grouped);
+        let style = if one.lately.is_some_and(|count| count > 0) { BAD } else { Style::new() };
+        let cells = [one.help.to_string(), one.place.clone(), grouped(one.since_start), lately];
+        cells.map(|text| (text, style)).into()
+    }));
+    rows
+}
+
 /// The busiest clients, and the addresses of those that send requests in pieces, if there are any.
-fn clients(busiest: &Busiest) -> Vec<Vec<Line>> {
+fn clients(busiest: &Busiest, by_bytes: bool) -> Vec<Vec<Line>> {
     let names = ["busiest client", "pool", "worker", "per s", "bytes/s", "requests", "owed"];
     let mut rows = vec![titles(&names, std::iter::empty())];
-    rows.extend(busiest.clients.iter().map(|one| {
+    let mut all: Vec<&Client> = busiest.clients.iter().collect();
+    all.sort_by_key(|one| std::cmp::Reverse(if by_bytes { one.bytes } else { one.requests }));
+    rows.extend(all.into_iter().map(|one| {
         let cells = [
             one.address.clone(),
             one.pool.clone(),
@@ -221,6 +305,29 @@ fn bytes(count: u64) -> String {
     }
 }
 
+const BAD: Style = Style::new().fg(Color::Red).add_modifier(Modifier::BOLD);
 const SOFT: Style = Style::new().add_modifier(Modifier::DIM);
 /// Where delayed ACKs put a request, in microseconds: 40 ms on Linux, 200 ms on Windows.
 const STALLS: [std::ops::RangeInclusive<u64>; 2] = [36_000..=48_000, 190_000..=230_000];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_behind_the_first_two_are_scrolled_away() {
+        let line: Line = ["alpha/one", "up", "3", "4", "5"].map(|text| plain(text.into())).into();
+        let texts = |left| shown(&line, left).map(|(text, _)| text.as_str()).collect::<Vec<_>>();
+        assert_eq!(texts(0), ["alpha/one", "up", "3", "4", "5"]);
+        assert_eq!(texts(2), ["alpha/one", "up", "5"]);
+        assert_eq!(texts(9), ["alpha/one", "up"]);
+    }
+
+    #[test]
+    fn a_sentence_is_broken_where_it_does_not_fit() {
+        let text = "worker 0 died 3 times";
+        assert_eq!(wrapped(text, 100), [text]);
+        assert_eq!(wrapped(text, 13), ["worker 0 died", "  3 times"]);
+        assert_eq!(wrapped("unbreakable", 3), ["unbreakable"]);
+    }
+}

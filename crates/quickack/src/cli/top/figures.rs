@@ -1,6 +1,9 @@
 //! What `quickack top` shows, taken out of the statistics.
 
-use serde_json::{Value, json};
+use metrics::Phase;
+use serde_json::{Map, Value, json};
+
+use super::troubles::{self, Trouble};
 
 /// The percentiles that have a column.
 pub const QUANTILES: [&str; 5] = ["p50", "p90", "p99", "p99.9", "max"];
@@ -14,8 +17,24 @@ pub struct Figures {
     pub seconds: u64,
     pub clients: u64,
     pub buffer_bytes: u64,
+    pub memory_max: u64,
     pub pools: Vec<Pool>,
     pub workers: Vec<Worker>,
+    pub troubles: Vec<Trouble>,
+    /// What is wrong now, in sentences.
+    pub problems: Vec<String>,
+    pub tenants: Vec<Tenant>,
+}
+
+pub struct Tenant {
+    pub name: String,
+    pub clients: u64,
+    /// Clients that are not read now because of a limit.
+    pub waiting: u64,
+    pub denied: u64,
+    pub delayed: u64,
+    pub over: u64,
+    pub requests: Times,
 }
 
 pub struct Pool {
@@ -23,6 +42,9 @@ pub struct Pool {
     pub clients: u64,
     pub reads: Times,
     pub updates: Times,
+    /// How long requests took that failed.
+    pub failures: Times,
+    pub phases: Vec<(&'static str, Times)>,
     pub failed: u64,
     pub refused: u64,
     pub servers: Vec<Server>,
@@ -49,6 +71,7 @@ pub struct Worker {
     pub buffer_bytes: u64,
     pub user_us: u64,
     pub system_us: u64,
+    pub restarts: u64,
 }
 
 /// The clients that did most in the last seconds, and addresses that send requests in pieces.
@@ -103,6 +126,13 @@ impl Figures {
             seconds: all["window_seconds"][window].as_u64().unwrap_or(uptime_s),
             clients: number(&all["totals"], "clients")?,
             buffer_bytes: number(&all["totals"], "buffer_bytes")?,
+            memory_max: number(all, "memory_max")?,
+            troubles: troubles::all(all)?,
+            problems: sentences(all, "problems")?,
+            tenants: list(all, "tenants")?
+                .iter()
+                .map(|one| tenant(one, window))
+                .collect::<Result<_, String>>()?,
             pools: pools.collect::<Result<_, String>>()?,
             workers,
         })
@@ -132,7 +162,10 @@ impl Figures {
         let pool = |one: &Pool| {
             json!({
                 "name": one.name, "clients": one.clients, "reads": times(&one.reads),
-                "updates": times(&one.updates), "failed_total": one.failed,
+                "updates": times(&one.updates), "failed": times(&one.failures),
+                "failed_total": one.failed,
+                "phases": one.phases.iter().map(|(name, one)| (name.to_string(), times(one)))
+                    .collect::<Map<String, Value>>(),
                 "refused_total": one.refused,
                 "servers": one.servers.iter().map(server).collect::<Vec<Value>>(),
             })
@@ -142,12 +175,27 @@ impl Figures {
                 "slot": one.slot, "pid": one.pid, "state": one.state, "clients": one.clients,
                 "requests": one.requests, "buffer_bytes": one.buffer_bytes,
                 "user_us_total": one.user_us, "system_us_total": one.system_us,
+                "restarts_total": one.restarts,
+            })
+        };
+        let trouble = |one: &Trouble| {
+            let (of, name) = (&one.place, one.name);
+            json!({"of": of, "name": name, "since_start": one.since_start})
+        };
+        let tenant = |one: &Tenant| {
+            json!({
+                "name": one.name, "clients": one.clients, "waiting": one.waiting,
+                "denied_total": one.denied, "delayed_total": one.delayed,
+                "over_total": one.over, "requests": times(&one.requests),
             })
         };
         json!({
             "release": self.release, "host": self.host, "uptime_s": self.uptime_s,
             "epoch": self.epoch, "window_seconds": self.seconds, "clients": self.clients,
-            "buffer_bytes": self.buffer_bytes,
+            "buffer_bytes": self.buffer_bytes, "memory_max": self.memory_max,
+            "troubles": self.troubles.iter().map(trouble).collect::<Vec<Value>>(),
+            "problems": self.problems,
+            "tenants": self.tenants.iter().map(tenant).collect::<Vec<Value>>(),
             "pools": self.pools.iter().map(pool).collect::<Vec<Value>>(),
             "workers": self.workers.iter().map(worker).collect::<Vec<Value>>(),
         })
@@ -201,6 +249,11 @@ fn pool(one: &Value, window: &str, serving: usize) -> Result<Pool, String> {
         clients: number(one, "clients")?,
         reads: times(&one["latency_us"]["reads"], window)?,
         updates: times(&one["latency_us"]["updates"], window)?,
+        failures: times(&one["latency_us"]["failed"], window)?,
+        phases: Phase::ALL
+            .iter()
+            .map(|phase| Ok((phase.name(), times(&one["phase_us"][phase.name()], window)?)))
+            .collect::<Result<_, String>>()?,
         failed: number(one, "requests_failed_total")?,
         refused: number(one, "requests_refused_total")?,
         servers: servers.collect::<Result<_, String>>()?,
@@ -210,6 +263,7 @@ fn pool(one: &Value, window: &str, serving: usize) -> Result<Pool, String> {
 fn server(one: &Value, window: &str, serving: usize) -> Result<Server, String> {
     let (health, down) = (word(one, "health")?, number(one, "down_workers")?);
     let state = match down {
+        0 if one["admin"] == "drain" => format!("drain, {health}"),
         0 => health.clone(),
         down => format!("down for {down} of {serving} workers"),
     };
@@ -236,7 +290,26 @@ fn worker(one: &Value) -> Result<Worker, String> {
         buffer_bytes: number(one, "buffer_bytes")?,
         user_us: number(one, "user_us_total")?,
         system_us: number(one, "system_us_total")?,
+        restarts: number(one, "restarts_total")?,
     })
+}
+
+fn tenant(one: &Value, window: &str) -> Result<Tenant, String> {
+    Ok(Tenant {
+        name: word(one, "name")?,
+        clients: number(one, "clients")?,
+        waiting: number(one, "waiting")?,
+        denied: number(one, "requests_denied_total")?,
+        delayed: number(one, "requests_delayed_total")?,
+        over: number(one, "requests_over_total")?,
+        requests: times(&one["latency_us"][metrics::TENANT_LATENCIES[0].name], window)?,
+    })
+}
+
+fn sentences(all: &Value, name: &str) -> Result<Vec<String>, String> {
+    let sentence = |one: &Value| one.as_str().map(String::from);
+    let said = list(all, name)?.iter().map(sentence).collect::<Option<_>>();
+    said.ok_or_else(|| format!("`{name}` has something that is no text"))
 }
 
 fn times(one: &Value, window: &str) -> Result<Times, String> {
@@ -248,14 +321,14 @@ fn times(one: &Value, window: &str) -> Result<Times, String> {
     Ok(Times { count: number(one, "count")?, us })
 }
 
-fn number(one: &Value, name: &str) -> Result<u64, String> {
+pub(super) fn number(one: &Value, name: &str) -> Result<u64, String> {
     one[name].as_u64().ok_or_else(|| format!("`{name}` is no number"))
 }
 
-fn word(one: &Value, name: &str) -> Result<String, String> {
+pub(super) fn word(one: &Value, name: &str) -> Result<String, String> {
     one[name].as_str().map(String::from).ok_or_else(|| format!("`{name}` is no text"))
 }
 
-fn list<'a>(one: &'a Value, name: &str) -> Result<&'a [Value], String> {
+pub(super) fn list<'a>(one: &'a Value, name: &str) -> Result<&'a [Value], String> {
     one[name].as_array().map(Vec::as_slice).ok_or_else(|| format!("`{name}` is no list"))
 }

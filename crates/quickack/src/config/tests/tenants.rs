@@ -77,6 +77,7 @@ fn what_contradicts_itself_is_told() {
         ("deny: [keys]", "deny: [set]", "without effect for `set`, which `deny` names"),
         ("'@read', set", "flushall", "`flushall` is refused all the same: no pool allows it"),
         ("_max: 100\n", "_max: 2000\n", "2000 are never reached: all tenants have 1000 together"),
+        ("_max: 64m", "_max: 64g", "64g are never reached: `memory_max` is 1g"),
         ("[0, 2..4]", "[0, 2..16]", "16 is in no pool"),
         ("[0, 2..4]", "[4..2]", "`4..2` ends before it begins"),
         ("'shop:'", "''", "a prefix has 1 to 200 bytes"),
@@ -85,8 +86,13 @@ fn what_contradicts_itself_is_told() {
         ("over: refuse", "over: refusing", "is not one of: delay, refuse"),
         ("    rest:\n", "    sh.p:\n", "a name has 1 to 64 bytes"),
         ("    rest:\n", "    none:\n    rest:\n", "tenant `none` has no clients"),
-        ("weight: 3", "private_links_max: 3", "no client has links of its own yet"),
-        ("redis: true", "client_connections: 5\n  redis: true", ""),
+        ("weight: 3", "private_links_max: 3", ""),
+        ("weight: 3", "private_links_max: 3000", "`private_connections_max` is 1000"),
+        ("redis: true", "client_connections: 500\n  redis: true", ""),
+        ("redis: true", "client_connections: 5\n  redis: true", "its pools allow 5 together"),
+        ("deny: [keys]", "deny: ['@write']", "without effect for `set`: `deny` has `@write`"),
+        ("deny: [keys]", "deny: ['@all']", "without effect for `@read`: `deny` has `@all`"),
+        ("deny: [keys]", "deny: ['@all']", "tenant `shop` may run no command but those of a login"),
     ] {
         assert!(TEXT.contains(from), "{from}");
         let (_, report) = compile(&TEXT.replacen(from, to, 1), &[]);

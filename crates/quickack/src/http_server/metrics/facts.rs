@@ -4,10 +4,11 @@
 use http::{Exposition, Kind, seconds};
 
 use ::metrics::WorkerCounter;
+use proxy::plan::AdminState;
 
 use super::super::view::View;
 use super::{Family, Source, of_server};
-use crate::stats::{self, Health};
+use crate::stats::Health;
 
 /// Writes the samples of a family; the time is of the clock that all processes share.
 pub type Samples = fn(&View, u64, &mut Exposition);
@@ -60,7 +61,7 @@ pub const FACTS: &[Fact] = &[
         name: "quickack_draining",
         kind: Kind::Gauge,
         labels: "",
-        help: "1 while the proxy takes no more clients and ends.",
+        help: "1 while the proxy ends, from the beginning of `shutdown_delay` on.",
         samples: |view, _, page| page.sample(&[], u8::from(view.state.draining)),
     },
     Fact {
@@ -104,6 +105,13 @@ pub const FACTS: &[Fact] = &[
         labels: "",
         help: "`memory_max`: bytes that the buffers of all workers together may hold.",
         samples: |view, _, page| page.sample(&[], view.names.memory_max),
+    },
+    Fact {
+        name: "quickack_private_connections_max",
+        kind: Kind::Gauge,
+        labels: "",
+        help: "The most links that serve one client only, of all workers together.",
+        samples: |view, _, page| page.sample(&[], view.names.private_max),
     },
     Fact {
         name: "quickack_clients_max",
@@ -167,6 +175,13 @@ pub const FACTS: &[Fact] = &[
         samples: |view, _, page| page.sample(&[], view.state.http_deaths),
     },
     Fact {
+        name: "quickack_log_lines_lost",
+        kind: Kind::Counter,
+        labels: "",
+        help: "Lines of the log that could not be written.",
+        samples: |view, _, page| page.sample(&[], view.state.log_lines_lost),
+    },
+    Fact {
         name: "quickack_access_log_lines_lost",
         kind: Kind::Counter,
         labels: "",
@@ -177,10 +192,45 @@ pub const FACTS: &[Fact] = &[
         },
     },
     Fact {
+        name: "quickack_name_lookups_failed",
+        kind: Kind::Counter,
+        labels: "",
+        help: "Look-ups of servers' names that had no answer, or one without an address.",
+        samples: |view, _, page| page.sample(&[], view.state.names.lookups_failed),
+    },
+    Fact {
+        name: "quickack_name_address_changes",
+        kind: Kind::Counter,
+        labels: "",
+        help: "Servers that got another address, since their names did.",
+        samples: |view, _, page| page.sample(&[], view.state.names.address_changes),
+    },
+    Fact {
+        name: "quickack_lists_failed",
+        kind: Kind::Counter,
+        labels: "",
+        help: "Lists of servers from elsewhere that could not be taken, or were empty or wrong.",
+        samples: |view, _, page| page.sample(&[], view.state.names.lists_failed),
+    },
+    Fact {
+        name: "quickack_list_changes",
+        kind: Kind::Counter,
+        labels: "",
+        help: "Pools that got another list of servers from elsewhere.",
+        samples: |view, _, page| page.sample(&[], view.state.names.list_changes),
+    },
+    Fact {
+        name: "quickack_lists_waiting",
+        kind: Kind::Gauge,
+        labels: "",
+        help: "Pools whose newest list of servers is not applied, because it would move keys.",
+        samples: |view, _, page| page.sample(&[], view.state.names.lists_waiting),
+    },
+    Fact {
         name: "quickack_server_up",
         kind: Kind::Gauge,
         labels: "pool, server",
-        help: "1 if the server is in its ring and no worker sees it as down.",
+        help: "1 if the server is in its ring, or drains, and no worker sees it as down.",
         samples: |view, _, page| servers(view, page, |health| health == Health::Up),
     },
     Fact {
@@ -192,12 +242,37 @@ pub const FACTS: &[Fact] = &[
             servers(view, page, |health| matches!(health, Health::Ejected { .. }));
         },
     },
+    Fact {
+        name: "quickack_server_admin_state",
+        kind: Kind::Gauge,
+        labels: "pool, server, state",
+        help: "1 for the state that an operator has given the server: ready, drain or maint.",
+        samples: |view, _, page| {
+            for (pool, server) in view.servers() {
+                let [of_pool, of_server] = of_server(pool, server);
+                for state in AdminState::ALL {
+                    let labels = [of_pool, of_server, ("state", state.word())];
+                    page.sample(&labels, u8::from(server.admin == state.word()));
+                }
+            }
+        },
+    },
+    Fact {
+        name: "quickack_server_unresolved",
+        kind: Kind::Gauge,
+        labels: "pool, server",
+        help: "1 while the server is down because its name does not resolve.",
+        samples: |view, _, page| {
+            for (pool, server) in view.servers() {
+                page.sample(&of_server(pool, server), u8::from(!server.has_address));
+            }
+        },
+    },
 ];
 
 /// Writes 1 for each server whose health is asked for, and 0 for the others.
 fn servers(view: &View, page: &mut Exposition, is: fn(Health) -> bool) {
     for (pool, server) in view.servers() {
-        let health = stats::health(&view.scoreboard, server.id);
-        page.sample(&of_server(pool, server), u8::from(is(health)));
+        page.sample(&of_server(pool, server), u8::from(is(view.health(server))));
     }
 }

@@ -91,6 +91,10 @@ fn the_figures_are_the_loads_own_through_deaths_and_reloads_before_memcached() {
                 times["reads"]["count"] == total.gets && times["updates"]["count"] == total.updates;
             is_all && json["pools"] == harness::stats(&quickack)["pools"]
         });
+        let top = quickack.admin_ok(&["top", "--once", "--json", "--over", "start"]);
+        let top: Value = serde_json::from_str(&top).expect("it is JSON");
+        let counts = ["reads", "updates"].map(|name| top["pools"][0][name]["count"].as_u64());
+        assert_eq!(counts, [Some(total.gets), Some(total.updates)], "`quickack top`");
         assert_eq!(samples(&now)["process_start_time_seconds"], started);
         last = now;
         load.resume();
@@ -137,7 +141,7 @@ fn both_formats_have_the_same_figures_and_a_histogram_is_whole_before_memcached(
         .filter_map(|label| Some((label.split_once("=\"")?.0, ())))
         .collect();
     let labels: Vec<&str> = labels.into_keys().collect();
-    assert_eq!(labels, ["family", "le", "phase", "pool", "server", "version", "worker"]);
+    assert_eq!(labels, ["family", "le", "phase", "pool", "server", "state", "version", "worker"]);
 }
 
 /// Scraping as fast as it goes: an idle worker's turns are as far apart as without it, and have as

@@ -11,17 +11,6 @@ use super::client::try_get;
 use super::*;
 use crate::harness::workers;
 
-/// Waits until a page has this status, and says that.
-#[track_caller]
-fn wait_for(http: SocketAddr, path: &str, status: u16, said: &str) {
-    let mut last = String::new();
-    wait_until(&format!("{path} is {status} {said:?}; the last answer: {last}"), || {
-        let page = try_get(http, path);
-        last = format!("{page:?}");
-        page.is_some_and(|page| page.status == status && page.body.contains(said))
-    });
-}
-
 #[test]
 fn a_proxy_is_not_ready_while_a_pool_has_no_server_that_is_up_before_memcached() {
     let memcached = Memcached::start();
@@ -40,7 +29,7 @@ fn a_proxy_is_not_ready_while_a_pool_has_no_server_that_is_up_before_memcached()
     };
     let quickack = Quickack::start(QUICKACK, &config("yes"));
     let http = address(&quickack);
-    wait_for(http, "/readyz", 200, "ready\n");
+    wait_for_at(http, "/readyz", 200, "ready\n");
     let fail = |pool: &str| {
         let mut client = Client::connect(quickack.address_of(pool));
         client.send("get a\r\n");
@@ -48,17 +37,44 @@ fn a_proxy_is_not_ready_while_a_pool_has_no_server_that_is_up_before_memcached()
     };
     fail("beta");
     fail("gamma");
-    wait_for(http, "/readyz", 503, "pool beta has no server that is up\npool gamma has no server");
-    wait_for(http, "/healthz", 200, "healthy\n");
+    wait_for_at(
+        http,
+        "/readyz",
+        503,
+        "pool beta has no server that is up\npool gamma has no server",
+    );
+    wait_for_at(http, "/healthz", 200, "healthy\n");
     // Nobody asks it, and a probe finds it.
     let back = Memcached::start_on(mine).expect("its port is free");
-    wait_for(http, "/readyz", 503, "not ready:\npool gamma has no server that is up\n");
+    wait_for_at(http, "/readyz", 503, "not ready:\npool gamma has no server that is up\n");
     quickack.rewrite(&config("no"));
     quickack.admin_ok(&["reload"]);
-    wait_for(http, "/readyz", 200, "ready\n");
+    wait_for_at(http, "/readyz", 200, "ready\n");
     quickack.admin_ok(&["set", "gamma.required=yes"]);
-    wait_for(http, "/readyz", 503, "pool gamma");
+    wait_for_at(http, "/readyz", 503, "pool gamma");
     drop(back);
+}
+
+#[test]
+fn a_server_in_maintenance_is_not_up_and_shows_its_state_before_memcached() {
+    let memcached = Memcached::start();
+    let quickack = start(2, &[], &[memcached.address], &[]);
+    let http = address(&quickack);
+    wait_for_at(http, "/readyz", 200, "ready\n");
+    let name = format!("alpha/{}", memcached.address);
+    let state = |state: &str, up: u8| {
+        let up = format!("quickack_server_up{{pool=\"alpha\",server=\"{}\"}} {up}\n", &name[6..]);
+        wait_for_at(http, "/metrics", 200, &up);
+        let is = format!("server=\"{}\",state=\"{state}\"}} 1\n", &name[6..]);
+        wait_for_at(http, "/metrics", 200, &is);
+    };
+    state("ready", 1);
+    quickack.admin_ok(&["server", &name, "maint"]);
+    state("maint", 0);
+    wait_for_at(http, "/readyz", 503, "pool alpha has no server that is up\n");
+    quickack.admin_ok(&["server", &name, "drain"]);
+    state("drain", 1);
+    wait_for_at(http, "/readyz", 200, "ready\n");
 }
 
 #[test]
@@ -69,16 +85,16 @@ fn workers_and_a_master_that_do_not_move_are_named_before_memcached() {
     let http = address(&quickack);
     let pids: Vec<u32> = workers(&quickack).values().map(|one| one.pid).collect();
     freeze(pids[1]);
-    wait_for(http, "/readyz", 503, "worker 1 has not moved for ");
-    wait_for(http, "/healthz", 200, "healthy");
+    wait_for_at(http, "/readyz", 503, "worker 1 has not moved for ");
+    wait_for_at(http, "/healthz", 200, "healthy");
     freeze(pids[0]);
-    wait_for(http, "/healthz", 503, "no worker serves clients\n");
+    wait_for_at(http, "/healthz", 503, "no worker serves clients\n");
     pids.iter().for_each(|pid| send(*pid, Signal::CONT));
-    wait_for(http, "/readyz", 200, "ready");
+    wait_for_at(http, "/readyz", 200, "ready");
     quickack.process.freeze();
-    wait_for(http, "/healthz", 503, "the master has not moved for ");
+    wait_for_at(http, "/healthz", 503, "the master has not moved for ");
     quickack.process.thaw();
-    wait_for(http, "/healthz", 200, "healthy");
+    wait_for_at(http, "/healthz", 200, "healthy");
 }
 
 /// The balancer is told before the last client is gone; then the process ends with the master.
@@ -87,13 +103,13 @@ fn a_proxy_that_drains_says_so_to_its_end() {
     let (_listener, server) = silent();
     let quickack = start(1, &["shutdown_timeout: 30s"], &[server], &["timeout: 60000"]);
     let http = address(&quickack);
-    wait_for(http, "/readyz", 200, "ready");
+    wait_for_at(http, "/readyz", 200, "ready");
     let mut client = quickack.client();
     client.send("get a\r\n");
     wait_until("the request is there", || harness::stats(&quickack)["totals"]["requests"] == 1);
     let process = running(&quickack);
     quickack.process.signal(Signal::TERM);
-    wait_for(http, "/readyz", 503, "the proxy is draining\n");
+    wait_for_at(http, "/readyz", 503, "the proxy is draining\n");
     quickack.process.signal(Signal::TERM);
     wait_until("it has ended with the master", || {
         std::fs::metadata(format!("/proc/{process}")).is_err()
@@ -106,11 +122,11 @@ fn a_proxy_without_workers_is_neither_ready_nor_healthy_before_memcached() {
     let memcached = Memcached::start();
     let quickack = start(1, &[], &[memcached.address], &[]);
     let http = address(&quickack);
-    wait_for(http, "/readyz", 200, "ready");
+    wait_for_at(http, "/readyz", 200, "ready");
     quickack.process.signal(Signal::WINCH);
-    wait_for(http, "/healthz", 503, "no worker serves clients");
+    wait_for_at(http, "/healthz", 503, "no worker serves clients");
     quickack.admin_ok(&["reload"]);
-    wait_for(http, "/readyz", 200, "ready");
+    wait_for_at(http, "/readyz", 200, "ready");
 }
 
 #[test]
@@ -134,9 +150,9 @@ fn a_pool_whose_socket_was_removed_is_not_ready_before_memcached() {
         http.is_some()
     });
     let http = http.expect("it was waited for");
-    wait_for(http, "/readyz", 200, "ready");
+    wait_for_at(http, "/readyz", 200, "ready");
     std::fs::remove_file(&socket).expect("it is there");
-    wait_for(http, "/readyz", 503, "pool alpha: its socket is not at ");
+    wait_for_at(http, "/readyz", 503, "pool alpha: its socket is not at ");
     quickack.admin_ok(&["reload"]);
-    wait_for(http, "/readyz", 200, "ready");
+    wait_for_at(http, "/readyz", 200, "ready");
 }

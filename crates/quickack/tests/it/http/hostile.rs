@@ -62,6 +62,11 @@ fn a_connection_is_kept_and_its_requests_are_answered_in_order() {
     let quickack = embedded(1);
     let http = address(&quickack);
     let mut connection = Connection::open(http);
+    // It is not healthy before its worker has answered once.
+    wait_until("a worker serves", || {
+        connection.send(GET);
+        connection.answer(false).expect("an answer").status == 200
+    });
     let paths = ["/healthz", "/no-such-page", "/", "/stats.json"];
     for _ in 0..100 {
         let all: Vec<String> = paths.iter().map(|path| GET.replace("/healthz", path)).collect();

@@ -3,11 +3,12 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
+use serde_json::Value;
 use testkit::process::{Family, Quickack, Redis, Speaker, wait_until};
 use testkit::wire::resp::{Reply, command};
 
 use super::super::harness;
-use super::{addresses, quickack, servers};
+use super::{addresses, quickack, servers, with_workers};
 
 /// A script that keeps its server busy for a second or so. It does not look at the time, which
 /// stands still in some servers' scripts.
@@ -80,6 +81,47 @@ fn a_pipeline_of_keys_costs_a_quiet_client_no_error() {
 }
 
 #[test]
+fn the_slow_log_names_the_command_of_another_worker_that_a_server_was_busy_with() {
+    let backs = servers(Family::Redis70, 1);
+    let set = Speaker::connect(backs[0].address).say("CONFIG SET lua-time-limit 600000");
+    assert!(!set.is_error(), "{set:?}");
+    let directives = ["timeout: 60s", "slowlog_threshold: 100ms"];
+    let quickack = with_workers(2, &addresses(&backs), &directives);
+    let mut slow = Speaker::connect(quickack.address());
+    let mut clients = Vec::new();
+    wait_until("both workers have clients that wait", || {
+        let mut client = Speaker::connect(quickack.address());
+        assert_eq!(client.say("GET a"), Reply::Null(b'$'));
+        clients.push(client);
+        let each = harness::wait_for_clients(&quickack, clients.len() as u64 + 1);
+        each.iter().all(|count| *count > 1)
+    });
+    wait_until("a client of the other worker has waited for the script", || {
+        slow.send(&command(&["EVAL", BUSY, "0"]));
+        let script = thread::scope(|scope| {
+            let script = scope.spawn(|| slow.reply());
+            while !script.is_finished() {
+                clients.iter_mut().for_each(|client| client.send(&command(&["GET", "a"])));
+                let mut replies = clients.iter_mut().map(|client| client.reply());
+                assert!(replies.all(|reply| reply == Ok(Reply::Null(b'$'))));
+            }
+            script.join().expect("it has its reply")
+        });
+        assert_eq!(script, Ok(Reply::Integer(7)));
+        let text = quickack.ask("slowlog --json");
+        let all: Value = serde_json::from_str(&text).expect("JSON");
+        let all = all["slow"].as_array().expect("a list");
+        let runs = all.iter().find(|one| one["command"] == "eval");
+        runs.is_some_and(|runs| {
+            let is_it = |one: &Value| one["busy_with"] == "EVAL" && one["worker"] != runs["worker"];
+            all.iter().any(is_it)
+        })
+    });
+    let text = quickack.admin_ok(&["slowlog"]);
+    assert!(text.contains("the server was busy with EVAL"), "{text}");
+}
+
+#[test]
 fn replies_that_come_late_since_a_server_was_busy_are_discarded_in_their_places() {
     let backs = servers(Family::Redis70, 1);
     let quickack = quickack(&addresses(&backs), &["timeout: 200ms", "timeout_slow: 60s"]);
@@ -126,6 +168,10 @@ fn a_script_is_killed_through_the_proxy_and_clients_see_that_the_server_is_busy(
         assert!(other.reply().expect("it was killed").is_error());
         runs.send(&command(&["EVAL", "while true do end", "0"]));
         wait_until("it runs", || direct.say("GET a").is_error());
+        // One who asks nothing else sees it, too, although the script has the link of all.
+        let mut idle = Speaker::connect(quickack.address());
+        wait_until("it is seen", || idle.say("PING") == expected);
+        assert_eq!(idle.say("PING"), expected, "{family:?}");
         assert_eq!(client.say("SCRIPT KILL"), Reply::Simple("OK".into()), "{family:?}");
         assert!(runs.reply().expect("it was killed").is_error());
         assert_eq!(client.say("GET a"), Reply::Null(b'$'));

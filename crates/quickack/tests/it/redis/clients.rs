@@ -1,8 +1,10 @@
 //! Clients in six languages and Redis's own tools, each with its usual setup: their requests at
 //! connect, pipelines, scripts that a server has lost, whole SCANs, RESP3, large values and logins,
-//! in front of four servers, with one worker and with four.
+//! in front of four servers, with one worker and with four; and what binds a connection.
 
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::OnceLock;
 
 use testkit::process::{Family, Quickack, Redis};
 
@@ -24,26 +26,75 @@ enum Script {
     Java(&'static str),
 }
 
+/// Its subject.
+#[derive(Clone, Copy)]
+enum About {
+    /// Requests of all kinds.
+    Requests,
+    /// Transactions, subscriptions, waits and locks.
+    Binding,
+}
+
 impl Script {
-    fn command(&self, arguments: &[&str]) -> Command {
+    fn command(&self, about: About, arguments: &[&str]) -> Command {
         let mut command = match self {
             Script::Python => Command::new(root().join(".venv/bin/python")),
             Script::Node(_) => Command::new("node"),
             Script::Go => Command::new("go"),
             Script::Java(_) => Command::new("java"),
         };
+        let name = |requests, binding| match about {
+            About::Requests => requests,
+            About::Binding => binding,
+        };
         match self {
-            Script::Python => command.arg(peer_script("through_redis_py.py")),
-            Script::Node(client) => command.arg(peer_script("node/through.js")).arg(client),
-            Script::Go => command.args(["run", "."]).current_dir(peer_script("go_redis")),
-            Script::Java(client) => command
-                .arg("-cp")
-                .arg(root().join(".java/*"))
-                .arg(peer_script("java_redis/ThroughRedis.java"))
-                .arg(client),
+            Script::Python => {
+                command.arg(peer_script(name("through_redis_py.py", "redis_py_waits.py")))
+            }
+            Script::Node(client) => {
+                command.arg(peer_script(name("node/through.js", "node/binding.js"))).arg(client)
+            }
+            Script::Go => command
+                .args(["run", "."])
+                .args(matches!(about, About::Binding).then_some("binding"))
+                .current_dir(peer_script("go_redis")),
+            Script::Java(client) => {
+                let jars = root().join(".java/*").display().to_string();
+                let compiled = java_classes(&jars).display();
+                command.args(["-cp", &format!("{compiled}:{jars}")]);
+                command.arg(name("ThroughRedis", "BindingRedis")).arg(client)
+            }
         };
         command.args(arguments);
         command
+    }
+}
+
+/// Compiles the Java scripts once for all tests, below `target`.
+fn java_classes(jars: &str) -> &'static Path {
+    static CLASSES: OnceLock<PathBuf> = OnceLock::new();
+    CLASSES.get_or_init(|| {
+        let classes = root().join("target/java_redis");
+        let mut command = Command::new("javac");
+        command.args(["-nowarn", "-Xlint:-options", "-cp", jars, "-d"]).arg(&classes);
+        command.arg(peer_script("java_redis/ThroughRedis.java"));
+        run(command.arg(peer_script("java_redis/BindingRedis.java")));
+        classes
+    })
+}
+
+/// Runs a script about what binds a connection in these versions of RESP: in front of one server
+/// and of four, with one worker and with two.
+fn check_binding(script: &Script, family: Family, versions: &[&str]) {
+    for (count, workers) in [(1, 1), (4, 2)] {
+        for version in versions {
+            let servers = servers(family, count);
+            let text = config(&addresses(&servers), &["timeout: 20s"]);
+            let text = format!("{text}global:\n  workers: {workers}\n");
+            let quickack = Quickack::start(QUICKACK, &text);
+            let port = quickack.address().port().to_string();
+            run(&mut script.command(About::Binding, &[&port, version]));
+        }
     }
 }
 
@@ -52,14 +103,14 @@ fn check(script: &Script, family: Family, versions: &[&str]) {
     for version in versions {
         let (_servers, quickack) = field(family, 1, &[]);
         let port = quickack.address().port().to_string();
-        run(&mut script.command(&[&port, version]));
+        run(&mut script.command(About::Requests, &[&port, version]));
     }
     for version in versions {
         let folder = private("users", &format!("{NAME}:{PASSWORD}\n"));
         let users = format!("users: {}", folder.path().join("users").display());
         let (_servers, quickack) = field(family, 4, &[&users]);
         let port = quickack.address().port().to_string();
-        run(&mut script.command(&[&port, version, NAME, PASSWORD]));
+        run(&mut script.command(About::Requests, &[&port, version, NAME, PASSWORD]));
     }
 }
 
@@ -86,6 +137,33 @@ fn redis_py_works_before_redis_6() {
 }
 
 #[test]
+fn redis_py_has_the_transactions_of_one_server_before_one_and_before_four() {
+    for (count, version) in [(1, "2"), (1, "3"), (4, "2"), (4, "3")] {
+        let servers = servers(Family::Redis70, count);
+        let text = config(&addresses(&servers), &["timeout: 20s"]);
+        let quickack = Quickack::start(QUICKACK, &text);
+        let direct = Redis::start(Family::Redis70);
+        let mut command = Command::new(root().join(".venv/bin/python"));
+        command.arg(peer_script("redis_py_transactions.py"));
+        command.args([&quickack.address().port().to_string(), version]);
+        run(command.arg(direct.address.port().to_string()));
+    }
+}
+
+#[test]
+fn redis_py_publishes_and_subscribes_before_one_and_before_four() {
+    for (count, version) in [(1, "2"), (1, "3"), (4, "2"), (4, "3")] {
+        let servers = servers(Family::Redis70, count);
+        let text = config(&addresses(&servers), &["timeout: 20s"]);
+        let text = format!("{text}global:\n  workers: 1\n");
+        let quickack = Quickack::start(QUICKACK, &text);
+        let mut command = Command::new(root().join(".venv/bin/python"));
+        command.arg(peer_script("redis_py_pubsub.py"));
+        run(command.args([&quickack.address().port().to_string(), version]));
+    }
+}
+
+#[test]
 fn ioredis_works() {
     check(&Script::Node("ioredis"), Family::Redis70, &["2"]);
 }
@@ -108,6 +186,36 @@ fn jedis_works_in_resp2_and_resp3() {
 #[test]
 fn lettuce_works_in_resp2_and_resp3() {
     check(&Script::Java("lettuce"), Family::Redis70, &["2", "3"]);
+}
+
+#[test]
+fn redis_py_waits_and_locks_before_one_and_before_four() {
+    check_binding(&Script::Python, Family::Redis70, &["2", "3"]);
+}
+
+#[test]
+fn ioredis_has_transactions_subscriptions_waits_and_locks() {
+    check_binding(&Script::Node("ioredis"), Family::Redis70, &["2"]);
+}
+
+#[test]
+fn node_redis_has_transactions_subscriptions_waits_and_locks() {
+    check_binding(&Script::Node("node-redis"), Family::Valkey91, &["2", "3"]);
+}
+
+#[test]
+fn go_redis_has_transactions_subscriptions_waits_and_locks() {
+    check_binding(&Script::Go, Family::Redis70, &["2", "3"]);
+}
+
+#[test]
+fn jedis_has_transactions_subscriptions_waits_and_locks() {
+    check_binding(&Script::Java("jedis"), Family::Redis70, &["2", "3"]);
+}
+
+#[test]
+fn lettuce_has_transactions_subscriptions_waits_and_locks() {
+    check_binding(&Script::Java("lettuce"), Family::Redis70, &["2", "3"]);
 }
 
 /// hiredis as its own tool uses it: typed commands, and a file of commands on stdin.

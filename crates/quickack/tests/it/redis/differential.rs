@@ -39,6 +39,7 @@ fn random_commands_are_answered_as_by_one_redis() {
     let lacking = tally.lacking(&rows(), 50, 25);
     assert!(lacking.is_empty(), "met too seldom: {lacking:#?}");
     assert!(tally.skipped * 20 < tally.commands, "{} are not compared", tally.skipped);
+    assert!(tally.waits > 500, "{} commands waited", tally.waits);
     assert!(tally.states.1 > 500 && tally.scans.1 > 200, "{:?} {:?}", tally.states, tally.scans);
 }
 
@@ -71,6 +72,7 @@ fn random_commands_are_answered_as_by_one_redis_6() {
 fn soak_random_commands_are_answered_as_by_one_redis_and_one_valkey() {
     check(Family::Valkey91, Behind::Four, 4, 200_000);
     check(Family::Redis70, Behind::Four, 5, 1_000_000);
+    check(Family::Redis70, Behind::One, 10, 200_000);
 }
 
 #[test]

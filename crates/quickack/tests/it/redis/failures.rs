@@ -429,47 +429,6 @@ fn a_script_that_was_flushed_through_us_stays_unknown_to_redis() {
     assert_eq!(client.say(&format!("SCRIPT EXISTS {sha}")), Reply::Array(vec![Reply::Integer(0)]));
 }
 
-/// Clients send a whole transaction in one write and read later: its commands are refused with it,
-/// and none is executed.
-#[test]
-fn a_transaction_in_one_write_leaves_nothing_behind_in_redis() {
-    let backs = servers(Family::Redis70, 2);
-    let quickack = quickack(&addresses(&backs), &[]);
-    let mut client = speak(&quickack);
-    for end in ["EXEC", "DISCARD", "RESET"] {
-        let mut bytes = Vec::new();
-        for line in ["MULTI", "INCR n", "SET a x", "MSET b 1 c 2", "DEL n a", end] {
-            let words: Vec<&str> = line.split(' ').collect();
-            testkit::wire::resp::push_command(&words, &mut bytes);
-        }
-        client.send(&bytes);
-        let replies: Vec<Reply> = (0..6).map(|_| client.reply().expect("an answer")).collect();
-        assert!(replies[0].error().contains("'multi' is not supported"), "{replies:?}");
-        assert!(replies[1..5].iter().all(Reply::is_error), "{replies:?}");
-        match end {
-            "EXEC" => assert!(replies[5].error().starts_with("EXECABORT "), "{replies:?}"),
-            "DISCARD" => assert_eq!(replies[5], Reply::Simple("OK".into())),
-            _ => assert_eq!(replies[5], Reply::Simple("RESET".into())),
-        }
-        assert_eq!(client.say("EXISTS n a b c"), Reply::Integer(0), "after {end}");
-        assert_eq!(client.say("INCR after"), Reply::Integer(1), "after {end}");
-        client.say("DEL after");
-    }
-    assert!(client.say("EXEC").is_error() && client.say("DISCARD").is_error());
-}
-
-/// A client that waits for the answer to MULTI gets an error, and its connection is closed. Its
-/// next commands come on a new connection without a transaction.
-#[test]
-fn a_transaction_that_waits_for_its_first_answer_is_refused_and_closed_before_redis() {
-    let backs = servers(Family::Redis70, 1);
-    let quickack = quickack(&addresses(&backs), &[]);
-    let mut client = speak(&quickack);
-    let refused = client.say("MULTI");
-    assert!(refused.error().contains("'multi' is not supported"), "{refused:?}");
-    assert_eq!(client.rest(), b"");
-}
-
 /// One of the servers does not support it. So no connection may use RESP3, because replies would be
 /// of two kinds.
 #[test]

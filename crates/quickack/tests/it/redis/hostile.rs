@@ -197,8 +197,18 @@ fn a_line_of_http_is_hung_up_on_and_nothing_after_it_reaches_redis() {
 #[test]
 fn no_word_of_a_client_makes_a_reply_of_its_own_before_valkey() {
     const EVIL: &str = "\r\n-EVIL x\r\n";
-    // These commands change the replies themselves.
-    const LOUD: &[&str] = &["quit", "client|reply", "multi"];
+    // These commands change the replies themselves, or have any number of them.
+    const LOUD: &[&str] = &[
+        "quit",
+        "client|reply",
+        "multi",
+        "subscribe",
+        "psubscribe",
+        "ssubscribe",
+        "unsubscribe",
+        "punsubscribe",
+        "sunsubscribe",
+    ];
     let backs = servers(Family::Valkey91, 2);
     // No files are written, and no server is blocked, as PFSELFTEST would do.
     const ALLOW: &str = "allow: [flushall, flushdb, acl, commandlog, config|set, \

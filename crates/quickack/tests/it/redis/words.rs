@@ -8,7 +8,7 @@
 use std::io::{ErrorKind, Read};
 use std::net::Shutdown;
 
-use proto::{Answer, Asked, Class, Parsed, Protocol, Refusal, Resume};
+use proto::{Answer, Asked, Class, Local, Parsed, Protocol, Refusal, Resume};
 use testkit::process::{Client, Family, Redis};
 
 use super::super::words;
@@ -101,7 +101,11 @@ fn ours(stream: &[u8]) -> (Vec<u8>, bool) {
                 return (said, true);
             }
             Parsed::Complete(request) => {
-                let Class::Refuse(why) = request.class else { panic!("{request:?}") };
+                let why = match request.class {
+                    Class::Refuse(why) => why,
+                    Class::Local(Local::Clients | Local::Monitor) => Refusal::ByName(NOT_ALLOWED),
+                    _ => panic!("{request:?}"),
+                };
                 let (head, after) = rest.split_at(request.head as usize);
                 let asked = Asked { command: request.command, head, ..Asked::no_request() };
                 refuse(redis, &asked, why, &mut said);
@@ -110,6 +114,8 @@ fn ours(stream: &[u8]) -> (Vec<u8>, bool) {
         }
     }
 }
+
+const NOT_ALLOWED: &str = "refused by the proxy: the pool's `allow:` does not name it";
 
 fn refuse(protocol: &dyn Protocol, asked: &Asked<'_>, why: Refusal, out: &mut Vec<u8>) {
     protocol.answer(asked, &Answer::Refused(why), out);

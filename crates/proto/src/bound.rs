@@ -1,0 +1,50 @@
+//! What belongs to one connection at a server: blocks of requests, watched keys and waits.
+
+use crate::{Ask, BlockReply, Parsed, Trial};
+
+/// The part of a protocol of servers that is about one connection.
+pub trait Bound: Sync {
+    /// Writes what goes before the requests of a block, which a server executes as one.
+    fn open_block(&self, _out: &mut Vec<u8>) {}
+
+    /// Writes what goes behind the last request of a block. The reply to it has this form.
+    fn close_block(&self, _out: &mut Vec<u8>) -> Ask {
+        unreachable!("these servers know no blocks")
+    }
+
+    /// Returns the number that a server has given the connection, in its answer to the handshake;
+    /// 0: none.
+    fn connection_id(&self, _welcome: &[u8]) -> u64 {
+        0
+    }
+
+    /// Writes the request, on another connection, that the one with this number waits no more.
+    fn write_unblock(&self, _connection: u64, _with_error: bool, _out: &mut Vec<u8>) -> Ask {
+        unreachable!("these servers give connections no numbers")
+    }
+
+    /// Writes the request to watch no keys any more on this connection.
+    fn write_unwatch(&self, _out: &mut Vec<u8>) -> Ask {
+        unreachable!("these servers know no blocks")
+    }
+
+    /// Whether this reply says that a block was executed.
+    fn has_executed(&self, _head: &[u8]) -> bool {
+        false
+    }
+
+    /// Whether this can be such a reply within those to a block. After any other, nobody knows
+    /// whether the block is still open.
+    fn is_block_reply(&self, _reply: BlockReply, _head: &[u8]) -> bool {
+        false
+    }
+
+    /// Writes requests whose replies show whether a server executes blocks of ours. If it does not,
+    /// the link cannot be used for anything else afterwards.
+    fn write_trial(&self, _out: &mut Vec<u8>) {}
+
+    /// Reads the reply to the request of the trial with this number, at the start of `input`.
+    fn read_trial(&self, _nth: usize, _input: &[u8]) -> Parsed<Trial> {
+        Parsed::Complete(Trial::Refused)
+    }
+}

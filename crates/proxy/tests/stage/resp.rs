@@ -1,0 +1,88 @@
+//! Redis' words in random stories: whole frames are cut off, so that nothing split passes.
+
+/// A small generator (xorshift), so that a failure repeats.
+pub struct Dice(u64);
+
+impl Dice {
+    pub fn new(seed: u64) -> Dice {
+        Dice(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
+    }
+
+    pub fn below(&mut self, end: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 >> 11) as usize % end.max(1)
+    }
+
+    pub fn one_in(&mut self, count: usize) -> bool {
+        self.below(count) == 0
+    }
+}
+
+pub fn bulk(text: &str) -> String {
+    format!("${}\r\n{text}\r\n", text.len())
+}
+
+pub fn array(words: &[&str]) -> String {
+    let words = words.iter().map(|word| bulk(word));
+    format!("*{}\r\n{}", words.len(), words.collect::<String>())
+}
+
+/// Cuts the first whole frame off: its mark, and its words.
+pub fn cut(text: &mut String) -> Option<(char, Vec<String>)> {
+    let mut words = Vec::new();
+    let len = frame(text, &mut words)?;
+    let mark = text.chars().next()?;
+    text.drain(..len);
+    Some((mark, words))
+}
+
+/// Returns the length of the frame at the start, if all of it is there.
+fn frame(text: &str, words: &mut Vec<String>) -> Option<usize> {
+    let line = text.find("\r\n")?;
+    let (rest, end) = (&text[1..line], line + 2);
+    let number = || rest.parse::<i64>().unwrap_or_else(|_| panic!("split: {text:?}"));
+    match text.as_bytes()[0] {
+        b'$' if number() < 0 => {
+            words.push("nil".to_string());
+            Some(end)
+        }
+        b'$' => {
+            let len = number() as usize;
+            let body = text.get(end..end + len + 2)?;
+            assert!(body.ends_with("\r\n"), "split: {text:?}");
+            words.push(body[..len].to_string());
+            Some(end + len + 2)
+        }
+        mark @ (b'*' | b'>' | b'%') => {
+            let count = number() * if mark == b'%' { 2 } else { 1 };
+            let mut at = end;
+            for _ in 0..count {
+                at += frame(&text[at..], words)?;
+            }
+            Some(at)
+        }
+        b'+' | b'-' | b':' | b'_' | b'#' | b',' => {
+            words.push(rest.to_string());
+            Some(end)
+        }
+        _ => panic!("split: {text:?}"),
+    }
+}
+
+/// Plays a story with seeds until a bug is found; returns what was found.
+#[cfg(seeded_bugs)]
+pub fn finds(bug: proxy::bug::Bug, seeds: std::ops::Range<u64>, play: fn(u64)) -> Option<String> {
+    std::panic::set_hook(Box::new(|_| ()));
+    let found = seeds.into_iter().find_map(|seed| {
+        proxy::bug::switch(Some(bug));
+        let said = std::panic::catch_unwind(|| play(seed)).err()?;
+        let words = said.downcast_ref::<String>().cloned();
+        let words = words.or_else(|| said.downcast_ref::<&str>().map(|it| it.to_string()));
+        Some(format!("seed {seed}: {}", words.unwrap_or_default()))
+    });
+    proxy::bug::switch(None);
+    let _ = std::panic::take_hook();
+    found
+}
