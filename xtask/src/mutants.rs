@@ -19,7 +19,7 @@ mod tree;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
-use crate::cargo::Count;
+use crate::nextest::Ran;
 use crate::{Outcome, root};
 
 const USAGE: &str = "[--shard K/N] [--whole] [--fresh] [--survivors] [CRATE...]";
@@ -165,9 +165,9 @@ pub fn run(arguments: &[String]) -> Outcome {
 }
 
 /// The step of `cargo xtask test`: it counts as one test.
-pub fn step() -> (Count, Outcome) {
+pub fn step() -> (Ran, Outcome) {
     let outcome = play_all(&Request::default());
-    (Count { passed: u64::from(outcome.is_ok()), ..Count::default() }, outcome)
+    (Ran { passed: u64::from(outcome.is_ok()), ..Ran::default() }, outcome)
 }
 
 fn parse(arguments: &[String]) -> Result<Request, String> {

@@ -369,7 +369,7 @@ fn apt(arguments: &[&str]) -> Outcome {
     finish(command.stdin(Stdio::null()))
 }
 
-fn install_module(package: &str) -> Outcome {
+pub fn install_module(package: &str) -> Outcome {
     println!("peers: installing {package} in .venv");
     let venv = root().join(".venv");
     if !Path::new(&venv).join("bin/pip").exists() {
@@ -384,7 +384,7 @@ fn may_install() -> bool {
     root && quietly(Command::new("apt-get").arg("--version"))
 }
 
-fn quietly(command: &mut Command) -> bool {
+pub fn quietly(command: &mut Command) -> bool {
     let command = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     command.status().is_ok_and(|status| status.success())
 }

@@ -18,8 +18,8 @@ mod stage;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-use crate::cargo::{self, Count};
-use crate::{Outcome, root};
+use crate::nextest::Ran;
+use crate::{Outcome, cargo, root};
 use fetch::Source;
 use said::Said;
 
@@ -224,18 +224,21 @@ pub fn run(arguments: &[String]) -> Outcome {
         return stage::inside(rest);
     }
     let request = parse(arguments)?;
-    match run_all(&request)? {
-        Count { failed: 0, .. } => Ok(()),
-        Count { failed, .. } => Err(format!("{failed} suites failed; what is above says why")),
+    match run_all(&request)?.failed.len() {
+        0 => Ok(()),
+        failed => Err(format!("{failed} suites failed; what is above says why")),
     }
 }
 
 /// The step of `cargo xtask test`: each suite counts as one test.
-pub fn step() -> (Count, Outcome) {
+pub fn step() -> (Ran, Outcome) {
     match run_all(&Request::default()) {
-        Ok(count) if count.failed == 0 => (count, Ok(())),
-        Ok(count) => (count, Err(format!("{} suites failed", count.failed))),
-        Err(why) => (Count::default(), Err(why)),
+        Ok(ran) if ran.failed.is_empty() => (ran, Ok(())),
+        Ok(ran) => {
+            let why = format!("{} suites failed", ran.failed.len());
+            (ran, Err(why))
+        }
+        Err(why) => (Ran::default(), Err(why)),
     }
 }
 
@@ -258,12 +261,12 @@ fn parse(arguments: &[String]) -> Result<Request, String> {
     Ok(request)
 }
 
-fn run_all(request: &Request) -> Result<Count, String> {
+fn run_all(request: &Request) -> Result<Ran, String> {
     let program = match &request.program {
         Some(program) => std::path::absolute(program).map_err(|error| error.to_string())?,
         None => build()?,
     };
-    let mut count = Count::default();
+    let mut ran = Ran::default();
     let mut table = String::from(
         "| suite | version | run directly | passed directly | run through | passed through |\n\
          |---|---|---|---|---|---|\n",
@@ -273,17 +276,17 @@ fn run_all(request: &Request) -> Result<Count, String> {
         match run_one(suite, &program, request.write) {
             Ok(row) => {
                 table.push_str(&row);
-                count.passed += 1;
+                ran.passed += 1;
             }
             Err(why) => {
                 println!("FAILED: {why}");
                 table.push_str(&format!("| {} | {} | failed |\n", suite.name, suite.version));
-                count.failed += 1;
+                ran.failed.push(suite.name.to_string());
             }
         }
     }
     println!("\n{table}");
-    Ok(count)
+    Ok(ran)
 }
 
 impl Request {

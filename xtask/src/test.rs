@@ -1,12 +1,11 @@
 //! The steps of `cargo xtask test`. Every step runs, even after a failure; the end reports the
-//! steps that ran, their times and the tests left out.
+//! steps that ran, their times, the tests that are unstable and the tests left out.
 
-use std::process::Command;
 use std::time::{Duration, Instant};
 
-use crate::cargo::{self, Count};
+use crate::nextest::{self, Ran, Tests};
 use crate::peers::{self, Peer};
-use crate::{Outcome, commands, mutants, suites, tidy};
+use crate::{Outcome, cargo, commands, mutants, suites, tidy};
 
 /// One step.
 struct Step {
@@ -15,7 +14,7 @@ struct Step {
     about: &'static str,
     /// What it needs beside cargo; `PEERS` are looked for before the first step.
     needs: &'static str,
-    run: fn(&Request) -> (Count, Outcome),
+    run: fn(&Request) -> (Ran, Outcome),
     /// Runs only with `--long`, or if it is named.
     long: bool,
 }
@@ -123,26 +122,45 @@ pub fn run(arguments: &[String]) -> Outcome {
     if STEPS.iter().any(|step| step.needs == PEERS && request.takes(step)) {
         request.missing = peers::prepare();
     }
-    let mut count = Count::default();
+    let mut all = Ran::default();
     let mut report = String::new();
     for step in STEPS.iter().filter(|step| request.takes(step)) {
         println!("\n== {}: {}", step.name, step.about);
         let start = Instant::now();
         let (ran, outcome) = (step.run)(&request);
-        count.add(ran);
+        report.push_str(&summary(step, &ran, &outcome, start.elapsed()));
+        let of_step = |test: String| format!("{} {test}", step.name);
+        all.passed += ran.passed;
+        all.unstable.extend(ran.unstable.into_iter().map(of_step));
         // A step that failed before its tests could report has failed once.
-        count.failed += u64::from(outcome.is_err() && ran.failed == 0);
-        report.push_str(&summary(step, ran, &outcome, start.elapsed()));
+        if outcome.is_err() && ran.failed.is_empty() {
+            all.failed.push(of_step("(see above)".into()));
+        }
+        all.failed.extend(ran.failed.into_iter().map(of_step));
     }
     println!("\n== summary\n{report}");
     let left_out = name_left_out(&request);
-    println!("{} passed, {} failed, {} skipped", count.passed, count.failed, count.skipped);
-    match (count.failed, left_out && !request.allow_missing) {
-        (0, false) => Ok(()),
-        (0, true) => {
-            Err("tests were left out; install what is named above, or --allow-missing".into())
-        }
-        (failed, _) => Err(format!("{failed} failed; the summary above says where")),
+    verdict(&all, left_out && !request.allow_missing)
+}
+
+/// Prints the tests that failed and those that are unstable, and the closing line.
+fn verdict(all: &Ran, left_out: bool) -> Outcome {
+    for test in &all.failed {
+        println!("failed: {test}");
+    }
+    for test in &all.unstable {
+        println!("unstable: {test} (failed among others, passed alone; see target/unstable)");
+    }
+    println!("{} passed, {} failed", all.passed, all.failed.len());
+    if !all.failed.is_empty() {
+        Err(format!("{} failed; the summary above says where", all.failed.len()))
+    } else if all.unstable.len() > nextest::UNSTABLE_MAX {
+        let (count, max) = (all.unstable.len(), nextest::UNSTABLE_MAX);
+        Err(format!("{count} tests are unstable, more than {max}; mend them"))
+    } else if left_out {
+        Err("tests were left out; install what is named above, or --allow-missing".into())
+    } else {
+        Ok(())
     }
 }
 
@@ -199,12 +217,13 @@ impl Request {
     }
 }
 
-fn summary(step: &Step, ran: Count, outcome: &Outcome, took: Duration) -> String {
+fn summary(step: &Step, ran: &Ran, outcome: &Outcome, took: Duration) -> String {
     let verdict = match outcome {
-        Ok(()) => "ok".to_string(),
+        Ok(()) if ran.unstable.is_empty() => "ok".to_string(),
+        Ok(()) => format!("ok, {} unstable", ran.unstable.len()),
         Err(why) => format!("FAILED: {why}"),
     };
-    let tests = ran.passed + ran.failed;
+    let tests = ran.passed + ran.failed.len() as u64;
     format!("{:8} {:7.1} s {tests:5} tests  {verdict}\n", step.name, took.as_secs_f64())
 }
 
@@ -217,124 +236,126 @@ fn name_left_out(request: &Request) -> bool {
 }
 
 /// Counts a step without tests of its own as one.
-fn one(outcome: Outcome) -> (Count, Outcome) {
+fn one(outcome: Outcome) -> (Ran, Outcome) {
     let passed = u64::from(outcome.is_ok());
-    (Count { passed, ..Count::default() }, outcome)
+    (Ran { passed, ..Ran::default() }, outcome)
 }
 
-fn fmt(_: &Request) -> (Count, Outcome) {
+fn fmt(_: &Request) -> (Ran, Outcome) {
     one(cargo::run(&mut cargo::command(&["fmt", "--all", "--", "--check"])))
 }
 
-fn clippy(_: &Request) -> (Count, Outcome) {
+fn clippy(_: &Request) -> (Ran, Outcome) {
     let arguments =
         ["clippy", "--workspace", "--all-targets", "--locked", "--quiet", "--", "-D", "warnings"];
     one(cargo::run(&mut cargo::command(&arguments)))
 }
 
-fn house_rules(_: &Request) -> (Count, Outcome) {
+fn house_rules(_: &Request) -> (Ran, Outcome) {
     one(tidy::run(&[]))
 }
 
 /// Runs all tests without our own programs, which have a step of their own.
-fn unit(_: &Request) -> (Count, Outcome) {
-    let arguments =
-        ["test", "--workspace", "--exclude", "quickack", "--locked", "--no-fail-fast", "--tests"];
-    cargo::run_tests(&mut cargo::command(&arguments))
+fn unit(_: &Request) -> (Ran, Outcome) {
+    Tests {
+        step: "unit",
+        options: &["--workspace", "--exclude", "quickack"],
+        filter: String::new(),
+        environment: &[],
+        again: false,
+    }
+    .run()
 }
 
 /// The bugs are compiled in, so this step has its own target folder.
-fn bugs(_: &Request) -> (Count, Outcome) {
-    let arguments = ["test", "--package", "testkit", "--package", "proxy", "--locked"];
-    let mut command = cargo::command(&arguments);
-    command.args(["--target-dir", "target/seeded", "--no-fail-fast"]);
-    for test in ["simulator", "topics_at_random", "waits_at_random"] {
-        command.args(["--test", test]);
+fn bugs(_: &Request) -> (Ran, Outcome) {
+    let tests = ["--test", "simulator", "--test", "topics_at_random", "--test", "waits_at_random"];
+    let options = ["--package", "testkit", "--package", "proxy", "--target-dir", "target/seeded"];
+    Tests {
+        step: "bugs",
+        options: &[&options[..], &tests[..]].concat(),
+        filter: "test(seeded)".into(),
+        environment: &[("RUSTFLAGS", "--cfg seeded_bugs")],
+        again: false,
     }
-    command.args(["--", "seeded"]).env("RUSTFLAGS", "--cfg seeded_bugs");
-    cargo::run_tests(&mut command)
+    .run()
 }
 
 /// Left out if its servers are missing; the report on the tests that need them includes it.
-fn commands_table(request: &Request) -> (Count, Outcome) {
+fn commands_table(request: &Request) -> (Ran, Outcome) {
     let needs = |peer: &&&Peer| peer.tests.contains(&"redis");
     if request.missing.iter().any(|peer| needs(&peer)) {
-        return (Count::default(), Ok(()));
+        return (Ran::default(), Ok(()));
     }
     one(commands::run(&["--check".to_string()]))
 }
 
 /// Runs all integration tests except those that measure milliseconds.
-fn integration(request: &Request) -> (Count, Outcome) {
-    let mut command = of_the_program(&["--bins", "--test", "it"]);
-    cargo::run_tests(leave_out(&mut command, request).args(["--skip", "stall::"]))
+fn integration(request: &Request) -> (Ran, Outcome) {
+    of_the_program("it", &["--bins", "--test", "it"], "not test(/^stall::/)", request, &[])
 }
 
 /// Most tests run one worker; those of the modules below set their own number.
-fn through_four_workers(request: &Request) -> (Count, Outcome) {
+fn through_four_workers(request: &Request) -> (Ran, Outcome) {
     const OF_THEIR_OWN: &[&str] = &[
-        "admin::",
-        "balance::",
-        "cache::",
-        "eject::",
-        "metrics::",
-        "proxy_protocol::",
-        "queue::",
-        "quiet_master::",
-        "redis::clients::",
-        "reload::",
-        "stall::",
-        "syscalls::",
-        "verbs::",
-        "whole_proxy::",
-        "workers::",
+        "admin",
+        "balance",
+        "cache",
+        "eject",
+        "metrics",
+        "proxy_protocol",
+        "queue",
+        "quiet_master",
+        "redis::clients",
+        "reload",
+        "stall",
+        "syscalls",
+        "verbs",
+        "whole_proxy",
+        "workers",
     ];
-    let mut command = of_the_program(&["--test", "it"]);
-    leave_out(&mut command, request);
-    for module in OF_THEIR_OWN {
-        command.args(["--skip", module]);
-    }
-    cargo::run_tests(command.env("QUICKACK_WORKERS", "4"))
+    let filter = format!("not test(/^({})::/)", OF_THEIR_OWN.join("|"));
+    of_the_program("four", &["--test", "it"], &filter, request, &[("QUICKACK_WORKERS", "4")])
 }
 
 /// Run alone: with other tests on two cores a sample may be late without a fault.
-fn stall(request: &Request) -> (Count, Outcome) {
-    let mut command = of_the_program(&["--test", "it"]);
-    cargo::run_tests(leave_out(&mut command, request).args(["--test-threads=1", "stall::"]))
+fn stall(request: &Request) -> (Ran, Outcome) {
+    of_the_program("stall", &["--test", "it"], "test(/^stall::/)", request, &[])
 }
 
-fn of_the_program(targets: &[&str]) -> Command {
-    let arguments = ["test", "--package", "quickack", "--locked", "--no-fail-fast"];
-    let mut command = cargo::command(&arguments);
-    command.args(targets).arg("--");
-    command
-}
-
-/// Skips tests that need a missing peer.
-fn leave_out<'a>(command: &'a mut Command, request: &Request) -> &'a mut Command {
+/// Leaves out the tests that need a missing peer.
+fn of_the_program(
+    step: &'static str,
+    targets: &[&str],
+    filter: &str,
+    request: &Request,
+    environment: &[(&str, &str)],
+) -> (Ran, Outcome) {
+    let mut filter = filter.to_string();
     for fragment in request.missing.iter().flat_map(|peer| peer.tests) {
-        command.args(["--skip", fragment]);
+        filter.push_str(&format!(" and not test({fragment})"));
     }
-    command
+    let options = [&["--package", "quickack"], targets].concat();
+    Tests { step, options: &options, filter, environment, again: true }.run()
 }
 
-fn soak(_: &Request) -> (Count, Outcome) {
-    let arguments = ["test", "--locked", "--release", "--package", "quickack", "--test", "it"];
-    let mut command = cargo::command(&arguments);
-    cargo::run_long_tests(command.args([
-        "--",
-        "--ignored",
-        "--nocapture",
-        "--test-threads=1",
-        "soak",
-    ]))
+fn soak(_: &Request) -> (Ran, Outcome) {
+    let options = ["--release", "--package", "quickack", "--test", "it", "--run-ignored", "only"];
+    Tests {
+        step: "soak",
+        options: &[&options[..], &["--no-capture"]].concat(),
+        filter: "test(soak)".into(),
+        environment: &[],
+        again: false,
+    }
+    .run()
 }
 
-fn other_projects(_: &Request) -> (Count, Outcome) {
+fn other_projects(_: &Request) -> (Ran, Outcome) {
     suites::step()
 }
 
-fn small_changes(_: &Request) -> (Count, Outcome) {
+fn small_changes(_: &Request) -> (Ran, Outcome) {
     mutants::step()
 }
 

@@ -1,0 +1,203 @@
+//! `cargo xtask guard PROGRAM ARGUMENT...`: the process around each test.
+//!
+//! nextest runs one process a test and ends it at its deadline, but knows nothing about what the
+//! test has started. So it runs each test through this one (cargo's target runner):
+//!
+//! ```text
+//!   nextest ──▶ guard ──▶ test ──▶ quickack, memcached, a shell …
+//!      TERM ──────▲ │        the test has a process group of its own: TERM reaches only the guard
+//!                   └─ says what each process below waited for, then ends them all
+//! ```
+//!
+//! The guard is the reaper of all that becomes an orphan below it. A process that outlives its test
+//! is therefore still below the guard: it is named, ended, and fails the test.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::io::Read;
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
+use std::process::{Command, ExitCode};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use rustix::io::Errno;
+use rustix::process::{Pid, Signal, WaitOptions, WaitStatus};
+use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGQUIT, SIGTERM};
+use testkit::process::facts::command_line;
+
+/// How long the processes of a test may take to end after it. Most have ended before; a worker whose
+/// master was killed notices at its next event.
+const GRACE: Duration = Duration::from_secs(5);
+
+/// The exit status of a test that was ended at its deadline, as `timeout` has it.
+const ENDED: u8 = 124;
+
+pub fn run(arguments: &[String]) -> ExitCode {
+    let Some((program, rest)) = arguments.split_first() else {
+        eprintln!("usage: cargo xtask guard PROGRAM [ARGUMENT...]");
+        return ExitCode::from(2);
+    };
+    let mut command = Command::new(program);
+    command.args(rest);
+    if rest.iter().any(|argument| argument == "--list") {
+        return cannot(program, &command.exec());
+    }
+    match guard(&mut command) {
+        Ok(code) => code,
+        Err(error) => cannot(program, &error),
+    }
+}
+
+fn cannot(program: &str, error: &std::io::Error) -> ExitCode {
+    eprintln!("guard: cannot run {program}: {error}");
+    ExitCode::from(2)
+}
+
+fn guard(command: &mut Command) -> std::io::Result<ExitCode> {
+    let signals = Signals::catch()?;
+    rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
+    let test = command.process_group(0).spawn()?.id();
+    let Some(status) = wait_for(test, &signals) else {
+        eprintln!("guard: the test was ended at its deadline; it was doing this:\n{}", describe());
+        end_all(&signals);
+        return Ok(ExitCode::from(ENDED));
+    };
+    if !all_end_within(GRACE, &signals) {
+        eprintln!("guard: the test left processes behind, which were ended:\n{}", describe());
+        end_all(&signals);
+        return Ok(ExitCode::FAILURE);
+    }
+    if let Some(signal) = status.terminating_signal() {
+        eprintln!("guard: the test was killed by signal {signal}");
+        return Ok(ExitCode::FAILURE);
+    }
+    Ok(ExitCode::from(status.exit_status().map_or(1, |code| code as u8)))
+}
+
+/// Signals as bytes in a socket, so that waiting for one has a limit.
+struct Signals {
+    socket: UnixStream,
+    /// Whether somebody asked for the end.
+    end: Arc<AtomicBool>,
+}
+
+impl Signals {
+    fn catch() -> std::io::Result<Signals> {
+        let (socket, writer) = UnixStream::pair()?;
+        let end = Arc::new(AtomicBool::new(false));
+        for signal in [SIGTERM, SIGINT, SIGHUP, SIGQUIT] {
+            signal_hook::flag::register(signal, Arc::clone(&end))?;
+            signal_hook::low_level::pipe::register(signal, writer.try_clone()?)?;
+        }
+        signal_hook::low_level::pipe::register(SIGCHLD, writer)?;
+        Ok(Signals { socket, end })
+    }
+
+    /// Waits for the next signal, or for `limit`.
+    fn wait(&self, limit: Option<Duration>) {
+        let limit = limit.map(|limit| limit.max(Duration::from_millis(1)));
+        self.socket.set_read_timeout(limit).expect("a limit that is not zero");
+        let _ = (&self.socket).read(&mut [0; 64]);
+    }
+}
+
+/// Waits for the end of the test; None if its own end is asked for before.
+fn wait_for(test: u32, signals: &Signals) -> Option<WaitStatus> {
+    loop {
+        while let Some((id, status)) = reap() {
+            if id.as_raw_nonzero().get() as u32 == test {
+                return Some(status);
+            }
+        }
+        if signals.end.load(Ordering::Relaxed) {
+            return None;
+        }
+        signals.wait(None);
+    }
+}
+
+/// Returns true when nothing is left below.
+fn all_end_within(limit: Duration, signals: &Signals) -> bool {
+    let start = Instant::now();
+    loop {
+        while reap().is_some() {}
+        if children_of(std::process::id()).is_empty() {
+            return true;
+        }
+        let left = limit.saturating_sub(start.elapsed());
+        if left.is_zero() || signals.end.load(Ordering::Relaxed) {
+            return false;
+        }
+        signals.wait(Some(left));
+    }
+}
+
+/// Kills what is below until nothing is: a process may start another while it is killed.
+fn end_all(signals: &Signals) {
+    loop {
+        while reap().is_some() {}
+        let all = below(std::process::id());
+        if all.is_empty() {
+            return;
+        }
+        for id in all {
+            let pid = Pid::from_raw(id as i32).expect("an id is not 0");
+            // It may have ended meanwhile.
+            let _ = rustix::process::kill_process(pid, Signal::KILL);
+        }
+        signals.wait(Some(Duration::from_millis(50)));
+    }
+}
+
+/// Takes the status of one process that has ended.
+fn reap() -> Option<(Pid, WaitStatus)> {
+    match rustix::process::wait(WaitOptions::NOHANG) {
+        Ok(ended) => ended,
+        Err(Errno::INTR) => reap(),
+        Err(_) => None,
+    }
+}
+
+/// Returns every process below `id`, parents first.
+fn below(id: u32) -> Vec<u32> {
+    let mut all = children_of(id);
+    let mut at = 0;
+    while at < all.len() {
+        let children = children_of(all[at]);
+        all.extend(children);
+        at += 1;
+    }
+    all
+}
+
+fn children_of(id: u32) -> Vec<u32> {
+    let tasks = fs::read_dir(format!("/proc/{id}/task")).into_iter().flatten().flatten();
+    let children = tasks.map(|task| fs::read_to_string(task.path().join("children")));
+    let ids = children.flatten().flat_map(|text| {
+        text.split_whitespace().filter_map(|id| id.parse().ok()).collect::<Vec<u32>>()
+    });
+    ids.collect()
+}
+
+/// Says what each process below does, and what each of its threads waits for.
+fn describe() -> String {
+    let mut report = String::new();
+    for child in children_of(std::process::id()) {
+        describe_from(child, 1, &mut report);
+    }
+    report
+}
+
+fn describe_from(id: u32, depth: usize, report: &mut String) {
+    let indent = "  ".repeat(depth);
+    let _ = writeln!(report, "{indent}{id} {}", command_line(id));
+    for task in fs::read_dir(format!("/proc/{id}/task")).into_iter().flatten().flatten() {
+        let read = |file: &str| fs::read_to_string(task.path().join(file)).unwrap_or_default();
+        let (name, place, call) = (read("comm"), read("wchan"), read("syscall"));
+        let call = call.split(' ').next().unwrap_or_default().trim();
+        let _ = writeln!(report, "{indent}  thread {}: in {place}, call {call}", name.trim());
+    }
+    children_of(id).into_iter().for_each(|child| describe_from(child, depth + 1, report));
+}

