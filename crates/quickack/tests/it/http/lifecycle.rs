@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::process::Signal;
 use testkit::load::Options;
-use testkit::process::{Memcached, freeze, send, wait_until};
+use testkit::process::{Memcached, free_address, freeze, send, wait_until};
 
 use super::client::{samples, try_get};
 use super::*;
@@ -63,7 +63,7 @@ fn a_process_that_stands_still_is_replaced_before_memcached() {
 #[test]
 fn the_address_moves_while_it_is_scraped_and_no_connection_is_refused_before_memcached() {
     let memcached = Memcached::start();
-    let port = port_of_nobody();
+    let port = free_address().port();
     let at = |host: &str| {
         harness::text(1, &[&format!("http: '{host}:{port}'")], &[memcached.address], &[])
     };
@@ -97,14 +97,6 @@ fn the_address_moves_while_it_is_scraped_and_no_connection_is_refused_before_mem
     quickack.rewrite(&harness::text(1, &[], &[memcached.address], &[]));
     quickack.admin_ok(&["reload"]);
     wait_until("it has ended", || helper(&quickack).is_none() && try_get(http, "/").is_none());
-}
-
-/// Returns a port that is free on all addresses, and that the kernel gives to nobody who binds port
-/// 0: below its range, so no other test takes it on another address meanwhile.
-fn port_of_nobody() -> u16 {
-    let first = 20_000 + (std::process::id() % 10_000) as u16;
-    let is_free = |port: &u16| std::net::TcpListener::bind(("0.0.0.0", *port)).is_ok();
-    (first..32_000).find(is_free).expect("one of thousands is free")
 }
 
 /// A reload that cannot have the address is refused before anything holds.

@@ -34,7 +34,7 @@ const STORIES: &[&[&str]] = &[
     &["0 WATCH {t}a", "0 WATCH {t}b", "1 SET {t}a 7", "0 MULTI", "0 EXEC"],
     &["0 WATCH {t}a", "0 MULTI", "0 UNWATCH", "1 SET {t}a 8", "0 EXEC"],
     &["0 WATCH", "0 WATCH {t}none", "1 GET {t}none", "0 MULTI", "0 INCR {t}n", "0 EXEC"],
-    &["0 SET {t}a 1 PX 1", "0 WATCH {t}l", "1 RPUSH {t}l v", "0 MULTI", "0 LLEN {t}l", "0 EXEC"],
+    &["0 SET {t}e 1 PX 1", "0 WATCH {t}l", "1 RPUSH {t}l v", "0 MULTI", "0 LLEN {t}l", "0 EXEC"],
 ];
 
 /// Servers of other versions have other words for it.
