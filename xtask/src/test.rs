@@ -269,7 +269,7 @@ fn unit(_: &Request) -> (Ran, Outcome) {
 
 /// The bugs are compiled in, so this step has its own target folder.
 fn bugs(_: &Request) -> (Ran, Outcome) {
-    let tests = ["--test", "simulator", "--test", "topics_at_random", "--test", "waits_at_random"];
+    let tests = ["--test", "simulator", "--test", "it"];
     let options = ["--package", "testkit", "--package", "proxy", "--target-dir", "target/seeded"];
     Tests {
         step: "bugs",

@@ -260,7 +260,7 @@ pub enum Bug {
     ForgetRefund,
 }
 
-/// The bugs that the random story of subscriptions finds (`tests/topics_at_random.rs`).
+/// The bugs that the random story of subscriptions finds (`tests/it/topics_at_random.rs`).
 pub static TOPIC_BUGS: &[Bug] = &[
     Bug::PushToOthers,
     Bug::PushTwice,
@@ -274,7 +274,7 @@ pub static TOPIC_BUGS: &[Bug] = &[
     Bug::KeepTopic,
 ];
 
-/// The bugs that the random story of waits finds (`tests/waits_at_random.rs`).
+/// The bugs that the random story of waits finds (`tests/it/waits_at_random.rs`).
 pub static WAIT_BUGS: &[Bug] = &[
     Bug::WaitOnShared,
     Bug::SendBehindWait,

@@ -1,0 +1,42 @@
+//! The data plane as its driver sees it: bytes and the time in, bytes and actions out. One module for
+//! each question; `stage` has the driver, the clients and the servers.
+// A test that cannot continue panics, in its helper functions as well.
+#![allow(clippy::unwrap_used)]
+
+mod access;
+mod again;
+mod capabilities;
+mod changes;
+mod classes;
+mod clients;
+mod counts;
+mod endings;
+mod fair;
+mod holds;
+mod inputs;
+mod inquiries;
+mod installs;
+mod large;
+mod large_links;
+mod locals;
+mod logins;
+mod operators;
+mod phases;
+mod plans;
+mod private;
+mod removals;
+mod returns;
+mod routes;
+mod shares;
+mod stage;
+mod states;
+mod stories;
+mod tenants;
+mod third;
+mod topics;
+mod topics_at_random;
+mod transactions;
+mod values;
+mod waits_at_random;
+mod watches;
+mod whole;
