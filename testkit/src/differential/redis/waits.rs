@@ -112,10 +112,11 @@ fn draw(random: &mut Random, nth: usize, has_pops: bool) -> Round {
     }
     waiter.push(words(&wait));
     // What follows on its connection is answered when the wait is over; and a wait in vain ends.
-    match random.below(4) {
-        0 => waiter.push(words(&["ECHO", "behind"])),
-        1 => waiter.push(words(&["BLPOP", &key("none"), "0.01"])),
-        2 => {
+    // The latter takes a server up to 100 ms, so it is rare.
+    match random.below(16) {
+        0..4 => waiter.push(words(&["ECHO", "behind"])),
+        4 => waiter.push(words(&["BLPOP", &key("none"), "0.01"])),
+        5..9 => {
             let block =
                 [&["MULTI"][..], &["BLPOP", &key("none"), "0"], &["GET", &key("s")], &["EXEC"]];
             waiter.extend(block.map(words));

@@ -1,0 +1,58 @@
+//! `xtask guard`, the process around each test, with shells in place of tests.
+// A test that cannot continue panics, in its helper functions as well.
+#![allow(clippy::unwrap_used)]
+
+use std::io::{BufRead, BufReader, Read};
+use std::process::{Child, Command, Output, Stdio};
+
+use rustix::process::{Pid, Signal};
+
+fn guard(script: &str) -> Child {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_xtask"));
+    command.args(["guard", "sh", "-c", script]).stdin(Stdio::null());
+    command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+}
+
+fn end_of(script: &str) -> (Option<i32>, String) {
+    let Output { status, stderr, .. } = guard(script).wait_with_output().unwrap();
+    (status.code(), String::from_utf8(stderr).unwrap())
+}
+
+#[test]
+fn the_exit_status_is_the_tests() {
+    assert_eq!(end_of("exit 0"), (Some(0), String::new()));
+    assert_eq!(end_of("exit 101"), (Some(101), String::new()));
+    let (code, told) = end_of("kill -ABRT $$");
+    assert_eq!(code, Some(1));
+    assert!(told.contains("killed by signal 6"), "{told}");
+}
+
+#[test]
+fn a_test_that_waits_for_ever_is_ended_with_all_below_it_and_says_what_they_waited_for() {
+    // The second one has left its parent and its session, as a daemon does.
+    let mut guard = guard("sleep 1001 & setsid sleep 1002 & echo; wait");
+    let mut stdout = BufReader::new(guard.stdout.take().unwrap());
+    stdout.read_line(&mut String::new()).unwrap();
+    let id = Pid::from_raw(guard.id() as i32).unwrap();
+    rustix::process::kill_process(id, Signal::TERM).unwrap();
+    let mut told = String::new();
+    guard.stderr.take().unwrap().read_to_string(&mut told).unwrap();
+    assert_eq!(guard.wait().unwrap().code(), Some(124));
+    for words in ["ended at its deadline", "sleep 1001", "sleep 1002", "thread sleep: in "] {
+        assert!(told.contains(words), "no {words:?} in {told}");
+    }
+    // The pipe is closed when nobody is left who could write to it.
+    assert_eq!(stdout.read_to_end(&mut Vec::new()).unwrap(), 0);
+}
+
+#[test]
+fn a_process_that_outlives_its_test_is_named_and_ended_and_fails_the_test() {
+    let (code, told) = end_of("(setsid sleep 1003 &) ; exit 0");
+    assert_eq!(code, Some(1));
+    assert!(told.contains("left processes behind") && told.contains("sleep 1003"), "{told}");
+}
+
+#[test]
+fn a_process_that_ends_soon_after_its_test_does_no_harm() {
+    assert_eq!(end_of("(setsid sleep 0.3 &) ; exit 0"), (Some(0), String::new()));
+}
