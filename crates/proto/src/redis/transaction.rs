@@ -170,10 +170,12 @@ pub(super) fn read_trial(nth: usize, input: &[u8]) -> Parsed<Trial> {
         let trial = if is_last { Trial::Accepted } else { Trial::GoesOn(expected.len()) };
         return Parsed::Complete(trial);
     }
-    const BUSY: &[u8] = b"-BUSY ";
+    // A busy server takes MULTI and DISCARD, and refuses EXEC with the second one.
+    const BUSY: [&[u8]; 2] = [b"-BUSY ", b"-EXECABORT Transaction discarded because of: BUSY "];
+    let is_part = |whole: &[u8]| whole.starts_with(input);
     match input {
-        _ if expected.starts_with(input) || BUSY.starts_with(input) => Parsed::Incomplete,
-        _ if input.starts_with(BUSY) => Parsed::Complete(Trial::Busy),
+        _ if is_part(expected) || BUSY.into_iter().any(is_part) => Parsed::Incomplete,
+        _ if BUSY.iter().any(|busy| input.starts_with(busy)) => Parsed::Complete(Trial::Busy),
         _ => Parsed::Complete(Trial::Refused),
     }
 }
@@ -306,9 +308,14 @@ mod tests {
         for nth in 0..3 {
             assert_eq!(read_trial(nth, b"+OK\r\n+OK"), Parsed::Complete(Trial::GoesOn(5)));
             assert_eq!(read_trial(nth, b"+O"), Parsed::Incomplete);
-            assert_eq!(read_trial(nth, b"-E"), Parsed::Complete(Trial::Refused));
+            assert_eq!(read_trial(nth, b"-ERR"), Parsed::Complete(Trial::Refused));
             assert_eq!(read_trial(nth, b"-BUSY"), Parsed::Incomplete);
             assert_eq!(read_trial(nth, b"-BUSY x"), Parsed::Complete(Trial::Busy));
+            let discarded = b"-EXECABORT Transaction discarded because of: BUSY Redis is busy";
+            assert_eq!(read_trial(nth, discarded), Parsed::Complete(Trial::Busy));
+            assert_eq!(read_trial(nth, b"-EXECABORT Transaction discarded b"), Parsed::Incomplete);
+            let other = b"-EXECABORT Transaction discarded because of previous errors.\r\n";
+            assert_eq!(read_trial(nth, other), Parsed::Complete(Trial::Refused));
         }
         assert_eq!(read_trial(3, b"*0\r\n"), Parsed::Complete(Trial::Accepted));
         assert_eq!(read_trial(3, b"+QUEUED\r\n"), Parsed::Complete(Trial::Refused));
