@@ -278,7 +278,7 @@ fn an_embedded_cache_that_holds_items_keeps_its_size() {
         assert!(!answer.ok && answer.text.contains(told), "{memory} {more}: {answer:?}");
     }
     quickack.rewrite(&text("8m", "  timeout: 50000\n"));
-    assert!(quickack.admin_ok(&["reload"]).contains("applied by 1/1"));
+    assert!(quickack.admin_ok(&["reload"]).contains("epoch 2 applied by "));
     assert_eq!(quickack.caches(), before);
     client.ask("get k\r\n", "VALUE k 0 1\r\nx\r\nEND\r\n");
 }
