@@ -13,6 +13,7 @@ mod mutants;
 mod nextest;
 mod peers;
 mod quick;
+mod repeat;
 mod shape;
 mod source;
 mod suites;
@@ -38,6 +39,11 @@ const VERBS: &[Verb] = &[
         name: "test",
         usage: "[--help] [quick] [--long] [--allow-missing] [STEP...]  every test, or named steps",
         run: test::run,
+    },
+    Verb {
+        name: "repeat",
+        usage: "[--quiet-machine] [--fresh] COUNT STEP|TEST...  steps or tests beside a load",
+        run: repeat::run,
     },
     Verb { name: "tidy", usage: "the house rules that no compiler checks", run: tidy::run },
     Verb {

@@ -313,6 +313,18 @@ pub fn prepare() -> Vec<&'static Peer> {
     missing.into_iter().filter(|peer| !peer.is_there()).collect()
 }
 
+/// Installs one package of Debian's if the probe fails and that is permitted.
+pub fn need_package(package: &'static str, probe: &'static [&'static str]) -> Outcome {
+    let peer = Peer { name: package, probe, source: Source::Apt(package), tests: &[] };
+    if !peer.is_there() {
+        install_packages(&[&peer]);
+    }
+    match peer.is_there() {
+        true => Ok(()),
+        false => Err(format!("{package} is needed, and is not here")),
+    }
+}
+
 /// Returns a line for each peer: its name, and how it comes onto the machine.
 pub fn list() -> impl Iterator<Item = String> {
     PEERS.iter().map(|peer| match peer.source {

@@ -160,6 +160,22 @@ pub fn run(arguments: &[String]) -> Outcome {
     verdict(&all, left_out && !request.allow_missing)
 }
 
+/// Runs one step, for a loop over it; None if there is no step of that name.
+pub fn run_step(name: &str) -> Option<Ran> {
+    let step = STEPS.iter().find(|step| step.name == name)?;
+    let mut request = Request { steps: vec![name.to_string()], ..Request::default() };
+    if step.needs == PEERS {
+        request.missing = peers::prepare();
+    }
+    let (mut ran, outcome) = (step.run)(&request);
+    if let Err(why) = outcome
+        && ran.failed.is_empty()
+    {
+        ran.failed.push(why);
+    }
+    Some(ran)
+}
+
 /// Prints the tests that failed and those that are unstable, and the closing line.
 fn verdict(all: &Ran, left_out: bool) -> Outcome {
     for test in &all.failed {

@@ -1,0 +1,158 @@
+//! `cargo xtask repeat COUNT STEP|TEST...`: runs steps of the ladder, or single tests with real
+//! programs, again and again on a machine that is busy with something else.
+//!
+//! Each run leaves a line in a file, so a loop that was stopped goes on where it stood. A test that
+//! is named is run without a second try: here one failure is a finding.
+
+use std::fs;
+use std::io::Write as _;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+
+use crate::nextest::{Ran, Tests};
+use crate::{Outcome, peers, root, test};
+
+const USAGE: &str = "use: cargo xtask repeat [--quiet-machine] [--fresh] COUNT STEP|TEST...";
+/// Twice as much work as two processors do, and a disk that has to write.
+const BESIDE: &[&str] = &["--cpu", "4", "--io", "2", "--quiet"];
+
+struct Request {
+    /// Nothing runs beside.
+    quiet: bool,
+    fresh: bool,
+    count: usize,
+    names: Vec<String>,
+}
+
+pub fn run(arguments: &[String]) -> Outcome {
+    let request = parse(arguments)?;
+    let file = root().join("target/repeat.txt");
+    if request.fresh {
+        let _ = fs::remove_file(&file);
+    }
+    let done = fs::read_to_string(&file).unwrap_or_default();
+    let _beside = (!request.quiet).then(Beside::start).transpose()?;
+    for run in 1..=request.count {
+        for name in &request.names {
+            let mark = format!("{name} {run}: ");
+            if !done.lines().any(|line| line.starts_with(&mark)) {
+                let line = format!("{mark}{}", say(run_one(name)?));
+                println!("\n== repeat: {line}");
+                note(&file, &line)?;
+            }
+        }
+    }
+    report(&file, &request)
+}
+
+fn parse(arguments: &[String]) -> Result<Request, String> {
+    let (mut quiet, mut fresh, mut rest) = (false, false, Vec::new());
+    for argument in arguments {
+        match argument.as_str() {
+            "--quiet-machine" => quiet = true,
+            "--fresh" => fresh = true,
+            _ => rest.push(argument.clone()),
+        }
+    }
+    match rest.split_first().map(|(count, names)| (count.parse(), names)) {
+        Some((Ok(count), names)) if !names.is_empty() => {
+            Ok(Request { quiet, fresh, count, names: names.to_vec() })
+        }
+        _ => Err(USAGE.to_string()),
+    }
+}
+
+fn run_one(name: &str) -> Result<Ran, String> {
+    if let Some(ran) = test::run_step(name) {
+        return Ok(ran);
+    }
+    let tests = Tests {
+        step: "it",
+        options: &["--package", "quickack", "--test", "it"],
+        filter: format!("test(={name})"),
+        environment: &[],
+        again: false,
+    };
+    match tests.run() {
+        (ran, Err(why)) if ran.passed == 0 && ran.failed.is_empty() => Err(why),
+        (ran, _) => Ok(ran),
+    }
+}
+
+fn say(ran: Ran) -> String {
+    let names = |what: &str, tests: &[String]| match tests {
+        [] => String::new(),
+        tests => format!("; {what}: {}", tests.join(", ")),
+    };
+    let mut line = format!("{} passed", ran.passed);
+    line.push_str(&names("failed", &ran.failed));
+    line + &names("unstable", &ran.unstable)
+}
+
+fn note(file: &PathBuf, line: &str) -> Outcome {
+    let opened = fs::File::options().create(true).append(true).open(file);
+    let written = opened.and_then(|mut file| writeln!(file, "{line}"));
+    written.map_err(|error| format!("{}: {error}", file.display()))
+}
+
+/// Prints how often each name was run, and each run that was not clean.
+fn report(file: &PathBuf, request: &Request) -> Outcome {
+    let text = fs::read_to_string(file).map_err(|error| format!("{}: {error}", file.display()))?;
+    let mut failed = 0;
+    println!();
+    for name in &request.names {
+        let runs: Vec<&str> =
+            text.lines().filter(|line| line.starts_with(&format!("{name} "))).collect();
+        let (bad, shaky) = (count(&runs, "failed: "), count(&runs, "unstable: "));
+        failed += bad;
+        println!("{name}: {} runs, {bad} failed, {shaky} unstable", runs.len());
+        runs.iter().filter(|line| line.contains("; ")).for_each(|line| println!("  {line}"));
+    }
+    match failed {
+        0 => Ok(()),
+        failed => Err(format!("{failed} runs failed")),
+    }
+}
+
+fn count(runs: &[&str], what: &str) -> usize {
+    runs.iter().filter(|line| line.contains(what)).count()
+}
+
+/// A load beside the tests, which ends with this value.
+struct Beside(Child);
+
+impl Beside {
+    fn start() -> Result<Beside, String> {
+        peers::need_package("stress-ng", &["stress-ng", "--version"])?;
+        let mut command = Command::new("stress-ng");
+        let child = command.args(BESIDE).stdin(Stdio::null()).spawn();
+        child.map(Beside).map_err(|error| format!("stress-ng: {error}"))
+    }
+}
+
+impl Drop for Beside {
+    fn drop(&mut self) {
+        let id = rustix::process::Pid::from_child(&self.0);
+        // It ends its own workers when it is asked to.
+        let _ = rustix::process::kill_process(id, rustix::process::Signal::TERM);
+        let _ = self.0.wait();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_says_what_failed_and_what_is_unstable() {
+        let ran = |failed: &[&str], unstable: &[&str]| {
+            let names = |names: &[&str]| names.iter().map(|name| name.to_string()).collect();
+            Ran { passed: 7, failed: names(failed), unstable: names(unstable) }
+        };
+        assert_eq!(say(ran(&[], &[])), "7 passed");
+        assert_eq!(say(ran(&["a"], &["b", "c"])), "7 passed; failed: a; unstable: b, c");
+        let words = |line: &str| line.split(' ').map(str::to_string).collect::<Vec<_>>();
+        assert!(parse(&words("6 it four")).is_ok_and(|request| request.names.len() == 2));
+        assert!(parse(&words("it four")).is_err());
+    }
+}
