@@ -25,8 +25,8 @@ use rustix::process::{Pid, Signal, WaitOptions, WaitStatus};
 use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 use testkit::process::facts::{all_children, describe};
 
-/// How long the processes of a test may take to end after it. Most have ended before; a worker whose
-/// master was killed notices at its next event.
+/// How long the processes of a test may take to end after it. Most have ended before; a worker
+/// whose master was killed notices at its next event.
 const GRACE: Duration = Duration::from_secs(5);
 
 /// The exit status of a test that was ended at its deadline, as `timeout` has it.

@@ -67,7 +67,7 @@ const STEPS: &[Step] = &[
     },
     Step {
         name: "four",
-        about: "what one worker does, four do: tests of any number of workers again",
+        about: "what one worker does, four do: the same tests again",
         needs: PEERS,
         run: through_four_workers,
         long: false,
@@ -199,7 +199,7 @@ fn verdict(all: &Ran, left_out: bool) -> Outcome {
 
 fn help() -> String {
     let mut text = String::from(
-        "usage: cargo xtask test [quick] [--long] [--allow-missing] [--write-times] [STEP...]\n\n\
+        "usage: cargo xtask test [quick] [OPTION...] [STEP...]\n\n\
          Runs the named steps, or all of them, in this order. A step that fails does not stop the\n\
          later ones; the summary at the end lists each step with its time. A test has a process\n\
          and a deadline of its own. One of real programs that fails is run once more, alone: if\n\
@@ -212,8 +212,8 @@ fn help() -> String {
         text.push('\n');
     }
     text.push_str(
-        "\n  quick            what a change needs before a commit: fmt, clippy, tidy, unit tests of\n  \
-                          changed crates and of those above them, 500 seeds, a test a module\n  \
+        "\n  quick            what a change needs before a commit: fmt, clippy, tidy; the unit tests\n\
+         \x20                  of changed crates and of those above; 500 seeds; a test a module\n  \
          --long           also run the steps that take long; a named step always runs\n  \
          --allow-missing  succeed although tests were left out because a program is missing\n  \
          --write-times    write the times of the steps into CONTRIBUTING.md\n\n\

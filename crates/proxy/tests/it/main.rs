@@ -1,5 +1,5 @@
-//! The data plane as its driver sees it: bytes and the time in, bytes and actions out. One module for
-//! each question; `stage` has the driver, the clients and the servers.
+//! The data plane as its driver sees it: bytes and the time in, bytes and actions out. One module
+//! for each question; `stage` has the driver, the clients and the servers.
 // A test that cannot continue panics, in its helper functions as well.
 #![allow(clippy::unwrap_used)]
 
