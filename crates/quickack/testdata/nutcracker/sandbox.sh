@@ -22,6 +22,38 @@ living() {
     done
 }
 
+# Waits until a command succeeds, as long as that may last on a busy machine.
+until_so() {
+    until "$@"; do
+        if [ $SECONDS -ge 30 ]; then
+            echo "not so: $*" >&2
+            exit 98
+        fi
+        sleep 0.01
+    done
+}
+is_the_program() { [ "$(cat /proc/$child/comm 2>/dev/null)" != bash ]; }
+# A daemon forks while it is looked for, so that it is gone only after a few looks.
+are_gone() { [ -z "$(living)$(living)$(living)" ]; }
+# Whether it tells its statistics; or nobody is left to do so.
+has_told() {
+    if timeout 5 cat <"/dev/tcp/127.0.0.1/$PORT" >json 2>/dev/null && [ -s json ]; then
+        runs=yes
+        return
+    fi
+    are_gone
+}
+launcher_is_gone() { ! living | grep -qx "$child"; }
+# Asks the master alone, which ends the others. The lowest number is a process that is about to end
+# while a daemon forks, and then the daemon has to be asked as well.
+end() {
+    if [ $SECONDS -ge "$next" ]; then
+        next=$((SECONDS + 5))
+        kill "$(living | sort -n | head -n 1)" 2>/dev/null
+    fi
+    are_gone
+}
+
 pid_files() {
     for file in p.pid taken.pid /run/nutcracker/nutcracker.pid; do
         [ -f "$file" ] && [ -s "$file" ] && echo "$1 $file"
@@ -30,17 +62,12 @@ pid_files() {
 
 "$@" >out 2>err </dev/null &
 child=$!
-# Until it is the program.
-while [ "$(cat /proc/$child/comm 2>/dev/null)" = bash ]; do :; done
+until_so is_the_program
 runs=
-# A daemon forks while it is looked for, so that it is gone only after a few looks.
-while [ -n "$(living)$(living)$(living)" ]; do
-    if cat <"/dev/tcp/127.0.0.1/$PORT" >json 2>/dev/null && [ -s json ]; then
-        runs=yes
-        break
-    fi
-    sleep 0.01
-done
+until_so has_told
+case " $* " in
+    *" -d "* | *" --daemonize "*) until_so launcher_is_gone ;;
+esac
 if [ -n "$runs" ]; then
     echo "runs $(cat json)"
     pid_files "pid file"
@@ -50,9 +77,8 @@ if [ -n "$runs" ]; then
     for file in l.log /var/log/nutcracker/nutcracker.log; do
         [ -s "$file" ] && echo "log $file"
     done
-    # The master alone: it ends the others.
-    kill "$(living | sort -n | head -n 1)"
-    while [ -n "$(living)$(living)$(living)" ]; do sleep 0.01; done
+    next=0
+    until_so end
 fi
 wait $child
 echo "status $?"
