@@ -17,7 +17,7 @@ mod redis;
 mod speaker;
 
 use std::io::{BufRead, BufReader, Read};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -191,6 +191,22 @@ pub fn connect(address: SocketAddr) -> TcpStream {
     stream.set_read_timeout(Some(DEADLINE)).expect("a deadline that is not zero");
     stream.set_write_timeout(Some(DEADLINE)).expect("a deadline that is not zero");
     stream.set_nodelay(true).expect("TCP has the option");
+    stream
+}
+
+/// Accepts a connection, with a deadline for that and for each read and write.
+#[track_caller]
+pub fn accept(listener: &TcpListener) -> TcpStream {
+    listener.set_nonblocking(true).expect("a socket has the option");
+    let mut found = None;
+    wait_until("somebody connects", || {
+        found = listener.accept().ok();
+        found.is_some()
+    });
+    let (stream, _) = found.expect("it was waited for");
+    stream.set_nonblocking(false).expect("a socket has the option");
+    stream.set_read_timeout(Some(DEADLINE)).expect("a deadline that is not zero");
+    stream.set_write_timeout(Some(DEADLINE)).expect("a deadline that is not zero");
     stream
 }
 

@@ -10,6 +10,7 @@ use std::time::Instant;
 
 use metrics::Registry;
 use proxy::{Event, Proxy, Report};
+use testkit::process::{DEADLINE, accept, connect, wait_until};
 
 use super::*;
 use crate::ipc::client_state::ClientState;
@@ -109,7 +110,7 @@ impl Controller {
     }
 
     fn hear(&self) -> Told {
-        self.told.recv().unwrap()
+        self.told.recv_timeout(DEADLINE).unwrap()
     }
 
     fn counted(&self, counter: WorkerCounter) -> u64 {
@@ -119,8 +120,15 @@ impl Controller {
     /// Ends the loop; what it told and nobody heard.
     fn end(mut self) -> Vec<Told> {
         self.command(|| Command::Drain { within: Duration::from_secs(10) });
-        self.thread.take().unwrap().join().unwrap();
+        self.wait_for_end();
         self.told.try_iter().collect()
+    }
+
+    /// Waits until the loop has ended.
+    fn wait_for_end(&mut self) {
+        let thread = self.thread.take().unwrap();
+        wait_until("the loop ends", || thread.is_finished());
+        thread.join().unwrap();
     }
 }
 
@@ -191,13 +199,13 @@ fn server(may_answer: Receiver<()>) -> (u16, Receiver<usize>) {
     let port = listener.local_addr().unwrap().port();
     let (say, heard) = channel();
     std::thread::spawn(move || {
-        let (stream, _) = listener.accept().unwrap();
+        let stream = accept(&listener);
         let mut reader = BufReader::new(stream.try_clone().unwrap());
         let mut line = String::new();
         reader.read_line(&mut line).unwrap();
         assert_eq!(line, "version\r\n");
         (&stream).write_all(b"VERSION 1.6.18\r\n").unwrap();
-        let _ = may_answer.recv();
+        let _ = may_answer.recv_timeout(DEADLINE);
         let mut count = 0;
         line.clear();
         while reader.read_line(&mut line).is_ok_and(|len| len > 0) {
@@ -243,7 +251,7 @@ fn a_client_behind_a_balancer_is_heard_from_the_end_of_its_header_on() {
     let header = b"PROXY TCP4 192.0.2.1 198.51.100.2 56324 11211\r\n";
     let whole = [&header[..], b"version\r\n"].concat();
     for size in [1, 7, header.len() - 1, header.len(), header.len() + 3, whole.len()] {
-        let mut stream = TcpStream::connect(address).unwrap();
+        let mut stream = connect(address);
         stream.set_nodelay(true).unwrap();
         whole.chunks(size).for_each(|piece| stream.write_all(piece).unwrap());
         let mut line = String::new();
@@ -257,13 +265,13 @@ fn a_client_behind_a_balancer_is_heard_from_the_end_of_its_header_on() {
 fn a_balancer_that_connects_and_closes_costs_no_line() {
     let (listener, address) = tcp_listener(1, &["127.0.0.1/32"]);
     let controller = Controller::start(&text(NOWHERE, ""), vec![listener], 0);
-    drop(TcpStream::connect(address).unwrap());
+    drop(connect(address));
     // LOCAL, and nothing else.
-    let mut stream = TcpStream::connect(address).unwrap();
+    let mut stream = connect(address);
     stream.write_all(b"\r\n\r\n\0\r\nQUIT\n\x20\0\0\0").unwrap();
     stream.shutdown(std::net::Shutdown::Write).unwrap();
     assert_closed(stream);
-    let mut cut_short = TcpStream::connect(address).unwrap();
+    let mut cut_short = connect(address);
     cut_short.write_all(b"PROXY TCP4 192.").unwrap();
     drop(cut_short);
     assert!(controller.end().is_empty());
@@ -273,7 +281,7 @@ fn a_balancer_that_connects_and_closes_costs_no_line() {
 fn what_is_no_header_is_closed_and_told() {
     let (listener, address) = tcp_listener(1, &["127.0.0.1/32", "::1/128"]);
     let controller = Controller::start(&text(NOWHERE, ""), vec![listener], 0);
-    let mut stream = TcpStream::connect(address).unwrap();
+    let mut stream = connect(address);
     stream.write_all(b"get foo\r\n").unwrap();
     assert_closed(stream);
     let why = "no PROXY header";
@@ -291,7 +299,7 @@ fn what_is_no_header_is_closed_and_told() {
 fn a_client_from_elsewhere_needs_no_header() {
     let (listener, address) = tcp_listener(1, &["192.0.2.0/24"]);
     let controller = Controller::start(&text(NOWHERE, ""), vec![listener], 0);
-    ask_version(TcpStream::connect(address).unwrap());
+    ask_version(connect(address));
     controller.end();
 }
 
@@ -303,7 +311,7 @@ fn a_header_that_has_begun_is_read_to_its_end_by_a_worker_that_drains() {
     let (listener, address) = tcp_listener(1, &["127.0.0.0/8"]);
     let mut controller = Controller::start(&text(NOWHERE, ""), vec![listener], 0);
     let says = |said: &str| {
-        let mut stream = TcpStream::connect(address).unwrap();
+        let mut stream = connect(address);
         stream.write_all(said.as_bytes()).unwrap();
         stream
     };
@@ -317,20 +325,20 @@ fn a_header_that_has_begun_is_read_to_its_end_by_a_worker_that_drains() {
     assert_closed(half);
     ask_version_with(begun.try_clone().unwrap(), "ion\r\n");
     assert_closed(begun);
-    controller.thread.take().unwrap().join().unwrap();
+    controller.wait_for_end();
 }
 
 #[test]
 fn listeners_come_and_go_and_clients_stay() {
     let (first, old) = tcp_listener(1, &[]);
     let controller = Controller::start(&text(NOWHERE, ""), vec![first], 0);
-    let client = TcpStream::connect(old).unwrap();
+    let client = connect(old);
     ask_version(&client);
     let (second, new) = tcp_listener(2, &[]);
     controller
         .command(move || Command::Install(Box::new(install(&text(NOWHERE, ""), vec![second], 0))));
     assert!(matches!(controller.hear(), Told::Installed));
-    ask_version(TcpStream::connect(new).unwrap());
+    ask_version(connect(new));
     assert!(TcpStream::connect(old).is_err(), "nobody else had it open");
     ask_version(&client);
     controller.end();
@@ -340,7 +348,7 @@ fn listeners_come_and_go_and_clients_stay() {
 fn a_worker_that_retires_hands_its_quiet_clients_over_and_they_notice_nothing() {
     let (listener, address) = tcp_listener(1, &[]);
     let controller = Controller::start(&text(NOWHERE, ""), vec![listener], 0);
-    let clients: Vec<TcpStream> = (0..20).map(|_| TcpStream::connect(address).unwrap()).collect();
+    let clients: Vec<TcpStream> = (0..20).map(|_| connect(address)).collect();
     clients.iter().for_each(ask_version);
     let (other_listener, _) = tcp_listener(1, &[]);
     let other = Controller::start(&text(NOWHERE, ""), vec![other_listener], 0);
@@ -353,7 +361,7 @@ fn a_worker_that_retires_hands_its_quiet_clients_over_and_they_notice_nothing() 
     }
     clients.iter().for_each(ask_version);
     let mut controller = controller;
-    controller.thread.take().unwrap().join().unwrap();
+    controller.wait_for_end();
     drop(clients);
     other.end();
 }
@@ -365,7 +373,7 @@ fn a_worker_that_retires_stays_until_its_last_client_has_its_answer() {
     let (listener, address) = tcp_listener(1, &[]);
     let controller = Controller::start(&text(port, ""), vec![listener], 0);
     go.send(()).unwrap();
-    let mut client = TcpStream::connect(address).unwrap();
+    let mut client = connect(address);
     client.write_all(b"version\r\nset k 0 0 1\r\n").unwrap();
     let mut reader = BufReader::new(client.try_clone().unwrap());
     let mut line = String::new();
@@ -377,14 +385,14 @@ fn a_worker_that_retires_stays_until_its_last_client_has_its_answer() {
         say.send(()).unwrap();
         Command::Share { keep: 1 }
     });
-    is_told.recv().unwrap();
+    is_told.recv_timeout(DEADLINE).unwrap();
     client.write_all(b"v\r\n").unwrap();
     line.clear();
     reader.read_line(&mut line).unwrap();
-    assert_eq!((line.as_str(), stored.recv().unwrap()), ("STORED\r\n", 1));
+    assert_eq!((line.as_str(), stored.recv_timeout(DEADLINE).unwrap()), ("STORED\r\n", 1));
     assert!(matches!(controller.hear(), Told::Handed(_, fds) if fds.len() == 1));
     let mut controller = controller;
-    controller.thread.take().unwrap().join().unwrap();
+    controller.wait_for_end();
 }
 
 #[test]
@@ -402,14 +410,14 @@ fn a_failed_login_is_told_with_the_address_of_a_header_also_by_the_next_worker()
         let Told::LoginFailed(told) = controller.hear() else { panic!("something else") };
         assert_eq!(told, Some(from.parse().unwrap()));
     };
-    let client = TcpStream::connect(address).unwrap();
+    let client = connect(address);
     fails(&client, "PROXY TCP4 192.0.2.1 198.51.100.2 56324 11211\r\n", &controller, "192.0.2.1");
     controller.command(|| Command::Retire);
     let Told::Handed(handover, fds) = controller.hear() else { panic!("something else") };
     other.command(move || Command::Adopt { client: handover, fds });
     fails(&client, "", &other, "192.0.2.1");
     let mut controller = controller;
-    controller.thread.take().unwrap().join().unwrap();
+    controller.wait_for_end();
     drop(client);
     other.end();
 }
@@ -429,7 +437,7 @@ fn what_a_client_sent_before_it_hung_up_is_done_even_if_it_was_not_read_at_once(
     stream.write_all("set k 0 0 1\r\nv\r\n".repeat(SETS).as_bytes()).unwrap();
     drop(stream);
     go.send(()).unwrap();
-    assert_eq!(stored.iter().find(|count| *count == SETS), Some(SETS));
+    while stored.recv_timeout(DEADLINE).unwrap() < SETS {}
     controller.end();
 }
 
@@ -439,18 +447,18 @@ fn a_client_that_comes_as_another_leaves_has_its_place() {
     let (listener, address) = tcp_listener(1, &[]);
     let more = "  client_connections: 1\n";
     let controller = Controller::start(&text(NOWHERE, more), vec![listener], 0);
-    let leaves = TcpStream::connect(address).unwrap();
+    let leaves = connect(address);
     ask_version(&leaves);
     let (say, is_busy) = channel();
     let (go, may_go) = channel();
     controller.command(move || {
         say.send(()).unwrap();
-        may_go.recv().unwrap();
+        may_go.recv_timeout(DEADLINE).unwrap();
         Command::Share { keep: 1 }
     });
-    is_busy.recv().unwrap();
+    is_busy.recv_timeout(DEADLINE).unwrap();
     drop(leaves);
-    let comes = TcpStream::connect(address).unwrap();
+    let comes = connect(address);
     go.send(()).unwrap();
     ask_version(comes);
     controller.end();
@@ -468,10 +476,10 @@ fn a_header_is_waited_for_as_long_as_its_pool_is_there() {
         }
     };
     let half = || {
-        let mut half = TcpStream::connect(address).unwrap();
+        let mut half = connect(address);
         half.write_all(b"PROXY TCP4 192.0.2.1 ").unwrap();
         // A later client is taken later.
-        let mut whole = TcpStream::connect(address).unwrap();
+        let mut whole = connect(address);
         whole.write_all(b"PROXY UNKNOWN\r\n").unwrap();
         ask_version(whole);
         half
@@ -498,7 +506,7 @@ fn many_connects_keep_the_common_pace_and_all_are_made() {
     // Ten at once, then one each ten milliseconds.
     let controller = Controller::start(&text(port, &more), Vec::new(), 100);
     let began = Instant::now();
-    let links: Vec<TcpStream> = (0..LINKS).map(|_| listener.accept().unwrap().0).collect();
+    let links: Vec<TcpStream> = (0..LINKS).map(|_| accept(&listener)).collect();
     assert!(began.elapsed() > Duration::from_millis(100), "{:?}", began.elapsed());
     assert_eq!(links.len(), LINKS);
     let waited = controller.counted(WorkerCounter::ConnectsWaited);

@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::process::Command;
 
-use testkit::process::Process;
+use testkit::process::{DEADLINE, Process, wait_until};
 
 use super::QUICKACK;
 use super::running::{Answer, NAMES, RUNTIME, Site, kill};
@@ -106,7 +106,15 @@ fn what_a_user_has_put_among_the_names_keeps_root_neither_waiting_nor_fooled() {
     let told = site.path("told.sock");
     let listener = std::os::unix::net::UnixListener::bind(&told).unwrap();
     let teller = std::thread::spawn(move || {
-        let (mut stream, _) = listener.accept().unwrap();
+        listener.set_nonblocking(true).unwrap();
+        let mut found = None;
+        wait_until("it connects", || {
+            found = listener.accept().ok();
+            found.is_some()
+        });
+        let (mut stream, _) = found.expect("it was waited for");
+        stream.set_nonblocking(false).unwrap();
+        stream.set_read_timeout(Some(DEADLINE)).unwrap();
         std::io::Write::write_all(&mut stream, b"one\x1b]0;two\x07\rthree\nfour\n").unwrap();
         let mut question = [0; 8];
         std::io::Read::read_exact(&mut stream, &mut question).unwrap();

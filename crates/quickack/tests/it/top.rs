@@ -87,7 +87,9 @@ fn in_terminal(quickack: &Quickack, size: &str) -> Child {
     let words = std::iter::once(top.get_program()).chain(top.get_args());
     let words: Vec<String> = words.map(|word| format!("'{}'", word.to_string_lossy())).collect();
     let line = format!("stty {size}; {}", words.join(" "));
-    let mut script = Command::new("script");
+    // It ends by itself if it is not ended by its keys.
+    let mut script = Command::new("timeout");
+    script.args(["--foreground", "--kill-after=5", "40", "script"]);
     script.envs(top.get_envs().filter_map(|(name, value)| Some((name, value?))));
     script.args(["--quiet", "--return", "--command", &line, "/dev/null"]);
     script.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("script")
