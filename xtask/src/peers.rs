@@ -169,6 +169,12 @@ pub const PEERS: &[Peer] = &[
         tests: &["mount_namespace", "as_root"],
     },
     Peer {
+        name: "the right to make a network namespace",
+        probe: &["sh", "-c", "test $(id -u) = 0 || user=-r; unshare -n $user ip link set lo up"],
+        source: Source::Nowhere,
+        tests: &["short_connections_to", "two_hundred_wait"],
+    },
+    Peer {
         name: "ss",
         probe: &["ss", "--version"],
         source: Source::Apt("iproute2"),
