@@ -95,12 +95,8 @@ impl Chaos {
                 let at = self.random.below(victims.len());
                 self.deaths += 1;
                 freeze(victims[at]);
-                self.reload_with_a_stopped_worker();
-                if self.random.below(2) == 0
-                    && self.quickack.workers().values().any(|id| *id == victims[at])
-                {
-                    send(victims[at], Signal::CONT);
-                }
+                let goes_on = self.random.below(2) == 0;
+                self.reload_with_a_stopped_worker(goes_on.then_some(victims[at]));
             }
             3 | 4 => {
                 self.timeout = 1_500 + self.random.below(1_000) as u64;
@@ -153,13 +149,24 @@ impl Chaos {
     }
 
     /// If one worker cannot apply a change, none does: a timeout that no other step sets is
-    /// refused.
-    fn reload_with_a_stopped_worker(&mut self) {
+    /// refused. If it goes on meanwhile, all do.
+    fn reload_with_a_stopped_worker(&mut self, goes_on: Option<u32>) {
         self.file = text(&self.memcacheds, self.workers, 3_000 + self.deaths);
         self.quickack.rewrite(&self.file);
-        let answer = self.quickack.admin(&["reload"]);
-        assert!(!answer.ok, "{answer:?}");
+        let Some(worker) = goes_on else {
+            let answer = self.quickack.admin(&["reload"]);
+            assert!(!answer.ok, "{answer:?}");
+            return self.judge(&answer);
+        };
+        let answer = std::thread::scope(|scope| {
+            let reload = scope.spawn(|| self.quickack.admin(&["reload"]));
+            send(worker, Signal::CONT);
+            reload.join().expect("it answers")
+        });
         self.judge(&answer);
+        if answer.ok {
+            self.holds.clone_from(&self.file);
+        }
     }
 
     /// Judges the answer to a valid change. It is refused for two reasons only, and then by all: a
