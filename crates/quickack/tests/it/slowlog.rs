@@ -13,9 +13,10 @@ use testkit::process::{Quickack, answer_lines, listen, wait_until};
 use super::harness;
 use super::redis::model::{Model, Turn};
 
-/// Longer than the threshold of these tests, which nothing reaches by itself.
-const LONG: Duration = Duration::from_millis(80);
-const THRESHOLD: &str = "slowlog_threshold: 50ms";
+/// Longer than the threshold of these tests, which nothing reaches by itself. A cause is a phase of a
+/// quarter of this at least, and no machine is so busy that it adds one.
+const LONG: Duration = Duration::from_millis(800);
+const THRESHOLD: &str = "slowlog_threshold: 300ms";
 
 fn entries(quickack: &Quickack) -> Vec<Value> {
     let text = quickack.ask("slowlog --json");
@@ -80,7 +81,7 @@ fn a_slow_server_is_named_with_the_client_the_command_and_the_key() {
         assert_eq!(entry[name], expected, "{name} of {entry:#}");
     }
     let server_us = entry["phase_us"]["server"].as_u64().expect("a number");
-    assert!(server_us >= LONG.as_micros() as u64 - 1_000, "{entry:#}");
+    assert!(server_us >= LONG.as_micros() as u64 - 10_000, "{entry:#}");
     assert_eq!((&entry["worker"], &entry["asked_again"]), (&0.into(), &false.into()));
     let text = quickack.ask("slowlog --limit 1");
     assert!(text.contains("the server took long") && text.contains("get some-key"), "{text}");
@@ -140,7 +141,7 @@ fn a_full_queue_is_named() {
         answer_lines(stream, |line| match line.starts_with("set") {
             true => Some(String::new()),
             false => {
-                thread::sleep(Duration::from_millis(4));
+                thread::sleep(Duration::from_millis(15));
                 Some("STORED\r\n".to_string())
             }
         });

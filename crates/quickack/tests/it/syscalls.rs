@@ -146,9 +146,16 @@ fn strace_sees_no_busy_worker_with_the_mutex_before_memcached() {
     let workers: Vec<u32> = workers(&quickack).values().map(|worker| worker.pid).collect();
     let load = harness::load(&quickack, 20, Options { rate: Some(2_000), ..Options::default() });
     let trace = traced(&workers, || {
-        for _ in 0..50 {
-            quickack.client().ask("get nobody-has-this\r\n", "END\r\n");
-        }
+        // Until each of them has taken some: who takes one has had the mutex.
+        let mut clients = Vec::new();
+        let before = harness::workers(&quickack);
+        wait_until("both workers have new clients", || {
+            let mut client = quickack.client();
+            client.ask("get nobody-has-this\r\n", "END\r\n");
+            clients.push(client);
+            let now = harness::workers(&quickack);
+            clients.len() >= 50 && now.iter().all(|(at, one)| one.clients > before[at].clients)
+        });
         load.wait_for_requests(500);
     });
     load.stop().assert_unharmed();

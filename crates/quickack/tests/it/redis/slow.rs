@@ -13,9 +13,9 @@ use super::{QUICKACK, config, quickack};
 use crate::logins::private;
 use crate::peers::{root, run};
 
-/// Longer than the threshold, which nothing reaches by itself.
-const LONG: Duration = Duration::from_millis(80);
-const THRESHOLD: &str = "slowlog_threshold: 50ms";
+/// Longer than the threshold, which nothing reaches by itself, even on a busy machine.
+const LONG: Duration = Duration::from_millis(800);
+const THRESHOLD: &str = "slowlog_threshold: 300ms";
 
 /// A server that takes long to answer a GET.
 fn slow_server() -> Model {
@@ -69,7 +69,7 @@ fn redis_cli_and_redis_py_read_the_slow_log_of_all_workers() {
     assert!(text.starts_with("server\n"), "{text}");
     let text = redis_cli(&quickack, &["latency", "history", "server"]);
     let numbers: Vec<u64> = text.lines().map(|line| line.parse().expect("a number")).collect();
-    assert!(numbers.chunks(2).all(|pair| pair[0] > 1_600_000_000 && pair[1] >= 79), "{text}");
+    assert!(numbers.chunks(2).all(|pair| pair[0] > 1_600_000_000 && pair[1] >= 790), "{text}");
     assert!(redis_cli(&quickack, &["slowlog", "help"]).starts_with("SLOWLOG <subcommand>"));
     assert!(redis_cli(&quickack, &["latency", "help"]).starts_with("LATENCY <subcommand>"));
     let script = "import sys, time, redis\n\
@@ -81,11 +81,11 @@ fn redis_cli_and_redis_py_read_the_slow_log_of_all_workers() {
             assert ids == sorted(set(ids), reverse=True), ids\n    \
             for entry in entries:\n        \
                 assert entry['command'] == b'get some-key', entry\n        \
-                assert 79000 < entry['duration'] < 60000000, entry\n        \
+                assert 790000 < entry['duration'] < 60000000, entry\n        \
                 assert abs(entry['start_time'] - time.time()) < 3600, entry\n        \
                 assert entry['client_address'].startswith(b'127.0.0.1:'), entry\n    \
             [[name, at, last, most]] = r.latency_latest()\n    \
-            assert name == b'server' and 79 <= last <= most, (name, last, most)\n    \
+            assert name == b'server' and 790 <= last <= most, (name, last, most)\n    \
             assert r.latency_history('server')[-1] == [at, last]\n    \
             assert r.latency_history('held') == []\n\
         assert r.latency_reset('held') == 0 and r.latency_reset('server') == 1\n\
