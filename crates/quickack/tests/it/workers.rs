@@ -8,7 +8,9 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 use testkit::load::{Counts, Load, Options, Tally, Trust};
 use testkit::process::facts::command_line;
-use testkit::process::{Facts, Memcached, Quickack, freeze, send, wait_until, wait_until_within};
+use testkit::process::{
+    DEADLINE, Facts, Memcached, Quickack, freeze, send, wait_until, wait_until_within,
+};
 
 use super::harness::{self, Worker, wait_for_workers, workers};
 use super::{QUICKACK, config};
@@ -160,11 +162,15 @@ fn a_stopped_worker_before_memcached_is_found_by_its_heartbeat() {
 #[test]
 fn workers_that_have_nothing_to_do_are_not_hung_before_memcached() {
     let (_memcached, quickack) = harness::field(3, &["hang_timeout: 1s"], &[]);
-    let before = quickack.workers();
-    let start = Instant::now();
-    wait_until("three times as long has passed", || {
-        assert_eq!(quickack.workers(), before, "{}", quickack.process.stderr_text());
-        start.elapsed() > Duration::from_secs(3)
+    let (mut before, mut start) = (quickack.workers(), Instant::now());
+    wait_until_within(2 * DEADLINE, "all stay for five times as long", || {
+        let now = quickack.workers();
+        if now != before {
+            // A very busy machine may have kept one from its turn for as long. If to be idle were
+            // to hang, that would happen in each of these times.
+            (before, start) = (now, Instant::now());
+        }
+        before.len() == 3 && start.elapsed() > Duration::from_secs(5)
     });
 }
 

@@ -123,10 +123,11 @@ fn check_sleep(pool: &[&str]) {
     }
     let beside = measure(&mut others, &keys[1..]);
     println!("gets beside a sleeping server: {beside:?}; when nobody sleeps: {before:?}");
-    // On a busy machine the other requests take time that is not due to the sleeping server.
+    // On a busy machine the other requests take time that is not due to the sleeping server. One
+    // that waited for it would take seconds.
     let most = |time: Duration, least: u64| (5 * time).max(Duration::from_millis(least));
-    assert!(beside.median < most(before.median, 2), "{beside:?}, {before:?}");
-    assert!(beside.late < most(before.late, 30), "{beside:?}, {before:?}");
+    assert!(beside.median < most(before.median, 50), "{beside:?}, {before:?}");
+    assert!(beside.late < most(before.late, 500), "{beside:?}, {before:?}");
     for client in &mut waiting {
         assert_eq!(client.reply(), Ok(Reply::Bulk(keys[0].clone().into())));
     }
@@ -152,7 +153,7 @@ fn measure(clients: &mut [Speaker], keys: &[String]) -> Times {
         }
     }
     times.sort();
-    assert!(times.len() > 100, "{} gets in 1.5 s", times.len());
+    assert!(times.len() >= 20, "{} gets in 1.5 s", times.len());
     Times { median: times[times.len() / 2], late: times[times.len() * 99 / 100] }
 }
 
