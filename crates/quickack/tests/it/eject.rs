@@ -2,10 +2,13 @@
 //! different rings, and a minimum share of a pool stays in it.
 
 use std::collections::BTreeMap;
+use std::io::Read;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
 use testkit::load::{Options, Trust};
-use testkit::process::{Client, DEADLINE, Memcached, Quickack, free_address, wait_until};
+use testkit::process::{Client, DEADLINE, Memcached, Quickack, listen, wait_until};
 
 use super::harness::{self, workers};
 
@@ -227,7 +230,18 @@ fn no_more_memcacheds_leave_the_ring_than_may() {
 #[test]
 fn what_a_dead_worker_has_reported_before_memcached_counts_no_more() {
     let memcached = Memcached::start();
-    let servers = [memcached.address, free_address()];
+    // It closes as many connections as it is told to, and says nothing to the others. A probe that
+    // waits for an answer is no further failure, however long the test takes.
+    let (closes, probes) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+    let (to_close, held) = (Arc::clone(&closes), Arc::clone(&probes));
+    let second = listen(move |mut stream| {
+        let less = |count: usize| count.checked_sub(1);
+        if to_close.fetch_update(Ordering::SeqCst, Ordering::SeqCst, less).is_err() {
+            held.fetch_add(1, Ordering::SeqCst);
+            let _ = stream.read_to_end(&mut Vec::new());
+        }
+    });
+    let servers = [memcached.address, second];
     let rules = [&RULES[..3], &["server_retry_timeout: 60000"]].concat();
     let quickack = harness::start(3, &[], &servers, &rules);
     // They have sent nothing yet: the workers know nothing of the second server.
@@ -247,6 +261,7 @@ fn what_a_dead_worker_has_reported_before_memcached_counts_no_more() {
     let health = || harness::stats(&quickack)["pools"][0]["servers"][1]["health"].clone();
     let mut fail = |worker: usize| {
         let client = clients.get_mut(&worker).expect("each has one");
+        closes.store(1, Ordering::SeqCst);
         for key in 0..KEYS {
             client.send(format!("get key{key}\r\n"));
             match client.line().as_str() {
@@ -259,9 +274,14 @@ fn what_a_dead_worker_has_reported_before_memcached_counts_no_more() {
         }
         panic!("none of {KEYS} keys belongs to the second server");
     };
+    // The next connection is another worker's then.
+    let wait_for_probes = |count: usize| {
+        wait_until("the probe waits for an answer", || probes.load(Ordering::SeqCst) == count);
+    };
     assert_eq!(health(), "up");
     fail(0);
     wait_until("one worker says that it is down", || health() == "down");
+    wait_for_probes(1);
     let old = workers(&quickack)[&0].pid;
     testkit::process::send(old, rustix::process::Signal::KILL);
     wait_until("worker 0 is there again", || {
@@ -271,6 +291,7 @@ fn what_a_dead_worker_has_reported_before_memcached_counts_no_more() {
     fail(1);
     wait_until("another worker says that it is down", || health() != "up");
     assert_eq!(health(), "down", "one failure of a worker that lives is not two");
+    wait_for_probes(2);
     fail(2);
     wait_until("two workers that live are enough", || health() == "ejected");
 }
