@@ -464,12 +464,12 @@ impl Master {
     }
 }
 
-/// The time that workers have to prepare. It protects the operator, and the changes behind this one,
-/// from a worker that never answers and is not found to be hung, because `hang_timeout` is off or
-/// because it goes on turning. Otherwise a worker that stands still is replaced before, 2 s later
-/// by default, and its death ends the change. To wait costs no client anything, because the older
-/// configuration serves meanwhile. So the limit is that of the reading, which a machine that is
-/// merely busy does not reach.
+/// The time that workers have to prepare. It protects the operator, and the changes behind this
+/// one, from a worker that never answers and is not found to be hung, because `hang_timeout` is
+/// off or because it goes on turning. Otherwise a worker that stands still is replaced before, 2 s
+/// later by default, and its death ends the change. To wait costs no client anything, because the
+/// older configuration serves meanwhile. So the limit is that of the reading, which a machine that
+/// is merely busy does not reach.
 const PREPARE_LIMIT: Duration = Duration::from_secs(10);
 /// The time that they have to confirm, after which the answer names those that have not. The change
 /// holds by then. Reading, preparing and confirming together take less than the 30 s after which

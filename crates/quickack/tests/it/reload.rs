@@ -87,8 +87,8 @@ fn hup_reloads_without_a_word_to_the_clients_of_memcached() {
     load.stop().assert_unharmed();
 }
 
-/// It aborts at its deadline and names the worker; no worker has the new configuration. The deadline
-/// alone ends it: nothing finds that the worker hangs.
+/// It aborts at its deadline and names the worker; no worker has the new configuration. The
+/// deadline alone ends it: nothing finds that the worker hangs.
 #[test]
 fn a_reload_with_a_stopped_worker_changes_nobody_before_memcached() {
     let global = ["hang_timeout: 0"];

@@ -13,8 +13,8 @@ use testkit::process::{Quickack, answer_lines, listen, wait_until};
 use super::harness;
 use super::redis::model::{Model, Turn};
 
-/// Longer than the threshold of these tests, which nothing reaches by itself. A cause is a phase of a
-/// quarter of this at least, and no machine is so busy that it adds one.
+/// Longer than the threshold of these tests, which nothing reaches by itself. A cause is a
+/// phase of a quarter of this at least, and no machine is so busy that it adds one.
 const LONG: Duration = Duration::from_millis(800);
 const THRESHOLD: &str = "slowlog_threshold: 300ms";
 
