@@ -8,7 +8,7 @@
 //! ```
 
 use metrics::PoolCounter;
-use proto::{Answer, Ask, Class, Parsed, Reach, Refusal, Request, Resume};
+use proto::{Answer, Ask, Class, InTransaction, Parsed, Reach, Refusal, Request, Resume};
 
 use super::Proxy;
 use super::transaction::NotQueued;
@@ -199,6 +199,7 @@ impl Proxy {
             at += request.len() as usize;
             if matches!(request.class, Class::Local(_)) {
                 // It begins the block, or selects a database.
+                unfit = self.why_not_selected(asks, &request, rest).or(unfit);
                 continue;
             }
             self.base.keys = std::mem::take(&mut keys);
@@ -226,6 +227,23 @@ impl Proxy {
         let epoch = (self.base.plans, self.base.pools[asks.pool()].rings);
         self.clients.give_back(asks.id, &bytes, (server, epoch));
         unfit.map_or(Ok(server), Err)
+    }
+
+    /// Returns why a queued request may not select its database any more, if it selects one.
+    fn why_not_selected(
+        &mut self,
+        asks: &Requester,
+        request: &Request,
+        bytes: &[u8],
+    ) -> Option<Unfit> {
+        let InTransaction::Selects(database) = asks.protocol.in_transaction(request, bytes) else {
+            return None;
+        };
+        if database >= self.base.pools[asks.pool()].plan.databases {
+            return Some(Unfit::Refused(Refusal::NoDatabase));
+        }
+        let head = &bytes[..request.head as usize];
+        self.clients.denied(&mut self.base, asks, (request, head)).map(Unfit::Denied)
     }
 
     /// Has a client wait for the end of a transaction that selects a database.

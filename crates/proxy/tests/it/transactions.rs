@@ -425,6 +425,29 @@ fn rules_that_change_before_exec_hold_for_what_is_queued() {
 }
 
 #[test]
+fn a_database_that_is_taken_away_before_exec_is_not_selected() {
+    let (mut stage, link, client) = with_rules(rules(&[], ""));
+    let only_the_first = TenantRules::new(vec![(0, 0)], (Vec::new(), Vec::new()), Vec::new());
+    let queue = |stage: &mut Stage| {
+        stage.says(client, "MULTI\r\nSELECT 3\r\nSET a:k 1\r\n");
+        assert_eq!(stage.received(client), "+OK\r\n+QUEUED\r\n+QUEUED\r\n");
+    };
+    queue(&mut stage);
+    stage.install(|plan| Rc::make_mut(&mut plan.tenants[0]).rules = Some(only_the_first));
+    stage.says(client, "EXEC\r\n");
+    let told = stage.received(client);
+    assert!(told.starts_with("-NOPERM "), "{told}");
+    stage.install(|plan| Rc::make_mut(&mut plan.tenants[0]).rules = None);
+    queue(&mut stage);
+    stage.install(|plan| plan.pools[0].databases = 2);
+    stage.says(client, "EXEC\r\nPING\r\n");
+    let told = stage.received(client);
+    assert_eq!(told, "-ERR DB index is out of range\r\n+PONG\r\n");
+    assert_eq!(stage.turn(link), "", "nothing was sent");
+    assert_eq!(stage.memory(), 0);
+}
+
+#[test]
 fn a_tenant_pays_for_what_it_queues_and_is_in_flight_with_the_whole_block() {
     let (mut stage, link, client) = with_rules(rules(&[], ""));
     let inflight = |stage: &Stage| stage.registry.total(3, TenantCounter::InflightBytesNow);
