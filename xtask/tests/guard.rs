@@ -2,15 +2,22 @@
 // A test that cannot continue panics, in its helper functions as well.
 #![allow(clippy::unwrap_used)]
 
-use std::io::{BufRead, BufReader, Read};
+use std::io::Read;
 use std::process::{Child, Command, Output, Stdio};
 
 use rustix::process::{Pid, Signal};
+use testkit::process::facts::describe;
+use testkit::process::wait_until;
 
 fn guard(script: &str) -> Child {
     let mut command = Command::new(env!("CARGO_BIN_EXE_xtask"));
     command.args(["guard", "sh", "-c", script]).stdin(Stdio::null());
     command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+}
+
+/// Whether a line of a description is that of a process with this command line.
+fn sleeps(line: &str, words: &str) -> bool {
+    line.trim_start().split_once(' ').is_some_and(|(_, command)| command == words)
 }
 
 fn end_of(script: &str) -> (Option<i32>, String) {
@@ -30,9 +37,10 @@ fn the_exit_status_is_the_tests() {
 #[test]
 fn a_test_that_waits_for_ever_is_ended_with_all_below_it_and_says_what_they_waited_for() {
     // The second one has left its parent and its session, as a daemon does.
-    let mut guard = guard("sleep 1001 & setsid sleep 1002 & echo; wait");
-    let mut stdout = BufReader::new(guard.stdout.take().unwrap());
-    stdout.read_line(&mut String::new()).unwrap();
+    let mut guard = guard("sleep 1001 & setsid sleep 1002 & wait");
+    let is_there = |words| describe(guard.id()).lines().any(|line| sleeps(line, words));
+    // Until then each is a copy of the shell.
+    wait_until("both sleep", || is_there("sleep 1001") && is_there("sleep 1002"));
     let id = Pid::from_raw(guard.id() as i32).unwrap();
     rustix::process::kill_process(id, Signal::TERM).unwrap();
     let mut told = String::new();
@@ -42,7 +50,7 @@ fn a_test_that_waits_for_ever_is_ended_with_all_below_it_and_says_what_they_wait
         assert!(told.contains(words), "no {words:?} in {told}");
     }
     // The pipe is closed when nobody is left who could write to it.
-    assert_eq!(stdout.read_to_end(&mut Vec::new()).unwrap(), 0);
+    assert_eq!(guard.stdout.take().unwrap().read_to_end(&mut Vec::new()).unwrap(), 0);
 }
 
 #[test]
