@@ -25,7 +25,9 @@
 //! * What waits for a link is served while there is room within the in-flight limit: the end of
 //!   the turn: `ForgetQueue`, `LimitNeverOpens`.
 //! * A client that waits for a link is served as much as any other that waits there, by cost:
-//!   two quanta: `FreeOfCost`.
+//!   two quanta: `FreeOfCost`. One that does not wait gathers no credit (`check.rs` of the server
+//!   half): `GatherCredit`.
+//! * An in-flight limit falls by half at most: each round: `LimitFallsAtOnce`.
 //! * What waits for a link belongs to a client that may listen, or changes something: the end of
 //!   the turn: `SendCancelled`.
 //! * A change that was given up after `hold_after` and is asked for again is not sent: the time of
@@ -160,6 +162,19 @@ impl World {
                 assert!(more - since <= most, "a client is served {} more", more - since);
                 self.grants.insert(key, (breaks, since));
             }
+        }
+    }
+
+    /// Checks that no in-flight limit falls by more than half in a round.
+    pub fn check_inflight_limits(&mut self) {
+        let before = std::mem::take(&mut self.inflight_limits);
+        for (link, rounds, bytes) in self.proxy.inflight_limits() {
+            if let Some((rounds_before, bytes_before)) = before.get(&link) {
+                let halvings = (rounds - rounds_before).min(u64::BITS - 1);
+                let least = bytes_before >> halvings;
+                assert!(bytes >= least, "a limit falls from {bytes_before} to {bytes}");
+            }
+            self.inflight_limits.insert(link, (rounds, bytes));
         }
     }
 

@@ -32,6 +32,7 @@ impl World {
         self.carry_out();
         self.check_rest(vacant);
         self.check_grants();
+        self.check_inflight_limits();
         if !self.journal.unheard.is_empty() {
             self.check_unheard();
         }

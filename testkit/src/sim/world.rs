@@ -44,6 +44,8 @@ pub struct World {
     /// By link and pair of clients that have waited there since: how often each has stood aside,
     /// and by how much more the first was granted.
     pub grants: BTreeMap<[ConnId; 3], ([u32; 2], i64)>,
+    /// The rounds and the in-flight limit of each link when the last turn ended.
+    pub inflight_limits: BTreeMap<ConnId, (u32, u64)>,
     /// Steps since the start of the loop turn.
     pub turn_age: usize,
     /// Connections whose pending ACK the proxy wanted flushed since the list was cleared.
@@ -197,6 +199,7 @@ impl World {
             summary: Summary::default(),
             trace,
             grants: BTreeMap::new(),
+            inflight_limits: BTreeMap::new(),
             turn_age: 0,
             flushed: Vec::new(),
             block: Rc::new(vec![0; BLOCK_LEN]),

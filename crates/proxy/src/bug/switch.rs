@@ -232,6 +232,10 @@ pub enum Bug {
     CostLeaks,
     /// A client's turn at a link does not cost it anything.
     FreeOfCost,
+    /// A queue is given a quantum although its client has nothing waiting and owes nothing.
+    GatherCredit,
+    /// The in-flight limit falls in one round as far as the round says.
+    LimitFallsAtOnce,
     /// A client that has filled its share of a link's queue is never read again.
     NeverRoom,
     /// A client takes links of another class although something of it is outstanding.
@@ -375,6 +379,8 @@ pub static BUGS: &[Bug] = &[
     Bug::KeepGivenUp,
     Bug::CostLeaks,
     Bug::FreeOfCost,
+    Bug::GatherCredit,
+    Bug::LimitFallsAtOnce,
     Bug::NeverRoom,
     Bug::ChangeClassAtOnce,
     Bug::SlowWithoutLimit,

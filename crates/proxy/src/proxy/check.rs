@@ -56,6 +56,11 @@ impl Proxy {
         self.servers.grants()
     }
 
+    /// Lists the in-flight limits of links, each with the number of its rounds so far.
+    pub fn inflight_limits(&self) -> impl Iterator<Item = (ConnId, u32, u64)> {
+        self.servers.inflight_limits()
+    }
+
     /// Returns how many parts of a client's requests wait for links.
     pub fn waiting_of(&self, client: ConnId) -> usize {
         self.servers.waiting_of(client)

@@ -182,6 +182,11 @@ impl Servers {
         })
     }
 
+    /// Lists the in-flight limits of links, each with the number of its rounds so far.
+    pub(crate) fn inflight_limits(&self) -> impl Iterator<Item = (ConnId, u32, u64)> {
+        self.links.iter().map(|(id, link)| (id, link.limit.rounds(), link.limit.bytes()))
+    }
+
     /// Counts the links at which each client has filled its share.
     pub(crate) fn full_clients(&self) -> BTreeMap<ConnId, u32> {
         let mut full = BTreeMap::new();
@@ -246,6 +251,7 @@ fn check_link(link: &Link) -> usize {
     let messages = link.outstanding.iter().map(|message| message.cost.bytes()).sum::<u64>();
     let keys = link.batches().map(|batch| batch.cost).sum::<u64>();
     assert_eq!(link.inflight, messages + keys, "the cost in flight adds up");
+    assert!(link.queue.largest_balance() <= limits::QUANTUM, "a client gathers credit");
     let in_fetch = |body: &Body| body.arrival.part.is_some() && body.unit == Unit::Key;
     parts + usize::from(link.body.as_ref().is_some_and(in_fetch))
 }

@@ -29,6 +29,8 @@ pub(super) struct InflightLimit {
     is_short: bool,
     /// It doubles with each round in which nothing queues at the server.
     opens: bool,
+    /// The number of rounds: for the check that the limit falls slowly.
+    rounds: u32,
 }
 
 impl InflightLimit {
@@ -43,6 +45,7 @@ impl InflightLimit {
             best: (u64::MAX, 0),
             is_short: false,
             opens: true,
+            rounds: 0,
         }
     }
 
@@ -50,6 +53,10 @@ impl InflightLimit {
     #[inline]
     pub(super) fn bytes(&self) -> u64 {
         self.bytes
+    }
+
+    pub(super) fn rounds(&self) -> u32 {
+        self.rounds
     }
 
     /// Returns the shortest round trip of late; 0 if there was none.
@@ -99,6 +106,7 @@ impl InflightLimit {
 
     fn end_round(&mut self, work: u64, now: Time) {
         let (delay, inflight) = std::mem::replace(&mut self.best, (u64::MAX, 0));
+        self.rounds += 1;
         if now.since(self.window) >= WINDOW_US {
             self.shortest = [u64::MAX, self.shortest[0]];
             self.window = now;
@@ -111,7 +119,8 @@ impl InflightLimit {
         let is_short = std::mem::replace(&mut self.is_short, false);
         if queueing > limits::QUEUEING_US {
             self.opens = false;
-            self.bytes = fit.clamp(self.bytes / 2, self.bytes);
+            let least = if bug!(LimitFallsAtOnce) { 0 } else { self.bytes / 2 };
+            self.bytes = fit.clamp(least, self.bytes);
         } else if is_short {
             let doubles = self.opens && queueing <= limits::QUEUEING_US / 2;
             let most = self.bytes * 2;
@@ -153,20 +162,41 @@ const WINDOW_US: u64 = 5_000_000;
 mod tests {
     use super::*;
 
-    /// A server that does one thing after the other, `rate` bytes in a microsecond, at the end of a
-    /// path of this round trip, and a client that always has more to ask. Returns the limit after
-    /// so many rounds, and the delay at the end.
-    fn settle(rate: u64, trip: u64, rounds: usize, first: InflightLimit) -> (InflightLimit, u64) {
-        let (mut limit, mut now, mut offset, mut delay) = (first, 1_000_000, 0, 0);
-        for _ in 0..rounds {
-            let inflight = limit.bytes();
-            delay = trip.max(inflight / rate).max(1);
-            now += delay;
-            limit.note_short();
-            offset += inflight;
-            limit.note_reply((delay, inflight), (offset, offset), (0, Time(now)));
+    /// A server that does one thing after the other, at the end of a path, and a client that always
+    /// has more to ask.
+    struct Path {
+        limit: InflightLimit,
+        now: u64,
+        offset: u64,
+        /// The delay of the last round.
+        delay: u64,
+    }
+
+    impl Path {
+        fn new(limit: InflightLimit) -> Path {
+            Path { limit, now: 1_000_000, offset: 0, delay: 0 }
         }
-        (limit, delay)
+
+        /// Plays so many rounds, where the server does `rate` bytes in a microsecond and this is
+        /// the round trip.
+        fn play(&mut self, rate: u64, trip: u64, rounds: usize) {
+            for _ in 0..rounds {
+                let inflight = self.limit.bytes();
+                self.delay = trip.max(inflight / rate).max(1);
+                self.now += self.delay;
+                self.limit.note_short();
+                self.offset += inflight;
+                let (delay, ends) = ((self.delay, inflight), (self.offset, self.offset));
+                self.limit.note_reply(delay, ends, (0, Time(self.now)));
+            }
+        }
+    }
+
+    /// Returns the limit after so many rounds, and the delay at the end.
+    fn settle(rate: u64, trip: u64, rounds: usize, first: InflightLimit) -> (InflightLimit, u64) {
+        let mut path = Path::new(first);
+        path.play(rate, trip, rounds);
+        (path.limit, path.delay)
     }
 
     #[test]
@@ -230,5 +260,57 @@ mod tests {
             }
         }
         assert!(limit.bytes() >= limits::INFLIGHT_MIN);
+    }
+
+    /// One bad round says little of the server: a second one must confirm it.
+    #[test]
+    fn the_limit_falls_by_half_at_most_in_one_round() {
+        let mut first = InflightLimit::new(limits::INFLIGHT_MIN, Time(0));
+        first.note_reply((50, 1), (1, 1), (0, Time(1)));
+        let mut path = Path::new(first);
+        path.play(100_000, 50, 6);
+        for _ in 0..3 {
+            let before = path.limit.bytes();
+            path.play(100_000, 1_000_000, 1);
+            assert_eq!(path.limit.bytes(), before / 2);
+        }
+        assert!(path.limit.bytes() > limits::INFLIGHT_MIN);
+    }
+
+    #[test]
+    fn a_round_without_queueing_at_most_doubles_the_limit_and_never_lowers_it() {
+        let mut path = Path::new(InflightLimit::new(limits::INFLIGHT_MIN, Time(0)));
+        for _ in 0..20 {
+            let before = path.limit.bytes();
+            path.play(1 << 30, 50, 1);
+            assert_eq!(path.limit.bytes(), (2 * before).min(limits::INFLIGHT_MAX));
+        }
+    }
+
+    /// The shortest round trip is of this window or of the one before it, so two windows after the
+    /// way became longer nothing is left of the shorter one.
+    #[test]
+    fn the_limit_opens_again_after_the_way_has_become_longer() {
+        const TRIP: u64 = 50_000;
+        let mut path = Path::new(InflightLimit::new(limits::INFLIGHT_MIN, Time(0)));
+        path.play(10_000, 100, 50);
+        let rounds = 2 * (WINDOW_US / TRIP) as usize;
+        path.play(10_000, TRIP, rounds / 2 - 5);
+        assert_eq!(path.limit.round_trip(), 100, "it may have been chance");
+        assert_eq!(path.limit.bytes(), limits::INFLIGHT_MIN, "the delay looks like queueing");
+        path.play(10_000, TRIP, rounds / 2 + 5);
+        assert_eq!(path.limit.round_trip(), TRIP);
+        path.play(10_000, TRIP, 12);
+        assert!(path.limit.bytes() >= limits::INFLIGHT_MAX / 2, "{}", path.limit.bytes());
+    }
+
+    #[test]
+    fn a_shorter_way_is_known_with_the_first_reply() {
+        let mut limit = InflightLimit::new(limits::INFLIGHT_MIN, Time(0));
+        assert_eq!(limit.round_trip(), 0, "nothing is known");
+        for (at, delay, shortest) in [(1, 900, 900), (2, 400, 400), (3, 700, 400)] {
+            limit.note_reply((delay, 1), (at, at), (0, Time(at)));
+            assert_eq!(limit.round_trip(), shortest);
+        }
     }
 }

@@ -161,7 +161,8 @@ impl FairQueue {
                 self.order.pop_first();
                 self.free(at);
             } else if is_empty || queue.balance <= 0 {
-                queue.balance += if queue.balance <= 0 { limits::QUANTUM } else { 0 };
+                let is_due = queue.balance <= 0 || bug!(GatherCredit);
+                queue.balance += if is_due { limits::QUANTUM } else { 0 };
                 self.order.end_turn_of_first();
             } else {
                 let first = &queue.waiting[0];
@@ -430,6 +431,11 @@ impl FairQueue {
         self.queues.iter().filter(|queue| queue.is_full).map(|queue| queue.client)
     }
 
+    /// Returns the most that one client may have served before its debts begin.
+    pub(super) fn largest_balance(&self) -> i64 {
+        self.by_client.values().map(|at| self.queues[*at as usize].balance).max().unwrap_or(0)
+    }
+
     /// Returns the most that waits of one client.
     pub(super) fn longest(&self) -> usize {
         self.queues.iter().map(|queue| queue.len).max().unwrap_or(0)
@@ -611,6 +617,26 @@ mod tests {
         assert!((8..=10).contains(&before), "{before} messages of the other");
         serve_all(&mut queue);
         expect_empty(&queue);
+    }
+
+    /// Its queue is passed by while it is empty, and that is no turn which it has missed.
+    #[test]
+    fn a_client_that_did_not_wait_has_gathered_no_credit_when_it_comes_back() {
+        let mut queue = FairQueue::default();
+        let ask = |queue: &mut FairQueue, at: u32, requests: std::ops::Range<RequestId>| {
+            requests.for_each(|nth| queue.push(client(at), ALONE, message(nth, 1_024, 0)));
+        };
+        ask(&mut queue, 1, 0..40);
+        (0..5).for_each(|_| assert!(serve(&mut queue, 0).is_some(), "more than its first turn"));
+        ask(&mut queue, 0, 50..51);
+        assert_eq!(serve(&mut queue, 0), Some((client(0), 50)), "it is new");
+        assert_eq!(serve(&mut queue, 0).map(|next| next.0), Some(client(1)), "it is not there");
+        assert!(queue.largest_balance() <= limits::QUANTUM);
+        ask(&mut queue, 0, 51..71);
+        let order = serve_all(&mut queue);
+        let its = order.iter().skip_while(|next| next.0 == client(1));
+        let its = its.take_while(|next| next.0 == client(0)).count();
+        assert_eq!(its, 3, "the rest of one quantum");
     }
 
     /// Those that come back as soon as they are served do not keep the others from their turns.
