@@ -90,6 +90,28 @@ fn a_window_forgets_what_is_older_and_what_had_another_meaning() {
     assert_eq!([POOL, 2].map(|row| count(&windows, 2, row, Latency::UPDATES)), [0, 0]);
     assert_eq!(windows.window(Span::ALL[2]).seconds, 300);
     assert!(windows.slices.len() <= 60 + 5 + 49, "{}", windows.slices.len());
+    assert!(windows.renewed.is_empty(), "no window has anything of the other pool");
+}
+
+/// The new pool has times like those of the old one, and the other rows go on.
+#[test]
+fn a_row_with_another_meaning_begins_with_nothing_and_the_others_go_on() {
+    let registry = Registry::private(2, 4);
+    let mut windows = Windows::new(0);
+    let rows = || [Measured::Pool(POOL), Measured::Server(2)].into_iter();
+    let record = |row| registry.metrics(1).recorder(row).record(Latency::READS, 500);
+    [POOL, 2].into_iter().for_each(record);
+    windows.end_slice(&registry, 1, rows());
+    registry.clear_row(POOL);
+    windows.forget_row(POOL);
+    record(POOL);
+    windows.end_slice(&registry, 2, rows());
+    let window = windows.window(Span::ALL[0]);
+    let counts = [POOL, 2].map(|row| {
+        let found = window.histograms(row, std::iter::once(Latency::READS));
+        found.count()
+    });
+    assert_eq!(counts, [1, 1]);
 }
 
 /// A hundred servers with both kinds of requests, whose times fill many octaves, and a pool that
