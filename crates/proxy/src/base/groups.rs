@@ -207,4 +207,20 @@ mod tests {
         assert_eq!(look(990, [200, 790]), (false, true));
         assert_eq!(look(100, [90, 10]), (false, false));
     }
+
+    #[test]
+    fn what_groups_hold_is_looked_at_now_and_then_and_only_while_there_is_little() {
+        let (mut groups, mut memory) = (two(), Memory::new(1_000));
+        assert!(!groups.wants_look(&memory, Time(LOOK_US)), "there is much");
+        memory.used = 500;
+        let wants = [LOOK_US - 1, LOOK_US].map(|now| groups.wants_look(&memory, Time(now)));
+        assert_eq!(wants, [false, true]);
+        groups.look(
+            &memory,
+            Time(LOOK_US),
+            [(Groups::of(1, 0), 500), (Groups::of(2, 0), 1)].into_iter(),
+        );
+        memory.used = 0;
+        assert!(groups.wants_look(&memory, Time(2 * LOOK_US)), "one is over its part");
+    }
 }

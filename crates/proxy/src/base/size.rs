@@ -337,6 +337,13 @@ mod tests {
     }
 
     #[test]
+    fn an_answer_is_below_a_bound_if_it_is_proven_and_fits_with_what_goes_before() {
+        let below = |len, with| Expected::proven(len).is_below(200, with);
+        assert_eq!([below(100, 99), below(100, 100), below(0, 200)], [true, false, false]);
+        assert!(!Expected::unproven(1, 0).is_below(u64::MAX, 0), "it may be far longer");
+    }
+
+    #[test]
     fn an_unproven_answer_may_be_as_long_as_others_were() {
         let may_have = |largest| Cost::new(1, Expected::unproven(7, largest)).unproven() / 1024;
         let lens =

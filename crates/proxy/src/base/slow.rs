@@ -401,6 +401,22 @@ mod tests {
     }
 
     #[test]
+    fn a_cause_explains_the_longest_of_the_phases_in_which_it_may_lie() {
+        let times = |phases: [u64; 4]| {
+            let each = CAUSES.iter().map(|(cause, word, _)| (*word, cause.time_of(phases)));
+            each.collect::<std::collections::BTreeMap<_, _>>()
+        };
+        let rising = times([10, 20, 30, 40]);
+        let alone = ["request_in_pieces", "held", "queue", "slow_command", "server"];
+        assert_eq!(alone.map(|word| rising[word]), [10, 20, 20, 30, 30]);
+        let several = ["server_busy", "long_turn", "large", "client_reads_slowly"];
+        assert_eq!(several.map(|word| rising[word]), [30, 40, 30, 40]);
+        let falling = times([40, 30, 20, 10]);
+        assert_eq!(several.map(|word| falling[word]), [30, 30, 40, 10]);
+        assert_eq!(["reply_in_pieces", "reply_drips"].map(|word| falling[word]), [20, 20]);
+    }
+
+    #[test]
     fn a_burst_is_recorded_and_a_flood_only_now_and_then() {
         let mut room = SlowRoom::new(Time(0));
         let mut took =
