@@ -287,6 +287,25 @@ mod tests {
         }
     }
 
+    /// The shortest round trip is 1 ms, and another millisecond is wanted.
+    #[test]
+    fn the_limit_doubles_only_while_little_queues_and_never_again_after_it_has_fallen() {
+        let mut limit = InflightLimit::new(limits::INFLIGHT_MIN, Time(0));
+        limit.note_reply((1_000, 1), (1, 1), (0, Time(1)));
+        let mut round = |at: u64, delay: u64| {
+            let before = limit.bytes();
+            limit.note_short();
+            limit.note_reply((delay, before), (at, at), (0, Time(at)));
+            (before, limit.bytes())
+        };
+        let (before, after) = round(2, 1_500);
+        assert_eq!(after, 2 * before, "half of what is wanted");
+        for (at, delay) in [(3, 1_501), (4, 2_000), (5, 2_001), (6, 1_400)] {
+            let (before, after) = round(at, delay);
+            assert_eq!(after, before * 2_000 / delay, "{delay} us");
+        }
+    }
+
     /// The shortest round trip is of this window or of the one before it, so two windows after the
     /// way became longer nothing is left of the shorter one.
     #[test]

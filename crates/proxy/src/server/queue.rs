@@ -728,6 +728,19 @@ mod tests {
     }
 
     #[test]
+    fn a_parked_client_of_which_nothing_is_left_is_served_when_it_asks_again() {
+        let mut queue = FairQueue::default();
+        queue.push(client(0), ALONE, message(0, 300, 0));
+        queue.next();
+        queue.park(Time(1));
+        let gone = queue.withdraw_where(Some(client(0)), |_, _| true, |_, _| unreachable!());
+        assert_eq!(gone.len(), 1);
+        queue.push(client(0), ALONE, message(1, 300, 2));
+        assert_eq!(serve_all(&mut queue), [(client(0), 1)]);
+        expect_empty(&queue);
+    }
+
+    #[test]
     fn one_that_is_skipped_waits_for_the_others_until_all_are() {
         let mut queue = FairQueue::default();
         (0..3).for_each(|at| queue.push(client(at), ALONE, message(at as RequestId, 300, 0)));

@@ -224,6 +224,15 @@ mod tests {
     }
 
     #[test]
+    fn a_tenant_that_may_only_come_and_go_may_do_nothing() {
+        let nothing = |allow: &[&str], deny: &[&str]| {
+            Rules::new(Vec::new(), (list(allow), list(deny)), Vec::new()).allows_nothing()
+        };
+        assert!(nothing(&["quit"], &[]) && nothing(&[], &["@all"]));
+        assert!(!nothing(&["get"], &[]) && !nothing(&[], &["get"]) && !nothing(&[], &[]));
+    }
+
+    #[test]
     fn commands_are_allowed_and_denied_by_name_container_and_category() {
         let rules = |allow: &[&str], deny: &[&str]| {
             Rules::new(Vec::new(), (list(allow), list(deny)), Vec::new())

@@ -239,3 +239,42 @@ const CALLS_MIN: usize = 64;
 const TURNS_MAX: usize = 64;
 /// How soon a request is tried again that waits for answers which are on their way.
 const EXPECTED_US: u64 = 1_000;
+
+#[cfg(test)]
+mod tests {
+    use std::rc::Rc;
+
+    use metrics::Registry;
+
+    use super::*;
+
+    const NOW: Time = Time(10_000_000);
+
+    /// The same tenant as two workers see it, with a rate for the bytes of requests.
+    fn two(registry: &Registry, received: u64) -> [Tenant; 2] {
+        let plan = TenantPlan { id: 7, ..TenantPlan::new("shop") };
+        let plan = Rc::new(TenantPlan { rates: [u64::MAX, received, u64::MAX], ..plan });
+        [1, 2].map(|slot| Tenant::new(plan.clone(), &registry.metrics(slot)))
+    }
+
+    /// Otherwise another worker would take what is spent already.
+    #[test]
+    fn what_a_request_takes_in_advance_is_charged_to_all_workers_at_once() {
+        let registry = Registry::private(3, 16);
+        let [mut one, mut other] = two(&registry, 1_000);
+        assert_eq!(one.admit(&registry.metrics(1), 0, NOW), Ok(()));
+        assert!(one.charge_at_once(1, 100_000, NOW), "nothing else is to be looked at");
+        let met = other.admit(&registry.metrics(2), 0, NOW);
+        assert!(matches!(met, Err(Limit::Rate(Rate::Received, _))), "{met:?}");
+    }
+
+    #[test]
+    fn answers_that_are_expected_have_all_that_there_is() {
+        let registry = Registry::private(2, 16);
+        let rates = (registry.tenant_rates(7), Rate::Sent);
+        let piece = TenantRates::piece(per_worker(1_000_000)) as i64;
+        let filled = |reserved| Purse { left: 0 }.fill(reserved, rates, NOW, 1_000_000);
+        assert_eq!(filled(piece - 1), Ok(()));
+        assert_eq!(filled(piece), Err(Limit::Rate(Rate::Sent, NOW.after(EXPECTED_US))));
+    }
+}
