@@ -167,6 +167,24 @@ fn after_a_request_that_took_long_the_next_lets_those_that_wait_go_first() {
 }
 
 #[test]
+fn one_that_comes_after_a_request_that_took_long_lets_those_that_wait_go_first() {
+    let (mut stage, link) = redis();
+    let [jobs, reads, late] = [stage.client(), stage.client(), stage.client()];
+    let script = |nth: u32| resp(&format!("EVAL script{nth} 1 a"));
+    stage.says(jobs, &script(1));
+    assert_eq!(stage.turn(link), script(1));
+    stage.says(reads, "GET b\r\n");
+    assert_eq!(stage.turn(link), resp("GET b"));
+    stage.passes(SECOND / 50);
+    stage.says(link, ":1\r\n");
+    assert_eq!(stage.turn(link), "");
+    stage.says(late, &script(2));
+    assert_eq!(stage.turn(link), "", "the read has not been answered");
+    stage.says(link, "$1\r\nb\r\n");
+    assert_eq!(stage.turn(link), script(2));
+}
+
+#[test]
 fn a_late_reply_with_another_number_of_values_closes_its_link() {
     let (mut stage, link) = redis();
     let (slow_one, reads) = (stage.client(), stage.client());

@@ -128,6 +128,22 @@ fn the_limit_opens_again_after_the_way_to_a_server_has_become_longer() {
     assert!(far[rounds..].iter().any(|bytes| *bytes > 100_000), "{far:?}");
 }
 
+/// A few larger messages cost less than many small ones.
+#[test]
+fn what_waits_is_sent_when_a_quarter_of_the_limit_is_free() {
+    let (mut stage, link) = limited(16 << 10, |_| {});
+    let client = stage.client();
+    stage.says(client, &set("key", 1_000).repeat(20));
+    let sent = stage.turn(link).matches("set ").count();
+    let answer = |stage: &mut Stage| {
+        stage.says(link, "STORED\r\n");
+        stage.turn(link).matches("set ").count()
+    };
+    let more: Vec<usize> =
+        (0..sent).map(|_| answer(&mut stage)).take_while(|more| *more == 0).collect();
+    assert_eq!((sent, more.len()), (7, 1));
+}
+
 #[test]
 fn one_clients_requests_never_change_places() {
     let (mut stage, link) = limited(4_000, |_| {});

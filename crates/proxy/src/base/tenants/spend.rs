@@ -268,6 +268,22 @@ mod tests {
         assert!(matches!(met, Err(Limit::Rate(Rate::Received, _))), "{met:?}");
     }
 
+    /// It may be read in other pieces, or together with what comes behind it.
+    #[test]
+    fn a_request_that_is_read_again_is_counted_once() {
+        let registry = Registry::private(3, 16);
+        let [mut tenant, _] = two(&registry, u64::MAX);
+        tenant.charge(3, 300, NOW);
+        tenant.refund(2, 200);
+        let mut charge = |requests, bytes| {
+            tenant.charge(requests, bytes, NOW);
+            let counters = [TenantCounter::Requests, TenantCounter::ReceivedBytes];
+            counters.map(|counter| tenant.counters.value(counter))
+        };
+        assert_eq!(charge(1, 100), [3, 300]);
+        assert_eq!(charge(4, 150), [6, 350]);
+    }
+
     #[test]
     fn answers_that_are_expected_have_all_that_there_is() {
         let registry = Registry::private(2, 16);
