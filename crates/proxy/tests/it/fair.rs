@@ -128,6 +128,25 @@ fn the_limit_opens_again_after_the_way_to_a_server_has_become_longer() {
     assert!(far[rounds..].iter().any(|bytes| *bytes > 100_000), "{far:?}");
 }
 
+/// Keys of one client that wait are one message only if they came at the same time.
+#[test]
+fn a_key_that_came_later_may_wait_as_much_longer() {
+    let (mut stage, link) = full(|plan| {
+        let pool = &mut plan.pools[0];
+        (pool.timeouts.queue, pool.timeouts.reply) = (SECOND, 9 * SECOND);
+        pool.hold_after = None;
+    });
+    let client = stage.client();
+    stage.says(client, "get early\r\n");
+    stage.turn(link);
+    stage.passes(SECOND / 2);
+    stage.says(client, "get late\r\n");
+    stage.turn(link);
+    stage.passes(SECOND / 2);
+    assert!(stage.received(client).starts_with("SERVER_ERROR"), "the first has had its time");
+    assert_eq!(answer(&mut stage, link, "delete full\r\n", None), "get late\r\n");
+}
+
 /// A few larger messages cost less than many small ones.
 #[test]
 fn what_waits_is_sent_when_a_quarter_of_the_limit_is_free() {

@@ -474,6 +474,24 @@ fn a_read_of_one_key_needs_no_memory_to_be_asked() {
 /// A link's queue is bounded by its messages and by its bytes.
 /// A request that its client makes at once may exceed the bound, and is refused if it does. What
 /// another client asks is not. (What a client pipelines is not read while so much waits.)
+/// Keys that may be merged wait in one message, and each of them counts.
+#[test]
+fn a_queue_is_full_with_so_many_keys() {
+    let mut stage = Stage::of(&["s0"], |plan| {
+        (plan.limits.link_queue, plan.limits.inflight) = (2, 1);
+        plan.pools[0].preconnect = true;
+    });
+    let (link, client, other) = (stage.connect(0), stage.client(), stage.client());
+    stage.says(other, "delete x\r\n");
+    stage.says(client, "get a b c\r\n");
+    assert_eq!(stage.turn(link), "delete x\r\n");
+    stage.says(link, "DELETED\r\n");
+    while let more @ 1.. = stage.turn(link).lines().count() {
+        (0..more).for_each(|_| stage.says(link, "END\r\n"));
+    }
+    assert_eq!(stage.received(client), "SERVER_ERROR s0: queue full, not sent\r\n");
+}
+
 #[test]
 fn a_queue_is_full_at_its_bound() {
     const FULL: &str = "SERVER_ERROR s0: queue full, not sent\r\n";
