@@ -128,6 +128,20 @@ fn the_limit_opens_again_after_the_way_to_a_server_has_become_longer() {
     assert!(far[rounds..].iter().any(|bytes| *bytes > 100_000), "{far:?}");
 }
 
+/// Nothing is sent meanwhile, so nothing else looks at what the link holds.
+#[test]
+fn the_memory_of_reads_that_wait_is_free_when_their_client_leaves() {
+    let (mut stage, link) = full(|_| {});
+    let client = stage.client();
+    let before = stage.memory();
+    stage.says(client, &format!("get {}\r\n", "k".repeat(200)).repeat(20));
+    assert_eq!(stage.turn(link), "");
+    assert!(stage.memory() > before + 20 * 200);
+    stage.closes(client, Closed::Reset);
+    stage.end_turn();
+    assert!(stage.memory() <= before, "{} of {before}", stage.memory());
+}
+
 /// Keys of one client that wait are one message only if they came at the same time.
 #[test]
 fn a_key_that_came_later_may_wait_as_much_longer() {

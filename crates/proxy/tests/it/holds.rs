@@ -406,6 +406,32 @@ fn reads_that_gather_are_dropped_with_their_clients() {
     stage.expect_rows(0);
 }
 
+/// One message of those that gather has not been closed yet.
+#[test]
+fn reads_that_have_gathered_for_long_are_dropped_with_their_client() {
+    let get = limits::COST_OF_MESSAGE + 1 + u64::from(limits::ANSWER_UNKNOWN);
+    let mut stage = Stage::of(&["s0"], |plan| {
+        plan.limits.inflight = 8 * get;
+        plan.pools[0].preconnect = true;
+    });
+    let link = stage.connect(0);
+    let (other, gathers) = (stage.client(), stage.client());
+    stage.says(other, "incr n 1\r\n");
+    assert_eq!(stage.turn(link), "incr n 1\r\n");
+    for _ in 0..10 {
+        stage.says(gathers, "get x\r\n");
+        stage.end_turn();
+    }
+    let sent = stage.turn(link).lines().count();
+    stage.passes(HOLD_AFTER);
+    stage.closes(gathers, Closed::Reset);
+    stage.passes(HOLD_AFTER);
+    stage.expect_count(ServerCounter::Dropped, 1);
+    stage.says(link, &("5\r\n".to_string() + &"END\r\n".repeat(sent)));
+    assert_eq!((sent, stage.turn(link)), (7, String::new()));
+    stage.expect_rows(0);
+}
+
 /// They share a message that has not left, and each has its time.
 #[test]
 fn of_reads_that_gather_for_a_silent_server_each_has_its_own_time() {
