@@ -371,6 +371,8 @@ mod tests {
         let slow = || story([0, 0, 10, 110, 110]);
         let reply = ReplyOf { began: Time(60), ..slow().reply };
         assert_eq!(words(&Story { reply, ..slow() }), ["reply_in_pieces"]);
+        let at_last = ReplyOf { began: Time(100), ..reply };
+        assert_eq!(words(&Story { reply: at_last, ..slow() }), ["server"], "it was soon there");
         let drips = ReplyOf { reads: DRIPS, ..reply };
         assert_eq!(words(&Story { reply: drips, ..slow() }), ["reply_drips"]);
         assert_eq!(words(&Story { reply: drips, is_large: true, ..slow() }), ["large"]);
