@@ -220,6 +220,7 @@ mod tests {
             Time(LOOK_US),
             [(Groups::of(1, 0), 500), (Groups::of(2, 0), 1)].into_iter(),
         );
+        assert!(groups.any_over());
         memory.used = 0;
         assert!(groups.wants_look(&memory, Time(2 * LOOK_US)), "one is over its part");
     }

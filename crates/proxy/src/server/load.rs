@@ -220,3 +220,18 @@ impl Servers {
         load.is_awaited
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_client_has_shown_to_be_small_says_nothing_once_its_answers_are_large() {
+        let mut load = Load { sent: 4, waiting: 9, ..Load::new(ConnId::NONE) };
+        assert_eq!(load.as_sent(4).depth, Depth::Beyond, "it asks for more than before");
+        load.grow(1);
+        assert!(!load.is_beyond(4), "an answer has come");
+        load.forget_shown();
+        assert!(load.is_beyond(4));
+    }
+}

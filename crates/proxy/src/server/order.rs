@@ -213,4 +213,17 @@ mod tests {
         assert_eq!(order.next(), None);
         assert!(order.groups.is_empty() && order.new == 0);
     }
+
+    #[test]
+    fn one_that_had_no_queue_is_served_first_though_others_like_it_have_gone() {
+        let mut order = Order::default();
+        (0..2).for_each(|at| order.insert(of(1, 1), at));
+        assert_eq!(order.next(), Some(0));
+        order.pop_first();
+        assert_eq!(order.next(), Some(1));
+        order.end_turn_of_first();
+        assert!(!order.is_first_new(), "it has had its turn");
+        order.insert(of(1, 1), 2);
+        assert_eq!(order.next(), Some(2));
+    }
 }
