@@ -96,4 +96,16 @@ mod tests {
         assert_eq!(play(&mut share, 50, 64), (3_200, 3_200));
         assert_eq!(share.work(), MOST);
     }
+
+    #[test]
+    fn larger_shares_are_tried_now_and_then_where_turns_are_just_as_long_as_they_may_be() {
+        let mut share = TurnShare::new(MOST);
+        let mut work_after = |turn| {
+            (0..4).for_each(|_| share.note_reached());
+            share.end_turn(turn, MOST);
+            share.work()
+        };
+        let works = [1, 2, TRIED_TURNS].map(&mut work_after);
+        assert_eq!(works, [MOST / 4, MOST / 4, MOST / 2]);
+    }
 }
