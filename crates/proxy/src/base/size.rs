@@ -333,7 +333,9 @@ mod tests {
         let unproven = Cost::new(40, Expected::unproven(100, 0));
         assert_eq!((unproven.bytes(), unproven.is_unproven()), (cost.bytes(), true));
         assert_eq!((cost.unproven(), unproven.unproven()), (0, 128 * 1024));
-        assert_eq!(Cost::new(usize::MAX >> 1, answer).bytes(), u64::from(BYTES));
+        let most = Cost::new(usize::MAX >> 1, answer);
+        assert_eq!((most.bytes(), most.is_unproven()), (u64::from(BYTES), false));
+        assert!(!Expected::proven(u32::MAX).is_unproven());
     }
 
     #[test]
@@ -424,6 +426,17 @@ mod tests {
         assert_eq!(sizes.expected(1, 0).len(), 4_000);
         sizes.note(10);
         assert_eq!(sizes.expected(1, 0).len(), 3_000);
+    }
+
+    #[test]
+    fn each_large_answer_is_noted_and_a_small_one_like_those_before_it_is_not() {
+        let mut sizes = Sizes::default();
+        let large = limits::LARGE_MIN as usize;
+        for len in [large - 1, large] {
+            sizes.client.note(1, len, &mut sizes.pool, Time(0));
+            let fits = [large - 1, large].map(|len| sizes.client.fits(1, len));
+            assert_eq!(fits, [true, false], "after {len}");
+        }
     }
 
     #[test]
