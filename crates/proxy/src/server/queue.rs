@@ -16,6 +16,8 @@
 //! A client that had no queue is served before the ring, once in a round of it, as in RFC 8290: one
 //! that asks for little has not to wait until all the others have had their turn.
 
+mod check;
+
 use std::collections::VecDeque;
 
 use super::batch::{Batch, Entry};
@@ -418,27 +420,9 @@ impl FairQueue {
             .filter_map(|queue| queue.waiting.front())
     }
 
-    /// Lists the clients that wait for their turn: how often each stood aside, and the cost that it
-    /// was granted so far.
-    pub(super) fn grants(&self) -> impl Iterator<Item = (ConnId, u32, i64)> {
-        let served = |at: u32| &self.queues[at as usize];
-        let waiting = self.order.iter().map(served).filter(|queue| !queue.waiting.is_empty());
-        waiting.map(|queue| (queue.client, queue.breaks, queue.served as i64 + queue.balance))
-    }
-
     /// Lists the clients that are not read until there is room.
     pub(super) fn full_clients(&self) -> impl Iterator<Item = ConnId> {
         self.queues.iter().filter(|queue| queue.is_full).map(|queue| queue.client)
-    }
-
-    /// Returns the most that one client may have served before its debts begin.
-    pub(super) fn largest_balance(&self) -> i64 {
-        self.by_client.values().map(|at| self.queues[*at as usize].balance).max().unwrap_or(0)
-    }
-
-    /// Returns the most that waits of one client.
-    pub(super) fn longest(&self) -> usize {
-        self.queues.iter().map(|queue| queue.len).max().unwrap_or(0)
     }
 
     fn note_since(&mut self, since: Time) {

@@ -1,0 +1,24 @@
+//! What the simulator asserts of a queue is derived from this.
+
+use super::FairQueue;
+use crate::base::id::ConnId;
+
+impl FairQueue {
+    /// Lists the clients that wait for their turn: how often each stood aside, and the cost that it
+    /// was granted so far.
+    pub(in crate::server) fn grants(&self) -> impl Iterator<Item = (ConnId, u32, i64)> {
+        let served = |at: u32| &self.queues[at as usize];
+        let waiting = self.order.iter().map(served).filter(|queue| !queue.waiting.is_empty());
+        waiting.map(|queue| (queue.client, queue.breaks, queue.served as i64 + queue.balance))
+    }
+
+    /// Returns the most that one client may have served before its debts begin.
+    pub(in crate::server) fn largest_balance(&self) -> i64 {
+        self.by_client.values().map(|at| self.queues[*at as usize].balance).max().unwrap_or(0)
+    }
+
+    /// Returns the most that waits of one client.
+    pub(in crate::server) fn longest(&self) -> usize {
+        self.queues.iter().map(|queue| queue.len).max().unwrap_or(0)
+    }
+}
