@@ -135,7 +135,7 @@ impl Failed {
     /// Keeps what it printed among others and alone.
     fn keep(&self, step: &str, again: &str) {
         let folder = root().join("target/unstable").join(step);
-        let file = folder.join(self.name.replace("::", ".")).with_extension("txt");
+        let file = folder.join(format!("{}.txt", self.name.replace("::", ".")));
         let text = format!("== among others\n{}\n== alone\n{again}", self.output);
         if let Err(error) = fs::create_dir_all(&folder).and_then(|()| fs::write(&file, text)) {
             println!("cannot keep {}: {error}", file.display());
