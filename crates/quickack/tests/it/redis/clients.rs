@@ -2,9 +2,9 @@
 //! connect, pipelines, scripts that a server has lost, whole SCANs, RESP3, large values and logins,
 //! in front of four servers, with one worker and with four; and what binds a connection.
 
-use std::path::{Path, PathBuf};
+use std::fs::{self, File};
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
-use std::sync::OnceLock;
 
 use testkit::process::{Family, Quickack, Redis};
 
@@ -60,8 +60,8 @@ impl Script {
                 .current_dir(peer_script("go_redis")),
             Script::Java(client) => {
                 let jars = root().join(".java/*").display().to_string();
-                let compiled = java_classes(&jars).display();
-                command.args(["-cp", &format!("{compiled}:{jars}")]);
+                let compiled = java_classes(&jars);
+                command.args(["-cp", &format!("{}:{jars}", compiled.display())]);
                 command.arg(name("ThroughRedis", "BindingRedis")).arg(client)
             }
         };
@@ -70,17 +70,26 @@ impl Script {
     }
 }
 
-/// Compiles the Java scripts once for all tests, below `target`.
-fn java_classes(jars: &str) -> &'static Path {
-    static CLASSES: OnceLock<PathBuf> = OnceLock::new();
-    CLASSES.get_or_init(|| {
-        let classes = root().join("target/java_redis");
+/// Compiles the Java scripts below `target`, if no other test has: each test is a process of its
+/// own, and several need them at once.
+fn java_classes(jars: &str) -> PathBuf {
+    let scripts = ["ThroughRedis", "BindingRedis"];
+    let scripts = scripts.map(|name| peer_script(&format!("java_redis/{name}.java")));
+    let sources = scripts.each_ref().map(|file| fs::read_to_string(file).expect("a script"));
+    let classes = root().join("target/java_redis");
+    fs::create_dir_all(&classes).expect("a folder for the classes");
+    let lock = File::create(classes.join("lock")).expect("a file of ours");
+    lock.lock().expect("whoever compiles comes to an end");
+    // Written last, so that it says that all classes are whole.
+    let compiled = classes.join("compiled");
+    if fs::read_to_string(&compiled).ok() != Some(sources.concat()) {
+        let _ = fs::remove_file(&compiled);
         let mut command = Command::new("javac");
         command.args(["-nowarn", "-Xlint:-options", "-cp", jars, "-d"]).arg(&classes);
-        command.arg(peer_script("java_redis/ThroughRedis.java"));
-        run(command.arg(peer_script("java_redis/BindingRedis.java")));
-        classes
-    })
+        run(command.args(scripts));
+        fs::write(&compiled, sources.concat()).expect("a file of ours");
+    }
+    classes
 }
 
 /// Runs a script about what binds a connection in these versions of RESP: in front of one server
