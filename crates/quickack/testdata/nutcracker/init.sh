@@ -56,6 +56,9 @@ script status
 nutcracker --daemonize --output="$log" </dev/null
 echo "started: $?"
 until_so listens
+# Whoever has just been started is called so until it has its own title.
+is_found_once() { [ "$(pidof nutcracker | wc -w)" = 1 ]; }
+until_so is_found_once
 found=$(pidof nutcracker)
 echo "found by its name: $(echo "$found" | wc -w)"
 echo "command line: $(tr '\0' ' ' <"/proc/$found/cmdline" | sed 's/ *$//')"
