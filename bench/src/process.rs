@@ -92,13 +92,8 @@ impl Process {
 
     /// Returns the process and its descendants.
     pub fn tree(&self) -> Vec<u32> {
-        let mut tree = vec![self.id()];
-        let mut at = 0;
-        while at < tree.len() {
-            tree.extend(facts::children(tree[at]).into_keys());
-            at += 1;
-        }
-        tree
+        let id = self.id();
+        [vec![id], facts::below(id)].concat()
     }
 }
 

@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, WaitOptions, WaitStatus};
 use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGQUIT, SIGTERM};
-use testkit::process::facts::{all_children, describe};
+use testkit::process::facts::{below, children, describe};
 
 /// How long the processes of a test may take to end after it. Most have ended before; a worker
 /// whose master was killed notices at its next event.
@@ -124,7 +124,7 @@ fn all_end_within(limit: Duration, signals: &Signals) -> bool {
     let start = Instant::now();
     loop {
         while reap().is_some() {}
-        if all_children(std::process::id()).is_empty() {
+        if children(std::process::id()).is_empty() {
             return true;
         }
         let left = limit.saturating_sub(start.elapsed());
@@ -161,19 +161,7 @@ fn reap() -> Option<(Pid, WaitStatus)> {
     }
 }
 
-/// Returns every process below `id`, parents first.
-fn below(id: u32) -> Vec<u32> {
-    let mut all = all_children(id);
-    let mut at = 0;
-    while at < all.len() {
-        let children = all_children(all[at]);
-        all.extend(children);
-        at += 1;
-    }
-    all
-}
-
 /// Says what each process below does, and what each of its threads waits for.
 fn describe_below() -> String {
-    all_children(std::process::id()).into_iter().map(describe).collect()
+    children(std::process::id()).into_keys().map(describe).collect()
 }

@@ -126,15 +126,24 @@ pub fn listens(id: u32, port: u16) -> bool {
 
 /// Returns the children of a process with their command lines.
 pub fn children(id: u32) -> BTreeMap<u32, String> {
-    let text = std::fs::read_to_string(format!("/proc/{id}/task/{id}/children"));
-    let ids = text.unwrap_or_default();
-    let ids = ids.split_whitespace().filter_map(|id| id.parse().ok());
     // A child that ends meanwhile has an empty command line.
-    ids.map(|id| (id, command_line(id))).collect()
+    ids_of_children(id).into_iter().map(|id| (id, command_line(id))).collect()
+}
+
+/// Returns every process below one, parents first.
+pub fn below(id: u32) -> Vec<u32> {
+    let mut all = ids_of_children(id);
+    let mut at = 0;
+    while at < all.len() {
+        let children = ids_of_children(all[at]);
+        all.extend(children);
+        at += 1;
+    }
+    all
 }
 
 /// Returns the children of all threads of a process.
-pub fn all_children(id: u32) -> Vec<u32> {
+fn ids_of_children(id: u32) -> Vec<u32> {
     let tasks = std::fs::read_dir(format!("/proc/{id}/task")).into_iter().flatten().flatten();
     let children = tasks.map(|task| std::fs::read_to_string(task.path().join("children")));
     let ids = children.flatten().flat_map(|text| {
@@ -163,7 +172,7 @@ fn describe_from(id: u32, depth: usize, report: &mut String) {
         let call = call.split(' ').next().unwrap_or_default();
         report.push_str(&format!("{indent}  thread {name}: in {place}, call {call}\n"));
     }
-    all_children(id).into_iter().for_each(|child| describe_from(child, depth + 1, report));
+    ids_of_children(id).into_iter().for_each(|child| describe_from(child, depth + 1, report));
 }
 
 /// Returns the words of a command line, or a title; empty if the process has ended.
