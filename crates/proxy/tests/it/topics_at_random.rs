@@ -419,25 +419,11 @@ fn play(seed: u64) {
 #[cfg(not(seeded_bugs))]
 #[test]
 fn at_random_each_message_is_heard_once_by_those_who_listen() {
-    for seed in 1..=150 {
-        let played = std::panic::catch_unwind(|| play(seed));
-        assert!(played.is_ok(), "seed {seed}: see above");
-    }
+    crate::stage::resp::check_seeds(1..=150, play);
 }
 
 #[cfg(seeded_bugs)]
 #[test]
 fn seeded_bugs_of_subscriptions_are_found() {
-    (1..=50).for_each(play);
-    let survived: Vec<_> = proxy::bug::TOPIC_BUGS
-        .iter()
-        .filter(|bug| match crate::stage::resp::finds(**bug, 1..300, play) {
-            Some(found) => {
-                println!("{bug:?}: {found}");
-                false
-            }
-            None => true,
-        })
-        .collect();
-    assert!(survived.is_empty(), "not found: {survived:?}");
+    crate::stage::resp::check_bugs(proxy::bug::TOPIC_BUGS, play);
 }

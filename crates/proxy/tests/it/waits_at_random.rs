@@ -233,25 +233,11 @@ fn play(seed: u64) {
 #[cfg(not(seeded_bugs))]
 #[test]
 fn at_random_who_waits_has_its_link_alone_and_gets_what_it_waits_for() {
-    for seed in 1..=200 {
-        let played = std::panic::catch_unwind(|| play(seed));
-        assert!(played.is_ok(), "seed {seed}: see above");
-    }
+    crate::stage::resp::check_seeds(1..=200, play);
 }
 
 #[cfg(seeded_bugs)]
 #[test]
 fn seeded_bugs_of_waits_are_found() {
-    (1..=50).for_each(play);
-    let survived: Vec<_> = proxy::bug::WAIT_BUGS
-        .iter()
-        .filter(|bug| match crate::stage::resp::finds(**bug, 1..300, play) {
-            Some(found) => {
-                println!("{bug:?}: {found}");
-                false
-            }
-            None => true,
-        })
-        .collect();
-    assert!(survived.is_empty(), "not found: {survived:?}");
+    crate::stage::resp::check_bugs(proxy::bug::WAIT_BUGS, play);
 }

@@ -71,9 +71,35 @@ fn frame(text: &str, words: &mut Vec<String>) -> Option<usize> {
     }
 }
 
+/// Checks that a story finds nothing with any of these seeds.
+#[cfg(not(seeded_bugs))]
+pub fn check_seeds(seeds: std::ops::RangeInclusive<u64>, play: fn(u64)) {
+    for seed in seeds {
+        let played = std::panic::catch_unwind(|| play(seed));
+        assert!(played.is_ok(), "seed {seed}: see above");
+    }
+}
+
+/// Checks that a story finds each of these bugs, and nothing without one.
+#[cfg(seeded_bugs)]
+pub fn check_bugs(bugs: &[proxy::bug::Bug], play: fn(u64)) {
+    (1..=50).for_each(play);
+    let survived: Vec<_> = bugs
+        .iter()
+        .filter(|bug| match finds(**bug, 1..300, play) {
+            Some(found) => {
+                println!("{bug:?}: {found}");
+                false
+            }
+            None => true,
+        })
+        .collect();
+    assert!(survived.is_empty(), "not found: {survived:?}");
+}
+
 /// Plays a story with seeds until a bug is found; returns what was found.
 #[cfg(seeded_bugs)]
-pub fn finds(bug: proxy::bug::Bug, seeds: std::ops::Range<u64>, play: fn(u64)) -> Option<String> {
+fn finds(bug: proxy::bug::Bug, seeds: std::ops::Range<u64>, play: fn(u64)) -> Option<String> {
     std::panic::set_hook(Box::new(|_| ()));
     let found = seeds.into_iter().find_map(|seed| {
         proxy::bug::switch(Some(bug));
