@@ -11,8 +11,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use quick_junit::{Report, TestCaseStatus};
+use serde_json::Value;
 
-use crate::{Outcome, peers, quick, root};
+use crate::{Outcome, peers, root};
 
 /// The tests of one step.
 pub struct Tests<'a> {
@@ -109,14 +110,21 @@ impl Tests<'_> {
     }
 }
 
-/// Returns the names of the tests of a test binary.
+/// Returns the names of the tests of a test binary that are not ignored.
 pub fn list(options: &[&str]) -> Result<BTreeSet<String>, String> {
     let mut command = nextest()?;
     command.args(["nextest", "list", "--locked", "--message-format", "json"]).args(options);
     let output = command.stderr(Stdio::inherit()).output();
     let output = output.map_err(|error| format!("nextest list: {error}"))?;
     let json = serde_json::from_slice(&output.stdout);
-    Ok(quick::names(&json.map_err(|error| format!("nextest list: {error}"))?))
+    Ok(names(&json.map_err(|error| format!("nextest list: {error}"))?))
+}
+
+/// Returns the names in nextest's list that are not ignored.
+fn names(list: &Value) -> BTreeSet<String> {
+    let suites = list["rust-suites"].as_object().into_iter().flat_map(|suites| suites.values());
+    let tests = suites.filter_map(|suite| suite["testcases"].as_object()).flatten();
+    tests.filter(|(_, test)| test["ignored"] == false).map(|(name, _)| name.clone()).collect()
 }
 
 impl Failed {
@@ -183,24 +191,27 @@ fn guarded() -> Result<String, String> {
 
 /// Returns a command of cargo-nextest, which is fetched if it is not here.
 fn nextest() -> Result<Command, String> {
-    if !is_there(&in_venv()) && !is_there(Path::new(NAME)) {
-        let why = peers::install_module(PACKAGE).err();
-        if !is_there(&in_venv()) {
-            return Err(format!(
-                "cargo-nextest, which gives each test a deadline, cannot be had ({}); \
-                 run `cargo install --locked {NAME}`",
-                why.unwrap_or_else(|| "its package has no program".into()),
-            ));
+    let program = match find() {
+        Some(program) => program,
+        None => {
+            let why = peers::install_module(PACKAGE).err();
+            find().ok_or_else(|| {
+                let why = why.unwrap_or_else(|| "its package has no program".into());
+                format!(
+                    "cargo-nextest, which gives each test a deadline, cannot be had ({why}); \
+                     run `cargo install --locked {NAME}`"
+                )
+            })?
         }
-    }
-    let program = if is_there(&in_venv()) { in_venv() } else { NAME.into() };
+    };
     let mut command = Command::new(program);
     command.current_dir(root()).stdin(Stdio::null());
     Ok(command)
 }
 
-fn in_venv() -> PathBuf {
-    root().join(".venv/bin").join(NAME)
+fn find() -> Option<PathBuf> {
+    let programs = [root().join(".venv/bin").join(NAME), PathBuf::from(NAME)];
+    programs.into_iter().find(|program| is_there(program))
 }
 
 fn is_there(program: &Path) -> bool {

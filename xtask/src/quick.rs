@@ -5,8 +5,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::Command;
 
-use serde_json::Value;
-
 use crate::{nextest, root};
 
 /// Seeds that the simulator plays.
@@ -68,13 +66,6 @@ fn firsts(names: &BTreeSet<String>) -> impl Iterator<Item = &String> {
         firsts.entry(module).or_insert(name);
     }
     firsts.into_iter().filter(|(module, _)| !module.starts_with("stall")).map(|(_, name)| name)
-}
-
-/// Returns the names in nextest's list that are not ignored.
-pub fn names(list: &Value) -> BTreeSet<String> {
-    let suites = list["rust-suites"].as_object().into_iter().flat_map(|suites| suites.values());
-    let tests = suites.filter_map(|suite| suite["testcases"].as_object()).flatten();
-    tests.filter(|(_, test)| test["ignored"] == false).map(|(name, _)| name.clone()).collect()
 }
 
 #[cfg(test)]
