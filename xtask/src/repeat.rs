@@ -124,7 +124,9 @@ struct Beside(Child);
 impl Beside {
     fn start() -> Result<Beside, String> {
         peers::need_package("stress-ng", &["stress-ng", "--version"])?;
-        let mut command = Command::new("stress-ng");
+        // It ends also if this process is killed.
+        let mut command = Command::new("setpriv");
+        command.args(["--pdeathsig", "TERM", "stress-ng"]);
         let child = command.args(BESIDE).stdin(Stdio::null()).spawn();
         child.map(Beside).map_err(|error| format!("stress-ng: {error}"))
     }
