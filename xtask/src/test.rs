@@ -254,6 +254,9 @@ fn parse(arguments: &[String]) -> Result<Request, String> {
             }
         }
     }
+    if request.write_times && (request.long || !request.steps.is_empty()) {
+        return Err("--write-times is for a run of all steps, without --long".to_string());
+    }
     Ok(request)
 }
 
@@ -439,6 +442,8 @@ mod tests {
         assert!(takes("soak", "soak"));
         assert!(!takes("soak", "fmt"));
         assert!(parse(&words("sok")).is_err());
+        assert!(parse(&words("--write-times")).is_ok());
+        assert!(parse(&words("it --write-times")).is_err(), "the sum would be that of one step");
     }
 
     #[test]
