@@ -12,7 +12,7 @@ pub struct Item {
     pub body: u64,
     /// Bytes that must end the body.
     pub trailer: &'static [u8],
-    /// A value's key, in the head.
+    /// A value's key, in the head. A later piece of a reply that has one is not for the client.
     pub key: Span,
 }
 

@@ -245,6 +245,8 @@ pub enum Place {
     Nth(u32),
     /// To the first server of the plan from this index on.
     From(u32),
+    /// To the only server of the pool: where there are several, the request names none of them.
+    Nowhere,
     /// To the only server of the pool: it may touch keys that cannot be found in it.
     Sole,
     /// To the only server of the pool, where each client has links of its own: it is about what was
@@ -379,6 +381,26 @@ pub enum MarkUse {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ask {
     pub command: u16,
+}
+
+impl Ask {
+    /// A bit beside the index: the request and its reply pass as they are, although the command has
+    /// a form of its own where there are several servers.
+    const UNCHANGED: u16 = 1 << 15;
+
+    /// Returns the form for the only server of a pool.
+    pub fn unchanged(self) -> Ask {
+        Ask { command: self.command | Ask::UNCHANGED }
+    }
+
+    pub fn is_unchanged(self) -> bool {
+        self.command & Ask::UNCHANGED != 0
+    }
+
+    /// Returns the index into the table.
+    pub fn index(self) -> u16 {
+        self.command & !Ask::UNCHANGED
+    }
 }
 
 /// A command that the operator has declared: the positions of its keys among its arguments.

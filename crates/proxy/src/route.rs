@@ -145,6 +145,11 @@ fn route_of_many(base: &mut Base, incoming: &Incoming<'_>) -> Route {
     let pool = &base.pools[asks.pool()];
     match request.place {
         _ if pool.planned() == 0 => Route::Fault(None, Fault::NoServer),
+        // Where there were several, clients may still have cursors of them.
+        Place::Nth(_) | Place::From(_) | Place::Nowhere if pool.servers.len() == 1 => {
+            to(ask.unchanged(), pool.place_from(0).map(|at| at as usize))
+        }
+        Place::Nowhere => Route::Refused(Refusal::NoPlace),
         Place::Nth(at) if pool.place_from(at) != Some(at) => Route::Refused(Refusal::NoPlace),
         Place::From(at) if pool.place_from(at).is_none() => Route::Refused(Refusal::NoPlace),
         Place::Nth(at) | Place::From(at) => {

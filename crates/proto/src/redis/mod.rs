@@ -138,8 +138,11 @@ impl Protocol for Redis {
         local::adapt(request, capabilities)
     }
 
-    fn write_head(&self, request: &Request, head: &[u8], _: &[Span], _: Ask, out: &mut Vec<u8>) {
-        scan::write_head(request, head, out);
+    fn write_head(&self, request: &Request, head: &[u8], _: &[Span], ask: Ask, out: &mut Vec<u8>) {
+        match request.command == commands::id::SCAN && !ask.is_unchanged() {
+            true => scan::write_head(head, out),
+            false => split::write_head(head, out),
+        }
     }
 
     fn write_tail(&self, _request: &Request, _ask: Ask, _out: &mut Vec<u8>) {}

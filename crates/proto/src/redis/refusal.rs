@@ -88,7 +88,7 @@ fn unknown(head: &[u8], out: &mut Vec<u8>) {
 /// The most arguments that are read: each one repeated takes at least three bytes.
 const SHOWN_MAX: usize = words::ECHO_MAX / 3 + 2;
 
-pub(super) const BAD_CURSOR: &str = "invalid cursor";
+const BAD_CURSOR: &str = "invalid cursor";
 /// The argument is added when the error is written.
 pub(super) const BAD_ARGUMENT: &str = "Unknown argument ";
 

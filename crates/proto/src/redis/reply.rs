@@ -26,14 +26,16 @@ use crate::{Ask, Item, ItemKind, Parsed, Progress, Span};
 pub(super) const LINE_MAX: usize = 64 * 1024;
 /// A flag beside the number of elements to come: the first of them is a line that has begun.
 const IN_LINE: u64 = 1 << 63;
+/// Another one: the client is told something else. The key of each item is all its head then.
+const LEFT_OUT: u64 = 1 << 62;
 /// The longest bulk string: the default of a server's `proto-max-bulk-len`.
 pub(super) const BULK_MAX: u64 = 512 * 1024 * 1024;
 /// The most elements of one aggregate.
 const COUNT_MAX: u64 = u32::MAX as u64;
 /// A bulk string of at least this length is an item's body, which may be passed on by reference.
 const BODY_MIN: u64 = 4096;
-/// The most digits of a cursor.
-const CURSOR_LEN_MAX: u64 = 20;
+/// The longest cursor that is read, from a server of any kind.
+const CURSOR_LEN_MAX: u64 = BODY_MIN - 1;
 /// A head's end must fit its field; inputs are far shorter.
 const HEAD_MAX: usize = 1 << 30;
 
@@ -45,7 +47,6 @@ const TOO_LONG: &str = "a line without end";
 const TOO_MANY: &str = "more elements than can be counted";
 const STRAY: &str = "a request was queued that belongs to no transaction";
 const PUSHED: &str = "a push on a link that many share";
-const LONG_CURSOR: &str = "a cursor so large that it leaves no room for the server's place";
 const NO_ANSWER: &str = "not a possible answer to what was asked";
 
 #[inline]
@@ -65,6 +66,7 @@ fn long(ask: Ask, progress: &mut Progress, input: &[u8]) -> Parsed<Item> {
     let input = &input[..input.len().min(HEAD_MAX)];
     match ask.command {
         id::SCAN if progress.left == 0 => lead(progress, input),
+        _ if progress.left & LEFT_OUT != 0 => left_out(ask, progress, input),
         _ => whole(ask, progress, input),
     }
 }
@@ -94,7 +96,7 @@ fn whole(ask: Ask, progress: &mut Progress, input: &[u8]) -> Parsed<Item> {
         match element(input, at) {
             Element::Whole { end, more } => {
                 let sum = left - 1 + more;
-                if sum >= IN_LINE {
+                if sum >= LEFT_OUT {
                     return Parsed::Malformed(TOO_MANY);
                 }
                 (left, at) = (sum, end);
@@ -160,6 +162,22 @@ fn made(kind: ItemKind, head: usize, body: Option<u64>) -> Item {
     Item { kind, head, body, trailer, key: Span::default() }
 }
 
+/// As `whole`, for what the client does not get.
+fn left_out(ask: Ask, progress: &mut Progress, input: &[u8]) -> Parsed<Item> {
+    progress.left &= !LEFT_OUT;
+    let parsed = whole(ask, progress, input);
+    if progress.left > 0 {
+        progress.left |= LEFT_OUT;
+    }
+    match parsed {
+        Parsed::Complete(item) => {
+            let key = Span::new(0, item.head as usize);
+            Parsed::Complete(Item { key, ..item })
+        }
+        other => other,
+    }
+}
+
 /// Takes the part of an unfinished line that has come.
 fn rest_of_line(progress: &mut Progress, input: &[u8]) -> Parsed<Item> {
     let end = memchr::memchr2(b'\r', b'\n', input).unwrap_or(input.len());
@@ -217,15 +235,11 @@ fn lead(progress: &mut Progress, input: &[u8]) -> Parsed<Item> {
     let end = start + len as usize;
     let Some(cursor) = input.get(start..end + 2) else { return Parsed::Incomplete };
     let Some(cursor) = cursor.strip_suffix(b"\r\n") else { return Parsed::Malformed(BAD_END) };
-    match scan::decimal(cursor, u64::MAX) {
-        None => Parsed::Malformed(NO_ANSWER),
-        Some(CURSOR_END..) => Parsed::Malformed(LONG_CURSOR),
-        Some(_) => {
-            progress.left = 1;
-            let part = made(ItemKind::Part, end + 2, None);
-            Parsed::Complete(Item { key: Span::new(start, end), ..part })
-        }
-    }
+    // The client is told if it cannot be passed on.
+    let fits = scan::decimal(cursor, CURSOR_END - 1).is_some();
+    progress.left = if fits { 1 } else { 1 | LEFT_OUT };
+    let part = made(ItemKind::Part, end + 2, None);
+    Parsed::Complete(Item { key: Span::new(start, end), ..part })
 }
 
 /// The element at one position of a reply.

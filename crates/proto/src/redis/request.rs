@@ -14,7 +14,7 @@ use std::borrow::Cow;
 use super::array::{self, BODY_HEAD_MAX, Step, Stop, Walk, short};
 use super::commands::{self, Effort, Row, id};
 use super::keys::ARITY;
-use super::refusal::{BAD_ARGUMENT, BAD_CURSOR, stray};
+use super::refusal::{BAD_ARGUMENT, stray};
 use super::{inline, keys, pubsub, scan};
 use crate::{
     Asked, Class, Extra, Local, MarkUse, Parsed, Place, Quiet, Reach, Refusal, Request, Resume,
@@ -309,7 +309,7 @@ fn understand_row(mut request: Request, input: &[u8], words: &mut Vec<Span>) -> 
             match scan::split(words[1].of(input)) {
                 Some((0, place)) => request.place = Place::From(place),
                 Some((_, place)) => request.place = Place::Nth(place),
-                None => request.class = Class::Refuse(Refusal::Bad(BAD_CURSOR)),
+                None => request.place = Place::Nowhere,
             }
             words.clear();
         }

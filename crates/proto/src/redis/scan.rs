@@ -8,11 +8,12 @@
 //!
 //! Servers are scanned one after the other, by index, each with its own cursors. So every key of a
 //! data set at rest comes as often as its own server returns it.
+//!
+//! A scan of the only server of a pool passes as it is, both ways, whatever its cursors look like.
 
-use super::commands::id;
-use super::{arguments, split, words};
+use super::{arguments, words};
 use crate::scan::decimal;
-use crate::{Asked, Item, Request, Shown};
+use crate::{Asked, Item, Shown};
 
 /// The number of bits of the index.
 const PLACE_BITS: u32 = 10;
@@ -24,6 +25,10 @@ pub(super) const CURSOR_END: u64 = 1 << (64 - PLACE_BITS);
 /// A cursor that no server's cursor becomes. It stands for a position that a cursor cannot hold,
 /// and is refused when it comes back.
 const NOWHERE: u64 = u64::MAX;
+
+const LONG_CURSOR: &str = "the cursor of this scan's server is no number below 2^54, so it cannot \
+                           hold the server's place as well. Scan through a pool that has no other \
+                           server";
 
 /// Returns the server's cursor and the server's index from a cursor that a client sends back.
 /// `None`: the cursor is not one of ours.
@@ -39,18 +44,11 @@ fn join(cursor: u64, place: u32, next: Option<u32>) -> u64 {
         (0, Some(next)) => (0, next),
         _ => (cursor, place),
     };
-    if place < PLACES_MAX && cursor < CURSOR_END {
-        cursor << PLACE_BITS | u64::from(place)
-    } else {
-        NOWHERE
-    }
+    if place < PLACES_MAX { cursor << PLACE_BITS | u64::from(place) } else { NOWHERE }
 }
 
-/// Writes the request for a server: unchanged except for a cursor, which becomes the server's own.
-pub(super) fn write_head(request: &Request, head: &[u8], out: &mut Vec<u8>) {
-    if request.command != id::SCAN {
-        return split::write_head(head, out);
-    }
+/// Writes a scan for one of several servers: the cursor becomes the server's own.
+pub(super) fn write_head(head: &[u8], out: &mut Vec<u8>) {
     let arguments = arguments::all(head);
     words::open_array(arguments.len(), out);
     for (nth, argument) in arguments.iter().enumerate() {
@@ -61,13 +59,17 @@ pub(super) fn write_head(request: &Request, head: &[u8], out: &mut Vec<u8>) {
     }
 }
 
-/// Renders the piece of a scan's reply that contains the cursor; all else passes.
+/// Renders the piece of a scan's reply that contains the cursor; all else passes. A cursor that
+/// cannot be passed on becomes an error, and what follows it is left out.
 pub(super) fn render(asked: &Asked<'_>, item: &Item, head: &[u8], out: &mut Vec<u8>) -> Shown {
     if item.key.is_empty() {
         out.extend_from_slice(head);
         return Shown::Body { trailer: item.trailer };
     }
-    let cursor = decimal(item.key.of(head), u64::MAX).unwrap_or(NOWHERE);
+    let Some(cursor) = decimal(item.key.of(head), CURSOR_END - 1) else {
+        words::error(&[b"ERR ", LONG_CURSOR.as_bytes()], out);
+        return Shown::Head;
+    };
     words::open_array(2, out);
     words::bulk(join(cursor, asked.at, asked.next).to_string().as_bytes(), out);
     Shown::Head
@@ -76,6 +78,7 @@ pub(super) fn render(asked: &Asked<'_>, item: &Item, head: &[u8], out: &mut Vec<
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::redis::commands::id;
     use crate::{Ask, Parsed, Place, Progress, Protocol, Quiet, Resume, Upstream};
 
     #[test]
@@ -99,7 +102,7 @@ mod tests {
         assert_eq!(split(join(0, 0, Some(3)).to_string().as_bytes()), Some((0, 3)));
         assert_eq!(join(0, 3, None), 0, "the last one has ended");
         // Beyond the range of cursors: refused when it comes back, and never another position.
-        for nowhere in [join(0, 1023, Some(1024)), join(CURSOR_END, 0, None), join(7, 1024, None)] {
+        for nowhere in [join(0, 1023, Some(1024)), join(7, 1024, None)] {
             assert_eq!(nowhere, NOWHERE);
             assert_eq!(split(nowhere.to_string().as_bytes()), None);
         }
@@ -116,7 +119,7 @@ mod tests {
             crate::redis::Redis.parse_request(head, &mut Resume::default(), &mut Vec::new());
         let Parsed::Complete(request) = parsed else { panic!("{asked}: {parsed:?}") };
         let mut out = Vec::new();
-        write_head(&request, head, &mut out);
+        write_head(head, &mut out);
         assert_eq!(String::from_utf8_lossy(&out), sent, "{asked}");
         let ask = Ask { command: id::SCAN };
         let (Place::Nth(at) | Place::From(at)) = request.place else { panic!("{request:?}") };
@@ -127,13 +130,30 @@ mod tests {
             let parsed = crate::redis::Servers.parse_reply(ask, &mut progress, rest);
             let Parsed::Complete(item) = parsed else { panic!("{said}: {parsed:?}") };
             let (head, body) = rest.split_at(item.head as usize);
-            if let Shown::Body { trailer } = render(&asked, &item, head, &mut out) {
+            let is_left_out = rest.len() < said.len() && !item.key.is_empty();
+            if is_left_out {
+                // The proxy shows it to nobody.
+            } else if let Shown::Body { trailer } = render(&asked, &item, head, &mut out) {
                 out.extend_from_slice(&body[..item.body as usize]);
                 out.extend_from_slice(trailer);
             }
             rest = &rest[item.len() as usize..];
         }
         assert_eq!(String::from_utf8_lossy(&out), expected);
+    }
+
+    #[test]
+    fn a_cursor_that_cannot_be_passed_on_is_an_error_and_nothing_of_its_reply_follows() {
+        let begin = "*2\r\n$4\r\nscan\r\n$1\r\n0\r\n";
+        let error = format!("-ERR {LONG_CURSOR}\r\n");
+        let long = "k".repeat(5_000);
+        for cursor in ["18014398509481984", "18446744073709551615", "99999999999999999999", "_k"] {
+            let len = cursor.len();
+            let said =
+                format!("*2\r\n${len}\r\n{cursor}\r\n*3\r\n$1\r\n7\r\n$5000\r\n{long}\r\n:1\r\n");
+            check(begin, Some(1), begin, &said, &error);
+            check(begin, None, begin, &format!("*2\r\n${len}\r\n{cursor}\r\n*0\r\n"), &error);
+        }
     }
 
     #[test]

@@ -43,7 +43,7 @@ pub(super) fn in_transaction(request: &Request, input: &[u8]) -> InTransaction {
             None => InTransaction::Answered,
         },
         (Class::Refuse(refusal), _) => InTransaction::Refused(refusal),
-        _ if matches!(request.place, Place::Nth(_) | Place::From(_)) => {
+        _ if matches!(request.place, Place::Nth(_) | Place::From(_) | Place::Nowhere) => {
             InTransaction::Refused(Refusal::ByName(STEPS))
         }
         (Class::Broadcast { gated: false, reach: Reach::Survey, .. }, _)
@@ -151,7 +151,7 @@ pub(super) fn is_block_reply(reply: BlockReply, head: &[u8]) -> bool {
 pub(super) fn is_stray(ask: Ask, reply: &[u8]) -> bool {
     reply.starts_with(b"+QUEUED\r\n")
         && ask.command != id::EXEC
-        && commands::row(ask.command).effort != Effort::Script
+        && commands::row(ask.index()).effort != Effort::Script
 }
 
 /// Each way to end a transaction is tried. If one of them has another name, all that follows on the

@@ -31,7 +31,7 @@ pub(super) fn expect(request: &Request, head: &[u8]) -> Expected {
 
 /// Returns the name of what a server is busy with.
 pub(super) fn name(ask: Ask) -> String {
-    let row = commands::row(ask.command);
+    let row = commands::row(ask.index());
     match row.effort {
         // A command of the operator's goes by the name of another.
         Effort::Quick => "a command of `commands:`".to_string(),

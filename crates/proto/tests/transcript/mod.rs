@@ -203,6 +203,7 @@ pub fn meaning(protocol: &dyn Protocol, request: &Request, head: &[u8], keys: &[
         Place::Any if matches!(request.class, Class::Single { .. }) => out.push_str(" anywhere"),
         Place::Sole => out.push_str(" alone"),
         Place::Own => out.push_str(" own"),
+        Place::Nowhere => out.push_str(" nowhere"),
         Place::Any | Place::Keys => {}
     }
     if request.marks == MarkUse::Sets {

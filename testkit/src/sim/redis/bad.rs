@@ -67,7 +67,7 @@ impl Asker<'_> {
             7 => (b"-ERR ", &[b"MONITOR"]),
             8 => (b"-ERR ", &[b"CLIENT", b"TRACKING", b"ON"]),
             9 => (b"-ERR ", &[b"EVAL", b"return 1", b"many", b"{00}"]),
-            10 => (b"-ERR ", &[b"SCAN", b"nowhere"]),
+            10 => (b"-ERR ", &[b"SCAN"]),
             _ => (b"-ERR ", &[b"DEBUG", b"SLEEP", b"0"]),
         };
         self.plain(Wish::new(Kind::Begins(words), false, Vec::new()), arguments);
