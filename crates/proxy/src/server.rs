@@ -26,6 +26,7 @@ mod pair;
 mod plan;
 mod private;
 mod queue;
+mod renew;
 mod send;
 mod state;
 mod takes;

@@ -123,8 +123,8 @@ pub static FAULTS: &[Row] = &[
         "unexpected reply, connection closed",
         "unexpected reply, connection closed, outcome unknown",
         Some(ServerCounter::Poisoned),
-        "the link is closed and the rest of its input ignored; the server is down until a probe \
-         succeeds",
+        "the link is closed and the rest of its input ignored; reads that were on it are sent once \
+         more on a new link, as after `connection lost`",
     ),
     row(
         Fault::Down,

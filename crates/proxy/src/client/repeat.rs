@@ -17,6 +17,7 @@ use proto::{Ask, Parsed, Quiet, Request, Resume, Retryable};
 
 use super::Clients;
 use super::session::{Client, State};
+use crate::base::id::ConnId;
 use crate::base::part::{LinkClass, NONE, Part, RequestId, Requester};
 use crate::base::timers::Due;
 use crate::base::{Base, limits};
@@ -174,8 +175,17 @@ impl Clients {
     /// key, and that client must have sent no change after it: the second attempt must not see a
     /// state that the first could not have seen. A client that takes other links since may still
     /// be owed the answer to an earlier change on those that it took before.
-    pub(crate) fn may_ask_again(&self, id: RequestId, conn_key: u16) -> bool {
+    /// None of the client that is `blamed` is.
+    pub(crate) fn may_ask_again(
+        &self,
+        id: RequestId,
+        conn_key: u16,
+        blamed: Option<ConnId>,
+    ) -> bool {
         let pending = &self.requests[id];
+        if Some(pending.client) == blamed {
+            return false;
+        }
         let client = self.table.find(pending.client);
         let takes_the_same =
             |client: &Client| client.conn_key == conn_key && client.class != LinkClass::Moved;
@@ -185,10 +195,15 @@ impl Clients {
     }
 
     /// As `may_ask_again`, for a read that is kept until it is answered.
-    pub(crate) fn may_read_again(&self, id: RequestId, conn_key: u16) -> bool {
+    pub(crate) fn may_read_again(
+        &self,
+        id: RequestId,
+        conn_key: u16,
+        blamed: Option<ConnId>,
+    ) -> bool {
         let pending = &self.requests[id];
         let is_read = !pending.writes && !pending.info.gathers && pending.info.repeats.is_some();
-        is_read && self.may_ask_again(id, conn_key)
+        is_read && self.may_ask_again(id, conn_key, blamed)
     }
 
     /// Notes that a part of a request is sent once more.

@@ -105,8 +105,8 @@ impl Proxy {
                     }
                     head.bytes.len()
                 }
-                Reply::Continues { head, len } => {
-                    if let Some(arrival) = self.servers.arrival(id) {
+                Reply::Continues { head, len, is_shown } => {
+                    if let Some(arrival) = self.servers.arrival(id).filter(|_| is_shown) {
                         self.clients.continue_value(&mut self.base, arrival, len, head);
                     }
                     self.end_piece(id);
@@ -376,7 +376,7 @@ impl Proxy {
     /// Settles the messages of a dead link: each is sent once more, where that changes nothing, or
     /// fails. A request that may have been executed is never sent again.
     fn settle_lost(&mut self, lost: Lost) {
-        let Lost { server, conn_key, messages } = lost;
+        let Lost { server, conn_key, fault, blamed, messages } = lost;
         // Decide what may be sent again before anything is settled. An update that fails here
         // counts as a change of its client, and may have been executed.
         let (mut again, mut failed) = (Vec::new(), Vec::new());
@@ -384,11 +384,13 @@ impl Proxy {
             match payload {
                 Payload::Fetch(batch) if batch.is_idempotent() => {
                     let requests = batch.outstanding().map(|entry| entry.part.request);
-                    let may = |request| self.clients.may_ask_again(request, conn_key);
+                    let may = |request| self.clients.may_ask_again(request, conn_key, blamed);
                     let may: Vec<bool> = requests.map(may).collect();
                     again.push(Again::Keys(batch, may));
                 }
-                Payload::Single(part) if self.clients.may_read_again(part.request, conn_key) => {
+                Payload::Single(part)
+                    if self.clients.may_read_again(part.request, conn_key, blamed) =>
+                {
                     again.push(Again::Read(part.request));
                 }
                 payload => failed.push((payload, sent)),
@@ -399,13 +401,12 @@ impl Proxy {
             if sent && self.resend(&payload, server) {
                 continue;
             }
-            let fault = Fault::LinkLost;
             self.handle_link_event(LinkEvent::Failed { payload, server, fault, sent });
         }
         // In the order in which they were sent: a client's later read sees no earlier state.
         for message in again {
             match message {
-                Again::Keys(batch, may) => self.ask_again(batch, &may, server),
+                Again::Keys(batch, may) => self.ask_again(batch, &may, (server, fault)),
                 Again::Read(request) => {
                     self.clients.note_read_again(request);
                     let pool = self.clients.pool_of(request);
@@ -418,7 +419,7 @@ impl Proxy {
     }
 
     /// Sends the keys of a lost get once more that `may` be.
-    fn ask_again(&mut self, batch: Box<Batch>, may: &[bool], server: u32) {
+    fn ask_again(&mut self, batch: Box<Batch>, may: &[bool], (server, fault): (u32, Fault)) {
         let Proxy { base, clients, servers, .. } = self;
         for (entry, may) in batch.outstanding().zip(may) {
             let part = entry.part;
@@ -429,7 +430,7 @@ impl Proxy {
                     let counters = base.pools[asks.pool()].servers[server as usize].counters;
                     counters.add(ServerCounter::AskedAgain, 1);
                 }
-                _ => clients.fail(base, part, Some(server), Fault::LinkLost, false),
+                _ => clients.fail(base, part, Some(server), fault, false),
             }
         }
         servers.recycle(batch);

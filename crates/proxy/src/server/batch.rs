@@ -174,6 +174,11 @@ impl Batch {
         ((!kept.entries.is_empty()).then_some(kept), with(true))
     }
 
+    /// Whether all its keys are one request's.
+    pub(super) fn is_of_one_request(&self) -> bool {
+        self.entries.iter().all(|entry| entry.part.request == self.entries[0].part.request)
+    }
+
     /// Whether sending it again would change nothing.
     pub(crate) fn is_idempotent(&self) -> bool {
         self.idempotent || bug!(ResendTouch)

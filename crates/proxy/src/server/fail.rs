@@ -15,7 +15,7 @@ use crate::base::fault::{Blame, Fault};
 use crate::base::id::ConnId;
 use crate::base::part::{LinkClass, Part, RequestId, Requester};
 use crate::base::timers::Due;
-use crate::base::{Base, ServerAt, limits};
+use crate::base::{Base, ServerAt};
 use crate::{Action, Closed, Event, Time};
 
 /// The outcome of a message without a reply, or news of a server that clients wait for.
@@ -58,6 +58,11 @@ pub(crate) struct LateMessage {
 pub(crate) struct Lost {
     pub(crate) server: u32,
     pub(crate) conn_key: u16,
+    /// Why the link is dead.
+    pub(crate) fault: Fault,
+    /// The client that asked what has brought a wrong reply. None of its requests is sent again,
+    /// since they may bring another; others have to share the next link with them.
+    pub(crate) blamed: Option<ConnId>,
     /// Each with whether it may have been executed.
     pub(crate) messages: Vec<(Payload, bool)>,
 }
@@ -202,11 +207,7 @@ impl Servers {
     /// Handles the end of a link's connection, or of an attempt to connect.
     pub(crate) fn closed(&mut self, base: &mut Base, id: ConnId, how: Closed) {
         let Some(link) = self.links.find(id) else { return };
-        let was_up = match link.state {
-            State::Up(_) => true,
-            State::Handshake(_) => link.proven,
-            State::Connecting => false,
-        };
+        let was_up = link.was_up();
         let fault = match how {
             _ if was_up => Fault::LinkLost,
             _ if !base.server(link.at).plan.has_address => Fault::Unresolved,
@@ -222,15 +223,19 @@ impl Servers {
         }
         if fault == Fault::LinkLost {
             self.doubt(base, id);
+            self.renew(base, id);
         }
         self.remove_dead_link(base, id, fault);
     }
 
-    /// Closes a link whose server has sent something that cannot be an answer.
+    /// Closes a link whose server has sent something that cannot be an answer. It may be another
+    /// request's, so nothing that follows on the link is believed. What the server sends elsewhere
+    /// is.
     pub(crate) fn poison(&mut self, base: &mut Base, id: ConnId, why: &'static str) {
         let Some(link) = self.links.find(id) else { return };
         let server = base.server(link.at).plan.id;
         base.log(Event::Poisoned { server, why });
+        self.renew(base, id);
         self.close_link(base, id, Fault::Poisoned);
     }
 
@@ -271,10 +276,13 @@ impl Servers {
         // A server may close a link that was idle, a restart ends links that worked, and a slow
         // request may never end. None of these is a reason to believe the server down. If it is,
         // the next connect will show it.
-        let has_stood =
-            link.up_since().is_some_and(|since| base.now.since(since) >= limits::LINK_STOOD_US);
+        let is_wrong = fault == Fault::Poisoned && link.was_up();
+        let has_answered = link.done > 0;
+        state.fruitless = if has_answered { 0 } else { state.fruitless.saturating_add(1) };
         let harmless = match fault {
-            Fault::LinkLost => link.proven || has_stood,
+            Fault::LinkLost => link.has_worked(base.now),
+            // The next link may begin with the same wrong reply.
+            Fault::Poisoned if is_wrong => has_answered || state.may_be_well(),
             Fault::ReplyTimeout => link.is_alone_silent(heard, &base.pool(at).plan.timeouts),
             _ => false,
         };
@@ -310,6 +318,17 @@ impl Servers {
                 batch.cursor -= 1;
             }
         }
+        // What a wrong reply seems to answer is not asked again: that would end one link after the
+        // other. Merged reads of several clients are.
+        let is_blamed = |message: &Message| match &message.payload {
+            _ if message.is_late() => false,
+            Payload::Fetch(batch) => batch.is_of_one_request(),
+            Payload::Single(_) | Payload::Internal(_) => true,
+        };
+        let is_wrong = fault == Fault::Poisoned && link.was_up();
+        let blames_first =
+            is_wrong && link.is_waiting() && link.outstanding.front().is_some_and(is_blamed);
+        let first_client = link.outstanding.front().map(|message| message.client);
         let mut messages = Vec::new();
         let mut start = link.done;
         for message in std::mem::take(&mut link.outstanding) {
@@ -330,8 +349,17 @@ impl Servers {
         }
         messages.extend(self.take_waiting(link).into_iter().map(|payload| (payload, false)));
         let server = link.at.server;
-        if fault == Fault::LinkLost {
-            let lost = Lost { server, conn_key: link.conn_key, messages };
+        let mut blamed = None;
+        if blames_first {
+            let (payload, sent) = messages.remove(0);
+            blamed = match &payload {
+                Payload::Fetch(batch) => batch.entries.first().map(|entry| entry.client),
+                Payload::Single(_) | Payload::Internal(_) => first_client,
+            };
+            self.events.push_back(LinkEvent::Failed { payload, server, fault, sent });
+        }
+        if fault == Fault::LinkLost || is_wrong {
+            let lost = Lost { server, conn_key: link.conn_key, fault, blamed, messages };
             return self.events.push_back(LinkEvent::Lost(lost));
         }
         for (payload, sent) in messages {

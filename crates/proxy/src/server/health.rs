@@ -3,13 +3,14 @@
 //! and returns, and applies the decision.
 
 use super::Servers;
+use super::link::{Link, State};
 use crate::base::fault::Fault;
 use crate::base::id::ConnId;
 use crate::base::part::LinkClass;
 use crate::base::plan::AdminState;
 use crate::base::pool::{Health, Stage};
 use crate::base::timers::Due;
-use crate::base::{Base, ServerAt};
+use crate::base::{Base, ServerAt, limits};
 use crate::{Action, Event, Report, Time};
 
 impl Servers {
@@ -150,5 +151,18 @@ impl Servers {
         if probing {
             self.await_probe(base, at);
         }
+    }
+}
+
+impl Link {
+    /// Whether it is up, or was before it had to repeat the handshake.
+    pub(super) fn was_up(&self) -> bool {
+        self.is_up() || self.proven && matches!(self.state, State::Handshake(_))
+    }
+
+    /// Whether requests were answered on it, or it has stood for long.
+    pub(super) fn has_worked(&self, now: Time) -> bool {
+        let has_stood = |since| now.since(since) >= limits::LINK_STOOD_US;
+        self.proven || self.up_since().is_some_and(has_stood)
     }
 }

@@ -70,7 +70,7 @@ pub(super) struct Link {
     /// It is in the list of links for which something waits.
     pub(super) has_backlog: bool,
     /// Bytes that its gets hold until they are answered.
-    fetch_bytes: usize,
+    pub(super) fetch_bytes: usize,
     /// Counts replies, to take some of them as samples.
     pub(super) replies: u8,
     /// Offset up to which replies are complete.

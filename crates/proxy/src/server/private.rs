@@ -299,6 +299,24 @@ impl Servers {
         }
     }
 
+    /// Has a link take the place of a dead one, if that served one client.
+    pub(super) fn replace_private(&mut self, dead: ConnId, id: ConnId) {
+        let Some(old) = self.links.find_mut(dead) else { return };
+        if old.owner == ConnId::NONE {
+            return;
+        }
+        let owner = std::mem::replace(&mut old.owner, ConnId::NONE);
+        let tenant = std::mem::replace(&mut old.own.tenant, NOBODY);
+        if let Some(link) = self.links.find_mut(id) {
+            (link.owner, link.own.tenant) = (owner, tenant);
+        }
+        for one in self.private.get_mut(&owner).into_iter().flatten() {
+            if *one == dead {
+                *one = id;
+            }
+        }
+    }
+
     /// Notes that a private link is gone.
     pub(super) fn forget_private(&mut self, base: &Base, id: ConnId, link: &Link) {
         let owner = link.owner;

@@ -20,6 +20,8 @@ pub(super) struct ServerState {
     pub(super) failures: u32,
     /// When its present series of failures began. The pause between probes follows from that.
     failing_since: Option<Time>,
+    /// How many links have ended, one after the other, on which it had answered no request.
+    pub(super) fruitless: u8,
     /// When a probe was last answered.
     pub(super) back_at: Time,
     /// From then on, a probe that fails counts as a further failure. Probes come often, and must
@@ -128,6 +130,7 @@ impl ServerState {
             proof: Proof::Open(0),
             failures: 0,
             failing_since: None,
+            fruitless: 0,
             back_at: Time(0),
             count_at: Time(0),
             pause: limits::BACKOFF_FIRST_US,
@@ -197,6 +200,11 @@ impl ServerState {
             self.pause = (self.pause * 2).min(limits::BACKOFF_LAST_US);
         }
         counts
+    }
+
+    /// Whether a link on which it has answered no request may end without a sign that it is down.
+    pub(super) fn may_be_well(&self) -> bool {
+        self.failing_since.is_none() && self.fruitless < limits::FRUITLESS_MAX
     }
 
     /// Starts the pause before the next attempt, after one that lacked a resource of our own.

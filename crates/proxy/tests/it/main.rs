@@ -25,6 +25,7 @@ mod phases;
 mod plans;
 mod private;
 mod removals;
+mod renewals;
 mod returns;
 mod routes;
 mod shares;

@@ -556,6 +556,74 @@ fn a_reply_that_nobody_asked_for_poisons_the_link() {
     }
 }
 
+/// It may be another request's reply, so nothing else on the link is believed. But the server is
+/// well, and says so on the next link.
+#[test]
+fn a_wrong_reply_costs_only_the_request_that_it_seems_to_answer() {
+    let (mut stage, link) = Stage::of_one();
+    let [one, reader, writer, waiter] = [(); 4].map(|()| stage.client());
+    stage.handshake(link);
+    stage.says(one, "delete x\r\n");
+    stage.says(writer, "delete y\r\n");
+    stage.says(reader, "get z\r\n");
+    assert_eq!(stage.turn(link), "delete x\r\ndelete y\r\nget z\r\n");
+    stage.says(waiter, "delete w\r\n");
+    stage.says(link, "END\r\n");
+    let unknown = "SERVER_ERROR s0: unexpected reply, connection closed, outcome unknown\r\n";
+    assert_eq!([stage.received(one), stage.received(writer)], [unknown, unknown]);
+    let told = "SERVER_ERROR s0: unexpected reply, connection closed\r\n";
+    assert_eq!(stage.received(waiter), told, "it was not sent");
+    assert_eq!(stage.received(reader), "");
+    let next = stage.connect(0);
+    assert_eq!(stage.turn(next), "get z\r\n");
+    // The same mistake may be the first reply on the next link.
+    stage.says(writer, "delete y\r\n");
+    assert_eq!(stage.turn(next), "delete y\r\n");
+    stage.says(next, "STORED\r\n");
+    assert_eq!(stage.received(reader), told, "it is asked once more, and no oftener");
+    assert_eq!(stage.received(writer), unknown);
+    let is_down = |event: &Event| matches!(event, Event::ServerDown { .. });
+    assert!(!stage.events.iter().any(is_down), "{:?}", stage.events);
+    stage.says(reader, "get z\r\n");
+    let third = stage.connect(0);
+    assert_eq!(stage.turn(third), "get z\r\n");
+    stage.says(third, "END\r\n");
+    assert_eq!(stage.received(reader), "END\r\n");
+    stage.expect_rows(0);
+}
+
+#[test]
+fn a_server_whose_every_first_reply_is_wrong_is_down_after_a_few() {
+    let mut stage = Stage::new(&["s0"], |_| {});
+    let client = stage.client();
+    let is_down = |event: &Event| matches!(event, Event::ServerDown { .. });
+    for nth in 1..=limits::FRUITLESS_MAX {
+        assert!(!stage.events.iter().any(is_down), "{nth}");
+        stage.says(client, "delete x\r\n");
+        let link = stage.connect(0);
+        assert_eq!(stage.turn(link), "delete x\r\n");
+        stage.says(link, "END\r\n");
+        assert!(stage.received(client).contains("unexpected reply"));
+    }
+    assert!(stage.events.iter().any(is_down));
+}
+
+/// Nobody has asked anything, so no request is to blame, and none was seen by the server.
+#[test]
+fn what_waits_on_a_link_whose_server_speaks_unasked_moves_to_another() {
+    let (mut stage, link) = Stage::of_one();
+    let client = stage.client();
+    stage.handshake(link);
+    stage.says(client, "incr n 1\r\n");
+    stage.says(link, "ERROR idle for too long\r\n");
+    assert_eq!(stage.closed, [link]);
+    let next = stage.connect(0);
+    assert_eq!(stage.turn(next), "incr n 1\r\n");
+    stage.says(next, "1\r\n");
+    assert_eq!(stage.received(client), "1\r\n");
+    stage.expect_rows(0);
+}
+
 #[test]
 fn a_meta_answer_with_another_key_or_opaque_ends_its_link() {
     let ms = "ms x 1 T0 O12 k\r\nX\r\n";
@@ -845,6 +913,8 @@ fn stats_are_of_all_workers_together() {
     stage.says(client, "get x\r\n");
     stage.turn(link);
     stage.says(client, "set y 0 0 1\r\nY\r\nstats proxy\r\n");
+    stage.passes(SECOND);
+    stage.turn(link);
     stage.says(link, "END\r\nSTORED\r\n");
     let heard = stage.received(client);
     for line in ["pool.requests_total 43", "pool.s0.pending 4", "pool.s0.inflight 1"] {

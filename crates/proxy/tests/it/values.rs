@@ -76,7 +76,7 @@ fn an_error_for_joined_reads_is_told_to_each_that_has_no_answer() {
     stage.says(link, "END\r\n");
     assert_eq!(packets(&stage.received_bytes(client)), [(0x0a, 4, 0, vec![])]);
     stage.says_bytes(client, &asked);
-    stage.end_turn();
+    assert_eq!(stage.turn(link), "gets x y z\r\n");
     stage.closes(link, Closed::Reset);
     let link = stage.connect(0);
     assert_eq!(stage.turn(link), "gets x\r\ngets y\r\ngets z\r\n", "once more");

@@ -10,6 +10,7 @@ mod facts;
 mod failures;
 mod hostile;
 mod large;
+mod links;
 pub mod model;
 mod own_clients;
 mod pools;

@@ -1,0 +1,116 @@
+//! A link that its server has closed while it owed nothing there. What waits to be sent was seen by
+//! nobody, so it moves to a new connection, in its order.
+//!
+//! Servers close connections that were idle, and requests that are read in the same turn as the end
+//! of such a connection have been queued for it. A link that never worked is not renewed: a server
+//! that accepts connections and closes them would be asked for ever.
+
+use std::collections::VecDeque;
+use std::mem::take;
+
+use super::Servers;
+use super::batch::Batch;
+use super::link::Link;
+use super::message::Message;
+use super::open::is_out;
+use super::queue::FairQueue;
+use crate::base::Base;
+use crate::base::buffer::Outbox;
+use crate::base::id::ConnId;
+use crate::base::part::LinkClass;
+
+impl Servers {
+    /// Opens a link that takes the place of a dead one, with all that waits on that, if nothing
+    /// speaks against it. The dead one has nothing left then.
+    pub(super) fn renew(&mut self, base: &mut Base, dead: ConnId) {
+        let Some(link) = self.links.find(dead) else { return };
+        let (at, conn_key, class) = (link.at, link.conn_key, link.class);
+        let state = &self.states[at.pool as usize][at.server as usize];
+        let may_connect = state.unable_until <= base.now
+            && !state.refuses(base.pool(at).conn_keys.of(conn_key), base.now)
+            && base.server(at).is_in_service()
+            && !is_out(base.server(at));
+        if !may_connect || !link.may_be_renewed(base) || state.probe == Some(dead) {
+            return;
+        }
+        let id = self.begin_connect(base, at, conn_key, class);
+        for place in self.state(at).links.iter_mut().flatten() {
+            if *place == Some(dead) {
+                *place = Some(id);
+            }
+        }
+        self.replace_private(dead, id);
+        let Some(unsent) = self.links.find_mut(dead).map(Unsent::take) else { return };
+        let Some(link) = self.links.find_mut(id) else { return };
+        unsent.queue_on(link);
+        link.account(&mut base.memory);
+        if !link.queue.is_empty() {
+            link.has_backlog = true;
+            self.backlogs.push(id);
+        }
+        self.mark_dirty(id);
+        self.arm(base, id);
+    }
+}
+
+impl Link {
+    /// Whether something waits on it of which its server has seen nothing, and which means the same
+    /// on another connection.
+    fn may_be_renewed(&self, base: &Base) -> bool {
+        let has_unsent = !self.is_idle() && !self.is_waiting();
+        let is_kept = self.own.kept_until.is_some();
+        let has_state = self.own.watched || self.class == LinkClass::Subscribed;
+        has_unsent && !has_state && !is_kept && !self.retiring && self.has_worked(base.now)
+    }
+}
+
+/// What waits on a link that owes nothing.
+struct Unsent {
+    out: Outbox,
+    outstanding: VecDeque<Message>,
+    batch: Option<Box<Batch>>,
+    batch_opened: u64,
+    internal: Vec<u64>,
+    queue: FairQueue,
+    inflight: u64,
+    unproven: u64,
+    fetch_bytes: usize,
+    queued: u64,
+}
+
+impl Unsent {
+    /// Takes it off a link. Its offsets begin at 0.
+    fn take(link: &mut Link) -> Unsent {
+        assert!(link.done == link.sent, "nothing of it has been sent");
+        let start = link.sent;
+        let mut outstanding = take(&mut link.outstanding);
+        outstanding.iter_mut().for_each(|message| message.end -= start);
+        Unsent {
+            out: take(&mut link.out),
+            outstanding,
+            batch: link.batch.take(),
+            // Others may have been sent since.
+            batch_opened: link.batch_opened.saturating_sub(start),
+            internal: take(&mut link.internal),
+            queue: take(&mut link.queue),
+            inflight: take(&mut link.inflight),
+            unproven: take(&mut link.unproven),
+            fetch_bytes: take(&mut link.fetch_bytes),
+            queued: link.queued - start,
+        }
+    }
+
+    /// Queues it on a link that has nothing yet.
+    fn queue_on(self, link: &mut Link) {
+        link.out = self.out;
+        link.outstanding = self.outstanding;
+        link.batch = self.batch;
+        link.batch_opened = self.batch_opened;
+        link.internal = self.internal;
+        link.queue = self.queue;
+        link.inflight = self.inflight;
+        link.unproven = self.unproven;
+        link.fetch_bytes = self.fetch_bytes;
+        link.queued = self.queued;
+    }
+}
