@@ -45,7 +45,7 @@ mod world;
 
 use std::cell::{Cell, RefCell};
 use std::panic::{self, AssertUnwindSafe};
-use std::sync::Once;
+use std::sync::{Mutex, Once};
 
 pub use summary::Summary;
 
@@ -121,8 +121,8 @@ fn listen_for_panics() {
     });
 }
 
-/// Runs `seeds` on as many threads as there are processors. The findings are in the order of seeds;
-/// after `findings_max` of them a thread stops.
+/// Runs `seeds` on as many threads as there are processors, until `findings_max` of them have found
+/// something. The findings are those of the first seeds, in their order, whatever thread was faster.
 pub fn run_all(
     seeds: std::ops::Range<u64>,
     steps: u32,
@@ -130,20 +130,24 @@ pub fn run_all(
     prepare: impl Fn() + Sync,
 ) -> (Summary, Vec<Failure>) {
     let threads = std::thread::available_parallelism().map_or(1, |count| count.get()) as u64;
+    let found = Mutex::new(Vec::<Failure>::new());
+    let are_enough_before = |seed: u64| {
+        let found = found.lock().expect("a run does not panic");
+        found.iter().filter(|failure| failure.seed < seed).count() >= findings_max
+    };
     let play_every = |first: u64| {
         prepare();
         let mut sum = Summary::default();
-        let mut found = Vec::new();
         for seed in (seeds.start + first..seeds.end).step_by(threads as usize) {
-            match run(seed, steps) {
-                Ok(summary) => sum.add(&summary),
-                Err(failure) => found.push(failure),
-            }
-            if found.len() >= findings_max {
+            if are_enough_before(seed) {
                 break;
             }
+            match run(seed, steps) {
+                Ok(summary) => sum.add(&summary),
+                Err(failure) => found.lock().expect("a run does not panic").push(failure),
+            }
         }
-        (sum, found)
+        sum
     };
     let parts: Vec<_> = std::thread::scope(|scope| {
         let handles: Vec<_> =
@@ -151,11 +155,11 @@ pub fn run_all(
         handles.into_iter().map(|one| one.join().expect("a run does not panic")).collect()
     });
     let mut sum = Summary::default();
-    let mut found = Vec::new();
-    for (part, failures) in parts {
+    for part in parts {
         sum.add(&part);
-        found.extend(failures);
     }
+    let mut found = found.into_inner().expect("a run does not panic");
     found.sort_by_key(|failure| failure.seed);
+    found.truncate(findings_max);
     (sum, found)
 }
