@@ -60,7 +60,8 @@ impl Speech {
                 let Some(data) = line.data.clone() else {
                     return if line.text == b"END" { Ok(()) } else { Err(line.lossy()) };
                 };
-                let at = keys.iter().position(|asked| Some(&asked[..]) == line.words().nth(1));
+                let key = line.words().nth(1);
+                let at = keys.iter().position(|asked| Some(&asked[..]) == key);
                 found(at.ok_or_else(|| line.lossy())?, number(&reply[data]));
             },
             Speech::Redis => {
