@@ -1,7 +1,7 @@
 //! Requests: any bytes in any pieces are parsed as the naive parser does, and the request sent to a
 //! server is parsed by the same.
 
-use proto::{Adapted, Ask, Class, Parsed, Protocol, Refusal, Request, Resume, Span};
+use proto::{Adapted, Ask, Class, Parsed, Place, Protocol, Refusal, Request, Resume, Span};
 use testkit::wire::{Unread, resp};
 
 use super::grammar;
@@ -89,12 +89,15 @@ fn arguments(
         (Class::Broadcast { ask, .. }, _) | (_, Adapted::Ask(ask)) => ask,
         (_, adapt) => panic!("{adapt:?}"),
     };
+    // It is sent to the only server of a pool.
+    let is_alone = request.place == Place::Nowhere;
+    let ask = if is_alone { ask.unchanged() } else { ask };
     let mut sent = Vec::new();
     protocol.write_head(request, head, keys, ask, &mut sent);
     sent.extend_from_slice(&bytes[request.head as usize..request.len() as usize]);
     protocol.write_tail(request, ask, &mut sent);
     let mut meant = words.to_vec();
-    if words[0].eq_ignore_ascii_case(b"scan") {
+    if words[0].eq_ignore_ascii_case(b"scan") && !is_alone {
         meant[1] = scan_cursor(&words[1]);
     }
     let read = resp::request(&sent);
