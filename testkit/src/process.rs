@@ -222,8 +222,8 @@ pub fn wait_until_within(limit: Duration, what: &str, mut fact: impl FnMut() -> 
     let start = Instant::now();
     while !fact() {
         assert!(start.elapsed() < limit, "not within {limit:?}: {what}");
-        // The pause is only between checks; the loop waits for the fact. Many tests wait at once, so
-        // one that waits for long looks less often.
+        // The pause is only between checks; the loop waits for the fact. Many tests wait at once,
+        // so one that waits for long looks less often.
         let pause = start.elapsed() / 32;
         thread::sleep(pause.clamp(Duration::from_millis(1), Duration::from_millis(20)));
     }

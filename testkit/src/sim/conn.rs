@@ -75,6 +75,8 @@ pub struct Conn {
     pub is_trial: bool,
     /// It serves one client only.
     pub is_private: bool,
+    /// It takes the place of one that has ended, with what waited there.
+    pub is_renewal: bool,
     /// It probes whether the server is back, and has no answer yet.
     pub is_probe: bool,
 }
@@ -114,6 +116,7 @@ impl Conn {
             messages: 0,
             is_trial: false,
             is_private: false,
+            is_renewal: false,
             is_probe: false,
         }
     }

@@ -122,7 +122,8 @@ fn listen_for_panics() {
 }
 
 /// Runs `seeds` on as many threads as there are processors, until `findings_max` of them have found
-/// something. The findings are those of the first seeds, in their order, whatever thread was faster.
+/// something. The findings are those of the first seeds, in their order, whatever thread was
+/// faster.
 pub fn run_all(
     seeds: std::ops::Range<u64>,
     steps: u32,

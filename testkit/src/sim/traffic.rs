@@ -434,8 +434,10 @@ impl World {
         trouble.any = event;
         trouble.any_time = self.now;
         server.progress = self.now;
+        self.ending = Some((conn.pool, conn.server));
         self.proxy.handle_closed(conn.id, how, self.now);
         self.carry_out();
+        self.ending = None;
         if conn.is_probe {
             self.expect_probe(conn.pool, conn.server);
         }

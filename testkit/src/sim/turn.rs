@@ -75,6 +75,7 @@ impl World {
         let mut conn = Conn::new(id, (pool, server), self.now);
         // Only a private link may be gone again: its client has changed its database at once.
         conn.is_private = !self.proxy.is_shared(id);
+        conn.is_renewal = self.ending == Some((pool, server));
         let model = &mut self.pools[pool].servers[server];
         assert!(!model.is_maint, "a server in maintenance is connected to");
         model.progress = self.now;

@@ -36,6 +36,8 @@ pub struct World {
     /// By the index of their id.
     pub clients: Vec<Option<Client>>,
     pub conns: Vec<Option<Conn>>,
+    /// The server a link of which is ending now.
+    pub ending: Option<(usize, usize)>,
     /// Links that the proxy has closed and whose last bytes the server has not read yet.
     pub orphans: Vec<Conn>,
     pub journal: Journal,
@@ -194,6 +196,7 @@ impl World {
             pools,
             clients: Vec::new(),
             conns: Vec::new(),
+            ending: None,
             orphans: Vec::new(),
             journal,
             summary: Summary::default(),

@@ -150,10 +150,12 @@ impl Servers {
         let is_fetch = matches!(message.payload, Payload::Fetch(_));
         if item.kind == ItemKind::Error {
             let is_step = message.is_block() && message.take_step(upstream, item, head.bytes)?;
-            return Ok(match is_step {
-                true => Reply::Nothing(head.bytes.len()),
-                false => Reply::Line(item.kind, head.bytes),
-            });
+            if is_step {
+                // Each reply within a block has its time.
+                link.owed = link.since;
+                return Ok(Reply::Nothing(head.bytes.len()));
+            }
+            return Ok(Reply::Line(item.kind, head.bytes));
         }
         if item.kind == ItemKind::End && is_fetch {
             return Ok(Reply::Line(item.kind, head.bytes));
@@ -371,6 +373,9 @@ impl Link {
         if message.is_block() {
             let is_step = message.take_step(upstream, item, head)?;
             self.own.executed = !is_step && upstream.has_executed(head);
+            if is_step {
+                self.owed = self.since;
+            }
             return Ok(match is_step {
                 true => ControlFlow::Break(head.len()),
                 false if message.is_late() => ControlFlow::Continue(nothing),

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use proxy::plan::MultiKey;
 
 use crate::sim::client::Expect;
-use crate::sim::judge::{Explained, Judge, is_known_before};
+use crate::sim::judge::{Explained, Judge};
 use crate::sim::server::Server;
 use crate::wire::{resp, whole};
 
@@ -353,7 +353,7 @@ impl Judge<'_> {
         let text = line.strip_prefix("-ERR ").unwrap_or_else(|| panic!("{line:?}"));
         // A reason known before the send must stop the request for all servers.
         assert!(
-            !(is_partly && is_known_before(text)),
+            !(is_partly && self.must_be_known_before(text, expect.arrived)),
             "wish {number}: {text:?}, and others did it"
         );
         if self.may_be_lost(number) && !text.contains(": ") {
