@@ -235,10 +235,11 @@ impl Judge<'_> {
         if line.starts_with("SERVER_ERROR ") {
             let key = update.key.map(|key| key as u8);
             let explained = self.explain(expect, key.as_slice(), line);
-            let update = &mut self.journal.updates[number as usize];
             // An update to several servers may fail at one of them, but not for a reason known in
             // advance.
-            let is_one = kind != UpdateKind::Flush || is_known_before(line);
+            let is_one =
+                kind != UpdateKind::Flush || self.must_be_known_before(line, expect.arrived);
+            let update = &mut self.journal.updates[number as usize];
             if let (Explained::NeverDone, true) = (explained, is_one) {
                 assert_eq!(update.executed, 0, "update {number} is executed, but {line:?}");
                 update.forbidden = true;
@@ -469,7 +470,7 @@ pub fn is_value(value: &Value, hit: &Hit, bytes: &[u8]) -> bool {
 }
 
 /// Returns whether an error states a fact known before anything is sent to the server.
-pub fn is_known_before(line: &str) -> bool {
+fn is_known_before(line: &str) -> bool {
     let faults = [Fault::Down, Fault::QueueFull, Fault::NoServer, Fault::PrivateFull, Fault::Maint];
     is_one_of(line, &faults) || is_of_attempt(line)
 }

@@ -107,6 +107,13 @@ impl Servers {
         if !bug!(KeepPause) {
             state.end_failing();
         }
+        let is_down = base.server(at).health == Health::Down && !base.server(at).ejected;
+        if let Some(due) = self.state(at).probe_at.take_if(|_| is_down) {
+            // The pause was for a server that answers nothing.
+            self.await_probe(base, at);
+            let sooner = self.state(at).probe_at.map_or(due, |other| due.min(other));
+            self.state(at).probe_at = Some(sooner);
+        }
         let server = base.server(at);
         if server.is_in_service() {
             let report = Report::Answered { server: server.plan.id, probe: false };
