@@ -63,6 +63,8 @@ impl Prometheus {
         command.arg(format!("--web.listen-address={address}"));
         let mut process = Process::start("prometheus", &mut command);
         assert!(process.wait_to_accept(address), "{}", process.stderr_text());
+        // It accepts before it answers.
+        super::wait_for_at(address, "/-/ready", 200, "");
         Prometheus { process, address, _folder: folder }
     }
 
