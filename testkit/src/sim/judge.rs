@@ -51,14 +51,6 @@ pub enum Explained {
 }
 
 impl Judge<'_> {
-    /// Returns whether an error states a fact that must be known before a request is sent to any
-    /// server. What waited on a link that has ended since moves to another, which may not be made.
-    pub fn must_be_known_before(&self, line: &str, arrived: u64) -> bool {
-        let mut servers = self.pool.servers.iter();
-        let may_move = servers.any(|server| server.trouble.lost > arrived);
-        is_known_before(line) && !(may_move && is_of_attempt(line))
-    }
-
     pub fn judge(&mut self, expect: &Expect, reply: &Reply, input: &[u8]) {
         let line = std::str::from_utf8(&input[reply.line.clone()]).expect("an ASCII line");
         self.summary.replies += 1;
@@ -467,28 +459,6 @@ impl Judge<'_> {
 
 pub fn is_value(value: &Value, hit: &Hit, bytes: &[u8]) -> bool {
     value.flags == hit.flags && hit.cas.is_none_or(|cas| cas == value.cas) && *value.bytes == *bytes
-}
-
-/// Returns whether an error states a fact known before anything is sent to the server.
-fn is_known_before(line: &str) -> bool {
-    let faults = [Fault::Down, Fault::QueueFull, Fault::NoServer, Fault::PrivateFull, Fault::Maint];
-    is_one_of(line, &faults) || is_of_attempt(line)
-}
-
-/// Returns whether an error says that a link could not be made.
-fn is_of_attempt(line: &str) -> bool {
-    let faults = [
-        Fault::ConnectFailed,
-        Fault::ConnectTimeout,
-        Fault::LoginRefused,
-        Fault::SetupRefused,
-        Fault::Unable,
-    ];
-    is_one_of(line, &faults)
-}
-
-fn is_one_of(line: &str, faults: &[Fault]) -> bool {
-    faults.iter().any(|fault| line.ends_with(&format!(": {}", fault.row().words)))
 }
 
 /// Whether an error says that an update was sent and its outcome is unknown.

@@ -12,6 +12,7 @@
 //! key's server at some time between the arrival of the request and its answer, and after
 //! everything that this client knew of the key.
 
+mod advance;
 mod answers;
 mod arrival;
 mod ask;
