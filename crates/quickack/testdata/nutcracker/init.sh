@@ -56,6 +56,9 @@ script status
 nutcracker --daemonize --output="$log" </dev/null
 echo "started: $?"
 until_so listens
+# Then no process is about to be started any more.
+tells_figures() { timeout 5 cat </dev/tcp/127.0.0.1/22222 2>/dev/null | grep -q uptime; }
+until_so tells_figures
 # Whoever has just been started is called so until it has its own title.
 is_found_once() { [ "$(pidof nutcracker | wc -w)" = 1 ]; }
 until_so is_found_once
