@@ -1,14 +1,14 @@
 //! From a link's bytes to the answers of clients.
 
 use metrics::ServerCounter;
-use proto::ItemKind;
+use proto::{ItemKind, Shown};
 
 use super::Proxy;
 use crate::base::buffer::Source;
 use crate::base::fault::Fault;
 use crate::base::id::ConnId;
 use crate::base::limits;
-use crate::base::part::{Part, RequestId};
+use crate::base::part::{Arrival, Part, RequestId};
 use crate::base::phases::UNSENT;
 use crate::base::slow::ReplyOf;
 use crate::client::{Recovery, ReplyTo, Value};
@@ -105,8 +105,9 @@ impl Proxy {
                     }
                     head.bytes.len()
                 }
-                Reply::Continues { head, len, is_shown } => {
-                    if let Some(arrival) = self.servers.arrival(id).filter(|_| is_shown) {
+                Reply::Continues { head, len } => {
+                    let is_shown = |arrival: &&mut Arrival| arrival.shown != Shown::Nothing;
+                    if let Some(arrival) = self.servers.arrival(id).filter(is_shown) {
                         self.clients.continue_value(&mut self.base, arrival, len, head);
                     }
                     self.end_piece(id);

@@ -50,9 +50,8 @@ pub(crate) enum Reply<'a> {
     /// The head of an item whose body is still to come, or which comes in pieces. It is matched
     /// now.
     Begins(Source<'a>),
-    /// The head of the next piece of a reply, the length of the piece, and whether the client gets
-    /// it.
-    Continues { head: Source<'a>, len: usize, is_shown: bool },
+    /// The head of the next piece of a reply, and the length of the piece.
+    Continues { head: Source<'a>, len: usize },
     /// More of a body, of which the client sees `shown`. Its end may not be what its head says.
     More { used: usize, shown: Source<'a>, has_wrong_end: bool },
 }
@@ -144,8 +143,8 @@ impl Servers {
         let head = rest.part(0, item.head as usize);
         let len = usize::try_from(item.len()).map_err(|_| "a value larger than any memory")?;
         if let Some(body) = &mut link.body {
-            let is_shown = body.next_piece(item)?;
-            return Ok(Reply::Continues { head, len, is_shown });
+            body.next_piece(item)?;
+            return Ok(Reply::Continues { head, len });
         }
         let is_fetch = matches!(message.payload, Payload::Fetch(_));
         if item.kind == ItemKind::Error {
@@ -340,20 +339,19 @@ impl Body {
         Reply::More { used, shown: rest.part(0, shown), has_wrong_end }
     }
 
-    /// Begins the next piece of a reply that comes in several. Returns whether the client gets it.
-    fn next_piece(&mut self, item: Item) -> Result<bool, &'static str> {
+    /// Begins the next piece of a reply that comes in several.
+    fn next_piece(&mut self, item: Item) -> Result<(), &'static str> {
         if !matches!(item.kind, ItemKind::Part | ItemKind::Status) {
             return Err("not a possible end of the reply that had begun");
         }
         self.item = item;
         self.left = item.body + item.trailer.len() as u64;
         self.end = End::default();
-        let is_shown = item.key.is_empty();
-        self.arrival.shown = match is_shown {
+        self.arrival.shown = match item.key.is_empty() {
             true => Shown::Body { trailer: item.trailer },
             false => Shown::Nothing,
         };
-        Ok(is_shown)
+        Ok(())
     }
 }
 
