@@ -276,13 +276,12 @@ impl Servers {
         // A server may close a link that was idle, a restart ends links that worked, and a slow
         // request may never end. None of these is a reason to believe the server down. If it is,
         // the next connect will show it.
-        let is_wrong = fault == Fault::Poisoned && link.was_up();
         let has_answered = link.done > 0;
         state.fruitless = if has_answered { 0 } else { state.fruitless.saturating_add(1) };
         let harmless = match fault {
             Fault::LinkLost => link.has_worked(base.now),
             // The next link may begin with the same wrong reply.
-            Fault::Poisoned if is_wrong => has_answered || state.may_be_well(),
+            _ if link.has_wrong_reply(fault) => has_answered || state.may_be_well(),
             Fault::ReplyTimeout => link.is_alone_silent(heard, &base.pool(at).plan.timeouts),
             _ => false,
         };
@@ -318,17 +317,11 @@ impl Servers {
                 batch.cursor -= 1;
             }
         }
-        // What a wrong reply seems to answer is not asked again: that would end one link after the
-        // other. Merged reads of several clients are.
-        let is_blamed = |message: &Message| match &message.payload {
-            _ if message.is_late() => false,
-            Payload::Fetch(batch) => batch.is_of_one_request(),
-            Payload::Single(_) | Payload::Internal(_) => true,
-        };
-        let is_wrong = fault == Fault::Poisoned && link.was_up();
-        let blames_first =
-            is_wrong && link.is_waiting() && link.outstanding.front().is_some_and(is_blamed);
-        let first_client = link.outstanding.front().map(|message| message.client);
+        let is_wrong = link.has_wrong_reply(fault);
+        // The request that a wrong reply seems to answer is not asked again: that would end one
+        // link after the other.
+        let first = link.outstanding.front().filter(|_| is_wrong && link.is_waiting());
+        let blamed = first.and_then(Message::asker);
         let mut messages = Vec::new();
         let mut start = link.done;
         for message in std::mem::take(&mut link.outstanding) {
@@ -349,13 +342,8 @@ impl Servers {
         }
         messages.extend(self.take_waiting(link).into_iter().map(|payload| (payload, false)));
         let server = link.at.server;
-        let mut blamed = None;
-        if blames_first {
+        if blamed.is_some() {
             let (payload, sent) = messages.remove(0);
-            blamed = match &payload {
-                Payload::Fetch(batch) => batch.entries.first().map(|entry| entry.client),
-                Payload::Single(_) | Payload::Internal(_) => first_client,
-            };
             self.events.push_back(LinkEvent::Failed { payload, server, fault, sent });
         }
         if fault == Fault::LinkLost || is_wrong {

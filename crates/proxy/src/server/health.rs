@@ -167,6 +167,12 @@ impl Link {
         self.is_up() || self.proven && matches!(self.state, State::Handshake(_))
     }
 
+    /// Whether it ends with this fault because a reply fits no request. An answer to the first
+    /// handshake is none: it says what the server is.
+    pub(super) fn has_wrong_reply(&self, fault: Fault) -> bool {
+        fault == Fault::Poisoned && self.was_up()
+    }
+
     /// Whether requests were answered on it, or it has stood for long.
     pub(super) fn has_worked(&self, now: Time) -> bool {
         let has_stood = |since| now.since(since) >= limits::LINK_STOOD_US;

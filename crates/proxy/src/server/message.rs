@@ -151,6 +151,17 @@ impl Message {
         }
     }
 
+    /// Returns the client whose request it is, or nobody for an internal command; `None` if it has
+    /// reads of several requests, or its request has been answered.
+    #[cold]
+    pub(super) fn asker(&self) -> Option<ConnId> {
+        match &self.payload {
+            _ if self.is_late() => None,
+            Payload::Fetch(batch) => batch.is_of_one_request().then(|| batch.entries[0].client),
+            Payload::Single(_) | Payload::Internal(_) => Some(self.client),
+        }
+    }
+
     /// Whether its request has been answered with an error.
     #[inline]
     pub(super) fn is_late(&self) -> bool {
