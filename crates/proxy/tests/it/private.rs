@@ -331,6 +331,33 @@ fn a_client_that_leaves_or_closes_its_half_ends_its_wait() {
 }
 
 #[test]
+fn a_private_link_that_ends_idle_is_followed_by_another_of_the_same_client() {
+    let mut stage = pool(&["s0"], |_| {});
+    let (one, other) = (stage.client(), stage.client());
+    let blpop = resp("BLPOP k 0");
+    stage.says(one, &blpop);
+    let own = up(&mut stage);
+    assert_eq!(stage.turn(own), blpop);
+    stage.says(own, "*-1\r\n");
+    assert_eq!(stage.received(one), "*-1\r\n");
+    stage.says(one, &blpop);
+    stage.closes(own, Closed::Eof);
+    let again = up(&mut stage);
+    assert_eq!(stage.turn(again), blpop);
+    // It is not the other's, and counts once.
+    stage.says(other, &blpop);
+    let others = up(&mut stage);
+    assert_eq!((stage.turn(others), stage.turn(again)), (blpop, String::new()));
+    assert_eq!(count(&stage), 2);
+    stage.says(again, "*-1\r\n");
+    assert_eq!((stage.received(one), stage.received(other)), ("*-1\r\n".into(), String::new()));
+    stage.closes(one, Closed::Reset);
+    stage.end_turn();
+    assert!(stage.closed.contains(&again));
+    assert_eq!(count(&stage), 1);
+}
+
+#[test]
 fn a_wait_ends_with_its_connection_or_its_server() {
     let (mut stage, _, [one, _]) = shared(|_| {});
     stage.says(one, "BLPOP k 0\r\n");

@@ -1,16 +1,11 @@
-//! What was queued for a link when its server closed it, and what of it another connection carries.
+//! Requests that were queued for a link when its server closed it, and their new connection.
 
-use metrics::WorkerCounter;
-use proto::protocol;
 use proxy::plan::PoolPlan;
 use proxy::{Closed, ConnId};
 
 use crate::stage::{SECOND, Stage};
 
 const LOST: &str = "SERVER_ERROR s0: connection lost\r\n";
-const HELLO: &str = "*2\r\n$5\r\nHELLO\r\n$1\r\n2\r\n";
-const WELCOME: &str = "*2\r\n$5\r\nproto\r\n:2\r\n";
-const BLPOP: &str = "*3\r\n$5\r\nBLPOP\r\n$1\r\nk\r\n$1\r\n0\r\n";
 
 /// A server whose link has been used, and is idle.
 fn idle(set: impl FnOnce(&mut PoolPlan)) -> (Stage, ConnId) {
@@ -130,37 +125,4 @@ fn what_moves_keeps_its_deadline() {
     assert!(told.ends_with("not sent\r\n"), "{told:?}");
     assert!(!stage.turn(another).contains("incr"));
     stage.expect_rows(0);
-}
-
-#[test]
-fn a_link_of_one_client_is_followed_by_one_of_the_same_client() {
-    let redis = protocol("redis").expect("the table has it");
-    let mut stage = Stage::new(&["s0"], |pool| (pool.protocol, pool.private) = (redis, true));
-    let (one, other) = (stage.client(), stage.client());
-    let up = |stage: &mut Stage| {
-        stage.end_turn();
-        let link = stage.establishes_with(HELLO);
-        stage.says(link, WELCOME);
-        link
-    };
-    stage.says(one, BLPOP);
-    let own = up(&mut stage);
-    assert_eq!(stage.turn(own), BLPOP);
-    stage.says(own, "*-1\r\n");
-    assert_eq!(stage.received(one), "*-1\r\n");
-    stage.says(one, BLPOP);
-    stage.closes(own, Closed::Eof);
-    let again = up(&mut stage);
-    assert_eq!(stage.turn(again), BLPOP);
-    // It is not the other's, and counts once.
-    stage.says(other, BLPOP);
-    let others = up(&mut stage);
-    assert_eq!((stage.turn(others), stage.turn(again)), (BLPOP.to_string(), String::new()));
-    assert_eq!(stage.registry.total(0, WorkerCounter::PrivateLinksNow), 2);
-    stage.says(again, "*-1\r\n");
-    assert_eq!((stage.received(one), stage.received(other)), ("*-1\r\n".into(), String::new()));
-    stage.closes(one, Closed::Reset);
-    stage.end_turn();
-    assert!(stage.closed.contains(&again));
-    assert_eq!(stage.registry.total(0, WorkerCounter::PrivateLinksNow), 1);
 }
