@@ -176,7 +176,7 @@ pub fn check_cancelled(place: &Place<'_>, number: u64, silence: &Silence, conn: 
     );
     let (up, up_at) = conn.up;
     let waited = up_at.since(update.left_at);
-    // What has moved there may have waited for its client to read.
+    // A request that has moved there may have waited for its client to read.
     assert!(
         conn.is_renewal || !was_dropped(up) || waited < patience,
         "update {number} of client {}, abandoned at a greeting at {up_at:?}, is executed",

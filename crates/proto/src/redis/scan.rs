@@ -130,10 +130,9 @@ mod tests {
             let parsed = crate::redis::Servers.parse_reply(ask, &mut progress, rest);
             let Parsed::Complete(item) = parsed else { panic!("{said}: {parsed:?}") };
             let (head, body) = rest.split_at(item.head as usize);
-            let is_left_out = rest.len() < said.len() && !item.key.is_empty();
-            if is_left_out {
-                // The proxy shows it to nobody.
-            } else if let Shown::Body { trailer } = render(&asked, &item, head, &mut out) {
+            // The first piece is rendered, and later ones are shown or left out.
+            let is_shown = rest.len() == said.len() || item.key.is_empty();
+            if is_shown && let Shown::Body { trailer } = render(&asked, &item, head, &mut out) {
                 out.extend_from_slice(&body[..item.body as usize]);
                 out.extend_from_slice(trailer);
             }

@@ -1,5 +1,5 @@
-//! A link that its server has closed while it owed nothing there. What waits to be sent was seen by
-//! nobody, so it moves to a new connection, in its order.
+//! A link that its server has closed while it owed nothing there. Nobody has seen the requests that
+//! wait to be sent, so they move to a new connection, in their order.
 //!
 //! Servers close connections that were idle, and requests that are read in the same turn as the end
 //! of such a connection have been queued for it. A link that never worked is not renewed: a server
@@ -64,7 +64,7 @@ impl Link {
     }
 }
 
-/// What waits on a link that owes nothing.
+/// All that waits on a link that owes nothing.
 struct Unsent {
     out: Outbox,
     outstanding: VecDeque<Message>,

@@ -430,7 +430,7 @@ fn what_a_client_sent_before_it_hung_up_is_done_even_if_it_was_not_read_at_once(
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("socket");
     let fd = sys::listen::unix(&path, None, 8).unwrap();
-    // What waits for a server that is held is dropped when its client leaves.
+    // A request that waits for a server that is held is dropped when its client leaves.
     let more = "  timeout: 60000\n  hold_after: off\n";
     let controller = Controller::start(&text(port, more), vec![listener(1, fd, false, &[])], 0);
     let mut stream = UnixStream::connect(&path).unwrap();

@@ -162,7 +162,7 @@ fn a_cursor_comes_first() {
         check(SCAN, wrong, &format!("Malformed({why:?})"));
     }
     check(SCAN, "*2\r\n$17\r\n18014398509481983\r\n", "Part 28+");
-    // What cannot be passed on is no reason to end the link.
+    // A cursor that cannot be passed on is no reason to end the link.
     for cursor in ["$17\r\n18014398509481984", "$1\r\nx"] {
         let reply = format!("*2\r\n{cursor}\r\n*1\r\n$1\r\nk\r\n");
         check(SCAN, &reply, &format!("Part {}+ Status 11+ |", reply.len() - 11));

@@ -1,4 +1,4 @@
-//! What the simulator asserts of a queue is derived from this.
+//! The simulator's assertions about a queue are derived from this.
 
 use super::FairQueue;
 use crate::base::id::ConnId;
