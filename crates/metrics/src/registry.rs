@@ -14,6 +14,7 @@
 //! has the number of slow requests. They are used when a client logs in, when a worker takes a
 //! piece of a tenant's rate, and when a request was slow.
 
+mod heard;
 mod layout;
 mod slow;
 mod work;
@@ -44,7 +45,8 @@ const PAGE: usize = 4096 / 8;
 const HEADS_AT: usize = COUNTERS;
 /// Where a process says that the slow log of a pool or a tenant begins anew.
 const RESET_AT: usize = HEADS_AT + HISTOGRAMS * HEAD;
-const ROW: usize = (RESET_AT + SlowReset::WORDS + Work::WORDS).next_multiple_of(PAGE);
+const ROW: usize =
+    (RESET_AT + SlowReset::WORDS + Work::WORDS + heard::WORDS).next_multiple_of(PAGE);
 const HEADER: usize = PAGE;
 
 /// The words of the header, in order.
@@ -345,7 +347,7 @@ impl Registry {
         for slot in self.used() {
             // Words that are zero stay untouched: writing to an untouched page would allocate it.
             zero(&self.row(slot, row)[..COUNTERS]);
-            zero(&self.row(slot, row)[RESET_AT..][..SlowReset::WORDS + Work::WORDS]);
+            zero(&self.row(slot, row)[RESET_AT..][..SlowReset::WORDS + Work::WORDS + heard::WORDS]);
             let chunks = self.chunks(slot);
             self.heads(slot, row).iter().for_each(|head| histogram::clear(head, chunks));
         }

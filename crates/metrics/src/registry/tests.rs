@@ -227,6 +227,23 @@ fn a_server_is_busy_for_all_workers_until_the_one_that_knows_says_otherwise_or_d
     assert_eq!(registry.busy(1, 0), None, "a slot that was never used is not looked at");
 }
 
+/// It stays when the worker dies: the server did answer.
+#[test]
+fn the_last_answer_of_a_server_to_any_worker_is_known_to_all() {
+    let registry = Registry::private(3, 3);
+    let workers = [0, 1, 2].map(|slot| registry.metrics(slot));
+    assert_eq!(registry.heard(1), 0);
+    workers[1].set_heard(1, 5_000_000);
+    workers[2].set_heard(1, 4_000_000);
+    assert_eq!([workers[0].heard(1), registry.heard(2)], [5_000_000, 0]);
+    registry.clear_gauges(1);
+    assert_eq!(registry.heard(1), 5_000_000);
+    let works = registry.works(1).count();
+    assert_eq!(works, 0, "it has a word of its own");
+    registry.clear_row(1);
+    assert_eq!(registry.heard(1), 0);
+}
+
 #[test]
 fn the_last_long_work_of_each_worker_at_a_server_is_known_to_all() {
     let registry = Registry::private(3, 3);
