@@ -89,6 +89,8 @@ pub enum HandshakeReply {
     Welcome { len: usize, capabilities: Capabilities },
     /// The server refuses our credentials, or requires a login that we did not try.
     LoginRefused,
+    /// The server takes no further connection. It is well, and answers on those that it has.
+    Refused,
     /// The server refuses this connection key; otherwise it is well.
     SetupRefused,
     /// The server is busy with something that takes long. It refuses nothing, but the link has not

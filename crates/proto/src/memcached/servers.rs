@@ -15,6 +15,7 @@ const OTHER_LINE_MAX: usize = 1000;
 const META_SINCE: [u32; 3] = [1, 6, 13];
 /// The meta commands.
 pub const META: Capabilities = Capabilities::one(0);
+const FULL: &[u8] = b"ERROR Too many open connections";
 const NO_VERSION: &str = "an error in answer to `version`";
 
 /// A server's reply to every command before a login, here without its `\r\n`.
@@ -125,6 +126,8 @@ fn welcome(kind: ItemKind, line: &[u8], len: usize) -> Parsed<HandshakeReply> {
         _ if line.starts_with(LOGIN_FIRST) => {
             return Parsed::Complete(HandshakeReply::LoginRefused);
         }
+        // It says so before it is asked, if `maxconns_fast` is set.
+        _ if line.starts_with(FULL) => return Parsed::Complete(HandshakeReply::Refused),
         // The server has a problem, or we have. This says nothing of its capabilities.
         _ => return Parsed::Malformed(NO_VERSION),
     };

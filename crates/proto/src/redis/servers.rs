@@ -23,9 +23,7 @@ use crate::{
     Make, Parsed, Progress, Push, Retryable, TopicKind, Trial, Upstream,
 };
 
-const FULL: &str = "it has as many clients as it may have";
 const NO_DATA: &str = "it is a Sentinel: it has no data";
-const PROTECTED: &str = "it is in protected mode: it wants a password, or to listen elsewhere";
 const NOT_READY: &str = "it is not ready: it answered the handshake with a retryable error";
 const NO_WELCOME: &str = "not a possible answer to HELLO";
 
@@ -253,6 +251,7 @@ fn read_handshake(credentials: bool, conn_key: ConnKey, input: &[u8]) -> Parsed<
                 return Parsed::Complete(HandshakeReply::Welcome { len, capabilities });
             }
             Verdict::NoLogin => return Parsed::Complete(HandshakeReply::LoginRefused),
+            Verdict::Refused => return Parsed::Complete(HandshakeReply::Refused),
             Verdict::SetupRefused => return Parsed::Complete(HandshakeReply::SetupRefused),
             Verdict::Busy => return Parsed::Complete(HandshakeReply::Busy),
             Verdict::Useless(why) => return Parsed::Malformed(why),
@@ -274,6 +273,7 @@ enum Verdict {
     GoOn,
     Knows(Capabilities),
     NoLogin,
+    Refused,
     SetupRefused,
     Busy,
     Useless(&'static str),
@@ -310,11 +310,9 @@ fn judge(step: Step, conn_key: ConnKey, reply: &[u8]) -> Verdict {
             _ => Verdict::Useless(NO_WELCOME),
         };
     };
-    if error.starts_with(b"ERR max number of clients") {
-        return Verdict::Useless(FULL);
-    }
-    if error.starts_with(b"DENIED ") {
-        return Verdict::Useless(PROTECTED);
+    // In protected mode it wants a password, or to listen elsewhere.
+    if error.starts_with(b"ERR max number of clients") || error.starts_with(b"DENIED ") {
+        return Verdict::Refused;
     }
     if retryable(reply).is_some() {
         return Verdict::Useless(NOT_READY);

@@ -142,6 +142,19 @@ fn a_lane_that_is_not_there_is_no_fault_of_the_server() {
 
 /// Redis and Valkey answer AUTH and HELLO all the same, but not SELECT.
 #[test]
+fn a_server_that_takes_no_further_connection_says_so() {
+    for said in [
+        "-ERR max number of clients reached\r\n",
+        "-ERR max number of clients + cluster connections reached\r\n",
+        "-DENIED Redis is running in protected mode because\r\n",
+    ] {
+        let refused = Parsed::Complete(HandshakeReply::Refused);
+        assert_eq!(heard(false, ConnKey::default(), said), refused, "{said}");
+        assert_eq!(heard(true, ConnKey::default(), said), refused, "{said}");
+    }
+}
+
+#[test]
 fn a_busy_server_refuses_neither_a_login_nor_a_database() {
     let busy = Parsed::Complete(HandshakeReply::Busy);
     let said = "-BUSY Redis is busy running a script. You can only call SCRIPT KILL or SHUTDOWN \
@@ -160,9 +173,6 @@ fn a_busy_server_refuses_neither_a_login_nor_a_database() {
 fn a_server_in_trouble_is_not_welcome() {
     let sentinel = map(MAP_70, 2).replace("$10\r\nstandalone", "$8\r\nsentinel");
     for (said, why) in [
-        ("-ERR max number of clients reached\r\n", FULL),
-        ("-ERR max number of clients + cluster connections reached\r\n", FULL),
-        ("-DENIED Redis is running in protected mode because\r\n", PROTECTED),
         ("-LOADING Redis is loading the dataset in memory\r\n", NOT_READY),
         ("+OK\r\n", NO_WELCOME),
         ("*14\r\n", ""),
