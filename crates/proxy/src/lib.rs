@@ -161,6 +161,9 @@ pub enum Event {
     ServerDown { server: u32, why: &'static str, errno: Option<i32> },
     /// A server that was down answered its probe.
     ServerBack { server: u32 },
+    /// A link could not be made, although the server works on others; `said` are its own words. The
+    /// event comes once until a link is made there.
+    LinkRefused { server: u32, why: &'static str, said: Option<Box<str>> },
     /// A server sent a reply that cannot answer a request of ours.
     Poisoned { server: u32, why: &'static str },
     /// A login of this client to a pool failed. The event comes for each failed login while the

@@ -10,6 +10,7 @@ mod block;
 mod busy;
 mod check;
 mod deadline;
+mod drips;
 mod fail;
 mod handshake;
 mod health;
@@ -27,10 +28,12 @@ mod plan;
 mod private;
 mod queue;
 mod renew;
+mod rest;
 mod send;
 mod state;
 mod takes;
 mod topics;
+mod verdict;
 mod wait;
 mod waiting;
 mod work;
@@ -151,6 +154,7 @@ impl Servers {
         if let State::Handshake(handshake) = &mut link.state {
             handshake.unsent.drain(..n);
             if n > 0 {
+                handshake.begun = true;
                 // While the kernel still takes the handshake, the server cannot answer it.
                 link.since = base.now;
             }
@@ -199,6 +203,7 @@ impl Servers {
         for state in self.states.iter_mut().flatten() {
             state.gauges = Gauges::default();
         }
+        self.end_stand_ins(base);
         for (_, link) in self.links.iter() {
             let state = &mut self.states[link.at.pool as usize][link.at.server as usize];
             let pending = link.outstanding.len() - link.first_pending();

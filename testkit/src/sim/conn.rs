@@ -75,7 +75,7 @@ pub struct Conn {
     pub is_trial: bool,
     /// It serves one client only.
     pub is_private: bool,
-    /// It takes the place of one that has ended, with what waited there.
+    /// It may have taken the place of one that has ended, with what waited there.
     pub is_renewal: bool,
     /// It probes whether the server is back, and has no answer yet.
     pub is_probe: bool,

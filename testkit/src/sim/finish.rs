@@ -365,8 +365,8 @@ impl World {
 
     /// Waits for the end of a drain: every client is answered and closed.
     fn end_drain(&mut self) {
-        // A read whose link dies is sent once more.
-        let until = self.now.after(2 * self.longest_request());
+        // A read whose link dies is sent once more, and a pipeline may be served one by one.
+        let until = self.now.after(4 * self.longest_request());
         self.quiesce();
         assert!(self.proxy.is_drained(), "all clients have gone, and it is not drained");
         assert!(self.now <= until, "the drain ends too late");

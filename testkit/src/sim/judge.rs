@@ -398,9 +398,22 @@ impl Judge<'_> {
         let server = &self.pool.servers[server];
         let trouble = &server.trouble;
         let since = expect.arrived;
+        let is_of_attempt = matches!(
+            fault,
+            Fault::ConnectFailed
+                | Fault::ConnectTimeout
+                | Fault::ReplyTimeout
+                | Fault::Poisoned
+                | Fault::LinkLost
+        );
+        if is_of_attempt && server.rest.lasts(expect.arrived_at) {
+            return true;
+        }
         match fault {
-            Fault::ConnectFailed => trouble.refused > since,
-            Fault::ConnectTimeout => trouble.hung > since,
+            // When a server is down, all that waits for it is told why.
+            Fault::ConnectFailed | Fault::ConnectTimeout => {
+                trouble.refused.max(trouble.hung).max(trouble.silent) > since
+            }
             // Both lines are possible: a message may be held only at the last moment.
             Fault::QueueTimeout | Fault::Held | Fault::Busy => {
                 let queue = self.pool.deadlines_since(expect.arrived_at).queue;
@@ -411,7 +424,7 @@ impl Judge<'_> {
             Fault::ReplyTimeout => {
                 let most = self.pool.deadlines_since(expect.arrived_at).reply;
                 let is_late = self.pool.is_redis && self.now.since(expect.arrived_at) >= most;
-                trouble.silent > since || is_late
+                trouble.silent.max(trouble.hung).max(trouble.refused) > since || is_late
             }
             Fault::LinkLost => trouble.lost > since,
             Fault::Poisoned => trouble.poisoned > since,
@@ -427,7 +440,7 @@ impl Judge<'_> {
             Fault::SetupRefused => server.ever_lacked,
             Fault::NoBlocks => server.may_refuse_blocks(expect),
             Fault::PrivateFull => true,
-            Fault::LoginRefused | Fault::Unresolved | Fault::TenantFull => {
+            Fault::LoginRefused | Fault::Unresolved | Fault::TenantFull | Fault::Refused => {
                 unreachable!("no scene has these")
             }
         }

@@ -95,7 +95,8 @@ impl World {
 
     fn is_probed(&self, pool: usize, server: usize) -> bool {
         let is_its = |conn: &Conn| (conn.pool, conn.server) == (pool, server);
-        self.conns.iter().flatten().any(|conn| conn.is_probe && is_its(conn))
+        let asks = |conn: &Conn| conn.is_probe || !conn.is_established;
+        self.conns.iter().flatten().any(|conn| is_its(conn) && asks(conn))
     }
 
     /// Sets the time of the next probe. Call it when a server considered down has just failed, or

@@ -34,6 +34,7 @@ mod quotas;
 mod read;
 mod redis;
 mod reply;
+mod rest;
 mod rings;
 mod scene;
 mod server;

@@ -14,6 +14,7 @@ use super::history::{Store, Value};
 use super::journal::{Injected, Journal, Outcome, UpdateKind};
 use super::random::Random;
 use super::redis::{Handshakes, Model};
+use super::rest::Rest;
 use super::rings::Rings;
 use super::scene::Key;
 use super::silence::{Silence, check_cancelled};
@@ -47,6 +48,12 @@ pub struct Server {
     pub redis: Option<Box<Model>>,
     /// The proxy considers it down.
     pub is_down: bool,
+    /// When the proxy last got an answer of it, on a link that was up then.
+    pub replied: Time,
+    /// When the latest attempt to make a link to it began that has failed.
+    pub attempted: Time,
+    /// The places for links to it that were not filled.
+    pub rest: Rest,
     /// The operator has it in maintenance.
     pub is_maint: bool,
     pub is_ejected: bool,
@@ -123,7 +130,8 @@ impl Server {
         let last = [refused, hung, lost, poisoned, silent, injected, unable, back, maint];
         let until = self.trouble.unable_time.after(limits::BACKOFF_LAST_US);
         let lacks_socket = unable != 0 && until >= time;
-        self.is_down || self.is_maint || lacks_socket || last.into_iter().any(|one| one > event)
+        let lacks_link = lacks_socket || self.rest.lasts(time);
+        self.is_down || self.is_maint || lacks_link || last.into_iter().any(|one| one > event)
     }
 
     pub fn new(plan: &ServerPlan, keys: usize) -> Server {
@@ -145,6 +153,9 @@ impl Server {
             ever_lacked: false,
             redis: None,
             is_down: false,
+            replied: Time(0),
+            attempted: Time(0),
+            rest: Rest::default(),
             is_maint: false,
             is_ejected: false,
             sick_since: None,

@@ -382,6 +382,9 @@ impl World {
         // A server that sends anything is not silent, even in the middle of a reply.
         server.progress = self.now;
         let poisoned = conn.poison.is_some_and(|(start, _)| conn.delivered > start);
+        if conn.is_established && conn.ends_with_reply && !poisoned {
+            server.replied = self.now;
+        }
         // A server that answers a request is healthy.
         if has_answered && !poisoned {
             server.sick_since = None;
@@ -420,6 +423,8 @@ impl World {
     pub fn end_conn(&mut self, at: usize, how: Closed) {
         let conn = self.conns[at].take().expect("the caller found it");
         say!(self, "link {at} ends: {how:?}");
+        let begun = (!conn.is_established).then_some(conn.since);
+        self.note_attempt((conn.pool, conn.server), begun);
         self.note_hold_before(conn.pool, conn.server);
         self.note_silence((conn.pool, conn.server), false);
         let server = &mut self.pools[conn.pool].servers[conn.server];

@@ -1,6 +1,6 @@
 //! The driver: performs the proxy's actions and moves bytes, as the program's event loop does.
 
-use proxy::{Action, Closed, ConnId, Event, Side, Slices, limits};
+use proxy::{Action, Closed, ConnId, Event, Side, Slices, Time, limits};
 
 use super::client::{Client, Expect};
 use super::conn::Conn;
@@ -8,6 +8,9 @@ use super::frame::frame_len;
 use super::redis;
 use super::server::{Server, Trick};
 use super::world::{World, say};
+
+/// The reason for which a server is down that sends wrong replies.
+const POISONED: &str = "unexpected reply, connection closed";
 
 impl World {
     /// Performs, after a step, the actions, the clients' reads, and often the end of the turn.
@@ -70,12 +73,30 @@ impl World {
         }
     }
 
+    /// Notes that a link has ended. If it never came up, the attempt to make it began then.
+    pub fn note_attempt(&mut self, (pool, server): (usize, usize), begun: Option<Time>) {
+        let entry = &mut self.pools[pool].servers[server];
+        entry.attempted = entry.attempted.max(begun.unwrap_or_default());
+        if entry.rest.has_been() {
+            self.note_rest((pool, server));
+        }
+    }
+
+    /// Notes that a link is not tried again for a while: who needs it is told so.
+    fn note_rest(&mut self, (pool, server): (usize, usize)) {
+        let entry = &mut self.pools[pool].servers[server];
+        entry.rest.note(self.now);
+        entry.rough_until = entry.rough_until.max(entry.rest.until());
+    }
+
     fn connect(&mut self, id: ConnId, number: u32) {
         let (pool, server) = self.place(number);
         let mut conn = Conn::new(id, (pool, server), self.now);
         // Only a private link may be gone again: its client has changed its database at once.
         conn.is_private = !self.proxy.is_shared(id);
-        conn.is_renewal = self.ending == Some((pool, server));
+        // One that shows whether a silent server is there may be used by who waited for others.
+        let is_silent = self.pools[pool].servers[server].silence.since.is_some();
+        conn.is_renewal = self.ending == Some((pool, server)) || is_silent;
         let model = &mut self.pools[pool].servers[server];
         assert!(!model.is_maint, "a server in maintenance is connected to");
         model.progress = self.now;
@@ -85,6 +106,7 @@ impl World {
             model.trouble.unable = self.journal.event();
             model.trouble.unable_time = self.now;
             model.rough_until = model.rough_until.max(self.now.after(limits::BACKOFF_LAST_US));
+            self.unmade.push(id);
             self.proxy.handle_closed(id, Closed::Own, self.now);
             if self.pools[pool].servers[server].is_down {
                 self.expect_probe(pool, server);
@@ -127,11 +149,16 @@ impl World {
 
     /// Closes a link for the proxy, which must have a reason.
     fn close_link(&mut self, id: ConnId) {
-        let conn = self.conns[id.index()].take().expect("only what is there is closed");
+        // A link may be given up before the driver has found that there is no socket for it.
+        let Some(conn) = self.conns[id.index()].take_if(|conn| conn.id == id) else {
+            return assert!(self.unmade.contains(&id), "only what is there is closed");
+        };
         assert_eq!(conn.id, id, "a link that is long gone is closed");
         if conn.is_probe {
             self.expect_probe(conn.pool, conn.server);
         }
+        let begun = (!conn.is_established).then_some(conn.since);
+        self.note_attempt((conn.pool, conn.server), begun);
         self.note_hold_before(conn.pool, conn.server);
         self.note_silence((conn.pool, conn.server), false);
         let model = &mut self.pools[conn.pool];
@@ -167,20 +194,27 @@ impl World {
             trouble.lost = event;
         } else if !conn.is_up() {
             let waited = self.now.since(conn.since);
-            assert!(waited >= timeouts.connect, "gave up connecting after {waited} us");
+            let is_over = waited >= timeouts.connect || server.is_down;
+            assert!(is_over, "gave up connecting after {waited} us");
+            trouble.hung = event;
+        } else if server.is_down && (!conn.is_established || conn.may_be_trial()) {
+            // Nothing of its server works, so it is not waited for.
             trouble.hung = event;
         } else if is_poisoned {
             // Progress is noted at delivery, but a piece of a reply counts as silence.
             if self.now.since(conn.owed_since) >= timeouts.reply {
                 trouble.silent = event;
             }
-        } else if conn.is_probe && conn.is_idle() {
-            // All places for links are taken, or its request was never sent.
+        } else if (conn.is_probe || conn.messages <= 1 || conn.may_be_trial()) && conn.is_idle() {
+            // It was to show whether the server is there, and all places for links are taken; or
+            // its request was never sent.
             trouble.hung = event;
         } else {
             let silent = self.now.since(conn.owed_since);
             assert!(!conn.owes_nothing(), "a link that owes nothing is closed");
             let patience = match conn.is_established && conn.owes_keys() {
+                // A link that stands in for one of slow requests is one that all share.
+                true if server.rest.has_been() => timeouts.slow,
                 true => 2 * timeouts.slow,
                 false => timeouts.reply,
             };
@@ -282,6 +316,14 @@ impl World {
             // The clients that were refused check this by their answers.
             Event::ClientsRefused { .. } | Event::Marked { .. } | Event::Lacks { .. } => return,
             Event::SubscriptionsLost { .. } => return,
+            Event::LinkRefused { server, .. } => {
+                let (pool, at) = self.place(*server);
+                self.note_rest((pool, at));
+                let conns = self.conns.iter_mut().flatten();
+                let its = conns.filter(|conn| (conn.pool, conn.server) == (pool, at));
+                its.for_each(|conn| conn.is_renewal = true);
+                return;
+            }
             Event::CutOff { clients, half_asked, .. } => {
                 return assert!(*clients > 0 && half_asked <= clients, "nobody is cut off");
             }
@@ -306,7 +348,23 @@ impl World {
         let known = entry.trouble.any_time == self.now;
         assert!(!has_failed || known, "{event:?}, but nothing happened to it");
         match event {
-            Event::ServerDown { .. } => {
+            Event::ServerDown { why, .. } => {
+                let is_of_it = |conn: &&Conn| (conn.pool, conn.server) == (pool, at);
+                let mut conns = self.conns.iter().flatten().filter(is_of_it);
+                let up = conns.find(|conn| conn.is_established && !conn.may_be_trial());
+                assert!(
+                    up.is_none(),
+                    "{pool}.{at} is down ({why}), but link {} is up",
+                    up.map_or(0, |conn| conn.id.index())
+                );
+                let entry = &mut self.pools[pool].servers[at];
+                let is_attempt = !["connection lost", POISONED].contains(&why);
+                assert!(
+                    !is_attempt || entry.replied <= entry.attempted,
+                    "{pool}.{at} is down ({why}), but has answered at {:?}, after {:?}",
+                    entry.replied,
+                    entry.attempted
+                );
                 entry.is_down = true;
                 self.expect_probe(pool, at);
             }

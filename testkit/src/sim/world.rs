@@ -36,6 +36,8 @@ pub struct World {
     /// By the index of their id.
     pub clients: Vec<Option<Client>>,
     pub conns: Vec<Option<Conn>>,
+    /// The links for which there was no socket.
+    pub unmade: Vec<ConnId>,
     /// The server a link of which is ending now.
     pub ending: Option<(usize, usize)>,
     /// Links that the proxy has closed and whose last bytes the server has not read yet.
@@ -196,6 +198,7 @@ impl World {
             pools,
             clients: Vec::new(),
             conns: Vec::new(),
+            unmade: Vec::new(),
             ending: None,
             orphans: Vec::new(),
             journal,

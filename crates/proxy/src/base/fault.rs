@@ -38,6 +38,7 @@ pub enum Fault {
     NoBlocks,
     PrivateFull,
     TenantFull,
+    Refused,
 }
 
 /// One entry of the table.
@@ -234,6 +235,15 @@ pub static FAULTS: &[Row] = &[
         None,
         "the error names tenant and limit; refused unsent. The client may try again when another \
          client of the tenant has given up its own",
+    ),
+    row(
+        Fault::Refused,
+        Blame::Server,
+        "takes no further connection, not sent",
+        "takes no further connection, not sent",
+        Some(ServerCounter::ConnectFailed),
+        "the error has the server's own words; refused unsent. The connections that are there \
+         serve on, and another attempt is made after a pause",
     ),
 ];
 

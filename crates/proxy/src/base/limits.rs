@@ -250,8 +250,9 @@ pub const BUSY_PAUSE_US: u64 = 100_000;
 /// The first pause before another attempt after a failure; it doubles with each failure. A server
 /// that is down counts one failure more after each such pause.
 pub const BACKOFF_FIRST_US: u64 = 50_000;
-/// The pause before a probe is this part of the time for which the server has failed. So its return
-/// is noticed late by no more than that part, and a long outage costs little.
+/// The pause before a probe, or before a link that could not be made is tried again, is this part
+/// of the time for which that has failed. So its return is noticed late by no more than that part,
+/// and a long outage costs little.
 pub const PROBE_FRACTION: u64 = 16;
 /// The shortest such pause; `BACKOFF_LAST_US` is the longest.
 pub const PROBE_FIRST_US: u64 = 10_000;
@@ -268,6 +269,9 @@ pub const FINISH_US: u64 = 100_000;
 pub const RETIRE_US: u64 = 10_000_000;
 /// How long gauges may be out of date in the metrics registry.
 pub const PUBLISH_PAUSE_US: u64 = 100_000;
+/// Places of one server that rest at once, since no link could be made there. One more takes the
+/// place of another.
+pub const RESTS_MAX: usize = 128;
 /// Timers that one call of `handle_timeout` may run, for each timer that was set when it began.
 /// Nearly all timers are set for later times; a call that runs more than this would never end.
 pub const TIMERS_IN_A_CALL: usize = 64;

@@ -86,6 +86,8 @@ pub(crate) struct Server {
     pub(crate) ejected: bool,
     /// Clients wait until its capabilities are known.
     pub(crate) awaited: bool,
+    /// What it has said to the last link that it refused.
+    pub(crate) said: Option<Box<str>>,
     pub(crate) counters: Counters<ServerCounter>,
 }
 
@@ -239,6 +241,7 @@ impl Server {
             capabilities: None,
             ejected: false,
             awaited: false,
+            said: None,
             counters: metrics.counters(plan.id),
             plan,
         }

@@ -16,6 +16,10 @@ pub enum Bug {
     Misroute,
     /// The link stays open after a deadline, so that a late answer meets the next request.
     AnswerAfterTimeout,
+    /// A further link that cannot be made takes its server out of service.
+    FurtherLinkFails,
+    /// What a server answers on other links is no sign that it works.
+    IgnoreLife,
     /// A server is given up after half of its deadline.
     HurryReply,
     /// A silent server is waited for without a deadline.
@@ -295,6 +299,8 @@ pub static BUGS: &[Bug] = &[
     Bug::DropFragment,
     Bug::Misroute,
     Bug::AnswerAfterTimeout,
+    Bug::FurtherLinkFails,
+    Bug::IgnoreLife,
     Bug::HurryReply,
     Bug::NoReplyDeadline,
     Bug::MergeAcrossOwnWrite,

@@ -207,6 +207,14 @@ impl Clients {
                 let most = count(plan.private_links_max, "private link");
                 Some(format!("tenant '{}' has its limit of {most}, not sent", plan.name))
             }
+            Fault::Refused | Fault::LoginRefused => {
+                let pool = &base.pools[self.requests[id].pool as usize];
+                let said = pool.servers[server? as usize].said.as_deref()?;
+                Some(match fault {
+                    Fault::Refused => format!("takes no further connection: {said}; not sent"),
+                    _ => format!("{}: {said}", fault.row().words),
+                })
+            }
             _ => None,
         }
     }

@@ -120,7 +120,7 @@ impl Servers {
 
     fn check_server(&self, base: &Base, at: ServerAt) {
         let (server, state) = (base.server(at), &self.states[at.pool as usize][at.server as usize]);
-        for id in state.links.iter().flatten().flatten().chain(&state.probe) {
+        for id in state.links.iter().flatten().flatten().chain(&state.probe).chain(&state.judge) {
             assert!(self.links.find(*id).is_some(), "a server knows living links only");
         }
         let is_vacant = server.stage == Stage::Vacant;

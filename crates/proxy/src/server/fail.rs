@@ -14,6 +14,7 @@ use crate::base::connection::Connection;
 use crate::base::fault::{Blame, Fault};
 use crate::base::id::ConnId;
 use crate::base::part::{LinkClass, Part, RequestId, Requester};
+use crate::base::pool::Health;
 use crate::base::timers::Due;
 use crate::base::{Base, ServerAt};
 use crate::{Action, Closed, Event, Time};
@@ -256,6 +257,8 @@ impl Servers {
         base.pools[at.pool as usize].conn_keys.remove_link(link.conn_key);
         let state = self.state(at);
         let (probing, heard) = (state.probe == Some(id), state.silence.heard);
+        let place = self.place_of(id, &link);
+        let state = self.state(at);
         state.forget(id);
         state.blocks = state.blocks.after_loss(id);
         self.forget_disproof(base, at);
@@ -285,18 +288,35 @@ impl Servers {
             Fault::ReplyTimeout => link.is_alone_silent(heard, &base.pool(at).plan.timeouts),
             _ => false,
         };
+        let mut stand_in = None;
         match fault.row().blame {
             _ if !base.server(at).is_in_service() => {}
             Blame::Own if !bug!(BlameServer) => self.connect_unable(base, at, probing),
-            Blame::Server if !harmless || probing => self.server_failed(base, at, fault),
+            // A server that was let back meanwhile is judged as any other.
+            _ if probing && (base.server(at).ejected || base.server(at).health == Health::Down) => {
+                self.server_failed(base, at, fault);
+            }
+            _ if base.server(at).health == Health::Down => {}
+            Blame::Server if harmless => {}
+            Blame::Server if !link.was_up() => {
+                stand_in = self.judge(base, (&link, place), fault);
+            }
+            // It was silent: another link shows whether the server is.
+            Blame::Server if fault == Fault::ReplyTimeout => self.begin_judge(base, at),
+            Blame::Server => stand_in = self.note_fruitless(base, (&link, place), fault),
             Blame::Own => self.server_failed(base, at, fault),
-            _ if probing => self.server_failed(base, at, fault),
-            Blame::Server | Blame::Overload => {}
+            Blame::Overload => {}
+        }
+        if let Some(other) = stand_in {
+            self.move_unsent(base, &mut link, other);
         }
         self.give_up(&mut link, fault);
         self.tell_busy(base, at);
         if link.owes {
             self.count_link_settled(at);
+        }
+        if base.server(at).is_in_service() && fault.row().blame == Blame::Server {
+            self.judge_again(base, at);
         }
         self.events.push_back(LinkEvent::Known(at));
     }

@@ -92,43 +92,62 @@ impl Servers {
         source: Source<'_>,
     ) -> Result<(), &'static str> {
         let Some(link) = self.links.find_mut(id) else { return Ok(()) };
-        let State::Handshake(Handshake { unsent, login, trial }) = &link.state else {
+        let State::Handshake(Handshake { unsent, begun, login, trial }) = &link.state else {
             return Ok(());
         };
         let is_trial =
             self.states[link.at.pool as usize][link.at.server as usize].blocks == Blocks::Tried(id);
         // A server answers the first requests of a trial before it has all of them.
-        if !unsent.is_empty() && !is_trial {
-            return Err("a reply before its request was sent");
-        }
+        let is_early = !(unsent.is_empty() || is_trial && *begun);
         link.partial.extend_from_slice(source.bytes);
         if trial.is_some() {
+            let at = link.at;
+            self.note_life(base, at);
             return self.read_trial(base, id);
         }
         let pool = base.pool(link.at);
         let conn_key = link.asked_conn_key(base);
-        let (len, capabilities) =
-            match pool.upstream.read_handshake(*login, conn_key, &link.partial) {
-                Parsed::Complete(HandshakeReply::Welcome { len, capabilities }) => {
-                    (len, capabilities)
-                }
-                Parsed::Complete(HandshakeReply::LoginRefused) => {
-                    self.close_link(base, id, Fault::LoginRefused);
-                    return Ok(());
-                }
-                Parsed::Complete(HandshakeReply::SetupRefused) => {
-                    self.close_link(base, id, Fault::SetupRefused);
-                    return Ok(());
-                }
-                Parsed::Complete(HandshakeReply::Busy) => {
-                    self.await_busy(base, id);
-                    return Ok(());
-                }
-                Parsed::Incomplete if link.partial.len() <= limits::HANDSHAKE_MAX => return Ok(()),
-                Parsed::Incomplete => return Err("a handshake without end"),
-                Parsed::Malformed(why) => return Err(why),
-            };
+        let answer = pool.upstream.read_handshake(*login, conn_key, &link.partial);
+        // A full server says so at once.
+        let may_be_early = match answer {
+            Parsed::Complete(HandshakeReply::Refused) => true,
+            _ => !link.partial.contains(&b'\n'),
+        };
+        if is_early && !may_be_early {
+            return Err("a reply before its request was sent");
+        }
+        let (len, capabilities) = match answer {
+            Parsed::Complete(HandshakeReply::Welcome { len, capabilities }) => (len, capabilities),
+            Parsed::Complete(HandshakeReply::LoginRefused) => {
+                self.note_said(base, id);
+                self.close_link(base, id, Fault::LoginRefused);
+                return Ok(());
+            }
+            Parsed::Complete(HandshakeReply::SetupRefused) => {
+                let at = link.at;
+                self.note_life(base, at);
+                self.close_link(base, id, Fault::SetupRefused);
+                return Ok(());
+            }
+            Parsed::Complete(HandshakeReply::Refused) => {
+                self.note_said(base, id);
+                self.close_link(base, id, Fault::Refused);
+                return Ok(());
+            }
+            Parsed::Complete(HandshakeReply::Busy) => {
+                let at = link.at;
+                self.note_life(base, at);
+                self.await_busy(base, id);
+                return Ok(());
+            }
+            Parsed::Incomplete if link.partial.len() <= limits::HANDSHAKE_MAX => return Ok(()),
+            Parsed::Incomplete => return Err("a handshake without end"),
+            Parsed::Malformed(why) => return Err(why),
+        };
         if is_trial {
+            let at = link.at;
+            self.note_life(base, at);
+            let Some(link) = self.links.find_mut(id) else { return Ok(()) };
             link.partial.drain(..len);
             if let State::Handshake(handshake) = &mut link.state {
                 handshake.trial = Some(0);
@@ -155,6 +174,8 @@ impl Servers {
         link.depth = base.limits.depth.saturating_mul(trips.min(1 << 10) as u32);
         link.since = base.now;
         let at = link.at;
+        self.note_life(base, at);
+        self.end_rest(base, id);
         base.log_connection(|base| Connection::LinkMade {
             link: id,
             server: base.server(at).plan.id,
@@ -165,6 +186,7 @@ impl Servers {
         if is_probe {
             self.probe_answered(base, id);
         }
+        self.end_judge(base, id);
         self.events.push_back(LinkEvent::Known(at));
         self.note_up(base, id);
         let capabilities = base.server(at).capabilities.unwrap_or_default();
@@ -266,7 +288,11 @@ impl Link {
         let pool = base.pool(self.at);
         let mut unsent = Vec::new();
         pool.upstream.write_handshake(login, self.asked_conn_key(base), &mut unsent);
-        self.set_state(State::Handshake(Handshake { unsent, login: login.is_some(), trial: None }));
-        self.since = base.now;
+        let login = login.is_some();
+        self.set_state(State::Handshake(Handshake { unsent, begun: false, login, trial: None }));
+        (self.since, self.must_prove) = (base.now, false);
+        if self.proven {
+            self.begun = base.now;
+        }
     }
 }

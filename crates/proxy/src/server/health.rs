@@ -23,6 +23,8 @@ impl Servers {
         let was_ready = server.health == Health::Ready && !server.ejected;
         let errno = state.connect_errno.take().filter(|_| fault == Fault::ConnectFailed);
         let counts = state.note_failure(server.health, base.now);
+        state.rests.clear();
+        state.failed_attempt = None;
         let failures = state.failures;
         base.server_mut(at).set_health(Health::Down);
         if was_ready {
@@ -33,6 +35,13 @@ impl Servers {
             base.actions.push_back(Action::Report(report));
         }
         self.await_probe(base, at);
+        // What waits for links that are not made yet need not wait for their own deadlines.
+        for id in self.links_of(at) {
+            let is_probe = self.state(at).probe == Some(id);
+            if self.links.find(id).is_some_and(|link| !link.was_up()) && !is_probe {
+                self.close_link(base, id, fault);
+            }
+        }
     }
 
     /// Schedules a probe of a server, unless one is due already.
@@ -164,7 +173,8 @@ impl Servers {
 impl Link {
     /// Whether it is up, or was before it had to repeat the handshake.
     pub(super) fn was_up(&self) -> bool {
-        self.is_up() || self.proven && matches!(self.state, State::Handshake(_))
+        let has_come_up = self.proven || self.trip != u64::MAX;
+        self.is_up() || has_come_up && matches!(self.state, State::Handshake(_))
     }
 
     /// Whether it ends with this fault because a reply fits no request. An answer to the first

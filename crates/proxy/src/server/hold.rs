@@ -79,22 +79,24 @@ impl Servers {
         }
     }
 
-    /// Handles a link that came up: messages that waited longer than `hold_after` for it count as
-    /// held.
+    /// Handles a link that came up, or has got what waited for another: messages that waited longer
+    /// than `hold_after` for it count as held.
     pub(super) fn note_up(&mut self, base: &Base, id: ConnId) {
         let Some(link) = self.links.find_mut(id) else { return };
         let Some(hold_after) = base.pool(link.at).plan.hold_after else { return };
         let late =
             |message: &&mut Message| base.now >= message.since.after(hold_after) && !message.held;
-        let count =
-            link.outstanding.iter_mut().filter(late).map(|message| message.held = true).count();
+        let pending = link.first_pending()..;
+        let pending = link.outstanding.range_mut(pending).filter(late);
+        let count = pending.map(|message| message.held = true).count();
         let count = count + link.queue.hold(|since| base.now >= since.after(hold_after));
         let state = &mut self.states[link.at.pool as usize][link.at.server as usize];
         state.counters.add(ServerCounter::Held, count as u64);
         // Some may have been held before, when the server was silent on another link.
         let waits_held = link.queue.iter().any(|(_, one, _)| one.held);
-        let is_held = waits_held || link.outstanding.iter().any(|message| message.held);
-        if is_held && state.silence.hold != Hold::Ending {
+        let mut pending = link.outstanding.range(link.first_pending()..);
+        let is_held = waits_held || pending.any(|message| message.held);
+        if is_held && state.silence.hold == Hold::Off {
             state.silence.hold = Hold::Ending;
             self.ending_holds.push(link.at);
         }
@@ -119,6 +121,10 @@ impl Servers {
         match &link.state {
             State::Connecting => false,
             State::Handshake(handshake) => !handshake.unsent.is_empty(),
+            State::Up(_) if link.must_prove && !link.is_waiting() => {
+                self.repeat_handshake(base, id);
+                true
+            }
             State::Up(_) if link.out.is_empty() => false,
             State::Up(_) if link.is_waiting() => may_begin || link.begun() > 0,
             // A handshake cannot be repeated where messages may come at any time.
@@ -214,6 +220,9 @@ impl Servers {
         state.silence.hold = Hold::On;
         state.silence.suspect = !is_busy;
         state.counters.set(ServerCounter::HoldingWorkersNow, 1);
+        if !is_busy {
+            self.begin_judge(base, at);
+        }
         // A link that owes nothing repeats the handshake, to see whether the server is there.
         self.hold_queued(at).into_iter().for_each(|id| self.mark_dirty(id));
     }

@@ -34,7 +34,6 @@ use crate::base::memory::Memory;
 use crate::base::part::{Effort, LinkClass};
 use crate::base::phases::UNSENT;
 use crate::base::size::Cost;
-use crate::base::slow::DRIPS;
 use crate::base::{Base, ServerAt};
 
 /// One link.
@@ -94,6 +93,9 @@ pub(super) struct Link {
     pub(super) reply_bytes: u64,
     /// A value or reply that is still arriving.
     pub(super) body: Option<Body>,
+    /// When it began to connect, or to repeat the handshake: what its server says since then says
+    /// something of this attempt.
+    pub(super) begun: Time,
     /// When it began to connect, or when the server last made progress on the next reply it owes.
     pub(super) since: Time,
     /// When the server began to owe the next reply.
@@ -117,6 +119,8 @@ pub(super) struct Link {
     pub(super) dirty: bool,
     /// It is counted among the links on which its server owes a reply.
     pub(super) owes: bool,
+    /// It repeats the handshake before anything else is sent.
+    pub(super) must_prove: bool,
     /// It has received a reply, so its loss is not a failure to connect.
     pub(super) proven: bool,
     /// Bytes held, as last reported to the memory account.
@@ -137,6 +141,8 @@ pub(super) enum State {
 pub(super) struct Handshake {
     /// Its bytes that are not sent yet.
     pub(super) unsent: Vec<u8>,
+    /// Some of its bytes are sent.
+    pub(super) begun: bool,
     /// It contains a login.
     pub(super) login: bool,
     /// How many replies to the trial behind it have come, once its own answer has.
@@ -182,6 +188,7 @@ impl Link {
             reply_began: UNSENT,
             reply_reads: 0,
             reply_bytes: 0,
+            begun: now,
             since: now,
             owed: now,
             excused: Time(0),
@@ -193,6 +200,7 @@ impl Link {
             retiring: false,
             dirty: false,
             owes: false,
+            must_prove: false,
             proven: false,
             counted: 0,
         }
@@ -351,27 +359,6 @@ impl Link {
         }
     }
 
-    /// Notes that a part of a reply has come.
-    pub(super) fn note_part(&mut self, bytes: usize, now: Time) {
-        if self.reply_began == UNSENT {
-            (self.reply_began, self.reply_reads, self.reply_bytes) = (now, 0, 0);
-        }
-        self.reply_reads = self.reply_reads.saturating_add(1);
-        self.reply_bytes += bytes as u64;
-    }
-
-    /// Whether the reply that is being read comes in many small parts.
-    fn drips(&self) -> bool {
-        let is_small = self.reply_bytes < u64::from(self.reply_reads) * DROP_BYTES;
-        self.reply_reads >= DRIPS && is_small
-    }
-
-    /// Returns in how many parts the reply that is complete now came, and how long that took, if
-    /// its server sent it drop by drop.
-    pub(super) fn dripped(&self, us: u64) -> Option<(u32, u64)> {
-        (self.drips() && us >= DRIPPED_US).then_some((self.reply_reads, us))
-    }
-
     /// Notes that the kernel took `n` bytes.
     pub(super) fn advance(&mut self, n: usize, now: Time) {
         if n == 0 {
@@ -490,8 +477,3 @@ impl Link {
         self.out.held() + self.partial.len() + body + queued
     }
 }
-
-/// Parts of a reply that have fewer bytes on the average are drops.
-const DROP_BYTES: u64 = 1_024;
-/// A reply that took less time did not come drop by drop.
-const DRIPPED_US: u64 = 50_000;

@@ -82,6 +82,7 @@ impl Servers {
         let is_pushed = link.class == LinkClass::Subscribed;
         self.note_heard(at, base.now);
         if !in_handshake {
+            self.note_life(base, at);
             return Ok(if is_pushed { Received::Pushes } else { Received::Replies });
         }
         self.handshake(base, id, source)?;

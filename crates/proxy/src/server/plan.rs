@@ -121,12 +121,12 @@ impl Servers {
     pub(crate) fn retire_server(&mut self, base: &mut Base, at: ServerAt) {
         let state = self.state(at);
         state.probe_at = None;
-        let probe = state.probe;
+        let (probe, judge) = (state.probe, state.judge);
         if let Blocks::Tried(trial) = state.blocks {
             self.end_trial(base, trial, Blocks::Unknown);
         }
-        if let Some(probe) = probe {
-            self.close_quietly(base, probe);
+        for id in probe.into_iter().chain(judge) {
+            self.close_quietly(base, id);
         }
         self.end_topics(base, at);
         for id in self.links_in_use(at) {

@@ -15,6 +15,7 @@ use proto::Upstream;
 use super::Servers;
 use super::link::Link;
 use super::message::{Message, Payload};
+use super::rest::PRIVATE;
 use crate::Time;
 use crate::base::fault::Fault;
 use crate::base::id::ConnId;
@@ -79,6 +80,9 @@ impl Servers {
         let conn_key = base.pool(at).conn_keys.of(asks.conn_key);
         if self.state(at).refuses(conn_key, base.now) {
             return Err(Fault::SetupRefused);
+        }
+        if let Some(why) = self.state(at).rests.why(conn_key, PRIVATE, base.now) {
+            return Err(why);
         }
         if !has_place(base) {
             return Err(Fault::PrivateFull);

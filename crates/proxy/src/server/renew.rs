@@ -53,6 +53,30 @@ impl Servers {
     }
 }
 
+impl Servers {
+    /// Moves what waits on a link that could not be made to the one that stands in for it. The
+    /// clients of the one have nothing on the other, so no request changes places. What waits in
+    /// the fair queue, if there is any, stays.
+    pub(super) fn move_unsent(&mut self, base: &mut Base, dead: &mut Link, id: ConnId) {
+        let upstream = base.pool(dead.at).upstream;
+        if dead.is_waiting() || dead.class == LinkClass::Subscribed {
+            return;
+        }
+        if let Some(batch) = dead.batch.take() {
+            dead.launch_batch(batch, upstream);
+        }
+        let queue = take(&mut dead.queue);
+        let unsent = Unsent::take(dead);
+        dead.queue = queue;
+        let Some(link) = self.links.find_mut(id) else { return };
+        unsent.append_to(link);
+        link.account(&mut base.memory);
+        self.note_up(base, id);
+        self.mark_dirty(id);
+        self.arm(base, id);
+    }
+}
+
 impl Link {
     /// Whether something waits on it of which its server has seen nothing, and which means the same
     /// on another connection.
@@ -98,6 +122,19 @@ impl Unsent {
             fetch_bytes: take(&mut link.fetch_bytes),
             queued: link.queued - start,
         }
+    }
+
+    /// Queues all but the batch and the fair queue behind what a link has.
+    fn append_to(mut self, link: &mut Link) {
+        link.out.append(&mut self.out);
+        let before = link.queued;
+        self.outstanding.iter_mut().for_each(|message| message.end += before);
+        link.outstanding.extend(self.outstanding);
+        link.internal.extend(self.internal);
+        link.inflight += self.inflight;
+        link.unproven += self.unproven;
+        link.fetch_bytes += self.fetch_bytes;
+        link.queued += self.queued;
     }
 
     /// Queues it on a link that has nothing yet.

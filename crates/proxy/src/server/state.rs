@@ -5,7 +5,9 @@ use metrics::{Counters, Recorder, WorkerMetrics};
 use proto::ConnKey;
 
 use super::block::Blocks;
+use super::rest::{Rests, StandIn};
 use super::topics::ServerTopics;
+use super::verdict::FailedAttempt;
 use super::work::WorkRecord;
 use crate::base::ServerAt;
 use crate::base::id::ConnId;
@@ -46,6 +48,17 @@ pub(super) struct ServerState {
     pub(super) unable_pause: u64,
     /// The system's error of the last attempt to connect, until it is told.
     pub(super) connect_errno: Option<i32>,
+    /// The places for links that could not be filled.
+    pub(super) rests: Rests,
+    /// The links that serve at such places instead.
+    pub(super) stand_ins: Vec<StandIn>,
+    /// The link that shows whether the server, which has fallen silent, still takes connections.
+    pub(super) judge: Option<ConnId>,
+    /// When a link for that was last begun.
+    pub(super) judged: Time,
+    /// The last attempt to make a link that has failed. If the links that are left are lost before
+    /// they answer, the server is down.
+    pub(super) failed_attempt: Option<FailedAttempt>,
     /// Connection keys that it has refused, and when each may be tried again.
     refused: Vec<(ConnKey, Time)>,
     pub(super) silence: Silence,
@@ -76,6 +89,10 @@ pub(super) struct Silence {
     pub(super) owing: u32,
     /// When bytes last came from it.
     pub(super) heard: Time,
+    /// When it last answered: a request, or the handshake of a link that came up then.
+    pub(super) life: Time,
+    /// When the other workers were last told so.
+    pub(super) told: Time,
     /// When it began to owe, after owing nothing.
     pub(super) asked: Time,
     /// It was silent for too long, and no byte has come since.
@@ -142,6 +159,11 @@ impl ServerState {
             unable_until: Time(0),
             unable_pause: limits::BACKOFF_FIRST_US,
             connect_errno: None,
+            rests: Rests::default(),
+            stand_ins: Vec::new(),
+            judge: None,
+            judged: Time(0),
+            failed_attempt: None,
             refused: Vec::new(),
             silence: Silence::default(),
             drip_told: None,
@@ -176,6 +198,8 @@ impl ServerState {
     pub(super) fn forgive(&mut self, server: &mut Server) {
         server.set_health(Health::Ready);
         self.end_failing();
+        self.rests.clear();
+        self.failed_attempt = None;
         self.probe_at = None;
     }
 
@@ -244,6 +268,9 @@ impl ServerState {
         if self.probe == Some(link) {
             self.probe = None;
         }
+        if self.judge == Some(link) {
+            self.judge = None;
+        }
     }
 
     /// Returns the pause before the next probe. `jitter` is a random number.
@@ -251,9 +278,7 @@ impl ServerState {
         let pause = if pool.servers[at.server as usize].ejected {
             pool.plan.server_retry_timeout.max(limits::BACKOFF_FIRST_US)
         } else {
-            let failing = self.failing_since.map_or(0, |since| now.since(since));
-            let part = failing / limits::PROBE_FRACTION;
-            part.clamp(limits::PROBE_FIRST_US, limits::BACKOFF_LAST_US)
+            pause_after(self.failing_since.map_or(0, |since| now.since(since)))
         };
         // The pause is three quarters to the whole of it, so that workers do not probe in step.
         pause - pause / 4 * u64::from(jitter % 1024) / 1024
@@ -272,4 +297,10 @@ impl ServerState {
         self.counters.set(ServerCounter::BlockedNow, blocked);
         self.counters.set(ServerCounter::PrivateLinksNow, private);
     }
+}
+
+/// Returns the pause before another attempt at what has failed for so long, in microseconds.
+pub(super) fn pause_after(failing: u64) -> u64 {
+    let part = failing / limits::PROBE_FRACTION;
+    part.clamp(limits::PROBE_FIRST_US, limits::BACKOFF_LAST_US)
 }

@@ -558,7 +558,8 @@ fn a_server_that_refuses_our_login_is_down_and_is_sent_nothing() {
         let link = stage.establishes_with(HELLO);
         stage.says(link, refusal);
         assert_eq!(stage.closed, [link]);
-        assert_eq!(stage.received(client), "SERVER_ERROR s0: login refused\r\n");
+        let words = refusal.split("\r\n").next().expect("a line");
+        assert_eq!(stage.received(client), format!("SERVER_ERROR s0: login refused: {words}\r\n"));
         let why = "login refused";
         assert_eq!(stage.events, [Event::ServerDown { server: S0, why, errno: None }]);
         assert_eq!(stage.reports, [Report::Failed { server: S0, failures: 1, why }]);
@@ -582,6 +583,7 @@ fn a_server_that_wants_a_login_that_we_have_not_is_down() {
     stage.says(client, "get x\r\n");
     let link = stage.establishes_with("version\r\n");
     stage.says(link, FIRST);
-    assert_eq!(stage.received(client), "SERVER_ERROR s0: login refused\r\n");
+    let told = format!("SERVER_ERROR s0: login refused: {FIRST}");
+    assert_eq!(stage.received(client), told, "in its own words");
     stage.expect_rows(0);
 }

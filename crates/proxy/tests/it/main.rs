@@ -38,6 +38,7 @@ mod topics;
 mod topics_at_random;
 mod transactions;
 mod values;
+mod verdicts;
 mod waits_at_random;
 mod watches;
 mod whole;

@@ -128,7 +128,7 @@ fn a_value_too_large_tells_that_the_old_one_is_kept() {
     // The server is down.
     stage.says(client, "get k\r\n");
     stage.turn(link);
-    stage.passes(30 * SECOND);
+    stage.waits(3 * SECOND);
     stage.received(client);
     stage.says(client, &set);
     stage.says_bytes(client, b"version\r\n");

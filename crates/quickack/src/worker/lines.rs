@@ -42,6 +42,14 @@ pub fn of_event(event: &Event, about: &About) -> Option<(Level, &'static str, St
             );
             (Level::Notice, "pool_marked", text)
         }
+        Event::LinkRefused { why, said, .. } => {
+            let said = said.as_deref().map(|said| format!(": {said}")).unwrap_or_default();
+            let text = format!(
+                "{about} cannot be connected to once more ({why}{said}); the connections that are \
+                 there serve on"
+            );
+            (Level::Warning, "link_refused", text)
+        }
         Event::Poisoned { why, .. } => {
             let text = format!("{about} sent {why}; its connection is closed");
             (Level::Error, "server_poisoned", text)
@@ -110,6 +118,7 @@ pub fn subject(event: &Event) -> Option<u32> {
         | Event::SubscriptionsLost { server, .. }
         | Event::Lacks { server, .. }
         | Event::CapabilityLost { server }
+        | Event::LinkRefused { server, .. }
         | Event::Poisoned { server, .. } => *server,
         Event::Marked { pool }
         | Event::ClientsRefused { pool, .. }

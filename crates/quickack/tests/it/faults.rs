@@ -5,7 +5,10 @@ use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use testkit::process::{Client, DEADLINE, Memcached, answer_lines, free_address, listen, silent};
+use testkit::process::{
+    Client, DEADLINE, Memcached, answer_lines, free_address, listen, on_free_port, silent,
+    wait_until,
+};
 
 use super::{harness, quickack};
 
@@ -391,4 +394,36 @@ fn a_flush_all_on_new_connections_is_done_at_no_memcached_if_one_was_killed() {
     clients.iter_mut().for_each(|client| client.send("flush_all noreply\r\nmn\r\n"));
     clients.iter_mut().for_each(|client| client.expect("MN\r\n"));
     assert_eq!([one.stat("cmd_flush"), other.stat("cmd_flush")], [0, 0]);
+}
+
+/// Without `maxconns_fast`, it takes no more and says nothing: connects to it hang.
+#[test]
+fn a_full_memcached_costs_nobody_the_link_that_is_there() {
+    for fast in ["maxconns_fast", "no_maxconns_fast"] {
+        let start = |address| Memcached::start_with(address, &["-c", "16", "-o", fast]);
+        let memcached = on_free_port(start);
+        let more = ["server_connections: 2", "auto_eject_hosts: true", "server_failure_limit: 1"];
+        let quickack = harness::start(1, &[], &[memcached.address], &more);
+        let mut clients = [quickack.client(), quickack.client()];
+        clients[0].ask("set k 0 0 1\r\nv\r\n", "STORED\r\n");
+        let (mut watcher, mut direct) = (memcached.client(), Vec::new());
+        wait_until("it is full", || {
+            let patience = Duration::from_millis(50);
+            direct.extend(TcpStream::connect_timeout(&memcached.address, patience));
+            memcached_is_full(&mut watcher)
+        });
+        for _ in 0..200 {
+            for client in &mut clients {
+                client.ask("get k\r\n", "VALUE k 0 1\r\nv\r\nEND\r\n");
+            }
+        }
+        let servers = quickack.admin_ok(&["servers"]);
+        assert!(!servers.contains("ejected") && !servers.contains("down"), "{servers}");
+    }
+}
+
+fn memcached_is_full(client: &mut Client) -> bool {
+    client.send("stats\r\n");
+    let stats = client.read_until("END\r\n");
+    !stats.contains("rejected_connections 0\r\n") || stats.contains("accepting_conns 0")
 }

@@ -334,7 +334,10 @@ fn a_memcached_that_refuses_the_login_is_down_until_the_file_is_mended() {
     let mut quickack = super::quickack(&[memcached.address], &[&directive]);
     let server = memcached.address;
     let mut client = quickack.client();
-    client.ask("get a\r\n", &format!("SERVER_ERROR {server}: login refused\r\n"));
+    client.send("get a\r\n");
+    let told = client.line();
+    let expected = format!("SERVER_ERROR {server}: login refused: CLIENT_ERROR ");
+    assert!(told.starts_with(&expected), "{told}");
     quickack.process.wait_for("that it is down", |said| {
         said.contains(&format!("server {server} of pool alpha is down (login refused)"))
             .then_some(())

@@ -145,6 +145,10 @@ impl Stage {
         self.proxy.handle_accept(pool, self.now)
     }
 
+    pub fn now(&self) -> Time {
+        self.now
+    }
+
     pub fn uptime(&self) -> u64 {
         self.proxy.uptime(self.now)
     }
@@ -356,6 +360,19 @@ impl Stage {
     pub fn passes(&mut self, time: u64) {
         self.now = self.now.after(time);
         self.proxy.handle_timeout(self.now);
+        self.settle();
+    }
+
+    /// As `passes`, but each timer runs when it is due.
+    pub fn waits(&mut self, time: u64) {
+        let end = self.now.after(time);
+        while let Some(due) = self.proxy.poll_timeout().filter(|due| *due < end) {
+            self.now = self.now.max(due);
+            self.proxy.handle_timeout(self.now);
+            self.settle();
+        }
+        self.now = end;
+        self.proxy.handle_timeout(end);
         self.settle();
     }
 

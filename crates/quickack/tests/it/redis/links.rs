@@ -1,12 +1,17 @@
 //! One link that ends, or brings a reply that cannot be used: what that costs those who share it.
 
 use rustix::process::Signal;
-use testkit::process::{Family, Redis, Speaker, freeze, send};
+use testkit::process::{Family, Quickack, Redis, Speaker, freeze, send, wait_until};
 use testkit::wire::resp::Reply;
 
 use super::model::{Model, Turn};
 use super::{quickack, with_workers};
 use crate::harness;
+use crate::logins::private;
+
+const OK: &str = "OK";
+/// A pool that would eject its server at the first failure.
+const EJECT: [&str; 2] = ["auto_eject_hosts: true", "server_failure_limit: 1"];
 
 /// The worker finds both in one turn, the request first or the end first.
 #[test]
@@ -87,8 +92,7 @@ fn a_reply_of_another_shape_costs_no_other_client_its_server() {
     });
     let other = Model::start(|_| Turn::Say(b"$1\r\nv\r\n".to_vec()));
     for servers in [vec![model.address], vec![model.address, other.address]] {
-        let eject = ["auto_eject_hosts: true", "server_failure_limit: 1"];
-        let quickack = quickack(&servers, &eject);
+        let quickack = quickack(&servers, &EJECT);
         let mut quiet = Speaker::connect(quickack.address());
         let mut loud = Speaker::connect(quickack.address());
         for _ in 0..50 {
@@ -108,4 +112,58 @@ fn a_reply_of_another_shape_costs_no_other_client_its_server() {
         let stats = quickack.admin_ok(&["servers"]);
         assert!(!stats.contains("ejected") && !stats.contains("down"), "{stats}");
     }
+}
+
+/// Checks that a client is served all the while another one, in another database, is told why it is
+/// not.
+fn check_others_are_served(quickack: &Quickack, quiet: &mut Speaker, why: &str) {
+    let mut other = Speaker::connect(quickack.address());
+    assert_eq!(other.say("SELECT 1"), Reply::Simple(OK.into()));
+    for _ in 0..100 {
+        other.send(b"GET k\r\n");
+        for _ in 0..5 {
+            assert_eq!(quiet.say("GET k"), Reply::Bulk("v".into()));
+        }
+        let told = other.reply().expect("an answer");
+        assert!(told.error().contains(why), "{told:?}");
+    }
+    let servers = quickack.admin_ok(&["servers"]);
+    assert!(!servers.contains("ejected") && !servers.contains("down"), "{servers}");
+}
+
+#[test]
+fn a_full_redis_costs_nobody_the_link_that_is_there() {
+    let redis = Redis::start_with(Family::Redis70, &["--maxclients", "20"]);
+    let quickack = with_workers(1, &[redis.address], &EJECT);
+    let mut quiet = Speaker::connect(quickack.address());
+    assert_eq!(quiet.say("SET k v"), Reply::Simple(OK.into()));
+    let mut direct = Vec::new();
+    loop {
+        let mut one = Speaker::connect(redis.address);
+        one.send(b"PING\r\n");
+        match one.reply() {
+            Ok(Reply::Simple(_)) => direct.push(one),
+            _ => break,
+        }
+    }
+    check_others_are_served(&quickack, &mut quiet, "ERR max number of clients reached; not sent");
+    drop(direct);
+    let mut other = Speaker::connect(quickack.address());
+    other.say("SELECT 1");
+    wait_until("there is room again", || !other.say("SET k v").is_error());
+}
+
+#[test]
+fn a_password_that_was_changed_costs_nobody_the_link_that_is_there() {
+    let redis = Redis::start(Family::Redis70);
+    let mut direct = Speaker::connect(redis.address);
+    let may = |password: &str| format!("ACL SETUSER shop on resetpass >{password} ~* +@all");
+    assert_eq!(direct.say(&may("one")), Reply::Simple(OK.into()));
+    let folder = private("login", "shop:one\n");
+    let login = format!("server_login: {}", folder.path().join("login").display());
+    let quickack = with_workers(1, &[redis.address], &[&login, EJECT[0], EJECT[1]]);
+    let mut quiet = Speaker::connect(quickack.address());
+    assert_eq!(quiet.say("SET k v"), Reply::Simple(OK.into()));
+    assert_eq!(direct.say(&may("two")), Reply::Simple(OK.into()));
+    check_others_are_served(&quickack, &mut quiet, "login refused: WRONGPASS ");
 }

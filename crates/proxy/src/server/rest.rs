@@ -1,0 +1,168 @@
+//! Places of links that could not be filled, although their server works on the links that it has:
+//! it is full, wants another password by now, or a firewall lets nothing new through. A request
+//! that needs such a place is told why at once, and the next attempt waits for a pause, which is as
+//! long as that before a probe.
+
+use proto::ConnKey;
+
+use super::Servers;
+use super::link::Link;
+use super::state::{ServerState, pause_after};
+use crate::base::fault::Fault;
+use crate::base::id::ConnId;
+use crate::base::part::LinkClass;
+use crate::base::{Base, ServerAt, limits};
+use crate::{Event, Time};
+
+/// The places of a server that are not filled for a while.
+#[derive(Default)]
+pub(super) struct Rests(Vec<Rest>);
+
+struct Rest {
+    conn_key: ConnKey,
+    /// One of those that clients share, or `PRIVATE`.
+    nth: usize,
+    /// When it could first not be filled.
+    since: Time,
+    until: Time,
+    why: Fault,
+}
+
+/// All links that serve one client only rest together.
+pub(super) const PRIVATE: usize = usize::MAX;
+
+impl Rests {
+    /// Notes that a place could not be filled; returns whether that is new.
+    fn note(&mut self, conn_key: ConnKey, nth: usize, why: Fault, now: Time) -> bool {
+        let known = self.0.iter().position(|one| one.conn_key == conn_key && one.nth == nth);
+        let is_new = known.is_none();
+        let known = known.map(|at| self.0.swap_remove(at));
+        // After a while in which nobody wanted it, nothing is known of it.
+        let known = known.filter(|one| now.since(one.until) < limits::BACKOFF_LAST_US);
+        let since = known.map_or(now, |one| one.since);
+        let pause = pause_after(now.since(since));
+        if self.0.len() >= limits::RESTS_MAX {
+            self.0.retain(|one| one.until > now);
+        }
+        self.0.truncate(limits::RESTS_MAX - 1);
+        self.0.push(Rest { conn_key, nth, since, until: now.after(pause), why });
+        is_new
+    }
+
+    /// Returns why a place is not to be filled now.
+    pub(super) fn why(&self, conn_key: ConnKey, nth: usize, now: Time) -> Option<Fault> {
+        let is_it = |one: &&Rest| one.conn_key == conn_key && one.nth == nth && one.until > now;
+        self.0.iter().find(is_it).map(|one| one.why)
+    }
+
+    /// Notes that a link has come up at a place.
+    fn end(&mut self, conn_key: ConnKey, nth: usize) {
+        self.0.retain(|one| one.conn_key != conn_key || one.nth != nth);
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.0.clear();
+    }
+}
+
+impl Servers {
+    /// Returns the place of a link, if it has one or would have.
+    pub(super) fn place_of(&self, id: ConnId, link: &Link) -> Option<usize> {
+        if link.class == LinkClass::Private {
+            return Some(PRIVATE);
+        }
+        let state = &self.states[link.at.pool as usize][link.at.server as usize];
+        let places = state.links.get(usize::from(link.conn_key))?;
+        let stands_in = |nth: usize| {
+            let mut all = state.stand_ins.iter();
+            all.any(|one| one.link == id && one.conn_key == link.conn_key && one.nth == nth)
+        };
+        (0..places.len()).find(|nth| places[*nth] == Some(id) && !stands_in(*nth))
+    }
+
+    /// Has a place rest that could not be filled. If its clients can use another link, they do:
+    /// that is returned.
+    #[cold]
+    pub(super) fn rest_place(
+        &mut self,
+        base: &mut Base,
+        link: &Link,
+        nth: usize,
+        why: Fault,
+    ) -> Option<ConnId> {
+        let at = link.at;
+        let conn_key = base.pool(at).conn_keys.of(link.conn_key);
+        let is_new = self.state(at).rests.note(conn_key, nth, why, base.now);
+        if is_new {
+            let server = base.server(at);
+            let (id, said) = (server.plan.id, server.said.clone());
+            let why = why.row().words;
+            base.log(Event::LinkRefused { server: id, why, said });
+        }
+        self.stand_in_at(at, link.conn_key, nth)
+    }
+
+    /// Has another shared link stand in at an empty place that rests, if one is there; returns it.
+    #[cold]
+    pub(super) fn stand_in_at(
+        &mut self,
+        at: ServerAt,
+        conn_key: u16,
+        nth: usize,
+    ) -> Option<ConnId> {
+        let links = &self.states[at.pool as usize][at.server as usize].links;
+        let shared = &links.get(usize::from(conn_key))?[LinkClass::SPECIAL..];
+        let is_up = |id: &ConnId| self.links.find(*id).is_some_and(|link| link.was_up());
+        let other = shared.iter().flatten().copied().find(is_up)?;
+        let state = self.state(at);
+        let place = state.links[usize::from(conn_key)].get_mut(nth)?;
+        if place.is_some() {
+            return None;
+        }
+        // Nothing is outstanding at an empty place, so no request changes places.
+        *place = Some(other);
+        state.stand_ins.push(StandIn { conn_key, nth, link: other });
+        Some(other)
+    }
+
+    /// Ends the rest of the place of a link that has come up.
+    pub(super) fn end_rest(&mut self, base: &Base, id: ConnId) {
+        let Some(link) = self.links.find(id) else { return };
+        let (at, conn_key) = (link.at, base.pool(link.at).conn_keys.of(link.conn_key));
+        if let Some(nth) = self.place_of(id, link) {
+            self.state(at).rests.end(conn_key, nth);
+        }
+    }
+
+    /// Empties the places at which another link stands in, when their rest is over and nothing is
+    /// outstanding on that link: the next request opens one.
+    pub(super) fn end_stand_ins(&mut self, base: &Base) {
+        for (pool, states) in base.pools.iter().zip(&mut self.states) {
+            for state in states.iter_mut().filter(|state| !state.stand_ins.is_empty()) {
+                let ServerState { stand_ins, links, rests, .. } = state;
+                stand_ins.retain(|one| {
+                    let places = links.get_mut(usize::from(one.conn_key));
+                    let place = places.and_then(|places| places.get_mut(one.nth));
+                    let Some(place) = place.filter(|place| **place == Some(one.link)) else {
+                        return false;
+                    };
+                    let conn_key = pool.conn_keys.of(one.conn_key);
+                    let is_idle = |link: &Link| link.is_idle() && !link.is_waiting();
+                    let stays = rests.why(conn_key, one.nth, base.now).is_some()
+                        || !self.links.find(one.link).is_none_or(is_idle);
+                    if !stays {
+                        *place = None;
+                    }
+                    stays
+                });
+            }
+        }
+    }
+}
+
+/// A link at a place that could not be filled.
+pub(super) struct StandIn {
+    conn_key: u16,
+    nth: usize,
+    link: ConnId,
+}

@@ -1,0 +1,174 @@
+//! Whether a server is down. A reply on any link, of any worker, is proof of life and outweighs
+//! every failure that began before it.
+//!
+//! ```text
+//!   an attempt to make a link fails ──▶ has it answered anybody since the attempt began?
+//!     yes ──▶ only that place of a link cannot be filled (`rest.rs`)
+//!     no  ──▶ are other links up?  yes ──▶ as above; those that are idle are asked, and the server
+//!                                          is down if they are all lost before it answers
+//!                                  no  ──▶ it is down
+//!   a link that was up is lost, or silent for too long ──▶ another is begun, and judges
+//! ```
+
+use super::Servers;
+use super::link::Link;
+use crate::Time;
+use crate::base::fault::Fault;
+use crate::base::id::ConnId;
+use crate::base::part::LinkClass;
+use crate::base::plan::AdminState;
+use crate::base::pool::Health;
+use crate::base::{Base, ServerAt};
+
+/// An attempt to make a link that failed, when no link had brought a reply since it began.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct FailedAttempt {
+    begun: Time,
+    fault: Fault,
+    /// Until then the links that were up must have answered.
+    until: Time,
+}
+
+/// The longest line of a server's that clients are told.
+const SAID_MAX: usize = 160;
+
+impl Servers {
+    /// Notes that a server has answered on a link that is up.
+    #[inline]
+    pub(super) fn note_life(&mut self, base: &Base, at: ServerAt) {
+        let silence = &mut self.state(at).silence;
+        silence.life = base.now;
+        if base.now.since(silence.told) >= TOLD_PAUSE_US {
+            silence.told = base.now;
+            base.metrics.set_heard(base.server(at).plan.id, base.now.0);
+        }
+    }
+
+    /// Whether a server has answered any worker since then.
+    fn has_answered_since(&self, base: &Base, at: ServerAt, begun: Time) -> bool {
+        if bug!(IgnoreLife) {
+            return false;
+        }
+        let own = self.states[at.pool as usize][at.server as usize].silence.life;
+        own > begun || base.metrics.heard(base.server(at).plan.id) > begun.0
+    }
+
+    /// Judges a server by an attempt to make a link, which has failed. Returns the link that stands
+    /// in for it, if there is one.
+    pub(super) fn judge(
+        &mut self,
+        base: &mut Base,
+        (link, nth): (&Link, Option<usize>),
+        fault: Fault,
+    ) -> Option<ConnId> {
+        let at = link.at;
+        let answers = fault == Fault::Refused || self.has_answered_since(base, at, link.begun);
+        let works = answers || self.has_links_up(at);
+        if !works || bug!(FurtherLinkFails) {
+            self.server_failed(base, at, fault);
+            return None;
+        }
+        if !answers {
+            let until = base.now.after(2 * base.pool(at).plan.timeouts.reply);
+            let (begun, state) = (link.begun, self.state(at));
+            state.failed_attempt = Some(FailedAttempt { begun, fault, until });
+            self.ask_idle_links(at);
+        }
+        self.rest_place(base, link, nth?, fault)
+    }
+
+    /// Notes that a link came up and brought nothing: its server answers handshakes, and may do
+    /// nothing else.
+    pub(super) fn note_fruitless(
+        &mut self,
+        base: &mut Base,
+        (link, nth): (&Link, Option<usize>),
+        fault: Fault,
+    ) -> Option<ConnId> {
+        if self.has_links_up(link.at) {
+            return self.rest_place(base, link, nth?, fault);
+        }
+        self.server_failed(base, link.at, fault);
+        None
+    }
+
+    /// Judges a server again when a link to it that was up is gone: perhaps nothing works any more.
+    pub(super) fn judge_again(&mut self, base: &mut Base, at: ServerAt) {
+        let Some(attempt) = self.state(at).failed_attempt else { return };
+        let FailedAttempt { begun, fault, until } = attempt;
+        if base.now > until || self.has_answered_since(base, at, begun) {
+            self.state(at).failed_attempt = None;
+        } else if !self.has_links_up(at) && base.server(at).health == Health::Ready {
+            self.server_failed(base, at, fault);
+        }
+    }
+
+    /// Begins the link that judges a server which has fallen silent.
+    pub(super) fn begin_judge(&mut self, base: &mut Base, at: ServerAt) {
+        let patience = base.pool(at).plan.timeouts.reply;
+        let state = self.state(at);
+        let is_known = state.judge.is_some() || state.probe.is_some();
+        let is_soon = base.now.since(state.judged) < patience && state.judged != Time(0);
+        let is_able = state.unable_until <= base.now;
+        if is_known || is_soon || !is_able || !base.server(at).can_be_asked() {
+            return;
+        }
+        let home = base.pool(at).conn_keys.home;
+        let id = self.begin_connect(base, at, home, LinkClass::Shared);
+        let state = self.state(at);
+        (state.judge, state.judged) = (Some(id), base.now);
+        self.ask_idle_links(at);
+    }
+
+    /// Puts the link that has judged a server to use, or closes it.
+    pub(super) fn end_judge(&mut self, base: &mut Base, id: ConnId) {
+        let Some(link) = self.links.find(id) else { return };
+        let (at, conn_key) = (link.at, link.conn_key);
+        if self.state(at).judge != Some(id) {
+            return;
+        }
+        let count = LinkClass::SPECIAL + base.pool(at).plan.server_connections;
+        let is_draining = base.server(at).plan.admin == AdminState::Drain;
+        let state = self.state(at);
+        state.judge = None;
+        let shared = &mut state.places(conn_key, count)[LinkClass::SPECIAL..];
+        // Clients of a server that drains have requests on the links that stand in for theirs.
+        let is_wanted = !is_draining || shared.iter().all(Option::is_none);
+        match shared.iter_mut().find(|place| place.is_none() && is_wanted) {
+            Some(place) => *place = Some(id),
+            None => self.close_quietly(base, id),
+        }
+    }
+
+    /// Whether a link to a server is up, of this worker.
+    fn has_links_up(&self, at: ServerAt) -> bool {
+        self.links.iter().any(|(_, link)| link.at == at && link.was_up())
+    }
+
+    /// Has the links on which a server owes nothing repeat the handshake.
+    fn ask_idle_links(&mut self, at: ServerAt) {
+        for id in self.links_of(at) {
+            let Some(link) = self.links.find_mut(id) else { continue };
+            let is_special = matches!(link.class, LinkClass::Subscribed | LinkClass::Private);
+            if link.is_up() && !link.is_waiting() && !link.retiring && !is_special {
+                link.must_prove = true;
+                self.mark_dirty(id);
+            }
+        }
+    }
+
+    /// Notes the line with which a server has refused a link.
+    pub(super) fn note_said(&mut self, base: &mut Base, id: ConnId) {
+        let Some(link) = self.links.find(id) else { return };
+        let at = link.at;
+        let text = String::from_utf8_lossy(&link.partial);
+        let is_error = |line: &&str| line.starts_with('-') || line.contains("ERROR");
+        let line = text.lines().find(is_error).unwrap_or_default().trim_start_matches('-');
+        let clean = |letter: char| if letter.is_control() { '?' } else { letter };
+        let said: String = line.trim().chars().map(clean).take(SAID_MAX).collect();
+        base.server_mut(at).said = (!said.is_empty()).then(|| said.into_boxed_str());
+    }
+}
+
+/// The other workers learn no sooner than this that a server answers.
+const TOLD_PAUSE_US: u64 = 1_000;

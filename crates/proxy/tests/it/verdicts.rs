@@ -1,0 +1,237 @@
+//! When a server is down: what one link meets is not what the server is.
+
+use metrics::ServerCounter;
+use proto::protocol;
+use proxy::plan::{OnFailure, PoolPlan};
+use proxy::{Closed, ConnId, Event};
+
+use crate::stage::{S0, SECOND, Stage};
+
+const HELLO: &str = "*2\r\n$5\r\nHELLO\r\n$1\r\n2\r\n";
+const WELCOME: &str = "*2\r\n$5\r\nproto\r\n:2\r\n";
+const SELECT: &str = "*2\r\n$6\r\nSELECT\r\n$1\r\n1\r\n";
+const GET: &str = "*2\r\n$3\r\nGET\r\n$1\r\nk\r\n";
+const FULL: &str = "-ERR max number of clients reached\r\n";
+const TOLD_FULL: &str =
+    "-ERR s0: takes no further connection: ERR max number of clients reached; not sent\r\n";
+
+fn redis(set: impl FnOnce(&mut PoolPlan)) -> Stage {
+    Stage::new(&["s0"], |pool| {
+        pool.protocol = protocol("redis").expect("the table has it");
+        (pool.on_failure, pool.server_failure_limit) = (OnFailure::Eject, 1);
+        set(pool);
+    })
+}
+
+/// A server that a client uses, and a client that needs another link to it.
+fn field() -> (Stage, ConnId, [ConnId; 2]) {
+    let mut stage = redis(|_| {});
+    let [one, other] = [stage.client(), stage.client()];
+    stage.says(one, GET);
+    let link = stage.establishes_with(HELLO);
+    stage.says(link, WELCOME);
+    serves(&mut stage, link, one);
+    stage.says(other, "SELECT 1\r\n");
+    assert_eq!(stage.received(other), "+OK\r\n");
+    (stage, link, [one, other])
+}
+
+fn serves(stage: &mut Stage, link: ConnId, client: ConnId) {
+    if stage.turn(link).is_empty() {
+        stage.says(client, GET);
+        assert_eq!(stage.turn(link), GET);
+    }
+    stage.says(link, "$-1\r\n");
+    assert_eq!(stage.received(client), "$-1\r\n");
+}
+
+#[track_caller]
+fn check_up(stage: &Stage) {
+    let is_down = |event: &Event| matches!(event, Event::ServerDown { .. });
+    assert!(!stage.events.iter().any(is_down), "{:?}", stage.events);
+    assert_eq!((stage.healths(), &stage.reports), (vec!["s0 ready".to_string()], &vec![]));
+}
+
+#[test]
+fn a_full_server_tells_those_who_need_a_further_link_and_serves_the_others() {
+    let (mut stage, link, [one, other]) = field();
+    stage.says(other, GET);
+    let further = stage.establishes_with(&[SELECT, HELLO].concat());
+    stage.says(further, FULL);
+    stage.closes(further, Closed::Eof);
+    assert_eq!(stage.received(other), TOLD_FULL);
+    serves(&mut stage, link, one);
+    check_up(&stage);
+    let refused = stage.events.iter().filter(|one| matches!(one, Event::LinkRefused { .. }));
+    assert_eq!(refused.count(), 1);
+    // Nobody connects for each request.
+    stage.says(other, GET);
+    assert_eq!((stage.received(other).as_str(), &stage.connects), (TOLD_FULL, &vec![]));
+    stage.passes(SECOND / 2);
+    stage.says(other, GET);
+    let further = stage.establishes_with(&[SELECT, HELLO].concat());
+    stage.says(further, FULL);
+    assert_eq!(stage.received(other), TOLD_FULL);
+    stage.passes(SECOND / 50);
+    stage.says(other, GET);
+    assert_eq!(stage.connects, [], "the pauses become longer");
+    stage.received(other);
+    stage.passes(SECOND);
+    stage.says(other, GET);
+    let further = stage.establishes_with(&[SELECT, HELLO].concat());
+    stage.says(further, &["+OK\r\n", WELCOME].concat());
+    assert_eq!(stage.turn(further), GET);
+    check_up(&stage);
+}
+
+/// It does not wait for a request, and its words may come in pieces.
+#[test]
+fn a_full_server_says_so_before_it_is_asked() {
+    for cut in 0..FULL.len() {
+        let (mut stage, link, [one, other]) = field();
+        stage.says(other, GET);
+        let (further, _) = stage.begins().expect("it is tried");
+        let (first, second) = FULL.split_at(cut);
+        stage.says(further, first);
+        stage.says(further, second);
+        assert_eq!(stage.received(other), TOLD_FULL);
+        serves(&mut stage, link, one);
+        check_up(&stage);
+    }
+    let (mut stage, ..) = field();
+    stage.connects.clear();
+    let poisoned =
+        |stage: &Stage| stage.events.iter().any(|event| matches!(event, Event::Poisoned { .. }));
+    let client = stage.client();
+    stage.says(client, "SELECT 2\r\nGET k\r\n");
+    let (further, _) = stage.begins().expect("it is tried");
+    stage.says(further, "+OK\r\n");
+    assert!(poisoned(&stage), "nothing else is an answer to no request");
+}
+
+/// Silence shows nothing, and idle links are silent: they are asked.
+#[test]
+fn a_further_link_that_cannot_be_made_has_the_idle_ones_asked() {
+    for answers in [true, false] {
+        let (mut stage, link, [one, other]) = field();
+        stage.passes(SECOND);
+        stage.says(other, GET);
+        stage.end_turn();
+        let (further, _) = stage.connects.pop().expect("it is tried");
+        stage.passes(SECOND / 100);
+        stage.closes(further, Closed::Reset);
+        assert_eq!(stage.received(other), "-ERR s0: connect failed\r\n");
+        check_up(&stage);
+        assert_eq!(stage.turn(link), HELLO);
+        if answers {
+            stage.says(link, WELCOME);
+            stage.waits(3 * SECOND);
+            check_up(&stage);
+            serves(&mut stage, link, one);
+            continue;
+        }
+        stage.says(one, GET);
+        stage.closes(link, Closed::Reset);
+        assert_eq!(stage.healths(), ["s0 down"], "nothing of it works");
+    }
+}
+
+#[test]
+fn what_a_server_answers_meanwhile_is_proof_of_life() {
+    for (is_own, is_late) in [(true, false), (false, false), (false, true)] {
+        let (mut stage, link, [one, other]) = field();
+        let elsewhere = stage.registry.metrics(1);
+        stage.passes(SECOND);
+        if is_late {
+            elsewhere.set_heard(S0, stage.now().0);
+        }
+        stage.passes(SECOND / 100);
+        stage.closes(link, Closed::Eof);
+        stage.says(one, GET);
+        stage.end_turn();
+        let (first, _) = stage.connects.pop().expect("it is tried");
+        stage.passes(SECOND / 100);
+        if is_own {
+            stage.says(other, GET);
+            let second = stage.establishes_with(&[SELECT, HELLO].concat());
+            stage.says(second, &["+OK\r\n", WELCOME].concat());
+        } else if !is_late {
+            elsewhere.set_heard(S0, stage.now().0);
+        }
+        stage.closes(first, Closed::Reset);
+        assert_eq!(stage.received(one), "-ERR s0: connect failed\r\n");
+        let health = if is_late { "s0 down" } else { "s0 ready" };
+        assert_eq!(stage.healths(), [health]);
+        assert_eq!(stage.reports.len(), usize::from(is_late));
+    }
+}
+
+#[test]
+fn a_second_shared_link_that_cannot_be_made_is_stood_in_for_by_the_first() {
+    let mut stage = redis(|pool| (pool.server_connections, pool.hold_after) = (2, None));
+    let [one, other] = [stage.client(), stage.client()];
+    stage.says(one, GET);
+    let link = stage.establishes_with(HELLO);
+    stage.says(link, WELCOME);
+    serves(&mut stage, link, one);
+    stage.says(other, GET);
+    let further = stage.establishes_with(HELLO);
+    stage.says(further, FULL);
+    assert_eq!(stage.turn(link), GET, "it waits for the link that is there");
+    stage.says(link, "$-1\r\n");
+    assert_eq!(stage.received(other), "$-1\r\n");
+    for client in [other, one, other] {
+        stage.says(client, GET);
+        assert_eq!(stage.turn(link), GET);
+        stage.says(link, "$-1\r\n");
+        assert_eq!(stage.received(client), "$-1\r\n");
+    }
+    check_up(&stage);
+    // Its own place is tried again when the pause is over and nothing is outstanding.
+    stage.says(other, GET);
+    stage.turn(link);
+    stage.passes(SECOND / 2);
+    stage.end_turn();
+    stage.says(other, GET);
+    assert_eq!(stage.turn(link), GET, "behind the first");
+    assert_eq!(stage.connects, []);
+    stage.says(link, "$-1\r\n$-1\r\n");
+    stage.end_turn();
+    stage.passes(SECOND);
+    stage.says(other, GET);
+    let own = stage.establishes_with(HELLO);
+    stage.says(own, WELCOME);
+    assert_eq!(stage.turn(own), GET);
+}
+
+/// A firewall may have forgotten them.
+#[test]
+fn links_that_are_silent_say_nothing_of_a_server_that_takes_another() {
+    let mut stage = redis(|pool| pool.server_connections = 2);
+    let [one, other] = [stage.client(), stage.client()];
+    let links = [one, other].map(|client| {
+        stage.says(client, GET);
+        let link = stage.establishes_with(HELLO);
+        stage.says(link, WELCOME);
+        serves(&mut stage, link, client);
+        link
+    });
+    stage.passes(60 * SECOND);
+    stage.says(one, GET);
+    assert_eq!(stage.turn(links[0]), GET);
+    stage.says(other, GET);
+    assert_eq!(stage.turn(links[1]), GET);
+    for _ in 0..60 {
+        stage.waits(SECOND / 20);
+        stage.end_turn();
+        while !stage.connects.is_empty() {
+            let link = stage.establishes_with(HELLO);
+            stage.says(link, WELCOME);
+        }
+    }
+    assert!(links.iter().all(|link| stage.closed.contains(link)));
+    check_up(&stage);
+    let told = stage.received(one);
+    assert!(told.is_empty() || told.contains("no reply in time"), "{told}");
+    assert!(stage.registry.total(S0, ServerCounter::ReplyTimeout) >= 1);
+}

@@ -1,0 +1,37 @@
+//! The places for links that the proxy does not try to fill for a while.
+
+use proxy::{Time, limits};
+
+/// The places for links to a server that are not filled for a while: those who need them are told
+/// why the last attempt failed. Their pauses are those of the place that was first not filled.
+#[derive(Default)]
+pub struct Rest {
+    since: Option<Time>,
+    until: Time,
+}
+
+impl Rest {
+    /// Notes that a link was not made.
+    pub fn note(&mut self, now: Time) {
+        let is_over = now.since(self.until) >= limits::BACKOFF_LAST_US;
+        let since = self.since.filter(|_| !is_over).unwrap_or(now);
+        self.since = Some(since);
+        let pause = now.since(since) / limits::PROBE_FRACTION;
+        let pause = pause.clamp(limits::PROBE_FIRST_US, limits::BACKOFF_LAST_US);
+        self.until = self.until.max(now.after(pause));
+    }
+
+    /// Whether a link has ever stood in at the place of another.
+    pub fn has_been(&self) -> bool {
+        self.since.is_some()
+    }
+
+    pub fn until(&self) -> Time {
+        self.until
+    }
+
+    /// Whether a request of that time may have met such a place.
+    pub fn lasts(&self, time: Time) -> bool {
+        self.has_been() && self.until >= time
+    }
+}
