@@ -27,7 +27,7 @@ impl World {
         self.proxy.handle_closed(id, Closed::Eof, self.now);
     }
 
-    /// Lets a client leave without its answers, with a change as its last request for which it does
+    /// Lets a client leave without its answers, with changes as its last requests for which it does
     /// not wait.
     pub fn part(&mut self, id: ConnId) {
         let client = self.clients[id.index()].as_mut().expect("the caller found it");
@@ -37,7 +37,10 @@ impl World {
             let keys = &self.pools[client.pool].keys;
             let (journal, random, scene) = (&mut self.journal, &mut self.random, &self.scene);
             let plan = &self.pools[client.pool].plan;
-            Asker { client, keys, plan, journal, random, scene }.quiet_form();
+            let mut asker = Asker { client, keys, plan, journal, random, scene };
+            for _ in 0..4 {
+                asker.quiet_form();
+            }
             self.send_all(id);
         }
         if self.clients[id.index()].is_some() {
