@@ -3,6 +3,7 @@
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
@@ -238,8 +239,9 @@ fn a_reload_makes_removed_sockets_again_and_those_who_are_there_stay() {
     }
     fs::remove_file(&admin).unwrap();
     // Nobody can request a reload, so the proxy repairs them by itself.
+    // The file of a socket is there before anybody can connect to it.
     wait_until("the admin socket and its name are there again", || {
-        admin.exists() && site.names().len() == 2
+        UnixStream::connect(&admin).is_ok() && site.names().len() == 2
     });
     site.ask(&["workers"]).is_of(&proxy);
     site.ask(&["workers", "-c", "alpha.yml"]).is_of(&proxy);
