@@ -25,6 +25,7 @@ pub mod slow;
 pub mod tenants;
 pub(crate) mod timers;
 pub(crate) mod topics;
+pub(crate) mod trips;
 pub mod users;
 
 use std::collections::VecDeque;
@@ -225,6 +226,32 @@ impl Base {
 
     pub(crate) fn server_mut(&mut self, at: ServerAt) -> &mut Server {
         &mut self.pools[at.pool as usize].servers[at.server as usize]
+    }
+
+    /// Returns how long a request waits for a link or a server before its client may ask for it
+    /// again: longer on a distant path, but at most a quarter of the time for a reply.
+    #[inline]
+    pub(crate) fn hold_after(&self, at: ServerAt) -> Option<u64> {
+        self.within_hold(at, |trips| trips.patience())
+    }
+
+    /// Returns how long a server that owes answers may be silent before it is held, if it ever is.
+    #[inline]
+    pub(crate) fn silence_after(&self, at: ServerAt) -> Option<u64> {
+        self.within_hold(at, |trips| trips.patience().max(trips.patience_at_first()))
+    }
+
+    #[inline]
+    fn within_hold(
+        &self,
+        at: ServerAt,
+        patience: impl FnOnce(&trips::Trips) -> u64,
+    ) -> Option<u64> {
+        let plan = &self.pool(at).plan;
+        let least = plan.hold_after?;
+        let most = least.max(plan.timeouts.reply / 4);
+        let patience = if bug!(HoldNear) { least } else { patience(&self.server(at).trips) };
+        Some(patience.clamp(least, most))
     }
 
     /// Lists every server, in the order of the plan.

@@ -107,6 +107,10 @@ pub struct Client {
     /// When it was read again after a pause: what had arrived meanwhile waits from then on.
     pub resumed_at: Time,
     pub is_half_closed: bool,
+    /// It closed its half right behind its last request, so it still waits for its answers.
+    pub listens: bool,
+    /// When the proxy last read bytes of it.
+    pub sent_at: Time,
     /// It has sent a request after which the proxy closes.
     pub is_leaving: bool,
     pub reads_late: bool,
@@ -221,6 +225,8 @@ impl Client {
             is_paused: false,
             resumed_at: Time(0),
             is_half_closed: false,
+            listens: false,
+            sent_at: Time(0),
             is_leaving: false,
             reads_late: false,
             is_greedy: false,

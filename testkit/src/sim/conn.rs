@@ -51,6 +51,8 @@ pub struct Conn {
     pub has_lost_capability: bool,
     /// The event and the time of the last handshake's answer.
     pub up: (u64, Time),
+    /// For how long a request may have waited for it then.
+    pub patience: u64,
     /// Number of bytes ever received and executed, and the events and times at which the bytes from
     /// given positions were received.
     pub taken: u64,
@@ -104,6 +106,7 @@ impl Conn {
             is_established: false,
             has_lost_capability: false,
             up: (0, since),
+            patience: u64::MAX,
             taken: 0,
             executed: 0,
             writes: VecDeque::new(),
@@ -189,6 +192,14 @@ impl Conn {
             self.writes.pop_front();
         }
         self.writes.front().map_or((0, Time(0)), |(_, event, time)| (*event, *time))
+    }
+
+    /// Returns when the first bytes came that are not executed; of a handshake, the last.
+    pub fn asked_at(&mut self) -> Time {
+        match self.is_established {
+            true => self.sent_event().1,
+            false => self.writes.back().map_or(Time(0), |(.., time)| *time),
+        }
     }
 
     /// Returns the database selected on it.

@@ -57,8 +57,15 @@ impl World {
     /// that is the same as silence until its reply.
     pub fn pace(&mut self, at: usize) -> usize {
         let commands = *self.random.pick(&[0, 1, 1, 3, 100]);
-        let Some(conn) = self.conns[at].as_ref() else { return commands };
+        let far = if self.is_calm { 0 } else { self.scene.far };
+        let Some(conn) = self.conns[at].as_mut() else { return commands };
         let (pool, server) = (conn.pool, conn.server);
+        let commands = match far {
+            0 => commands,
+            // The path of its answer passes before it answers.
+            far if conn.asked_at().after(far) > self.now => return 0,
+            _ => commands.min(1),
+        };
         let may_be_slow = SLOW.iter().any(|slow| conn.next_name().eq_ignore_ascii_case(slow));
         let may_stall = !self.is_calm && !self.scene.faults.is_empty();
         let is_slow = may_be_slow && may_stall && conn.is_established;

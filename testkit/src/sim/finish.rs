@@ -11,6 +11,7 @@ use super::world::{BLOCK_LEN, World, say};
 
 impl World {
     pub fn finish(&mut self) {
+        self.scene.far = 0;
         let drains_at_once = self.scene.drains && self.random.permille(500);
         if drains_at_once {
             self.drain();

@@ -137,13 +137,12 @@ impl World {
             );
         }
         for pool in &self.pools {
-            let Some(patience) = pool.plan.hold_after else { continue };
             for server in &pool.servers {
                 let counters = self.counters.metrics(0).counters(server.id);
                 let is_held = counters.value(metrics::ServerCounter::HoldingWorkersNow) == 1;
-                let silent = server.silence.since;
-                let may_be = silent.is_some_and(|since| self.now >= since.after(patience));
-                assert!(!is_held || may_be, "a server is held that owes since {silent:?}");
+                let (silence, since) = (&server.silence, server.silence.since);
+                let may_be = silence.may_be_held(self.now);
+                assert!(!is_held || may_be, "a server is held that owes since {since:?}");
             }
         }
     }

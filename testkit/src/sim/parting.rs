@@ -1,6 +1,6 @@
 //! The ways in which clients leave, in order or not, and the requests that they leave behind.
 
-use proxy::{Closed, ConnId};
+use proxy::{Closed, ConnId, limits};
 
 use super::ask::Asker;
 use super::client::Client;
@@ -21,7 +21,8 @@ impl World {
         // The rest of a request that has begun does not come any more.
         client.drained_at = client.drained_at.map(|at| at.min(client.sent));
         // Only the proxy knows since when input has waited without being parsed.
-        if !client.is_leaving && !self.proxy.is_awaiting(id) {
+        client.listens = self.now.since(client.sent_at) <= limits::ENDS_WITHIN_US;
+        if !client.listens && !client.is_leaving && !self.proxy.is_awaiting(id) {
             self.journal.cancel(client.awaited(), self.now);
         }
         self.proxy.handle_closed(id, Closed::Eof, self.now);

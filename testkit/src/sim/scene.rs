@@ -24,6 +24,8 @@ pub struct Scene {
     pub faults: Vec<FaultKind>,
     /// Longest step of the clock, microseconds.
     pub tick_max: usize,
+    /// How long a connect and an answer take on their way, microseconds.
+    pub far: u64,
     /// Values longer than a few bytes, in a thousand.
     pub large_permille: usize,
     /// Clients that read late, in a thousand.
@@ -130,6 +132,9 @@ impl Scene {
         } else {
             plan.clients_room = clients_max
         }
+        let tick_max = *random.pick(&[10, 100, 400]);
+        let is_far = calm && random.permille(400);
+        let far = if is_far { tick_max * random.range(5, 60) } else { 0 } as u64;
         Scene {
             plan,
             universe,
@@ -137,7 +142,8 @@ impl Scene {
             clients,
             fault_permille: *random.pick(&[3, 10, 30]),
             faults,
-            tick_max: *random.pick(&[10, 100, 400]),
+            tick_max,
+            far,
             large_permille,
             binary_permille: *random.pick(&[0, 300, 300, 1_000]),
             slow_reader_permille: *random.pick(&[0, 0, 100, 500]),

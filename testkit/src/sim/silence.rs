@@ -17,6 +17,8 @@ use super::world::World;
 pub struct Silence {
     /// The start of the silence, if it owes any.
     pub since: Option<Time>,
+    /// How long it may be silent, at least and at most: the paths to it are measured meanwhile.
+    patience: Option<(u64, u64)>,
     /// The last time at which it sent anything.
     pub heard_at: Time,
     /// It is silent for so long that nothing may be sent to it.
@@ -31,11 +33,14 @@ pub struct Silence {
 }
 
 impl Silence {
-    fn is_held(&self, hold_after: Option<u64>, now: Time) -> bool {
-        match (self.since, hold_after) {
-            (Some(since), Some(patience)) => now >= since.after(patience),
-            _ => false,
-        }
+    /// Whether it must be held.
+    fn is_held(&self, now: Time) -> bool {
+        self.since.zip(self.patience).is_some_and(|(since, (_, most))| now >= since.after(most))
+    }
+
+    /// Whether it may be held.
+    pub fn may_be_held(&self, now: Time) -> bool {
+        self.since.zip(self.patience).is_some_and(|(since, (least, _))| now >= since.after(least))
     }
 }
 
@@ -49,11 +54,31 @@ impl World {
             silence.heard_at = self.now;
         }
         silence.must_hold &= owes && !heard;
+        let is_new = owes && (heard || silence.since.is_none());
         silence.since = match silence.since {
             _ if !owes => None,
             Some(since) if !heard => Some(since),
             _ => Some(self.now),
         };
+        if is_new || !owes {
+            silence.patience = None;
+        }
+        self.note_patience((pool, server));
+    }
+
+    /// Records how long a server may be silent now.
+    pub fn note_patience(&mut self, (pool, server): (usize, usize)) {
+        let model = &mut self.pools[pool];
+        let server = &mut model.servers[server];
+        let Some((patience, _)) = self.proxy.hold_after(server.id) else { return };
+        let least = model.plan.hold_after.unwrap_or(patience);
+        let most = least.max(model.plan.timeouts.reply / 4);
+        assert!((least..=most).contains(&patience), "{patience} us, not {least} to {most}");
+        let path = 3 * self.scene.far;
+        let is_known = server.silence.since.is_some() && !self.is_calm;
+        assert!(!is_known || patience >= path.min(most), "{patience} us, on a path of {path} us");
+        let known = server.silence.patience.unwrap_or((patience, patience));
+        server.silence.patience = Some((known.0.min(patience), known.1.max(patience)));
     }
 
     /// Updates the set of held servers. Call it after timers have fired, and before a hold may end.
@@ -66,9 +91,9 @@ impl World {
     }
 
     fn note_hold(&mut self, pool: usize, server: usize) {
-        let hold_after = self.pools[pool].plan.hold_after;
+        self.note_patience((pool, server));
         let server_model = &mut self.pools[pool].servers[server];
-        if server_model.silence.is_held(hold_after, self.now) {
+        if server_model.silence.is_held(self.now) {
             server_model.silence.must_hold = true;
             server_model.silence.held_event = self.journal.event();
             server_model.silence.held_at = self.now;
@@ -107,7 +132,8 @@ impl World {
     pub fn check_hold(&self, conn: &Conn, before: usize, was_idle: bool) {
         let model = &self.pools[conn.pool];
         let silence = &model.servers[conn.server].silence;
-        let Some(patience) = model.plan.hold_after else { return };
+        let server = model.servers[conn.server].id;
+        let Some((patience, _)) = self.proxy.hold_after(server) else { return };
         let fresh = &conn.input[before..];
         // The kernel may accept only a part of it.
         let is_in_handshake = model.handshakes.begin(if was_idle { fresh } else { &conn.input });
@@ -178,7 +204,7 @@ pub fn check_cancelled(place: &Place<'_>, number: u64, silence: &Silence, conn: 
     let waited = up_at.since(update.left_at);
     // A request that has moved there may have waited for its client to read.
     assert!(
-        conn.is_renewal || !was_dropped(up) || waited < patience,
+        conn.is_renewal || !was_dropped(up) || waited < conn.patience,
         "update {number} of client {}, abandoned at a greeting at {up_at:?}, is executed",
         update.client
     );
@@ -203,6 +229,7 @@ impl Judge<'_> {
         let waited = waited || !is_read && self.now.since(expect.arrived_at) >= patience;
         // Or it may have waited to be sent again after a retryable error.
         let rested = self.client.talk.is_some();
-        self.client.is_half_closed && (held || established || waited || rested)
+        let has_given_up = self.client.is_half_closed && !self.client.listens;
+        has_given_up && (held || established || waited || rested)
     }
 }

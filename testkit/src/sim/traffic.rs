@@ -6,6 +6,7 @@ use proxy::{Closed, ConnId, Slices};
 
 use super::ask::Asker;
 use super::client::{Asked, Client, Expect};
+use super::conn::Conn;
 use super::server::{Place, Server, Trick};
 use super::world::{BLOCK_LEN, World, say};
 
@@ -98,6 +99,7 @@ impl World {
         let rest = client.unsent.split_off(n);
         let piece = std::mem::replace(&mut client.unsent, rest);
         client.sent += n as u64;
+        client.sent_at = self.now;
         let before = client.requests - (client.expects.len() - client.arrived) as u64;
         say!(self, "client {} sends {:?}", client.number, String::from_utf8_lossy(&piece));
         while let Some(expect) = client.expects.get_mut(client.arrived) {
@@ -183,6 +185,11 @@ impl World {
         let arrived = client.expects.iter().take(client.arrived);
         // A client that reads late may have been answered without knowing it.
         if !client.socket.is_empty() || !client.inbox.is_empty() || client.is_full {
+            return;
+        }
+        // In binary a value is whole before the end of its reply has come.
+        let is_mid_reply = |conn: &Conn| conn.pool == client.pool && !conn.ends_with_reply;
+        if client.is_binary && self.conns.iter().flatten().any(is_mid_reply) {
             return;
         }
         let is_owed = arrived.clone().any(Expect::is_owed);
@@ -276,9 +283,10 @@ impl World {
         say!(self, "link {at} stands");
         conn.connects_at = None;
         conn.owed_since = self.now;
-        let id = conn.id;
-        self.pools[conn.pool].servers[conn.server].progress = self.now;
+        let (id, place) = (conn.id, (conn.pool, conn.server));
+        self.pools[place.0].servers[place.1].progress = self.now;
         self.proxy.handle_connected(id, self.now);
+        self.note_patience(place);
     }
 
     /// Lets a server execute up to `count` commands of a connection.
@@ -400,8 +408,13 @@ impl World {
         let quickack = self.pools[conn.pool].plan.server_quickack;
         self.fill_block(&piece);
         self.flushed.clear();
+        let patience = self.proxy.hold_after(self.pools[place.0].servers[place.1].id);
         self.proxy.handle_received(id, &self.block, n, self.now);
         self.carry_out();
+        self.note_patience(place);
+        let conn = self.conns[at].as_mut().filter(|conn| conn.id == id && has_come_up);
+        conn.into_iter()
+            .for_each(|conn| conn.patience = patience.map_or(u64::MAX, |(_, link)| link));
         if has_come_up && is_probe {
             self.expect_probe(place.0, place.1);
             // From here on it is a link like any other: what becomes of it schedules no probe.

@@ -113,8 +113,10 @@ impl World {
             }
             return;
         }
-        let delay =
-            if self.is_calm { 0 } else { self.random.below(3 * self.scene.tick_max) } as u64;
+        let delay = match self.is_calm {
+            true => 0,
+            false => self.scene.far + self.random.below(3 * self.scene.tick_max) as u64,
+        };
         conn.connects_at = Some(self.now.max(model.stalled_until).after(delay));
         conn.is_probe = model.is_down;
         let slow = if model.dribbles_until > self.now { 500 } else { 150 };

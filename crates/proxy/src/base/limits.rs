@@ -243,6 +243,8 @@ pub const SLOW_FORGET_US: u64 = 60_000_000;
 /// Silence after which a server that owes an answer gets nothing more, unless the file says
 /// otherwise.
 pub const HOLD_AFTER_DEFAULT_US: u64 = 30_000;
+/// The length of a window in which the shortest round trip to a server is sought.
+pub const TRIPS_WINDOW_US: u64 = 10_000_000;
 /// A server that has been busy for as long is asked itself whether it is there.
 pub const BUSY_ASKED_US: u64 = 100_000;
 /// The pause before a handshake is repeated that a busy server has answered.
@@ -263,6 +265,9 @@ pub const FRUITLESS_MAX: u8 = 8;
 pub const LINK_STOOD_US: u64 = 1_000_000;
 /// Links lost while a request waited that needs a capability, before the capability is disbelieved.
 pub const DOUBTS_MAX: u8 = 2;
+/// A client that closes its half no later than this behind its last bytes has not waited for an
+/// answer: it has no more requests.
+pub const ENDS_WITHIN_US: u64 = 5_000;
 /// How long a client that is to end, and is at the boundary of a request, may go on sending.
 pub const FINISH_US: u64 = 100_000;
 /// How long the clients of a pool that has left the plan may take for their last answers.

@@ -28,6 +28,7 @@ use super::plan::{AdminState, OnFailure, PoolPlan, ServerPlan};
 use super::size::PoolSizes;
 use super::slow::SlowRoom;
 use super::topics::Topics;
+use super::trips::Trips;
 use crate::Time;
 
 /// A pool at work.
@@ -88,6 +89,8 @@ pub(crate) struct Server {
     pub(crate) awaited: bool,
     /// What it has said to the last link that it refused.
     pub(crate) said: Option<Box<str>>,
+    /// How long its answers take on their way.
+    pub(crate) trips: Trips,
     pub(crate) counters: Counters<ServerCounter>,
 }
 
@@ -242,6 +245,7 @@ impl Server {
             ejected: false,
             awaited: false,
             said: None,
+            trips: Trips::default(),
             counters: metrics.counters(plan.id),
             plan,
         }

@@ -194,6 +194,10 @@ pub enum Bug {
     BlameEarly,
     /// A quiet change behind the last loud request of a client that has left is dropped.
     DropQuiet,
+    /// Whatever the path to a server, it is held after the same time.
+    HoldNear,
+    /// A client that closes its half right behind its last request counts as gone.
+    DropHalfClosed,
     /// The pause between probes stays long after a recovery.
     KeepPause,
     /// An ejected server that has answered a probe is not asked again.
@@ -364,6 +368,8 @@ pub static BUGS: &[Bug] = &[
     Bug::ForgetRemoval,
     Bug::BlameEarly,
     Bug::DropQuiet,
+    Bug::HoldNear,
+    Bug::DropHalfClosed,
     Bug::KeepPause,
     Bug::ProbeOnce,
     Bug::GatherForEver,

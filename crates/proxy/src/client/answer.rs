@@ -3,8 +3,8 @@
 use metrics::PoolCounter;
 use proto::{Answer, Ask, Asked, Quiet, Request};
 
+use super::leave::Departure;
 use super::request::UNTIMED;
-use super::session::Departure;
 use super::{Clients, inflight};
 use crate::base::access::{AccessNote, Results};
 use crate::base::buffer::Source;

@@ -5,12 +5,25 @@
 use proto::Protocol;
 
 use super::Clients;
-use super::session::{Client, Departure, Login, State};
+use super::session::{Client, Login, State};
 use crate::Passed;
 use crate::base::Base;
 use crate::base::connection::{ClientLeft, Connection, Departed};
 use crate::base::id::ConnId;
 use crate::base::pool::Stage;
+
+/// How a client has gone, or is going.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Departure {
+    /// It is here.
+    Here,
+    /// It has sent a `quit` or an equivalent command.
+    Quits,
+    /// It has closed its half right behind its last request: there are no more, and it listens.
+    Ends,
+    /// Its connection has ended without a `quit`.
+    Left,
+}
 
 impl Clients {
     /// Returns why a client is closed that has all its answers.
@@ -18,7 +31,7 @@ impl Clients {
         let ends = self.draining || base.pools[client.pool as usize].stage != Stage::Planned;
         match client.departure {
             Departure::Quits => Departed::Quit,
-            Departure::Left => Departed::Ended,
+            Departure::Ends | Departure::Left => Departed::Ended,
             Departure::Here if ends => Departed::Drained,
             Departure::Here => Departed::Closed,
         }

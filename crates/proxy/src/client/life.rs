@@ -3,16 +3,17 @@
 use metrics::{PoolCounter, WorkerCounter};
 use proto::Quiet;
 
+use super::leave::Departure;
 use super::request::State;
-use super::session::{Departure, State as ClientState};
+use super::session::State as ClientState;
 use super::{Clients, tenant};
-use crate::base::Base;
 use crate::base::connection::Departed;
 use crate::base::id::ConnId;
 use crate::base::part::{Depth, LinkClass, NONE, RequestId, Sent, Turn};
 use crate::base::size::Cost;
 use crate::base::tenants::NOBODY;
-use crate::{Action, Closed, Time};
+use crate::base::{Base, ServerAt};
+use crate::{Action, Closed, Time, limits};
 
 impl Clients {
     /// Checks a client that has changed: it may have to be written, read again or closed. A client
@@ -91,9 +92,15 @@ impl Clients {
 
     /// Notes that a client has closed its half, or is gone.
     pub(crate) fn closed(&mut self, base: &mut Base, id: ConnId, how: Closed) {
-        let Some(client) = self.table.find(id) else { return };
+        let Some(client) = self.table.find_mut(id) else { return };
         let counters = base.pools[client.pool as usize].counters;
-        self.cancel(id);
+        let is_soon = base.now.since(client.received) <= limits::ENDS_WITHIN_US;
+        match (how, client.departure) {
+            (Closed::Eof, Departure::Here) if is_soon && !bug!(DropHalfClosed) => {
+                client.departure = Departure::Ends;
+            }
+            _ => self.cancel(id),
+        }
         match how {
             Closed::Eof => {
                 counters.add(PoolCounter::ClientsEnded, 1);
@@ -202,14 +209,13 @@ impl Clients {
     }
 
     /// Lets clients go on that waited for a server, when its handshake has ended or its link has.
-    pub(crate) fn end_awaiting(&mut self, base: &mut Base, pool: usize, server: u32) {
-        if !std::mem::take(&mut base.pools[pool].servers[server as usize].awaited) {
+    pub(crate) fn end_awaiting(&mut self, base: &mut Base, at: ServerAt, hold_after: Option<u64>) {
+        if !std::mem::take(&mut base.server_mut(at).awaited) {
             return;
         }
-        let hold_after = base.pools[pool].plan.hold_after;
-        for id in self.of_pool(pool) {
+        for id in self.of_pool(at.pool as usize) {
             if let Some(client) = self.table.find_mut(id)
-                && client.waits.server == Some(server)
+                && client.waits.server == Some(at.server)
             {
                 if bug!(AwaitForEver) {
                     continue;
@@ -280,7 +286,8 @@ impl Clients {
             let is_next = sent.parts > 0 && cost.is_of(base.limits.large_min);
             return if is_next { Turn::Later } else { Turn::Sent(cost) };
         }
-        if client.departure == Departure::Left && sent.parts > 0 && !pending.writes {
+        let ends = matches!(client.departure, Departure::Ends | Departure::Left);
+        if ends && sent.parts > 0 && !pending.writes {
             return Turn::Later;
         }
         let bound = base.narrow(client.group).client_outbox as u64;

@@ -9,7 +9,8 @@ use proto::{AfterLocal, Answer, Asked, Endpoints, Local, Quiet, Refusal, Request
 use super::Clients;
 use super::facts::{ClientFacts, PoolFacts, VERSION, slow_row};
 use super::inquire::row_of;
-use super::session::{Client, Departure};
+use super::leave::Departure;
+use super::session::Client;
 use crate::Action;
 use crate::base::buffer::Source;
 use crate::base::id::ConnId;

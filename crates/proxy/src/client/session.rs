@@ -10,6 +10,7 @@ use metrics::PoolCounter;
 use proto::{ConnKey, Endpoints, Protocol, Resume, Session, Told};
 
 use super::body::Body;
+use super::leave::Departure;
 use super::tally::Record;
 use super::tenant::Member;
 use super::topics::Subscriber;
@@ -200,17 +201,6 @@ pub(super) struct Login {
     pub(super) is_overdue: bool,
 }
 
-/// How a client has gone, or is going.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Departure {
-    /// It is here.
-    Here,
-    /// It has sent a `quit` or an equivalent command.
-    Quits,
-    /// Its connection has ended without a `quit`.
-    Left,
-}
-
 /// The states of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
@@ -311,7 +301,7 @@ impl Client {
         !self.partial.is_empty() || !matches!(self.intake, Intake::Head)
     }
 
-    /// Whether it has left while nothing could be sent: its requests are dropped.
+    /// Whether its requests are dropped: it has left while nothing could be sent.
     pub(super) fn gave_up(&self) -> bool {
         self.departure == Departure::Left && self.waits.is_late && !bug!(KeepCancelled)
     }

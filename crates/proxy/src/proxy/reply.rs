@@ -360,8 +360,8 @@ impl Proxy {
             LinkEvent::Failed { payload: Payload::Internal(_), .. } => {}
             LinkEvent::Lost(lost) => self.settle_lost(lost),
             LinkEvent::CutOff(request) => clients.cut_off(base, request),
-            LinkEvent::Known(at) => {
-                clients.end_awaiting(base, at.pool as usize, at.server);
+            LinkEvent::Known(at, hold_after) => {
+                clients.end_awaiting(base, at, hold_after);
                 servers.tend_topics(base, at);
             }
             LinkEvent::TopicsLost(gone) => self.lose_topics(gone),

@@ -33,7 +33,7 @@ pub(crate) enum LinkEvent {
     CutOff(RequestId),
     /// The handshake of a link to this server has ended, or the link has: clients that wait for
     /// the server go on.
-    Known(ServerAt),
+    Known(ServerAt, Option<u64>),
     /// So much of a client's waits for a link that the client is not read further.
     QueueFull(ConnId),
     /// A link for subscriptions is gone.
@@ -318,7 +318,7 @@ impl Servers {
         if base.server(at).is_in_service() && fault.row().blame == Blame::Server {
             self.judge_again(base, at);
         }
-        self.events.push_back(LinkEvent::Known(at));
+        self.events.push_back(LinkEvent::Known(at, base.hold_after(at)));
     }
 
     /// Gives up the messages of a dead link.

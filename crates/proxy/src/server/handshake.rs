@@ -24,7 +24,8 @@ impl Servers {
         let Some(link) = self.links.find_mut(id) else { return };
         let login = base.pool(link.at).plan.server_login.as_ref();
         link.begin_handshake(base, login);
-        let at = link.at;
+        let (at, begun) = (link.at, link.begun);
+        self.note_connect(base, at, begun);
         if self.is_trial(at, id) {
             self.begin_trial(base, id);
         }
@@ -172,8 +173,8 @@ impl Servers {
         link.trip = link.trip.min(base.now.since(link.since));
         let trips = 1 + link.trip / limits::DEPTH_TRIP_US;
         link.depth = base.limits.depth.saturating_mul(trips.min(1 << 10) as u32);
-        link.since = base.now;
         let at = link.at;
+        let asked = std::mem::replace(&mut link.since, base.now);
         self.note_life(base, at);
         self.end_rest(base, id);
         base.log_connection(|base| Connection::LinkMade {
@@ -187,8 +188,10 @@ impl Servers {
             self.probe_answered(base, id);
         }
         self.end_judge(base, id);
-        self.events.push_back(LinkEvent::Known(at));
+        self.events.push_back(LinkEvent::Known(at, base.hold_after(at)));
+        // It may have come late because its server was silent: what was known before judges that.
         self.note_up(base, id);
+        self.note_trip(base, at, asked);
         let capabilities = base.server(at).capabilities.unwrap_or_default();
         if before.is_some_and(|before| !capabilities.include(before)) {
             self.close_unfit(base, at, capabilities);

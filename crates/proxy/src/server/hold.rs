@@ -53,7 +53,7 @@ impl Servers {
             silence.asked = base.now;
         }
         let has_timer = silence.look_at.is_some();
-        if let (Some(hold_after), false) = (base.pool(at).plan.hold_after, has_timer) {
+        if let (Some(hold_after), false) = (base.silence_after(at), has_timer) {
             self.set_silence_timer(base, at, base.now.after(hold_after));
         }
     }
@@ -79,11 +79,35 @@ impl Servers {
         }
     }
 
+    /// Notes how long a connect to a server took that began then and ends now.
+    pub(super) fn note_connect(&mut self, base: &mut Base, at: ServerAt, begun: Time) {
+        let trip = base.now.since(begun);
+        base.server_mut(at).trips.note_connect(trip);
+        self.look_sooner(base, at);
+    }
+
+    /// Notes a round trip to a server that began then and ends now.
+    pub(super) fn note_trip(&mut self, base: &mut Base, at: ServerAt, asked: Time) {
+        let now = base.now;
+        base.server_mut(at).trips.note(now.since(asked), now);
+        self.look_sooner(base, at);
+    }
+
+    /// Looks sooner at a server's silence, if the path to it is shorter than was known.
+    fn look_sooner(&mut self, base: &mut Base, at: ServerAt) {
+        let Some(patience) = base.silence_after(at) else { return };
+        let silence = self.state(at).silence;
+        let due = silence.heard.max(silence.asked).after(patience);
+        if silence.look_at.is_some_and(|look_at| look_at > due) {
+            self.set_silence_timer(base, at, due);
+        }
+    }
+
     /// Handles a link that came up, or has got what waited for another: messages that waited longer
     /// than `hold_after` for it count as held.
     pub(super) fn note_up(&mut self, base: &Base, id: ConnId) {
         let Some(link) = self.links.find_mut(id) else { return };
-        let Some(hold_after) = base.pool(link.at).plan.hold_after else { return };
+        let Some(hold_after) = base.hold_after(link.at) else { return };
         let late =
             |message: &&mut Message| base.now >= message.since.after(hold_after) && !message.held;
         let pending = link.first_pending()..;
@@ -140,7 +164,7 @@ impl Servers {
     /// Whether a server that owes nothing must answer a handshake before anything is sent: no byte
     /// has come from it of late, and this worker or another found it silent.
     pub(super) fn is_suspect(&self, base: &Base, link: &Link) -> bool {
-        let Some(hold_after) = base.pool(link.at).plan.hold_after else { return false };
+        let Some(hold_after) = base.silence_after(link.at) else { return false };
         let silence = &self.states[link.at.pool as usize][link.at.server as usize].silence;
         if base.now < silence.heard.after(hold_after) || bug!(SendToSilent) {
             return false;
@@ -158,7 +182,7 @@ impl Servers {
         let state = state.filter(|state| state.silence.look_at == Some(due));
         let Some(ServerState { silence, .. }) = state else { return false };
         silence.look_at = None;
-        let Some(hold_after) = base.pool(at).plan.hold_after else {
+        let Some(hold_after) = base.silence_after(at) else {
             self.end_hold(at);
             return false;
         };
@@ -262,7 +286,7 @@ impl Servers {
         if bug!(KeepCancelled) {
             return;
         }
-        let hold_after = base.pool(at).plan.hold_after;
+        let hold_after = base.hold_after(at);
         let may_drop = |request: RequestId| is_cancelled(request) || bug!(DropWaitedFor);
         let may_drop_all =
             |batch: &Batch| batch.outstanding().all(|entry| may_drop(entry.part.request));

@@ -224,6 +224,7 @@ impl Servers {
         kind: ItemKind,
     ) -> Option<Payload> {
         let link = self.links.find_mut(id)?;
+        let is_first = link.done == 0;
         let message = link.pop();
         let (owed, trip) = (link.owed, link.trip);
         let began = link.reply_began;
@@ -231,13 +232,20 @@ impl Servers {
         let (at, batch_waits) = (link.at, link.batch.is_some());
         // One in eight tells enough.
         link.replies = link.replies.wrapping_add(1);
-        if link.replies.is_multiple_of(8) && !message.held {
+        let mut asked = None;
+        if (link.replies.is_multiple_of(8) || is_first) && !message.held {
             // A reference to the message would have it copied each time.
             let Message { since, waited, inflight, end, .. } = message;
             let joined = since.after(u64::from(waited));
-            link.note_delay((joined, inflight, end), (base.work_us, base.now));
+            asked = link.up_since().map(|up_since| up_since.max(joined));
+            if !is_first {
+                link.note_delay((joined, inflight, end), (base.work_us, base.now));
+            }
         }
         let owes_nothing = !link.is_waiting() || link.waits();
+        if let Some(asked) = asked {
+            self.note_trip(base, at, asked);
+        }
         self.count_gone(&message);
         let state = self.state(at);
         state.counters.add(ServerCounter::Replies, 1);

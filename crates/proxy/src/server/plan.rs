@@ -190,7 +190,7 @@ impl Servers {
         self.state(link.at).forget(id);
         self.forget_disproof(base, link.at);
         base.gauges_changed = true;
-        self.events.push_back(LinkEvent::Known(link.at));
+        self.events.push_back(LinkEvent::Known(link.at, base.hold_after(link.at)));
     }
 
     /// Gives each server of a pool as many links as the plan says; returns whether that changes

@@ -4,7 +4,7 @@
 use proto::protocol;
 use proxy::limits::{CONN_KEY_PAUSE_US, CONN_KEYS_MAX, HANDSHAKE_MAX, REPEAT_MAX};
 use proxy::plan::ServerPlan;
-use proxy::{Closed, ConnId};
+use proxy::{Closed, ConnId, limits};
 use shard::Distribution;
 
 use crate::stage::{S0, SECOND, Stage};
@@ -193,6 +193,7 @@ fn a_change_whose_client_leaves_in_the_pause_is_not_sent_again_and_a_read_is() {
         let client = stage.client();
         stage.says(client, asked);
         assert_eq!(stage.turn(link), asked);
+        stage.passes(limits::ENDS_WITHIN_US + 1);
         stage.says(link, LOADING);
         stage.closes(client, how);
         stage.passes(5_000);

@@ -170,7 +170,7 @@ fn a_change_that_waits_is_dropped_with_who_waits_for_its_answer() {
         stage.end_turn();
         let link = stage.connect(0);
         stage.end_turn();
-        stage.closes(client, Closed::Eof);
+        stage.gives_up(client, Closed::Eof);
         stage.passes(WHILE);
         let other = stage.connect(1);
         stage.end_turn();

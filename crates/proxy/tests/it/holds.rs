@@ -74,20 +74,20 @@ fn what_a_client_asks_again_and_again_is_done_once() {
         stage.says(first, append);
         assert_eq!(stage.turn(link), append);
         stage.passes(100_000);
-        stage.closes(first, how);
+        stage.gives_up(first, how);
         for _ in 0..2 {
             let again = stage.client();
             stage.says(again, append);
             assert_eq!(stage.turn(link), "");
             stage.passes(100_000);
-            stage.closes(again, how);
+            stage.gives_up(again, how);
         }
         let last = stage.client();
         stage.says(last, append);
         assert_eq!(stage.turn(link), "");
         // The answer and the last client's close come in one turn, in this order.
         stage.says(link, "STORED\r\n");
-        stage.closes(last, how);
+        stage.gives_up(last, how);
         assert_eq!(stage.turn(link), "");
         stage.expect_count(ServerCounter::Held, 3);
         stage.expect_count(ServerCounter::Dropped, 3);
@@ -101,10 +101,74 @@ fn what_comes_and_is_given_up_in_the_turn_in_which_the_server_speaks_is_dropped(
     let (mut stage, link) = silent();
     let client = stage.client();
     stage.says(client, "append x 0 0 1\r\nX\r\n");
-    stage.closes(client, Closed::Eof);
+    stage.gives_up(client, Closed::Eof);
     stage.says(link, "5\r\n");
     assert_eq!(stage.turn(link), "");
     stage.expect_count(ServerCounter::Dropped, 1);
+}
+
+#[test]
+fn a_client_that_closes_its_half_right_behind_a_request_keeps_its_turn() {
+    for wait in [0, limits::ENDS_WITHIN_US, limits::ENDS_WITHIN_US + 1] {
+        let (mut stage, link) = silent();
+        let client = stage.client();
+        stage.says(client, "append x 0 0 1\r\nX\r\n");
+        stage.passes(wait);
+        stage.closes(client, Closed::Eof);
+        stage.passes(2 * HOLD_AFTER);
+        stage.says(link, "5\r\n");
+        let keeps = wait <= limits::ENDS_WITHIN_US;
+        let expected = if keeps { "append x 0 0 1\r\nX\r\n" } else { "" };
+        assert_eq!(stage.turn(link), expected, "{wait} us after its request");
+        if keeps {
+            stage.says(link, "STORED\r\n");
+            assert_eq!(stage.received(client), "STORED\r\n");
+        }
+        stage.expect_count(ServerCounter::Dropped, u64::from(!keeps));
+    }
+}
+
+/// It has not given up by that, but it may be gone all the same.
+#[test]
+fn who_closes_its_half_and_is_reset_has_left() {
+    let (mut stage, link) = silent();
+    let client = stage.client();
+    stage.says(client, "append x 0 0 1\r\nX\r\n");
+    stage.closes(client, Closed::Eof);
+    stage.passes(HOLD_AFTER);
+    stage.closes(client, Closed::Reset);
+    stage.says(link, "5\r\n");
+    assert_eq!(stage.turn(link), "");
+    stage.expect_count(ServerCounter::Dropped, 1);
+}
+
+/// A server at the end of a path that takes 80 ms.
+#[test]
+fn the_time_of_the_path_is_no_silence() {
+    const TRIP: u64 = 80_000;
+    let mut stage = Stage::new(&["s0"], |_| {});
+    let clients = [stage.client(), stage.client(), stage.client()];
+    stage.says(clients[0], "incr x 1\r\n");
+    stage.passes(TRIP);
+    let (link, _) = stage.begins().expect("it is connected to");
+    assert_eq!(stage.turn(link), "version\r\n");
+    stage.passes(TRIP / 2);
+    stage.says(clients[1], "incr x 1\r\n");
+    stage.passes(TRIP / 2);
+    stage.says(link, "VERSION 1.6.18\r\n");
+    assert_eq!(stage.turn(link), "incr x 1\r\nincr x 1\r\n");
+    stage.passes(TRIP - 1);
+    stage.says(clients[2], "incr x 1\r\n");
+    assert_eq!(stage.turn(link), "incr x 1\r\n", "not held");
+    // Two waited for the link.
+    stage.expect_count(ServerCounter::Held, 2);
+    // It is silent after three trips.
+    stage.passes(2 * TRIP + 1);
+    stage.says(clients[0], "incr x 1\r\n");
+    assert_eq!(stage.turn(link), "");
+    stage.expect_count(ServerCounter::HoldingWorkersNow, 1);
+    stage.says(link, "1\r\n2\r\n3\r\n");
+    assert_eq!(stage.turn(link), "incr x 1\r\n");
 }
 
 #[test]
@@ -113,7 +177,7 @@ fn a_client_that_has_closed_its_half_is_told_that_its_request_was_dropped() {
     let client = stage.client();
     stage.says(client, "set x 0 0 1\r\nX\r\nget y\r\n");
     assert_eq!(stage.turn(link), "");
-    stage.closes(client, Closed::Eof);
+    stage.gives_up(client, Closed::Eof);
     stage.passes(HOLD_AFTER);
     let words = "SERVER_ERROR s0: dropped while it waited, not sent\r\n";
     assert_eq!(stage.received(client), [words, words].concat());
@@ -131,7 +195,7 @@ fn a_noreply_of_a_client_that_has_left_is_sent() {
         let client = stage.client();
         stage.says(client, "set x 0 0 1\r\nX\r\nset y 0 0 1 noreply\r\nY\r\ndelete z noreply\r\n");
         assert_eq!(stage.turn(link), "");
-        stage.closes(client, how);
+        stage.gives_up(client, how);
         stage.passes(HOLD_AFTER);
         stage.says(link, "5\r\n");
         assert_eq!(stage.turn(link), "set y 0 0 1\r\nY\r\ndelete z\r\n");
@@ -148,7 +212,7 @@ fn a_quiet_meta_change_behind_the_last_loud_request_is_sent() {
         let client = stage.client();
         stage.says(client, "ms x 1\r\nX\r\nms y 1 q\r\nY\r\n");
         assert_eq!(stage.turn(link), "");
-        stage.closes(client, how);
+        stage.gives_up(client, how);
         stage.passes(HOLD_AFTER);
         stage.says(link, "5\r\n");
         assert_eq!(stage.turn(link), "ms y 1\r\nY\r\n");
@@ -240,7 +304,7 @@ fn what_another_worker_holds_is_greeted_before_it_is_sent_anything() {
     stage.says(retry, "append x 0 0 1\r\nX\r\n");
     assert_eq!(stage.turn(link), "version\r\n");
     stage.passes(100_000);
-    stage.closes(retry, Closed::Eof);
+    stage.gives_up(retry, Closed::Eof);
     stage.says(client, "get x\r\n");
     assert_eq!(stage.turn(link), "");
     stage.says(link, "VERSION 1.6.18\r\n");
@@ -258,7 +322,7 @@ fn what_waited_for_a_link_and_was_given_up_is_not_sent() {
     let link = stage.connects[0].0;
     stage.establishes(link);
     stage.passes(100_000);
-    stage.closes(client, Closed::Eof);
+    stage.gives_up(client, Closed::Eof);
     stage.says(link, "VERSION 1.6.18\r\n");
     assert_eq!(stage.turn(link), "append x 0 0 1\r\nX\r\n");
     stage.expect_count(ServerCounter::Dropped, 1);
@@ -288,7 +352,7 @@ fn what_stood_aside_while_its_link_was_made_and_was_given_up_is_not_sent() {
     let link = stage.connect(0);
     assert_eq!(stage.turn(link), format!("get {near}\r\n"));
     stage.says(client, &format!("get {far}\r\nget {far}\r\nappend {far} 0 0 1\r\nX\r\n"));
-    stage.closes(client, Closed::Eof);
+    stage.gives_up(client, Closed::Eof);
     stage.end_turn();
     stage.passes(HOLD_AFTER / 2);
     stage.says(link, "END\r\n");
@@ -314,7 +378,7 @@ fn what_waited_for_a_greeting_and_was_given_up_is_not_sent() {
         let link = stage.connects[0].0;
         stage.establishes(link);
         stage.passes(100_000);
-        stage.closes(gone, how);
+        stage.gives_up(gone, how);
         stage.says(link, "VERSION 1.6.18\r\n");
         assert_eq!(stage.turn(link), append);
         let words = "SERVER_ERROR s0: dropped while it waited, not sent\r\n";

@@ -280,8 +280,8 @@ pub static POOL: &[Directive<PoolDraft>] = &[
     row("hold_after", Native, Value("30ms"),
         Kind::DurationOrOff(|pool, us| pool.plan.hold_after = us),
         "A server that owes an answer and has been silent this long is sent nothing more until it \
-         sends something. Requests that wait for it are dropped when their client leaves. With \
-         `off`, or 0, requests never wait for this."),
+         sends something; far away, three round trips count, at most a quarter of `timeout_reply`. \
+         Requests that wait are dropped when their client leaves. `off`, or 0: never."),
     row("slowlog_threshold", Native, Value("off"),
         Kind::DurationOrOff(|pool, us| pool.plan.slow.after = us.unwrap_or(u64::MAX)),
         "A request that takes this long, from its first byte to the last of its answer, is in \

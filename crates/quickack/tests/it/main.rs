@@ -16,6 +16,7 @@ mod cache_words;
 mod chaos;
 mod clients;
 mod differential;
+mod distance;
 mod eject;
 mod endings;
 mod faults;

@@ -283,6 +283,12 @@ impl Stage {
         link
     }
 
+    /// Lets a client wait, and leave.
+    pub fn gives_up(&mut self, client: ConnId, how: Closed) {
+        self.passes(proxy::limits::ENDS_WITHIN_US + 1);
+        self.closes(client, how);
+    }
+
     pub fn closes(&mut self, conn: ConnId, how: Closed) {
         self.proxy.handle_closed(conn, how, self.now);
         self.settle();

@@ -1,0 +1,107 @@
+//! How long a server's answers take on their way: what is silence near by is the path of a distant
+//! server.
+
+use crate::{Time, limits};
+
+/// Round trips to a server on all links of this worker, in microseconds: handshakes and some
+/// replies.
+#[derive(Default)]
+pub(crate) struct Trips {
+    /// That of the last connect, which may have ended at a relay near by.
+    connect: u64,
+    /// The shortest of this window and of the one before it.
+    shortest: [Option<u64>; 2],
+    /// When this window began.
+    window: Time,
+    /// By how much a trip is longer than the shortest, on the average.
+    deviation: u64,
+}
+
+impl Trips {
+    /// Notes the time that a connect took.
+    pub(crate) fn note_connect(&mut self, trip: u64) {
+        self.connect = trip;
+    }
+
+    /// Notes a round trip.
+    pub(crate) fn note(&mut self, trip: u64, now: Time) {
+        if now.since(self.window) >= limits::TRIPS_WINDOW_US {
+            self.shortest = [None, self.shortest[0].or(self.shortest[1])];
+            self.window = now;
+        }
+        let is_first = self.shortest == [None; 2];
+        self.shortest[0] = Some(self.shortest[0].map_or(trip, |shortest| shortest.min(trip)));
+        let excess = trip.saturating_sub(self.shortest());
+        // A longer one is a pause of the server, or a path that the next window will know.
+        if !is_first && excess <= self.patience().max(limits::HOLD_AFTER_DEFAULT_US) {
+            self.deviation = (7 * self.deviation + excess) / 8;
+        }
+    }
+
+    fn shortest(&self) -> u64 {
+        self.shortest.iter().flatten().copied().min().unwrap_or(0)
+    }
+
+    /// Returns for how long a server that is well may be silent. A link that is made needs a trip
+    /// to connect and one for the handshake.
+    pub(crate) fn patience(&self) -> u64 {
+        3 * self.shortest() + 2 * self.deviation
+    }
+
+    /// As `patience`, for a handshake before anything was answered. It does not lengthen the time
+    /// of what waits for the link: a server that is silent may also take a connection late.
+    pub(crate) fn patience_at_first(&self) -> u64 {
+        if self.shortest == [None; 2] { 3 * self.connect } else { 0 }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: u64 = 1_000;
+
+    fn noted(trips: &[u64]) -> Trips {
+        let mut noted = Trips::default();
+        for (at, trip) in trips.iter().enumerate() {
+            noted.note(*trip, Time(1 + at as u64 * MS));
+        }
+        noted
+    }
+
+    #[test]
+    fn a_distant_server_may_be_silent_for_its_path_and_the_jitter_on_it() {
+        assert_eq!(Trips::default().patience(), 0);
+        assert_eq!(noted(&[80 * MS]).patience(), 240 * MS);
+        let jitters = noted(&[80 * MS, 120 * MS].repeat(50)).patience();
+        assert!((260 * MS..290 * MS).contains(&jitters), "{jitters}");
+    }
+
+    #[test]
+    fn a_connect_counts_until_something_is_answered() {
+        for connect in [100, 80 * MS] {
+            let mut trips = Trips::default();
+            trips.note_connect(connect);
+            assert_eq!((trips.patience(), trips.patience_at_first()), (0, 3 * connect));
+            trips.note(20 * MS, Time(1));
+            assert_eq!((trips.patience(), trips.patience_at_first()), (60 * MS, 0));
+        }
+    }
+
+    #[test]
+    fn pauses_of_a_near_server_are_no_part_of_its_path() {
+        let pauses = noted(&[100, 100, 100, 100, 100, 2_000 * MS, 60 * MS].repeat(20));
+        assert_eq!(pauses.patience(), 300);
+    }
+
+    #[test]
+    fn a_path_that_has_become_longer_or_shorter_is_known_after_two_windows() {
+        for (first, second) in [(100, 80 * MS), (80 * MS, 100)] {
+            let mut trips = noted(&[first; 10]);
+            for at in 1..30 {
+                trips.note(second, Time(at * limits::TRIPS_WINDOW_US / 10));
+            }
+            assert_eq!(trips.patience(), 3 * second);
+        }
+    }
+}

@@ -1,0 +1,112 @@
+//! Servers that are far away: the time of the path is no silence.
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+use std::{iter, thread};
+
+use testkit::process::{Client, Memcached, Quickack, connect, listen, wait_until};
+
+use super::harness::{field, start, stats};
+
+/// Starts a relay to a server that passes on all bytes late, by half of `trip` in each direction.
+fn far(server: SocketAddr, trip: Duration) -> SocketAddr {
+    listen(move |near| {
+        let far = connect(server);
+        let [from_near, from_far] = [&near, &far].map(|it| it.try_clone().expect("a second one"));
+        thread::spawn(move || carry(from_far, near, trip / 2));
+        carry(from_near, far, trip / 2);
+    })
+}
+
+/// Carries bytes late, and the end behind them.
+fn carry(mut from: TcpStream, mut to: TcpStream, late: Duration) {
+    let (sender, receiver) = mpsc::channel::<(Instant, Vec<u8>)>();
+    thread::spawn(move || {
+        for (due, bytes) in receiver {
+            thread::sleep(due.saturating_duration_since(Instant::now()));
+            if to.write_all(&bytes).is_err() {
+                return;
+            }
+        }
+        let _ = to.shutdown(Shutdown::Write);
+    });
+    let mut chunk = [0; 16 * 1024];
+    while let Ok(len @ 1..) = from.read(&mut chunk) {
+        if sender.send((Instant::now() + late, chunk[..len].to_vec())).is_err() {
+            return;
+        }
+    }
+}
+
+fn total(quickack: &Quickack, name: &str) -> u64 {
+    let stats = stats(quickack);
+    stats["pools"][0]["servers"][0][name].as_u64().expect("it counts that")
+}
+
+/// As `printf 'get a\r\n' | nc -N` asks.
+fn ask_and_close(quickack: &Quickack, request: &str) -> Client {
+    let mut client = quickack.client();
+    client.send(request);
+    client.stream.shutdown(Shutdown::Write).expect("it is connected");
+    client
+}
+
+#[test]
+fn who_closes_the_half_behind_a_request_is_answered_by_a_far_memcached() {
+    for trip in [15, 80, 150].map(Duration::from_millis) {
+        let memcached = Memcached::start();
+        let quickack = start(1, &[], &[far(memcached.address, trip)], &[]);
+        // The first finds no link.
+        for _ in 0..3 {
+            let all: Vec<Client> =
+                iter::repeat_with(|| ask_and_close(&quickack, "get a\r\n")).take(20).collect();
+            for mut client in all {
+                assert_eq!(client.rest(), "END\r\n");
+            }
+        }
+        assert_eq!(total(&quickack, "messages_dropped_total"), 0);
+    }
+}
+
+#[test]
+fn who_closes_the_half_behind_a_change_keeps_its_turn_at_a_memcached_that_pauses() {
+    let (memcached, quickack) = field(1, &[], &[]);
+    quickack.client().ask("set k 0 0 1\r\n0\r\n", "STORED\r\n");
+    memcached.process.freeze();
+    let mut first = quickack.client();
+    first.send("get k\r\n");
+    wait_until("the server has it", || total(&quickack, "inflight") > 0);
+    let changes: Vec<Client> =
+        iter::repeat_with(|| ask_and_close(&quickack, "append k 0 0 1\r\nx\r\n"))
+            .take(10)
+            .collect();
+    wait_until("they are held", || total(&quickack, "messages_held_total") >= 10);
+    memcached.process.thaw();
+    first.expect("VALUE k 0 1\r\n0\r\nEND\r\n");
+    for mut client in changes {
+        assert_eq!(client.rest(), "STORED\r\n");
+    }
+    memcached.client().ask("get k\r\n", "VALUE k 0 11\r\n0xxxxxxxxxx\r\nEND\r\n");
+}
+
+/// Answers come as often as requests, and each is as late as the path is long.
+#[test]
+fn a_far_memcached_that_is_asked_all_the_time_is_not_held() {
+    let memcached = Memcached::start();
+    let far = far(memcached.address, Duration::from_millis(100));
+    let quickack = start(1, &[], &[far], &["timeout: 4000"]);
+    quickack.client().ask("get a\r\n", "END\r\n");
+    let before = total(&quickack, "messages_held_total");
+    let mut client = quickack.client();
+    let mut reader = Client { stream: client.stream.try_clone().expect("a second one") };
+    let reads = thread::spawn(move || reader.expect(&"END\r\n".repeat(100)));
+    for _ in 0..100 {
+        client.send("get a\r\n");
+        thread::sleep(Duration::from_millis(7));
+    }
+    reads.join().expect("all are answered");
+    let held = total(&quickack, "messages_held_total") - before;
+    assert_eq!(held, 0, "messages held on a path of 100 ms");
+}
