@@ -147,6 +147,7 @@ fn treatment(fact: &Fact, line: &Line, review: &Review) -> Result<String, String
         "gated" => "Gated".into(),
         "gated-one" => "GatedOne".into(),
         "report" => "Report".into(),
+        "status" => "Status".into(),
         "kill" => "Kill".into(),
         "own" if fact.container => "OwnContainer".into(),
         "own" => "Own".into(),

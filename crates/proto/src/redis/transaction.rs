@@ -47,7 +47,7 @@ pub(super) fn in_transaction(request: &Request, input: &[u8]) -> InTransaction {
             InTransaction::Refused(Refusal::ByName(STEPS))
         }
         (Class::Broadcast { gated: false, reach: Reach::Survey, .. }, _)
-        | (Class::Broadcast { reach: Reach::Control, .. }, _) => {
+        | (Class::Broadcast { writes: true, reach: Reach::Control, .. }, _) => {
             InTransaction::Refused(Refusal::ByName(SURVEYS))
         }
         _ => InTransaction::Queued,

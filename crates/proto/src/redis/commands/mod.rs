@@ -218,6 +218,8 @@ enum Treatment {
     GatedOne,
     /// It goes to the servers that are up, if the pool allows it; the answer has an entry for each.
     Report,
+    /// It asks what the servers are busy with.
+    Status,
     /// It ends what the servers are busy with.
     Kill,
     /// The proxy answers.
@@ -263,6 +265,7 @@ impl Line {
             Gated => Class::Broadcast { ask, gated: true, writes, reach: Reach::All },
             GatedOne => Class::Broadcast { ask, gated: true, writes, reach: Reach::Keys },
             Report => Class::Broadcast { ask, gated: true, writes, reach: Reach::Survey },
+            Status => Class::Broadcast { ask, gated: false, writes, reach: Reach::Control },
             Kill => Class::Broadcast { ask, gated: false, writes: true, reach: Reach::Control },
             Own | OwnContainer => Class::Local(Local::Own),
             Clients => Class::Local(Local::Clients),

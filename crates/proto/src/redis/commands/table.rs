@@ -188,7 +188,7 @@ pub(super) const LINES: &[Line] = &[
         cmd("function|list",                    -2, READ,  NO_KEYS,        Quick,  Any),
         cmd("function|load",                    -3, WRITE, NO_KEYS,        Quick,  All),
         cmd("function|restore",                 -3, WRITE, NO_KEYS,        Quick,  All),
-        cmd("function|stats",                    2, READ,  NO_KEYS,        Quick,  All),
+        cmd("function|stats",                    2, READ,  NO_KEYS,        Quick,  Status),
     cmd("geoadd",                               -5, WRITE, FIRST_KEY,      Quick,  One),
     cmd("geodist",                              -4, READ,  FIRST_KEY,      Quick,  One),
     cmd("geohash",                              -2, READ,  FIRST_KEY,      Quick,  One),
