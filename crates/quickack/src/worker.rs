@@ -279,6 +279,7 @@ impl MasterChannel {
         }
         match message {
             ToMaster::Log { .. } => self.lines_lost += 1,
+            ToMaster::LinkRefused { .. } => {}
             ToMaster::Failed { server, .. } | ToMaster::Answered { server, .. } => {
                 self.owed_of_servers.insert(server, message);
             }
@@ -432,14 +433,14 @@ impl event::Control for MasterChannel {
             Event::LoginsFailed { pool, count } => {
                 let from = self.failed_logins.remove(&pool).unwrap_or_default();
                 let about = self.names.about(pool);
-                let text = match count {
-                    1 => format!("a login to {about} failed, from {from}"),
-                    _ => format!("{count} logins to {about} failed, from {from}"),
-                };
+                let text = lines::of_failed_logins(&about, count, &from);
                 // Without a key: the worker has counted already, and the words differ.
                 self.log_line(Level::Warning, "login_failed", about, "", text);
             }
             other => {
+                if let Some(message) = lines::to_master(&other) {
+                    self.say(message);
+                }
                 let subject = lines::subject(&other);
                 let about = subject.map(|id| self.names.about(id)).unwrap_or_default();
                 if let Some((level, event, text)) = lines::of_event(&other, &about) {

@@ -26,17 +26,22 @@ struct Rest {
     since: Time,
     until: Time,
     why: Fault,
+    /// When that was told last.
+    told: Time,
 }
 
+/// A place that stays empty is told of so often.
+const TELL_US: u64 = 1_000_000;
 /// All links that serve one client only rest together.
 pub(super) const PRIVATE: usize = usize::MAX;
 
 impl Rests {
-    /// Notes that a place could not be filled; returns whether that is new.
+    /// Notes that a place could not be filled; returns whether that is to be told.
     fn note(&mut self, conn_key: ConnKey, nth: usize, why: Fault, now: Time) -> bool {
         let known = self.0.iter().position(|one| one.conn_key == conn_key && one.nth == nth);
-        let is_new = known.is_none();
         let known = known.map(|at| self.0.swap_remove(at));
+        let told = known.as_ref().map(|one| one.told);
+        let told = told.filter(|told| now.since(*told) < TELL_US);
         // After a while in which nobody wanted it, nothing is known of it.
         let known = known.filter(|one| now.since(one.until) < limits::BACKOFF_LAST_US);
         let since = known.map_or(now, |one| one.since);
@@ -45,8 +50,15 @@ impl Rests {
             self.0.retain(|one| one.until > now);
         }
         self.0.truncate(limits::RESTS_MAX - 1);
-        self.0.push(Rest { conn_key, nth, since, until: now.after(pause), why });
-        is_new
+        self.0.push(Rest {
+            conn_key,
+            nth,
+            since,
+            until: now.after(pause),
+            why,
+            told: told.unwrap_or(now),
+        });
+        told.is_none()
     }
 
     /// Returns why a place is not to be filled now.
@@ -92,11 +104,10 @@ impl Servers {
     ) -> Option<ConnId> {
         let at = link.at;
         let conn_key = base.pool(at).conn_keys.of(link.conn_key);
-        let is_new = self.state(at).rests.note(conn_key, nth, why, base.now);
-        if is_new {
+        if self.state(at).rests.note(conn_key, nth, why, base.now) {
             let server = base.server(at);
             let (id, said) = (server.plan.id, server.said.clone());
-            let why = why.row().words;
+            let why = if why == Fault::Refused { "refused" } else { why.row().words };
             base.log(Event::LinkRefused { server: id, why, said });
         }
         self.stand_in_at(at, link.conn_key, nth)

@@ -167,6 +167,9 @@ messages! {
         "A server failed; `failures` counts its failures in a row in this worker."
     Answered { server: u32, probe: bool } None
         "A server that had failed has answered a request or a probe."
+    LinkRefused { server: u32, why: String } None
+        "A server takes no further connection, and serves on those that are there; said once a \
+         second."
     Log { level: Level, event: String, key: String, about: About, text: String } None
         "A line for the log: what kind of event it tells, and of which pool and server. Lines with \
          the same key are counted as repeats."

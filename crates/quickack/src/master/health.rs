@@ -3,6 +3,7 @@
 //! at once.
 
 use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
 
 use proxy::outliers::{Decision, OutlierDetector};
 use proxy::plan::{AdminState, Plan};
@@ -18,6 +19,8 @@ pub struct Health {
     names: BTreeMap<u32, About>,
     /// The last failure of servers that have not answered since.
     failures: BTreeMap<u32, Failure>,
+    /// Why servers took no further connection of late.
+    refusals: BTreeMap<u32, Refusal>,
     /// When each server was given the state that it has by hand, in seconds since 1970.
     admin_since: BTreeMap<u32, (AdminState, u64)>,
 }
@@ -28,6 +31,16 @@ pub struct Failure {
     pub since: u64,
 }
 
+/// Why a server took no further connection, and when it was last said.
+struct Refusal {
+    why: String,
+    at: Instant,
+}
+
+/// What was not said again for so long is over: workers say it once a second, as long as anybody
+/// wants such a connection.
+const REFUSAL_LASTS: Duration = Duration::from_secs(10);
+
 impl Health {
     pub fn new(running: &Running) -> Health {
         let plan = running.plan();
@@ -35,6 +48,7 @@ impl Health {
             outliers: OutlierDetector::default(),
             names: BTreeMap::new(),
             failures: BTreeMap::new(),
+            refusals: BTreeMap::new(),
             admin_since: BTreeMap::new(),
         };
         health.follow(&plan);
@@ -44,6 +58,19 @@ impl Health {
     /// Why a server fails, if it does.
     pub fn failure(&self, server: u32) -> Option<&Failure> {
         self.failures.get(&server)
+    }
+
+    pub(super) fn note_refusal(&mut self, server: u32, why: String) {
+        if self.names.contains_key(&server) {
+            self.refusals.insert(server, Refusal { why, at: Instant::now() });
+        }
+    }
+
+    /// Why a server that is up takes no further connection, if it does not.
+    pub fn refusal(&self, server: u32) -> Option<String> {
+        let lasts = |refusal: &&Refusal| refusal.at.elapsed() < REFUSAL_LASTS;
+        let refusal = self.refusals.get(&server).filter(lasts)?;
+        Some(format!("no further connection: {}", refusal.why))
     }
 
     /// Why servers failed last, by their ids.
@@ -77,6 +104,7 @@ impl Health {
             }
         }
         self.failures.retain(|id, _| self.names.contains_key(id));
+        self.refusals.retain(|id, _| self.names.contains_key(id));
         self.outliers.install(plan)
     }
 }

@@ -64,7 +64,7 @@ impl Master {
         Some(format!("the last reload, {ago} ago, was refused: {}", last.text))
     }
 
-    /// Servers that are down, unless an operator wants that.
+    /// Servers that are down, unless an operator wants that, or take no further connection.
     fn server_problems(&self) -> Vec<String> {
         let (plan, now_s) = (self.running.plan(), Clocks::read().unix_us / 1_000_000);
         let unresolved = self.running.unresolved();
@@ -75,6 +75,9 @@ impl Master {
                 let failure = self.health.failure(server.id).filter(|_| health != Health::Up);
                 let nowhere = unresolved.get(&server.id);
                 if health == Health::Up && nowhere.is_none() {
+                    let refusal = self.health.refusal(server.id);
+                    let of = |why| format!("server {} of pool {}: {why}", server.label, pool.name);
+                    said.extend(refusal.map(of));
                     continue;
                 }
                 let ejected = matches!(health, Health::Ejected { .. });
@@ -90,7 +93,7 @@ impl Master {
         if said.len() > SERVERS_MAX {
             let more = said.len() - (SERVERS_MAX - 1);
             said.truncate(SERVERS_MAX - 1);
-            said.push(format!("{more} more servers are down; `quickack servers` shows them"));
+            said.push(format!("{more} more servers are in trouble; `quickack servers` shows them"));
         }
         said
     }

@@ -72,7 +72,10 @@ impl Master {
         };
         let by_hand = "set by hand".to_string();
         let why = match plan.admin {
-            AdminState::Ready => failure.map(|failure| failure.why.clone()),
+            AdminState::Ready => match failure {
+                Some(failure) => Some(failure.why.clone()),
+                None => self.health.refusal(plan.id),
+            },
             _ => Some(failure.map_or(by_hand.clone(), |one| format!("{by_hand}; {}", one.why))),
         };
         json!({

@@ -4,7 +4,9 @@
 use proxy::Event;
 use proxy::connection::{ClientLeft, Connection};
 
+use super::origins::Origins;
 use crate::config::grouped;
+use crate::ipc::ToMaster;
 use crate::log::{About, Level};
 
 /// Returns the level, the word for the event, and the line; none for events that have lines of
@@ -43,10 +45,10 @@ pub fn of_event(event: &Event, about: &About) -> Option<(Level, &'static str, St
             (Level::Notice, "pool_marked", text)
         }
         Event::LinkRefused { why, said, .. } => {
-            let said = said.as_deref().map(|said| format!(": {said}")).unwrap_or_default();
             let text = format!(
-                "{about} cannot be connected to once more ({why}{said}); the connections that are \
-                 there serve on"
+                "{about} cannot be connected to once more ({}); the connections that are there \
+                 serve on",
+                refusal(why, said.as_deref())
             );
             (Level::Warning, "link_refused", text)
         }
@@ -106,6 +108,25 @@ fn of_clients(event: &Event, about: &About) -> Option<(Level, &'static str, Stri
         }
         _ => return None,
     })
+}
+
+/// Returns the line that tells of failed logins.
+pub fn of_failed_logins(about: &About, count: u64, from: &Origins) -> String {
+    match count {
+        1 => format!("a login to {about} failed, from {from}"),
+        _ => format!("{count} logins to {about} failed, from {from}"),
+    }
+}
+
+/// Returns what the master itself is told of an event.
+pub fn to_master(event: &Event) -> Option<ToMaster> {
+    let Event::LinkRefused { server, why, said } = event else { return None };
+    Some(ToMaster::LinkRefused { server: *server, why: refusal(why, said.as_deref()) })
+}
+
+/// Returns why a server takes no further connection, with its own words.
+fn refusal(why: &str, said: Option<&str>) -> String {
+    said.map_or(why.to_string(), |said| format!("{why}: {said}"))
 }
 
 /// Returns the id of the pool or server that an event is about; None if it is about the worker.

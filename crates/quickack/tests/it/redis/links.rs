@@ -129,6 +129,13 @@ fn check_others_are_served(quickack: &Quickack, quiet: &mut Speaker, why: &str) 
     }
     let servers = quickack.admin_ok(&["servers"]);
     assert!(!servers.contains("ejected") && !servers.contains("down"), "{servers}");
+    let said = why.trim_end_matches("; not sent");
+    wait_until("operators see why", || {
+        [&["servers"], &["info"], &["stats"]].iter().all(|verb| {
+            let text = quickack.admin_ok(*verb);
+            text.contains("no further connection: ") && text.contains(said)
+        })
+    });
 }
 
 #[test]
