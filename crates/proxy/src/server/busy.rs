@@ -65,7 +65,7 @@ impl Servers {
         if is_busy {
             link.excused = base.now;
         }
-        let is_behind = link.outstanding.front().is_some_and(|one| one.effort != Effort::Quick);
+        let is_behind = link.first_work().is_some();
         if let State::Up(_) = link.state
             && (is_busy || is_behind)
         {
@@ -208,8 +208,7 @@ impl Link {
     /// Returns when the first of the requests has waited for a reply as long as it may that may
     /// take longer, or were sent behind one that may.
     pub(super) fn gives_up_at(&self, timeouts: &Timeouts) -> Option<Time> {
-        let is_quick = self.outstanding.front().is_none_or(|first| first.effort == Effort::Quick);
-        if is_quick || self.waits() {
+        if self.first_work().is_none() || self.waits() {
             return None;
         }
         let sent = self.outstanding.iter().take_while(|message| message.end <= self.sent);
@@ -243,16 +242,23 @@ impl Link {
         }
     }
 
-    /// Returns what its server is busy with, if the first request that it owes may take long and
-    /// has not had its time.
+    /// Returns the first request that was sent and may take long. It keeps those before it waiting
+    /// too: servers that read several requests at once do them all before they write any reply.
+    #[inline]
+    pub(super) fn first_work(&self) -> Option<&Message> {
+        if self.work_end <= self.done {
+            return None;
+        }
+        let mut sent = self.outstanding.iter().take_while(|message| message.end <= self.sent);
+        sent.find(|message| message.effort != Effort::Quick)
+    }
+
+    /// Returns what its server is busy with, if a request that it owes may take long and has not
+    /// had its time.
     pub(super) fn busy_with(&self) -> Option<BusyWith> {
-        let first = self.outstanding.front()?;
-        let is_it = first.effort != Effort::Quick
-            && !first.is_late()
-            && self.is_up()
-            && first.end <= self.sent
-            && self.class != LinkClass::Control
-            && !self.waits();
+        let first = self.first_work()?;
+        let is_it =
+            !first.is_late() && self.is_up() && self.class != LinkClass::Control && !self.waits();
         is_it.then_some(BusyWith { ask: first.ask, since: self.owed })
     }
 
@@ -279,7 +285,6 @@ impl Link {
     /// something on another link when this one had been silent for longer than a quick request may
     /// take.
     pub(super) fn is_alone_silent(&self, heard: Time, timeouts: &Timeouts) -> bool {
-        let is_slow = self.outstanding.front().is_some_and(|first| first.effort != Effort::Quick);
-        is_slow && heard >= self.since.after(timeouts.reply)
+        self.first_work().is_some() && heard >= self.since.after(timeouts.reply)
     }
 }

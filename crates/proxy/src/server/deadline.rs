@@ -83,8 +83,7 @@ impl Link {
         if self.waits() && !bug!(TimeWait) {
             return Time(u64::MAX);
         }
-        let is_quick = |effort| matches!(effort, Effort::Quick | Effort::Watches);
-        let first = self.outstanding.front().filter(|first| !is_quick(first.effort));
+        let first = self.first_work().filter(|first| first.effort != Effort::Watches);
         if first.is_none() && self.excused == Time(0) {
             return deadline;
         }

@@ -52,9 +52,12 @@ impl Servers {
         if silence.owing == 1 {
             silence.asked = base.now;
         }
-        let has_timer = silence.look_at.is_some();
-        if let (Some(hold_after), false) = (base.silence_after(at), has_timer) {
-            self.set_silence_timer(base, at, base.now.after(hold_after));
+        let look_at = silence.look_at;
+        if let Some(patience) = base.silence_after(at) {
+            let due = base.now.after(patience);
+            if look_at.is_none_or(|look_at| look_at > due) {
+                self.set_silence_timer(base, at, due);
+            }
         }
     }
 
@@ -93,8 +96,8 @@ impl Servers {
         self.look_sooner(base, at);
     }
 
-    /// Looks sooner at a server's silence, if the path to it is shorter than was known.
-    fn look_sooner(&mut self, base: &mut Base, at: ServerAt) {
+    /// Looks sooner at a server's silence, if it may last less long than was known.
+    pub(super) fn look_sooner(&mut self, base: &mut Base, at: ServerAt) {
         let Some(patience) = base.silence_after(at) else { return };
         let silence = self.state(at).silence;
         let due = silence.heard.max(silence.asked).after(patience);

@@ -72,6 +72,8 @@ pub(super) struct Link {
     pub(super) fetch_bytes: usize,
     /// Counts replies, to take some of them as samples.
     pub(super) replies: u8,
+    /// The end of the last message that may not be quick, or a later offset.
+    pub(super) work_end: u64,
     /// Offset up to which replies are complete.
     pub(super) done: u64,
     /// Offset up to which bytes were handed to the kernel.
@@ -177,6 +179,7 @@ impl Link {
             has_backlog: false,
             fetch_bytes: 0,
             replies: 0,
+            work_end: 0,
             done: 0,
             sent: 0,
             marks: SentMarks::default(),
@@ -254,6 +257,9 @@ impl Link {
         assert!(len > 0, "a message has bytes");
         self.queued += len as u64;
         let inflight = u32::try_from(self.inflight).unwrap_or(u32::MAX);
+        if effort != Effort::Quick {
+            self.work_end = self.queued;
+        }
         let MessageForm { payload, ask, is_update } = form;
         self.outstanding.push_back(Message {
             payload,

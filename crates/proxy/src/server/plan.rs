@@ -227,6 +227,7 @@ impl Servers {
         }
         for server in 0..base.pools[pool].servers.len() {
             let at = ServerAt { pool: pool as u32, server: server as u32 };
+            self.look_sooner(base, at);
             let ejected = base.server(at).ejected;
             if retry_sooner && ejected && self.state(at).probe_at.take().is_some() {
                 self.await_probe(base, at);

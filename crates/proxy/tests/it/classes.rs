@@ -264,6 +264,29 @@ fn lasts(stage: &mut Stage, time: u64) {
     }
 }
 
+/// A server that reads several requests at once does them all before it writes a reply. So the
+/// first of them is quick, and is answered late all the same.
+#[test]
+fn a_quick_request_in_front_of_a_script_waits_with_it_and_its_server_is_well() {
+    let (mut stage, link) = redis();
+    let [quick, slow, later] = [stage.client(), stage.client(), stage.client()];
+    stage.says(quick, "GET a\r\n");
+    stage.says(slow, "EVAL script 1 a\r\n");
+    assert_eq!(stage.turn(link), [resp("GET a"), resp("EVAL script 1 a")].concat());
+    lasts(&mut stage, SECOND - SECOND / 20);
+    assert_eq!(stage.received(quick), "", "it has its time");
+    lasts(&mut stage, SECOND / 20);
+    assert_eq!(stage.received(quick), LATE);
+    lasts(&mut stage, 3 * SECOND);
+    assert_eq!((stage.healths(), &stage.closed), (vec!["s0 ready".to_string()], &vec![]));
+    stage.says(link, "$1\r\nx\r\n:7\r\n");
+    assert_eq!(stage.received(slow), ":7\r\n");
+    stage.says(later, "GET a\r\n");
+    stage.end_turn();
+    assert_eq!(stage.turn(link), resp("GET a"));
+    assert_eq!((stage.received(quick).as_str(), stage.reports.as_slice()), ("", &[][..]));
+}
+
 /// The server has failed if it answers nobody.
 #[test]
 fn a_slow_request_that_has_twice_its_time_ends_its_link_and_not_its_server() {

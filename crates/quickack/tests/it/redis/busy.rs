@@ -180,3 +180,74 @@ fn a_script_is_killed_through_the_proxy_and_clients_see_that_the_server_is_busy(
         assert_eq!(client.say("PING"), Reply::Simple("PONG".into()));
     }
 }
+
+fn waiting(quickack: &Quickack) -> u64 {
+    let stats = harness::stats(quickack);
+    stats["pools"][0]["servers"][0]["pending"].as_u64().expect("it counts that")
+}
+
+/// They come while the first link is made, so that all leave at once, the read first: servers do
+/// what they read at once before they write a reply.
+#[test]
+fn scripts_behind_a_read_cost_no_client_an_error_before_its_own_deadline() {
+    for family in Family::ALL {
+        let backs = servers(family, 1);
+        let mut direct = Speaker::connect(backs[0].address);
+        assert!(!direct.say("CONFIG SET lua-time-limit 600000").is_error());
+        let more = ["timeout: 1000", "timeout_slow: 30s", "auto_eject_hosts: true"];
+        let quickack = with_workers(1, &addresses(&backs), &more);
+        backs[0].process.freeze();
+        let mut quiet = Speaker::connect(quickack.address());
+        quiet.send(&command(&["GET", "quiet"]));
+        wait_until("it waits", || waiting(&quickack) == 1);
+        let scripts: Vec<Speaker> = (0..3)
+            .map(|nth| {
+                let mut one = Speaker::connect(quickack.address());
+                one.send(&command(&["EVAL", &format!("{BUSY} + {nth}"), "1", "quiet"]));
+                one
+            })
+            .collect();
+        wait_until("all wait", || waiting(&quickack) == 4);
+        backs[0].process.thaw();
+        for mut script in scripts {
+            let reply = script.reply().expect("an answer");
+            assert!(matches!(reply, Reply::Integer(7..=9)), "{family:?}: {reply:?}");
+        }
+        let first = quiet.reply().expect("an answer");
+        assert!(matches!(first, Reply::Null(_)) || first.error().contains("in time"), "{first:?}");
+        assert_eq!(quiet.say("GET quiet"), Reply::Null(b'$'), "{family:?}");
+        let back = &harness::stats(&quickack)["pools"][0]["servers"][0];
+        assert_eq!(
+            (&back["health"], back["failed_total"].as_u64().unwrap_or(0)),
+            (&"up".into(), 0)
+        );
+    }
+}
+
+/// FUNCTION STATS asks what the function does, and does not wait behind it.
+#[test]
+fn a_function_that_runs_is_shown_and_killed_through_the_proxy() {
+    const LIBRARY: &str = "#!lua name=l\nredis.register_function('spin', function() \
+                           while true do end end)";
+    for family in Family::ALL {
+        let backs = servers(family, 1);
+        let quickack = quickack(&addresses(&backs), &["timeout: 60s"]);
+        let mut direct = Speaker::connect(backs[0].address);
+        assert!(!direct.say("CONFIG SET lua-time-limit 1").is_error());
+        let loaded = direct.ask(&["FUNCTION", "LOAD", LIBRARY]);
+        if loaded.is_error() {
+            continue;
+        }
+        let mut runs = Speaker::connect(quickack.address());
+        let mut client = Speaker::connect(quickack.address());
+        // The second time it is known to be slow.
+        for _ in 0..2 {
+            runs.send(&command(&["FCALL", "spin", "0"]));
+            wait_until("it runs", || direct.say("GET a").is_error());
+            let shown = format!("{:?}", client.say("FUNCTION STATS"));
+            assert!(shown.contains("running_script") && shown.contains("spin"), "{shown}");
+            assert_eq!(client.say("FUNCTION KILL"), Reply::Simple("OK".into()), "{family:?}");
+            assert!(runs.reply().expect("it was killed").is_error());
+        }
+    }
+}
