@@ -35,7 +35,7 @@ impl Servers {
             base.actions.push_back(Action::Report(report));
         }
         self.await_probe(base, at);
-        // What waits for links that are not made yet need not wait for their own deadlines.
+        // Requests for links that are not made yet need not wait for their own deadlines.
         for id in self.links_of(at) {
             let is_probe = self.state(at).probe == Some(id);
             if self.links.find(id).is_some_and(|link| !link.was_up()) && !is_probe {
@@ -80,24 +80,15 @@ impl Servers {
     pub(super) fn probe_answered(&mut self, base: &mut Base, id: ConnId) {
         let Some(link) = self.links.find_mut(id) else { return };
         link.proven = true;
-        let (at, conn_key) = (link.at, link.conn_key);
-        let count = LinkClass::SPECIAL + base.pool(at).plan.server_connections;
-        let is_draining = base.server(at).plan.admin == AdminState::Drain;
+        let at = link.at;
         let state = self.state(at);
         (state.probe, state.back_at) = (None, base.now);
-        let shared = &mut state.places(conn_key, count)[LinkClass::SPECIAL..];
-        // Clients of a server that drains have requests on the links that stand in for theirs.
-        let is_wanted = !is_draining || shared.iter().all(Option::is_none);
-        let free = shared.iter_mut().find(|place| place.is_none() && is_wanted);
         // Its failures are forgotten when it answers a request: many a sick server answers a probe.
         let server = base.server_mut(at);
         let (server_id, ejected) = (server.plan.id, server.ejected);
         let was = server.health;
         server.set_health(Health::Ready);
-        match free {
-            Some(place) => *place = Some(id),
-            None => self.close_quietly(base, id),
-        }
+        self.use_or_close(base, id);
         let report = Report::Answered { server: server_id, probe: true };
         base.actions.push_back(Action::Report(report));
         if ejected && !bug!(ProbeOnce) {
@@ -105,6 +96,21 @@ impl Servers {
             self.await_probe(base, at);
         } else if was == Health::Down && !ejected {
             base.log(Event::ServerBack { server: server_id });
+        }
+    }
+
+    /// Gives a link that has shown that its server is there a free place, or closes it.
+    pub(super) fn use_or_close(&mut self, base: &mut Base, id: ConnId) {
+        let Some(link) = self.links.find(id) else { return };
+        let (at, conn_key) = (link.at, link.conn_key);
+        let count = LinkClass::SPECIAL + base.pool(at).plan.server_connections;
+        let is_draining = base.server(at).plan.admin == AdminState::Drain;
+        let shared = &mut self.state(at).places(conn_key, count)[LinkClass::SPECIAL..];
+        // Clients of a server that drains have requests on the links that stand in for theirs.
+        let is_wanted = !is_draining || shared.iter().all(Option::is_none);
+        match shared.iter_mut().find(|place| place.is_none() && is_wanted) {
+            Some(place) => *place = Some(id),
+            None => self.close_quietly(base, id),
         }
     }
 

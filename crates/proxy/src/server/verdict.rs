@@ -16,7 +16,6 @@ use crate::Time;
 use crate::base::fault::Fault;
 use crate::base::id::ConnId;
 use crate::base::part::LinkClass;
-use crate::base::plan::AdminState;
 use crate::base::pool::Health;
 use crate::base::{Base, ServerAt};
 
@@ -120,23 +119,12 @@ impl Servers {
         self.ask_idle_links(at);
     }
 
-    /// Puts the link that has judged a server to use, or closes it.
+    /// Ends the trial of a server by a link that came up.
     pub(super) fn end_judge(&mut self, base: &mut Base, id: ConnId) {
-        let Some(link) = self.links.find(id) else { return };
-        let (at, conn_key) = (link.at, link.conn_key);
-        if self.state(at).judge != Some(id) {
-            return;
-        }
-        let count = LinkClass::SPECIAL + base.pool(at).plan.server_connections;
-        let is_draining = base.server(at).plan.admin == AdminState::Drain;
-        let state = self.state(at);
-        state.judge = None;
-        let shared = &mut state.places(conn_key, count)[LinkClass::SPECIAL..];
-        // Clients of a server that drains have requests on the links that stand in for theirs.
-        let is_wanted = !is_draining || shared.iter().all(Option::is_none);
-        match shared.iter_mut().find(|place| place.is_none() && is_wanted) {
-            Some(place) => *place = Some(id),
-            None => self.close_quietly(base, id),
+        let Some(at) = self.links.find(id).map(|link| link.at) else { return };
+        if self.state(at).judge == Some(id) {
+            self.state(at).judge = None;
+            self.use_or_close(base, id);
         }
     }
 
