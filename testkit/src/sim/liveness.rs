@@ -51,6 +51,7 @@ use proxy::{Slices, limits};
 
 use super::conn::Conn;
 use super::journal::{Update, UpdateKind};
+use super::rest::longest_pause;
 use super::world::World;
 
 /// How many slow requests may excuse one silence, each sent before the time of the last is over.
@@ -107,8 +108,7 @@ impl World {
         let sick_since = *entry.sick_since.get_or_insert(self.now);
         let pause = match entry.is_ejected {
             true => retry.max(limits::BACKOFF_FIRST_US),
-            false => (self.now.since(sick_since) / limits::PROBE_FRACTION)
-                .clamp(limits::PROBE_FIRST_US, limits::BACKOFF_LAST_US),
+            false => longest_pause(self.now.since(sick_since)),
         };
         // If no socket can be made, a probe waits for that, as requests do.
         let able = match entry.trouble.unable {

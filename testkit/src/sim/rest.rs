@@ -16,9 +16,7 @@ impl Rest {
         let is_over = now.since(self.until) >= limits::BACKOFF_LAST_US;
         let since = self.since.filter(|_| !is_over).unwrap_or(now);
         self.since = Some(since);
-        let pause = now.since(since) / limits::PROBE_FRACTION;
-        let pause = pause.clamp(limits::PROBE_FIRST_US, limits::BACKOFF_LAST_US);
-        self.until = self.until.max(now.after(pause));
+        self.until = self.until.max(now.after(longest_pause(now.since(since))));
     }
 
     /// Whether a link has ever stood in at the place of another.
@@ -34,4 +32,9 @@ impl Rest {
     pub fn lasts(&self, time: Time) -> bool {
         self.has_been() && self.until >= time
     }
+}
+
+/// Returns the longest pause before another attempt at what has failed for so long.
+pub fn longest_pause(failing: u64) -> u64 {
+    (failing / limits::PROBE_FRACTION).clamp(limits::PROBE_FIRST_US, limits::BACKOFF_LAST_US)
 }
