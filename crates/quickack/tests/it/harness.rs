@@ -127,6 +127,14 @@ pub fn stats(quickack: &Quickack) -> Value {
     serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}"))
 }
 
+/// Returns a counter of the only server, summed over all workers.
+#[track_caller]
+pub fn total(quickack: &Quickack, name: &str) -> u64 {
+    let stats = stats(quickack);
+    let server = &stats["pools"][0]["servers"][0];
+    server[name].as_u64().unwrap_or_else(|| panic!("no {name} in {server}"))
+}
+
 /// Returns the number of clients of all workers.
 #[track_caller]
 pub fn clients(quickack: &Quickack) -> u64 {

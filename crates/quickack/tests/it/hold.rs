@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use testkit::process::{Client, Quickack, wait_until};
 
-use super::harness::{field, stats, wait_for_workers};
+use super::harness::{field, total, wait_for_workers};
 
 /// The time that a client waits for a server: far longer than `hold_after`, since on a busy machine
 /// the proxy may read a request late.
@@ -22,13 +22,6 @@ fn hang_up(mut client: Client) {
     client.stream.set_read_timeout(Some(PATIENCE)).expect("a deadline that is not zero");
     let error = client.stream.read(&mut [0; 64]).expect_err("the server is frozen");
     assert!(matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut), "{error}");
-}
-
-/// Returns a counter of the only server, summed over all workers.
-fn total(quickack: &Quickack, name: &str) -> u64 {
-    let stats = stats(quickack);
-    let server = &stats["pools"][0]["servers"][0];
-    server[name].as_u64().unwrap_or_else(|| panic!("no {name} in {server}"))
 }
 
 /// Tries in vain, and waits until the server was sent the request. On a busy machine that takes

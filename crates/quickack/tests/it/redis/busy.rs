@@ -181,11 +181,6 @@ fn a_script_is_killed_through_the_proxy_and_clients_see_that_the_server_is_busy(
     }
 }
 
-fn waiting(quickack: &Quickack) -> u64 {
-    let stats = harness::stats(quickack);
-    stats["pools"][0]["servers"][0]["pending"].as_u64().expect("it counts that")
-}
-
 /// They come while the first link is made, so that all leave at once, the read first: servers do
 /// what they read at once before they write a reply.
 #[test]
@@ -199,7 +194,7 @@ fn scripts_behind_a_read_cost_no_client_an_error_before_its_own_deadline() {
         backs[0].process.freeze();
         let mut quiet = Speaker::connect(quickack.address());
         quiet.send(&command(&["GET", "quiet"]));
-        wait_until("it waits", || waiting(&quickack) == 1);
+        wait_until("it waits", || harness::total(&quickack, "pending") == 1);
         let scripts: Vec<Speaker> = (0..3)
             .map(|nth| {
                 let mut one = Speaker::connect(quickack.address());
@@ -207,7 +202,7 @@ fn scripts_behind_a_read_cost_no_client_an_error_before_its_own_deadline() {
                 one
             })
             .collect();
-        wait_until("all wait", || waiting(&quickack) == 4);
+        wait_until("all wait", || harness::total(&quickack, "pending") == 4);
         backs[0].process.thaw();
         for mut script in scripts {
             let reply = script.reply().expect("an answer");
