@@ -87,7 +87,7 @@ pub(crate) struct Server {
     pub(crate) ejected: bool,
     /// Clients wait until its capabilities are known.
     pub(crate) awaited: bool,
-    /// What it has said to the last link that it refused.
+    /// Its words to the last link that it refused.
     pub(crate) said: Option<Box<str>>,
     /// How long its answers take on their way.
     pub(crate) trips: Trips,

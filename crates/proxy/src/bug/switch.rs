@@ -18,7 +18,7 @@ pub enum Bug {
     AnswerAfterTimeout,
     /// A further link that cannot be made takes its server out of service.
     FurtherLinkFails,
-    /// What a server answers on other links is no sign that it works.
+    /// Answers on other links are no sign that a server works.
     IgnoreLife,
     /// A server is given up after half of its deadline.
     HurryReply,
@@ -194,7 +194,7 @@ pub enum Bug {
     BlameEarly,
     /// A quiet change behind the last loud request of a client that has left is dropped.
     DropQuiet,
-    /// Whatever the path to a server, it is held after the same time.
+    /// A server is held after the same time, whatever the path to it.
     HoldNear,
     /// A client that closes its half right behind its last request counts as gone.
     DropHalfClosed,

@@ -37,8 +37,8 @@ struct Refusal {
     at: Instant,
 }
 
-/// What was not said again for so long is over: workers say it once a second, as long as anybody
-/// wants such a connection.
+/// A refusal that was not said again for so long is over: workers say it once a second, as long as
+/// anybody wants such a connection.
 const REFUSAL_LASTS: Duration = Duration::from_secs(10);
 
 impl Health {

@@ -70,12 +70,10 @@ impl Master {
             (Health::Maint, _) => Some(admin_since),
             (_, failure) => failure.map(|failure| failure.since),
         };
+        let refusal = || self.health.refusal(plan.id);
         let by_hand = "set by hand".to_string();
         let why = match plan.admin {
-            AdminState::Ready => match failure {
-                Some(failure) => Some(failure.why.clone()),
-                None => self.health.refusal(plan.id),
-            },
+            AdminState::Ready => failure.map(|failure| failure.why.clone()).or_else(refusal),
             _ => Some(failure.map_or(by_hand.clone(), |one| format!("{by_hand}; {}", one.why))),
         };
         json!({
