@@ -229,7 +229,6 @@ fn the_busiest_clients_are_those_of_the_last_seconds() {
 fn the_addresses_of_clients_that_send_in_pieces_are_listed() {
     let (_memcached, quickack) = harness::field(2, &[], &[]);
     let mut clients = connect(&quickack, 32);
-    clients.iter().for_each(|client| client.stream.set_nodelay(true).expect("it is TCP"));
     // The rest must come within 5 ms, which is rare on a busy machine: one round in time is enough.
     let mut sent = 0;
     wait_until("some requests in pieces are counted", || {
