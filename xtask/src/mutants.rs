@@ -9,7 +9,7 @@
 //! ```
 //!
 //! A shard's results are written when it is finished, below target/mutants/results. It does not run
-//! again before `--fresh`.
+//! again before `--fresh`. With `--file` nothing is kept.
 
 mod play;
 mod survivors;
@@ -22,14 +22,14 @@ use std::process::{Command, Stdio};
 use crate::nextest::Ran;
 use crate::{Outcome, root};
 
-const USAGE: &str = "[--shard K/N] [--whole] [--fresh] [--survivors] [CRATE...]";
+const USAGE: &str = "[--shard K/N] [--whole] [--fresh] [--survivors] [--file GLOB]... [CRATE...]";
 const VERSION: &str = "27.1.0";
 
 /// The mutants of one crate, and the tests that must notice them.
-struct Target {
+struct Target<'a> {
     name: &'static str,
     /// Globs; empty for every file.
-    files: &'static [&'static str],
+    files: &'a [&'a str],
     /// Number of shards; the sample is the first one.
     shards: u32,
     stages: &'static [Stage],
@@ -62,7 +62,7 @@ const SIMULATOR: Stage = Stage {
     timeout_s: 120,
 };
 
-const TARGETS: &[Target] = &[
+const TARGETS: &[Target<'static>] = &[
     Target {
         name: "proto",
         files: &[],
@@ -156,6 +156,8 @@ struct Request {
     fresh: bool,
     /// Prints each survivor in the format of the list.
     survivors: bool,
+    /// Globs of files to change, instead of a crate's own; empty for those.
+    files: Vec<String>,
     /// Names of targets; empty for all.
     names: Vec<String>,
 }
@@ -181,6 +183,10 @@ fn parse(arguments: &[String]) -> Result<Request, String> {
             "--shard" => {
                 let shard = rest.next().and_then(|text| shard(text));
                 request.shard = Some(shard.ok_or("--shard K/N, where K is less than N")?);
+            }
+            "--file" => {
+                let glob = rest.next().ok_or("--file GLOB, from the root of the project")?;
+                request.files.push(glob.clone());
             }
             name if TARGETS.iter().any(|target| target.name == name) => {
                 request.names.push(name.to_string());
@@ -219,13 +225,18 @@ fn play_all(request: &Request) -> Outcome {
     find_tool()?;
     let list = survivors::read()?;
     let tree = tree::copy()?;
+    let files: Vec<&str> = request.files.iter().map(String::as_str).collect();
     let mut rows = String::from(table::HEAD);
     let mut short = Vec::new();
     let mut unknown = 0;
     for target in TARGETS.iter().filter(|target| request.takes(target)) {
+        let narrowed = Target { files: &files, ..*target };
         let mut mutants = Vec::new();
         for shard in request.shards(target) {
-            mutants.extend(play::shard(target, shard, &tree, request.fresh)?);
+            mutants.extend(match files.is_empty() {
+                true => play::shard(target, shard, &tree, request.fresh)?,
+                false => play::stages(&narrowed, shard, &tree)?,
+            });
         }
         for mutant in mutants.iter().filter(|mutant| mutant.survived()) {
             let known = list.iter().find(|survivor| survivor.is(mutant));
@@ -278,6 +289,13 @@ mod tests {
         for wrong in ["--shard 8/8", "--shard 3", "--shard", "--shard x/2", "proxies"] {
             assert!(asked(wrong).is_err(), "{wrong}");
         }
+    }
+
+    #[test]
+    fn files_are_named_after_their_option() {
+        let request = asked("--file src/a.rs --file src/b/** proxy").unwrap();
+        assert_eq!(request.files, ["src/a.rs", "src/b/**"]);
+        assert!(asked("proxy --file").is_err());
     }
 
     #[test]

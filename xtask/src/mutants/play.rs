@@ -58,6 +58,17 @@ pub fn shard(
         println!("== {} {number}/{of}: played before; --fresh plays it again", target.name);
         return Ok(mutants);
     }
+    let mutants = stages(target, (number, of), tree)?;
+    store(&file, &mutants)?;
+    Ok(mutants)
+}
+
+/// Plays the mutants of a shard, whether they were played before or not.
+pub fn stages(
+    target: &Target,
+    (number, of): (u32, u32),
+    tree: &Path,
+) -> Result<Vec<Mutant>, String> {
     println!("== {} {number}/{of}", target.name);
     let dealt = ["--shard".into(), format!("{number}/{of}"), "--sharding=round-robin".into()];
     let mut mutants: Vec<(String, Mutant)> = Vec::new();
@@ -82,9 +93,7 @@ pub fn shard(
             mutant.fate = told.fate;
         }
     }
-    let mutants: Vec<Mutant> = mutants.into_iter().map(|(_, mutant)| mutant).collect();
-    store(&file, &mutants)?;
-    Ok(mutants)
+    Ok(mutants.into_iter().map(|(_, mutant)| mutant).collect())
 }
 
 /// Pretends that all but these were caught in an earlier run, since `--iterate` leaves those out.
