@@ -370,6 +370,24 @@ fn a_reset_drops_waiting_reads_and_keeps_changes_that_are_not_late() {
 }
 
 #[test]
+fn a_change_that_waits_for_room_at_a_silent_server_is_dropped_and_counted_once() {
+    let (mut stage, link) = full(|_| {});
+    stage.passes(HOLD_AFTER);
+    let client = stage.client();
+    stage.says(client, "delete y\r\n");
+    assert_eq!(stage.turn(link), "");
+    stage.closes(client, Closed::Reset);
+    stage.end_turn();
+    assert_eq!(stage.registry.total(S0, ServerCounter::Dropped), 0);
+    stage.passes(HOLD_AFTER);
+    stage.end_turn();
+    assert_eq!(stage.registry.total(S0, ServerCounter::Dropped), 1);
+    stage.says(link, "DELETED\r\n");
+    assert_eq!(stage.turn(link), "");
+    stage.expect_rows(0);
+}
+
+#[test]
 fn waiting_reads_of_a_half_closed_client_go_one_by_one() {
     for (is_closed, expected) in [(false, "get a b c\r\n"), (true, "get a\r\n")] {
         let (mut stage, link) = limited(32 << 10, |_| {});

@@ -68,6 +68,19 @@ fn log_in(stage: &mut Stage, login: &str) -> ConnId {
     client
 }
 
+/// They are recorded at once, in the end.
+#[test]
+fn answers_of_one_turn_that_took_the_same_time_are_all_counted() {
+    let (mut stage, link) = one_tenant(|_| ());
+    let client = stage.client();
+    stage.says(client, &"delete key\r\n".repeat(3));
+    stage.turn(link);
+    stage.passes(500);
+    stage.says(link, &"DELETED\r\n".repeat(3));
+    stage.end_turn();
+    assert_eq!(stage.registry.histogram(SHOP, Latency::REQUESTS).count(), 3);
+}
+
 #[test]
 fn a_client_is_its_pools_until_its_user_says_otherwise() {
     let mut stage = two_tenants(|_| {});
