@@ -28,6 +28,11 @@ pub trait Bound: Sync {
         unreachable!("these servers know no blocks")
     }
 
+    /// Writes a request that a server answers unless it is busy.
+    fn write_ping(&self, _out: &mut Vec<u8>) -> Ask {
+        unreachable!("these servers are never busy")
+    }
+
     /// Whether this reply says that a block was executed.
     fn has_executed(&self, _head: &[u8]) -> bool {
         false

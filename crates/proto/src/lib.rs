@@ -237,6 +237,11 @@ pub trait Protocol: Sync {
         false
     }
 
+    /// Whether a server that is busy refuses a request that the proxy answers.
+    fn is_refused_by_busy(&self, _request: &Request) -> bool {
+        false
+    }
+
     /// Returns what all workers are to be asked before a request of the class [`Local::Clients`] is
     /// answered; none if nothing is, since it is wrong or has another effect.
     fn inquiry(&self, _request: &Request, _head: &[u8]) -> Option<Inquiry> {

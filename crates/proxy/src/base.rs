@@ -111,8 +111,10 @@ pub(crate) struct Base {
     pub(crate) long_turn: LongTurn,
     /// How long the driver works in a turn, on the average, in microseconds.
     pub(crate) work_us: u64,
-    /// Some pool or tenant may be paused, or looked at.
+    /// Some pool or tenant may be paused, or looked at, or a client may go around a link.
     pub(crate) is_special: bool,
+    /// Links with which clients go around others.
+    pub(crate) spare_links: usize,
     /// Something has changed since the gauges were last written to the metrics registry.
     pub(crate) gauges_changed: bool,
     /// Positions of the keys in the request being read.
@@ -150,6 +152,7 @@ impl Base {
             long_turn: LongTurn::default(),
             work_us: 0,
             is_special: false,
+            spare_links: 0,
             gauges_changed: false,
             keys: Vec::new(),
             scratch: Vec::new(),
@@ -288,10 +291,12 @@ impl Base {
         self.actions.push_back(Action::Log(event));
     }
 
-    /// Looks whether any pool or tenant may be paused, or looked at.
+    /// Looks whether any pool or tenant may be paused, or looked at, or a client may go around a
+    /// link.
     #[inline]
     pub(crate) fn note_special(&mut self) {
-        self.is_special = self.metrics.registry().is_special(self.now.0);
+        let is_special = self.metrics.registry().is_special(self.now.0);
+        self.is_special = is_special || self.spare_links > 0;
     }
 
     /// Sets the time before something changes.

@@ -221,6 +221,16 @@ impl Clients {
         }
     }
 
+    /// Has the clients of a pool that go around a link be owed nothing before they take others:
+    /// another link may be one to go around.
+    pub(crate) fn leave_spare_links(&mut self, pool: usize) {
+        for id in self.of_pool(pool) {
+            if self.table.find(id).is_some_and(|client| client.class == LinkClass::Spare) {
+                self.set_class(id, LinkClass::Moved);
+            }
+        }
+    }
+
     /// Closes the clients of a retired pool, which have had long enough to take their answers.
     pub(crate) fn end_retirement(&mut self, base: &mut Base, pool_id: u32, set: Time) {
         let Some(pool) = base.pool_index_of(pool_id) else { return };

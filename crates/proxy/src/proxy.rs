@@ -15,6 +15,7 @@ mod check;
 mod class;
 mod execute;
 mod install;
+mod local;
 mod removal;
 mod reply;
 mod request;

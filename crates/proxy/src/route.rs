@@ -37,6 +37,10 @@ pub(crate) enum Route {
     NeedsWorkers,
     /// It waits for the answers to those before it.
     AfterAll,
+    /// The proxy answers it, unless the only server of the pool is busy.
+    UnlessBusy,
+    /// The only server of the pool is busy, and refuses it.
+    Busy,
     /// No form for the server means the same.
     Refused(Refusal),
     /// Its keys belong to different servers.
@@ -195,7 +199,8 @@ fn route_of_own(
         return Some(Route::NeedsEndpoints);
     }
     if asks.protocol.adapt(request, head, None) != Adapted::Unknown {
-        return None;
+        let may_be_refused = asks.protocol.is_refused_by_busy(request);
+        return may_be_refused.then_some(Route::UnlessBusy);
     }
     // A server that cannot be asked now is not waited for, unless there is no other.
     let pool = &base.pools[asks.pool()];

@@ -77,6 +77,8 @@ pub struct Conn {
     pub is_trial: bool,
     /// It serves one client only.
     pub is_private: bool,
+    /// Clients go around others with it.
+    pub is_spare: bool,
     /// It may have taken the place of one that has ended, with what waited there.
     pub is_renewal: bool,
     /// It probes whether the server is back, and has no answer yet.
@@ -118,6 +120,7 @@ impl Conn {
             watches: Vec::new(),
             messages: 0,
             is_trial: false,
+            is_spare: false,
             is_private: false,
             is_renewal: false,
             is_probe: false,
@@ -148,6 +151,11 @@ impl Conn {
     /// Returns whether the server owes no answer, not even to the handshake.
     pub fn owes_nothing(&self) -> bool {
         self.is_established && self.is_idle()
+    }
+
+    /// Returns whether clients have gone around others with it for as long as they may need it.
+    pub fn is_unneeded(&self, now: Time) -> bool {
+        self.is_spare && now.since(self.since) >= proxy::limits::SPARE_KEPT_US
     }
 
     /// Returns whether the server owes an answer to a request. A trial is part of a handshake.

@@ -94,6 +94,7 @@ impl World {
         let mut conn = Conn::new(id, (pool, server), self.now);
         // Only a private link may be gone again: its client has changed its database at once.
         conn.is_private = !self.proxy.is_shared(id);
+        conn.is_spare = self.proxy.is_spare(id);
         // One that shows whether a silent server is there may be used by who waited for others.
         let is_silent = self.pools[pool].servers[server].silence.since.is_some();
         conn.is_renewal = self.ending == Some((pool, server)) || is_silent;
@@ -166,7 +167,8 @@ impl World {
         let model = &mut self.pools[conn.pool];
         let entry = &model.servers[conn.server];
         let is_gone = !model.is_planned || !model.has(entry.id) || entry.is_maint;
-        let may_retire = is_gone || model.has_shrunk;
+        // One with which clients go around others is not needed for long.
+        let may_retire = is_gone || model.has_shrunk || conn.is_unneeded(self.now);
         let since = if conn.is_up() { conn.owed_since } else { conn.since };
         let timeouts = model.deadlines_since(since);
         let waited = self.now.since(since);

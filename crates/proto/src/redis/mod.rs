@@ -186,6 +186,10 @@ impl Protocol for Redis {
         local::local(request, head, session, proxy, out)
     }
 
+    fn is_refused_by_busy(&self, request: &Request) -> bool {
+        request.command == commands::id::SELECT
+    }
+
     fn inquiry(&self, request: &Request, head: &[u8]) -> Option<Inquiry> {
         local::inquiry(request, head)
     }

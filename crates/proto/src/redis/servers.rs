@@ -92,6 +92,10 @@ impl Bound for Servers {
         transaction::write_unwatch(out)
     }
 
+    fn write_ping(&self, out: &mut Vec<u8>) -> Ask {
+        transaction::write_ping(out)
+    }
+
     fn has_executed(&self, head: &[u8]) -> bool {
         transaction::has_executed(head)
     }

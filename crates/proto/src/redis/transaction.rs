@@ -117,6 +117,12 @@ pub(super) fn write_unwatch(out: &mut Vec<u8>) -> Ask {
     Ask { command: id::UNWATCH }
 }
 
+/// Writes the request that a server answers unless it is busy.
+pub(super) fn write_ping(out: &mut Vec<u8>) -> Ask {
+    push("PING", out);
+    Ask { command: id::PING }
+}
+
 pub(super) fn close_block(out: &mut Vec<u8>) -> Ask {
     push("EXEC", out);
     Ask { command: id::EXEC }

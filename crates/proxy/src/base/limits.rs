@@ -245,8 +245,14 @@ pub const SLOW_FORGET_US: u64 = 60_000_000;
 pub const HOLD_AFTER_DEFAULT_US: u64 = 30_000;
 /// The length of a window in which the shortest round trip to a server is sought.
 pub const TRIPS_WINDOW_US: u64 = 10_000_000;
+/// A request that takes so much longer than a round trip keeps others waiting.
+pub const OCCUPIED_US: u64 = 10_000;
+/// How long a link stays with which clients went around another.
+pub const SPARE_KEPT_US: u64 = 1_000_000;
 /// A server that has been busy for as long is asked itself whether it is there.
 pub const BUSY_ASKED_US: u64 = 100_000;
+/// So long after it has said whether it is busy, a server is not asked again.
+pub const BUSY_FRESH_US: u64 = 10_000;
 /// The pause before a handshake is repeated that a busy server has answered.
 pub const BUSY_PAUSE_US: u64 = 100_000;
 /// The first pause before another attempt after a failure; it doubles with each failure. A server

@@ -41,6 +41,8 @@ pub(crate) enum LinkClass {
     Control,
     /// For large requests and values.
     Large,
+    /// For requests that go around a shared link on which one takes long.
+    Spare,
     /// For all others.
     #[default]
     Shared,
@@ -54,7 +56,9 @@ pub(crate) enum LinkClass {
 
 impl LinkClass {
     /// The number of classes beside the shared one. Their links have the first places.
-    pub(crate) const SPECIAL: usize = 3;
+    pub(crate) const SPECIAL: usize = 4;
+    pub(crate) const OF_PLACES: [LinkClass; LinkClass::SPECIAL] =
+        [LinkClass::Slow, LinkClass::Control, LinkClass::Large, LinkClass::Spare];
 
     /// Whether its links are written even to a server that is silent.
     pub(crate) fn is_never_held(self) -> bool {

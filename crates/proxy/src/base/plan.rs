@@ -48,7 +48,8 @@ pub struct PoolPlan {
     /// The number of links to each server.
     pub server_connections: usize,
     /// The number of classes of links that have a link of their own to each server, beside those
-    /// that all clients share: first slow requests, then control, then large requests.
+    /// that all clients share: first slow requests, then control, then large requests, then those
+    /// that go around one that takes long.
     pub class_links: usize,
     /// Connect before the first request needs it.
     pub preconnect: bool,

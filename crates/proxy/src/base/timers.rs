@@ -14,7 +14,7 @@ use crate::Time;
 pub(crate) enum Due {
     /// A link's deadlines.
     Link(ConnId),
-    /// A link that its client has kept may have had its time.
+    /// A link that its client has kept, or a spare one, may have had its time.
     Kept(ConnId),
     /// The probe of a server.
     Probe(ServerAt),

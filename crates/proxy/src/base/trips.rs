@@ -48,6 +48,11 @@ impl Trips {
         3 * self.shortest() + 2 * self.deviation
     }
 
+    /// Returns how long a round trip takes, with what most of them take longer than the shortest.
+    pub(crate) fn usual(&self) -> u64 {
+        self.shortest() + 2 * self.deviation
+    }
+
     /// As `patience`, for a handshake before anything was answered. It does not lengthen the time
     /// of what waits for the link: a server that is silent may also take a connection late.
     pub(crate) fn patience_at_first(&self) -> u64 {

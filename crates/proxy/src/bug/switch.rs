@@ -248,6 +248,8 @@ pub enum Bug {
     NeverRoom,
     /// A client takes links of another class although something of it is outstanding.
     ChangeClassAtOnce,
+    /// A client goes around a link although something of it is outstanding.
+    OvertakeAround,
     /// A client may have any number of slow requests outstanding.
     SlowWithoutLimit,
     /// A client takes the link for large requests, or leaves it, although something of it is
@@ -395,6 +397,7 @@ pub static BUGS: &[Bug] = &[
     Bug::LimitFallsAtOnce,
     Bug::NeverRoom,
     Bug::ChangeClassAtOnce,
+    Bug::OvertakeAround,
     Bug::SlowWithoutLimit,
     Bug::LargeWithoutPause,
     Bug::ForgetSlow,

@@ -127,6 +127,7 @@ impl Client {
                 LinkClass::Slow => "slow",
                 LinkClass::Control => "control",
                 LinkClass::Large => "large",
+                LinkClass::Spare => "spare",
                 LinkClass::Shared | LinkClass::Moved => "shared",
                 LinkClass::Private => "private",
                 LinkClass::Subscribed => "subscribed",

@@ -82,6 +82,11 @@ impl Proxy {
         self.servers.is_shared(link)
     }
 
+    /// Whether clients go around others with a link.
+    pub fn is_spare(&self, link: ConnId) -> bool {
+        self.servers.is_spare(link)
+    }
+
     /// Returns how long a server with this id that owes answers may be silent before it is held,
     /// and how long a request may wait for a link to it.
     pub fn hold_after(&self, server: u32) -> Option<(u64, u64)> {

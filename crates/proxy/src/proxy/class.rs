@@ -7,12 +7,11 @@ use proto::{Class, Expected, Reach, Request, Work, WorkId};
 use shard::Distribution;
 
 use super::Proxy;
-use crate::base::ServerAt;
-use crate::base::limits::{self, Limits};
-use crate::base::part::{Data, Effort, Incoming, LinkClass, Requester};
+use crate::base::limits::Limits;
+use crate::base::part::{Effort, Incoming, LinkClass, Requester};
 use crate::base::size::Cost;
 use crate::client::{BlockEffort, Frame, Queued};
-use crate::route::{self, Route};
+use crate::route;
 
 /// Whether a request of this length takes a shared link, as nearly all do, and those before it did.
 #[inline(always)]
@@ -79,7 +78,24 @@ impl Proxy {
             false if is_large(asks, request, self.base.keys.len(), &self.base.limits) => {
                 self.class_in(asks, LinkClass::Large)
             }
-            false => LinkClass::Shared,
+            false => self.shared_class(&frame.asks),
+        }
+    }
+
+    /// Returns the class of a request that needs no special link.
+    fn shared_class(&mut self, asks: &Requester) -> LinkClass {
+        match self.base.spare_links {
+            0 => LinkClass::Shared,
+            _ => self.servers.shared_class(&self.base, asks),
+        }
+    }
+
+    /// Has a client go around a link that is occupied, before the request that has been read.
+    pub(super) fn go_around(&mut self, frame: &mut Frame) {
+        let asks = &mut frame.asks;
+        if asks.class == LinkClass::Shared && self.shared_class(asks) == LinkClass::Spare {
+            self.clients.set_class(asks.id, LinkClass::Spare);
+            asks.class = LinkClass::Spare;
         }
     }
 
@@ -106,7 +122,7 @@ impl Proxy {
             _ if self.clients.watched(asks.id).is_some() => LinkClass::Private,
             true => self.class_in(asks, LinkClass::Slow),
             false if cost >= self.base.limits.large_min => self.class_in(asks, LinkClass::Large),
-            false => LinkClass::Shared,
+            false => self.shared_class(&frame.asks),
         }
     }
 
@@ -145,49 +161,6 @@ impl Proxy {
             false => route::server_for(&mut self.base, incoming),
         };
         self.servers.effort_of(&self.base, pool, server, id)
-    }
-
-    /// Whether the only server of a pool has said that it is busy, or has been silent for a while
-    /// over something that any worker has asked of it.
-    #[inline]
-    pub(super) fn is_server_busy(&self, pool: usize) -> bool {
-        let (its, at) = (&self.base.pools[pool], ServerAt { pool: pool as u32, server: 0 });
-        let is_silent = || {
-            let is_it = its.planned() == 1 && self.base.server(at).can_be_asked();
-            let busy = if is_it { self.base.busy(at) } else { None };
-            busy.is_some_and(|busy| self.base.now.since(busy.since) >= limits::BUSY_ASKED_US)
-        };
-        its.busy_line.is_some() || is_silent()
-    }
-
-    /// Answers a request that asks only whether the server is there, in a pool whose only server
-    /// is busy: as the server does, or as it did last. It may overtake what its client has asked
-    /// before, since it changes nothing, and takes a link where it waits behind nothing slow.
-    /// False: it is not answered.
-    #[cold]
-    pub(super) fn answer_as_busy(&mut self, incoming: &Incoming<'_>) -> bool {
-        let request = &Request { class: Class::Single { writes: false }, ..*incoming.request };
-        self.base.keys.clear();
-        let route = self.route(&Incoming { request, ..*incoming });
-        let server = match route {
-            Some(Route::Go { server, .. }) => server,
-            _ => None,
-        };
-        let control = self.class_in(incoming.asks, LinkClass::Control);
-        let others = Requester { class: control, effort: Effort::Slow, ..*incoming.asks };
-        let is_free = |asks| server.is_some_and(|at| self.servers.is_free(&self.base, asks, at));
-        let asks = if is_free(incoming.asks) { incoming.asks } else { &others };
-        let has_said = self.base.pools[asks.pool()].busy_line.is_some();
-        let Some(route) = route.filter(|_| server.is_some() && (!has_said || is_free(asks))) else {
-            if has_said {
-                self.clients.answer_busy(&mut self.base, asks.id, request);
-            }
-            return has_said;
-        };
-        let asked = &Incoming { asks, request, ..*incoming };
-        let id = self.clients.begin(&mut self.base, asked, false);
-        self.send_along(id, asked, Data::none(), route);
-        true
     }
 
     /// Has a client's next requests take links of another class. Returns false if it has to wait.

@@ -231,7 +231,8 @@ impl Proxy {
                 clients.settle_others(base, batch.parts());
                 servers.recycle(batch);
             }
-            Some(Payload::Internal(_)) | None => {}
+            Some(Payload::Internal(number)) => servers.end_internal(base, id, number),
+            None => {}
         }
         base.reply.sent = UNSENT;
     }
@@ -278,9 +279,11 @@ impl Proxy {
                 }
             }
             (Some(Payload::Internal(number)), ItemKind::Error) => {
+                servers.end_internal(base, id, number);
                 servers.refuse_internal(base, id, number);
             }
-            (Some(Payload::Internal(_)) | None, _) => {}
+            (Some(Payload::Internal(number)), _) => servers.end_internal(base, id, number),
+            (None, _) => {}
         }
         self.base.reply.sent = UNSENT;
     }
@@ -365,6 +368,7 @@ impl Proxy {
                 servers.tend_topics(base, at);
             }
             LinkEvent::TopicsLost(gone) => self.lose_topics(gone),
+            LinkEvent::Around(pool) => clients.leave_spare_links(pool as usize),
             LinkEvent::QueueFull(id) => clients.await_queue(base, id),
             LinkEvent::QueueRoom(id) => clients.end_queue_wait(base, id),
             LinkEvent::Idle(id) => {

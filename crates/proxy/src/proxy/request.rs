@@ -202,6 +202,7 @@ impl Proxy {
                 })
             }
             Route::AfterAll if clients.may_subscribe(asks.id) => None,
+            Route::UnlessBusy => self.route_unless_busy(asks),
             route => Some(route),
         }
     }
@@ -218,6 +219,7 @@ impl Proxy {
                 self.clients.await_workers(&mut self.base, asks.id, inquiry);
             }
             Route::AfterAll => self.clients.pause_until_idle(&mut self.base, asks.id),
+            Route::Busy => return Some(self.refuse_as_busy(&frame.incoming(head))),
             Route::Refused(refusal) => {
                 return Some(self.refuse_or_remove(frame, head, &Answer::Refused(refusal)));
             }
@@ -275,26 +277,6 @@ impl Proxy {
         if incoming.request.stores && !incoming.is_dropped() {
             counters.add(PoolCounter::Stores, 1);
         }
-    }
-
-    fn answer_local(&mut self, incoming: &Incoming<'_>, local: Local) {
-        let Incoming { asks, request, head } = *incoming;
-        match local {
-            Local::Nothing if self.is_server_busy(asks.pool()) && self.answer_as_busy(incoming) => {
-                return;
-            }
-            Local::Stats => self.publish(),
-            Local::Own => self.make_room_for_conn_key(asks.pool()),
-            Local::Clients | Local::Monitor
-                if let Some(why) = route::why_not_of_clients(&self.base, incoming) =>
-            {
-                let answer = Answer::Refused(Refusal::ByName(why));
-                return self.clients.refuse_whole(&mut self.base, incoming, &answer);
-            }
-            Local::Subscribe => return self.subscribe(incoming),
-            _ => {}
-        }
-        self.clients.answer_local(&mut self.base, asks.id, (request, local), head);
     }
 
     /// Sends each key of a request to its server, in messages with others.
@@ -406,9 +388,12 @@ impl Proxy {
                 let (keys, servers) = (apart.keys(incoming), apart.servers());
                 return clients.refuse_apart(base, id, keys, servers);
             }
-            Route::NeedsEndpoints | Route::NeedsWorkers | Route::Spread | Route::AfterAll => {
-                unreachable!("it is asked of one server")
-            }
+            Route::NeedsEndpoints
+            | Route::NeedsWorkers
+            | Route::Spread
+            | Route::AfterAll
+            | Route::UnlessBusy
+            | Route::Busy => unreachable!("it is asked of one server"),
         };
         let Some(server) = server else {
             return clients.fail(base, part, None, Fault::NoServer, false);

@@ -1,5 +1,5 @@
-//! Requests while some pool or tenant is paused, or looked at by MONITOR. Nobody comes here
-//! otherwise.
+//! Requests while some pool or tenant is paused, or looked at by MONITOR, or a client may go around
+//! a link. Nobody comes here otherwise.
 
 use std::rc::Rc;
 
@@ -43,6 +43,7 @@ impl Proxy {
         if self.hold(frame) {
             return 0;
         }
+        self.go_around(frame);
         let used = if is_queued { self.serve_queued(frame, rest) } else { None };
         let used = used.unwrap_or_else(|| self.serve(frame, rest, block));
         if used > 0 {

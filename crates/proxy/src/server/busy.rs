@@ -5,7 +5,7 @@ use proto::{ItemKind, WorkId};
 
 use super::fail::LateMessage;
 use super::link::{Link, State};
-use super::message::{Late, Message};
+use super::message::{Late, Message, Payload};
 use super::state::Hold;
 use super::{LinkEvent, Servers};
 use crate::Time;
@@ -99,6 +99,38 @@ impl Servers {
             pool.busy_line = line.map(Box::from);
         }
         self.state(at).said_busy = line.is_some();
+    }
+
+    /// Asks a server whether it is busy, on the link of this client's class. Returns whether a
+    /// `Known` event will follow; otherwise it has just said so, or cannot be asked.
+    #[cold]
+    pub(crate) fn ask_whether_busy(
+        &mut self,
+        base: &mut Base,
+        asks: &Requester,
+        server: usize,
+    ) -> bool {
+        let state = &self.states[asks.pool()][server];
+        if state.pinged.is_some_and(|at| base.now.since(at) < limits::BUSY_FRESH_US) {
+            return false;
+        }
+        let Ok(id) = self.link_at(base, asks, server) else { return false };
+        if self.is_on_its_way(id, PING) {
+            return true;
+        }
+        let mut words = Vec::new();
+        let ask = base.pools[asks.pool()].upstream.write_ping(&mut words);
+        self.send_internal(base, id, Payload::Internal(PING), ask, &words)
+    }
+
+    /// Notes that a server has answered the internal command with this number.
+    #[cold]
+    pub(crate) fn end_internal(&mut self, base: &mut Base, id: ConnId, number: u64) {
+        let Some(at) = self.links.find(id).map(|link| link.at).filter(|_| number == PING) else {
+            return;
+        };
+        self.state(at).pinged = Some(base.now);
+        self.events.push_back(LinkEvent::Known(at, base.hold_after(at)));
     }
 
     /// Notes an error that a server has answered with.
@@ -203,6 +235,9 @@ impl Servers {
         }
     }
 }
+
+/// The number of the internal command that asks a server whether it is busy.
+const PING: u64 = u64::MAX - 2;
 
 impl Link {
     /// Returns when the first of the requests has waited for a reply as long as it may that may

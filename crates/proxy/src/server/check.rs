@@ -29,6 +29,7 @@ impl Servers {
         }
         self.check_loads();
         self.check_private();
+        self.check_spare(base);
         self.check_slow();
         Sums {
             bytes: self.links.iter().map(|(_, link)| link.counted).sum(),
@@ -48,13 +49,7 @@ impl Servers {
                 !link.own.watched || link.own.kept_until.is_none(),
                 "a link is kept without its watch"
             );
-            let asked = link.outstanding.iter().filter_map(|message| match message.payload {
-                Payload::Single(_) => Some(message.client),
-                Payload::Fetch(_) | Payload::Internal(_) => None,
-            });
-            let keys = link.batches().flat_map(|batch| &batch.entries).map(|entry| entry.client);
-            let waiting = link.queue.iter().map(|(client, ..)| client);
-            let mut all = asked.chain(keys).chain(waiting).peekable();
+            let mut all = asking(link).peekable();
             let is_used = link.own.kept_until.is_none() || all.peek().is_none();
             assert!(is_used, "a link that is kept carries nothing");
             assert!(all.all(|one| one == link.owner), "a private link serves one client");
@@ -63,8 +58,28 @@ impl Servers {
         assert_eq!(listed, count, "each private link is listed once");
     }
 
+    /// Panics if a client has something outstanding on a spare link and on the one beside it.
+    fn check_spare(&self, base: &Base) {
+        let mut count = 0;
+        for (_, link) in self.links.iter().filter(|(_, link)| link.class == LinkClass::Spare) {
+            count += 1;
+            let its: Vec<ConnId> = asking(link).collect();
+            let is_beside = |one: &Link| {
+                (one.at, one.conn_key, one.class) == (link.at, link.conn_key, LinkClass::Shared)
+            };
+            let beside = self.links.iter().filter(|(_, one)| is_beside(one));
+            let mut others = beside.flat_map(|(_, one)| asking(one));
+            assert!(others.all(|client| !its.contains(&client)), "a client has left one of them");
+        }
+        assert_eq!(count, base.spare_links, "each spare link is counted");
+    }
+
     pub(crate) fn is_shared(&self, link: ConnId) -> bool {
         self.links.find(link).is_some_and(|link| link.owner == ConnId::NONE)
+    }
+
+    pub(crate) fn is_spare(&self, link: ConnId) -> bool {
+        self.links.find(link).is_some_and(|link| link.class == LinkClass::Spare)
     }
 
     /// Whether something waits on a client's own links to be sent or to be answered.
@@ -231,6 +246,17 @@ impl Servers {
             assert!(!gathers || !link.batch_may_leave(), "gets gather although they may leave");
         }
     }
+}
+
+/// Lists the clients of which something is outstanding on a link; some of them several times.
+fn asking(link: &Link) -> impl Iterator<Item = ConnId> {
+    let asked = link.outstanding.iter().filter_map(|message| match message.payload {
+        Payload::Single(_) => Some(message.client),
+        Payload::Fetch(_) | Payload::Internal(_) => None,
+    });
+    let keys = link.batches().flat_map(|batch| &batch.entries).map(|entry| entry.client);
+    let waiting = link.queue.iter().map(|(client, ..)| client);
+    asked.chain(keys).chain(waiting)
 }
 
 /// Panics if an invariant of a link is broken. Returns how many parts stand in its queue.

@@ -40,6 +40,9 @@ pub(crate) enum LinkEvent {
     TopicsLost(TopicsLost),
     /// There is room again for that client.
     QueueRoom(ConnId),
+    /// Clients of this pool may go around a link: they are owed nothing before they take the
+    /// other.
+    Around(u32),
     /// Nothing of a client's is outstanding any more, as `await_idle` had asked.
     Idle(ConnId),
 }
@@ -73,7 +76,10 @@ impl Servers {
     pub(super) fn arm(&mut self, base: &mut Base, id: ConnId) {
         let Some(link) = self.links.find_mut(id) else { return };
         let timeouts = &base.pool(link.at).plan.timeouts;
-        let Some(deadline) = link.deadline(timeouts) else { return };
+        let around = link.go_around_at(base);
+        let Some(deadline) = link.deadline(timeouts).into_iter().chain(around).min() else {
+            return;
+        };
         if link.armed.is_none_or(|armed| deadline < armed) {
             link.armed = Some(deadline);
             base.timers.set(deadline, Due::Link(id));
@@ -104,6 +110,8 @@ impl Servers {
         if is_looked_at && matches!(link.state, State::Handshake(_)) {
             return self.ask_busy_again(base, id);
         }
+        self.go_around(base, id);
+        let Some(link) = self.links.find_mut(id) else { return };
         if is_looked_at || link.fault_at(&timeouts, base.now) == Some(Fault::ReplyTimeout) {
             self.excuse(base, id);
         }
@@ -251,6 +259,7 @@ impl Servers {
         let Some(mut link) = self.links.remove(id) else { return };
         tell_lost(base, (id, link.at), Some(fault.row().words));
         self.forget_private(base, id, &link);
+        Servers::forget_spare(base, &link);
         base.gauges_changed = true;
         base.memory.change(&mut link.counted, 0);
         let at = link.at;

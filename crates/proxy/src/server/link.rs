@@ -119,6 +119,8 @@ pub(super) struct Link {
     pub(super) retiring: bool,
     /// It is in the list of links to be written.
     pub(super) dirty: bool,
+    /// The end of the last message for which others were to go around it.
+    pub(super) around: u64,
     /// It is counted among the links on which its server owes a reply.
     pub(super) owes: bool,
     /// It repeats the handshake before anything else is sent.
@@ -202,6 +204,7 @@ impl Link {
             armed: None,
             retiring: false,
             dirty: false,
+            around: 0,
             owes: false,
             must_prove: false,
             proven: false,

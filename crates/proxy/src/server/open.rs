@@ -35,6 +35,7 @@ impl Servers {
         let links = state.links.get(usize::from(asks.conn_key));
         match links.and_then(|links| links[nth].or_else(|| stand_in(one, links, nth))) {
             Some(id) => Ok(id),
+            None if asks.class == LinkClass::Spare => self.shared_link_at(base, asks, server),
             None if state.unable_until > base.now => Err(Fault::Unable),
             None if state.refuses(pool.conn_keys.of(asks.conn_key), base.now) => {
                 Err(Fault::SetupRefused)
@@ -50,11 +51,27 @@ impl Servers {
         }
     }
 
+    /// Returns the link of a client that goes around another server's link.
+    #[cold]
+    #[inline(never)]
+    fn shared_link_at(
+        &mut self,
+        base: &mut Base,
+        asks: &Requester,
+        server: usize,
+    ) -> Result<ConnId, Fault> {
+        self.link_at(base, &Requester { class: LinkClass::Shared, ..*asks }, server)
+    }
+
     /// Returns the link that a client uses for a server, if there is one.
     pub(super) fn find_link(&self, base: &Base, asks: &Requester, server: usize) -> Option<&Link> {
         let links = self.states[asks.pool()][server].links.get(usize::from(asks.conn_key))?;
         let pool = &base.pools[asks.pool()];
         let nth = place_of(asks, &pool.plan);
+        if asks.class == LinkClass::Spare && links[nth].is_none() {
+            let shared = Requester { class: LinkClass::Shared, ..*asks };
+            return self.find_link(base, &shared, server);
+        }
         self.links.find(links[nth].or_else(|| stand_in(&pool.servers[server], links, nth))?)
     }
 
@@ -155,8 +172,14 @@ impl Servers {
     }
 
     /// Opens the link with this number, of a connection key, to a server.
-    fn connect(&mut self, base: &mut Base, at: ServerAt, conn_key: u16, nth: usize) -> ConnId {
-        let class = [LinkClass::Slow, LinkClass::Control, LinkClass::Large].get(nth);
+    pub(super) fn connect(
+        &mut self,
+        base: &mut Base,
+        at: ServerAt,
+        conn_key: u16,
+        nth: usize,
+    ) -> ConnId {
+        let class = LinkClass::OF_PLACES.get(nth);
         let id = self.begin_connect(base, at, conn_key, class.copied().unwrap_or_default());
         let count = LinkClass::SPECIAL + base.pool(at).plan.server_connections;
         let place = &mut self.state(at).places(conn_key, count)[nth];
@@ -226,7 +249,7 @@ pub(super) fn stand_in(server: &Server, links: &[Option<ConnId>], nth: usize) ->
 
 /// Returns the place of the link that a client uses, among those of its connection key.
 #[inline(always)]
-fn place_of(asks: &Requester, plan: &PoolPlan) -> usize {
+pub(super) fn place_of(asks: &Requester, plan: &PoolPlan) -> usize {
     match asks.class as usize {
         class if class < plan.class_links => class,
         _ if plan.server_connections == 1 => LinkClass::SPECIAL,

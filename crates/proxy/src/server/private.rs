@@ -149,9 +149,12 @@ impl Servers {
         }
     }
 
-    /// Closes a link that its client has kept for as long as it may.
+    /// Closes a link that its client has kept for as long as it may, or a spare one.
     pub(crate) fn kept_timer(&mut self, base: &mut Base, id: ConnId) {
         let Some(link) = self.links.find_mut(id) else { return };
+        if link.class == LinkClass::Spare {
+            return self.spare_timer(base, id);
+        }
         match link.own.kept_until {
             Some(until) if until <= base.now => self.close_private(base, id),
             Some(until) => base.timers.set(until, Due::Kept(id)),

@@ -69,6 +69,8 @@ pub(super) struct ServerState {
     pub(super) slow_end: Time,
     /// The other workers are told that it is busy.
     pub(super) is_busy: bool,
+    /// When it last answered the question whether it is busy.
+    pub(super) pinged: Option<Time>,
     /// Its last answer says that it is busy, and its pool shows that.
     pub(super) said_busy: bool,
     pub(super) counters: Counters<metrics::ServerCounter>,
@@ -171,6 +173,7 @@ impl ServerState {
             works: WorkRecord::default(),
             slow_end: Time(0),
             is_busy: false,
+            pinged: None,
             said_busy: false,
             counters: metrics.counters(id),
             latency: metrics.recorder(id),

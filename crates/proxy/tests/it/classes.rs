@@ -8,11 +8,11 @@ use crate::stage::{SECOND, Stage};
 const HELLO: &str = "*2\r\n$5\r\nHELLO\r\n$1\r\n2\r\n";
 const WELCOME: &str = "*2\r\n$5\r\nproto\r\n:2\r\n";
 
-/// A pool of one Redis server, and the link that clients share.
+/// A pool of one Redis server, and the link that clients share. Nobody goes around it.
 fn redis() -> (Stage, ConnId) {
     let mut stage = Stage::new(&["s0"], |pool| {
         pool.protocol = protocol("redis").expect("the table has it");
-        pool.preconnect = true;
+        (pool.preconnect, pool.class_links) = (true, 3);
     });
     let link = comes_up(&mut stage);
     (stage, link)
@@ -182,6 +182,49 @@ fn one_that_comes_after_a_request_that_took_long_lets_those_that_wait_go_first()
     assert_eq!(stage.turn(link), "", "the read has not been answered");
     stage.says(link, "$1\r\nb\r\n");
     assert_eq!(stage.turn(link), script(2));
+}
+
+#[test]
+fn none_lets_others_go_first_for_longer_than_half_of_the_time_that_it_may_wait() {
+    const TOOK: u64 = SECOND / 50;
+    let mut stage = Stage::new(&["s0"], |pool| {
+        pool.protocol = protocol("redis").expect("the table has it");
+        pool.preconnect = true;
+        pool.timeouts.queue = TOOK;
+    });
+    let link = comes_up(&mut stage);
+    let [jobs, reads] = [stage.client(), stage.client()];
+    let script = |nth: u32| resp(&format!("EVAL script{nth} 1 a"));
+    stage.says(jobs, &script(1));
+    assert_eq!(stage.turn(link), script(1));
+    stage.passes(TOOK);
+    stage.says(reads, "GET b\r\n");
+    assert_eq!(stage.turn(link), resp("GET b"));
+    stage.says(link, ":1\r\n");
+    stage.says(jobs, &script(2));
+    stage.passes(TOOK / 2 - 1);
+    assert_eq!(stage.turn(link), "");
+    stage.passes(1);
+    assert_eq!(stage.turn(link), script(2));
+}
+
+/// Their number is bounded, and not what their answers may cost.
+#[test]
+fn a_link_of_slow_requests_has_two_whatever_they_cost() {
+    let mut stage = Stage::of(&["s0"], |plan| {
+        plan.limits.inflight = 1;
+        plan.pools[0].protocol = protocol("redis").expect("the table has it");
+        plan.pools[0].preconnect = true;
+    });
+    comes_up(&mut stage);
+    let [first, second, third] = [stage.client(), stage.client(), stage.client()];
+    let slow = busy(&mut stage, first);
+    stage.says(second, "KEYS *\r\n");
+    assert_eq!(stage.turn(slow), resp("KEYS *"));
+    stage.says(third, "KEYS *\r\n");
+    assert_eq!(stage.turn(slow), "");
+    stage.says(slow, "*0\r\n");
+    assert_eq!(stage.turn(slow), resp("KEYS *"), "the second one has no answer yet");
 }
 
 #[test]

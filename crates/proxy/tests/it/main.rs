@@ -5,6 +5,7 @@
 
 mod access;
 mod again;
+mod around;
 mod capabilities;
 mod changes;
 mod classes;

@@ -228,9 +228,9 @@ pub static POOL: &[Directive<PoolDraft>] = &[
     row("server_connections_max", Native, Unset("no cap"),
         Kind::Number(1..=INT_MAX, |pool, count| pool.server_connections_max = Some(count as usize)),
         "The most links to each server that all workers together may have; in a Redis pool, for \
-         each database and RESP version that clients use. Each worker needs one link, so the \
-         number of workers is the minimum. What `server_connections` leaves of it goes to links \
-         of their own for slow requests, for `SCRIPT KILL` and for large requests, in this order."),
+         each database and RESP version that clients use. Each worker needs one link. What \
+         `server_connections` leaves of it goes to links of their own for slow requests, for \
+         `SCRIPT KILL`, large requests and those that go around a slow one, in this order."),
     row("proxy_protocol", Native, Unset("none"),
         Kind::Owns("list of networks", |pool, word, first| {
             if first {

@@ -181,6 +181,33 @@ fn a_script_is_killed_through_the_proxy_and_clients_see_that_the_server_is_busy(
     }
 }
 
+/// The script has the link of all. Behind it, a request would wait for a minute.
+#[test]
+fn clients_go_around_a_script_and_read_what_its_server_says() {
+    for family in Family::ALL {
+        let backs = servers(family, 1);
+        let quickack = with_workers(1, &addresses(&backs), &["timeout: 60s"]);
+        let mut direct = Speaker::connect(backs[0].address);
+        assert!(!direct.say("CONFIG SET lua-time-limit 1").is_error());
+        let mut client = Speaker::connect(quickack.address());
+        assert_eq!(client.say("GET a"), Reply::Null(b'$'));
+        let mut runs = Speaker::connect(quickack.address());
+        runs.send(&command(&["EVAL", "while true do end", "0"]));
+        wait_until("it runs", || direct.say("GET a").is_error());
+        let expected = direct.say("PING");
+        wait_until("there is a link beside it", || harness::total(&quickack, "links") > 1);
+        for line in ["GET a", "SET a 1", "SELECT 1", "PING", "MGET a b"] {
+            assert_eq!(client.say(line), expected, "{family:?}: {line}");
+        }
+        assert_eq!(client.say("SCRIPT KILL"), Reply::Simple("OK".into()), "{family:?}");
+        assert!(runs.reply().expect("it was killed").is_error());
+        for (line, told) in [("SELECT 1", "OK"), ("SELECT 0", "OK"), ("PING", "PONG")] {
+            assert_eq!(client.say(line), Reply::Simple(told.into()), "{family:?}: {line}");
+        }
+        assert_eq!(client.say("GET a"), Reply::Null(b'$'));
+    }
+}
+
 /// They come while the first link is made, so that all leave at once, the read first: servers do
 /// what they read at once before they write a reply.
 #[test]

@@ -1,0 +1,187 @@
+//! Stories of clients that go around a shared link on which a request takes long.
+
+use proto::protocol;
+use proxy::ConnId;
+
+use crate::stage::{SECOND, Stage};
+
+const HELLO: &str = "*2\r\n$5\r\nHELLO\r\n$1\r\n2\r\n";
+const WELCOME: &str = "*2\r\n$5\r\nproto\r\n:2\r\n";
+const BUSY: &str =
+    "-BUSY Redis is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE.\r\n";
+/// A request that takes so much longer than a round trip keeps others waiting. Here, a round trip
+/// takes no time.
+const LONG: u64 = 10_000;
+
+/// A pool of Redis servers, and the links that clients share.
+fn redis(servers: &[&str], class_links: usize) -> (Stage, Vec<ConnId>) {
+    let mut stage = Stage::new(servers, |pool| {
+        pool.protocol = protocol("redis").expect("the table has it");
+        (pool.preconnect, pool.class_links) = (true, class_links);
+        pool.databases = 16;
+    });
+    let links = servers.iter().map(|_| comes_up(&mut stage)).collect();
+    (stage, links)
+}
+
+/// Brings up the link that was ordered first.
+fn comes_up(stage: &mut Stage) -> ConnId {
+    let link = stage.establishes_with(HELLO);
+    stage.says(link, WELCOME);
+    link
+}
+
+/// Returns a request as servers receive it.
+fn resp(text: &str) -> String {
+    let words: Vec<&str> = text.split(' ').collect();
+    let word = |word: &&str| format!("${}\r\n{word}\r\n", word.len());
+    format!("*{}\r\n{}", words.len(), words.iter().map(word).collect::<String>())
+}
+
+/// Has a client send a script that takes long.
+fn occupies(stage: &mut Stage, link: ConnId) -> ConnId {
+    let client = stage.client();
+    stage.says(client, "EVAL endless 1 a\r\n");
+    assert_eq!(stage.turn(link), resp("EVAL endless 1 a"));
+    client
+}
+
+#[test]
+fn a_client_that_is_owed_nothing_reads_what_a_busy_server_says_to_others() {
+    let (mut stage, links) = redis(&["s0"], 4);
+    let (script, waits, quiet) = (occupies(&mut stage, links[0]), stage.client(), stage.client());
+    stage.says(waits, "GET b\r\n");
+    assert_eq!(stage.turn(links[0]), resp("GET b"));
+    stage.passes(LONG - 1);
+    assert!(stage.connects.is_empty());
+    stage.passes(1);
+    let spare = comes_up(&mut stage);
+    stage.says(quiet, "GET c\r\n");
+    assert_eq!(stage.turn(spare), resp("GET c"));
+    stage.says(spare, BUSY);
+    assert_eq!(stage.received(quiet), BUSY);
+    // One that is owed an answer stays, so that its requests keep their order.
+    stage.says(waits, "GET d\r\n");
+    assert_eq!((stage.turn(spare), stage.turn(links[0])), (String::new(), resp("GET d")));
+    stage.says(links[0], ":1\r\n$1\r\nb\r\n$1\r\nd\r\n");
+    assert_eq!(stage.received(script), ":1\r\n");
+    assert_eq!(stage.received(waits), "$1\r\nb\r\n$1\r\nd\r\n");
+    stage.says(quiet, "GET e\r\n");
+    assert_eq!((stage.turn(spare), stage.turn(links[0])), (String::new(), resp("GET e")));
+    stage.says(links[0], "$-1\r\n");
+    assert_eq!(stage.received(quiet), "$-1\r\n");
+    stage.expect_rows(0);
+}
+
+#[test]
+fn a_client_goes_back_when_it_is_owed_nothing_there() {
+    let (mut stage, links) = redis(&["s0"], 4);
+    let quiet = stage.client();
+    occupies(&mut stage, links[0]);
+    stage.passes(LONG);
+    let spare = comes_up(&mut stage);
+    stage.says(quiet, "GET c\r\n");
+    assert_eq!(stage.turn(spare), resp("GET c"));
+    stage.says(links[0], ":1\r\n");
+    stage.says(quiet, "GET d\r\n");
+    assert_eq!((stage.turn(spare), stage.turn(links[0])), (resp("GET d"), String::new()));
+    stage.says(spare, "$1\r\nc\r\n$1\r\nd\r\n");
+    stage.says(quiet, "GET e\r\n");
+    assert_eq!((stage.turn(spare), stage.turn(links[0])), (String::new(), resp("GET e")));
+}
+
+#[test]
+fn a_spare_link_is_closed_when_it_was_not_needed_for_a_while() {
+    let (mut stage, links) = redis(&["s0"], 4);
+    occupies(&mut stage, links[0]);
+    stage.passes(LONG);
+    let spare = comes_up(&mut stage);
+    stage.passes(SECOND);
+    stage.end_turn();
+    assert_eq!(stage.closed, [], "the script goes on");
+    stage.says(links[0], ":1\r\n");
+    stage.passes(SECOND);
+    stage.end_turn();
+    assert_eq!(stage.closed, [spare]);
+    // The next one has another.
+    let client = stage.client();
+    stage.says(client, "EVAL other 1 a\r\n");
+    assert_eq!(stage.turn(links[0]), resp("EVAL other 1 a"));
+    stage.passes(LONG);
+    comes_up(&mut stage);
+}
+
+#[test]
+fn nobody_goes_around_where_no_room_is_left_for_another_link() {
+    let (mut stage, links) = redis(&["s0"], 3);
+    let quiet = stage.client();
+    occupies(&mut stage, links[0]);
+    stage.passes(LONG);
+    assert!(stage.connects.is_empty());
+    stage.says(quiet, "GET c\r\n");
+    assert_eq!(stage.turn(links[0]), resp("GET c"));
+}
+
+/// A client that goes around one link asks the other servers as before. When it is to go around a
+/// second one, what it is owed there comes first.
+#[test]
+fn requests_keep_their_order_when_a_second_link_is_occupied() {
+    let (mut stage, links) = redis(&["s0", "s1"], 4);
+    let key_at = |stage: &mut Stage, at: usize| {
+        let client = stage.client();
+        let key = (0..).map(|nth| format!("key{nth}")).find(|key| {
+            stage.says(client, &format!("GET {key}\r\n"));
+            let asked = stage.turn(links[at]);
+            let other = stage.turn(links[1 - at]);
+            stage.says(if other.is_empty() { links[at] } else { links[1 - at] }, "$-1\r\n");
+            stage.received(client);
+            !asked.is_empty()
+        });
+        key.expect("there is one")
+    };
+    let keys = [key_at(&mut stage, 0), key_at(&mut stage, 1)];
+    let (first, second, quiet) = (stage.client(), stage.client(), stage.client());
+    let script = |at: usize| format!("EVAL endless{at} 1 {}", keys[at]);
+    let get = |at: usize| resp(&format!("GET {}", keys[at]));
+    stage.says(first, &resp(&script(0)));
+    assert_eq!(stage.turn(links[0]), resp(&script(0)));
+    stage.passes(LONG);
+    let spare = comes_up(&mut stage);
+    stage.says(quiet, &get(0));
+    assert_eq!(stage.turn(spare), get(0));
+    stage.says(second, &resp(&script(1)));
+    assert_eq!(stage.turn(links[1]), resp(&script(1)));
+    stage.says(quiet, &get(1));
+    assert_eq!(stage.turn(links[1]), get(1));
+    stage.passes(LONG);
+    let other = comes_up(&mut stage);
+    stage.says(quiet, &get(1));
+    stage.says(spare, "$1\r\n0\r\n");
+    assert_eq!([stage.turn(links[1]), stage.turn(other)], ["", ""], "it is owed an answer there");
+    stage.says(links[1], ":1\r\n$1\r\n1\r\n");
+    assert_eq!(stage.received(quiet), "$1\r\n0\r\n$1\r\n1\r\n");
+    stage.end_turn();
+    assert_eq!([stage.turn(links[1]), stage.turn(other)], [String::new(), get(1)]);
+}
+
+#[test]
+fn a_select_is_refused_while_the_only_server_says_that_it_is_busy() {
+    let (mut stage, links) = redis(&["s0"], 3);
+    let quiet = stage.client();
+    occupies(&mut stage, links[0]);
+    stage.passes(SECOND / 10);
+    stage.says(quiet, "SELECT 1\r\n");
+    stage.end_turn();
+    let control = comes_up(&mut stage);
+    assert_eq!((stage.turn(control), stage.received(quiet)), (resp("PING"), String::new()));
+    stage.says(control, BUSY);
+    stage.end_turn();
+    assert_eq!(stage.received(quiet), BUSY);
+    // It is asked each time: nobody else may have asked since.
+    stage.passes(SECOND / 50);
+    stage.says(quiet, "SELECT 1\r\n");
+    assert_eq!((stage.turn(control), stage.received(quiet)), (resp("PING"), String::new()));
+    stage.says(control, "+PONG\r\n");
+    stage.end_turn();
+    assert_eq!(stage.received(quiet), "+OK\r\n");
+}
