@@ -226,15 +226,31 @@ impl Proxy {
             Some(Payload::Single(_)) => {
                 clients.answer_with_reply(base, part, server, value, has_body);
             }
-            Some(Payload::Fetch(batch)) => {
+            Some(other) => self.settle_other(id, other, (part, server), value),
+            None => {}
+        }
+        self.base.reply.sent = UNSENT;
+    }
+
+    /// As `settle`, for what is not one request.
+    #[inline(never)]
+    fn settle_other(
+        &mut self,
+        id: ConnId,
+        payload: Payload,
+        (part, server): (Part, u32),
+        value: Value<'_>,
+    ) {
+        let Proxy { base, clients, servers, .. } = self;
+        match payload {
+            Payload::Fetch(batch) => {
                 clients.keep_reply(base, part, server, value);
                 clients.settle_others(base, batch.parts());
                 servers.recycle(batch);
             }
-            Some(Payload::Internal(number)) => servers.end_internal(base, id, number),
-            None => {}
+            Payload::Internal(number) => servers.end_internal(base, id, number),
+            Payload::Single(_) => {}
         }
-        base.reply.sent = UNSENT;
     }
 
     /// Fails a request whose answer could not be kept.

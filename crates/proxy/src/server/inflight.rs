@@ -141,7 +141,6 @@ impl Link {
 
     /// Notes the delay of a message that is answered: when it joined the output, the cost that was
     /// in flight then, and where it ends.
-    #[inline(never)]
     pub(super) fn note_delay(
         &mut self,
         (joined, inflight, end): (Time, u32, u64),

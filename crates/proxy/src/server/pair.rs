@@ -224,27 +224,19 @@ impl Servers {
         kind: ItemKind,
     ) -> Option<Payload> {
         let link = self.links.find_mut(id)?;
-        let is_first = link.done == 0;
         let message = link.pop();
         let (owed, trip) = (link.owed, link.trip);
         let began = link.reply_began;
         link.note_reply_complete(message.end, base.now);
         let (at, batch_waits) = (link.at, link.batch.is_some());
-        // One in eight tells enough.
         link.replies = link.replies.wrapping_add(1);
-        let mut asked = None;
-        if (link.replies.is_multiple_of(8) || is_first) && !message.held {
+        // One in eight tells enough, and the first tells of a link of which nothing is known.
+        let is_sample = link.replies.is_multiple_of(8) || link.replies == 1;
+        let owes_nothing = !link.is_waiting() || link.waits();
+        if is_sample && !message.held {
             // A reference to the message would have it copied each time.
             let Message { since, waited, inflight, end, .. } = message;
-            let joined = since.after(u64::from(waited));
-            asked = link.up_since().map(|up_since| up_since.max(joined));
-            if !is_first {
-                link.note_delay((joined, inflight, end), (base.work_us, base.now));
-            }
-        }
-        let owes_nothing = !link.is_waiting() || link.waits();
-        if let Some(asked) = asked {
-            self.note_trip(base, at, asked);
+            self.note_sample(base, id, since.after(u64::from(waited)), (inflight, end));
         }
         self.count_gone(&message);
         let state = self.state(at);
@@ -285,6 +277,26 @@ impl Servers {
             return Some(Payload::Internal(0));
         }
         Some(message.payload)
+    }
+
+    /// Notes how long the answer took to a message that joined its link then.
+    #[inline(never)]
+    fn note_sample(
+        &mut self,
+        base: &mut Base,
+        id: ConnId,
+        joined: Time,
+        (inflight, end): (u32, u64),
+    ) {
+        let Some(link) = self.links.find_mut(id) else { return };
+        let (at, up_since) = (link.at, link.up_since());
+        // The first may have taken long for other reasons.
+        if link.replies != 1 {
+            link.note_delay((joined, inflight, end), (base.work_us, base.now));
+        }
+        if let Some(up_since) = up_since {
+            self.note_trip(base, at, up_since.max(joined));
+        }
     }
 
     /// Counts a reply that came drop by drop, and says so once a minute: such a server is slow, and
