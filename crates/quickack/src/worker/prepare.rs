@@ -179,11 +179,11 @@ mod tests {
 
     #[test]
     fn descriptors_are_kept_for_links_of_every_lane_but_never_more_than_half() {
-        assert_eq!(check("server_connections: 2", 1024), 4 * 2 + 4 + 4 * 3);
+        assert_eq!(check("server_connections: 2", 1024), 4 * 2 + 4 + 4 * 4);
         // 16 databases in two versions of RESP.
-        assert_eq!(check("redis: true", 1024), 4 + 4 + 4 * 31 + 4 * 3);
-        assert_eq!(check("redis: true, databases: 1", 1024), 4 + 4 + 4 + 4 * 3);
-        assert_eq!(check("redis: true, databases: 1000", 100_000), 4 + 4 + 4 * 63 + 4 * 3);
+        assert_eq!(check("redis: true", 1024), 4 + 4 + 4 * 31 + 4 * 4);
+        assert_eq!(check("redis: true, databases: 1", 1024), 4 + 4 + 4 + 4 * 4);
+        assert_eq!(check("redis: true, databases: 1000", 100_000), 4 + 4 + 4 * 63 + 4 * 4);
         assert_eq!(check("redis: true, databases: 1000", 100), 50);
         assert_eq!(check("redis: true", 10), 8, "what is needed is kept whatever there is");
     }
