@@ -216,6 +216,9 @@ table! {
         InflightBytesNow "inflight_bytes" "Bytes of the messages in `inflight` now.",
         HoldingWorkersNow "holding_workers"
             "Workers that hold back requests now because the server is silent.",
+        WorkNow "work_us"
+            "How long the commands whose time depends on data, and that the server owes now, are \
+             expected to take it.",
         BlockedNow "clients_blocked" "Clients that wait at the server now, as with BLPOP.",
         PrivateLinksNow "private_links" "Links that serve one client only.",
         DownWorkersNow "down_workers" "Workers that see the server as down now, and probe it.",

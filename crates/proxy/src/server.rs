@@ -12,6 +12,7 @@ mod busy;
 mod check;
 mod deadline;
 mod drips;
+mod effort;
 mod fail;
 mod handshake;
 mod health;

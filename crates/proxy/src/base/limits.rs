@@ -68,8 +68,20 @@ pub const QUANTUM: i64 = 4 * 1024;
 pub const UNWRITTEN_MAX: usize = 16_384;
 /// Slow requests of all clients that may be outstanding at a server; of each client, one.
 pub const SLOW_INFLIGHT_MAX: usize = 2;
-/// Requests of all clients outstanding on a link whose work was never tried; of each client, one.
+/// Requests outstanding at a server whose work was never tried: of all workers, if they are no
+/// more than that, and of each client one.
 pub const UNTRIED_INFLIGHT_MAX: usize = 4;
+/// The unit in which the time of quick works is known.
+pub const WORK_UNIT_US: u64 = 100;
+/// Works that take less are not bounded in number: the in-flight limit is enough.
+pub const WORK_TIMED_US: u64 = 300;
+/// A work that was never tried counts as one of so long.
+pub const WORK_UNTRIED_US: u64 = 5_000;
+/// All works that are outstanding at a server, of all workers, take no longer than this; or there
+/// is one of this worker.
+pub const WORK_MAX_US: u64 = 20_000;
+/// What waits for others' work is looked at so often.
+pub const WORK_LOOK_US: u64 = 1_000;
 /// Works that a worker knows to have been quick at one server.
 pub const TRIED_MAX: usize = 64;
 /// Bytes of other messages that may leave ahead of gets that wait for company.

@@ -76,6 +76,8 @@ pub(crate) enum Effort {
     Untried(WorkId),
     /// The data decide. Requests like this were quick before.
     Unknown(WorkId),
+    /// The data decide. Requests like this took so many tenths of a millisecond.
+    Timed(WorkId, u8),
     /// It is expected to take long: the data decide, and requests like this took long before.
     Known(WorkId),
     /// It is always expected to take long.
@@ -93,6 +95,21 @@ impl Effort {
         matches!(self, Effort::Untried(_) | Effort::Known(_) | Effort::Slow)
     }
 
+    /// Whether the time of such requests that are outstanding at a server is bounded.
+    #[inline]
+    pub(crate) fn is_bounded(self) -> bool {
+        self.is_single() || matches!(self, Effort::Timed(..))
+    }
+
+    /// Returns how long it is expected to keep its server, in microseconds, of what is bounded.
+    pub(crate) fn time(self) -> u64 {
+        match self {
+            Effort::Timed(_, tenths) => u64::from(tenths) * limits::WORK_UNIT_US,
+            Effort::Untried(_) => limits::WORK_UNTRIED_US,
+            _ => 0,
+        }
+    }
+
     /// Whether it takes a link for slow requests.
     #[inline]
     pub(crate) fn is_slow(self) -> bool {
@@ -102,7 +119,10 @@ impl Effort {
     /// Returns the work whose time is noted.
     pub(crate) fn work(self) -> Option<WorkId> {
         match self {
-            Effort::Untried(id) | Effort::Unknown(id) | Effort::Known(id) => Some(id),
+            Effort::Untried(id)
+            | Effort::Unknown(id)
+            | Effort::Timed(id, _)
+            | Effort::Known(id) => Some(id),
             Effort::Quick | Effort::Slow | Effort::Waits | Effort::Watches => None,
         }
     }

@@ -51,6 +51,9 @@ pub struct PoolPlan {
     /// that all clients share: first slow requests, then control, then large requests, then those
     /// that go around one that takes long.
     pub class_links: usize,
+    /// How many requests whose work was never tried a worker may have outstanding at a server: a
+    /// few of all workers, and one of each.
+    pub untried_max: usize,
     /// Connect before the first request needs it.
     pub preconnect: bool,
     pub timeouts: Timeouts,
@@ -330,6 +333,7 @@ impl PoolPlan {
             servers,
             server_connections: 1,
             class_links: LinkClass::SPECIAL,
+            untried_max: limits::UNTRIED_INFLIGHT_MAX,
             preconnect: false,
             timeouts: Timeouts {
                 connect: limits::TIMEOUT_CONNECT_DEFAULT_US,

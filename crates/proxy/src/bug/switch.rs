@@ -248,6 +248,8 @@ pub enum Bug {
     NeverRoom,
     /// A client takes links of another class although something of it is outstanding.
     ChangeClassAtOnce,
+    /// The time of works that are outstanding at a server is not bounded.
+    WorkWithoutBound,
     /// A client goes around a link although something of it is outstanding.
     OvertakeAround,
     /// A client may have any number of slow requests outstanding.
@@ -398,6 +400,7 @@ pub static BUGS: &[Bug] = &[
     Bug::NeverRoom,
     Bug::ChangeClassAtOnce,
     Bug::OvertakeAround,
+    Bug::WorkWithoutBound,
     Bug::SlowWithoutLimit,
     Bug::LargeWithoutPause,
     Bug::ForgetSlow,

@@ -69,7 +69,7 @@ impl BlockEffort {
             // Inside a transaction nothing waits.
             Effort::Quick | Effort::Waits | Effort::Watches => BlockEffort::Quick,
             Effort::Slow | Effort::Known(_) => BlockEffort::Slow,
-            Effort::Untried(_) | Effort::Unknown(_) => BlockEffort::Varies,
+            Effort::Untried(_) | Effort::Unknown(_) | Effort::Timed(..) => BlockEffort::Varies,
         }
     }
 }

@@ -1,8 +1,6 @@
 //! Busy servers. A server does one thing at a time, so a slow request keeps it silent on all links,
 //! of all workers. That silence is no failure.
 
-use proto::{ItemKind, WorkId};
-
 use super::fail::LateMessage;
 use super::link::{Link, State};
 use super::message::{Late, Message, Payload};
@@ -13,29 +11,9 @@ use crate::base::busy::BusyWith;
 use crate::base::id::ConnId;
 use crate::base::part::{Effort, LinkClass, Requester};
 use crate::base::plan::Timeouts;
-use crate::base::slow::SlowWork;
 use crate::base::{Base, ServerAt, limits};
 
 impl Servers {
-    /// Returns how a work has turned out to be at a server, or at any of the pool if the server is
-    /// not known.
-    pub(crate) fn effort_of(
-        &self,
-        base: &Base,
-        pool: usize,
-        server: Option<usize>,
-        id: WorkId,
-    ) -> Effort {
-        let states = &self.states[pool];
-        if let Some(server) = server {
-            return states[server].works.effort(id, base.now);
-        }
-        let efforts = || states.iter().map(|state| state.works.effort(id, base.now));
-        let slow = efforts().find(|effort| effort.is_slow());
-        let quick = || efforts().find(|effort| !effort.is_single());
-        slow.or_else(quick).unwrap_or(Effort::Untried(id))
-    }
-
     /// Tells all workers what a server is busy with, of what this worker has asked.
     pub(super) fn tell_busy(&mut self, base: &Base, at: ServerAt) {
         let its = self.links.iter().filter(|(_, link)| link.at == at);
@@ -152,61 +130,9 @@ impl Servers {
         self.find_link(base, asks, server).is_some_and(is_free)
     }
 
-    /// Notes the end of a request that might have taken long: the kind of its answer, when the
-    /// server began to owe it, and how long a round trip takes.
-    #[inline]
-    pub(super) fn note_work(
-        &mut self,
-        base: &mut Base,
-        at: ServerAt,
-        (effort, kind, command): (Effort, ItemKind, u16),
-        (owed, trip): (Time, u64),
-    ) {
-        let took = base.now.since(owed).saturating_sub(trip);
-        if took > limits::SLOW_US {
-            base.note_slow_work(at, SlowWork { command, since: owed, until: base.now });
-        }
-        let state = self.state(at);
-        let is_known = matches!(effort, Effort::Unknown(id) if state.works.was_quick(id));
-        if !is_known || state.is_busy || took > limits::SLOW_US {
-            self.note_new_work(base, at, (effort, kind), (owed, took));
-        }
-    }
-
-    /// As `note_work`, for a server that was busy, or for work that was not known as quick or has
-    /// taken long.
-    #[cold]
-    fn note_new_work(
-        &mut self,
-        base: &Base,
-        at: ServerAt,
-        (effort, kind): (Effort, ItemKind),
-        (owed, took): (Time, u64),
-    ) {
-        if self.state(at).is_busy {
-            self.tell_busy(base, at);
-        }
-        let is_long = took > limits::SLOW_US;
-        let state = self.state(at);
-        let is_own = match is_long {
-            // It may have waited for something else.
-            true => state.slow_end <= owed && base.busy(at).is_none(),
-            // It may not have been done at all.
-            false => kind != ItemKind::Error,
-        };
-        if is_long {
-            state.slow_end = base.now;
-            self.rest(base, at, took);
-        }
-        let state = self.state(at);
-        if let Some(id) = effort.work().filter(|_| is_own) {
-            state.works.note(id, took, base.now);
-        }
-    }
-
     /// Lets what waits for a server go before the next request that may take long: for as long as
     /// the last one took, and no longer than half of the time that a request may wait.
-    fn rest(&mut self, base: &Base, at: ServerAt, took: u64) {
+    pub(super) fn rest(&mut self, base: &Base, at: ServerAt, took: u64) {
         let until = base.now.after(took.min(base.pool(at).plan.timeouts.queue / 2));
         for id in self.links_of(at) {
             if let Some(link) = self.links.find_mut(id) {

@@ -31,6 +31,7 @@ impl Servers {
         self.check_private();
         self.check_spare(base);
         self.check_slow();
+        self.check_work();
         Sums {
             bytes: self.links.iter().map(|(_, link)| link.counted).sum(),
             parts: self.links.iter().map(|(_, link)| check_link(link)).sum(),
@@ -72,6 +73,19 @@ impl Servers {
             assert!(others.all(|client| !its.contains(&client)), "a client has left one of them");
         }
         assert_eq!(count, base.spare_links, "each spare link is counted");
+    }
+
+    /// Panics if more work is outstanding at a server than may be, of this worker.
+    fn check_work(&self) {
+        let mut works: BTreeMap<(u32, u32), Vec<u64>> = BTreeMap::new();
+        for (_, link) in self.links.iter() {
+            let times = link.outstanding.iter().map(|message| message.effort.time());
+            let its = works.entry((link.at.pool, link.at.server)).or_default();
+            its.extend(times.filter(|time| *time > 0));
+        }
+        for its in works.values().filter(|its| its.len() > 1) {
+            assert!(its.iter().sum::<u64>() <= limits::WORK_MAX_US, "much work is sent: {its:?}");
+        }
     }
 
     pub(crate) fn is_shared(&self, link: ConnId) -> bool {
@@ -238,7 +252,10 @@ impl Servers {
     pub(crate) fn check_rest(&self) {
         for (id, link) in self.links.iter() {
             // A timer ends a rest, and so does the end of a turn in which the others have gone.
-            let rests = |one: &Waiting| one.effort.is_single() && link.rests_until.is_some();
+            let rests = |one: &Waiting| {
+                one.effort.is_single() && link.rests_until.is_some()
+                    || one.effort.is_bounded() && self.work_at(link.at) > 0
+            };
             let is_due = link.queue.firsts().any(|one| !rests(one));
             assert!(!is_due || link.inflight > 0, "a client waits although nothing is in flight");
             assert!(link.queue.is_empty() || self.backlogs.contains(&id), "what waits is served");

@@ -21,6 +21,7 @@ use metrics::{Counters, ServerCounter};
 use proto::{Progress, Upstream};
 
 use super::batch::Batch;
+use super::effort::Answered;
 use super::inflight::InflightLimit;
 use super::marks::SentMarks;
 use super::message::{Body, Late, Message, MessageForm, Payload};
@@ -106,6 +107,10 @@ pub(super) struct Link {
     pub(super) excused: Time,
     /// When the next of the requests that were sent meanwhile has waited for as long as it may.
     pub(super) look_at: Option<Time>,
+    /// Works that the read has answered that is being handled.
+    pub(super) answered: Answered,
+    /// When what waits for other workers' work is looked at again.
+    pub(super) work_look_at: Option<Time>,
     /// Until when requests that may take long let others go first.
     pub(super) rests_until: Option<Time>,
     /// How long the handshake took, at least.
@@ -198,6 +203,8 @@ impl Link {
             owed: now,
             excused: Time(0),
             look_at: None,
+            answered: Answered::default(),
+            work_look_at: None,
             rests_until: None,
             trip: u64::MAX,
             depth: limits.depth,
@@ -396,6 +403,7 @@ impl Link {
 
     /// Notes that bytes have come: a server that sends is not silent.
     pub(super) fn heard(&mut self, now: Time) {
+        self.answered.begin(self.owed);
         if self.is_waiting() {
             self.since = now;
         }

@@ -225,9 +225,11 @@ impl Servers {
     ) -> Option<Payload> {
         let link = self.links.find_mut(id)?;
         let message = link.pop();
-        let (owed, trip) = (link.owed, link.trip);
         let began = link.reply_began;
         link.note_reply_complete(message.end, base.now);
+        if !matches!(message.effort, Effort::Quick | Effort::Waits | Effort::Watches) {
+            link.answered.add(message.effort, kind, message.ask.command);
+        }
         let (at, batch_waits) = (link.at, link.batch.is_some());
         link.replies = link.replies.wrapping_add(1);
         // One in eight tells enough, and the first tells of a link of which nothing is known.
@@ -264,10 +266,6 @@ impl Servers {
         }
         if owes_nothing {
             self.note_owing(base, id);
-        }
-        if !matches!(message.effort, Effort::Quick | Effort::Waits | Effort::Watches) {
-            let what = (message.effort, kind, message.ask.command);
-            self.note_work(base, at, what, (owed, trip));
         }
         if batch_waits && !bug!(LeaveGathered) {
             self.mark_dirty(id);
@@ -319,6 +317,7 @@ impl Servers {
     pub(crate) fn after_receive(&mut self, base: &mut Base, id: ConnId, received: usize) {
         let Some(link) = self.links.find_mut(id) else { return };
         link.account(&mut base.memory);
+        let has_works = !link.answered.is_empty();
         let counters = link.counters;
         counters.add(ServerCounter::ReplyBytes, received as u64);
         let is_mid_reply = link.is_mid_reply();
@@ -339,7 +338,11 @@ impl Servers {
             counters.add(ServerCounter::AcksFlushed, 1);
             base.actions.push_back(Action::FlushAck(id));
         }
-        if link.retiring {
+        let is_retiring = link.retiring;
+        if has_works {
+            self.note_works(base, id);
+        }
+        if is_retiring {
             self.end_link_retirement(base, id);
         }
     }

@@ -63,6 +63,10 @@ impl Servers {
         if since < base.now {
             link.note_waited(held, base.now);
         }
+        let at = link.at;
+        if effort.is_bounded() {
+            self.tell_work(at);
+        }
         self.mark_dirty(id);
     }
 
@@ -85,11 +89,13 @@ impl Servers {
                 return self.events.push_back(LinkEvent::NotSent { part, server, fault });
             }
         };
+        let is_bounded = asks.effort.is_bounded();
+        let has_time = !is_bounded || self.has_time(base, id, asks.effort);
         let Some(link) = self.links.find_mut(id) else { return };
         let load = self.loads.of(asks.id);
         let cost = Cost::new(request.len() as usize, asks.expected);
         let cost = if cost.is_unproven() { cost.of_values(base.keys.len()) } else { cost };
-        if !link.goes_straight(base, asks, load, cost) {
+        if !has_time || !link.goes_straight(base, asks, load, cost) {
             return self.wait_single(base, id, incoming, (part, ask), cost, data);
         }
         if link.batch.is_some() {
@@ -104,9 +110,13 @@ impl Servers {
         let form = form_of(part, incoming, ask);
         link.launch(form, (asks.id, cost, asks.effort), before, base.now);
         link.counters.add(ServerCounter::Messages, 1);
+        let at = link.at;
         if !link.dirty {
             link.dirty = true;
             self.dirty.push(id);
+        }
+        if is_bounded {
+            self.tell_work(at);
         }
     }
 

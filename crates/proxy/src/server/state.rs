@@ -65,6 +65,8 @@ pub(super) struct ServerState {
     pub(super) topics: ServerTopics,
     /// The work that has turned out to be slow.
     pub(super) works: WorkRecord,
+    /// The time of this worker's works that are outstanding there, as the others were told.
+    pub(super) work_told: u64,
     /// When it last ended something that took long.
     pub(super) slow_end: Time,
     /// The other workers are told that it is busy.
@@ -171,6 +173,7 @@ impl ServerState {
             drip_told: None,
             topics: ServerTopics::default(),
             works: WorkRecord::default(),
+            work_told: 0,
             slow_end: Time(0),
             is_busy: false,
             pinged: None,

@@ -95,7 +95,7 @@ impl Link {
             LinkClass::Slow => limits::SLOW_INFLIGHT_MAX,
             _ if !self.takes(base, cost) => return false,
             _ if effort.is_slow() => 1,
-            _ => limits::UNTRIED_INFLIGHT_MAX,
+            _ => base.pool(self.at).plan.untried_max,
         };
         let single = || self.outstanding.iter().filter(|message| message.effort.is_single());
         single().count() < most && single().all(|message| message.client != client)

@@ -33,6 +33,9 @@ impl Servers {
         asks: &Requester,
         cost: Cost,
     ) -> bool {
+        if asks.effort.is_bounded() && !self.has_time(base, id, asks.effort) {
+            return false;
+        }
         let Some(link) = self.links.find_mut(id) else { return true };
         link.goes_straight(base, asks, self.loads.of(asks.id), cost)
     }
@@ -143,6 +146,10 @@ impl Servers {
                 }
             }
         }
+        // Links to one server share the time of its work: none is always the first.
+        if self.backlogs.len() > 1 {
+            self.backlogs.rotate_left(1);
+        }
         let mut at = 0;
         while at < self.backlogs.len() {
             let id = self.backlogs[at];
@@ -194,32 +201,22 @@ impl Servers {
                 load.forget_shown();
             }
             let effort = match effort {
-                Effort::Untried(id) => {
+                Effort::Untried(id) | Effort::Timed(id, _) => {
                     self.states[link.at.pool as usize][link.at.server as usize].works.effort_now(id)
                 }
                 effort => effort,
             };
             link.queue.renew(cost, effort);
-            if effort.is_single() {
-                let takes = link.takes_single(base, (client, effort), cost);
-                if !takes || self.must_rest(base, id) {
-                    if self.links.find_mut(id).is_some_and(|link| link.queue.skip()) {
-                        continue;
-                    }
+            let room = self.room_for(base, id, (client, effort), cost);
+            let Some(link) = self.links.find_mut(id) else { return };
+            match room {
+                Room::Yes => {}
+                Room::Others { .. } if link.queue.skip() => continue,
+                Room::Others { is_short: false } => break,
+                Room::Others { is_short: true } | Room::No => {
+                    link.limit.note_short();
                     break;
                 }
-            } else if !link.takes_large(base, cost) {
-                if link.queue.skip() {
-                    continue;
-                }
-                break;
-            } else if !link.takes(base, cost) {
-                let is_unproven = cost.is_unproven() && link.takes(base, cost.proven());
-                if is_unproven && link.queue.skip() {
-                    continue;
-                }
-                link.limit.note_short();
-                break;
             }
             if let Some(tenant) = base.tenants.find(tenant) {
                 tenant.latencies.record(Latency::QUEUE, base.now.since(since));
@@ -235,6 +232,35 @@ impl Servers {
         self.mark_dirty(id);
         self.arm(base, id);
         self.end_link_retirement(base, id);
+    }
+
+    /// Whether a link and its server have room for what is next.
+    #[inline]
+    fn room_for(
+        &mut self,
+        base: &Base,
+        id: ConnId,
+        (client, effort): (ConnId, Effort),
+        cost: Cost,
+    ) -> Room {
+        const OTHERS: Room = Room::Others { is_short: false };
+        if effort.is_bounded() && !self.has_time(base, id, effort) {
+            return OTHERS;
+        }
+        let Some(link) = self.links.find_mut(id) else { return Room::No };
+        if effort.is_single() {
+            let takes = link.takes_single(base, (client, effort), cost);
+            return if takes && !self.must_rest(base, id) { Room::Yes } else { OTHERS };
+        }
+        if !link.takes_large(base, cost) {
+            OTHERS
+        } else if link.takes(base, cost) {
+            Room::Yes
+        } else if cost.is_unproven() && link.takes(base, cost.proven()) {
+            Room::Others { is_short: true }
+        } else {
+            Room::No
+        }
     }
 
     /// Sends what is next in the queues of a link, and has waited since then.
@@ -402,6 +428,17 @@ impl Servers {
             self.state(at).counters.add(ServerCounter::Held, count as u64);
         }
     }
+}
+
+/// Whether there is room for what is next in the queues of a link.
+enum Room {
+    Yes,
+    /// There may be for what others ask. If there is not, the in-flight limit may be too small.
+    Others {
+        is_short: bool,
+    },
+    /// The in-flight limit has none.
+    No,
 }
 
 /// Returns the weight of a tenant, for the order in which what waits is served.

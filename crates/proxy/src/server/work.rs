@@ -11,7 +11,9 @@
 use proto::WorkId;
 
 use crate::Time;
-use crate::base::limits::{QUICK_AGAIN, SLOW_FORGET_US, SLOW_US, SLOW_WORKS_MAX, TRIED_MAX};
+use crate::base::limits::{
+    QUICK_AGAIN, SLOW_FORGET_US, SLOW_US, SLOW_WORKS_MAX, TRIED_MAX, WORK_TIMED_US, WORK_UNIT_US,
+};
 use crate::base::part::Effort;
 
 /// The record of one server. It allocates when it grows, and it grows to `SLOW_WORKS_MAX` entries.
@@ -21,7 +23,16 @@ pub(super) struct WorkRecord {
     ids: Vec<WorkId>,
     slow: Vec<Slow>,
     /// Works that were quick; each takes the place of another. Empty until one was.
-    quick: Vec<Option<WorkId>>,
+    quick: Vec<Option<Quick>>,
+}
+
+/// A work that was quick.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Quick {
+    id: WorkId,
+    /// How long it took of late, in microseconds, and the effort that this makes.
+    us: u32,
+    effort: Effort,
 }
 
 /// A work that is slow.
@@ -37,30 +48,53 @@ impl WorkRecord {
     /// Returns how long this work is expected to take.
     pub(super) fn effort(&self, id: WorkId, now: Time) -> Effort {
         // Nearly always.
-        if self.was_quick(id) {
-            return Effort::Unknown(id);
+        if let Some(effort) = self.effort_of_quick(id) {
+            return effort;
         }
         let is_slow = self.find(id).is_some_and(|at| !self.slow[at].is_forgotten(now));
         if is_slow { Effort::Known(id) } else { Effort::Untried(id) }
     }
 
-    /// Whether this work is known to have been quick, and was not slow since.
     #[inline]
-    pub(super) fn was_quick(&self, id: WorkId) -> bool {
-        self.quick.get(id.0 as usize % TRIED_MAX) == Some(&Some(id))
+    fn effort_of_quick(&self, id: WorkId) -> Option<Effort> {
+        self.find_quick(id).map(|quick| quick.effort)
+    }
+
+    #[inline]
+    fn find_quick(&self, id: WorkId) -> Option<&Quick> {
+        let place = self.quick.get(id.0 as usize % TRIED_MAX)?.as_ref()?;
+        (place.id == id).then_some(place)
+    }
+
+    /// Returns the time that this work took of late, in microseconds, if it is known to have been
+    /// quick, and was not slow since.
+    #[inline]
+    pub(super) fn quick_us(&self, id: WorkId) -> Option<u32> {
+        self.find_quick(id).map(|quick| quick.us)
     }
 
     /// Returns the effort of a work that was untried when its request was read. It is not slow on a
     /// link for others.
     pub(super) fn effort_now(&self, id: WorkId) -> Effort {
-        if self.was_quick(id) { Effort::Unknown(id) } else { Effort::Untried(id) }
+        self.effort_of_quick(id).unwrap_or(Effort::Untried(id))
     }
 
-    fn note_quick(&mut self, id: WorkId) {
+    /// Notes a time that is short. What is known grows fast, and falls slowly.
+    fn note_quick(&mut self, id: WorkId, took_us: u64) {
         if self.quick.is_empty() {
             self.quick.resize(TRIED_MAX, None);
         }
-        self.quick[id.0 as usize % TRIED_MAX] = Some(id);
+        let (took, before) = (took_us as u32, self.quick_us(id).unwrap_or(took_us as u32));
+        let us = match took >= before {
+            true => before + (took - before).div_ceil(2),
+            false => before - (before - took).div_ceil(8),
+        };
+        let effort = match u64::from(us) < WORK_TIMED_US {
+            true => Effort::Unknown(id),
+            // It is no more than `SLOW_US`.
+            false => Effort::Timed(id, (u64::from(us) / WORK_UNIT_US) as u8),
+        };
+        self.quick[id.0 as usize % TRIED_MAX] = Some(Quick { id, us, effort });
     }
 
     /// Notes how long the server has taken for this work, in microseconds. The time must be the
@@ -69,7 +103,7 @@ impl WorkRecord {
     /// else meanwhile. Otherwise whatever waits behind one slow command would be slow as well.
     pub(super) fn note(&mut self, id: WorkId, took_us: u64, now: Time) {
         match (self.find(id), took_us > SLOW_US) {
-            (None, false) => self.note_quick(id),
+            (None, false) => self.note_quick(id, took_us),
             (None, true) => self.record(id, now),
             (Some(at), true) => self.slow[at] = Slow { quick: 0, used: now },
             (Some(at), false) => {
@@ -90,7 +124,7 @@ impl WorkRecord {
 
     /// Adds a work, in place of the one that was not used for longest if there is no room.
     fn record(&mut self, id: WorkId, now: Time) {
-        if self.was_quick(id) {
+        if self.quick_us(id).is_some() {
             self.quick[id.0 as usize % TRIED_MAX] = None;
         }
         let slow = Slow { quick: 0, used: now };
@@ -111,7 +145,7 @@ impl Slow {
     }
 }
 
-const _: () = assert!(SLOW_WORKS_MAX > 0 && QUICK_AGAIN > 0);
+const _: () = assert!(SLOW_WORKS_MAX > 0 && QUICK_AGAIN > 0 && SLOW_US / WORK_UNIT_US <= 255);
 
 #[cfg(test)]
 mod tests {
@@ -152,16 +186,16 @@ mod tests {
     #[test]
     fn a_work_that_was_quick_is_known_until_another_takes_its_place() {
         let mut record = WorkRecord::default();
-        assert!(!record.was_quick(ONE));
+        assert!(record.quick_us(ONE).is_none());
         record.note(ONE, SLOW_US, Time(5));
-        assert!(record.was_quick(ONE) && !record.was_quick(OTHER));
+        assert!(record.quick_us(ONE).is_some() && record.quick_us(OTHER).is_none());
         let same_place = WorkId(1 + TRIED_MAX as u32);
         record.note(same_place, 3, Time(5));
-        assert!(record.was_quick(same_place) && !record.was_quick(ONE));
+        assert!(record.quick_us(same_place).is_some() && record.quick_us(ONE).is_none());
         record.note(OTHER, SLOW_US + 1, Time(5));
-        assert!(!record.was_quick(OTHER));
+        assert!(record.quick_us(OTHER).is_none());
         record.note(same_place, SLOW_US + 1, Time(5));
-        assert!(!record.was_quick(same_place) && is_slow(&record, same_place, Time(5)));
+        assert!(record.quick_us(same_place).is_none() && is_slow(&record, same_place, Time(5)));
     }
 
     #[test]

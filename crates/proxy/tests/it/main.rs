@@ -43,3 +43,4 @@ mod verdicts;
 mod waits_at_random;
 mod watches;
 mod whole;
+mod works;

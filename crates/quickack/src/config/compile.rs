@@ -424,6 +424,7 @@ fn plan(pool: &Pool, workers: usize, memory: usize) -> PoolPlan {
             None => plan.class_links,
         }
         .min(plan.class_links),
+        untried_max: (plan.untried_max / workers).max(1),
         client_connections: match draft.client_connections {
             0 => usize::MAX,
             count => count,

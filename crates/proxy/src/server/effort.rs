@@ -1,0 +1,194 @@
+//! The time of work that data decide: how long what was answered has kept its server, and how much
+//! of what is outstanding there may keep it.
+//!
+//! ```text
+//!   a read of a link brings n such answers ──▶ each took a part of the time since the server began
+//!                                              to owe the first of them (`work.rs` keeps it)
+//!   a request whose time is known, or was never tried ──▶ it leaves if all of them at that server,
+//!                                              of all workers, take little time; or else it waits
+//! ```
+//!
+//! Nearly all of it takes microseconds: that is neither bounded nor told to other workers.
+
+use metrics::ServerCounter;
+use proto::{ItemKind, WorkId};
+
+use super::Servers;
+use super::link::Link;
+use crate::Time;
+use crate::base::id::ConnId;
+use crate::base::part::Effort;
+use crate::base::slow::SlowWork;
+use crate::base::{Base, ServerAt, limits};
+
+/// Works that were answered in the read of a link that is being handled.
+#[derive(Default)]
+pub(super) struct Answered {
+    /// When the server began to owe what the read brought first.
+    owed: Time,
+    count: u32,
+    /// They, without those that are as the one before them.
+    works: Vec<Work>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Work {
+    effort: Effort,
+    kind: ItemKind,
+    command: u16,
+}
+
+impl Answered {
+    /// Begins a read, when the server has owed something since then.
+    #[inline]
+    pub(super) fn begin(&mut self, owed: Time) {
+        self.owed = owed;
+    }
+
+    /// Adds a work that is answered.
+    #[inline]
+    pub(super) fn add(&mut self, effort: Effort, kind: ItemKind, command: u16) {
+        self.count += 1;
+        let work = Work { effort, kind, command };
+        if self.works.last() != Some(&work) {
+            self.works.push(work);
+        }
+    }
+
+    #[inline]
+    pub(super) fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+}
+
+impl Servers {
+    /// Returns how a work has turned out to be at a server, or at any of the pool if the server is
+    /// not known.
+    pub(crate) fn effort_of(
+        &self,
+        base: &Base,
+        pool: usize,
+        server: Option<usize>,
+        id: WorkId,
+    ) -> Effort {
+        let states = &self.states[pool];
+        if let Some(server) = server {
+            return states[server].works.effort(id, base.now);
+        }
+        let efforts = || states.iter().map(|state| state.works.effort(id, base.now));
+        let slow = efforts().find(|effort| effort.is_slow());
+        let quick = || efforts().find(|effort| !effort.is_single());
+        slow.or_else(quick).unwrap_or(Effort::Untried(id))
+    }
+
+    /// Ends a read that has brought answers to works: they share the time that it took.
+    #[inline(never)]
+    pub(super) fn note_works(&mut self, base: &mut Base, id: ConnId) {
+        let Some(link) = self.links.find_mut(id) else { return };
+        let (at, trip) = (link.at, link.trip);
+        let Answered { owed, count, mut works } = std::mem::take(&mut link.answered);
+        let all = base.now.since(owed).saturating_sub(trip);
+        let each = all / u64::from(count.max(1));
+        if all > limits::SLOW_US {
+            let command = works[0].command;
+            base.note_slow_work(at, SlowWork { command, since: owed, until: base.now });
+        }
+        for Work { effort, kind, .. } in works.drain(..) {
+            let state = self.state(at);
+            let is_as_known = match effort {
+                Effort::Unknown(id) => state.works.quick_us(id).is_some(),
+                _ => false,
+            };
+            if !is_as_known || state.is_busy || each >= limits::WORK_TIMED_US {
+                self.note_new_work(base, at, (effort, kind), (owed, each));
+            }
+        }
+        if let Some(link) = self.links.find_mut(id) {
+            // The allocation is used again.
+            link.answered.works = works;
+        }
+        if self.state(at).work_told > 0 {
+            self.tell_work(at);
+        }
+    }
+
+    /// Notes a work at a server that was busy, or one that was not known as quick or has taken
+    /// long.
+    #[cold]
+    fn note_new_work(
+        &mut self,
+        base: &Base,
+        at: ServerAt,
+        (effort, kind): (Effort, ItemKind),
+        (owed, took): (Time, u64),
+    ) {
+        if self.state(at).is_busy {
+            self.tell_busy(base, at);
+        }
+        let is_long = took > limits::SLOW_US;
+        let state = self.state(at);
+        let is_own = match is_long {
+            // It may have waited for something else.
+            true => state.slow_end <= owed && base.busy(at).is_none(),
+            // It may not have been done at all.
+            false => kind != ItemKind::Error,
+        };
+        if is_long {
+            state.slow_end = base.now;
+            self.rest(base, at, took);
+        }
+        let state = self.state(at);
+        if let Some(id) = effort.work().filter(|_| is_own) {
+            state.works.note(id, took, base.now);
+        }
+    }
+
+    /// Whether a server may be sent a work as well: all that is outstanding there, of all workers,
+    /// takes little time, or nothing of this worker's is.
+    #[cold]
+    pub(super) fn has_time(&mut self, base: &Base, id: ConnId, effort: Effort) -> bool {
+        let Some(at) = self.links.find(id).map(|link| link.at) else { return true };
+        let own = self.work_at(at);
+        if own == 0 || bug!(WorkWithoutBound) {
+            return true;
+        }
+        let all = base.metrics.total(base.server(at).plan.id, ServerCounter::WorkNow);
+        let others = all.saturating_sub(self.state(at).work_told);
+        let has_time = own + others + effort.time() <= limits::WORK_MAX_US;
+        if !has_time
+            && others > 0
+            && let Some(link) = self.links.find_mut(id)
+        {
+            // Nobody says when others have been answered.
+            link.work_look_at = Some(base.now.after(limits::WORK_LOOK_US));
+        }
+        has_time
+    }
+
+    /// Returns the time that this worker's works take that are outstanding at a server.
+    pub(super) fn work_at(&self, at: ServerAt) -> u64 {
+        let its = self.links.iter().filter(|(_, link)| link.at == at);
+        its.map(|(_, link)| link.work()).sum()
+    }
+
+    /// Tells all workers how much work of this one is outstanding at a server.
+    #[cold]
+    pub(super) fn tell_work(&mut self, at: ServerAt) {
+        let work = self.work_at(at);
+        let state = self.state(at);
+        if state.work_told != work {
+            state.work_told = work;
+            state.counters.set(ServerCounter::WorkNow, work);
+        }
+    }
+}
+
+impl Link {
+    /// Returns the time that the works take that are outstanding on it.
+    pub(super) fn work(&self) -> u64 {
+        if self.work_end <= self.done {
+            return 0;
+        }
+        self.outstanding.iter().map(|message| message.effort.time()).sum()
+    }
+}

@@ -1,0 +1,107 @@
+//! Stories of work that data decide: how much of it may be outstanding at a server.
+
+use metrics::ServerCounter;
+use proto::protocol;
+use proxy::ConnId;
+
+use crate::stage::{S0, SECOND, Stage};
+
+const HELLO: &str = "*2\r\n$5\r\nHELLO\r\n$1\r\n2\r\n";
+const WELCOME: &str = "*2\r\n$5\r\nproto\r\n:2\r\n";
+const MS: u64 = SECOND / 1_000;
+const SCRIPT: &str = "EVAL script 1 a\r\n";
+
+/// A pool of one Redis server, the link that clients share, and a client whose script took so long.
+fn redis(took: u64) -> (Stage, ConnId, ConnId) {
+    let mut stage = Stage::new(&["s0"], |pool| {
+        pool.protocol = protocol("redis").expect("the table has it");
+        (pool.preconnect, pool.class_links, pool.hold_after) = (true, 3, None);
+    });
+    let link = stage.establishes_with(HELLO);
+    stage.says(link, WELCOME);
+    let client = stage.client();
+    stage.says(client, SCRIPT);
+    assert_eq!(asked(&mut stage, link), 1);
+    stage.passes(took);
+    stage.says(link, ":1\r\n");
+    (stage, link, client)
+}
+
+/// Ends a turn; returns how many scripts a server receives then.
+fn asked(stage: &mut Stage, link: ConnId) -> usize {
+    stage.turn(link).matches("EVAL").count()
+}
+
+#[test]
+fn scripts_of_several_milliseconds_are_few_at_a_server() {
+    let (mut stage, link, client) = redis(7 * MS);
+    let other = stage.client();
+    stage.says(client, &SCRIPT.repeat(4));
+    stage.says(other, &SCRIPT.repeat(4));
+    assert_eq!(asked(&mut stage, link), 2, "three are more than 20 ms");
+    // A quick request goes between them.
+    let quick = stage.client();
+    stage.says(quick, "GET a\r\n");
+    assert_eq!(stage.turn(link), "*2\r\n$3\r\nGET\r\n$1\r\na\r\n");
+    stage.passes(7 * MS);
+    stage.says(link, ":1\r\n");
+    assert_eq!(asked(&mut stage, link), 1);
+    for reply in [":1\r\n", "$-1\r\n"].into_iter().chain([":1\r\n"; 6]) {
+        stage.passes(7 * MS);
+        stage.says(link, reply);
+        stage.end_turn();
+        stage.turn(link);
+    }
+    assert_eq!(stage.received(client), ":1\r\n".repeat(5));
+    assert_eq!(stage.received(other), ":1\r\n".repeat(4));
+    stage.expect_rows(0);
+}
+
+#[test]
+fn scripts_of_microseconds_are_as_many_as_they_come() {
+    let (mut stage, link, client) = redis(MS / 10);
+    stage.says(client, &SCRIPT.repeat(100));
+    assert_eq!(asked(&mut stage, link), 100);
+    assert_eq!(stage.registry.total(S0, ServerCounter::WorkNow), 0);
+}
+
+/// A server answers all that it has read in one write. None of it has taken the time of all.
+#[test]
+fn answers_that_come_together_share_their_time() {
+    let (mut stage, link, client) = redis(MS / 10);
+    stage.says(client, &SCRIPT.repeat(100));
+    assert_eq!(asked(&mut stage, link), 100);
+    stage.passes(40 * MS);
+    stage.says(link, &":1\r\n".repeat(100));
+    assert_eq!(stage.received(client), ":1\r\n".repeat(101));
+    stage.says(client, &SCRIPT.repeat(100));
+    assert_eq!((asked(&mut stage, link), stage.connects.len()), (100, 0), "it is not slow");
+    stage.passes(100 * MS);
+    stage.says(link, &":1\r\n".repeat(100));
+    stage.received(client);
+    // It took 1 ms each now, and that is believed by half.
+    stage.says(client, &SCRIPT.repeat(100));
+    let asked = asked(&mut stage, link);
+    assert!((25..60).contains(&asked), "{asked}");
+}
+
+#[test]
+fn the_work_of_other_workers_counts_and_each_may_have_one() {
+    let (mut stage, link, client) = redis(7 * MS);
+    let others = stage.registry.metrics(1).counters(S0);
+    others.set(ServerCounter::WorkNow, 18 * MS);
+    stage.says(client, &SCRIPT.repeat(3));
+    assert_eq!(asked(&mut stage, link), 1);
+    assert_eq!(stage.registry.total(S0, ServerCounter::WorkNow), 25 * MS);
+    stage.passes(MS);
+    assert_eq!(asked(&mut stage, link), 0);
+    others.set(ServerCounter::WorkNow, 0);
+    stage.passes(MS);
+    assert_eq!(asked(&mut stage, link), 1, "it looks again every millisecond");
+    stage.passes(5 * MS);
+    stage.says(link, ":1\r\n:1\r\n");
+    assert_eq!(asked(&mut stage, link), 1);
+    stage.says(link, ":1\r\n");
+    stage.end_turn();
+    assert_eq!(stage.registry.total(S0, ServerCounter::WorkNow), 0);
+}
