@@ -13,7 +13,7 @@ const SOON: Again = Again::Reconnected(Duration::from_millis(300));
 const NUTCRACKER: &[Peer] = &[Peer::Nutcracker];
 
 pub fn attacks() -> Vec<Attack> {
-    [slow(), large(), own()].into_iter().flatten().collect()
+    [slow(), works(), large(), own()].into_iter().flatten().collect()
 }
 
 fn attack(name: &'static str, what: &'static str, crowd: Crowd) -> Attack {
@@ -74,6 +74,37 @@ fn slow() -> Vec<Attack> {
         )
         .slow(),
     ]
+}
+
+/// Many commands and scripts of some milliseconds, or of less than a second.
+fn works() -> Vec<Attack> {
+    let unions = |name, what, connections| {
+        let union = || command(&["SUNIONSTORE", "into", "one", "other"]).repeat(100);
+        attack(name, what, Crowd::of(connections, union).lead(two_sets))
+            .lead(Duration::from_millis(500))
+            .slow()
+            .refused_by(NUTCRACKER)
+    };
+    vec![
+        attack("scripts", "10 connections: an EVAL of 0.6 s each", Crowd::of(10, || eval(110.0)))
+            .slow(),
+        unions("unions", "2 connections: 100 x SUNIONSTORE of some 20 ms in one write", 2),
+        unions("unions4", "6 connections: the same; 4 workers", 6).workers(4),
+        attack(
+            "script7",
+            "8 connections: 50 x the same EVAL of some 7 ms in one write, and at once again",
+            Crowd::of(8, || [eval(1.3).repeat(50), command(&["PING"])].concat())
+                .again(Again::Answered(b"+PONG\r\n")),
+        )
+        .slow(),
+    ]
+}
+
+/// Fills two sets of 30,000 members, unless they are there.
+fn two_sets() -> Vec<u8> {
+    let text = "if redis.call('EXISTS',KEYS[1])==1 then return end \
+                for i=1,30000 do redis.call('SADD',KEYS[1],i) redis.call('SADD',KEYS[2],-i) end";
+    command(&["EVAL", text, "2", "one", "other"])
 }
 
 /// Large requests and answers.
