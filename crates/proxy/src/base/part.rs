@@ -98,7 +98,7 @@ impl Effort {
     /// Whether the time of such requests that are outstanding at a server is bounded.
     #[inline]
     pub(crate) fn is_bounded(self) -> bool {
-        self.is_single() || matches!(self, Effort::Timed(..))
+        matches!(self, Effort::Untried(_) | Effort::Timed(..))
     }
 
     /// Returns how long it is expected to keep its server, in microseconds, of what is bounded.

@@ -19,7 +19,7 @@ impl Link {
         let gathering = gathering.map(|batch| batch.since.after(timeouts.queue));
         let waiting = self.queue.oldest().map(|since| since.after(queue));
         let look_at = self.look_at.into_iter().chain(self.gives_up_at(timeouts));
-        let rest = self.rests_until.into_iter().chain(self.work_look_at);
+        let rest = self.rests_until.into_iter().chain(self.work_turn.look_at);
         let rest = rest.filter(|_| !self.queue.is_empty());
         owed.into_iter()
             .chain(queued)

@@ -15,6 +15,7 @@ use proto::{ItemKind, WorkId};
 
 use super::Servers;
 use super::link::Link;
+use super::queue::FairQueue;
 use crate::Time;
 use crate::base::id::ConnId;
 use crate::base::part::Effort;
@@ -58,6 +59,29 @@ impl Answered {
     #[inline]
     pub(super) fn is_empty(&self) -> bool {
         self.count == 0
+    }
+}
+
+/// Whose work leaves next of what waits for a link.
+#[derive(Default)]
+pub(super) struct WorkTurn {
+    /// The client whose work is the next to leave: it may need more time than has been free.
+    next: Option<ConnId>,
+    /// The client whose work was the last to leave.
+    last: Option<ConnId>,
+    /// When what waits for other workers' work is looked at again.
+    pub(super) look_at: Option<Time>,
+}
+
+impl WorkTurn {
+    /// Forgets a client of which nothing waits any more.
+    pub(super) fn forget_gone(&mut self, queue: &FairQueue) {
+        self.next.take_if(|next| queue.of_client(*next).0 == 0);
+    }
+
+    /// Notes that what waits is looked at.
+    pub(super) fn note_look(&mut self, now: Time) {
+        self.look_at = self.look_at.filter(|at| now < *at);
     }
 }
 
@@ -160,9 +184,47 @@ impl Servers {
             && let Some(link) = self.links.find_mut(id)
         {
             // Nobody says when others have been answered.
-            link.work_look_at = Some(base.now.after(limits::WORK_LOOK_US));
+            link.work_turn.look_at = Some(base.now.after(limits::WORK_LOOK_US));
         }
         has_time
+    }
+
+    /// Whether a server may be sent what is next of a client, as far as it is work. The first that
+    /// finds no time is the next to leave, or else shorter works could pass it for ever. It is not
+    /// the one whose work was the last to leave.
+    #[inline]
+    pub(super) fn takes_work(
+        &mut self,
+        base: &Base,
+        id: ConnId,
+        client: ConnId,
+        effort: Effort,
+    ) -> bool {
+        let Some(link) = self.links.find_mut(id) else { return true };
+        let next = link.work_turn.next;
+        if !effort.is_bounded() {
+            self.give_turn_up(id, client);
+            return true;
+        }
+        let is_its_turn = next.is_none_or(|next| next == client);
+        let takes = is_its_turn && self.has_time(base, id, effort);
+        let Some(link) = self.links.find_mut(id) else { return takes };
+        if takes {
+            (link.work_turn.next, link.work_turn.last) = (None, Some(client));
+        } else if link.work_turn.last != Some(client) {
+            link.work_turn.next = next.or(Some(client));
+        }
+        takes
+    }
+
+    /// Lets others have the turn of a client whose work was the next to leave, and does not.
+    #[inline]
+    pub(super) fn give_turn_up(&mut self, id: ConnId, client: ConnId) {
+        let Some(link) = self.links.find_mut(id) else { return };
+        if link.work_turn.next.take_if(|next| *next == client).is_some() {
+            // Some were skipped for it.
+            link.queue.begin_pass();
+        }
     }
 
     /// Returns the time that this worker's works take that are outstanding at a server.

@@ -104,7 +104,7 @@ impl Servers {
         // Whether its end is what this timer was set for or not, the end of the turn serves what
         // waits.
         link.rests_until = link.rests_until.filter(|until| base.now < *until);
-        link.work_look_at = link.work_look_at.filter(|at| base.now < *at);
+        link.work_turn.note_look(base.now);
         let timeouts = base.pool(link.at).plan.timeouts;
         let look_at = link.look_at.into_iter().chain(link.gives_up_at(&timeouts)).min();
         let is_looked_at = look_at.is_some_and(|at| base.now >= at);

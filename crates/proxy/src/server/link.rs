@@ -21,7 +21,7 @@ use metrics::{Counters, ServerCounter};
 use proto::{Progress, Upstream};
 
 use super::batch::Batch;
-use super::effort::Answered;
+use super::effort::{Answered, WorkTurn};
 use super::inflight::InflightLimit;
 use super::marks::SentMarks;
 use super::message::{Body, Late, Message, MessageForm, Payload};
@@ -109,8 +109,7 @@ pub(super) struct Link {
     pub(super) look_at: Option<Time>,
     /// Works that the read has answered that is being handled.
     pub(super) answered: Answered,
-    /// When what waits for other workers' work is looked at again.
-    pub(super) work_look_at: Option<Time>,
+    pub(super) work_turn: WorkTurn,
     /// Until when requests that may take long let others go first.
     pub(super) rests_until: Option<Time>,
     /// How long the handshake took, at least.
@@ -204,7 +203,7 @@ impl Link {
             excused: Time(0),
             look_at: None,
             answered: Answered::default(),
-            work_look_at: None,
+            work_turn: WorkTurn::default(),
             rests_until: None,
             trip: u64::MAX,
             depth: limits.depth,

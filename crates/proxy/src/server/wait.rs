@@ -178,6 +178,7 @@ impl Servers {
             return;
         }
         link.queue.begin_pass();
+        link.work_turn.forget_gone(&link.queue);
         while let Some(next) = self.links.find_mut(id).and_then(|link| link.queue.next()) {
             let Some(link) = self.links.find_mut(id) else { return };
             let Next { client, tenant, request, cost, effort, since } = next;
@@ -190,6 +191,7 @@ impl Servers {
                         load.is_parked = true;
                     }
                     link.queue.park(base.now);
+                    self.give_turn_up(id, client);
                     continue;
                 }
                 Turn::Dropped => {
@@ -244,15 +246,11 @@ impl Servers {
         cost: Cost,
     ) -> Room {
         const OTHERS: Room = Room::Others { is_short: false };
-        if effort.is_bounded() && !self.has_time(base, id, effort) {
-            return OTHERS;
-        }
         let Some(link) = self.links.find_mut(id) else { return Room::No };
-        if effort.is_single() {
+        let room = if effort.is_single() {
             let takes = link.takes_single(base, (client, effort), cost);
-            return if takes && !self.must_rest(base, id) { Room::Yes } else { OTHERS };
-        }
-        if !link.takes_large(base, cost) {
+            if takes && !self.must_rest(base, id) { Room::Yes } else { OTHERS }
+        } else if !link.takes_large(base, cost) {
             OTHERS
         } else if link.takes(base, cost) {
             Room::Yes
@@ -260,6 +258,14 @@ impl Servers {
             Room::Others { is_short: true }
         } else {
             Room::No
+        };
+        match room {
+            Room::Yes if !self.takes_work(base, id, client, effort) => OTHERS,
+            Room::Yes => Room::Yes,
+            room => {
+                self.give_turn_up(id, client);
+                room
+            }
         }
     }
 

@@ -105,3 +105,44 @@ fn the_work_of_other_workers_counts_and_each_may_have_one() {
     stage.end_turn();
     assert_eq!(stage.registry.total(S0, ServerCounter::WorkNow), 0);
 }
+
+#[test]
+fn a_longer_work_is_not_passed_for_ever_by_shorter_ones() {
+    const LONG: &str = "EVAL long 1 a\r\n";
+    let (mut stage, link, client) = redis(MS);
+    let long = stage.client();
+    stage.says(long, LONG);
+    assert_eq!(asked(&mut stage, link), 1);
+    stage.passes(9 * MS);
+    stage.says(link, ":1\r\n");
+    stage.says(client, &SCRIPT.repeat(60));
+    let mut sent = asked(&mut stage, link);
+    assert_eq!(sent, 20);
+    stage.says(long, LONG);
+    for nth in 0.. {
+        stage.passes(MS);
+        stage.says(link, ":1\r\n");
+        let received = stage.turn(link);
+        if received.contains("long") {
+            assert!((8..12).contains(&nth), "{nth}");
+            break;
+        }
+        sent += received.matches("EVAL").count();
+        assert!(sent <= 21, "it is not passed");
+    }
+}
+
+/// They are few as it is, and have a link of their own.
+#[test]
+fn slow_commands_do_not_wait_for_work() {
+    let (mut stage, _, client) = redis(7 * MS);
+    stage.registry.metrics(1).counters(S0).set(ServerCounter::WorkNow, 100 * MS);
+    let slow = stage.client();
+    stage.says(client, SCRIPT);
+    stage.end_turn();
+    stage.says(slow, "KEYS *\r\n");
+    stage.end_turn();
+    let link = stage.establishes_with(HELLO);
+    stage.says(link, WELCOME);
+    assert_eq!(stage.turn(link), "*2\r\n$4\r\nKEYS\r\n$1\r\n*\r\n");
+}
