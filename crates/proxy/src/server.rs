@@ -206,6 +206,7 @@ impl Servers {
             state.gauges = Gauges::default();
         }
         self.end_stand_ins(base);
+        self.tell_all_work();
         for (_, link) in self.links.iter() {
             let state = &mut self.states[link.at.pool as usize][link.at.server as usize];
             let pending = link.outstanding.len() - link.first_pending();

@@ -167,6 +167,18 @@ impl Servers {
         }
     }
 
+    /// As `tell_work`, for all servers of which the others were told any: what was outstanding there
+    /// may have been dropped.
+    pub(super) fn tell_all_work(&mut self) {
+        for pool in 0..self.states.len() {
+            for server in 0..self.states[pool].len() {
+                if self.states[pool][server].work_told > 0 {
+                    self.tell_work(ServerAt { pool: pool as u32, server: server as u32 });
+                }
+            }
+        }
+    }
+
     /// Whether a server may be sent a work as well: all that is outstanding there, of all workers,
     /// takes little time, or nothing of this worker's is.
     #[cold]

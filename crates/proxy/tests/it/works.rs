@@ -146,3 +146,22 @@ fn slow_commands_do_not_wait_for_work() {
     stage.says(link, WELCOME);
     assert_eq!(stage.turn(link), "*2\r\n$4\r\nKEYS\r\n$1\r\n*\r\n");
 }
+
+#[test]
+fn work_that_was_never_sent_is_told_to_nobody_for_long() {
+    let mut stage = Stage::new(&["s0"], |pool| {
+        pool.protocol = protocol("redis").expect("the table has it");
+        (pool.class_links, pool.hold_after) = (3, None);
+        pool.timeouts.queue = SECOND / 4;
+    });
+    let client = stage.client();
+    stage.says(client, "PING\r\nEVAL script 1 a\r\n");
+    stage.end_turn();
+    let link = stage.establishes_with(HELLO);
+    assert!(stage.registry.total(S0, ServerCounter::WorkNow) > 0, "it waits for {link:?}");
+    stage.waits(SECOND / 4 + 1);
+    assert!(stage.received(client).contains("timed out in the queue"));
+    stage.end_turn();
+    stage.waits(SECOND / 4);
+    assert_eq!(stage.registry.total(S0, ServerCounter::WorkNow), 0);
+}
