@@ -42,6 +42,11 @@ impl Trips {
         self.shortest.iter().flatten().copied().min().unwrap_or(0)
     }
 
+    /// Returns the shortest trip that is known, of this one and others.
+    pub(crate) fn shortest_of(&self, trip: u64) -> u64 {
+        self.shortest.iter().flatten().copied().min().map_or(trip, |shortest| shortest.min(trip))
+    }
+
     /// Returns for how long a server that is well may be silent. A link that is made needs a trip
     /// to connect and one for the handshake.
     pub(crate) fn patience(&self) -> u64 {

@@ -18,15 +18,17 @@ use super::link::Link;
 use super::queue::FairQueue;
 use crate::Time;
 use crate::base::id::ConnId;
-use crate::base::part::Effort;
+use crate::base::part::{Effort, LinkClass};
+use crate::base::phases::UNSENT;
 use crate::base::slow::SlowWork;
 use crate::base::{Base, ServerAt, limits};
 
 /// Works that were answered in the read of a link that is being handled.
 #[derive(Default)]
 pub(super) struct Answered {
-    /// When the server began to owe what the read brought first.
+    /// When the server began to owe what the read brought first, and when the first work was sent.
     owed: Time,
+    sent: Time,
     count: u32,
     /// They, without those that are as the one before them.
     works: Vec<Work>,
@@ -48,7 +50,10 @@ impl Answered {
 
     /// Adds a work that is answered.
     #[inline]
-    pub(super) fn add(&mut self, effort: Effort, kind: ItemKind, command: u16) {
+    pub(super) fn add(&mut self, effort: Effort, kind: ItemKind, command: u16, sent: Time) {
+        if self.count == 0 {
+            self.sent = sent;
+        }
         self.count += 1;
         let work = Work { effort, kind, command };
         if self.works.last() != Some(&work) {
@@ -77,6 +82,11 @@ impl WorkTurn {
     /// Forgets a client of which nothing waits any more.
     pub(super) fn forget_gone(&mut self, queue: &FairQueue) {
         self.next.take_if(|next| queue.of_client(*next).0 == 0);
+    }
+
+    /// Whether the work of a client that waits is the next to leave.
+    fn is_taken(&self, queue: &FairQueue) -> bool {
+        self.next.is_some_and(|next| queue.of_client(next).0 > 0)
     }
 
     /// Notes that what waits is looked at.
@@ -109,14 +119,18 @@ impl Servers {
     #[inline(never)]
     pub(super) fn note_works(&mut self, base: &mut Base, id: ConnId) {
         let Some(link) = self.links.find_mut(id) else { return };
-        let (at, trip) = (link.at, link.trip);
-        let Answered { owed, count, mut works } = std::mem::take(&mut link.answered);
-        let all = base.now.since(owed).saturating_sub(trip);
+        let (at, handshake) = (link.at, link.trip);
+        let Answered { owed, sent, count, mut works } = std::mem::take(&mut link.answered);
+        // A server that has answered something meanwhile had the work by then.
+        let trip = base.server(at).trips.shortest_of(handshake);
+        let arrived = if sent == UNSENT { owed } else { sent.after(trip) };
+        let all = base.now.since(owed.max(arrived));
         let each = all / u64::from(count.max(1));
         if all > limits::SLOW_US {
             let command = works[0].command;
             base.note_slow_work(at, SlowWork { command, since: owed, until: base.now });
         }
+        let slow_end = self.state(at).slow_end;
         for Work { effort, kind, .. } in works.drain(..) {
             let state = self.state(at);
             let is_as_known = match effort {
@@ -124,7 +138,8 @@ impl Servers {
                 _ => false,
             };
             if !is_as_known || state.is_busy || each >= limits::WORK_TIMED_US {
-                self.note_new_work(base, at, (effort, kind), (owed, each));
+                let is_first = slow_end <= owed;
+                self.note_new_work(base, at, (effort, kind), (is_first, each));
             }
         }
         if let Some(link) = self.links.find_mut(id) {
@@ -144,21 +159,20 @@ impl Servers {
         base: &Base,
         at: ServerAt,
         (effort, kind): (Effort, ItemKind),
-        (owed, took): (Time, u64),
+        (is_first, took): (bool, u64),
     ) {
         if self.state(at).is_busy {
             self.tell_busy(base, at);
         }
         let is_long = took > limits::SLOW_US;
-        let state = self.state(at);
         let is_own = match is_long {
             // It may have waited for something else.
-            true => state.slow_end <= owed && base.busy(at).is_none(),
+            true => is_first && base.busy(at).is_none(),
             // It may not have been done at all.
             false => kind != ItemKind::Error,
         };
         if is_long {
-            state.slow_end = base.now;
+            self.state(at).slow_end = base.now;
             self.rest(base, at, took);
         }
         let state = self.state(at);
@@ -167,8 +181,8 @@ impl Servers {
         }
     }
 
-    /// As `tell_work`, for all servers of which the others were told any: what was outstanding there
-    /// may have been dropped.
+    /// As `tell_work`, for all servers of which the others were told any: what was outstanding
+    /// there may have been dropped.
     pub(super) fn tell_all_work(&mut self) {
         for pool in 0..self.states.len() {
             for server in 0..self.states[pool].len() {
@@ -183,14 +197,28 @@ impl Servers {
     /// takes little time, or nothing of this worker's is.
     #[cold]
     pub(super) fn has_time(&mut self, base: &Base, id: ConnId, effort: Effort) -> bool {
-        let Some(at) = self.links.find(id).map(|link| link.at) else { return true };
+        let Some(link) = self.links.find(id) else { return true };
+        let (at, its, more) = (link.at, link.work(), effort.time());
+        if its == 0 && link.class == LinkClass::Spare {
+            // The server says there what it does, whatever it owes elsewhere.
+            return true;
+        }
+        if !link.is_up() {
+            // The server has none of it, and may never get it.
+            return its == 0 || its + more <= limits::WORK_MAX_US;
+        }
         let own = self.work_at(at);
         if own == 0 || bug!(WorkWithoutBound) {
             return true;
         }
         let all = base.metrics.total(base.server(at).plan.id, ServerCounter::WorkNow);
         let others = all.saturating_sub(self.state(at).work_told);
-        let has_time = own + others + effort.time() <= limits::WORK_MAX_US;
+        let is_elsewhere = |(other, link): (ConnId, &Link)| {
+            other != id && link.at == at && link.is_up() && link.work_turn.is_taken(&link.queue)
+        };
+        // What frees little by little would never be enough for longer work on another link.
+        let has_time =
+            own + others + more <= limits::WORK_MAX_US && !self.links.iter().any(is_elsewhere);
         if !has_time
             && others > 0
             && let Some(link) = self.links.find_mut(id)
@@ -239,9 +267,10 @@ impl Servers {
         }
     }
 
-    /// Returns the time that this worker's works take that are outstanding at a server.
+    /// Returns the time that this worker's works take that are outstanding at a server, on links
+    /// that are up.
     pub(super) fn work_at(&self, at: ServerAt) -> u64 {
-        let its = self.links.iter().filter(|(_, link)| link.at == at);
+        let its = self.links.iter().filter(|(_, link)| link.at == at && link.is_up());
         its.map(|(_, link)| link.work()).sum()
     }
 

@@ -176,6 +176,9 @@ impl Servers {
         let at = link.at;
         let asked = std::mem::replace(&mut link.since, base.now);
         self.note_life(base, at);
+        if self.links.find(id).is_some_and(|link| link.work() > 0) {
+            self.tell_work(at);
+        }
         self.end_rest(base, id);
         base.log_connection(|base| Connection::LinkMade {
             link: id,

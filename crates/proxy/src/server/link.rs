@@ -402,7 +402,11 @@ impl Link {
 
     /// Notes that bytes have come: a server that sends is not silent.
     pub(super) fn heard(&mut self, now: Time) {
-        self.answered.begin(self.owed);
+        // The pieces of a quick answer that came before are no work's time.
+        let is_mid_reply = self.body.is_some() || !self.partial.is_empty();
+        let is_quick = || self.outstanding.front().is_none_or(|one| one.effort == Effort::Quick);
+        let owed = if is_mid_reply && is_quick() { self.since.max(self.owed) } else { self.owed };
+        self.answered.begin(owed);
         if self.is_waiting() {
             self.since = now;
         }

@@ -228,7 +228,7 @@ impl Servers {
         let began = link.reply_began;
         link.note_reply_complete(message.end, base.now);
         if !matches!(message.effort, Effort::Quick | Effort::Waits | Effort::Watches) {
-            link.answered.add(message.effort, kind, message.ask.command);
+            link.answered.add(message.effort, kind, message.ask.command, base.reply.sent);
         }
         let (at, batch_waits) = (link.at, link.batch.is_some());
         link.replies = link.replies.wrapping_add(1);

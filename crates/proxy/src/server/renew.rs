@@ -151,5 +151,7 @@ impl Unsent {
         link.unproven = self.unproven;
         link.fetch_bytes = self.fetch_bytes;
         link.queued = self.queued;
+        // Any of them may not be quick.
+        link.work_end = link.queued;
     }
 }

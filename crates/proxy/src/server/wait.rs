@@ -196,6 +196,7 @@ impl Servers {
                 }
                 Turn::Dropped => {
                     self.drop_next(base, id, client);
+                    self.give_turn_up(id, client);
                     continue;
                 }
             };
@@ -203,7 +204,7 @@ impl Servers {
                 load.forget_shown();
             }
             let effort = match effort {
-                Effort::Untried(id) | Effort::Timed(id, _) => {
+                Effort::Untried(id) | Effort::Unknown(id) | Effort::Timed(id, _) => {
                     self.states[link.at.pool as usize][link.at.server as usize].works.effort_now(id)
                 }
                 effort => effort,

@@ -155,13 +155,97 @@ fn work_that_was_never_sent_is_told_to_nobody_for_long() {
         pool.timeouts.queue = SECOND / 4;
     });
     let client = stage.client();
-    stage.says(client, "PING\r\nEVAL script 1 a\r\n");
+    stage.says(client, SCRIPT);
     stage.end_turn();
-    let link = stage.establishes_with(HELLO);
-    assert!(stage.registry.total(S0, ServerCounter::WorkNow) > 0, "it waits for {link:?}");
+    stage.establishes_with(HELLO);
     stage.waits(SECOND / 4 + 1);
     assert!(stage.received(client).contains("timed out in the queue"));
     stage.end_turn();
     stage.waits(SECOND / 4);
     assert_eq!(stage.registry.total(S0, ServerCounter::WorkNow), 0);
+}
+
+/// The requests of the second database have a link of their own, to the same server.
+#[test]
+fn longer_work_on_another_link_is_not_passed_for_ever() {
+    const LONG: &str = "EVAL long 1 a\r\n";
+    let mut stage = Stage::new(&["s0"], |pool| {
+        pool.protocol = protocol("redis").expect("the table has it");
+        (pool.preconnect, pool.class_links, pool.hold_after) = (true, 3, None);
+        pool.databases = 16;
+    });
+    let link = stage.establishes_with(HELLO);
+    stage.says(link, WELCOME);
+    let (short, long) = (stage.client(), stage.client());
+    stage.says(long, &format!("SELECT 1\r\n{LONG}"));
+    stage.end_turn();
+    let select = "*2\r\n$6\r\nSELECT\r\n$1\r\n1\r\n";
+    let other = stage.establishes_with(&format!("{select}{HELLO}"));
+    stage.says(other, &format!("+OK\r\n{WELCOME}"));
+    for (client, link, text, took) in [(long, other, "", 9), (short, link, SCRIPT, 1)] {
+        stage.says(client, text);
+        assert_eq!(asked(&mut stage, link), 1);
+        stage.passes(took * MS);
+        stage.says(link, ":1\r\n");
+    }
+    stage.says(short, &SCRIPT.repeat(100));
+    assert_eq!(asked(&mut stage, link), 20);
+    stage.says(long, LONG);
+    let mut answered = 0;
+    while asked(&mut stage, other) == 0 {
+        answered += 1;
+        assert!(answered <= 21, "it is passed");
+        stage.passes(MS);
+        stage.says(link, ":1\r\n");
+    }
+}
+
+/// It was sent to nobody, so it is no reason to wait.
+#[test]
+fn work_for_a_link_that_is_not_up_keeps_no_other_waiting() {
+    let mut stage = Stage::new(&["s0"], |pool| {
+        pool.protocol = protocol("redis").expect("the table has it");
+        (pool.preconnect, pool.class_links, pool.hold_after) = (true, 3, None);
+        pool.databases = 16;
+    });
+    let link = stage.establishes_with(HELLO);
+    stage.says(link, WELCOME);
+    for nth in 0..4 {
+        let client = stage.client();
+        stage.says(client, &format!("SELECT 1\r\nEVAL script{nth} 1 a\r\n"));
+    }
+    stage.end_turn();
+    let client = stage.client();
+    stage.says(client, SCRIPT);
+    assert_eq!(asked(&mut stage, link), 1);
+    assert_eq!(stage.registry.total(S0, ServerCounter::WorkNow), 5 * MS);
+}
+
+#[test]
+fn the_path_to_a_server_is_no_part_of_the_time_of_what_follows() {
+    const TRIP: u64 = 15 * MS;
+    let mut stage = Stage::new(&["s0"], |pool| {
+        pool.protocol = protocol("redis").expect("the table has it");
+        (pool.preconnect, pool.class_links, pool.hold_after) = (true, 3, None);
+    });
+    let link = stage.establishes_with(HELLO);
+    stage.passes(TRIP);
+    stage.says(link, WELCOME);
+    let clients = [stage.client(), stage.client()];
+    stage.says(clients[0], SCRIPT);
+    assert_eq!(asked(&mut stage, link), 1);
+    stage.passes(TRIP + 7 * MS);
+    stage.says(link, ":1\r\n");
+    clients.iter().for_each(|client| stage.says(*client, &SCRIPT.repeat(50)));
+    assert_eq!(asked(&mut stage, link), 2);
+    // The server does one after the other.
+    let (mut sent, mut free) = (vec![stage.now(); 2], stage.now());
+    for _ in 0..60 {
+        let arrived = sent.remove(0).after(TRIP);
+        free = arrived.max(free).after(7 * MS);
+        stage.passes(free.since(stage.now()));
+        stage.says(link, ":1\r\n");
+        assert_eq!(asked(&mut stage, link), 1, "two are always outstanding");
+        sent.push(stage.now());
+    }
 }
