@@ -93,7 +93,7 @@ impl Servers {
         source: Source<'_>,
     ) -> Result<(), &'static str> {
         let Some(link) = self.links.find_mut(id) else { return Ok(()) };
-        let State::Handshake(Handshake { unsent, begun, login, trial }) = &link.state else {
+        let State::Handshake(Handshake { unsent, begun, login, trial, .. }) = &link.state else {
             return Ok(());
         };
         let is_trial =
@@ -169,6 +169,7 @@ impl Servers {
     /// Puts a link into use whose handshake has succeeded.
     fn come_up(&mut self, base: &mut Base, id: ConnId, capabilities: Capabilities) {
         let Some(link) = self.links.find_mut(id) else { return };
+        let was_busy = matches!(&link.state, State::Handshake(shake) if shake.was_busy);
         link.set_state(State::Up(base.now));
         link.trip = link.trip.min(base.now.since(link.since));
         let trips = 1 + link.trip / limits::DEPTH_TRIP_US;
@@ -184,7 +185,10 @@ impl Servers {
             link: id,
             server: base.server(at).plan.id,
         });
-        self.note_busy_line(base, at, None);
+        // A busy server answers a handshake that chooses no database.
+        if was_busy {
+            self.note_busy_line(base, at, None);
+        }
         let is_probe = self.state(at).probe == Some(id);
         let before = self.note_capabilities(base, at, capabilities);
         if is_probe {
@@ -295,7 +299,9 @@ impl Link {
         let mut unsent = Vec::new();
         pool.upstream.write_handshake(login, self.asked_conn_key(base), &mut unsent);
         let login = login.is_some();
-        self.set_state(State::Handshake(Handshake { unsent, begun: false, login, trial: None }));
+        let was_busy = matches!(self.state, State::Handshake(_));
+        let (begun, trial) = (false, None);
+        self.set_state(State::Handshake(Handshake { unsent, begun, login, was_busy, trial }));
         (self.since, self.must_prove) = (base.now, false);
         if self.proven {
             self.begun = base.now;

@@ -151,8 +151,9 @@ pub(super) struct Handshake {
     pub(super) unsent: Vec<u8>,
     /// Some of its bytes are sent.
     pub(super) begun: bool,
-    /// It contains a login.
+    /// It contains a login; and a busy server has refused it before.
     pub(super) login: bool,
+    pub(super) was_busy: bool,
     /// How many replies to the trial behind it have come, once its own answer has.
     pub(super) trial: Option<usize>,
 }
