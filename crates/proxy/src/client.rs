@@ -223,9 +223,10 @@ impl Clients {
 
     /// Has the clients of a pool that go around a link be owed nothing before they take others:
     /// another link may be one to go around.
-    pub(crate) fn leave_spare_links(&mut self, pool: usize) {
+    pub(crate) fn leave_spare_links(&mut self, base: &mut Base, pool: usize) {
         for id in self.of_pool(pool) {
             if self.table.find(id).is_some_and(|client| client.class == LinkClass::Spare) {
+                self.pause_until_idle(base, id);
                 self.set_class(id, LinkClass::Moved);
             }
         }

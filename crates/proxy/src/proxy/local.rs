@@ -34,8 +34,11 @@ impl Proxy {
     /// over something that any worker has asked of it.
     #[inline]
     fn is_server_busy(&self, pool: usize) -> bool {
-        let (its, at) = (&self.base.pools[pool], ServerAt { pool: pool as u32, server: 0 });
+        let its = &self.base.pools[pool];
+        let place = || its.servers.iter().position(|one| one.stage == Stage::Planned);
         let is_silent = || {
+            let Some(server) = place() else { return false };
+            let at = ServerAt { pool: pool as u32, server: server as u32 };
             let is_it = its.planned() == 1 && self.base.server(at).can_be_asked();
             let busy = if is_it { self.base.busy(at) } else { None };
             busy.is_some_and(|busy| self.base.now.since(busy.since) >= limits::BUSY_ASKED_US)
@@ -65,6 +68,7 @@ impl Proxy {
     pub(super) fn refuse_as_busy(&mut self, incoming: &Incoming<'_>) -> usize {
         self.count(incoming);
         self.clients.answer_busy(&mut self.base, incoming.asks.id, incoming.request);
+        self.clients.pause_if_full(&mut self.base, incoming.asks.id);
         incoming.head.len()
     }
 

@@ -384,7 +384,7 @@ impl Proxy {
                 servers.tend_topics(base, at);
             }
             LinkEvent::TopicsLost(gone) => self.lose_topics(gone),
-            LinkEvent::Around(pool) => clients.leave_spare_links(pool as usize),
+            LinkEvent::Around(pool) => clients.leave_spare_links(base, pool as usize),
             LinkEvent::QueueFull(id) => clients.await_queue(base, id),
             LinkEvent::QueueRoom(id) => clients.end_queue_wait(base, id),
             LinkEvent::Idle(id) => {

@@ -38,9 +38,7 @@ impl Servers {
         if !self.may_go_around(base, at, conn_key) {
             return;
         }
-        let spare = self.connect(base, at, conn_key, SPARE);
-        base.spare_links += 1;
-        base.timers.set(base.now.after(limits::SPARE_KEPT_US), Due::Kept(spare));
+        self.connect(base, at, conn_key, SPARE);
         self.events.push_back(LinkEvent::Around(at.pool));
     }
 
@@ -92,6 +90,14 @@ impl Servers {
             return base.timers.set(base.now.after(limits::SPARE_KEPT_US), Due::Kept(id));
         }
         self.close_quietly(base, id);
+    }
+
+    /// Counts a link that is begun, and looks after a while whether it is needed.
+    pub(super) fn note_spare(base: &mut Base, id: ConnId, class: LinkClass) {
+        if class == LinkClass::Spare {
+            base.spare_links += 1;
+            base.timers.set(base.now.after(limits::SPARE_KEPT_US), Due::Kept(id));
+        }
     }
 
     /// Notes that a link is gone.

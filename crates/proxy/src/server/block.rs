@@ -193,7 +193,7 @@ impl Blocks {
     /// more.
     pub(super) fn after_loss(self, link: ConnId) -> Blocks {
         match self {
-            Blocks::Accepted => Blocks::Unknown,
+            Blocks::Accepted | Blocks::Refused(Fault::Busy, _) => Blocks::Unknown,
             Blocks::Tried(one) if one == link => Blocks::Unknown,
             other => other,
         }

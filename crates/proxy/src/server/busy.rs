@@ -11,6 +11,7 @@ use crate::base::busy::BusyWith;
 use crate::base::id::ConnId;
 use crate::base::part::{Effort, LinkClass, Requester};
 use crate::base::plan::Timeouts;
+use crate::base::pool::Stage;
 use crate::base::{Base, ServerAt, limits};
 
 impl Servers {
@@ -72,7 +73,8 @@ impl Servers {
     #[cold]
     pub(super) fn note_busy_line(&mut self, base: &mut Base, at: ServerAt, line: Option<&[u8]>) {
         let pool = &mut base.pools[at.pool as usize];
-        let line = line.filter(|_| pool.planned() == 1);
+        let is_planned = pool.servers[at.server as usize].stage == Stage::Planned;
+        let line = line.filter(|_| is_planned && pool.planned() == 1);
         if line.is_some() || self.state(at).said_busy {
             pool.busy_line = line.map(Box::from);
         }
@@ -193,6 +195,8 @@ impl Link {
     fn time_of(&self, message: &Message, timeouts: &Timeouts) -> Option<Time> {
         match message.effort {
             _ if message.is_late() => None,
+            // No client waits for it.
+            _ if matches!(message.payload, Payload::Internal(_)) => None,
             Effort::Waits | Effort::Watches => None,
             Effort::Quick => Some(message.since.after(timeouts.reply)),
             // Not before the server has had its time for the first one.

@@ -152,6 +152,9 @@ impl Servers {
         for message in late {
             self.count_gone(&message);
             let Message { payload, held, .. } = message;
+            if let Payload::Internal(number) = payload {
+                self.end_internal(base, id, number);
+            }
             let fault = unsent_fault(is_busy, held);
             self.events.push_back(LinkEvent::Failed { payload, server, fault, sent: false });
         }

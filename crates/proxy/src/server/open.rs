@@ -200,6 +200,7 @@ impl Servers {
         state.alive += 1;
         let server = (at, state.counters);
         let id = self.links.insert(Link::new(server, (conn_key, class), &base.limits, base.now));
+        Servers::note_spare(base, id, class);
         base.pools[at.pool as usize].conn_keys.add_link(conn_key);
         base.worker.add(WorkerCounter::Connects, 1);
         base.actions.push_back(Action::Connect { link: id, server: base.server(at).plan.id });

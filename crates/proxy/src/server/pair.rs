@@ -318,6 +318,8 @@ impl Servers {
         let Some(link) = self.links.find_mut(id) else { return };
         link.account(&mut base.memory);
         let has_works = !link.answered.is_empty();
+        // The oldest request may be another now, and one that takes long.
+        let is_behind = link.work_end > link.done;
         let counters = link.counters;
         counters.add(ServerCounter::ReplyBytes, received as u64);
         let is_mid_reply = link.is_mid_reply();
@@ -341,6 +343,9 @@ impl Servers {
         let is_retiring = link.retiring;
         if has_works {
             self.note_works(base, id);
+        }
+        if is_behind {
+            self.arm(base, id);
         }
         if is_retiring {
             self.end_link_retirement(base, id);

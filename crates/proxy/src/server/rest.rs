@@ -110,7 +110,9 @@ impl Servers {
             let why = if why == Fault::Refused { "refused" } else { why.row().words };
             base.log(Event::LinkRefused { server: id, why, said });
         }
-        self.stand_in_at(at, link.conn_key, nth)
+        // With a spare link, clients go around that other one.
+        let is_spare = nth == LinkClass::Spare as usize;
+        if is_spare { None } else { self.stand_in_at(at, link.conn_key, nth) }
     }
 
     /// Has another shared link stand in at an empty place that rests, if one is there; returns it.

@@ -1,7 +1,7 @@
 //! Stories of clients that go around a shared link on which a request takes long.
 
 use proto::protocol;
-use proxy::ConnId;
+use proxy::{Closed, ConnId};
 
 use crate::stage::{SECOND, Stage};
 
@@ -184,4 +184,51 @@ fn a_select_is_refused_while_the_only_server_says_that_it_is_busy() {
     stage.says(control, "+PONG\r\n");
     stage.end_turn();
     assert_eq!(stage.received(quiet), "+OK\r\n");
+    // However long it takes the server to say so.
+    let late = stage.client();
+    stage.passes(SECOND / 50);
+    stage.says(late, "SELECT 2\r\n");
+    assert_eq!(stage.turn(control), resp("PING"));
+    stage.waits(SECOND + SECOND / 2);
+    stage.says(control, "+PONG\r\n");
+    stage.end_turn();
+    assert_eq!(stage.received(late), "+OK\r\n");
+}
+
+#[test]
+fn a_spare_link_that_is_made_anew_is_closed_in_its_time_too() {
+    let (mut stage, links) = redis(&["s0"], 4);
+    let quiet = stage.client();
+    occupies(&mut stage, links[0]);
+    stage.passes(LONG);
+    let spare = comes_up(&mut stage);
+    stage.says(quiet, "GET c\r\n");
+    assert_eq!(stage.turn(spare), resp("GET c"));
+    stage.says(spare, "$-1\r\n");
+    assert_eq!(stage.received(quiet), "$-1\r\n");
+    // The end of its connection comes in the turn of the next request.
+    stage.says(quiet, "GET d\r\n");
+    stage.closes(spare, Closed::Eof);
+    let other = comes_up(&mut stage);
+    assert_eq!(stage.turn(other), resp("GET d"));
+    stage.says(other, BUSY);
+    assert_eq!(stage.received(quiet), BUSY);
+    stage.says(links[0], ":1\r\n");
+    stage.waits(2 * SECOND);
+    stage.end_turn();
+    assert_eq!(stage.closed, [other]);
+}
+
+/// It was behind a quick request when both left.
+#[test]
+fn a_script_behind_a_quick_request_is_gone_around_as_well() {
+    let (mut stage, links) = redis(&["s0"], 4);
+    let (reads, script) = (stage.client(), stage.client());
+    stage.says(reads, "GET a\r\n");
+    stage.says(script, "EVAL endless 1 a\r\n");
+    assert_eq!(stage.turn(links[0]), resp("GET a") + &resp("EVAL endless 1 a"));
+    stage.says(links[0], "$-1\r\n");
+    stage.end_turn();
+    stage.waits(LONG + 1);
+    assert_eq!(stage.connects.len(), 1);
 }
