@@ -3,12 +3,9 @@
 use proto::protocol;
 use proxy::{Closed, ConnId};
 
+use crate::stage::resp::{BUSY, comes_up, request as resp};
 use crate::stage::{SECOND, Stage};
 
-const HELLO: &str = "*2\r\n$5\r\nHELLO\r\n$1\r\n2\r\n";
-const WELCOME: &str = "*2\r\n$5\r\nproto\r\n:2\r\n";
-const BUSY: &str =
-    "-BUSY Redis is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE.\r\n";
 /// A request that takes so much longer than a round trip keeps others waiting. Here, a round trip
 /// takes no time.
 const LONG: u64 = 10_000;
@@ -22,20 +19,6 @@ fn redis(servers: &[&str], class_links: usize) -> (Stage, Vec<ConnId>) {
     });
     let links = servers.iter().map(|_| comes_up(&mut stage)).collect();
     (stage, links)
-}
-
-/// Brings up the link that was ordered first.
-fn comes_up(stage: &mut Stage) -> ConnId {
-    let link = stage.establishes_with(HELLO);
-    stage.says(link, WELCOME);
-    link
-}
-
-/// Returns a request as servers receive it.
-fn resp(text: &str) -> String {
-    let words: Vec<&str> = text.split(' ').collect();
-    let word = |word: &&str| format!("${}\r\n{word}\r\n", word.len());
-    format!("*{}\r\n{}", words.len(), words.iter().map(word).collect::<String>())
 }
 
 /// Has a client send a script that takes long.

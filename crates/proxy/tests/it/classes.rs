@@ -3,10 +3,8 @@
 use proto::protocol;
 use proxy::{Closed, ConnId};
 
+use crate::stage::resp::{BUSY, HELLO, WELCOME, comes_up, request as resp};
 use crate::stage::{SECOND, Stage};
-
-const HELLO: &str = "*2\r\n$5\r\nHELLO\r\n$1\r\n2\r\n";
-const WELCOME: &str = "*2\r\n$5\r\nproto\r\n:2\r\n";
 
 /// A pool of one Redis server, and the link that clients share. Nobody goes around it.
 fn redis() -> (Stage, ConnId) {
@@ -16,20 +14,6 @@ fn redis() -> (Stage, ConnId) {
     });
     let link = comes_up(&mut stage);
     (stage, link)
-}
-
-/// Brings up the link that was ordered.
-fn comes_up(stage: &mut Stage) -> ConnId {
-    let link = stage.establishes_with(HELLO);
-    stage.says(link, WELCOME);
-    link
-}
-
-/// Returns a request as servers receive it.
-fn resp(text: &str) -> String {
-    let words: Vec<&str> = text.split(' ').collect();
-    let word = |word: &&str| format!("${}\r\n{word}\r\n", word.len());
-    format!("*{}\r\n{}", words.len(), words.iter().map(word).collect::<String>())
 }
 
 /// Has a client send KEYS, on a link of its own that is up now.
@@ -465,9 +449,6 @@ fn a_script_is_killed_over_a_free_link_past_the_hold() {
     stage.says(link, "-ERR killed\r\n");
     assert_eq!(stage.received(client), "-ERR killed\r\n");
 }
-
-const BUSY: &str =
-    "-BUSY Redis is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE.\r\n";
 
 #[test]
 fn a_ping_shows_what_the_only_server_says() {

@@ -3,22 +3,28 @@
 use metrics::ServerCounter;
 use proto::protocol;
 use proxy::ConnId;
+use proxy::plan::PoolPlan;
 
+use crate::stage::resp::{HELLO, WELCOME, comes_up};
 use crate::stage::{S0, SECOND, Stage};
 
-const HELLO: &str = "*2\r\n$5\r\nHELLO\r\n$1\r\n2\r\n";
-const WELCOME: &str = "*2\r\n$5\r\nproto\r\n:2\r\n";
 const MS: u64 = SECOND / 1_000;
 const SCRIPT: &str = "EVAL script 1 a\r\n";
 
-/// A pool of one Redis server, the link that clients share, and a client whose script took so long.
-fn redis(took: u64) -> (Stage, ConnId, ConnId) {
-    let mut stage = Stage::new(&["s0"], |pool| {
+/// A pool of one Redis server, which is never held.
+fn pool(set: impl FnOnce(&mut PoolPlan)) -> Stage {
+    Stage::new(&["s0"], |pool| {
         pool.protocol = protocol("redis").expect("the table has it");
         (pool.preconnect, pool.class_links, pool.hold_after) = (true, 3, None);
-    });
-    let link = stage.establishes_with(HELLO);
-    stage.says(link, WELCOME);
+        pool.databases = 16;
+        set(pool);
+    })
+}
+
+/// Such a pool, the link that clients share, and a client whose script took so long.
+fn redis(took: u64) -> (Stage, ConnId, ConnId) {
+    let mut stage = pool(|_| {});
+    let link = comes_up(&mut stage);
     let client = stage.client();
     stage.says(client, SCRIPT);
     assert_eq!(asked(&mut stage, link), 1);
@@ -142,17 +148,14 @@ fn slow_commands_do_not_wait_for_work() {
     stage.end_turn();
     stage.says(slow, "KEYS *\r\n");
     stage.end_turn();
-    let link = stage.establishes_with(HELLO);
-    stage.says(link, WELCOME);
+    let link = comes_up(&mut stage);
     assert_eq!(stage.turn(link), "*2\r\n$4\r\nKEYS\r\n$1\r\n*\r\n");
 }
 
 #[test]
 fn work_that_was_never_sent_is_told_to_nobody_for_long() {
-    let mut stage = Stage::new(&["s0"], |pool| {
-        pool.protocol = protocol("redis").expect("the table has it");
-        (pool.class_links, pool.hold_after) = (3, None);
-        pool.timeouts.queue = SECOND / 4;
+    let mut stage = pool(|pool| {
+        (pool.preconnect, pool.timeouts.queue) = (false, SECOND / 4);
     });
     let client = stage.client();
     stage.says(client, SCRIPT);
@@ -169,13 +172,8 @@ fn work_that_was_never_sent_is_told_to_nobody_for_long() {
 #[test]
 fn longer_work_on_another_link_is_not_passed_for_ever() {
     const LONG: &str = "EVAL long 1 a\r\n";
-    let mut stage = Stage::new(&["s0"], |pool| {
-        pool.protocol = protocol("redis").expect("the table has it");
-        (pool.preconnect, pool.class_links, pool.hold_after) = (true, 3, None);
-        pool.databases = 16;
-    });
-    let link = stage.establishes_with(HELLO);
-    stage.says(link, WELCOME);
+    let mut stage = pool(|_| {});
+    let link = comes_up(&mut stage);
     let (short, long) = (stage.client(), stage.client());
     stage.says(long, &format!("SELECT 1\r\n{LONG}"));
     stage.end_turn();
@@ -203,13 +201,8 @@ fn longer_work_on_another_link_is_not_passed_for_ever() {
 /// It was sent to nobody, so it is no reason to wait.
 #[test]
 fn work_for_a_link_that_is_not_up_keeps_no_other_waiting() {
-    let mut stage = Stage::new(&["s0"], |pool| {
-        pool.protocol = protocol("redis").expect("the table has it");
-        (pool.preconnect, pool.class_links, pool.hold_after) = (true, 3, None);
-        pool.databases = 16;
-    });
-    let link = stage.establishes_with(HELLO);
-    stage.says(link, WELCOME);
+    let mut stage = pool(|_| {});
+    let link = comes_up(&mut stage);
     for nth in 0..4 {
         let client = stage.client();
         stage.says(client, &format!("SELECT 1\r\nEVAL script{nth} 1 a\r\n"));
@@ -224,10 +217,7 @@ fn work_for_a_link_that_is_not_up_keeps_no_other_waiting() {
 #[test]
 fn the_path_to_a_server_is_no_part_of_the_time_of_what_follows() {
     const TRIP: u64 = 15 * MS;
-    let mut stage = Stage::new(&["s0"], |pool| {
-        pool.protocol = protocol("redis").expect("the table has it");
-        (pool.preconnect, pool.class_links, pool.hold_after) = (true, 3, None);
-    });
+    let mut stage = pool(|_| {});
     let link = stage.establishes_with(HELLO);
     stage.passes(TRIP);
     stage.says(link, WELCOME);

@@ -1,4 +1,26 @@
-//! Redis' words in random stories: whole frames are cut off, so that nothing split passes.
+//! Redis' words in stories. In random ones whole frames are cut off, so that nothing split passes.
+
+use proxy::ConnId;
+
+use super::Stage;
+
+/// The handshake of a link in RESP2 and of the first database, and its answer.
+pub const HELLO: &str = "*2\r\n$5\r\nHELLO\r\n$1\r\n2\r\n";
+pub const WELCOME: &str = "*2\r\n$5\r\nproto\r\n:2\r\n";
+pub const BUSY: &str =
+    "-BUSY Redis is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE.\r\n";
+
+/// Brings up the link that was ordered first.
+pub fn comes_up(stage: &mut Stage) -> ConnId {
+    let link = stage.establishes_with(HELLO);
+    stage.says(link, WELCOME);
+    link
+}
+
+/// Returns a request as servers receive it.
+pub fn request(text: &str) -> String {
+    array(&text.split(' ').collect::<Vec<_>>())
+}
 
 /// A small generator (xorshift), so that a failure repeats.
 pub struct Dice(u64);
