@@ -80,7 +80,7 @@ pub const WORK_UNTRIED_US: u64 = 5_000;
 /// All works that are outstanding at a server, of all workers, take no longer than this; or there
 /// is one of this worker.
 pub const WORK_MAX_US: u64 = 20_000;
-/// What waits for others' work is looked at so often.
+/// Work that waits for others' is looked at so often.
 pub const WORK_LOOK_US: u64 = 1_000;
 /// Works that a worker knows to have been quick at one server.
 pub const TRIED_MAX: usize = 64;

@@ -39,12 +39,16 @@ impl Trips {
     }
 
     fn shortest(&self) -> u64 {
-        self.shortest.iter().flatten().copied().min().unwrap_or(0)
+        self.known_shortest().unwrap_or(0)
+    }
+
+    fn known_shortest(&self) -> Option<u64> {
+        self.shortest.iter().flatten().copied().min()
     }
 
     /// Returns the shortest trip that is known, of this one and others.
     pub(crate) fn shortest_of(&self, trip: u64) -> u64 {
-        self.shortest.iter().flatten().copied().min().map_or(trip, |shortest| shortest.min(trip))
+        self.known_shortest().map_or(trip, |shortest| shortest.min(trip))
     }
 
     /// Returns for how long a server that is well may be silent. A link that is made needs a trip

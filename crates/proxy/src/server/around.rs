@@ -12,7 +12,7 @@
 //!
 //! Each worker has one such link for a connection key and server, if there is room for it.
 
-use super::link::{Link, State};
+use super::link::Link;
 use super::open::place_of;
 use super::{LinkEvent, Servers};
 use crate::Time;
@@ -127,7 +127,7 @@ impl Link {
     fn occupied_at(&self, base: &Base) -> Option<Time> {
         let first = self.outstanding.front()?;
         let is_long = !matches!(first.effort, Effort::Quick | Effort::Waits | Effort::Watches);
-        let is_shared = self.class == LinkClass::Shared && matches!(self.state, State::Up(_));
+        let is_shared = self.class == LinkClass::Shared && self.is_up();
         let is_it = is_long && is_shared && first.end <= self.sent;
         let usual = base.server(self.at).trips.usual();
         is_it.then(|| self.owed.after(usual + limits::OCCUPIED_US))

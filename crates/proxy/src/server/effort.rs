@@ -193,10 +193,15 @@ impl Servers {
         }
     }
 
-    /// Whether a server may be sent a work as well: all that is outstanding there, of all workers,
-    /// takes little time, or nothing of this worker's is.
-    #[cold]
+    /// Whether a server may be sent this as well. If it is work whose time is bounded, all that is
+    /// outstanding there, of all workers, must take little time, or nothing of this worker's be.
+    #[inline]
     pub(super) fn has_time(&mut self, base: &Base, id: ConnId, effort: Effort) -> bool {
+        !effort.is_bounded() || self.finds_time(base, id, effort)
+    }
+
+    #[cold]
+    fn finds_time(&mut self, base: &Base, id: ConnId, effort: Effort) -> bool {
         let Some(link) = self.links.find(id) else { return true };
         let (at, its, more) = (link.at, link.work(), effort.time());
         if its == 0 && link.class == LinkClass::Spare {
@@ -216,7 +221,7 @@ impl Servers {
         let is_elsewhere = |(other, link): (ConnId, &Link)| {
             other != id && link.at == at && link.is_up() && link.work_turn.is_taken(&link.queue)
         };
-        // What frees little by little would never be enough for longer work on another link.
+        // Longer work on another link would never find time, if shorter work took each bit of it.
         let has_time =
             own + others + more <= limits::WORK_MAX_US && !self.links.iter().any(is_elsewhere);
         if !has_time

@@ -89,8 +89,7 @@ impl Servers {
                 return self.events.push_back(LinkEvent::NotSent { part, server, fault });
             }
         };
-        let is_bounded = asks.effort.is_bounded();
-        let has_time = !is_bounded || self.has_time(base, id, asks.effort);
+        let has_time = self.has_time(base, id, asks.effort);
         let Some(link) = self.links.find_mut(id) else { return };
         let load = self.loads.of(asks.id);
         let cost = Cost::new(request.len() as usize, asks.expected);
@@ -115,7 +114,7 @@ impl Servers {
             link.dirty = true;
             self.dirty.push(id);
         }
-        if is_bounded {
+        if asks.effort.is_bounded() {
             self.tell_work(at);
         }
     }

@@ -33,7 +33,7 @@ impl Servers {
         asks: &Requester,
         cost: Cost,
     ) -> bool {
-        if asks.effort.is_bounded() && !self.has_time(base, id, asks.effort) {
+        if !self.has_time(base, id, asks.effort) {
             return false;
         }
         let Some(link) = self.links.find_mut(id) else { return true };
