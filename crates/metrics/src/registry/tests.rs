@@ -236,12 +236,15 @@ fn the_last_answer_of_a_server_to_any_worker_is_known_to_all() {
     workers[1].set_heard(1, 5_000_000);
     workers[2].set_heard(1, 4_000_000);
     assert_eq!([workers[0].heard(1), registry.heard(2)], [5_000_000, 0]);
+    assert_eq!(registry.answered(1), 0, "a handshake is no request");
+    workers[1].set_answered(1, 3_000_000);
+    assert_eq!([workers[0].answered(1), registry.heard(1)], [3_000_000, 5_000_000]);
     registry.clear_gauges(1);
-    assert_eq!(registry.heard(1), 5_000_000);
+    assert_eq!([registry.heard(1), registry.answered(1)], [5_000_000, 3_000_000]);
     let works = registry.works(1).count();
     assert_eq!(works, 0, "it has a word of its own");
     registry.clear_row(1);
-    assert_eq!(registry.heard(1), 0);
+    assert_eq!([registry.heard(1), registry.answered(1)], [0, 0]);
 }
 
 #[test]

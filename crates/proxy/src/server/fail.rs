@@ -292,12 +292,12 @@ impl Servers {
         // A server may close a link that was idle, a restart ends links that worked, and a slow
         // request may never end. None of these is a reason to believe the server down. If it is,
         // the next connect will show it.
-        let has_answered = link.done > 0;
-        state.fruitless = if has_answered { 0 } else { state.fruitless.saturating_add(1) };
+        self.count_fruitless(base, &link);
+        let state = self.state(at);
         let harmless = match fault {
             Fault::LinkLost => link.has_worked(base.now),
             // The next link may begin with the same wrong reply.
-            _ if link.has_wrong_reply(fault) => has_answered || state.may_be_well(),
+            _ if link.has_wrong_reply(fault) => link.done > 0 || state.may_be_well(),
             Fault::ReplyTimeout => link.is_alone_silent(heard, &base.pool(at).plan.timeouts),
             _ => false,
         };

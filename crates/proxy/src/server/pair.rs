@@ -79,10 +79,10 @@ impl Servers {
         let Some(link) = self.links.find_mut(id) else { return Ok(Received::Handshake) };
         link.heard(base.now);
         let (at, in_handshake) = (link.at, matches!(link.state, State::Handshake(_)));
-        let is_pushed = link.class == LinkClass::Subscribed;
+        let (is_pushed, has_answered) = (link.class == LinkClass::Subscribed, link.done > 0);
         self.note_heard(at, base.now);
         if !in_handshake {
-            self.note_life(base, at);
+            self.note_bytes(base, at, has_answered);
             return Ok(if is_pushed { Received::Pushes } else { Received::Replies });
         }
         self.handshake(base, id, source)?;

@@ -24,6 +24,8 @@ pub(super) struct ServerState {
     failing_since: Option<Time>,
     /// How many links have ended, one after the other, on which it had answered no request.
     pub(super) fruitless: u8,
+    /// When the first of them was begun.
+    pub(super) fruitless_since: Time,
     /// When a probe was last answered.
     pub(super) back_at: Time,
     /// From then on, a probe that fails counts as a further failure. Probes come often, and must
@@ -152,6 +154,7 @@ impl ServerState {
             failures: 0,
             failing_since: None,
             fruitless: 0,
+            fruitless_since: Time(0),
             back_at: Time(0),
             count_at: Time(0),
             pause: limits::BACKOFF_FIRST_US,

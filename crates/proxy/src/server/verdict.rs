@@ -32,14 +32,24 @@ pub(super) struct FailedAttempt {
 const SAID_MAX: usize = 160;
 
 impl Servers {
-    /// Notes that a server has answered on a link that is up.
-    #[inline]
+    /// Notes that a server has answered the handshake of a link.
     pub(super) fn note_life(&mut self, base: &Base, at: ServerAt) {
+        self.note_bytes(base, at, false);
+    }
+
+    /// Notes that bytes have come on a link that is up. Whether they are an answer is not known
+    /// yet: on a link that `has_answered` a request before, they are taken for one.
+    #[inline]
+    pub(super) fn note_bytes(&mut self, base: &Base, at: ServerAt, has_answered: bool) {
         let silence = &mut self.state(at).silence;
         silence.life = base.now;
         if base.now.since(silence.told) >= TOLD_PAUSE_US {
             silence.told = base.now;
-            base.metrics.set_heard(base.server(at).plan.id, base.now.0);
+            let row = base.server(at).plan.id;
+            base.metrics.set_heard(row, base.now.0);
+            if has_answered {
+                base.metrics.set_answered(row, base.now.0);
+            }
         }
     }
 
@@ -76,6 +86,22 @@ impl Servers {
         self.rest_place(base, link, nth?, fault)
     }
 
+    /// Counts a link that is gone. A server may answer the others rightly, and this worker's only
+    /// client asks what it answers in a wrong form. A handshake shows nothing here: each worker
+    /// whose links bring nothing else would excuse the others for ever.
+    pub(super) fn count_fruitless(&mut self, base: &Base, link: &Link) {
+        let has_answered = link.done > 0;
+        let state = self.state(link.at);
+        let begun = if state.fruitless == 0 { link.begun } else { state.fruitless_since };
+        if has_answered {
+            state.fruitless = 0;
+        } else if has_answered_request(base, link.at, begun) {
+            (state.fruitless, state.fruitless_since) = (1, link.begun);
+        } else {
+            (state.fruitless, state.fruitless_since) = (state.fruitless.saturating_add(1), begun);
+        }
+    }
+
     /// Notes that a link came up and brought nothing: its server answers handshakes, and may do
     /// nothing else.
     pub(super) fn note_fruitless(
@@ -84,7 +110,8 @@ impl Servers {
         (link, nth): (&Link, Option<usize>),
         fault: Fault,
     ) -> Option<ConnId> {
-        if self.has_links_up(link.at) {
+        let works = self.has_links_up(link.at) || has_answered_request(base, link.at, link.begun);
+        if works {
             return self.rest_place(base, link, nth?, fault);
         }
         self.server_failed(base, link.at, fault);
@@ -156,6 +183,11 @@ impl Servers {
         let said: String = line.trim().chars().map(clean).take(SAID_MAX).collect();
         base.server_mut(at).said = (!said.is_empty()).then(|| said.into_boxed_str());
     }
+}
+
+/// Whether a server has answered a request of any worker since then.
+fn has_answered_request(base: &Base, at: ServerAt, since: Time) -> bool {
+    base.metrics.answered(base.server(at).plan.id) > since.0
 }
 
 /// The other workers learn no sooner than this that a server answers.

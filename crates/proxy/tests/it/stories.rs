@@ -615,6 +615,50 @@ fn a_server_whose_every_first_reply_is_wrong_is_down_after_a_few() {
     assert!(stage.events.iter().any(is_down));
 }
 
+/// The worker's only client asks what its server answers in a wrong form; clients of another worker
+/// are answered. A handshake there is no such answer.
+#[test]
+fn wrong_replies_to_one_worker_are_no_failure_while_others_are_answered() {
+    for is_request in [true, false] {
+        let mut stage = Stage::new(&["s0"], |_| {});
+        let client = stage.client();
+        let elsewhere = stage.registry.metrics(1);
+        for _ in 0..3 * limits::FRUITLESS_MAX {
+            stage.says(client, "delete x\r\n");
+            if stage.connects.is_empty() {
+                break;
+            }
+            let link = stage.connect(0);
+            assert_eq!(stage.turn(link), "delete x\r\n");
+            stage.passes(1_000);
+            match is_request {
+                true => elsewhere.set_answered(S0, stage.now().0),
+                false => elsewhere.set_heard(S0, stage.now().0),
+            }
+            stage.passes(1_000);
+            stage.says(link, "END\r\n");
+            assert!(stage.received(client).contains("unexpected reply"));
+        }
+        let is_down = |event: &Event| matches!(event, Event::ServerDown { .. });
+        assert_eq!(stage.events.iter().any(is_down), !is_request);
+    }
+}
+
+/// A link that has answered once tells the other workers of each reply, at most once in 1 ms.
+#[test]
+fn the_other_workers_learn_that_requests_are_answered() {
+    let (mut stage, link) = Stage::of_one();
+    let client = stage.client();
+    for nth in 0..3 {
+        stage.passes(1_000);
+        stage.says(client, "get x\r\n");
+        assert_eq!(stage.turn(link), "get x\r\n");
+        stage.says(link, "END\r\n");
+        let told = if nth == 0 { 0 } else { stage.now().0 };
+        assert_eq!(stage.registry.answered(S0), told, "{nth}");
+    }
+}
+
 /// Nobody has asked anything, so no request is to blame, and none was seen by the server.
 #[test]
 fn what_waits_on_a_link_whose_server_speaks_unasked_moves_to_another() {
