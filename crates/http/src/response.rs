@@ -57,14 +57,20 @@ impl Response {
         Response { status, content_type: TEXT, body: text.as_bytes().into() }
     }
 
+    /// A page for programs.
+    pub fn json(text: Vec<u8>) -> Response {
+        Response { status: Status::Ok, content_type: "application/json", body: text.into() }
+    }
+
     /// The answer to a request that cannot be read, or that there is no room for.
     pub fn refusal(status: Status) -> Response {
         Response::text(status, &format!("{}\n", status.line().1))
     }
 
     /// The whole answer in bytes, for a connection that is closed after it.
-    pub fn last_bytes(&self) -> Vec<u8> {
-        [&self.head(None)[..], &self.body].concat()
+    pub fn last_bytes(&self, method: Method) -> Vec<u8> {
+        let body = if method == Method::Head { &[][..] } else { &self.body };
+        [&self.head(None)[..], body].concat()
     }
 
     /// The head of the answer to `request`; without one, the connection is closed after it.

@@ -23,7 +23,7 @@ use std::process::ExitCode;
 use std::rc::Rc;
 use std::time::Duration;
 
-use http::{Connection, Response, Stage, Status};
+use http::{Connection, Method, Response, Stage, Status};
 use proxy::{Action, Closed, ConnId, Side, Slices, Time};
 use sys::signal::{self, Signals};
 
@@ -208,7 +208,7 @@ impl HttpServer {
 impl Service for HttpServer {
     fn handle_accept(&mut self, _pool: u32, now: Time) -> Result<ConnId, Vec<u8>> {
         if self.clients.len() >= CLIENTS_MAX && !self.make_room(now) {
-            return Err(Response::refusal(Status::ServiceUnavailable).last_bytes());
+            return Err(Response::refusal(Status::ServiceUnavailable).last_bytes(Method::Get));
         }
         let connection = Connection::new(now.0);
         let client = Client { connection, waits_for: None, is_paused: false, is_dirty: false };

@@ -1,50 +1,39 @@
-//! The admin server: it answers the operator's questions (on the admin socket) and sends out
-//! twemproxy's statistics (on the `stats:` port). Each verb of `admin::VERBS` has its arm here.
+//! The admin server: it answers the operator's questions on the admin socket. Each verb of
+//! `admin::VERBS` has its arm here.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
 
+use super::acceptor::Acceptor;
 use super::change_queue::Asked;
 use super::events::{Events, Source};
 use super::listeners::SocketFile;
 use super::{Master, Running};
 use crate::admin::{self, Entry};
-use crate::config::{Address, Admin};
+use crate::config::Admin;
 use crate::error::Error;
 use crate::log::{self, Level};
 
-/// A connection that may wait for an answer; the first two numbers are the listeners.
+/// A connection that may wait for an answer; the first number is the socket's.
 pub type ConnectionId = u32;
 
-/// The listeners and their connections.
+/// The socket and its connections.
 pub struct AdminServer {
     admin: Option<AdminSocket>,
     /// The name by which the socket is found when only the configuration's is known.
     entry: Option<Entry>,
-    stats: Option<StatsPort>,
     connections: BTreeMap<ConnectionId, Connection>,
     next: ConnectionId,
-    /// Listeners that accept nothing now, because there is no room.
-    paused_listeners: BTreeSet<ConnectionId>,
-}
-
-/// The port of twemproxy's statistics.
-struct StatsPort {
-    fd: OwnedFd,
-    /// As the configuration writes it.
-    address: String,
 }
 
 struct Connection {
     fd: OwnedFd,
-    /// The listener that accepted it.
-    kind: ConnectionId,
     input: Vec<u8>,
     /// Lines that are told with the answer, whatever that is.
     notes: Vec<String>,
@@ -69,14 +58,8 @@ impl Connection {
 impl AdminServer {
     pub fn open(running: &Running, file: Option<&Path>, events: &Events) -> Result<Self, Error> {
         let process = &running.config.process;
-        let mut server = AdminServer {
-            admin: None,
-            entry: None,
-            stats: None,
-            connections: BTreeMap::new(),
-            next: FIRST,
-            paused_listeners: BTreeSet::new(),
-        };
+        let mut server =
+            AdminServer { admin: None, entry: None, connections: BTreeMap::new(), next: FIRST };
         match server.open_admin(&process.admin, file, events) {
             Ok(_) => {}
             // Nobody asked for this one: the proxy can do without, as on a read-only disk.
@@ -86,7 +69,6 @@ impl AdminServer {
             }
             Err(error) => return Err(error),
         }
-        server.listen_for_stats(process.stats.as_ref(), &running.addresses, events)?;
         Ok(server)
     }
 
@@ -125,45 +107,12 @@ impl AdminServer {
         if self.admin.as_ref().is_some_and(|admin| admin.file.is_there()) {
             return Ok(false);
         }
-        let socket = AdminSocket::open(&path)?;
-        events.add(&socket.fd, Source::Admin(ADMIN))?;
-        self.admin = Some(socket);
+        self.admin = Some(AdminSocket::open(&path, events)?);
         Ok(true)
-    }
-
-    /// Opens, moves or closes the port of twemproxy's statistics.
-    pub fn listen_for_stats(
-        &mut self,
-        address: Option<&Address>,
-        addresses: &BTreeMap<String, String>,
-        events: &Events,
-    ) -> Result<(), Error> {
-        let wanted = address.map(ToString::to_string);
-        if self.stats.as_ref().map(|port| &port.address) == wanted.as_ref() {
-            return Ok(());
-        }
-        self.stats = None;
-        if let Some(address) = address {
-            let fd = open_stats(address, addresses)?;
-            events.add(&fd, Source::Admin(STATS))?;
-            self.stats = Some(StatsPort { fd, address: address.to_string() });
-        }
-        Ok(())
-    }
-
-    /// Whether `listen_for_stats` could open this one.
-    pub fn try_stats(address: &Address, addresses: &BTreeMap<String, String>) -> Result<(), Error> {
-        open_stats(address, addresses).map(drop)
     }
 
     pub fn path(&self) -> Option<&Path> {
         self.admin.as_ref().map(|admin| admin.file.path.as_path())
-    }
-
-    /// Where twemproxy's statistics are served.
-    pub fn stats_address(&self) -> Option<String> {
-        let fd = &self.stats.as_ref()?.fd;
-        sys::listen::local_address(fd).ok().map(|address| address.to_string())
     }
 
     pub fn answer(&mut self, id: ConnectionId, text: String) {
@@ -204,55 +153,24 @@ impl AdminServer {
         self.answer(id, format!("{}{why}", admin::ERROR));
     }
 
-    fn accept(&mut self, kind: ConnectionId, events: &Events, now: Instant) -> Vec<ConnectionId> {
-        let mut new = Vec::new();
-        loop {
-            let Some(listener) = self.listener(kind) else { return new };
-            // Each listener has room of its own: readers of statistics keep no operator out.
-            let here =
-                self.connections.values().filter(|connection| connection.kind == kind).count();
-            let accepted = match here < CONNECTIONS_MAX {
-                true => sys::listen::accept(listener),
-                false => Err(Errno::MFILE),
-            };
-            match accepted {
-                Ok(fd) => new.extend(self.admit(fd, kind, events, now)),
-                Err(Errno::AGAIN) => return new,
-                Err(Errno::INTR | Errno::CONNABORTED) => {}
-                Err(_) => {
-                    // No room or no descriptor: until the next look the others wait in the queue.
-                    events.forget(listener);
-                    self.paused_listeners.insert(kind);
-                    return new;
-                }
-            }
+    fn accept(&mut self, events: &Events, now: Instant) {
+        let Some(admin) = &mut self.admin else { return };
+        for fd in admin.acceptor.accept(self.connections.len(), events) {
+            self.admit(fd, events, now);
         }
     }
 
-    fn listener(&self, kind: ConnectionId) -> Option<&OwnedFd> {
-        match kind {
-            ADMIN => self.admin.as_ref().map(|admin| &admin.fd),
-            _ => self.stats.as_ref().map(|port| &port.fd),
-        }
-    }
-
-    fn admit(
-        &mut self,
-        fd: OwnedFd,
-        kind: ConnectionId,
-        events: &Events,
-        now: Instant,
-    ) -> Option<ConnectionId> {
-        if kind == ADMIN && !sys::listen::is_of_our_user(&fd) {
-            admin::refuse_stranger(&fd);
-            return None;
+    fn admit(&mut self, fd: OwnedFd, events: &Events, now: Instant) {
+        if !sys::listen::is_of_our_user(&fd) {
+            return admin::refuse_stranger(&fd);
         }
         let id = self.next;
         self.next = self.next.checked_add(1).unwrap_or(FIRST);
-        events.add(&fd, Source::Admin(id)).ok()?;
+        if events.add(&fd, Source::Admin(id)).is_err() {
+            return;
+        }
         let connection = Connection {
             fd,
-            kind,
             input: Vec::new(),
             notes: Vec::new(),
             failures: Vec::new(),
@@ -262,7 +180,6 @@ impl AdminServer {
             until: now + QUESTION_PATIENCE,
         };
         self.connections.insert(id, connection);
-        Some(id)
     }
 
     /// Reads on; a whole line is the question.
@@ -327,12 +244,8 @@ impl AdminServer {
     /// Closes connections that neither ask nor read, and accepts others again.
     pub fn tidy(&mut self, events: &Events, now: Instant) {
         self.connections.retain(|_, connection| now < connection.until);
-        for kind in std::mem::take(&mut self.paused_listeners) {
-            if let Some(listener) = self.listener(kind)
-                && events.add(listener, Source::Admin(kind)).is_err()
-            {
-                self.paused_listeners.insert(kind);
-            }
+        if let Some(admin) = &mut self.admin {
+            admin.acceptor.resume(events);
         }
     }
 }
@@ -340,15 +253,16 @@ impl AdminServer {
 /// The socket and its file.
 struct AdminSocket {
     file: SocketFile,
-    fd: OwnedFd,
+    acceptor: Acceptor,
 }
 
 impl AdminSocket {
-    fn open(path: &Path) -> Result<AdminSocket, Error> {
+    fn open(path: &Path, events: &Events) -> Result<AdminSocket, Error> {
         let failed = format!("cannot open the admin socket {}", path.display());
         let open = || {
             let fd = sys::listen::unix(path, Some(0o600), BACKLOG)?;
-            Ok(AdminSocket { file: SocketFile::of(path)?, fd })
+            let file = SocketFile::of(path)?;
+            Ok(AdminSocket { file, acceptor: Acceptor::new(fd, Source::Admin(ADMIN), events)? })
         };
         open().map_err(Error::os::<io::Error>(failed))
     }
@@ -357,16 +271,7 @@ impl AdminSocket {
 impl Master {
     pub(super) fn serve_admin(&mut self, id: ConnectionId, now: Instant) {
         match id {
-            ADMIN => {
-                self.admin.accept(ADMIN, &self.events, now);
-            }
-            STATS => {
-                for id in self.admin.accept(STATS, &self.events, now) {
-                    let text = self.twemproxy_stats();
-                    self.admin.answer(id, text);
-                    self.want_to_write(id);
-                }
-            }
+            ADMIN => self.admin.accept(&self.events, now),
             _ if self.admin.is_writing(id) => self.admin.write(id),
             _ => {
                 if let Some(question) = self.admin.read(id, &self.events) {
@@ -382,12 +287,7 @@ impl Master {
         if let Some(connection) = self.admin.connections.get(&id) {
             let wanted = connection.written < connection.answer.len();
             // A connection that has asked is not read any more.
-            self.events.watch(
-                connection.fd.as_fd(),
-                Source::Admin(id),
-                !connection.is_served,
-                wanted,
-            );
+            self.events.watch(&connection.fd, Source::Admin(id), !connection.is_served, wanted);
         }
     }
 
@@ -457,24 +357,14 @@ impl Master {
     }
 }
 
-fn open_stats(address: &Address, addresses: &BTreeMap<String, String>) -> Result<OwnedFd, Error> {
-    let resolved = addresses.get(&address.to_string()).and_then(|found| found.parse().ok());
-    let opened = resolved.ok_or(Errno::ADDRNOTAVAIL);
-    let opened = opened.and_then(|resolved| sys::listen::tcp(resolved, BACKLOG, false));
-    opened.map_err(Error::os(format!("cannot open the stats port {address}")))
-}
-
 fn verbs() -> String {
     let names: Vec<&str> = admin::VERBS.iter().map(|verb| verb.name).collect();
     names.join(", ")
 }
 
-/// The admin socket itself, the stats port, and from here on connections.
+/// The admin socket itself, and from here on connections.
 const ADMIN: ConnectionId = 0;
-const STATS: ConnectionId = 1;
-const FIRST: ConnectionId = 2;
-/// Connections of each listener at once; the others wait in the sockets' queues.
-const CONNECTIONS_MAX: usize = 32;
+const FIRST: ConnectionId = 1;
 /// How long a connection may take to ask, …
 const QUESTION_PATIENCE: Duration = Duration::from_secs(2);
 /// … and to wait for the answer and read it.

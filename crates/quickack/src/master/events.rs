@@ -1,7 +1,7 @@
 //! The events that the master waits for: signals, channels, the admin server's sockets.
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
 use rustix::event::{Timespec, epoll};
@@ -14,8 +14,10 @@ pub enum Source {
     Signals,
     /// The channel of the worker in this slot.
     Channel(usize),
-    /// A listener of the admin server's, or one of its connections.
+    /// The admin socket, or one of its connections.
     Admin(u32),
+    /// The port of twemproxy's statistics, or one of its connections.
+    Stats(u32),
     /// The channel of the HTTP process.
     Http,
     /// The channel of the process that writes the access log.
@@ -61,15 +63,15 @@ impl Events {
     }
 
     /// Watches a descriptor for input, for room to write, or for both.
-    pub fn watch(&self, fd: BorrowedFd<'_>, source: Source, read: bool, write: bool) {
+    pub fn watch(&self, fd: impl AsFd, source: Source, read: bool, write: bool) {
         let mut flags = epoll::EventFlags::empty();
         flags.set(epoll::EventFlags::IN, read);
         flags.set(epoll::EventFlags::OUT, write);
         let data = epoll::EventData::new_u64(source.to_u64());
-        match epoll::modify(&self.epoll, fd, data, flags) {
+        match epoll::modify(&self.epoll, &fd, data, flags) {
             // Not watched any more, since it says nothing: only for its room, then.
             Err(Errno::NOENT) if write => {
-                let _ = epoll::add(&self.epoll, fd, data, epoll::EventFlags::OUT);
+                let _ = epoll::add(&self.epoll, &fd, data, epoll::EventFlags::OUT);
             }
             // What cannot be watched is given up when its time is over.
             Ok(()) | Err(_) => {}
@@ -91,6 +93,7 @@ impl Source {
             Source::Http => 3 << 32,
             Source::LogWriter => 4 << 32,
             Source::Resolver => 5 << 32,
+            Source::Stats(id) => 6 << 32 | u64::from(id),
         }
     }
 
@@ -101,7 +104,8 @@ impl Source {
             2 => Source::Admin(data as u32),
             3 => Source::Http,
             4 => Source::LogWriter,
-            _ => Source::Resolver,
+            5 => Source::Resolver,
+            _ => Source::Stats(data as u32),
         }
     }
 }

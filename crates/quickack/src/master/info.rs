@@ -100,7 +100,7 @@ impl Master {
             "workers_serving": self.serving(),
             "accept": self.running.mode.name(),
             "admin": self.admin.path().map(|path| path.display().to_string()),
-            "stats": self.admin.stats_address(),
+            "stats": self.stats_port.address(),
             "http": self.http.bound(),
             "limits": {
                 "clients_max": clients_max,

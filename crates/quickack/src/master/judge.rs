@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use super::admin_server::AdminServer;
+use super::stats_port::StatsPort;
 use super::{Master, say};
 use crate::config::{self, Affinity, Config};
 use crate::error::Error;
@@ -56,7 +56,7 @@ impl Master {
                 .map_err(|error| error.within("cannot open the new log"))?;
         }
         match &new.stats {
-            Some(address) if new.stats != old.stats => AdminServer::try_stats(address, addresses),
+            Some(address) if new.stats != old.stats => StatsPort::try_listen(address, addresses),
             _ => Ok(()),
         }
     }
@@ -69,11 +69,8 @@ impl Master {
             say(&mut self.log, Level::Error, "log_target", &text);
         }
         self.scoreboard.registry().set_debug(self.log.is_debug());
-        if let Err(error) = self.admin.listen_for_stats(
-            process.stats.as_ref(),
-            &self.running.addresses,
-            &self.events,
-        ) {
+        let (written, addresses) = (process.stats.as_ref(), &self.running.addresses);
+        if let Err(error) = self.stats_port.listen(written, addresses, &self.events) {
             say(&mut self.log, Level::Error, "stats_port", &error.to_string());
         }
     }

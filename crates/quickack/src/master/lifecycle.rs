@@ -8,14 +8,37 @@ use metrics::WorkerCounter;
 use rustix::process::Signal;
 use sys::signal;
 
+use super::Master;
 use super::admin_server::ConnectionId;
 use super::change_queue::Asked;
 use super::workers::{Slot, State};
-use super::{EndStage, Ending, Master};
 use super::{say, say_of};
 use crate::address_space;
 use crate::ipc::ToWorker;
 use crate::log::{About, Clocks, Level};
+
+/// The end of the proxy, once it has begun.
+pub(super) struct Ending {
+    code: u8,
+    stage: EndStage,
+}
+
+/// How far the end has come.
+enum EndStage {
+    /// Everything is served until then, and the proxy says that it is not ready.
+    Delayed { until: Instant },
+    /// Nothing is accepted; what is left is killed at the deadline.
+    Draining { deadline: Instant },
+}
+
+impl Ending {
+    /// When its stage is over at the latest.
+    pub(super) fn due(&self) -> Instant {
+        match self.stage {
+            EndStage::Delayed { until: due } | EndStage::Draining { deadline: due } => due,
+        }
+    }
+}
 
 impl Master {
     pub(super) fn handle_signals(&mut self, now: Instant) {
@@ -327,6 +350,7 @@ impl Master {
         let was_late = now > self.next_check + LOOK_EVERY / 2;
         self.next_check = now + self.seconds.until_half(Clocks::read());
         self.admin.tidy(&self.events, now);
+        self.stats_port.tidy(&self.events, now);
         self.clients_given.clear();
         self.killed.retain_mut(|child| !matches!(child.try_wait(), Ok(Some(_)) | Err(_)));
         let hang = Duration::from_micros(self.running.config.process.hang_timeout_us);

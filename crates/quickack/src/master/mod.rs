@@ -27,9 +27,12 @@
 //! | `problems` | what is wrong now, in sentences |
 //! | `seconds` | the latencies of the last seconds and minutes |
 //! | `admin_server` | what the operator asks by the admin socket |
+//! | `stats_port` | twemproxy's statistics, and who asks for them in HTTP |
+//! | `acceptor` | how many connections the two have at once |
 //! | `running` | the configuration that holds, as workers are sent it |
 //! | `reader` | a process of its own that reads files and looks up hosts |
 
+mod acceptor;
 mod access_log;
 mod admin_server;
 mod caches;
@@ -57,6 +60,7 @@ mod servers;
 mod setup;
 mod shared_memory;
 mod slow_log;
+mod stats_port;
 mod workers;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -90,11 +94,13 @@ use events::{Events, Source};
 use health::Health;
 use http::Http;
 use ids::Ids;
+use lifecycle::Ending;
 use listeners::Listeners;
 use names::Names;
 use query::Queries;
 use running::Running;
 use seconds::Seconds;
+use stats_port::StatsPort;
 use workers::{Slot, State, Worker};
 
 /// Serves `config` until it is told to end. `file` is what a reload reads; `ready` is called when
@@ -138,6 +144,7 @@ struct Master {
     /// Requests that came while a change was under way, in order.
     change_requests: VecDeque<ChangeRequest>,
     admin: AdminServer,
+    stats_port: StatsPort,
     queries: Queries,
     http: Http,
     access_log: AccessLog,
@@ -174,20 +181,6 @@ struct WaitingClient {
     fd: OwnedFd,
 }
 
-/// The end of the proxy, once it has begun.
-struct Ending {
-    code: u8,
-    stage: EndStage,
-}
-
-/// How far the end has come.
-enum EndStage {
-    /// Everything is served until then, and the proxy says that it is not ready.
-    Delayed { until: Instant },
-    /// Nothing is accepted; what is left is killed at the deadline.
-    Draining { deadline: Instant },
-}
-
 impl Master {
     fn start(
         config: Config,
@@ -221,12 +214,13 @@ impl Master {
             resolved,
             addresses,
         };
-        let sealed_config = Rc::new(running.installation(&mut caches)?.seal()?);
         scoreboard.commit_config(running.epoch);
         let events = Events::new(&signals)?;
         let admin = AdminServer::open(&running, file.as_deref(), &events)?;
         let (clocks, seconds) = (Clocks::read(), Seconds::new(Clocks::read()));
         let mut master = Master {
+            sealed_config: Rc::new(running.installation(&mut caches)?.seal()?),
+            stats_port: StatsPort::open(&running, &events)?,
             events,
             signals,
             health: Health::new(&running),
@@ -235,7 +229,6 @@ impl Master {
             lock: Rc::new(sys::lock::new()?),
             wakeups: Vec::new(),
             running,
-            sealed_config,
             ids,
             listeners,
             caches,
@@ -302,6 +295,7 @@ impl Master {
                 Source::Signals => self.handle_signals(now),
                 Source::Channel(slot) => self.listen_to(slot),
                 Source::Admin(id) => self.serve_admin(id, now),
+                Source::Stats(id) => self.serve_stats(id, now),
                 Source::Http => self.listen_to_http(),
                 Source::LogWriter => self.listen_to_log_writer(),
                 Source::Resolver => self.listen_to_resolver(),
@@ -331,6 +325,7 @@ impl Master {
         self.tend_names(now);
         self.release_ids();
         self.tend_queries(now);
+        self.tend_stats(now);
         for WaitingClient { client, tally, fd } in std::mem::take(&mut self.waiting_clients) {
             self.pass_clients(&client, std::iter::once((tally, fd)));
         }
@@ -346,10 +341,7 @@ impl Master {
         };
         let vacant = self.slots.iter().take(wanted).filter(|slot| slot.worker.is_none());
         let starts = vacant.map(|slot| slot.not_before);
-        let ending = self.ending.as_ref().map(|ending| match ending.stage {
-            EndStage::Delayed { until } => until,
-            EndStage::Draining { deadline } => deadline,
-        });
+        let ending = self.ending.as_ref().map(Ending::due);
         let log = self.log.due_us().map(|due| {
             let wait = due.saturating_sub(Clocks::read().clock_us);
             Instant::now() + Duration::from_micros(wait)
@@ -357,6 +349,7 @@ impl Master {
         // The turn that comes each half second looks at everything else that has its time.
         let names = self.names.due().filter(|_| self.change.is_none() && self.ending.is_none());
         let all = starts.chain(ending).chain(log).chain(self.queries.due()).chain(names);
+        let all = all.chain(self.stats_port.due());
         let next = all.min().unwrap_or(self.next_check).min(self.next_check);
         next.saturating_duration_since(Instant::now())
     }

@@ -24,7 +24,7 @@ impl Master {
         }
         let workers = self.running.config.process.worker_count();
         lines.push(format!("workers: {workers}; {accept}"));
-        if let Some(address) = self.admin.stats_address() {
+        if let Some(address) = self.stats_port.address() {
             lines.push(format!("statistics on {address}"));
         }
         if let Some(address) = self.http.bound() {

@@ -1,6 +1,6 @@
 //! The counters in shared memory, compared with the load's own counts.
 
-use std::io::Read;
+use std::io::{Read, Write};
 use std::net::SocketAddr;
 use std::process::Command;
 
@@ -102,6 +102,40 @@ fn the_stats_port_speaks_as_nutcrackers_does_before_memcached() {
     let server = &ours["alpha"][memcached.address.to_string()];
     assert_eq!(server["requests"], 10, "{ours:#}");
     assert_eq!(server["responses"], 10, "{ours:#}");
+}
+
+/// `curl` and probes of load balancers ask in HTTP; collectors for nutcracker say nothing.
+#[test]
+fn the_stats_port_answers_those_that_ask_and_loses_no_byte_before_memcached() {
+    let port = free_address();
+    let (_memcached, _quickack) = harness::field(1, &[&format!("stats: {port}")], &[]);
+    let json = "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n";
+    let refused = "HTTP/1.1 405 Method Not Allowed\r\n";
+    let cases: [(&[&str], &str, bool); 9] = [
+        (&["GET / HTTP/1.1\r\nHost: a\r\n\r\n"], json, true),
+        (&["GET /stats HTTP/1.1\r\nHo", "st: a\r\n\r\n"], json, true),
+        (&["GET / HTTP/1.1\r\nHost: a\r\n\r\nGET /b HTTP/1.1\r\n\r\n"], json, true),
+        (&["HEAD / HTTP/1.0\r\n\r\n"], json, false),
+        (&["POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n"], refused, false),
+        (&["GET  /\u{1} HTTP/1.1\r\n\r\n"], "HTTP/1.1 400 Bad Request\r\n", false),
+        (&["stats\r\n"], "{", true),
+        (&["stats"], "{", true),
+        (&[], "{", true),
+    ];
+    for (pieces, start, has_json) in cases.into_iter().cycle().take(90) {
+        let mut client = Client::connect(port);
+        for piece in pieces {
+            client.stream.write_all(piece.as_bytes()).expect("there is room");
+        }
+        let mut text = String::new();
+        client.stream.read_to_string(&mut text).expect("all of it, and no reset");
+        assert!(text.starts_with(start), "{pieces:?}: {text}");
+        let body =
+            if start == "{" { &text } else { text.split_once("\r\n\r\n").expect("a head").1 };
+        let parsed =
+            serde_json::from_str::<Value>(body).is_ok_and(|json| json["alpha"].is_object());
+        assert_eq!(parsed, has_json, "{pieces:?}: {text}");
+    }
 }
 
 #[test]
