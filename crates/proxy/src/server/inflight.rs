@@ -83,6 +83,7 @@ impl InflightLimit {
     ) {
         if inflight < self.bytes / 4 && !self.is_short {
             // The limit is far away: nothing is to be learned but the shortest way.
+            self.turn_window(now);
             self.shortest[0] = self.shortest[0].min(delay);
             return;
         }
@@ -104,14 +105,20 @@ impl InflightLimit {
         }
     }
 
-    fn end_round(&mut self, work: u64, now: Time) {
-        let (delay, inflight) = std::mem::replace(&mut self.best, (u64::MAX, 0));
-        self.rounds += 1;
+    /// Begins another window when one is over: the way may have become longer.
+    #[inline]
+    fn turn_window(&mut self, now: Time) {
         if now.since(self.window) >= WINDOW_US {
             self.shortest = [u64::MAX, self.shortest[0]];
             self.window = now;
             self.opens = true;
         }
+    }
+
+    fn end_round(&mut self, work: u64, now: Time) {
+        let (delay, inflight) = std::mem::replace(&mut self.best, (u64::MAX, 0));
+        self.rounds += 1;
+        self.turn_window(now);
         self.shortest[0] = self.shortest[0].min(delay);
         let shortest = self.round_trip();
         let queueing = (delay - shortest).saturating_sub(work);
@@ -320,6 +327,20 @@ mod tests {
         assert_eq!(path.limit.round_trip(), TRIP);
         path.play(10_000, TRIP, 12);
         assert!(path.limit.bytes() >= limits::INFLIGHT_MAX / 2, "{}", path.limit.bytes());
+    }
+
+    /// Load that is far from the limit ends no round.
+    #[test]
+    fn a_longer_way_is_known_after_two_windows_of_little_load() {
+        let mut limit = InflightLimit::new(limits::INFLIGHT_MIN, Time(0));
+        let mut asks = |seconds: u64, delay: u64| {
+            let now = Time(seconds * 1_000_000);
+            limit.note_reply((delay, 1), (seconds, seconds), (0, now));
+            limit.round_trip()
+        };
+        assert_eq!(asks(1, 100), 100);
+        assert_eq!([asks(4, 900), asks(6, 900), asks(9, 900)], [100; 3], "of the window before");
+        assert_eq!(asks(12, 900), 900);
     }
 
     #[test]
