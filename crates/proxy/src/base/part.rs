@@ -95,6 +95,12 @@ impl Effort {
         matches!(self, Effort::Untried(_) | Effort::Known(_) | Effort::Slow)
     }
 
+    /// Whether it may keep its server for long.
+    #[inline]
+    pub(crate) fn may_be_long(self) -> bool {
+        !matches!(self, Effort::Quick | Effort::Waits | Effort::Watches)
+    }
+
     /// Whether the time of such requests that are outstanding at a server is bounded.
     #[inline]
     pub(crate) fn is_bounded(self) -> bool {

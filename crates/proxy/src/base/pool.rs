@@ -193,6 +193,13 @@ impl Pool {
         self.servers.iter().filter(|one| one.stage == Stage::Planned).count()
     }
 
+    /// Returns the index of the only server in the plan, if there is one only.
+    pub(crate) fn only_planned(&self) -> Option<usize> {
+        let is_planned = |one: &Server| one.stage == Stage::Planned;
+        let first = self.servers.iter().position(is_planned)?;
+        (!self.servers[first + 1..].iter().any(is_planned)).then_some(first)
+    }
+
     /// Returns the index of some server that can be asked. It is always the same for the same
     /// number, as long as that server can be asked.
     pub(crate) fn any_place(&self, number: usize) -> Option<usize> {

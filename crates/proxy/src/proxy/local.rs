@@ -4,7 +4,6 @@ use proto::{Answer, Class, Local, Refusal, Request};
 
 use super::Proxy;
 use crate::base::part::{Data, Effort, Incoming, LinkClass, Requester};
-use crate::base::pool::Stage;
 use crate::base::{ServerAt, limits};
 use crate::route::{self, Route};
 
@@ -35,12 +34,11 @@ impl Proxy {
     #[inline]
     fn is_server_busy(&self, pool: usize) -> bool {
         let its = &self.base.pools[pool];
-        let place = || its.servers.iter().position(|one| one.stage == Stage::Planned);
         let is_silent = || {
-            let Some(server) = place() else { return false };
+            let Some(server) = its.only_planned() else { return false };
             let at = ServerAt { pool: pool as u32, server: server as u32 };
-            let is_it = its.planned() == 1 && self.base.server(at).can_be_asked();
-            let busy = if is_it { self.base.busy(at) } else { None };
+            let can_be_asked = self.base.server(at).can_be_asked();
+            let busy = if can_be_asked { self.base.busy(at) } else { None };
             busy.is_some_and(|busy| self.base.now.since(busy.since) >= limits::BUSY_ASKED_US)
         };
         its.busy_line.is_some() || is_silent()
@@ -51,8 +49,7 @@ impl Proxy {
     #[cold]
     pub(super) fn route_unless_busy(&mut self, asks: &Requester) -> Option<Route> {
         let control = self.class_in(asks, LinkClass::Control);
-        let pool = &self.base.pools[asks.pool()];
-        let server = pool.servers.iter().position(|one| one.stage == Stage::Planned)?;
+        let server = self.base.pools[asks.pool()].only_planned()?;
         if control != LinkClass::Control || !self.is_server_busy(asks.pool()) {
             return None;
         }

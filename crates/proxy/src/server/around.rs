@@ -100,9 +100,18 @@ impl Servers {
         }
     }
 
-    /// Notes that a link is gone.
-    pub(super) fn forget_spare(base: &mut Base, link: &Link) {
-        base.spare_links -= usize::from(link.class == LinkClass::Spare);
+    /// Notes that a link is gone. If it was a spare one, what it went around may need another.
+    pub(super) fn forget_spare(&mut self, base: &mut Base, link: &Link) {
+        if link.class != LinkClass::Spare {
+            return;
+        }
+        base.spare_links -= 1;
+        for id in self.links_of(link.at) {
+            if let Some(one) = self.links.find_mut(id).filter(|one| one.conn_key == link.conn_key) {
+                one.around = 0;
+                self.arm(base, id);
+            }
+        }
     }
 }
 
@@ -126,9 +135,8 @@ impl Link {
 
     fn occupied_at(&self, base: &Base) -> Option<Time> {
         let first = self.outstanding.front()?;
-        let is_long = !matches!(first.effort, Effort::Quick | Effort::Waits | Effort::Watches);
         let is_shared = self.class == LinkClass::Shared && self.is_up();
-        let is_it = is_long && is_shared && first.end <= self.sent;
+        let is_it = first.effort.may_be_long() && is_shared && first.end <= self.sent;
         let usual = base.server(self.at).trips.usual();
         is_it.then(|| self.owed.after(usual + limits::OCCUPIED_US))
     }

@@ -11,7 +11,6 @@ use crate::base::busy::BusyWith;
 use crate::base::id::ConnId;
 use crate::base::part::{Effort, LinkClass, Requester};
 use crate::base::plan::Timeouts;
-use crate::base::pool::Stage;
 use crate::base::{Base, ServerAt, limits};
 
 impl Servers {
@@ -73,8 +72,7 @@ impl Servers {
     #[cold]
     pub(super) fn note_busy_line(&mut self, base: &mut Base, at: ServerAt, line: Option<&[u8]>) {
         let pool = &mut base.pools[at.pool as usize];
-        let is_planned = pool.servers[at.server as usize].stage == Stage::Planned;
-        let line = line.filter(|_| is_planned && pool.planned() == 1);
+        let line = line.filter(|_| pool.only_planned() == Some(at.server as usize));
         if line.is_some() || self.state(at).said_busy {
             pool.busy_line = line.map(Box::from);
         }

@@ -263,7 +263,7 @@ impl Servers {
         let Some(mut link) = self.links.remove(id) else { return };
         tell_lost(base, (id, link.at), Some(fault.row().words));
         self.forget_private(base, id, &link);
-        Servers::forget_spare(base, &link);
+        self.forget_spare(base, &link);
         base.gauges_changed = true;
         base.memory.change(&mut link.counted, 0);
         let at = link.at;

@@ -227,7 +227,7 @@ impl Servers {
         let message = link.pop();
         let began = link.reply_began;
         link.note_reply_complete(message.end, base.now);
-        if !matches!(message.effort, Effort::Quick | Effort::Waits | Effort::Watches) {
+        if message.effort.may_be_long() {
             link.answered.add(message.effort, kind, message.ask.command, base.reply.sent);
         }
         let (at, batch_waits) = (link.at, link.batch.is_some());

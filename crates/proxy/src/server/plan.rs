@@ -184,7 +184,7 @@ impl Servers {
         assert!(!link.owes, "a link that carries nothing is owed nothing");
         tell_lost(base, (id, link.at), None);
         self.forget_private(base, id, &link);
-        Servers::forget_spare(base, &link);
+        self.forget_spare(base, &link);
         base.memory.change(&mut link.counted, 0);
         base.actions.push_back(Action::Close(id));
         base.pools[link.at.pool as usize].conn_keys.remove_link(link.conn_key);

@@ -95,6 +95,23 @@ fn a_spare_link_is_closed_when_it_was_not_needed_for_a_while() {
 }
 
 #[test]
+fn a_spare_link_that_is_lost_is_made_again_for_the_same_request() {
+    let (mut stage, links) = redis(&["s0"], 4);
+    let quiet = stage.client();
+    occupies(&mut stage, links[0]);
+    stage.passes(LONG);
+    let spare = comes_up(&mut stage);
+    stage.says(quiet, "GET c\r\n");
+    assert_eq!(stage.turn(spare), resp("GET c"));
+    stage.says(spare, BUSY);
+    stage.closes(spare, Closed::Reset);
+    stage.passes(LONG);
+    let other = comes_up(&mut stage);
+    stage.says(quiet, "GET d\r\n");
+    assert_eq!(stage.turn(other), resp("GET d"));
+}
+
+#[test]
 fn nobody_goes_around_where_no_room_is_left_for_another_link() {
     let (mut stage, links) = redis(&["s0"], 3);
     let quiet = stage.client();
