@@ -70,6 +70,8 @@ fn a_storm_of_connects_is_shared_out_among_all_workers() {
         answer_lines(stream, |_| None);
     });
     let global = [format!("server_connects_max: {PER_SECOND}")];
+    // From the first one on: those that are made in advance are limited as well.
+    let start = Instant::now();
     let quickack = harness::start(
         4,
         &[&global[0]],
@@ -77,7 +79,6 @@ fn a_storm_of_connects_is_shared_out_among_all_workers() {
         &["server_retry_timeout: 1", "server_connections: 4", "timeout: 300"],
     );
     let mut clients: Vec<Client> = (0..32).map(|_| quickack.client()).collect();
-    let (start, before) = (Instant::now(), count.load(Ordering::Relaxed));
     while start.elapsed() < Duration::from_secs(2) {
         for client in &mut clients {
             client.send("get a\r\n");
@@ -87,7 +88,7 @@ fn a_storm_of_connects_is_shared_out_among_all_workers() {
         }
     }
     let seconds = start.elapsed().as_secs_f64();
-    let connects = count.load(Ordering::Relaxed) - before;
+    let connects = count.load(Ordering::Relaxed);
     println!("{connects} connects in {seconds:.1} s, of {PER_SECOND} a second");
     // A burst of a tenth of a second's connects is permitted.
     let most = PER_SECOND as f64 * (seconds + 0.1) + 2.0;

@@ -216,7 +216,7 @@ fn sidekiq_does_its_jobs_while_workers_are_killed() {
 /// 10,000 jobs each; what is lost and doubled directly is printed beside.
 #[test]
 #[ignore = "takes minutes; `cargo xtask test --long` runs it"]
-fn rq_celery_bullmq_and_sidekiq_do_ten_thousand_jobs() {
+fn soak_rq_celery_bullmq_and_sidekiq_do_ten_thousand_jobs() {
     for (queue, servers) in
         [(&RQ, 1), (&CELERY, 1), (&CELERY, 4), (&BULLMQ, 1), (&BULLMQ, 4), (&SIDEKIQ, 1)]
     {
