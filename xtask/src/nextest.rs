@@ -45,6 +45,10 @@ struct Failed {
     output: String,
 }
 
+/// The tests of the program among real peers, in nextest's words, and the options that build them.
+pub const PROGRAM: &str = "binary_id(=quickack::it)";
+pub const PROGRAM_OPTIONS: &[&str] = &["--workspace", "--test", "it"];
+
 /// More of them than this in one run of the ladder fail the run.
 pub const UNSTABLE_MAX: usize = 5;
 /// More failures than this are not run once more: that is no accident.
@@ -110,10 +114,11 @@ impl Tests<'_> {
     }
 }
 
-/// Returns the names of the tests of a test binary that are not ignored.
-pub fn list(options: &[&str]) -> Result<BTreeSet<String>, String> {
+/// Returns the names of the program's tests among real peers that are not ignored.
+pub fn list() -> Result<BTreeSet<String>, String> {
     let mut command = nextest()?;
-    command.args(["nextest", "list", "--locked", "--message-format", "json"]).args(options);
+    command.args(["nextest", "list", "--locked", "--message-format", "json"]);
+    command.args(PROGRAM_OPTIONS).args(["--filterset", PROGRAM]);
     let output = command.stderr(Stdio::inherit()).output();
     let output = output.map_err(|error| format!("nextest list: {error}"))?;
     let json = serde_json::from_slice(&output.stdout);
@@ -122,8 +127,7 @@ pub fn list(options: &[&str]) -> Result<BTreeSet<String>, String> {
 
 /// Returns the names in nextest's list that are not ignored.
 fn names(list: &Value) -> BTreeSet<String> {
-    let suites = list["rust-suites"].as_object().into_iter().flat_map(|suites| suites.values());
-    let tests = suites.filter_map(|suite| suite["testcases"].as_object()).flatten();
+    let tests = list["rust-suites"]["quickack::it"]["testcases"].as_object().into_iter().flatten();
     tests.filter(|(_, test)| test["ignored"] == false).map(|(name, _)| name.clone()).collect()
 }
 

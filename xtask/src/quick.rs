@@ -21,7 +21,7 @@ pub fn unit() -> String {
 
 /// Returns nextest's expression for the tests with real clients and servers.
 pub fn integration() -> Result<String, String> {
-    let names = nextest::list(&["--package", "quickack", "--test", "it"])?;
+    let names = nextest::list()?;
     let tests: Vec<String> = firsts(&names).map(|name| format!("test(={name})")).collect();
     Ok(tests.join(" or "))
 }

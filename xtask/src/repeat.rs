@@ -9,7 +9,7 @@ use std::io::Write as _;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
-use crate::nextest::{Ran, Tests};
+use crate::nextest::{self, Ran, Tests};
 use crate::{Outcome, peers, root, test};
 
 const USAGE: &str = "use: cargo xtask repeat [--quiet-machine] [--fresh] COUNT STEP|TEST...";
@@ -70,8 +70,8 @@ fn run_one(name: &str) -> Result<Ran, String> {
     }
     let tests = Tests {
         step: "it",
-        options: &["--package", "quickack", "--test", "it"],
-        filter: format!("test(={name})"),
+        options: nextest::PROGRAM_OPTIONS,
+        filter: format!("{} and test(={name})", nextest::PROGRAM),
         environment: &[],
         again: false,
     };

@@ -39,7 +39,7 @@ const STEPS: &[Step] = &[
     Step { name: "tidy", about: "the house rules", needs: "", run: house_rules, long: false },
     Step {
         name: "unit",
-        about: "unit tests, conformance, fuzz smoke, simulator",
+        about: "unit tests, the program's too; conformance, fuzz smoke, simulator",
         needs: "",
         run: unit,
         long: false,
@@ -60,7 +60,7 @@ const STEPS: &[Step] = &[
     },
     Step {
         name: "it",
-        about: "the program: its own tests, then among real peers",
+        about: "the program among real peers",
         needs: PEERS,
         run: integration,
         long: false,
@@ -308,14 +308,16 @@ fn house_rules(_: &Request) -> (Ran, Outcome) {
     one(tidy::run(&[]))
 }
 
-/// Runs all tests without our own programs, which have a step of their own.
+/// Runs all tests but those of the program among real peers, which have steps of their own. The
+/// whole workspace is built in each of these steps: with other packages, dependencies would have
+/// other features, and be compiled again.
 fn unit(request: &Request) -> (Ran, Outcome) {
-    let options = &["--workspace", "--exclude", "quickack"];
+    let others = format!("not {}", nextest::PROGRAM);
     let (filter, environment) = match request.quick {
-        true => (quick::unit(), &[quick::SEEDS][..]),
-        false => (String::new(), &[][..]),
+        true => (format!("({}) and {others}", quick::unit()), &[quick::SEEDS][..]),
+        false => (others, &[][..]),
     };
-    Tests { step: "unit", options, filter, environment, again: false }.run()
+    Tests { step: "unit", options: &["--workspace"], filter, environment, again: false }.run()
 }
 
 /// The bugs are compiled in, so this step has its own target folder.
@@ -346,7 +348,7 @@ fn commands_table(request: &Request) -> (Ran, Outcome) {
 fn integration(request: &Request) -> (Ran, Outcome) {
     if request.quick {
         return match quick::integration() {
-            Ok(filter) => of_the_program("it", &["--test", "it"], &filter, request, &[]),
+            Ok(filter) => of_the_program("it", &filter, request, &[]),
             Err(why) => (Ran::default(), Err(why)),
         };
     }
@@ -356,8 +358,7 @@ fn integration(request: &Request) -> (Ran, Outcome) {
     };
     let environment = [(any_workers::VARIABLE, noted.as_str())];
     let filter = "not test(/^stall::/)";
-    let (mut ran, outcome) =
-        of_the_program("it", &["--bins", "--test", "it"], filter, request, &environment);
+    let (mut ran, outcome) = of_the_program("it", filter, request, &environment);
     if outcome.is_err() || !request.missing.is_empty() {
         return (ran, outcome);
     }
@@ -371,7 +372,7 @@ fn through_four_workers(request: &Request) -> (Ran, Outcome) {
     match any_workers::filter() {
         Ok(filter) => {
             let environment = [("QUICKACK_WORKERS", "4")];
-            of_the_program("four", &["--test", "it"], &filter, request, &environment)
+            of_the_program("four", &filter, request, &environment)
         }
         Err(why) => (Ran::default(), Err(why)),
     }
@@ -379,23 +380,22 @@ fn through_four_workers(request: &Request) -> (Ran, Outcome) {
 
 /// Run alone: with other tests on two cores a sample may be late without a fault.
 fn stall(request: &Request) -> (Ran, Outcome) {
-    of_the_program("stall", &["--test", "it"], "test(/^stall::/)", request, &[])
+    of_the_program("stall", "test(/^stall::/)", request, &[])
 }
 
 /// Leaves out the tests that need a missing peer.
 fn of_the_program(
     step: &'static str,
-    targets: &[&str],
     filter: &str,
     request: &Request,
     environment: &[(&str, &str)],
 ) -> (Ran, Outcome) {
-    let mut filter = format!("({filter})");
+    let mut filter = format!("{} and ({filter})", nextest::PROGRAM);
     for fragment in request.missing.iter().flat_map(|peer| peer.tests) {
         filter.push_str(&format!(" and not test({fragment})"));
     }
-    let options = [&["--package", "quickack"], targets].concat();
-    Tests { step, options: &options, filter, environment, again: true }.run()
+    let options = nextest::PROGRAM_OPTIONS;
+    Tests { step, options, filter, environment, again: true }.run()
 }
 
 fn soak(_: &Request) -> (Ran, Outcome) {
