@@ -169,6 +169,13 @@ mod tests {
     }
 
     #[test]
+    fn each_protocol_and_each_tenant_has_a_group_of_its_own() {
+        let protocols = (0..PROTOCOLS.len()).map(|place| Groups::of(NOBODY, place));
+        let groups = protocols.chain((1..=8).map(|tenant| Groups::of(tenant, 0)));
+        assert!(groups.eq(0..PROTOCOLS.len() as u16 + 8), "none is shared, and none is left out");
+    }
+
+    #[test]
     fn tenants_that_want_more_have_the_turn_by_weight_whatever_their_clients() {
         let mut groups = two();
         let [one, other] = [1, 2].map(|tenant| Groups::of(tenant, 0));

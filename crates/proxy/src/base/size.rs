@@ -339,6 +339,14 @@ mod tests {
     }
 
     #[test]
+    fn a_cost_may_be_as_unproven_as_another_and_keeps_its_bytes() {
+        let own = Cost::new(40, Expected::proven(100));
+        let other = Cost::new(9_000, Expected::unproven(1, 0));
+        let both = own.unproven_as(other);
+        assert_eq!((both.bytes(), both.unproven()), (own.bytes(), other.unproven()));
+    }
+
+    #[test]
     fn an_answer_is_below_a_bound_if_it_is_proven_and_fits_with_what_goes_before() {
         let below = |len, with| Expected::proven(len).is_below(200, with);
         assert_eq!([below(100, 99), below(100, 100), below(0, 200)], [true, false, false]);

@@ -343,6 +343,17 @@ mod tests {
         }
     }
 
+    #[test]
+    fn an_entry_has_its_key_as_far_as_it_may_be_known() {
+        let entry = |key: &[u8], key_len, key_hash| {
+            key_text(&SlowEntry { key: key.to_vec(), key_len, key_hash, ..SlowEntry::default() })
+        };
+        assert_eq!(entry(b"", 3, 0), (Vec::new(), 0));
+        assert_eq!(entry(b"", 3, 0xab), (b"#00000000000000ab".to_vec(), 0));
+        assert_eq!(entry(b"abc", 3, 0), (b"abc".to_vec(), 0));
+        assert_eq!(entry(b"abc", 10, 0xab), (b"abc".to_vec(), 7));
+    }
+
     fn words(story: &Story) -> Vec<&'static str> {
         Cause::of_bits(story.causes().0).map(|(_, word, _)| *word).collect()
     }

@@ -329,6 +329,18 @@ mod tests {
         assert!(path.limit.bytes() >= limits::INFLIGHT_MAX / 2, "{}", path.limit.bytes());
     }
 
+    /// A large message may wait although little is in flight.
+    #[test]
+    fn little_load_teaches_something_only_if_something_waits() {
+        let mut limit = InflightLimit::new(limits::INFLIGHT_MIN, Time(0));
+        let first = limit.bytes();
+        limit.note_reply((100, first / 8), (1, 1), (0, Time(100)));
+        assert_eq!((limit.rounds(), limit.bytes()), (0, first));
+        limit.note_short();
+        limit.note_reply((100, first / 8), (2, 2), (0, Time(200)));
+        assert_eq!((limit.rounds(), limit.bytes()), (1, 2 * first));
+    }
+
     /// Load that is far from the limit ends no round.
     #[test]
     fn a_longer_way_is_known_after_two_windows_of_little_load() {

@@ -699,6 +699,18 @@ mod tests {
     }
 
     #[test]
+    fn the_oldest_is_of_what_waits_now() {
+        let mut queue = FairQueue::default();
+        queue.push(client(0), ALONE, message(0, 300, 5));
+        assert_eq!(queue.oldest(), Some(Time(5)));
+        assert_eq!(serve(&mut queue, 50), Some((client(0), 0)));
+        for (nth, since, oldest) in [(1, 50, 50), (2, 40, 40), (3, 60, 40)] {
+            queue.push(client(0), ALONE, message(nth, 300, since));
+            assert_eq!(queue.oldest(), Some(Time(oldest)));
+        }
+    }
+
+    #[test]
     fn the_time_in_which_a_client_stands_aside_counts_while_the_link_is_not_up() {
         for (up, since) in [(None, 5), (Some(Time(70)), 35), (Some(Time(2)), 95)] {
             let mut queue = FairQueue::default();

@@ -241,7 +241,7 @@ fn a_message_that_has_begun_to_leave_is_finished() {
     let all = "get x\r\nset x 0 0 4\r\nabcd\r\ndelete x\r\n";
     assert_eq!(stage.received_some(link, 12), all[..12]);
     stage.passes(HOLD_AFTER);
-    assert_eq!(stage.received(link), all[12..26]);
+    assert_eq!(stage.turn(link), all[12..26]);
     stage.closes(client, Closed::Reset);
     stage.says(link, "END\r\nSTORED\r\n");
     assert_eq!(stage.turn(link), "", "the rest was dropped");
