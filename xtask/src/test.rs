@@ -310,9 +310,12 @@ fn house_rules(_: &Request) -> (Ran, Outcome) {
 
 /// Runs all tests but those of the program among real peers, which have steps of their own. The
 /// whole workspace is built in each of these steps: with other packages, dependencies would have
-/// other features, and be compiled again.
+/// other features, and be compiled again. One of the program's unit tests runs a real peer.
 fn unit(request: &Request) -> (Ran, Outcome) {
-    let others = format!("not {}", nextest::PROGRAM);
+    let mut others = format!("not {}", nextest::PROGRAM);
+    for fragment in request.missing.iter().flat_map(|peer| peer.tests) {
+        others.push_str(&format!(" and not (package(=quickack) and test({fragment}))"));
+    }
     let (filter, environment) = match request.quick {
         true => (format!("({}) and {others}", quick::unit()), &[quick::SEEDS][..]),
         false => (others, &[][..]),
