@@ -8,6 +8,7 @@ mod bench;
 mod cargo;
 mod commands;
 mod dist;
+mod git;
 mod guard;
 mod mutants;
 mod nextest;

@@ -3,9 +3,8 @@
 //! real clients and servers.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::process::Command;
 
-use crate::{nextest, root};
+use crate::{git, nextest};
 
 /// Seeds that the simulator plays.
 pub const SEEDS: (&str, &str) = ("QUICKACK_SEEDS", "500");
@@ -28,11 +27,12 @@ pub fn integration() -> Result<String, String> {
 
 /// The packages with changes since the branch left `main`, committed or not.
 fn changed() -> BTreeSet<String> {
-    let base = ["origin/main", "main"].iter().find_map(|main| git(&["merge-base", "HEAD", main]));
+    let base =
+        ["origin/main", "main"].iter().find_map(|main| git::ask(&["merge-base", "HEAD", main]));
     let base = base.unwrap_or_else(|| "HEAD".to_string());
     let files = [
-        git(&["diff", "--name-only", base.trim()]),
-        git(&["ls-files", "--others", "--exclude-standard"]),
+        git::ask(&["diff", "--name-only", base.trim()]),
+        git::ask(&["ls-files", "--others", "--exclude-standard"]),
     ];
     files.iter().flatten().flat_map(|text| text.lines()).flat_map(packages_of).collect()
 }
@@ -51,11 +51,6 @@ fn packages_of(file: &str) -> Vec<String> {
         }
         _ => Vec::new(),
     }
-}
-
-fn git(arguments: &[&str]) -> Option<String> {
-    let output = Command::new("git").args(arguments).current_dir(root()).output().ok()?;
-    output.status.success().then(|| String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
 /// Returns the first test of each module.

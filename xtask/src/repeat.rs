@@ -1,8 +1,9 @@
 //! `cargo xtask repeat COUNT STEP|TEST...`: runs steps of the ladder, or single tests with real
 //! programs, again and again on a machine that is busy with something else.
 //!
-//! Each run leaves a line in a file, so a loop that was stopped goes on where it stood. A test that
-//! is named is run without a second try: here one failure is a finding.
+//! Each run leaves a line in a file, so a loop that was stopped goes on where it stood. A line has
+//! the commit and says whether something ran beside: runs of another commit, or without a load, do
+//! not count. A test that is named is run without a second try: here one failure is a finding.
 
 use std::fs;
 use std::io::Write as _;
@@ -10,11 +11,13 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
 use crate::nextest::{self, Ran, Tests};
-use crate::{Outcome, peers, root, test};
+use crate::{Outcome, git, peers, root, test};
 
 const USAGE: &str = "use: cargo xtask repeat [--quiet-machine] [--fresh] COUNT STEP|TEST...";
 /// Twice as much work as two processors do, and a disk that has to write.
 const BESIDE: &[&str] = &["--cpu", "4", "--io", "2", "--quiet"];
+/// No test may be unstable in as many runs at the end.
+const LAST: usize = 3;
 
 struct Request {
     /// Nothing runs beside.
@@ -33,18 +36,32 @@ pub fn run(arguments: &[String]) -> Outcome {
     let done = fs::read_to_string(&file).unwrap_or_default();
     // Those that cannot be had fail the tests that need them.
     peers::prepare();
-    let _beside = (!request.quiet).then(Beside::start).transpose()?;
+    let mut beside = (!request.quiet).then(Beside::start).transpose()?;
+    let state = git::state()?;
     for run in 1..=request.count {
         for name in &request.names {
-            let mark = format!("{name} {run}: ");
-            if !done.lines().any(|line| line.starts_with(&mark)) {
-                let line = format!("{mark}{}", say(run_one(name)?));
-                println!("\n== repeat: {line}");
-                note(&file, &line)?;
+            let mark = format!("{}{run}: ", mark(&state, request.quiet, name));
+            if done.lines().any(|line| line.starts_with(&mark)) {
+                continue;
             }
+            beside.as_mut().map_or(Ok(()), Beside::check)?;
+            let line = format!("{mark}{}", say(run_one(name)?));
+            // A run whose load has ended, or whose tree was changed, is no run of this mark.
+            beside.as_mut().map_or(Ok(()), Beside::check)?;
+            if git::state()? != state {
+                return Err(format!("the tree is no longer {state}; this run does not count"));
+            }
+            println!("\n== repeat: {line}");
+            note(&file, &line)?;
         }
     }
-    report(&file, &request)
+    let text = fs::read_to_string(&file).map_err(|error| format!("{}: {error}", file.display()))?;
+    report(&text, &state, &request)
+}
+
+/// Returns how the lines of a name begin, before the number of the run.
+fn mark(state: &str, quiet: bool, name: &str) -> String {
+    format!("{state} {} {name} ", if quiet { "quiet" } else { "loaded" })
 }
 
 fn parse(arguments: &[String]) -> Result<Request, String> {
@@ -65,7 +82,7 @@ fn parse(arguments: &[String]) -> Result<Request, String> {
 }
 
 fn run_one(name: &str) -> Result<Ran, String> {
-    if let Some(ran) = test::run_step(name) {
+    if let Some(ran) = test::run_step(name)? {
         return Ok(ran);
     }
     let tests = Tests {
@@ -97,22 +114,28 @@ fn note(file: &PathBuf, line: &str) -> Outcome {
     written.map_err(|error| format!("{}: {error}", file.display()))
 }
 
-/// Prints how often each name was run, and each run that was not clean.
-fn report(file: &PathBuf, request: &Request) -> Outcome {
-    let text = fs::read_to_string(file).map_err(|error| format!("{}: {error}", file.display()))?;
-    let mut failed = 0;
+/// Prints how often each name was run, and each run that was not clean. A failed run is an error.
+/// So is a test that is unstable in one of the last runs, for then it was not mended.
+fn report(text: &str, state: &str, request: &Request) -> Outcome {
+    let (mut failed, mut unstable) = (0, Vec::new());
     println!();
     for name in &request.names {
-        let runs: Vec<&str> =
-            text.lines().filter(|line| line.starts_with(&format!("{name} "))).collect();
-        let (bad, shaky) = (count(&runs, "failed: "), count(&runs, "unstable: "));
+        let mark = mark(state, request.quiet, name);
+        let runs: Vec<&str> = text.lines().filter(|line| line.starts_with(&mark)).collect();
+        let (bad, shaky) = (count(&runs, "; failed: "), count(&runs, "; unstable: "));
         failed += bad;
         println!("{name}: {} runs, {bad} failed, {shaky} unstable", runs.len());
         runs.iter().filter(|line| line.contains("; ")).for_each(|line| println!("  {line}"));
+        let last = &runs[runs.len().saturating_sub(LAST)..];
+        if count(last, "; unstable: ") > 0 {
+            println!("  a test is unstable in one of the last {} runs", last.len());
+            unstable.push(name.as_str());
+        }
     }
-    match failed {
-        0 => Ok(()),
-        failed => Err(format!("{failed} runs failed")),
+    match (failed, unstable.is_empty()) {
+        (0, true) => Ok(()),
+        (0, false) => Err(format!("unstable in the last runs: {}", unstable.join(" "))),
+        (failed, _) => Err(format!("{failed} runs failed")),
     }
 }
 
@@ -132,10 +155,22 @@ impl Beside {
         let child = command.args(BESIDE).stdin(Stdio::null()).spawn();
         child.map(Beside).map_err(|error| format!("stress-ng: {error}"))
     }
+
+    fn check(&mut self) -> Outcome {
+        match self.0.try_wait() {
+            Ok(None) => Ok(()),
+            Ok(Some(status)) => Err(format!("stress-ng ended with {status}: no load is beside")),
+            Err(error) => Err(format!("stress-ng: {error}")),
+        }
+    }
 }
 
 impl Drop for Beside {
     fn drop(&mut self) {
+        // One that has ended may have left its number to another process.
+        if self.check().is_err() {
+            return;
+        }
         let id = rustix::process::Pid::from_child(&self.0);
         // It ends its own workers when it is asked to.
         let _ = rustix::process::kill_process(id, rustix::process::Signal::TERM);
@@ -158,5 +193,29 @@ mod tests {
         let words = |line: &str| line.split(' ').map(str::to_string).collect::<Vec<_>>();
         assert!(parse(&words("6 it four")).is_ok_and(|request| request.names.len() == 2));
         assert!(parse(&words("it four")).is_err());
+    }
+
+    #[test]
+    fn a_report_counts_the_runs_of_its_commit_and_load_and_refuses_what_is_not_clean() {
+        let request = |quiet| Request { quiet, fresh: false, count: 4, names: vec!["it".into()] };
+        let said = |text: &str| report(text, "abc", &request(false));
+        assert!(said("abc loaded it 1: 7 passed\nabc loaded four 1: 1; failed: a\n").is_ok());
+        let failed = "abc loaded it 1: 6 passed; failed: a\n";
+        assert!(said(failed).is_err());
+        assert!(report(failed, "abc", &request(true)).is_ok(), "it was loaded");
+        assert!(report(failed, "abc+", &request(false)).is_ok(), "it was another tree");
+        let clean = "abc loaded it 2: 7 passed\n";
+        let unstable = "abc loaded it 1: 7 passed; unstable: a\n".to_string();
+        assert!(said(&(unstable.clone() + &clean.repeat(2))).is_err());
+        assert!(said(&(unstable + &clean.repeat(3))).is_ok(), "it was mended since");
+    }
+
+    #[test]
+    fn a_load_that_has_ended_is_noticed() {
+        let mut beside = Beside(Command::new("sleep").arg("60").spawn().unwrap());
+        assert_eq!(beside.check(), Ok(()));
+        beside.0.kill().unwrap();
+        beside.0.wait().unwrap();
+        assert!(beside.check().is_err());
     }
 }

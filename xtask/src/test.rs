@@ -168,12 +168,16 @@ pub fn run(arguments: &[String]) -> Outcome {
     verdict(&all, left_out && !request.allow_missing)
 }
 
-/// Runs one step, for a loop over it; None if there is no step of that name.
-pub fn run_step(name: &str) -> Option<Ran> {
-    let step = STEPS.iter().find(|step| step.name == name)?;
+/// Runs one step, for a loop over it; None if there is no step of that name. The error says that
+/// tests would be left out: a loop over the others proves less than its name says.
+pub fn run_step(name: &str) -> Result<Option<Ran>, String> {
+    let Some(step) = STEPS.iter().find(|step| step.name == name) else { return Ok(None) };
     let mut request = Request { steps: vec![name.to_string()], ..Request::default() };
     if step.needs == PEERS {
         request.missing = peers::prepare();
+    }
+    if name_left_out(&request) {
+        return Err(format!("tests of {name} would be left out; install what is named above"));
     }
     let (mut ran, outcome) = (step.run)(&request);
     if let Err(why) = outcome
@@ -181,7 +185,7 @@ pub fn run_step(name: &str) -> Option<Ran> {
     {
         ran.failed.push(why);
     }
-    Some(ran)
+    Ok(Some(ran))
 }
 
 /// Prints the tests that failed and those that are unstable, and the closing line.
