@@ -1,7 +1,7 @@
 //! The steps of `cargo xtask test`. Every step runs, even after a failure; the end reports the
 //! steps that ran, their times, the tests that are unstable and the tests left out.
 
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use crate::nextest::{self, Ran, Tests};
 use crate::peers::{self, Peer};
@@ -114,7 +114,7 @@ const OPTIONS: &[(&str, &str)] = &[
     ("", "changed crates and of those above them, 500 seeds, a test of each module"),
     ("--long", "also run the steps that take long; a named step always runs"),
     ("--allow-missing", "succeed although tests were left out because a program is missing"),
-    ("--write-times", "write the times of the steps into CONTRIBUTING.md"),
+    ("--write-times", "write the times of the steps into CONTRIBUTING.md if all passed"),
 ];
 
 const QUICK: &[&str] = &["fmt", "clippy", "tidy", "unit", "it"];
@@ -139,17 +139,20 @@ pub fn run(arguments: &[String]) -> Outcome {
         print!("{}", help());
         return Ok(());
     }
+    let (began, began_at) = (Instant::now(), SystemTime::now());
     let mut request = parse(arguments)?;
+    // Asked before anything is built.
+    let column = request.write_times.then(times::Column::now).transpose()?;
     if STEPS.iter().any(|step| step.needs == PEERS && request.takes(step)) {
         request.missing = peers::prepare();
     }
-    let (mut all, mut times) = (Ran::default(), Vec::new());
+    let (mut all, mut rows) = (Ran::default(), Vec::new());
     let mut report = String::new();
     for step in STEPS.iter().filter(|step| request.takes(step)) {
         println!("\n== {}: {}", step.name, step.about);
         let start = Instant::now();
         let (ran, outcome) = (step.run)(&request);
-        times.push((step.name, start.elapsed()));
+        rows.push(times::Row { step: step.name, took: start.elapsed() });
         report.push_str(&summary(step, &ran, &outcome, start.elapsed()));
         let of_step = |test: String| format!("{} {test}", step.name);
         all.passed += ran.passed;
@@ -162,10 +165,17 @@ pub fn run(arguments: &[String]) -> Outcome {
     }
     println!("\n== summary\n{report}");
     let left_out = name_left_out(&request);
-    if request.write_times {
-        times::write(&times)?;
+    let outcome = verdict(&all, left_out && !request.allow_missing);
+    let whole = outcome.is_ok() && !left_out && request.steps.is_empty();
+    match column {
+        Some(column) if whole => times::write(&rows, began.elapsed(), column)?,
+        Some(_) => println!("no times are written: a step failed, or tests were left out"),
+        None => {}
     }
-    verdict(&all, left_out && !request.allow_missing)
+    if whole {
+        times::passed(began_at)?;
+    }
+    outcome
 }
 
 /// Runs one step, for a loop over it; None if there is no step of that name. The error says that
