@@ -114,7 +114,7 @@ const OPTIONS: &[(&str, &str)] = &[
     ("", "changed crates and of those above them, 500 seeds, a test of each module"),
     ("--long", "also run the steps that take long; a named step always runs"),
     ("--allow-missing", "succeed although tests were left out because a program is missing"),
-    ("--write-times", "write the times of the steps into CONTRIBUTING.md if all passed"),
+    ("--write-times", "write tests and times of the steps into CONTRIBUTING.md if all passed"),
 ];
 
 const QUICK: &[&str] = &["fmt", "clippy", "tidy", "unit", "it"];
@@ -152,7 +152,8 @@ pub fn run(arguments: &[String]) -> Outcome {
         println!("\n== {}: {}", step.name, step.about);
         let start = Instant::now();
         let (ran, outcome) = (step.run)(&request);
-        rows.push(times::Row { step: step.name, took: start.elapsed() });
+        let (tests, took) = (ran.passed + ran.failed.len() as u64, start.elapsed());
+        rows.push(times::Row { step: step.name, passed: outcome.is_ok(), tests, took });
         report.push_str(&summary(step, &ran, &outcome, start.elapsed()));
         let of_step = |test: String| format!("{} {test}", step.name);
         all.passed += ran.passed;
@@ -165,15 +166,19 @@ pub fn run(arguments: &[String]) -> Outcome {
     }
     println!("\n== summary\n{report}");
     let left_out = name_left_out(&request);
+    let whole = !left_out && request.steps.is_empty();
+    if whole && rows.iter().all(|row| row.passed) {
+        times::passed(began_at)?;
+    }
+    if whole && column.is_none() {
+        all.failed.extend(times::fewer(&rows)?);
+    }
     let outcome = verdict(&all, left_out && !request.allow_missing);
-    let whole = outcome.is_ok() && !left_out && request.steps.is_empty();
+    let whole = whole && outcome.is_ok();
     match column {
         Some(column) if whole => times::write(&rows, began.elapsed(), column)?,
         Some(_) => println!("no times are written: a step failed, or tests were left out"),
         None => {}
-    }
-    if whole {
-        times::passed(began_at)?;
     }
     outcome
 }

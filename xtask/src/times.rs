@@ -1,4 +1,5 @@
-//! The times of the steps in CONTRIBUTING.md, written by the ladder itself: `--write-times`.
+//! The tests and times of the steps in CONTRIBUTING.md, written by the ladder itself:
+//! `--write-times`. A step that runs fewer tests than are written there fails the ladder.
 //!
 //! The table has a column for a fresh clone and one for a run with nothing to compile. Of a run
 //! that compiled a part nothing is written: its times are those of no state that has a name.
@@ -21,6 +22,8 @@ pub enum Column {
 /// Results of one step.
 pub struct Row {
     pub step: &'static str,
+    pub passed: bool,
+    pub tests: u64,
     pub took: Duration,
 }
 
@@ -74,7 +77,33 @@ fn newest_source() -> Result<SystemTime, String> {
     newest.ok_or_else(|| "there is no source".to_string())
 }
 
-/// Writes the time of each step, and `all`, into a column of the table.
+/// Returns a line for each step that ran fewer tests than the table says. A step that has failed
+/// may have run none.
+pub fn fewer(rows: &[Row]) -> Result<Vec<String>, String> {
+    fewer_than(&read()?, rows)
+}
+
+fn fewer_than(text: &str, rows: &[Row]) -> Result<Vec<String>, String> {
+    let lines: Vec<String> = text.lines().map(str::to_string).collect();
+    let at = place(&lines, TESTS)?;
+    let mut fewer = Vec::new();
+    for Row { step, tests, .. } in rows.iter().filter(|row| row.passed) {
+        let row = lines.iter().find(|line| line.starts_with(&start(step)));
+        let written = row.map_or("", |row| cells(row).get(at).copied().unwrap_or_default());
+        // Steps of the long set have no number.
+        if let Ok(written) = written.parse::<u64>()
+            && *tests < written
+        {
+            fewer.push(format!(
+                "{step} ran {tests} tests, and {FILE} has {written}; if tests were removed on \
+                 purpose, `cargo xtask test --write-times` writes the number anew"
+            ));
+        }
+    }
+    Ok(fewer)
+}
+
+/// Writes the tests of each step, and the times into a column of the table.
 pub fn write(rows: &[Row], all: Duration, column: Column) -> Outcome {
     let processors = std::thread::available_parallelism().map_or(1, |count| count.get());
     let text = with_times(&read()?, rows, all, column, processors)?;
@@ -90,6 +119,8 @@ fn page() -> PathBuf {
 }
 
 const FILE: &str = "CONTRIBUTING.md";
+/// The column with the number of tests.
+const TESTS: &str = "tests";
 
 fn with_times(
     text: &str,
@@ -99,8 +130,10 @@ fn with_times(
     processors: usize,
 ) -> Result<String, String> {
     let mut lines: Vec<String> = text.lines().map(str::to_string).collect();
-    let steps = rows.iter().map(|row| (row.step, row.took)).chain([("all", all)]);
-    for (step, took) in steps {
+    let sum = rows.iter().map(|row| row.tests).sum();
+    let steps = rows.iter().map(|row| (row.step, row.tests, row.took));
+    for (step, tests, took) in steps.chain([("all", sum, all)]) {
+        set(&mut lines, step, TESTS, &tests.to_string())?;
         set(&mut lines, step, column.word(), &words(took))?;
     }
     // Each column may be of another machine.
@@ -116,7 +149,7 @@ fn with_times(
 /// Replaces a cell of the row of a step.
 fn set(lines: &mut [String], step: &str, column: &str, text: &str) -> Outcome {
     let at = place(lines, column)?;
-    let row = lines.iter_mut().find(|line| line.starts_with(&format!("| `{step}` | ")));
+    let row = lines.iter_mut().find(|line| line.starts_with(&start(step)));
     let row = row.ok_or_else(|| format!("{FILE} has no row for `{step}`"))?;
     let mut cells = cells(row);
     let cell = cells.get_mut(at).ok_or_else(|| format!("the row of `{step}` is too short"))?;
@@ -125,6 +158,11 @@ fn set(lines: &mut [String], step: &str, column: &str, text: &str) -> Outcome {
     let cells: Vec<String> = cells.iter().map(padded).collect();
     *row = format!("|{}|", cells.join("|"));
     Ok(())
+}
+
+/// Returns how the row of a step begins.
+fn start(step: &str) -> String {
+    format!("| `{step}` | ")
 }
 
 /// Returns the place of a column in the table's rows.
@@ -154,44 +192,61 @@ mod tests {
     use super::*;
 
     const TABLE: &str = "\
-| step | proves | fresh | compiled |
-|---|---|---|---|
-| `fmt` | a | 9 s | |
-| `it` | b, `fmt` | | 7 s |
-| `all` | | | |
+| step | proves | tests | fresh | compiled |
+|---|---|---|---|---|
+| `fmt` | a | 1 | 9 s | |
+| `it` | b, `fmt` | 20 | | 7 s |
+| `all` | | 21 | | |
+| `soak` | | | | |
 * `fresh`: nothing; measured on 8 processors
 * `compiled`: all; not measured
 rest
 ";
 
-    fn row(step: &'static str, seconds: u64) -> Row {
-        Row { step, took: Duration::from_secs(seconds) }
+    fn row(step: &'static str, tests: u64, seconds: u64) -> Row {
+        Row { step, passed: true, tests, took: Duration::from_secs(seconds) }
     }
 
     #[test]
     fn a_run_replaces_its_own_column_and_its_number_of_processors() {
-        let (rows, all) = ([row("it", 61), row("fmt", 600)], Duration::from_secs(662));
+        let (rows, all) = ([row("it", 19, 61), row("fmt", 1, 600)], Duration::from_secs(662));
         let written = with_times(TABLE, &rows, all, Column::Compiled, 2).unwrap();
         let expected = "\
-| step | proves | fresh | compiled |
-|---|---|---|---|
-| `fmt` | a | 9 s | 10.0 min |
-| `it` | b, `fmt` | | 61 s |
-| `all` | | | 11.0 min |
+| step | proves | tests | fresh | compiled |
+|---|---|---|---|---|
+| `fmt` | a | 1 | 9 s | 10.0 min |
+| `it` | b, `fmt` | 19 | | 61 s |
+| `all` | | 20 | | 11.0 min |
+| `soak` | | | | |
 * `fresh`: nothing; measured on 8 processors
 * `compiled`: all; measured on 2 processors
 rest
 ";
         assert_eq!(written, expected);
-        let soak = [row("soak", 1)];
-        assert!(with_times(TABLE, &soak, all, Column::Fresh, 2).is_err(), "it has no row");
+        let other = [row("other", 1, 1)];
+        assert!(with_times(TABLE, &other, all, Column::Fresh, 2).is_err(), "it has no row");
+    }
+
+    #[test]
+    fn a_step_that_lost_tests_is_named_with_both_numbers() {
+        let fewer = |rows: &[Row]| fewer_than(TABLE, rows).unwrap();
+        assert!(fewer(&[row("fmt", 1, 0), row("it", 20, 0), row("soak", 0, 0)]).is_empty());
+        assert!(fewer(&[row("it", 21, 0)]).is_empty(), "more are welcome");
+        let lines = fewer(&[row("fmt", 1, 0), row("it", 19, 0)]);
+        assert_eq!(lines.len(), 1);
+        assert!(lines[0].starts_with("it ran 19 tests, and CONTRIBUTING.md has 20; "));
+        let failed = Row { passed: false, ..row("it", 0, 0) };
+        assert!(fewer(&[failed]).is_empty(), "it is named as failed");
+        assert!(fewer_than("no table\n", &[]).is_err());
     }
 
     #[test]
     fn the_page_has_a_place_for_each_column() {
         for column in [Column::Fresh, Column::Compiled] {
-            let rows = [row("fmt", 1)];
+            let rows = [row("fmt", 1, 1)];
             assert_eq!(with_times(&read().unwrap(), &rows, Duration::ZERO, column, 2).err(), None);
         }
+        let none = ["unit", "it", "four"].map(|step| row(step, 0, 0));
+        assert_eq!(fewer(&none).unwrap().len(), none.len(), "their numbers are read");
     }
 }
