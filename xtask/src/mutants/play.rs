@@ -11,7 +11,7 @@ use std::process::{Command, Stdio};
 use serde_json::{Value, json};
 
 use super::{Stage, Target, folder};
-use crate::Outcome;
+use crate::{Outcome, cargo};
 
 /// A build that takes longer has a mutant that the compiler cannot finish.
 const BUILD_TIMEOUT_S: u32 = 300;
@@ -41,6 +41,18 @@ pub enum Fate {
 impl Mutant {
     pub fn survived(&self) -> bool {
         self.fate == Fate::Survived
+    }
+}
+
+impl Stage {
+    /// Returns the targets, which `cargo test` needs for the build too, and `--` with the rest.
+    fn targets_and_words(&self) -> (&'static [&'static str], &'static [&'static str]) {
+        let at = self.arguments.iter().position(|word| *word == "--");
+        self.arguments.split_at(at.unwrap_or(self.arguments.len()))
+    }
+
+    fn profile(&self) -> &'static str {
+        if self.optimised { "mutants-optimised" } else { "mutants" }
     }
 }
 
@@ -126,6 +138,27 @@ fn of_tool(target: &Target, tree: &Path) -> Command {
     command
 }
 
+/// Runs the tests of a stage without a mutant. If they failed for another reason, such as a missing
+/// peer, every mutant would count as noticed. cargo-mutants' own baseline is no help: it tests the
+/// package that is changed, and a stage may have the tests of another.
+fn unchanged(stage: &Stage, tree: &Path) -> Outcome {
+    let (targets, words) = stage.targets_and_words();
+    let tests = |command: &mut Command| {
+        command.args(["test", "--quiet", "--package", stage.package]);
+        command.args(["--profile", stage.profile()]).args(targets);
+        command.current_dir(tree).stdin(Stdio::null()).env_remove("CARGO_TARGET_DIR");
+    };
+    println!("== {} {}: without a mutant", stage.package, targets.join(" "));
+    let mut build = Command::new("cargo");
+    tests(&mut build);
+    let mut run = Command::new("timeout");
+    run.args([&stage.timeout_s.to_string(), "cargo"]);
+    tests(&mut run);
+    cargo::run(build.arg("--no-run")).and_then(|()| cargo::run(run.args(words))).map_err(|why| {
+        format!("tests of {} fail without a mutant, and so notice nothing: {why}", stage.package)
+    })
+}
+
 fn stage_of(
     target: &Target,
     stage: &Stage,
@@ -133,12 +166,11 @@ fn stage_of(
     output: &Path,
     tree: &Path,
 ) -> Result<Vec<(String, Mutant)>, String> {
-    // `cargo test` needs its targets for the build too.
-    let at = stage.arguments.iter().position(|word| *word == "--");
-    let (targets, words) = stage.arguments.split_at(at.unwrap_or(stage.arguments.len()));
+    unchanged(stage, tree)?;
+    let (targets, words) = stage.targets_and_words();
     let mut command = of_tool(target, tree);
     command.args(["--in-place", "--baseline=skip"]).args(only).arg("--output").arg(output);
-    command.args(["--profile", if stage.optimised { "mutants-optimised" } else { "mutants" }]);
+    command.args(["--profile", stage.profile()]);
     command.args(["--timeout", &stage.timeout_s.to_string()]);
     command.args(["--build-timeout", &BUILD_TIMEOUT_S.to_string()]);
     command.args(["--test-package", stage.package]);
@@ -146,7 +178,7 @@ fn stage_of(
     if !words.is_empty() {
         command.arg("--").args(words);
     }
-    // The results show the survivors; if the run itself failed, there are none.
+    // It fails for survivors as well, and the results show those.
     command.status().map_err(|error| format!("cargo mutants: {error}"))?;
     read(&output.join("mutants.out/outcomes.json"), tree)
 }
