@@ -33,6 +33,7 @@ const RULES: &[Rule] = &[
     Rule { name: "width", check: text::width },
     Rule { name: "length", check: text::length },
     Rule { name: "leftovers", check: text::leftovers },
+    Rule { name: "doc tests", check: text::doc_tests },
     Rule { name: "names", check: text::names },
     Rule { name: "purity", check: walls::purity },
     Rule { name: "crates", check: walls::crates },

@@ -64,6 +64,43 @@ pub(super) fn leftovers(tree: &Tree) -> Vec<Finding> {
     findings
 }
 
+/// Finds code in doc comments that rustdoc would compile and run. No step of the ladder runs such
+/// tests: there are none, and each would cost a link.
+pub(super) fn doc_tests(tree: &Tree) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for file in tree.rust() {
+        let (mut fenced, mut after_text) = (false, false);
+        for (at, line) in file.text.lines().enumerate() {
+            let Some(doc) = doc_comment(line) else {
+                (fenced, after_text) = (false, false);
+                continue;
+            };
+            let fence = ["```", "~~~"].iter().find_map(|fence| doc.trim().strip_prefix(fence));
+            let opens = fence.filter(|_| !fenced);
+            // Four spaces make a block too, unless they continue a paragraph or a list.
+            let indented = !fenced && !after_text && doc.starts_with("     ");
+            if indented || opens.is_some_and(|words| words.trim() != "text") {
+                findings.push(Finding {
+                    place: file.place(at + 1),
+                    what: "rustdoc would run this block as a test, and no step does".into(),
+                    fix: "fence it as ```text; what must hold belongs into a test",
+                });
+            }
+            fenced ^= fence.is_some();
+            after_text = !doc.trim().is_empty() && !indented && fence.is_none();
+        }
+    }
+    findings
+}
+
+/// Returns the text of a line of a doc comment.
+fn doc_comment(line: &str) -> Option<&str> {
+    let line = line.trim_start();
+    let doc = line.strip_prefix("///").or_else(|| line.strip_prefix("//!"))?;
+    // Four slashes are an ordinary comment.
+    (!doc.starts_with('/')).then_some(doc)
+}
+
 /// Finds names that fit any content and so describe none.
 pub(super) fn names(tree: &Tree) -> Vec<Finding> {
     let mut findings = Vec::new();
@@ -117,5 +154,20 @@ mod tests {
         assert_eq!(places(&length(&tree)), ["long.rs"]);
         assert_eq!(places(&leftovers(&tree)), ["left.rs:2"]);
         assert_eq!(places(&names(&tree)), ["a/util/b.rs"]);
+    }
+
+    #[test]
+    fn a_block_that_rustdoc_would_run_is_found() {
+        let found = |text: &str| {
+            let tree = tree(&[("a.rs", text)]);
+            places(&doc_tests(&tree)).iter().map(|place| place.to_string()).collect::<Vec<_>>()
+        };
+        for words in ["", "rust", "no_run", "should_panic", "compile_fail"] {
+            let text = format!("//! Fine.\n/// ```{words}\n/// a();\n/// ```\nfn a() {{}}\n");
+            assert_eq!(found(&text), ["a.rs:2"], "{words}");
+        }
+        assert_eq!(found("//! Fine.\n//!\n//!     a();\n"), ["a.rs:3"]);
+        assert!(found("//! ```text\n//!     a -> b\n//! ```\n// ```\n//// ```\n").is_empty());
+        assert!(found("//! Fine:\n//!      and so on\n//! * a list\n//!     goes on\n").is_empty());
     }
 }
