@@ -67,6 +67,7 @@ impl Tests<'_> {
             return (ran, Ok(()));
         }
         if !self.again || failed.len() > AGAIN_MAX {
+            failed.iter().for_each(|one| one.keep(self.step, "It was not run once more.\n"));
             ran.failed = names(&failed);
             return (ran, Err(format!("{} tests failed", failed.len())));
         }
@@ -75,7 +76,11 @@ impl Tests<'_> {
         let alone = ["--test-threads=1"];
         let failed_again = match self.run_those(&filter.join(" or "), &alone) {
             Ok((_, failed_again)) => failed_again,
-            Err(why) => return (ran, Err(why)),
+            Err(why) => {
+                failed.iter().for_each(|one| one.keep(self.step, &format!("{why}\n")));
+                ran.failed = names(&failed);
+                return (ran, Err(why));
+            }
         };
         let (failed, unstable): (Vec<Failed>, Vec<Failed>) =
             failed.into_iter().partition(|one| failed_again.iter().any(|other| one.is(other)));
