@@ -7,6 +7,7 @@ mod any_workers;
 mod bench;
 mod cargo;
 mod commands;
+mod deny;
 mod dist;
 mod git;
 mod guard;

@@ -5,7 +5,9 @@ use std::time::{Duration, Instant, SystemTime};
 
 use crate::nextest::{self, Ran, Tests};
 use crate::peers::{self, Peer};
-use crate::{Outcome, any_workers, cargo, commands, dist, mutants, quick, suites, tidy, times};
+use crate::{
+    Outcome, any_workers, cargo, commands, deny, dist, mutants, quick, suites, tidy, times,
+};
 
 /// One step.
 struct Step {
@@ -98,6 +100,13 @@ const STEPS: &[Step] = &[
         about: "the program of a release: its size, its man pages",
         needs: "",
         run: release,
+        long: true,
+    },
+    Step {
+        name: "deny",
+        about: "dependencies: licenses, sources, duplicates",
+        needs: "cargo-deny",
+        run: dependencies,
         long: true,
     },
     Step {
@@ -440,6 +449,10 @@ fn release(_: &Request) -> (Ran, Outcome) {
     one(dist::run(&[]))
 }
 
+fn dependencies(_: &Request) -> (Ran, Outcome) {
+    one(deny::step())
+}
+
 fn small_changes(_: &Request) -> (Ran, Outcome) {
     mutants::step()
 }
@@ -462,6 +475,7 @@ mod tests {
         assert!(!takes("", "soak"));
         assert!(takes("--long", "soak"));
         assert!(takes("soak", "soak"));
+        assert!(takes("--long", "deny") && takes("deny", "deny") && !takes("", "deny"));
         assert!(!takes("soak", "fmt"));
         assert!(parse(&words("sok")).is_err());
         assert!(parse(&words("--write-times")).is_ok());
