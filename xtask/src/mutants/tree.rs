@@ -22,8 +22,17 @@ pub fn copy() -> Result<PathBuf, String> {
         write(&root().join(file), &tree.join(file))
             .map_err(|error| format!("{}: {error}", file.display()))?;
     }
+    for folder in PEERS.iter().filter(|folder| root().join(folder).is_dir()) {
+        let link = tree.join(folder);
+        std::os::unix::fs::symlink(root().join(folder), &link)
+            .map_err(|error| format!("{}: {error}", link.display()))?;
+    }
     Ok(tree)
 }
+
+/// Folders of installed peers, which git ignores: without them tests fail whatever was changed.
+/// They are links in the copy, which `remove_others` removes before each run.
+const PEERS: &[&str] = &[".venv", ".java", "testkit/peers/node/node_modules"];
 
 /// Removes files from the copy that are no longer in the project.
 fn remove_others(tree: &Path, below: &Path, files: &BTreeSet<PathBuf>) -> Outcome {
