@@ -178,11 +178,12 @@ pub fn send(id: u32, signal: Signal) {
     rustix::process::kill_process(pid, signal).expect("it is there and ours");
 }
 
-/// Stops a process with SIGSTOP, and returns when it has stopped.
+/// Stops a process with SIGSTOP, and returns when all its threads have stopped: until then, one of
+/// them may still answer.
 #[track_caller]
 pub fn freeze(id: u32) {
     send(id, Signal::STOP);
-    wait_until(&format!("process {id} stops"), || facts::state_of(id) == Some('T'));
+    wait_until(&format!("process {id} stops"), || facts::is_stopped(id));
 }
 
 /// Connects to somebody who accepts, with a deadline for each read and write.

@@ -183,6 +183,17 @@ pub fn command_line(id: u32) -> String {
 
 /// Returns the state letter, such as `T` for a stopped process; None if there is no process.
 pub fn state_of(id: u32) -> Option<char> {
-    let text = std::fs::read_to_string(format!("/proc/{id}/stat")).ok()?;
+    state(&std::fs::read_to_string(format!("/proc/{id}/stat")).ok()?)
+}
+
+/// Whether all threads of a process are stopped.
+pub fn is_stopped(id: u32) -> bool {
+    let Ok(threads) = std::fs::read_dir(format!("/proc/{id}/task")) else { return false };
+    let stats = threads.flatten().map(|thread| std::fs::read_to_string(thread.path().join("stat")));
+    // One that has ended meanwhile says nothing.
+    stats.flatten().all(|text| state(&text) == Some('T'))
+}
+
+fn state(text: &str) -> Option<char> {
     text.rsplit_once(") ")?.1.chars().next()
 }
