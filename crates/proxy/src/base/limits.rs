@@ -120,9 +120,8 @@ pub const PARTS_MAX: u32 = 4 * 1024 * 1024;
 pub const COUNTED_HEAD_MAX: usize = 2 * 1024 * 1024 * 1024;
 /// Bytes of a whole request of a client that has not logged in; memcached allows as many.
 pub const LOGIN_LEN_MAX: usize = 2048;
-/// Failed logins of a client, which are wrong logins and other requests before a login.
-/// The last closes the client.
-pub const FAILED_LOGINS_MAX: u8 = 5;
+/// Wrong logins of a client that count where logins wait: those with fewer come first.
+pub const MISTAKES_MAX: u8 = 5;
 /// How long a login waits for its turn, in microseconds. After that it is refused, and its password
 /// is not looked at.
 pub const LOGIN_WAIT_US: u64 = 10_000_000;

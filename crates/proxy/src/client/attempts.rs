@@ -160,7 +160,7 @@ impl Attempts {
         // Those with as many mistakes have come one after the other.
         let of = |mistakes: u8| line.waiting.range((mistakes, 0)..(mistakes + 1, 0));
         let oldest = |mistakes| of(mistakes).map(|(_, id)| *id).take_while(is_overdue);
-        (0..=limits::FAILED_LOGINS_MAX).flat_map(oldest).collect()
+        (0..=limits::MISTAKES_MAX).flat_map(oldest).collect()
     }
 
     /// Returns the first of a line, if it may come. Otherwise the line rests.

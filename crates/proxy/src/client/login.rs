@@ -3,8 +3,8 @@
 //! ```text
 //!                     ┌─ about the login ────▶ answered
 //!   whole request ────┼─ right login ────────▶ logged in, for as long as it is connected
-//!   (a short one)     ├─ wrong login ────────▶ error ┐ a failed login; at the limit
-//!                     └─ anything else ──────▶ error ┘ the client is closed
+//!   (a short one)     ├─ wrong login ────────▶ error; later logins come behind those of others
+//!                     └─ anything else ──────▶ error
 //! ```
 //!
 //! A login is evaluated when its address and its name have their turn: see `attempts.rs`. Until
@@ -163,7 +163,7 @@ impl Clients {
             }
             Answer::LoginFirst => {
                 base.pools[pool].count_refused();
-                true
+                false
             }
             Answer::Failed(_) => {
                 client.login.done &= keeps;
@@ -172,8 +172,8 @@ impl Clients {
             }
             _ => unreachable!("a login has no other answer"),
         };
-        client.login.failures += u8::from(failed);
-        let is_out = client.login.failures >= limits::FAILED_LOGINS_MAX;
+        let failures = client.login.failures + u8::from(failed);
+        client.login.failures = failures.min(limits::MISTAKES_MAX);
         if *answer == Answer::LoggedIn {
             self.count_login(base, id);
         } else if !self.table.find(id).is_some_and(|client| client.login.done) {
@@ -185,9 +185,6 @@ impl Clients {
         // A client that waits to be admitted needs the answer, even to a quiet request.
         let request = Request { quiet: Quiet::Loud, ..*request };
         self.answer(base, id, &request, head, answer);
-        if is_out {
-            self.leave(base, id);
-        }
         self.pause_if_full(base, id);
     }
 

@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use metrics::PoolCounter;
 use proto::Credentials;
-use proxy::limits::{FAILED_LOGINS_MAX, LOGIN_LEN_MAX, LOGIN_WAIT_US};
+use proxy::limits::{LOGIN_LEN_MAX, LOGIN_WAIT_US, MISTAKES_MAX};
 use proxy::tenants::plan::RemovedUsers;
 use proxy::users::Users;
 use proxy::{Event, Passed, Report};
@@ -108,17 +108,20 @@ fn every_password_of_a_name_is_taken_and_noreply_does_not_silence_the_answer() {
     }
 }
 
+/// The brake is the time between two looks at a password, not the end of the connection.
 #[test]
-fn tries_are_counted_told_of_and_few() {
+fn tries_are_counted_and_told_of_and_the_connection_stays() {
+    const TRIES: usize = MISTAKES_MAX as usize + 3;
     let mut stage = guarded();
     let client = stage.client();
-    let wrong = "set x 0 0 6\r\nbob no\r\n".repeat(usize::from(FAILED_LOGINS_MAX) + 3);
-    stage.says(client, &format!("{wrong}{ANNA}"));
-    (1..FAILED_LOGINS_MAX).for_each(|_| passes(&mut stage, TURN));
-    assert_eq!(stage.received(client), FAILED.repeat(usize::from(FAILED_LOGINS_MAX)));
-    assert_eq!(stage.closed, [client]);
+    let wrong = "set x 0 0 6\r\nbob no\r\n".repeat(TRIES);
+    stage.says(client, &format!("{}{wrong}{ANNA}", "get x\r\n".repeat(9)));
+    (0..TRIES).for_each(|_| passes(&mut stage, TURN));
+    let answers = [FIRST.repeat(9), FAILED.repeat(TRIES), STORED.into()].concat();
+    assert_eq!(stage.received(client), answers);
+    assert_eq!(stage.closed, []);
     let failed = |stage: &Stage| stage.registry.metrics(0).total(POOL, PoolCounter::LoginsFailed);
-    assert_eq!(failed(&stage), u64::from(FAILED_LOGINS_MAX));
+    assert_eq!(failed(&stage), TRIES as u64);
     // Each failure is reported with its client. Their number is reported at most once a second, and
     // without another failure.
     let told = |stage: &Stage| {
@@ -138,16 +141,16 @@ fn tries_are_counted_told_of_and_few() {
     assert_eq!(stage.events.last(), Some(&failed_of(other)));
     assert_eq!(told(&stage), [1]);
     stage.passes(SECOND);
-    assert_eq!(told(&stage), [1, u64::from(FAILED_LOGINS_MAX)]);
+    assert_eq!(told(&stage), [1, TRIES as u64]);
     // A second without failures ends that: the next failure is reported at once.
     stage.passes(SECOND);
     stage.says(other, "set x 0 0 6\r\nbob no\r\n");
-    assert_eq!(told(&stage), [1, u64::from(FAILED_LOGINS_MAX), 1]);
+    assert_eq!(told(&stage), [1, TRIES as u64, 1]);
     // Mistakes after a login are not counted.
     stage.says(other, &format!("{ANNA}{}", "nonsense\r\n".repeat(9)));
     passes(&mut stage, TURN);
     assert!(stage.received(other).ends_with(&"ERROR\r\n".repeat(9)));
-    assert_eq!(stage.closed, [client]);
+    assert_eq!(stage.closed, []);
 }
 
 #[test]
@@ -250,8 +253,8 @@ fn a_login_goes_with_its_client_to_another_worker() {
     let (known, stranger, _silent) = (stage.client(), stage.client(), stage.client());
     stage.says(known, ANNA);
     assert_eq!(stage.received(known), "STORED\r\n");
-    stage.says(stranger, "nonsense\r\n");
-    assert_eq!(stage.received(stranger), FIRST);
+    stage.says(stranger, WRONG);
+    assert_eq!(stage.received(stranger), FAILED);
     let passed = |protocol, logged_in, failed_logins| Passed {
         pool: POOL,
         protocol,
@@ -270,11 +273,10 @@ fn a_login_goes_with_its_client_to_another_worker() {
     assert_eq!(stage.received(known), "ERROR\r\n");
     stage.says(silent, "nonsense\r\n");
     assert_eq!(stage.received(silent), FIRST);
-    // The count goes on, and a client that began in text stays with it.
-    let rest = usize::from(FAILED_LOGINS_MAX) - 1;
-    stage.says(stranger, &"\u{80}\r\n".repeat(rest + 3));
-    assert_eq!(stage.received(stranger), FIRST.repeat(rest));
-    assert_eq!(stage.closed, [stranger]);
+    // A client that began in text stays with it.
+    stage.says(stranger, &"\u{80}\r\n".repeat(9));
+    assert_eq!(stage.received(stranger), FIRST.repeat(9));
+    assert_eq!(stage.closed, []);
 }
 
 /// A login waits for one that was wrong before it, and a random time so that workers take turns.
@@ -390,22 +392,6 @@ fn a_right_login_at_another_worker_does_not_take_a_turn() {
     other.give_back(token);
     passes(&mut stage, 1_000);
     assert_eq!(stage.received(client), STORED);
-}
-
-#[test]
-fn a_login_of_ones_own_does_not_reset_the_count() {
-    let mut stage = guarded();
-    let client = stage.client();
-    for _ in 0..FAILED_LOGINS_MAX {
-        assert_eq!(stage.closed, []);
-        stage.says_bytes(client, &sasl("bob", "two words"));
-        passes(&mut stage, TURN);
-        stage.says_bytes(client, &sasl("anna", "odd"));
-        passes(&mut stage, TURN);
-        stage.received_bytes(client);
-    }
-    assert_eq!(stage.closed, [client]);
-    assert_eq!(count(&stage, PoolCounter::Logins), u64::from(FAILED_LOGINS_MAX));
 }
 
 /// Another worker is always faster.
