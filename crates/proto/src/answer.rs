@@ -1,6 +1,8 @@
 //! Answers of the proxy, before a protocol has written them.
 
-use crate::Refusal;
+use std::borrow::Cow;
+
+use crate::memcached;
 
 /// An answer of the proxy to a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,6 +34,8 @@ pub enum Answer<'a> {
     /// A failure that is not the client's: a sentence that contains the server's name. Nothing has
     /// changed, and the request may be sent again.
     Failed(&'a str),
+    /// There is no room for another client; a sentence says why.
+    Full(&'a str),
     /// As `Failed`, for a change that has been sent: it may have been made.
     Uncertain(&'a str),
     /// A server's own error line.
@@ -47,6 +51,35 @@ pub enum Answer<'a> {
     LoginFirst,
 }
 
+/// The reason why a request is answered with an error and not forwarded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// No such command.
+    Unknown,
+    /// A known command that a proxy for many servers cannot forward.
+    ByName(&'static str),
+    /// As `ByName`, unless the operator allows the command; its name in `allow:`.
+    NotAllowed(&'static str),
+    /// A mistake of the client, in the protocol's wording.
+    Bad(&'static str),
+    /// The head has no end within the longest that there may be.
+    TooLong,
+    /// The body does not end where the head says.
+    BadBody,
+    /// Its [`Place`] is no server of the pool.
+    NoPlace,
+    /// It names a database beyond those of the pool.
+    NoDatabase,
+    /// The value is larger than any server accepts.
+    TooLarge,
+    /// The value is too large, and the old value of its key could not be removed.
+    TooLargeKept,
+    /// It begins a transaction within another, or ends one that has not begun.
+    OutOfPlace,
+    /// A request of the transaction was refused, so nothing of it is executed.
+    Aborted,
+}
+
 impl Answer<'_> {
     /// Whether it says that the request was not carried out.
     pub fn is_error(&self) -> bool {
@@ -54,6 +87,7 @@ impl Answer<'_> {
             Answer::Refused(_)
             | Answer::Denied(_)
             | Answer::Failed(_)
+            | Answer::Full(_)
             | Answer::Uncertain(_)
             | Answer::Error(_)
             | Answer::Apart { .. }
@@ -72,4 +106,21 @@ impl Answer<'_> {
             | Answer::LoggedIn => false,
         }
     }
+}
+
+/// The length of what tells in which protocol a client reads a refusal.
+pub const FIRST_LEN: usize = memcached::HEADER_LEN;
+
+/// Returns a refusal, written for a pool's own protocol, in the protocol of a client that has begun
+/// with `first`; `None` if that is not known yet and this is not the last chance.
+pub fn refusal<'a>(words: &'a [u8], first: &[u8], is_last: bool) -> Option<Cow<'a, [u8]>> {
+    match words.starts_with(b"SERVER_ERROR ") {
+        true => memcached::refusal(words, first, is_last),
+        false => Some(Cow::Borrowed(words)),
+    }
+}
+
+/// Says how an operator allows a command of this name.
+pub(crate) fn not_allowed(name: &str) -> String {
+    format!("refused by the proxy: `allow: [{name}]` in its pool permits it")
 }

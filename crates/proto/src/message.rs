@@ -1,6 +1,6 @@
 //! The neutral types between a protocol and the data plane: request, item, answer.
 
-use crate::{TopicKind, Work};
+use crate::{Refusal, TopicKind, Work};
 
 /// A position in a frame's head: `head[start..end]`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -252,33 +252,6 @@ pub enum Place {
     /// To the only server of the pool, where each client has links of its own: it is about what was
     /// asked before on the same connection.
     Own,
-}
-
-/// The reason why a request is answered with an error and not forwarded.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Refusal {
-    /// No such command.
-    Unknown,
-    /// A known command that a proxy for many servers cannot forward.
-    ByName(&'static str),
-    /// A mistake of the client, in the protocol's wording.
-    Bad(&'static str),
-    /// The head has no end within the longest that there may be.
-    TooLong,
-    /// The body does not end where the head says.
-    BadBody,
-    /// Its [`Place`] is no server of the pool.
-    NoPlace,
-    /// It names a database beyond those of the pool.
-    NoDatabase,
-    /// The value is larger than any server accepts.
-    TooLarge,
-    /// The value is too large, and the old value of its key could not be removed.
-    TooLargeKept,
-    /// It begins a transaction within another, or ends one that has not begun.
-    OutOfPlace,
-    /// A request of the transaction was refused, so nothing of it is executed.
-    Aborted,
 }
 
 /// A request whose head has been parsed.

@@ -2,6 +2,7 @@
 
 use super::commands::MG;
 use super::{meta, version};
+use crate::answer::not_allowed;
 use crate::{Answer, Asked, Refusal};
 
 pub(super) fn write(asked: &Asked<'_>, answer: &Answer<'_>, out: &mut Vec<u8>) {
@@ -17,6 +18,9 @@ pub(super) fn write(asked: &Asked<'_>, answer: &Answer<'_>, out: &mut Vec<u8>) {
         Answer::Refused(Refusal::ByName(why) | Refusal::Bad(why)) => {
             line(&["CLIENT_ERROR ", why], out)
         }
+        Answer::Refused(Refusal::NotAllowed(name)) => {
+            line(&["CLIENT_ERROR ", &not_allowed(name)], out);
+        }
         Answer::Refused(Refusal::TooLong) => line(&["CLIENT_ERROR line too long"], out),
         Answer::Refused(Refusal::BadBody) => line(&["CLIENT_ERROR bad data chunk"], out),
         // No command of this protocol names a server or a database, or is about transactions.
@@ -30,7 +34,9 @@ pub(super) fn write(asked: &Asked<'_>, answer: &Answer<'_>, out: &mut Vec<u8>) {
             out.extend_from_slice(b"SERVER_ERROR object too large for cache, old value kept\r\n");
         }
         Answer::Denied(why) => line(&["CLIENT_ERROR ", why], out),
-        Answer::Failed(why) | Answer::Uncertain(why) => line(&["SERVER_ERROR ", why], out),
+        Answer::Failed(why) | Answer::Full(why) | Answer::Uncertain(why) => {
+            line(&["SERVER_ERROR ", why], out)
+        }
         Answer::Apart { servers: [one, other], .. } => {
             line(&["CLIENT_ERROR keys of two servers: ", one, ", ", other], out);
         }

@@ -7,6 +7,10 @@
 //! `reach.rs` says which keys a request reaches · `gather.rs` makes one answer from several
 //! servers' replies.
 
+use std::borrow::Cow;
+
+use crate::{Answer, Asked, Protocol as _};
+
 mod answer;
 mod binary;
 mod commands;
@@ -23,6 +27,24 @@ mod text;
 pub use binary::Binary;
 pub use servers::{META, Servers};
 pub use text::Text;
+
+/// The length of a binary request's header.
+pub(crate) const HEADER_LEN: usize = binary::HEADER_LEN;
+
+/// As [`crate::refusal`], of a line of text.
+pub(crate) fn refusal<'a>(line: &'a [u8], first: &[u8], is_last: bool) -> Option<Cow<'a, [u8]>> {
+    match first {
+        [] if !is_last => None,
+        [binary::FIRST, ..] if first.len() < HEADER_LEN && !is_last => None,
+        [binary::FIRST, ..] => {
+            let mut packet = Vec::new();
+            let asked = Asked { head: first, ..Asked::no_request() };
+            Binary.answer(&asked, &Answer::Error(line), &mut packet);
+            Some(Cow::Owned(packet))
+        }
+        _ => Some(Cow::Borrowed(line)),
+    }
+}
 
 /// Whether a line can hold this key unencoded: no space, control character or DEL. Bytes from 0x80
 /// up are allowed.

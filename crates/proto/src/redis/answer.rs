@@ -28,6 +28,8 @@ pub(super) fn write(asked: &Asked<'_>, answer: &Answer<'_>, out: &mut Vec<u8>) {
         Answer::Refused(why) => refusal::write(asked, *why, out),
         Answer::Denied(why) => words::error(&[b"NOPERM ", why.as_bytes()], out),
         Answer::Failed(why) | Answer::Uncertain(why) => fault(why, out),
+        // Clients compare the words.
+        Answer::Full(_) => words::error(&[b"ERR max number of clients reached"], out),
         Answer::Error(line) => pass(line, out),
         Answer::Apart { keys, servers, tag } => apart(*keys, *servers, *tag, out),
         Answer::LoginFailed => words::error(&[WRONG_LOGIN], out),

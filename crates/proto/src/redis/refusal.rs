@@ -4,6 +4,7 @@ use std::borrow::Cow;
 
 use super::array::{self, EXPECTED_BULK};
 use super::{arguments, commands, words};
+use crate::answer::not_allowed;
 use crate::{Asked, Refusal};
 
 pub(super) fn write(asked: &Asked<'_>, why: Refusal, out: &mut Vec<u8>) {
@@ -15,6 +16,12 @@ pub(super) fn write(asked: &Asked<'_>, why: Refusal, out: &mut Vec<u8>) {
                 &[b"ERR '", name.as_bytes(), b"' is not supported: ", why.as_bytes()],
                 out,
             );
+        }
+        Refusal::NotAllowed(allowed) => {
+            let name = name(asked).replace('|', " ");
+            let why = not_allowed(allowed);
+            let parts = [b"ERR '", name.as_bytes(), b"' is not supported: ", why.as_bytes()];
+            words::error(&parts, out);
         }
         Refusal::Bad(EXPECTED_BULK) => {
             // A single byte, even one that would end a text.

@@ -60,6 +60,7 @@ fn listener(listen: Option<&Address>) -> Result<Listener, Error> {
         keepalive: tcp,
         shared: false,
         proxy_protocol: Vec::new(),
+        no_room: b"SERVER_ERROR too many open connections\r\n".to_vec(),
     })
 }
 

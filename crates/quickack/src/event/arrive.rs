@@ -8,7 +8,7 @@ use proxy::plan::Plan;
 use proxy::{ConnId, Time};
 use rustix::event::epoll;
 
-use super::accept::{Arrival, refuse};
+use super::accept::Arrival;
 use super::blocks::BLOCK;
 use super::conn::{self, Conn, Read};
 use super::control::LoopEvent;
@@ -59,7 +59,7 @@ impl Loop<'_> {
                 self.watch(id);
             }
             Err(refusal) => {
-                refuse(&fd, &refusal);
+                self.refused.add(fd, refusal, self.now);
                 self.acceptor.left();
             }
         }

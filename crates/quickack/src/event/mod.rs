@@ -25,6 +25,7 @@ mod heap_trim;
 mod in_pieces;
 mod inquire;
 mod query;
+mod refused;
 mod service;
 mod sessions;
 #[cfg(test)]
@@ -54,6 +55,7 @@ use heap_trim::HeapTrim;
 use in_pieces::InPieces;
 use inquire::Inquiries;
 use query::Queries;
+use refused::RefusedClients;
 
 pub use accept::{CALLS, Listener, choose};
 pub use connect::{Target, TargetAddress};
@@ -83,6 +85,7 @@ pub struct Loop<'m> {
     blocks: Blocks,
     acceptor: Acceptor,
     header_readers: HeaderReaders,
+    refused: RefusedClients,
     connects: Connects,
     signals: Signals,
     /// The counters that a worker keeps of itself.
@@ -200,6 +203,7 @@ impl<'m> Loop<'m> {
             blocks: Blocks::new(),
             acceptor: Acceptor::new(&epoll)?,
             header_readers: HeaderReaders::default(),
+            refused: RefusedClients::default(),
             connects: Connects::default(),
             epoll,
             signals,
@@ -341,6 +345,7 @@ impl<'m> Loop<'m> {
             self.service.handle_timeout(self.now);
         }
         self.drop_overdue_readers();
+        self.refused.look(self.now);
         if std::mem::take(&mut self.control_ready) {
             self.handle_commands();
         }
@@ -396,6 +401,7 @@ impl<'m> Loop<'m> {
             self.service.poll_timeout(),
             self.acceptor.due(now),
             self.header_readers.due(),
+            self.refused.due(),
             self.connects.due(),
             self.drain_deadline,
             // While the channel is full, its room wakes us.

@@ -190,7 +190,8 @@ fn tcp_listener(id: u32, believes: &[&str]) -> (Listener, std::net::SocketAddr) 
 fn listener(id: u32, fd: OwnedFd, tcp: bool, believes: &[&str]) -> Listener {
     let proxy_protocol = believes.iter().map(|net| net.parse().unwrap()).collect();
     let (pool, nodelay, keepalive, shared) = (1, true, false, true);
-    Listener { id, fd: Some(fd), pool, tcp, nodelay, keepalive, shared, proxy_protocol }
+    let (fd, no_room) = (Some(fd), b"SERVER_ERROR no room\r\n".to_vec());
+    Listener { id, fd, pool, tcp, nodelay, keepalive, shared, proxy_protocol, no_room }
 }
 
 /// A server that answers each `set` with STORED, as soon as it may; it says how many it has had.

@@ -6,6 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::rc::Rc;
 use std::time::Duration;
 
+use http::{Method, Response, Status};
 use proxy::{Event, Report};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
@@ -95,6 +96,7 @@ fn listener(number: u32, tcp: bool, fd: OwnedFd) -> Listener {
         keepalive: tcp,
         shared: false,
         proxy_protocol: Vec::new(),
+        no_room: Response::refusal(Status::ServiceUnavailable).last_bytes(Method::Get),
     }
 }
 

@@ -6,6 +6,7 @@ use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use proto::{Answer, Asked};
 use proxy::limits;
 use proxy::plan::{Plan, PoolPlan};
 
@@ -85,9 +86,21 @@ fn listeners(
             keepalive: written.tcp.keepalive,
             shared: entry.slot.is_none(),
             proxy_protocol: written.proxy_protocol.clone(),
+            no_room: no_room(&config.plan.pools[entry.pool]),
         });
     }
     Ok(listeners)
+}
+
+/// Returns what a client reads for which there is no descriptor.
+fn no_room(pool: &PoolPlan) -> Vec<u8> {
+    let mut words = Vec::new();
+    pool.protocol.answer(
+        &Asked::no_request(),
+        &Answer::Full("too many open connections"),
+        &mut words,
+    );
+    words
 }
 
 /// Where each server is.

@@ -1,11 +1,11 @@
 //! Limits seen from outside: one clear refusal, no busy loop, no unbounded memory.
 
-use std::io::Read;
+use std::io::{Read, Write};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
 use testkit::process::{Client, DEADLINE, Memcached, Quickack};
-use testkit::wire::binary::Packet;
+use testkit::wire::binary::{self, Head, Packet};
 
 use super::{QUICKACK, config, quickack};
 
@@ -45,6 +45,31 @@ fn one_client_too_many_is_refused_with_a_sentence_before_memcached_sees_it() {
         assert!(start.elapsed() < DEADLINE, "a place that was left is never given again");
     }
     clients[0].ask("get a\r\n", "END\r\n");
+}
+
+/// A client of the binary protocol cannot read a line of text. Its first bytes may come after the
+/// worker has accepted it.
+#[test]
+fn a_client_too_many_reads_why_in_its_own_protocol_before_memcached() {
+    let memcached = Memcached::start();
+    let quickack = quickack(&[memcached.address], &["client_connections: 1"]);
+    let _served = try_client(&quickack).expect("within the limit");
+    let asks = Head { magic: binary::REQUEST, code: binary::NOOP, opaque: 7, ..Head::default() };
+    let line = "SERVER_ERROR too many client connections\r\n";
+    for pause in [0, 2].into_iter().cycle().take(20) {
+        let mut client = quickack.client();
+        std::thread::sleep(Duration::from_millis(pause));
+        client.stream.write_all(&asks.bytes()).expect("it is not closed yet");
+        let mut reply = Vec::new();
+        client.stream.read_to_end(&mut reply).expect("no reset");
+        let head = Head::read(&reply).expect("a packet");
+        assert_eq!((head.magic, head.code, head.opaque), (binary::REPLY, binary::NOOP, 7));
+        assert!(head.status != 0 && reply.len() == binary::HEAD_LEN + head.body_len, "{head:?}");
+        let mut client = quickack.client();
+        client.send("get a\r\n");
+        assert_eq!(client.rest(), line);
+        assert_eq!(quickack.client().rest(), line, "it says nothing");
+    }
 }
 
 #[test]

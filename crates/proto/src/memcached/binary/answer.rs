@@ -4,6 +4,7 @@ use super::super::commands::{DETAIL_DUMP, FLUSH_ALL, MA, MG, SIZES_DISABLE, SIZE
 use super::super::{reply, stats, version};
 use super::header::{self, Header, Reply};
 use super::opcodes::{self, Mode, Shape};
+use crate::answer::not_allowed;
 use crate::scan;
 use crate::{Answer, Asked, Item, ItemKind, Quiet, Refusal, Request, Shown, Span};
 
@@ -267,6 +268,9 @@ pub(super) fn answer(asked: &Asked<'_>, answer: &Answer<'_>, out: &mut Vec<u8>) 
         Answer::Refused(Refusal::Unknown) if to.shape == Shape::Stat => to.say(NOT_FOUND, out),
         Answer::Refused(Refusal::Unknown | Refusal::Bad(UNKNOWN_WORDS)) => to.say(UNKNOWN, out),
         Answer::Refused(Refusal::ByName(why)) => to.say((NOT_SUPPORTED, why.as_bytes()), out),
+        Answer::Refused(Refusal::NotAllowed(name)) => {
+            to.say((NOT_SUPPORTED, not_allowed(name).as_bytes()), out);
+        }
         Answer::Refused(Refusal::Bad(why)) => to.say((INVALID, why.as_bytes()), out),
         Answer::Refused(Refusal::TooLong) => to.say((INVALID, b"line too long"), out),
         Answer::Refused(Refusal::BadBody) => to.say((INVALID, b"bad data chunk"), out),
@@ -277,7 +281,7 @@ pub(super) fn answer(asked: &Asked<'_>, answer: &Answer<'_>, out: &mut Vec<u8>) 
         Answer::Refused(Refusal::TooLarge) => to.say(TOO_LARGE, out),
         Answer::Refused(Refusal::TooLargeKept) => to.say(TOO_LARGE_KEPT, out),
         Answer::Denied(why) => to.say((NOT_SUPPORTED, why.as_bytes()), out),
-        Answer::Failed(why) => to.say((TEMPORARY, why.as_bytes()), out),
+        Answer::Failed(why) | Answer::Full(why) => to.say((TEMPORARY, why.as_bytes()), out),
         Answer::Uncertain(why) => to.say((INTERNAL, why.as_bytes()), out),
         Answer::Apart { .. } => to.say((INVALID, b"keys of two servers"), out),
         Answer::Error(line) => to.say(of_line(line), out),

@@ -28,6 +28,7 @@ use opcodes::Shape;
 
 /// The first byte of every request.
 pub(super) const FIRST: u8 = header::REQUEST;
+pub(super) const HEADER_LEN: usize = header::LEN;
 
 const ABOUT: &str = "\
 A connection to the same listener speaks binary if its first byte is 0x80. The proxy speaks text to

@@ -26,8 +26,8 @@ use std::os::fd::OwnedFd;
 
 use proxy::Time;
 use rustix::io::{self, Errno};
-use rustix::net::{RecvFlags, SendFlags};
 
+use super::refused;
 use gate::Gate;
 use mutex::Mutex;
 use socket::{ListeningSocket, State, waiting};
@@ -393,12 +393,13 @@ impl Acceptor {
     fn refuse_for_want_of_descriptors(&mut self, epoll: &OwnedFd, at: usize) -> bool {
         let Some(spare) = self.reserve.take() else { return false };
         drop(spare);
-        let accepted = self.sockets[at].as_ref().and_then(|socket| socket.accept().ok());
-        if let Some(arrival) = &accepted {
-            refuse(&arrival.fd, OUT_OF_DESCRIPTORS);
-        }
+        let socket = self.sockets[at].as_ref();
+        let accepted = socket.and_then(|socket| Some((socket.accept().ok()?, socket)));
         let progress = accepted.is_some();
-        drop(accepted);
+        if let Some((arrival, socket)) = accepted {
+            // It cannot be kept until it says something.
+            refused::tell(&arrival.fd, &socket.listener.no_room, true);
+        }
         // A moment ago there was room for one; if that has gone, a rest brings it back.
         self.reserve = reserve(epoll).ok();
         progress
@@ -438,18 +439,8 @@ fn reserve(any: &OwnedFd) -> io::Result<OwnedFd> {
     rustix::io::fcntl_dupfd_cloexec(any, 0)
 }
 
-/// Says why, and reads what the client has sent already: left unread, it would make the kernel
-/// reset the connection, and the sentence might never arrive. A client that has gone needs no word.
-pub(super) fn refuse(fd: &OwnedFd, why: &[u8]) {
-    let _ = rustix::net::send(fd, why, SendFlags::NOSIGNAL);
-    let _ = rustix::net::shutdown(fd, rustix::net::Shutdown::Write);
-    let _ = rustix::net::recv(fd, &mut [0; 4096], RecvFlags::empty());
-}
-
 /// Connections taken from one listener in one pass.
 const ACCEPTS_MAX: usize = 64;
 /// With shared listeners, a worker looks at them at least so often, microseconds: another may have
 /// been woken for a client, and stopped.
 const LOOK_US: u64 = 1_000_000;
-/// The error line that the last client reads; every protocol of ours shows it to a person.
-const OUT_OF_DESCRIPTORS: &[u8] = b"SERVER_ERROR too many open connections\r\n";

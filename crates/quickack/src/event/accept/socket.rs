@@ -26,6 +26,8 @@ pub struct Listener {
     pub shared: bool,
     /// Clients from these networks begin with a PROXY header.
     pub proxy_protocol: Vec<IpNet>,
+    /// What a client reads for which there is no descriptor.
+    pub no_room: Vec<u8>,
 }
 
 /// A client that has come in.

@@ -103,6 +103,8 @@ impl Group {
     }
 }
 
+const NO_ROOM: &[u8] = b"-ERR max number of clients reached\r\n";
+
 fn shared(id: u32, fd: Option<&OwnedFd>) -> Listener {
     Listener {
         id,
@@ -113,6 +115,7 @@ fn shared(id: u32, fd: Option<&OwnedFd>) -> Listener {
         keepalive: false,
         shared: true,
         proxy_protocol: Vec::new(),
+        no_room: NO_ROOM.to_vec(),
     }
 }
 
@@ -386,7 +389,7 @@ fn without_a_descriptor() {
     for mut client in group.clients.drain(..) {
         let mut words = String::new();
         client.read_to_string(&mut words).unwrap();
-        assert_eq!(words.as_bytes(), OUT_OF_DESCRIPTORS);
+        assert_eq!(words.as_bytes(), NO_ROOM);
     }
     assert!(!group.members[0].step(now));
     // Without even the reserve: it looks away for a while, and the client waits.

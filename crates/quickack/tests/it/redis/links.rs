@@ -1,11 +1,14 @@
 //! One link that ends, or brings a reply that cannot be used: what that costs those who share it.
 
+use std::io::{Read, Write};
+use std::process::Command;
+
 use rustix::process::Signal;
 use testkit::process::{Family, Quickack, Redis, Speaker, freeze, send, wait_until};
 use testkit::wire::resp::Reply;
 
 use super::model::{Model, Turn};
-use super::{quickack, with_workers};
+use super::{QUICKACK, config, quickack, with_workers};
 use crate::harness;
 use crate::logins::private;
 
@@ -135,6 +138,33 @@ fn check_others_are_served(quickack: &Quickack, quiet: &mut Speaker, why: &str) 
             let text = quickack.admin_ok(*verb);
             text.contains("no further connection: ") && text.contains(said)
         })
+    });
+}
+
+/// Clients compare the words, with `client_connections` and without descriptors alike.
+#[test]
+fn no_room_for_a_client_is_told_as_redis_tells_it() {
+    let full = Redis::start_with(Family::Redis70, &["--maxclients", "1"]);
+    let _first = Speaker::connect(full.address);
+    let said = Speaker::connect(full.address).reply().expect("an answer");
+    assert!(said.error().contains("max number of clients"), "{said:?}");
+    let redis = Redis::start(Family::Redis70);
+    let quickack = with_workers(1, &[redis.address], &["client_connections: 1"]);
+    let mut served = Speaker::connect(quickack.address());
+    assert_eq!(served.say("PING"), Reply::Simple("PONG".into()));
+    assert_eq!(Speaker::connect(quickack.address()).reply(), Ok(said.clone()));
+    drop(quickack);
+    let mut command = Command::new("sh");
+    command.args(["-c", "ulimit -n 64; exec \"$0\" \"$@\"", QUICKACK]);
+    let quickack = Quickack::start_by(command, QUICKACK, &config(&[redis.address], &[]));
+    let mut served = Vec::new();
+    wait_until("a client is refused", || {
+        let mut stream = testkit::process::connect(quickack.address());
+        let _ = stream.write_all(b"PING\r\n");
+        let mut text = [0; 64];
+        let len = stream.read(&mut text).unwrap_or(0);
+        served.push(stream);
+        text[..len] == *b"-ERR max number of clients reached\r\n"
     });
 }
 
