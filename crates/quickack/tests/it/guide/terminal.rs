@@ -38,7 +38,7 @@ redis-server --bind 10.0.0.1 --port 6379 --save '' --daemonize yes >/dev/null
 nc() { exec 3<>"/dev/tcp/$1/$2" && cat >&3 && cat <&3; exec 3>&-; }
 # Ends what holds the terminal, as Ctrl-C does.
 end() { [ -z "$serving" ] || { kill -INT -- "-$serving"; wait "$serving"; serving=; } 2>/dev/null; }
-# The signal is on its way when `kill` returns: until all threads have stopped, one may still answer.
+# When `kill` returns, the signal is on its way: until all threads have stopped, one may answer.
 kill() {
     builtin kill "$@" || return
     [ "$1" != -STOP ] || while grep -qv ') T ' /proc/"$2"/task/*/stat; do sleep 0.01; done
