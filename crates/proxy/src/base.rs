@@ -215,8 +215,11 @@ impl Base {
     /// Whether the subscription to a topic is to stand at a server, once that can be reached.
     pub(crate) fn is_heard_at(&self, at: ServerAt, kind: TopicKind, topic: &[u8]) -> bool {
         let (pool, server) = (self.pool(at), at.server as usize);
-        let is_its = pool.plan.pubsub == PubSub::All || kind == TopicKind::Pattern;
-        pool.servers[server].is_in_service() && (is_its || pool.route(topic, || 0) == Some(server))
+        let is_its = match pool.plan.pubsub == PubSub::All || kind == TopicKind::Pattern {
+            true => !pool.servers[server].plan.is_twin,
+            false => pool.route(topic, || 0) == Some(server),
+        };
+        pool.servers[server].is_in_service() && is_its
     }
 
     pub(crate) fn pool(&self, at: ServerAt) -> &Pool {

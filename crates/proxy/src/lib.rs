@@ -194,6 +194,9 @@ pub enum Event {
     SubscriptionsLost { server: u32, subscriptions: usize, closed: usize },
     /// Clients of a pool are refused. The event comes at most once a second.
     ClientsRefused { pool: u32, why: &'static str },
+    /// A client has asked for a command about whole servers that its pool does not allow. Some
+    /// clients take the refusal for success. The event comes at most once a minute.
+    NotAllowed { pool: u32, name: &'static str },
     /// The time that the clients of a removed pool have for their last requests is over. So many
     /// with something outstanding are closed, `half_asked` of them in the middle of a request.
     CutOff { pool: u32, clients: usize, half_asked: usize },

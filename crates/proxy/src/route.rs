@@ -63,8 +63,6 @@ pub(crate) const NOT_OWN: &str =
 pub(crate) const NOT_ALONE: &str =
     "it is about what one connection has written: only in a pool of one server";
 const NOT_ONE: &str = "refused by the proxy: each server has its own; ask the server itself";
-const NOT_ALLOWED: &str = "refused by the proxy: the pool's `allow:` does not name it";
-
 /// Bytes that a key, with its value if any, may take in a message beyond those in a line.
 const KEY_FRAME_LEN: usize = 8;
 
@@ -212,23 +210,23 @@ fn route_of_own(
 }
 
 /// Returns why a request for every server is refused in this pool, if it is.
-pub(crate) fn why_not_of_all(pool: &Pool, class: &Class) -> Option<&'static str> {
+pub(crate) fn why_not_of_all(pool: &Pool, class: &Class) -> Option<Refusal> {
     let Class::Broadcast { ask, gated, reach, .. } = *class else { return None };
     let name = pool.plan.protocol.commands()[usize::from(ask.command)].name;
     if gated && !pool.plan.allow.iter().any(|allowed| allowed == name) {
-        return Some(NOT_ALLOWED);
+        return Some(Refusal::NotAllowed(name));
     }
-    (reach == Reach::Sole && pool.planned() > 1).then_some(NOT_ONE)
+    (reach == Reach::Sole && pool.planned() > 1).then_some(Refusal::ByName(NOT_ONE))
 }
 
 /// Returns why a client may not ask about others, if it may not. A tenant may, about its own.
-pub(crate) fn why_not_of_clients(base: &Base, incoming: &Incoming<'_>) -> Option<&'static str> {
+pub(crate) fn why_not_of_clients(base: &Base, incoming: &Incoming<'_>) -> Option<Refusal> {
     let Incoming { asks, request, .. } = *incoming;
     let plan = &base.pools[asks.pool()].plan;
     let name = plan.protocol.commands()[usize::from(request.command)].name;
     let needs_no_leave = asks.tenant != NOBODY && request.class == Class::Local(Local::Clients);
     let may = needs_no_leave || plan.allow.iter().any(|allowed| allowed == name);
-    (!may).then_some(NOT_ALLOWED)
+    (!may).then_some(Refusal::NotAllowed(name))
 }
 
 /// Returns the one server that all keys of a request belong to; none if the ring is empty.

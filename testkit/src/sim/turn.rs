@@ -318,8 +318,8 @@ impl World {
             Event::ServerDown { server, .. } | Event::Poisoned { server, .. } => (*server, true),
             Event::ServerBack { server } => (*server, false),
             // The clients that were refused check this by their answers.
-            Event::ClientsRefused { .. } | Event::Marked { .. } | Event::Lacks { .. } => return,
-            Event::SubscriptionsLost { .. } => return,
+            Event::ClientsRefused { .. } | Event::NotAllowed { .. } => return,
+            Event::Marked { .. } | Event::Lacks { .. } | Event::SubscriptionsLost { .. } => return,
             Event::LinkRefused { server, .. } => {
                 let (pool, at) = self.place(*server);
                 self.note_rest((pool, at));

@@ -57,6 +57,8 @@ pub(crate) struct Pool {
     pub(crate) tenant: u16,
     /// When the last event about refused clients was logged.
     pub(crate) refused_told: Option<Time>,
+    /// The same of commands that it does not allow.
+    pub(crate) not_allowed_told: Option<Time>,
     /// When the number of failed logins is reported next, if it was reported within this second.
     pub(crate) logins_due: Option<Time>,
     /// The number of logins that have failed since.
@@ -142,6 +144,7 @@ impl Pool {
             clients: 0,
             tenant: super::tenants::NOBODY,
             refused_told: None,
+            not_allowed_told: None,
             logins_due: None,
             logins_failed: 0,
             counters,
@@ -184,8 +187,7 @@ impl Pool {
     /// Returns the index of the first server of the plan from `first` on. A request without keys
     /// that names a server goes there.
     pub(crate) fn place_from(&self, first: u32) -> Option<u32> {
-        let is_asked = |at: &u32| self.servers[*at as usize].stage == Stage::Planned;
-        (first..self.servers.len() as u32).find(is_asked)
+        (first..self.servers.len() as u32).find(|at| self.servers[*at as usize].is_one_of_all())
     }
 
     /// Returns the number of servers in the plan.
@@ -275,6 +277,11 @@ impl Server {
     /// Whether it is part of the plan and may be asked: otherwise its failures are nobody's.
     pub(crate) fn is_in_service(&self) -> bool {
         self.stage == Stage::Planned && self.plan.admin != AdminState::Maint
+    }
+
+    /// Whether it is one of those that a request for all servers goes to.
+    pub(crate) fn is_one_of_all(&self) -> bool {
+        self.stage == Stage::Planned && !self.plan.is_twin
     }
 
     /// Whether a request that may go to any server may go to it.

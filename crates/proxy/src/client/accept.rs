@@ -18,6 +18,8 @@ use crate::{Action, Event, Passed};
 
 /// How often refused clients are reported, in microseconds.
 const REFUSED_TELL_US: u64 = 1_000_000;
+/// The same for commands that a pool does not allow.
+const NOT_ALLOWED_TELL_US: u64 = 60_000_000;
 const FOREIGN: &str = "one sent HTTP, as a browser does when a hostile page sends it here; it was \
                        closed, and nothing after that was read";
 
@@ -40,8 +42,8 @@ impl Clients {
             let mut refusal = Vec::new();
             let why = if is_leaving { "shutting down" } else { "too many client connections" };
             self.tell_refused(base, pool, why);
-            let nobody = Asked::no_request();
-            base.pools[pool].plan.protocol.answer(&nobody, &Answer::Failed(why), &mut refusal);
+            let answer = if is_leaving { Answer::Failed(why) } else { Answer::Full(why) };
+            base.pools[pool].plan.protocol.answer(&Asked::no_request(), &answer, &mut refusal);
             return Err(refusal);
         }
         entry.clients += 1;
@@ -94,7 +96,7 @@ impl Clients {
         self.drop_client(base, id, Departed::Refused);
         self.tell_refused(base, pool, "a tenant has as many clients as it may have");
         let protocol = base.pools[pool].plan.protocol;
-        protocol.answer(&Asked::no_request(), &Answer::Failed(why), &mut refusal);
+        protocol.answer(&Asked::no_request(), &Answer::Full(why), &mut refusal);
         refusal
     }
 
@@ -158,6 +160,16 @@ impl Clients {
         if entry.refused_told.is_none_or(|told| now.since(told) >= REFUSED_TELL_US) {
             entry.refused_told = Some(now);
             let event = Event::ClientsRefused { pool: entry.plan.id, why };
+            base.actions.push_back(Action::Log(event));
+        }
+    }
+
+    /// Logs that a command about whole servers is not allowed, but not each time.
+    pub(crate) fn tell_not_allowed(&mut self, base: &mut Base, pool: usize, name: &'static str) {
+        let (entry, now) = (&mut base.pools[pool], base.now);
+        if entry.not_allowed_told.is_none_or(|told| now.since(told) >= NOT_ALLOWED_TELL_US) {
+            entry.not_allowed_told = Some(now);
+            let event = Event::NotAllowed { pool: entry.plan.id, name };
             base.actions.push_back(Action::Log(event));
         }
     }

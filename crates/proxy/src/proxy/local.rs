@@ -1,6 +1,6 @@
 //! Requests that the proxy answers itself, and what a busy server says to some of them.
 
-use proto::{Answer, Class, Local, Refusal, Request};
+use proto::{Answer, Class, Local, Request};
 
 use super::Proxy;
 use crate::base::part::{Data, Effort, Incoming, LinkClass, Requester};
@@ -20,7 +20,7 @@ impl Proxy {
             Local::Clients | Local::Monitor
                 if let Some(why) = route::why_not_of_clients(&self.base, incoming) =>
             {
-                let answer = Answer::Refused(Refusal::ByName(why));
+                let answer = Answer::Refused(why);
                 return self.clients.refuse_whole(&mut self.base, incoming, &answer);
             }
             Local::Subscribe => return self.subscribe(incoming),

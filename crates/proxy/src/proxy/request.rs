@@ -11,7 +11,6 @@ use crate::base::fault::Fault;
 use crate::base::id::ConnId;
 use crate::base::limits;
 use crate::base::part::{Data, Effort, Incoming, Part, RequestId, Requester};
-use crate::base::pool::Stage;
 use crate::base::tenants::NOBODY;
 use crate::client::{self, Frame, Input, Next, SplitRequest};
 use crate::route::{self, Route};
@@ -329,8 +328,10 @@ impl Proxy {
         let Proxy { base, clients, .. } = self;
         let pool = &base.pools[incoming.asks.pool()];
         if let Some(why) = route::why_not_of_all(pool, &incoming.request.class) {
-            let answer = Answer::Refused(Refusal::ByName(why));
-            return clients.refuse_whole(base, incoming, &answer);
+            if let Refusal::NotAllowed(name) = why {
+                clients.tell_not_allowed(base, incoming.asks.pool(), name);
+            }
+            return clients.refuse_whole(base, incoming, &Answer::Refused(why));
         }
         if reach == Reach::Keys {
             let route = match route::common_server(base, incoming) {
@@ -351,7 +352,7 @@ impl Proxy {
         if let Some(Route::Fault(server, fault)) = route {
             return clients.refuse_unasked(base, incoming, (server, fault));
         }
-        let is_asked = |at: &usize| pool.servers[*at].stage == Stage::Planned;
+        let is_asked = |at: &usize| pool.servers[*at].is_one_of_all();
         let asked: Vec<usize> = (0..pool.servers.len()).filter(is_asked).collect();
         let id = clients.begin_broadcast(base, incoming, (ask, writes), asked.len());
         for (nth, server) in asked.into_iter().enumerate() {

@@ -272,7 +272,7 @@ impl Proxy {
             return Err(NotQueued::Refused(Refusal::NoDatabase));
         }
         if let Some(why) = route::why_not_of_all(pool, &request.class) {
-            return refused(why);
+            return Err(NotQueued::Refused(why));
         }
         let is_of_keys = match request.class {
             // Where subscriptions stand on all servers, any server will do.

@@ -8,7 +8,7 @@ use crate::base::fault::Fault;
 use crate::base::id::ConnId;
 use crate::base::part::{Incoming, LinkClass, Requester};
 use crate::base::plan::{AdminState, PoolPlan};
-use crate::base::pool::{Health, Server, Stage};
+use crate::base::pool::{Health, Server};
 use crate::base::{Base, ServerAt};
 use crate::{Action, Time, route};
 
@@ -116,7 +116,7 @@ impl Servers {
     ) -> Result<Option<usize>, (Option<u32>, Fault)> {
         let mut waits = None;
         for server in 0..base.pools[asks.pool()].servers.len() {
-            let is_asked = base.pools[asks.pool()].servers[server].stage == Stage::Planned;
+            let is_asked = base.pools[asks.pool()].servers[server].is_one_of_all();
             if is_asked && !self.is_ready(base, asks, server, 1)? {
                 waits = waits.or(Some(server));
             }

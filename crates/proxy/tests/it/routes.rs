@@ -2,7 +2,7 @@
 
 use proto::{Extra, protocol};
 use proxy::plan::{MultiKey, PoolPlan};
-use proxy::{Closed, ConnId};
+use proxy::{Closed, ConnId, Event};
 use shard::Distribution;
 
 use crate::stage::{SECOND, Stage};
@@ -102,6 +102,41 @@ fn a_database_that_a_request_names_is_one_of_the_pools() {
     }
 }
 
+/// It would do it twice, or be counted twice.
+#[test]
+fn a_server_under_two_names_gets_once_what_goes_to_all() {
+    let (mut stage, client, links) = redis(|pool| {
+        pool.servers[1].is_twin = true;
+        pool.allow = vec!["flushall".into()];
+    });
+    for (asked, said) in [("DBSIZE", ":7\r\n"), ("FLUSHALL", "+OK\r\n")] {
+        stage.says(client, &format!("{asked}\r\n"));
+        assert_eq!(sent(&mut stage, links), [resp(asked), String::new()]);
+        stage.says(links[0], said);
+        assert_eq!(stage.received(client), said);
+    }
+    stage.says(client, "SCAN 0\r\n");
+    assert_eq!(sent(&mut stage, links), [resp("SCAN 0"), String::new()]);
+    stage.says(links[0], "*2\r\n$1\r\n0\r\n*0\r\n");
+    assert_eq!(stage.received(client), "*2\r\n$1\r\n0\r\n*0\r\n", "it was the last server");
+}
+
+/// Clients of libmemcached take the refusal for success, so an operator is told: once a minute.
+#[test]
+fn an_operator_is_told_of_a_command_that_is_not_allowed() {
+    let (mut stage, client, _) = redis(|_| {});
+    let told = |stage: &Stage| {
+        let is_it = |event: &&Event| matches!(event, Event::NotAllowed { name: "flushall", .. });
+        stage.events.iter().filter(is_it).count()
+    };
+    for (pause, count) in [(0, 1), (SECOND, 1), (60 * SECOND, 2)] {
+        stage.passes(pause);
+        stage.says(client, "FLUSHALL\r\n");
+        assert!(stage.received(client).contains("FLUSHALL".to_lowercase().as_str()));
+        assert_eq!(told(&stage), count);
+    }
+}
+
 #[test]
 fn a_command_for_every_server_is_sent_where_the_plan_allows_that_very_command() {
     for (allowed, is_sent) in [("flushall", true), ("flushdb", false), ("", false)] {
@@ -115,7 +150,7 @@ fn a_command_for_every_server_is_sent_where_the_plan_allows_that_very_command() 
             stage.says(links[0], "+OK\r\n");
             assert_eq!(stage.received(client), "+OK\r\n");
         } else {
-            assert!(stage.received(client).contains("`allow:` does not name it"));
+            assert!(stage.received(client).contains("`allow: [flushall]` in its pool"));
         }
     }
 }

@@ -260,6 +260,19 @@ fn pool_summary(pool: &PoolPlan, listener: &Listener, upstream: &Upstream, out: 
     let _ = write!(out, "  deadlines: connect {connect}, queue {queue}, reply {reply}");
     let has_slow = pool.protocol.commands().iter().any(|command| command.work != Work::Quick);
     let _ = if has_slow { writeln!(out, ", slow {slow}") } else { writeln!(out) };
+    flushes(pool, out);
+}
+
+/// Shows the commands that empty servers, unless the pool allows them: most who come from a single
+/// server expect that they do.
+fn flushes(pool: &PoolPlan, out: &mut String) {
+    let is_refused = |name: &&str| !pool.allow.iter().any(|allowed| allowed == name);
+    let here = |name: &&str| pool.protocol.commands().iter().any(|command| command.name == *name);
+    let names = ["flush_all", "flushall", "flushdb"].into_iter().filter(here).filter(is_refused);
+    let names = names.collect::<Vec<_>>().join(", ");
+    if !names.is_empty() {
+        let _ = writeln!(out, "  refused: {names}; `allow: [{names}]` permits it");
+    }
 }
 
 fn lines(settings: &[String], out: &mut String) {

@@ -7,6 +7,10 @@ use super::{DIFFERENT, load, load_with_lists, print};
 use crate::config::{self, RingDifference};
 
 const HEAD: &str = "# The native form, by `quickack migrate-config`.\n";
+const FLUSH: &str = "\
+# Commands for whole servers are refused unless a pool allows them, as by `allow: [flush_all]`, or
+# `allow: [flushall, flushdb]` where it speaks redis.
+";
 /// What nutcracker does by its command line alone.
 const STATS: &str = "\
 # nutcracker also served its statistics on port 22222; to keep that:
@@ -19,7 +23,9 @@ pub fn migrate(file: &Path) -> ExitCode {
     let native = config::native(&config);
     // A second block of this name would be refused.
     let has_global = native.lines().any(|line| line.starts_with("global:"));
-    print(&format!("{HEAD}{}\n{native}", if has_global { "" } else { STATS }));
+    let allows = config.plan.pools.iter().any(|pool| !pool.allow.is_empty());
+    let (flush, stats) = (if allows { "" } else { FLUSH }, if has_global { "" } else { STATS });
+    print(&format!("{HEAD}{flush}{stats}\n{native}"));
     ExitCode::SUCCESS
 }
 

@@ -14,6 +14,8 @@ use std::net::{SocketAddr, ToSocketAddrs};
 use std::ops::Range;
 use std::path::PathBuf;
 
+use proxy::plan::ServerPlan;
+
 use super::foreign;
 use super::report::nearest;
 use super::value::{self, Fault};
@@ -39,6 +41,13 @@ pub enum ServerAddress {
     Embedded {
         memory: usize,
     },
+}
+
+impl ServerAddress {
+    /// Whether both lead to the same server. Each embedded cache is one of its own.
+    pub fn is_same(&self, other: &ServerAddress) -> bool {
+        self == other && !matches!(self, ServerAddress::Embedded { .. })
+    }
 }
 
 /// One line under `servers:`.
@@ -91,6 +100,11 @@ impl ServerLine {
     /// The name that the ring hashes, and that identifies the server.
     pub fn ring_name(&self) -> &str {
         self.name.as_deref().unwrap_or(&self.default_name)
+    }
+
+    pub fn plan(&self) -> ServerPlan {
+        let label = self.name.clone().unwrap_or_else(|| self.address.to_string());
+        ServerPlan::new(self.ring_name(), &label, self.weight)
     }
 
     pub fn parse(line: &str) -> Result<ServerLine, Fault> {

@@ -351,8 +351,12 @@ impl<'o> Compiler<'o> {
         let state = |server: &ServerPlan| {
             self.overrides.iter().find_map(|set| set.state_of(&pool.draft.plan, server))
         };
-        let plans = pool.draft.servers.iter().map(|server| server.line.plan());
-        plans.map(|plan| ServerPlan { admin: state(&plan).unwrap_or_default(), ..plan }).collect()
+        let plans = pool.draft.servers.iter().map(|server| server.line.plan()).enumerate();
+        let plans = plans.map(|(at, plan)| {
+            let (admin, twin) = (state(&plan).unwrap_or_default(), pool.draft.twin_of(at));
+            ServerPlan { admin, is_twin: twin.is_some(), ..plan }
+        });
+        plans.collect()
     }
 
     /// Returns the global block, then the pools, then the tenants.
@@ -489,10 +493,3 @@ fn upstream(draft: &PoolDraft) -> Upstream {
 
 /// memcached's own default.
 const EMBEDDED_MEMORY_DEFAULT: usize = 64 << 20;
-
-impl super::address::ServerLine {
-    fn plan(&self) -> ServerPlan {
-        let label = self.name.clone().unwrap_or_else(|| self.address.to_string());
-        ServerPlan::new(self.ring_name(), &label, self.weight)
-    }
-}

@@ -164,6 +164,12 @@ impl PoolDraft {
 }
 
 impl PoolDraft {
+    /// Returns the first server before this one that is the same by its address.
+    pub fn twin_of(&self, at: usize) -> Option<&ServerDraft> {
+        let address = &self.servers[at].line.address;
+        self.servers[..at].iter().find(|other| address.is_same(&other.line.address))
+    }
+
     /// What was set at run time takes the place of what is in the file.
     pub fn set_servers(&mut self, draft: ServersDraft) {
         (self.servers, self.list) = match draft {

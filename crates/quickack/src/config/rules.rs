@@ -57,7 +57,7 @@ impl Rules<'_> {
 
     fn check_servers(&self, findings: &mut Findings) {
         let mut names = HashSet::new();
-        for server in &self.draft.servers {
+        for (at, server) in self.draft.servers.iter().enumerate() {
             let name = server.line.ring_name();
             if !names.insert(name) {
                 let message = format!(
@@ -65,6 +65,16 @@ impl Rules<'_> {
                                        placed by name, so give each its own name"
                 );
                 findings.error(server.spot.clone(), message);
+                continue;
+            }
+            if let Some(other) = self.draft.twin_of(at) {
+                let message = format!(
+                    "servers: `{}` and `{}` are one server by its address; requests for all \
+                     servers are sent to it once",
+                    other.line.ring_name(),
+                    server.line.ring_name()
+                );
+                findings.warning(server.spot.clone(), message);
             }
         }
     }

@@ -57,6 +57,7 @@ pub fn of_event(event: &Event, about: &About) -> Option<(Level, &'static str, St
             (Level::Error, "server_poisoned", text)
         }
         Event::ClientsRefused { .. }
+        | Event::NotAllowed { .. }
         | Event::SubscriptionsLost { .. }
         | Event::CutOff { .. }
         | Event::MemoryShort { .. }
@@ -72,6 +73,14 @@ fn of_clients(event: &Event, about: &About) -> Option<(Level, &'static str, Stri
     Some(match event {
         Event::ClientsRefused { why, .. } => {
             (Level::Warning, "clients_refused", format!("clients of {about} are refused: {why}"))
+        }
+        Event::NotAllowed { name, .. } => {
+            let text = format!(
+                "a client of {about} asked for `{name}`, which is refused: `allow: [{name}]` in \
+                 the pool permits it; libmemcached, and so PHP, takes the refusal of a binary \
+                 flush for success"
+            );
+            (Level::Warning, "command_not_allowed", text)
         }
         Event::SubscriptionsLost { subscriptions, closed, .. } => {
             let after = match closed {
@@ -143,6 +152,7 @@ pub fn subject(event: &Event) -> Option<u32> {
         | Event::Poisoned { server, .. } => *server,
         Event::Marked { pool }
         | Event::ClientsRefused { pool, .. }
+        | Event::NotAllowed { pool, .. }
         | Event::CutOff { pool, .. }
         | Event::LoginFailed { pool, .. }
         | Event::LoginsFailed { pool, .. } => *pool,

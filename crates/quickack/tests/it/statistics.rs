@@ -117,9 +117,12 @@ fn words_of_stats_before_one_memcached_pass_and_before_two_do_not_make_a_client_
     client.ask("stats cachedump 999 1\r\n", "CLIENT_ERROR Illegal slab id\r\n");
     memcacheds[0].client().ask("stats detail dump\r\n", dump);
     // Arguments that change something are not allowed.
-    let refused = "CLIENT_ERROR refused by the proxy: the pool's `allow:` does not name it\r\n";
     for word in ["detail on", "detail off", "sizes_enable", "sizes_disable", "reset"] {
-        client.ask(&format!("stats {word}\r\n"), refused);
+        let name = word.split(' ').next().expect("a word");
+        let refused = format!(
+            "CLIENT_ERROR refused by the proxy: `allow: [stats {name}]` in its pool permits it\r\n"
+        );
+        client.ask(&format!("stats {word}\r\n"), &refused);
     }
     client.ask("stats sizes\r\n", "STAT sizes_status disabled\r\nEND\r\n");
     let refused = "CLIENT_ERROR refused by the proxy: each server has its own; ask the server \

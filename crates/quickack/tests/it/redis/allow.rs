@@ -51,8 +51,8 @@ fn an_allowed_change_is_made_on_every_redis_and_answered_once() {
     // Other commands are refused, including those of a container of which one subcommand is
     // allowed.
     let refused = client.say("CONFIG REWRITE");
-    let words = "ERR 'config rewrite' is not supported: refused by the proxy: the pool's `allow:` \
-                 does not name it";
+    let words = "ERR 'config rewrite' is not supported: refused by the proxy: `allow: \
+                 [config|rewrite]` in its pool permits it";
     assert_eq!(refused, error(words));
 }
 

@@ -103,7 +103,9 @@ fn ours(stream: &[u8]) -> (Vec<u8>, bool) {
             Parsed::Complete(request) => {
                 let why = match request.class {
                     Class::Refuse(why) => why,
-                    Class::Local(Local::Clients | Local::Monitor) => Refusal::ByName(NOT_ALLOWED),
+                    Class::Local(Local::Clients | Local::Monitor) => {
+                        Refusal::NotAllowed(redis.commands()[usize::from(request.command)].name)
+                    }
                     _ => panic!("{request:?}"),
                 };
                 let (head, after) = rest.split_at(request.head as usize);
@@ -114,8 +116,6 @@ fn ours(stream: &[u8]) -> (Vec<u8>, bool) {
         }
     }
 }
-
-const NOT_ALLOWED: &str = "refused by the proxy: the pool's `allow:` does not name it";
 
 fn refuse(protocol: &dyn Protocol, asked: &Asked<'_>, why: Refusal, out: &mut Vec<u8>) {
     protocol.answer(asked, &Answer::Refused(why), out);
