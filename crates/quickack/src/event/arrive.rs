@@ -59,7 +59,7 @@ impl Loop<'_> {
                 self.watch(id);
             }
             Err(refusal) => {
-                self.refused.add(fd, refusal, self.now);
+                self.refused.add(fd, refusal, first, self.now);
                 self.acceptor.left();
             }
         }

@@ -24,8 +24,14 @@ struct Refused {
 }
 
 impl RefusedClients {
-    /// Refuses a client with these words: at once, if it is known how it reads them.
-    pub fn add(&mut self, fd: OwnedFd, words: Vec<u8>, now: Time) {
+    /// Refuses a client with these words: at once, if it is known how it reads them. `first`: the
+    /// bytes of it that have been read.
+    pub fn add(&mut self, fd: OwnedFd, words: Vec<u8>, first: &[u8], now: Time) {
+        if !first.is_empty()
+            && let Some(words) = proto::refusal(&words, first, true)
+        {
+            return say(&fd, &words);
+        }
         let is_full = self.waiting.len() >= WAITING_MAX;
         if !tell(&fd, &words, is_full) {
             let until = now.after(PATIENCE_US);
@@ -65,12 +71,16 @@ pub fn tell(fd: impl AsFd, words: &[u8], is_last: bool) -> bool {
         Err(_) => return true,
     };
     let Some(words) = proto::refusal(words, &first[..said], is_last) else { return false };
-    let _ = rustix::net::send(&fd, &words, SendFlags::NOSIGNAL);
+    say(fd, &words);
+    true
+}
+
+fn say(fd: impl AsFd, words: &[u8]) {
+    let _ = rustix::net::send(&fd, words, SendFlags::NOSIGNAL);
     let _ = rustix::net::shutdown(&fd, Shutdown::Write);
     // Left unread, what it has sent would make the kernel reset the connection, and the words might
     // never arrive.
     let _ = rustix::net::recv(&fd, &mut [0; 4096], RecvFlags::DONTWAIT);
-    true
 }
 
 /// Clients that wait at once; others get a line of text.

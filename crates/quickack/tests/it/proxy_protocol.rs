@@ -1,10 +1,11 @@
 //! Behind a balancer: only permitted addresses may send a PROXY header, and a balancer's health
 //! check adds no line to the log.
 
-use std::io::Write;
+use std::io::{Read, Write};
 use std::net::TcpStream;
 
 use testkit::process::{Client, Quickack};
+use testkit::wire::binary::{self, Head};
 
 use super::harness;
 
@@ -44,6 +45,23 @@ fn a_header_is_read_whole_or_in_pieces_before_memcached() {
         client.send([&header[..], b"get a\r\n"].concat());
         client.expect("END\r\n");
     }
+}
+
+/// The bytes that tell in which protocol it reads were read with the header.
+#[test]
+fn a_client_too_many_reads_why_in_its_own_protocol_behind_a_balancer_of_memcached() {
+    let pool = ["proxy_protocol: from [127.0.0.0/8]", "client_connections: 1"];
+    let (_memcached, quickack) = harness::field(1, &[], &pool);
+    let mut served = quickack.client();
+    served.send([V1, b"get a\r\n"].concat());
+    served.expect("END\r\n");
+    let asks = Head { magic: binary::REQUEST, code: binary::NOOP, opaque: 7, ..Head::default() };
+    let mut client = quickack.client();
+    client.send([V1, &asks.bytes()].concat());
+    let mut reply = Vec::new();
+    client.stream.read_to_end(&mut reply).expect("no reset");
+    let head = Head::read(&reply).expect("a packet");
+    assert_eq!((head.magic, head.opaque), (binary::REPLY, 7));
 }
 
 #[test]
