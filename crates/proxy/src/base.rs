@@ -161,6 +161,17 @@ impl Base {
         base
     }
 
+    /// Microseconds since `moment` in which the worker was free for what comes, at most: what came
+    /// in a long turn may have come at its beginning, and is read when it is over.
+    pub(crate) fn idle_since(&self, moment: Time) -> u64 {
+        if moment > self.turn_since {
+            return 0;
+        }
+        let LongTurn { since, until } = self.long_turn;
+        let is_in_long_turn = (since..=until).contains(&moment);
+        self.now.since(if is_in_long_turn { until } else { moment })
+    }
+
     /// Notes the tenants of pools: pairs of their ids.
     pub(crate) fn set_tenants_of_pools(&mut self, of_pools: &[(u32, u32)]) {
         for pool in &mut self.pools {

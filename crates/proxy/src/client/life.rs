@@ -94,7 +94,7 @@ impl Clients {
     pub(crate) fn closed(&mut self, base: &mut Base, id: ConnId, how: Closed) {
         let Some(client) = self.table.find_mut(id) else { return };
         let counters = base.pools[client.pool as usize].counters;
-        let is_soon = base.now.since(client.received) <= limits::ENDS_WITHIN_US;
+        let is_soon = base.idle_since(client.received) <= limits::ENDS_WITHIN_US;
         match (how, client.departure) {
             (Closed::Eof, Departure::Here) if is_soon && !bug!(DropHalfClosed) => {
                 client.departure = Departure::Ends;

@@ -101,7 +101,7 @@ fn what_comes_and_is_given_up_in_the_turn_in_which_the_server_speaks_is_dropped(
     let (mut stage, link) = silent();
     let client = stage.client();
     stage.says(client, "append x 0 0 1\r\nX\r\n");
-    stage.gives_up(client, Closed::Eof);
+    stage.closes(client, Closed::Reset);
     stage.says(link, "5\r\n");
     assert_eq!(stage.turn(link), "");
     stage.expect_count(ServerCounter::Dropped, 1);
@@ -113,6 +113,7 @@ fn a_client_that_closes_its_half_right_behind_a_request_keeps_its_turn() {
         let (mut stage, link) = silent();
         let client = stage.client();
         stage.says(client, "append x 0 0 1\r\nX\r\n");
+        stage.end_turn();
         stage.passes(wait);
         stage.closes(client, Closed::Eof);
         stage.passes(2 * HOLD_AFTER);
@@ -125,6 +126,23 @@ fn a_client_that_closes_its_half_right_behind_a_request_keeps_its_turn() {
             assert_eq!(stage.received(client), "STORED\r\n");
         }
         stage.expect_count(ServerCounter::Dropped, u64::from(!keeps));
+    }
+}
+
+#[test]
+fn a_worker_that_is_late_does_not_take_a_client_for_one_that_has_waited() {
+    for [work, idle] in [[50_000, limits::ENDS_WITHIN_US], [50_000, 50_000]] {
+        let (mut stage, link) = silent();
+        let client = stage.client();
+        stage.says(client, "append x 0 0 1\r\nX\r\n");
+        stage.end_turn();
+        stage.note_work(work);
+        stage.passes(work + idle);
+        stage.closes(client, Closed::Eof);
+        stage.says(link, "5\r\n");
+        let keeps = idle <= limits::ENDS_WITHIN_US;
+        let expected = if keeps { "append x 0 0 1\r\nX\r\n" } else { "" };
+        assert_eq!(stage.turn(link), expected, "{idle} us after a turn of {work} us");
     }
 }
 
