@@ -258,6 +258,8 @@ pub const HOLD_AFTER_DEFAULT_US: u64 = 30_000;
 pub const TRIPS_WINDOW_US: u64 = 10_000_000;
 /// A request that takes so much longer than a round trip keeps others waiting.
 pub const OCCUPIED_US: u64 = 10_000;
+/// The pause before the next look where no spare link could be made.
+pub const AROUND_AGAIN_US: u64 = 50_000;
 /// How long a link stays with which clients went around another.
 pub const SPARE_KEPT_US: u64 = 1_000_000;
 /// A server that has been busy for as long is asked itself whether it is there.

@@ -25,30 +25,38 @@ use crate::base::{Base, ServerAt, limits};
 const SPARE: usize = LinkClass::Spare as usize;
 
 impl Servers {
-    /// Makes a spare link beside a link whose oldest request has taken long, if it is time and
-    /// there is room.
+    /// Makes a spare link beside a link whose oldest request has taken long, if it is time. If none
+    /// can be made now, it looks again after a while.
     pub(super) fn go_around(&mut self, base: &mut Base, id: ConnId) {
         let Some(link) = self.links.find_mut(id) else { return };
         if link.go_around_at(base).is_none_or(|at| base.now < at) {
             return;
         }
-        let Some(first) = link.outstanding.front() else { return };
-        link.around = first.end;
+        let Some(first) = link.outstanding.front().map(|first| first.end) else { return };
         let (at, conn_key) = (link.at, link.conn_key);
-        if !self.may_go_around(base, at, conn_key) {
+        let has_spare = self.has_spare(at, conn_key);
+        let is_able = has_spare || self.may_go_around(base, at, conn_key);
+        let Some(link) = self.links.find_mut(id) else { return };
+        if !is_able {
+            link.around_again = base.now.after(limits::AROUND_AGAIN_US);
             return;
         }
-        self.connect(base, at, conn_key, SPARE);
-        self.events.push_back(LinkEvent::Around(at.pool));
+        link.around = first;
+        if !has_spare {
+            self.connect(base, at, conn_key, SPARE);
+            self.events.push_back(LinkEvent::Around(at.pool));
+        }
+    }
+
+    fn has_spare(&self, at: ServerAt, conn_key: u16) -> bool {
+        let state = &self.states[at.pool as usize][at.server as usize];
+        state.links.get(usize::from(conn_key)).is_some_and(|links| links[SPARE].is_some())
     }
 
     fn may_go_around(&self, base: &Base, at: ServerAt, conn_key: u16) -> bool {
         let state = &self.states[at.pool as usize][at.server as usize];
-        let links = state.links.get(usize::from(conn_key));
-        let is_free = links.is_some_and(|links| links[SPARE].is_none());
         let conn_key = base.pool(at).conn_keys.of(conn_key);
-        is_free
-            && base.server(at).can_be_asked()
+        base.server(at).can_be_asked()
             && state.unable_until <= base.now
             && !state.refuses(conn_key, base.now)
             && state.rests.why(conn_key, SPARE, base.now).is_none()
@@ -125,7 +133,8 @@ impl Link {
             return None;
         }
         let is_able = base.pool(self.at).plan.class_links > SPARE;
-        if is_able { self.occupied_at(base) } else { None }
+        let at = if is_able { self.occupied_at(base) } else { None };
+        at.map(|at| at.max(self.around_again))
     }
 
     /// Whether its oldest request takes so long that others are not to wait behind it.

@@ -125,6 +125,8 @@ pub(super) struct Link {
     pub(super) dirty: bool,
     /// The end of the last message for which others were to go around it.
     pub(super) around: u64,
+    /// When to look again whether others can.
+    pub(super) around_again: Time,
     /// It is counted among the links on which its server owes a reply.
     pub(super) owes: bool,
     /// It repeats the handshake before anything else is sent.
@@ -212,6 +214,7 @@ impl Link {
             retiring: false,
             dirty: false,
             around: 0,
+            around_again: Time(0),
             owes: false,
             must_prove: false,
             proven: false,

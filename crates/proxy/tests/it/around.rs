@@ -111,6 +111,28 @@ fn a_spare_link_that_is_lost_is_made_again_for_the_same_request() {
     assert_eq!(stage.turn(other), resp("GET d"));
 }
 
+/// It brought nothing, so its place rests for a while.
+#[test]
+fn a_spare_link_that_could_not_be_made_is_made_later_for_the_same_request() {
+    for comes_up_first in [false, true] {
+        let (mut stage, links) = redis(&["s0"], 4);
+        let quiet = stage.client();
+        occupies(&mut stage, links[0]);
+        stage.passes(LONG);
+        let (spare, how) = match comes_up_first {
+            true => (comes_up(&mut stage), Closed::Reset),
+            false => (stage.connects.remove(0).0, Closed::Unmade(111)),
+        };
+        stage.closes(spare, how);
+        stage.passes(1);
+        assert!(stage.connects.is_empty(), "its place rests after {how:?}");
+        stage.passes(SECOND / 10);
+        let other = comes_up(&mut stage);
+        stage.says(quiet, "GET d\r\n");
+        assert_eq!(stage.turn(other), resp("GET d"), "after {how:?}");
+    }
+}
+
 #[test]
 fn nobody_goes_around_where_no_room_is_left_for_another_link() {
     let (mut stage, links) = redis(&["s0"], 3);
