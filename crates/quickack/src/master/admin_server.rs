@@ -182,11 +182,15 @@ impl AdminServer {
         self.connections.insert(id, connection);
     }
 
-    /// Reads on; a whole line is the question.
+    /// Reads on, within bounds: what comes may never end. A whole line is the question.
     fn read(&mut self, id: ConnectionId, events: &Events) -> Option<String> {
         let connection = self.connections.get_mut(&id)?;
         let mut chunk = [0; 4096];
-        loop {
+        for nth in 0.. {
+            if nth == READS_MAX {
+                // The kernel says again that there is more.
+                return None;
+            }
             match rustix::net::recv(&connection.fd, &mut chunk, RecvFlags::empty()) {
                 Ok((0, _)) => break,
                 // Bytes behind the question are nobody's.
@@ -370,4 +374,6 @@ const QUESTION_PATIENCE: Duration = Duration::from_secs(2);
 /// … and to wait for the answer and read it.
 const PATIENCE: Duration = Duration::from_secs(60);
 const LINE_LEN_MAX: usize = 64 * 1024;
+/// Reads of one connection in a turn, of up to 4 KiB.
+const READS_MAX: usize = 16;
 const BACKLOG: i32 = 64;

@@ -58,7 +58,7 @@ enum Stage {
 enum Form {
     Bare,
     Page(Method),
-    Refused(Status),
+    Refused(Method, Status),
 }
 
 impl StatsPort {
@@ -121,32 +121,38 @@ impl StatsPort {
         }
     }
 
-    /// Reads what a connection says. Returns the form of its answer, if it is time for one.
+    /// Reads what a connection says, within bounds: it may never stop. Returns the form of its
+    /// answer, if it is time for one.
     fn read(&mut self, id: u32, now: Instant) -> Option<Form> {
         let connection = self.connections.get_mut(&id)?;
         let mut chunk = [0; 4096];
-        let is_over = loop {
+        let mut is_over = false;
+        for _ in 0..READS_MAX {
             match rustix::net::recv(&connection.fd, &mut chunk, RecvFlags::empty()) {
-                Ok((0, _)) => break true,
+                Ok((0, _)) => {
+                    is_over = true;
+                    break;
+                }
                 Ok((n, _)) => {
                     if let Stage::Asking(said) = &mut connection.stage {
                         said.extend_from_slice(&chunk[..n]);
                         if said.len() > http::HEAD_LEN_MAX {
-                            break true;
+                            is_over = true;
+                            break;
                         }
-                        if begins_page(said) {
+                        if method_of(said).is_some() {
                             connection.until = connection.begun + HEAD_PATIENCE;
                         }
                     }
                 }
-                Err(Errno::AGAIN) => break false,
+                Err(Errno::AGAIN) => break,
                 Err(Errno::INTR) => {}
                 Err(_) => {
                     self.connections.remove(&id);
                     return None;
                 }
             }
-        };
+        }
         match &connection.stage {
             Stage::Asking(said) => form(said, is_over || now >= connection.until),
             Stage::Ending if is_over => {
@@ -163,7 +169,7 @@ impl StatsPort {
         let answer = match form {
             Form::Bare => body,
             Form::Page(method) => Response::json(body).last_bytes(*method),
-            Form::Refused(status) => Response::refusal(*status).last_bytes(Method::Get),
+            Form::Refused(method, status) => Response::refusal(*status).last_bytes(*method),
         };
         connection.stage = Stage::Answering { answer, written: 0 };
         connection.until = now + PATIENCE;
@@ -205,21 +211,24 @@ impl StatsPort {
 
 /// Returns the form of the answer to what was said; `None` if more has to be awaited.
 fn form(said: &[u8], is_over: bool) -> Option<Form> {
-    let is_page = begins_page(said);
-    match http::parse(said) {
-        Parsed::Request(request) => Some(match request.method {
-            Method::Other => Form::Refused(Status::MethodNotAllowed),
-            method => Form::Page(method),
-        }),
-        Parsed::Refused(status) if is_page => Some(Form::Refused(status)),
-        Parsed::Refused(_) => Some(Form::Bare),
-        Parsed::Partial if is_over && is_page => Some(Form::Refused(Status::RequestTimeout)),
-        Parsed::Partial => is_over.then_some(Form::Bare),
+    let parsed = http::parse(said);
+    if parsed == Parsed::Partial && !is_over {
+        return None;
     }
+    let Some(method) = method_of(said) else { return Some(Form::Bare) };
+    Some(match parsed {
+        _ if method == Method::Other => Form::Refused(method, Status::MethodNotAllowed),
+        Parsed::Request(_) => Form::Page(method),
+        Parsed::Refused(status) => Form::Refused(method, status),
+        Parsed::Partial => Form::Refused(method, Status::RequestTimeout),
+    })
 }
 
-fn begins_page(said: &[u8]) -> bool {
-    said.starts_with(b"GET ") || said.starts_with(b"HEAD ")
+/// Returns the method of a request of HTTP that begins so.
+fn method_of(said: &[u8]) -> Option<Method> {
+    let word = said.split(|byte| *byte == b' ').next().filter(|word| word.len() < said.len())?;
+    let all = METHODS.iter().find(|(name, _)| name.as_bytes() == word);
+    all.map(|(_, method)| *method)
 }
 
 impl Master {
@@ -255,6 +264,19 @@ fn open(address: &Address, addresses: &BTreeMap<String, String>) -> Result<Owned
 const LISTENER: u32 = 0;
 const FIRST: u32 = 1;
 const BACKLOG: i32 = 64;
+/// Reads of one connection in a turn, of up to 4 KiB.
+const READS_MAX: usize = 16;
+const METHODS: [(&str, Method); 9] = [
+    ("GET", Method::Get),
+    ("HEAD", Method::Head),
+    ("POST", Method::Other),
+    ("PUT", Method::Other),
+    ("DELETE", Method::Other),
+    ("OPTIONS", Method::Other),
+    ("PATCH", Method::Other),
+    ("TRACE", Method::Other),
+    ("CONNECT", Method::Other),
+];
 /// A request comes with the connection, if one comes at all: collectors that say nothing are not to
 /// wait for longer.
 const SILENCE_PATIENCE: Duration = Duration::from_millis(50);

@@ -3,6 +3,7 @@
 use std::io::{Read, Write};
 use std::net::SocketAddr;
 use std::process::Command;
+use std::thread;
 
 use rustix::process::Signal;
 use serde_json::Value;
@@ -111,12 +112,15 @@ fn the_stats_port_answers_those_that_ask_and_loses_no_byte_before_memcached() {
     let (_memcached, _quickack) = harness::field(1, &[&format!("stats: {port}")], &[]);
     let json = "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n";
     let refused = "HTTP/1.1 405 Method Not Allowed\r\n";
-    let cases: [(&[&str], &str, bool); 9] = [
+    let cases: [(&[&str], &str, bool); 12] = [
         (&["GET / HTTP/1.1\r\nHost: a\r\n\r\n"], json, true),
         (&["GET /stats HTTP/1.1\r\nHo", "st: a\r\n\r\n"], json, true),
         (&["GET / HTTP/1.1\r\nHost: a\r\n\r\nGET /b HTTP/1.1\r\n\r\n"], json, true),
         (&["HEAD / HTTP/1.0\r\n\r\n"], json, false),
         (&["POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n"], refused, false),
+        (&["POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n\r\na=b"], refused, false),
+        (&["PUT / HTTP/1.1\r\n\r\n"], refused, false),
+        (&["HEAD / HTTP/1.1\r\n\r\n"], "HTTP/1.1 400 Bad Request\r\n", false),
         (&["GET  /\u{1} HTTP/1.1\r\n\r\n"], "HTTP/1.1 400 Bad Request\r\n", false),
         (&["stats\r\n"], "{", true),
         (&["stats"], "{", true),
@@ -135,7 +139,26 @@ fn the_stats_port_answers_those_that_ask_and_loses_no_byte_before_memcached() {
         let parsed =
             serde_json::from_str::<Value>(body).is_ok_and(|json| json["alpha"].is_object());
         assert_eq!(parsed, has_json, "{pieces:?}: {text}");
+        let has_body = pieces.first().is_none_or(|piece| !piece.starts_with("HEAD"));
+        assert_eq!(!body.is_empty(), has_body, "{pieces:?}: {text}");
     }
+}
+
+/// The master that serves the port has more to do.
+#[test]
+fn who_sends_to_the_stats_port_without_end_keeps_nobody_waiting_before_memcached() {
+    let port = free_address();
+    let (_memcached, quickack) = harness::field(1, &[&format!("stats: {port}")], &[]);
+    let sends = move || {
+        let mut stream = Client::connect(port).stream;
+        while stream.write_all(&[b'x'; 256 * 1024]).is_ok() {}
+    };
+    let senders: Vec<_> = (0..4).map(|_| thread::spawn(sends)).collect();
+    for _ in 0..10 {
+        assert!(read_all(port).starts_with('{'));
+        quickack.admin_ok(&["servers"]);
+    }
+    senders.into_iter().for_each(|sender| sender.join().expect("it was closed"));
 }
 
 #[test]
