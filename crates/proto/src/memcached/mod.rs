@@ -39,7 +39,9 @@ pub(crate) fn refusal<'a>(line: &'a [u8], first: &[u8], is_last: bool) -> Option
         [binary::FIRST, ..] => {
             let mut packet = Vec::new();
             let asked = Asked { head: first, ..Asked::no_request() };
-            Binary.answer(&asked, &Answer::Error(line), &mut packet);
+            let why = line.trim_ascii_end().strip_prefix(b"SERVER_ERROR ").unwrap_or(line);
+            let why = String::from_utf8_lossy(why);
+            Binary.answer(&asked, &Answer::Full(&why), &mut packet);
             Some(Cow::Owned(packet))
         }
         _ => Some(Cow::Borrowed(line)),

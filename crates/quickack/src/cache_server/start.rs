@@ -7,7 +7,7 @@ use super::{Options, run};
 use crate::address_space;
 use crate::config::{self, Address};
 use crate::error::Error;
-use crate::event::Listener;
+use crate::event::{self, Listener};
 use crate::log::{self, Level};
 
 /// Serves on `listen`, or else on the socket that the launcher passed, until TERM or INT.
@@ -85,5 +85,5 @@ fn bind(address: &Address) -> Result<OwnedFd, Error> {
 const ITEM_HEAD: usize = 1024;
 /// Connections that may wait to be accepted.
 const BACKLOG: i32 = 1024;
-/// Descriptors besides clients: the loop, signals, the listener, the log, a reserve.
-const DESCRIPTORS_OWN: usize = 16;
+/// Descriptors besides clients: the loop, signals, the listener, the log, a reserve, refused ones.
+const DESCRIPTORS_OWN: usize = 16 + event::REFUSED_MAX;

@@ -150,6 +150,14 @@ impl HeaderReader {
     }
 }
 
+/// Returns the length of the header that `said` begins with, if it is whole.
+pub fn length(said: &[u8]) -> Option<usize> {
+    match judge(said) {
+        Progress::Whole(len) => Some(len),
+        Progress::Partial | Progress::Broken(_) => None,
+    }
+}
+
 /// Whether `said` begins with a header.
 fn judge(said: &[u8]) -> Progress {
     if said.starts_with(&V2_START[..said.len().min(V2_START.len())]) {
@@ -208,7 +216,7 @@ const V2_LOCAL: u8 = 0x20;
 /// Its fixed part, with the length of the rest in its last two bytes.
 const V2_HEAD: usize = 16;
 /// The longest header that is accepted: one with long TLVs of version 2.
-const HEADER_LEN_MAX: usize = 2048;
+pub const HEADER_LEN_MAX: usize = 2048;
 /// How long a client may take to send it, microseconds.
 const PATIENCE_US: u64 = 5_000_000;
 

@@ -60,6 +60,7 @@ use refused::RefusedClients;
 pub use accept::{CALLS, Listener, choose};
 pub use connect::{Target, TargetAddress};
 pub use control::{Command, Control, Install, Leaver, LoopEvent, NoControl, Rows};
+pub use refused::WAITING_MAX as REFUSED_MAX;
 pub use service::Service;
 pub use sessions::Sessions;
 

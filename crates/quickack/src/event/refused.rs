@@ -10,6 +10,8 @@ use proxy::Time;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, Shutdown};
 
+use super::header::{self, HEADER_LEN_MAX};
+
 /// Those that have said nothing yet, in the order in which they came.
 #[derive(Default)]
 pub struct RefusedClients {
@@ -20,6 +22,8 @@ pub struct RefusedClients {
 struct Refused {
     fd: OwnedFd,
     words: Vec<u8>,
+    /// The bytes of it that have been read.
+    first: Vec<u8>,
     until: Time,
 }
 
@@ -27,22 +31,19 @@ impl RefusedClients {
     /// Refuses a client with these words: at once, if it is known how it reads them. `first`: the
     /// bytes of it that have been read.
     pub fn add(&mut self, fd: OwnedFd, words: Vec<u8>, first: &[u8], now: Time) {
-        if !first.is_empty()
-            && let Some(words) = proto::refusal(&words, first, true)
-        {
-            return say(&fd, &words);
-        }
-        let is_full = self.waiting.len() >= WAITING_MAX;
-        if !tell(&fd, &words, is_full) {
-            let until = now.after(PATIENCE_US);
-            self.waiting.push_back(Refused { fd, words, until });
+        let first = first[..first.len().min(proto::FIRST_LEN)].to_vec();
+        let one = Refused { fd, words, first, until: now.after(PATIENCE_US) };
+        if !one.tell(self.waiting.len() >= WAITING_MAX) {
+            self.waiting.push_back(one);
         }
     }
 
-    /// Looks whether they have said anything.
+    /// Looks whether they have said anything, if it is time.
     pub fn look(&mut self, now: Time) {
-        self.looked = now;
-        self.waiting.retain(|one| !tell(&one.fd, &one.words, now >= one.until));
+        if self.due().is_some_and(|due| due <= now) {
+            self.looked = now;
+            self.waiting.retain(|one| !one.tell(now >= one.until));
+        }
     }
 
     /// When to look again.
@@ -54,25 +55,47 @@ impl RefusedClients {
 impl Drop for RefusedClients {
     fn drop(&mut self) {
         for one in self.waiting.drain(..) {
-            tell(&one.fd, &one.words, true);
+            one.tell(true);
         }
     }
 }
 
-/// Tells a client why it is refused, unless it is not known yet how. Returns whether it is done.
-pub fn tell(fd: impl AsFd, words: &[u8], is_last: bool) -> bool {
-    let mut first = [0; proto::FIRST_LEN];
-    let peek = RecvFlags::PEEK | RecvFlags::DONTWAIT;
-    let said = match rustix::net::recv(&fd, &mut first, peek) {
-        // It has gone: it needs no word.
-        Ok((0, _)) => return true,
-        Ok((n, _)) => n,
-        Err(Errno::AGAIN | Errno::INTR) => 0,
-        Err(_) => return true,
-    };
-    let Some(words) = proto::refusal(words, &first[..said], is_last) else { return false };
-    say(fd, &words);
-    true
+impl Refused {
+    /// Tells it why it is refused, unless it is not known yet how. Returns whether it is done.
+    fn tell(&self, is_last: bool) -> bool {
+        let known = self.first.len();
+        let mut said = [0; proto::FIRST_LEN];
+        said[..known].copy_from_slice(&self.first);
+        let Some(n) = peek(&self.fd, &mut said[known..]) else { return true };
+        let Some(words) = proto::refusal(&self.words, &said[..known + n], is_last) else {
+            return false;
+        };
+        say(&self.fd, &words);
+        true
+    }
+}
+
+/// Tells a client why it is refused that cannot be kept until it says something.
+pub fn tell_at_once(fd: impl AsFd, words: &[u8], has_header: bool) {
+    let mut said = [0; HEADER_LEN_MAX + proto::FIRST_LEN];
+    let Some(n) = peek(&fd, &mut said) else { return };
+    let header = if has_header { header::length(&said[..n]).unwrap_or(n) } else { 0 };
+    if let Some(words) = proto::refusal(words, &said[header..n], true) {
+        say(fd, &words);
+    }
+}
+
+/// Returns how many bytes a client has said that were not read; `None` if it has gone and said
+/// nothing: then it needs no word.
+fn peek(fd: impl AsFd, block: &mut [u8]) -> Option<usize> {
+    if block.is_empty() {
+        return Some(0);
+    }
+    match rustix::net::recv(fd, block, RecvFlags::PEEK | RecvFlags::DONTWAIT) {
+        Ok((0, _)) | Err(Errno::AGAIN | Errno::INTR) => Some(0),
+        Ok((n, _)) => Some(n),
+        Err(_) => None,
+    }
 }
 
 fn say(fd: impl AsFd, words: &[u8]) {
@@ -83,8 +106,105 @@ fn say(fd: impl AsFd, words: &[u8]) {
     let _ = rustix::net::recv(&fd, &mut [0; 4096], RecvFlags::DONTWAIT);
 }
 
-/// Clients that wait at once; others get a line of text.
-const WAITING_MAX: usize = 64;
+/// Clients that wait at once; others get a line of text. Nothing else counts their descriptors.
+pub const WAITING_MAX: usize = 8;
 /// How long a client may take to say something.
 const PATIENCE_US: u64 = 20_000;
 const LOOK_US: u64 = 1_000;
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::os::unix::net::UnixStream;
+
+    use testkit::wire::binary::{self, Head, Packet};
+
+    use super::*;
+
+    const LINE: &str = "SERVER_ERROR no room\r\n";
+    const NOW: Time = Time(1_000_000);
+    const TEMPORARY_FAILURE: u16 = 0x86;
+
+    fn add(all: &mut RefusedClients, said: &[u8], first: &[u8]) -> UnixStream {
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        theirs.write_all(said).unwrap();
+        theirs.set_nonblocking(true).unwrap();
+        all.add(ours.into(), LINE.into(), first, NOW);
+        theirs
+    }
+
+    fn told(client: &mut UnixStream) -> Vec<u8> {
+        let mut told = [0; 4096];
+        let len = client.read(&mut told).unwrap_or(0);
+        told[..len].to_vec()
+    }
+
+    fn noop() -> Vec<u8> {
+        Packet::new(binary::NOOP, 7).bytes()
+    }
+
+    fn expect_packet(told: &[u8]) {
+        let head = Head::read(told).expect("a packet");
+        assert_eq!((head.code, head.opaque), (binary::NOOP, 7));
+        assert_eq!(head.status, TEMPORARY_FAILURE);
+        assert_eq!(told[binary::HEAD_LEN..], *b"no room");
+    }
+
+    #[test]
+    fn a_client_is_told_when_its_first_packet_has_come_whole_in_whatever_pieces() {
+        for cut in 0..=binary::HEAD_LEN {
+            for known in 0..=cut {
+                let (noop, mut all) = (noop(), RefusedClients::default());
+                let mut client = add(&mut all, &noop[known..cut], &noop[..known]);
+                assert_eq!(all.due().is_none(), cut == binary::HEAD_LEN, "{cut}");
+                client.write_all(&noop[cut..]).unwrap();
+                all.look(NOW.after(LOOK_US));
+                assert_eq!(all.due(), None);
+                expect_packet(&told(&mut client));
+            }
+        }
+    }
+
+    #[test]
+    fn those_that_say_nothing_and_those_that_are_too_many_read_text() {
+        let mut all = RefusedClients::default();
+        let mut clients: Vec<_> = (0..=WAITING_MAX).map(|_| add(&mut all, b"", b"")).collect();
+        let read = |clients: &mut [UnixStream]| -> usize {
+            clients.iter_mut().map(told).filter(|told| told == LINE.as_bytes()).count()
+        };
+        assert_eq!(read(&mut clients), 1);
+        all.look(NOW.after(PATIENCE_US - 1));
+        assert_eq!(read(&mut clients), 0);
+        let mut last = add(&mut all, b"", b"");
+        assert_eq!(told(&mut last), LINE.as_bytes());
+        all.look(NOW.after(PATIENCE_US + LOOK_US));
+        assert_eq!((read(&mut clients), all.due()), (WAITING_MAX, None));
+        let mut client = add(&mut all, b"", b"");
+        drop(all);
+        assert_eq!(told(&mut client), LINE.as_bytes());
+    }
+
+    #[test]
+    fn looks_are_as_far_apart_as_they_should_be() {
+        let mut all = RefusedClients::default();
+        all.look(NOW);
+        let mut client = add(&mut all, b"", b"");
+        all.look(NOW.after(LOOK_US));
+        client.write_all(b"get a\r\n").unwrap();
+        all.look(NOW.after(2 * LOOK_US - 1));
+        assert_eq!(told(&mut client), b"");
+        all.look(NOW.after(2 * LOOK_US));
+        assert_eq!(told(&mut client), LINE.as_bytes());
+    }
+
+    #[test]
+    fn a_client_behind_a_balancer_that_cannot_wait_is_told_in_its_protocol() {
+        for (has_header, header) in [(false, ""), (true, "PROXY TCP4 192.0.2.1 192.0.2.2 1 2\r\n")]
+        {
+            let (ours, mut theirs) = UnixStream::pair().unwrap();
+            theirs.write_all(&[header.as_bytes(), &noop()].concat()).unwrap();
+            tell_at_once(&ours, LINE.as_bytes(), has_header);
+            expect_packet(&told(&mut theirs));
+        }
+    }
+}

@@ -12,7 +12,7 @@ use proxy::plan::{Plan, PoolPlan};
 
 use crate::config::{self, AcceptMode, Affinity, Config, Override, Severity, Source};
 use crate::error::Error;
-use crate::event::{Install, Listener, Target, TargetAddress};
+use crate::event::{self, Install, Listener, Target, TargetAddress};
 use crate::ipc::installation::{Installation, assign_ids};
 use crate::log::{About, Format};
 
@@ -169,8 +169,8 @@ fn names(plan: &Plan) -> HashMap<u32, About> {
 }
 
 /// Descriptors beside listeners, links, wakeups and clients: the loop, signals, the channel, the
-/// lock, the log, those that are being handed over, a reserve.
-const DESCRIPTORS_OWN: usize = 24;
+/// lock, the log, those that are being handed over, a reserve, refused clients.
+const DESCRIPTORS_OWN: usize = 16 + event::REFUSED_MAX;
 
 /// Chance for jitter and the random distribution; nothing secret hangs on it.
 pub fn seed() -> u64 {
@@ -188,6 +188,14 @@ mod tests {
         let text = format!("p: {{listen: h:1, {pool}, servers: [{servers}]}}\n");
         let config = config::compile("test.yml", &text, &[]).config.unwrap();
         links_kept(&config.plan, descriptors)
+    }
+
+    #[test]
+    fn no_room_is_told_in_the_words_of_the_pool() {
+        let pool = |name: &str| PoolPlan::new("p", proto::protocol(name).unwrap(), Vec::new());
+        let words = |name: &str| String::from_utf8(no_room(&pool(name))).unwrap();
+        assert_eq!(words("redis"), "-ERR max number of clients reached\r\n");
+        assert_eq!(words("memcached"), "SERVER_ERROR too many open connections\r\n");
     }
 
     #[test]
