@@ -227,7 +227,7 @@ impl Base {
     pub(crate) fn is_heard_at(&self, at: ServerAt, kind: TopicKind, topic: &[u8]) -> bool {
         let (pool, server) = (self.pool(at), at.server as usize);
         let is_its = match pool.plan.pubsub == PubSub::All || kind == TopicKind::Pattern {
-            true => !pool.servers[server].plan.is_twin,
+            true => pool.servers[server].plan.twin_of.is_none(),
             false => pool.route(topic, || 0) == Some(server),
         };
         pool.servers[server].is_in_service() && is_its

@@ -166,9 +166,9 @@ pub struct ServerPlan {
     pub admin: AdminState,
     /// Its host has an address. Without one the server is down; its keys stay its own.
     pub has_address: bool,
-    /// A server before it in the pool has the same address: what goes to all servers does not go to
-    /// this one, which would do it, or be counted, twice.
-    pub is_twin: bool,
+    /// The name of another server of the pool that has the same address: what goes to all servers
+    /// goes to that one alone, or the server would do it, or be counted, twice.
+    pub twin_of: Option<String>,
 }
 
 /// The state that the operator has given a server by hand.
@@ -320,7 +320,7 @@ impl ServerPlan {
     pub fn new(name: &str, label: &str, weight: u32) -> ServerPlan {
         let (name, label) = (name.to_string(), label.to_string());
         let (admin, has_address) = (AdminState::Ready, true);
-        ServerPlan { id: 0, name, label, weight, admin, has_address, is_twin: false }
+        ServerPlan { id: 0, name, label, weight, admin, has_address, twin_of: None }
     }
 }
 

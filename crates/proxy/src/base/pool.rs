@@ -190,6 +190,13 @@ impl Pool {
         (first..self.servers.len() as u32).find(|at| self.servers[*at as usize].is_one_of_all())
     }
 
+    /// Returns the index of the server that gets what is for all servers in place of this one.
+    pub(crate) fn place_for_all(&self, at: usize) -> usize {
+        let Some(name) = &self.servers[at].plan.twin_of else { return at };
+        let is_it = |one: &Server| one.stage == Stage::Planned && one.plan.name == *name;
+        self.servers.iter().position(is_it).unwrap_or(at)
+    }
+
     /// Returns the number of servers in the plan.
     pub(crate) fn planned(&self) -> usize {
         self.servers.iter().filter(|one| one.stage == Stage::Planned).count()
@@ -281,7 +288,7 @@ impl Server {
 
     /// Whether it is one of those that a request for all servers goes to.
     pub(crate) fn is_one_of_all(&self) -> bool {
-        self.stage == Stage::Planned && !self.plan.is_twin
+        self.stage == Stage::Planned && self.plan.twin_of.is_none()
     }
 
     /// Whether a request that may go to any server may go to it.

@@ -274,9 +274,14 @@ impl Servers {
         if topics.is_empty() {
             return 0;
         }
-        let state = &self.states[at.pool as usize][at.server as usize].topics;
+        let states = &self.states[at.pool as usize];
+        let own = &states[at.server as usize].topics;
+        // Where a server has several names, subscriptions may stand under another one.
+        let other = &states[base.pool(at).place_for_all(at.server as usize)].topics;
         let of = |kind: TopicKind, name: &[u8]| {
-            let stands = state.of[kind as usize].get(name).is_some_and(|one| one.confirmed);
+            let mut all =
+                [own, other].into_iter().filter_map(|one| one.of[kind as usize].get(name));
+            let stands = all.any(|one| one.confirmed);
             if stands { topics.listeners(kind, name).saturating_sub(1) } else { 0 }
         };
         let upstream = base.pool(at).upstream;

@@ -106,7 +106,7 @@ fn a_database_that_a_request_names_is_one_of_the_pools() {
 #[test]
 fn a_server_under_two_names_gets_once_what_goes_to_all() {
     let (mut stage, client, links) = redis(|pool| {
-        pool.servers[1].is_twin = true;
+        pool.servers[1].twin_of = Some("s0".into());
         pool.allow = vec!["flushall".into()];
     });
     for (asked, said) in [("DBSIZE", ":7\r\n"), ("FLUSHALL", "+OK\r\n")] {

@@ -88,6 +88,33 @@ fn servers_are_told_once_and_all_who_listen_hear_each_message() {
     assert_eq!((stage.received(one), stage.memory()), (String::new(), 0));
 }
 
+/// What is for all servers stands there under one of its names, and channels go to both.
+#[test]
+fn subscribers_at_a_server_of_two_names_are_counted_by_either() {
+    let mut stage = pool(&["s0", "s1"], |pool| pool.servers[1].twin_of = Some("s0".into()));
+    let (one, other, publisher) = (stage.client(), stage.client(), stage.client());
+    stage.says(one, "PSUBSCRIBE *\r\n");
+    let link = up(&mut stage);
+    assert_eq!(stage.turn(link), resp("PSUBSCRIBE *"));
+    stage.says(link, &told("psubscribe", "*", 1));
+    stage.says(other, "PSUBSCRIBE *\r\n");
+    stage.end_turn();
+    let mut links = Vec::new();
+    for channel in ["a", "b", "c", "d", "e", "f"] {
+        stage.says(publisher, &format!("PUBLISH {channel} x\r\n"));
+        stage.end_turn();
+        if !stage.connects.is_empty() {
+            links.push(up(&mut stage));
+        }
+        let mut is_asked =
+            |link: &&ConnId| stage.turn(**link) == resp(&format!("PUBLISH {channel} x"));
+        let asked = *links.iter().find(&mut is_asked).expect("one of them");
+        stage.says(asked, ":1\r\n");
+        assert_eq!(stage.received(publisher), ":2\r\n", "{channel}");
+    }
+    assert_eq!(links.len(), 2, "both names were used");
+}
+
 #[test]
 fn the_newest_of_what_crosses_is_waited_for() {
     let mut stage = pool(&["s0"], |_| {});

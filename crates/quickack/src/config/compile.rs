@@ -351,12 +351,11 @@ impl<'o> Compiler<'o> {
         let state = |server: &ServerPlan| {
             self.overrides.iter().find_map(|set| set.state_of(&pool.draft.plan, server))
         };
-        let plans = pool.draft.servers.iter().map(|server| server.line.plan()).enumerate();
-        let plans = plans.map(|(at, plan)| {
-            let (admin, twin) = (state(&plan).unwrap_or_default(), pool.draft.twin_of(at));
-            ServerPlan { admin, is_twin: twin.is_some(), ..plan }
-        });
-        plans.collect()
+        let plans = pool.draft.servers.iter().map(|server| server.line.plan());
+        let with_state = |plan| ServerPlan { admin: state(&plan).unwrap_or_default(), ..plan };
+        let mut plans: Vec<ServerPlan> = plans.map(with_state).collect();
+        pool.draft.name_twins(&mut plans);
+        plans
     }
 
     /// Returns the global block, then the pools, then the tenants.

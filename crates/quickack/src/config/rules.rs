@@ -67,7 +67,9 @@ impl Rules<'_> {
                 findings.error(server.spot.clone(), message);
                 continue;
             }
-            if let Some(other) = self.draft.twin_of(at) {
+            let first = self.draft.same_servers(at).next();
+            if let Some(first) = first.filter(|first| *first != at) {
+                let other = &self.draft.servers[first];
                 let message = format!(
                     "servers: `{}` and `{}` are one server by its address; requests for all \
                      servers are sent to it once",
