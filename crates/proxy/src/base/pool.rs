@@ -58,7 +58,7 @@ pub(crate) struct Pool {
     /// When the last event about refused clients was logged.
     pub(crate) refused_told: Option<Time>,
     /// The same of commands that it does not allow.
-    pub(crate) not_allowed_told: Option<Time>,
+    pub(crate) not_allowed_told: Vec<(&'static str, Time)>,
     /// When the number of failed logins is reported next, if it was reported within this second.
     pub(crate) logins_due: Option<Time>,
     /// The number of logins that have failed since.
@@ -144,7 +144,7 @@ impl Pool {
             clients: 0,
             tenant: super::tenants::NOBODY,
             refused_told: None,
-            not_allowed_told: None,
+            not_allowed_told: Vec::new(),
             logins_due: None,
             logins_failed: 0,
             counters,

@@ -164,11 +164,13 @@ impl Clients {
         }
     }
 
-    /// Logs that a command about whole servers is not allowed, but not each time.
-    pub(crate) fn tell_not_allowed(&mut self, base: &mut Base, pool: usize, name: &'static str) {
+    /// Logs that a command is not allowed, but not each time.
+    pub(super) fn tell_not_allowed(base: &mut Base, pool: usize, name: &'static str) {
         let (entry, now) = (&mut base.pools[pool], base.now);
-        if entry.not_allowed_told.is_none_or(|told| now.since(told) >= NOT_ALLOWED_TELL_US) {
-            entry.not_allowed_told = Some(now);
+        let all = &mut entry.not_allowed_told;
+        all.retain(|(_, told)| now.since(*told) < NOT_ALLOWED_TELL_US);
+        if all.iter().all(|(one, _)| *one != name) {
+            all.push((name, now));
             let event = Event::NotAllowed { pool: entry.plan.id, name };
             base.actions.push_back(Action::Log(event));
         }

@@ -1,7 +1,7 @@
 //! Requests join their client's pipeline, and the proxy's own answers with them.
 
 use metrics::PoolCounter;
-use proto::{Answer, Ask, Asked, Quiet, Request};
+use proto::{Answer, Ask, Asked, Quiet, Refusal, Request};
 
 use super::leave::Departure;
 use super::request::UNTIMED;
@@ -187,6 +187,9 @@ impl Clients {
     ) {
         let Incoming { asks, request, head } = *incoming;
         base.pools[asks.pool()].counters.add(PoolCounter::Refused, 1);
+        if let Answer::Refused(Refusal::NotAllowed(name)) = answer {
+            Clients::tell_not_allowed(base, asks.pool(), name);
+        }
         self.answer(base, asks.id, request, head, answer);
     }
 

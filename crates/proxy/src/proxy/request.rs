@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use metrics::{PoolCounter, ServerCounter};
-use proto::{Answer, Ask, Class, Local, Place, Quiet, Reach, Refusal, Work};
+use proto::{Answer, Ask, Class, Local, Place, Quiet, Reach, Work};
 
 use super::{Proxy, class};
 use crate::base::buffer::{Source, has_trailer};
@@ -328,9 +328,6 @@ impl Proxy {
         let Proxy { base, clients, .. } = self;
         let pool = &base.pools[incoming.asks.pool()];
         if let Some(why) = route::why_not_of_all(pool, &incoming.request.class) {
-            if let Refusal::NotAllowed(name) = why {
-                clients.tell_not_allowed(base, incoming.asks.pool(), name);
-            }
             return clients.refuse_whole(base, incoming, &Answer::Refused(why));
         }
         if reach == Reach::Keys {

@@ -75,10 +75,15 @@ fn of_clients(event: &Event, about: &About) -> Option<(Level, &'static str, Stri
             (Level::Warning, "clients_refused", format!("clients of {about} are refused: {why}"))
         }
         Event::NotAllowed { name, .. } => {
+            let not_noticed = match *name {
+                "flush_all" => {
+                    "; libmemcached, and so PHP, takes the refusal of a binary flush for success"
+                }
+                _ => "",
+            };
             let text = format!(
                 "a client of {about} asked for `{name}`, which is refused: `allow: [{name}]` in \
-                 the pool permits it; libmemcached, and so PHP, takes the refusal of a binary \
-                 flush for success"
+                 the pool permits it{not_noticed}"
             );
             (Level::Warning, "command_not_allowed", text)
         }
