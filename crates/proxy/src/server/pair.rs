@@ -79,10 +79,10 @@ impl Servers {
         let Some(link) = self.links.find_mut(id) else { return Ok(Received::Handshake) };
         link.heard(base.now);
         let (at, in_handshake) = (link.at, matches!(link.state, State::Handshake(_)));
-        let (is_pushed, has_answered) = (link.class == LinkClass::Subscribed, link.done > 0);
+        let is_pushed = link.class == LinkClass::Subscribed;
         self.note_heard(at, base.now);
         if !in_handshake {
-            self.note_bytes(base, at, has_answered);
+            self.note_bytes(base, at);
             return Ok(if is_pushed { Received::Pushes } else { Received::Replies });
         }
         self.handshake(base, id, source)?;
@@ -341,6 +341,10 @@ impl Servers {
             base.actions.push_back(Action::FlushAck(id));
         }
         let is_retiring = link.retiring;
+        if link.done > 0 {
+            let at = link.at;
+            self.note_answer(base, at);
+        }
         if has_works {
             self.note_works(base, id);
         }

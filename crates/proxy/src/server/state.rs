@@ -99,6 +99,8 @@ pub(super) struct Silence {
     pub(super) life: Time,
     /// When the other workers were last told so.
     pub(super) told: Time,
+    /// When they were last told that it has answered a request.
+    pub(super) told_answer: Time,
     /// When it began to owe, after owing nothing.
     pub(super) asked: Time,
     /// It was silent for too long, and no byte has come since.

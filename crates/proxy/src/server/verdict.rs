@@ -34,22 +34,27 @@ const SAID_MAX: usize = 160;
 impl Servers {
     /// Notes that a server has answered the handshake of a link.
     pub(super) fn note_life(&mut self, base: &Base, at: ServerAt) {
-        self.note_bytes(base, at, false);
+        self.note_bytes(base, at);
     }
 
-    /// Notes that bytes have come on a link that is up. Whether they are an answer is not known
-    /// yet: on a link that `has_answered` a request before, they are taken for one.
+    /// Notes that bytes have come on a link that is up. Whether they are an answer is not known.
     #[inline]
-    pub(super) fn note_bytes(&mut self, base: &Base, at: ServerAt, has_answered: bool) {
+    pub(super) fn note_bytes(&mut self, base: &Base, at: ServerAt) {
         let silence = &mut self.state(at).silence;
         silence.life = base.now;
         if base.now.since(silence.told) >= TOLD_PAUSE_US {
             silence.told = base.now;
-            let row = base.server(at).plan.id;
-            base.metrics.set_heard(row, base.now.0);
-            if has_answered {
-                base.metrics.set_answered(row, base.now.0);
-            }
+            base.metrics.set_heard(base.server(at).plan.id, base.now.0);
+        }
+    }
+
+    /// Notes that bytes have come on a link that has answered a request with them, or before.
+    #[inline]
+    pub(super) fn note_answer(&mut self, base: &Base, at: ServerAt) {
+        let silence = &mut self.state(at).silence;
+        if base.now.since(silence.told_answer) >= TOLD_PAUSE_US {
+            silence.told_answer = base.now;
+            base.metrics.set_answered(base.server(at).plan.id, base.now.0);
         }
     }
 
