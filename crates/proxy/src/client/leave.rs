@@ -7,10 +7,10 @@ use proto::Protocol;
 use super::Clients;
 use super::session::{Client, Login, State};
 use crate::Passed;
-use crate::base::Base;
 use crate::base::connection::{ClientLeft, Connection, Departed};
 use crate::base::id::ConnId;
 use crate::base::pool::Stage;
+use crate::base::{Base, limits};
 
 /// How a client has gone, or is going.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,11 +59,19 @@ impl Clients {
     /// Forgets up to `max` clients that have nothing outstanding, and returns them. No `Close` is
     /// ordered for them: the caller passes their connections to another worker.
     pub(crate) fn hand_over(&mut self, base: &mut Base, max: usize) -> Vec<(ConnId, Passed)> {
-        // A guesser always has a login waiting, and would keep this worker from leaving.
+        // A guesser always has a login waiting, and would keep this worker from leaving. It is told
+        // that it is late, and closed if it goes on.
         let is_guesser = |client: &Client| client.waits.login && client.login.failures > 0;
         let guessers = self.table.iter().filter(|(_, client)| is_guesser(client));
         let guessers: Vec<ConnId> = guessers.map(|(id, _)| id).collect();
-        guessers.into_iter().for_each(|id| self.refuse_login(base, id));
+        for id in guessers {
+            let guesser = self.table.find(id);
+            let goes_on = guesser.is_some_and(|one| one.login.failures >= limits::MISTAKES_MAX);
+            self.refuse_login(base, id);
+            if goes_on {
+                self.leave(base, id);
+            }
+        }
         let clients = self.table.iter().filter(|(_, client)| {
             let is_reading =
                 client.state == State::Open && !client.is_paused() && !client.waits.idle;

@@ -99,7 +99,7 @@ impl Clients {
                 }
             }
         };
-        self.answer_login(base, id, (request, &whole[..head]), &answer, (keeps, shown));
+        self.answer_login(base, id, (request, &whole[..head]), &answer, (keeps, Some(shown)));
         Some(len)
     }
 
@@ -122,7 +122,8 @@ impl Clients {
         if request.body > 0 {
             return None;
         }
-        let more = (goes_on, Given::default());
+        // No password was looked at.
+        let more = (goes_on, None);
         self.answer_login(base, id, (request, head), &Answer::LoginFailed, more);
         Some(head.len())
     }
@@ -130,21 +131,21 @@ impl Clients {
     /// Refuses the request and closes the client without waiting for the rest of the request.
     fn turn_away(&mut self, base: &mut Base, id: ConnId, request: &Request, bytes: &[u8]) -> usize {
         let head = &bytes[..request.head as usize];
-        let more = (false, Given::default());
+        let more = (false, None);
         self.answer_login(base, id, (request, head), &Answer::LoginFirst, more);
         self.leave(base, id);
         bytes.len()
     }
 
     /// Answers a login. `keeps` says that a failed login leaves an earlier one in force; `given` is
-    /// for the log.
+    /// for the log, if a password was looked at.
     fn answer_login(
         &mut self,
         base: &mut Base,
         id: ConnId,
         (request, head): (&Request, &[u8]),
         answer: &Answer<'_>,
-        (keeps, given): (bool, Given),
+        (keeps, given): (bool, Option<Given>),
     ) {
         let Some(client) = self.table.find_mut(id) else { return };
         let pool = client.pool as usize;
@@ -156,7 +157,7 @@ impl Clients {
                 counters.add(PoolCounter::Logins, 1);
                 false
             }
-            Answer::LoginFailed => {
+            Answer::LoginFailed if given.is_some() => {
                 client.login.done &= keeps;
                 counters.add(PoolCounter::LoginsFailed, 1);
                 true
@@ -165,7 +166,7 @@ impl Clients {
                 base.pools[pool].count_refused();
                 false
             }
-            Answer::Failed(_) => {
+            Answer::LoginFailed | Answer::Failed(_) => {
                 client.login.done &= keeps;
                 counters.add(PoolCounter::LoginsRefused, 1);
                 true
@@ -179,7 +180,9 @@ impl Clients {
         } else if !self.table.find(id).is_some_and(|client| client.login.done) {
             let _ = self.set_user(base, id, None);
         }
-        if *answer == Answer::LoginFailed {
+        if *answer == Answer::LoginFailed
+            && let Some(given) = given
+        {
             self.count_failed_login(base, pool, (id, given));
         }
         // A client that waits to be admitted needs the answer, even to a quiet request.

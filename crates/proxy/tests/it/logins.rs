@@ -9,6 +9,7 @@ use proxy::tenants::plan::RemovedUsers;
 use proxy::users::Users;
 use proxy::{Event, Passed, Report};
 
+use crate::stage::resp::request as resp;
 use crate::stage::{POOL, S0, SECOND, Stage};
 
 const FIRST: &str = "CLIENT_ERROR unauthenticated\r\n";
@@ -306,24 +307,16 @@ fn crowded() -> Stage {
     })
 }
 
-/// From fifty connections, each of which tries again as soon as it is answered, or comes anew when
-/// it is closed.
+/// From fifty connections, each of which tries again as soon as it is answered.
 #[test]
 fn a_guesser_has_ten_tries_a_second_and_others_hardly_wait() {
     let mut stage = crowded();
-    let mut guessers: Vec<_> = (0..50).map(|_| stage.client()).collect();
+    let guessers: Vec<_> = (0..50).map(|_| stage.client()).collect();
     guessers.iter().for_each(|client| stage.says(*client, &WRONG.repeat(9)));
     let mut evaluated = vec![count(&stage, PoolCounter::LoginsFailed)];
     let mut friend = None;
     for at in 0..5_000 {
         passes(&mut stage, 1_000);
-        for client in std::mem::take(&mut stage.closed) {
-            let closed = guessers.iter_mut().find(|one| **one == client);
-            let closed = closed.expect("nobody else is closed");
-            *closed = stage.client();
-            let client = *closed;
-            stage.says(client, &WRONG.repeat(9));
-        }
         evaluated.push(count(&stage, PoolCounter::LoginsFailed));
         // The same name from another address has to wait for one of them at most.
         if at % 500 == 300 {
@@ -474,6 +467,42 @@ fn a_guesser_does_not_keep_a_worker_from_handing_its_clients_over() {
     assert_eq!(stage.hand_over(), [friend]);
 }
 
+#[test]
+fn a_guesser_that_goes_on_is_closed_when_its_worker_hands_its_clients_over() {
+    let mut stage = guarded();
+    let guesser = stage.client();
+    stage.says(guesser, &WRONG.repeat(99));
+    for _ in 1..MISTAKES_MAX {
+        assert_eq!((stage.hand_over(), &stage.closed[..]), (Vec::new(), &[][..]));
+        passes(&mut stage, 0);
+    }
+    assert_eq!(stage.hand_over(), []);
+    stage.end_turn();
+    let late = LATE.repeat(usize::from(MISTAKES_MAX) - 1);
+    assert_eq!(stage.received(guesser), format!("{FAILED}{late}"));
+    assert_eq!(stage.closed, [guesser]);
+}
+
+/// It would have a place before those that have made fewer.
+#[test]
+fn a_login_of_ones_own_does_not_make_up_for_mistakes() {
+    let mut stage = guarded();
+    let guesser = stage.client();
+    stage.says(guesser, &[&WRONG.repeat(3), ANNA].concat());
+    for _ in 0..4 {
+        passes(&mut stage, TURN);
+    }
+    assert_eq!(stage.received(guesser), [&FAILED.repeat(3), STORED].concat());
+    let (other, friend) = (stage.client(), stage.client());
+    stage.says(other, WRONG);
+    passes(&mut stage, TURN);
+    assert_eq!(stage.received(other), FAILED);
+    stage.says(guesser, WRONG);
+    stage.says(friend, ANNA);
+    passes(&mut stage, TURN);
+    assert_eq!((stage.received(guesser), stage.received(friend)), (String::new(), STORED.into()));
+}
+
 /// A name is shown as it may be printed, and not at all if no password came with it: then it may be
 /// one.
 #[test]
@@ -511,6 +540,23 @@ fn a_redis_client_that_waited_keeps_its_reply_mode_and_its_login() {
     assert!(stage.received(client).starts_with("-WRONGPASS "));
     passes(&mut stage, TURN);
     assert!(stage.received(client).ends_with("$2\r\nhi\r\n"));
+}
+
+#[test]
+fn a_password_that_is_too_long_to_be_looked_at_is_no_guess() {
+    let mut stage = Stage::new(&["s0"], |pool| {
+        pool.protocol = proto::protocol("redis").expect("the table has it");
+        pool.users = users();
+    });
+    let client = stage.client();
+    stage.says(client, &format!("AUTH anna new\r\n{}", resp("HELLO 3 AUTH anna LONG")));
+    stage.received(client);
+    let long = resp(&format!("AUTH anna {}", "x".repeat(LOGIN_LEN_MAX)));
+    (0..99).for_each(|_| stage.says(client, &long));
+    let told = stage.received(client);
+    assert_eq!(told.matches("-WRONGPASS ").count(), 99, "{told}");
+    assert_eq!(count(&stage, PoolCounter::LoginsRefused), 99);
+    assert_eq!(count(&stage, PoolCounter::LoginsFailed), 1);
 }
 
 const HELLO: &str = "set quickack:login 0 -1 8\r\nanna old\r\nversion\r\n";
