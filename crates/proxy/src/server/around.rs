@@ -24,6 +24,15 @@ use crate::base::{Base, ServerAt, limits};
 /// The place of spare links, among those of a connection key.
 const SPARE: usize = LinkClass::Spare as usize;
 
+/// Whether others go around a link.
+#[derive(Default)]
+pub(super) struct Around {
+    /// The end of the last message for which they were to.
+    end: u64,
+    /// When to look again whether they can.
+    again: Time,
+}
+
 impl Servers {
     /// Makes a spare link beside a link whose oldest request has taken long, if it is time. If none
     /// can be made now, it looks again after a while.
@@ -38,10 +47,10 @@ impl Servers {
         let is_able = has_spare || self.may_go_around(base, at, conn_key);
         let Some(link) = self.links.find_mut(id) else { return };
         if !is_able {
-            link.around_again = base.now.after(limits::AROUND_AGAIN_US);
+            link.around.again = base.now.after(limits::AROUND_AGAIN_US);
             return;
         }
-        link.around = first;
+        link.around.end = first;
         if !has_spare {
             self.connect(base, at, conn_key, SPARE);
             self.events.push_back(LinkEvent::Around(at.pool));
@@ -116,7 +125,7 @@ impl Servers {
         base.spare_links -= 1;
         for id in self.links_of(link.at) {
             if let Some(one) = self.links.find_mut(id).filter(|one| one.conn_key == link.conn_key) {
-                one.around = 0;
+                one.around = Around::default();
                 self.arm(base, id);
             }
         }
@@ -129,12 +138,12 @@ impl Link {
     #[inline]
     pub(super) fn go_around_at(&self, base: &Base) -> Option<Time> {
         let first = self.outstanding.front()?;
-        if matches!(first.effort, Effort::Quick) || first.end == self.around {
+        if matches!(first.effort, Effort::Quick) || first.end == self.around.end {
             return None;
         }
         let is_able = base.pool(self.at).plan.class_links > SPARE;
         let at = if is_able { self.occupied_at(base) } else { None };
-        at.map(|at| at.max(self.around_again))
+        at.map(|at| at.max(self.around.again))
     }
 
     /// Whether its oldest request takes so long that others are not to wait behind it.

@@ -20,6 +20,7 @@ use std::collections::VecDeque;
 use metrics::{Counters, ServerCounter};
 use proto::{Progress, Upstream};
 
+use super::around::Around;
 use super::batch::Batch;
 use super::effort::{Answered, WorkTurn};
 use super::inflight::InflightLimit;
@@ -123,10 +124,7 @@ pub(super) struct Link {
     pub(super) retiring: bool,
     /// It is in the list of links to be written.
     pub(super) dirty: bool,
-    /// The end of the last message for which others were to go around it.
-    pub(super) around: u64,
-    /// When to look again whether others can.
-    pub(super) around_again: Time,
+    pub(super) around: Around,
     /// It is counted among the links on which its server owes a reply.
     pub(super) owes: bool,
     /// It repeats the handshake before anything else is sent.
@@ -213,8 +211,7 @@ impl Link {
             armed: None,
             retiring: false,
             dirty: false,
-            around: 0,
-            around_again: Time(0),
+            around: Around::default(),
             owes: false,
             must_prove: false,
             proven: false,
