@@ -1,13 +1,8 @@
-//! Renders known counters in each form, and compares with the output of a real nutcracker.
-
-use std::collections::BTreeSet;
-use std::net::SocketAddr;
-use std::process::Command;
+//! Renders known counters in each form.
 
 use metrics::{Measured, WorkerMetrics};
 use proxy::plan::ServerPlan;
 use serde_json::Value;
-use testkit::process::{Client, Process, free_address};
 
 use super::*;
 use crate::ipc::http_view::Reloads;
@@ -191,39 +186,4 @@ fn collectors_read_twemproxys_names() {
     assert_eq!(json["alpha"]["one"]["server_err"], 4);
     let since = &json["alpha"]["127.0.0.1:11212"]["server_ejected_at"];
     assert_eq!(*since, (SECOND - 90) * 1_000_000);
-}
-
-#[test]
-fn nutcracker_has_the_same_names_in_the_same_nesting() {
-    let theirs: Value = serde_json::from_str(&nutcrackers()).unwrap();
-    let ours: Value = serde_json::from_str(&snapshot().twemproxy_json()).unwrap();
-    assert_eq!(names(&ours, ""), names(&theirs, ""));
-}
-
-/// Returns every name with its path and the kind of its value.
-fn names(value: &Value, under: &str) -> BTreeSet<String> {
-    let Value::Object(map) = value else {
-        return BTreeSet::from([format!("{under} is a number: {}", value.is_u64())]);
-    };
-    map.iter().flat_map(|(name, value)| names(value, &format!("{under} > {name}"))).collect()
-}
-
-/// Returns the output of a nutcracker with the same pools.
-fn nutcrackers() -> String {
-    let folder = tempfile::tempdir().unwrap();
-    let path = |name: &str| folder.path().join(name).display().to_string();
-    let text = format!(
-        "alpha:\n  listen: {}\n  servers:\n    - 127.0.0.1:11213:1 one\n    - 127.0.0.1:11212:1\n\
-         beta:\n  listen: {}\n  servers:\n    - /tmp/x.sock:1\n",
-        path("alpha"),
-        path("beta")
-    );
-    std::fs::write(path("yml"), text).unwrap();
-    let port: SocketAddr = free_address();
-    let mut command = Command::new("nutcracker");
-    command.env("PATH", "/usr/sbin:/usr/bin:/usr/local/sbin:/usr/local/bin");
-    command.args(["-c", &path("yml"), "-a", "127.0.0.1", "-s", &port.port().to_string()]);
-    let mut process = Process::start("nutcracker", &mut command);
-    assert!(process.wait_to_accept(port), "it serves its statistics");
-    Client::connect(port).rest()
 }

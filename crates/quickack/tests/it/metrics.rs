@@ -82,13 +82,15 @@ fn the_counters_are_the_loads_own_through_deaths_and_reloads_before_memcached() 
     });
 }
 
-/// Every name in twemproxy's statistics is also in ours, with the same kind of value.
+/// The names in twemproxy's statistics are those in ours, with the same kinds of values.
 #[test]
 fn the_stats_port_speaks_as_nutcrackers_does_before_memcached() {
     let memcached = Memcached::start();
     let port = free_address();
     let text = harness::text(2, &[&format!("stats: {port}")], &[memcached.address], &[]);
-    let quickack = Quickack::start(QUICKACK, &text);
+    let other =
+        |listen: SocketAddr| format!("beta:\n  listen: {listen}\n  servers:\n   - /tmp/x.sock:1\n");
+    let quickack = Quickack::start(QUICKACK, &(text + &other(free_address())));
     let client = || {
         let mut client = quickack.client();
         client.ask("set a 0 0 1\r\nx\r\n", "STORED\r\n");
@@ -96,10 +98,11 @@ fn the_stats_port_speaks_as_nutcrackers_does_before_memcached() {
     };
     (0..5).for_each(|_| client());
     let ours: Value = serde_json::from_str(&read_all(port)).expect("it is JSON");
-    let theirs = nutcrackers(&memcached);
-    let mut missing = Vec::new();
-    compare(&theirs, &ours, String::new(), &mut missing);
-    assert!(missing.is_empty(), "{missing:?} in {ours:#}");
+    let theirs = nutcrackers(&memcached, &other(free_address()));
+    let mut different = Vec::new();
+    compare(&theirs, &ours, String::new(), &mut different);
+    compare(&ours, &theirs, String::new(), &mut different);
+    assert!(different.is_empty(), "{different:?} in {ours:#}");
     let server = &ours["alpha"][memcached.address.to_string()];
     assert_eq!(server["requests"], 10, "{ours:#}");
     assert_eq!(server["responses"], 10, "{ours:#}");
@@ -243,12 +246,12 @@ fn read_all(address: SocketAddr) -> String {
 }
 
 /// Returns nutcracker's statistics of a pool `alpha` in front of the same server.
-fn nutcrackers(memcached: &Memcached) -> Value {
+fn nutcrackers(memcached: &Memcached, other_pool: &str) -> Value {
     let folder = tempfile::tempdir().expect("a folder for its configuration");
     let file = folder.path().join("nutcracker.yml");
     let (listen, stats) = (free_address(), free_address());
     let text = format!("alpha:\n  listen: {listen}\n  servers:\n   - {}:1\n", memcached.address);
-    std::fs::write(&file, text).expect("a new file in an own folder");
+    std::fs::write(&file, text + other_pool).expect("a new file in an own folder");
     let mut command = Command::new("nutcracker");
     command.env("PATH", "/usr/sbin:/usr/bin:/usr/local/sbin:/usr/local/bin");
     command.arg("-c").arg(&file).args(["-a", "127.0.0.1", "-s", &stats.port().to_string()]);
@@ -257,13 +260,13 @@ fn nutcrackers(memcached: &Memcached) -> Value {
     serde_json::from_str(&read_all(stats)).expect("it is JSON")
 }
 
-/// Collects the paths of `theirs` that are missing in `ours`, or have another kind of value.
-fn compare(theirs: &Value, ours: &Value, path: String, missing: &mut Vec<String>) {
-    match (theirs, ours) {
-        (Value::Object(theirs), Value::Object(ours)) => {
-            for (name, value) in theirs {
+/// Collects the paths of `one` that are missing in `other`, or have another kind of value.
+fn compare(one: &Value, other: &Value, path: String, missing: &mut Vec<String>) {
+    match (one, other) {
+        (Value::Object(one), Value::Object(all)) => {
+            for (name, value) in one {
                 let path = format!("{path}/{name}");
-                match ours.get(name) {
+                match all.get(name) {
                     Some(other) => compare(value, other, path, missing),
                     None => missing.push(path),
                 }
