@@ -107,6 +107,16 @@ fn sizes() -> Vec<Attack> {
             "50 connections: pipelined `stats`, at once again",
             Crowd::of(50, || b"stats\r\n".repeat(100)).again(Again::AtOnce),
         ),
+        attack(
+            "stats1",
+            "1 connection: pipelined `stats`, at once again",
+            Crowd::of(1, || b"stats\r\n".repeat(50)).again(Again::AtOnce),
+        ),
+        attack(
+            "stats3",
+            "3 connections: pipelined `stats`, at once again",
+            Crowd::of(3, || b"stats\r\n".repeat(50)).again(Again::AtOnce),
+        ),
     ]
 }
 

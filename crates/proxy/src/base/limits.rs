@@ -84,7 +84,8 @@ pub const WORK_MAX_US: u64 = 20_000;
 pub const WORK_LOOK_US: u64 = 1_000;
 /// Works that a worker knows to have been quick at one server.
 pub const TRIED_MAX: usize = 64;
-/// Bytes of other messages that may leave ahead of gets that wait for company.
+/// Bytes of other messages that may leave ahead of gets that wait for company, and of the answers
+/// to them.
 pub const OVERTAKEN_MAX: u64 = 4 * 1024;
 /// An answer from this length on is large: it may hold up others.
 pub const LARGE_MIN: u32 = 64 * 1024;
@@ -168,7 +169,7 @@ pub const DATABASES_DEFAULT: u32 = 16;
 pub const CONN_KEYS_MAX: usize = 64;
 /// How long a connection key that a server has refused is not tried again.
 pub const CONN_KEY_PAUSE_US: u64 = 1_000_000;
-/// Bytes of a local command.
+/// Bytes of a local command, unless its protocol allows more.
 pub const OWN_LEN_MAX: usize = 64 * 1024;
 /// A request up to this length is kept until it is answered, so that it can be sent again after a
 /// retryable error.

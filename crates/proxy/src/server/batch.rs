@@ -95,6 +95,11 @@ impl Batch {
         self.text.extend_from_slice(other.prefix());
     }
 
+    /// Returns the bytes that are sent for its keys, and expected in answer.
+    pub(crate) fn bytes_asked(&self) -> u64 {
+        self.cost.saturating_sub(self.entries.len() as u64 * limits::COST_OF_MESSAGE)
+    }
+
     /// Returns the bytes before the first key: the command and its arguments.
     pub(crate) fn prefix(&self) -> &[u8] {
         &self.text[..self.prefix_len]

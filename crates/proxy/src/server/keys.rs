@@ -299,7 +299,7 @@ impl Servers {
 #[inline]
 fn note_opening(link: &mut Link) {
     if link.batch.is_none() {
-        link.batch_opened = link.queued;
+        link.overtaken = 0;
     }
 }
 

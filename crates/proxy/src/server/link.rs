@@ -55,8 +55,8 @@ pub(super) struct Link {
     pub(super) outstanding: VecDeque<Message>,
     /// The open batch: gets of this turn that leave as one message.
     pub(super) batch: Option<Box<Batch>>,
-    /// Offset up to which bytes were queued when the open batch was opened.
-    pub(super) batch_opened: u64,
+    /// Bytes of the messages that went ahead of the open batch, and of the answers to them.
+    pub(super) overtaken: u64,
     /// A read that is not merged, while its keys are being added.
     pub(super) unmerged_batch: Option<Box<Batch>>,
     /// The numbers of the internal commands among its messages.
@@ -176,7 +176,7 @@ impl Link {
             out: Outbox::default(),
             outstanding: VecDeque::new(),
             batch: None,
-            batch_opened: 0,
+            overtaken: 0,
             unmerged_batch: None,
             internal: Vec::new(),
             queue: FairQueue::default(),
@@ -266,6 +266,7 @@ impl Link {
         let len = self.out.len() - before;
         assert!(len > 0, "a message has bytes");
         self.queued += len as u64;
+        self.overtaken += cost.bytes().saturating_sub(limits::COST_OF_MESSAGE).max(len as u64);
         let inflight = u32::try_from(self.inflight).unwrap_or(u32::MAX);
         if effort != Effort::Quick {
             self.work_end = self.queued;
@@ -300,20 +301,19 @@ impl Link {
             self.out.insert(batch.text.len(), batch.rests.drain(..));
         }
         self.fetch_bytes += batch.bytes();
+        self.overtaken += batch.bytes_asked();
         let since = batch.latest;
         let nobody = (ConnId::NONE, Cost::default(), Effort::Quick);
         self.launch(MessageForm::batch(batch), nobody, before, since);
     }
 
-    /// Whether the open batch is to leave at the end of a turn. While much is in flight, the batch
-    /// waits and grows. A server takes one connection's requests one after the other, so waiting
-    /// here costs little more than waiting there, and keys that leave together cost once. But other
-    /// messages go ahead of it, and a few of those are enough.
+    /// Whether the open batch is to leave at the end of a turn. While much is in flight, it waits
+    /// and grows: a server takes one connection's requests one after the other, and keys that leave
+    /// together cost once. But other messages go ahead, and a few of those are enough.
     pub(super) fn batch_may_leave(&self) -> bool {
         let cost = self.batch.as_ref().map_or(0, |batch| batch.cost);
         let (others, limit) = (self.inflight - cost, self.limit.bytes());
-        let overtaken = self.queued.saturating_sub(self.batch_opened);
-        others <= limit / 2 || cost >= limit / 4 || overtaken >= limits::OVERTAKEN_MAX
+        others <= limit / 2 || cost >= limit / 4 || self.overtaken >= limits::OVERTAKEN_MAX
     }
 
     /// Counts keys or a message out of what is in flight.

@@ -93,7 +93,7 @@ struct Unsent {
     out: Outbox,
     outstanding: VecDeque<Message>,
     batch: Option<Box<Batch>>,
-    batch_opened: u64,
+    overtaken: u64,
     internal: Vec<u64>,
     queue: FairQueue,
     inflight: u64,
@@ -113,8 +113,7 @@ impl Unsent {
             out: take(&mut link.out),
             outstanding,
             batch: link.batch.take(),
-            // Others may have been sent since.
-            batch_opened: link.batch_opened.saturating_sub(start),
+            overtaken: link.overtaken,
             internal: take(&mut link.internal),
             queue: take(&mut link.queue),
             inflight: take(&mut link.inflight),
@@ -144,7 +143,7 @@ impl Unsent {
         link.out = self.out;
         link.outstanding = self.outstanding;
         link.batch = self.batch;
-        link.batch_opened = self.batch_opened;
+        link.overtaken = self.overtaken;
         link.internal = self.internal;
         link.queue = self.queue;
         link.inflight = self.inflight;

@@ -62,6 +62,25 @@ fn a_get_waits_for_company_while_enough_gets_are_on_their_way() {
     assert_eq!(stage.turn(link), "get x\r\ndelete x\r\n");
 }
 
+/// It is the answers that take their time.
+#[test]
+fn a_get_that_waits_for_company_is_overtaken_by_few_that_are_answered_at_length() {
+    let (mut stage, link) = gathering(|_| {});
+    let (a, b) = (stage.client(), stage.client());
+    let figures: String = (0..300).map(|nth| format!("STAT figure{nth} 5\r\n")).collect();
+    stage.says(b, "stats\r\n");
+    assert_eq!(stage.turn(link), "stats\r\n");
+    stage.says(link, &format!("{figures}END\r\n"));
+    for _ in 0..FILLS_HALF {
+        stage.says(a, "get x\r\n");
+        assert_eq!(stage.turn(link), "get x\r\n");
+    }
+    stage.says(a, "get x\r\n");
+    assert_eq!(stage.turn(link), "");
+    stage.says(b, "stats\r\n");
+    assert_eq!(stage.turn(link), "stats\r\nget x\r\n");
+}
+
 #[test]
 fn only_a_client_with_nothing_outstanding_goes_to_another_worker() {
     let (mut stage, link) = Stage::of_one();
