@@ -232,6 +232,11 @@ pub trait Protocol: Sync {
         false
     }
 
+    /// Returns how long a local command and its answer may be; `usual` is the bound of most.
+    fn local_bounds(&self, request: &Request, usual: usize) -> [usize; 2] {
+        [usual, request.head as usize]
+    }
+
     /// Whether the answer to this local command shows the addresses of the connection.
     fn shows_endpoints(&self, _request: &Request) -> bool {
         false

@@ -46,6 +46,11 @@ use crate::{
     TopicRequest, Upstream, WhileSubscribed,
 };
 
+/// Bytes of a `COMMAND INFO`: it takes its time to look up so many names.
+const COMMAND_INFO_MAX: usize = 1024 * 1024;
+/// The answer about a name is at most so many times as long as the name with its length.
+const INFO_GROWTH: usize = 1000;
+
 /// Redis.
 pub struct Redis;
 
@@ -208,6 +213,19 @@ impl Protocol for Redis {
 
     fn is_constant(&self, request: &Request, head: &[u8]) -> bool {
         local::is_constant(request, head)
+    }
+
+    /// Redis has no limit but that of all requests.
+    fn local_bounds(&self, request: &Request, usual: usize) -> [usize; 2] {
+        use commands::id;
+        let len = request.head as usize;
+        match request.command {
+            id::ECHO | id::PING | id::AUTH | id::CLIENT_SETNAME => [usize::MAX, len],
+            id::COMMAND_INFO => {
+                [COMMAND_INFO_MAX.max(usual), local::INFO_LEN_MAX.min(INFO_GROWTH * len)]
+            }
+            _ => [usual, len],
+        }
     }
 
     fn shows_endpoints(&self, request: &Request) -> bool {

@@ -7,14 +7,12 @@
 //! ```
 
 use metrics::PoolCounter;
-use proto::{
-    Answer, Class, Local, MarkUse, Parsed, Quiet, Refusal, ReplyMode, Request, Resume, Span,
-};
+use proto::{Answer, Class, MarkUse, Parsed, Quiet, Refusal, ReplyMode, Request, Resume, Span};
 
 use super::body::Body;
 use super::forms::{apply_marks, join, mute};
 use super::session::{Intake, Reading, State};
-use super::{Clients, tenant};
+use super::{Clients, large, tenant};
 use crate::Action;
 use crate::base::buffer::Source;
 use crate::base::fault::Fault;
@@ -440,13 +438,10 @@ fn refusal_of_any(
     if let Class::Refuse(refusal) = request.class {
         return Some(Answer::Refused(refusal));
     }
-    let own_max = match request.class {
-        Class::Local(Local::Subscribe) => limits::TOPICS_LEN_MAX,
-        Class::Local(_) => limits::OWN_LEN_MAX,
-        _ => usize::MAX,
-    };
-    if request.head as usize > own_max {
-        return Some(Answer::Refused(Refusal::TooLarge));
+    if let Class::Local(local) = request.class
+        && let Some(no_room) = large::no_room_for_local(base, asks, request, local)
+    {
+        return Some(no_room.answer());
     }
     let pool = asks.pool();
     if let Some(no_room) = no_room(base, asks, request) {

@@ -1,12 +1,12 @@
-//! Requests that arrive in several reads and whose parts are counted: how much one may take, and
-//! what becomes of the rest of one that is refused.
+//! Large requests: how much one may take that arrives in several reads and whose parts are counted,
+//! or that is answered here, and what becomes of the rest of one that is refused.
 //!
 //! ```text
 //!   *4  $3 SET  $1 k  $900000000  ──▶ too large: answered at once
 //!                     <its bytes>  $2 EX  ──▶ skipped, part by part
 //! ```
 
-use proto::{Parsed, Request, Resume};
+use proto::{Local, Parsed, Request, Resume};
 
 use super::Clients;
 use super::forms::mute;
@@ -14,6 +14,7 @@ use super::input::Next;
 use super::session::Intake;
 use crate::base::buffer::Source;
 use crate::base::id::ConnId;
+use crate::base::part::Requester;
 use crate::base::room::NoRoom;
 use crate::base::{Base, limits};
 
@@ -88,4 +89,24 @@ impl Clients {
         }
         Next::Used(used)
     }
+}
+
+/// Returns why a local command is not answered because of its length, if it is not.
+pub(super) fn no_room_for_local(
+    base: &Base,
+    asks: &Requester,
+    request: &Request,
+    local: Local,
+) -> Option<NoRoom> {
+    let len = request.head as usize;
+    let [most, answer] = match local {
+        Local::Subscribe => [limits::TOPICS_LEN_MAX, 0],
+        _ => asks.protocol.local_bounds(request, limits::OWN_LEN_MAX),
+    };
+    if len > most {
+        return Some(NoRoom::TooLarge);
+    }
+    // It is written before it is put into the output.
+    let is_long = answer > limits::OWN_LEN_MAX;
+    (is_long && !base.has_room_for(asks, 2 * answer)).then_some(NoRoom::NoMemory)
 }

@@ -81,6 +81,11 @@ impl Clients {
             let words = Source::block(&block, block.len());
             return self.answer_encoded(base, id, request, words);
         }
+        let [_, longest] = client.protocol.local_bounds(request, limits::OWN_LEN_MAX);
+        if longest > limits::OWN_LEN_MAX {
+            // It may be written and then refused for its length.
+            client.charge((longest / limits::ANSWER_WORK_BYTES) as u32);
+        }
         number(client);
         let mut session = client.session.clone();
         let mut words = std::mem::take(&mut base.scratch);

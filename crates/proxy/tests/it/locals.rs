@@ -42,23 +42,80 @@ fn a_client_is_told_its_own_number_addresses_and_age() {
     assert_eq!(stage.uptime(), 5);
 }
 
+const TOO_LARGE: &str = "-ERR the request is too large\r\n";
+
+/// The answer may be longer than its request.
 #[test]
-fn an_answer_of_our_own_is_for_a_request_of_64_kib_at_most() {
+fn an_answer_of_our_own_is_for_a_request_of_64_kib_at_most_or_of_1_mib() {
     let mut stage = redis(&["s0"]);
     let client = stage.client();
-    let of_length = |len: usize| {
-        let frame = resp(&["PING", &"x".repeat(60_000)]).len() - 60_000;
-        "x".repeat(len - frame)
-    };
-    let word = of_length(64 * 1024);
-    assert_eq!(resp(&["PING", &word]).len(), 64 * 1024);
-    let pong = format!("${}\r\n{word}\r\n", word.len());
-    assert_eq!(asks(&mut stage, client, &["PING", &word]), pong);
-    for more in [1, 100] {
-        let word = of_length(64 * 1024 + more);
-        let told = asks(&mut stage, client, &["PING", &word]);
-        assert_eq!(told, "-ERR the request is too large\r\n", "{more} bytes more");
+    for (asked, most) in [(["COMMAND", "DOCS"], 64 * 1024), (["COMMAND", "INFO"], 1024 * 1024)] {
+        let frame = resp(&[asked[0], asked[1], &"x".repeat(most)]).len() - most;
+        for (more, is_answered) in [(0, true), (1, false), (100, false)] {
+            let word = "x".repeat(most + more - frame);
+            let told = asks(&mut stage, client, &[asked[0], asked[1], &word]);
+            assert_eq!(told != TOO_LARGE, is_answered, "{asked:?} and {more} bytes more");
+        }
     }
+}
+
+#[test]
+fn many_commands_are_told_of_at_once_within_a_bound() {
+    let mut stage = redis(&["s0"]);
+    let client = stage.client();
+    // After a long answer it waits for some turns.
+    let asks = |stage: &mut Stage, words: &[&str]| {
+        let told = asks(stage, client, words);
+        (0..999).for_each(|_| stage.end_turn());
+        told + &stage.received(client)
+    };
+    // What is said of the memory for an answer holds.
+    for command in protocol("redis").expect("the table has it").commands() {
+        let told = asks(&mut stage, &["COMMAND", "INFO", command.name]);
+        let said = resp(&[command.name]).len();
+        assert!(told.len() <= 1_000 * said, "{}: {} bytes", command.name, told.len());
+    }
+    // There has to be room for the longest.
+    for (memory, is_told) in [(64 << 20, true), (4 << 20, false)] {
+        stage.install(|plan| plan.memory_max = memory);
+        let words = [&["COMMAND", "INFO"][..], &["nothing"; 300]].concat();
+        assert_eq!(asks(&mut stage, &words).starts_with("*300\r\n"), is_told);
+    }
+    stage.install(|plan| plan.memory_max = 64 << 20);
+    for (name, count, is_told) in [("get", 20_000, true), ("config", 20_000, false)] {
+        let names = std::iter::repeat_n(name, count);
+        let words: Vec<&str> = ["COMMAND", "INFO"].into_iter().chain(names).collect();
+        let told = asks(&mut stage, &words);
+        assert_eq!(told.starts_with("*20000\r\n"), is_told, "{name}: {} bytes", told.len());
+        assert_eq!(told == "-ERR the answer is longer than 8 MiB\r\n", !is_told, "{name}");
+    }
+}
+
+#[test]
+fn an_answer_that_is_as_long_as_its_request_is_given_while_there_is_memory() {
+    let mut stage = redis(&["s0"]);
+    let client = stage.client();
+    let word = "x".repeat(300_000);
+    let bulk = format!("${}\r\n{word}\r\n", word.len());
+    // After as long an answer it waits for some turns.
+    let asks = |stage: &mut Stage, client, words: &[&str]| {
+        let told = asks(stage, client, words);
+        (0..99).for_each(|_| stage.end_turn());
+        told + &stage.received(client)
+    };
+    for command in ["PING", "ECHO"] {
+        assert_eq!(asks(&mut stage, client, &[command, &word]), bulk);
+    }
+    let told = asks(&mut stage, client, &["AUTH", &word]);
+    assert!(told.starts_with("-ERR AUTH <password> called without any password"), "{told}");
+    let told = asks(&mut stage, client, &["CLIENT", "SETNAME", &word]);
+    assert!(told.starts_with("-ERR ") && told != TOO_LARGE, "{told}");
+    stage.install(|plan| plan.memory_max = 1_000_000);
+    assert_eq!(asks(&mut stage, client, &["ECHO", &word]), bulk);
+    let word = "x".repeat(600_000);
+    let told = asks(&mut stage, client, &["ECHO", &word]);
+    assert!(told.starts_with("-ERR ") && told.contains("memory"), "{told}");
+    assert_eq!(asks(&mut stage, client, &["PING"]), "+PONG\r\n");
 }
 
 /// A cursor is the server's own times 1024, and the server's place.

@@ -10,9 +10,9 @@ const SYNTAX: &[u8] = b"ERR syntax error";
 const NO_COMMAND: &[u8] = b"ERR Invalid command specified";
 const NO_KEYS: &[u8] = b"ERR The command has no key arguments";
 const BAD_COUNT: &[u8] = b"ERR Invalid number of arguments specified for command";
-/// The most commands in one answer, if they are named.
-pub(super) const NAMES_MAX: usize = 256;
-pub(super) const MANY_NAMES: &[u8] = b"ERR at most 256 commands are told of at once";
+/// Bytes of an answer to COMMAND INFO: others wait while it is written.
+pub(in super::super) const INFO_LEN_MAX: usize = 8 * 1024 * 1024;
+const LONG_INFO: &[u8] = b"ERR the answer is longer than 8 MiB";
 /// The most keys in one answer.
 const KEYS_MAX: usize = 10_000;
 const MANY_KEYS: &[u8] = b"ERR at most 10000 keys are told at once";
@@ -67,14 +67,16 @@ impl LocalAnswer<'_> {
             tops().for_each(|row| self.describe(row));
             return;
         }
-        if names.len() > NAMES_MAX {
-            return self.error(&[MANY_NAMES]);
-        }
+        let start = self.out.len();
         words::open_array(names.len(), self.out);
         for name in names {
             match find(name).filter(|row| is_taken(row)) {
                 Some(row) => self.describe(row),
                 None => words::null(self.proto_version(), self.out),
+            }
+            if self.out.len() - start > INFO_LEN_MAX {
+                self.out.truncate(start);
+                return self.error(&[LONG_INFO]);
             }
         }
     }

@@ -9,7 +9,7 @@ use std::sync::OnceLock;
 use super::super::commands::{self, Arguments, Row};
 use super::super::words;
 use super::LocalAnswer;
-use super::catalog::{MANY_NAMES, NAMES_MAX, is_taken, place, subs, tops};
+use super::catalog::{is_taken, place, subs, tops};
 
 /// The whole answer in one version of RESP.
 struct Docs {
@@ -19,6 +19,10 @@ struct Docs {
     pub places: Vec<Range<usize>>,
     proto_version: u8,
 }
+
+/// The most commands in one answer, if they are named.
+const NAMES_MAX: usize = 256;
+const MANY_NAMES: &[u8] = b"ERR at most 256 commands are told of at once";
 
 impl Docs {
     pub fn of(proto_version: u8) -> &'static Docs {

@@ -18,6 +18,7 @@ use super::commands::id;
 use super::{arguments, words};
 use crate::{Adapted, AfterLocal, Ask, Capabilities, Facts, Inquiry, ProxyFacts, Request, Session};
 
+pub(super) use catalog::INFO_LEN_MAX;
 pub(super) use connection::login;
 pub(super) use glob::matches_exactly;
 pub(super) use inquiry::{describe, flags as client_flags};
