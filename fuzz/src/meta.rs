@@ -3,7 +3,7 @@
 
 use testkit::wire::base64;
 
-use crate::naive::{PlainRequest, Reading, clean, exptime, unsigned};
+use crate::naive::{self, PlainRequest, Reading, clean, exptime, flags, unsigned};
 
 const LETTERS: &[u8] = b"bcfhklqstuvCDEFIJLMNOPRSTx";
 
@@ -16,7 +16,7 @@ pub fn read(word: &[u8], rest: &[&[u8]]) -> Reading {
     let mut body = None;
     if word == b"ms" {
         let Some(length) = options.first() else { return Reading::Kept { body: None } };
-        let Some(length) = unsigned(length, 2_147_483_645) else { return Reading::Hopeless };
+        let Some(length) = naive::length(length) else { return Reading::Hopeless };
         body = Some(length as u64);
         options = &options[1..];
     }
@@ -68,8 +68,9 @@ fn are_flags(word: &[u8], options: &[&[u8]]) -> bool {
 fn is_value(word: &[u8], letter: u8, text: &[u8]) -> bool {
     match letter {
         b'T' | b'N' | b'R' => exptime(text).is_some(),
-        b'F' => unsigned(text, u64::from(u32::MAX)).is_some(),
-        b'C' | b'E' | b'D' | b'J' | b'S' => unsigned(text, u64::MAX).is_some(),
+        b'F' => flags(text).is_some(),
+        b'C' | b'E' | b'D' | b'J' => unsigned(text).is_some(),
+        b'S' => text.first().is_some_and(u8::is_ascii_digit) && unsigned(text).is_some(),
         b'M' if word == b"ms" => matches!(text, b"S" | b"E" | b"A" | b"P" | b"R"),
         b'M' if word == b"ma" => matches!(text, b"I" | b"+" | b"D" | b"-"),
         b'M' => text.len() == 1,
@@ -100,7 +101,24 @@ pub fn expected(said: &PlainRequest, meta: bool) -> Option<PlainRequest> {
         return None;
     }
     same.options.retain(|option| !hidden || option[0] != b'k');
+    same.options.iter_mut().for_each(|option| *option = plain(option));
     Some(same)
+}
+
+/// Returns a flag with its number in digits. A few digits are left as they are.
+fn plain(option: &[u8]) -> Vec<u8> {
+    let (letter, text) = (option[0], &option[1..]);
+    let number = match letter {
+        b'T' | b'N' | b'R' => exptime(text),
+        b'F' => flags(text),
+        b'C' | b'E' | b'D' | b'J' => unsigned(text),
+        _ => None,
+    };
+    let is_short = text.len() < 10 && text.first().is_some_and(u8::is_ascii_digit);
+    match number.filter(|_| !is_short) {
+        Some(number) => format!("{}{number}", char::from(letter)).into_bytes(),
+        None => option.to_vec(),
+    }
 }
 
 /// Returns the request to a server without the meta commands.
@@ -149,9 +167,12 @@ fn value(said: &PlainRequest, letter: u8) -> Option<Vec<u8>> {
 }
 
 fn number(said: &PlainRequest, letter: u8, otherwise: i128) -> i128 {
-    value(said, letter).map_or(otherwise, |text| {
-        String::from_utf8_lossy(&text).parse().expect("it was read as a number")
-    })
+    let read = |text: Vec<u8>| match letter {
+        b'T' => exptime(&text),
+        b'F' => flags(&text),
+        _ => unsigned(&text),
+    };
+    value(said, letter).map_or(otherwise, |text| read(text).expect("it was read as a number"))
 }
 
 /// Returns the classic form, if it can contain the key.

@@ -104,7 +104,7 @@ pub fn read(input: &[u8]) -> Reading {
             [key, b"noreply"] | [key, b"0", b"noreply"] => update(word, key, &[], true),
             _ => kept,
         },
-        b"incr" | b"decr" => keyed_number(word, rest, |text| unsigned(text, u64::MAX)),
+        b"incr" | b"decr" => keyed_number(word, rest, unsigned),
         b"touch" => keyed_number(word, rest, exptime),
         b"flush_all" => flush(rest),
         b"mg" | b"ms" | b"md" | b"ma" | b"mn" | b"me" => meta::read(word, rest),
@@ -146,14 +146,11 @@ fn store(word: &[u8], rest: &[&[u8]], count: usize) -> Reading {
     if rest.len() != count && rest.len() != count + 1 {
         return Reading::Kept { body: None };
     }
-    let Some(body) = unsigned(rest[3], 2_147_483_645) else { return Reading::Hopeless };
+    let Some(body) = length(rest[3]) else { return Reading::Hopeless };
     let body = Some(body as u64);
     let quiet = rest.len() == count + 1 && rest[count] == b"noreply";
-    let numbers = [
-        unsigned(rest[1], u64::from(u32::MAX)),
-        exptime(rest[2]),
-        if count == 5 { unsigned(rest[4], u64::MAX) } else { Some(0) },
-    ];
+    let numbers =
+        [flags(rest[1]), exptime(rest[2]), if count == 5 { unsigned(rest[4]) } else { Some(0) }];
     let good = clean(rest[0]) && are_printable(rest) && numbers.iter().all(Option::is_some);
     if !good {
         return Reading::Kept { body };
@@ -186,25 +183,18 @@ fn flush(rest: &[&[u8]]) -> Reading {
         [delay, last] => (Some(delay), *last == b"noreply"),
         _ => return Reading::Kept { body: None },
     };
-    let number = delay.map(|text| match text.strip_prefix(b"-") {
-        Some(digits) => unsigned(digits, i32::MAX as u64 + 1).map(|number| -number),
-        None => unsigned(text, i32::MAX as u64),
-    });
+    let number = delay.map(|text| exptime(text));
     if number == Some(None) || number.is_some() && !are_printable(rest) {
         return Reading::Kept { body: None };
     }
     // A time in the past means now.
-    let numbers = number.flatten().into_iter().filter(|_| !is_past(delay)).collect();
+    let numbers = number.flatten().into_iter().filter(|time| *time >= 0).collect();
     Reading::Forwarded(PlainRequest {
         word: "flush_all".into(),
         numbers,
         quiet,
         ..PlainRequest::default()
     })
-}
-
-fn is_past(delay: Option<&&[u8]>) -> bool {
-    delay.is_some_and(|text| text.starts_with(b"-"))
 }
 
 fn update(word: &[u8], key: &[u8], numbers: &[i128], quiet: bool) -> Reading {
@@ -229,18 +219,40 @@ pub fn clean(key: &[u8]) -> bool {
     (1..=250).contains(&key.len()) && key.iter().all(|byte| !matches!(byte, 0..=0x20 | 0x7f))
 }
 
-/// Parses at most 20 digits: as many as the largest number has.
-pub fn unsigned(text: &[u8], max: u64) -> Option<i128> {
-    let digits = (1..=20).contains(&text.len()) && text.iter().all(u8::is_ascii_digit);
-    let number: i128 = std::str::from_utf8(text).ok().filter(|_| digits)?.parse().ok()?;
-    (number <= i128::from(max)).then_some(number)
+/// Parses a number with or without a sign, of any length.
+fn whole(text: &[u8]) -> Option<i128> {
+    let text = std::str::from_utf8(text).ok()?;
+    let digits = text.strip_prefix(['-', '+']).unwrap_or(text);
+    if digits.is_empty() || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
+        return None;
+    }
+    // What is longer is in no range.
+    let number = digits.trim_start_matches('0').get(..30).unwrap_or(digits);
+    let number: i128 = number.trim_start_matches('0').parse().unwrap_or_default();
+    Some(if text.starts_with('-') { -number } else { number })
 }
 
+/// Of a 64-bit number with a sign, servers keep the lower half.
 pub fn exptime(text: &[u8]) -> Option<i128> {
-    match text.strip_prefix(b"-") {
-        Some(digits) => {
-            unsigned(digits, i32::MAX as u64).filter(|&number| number > 0).map(|number| -number)
-        }
-        None => unsigned(text, i32::MAX as u64),
+    let number = whole(text).and_then(|number| i64::try_from(number).ok())?;
+    // What is negative only to the server expires at once, as -1 does.
+    let wraps = number > 0 && (number as i32) < 0;
+    Some(if wraps { -1 } else { (number as i32).into() })
+}
+
+/// A negative number counts from 2^64 down, to the middle.
+pub fn unsigned(text: &[u8]) -> Option<i128> {
+    let number = whole(text)?;
+    match number < 0 {
+        true => Some(number + (1 << 64)).filter(|number| (0..1 << 63).contains(number)),
+        false => Some(number).filter(|number| *number < 1 << 64),
     }
+}
+
+pub fn flags(text: &[u8]) -> Option<i128> {
+    unsigned(text).map(|number| number % (1 << 32))
+}
+
+pub fn length(text: &[u8]) -> Option<i128> {
+    whole(text).filter(|number| (0..=2_147_483_645).contains(number))
 }

@@ -2,8 +2,8 @@
 //!
 //! `text.rs` and `binary/` are protocols of clients, `servers.rs` is the protocol of servers. Under
 //! text, `meta/` has the newer commands. For the classic commands, `commands.rs` is the table ·
-//! `request.rs` reads a client's request · `reply.rs` reads a server's reply, `line.rs` one of a
-//! single line · `answer.rs` writes the proxy's answers ·
+//! `request.rs` reads a client's request, `number.rs` the numbers in it · `reply.rs` reads a
+//! server's reply, `line.rs` one of a single line · `answer.rs` writes the proxy's answers ·
 //! `reach.rs` says which keys a request reaches · `gather.rs` makes one answer from several
 //! servers' replies.
 
@@ -17,6 +17,7 @@ mod commands;
 mod gather;
 mod line;
 pub mod meta;
+pub mod number;
 mod reach;
 mod reply;
 mod request;

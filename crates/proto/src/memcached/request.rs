@@ -1,11 +1,13 @@
 //! A client's request: one line, and for storage commands a data block.
 //!
 //! A request is forwarded only if every byte of it is understood. Input that a server might read
-//! differently (a signed or overlong number, a control character in a key, a stray argument) is
-//! refused here. On a shared link, a misread byte would become another client's problem.
+//! differently is written in the form that all read alike (`number.rs`), or refused here (a control
+//! character in a key, a stray argument). On a shared link, a misread byte would become another
+//! client's problem.
 
-use super::KEY_MAX;
 use super::commands::{self, Shape};
+use super::number::Kind;
+use super::{KEY_MAX, number};
 use crate::scan::{self, Tokens};
 use crate::{Asked, Class, Local, Parsed, Quiet, Refusal, Request, Resume, Span};
 
@@ -50,7 +52,8 @@ pub(super) fn parse(input: &[u8], resume: &mut Resume, keys: &mut Vec<Span>) -> 
     }
 }
 
-/// Writes the canonical, answering form: single spaces, no `noreply`, no argument without effect.
+/// Writes the canonical, answering form: single spaces, plain numbers, no `noreply`, no argument
+/// without effect.
 pub(super) fn write_head(request: &Request, head: &[u8], keys: &[Span], out: &mut Vec<u8>) {
     let mut tokens = Tokens::new(head);
     // The tokens behind these are `noreply`, or ignored by servers as well.
@@ -69,15 +72,33 @@ pub(super) fn write_head(request: &Request, head: &[u8], keys: &[Span], out: &mu
         _ => Tokens::new(head).count() - 1,
     };
     debug_assert!(matches!(request.class, Class::Broadcast { .. }) || keys.len() == 1);
+    let mut place = 0;
     while left > 0
         && let Some(token) = tokens.next()
     {
-        out.extend_from_slice(tokens.text(token));
+        let text = tokens.text(token);
+        match number_at(request.command, place) {
+            Some(kind) => number::push(kind, text, out),
+            None => out.extend_from_slice(text),
+        }
         out.push(b' ');
-        left -= 1;
+        (place, left) = (place + 1, left - 1);
     }
     out.pop();
     out.extend_from_slice(b"\r\n");
+}
+
+/// Returns what number an entry of the table has at a place of its line.
+fn number_at(command: u16, place: usize) -> Option<Kind> {
+    Some(match (commands::shape(command), place) {
+        (Shape::Store | Shape::StoreCas, 2) => Kind::Flags,
+        (Shape::Store | Shape::StoreCas, 3) | (Shape::Touch, 2) | (Shape::Flush, 1) => {
+            Kind::Exptime
+        }
+        (Shape::Store | Shape::StoreCas, 4) => Kind::Length,
+        (Shape::StoreCas, 5) | (Shape::Delta, 2) => Kind::Unsigned,
+        _ => return None,
+    })
 }
 
 /// Whether servers answer `stats` with this argument by a list of facts.
@@ -116,7 +137,7 @@ pub(super) fn stats_words(command: u16) -> usize {
 fn is_now(head: &[u8]) -> bool {
     let mut tokens = Tokens::new(head);
     let time = tokens.by_ref().nth(1).map_or(&b""[..], |time| tokens.text(time));
-    !time.first().is_some_and(u8::is_ascii_digit)
+    number::exptime(time).is_none_or(|time| time < 0)
 }
 
 /// Whether a line that begins like this may be of any length.
@@ -183,7 +204,7 @@ impl Line<'_> {
 
     fn read_exptime_keys(&mut self) -> Option<Parsed<Request>> {
         let Some(exptime) = self.tokens.next() else { return self.refuse(Refusal::Unknown) };
-        if !is_exptime(self.tokens.text(exptime)) {
+        if number::exptime(self.tokens.text(exptime)).is_none() {
             return self.refuse(Refusal::Bad(BAD_EXPTIME));
         }
         self.request.arguments = exptime;
@@ -203,7 +224,7 @@ impl Line<'_> {
             return self.refuse(Refusal::Unknown);
         }
         let text = |at: usize| tokens[at].map_or(&b""[..], |token| self.tokens.text(token));
-        let Some(body) = scan::decimal(text(3), BODY_MAX) else {
+        let Some(body) = number::length(text(3)) else {
             // Without its length, the data block cannot be distinguished from commands.
             return Some(Parsed::Malformed(BAD_LINE));
         };
@@ -211,9 +232,9 @@ impl Line<'_> {
         self.request.trailer = b"\r\n";
         self.request.stores = true;
         let good = tokens[0].is_some_and(|key| self.is_key(key))
-            && scan::decimal(text(1), u64::from(u32::MAX)).is_some()
-            && is_exptime(text(2))
-            && (!cas || scan::decimal(text(4), u64::MAX).is_some());
+            && number::flags(text(1)).is_some()
+            && number::exptime(text(2)).is_some()
+            && (!cas || number::unsigned(text(4)).is_some());
         // Any other last token is ignored, as in memcached, whose own proxy writes `noreplY`.
         self.request.quiet = silent(given == count && text(count - 1) == b"noreply");
         if !good {
@@ -239,11 +260,11 @@ impl Line<'_> {
     }
 
     fn read_delta(&mut self) -> Option<Parsed<Request>> {
-        self.read_key_number(|text| scan::decimal(text, u64::MAX).is_some(), BAD_DELTA)
+        self.read_key_number(|text| number::unsigned(text).is_some(), BAD_DELTA)
     }
 
     fn read_touch(&mut self) -> Option<Parsed<Request>> {
-        self.read_key_number(is_exptime, BAD_EXPTIME)
+        self.read_key_number(|text| number::exptime(text).is_some(), BAD_EXPTIME)
     }
 
     /// Reads `key number [noreply]`.
@@ -272,14 +293,8 @@ impl Line<'_> {
         }
         self.request.quiet = silent(self.ends_with_noreply(&tokens));
         let text = |at: usize| tokens[at].map(|token| self.tokens.text(token));
-        // A time before now means now; so does minus zero.
-        let is_time = |text: &[u8]| {
-            let (digits, most) = match text.strip_prefix(b"-") {
-                Some(digits) => (digits, i32::MAX as u64 + 1),
-                None => (text, i32::MAX as u64),
-            };
-            scan::decimal(digits, most).is_some()
-        };
+        // A time before now means now.
+        let is_time = |text: &[u8]| number::exptime(text).is_some();
         match (text(0), text(1)) {
             (None | Some(b"noreply"), None) => None,
             (Some(time), _) if is_time(time) && self.tokens.are_clean() => None,
@@ -408,13 +423,4 @@ impl Line<'_> {
 
 fn silent(noreply: bool) -> Quiet {
     if noreply { Quiet::Silent } else { Quiet::Loud }
-}
-
-/// Whether this is a signed 32-bit number. A negative one means "expired at once" and is part of
-/// the protocol, but programs read minus zero differently.
-fn is_exptime(text: &[u8]) -> bool {
-    match text.strip_prefix(b"-") {
-        Some(digits) => scan::decimal(digits, i32::MAX as u64).is_some_and(|value| value > 0),
-        None => scan::decimal(text, i32::MAX as u64).is_some(),
-    }
 }

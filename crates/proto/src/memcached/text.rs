@@ -2,7 +2,7 @@
 
 use super::commands::{MG, MS, SET, TABLE};
 use super::meta::{self, base64};
-use super::{Binary, Servers, answer, binary, gather, reach, reply, request};
+use super::{Binary, Servers, answer, binary, gather, number, reach, reply, request};
 use crate::scan::Tokens;
 use crate::{
     Adapted, AfterLocal, Answer, Ask, Asked, Capabilities, Class, Command, Item, Keys, Login,
@@ -15,8 +15,7 @@ without `q`, to a server with the meta commands (memcached 1.6.13 or newer, by i
 any other server it is written as a classic command if that means exactly the same. These are
 accepted by memcached 1.6.18 but not here:
 
-* a number with a `+`, minus zero, or one beyond its range; a control character anywhere in a
-  line;
+* a control character anywhere in a line;
 * text behind a flag that has no value; base64 that is not canonical;
 * a storage command whose length cannot be read: the connection is closed, since data cannot be
   told from commands. One that names no length is an error, and the connection stays open;
@@ -38,6 +37,10 @@ its operator has not allowed. A word that 1.6.18 does not know is an `ERROR`.
 
 A line of HTTP is recognized by its last word and a first word that is not a command. It closes the
 connection without an answer, as in memcached: a hostile page may have sent a browser here.
+
+The numbers of commands about keys and of `flush_all` are read as 1.6.18 reads them, whatever the
+server is, and sent in their plain form: `+5` is 5, a time of 2147483648 expires at once, and one of
+4294967296 never. A length beyond 2147483645 is an error: 1.6.18 would read the data as commands.
 
 Flags of newer versions (`E`, `S`, `x`) are passed on; an unknown flag is refused. If `k` asks for a
 base64 key whose bytes a line cannot hold, the key is taken from the request, because the server
@@ -131,7 +134,7 @@ impl Protocol for Text {
         out.extend_from_slice(TABLE[usize::from(ask.command)].name.as_bytes());
         if !request.arguments.is_empty() {
             out.push(b' ');
-            out.extend_from_slice(request.arguments.of(head));
+            number::push(number::Kind::Exptime, request.arguments.of(head), out);
         }
     }
 

@@ -30,6 +30,33 @@ const REPLIES: &str = "VALUE x 0 12\r\nabcdefghijkl\r\nEND\r\nSTORED\r\nVA 11 t-
 const ANSWERS: &str = "VALUE x 0 12\r\nabcdefghijkl\r\nEND\r\nSTORED\r\nVA 11 t-1\r\n\
     abcdefghijk\r\nMN\r\nVALUE x 0 1\r\nX\r\nVALUE y 0 0\r\n\r\nEND\r\n";
 
+/// A server of another version may read the other forms differently.
+#[test]
+fn a_server_is_sent_numbers_in_their_plain_form() {
+    let cas = "18446744073709551615";
+    for (said, sent) in [
+        ("set k +1 +60 +1\r\nX\r\n".to_string(), "set k 1 60 1\r\nX\r\n".to_string()),
+        ("set k 4294967297 2147483648 01\r\nX\r\n".into(), "set k 1 -1 01\r\nX\r\n".into()),
+        (format!("cas k 0 -0 1 +{cas}\r\nX\r\n"), format!("cas k 0 0 1 {cas}\r\nX\r\n")),
+        ("incr k +5\r\n".into(), "incr k 5\r\n".into()),
+        ("touch k 4294967296 noreply\r\n".into(), "touch k 0\r\n".into()),
+        ("gat 00000000005 k\r\n".into(), "gat 5 k\r\n".into()),
+        ("gats -1 k\r\n".into(), "gats -1 k\r\n".into()),
+        ("flush_all +5\r\n".into(), "flush_all 5\r\n".into()),
+        (" ms k +1 T+5 F+7\r\nX\r\n".into(), "ms k 1 T5 F7\r\nX\r\n".into()),
+        ("mg k T2147483648 N-0 q\r\n".into(), "mg k T-1 N0\r\n".into()),
+    ] {
+        let mut stage = Stage::new(&["s0"], |pool| {
+            (pool.preconnect, pool.allow) = (true, vec!["flush_all".to_string()]);
+        });
+        let link = stage.connect(0);
+        stage.handshake(link);
+        let client = stage.client();
+        stage.says(client, &said);
+        assert_eq!(stage.turn(link), sent, "{said}");
+    }
+}
+
 #[test]
 fn replies_that_come_in_any_pieces_are_the_same_answers() {
     for first in 0..REPLIES.len() {

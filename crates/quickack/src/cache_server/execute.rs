@@ -3,7 +3,8 @@
 use cache::{Count, Counted, Item, Mode, NewItem, Outcome, Store};
 use proto::memcached::Text;
 use proto::memcached::meta::{Line, base64};
-use proto::scan::{Tokens, decimal};
+use proto::memcached::number;
+use proto::scan::Tokens;
 use proto::{Answer, Asked, Class, Protocol, Quiet, Request, Span};
 
 use super::Options;
@@ -87,7 +88,7 @@ impl Executor {
         if let Verb::Fetch { cas, touch } = verb
             && !is_refused
         {
-            let exptime = if touch { Some(number(request.arguments.of(frame))) } else { None };
+            let exptime = if touch { Some(time(request.arguments.of(frame))) } else { None };
             return self.fetch(session, frame, cas, exptime, now);
         }
         if verb == Verb::Meta
@@ -193,8 +194,8 @@ impl Executor {
         };
         self.counters.cmd_set += 1;
         let [_, key, flags, exptime, ..] = words(line);
-        let flags = decimal(flags, u64::from(u32::MAX)).unwrap_or_default() as u32;
-        let exptime = number(exptime);
+        let flags = number::flags(flags).unwrap_or_default();
+        let exptime = time(exptime);
         let item = NewItem { key, flags, exptime, value, cas, ..NewItem::default() };
         let outcome = self.store.store(mode, &item, now);
         if cas.is_some() {
@@ -211,7 +212,8 @@ impl Executor {
     }
 
     fn compare_and_swap(&mut self, request: &Request, frame: &[u8], now: u64) -> &'static [u8] {
-        let cas = decimal(words(&frame[..request.head as usize])[5], u64::MAX).unwrap_or_default();
+        let cas = words(&frame[..request.head as usize])[5];
+        let cas = number::unsigned(cas).unwrap_or_default();
         self.write(Mode::Set, Some(cas), request, frame, now)
     }
 
@@ -224,7 +226,7 @@ impl Executor {
 
     fn count(&mut self, up: bool, line: &[u8], out: &mut Vec<u8>, now: u64) -> &'static [u8] {
         let [_, key, delta, ..] = words(line);
-        let delta = decimal(delta, u64::MAX).unwrap_or_default();
+        let delta = number::unsigned(delta).unwrap_or_default();
         let count = Count { up, delta, cas: 0, new_cas: None };
         let counted = self.store.count(key, &count, now);
         self.counters.count_count(up, counted);
@@ -241,14 +243,14 @@ impl Executor {
 
     fn touch(&mut self, line: &[u8], now: u64) -> &'static [u8] {
         let [_, key, exptime, ..] = words(line);
-        let touched = self.store.touch(key, number(exptime), now);
+        let touched = self.store.touch(key, time(exptime), now);
         self.counters.count_touch(touched);
         if touched { b"TOUCHED\r\n" } else { b"NOT_FOUND\r\n" }
     }
 
     fn flush_all(&mut self, line: &[u8], now: u64) -> &'static [u8] {
         self.counters.cmd_flush += 1;
-        self.store.flush_all(number(words(line)[1]), now);
+        self.store.flush_all(time(words(line)[1]), now);
         b"OK\r\n"
     }
 
@@ -314,12 +316,9 @@ pub(super) fn key_of<'a>(line: &Line<'a>, decoded: &'a mut Vec<u8>) -> &'a [u8] 
     if line.flags.has(b'b') { base64::decode(line.key, decoded) } else { line.key }
 }
 
-/// Returns a signed number that the parser has validated; anything else, such as `noreply`, is 0.
-fn number(text: &[u8]) -> i64 {
-    match text.strip_prefix(b"-") {
-        Some(digits) => -(decimal(digits, i64::MAX as u64).unwrap_or_default() as i64),
-        None => decimal(text, i64::MAX as u64).unwrap_or_default() as i64,
-    }
+/// Returns a time that the parser has validated; anything else, such as `noreply`, is 0.
+fn time(text: &[u8]) -> i64 {
+    number::exptime(text).unwrap_or_default().into()
 }
 
 /// `VALUE key flags len [cas]`, the value, and a line's end.

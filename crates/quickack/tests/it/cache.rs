@@ -65,9 +65,9 @@ impl Random {
     /// Makes one request. `cas` is a number that the key `k0` may have on that side.
     fn request(&mut self, cas: &str) -> String {
         let key = format!("k{}", self.below(12));
-        let exptime = self.pick(&["0", "0", "0", "100", "-1", "2592001", "4000000000"]);
-        let exptime = if exptime == "4000000000" { "2000000000" } else { exptime };
-        let flags = self.pick(&["0", "0", "7", "4294967295"]);
+        let exptime = ["0", "0", "0", "100", "-1", "2592001", "2000000000", "+100", "4294967296"];
+        let exptime = self.pick(&exptime);
+        let flags = self.pick(&["0", "0", "7", "4294967295", "+7", "4294967303"]);
         let value = self.value();
         let quiet = self.pick(&["", "", "", " noreply"]);
         let data = format!("{}{quiet}\r\n{value}\r\n", value.len());

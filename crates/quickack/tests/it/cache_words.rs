@@ -175,7 +175,8 @@ fn pick_tokens(random: &mut Random, flags: &mut Vec<String>, some: &[&str]) {
 }
 
 fn classic(random: &mut Random, key: &str) -> String {
-    let exptime = random.pick(&["0", "0", "100", "-1", "2592001", "2000000000"]);
+    let exptime = ["0", "0", "100", "-1", "2592001", "2000000000", "+100", "-0", "2147483648"];
+    let exptime = random.pick(&exptime);
     let value = random.value();
     let len = value.len();
     let quiet = random.pick(&["", "", "", " noreply"]);

@@ -36,7 +36,7 @@ fn get(maker: &mut Maker<'_>, name: &'static str) -> Request {
     let first = maker.key(|key| key.named == Named::Plainly);
     let mut request = Request::line(name, Some(first), name);
     if name.starts_with("gat") {
-        request.push(format!(" {}", maker.exptime()));
+        request.push(format!(" {}", maker.exptime_text()));
     }
     push_key(maker, first, &mut request);
     if maker.random.below(3) == 0 {
@@ -55,7 +55,7 @@ fn store(maker: &mut Maker<'_>, name: &'static str) -> Request {
     let mut request = Request::line(name, Some(key), name);
     push_key(maker, key, &mut request);
     let value = maker.value(key, name.ends_with("pend"), &mut request);
-    request.push(format!(" {} {} {}", maker.flags(), maker.exptime(), value.len()));
+    request.push(format!(" {} {} {}", maker.flags(), maker.exptime_text(), value.len()));
     if name == "cas" {
         request.push(" ");
         let cas = maker.cas(key);
@@ -96,7 +96,7 @@ fn touch(maker: &mut Maker<'_>) -> Request {
     let key = maker.key(|key| key.named == Named::Plainly);
     let mut request = Request::line("touch", Some(key), "touch");
     push_key(maker, key, &mut request);
-    request.push(format!(" {}", maker.exptime()));
+    request.push(format!(" {}", maker.exptime_text()));
     push_noreply(maker, &mut request);
     request
 }

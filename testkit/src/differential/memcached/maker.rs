@@ -64,6 +64,16 @@ impl Maker<'_> {
         self.word(&["0", "0", "0", "0", "2000", "9000", "-1", "2592001", "2000000000"])
     }
 
+    /// A time as text may write it, but rarely does.
+    pub fn exptime_text(&mut self) -> &'static str {
+        match self.random.below(4) {
+            0 => {
+                self.word(&["+2000", "-0", "2147483648", "4294967296", "0000000000000000000002000"])
+            }
+            _ => self.exptime(),
+        }
+    }
+
     pub fn flags(&mut self) -> u32 {
         *self.random.pick(&[0, 0, 0, 1, 7, 65_536, u32::MAX])
     }

@@ -71,7 +71,7 @@ fn ms(maker: &mut Maker<'_>) -> Request {
         push(&mut flags, &format!("F{}", maker.flags()));
     }
     if maker.random.below(3) == 0 {
-        push(&mut flags, &format!("T{}", maker.exptime()));
+        push(&mut flags, &format!("T{}", maker.exptime_text()));
     }
     if maker.random.below(2) == 0 {
         let wrong = maker.random.below(12) == 0;

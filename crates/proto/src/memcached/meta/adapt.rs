@@ -2,7 +2,9 @@
 //! otherwise to classic commands where they mean exactly the same.
 
 use super::super::commands::{self, GATS_ONE, GETS_ONE};
+use super::super::number::{self, Kind};
 use super::super::{META, is_plain};
+use super::flags::option;
 use super::{Line, Verb, base64};
 use crate::scan::{Tokens, push_decimal};
 use crate::{Adapted, Ask, Capabilities, Refusal, Request, Span};
@@ -142,21 +144,41 @@ pub(super) fn is_hidden(key: &[u8]) -> bool {
     !base64::decoded(key, &mut base64::room()).is_some_and(is_plain)
 }
 
-/// Writes the canonical, answering form: single spaces, no `q`, and no `k` of a hidden key.
+/// Writes the canonical, answering form: single spaces, plain numbers, no `q`, and no `k` of a
+/// hidden key.
 fn write_meta(head: &[u8], hidden: bool, out: &mut Vec<u8>) {
     let mut tokens = Tokens::new(head);
-    let mut place = 0;
+    let (mut place, mut is_set) = (0, false);
     while let Some(token) = tokens.next() {
         let text = tokens.text(token);
-        // The third token of an `ms` is the length.
-        if place < 2 || text[0] != b'q' && !(hidden && text[0] == b'k') {
+        if place < 2 {
+            is_set |= place == 0 && text == b"ms";
             out.extend_from_slice(text);
+            out.push(b' ');
+        } else if place == 2 && is_set {
+            number::push(Kind::Length, text, out);
+            out.push(b' ');
+        } else if text[0] != b'q' && !(hidden && text[0] == b'k') {
+            push_option(text, out);
             out.push(b' ');
         }
         place += 1;
     }
     out.pop();
     out.extend_from_slice(b"\r\n");
+}
+
+/// Writes a flag. `S`, `O`, `M` and the others have no number, or one that only some servers read.
+fn push_option(token: &[u8], out: &mut Vec<u8>) {
+    let (letter, text) = option(token);
+    let kind = match letter {
+        b'T' | b'N' | b'R' => Kind::Exptime,
+        b'F' => Kind::Flags,
+        b'C' | b'E' | b'D' | b'J' => Kind::Unsigned,
+        _ => return out.extend_from_slice(token),
+    };
+    out.push(letter);
+    number::push(kind, text, out);
 }
 
 fn push_number(number: i64, out: &mut Vec<u8>) {

@@ -5,6 +5,7 @@
 //! (`E`, `S`, `x`) are read as the protocol's text says. An unknown letter is refused, with the
 //! server's text. So is a token where none belongs, since a newer server may give it a meaning.
 
+use super::super::number;
 use super::base64;
 use crate::scan::{self, Tokens};
 
@@ -189,19 +190,19 @@ impl Flags {
 
     /// Reads the value of one letter.
     fn take(&mut self, letter: u8, text: &[u8], key: &[u8]) -> Result<(), &'static str> {
-        let number = || scan::decimal(text, u64::MAX);
+        let number = || number::unsigned(text);
         match letter {
-            b'T' => self.ttl = exptime(text).ok_or(BAD_TOKEN)?,
-            b'N' => self.vivify = exptime(text).ok_or(BAD_TOKEN)?,
-            b'R' => self.recache = exptime(text).ok_or(BAD_TOKEN)?,
+            b'T' => self.ttl = number::exptime(text).ok_or(BAD_TOKEN)?,
+            b'N' => self.vivify = number::exptime(text).ok_or(BAD_TOKEN)?,
+            b'R' => self.recache = number::exptime(text).ok_or(BAD_TOKEN)?,
             b'C' => self.cas = number().ok_or(BAD_TOKEN)?,
             b'E' => self.new_cas = number().ok_or(BAD_TOKEN)?,
             b'D' => self.delta = number().ok_or(BAD_DELTA)?,
             b'J' => self.initial = number().ok_or(BAD_INITIAL)?,
             b'F' => {
-                self.client = scan::decimal(text, u64::from(u32::MAX)).ok_or(BAD_LINE)? as u32;
+                self.client = number::flags(text).ok_or(BAD_LINE)?;
             }
-            b'S' => drop(number().ok_or(BAD_TOKEN)?),
+            b'S' => drop(scan::decimal(text, u64::MAX).ok_or(BAD_TOKEN)?),
             b'M' => match text {
                 [mode] => self.mode = *mode,
                 _ => return Err(BAD_MODE_LENGTH),
@@ -241,16 +242,6 @@ const fn bits(letters: &[u8]) -> u64 {
     all
 }
 
-/// Reads the time of `T`, which is like classic text's exptime.
-fn exptime(text: &[u8]) -> Option<i32> {
-    match text.strip_prefix(b"-") {
-        Some(digits) => {
-            scan::decimal(digits, i32::MAX as u64).filter(|&value| value > 0).map(|v| -(v as i32))
-        }
-        None => scan::decimal(text, i32::MAX as u64).map(|value| value as i32),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -274,6 +265,11 @@ mod tests {
         check(Verb::Get, "b N30 R-1 T0 E7 h l t u", Ok("bNRTEhltu"));
         check(Verb::Set, "T2147483647 F4294967295 C18446744073709551615 MS I S5", Ok("TFCMIS"));
         check(Verb::Arithmetic, "D5 J9 N0 M- x", Ok("DJNMx"));
+        check(
+            Verb::Set,
+            "T+5 N-0 R2147483648 C+5 F4294967296 D00000000000000000000005",
+            Ok("TNRCFD"),
+        );
         let line = b"T-5 N6 R7 F8 C9 E10 D11 J12 MA\r\n";
         let read = Flags::read(&mut Tokens::new(line), Verb::Set, b"").expect("flags");
         let values = (read.ttl, read.vivify, read.recache, read.client, read.cas, read.new_cas);
@@ -290,10 +286,10 @@ mod tests {
         check(Verb::Delete, "y", Err(INVALID_OR_DUPLICATE));
         check(Verb::Arithmetic, "Dx", Err(INVALID_OR_DUPLICATE));
         check(Verb::Get, "\u{e9}", Err(DUPLICATE));
-        for bad in ["T", "T-0", "T2147483648", "N1x", "R+1", "C-1", "C18446744073709551616"] {
+        for bad in ["T", "T+", "T9223372036854775808", "N1x", "R", "C-1", "C18446744073709551616"] {
             check(Verb::Get, bad, Err(BAD_TOKEN));
         }
-        check(Verb::Get, "F4294967296", Err(BAD_LINE));
+        check(Verb::Get, "F18446744073709551616", Err(BAD_LINE));
         check(Verb::Get, "Jx Dx", Err(BAD_DELTA));
         check(Verb::Get, "Dx v v", Err(DUPLICATE));
         check(Verb::Get, "vx", Err(INVALID));

@@ -17,7 +17,8 @@ mod request;
 
 pub use flags::{Flags, Verb};
 
-use crate::scan::{self, Tokens};
+use super::number;
+use crate::scan::Tokens;
 use flags::option;
 
 /// A parsed meta request: `<verb> <key> [<length>] <flag>*`.
@@ -43,7 +44,7 @@ impl<'a> Line<'a> {
         let mut body = 0;
         if verb == Verb::Set {
             let length = tokens.next()?;
-            body = scan::decimal(tokens.text(length), u64::MAX)?;
+            body = number::length(tokens.text(length))?;
         }
         let options = tokens.rest();
         let flags = Flags::read(&mut tokens, verb, key).ok()?;

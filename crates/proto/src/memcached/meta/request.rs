@@ -1,10 +1,10 @@
 //! Classification of meta requests.
 
 use super::super::commands;
-use super::super::request::{BAD_LINE, BODY_MAX, Line};
+use super::super::number;
+use super::super::request::{BAD_LINE, Line};
 use super::adapt::is_hidden;
 use super::{Flags, Verb, base64};
-use crate::scan;
 use crate::{Ask, Class, MarkUse, Parsed, Quiet, Refusal, Request, Span};
 
 /// The flags of a read that `get` and `gets` can answer, if a value is wanted at all.
@@ -26,7 +26,7 @@ impl Line<'_> {
             let Some(length) = self.tokens.next() else {
                 return self.refuse(Refusal::Bad(BAD_LINE));
             };
-            let Some(body) = scan::decimal(self.tokens.text(length), BODY_MAX) else {
+            let Some(body) = number::length(self.tokens.text(length)) else {
                 // Without its length, the data block cannot be distinguished from commands.
                 return Some(Parsed::Malformed(BAD_LINE));
             };
