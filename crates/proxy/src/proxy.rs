@@ -222,16 +222,14 @@ impl Proxy {
         self.base.turn_since = now;
     }
 
-    /// Notes how long the driver has worked since it last waited for events, in microseconds: so
-    /// long may what came meanwhile have waited for it.
-    pub fn note_work(&mut self, us: u64) {
+    /// Notes how long the driver has worked until now since it last waited for events, in
+    /// microseconds: so long may what came meanwhile have waited for it.
+    pub fn note_work(&mut self, us: u64, now: Time) {
         let average = &mut self.base.work_us;
         *average = *average - *average / 8 + us / 8;
         if us >= LONG_TURN_US {
-            // The turn ended a little after the last time that the driver gave.
-            let until = self.base.now.after(us);
-            let since = Time(self.base.now.0.saturating_sub(us));
-            self.base.long_turn = LongTurn { since, until };
+            let since = Time(now.0.saturating_sub(us));
+            self.base.long_turn = LongTurn { since, until: now };
         }
     }
 

@@ -385,7 +385,7 @@ impl<'m> Loop<'m> {
     fn timeout(&mut self) -> Option<Timespec> {
         let now = self.time();
         let work = now.since(self.woken);
-        self.service.note_work(work);
+        self.service.note_work(work, now);
         if let Some(counters) = &self.counters {
             counters.add(WorkerCounter::BusyUs, work);
             if now.since(self.cpu_read_at) >= USAGE_PAUSE_US {

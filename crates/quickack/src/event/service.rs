@@ -21,7 +21,7 @@ pub trait Service {
     fn handle_timeout(&mut self, now: Time);
     fn end_turn(&mut self, now: Time);
     /// The loop has worked so long since it last waited for events, in microseconds.
-    fn note_work(&mut self, _us: u64) {}
+    fn note_work(&mut self, _us: u64, _now: Time) {}
     fn poll_action(&mut self) -> Option<Action>;
     fn poll_timeout(&self) -> Option<Time>;
     fn poll_transmit(&mut self, side: Side) -> Option<ConnId>;
@@ -123,8 +123,8 @@ impl Service for Proxy {
         Proxy::end_turn(self, now);
     }
 
-    fn note_work(&mut self, us: u64) {
-        Proxy::note_work(self, us);
+    fn note_work(&mut self, us: u64, now: Time) {
+        Proxy::note_work(self, us, now);
     }
 
     fn poll_action(&mut self) -> Option<Action> {

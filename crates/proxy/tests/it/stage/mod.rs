@@ -163,7 +163,7 @@ impl Stage {
 
     /// Tells the proxy how long its driver has worked in a turn.
     pub fn note_work(&mut self, us: u64) {
-        self.proxy.note_work(us);
+        self.proxy.note_work(us, self.now);
     }
 
     /// Hands over a peer's bytes, in one read.
