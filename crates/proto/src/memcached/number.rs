@@ -1,7 +1,7 @@
 //! The numbers of requests, as memcached 1.6.18 reads them, and the plain form in which servers are
-//! sent them: digits, behind a minus sign if the number is negative, and no longer than it was
-//! said. Up to nine digits are left as they are, zeros too. Another server may not read
-//! the other forms, and one that refuses a number of a storage command reads its data as commands.
+//! sent them: digits, behind a minus sign if the number is negative, and no longer than what was
+//! said. Up to nine digits are left as they are, zeros too. Another server may not read the other
+//! forms, and one that refuses a number of a storage command reads its data as commands.
 
 use super::request::BODY_MAX;
 use crate::scan::{self, push_decimal};
@@ -20,8 +20,8 @@ pub(super) enum Kind {
 }
 
 /// Reads a time. The server reads 64 bits with a sign, and keeps the lower 32: 4294967296 never
-/// expires. 2147483648 is negative to it and expires at once, as -1 does; so it is no longer in its
-/// plain form, and a line that has its place in a server's buffer keeps it.
+/// expires. 2147483648 is negative to it and expires at once, as -1 does. It is read as -1, since a
+/// line that fits into a server's buffer must not grow.
 pub fn exptime(text: &[u8]) -> Option<i32> {
     let (number, is_negative) = (signed(text)? as i32, text.starts_with(b"-"));
     Some(if number < 0 && !is_negative { -1 } else { number })
@@ -82,7 +82,7 @@ pub(super) fn push(kind: Kind, text: &[u8], out: &mut Vec<u8>) {
         return out.extend_from_slice(text);
     }
     match kind {
-        Kind::Exptime => push_signed(exptime(text).unwrap_or_default(), out),
+        Kind::Exptime => push_signed(exptime(text).unwrap_or_default().into(), out),
         Kind::Flags => push_decimal(flags(text).unwrap_or_default().into(), out),
         Kind::Length => push_decimal(length(text).unwrap_or_default(), out),
         Kind::Unsigned => push_decimal(unsigned(text).unwrap_or_default(), out),
@@ -92,15 +92,15 @@ pub(super) fn push(kind: Kind, text: &[u8], out: &mut Vec<u8>) {
 /// Whether it is sure to be in its plain form if it is a number: it begins with a digit, and has so
 /// few that none is lost.
 #[inline]
-pub(super) fn is_short(text: &[u8]) -> bool {
+fn is_short(text: &[u8]) -> bool {
     text.len() <= DIGITS_SHORT && text.first().is_some_and(u8::is_ascii_digit)
 }
 
-pub(super) fn push_signed(number: i32, out: &mut Vec<u8>) {
+pub(super) fn push_signed(number: i64, out: &mut Vec<u8>) {
     if number < 0 {
         out.push(b'-');
     }
-    push_decimal(number.unsigned_abs().into(), out);
+    push_decimal(number.unsigned_abs(), out);
 }
 
 /// Every number of so many digits is below 2^31.

@@ -82,7 +82,7 @@ pub(in super::super) fn write_head(
     }
     if ask.command == request.command {
         let coded = request.arguments.of(head) == b"b" && is_hidden(key.of(head));
-        return write_meta(head, coded, out);
+        return write_meta(head, request.command == commands::MS, coded, out);
     }
     let Some(line) = Line::read(head) else {
         unreachable!("the parser has read it");
@@ -146,22 +146,18 @@ pub(super) fn is_hidden(key: &[u8]) -> bool {
 
 /// Writes the canonical, answering form: single spaces, plain numbers, no `q`, and no `k` of a
 /// hidden key.
-fn write_meta(head: &[u8], hidden: bool, out: &mut Vec<u8>) {
+fn write_meta(head: &[u8], is_set: bool, hidden: bool, out: &mut Vec<u8>) {
     let mut tokens = Tokens::new(head);
-    let (mut place, mut is_set) = (0, false);
+    let mut place = 0;
     while let Some(token) = tokens.next() {
         let text = tokens.text(token);
-        if place < 2 {
-            is_set |= place == 0 && text == b"ms";
-            out.extend_from_slice(text);
-            out.push(b' ');
-        } else if place == 2 && is_set {
-            number::push(Kind::Length, text, out);
-            out.push(b' ');
-        } else if text[0] != b'q' && !(hidden && text[0] == b'k') {
-            push_option(text, out);
-            out.push(b' ');
+        match place {
+            0 | 1 => out.extend_from_slice(text),
+            2 if is_set => number::push(Kind::Length, text, out),
+            _ if text[0] == b'q' || hidden && text[0] == b'k' => continue,
+            _ => push_option(text, out),
         }
+        out.push(b' ');
         place += 1;
     }
     out.pop();
@@ -183,8 +179,5 @@ fn push_option(token: &[u8], out: &mut Vec<u8>) {
 
 fn push_number(number: i64, out: &mut Vec<u8>) {
     out.push(b' ');
-    if number < 0 {
-        out.push(b'-');
-    }
-    push_decimal(number.unsigned_abs(), out);
+    number::push_signed(number, out);
 }

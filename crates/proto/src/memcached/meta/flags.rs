@@ -199,9 +199,7 @@ impl Flags {
             b'E' => self.new_cas = number().ok_or(BAD_TOKEN)?,
             b'D' => self.delta = number().ok_or(BAD_DELTA)?,
             b'J' => self.initial = number().ok_or(BAD_INITIAL)?,
-            b'F' => {
-                self.client = number::flags(text).ok_or(BAD_LINE)?;
-            }
+            b'F' => self.client = number::flags(text).ok_or(BAD_LINE)?,
             b'S' => drop(scan::decimal(text, u64::MAX).ok_or(BAD_TOKEN)?),
             b'M' => match text {
                 [mode] => self.mode = *mode,
