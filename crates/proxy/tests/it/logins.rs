@@ -299,6 +299,14 @@ fn count(stage: &Stage, counter: PoolCounter) -> u64 {
     stage.registry.total(POOL, counter)
 }
 
+/// As `guarded`, of Redis.
+fn guarded_redis() -> Stage {
+    Stage::new(&["s0"], |pool| {
+        pool.protocol = proto::protocol("redis").expect("the table has it");
+        pool.users = users();
+    })
+}
+
 /// As `guarded`, with room for many clients.
 fn crowded() -> Stage {
     Stage::of(&["s0"], |plan| {
@@ -527,10 +535,7 @@ fn the_name_of_a_failed_login_is_told_and_no_password() {
 
 #[test]
 fn a_redis_client_that_waited_keeps_its_reply_mode_and_its_login() {
-    let mut stage = Stage::new(&["s0"], |pool| {
-        pool.protocol = proto::protocol("redis").expect("the table has it");
-        pool.users = users();
-    });
+    let mut stage = guarded_redis();
     let client = stage.client();
     stage.says(client, "AUTH anna odd\r\nAUTH anna new\r\n");
     assert!(stage.received(client).starts_with("-WRONGPASS "));
@@ -544,10 +549,7 @@ fn a_redis_client_that_waited_keeps_its_reply_mode_and_its_login() {
 
 #[test]
 fn a_password_that_is_too_long_to_be_looked_at_is_no_guess() {
-    let mut stage = Stage::new(&["s0"], |pool| {
-        pool.protocol = proto::protocol("redis").expect("the table has it");
-        pool.users = users();
-    });
+    let mut stage = guarded_redis();
     let client = stage.client();
     stage.says(client, &format!("AUTH anna new\r\n{}", resp("HELLO 3 AUTH anna LONG")));
     stage.received(client);

@@ -24,6 +24,14 @@ fn gathering(set: impl FnOnce(&mut PoolPlan)) -> (Stage, ConnId) {
     (stage, link)
 }
 
+/// Has a client ask until the next gets wait for company.
+fn fill_half(stage: &mut Stage, link: ConnId, client: ConnId) {
+    for _ in 0..FILLS_HALF {
+        stage.says(client, "get x\r\n");
+        assert_eq!(stage.turn(link), "get x\r\n");
+    }
+}
+
 #[test]
 fn gets_of_a_turn_leave_as_one_and_a_key_asked_twice_is_answered_twice() {
     let (mut stage, link) = Stage::of_one();
@@ -43,10 +51,7 @@ fn gets_of_a_turn_leave_as_one_and_a_key_asked_twice_is_answered_twice() {
 fn a_get_waits_for_company_while_enough_gets_are_on_their_way() {
     let (mut stage, link) = gathering(|_| {});
     let (a, b) = (stage.client(), stage.client());
-    for _ in 0..FILLS_HALF {
-        stage.says(a, "get x\r\n");
-        assert_eq!(stage.turn(link), "get x\r\n");
-    }
+    fill_half(&mut stage, link, a);
     stage.says(a, "get x\r\n");
     assert_eq!(stage.turn(link), "");
     stage.says(b, "get y\r\n");
@@ -71,10 +76,7 @@ fn a_get_that_waits_for_company_is_overtaken_by_few_that_are_answered_at_length(
     stage.says(b, "stats\r\n");
     assert_eq!(stage.turn(link), "stats\r\n");
     stage.says(link, &format!("{figures}END\r\n"));
-    for _ in 0..FILLS_HALF {
-        stage.says(a, "get x\r\n");
-        assert_eq!(stage.turn(link), "get x\r\n");
-    }
+    fill_half(&mut stage, link, a);
     stage.says(a, "get x\r\n");
     assert_eq!(stage.turn(link), "");
     stage.says(b, "stats\r\n");
@@ -454,10 +456,7 @@ fn gets_that_wait_for_company_wait_no_longer_than_the_queue_deadline() {
         pool.timeouts.reply = 10 * SECOND;
     });
     let client = stage.client();
-    for _ in 0..FILLS_HALF {
-        stage.says(client, "get x\r\n");
-        assert_eq!(stage.turn(link), "get x\r\n");
-    }
+    fill_half(&mut stage, link, client);
     // Later, so that no deadline of theirs is its own.
     stage.passes(SECOND / 3);
     stage.says(client, "get late\r\n");
