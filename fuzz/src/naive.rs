@@ -226,16 +226,16 @@ fn whole(text: &[u8]) -> Option<i128> {
     if digits.is_empty() || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
         return None;
     }
-    // What is longer is in no range.
-    let number = digits.trim_start_matches('0').get(..30).unwrap_or(digits);
-    let number: i128 = number.trim_start_matches('0').parse().unwrap_or_default();
+    let number = digits.trim_start_matches('0');
+    // A longer number is in no range, as one of thirty digits is in none.
+    let number: i128 = number.get(..30).unwrap_or(number).parse().unwrap_or_default();
     Some(if text.starts_with('-') { -number } else { number })
 }
 
 /// Of a 64-bit number with a sign, servers keep the lower half.
 pub fn exptime(text: &[u8]) -> Option<i128> {
     let number = whole(text).and_then(|number| i64::try_from(number).ok())?;
-    // What is negative only to the server expires at once, as -1 does.
+    // A number that is negative only to the server expires at once, as -1 does.
     let wraps = number > 0 && (number as i32) < 0;
     Some(if wraps { -1 } else { (number as i32).into() })
 }

@@ -69,7 +69,7 @@ fn many_commands_are_told_of_at_once_within_a_bound() {
         (0..999).for_each(|_| stage.end_turn());
         told + &stage.received(client)
     };
-    // What is said of the memory for an answer holds.
+    // No answer is longer than memory is asked for.
     for command in protocol("redis").expect("the table has it").commands() {
         let told = asks(&mut stage, &["COMMAND", "INFO", command.name]);
         let said = resp(&[command.name]).len();

@@ -88,7 +88,7 @@ fn servers_are_told_once_and_all_who_listen_hear_each_message() {
     assert_eq!((stage.received(one), stage.memory()), (String::new(), 0));
 }
 
-/// What is for all servers stands there under one of its names, and channels go to both.
+/// A pattern stands there under one of its names, and channels go to both.
 #[test]
 fn subscribers_at_a_server_of_two_names_are_counted_by_either() {
     let mut stage = pool(&["s0", "s1"], |pool| pool.servers[1].twin_of = Some("s0".into()));

@@ -61,7 +61,7 @@ fn all_that_is_said(address: std::net::SocketAddr, bytes: &[u8]) -> Vec<u8> {
     said
 }
 
-/// What the proxy answers itself, however long it is.
+/// Requests that the proxy answers itself, however long they are.
 fn answered_here(len: usize) -> Vec<Vec<u8>> {
     let word = "x".repeat(len);
     ["ECHO", "PING", "AUTH"].map(|name| command(&[name, &word])).to_vec()
