@@ -87,7 +87,9 @@ impl Process {
                 return found;
             }
             let ended = self.child.try_wait().expect("our own child can be asked");
-            if ended.is_some() || start.elapsed() > DEADLINE {
+            // Its last words may still be on their way here.
+            let is_over = ended.is_some() && self.stderr_text.ended.load(Ordering::Acquire);
+            if is_over || start.elapsed() > DEADLINE {
                 panic!("{} never said {what}; ended: {ended:?}; it said:\n{text}", self.name);
             }
             // The wait has a limit because the end of the process sends no notification.
