@@ -252,7 +252,7 @@ fn no_answer(socket: &Path, error: &io::Error) -> Error {
 pub const ERROR: &str = "error: ";
 const NOT_YOURS: &[u8] = b"error: only root and the user of this proxy may use this socket\n";
 /// How long an answer may take: a reload looks up hosts and asks all workers twice.
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(60);
 /// How long a proxy may be too busy to take who asks.
 const ROOM_PATIENCE: Duration = Duration::from_secs(2);
 /// Statistics of thousands of pools are a few megabytes.

@@ -112,7 +112,7 @@ impl Master {
                     self.handle_reading(outcome, now);
                 } else if now >= reader.deadline {
                     self.cancel_change(
-                        "reading the file and looking up its hosts took longer than 10 seconds",
+                        "reading the file and looking up its hosts took longer than 30 seconds",
                     );
                 }
             }
@@ -468,10 +468,9 @@ impl Master {
 /// one, from a worker that never answers and is not found to be hung, because `hang_timeout` is
 /// off or because it goes on turning. Otherwise a worker that stands still is replaced before, 2 s
 /// later by default, and its death ends the change. To wait costs no client anything, because the
-/// older configuration serves meanwhile. So the limit is that of the reading, which a machine that
-/// is merely busy does not reach.
+/// older configuration serves meanwhile. So a machine that is merely busy does not reach it.
 const PREPARE_LIMIT: Duration = Duration::from_secs(10);
 /// The time that they have to confirm, after which the answer names those that have not. The change
-/// holds by then. Reading, preparing and confirming together take less than the 30 s after which
+/// holds by then. Reading, preparing and confirming together take less than the 60 s after which
 /// the one who asked stops waiting.
 const CONFIRM_LIMIT: Duration = Duration::from_secs(5);
