@@ -1,6 +1,7 @@
 //! The known cas numbers: memcached's own by key, and each one's equivalent on another side.
 
 use std::collections::HashMap;
+use std::time::Instant;
 
 use super::excuses::Behind;
 use super::reply::{Reply, Word};
@@ -45,12 +46,18 @@ pub struct Translated {
     theirs: HashMap<u64, u64>,
     /// The reverse mapping, if one server gives each number only once.
     ours: Option<HashMap<u64, u64>>,
+    begun: Instant,
 }
 
 impl Translated {
     pub fn new(behind: Option<Behind>) -> Translated {
         let is_one_server = behind != Some(Behind::Four);
-        Translated { behind, theirs: HashMap::new(), ours: is_one_server.then(HashMap::new) }
+        Translated {
+            behind,
+            theirs: HashMap::new(),
+            ours: is_one_server.then(HashMap::new),
+            begun: Instant::now(),
+        }
     }
 
     /// Returns this side's number for one of memcached's. A number without an equivalent, because
@@ -80,7 +87,7 @@ impl Translated {
     fn same_word(&mut self, pair: (&Word, &Word)) -> bool {
         match pair {
             (Word::Cas(direct), Word::Cas(ours)) => self.same_cas(*direct, *ours),
-            (Word::Time(direct), Word::Time(ours)) => same_time(*direct, *ours),
+            (Word::Time(direct), Word::Time(ours)) => self.same_time(*direct, *ours),
             (direct, ours) => direct == ours,
         }
     }
@@ -93,15 +100,17 @@ impl Translated {
         let back = self.ours.as_mut().map_or(direct, |map| *map.entry(ours).or_insert(direct));
         known == ours && back == direct
     }
-}
 
-/// All expiry times are far away, so a live item has more than a few seconds left; -1 is for ever.
-/// An expiry beyond 2038 exists only in binary; in text it is sent as 2038, and shown truncated to
-/// 32 bits.
-fn same_time(direct: i64, ours: i64) -> bool {
-    let far = direct.unsigned_abs().min(ours.unsigned_abs()) > YEARS;
-    let near = direct != -1 && ours != -1 && direct.abs_diff(ours) <= SECONDS_APART;
-    direct == ours || far || near
+    /// All expiry times are far away, so a live item has more than a few seconds left; -1 is for
+    /// ever. An expiry beyond 2038 exists only in binary; in text it is sent as 2038, and shown
+    /// truncated to 32 bits. memcached does not note each access, so an item may have been idle for
+    /// as long as it is there.
+    fn same_time(&self, direct: i64, ours: i64) -> bool {
+        let apart = SECONDS_APART + self.begun.elapsed().as_secs();
+        let far = direct.unsigned_abs().min(ours.unsigned_abs()) > YEARS;
+        let near = direct != -1 && ours != -1 && direct.abs_diff(ours) <= apart;
+        direct == ours || far || near
+    }
 }
 
 const NOBODYS: u64 = 1 << 60;
