@@ -8,7 +8,7 @@ use std::time::Duration;
 use rustix::process::Signal;
 use serde_json::Value;
 use testkit::load::Options;
-use testkit::process::{Quickack, answer_lines, listen, wait_until};
+use testkit::process::{Quickack, answer_lines, facts, listen, wait_until};
 
 use super::harness;
 use super::redis::model::{Model, Turn};
@@ -161,6 +161,8 @@ fn a_long_turn_is_named_before_memcached() {
     let load = harness::load(&quickack, 16, Options { depth: 3, keys: 12, ..Options::default() });
     let worker = harness::workers(&quickack)[&0].pid;
     wait_until("a request waited for a long turn", || {
+        // It works, or is about to.
+        wait_until("it has work", || facts::state_of(worker) == Some('R'));
         testkit::process::send(worker, Signal::STOP);
         // Short, because it has to be stopped in the midst of a turn: that takes many tries.
         thread::sleep(Duration::from_millis(80));
