@@ -58,6 +58,13 @@ fn each_window_is_within_one_per_cent_of_an_exact_sort_of_its_times() {
             check(&found, &mut times, &format!("{} at {end}", span.name));
         }
     }
+    for (span, window) in windows.slices() {
+        assert_eq!(window.seconds, span.end - span.start);
+        let times = recorded.iter().filter(|(at, _)| span.contains(at));
+        let mut times: Vec<u64> = times.map(|(_, time)| *time).collect();
+        let found = window.histograms(POOL, std::iter::once(Latency::READS));
+        check(&found, &mut times, &format!("{span:?}"));
+    }
     let all = registry.histogram(POOL, Latency::READS);
     check(&all, &mut recorded.iter().map(|one| one.1).collect::<Vec<_>>(), "since the start");
 }
