@@ -1,4 +1,4 @@
-//! `cargo xtask repeat COUNT STEP|TEST...`: runs steps of the ladder, or single tests with real
+//! `cargo xtask repeat COUNT STEP|TEST|MODULE::...`: runs steps of the ladder, or tests with real
 //! programs, again and again on a machine that is busy with something else.
 //!
 //! Each run leaves a line in a file, so a loop that was stopped goes on where it stood. A line has
@@ -13,7 +13,8 @@ use std::process::{Child, Command, Stdio};
 use crate::nextest::{self, Ran, Tests};
 use crate::{Outcome, git, peers, root, test};
 
-const USAGE: &str = "use: cargo xtask repeat [--quiet-machine] [--fresh] COUNT STEP|TEST...";
+const USAGE: &str =
+    "use: cargo xtask repeat [--quiet-machine] [--fresh] COUNT STEP|TEST|MODULE::...";
 /// Twice as much work as two processors do, and a disk that has to write.
 const BESIDE: &[&str] = &["--cpu", "4", "--io", "2", "--quiet"];
 /// No test may be unstable in as many runs at the end.
@@ -88,13 +89,22 @@ fn run_one(name: &str) -> Result<Ran, String> {
     let tests = Tests {
         step: "it",
         options: nextest::PROGRAM_OPTIONS,
-        filter: format!("{} and test(={name})", nextest::PROGRAM),
+        filter: format!("{} and {}", nextest::PROGRAM, filter(name)),
         environment: &[],
         again: false,
     };
     match tests.run() {
         (ran, Err(why)) if ran.passed == 0 && ran.failed.is_empty() => Err(why),
         (ran, _) => Ok(ran),
+    }
+}
+
+/// Returns nextest's expression for a test, or for all tests of a module, `module::`, several of
+/// which run at once.
+fn filter(name: &str) -> String {
+    match name.ends_with("::") {
+        true => format!("test(/^{name}/)"),
+        false => format!("test(={name})"),
     }
 }
 
@@ -193,6 +203,7 @@ mod tests {
         let words = |line: &str| line.split(' ').map(str::to_string).collect::<Vec<_>>();
         assert!(parse(&words("6 it four")).is_ok_and(|request| request.names.len() == 2));
         assert!(parse(&words("it four")).is_err());
+        assert_eq!((filter("a::b"), filter("a::")), ("test(=a::b)".into(), "test(/^a::/)".into()));
     }
 
     #[test]
