@@ -31,6 +31,8 @@ pub enum Pace {
     /// As fast as the other side allows.
     Full,
     Never,
+    /// Only once all is written, as blocking libraries read; then as `Full`.
+    Behind,
     /// So many bytes, each time that so much time has passed.
     Slow(usize, Duration),
 }
@@ -159,7 +161,7 @@ impl<'a> Attacker<'a> {
     }
 
     fn interest(&self, now: Instant) -> PollFlags {
-        let reads = self.leads(now) || due(self.crowd.reads, self.read_at, now);
+        let reads = self.reads(now);
         let due = due(self.crowd.sends, self.write_at, now);
         let writes = if self.leads(now) { now >= self.write_at } else { due && !self.all_sent() };
         let mut interest = PollFlags::empty();
@@ -168,18 +170,26 @@ impl<'a> Attacker<'a> {
         interest
     }
 
+    fn reads(&self, now: Instant) -> bool {
+        let is_due = match self.crowd.reads {
+            Pace::Behind => self.all_sent(),
+            pace => due(pace, self.read_at, now),
+        };
+        self.leads(now) || is_due
+    }
+
     fn all_sent(&self) -> bool {
         self.sent == self.request.len()
     }
 
     /// Reads and writes once; returns the number of bytes read.
     fn act(&mut self, scratch: &mut [u8], now: Instant) -> u64 {
+        let reads = self.reads(now);
         let Some(socket) = &mut self.socket else { return 0 };
         let leads = now < self.begin;
         let mut read = 0;
         let mut closed = false;
         // A crowd that does not read is woken without interest only by a connection that has ended.
-        let reads = leads || due(self.crowd.reads, self.read_at, now);
         let idle = self.crowd.reads == Pace::Never && self.sent == self.request.len();
         if reads || idle {
             let len_max = match self.crowd.reads {
@@ -259,7 +269,7 @@ impl Drop for Attacker<'_> {
 
 fn due(pace: Pace, at: Instant, now: Instant) -> bool {
     match pace {
-        Pace::Full => true,
+        Pace::Full | Pace::Behind => true,
         Pace::Never => false,
         Pace::Slow(..) => now >= at,
     }

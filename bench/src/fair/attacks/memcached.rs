@@ -117,6 +117,16 @@ fn sizes() -> Vec<Attack> {
             "3 connections: pipelined `stats`, at once again",
             Crowd::of(3, || b"stats\r\n".repeat(50)).again(Again::AtOnce),
         ),
+        attack(
+            "pipeline1",
+            "1 connection: 200,000 gets, none of whose answers is read before all are written",
+            behind(1),
+        ),
+        attack(
+            "pipeline3",
+            "3 connections: 200,000 gets, none of whose answers is read before all are written",
+            behind(3),
+        ),
     ]
 }
 
@@ -192,6 +202,13 @@ fn changes() -> Vec<Attack> {
 }
 
 const SECOND: Duration = Duration::from_secs(1);
+
+/// Connections that write a long pipeline before they read, again and again.
+fn behind(connections: usize) -> Crowd {
+    Crowd::of(connections, || [b"get quiet:00\r\n".repeat(200_000), set("greedy", 1)].concat())
+        .reads(Pace::Behind)
+        .again(Again::Answered(b"STORED\r\n"))
+}
 
 /// Returns a get of `big`, that many times.
 fn get_of(count: usize) -> Vec<u8> {
