@@ -7,11 +7,12 @@ use std::net::SocketAddr;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
+use std::time::Duration;
 
 use tempfile::TempDir;
 
 use super::facts::{self, Facts};
-use super::{Client, DEADLINE, Process, wait_until};
+use super::{Client, Process, wait_until};
 
 pub struct Quickack {
     pub process: Process,
@@ -128,7 +129,7 @@ impl Quickack {
     pub fn ask(&self, line: &str) -> String {
         let socket = UnixStream::connect(self.folder.path().join(SOCKET));
         let mut socket = socket.expect("it listens on its admin socket");
-        socket.set_read_timeout(Some(DEADLINE)).expect("a deadline that is not zero");
+        socket.set_read_timeout(Some(ANSWER)).expect("a deadline that is not zero");
         socket.write_all(format!("{line}\n").as_bytes()).expect("it reads");
         let mut text = String::new();
         socket.read_to_string(&mut text).expect("it answers in text");
@@ -226,6 +227,8 @@ fn parse_listening(line: &str) -> Option<(String, SocketAddr)> {
 }
 
 /// Longer than any test waits.
+/// How long an answer may take: a change reads its file and asks all workers twice.
+const ANSWER: Duration = Duration::from_secs(60);
 const LONG: &str = "60s";
 /// The directory of proxies' admin sockets: never the machine's own in a test.
 const RUNTIME: &str = "RUNTIME_DIRECTORY";

@@ -7,6 +7,8 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use tempfile::TempDir;
+
 use super::peers::on_free_port;
 use super::{Client, Process};
 
@@ -26,6 +28,8 @@ pub struct Redis {
     pub process: Process,
     pub address: SocketAddr,
     pub family: Family,
+    /// Its own: in another it could find what somebody has left there.
+    _folder: TempDir,
 }
 
 impl Family {
@@ -65,14 +69,21 @@ impl Redis {
     /// Starts one at the address; None if the port is taken.
     #[track_caller]
     pub fn start_on(family: Family, address: SocketAddr, more: &[&str]) -> Option<Redis> {
+        let folder = tempfile::tempdir().expect("the temporary folder is writable");
         let mut command = Command::new(family.program());
         command.args(["--bind", "127.0.0.1", "--port", &address.port().to_string()]);
         // Protected mode would refuse a client on another loopback address.
         command.args(["--save", "", "--appendonly", "no", "--protected-mode", "no"]);
-        command.args(["--logfile", "/dev/stderr", "--daemonize", "no", "--dir", "/tmp"]);
+        command.args(["--logfile", "/dev/stderr", "--daemonize", "no", "--dir"]);
+        command.arg(folder.path());
         command.args(more);
         let mut process = Process::start(family.name(), &mut command);
-        process.wait_to_accept(address).then_some(Redis { process, address, family })
+        process.wait_to_accept(address).then_some(Redis {
+            process,
+            address,
+            family,
+            _folder: folder,
+        })
     }
 
     pub fn client(&self) -> Client {

@@ -506,8 +506,8 @@ fn many_connects_keep_the_common_pace_and_all_are_made() {
     let more =
         format!("  server_connections: {LINKS}\n  preconnect: true\n  timeout_connect: 100ms\n");
     // Ten at once, then one each ten milliseconds.
-    let controller = Controller::start(&text(port, &more), Vec::new(), 100);
     let began = Instant::now();
+    let controller = Controller::start(&text(port, &more), Vec::new(), 100);
     let links: Vec<TcpStream> = (0..LINKS).map(|_| accept(&listener)).collect();
     assert!(began.elapsed() > Duration::from_millis(100), "{:?}", began.elapsed());
     assert_eq!(links.len(), LINKS);

@@ -154,7 +154,8 @@ fn ten_thousand_messages_each_way_survive_a_side_that_is_stopped_midway() {
         }
     };
     assert_eq!(last, ToMaster::Refused { epoch: 0, why: "done".into() });
-    assert!(end.longest < Duration::from_secs(1), "one turn took {:?}", end.longest);
+    // One that waited for the other would wait for ever.
+    assert!(end.longest < Duration::from_secs(5), "one turn took {:?}", end.longest);
     drop(end);
     assert!(other.0.wait().unwrap().success());
 }

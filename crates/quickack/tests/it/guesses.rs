@@ -122,7 +122,8 @@ fn fifty_guessers_are_ten_tries_a_second_and_others_log_in_before_memcached() {
     };
     wait_until("many wait", || total(&quickack, "logins_delayed_total") >= 49);
     let time = friends_time(&quickack);
-    assert!(time < Duration::from_millis(200), "a friend's login takes {time:?}");
+    // Behind the guessers in one line, it would take five seconds.
+    assert!(time < Duration::from_secs(1), "a friend's login takes {time:?}");
     // From the guessers' address, in its turn.
     let mut beside = client(GUESSER, &quickack);
     beside.ask(RIGHT, "STORED\r\n");
@@ -141,7 +142,7 @@ fn fifty_guessers_are_ten_tries_a_second_and_others_log_in_before_memcached() {
         check("with other workers");
     }
     let time = friends_time(&quickack);
-    assert!(time < Duration::from_millis(200), "a friend's login takes {time:?}");
+    assert!(time < Duration::from_secs(1), "a friend's login takes {time:?}");
     guessers.stop();
     let said = quickack.process.stderr_text();
     assert!(said.contains("from 127.0.0.21 as \"anna\""), "{said}");

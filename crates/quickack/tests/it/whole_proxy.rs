@@ -87,8 +87,8 @@ fn a_storm_of_connects_is_shared_out_among_all_workers() {
             client.line();
         }
     }
-    let seconds = start.elapsed().as_secs_f64();
     let connects = count.load(Ordering::Relaxed);
+    let seconds = start.elapsed().as_secs_f64();
     println!("{connects} connects in {seconds:.1} s, of {PER_SECOND} a second");
     // A burst of a tenth of a second's connects is permitted.
     let most = PER_SECOND as f64 * (seconds + 0.1) + 2.0;
