@@ -160,6 +160,8 @@ table! {
         ClientsEnded "clients_ended_total" "Clients that closed their connection.",
         ClientsLost "clients_lost_total" "Clients whose connection was reset.",
         ClientsKilled "clients_killed_total" "Clients closed by `quickack clients kill`.",
+        ClientsUnread "clients_unread_total"
+            "Clients closed because they wrote on and did not read (`timeout_write`).",
         Requests "requests_total" "Requests parsed, including those that were refused.",
         Slow "requests_slow_total"
             "Requests that took `slowlog_threshold` or longer. The slow log has the last of them.",

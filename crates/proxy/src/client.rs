@@ -6,6 +6,7 @@
 //! fault for each.
 
 mod accept;
+mod ahead;
 mod answer;
 mod attempts;
 mod body;

@@ -200,6 +200,10 @@ pub enum Event {
     /// The time that the clients of a removed pool have for their last requests is over. So many
     /// with something outstanding are closed, `half_asked` of them in the middle of a request.
     CutOff { pool: u32, clients: usize, half_asked: usize },
+    /// A client is closed: `held` bytes of answers wait for it, of which it has taken nothing for
+    /// `timeout_write`, and it has written on. Its next `kept` bytes of requests are kept, and by
+    /// this directive no more.
+    ClientUnread { pool: u32, client: ConnId, kept: usize, bound: &'static str, held: usize },
     /// So little is left of the memory for buffers that answers may be dropped.
     MemoryShort { held: usize, max: usize },
     /// There is enough again.

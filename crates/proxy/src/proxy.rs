@@ -176,6 +176,7 @@ impl Proxy {
             Due::Retire { id } => clients.end_retirement(base, id, set),
             Due::Logins { id } => clients.logins_timer(base, id, set),
             Due::LoginLine { at } => clients.login_line_timer(base, at, set),
+            Due::Ahead(id) => clients.ahead_timer(base, id, set),
             Due::Tenant { id } => clients.tenant_timer(base, id, set),
             Due::Monitor => clients.look(base),
             Due::Pause => clients.end_pauses(base),
@@ -263,7 +264,7 @@ impl Proxy {
         let most = self.base.limits.turn_work;
         let mut done = 0;
         while done < most
-            && let Some(id) = self.clients.next_resumable(&self.base)
+            && let Some(id) = self.clients.next_resumable(&mut self.base)
         {
             let before = self.clients.work(id);
             self.read_kept(id);

@@ -36,6 +36,7 @@ mod rules;
 mod running;
 mod tenancy;
 mod tenants;
+mod unread;
 mod value;
 mod words;
 

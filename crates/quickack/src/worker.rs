@@ -443,7 +443,7 @@ impl event::Control for MasterChannel {
                 }
                 let subject = lines::subject(&other);
                 let about = subject.map(|id| self.names.about(id)).unwrap_or_default();
-                if let Some((level, event, text)) = lines::of_event(&other, &about) {
+                if let Some((level, event, text)) = lines::of_event(&other, &about, from) {
                     let key = format!("{event} {}", subject.unwrap_or_default());
                     self.log_line(level, event, about, &key, text);
                 }

@@ -60,6 +60,7 @@ impl World {
             client.talk = Some(Box::new(talk));
         }
         if client.reads_late {
+            client.writes_first = self.random.permille(300);
             client.capacity = self.random.range(10, 3_000);
         }
         say!(self, "client {} of pool {pool} at {}", client.number, id.index());

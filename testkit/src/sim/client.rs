@@ -102,8 +102,9 @@ pub struct Client {
     pub has_been_quiet: bool,
     /// The last cas number seen of each key.
     pub cas: Vec<u64>,
-    /// The proxy has paused reading from it.
+    /// The proxy has paused reading from it, and when it did.
     pub is_paused: bool,
+    pub paused_at: Time,
     /// When it was read again after a pause: what had arrived meanwhile waits from then on.
     pub resumed_at: Time,
     pub is_half_closed: bool,
@@ -114,6 +115,10 @@ pub struct Client {
     /// It has sent a request after which the proxy closes.
     pub is_leaving: bool,
     pub reads_late: bool,
+    /// It reads nothing while it has something to write.
+    pub writes_first: bool,
+    /// When the kernel accepted some of its answers last.
+    pub taken_at: Time,
     /// It asks much at once.
     pub is_greedy: bool,
     /// It has sent a request of meta or binary.
@@ -223,12 +228,15 @@ impl Client {
             has_been_quiet: false,
             cas: vec![0; keys],
             is_paused: false,
+            paused_at: Time(0),
             resumed_at: Time(0),
             is_half_closed: false,
             listens: false,
             sent_at: Time(0),
             is_leaving: false,
             reads_late: false,
+            writes_first: false,
+            taken_at: Time(0),
             is_greedy: false,
             has_forms: false,
             is_binary: false,

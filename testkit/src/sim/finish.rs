@@ -76,6 +76,7 @@ impl World {
         }
         for client in self.clients.iter_mut().flatten() {
             client.capacity = usize::MAX;
+            client.writes_first = false;
         }
         for conn in self.conns.iter_mut().flatten() {
             conn.capacity = usize::MAX;

@@ -20,6 +20,9 @@
 //!   (`finish.rs`): `NeverProbe`.
 //! * A paused client is read again: the end of the turn in which it has all its answers:
 //!   `NeverResume`, `AwaitForEver`.
+//! * A client that takes nothing is read on, since it may write before it reads: 10 ms:
+//!   `AheadNeverOpens`. What it has sent is read in its order, and whole: `AheadOvertaken`,
+//!   `ForgetAhead`.
 //! * A client that has had its share of a turn is read again: the turns that pay for what it asked:
 //!   `ForgetShare`.
 //! * What waits for a link is served while there is room within the in-flight limit: the end of
@@ -49,6 +52,7 @@
 
 use proxy::{Slices, limits};
 
+use super::client::Client;
 use super::conn::Conn;
 use super::journal::{Update, UpdateKind};
 use super::rest::longest_pause;
@@ -62,6 +66,7 @@ impl World {
     pub fn check_deadlines(&self) {
         self.proxy.check_deadlines(self.now);
         self.conns.iter().flatten().for_each(|conn| self.check_conn(conn));
+        self.clients.iter().flatten().for_each(|client| self.check_stuck(client));
         for (at, pool) in self.pools.iter().enumerate().filter(|(_, pool)| pool.is_planned) {
             for (place, server) in pool.servers.iter().enumerate() {
                 if server.is_down && pool.has(server.id) && !self.is_probed(at, place) {
@@ -70,6 +75,18 @@ impl World {
                 }
             }
         }
+    }
+
+    /// Checks that a client is read on that takes nothing and may not read before it has written.
+    fn check_stuck(&self, client: &Client) {
+        let ends = client.is_half_closed || self.proxy.is_leaving(client.id);
+        let is_stopped = client.is_paused && !self.proxy.is_awaiting(client.id);
+        if !is_stopped || !client.is_full || ends || self.scene.tight_memory {
+            return;
+        }
+        let since = client.taken_at.after(limits::AHEAD_AFTER_US).max(client.paused_at.after(1));
+        let most = since.after(self.scene.tick_max as u64);
+        assert!(self.now <= most, "client {} is stuck since {since:?}", client.number);
     }
 
     fn check_conn(&self, conn: &Conn) {

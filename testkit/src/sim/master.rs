@@ -341,7 +341,7 @@ impl World {
         if self.scene.faults.is_empty() {
             return false;
         }
-        let all = |us| Timeouts { connect: us, queue: us, reply: us, slow: us };
+        let all = |us| Timeouts { connect: us, queue: us, reply: us, slow: us, write: 60_000_000 };
         // Often all of them, and much longer or shorter than before.
         let timeouts = match self.random.below(3) {
             0 => scene::timeouts(&mut self.random, false),

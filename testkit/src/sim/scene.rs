@@ -259,12 +259,12 @@ fn server_plan(random: &mut Random, pool: &str, server: usize) -> ServerPlan {
 pub fn timeouts(random: &mut Random, calm: bool) -> Timeouts {
     if calm {
         let long = 60_000_000;
-        return Timeouts { connect: long, queue: long, reply: long, slow: long };
+        return Timeouts { connect: long, queue: long, reply: long, slow: long, write: long };
     }
     const RANGE: RangeInclusive<usize> = 3_000..=60_000;
     let mut one = || random.range(*RANGE.start(), *RANGE.end()) as u64;
     let (connect, queue, reply) = (one(), one(), one());
-    Timeouts { connect, queue, reply, slow: 4 * reply }
+    Timeouts { connect, queue, reply, slow: 4 * reply, write: 60_000_000 }
 }
 
 /// Makes the keys of a pool: short and long ones; a few dozen long ones fill a merged get.

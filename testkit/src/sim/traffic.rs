@@ -203,6 +203,12 @@ impl World {
     }
 
     pub fn let_client_read(&mut self, id: ConnId) {
+        let writes = |client: &Client| {
+            client.writes_first && !client.unsent.is_empty() && !client.is_half_closed
+        };
+        if self.clients[id.index()].as_ref().is_some_and(writes) {
+            return;
+        }
         self.read_client(id);
         if self.clients[id.index()].as_ref().is_some_and(|client| client.is_full) {
             self.flush_client(id);

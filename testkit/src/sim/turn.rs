@@ -139,6 +139,7 @@ impl World {
         if let Some(client) = self.client(id) {
             assert!(client.is_paused || paused, "resumed without a pause");
             client.is_paused = paused;
+            client.paused_at = now;
             if !paused {
                 client.resumed_at = now;
             }
@@ -346,6 +347,7 @@ impl World {
             Event::LoginFailed { .. } | Event::LoginsFailed { .. } => {
                 unreachable!("nobody logs in here")
             }
+            Event::ClientUnread { .. } => unreachable!("nobody sends as much here"),
         };
         let (pool, at) = self.place(server);
         let entry = &mut self.pools[pool].servers[at];
@@ -393,6 +395,9 @@ impl World {
             let reads_late = client.reads_late;
             if taken > 0 {
                 say!(self, "  client at {} gets {taken} bytes", id.index());
+                client.taken_at = self.now;
+            }
+            if taken > 0 || is_full {
                 self.proxy.handle_transmitted(id, taken, self.now);
             }
             if taken == 0 {

@@ -341,7 +341,7 @@ impl World {
         let (changed, _) = model.deadlines.last().expect("there are always deadlines");
         let arrived_at = expect.arrived_at.max(client.resumed_at);
         let since = last.unwrap_or(self.now).max(arrived_at).max(*changed);
-        let Timeouts { connect, queue, reply, slow } = model.plan.timeouts;
+        let Timeouts { connect, queue, reply, slow, .. } = model.plan.timeouts;
         let queue = if has_large { queue.max(slow) } else { queue };
         let slow = if model.is_redis { SLOW_IN_A_ROW * slow + reply } else { reply };
         let most = connect.max(queue).max(slow) + 10 * self.scene.tick_max as u64;

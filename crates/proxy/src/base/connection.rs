@@ -45,6 +45,8 @@ pub enum Departed {
     Closed,
     /// An operator has closed it.
     Killed,
+    /// It sent more than is kept of it, and read nothing.
+    Unread,
     /// It did not read what MONITOR shows, or there was too much of it.
     Behind,
     /// The proxy, this worker or its pool ends.
@@ -64,6 +66,7 @@ impl Departed {
             Departed::Reset => "the connection was reset",
             Departed::Closed => "the proxy closed it after an error",
             Departed::Killed => "an operator closed it",
+            Departed::Unread => "it sent more than is kept of a client, and read nothing",
             Departed::Behind => "it did not keep up with what MONITOR shows",
             Departed::Drained => "the proxy, a worker or its pool ends",
             Departed::HandedOver => "another worker takes it over",

@@ -234,6 +234,18 @@ pub const ITEM_SIZE_DEFAULT: usize = 1024 * 1024;
 pub const REDIS_ITEM_SIZE_DEFAULT: usize = 128 * 1024 * 1024;
 /// The largest value that a file may allow: Redis's own limit.
 pub const ITEM_SIZE_MAX: usize = 512 * 1024 * 1024;
+/// Bytes of a client's requests that are kept while it reads nothing, where the file names none.
+pub const CLIENT_BUFFER_DEFAULT: usize = 64 * 1024 * 1024;
+/// How long a client that is stopped may take nothing before its socket is read on.
+pub const AHEAD_AFTER_US: u64 = 10_000;
+/// How long no more can be kept of a client, at least, before it is closed for it.
+pub const AHEAD_FULL_US: u64 = 5_000_000;
+/// How many blocks of a client's kept input are read in a turn.
+pub const KEPT_BLOCKS_MAX: usize = 16;
+/// How often a client of which no more is kept is looked at.
+pub const AHEAD_LOOK_US: u64 = 1_000_000;
+/// How long such a client may read nothing where the file names nothing.
+pub const TIMEOUT_WRITE_DEFAULT_US: u64 = 60_000_000;
 /// Deadline of a connect where the file names none.
 pub const TIMEOUT_CONNECT_DEFAULT_US: u64 = 1_000_000;
 /// Deadline in the queue where the file names none.

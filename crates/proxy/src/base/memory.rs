@@ -55,14 +55,27 @@ impl Memory {
             drop(mark);
             self.freed.extend(Rc::into_inner(bytes));
         }
-        let Some(block) = self.freed.last_mut() else { return };
-        let left = block.len().saturating_sub(limits::FREED_PER_TURN);
-        self.used -= block.len() - left;
-        self.in_blocks -= block.len() - left;
-        block.truncate(left);
-        // Its end is given back where it lies; the rest is not moved.
-        block.shrink_to_fit();
-        self.freed.pop_if(|block| block.is_empty());
+        let mut most = limits::FREED_PER_TURN;
+        while let Some(block) = self.freed.last_mut().filter(|_| most > 0) {
+            let part = block.len().min(most);
+            most -= part;
+            self.used -= part;
+            self.in_blocks -= part;
+            block.truncate(block.len() - part);
+            // Its end is given back where it lies; the rest is not moved.
+            block.shrink_to_fit();
+            self.freed.pop_if(|block| block.is_empty());
+        }
+    }
+
+    /// Gives buffers back little by little. They are accounted here from now on.
+    #[cold]
+    pub(crate) fn free_later(&mut self, buffers: impl IntoIterator<Item = Vec<u8>>) {
+        for buffer in buffers {
+            self.used += buffer.len();
+            self.in_blocks += buffer.len();
+            self.freed.push(buffer);
+        }
     }
 
     /// Notes the end of a turn, in which the last part of some block may have gone.

@@ -71,6 +71,8 @@ pub struct PoolPlan {
     /// The most clients of this pool, of all workers together. A further one is refused with an
     /// error.
     pub client_connections: usize,
+    /// How much of a client's requests is kept while it reads nothing.
+    pub client_buffer_max: usize,
     /// Each client has links of its own.
     pub private: bool,
     pub pubsub: PubSub,
@@ -225,6 +227,8 @@ pub struct Timeouts {
     pub reply: u64,
     /// How long a request may take whose work the data or its arguments decide, since it was sent.
     pub slow: u64,
+    /// How long a client of which no more input can be kept may take nothing of its output.
+    pub write: u64,
 }
 
 impl Timeouts {
@@ -344,6 +348,7 @@ impl PoolPlan {
                 queue: limits::TIMEOUT_QUEUE_DEFAULT_US,
                 reply: limits::TIMEOUT_REPLY_DEFAULT_US,
                 slow: Timeouts::slow_default(limits::TIMEOUT_REPLY_DEFAULT_US),
+                write: limits::TIMEOUT_WRITE_DEFAULT_US,
             },
             hold_after: Some(limits::HOLD_AFTER_DEFAULT_US),
             on_failure: OnFailure::FailFast,
@@ -357,6 +362,7 @@ impl PoolPlan {
             databases: limits::DATABASES_DEFAULT,
             database: 0,
             extras: Vec::new(),
+            client_buffer_max: limits::CLIENT_BUFFER_DEFAULT,
             private: false,
             pubsub: PubSub::All,
             on_subscription_lost: OnSubscriptionLost::Close,

@@ -104,6 +104,12 @@ pub enum Bug {
     NeverPause,
     /// A client that was paused is never read again.
     NeverResume,
+    /// A client that takes nothing is not read on.
+    AheadNeverOpens,
+    /// What a client sends overtakes what is kept of it in blocks.
+    AheadOvertaken,
+    /// What is kept of a client in blocks is not read.
+    ForgetAhead,
     /// A link takes more than its queue holds.
     NoQueueBound,
     /// A server that is down is never probed.
@@ -327,6 +333,9 @@ pub static BUGS: &[Bug] = &[
     Bug::FlushOneServer,
     Bug::NeverPause,
     Bug::NeverResume,
+    Bug::AheadNeverOpens,
+    Bug::AheadOvertaken,
+    Bug::ForgetAhead,
     Bug::NoQueueBound,
     Bug::NeverProbe,
     Bug::CloseEarly,

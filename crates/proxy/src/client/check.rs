@@ -121,6 +121,11 @@ impl Clients {
         self.table.find(id).is_some_and(is_unread)
     }
 
+    /// Whether nothing more is read from a client.
+    pub(crate) fn is_leaving(&self, id: ConnId) -> bool {
+        self.table.find(id).is_none_or(|client| !client.state.is_read())
+    }
+
     /// Panics if a client is paused for nothing. Returns the servers that clients wait for.
     pub(crate) fn check_rest(&self) -> Vec<ServerAt> {
         for (_, client) in self.table.iter() {

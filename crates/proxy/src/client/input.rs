@@ -87,34 +87,39 @@ impl Clients {
             }
             return Input::AsTheyCame;
         }
-        client.note_rest(base, id);
-        client.partial.extend_from_slice(bytes);
+        // What comes while it is paused is waited for by nobody.
+        if !client.is_paused() {
+            client.note_rest(base, id);
+        }
+        client.keep(bytes, &mut base.spares);
         if !client.is_paused() {
             return Input::Kept;
         }
         // Its input may wait here up to a bound, and the rest of it in its socket.
-        if client.partial.len() > limits::BUFFER_KEEP_MAX && !client.is_stopped() {
+        if !client.is_stopped() && client.has_enough_kept(base) {
             client.reading = Reading::Stopped;
             base.actions.push_back(Action::Pause(id));
+            client.look_later(base, id);
         }
         self.update_client(base, id);
         Input::Later
     }
 
-    /// Takes the bytes that are kept of a client's input. `return_input` gives the rest back.
+    /// Takes the bytes that are kept of a client's input. `return_kept` gives the rest back.
     pub(crate) fn take_kept(&mut self, id: ConnId) -> Option<Vec<u8>> {
         self.table.find_mut(id).map(|client| std::mem::take(&mut client.partial))
     }
 
-    /// Gives kept input back, of which `used` bytes have been read.
+    /// Gives kept input back, of which `used` bytes have been read. Returns whether there is more
+    /// to read.
     pub(crate) fn return_kept(
         &mut self,
         base: &mut Base,
         id: ConnId,
         mut kept: Vec<u8>,
         used: usize,
-    ) {
-        let Some(client) = self.table.find_mut(id) else { return };
+    ) -> bool {
+        let Some(client) = self.table.find_mut(id) else { return false };
         if client.state == State::Leaving || used == kept.len() {
             base.spares.give(kept);
         } else if client.partial.is_empty() {
@@ -124,7 +129,9 @@ impl Clients {
             // A request was put back into the buffer.
             client.partial.extend_from_slice(&kept[used..]);
         }
+        let has_more = client.take_block(&mut base.spares);
         self.limit_partial(base, id);
+        has_more
     }
 
     /// Keeps the bytes of an unfinished request.
@@ -402,7 +409,7 @@ impl Clients {
         };
         if flush {
             pool.counters.add(PoolCounter::AcksFlushed, 1);
-            if client.is_mid_request() {
+            if client.is_mid_request() && !client.is_paused() {
                 client.flushed = base.now;
             }
             base.actions.push_back(Action::FlushAck(id));

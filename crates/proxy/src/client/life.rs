@@ -38,7 +38,7 @@ impl Clients {
     }
 
     /// Lets a client go on for which there is room now, and what waits for it to read.
-    fn wake(&mut self, base: &Base, id: ConnId) {
+    fn wake(&mut self, base: &mut Base, id: ConnId) {
         let Some(client) = self.table.find_mut(id) else { return };
         let limits = base.narrow(client.group);
         if client.must_read && client.out.len() <= limits.client_outbox / 2 {
@@ -48,8 +48,9 @@ impl Clients {
         if client.is_paused() && client.may_resume(&limits) && !bug!(NeverResume) {
             client.let_go_on();
             client.waits.idle = false;
-            self.queue_resume(id);
+            return self.queue_resume(id);
         }
+        client.look_later(base, id);
     }
 
     pub(crate) fn next_dirty(&mut self, base: &mut Base) -> Option<ConnId> {
@@ -69,9 +70,11 @@ impl Clients {
         let Some(client) = self.table.find_mut(id) else { return };
         if n == 0 {
             // The client is named again when the kernel takes more, not before.
-            client.lags = true;
+            client.lags = !client.out.is_empty();
+            client.look_later(base, id);
             return client.out.settle();
         }
+        client.took_last = base.now;
         client.out.advance(n);
         client.record.tally.sent += n as u64;
         client.lags = !client.out.is_empty();
@@ -328,7 +331,7 @@ impl Clients {
     /// Has the rest of a client's input wait for the next turn, in which it goes on behind the
     /// others that may go on.
     #[cold]
-    pub(super) fn await_turn(&mut self, base: &mut Base, id: ConnId) {
+    pub(crate) fn await_turn(&mut self, base: &mut Base, id: ConnId) {
         let Some(client) = self.table.find_mut(id) else { return };
         base.groups.note_reached(client.group);
         client.waits.turn = true;
@@ -349,7 +352,7 @@ impl Clients {
     }
 
     /// Returns the next paused client that may go on in this turn.
-    pub(crate) fn next_resumable(&mut self, base: &Base) -> Option<ConnId> {
+    pub(crate) fn next_resumable(&mut self, base: &mut Base) -> Option<ConnId> {
         for _ in 0..self.resumable.len() {
             let id = self.resumable.pop_front()?;
             let Some(client) = self.table.find_mut(id) else { continue };
@@ -362,6 +365,7 @@ impl Clients {
             if std::mem::take(&mut client.waits.turn) {
                 // It may have to wait for other things since.
                 if !client.may_resume(&base.narrow(client.group)) {
+                    client.look_later(base, id);
                     continue;
                 }
                 client.let_go_on();
@@ -376,7 +380,7 @@ impl Clients {
     pub(crate) fn leave(&mut self, base: &mut Base, id: ConnId) {
         let Some(client) = self.table.find_mut(id) else { return };
         client.state = ClientState::Leaving;
-        client.forget_input(&mut base.spares);
+        client.forget_input(base);
         self.end_transaction(base, id);
         self.end_subscriptions(base, id);
         self.forget_login(base, id);
@@ -403,7 +407,7 @@ impl Clients {
         if client.outstanding() > 0 || client.class != LinkClass::Shared || client.has_own {
             self.gone.push(id);
         }
-        client.forget_input(&mut base.spares);
+        client.forget_input(base);
         client.out.clear();
         client.out.close(&mut base.spares);
         self.unwritten.forget(&mut client.unwritten);

@@ -117,7 +117,7 @@ impl Client {
             }),
             queued: self.transaction.as_ref().map(|one| one.len()),
             topics: self.topics(),
-            input: self.partial.len(),
+            input: self.partial.len() + self.kept_ahead(),
             state: match self.state {
                 State::Open if self.is_paused() => "paused",
                 State::Open => "open",

@@ -9,6 +9,7 @@
 use metrics::PoolCounter;
 use proto::{ConnKey, Endpoints, Protocol, Resume, Session, Told};
 
+use super::ahead::Ahead;
 use super::body::Body;
 use super::leave::Departure;
 use super::tally::Record;
@@ -18,7 +19,7 @@ use super::transaction::{Select, Transaction};
 use super::unwritten::UnwrittenList;
 use super::watch::Watch;
 use crate::base::Base;
-use crate::base::buffer::{Outbox, Spares};
+use crate::base::buffer::Outbox;
 use crate::base::groups::Groups;
 use crate::base::id::ConnId;
 use crate::base::limits::{self, Limits};
@@ -78,6 +79,8 @@ pub(super) struct Client {
     pub(super) intake: Intake,
     /// Bytes of an unfinished head, or input that waits because the client is paused.
     pub(super) partial: Vec<u8>,
+    /// What it has sent behind that before it read its answers. Boxed, since few clients do.
+    pub(super) ahead: Option<Box<Ahead>>,
     pub(super) resume: Resume,
     /// When the first byte came of the request that is read next, and when any byte came last.
     pub(super) begun: Time,
@@ -89,6 +92,12 @@ pub(super) struct Client {
     pub(super) record: Record,
     /// It has not taken all that was to be written to it.
     pub(super) lags: bool,
+    /// When it took something last.
+    pub(super) took_last: Time,
+    /// When it is looked at whether it takes nothing any more.
+    pub(super) look_at: Option<Time>,
+    /// Since then no more of it can be kept.
+    pub(super) full_since: Option<Time>,
     /// Its measured answers that are not wholly written.
     pub(super) unwritten: UnwrittenList,
     /// The lengths of the answers that it has had. So a client that asks for many large values and
@@ -271,6 +280,7 @@ impl Client {
             told: None,
             intake: Intake::Head,
             partial: Vec::new(),
+            ahead: None,
             resume: Resume::default(),
             begun: since,
             received: since,
@@ -279,6 +289,9 @@ impl Client {
             flushed: UNSENT,
             record: Record::new(since),
             lags: false,
+            took_last: since,
+            look_at: None,
+            full_since: None,
             unwritten: UnwrittenList::EMPTY,
             sizes: ClientSizes::default(),
             expected: Expected::default(),
@@ -422,21 +435,12 @@ impl Client {
         self.pipeline.depth as usize + self.pipeline.silent_count as usize
     }
 
-    /// Discards its unfinished input.
-    pub(super) fn forget_input(&mut self, spares: &mut Spares) {
-        self.intake = Intake::Head;
-        spares.give(std::mem::take(&mut self.partial));
-        self.resume = Resume::default();
-        if self.is_paused() {
-            self.let_go_on();
-        }
-    }
-
     /// Pauses it, and has its socket not read.
     pub(super) fn stop(&mut self, base: &mut Base, id: ConnId) {
         self.reading = Reading::Stopped;
         base.pools[self.pool as usize].counters.add(PoolCounter::Paused, 1);
         base.actions.push_back(Action::Pause(id));
+        self.look_later(base, id);
     }
 
     /// Whether its input waits.
@@ -484,6 +488,6 @@ impl Client {
             Intake::Head | Intake::Swallow(_) | Intake::Skip(_) => 0,
         };
         // So does the part of a head that is arriving.
-        self.out.len() + self.partial.len().max(self.resume.needs) + body
+        self.out.len() + self.partial.len().max(self.resume.needs) + self.kept_ahead() + body
     }
 }

@@ -164,7 +164,7 @@ impl Clients {
         let owner = self.requests[id].client;
         let Some(client) = self.table.find_mut(owner) else { return };
         client.state = ClientState::Leaving;
-        client.forget_input(&mut base.spares);
+        client.forget_input(base);
         let counters = base.pools[client.pool as usize].counters;
         counters.add(PoolCounter::CutOff, 1);
         counters.add(PoolCounter::Cancelled, u64::from(client.pipeline.depth));

@@ -185,7 +185,7 @@ impl Clients {
             // What it has sent and was not read must not be done.
             self.leave_tenant(base, id);
             if let Some(client) = self.table.find_mut(id) {
-                client.forget_input(&mut base.spares);
+                client.forget_input(base);
             }
             self.finish(base, id);
         }

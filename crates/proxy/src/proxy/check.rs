@@ -41,6 +41,11 @@ impl Proxy {
         self.clients.is_awaiting(id)
     }
 
+    /// Whether nothing more is read from a client.
+    pub fn is_leaving(&self, id: ConnId) -> bool {
+        self.clients.is_leaving(id)
+    }
+
     /// Whether a client is in a transaction.
     pub fn is_in_transaction(&self, id: ConnId) -> bool {
         self.clients.is_in_transaction(id)

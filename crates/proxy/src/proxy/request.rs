@@ -33,7 +33,18 @@ impl Proxy {
 
     /// Reads requests from the bytes that are kept of a client's input.
     pub(super) fn read_kept(&mut self, id: ConnId) {
-        let Some(kept) = self.clients.take_kept(id) else { return };
+        for _ in 0..limits::KEPT_BLOCKS_MAX {
+            let Some(kept) = self.clients.take_kept(id) else { return };
+            if !self.read_all_kept(id, kept) {
+                return;
+            }
+        }
+        // Bodies are no work, and others wait for this turn.
+        self.clients.await_turn(&mut self.base, id);
+    }
+
+    /// As `read_kept`, for these bytes. Returns whether there are more, to be read now.
+    fn read_all_kept(&mut self, id: ConnId, kept: Vec<u8>) -> bool {
         if kept.len() <= limits::BLOCK {
             let used = self.read(id, Source::plain(&kept), None);
             return self.clients.return_kept(&mut self.base, id, kept, used);
@@ -46,7 +57,7 @@ impl Proxy {
             // Links have a request now, by reference.
             Err(block) => {
                 self.base.memory.keep_block(&block, weak);
-                self.clients.return_kept(&mut self.base, id, block[used..].to_vec(), 0);
+                self.clients.return_kept(&mut self.base, id, block[used..].to_vec(), 0)
             }
         }
     }

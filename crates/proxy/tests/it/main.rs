@@ -5,6 +5,7 @@
 
 mod access;
 mod again;
+mod ahead;
 mod around;
 mod capabilities;
 mod changes;

@@ -255,9 +255,11 @@ fn pool_summary(pool: &PoolPlan, listener: &Listener, upstream: &Upstream, out: 
         };
         let _ = writeln!(out, "  server{name} at {address}, weight {}", server.weight);
     }
-    let Timeouts { connect, queue, reply, slow } = pool.timeouts;
-    let [connect, queue, reply, slow] = [connect, queue, reply, slow].map(config::duration_word);
-    let _ = write!(out, "  deadlines: connect {connect}, queue {queue}, reply {reply}");
+    let Timeouts { connect, queue, reply, slow, write } = pool.timeouts;
+    let all = [connect, queue, reply, slow, write].map(config::duration_word);
+    let [connect, queue, reply, slow, write] = all;
+    let _ =
+        write!(out, "  deadlines: connect {connect}, queue {queue}, reply {reply}, write {write}");
     let has_slow = pool.protocol.commands().iter().any(|command| command.work != Work::Quick);
     let _ = if has_slow { writeln!(out, ", slow {slow}") } else { writeln!(out) };
     flushes(pool, out);

@@ -457,6 +457,7 @@ fn timeouts(draft: &PoolDraft, defaults: Timeouts) -> Timeouts {
         queue: pick(draft.timeout_queue, defaults.queue),
         reply,
         slow: draft.timeout_slow.unwrap_or_else(|| Timeouts::slow_default(reply)),
+        ..defaults
     }
 }
 

@@ -16,6 +16,7 @@ use super::network::networks;
 use super::process::{AcceptMode, Admin, Workers, access_log_file, log_target, stats_address};
 use super::pubsub::{ON_SUBSCRIPTION_LOST, PUBSUB};
 use super::tenants::TenantDraft;
+use super::unread::{CLIENT_BUFFER_MAX, TIMEOUT_WRITE};
 use super::value::Fault;
 use super::words::{
     access_log, file_name, multi_key, on_failure, partial, quickack, quickack_words, redis_auth,
@@ -277,6 +278,8 @@ pub static POOL: &[Directive<PoolDraft>] = &[
          decide how much work it is: `KEYS`, `SORT`, scripts and others marked `slow` or `varies` \
          in [commands.md](commands.md). While a server is busy with one, its silence is no \
          failure. No command of memcached is one."),
+    TIMEOUT_WRITE,
+    CLIENT_BUFFER_MAX,
     row("hold_after", Native, Value("30ms"),
         Kind::DurationOrOff(|pool, us| pool.plan.hold_after = us),
         "A server that owes an answer and has been silent this long is sent nothing more until it \
@@ -304,13 +307,10 @@ pub static POOL: &[Directive<PoolDraft>] = &[
         "Which requests have a line in `access_log_file`: none, all, or one in so many. What a \
          line has of the key is `slowlog_keys`. See [logs.md](../logs.md)."),
     row("links", Native, Value("shared"),
-        Kind::Word(
-            || vec!["shared", "private"],
-            |pool, word| {
-                let is_private = ["shared", "private"].iter().position(|one| *one == word);
-                is_private.map(|at| pool.plan.private = at == 1)
-            },
-        ),
+        Kind::Word(|| vec!["shared", "private"], |pool, word| {
+            let is_private = ["shared", "private"].iter().position(|one| *one == word);
+            is_private.map(|at| pool.plan.private = at == 1)
+        }),
         "Whose the links to the servers are. `shared`: all clients', and a client has links of its \
          own only while it needs them. `private`: each client has a link of its own to each server \
          that it asks, as long as it is connected; `private_connections_max` bounds them."),
@@ -322,10 +322,9 @@ pub static POOL: &[Directive<PoolDraft>] = &[
          until a client of the pool uses the marks *stale* or *win* through this proxy. If other \
          programs set such marks directly on the servers, use `off`."),
     row("partial", Native, Value("error"),
-        Kind::Word(
-            || vec!["error", "miss"],
-            |pool, word| partial(word).map(|choice| pool.plan.partial = choice),
-        ),
+        Kind::Word(|| vec!["error", "miss"], |pool, word| {
+            partial(word).map(|choice| pool.plan.partial = choice)
+        }),
         "How a get of several keys ends if a server did not answer: `error` ends it with an error \
          line after the hits of the other servers, `miss` as if those keys had been misses."),
     row("allow", Native, Unset("nothing"),

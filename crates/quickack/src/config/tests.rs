@@ -141,6 +141,8 @@ const EFFECTS: &[Effect] = &[
     ("timeout_connect: 2s", |c| pool(c).timeouts.connect == 2_000_000),
     ("timeout_queue: 30us", |c| pool(c).timeouts.queue == 30),
     ("timeout_reply: 1m", |c| pool(c).timeouts.reply == 60_000_000),
+    ("timeout_write: 5s", |c| pool(c).timeouts.write == 5_000_000),
+    ("client_buffer_max: 1m", |c| pool(c).client_buffer_max == 1 << 20),
     ("timeout_slow: 30s", |c| pool(c).timeouts.slow == 30_000_000),
     ("hold_after: 0", |c| pool(c).hold_after.is_none()),
     ("links: private\n  protocol: redis", |c| pool(c).private),

@@ -1,6 +1,8 @@
 //! The lines of the log that tell of the data plane's events, and of connections: clients that come
 //! and go, links to servers that are made and lost.
 
+use std::net::IpAddr;
+
 use proxy::Event;
 use proxy::connection::{ClientLeft, Connection};
 
@@ -10,8 +12,13 @@ use crate::ipc::ToMaster;
 use crate::log::{About, Level};
 
 /// Returns the level, the word for the event, and the line; none for events that have lines of
-/// other kinds. `about`: the pool or server that it is about.
-pub fn of_event(event: &Event, about: &About) -> Option<(Level, &'static str, String)> {
+/// other kinds. `about`: the pool or server that it is about. `from`: the client's address, if it
+/// is about one.
+pub fn of_event(
+    event: &Event,
+    about: &About,
+    from: Option<IpAddr>,
+) -> Option<(Level, &'static str, String)> {
     Some(match event {
         Event::ServerDown { why, errno, .. } => {
             let why = match errno.map(std::io::Error::from_raw_os_error) {
@@ -60,8 +67,9 @@ pub fn of_event(event: &Event, about: &About) -> Option<(Level, &'static str, St
         | Event::NotAllowed { .. }
         | Event::SubscriptionsLost { .. }
         | Event::CutOff { .. }
+        | Event::ClientUnread { .. }
         | Event::MemoryShort { .. }
-        | Event::MemoryFree { .. } => return of_clients(event, about),
+        | Event::MemoryFree { .. } => return of_clients(event, about, from),
         Event::LoginFailed { .. } | Event::LoginsFailed { .. } | Event::Connection(_) => {
             return None;
         }
@@ -69,7 +77,11 @@ pub fn of_event(event: &Event, about: &About) -> Option<(Level, &'static str, St
 }
 
 /// As [`of_event`]: the events in which clients are refused, closed, or about to be slowed down.
-fn of_clients(event: &Event, about: &About) -> Option<(Level, &'static str, String)> {
+fn of_clients(
+    event: &Event,
+    about: &About,
+    from: Option<IpAddr>,
+) -> Option<(Level, &'static str, String)> {
     Some(match event {
         Event::ClientsRefused { why, .. } => {
             (Level::Warning, "clients_refused", format!("clients of {about} are refused: {why}"))
@@ -105,6 +117,17 @@ fn of_clients(event: &Event, about: &About) -> Option<(Level, &'static str, Stri
                  middle of a request"
             );
             (Level::Warning, "clients_cut_off", text)
+        }
+        Event::ClientUnread { kept, bound, held, .. } => {
+            let from = from.map(|from| format!(", {from},")).unwrap_or_default();
+            let text = format!(
+                "a client of {about}{from} is closed: {} bytes of its requests wait until it \
+                 reads, no more is kept ({bound}), and it has taken nothing of its {} bytes of \
+                 answers for as long as it may (timeout_write)",
+                grouped(*kept as u64),
+                grouped(*held as u64)
+            );
+            (Level::Warning, "client_unread", text)
         }
         Event::MemoryShort { held, max } => {
             let text = format!(
@@ -160,6 +183,7 @@ pub fn subject(event: &Event) -> Option<u32> {
         | Event::NotAllowed { pool, .. }
         | Event::CutOff { pool, .. }
         | Event::LoginFailed { pool, .. }
+        | Event::ClientUnread { pool, .. }
         | Event::LoginsFailed { pool, .. } => *pool,
         Event::Connection(what) => subject_of_connection(what),
     })

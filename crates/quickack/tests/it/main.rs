@@ -37,6 +37,7 @@ mod nutcracker;
 mod operate;
 mod outage;
 mod peers;
+mod pipelines;
 mod places;
 mod proxy_protocol;
 mod queue;
