@@ -226,9 +226,9 @@ fn parse_listening(line: &str) -> Option<(String, SocketAddr)> {
     Some((pool.to_string(), address.parse().ok()?))
 }
 
-/// Longer than any test waits.
 /// How long an answer may take: a change reads its file and asks all workers twice.
 const ANSWER: Duration = Duration::from_secs(60);
+/// Longer than any test waits.
 const LONG: &str = "60s";
 /// The directory of proxies' admin sockets: never the machine's own in a test.
 const RUNTIME: &str = "RUNTIME_DIRECTORY";

@@ -2,7 +2,7 @@
 
 use std::ops::RangeInclusive;
 
-use proxy::limits::Limits;
+use proxy::limits::{self, Limits};
 use proxy::plan::{MultiKey, OnFailure, Partial, Plan, PoolPlan, QuickAck, ServerPlan, Timeouts};
 use shard::{Distribution, Hash};
 
@@ -264,7 +264,7 @@ pub fn timeouts(random: &mut Random, calm: bool) -> Timeouts {
     const RANGE: RangeInclusive<usize> = 3_000..=60_000;
     let mut one = || random.range(*RANGE.start(), *RANGE.end()) as u64;
     let (connect, queue, reply) = (one(), one(), one());
-    Timeouts { connect, queue, reply, slow: 4 * reply, write: 60_000_000 }
+    Timeouts { connect, queue, reply, slow: 4 * reply, write: limits::TIMEOUT_WRITE_DEFAULT_US }
 }
 
 /// Makes the keys of a pool: short and long ones; a few dozen long ones fill a merged get.

@@ -139,9 +139,9 @@ impl World {
         if let Some(client) = self.client(id) {
             assert!(client.is_paused || paused, "resumed without a pause");
             client.is_paused = paused;
-            client.paused_at = now;
-            if !paused {
-                client.resumed_at = now;
+            match paused {
+                true => client.paused_at = now,
+                false => client.resumed_at = now,
             }
             self.summary.pauses += u64::from(paused);
         }

@@ -11,6 +11,7 @@ pub const HEAD_LEN: usize = 24;
 pub const GET: u8 = 0x00;
 pub const SET: u8 = 0x01;
 pub const NOOP: u8 = 0x0a;
+pub const GETK: u8 = 0x0c;
 pub const GETKQ: u8 = 0x0d;
 pub const NOT_FOUND: u16 = 1;
 

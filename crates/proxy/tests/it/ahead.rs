@@ -47,13 +47,20 @@ fn hit(key: &str) -> String {
 /// Has the server answer what it receives; returns how many requests that were.
 fn answer(stage: &mut Stage, link: ConnId) -> usize {
     let received = stage.turn(link);
-    let keys = received.lines().flat_map(|line| line.split(' ').skip(1)).count();
-    for line in received.lines() {
-        let hits = line.split(' ').skip(1).map(|key| hit(key).replace("END\r\n", ""));
-        let text: String = hits.collect();
-        stage.says(link, &(text + "END\r\n"));
+    received.lines().for_each(|line| reply(stage, link, line));
+    received.lines().flat_map(|line| line.split(' ').skip(1)).count()
+}
+
+/// Has the server answer a get or a set.
+fn reply(stage: &mut Stage, link: ConnId, line: &str) {
+    match line.split(' ').next() {
+        Some("get") => {
+            let hits = line.split(' ').skip(1).map(|key| hit(key).replace("END\r\n", ""));
+            stage.says(link, &(hits.collect::<String>() + "END\r\n"));
+        }
+        Some("set") => stage.says(link, "STORED\r\n"),
+        _ => {}
     }
-    keys
 }
 
 /// Has a client read all its answers, which must be these.
@@ -122,17 +129,7 @@ fn what_ends_in_the_middle_of_a_block_is_read_on_in_the_next() {
         let more = stage.received(client);
         let asked = stage.turn(link);
         quiet = if asked.is_empty() && more.is_empty() { quiet + 1 } else { 0 };
-        for line in asked.lines() {
-            match line.split(' ').next() {
-                Some("get") => {
-                    let keys = line.split(' ').skip(1).map(|key| hit(key).replace("END\r\n", ""));
-                    let text = keys.collect::<String>() + "END\r\n";
-                    stage.says(link, &text);
-                }
-                Some("set") => stage.says(link, "STORED\r\n"),
-                _ => {}
-            }
-        }
+        asked.lines().for_each(|line| reply(&mut stage, link, line));
         received += &asked;
         told += &more;
     }
@@ -284,10 +281,8 @@ fn a_large_body_that_was_kept_is_read_in_several_turns() {
         turns += 1;
         assert!(turns < 2_000, "it is never sent");
         received += &stage.turn(link);
-        for line in received.lines().filter(|line| line.starts_with("get ")) {
-            let hits = line.split(' ').skip(1).map(|key| hit(key).replace("END\r\n", ""));
-            stage.says(link, &(hits.collect::<String>() + "END\r\n"));
-        }
+        let gets = received.lines().filter(|line| line.starts_with("get "));
+        gets.for_each(|line| reply(&mut stage, link, line));
         if !received.contains("set large") {
             received.clear();
         }

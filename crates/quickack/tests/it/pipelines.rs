@@ -5,6 +5,7 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 
 use testkit::process::{DEADLINE, Family, Redis, Speaker, wait_until};
+use testkit::wire::binary::{GETK, GETKQ, NOOP, Packet, REPLY};
 use testkit::wire::resp::{Reply, command};
 
 use super::harness;
@@ -54,15 +55,6 @@ fn reads(stream: &mut TcpStream, answer: &[u8]) {
     }
 }
 
-/// A binary request or response.
-fn packet(magic: u8, opcode: u8, extras: &[u8], key: &[u8], value: &[u8]) -> Vec<u8> {
-    let total = (extras.len() + key.len() + value.len()) as u32;
-    let mut packet = vec![magic, opcode, 0, key.len() as u8, extras.len() as u8, 0, 0, 0];
-    packet.extend(total.to_be_bytes());
-    packet.extend([0; 12]);
-    [&packet[..], extras, key, value].concat()
-}
-
 #[test]
 fn a_client_of_memcached_that_writes_before_it_reads_has_its_answers() {
     let (_memcached, quickack) = harness::field(1, &[], &["timeout: 20s"]);
@@ -72,16 +64,20 @@ fn a_client_of_memcached_that_writes_before_it_reads_has_its_answers() {
     writes_first(quickack.address(), format!("get {key}\r\n").as_bytes(), classic.as_bytes());
     let meta = format!("VA 100\r\n{value}\r\n");
     writes_first(quickack.address(), format!("mg {key} v\r\n").as_bytes(), meta.as_bytes());
-    // `getk`, so that the cas number, which is a part of each answer, is all that is not known.
-    let request = packet(0x80, 0x0c, &[], key.as_bytes(), &[]);
+    // Only the cas number, which is a part of each answer, is not known.
+    let request = Packet { key: key.as_bytes(), ..Packet::new(GETK, 0) };
+    let extras: &[u8] = &[0; 4];
+    let shape = Packet { magic: REPLY, extras, value: value.as_bytes(), ..request };
     let mut stream = connect(quickack.address());
-    stream.write_all(&request).expect("it reads");
-    let mut answer = packet(0x81, 0x0c, &[0; 4], key.as_bytes(), value.as_bytes());
+    stream.write_all(&request.bytes()).expect("it reads");
+    let mut answer = shape.bytes();
     stream.read_exact(&mut answer).expect("it answers");
-    writes_first(quickack.address(), &request, &answer);
+    writes_first(quickack.address(), &request.bytes(), &answer);
     // Quiet floods: `getkq` and `noop`, `mg` with `q` and `mn`.
-    let noop = [0x80, 0x81].map(|magic| packet(magic, 0x0a, &[], &[], &[]));
-    let quiet = [&request, &answer].map(|packet| [&[packet[0], 0x0d][..], &packet[2..]].concat());
+    let (answer, _) = Packet::read(&answer).expect("it is whole");
+    let quiet = [request, answer].map(|packet| Packet { code: GETKQ, ..packet }.bytes());
+    let noop = Packet::new(NOOP, 0);
+    let noop = [noop, Packet { magic: REPLY, ..noop }].map(|packet| packet.bytes());
     floods_first(quickack.address(), [&quiet[0], &noop[0]], [&quiet[1], &noop[1]]);
     let request = format!("mg {key} v q\r\n");
     let meta = [meta.as_bytes(), b"MN\r\n"];
