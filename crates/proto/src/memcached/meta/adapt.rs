@@ -4,7 +4,7 @@
 use super::super::commands::{self, GATS_ONE, GETS_ONE};
 use super::super::number::{self, Kind};
 use super::super::{META, is_plain};
-use super::flags::option;
+use super::flags::{number_of, option};
 use super::{Line, Verb, base64};
 use crate::scan::{Tokens, push_decimal};
 use crate::{Adapted, Ask, Capabilities, Refusal, Request, Span};
@@ -164,15 +164,10 @@ fn write_meta(head: &[u8], is_set: bool, hidden: bool, out: &mut Vec<u8>) {
     out.extend_from_slice(b"\r\n");
 }
 
-/// Writes a flag. `S`, `O`, `M` and the others have no number, or one that only some servers read.
+/// Writes a flag.
 fn push_option(token: &[u8], out: &mut Vec<u8>) {
     let (letter, text) = option(token);
-    let kind = match letter {
-        b'T' | b'N' | b'R' => Kind::Exptime,
-        b'F' => Kind::Flags,
-        b'C' | b'E' | b'D' | b'J' => Kind::Unsigned,
-        _ => return out.extend_from_slice(token),
-    };
+    let Some(kind) = number_of(letter) else { return out.extend_from_slice(token) };
     out.push(letter);
     number::push(kind, text, out);
 }

@@ -220,6 +220,17 @@ pub(super) fn option(token: &[u8]) -> (u8, &[u8]) {
     token.split_first().map_or((0, token), |(letter, text)| (*letter, text))
 }
 
+/// Returns what number `Flags::take` reads behind a letter. `S` and the others have none, or one
+/// that only some servers read.
+pub(super) fn number_of(letter: u8) -> Option<number::Kind> {
+    Some(match letter {
+        b'T' | b'N' | b'R' => number::Kind::Exptime,
+        b'F' => number::Kind::Flags,
+        b'C' | b'E' | b'D' | b'J' => number::Kind::Unsigned,
+        _ => return None,
+    })
+}
+
 /// Whether this version or a newer one has this letter.
 fn is_known(letter: u8) -> bool {
     KNOWN & bit(letter) != 0
