@@ -210,6 +210,7 @@ mod tests {
         assert_eq!(look(400, [400, 0]), (false, false), "there is much");
         assert_eq!(look(900, [900, 0]), (false, false), "nobody else wants it");
         assert_eq!(look(600, [300, 300]), (true, false), "its part is a quarter");
+        assert_eq!(look(600, [200, 400]), (false, false));
         assert_eq!(look(600, [250, 350]), (false, false), "it has its part, and no more");
         assert_eq!(look(990, [200, 790]), (false, true));
         assert_eq!(look(100, [90, 10]), (false, false));

@@ -106,9 +106,9 @@ pub enum Bug {
     NeverResume,
     /// A client that takes nothing is not read on.
     AheadNeverOpens,
-    /// What a client sends overtakes what is kept of it in blocks.
+    /// The blocks that are kept of a client are overtaken by its later input.
     AheadOvertaken,
-    /// What is kept of a client in blocks is not read.
+    /// The blocks that are kept of a client are not read.
     ForgetAhead,
     /// A link takes more than its queue holds.
     NoQueueBound,

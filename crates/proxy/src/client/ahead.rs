@@ -28,11 +28,13 @@ use crate::base::timers::Due;
 use crate::base::{Base, limits};
 use crate::{Action, Event, Time};
 
-/// What has come of a client behind what is in `partial`.
+/// The input of a client behind that in `partial`.
 #[derive(Default)]
 pub(super) struct Ahead {
     blocks: VecDeque<Vec<u8>>,
     bytes: usize,
+    /// Since then there is no room for more.
+    full_since: Option<Time>,
 }
 
 impl Ahead {
@@ -102,7 +104,7 @@ impl Client {
         }
         let block = self.ahead.as_mut().and_then(|ahead| ahead.pop());
         let Some(block) = block.filter(|_| !bug!(ForgetAhead)) else {
-            (self.ahead, self.full_since) = (None, None);
+            self.ahead = None;
             return false;
         };
         if self.partial.is_empty() {
@@ -159,15 +161,16 @@ impl Clients {
         if base.now < client.took_last.after(limits::AHEAD_AFTER_US) {
             return client.look_later(base, id);
         }
-        let Some(bound) = client.bound(base) else {
-            client.full_since = None;
-            client.ahead.get_or_insert_default();
+        let bound = client.bound(base);
+        let ahead = client.ahead.get_or_insert_default();
+        let Some(bound) = bound else {
+            ahead.full_since = None;
             client.reading = Reading::Paused;
             base.actions.push_back(Action::Resume(id));
             return;
         };
+        let full_since = *ahead.full_since.get_or_insert(base.now);
         let write = base.pools[client.pool as usize].plan.timeouts.write;
-        let full_since = *client.full_since.get_or_insert(base.now);
         let due = full_since.after(write.min(limits::AHEAD_FULL_US));
         let due = due.max(client.took_last.after(write));
         if base.now < due {

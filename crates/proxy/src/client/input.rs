@@ -87,19 +87,15 @@ impl Clients {
             }
             return Input::AsTheyCame;
         }
-        // What comes while it is paused is waited for by nobody.
-        if !client.is_paused() {
-            client.note_rest(base, id);
-        }
         client.keep(bytes, &mut base.spares);
         if !client.is_paused() {
+            client.note_rest(base, id);
             return Input::Kept;
         }
         // Its input may wait here up to a bound, and the rest of it in its socket.
         if !client.is_stopped() && client.has_enough_kept(base) {
             client.reading = Reading::Stopped;
             base.actions.push_back(Action::Pause(id));
-            client.look_later(base, id);
         }
         self.update_client(base, id);
         Input::Later

@@ -79,7 +79,7 @@ pub(super) struct Client {
     pub(super) intake: Intake,
     /// Bytes of an unfinished head, or input that waits because the client is paused.
     pub(super) partial: Vec<u8>,
-    /// What it has sent behind that before it read its answers. Boxed, since few clients do.
+    /// Its later input, if it writes on and does not read. Boxed, since few clients do.
     pub(super) ahead: Option<Box<Ahead>>,
     pub(super) resume: Resume,
     /// When the first byte came of the request that is read next, and when any byte came last.
@@ -96,8 +96,6 @@ pub(super) struct Client {
     pub(super) took_last: Time,
     /// When it is looked at whether it takes nothing any more.
     pub(super) look_at: Option<Time>,
-    /// Since then no more of it can be kept.
-    pub(super) full_since: Option<Time>,
     /// Its measured answers that are not wholly written.
     pub(super) unwritten: UnwrittenList,
     /// The lengths of the answers that it has had. So a client that asks for many large values and
@@ -291,7 +289,6 @@ impl Client {
             lags: false,
             took_last: since,
             look_at: None,
-            full_since: None,
             unwritten: UnwrittenList::EMPTY,
             sizes: ClientSizes::default(),
             expected: Expected::default(),

@@ -13,8 +13,8 @@ pub const TIMEOUT_WRITE: Directive<PoolDraft> = row(
     "How long a client may take nothing of its answers while it writes on and no more is kept of \
      it (`client_buffer_max`, or half of a worker's part of `memory_max`). Then it is closed, with \
      a line in the log that says which of the two it was, and counted in `clients_unread_total`. \
-     What counts is what the system takes for it: a reader of a few kilobytes a second may take \
-     nothing for a minute.",
+     The system takes answers for a client in large steps: one that reads a few kilobytes a second \
+     may take nothing for a minute.",
 );
 
 pub const CLIENT_BUFFER_MAX: Directive<PoolDraft> = row(

@@ -111,9 +111,10 @@ impl Master {
                 if let Some(outcome) = reader.finish() {
                     self.handle_reading(outcome, now);
                 } else if now >= reader.deadline {
-                    self.cancel_change(
-                        "reading the file and looking up its hosts took longer than 30 seconds",
-                    );
+                    self.cancel_change(format!(
+                        "reading the file and looking up its hosts took longer than {} seconds",
+                        reader::PATIENCE.as_secs()
+                    ));
                 }
             }
             Phase::Preparing(next) if next.waiting.is_empty() => self.commit(now),

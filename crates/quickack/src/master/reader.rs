@@ -366,7 +366,7 @@ pub fn absolute(file: &Path) -> PathBuf {
 /// How long a file may take to be read and its hosts to be found. It protects the changes behind
 /// this one from a disk or a name server that never answers, and the wait costs no client anything.
 /// A disk that others keep busy has held up a reading for ten seconds.
-const PATIENCE: Duration = Duration::from_secs(30);
+pub const PATIENCE: Duration = Duration::from_secs(30);
 /// How long a change waits for its names, before servers are down that could be up.
 pub const NAMES_PATIENCE: Duration = Duration::from_secs(2);
 /// How long `check` waits for them.
