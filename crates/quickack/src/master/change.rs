@@ -316,11 +316,18 @@ impl Master {
         }
     }
 
-    /// A death while a change is prepared ends the change: it may be what the worker died of.
-    pub(super) fn note_death(&mut self, number: usize) {
+    /// A death while a change is prepared ends the change: it may be what the worker died of. One
+    /// that was killed because it stood still says nothing of the change, since a busy machine may
+    /// have kept it from a processor: its successor is asked instead.
+    pub(super) fn note_death(&mut self, number: usize, was_hung: bool) {
         // Once it holds, the successor starts with it, and says so.
-        if let Some(Change { phase: Phase::Preparing(_), .. }) = &self.change {
-            self.cancel_change(format!("worker {number} died during the preparation"));
+        let Some(Change { phase: Phase::Preparing(next), .. }) = &mut self.change else { return };
+        if !was_hung {
+            return self.cancel_change(format!("worker {number} died during the preparation"));
+        }
+        if number >= self.running.config.process.worker_count() {
+            // It has no successor before the change holds.
+            next.waiting.remove(&number);
         }
     }
 
@@ -466,9 +473,9 @@ impl Master {
 }
 
 /// The time that workers have to prepare. It protects the operator, and the changes behind this
-/// one, from a worker that never answers and is not found to be hung, because `hang_timeout` is
-/// off or because it goes on turning. Otherwise a worker that stands still is replaced before, 2 s
-/// later by default, and its death ends the change. To wait costs no client anything, because the
+/// one, from a worker that never answers. One that stands still is replaced before, 2 s later by
+/// default, and its successor is asked; but `hang_timeout` may be off, or the worker goes on
+/// turning, or its successor stands still as well. To wait costs no client anything, because the
 /// older configuration serves meanwhile. So a machine that is merely busy does not reach it.
 const PREPARE_LIMIT: Duration = Duration::from_secs(10);
 /// The time that they have to confirm, after which the answer names those that have not. The change

@@ -301,10 +301,10 @@ impl Master {
             };
             let text = format!("worker {number} (pid {pid}) died: {status}{lost}{again}{hint}");
             say_of(&mut self.log, Level::Error, "worker_died", About::worker(number), &text);
-            let how =
-                if worker.state == State::Hung { "it hung".into() } else { status.to_string() };
+            let was_hung = worker.state == State::Hung;
+            let how = if was_hung { "it hung".into() } else { status.to_string() };
             self.slots[number].last_death = Some((now, format!("{how}{hint}")));
-            self.note_death(number);
+            self.note_death(number, was_hung);
         }
         Ok(())
     }

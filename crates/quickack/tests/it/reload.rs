@@ -34,7 +34,7 @@ fn fifty_reloads_good_bad_and_identical_drop_nothing_before_memcached() {
     let mut idle: Vec<Client> = (0..8).map(|_| quickack.client()).collect();
     idle.iter_mut().for_each(|client| client.ask("get a\r\n", "END\r\n"));
     let load = harness::load(&quickack, 50, Options::default());
-    let (workers, links) = (pids(&quickack), memcached.stat("curr_connections"));
+    let workers = pids(&quickack);
     let all = || Facts::of(quickack.workers().into_values().chain([quickack.process.id()]));
     let (held, (mut expected, start)) = (all().descriptors(), (epoch(&quickack), Instant::now()));
     for n in 1..=50 {
@@ -66,7 +66,8 @@ fn fifty_reloads_good_bad_and_identical_drop_nothing_before_memcached() {
     idle.iter_mut().for_each(|client| client.ask("get a\r\n", "END\r\n"));
     assert_eq!(pids(&quickack), workers);
     wait_until("nothing is held of what was", || all().descriptors() <= held);
-    assert_eq!(memcached.stat("curr_connections"), links, "links are kept");
+    // One of each worker, and the one that asks. A busy machine makes spare ones for a while.
+    wait_until("there are as many links as before", || memcached.stat("curr_connections") == 5);
 }
 
 #[test]
@@ -112,6 +113,22 @@ fn a_reload_with_a_stopped_worker_changes_nobody_before_memcached() {
     assert!(epoch(&quickack) > before);
     load.wait_for_everybody();
     load.stop().assert_unharmed();
+}
+
+/// It is found by its heartbeat, or because it does not read what it is to prepare. The change
+/// waits for its successor.
+#[test]
+fn a_worker_that_hangs_during_a_reload_does_not_end_the_change_before_memcached() {
+    for global in [&["hang_timeout: 2s"][..], &[]] {
+        let (memcached, quickack) = harness::field(2, global, &["timeout: 60000"]);
+        let before = wait_for_workers(&quickack, 2);
+        freeze(before[&1].pid);
+        let text = harness::text(2, global, &[memcached.address], &["timeout: 61000"]);
+        quickack.rewrite(&text);
+        let said = quickack.admin_ok(&["reload"]);
+        assert!(said.contains("applied by 2/2"), "{said}");
+        assert_ne!(workers(&quickack)[&1].pid, before[&1].pid, "the one that hangs was replaced");
+    }
 }
 
 /// Whatever only the master opens is tried before anything holds.
