@@ -16,8 +16,10 @@ mod quickack;
 mod redis;
 mod speaker;
 
-use std::io::{BufRead, BufReader, Read};
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read, Seek, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -54,6 +56,32 @@ struct Stderr {
     ended: AtomicBool,
 }
 
+/// Names the folder for copies of what the processes of a test say. A test that is ended at its
+/// deadline cannot print its own: `xtask guard`, which ends it, prints these.
+pub const COPIES: &str = "GUARD_COPIES";
+/// A copy that has become longer than this begins anew: its end counts.
+const COPY_MAX: u64 = 1 << 20;
+
+/// A file for a copy of stderr.
+struct Copy(File);
+
+impl Copy {
+    fn open(name: &str, id: u32) -> Option<Copy> {
+        let folder = PathBuf::from(std::env::var_os(COPIES)?);
+        let name = format!("{}-{id}", name.replace('/', "-"));
+        File::create(folder.join(name)).ok().map(Copy)
+    }
+
+    /// Returns itself, or None if the file cannot be written.
+    fn write(mut self, line: &[u8]) -> Option<Copy> {
+        if self.0.stream_position().ok()? > COPY_MAX {
+            self.0.set_len(0).and_then(|()| self.0.rewind()).ok()?;
+        }
+        self.0.write_all(&[line, b"\n"].concat()).ok()?;
+        Some(self)
+    }
+}
+
 impl Process {
     /// Starts it, with stdin and stdout connected to `/dev/null`.
     pub fn start(name: &str, command: &mut Command) -> Process {
@@ -65,7 +93,8 @@ impl Process {
         let stderr_text = Arc::new(Stderr::default());
         let stderr = child.stderr.take().expect("stderr was asked to be a pipe");
         let listener = Arc::clone(&stderr_text);
-        thread::spawn(move || listener.hear(stderr));
+        let copy = Copy::open(name, child.id());
+        thread::spawn(move || listener.hear(stderr, copy));
         Process { name: name.to_string(), child, stderr_text }
     }
 
@@ -130,6 +159,11 @@ impl Process {
 
     pub fn signal(&self, signal: Signal) {
         send(self.id(), signal);
+    }
+
+    /// Whether it waits, and does not run.
+    pub fn is_asleep(&self) -> bool {
+        facts::state_of(self.id()) == Some('S')
     }
 
     /// Stops it with SIGSTOP, and returns when it has stopped.
@@ -248,8 +282,9 @@ impl Stderr {
         self.text.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn hear(&self, stderr: impl Read) {
+    fn hear(&self, stderr: impl Read, mut copy: Option<Copy>) {
         for line in BufReader::new(stderr).split(b'\n').map_while(Result::ok) {
+            copy = copy.take().and_then(|copy| copy.write(&line));
             let mut text = self.lock();
             text.push_str(&String::from_utf8_lossy(&line));
             text.push('\n');

@@ -12,9 +12,11 @@
 //! The guard is the reaper of all that becomes an orphan below it. A process that outlives its test
 //! is therefore still below the guard: it is named, ended, and fails the test.
 
+use std::fs;
 use std::io::Read;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -23,6 +25,7 @@ use std::time::{Duration, Instant};
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, WaitOptions, WaitStatus};
 use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGQUIT, SIGTERM};
+use testkit::process::COPIES;
 use testkit::process::facts::{below, children, describe};
 
 /// How long the processes of a test may take to end after it. Most have ended before; a worker
@@ -56,6 +59,8 @@ fn cannot(program: &str, error: &std::io::Error) -> ExitCode {
 fn guard(command: &mut Command) -> std::io::Result<ExitCode> {
     let signals = Signals::catch()?;
     rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
+    let copies = Copies::folder()?;
+    command.env(COPIES, &copies.0);
     let test = command.process_group(0).spawn()?.id();
     let Some(status) = wait_for(test, &signals) else {
         eprintln!(
@@ -63,6 +68,7 @@ fn guard(command: &mut Command) -> std::io::Result<ExitCode> {
             describe_below()
         );
         end_all(&signals);
+        eprint!("{}", copies.last_words());
         return Ok(ExitCode::from(ENDED));
     };
     if !all_end_within(GRACE, &signals) {
@@ -72,9 +78,53 @@ fn guard(command: &mut Command) -> std::io::Result<ExitCode> {
     }
     if let Some(signal) = status.terminating_signal() {
         eprintln!("guard: the test was killed by signal {signal}");
+        eprint!("{}", copies.last_words());
         return Ok(ExitCode::FAILURE);
     }
     Ok(ExitCode::from(status.exit_status().map_or(1, |code| code as u8)))
+}
+
+/// The folder with copies of what the processes of a test said on stderr. It goes with the guard.
+struct Copies(PathBuf);
+
+impl Copies {
+    fn folder() -> std::io::Result<Copies> {
+        let folder = std::env::temp_dir().join(format!("guard-{}", std::process::id()));
+        // One of an earlier process with this id, which was killed, may be there.
+        let _ = fs::remove_dir_all(&folder);
+        fs::create_dir(&folder)?;
+        Ok(Copies(folder))
+    }
+
+    /// Returns the end of each copy.
+    fn last_words(&self) -> String {
+        let entries = fs::read_dir(&self.0).into_iter().flatten().flatten();
+        let mut files: Vec<PathBuf> = entries.map(|entry| entry.path()).collect();
+        files.sort();
+        files.iter().map(|file| last_words(file)).collect()
+    }
+}
+
+impl Drop for Copies {
+    fn drop(&mut self) {
+        // Whatever is left does no harm there.
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Lines of each process's output that are shown.
+const LINES_MAX: usize = 100;
+
+fn last_words(file: &Path) -> String {
+    let text = fs::read(file).unwrap_or_default();
+    let text = String::from_utf8_lossy(&text);
+    let lines: Vec<&str> = text.lines().collect();
+    let last = &lines[lines.len().saturating_sub(LINES_MAX)..];
+    let name = file.file_name().unwrap_or_default().display();
+    match last {
+        [] => String::new(),
+        _ => format!("guard: last of {} lines of {name}:\n{}\n", lines.len(), last.join("\n")),
+    }
 }
 
 /// Signals as bytes in a socket, so that waiting for one has a limit.

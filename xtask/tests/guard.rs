@@ -53,6 +53,18 @@ fn a_test_that_waits_for_ever_is_ended_with_all_below_it_and_says_what_they_wait
     assert_eq!(guard.stdout.take().unwrap().read_to_end(&mut Vec::new()).unwrap(), 0);
 }
 
+/// It cannot print that itself: nothing of it runs any more.
+#[test]
+fn what_the_processes_of_a_test_said_last_is_told_when_it_is_killed() {
+    let script = r#"seq 1000 1200 >"$GUARD_COPIES/server-7"; echo "$GUARD_COPIES" >&2; kill $$"#;
+    let (code, told) = end_of(script);
+    assert_eq!(code, Some(1));
+    assert!(told.contains("last of 201 lines of server-7:\n1101\n"), "{told}");
+    assert!(told.ends_with("\n1200\n"), "{told}");
+    let folder = told.lines().next().unwrap();
+    assert!(!std::path::Path::new(folder).exists(), "{folder} is left");
+}
+
 #[test]
 fn a_process_that_outlives_its_test_is_named_and_ended_and_fails_the_test() {
     let (code, told) = end_of("(setsid sleep 1003 &) ; exit 0");
