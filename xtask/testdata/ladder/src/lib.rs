@@ -1,0 +1,1 @@
+//! The tests stand in binaries that `.config/nextest.toml` names.
