@@ -9,10 +9,12 @@ use crate::{git, nextest};
 /// Seeds that the simulator plays.
 pub const SEEDS: (&str, &str) = ("QUICKACK_SEEDS", "500");
 
-/// Returns nextest's expression for the unit tests.
-pub fn unit() -> String {
+/// Returns nextest's expression for the unit tests; for those of `all` packages where the longest
+/// time is measured.
+pub fn unit(all: bool) -> String {
     let mut filter = "binary(simulator)".to_string();
-    for package in changed() {
+    let packages = if all { packages_of("Cargo.lock").into_iter().collect() } else { changed() };
+    for package in packages {
         filter.push_str(&format!(" or rdeps(={package})"));
     }
     filter
@@ -46,8 +48,14 @@ fn packages_of(file: &str) -> Vec<String> {
         (Some(package @ ("testkit" | "fuzz" | "bench" | "xtask")), Some(_), _) => {
             vec![package.to_string()]
         }
-        (Some("Cargo.lock" | "Cargo.toml" | "rust-toolchain.toml"), None, _) => {
+        (Some("Cargo.lock" | "Cargo.toml" | "rust-toolchain.toml"), None, _)
+        | (Some(".cargo"), Some(_), _) => {
             ABOVE_ALL.iter().map(|package| package.to_string()).collect()
+        }
+        // The program's tests compare the reference pages with the program.
+        (Some("docs"), Some(_), _) => vec!["quickack".to_string()],
+        (Some(".config" | ".ci"), Some(_), _) | (Some("CONTRIBUTING.md"), None, _) => {
+            vec!["xtask".to_string()]
         }
         _ => Vec::new(),
     }
@@ -72,7 +80,10 @@ mod tests {
         assert_eq!(packages_of("crates/proxy/src/lib.rs"), ["proxy"]);
         assert_eq!(packages_of("testkit/src/lib.rs"), ["testkit"]);
         assert!(packages_of("Cargo.lock").contains(&"sys".to_string()));
-        assert!(packages_of("docs/names.md").is_empty());
+        assert!(packages_of(".cargo/config.toml").contains(&"sys".to_string()));
+        assert_eq!(packages_of("docs/reference/errors.md"), ["quickack"]);
+        assert_eq!(packages_of(".config/nextest.toml"), ["xtask"]);
+        assert!(packages_of("README.md").is_empty());
     }
 
     #[test]

@@ -123,7 +123,8 @@ const OPTIONS: &[(&str, &str)] = &[
     ("", "changed crates and of those above them, 500 seeds, a test of each module"),
     ("--long", "also run the steps that take long; a named step always runs"),
     ("--allow-missing", "succeed although tests were left out because a program is missing"),
-    ("--write-times", "write tests and times of the steps into CONTRIBUTING.md if all passed"),
+    ("--write-times", "write tests and times of the steps into CONTRIBUTING.md if all passed;"),
+    ("", "with `quick`, its own, as after a change to every crate"),
 ];
 
 const QUICK: &[&str] = &["fmt", "clippy", "tidy", "unit", "it"];
@@ -175,8 +176,8 @@ pub fn run(arguments: &[String]) -> Outcome {
     }
     println!("\n== summary\n{report}");
     let left_out = name_left_out(&request);
-    let whole = !left_out && request.steps.is_empty();
-    if whole && rows.iter().all(|row| row.passed) {
+    let whole = !left_out && (request.steps.is_empty() || request.quick && request.write_times);
+    if whole && !request.quick && rows.iter().all(|row| row.passed) {
         times::passed(began_at)?;
     }
     if whole && column.is_none() {
@@ -185,6 +186,9 @@ pub fn run(arguments: &[String]) -> Outcome {
     let outcome = verdict(&all, left_out && !request.allow_missing);
     let whole = whole && outcome.is_ok();
     match column {
+        Some(column) if whole && request.quick => {
+            times::write_quick(&rows, began.elapsed(), column)?;
+        }
         Some(column) if whole => times::write(&rows, began.elapsed(), column)?,
         Some(_) => println!("no times are written: a step failed, or tests were left out"),
         None => {}
@@ -282,8 +286,9 @@ fn parse(arguments: &[String]) -> Result<Request, String> {
             }
         }
     }
-    if request.write_times && (request.long || !request.steps.is_empty()) {
-        return Err("--write-times is for a run of all steps, without --long".to_string());
+    let is_quick = request.quick && request.steps.len() == QUICK.len();
+    if request.write_times && (request.long || !(request.steps.is_empty() || is_quick)) {
+        return Err("--write-times is for `quick` or for a run of all steps, without --long".into());
     }
     Ok(request)
 }
@@ -345,7 +350,9 @@ fn unit(request: &Request) -> (Ran, Outcome) {
         others.push_str(&format!(" and not (package(=quickack) and test({fragment}))"));
     }
     let (filter, environment) = match request.quick {
-        true => (format!("({}) and {others}", quick::unit()), &[quick::SEEDS][..]),
+        true => {
+            (format!("({}) and {others}", quick::unit(request.write_times)), &[quick::SEEDS][..])
+        }
         false => (others, &[][..]),
     };
     Tests { step: "unit", options: &["--workspace"], filter, environment, again: false }.run()

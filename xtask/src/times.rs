@@ -110,6 +110,15 @@ pub fn write(rows: &[Row], all: Duration, column: Column) -> Outcome {
     fs::write(page(), text).map_err(|error| format!("{FILE}: {error}"))
 }
 
+/// Writes the tests and the time of the quick loop.
+pub fn write_quick(rows: &[Row], all: Duration, column: Column) -> Outcome {
+    let mut lines: Vec<String> = read()?.lines().map(str::to_string).collect();
+    let tests: u64 = rows.iter().map(|row| row.tests).sum();
+    set(&mut lines, "quick", TESTS, &tests.to_string())?;
+    set(&mut lines, "quick", column.word(), &words(all))?;
+    fs::write(page(), lines.join("\n") + "\n").map_err(|error| format!("{FILE}: {error}"))
+}
+
 fn read() -> Result<String, String> {
     fs::read_to_string(page()).map_err(|error| format!("{FILE}: {error}"))
 }
@@ -246,6 +255,8 @@ rest
             let rows = [row("fmt", 1, 1)];
             assert_eq!(with_times(&read().unwrap(), &rows, Duration::ZERO, column, 2).err(), None);
         }
+        let mut lines: Vec<String> = read().unwrap().lines().map(str::to_string).collect();
+        assert_eq!(set(&mut lines, "quick", Column::Compiled.word(), "1 s"), Ok(()));
         let none = ["unit", "it", "four"].map(|step| row(step, 0, 0));
         assert_eq!(fewer(&none).unwrap().len(), none.len(), "their numbers are read");
     }
