@@ -20,7 +20,9 @@ until_so() {
         "$@" >/dev/null 2>&1 && return
         sleep 0.02
     done
-    echo "not so: $*"
+    echo "not so: $*; these run: $(pidof nutcracker); these listen, and the log's end:"
+    ss -Htln
+    tail -n 5 "$log"
     exit 1
 }
 listens() { (: </dev/tcp/127.0.0.1/22121) 2>/dev/null; }

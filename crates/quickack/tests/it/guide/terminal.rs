@@ -33,8 +33,16 @@ ip link set lo up
 ip address add 10.0.0.1/24 dev lo
 ip address add 10.0.0.2/24 dev lo
 mount -t tmpfs none /run
-memcached -d -u nobody -l 10.0.0.1,10.0.0.2 -p 11211
+# A server that becomes a daemon returns before it listens; then memcached writes its pid file.
+memcached() {
+    command memcached "$@" || return
+    until [ -s "${*: -1}" ]; do sleep 0.01; done
+}
+command memcached -d -u nobody -l 10.0.0.1,10.0.0.2 -p 11211
 redis-server --bind 10.0.0.1 --port 6379 --save '' --daemonize yes >/dev/null
+for place in 10.0.0.1/11211 10.0.0.2/11211 10.0.0.1/6379; do
+    until (: <"/dev/tcp/$place") 2>/dev/null; do sleep 0.01; done
+done
 nc() { exec 3<>"/dev/tcp/$1/$2" && cat >&3 && cat <&3; exec 3>&-; }
 # Ends what holds the terminal, as Ctrl-C does.
 end() { [ -z "$serving" ] || { kill -INT -- "-$serving"; wait "$serving"; serving=; } 2>/dev/null; }

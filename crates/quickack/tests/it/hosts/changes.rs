@@ -287,7 +287,7 @@ fn the_resolver_is_started_again_when_it_dies_or_hangs_before_memcached_as_root(
     let place = Place::with_hosts("127.0.0.1 cache.test\n");
     let port = memcached.address.port();
     let text = fast(2, &[named("cache.test", port)], &[]);
-    let text = text.replace(FAST, &format!("{FAST}\n  hang_timeout: 2s"));
+    let text = text.replace(FAST, &format!("{FAST}\n  hang_timeout: 5s"));
     let quickack = place.run(&text);
     let first = resolver(&quickack).expect("a server is written as a name");
     send(first, Signal::KILL);

@@ -44,7 +44,7 @@ fn the_process_dies_again_and_again_and_no_worker_notices_before_memcached() {
 #[test]
 fn a_process_that_stands_still_is_replaced_before_memcached() {
     let memcached = Memcached::start();
-    let quickack = start(1, &["hang_timeout: 2s"], &[memcached.address], &[]);
+    let quickack = start(1, &["hang_timeout: 5s"], &[memcached.address], &[]);
     let (http, old) = (address(&quickack), running(&quickack));
     wait_until("it serves", || try_get(http, "/healthz").is_some());
     let before = workers(&quickack);
