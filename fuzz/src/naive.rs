@@ -151,7 +151,9 @@ fn store(word: &[u8], rest: &[&[u8]], count: usize) -> Reading {
     let quiet = rest.len() == count + 1 && rest[count] == b"noreply";
     let numbers =
         [flags(rest[1]), exptime(rest[2]), if count == 5 { unsigned(rest[4]) } else { Some(0) }];
-    let good = clean(rest[0]) && are_printable(rest) && numbers.iter().all(Option::is_some);
+    let good = clean(rest[0])
+        && rest.iter().all(|word| is_whole(word))
+        && numbers.iter().all(Option::is_some);
     if !good {
         return Reading::Kept { body };
     }
@@ -166,7 +168,9 @@ fn store(word: &[u8], rest: &[&[u8]], count: usize) -> Reading {
 fn keyed_number(word: &[u8], rest: &[&[u8]], number: fn(&[u8]) -> Option<i128>) -> Reading {
     let (key, text, quiet) = match rest {
         [key, text] => (key, text, false),
-        [key, text, last] if are_printable(rest) => (key, text, *last == b"noreply"),
+        [key, text, last] if rest.iter().all(|word| is_whole(word)) => {
+            (key, text, *last == b"noreply")
+        }
         _ => return Reading::Kept { body: None },
     };
     match number(text) {
@@ -215,8 +219,13 @@ fn are_printable(words: &[&[u8]]) -> bool {
     words.iter().all(|text| text.iter().all(|byte| !matches!(byte, 0..=32 | 127)))
 }
 
+/// To some servers a word or a line ends at one of these.
+fn is_whole(word: &[u8]) -> bool {
+    !word.iter().any(|byte| matches!(byte, 0 | b'\r' | b'\n'))
+}
+
 pub fn clean(key: &[u8]) -> bool {
-    (1..=250).contains(&key.len()) && key.iter().all(|byte| !matches!(byte, 0..=0x20 | 0x7f))
+    (1..=250).contains(&key.len()) && is_whole(key) && !key.contains(&b' ')
 }
 
 /// Parses a number with or without a sign, of any length.

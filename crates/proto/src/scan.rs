@@ -22,6 +22,7 @@ pub struct Tokens<'a> {
     line: &'a [u8],
     at: usize,
     clean: bool,
+    whole: bool,
 }
 
 impl<'a> Tokens<'a> {
@@ -31,7 +32,7 @@ impl<'a> Tokens<'a> {
         if end > 0 && line[end - 1] == b'\r' {
             end -= 1;
         }
-        Tokens { line: &line[..end], at: 0, clean: true }
+        Tokens { line: &line[..end], at: 0, clean: true, whole: true }
     }
 
     /// Returns the text of a token of this line.
@@ -41,7 +42,7 @@ impl<'a> Tokens<'a> {
 
     /// Returns the tokens of the same line from its beginning.
     pub fn again(&self) -> Tokens<'a> {
-        Tokens { line: self.line, at: 0, clean: true }
+        Tokens { line: self.line, at: 0, clean: true, whole: true }
     }
 
     /// Returns the text behind the tokens cut so far.
@@ -53,6 +54,16 @@ impl<'a> Tokens<'a> {
     /// the tokens' ends finds this out, so a key's bytes are read only once.
     pub fn are_clean(&self) -> bool {
         self.clean
+    }
+
+    /// Whether the tokens cut so far are free of NUL and CR. To some servers a token ends there.
+    pub fn are_whole(&self) -> bool {
+        self.whole
+    }
+
+    /// Makes [`Tokens::are_clean`] tell of the tokens cut from here on.
+    pub fn begin_clean(&mut self) {
+        self.clean = true;
     }
 }
 
@@ -67,8 +78,9 @@ impl Iterator for Tokens<'_> {
             start += 1;
         }
         let mut end = printable_end(self.line, start);
-        while self.line.get(end).is_some_and(|&byte| byte != b' ') {
+        while let Some(&byte) = self.line.get(end).filter(|byte| **byte != b' ') {
             self.clean = false;
+            self.whole &= !matches!(byte, 0 | b'\r');
             end = printable_end(self.line, end + 1);
         }
         self.at = end;
@@ -184,6 +196,7 @@ mod tests {
             let mut tokens = Tokens::new(&line);
             let cut = tokens.by_ref().count();
             assert_eq!(tokens.are_clean(), byte >= b' ' && byte != 0x7f, "{byte:#x} at {at}");
+            assert_eq!(tokens.are_whole(), !matches!(byte, 0 | b'\r'), "{byte:#x} at {at}");
             assert_eq!(cut, if byte == b' ' && at > 0 && at < 17 { 2 } else { 1 });
         }
     }

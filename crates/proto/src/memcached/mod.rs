@@ -49,12 +49,14 @@ pub(crate) fn refusal<'a>(line: &'a [u8], first: &[u8], is_last: bool) -> Option
     }
 }
 
-/// Whether a line can hold this key unencoded: no space, control character or DEL. Bytes from 0x80
-/// up are allowed.
-fn is_plain(key: &[u8]) -> bool {
+/// Whether a line can hold this key unencoded. memcached keeps every byte but those at which a key
+/// or a line ends: space, NUL, CR and LF.
+pub fn is_plain(key: &[u8]) -> bool {
     // Without an early end, the compiler makes one pass of vector instructions.
-    let unclean = key.iter().fold(false, |bad, &byte| bad | (byte <= b' ') | (byte == 0x7f));
-    (1..=KEY_MAX).contains(&key.len()) && !unclean
+    let ends = key.iter().fold(false, |ends, &byte| {
+        ends | (byte == b' ') | (byte == 0) | (byte == b'\r') | (byte == b'\n')
+    });
+    (1..=KEY_MAX).contains(&key.len()) && !ends
 }
 
 /// Returns the version for clients. Clients, other proxies among them, choose their commands by the

@@ -121,9 +121,8 @@ fn list(word: &[u8], progress: &mut Progress, input: &[u8]) -> Parsed<Item> {
 /// Reads `VALUE key flags bytes [cas]` in one pass: most replies of servers begin so.
 fn value(ask: Ask, input: &[u8]) -> Parsed<Item> {
     let rest = &input[VALUE.len()..input.len().min(LINE_MAX)];
-    // No key has a control character. If the key stops at one, or at the end of the line, the
-    // checks below fail.
-    let Some(key_len) = rest.iter().position(|&byte| byte <= b' ') else {
+    // If the key stops at the end of the line, the checks below fail.
+    let Some(key_len) = memchr::memchr2(b' ', b'\n', rest) else {
         return unfinished(input);
     };
     let key = Span::new(VALUE.len(), VALUE.len() + key_len);

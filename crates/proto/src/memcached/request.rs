@@ -401,11 +401,12 @@ impl Line<'_> {
             == Some(&b"noreply"[..])
     }
 
-    /// Whether this is a key: 1 to 250 bytes without space, control character, NUL or DEL; bytes
-    /// from 0x80 up are allowed. An unclean byte anywhere before the key in the line refuses it as
-    /// well, since no argument may have one either.
+    /// Whether this is a key: 1 to 250 bytes without space, NUL, CR and LF. memcached takes a CR,
+    /// and finds the end of the line elsewhere than others do; at a NUL its key ends. One of them
+    /// anywhere before in the line refuses the key as well. Numbers are checked where they are
+    /// read.
     pub(super) fn is_key(&self, token: Span) -> bool {
-        self.tokens.are_clean() && self.tokens.text(token).len() <= KEY_MAX
+        self.tokens.are_whole() && self.tokens.text(token).len() <= KEY_MAX
     }
 
     /// Returns the next `N` tokens. Only a line with too many tokens fills the last place.

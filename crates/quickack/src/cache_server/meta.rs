@@ -346,7 +346,7 @@ fn push_key(key: &[u8], as_base64: bool, out: &mut Vec<u8>) {
 /// memcached 1.6.18 returns the key as base64 if an `ms` brought it so, and otherwise raw, even if
 /// that breaks the line. Such a key is base64 here.
 fn shows_base64(item: &Item<'_>, key: &[u8]) -> bool {
-    item.binary || key.iter().any(|byte| *byte <= b' ' || *byte == 0x7f)
+    item.binary || !proto::memcached::is_plain(key)
 }
 
 /// Counts as memcached does: its own head, a cas, the key and its NUL, flags, the value and its

@@ -18,9 +18,7 @@ pub fn route(config: &Config, pool_name: Option<&str>, keys: &[OsString]) -> Exi
     let text = config.plan.pools.iter().any(|pool| asked(pool) && keys_are_words(pool));
     if let Some(key) = keys.iter().find(|key| text && !is_word(key.as_bytes())) {
         let key = key.as_bytes().escape_ascii();
-        eprintln!(
-            "quickack: `{key}` is not a key: 1 to 250 bytes without space or control character"
-        );
+        eprintln!("quickack: `{key}` is not a key: 1 to 250 bytes without space, NUL and line end");
         return ExitCode::FAILURE;
     }
     let mut rows: Vec<Row> = vec![["KEY", "POOL", "HASH", "SERVER"].map(str::to_string)];

@@ -249,7 +249,7 @@ fn what_memcached_might_read_otherwise_never_leaves_us() {
     for request in [
         format!("get {long}\r\n"),
         "get a\0b\r\n".into(),
-        "get a\x01\r\n".into(),
+        "get a\rb\r\n".into(),
         "set a -1 0 1\r\n".into(),
         "set a 0 0 -1\r\n".into(),
         "set a 0 0 ++1\r\n".into(),

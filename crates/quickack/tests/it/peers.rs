@@ -3,6 +3,7 @@
 
 mod binary;
 mod clients;
+mod keys;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};

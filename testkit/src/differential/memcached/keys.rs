@@ -109,7 +109,7 @@ fn key(at: usize, kind: Kind, random: &mut Random) -> Key {
             named = Named::Raw;
         }
     }
-    let plain = raw.iter().all(|byte| *byte > b' ' && *byte != 0x7f);
+    let plain = !raw.iter().any(|byte| b" \0\r\n".contains(byte));
     let counted = !(at / LANES).is_multiple_of(3);
     let taken = matches!(named, Named::Both | Named::Raw);
     Key { raw, plain, named, counted, taken }

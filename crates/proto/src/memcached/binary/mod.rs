@@ -34,8 +34,8 @@ const ABOUT: &str = "\
 A connection to the same listener speaks binary if its first byte is 0x80. The proxy speaks text to
 the servers. The answers differ from those of memcached 1.6.18 in these points:
 
-* a key with a space, a control character or DEL in it may have at most 186 bytes, else 0x04. It is
-  sent as base64, and only to servers with the meta commands, else 0x83;
+* a key with a space, NUL, CR or LF in it may have at most 186 bytes, else 0x04. It is sent as
+  base64, and only to servers with the meta commands, else 0x83;
 * a read that finds such a key stale takes the right to renew it, which this protocol cannot show:
   do not use stale marks with such keys;
 * an expiry past 2147483647 (the year 2038) becomes that second: text has no later one;

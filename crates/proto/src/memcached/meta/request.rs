@@ -38,6 +38,8 @@ impl Line<'_> {
         if !self.is_key(key) {
             return self.refuse(Refusal::Bad(BAD_LINE));
         }
+        // A key may have control characters, flags may not.
+        self.tokens.begin_clean();
         if verb == Verb::Debug {
             return self.read_debug(key);
         }

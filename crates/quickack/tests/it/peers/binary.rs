@@ -38,7 +38,7 @@ fn five_hundred_silent_misses_over_four_memcacheds_are_one_packet() {
 
 /// Runs a scenario with memcached itself, quickack in front of it, and quickack in front of the
 /// embedded cache.
-fn everywhere(story: impl Fn(&dyn Fn() -> Client)) {
+pub fn everywhere(story: impl Fn(&dyn Fn() -> Client)) {
     let memcached = Memcached::start();
     story(&|| memcached.client());
     memcached.client().ask("flush_all\r\n", "OK\r\n");
