@@ -21,6 +21,7 @@ use rustix::process::Signal;
 
 use super::change_queue::{Asked, ChangeRequest, Wanted, name_workers};
 use super::ids::Ids;
+use super::preparing::Preparing;
 use super::reader::{self, Addresses, Reader, Reading};
 use super::report::one_line;
 use super::workers::State;
@@ -49,8 +50,7 @@ struct Next {
     running: Running,
     sealed_config: Rc<OwnedFd>,
     ids: Ids,
-    waiting: BTreeSet<usize>,
-    deadline: Instant,
+    preparing: Preparing,
     told: Vec<String>,
 }
 
@@ -117,9 +117,9 @@ impl Master {
                     ));
                 }
             }
-            Phase::Preparing(next) if next.waiting.is_empty() => self.commit(now),
-            Phase::Preparing(next) if now >= next.deadline => {
-                let who = name_workers(&next.waiting);
+            Phase::Preparing(next) if next.preparing.waiting().is_empty() => self.commit(now),
+            Phase::Preparing(next) if next.preparing.is_late(now) => {
+                let who = name_workers(next.preparing.waiting());
                 self.cancel_change(format!("{who} did not answer in time"));
             }
             Phase::Committing(applied) if applied.waiting.is_empty() || now >= applied.deadline => {
@@ -240,14 +240,7 @@ impl Master {
         };
         let sealed_config = Rc::new(running.installation(&mut self.caches)?.seal()?);
         self.last_epoch += 1;
-        Ok(Next {
-            running,
-            sealed_config,
-            ids,
-            waiting: BTreeSet::new(),
-            deadline: now + PREPARE_LIMIT,
-            told,
-        })
+        Ok(Next { running, sealed_config, ids, preparing: Preparing::begin(now), told })
     }
 
     fn ask_workers(&mut self) {
@@ -262,7 +255,7 @@ impl Master {
             if worker.state == State::Leaving && number < count {
                 // Its slot is wanted; until it has left, nobody would look at its listeners.
                 if let Some(Change { phase: Phase::Preparing(next), .. }) = &mut self.change {
-                    next.waiting.insert(number);
+                    next.preparing.wait_for(number);
                 }
             } else {
                 if self.wakeups.len() > wakeups {
@@ -280,18 +273,22 @@ impl Master {
         let mine = next.running.listeners.iter().filter(|entry| entry.is_of(number));
         let new: Vec<u32> = mine.map(|entry| entry.id).filter(|id| !has(*id)).collect();
         let (epoch, sealed) = (next.running.epoch, Rc::clone(&next.sealed_config));
-        next.waiting.insert(number);
+        next.preparing.wait_for(number);
         self.pass_listeners(number, &new);
         let Some(worker) = self.slots[number].worker.as_mut() else { return };
-        // One that does not read is found by the deadline of the change.
+        // One that does not read is replaced, or found by the deadline of the change.
         worker.send(ToWorker::Prepare { epoch }, &[sealed]);
     }
 
     pub(super) fn note_prepared(&mut self, number: usize, epoch: u64) {
+        // Of one that is being killed, its successor has to prepare.
+        if self.slots[number].worker.as_ref().is_some_and(|it| it.state == State::Hung) {
+            return;
+        }
         if let Some(Change { phase: Phase::Preparing(next), .. }) = &mut self.change
             && next.running.epoch == epoch
         {
-            next.waiting.remove(&number);
+            next.preparing.forget(number);
         }
     }
 
@@ -317,24 +314,25 @@ impl Master {
     }
 
     /// A death while a change is prepared ends the change: it may be what the worker died of. One
-    /// that was killed because it stood still says nothing of the change, since a busy machine may
-    /// have kept it from a processor: its successor is asked instead.
-    pub(super) fn note_death(&mut self, number: usize, was_hung: bool) {
+    /// that was killed because it stood still may have been kept from a processor by a busy
+    /// machine: its successor is asked instead, once.
+    pub(super) fn note_death(&mut self, number: usize, was_hung: bool, now: Instant) {
         // Once it holds, the successor starts with it, and says so.
         let Some(Change { phase: Phase::Preparing(next), .. }) = &mut self.change else { return };
-        if !was_hung {
-            return self.cancel_change(format!("worker {number} died during the preparation"));
-        }
-        if number >= self.running.config.process.worker_count() {
+        let count = self.running.config.process.worker_count();
+        if was_hung && (number >= count || self.workers_sent_away) {
             // It has no successor before the change holds.
-            next.waiting.remove(&number);
+            return next.preparing.forget(number);
+        }
+        if !was_hung || !next.preparing.replace(number, now) {
+            self.cancel_change(format!("worker {number} died during the preparation"));
         }
     }
 
     /// A worker that was to leave has left; nobody waits for it any more.
     pub(super) fn note_left(&mut self, number: usize) {
         if let Some(Change { phase: Phase::Preparing(next), .. }) = &mut self.change {
-            next.waiting.remove(&number);
+            next.preparing.forget(number);
         }
     }
 
@@ -472,13 +470,7 @@ impl Master {
     }
 }
 
-/// The time that workers have to prepare. It protects the operator, and the changes behind this
-/// one, from a worker that never answers. One that stands still is replaced before, 2 s later by
-/// default, and its successor is asked; but `hang_timeout` may be off, or the worker goes on
-/// turning, or its successor stands still as well. To wait costs no client anything, because the
-/// older configuration serves meanwhile. So a machine that is merely busy does not reach it.
-const PREPARE_LIMIT: Duration = Duration::from_secs(10);
-/// The time that they have to confirm, after which the answer names those that have not. The change
+/// The time that workers have to confirm, after which the answer names those that have not. The change
 /// holds by then. Reading, preparing and confirming together take less than the 60 s after which
 /// the one who asked stops waiting.
 const CONFIRM_LIMIT: Duration = Duration::from_secs(5);

@@ -304,7 +304,7 @@ impl Master {
             let was_hung = worker.state == State::Hung;
             let how = if was_hung { "it hung".into() } else { status.to_string() };
             self.slots[number].last_death = Some((now, format!("{how}{hint}")));
-            self.note_death(number, was_hung);
+            self.note_death(number, was_hung, now);
         }
         Ok(())
     }

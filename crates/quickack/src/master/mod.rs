@@ -50,6 +50,7 @@ mod lifecycle;
 mod listeners;
 mod lists;
 mod names;
+mod preparing;
 mod problems;
 mod query;
 pub mod reader;

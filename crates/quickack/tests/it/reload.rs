@@ -115,8 +115,8 @@ fn a_reload_with_a_stopped_worker_changes_nobody_before_memcached() {
     load.stop().assert_unharmed();
 }
 
-/// It is found by its heartbeat, or because it does not read what it is to prepare. The change
-/// waits for its successor.
+/// It is found by its heartbeat, or, with the longer `hang_timeout` of tests, because it does not
+/// read its messages. The change waits for its successor.
 #[test]
 fn a_worker_that_hangs_during_a_reload_does_not_end_the_change_before_memcached() {
     for global in [&["hang_timeout: 2s"][..], &[]] {
