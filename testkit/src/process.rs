@@ -63,21 +63,28 @@ pub const COPIES: &str = "GUARD_COPIES";
 const COPY_MAX: u64 = 1 << 20;
 
 /// A file for a copy of stderr.
-struct Copy(File);
+struct StderrCopy {
+    file: File,
+    len: u64,
+}
 
-impl Copy {
-    fn open(name: &str, id: u32) -> Option<Copy> {
+impl StderrCopy {
+    fn open(name: &str, id: u32) -> Option<StderrCopy> {
         let folder = PathBuf::from(std::env::var_os(COPIES)?);
         let name = format!("{}-{id}", name.replace('/', "-"));
-        File::create(folder.join(name)).ok().map(Copy)
+        let file = File::create(folder.join(name)).ok()?;
+        Some(StderrCopy { file, len: 0 })
     }
 
     /// Returns itself, or None if the file cannot be written.
-    fn write(mut self, line: &[u8]) -> Option<Copy> {
-        if self.0.stream_position().ok()? > COPY_MAX {
-            self.0.set_len(0).and_then(|()| self.0.rewind()).ok()?;
+    fn write(mut self, line: &[u8]) -> Option<StderrCopy> {
+        if self.len > COPY_MAX {
+            self.len = 0;
+            self.file.set_len(0).and_then(|()| self.file.rewind()).ok()?;
         }
-        self.0.write_all(&[line, b"\n"].concat()).ok()?;
+        let line = [line, b"\n"].concat();
+        self.len += line.len() as u64;
+        self.file.write_all(&line).ok()?;
         Some(self)
     }
 }
@@ -93,7 +100,7 @@ impl Process {
         let stderr_text = Arc::new(Stderr::default());
         let stderr = child.stderr.take().expect("stderr was asked to be a pipe");
         let listener = Arc::clone(&stderr_text);
-        let copy = Copy::open(name, child.id());
+        let copy = StderrCopy::open(name, child.id());
         thread::spawn(move || listener.hear(stderr, copy));
         Process { name: name.to_string(), child, stderr_text }
     }
@@ -282,7 +289,7 @@ impl Stderr {
         self.text.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn hear(&self, stderr: impl Read, mut copy: Option<Copy>) {
+    fn hear(&self, stderr: impl Read, mut copy: Option<StderrCopy>) {
         for line in BufReader::new(stderr).split(b'\n').map_while(Result::ok) {
             copy = copy.take().and_then(|copy| copy.write(&line));
             let mut text = self.lock();

@@ -59,8 +59,9 @@ fn cannot(program: &str, error: &std::io::Error) -> ExitCode {
 fn guard(command: &mut Command) -> std::io::Result<ExitCode> {
     let signals = Signals::catch()?;
     rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
-    let copies = Copies::folder()?;
-    command.env(COPIES, &copies.0);
+    // It goes with the guard.
+    let copies = tempfile::Builder::new().prefix("guard-").tempdir()?;
+    command.env(COPIES, copies.path());
     let test = command.process_group(0).spawn()?.id();
     let Some(status) = wait_for(test, &signals) else {
         eprintln!(
@@ -68,7 +69,7 @@ fn guard(command: &mut Command) -> std::io::Result<ExitCode> {
             describe_below()
         );
         end_all(&signals);
-        eprint!("{}", copies.last_words());
+        eprint!("{}", all_last_words(copies.path()));
         return Ok(ExitCode::from(ENDED));
     };
     if !all_end_within(GRACE, &signals) {
@@ -78,38 +79,18 @@ fn guard(command: &mut Command) -> std::io::Result<ExitCode> {
     }
     if let Some(signal) = status.terminating_signal() {
         eprintln!("guard: the test was killed by signal {signal}");
-        eprint!("{}", copies.last_words());
+        eprint!("{}", all_last_words(copies.path()));
         return Ok(ExitCode::FAILURE);
     }
     Ok(ExitCode::from(status.exit_status().map_or(1, |code| code as u8)))
 }
 
-/// The folder with copies of what the processes of a test said on stderr. It goes with the guard.
-struct Copies(PathBuf);
-
-impl Copies {
-    fn folder() -> std::io::Result<Copies> {
-        let folder = std::env::temp_dir().join(format!("guard-{}", std::process::id()));
-        // One of an earlier process with this id, which was killed, may be there.
-        let _ = fs::remove_dir_all(&folder);
-        fs::create_dir(&folder)?;
-        Ok(Copies(folder))
-    }
-
-    /// Returns the end of each copy.
-    fn last_words(&self) -> String {
-        let entries = fs::read_dir(&self.0).into_iter().flatten().flatten();
-        let mut files: Vec<PathBuf> = entries.map(|entry| entry.path()).collect();
-        files.sort();
-        files.iter().map(|file| last_words(file)).collect()
-    }
-}
-
-impl Drop for Copies {
-    fn drop(&mut self) {
-        // Whatever is left does no harm there.
-        let _ = fs::remove_dir_all(&self.0);
-    }
+/// Returns the end of each copy of what a process of the test said on stderr.
+fn all_last_words(copies: &Path) -> String {
+    let entries = fs::read_dir(copies).into_iter().flatten().flatten();
+    let mut files: Vec<PathBuf> = entries.map(|entry| entry.path()).collect();
+    files.sort();
+    files.iter().map(|file| last_words(file)).collect()
 }
 
 /// Lines of each process's output that are shown.

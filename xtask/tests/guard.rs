@@ -2,12 +2,12 @@
 // A test that cannot continue panics, in its helper functions as well.
 #![allow(clippy::unwrap_used)]
 
-use std::io::Read;
+use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, Command, Output, Stdio};
 
 use rustix::process::{Pid, Signal};
 use testkit::process::facts::describe;
-use testkit::process::wait_until;
+use testkit::process::{Process, wait_until};
 
 fn guard(script: &str) -> Child {
     let mut command = Command::new(env!("CARGO_BIN_EXE_xtask"));
@@ -63,6 +63,40 @@ fn what_the_processes_of_a_test_said_last_is_told_when_it_is_killed() {
     assert!(told.ends_with("\n1200\n"), "{told}");
     let folder = told.lines().next().unwrap();
     assert!(!std::path::Path::new(folder).exists(), "{folder} is left");
+}
+
+/// Starts a server that says something, and waits for ever. The test below runs it.
+#[test]
+#[ignore = "it never ends; another test runs it below the guard"]
+fn a_test_whose_server_speaks() {
+    let mut command = Command::new("sh");
+    command.args(["-c", "echo it stands here >&2; exec sleep 1008"]);
+    let mut server = Process::start("server", &mut command);
+    server.wait_for("where it stands", |said| said.contains("stands here").then_some(()));
+    println!("it has spoken");
+    loop {
+        std::thread::park();
+    }
+}
+
+/// The copies are of what testkit's processes say, and are told at the deadline.
+#[test]
+fn what_a_server_of_a_test_said_is_told_when_the_test_is_ended() {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_xtask"));
+    command.arg("guard").arg(std::env::current_exe().unwrap()).stdin(Stdio::null());
+    command.args(["--exact", "a_test_whose_server_speaks", "--ignored", "--nocapture"]);
+    let mut guard = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let said = BufReader::new(guard.stdout.take().unwrap()).lines().map(Result::unwrap);
+    assert!({ said }.any(|line| line.contains("it has spoken")), "it did not begin");
+    let id = Pid::from_raw(guard.id() as i32).unwrap();
+    rustix::process::kill_process(id, Signal::TERM).unwrap();
+    let Output { status, stderr, .. } = guard.wait_with_output().unwrap();
+    assert_eq!(status.code(), Some(124));
+    let told = String::from_utf8(stderr).unwrap();
+    assert!(
+        told.contains("last of 1 lines of server-") && told.contains("it stands here"),
+        "{told}"
+    );
 }
 
 #[test]
