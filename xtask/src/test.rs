@@ -176,20 +176,17 @@ pub fn run(arguments: &[String]) -> Outcome {
     }
     println!("\n== summary\n{report}");
     let left_out = name_left_out(&request);
-    let whole = !left_out && (request.steps.is_empty() || request.quick && request.write_times);
-    if whole && !request.quick && rows.iter().all(|row| row.passed) {
+    let whole = !left_out && request.steps.is_empty();
+    if whole && rows.iter().all(|row| row.passed) {
         times::passed(began_at)?;
     }
     if whole && column.is_none() {
         all.failed.extend(times::fewer(&rows)?);
     }
     let outcome = verdict(&all, left_out && !request.allow_missing);
-    let whole = whole && outcome.is_ok();
+    let write = if request.quick { times::write_quick } else { times::write };
     match column {
-        Some(column) if whole && request.quick => {
-            times::write_quick(&rows, began.elapsed(), column)?;
-        }
-        Some(column) if whole => times::write(&rows, began.elapsed(), column)?,
+        Some(column) if !left_out && outcome.is_ok() => write(&rows, began.elapsed(), column)?,
         Some(_) => println!("no times are written: a step failed, or tests were left out"),
         None => {}
     }

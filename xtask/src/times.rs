@@ -105,18 +105,28 @@ fn fewer_than(text: &str, rows: &[Row]) -> Result<Vec<String>, String> {
 
 /// Writes the tests of each step, and the times into a column of the table.
 pub fn write(rows: &[Row], all: Duration, column: Column) -> Outcome {
-    let processors = std::thread::available_parallelism().map_or(1, |count| count.get());
-    let text = with_times(&read()?, rows, all, column, processors)?;
-    fs::write(page(), text).map_err(|error| format!("{FILE}: {error}"))
+    let mut figures: Vec<Figures> =
+        rows.iter().map(|row| (row.step, row.tests, row.took)).collect();
+    figures.push(("all", sum(rows), all));
+    write_figures(&figures, column)
 }
 
 /// Writes the tests and the time of the quick loop.
 pub fn write_quick(rows: &[Row], all: Duration, column: Column) -> Outcome {
-    let mut lines: Vec<String> = read()?.lines().map(str::to_string).collect();
-    let tests: u64 = rows.iter().map(|row| row.tests).sum();
-    set(&mut lines, "quick", TESTS, &tests.to_string())?;
-    set(&mut lines, "quick", column.word(), &words(all))?;
-    fs::write(page(), lines.join("\n") + "\n").map_err(|error| format!("{FILE}: {error}"))
+    write_figures(&[("quick", sum(rows), all)], column)
+}
+
+/// A row of the table, its tests and its time.
+type Figures = (&'static str, u64, Duration);
+
+fn sum(rows: &[Row]) -> u64 {
+    rows.iter().map(|row| row.tests).sum()
+}
+
+fn write_figures(figures: &[Figures], column: Column) -> Outcome {
+    let processors = std::thread::available_parallelism().map_or(1, |count| count.get());
+    let text = with_times(&read()?, figures, column, processors)?;
+    fs::write(page(), text).map_err(|error| format!("{FILE}: {error}"))
 }
 
 fn read() -> Result<String, String> {
@@ -133,17 +143,14 @@ const TESTS: &str = "tests";
 
 fn with_times(
     text: &str,
-    rows: &[Row],
-    all: Duration,
+    figures: &[Figures],
     column: Column,
     processors: usize,
 ) -> Result<String, String> {
     let mut lines: Vec<String> = text.lines().map(str::to_string).collect();
-    let sum = rows.iter().map(|row| row.tests).sum();
-    let steps = rows.iter().map(|row| (row.step, row.tests, row.took));
-    for (step, tests, took) in steps.chain([("all", sum, all)]) {
+    for (step, tests, took) in figures {
         set(&mut lines, step, TESTS, &tests.to_string())?;
-        set(&mut lines, step, column.word(), &words(took))?;
+        set(&mut lines, step, column.word(), &words(*took))?;
     }
     // Each column may be of another machine.
     let start = format!("* `{}`: ", column.word());
@@ -218,8 +225,10 @@ rest
 
     #[test]
     fn a_run_replaces_its_own_column_and_its_number_of_processors() {
-        let (rows, all) = ([row("it", 19, 61), row("fmt", 1, 600)], Duration::from_secs(662));
-        let written = with_times(TABLE, &rows, all, Column::Compiled, 2).unwrap();
+        let seconds = Duration::from_secs;
+        let figures =
+            [("it", 19, seconds(61)), ("fmt", 1, seconds(600)), ("all", 20, seconds(662))];
+        let written = with_times(TABLE, &figures, Column::Compiled, 2).unwrap();
         let expected = "\
 | step | proves | tests | fresh | compiled |
 |---|---|---|---|---|
@@ -232,8 +241,8 @@ rest
 rest
 ";
         assert_eq!(written, expected);
-        let other = [row("other", 1, 1)];
-        assert!(with_times(TABLE, &other, all, Column::Fresh, 2).is_err(), "it has no row");
+        let other = [("other", 1, seconds(1))];
+        assert!(with_times(TABLE, &other, Column::Fresh, 2).is_err(), "it has no row");
     }
 
     #[test]
@@ -252,11 +261,9 @@ rest
     #[test]
     fn the_page_has_a_place_for_each_column() {
         for column in [Column::Fresh, Column::Compiled] {
-            let rows = [row("fmt", 1, 1)];
-            assert_eq!(with_times(&read().unwrap(), &rows, Duration::ZERO, column, 2).err(), None);
+            let figures = ["fmt", "all", "quick"].map(|step| (step, 1, Duration::ZERO));
+            assert_eq!(with_times(&read().unwrap(), &figures, column, 2).err(), None);
         }
-        let mut lines: Vec<String> = read().unwrap().lines().map(str::to_string).collect();
-        assert_eq!(set(&mut lines, "quick", Column::Compiled.word(), "1 s"), Ok(()));
         let none = ["unit", "it", "four"].map(|step| row(step, 0, 0));
         assert_eq!(fewer(&none).unwrap().len(), none.len(), "their numbers are read");
     }
