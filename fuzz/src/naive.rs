@@ -151,9 +151,7 @@ fn store(word: &[u8], rest: &[&[u8]], count: usize) -> Reading {
     let quiet = rest.len() == count + 1 && rest[count] == b"noreply";
     let numbers =
         [flags(rest[1]), exptime(rest[2]), if count == 5 { unsigned(rest[4]) } else { Some(0) }];
-    let good = clean(rest[0])
-        && rest.iter().all(|word| is_whole(word))
-        && numbers.iter().all(Option::is_some);
+    let good = clean(rest[0]) && are_whole(rest) && numbers.iter().all(Option::is_some);
     if !good {
         return Reading::Kept { body };
     }
@@ -168,9 +166,7 @@ fn store(word: &[u8], rest: &[&[u8]], count: usize) -> Reading {
 fn keyed_number(word: &[u8], rest: &[&[u8]], number: fn(&[u8]) -> Option<i128>) -> Reading {
     let (key, text, quiet) = match rest {
         [key, text] => (key, text, false),
-        [key, text, last] if rest.iter().all(|word| is_whole(word)) => {
-            (key, text, *last == b"noreply")
-        }
+        [key, text, last] if are_whole(rest) => (key, text, *last == b"noreply"),
         _ => return Reading::Kept { body: None },
     };
     match number(text) {
@@ -220,12 +216,12 @@ fn are_printable(words: &[&[u8]]) -> bool {
 }
 
 /// To some servers a word or a line ends at one of these.
-fn is_whole(word: &[u8]) -> bool {
-    !word.iter().any(|byte| matches!(byte, 0 | b'\r' | b'\n'))
+fn are_whole(words: &[&[u8]]) -> bool {
+    !words.concat().iter().any(|byte| matches!(byte, 0 | b'\r' | b'\n'))
 }
 
 pub fn clean(key: &[u8]) -> bool {
-    (1..=250).contains(&key.len()) && is_whole(key) && !key.contains(&b' ')
+    (1..=250).contains(&key.len()) && are_whole(&[key]) && !key.contains(&b' ')
 }
 
 /// Parses a number with or without a sign, of any length.

@@ -1,8 +1,8 @@
 //! A client's request: one line, and for storage commands a data block.
 //!
 //! A request is forwarded only if every byte of it is understood. Input that a server might read
-//! differently is written in the form that all read alike (`number.rs`), or refused here (a control
-//! character in a key, a stray argument). On a shared link, a misread byte would become another
+//! differently is written in the form that all read alike (`number.rs`), or refused here (a NUL or
+//! CR in a key, a stray argument). On a shared link, a misread byte would become another
 //! client's problem.
 
 use super::commands::{self, Shape};

@@ -15,7 +15,8 @@ without `q`, to a server with the meta commands (memcached 1.6.13 or newer, by i
 any other server it is written as a classic command if that means exactly the same. These are
 accepted by memcached 1.6.18 but not here:
 
-* NUL or CR within a line, and another control character outside of a key;
+* NUL or CR within a line; another control character that is neither in a key nor in the last word
+  of a classic command that servers ignore;
 * text behind a flag that has no value; base64 that is not canonical;
 * a storage command whose length cannot be read: the connection is closed, since data cannot be
   told from commands. One that names no length is an error, and the connection stays open;

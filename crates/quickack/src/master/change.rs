@@ -470,7 +470,7 @@ impl Master {
     }
 }
 
-/// The time that workers have to confirm, after which the answer names those that have not. The change
-/// holds by then. Reading, preparing and confirming together take less than the 60 s after which
-/// the one who asked stops waiting.
+/// The time that workers have to confirm, after which the answer names those that have not. The
+/// change holds by then. Reading, preparing and confirming together take less than the 60 s after
+/// which the one who asked stops waiting.
 const CONFIRM_LIMIT: Duration = Duration::from_secs(5);

@@ -76,11 +76,8 @@ fn clear(memcached: &Memcached) {
     wait_until("no item is counted", || {
         let is_empty = client.stat("curr_items") == 0;
         if !is_empty {
-            // A row may have disabled it.
-            for request in ["lru_crawler enable\r\n", "lru_crawler crawl all\r\n"] {
-                client.send(request);
-                client.line();
-            }
+            client.send("lru_crawler crawl all\r\n");
+            client.line();
         }
         is_empty
     });
