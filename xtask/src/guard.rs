@@ -28,9 +28,14 @@ use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 use testkit::process::COPIES;
 use testkit::process::facts::{below, children, describe};
 
-/// How long the processes of a test may take to end after it. Most have ended before; a worker
-/// whose master was killed notices at its next event.
-const GRACE: Duration = Duration::from_secs(5);
+/// How many seconds the processes of a test may take to end after it, unless `GUARD_GRACE_S` says
+/// otherwise. Most have ended before; a worker whose master was killed notices at its next event.
+const GRACE_S: u64 = 20;
+
+fn grace() -> Duration {
+    let told = std::env::var("GUARD_GRACE_S").ok().and_then(|text| text.parse().ok());
+    Duration::from_secs(told.unwrap_or(GRACE_S))
+}
 
 /// The exit status of a test that was ended at its deadline, as `timeout` has it.
 const ENDED: u8 = 124;
@@ -72,9 +77,10 @@ fn guard(command: &mut Command) -> std::io::Result<ExitCode> {
         eprint!("{}", all_last_words(copies.path()));
         return Ok(ExitCode::from(ENDED));
     };
-    if !all_end_within(GRACE, &signals) {
+    if !all_end_within(grace(), &signals) {
         eprintln!("guard: the test left processes behind, which were ended:\n{}", describe_below());
         end_all(&signals);
+        eprint!("{}", all_last_words(copies.path()));
         return Ok(ExitCode::FAILURE);
     }
     if let Some(signal) = status.terminating_signal() {
@@ -104,7 +110,7 @@ fn last_words(file: &Path) -> String {
     let name = file.file_name().unwrap_or_default().display();
     match last {
         [] => String::new(),
-        _ => format!("guard: last of {} lines of {name}:\n{}\n", lines.len(), last.join("\n")),
+        _ => format!("guard: the last lines of {name}:\n{}\n", last.join("\n")),
     }
 }
 

@@ -62,7 +62,7 @@ fn each_test_that_fails_is_named_with_its_cause_and_every_other_one_runs() {
     command.args(["--config-file".into(), root.join(".config/nextest.toml")]);
     command.args(["--config", &runner]).stdin(Stdio::null());
     // The outer run's own settings are not this one's.
-    command.env("CARGO_TARGET_DIR", package.join("target"));
+    command.env("CARGO_TARGET_DIR", package.join("target")).env("GUARD_GRACE_S", "2");
     for (name, _) in std::env::vars_os() {
         if name.to_str().is_some_and(|name| name.starts_with("NEXTEST")) {
             command.env_remove(name);
