@@ -352,7 +352,7 @@ fn unit(request: &Request) -> (Ran, Outcome) {
         }
         false => (others, &[][..]),
     };
-    Tests { step: "unit", options: &["--workspace"], filter, environment, again: false }.run()
+    Tests { step: "unit", options: &["--workspace"], filter, environment, again: true }.run()
 }
 
 /// The bugs are compiled in, so this step has its own target folder.
