@@ -1,5 +1,6 @@
 //! Answers of git about this checkout.
 
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::process::Command;
 
 use crate::root;
@@ -10,9 +11,19 @@ pub fn ask(arguments: &[&str]) -> Option<String> {
     output.status.success().then(|| String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// Returns the short name of the commit, with `+` if a file was changed since.
+/// Returns the short name of the commit, and a hash of what was changed since, if anything was.
 pub fn state() -> Result<String, String> {
     let commit = ask(&["rev-parse", "--short", "HEAD"]).ok_or("git names no commit")?;
-    let changes = ask(&["status", "--porcelain"]).ok_or("git names no changes")?;
-    Ok(format!("{}{}", commit.trim(), if changes.is_empty() { "" } else { "+" }))
+    let changes = [&["status", "--porcelain"][..], &["diff", "HEAD"]].map(ask);
+    let changes = match changes {
+        [Some(files), Some(lines)] => files + &lines,
+        _ => return Err("git names no changes".into()),
+    };
+    let mut hasher = DefaultHasher::new();
+    changes.hash(&mut hasher);
+    let suffix = match changes.as_str() {
+        "" => String::new(),
+        _ => format!("+{:08x}", hasher.finish() as u32),
+    };
+    Ok(format!("{}{suffix}", commit.trim()))
 }

@@ -1,5 +1,5 @@
 //! `cargo xtask repeat COUNT STEP|TEST|MODULE::...`: runs steps of the ladder, or tests with real
-//! programs, again and again on a machine that is busy with something else.
+//! programs or of a crate, again and again on a machine that is busy with something else.
 //!
 //! Each run leaves a line in a file, so a loop that was stopped goes on where it stood. A line has
 //! the commit and says whether something ran beside: runs of another commit, or without a load, do
@@ -86,13 +86,13 @@ fn run_one(name: &str) -> Result<Ran, String> {
     if let Some(ran) = test::run_step(name)? {
         return Ok(ran);
     }
-    let tests = Tests {
-        step: "it",
-        options: nextest::PROGRAM_OPTIONS,
-        filter: format!("{} and {}", nextest::PROGRAM, filter(name)),
-        environment: &[],
-        again: false,
+    let is_it = |test: &String| test == name || name.ends_with("::") && test.starts_with(name);
+    let (step, options, which) = match nextest::list()?.iter().any(is_it) {
+        true => ("it", nextest::PROGRAM_OPTIONS, format!("{} and ", nextest::PROGRAM)),
+        false => ("unit", &["--workspace"][..], String::new()),
     };
+    let filter = which + &filter(name);
+    let tests = Tests { step, options, filter, environment: &[], again: false };
     match tests.run() {
         (ran, Err(why)) if ran.passed == 0 && ran.failed.is_empty() => Err(why),
         (ran, _) => Ok(ran),
