@@ -1,6 +1,6 @@
 //! What `cargo xtask test quick` runs of the large steps: the unit tests of the crates that were
-//! changed and of those above them, a short run of the simulator, and one test of each module with
-//! real clients and servers.
+//! changed and of those above them, a short run of the simulator, one test of each module with real
+//! clients and servers, and all of the modules that were changed.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -23,12 +23,24 @@ pub fn unit(all: bool) -> String {
 /// Returns nextest's expression for the tests with real clients and servers.
 pub fn integration() -> Result<String, String> {
     let names = nextest::list()?;
-    let tests: Vec<String> = firsts(&names).map(|name| format!("test(={name})")).collect();
-    Ok(tests.join(" or "))
+    let firsts = firsts(&names).map(|name| format!("test(={name})"));
+    let changed = changed_files().into_iter().filter_map(|file| module_of(&file));
+    let changed = changed.map(|module| format!("(test(/^{module}::/) and not test(/^stall::/))"));
+    Ok(firsts.chain(changed).collect::<Vec<_>>().join(" or "))
+}
+
+/// Returns the module of a file of tests with real programs.
+fn module_of(file: &str) -> Option<String> {
+    let module = file.strip_prefix("crates/quickack/tests/it/")?.strip_suffix(".rs")?;
+    Some(module.strip_suffix("/mod").unwrap_or(module).replace('/', "::"))
 }
 
 /// The packages with changes since the branch left `main`, committed or not.
 fn changed() -> BTreeSet<String> {
+    changed_files().iter().flat_map(|file| packages_of(file)).collect()
+}
+
+fn changed_files() -> BTreeSet<String> {
     let base =
         ["origin/main", "main"].iter().find_map(|main| git::ask(&["merge-base", "HEAD", main]));
     let base = base.unwrap_or_else(|| "HEAD".to_string());
@@ -36,7 +48,7 @@ fn changed() -> BTreeSet<String> {
         git::ask(&["diff", "--name-only", base.trim()]),
         git::ask(&["ls-files", "--others", "--exclude-standard"]),
     ];
-    files.iter().flatten().flat_map(|text| text.lines()).flat_map(packages_of).collect()
+    files.iter().flatten().flat_map(|text| text.lines()).map(str::to_string).collect()
 }
 
 /// Returns the packages that a file belongs to; what is the workspace's belongs to all.
@@ -84,6 +96,15 @@ mod tests {
         assert_eq!(packages_of("docs/reference/errors.md"), ["quickack"]);
         assert_eq!(packages_of(".config/nextest.toml"), ["xtask"]);
         assert!(packages_of("README.md").is_empty());
+    }
+
+    #[test]
+    fn a_file_of_tests_is_a_module() {
+        let module = |file: &str| module_of(&format!("crates/quickack/tests/it/{file}"));
+        assert_eq!(module("redis/busy.rs").as_deref(), Some("redis::busy"));
+        assert_eq!(module("redis/mod.rs").as_deref(), Some("redis"));
+        assert_eq!(module("golden/any-workers.txt"), None);
+        assert_eq!(module_of("crates/quickack/src/main.rs"), None);
     }
 
     #[test]
