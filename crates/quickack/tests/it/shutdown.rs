@@ -103,16 +103,18 @@ fn term_is_not_held_up_by_a_server_that_never_answers() {
     assert_eq!(quickack.process.wait_for_end().code(), Some(0));
 }
 
-/// A client that never reads its replies does not delay the end.
+/// A client that never reads its replies delays the end for as long as was set, 10 s by default.
 #[test]
-fn term_is_not_held_up_by_a_client_that_does_not_read() {
+fn term_waits_for_a_client_that_does_not_read_no_longer_than_was_set() {
     let value = "x".repeat(1_000_000);
     let reply = format!("VALUE big 0 1000000\r\n{value}\r\nEND\r\n");
     let address = listen(move |stream| answer_lines(stream, |_| Some(reply.clone())));
-    let mut quickack = quickack(&[address], &["timeout: 300"]);
+    let text = super::config(&[address], &[]) + "global:\n  shutdown_timeout: 500ms\n";
+    let mut quickack = Quickack::start(QUICKACK, &text);
     let mut client = quickack.client();
     client.ask("get big\r\n", "VALUE big 0 1000000\r\n");
     client.send("get big\r\n".repeat(200));
+    let start = Instant::now();
     quickack.process.signal(Signal::TERM);
     assert_eq!(
         quickack.process.wait_for_end().code(),
@@ -120,6 +122,8 @@ fn term_is_not_held_up_by_a_client_that_does_not_read() {
         "{}",
         quickack.process.stderr_text()
     );
+    let took = start.elapsed();
+    assert!(Duration::from_millis(450) < took && took < Duration::from_secs(8), "{took:?}");
 }
 
 #[test]
