@@ -74,7 +74,7 @@ fn the_mutex_leaves_nobody_without_clients_of_memcached() {
     let is_even =
         |spread: &Vec<u64>| spread.iter().all(|count| *count > 0) && evenness(spread) <= 1.5;
     let mut tries = Vec::new();
-    let found = (0..3).any(|_| {
+    let found = (0..10).any(|_| {
         tries.push(spread("mutex", 400));
         tries.last().is_some_and(is_even)
     });

@@ -135,33 +135,34 @@ const END: usize = "END\r\n".len();
 /// The length of the answer to `get big`.
 const BIG: usize = "VALUE big 0 10000\r\n\r\nEND\r\n".len() + 10_000;
 
+/// A busy machine can give these rates, too.
 #[test]
 fn a_rate_of_requests_is_held_whatever_happens_to_the_workers() {
-    let (memcached, quickack) = start(4, "{shop: {pools: [alpha], requests_per_s: 2000}}");
+    let (memcached, quickack) = start(4, "{shop: {pools: [alpha], requests_per_s: 1000}}");
     let crowd = Crowd::start(16, quickack.address(), MISS);
     let requests = |per_second: f64| Limit { per_second, answer: END, cost: 1.0 };
-    crowd.expect_rate(requests(2_000.0), "four workers");
-    quickack.admin_ok(&["set", "tenants.shop.requests_per_s=4000"]);
-    crowd.expect_rate(requests(4_000.0), "set to 4000");
+    crowd.expect_rate(requests(1_000.0), "four workers");
+    quickack.admin_ok(&["set", "tenants.shop.requests_per_s=2000"]);
+    crowd.expect_rate(requests(2_000.0), "set to 2000");
     let worker = *quickack.workers().values().next().expect("there are four");
     replace_worker(&quickack, worker, 4);
-    crowd.expect_rate(requests(4_000.0), "after a death");
+    crowd.expect_rate(requests(2_000.0), "after a death");
     quickack.admin_ok(&["set", "tenants.shop.requests_per_s="]);
     for workers in [1, 8] {
         quickack.rewrite(&text(
             workers,
             memcached.address,
-            "{shop: {pools: [alpha], requests_per_s: 3000}}",
+            "{shop: {pools: [alpha], requests_per_s: 1500}}",
         ));
         quickack.admin_ok(&["reload"]);
         wait_for_workers(&quickack, workers);
-        crowd.expect_rate(requests(3_000.0), &format!("{workers} workers"));
+        crowd.expect_rate(requests(1_500.0), &format!("{workers} workers"));
     }
     assert!(tenant(&quickack, 0, "requests_delayed_total") > 0);
     crowd.stop();
 }
 
-/// Rates that a busy machine can give, too.
+/// As above.
 #[test]
 fn bytes_in_both_directions_are_held() {
     let (_memcached, quickack) = start(2, "{shop: {pools: [alpha], sent_per_s: 4m}}");
@@ -191,20 +192,20 @@ fn one_at_its_limit_takes_nothing_from_another() {
             client.ask(MISS, "END\r\n");
             since.elapsed()
         };
-        let mut times: Vec<Duration> = (0..2_000).map(one).collect();
+        let mut times: Vec<Duration> = (0..500).map(one).collect();
         times.sort();
-        times[1_980]
+        times[495]
     };
     let mut seen = Vec::new();
-    // The machine is shared: a wide margin, where 1.5 is the aim, and once is enough.
-    let is_unharmed = (0..6).any(|_| {
+    // The machine is shared: a margin, where 1.5 is the aim, and once is enough.
+    let is_unharmed = (0..10).any(|_| {
         let alone = p99();
         let crowd = Crowd::start(8, quickack.address(), MISS);
         crowd.wait_for(500 * END as u64);
         let beside = p99();
         crowd.stop();
         seen.push((alone, beside));
-        beside < 4 * alone + Duration::from_millis(2)
+        beside < 2 * alone + Duration::from_millis(1)
     });
     println!("p99 alone, and beside one at its limit: {seen:?}");
     assert!(is_unharmed, "p99 alone, and beside one at its limit: {seen:?}");

@@ -120,19 +120,28 @@ fn check_cured(run: fn(&str) -> Vec<Row>) {
     panic!("three times not cured; at last {last:#?}");
 }
 
+/// A control: without the cure each row does what is expected of it, or a test that finds no stall
+/// proves nothing. A busy machine can make what does not stall late.
+fn check_stalls(run: fn(&str) -> Vec<Row>, is_whole: fn(&Row) -> bool) {
+    let mut last = Vec::new();
+    for _ in 0..3 {
+        last = run("off");
+        assert!(!last.is_empty(), "nothing was asked");
+        if last.iter().all(|row| if is_whole(row) { row.is_cured() } else { row.stalls() }) {
+            return;
+        }
+    }
+    panic!("three times not as expected; at last {last:#?}");
+}
+
 #[test]
 fn scripts_that_split_a_request_over_memcached_are_cured() {
     check_cured(split_requests);
 }
 
-/// The control: without it, a test that finds no stall proves nothing.
 #[test]
 fn scripts_that_split_a_request_over_memcached_stall_without_the_cure() {
-    for row in split_requests("off") {
-        let expected =
-            if row.name.starts_with("pipelined") { row.is_cured() } else { row.stalls() };
-        assert!(expected, "{row:#?}");
-    }
+    check_stalls(split_requests, |row| row.name.starts_with("pipelined"));
 }
 
 #[test]
@@ -142,10 +151,7 @@ fn scripts_that_split_a_request_over_redis_are_cured() {
 
 #[test]
 fn scripts_that_split_a_request_over_redis_stall_without_the_cure() {
-    for row in split_redis_requests("off") {
-        let expected = if row.name.starts_with("pipeline") { row.is_cured() } else { row.stalls() };
-        assert!(expected, "{row:#?}");
-    }
+    check_stalls(split_redis_requests, |row| row.name.starts_with("pipeline"));
 }
 
 #[test]
@@ -155,8 +161,7 @@ fn scripts_behind_a_server_that_splits_its_replies_are_cured() {
 
 #[test]
 fn scripts_behind_a_server_that_splits_its_replies_stall_without_the_cure() {
-    let rows = split_replies("off");
-    assert!(rows.iter().all(Row::stalls), "{rows:#?}");
+    check_stalls(split_replies, |_| false);
 }
 
 /// Returns its TCP sockets: listeners, and connected ones.

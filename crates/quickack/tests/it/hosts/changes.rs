@@ -92,7 +92,8 @@ fn names_that_change_under_load_harm_no_request_before_memcached_as_root() {
     let servers =
         [named("first.test", first.address.port()), named("second.test", second.address.port())];
     let quickack = place.run(&fast(4, &servers, &["timeout: 60000"]));
-    let load = harness::load(&quickack, 40, Options { depth: 4, keys: 16, ..Options::default() });
+    let options = Options { depth: 4, keys: 16, rate: Some(4_000), ..Options::default() };
+    let load = harness::load(&quickack, 40, options);
     for round in 0..12 {
         let now = if round % 2 == 0 { [TWO, ONE] } else { [ONE, TWO] };
         let before = epoch(&quickack);

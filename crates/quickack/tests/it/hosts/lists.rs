@@ -54,7 +54,7 @@ pub fn wait_for_failures(quickack: &Quickack) {
 }
 
 pub fn load(quickack: &Quickack, trust: Trust) -> Load {
-    let options = Options { depth: 4, keys: 16, trust, ..Options::default() };
+    let options = Options { depth: 4, keys: 16, trust, rate: Some(4_000), ..Options::default() };
     harness::load(quickack, 40, options)
 }
 

@@ -72,7 +72,8 @@ fn what_waits_gets_its_element_whatever_the_deadlines_before_one_redis_and_four(
             // Far longer than any deadline.
             std::thread::sleep(Duration::from_millis(1_200));
             assert_eq!(all_blocked(&backs), 1, "{wait}");
-            assert_eq!(pusher.say("GET {t}none"), Reply::Null(b'$'), "others are served");
+            // On a busy machine one of them may be late.
+            wait_until("others are served", || pusher.say("GET {t}none") == Reply::Null(b'$'));
             pusher.say(push);
             assert_eq!(client.reply().expect("the element"), told, "{wait}");
             assert_eq!(client.reply().expect("the next"), Reply::Simple("PONG".into()));

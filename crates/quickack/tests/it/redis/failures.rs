@@ -365,7 +365,7 @@ fn a_redis_that_loads_for_ever_is_told_in_its_own_words() {
         "exists x" => say(":0\r\n"),
         _ => say("-LOADING Redis is loading the dataset in memory\r\n"),
     });
-    let quickack = quickack(&[model.address], &["timeout: 500"]);
+    let quickack = quickack(&[model.address], &["timeout: 2s"]);
     let mut client = speak(&quickack);
     assert_eq!(client.say("EXISTS x"), Reply::Integer(0));
     let start = Instant::now();
