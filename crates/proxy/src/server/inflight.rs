@@ -167,6 +167,7 @@ const WINDOW_US: u64 = 5_000_000;
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::base::random::Random;
 
     /// A server that does one thing after the other, at the end of a path, and a client that always
     /// has more to ask.
@@ -327,6 +328,31 @@ mod tests {
         assert_eq!(path.limit.round_trip(), TRIP);
         path.play(10_000, TRIP, 12);
         assert!(path.limit.bytes() >= limits::INFLIGHT_MAX / 2, "{}", path.limit.bytes());
+    }
+
+    /// Two windows after any change of the way, and as many rounds as it takes to double from the
+    /// least, the limit is what the way needs, whatever the server's rate and all ways before.
+    #[test]
+    fn at_random_the_limit_opens_again_after_two_windows_and_a_few_rounds() {
+        const ROUNDS: usize = 20;
+        for seed in 1..=200 {
+            let mut random = Random::new(seed);
+            let mut range = |low: u64, high: u64| low + u64::from(random.next()) % (high - low);
+            let rate = range(20, 5_000);
+            let mut path = Path::new(InflightLimit::new(limits::INFLIGHT_MIN, Time(0)));
+            for _ in 0..4 {
+                let trip = range(50, 100_000);
+                let until = path.now + 2 * WINDOW_US;
+                while path.now < until {
+                    path.play(rate, trip, 1);
+                }
+                path.play(rate, trip, ROUNDS);
+                let wanted = rate * (trip + limits::QUEUEING_US);
+                let least = wanted.min(limits::INFLIGHT_MAX) / 2;
+                let bytes = path.limit.bytes();
+                assert!(bytes >= least, "seed {seed}: {bytes} of {wanted}, {trip} us at {rate}");
+            }
+        }
     }
 
     /// A large message may wait although little is in flight.
