@@ -145,7 +145,8 @@ fn a_stopped_worker_before_memcached_is_found_by_its_heartbeat() {
         after.get(&2).is_some_and(|one| one.pid != before[&2].pid && one.is_serving())
     });
     let took = start.elapsed();
-    assert!(took >= Duration::from_millis(4_500), "{took:?} is too soon to call it hung");
+    // On a busy machine its last heartbeat was some time before it was stopped.
+    assert!(took >= Duration::from_secs(3), "{took:?} is too soon to call it hung");
     assert!(took < Duration::from_secs(18), "{took:?} with a hang_timeout of 5 s");
     load.wait_for_everybody();
     let harm = since(&tally, &load.stop());
