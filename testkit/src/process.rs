@@ -140,7 +140,7 @@ impl Process {
     pub fn wait_to_accept(&mut self, address: SocketAddr) -> bool {
         let start = Instant::now();
         loop {
-            // The kernel's table of sockets is long, so it is read when somebody accepts.
+            // First what is cheap.
             if TcpStream::connect(address).is_ok() && facts::listens(self.id(), address.port()) {
                 return true;
             }

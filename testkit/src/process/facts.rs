@@ -1,8 +1,10 @@
 //! The kernel's data about a process, or about several together.
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 
+use rustix::net::{getsockname, sockopt};
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags};
 
 /// Some processes, by their ids; each number is the sum over them.
@@ -83,10 +85,13 @@ fn read(id: u32, file: &str) -> String {
     std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}"))
 }
 
+/// A process that has ended has none.
 fn sockets_of(id: u32) -> Vec<OwnedFd> {
     let pid = Pid::from_raw(id as i32).expect("an id is not 0");
-    let process = rustix::process::pidfd_open(pid, PidfdFlags::empty()).expect("a pidfd");
-    let entries = std::fs::read_dir(format!("/proc/{id}/fd")).expect("it has descriptors");
+    let Ok(process) = rustix::process::pidfd_open(pid, PidfdFlags::empty()) else {
+        return Vec::new();
+    };
+    let entries = std::fs::read_dir(format!("/proc/{id}/fd")).into_iter().flatten();
     let mut sockets = Vec::new();
     for entry in entries.flatten() {
         let is_socket = std::fs::read_link(entry.path())
@@ -102,26 +107,16 @@ fn sockets_of(id: u32) -> Vec<OwnedFd> {
 }
 
 /// Returns whether a process, or a child of it, listens on that TCP port. An accepted connection
-/// would only prove that some process does.
+/// would only prove that some process does. The kernel's table of all connections would tell, too,
+/// but takes milliseconds to read.
 pub fn listens(id: u32, port: u16) -> bool {
-    const LISTEN: &str = "0A";
-    let wanted = format!(":{port:04X}");
-    let mut sockets = Vec::new();
-    for table in ["tcp", "tcp6"] {
-        let text = std::fs::read_to_string(format!("/proc/{id}/net/{table}")).unwrap_or_default();
-        for line in text.lines().skip(1) {
-            let words: Vec<&str> = line.split_whitespace().collect();
-            if words.len() > 9 && words[1].ends_with(&wanted) && words[3] == LISTEN {
-                sockets.push(format!("socket:[{}]", words[9]));
-            }
-        }
-    }
-    let has_one = |id: u32| {
-        let entries = std::fs::read_dir(format!("/proc/{id}/fd")).into_iter().flatten().flatten();
-        let mut links = entries.filter_map(|entry| std::fs::read_link(entry.path()).ok());
-        links.any(|link| sockets.iter().any(|socket| link.as_os_str() == socket.as_str()))
+    let is_it = |socket: OwnedFd| {
+        sockopt::socket_acceptconn(&socket).unwrap_or(false)
+            && getsockname(&socket)
+                .is_ok_and(|name| SocketAddr::try_from(name).is_ok_and(|name| name.port() == port))
     };
-    has_one(id) || children(id).into_keys().any(has_one)
+    let has_one = |id: u32| sockets_of(id).into_iter().any(is_it);
+    has_one(id) || ids_of_children(id).into_iter().any(has_one)
 }
 
 /// Returns the children of a process with their command lines.

@@ -67,21 +67,18 @@ impl Half {
         self.ask(&self.request[header..]);
     }
 
-    /// Waits until the proxy has read what was sent.
-    fn wait_until_read(&self) {
+    /// Whether the proxy has read what was sent, by the kernel's table of sockets.
+    fn is_read(&self, sockets: &str) -> bool {
         let end = |address: SocketAddr| format!(":{:04X}", address.port());
         let ours = end(self.stream.local_addr().expect("it is open"));
         let theirs = end(self.stream.peer_addr().expect("it is connected"));
-        wait_until("what was sent has been read", || {
-            let sockets = std::fs::read_to_string("/proc/net/tcp").expect("Linux has it");
-            sockets.lines().any(|line| {
-                let words: Vec<&str> = line.split_whitespace().collect();
-                // Its own address, the other's, the state, and the lengths of both queues.
-                words[1].ends_with(&theirs)
-                    && words[2].ends_with(&ours)
-                    && words[4].ends_with(":00000000")
-            })
-        });
+        sockets.lines().filter(|line| line.contains(&ours)).any(|line| {
+            let words: Vec<&str> = line.split_whitespace().collect();
+            // Its own address, the other's, the state, and the lengths of both queues.
+            words[1].ends_with(&theirs)
+                && words[2].ends_with(&ours)
+                && words[4].ends_with(":00000000")
+        })
     }
 
     fn is_closed(&mut self) -> bool {
@@ -118,7 +115,10 @@ impl Field {
             halves.extend(begin("beta", &REDIS));
             halves.extend(begin("gamma", &PROXIED));
         }
-        halves.iter().for_each(Half::wait_until_read);
+        wait_until("what was sent has been read", || {
+            let sockets = std::fs::read_to_string("/proc/net/tcp").expect("Linux has it");
+            halves.iter().all(|half| half.is_read(&sockets))
+        });
         let sent = |all: &[Begun]| -> u64 {
             all.iter().map(|one| one.1 as u64).sum::<u64>() * rounds as u64
         };
