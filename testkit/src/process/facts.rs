@@ -76,7 +76,8 @@ impl Facts {
 
     /// Returns copies of all their sockets; an option set on a copy is set on the original.
     pub fn sockets(&self) -> Vec<OwnedFd> {
-        self.ids.iter().flat_map(|id| sockets_of(*id)).collect()
+        let of_one = |id: &u32| sockets_of(*id).expect("it has not ended");
+        self.ids.iter().flat_map(of_one).collect()
     }
 }
 
@@ -85,13 +86,11 @@ fn read(id: u32, file: &str) -> String {
     std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}"))
 }
 
-/// A process that has ended has none.
-fn sockets_of(id: u32) -> Vec<OwnedFd> {
+/// Returns copies of a process's sockets; None if it has ended.
+fn sockets_of(id: u32) -> Option<Vec<OwnedFd>> {
     let pid = Pid::from_raw(id as i32).expect("an id is not 0");
-    let Ok(process) = rustix::process::pidfd_open(pid, PidfdFlags::empty()) else {
-        return Vec::new();
-    };
-    let entries = std::fs::read_dir(format!("/proc/{id}/fd")).into_iter().flatten();
+    let process = rustix::process::pidfd_open(pid, PidfdFlags::empty()).ok()?;
+    let entries = std::fs::read_dir(format!("/proc/{id}/fd")).ok()?;
     let mut sockets = Vec::new();
     for entry in entries.flatten() {
         let is_socket = std::fs::read_link(entry.path())
@@ -103,7 +102,7 @@ fn sockets_of(id: u32) -> Vec<OwnedFd> {
             sockets.extend(rustix::process::pidfd_getfd(&process, number, flags));
         }
     }
-    sockets
+    Some(sockets)
 }
 
 /// Returns whether a process, or a child of it, listens on that TCP port. An accepted connection
@@ -115,7 +114,7 @@ pub fn listens(id: u32, port: u16) -> bool {
             && getsockname(&socket)
                 .is_ok_and(|name| SocketAddr::try_from(name).is_ok_and(|name| name.port() == port))
     };
-    let has_one = |id: u32| sockets_of(id).into_iter().any(is_it);
+    let has_one = |id: u32| sockets_of(id).into_iter().flatten().any(is_it);
     has_one(id) || ids_of_children(id).into_iter().any(has_one)
 }
 
