@@ -5,6 +5,7 @@
 //! the commit and says whether something ran beside: runs of another commit, or without a load, do
 //! not count. A test that is named is run without a second try: here one failure is a finding.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io::Write as _;
 use std::path::PathBuf;
@@ -37,6 +38,8 @@ pub fn run(arguments: &[String]) -> Outcome {
     let done = fs::read_to_string(&file).unwrap_or_default();
     // Those that cannot be had fail the tests that need them.
     peers::prepare();
+    // What is built now is not built beside the load.
+    let listed = nextest::list()?;
     let mut beside = (!request.quiet).then(Beside::start).transpose()?;
     let state = git::state()?;
     for run in 1..=request.count {
@@ -46,7 +49,7 @@ pub fn run(arguments: &[String]) -> Outcome {
                 continue;
             }
             beside.as_mut().map_or(Ok(()), Beside::check)?;
-            let line = format!("{mark}{}", say(run_one(name)?));
+            let line = format!("{mark}{}", say(run_one(name, &listed)?));
             // A run whose load has ended, or whose tree was changed, is no run of this mark.
             beside.as_mut().map_or(Ok(()), Beside::check)?;
             if git::state()? != state {
@@ -82,12 +85,14 @@ fn parse(arguments: &[String]) -> Result<Request, String> {
     }
 }
 
-fn run_one(name: &str) -> Result<Ran, String> {
+/// Runs a step, or tests of this name: of the program among real peers, which are listed, or of a
+/// crate.
+fn run_one(name: &str, listed: &BTreeSet<String>) -> Result<Ran, String> {
     if let Some(ran) = test::run_step(name)? {
         return Ok(ran);
     }
     let is_it = |test: &String| test == name || name.ends_with("::") && test.starts_with(name);
-    let (step, options, which) = match nextest::list()?.iter().any(is_it) {
+    let (step, options, which) = match listed.iter().any(is_it) {
         true => ("it", nextest::PROGRAM_OPTIONS, format!("{} and ", nextest::PROGRAM)),
         false => ("unit", &["--workspace"][..], String::new()),
     };
