@@ -14,16 +14,12 @@ pub fn ask(arguments: &[&str]) -> Option<String> {
 /// Returns the short name of the commit, and a hash of what was changed since, if anything was.
 pub fn state() -> Result<String, String> {
     let commit = ask(&["rev-parse", "--short", "HEAD"]).ok_or("git names no commit")?;
-    let changes = [&["status", "--porcelain"][..], &["diff", "HEAD"]].map(ask);
-    let changes = match changes {
-        [Some(files), Some(lines)] => files + &lines,
-        _ => return Err("git names no changes".into()),
-    };
+    let [files, lines] = [&["status", "--porcelain"][..], &["diff", "HEAD"]].map(ask);
+    let changes = files.zip(lines).ok_or("git names no changes")?;
+    if changes.0.is_empty() {
+        return Ok(commit.trim().to_string());
+    }
     let mut hasher = DefaultHasher::new();
     changes.hash(&mut hasher);
-    let suffix = match changes.as_str() {
-        "" => String::new(),
-        _ => format!("+{:08x}", hasher.finish() as u32),
-    };
-    Ok(format!("{}{suffix}", commit.trim()))
+    Ok(format!("{}+{:08x}", commit.trim(), hasher.finish() as u32))
 }

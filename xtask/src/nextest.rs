@@ -76,14 +76,13 @@ impl Tests<'_> {
             return (ran, Ok(()));
         }
         let may_again = self.again && failed.len() <= AGAIN_MAX;
-        let (once_more, at_once): (Vec<Failed>, Vec<Failed>) =
+        let (failed, at_once): (Vec<Failed>, Vec<Failed>) =
             failed.into_iter().partition(|one| may_again && one.has_clock());
         at_once.iter().for_each(|one| one.keep(self.step, "It was not run once more.\n"));
-        if once_more.is_empty() {
-            ran.failed = names(&at_once);
+        ran.failed = names(&at_once);
+        if failed.is_empty() {
             return (ran, Err(format!("{} tests failed", at_once.len())));
         }
-        let failed = once_more;
         println!("\n-- {}: what failed is run once more, alone", self.step);
         let filter: Vec<String> = failed.iter().map(Failed::filter).collect();
         let alone = ["--test-threads=1"];
@@ -91,7 +90,7 @@ impl Tests<'_> {
             Ok((_, failed_again)) => failed_again,
             Err(why) => {
                 failed.iter().for_each(|one| one.keep(self.step, &format!("{why}\n")));
-                ran.failed = [names(&at_once), names(&failed)].concat();
+                ran.failed.extend(names(&failed));
                 return (ran, Err(why));
             }
         };
@@ -102,7 +101,7 @@ impl Tests<'_> {
             one.keep(self.step, again.map_or("It passed.\n", |again| &again.output));
         }
         ran.passed += unstable.len() as u64;
-        ran.failed = [names(&at_once), names(&failed)].concat();
+        ran.failed.extend(names(&failed));
         ran.unstable = names(&unstable);
         let outcome = match ran.failed.len() {
             0 => Ok(()),

@@ -93,7 +93,7 @@ fn what_a_server_of_a_test_said_is_told_when_the_test_is_ended() {
     let Output { status, stderr, .. } = guard.wait_with_output().unwrap();
     assert_eq!(status.code(), Some(124));
     let told = String::from_utf8(stderr).unwrap();
-    let told_last = told.contains("the last lines of server-") && told.contains("stands here");
+    let told_last = told.contains("the last lines of server-") && told.contains("it stands here");
     assert!(told_last, "{told}");
 }
 
