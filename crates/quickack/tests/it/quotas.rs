@@ -162,7 +162,7 @@ fn a_rate_of_requests_is_held_whatever_happens_to_the_workers() {
     crowd.stop();
 }
 
-/// As above.
+/// A busy machine can give these rates, too.
 #[test]
 fn bytes_in_both_directions_are_held() {
     let (_memcached, quickack) = start(2, "{shop: {pools: [alpha], sent_per_s: 4m}}");

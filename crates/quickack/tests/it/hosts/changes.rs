@@ -8,13 +8,14 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
-use testkit::load::Options;
+use testkit::load::Trust;
 use testkit::process::{
     Family, Memcached, Process, Quickack, Redis, Speaker, answer_lines, children, free_address,
     freeze, on_free_port, send, wait_until,
 };
 use testkit::wire::resp::Reply;
 
+use super::lists::load;
 use super::name_server::{Answer, NameServer};
 use super::{Place, number, pool, server};
 use crate::harness;
@@ -92,8 +93,7 @@ fn names_that_change_under_load_harm_no_request_before_memcached_as_root() {
     let servers =
         [named("first.test", first.address.port()), named("second.test", second.address.port())];
     let quickack = place.run(&fast(4, &servers, &["timeout: 60000"]));
-    let options = Options { depth: 4, keys: 16, rate: Some(4_000), ..Options::default() };
-    let load = harness::load(&quickack, 40, options);
+    let load = load(&quickack, Trust::Whole);
     for round in 0..12 {
         let now = if round % 2 == 0 { [TWO, ONE] } else { [ONE, TWO] };
         let before = epoch(&quickack);
