@@ -40,6 +40,8 @@ pub enum Answer<'a> {
     Uncertain(&'a str),
     /// A server's own error line.
     Error(&'a [u8]),
+    /// A request of the transaction was refused with this error line, so nothing is executed.
+    Aborted(&'a [u8]),
     /// The request's keys belong to different servers; two of the keys and their servers are named.
     /// `tag` holds the bytes that enclose the part of a key that decides its server.
     Apart { keys: [&'a [u8]; 2], servers: [&'a str; 2], tag: Option<[u8; 2]> },
@@ -76,8 +78,6 @@ pub enum Refusal {
     TooLargeKept,
     /// It begins a transaction within another, or ends one that has not begun.
     OutOfPlace,
-    /// A request of the transaction was refused, so nothing of it is executed.
-    Aborted,
 }
 
 impl Answer<'_> {
@@ -90,6 +90,7 @@ impl Answer<'_> {
             | Answer::Full(_)
             | Answer::Uncertain(_)
             | Answer::Error(_)
+            | Answer::Aborted(_)
             | Answer::Apart { .. }
             | Answer::LoginFailed
             | Answer::LoginFirst => true,

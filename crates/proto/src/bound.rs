@@ -44,6 +44,12 @@ pub trait Bound: Sync {
         false
     }
 
+    /// Adds the first error within a block to the line that ends it, if that says no more than that
+    /// there was one. None: the line is passed on.
+    fn tell_aborted(&self, _first: &[u8], _last: &[u8]) -> Option<Vec<u8>> {
+        None
+    }
+
     /// Writes requests whose replies show whether a server executes blocks of ours. If it does not,
     /// the link cannot be used for anything else afterwards.
     fn write_trial(&self, _out: &mut Vec<u8>) {}

@@ -24,9 +24,8 @@ pub(super) fn write(asked: &Asked<'_>, answer: &Answer<'_>, out: &mut Vec<u8>) {
         Answer::Refused(Refusal::TooLong) => line(&["CLIENT_ERROR line too long"], out),
         Answer::Refused(Refusal::BadBody) => line(&["CLIENT_ERROR bad data chunk"], out),
         // No command of this protocol names a server or a database, or is about transactions.
-        Answer::Refused(
-            Refusal::NoPlace | Refusal::NoDatabase | Refusal::OutOfPlace | Refusal::Aborted,
-        ) => line(&["ERROR"], out),
+        Answer::Refused(Refusal::NoPlace | Refusal::NoDatabase | Refusal::OutOfPlace)
+        | Answer::Aborted(_) => line(&["ERROR"], out),
         Answer::Refused(Refusal::TooLarge) => {
             out.extend_from_slice(b"SERVER_ERROR object too large for cache\r\n");
         }

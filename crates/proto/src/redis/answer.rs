@@ -31,6 +31,7 @@ pub(super) fn write(asked: &Asked<'_>, answer: &Answer<'_>, out: &mut Vec<u8>) {
         // Clients compare the words.
         Answer::Full(_) => words::error(&[b"ERR max number of clients reached"], out),
         Answer::Error(line) => pass(line, out),
+        Answer::Aborted(first) => aborted(first, out),
         Answer::Apart { keys, servers, tag } => apart(*keys, *servers, *tag, out),
         Answer::LoginFailed => words::error(&[WRONG_LOGIN], out),
         Answer::LoginFirst if asked.command == id::HELLO => {
@@ -52,6 +53,31 @@ fn pong(head: &[u8], out: &mut Vec<u8>) {
 
 fn fault(why: &str, out: &mut Vec<u8>) {
     words::error(&[b"ERR ", why.as_bytes()], out);
+}
+
+const ABORTED: &str = "EXECABORT Transaction discarded because of previous errors.";
+
+/// Adds the first error to a server's reply that says no more than that there was one.
+pub(super) fn tell_aborted(first: &[u8], last: &[u8]) -> Option<Vec<u8>> {
+    let text = last.strip_prefix(b"-")?.strip_suffix(b"\r\n")?;
+    // Some servers write no full stop.
+    let words = ABORTED.as_bytes();
+    (text == words || words.strip_suffix(b".") == Some(text)).then(|| {
+        let mut out = Vec::new();
+        aborted(first, &mut out);
+        out
+    })
+}
+
+/// Says in Redis' words that a transaction was discarded, and the first error, for many libraries
+/// show this reply and no other.
+fn aborted(first: &[u8], out: &mut Vec<u8>) {
+    const WORDS: &[u8] = ABORTED.as_bytes();
+    let text = first.strip_suffix(b"\r\n").unwrap_or(first);
+    match text.strip_prefix(b"-") {
+        Some(text) => words::error(&[WORDS, b" The first: ", text], out),
+        None => words::error(&[WORDS], out),
+    }
 }
 
 /// Passes a server's error line. A line that did not end where it should would swallow the answers
@@ -111,6 +137,10 @@ mod tests {
         check(&Answer::Failed("s1: connect timed out"), "-ERR s1: connect timed out\r\n");
         check(&Answer::Error(b"-WRONGTYPE no\r\n"), "-WRONGTYPE no\r\n");
         check(&Answer::Error(b"!3\r\nERR\r\n"), "!3\r\nERR\r\n");
+        let aborted = "-EXECABORT Transaction discarded because of previous errors.";
+        check(&Answer::Aborted(b""), &format!("{aborted}\r\n"));
+        let first = Answer::Aborted(b"-NOPERM no\r\nfor you");
+        check(&first, &format!("{aborted} The first: NOPERM no  for you\r\n"));
         check(&Answer::LoginFirst, "-NOAUTH Authentication required.\r\n");
         let wrong = "-WRONGPASS invalid username-password pair or user is disabled.\r\n";
         check(&Answer::LoginFailed, wrong);
@@ -173,6 +203,7 @@ mod tests {
                 Answer::Failed(&text),
                 Answer::Uncertain(&text),
                 Answer::Error(&line),
+                Answer::Aborted(&line),
                 Answer::Error(if one.starts_with(b"!") { b"x" } else { &one }),
                 Answer::Apart { keys: [&one, &other], servers: [&text, "s"], tag: None },
                 Answer::Refused(Refusal::Unknown),

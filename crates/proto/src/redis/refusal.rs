@@ -43,10 +43,6 @@ pub(super) fn write(asked: &Asked<'_>, why: Refusal, out: &mut Vec<u8>) {
             let name = name(asked).to_ascii_uppercase();
             words::error(&[b"ERR ", name.as_bytes(), b" without MULTI"], out);
         }
-        Refusal::Aborted => {
-            let why = b"EXECABORT Transaction discarded because of previous errors.";
-            words::error(&[why], out);
-        }
         Refusal::TooLong => words::error(&[b"ERR line too long"], out),
         Refusal::BadBody => words::error(&[b"ERR bad data chunk"], out),
         Refusal::NoPlace => words::error(&[b"ERR ", BAD_CURSOR.as_bytes()], out),

@@ -11,6 +11,7 @@
 //! link comes up all the same, and each request is answered with `-LOADING` until the data is
 //! loaded.
 
+use super::answer;
 use super::commands;
 use super::pubsub;
 use super::reply::{self, Walk};
@@ -102,6 +103,10 @@ impl Bound for Servers {
 
     fn is_block_reply(&self, reply: BlockReply, head: &[u8]) -> bool {
         transaction::is_block_reply(reply, head)
+    }
+
+    fn tell_aborted(&self, first: &[u8], last: &[u8]) -> Option<Vec<u8>> {
+        answer::tell_aborted(first, last)
     }
 
     fn write_trial(&self, out: &mut Vec<u8>) {

@@ -3,6 +3,8 @@
 
 use metrics::ServerCounter;
 
+use super::limits;
+
 /// The cause of a fault, which decides how the proxy goes on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Blame {
@@ -263,6 +265,18 @@ const fn row(
     action: &'static str,
 ) -> Row {
     Row { fault, blame, words, words_sent, counter, action }
+}
+
+/// Returns how many bytes are kept of an error: whole characters.
+pub(crate) fn kept_of_error(line: &[u8]) -> usize {
+    let is_inner = |byte: &u8| byte & 0xc0 == 0x80;
+    match line.get(limits::ERROR_KEPT_MAX) {
+        None => line.len(),
+        Some(_) => {
+            let most = &line[..=limits::ERROR_KEPT_MAX];
+            most.iter().rposition(|byte| !is_inner(byte)).unwrap_or(0)
+        }
+    }
 }
 
 #[cfg(test)]

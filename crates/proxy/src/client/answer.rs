@@ -91,6 +91,9 @@ impl Clients {
         head: &[u8],
         answer: &Answer<'_>,
     ) {
+        if answer.is_error() {
+            self.note_error(id, (request, head), answer);
+        }
         self.answer_all(base, id, request, head, std::slice::from_ref(answer));
     }
 

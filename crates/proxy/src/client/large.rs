@@ -60,6 +60,9 @@ impl Clients {
             tenant.charge(1, scanned as u64, base.now);
         }
         self.answer(base, id, &request, b"", &no_room.answer());
+        if self.is_in_transaction(id) {
+            self.abort_transaction(base, id);
+        }
         self.pause_if_full(base, id);
         scanned
     }

@@ -10,6 +10,7 @@ use proto::{Answer, Local, Request, block};
 
 use super::Clients;
 use crate::base::buffer::{Outbox, Source};
+use crate::base::fault::kept_of_error;
 use crate::base::id::ConnId;
 use crate::base::part::{Effort, Incoming};
 use crate::base::{Base, limits};
@@ -36,6 +37,8 @@ pub(super) struct Transaction {
     database: Option<u32>,
     /// A request of it was refused, so nothing is executed.
     aborted: bool,
+    /// The last error of its requests; if it is aborted, the one that did it.
+    why: Vec<u8>,
     /// Bytes held, as reported to the memory account.
     pub(super) counted: usize,
 }
@@ -251,13 +254,40 @@ impl Clients {
         base.memory.change(&mut one.counted, bytes);
     }
 
-    /// Notes that a request of a client's transaction was refused. What is queued is forgotten.
+    /// Notes an error that is told within a client's transaction.
+    #[cold]
+    pub(super) fn note_error(
+        &mut self,
+        id: ConnId,
+        (request, head): (&Request, &[u8]),
+        answer: &Answer<'_>,
+    ) {
+        let Some(client) = self.table.find_mut(id) else { return };
+        let Some(one) = client.transaction.as_mut().filter(|one| !one.aborted) else { return };
+        let asked = proto::Asked { command: request.command, head, ..proto::Asked::no_request() };
+        one.why.clear();
+        client.protocol.answer(&asked, answer, &mut one.why);
+        one.why.truncate(kept_of_error(&one.why));
+        one.why.shrink_to_fit();
+    }
+
+    /// Notes that the error that was told last aborts a client's transaction. What is queued is
+    /// forgotten.
     pub(crate) fn abort_transaction(&mut self, base: &mut Base, id: ConnId) {
+        let Some(client) = self.table.find_mut(id) else { return };
+        let why = client.transaction.as_mut().map(|one| std::mem::take(&mut one.why));
         self.end_transaction(base, id);
         if let Some(client) = self.table.find_mut(id) {
-            let aborted = !bug!(ForgetAbort);
-            client.transaction = Some(Box::new(Transaction { aborted, ..Transaction::default() }));
+            let (aborted, why) = (!bug!(ForgetAbort), why.unwrap_or_default());
+            let one = Transaction { aborted, why, ..Transaction::default() };
+            client.transaction = Some(Box::new(one));
         }
+    }
+
+    /// Returns the error that has aborted a client's transaction.
+    pub(crate) fn aborted_for(&self, id: ConnId) -> &[u8] {
+        let one = self.table.find(id).and_then(|client| client.transaction.as_deref());
+        one.map_or(b"", |one| &one.why)
     }
 
     /// Forgets a client's transaction, if it has one.

@@ -53,15 +53,15 @@ impl Proxy {
             return used;
         }
         let Some(queued) = self.clients.queued(id) else { return head.len() };
+        let first = self.clients.aborted_for(id).to_vec();
         let refusal = match frame.request.class {
-            Class::Refuse(refusal) => Some(refusal),
-            _ if queued.aborted => Some(Refusal::Aborted),
+            Class::Refuse(refusal) => Some(Answer::Refused(refusal)),
+            _ if queued.aborted => Some(Answer::Aborted(&first)),
             _ => None,
         };
         if let Some(refusal) = refusal {
             self.drop_block(frame);
-            let incoming = &frame.incoming(head);
-            self.clients.refuse_read(&mut self.base, incoming, &Answer::Refused(refusal));
+            self.clients.refuse_read(&mut self.base, &frame.incoming(head), &refusal);
             return head.len();
         }
         let watched = self.clients.watched(id).map(|one| one.server);

@@ -89,6 +89,11 @@ impl Proxy {
             at += match self.servers.next_reply(&mut self.base, id, rest, &mut matched)? {
                 Reply::Incomplete => break,
                 Reply::Nothing(used) => used,
+                Reply::Line(ItemKind::Error, line) => {
+                    let told = self.servers.tell_aborted(&self.base, id, line);
+                    self.end_reply(id, ItemKind::Error, told.as_deref().unwrap_or(line));
+                    line.len()
+                }
                 Reply::Line(kind, line) => {
                     self.end_reply(id, kind, line);
                     line.len()

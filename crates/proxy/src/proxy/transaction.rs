@@ -104,8 +104,8 @@ impl Proxy {
 
     /// Refuses a request, and with it the transaction that it belongs to.
     fn refuse_queued(&mut self, frame: &Frame, head: &[u8], answer: &Answer<'_>) -> usize {
-        self.clients.abort_transaction(&mut self.base, frame.asks.id);
         self.clients.refuse_read(&mut self.base, &frame.incoming(head), answer);
+        self.clients.abort_transaction(&mut self.base, frame.asks.id);
         head.len()
     }
 
@@ -192,8 +192,8 @@ impl Proxy {
     fn queue(&mut self, incoming: &Incoming<'_>, is_whole: bool, body: QueuedBody<'_>) {
         let Incoming { asks, request, head } = *incoming;
         if !is_whole {
-            self.clients.abort_transaction(&mut self.base, asks.id);
-            return self.clients.refuse_data(&mut self.base, incoming);
+            self.clients.refuse_data(&mut self.base, incoming);
+            return self.clients.abort_transaction(&mut self.base, asks.id);
         }
         let server = match self.block_route(incoming) {
             Ok(server) => server,
@@ -231,8 +231,8 @@ impl Proxy {
                 Answer::Apart { keys: [one, other], servers, tag: pool.plan.hash_tag }
             }
         };
-        clients.abort_transaction(base, asks.id);
         clients.refuse_whole(base, incoming, &answer);
+        clients.abort_transaction(base, asks.id);
         clients.pause_if_full(base, asks.id);
     }
 

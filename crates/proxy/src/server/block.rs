@@ -188,6 +188,16 @@ impl Servers {
     }
 }
 
+impl Servers {
+    /// Returns what is told instead of the error line that ends a block in which there was one.
+    #[cold]
+    pub(crate) fn tell_aborted(&mut self, base: &Base, id: ConnId, last: &[u8]) -> Option<Vec<u8>> {
+        let link = self.links.find_mut(id).filter(|link| !link.own.block_error.is_empty())?;
+        let first = std::mem::take(&mut link.own.block_error);
+        base.pool(link.at).upstream.tell_aborted(&first, last)
+    }
+}
+
 impl Blocks {
     /// Returns what is known when a link of the server is lost: it may not be the same server any
     /// more.

@@ -153,6 +153,7 @@ impl Servers {
             if is_step {
                 // Each reply within a block has its time.
                 link.owed = link.since;
+                link.own.note_block_error(head.bytes);
                 return Ok(Reply::Nothing(head.bytes.len()));
             }
             return Ok(Reply::Line(item.kind, head.bytes));
@@ -404,6 +405,9 @@ impl Link {
         if message.is_block() {
             let is_step = message.take_step(upstream, item, head)?;
             self.own.executed = !is_step && upstream.has_executed(head);
+            if !is_step {
+                self.own.block_error.clear();
+            }
             if is_step {
                 self.owed = self.since;
             }

@@ -17,7 +17,7 @@ use super::link::Link;
 use super::message::{Message, Payload};
 use super::rest::PRIVATE;
 use crate::Time;
-use crate::base::fault::Fault;
+use crate::base::fault::{Fault, kept_of_error};
 use crate::base::id::ConnId;
 use crate::base::part::{LinkClass, Requester};
 use crate::base::tenants::{NOBODY, Tenant};
@@ -35,6 +35,8 @@ pub(super) struct Own {
     pub(super) watched: bool,
     /// A block was executed on it.
     pub(super) executed: bool,
+    /// The first error in the block that is being answered; empty: none so far.
+    pub(super) block_error: Vec<u8>,
     /// Its client does not need it now, and keeps it until then.
     pub(super) kept_until: Option<Time>,
     /// There is a timer for that.
@@ -45,6 +47,16 @@ impl Own {
     /// Notes the number in a server's answer to the handshake.
     pub(super) fn note_welcome(&mut self, upstream: &dyn Upstream, welcome: &[u8]) {
         self.server_id = upstream.connection_id(welcome);
+    }
+}
+
+impl Own {
+    /// Notes an error of a command within a block.
+    #[cold]
+    pub(super) fn note_block_error(&mut self, line: &[u8]) {
+        if self.block_error.is_empty() {
+            self.block_error.extend_from_slice(&line[..kept_of_error(line)]);
+        }
     }
 }
 

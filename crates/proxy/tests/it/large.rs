@@ -89,6 +89,24 @@ fn an_argument_too_large_is_refused_and_the_next_request_is_answered() {
     }
 }
 
+/// Nothing of it is executed: the rest without it is not what its client wanted.
+#[test]
+fn an_argument_too_large_spoils_its_transaction_in_whatever_pieces_it_comes() {
+    let large = "x".repeat(MOST + 1);
+    let requests =
+        [&["MULTI"][..], &["SET", "a", &large], &["SET", "b", "1"], &["EXEC"], &["PING"]];
+    let text: String = requests.iter().map(|words| resp(words)).collect();
+    for piece in [1000, 4097, 9_999, 20_011, 1 << 20] {
+        let (mut stage, links, client) = redis(&["s0"], 1 << 20);
+        assert_eq!(sends(&mut stage, client, &text, piece, links[0]), "", "in pieces of {piece}");
+        let aborted = "-EXECABORT Transaction discarded because of previous errors. The first: ";
+        let expected =
+            format!("+OK\r\n{TOO_LARGE}+QUEUED\r\n{aborted}{}+PONG\r\n", &TOO_LARGE[1..]);
+        assert_eq!(stage.received(client), expected, "in pieces of {piece}");
+        assert_eq!((&stage.closed, stage.memory()), (&vec![], 0));
+    }
+}
+
 /// All of it is refused as soon as the line before the argument has come.
 #[test]
 fn a_request_that_is_refused_takes_no_memory() {

@@ -26,6 +26,7 @@ mod words;
 use std::net::SocketAddr;
 
 use testkit::process::{Family, Quickack, Redis};
+use testkit::wire::resp::Reply;
 
 use super::QUICKACK;
 
@@ -57,6 +58,19 @@ fn config(servers: &[SocketAddr], more: &[&str]) -> String {
         text.push_str(&format!("   - {server}:1 s{}\n", at + 1));
     }
     text
+}
+
+/// Returns a reply without the first error of a transaction, which no server repeats at its end.
+fn without_first_error(reply: Reply) -> Reply {
+    const FIRST: &str = " The first: ";
+    match reply {
+        Reply::Error(text) if text.starts_with(b"EXECABORT ") => {
+            let text = String::from_utf8_lossy(&text);
+            let end = text.find(FIRST).unwrap_or(text.len());
+            Reply::Error(text[..end].into())
+        }
+        other => other,
+    }
 }
 
 fn addresses(servers: &[Redis]) -> Vec<SocketAddr> {

@@ -301,7 +301,8 @@ impl Judge<'_> {
             return;
         }
         let refusals = &wishes[number as usize].refusals;
-        let is_by_server = refusals.iter().any(|(_, line)| **line == *reply);
+        let line = without_first(reply);
+        let is_by_server = refusals.iter().any(|(_, refusal)| **refusal == *line);
         if reply.starts_with(b"-EXECABORT ") {
             assert!(is_spoilt || is_by_server, "transaction {multi}: {:?}", lossy(reply));
             self.summary.errors += 1;
@@ -318,6 +319,15 @@ impl Judge<'_> {
     /// Whether its client gets no answer to it.
     fn is_mute(&self, wish: &Wish) -> bool {
         wish.quiet
+    }
+}
+
+/// Returns the line that a server says at the end of a transaction, without the first error of it.
+fn without_first(reply: &[u8]) -> Vec<u8> {
+    const FIRST: &[u8] = b" The first: ";
+    match reply.windows(FIRST.len()).position(|part| part == FIRST) {
+        Some(at) => [&reply[..at], b"\r\n"].concat(),
+        None => reply.to_vec(),
     }
 }
 

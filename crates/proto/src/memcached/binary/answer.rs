@@ -275,9 +275,8 @@ pub(super) fn answer(asked: &Asked<'_>, answer: &Answer<'_>, out: &mut Vec<u8>) 
         Answer::Refused(Refusal::TooLong) => to.say((INVALID, b"line too long"), out),
         Answer::Refused(Refusal::BadBody) => to.say((INVALID, b"bad data chunk"), out),
         // No command of this protocol names a server or a database, or is about transactions.
-        Answer::Refused(
-            Refusal::NoPlace | Refusal::NoDatabase | Refusal::OutOfPlace | Refusal::Aborted,
-        ) => to.say(UNKNOWN, out),
+        Answer::Refused(Refusal::NoPlace | Refusal::NoDatabase | Refusal::OutOfPlace)
+        | Answer::Aborted(_) => to.say(UNKNOWN, out),
         Answer::Refused(Refusal::TooLarge) => to.say(TOO_LARGE, out),
         Answer::Refused(Refusal::TooLargeKept) => to.say(TOO_LARGE_KEPT, out),
         Answer::Denied(why) => to.say((NOT_SUPPORTED, why.as_bytes()), out),
