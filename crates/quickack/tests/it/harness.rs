@@ -127,6 +127,18 @@ pub fn stats(quickack: &Quickack) -> Value {
     serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}"))
 }
 
+/// Waits until no worker takes a server for down: one may have seen it return, and a client of
+/// another is still told that it is down.
+#[track_caller]
+pub fn until_each_worker_knows(quickack: &Quickack) {
+    wait_until("each worker knows that the servers are back", || {
+        let stats = stats(quickack);
+        let pools = stats["pools"].as_array().expect("pools");
+        let servers = pools.iter().flat_map(|pool| pool["servers"].as_array().expect("servers"));
+        servers.into_iter().all(|server| server["down_workers"].as_u64() == Some(0))
+    });
+}
+
 /// Returns a counter of the only server, summed over all workers.
 #[track_caller]
 pub fn total(quickack: &Quickack, name: &str) -> u64 {

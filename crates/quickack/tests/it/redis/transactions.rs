@@ -225,10 +225,7 @@ fn a_server_that_is_killed_within_exec_leaves_no_client_without_an_answer() {
     assert!(unknown > 0, "one was being executed");
     let _again = Redis::start_on(Family::Redis70, address, &[]).expect("its port is free");
     wait_until("the server is back", || matches!(speak(&quickack).say("GET n"), Reply::Null(_)));
-    wait_until("every worker knows it", || {
-        let back = &harness::stats(&quickack)["pools"][0]["servers"][0];
-        back["down_workers"].as_u64().unwrap_or(0) == 0
-    });
+    harness::until_each_worker_knows(&quickack);
     // It has lost nothing: its transaction was here.
     assert_eq!(idle.say("EXEC"), Reply::Array(vec![Reply::Integer(1)]));
     for client in &mut clients {

@@ -7,6 +7,7 @@ use testkit::process::{Family, Quickack, Redis, Speaker, wait_until};
 use testkit::wire::resp::Reply;
 
 use super::{addresses, quickack, servers, with_workers, without_first_error};
+use crate::harness;
 use crate::peers::{peer_script, root, run};
 
 fn speak(quickack: &Quickack) -> Speaker {
@@ -123,6 +124,7 @@ fn a_server_that_starts_again_has_forgotten_what_is_watched() {
     let _again = again.expect("the port is free again");
     let mut other = speak(&quickack);
     wait_until("it is back", || other.say("SET k 1") == Reply::Simple("OK".into()));
+    harness::until_each_worker_knows(&quickack);
     assert_eq!(client.say("MULTI"), Reply::Simple("OK".into()));
     assert_eq!(client.say("SET k 2"), Reply::Simple("QUEUED".into()));
     assert!(matches!(client.say("EXEC"), Reply::Null(_)));
