@@ -1,4 +1,5 @@
-//! What belongs to one connection at a server: blocks of requests, watched keys and waits.
+//! What belongs to one connection at a server: blocks of requests, watched keys, waits and values
+//! that are passed over.
 
 use crate::{Ask, BlockReply, Parsed, Trial};
 
@@ -31,6 +32,13 @@ pub trait Bound: Sync {
     /// Writes a request that a server answers unless it is busy.
     fn write_ping(&self, _out: &mut Vec<u8>) -> Ask {
         unreachable!("these servers are never busy")
+    }
+
+    /// Whether a server passes over the rest of a value after this line, which it sends when it has
+    /// read the head of that; or may do so, since the line is incomplete. After any other error it
+    /// may read the rest as requests.
+    fn passes_over(&self, _line: &[u8]) -> bool {
+        false
     }
 
     /// Whether this reply says that a block was executed.

@@ -29,6 +29,7 @@ mod pair;
 mod plan;
 mod private;
 mod queue;
+mod refused;
 mod renew;
 mod rest;
 mod send;
@@ -171,11 +172,16 @@ impl Servers {
             link.out.settle();
         }
         link.account(&mut base.memory);
+        let is_retiring = link.retiring;
         self.note_owing(base, id);
         if is_slow {
             self.tell_busy(base, at);
         }
         self.arm(base, id);
+        if is_retiring {
+            // The rest of a refused message may have been the last that it waited for.
+            self.end_link_retirement(base, id);
+        }
     }
 
     fn mark_dirty(&mut self, id: ConnId) {

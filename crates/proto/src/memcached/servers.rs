@@ -21,10 +21,18 @@ const NO_VERSION: &str = "an error in answer to `version`";
 /// A server's reply to every command before a login, here without its `\r\n`.
 const LOGIN_FIRST: &[u8] = b"CLIENT_ERROR unauthenticated";
 
+/// What a server says of a value that it passes over, maybe with more words behind.
+const PASSED_OVER: [&[u8]; 2] =
+    [b"SERVER_ERROR object too large for cache", b"SERVER_ERROR out of memory storing object"];
+
 /// memcached servers, and others that use its protocol.
 pub struct Servers;
 
-impl crate::Bound for Servers {}
+impl crate::Bound for Servers {
+    fn passes_over(&self, line: &[u8]) -> bool {
+        PASSED_OVER.iter().any(|words| line.starts_with(words) || words.starts_with(line))
+    }
+}
 
 impl Upstream for Servers {
     fn parse_reply(&self, ask: Ask, progress: &mut Progress, input: &[u8]) -> Parsed<Item> {

@@ -297,7 +297,7 @@ impl Servers {
         let harmless = match fault {
             Fault::LinkLost => link.has_worked(base.now),
             // The next link may begin with the same wrong reply.
-            _ if link.has_wrong_reply(fault) => link.done > 0 || state.may_be_well(),
+            _ if link.has_wrong_reply(fault) => link.has_answered() || state.may_be_well(),
             Fault::ReplyTimeout => link.is_alone_silent(heard, &base.pool(at).plan.timeouts),
             _ => false,
         };

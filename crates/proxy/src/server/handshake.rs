@@ -8,6 +8,7 @@ use proto::{Ask, Capabilities, ConnKey, Credentials, HandshakeReply, Parsed};
 use super::block::Blocks;
 use super::link::{Handshake, Link, State};
 use super::message::Message;
+use super::pair::EARLY_REPLY;
 use super::state::Proof;
 use super::{LinkEvent, Servers};
 use crate::Event;
@@ -115,7 +116,7 @@ impl Servers {
             _ => !link.partial.contains(&b'\n'),
         };
         if is_early && !may_be_early {
-            return Err("a reply before its request was sent");
+            return Err(EARLY_REPLY);
         }
         let (len, capabilities) = match answer {
             Parsed::Complete(HandshakeReply::Welcome { len, capabilities }) => (len, capabilities),

@@ -97,8 +97,7 @@ pub(super) struct Link {
     pub(super) reply_bytes: u64,
     /// A value or reply that is still arriving.
     pub(super) body: Option<Body>,
-    /// When it began to connect, or to repeat the handshake: what its server says since then says
-    /// something of this attempt.
+    /// When it began to connect, or to repeat the handshake: since then its server answers that.
     pub(super) begun: Time,
     /// When it began to connect, or when the server last made progress on the next reply it owes.
     pub(super) since: Time,
@@ -355,7 +354,7 @@ impl Link {
         }
     }
 
-    /// Whether the server owes a reply, or the kernel has still to send bytes that it took.
+    /// Whether the server owes a reply, or a message of which a part is sent has still to leave.
     pub(super) fn is_waiting(&self) -> bool {
         self.sent > self.done
     }
@@ -364,7 +363,7 @@ impl Link {
     #[inline]
     pub(super) fn note_next_reply(&mut self, base: &mut Base) {
         let Some(first) = self.outstanding.front() else { return };
-        base.reply.sent = self.marks.time_of(first.end);
+        base.reply.sent = self.marks.time_of(first.end.min(self.sent));
         if base.is_watched {
             base.reply.began = self.reply_began;
             let drips = self.reply_began != UNSENT && self.drips();
@@ -389,6 +388,7 @@ impl Link {
         self.marks.note(self.sent, now);
         self.out.advance(n);
         assert!(self.sent <= self.queued, "only queued bytes are sent");
+        self.forget_refused();
     }
 
     /// Notes that the first message has its whole reply.

@@ -1,6 +1,6 @@
 //! A message on a link: what is asked, of whom, and what its reply is to be.
 
-use proto::{Ask, Item};
+use proto::{Ask, Item, Upstream};
 
 use super::batch::Batch;
 use crate::Time;
@@ -59,6 +59,9 @@ pub(super) enum Late {
     List(u32),
     /// It has, and the message is a block.
     AnsweredBlock(Steps),
+    /// Its server has refused it before all of it was sent. The rest is still to leave, since the
+    /// server passes over it, and no reply comes.
+    Refused,
 }
 
 /// The replies to a block that come before the one to its request: how many are still to come, and
@@ -172,6 +175,16 @@ impl Message {
     #[cold]
     pub(super) fn is_block(&self) -> bool {
         matches!(self.late, Late::Block(_) | Late::AnsweredBlock(_))
+    }
+
+    /// Whether these bytes may answer it before all of it is sent.
+    #[cold]
+    pub(super) fn may_be_answered_early(&self, upstream: &dyn Upstream, bytes: &[u8]) -> bool {
+        match (self.late, &self.payload) {
+            (Late::Block(_) | Late::AnsweredBlock(_), _) => self.is_in_steps(),
+            (Late::No | Late::Yes, Payload::Single(_)) => upstream.passes_over(bytes),
+            (Late::No | Late::Yes | Late::List(_) | Late::Refused, _) => false,
+        }
     }
 
     /// Whether it is a block of which replies may come before all of it is sent.

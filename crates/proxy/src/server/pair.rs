@@ -124,11 +124,13 @@ impl Servers {
         let Some(message) = link.outstanding.front_mut() else {
             return Err("a reply that was not asked for");
         };
-        let is_early = message.end > link.sent;
-        if is_early && !(message.is_in_steps() && link.sent > link.done) {
-            return Err("a reply before its request was sent");
-        }
         let upstream = base.pool(link.at).upstream;
+        if message.end > link.sent {
+            let has_begun = link.sent > link.done;
+            if !has_begun || !message.may_be_answered_early(upstream, rest.bytes) {
+                return Err(EARLY_REPLY);
+            }
+        }
         let asked = message.ask;
         let item = match upstream.parse_reply(asked, &mut link.progress, rest.bytes) {
             Parsed::Incomplete => return Ok(Reply::Incomplete),
@@ -227,7 +229,10 @@ impl Servers {
         let link = self.links.find_mut(id)?;
         let message = link.pop();
         let began = link.reply_began;
-        link.note_reply_complete(message.end, base.now);
+        match message.end <= link.sent {
+            true => link.note_reply_complete(message.end, base.now),
+            false => link.note_refused_early(message.end, base.now),
+        }
         if message.effort.may_be_long() {
             link.answered.add(message.effort, kind, message.ask.command, base.reply.sent);
         }
@@ -342,7 +347,7 @@ impl Servers {
             base.actions.push_back(Action::FlushAck(id));
         }
         let is_retiring = link.retiring;
-        if link.done > 0 {
+        if link.has_answered() {
             let at = link.at;
             self.note_answer(base, at);
         }
@@ -479,6 +484,7 @@ fn check_late(
 }
 
 pub(crate) const WRONG_LENGTH: &str = "a value that does not have the length that its head gives";
+pub(super) const EARLY_REPLY: &str = "a reply before its request was sent";
 const WRONG_NUMBER: &str = "a different number of values than was asked for";
 const UNREQUESTED_KEY: &str = "the value of a key that was not asked for";
 const IMPOSSIBLE_REPLY: &str = "not a possible answer to what was asked";

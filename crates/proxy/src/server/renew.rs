@@ -23,7 +23,10 @@ impl Servers {
     /// Opens a link that takes the place of a dead one, with all that waits on that, if nothing
     /// speaks against it. The dead one has nothing left then.
     pub(super) fn renew(&mut self, base: &mut Base, dead: ConnId) {
-        let Some(link) = self.links.find(dead) else { return };
+        let Some(link) = self.links.find_mut(dead) else { return };
+        // Nothing is owed for it.
+        link.drop_refused();
+        let link = &*link;
         let (at, conn_key, class) = (link.at, link.conn_key, link.class);
         let state = &self.states[at.pool as usize][at.server as usize];
         let may_connect = state.unable_until <= base.now

@@ -95,7 +95,7 @@ impl Servers {
     /// client asks what it answers in a wrong form. A handshake shows nothing here: each worker
     /// whose links bring nothing else would excuse the others for ever.
     pub(super) fn count_fruitless(&mut self, base: &Base, link: &Link) {
-        let has_answered = link.done > 0;
+        let has_answered = link.has_answered();
         let state = self.state(link.at);
         let begun = if state.fruitless == 0 { link.begun } else { state.fruitless_since };
         if has_answered {

@@ -180,3 +180,136 @@ fn a_value_too_large_waits_for_what_its_server_can_do() {
         stage.expect_rows(0);
     }
 }
+
+/// Sends a set of 100,000 bytes, of which the kernel takes the first 10,000; returns the length of
+/// all of it.
+fn set_of_which_some_is_sent(stage: &mut Stage, client: ConnId, link: ConnId) -> usize {
+    let set = format!("set x 0 0 100000\r\n{}\r\n", "x".repeat(100_000));
+    stage.says(client, &set);
+    stage.end_turn();
+    assert_eq!(stage.received_some(link, 10_000).len(), 10_000);
+    set.len()
+}
+
+/// A server of which the limit is smaller than ours: it passes over the value as it comes.
+#[test]
+fn a_server_may_refuse_a_value_by_its_head_and_its_link_goes_on() {
+    let (mut stage, link) = Stage::of_one();
+    let [client, other] = [stage.client(), stage.client()];
+    let len = set_of_which_some_is_sent(&mut stage, client, link);
+    stage.says(client, "get x\r\n");
+    stage.says(other, "get y\r\n");
+    stage.end_turn();
+    stage.says(link, TOO_LARGE);
+    assert_eq!(stage.received(client), TOO_LARGE);
+    let rest = stage.received_some(link, len - 10_000);
+    assert_eq!(rest.trim_start_matches('x'), "\r\n", "the rest of the value");
+    assert_eq!(stage.turn(link), "get x y\r\n");
+    stage.says(link, "VALUE y 0 1\r\n2\r\nEND\r\n");
+    assert_eq!(stage.received(client), "END\r\n");
+    assert_eq!(stage.received(other), "VALUE y 0 1\r\n2\r\nEND\r\n");
+    assert_eq!(stage.closed, []);
+}
+
+/// After any other line the server may read what is left as requests, so none of that is sent.
+#[test]
+fn any_other_early_answer_is_not_believed() {
+    for early in [
+        "STORED\r\n",
+        "S",
+        "STOR",
+        "ERROR\r\n",
+        "CLIENT_ERROR bad data chunk\r\n",
+        "SERVER_ERROR out of memory reading request\r\n",
+        "SERVER_ERROR object too large for cache\r\nEND\r\n",
+        "SERVER_ERROR object too large for cache\r\nSERVER_ERROR object too large for cache\r\n",
+        "SERVER_ERROR object too large for cache\r\nE",
+    ] {
+        let (mut stage, link) = Stage::of_one();
+        let [client, other] = [stage.client(), stage.client()];
+        set_of_which_some_is_sent(&mut stage, client, link);
+        stage.says(other, "get y\r\n");
+        stage.says(link, early);
+        if early == "S" {
+            assert_eq!(stage.closed, [], "it may become one that is believed");
+            stage.says(link, "TORED\r\n");
+        }
+        assert_eq!(stage.closed, [link], "{early:?}");
+        let told = stage.received(client);
+        assert_eq!(told.matches("\r\n").count(), 1, "{told:?} for {early:?}");
+        let next = stage.connect(0);
+        stage.comes_up(next);
+        assert_eq!(stage.turn(next), "get y\r\n", "it was not sent");
+    }
+    let (mut stage, link) = Stage::of_one();
+    let client = stage.client();
+    // Nothing of it is sent, or it has no value that could be passed over.
+    for asked in ["set x 0 0 1\r\n1\r\n", "get x y z\r\n"] {
+        stage.says(client, asked);
+        stage.end_turn();
+        let link = match asked.starts_with("set") {
+            true => link,
+            false => {
+                let next = stage.connect(0);
+                stage.comes_up(next);
+                stage.end_turn();
+                stage.received_some(next, 5);
+                next
+            }
+        };
+        stage.closed.clear();
+        stage.says(link, TOO_LARGE);
+        assert_eq!(stage.closed, [link], "{asked:?}");
+        stage.received(client);
+    }
+}
+
+/// A reload may take the server away meanwhile.
+#[test]
+fn a_link_that_retires_waits_for_the_rest_of_a_refused_value_and_no_longer() {
+    let (mut stage, link) = Stage::of_one();
+    let client = stage.client();
+    let len = set_of_which_some_is_sent(&mut stage, client, link);
+    stage.install(|plan| plan.pools[0].servers.clear());
+    stage.says(link, TOO_LARGE);
+    assert_eq!((stage.received(client).as_str(), &stage.closed), (TOO_LARGE, &vec![]));
+    assert_eq!(stage.received_some(link, len - 10_001).len(), len - 10_001);
+    assert_eq!(stage.closed, []);
+    assert_eq!(stage.received_some(link, 1), "\n");
+    assert_eq!(stage.closed, [link]);
+}
+
+/// What is left of the value is still owed to the server: if the kernel takes no more of it, nobody
+/// else waits behind it for ever.
+#[test]
+fn a_server_that_refuses_a_value_and_reads_no_more_loses_its_link() {
+    let (mut stage, link) = Stage::of_one();
+    let client = stage.client();
+    set_of_which_some_is_sent(&mut stage, client, link);
+    stage.says(link, TOO_LARGE);
+    assert_eq!(stage.received(client), TOO_LARGE);
+    stage.passes(SECOND - 1);
+    assert_eq!(stage.closed, []);
+    stage.passes(1);
+    assert_eq!(stage.closed, [link]);
+    assert_eq!(stage.received(client), "", "it has its answer");
+}
+
+/// Of what waits behind the rest, nothing was sent.
+#[test]
+fn a_link_that_ends_after_an_early_refusal_takes_nothing_from_others() {
+    let (mut stage, link) = Stage::of_one();
+    let [client, other] = [stage.client(), stage.client()];
+    set_of_which_some_is_sent(&mut stage, client, link);
+    stage.says(other, "incr n 1\r\n");
+    stage.end_turn();
+    stage.says(link, TOO_LARGE);
+    stage.closes(link, Closed::Eof);
+    assert_eq!(stage.received(client), TOO_LARGE);
+    let next = stage.connect(0);
+    stage.comes_up(next);
+    assert_eq!(stage.turn(next), "incr n 1\r\n", "none of it was sent");
+    stage.says(next, "5\r\n");
+    assert_eq!(stage.received(other), "5\r\n");
+    assert_eq!(stage.received(client), "");
+}
