@@ -1,5 +1,6 @@
 //! Answers of git about this checkout.
 
+use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::process::Command;
 
@@ -21,5 +22,7 @@ pub fn state() -> Result<String, String> {
     }
     let mut hasher = DefaultHasher::new();
     changes.hash(&mut hasher);
+    let new = ask(&["ls-files", "--others", "--exclude-standard"]).unwrap_or_default();
+    new.lines().for_each(|file| fs::read(root().join(file)).ok().hash(&mut hasher));
     Ok(format!("{}+{:08x}", commit.trim(), hasher.finish() as u32))
 }

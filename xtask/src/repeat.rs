@@ -49,7 +49,9 @@ pub fn run(arguments: &[String]) -> Outcome {
                 continue;
             }
             beside.as_mut().map_or(Ok(()), Beside::check)?;
-            let line = format!("{mark}{}", say(run_one(name, &listed)?));
+            let (ran, step) = run_one(name, &listed)?;
+            keep_outputs(&ran, step, &mark)?;
+            let line = format!("{mark}{}", say(ran));
             // A run whose load has ended, or whose tree was changed, is no run of this mark.
             beside.as_mut().map_or(Ok(()), Beside::check)?;
             if git::state()? != state {
@@ -85,11 +87,27 @@ fn parse(arguments: &[String]) -> Result<Request, String> {
     }
 }
 
+/// Moves the outputs of tests that failed away: the next run would remove them.
+fn keep_outputs(ran: &Ran, step: &str, mark: &str) -> Outcome {
+    let from = nextest::kept(step);
+    if ran.failed.is_empty() && ran.unstable.is_empty() || !from.exists() {
+        return Ok(());
+    }
+    let name = mark.trim_end_matches(": ").replace(' ', "-").replace("::", ".");
+    let to = root().join("target/repeat").join(name);
+    let _ = fs::remove_dir_all(&to);
+    let moved =
+        fs::create_dir_all(root().join("target/repeat")).and_then(|()| fs::rename(&from, &to));
+    moved.map_err(|error| format!("{}: {error}", to.display()))?;
+    println!("\nits outputs are in {}", to.display());
+    Ok(())
+}
+
 /// Runs a step, or tests of this name: of the program among real peers, which are listed, or of a
-/// crate.
-fn run_one(name: &str, listed: &BTreeSet<String>) -> Result<Ran, String> {
+/// crate. Returns the name of the step, too.
+fn run_one<'a>(name: &'a str, listed: &BTreeSet<String>) -> Result<(Ran, &'a str), String> {
     if let Some(ran) = test::run_step(name)? {
-        return Ok(ran);
+        return Ok((ran, name));
     }
     let is_it = |test: &String| test == name || name.ends_with("::") && test.starts_with(name);
     let (step, options, which) = match listed.iter().any(is_it) {
@@ -100,7 +118,7 @@ fn run_one(name: &str, listed: &BTreeSet<String>) -> Result<Ran, String> {
     let tests = Tests { step, options, filter, environment: &[], again: false };
     match tests.run() {
         (ran, Err(why)) if ran.passed == 0 && ran.failed.is_empty() => Err(why),
-        (ran, _) => Ok(ran),
+        (ran, _) => Ok((ran, step)),
     }
 }
 
