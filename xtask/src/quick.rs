@@ -1,6 +1,6 @@
 //! What `cargo xtask test quick` runs of the large steps: the unit tests of the crates that were
 //! changed and of those above them, a short run of the simulator, one test of each module with real
-//! clients and servers, and all of the modules that were changed.
+//! clients and servers, and all of the modules that were changed, as far as these are quick.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,13 +20,48 @@ pub fn unit(all: bool) -> String {
     filter
 }
 
+/// Modules of which a test may take minutes.
+const LONG: &[&str] = &[
+    "differential::",
+    "outage::",
+    "peers::clients::",
+    "quotas::",
+    "redis::busy::",
+    "redis::clients::",
+    "redis::differential::",
+    "redis::large::",
+    "rings::",
+    "stall::",
+];
+/// So many tests of changed modules are run: the loop is to take three minutes at most.
+const CHANGED_MAX: usize = 60;
+
 /// Returns nextest's expression for the tests with real clients and servers.
 pub fn integration() -> Result<String, String> {
     let names = nextest::list()?;
+    let modules = changed_files().iter().filter_map(|file| module_of(file)).collect();
+    let (whole, left) = whole_modules(&names, modules);
+    if !left.is_empty() {
+        println!("one test each, not all: {} (`cargo xtask test it` has all)", left.join(" "));
+    }
     let firsts = firsts(&names).map(|name| format!("test(={name})"));
-    let changed = changed_files().into_iter().filter_map(|file| module_of(&file));
-    let changed = changed.map(|module| format!("(test(/^{module}::/) and not test(/^stall::/))"));
-    Ok(firsts.chain(changed).collect::<Vec<_>>().join(" or "))
+    let whole = whole.iter().map(|module| format!("test(/^{module}/)"));
+    Ok(firsts.chain(whole).collect::<Vec<_>>().join(" or "))
+}
+
+/// Parts changed modules into those that are run whole and those that are not.
+fn whole_modules(
+    names: &BTreeSet<String>,
+    modules: BTreeSet<String>,
+) -> (Vec<String>, Vec<String>) {
+    let mut room = CHANGED_MAX;
+    modules.into_iter().map(|module| format!("{module}::")).partition(|module| {
+        let count = names.iter().filter(|name| name.starts_with(module)).count();
+        let fits = count <= room
+            && !LONG.iter().any(|long| long.starts_with(module) || module.starts_with(long));
+        room -= if fits { count } else { 0 };
+        fits
+    })
 }
 
 /// Returns the module of a file of tests with real programs.
@@ -105,6 +140,17 @@ mod tests {
         assert_eq!(module("redis/mod.rs").as_deref(), Some("redis"));
         assert_eq!(module("golden/any-workers.txt"), None);
         assert_eq!(module_of("crates/quickack/src/main.rs"), None);
+    }
+
+    #[test]
+    fn changed_modules_are_run_whole_while_that_is_quick() {
+        let names = (0..50).flat_map(|n| [format!("a::{n}"), format!("b::{n}"), format!("c::{n}")]);
+        let names = names.take(130).chain(["redis::busy::x".to_string()]).collect();
+        let modules = |all: &[&str]| all.iter().map(|one| one.to_string()).collect();
+        let (whole, left) = whole_modules(&names, modules(&["a", "b", "redis::busy"]));
+        assert_eq!((whole, left), (vec!["a::".into()], vec!["b::".into(), "redis::busy::".into()]));
+        // `redis` has them all.
+        assert_eq!(whole_modules(&names, modules(&["redis"])).1, ["redis::"]);
     }
 
     #[test]
