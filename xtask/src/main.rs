@@ -39,7 +39,7 @@ struct Verb {
 const VERBS: &[Verb] = &[
     Verb {
         name: "test",
-        usage: "[--help] [quick] [--long] [--allow-missing] [STEP...]  every test, or named steps",
+        usage: "[--help] [quick] [--long] [--allow-missing] [--write-times] [STEP...]  tests",
         run: test::run,
     },
     Verb {
@@ -71,7 +71,7 @@ const VERBS: &[Verb] = &[
     },
     Verb {
         name: "mutants",
-        usage: "[--shard K/N] [--whole] [--fresh] [--survivors] [CRATE...]  do tests see a change?",
+        usage: "[--shard K/N] [--whole] [--fresh] [--survivors] [--file GLOB]... [CRATE...]",
         run: mutants::run,
     },
     Verb {

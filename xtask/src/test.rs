@@ -180,8 +180,12 @@ pub fn run(arguments: &[String]) -> Outcome {
     if whole && rows.iter().all(|row| row.passed) {
         times::passed(began_at)?;
     }
-    if whole && column.is_none() {
-        all.failed.extend(times::fewer(&rows)?);
+    if whole {
+        let fewer = times::fewer(&rows)?;
+        match column {
+            None => all.failed.extend(fewer),
+            Some(_) => fewer.iter().for_each(|line| println!("written: {line}")),
+        }
     }
     let outcome = verdict(&all, left_out && !request.allow_missing);
     let write = if request.quick { times::write_quick } else { times::write };

@@ -30,7 +30,7 @@ pub struct Row {
 impl Column {
     /// Returns the column of a run that begins now.
     pub fn now() -> Result<Column, String> {
-        if !BUILT.iter().any(|path| root().join(path).exists()) {
+        if !is_built() {
             return Ok(Column::Fresh);
         }
         let passed = fs::metadata(mark()).and_then(|mark| mark.modified());
@@ -52,7 +52,15 @@ impl Column {
     }
 }
 
-/// What the steps build; without them this program is all that was compiled.
+/// Whether more was compiled than this program, which needs no other crate of ours.
+fn is_built() -> bool {
+    let built = fs::read_dir(root().join("target/debug/deps")).into_iter().flatten().flatten();
+    let mut names = built.map(|file| file.file_name().to_string_lossy().into_owned());
+    let is_ours = |name: String| name.starts_with("libproto-") || name.starts_with("proto-");
+    names.any(is_ours) || BUILT.iter().any(|path| root().join(path).exists())
+}
+
+/// What the steps build.
 const BUILT: &[&str] = &["target/nextest", "target/seeded", "target/debug/quickack"];
 
 /// A file as old as the beginning of the last run of all steps that passed: no source that is older
