@@ -187,11 +187,12 @@ fn a_new_worker_before_memcached_begins_with_the_ring_of_the_others() {
     field.clients.clear();
     wait_until("nobody is counted any more", || harness::clients(&field.quickack) == 0);
     let mut seen = [false; WORKERS];
-    while seen != [true; WORKERS] {
+    wait_until("each worker has a client", || {
         let (client, worker) = harness::client_of(&field.quickack);
         seen[worker] = true;
         field.clients.push(client);
-    }
+        seen == [true; WORKERS]
+    });
     assert_eq!(field.owners(), without);
 }
 
@@ -247,6 +248,7 @@ fn what_a_dead_worker_has_reported_before_memcached_counts_no_more() {
     // They have sent nothing yet: the workers know nothing of the second server.
     let (mut clients, mut spare) = (BTreeMap::new(), Vec::new());
     while clients.len() < 3 {
+        assert!(spare.len() < 100, "a worker gets no client");
         let before = workers(&quickack);
         let client: Client = quickack.client();
         let mut found = None;

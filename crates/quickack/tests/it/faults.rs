@@ -154,7 +154,7 @@ fn a_server_that_never_answers_costs_each_client_one_deadline() {
     }
     let took = start.elapsed();
     assert!(took >= Duration::from_secs(4), "gave up after {took:?}");
-    assert!(took < Duration::from_secs(8), "five requests cost {took:?}");
+    assert!(took < Duration::from_secs(12), "five requests cost {took:?}");
 }
 
 /// The kernel drops the SYN if the queue of a listener is full: a connect that never ends.

@@ -76,7 +76,7 @@ impl Crowd {
         // An answer that is read only now may have been sent before.
         let on_the_way = (self.threads.len() * AT_ONCE) as f64 * limit.cost;
         let (mut shares, mut best) = (Vec::new(), 0.0_f64);
-        while start.elapsed() < Duration::from_secs(2) || best < 0.9 {
+        while start.elapsed() < Duration::from_secs(2) || best < 0.95 {
             assert!(start.elapsed() < DEADLINE, "{when}: shares of {limit:?}: {shares:.2?}");
             let (since, before) = (Instant::now(), self.bytes.load(Relaxed));
             std::thread::sleep(Duration::from_millis(500));

@@ -160,9 +160,9 @@ fn strace_sees_no_busy_worker_with_the_mutex_before_memcached() {
     });
     load.stop().assert_unharmed();
     for pid in &workers {
-        let mut holds = false;
-        let mut held = 0;
-        for line in trace.lines().filter(|line| line.starts_with(&pid.to_string())) {
+        let (mut holds, mut held) = (false, 0);
+        let is_its = |line: &&str| line.split_whitespace().next() == Some(pid.to_string().as_str());
+        for line in trace.lines().filter(is_its) {
             if line.contains("F_WRLCK") && line.contains("= 0") {
                 holds = true;
                 held += 1;
