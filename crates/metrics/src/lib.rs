@@ -162,6 +162,9 @@ table! {
         ClientsKilled "clients_killed_total" "Clients closed by `quickack clients kill`.",
         ClientsUnread "clients_unread_total"
             "Clients closed because they wrote on and did not read (`timeout_write`).",
+        ClientsStalled "clients_stalled_total"
+            "Clients closed in a large request of which nothing came for 10 s, while half of the \
+             memory was in use.",
         Requests "requests_total" "Requests parsed, including those that were refused.",
         Slow "requests_slow_total"
             "Requests that took `slowlog_threshold` or longer. The slow log has the last of them.",

@@ -203,6 +203,14 @@ impl Base {
         self.memory.has_room(more) && !self.is_over(group)
     }
 
+    /// Takes a buffer back. The kernel takes time for a large one, so that goes little by little.
+    pub(crate) fn give_back(&mut self, buffer: Vec<u8>) {
+        match buffer.len() > limits::FREED_PER_TURN {
+            true => self.memory.free_later([buffer]),
+            false => self.spares.give(buffer),
+        }
+    }
+
     /// As `has_room`, for the client that asks.
     #[inline]
     pub(crate) fn has_room_for(&self, asks: &Requester, more: usize) -> bool {

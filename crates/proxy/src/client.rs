@@ -31,6 +31,7 @@ mod repeat;
 mod request;
 mod session;
 mod settle;
+mod stalled;
 mod stats;
 mod stream;
 mod tally;

@@ -204,6 +204,9 @@ pub enum Event {
     /// `timeout_write`, and it has written on. Its next `kept` bytes of requests are kept, and by
     /// this directive no more.
     ClientUnread { pool: u32, client: ConnId, kept: usize, bound: &'static str, held: usize },
+    /// A client is closed: `come` bytes of a request of it have come, and none for so long, while
+    /// half of the memory for buffers is in use.
+    ClientStalled { pool: u32, client: ConnId, come: usize, silent_us: u64 },
     /// So little is left of the memory for buffers that answers may be dropped.
     MemoryShort { held: usize, max: usize },
     /// There is enough again.

@@ -195,6 +195,7 @@ impl Proxy {
         self.base.note_special();
         self.base.memory.end_turn();
         if self.base.groups.wants_look(&self.base.memory, now) {
+            self.clients.close_stalled(&mut self.base);
             self.clients.weigh(&mut self.base);
             if let Some(news) = self.base.memory.news() {
                 self.base.log(news);

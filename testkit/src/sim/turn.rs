@@ -347,7 +347,9 @@ impl World {
             Event::LoginFailed { .. } | Event::LoginsFailed { .. } => {
                 unreachable!("nobody logs in here")
             }
-            Event::ClientUnread { .. } => unreachable!("nobody sends as much here"),
+            Event::ClientUnread { .. } | Event::ClientStalled { .. } => {
+                unreachable!("nobody sends as much here")
+            }
         };
         let (pool, at) = self.place(server);
         let entry = &mut self.pools[pool].servers[at];

@@ -142,6 +142,13 @@ impl Outbox {
         &mut self.bytes
     }
 
+    /// Drops everything; returns the buffer of the copied bytes.
+    pub(crate) fn take_copied(&mut self) -> Vec<u8> {
+        let buffer = std::mem::take(&mut self.bytes);
+        self.clear();
+        buffer
+    }
+
     /// Gives an empty outbox a buffer from `spares`, since an idle connection holds none.
     pub(crate) fn open(&mut self, spares: &mut Spares) {
         if self.bytes.capacity() == 0 {

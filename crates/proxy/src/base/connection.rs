@@ -47,6 +47,8 @@ pub enum Departed {
     Killed,
     /// It sent more than is kept of it, and read nothing.
     Unread,
+    /// It began a large request and sent no more of it, while there was little memory.
+    Stalled,
     /// It did not read what MONITOR shows, or there was too much of it.
     Behind,
     /// The proxy, this worker or its pool ends.
@@ -67,6 +69,7 @@ impl Departed {
             Departed::Closed => "the proxy closed it after an error",
             Departed::Killed => "an operator closed it",
             Departed::Unread => "it sent more than is kept of a client, and read nothing",
+            Departed::Stalled => "it began a large request and sent no more, and memory was short",
             Departed::Behind => "it did not keep up with what MONITOR shows",
             Departed::Drained => "the proxy, a worker or its pool ends",
             Departed::HandedOver => "another worker takes it over",

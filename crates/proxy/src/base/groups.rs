@@ -116,10 +116,17 @@ impl Groups {
     }
 
     /// Whether a group holds more memory than its part, while there is little: its next requests
-    /// get no more. The answers to those that were sent are not dropped for it.
+    /// get no more, nor does one that has come in part. The answers to those that were sent are not
+    /// dropped for it.
     #[inline]
     pub(crate) fn is_over(&self, group: u16) -> bool {
         self.any_over && self.list[usize::from(group)].is_over
+    }
+
+    /// Lets a group have more until it is looked at again, since a request of it was given up.
+    #[cold]
+    pub(crate) fn forgive(&mut self, group: u16) {
+        self.list[usize::from(group)].is_over = false;
     }
 
     /// Whether the memory that groups hold is to be looked at now.

@@ -242,6 +242,8 @@ pub const CLIENT_BUFFER_DEFAULT: usize = 64 * 1024 * 1024;
 pub const AHEAD_AFTER_US: u64 = 10_000;
 /// How long no more can be kept of a client, at least, before it is closed for it.
 pub const AHEAD_FULL_US: u64 = 5_000_000;
+/// How long nothing comes of a large request, before it is given up where there is little memory.
+pub const STALLED_US: u64 = 10_000_000;
 /// How many blocks of a client's kept input are read in a turn.
 pub const KEPT_BLOCKS_MAX: usize = 16;
 /// How often a client of which no more is kept is looked at.

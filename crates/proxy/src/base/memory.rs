@@ -16,6 +16,8 @@ pub(crate) struct Memory {
     is_told: bool,
     /// Blocks that nothing refers to any more, and that are given back little by little.
     freed: Vec<Vec<u8>>,
+    /// The bytes of these: there is room for as many more.
+    freeing: usize,
     /// The bytes of both.
     pub(crate) in_blocks: usize,
 }
@@ -36,7 +38,7 @@ impl Block {
 impl Memory {
     pub(crate) fn new(max: usize) -> Memory {
         let (blocks, freed) = (Vec::new(), Vec::new());
-        Memory { used: 0, max, is_told: false, blocks, freed, in_blocks: 0 }
+        Memory { used: 0, max, is_told: false, blocks, freed, freeing: 0, in_blocks: 0 }
     }
 
     /// Accounts a block by itself, whoever refers to it. `mark` is older than any slice of it, so
@@ -53,6 +55,7 @@ impl Memory {
     fn free_some(&mut self) {
         for Block { bytes, mark } in self.blocks.extract_if(.., |block| block.is_free()) {
             drop(mark);
+            self.freeing += bytes.len();
             self.freed.extend(Rc::into_inner(bytes));
         }
         let mut most = limits::FREED_PER_TURN;
@@ -61,6 +64,7 @@ impl Memory {
             most -= part;
             self.used -= part;
             self.in_blocks -= part;
+            self.freeing -= part;
             block.truncate(block.len() - part);
             // Its end is given back where it lies; the rest is not moved.
             block.shrink_to_fit();
@@ -74,6 +78,7 @@ impl Memory {
         for buffer in buffers {
             self.used += buffer.len();
             self.in_blocks += buffer.len();
+            self.freeing += buffer.len();
             self.freed.push(buffer);
         }
     }
@@ -120,7 +125,7 @@ impl Memory {
     /// Whether `more` bytes are within the limit.
     pub(crate) fn has_room(&self, more: usize) -> bool {
         let max = if bug!(HoardMemory) { self.max / 256 } else { self.max };
-        self.used.saturating_add(more) <= max
+        (self.used - self.freeing).saturating_add(more) <= max
     }
 
     /// Returns `limits` narrowed to the memory left: the nearer the limit, the sooner a client that

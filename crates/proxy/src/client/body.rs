@@ -1,5 +1,9 @@
 //! The body of a request that does not arrive in one read with its head. It is collected, and the
 //! request goes on with the last byte.
+//!
+//! It takes memory as it comes. If all that its head announces were taken at once, a client that
+//! sends heads and nothing more would leave none for others. So there may be none for what comes:
+//! the request is then refused, what has come of it is dropped, and the rest is skipped.
 
 use proto::{Parsed, Request, Resume};
 
@@ -48,8 +52,6 @@ impl Clients {
             if client.tenant != NOBODY {
                 inflight::begin_arriving(&base.tenants, client, request.len());
             }
-            // Accounted at once: the next body that begins must find this one's memory taken.
-            client.account(&mut base.memory);
         }
     }
 
@@ -59,14 +61,19 @@ impl Clients {
         let Intake::Body(body) = &mut client.intake else { return Next::Used(0) };
         let used = rest.len_within(body.left);
         let part = rest.part(0, used);
-        body.end.feed(part.bytes);
-        body.data.open(&mut base.spares);
-        body.data.keep(part);
         body.left -= used as u64;
-        if body.left > 0 {
-            return Next::Used(used);
+        // Bytes that have been kept are counted already.
+        let held = body.data.len() + body.head.len() + used;
+        let has_room = base.has_room(client.group, held.saturating_sub(client.counted));
+        if has_room {
+            body.end.feed(part.bytes);
+            body.data.open(&mut base.spares);
+            body.data.keep(part);
+            if body.left > 0 {
+                return Next::Used(used);
+            }
         }
-        let Intake::Body(body) = std::mem::replace(&mut client.intake, Intake::Head) else {
+        let Intake::Body(mut body) = std::mem::replace(&mut client.intake, Intake::Head) else {
             unreachable!("it was a body a moment ago")
         };
         if client.member.is_some() {
@@ -78,7 +85,24 @@ impl Clients {
         let Parsed::Complete(again) = again else { unreachable!("it was a request before") };
         let again = Request { quiet: body.request.quiet, ..again };
         assert_eq!(again, body.request, "the same bytes are the same request");
-        Next::Whole(used, client.requester(id), body)
+        if has_room {
+            return Next::Whole(used, client.requester(id), body);
+        }
+        // Accounted at once: the next request must find the memory free.
+        client.account(&mut base.memory);
+        base.groups.forgive(client.group);
+        base.give_back(body.data.take_copied());
+        Next::NoRoom(used, client.requester(id), body)
+    }
+
+    /// Skips what is still to come of a body that was given up.
+    pub(crate) fn skip_rest(&mut self, id: ConnId, body: &Body) {
+        if let Some(client) = self.table.find_mut(id) {
+            client.intake = match body.left {
+                0 => Intake::Head,
+                left => Intake::Swallow(left),
+            };
+        }
     }
 
     /// Puts a request with its data back into the input, to be read again when more is known of

@@ -46,6 +46,9 @@ pub(crate) enum Next {
     Queued,
     /// A request whose body ends here, and how many bytes that took.
     Whole(usize, Requester, Box<Body>),
+    /// A request for whose body there is no memory any more, and how many bytes of it are skipped
+    /// already.
+    NoRoom(usize, Requester, Box<Body>),
 }
 
 /// Where the bytes that have come are read.
@@ -117,7 +120,7 @@ impl Clients {
     ) -> bool {
         let Some(client) = self.table.find_mut(id) else { return false };
         if client.state == State::Leaving || used == kept.len() {
-            base.spares.give(kept);
+            base.give_back(kept);
         } else if client.partial.is_empty() {
             kept.drain(..used);
             client.partial = kept;
@@ -171,7 +174,8 @@ impl Clients {
         // Where parts are counted, `check_parts` has found them within their bounds.
         let more = client.resume.needs.saturating_sub(len);
         if more > limits::BUFFER_KEEP_MAX {
-            let _ = client.partial.try_reserve(more);
+            // As much again as has come, and no more than is to come.
+            let _ = client.partial.try_reserve_exact(more.min(len));
         }
         if len == 0 || more > 0 {
             return self.update_client(base, id);
@@ -242,7 +246,9 @@ impl Clients {
         }
         let parsed = client.protocol.parse_request(rest.bytes, &mut client.resume, &mut base.keys);
         let request = match parsed {
-            Parsed::Incomplete => return Next::Used(self.check_parts(base, id)),
+            Parsed::Incomplete => {
+                return Next::Used(self.check_parts(base, id, rest.bytes.len()));
+            }
             Parsed::Malformed(why) => {
                 return Next::Used(self.close_malformed(base, id, rest.bytes, why));
             }

@@ -18,11 +18,28 @@ use crate::base::part::Requester;
 use crate::base::room::NoRoom;
 use crate::base::{Base, limits};
 
+/// How much of the request that is arriving was found to fit, when its length was known.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Admitted {
+    /// How many requests had come before it.
+    request: u64,
+    needs: usize,
+}
+
+impl Admitted {
+    /// Notes that a request needs so many bytes; returns whether that is more than was known.
+    fn grows(&mut self, request: u64, needs: usize) -> bool {
+        let before = if self.request == request { self.needs } else { 0 };
+        *self = Admitted { request, needs };
+        needs > before
+    }
+}
+
 impl Clients {
     /// Refuses an unfinished request if one of its parts is too large, or if there is no memory for
-    /// it; returns how many bytes are used by that. Where the parts of a head are counted, the rest
-    /// can be skipped.
-    pub(super) fn check_parts(&mut self, base: &mut Base, id: ConnId) -> usize {
+    /// what has come of it, or for all of a part when its length comes; returns how many bytes are
+    /// used by that. Where the parts of a head are counted, the rest can be skipped.
+    pub(super) fn check_parts(&mut self, base: &mut Base, id: ConnId, come: usize) -> usize {
         let Some(client) = self.table.find_mut(id) else { return 0 };
         if client.must_log_in(base) {
             // Its bound is smaller than any of these.
@@ -32,17 +49,16 @@ impl Clients {
         if needs == 0 {
             return 0;
         }
-        let before = client.counted;
-        // Accounted at once: the next large request must find this one's memory taken.
-        client.account(&mut base.memory);
-        let is_more = client.counted > before;
+        let grows = client.admitted.grows(client.record.tally.requests, needs);
+        // What had come before is counted.
+        let more = if grows { needs } else { come }.saturating_sub(client.counted);
         let is_small = needs <= limits::BUFFER_KEEP_MAX;
         let no_room = if longest as usize > base.pools[client.pool as usize].plan.item_size_max
             || client.resume.parts_left() > limits::PARTS_MAX && !is_small
             || needs > limits::COUNTED_HEAD_MAX
         {
             NoRoom::TooLarge
-        } else if is_more && !is_small && !base.memory.has_room(0) {
+        } else if !is_small && !base.memory.has_room(more) {
             NoRoom::NoMemory
         } else {
             return 0;

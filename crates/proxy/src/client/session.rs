@@ -11,6 +11,7 @@ use proto::{ConnKey, Endpoints, Protocol, Resume, Session, Told};
 
 use super::ahead::Ahead;
 use super::body::Body;
+use super::large::Admitted;
 use super::leave::Departure;
 use super::tally::Record;
 use super::tenant::Member;
@@ -114,6 +115,7 @@ pub(super) struct Client {
     work_turn: u32,
     /// Bytes held, as last reported to the memory account.
     pub(super) counted: usize,
+    pub(super) admitted: Admitted,
 }
 
 /// The requests of a client that wait for answers, linked by `next`. Silent ones are not among
@@ -298,6 +300,7 @@ impl Client {
             work: 0,
             work_turn: 0,
             counted: 0,
+            admitted: Admitted::default(),
         }
     }
 
@@ -480,11 +483,9 @@ impl Client {
     /// Returns the bytes held now.
     pub(super) fn measure(&self) -> usize {
         let body = match &self.intake {
-            // A body counts whole from its first byte. Otherwise many could begin at once.
-            Intake::Body(body) => body.data.len() + body.left as usize + body.head.len(),
+            Intake::Body(body) => body.data.len() + body.head.len(),
             Intake::Head | Intake::Swallow(_) | Intake::Skip(_) => 0,
         };
-        // So does the part of a head that is arriving.
-        self.out.len() + self.partial.len().max(self.resume.needs) + self.kept_ahead() + body
+        self.out.len() + self.partial.len() + self.kept_ahead() + body
     }
 }

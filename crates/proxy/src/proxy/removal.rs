@@ -4,7 +4,8 @@
 use proto::{Answer, Class, Parsed, Resume};
 
 use super::Proxy;
-use crate::base::part::{Data, Incoming};
+use crate::base::part::{Data, Incoming, Requester};
+use crate::base::room::NoRoom;
 use crate::client::{self, Frame};
 use crate::route::Route;
 
@@ -27,9 +28,11 @@ impl Proxy {
         head: &[u8],
         answer: &Answer<'_>,
     ) -> usize {
-        match self.remove(frame, head) {
+        let incoming = &frame.incoming(head);
+        let no_room = client::no_room(&self.base, incoming.asks, incoming.request);
+        match no_room.map_or(Removal::Nothing, |no_room| self.remove(incoming, no_room)) {
             Removal::Nothing => {
-                self.clients.refuse_read(&mut self.base, &frame.incoming(head), answer);
+                self.clients.refuse_read(&mut self.base, incoming, answer);
                 head.len()
             }
             Removal::Asked => head.len(),
@@ -39,6 +42,32 @@ impl Proxy {
                 0
             }
         }
+    }
+
+    /// Refuses a request for whose body there is no memory any more, although some of it has come.
+    #[cold]
+    pub(super) fn refuse_begun(&mut self, asks: Requester, body: client::Body) {
+        let incoming = &Incoming { asks: &asks, request: &body.request, head: &body.head };
+        if self.clients.is_in_transaction(asks.id) {
+            let answer = &Answer::Failed("out of memory to queue it");
+            self.clients.refuse_read(&mut self.base, incoming, answer);
+            self.clients.abort_transaction(&mut self.base, asks.id);
+        } else {
+            let mut text = String::new();
+            let answer = match self.remove(incoming, NoRoom::NoMemory) {
+                Removal::Asked => None,
+                Removal::Nothing => Some(NoRoom::NoMemory.answer()),
+                // It cannot be read again, since a part of it is dropped.
+                Removal::Waits(_) => {
+                    Some(NoRoom::NoMemory.answer_failed(&NoRoom::NoMemory.answer(), &mut text))
+                }
+            };
+            if let Some(answer) = answer {
+                self.clients.refuse_read(&mut self.base, incoming, &answer);
+            }
+        }
+        self.clients.skip_rest(asks.id, &body);
+        self.base.spares.give(body.head);
     }
 
     /// Refuses a request whose data is not accepted, if that removes its key. No client is to go on
@@ -53,12 +82,9 @@ impl Proxy {
     /// The removal is a change of that client like any other. It goes to its key's server in the
     /// client's order and never twice, and the client gets the answer when the outcome is known.
     #[cold]
-    fn remove(&mut self, frame: &Frame, head: &[u8]) -> Removal {
-        let Frame { asks, request, .. } = frame;
+    fn remove(&mut self, incoming: &Incoming<'_>, no_room: NoRoom) -> Removal {
+        let Incoming { asks, request, head } = *incoming;
         let Class::Single { writes: true } = request.class else { return Removal::Nothing };
-        let Some(no_room) = client::no_room(&self.base, asks, request) else {
-            return Removal::Nothing;
-        };
         let mut words = self.base.spares.take();
         if !asks.protocol.removal(request, head, &mut words) || bug!(ForgetRemoval) {
             self.base.spares.give(words);
@@ -75,7 +101,6 @@ impl Proxy {
             return Removal::Waits(server);
         }
         self.clients.skip_body(&mut self.base, asks.id, request);
-        let incoming = &frame.incoming(head);
         let id = self.clients.begin_removal(&mut self.base, incoming, no_room);
         match incoming.is_dropped() {
             true => self.drop_begun(id, removed),

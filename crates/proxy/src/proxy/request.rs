@@ -93,6 +93,10 @@ impl Proxy {
                     self.serve_whole(asks, *body);
                     used
                 }
+                (Next::NoRoom(used, asks, body), _) => {
+                    self.refuse_begun(asks, *body);
+                    used
+                }
             };
             // A request that could not be sent is answered before the next one is read.
             self.handle_link_events();

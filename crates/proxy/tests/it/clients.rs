@@ -50,14 +50,16 @@ fn the_bytes_of_a_client_are_in_the_account() {
     let (owed, head) = (stage.memory() - "get x".len(), "set k 0 0 100\r\n");
     assert_eq!(stage.received(client).len(), owed);
     assert_eq!(stage.memory(), "get x".len());
-    // A value counts whole from its first byte, with its head.
+    // A value counts as it comes, with its head.
     let other = stage.client();
     stage.says(other, &format!("version\r\n{head}x"));
     assert_eq!(stage.received_some(other, 4), told);
-    assert_eq!(stage.memory(), owed + "get x".len() + head.len() + 100 + "\r\n".len());
+    assert_eq!(stage.memory(), owed + "get x".len() + head.len() + 1);
     stage.closes(client, Closed::Reset);
     stage.received(other);
-    assert_eq!(stage.memory(), head.len() + 100 + "\r\n".len());
+    assert_eq!(stage.memory(), head.len() + 1);
+    stage.says(other, &"x".repeat(49));
+    assert_eq!(stage.memory(), head.len() + 50);
     stage.closes(other, Closed::Reset);
     assert_eq!(stage.memory(), 0);
 }

@@ -192,7 +192,7 @@ fn a_worker_counts_its_turns_plans_clients_and_bytes() {
     assert!(stage.accept().is_err());
     check(&stage, 0, &[(Accepts, 1), (AcceptsRefused, 1), (ClientsNow, 1), (Installs, 0)]);
     stage.install(|_| {});
-    stage.says(client, "set x 0 0 100\r\nX");
+    stage.says(client, &format!("set x 0 0 200\r\n{}", "X".repeat(101)));
     (0..3).for_each(|_| stage.end_turn());
     stage.passes(PUBLISHED);
     check(&stage, 0, &[(Installs, 1), (Turns, 3), (BufferBytesNow, stage.memory() as u64)]);

@@ -149,21 +149,32 @@ fn a_refused_request_of_a_client_that_wants_no_answers_is_silent() {
 
 const NO_MEMORY: &str = "-ERR out of memory storing object\r\n";
 
-/// A part of a request takes its memory when its length is known, so that many cannot begin at
-/// once. The client stays connected.
+/// A part of a request takes memory as it comes: who announces much keeps none. Where there is none
+/// for more, the request is refused, and the client stays connected.
 #[test]
-fn a_request_takes_memory_before_it_has_come() {
+fn a_request_takes_memory_as_it_comes() {
     let (mut stage, links, client) = redis(&["s0"], 40_000);
     let others = [stage.client(), stage.client(), stage.client()];
-    let begin = format!("*6\r\n$4\r\nmset\r\n$1\r\nk\r\n${MOST}\r\nabc");
+    let begin = "*6\r\n$4\r\nmset\r\n$1\r\nk\r\n$30000\r\nabc";
     stage.install(|plan| plan.pools[0].item_size_max = 1 << 20);
     for (nth, other) in others.into_iter().enumerate() {
-        stage.says(other, &begin);
-        let held = (nth + 1) * (begin.len() + MOST + 2 - 3);
+        stage.says(other, begin);
+        let held = (nth + 1) * begin.len();
         assert_eq!((stage.memory(), stage.received(other)), (held, String::new()));
     }
     let value = "v".repeat(17_000);
     let text = resp(&["set", "k", &value, "EX", "1"]) + &resp(&["get", "b"]);
+    // What they have announced keeps nobody's memory; but what can never fit is not collected.
+    let hopeless = stage.client();
+    stage.says(hopeless, &begin.replace("30000", "50000"));
+    assert_eq!(stage.received(hopeless), NO_MEMORY);
+    let sent = sends(&mut stage, client, &text, 3000, links[0]);
+    assert_eq!(sent, text);
+    stage.says(links[0], "+OK\r\n$-1\r\n");
+    assert_eq!(stage.received(client), "+OK\r\n$-1\r\n");
+    for other in others {
+        stage.says(other, &"v".repeat(10_000));
+    }
     assert_eq!(sends(&mut stage, client, &text, 3000, links[0]), resp(&["get", "b"]));
     assert_eq!(stage.received(client), NO_MEMORY);
     stage.says(links[0], "$-1\r\n");

@@ -1,11 +1,13 @@
 //! Stories of values that are too large or have no memory: the old values of their keys are
 //! removed, as memcached does.
 
+use metrics::PoolCounter;
 use proxy::{Closed, ConnId};
 
-use crate::stage::{SECOND, Stage};
+use crate::stage::{POOL, SECOND, Stage};
 
 const TOO_LARGE: &str = "SERVER_ERROR object too large for cache\r\n";
+const NO_MEMORY: &str = "SERVER_ERROR out of memory storing object\r\n";
 const KEPT: &str = "SERVER_ERROR object too large for cache, old value kept\r\n";
 
 /// A pool whose values have at most 100 bytes.
@@ -107,12 +109,71 @@ fn a_value_refused_for_want_of_memory_removes_the_old_one() {
     let link = stage.connect(0);
     let clients = [stage.client(), stage.client(), stage.client()];
     for client in clients {
-        stage.says(client, "set k 0 0 1000\r\nx");
+        stage.says(client, &format!("set k 0 0 1000\r\n{}", "x".repeat(900)));
     }
     assert_eq!(stage.turn(link), "delete k\r\n");
     stage.says(link, "DELETED\r\n");
-    let words = "SERVER_ERROR out of memory storing object\r\n";
-    assert_eq!(clients.map(|client| stage.received(client)), ["", "", words]);
+    assert_eq!(clients.map(|client| stage.received(client)), ["", "", NO_MEMORY]);
+}
+
+/// There was memory when its head came, and there is none for what comes now.
+#[test]
+fn a_value_that_has_come_in_part_is_refused_for_want_of_memory_and_its_rest_is_skipped() {
+    for (command, removal) in [("set k 0 0", "delete k\r\n"), ("add k 0 0", "")] {
+        let mut stage = Stage::of(&["s0"], |plan| {
+            plan.memory_max = 2_500;
+            plan.pools[0].preconnect = true;
+        });
+        let link = stage.connect(0);
+        stage.handshake(link);
+        let [first, second] = [stage.client(), stage.client()];
+        for client in [first, second] {
+            stage.says(client, &format!("{command} 2000\r\n{}", "x".repeat(400)));
+        }
+        stage.says(second, &"x".repeat(1_500));
+        assert_eq!((stage.turn(link), stage.received(first)), (String::new(), String::new()));
+        stage.says(first, &"x".repeat(700));
+        assert_eq!(stage.turn(link), removal, "there is no room for all of it");
+        if !removal.is_empty() {
+            stage.says(link, "DELETED\r\n");
+        }
+        assert_eq!(stage.received(first), NO_MEMORY);
+        assert!(stage.memory() < 2_000, "what had come is dropped: {}", stage.memory());
+        // The rest of it is no request, and what follows is one.
+        stage.says(first, &format!("{}\r\n", "x".repeat(900)));
+        stage.says(first, "get k\r\n");
+        assert_eq!(stage.turn(link), "get k\r\n");
+        stage.says(link, "END\r\n");
+        assert_eq!(stage.received(first), "END\r\n");
+        // The other has its room.
+        stage.says(second, &format!("{}\r\n", "x".repeat(100)));
+        assert!(stage.turn(link).starts_with(command));
+        stage.says(link, "STORED\r\n");
+        assert_eq!((stage.received(second).as_str(), stage.memory()), ("STORED\r\n", 0));
+    }
+}
+
+/// A client that announces much and sends little keeps nobody's memory.
+#[test]
+fn heads_of_large_values_take_no_memory_from_others() {
+    let mut stage = Stage::of(&["s0"], |plan| {
+        plan.memory_max = 50_000;
+        plan.pools[0].preconnect = true;
+    });
+    let link = stage.connect(0);
+    stage.handshake(link);
+    for _ in 0..5 {
+        let client = stage.client();
+        stage.says(client, "set k 0 0 40000\r\nx");
+        assert_eq!(stage.received(client), "");
+    }
+    let client = stage.client();
+    let set = format!("set k 0 0 30000\r\n{}\r\n", "x".repeat(30_000));
+    stage.says(client, &set[..20_000]);
+    stage.says(client, &set[20_000..]);
+    assert_eq!(stage.turn(link), set);
+    stage.says(link, "STORED\r\n");
+    assert_eq!(stage.received(client), "STORED\r\n");
 }
 
 #[test]
@@ -312,4 +373,34 @@ fn a_link_that_ends_after_an_early_refusal_takes_nothing_from_others() {
     stage.says(next, "5\r\n");
     assert_eq!(stage.received(other), "5\r\n");
     assert_eq!(stage.received(client), "");
+}
+
+/// What has come of a large value takes memory until its client goes on.
+#[test]
+fn a_client_that_stops_in_a_large_value_is_closed_where_memory_is_short() {
+    let mut stage = Stage::of(&["s0"], |plan| {
+        plan.memory_max = 100_000;
+        plan.pools[0].preconnect = true;
+    });
+    let link = stage.connect(0);
+    stage.handshake(link);
+    let [large, larger, slow] = [stage.client(), stage.client(), stage.client()];
+    stage.says(large, &format!("set a 0 0 30000\r\n{}", "x".repeat(20_000)));
+    stage.passes(10 * SECOND);
+    stage.end_turn();
+    assert_eq!(stage.closed, [], "there is enough");
+    stage.says(larger, &format!("set b 0 0 40000\r\n{}", "x".repeat(30_000)));
+    stage.passes(10 * SECOND - 1);
+    stage.says(slow, &format!("set c 0 0 40000\r\n{}", "x".repeat(39_000)));
+    stage.end_turn();
+    assert_eq!(stage.closed, [large], "of the two that are there for long");
+    stage.passes(SECOND);
+    stage.end_turn();
+    assert_eq!(stage.closed, [large, larger]);
+    stage.passes(20 * SECOND);
+    stage.end_turn();
+    assert_eq!(stage.closed, [large, larger], "there is enough again");
+    stage.says(slow, &format!("{}\r\n", "x".repeat(1_000)));
+    assert!(stage.turn(link).starts_with("set c 0 0 40000\r\n"));
+    assert_eq!(stage.registry.total(POOL, PoolCounter::ClientsStalled), 2);
 }

@@ -879,15 +879,22 @@ fn a_server_that_keeps_speaking_is_not_silent_but_not_for_ever() {
 }
 
 #[test]
-fn values_that_have_begun_to_arrive_are_counted_whole() {
+fn values_that_begin_at_once_never_exceed_the_memory() {
     let mut stage = Stage::of(&["s0"], |plan| plan.memory_max = 2_500);
-    let said = |stage: &mut Stage| {
-        let client = stage.client();
+    let clients: [_; 5] = std::array::from_fn(|_| stage.client());
+    for client in clients {
         stage.says(client, "add k 0 0 1000\r\nx");
-        stage.received(client)
-    };
-    assert_eq!([said(&mut stage), said(&mut stage)], ["", ""]);
-    assert_eq!(said(&mut stage), "SERVER_ERROR out of memory storing object\r\n");
+    }
+    for _ in 0..9 {
+        for client in clients {
+            stage.says(client, &"x".repeat(100));
+            assert!(stage.memory() <= 2_500, "{}", stage.memory());
+        }
+    }
+    let refused = "SERVER_ERROR out of memory storing object\r\n".to_string();
+    let told = clients.map(|client| stage.received(client));
+    assert!(told.iter().all(|told| told.is_empty() || *told == refused), "{told:?}");
+    assert_eq!(told.iter().filter(|told| **told == refused).count(), 3, "two have room");
 }
 
 #[test]

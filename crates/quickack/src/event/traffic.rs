@@ -195,7 +195,9 @@ impl Loop<'_> {
             return self.log_connection(what);
         }
         let from = match &event {
-            Event::LoginFailed { client, .. } | Event::ClientUnread { client, .. } => {
+            Event::LoginFailed { client, .. }
+            | Event::ClientUnread { client, .. }
+            | Event::ClientStalled { client, .. } => {
                 self.conns.find(*client).and_then(|it| it.peer())
             }
             _ => None,

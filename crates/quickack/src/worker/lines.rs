@@ -68,12 +68,45 @@ pub fn of_event(
         | Event::SubscriptionsLost { .. }
         | Event::CutOff { .. }
         | Event::ClientUnread { .. }
+        | Event::ClientStalled { .. }
         | Event::MemoryShort { .. }
         | Event::MemoryFree { .. } => return of_clients(event, about, from),
         Event::LoginFailed { .. } | Event::LoginsFailed { .. } | Event::Connection(_) => {
             return None;
         }
     })
+}
+
+/// Returns the line of a client that is closed for what it does not do.
+fn of_closed_client(
+    event: &Event,
+    about: &About,
+    from: Option<IpAddr>,
+) -> Option<(Level, &'static str, String)> {
+    let from = from.map(|from| format!(", {from},")).unwrap_or_default();
+    let line = match event {
+        Event::ClientUnread { kept, bound, held, .. } => {
+            let text = format!(
+                "a client of {about}{from} is closed: {} bytes of its requests wait until it \
+                 reads, no more is kept ({bound}), and it has taken nothing of its {} bytes of \
+                 answers for as long as it may (timeout_write)",
+                grouped(*kept as u64),
+                grouped(*held as u64)
+            );
+            (Level::Warning, "client_unread", text)
+        }
+        Event::ClientStalled { come, silent_us, .. } => {
+            let text = format!(
+                "a client of {about}{from} is closed: {} bytes of a request have come, none of \
+                 them in the last {} s, and half of the memory for buffers is in use (memory_max)",
+                grouped(*come as u64),
+                silent_us / 1_000_000
+            );
+            (Level::Warning, "client_stalled", text)
+        }
+        _ => return None,
+    };
+    Some(line)
 }
 
 /// As [`of_event`]: the events in which clients are refused, closed, or about to be slowed down.
@@ -118,16 +151,8 @@ fn of_clients(
             );
             (Level::Warning, "clients_cut_off", text)
         }
-        Event::ClientUnread { kept, bound, held, .. } => {
-            let from = from.map(|from| format!(", {from},")).unwrap_or_default();
-            let text = format!(
-                "a client of {about}{from} is closed: {} bytes of its requests wait until it \
-                 reads, no more is kept ({bound}), and it has taken nothing of its {} bytes of \
-                 answers for as long as it may (timeout_write)",
-                grouped(*kept as u64),
-                grouped(*held as u64)
-            );
-            (Level::Warning, "client_unread", text)
+        Event::ClientUnread { .. } | Event::ClientStalled { .. } => {
+            return of_closed_client(event, about, from);
         }
         Event::MemoryShort { held, max } => {
             let text = format!(
@@ -184,6 +209,7 @@ pub fn subject(event: &Event) -> Option<u32> {
         | Event::CutOff { pool, .. }
         | Event::LoginFailed { pool, .. }
         | Event::ClientUnread { pool, .. }
+        | Event::ClientStalled { pool, .. }
         | Event::LoginsFailed { pool, .. } => *pool,
         Event::Connection(what) => subject_of_connection(what),
     })
