@@ -245,7 +245,9 @@ fn time(said: &PlainRequest, at: usize) -> i128 {
 fn classic(said: &PlainRequest) -> Option<PlainRequest> {
     let name = said.word.trim_end_matches('Q');
     let free = said.numbers[0] == 0;
-    let quiet = said.quiet;
+    // A value that may be more than the server allows must not remove the old one, as `ms` does.
+    let is_long = name != "Set" && said.body.is_some_and(|len| len > (1 << 20) - 512);
+    let (quiet, silent) = (said.quiet || is_long, said.quiet);
     let (word, numbers) = match name {
         _ if !said.keys.iter().all(|key| clean(key)) => return None,
         "Flush" => ("flush_all", said.numbers[1..].iter().map(|_| time(said, 1)).collect()),
@@ -260,8 +262,8 @@ fn classic(said: &PlainRequest) -> Option<PlainRequest> {
         "Replace" if quiet => ("replace", vec![said.numbers[1], time(said, 2)]),
         "Append" if quiet && free => ("append", vec![0, 0]),
         "Prepend" if quiet && free => ("prepend", vec![0, 0]),
-        "Increment" if quiet && free && !creates(said) => ("incr", vec![said.numbers[1]]),
-        "Decrement" if quiet && free && !creates(said) => ("decr", vec![said.numbers[1]]),
+        "Increment" if silent && free && !creates(said) => ("incr", vec![said.numbers[1]]),
+        "Decrement" if silent && free && !creates(said) => ("decr", vec![said.numbers[1]]),
         _ => return None,
     };
     let (keys, body) = (said.keys.clone(), said.body);

@@ -230,7 +230,8 @@ pub const BUFFER_KEEP_MAX: usize = 16 * 1024;
 pub const MEMORY_DEFAULT: usize = 1024 * 1024 * 1024;
 /// Bytes of an error that are kept to be told again.
 pub const ERROR_KEPT_MAX: usize = 256;
-/// The largest value, unless the file says otherwise: memcached's own default.
+/// The largest value of an embedded cache, unless the file says otherwise: memcached's own
+/// default.
 pub const ITEM_SIZE_DEFAULT: usize = 1024 * 1024;
 /// The same in a pool of Redis servers, if a worker may hold as much.
 pub const REDIS_ITEM_SIZE_DEFAULT: usize = 128 * 1024 * 1024;

@@ -222,15 +222,14 @@ fn links(config: &Config, pool: &PoolPlan, out: &mut String) {
     );
 }
 
-/// Shows the first database of clients, and the largest value, in a pool with databases.
+/// Shows the first database of clients, in a pool with databases, and the largest value.
 fn databases(config: &Config, pool: &PoolPlan, out: &mut String) {
     if pool.databases > 1 {
         let (begin, last) = (pool.database, pool.databases - 1);
-        let size = config::size_word(pool.item_size_max as u64);
-        let here = here(config);
         let _ = writeln!(out, "  databases: 0 to {last}, clients start in {begin}");
-        let _ = writeln!(out, "  values: up to {size}{here}");
     }
+    let (size, here) = (config::size_word(pool.item_size_max as u64), here(config));
+    let _ = writeln!(out, "  values: up to {size}{here}");
 }
 
 /// Returns a last word for lines that depend on this machine.

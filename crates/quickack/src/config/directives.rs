@@ -337,15 +337,16 @@ pub static POOL: &[Directive<PoolDraft>] = &[
          with an error; libmemcached, and so PHP, does not look at the answer to a binary flush. \
          Commands that a script calls are not checked."),
     row("item_size_max", Native,
-        Unset("1m; in a Redis pool 128m, or a worker's part of `memory_max` if that is less"),
+        Unset("512m, with an `embedded` server 1m, in a Redis pool 128m; or a worker's part of \
+               `memory_max` if that is less"),
         Kind::Size(1..=limits::ITEM_SIZE_MAX as u64, |pool, bytes| {
             pool.item_size_max = Some(bytes as usize);
         }),
-        "The largest value; a larger one is refused and never sent. As in memcached, the value \
-         that a refused `set` or `ms` was to replace is removed; the error adds `old value kept` \
-         if the removal could not be sent. In a Redis pool it bounds each argument of a request \
-         that has 4k or more; such a request is skipped to its end and the client stays \
-         connected. A whole request may take a worker's part of `memory_max`."),
+        "The largest value; a larger one is refused and never sent. A memcached has a limit of its \
+         own (`-I`); that of an `embedded` server is this one. As there, the value that a refused \
+         `set` or `ms` was to replace is removed; the error adds `old value kept` if the removal \
+         could not be sent. In a Redis pool it bounds each argument of 4k or more; such a request \
+         is skipped to its end. A whole request may take a worker's part of `memory_max`."),
     fixed("memory", Native, Value("64m"),
         Kind::Size(MEMORY_RANGE, |pool, bytes| pool.memory = Some(bytes as usize)),
         "Memory of each `embedded` server."),

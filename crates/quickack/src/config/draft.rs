@@ -6,7 +6,7 @@ use proxy::limits;
 use proxy::plan::{AdminState, OnFailure, PoolPlan, QuickAck, ServerPlan};
 use proxy::tenants::plan::RemovedUsers;
 
-use super::address::{Address, ServerLine};
+use super::address::{Address, ServerAddress, ServerLine};
 use super::list::{self, List, ListSource, Lists};
 use super::process::Process;
 use super::report::Spot;
@@ -201,12 +201,17 @@ impl PoolDraft {
         Some(list)
     }
 
-    /// Returns the largest value if a worker may have `memory` bytes in all. Redis has no bound
-    /// that a file could contradict, so its default is the largest possible value.
+    /// Returns the largest value if a worker may have `memory` bytes in all. A memcached knows its
+    /// own (`-I`), refuses what is larger and reads on behind it. A Redis would close the
+    /// connection, so its default is a bound of ours; an embedded cache gets its bound from here.
     pub fn item_size_max(&self, memory: usize) -> usize {
+        let is_embedded =
+            |server: &ServerDraft| matches!(server.line.address, ServerAddress::Embedded { .. });
         let default = match self.speaks_redis() {
             true => limits::REDIS_ITEM_SIZE_DEFAULT.min(memory),
-            false => limits::ITEM_SIZE_DEFAULT,
+            false if self.servers.iter().any(is_embedded) => limits::ITEM_SIZE_DEFAULT,
+            // As much as an unchanged memcached keeps must fit.
+            false => limits::ITEM_SIZE_MAX.min(memory).max(limits::ITEM_SIZE_DEFAULT),
         };
         self.item_size_max.unwrap_or(default)
     }

@@ -4,7 +4,7 @@ use std::io::{Read, Write};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use testkit::process::{Client, DEADLINE, Memcached, Quickack};
+use testkit::process::{Client, DEADLINE, Memcached, Quickack, free_address};
 use testkit::wire::binary::{self, Head, Packet};
 
 use super::{QUICKACK, config, quickack};
@@ -137,7 +137,7 @@ fn a_client_that_does_not_read_is_paused_while_memcached_waits() {
 #[test]
 fn a_value_that_is_too_large_gets_the_words_of_memcached_and_costs_no_memory() {
     let memcached = Memcached::start();
-    let quickack = quickack(&[memcached.address], &[]);
+    let quickack = quickack(&[memcached.address], &["item_size_max: 1m"]);
     let mut client = quickack.client();
     client.ask("set a 0 0 1\r\n1\r\n", "STORED\r\n");
     let before = quickack.worker_process().status("VmHWM");
@@ -157,12 +157,37 @@ fn a_value_that_is_too_large_gets_the_words_of_memcached_and_costs_no_memory() {
     assert_eq!(memcached.stat("cmd_set"), 2);
 }
 
-/// A value that only the proxy finds too large has the same effect as in memcached itself. Both are
-/// tested, in all protocols.
+/// The file of nutcracker has no word for it.
+#[test]
+fn a_value_as_large_as_its_memcached_allows_passes_with_a_file_of_nutcrackers() {
+    let start = || Memcached::start_with(free_address(), &["-m", "64", "-I", "8m"]);
+    let memcached = start().expect("nobody has its port");
+    let quickack = quickack(&[memcached.address], &[]);
+    let value = "v".repeat(2_000_000);
+    let mut client = quickack.client();
+    client.ask(&format!("set k 0 0 2000000\r\n{value}\r\n"), "STORED\r\n");
+    client.ask("get k\r\n", &format!("VALUE k 0 2000000\r\n{value}\r\nEND\r\n"));
+    // Another client shares the link on which the server refuses a value and skips it.
+    let mut other = quickack.client();
+    let value = "v".repeat(9_000_000);
+    client.send(format!("set k 0 0 9000000\r\n{value}\r\nget k\r\n"));
+    other.ask("set a 0 0 1\r\n1\r\nget a\r\n", "STORED\r\nVALUE a 0 1\r\n1\r\nEND\r\n");
+    client.expect("SERVER_ERROR object too large for cache\r\nEND\r\n");
+    other.ask("get a\r\n", "VALUE a 0 1\r\n1\r\nEND\r\n");
+    assert_eq!(memcached.stat("store_too_large"), 1, "the server has refused it");
+}
+
+/// A value that is refused by the server, or by the proxy before, has the same effect as in
+/// memcached itself, in all protocols.
 #[test]
 fn a_value_too_large_leaves_under_its_key_what_memcached_leaves() {
+    leaves_the_same(&[]);
+    leaves_the_same(&["item_size_max: 1m"]);
+}
+
+fn leaves_the_same(directives: &[&str]) {
     let (memcached, behind) = (Memcached::start(), Memcached::start());
-    let quickack = quickack(&[behind.address], &[]);
+    let quickack = quickack(&[behind.address], directives);
     let sides = [memcached.address, quickack.address()];
     let data = "d".repeat((1 << 20) + 1);
     let mut kept = 0;

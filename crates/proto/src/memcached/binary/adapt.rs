@@ -14,6 +14,10 @@ use crate::scan::push_decimal;
 use crate::{Adapted, Ask, Capabilities, Quiet, Refusal, Request};
 
 const NO_META: &str = "refused by the proxy: this needs the meta commands, which the server lacks";
+/// A value that is longer may be more than a server allows: 1 MiB for a whole item, with its key
+/// and its head, unless it was told otherwise. If so, an `ms` of any mode removes the old value; a
+/// packet does not, unless it is a `Set`.
+const SURE_LEN: u64 = (1 << 20) - 512;
 /// The expiry with which an `Increment` creates nothing.
 const NO_CREATE: u32 = u32::MAX;
 
@@ -78,6 +82,8 @@ struct Fields<'a> {
     header: Header,
     shape: Shape,
     quiet: bool,
+    /// Its value may be more than the server allows.
+    is_long: bool,
     head: &'a [u8],
     key: &'a [u8],
 }
@@ -87,12 +93,13 @@ impl<'a> Fields<'a> {
         let row = opcodes::opcode(request.command);
         let Some(header) = Header::read(head) else { unreachable!("the parser has read it") };
         let quiet = row.quiet == Quiet::Sparing;
-        Fields { header, shape: row.shape, quiet, head, key: header.key(head) }
+        let is_long = request.body > SURE_LEN;
+        Fields { header, shape: row.shape, quiet, is_long, head, key: header.key(head) }
     }
 
     /// Returns the classic form that means the same on every server. Except for a read, its reply
     /// contains no cas number. So it serves where the client would see none: for a success that a
-    /// quiet request hides, and for a `Delete`.
+    /// quiet request hides, and for a `Delete`; and for long values, where the old one counts more.
     fn classic(&self) -> Option<u16> {
         let free = self.header.cas == 0;
         match self.shape {
@@ -101,13 +108,15 @@ impl<'a> Fields<'a> {
             // Not `mg`, though its answer would be shorter. On a stale item it takes the right to
             // renew the item, and this client could not be informed of that.
             Shape::Touch { .. } => Some(GATS_ONE),
-            Shape::Store(_) if self.quiet && !free => Some(CAS),
-            Shape::Store(mode) if self.quiet => Some(match mode {
-                Mode::Set => SET,
-                Mode::Add => ADD,
-                Mode::Replace => REPLACE,
-            }),
-            Shape::Concat { front } if self.quiet && free => {
+            Shape::Store(mode) if self.quiet || self.is_long && mode != Mode::Set => {
+                Some(match mode {
+                    _ if !free => CAS,
+                    Mode::Set => SET,
+                    Mode::Add => ADD,
+                    Mode::Replace => REPLACE,
+                })
+            }
+            Shape::Concat { front } if free && (self.quiet || self.is_long) => {
                 Some(if front { PREPEND } else { APPEND })
             }
             Shape::Delta { down } if self.quiet && free && !self.creates() => {

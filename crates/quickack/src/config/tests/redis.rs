@@ -143,7 +143,9 @@ fn a_value_has_what_a_worker_can_hold_where_the_file_is_silent() {
         pool(&config(&text)).item_size_max
     };
     assert_eq!([1, 2, 4].map(|n| size(REDIS_TEXT, n)), [128 << 20, 128 << 20, 64 << 20]);
-    assert_eq!([1, 64].map(|n| size(POOL_TEXT, n)), [1 << 20, 1 << 20]);
+    assert_eq!([1, 64].map(|n| size(POOL_TEXT, n)), [256 << 20, 4 << 20]);
+    let embedded = POOL_TEXT.replace("127.0.0.1:11211:1", "embedded");
+    assert_eq!(size(&embedded, 1), 1 << 20);
 }
 
 /// Compiles these directives and files to a plan, for tests of `AUTH` and of the servers' login.
