@@ -96,12 +96,15 @@ impl Proxy {
         let removed = &Incoming { asks, request: &removal, head: &words };
         let route = self.route(removed);
         let route = route.expect("a request about one key has a route");
+        // The request is told of by its own key, and the removal is sent with its.
+        self.read_keys(asks, head);
         if let Route::Wait(server) = route {
             self.base.spares.give(words);
             return Removal::Waits(server);
         }
         self.clients.skip_body(&mut self.base, asks.id, request);
         let id = self.clients.begin_removal(&mut self.base, incoming, no_room);
+        self.read_keys(asks, &words);
         match incoming.is_dropped() {
             true => self.drop_begun(id, removed),
             false => self.send_along(id, removed, Data::none(), route),
@@ -109,5 +112,10 @@ impl Proxy {
         self.base.spares.give(words);
         self.clients.pause_if_full(&mut self.base, asks.id);
         Removal::Asked
+    }
+
+    /// Finds the keys of a request again.
+    fn read_keys(&mut self, asks: &Requester, head: &[u8]) {
+        let _ = asks.protocol.parse_request(head, &mut Resume::default(), &mut self.base.keys);
     }
 }

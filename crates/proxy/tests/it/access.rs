@@ -201,3 +201,16 @@ fn a_command_that_a_redis_pool_does_not_know_has_no_name() {
     let named: Vec<&str> = stage.access.iter().map(|line| &*line.entry.command).collect();
     assert_eq!(named, ["", "config", "get"]);
 }
+
+/// In its place the removal of its key is sent, in which that stands elsewhere.
+#[test]
+fn a_value_that_is_refused_is_told_of_by_its_own_key() {
+    let (mut stage, link) = logging(1);
+    stage.install(|plan| plan.pools[0].item_size_max = 10);
+    let client = stage.client();
+    stage.says(client, "set first 0 0 20\r\n01234567890123456789\r\n");
+    assert_eq!(stage.turn(link), "delete first\r\n");
+    stage.says(link, "DELETED\r\n");
+    stage.received(client);
+    assert_eq!(told(&stage.access)[0].0, "set first");
+}
