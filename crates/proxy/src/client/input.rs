@@ -173,10 +173,6 @@ impl Clients {
         let len = client.partial.len();
         // Where parts are counted, `check_parts` has found them within their bounds.
         let more = client.resume.needs.saturating_sub(len);
-        if more > limits::BUFFER_KEEP_MAX {
-            // As much again as has come, and no more than is to come.
-            let _ = client.partial.try_reserve_exact(more.min(len));
-        }
         if len == 0 || more > 0 {
             return self.update_client(base, id);
         }
