@@ -1,5 +1,5 @@
-//! What belongs to one connection at a server: blocks of requests, watched keys, waits and values
-//! that are passed over.
+//! The part of a protocol that is about one connection at a server: blocks of requests, watched
+//! keys, waits and values that are passed over.
 
 use crate::{Ask, BlockReply, Parsed, Trial};
 

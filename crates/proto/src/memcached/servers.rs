@@ -21,7 +21,7 @@ const NO_VERSION: &str = "an error in answer to `version`";
 /// A server's reply to every command before a login, here without its `\r\n`.
 const LOGIN_FIRST: &[u8] = b"CLIENT_ERROR unauthenticated";
 
-/// What a server says of a value that it passes over, maybe with more words behind.
+/// The errors after which a server passes over a value, maybe with more words behind.
 const PASSED_OVER: [&[u8]; 2] =
     [b"SERVER_ERROR object too large for cache", b"SERVER_ERROR out of memory storing object"];
 

@@ -50,7 +50,7 @@ impl Clients {
             return 0;
         }
         let grows = client.admitted.grows(client.record.tally.requests, needs);
-        // What had come before is counted.
+        // The bytes that had come before are counted.
         let more = if grows { needs } else { come }.saturating_sub(client.counted);
         let is_small = needs <= limits::BUFFER_KEEP_MAX;
         let no_room = if longest as usize > base.pools[client.pool as usize].plan.item_size_max

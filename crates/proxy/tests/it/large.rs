@@ -164,7 +164,7 @@ fn a_request_takes_memory_as_it_comes() {
     }
     let value = "v".repeat(17_000);
     let text = resp(&["set", "k", &value, "EX", "1"]) + &resp(&["get", "b"]);
-    // What they have announced keeps nobody's memory; but what can never fit is not collected.
+    // Lengths that are announced keep nobody's memory; but a request that can never fit is refused.
     let hopeless = stage.client();
     stage.says(hopeless, &begin.replace("30000", "50000"));
     assert_eq!(stage.received(hopeless), NO_MEMORY);

@@ -340,7 +340,7 @@ fn a_link_that_retires_waits_for_the_rest_of_a_refused_value_and_no_longer() {
     assert_eq!(stage.closed, [link]);
 }
 
-/// What is left of the value is still owed to the server: if the kernel takes no more of it, nobody
+/// The rest of the value is still owed to the server: if the kernel takes no more of it, nobody
 /// else waits behind it for ever.
 #[test]
 fn a_server_that_refuses_a_value_and_reads_no_more_loses_its_link() {
@@ -375,7 +375,7 @@ fn a_link_that_ends_after_an_early_refusal_takes_nothing_from_others() {
     assert_eq!(stage.received(client), "");
 }
 
-/// What has come of a large value takes memory until its client goes on.
+/// The bytes of a large value that have come take memory until its client goes on.
 #[test]
 fn a_client_that_stops_in_a_large_value_is_closed_where_memory_is_short() {
     let mut stage = Stage::of(&["s0"], |plan| {
