@@ -189,8 +189,7 @@ impl Clients {
         let (kept, held) = (client.kept_ahead() + client.partial.len(), client.held());
         base.log(Event::ClientUnread { pool: pool.plan.id, client: id, kept, bound, held });
         self.cancel(id);
-        self.drop_client(base, id, Departed::Unread);
-        base.actions.push_back(Action::Close(id));
+        self.close_client(base, id, Departed::Unread);
     }
 }
 

@@ -391,9 +391,14 @@ impl Clients {
         let Some(client) = self.table.find(id) else { return };
         if client.state == ClientState::Leaving && client.is_settled() {
             let why = self.departed(base, client);
-            self.drop_client(base, id, why);
-            base.actions.push_back(Action::Close(id));
+            self.close_client(base, id, why);
         }
+    }
+
+    /// Closes a client and removes it.
+    pub(super) fn close_client(&mut self, base: &mut Base, id: ConnId, why: Departed) {
+        self.drop_client(base, id, why);
+        base.actions.push_back(Action::Close(id));
     }
 
     /// Removes a client that is gone. Its requests are settled without it.

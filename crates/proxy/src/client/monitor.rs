@@ -132,8 +132,7 @@ impl Clients {
     /// Closes one that does not read what it is shown.
     fn end_monitor(&mut self, base: &mut Base, id: ConnId) {
         if self.table.find(id).is_some() {
-            self.drop_client(base, id, Departed::Behind);
-            base.actions.push_back(Action::Close(id));
+            self.close_client(base, id, Departed::Behind);
         }
     }
 

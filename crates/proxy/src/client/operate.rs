@@ -6,11 +6,11 @@ use proto::ClientFlags;
 use super::Clients;
 use super::session::{Client, State};
 use super::tally::Recent;
+use crate::Tally;
 use crate::base::Base;
 use crate::base::connection::Departed;
 use crate::base::id::ConnId;
 use crate::base::part::LinkClass;
-use crate::{Action, Tally};
 
 /// A client, as operators see it.
 pub struct ClientView<'a> {
@@ -87,8 +87,7 @@ impl Clients {
         let Some(client) = self.table.find(id) else { return };
         base.pools[client.pool as usize].counters.add(PoolCounter::ClientsKilled, 1);
         self.cancel(id);
-        self.drop_client(base, id, Departed::Killed);
-        base.actions.push_back(Action::Close(id));
+        self.close_client(base, id, Departed::Killed);
     }
 }
 

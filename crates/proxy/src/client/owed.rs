@@ -4,7 +4,6 @@ use metrics::PoolCounter;
 
 use super::Clients;
 use super::session::Client;
-use crate::Action;
 use crate::base::Base;
 use crate::base::id::ConnId;
 use crate::base::part::LinkClass;
@@ -51,8 +50,7 @@ impl Clients {
     pub(super) fn end_wait(&mut self, base: &mut Base, id: ConnId) {
         let Some(client) = self.table.find(id) else { return };
         let why = self.departed(base, client);
-        self.drop_client(base, id, why);
-        base.actions.push_back(Action::Close(id));
+        self.close_client(base, id, why);
     }
 
     /// Whether a client has had a request that waits at its server, since it was owed nothing.

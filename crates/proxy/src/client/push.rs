@@ -15,7 +15,6 @@ use super::Clients;
 use super::request::UNTIMED;
 use super::session::{Client, State as ClientState};
 use super::topics::TopicName;
-use crate::Action;
 use crate::base::buffer::{Outbox, Source};
 use crate::base::connection::Departed;
 use crate::base::id::ConnId;
@@ -39,8 +38,7 @@ impl Clients {
 
     pub(super) fn close_subscriber(&mut self, base: &mut Base, id: ConnId) {
         if self.table.find(id).is_some() {
-            self.drop_client(base, id, Departed::Closed);
-            base.actions.push_back(Action::Close(id));
+            self.close_client(base, id, Departed::Closed);
         }
     }
 

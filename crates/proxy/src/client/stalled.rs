@@ -6,7 +6,6 @@ use metrics::PoolCounter;
 
 use super::Clients;
 use super::session::{Client, Intake};
-use crate::Action;
 use crate::Event;
 use crate::base::connection::Departed;
 use crate::base::id::ConnId;
@@ -46,7 +45,6 @@ impl Clients {
         let silent_us = base.now.since(client.received);
         base.log(Event::ClientStalled { pool: pool.plan.id, client: id, come, silent_us });
         self.cancel(id);
-        self.drop_client(base, id, Departed::Stalled);
-        base.actions.push_back(Action::Close(id));
+        self.close_client(base, id, Departed::Stalled);
     }
 }
