@@ -1,5 +1,5 @@
-//! `cargo xtask repeat COUNT STEP|TEST|MODULE::...`: runs steps of the ladder, or tests with real
-//! programs or of a crate, again and again on a machine that is busy with something else.
+//! `cargo xtask repeat COUNT STEP|TEST|MODULE::[,MODULE::]...`: runs steps of the ladder, or tests
+//! with real programs or of a crate, again and again on a machine that is busy with something else.
 //!
 //! Each run leaves a line in a file, so a loop that was stopped goes on where it stood. A line has
 //! the commit and says whether something ran beside: runs of another commit, or without a load, do
@@ -15,7 +15,7 @@ use crate::nextest::{self, Ran, Tests};
 use crate::{Outcome, git, peers, root, test};
 
 const USAGE: &str =
-    "use: cargo xtask repeat [--quiet-machine] [--fresh] COUNT STEP|TEST|MODULE::...";
+    "use: cargo xtask repeat [--quiet-machine] [--fresh] COUNT STEP|TEST|MODULE::[,MODULE::]...";
 /// Twice as much work as two processors do, and a disk that has to write.
 const BESIDE: &[&str] = &["--cpu", "4", "--io", "2", "--quiet"];
 /// No test may be unstable in as many runs at the end.
@@ -103,14 +103,16 @@ fn keep_outputs(ran: &Ran, step: &str, mark: &str) -> Outcome {
     Ok(())
 }
 
-/// Runs a step, or tests of this name: of the program among real peers, which are listed, or of a
+/// Runs a step, or tests of these names: of the program among real peers, which are listed, or of a
 /// crate. Returns the name of the step, too.
 fn run_one<'a>(name: &'a str, listed: &BTreeSet<String>) -> Result<(Ran, &'a str), String> {
     if let Some(ran) = test::run_step(name)? {
         return Ok((ran, name));
     }
-    let is_it = |test: &String| test == name || name.ends_with("::") && test.starts_with(name);
-    let (step, options, which) = match listed.iter().any(is_it) {
+    let is_it =
+        |test: &String, name: &str| test == name || name.ends_with("::") && test.starts_with(name);
+    let is_listed = |name: &str| listed.iter().any(|test| is_it(test, name));
+    let (step, options, which) = match name.split(',').all(is_listed) {
         true => ("it", nextest::PROGRAM_OPTIONS, format!("{} and ", nextest::PROGRAM)),
         false => ("unit", &["--workspace"][..], String::new()),
     };
@@ -122,13 +124,14 @@ fn run_one<'a>(name: &'a str, listed: &BTreeSet<String>) -> Result<(Ran, &'a str
     }
 }
 
-/// Returns nextest's expression for a test, or for all tests of a module, `module::`, several of
-/// which run at once.
-fn filter(name: &str) -> String {
-    match name.ends_with("::") {
+/// Returns nextest's expression for a test, or for all tests of a module, `module::`, or for those
+/// of several names with commas between them. They run at once.
+fn filter(names: &str) -> String {
+    let one = |name: &str| match name.ends_with("::") {
         true => format!("test(/^{name}/)"),
         false => format!("test(={name})"),
-    }
+    };
+    format!("({})", names.split(',').map(one).collect::<Vec<_>>().join(" or "))
 }
 
 fn say(ran: Ran) -> String {
@@ -226,7 +229,8 @@ mod tests {
         let words = |line: &str| line.split(' ').map(str::to_string).collect::<Vec<_>>();
         assert!(parse(&words("6 it four")).is_ok_and(|request| request.names.len() == 2));
         assert!(parse(&words("it four")).is_err());
-        assert_eq!((filter("a::b"), filter("a::")), ("test(=a::b)".into(), "test(/^a::/)".into()));
+        assert_eq!(filter("a::b"), "(test(=a::b))");
+        assert_eq!(filter("a::,b::c"), "(test(/^a::/) or test(=b::c))");
     }
 
     #[test]
