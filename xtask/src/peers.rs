@@ -69,10 +69,11 @@ pub const PEERS: &[Peer] = &[
         probe: &[
             "sh",
             "-c",
-            "command -v memccapable && { command -v memccp || command -v memcp; }",
+            "command -v memccapable && command -v memcaslap \
+             && { command -v memccp || command -v memcp; }",
         ],
         source: Source::Apt("libmemcached-tools"),
-        tests: &["memccapable", "memcp"],
+        tests: &["memccapable", "memcaslap", "memcp"],
     },
     Peer {
         name: "php",

@@ -25,6 +25,7 @@ const LONG: &[&str] = &[
     "differential::",
     "outage::",
     "peers::clients::",
+    "pipelines::clients::",
     "quotas::",
     "redis::busy::",
     "redis::clients::",

@@ -1,5 +1,6 @@
 // through_go_redis PORT RESP [USER PASSWORD]: checks every answer to redis/go-redis; exit 0 if all are right.
 // through_go_redis binding PORT RESP: see binding.go.
+// through_go_redis deep PORT: see deep.go.
 package main
 
 import (
@@ -34,6 +35,11 @@ func main() {
 	if os.Args[1] == "binding" {
 		os.Args = os.Args[1:]
 		binding(ctx)
+		return
+	}
+	if os.Args[1] == "deep" {
+		os.Args = os.Args[1:]
+		deep(ctx)
 		return
 	}
 	r := redis.NewClient(options(0))

@@ -1,6 +1,8 @@
 //! Clients that write a whole pipeline before they read an answer: blocking libraries do, and a
 //! server that stands alone serves them.
 
+mod clients;
+
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 
