@@ -32,6 +32,14 @@ script() {
     echo "$1: $?"
 }
 
+# A process that ends gives up its program before its sockets, and the script takes it for gone between the two. If the
+# next one is started then, nutcracker cannot listen, and ends.
+restart() {
+    until said=$(script restart) && until_so listens_or_none && listens; do :; done
+    echo "$said"
+}
+listens_or_none() { listens || ! pidof nutcracker; }
+
 script status
 script start
 until_so listens
@@ -47,11 +55,12 @@ kill -TTOU "$first"
 kill -TTIN "$first"
 kill -USR1 "$first"
 script status
-script restart
-until_so listens
+restart
 until_so test -s "$pid"
-[ "$(cat "$pid")" != "$first" ] && echo "another process"
+second=$(cat "$pid")
+[ "$second" != "$first" ] && echo "another process"
 script stop
+until_so is_gone "$second"
 script status
 [ -e "$pid" ] && echo "its pid file is left"
 
