@@ -203,6 +203,12 @@ impl Base {
         self.memory.has_room(more) && !self.is_over(group)
     }
 
+    /// The same for a request of which some has come. If its group holds more than its part, it is
+    /// given up only where little is left for others.
+    pub(crate) fn has_room_to_go_on(&self, group: u16, more: usize) -> bool {
+        self.memory.has_room(more) && !(self.memory.is_short() && self.is_over(group))
+    }
+
     /// Takes a buffer back. The kernel takes time for a large one, so that goes little by little.
     pub(crate) fn give_back(&mut self, buffer: Vec<u8>) {
         match buffer.len() > limits::FREED_PER_TURN {

@@ -116,8 +116,8 @@ impl Groups {
     }
 
     /// Whether a group holds more memory than its part, while there is little: its next requests
-    /// get no more, nor does one that has come in part. The answers to those that were sent are not
-    /// dropped for it.
+    /// get no more, nor does one that has come in part where less than an eighth is left. The
+    /// answers to those that were sent are not dropped for it.
     #[inline]
     pub(crate) fn is_over(&self, group: u16) -> bool {
         self.any_over && self.list[usize::from(group)].is_over

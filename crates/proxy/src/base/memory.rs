@@ -96,10 +96,22 @@ impl Memory {
         !self.freed.is_empty() || self.blocks.iter().any(Block::is_free)
     }
 
+    /// Returns how much is held by somebody: what is being given back is not.
+    #[inline]
+    pub(crate) fn in_use(&self) -> usize {
+        self.used - self.freeing
+    }
+
     /// Whether half of it is in use.
     #[inline]
     pub(crate) fn is_little(&self) -> bool {
-        self.used >= self.max / 2
+        self.in_use() >= self.max / 2
+    }
+
+    /// Whether so little is left that the log says it.
+    #[inline]
+    pub(crate) fn is_short(&self) -> bool {
+        self.in_use() >= self.max - self.max / 8
     }
 
     /// Whether it is to be looked at: half of it is in use, or the log says that little is left.
@@ -110,8 +122,7 @@ impl Memory {
 
     /// Returns news for the log: that little is left, or that half is free again.
     pub(crate) fn news(&mut self) -> Option<Event> {
-        let (held, max) = (self.used, self.max);
-        let is_short = held >= max - max / 8;
+        let (held, max, is_short) = (self.in_use(), self.max, self.is_short());
         let is_news = if self.is_told { !self.is_little() } else { is_short };
         self.is_told ^= is_news;
         let news = if is_short {
@@ -125,14 +136,14 @@ impl Memory {
     /// Whether `more` bytes are within the limit.
     pub(crate) fn has_room(&self, more: usize) -> bool {
         let max = if bug!(HoardMemory) { self.max / 256 } else { self.max };
-        (self.used - self.freeing).saturating_add(more) <= max
+        self.in_use().saturating_add(more) <= max
     }
 
     /// Returns `limits` narrowed to the memory left: the nearer the limit, the sooner a client that
     /// does not read is paused.
     pub(crate) fn narrow(&self, limits: Limits) -> Limits {
         let outbox = limits.client_outbox;
-        let client_outbox = match self.used {
+        let client_outbox = match self.in_use() {
             held if held < self.max / 2 => outbox,
             held if held < self.max => (outbox / 16).max(limits::CLIENT_OUTBOX_SHORT).min(outbox),
             _ => limits::CLIENT_OUTBOX_SHORT.min(outbox),

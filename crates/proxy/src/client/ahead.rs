@@ -94,7 +94,7 @@ impl Client {
         if kept >= base.pools[self.pool as usize].plan.client_buffer_max {
             return Some("client_buffer_max");
         }
-        (base.memory.used + kept / 8 > base.memory.max / 2).then_some("memory_max")
+        (base.memory.in_use() + kept / 8 > base.memory.max / 2).then_some("memory_max")
     }
 
     /// Moves the next block to `partial`. Returns whether that can be read now.
@@ -118,14 +118,16 @@ impl Client {
 
     /// Discards its unfinished input.
     pub(super) fn forget_input(&mut self, base: &mut Base) {
-        self.intake = Intake::Head;
-        base.spares.give(std::mem::take(&mut self.partial));
+        if let Intake::Body(mut body) = std::mem::replace(&mut self.intake, Intake::Head) {
+            base.give_back(body.data.take_copied());
+        }
+        base.give_back(std::mem::take(&mut self.partial));
         if let Some(ahead) = self.ahead.take() {
             base.memory.free_later(ahead.blocks);
         }
         self.resume = Resume::default();
         if self.is_paused() {
-            self.let_go_on();
+            self.let_go_on(base.now);
         }
     }
 

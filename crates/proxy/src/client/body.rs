@@ -64,7 +64,12 @@ impl Clients {
         body.left -= used as u64;
         // Bytes that have been kept are counted already.
         let held = body.data.len() + body.head.len() + used;
-        let has_room = base.has_room(client.group, held.saturating_sub(client.counted));
+        let more = held.saturating_sub(client.counted);
+        let has_room = match body.left {
+            // It goes on its way, and takes no more.
+            0 => base.memory.has_room(more),
+            _ => base.has_room_to_go_on(client.group, more),
+        };
         if has_room {
             body.end.feed(part.bytes);
             body.data.open(&mut base.spares);

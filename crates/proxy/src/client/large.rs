@@ -27,11 +27,11 @@ pub(super) struct Admitted {
 }
 
 impl Admitted {
-    /// Notes that a request needs so many bytes; returns whether that is more than was known.
-    fn grows(&mut self, request: u64, needs: usize) -> bool {
+    /// Notes that a request needs so many bytes; returns how many were known before.
+    fn note(&mut self, request: u64, needs: usize) -> usize {
         let before = if self.request == request { self.needs } else { 0 };
         *self = Admitted { request, needs };
-        needs > before
+        before
     }
 }
 
@@ -49,22 +49,28 @@ impl Clients {
         if needs == 0 {
             return 0;
         }
-        let grows = client.admitted.grows(client.record.tally.requests, needs);
+        let before = client.admitted.note(client.record.tally.requests, needs);
         // The bytes that had come before are counted.
-        let more = if grows { needs } else { come }.saturating_sub(client.counted);
+        let more = if needs > before { needs } else { come }.saturating_sub(client.counted);
+        let has_room = || match before {
+            0 => base.has_room(client.group, more),
+            _ => base.has_room_to_go_on(client.group, more),
+        };
         let is_small = needs <= limits::BUFFER_KEEP_MAX;
         let no_room = if longest as usize > base.pools[client.pool as usize].plan.item_size_max
             || client.resume.parts_left() > limits::PARTS_MAX && !is_small
             || needs > limits::COUNTED_HEAD_MAX
         {
             NoRoom::TooLarge
-        } else if !is_small && !base.memory.has_room(more) {
+        } else if !is_small && !has_room() {
             NoRoom::NoMemory
         } else {
             return 0;
         };
         client.resume = Resume { left: client.resume.parts_left(), ..Resume::default() };
         client.intake = Intake::Skip(0);
+        // The next one has the same number.
+        client.admitted = Admitted::default();
         client.charge(limits::REQUEST_WORK);
         client.account(&mut base.memory);
         let mut request = Request::placeholder();

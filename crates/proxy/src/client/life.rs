@@ -46,7 +46,7 @@ impl Clients {
             self.readers.push(id);
         }
         if client.is_paused() && client.may_resume(&limits) && !bug!(NeverResume) {
-            client.let_go_on();
+            client.let_go_on(base.now);
             client.waits.idle = false;
             return self.queue_resume(id);
         }
@@ -368,7 +368,7 @@ impl Clients {
                     client.look_later(base, id);
                     continue;
                 }
-                client.let_go_on();
+                client.let_go_on(base.now);
                 client.waits.idle = false;
             }
             return Some(id);

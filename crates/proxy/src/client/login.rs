@@ -274,7 +274,7 @@ impl Clients {
         let is_it = |one: &&mut Client| one.waits.login && one.state == State::Ending;
         let Some(client) = self.table.find_mut(id).filter(is_it) else { return false };
         client.login.is_overdue = true;
-        client.let_go_on();
+        client.let_go_on(base.now);
         self.forget_login(base, id);
         true
     }

@@ -86,6 +86,8 @@ pub(super) struct Client {
     /// When the first byte came of the request that is read next, and when any byte came last.
     pub(super) begun: Time,
     pub(super) received: Time,
+    /// When its input was let go on last.
+    pub(super) resumed: Time,
     pub(super) pipeline: Pipeline,
     pub(super) out: Outbox,
     /// When its ACK was flushed last, until something came of it.
@@ -284,6 +286,7 @@ impl Client {
             resume: Resume::default(),
             begun: since,
             received: since,
+            resumed: since,
             pipeline: Pipeline::EMPTY,
             out: Outbox::default(),
             flushed: UNSENT,
@@ -462,7 +465,8 @@ impl Client {
     }
 
     /// Ends a pause. Its kept input is read first.
-    pub(super) fn let_go_on(&mut self) {
+    pub(super) fn let_go_on(&mut self, now: Time) {
+        self.resumed = now;
         self.reading = match self.reading {
             Reading::On | Reading::Paused => Reading::On,
             Reading::Resuming | Reading::Stopped => Reading::Resuming,

@@ -357,3 +357,67 @@ fn a_request_that_is_split_has_room_for_its_copies() {
         assert_eq!((stage.received(client).as_str(), stage.memory()), (answer, 0), "{memory}");
     }
 }
+
+/// Its request was there all the time, and was not read.
+#[test]
+fn a_client_that_was_held_back_is_not_closed_where_memory_is_short() {
+    let (mut stage, links, client) = redis(&["s0"], 100_000);
+    stage.install(|plan| plan.pools[0].allow = vec!["client|pause".to_string()]);
+    let pauses = stage.client();
+    stage.says(pauses, "CLIENT PAUSE 15000\r\n");
+    assert_eq!(stage.received(pauses), "+OK\r\n");
+    let value = "v".repeat(MOST);
+    let text = resp(&[["rpush", "k"].as_slice(), &[value.as_str(); 7]].concat());
+    stage.says(client, &text[..65_000]);
+    stage.waits(15_100_000);
+    stage.end_turn();
+    stage.passes(9_000_000);
+    stage.end_turn();
+    assert_eq!(stage.closed, [], "it may go on now");
+    assert_eq!(sends(&mut stage, client, &text[65_000..], BLOCK, links[0]), text);
+    // Here it could have gone on.
+    stage.says(links[0], ":7\r\n");
+    assert_eq!(stage.received(client), ":7\r\n");
+    stage.says(client, &text[..65_000]);
+    stage.passes(10_000_000);
+    stage.end_turn();
+    assert_eq!(stage.closed, [client]);
+}
+
+/// What is queued takes memory as well as what has come in part.
+#[test]
+fn a_transaction_that_is_not_ended_is_closed_where_memory_is_short() {
+    let (mut stage, _, client) = redis(&["s0"], 100_000);
+    let value = "v".repeat(5_000);
+    stage.says(client, "MULTI\r\n");
+    for _ in 0..12 {
+        stage.says(client, &resp(&["set", "k", &value]));
+    }
+    assert_eq!(stage.received(client), "+OK\r\n".to_string() + &"+QUEUED\r\n".repeat(12));
+    stage.passes(9_000_000);
+    stage.end_turn();
+    assert_eq!(stage.closed, []);
+    stage.passes(1_000_000);
+    stage.end_turn();
+    assert_eq!((&stage.closed, stage.memory()), (&vec![client], 0));
+}
+
+/// A client that asks once more is refused at the same place.
+#[test]
+fn what_can_never_fit_is_refused_when_its_length_comes_each_time() {
+    let (mut stage, links, client) = redis(&["s0"], 50_000);
+    stage.install(|plan| plan.pools[0].item_size_max = 1 << 20);
+    let value = "v".repeat(20_000);
+    let text = resp(&["mset", "a", &value, "b", &value, "c", &value]);
+    let third = text.rfind(&value).expect("it has three");
+    for _ in 0..3 {
+        stage.says(client, &text[..third]);
+        assert_eq!((stage.received(client).as_str(), stage.memory()), (NO_MEMORY, 0));
+        stage.says(client, &text[third..]);
+        // One that fits, behind it.
+        let set = resp(&["set", "k", &value, "EX", "1"]);
+        assert_eq!(sends(&mut stage, client, &set, BLOCK, links[0]), set);
+        stage.says(links[0], "+OK\r\n");
+        assert_eq!(stage.received(client), "+OK\r\n");
+    }
+}

@@ -2,7 +2,7 @@
 //! removed, as memcached does.
 
 use metrics::PoolCounter;
-use proxy::{Closed, ConnId};
+use proxy::{Closed, ConnId, Event};
 
 use crate::stage::{POOL, SECOND, Stage};
 
@@ -403,4 +403,83 @@ fn a_client_that_stops_in_a_large_value_is_closed_where_memory_is_short() {
     stage.says(slow, &format!("{}\r\n", "x".repeat(1_000)));
     assert!(stage.turn(link).starts_with("set c 0 0 40000\r\n"));
     assert_eq!(stage.registry.total(POOL, PoolCounter::ClientsStalled), 2);
+}
+
+/// They are given up in one look, and the log has one line for them.
+#[test]
+fn all_clients_that_stop_in_a_value_are_closed_at_once_until_there_is_memory() {
+    let mut stage = Stage::of(&["s0"], |plan| {
+        plan.memory_max = 100_000;
+        plan.pools[0].preconnect = true;
+    });
+    let link = stage.connect(0);
+    stage.handshake(link);
+    let clients: Vec<_> = (0..8).map(|_| stage.client()).collect();
+    for (nth, client) in clients.iter().enumerate() {
+        stage.says(*client, &format!("set a 0 0 20000\r\n{}", "x".repeat(8_000 + 500 * nth)));
+    }
+    stage.events.clear();
+    stage.passes(10 * SECOND);
+    stage.end_turn();
+    assert_eq!(stage.closed, [clients[7], clients[6], clients[5]], "the largest");
+    assert_eq!(stage.registry.total(POOL, PoolCounter::ClientsStalled), 3);
+    let lines = stage.events.iter().filter(|event| matches!(event, Event::ClientStalled { .. }));
+    assert_eq!(lines.count(), 1);
+}
+
+/// A worker that was stopped has not read what has come.
+#[test]
+fn nobody_is_closed_for_a_time_in_which_the_worker_read_nothing() {
+    let mut stage = Stage::of(&["s0"], |plan| {
+        plan.memory_max = 100_000;
+        plan.pools[0].preconnect = true;
+    });
+    let link = stage.connect(0);
+    stage.handshake(link);
+    let client = stage.client();
+    stage.end_turn();
+    stage.says(client, &format!("set a 0 0 90000\r\n{}", "x".repeat(60_000)));
+    stage.passes(15 * SECOND);
+    stage.note_work(15 * SECOND);
+    stage.end_turn();
+    assert_eq!(stage.closed, []);
+    stage.passes(10 * SECOND);
+    stage.end_turn();
+    assert_eq!(stage.closed, [client]);
+}
+
+/// A tenant that has more than its part gets no more requests; what has come of one goes on as long
+/// as others have room.
+#[test]
+fn a_value_of_a_group_that_is_over_its_part_goes_on_while_there_is_room() {
+    let mut stage = Stage::of(&["s0"], |plan| {
+        plan.memory_max = 100_000;
+        plan.pools[0].preconnect = true;
+        let mut other = plan.pools[0].clone();
+        other.protocol = proto::protocol("redis").expect("the table has it");
+        other.preconnect = false;
+        plan.pools.push(other);
+        plan.number();
+    });
+    let link = stage.connect(0);
+    stage.handshake(link);
+    let other = stage.plan.pools[1].id;
+    let other = stage.accept_at(other).expect("there is room");
+    stage.says(other, "*3\r\n$3\r\nset\r\n$1\r\nk\r\n$5\r\nab");
+    let [holder, small, whole] = [stage.client(), stage.client(), stage.client()];
+    let set = format!("set k 0 0 10000\r\n{}\r\n", "v".repeat(10_000));
+    stage.says(whole, &set[..9_000]);
+    stage.says(small, &set[..5_000]);
+    stage.says(holder, &format!("set k 0 0 70000\r\n{}", "x".repeat(50_000)));
+    stage.passes(SECOND);
+    stage.end_turn();
+    let new = stage.client();
+    stage.says(new, &set[..5_000]);
+    assert_eq!(stage.turn(link), "delete k\r\n");
+    stage.says(link, "DELETED\r\n");
+    assert_eq!(stage.received(new), NO_MEMORY);
+    stage.says(small, &set[5_000..7_000]);
+    stage.says(small, &set[7_000..]);
+    assert_eq!(stage.turn(link), set);
+    assert_eq!([holder, small, whole].map(|client| stage.received(client)), ["", "", ""]);
 }
