@@ -186,6 +186,7 @@ fn effort(line: &Line) -> Result<&'static str, String> {
         "limit" => "Limit",
         "count" => "Count",
         "amount" => "Amount",
+        "offset" => "Offset",
         "scan" => "Scan",
         "wait" => "Wait",
         "stream" => "Stream",

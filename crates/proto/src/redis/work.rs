@@ -9,6 +9,8 @@ use crate::{Ask, Expected, Request, Work, WorkId};
 
 /// So many elements are little work.
 const FEW: i64 = 1000;
+/// A value that is made so long, in bytes or bits, is little work.
+const NEAR: i64 = 1 << 20;
 
 pub(super) fn expect(request: &Request, head: &[u8]) -> Expected {
     match request.work {
@@ -79,6 +81,9 @@ fn judge<'a>(command: u16, mut words: impl Iterator<Item = &'a [u8]>) -> Expecte
             None => true,
             Some(count) => integer(count).is_some_and(|count| count.unsigned_abs() <= FEW as u64),
         },
+        Effort::Offset => {
+            words.nth(2).and_then(integer).is_some_and(|offset| (0..NEAR).contains(&offset))
+        }
     };
     if is_little { Expected::Quick } else { as_before }
 }
@@ -239,6 +244,10 @@ mod tests {
             "lpop k",
             "lpop k 1000",
             "srandmember k -1000",
+            "lindex k -1",
+            "lset k 1000 v",
+            "setbit k 1000 1",
+            "setrange k 1048575 v",
             "lmpop 2 a b left count 5",
         ] {
             assert_eq!(expected(line), Expected::Quick, "{line}");

@@ -173,6 +173,8 @@ pub enum Effort {
     Count,
     /// Little if the number behind the key is small, or missing.
     Amount,
+    /// Little if the number behind the key is not large: the value may be made as long.
+    Offset,
     /// Slow if the number behind the word COUNT is large.
     Scan,
     /// It may wait for elements.
