@@ -25,7 +25,6 @@ use crate::{
 };
 
 const NO_DATA: &str = "it is a Sentinel: it has no data";
-const NOT_READY: &str = "it is not ready: it answered the handshake with a retryable error";
 const NO_WELCOME: &str = "not a possible answer to HELLO";
 
 /// RESP3, which Redis has since version 6.
@@ -320,11 +319,10 @@ fn judge(step: Step, conn_key: ConnKey, reply: &[u8]) -> Verdict {
         };
     };
     // In protected mode it wants a password, or to listen elsewhere.
-    if error.starts_with(b"ERR max number of clients") || error.starts_with(b"DENIED ") {
+    // While it loads its data, or has no master, it will take us later.
+    let is_full = error.starts_with(b"ERR max number of clients");
+    if is_full || error.starts_with(b"DENIED ") || retryable(reply).is_some() {
         return Verdict::Refused;
-    }
-    if retryable(reply).is_some() {
-        return Verdict::Useless(NOT_READY);
     }
     // No script of a client's writes here, so the word is enough.
     if error.starts_with(b"BUSY ") {

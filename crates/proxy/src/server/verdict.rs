@@ -10,6 +10,8 @@
 //!   a link that was up is lost, or silent for too long ──▶ another is begun, and judges
 //! ```
 
+use metrics::ServerCounter;
+
 use super::Servers;
 use super::link::Link;
 use crate::Time;
@@ -76,7 +78,14 @@ impl Servers {
         fault: Fault,
     ) -> Option<ConnId> {
         let at = link.at;
-        let answers = fault == Fault::Refused || self.has_answered_since(base, at, link.begun);
+        let answers = match fault {
+            // It is there.
+            Fault::Refused => true,
+            // So it is if those that have logged in work, of other workers too.
+            Fault::LoginRefused => self.has_links_elsewhere(base, at),
+            _ => false,
+        };
+        let answers = answers || self.has_answered_since(base, at, link.begun);
         let works = answers || self.has_links_up(at);
         if !works || bug!(FurtherLinkFails) {
             self.server_failed(base, at, fault);
@@ -163,6 +172,13 @@ impl Servers {
     /// Whether a link to a server is up, of this worker.
     fn has_links_up(&self, at: ServerAt) -> bool {
         self.links.iter().any(|(_, link)| link.at == at && link.was_up())
+    }
+
+    /// Whether a link of another worker to a server is up.
+    fn has_links_elsewhere(&self, base: &Base, at: ServerAt) -> bool {
+        let all = base.metrics.total(base.server(at).plan.id, ServerCounter::LinksNow);
+        let state = &self.states[at.pool as usize][at.server as usize];
+        all > state.counters.value(ServerCounter::LinksNow)
     }
 
     /// Has the links on which a server owes nothing repeat the handshake.

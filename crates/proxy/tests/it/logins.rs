@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use metrics::PoolCounter;
+use metrics::{PoolCounter, ServerCounter};
 use proto::Credentials;
 use proxy::limits::{LOGIN_LEN_MAX, LOGIN_WAIT_US, MISTAKES_MAX};
 use proxy::tenants::plan::RemovedUsers;
@@ -608,6 +608,25 @@ fn a_server_that_refuses_our_login_is_down_and_is_sent_nothing() {
         stage.says(probe, "STORED\r\nVERSION 1.6.18\r\n");
         assert_eq!(stage.events[1], Event::ServerBack { server: S0 });
     }
+}
+
+/// The password was changed at the server: those who have logged in go on.
+#[test]
+fn a_login_that_is_refused_to_one_worker_says_nothing_of_the_links_of_another() {
+    let mut stage = proud();
+    stage.registry.metrics(1).counters(S0).set(ServerCounter::LinksNow, 1);
+    let client = stage.client();
+    let told = format!("SERVER_ERROR s0: login refused: {FAILED}");
+    for begins in [true, false] {
+        stage.says(client, "delete x\r\n");
+        if begins {
+            let link = stage.establishes_with(HELLO);
+            stage.says(link, FAILED);
+        }
+        assert_eq!(stage.received(client), told);
+        assert_eq!(stage.connects, [], "the next attempt comes after a pause");
+    }
+    assert_eq!((stage.healths(), stage.reports.len()), (vec!["s0 ready".to_string()], 0));
 }
 
 #[test]

@@ -147,6 +147,8 @@ fn a_server_that_takes_no_further_connection_says_so() {
         "-ERR max number of clients reached\r\n",
         "-ERR max number of clients + cluster connections reached\r\n",
         "-DENIED Redis is running in protected mode because\r\n",
+        "-LOADING Redis is loading the dataset in memory\r\n",
+        "-MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'.\r\n",
     ] {
         let refused = Parsed::Complete(HandshakeReply::Refused);
         assert_eq!(heard(false, ConnKey::default(), said), refused, "{said}");
@@ -173,7 +175,6 @@ fn a_busy_server_refuses_neither_a_login_nor_a_database() {
 fn a_server_in_trouble_is_not_welcome() {
     let sentinel = map(MAP_70, 2).replace("$10\r\nstandalone", "$8\r\nsentinel");
     for (said, why) in [
-        ("-LOADING Redis is loading the dataset in memory\r\n", NOT_READY),
         ("+OK\r\n", NO_WELCOME),
         ("*14\r\n", ""),
         ("*1\r\n+a\r\n", NO_WELCOME),
