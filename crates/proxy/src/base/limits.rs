@@ -66,15 +66,20 @@ pub const INFLIGHT_MAX: u64 = 64 * 1024 * 1024;
 pub const QUANTUM: i64 = 4 * 1024;
 /// Answers that are not wholly written to their clients and whose time is taken when they are.
 pub const UNWRITTEN_MAX: usize = 16_384;
-/// Slow requests of all clients that may be outstanding at a server; of each client, one.
-pub const SLOW_INFLIGHT_MAX: usize = 2;
+/// Slow requests of a worker's clients that may be outstanding at a server: it does one after the
+/// other, and nothing between those that it has read.
+pub const SLOW_INFLIGHT_MAX: usize = 1;
 /// Requests outstanding at a server whose work was never tried: of all workers, if they are no
 /// more than that, and of each client one.
 pub const UNTRIED_INFLIGHT_MAX: usize = 4;
 /// The unit in which the time of quick works is known.
 pub const WORK_UNIT_US: u64 = 100;
-/// Works that take less are not bounded in number: the in-flight limit is enough.
+/// The time of works that take less is not bounded, only their number.
 pub const WORK_TIMED_US: u64 = 300;
+/// So many works of a kind that was quick may leave before any of them is answered. Each quick
+/// answer makes room for two, up to the larger number: what was quick for long is trusted more.
+pub const QUICK_FIRST: u16 = 4;
+pub const QUICK_MAX: u16 = 256;
 /// A work that was never tried counts as one of so long.
 pub const WORK_UNTRIED_US: u64 = 5_000;
 /// All works that are outstanding at a server, of all workers, take no longer than this; or there
@@ -243,8 +248,12 @@ pub const CLIENT_BUFFER_DEFAULT: usize = 64 * 1024 * 1024;
 pub const AHEAD_AFTER_US: u64 = 10_000;
 /// How long no more can be kept of a client, at least, before it is closed for it.
 pub const AHEAD_FULL_US: u64 = 5_000_000;
-/// How long nothing comes of a large request, before it is given up where there is little memory.
+/// How long nothing comes of a request, before it is given up where there is little memory.
 pub const STALLED_US: u64 = 10_000_000;
+/// So much of it has come.
+pub const STALLED_MIN: usize = 1 << 10;
+/// So many of them are given up at once: ten milliseconds later there may be more.
+pub const STALLED_CLOSED_MAX: usize = 64;
 /// How many blocks of a client's kept input are read in a turn.
 pub const KEPT_BLOCKS_MAX: usize = 16;
 /// How often a client of which no more is kept is looked at.

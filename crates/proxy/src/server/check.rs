@@ -259,6 +259,7 @@ impl Servers {
             let rests = |one: &Waiting| {
                 one.effort.is_single() && link.rests_until.is_some()
                     || one.effort.is_bounded() && self.work_at(link.at) > 0
+                    || !self.has_room_for(id, one.effort)
             };
             let is_due = link.queue.firsts().any(|one| !rests(one));
             assert!(!is_due || link.inflight > 0, "a client waits although nothing is in flight");

@@ -8,7 +8,9 @@
 //!                                              of all workers, take little time; or else it waits
 //! ```
 //!
-//! Nearly all of it takes microseconds: that is neither bounded nor told to other workers.
+//! Nearly all of it takes microseconds. Its time is not told to other workers; but as the data
+//! decide, what was quick may be slow with others. So its number is bounded until it has been quick
+//! for some time, as a TCP connection begins slowly.
 
 use metrics::ServerCounter;
 use proto::{ItemKind, WorkId};
@@ -30,8 +32,8 @@ pub(super) struct Answered {
     owed: Time,
     sent: Time,
     count: u32,
-    /// They, without those that are as the one before them.
-    works: Vec<Work>,
+    /// They; those that are as the one before them are counted there.
+    works: Vec<(Work, u32)>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -56,8 +58,9 @@ impl Answered {
         }
         self.count += 1;
         let work = Work { effort, kind, command };
-        if self.works.last() != Some(&work) {
-            self.works.push(work);
+        match self.works.last_mut() {
+            Some((last, times)) if *last == work => *times += 1,
+            _ => self.works.push((work, 1)),
         }
     }
 
@@ -127,17 +130,23 @@ impl Servers {
         let all = base.now.since(owed.max(arrived));
         let each = all / u64::from(count.max(1));
         if all > limits::SLOW_US {
-            let command = works[0].command;
+            let command = works[0].0.command;
             base.note_slow_work(at, SlowWork { command, since: owed, until: base.now });
         }
         let slow_end = self.state(at).slow_end;
-        for Work { effort, kind, .. } in works.drain(..) {
+        for (Work { effort, kind, .. }, times) in works.drain(..) {
             let state = self.state(at);
             let is_as_known = match effort {
                 Effort::Unknown(id) => state.works.quick_us(id).is_some(),
                 _ => false,
             };
-            if !is_as_known || state.is_busy || each >= limits::WORK_TIMED_US {
+            let is_quick = each < limits::WORK_TIMED_US;
+            if let Effort::Unknown(id) = effort
+                && is_quick
+            {
+                state.works.make_room(id, times);
+            }
+            if !is_as_known || state.is_busy || !is_quick {
                 let is_first = slow_end <= owed;
                 self.note_new_work(base, at, (effort, kind), (is_first, each));
             }
@@ -197,7 +206,55 @@ impl Servers {
     /// outstanding there, of all workers, must take little time, or nothing of this worker's be.
     #[inline]
     pub(super) fn has_time(&mut self, base: &Base, id: ConnId, effort: Effort) -> bool {
-        !effort.is_bounded() || self.finds_time(base, id, effort)
+        match effort.is_bounded() {
+            true => self.finds_time(base, id, effort),
+            false => self.has_room_for(id, effort),
+        }
+    }
+
+    /// Whether a server may be sent one more, of what is bounded in number.
+    #[inline]
+    pub(super) fn has_room_for(&self, id: ConnId, effort: Effort) -> bool {
+        match effort {
+            Effort::Unknown(work) => self.has_room_for_quick(id, work),
+            Effort::Known(_) | Effort::Slow => self.has_room_for_slow(id),
+            _ => true,
+        }
+    }
+
+    #[inline]
+    fn has_room_for_quick(&self, id: ConnId, work: WorkId) -> bool {
+        let Some(link) = self.links.find(id) else { return true };
+        let works = &self.states[link.at.pool as usize][link.at.server as usize].works;
+        works.has_room(work) || self.has_no_work_at(link.at)
+    }
+
+    /// Whether no other link of this worker's to the server has a slow request outstanding: the
+    /// server does one after the other, and is deaf for as long. If it has said that it is busy, it
+    /// refuses them at once.
+    #[cold]
+    fn has_room_for_slow(&self, id: ConnId) -> bool {
+        let Some(link) = self.links.find(id) else { return true };
+        let at = link.at;
+        let is_never = |link: &Link| matches!(link.class, LinkClass::Control | LinkClass::Spare);
+        let said_busy = self.states[at.pool as usize][at.server as usize].said_busy;
+        if is_never(link) || said_busy || bug!(SlowWithoutLimit) {
+            return true;
+        }
+        let its = self.links.iter().filter(|(other, link)| *other != id && link.at == at);
+        its.filter(|(_, link)| link.is_up() && !is_never(link)).all(|(_, link)| {
+            // What was queued in this turn is sent at its end.
+            link.work_end <= link.done
+                || link.outstanding.iter().all(|message| !message.effort.is_slow())
+        })
+    }
+
+    /// Whether no work of this worker is outstanding at a server: what is known to be there may
+    /// have been dropped with its link.
+    #[cold]
+    fn has_no_work_at(&self, at: ServerAt) -> bool {
+        let mut its = self.links.iter().filter(|(_, link)| link.at == at);
+        its.all(|(_, link)| link.work_end <= link.done)
     }
 
     #[cold]
@@ -248,8 +305,9 @@ impl Servers {
         let Some(link) = self.links.find_mut(id) else { return true };
         let next = link.work_turn.next;
         if !effort.is_bounded() {
+            let has_room = self.has_time(base, id, effort);
             self.give_turn_up(id, client);
-            return true;
+            return has_room;
         }
         let is_its_turn = next.is_none_or(|next| next == client);
         let takes = is_its_turn && self.has_time(base, id, effort);
@@ -277,6 +335,16 @@ impl Servers {
     pub(super) fn work_at(&self, at: ServerAt) -> u64 {
         let its = self.links.iter().filter(|(_, link)| link.at == at && link.is_up());
         its.map(|(_, link)| link.work()).sum()
+    }
+
+    /// Notes that a work has left for a server.
+    #[inline]
+    pub(super) fn note_left(&mut self, at: ServerAt, effort: Effort) {
+        match effort {
+            Effort::Unknown(id) => self.state(at).works.take_room(id),
+            _ if effort.is_bounded() => self.tell_work(at),
+            _ => {}
+        }
     }
 
     /// Tells all workers how much work of this one is outstanding at a server.

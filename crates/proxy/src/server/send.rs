@@ -64,9 +64,7 @@ impl Servers {
             link.note_waited(held, base.now);
         }
         let at = link.at;
-        if effort.is_bounded() {
-            self.tell_work(at);
-        }
+        self.note_left(at, effort);
         self.mark_dirty(id);
     }
 
@@ -114,9 +112,7 @@ impl Servers {
             link.dirty = true;
             self.dirty.push(id);
         }
-        if asks.effort.is_bounded() {
-            self.tell_work(at);
-        }
+        self.note_left(at, asks.effort);
     }
 
     /// Has a request wait that has one item in answer.

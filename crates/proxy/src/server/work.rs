@@ -12,7 +12,8 @@ use proto::WorkId;
 
 use crate::Time;
 use crate::base::limits::{
-    QUICK_AGAIN, SLOW_FORGET_US, SLOW_US, SLOW_WORKS_MAX, TRIED_MAX, WORK_TIMED_US, WORK_UNIT_US,
+    QUICK_AGAIN, QUICK_FIRST, QUICK_MAX, SLOW_FORGET_US, SLOW_US, SLOW_WORKS_MAX, TRIED_MAX,
+    WORK_TIMED_US, WORK_UNIT_US,
 };
 use crate::base::part::Effort;
 
@@ -33,6 +34,8 @@ struct Quick {
     /// How long it took of late, in microseconds, and the effort that this makes.
     us: u32,
     effort: Effort,
+    /// How many more may leave before one of them is answered.
+    room: u16,
 }
 
 /// A work that is slow.
@@ -66,6 +69,12 @@ impl WorkRecord {
         (place.id == id).then_some(place)
     }
 
+    #[inline]
+    fn find_quick_mut(&mut self, id: WorkId) -> Option<&mut Quick> {
+        let place = self.quick.get_mut(id.0 as usize % TRIED_MAX)?.as_mut()?;
+        (place.id == id).then_some(place)
+    }
+
     /// Returns the time that this work took of late, in microseconds, if it is known to have been
     /// quick, and was not slow since.
     #[inline]
@@ -79,22 +88,51 @@ impl WorkRecord {
         self.effort_of_quick(id).unwrap_or(Effort::Untried(id))
     }
 
+    /// Whether one more may leave of a work that was quick. The data decide, and the next may be
+    /// others: if all that waits left at once, the server would be deaf until it has done them.
+    #[inline]
+    pub(super) fn has_room(&self, id: WorkId) -> bool {
+        self.find_quick(id).is_none_or(|quick| quick.room > 0)
+    }
+
+    /// Notes that a work which was quick has left.
+    #[inline]
+    pub(super) fn take_room(&mut self, id: WorkId) {
+        if let Some(quick) = self.find_quick_mut(id) {
+            quick.room = quick.room.saturating_sub(1);
+        }
+    }
+
+    /// Notes that so many works of one kind were answered, and were quick.
+    #[inline]
+    pub(super) fn make_room(&mut self, id: WorkId, count: u32) {
+        if let Some(quick) = self.find_quick_mut(id) {
+            let room = u32::from(quick.room) + 2 * count;
+            quick.room = room.min(u32::from(QUICK_MAX)) as u16;
+        }
+    }
+
     /// Notes a time that is short. What is known grows fast, and falls slowly.
     fn note_quick(&mut self, id: WorkId, took_us: u64) {
         if self.quick.is_empty() {
             self.quick.resize(TRIED_MAX, None);
         }
-        let (took, before) = (took_us as u32, self.quick_us(id).unwrap_or(took_us as u32));
+        let known = self.find_quick(id);
+        let (took, before) = (took_us as u32, known.map_or(took_us as u32, |quick| quick.us));
         let us = match took >= before {
             true => before + (took - before).div_ceil(2),
-            false => before - (before - took).div_ceil(8),
+            false => before - (before - took).div_ceil(32),
         };
         let effort = match u64::from(us) < WORK_TIMED_US {
             true => Effort::Unknown(id),
             // It is no more than `SLOW_US`.
             false => Effort::Timed(id, (u64::from(us) / WORK_UNIT_US) as u8),
         };
-        self.quick[id.0 as usize % TRIED_MAX] = Some(Quick { id, us, effort });
+        // One that took long has to be trusted anew.
+        let room =
+            known.filter(|quick| quick.effort == Effort::Unknown(id) && quick.effort == effort);
+        let room = room.map_or(QUICK_FIRST, |quick| quick.room);
+        self.quick[id.0 as usize % TRIED_MAX] = Some(Quick { id, us, effort, room });
     }
 
     /// Notes how long the server has taken for this work, in microseconds. The time must be the

@@ -63,23 +63,90 @@ fn scripts_of_several_milliseconds_are_few_at_a_server() {
     stage.expect_rows(0);
 }
 
+/// Has a script be quick until 100 of it may leave.
+fn trust(stage: &mut Stage, link: ConnId, client: ConnId) {
+    stage.says(client, &SCRIPT.repeat(4 + 8 + 16 + 32 + 64));
+    for expected in [4, 8, 16, 32, 64] {
+        assert_eq!(asked(stage, link), expected, "twice as many each time");
+        stage.passes(MS / 10);
+        stage.says(link, &":1\r\n".repeat(expected));
+    }
+    stage.received(client);
+}
+
 #[test]
-fn scripts_of_microseconds_are_as_many_as_they_come() {
+fn scripts_of_microseconds_are_as_many_as_they_come_when_they_were_so_for_some_time() {
     let (mut stage, link, client) = redis(MS / 10);
-    stage.says(client, &SCRIPT.repeat(100));
-    assert_eq!(asked(&mut stage, link), 100);
+    trust(&mut stage, link, client);
+    stage.says(client, &SCRIPT.repeat(128));
+    assert_eq!(asked(&mut stage, link), 128);
     assert_eq!(stage.registry.total(S0, ServerCounter::WorkNow), 0);
+    stage.passes(MS / 10);
+    stage.says(link, &":1\r\n".repeat(128));
+    for client in [client, stage.client(), stage.client()] {
+        stage.says(client, &SCRIPT.repeat(100));
+    }
+    assert_eq!(asked(&mut stage, link), 256, "there is a bound");
+}
+
+/// A small set says nothing of a large one: the same command takes a thousand times as long.
+#[test]
+fn a_command_that_was_quick_and_is_not_is_in_flight_a_few_times_only() {
+    let mut stage = pool(|_| {});
+    let link = comes_up(&mut stage);
+    let unions = "SUNIONSTORE d s\r\n";
+    let [small, large] = [stage.client(), stage.client()];
+    let asked = |stage: &mut Stage| stage.turn(link).matches("SUNIONSTORE").count();
+    for _ in 0..3 {
+        stage.says(small, unions);
+        assert_eq!(asked(&mut stage), 1);
+        stage.passes(MS / 10);
+        stage.says(link, ":1\r\n");
+    }
+    stage.says(large, &unions.repeat(400));
+    let few = asked(&mut stage);
+    assert!((1..=8).contains(&few), "{few}");
+    for _ in 0..few {
+        stage.passes(6 * MS);
+        stage.says(link, ":1\r\n");
+    }
+    assert_eq!(stage.received(large).matches(":1").count(), few);
+    let few = asked(&mut stage);
+    assert!((1..=6).contains(&few), "it is known now: {few}");
+}
+
+/// A link that is lost takes works with it that are never answered.
+#[test]
+fn works_whose_link_is_lost_keep_nobody_waiting() {
+    let (mut stage, link, client) = redis(MS / 10);
+    stage.says(client, &SCRIPT.repeat(4));
+    assert_eq!(asked(&mut stage, link), 4);
+    stage.closes(link, proxy::Closed::Reset);
+    stage.received(client);
+    stage.says(client, SCRIPT);
+    stage.end_turn();
+    let link = comes_up(&mut stage);
+    for expected in [1, 2, 4] {
+        if expected > 1 {
+            stage.says(client, &SCRIPT.repeat(expected));
+        }
+        assert_eq!(asked(&mut stage, link), expected);
+        stage.passes(MS / 10);
+        stage.says(link, &":1\r\n".repeat(expected));
+        stage.received(client);
+    }
 }
 
 /// A server answers all that it has read in one write. None of it has taken the time of all.
 #[test]
 fn answers_that_come_together_share_their_time() {
     let (mut stage, link, client) = redis(MS / 10);
+    trust(&mut stage, link, client);
     stage.says(client, &SCRIPT.repeat(100));
     assert_eq!(asked(&mut stage, link), 100);
-    stage.passes(40 * MS);
+    stage.passes(25 * MS);
     stage.says(link, &":1\r\n".repeat(100));
-    assert_eq!(stage.received(client), ":1\r\n".repeat(101));
+    assert_eq!(stage.received(client), ":1\r\n".repeat(100));
     stage.says(client, &SCRIPT.repeat(100));
     assert_eq!((asked(&mut stage, link), stage.connects.len()), (100, 0), "it is not slow");
     stage.passes(100 * MS);
