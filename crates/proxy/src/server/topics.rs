@@ -42,6 +42,8 @@ pub(super) struct ServerTopics {
     asked: VecDeque<Told>,
     /// When the link may be opened again, after it was lost soon.
     retry_at: Option<Time>,
+    /// Why it refused the last link, if it did.
+    refused: Option<Fault>,
     /// When it is asked next whether it is there: it owes nothing as long as nothing changes.
     ping_at: Option<Time>,
 }
@@ -256,7 +258,10 @@ impl Servers {
         }
         match missing {
             _ if stands || !joins => Settled::Everywhere,
-            Some(server) => Settled::Nowhere(Some(server as u32), Fault::Down),
+            Some(server) => {
+                let refused = self.states[pool][server].topics.refused;
+                Settled::Nowhere(Some(server as u32), refused.unwrap_or(Fault::Down))
+            }
             None => Settled::Nowhere(None, Fault::NoServer),
         }
     }
@@ -391,6 +396,8 @@ impl Servers {
         if !has_stood && fault != Fault::Dropped {
             self.retry_topics(base, at);
         }
+        let refuses = matches!(fault, Fault::Refused | Fault::LoginRefused);
+        self.state(at).topics.refused = refuses.then_some(fault);
         self.events.push_back(LinkEvent::TopicsLost(TopicsLost { at, lost, unanswered }));
     }
 }

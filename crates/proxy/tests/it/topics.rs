@@ -314,3 +314,33 @@ fn a_server_that_is_silent_is_asked_whether_it_is_there_and_lost_if_it_is_not() 
     let is_closed = |id: &ConnId| stage.closed.contains(id);
     assert_eq!([links[0], links[1], client].map(|id| is_closed(&id)), [false, true, true]);
 }
+
+/// The server works on the links that it has, and takes no more.
+#[test]
+fn a_subscriber_at_a_full_server_reads_what_that_says() {
+    let mut stage = pool(&["s0"], |_| {});
+    let (client, other) = (stage.client(), stage.client());
+    stage.says(other, "GET a\r\n");
+    let link = up(&mut stage);
+    assert_eq!(stage.turn(link), resp("GET a"));
+    stage.says(link, "$-1\r\n");
+    assert_eq!(stage.received(other), "$-1\r\n");
+    stage.says(client, "SUBSCRIBE c\r\n");
+    stage.end_turn();
+    let further = stage.establishes_with(HELLO);
+    stage.says(further, "-ERR max number of clients reached\r\n");
+    let full =
+        "-ERR s0: takes no further connection: ERR max number of clients reached; not sent\r\n";
+    assert_eq!(stage.received(client), full);
+    // The next one, before it is tried again.
+    stage.says(client, "SUBSCRIBE d\r\n");
+    assert_eq!(stage.received(client), full);
+    // There is room again.
+    stage.passes(SECOND);
+    stage.says(client, "SUBSCRIBE c\r\n");
+    let further = up(&mut stage);
+    assert_eq!(stage.turn(further), resp("SUBSCRIBE c"));
+    stage.says(further, &told("subscribe", "c", 1));
+    assert_eq!(stage.received(client), told("subscribe", "c", 1));
+    assert_eq!(stage.healths(), ["s0 ready"]);
+}
