@@ -39,8 +39,6 @@ pub(crate) struct Pool {
     /// Marks on items are in use: see `proto::MarkUse`. Every worker must know at once, so the
     /// metrics registry holds it as well.
     pub(crate) marked: bool,
-    /// The last answer of its only server, if that says that the server is busy.
-    pub(crate) busy_line: Option<Box<[u8]>>,
     /// A server keeps its index; the index of a vacant one is used again.
     pub(crate) servers: Vec<Server>,
     pub(crate) conn_keys: ConnKeys,
@@ -89,6 +87,8 @@ pub(crate) struct Server {
     pub(crate) ejected: bool,
     /// Clients wait until its capabilities are known.
     pub(crate) awaited: bool,
+    /// Its last answer, if that says that it is busy.
+    pub(crate) busy_line: Option<Box<[u8]>>,
     /// Its words to the last link that it refused.
     pub(crate) said: Option<Box<str>>,
     /// How long its answers take on their way.
@@ -154,7 +154,6 @@ impl Pool {
             sampling: Sampling::new(counters.value(PoolCounter::Requests), now),
             upstream: plan.protocol.upstream(),
             marked: false,
-            busy_line: None,
             plan,
         }
     }
@@ -209,6 +208,11 @@ impl Pool {
         (!self.servers[first + 1..].iter().any(is_planned)).then_some(first)
     }
 
+    /// Returns the last answer of its only server, if that says that the server is busy.
+    pub(crate) fn busy_line(&self) -> Option<&[u8]> {
+        self.servers[self.only_planned()?].busy_line.as_deref()
+    }
+
     /// Returns the index of some server that can be asked. It is always the same for the same
     /// number, as long as that server can be asked.
     pub(crate) fn any_place(&self, number: usize) -> Option<usize> {
@@ -260,6 +264,7 @@ impl Server {
             capabilities: None,
             ejected: false,
             awaited: false,
+            busy_line: None,
             said: None,
             trips: Trips::default(),
             counters: metrics.counters(plan.id),

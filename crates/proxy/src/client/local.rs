@@ -64,7 +64,7 @@ impl Clients {
     #[cold]
     pub(crate) fn answer_busy(&mut self, base: &mut Base, id: ConnId, request: &Request) {
         let Some(client) = self.table.find(id) else { return };
-        let line = base.pools[client.pool as usize].busy_line.clone().unwrap_or_default();
+        let line = base.pools[client.pool as usize].busy_line().unwrap_or_default().to_vec();
         if request.quiet != Quiet::Silent {
             self.answer_encoded(base, id, request, Source::plain(&line));
         }

@@ -153,6 +153,10 @@ impl Clients {
     ) {
         let Part { request: id, slot } = part;
         let own = self.own_words(base, id, server, fault);
+        let pool = &base.pools[self.requests[id].pool as usize];
+        // It would have been refused in these words.
+        let busy = server.filter(|_| fault == Fault::Busy && !sent);
+        let busy = busy.and_then(|at| pool.servers[at as usize].busy_line.clone());
         let pending = &mut self.requests[id];
         let pool = &mut base.pools[pending.pool as usize];
         pool.counters.add(PoolCounter::Failed, 1);
@@ -175,6 +179,9 @@ impl Clients {
         if pending.info.gathers {
             let kind = if is_uncertain { Kind::Uncertain } else { Kind::Fault };
             self.keep_error(base, part, server, kind, words.as_bytes());
+        } else if let Some(line) = busy {
+            pending.fail(slot, &Answer::Error(&line));
+            self.settle_error(base, id);
         } else {
             let text = format!("{label}: {words}");
             let answer =

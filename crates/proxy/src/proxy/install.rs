@@ -109,7 +109,7 @@ impl Proxy {
         assert!(is_same, "a pool with another protocol has another id");
         let wanted = plan.servers.clone();
         let old = std::mem::replace(&mut pool.plan, plan);
-        pool.busy_line = None;
+        pool.servers.iter_mut().for_each(|server| server.busy_line = None);
         let was_retired = std::mem::replace(&mut pool.stage, Stage::Planned) == Stage::Retired;
         let mut is_moved = false;
         for server in 0..self.base.pools[at].servers.len() {

@@ -41,7 +41,7 @@ impl Proxy {
             let busy = if can_be_asked { self.base.busy(at) } else { None };
             busy.is_some_and(|busy| self.base.now.since(busy.since) >= limits::BUSY_ASKED_US)
         };
-        its.busy_line.is_some() || is_silent()
+        its.busy_line().is_some() || is_silent()
     }
 
     /// Returns the route of a request that the proxy answers unless the only server of its pool is
@@ -56,7 +56,7 @@ impl Proxy {
         let others = Requester { class: control, effort: Effort::Slow, ..*asks };
         match self.servers.ask_whether_busy(&mut self.base, &others, server) {
             true => Some(Route::Wait(server)),
-            false => self.base.pools[asks.pool()].busy_line.is_some().then_some(Route::Busy),
+            false => self.base.pools[asks.pool()].busy_line().is_some().then_some(Route::Busy),
         }
     }
 
@@ -86,7 +86,7 @@ impl Proxy {
         let others = Requester { class: control, effort: Effort::Slow, ..*incoming.asks };
         let is_free = |asks| server.is_some_and(|at| self.servers.is_free(&self.base, asks, at));
         let asks = if is_free(incoming.asks) { incoming.asks } else { &others };
-        let has_said = self.base.pools[asks.pool()].busy_line.is_some();
+        let has_said = self.base.pools[asks.pool()].busy_line().is_some();
         let Some(route) = route.filter(|_| server.is_some() && (!has_said || is_free(asks))) else {
             if has_said {
                 self.clients.answer_busy(&mut self.base, asks.id, request);

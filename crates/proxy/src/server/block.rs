@@ -166,6 +166,7 @@ impl Servers {
                 }
                 Parsed::Complete(Trial::Accepted) => break Blocks::Accepted,
                 Parsed::Complete(Trial::Busy) => {
+                    self.note_busy_answer(base, id);
                     break Blocks::Refused(Fault::Busy, base.now.after(limits::BUSY_PAUSE_US));
                 }
                 Parsed::Complete(Trial::Refused) => {

@@ -67,14 +67,13 @@ impl Servers {
         }
     }
 
-    /// Notes a line with which a server says that it is busy, or that it is not any more. In a pool
-    /// of one server, clients that only ask whether the server is there are to see it.
+    /// Notes a line with which a server says that it is busy, or that it is not any more. Clients
+    /// are to see it whose requests it would refuse in the same way; and in a pool of one server,
+    /// those that only ask whether the server is there.
     #[cold]
     pub(super) fn note_busy_line(&mut self, base: &mut Base, at: ServerAt, line: Option<&[u8]>) {
-        let pool = &mut base.pools[at.pool as usize];
-        let line = line.filter(|_| pool.only_planned() == Some(at.server as usize));
         if line.is_some() || self.state(at).said_busy {
-            pool.busy_line = line.map(Box::from);
+            base.server_mut(at).busy_line = line.map(Box::from);
         }
         self.state(at).said_busy = line.is_some();
     }

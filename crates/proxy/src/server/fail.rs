@@ -145,17 +145,36 @@ impl Servers {
             return;
         }
         let at = link.at;
-        let server = at.server;
-        base.gauges_changed = true;
         let late = link.withdraw_where(late);
         let is_busy = self.find_busy(base, at).is_some();
-        for message in late {
+        self.fail_pending(base, id, late, |message| unsent_fault(is_busy, message.held));
+    }
+
+    /// Fails all that waits for a link, of which nothing was sent.
+    pub(super) fn fail_waiting_for(&mut self, base: &mut Base, id: ConnId, fault: Fault) {
+        let Some(link) = self.links.find_mut(id) else { return };
+        let pending = link.withdraw_where(|_| true);
+        self.fail_pending(base, id, pending, |_| fault);
+        self.withdraw_waiting(base, id, None, fault, |_, _, _| true);
+    }
+
+    /// Fails what was taken off the end of a link.
+    fn fail_pending(
+        &mut self,
+        base: &mut Base,
+        id: ConnId,
+        pending: Vec<Message>,
+        fault: impl Fn(&Message) -> Fault,
+    ) {
+        let Some(server) = self.server_of(id) else { return };
+        base.gauges_changed = true;
+        for message in pending {
             self.count_gone(&message);
-            let Message { payload, held, .. } = message;
+            let fault = fault(&message);
+            let Message { payload, .. } = message;
             if let Payload::Internal(number) = payload {
                 self.end_internal(base, id, number);
             }
-            let fault = unsent_fault(is_busy, held);
             self.events.push_back(LinkEvent::Failed { payload, server, fault, sent: false });
         }
         // The batch that waited behind them may have room now.

@@ -67,23 +67,33 @@ impl Servers {
     #[cold]
     fn await_busy(&mut self, base: &mut Base, id: ConnId) {
         let Some(link) = self.links.find_mut(id) else { return };
-        let at = link.at;
+        let (at, until) = (link.at, base.now.after(limits::BUSY_PAUSE_US));
+        (link.since, link.look_at) = (base.now, Some(until));
+        self.note_busy_answer(base, id);
         if self.is_trial(at, id) {
-            let until = base.now.after(limits::BUSY_PAUSE_US);
             return self.end_trial(base, id, Blocks::Refused(Fault::Busy, until));
         }
-        let Some(link) = self.links.find_mut(id) else { return };
-        let answers = std::mem::take(&mut link.partial);
-        link.since = base.now;
-        link.look_at = Some(base.now.after(limits::BUSY_PAUSE_US));
-        let upstream = base.pool(at).upstream;
-        let line = answers.split_inclusive(|byte| *byte == b'\n').find(|one| upstream.is_busy(one));
-        self.note_busy_line(base, at, line);
-        base.spares.give(answers);
         if self.state(at).probe == Some(id) {
             self.probe_answered(base, id);
         }
+        // What waits for it would be refused as well, in the same words.
+        let is_control = self.links.find(id).is_some_and(|link| link.class == LinkClass::Control);
+        if self.state(at).said_busy && !is_control {
+            self.fail_waiting_for(base, id, Fault::Busy);
+        }
         self.arm(base, id);
+    }
+
+    /// Notes the line among the answers to a handshake that says that the server is busy.
+    pub(super) fn note_busy_answer(&mut self, base: &mut Base, id: ConnId) {
+        let Some(link) = self.links.find_mut(id) else { return };
+        let (at, answers) = (link.at, std::mem::take(&mut link.partial));
+        let upstream = base.pool(at).upstream;
+        let line = answers.split_inclusive(|byte| *byte == b'\n').find(|one| upstream.is_busy(one));
+        if line.is_some() {
+            self.note_busy_line(base, at, line);
+        }
+        base.spares.give(answers);
     }
 
     /// Handles the answer to the handshake, or a part of it.

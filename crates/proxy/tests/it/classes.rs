@@ -527,6 +527,37 @@ fn a_ping_shows_that_a_server_is_too_busy_for_a_handshake() {
     assert_eq!(stage.received(client), "+PONG\r\n");
 }
 
+/// A client that asks the server itself has a connection, and is refused at once.
+#[test]
+fn what_waits_for_a_link_to_a_busy_server_reads_what_that_says() {
+    let mut stage = Stage::new(&["s0"], |pool| {
+        pool.protocol = protocol("redis").expect("the table has it");
+        (pool.preconnect, pool.databases) = (true, 16);
+    });
+    let link = comes_up(&mut stage);
+    let selects = resp("SELECT 1") + HELLO;
+    let client = stage.client();
+    stage.says(client, "SELECT 1\r\nGET a\r\nINCR b\r\n");
+    stage.end_turn();
+    let other = stage.establishes_with(&selects);
+    stage.says(other, &format!("{BUSY}{BUSY}"));
+    assert_eq!(stage.received(client), format!("+OK\r\n{BUSY}{BUSY}"));
+    // The next one asks again, as well.
+    stage.says(client, "INCR b\r\n");
+    stage.end_turn();
+    assert_eq!(stage.received(client), "");
+    stage.passes(SECOND / 10);
+    assert_eq!(stage.turn(other), selects);
+    stage.says(other, &format!("{BUSY}{BUSY}"));
+    assert_eq!(stage.received(client), BUSY);
+    stage.passes(SECOND / 10);
+    stage.turn(other);
+    stage.says(client, "INCR b\r\n");
+    stage.says(other, &format!("+OK\r\n{WELCOME}"));
+    assert_eq!(stage.turn(other), resp("INCR b"));
+    assert_eq!((stage.turn(link).as_str(), &stage.closed), ("", &vec![]));
+}
+
 /// Otherwise a script that a server works on for too long could not be ended.
 #[test]
 fn a_server_that_answers_its_probe_with_busy_is_back_and_its_script_can_be_killed() {

@@ -10,6 +10,7 @@ use proxy::tenants::plan::{Over, TenantPlan, TenantRules};
 use proxy::{Closed, ConnId};
 use shard::Distribution;
 
+use crate::stage::resp::BUSY;
 use crate::stage::{SECOND, Stage};
 
 const HELLO: &str = "*2\r\n$5\r\nHELLO\r\n$1\r\n2\r\n";
@@ -229,6 +230,19 @@ fn a_server_is_tried_before_its_first_block_and_again_when_it_may_be_another() {
     stage.says(client, "MULTI\r\nSET k 1\r\nEXEC\r\n");
     accept(&mut stage, ACCEPTED);
     assert_eq!(stage.turn(link), block(&["SET k 1"]));
+}
+
+#[test]
+fn a_first_block_that_meets_a_busy_server_reads_what_that_says() {
+    let (mut stage, link, client) = one();
+    stage.says(client, "MULTI\r\nGET k\r\nEXEC\r\n");
+    accept(&mut stage, BUSY);
+    assert_eq!(stage.received(client), format!("+OK\r\n+QUEUED\r\n{BUSY}"));
+    // It is tried again when that is over.
+    stage.passes(SECOND / 10);
+    stage.says(client, "MULTI\r\nGET k\r\nEXEC\r\n");
+    accept(&mut stage, ACCEPTED);
+    assert_eq!(stage.turn(link), block(&["GET k"]));
 }
 
 #[test]
