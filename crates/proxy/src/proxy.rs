@@ -287,7 +287,7 @@ impl Proxy {
     /// Returns whether a write after `end_turn` allows something to go on. The next turn then
     /// begins at once, since nothing else may wake the driver.
     pub fn wants_turn(&self) -> bool {
-        let is_parted = self.clients.has_readers() || self.servers.has_unparked();
+        let is_parted = self.clients.has_readers() || self.servers.must_serve();
         let is_parted = is_parted || self.clients.has_gone() || self.base.memory.is_freeing();
         let is_parted = is_parted || self.clients.is_finishing();
         let is_parted = is_parted || self.clients.has_topic_changes();

@@ -82,6 +82,9 @@ pub(crate) struct Servers {
     backlogs: Vec<ConnId>,
     /// Clients whose parked queues are served again at the end of this turn.
     unparked: Vec<ConnId>,
+    /// A request has gone without an answer since the queues were served: what waits for it on
+    /// another link of its server may go on.
+    has_room_since: bool,
     /// The links that serve one client only, by that client.
     private: BTreeMap<ConnId, Vec<ConnId>>,
     /// The outcomes of messages, until `proxy.rs` asks.
@@ -100,6 +103,7 @@ impl Servers {
             loads: Loads::default(),
             backlogs: Vec::new(),
             unparked: Vec::new(),
+            has_room_since: false,
             private: BTreeMap::new(),
             events: VecDeque::new(),
         };

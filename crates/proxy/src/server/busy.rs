@@ -8,6 +8,7 @@ use super::state::Hold;
 use super::{LinkEvent, Servers};
 use crate::Time;
 use crate::base::busy::BusyWith;
+use crate::base::fault::Fault;
 use crate::base::id::ConnId;
 use crate::base::part::{Effort, LinkClass, Requester};
 use crate::base::plan::Timeouts;
@@ -76,6 +77,14 @@ impl Servers {
             base.server_mut(at).busy_line = line.map(Box::from);
         }
         self.state(at).said_busy = line.is_some();
+    }
+
+    /// Fails all that waits for a link whose server has said in its handshake that it is busy.
+    pub(super) fn refuse_as_busy(&mut self, base: &mut Base, id: ConnId) {
+        let Some(link) = self.links.find_mut(id) else { return };
+        let pending = link.withdraw_where(|_| true);
+        self.fail_pending(base, id, pending, |_| Fault::Busy);
+        self.withdraw_waiting(base, id, None, Fault::Busy, |_, _, _| true);
     }
 
     /// Asks a server whether it is busy, on the link of this client's class. Returns whether a

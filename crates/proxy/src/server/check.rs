@@ -262,7 +262,8 @@ impl Servers {
                     || !self.has_room_for(id, one.effort)
             };
             let is_due = link.queue.firsts().any(|one| !rests(one));
-            assert!(!is_due || link.inflight > 0, "a client waits although nothing is in flight");
+            let is_due = is_due && link.inflight == 0 && !self.has_room_since;
+            assert!(!is_due, "a client waits although nothing is in flight");
             assert!(link.queue.is_empty() || self.backlogs.contains(&id), "what waits is served");
             let gathers = link.is_up() && link.batch.is_some();
             assert!(!gathers || !link.batch_may_leave(), "gets gather although they may leave");

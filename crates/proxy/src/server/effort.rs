@@ -242,7 +242,7 @@ impl Servers {
             return true;
         }
         let its = self.links.iter().filter(|(other, link)| *other != id && link.at == at);
-        its.filter(|(_, link)| link.is_up() && !is_never(link)).all(|(_, link)| {
+        its.filter(|(_, link)| link.was_up() && !is_never(link)).all(|(_, link)| {
             // What was queued in this turn is sent at its end.
             link.work_end <= link.done
                 || link.outstanding.iter().all(|message| !message.effort.is_slow())

@@ -150,16 +150,8 @@ impl Servers {
         self.fail_pending(base, id, late, |message| unsent_fault(is_busy, message.held));
     }
 
-    /// Fails all that waits for a link, of which nothing was sent.
-    pub(super) fn fail_waiting_for(&mut self, base: &mut Base, id: ConnId, fault: Fault) {
-        let Some(link) = self.links.find_mut(id) else { return };
-        let pending = link.withdraw_where(|_| true);
-        self.fail_pending(base, id, pending, |_| fault);
-        self.withdraw_waiting(base, id, None, fault, |_, _, _| true);
-    }
-
     /// Fails what was taken off the end of a link.
-    fn fail_pending(
+    pub(super) fn fail_pending(
         &mut self,
         base: &mut Base,
         id: ConnId,
@@ -168,6 +160,7 @@ impl Servers {
     ) {
         let Some(server) = self.server_of(id) else { return };
         base.gauges_changed = true;
+        self.has_room_since = true;
         for message in pending {
             self.count_gone(&message);
             let fault = fault(&message);
@@ -345,6 +338,7 @@ impl Servers {
         self.give_up(&mut link, fault);
         self.tell_busy(base, at);
         self.tell_work(at);
+        self.has_room_since = true;
         if link.owes {
             self.count_link_settled(at);
         }

@@ -79,7 +79,7 @@ impl Servers {
         // What waits for it would be refused as well, in the same words.
         let is_control = self.links.find(id).is_some_and(|link| link.class == LinkClass::Control);
         if self.state(at).said_busy && !is_control {
-            self.fail_waiting_for(base, id, Fault::Busy);
+            self.refuse_as_busy(base, id);
         }
         self.arm(base, id);
     }

@@ -199,9 +199,9 @@ impl Servers {
         }
     }
 
-    /// Whether what was parked is to be served.
-    pub(crate) fn has_unparked(&self) -> bool {
-        !self.unparked.is_empty()
+    /// Whether what waits is to be served again, although nothing comes.
+    pub(crate) fn must_serve(&self) -> bool {
+        !self.unparked.is_empty() || self.has_room_since && !self.backlogs.is_empty()
     }
 
     /// Lets what waits for a client to read its answers have its turn again.

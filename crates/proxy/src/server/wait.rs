@@ -136,6 +136,7 @@ impl Servers {
         mut turn: impl FnMut(&Base, RequestId, Sent, (Cost, Time)) -> Turn,
     ) {
         let now = base.now;
+        self.has_room_since = false;
         while let Some(client) = self.unparked.pop() {
             for at in 0..self.backlogs.len() {
                 let id = self.backlogs[at];
