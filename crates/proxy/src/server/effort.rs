@@ -226,7 +226,7 @@ impl Servers {
     fn has_room_for_quick(&self, id: ConnId, work: WorkId) -> bool {
         let Some(link) = self.links.find(id) else { return true };
         let works = &self.states[link.at.pool as usize][link.at.server as usize].works;
-        works.has_room(work) || self.has_no_work_at(link.at)
+        works.has_room(work) || self.has_none_of(link, work)
     }
 
     /// Whether no other link of this worker's to the server has a slow request outstanding: the
@@ -237,24 +237,37 @@ impl Servers {
         let Some(link) = self.links.find(id) else { return true };
         let at = link.at;
         let is_never = |link: &Link| matches!(link.class, LinkClass::Control | LinkClass::Spare);
-        let said_busy = self.states[at.pool as usize][at.server as usize].said_busy;
-        if is_never(link) || said_busy || bug!(SlowWithoutLimit) {
+        let state = &self.states[at.pool as usize][at.server as usize];
+        if is_never(link) || state.said_busy || bug!(SlowWithoutLimit) {
             return true;
         }
-        let its = self.links.iter().filter(|(other, link)| *other != id && link.at == at);
-        its.filter(|(_, link)| link.was_up() && !is_never(link)).all(|(_, link)| {
+        let has_slow = |(other, link): (ConnId, &Link)| {
+            let is_it = other != id && link.at == at && link.was_up() && !is_never(link);
             // What was queued in this turn is sent at its end.
-            link.work_end <= link.done
-                || link.outstanding.iter().all(|message| !message.effort.is_slow())
-        })
+            let is_it = is_it && link.work_end > link.done;
+            is_it && link.outstanding.iter().any(|message| message.effort.is_slow())
+        };
+        // Many may wait for the same one.
+        let last = state.slow_at.get().and_then(|last| Some((last, self.links.find(last)?)));
+        if last.is_some_and(has_slow) {
+            return false;
+        }
+        let found = self.links.iter().find(|(other, link)| has_slow((*other, *link)));
+        state.slow_at.set(found.map(|(other, _)| other));
+        found.is_none()
     }
 
-    /// Whether no work of this worker is outstanding at a server: what is known to be there may
-    /// have been dropped with its link.
+    /// Whether this work is nowhere outstanding at the server of a link: what had left may have
+    /// been dropped, or was answered late, and then nothing else makes room.
     #[cold]
-    fn has_no_work_at(&self, at: ServerAt) -> bool {
-        let mut its = self.links.iter().filter(|(_, link)| link.at == at);
-        its.all(|(_, link)| link.work_end <= link.done)
+    fn has_none_of(&self, link: &Link, work: WorkId) -> bool {
+        let has_it = |link: &Link| {
+            let mut works = link.outstanding.iter().map(|message| message.effort.work());
+            link.work_end > link.done && works.any(|one| one == Some(work))
+        };
+        // Nearly always it is on this one.
+        let mut its = self.links.iter().filter(|(_, one)| one.at == link.at);
+        !has_it(link) && !its.any(|(_, link)| has_it(link))
     }
 
     #[cold]

@@ -77,8 +77,8 @@ impl Servers {
             self.probe_answered(base, id);
         }
         // What waits for it would be refused as well, in the same words.
-        let is_control = self.links.find(id).is_some_and(|link| link.class == LinkClass::Control);
-        if self.state(at).said_busy && !is_control {
+        let is_kept = |link: &Link| link.class.is_never_held();
+        if self.state(at).said_busy && !self.links.find(id).is_some_and(is_kept) {
             self.refuse_as_busy(base, id);
         }
         self.arm(base, id);

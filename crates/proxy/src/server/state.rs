@@ -1,6 +1,8 @@
 //! The server half's knowledge of a server: its links, failures and probes, and how long it has
 //! been silent. `base/pool.rs` has what both halves see of it.
 
+use std::cell::Cell;
+
 use metrics::{Counters, Recorder, WorkerMetrics};
 use proto::ConnKey;
 
@@ -69,6 +71,8 @@ pub(super) struct ServerState {
     pub(super) works: WorkRecord,
     /// The time of this worker's works that are outstanding there, as the others were told.
     pub(super) work_told: u64,
+    /// A link that had a slow request outstanding when that was last looked for.
+    pub(super) slow_at: Cell<Option<ConnId>>,
     /// When it last ended something that took long.
     pub(super) slow_end: Time,
     /// The other workers are told that it is busy.
@@ -179,6 +183,7 @@ impl ServerState {
             topics: ServerTopics::default(),
             works: WorkRecord::default(),
             work_told: 0,
+            slow_at: Cell::new(None),
             slow_end: Time(0),
             is_busy: false,
             pinged: None,

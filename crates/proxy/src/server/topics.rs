@@ -25,6 +25,7 @@ use crate::Time;
 use crate::base::fault::Fault;
 use crate::base::id::ConnId;
 use crate::base::part::{Effort, LinkClass};
+use crate::base::pool::Health;
 use crate::base::size::Cost;
 use crate::base::timers::Due;
 use crate::base::{Base, ServerAt, limits};
@@ -259,7 +260,9 @@ impl Servers {
         match missing {
             _ if stands || !joins => Settled::Everywhere,
             Some(server) => {
-                let refused = self.states[pool][server].topics.refused;
+                let at = ServerAt { pool: pool as u32, server: server as u32 };
+                let is_up = base.server(at).health == Health::Ready;
+                let refused = self.states[pool][server].topics.refused.filter(|_| is_up);
                 Settled::Nowhere(Some(server as u32), refused.unwrap_or(Fault::Down))
             }
             None => Settled::Nowhere(None, Fault::NoServer),

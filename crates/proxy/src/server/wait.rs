@@ -147,9 +147,12 @@ impl Servers {
                 }
             }
         }
-        // Links to one server share the time of its work: none is always the first.
+        // Links to one server share the time of its work: none is always the first, whatever the
+        // rhythm of its answers.
         if self.backlogs.len() > 1 {
-            self.backlogs.rotate_left(1);
+            let chance = (base.turn.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as usize;
+            let by = chance % self.backlogs.len();
+            self.backlogs.rotate_left(by);
         }
         let mut at = 0;
         while at < self.backlogs.len() {

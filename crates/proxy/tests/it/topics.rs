@@ -5,6 +5,7 @@ use proxy::plan::{OnSubscriptionLost, PoolPlan};
 use proxy::{Closed, ConnId, Event};
 use shard::Distribution;
 
+use crate::stage::resp::BUSY;
 use crate::stage::{SECOND, Stage};
 
 const HELLO: &str = "*2\r\n$5\r\nHELLO\r\n$1\r\n2\r\n";
@@ -343,4 +344,21 @@ fn a_subscriber_at_a_full_server_reads_what_that_says() {
     stage.says(further, &told("subscribe", "c", 1));
     assert_eq!(stage.received(client), told("subscribe", "c", 1));
     assert_eq!(stage.healths(), ["s0 ready"]);
+}
+
+/// What it was told about its topics stays, since nobody tells it again.
+#[test]
+fn subscriptions_wait_for_a_server_that_is_busy() {
+    let mut stage = pool(&["s0"], |pool| (pool.databases, pool.database) = (16, 1));
+    let client = stage.client();
+    stage.says(client, "SUBSCRIBE c\r\n");
+    stage.end_turn();
+    let link = stage.establishes_with(&(resp("SELECT 1") + HELLO));
+    stage.says(link, &format!("{BUSY}{BUSY}"));
+    stage.passes(SECOND / 10);
+    assert_eq!(stage.turn(link), resp("SELECT 1") + HELLO);
+    stage.says(link, &format!("+OK\r\n{WELCOME}"));
+    assert_eq!(stage.turn(link), resp("SUBSCRIBE c"));
+    stage.says(link, &told("subscribe", "c", 1));
+    assert_eq!(stage.received(client), told("subscribe", "c", 1));
 }

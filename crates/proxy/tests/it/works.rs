@@ -306,3 +306,21 @@ fn the_path_to_a_server_is_no_part_of_the_time_of_what_follows() {
         sent.push(stage.now());
     }
 }
+
+/// Nothing makes room but an answer, and there may be none: one is let go then.
+#[test]
+fn a_work_that_is_nowhere_outstanding_waits_for_nothing_whatever_else_is() {
+    let (mut stage, link, client) = redis(MS / 10);
+    let waits = stage.client();
+    stage.says(waits, "BLPOP q 0\r\n");
+    stage.end_turn();
+    let other = comes_up(&mut stage);
+    assert!(stage.turn(other).contains("BLPOP"));
+    // They are as slow as quick ones may be, and make no room.
+    stage.says(client, &SCRIPT.repeat(4));
+    assert_eq!(asked(&mut stage, link), 4);
+    stage.passes(MS * 16 / 10);
+    stage.says(link, &":1\r\n".repeat(4));
+    stage.says(client, SCRIPT);
+    assert_eq!(asked(&mut stage, link), 1);
+}
