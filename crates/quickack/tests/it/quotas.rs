@@ -182,33 +182,23 @@ fn bytes_in_both_directions_are_held() {
 
 #[test]
 fn one_at_its_limit_takes_nothing_from_another() {
-    let tenants = "{greedy: {pools: [alpha], requests_per_s: 1000}, modest: {pools: [beta]}}";
-    let (_memcached, quickack) = start(2, tenants);
-    let to = quickack.address_of("beta");
-    let p99 = || {
-        let mut client = testkit::process::Client::connect(to);
-        let one = |_| {
-            let since = Instant::now();
-            client.ask(MISS, "END\r\n");
-            since.elapsed()
-        };
-        let mut times: Vec<Duration> = (0..500).map(one).collect();
-        times.sort();
-        times[495]
+    let tenants = "{greedy: {pools: [alpha], requests_per_s: 100}, modest: {pools: [beta]}}";
+    // One worker, so that both are clients of the same.
+    let (_memcached, quickack) = start(1, tenants);
+    let crowd = Crowd::start(8, quickack.address(), MISS);
+    wait_until("the crowd is held", || tenant(&quickack, 0, "requests_delayed_total") > 0);
+    let mut client = testkit::process::Client::connect(quickack.address_of("beta"));
+    let one = |_| {
+        let since = Instant::now();
+        client.ask(MISS, "END\r\n");
+        since.elapsed()
     };
-    let mut seen = Vec::new();
-    // The machine is shared: a margin, where 1.5 is the aim, and once is enough.
-    let is_unharmed = (0..10).any(|_| {
-        let alone = p99();
-        let crowd = Crowd::start(8, quickack.address(), MISS);
-        crowd.wait_for(500 * END as u64);
-        let beside = p99();
-        crowd.stop();
-        seen.push((alone, beside));
-        beside < 2 * alone + Duration::from_millis(1)
-    });
-    println!("p99 alone, and beside one at its limit: {seen:?}");
-    assert!(is_unharmed, "p99 alone, and beside one at its limit: {seen:?}");
+    let mut times: Vec<Duration> = (0..500).map(one).collect();
+    times.sort();
+    crowd.stop();
+    // Each request of the crowd waits for all before it: 320 ms. A busy machine takes a few.
+    let median = times[250];
+    assert!(median < Duration::from_millis(80), "{median:?}");
     assert_eq!(tenant(&quickack, 1, "requests_delayed_total"), 0);
 }
 
