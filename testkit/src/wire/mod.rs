@@ -42,3 +42,11 @@ pub fn shown(bytes: &[u8]) -> String {
     let text = bytes[..bytes.len().min(MOST)].escape_ascii().to_string();
     if bytes.len() > MOST { format!("{text}… ({} bytes)", bytes.len()) } else { text }
 }
+
+/// Returns the line of an EXECABORT up to the first error of its transaction, which the proxy
+/// repeats there and no server does.
+pub fn without_first_error(line: &[u8]) -> &[u8] {
+    const FIRST: &[u8] = b" The first: ";
+    let at = line.windows(FIRST.len()).position(|part| part == FIRST);
+    &line[..at.unwrap_or(line.len())]
+}

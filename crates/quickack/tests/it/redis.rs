@@ -27,6 +27,7 @@ use std::net::SocketAddr;
 
 use testkit::process::{Family, Quickack, Redis};
 use testkit::wire::resp::Reply;
+use testkit::wire::without_first_error;
 
 use super::QUICKACK;
 
@@ -60,14 +61,11 @@ fn config(servers: &[SocketAddr], more: &[&str]) -> String {
     text
 }
 
-/// Returns a reply without the first error of a transaction, which no server repeats at its end.
-fn without_first_error(reply: Reply) -> Reply {
-    const FIRST: &str = " The first: ";
+/// Returns a reply as a server gives it, which repeats no error at the end of a transaction.
+fn as_servers_say(reply: Reply) -> Reply {
     match reply {
         Reply::Error(text) if text.starts_with(b"EXECABORT ") => {
-            let text = String::from_utf8_lossy(&text);
-            let end = text.find(FIRST).unwrap_or(text.len());
-            Reply::Error(text[..end].into())
+            Reply::Error(without_first_error(&text).into())
         }
         other => other,
     }

@@ -12,6 +12,7 @@ use crate::sim::conn::Conn;
 use crate::sim::judge::Judge;
 use crate::sim::server::{Place, Server, Trick};
 use crate::wire::resp::{put_array, put_line};
+use crate::wire::without_first_error;
 
 use super::client::{OK, ReplyMode};
 use super::judge::{array, lossy};
@@ -301,8 +302,8 @@ impl Judge<'_> {
             return;
         }
         let refusals = &wishes[number as usize].refusals;
-        let line = without_first(reply);
-        let is_by_server = refusals.iter().any(|(_, refusal)| **refusal == *line);
+        let line = without_first_error(reply.trim_ascii_end());
+        let is_by_server = refusals.iter().any(|(_, refusal)| refusal.trim_ascii_end() == line);
         if reply.starts_with(b"-EXECABORT ") {
             assert!(is_spoilt || is_by_server, "transaction {multi}: {:?}", lossy(reply));
             self.summary.errors += 1;
@@ -319,15 +320,6 @@ impl Judge<'_> {
     /// Whether its client gets no answer to it.
     fn is_mute(&self, wish: &Wish) -> bool {
         wish.quiet
-    }
-}
-
-/// Returns the line that a server says at the end of a transaction, without the first error of it.
-fn without_first(reply: &[u8]) -> Vec<u8> {
-    const FIRST: &[u8] = b" The first: ";
-    match reply.windows(FIRST.len()).position(|part| part == FIRST) {
-        Some(at) => [&reply[..at], b"\r\n"].concat(),
-        None => reply.to_vec(),
     }
 }
 

@@ -4,7 +4,7 @@ use testkit::process::{Family, Quickack, Redis, Speaker, wait_until};
 use testkit::wire::resp::{Reply, push_command};
 
 use super::model::{Model, Turn};
-use super::{QUICKACK, addresses, config, quickack, servers, without_first_error};
+use super::{QUICKACK, addresses, as_servers_say, config, quickack, servers};
 use crate::harness;
 use crate::logins::private;
 
@@ -113,7 +113,7 @@ fn mistakes_in_a_transaction_are_told_as_by_redis() {
             say_all(one, lines)
         });
         let [expected, told] = told;
-        let told: Vec<Reply> = told.into_iter().map(without_first_error).collect();
+        let told: Vec<Reply> = told.into_iter().map(as_servers_say).collect();
         assert_eq!(told, expected, "{lines:?}");
     }
 }

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use testkit::process::{Family, Quickack, Redis, Speaker, wait_until};
 use testkit::wire::resp::Reply;
 
-use super::{addresses, quickack, servers, with_workers, without_first_error};
+use super::{addresses, as_servers_say, quickack, servers, with_workers};
 use crate::harness;
 use crate::peers::{peer_script, root, run};
 
@@ -18,7 +18,7 @@ fn speak(quickack: &Quickack) -> Speaker {
 fn play(clients: &mut [Speaker], story: &[&str]) -> Vec<Reply> {
     let say = |line: &&str| {
         let (who, words) = line.split_once(' ').expect("a number and a request");
-        without_first_error(clients[who.parse::<usize>().expect("a number")].say(words))
+        as_servers_say(clients[who.parse::<usize>().expect("a number")].say(words))
     };
     story.iter().map(say).collect()
 }
