@@ -172,12 +172,21 @@ fn all_end_within(limit: Duration, signals: &Signals) -> bool {
     }
 }
 
+/// How long what was killed may take to end. nextest kills the guard 30 s after it asked for its
+/// end, and then nothing would be told.
+const KILLED_MAX: Duration = Duration::from_secs(20);
+
 /// Kills what is below until nothing is: a process may start another while it is killed.
 fn end_all(signals: &Signals) {
+    let start = Instant::now();
     loop {
         while reap().is_some() {}
         let all = below(std::process::id());
         if all.is_empty() {
+            return;
+        }
+        if start.elapsed() > KILLED_MAX {
+            eprintln!("guard: these were killed and do not end:\n{}", describe_below());
             return;
         }
         for id in all {

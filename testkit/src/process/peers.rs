@@ -83,7 +83,8 @@ pub fn on_free_port<T>(start: impl Fn(SocketAddr) -> Option<T>) -> T {
 
 /// Returns a loopback port that is free on all addresses, for a server that starts later or for
 /// nobody. No other test gets it while this process lives: it holds a lock for it. And the kernel
-/// gives it to nobody who binds port 0 or connects, because it is below the ports for that.
+/// gives it to nobody who binds port 0 or connects, because it is below the ports for that; unless
+/// a machine is set to give nearly all its ports so (`net.ipv4.ip_local_port_range`).
 pub fn free_address() -> SocketAddr {
     static HELD: Mutex<Vec<File>> = Mutex::new(Vec::new());
     let folder = format!("quickack-ports-{}", rustix::process::getuid().as_raw());
