@@ -134,7 +134,7 @@ impl Clients {
     }
 
     /// Writes the answer to a local command that changes nothing, for the answer to a transaction.
-    pub(super) fn local_words(
+    pub(crate) fn local_words(
         &mut self,
         base: &mut Base,
         id: ConnId,

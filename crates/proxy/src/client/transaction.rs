@@ -6,7 +6,7 @@
 //!                  └──▶ aborted: nothing is kept any more
 //! ```
 
-use proto::{Answer, Local, Request, block};
+use proto::{Answer, Request, block};
 
 use super::Clients;
 use crate::base::buffer::{Outbox, Source};
@@ -242,13 +242,11 @@ impl Clients {
     }
 
     /// Adds the proxy's own answer to a client's transaction.
-    pub(crate) fn queue_answer(&mut self, base: &mut Base, incoming: &Incoming<'_>, local: Local) {
-        let Incoming { asks, request, head } = *incoming;
-        let words = self.local_words(base, asks.id, (request, head), local);
-        let Some(client) = self.table.find_mut(asks.id) else { return };
+    pub(crate) fn queue_answer(&mut self, base: &mut Base, id: ConnId, words: &[u8]) {
+        let Some(client) = self.table.find_mut(id) else { return };
         client.charge((words.len() / limits::ANSWER_WORK_BYTES) as u32);
         let Some(one) = client.transaction.as_mut().filter(|one| !one.aborted) else { return };
-        block::push(one.requests + one.answered, &words, &mut one.answers);
+        block::push(one.requests + one.answered, words, &mut one.answers);
         one.answered += 1;
         let bytes = one.bytes();
         base.memory.change(&mut one.counted, bytes);

@@ -109,6 +109,13 @@ impl Proxy {
         head.len()
     }
 
+    /// Returns why there is no room for so many bytes more of a transaction, if there is none.
+    fn no_room_to_queue(&self, asks: &Requester, more: u64) -> Option<String> {
+        let bound = self.clients.no_room_to_queue(asks.id, more);
+        let has_room = self.base.has_room_for(asks, more as usize);
+        bound.or_else(|| (!has_room).then(|| "out of memory to queue it".to_string()))
+    }
+
     /// Queues a request that the proxy answers.
     fn queue_own(&mut self, frame: &Frame, head: &[u8]) -> usize {
         let Frame { asks, request, .. } = frame;
@@ -117,12 +124,16 @@ impl Proxy {
         if let Some(route @ (Route::Wait(_) | Route::NeedsEndpoints)) = route {
             return self.put_off(frame, head, route).unwrap_or(0);
         }
-        if let Some(words) = self.clients.no_room_to_queue(asks.id, request.len()) {
-            return self.refuse_queued(frame, head, &Answer::Failed(&words));
-        }
         let incoming = &frame.incoming(head);
+        if let Some(answer) = client::refusal(&self.base, asks, request, false) {
+            return self.refuse_queued(frame, head, &answer);
+        }
+        let words = self.clients.local_words(&mut self.base, asks.id, (request, head), local);
+        if let Some(why) = self.no_room_to_queue(asks, words.len() as u64) {
+            return self.refuse_queued(frame, head, &Answer::Failed(&why));
+        }
         self.count(incoming);
-        self.clients.queue_answer(&mut self.base, incoming, local);
+        self.clients.queue_answer(&mut self.base, asks.id, &words);
         self.clients.answer(&mut self.base, asks.id, request, head, &Answer::Queued);
         self.clients.pause_if_full(&mut self.base, asks.id);
         head.len()
@@ -135,8 +146,8 @@ impl Proxy {
         if database >= self.base.pools[asks.pool()].plan.databases {
             return self.queue_own(frame, head);
         }
-        if let Some(words) = self.clients.no_room_to_queue(asks.id, request.len()) {
-            return self.refuse_queued(frame, head, &Answer::Failed(&words));
+        if let Some(why) = self.no_room_to_queue(asks, request.len()) {
+            return self.refuse_queued(frame, head, &Answer::Failed(&why));
         }
         let incoming = &frame.incoming(head);
         self.count(incoming);
@@ -159,12 +170,8 @@ impl Proxy {
         if let Some(answer) = client::refusal(&self.base, asks, request, false) {
             return self.refuse_queued(frame, head, &answer);
         }
-        let full = self.clients.no_room_to_queue(asks.id, request.len());
-        let full = full.as_ref().map(|words| Answer::Failed(words));
-        let has_room = self.base.has_room_for(asks, request.len() as usize);
-        let full = full.or((!has_room).then_some(Answer::Failed("out of memory to queue it")));
-        if let Some(answer) = full {
-            return self.refuse_queued(frame, head, &answer);
+        if let Some(why) = self.no_room_to_queue(asks, request.len()) {
+            return self.refuse_queued(frame, head, &Answer::Failed(&why));
         }
         match usize::try_from(request.len()) {
             Ok(whole) if whole <= rest.bytes.len() => {

@@ -670,3 +670,30 @@ fn a_client_whose_transaction_may_have_selected_a_database_is_closed() {
     assert!(stage.closed.contains(&client), "its next request might meet the wrong database");
     assert_eq!(stage.turn(link), "");
 }
+
+/// What the proxy answers takes memory as what a server does: more than asks for it.
+#[test]
+fn a_transaction_of_the_proxys_own_answers_has_the_room_of_any_other() {
+    let (mut stage, _) = pool(&["s0"], |_| {});
+    stage.install(|plan| plan.memory_max = 1 << 20);
+    let client = stage.client();
+    stage.says(client, &resp("MULTI"));
+    assert_eq!(stage.received(client), "+OK\r\n");
+    let mut queued = 0;
+    loop {
+        stage.says(client, &resp("COMMAND DOCS"));
+        (0..10).for_each(|_| stage.end_turn());
+        match &stage.received(client)[..] {
+            "+QUEUED\r\n" => queued += 1,
+            told => break assert_eq!(told, "-ERR out of memory to queue it\r\n"),
+        }
+        assert!(queued < 100 && stage.memory() <= 1 << 20, "{queued}");
+    }
+    assert!(queued > 1, "{queued}");
+    let other = stage.client();
+    stage.says(other, &resp("PING"));
+    assert_eq!(stage.received(other), "+PONG\r\n");
+    stage.says(client, &resp("EXEC"));
+    assert!(stage.received(client).starts_with("-EXECABORT "));
+    assert_eq!(stage.memory(), 0);
+}
