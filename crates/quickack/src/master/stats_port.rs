@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
-use http::{Method, Parsed, Response, Status};
+use http::{Method, Parsed, Response};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, Shutdown};
 
@@ -58,7 +58,6 @@ enum Stage {
 enum Form {
     Bare,
     Page(Method),
-    Refused(Method, Status),
 }
 
 impl StatsPort {
@@ -169,7 +168,6 @@ impl StatsPort {
         let answer = match form {
             Form::Bare => body,
             Form::Page(method) => Response::json(body).last_bytes(*method),
-            Form::Refused(method, status) => Response::refusal(*status).last_bytes(*method),
         };
         connection.stage = Stage::Answering { answer, written: 0 };
         connection.until = now + PATIENCE;
@@ -209,19 +207,15 @@ impl StatsPort {
     }
 }
 
-/// Returns the form of the answer to what was said; `None` if more has to be awaited.
+/// Returns the form of the answer to what was said; `None` if more has to be awaited. What looks
+/// like HTTP is answered in HTTP, even if it is wrong: nutcracker gives its JSON to whoever comes,
+/// and no request changes anything.
 fn form(said: &[u8], is_over: bool) -> Option<Form> {
-    let parsed = http::parse(said);
-    if parsed == Parsed::Partial && !is_over {
+    let is_partial = http::parse(said) == Parsed::Partial;
+    if is_partial && !is_over {
         return None;
     }
-    let Some(method) = method_of(said) else { return Some(Form::Bare) };
-    Some(match parsed {
-        _ if method == Method::Other => Form::Refused(method, Status::MethodNotAllowed),
-        Parsed::Request(_) => Form::Page(method),
-        Parsed::Refused(status) => Form::Refused(method, status),
-        Parsed::Partial => Form::Refused(method, Status::RequestTimeout),
-    })
+    Some(method_of(said).map_or(Form::Bare, Form::Page))
 }
 
 /// Returns the method of a request of HTTP that begins so.
