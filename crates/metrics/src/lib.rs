@@ -161,7 +161,8 @@ table! {
         ClientsLost "clients_lost_total" "Clients whose connection was reset.",
         ClientsKilled "clients_killed_total" "Clients closed by `quickack clients kill`.",
         ClientsUnread "clients_unread_total"
-            "Clients closed because they wrote on and did not read (`timeout_write`).",
+            "Clients closed because they did not read (`timeout_write`), and wrote on or held \
+             memory that others needed.",
         ClientsStalled "clients_stalled_total"
             "Clients closed in a large request of which nothing came for 10 s, while half of the \
              memory was in use.",

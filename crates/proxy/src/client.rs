@@ -96,6 +96,8 @@ pub(crate) struct Clients {
     topics: TopicChanges,
     /// The answers that never change, rendered once.
     texts: Vec<Text>,
+    /// When room was made last for those who write on.
+    room_made: Time,
     clients_max: usize,
     clients_room: usize,
     /// The longest pipeline that any plan so far allowed. Requests read under it may still be
@@ -121,6 +123,7 @@ impl Clients {
             attempts: Attempts::default(),
             topics: TopicChanges::default(),
             texts: Vec::new(),
+            room_made: Time(0),
             clients_max: plan.clients_max,
             clients_room: plan.clients_room,
             pipeline_ever: plan.limits.pipeline,

@@ -252,6 +252,8 @@ pub const AHEAD_FULL_US: u64 = 5_000_000;
 pub const STALLED_US: u64 = 10_000_000;
 /// So much of it has come.
 pub const STALLED_MIN: usize = 1 << 10;
+/// All of them hold at least this part of what is in use.
+pub const STALLED_PART: usize = 8;
 /// So many of them are given up at once: ten milliseconds later there may be more.
 pub const STALLED_CLOSED_MAX: usize = 64;
 /// How many blocks of a client's kept input are read in a turn.

@@ -83,18 +83,21 @@ impl Client {
         }
     }
 
-    /// Returns the directive by which no more of it is kept while it does not read, if it is so.
+    /// Returns the reason why no more of it is kept while it does not read, if it is so.
     /// All clients together have half of the memory for it; who keeps most is stopped first. A
     /// block is kept in any case: it shows whether the client writes at all.
-    fn bound(&self, base: &Base) -> Option<&'static str> {
+    pub(super) fn bound(&self, base: &Base) -> Option<&'static str> {
         let kept = self.kept_ahead();
         if kept < BLOCK {
             return None;
         }
+        if self.must_log_in(base) {
+            return Some("no login");
+        }
         if kept >= base.pools[self.pool as usize].plan.client_buffer_max {
             return Some("client_buffer_max");
         }
-        (base.memory.in_use() + kept / 8 > base.memory.max / 2).then_some("memory_max")
+        (base.memory.in_use() + kept / 8 > base.memory.max / 2).then_some(MEMORY)
     }
 
     /// Moves the next block to `partial`. Returns whether that can be read now.
@@ -157,7 +160,7 @@ impl Clients {
         };
         client.look_at = None;
         let is_stuck = client.lags && client.reading == Reading::Stopped && client.state.is_read();
-        if !is_stuck || client.must_log_in(base) || bug!(AheadNeverOpens) {
+        if !is_stuck || bug!(AheadNeverOpens) {
             return;
         }
         if base.now < client.took_last.after(limits::AHEAD_AFTER_US) {
@@ -175,25 +178,40 @@ impl Clients {
         let write = base.pools[client.pool as usize].plan.timeouts.write;
         let due = full_since.after(write.min(limits::AHEAD_FULL_US));
         let due = due.max(client.took_last.after(write));
-        if base.now < due {
-            // There may be room before, when others have less.
-            let look = base.now.after(limits::AHEAD_LOOK_US);
-            return client.look_by(base, id, due.min(look));
+        if base.now >= due {
+            return self.close_unread(base, id, bound, true);
         }
-        self.close_unread(base, id, bound);
+        // There may be room before, when others have less.
+        let look = base.now.after(limits::AHEAD_LOOK_US);
+        client.look_by(base, id, due.min(look));
+        if bound == MEMORY && base.now >= self.room_made.after(limits::AHEAD_LOOK_US) {
+            self.room_made = base.now;
+            self.make_room(base, id);
+        }
     }
 
     /// Closes a client that reads nothing, and of which no more can be kept.
-    fn close_unread(&mut self, base: &mut Base, id: ConnId, bound: &'static str) {
+    pub(super) fn close_unread(
+        &mut self,
+        base: &mut Base,
+        id: ConnId,
+        bound: &'static str,
+        is_told: bool,
+    ) {
         let Some(client) = self.table.find(id) else { return };
         let pool = &base.pools[client.pool as usize];
         pool.counters.add(PoolCounter::ClientsUnread, 1);
         let (kept, held) = (client.kept_ahead() + client.partial.len(), client.held());
-        base.log(Event::ClientUnread { pool: pool.plan.id, client: id, kept, bound, held });
+        if is_told {
+            base.log(Event::ClientUnread { pool: pool.plan.id, client: id, kept, bound, held });
+        }
         self.cancel(id);
         self.close_client(base, id, Departed::Unread);
     }
 }
+
+/// The directive that bounds what is kept of all clients.
+pub(super) const MEMORY: &str = "memory_max";
 
 /// The bytes of a block: those of a spare buffer.
 const BLOCK: usize = limits::BUFFER_KEEP_MAX;

@@ -1,10 +1,12 @@
-//! Requests that have come in part, and of which nothing more comes; and transactions that are not
-//! ended. What has come takes memory for as long as its client likes. While half of the memory is
-//! in use, the largest of them are given up: otherwise others, who go on, are refused for it.
+//! Clients that hold memory and do nothing about it: nothing more comes of a large request, or of a
+//! transaction; or answers wait of which nothing is taken. They hold it for as long as they like.
+//! While half of the memory is in use, those that hold most are closed: otherwise others, who go
+//! on, are refused for it.
 
 use metrics::PoolCounter;
 
 use super::Clients;
+use super::ahead::MEMORY;
 use super::session::{Client, Intake};
 use crate::Event;
 use crate::base::connection::Departed;
@@ -29,33 +31,77 @@ impl Client {
     fn stalled_us(&self, base: &Base) -> u64 {
         base.idle_since(self.received.max(self.resumed))
     }
+
+    /// Returns how much it holds and does nothing about, and for how long nothing came if it is
+    /// that.
+    fn idle_part(&self, base: &Base) -> (usize, Option<u64>) {
+        let (come, silent_us) = (self.come(), self.stalled_us(base));
+        match come >= limits::STALLED_MIN && silent_us >= limits::STALLED_US {
+            true => (come, Some(silent_us)),
+            false => (self.unread(base), None),
+        }
+    }
+
+    /// Returns how much it holds if it has taken nothing for `timeout_write`.
+    fn unread(&self, base: &Base) -> usize {
+        let write = base.pools[self.pool as usize].plan.timeouts.write;
+        let takes = !self.lags || base.idle_since(self.took_last) < write;
+        if takes { 0 } else { self.held() + self.partial.len() + self.kept_ahead() }
+    }
 }
 
 impl Clients {
-    /// Closes the clients with the largest unfinished requests, of those from which nothing has
-    /// come for long, until half of the memory is free.
+    /// Closes the clients that hold most and do nothing about it, until half of the memory is free.
     #[cold]
     pub(crate) fn close_stalled(&mut self, base: &mut Base) {
-        if !base.memory.is_little() {
+        if base.memory.is_little() {
+            self.close_idle(base, None, |base, _| !base.memory.is_little());
+        }
+    }
+
+    /// Closes those that hold most and take nothing, until more can be kept of this client.
+    #[cold]
+    pub(super) fn make_room(&mut self, base: &mut Base, id: ConnId) {
+        let has_room = |base: &Base, client: &Clients| {
+            client.table.find(id).is_none_or(|one| one.bound(base).is_none())
+        };
+        self.close_idle(base, Some(id), has_room);
+    }
+
+    /// Closes the clients that hold most and do nothing about it, but for one, until that one and
+    /// the memory are as they should be. If all of them hold little, it is not their fault.
+    fn close_idle(
+        &mut self,
+        base: &mut Base,
+        spared: Option<ConnId>,
+        is_enough: impl Fn(&Base, &Clients) -> bool,
+    ) {
+        let idle_part = |(id, client): (ConnId, &Client)| {
+            let (part, _) = client.idle_part(base);
+            (part >= limits::STALLED_MIN && Some(id) != spared).then_some((part, id))
+        };
+        let mut idle: Vec<_> = self.table.iter().filter_map(idle_part).collect();
+        let total: usize = idle.iter().map(|(part, _)| part).sum();
+        if total < base.memory.in_use() / limits::STALLED_PART {
             return;
         }
-        let is_stalled = |(id, client): (ConnId, &Client)| {
-            let come = client.come();
-            let is_it =
-                come >= limits::STALLED_MIN && client.stalled_us(base) >= limits::STALLED_US;
-            is_it.then_some((come, id))
-        };
-        let mut stalled: Vec<_> = self.table.iter().filter_map(is_stalled).collect();
-        stalled.sort_unstable_by_key(|(come, _)| std::cmp::Reverse(*come));
-        for (nth, (come, id)) in stalled.into_iter().take(limits::STALLED_CLOSED_MAX).enumerate() {
-            let Some(client) = self.table.find(id).filter(|_| base.memory.is_little()) else {
+        idle.sort_unstable_by_key(|(part, _)| std::cmp::Reverse(*part));
+        // One line of each kind for all: they are counted.
+        let (mut stalled_told, mut unread_told) = (false, false);
+        for (come, id) in idle.into_iter().take(limits::STALLED_CLOSED_MAX) {
+            if is_enough(base, self) {
                 return;
+            }
+            let Some(client) = self.table.find(id) else { continue };
+            let (_, Some(silent_us)) = client.idle_part(base) else {
+                let is_first = !std::mem::replace(&mut unread_told, true);
+                self.close_unread(base, id, MEMORY, is_first);
+                continue;
             };
             let pool = &base.pools[client.pool as usize];
             pool.counters.add(PoolCounter::ClientsStalled, 1);
-            // One line for all: they are counted.
-            if nth == 0 {
-                let (pool, silent_us) = (pool.plan.id, client.stalled_us(base));
+            if !std::mem::replace(&mut stalled_told, true) {
+                let pool = pool.plan.id;
                 base.log(Event::ClientStalled { pool, client: id, come, silent_us });
             }
             self.cancel(id);

@@ -1,9 +1,12 @@
 //! Stories of clients that write their whole pipeline before they read an answer.
 //! `client/ahead.rs` has the rule.
 
+use std::rc::Rc;
+
 use metrics::PoolCounter;
 use proxy::limits::{AHEAD_AFTER_US, BUFFER_KEEP_MAX};
 use proxy::plan::Plan;
+use proxy::users::Users;
 use proxy::{Closed, ConnId, Event};
 
 use crate::stage::{POOL, SECOND, Stage};
@@ -236,6 +239,58 @@ fn who_does_not_read_and_writes_no_more_is_not_closed() {
         stage.waits(100 * SECOND);
         assert!(stage.closed.is_empty(), "{how:?}");
     }
+}
+
+/// Nothing is kept of one that has not logged in: it is closed as soon as it may be.
+#[test]
+fn who_has_not_logged_in_and_reads_nothing_is_closed_in_time() {
+    let mut stage = Stage::of(&["s0"], |plan| {
+        plan.limits.client_outbox = 4 * VALUE;
+        plan.pools[0].timeouts.write = 60 * SECOND;
+        plan.pools[0].users = Users::new([("anna", "sesame")]).map(Rc::new);
+    });
+    let client = stage.client();
+    while !stage.paused.contains(&client) {
+        stage.says(client, &gets(0, 1_000));
+        stage.received_some(client, 0);
+    }
+    stage.waits(AHEAD_AFTER_US);
+    // A block of it shows that it writes on.
+    stage.says(client, &gets(0, 2_000));
+    assert!(stage.paused.contains(&client));
+    stage.waits(59 * SECOND);
+    assert!(stage.closed.is_empty());
+    stage.waits(SECOND);
+    assert_eq!(stage.closed, [client]);
+    let is_it = |event: &Event| matches!(event, Event::ClientUnread { bound: "no login", .. });
+    assert!(stage.events.iter().any(is_it), "{:?}", stage.events);
+}
+
+/// They are within their own bounds, and write no more: each could keep what it holds for ever.
+#[test]
+fn who_takes_nothing_for_long_makes_room_for_one_that_writes_on() {
+    let (mut stage, link, first) = stopped(|plan| plan.pools[0].timeouts.write = 60 * SECOND);
+    let second = stage.client();
+    stop(&mut stage, link, second);
+    stage.waits(AHEAD_AFTER_US);
+    stage.says(first, &gets(0, 60_000));
+    stage.says(second, &gets(0, 120_000));
+    assert!(stage.paused.is_empty(), "each has room");
+    stage.waits(70 * SECOND);
+    assert!(stage.closed.is_empty(), "nobody needs it");
+    let third = stage.client();
+    stop(&mut stage, link, third);
+    stage.waits(AHEAD_AFTER_US);
+    while !stage.paused.contains(&third) {
+        stage.says(third, &gets(0, 1_000));
+    }
+    stage.waits(2 * SECOND);
+    assert_eq!((&stage.closed[..], stage.paused.contains(&third)), (&[second][..], false));
+    let told = stage.events.iter().find_map(|event| match event {
+        Event::ClientUnread { client, bound, .. } => Some((*client, *bound)),
+        _ => None,
+    });
+    assert_eq!(told, Some((second, "memory_max")));
 }
 
 /// The bound is reached when others take the memory, long after it took something.

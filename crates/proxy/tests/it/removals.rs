@@ -427,6 +427,37 @@ fn all_clients_that_stop_in_a_value_are_closed_at_once_until_there_is_memory() {
     assert_eq!(lines.count(), 1);
 }
 
+/// The memory is with clients that read slowly; to close the small ones would give nothing back.
+#[test]
+fn nobody_is_closed_for_the_memory_that_others_hold() {
+    let mut stage = Stage::of(&["s0"], |plan| {
+        plan.memory_max = 100_000;
+        plan.limits.client_outbox = 80_000;
+        plan.pools[0].preconnect = true;
+        plan.pools[0].timeouts.write = 60 * SECOND;
+    });
+    let link = stage.connect(0);
+    stage.handshake(link);
+    let [small, reader] = [stage.client(), stage.client()];
+    stage.says(small, &format!("set a 0 0 3000\r\n{}", "x".repeat(2_000)));
+    stage.says(reader, "get a\r\n");
+    stage.turn(link);
+    stage.says(link, &format!("VALUE a 0 70000\r\n{}\r\nEND\r\n", "x".repeat(70_000)));
+    for _ in 0..10 {
+        stage.passes(10 * SECOND);
+        assert_eq!(stage.received_some(reader, 10).len(), 10);
+        stage.end_turn();
+        assert_eq!(stage.closed, []);
+    }
+    // It takes nothing any more.
+    stage.passes(60 * SECOND);
+    stage.end_turn();
+    assert_eq!(stage.closed, [reader]);
+    assert_eq!(stage.registry.total(POOL, PoolCounter::ClientsUnread), 1);
+    stage.says(small, &format!("{}\r\n", "x".repeat(1_000)));
+    assert!(stage.turn(link).starts_with("set a 0 0 3000\r\n"));
+}
+
 /// A worker that was stopped has not read what has come.
 #[test]
 fn nobody_is_closed_for_a_time_in_which_the_worker_read_nothing() {
