@@ -124,8 +124,9 @@ pub const PARTS_MAX: u32 = 4 * 1024 * 1024;
 /// Bytes of a request's head whose parts are counted, however much memory there is: positions in it
 /// are numbers of 32 bits.
 pub const COUNTED_HEAD_MAX: usize = 2 * 1024 * 1024 * 1024;
-/// Bytes of a whole request of a client that has not logged in; memcached allows as many.
-pub const LOGIN_LEN_MAX: usize = 2048;
+/// Bytes of a whole request of a client that has not logged in. Redis takes words of 16 KiB from
+/// it, memcached a value of 2 KiB.
+pub const LOGIN_LEN_MAX: usize = 32 * 1024;
 /// Wrong logins of a client that count where logins wait: those with fewer come first.
 pub const MISTAKES_MAX: u8 = 5;
 /// How long a login waits for its turn, in microseconds. After that it is refused, and its password

@@ -92,7 +92,7 @@ impl Clients {
                         shown = Given { name: printable(&name), is_known };
                     }
                     match &full {
-                        Some(why) => Answer::Failed(why),
+                        Some(why) => Answer::Full(why),
                         None if is_right => Answer::LoggedIn,
                         None => Answer::LoginFailed,
                     }
@@ -164,6 +164,12 @@ impl Clients {
             }
             Answer::LoginFirst => {
                 base.pools[pool].count_refused();
+                false
+            }
+            // The login is right: it is no mistake.
+            Answer::Full(_) => {
+                client.login.done &= keeps;
+                counters.add(PoolCounter::LoginsRefused, 1);
                 false
             }
             Answer::LoginFailed | Answer::Failed(_) => {

@@ -205,8 +205,7 @@ pub(super) struct Waits {
 pub(super) struct Login {
     /// It has. This stays, whatever becomes of the pool's users.
     pub(super) done: bool,
-    /// Requests before a login, and wrong logins. A right login does not reset the count: a guesser
-    /// may have a login of its own.
+    /// Wrong logins. A right one does not reset the count: a guesser may have a login of its own.
     pub(super) failures: u8,
     /// Its login has waited for its turn as long as it may.
     pub(super) is_overdue: bool,

@@ -331,7 +331,7 @@ fn a_client_that_has_not_logged_in_takes_no_memory_in_advance() {
     let client = stage.client();
     stage.says(client, "*3\r\n$4\r\nAUTH\r\n$500000\r\nabc");
     assert!(stage.memory() < 100, "{}", stage.memory());
-    stage.says(client, &"x".repeat(3000));
+    stage.says(client, &"x".repeat(40_000));
     assert!(stage.received(client).starts_with("-NOAUTH"), "as it was");
     assert_eq!(stage.closed, [client]);
 }

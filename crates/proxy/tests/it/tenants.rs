@@ -3,10 +3,10 @@
 use std::rc::Rc;
 
 use metrics::{Latency, TenantCounter};
-use proxy::ConnId;
 use proxy::plan::Plan;
 use proxy::tenants::plan::{Over, RemovedUsers, TenantPlan, TenantRules};
 use proxy::users::Users;
+use proxy::{Closed, ConnId};
 
 use crate::stage::{SECOND, Stage};
 
@@ -176,6 +176,25 @@ fn one_client_too_many_is_refused_with_the_tenant_and_its_limit() {
     stage.install(|plan| change(plan, 1, |rest| rest.clients_max = 2));
     assert!(stage.accept().is_ok());
     assert_eq!(total(&stage, TenantCounter::ClientsRefused), 1);
+}
+
+/// Libraries compare these words. The login is right: it does not count as a mistake.
+#[test]
+fn one_login_too_many_reads_what_redis_says_when_it_is_full() {
+    let mut stage = two_tenants(|plan| {
+        plan.pools[0].protocol = proto::protocol("redis").expect("the table has it");
+        change(plan, 0, |shop| shop.clients_max = 1);
+    });
+    let [first, second] = [stage.client(), stage.client()];
+    stage.says(first, "AUTH anna x\r\n");
+    assert_eq!(stage.received(first), "+OK\r\n");
+    for _ in 0..3 {
+        stage.says(second, "AUTH anna x\r\n");
+        assert_eq!(stage.received(second), "-ERR max number of clients reached\r\n");
+    }
+    stage.closes(first, Closed::Reset);
+    stage.says(second, "AUTH anna x\r\n");
+    assert_eq!(stage.received(second), "+OK\r\n");
 }
 
 #[test]
