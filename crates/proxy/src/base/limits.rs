@@ -235,14 +235,14 @@ pub const BUFFER_KEEP_MAX: usize = 16 * 1024;
 /// Bytes that all buffers together may hold, unless the file says otherwise.
 pub const MEMORY_DEFAULT: usize = 1024 * 1024 * 1024;
 /// Bytes of an error that are kept to be told again.
-pub const ERROR_KEPT_MAX: usize = 256;
+pub const ERROR_KEPT_MAX: usize = 512;
 /// The largest value of an embedded cache, unless the file says otherwise: memcached's own
 /// default.
 pub const ITEM_SIZE_DEFAULT: usize = 1024 * 1024;
 /// The same in a pool of Redis servers, if a worker may hold as much.
 pub const REDIS_ITEM_SIZE_DEFAULT: usize = 128 * 1024 * 1024;
-/// The largest value that a file may allow: Redis's own limit.
-pub const ITEM_SIZE_MAX: usize = 512 * 1024 * 1024;
+/// The largest value that a file may allow: that of `memcached -I`. Redis's own default is half.
+pub const ITEM_SIZE_MAX: usize = 1024 * 1024 * 1024;
 /// Bytes of a client's requests that are kept while it reads nothing, where the file names none.
 pub const CLIENT_BUFFER_DEFAULT: usize = 64 * 1024 * 1024;
 /// How long a client that is stopped may take nothing before its socket is read on.
@@ -370,7 +370,7 @@ mod tests {
             (MEMORY_DEFAULT, 1_073_741_824),
             (ITEM_SIZE_DEFAULT, 1_048_576),
             (REDIS_ITEM_SIZE_DEFAULT, 134_217_728),
-            (ITEM_SIZE_MAX, 536_870_912),
+            (ITEM_SIZE_MAX, 1_073_741_824),
             (COUNTED_HEAD_MAX, 2_147_483_648),
         ] {
             assert_eq!(bound, expected);

@@ -337,7 +337,7 @@ pub static POOL: &[Directive<PoolDraft>] = &[
          with an error; libmemcached, and so PHP, does not look at the answer to a binary flush. \
          Commands that a script calls are not checked."),
     row("item_size_max", Native,
-        Unset("512m, with an `embedded` server 1m, in a Redis pool 128m; or a worker's part of \
+        Unset("1g, with an `embedded` server 1m, in a Redis pool 128m; or a worker's part of \
                `memory_max` if that is less"),
         Kind::Size(1..=limits::ITEM_SIZE_MAX as u64, |pool, bytes| {
             pool.item_size_max = Some(bytes as usize);
