@@ -1,6 +1,7 @@
 //! What the servers are busy with. A server does one thing at a time, so one worker's slow command
 //! keeps it silent for all workers. The worker that sent the command says so in the metrics
 //! registry; every worker whose deadline is about to fire looks there before it blames the server.
+//! A server may stand in several pools: then what it does for one of them counts for all.
 
 use metrics::{Busy, Work};
 use proto::Ask;
@@ -33,7 +34,8 @@ impl Base {
     pub(crate) fn busy(&self, at: ServerAt) -> Option<BusyWith> {
         let slow = self.pool(at).plan.timeouts.slow;
         let not_before = (self.now.0 + 1).saturating_sub(slow);
-        let busy = self.metrics.busy(self.server(at).plan.id, not_before)?;
+        let same = self.server(at).plan.same_ids();
+        let busy = same.filter_map(|id| self.metrics.busy(id, not_before)).min()?;
         let ask = Ask { command: busy.command };
         Some(BusyWith { ask, since: Time(busy.since_us) })
     }
@@ -57,7 +59,8 @@ impl Base {
             until: self.now,
         });
         let registry = self.metrics.registry();
-        let over = registry.works(self.server(at).plan.id).map(|work| SlowWork {
+        let same = self.server(at).plan.same_ids();
+        let over = same.flat_map(|id| registry.works(id)).map(|work| SlowWork {
             command: work.command,
             since: Time(work.since_us),
             until: Time(work.until_us),

@@ -1,6 +1,7 @@
 //! The operator's decisions, compiled: immutable, complete, without names to look up. `config` in
 //! the program builds a plan from a file; the data plane only reads it.
 
+use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use proto::{Credentials, Extra, Protocol};
@@ -171,6 +172,9 @@ pub struct ServerPlan {
     /// The name of another server of the pool that has the same address: what goes to all servers
     /// goes to that one alone, or the server would do it, or be counted, twice.
     pub twin_of: Option<String>,
+    /// The ids of other servers of the plan that have the same address, in any pool: what one of
+    /// them does keeps all of them busy, and an answer of one is an answer of all.
+    pub others: Vec<u32>,
 }
 
 /// The state that the operator has given a server by hand.
@@ -312,6 +316,39 @@ impl Plan {
         self.pools.iter().map(of_pool).chain(tenants).max().unwrap_or(0) as usize + 1
     }
 
+    /// Notes which servers are one, by the addresses of their ids. Of those of one pool, one that
+    /// is in service stands for all.
+    pub fn note_addresses(&mut self, addresses: &BTreeMap<u32, String>) {
+        let mut all: BTreeMap<(&str, String), Vec<u32>> = BTreeMap::new();
+        for pool in &mut self.pools {
+            let protocol = pool.protocol.name();
+            let address_of = |server: &ServerPlan| addresses.get(&server.id);
+            let mut stand_ins: BTreeMap<&String, (bool, String)> = BTreeMap::new();
+            for server in &mut pool.servers {
+                server.has_address = addresses.contains_key(&server.id);
+                let Some(address) = address_of(server) else { continue };
+                all.entry((protocol, address.clone())).or_default().push(server.id);
+                let is_ready = server.admin != AdminState::Maint;
+                let one = stand_ins.entry(address).or_insert((is_ready, server.name.clone()));
+                if is_ready && !one.0 {
+                    *one = (true, server.name.clone());
+                }
+            }
+            for server in &mut pool.servers {
+                let one = address_of(server).and_then(|address| stand_ins.get(address));
+                let other = one.map(|(_, name)| name).filter(|name| **name != server.name);
+                server.twin_of = other.cloned();
+            }
+        }
+        for pool in &mut self.pools {
+            for server in &mut pool.servers {
+                let address = addresses.get(&server.id).cloned().unwrap_or_default();
+                let same = all.get(&(pool.protocol.name(), address)).into_iter().flatten();
+                server.others = same.copied().filter(|id| *id != server.id).collect();
+            }
+        }
+    }
+
     /// Returns the ids of pools that have a tenant, each with the tenant's.
     pub fn tenant_ids(&self) -> Vec<(u32, u32)> {
         let of_pool = |pool: &PoolPlan| Some((pool.id, self.tenants.get(pool.tenant?)?.id));
@@ -320,11 +357,17 @@ impl Plan {
 }
 
 impl ServerPlan {
+    /// Returns the ids of all servers that are this one.
+    pub fn same_ids(&self) -> impl Iterator<Item = u32> {
+        std::iter::once(self.id).chain(self.others.iter().copied())
+    }
+
     /// Makes a server that has no id yet.
     pub fn new(name: &str, label: &str, weight: u32) -> ServerPlan {
         let (name, label) = (name.to_string(), label.to_string());
         let (admin, has_address) = (AdminState::Ready, true);
-        ServerPlan { id: 0, name, label, weight, admin, has_address, twin_of: None }
+        let (twin_of, others) = (None, Vec::new());
+        ServerPlan { id: 0, name, label, weight, admin, has_address, twin_of, others }
     }
 }
 
@@ -415,5 +458,36 @@ mod tests {
         assert_eq!(plan.rows(), 41);
         plan.pools[1].id = 50;
         assert_eq!(plan.rows(), 51);
+    }
+
+    #[test]
+    fn servers_with_one_address_know_of_each_other_and_one_of_a_pool_stands_for_all() {
+        let servers =
+            |names: &[&str]| names.iter().map(|name| ServerPlan::new(name, name, 1)).collect();
+        let pool = |names: &[&str]| PoolPlan::new("pool", proto::PROTOCOLS[0], servers(names));
+        let mut plan = Plan::new(vec![pool(&["a", "b", "c", "d"]), pool(&["e"])]);
+        let at = [(2, "h:1"), (3, "g:1"), (4, "h:1"), (7, "h:1")];
+        let at = at.map(|(id, address)| (id, address.to_string())).into();
+        for (out, twins) in [
+            (&[][..], [None, None, Some("a"), None]),
+            (&[0], [Some("c"), None, None, None]),
+            (&[2], [None, None, Some("a"), None]),
+            (&[0, 2], [None, None, Some("a"), None]),
+        ] {
+            for (nth, server) in plan.pools[0].servers.iter_mut().enumerate() {
+                server.admin =
+                    if out.contains(&nth) { AdminState::Maint } else { AdminState::Ready };
+            }
+            plan.note_addresses(&at);
+            let servers = &plan.pools[0].servers;
+            let found: Vec<_> = servers.iter().map(|server| server.twin_of.as_deref()).collect();
+            assert_eq!(found, twins, "{out:?} in maint");
+        }
+        let [first, second] = [&plan.pools[0].servers, &plan.pools[1].servers];
+        let others: Vec<&[u32]> = first.iter().chain(second).map(|one| &one.others[..]).collect();
+        assert_eq!(others, [&[4, 7][..], &[], &[2, 7], &[], &[2, 4]]);
+        assert_eq!(second[0].same_ids().collect::<Vec<_>>(), [7, 2, 4]);
+        let has: Vec<bool> = first.iter().map(|server| server.has_address).collect();
+        assert_eq!(has, [true, true, true, false]);
     }
 }

@@ -286,7 +286,8 @@ impl Servers {
         if own == 0 || bug!(WorkWithoutBound) {
             return true;
         }
-        let all = base.metrics.total(base.server(at).plan.id, ServerCounter::WorkNow);
+        let total = |id| base.metrics.total(id, ServerCounter::WorkNow);
+        let all: u64 = base.server(at).plan.same_ids().map(total).sum();
         let others = all.saturating_sub(self.state(at).work_told);
         let is_elsewhere = |(other, link): (ConnId, &Link)| {
             other != id && link.at == at && link.is_up() && link.work_turn.is_taken(&link.queue)

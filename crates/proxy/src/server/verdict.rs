@@ -66,7 +66,7 @@ impl Servers {
             return false;
         }
         let own = self.states[at.pool as usize][at.server as usize].silence.life;
-        own > begun || base.metrics.heard(base.server(at).plan.id) > begun.0
+        own > begun || base.server(at).plan.same_ids().any(|id| base.metrics.heard(id) > begun.0)
     }
 
     /// Judges a server by an attempt to make a link, which has failed. Returns the link that stands
@@ -208,7 +208,7 @@ impl Servers {
 
 /// Whether a server has answered a request of any worker since then.
 fn has_answered_request(base: &Base, at: ServerAt, since: Time) -> bool {
-    base.metrics.answered(base.server(at).plan.id) > since.0
+    base.server(at).plan.same_ids().any(|id| base.metrics.answered(id) > since.0)
 }
 
 /// The other workers learn no sooner than this that a server answers.

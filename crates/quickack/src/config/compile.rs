@@ -353,9 +353,7 @@ impl<'o> Compiler<'o> {
         };
         let plans = pool.draft.servers.iter().map(|server| server.line.plan());
         let with_state = |plan| ServerPlan { admin: state(&plan).unwrap_or_default(), ..plan };
-        let mut plans: Vec<ServerPlan> = plans.map(with_state).collect();
-        pool.draft.name_twins(&mut plans);
-        plans
+        plans.map(with_state).collect()
     }
 
     /// Returns the global block, then the pools, then the tenants.

@@ -3,7 +3,7 @@
 use ipnet::IpNet;
 use proto::{Extra, Protocol};
 use proxy::limits;
-use proxy::plan::{AdminState, OnFailure, PoolPlan, QuickAck, ServerPlan};
+use proxy::plan::{OnFailure, PoolPlan, QuickAck};
 use proxy::tenants::plan::RemovedUsers;
 
 use super::address::{Address, ServerAddress, ServerLine};
@@ -169,17 +169,6 @@ impl PoolDraft {
         let address = &self.servers[at].line.address;
         let is_same = |other: &usize| address.is_same(&self.servers[*other].line.address);
         (0..self.servers.len()).filter(is_same)
-    }
-
-    /// Of several names of one server, has one that is in service stand for all.
-    pub fn name_twins(&self, plans: &mut [ServerPlan]) {
-        for at in 0..plans.len() {
-            let mut same = self.same_servers(at);
-            let first = same.clone().next();
-            let ready = same.find(|at| plans[*at].admin != AdminState::Maint);
-            let other = ready.or(first).filter(|other| *other != at);
-            plans[at].twin_of = other.map(|other| plans[other].name.clone());
-        }
     }
 
     /// What was set at run time takes the place of what is in the file.

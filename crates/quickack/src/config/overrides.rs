@@ -494,24 +494,6 @@ mod tests {
         assert_eq!(config_text_again(&text).plan.memory_max, 2 << 30);
     }
 
-    #[test]
-    fn a_server_of_two_names_gets_what_is_for_all_under_one_that_is_in_service() {
-        let text = "p: {listen: 127.0.0.1:1, servers: ['h:1:1 a', 'g:1:1 b', 'h:1:1 c']}\n";
-        for (out, twins) in [
-            (&[][..], [None, None, Some("a")]),
-            (&["p/a"], [Some("c"), None, None]),
-            (&["p/c"], [None, None, Some("a")]),
-            (&["p/a", "p/c"], [None, None, Some("a")]),
-        ] {
-            let set = |name: &&str| Override::of_server(name, AdminState::Maint);
-            let overrides: Vec<Override> = out.iter().map(set).collect();
-            let outcome = compile_for("test.yml", text, &overrides, 2, Source::Nowhere);
-            let servers = &outcome.config.unwrap().plan.pools[0].servers;
-            let found: Vec<_> = servers.iter().map(|server| server.twin_of.as_deref()).collect();
-            assert_eq!(found, twins, "{out:?} in maint");
-        }
-    }
-
     /// The output is itself a configuration.
     fn config_text_again(text: &str) -> Config {
         let outcome = compile_for("running", text, &[], 2, Source::Nowhere);

@@ -46,9 +46,7 @@ pub fn compile(
         return Err(Error::Config(format!("it has {errors} errors here")));
     };
     assign_ids(&mut config.plan, &installation.pools, &installation.tenants);
-    for server in config.plan.pools.iter_mut().flat_map(|pool| &mut pool.servers) {
-        server.has_address = installation.addresses.contains_key(&server.id);
-    }
+    config.plan.note_addresses(&installation.addresses);
     let targets = targets(&config, installation)?;
     let listeners = listeners(&config, installation, slot, passed)?;
     let names = names(&config.plan);

@@ -3,14 +3,14 @@
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use testkit::process::{Family, Quickack, Redis, Speaker, wait_until, wait_until_within};
 use testkit::wire::resp::{Reply, command};
 
 use super::super::harness;
-use super::{addresses, quickack, servers, with_workers};
+use super::{QUICKACK, addresses, config, quickack, servers, with_workers};
 
 /// Makes a script that takes so much of a server's processor time, and returns 7: at least as long
 /// is the server busy, and several times as long on a busy machine. The script does not look at the
@@ -277,6 +277,45 @@ fn scripts_behind_a_read_cost_no_client_an_error_before_its_own_deadline() {
             (&back["health"], back["failed_total"].as_u64().unwrap_or(0)),
             (&"up".into(), 0)
         );
+    }
+}
+
+/// A server may stand in two pools; what one of them has it do is no failure in the other.
+#[test]
+fn a_script_of_one_pool_is_no_failure_in_another_pool_of_its_server() {
+    for family in Family::ALL {
+        let backs = servers(family, 1);
+        let mut direct = Speaker::connect(backs[0].address);
+        assert!(!direct.say("CONFIG SET lua-time-limit 600000").is_error());
+        // So long that a link that is made meanwhile has its time to fail.
+        let script = busy_for(2 * LONG, &backs[0]);
+        let pool = |more: &[&str]| config(&addresses(&backs), more);
+        let text = format!(
+            "global:\n  workers: 1\n{}{}",
+            pool(&["timeout_slow: 120s"]),
+            pool(&["timeout: 1000", "timeout_slow: 120s", "auto_eject_hosts: true"])
+                .replace("alpha:", "beta:")
+        );
+        let quickack = Quickack::start(QUICKACK, &text);
+        let mut quiet = patient(quickack.address_of("beta"));
+        assert_eq!(quiet.say("GET quiet"), Reply::Null(b'$'));
+        let mut busy = patient(quickack.address());
+        busy.send(&command(&["EVAL", &script, "1", "k"]));
+        let told = thread::scope(|scope| {
+            let reply = scope.spawn(move || busy.reply());
+            while !reply.is_finished() {
+                let since = Instant::now();
+                let told = quiet.say("GET quiet");
+                let in_time = told.is_error() && since.elapsed() < Duration::from_millis(900);
+                assert!(!in_time, "{family:?}: {told:?} after {:?}", since.elapsed());
+            }
+            reply.join().expect("it does not panic")
+        });
+        assert_eq!(told, Ok(Reply::Integer(7)), "{family:?}");
+        let stats = harness::stats(&quickack);
+        let back = &stats["pools"][1]["servers"][0];
+        let failed = back["failed_total"].as_u64().unwrap_or(0);
+        assert_eq!((&back["health"], failed), (&"up".into(), 0), "{family:?}");
     }
 }
 
