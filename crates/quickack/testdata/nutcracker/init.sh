@@ -33,10 +33,20 @@ script() {
 }
 
 # A process that ends gives up its program before its sockets, and the script takes it for gone between the two. If the
-# next one is started then, nutcracker cannot listen, and ends.
+# next one is started then, nutcracker cannot listen, and ends: it is restarted once more, and stderr says how often.
 restart() {
-    until said=$(script restart) && until_so listens_or_none && listens; do :; done
-    echo "$said"
+    for round in 1 2 3 4 5; do
+        said=$(script restart)
+        until_so listens_or_none
+        if listens; then
+            echo "$said"
+            echo "it listens after restart $round" >&2
+            return
+        fi
+        echo "restart $round: none listens; the script: $said; the log: $(tail -n 1 "$log")" >&2
+    done
+    echo "none listens after $round restarts"
+    exit 1
 }
 listens_or_none() { listens || ! pidof nutcracker; }
 

@@ -135,6 +135,8 @@ fn init_scripts_operate_it_as_they_operate_nutcracker_as_root() {
         let [said, errors] =
             [&output.stdout, &output.stderr].map(|text| String::from_utf8_lossy(text));
         assert!(output.status.success(), "{program}: {said}{errors}");
+        // How many restarts it took, which may differ.
+        eprint!("{program}: {errors}");
         said.into_owned()
     });
     assert_eq!(ours, theirs);
