@@ -5,7 +5,7 @@
 
 use std::fs;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use crate::{Outcome, cargo, root};
 
@@ -69,14 +69,24 @@ fn pack(program: &Path, folder: &Path) -> Outcome {
     fs::copy(program, &copy).map_err(|error| said(&copy, error))?;
     cargo::run(Command::new(&copy).arg("man").arg(&man))?;
     for shell in SHELLS {
-        let output = Command::new(&copy).args(["completions", shell]).output();
-        let text = output.map_err(|error| said(&copy, error))?.stdout;
+        let text = printed_by(Command::new(&copy).args(["completions", shell]))?;
         let file = completions.join(format!("quickack.{shell}"));
         fs::write(&file, text).map_err(|error| said(&file, error))?;
     }
     // The program under this name is nutcracker.
     let link = folder.join("nutcracker");
     std::os::unix::fs::symlink("quickack", &link).map_err(|error| said(&link, error))
+}
+
+/// Returns what a command has printed; that it fails, or prints nothing, is an error.
+fn printed_by(command: &mut Command) -> Result<Vec<u8>, String> {
+    let output = command.stderr(Stdio::inherit()).output();
+    let output = output.map_err(|error| format!("{command:?}: {error}"))?;
+    match (output.status.success(), output.stdout.is_empty()) {
+        (true, false) => Ok(output.stdout),
+        (true, true) => Err(format!("{command:?} has printed nothing")),
+        (false, _) => Err(format!("{command:?} ended with {}", output.status)),
+    }
 }
 
 /// Returns the newest version of glibc whose symbols a program names.
@@ -98,5 +108,14 @@ mod tests {
     fn the_newest_symbol_says_which_glibc_a_program_needs() {
         assert_eq!(glibc(b"..GLIBC_2.2.5\0GLIBC_2.17\0GLIBC_2.4\0"), (2, 17));
         assert_eq!(glibc(b"no such name"), (2, 0));
+    }
+
+    #[test]
+    fn a_file_is_written_of_what_a_command_has_printed_and_not_of_its_failure() {
+        let printed = |script: &str| printed_by(Command::new("sh").args(["-c", script]));
+        assert_eq!(printed("echo words"), Ok(b"words\n".to_vec()));
+        assert!(printed("echo half; exit 3").unwrap_err().ends_with("ended with exit status: 3"));
+        assert!(printed("true").unwrap_err().ends_with("has printed nothing"));
+        assert!(printed_by(&mut Command::new("/no/such/program")).is_err());
     }
 }
