@@ -11,13 +11,13 @@ pub const SEEDS: (&str, &str) = ("QUICKACK_SEEDS", "500");
 
 /// Returns nextest's expression for the unit tests; for those of `all` packages where the longest
 /// time is measured.
-pub fn unit(all: bool) -> String {
+pub fn unit(all: bool) -> Result<String, String> {
     let mut filter = "binary(simulator)".to_string();
-    let packages = if all { packages_of("Cargo.lock").into_iter().collect() } else { changed() };
+    let packages = if all { packages_of("Cargo.lock").into_iter().collect() } else { changed()? };
     for package in packages {
         filter.push_str(&format!(" or rdeps(={package})"));
     }
-    filter
+    Ok(filter)
 }
 
 /// Modules of which a test may take minutes.
@@ -39,8 +39,16 @@ const CHANGED_MAX: usize = 60;
 
 /// Returns nextest's expression for the tests with real clients and servers.
 pub fn integration() -> Result<String, String> {
+    let modules = changed_files(&git::ask)?.iter().filter_map(|file| module_of(file)).collect();
     let names = nextest::list()?;
-    let modules = changed_files().iter().filter_map(|file| module_of(file)).collect();
+    let (modules, shared) = with_tests(&names, modules);
+    if !shared.is_empty() {
+        println!(
+            "changed for all who share it: {} (of each module one test is run; `cargo xtask test \
+             it` has all)",
+            shared.join(" ")
+        );
+    }
     let (whole, left) = whole_modules(&names, modules);
     if !left.is_empty() {
         println!("one test each, not all: {} (`cargo xtask test it` has all)", left.join(" "));
@@ -48,6 +56,19 @@ pub fn integration() -> Result<String, String> {
     let firsts = firsts(&names).map(|name| format!("test(={name})"));
     let whole = whole.iter().map(|module| format!("test(/^{module}/)"));
     Ok(firsts.chain(whole).collect::<Vec<_>>().join(" or "))
+}
+
+/// Parts changed modules into those with tests and those that only help others.
+fn with_tests(
+    names: &BTreeSet<String>,
+    modules: BTreeSet<String>,
+) -> (BTreeSet<String>, Vec<String>) {
+    let has_tests = |module: &String| {
+        let start = format!("{module}::");
+        names.iter().any(|name| name.starts_with(&start))
+    };
+    let (with, without): (Vec<String>, Vec<String>) = modules.into_iter().partition(has_tests);
+    (with.into_iter().collect(), without)
 }
 
 /// Parts changed modules into those that are run whole and those that are not.
@@ -72,20 +93,31 @@ fn module_of(file: &str) -> Option<String> {
 }
 
 /// The packages with changes since the branch left `main`, committed or not.
-fn changed() -> BTreeSet<String> {
-    changed_files().iter().flat_map(|file| packages_of(file)).collect()
+fn changed() -> Result<BTreeSet<String>, String> {
+    Ok(changed_files(&git::ask)?.iter().flat_map(|file| packages_of(file)).collect())
 }
 
-fn changed_files() -> BTreeSet<String> {
-    let base =
-        ["origin/main", "main"].iter().find_map(|main| git::ask(&["merge-base", "HEAD", main]));
-    let base = base.unwrap_or_else(|| "HEAD".to_string());
-    let files = [
-        git::ask(&["diff", "--name-only", base.trim()]),
-        git::ask(&["ls-files", "--others", "--exclude-standard"]),
+/// If git does not know, everything may have changed: that is an error, and not no change.
+fn changed_files(git: &dyn Fn(&[&str]) -> Option<String>) -> Result<BTreeSet<String>, String> {
+    const INSTEAD: &str = "so nobody knows what was changed: `cargo xtask test` runs everything";
+    let base = MAINS.iter().find_map(|main| git(&["merge-base", "HEAD", main]));
+    let base = base.ok_or_else(|| {
+        format!("git finds no commit that HEAD shares with {}, {INSTEAD}", MAINS.join(" or "))
+    })?;
+    let lists = [
+        &["diff", "--name-only", base.trim()][..],
+        &["ls-files", "--others", "--exclude-standard"],
     ];
-    files.iter().flatten().flat_map(|text| text.lines()).map(str::to_string).collect()
+    let mut files = BTreeSet::new();
+    for list in lists {
+        let text = git(list).ok_or_else(|| format!("git {} fails, {INSTEAD}", list.join(" ")))?;
+        files.extend(text.lines().map(str::to_string));
+    }
+    Ok(files)
 }
+
+/// A branch has begun at one of these.
+const MAINS: [&str; 2] = ["origin/main", "main"];
 
 /// Returns the packages that a file belongs to; what is the workspace's belongs to all.
 fn packages_of(file: &str) -> Vec<String> {
@@ -152,6 +184,38 @@ mod tests {
         assert_eq!((whole, left), (vec!["a::".into()], vec!["b::".into(), "redis::busy::".into()]));
         // `redis` has them all.
         assert_eq!(whole_modules(&names, modules(&["redis"])).1, ["redis::"]);
+    }
+
+    #[test]
+    fn what_all_modules_share_is_not_taken_for_one_that_was_run() {
+        let names = ["a::x", "ab::x", "b::c::x"].map(str::to_string).into();
+        let modules = ["a", "b", "b::harness", "harness", "main"].map(str::to_string).into();
+        let (with, without) = with_tests(&names, modules);
+        assert_eq!(with.into_iter().collect::<Vec<_>>(), ["a", "b"]);
+        assert_eq!(without, ["b::harness", "harness", "main"]);
+    }
+
+    #[test]
+    fn what_git_does_not_know_is_not_taken_for_no_change() {
+        // Answers as git does where one of its commands fails.
+        let changed = |broken: &str| {
+            let git = |words: &[&str]| {
+                let line = words.join(" ");
+                let answer = match words[0] {
+                    "merge-base" => "abc\n",
+                    "diff" => "a.rs\nb.rs\n",
+                    _ => "new.rs\n",
+                };
+                (!line.starts_with(broken)).then(|| answer.to_string())
+            };
+            changed_files(&git)
+        };
+        let all = Ok(["a.rs", "b.rs", "new.rs"].map(str::to_string).into());
+        assert_eq!(changed("nothing"), all);
+        assert_eq!(changed("merge-base HEAD origin/main"), all, "there is `main`");
+        assert!(changed("merge-base").unwrap_err().contains("origin/main or main, so nobody"));
+        assert!(changed("diff").unwrap_err().starts_with("git diff --name-only abc fails"));
+        assert!(changed("ls-files").is_err());
     }
 
     #[test]

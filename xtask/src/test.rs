@@ -351,9 +351,10 @@ fn unit(request: &Request) -> (Ran, Outcome) {
         others.push_str(&format!(" and not (package(=quickack) and test({fragment}))"));
     }
     let (filter, environment) = match request.quick {
-        true => {
-            (format!("({}) and {others}", quick::unit(request.write_times)), &[quick::SEEDS][..])
-        }
+        true => match quick::unit(request.write_times) {
+            Ok(changed) => (format!("({changed}) and {others}"), &[quick::SEEDS][..]),
+            Err(why) => return (Ran::default(), Err(why)),
+        },
         false => (others, &[][..]),
     };
     Tests { step: "unit", options: &["--workspace"], filter, environment, again: true }.run()
