@@ -180,11 +180,12 @@ pub fn run(arguments: &[String]) -> Outcome {
     if whole && rows.iter().all(|row| row.passed) {
         times::passed(began_at)?;
     }
-    if whole {
-        let fewer = times::fewer(&rows)?;
+    // What was left out, or is not for `quick`, is not lost.
+    if !left_out && !request.quick {
+        let lost = times::compare(&rows)?;
         match column {
-            None => all.failed.extend(fewer),
-            Some(_) => fewer.iter().for_each(|line| println!("written: {line}")),
+            None => all.failed.extend(lost),
+            Some(_) => lost.iter().for_each(|line| println!("written: {line}")),
         }
     }
     let outcome = verdict(&all, left_out && !request.allow_missing);

@@ -1,5 +1,6 @@
 //! The tests and times of the steps in CONTRIBUTING.md, written by the ladder itself:
-//! `--write-times`. A step that runs fewer tests than are written there fails the ladder.
+//! `--write-times`, or `UPDATE_GOLDEN=1` for the tests alone. A step that runs fewer tests than are
+//! written there fails the ladder. Of one that runs more, the summary says so.
 //!
 //! The table has a column for a fresh clone and one for a run with nothing to compile. Of a run
 //! that compiled a part nothing is written: its times are those of no state that has a name.
@@ -85,30 +86,70 @@ fn newest_source() -> Result<SystemTime, String> {
     newest.ok_or_else(|| "there is no source".to_string())
 }
 
-/// Returns a line for each step that ran fewer tests than the table says. A step that has failed
-/// may have run none.
-pub fn fewer(rows: &[Row]) -> Result<Vec<String>, String> {
-    fewer_than(&read()?, rows)
+/// Compares the tests of each step with the table. Prints a line for each step that ran more, and
+/// returns one for each that ran fewer. With `UPDATE_GOLDEN`, the table gets the numbers instead.
+pub fn compare(rows: &[Row]) -> Result<Vec<String>, String> {
+    let text = read()?;
+    if std::env::var_os("UPDATE_GOLDEN").is_some() {
+        return write_page(&with_tests(&text, rows)?).map(|()| Vec::new());
+    }
+    let Different { fewer, more } = different(&text, rows)?;
+    more.iter().for_each(|line| println!("{line}"));
+    Ok(fewer)
 }
 
-fn fewer_than(text: &str, rows: &[Row]) -> Result<Vec<String>, String> {
+/// Lines about the steps of which the table has another number of tests.
+#[derive(Default)]
+struct Different {
+    /// Tests were lost, or removed.
+    fewer: Vec<String>,
+    /// Tests are new. As many could be lost before anybody saw it.
+    more: Vec<String>,
+}
+
+/// A step that has failed may have run none of its tests, and is not compared.
+fn different(text: &str, rows: &[Row]) -> Result<Different, String> {
     let lines: Vec<String> = text.lines().map(str::to_string).collect();
-    let at = place(&lines, TESTS)?;
-    let mut fewer = Vec::new();
+    let mut different = Different::default();
     for Row { step, tests, .. } in rows.iter().filter(|row| row.passed) {
-        let row = lines.iter().find(|line| line.starts_with(&start(step)));
-        let written = row.map_or("", |row| cells(row).get(at).copied().unwrap_or_default());
         // Steps of the long set have no number.
-        if let Ok(written) = written.parse::<u64>()
-            && *tests < written
-        {
-            fewer.push(format!(
-                "{step} ran {tests} tests, and {FILE} has {written}; if tests were removed on \
-                 purpose, `cargo xtask test --write-times` writes the number anew"
-            ));
+        let Some(written) = number(&lines, step)? else { continue };
+        let ran = format!("{step} ran {tests} tests, and {FILE} has {written}");
+        let anew = format!("`UPDATE_GOLDEN=1 cargo xtask test {step}` writes the number anew");
+        if *tests < written {
+            let line = format!("{ran}; if tests were removed on purpose, {anew}");
+            different.fewer.push(line);
+        } else if *tests > written {
+            let unseen = format!("{} could be lost unseen", tests - written);
+            different.more.push(format!("more: {ran}: {unseen}; {anew}"));
         }
     }
-    Ok(fewer)
+    Ok(different)
+}
+
+/// Returns the table with the number of tests of each step that has passed, and with their sum.
+fn with_tests(text: &str, rows: &[Row]) -> Result<String, String> {
+    let mut lines: Vec<String> = text.lines().map(str::to_string).collect();
+    for Row { step, tests, .. } in rows.iter().filter(|row| row.passed) {
+        // Steps of the long set have no number.
+        if number(&lines, step)?.is_some() {
+            set(&mut lines, step, TESTS, &tests.to_string())?;
+        }
+    }
+    let at = place(&lines, TESTS)?;
+    let above = lines.iter().take_while(|line| !line.starts_with(&start("all")));
+    let of_steps = above.filter(|line| line.starts_with("| `"));
+    let numbers = of_steps.filter_map(|row| cells(row).get(at)?.parse::<u64>().ok());
+    let sum: u64 = numbers.sum();
+    set(&mut lines, "all", TESTS, &sum.to_string())?;
+    Ok(lines.join("\n") + "\n")
+}
+
+/// Returns the number of tests that the table has of a step; None if it has none.
+fn number(lines: &[String], step: &str) -> Result<Option<u64>, String> {
+    let at = place(lines, TESTS)?;
+    let row = lines.iter().find(|line| line.starts_with(&start(step)));
+    Ok(row.and_then(|row| cells(row).get(at)?.parse().ok()))
 }
 
 /// Writes the tests of each step, and the times into a column of the table.
@@ -133,7 +174,10 @@ fn sum(rows: &[Row]) -> u64 {
 
 fn write_figures(figures: &[Figures], column: Column) -> Outcome {
     let processors = std::thread::available_parallelism().map_or(1, |count| count.get());
-    let text = with_times(&read()?, figures, column, processors)?;
+    write_page(&with_times(&read()?, figures, column, processors)?)
+}
+
+fn write_page(text: &str) -> Outcome {
     fs::write(page(), text).map_err(|error| format!("{FILE}: {error}"))
 }
 
@@ -255,15 +299,29 @@ rest
 
     #[test]
     fn a_step_that_lost_tests_is_named_with_both_numbers() {
-        let fewer = |rows: &[Row]| fewer_than(TABLE, rows).unwrap();
+        let fewer = |rows: &[Row]| different(TABLE, rows).unwrap().fewer;
         assert!(fewer(&[row("fmt", 1, 0), row("it", 20, 0), row("soak", 0, 0)]).is_empty());
-        assert!(fewer(&[row("it", 21, 0)]).is_empty(), "more are welcome");
         let lines = fewer(&[row("fmt", 1, 0), row("it", 19, 0)]);
         assert_eq!(lines.len(), 1);
         assert!(lines[0].starts_with("it ran 19 tests, and CONTRIBUTING.md has 20; "));
         let failed = Row { passed: false, ..row("it", 0, 0) };
         assert!(fewer(&[failed]).is_empty(), "it is named as failed");
-        assert!(fewer_than("no table\n", &[]).is_err());
+        assert!(different("no table\n", &[row("it", 20, 0)]).is_err());
+    }
+
+    #[test]
+    fn a_step_with_new_tests_passes_and_is_named_until_the_table_has_them() {
+        let rows = [row("fmt", 1, 0), row("it", 23, 0), row("soak", 5, 0)];
+        let Different { fewer, more } = different(TABLE, &rows).unwrap();
+        assert!(fewer.is_empty(), "{fewer:?}");
+        assert_eq!(more.len(), 1, "{more:?}");
+        assert!(more[0].contains("it ran 23 tests, and CONTRIBUTING.md has 20: 3 could be lost"));
+        let written = with_tests(TABLE, &rows).unwrap();
+        let expected = TABLE.replace("| 20 | | 7 s", "| 23 | | 7 s").replace("| 21 |", "| 24 |");
+        assert_eq!(written, expected, "only the numbers, and their sum");
+        assert!(different(&written, &rows).unwrap().more.is_empty());
+        let failed = Row { passed: false, ..row("it", 3, 0) };
+        assert_eq!(with_tests(TABLE, &[failed]).unwrap(), TABLE);
     }
 
     #[test]
@@ -273,6 +331,7 @@ rest
             assert_eq!(with_times(&read().unwrap(), &figures, column, 2).err(), None);
         }
         let none = ["unit", "it", "four"].map(|step| row(step, 0, 0));
-        assert_eq!(fewer(&none).unwrap().len(), none.len(), "their numbers are read");
+        let lost = different(&read().unwrap(), &none).unwrap().fewer;
+        assert_eq!(lost.len(), none.len(), "their numbers are read");
     }
 }
