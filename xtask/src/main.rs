@@ -18,6 +18,7 @@ mod quick;
 mod repeat;
 mod shape;
 mod source;
+mod step;
 mod suites;
 mod test;
 mod tidy;

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant, SystemTime};
 use crate::nextest::{self, Ran, Tests};
 use crate::peers::{self, Peer};
 use crate::{
-    Outcome, any_workers, cargo, commands, deny, dist, mutants, quick, suites, tidy, times,
+    Outcome, any_workers, cargo, commands, deny, dist, mutants, quick, step, suites, tidy, times,
 };
 
 /// One step.
@@ -156,28 +156,11 @@ pub fn run(arguments: &[String]) -> Outcome {
     if STEPS.iter().any(|step| step.needs == PEERS && request.takes(step)) {
         request.missing = peers::prepare();
     }
-    let (mut all, mut rows) = (Ran::default(), Vec::new());
-    let mut report = String::new();
-    for step in STEPS.iter().filter(|step| request.takes(step)) {
-        println!("\n== {}: {}", step.name, step.about);
-        let start = Instant::now();
-        let (ran, outcome) = (step.run)(&request);
-        let (tests, took) = (ran.passed + ran.failed.len() as u64, start.elapsed());
-        rows.push(times::Row { step: step.name, passed: outcome.is_ok(), tests, took });
-        report.push_str(&summary(step, &ran, &outcome, start.elapsed()));
-        let of_step = |test: String| format!("{} {test}", step.name);
-        all.passed += ran.passed;
-        all.unstable.extend(ran.unstable.into_iter().map(of_step));
-        // A step that failed before its tests could report has failed once.
-        if outcome.is_err() && ran.failed.is_empty() {
-            all.failed.push(of_step("(see above)".into()));
-        }
-        all.failed.extend(ran.failed.into_iter().map(of_step));
-    }
+    let taken = STEPS.iter().filter(|step| request.takes(step));
+    let (mut all, rows, report) = play(taken, &request);
     println!("\n== summary\n{report}");
     let left_out = name_left_out(&request);
-    let whole = !left_out && request.steps.is_empty();
-    if whole && rows.iter().all(|row| row.passed) {
+    if !left_out && request.steps.is_empty() && rows.iter().all(|row| row.passed) {
         times::passed(began_at)?;
     }
     // What was left out, or is not for `quick`, is not lost.
@@ -198,6 +181,32 @@ pub fn run(arguments: &[String]) -> Outcome {
     outcome
 }
 
+/// Runs steps, each whatever has become of those before. Returns the tests of all, the figures of
+/// each, and the lines of the summary.
+fn play<'a>(
+    steps: impl Iterator<Item = &'a Step>,
+    request: &Request,
+) -> (Ran, Vec<times::Row>, String) {
+    let (mut all, mut rows, mut report) = (Ran::default(), Vec::new(), String::new());
+    for step in steps {
+        println!("\n== {}: {}", step.name, step.about);
+        let start = Instant::now();
+        let (ran, outcome) = step::run(step.name, || (step.run)(request));
+        let (tests, took) = (ran.passed + ran.failed.len() as u64, start.elapsed());
+        rows.push(times::Row { step: step.name, passed: outcome.is_ok(), tests, took });
+        report.push_str(&summary(step, &ran, &outcome, took));
+        let of_step = |test: String| format!("{} {test}", step.name);
+        all.passed += ran.passed;
+        all.unstable.extend(ran.unstable.into_iter().map(of_step));
+        // A step that failed before its tests could report has failed once.
+        if outcome.is_err() && ran.failed.is_empty() {
+            all.failed.push(of_step("(see above)".into()));
+        }
+        all.failed.extend(ran.failed.into_iter().map(of_step));
+    }
+    (all, rows, report)
+}
+
 /// Runs one step, for a loop over it; None if there is no step of that name. The error says that
 /// tests would be left out: a loop over the others proves less than its name says.
 pub fn run_step(name: &str) -> Result<Option<Ran>, String> {
@@ -209,7 +218,7 @@ pub fn run_step(name: &str) -> Result<Option<Ran>, String> {
     if name_left_out(&request) {
         return Err(format!("tests of {name} would be left out; install what is named above"));
     }
-    let (mut ran, outcome) = (step.run)(&request);
+    let (mut ran, outcome) = step::run(name, || (step.run)(&request));
     if let Err(why) = outcome
         && ran.failed.is_empty()
     {
@@ -490,6 +499,18 @@ mod tests {
         assert!(parse(&words("sok")).is_err());
         assert!(parse(&words("--write-times")).is_ok());
         assert!(parse(&words("it --write-times")).is_err(), "the sum would be that of one step");
+    }
+
+    #[test]
+    fn a_step_that_panics_is_in_the_summary_and_the_next_one_runs() {
+        let step = |name, run| Step { name, about: "", needs: "", run, long: false };
+        let steps = [step("a", |_| panic!("no server")), step("b", |_| one(Ok(())))];
+        let (all, rows, report) = play(steps.iter(), &Request::default());
+        assert_eq!((all.passed, all.failed), (1, vec!["a (see above)".to_string()]));
+        assert_eq!(rows.iter().map(|row| row.passed).collect::<Vec<_>>(), [false, true]);
+        let lines: Vec<&str> = report.lines().collect();
+        assert!(lines[0].ends_with("FAILED: it panicked: no server"), "{report}");
+        assert!(lines[1].starts_with("b ") && lines[1].ends_with("ok"), "{report}");
     }
 
     #[test]
