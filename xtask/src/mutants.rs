@@ -9,7 +9,7 @@
 //! ```
 //!
 //! A shard's results are written when it is finished, below target/mutants/results. It does not run
-//! again before `--fresh`. With `--file` nothing is kept.
+//! again before something has changed, or before `--fresh`. With `--file` nothing is kept.
 
 mod play;
 mod survivors;
@@ -20,7 +20,7 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 use crate::nextest::Ran;
-use crate::{Outcome, root};
+use crate::{Outcome, git, root};
 
 const USAGE: &str = "[--shard K/N] [--whole] [--fresh] [--survivors] [--file GLOB]... [CRATE...]";
 const VERSION: &str = "27.1.0";
@@ -238,17 +238,22 @@ impl Request {
 fn play_all(request: &Request) -> Outcome {
     find_tool()?;
     let list = survivors::read()?;
+    let state = git::state()?;
     let tree = tree::copy()?;
+    // What was changed in between is in the copy, but not in its name.
+    if git::state()? != state {
+        return Err("the project was changed while it was copied".to_string());
+    }
     let files: Vec<&str> = request.files.iter().map(String::as_str).collect();
     let mut rows = String::from(table::HEAD);
-    let mut short = Vec::new();
+    let (mut short, mut empty) = (Vec::new(), Vec::new());
     let mut unknown = 0;
     for target in TARGETS.iter().filter(|target| request.takes(target)) {
         let narrowed = Target { files: &files, ..*target };
         let mut mutants = Vec::new();
         for shard in request.shards(target) {
             mutants.extend(match files.is_empty() {
-                true => play::shard(target, shard, &tree, request.fresh)?,
+                true => play::shard(target, shard, &tree, &state, request.fresh)?,
                 false => play::stages(&narrowed, shard, &tree)?,
             });
         }
@@ -261,15 +266,24 @@ fn play_all(request: &Request) -> Outcome {
         }
         let score = table::Score::of(&mutants, &list);
         rows.push_str(&score.row(target.name, mutants.len()));
-        if score.percent() < target.bar as f64 {
-            short.push(target.name);
+        match score.percent() {
+            None => empty.push(target.name),
+            Some(percent) if percent < target.bar as f64 => short.push(target.name),
+            Some(_) => {}
         }
     }
     println!("{rows}");
-    match (short.is_empty(), unknown) {
-        (true, 0) => Ok(()),
-        (true, _) => Err(format!("{unknown} survived that {} does not name", survivors::FILE)),
-        (false, _) => Err(format!("too many survive: {}", short.join(" "))),
+    if !short.is_empty() {
+        Err(format!("too many survive: {}", short.join(" ")))
+    } else if unknown > 0 {
+        Err(format!("{unknown} survived that {} does not name", survivors::FILE))
+    } else if !empty.is_empty() {
+        Err(format!(
+            "no mutant was played that compiles, so no test was asked: {}",
+            empty.join(" ")
+        ))
+    } else {
+        Ok(())
     }
 }
 

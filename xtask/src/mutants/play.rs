@@ -56,22 +56,24 @@ impl Stage {
     }
 }
 
-/// Returns the mutants of a shard: from its results, if there are any.
+/// Returns the mutants of a shard: from its results, if there are any of this state of the tree.
 pub fn shard(
     target: &Target,
     (number, of): (u32, u32),
     tree: &Path,
+    state: &str,
     fresh: bool,
 ) -> Result<Vec<Mutant>, String> {
     let results = folder().join("results");
     fs::create_dir_all(&results).map_err(|error| format!("{}: {error}", results.display()))?;
     let file = results.join(format!("{}.{number}-of-{of}.json", target.name));
-    if !fresh && let Some(mutants) = load(&file) {
-        println!("== {} {number}/{of}: played before; --fresh plays it again", target.name);
+    if !fresh && let Some(mutants) = load(&file, state) {
+        let name = target.name;
+        println!("== {name} {number}/{of}: played before, of {state}; --fresh plays it again");
         return Ok(mutants);
     }
     let mutants = stages(target, (number, of), tree)?;
-    store(&file, &mutants)?;
+    store(&file, state, &mutants)?;
     Ok(mutants)
 }
 
@@ -215,7 +217,7 @@ fn place(file: &Path, start: &Value) -> Result<(String, u64), String> {
     Ok((line.trim().to_string(), column))
 }
 
-fn store(file: &PathBuf, mutants: &[Mutant]) -> Outcome {
+fn store(file: &PathBuf, state: &str, mutants: &[Mutant]) -> Outcome {
     let rows: Vec<Value> = mutants
         .iter()
         .map(|Mutant { file, text, column, change, fate }| {
@@ -224,13 +226,17 @@ fn store(file: &PathBuf, mutants: &[Mutant]) -> Outcome {
         .collect();
     // Written as a whole or not at all: a shard that was cut off runs again.
     let draft = file.with_extension("draft");
-    fs::write(&draft, Value::from(rows).to_string())
+    fs::write(&draft, json!({ "state": state, "mutants": rows }).to_string())
         .and_then(|()| fs::rename(&draft, file))
         .map_err(|error| format!("{}: {error}", file.display()))
 }
 
-fn load(file: &Path) -> Option<Vec<Mutant>> {
-    let rows: Value = serde_json::from_str(&fs::read_to_string(file).ok()?).ok()?;
+/// Returns what was stored, if code and tests were the same then.
+fn load(file: &Path, state: &str) -> Option<Vec<Mutant>> {
+    let stored: Value = serde_json::from_str(&fs::read_to_string(file).ok()?).ok()?;
+    if stored["state"] != state {
+        return None;
+    }
     let word = |row: &Value, at: usize| Some(row[at].as_str()?.to_string());
     let mutant = |row: &Value| {
         let fate = match row[4].as_str()? {
@@ -247,7 +253,7 @@ fn load(file: &Path) -> Option<Vec<Mutant>> {
             fate,
         })
     };
-    rows.as_array()?.iter().map(mutant).collect()
+    stored["mutants"].as_array()?.iter().map(mutant).collect()
 }
 
 #[cfg(test)]
@@ -255,10 +261,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_stored_is_loaded() {
+    fn what_was_stored_is_loaded_for_the_same_code_and_tests() {
         let folder = tempfile();
         let file = folder.join("some.json");
-        assert_eq!(load(&file), None, "never played");
+        assert_eq!(load(&file, "abc"), None, "never played");
         let fates = [Fate::Noticed, Fate::Survived, Fate::Unviable];
         let mutants: Vec<Mutant> = fates
             .iter()
@@ -270,10 +276,13 @@ mod tests {
                 fate: *fate,
             })
             .collect();
-        store(&file, &mutants).unwrap();
-        assert_eq!(load(&file), Some(mutants));
+        store(&file, "abc", &mutants).unwrap();
+        assert_eq!(load(&file, "abc"), Some(mutants));
+        assert_eq!(load(&file, "abc+01234567"), None, "something was changed since");
         fs::write(&file, "[[").unwrap();
-        assert_eq!(load(&file), None, "half a file");
+        assert_eq!(load(&file, "abc"), None, "half a file");
+        fs::write(&file, "[[\"a.rs\",\"a\",1,\"b\",\"Noticed\"]]").unwrap();
+        assert_eq!(load(&file, "abc"), None, "nobody knows of which commit");
         fs::remove_dir_all(folder).unwrap();
     }
 

@@ -30,11 +30,12 @@ impl Score {
         }
     }
 
-    /// Returns the percentage of detectable mutants that were noticed.
-    pub fn percent(&self) -> f64 {
+    /// Returns the percentage of detectable mutants that were noticed. None: no mutant was viable,
+    /// so nothing was measured.
+    pub fn percent(&self) -> Option<f64> {
         match self.told() {
-            0 => 100.0,
-            told => 100.0 * self.noticed as f64 / told as f64,
+            0 => (self.viable > 0).then_some(100.0),
+            told => Some(100.0 * self.noticed as f64 / told as f64),
         }
     }
 
@@ -44,13 +45,13 @@ impl Score {
 
     pub fn row(&self, name: &str, mutants: usize) -> String {
         let Score { viable, noticed, equivalent } = self;
+        let survived = viable - noticed;
+        let counts = format!("{mutants} | {viable} | {noticed} | {survived} | {equivalent}");
+        let Some(percent) = self.percent() else {
+            return format!("| {name} | {counts} | | |\n");
+        };
         let (low, high) = interval(*noticed, self.told());
-        format!(
-            "| {name} | {mutants} | {viable} | {noticed} | {} | {equivalent} | {:.1} % | \
-             {low:.1} to {high:.1} |\n",
-            viable - noticed,
-            self.percent(),
-        )
+        format!("| {name} | {counts} | {percent:.1} % | {low:.1} to {high:.1} |\n")
     }
 }
 
@@ -79,10 +80,27 @@ mod tests {
     #[test]
     fn an_equivalent_mutant_does_not_count() {
         let score = Score { viable: 100, noticed: 90, equivalent: 10 };
-        assert_eq!(score.percent(), 100.0);
-        assert_eq!(Score { viable: 1, noticed: 0, equivalent: 1 }.percent(), 100.0);
+        assert_eq!(score.percent(), Some(100.0));
+        assert_eq!(Score { viable: 1, noticed: 0, equivalent: 1 }.percent(), Some(100.0));
         assert!(
             score.row("shard", 105).starts_with("| shard | 105 | 100 | 90 | 10 | 10 | 100.0 %")
         );
+    }
+
+    #[test]
+    fn what_was_not_measured_has_no_score() {
+        let unviable = Mutant {
+            file: "crates/shard/src/hash.rs".to_string(),
+            text: "hash ^= 1;".to_string(),
+            column: 6,
+            change: "replace ^= with |= in hash".to_string(),
+            fate: Fate::Unviable,
+        };
+        for mutants in [vec![], vec![unviable]] {
+            let score = Score::of(&mutants, &[]);
+            assert_eq!(score.percent(), None);
+            let row = score.row("shard", mutants.len());
+            assert_eq!(row, format!("| shard | {} | 0 | 0 | 0 | 0 | | |\n", mutants.len()));
+        }
     }
 }
