@@ -4,11 +4,14 @@ use std::io::{Read, Write};
 use std::net::SocketAddr;
 use std::process::Command;
 use std::thread;
+use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 use serde_json::Value;
 use testkit::load::{Counts, Options};
-use testkit::process::{Client, Memcached, Process, Quickack, free_address, send, wait_until};
+use testkit::process::{
+    Client, DEADLINE, Memcached, Process, Quickack, free_address, send, wait_until,
+};
 
 use super::QUICKACK;
 use super::harness::{self, workers};
@@ -108,6 +111,27 @@ fn the_stats_port_speaks_as_nutcrackers_does_before_memcached() {
     assert_eq!(server["responses"], 10, "{ours:#}");
 }
 
+/// Returns the answer of a port to these pieces. A client that says nothing for 100 ms is taken for a
+/// collector. Where the machine is so busy that this test needs nearly as long, it asks again.
+#[track_caller]
+fn told_to(port: SocketAddr, pieces: &[&str]) -> String {
+    let start = Instant::now();
+    loop {
+        let begun = Instant::now();
+        let mut client = Client::connect(port);
+        for piece in pieces {
+            client.stream.write_all(piece.as_bytes()).expect("there is room");
+        }
+        let is_in_time = begun.elapsed() < Duration::from_millis(60);
+        let mut text = String::new();
+        client.stream.read_to_string(&mut text).expect("all of it, and no reset");
+        if is_in_time {
+            return text;
+        }
+        assert!(start.elapsed() < DEADLINE, "no question is fast enough");
+    }
+}
+
 /// `curl` and probes of load balancers ask in HTTP; collectors for nutcracker say nothing.
 #[test]
 fn the_stats_port_answers_those_that_ask_and_loses_no_byte_before_memcached() {
@@ -131,12 +155,7 @@ fn the_stats_port_answers_those_that_ask_and_loses_no_byte_before_memcached() {
         (&[], "{", true),
     ];
     for (pieces, start, has_json) in cases.into_iter().cycle().take(90) {
-        let mut client = Client::connect(port);
-        for piece in pieces {
-            client.stream.write_all(piece.as_bytes()).expect("there is room");
-        }
-        let mut text = String::new();
-        client.stream.read_to_string(&mut text).expect("all of it, and no reset");
+        let text = told_to(port, pieces);
         assert!(text.starts_with(start), "{pieces:?}: {text}");
         let body =
             if start == "{" { &text } else { text.split_once("\r\n\r\n").expect("a head").1 };
