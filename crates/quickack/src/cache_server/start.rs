@@ -38,10 +38,11 @@ pub fn start(listen: Option<&Address>, memory_max: usize, value_max: usize) -> E
 
 fn options(memory_max: usize, value_max: usize) -> Options {
     let descriptors = sys::process::descriptors_max();
+    let own = event::refused_max(descriptors) + DESCRIPTORS_OWN;
     Options {
         memory_max,
         item_size_max: value_max + ITEM_HEAD,
-        clients_max: descriptors.saturating_sub(DESCRIPTORS_OWN),
+        clients_max: descriptors.saturating_sub(own),
         pid: std::process::id(),
     }
 }
@@ -85,5 +86,6 @@ fn bind(address: &Address) -> Result<OwnedFd, Error> {
 const ITEM_HEAD: usize = 1024;
 /// Connections that may wait to be accepted.
 const BACKLOG: i32 = 1024;
-/// Descriptors besides clients: the loop, signals, the listener, the log, a reserve, refused ones.
-const DESCRIPTORS_OWN: usize = 16 + event::REFUSED_MAX;
+/// Descriptors besides clients, also those that are refused: the loop, signals, the listener, the
+/// log, a reserve.
+const DESCRIPTORS_OWN: usize = 16;

@@ -60,7 +60,7 @@ use refused::RefusedClients;
 pub use accept::{CALLS, Listener, choose};
 pub use connect::{Target, TargetAddress};
 pub use control::{Command, Control, Install, Leaver, LoopEvent, NoControl, Rows};
-pub use refused::WAITING_MAX as REFUSED_MAX;
+pub use refused::waiting_max as refused_max;
 pub use service::Service;
 pub use sessions::Sessions;
 
@@ -204,7 +204,7 @@ impl<'m> Loop<'m> {
             blocks: Blocks::new(),
             acceptor: Acceptor::new(&epoll)?,
             header_readers: HeaderReaders::default(),
-            refused: RefusedClients::default(),
+            refused: RefusedClients::new(refused_max(sys::process::descriptors_max())),
             connects: Connects::default(),
             epoll,
             signals,

@@ -13,9 +13,10 @@ use rustix::net::{RecvFlags, SendFlags, Shutdown};
 use super::header::{self, HEADER_LEN_MAX};
 
 /// Those that have said nothing yet, in the order in which they came.
-#[derive(Default)]
 pub struct RefusedClients {
     waiting: VecDeque<Refused>,
+    /// How many may wait at once; others get a line of text.
+    most: usize,
     looked: Time,
 }
 
@@ -28,12 +29,16 @@ struct Refused {
 }
 
 impl RefusedClients {
+    pub fn new(most: usize) -> RefusedClients {
+        RefusedClients { waiting: VecDeque::new(), most, looked: Time::default() }
+    }
+
     /// Refuses a client with these words: at once, if it is known how it reads them. `first`: the
     /// bytes of it that have been read.
     pub fn add(&mut self, fd: OwnedFd, words: Vec<u8>, first: &[u8], now: Time) {
         let first = first[..first.len().min(proto::FIRST_LEN)].to_vec();
         let one = Refused { fd, words, first, until: now.after(PATIENCE_US) };
-        if !one.tell(self.waiting.len() >= WAITING_MAX) {
+        if !one.tell(self.waiting.len() >= self.most) {
             self.waiting.push_back(one);
         }
     }
@@ -106,11 +111,19 @@ fn say(fd: impl AsFd, words: &[u8]) {
     let _ = rustix::net::recv(&fd, &mut [0; 4096], RecvFlags::DONTWAIT);
 }
 
-/// Clients that wait at once; others get a line of text. Nothing else counts their descriptors.
-pub const WAITING_MAX: usize = 8;
-/// How long a client may take to say something.
-const PATIENCE_US: u64 = 20_000;
-const LOOK_US: u64 = 1_000;
+/// Returns how many may wait at once in a process of so many descriptors, which keeps as many for
+/// them: nothing else counts theirs.
+pub fn waiting_max(descriptors: usize) -> usize {
+    (descriptors / 8).clamp(8, WAITING_MAX)
+}
+
+/// When a proxy or a network comes back, all the clients of a host come at once.
+const WAITING_MAX: usize = 64;
+/// How long a client may take to say something. It may connect many sockets before it asks on the
+/// first, or not run for a while where the machine is busy.
+const PATIENCE_US: u64 = 200_000;
+/// They have no place in the loop's epoll set, so each look costs a call for each that waits.
+const LOOK_US: u64 = 5_000;
 
 #[cfg(test)]
 mod tests {
@@ -154,7 +167,7 @@ mod tests {
     fn a_client_is_told_when_its_first_packet_has_come_whole_in_whatever_pieces() {
         for cut in 0..=binary::HEAD_LEN {
             for known in 0..=cut {
-                let (noop, mut all) = (noop(), RefusedClients::default());
+                let (noop, mut all) = (noop(), RefusedClients::new(WAITING_MAX));
                 let mut client = add(&mut all, &noop[known..cut], &noop[..known]);
                 assert_eq!(all.due().is_none(), cut == binary::HEAD_LEN, "{cut}");
                 client.write_all(&noop[cut..]).unwrap();
@@ -167,7 +180,7 @@ mod tests {
 
     #[test]
     fn those_that_say_nothing_and_those_that_are_too_many_read_text() {
-        let mut all = RefusedClients::default();
+        let mut all = RefusedClients::new(WAITING_MAX);
         let mut clients: Vec<_> = (0..=WAITING_MAX).map(|_| add(&mut all, b"", b"")).collect();
         let read = |clients: &mut [UnixStream]| -> usize {
             clients.iter_mut().map(told).filter(|told| told == LINE.as_bytes()).count()
@@ -185,8 +198,16 @@ mod tests {
     }
 
     #[test]
+    fn those_that_wait_leave_descriptors_to_others() {
+        for (descriptors, most) in [(64, 8), (256, 32), (1024, WAITING_MAX), (1 << 20, WAITING_MAX)]
+        {
+            assert_eq!(waiting_max(descriptors), most, "{descriptors}");
+        }
+    }
+
+    #[test]
     fn looks_are_as_far_apart_as_they_should_be() {
-        let mut all = RefusedClients::default();
+        let mut all = RefusedClients::new(WAITING_MAX);
         all.look(NOW);
         let mut client = add(&mut all, b"", b"");
         all.look(NOW.after(LOOK_US));

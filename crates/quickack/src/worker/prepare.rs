@@ -123,7 +123,8 @@ fn targets(config: &Config, installation: &Installation) -> Result<BTreeMap<u32,
 fn share(mut plan: Plan, workers: usize, listeners: usize) -> Result<Plan, Error> {
     plan.memory_max /= workers;
     let descriptors = sys::process::descriptors_max();
-    let own = links_kept(&plan, descriptors) + listeners + workers + DESCRIPTORS_OWN;
+    let own = links_kept(&plan, descriptors) + event::refused_max(descriptors);
+    let own = own + listeners + workers + DESCRIPTORS_OWN;
     plan.clients_room = descriptors.saturating_sub(own);
     match plan.clients_room {
         0 => Err(Error::Config(
@@ -166,9 +167,9 @@ fn names(plan: &Plan) -> HashMap<u32, About> {
     names
 }
 
-/// Descriptors beside listeners, links, wakeups and clients: the loop, signals, the channel, the
-/// lock, the log, those that are being handed over, a reserve, refused clients.
-const DESCRIPTORS_OWN: usize = 16 + event::REFUSED_MAX;
+/// Descriptors beside listeners, links, wakeups and clients, also those that are refused: the loop,
+/// signals, the channel, the lock, the log, those that are being handed over, a reserve.
+const DESCRIPTORS_OWN: usize = 16;
 
 /// Chance for jitter and the random distribution; nothing secret hangs on it.
 pub fn seed() -> u64 {
