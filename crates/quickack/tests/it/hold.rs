@@ -7,14 +7,18 @@ use testkit::process::{Client, Quickack, wait_until};
 
 use super::harness::{field, total, wait_for_workers};
 
-/// The time that a client waits for a server: far longer than `hold_after`, since on a busy machine
-/// the proxy may read a request late.
+/// The time that a client waits for a server: longer than that in which an end belongs to the
+/// request before it.
 const PATIENCE: Duration = Duration::from_millis(500);
 
-/// Sends a request, waits for `PATIENCE` without an answer, and closes.
+/// Sends a request, waits until a worker has read it and then for `PATIENCE` without an answer, and
+/// closes.
 fn try_in_vain(quickack: &Quickack, request: &str) {
+    let queued = || total(quickack, "messages_total");
+    let before = queued();
     let mut client = quickack.client();
     client.send(request);
+    wait_until("it waits for the server", || queued() > before);
     hang_up(client);
 }
 
@@ -24,12 +28,13 @@ fn hang_up(mut client: Client) {
     assert!(matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut), "{error}");
 }
 
-/// Tries in vain, and waits until the server was sent the request. On a busy machine that takes
-/// time, and only then does the server count as silent.
+/// Tries in vain, and waits until the server was sent the request and counts as silent. On a busy
+/// machine both take time.
 fn try_first_in_vain(quickack: &Quickack, request: &str) {
     let mut client = quickack.client();
     client.send(request);
     wait_until("the server has it", || total(quickack, "inflight") > 0);
+    wait_until("it is silent", || total(quickack, "holding_workers") > 0);
     hang_up(client);
 }
 
