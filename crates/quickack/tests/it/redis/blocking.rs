@@ -24,6 +24,16 @@ fn bulk(text: &str) -> Reply {
     Reply::Bulk(text.into())
 }
 
+/// Speaks to the server at which a client waits. None of the deadlines of these tests is its own.
+fn speak_where_one_waits(backs: &[Redis]) -> Speaker {
+    let mut found = None;
+    wait_until("one waits", || {
+        found = backs.iter().find(|back| blocked(back) == 1);
+        all_blocked(backs) == 1 && found.is_some()
+    });
+    Speaker::connect(found.expect("it was waited for").address)
+}
+
 /// Returns how many clients of a server wait for elements.
 fn blocked(server: &Redis) -> usize {
     let told = Speaker::connect(server.address).say("INFO clients");
@@ -47,7 +57,7 @@ fn what_waits_gets_its_element_whatever_the_deadlines_before_one_redis_and_four(
             "slowlog_threshold: 400ms",
         ];
         let quickack = start(&backs, workers, &hurried);
-        let mut pusher = Speaker::connect(quickack.address());
+        let mut other = Speaker::connect(quickack.address());
         let element = |key: &str, value: &str| Reply::Array(vec![bulk(key), bulk(value)]);
         for (wait, push, told) in [
             ("BLPOP {t}l {t}m 0", "RPUSH {t}m v", element("{t}m", "v")),
@@ -68,24 +78,27 @@ fn what_waits_gets_its_element_whatever_the_deadlines_before_one_redis_and_four(
             let mut client = Speaker::connect(quickack.address());
             send(&mut client, wait);
             send(&mut client, "PING");
-            wait_until("it waits", || all_blocked(&backs) == 1);
+            let mut pusher = speak_where_one_waits(&backs);
             // Far longer than any deadline.
             std::thread::sleep(Duration::from_millis(1_200));
             assert_eq!(all_blocked(&backs), 1, "{wait}");
             // On a busy machine one of them may be late.
-            wait_until("others are served", || pusher.say("GET {t}none") == Reply::Null(b'$'));
-            pusher.say(push);
+            wait_until("others are served", || other.say("GET {t}none") == Reply::Null(b'$'));
+            assert_eq!(pusher.say(push), Reply::Integer(1), "{push}");
             assert_eq!(client.reply().expect("the element"), told, "{wait}");
             assert_eq!(client.reply().expect("the next"), Reply::Simple("PONG".into()));
             pusher.say("DEL {t}l {t}m {t}d {t}z");
         }
         let mut client = Speaker::connect(quickack.address());
-        assert_eq!(client.say("BLPOP {t}l 0.05"), Reply::Null(b'*'));
-        assert_eq!(client.say("XREAD BLOCK 20 STREAMS {t}x $"), Reply::Null(b'*'));
-        assert!(client.say("BLPOP {t}l x").error().contains("timeout is not a float"));
+        // These, too, may be late.
+        for line in ["BLPOP {t}l 0.05", "XREAD BLOCK 20 STREAMS {t}x $"] {
+            wait_until("it waits in vain", || client.say(line) == Reply::Null(b'*'));
+        }
+        let wrong = "timeout is not a float";
+        wait_until(wrong, || client.say("BLPOP {t}l x").error().contains(wrong));
         send(&mut client, "XREAD BLOCK 0 STREAMS {t}x $");
-        wait_until("it waits", || all_blocked(&backs) == 1);
-        pusher.say("XADD {t}x 1-1 f v");
+        let mut pusher = speak_where_one_waits(&backs);
+        assert_eq!(pusher.say("XADD {t}x 1-1 f v"), bulk("1-1"));
         assert_eq!(client.reply().expect("the entry").list().len(), 1);
         // A wait says nothing of how long the proxy takes.
         let slow = quickack.ask("slowlog --json");
@@ -113,12 +126,12 @@ fn a_client_that_leaves_takes_no_element_before_redis() {
     assert_eq!(pusher.say("LLEN l"), Reply::Integer(1));
     // Those who stay get them in their order.
     let mut clients: Vec<Speaker> = (0..5).map(|_| Speaker::connect(quickack.address())).collect();
-    pusher.say("DEL l");
+    assert_eq!(pusher.say("DEL l"), Reply::Integer(1));
     for (nth, client) in clients.iter_mut().enumerate() {
         send(client, "BLPOP l 0");
         wait_until("one more waits", || blocked(&backs[0]) == nth + 1);
     }
-    pusher.say("RPUSH l 0 1 2 3 4");
+    assert_eq!(pusher.say("RPUSH l 0 1 2 3 4"), Reply::Integer(5));
     for (nth, client) in clients.iter_mut().enumerate() {
         let told = client.reply().expect("an element");
         assert_eq!(told, Reply::Array(vec![bulk("l"), bulk(&nth.to_string())]));
@@ -168,7 +181,7 @@ fn stays(at: SocketAddr, back: &Redis, pusher: &mut Speaker) -> bool {
     send(&mut client, "BLPOP l 0");
     wait_until("it waits", || blocked(back) == 1);
     drop(client);
-    pusher.say("LPUSH l v");
+    assert_eq!(pusher.say("LPUSH l v"), Reply::Integer(1));
     wait_until("its wait has ended", || blocked(back) == 0);
     pusher.say("DEL l") == Reply::Integer(1)
 }
@@ -274,7 +287,7 @@ fn a_wait_outlives_a_reload_and_no_wait_keeps_the_proxy_before_redis() {
     quickack.rewrite(&text(1));
     quickack.admin_ok(&["reload"]);
     let mut pusher = Speaker::connect(quickack.address());
-    pusher.say("RPUSH l 1 2 3 4 5 6 7 8 9");
+    assert_eq!(pusher.say("RPUSH l 1 2 3 4 5 6 7 8 9"), Reply::Integer(9));
     for client in &mut clients {
         assert_eq!(client.reply().expect("an element").list().len(), 2);
     }
