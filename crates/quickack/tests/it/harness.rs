@@ -127,16 +127,29 @@ pub fn stats(quickack: &Quickack) -> Value {
     serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}"))
 }
 
+/// Waits until no worker has a link: each has noticed that the servers are away. Before that, one of
+/// them may take them for what they were when they are back.
+#[track_caller]
+pub fn until_each_worker_misses_them(quickack: &Quickack) {
+    let all = ["links", "private_links"];
+    wait_until("each worker has lost its links", || is_zero_everywhere(quickack, &all));
+}
+
 /// Waits until no worker takes a server for down: one may have seen it return, and a client of
 /// another is still told that it is down.
 #[track_caller]
 pub fn until_each_worker_knows(quickack: &Quickack) {
-    wait_until("each worker knows that the servers are back", || {
-        let stats = stats(quickack);
-        let pools = stats["pools"].as_array().expect("pools");
-        let servers = pools.iter().flat_map(|pool| pool["servers"].as_array().expect("servers"));
-        servers.into_iter().all(|server| server["down_workers"].as_u64() == Some(0))
-    });
+    let what = "each worker knows that the servers are back";
+    wait_until(what, || is_zero_everywhere(quickack, &["down_workers"]));
+}
+
+/// Whether these gauges of all servers are zero.
+fn is_zero_everywhere(quickack: &Quickack, gauges: &[&str]) -> bool {
+    let stats = stats(quickack);
+    let pools = stats["pools"].as_array().expect("pools");
+    let servers = pools.iter().flat_map(|pool| pool["servers"].as_array().expect("servers"));
+    let is_zero = |server: &Value| gauges.iter().all(|name| server[*name].as_u64() == Some(0));
+    servers.into_iter().all(is_zero)
 }
 
 /// Returns a counter of the only server, summed over all workers.

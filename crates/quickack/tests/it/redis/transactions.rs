@@ -223,6 +223,7 @@ fn a_server_that_is_killed_within_exec_leaves_no_client_without_an_answer() {
         assert!(!client.say("GET n").error().is_empty(), "the server is away");
     }
     assert!(unknown > 0, "one was being executed");
+    harness::until_each_worker_misses_them(&quickack);
     let _again = Redis::start_on(Family::Redis70, address, &[]).expect("its port is free");
     wait_until("the server is back", || matches!(speak(&quickack).say("GET n"), Reply::Null(_)));
     harness::until_each_worker_knows(&quickack);

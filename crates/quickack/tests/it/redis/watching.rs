@@ -120,6 +120,7 @@ fn a_server_that_starts_again_has_forgotten_what_is_watched() {
     assert_eq!(client.say("WATCH k"), Reply::Simple("OK".into()));
     let address = backs[0].address;
     drop(backs.remove(0));
+    harness::until_each_worker_misses_them(&quickack);
     let again = Redis::start_on(Family::Redis70, address, &[]);
     let _again = again.expect("the port is free again");
     let mut other = speak(&quickack);
@@ -151,7 +152,7 @@ fn a_worker_of_jobs_needs_one_connection_for_a_thousand_jobs() {
     assert!(matches!(worker.say("LREM {q}done 1 x"), Reply::Integer(0)));
     let before = received();
     for job in 0..1_000 {
-        pusher.say(&format!("LPUSH {{q}}jobs {job}"));
+        assert_eq!(pusher.say(&format!("LPUSH {{q}}jobs {job}")), Reply::Integer(1));
         assert_eq!(worker.say("BRPOPLPUSH {q}jobs {q}done 0"), Reply::Bulk(job.to_string().into()));
         assert_eq!(worker.say(&format!("LREM {{q}}done 1 {job}")), Reply::Integer(1));
     }
