@@ -16,18 +16,20 @@ fn memcached_sees_no_more_links_than_the_cap_whatever_the_number_of_workers() {
     let caps = ["server_connections: 4", "server_connections_max: 8"];
     let quickack = harness::start(4, &[], &[memcached.address], &caps);
     let load = harness::load(&quickack, 64, Options { depth: 4, keys: 12, ..Options::default() });
+    let until_eight = |who: &str| {
+        wait_until(&format!("{who} workers share eight links"), || {
+            load.wait_for_requests(500);
+            let links = memcached.stat("curr_connections") - alone;
+            println!("{links} links");
+            links == 8
+        });
+    };
     load.wait_for_requests(5_000);
-    assert_eq!(memcached.stat("curr_connections") - alone, 8);
+    until_eight("four");
     quickack.rewrite(&harness::text(8, &[], &[memcached.address], &caps));
     quickack.admin_ok(&["reload"]);
     load.wait_for_everybody();
-    let mut links = 0;
-    wait_until("eight workers share eight links", || {
-        load.wait_for_requests(500);
-        links = memcached.stat("curr_connections") - alone;
-        println!("{links} links");
-        links == 8
-    });
+    until_eight("eight");
     load.stop().assert_unharmed();
     // More workers than permitted links.
     quickack.rewrite(&harness::text(9, &[], &[memcached.address], &caps));
