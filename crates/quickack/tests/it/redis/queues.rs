@@ -6,7 +6,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
-use testkit::process::{Family, Process, Quickack, Redis, Speaker, send, wait_until};
+use testkit::process::{DEADLINE, Family, Process, Quickack, Redis, Speaker, send, wait_until};
 use testkit::wire::resp::Reply;
 
 use super::super::harness;
@@ -123,13 +123,14 @@ fn work(queue: &Queue, port: u16, count: usize, cuts: usize, mut cut: impl FnMut
     }
     // What is not done while nothing happens for so long is lost.
     let (mut last, mut since) = (0, Instant::now());
-    while last < count && since.elapsed() < Duration::from_secs(15) {
+    while last < count && since.elapsed() < DEADLINE {
         consumers.tend();
         let now = done();
         if now > last {
             (last, since) = (now, Instant::now());
         }
-        std::thread::yield_now();
+        // Each look is a connection, and the jobs need the processors.
+        std::thread::sleep(Duration::from_millis(20));
     }
     let counts = counts(&ledger);
     let numbers: BTreeSet<usize> = counts.iter().map(|(number, _)| *number).collect();
