@@ -9,10 +9,9 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
-use rustix::process::Signal;
-use testkit::process::{Client, Memcached, Quickack, send, wait_until};
+use testkit::process::{Client, Memcached, Quickack, wait_until};
 
-use super::harness::{self, stats, wait_for_workers};
+use super::harness::{self, replace_worker, stats, wait_for_workers};
 use super::logins::private;
 
 const USERS: &str = "anna:old-secret\nbob:secret\n";
@@ -129,8 +128,7 @@ fn fifty_guessers_are_ten_tries_a_second_and_others_log_in_before_memcached() {
     beside.ask(RIGHT, "STORED\r\n");
     check("at first");
     // A worker dies, and others come.
-    send(harness::workers(&quickack)[&0].pid, Signal::KILL);
-    wait_for_workers(&quickack, 2);
+    replace_worker(&quickack, harness::workers(&quickack)[&0].pid, 2);
     quickack.admin_ok(&["reload"]);
     check("after a death");
     for workers in [4, 1, 3] {

@@ -7,9 +7,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
 
-use rustix::process::Signal;
 use tempfile::TempDir;
-use testkit::process::{Client, Memcached, Quickack, free_address, send};
+use testkit::process::{Client, Memcached, Quickack, free_address};
 use testkit::wire::binary::{GET, HEAD_LEN, Head, NOOP, NOT_FOUND, Packet, REPLY};
 
 /// Makes a folder with a file that no other user may read.
@@ -260,8 +259,7 @@ fn a_reload_takes_other_passwords_and_who_is_logged_in_stays_before_memcached() 
     quickack.client().ask(&login("carl", "new-secret"), "STORED\r\n");
     // A worker that is started later has them too.
     let pid = super::harness::workers(&quickack)[&0].pid;
-    send(pid, Signal::KILL);
-    super::harness::wait_for_workers(&quickack, 2);
+    super::harness::replace_worker(&quickack, pid, 2);
     (0..8).for_each(|_| quickack.client().ask(&login("carl", "new-secret"), "STORED\r\n"));
     let shown =
         format!("{}{}{refused:?}", quickack.process.stderr_text(), command_lines(&quickack));

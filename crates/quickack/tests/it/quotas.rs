@@ -266,8 +266,7 @@ fn so_much_is_in_flight_and_it_is_given_back() {
     memcached.process.thaw();
     wait_until("it is held again", || held() <= most);
     let worker = *quickack.workers().values().next().expect("there are four");
-    send(worker, Signal::KILL);
-    wait_for_workers(&quickack, 4);
+    replace_worker(&quickack, worker, 4);
     // What the dead worker held does not count.
     crowd.wait_for(100 * BIG as u64);
     crowd.stop();
