@@ -214,7 +214,7 @@ fn a_client_that_waits_at_any_worker_is_unblocked_and_loses_no_element() {
             assert_eq!(client.reply().expect("an answer"), told, "{family:?} {reason}");
             assert_eq!(other.say(&line), zero, "once");
             // Its connection is the same, and so is its element.
-            other.say(&format!("RPUSH {{t{nth}}}l v"));
+            assert_eq!(other.say(&format!("RPUSH {{t{nth}}}l v")), Reply::Integer(1));
             let element = client.say(&format!("BLPOP {{t{nth}}}l 0"));
             let expected = [Reply::Bulk(format!("{{t{nth}}}l").into()), Reply::Bulk("v".into())];
             assert_eq!(element, Reply::Array(expected.to_vec()));
