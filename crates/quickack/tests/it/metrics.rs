@@ -24,13 +24,21 @@ fn number(json: &Value, path: &[&str]) -> u64 {
     found.as_u64().unwrap_or_else(|| panic!("no number at {path:?} of {json:#}"))
 }
 
-/// Returns the answered requests of clients: reads and updates.
-fn answered(quickack: &Quickack) -> (u64, u64) {
-    let json = harness::stats(quickack);
-    let count = |name: &str| number(&json, &["latency_us", name, "count"]);
-    let (reads, updates) = (count("reads"), count("updates"));
-    assert_eq!(number(&json, &["requests_total"]), reads + updates);
-    (reads, updates)
+/// Waits until the answered requests of clients, reads and updates, are those of a load. A client may
+/// have its last answer before the worker has counted it.
+#[track_caller]
+fn wait_for_answered(quickack: &Quickack, total: &Counts, when: &str) {
+    let mut found = [0; 3];
+    let expected = [total.gets, total.updates, total.gets + total.updates];
+    wait_until(&format!("{when}: reads, updates and requests are {expected:?}"), || {
+        let json = harness::stats(quickack);
+        let count = |name: &str| number(&json, &["latency_us", name, "count"]);
+        let now = [count("reads"), count("updates"), number(&json, &["requests_total"])];
+        if std::mem::replace(&mut found, now) != now {
+            println!("{when}: {now:?}");
+        }
+        now == expected
+    });
 }
 
 #[test]
@@ -40,8 +48,7 @@ fn the_counters_are_the_loads_own_through_deaths_and_reloads_before_memcached() 
     let load = harness::load(&quickack, 40, Options { depth: 3, keys: 12, ..Options::default() });
     load.wait_for_requests(5_000);
     load.pause();
-    let total = load.tally().total();
-    assert_eq!(answered(&quickack), (total.gets, total.updates), "{total:?}");
+    wait_for_answered(&quickack, &load.tally().total(), "at first");
     for n in 0..8 {
         load.resume();
         load.wait_for_requests(500);
@@ -53,6 +60,7 @@ fn the_counters_are_the_loads_own_through_deaths_and_reloads_before_memcached() 
             // Nothing is outstanding: the dead worker's count equals the answers that its clients
             // received.
             load.pause();
+            wait_for_answered(&quickack, &load.tally().total(), "before a death");
             let old = workers(&quickack)[&(n / 2)].pid;
             send(old, Signal::KILL);
             wait_until("a successor serves", || {
@@ -65,10 +73,10 @@ fn the_counters_are_the_loads_own_through_deaths_and_reloads_before_memcached() 
         load.pause();
         let total: Counts = load.tally().total();
         assert_eq!((total.failed, total.lost), (0, 0));
-        assert_eq!(answered(&quickack), (total.gets, total.updates), "round {n}: {total:?}");
+        wait_for_answered(&quickack, &total, &format!("round {n}"));
     }
-    let clients = harness::clients(&quickack);
-    assert_eq!(clients, 40, "those of the dead are gone from the gauges");
+    let what = "those of the dead are gone from the gauges";
+    wait_until(what, || harness::clients(&quickack) == 40);
     let total = load.tally().total();
     wait_until("the second has ended, and the windows have what the clients counted", || {
         let json = harness::stats(&quickack);
