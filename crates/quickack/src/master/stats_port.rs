@@ -271,8 +271,8 @@ const METHODS: [(&str, Method); 9] = [
     ("TRACE", Method::Other),
     ("CONNECT", Method::Other),
 ];
-/// A request comes with the connection, if one comes at all, or as much later as a busy machine keeps
-/// its sender from running. Collectors that say nothing are not to wait for longer.
+/// A request comes with the connection, if one comes at all, or as much later as a busy machine
+/// keeps its sender from running. Collectors that say nothing are not to wait for longer.
 const SILENCE_PATIENCE: Duration = Duration::from_millis(100);
 /// The rest of a request may come in pieces.
 const HEAD_PATIENCE: Duration = Duration::from_secs(2);

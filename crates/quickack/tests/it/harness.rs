@@ -127,8 +127,8 @@ pub fn stats(quickack: &Quickack) -> Value {
     serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}"))
 }
 
-/// Waits until no worker has a link: each has noticed that the servers are away. Before that, one of
-/// them may take them for what they were when they are back.
+/// Waits until no worker has a link: each has noticed that the servers are away. Before that, one
+/// of them may take them for what they were when they are back.
 #[track_caller]
 pub fn until_each_worker_misses_them(quickack: &Quickack) {
     let all = ["links", "private_links"];

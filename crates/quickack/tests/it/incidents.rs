@@ -192,6 +192,6 @@ fn a_memory_that_is_full_is_named() {
     names(&quickack, &["top", "--once"], &["Replies dropped because `memory_max` was reached"]);
 }
 
-/// Longer than the threshold of slow requests, and so long that nothing else is most of it on a busy
-/// machine.
+/// Longer than the threshold of slow requests, and so long that nothing else is most of it on a
+/// busy machine.
 const LONG: Duration = Duration::from_millis(800);

@@ -48,8 +48,8 @@ fn one_client_too_many_is_refused_with_a_sentence_before_memcached_sees_it() {
 }
 
 /// Lets so many clients connect, and ask when all of them are there and `pause` is over; returns
-/// their replies. A client that is refused has 200 ms to ask. Where the machine is so busy that this
-/// test needs nearly as long, its replies say nothing of the proxy, and others are asked for.
+/// their replies. A client that is refused has 200 ms to ask. Where the machine is so busy that
+/// this test needs nearly as long, its replies say nothing of the proxy, and others are asked for.
 #[track_caller]
 fn replies_of_refused(
     quickack: &Quickack,

@@ -24,8 +24,8 @@ fn number(json: &Value, path: &[&str]) -> u64 {
     found.as_u64().unwrap_or_else(|| panic!("no number at {path:?} of {json:#}"))
 }
 
-/// Waits until the answered requests of clients, reads and updates, are those of a load. A client may
-/// have its last answer before the worker has counted it.
+/// Waits until the answered requests of clients, reads and updates, are those of a load. A client
+/// may have its last answer before the worker has counted it.
 #[track_caller]
 fn wait_for_answered(quickack: &Quickack, total: &Counts, when: &str) {
     let mut found = [0; 3];
@@ -119,8 +119,8 @@ fn the_stats_port_speaks_as_nutcrackers_does_before_memcached() {
     assert_eq!(server["responses"], 10, "{ours:#}");
 }
 
-/// Returns the answer of a port to these pieces. A client that says nothing for 100 ms is taken for a
-/// collector. Where the machine is so busy that this test needs nearly as long, it asks again.
+/// Returns the answer of a port to these pieces. A client that says nothing for 100 ms is taken for
+/// a collector. Where the machine is so busy that this test needs nearly as long, it asks again.
 #[track_caller]
 fn told_to(port: SocketAddr, pieces: &[&str]) -> String {
     let start = Instant::now();
