@@ -241,8 +241,10 @@ pub const ERROR_KEPT_MAX: usize = 512;
 pub const ITEM_SIZE_DEFAULT: usize = 1024 * 1024;
 /// The same in a pool of Redis servers, if a worker may hold as much.
 pub const REDIS_ITEM_SIZE_DEFAULT: usize = 128 * 1024 * 1024;
-/// The largest value that a file may allow: that of `memcached -I`. Redis's own default is half.
+/// The largest value that a file may allow: that of `memcached -I`, …
 pub const ITEM_SIZE_MAX: usize = 1024 * 1024 * 1024;
+/// … and that of Redis.
+pub const REDIS_ITEM_SIZE_MAX: usize = 512 * 1024 * 1024;
 /// Bytes of a client's requests that are kept while it reads nothing, where the file names none.
 pub const CLIENT_BUFFER_DEFAULT: usize = 64 * 1024 * 1024;
 /// How long a client that is stopped may take nothing before its socket is read on.

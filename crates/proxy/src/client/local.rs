@@ -133,7 +133,8 @@ impl Clients {
         }
     }
 
-    /// Writes the answer to a local command that changes nothing, for the answer to a transaction.
+    /// Writes the answer to a local command that changes nothing, for the answer to a transaction,
+    /// and charges the client for it.
     pub(crate) fn local_words(
         &mut self,
         base: &mut Base,
@@ -152,6 +153,7 @@ impl Clients {
             let asked = Asked { command: request.command, head, ..Asked::no_request() };
             client.protocol.answer(&asked, &Answer::Ok, &mut words);
         }
+        client.charge((words.len() / limits::ANSWER_WORK_BYTES) as u32);
         words
     }
 

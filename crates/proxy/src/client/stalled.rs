@@ -32,72 +32,46 @@ impl Client {
         base.idle_since(self.received.max(self.resumed))
     }
 
-    /// Returns how much it holds and does nothing about, and for how long nothing came if it is
-    /// that.
-    fn idle_part(&self, base: &Base) -> (usize, Option<u64>) {
-        let (come, silent_us) = (self.come(), self.stalled_us(base));
-        match come >= limits::STALLED_MIN && silent_us >= limits::STALLED_US {
-            true => (come, Some(silent_us)),
-            false => (self.unread(base), None),
-        }
+    /// Returns how much has come if nothing more comes.
+    fn stalled(&self, base: &Base) -> usize {
+        let come = self.come();
+        let is_it = come >= limits::STALLED_MIN && self.stalled_us(base) >= limits::STALLED_US;
+        if is_it { come } else { 0 }
     }
 
-    /// Returns how much it holds if it has taken nothing for `timeout_write`.
+    /// Returns how much is kept for it, and of it, if it has taken nothing for `timeout_write`.
     fn unread(&self, base: &Base) -> usize {
         let write = base.pools[self.pool as usize].plan.timeouts.write;
         let takes = !self.lags || base.idle_since(self.took_last) < write;
-        if takes { 0 } else { self.held() + self.partial.len() + self.kept_ahead() }
+        if takes { 0 } else { self.held() + self.kept_ahead() }
     }
 }
 
 impl Clients {
     /// Closes the clients that hold most and do nothing about it, until half of the memory is free.
+    /// If all of them hold little, it is not their fault.
     #[cold]
     pub(crate) fn close_stalled(&mut self, base: &mut Base) {
-        if base.memory.is_little() {
-            self.close_idle(base, None, |base, _| !base.memory.is_little());
+        if !base.memory.is_little() {
+            return;
         }
-    }
-
-    /// Closes those that hold most and take nothing, until more can be kept of this client.
-    #[cold]
-    pub(super) fn make_room(&mut self, base: &mut Base, id: ConnId) {
-        let has_room = |base: &Base, client: &Clients| {
-            client.table.find(id).is_none_or(|one| one.bound(base).is_none())
-        };
-        self.close_idle(base, Some(id), has_room);
-    }
-
-    /// Closes the clients that hold most and do nothing about it, but for one, until that one and
-    /// the memory are as they should be. If all of them hold little, it is not their fault.
-    fn close_idle(
-        &mut self,
-        base: &mut Base,
-        spared: Option<ConnId>,
-        is_enough: impl Fn(&Base, &Clients) -> bool,
-    ) {
-        let idle_part = |(id, client): (ConnId, &Client)| {
-            let (part, _) = client.idle_part(base);
-            (part >= limits::STALLED_MIN && Some(id) != spared).then_some((part, id))
-        };
-        let mut idle: Vec<_> = self.table.iter().filter_map(idle_part).collect();
+        let idle = self.idle(|client| client.stalled(base) + client.unread(base));
         let total: usize = idle.iter().map(|(part, _)| part).sum();
         if total < base.memory.in_use() / limits::STALLED_PART {
             return;
         }
-        idle.sort_unstable_by_key(|(part, _)| std::cmp::Reverse(*part));
         // One line of each kind for all: they are counted.
         let (mut stalled_told, mut unread_told) = (false, false);
-        for (come, id) in idle.into_iter().take(limits::STALLED_CLOSED_MAX) {
-            if is_enough(base, self) {
+        for (_, id) in idle.into_iter().take(limits::STALLED_CLOSED_MAX) {
+            let Some(client) = self.table.find(id).filter(|_| base.memory.is_little()) else {
                 return;
-            }
-            let Some(client) = self.table.find(id) else { continue };
-            let (_, Some(silent_us)) = client.idle_part(base) else {
+            };
+            let (come, silent_us) = (client.stalled(base), client.stalled_us(base));
+            if client.unread(base) >= come {
                 let is_first = !std::mem::replace(&mut unread_told, true);
                 self.close_unread(base, id, MEMORY, is_first);
                 continue;
-            };
+            }
             let pool = &base.pools[client.pool as usize];
             pool.counters.add(PoolCounter::ClientsStalled, 1);
             if !std::mem::replace(&mut stalled_told, true) {
@@ -107,5 +81,30 @@ impl Clients {
             self.cancel(id);
             self.close_client(base, id, Departed::Stalled);
         }
+    }
+
+    /// Closes clients that take nothing and hold more than this one, the largest first, until more
+    /// can be kept of it.
+    #[cold]
+    pub(super) fn make_room(&mut self, base: &mut Base, id: ConnId) {
+        let Some(kept) = self.table.find(id).map(Client::kept_ahead) else { return };
+        let idle = self.idle(|client| client.unread(base));
+        let larger = idle.into_iter().take_while(|(part, _)| *part > kept);
+        for (nth, (_, other)) in larger.take(limits::STALLED_CLOSED_MAX).enumerate() {
+            if self.table.find(id).is_none_or(|client| client.bound(base).is_none()) {
+                return;
+            }
+            if other != id {
+                self.close_unread(base, other, MEMORY, nth == 0);
+            }
+        }
+    }
+
+    /// Returns the clients of which this part is not small, the largest first.
+    fn idle(&self, part: impl Fn(&Client) -> usize) -> Vec<(usize, ConnId)> {
+        let all = self.table.iter().map(|(id, client)| (part(client), id));
+        let mut idle: Vec<_> = all.filter(|(part, _)| *part >= limits::STALLED_MIN).collect();
+        idle.sort_unstable_by_key(|(part, _)| std::cmp::Reverse(*part));
+        idle
     }
 }

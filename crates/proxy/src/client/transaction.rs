@@ -244,7 +244,6 @@ impl Clients {
     /// Adds the proxy's own answer to a client's transaction.
     pub(crate) fn queue_answer(&mut self, base: &mut Base, id: ConnId, words: &[u8]) {
         let Some(client) = self.table.find_mut(id) else { return };
-        client.charge((words.len() / limits::ANSWER_WORK_BYTES) as u32);
         let Some(one) = client.transaction.as_mut().filter(|one| !one.aborted) else { return };
         block::push(one.requests + one.answered, words, &mut one.answers);
         one.answered += 1;

@@ -216,6 +216,8 @@ impl Proxy {
     /// Retires a server: it gets nothing new, and its outstanding requests are still answered.
     fn retire_server(&mut self, at: ServerAt) {
         self.retired = true;
+        // Their ids may soon be those of others.
+        self.base.server_mut(at).plan.others.clear();
         self.base.server_mut(at).retire();
         self.servers.retire_server(&mut self.base, at);
     }

@@ -128,6 +128,9 @@ impl Proxy {
         if let Some(answer) = client::refusal(&self.base, asks, request, false) {
             return self.refuse_queued(frame, head, &answer);
         }
+        if let Some(why) = self.no_room_to_queue(asks, request.len()) {
+            return self.refuse_queued(frame, head, &Answer::Failed(&why));
+        }
         let words = self.clients.local_words(&mut self.base, asks.id, (request, head), local);
         if let Some(why) = self.no_room_to_queue(asks, words.len() as u64) {
             return self.refuse_queued(frame, head, &Answer::Failed(&why));

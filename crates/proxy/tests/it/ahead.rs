@@ -241,7 +241,7 @@ fn who_does_not_read_and_writes_no_more_is_not_closed() {
     }
 }
 
-/// Nothing is kept of one that has not logged in: it is closed as soon as it may be.
+/// No more than a block is kept of one that has not logged in.
 #[test]
 fn who_has_not_logged_in_and_reads_nothing_is_closed_in_time() {
     let mut stage = Stage::of(&["s0"], |plan| {
@@ -291,6 +291,25 @@ fn who_takes_nothing_for_long_makes_room_for_one_that_writes_on() {
         _ => None,
     });
     assert_eq!(told, Some((second, "memory_max")));
+}
+
+/// It is not for the one that keeps most that others are closed.
+#[test]
+fn who_keeps_most_has_no_room_made_by_those_that_hold_less() {
+    let (mut stage, link, small) = stopped(|plan| plan.pools[0].timeouts.write = 60 * SECOND);
+    stage.waits(AHEAD_AFTER_US);
+    stage.says(small, &gets(0, 60_000));
+    stage.waits(70 * SECOND);
+    let most = stage.client();
+    stop(&mut stage, link, most);
+    stage.waits(AHEAD_AFTER_US);
+    while !stage.paused.contains(&most) {
+        stage.says(most, &gets(0, 1_000));
+    }
+    stage.waits(10 * SECOND);
+    assert_eq!(stage.closed, []);
+    stage.waits(60 * SECOND);
+    assert_eq!(stage.closed, [most]);
 }
 
 /// The bound is reached when others take the memory, long after it took something.

@@ -458,6 +458,32 @@ fn nobody_is_closed_for_the_memory_that_others_hold() {
     assert!(stage.turn(link).starts_with("set a 0 0 3000\r\n"));
 }
 
+/// What has come of a small request hides nothing.
+#[test]
+fn one_that_reads_nothing_and_stops_in_a_request_is_closed_for_what_it_holds() {
+    let mut stage = Stage::of(&["s0"], |plan| {
+        plan.memory_max = 100_000;
+        plan.limits.client_outbox = 80_000;
+        plan.pools[0].preconnect = true;
+        plan.pools[0].timeouts.write = 60 * SECOND;
+    });
+    let link = stage.connect(0);
+    stage.handshake(link);
+    let client = stage.client();
+    stage.says(client, "get a\r\n");
+    stage.turn(link);
+    stage.says(link, &format!("VALUE a 0 70000\r\n{}\r\nEND\r\n", "x".repeat(70_000)));
+    stage.received_some(client, 10);
+    stage.says(client, &format!("set a 0 0 3000\r\n{}", "x".repeat(2_000)));
+    stage.passes(59 * SECOND);
+    stage.end_turn();
+    assert_eq!(stage.closed, []);
+    stage.passes(SECOND);
+    stage.end_turn();
+    assert_eq!(stage.closed, [client]);
+    assert_eq!(stage.registry.total(POOL, PoolCounter::ClientsUnread), 1);
+}
+
 /// A worker that was stopped has not read what has come.
 #[test]
 fn nobody_is_closed_for_a_time_in_which_the_worker_read_nothing() {

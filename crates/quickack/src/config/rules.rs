@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 
+use proxy::limits;
 use proxy::plan::{OnFailure, PubSub};
 use shard::{Distribution, Hash};
 
@@ -29,6 +30,7 @@ impl Rules<'_> {
         self.check_family(findings);
         self.check_servers(findings);
         self.check_list(findings);
+        self.check_item_size(findings);
         self.check_names(findings);
         self.check_failure(findings);
         self.check_pubsub(findings);
@@ -78,6 +80,15 @@ impl Rules<'_> {
                 );
                 findings.warning(server.spot.clone(), message);
             }
+        }
+    }
+
+    fn check_item_size(&self, findings: &mut Findings) {
+        let most = limits::REDIS_ITEM_SIZE_MAX;
+        let is_more = self.draft.item_size_max.is_some_and(|bytes| bytes > most);
+        if self.draft.speaks_redis() && is_more {
+            let message = "item_size_max: the servers of a Redis pool take arguments of up to 512m";
+            findings.error(self.spot_of("item_size_max"), message);
         }
     }
 

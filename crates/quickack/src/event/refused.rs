@@ -71,7 +71,8 @@ impl Refused {
         let known = self.first.len();
         let mut said = [0; proto::FIRST_LEN];
         said[..known].copy_from_slice(&self.first);
-        let Some(n) = peek(&self.fd, &mut said[known..]) else { return true };
+        let Some((n, is_over)) = peek(&self.fd, &mut said[known..]) else { return true };
+        let is_last = is_last || is_over;
         let Some(words) = proto::refusal(&self.words, &said[..known + n], is_last) else {
             return false;
         };
@@ -83,22 +84,23 @@ impl Refused {
 /// Tells a client why it is refused that cannot be kept until it says something.
 pub fn tell_at_once(fd: impl AsFd, words: &[u8], has_header: bool) {
     let mut said = [0; HEADER_LEN_MAX + proto::FIRST_LEN];
-    let Some(n) = peek(&fd, &mut said) else { return };
+    let Some((n, _)) = peek(&fd, &mut said) else { return };
     let header = if has_header { header::length(&said[..n]).unwrap_or(n) } else { 0 };
     if let Some(words) = proto::refusal(words, &said[header..n], true) {
         say(fd, &words);
     }
 }
 
-/// Returns how many bytes a client has said that were not read; `None` if it has gone and said
-/// nothing: then it needs no word.
-fn peek(fd: impl AsFd, block: &mut [u8]) -> Option<usize> {
+/// Returns how many bytes a client has said that were not read, and whether it has said that there
+/// are no more; `None` if its connection is lost: then it needs no word.
+fn peek(fd: impl AsFd, block: &mut [u8]) -> Option<(usize, bool)> {
     if block.is_empty() {
-        return Some(0);
+        return Some((0, false));
     }
     match rustix::net::recv(fd, block, RecvFlags::PEEK | RecvFlags::DONTWAIT) {
-        Ok((0, _)) | Err(Errno::AGAIN | Errno::INTR) => Some(0),
-        Ok((n, _)) => Some(n),
+        Ok((0, _)) => Some((0, true)),
+        Err(Errno::AGAIN | Errno::INTR) => Some((0, false)),
+        Ok((n, _)) => Some((n, false)),
         Err(_) => None,
     }
 }
@@ -195,6 +197,16 @@ mod tests {
         let mut client = add(&mut all, b"", b"");
         drop(all);
         assert_eq!(told(&mut client), LINE.as_bytes());
+    }
+
+    /// A probe of a load balancer connects and closes, and is to keep no place.
+    #[test]
+    fn one_that_has_closed_is_not_waited_for() {
+        let mut all = RefusedClients::new(WAITING_MAX);
+        let mut client = add(&mut all, b"", b"");
+        client.shutdown(std::net::Shutdown::Write).unwrap();
+        all.look(NOW.after(LOOK_US));
+        assert_eq!((told(&mut client), all.due()), (LINE.as_bytes().to_vec(), None));
     }
 
     #[test]
