@@ -103,6 +103,10 @@ impl Upstream for Servers {
         _conn_key: ConnKey,
         input: &[u8],
     ) -> Parsed<HandshakeReply> {
+        // It says so before it is asked, and closes.
+        if input.starts_with(FULL) && input.contains(&b'\n') {
+            return Parsed::Complete(HandshakeReply::Refused);
+        }
         let (mut at, mut progress) = (0, Progress::default());
         if credentials {
             match reply::parse(Ask { command: commands::SET }, &mut progress, input) {
@@ -134,8 +138,6 @@ fn welcome(kind: ItemKind, line: &[u8], len: usize) -> Parsed<HandshakeReply> {
         _ if line.starts_with(LOGIN_FIRST) => {
             return Parsed::Complete(HandshakeReply::LoginRefused);
         }
-        // It says so before it is asked, if `maxconns_fast` is set.
-        _ if line.starts_with(FULL) => return Parsed::Complete(HandshakeReply::Refused),
         // The server has a problem, or we have. This says nothing of its capabilities.
         _ => return Parsed::Malformed(NO_VERSION),
     };
@@ -190,6 +192,19 @@ mod tests {
                 heard,
                 "{line}"
             );
+        }
+    }
+
+    #[test]
+    fn a_full_server_refuses_before_it_is_asked_anything() {
+        let whole = b"ERROR Too many open connections\r\n";
+        for (credentials, len) in [(true, whole.len()), (false, whole.len()), (false, 20)] {
+            let expected = match len == whole.len() {
+                true => Parsed::Complete(HandshakeReply::Refused),
+                false => Parsed::Incomplete,
+            };
+            let heard = Servers.read_handshake(credentials, ConnKey::default(), &whole[..len]);
+            assert_eq!(heard, expected, "{credentials} {len}");
         }
     }
 

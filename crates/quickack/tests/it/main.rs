@@ -20,6 +20,7 @@ mod distance;
 mod eject;
 mod endings;
 mod faults;
+mod full;
 mod guesses;
 mod guide;
 mod harness;
