@@ -15,6 +15,7 @@ use proto::{BlockReply, Item, ItemKind, Parsed, Trial, Upstream};
 use super::link::{Handshake, Link, State};
 use super::message::{Late, Message, MessageForm, Payload, Steps};
 use super::open::{fault_of, is_out};
+use super::rest::TRIAL;
 use super::waiting::Waiting;
 use super::{LinkEvent, Servers};
 use crate::Time;
@@ -74,6 +75,13 @@ impl Servers {
             return Err(Fault::Unable);
         }
         let home = base.pool(at).conn_keys.home;
+        let conn_key = base.pool(at).conn_keys.of(home);
+        if state.refuses(conn_key, base.now) {
+            return Err(Fault::SetupRefused);
+        }
+        if let Some(why) = state.rests.why(conn_key, TRIAL, base.now) {
+            return Err(why);
+        }
         let id = self.begin_connect(base, at, home, LinkClass::Shared);
         self.state(at).blocks = Blocks::Tried(id);
         Ok(false)
@@ -183,8 +191,10 @@ impl Servers {
     pub(super) fn end_trial(&mut self, base: &mut Base, id: ConnId, blocks: Blocks) {
         let Some(link) = self.links.find_mut(id) else { return };
         base.spares.give(std::mem::take(&mut link.partial));
-        let at = link.at;
-        self.state(at).blocks = blocks;
+        let (at, conn_key) = (link.at, base.pool(link.at).conn_keys.of(link.conn_key));
+        let state = self.state(at);
+        state.blocks = blocks;
+        state.rests.end(conn_key, TRIAL);
         self.close_quietly(base, id);
     }
 }
@@ -200,11 +210,11 @@ impl Servers {
 }
 
 impl Blocks {
-    /// Returns what is known when a link of the server is lost: it may not be the same server any
-    /// more.
-    pub(super) fn after_loss(self, link: ConnId) -> Blocks {
+    /// Returns what is known when a link of the server is lost. If that was up, it may not be the
+    /// same server any more.
+    pub(super) fn after_loss(self, link: ConnId, was_up: bool) -> Blocks {
         match self {
-            Blocks::Accepted | Blocks::Refused(Fault::Busy, _) => Blocks::Unknown,
+            Blocks::Accepted | Blocks::Refused(Fault::Busy, _) if was_up => Blocks::Unknown,
             Blocks::Tried(one) if one == link => Blocks::Unknown,
             other => other,
         }

@@ -285,7 +285,7 @@ impl Servers {
         let place = self.place_of(id, &link);
         let state = self.state(at);
         state.forget(id);
-        state.blocks = state.blocks.after_loss(id);
+        state.blocks = state.blocks.after_loss(id, link.was_up());
         self.forget_disproof(base, at);
         if link.class == LinkClass::Subscribed {
             self.forget_topics(base, &link, fault);

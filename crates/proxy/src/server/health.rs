@@ -3,6 +3,7 @@
 //! and returns, and applies the decision.
 
 use super::Servers;
+use super::block::Blocks;
 use super::link::{Link, State};
 use crate::base::fault::Fault;
 use crate::base::id::ConnId;
@@ -25,6 +26,10 @@ impl Servers {
         let counts = state.note_failure(server.health, base.now);
         state.rests.clear();
         state.failed_attempt = None;
+        // It may come back as another one.
+        if state.blocks == Blocks::Accepted {
+            state.blocks = Blocks::Unknown;
+        }
         let failures = state.failures;
         base.server_mut(at).set_health(Health::Down);
         if was_ready {

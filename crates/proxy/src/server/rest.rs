@@ -20,7 +20,7 @@ pub(super) struct Rests(Vec<Rest>);
 
 struct Rest {
     conn_key: ConnKey,
-    /// One of those that clients share, or `PRIVATE`.
+    /// One of those that clients share, `PRIVATE` or `TRIAL`.
     nth: usize,
     /// When it could first not be filled.
     since: Time,
@@ -34,6 +34,8 @@ struct Rest {
 const TELL_US: u64 = 1_000_000;
 /// All links that serve one client only rest together.
 pub(super) const PRIVATE: usize = usize::MAX;
+/// The link that is to show whether a server executes blocks.
+pub(super) const TRIAL: usize = usize::MAX - 1;
 
 impl Rests {
     /// Notes that a place could not be filled; returns whether that is to be told.
@@ -68,7 +70,7 @@ impl Rests {
     }
 
     /// Notes that a link has come up at a place.
-    fn end(&mut self, conn_key: ConnKey, nth: usize) {
+    pub(super) fn end(&mut self, conn_key: ConnKey, nth: usize) {
         self.0.retain(|one| one.conn_key != conn_key || one.nth != nth);
     }
 
@@ -82,6 +84,9 @@ impl Servers {
     pub(super) fn place_of(&self, id: ConnId, link: &Link) -> Option<usize> {
         if link.class == LinkClass::Private {
             return Some(PRIVATE);
+        }
+        if self.is_trial(link.at, id) {
+            return Some(TRIAL);
         }
         let state = &self.states[link.at.pool as usize][link.at.server as usize];
         let places = state.links.get(usize::from(link.conn_key))?;

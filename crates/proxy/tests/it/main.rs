@@ -14,6 +14,7 @@ mod clients;
 mod counts;
 mod endings;
 mod fair;
+mod further;
 mod holds;
 mod inputs;
 mod inquiries;

@@ -1,0 +1,100 @@
+//! Stories of links that a server refuses or ends while it serves on those that it has.
+
+use proto::protocol;
+use proxy::plan::PoolPlan;
+use proxy::{Closed, ConnId, Event};
+
+use crate::stage::resp::{HELLO, WELCOME, comes_up, request as resp};
+use crate::stage::{SECOND, Stage};
+
+const FULL: &str = "-ERR max number of clients reached\r\n";
+const TOLD_FULL: &str =
+    "-ERR s0: takes no further connection: ERR max number of clients reached; not sent\r\n";
+
+fn redis(set: impl FnOnce(&mut PoolPlan)) -> Stage {
+    Stage::new(&["s0"], |pool| {
+        pool.protocol = protocol("redis").expect("the table has it");
+        (pool.preconnect, pool.databases) = (true, 16);
+        set(pool);
+    })
+}
+
+/// A server with the link that clients share, on which it has answered.
+fn served(set: impl FnOnce(&mut PoolPlan)) -> (Stage, ConnId, ConnId) {
+    let mut stage = redis(set);
+    let (link, client) = (comes_up(&mut stage), stage.client());
+    serves(&mut stage, link, client);
+    (stage, link, client)
+}
+
+#[track_caller]
+fn serves(stage: &mut Stage, link: ConnId, client: ConnId) {
+    stage.says(client, "GET k\r\n");
+    assert_eq!(stage.turn(link), resp("GET k"));
+    stage.says(link, "$-1\r\n");
+    assert_eq!(stage.received(client), "$-1\r\n");
+}
+
+fn all(requests: &[&str]) -> String {
+    requests.iter().map(|one| resp(one)).collect()
+}
+
+fn trial() -> String {
+    all(&["HELLO 2", "MULTI", "DISCARD", "MULTI", "EXEC"])
+}
+
+/// Has the server refuse the link that was ordered.
+fn refuses(stage: &mut Stage) {
+    stage.end_turn();
+    let (link, _) = stage.begins().expect("a link was ordered");
+    stage.says(link, FULL);
+    stage.closes(link, Closed::Eof);
+}
+
+#[test]
+fn a_transaction_at_a_full_server_reads_its_words_and_is_not_tried_for_ever() {
+    let (mut stage, link, client) = served(|_| {});
+    stage.says(client, "MULTI\r\nGET k\r\nEXEC\r\n");
+    refuses(&mut stage);
+    stage.end_turn();
+    assert_eq!(stage.connects, [], "not at once again");
+    assert_eq!(stage.received(client), format!("+OK\r\n+QUEUED\r\n{TOLD_FULL}"));
+    stage.says(client, "MULTI\r\nGET k\r\nEXEC\r\n");
+    stage.end_turn();
+    assert_eq!(stage.received(client), format!("+OK\r\n+QUEUED\r\n{TOLD_FULL}"));
+    assert_eq!(stage.connects, []);
+    serves(&mut stage, link, client);
+    // There is room again.
+    stage.passes(SECOND);
+    stage.says(client, "MULTI\r\nGET k\r\nEXEC\r\n");
+    stage.end_turn();
+    let one = stage.establishes_with(&trial());
+    stage.says(one, &format!("{WELCOME}+OK\r\n+OK\r\n+OK\r\n*0\r\n"));
+    assert_eq!(stage.turn(link), all(&["MULTI", "GET k", "EXEC"]));
+}
+
+/// Its links do not tell of another server.
+#[test]
+fn a_link_that_is_refused_makes_nobody_try_transactions_anew() {
+    let (mut stage, link, client) = served(|pool| pool.hold_after = None);
+    stage.says(client, "MULTI\r\nGET k\r\nEXEC\r\n");
+    stage.end_turn();
+    let one = stage.establishes_with(&trial());
+    stage.says(one, &format!("{WELCOME}+OK\r\n+OK\r\n+OK\r\n*0\r\n"));
+    for round in 0..3 {
+        if round > 0 {
+            let other = stage.client();
+            stage.says(other, "SELECT 1\r\nGET k\r\n");
+            refuses(&mut stage);
+            let told = stage.received(other);
+            assert!(told.ends_with(TOLD_FULL), "{told}");
+            stage.closes(other, Closed::Eof);
+            stage.says(client, "MULTI\r\nGET k\r\nEXEC\r\n");
+        }
+        assert_eq!(stage.turn(link), all(&["MULTI", "GET k", "EXEC"]));
+        assert_eq!(stage.connects, []);
+        stage.says(link, "+OK\r\n+QUEUED\r\n*1\r\n$-1\r\n");
+        assert_eq!(stage.received(client), "+OK\r\n+QUEUED\r\n*1\r\n$-1\r\n");
+        stage.passes(SECOND);
+    }
+}
