@@ -117,7 +117,7 @@ impl Servers {
     }
 
     /// Notes that a link came up and brought nothing: its server answers handshakes, and may do
-    /// nothing else.
+    /// nothing else. One such link shows nothing of a server that was well; another one is begun.
     pub(super) fn note_fruitless(
         &mut self,
         base: &mut Base,
@@ -128,7 +128,10 @@ impl Servers {
         if works {
             return self.rest_place(base, link, nth?, fault);
         }
-        self.server_failed(base, link.at, fault);
+        match self.state(link.at).may_be_well() {
+            true => self.begin_judge(base, link.at),
+            false => self.server_failed(base, link.at, fault),
+        }
         None
     }
 

@@ -98,3 +98,26 @@ fn a_link_that_is_refused_makes_nobody_try_transactions_anew() {
         stage.passes(SECOND);
     }
 }
+
+/// A firewall, or a `CLIENT KILL`, may have ended it. Another link shows what the server is.
+#[test]
+fn one_link_that_is_lost_in_its_first_second_is_no_verdict() {
+    for comes_up_again in [true, false] {
+        let mut stage = redis(|_| {});
+        let (link, client) = (comes_up(&mut stage), stage.client());
+        stage.says(client, "SET k 1\r\n");
+        assert_eq!(stage.turn(link), resp("SET k 1"));
+        stage.closes(link, Closed::Reset);
+        assert_eq!(stage.healths(), ["s0 ready"]);
+        assert!(stage.received(client).contains("connection lost"));
+        stage.end_turn();
+        if comes_up_again {
+            let link = comes_up(&mut stage);
+            serves(&mut stage, link, client);
+            continue;
+        }
+        let (judge, _) = stage.connects[0];
+        stage.closes(judge, Closed::Reset);
+        assert_eq!(stage.healths(), ["s0 down"]);
+    }
+}

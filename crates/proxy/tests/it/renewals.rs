@@ -93,6 +93,9 @@ fn a_connection_that_ends_with_its_handshake_is_not_followed_by_another() {
     let another = stage.connect(0);
     stage.closes(another, Closed::Eof);
     assert_eq!(stage.received(client), LOST);
+    // One shows whether the server is there, and no others at once.
+    let judge = stage.connect(0);
+    stage.closes(judge, Closed::Eof);
     assert_eq!(stage.connects, []);
     stage.expect_rows(0);
 }

@@ -71,6 +71,8 @@ fn a_server_that_is_down_is_probed_no_more_in_maintenance_and_is_asked_at_once_a
     let (client, key, link) = asking(&mut stage);
     stage.closes(link, Closed::Reset);
     stage.received(client);
+    let (judge, _) = stage.connects.pop().expect("another shows what it is");
+    stage.closes(judge, Closed::Reset);
     assert_eq!(stage.healths()[1], "s1 down");
     stage.passes(SECOND);
     let (probe, _) = stage.connects.pop().expect("it is probed");
