@@ -182,7 +182,7 @@ impl Servers {
     }
 
     /// Asks whether a server is there, unless it owes an answer anyway, and has it asked again.
-    fn ping_topics(&mut self, base: &mut Base, at: ServerAt) {
+    pub(super) fn ping_topics(&mut self, base: &mut Base, at: ServerAt) {
         self.await_ping(base, at);
         let Some(id) = self.state(at).topics.link else { return };
         let is_still = |link: &Link| link.is_up() && link.outstanding.is_empty();

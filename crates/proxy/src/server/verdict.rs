@@ -95,7 +95,7 @@ impl Servers {
             let until = base.now.after(2 * base.pool(at).plan.timeouts.reply);
             let (begun, state) = (link.begun, self.state(at));
             state.failed_attempt = Some(FailedAttempt { begun, fault, until });
-            self.ask_idle_links(at);
+            self.ask_idle_links(base, at);
         }
         self.rest_place(base, link, nth?, fault)
     }
@@ -160,7 +160,7 @@ impl Servers {
         let id = self.begin_connect(base, at, home, LinkClass::Shared);
         let state = self.state(at);
         (state.judge, state.judged) = (Some(id), base.now);
-        self.ask_idle_links(at);
+        self.ask_idle_links(base, at);
     }
 
     /// Ends the trial of a server by a link that came up.
@@ -172,9 +172,11 @@ impl Servers {
         }
     }
 
-    /// Whether a link to a server is up, of this worker.
+    /// Whether a link to a server is up, of this worker, on which it has to answer before long if
+    /// it is asked. Nobody asks where a client waits for something, and it may wait for ever.
     fn has_links_up(&self, at: ServerAt) -> bool {
-        self.links.iter().any(|(_, link)| link.at == at && link.was_up())
+        let is_it = |link: &Link| link.at == at && link.was_up() && !link.waits();
+        self.links.iter().any(|(_, link)| is_it(link))
     }
 
     /// Whether a link of another worker to a server is up.
@@ -184,12 +186,15 @@ impl Servers {
         all > state.counters.value(ServerCounter::LinksNow)
     }
 
-    /// Has the links on which a server owes nothing repeat the handshake.
-    fn ask_idle_links(&mut self, at: ServerAt) {
+    /// Has the links on which a server owes nothing repeat the handshake. Where messages may come
+    /// at any time, it gets a PING instead.
+    fn ask_idle_links(&mut self, base: &mut Base, at: ServerAt) {
         for id in self.links_of(at) {
             let Some(link) = self.links.find_mut(id) else { continue };
-            let is_special = matches!(link.class, LinkClass::Subscribed | LinkClass::Private);
-            if link.is_up() && !link.is_waiting() && !link.retiring && !is_special {
+            let is_idle = link.is_up() && !link.is_waiting() && !link.retiring;
+            if is_idle && link.class == LinkClass::Subscribed {
+                self.ping_topics(base, at);
+            } else if is_idle {
                 link.must_prove = true;
                 self.mark_dirty(id);
             }

@@ -121,3 +121,61 @@ fn one_link_that_is_lost_in_its_first_second_is_no_verdict() {
         assert_eq!(stage.healths(), ["s0 down"]);
     }
 }
+
+/// Nobody asks them, so they end when TCP gives up.
+#[test]
+fn links_that_owe_nothing_soon_are_no_sign_that_a_server_works() {
+    for request in ["BLPOP l 0\r\n", "SUBSCRIBE c\r\n"] {
+        let mut stage = redis(|pool| pool.preconnect = false);
+        let (waits, client) = (stage.client(), stage.client());
+        stage.says(waits, request);
+        stage.end_turn();
+        let link = comes_up(&mut stage);
+        assert_eq!(stage.turn(link), resp(request.trim()));
+        if request.starts_with('S') {
+            stage.says(link, "*3\r\n$9\r\nsubscribe\r\n$1\r\nc\r\n:1\r\n");
+        }
+        stage.passes(SECOND);
+        stage.says(client, "GET k\r\n");
+        stage.end_turn();
+        let (further, _) = stage.connects.pop().expect("it is tried");
+        stage.passes(SECOND / 100);
+        stage.closes(further, Closed::Unmade(113));
+        if request.starts_with('S') {
+            // It is asked, and does not answer.
+            assert_eq!(stage.turn(link), resp("PING"));
+            stage.waits(10 * SECOND);
+        }
+        assert_eq!(stage.healths(), ["s0 down"], "{request}");
+    }
+}
+
+/// Private links that are idle are asked as others are.
+#[test]
+fn idle_private_links_are_asked_when_another_cannot_be_made() {
+    for answers in [true, false] {
+        let mut stage = redis(|pool| (pool.preconnect, pool.private) = (false, true));
+        let (one, other) = (stage.client(), stage.client());
+        stage.says(one, "GET k\r\n");
+        stage.end_turn();
+        let link = comes_up(&mut stage);
+        assert_eq!(stage.turn(link), resp("GET k"));
+        stage.says(link, "$-1\r\n");
+        assert_eq!(stage.received(one), "$-1\r\n");
+        stage.passes(SECOND);
+        stage.says(other, "GET k\r\n");
+        stage.end_turn();
+        let (further, _) = stage.connects.pop().expect("it is tried");
+        stage.passes(SECOND / 100);
+        stage.closes(further, Closed::Unmade(113));
+        assert_eq!(stage.healths(), ["s0 ready"]);
+        assert_eq!(stage.turn(link), HELLO);
+        if answers {
+            stage.says(link, WELCOME);
+            serves(&mut stage, link, one);
+        }
+        stage.waits(20 * SECOND);
+        let health = if answers { "s0 ready" } else { "s0 down" };
+        assert_eq!(stage.healths(), [health]);
+    }
+}
