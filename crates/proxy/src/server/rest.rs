@@ -115,19 +115,21 @@ impl Servers {
             let why = if why == Fault::Refused { "refused" } else { why.row().words };
             base.log(Event::LinkRefused { server: id, why, said });
         }
-        // With a spare link, clients go around that other one.
-        let is_spare = nth == LinkClass::Spare as usize;
-        if is_spare { None } else { self.stand_in_at(at, link.conn_key, nth) }
+        self.stand_in_at(at, link.conn_key, (nth, why))
     }
 
-    /// Has another shared link stand in at an empty place that rests, if one is there; returns it.
+    /// Has another shared link stand in at an empty place that rests for this reason, if it may and
+    /// one is there; returns it.
     #[cold]
     pub(super) fn stand_in_at(
         &mut self,
         at: ServerAt,
         conn_key: u16,
-        nth: usize,
+        (nth, why): (usize, Fault),
     ) -> Option<ConnId> {
+        if !may_be_stood_in_for(nth, why) {
+            return None;
+        }
         let links = &self.states[at.pool as usize][at.server as usize].links;
         let shared = &links.get(usize::from(conn_key))?[LinkClass::SPECIAL..];
         let is_up = |id: &ConnId| self.links.find(*id).is_some_and(|link| link.was_up());
@@ -141,6 +143,13 @@ impl Servers {
         *place = Some(other);
         state.stand_ins.push(StandIn { conn_key, nth, link: other });
         Some(other)
+    }
+
+    /// Has a link stand in wherever a dead one did whose place it takes.
+    pub(super) fn replace_stand_in(&mut self, at: ServerAt, dead: ConnId, id: ConnId) {
+        for one in self.state(at).stand_ins.iter_mut().filter(|one| one.link == dead) {
+            one.link = id;
+        }
     }
 
     /// Ends the rest of the place of a link that has come up.
@@ -175,6 +184,17 @@ impl Servers {
                 });
             }
         }
+    }
+}
+
+/// Whether another link may stand in at a place that rests for this reason.
+fn may_be_stood_in_for(nth: usize, why: Fault) -> bool {
+    match LinkClass::OF_PLACES.get(nth) {
+        // Clients go around that other link, or end what their server does there.
+        Some(LinkClass::Spare | LinkClass::Control) => false,
+        // A request that has ended its own link would end the one that others share.
+        Some(_) => !matches!(why, Fault::LinkLost | Fault::Poisoned),
+        None => true,
     }
 }
 

@@ -179,3 +179,75 @@ fn idle_private_links_are_asked_when_another_cannot_be_made() {
         assert_eq!(stage.healths(), [health]);
     }
 }
+
+#[test]
+fn a_stand_in_that_is_made_anew_leaves_the_place_when_its_rest_is_over() {
+    let mut stage = redis(|pool| {
+        (pool.server_connections, pool.preconnect, pool.hold_after) = (2, false, None);
+    });
+    let [one, other] = [stage.client(), stage.client()];
+    stage.says(one, "GET k\r\n");
+    stage.end_turn();
+    let link = comes_up(&mut stage);
+    assert_eq!(stage.turn(link), resp("GET k"));
+    stage.says(link, "$-1\r\n");
+    stage.received(one);
+    stage.says(other, "GET k\r\n");
+    refuses(&mut stage);
+    assert_eq!(stage.turn(link), resp("GET k"));
+    stage.says(link, "$-1\r\n");
+    assert_eq!(stage.received(other), "$-1\r\n");
+    // The end of an idle connection comes in the turn of a request.
+    stage.says(one, "GET k\r\n");
+    stage.closes(link, Closed::Eof);
+    let anew = comes_up(&mut stage);
+    assert_eq!(stage.turn(anew), resp("GET k"));
+    stage.says(anew, "$-1\r\n");
+    assert_eq!(stage.received(one), "$-1\r\n");
+    stage.passes(2 * SECOND);
+    stage.end_turn();
+    stage.says(other, "GET k\r\n");
+    stage.end_turn();
+    assert_eq!(stage.connects.len(), 1, "its place is tried again");
+}
+
+/// Requests that end what a server does must not wait behind it.
+#[test]
+fn a_script_is_not_ended_behind_itself_at_a_full_server() {
+    for verb in ["SCRIPT KILL\r\n", "FUNCTION KILL\r\n", "FUNCTION STATS\r\n"] {
+        let (mut stage, link, script) = served(|_| {});
+        stage.says(script, "EVAL endless 1 a\r\n");
+        assert_eq!(stage.turn(link), resp("EVAL endless 1 a"));
+        let other = stage.client();
+        for _ in 0..2 {
+            stage.says(other, verb);
+            stage.end_turn();
+            if !stage.connects.is_empty() {
+                refuses(&mut stage);
+            }
+            assert_eq!(stage.turn(link), "", "{verb}");
+            assert!(stage.received(other).contains("max number of clients"), "{verb}");
+        }
+    }
+}
+
+/// Its answer is larger than what the server keeps for a client.
+#[test]
+fn a_request_that_ends_its_link_does_not_end_the_one_that_others_share() {
+    let (mut stage, link, _) = served(|_| {});
+    let other = stage.client();
+    for _ in 0..3 {
+        stage.says(other, "KEYS *\r\n");
+        stage.end_turn();
+        while !stage.connects.is_empty() {
+            let slow = comes_up(&mut stage);
+            assert_eq!(stage.turn(slow), resp("KEYS *"));
+            stage.closes(slow, Closed::Eof);
+            stage.end_turn();
+        }
+        assert_eq!(stage.turn(link), "");
+        assert!(stage.received(other).contains("connection lost"));
+    }
+    let is_down = |event: &Event| matches!(event, Event::ServerDown { .. });
+    assert!(!stage.events.iter().any(is_down));
+}
