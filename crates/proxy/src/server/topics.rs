@@ -43,8 +43,8 @@ pub(super) struct ServerTopics {
     asked: VecDeque<Told>,
     /// When the link may be opened again, after it was lost soon.
     retry_at: Option<Time>,
-    /// Why it refused the last link, if it did.
-    refused: Option<Fault>,
+    /// Why the last link did not come up, if it did not.
+    missing: Option<Fault>,
     /// When it is asked next whether it is there: it owes nothing as long as nothing changes.
     ping_at: Option<Time>,
 }
@@ -262,8 +262,8 @@ impl Servers {
             Some(server) => {
                 let at = ServerAt { pool: pool as u32, server: server as u32 };
                 let is_up = base.server(at).health == Health::Ready;
-                let refused = self.states[pool][server].topics.refused.filter(|_| is_up);
-                Settled::Nowhere(Some(server as u32), refused.unwrap_or(Fault::Down))
+                let why = self.states[pool][server].topics.missing.filter(|_| is_up);
+                Settled::Nowhere(Some(server as u32), why.unwrap_or(Fault::Down))
             }
             None => Settled::Nowhere(None, Fault::NoServer),
         }
@@ -399,8 +399,7 @@ impl Servers {
         if !has_stood && fault != Fault::Dropped {
             self.retry_topics(base, at);
         }
-        let refuses = matches!(fault, Fault::Refused | Fault::LoginRefused);
-        self.state(at).topics.refused = refuses.then_some(fault);
+        self.state(at).topics.missing = (!link.was_up()).then_some(fault);
         self.events.push_back(LinkEvent::TopicsLost(TopicsLost { at, lost, unanswered }));
     }
 }

@@ -251,3 +251,23 @@ fn a_request_that_ends_its_link_does_not_end_the_one_that_others_share() {
     let is_down = |event: &Event| matches!(event, Event::ServerDown { .. });
     assert!(!stage.events.iter().any(is_down));
 }
+
+#[test]
+fn a_subscriber_reads_why_no_link_can_be_made_to_a_server_that_is_up() {
+    for (how, why) in [(Some(Closed::Unmade(113)), "connect failed"), (None, "connect timed out")] {
+        let (mut stage, link, one) = served(|pool| pool.hold_after = None);
+        let client = stage.client();
+        stage.says(client, "SUBSCRIBE c\r\n");
+        stage.end_turn();
+        let (further, _) = stage.connects.pop().expect("it is tried");
+        stage.connecting(further, 0);
+        stage.passes(SECOND / 100);
+        serves(&mut stage, link, one);
+        match how {
+            Some(how) => stage.closes(further, how),
+            None => stage.waits(stage.plan.pools[0].timeouts.connect),
+        }
+        assert_eq!(stage.received(client), format!("-ERR s0: {why}\r\n"));
+        assert_eq!(stage.healths(), ["s0 ready"]);
+    }
+}
