@@ -43,7 +43,7 @@ impl Servers {
         }
         let Some(first) = link.outstanding.front().map(|first| first.end) else { return };
         let (at, conn_key) = (link.at, link.conn_key);
-        let has_spare = self.has_spare(at, conn_key);
+        let has_spare = self.spare_of(at, conn_key).is_some();
         let is_able = has_spare || self.may_go_around(base, at, conn_key);
         let Some(link) = self.links.find_mut(id) else { return };
         if !is_able {
@@ -57,9 +57,10 @@ impl Servers {
         }
     }
 
-    fn has_spare(&self, at: ServerAt, conn_key: u16) -> bool {
+    /// Returns the spare link of a connection key, which may be on its way.
+    pub(super) fn spare_of(&self, at: ServerAt, conn_key: u16) -> Option<ConnId> {
         let state = &self.states[at.pool as usize][at.server as usize];
-        state.links.get(usize::from(conn_key)).is_some_and(|links| links[SPARE].is_some())
+        state.links.get(usize::from(conn_key))?[SPARE]
     }
 
     fn may_go_around(&self, base: &Base, at: ServerAt, conn_key: u16) -> bool {
@@ -84,15 +85,18 @@ impl Servers {
         }
     }
 
-    /// Whether a client finds a shared link of its own occupied, and a spare link beside it up.
+    /// Whether a client finds a shared link of its own occupied, and a spare link beside it up; or
+    /// the server said there, since it was occupied, that it is too busy even to choose a database.
     fn goes_around(&self, base: &Base, asks: &Requester) -> bool {
         let shared = Requester { class: LinkClass::Shared, ..*asks };
         let nth = place_of(&shared, &base.pools[asks.pool()].plan);
         self.states[asks.pool()].iter().any(|state| {
             let links = state.links.get(usize::from(asks.conn_key));
-            let link = |nth: usize| links.and_then(|links| self.links.find(links[nth]?));
-            link(SPARE).is_some_and(Link::is_up)
-                && link(nth).is_some_and(|link| link.is_occupied(base))
+            let link = |nth: usize| links.and_then(|links| self.links.find((*links.get(nth)?)?));
+            let (Some(spare), Some(shared)) = (link(SPARE), link(nth)) else { return false };
+            let says_busy =
+                || state.said_busy && spare.is_told_busy() && spare.since >= shared.owed;
+            shared.is_occupied(base) && (spare.is_up() || says_busy())
         })
     }
 

@@ -79,6 +79,15 @@ impl Servers {
         self.state(at).said_busy = line.is_some();
     }
 
+    /// Whether a server has answered the handshake of a link that it is busy, and says nothing else
+    /// of late.
+    pub(super) fn says_busy(&self, id: ConnId) -> bool {
+        self.links.find(id).is_some_and(|link| {
+            link.is_told_busy()
+                && self.states[link.at.pool as usize][link.at.server as usize].said_busy
+        })
+    }
+
     /// Fails all that waits for a link whose server has said in its handshake that it is busy.
     pub(super) fn refuse_as_busy(&mut self, base: &mut Base, id: ConnId) {
         let Some(link) = self.links.find_mut(id) else { return };

@@ -81,6 +81,8 @@ impl Servers {
         if self.state(at).said_busy && !self.links.find(id).is_some_and(is_kept) {
             self.refuse_as_busy(base, id);
         }
+        // A change at several servers waits for all their links.
+        self.events.push_back(LinkEvent::Known(at, base.hold_after(at)));
         self.arm(base, id);
     }
 
@@ -302,6 +304,12 @@ impl Link {
             LinkClass::Control => ConnKey { database: 0, ..conn_key },
             _ => conn_key,
         }
+    }
+
+    /// Whether its server has answered the handshake that it is busy, and not otherwise since.
+    pub(super) fn is_told_busy(&self) -> bool {
+        let is_asked_again = |shake: &Handshake| shake.was_busy || self.look_at.is_some();
+        matches!(&self.state, State::Handshake(shake) if is_asked_again(shake))
     }
 
     /// Writes the handshake, with a login or without.

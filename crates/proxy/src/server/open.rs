@@ -26,16 +26,18 @@ impl Servers {
         if is_out(one) {
             return Err(fault_of(one));
         }
-        if asks.class == LinkClass::Private {
+        if matches!(asks.class, LinkClass::Private | LinkClass::Spare) {
             let at = ServerAt { pool: asks.pool, server: server as u32 };
-            return self.private_link_at(base, asks, at);
+            return match asks.class {
+                LinkClass::Private => self.private_link_at(base, asks, at),
+                _ => self.spare_link_at(base, asks, at),
+            };
         }
         let nth = place_of(asks, &pool.plan);
         let state = &self.states[asks.pool()][server];
         let links = state.links.get(usize::from(asks.conn_key));
         match links.and_then(|links| links[nth].or_else(|| stand_in(one, links, nth))) {
             Some(id) => Ok(id),
-            None if asks.class == LinkClass::Spare => self.shared_link_at(base, asks, server),
             None if state.unable_until > base.now => Err(Fault::Unable),
             None if state.refuses(pool.conn_keys.of(asks.conn_key), base.now) => {
                 Err(Fault::SetupRefused)
@@ -51,16 +53,23 @@ impl Servers {
         }
     }
 
-    /// Returns the link of a client that goes around another server's link.
+    /// Returns the link of a client that goes around this server's shared link, or another's.
     #[cold]
     #[inline(never)]
-    fn shared_link_at(
+    fn spare_link_at(
         &mut self,
         base: &mut Base,
         asks: &Requester,
-        server: usize,
+        at: ServerAt,
     ) -> Result<ConnId, Fault> {
-        self.link_at(base, &Requester { class: LinkClass::Shared, ..*asks }, server)
+        match self.spare_of(at, asks.conn_key) {
+            Some(id) if self.says_busy(id) => Err(Fault::Busy),
+            Some(id) => Ok(id),
+            None => {
+                let shared = Requester { class: LinkClass::Shared, ..*asks };
+                self.link_at(base, &shared, at.server as usize)
+            }
+        }
     }
 
     /// Returns the link that a client uses for a server, if there is one.
@@ -144,6 +153,10 @@ impl Servers {
         let fits = len + messages <= base.limits.link_queue && bytes < base.limits.link_outbox;
         if !fits && !bug!(NoQueueBound) {
             return Err(failed(Fault::QueueFull));
+        }
+        if self.says_busy(id) {
+            // Each request that waits for it is refused in these words.
+            return Err(failed(Fault::Busy));
         }
         let is_up = link.is_up();
         if is_up && !link.is_waiting() && self.is_suspect(base, link) {

@@ -2,8 +2,9 @@
 
 use proto::protocol;
 use proxy::{Closed, ConnId};
+use shard::Distribution;
 
-use crate::stage::resp::{BUSY, comes_up, request as resp};
+use crate::stage::resp::{BUSY, HELLO, WELCOME, comes_up, request as resp};
 use crate::stage::{SECOND, Stage};
 
 /// A request that takes so much longer than a round trip keeps others waiting. Here, a round trip
@@ -253,4 +254,71 @@ fn a_script_behind_a_quick_request_is_gone_around_as_well() {
     stage.end_turn();
     stage.waits(LONG + 1);
     assert_eq!(stage.connects.len(), 1);
+}
+
+const SELECT: &str = "*2\r\n$6\r\nSELECT\r\n$1\r\n1\r\n";
+
+/// Brings up the link of the first database but one that was ordered first.
+fn comes_up_in_1(stage: &mut Stage) -> ConnId {
+    stage.end_turn();
+    let link = stage.establishes_with(&[SELECT, HELLO].concat());
+    stage.says(link, &["+OK\r\n", WELCOME].concat());
+    link
+}
+
+/// A server that is busy chooses no other database for a link.
+#[test]
+fn a_client_in_another_database_reads_what_a_busy_server_says_as_well() {
+    let (mut stage, _) = redis(&["s0"], 4);
+    let [script, quiet] = [stage.client(), stage.client()];
+    for client in [script, quiet] {
+        stage.says(client, "SELECT 1\r\n");
+        assert_eq!(stage.received(client), "+OK\r\n");
+    }
+    stage.says(script, "EVAL endless 1 a\r\n");
+    let link = comes_up_in_1(&mut stage);
+    assert_eq!(stage.turn(link), resp("EVAL endless 1 a"));
+    stage.passes(LONG);
+    let spare = stage.establishes_with(&[SELECT, HELLO].concat());
+    stage.says(spare, &[BUSY, WELCOME].concat());
+    for _ in 0..2 {
+        stage.says(quiet, "GET c\r\n");
+        stage.end_turn();
+        assert_eq!(stage.received(quiet), BUSY);
+        stage.passes(SECOND / 20);
+    }
+    // It is asked again, and is not busy any more.
+    stage.says(link, ":1\r\n");
+    stage.passes(SECOND / 10);
+    assert_eq!(stage.turn(spare), [SELECT, HELLO].concat());
+    stage.says(script, "EVAL other 1 a\r\n");
+    assert_eq!(stage.turn(link), resp("EVAL other 1 a"));
+    stage.says(spare, &["+OK\r\n", WELCOME].concat());
+    stage.passes(LONG);
+    stage.says(quiet, "GET d\r\n");
+    assert_eq!(stage.turn(spare), resp("GET d"));
+    stage.says(spare, "$-1\r\n");
+    assert_eq!(stage.received(quiet), "$-1\r\n");
+}
+
+/// It has no deadline while it waits for its links.
+#[test]
+fn a_change_at_several_servers_does_not_wait_for_a_busy_one() {
+    let mut stage = Stage::new(&["s0", "s1"], |pool| {
+        pool.protocol = protocol("redis").expect("the table has it");
+        (pool.databases, pool.distribution) = (16, Distribution::Modula);
+    });
+    let client = stage.client();
+    let keys: String = (0..16).map(|nth| format!(" key{nth}")).collect();
+    stage.says(client, &format!("SELECT 1\r\nDEL{keys}\r\n"));
+    stage.end_turn();
+    let free = comes_up_in_1(&mut stage);
+    stage.end_turn();
+    let busy = stage.establishes_with(&[SELECT, HELLO].concat());
+    assert_eq!(stage.received(client), "+OK\r\n");
+    stage.says(busy, &[BUSY, WELCOME].concat());
+    stage.end_turn();
+    assert_eq!(stage.received(client), BUSY);
+    assert_eq!((stage.turn(free), stage.turn(busy)), (String::new(), String::new()));
+    stage.expect_rows(0);
 }

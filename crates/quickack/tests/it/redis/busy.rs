@@ -346,3 +346,33 @@ fn a_function_that_runs_is_shown_and_killed_through_the_proxy() {
         }
     }
 }
+
+/// A busy server chooses no other database for a link: the answer to that is the client's.
+#[test]
+fn a_client_in_another_database_reads_at_once_that_redis_is_busy() {
+    let backs = servers(Family::Redis70, 1);
+    let quickack = with_workers(1, &addresses(&backs), &["timeout: 60s", "databases: 16"]);
+    let mut direct = Speaker::connect(backs[0].address);
+    assert!(!direct.say("CONFIG SET lua-time-limit 10").is_error());
+    let mut runs = Speaker::connect(quickack.address());
+    let mut clients: Vec<Speaker> = (0..20).map(|_| Speaker::connect(quickack.address())).collect();
+    for one in clients.iter_mut().chain([&mut runs]) {
+        assert_eq!(one.say("SELECT 1"), Reply::Simple("OK".into()));
+        assert_eq!(one.say("GET a"), Reply::Null(b'$'));
+    }
+    runs.send(&command(&["EVAL", "while true do end", "0"]));
+    wait_until("it runs", || direct.say("GET a").is_error());
+    // The first ones may ask before that is known, and wait behind it.
+    let mut waiting = Vec::new();
+    wait_until("a client need not wait behind it", || {
+        let mut one = clients.pop().expect("one of them reads it");
+        one.stream.set_read_timeout(Some(Duration::from_secs(1))).expect("it is not zero");
+        one.send(b"GET a\r\n");
+        let told = one.reply();
+        waiting.push(one);
+        told.is_ok_and(|told| told.error().starts_with("BUSY "))
+    });
+    assert_eq!(direct.say("SCRIPT KILL"), Reply::Simple("OK".into()));
+    assert!(runs.reply().expect("it was killed").is_error());
+    wait_until("all is well again", || runs.say("SET a 1") == Reply::Simple("OK".into()));
+}
