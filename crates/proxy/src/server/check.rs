@@ -258,7 +258,7 @@ impl Servers {
             // A timer ends a rest, and so does the end of a turn in which the others have gone.
             let rests = |one: &Waiting| {
                 one.effort.is_single() && link.rests_until.is_some()
-                    || one.effort.is_bounded() && self.work_at(link.at) > 0
+                    || one.effort.is_bounded() && (self.work_at(link.at) > 0 || !link.is_up())
                     || !self.has_room_for(id, one.effort)
             };
             let is_due = link.queue.firsts().any(|one| !rests(one));

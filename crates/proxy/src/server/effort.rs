@@ -238,7 +238,14 @@ impl Servers {
         let at = link.at;
         let is_never = |link: &Link| matches!(link.class, LinkClass::Control | LinkClass::Spare);
         let state = &self.states[at.pool as usize][at.server as usize];
-        if is_never(link) || state.said_busy || bug!(SlowWithoutLimit) {
+        if is_never(link) || bug!(SlowWithoutLimit) {
+            return true;
+        }
+        if !link.is_up() {
+            // Many links may come up at once: what waits for them leaves by and by.
+            return false;
+        }
+        if state.said_busy {
             return true;
         }
         let has_slow = |(other, link): (ConnId, &Link)| {
@@ -278,12 +285,14 @@ impl Servers {
             // The server says there what it does, whatever it owes elsewhere.
             return true;
         }
+        if bug!(WorkWithoutBound) {
+            return true;
+        }
         if !link.is_up() {
-            // The server has none of it, and may never get it.
-            return its == 0 || its + more <= limits::WORK_MAX_US;
+            return false;
         }
         let own = self.work_at(at);
-        if own == 0 || bug!(WorkWithoutBound) {
+        if own == 0 {
             return true;
         }
         let total = |id| base.metrics.total(id, ServerCounter::WorkNow);

@@ -381,7 +381,12 @@ impl FairQueue {
     }
 
     /// Takes everything, client by client in the order of their turns.
-    pub(super) fn into_all(mut self) -> Vec<(ConnId, Waiting)> {
+    pub(super) fn into_all(self) -> impl Iterator<Item = (ConnId, Waiting)> {
+        self.into_queues().into_iter().map(|(client, _, waiting)| (client, waiting))
+    }
+
+    /// As `into_all`, with what decides about each client's turns.
+    pub(super) fn into_queues(mut self) -> Vec<(ConnId, Weighted, Waiting)> {
         let parked =
             self.by_client.values().filter(|at| self.queues[**at as usize].parked.is_some());
         let mut parked: Vec<u32> = parked.copied().collect();
@@ -390,8 +395,8 @@ impl FairQueue {
         let mut all = Vec::new();
         for at in order {
             let queue = &mut self.queues[at as usize];
-            let client = queue.client;
-            all.extend(std::mem::take(&mut queue.waiting).into_iter().map(|one| (client, one)));
+            let (client, of) = (queue.client, queue.of);
+            all.extend(std::mem::take(&mut queue.waiting).into_iter().map(|one| (client, of, one)));
         }
         all
     }

@@ -8,12 +8,12 @@
 use std::collections::VecDeque;
 use std::mem::take;
 
-use super::Servers;
 use super::batch::Batch;
 use super::link::Link;
 use super::message::Message;
 use super::open::is_out;
 use super::queue::FairQueue;
+use super::{LinkEvent, Servers};
 use crate::base::Base;
 use crate::base::buffer::Outbox;
 use crate::base::id::ConnId;
@@ -59,8 +59,7 @@ impl Servers {
 
 impl Servers {
     /// Moves what waits on a link that could not be made to the one that stands in for it. The
-    /// clients of the one have nothing on the other, so no request changes places. What waits in
-    /// the fair queue, if there is any, stays.
+    /// clients of the one have nothing on the other, so no request changes places.
     pub(super) fn move_unsent(&mut self, base: &mut Base, dead: &mut Link, id: ConnId) {
         let upstream = base.pool(dead.at).upstream;
         if dead.is_waiting() || dead.class == LinkClass::Subscribed {
@@ -69,11 +68,18 @@ impl Servers {
         if let Some(batch) = dead.batch.take() {
             dead.launch_batch(batch, upstream);
         }
-        let queue = take(&mut dead.queue);
+        let full: Vec<ConnId> = dead.queue.full_clients().collect();
+        self.events.extend(full.into_iter().map(LinkEvent::QueueRoom));
+        let queue = take(&mut dead.queue).into_queues();
         let unsent = Unsent::take(dead);
-        dead.queue = queue;
         let Some(link) = self.links.find_mut(id) else { return };
         unsent.append_to(link);
+        for (client, of, waiting) in queue {
+            let Some(link) = self.links.find_mut(id) else { return };
+            link.queue.push(client, of, waiting);
+            self.note_waiting(base, id, client);
+        }
+        let Some(link) = self.links.find_mut(id) else { return };
         link.account(&mut base.memory);
         self.note_up(base, id);
         self.mark_dirty(id);

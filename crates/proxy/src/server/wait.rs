@@ -114,7 +114,7 @@ impl Servers {
 
     /// Notes that something waits: the end of a turn serves it, and a client that has filled its
     /// share is not read.
-    fn note_waiting(&mut self, base: &mut Base, id: ConnId, client: ConnId) {
+    pub(super) fn note_waiting(&mut self, base: &mut Base, id: ConnId, client: ConnId) {
         let Some(link) = self.links.find_mut(id) else { return };
         base.gauges_changed = true;
         if link.queue.fills(client, share(&base.limits)) {

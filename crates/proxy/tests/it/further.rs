@@ -231,6 +231,22 @@ fn a_script_is_not_ended_behind_itself_at_a_full_server() {
     }
 }
 
+/// What has waited for its own link goes on there.
+#[test]
+fn a_slow_request_takes_the_shared_link_of_a_full_server() {
+    let (mut stage, link, _) = served(|_| {});
+    let other = stage.client();
+    stage.says(other, "KEYS *\r\nKEYS a*\r\n");
+    refuses(&mut stage);
+    for request in ["KEYS *", "KEYS a*"] {
+        assert_eq!(stage.turn(link), resp(request));
+        stage.says(link, "*0\r\n");
+    }
+    assert_eq!(stage.received(other), "*0\r\n*0\r\n");
+    stage.expect_rows(0);
+    assert_eq!(stage.memory(), 0);
+}
+
 /// Its answer is larger than what the server keeps for a client.
 #[test]
 fn a_request_that_ends_its_link_does_not_end_the_one_that_others_share() {

@@ -324,3 +324,56 @@ fn a_work_that_is_nowhere_outstanding_waits_for_nothing_whatever_else_is() {
     stage.says(client, SCRIPT);
     assert_eq!(asked(&mut stage, link), 1);
 }
+
+/// Has each of these clients ask, on a link of its own that is still on its way; returns the links.
+fn private_links(stage: &mut Stage, request: &str) -> Vec<ConnId> {
+    for _ in 0..8 {
+        let client = stage.client();
+        stage.says(client, request);
+    }
+    stage.end_turn();
+    (0..8).map(|_| comes_up(stage)).collect()
+}
+
+/// Returns the links on which requests leave at the end of the turn.
+fn leave(stage: &mut Stage, links: &[ConnId]) -> Vec<ConnId> {
+    stage.end_turn();
+    links.iter().copied().filter(|link| !stage.turn(*link).is_empty()).collect()
+}
+
+/// Clients come back all at once when a network does.
+#[test]
+fn work_that_waits_for_private_links_leaves_by_and_by_when_they_come_up() {
+    for (request, most) in [("SUNIONSTORE d a b\r\n", 4), ("KEYS *\r\n", 1)] {
+        let mut stage = pool(|pool| (pool.preconnect, pool.private) = (false, true));
+        let links = private_links(&mut stage, request);
+        let mut at_once = leave(&mut stage, &links);
+        assert_eq!(at_once.len(), most, "{request}");
+        let mut count = 0;
+        while let Some(link) = at_once.pop() {
+            count += 1;
+            stage.passes(5 * MS);
+            stage.says(link, if most == 1 { "*0\r\n" } else { ":1\r\n" });
+            at_once.extend(leave(&mut stage, &links));
+            assert!(at_once.len() <= most, "{request}");
+        }
+        assert_eq!(count, 8, "each in its turn");
+        stage.expect_rows(0);
+    }
+}
+
+/// The work waits for the link, and the others only for the link too.
+#[test]
+fn quick_requests_pass_work_that_waits_for_a_link() {
+    let mut stage = pool(|pool| pool.preconnect = false);
+    let [one, other, quick] = [stage.client(), stage.client(), stage.client()];
+    stage.says(one, &SCRIPT.repeat(2));
+    stage.says(other, &SCRIPT.repeat(2));
+    stage.end_turn();
+    stage.says(quick, "GET a\r\n");
+    stage.end_turn();
+    let link = comes_up(&mut stage);
+    let sent = stage.turn(link);
+    assert!(sent.contains("GET"), "{sent}");
+    assert_eq!(sent.matches("EVAL").count(), 2, "one of each client");
+}
