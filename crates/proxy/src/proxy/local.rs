@@ -87,7 +87,13 @@ impl Proxy {
         let is_free = |asks| server.is_some_and(|at| self.servers.is_free(&self.base, asks, at));
         let asks = if is_free(incoming.asks) { incoming.asks } else { &others };
         let has_said = self.base.pools[asks.pool()].busy_line().is_some();
-        let Some(route) = route.filter(|_| server.is_some() && (!has_said || is_free(asks))) else {
+        // A server that takes no further link cannot be asked there.
+        let can_be_asked = match server {
+            Some(_) if has_said => is_free(asks),
+            Some(server) => self.servers.reach(&mut self.base, asks, server).is_ok(),
+            None => false,
+        };
+        let Some(route) = route.filter(|_| can_be_asked) else {
             if has_said {
                 self.clients.answer_busy(&mut self.base, asks.id, request);
             }
