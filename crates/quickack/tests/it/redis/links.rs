@@ -190,6 +190,53 @@ fn a_full_redis_costs_nobody_the_link_that_is_there() {
     wait_until("there is room again", || !other.say("SET k v").is_error());
 }
 
+/// Returns a number of a server's `INFO`.
+fn info(direct: &mut Speaker, name: &str) -> u64 {
+    let text =
+        direct.say("INFO stats").bytes().map(|text| String::from_utf8_lossy(text).into_owned());
+    let text = text.expect("a text");
+    let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+    line.and_then(|number| number.trim().parse().ok()).expect("a number")
+}
+
+/// A transaction needs another link only the first time.
+#[test]
+fn a_transaction_before_a_full_redis_reads_why_and_is_not_tried_for_ever() {
+    let redis = Redis::start_with(Family::Redis70, &["--maxclients", "20"]);
+    let quickack = with_workers(1, &[redis.address], &EJECT);
+    let mut quiet = Speaker::connect(quickack.address());
+    assert_eq!(quiet.say("SET k v"), Reply::Simple(OK.into()));
+    let mut direct = Vec::new();
+    loop {
+        let mut one = Speaker::connect(redis.address);
+        one.send(b"PING\r\n");
+        match one.reply() {
+            Ok(Reply::Simple(_)) => direct.push(one),
+            _ => break,
+        }
+    }
+    let before = info(&mut direct[0], "rejected_connections");
+    const ROUNDS: u64 = 20;
+    for _ in 0..ROUNDS {
+        assert_eq!(quiet.say("MULTI"), Reply::Simple(OK.into()));
+        quiet.say("INCR n");
+        let told = quiet.say("EXEC");
+        assert!(told.error().contains("max number of clients reached"), "{told:?}");
+        assert_eq!(quiet.say("GET k"), Reply::Bulk("v".into()));
+    }
+    let tries = info(&mut direct[0], "rejected_connections") - before;
+    assert!((1..=ROUNDS).contains(&tries), "{tries} connections");
+    direct.truncate(1);
+    let mut done = Reply::Null(b'$');
+    wait_until("there is room again", || {
+        quiet.say("MULTI");
+        quiet.say("INCR n");
+        done = quiet.say("EXEC");
+        !done.is_error()
+    });
+    assert_eq!(done, Reply::Array(vec![Reply::Integer(1)]));
+}
+
 #[test]
 fn a_password_that_was_changed_costs_nobody_the_link_that_is_there() {
     let redis = Redis::start(Family::Redis70);
