@@ -141,7 +141,13 @@ impl Writer {
                     self.open();
                 }
                 Ok(Some(Received { message: ToLogWriter::Pipe { .. }, .. })) => {}
-                Err(_) => self.is_alone = true,
+                Err(error) => {
+                    if error != Peer::Closed.into() {
+                        // It cannot be told which file to write any more.
+                        log::line(Level::Error, &format!("log writer: {error}"));
+                    }
+                    self.is_alone = true;
+                }
             }
         }
         let _ = self.channel.acknowledge();

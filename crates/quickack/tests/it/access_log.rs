@@ -5,11 +5,12 @@ use std::io::Read;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 use rustix::fs::OFlags;
 use rustix::process::Signal;
 use serde_json::Value;
-use testkit::process::{Quickack, send, wait_until};
+use testkit::process::{DEADLINE, Quickack, send, wait_until};
 
 use super::harness;
 
@@ -38,7 +39,16 @@ fn lines(path: &Path) -> Vec<String> {
 
 #[track_caller]
 fn wait_for_lines(path: &Path, count: usize) -> Vec<String> {
-    wait_until(&format!("{count} lines in {}", path.display()), || lines(path).len() >= count);
+    let since = Instant::now();
+    while lines(path).len() < count {
+        if since.elapsed() > DEADLINE {
+            let folder = path.parent().expect("it is in one");
+            let files = fs::read_dir(folder).expect("it is there").flatten();
+            let all: Vec<_> = files.map(|file| (file.path(), lines(&file.path()))).collect();
+            panic!("never {count} lines in {}: {all:#?}", path.display());
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
     lines(path)
 }
 
