@@ -216,7 +216,7 @@ fn a_transaction_before_a_full_redis_reads_why_and_is_not_tried_for_ever() {
         }
     }
     let before = info(&mut direct[0], "rejected_connections");
-    const ROUNDS: u64 = 20;
+    const ROUNDS: u64 = 200;
     for _ in 0..ROUNDS {
         assert_eq!(quiet.say("MULTI"), Reply::Simple(OK.into()));
         quiet.say("INCR n");
@@ -225,7 +225,8 @@ fn a_transaction_before_a_full_redis_reads_why_and_is_not_tried_for_ever() {
         assert_eq!(quiet.say("GET k"), Reply::Bulk("v".into()));
     }
     let tries = info(&mut direct[0], "rejected_connections") - before;
-    assert!((1..=ROUNDS).contains(&tries), "{tries} connections");
+    // The pauses grow from 10 ms on.
+    assert!((1..ROUNDS / 2).contains(&tries), "{tries} connections");
     direct.truncate(1);
     let mut done = Reply::Null(b'$');
     wait_until("there is room again", || {
