@@ -198,7 +198,9 @@ impl Proxy {
         match route::route(base, incoming, is_located)? {
             Route::NeedsWorkers if clients.has_been_told(asks.id) => None,
             Route::Wait(server) => Some(match servers.reach(base, asks, server) {
-                Ok(()) => Route::Wait(server),
+                // It says more when it has done what it is busy with.
+                Ok(id) if servers.says_busy(id) => Route::Fault(Some(server as u32), Fault::Busy),
+                Ok(_) => Route::Wait(server),
                 Err(fault) => Route::Fault(Some(server as u32), fault),
             }),
             Route::Spread => {

@@ -81,7 +81,7 @@ impl Servers {
 
     /// Whether a server has answered the handshake of a link that it is busy, and says nothing else
     /// of late.
-    pub(super) fn says_busy(&self, id: ConnId) -> bool {
+    pub(crate) fn says_busy(&self, id: ConnId) -> bool {
         self.links.find(id).is_some_and(|link| {
             link.is_told_busy()
                 && self.states[link.at.pool as usize][link.at.server as usize].said_busy

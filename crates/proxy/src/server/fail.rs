@@ -281,7 +281,8 @@ impl Servers {
         let at = link.at;
         base.pools[at.pool as usize].conn_keys.remove_link(link.conn_key);
         let state = self.state(at);
-        let (probing, heard) = (state.probe == Some(id), state.silence.heard);
+        let (probing, judges) = (state.probe == Some(id), state.judge == Some(id));
+        let heard = state.silence.heard;
         let place = self.place_of(id, &link);
         let state = self.state(at);
         state.forget(id);
@@ -318,16 +319,18 @@ impl Servers {
             _ if !base.server(at).is_in_service() => {}
             Blame::Own if !bug!(BlameServer) => self.connect_unable(base, at, probing),
             // A server that was let back meanwhile is judged as any other.
+            // It answers, and is full.
+            _ if probing && fault == Fault::Refused => self.note_back(base, at),
             _ if probing && (base.server(at).ejected || base.server(at).health == Health::Down) => {
                 self.server_failed(base, at, fault);
             }
             _ if base.server(at).health == Health::Down => {}
             Blame::Server if harmless => {}
             Blame::Server if !link.was_up() => {
-                stand_in = self.judge(base, (&link, place), fault);
+                stand_in = self.judge(base, (&link, place, judges), fault);
             }
             // It was silent: another link shows whether the server is.
-            Blame::Server if fault == Fault::ReplyTimeout => self.begin_judge(base, at),
+            Blame::Server if fault == Fault::ReplyTimeout => drop(self.begin_judge(base, at)),
             Blame::Server => stand_in = self.note_fruitless(base, (&link, place), fault),
             Blame::Own => self.server_failed(base, at, fault),
             Blame::Overload => {}

@@ -86,14 +86,19 @@ impl Servers {
         let Some(link) = self.links.find_mut(id) else { return };
         link.proven = true;
         let at = link.at;
-        let state = self.state(at);
-        (state.probe, state.back_at) = (None, base.now);
+        self.state(at).probe = None;
+        self.use_or_close(base, id);
+        self.note_back(base, at);
+    }
+
+    /// Notes that a server is back that has answered a probe, if only to say that it is full.
+    pub(super) fn note_back(&mut self, base: &mut Base, at: ServerAt) {
         // Its failures are forgotten when it answers a request: many a sick server answers a probe.
+        self.state(at).back_at = base.now;
         let server = base.server_mut(at);
         let (server_id, ejected) = (server.plan.id, server.ejected);
         let was = server.health;
         server.set_health(Health::Ready);
-        self.use_or_close(base, id);
         let report = Report::Answered { server: server_id, probe: true };
         base.actions.push_back(Action::Report(report));
         if ejected && !bug!(ProbeOnce) {

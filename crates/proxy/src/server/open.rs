@@ -84,15 +84,15 @@ impl Servers {
         self.links.find(links[nth].or_else(|| stand_in(&pool.servers[server], links, nth))?)
     }
 
-    /// Makes sure that a link to a server is there or on its way, so that its handshake tells the
+    /// Returns a link to a server that is there or on its way, so that its handshake tells the
     /// server's capabilities.
     pub(crate) fn reach(
         &mut self,
         base: &mut Base,
         asks: &Requester,
         server: usize,
-    ) -> Result<(), Fault> {
-        self.link_at(base, asks, server).map(drop)
+    ) -> Result<ConnId, Fault> {
+        self.link_at(base, asks, server)
     }
 
     /// Whether the links that the keys of a change may take are up, each with room for all messages

@@ -203,8 +203,12 @@ impl Servers {
         let mut changed = classes != old.class_links || plan.private != old.private;
         let servers = base.pools[pool].servers.iter().zip(&mut self.states[pool]);
         for (_, state) in servers.filter(|(server, _)| server.stage != Stage::Vacant) {
+            changed |= state.links.iter().any(|links| links.len() != count);
+            if changed {
+                // A link that stands in keeps its own place, if that stays.
+                state.clear_stand_ins();
+            }
             for links in &mut state.links {
-                changed |= links.len() != count;
                 if links.len() > count {
                     extra.extend(links.split_off(count).into_iter().flatten());
                 }

@@ -187,6 +187,18 @@ impl Servers {
     }
 }
 
+impl ServerState {
+    /// Empties the places at which another link stands in.
+    pub(super) fn clear_stand_ins(&mut self) {
+        for StandIn { conn_key, nth, link } in self.stand_ins.drain(..) {
+            let places = self.links.get_mut(usize::from(conn_key));
+            if let Some(place) = places.and_then(|places| places.get_mut(nth)) {
+                place.take_if(|id| *id == link);
+            }
+        }
+    }
+}
+
 /// Whether another link may stand in at a place that rests for this reason.
 fn may_be_stood_in_for(nth: usize, why: Fault) -> bool {
     match LinkClass::OF_PLACES.get(nth) {

@@ -399,7 +399,8 @@ impl Servers {
         if !has_stood && fault != Fault::Dropped {
             self.retry_topics(base, at);
         }
-        self.state(at).topics.missing = (!link.was_up()).then_some(fault);
+        let missing = (!link.was_up() && fault != Fault::Dropped).then_some(fault);
+        self.state(at).topics.missing = missing;
         self.events.push_back(LinkEvent::TopicsLost(TopicsLost { at, lost, unanswered }));
     }
 }

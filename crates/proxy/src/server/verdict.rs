@@ -60,13 +60,17 @@ impl Servers {
         }
     }
 
-    /// Whether a server has answered any worker since then.
-    fn has_answered_since(&self, base: &Base, at: ServerAt, begun: Time) -> bool {
+    /// Whether a server has answered any worker since then, which outweighs this fault. Another
+    /// pool of it may have another login: what that may says nothing of a login that is refused.
+    fn has_answered_since(&self, base: &Base, at: ServerAt, begun: Time, fault: Fault) -> bool {
         if bug!(IgnoreLife) {
             return false;
         }
+        let others = base.server(at).plan.others.iter();
+        let others = others.filter(|_| fault != Fault::LoginRefused);
+        let mut ids = others.copied().chain([base.server(at).plan.id]);
         let own = self.states[at.pool as usize][at.server as usize].silence.life;
-        own > begun || base.server(at).plan.same_ids().any(|id| base.metrics.heard(id) > begun.0)
+        own > begun || ids.any(|id| base.metrics.heard(id) > begun.0)
     }
 
     /// Judges a server by an attempt to make a link, which has failed. Returns the link that stands
@@ -74,7 +78,7 @@ impl Servers {
     pub(super) fn judge(
         &mut self,
         base: &mut Base,
-        (link, nth): (&Link, Option<usize>),
+        (link, nth, judges): (&Link, Option<usize>, bool),
         fault: Fault,
     ) -> Option<ConnId> {
         let at = link.at;
@@ -85,8 +89,12 @@ impl Servers {
             Fault::LoginRefused => self.has_links_elsewhere(base, at),
             _ => false,
         };
-        let answers = answers || self.has_answered_since(base, at, link.begun);
+        let answers = answers || self.has_answered_since(base, at, link.begun, fault);
         let works = answers || self.has_links_up(at);
+        // Links on which clients wait show nothing, so another attempt decides.
+        if !works && !judges && self.has_links_that_wait(at) && self.begin_judge(base, at) {
+            return self.rest_place(base, link, nth?, fault);
+        }
         if !works || bug!(FurtherLinkFails) {
             self.server_failed(base, at, fault);
             return None;
@@ -129,7 +137,7 @@ impl Servers {
             return self.rest_place(base, link, nth?, fault);
         }
         match self.state(link.at).may_be_well() {
-            true => self.begin_judge(base, link.at),
+            true => drop(self.begin_judge(base, link.at)),
             false => self.server_failed(base, link.at, fault),
         }
         None
@@ -139,28 +147,30 @@ impl Servers {
     pub(super) fn judge_again(&mut self, base: &mut Base, at: ServerAt) {
         let Some(attempt) = self.state(at).failed_attempt else { return };
         let FailedAttempt { begun, fault, until } = attempt;
-        if base.now > until || self.has_answered_since(base, at, begun) {
+        if base.now > until || self.has_answered_since(base, at, begun, fault) {
             self.state(at).failed_attempt = None;
         } else if !self.has_links_up(at) && base.server(at).health == Health::Ready {
             self.server_failed(base, at, fault);
         }
     }
 
-    /// Begins the link that judges a server which has fallen silent.
-    pub(super) fn begin_judge(&mut self, base: &mut Base, at: ServerAt) {
+    /// Begins the link that judges a server which has fallen silent; returns whether one is on its
+    /// way.
+    pub(super) fn begin_judge(&mut self, base: &mut Base, at: ServerAt) -> bool {
         let patience = base.pool(at).plan.timeouts.reply;
         let state = self.state(at);
         let is_known = state.judge.is_some() || state.probe.is_some();
         let is_soon = base.now.since(state.judged) < patience && state.judged != Time(0);
         let is_able = state.unable_until <= base.now;
         if is_known || is_soon || !is_able || !base.server(at).can_be_asked() {
-            return;
+            return is_known;
         }
         let home = base.pool(at).conn_keys.home;
         let id = self.begin_connect(base, at, home, LinkClass::Shared);
         let state = self.state(at);
         (state.judge, state.judged) = (Some(id), base.now);
         self.ask_idle_links(base, at);
+        true
     }
 
     /// Ends the trial of a server by a link that came up.
@@ -177,6 +187,10 @@ impl Servers {
     fn has_links_up(&self, at: ServerAt) -> bool {
         let is_it = |link: &Link| link.at == at && link.was_up() && !link.waits();
         self.links.iter().any(|(_, link)| is_it(link))
+    }
+
+    fn has_links_that_wait(&self, at: ServerAt) -> bool {
+        self.links.iter().any(|(_, link)| link.at == at && link.was_up() && link.waits())
     }
 
     /// Whether a link of another worker to a server is up.
@@ -216,7 +230,7 @@ impl Servers {
 
 /// Whether a server has answered a request of any worker since then.
 fn has_answered_request(base: &Base, at: ServerAt, since: Time) -> bool {
-    base.server(at).plan.same_ids().any(|id| base.metrics.answered(id) > since.0)
+    base.metrics.answered(base.server(at).plan.id) > since.0
 }
 
 /// The other workers learn no sooner than this that a server answers.

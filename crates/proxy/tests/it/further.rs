@@ -35,6 +35,26 @@ fn serves(stage: &mut Stage, link: ConnId, client: ConnId) {
     assert_eq!(stage.received(client), "$-1\r\n");
 }
 
+/// The link of one client, which stands in for that of another.
+fn stood_in() -> (Stage, ConnId, [ConnId; 2]) {
+    let mut stage = redis(|pool| {
+        (pool.server_connections, pool.preconnect, pool.hold_after) = (2, false, None);
+    });
+    let [one, other] = [stage.client(), stage.client()];
+    stage.says(one, "GET k\r\n");
+    stage.end_turn();
+    let link = comes_up(&mut stage);
+    assert_eq!(stage.turn(link), resp("GET k"));
+    stage.says(link, "$-1\r\n");
+    stage.received(one);
+    stage.says(other, "GET k\r\n");
+    refuses(&mut stage);
+    assert_eq!(stage.turn(link), resp("GET k"));
+    stage.says(link, "$-1\r\n");
+    assert_eq!(stage.received(other), "$-1\r\n");
+    (stage, link, [one, other])
+}
+
 fn all(requests: &[&str]) -> String {
     requests.iter().map(|one| resp(one)).collect()
 }
@@ -122,7 +142,38 @@ fn one_link_that_is_lost_in_its_first_second_is_no_verdict() {
     }
 }
 
-/// Nobody asks them, so they end when TCP gives up.
+/// Its words are an answer: clients read them, and its keys are its own again.
+#[test]
+fn a_server_that_is_back_and_full_is_not_down() {
+    let mut stage = redis(|_| {});
+    let (link, _) = stage.connects.pop().expect("a link is ordered");
+    stage.closes(link, Closed::Unmade(111));
+    assert_eq!(stage.healths(), ["s0 down"]);
+    stage.waits(SECOND);
+    refuses(&mut stage);
+    assert_eq!(stage.healths(), ["s0 ready"]);
+    let client = stage.client();
+    stage.says(client, "GET k\r\n");
+    refuses(&mut stage);
+    assert_eq!(
+        (stage.received(client).as_str(), stage.healths()),
+        (TOLD_FULL, vec!["s0 ready".into()])
+    );
+}
+
+/// The link that stands in has a place of its own, and that stays.
+#[test]
+fn a_reload_with_fewer_links_keeps_the_one_that_stood_in_for_another() {
+    let (mut stage, link, [one, other]) = stood_in();
+    stage.install(|plan| plan.pools[0].server_connections = 1);
+    stage.passes(SECOND);
+    stage.end_turn();
+    serves(&mut stage, link, one);
+    serves(&mut stage, link, other);
+    assert_eq!(stage.connects, []);
+}
+
+/// Nobody asks where a client waits, so another attempt decides; a subscription is asked.
 #[test]
 fn links_that_owe_nothing_soon_are_no_sign_that_a_server_works() {
     for request in ["BLPOP l 0\r\n", "SUBSCRIBE c\r\n"] {
@@ -145,6 +196,11 @@ fn links_that_owe_nothing_soon_are_no_sign_that_a_server_works() {
             // It is asked, and does not answer.
             assert_eq!(stage.turn(link), resp("PING"));
             stage.waits(10 * SECOND);
+        } else {
+            assert_eq!(stage.healths(), ["s0 ready"], "one attempt may be lost");
+            let (judge, _) = stage.connects.pop().expect("another is begun");
+            stage.passes(SECOND / 100);
+            stage.closes(judge, Closed::Unmade(113));
         }
         assert_eq!(stage.healths(), ["s0 down"], "{request}");
     }
@@ -182,21 +238,7 @@ fn idle_private_links_are_asked_when_another_cannot_be_made() {
 
 #[test]
 fn a_stand_in_that_is_made_anew_leaves_the_place_when_its_rest_is_over() {
-    let mut stage = redis(|pool| {
-        (pool.server_connections, pool.preconnect, pool.hold_after) = (2, false, None);
-    });
-    let [one, other] = [stage.client(), stage.client()];
-    stage.says(one, "GET k\r\n");
-    stage.end_turn();
-    let link = comes_up(&mut stage);
-    assert_eq!(stage.turn(link), resp("GET k"));
-    stage.says(link, "$-1\r\n");
-    stage.received(one);
-    stage.says(other, "GET k\r\n");
-    refuses(&mut stage);
-    assert_eq!(stage.turn(link), resp("GET k"));
-    stage.says(link, "$-1\r\n");
-    assert_eq!(stage.received(other), "$-1\r\n");
+    let (mut stage, link, [one, other]) = stood_in();
     // The end of an idle connection comes in the turn of a request.
     stage.says(one, "GET k\r\n");
     stage.closes(link, Closed::Eof);
