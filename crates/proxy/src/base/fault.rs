@@ -67,7 +67,8 @@ pub static FAULTS: &[Row] = &[
         "connect failed",
         "connect failed",
         Some(ServerCounter::ConnectFailed),
-        "nothing was sent; the server is down until a probe succeeds",
+        "nothing was sent; unless other connections answer, the server is down until a probe \
+         succeeds",
     ),
     row(
         Fault::ConnectTimeout,
@@ -75,7 +76,8 @@ pub static FAULTS: &[Row] = &[
         "connect timed out",
         "connect timed out",
         Some(ServerCounter::ConnectFailed),
-        "nothing was sent; the server is down until a probe succeeds",
+        "nothing was sent; unless other connections answer, the server is down until a probe \
+         succeeds",
     ),
     row(
         Fault::QueueTimeout,
@@ -99,9 +101,9 @@ pub static FAULTS: &[Row] = &[
         "no reply in time",
         "no reply in time, outcome unknown",
         Some(ServerCounter::ReplyTimeout),
-        "the link is closed; the server is down until a probe succeeds. While the server is busy \
-         with a slow command, neither happens, and the late reply is discarded; a slow command \
-         itself has as much time again",
+        "the link is closed, and another one shows whether the server is down. While the server is \
+         busy with a slow command, neither happens, and the late reply is discarded; a slow \
+         command itself has as much time again",
     ),
     row(
         Fault::LinkLost,
@@ -118,7 +120,8 @@ pub static FAULTS: &[Row] = &[
         "login refused",
         "login refused",
         Some(ServerCounter::LoginRefused),
-        "nothing was sent; the server is down until a probe's login is accepted",
+        "nothing was sent; unless other connections have logged in, the server is down until a \
+         probe's login is accepted",
     ),
     row(
         Fault::Poisoned,

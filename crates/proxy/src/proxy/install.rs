@@ -109,11 +109,11 @@ impl Proxy {
         assert!(is_same, "a pool with another protocol has another id");
         let wanted = plan.servers.clone();
         let old = std::mem::replace(&mut pool.plan, plan);
-        pool.servers.iter_mut().for_each(|server| server.busy_line = None);
         let was_retired = std::mem::replace(&mut pool.stage, Stage::Planned) == Stage::Retired;
         let mut is_moved = false;
         for server in 0..self.base.pools[at].servers.len() {
             let place = ServerAt { pool: at as u32, server: server as u32 };
+            self.servers.note_busy_line(&mut self.base, place, None);
             if was_retired {
                 // Decisions about its servers were forgotten when the pool went.
                 self.servers.begin_anew(&mut self.base, place);

@@ -72,7 +72,7 @@ impl Servers {
     /// are to see it whose requests it would refuse in the same way; and in a pool of one server,
     /// those that only ask whether the server is there.
     #[cold]
-    pub(super) fn note_busy_line(&mut self, base: &mut Base, at: ServerAt, line: Option<&[u8]>) {
+    pub(crate) fn note_busy_line(&mut self, base: &mut Base, at: ServerAt, line: Option<&[u8]>) {
         if line.is_some() || self.state(at).said_busy {
             base.server_mut(at).busy_line = line.map(Box::from);
         }
