@@ -10,6 +10,19 @@ const TOO_LARGE: &str = "SERVER_ERROR object too large for cache\r\n";
 const NO_MEMORY: &str = "SERVER_ERROR out of memory storing object\r\n";
 const KEPT: &str = "SERVER_ERROR object too large for cache, old value kept\r\n";
 
+/// A pool of which clients fill the memory soon.
+fn narrow() -> (Stage, ConnId) {
+    let mut stage = Stage::of(&["s0"], |plan| {
+        plan.memory_max = 100_000;
+        plan.limits.client_outbox = 80_000;
+        plan.pools[0].preconnect = true;
+        plan.pools[0].timeouts.write = 60 * SECOND;
+    });
+    let link = stage.connect(0);
+    stage.handshake(link);
+    (stage, link)
+}
+
 /// A pool whose values have at most 100 bytes.
 fn small() -> (Stage, ConnId) {
     let mut stage = Stage::new(&["s0"], |pool| {
@@ -378,12 +391,7 @@ fn a_link_that_ends_after_an_early_refusal_takes_nothing_from_others() {
 /// The bytes of a large value that have come take memory until its client goes on.
 #[test]
 fn a_client_that_stops_in_a_large_value_is_closed_where_memory_is_short() {
-    let mut stage = Stage::of(&["s0"], |plan| {
-        plan.memory_max = 100_000;
-        plan.pools[0].preconnect = true;
-    });
-    let link = stage.connect(0);
-    stage.handshake(link);
+    let (mut stage, link) = narrow();
     let [large, larger, slow] = [stage.client(), stage.client(), stage.client()];
     stage.says(large, &format!("set a 0 0 30000\r\n{}", "x".repeat(20_000)));
     stage.passes(10 * SECOND);
@@ -408,12 +416,7 @@ fn a_client_that_stops_in_a_large_value_is_closed_where_memory_is_short() {
 /// They are given up in one look, and the log has one line for them.
 #[test]
 fn all_clients_that_stop_in_a_value_are_closed_at_once_until_there_is_memory() {
-    let mut stage = Stage::of(&["s0"], |plan| {
-        plan.memory_max = 100_000;
-        plan.pools[0].preconnect = true;
-    });
-    let link = stage.connect(0);
-    stage.handshake(link);
+    let (mut stage, _) = narrow();
     let clients: Vec<_> = (0..8).map(|_| stage.client()).collect();
     for (nth, client) in clients.iter().enumerate() {
         stage.says(*client, &format!("set a 0 0 20000\r\n{}", "x".repeat(8_000 + 500 * nth)));
@@ -430,14 +433,7 @@ fn all_clients_that_stop_in_a_value_are_closed_at_once_until_there_is_memory() {
 /// The memory is with clients that read slowly; to close the small ones would give nothing back.
 #[test]
 fn nobody_is_closed_for_the_memory_that_others_hold() {
-    let mut stage = Stage::of(&["s0"], |plan| {
-        plan.memory_max = 100_000;
-        plan.limits.client_outbox = 80_000;
-        plan.pools[0].preconnect = true;
-        plan.pools[0].timeouts.write = 60 * SECOND;
-    });
-    let link = stage.connect(0);
-    stage.handshake(link);
+    let (mut stage, link) = narrow();
     let [small, reader] = [stage.client(), stage.client()];
     stage.says(small, &format!("set a 0 0 3000\r\n{}", "x".repeat(2_000)));
     stage.says(reader, "get a\r\n");
@@ -461,14 +457,7 @@ fn nobody_is_closed_for_the_memory_that_others_hold() {
 /// What has come of a small request hides nothing.
 #[test]
 fn one_that_reads_nothing_and_stops_in_a_request_is_closed_for_what_it_holds() {
-    let mut stage = Stage::of(&["s0"], |plan| {
-        plan.memory_max = 100_000;
-        plan.limits.client_outbox = 80_000;
-        plan.pools[0].preconnect = true;
-        plan.pools[0].timeouts.write = 60 * SECOND;
-    });
-    let link = stage.connect(0);
-    stage.handshake(link);
+    let (mut stage, link) = narrow();
     let client = stage.client();
     stage.says(client, "get a\r\n");
     stage.turn(link);
@@ -487,12 +476,7 @@ fn one_that_reads_nothing_and_stops_in_a_request_is_closed_for_what_it_holds() {
 /// A worker that was stopped has not read what has come.
 #[test]
 fn nobody_is_closed_for_a_time_in_which_the_worker_read_nothing() {
-    let mut stage = Stage::of(&["s0"], |plan| {
-        plan.memory_max = 100_000;
-        plan.pools[0].preconnect = true;
-    });
-    let link = stage.connect(0);
-    stage.handshake(link);
+    let (mut stage, _) = narrow();
     let client = stage.client();
     stage.end_turn();
     stage.says(client, &format!("set a 0 0 90000\r\n{}", "x".repeat(60_000)));

@@ -168,8 +168,8 @@ fn no_room_for_a_client_is_told_as_redis_tells_it() {
     });
 }
 
-#[test]
-fn a_full_redis_costs_nobody_the_link_that_is_there() {
+/// A client before a Redis that then has as many clients as it may have: the others are direct.
+fn full() -> (Redis, Quickack, Speaker, Vec<Speaker>) {
     let redis = Redis::start_with(Family::Redis70, &["--maxclients", "20"]);
     let quickack = with_workers(1, &[redis.address], &EJECT);
     let mut quiet = Speaker::connect(quickack.address());
@@ -183,6 +183,12 @@ fn a_full_redis_costs_nobody_the_link_that_is_there() {
             _ => break,
         }
     }
+    (redis, quickack, quiet, direct)
+}
+
+#[test]
+fn a_full_redis_costs_nobody_the_link_that_is_there() {
+    let (_redis, quickack, mut quiet, direct) = full();
     check_others_are_served(&quickack, &mut quiet, "ERR max number of clients reached; not sent");
     drop(direct);
     let mut other = Speaker::connect(quickack.address());
@@ -202,19 +208,7 @@ fn info(direct: &mut Speaker, name: &str) -> u64 {
 /// A transaction needs another link only the first time.
 #[test]
 fn a_transaction_before_a_full_redis_reads_why_and_is_not_tried_for_ever() {
-    let redis = Redis::start_with(Family::Redis70, &["--maxclients", "20"]);
-    let quickack = with_workers(1, &[redis.address], &EJECT);
-    let mut quiet = Speaker::connect(quickack.address());
-    assert_eq!(quiet.say("SET k v"), Reply::Simple(OK.into()));
-    let mut direct = Vec::new();
-    loop {
-        let mut one = Speaker::connect(redis.address);
-        one.send(b"PING\r\n");
-        match one.reply() {
-            Ok(Reply::Simple(_)) => direct.push(one),
-            _ => break,
-        }
-    }
+    let (_redis, _quickack, mut quiet, mut direct) = full();
     let before = info(&mut direct[0], "rejected_connections");
     const ROUNDS: u64 = 200;
     for _ in 0..ROUNDS {
