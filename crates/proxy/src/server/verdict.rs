@@ -66,9 +66,8 @@ impl Servers {
         if bug!(IgnoreLife) {
             return false;
         }
-        let others = base.server(at).plan.others.iter();
-        let others = others.filter(|_| fault != Fault::LoginRefused);
-        let mut ids = others.copied().chain([base.server(at).plan.id]);
+        let plan = &base.server(at).plan;
+        let mut ids = plan.same_ids().filter(|id| *id == plan.id || fault != Fault::LoginRefused);
         let own = self.states[at.pool as usize][at.server as usize].silence.life;
         own > begun || ids.any(|id| base.metrics.heard(id) > begun.0)
     }
@@ -185,12 +184,15 @@ impl Servers {
     /// Whether a link to a server is up, of this worker, on which it has to answer before long if
     /// it is asked. Nobody asks where a client waits for something, and it may wait for ever.
     fn has_links_up(&self, at: ServerAt) -> bool {
-        let is_it = |link: &Link| link.at == at && link.was_up() && !link.waits();
-        self.links.iter().any(|(_, link)| is_it(link))
+        self.links_that_were_up(at).any(|link| !link.waits())
     }
 
     fn has_links_that_wait(&self, at: ServerAt) -> bool {
-        self.links.iter().any(|(_, link)| link.at == at && link.was_up() && link.waits())
+        self.links_that_were_up(at).any(Link::waits)
+    }
+
+    fn links_that_were_up(&self, at: ServerAt) -> impl Iterator<Item = &Link> {
+        self.links.iter().map(|(_, link)| link).filter(move |link| link.at == at && link.was_up())
     }
 
     /// Whether a link of another worker to a server is up.
