@@ -4,12 +4,8 @@ use proto::protocol;
 use proxy::plan::PoolPlan;
 use proxy::{Closed, ConnId, Event};
 
-use crate::stage::resp::{HELLO, WELCOME, comes_up, request as resp};
+use crate::stage::resp::{FULL, HELLO, TOLD_FULL, WELCOME, comes_up, request as resp};
 use crate::stage::{SECOND, Stage};
-
-const FULL: &str = "-ERR max number of clients reached\r\n";
-const TOLD_FULL: &str =
-    "-ERR s0: takes no further connection: ERR max number of clients reached; not sent\r\n";
 
 fn redis(set: impl FnOnce(&mut PoolPlan)) -> Stage {
     Stage::new(&["s0"], |pool| {
@@ -273,7 +269,7 @@ fn a_script_is_not_ended_behind_itself_at_a_full_server() {
     }
 }
 
-/// What has waited for its own link goes on there.
+/// It has waited for its own link, and goes on there.
 #[test]
 fn a_slow_request_takes_the_shared_link_of_a_full_server() {
     let (mut stage, link, _) = served(|_| {});

@@ -5,15 +5,11 @@ use proto::protocol;
 use proxy::plan::{OnFailure, PoolPlan};
 use proxy::{Closed, ConnId, Event};
 
+use crate::stage::resp::{FULL, HELLO, TOLD_FULL, WELCOME};
 use crate::stage::{S0, SECOND, Stage};
 
-const HELLO: &str = "*2\r\n$5\r\nHELLO\r\n$1\r\n2\r\n";
-const WELCOME: &str = "*2\r\n$5\r\nproto\r\n:2\r\n";
 const SELECT: &str = "*2\r\n$6\r\nSELECT\r\n$1\r\n1\r\n";
 const GET: &str = "*2\r\n$3\r\nGET\r\n$1\r\nk\r\n";
-const FULL: &str = "-ERR max number of clients reached\r\n";
-const TOLD_FULL: &str =
-    "-ERR s0: takes no further connection: ERR max number of clients reached; not sent\r\n";
 
 fn redis(set: impl FnOnce(&mut PoolPlan)) -> Stage {
     Stage::new(&["s0"], |pool| {

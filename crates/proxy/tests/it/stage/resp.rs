@@ -10,6 +10,11 @@ pub const WELCOME: &str = "*2\r\n$5\r\nproto\r\n:2\r\n";
 pub const BUSY: &str =
     "-BUSY Redis is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE.\r\n";
 
+/// The words of a full server, and what a client reads of them.
+pub const FULL: &str = "-ERR max number of clients reached\r\n";
+pub const TOLD_FULL: &str =
+    "-ERR s0: takes no further connection: ERR max number of clients reached; not sent\r\n";
+
 /// Brings up the link that was ordered first.
 pub fn comes_up(stage: &mut Stage) -> ConnId {
     let link = stage.establishes_with(HELLO);
