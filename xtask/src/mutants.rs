@@ -240,7 +240,7 @@ fn play_all(request: &Request) -> Outcome {
     let list = survivors::read()?;
     let state = git::state()?;
     let tree = tree::copy()?;
-    // What was changed in between is in the copy, but not in its name.
+    // A change in between is in the copy, but not in its name.
     if git::state()? != state {
         return Err("the project was changed while it was copied".to_string());
     }

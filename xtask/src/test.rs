@@ -163,7 +163,7 @@ pub fn run(arguments: &[String]) -> Outcome {
     if !left_out && request.steps.is_empty() && rows.iter().all(|row| row.passed) {
         times::passed(began_at)?;
     }
-    // What was left out, or is not for `quick`, is not lost.
+    // Tests that were left out, or are not for `quick`, are not lost.
     if !left_out && !request.quick {
         let lost = times::compare(&rows)?;
         match column {

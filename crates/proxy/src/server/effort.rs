@@ -250,7 +250,7 @@ impl Servers {
         }
         let has_slow = |(other, link): (ConnId, &Link)| {
             let is_it = other != id && link.at == at && link.was_up() && !is_never(link);
-            // What was queued in this turn is sent at its end.
+            // Messages that were queued in this turn are sent at its end.
             let is_it = is_it && link.work_end > link.done;
             is_it && link.outstanding.iter().any(|message| message.effort.is_slow())
         };

@@ -76,7 +76,7 @@ impl Servers {
         if self.state(at).probe == Some(id) {
             self.probe_answered(base, id);
         }
-        // What waits for it would be refused as well, in the same words.
+        // Requests that wait for it would be refused as well, in the same words.
         let is_kept = |link: &Link| link.class.is_never_held();
         if self.state(at).said_busy && !self.links.find(id).is_some_and(is_kept) {
             self.refuse_as_busy(base, id);

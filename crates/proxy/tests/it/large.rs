@@ -384,7 +384,7 @@ fn a_client_that_was_held_back_is_not_closed_where_memory_is_short() {
     assert_eq!(stage.closed, [client]);
 }
 
-/// What is queued takes memory as well as what has come in part.
+/// Queued commands take memory, as a request does that has come in part.
 #[test]
 fn a_transaction_that_is_not_ended_is_closed_where_memory_is_short() {
     let (mut stage, _, client) = redis(&["s0"], 100_000);

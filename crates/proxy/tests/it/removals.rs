@@ -454,7 +454,7 @@ fn nobody_is_closed_for_the_memory_that_others_hold() {
     assert!(stage.turn(link).starts_with("set a 0 0 3000\r\n"));
 }
 
-/// What has come of a small request hides nothing.
+/// The beginning of a small request hides nothing.
 #[test]
 fn one_that_reads_nothing_and_stops_in_a_request_is_closed_for_what_it_holds() {
     let (mut stage, link) = narrow();

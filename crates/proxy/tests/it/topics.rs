@@ -346,7 +346,7 @@ fn a_subscriber_at_a_full_server_reads_what_that_says() {
     assert_eq!(stage.healths(), ["s0 ready"]);
 }
 
-/// What it was told about its topics stays, since nobody tells it again.
+/// Its topics stay, since nobody tells it again.
 #[test]
 fn subscriptions_wait_for_a_server_that_is_busy() {
     let mut stage = pool(&["s0"], |pool| (pool.databases, pool.database) = (16, 1));

@@ -671,7 +671,7 @@ fn a_client_whose_transaction_may_have_selected_a_database_is_closed() {
     assert_eq!(stage.turn(link), "");
 }
 
-/// What the proxy answers takes memory as what a server does: more than asks for it.
+/// The proxy's own answers take memory, and more than the requests for them.
 #[test]
 fn a_transaction_of_the_proxys_own_answers_has_the_room_of_any_other() {
     let (mut stage, _) = pool(&["s0"], |_| {});
