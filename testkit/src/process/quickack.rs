@@ -127,13 +127,18 @@ impl Quickack {
 
     /// Sends one line to its admin socket, without a process for it; returns the answer.
     pub fn ask(&self, line: &str) -> String {
+        let mut text = String::new();
+        self.begin_to_ask(line).read_to_string(&mut text).expect("it answers in text");
+        text
+    }
+
+    /// Sends one line to its admin socket; the answer comes there, and then its end.
+    pub fn begin_to_ask(&self, line: &str) -> UnixStream {
         let socket = UnixStream::connect(self.folder.path().join(SOCKET));
         let mut socket = socket.expect("it listens on its admin socket");
         socket.set_read_timeout(Some(ANSWER)).expect("a deadline that is not zero");
         socket.write_all(format!("{line}\n").as_bytes()).expect("it reads");
-        let mut text = String::new();
-        socket.read_to_string(&mut text).expect("it answers in text");
-        text
+        socket
     }
 
     /// Replaces the text of its file; quickack does not notice until it is told to reload.

@@ -2,6 +2,8 @@
 //! and clients that are closed by an operator.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::io::Read;
+use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
@@ -124,6 +126,51 @@ fn a_stopped_worker_is_named_after_the_deadline_and_the_others_are_shown() {
         let answer = ask(&quickack, "");
         answer["missing"].as_array().is_some_and(Vec::is_empty)
             && by_id(&answer).len() == clients.len()
+    });
+}
+
+/// Returns the answer to a question that was begun.
+fn answer(mut asked: UnixStream) -> String {
+    let mut text = String::new();
+    asked.read_to_string(&mut text).expect("it answers in text");
+    text
+}
+
+#[test]
+fn of_more_questions_than_may_wait_for_a_stopped_worker_the_last_are_refused() {
+    let (_memcached, quickack) = harness::field(1, &["hang_timeout: 60s"], &[]);
+    let stopped = workers(&quickack)[&0].pid;
+    freeze(stopped);
+    // All of them are there when the master goes on.
+    quickack.process.freeze();
+    let asked: Vec<UnixStream> = (0..40).map(|_| quickack.begin_to_ask("clients")).collect();
+    quickack.process.thaw();
+    let answers: Vec<String> = asked.into_iter().map(answer).collect();
+    send(stopped, Signal::CONT);
+    let with = |words: &str| answers.iter().filter(|text| text.contains(words)).count();
+    let refused = with("too many questions are being answered; ask again in a moment");
+    assert!((1..=20).contains(&refused), "{refused} are refused: {answers:?}");
+    assert_eq!(refused + with("worker 0 is missing: it "), 40, "{answers:?}");
+}
+
+/// The first is answered by one worker already when the second is asked.
+#[test]
+fn two_questions_at_once_have_an_answer_each() {
+    let (_memcached, quickack) = harness::field(2, &["hang_timeout: 60s"], &[]);
+    let clients = connect(&quickack, 40);
+    let stopped = workers(&quickack)[&0].pid;
+    wait_until("both are answered before their time is over", || {
+        freeze(stopped);
+        let asked = ["clients", "clients --in-pieces"].map(|line| quickack.begin_to_ask(line));
+        // The master has read both lines before it answers this one.
+        quickack.ask("workers");
+        send(stopped, Signal::CONT);
+        let [list, pieces] = asked.map(answer);
+        let is_late = [&list, &pieces].iter().any(|text| text.contains("is missing"));
+        let is_whole = clients.iter().all(|client| list.contains(&address(client)));
+        let are_their_own = is_whole && pieces.contains("in pieces");
+        assert!(is_late || are_their_own, "{list}{pieces}");
+        !is_late
     });
 }
 

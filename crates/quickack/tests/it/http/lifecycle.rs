@@ -6,7 +6,7 @@ use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use rustix::process::Signal;
+use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, prlimit};
 use testkit::load::Options;
 use testkit::process::{Memcached, free_address, freeze, send, wait_until};
 
@@ -57,6 +57,52 @@ fn a_process_that_stands_still_is_replaced_before_memcached() {
     assert!(log.contains(&format!("the HTTP process (pid {old}) is hung")), "{log}");
     assert_eq!(samples(&page(&quickack, "/metrics"))["quickack_http_restarts_total"], 1.0);
     assert_eq!(before[&0].pid, workers(&quickack)[&0].pid);
+}
+
+/// One that stands still cannot notice that the proxy has ended, and would keep the address.
+#[test]
+fn a_process_that_stands_still_ends_with_the_proxy_before_memcached() {
+    let memcached = Memcached::start();
+    let mut quickack = start(1, &[], &[memcached.address], &[]);
+    let (http, pid) = (address(&quickack), running(&quickack));
+    wait_until("it serves", || try_get(http, "/healthz").is_some());
+    let listed = quickack.ask("workers");
+    assert!(listed.contains(&format!("  http  {pid:>7}\n")), "{listed}");
+    freeze(pid);
+    quickack.process.signal(Signal::TERM);
+    quickack.process.wait_for_end();
+    assert_eq!(testkit::process::facts::state_of(pid), None, "it stands still and has the address");
+}
+
+/// The master looks at the process whenever anything happens, but a refusal says that the next
+/// start will be refused too.
+#[test]
+fn a_start_that_the_system_refuses_is_tried_twice_a_second_before_memcached() {
+    let memcached = Memcached::start();
+    let quickack = start(1, &[], &[memcached.address], &[]);
+    let (http, old) = (address(&quickack), running(&quickack));
+    let master = quickack.process.id();
+    let (id, most) = (Pid::from_raw(master as i32), getrlimit(Resource::Nofile).maximum);
+    let limit = |current| {
+        let new = Rlimit { current, maximum: most };
+        prlimit(id, Resource::Nofile, new).expect("the master is ours");
+    };
+    limit(Some(3));
+    let began = std::time::Instant::now();
+    send(old, Signal::KILL);
+    let mut tries = 0;
+    wait_until("a start was refused again", || {
+        send(master, Signal::CHILD);
+        let log = quickack.process.stderr_text();
+        let again = log.lines().filter(|line| line.contains("cannot start the HTTP process"));
+        let again = again.filter_map(|line| line.split_once("(repeated ")?.1.split_once(" times"));
+        tries = again.map(|(count, _)| count.parse::<u128>().expect("a number")).sum();
+        tries > 0
+    });
+    let most_tries = began.elapsed().as_millis() / 500;
+    assert!(tries <= most_tries, "{tries} further tries: {}", quickack.process.stderr_text());
+    limit(most);
+    wait_until("it serves again", || try_get(http, "/healthz").is_some());
 }
 
 /// The new socket is there before the old one goes, also if one address contains the other.
