@@ -225,11 +225,11 @@ impl Link {
     /// Notes that the last message is a block with so many replies before its own. The server
     /// watches nothing any more when it has executed it, but for what is watched behind it.
     pub(super) fn expect_steps(&mut self, steps: u32) {
-        if let Some(block) = self.outstanding.back_mut() {
-            let left = steps - u32::from(bug!(EarlyBlockEnd));
-            block.late = Late::Block(Steps::new(left));
-        }
+        let Some(block) = self.outstanding.back_mut() else { return };
+        let left = steps - u32::from(bug!(EarlyBlockEnd));
+        block.late = Late::Block(Steps::new(left));
         if self.own.watched {
+            self.own.guarded_until = block.end;
             let mut behind = self.queue.iter();
             self.own.watched = behind.any(|(_, one, _)| one.effort == Effort::Watches);
         }

@@ -33,6 +33,8 @@ pub(super) struct Own {
     tenant: u16,
     /// Keys may be watched on it.
     pub(super) watched: bool,
+    /// Where the last block ends that depends on what was watched before it.
+    pub(super) guarded_until: u64,
     /// A block was executed on it.
     pub(super) executed: bool,
     /// The first error in the block that is being answered; empty: none so far.

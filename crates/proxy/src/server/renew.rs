@@ -93,7 +93,9 @@ impl Link {
     fn may_be_renewed(&self, base: &Base) -> bool {
         let has_unsent = !self.is_idle() && !self.is_waiting();
         let is_kept = self.own.kept_until.is_some();
-        let has_state = self.own.watched || self.class == LinkClass::Subscribed;
+        // A block would be executed whatever has become of what was watched.
+        let is_guarded = self.own.guarded_until > self.sent;
+        let has_state = self.own.watched || is_guarded || self.class == LinkClass::Subscribed;
         has_unsent && !has_state && !is_kept && !self.retiring && self.has_worked(base.now)
     }
 }

@@ -290,6 +290,25 @@ fn a_transaction_that_was_sent_and_lost_may_have_been_executed() {
     assert!(told.ends_with("-ERR s0: connection lost, outcome unknown\r\n"), "{told}");
 }
 
+/// Nothing is watched on another link. Found by the simulator at seed 7028.
+#[test]
+fn a_transaction_that_meets_the_end_of_its_link_does_not_move_to_another() {
+    for (how, request) in
+        [(Closed::Eof, "SET k 1"), (Closed::Reset, "SET k 1"), (Closed::Eof, "GET k")]
+    {
+        let (mut stage, _, [one, _]) = pool(&["s0"], |_| {});
+        let own = watching(&mut stage, one, "k");
+        stage.passes(2 * SECOND);
+        stage.says(one, &format!("MULTI\r\n{request}\r\nEXEC\r\n"));
+        stage.closes(own, how);
+        let told = stage.received(one);
+        assert!(told.ends_with("-ERR s0: connection lost\r\n"), "{request}: {told}");
+        stage.end_turn();
+        assert_eq!(stage.connects, []);
+        stage.expect_rows(0);
+    }
+}
+
 #[test]
 fn a_watch_that_is_lost_on_its_way_is_not_sent_again() {
     let (mut stage, _, [one, _]) = pool(&["s0"], |_| {});
