@@ -2,12 +2,14 @@
 
 use proxy::fault::Fault;
 
+use super::full::without_said;
 use super::judge::Judge;
 
 impl Judge<'_> {
     /// Returns whether an error states a fact that must be known before a request is sent to any
     /// server. What waited on a link that has ended since moves to another, which may not be made.
     pub fn must_be_known_before(&self, line: &str, arrived: u64) -> bool {
+        let line = &*without_said(line);
         let mut servers = self.pool.servers.iter();
         let may_move = servers.any(|server| server.trouble.lost > arrived);
         is_known_before(line) && !(may_move && is_of_attempt(line))
@@ -25,6 +27,7 @@ fn is_of_attempt(line: &str) -> bool {
     let faults = [
         Fault::ConnectFailed,
         Fault::ConnectTimeout,
+        Fault::Refused,
         Fault::LoginRefused,
         Fault::SetupRefused,
         Fault::Unable,

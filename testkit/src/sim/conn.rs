@@ -58,6 +58,8 @@ pub struct Conn {
     pub taken: u64,
     pub executed: u64,
     pub writes: VecDeque<(u64, u64, Time)>,
+    /// Its server is full, has said so, and does nothing else on it.
+    pub is_turned_away: bool,
     /// The server sends nothing more on it.
     pub is_over: bool,
     /// Its connection key, once its handshake has been read; None if the protocol has no connection
@@ -112,6 +114,7 @@ impl Conn {
             taken: 0,
             executed: 0,
             writes: VecDeque::new(),
+            is_turned_away: false,
             is_over: false,
             conn_key: None,
             queue: None,

@@ -18,12 +18,13 @@ impl World {
         let event = self.journal.event();
         let model = &mut self.pools[pool].servers[server];
         model.trouble.any = event;
-        if matches!(kind, FaultKind::Refuse | FaultKind::Dribble) {
+        if matches!(kind, FaultKind::Refuse | FaultKind::Full | FaultKind::Dribble) {
             model.rough_until = model.rough_until.max(until);
         }
         match kind {
             FaultKind::Stall => self.stall(pool, server, until),
             FaultKind::Refuse => model.refusing_until = until,
+            FaultKind::Full => model.full_until = until,
             FaultKind::Dribble => {
                 model.dribbles_until = until.after(DRIBBLE_US);
                 model.rough_until = model.rough_until.max(until.after(DRIBBLE_US));

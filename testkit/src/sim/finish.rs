@@ -65,6 +65,7 @@ impl World {
         for server in self.pools.iter_mut().flat_map(|pool| &mut pool.servers) {
             server.stalled_until = Time(0);
             server.refusing_until = Time(0);
+            server.full_until = Time(0);
             server.dribbles_until = Time(0);
             server.trick = Trick::None;
             if let Some(redis) = &mut server.redis {

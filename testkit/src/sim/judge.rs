@@ -11,6 +11,7 @@ use proxy::plan::{Partial, PoolPlan};
 use proxy::{Time, limits};
 
 use super::client::{Asked, Client, Expect, Floor};
+use super::full::without_said;
 use super::history::{Value, Version};
 use super::journal::{Journal, Outcome, Update, UpdateKind};
 use super::reply::{Hit, Reply};
@@ -317,6 +318,7 @@ impl Judge<'_> {
 
     /// Checks that an error line names a fault that happened while the request waited.
     pub fn explain(&mut self, expect: &Expect, keys: &[u8], line: &str) -> Explained {
+        let line = &*without_said(line);
         let Some(text) = line.strip_prefix("SERVER_ERROR ") else { panic!("{line:?}") };
         self.summary.errors += 1;
         if line == NO_MEMORY_KEPT {
@@ -403,6 +405,7 @@ impl Judge<'_> {
             Fault::ConnectFailed
                 | Fault::ConnectTimeout
                 | Fault::ReplyTimeout
+                | Fault::Refused
                 | Fault::Poisoned
                 | Fault::LinkLost
         );
@@ -426,6 +429,7 @@ impl Judge<'_> {
                 let is_late = self.pool.is_redis && self.now.since(expect.arrived_at) >= most;
                 trouble.silent.max(trouble.hung).max(trouble.refused) > since || is_late
             }
+            Fault::Refused => trouble.full > since,
             Fault::LinkLost => trouble.lost > since,
             Fault::Poisoned => trouble.poisoned > since,
             Fault::Down => server.is_down || trouble.back > since,
@@ -440,7 +444,7 @@ impl Judge<'_> {
             Fault::SetupRefused => server.ever_lacked,
             Fault::NoBlocks => server.may_refuse_blocks(expect),
             Fault::PrivateFull => true,
-            Fault::LoginRefused | Fault::Unresolved | Fault::TenantFull | Fault::Refused => {
+            Fault::LoginRefused | Fault::Unresolved | Fault::TenantFull => {
                 unreachable!("no scene has these")
             }
         }

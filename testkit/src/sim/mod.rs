@@ -22,6 +22,7 @@ mod faults;
 mod finish;
 mod forms;
 mod frame;
+mod full;
 mod guesses;
 mod history;
 mod journal;

@@ -52,6 +52,8 @@ pub enum FaultKind {
     Stall,
     /// It refuses to accept for a while.
     Refuse,
+    /// It takes no further connection for a while, and says so.
+    Full,
     /// A connection is reset; what it had received may be executed in part.
     Reset,
     /// It closes a connection after its answers.
@@ -77,6 +79,7 @@ pub enum FaultKind {
 const ALL_FAULTS: &[FaultKind] = &[
     FaultKind::Stall,
     FaultKind::Refuse,
+    FaultKind::Full,
     FaultKind::Reset,
     FaultKind::Close,
     FaultKind::ExecuteThenReset,

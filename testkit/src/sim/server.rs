@@ -28,6 +28,7 @@ pub struct Server {
     pub store: Store,
     pub stalled_until: Time,
     pub refusing_until: Time,
+    pub full_until: Time,
     pub dribbles_until: Time,
     /// The end of the last of these faults.
     pub rough_until: Time,
@@ -80,6 +81,8 @@ pub enum Trick {
 #[derive(Clone, Copy, Default)]
 pub struct Trouble {
     pub refused: u64,
+    /// The last event at which it said that it takes no further connection.
+    pub full: u64,
     pub hung: u64,
     pub lost: u64,
     pub poisoned: u64,
@@ -125,9 +128,19 @@ impl Server {
     /// late message is not lost: a stalled server executes it when it continues.
     pub fn may_have_lost(&self, event: u64, time: Time) -> bool {
         let Trouble {
-            refused, hung, lost, poisoned, silent, injected, unable, back, maint, ..
+            refused,
+            full,
+            hung,
+            lost,
+            poisoned,
+            silent,
+            injected,
+            unable,
+            back,
+            maint,
+            ..
         } = self.trouble;
-        let last = [refused, hung, lost, poisoned, silent, injected, unable, back, maint];
+        let last = [refused, full, hung, lost, poisoned, silent, injected, unable, back, maint];
         let until = self.trouble.unable_time.after(limits::BACKOFF_LAST_US);
         let lacks_socket = unable != 0 && until >= time;
         let lacks_link = lacks_socket || self.rest.lasts(time);
@@ -142,6 +155,7 @@ impl Server {
             store: Store::new(keys),
             stalled_until: Time(0),
             refusing_until: Time(0),
+            full_until: Time(0),
             dribbles_until: Time(0),
             rough_until: Time(0),
             trick: Trick::None,

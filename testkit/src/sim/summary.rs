@@ -48,7 +48,7 @@ pub struct Summary {
     pub faults: [u64; FAULTS_COUNT],
 }
 
-const FAULTS_COUNT: usize = 20;
+const FAULTS_COUNT: usize = FAULTS.len();
 
 impl Summary {
     pub fn add(&mut self, other: &Summary) {

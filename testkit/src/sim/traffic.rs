@@ -289,6 +289,10 @@ impl World {
         say!(self, "link {at} stands");
         conn.connects_at = None;
         conn.owed_since = self.now;
+        if server.full_until > self.now {
+            self.turn_away(at);
+        }
+        let conn = self.conns[at].as_ref().expect("it was there a moment ago");
         let (id, place) = (conn.id, (conn.pool, conn.server));
         self.pools[place.0].servers[place.1].progress = self.now;
         self.proxy.handle_connected(id, self.now);
@@ -300,7 +304,8 @@ impl World {
         let mut conn = self.conns[at].take().expect("the caller found it");
         let before = conn.input.len();
         self.execute(&mut conn, count, true);
-        let is_stuck = count > 0 && !conn.is_over && conn.input.len() == before && before > 0;
+        let may_read = !conn.is_over && !conn.is_turned_away;
+        let is_stuck = count > 0 && may_read && conn.input.len() == before && before > 0;
         assert!(conn.is_full || !is_stuck, "half a request was sent, and nothing follows");
         if is_stuck {
             // The server has read its kernel's buffer and waits for the rest of the command; it may
@@ -342,7 +347,7 @@ impl World {
                 String::new()
             };
             let entry = &mut model.servers[server];
-            if conn.is_over || !entry.serve(conn, &mut place) {
+            if conn.is_over || conn.is_turned_away || !entry.serve(conn, &mut place) {
                 break;
             }
             if self.trace {
@@ -408,10 +413,14 @@ impl World {
             server.trouble.any = server.trouble.poisoned;
             server.trouble.any_time = self.now;
         }
-        let must_end = conn.poison.is_some_and(|(_, end)| conn.delivered >= end);
+        let is_turned_away = conn.is_turned_away && conn.undelivered() == 0;
+        let must_end = is_turned_away || conn.poison.is_some_and(|(_, end)| conn.delivered >= end);
         let id = conn.id;
         let ends = conn.ends_with_reply.then_some(true);
         let quickack = self.pools[conn.pool].plan.server_quickack;
+        if is_turned_away {
+            self.note_turned_away(place);
+        }
         self.fill_block(&piece);
         self.flushed.clear();
         let patience = self.proxy.hold_after(self.pools[place.0].servers[place.1].id);
@@ -428,7 +437,7 @@ impl World {
             conn.into_iter().for_each(|conn| conn.is_probe = false);
         }
         let stands = self.conns[at].as_ref().is_some_and(|conn| conn.id == id);
-        assert!(!(must_end && stands), "what nobody can have asked for is believed");
+        assert!(!(must_end && stands), "a link stays after what must end it");
         if stands && !poisoned {
             match quickack {
                 QuickAck::Partial => self.check_ack(id, ends),

@@ -185,6 +185,9 @@ impl World {
         if conn.may_be_trial() && !is_poisoned && !is_late {
             return;
         }
+        if conn.is_turned_away && conn.undelivered() == 0 {
+            return;
+        }
         if may_retire && !waits && !is_poisoned && !is_late && !is_unfit {
             // No client waits for an answer, so this is not a failure.
             return;

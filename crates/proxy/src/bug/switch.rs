@@ -18,6 +18,8 @@ pub enum Bug {
     AnswerAfterTimeout,
     /// A further link that cannot be made takes its server out of service.
     FurtherLinkFails,
+    /// The words of a server that takes no further connection are no sign that it is there.
+    IgnoreFull,
     /// Answers on other links are no sign that a server works.
     IgnoreLife,
     /// A server is given up after half of its deadline.
@@ -314,6 +316,7 @@ pub static BUGS: &[Bug] = &[
     Bug::Misroute,
     Bug::AnswerAfterTimeout,
     Bug::FurtherLinkFails,
+    Bug::IgnoreFull,
     Bug::IgnoreLife,
     Bug::HurryReply,
     Bug::NoReplyDeadline,

@@ -144,8 +144,7 @@ impl Servers {
                 return Ok(());
             }
             Parsed::Complete(HandshakeReply::Refused) => {
-                self.note_said(base, id);
-                self.close_link(base, id, Fault::Refused);
+                self.end_turned_away(base, id);
                 return Ok(());
             }
             Parsed::Complete(HandshakeReply::Busy) => {

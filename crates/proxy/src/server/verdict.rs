@@ -217,6 +217,18 @@ impl Servers {
         }
     }
 
+    /// Closes a link whose server has said that it takes no further one, so it is there.
+    #[cold]
+    pub(super) fn end_turned_away(&mut self, base: &mut Base, id: ConnId) {
+        let Some(link) = self.links.find(id) else { return };
+        let at = link.at;
+        if !bug!(IgnoreFull) {
+            self.note_life(base, at);
+        }
+        self.note_said(base, id);
+        self.close_link(base, id, Fault::Refused);
+    }
+
     /// Notes the line with which a server has refused a link.
     pub(super) fn note_said(&mut self, base: &mut Base, id: ConnId) {
         let Some(link) = self.links.find(id) else { return };
