@@ -402,6 +402,7 @@ impl Proxy {
     fn publish(&mut self) {
         self.clients.rest(&mut self.base);
         self.base.gauges_changed = false;
+        self.servers.end_stand_ins(&self.base, |client| self.clients.requester(client));
         self.servers.publish(&self.base);
         for pool in &mut self.base.pools {
             pool.sampling.look(pool.counters.value(PoolCounter::Requests), self.base.now);

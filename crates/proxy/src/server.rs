@@ -215,7 +215,6 @@ impl Servers {
         for state in self.states.iter_mut().flatten() {
             state.gauges = Gauges::default();
         }
-        self.end_stand_ins(base);
         self.tell_all_work();
         for (_, link) in self.links.iter() {
             let state = &mut self.states[link.at.pool as usize][link.at.server as usize];

@@ -50,7 +50,7 @@ impl Servers {
                 !link.own.watched || link.own.kept_until.is_none(),
                 "a link is kept without its watch"
             );
-            let mut all = asking(link).peekable();
+            let mut all = link.askers().peekable();
             let is_used = link.own.kept_until.is_none() || all.peek().is_none();
             assert!(is_used, "a link that is kept carries nothing");
             assert!(all.all(|one| one == link.owner), "a private link serves one client");
@@ -64,12 +64,12 @@ impl Servers {
         let mut count = 0;
         for (_, link) in self.links.iter().filter(|(_, link)| link.class == LinkClass::Spare) {
             count += 1;
-            let its: Vec<ConnId> = asking(link).collect();
+            let its: Vec<ConnId> = link.askers().collect();
             let is_beside = |one: &Link| {
                 (one.at, one.conn_key, one.class) == (link.at, link.conn_key, LinkClass::Shared)
             };
             let beside = self.links.iter().filter(|(_, one)| is_beside(one));
-            let mut others = beside.flat_map(|(_, one)| asking(one));
+            let mut others = beside.flat_map(|(_, one)| one.askers());
             assert!(others.all(|client| !its.contains(&client)), "a client has left one of them");
         }
         assert_eq!(count, base.spare_links, "each spare link is counted");
@@ -269,17 +269,6 @@ impl Servers {
             assert!(!gathers || !link.batch_may_leave(), "gets gather although they may leave");
         }
     }
-}
-
-/// Lists the clients of which something is outstanding on a link; some of them several times.
-fn asking(link: &Link) -> impl Iterator<Item = ConnId> {
-    let asked = link.outstanding.iter().filter_map(|message| match message.payload {
-        Payload::Single(_) => Some(message.client),
-        Payload::Fetch(_) | Payload::Internal(_) => None,
-    });
-    let keys = link.batches().flat_map(|batch| &batch.entries).map(|entry| entry.client);
-    let waiting = link.queue.iter().map(|(client, ..)| client);
-    asked.chain(keys).chain(waiting)
 }
 
 /// Panics if an invariant of a link is broken. Returns how many parts stand in its queue.

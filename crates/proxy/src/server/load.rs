@@ -221,6 +221,19 @@ impl Servers {
     }
 }
 
+impl Link {
+    /// Lists the clients of which something is outstanding on it; some of them several times.
+    pub(super) fn askers(&self) -> impl Iterator<Item = ConnId> {
+        let asked = self.outstanding.iter().filter_map(|message| match message.payload {
+            Payload::Single(_) => Some(message.client),
+            Payload::Fetch(_) | Payload::Internal(_) => None,
+        });
+        let keys = self.batches().flat_map(|batch| &batch.entries).map(|entry| entry.client);
+        let waiting = self.queue.iter().map(|(client, ..)| client);
+        asked.chain(keys).chain(waiting)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

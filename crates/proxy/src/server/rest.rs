@@ -7,10 +7,11 @@ use proto::ConnKey;
 
 use super::Servers;
 use super::link::Link;
+use super::open::place_of;
 use super::state::{ServerState, pause_after};
 use crate::base::fault::Fault;
 use crate::base::id::ConnId;
-use crate::base::part::LinkClass;
+use crate::base::part::{LinkClass, Requester};
 use crate::base::{Base, ServerAt, limits};
 use crate::{Event, Time};
 
@@ -161,9 +162,13 @@ impl Servers {
         }
     }
 
-    /// Empties the places at which another link stands in, when their rest is over and nothing is
-    /// outstanding on that link: the next request opens one.
-    pub(super) fn end_stand_ins(&mut self, base: &Base) {
+    /// Empties the places at which another link stands in, when their rest is over and nothing of
+    /// those who use them is outstanding on that link: their next request opens one.
+    pub(crate) fn end_stand_ins(
+        &mut self,
+        base: &Base,
+        requester: impl Fn(ConnId) -> Option<Requester>,
+    ) {
         for (pool, states) in base.pools.iter().zip(&mut self.states) {
             for state in states.iter_mut().filter(|state| !state.stand_ins.is_empty()) {
                 let ServerState { stand_ins, links, rests, .. } = state;
@@ -174,9 +179,15 @@ impl Servers {
                         return false;
                     };
                     let conn_key = pool.conn_keys.of(one.conn_key);
-                    let is_idle = |link: &Link| link.is_idle() && !link.is_waiting();
+                    // Who has left asks nothing more, in whatever order.
+                    let uses = |client: ConnId| {
+                        let asks = requester(client);
+                        asks.is_some_and(|asks| {
+                            asks.conn_key == one.conn_key && place_of(&asks, &pool.plan) == one.nth
+                        })
+                    };
                     let stays = rests.why(conn_key, one.nth, base.now).is_some()
-                        || !self.links.find(one.link).is_none_or(is_idle);
+                        || self.links.find(one.link).is_some_and(|link| link.askers().any(uses));
                     if !stays {
                         *place = None;
                     }

@@ -249,6 +249,28 @@ fn a_stand_in_that_is_made_anew_leaves_the_place_when_its_rest_is_over() {
     assert_eq!(stage.connects.len(), 1, "its place is tried again");
 }
 
+/// The other client has something outstanding whenever the proxy looks.
+#[test]
+fn a_place_is_filled_again_while_the_link_that_stood_in_is_in_use() {
+    for is_asking in [false, true] {
+        let (mut stage, link, [one, other]) = stood_in();
+        stage.says(one, "GET k\r\n");
+        if is_asking {
+            stage.says(other, "GET l\r\n");
+        }
+        assert!(stage.turn(link).starts_with(&resp("GET k")));
+        stage.passes(SECOND / 2);
+        stage.end_turn();
+        let before = stage.connects.len();
+        stage.says(other, "GET m\r\n");
+        // Requests of one client keep their order.
+        let sent = if is_asking { resp("GET m") } else { String::new() };
+        assert_eq!(stage.turn(link), sent);
+        let more = if is_asking { 0 } else { 1 };
+        assert_eq!(stage.connects.len() - before, more, "its place is tried again");
+    }
+}
+
 /// Requests that end what a server does must not wait behind it.
 #[test]
 fn a_script_is_not_ended_behind_itself_at_a_full_server() {
