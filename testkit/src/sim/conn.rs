@@ -8,6 +8,7 @@
 use std::collections::VecDeque;
 
 use proto::ConnKey;
+use proxy::plan::Timeouts;
 use proxy::{ConnId, Time};
 
 use super::redis;
@@ -142,6 +143,11 @@ impl Conn {
         self.is_trial || rest.starts_with(&self.input)
     }
 
+    /// Returns whether the proxy asks on it again whether the server is there.
+    pub fn repeats_handshake(&self) -> bool {
+        !self.is_established && self.up.0 > 0
+    }
+
     pub fn is_up(&self) -> bool {
         self.connects_at.is_none()
     }
@@ -177,6 +183,16 @@ impl Conn {
         let is_whole =
             self.conn_key.is_some() && redis::frame_len(&self.input, &mut false).is_some();
         is_whole && self.undelivered() == 0 && self.next_name().eq_ignore_ascii_case(b"keys\r")
+    }
+
+    /// Returns how long its server may owe the next answer. A link that stands in for one of slow
+    /// requests is one that all share.
+    pub fn patience_by(&self, timeouts: &Timeouts, has_stood_in: bool) -> u64 {
+        match self.is_established && self.owes_keys() {
+            true if has_stood_in => timeouts.slow,
+            true => 2 * timeouts.slow,
+            false => timeouts.reply,
+        }
     }
 
     /// Returns whether a whole answer is among the next `n` bytes that the proxy reads. Steps of a

@@ -217,15 +217,13 @@ impl World {
             // It was to show whether the server is there, and all places for links are taken; or
             // its request was never sent.
             trouble.hung = event;
+        } else if conn.repeats_handshake() && server.silence.established_at == self.now {
+            // Another one has just come up, and was asked later.
+            trouble.lost = event;
         } else {
             let silent = self.now.since(conn.owed_since);
             assert!(!conn.owes_nothing(), "a link that owes nothing is closed");
-            let patience = match conn.is_established && conn.owes_keys() {
-                // A link that stands in for one of slow requests is one that all share.
-                true if server.rest.has_been() => timeouts.slow,
-                true => 2 * timeouts.slow,
-                false => timeouts.reply,
-            };
+            let patience = conn.patience_by(&timeouts, server.rest.has_been());
             assert!(silent >= patience, "gave up on a reply after {silent} us");
             trouble.silent = event;
         }

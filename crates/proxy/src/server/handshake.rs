@@ -11,13 +11,13 @@ use super::message::Message;
 use super::pair::EARLY_REPLY;
 use super::state::Proof;
 use super::{LinkEvent, Servers};
-use crate::Event;
 use crate::base::buffer::Source;
 use crate::base::connection::Connection;
 use crate::base::fault::Fault;
 use crate::base::id::ConnId;
 use crate::base::part::LinkClass;
 use crate::base::{Base, ServerAt, limits};
+use crate::{Event, Time};
 
 impl Servers {
     /// Starts the handshake when a connect has succeeded.
@@ -206,7 +206,7 @@ impl Servers {
         if is_probe {
             self.probe_answered(base, id);
         }
-        self.end_judge(base, id);
+        self.end_judge(base, id, asked);
         self.events.push_back(LinkEvent::Known(at, base.hold_after(at)));
         // It may have come late because its server was silent: what was known before judges that.
         self.note_up(base, id);
@@ -295,6 +295,13 @@ impl Servers {
 }
 
 impl Link {
+    /// Whether it has repeated its handshake by then, and nothing has come.
+    pub(super) fn is_unanswered_since(&self, time: Time) -> bool {
+        let repeats = matches!(self.state, State::Handshake(_)) && self.was_up();
+        let has_come = self.look_at.is_some() || !self.partial.is_empty();
+        repeats && !has_come && self.begun <= time
+    }
+
     /// Returns the connection key that its handshake asks for. The requests on a control link
     /// concern no database, and a busy server lets nobody choose one.
     fn asked_conn_key(&self, base: &Base) -> ConnKey {

@@ -21,9 +21,9 @@ use crate::base::part::LinkClass;
 
 impl Servers {
     /// Opens a link that takes the place of a dead one, with all that waits on that, if nothing
-    /// speaks against it. The dead one has nothing left then.
-    pub(super) fn renew(&mut self, base: &mut Base, dead: ConnId) {
-        let Some(link) = self.links.find_mut(dead) else { return };
+    /// speaks against it. Returns whether it did; the dead one has nothing left then.
+    pub(super) fn renew(&mut self, base: &mut Base, dead: ConnId) -> bool {
+        let Some(link) = self.links.find_mut(dead) else { return false };
         // Nothing is owed for it.
         link.drop_refused();
         let link = &*link;
@@ -34,7 +34,7 @@ impl Servers {
             && base.server(at).is_in_service()
             && !is_out(base.server(at));
         if !may_connect || !link.may_be_renewed(base) || state.probe == Some(dead) {
-            return;
+            return false;
         }
         let id = self.begin_connect(base, at, conn_key, class);
         for place in self.state(at).links.iter_mut().flatten() {
@@ -44,8 +44,8 @@ impl Servers {
         }
         self.replace_stand_in(at, dead, id);
         self.replace_private(dead, id);
-        let Some(unsent) = self.links.find_mut(dead).map(Unsent::take) else { return };
-        let Some(link) = self.links.find_mut(id) else { return };
+        let Some(unsent) = self.links.find_mut(dead).map(Unsent::take) else { return false };
+        let Some(link) = self.links.find_mut(id) else { return false };
         unsent.queue_on(link);
         link.account(&mut base.memory);
         if !link.queue.is_empty() {
@@ -54,6 +54,7 @@ impl Servers {
         }
         self.mark_dirty(id);
         self.arm(base, id);
+        true
     }
 }
 

@@ -172,12 +172,21 @@ impl Servers {
         true
     }
 
-    /// Ends the trial of a server by a link that came up.
-    pub(super) fn end_judge(&mut self, base: &mut Base, id: ConnId) {
+    /// Ends the trial of a server by a link that came up, and was asked then. A link that was asked
+    /// earlier and has brought nothing is dead, although its server is well: what waits there goes
+    /// to another.
+    pub(super) fn end_judge(&mut self, base: &mut Base, id: ConnId, asked: Time) {
         let Some(at) = self.links.find(id).map(|link| link.at) else { return };
-        if self.state(at).judge == Some(id) {
-            self.state(at).judge = None;
-            self.use_or_close(base, id);
+        if self.state(at).judge != Some(id) {
+            return;
+        }
+        self.state(at).judge = None;
+        self.use_or_close(base, id);
+        for one in self.links_of(at) {
+            let is_dead = self.links.find(one).is_some_and(|link| link.is_unanswered_since(asked));
+            if is_dead && self.renew(base, one) {
+                self.close_link(base, one, Fault::LinkLost);
+            }
         }
     }
 

@@ -200,6 +200,42 @@ fn a_second_shared_link_that_cannot_be_made_is_stood_in_for_by_the_first() {
     assert_eq!(stage.turn(own), GET);
 }
 
+/// A firewall has forgotten both. The second shows nothing before it is asked.
+#[test]
+fn what_waits_on_a_link_that_is_dead_goes_to_another_when_the_server_is_found_well() {
+    let mut stage = redis(|pool| pool.server_connections = 2);
+    let [one, other] = [stage.client(), stage.client()];
+    let links = [one, other].map(|client| {
+        stage.says(client, GET);
+        let link = stage.establishes_with(HELLO);
+        stage.says(link, WELCOME);
+        serves(&mut stage, link, client);
+        link
+    });
+    stage.passes(60 * SECOND);
+    stage.says(one, GET);
+    assert_eq!(stage.turn(links[0]), GET);
+    while stage.connects.is_empty() {
+        stage.waits(SECOND / 100);
+        stage.end_turn();
+    }
+    assert_eq!(stage.turn(links[1]), HELLO, "it is asked");
+    stage.says(other, GET);
+    assert_eq!(stage.turn(links[1]), "");
+    stage.passes(SECOND / 100);
+    let judge = stage.establishes_with(HELLO);
+    stage.passes(SECOND / 100);
+    stage.says(judge, WELCOME);
+    assert!(stage.closed.contains(&links[1]));
+    assert!(!stage.closed.contains(&links[0]), "it owes an answer");
+    let anew = stage.establishes_with(HELLO);
+    stage.says(anew, WELCOME);
+    assert_eq!(stage.turn(anew), GET);
+    stage.says(anew, "$-1\r\n");
+    assert_eq!(stage.received(other), "$-1\r\n");
+    check_up(&stage);
+}
+
 /// A firewall may have forgotten them.
 #[test]
 fn links_that_are_silent_say_nothing_of_a_server_that_takes_another() {
