@@ -30,6 +30,7 @@ impl Servers {
         self.check_loads();
         self.check_private();
         self.check_spare(base);
+        self.check_order();
         self.check_slow();
         self.check_work();
         Sums {
@@ -73,6 +74,19 @@ impl Servers {
             assert!(others.all(|client| !its.contains(&client)), "a client has left one of them");
         }
         assert_eq!(count, base.spare_links, "each spare link is counted");
+    }
+
+    /// Panics if a client has something outstanding on two links of a server and connection key:
+    /// its requests would change places. Those that are to pass others may.
+    fn check_order(&self) {
+        let mut seen = BTreeMap::new();
+        for (id, link) in self.links.iter().filter(|(_, link)| link.class != LinkClass::Control) {
+            for client in link.askers().filter(|client| *client != ConnId::NONE) {
+                let at = (link.at.pool, link.at.server, link.conn_key, client);
+                let first = *seen.entry(at).or_insert(id);
+                assert_eq!(first, id, "requests of one client are on two links of a server");
+            }
+        }
     }
 
     /// Panics if more work is outstanding at a server than may be, of this worker.

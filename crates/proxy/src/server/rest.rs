@@ -12,6 +12,7 @@ use super::state::{ServerState, pause_after};
 use crate::base::fault::Fault;
 use crate::base::id::ConnId;
 use crate::base::part::{LinkClass, Requester};
+use crate::base::plan::{AdminState, PoolPlan};
 use crate::base::{Base, ServerAt, limits};
 use crate::{Event, Time};
 
@@ -163,14 +164,20 @@ impl Servers {
     }
 
     /// Empties the places at which another link stands in, when their rest is over and nothing of
-    /// those who use them is outstanding on that link: their next request opens one.
+    /// those who use them is outstanding on that link: their next request opens one. A client that
+    /// has left will not ask again.
     pub(crate) fn end_stand_ins(
         &mut self,
         base: &Base,
         requester: impl Fn(ConnId) -> Option<Requester>,
     ) {
-        for (pool, states) in base.pools.iter().zip(&mut self.states) {
-            for state in states.iter_mut().filter(|state| !state.stand_ins.is_empty()) {
+        let Servers { states, links: all, .. } = self;
+        for (pool, states) in base.pools.iter().zip(states) {
+            for (server, state) in pool.servers.iter().zip(states) {
+                // Nothing is opened where a server drains, and any place may serve any client.
+                if state.stand_ins.is_empty() || server.plan.admin == AdminState::Drain {
+                    continue;
+                }
                 let ServerState { stand_ins, links, rests, .. } = state;
                 stand_ins.retain(|one| {
                     let places = links.get_mut(usize::from(one.conn_key));
@@ -179,15 +186,14 @@ impl Servers {
                         return false;
                     };
                     let conn_key = pool.conn_keys.of(one.conn_key);
-                    // Who has left asks nothing more, in whatever order.
                     let uses = |client: ConnId| {
                         let asks = requester(client);
                         asks.is_some_and(|asks| {
-                            asks.conn_key == one.conn_key && place_of(&asks, &pool.plan) == one.nth
+                            asks.conn_key == one.conn_key && may_use(&asks, &pool.plan, one.nth)
                         })
                     };
                     let stays = rests.why(conn_key, one.nth, base.now).is_some()
-                        || self.links.find(one.link).is_some_and(|link| link.askers().any(uses));
+                        || all.find(one.link).is_some_and(|link| link.askers().any(uses));
                     if !stays {
                         *place = None;
                     }
@@ -196,6 +202,14 @@ impl Servers {
             }
         }
     }
+}
+
+/// Whether a client may have something outstanding on the link of this place.
+fn may_use(asks: &Requester, plan: &PoolPlan, nth: usize) -> bool {
+    // Who goes around one server's link uses those of the others.
+    let is_around = asks.class == LinkClass::Spare;
+    let shared = Requester { class: LinkClass::Shared, ..*asks };
+    place_of(asks, plan) == nth || is_around && place_of(&shared, plan) == nth
 }
 
 impl ServerState {
