@@ -231,6 +231,15 @@ impl Clients {
         }
     }
 
+    /// Notes that such a transaction has moved from its link to another, unsent.
+    #[cold]
+    pub(crate) fn follow_select(&mut self, id: ConnId, dead: ConnId, link: ConnId) {
+        let selects = self.table.find_mut(id).and_then(|client| client.selects.as_deref_mut());
+        if let Some(one) = selects.filter(|one| one.link == dead) {
+            one.link = link;
+        }
+    }
+
     /// Returns the transaction of a client that selects a database.
     pub(crate) fn selects(&self, id: ConnId) -> Option<&Select> {
         self.table.find(id)?.selects.as_deref()

@@ -392,6 +392,7 @@ impl Proxy {
             LinkEvent::Around(pool) => clients.leave_spare_links(base, pool as usize),
             LinkEvent::QueueFull(id) => clients.await_queue(base, id),
             LinkEvent::QueueRoom(id) => clients.end_queue_wait(base, id),
+            LinkEvent::Replaced { client, dead, link } => clients.follow_select(client, dead, link),
             LinkEvent::Idle(id) => {
                 self.end_select(id);
                 self.clients.end_owed(&mut self.base, id);

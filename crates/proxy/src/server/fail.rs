@@ -43,6 +43,8 @@ pub(crate) enum LinkEvent {
     /// Clients of this pool may go around a link: they are owed nothing before they take the
     /// other.
     Around(u32),
+    /// A link of a client's own has another in its place, to which what waited there has moved.
+    Replaced { client: ConnId, dead: ConnId, link: ConnId },
     /// Nothing of a client's is outstanding any more, as `await_idle` had asked.
     Idle(ConnId),
 }

@@ -441,6 +441,7 @@ impl Link {
                 cuts.push(((start - self.sent) as usize, (message.end - self.sent) as usize));
                 gone += len;
                 self.forget_payload(&message);
+                self.keep_watch_of(&message);
                 taken.push(message);
             } else {
                 message.end -= gone;
@@ -453,15 +454,6 @@ impl Link {
             self.out.cut(&cuts);
         }
         taken
-    }
-
-    /// Lists the gets among its messages, and the open batch.
-    pub(super) fn batches(&self) -> impl Iterator<Item = &Batch> {
-        let sent = self.outstanding.iter().filter_map(|message| match &message.payload {
-            Payload::Fetch(batch) => Some(&**batch),
-            Payload::Single(_) | Payload::Internal(_) => None,
-        });
-        sent.chain(self.batch.as_deref())
     }
 
     /// Whether nothing waits on it to be sent or to be answered.

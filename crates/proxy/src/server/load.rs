@@ -222,6 +222,15 @@ impl Servers {
 }
 
 impl Link {
+    /// Lists the gets among its messages, and the open batch.
+    pub(super) fn batches(&self) -> impl Iterator<Item = &Batch> {
+        let sent = self.outstanding.iter().filter_map(|message| match &message.payload {
+            Payload::Fetch(batch) => Some(&**batch),
+            Payload::Single(_) | Payload::Internal(_) => None,
+        });
+        sent.chain(self.batch.as_deref())
+    }
+
     /// Lists the clients of which something is outstanding on it; some of them several times.
     pub(super) fn askers(&self) -> impl Iterator<Item = ConnId> {
         let asked = self.outstanding.iter().filter_map(|message| match message.payload {

@@ -12,10 +12,10 @@
 use metrics::{TenantCounter, WorkerCounter};
 use proto::Upstream;
 
-use super::Servers;
 use super::link::Link;
 use super::message::{Message, Payload};
 use super::rest::PRIVATE;
+use super::{LinkEvent, Servers};
 use crate::Time;
 use crate::base::fault::{Fault, kept_of_error};
 use crate::base::id::ConnId;
@@ -33,7 +33,7 @@ pub(super) struct Own {
     tenant: u16,
     /// Keys may be watched on it.
     pub(super) watched: bool,
-    /// Where the last block ends that depends on what was watched before it.
+    /// The offset at which the last block ends that depends on what was watched before it.
     pub(super) guarded_until: u64,
     /// A block was executed on it.
     pub(super) executed: bool,
@@ -263,6 +263,15 @@ impl Servers {
         self.send_internal(base, link, Payload::Internal(UNBLOCK), ask, &words)
     }
 
+    /// Drops what was to end waits from a dead link: behind another, the numbers may be those of
+    /// others.
+    pub(super) fn drop_unblocks(&mut self, base: &mut Base, dead: ConnId) {
+        let Some(link) = self.links.find_mut(dead) else { return };
+        let is_it = |message: &Message| matches!(message.payload, Payload::Internal(UNBLOCK));
+        let dropped = link.withdraw_where(is_it);
+        self.fail_pending(base, dead, dropped, |_| Fault::Dropped);
+    }
+
     /// Handles the error of a server to the internal command with this number. If it was to watch
     /// nothing any more, nobody knows what it watches.
     pub(crate) fn refuse_internal(&mut self, base: &mut Base, id: ConnId, number: u64) {
@@ -336,6 +345,7 @@ impl Servers {
                 *one = id;
             }
         }
+        self.events.push_back(LinkEvent::Replaced { client: owner, dead, link: id });
     }
 
     /// Notes that a private link is gone.
@@ -360,6 +370,15 @@ impl Servers {
 }
 
 impl Link {
+    /// Notes that a message is taken out of the queue. If its server was to watch nothing any more
+    /// behind it, what it watches still has to be ended.
+    pub(super) fn keep_watch_of(&mut self, message: &Message) {
+        let is_guarded = message.is_block() && message.end <= self.own.guarded_until;
+        if is_guarded || matches!(message.payload, Payload::Internal(UNWATCH)) {
+            (self.own.watched, self.own.guarded_until) = (true, 0);
+        }
+    }
+
     /// Whether nothing but the proxy's own commands is on it, and it has no state. The late reply
     /// to a request that was given up may still come.
     fn may_be_kept(&self) -> bool {

@@ -42,6 +42,7 @@ impl Servers {
                 *place = Some(id);
             }
         }
+        self.drop_unblocks(base, dead);
         self.replace_stand_in(at, dead, id);
         self.replace_private(dead, id);
         let Some(unsent) = self.links.find_mut(dead).map(Unsent::take) else { return false };

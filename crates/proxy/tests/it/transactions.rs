@@ -650,6 +650,35 @@ fn a_transaction_that_selects_a_database_has_a_link_of_its_own_and_takes_its_cli
     stage.expect_rows(0);
 }
 
+/// Its link has been used, and its server closes it before a byte of the transaction has left.
+#[test]
+fn a_transaction_that_moves_to_another_link_unsent_takes_its_client_to_its_database() {
+    let (mut stage, _) = pool(&["s0"], |pool| (pool.databases, pool.private) = (16, true));
+    let client = stage.client();
+    stage.says(client, "MULTI\r\nGET k\r\nEXEC\r\n");
+    accept(&mut stage, ACCEPTED);
+    stage.end_turn();
+    let own = stage.establishes_with(HELLO);
+    stage.says(own, WELCOME);
+    stage.turn(own);
+    stage.says(own, &replies(1, "*1\r\n$-1\r\n"));
+    stage.received(client);
+    stage.says(client, "MULTI\r\nSELECT 3\r\nSET k 2\r\nEXEC\r\n");
+    stage.received(client);
+    stage.closes(own, Closed::Eof);
+    let anew = stage.establishes_with(HELLO);
+    stage.says(anew, WELCOME);
+    assert_eq!(stage.turn(anew), block(&["SELECT 3", "SET k 2"]));
+    stage.says(anew, &replies(2, "*2\r\n+OK\r\n+OK\r\n"));
+    assert_eq!(stage.received(client), "*2\r\n+OK\r\n+OK\r\n");
+    assert!(stage.closed.contains(&anew), "no other request meets its database");
+    stage.says(client, "GET k\r\n");
+    stage.end_turn();
+    let third = stage.establishes_with(&(resp("SELECT 3") + HELLO));
+    stage.says(third, &format!("+OK\r\n{WELCOME}"));
+    assert_eq!(stage.turn(third), resp("GET k"));
+}
+
 #[test]
 fn a_client_stays_in_its_database_where_its_transaction_was_not_executed() {
     for last in ["*-1\r\n", "-EXECABORT Transaction discarded\r\n"] {

@@ -309,6 +309,30 @@ fn a_transaction_that_meets_the_end_of_its_link_does_not_move_to_another() {
     }
 }
 
+/// Its server was silent meanwhile, and watches the key still.
+#[test]
+fn what_was_watched_for_a_transaction_that_is_given_up_unsent_is_forgotten_too() {
+    let (mut stage, links, [one, other]) = pool(&["s0"], |plan| {
+        let timeouts = &mut plan.pools[0].timeouts;
+        (timeouts.queue, timeouts.reply) = (SECOND, 10 * SECOND);
+    });
+    let own = watching(&mut stage, one, "k");
+    stage.says(other, "GET x\r\n");
+    assert_eq!(stage.turn(links[0]), resp("GET x"));
+    stage.waits(SECOND / 10);
+    stage.says(one, "MULTI\r\nSET k 1\r\nEXEC\r\n");
+    assert_eq!(stage.turn(own), HELLO, "its server is silent");
+    stage.waits(stage.plan.pools[0].timeouts.queue);
+    let told = stage.received(one);
+    assert!(told.contains("-ERR s0: "), "{told}");
+    stage.says(own, WELCOME);
+    stage.end_turn();
+    stage.says(one, "GET k\r\n");
+    stage.end_turn();
+    assert!(!stage.closed.contains(&own));
+    assert_eq!(stage.turn(own), resp("UNWATCH"));
+}
+
 #[test]
 fn a_watch_that_is_lost_on_its_way_is_not_sent_again() {
     let (mut stage, _, [one, _]) = pool(&["s0"], |_| {});
