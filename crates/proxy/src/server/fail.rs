@@ -250,7 +250,7 @@ impl Servers {
         }
         if fault == Fault::LinkLost {
             self.doubt(base, id);
-            let _ = self.renew(base, id);
+            self.renew(base, id);
         }
         self.remove_dead_link(base, id, fault);
     }

@@ -186,12 +186,10 @@ impl Servers {
                         return false;
                     };
                     let conn_key = pool.conn_keys.of(one.conn_key);
-                    let uses = |client: ConnId| {
-                        let asks = requester(client);
-                        asks.is_some_and(|asks| {
-                            asks.conn_key == one.conn_key && may_use(&asks, &pool.plan, one.nth)
-                        })
+                    let is_its = |asks: Requester| {
+                        asks.conn_key == one.conn_key && may_use(&asks, &pool.plan, one.nth)
                     };
+                    let uses = |client: ConnId| requester(client).is_some_and(is_its);
                     let stays = rests.why(conn_key, one.nth, base.now).is_some()
                         || all.find(one.link).is_some_and(|link| link.askers().any(uses));
                     if !stays {
@@ -206,7 +204,7 @@ impl Servers {
 
 /// Whether a client may have something outstanding on the link of this place.
 fn may_use(asks: &Requester, plan: &PoolPlan, nth: usize) -> bool {
-    // Who goes around one server's link uses those of the others.
+    // A client that goes around one server's link uses those of the others.
     let is_around = asks.class == LinkClass::Spare;
     let shared = Requester { class: LinkClass::Shared, ..*asks };
     place_of(asks, plan) == nth || is_around && place_of(&shared, plan) == nth
