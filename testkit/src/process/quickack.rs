@@ -127,9 +127,7 @@ impl Quickack {
 
     /// Sends one line to its admin socket, without a process for it; returns the answer.
     pub fn ask(&self, line: &str) -> String {
-        let mut text = String::new();
-        self.begin_to_ask(line).read_to_string(&mut text).expect("it answers in text");
-        text
+        Quickack::read_answer(self.begin_to_ask(line))
     }
 
     /// Sends one line to its admin socket; the answer comes there, and then its end.
@@ -139,6 +137,13 @@ impl Quickack {
         socket.set_read_timeout(Some(ANSWER)).expect("a deadline that is not zero");
         socket.write_all(format!("{line}\n").as_bytes()).expect("it reads");
         socket
+    }
+
+    /// Waits for the answer to what was asked on that connection.
+    pub fn read_answer(mut asked: UnixStream) -> String {
+        let mut text = String::new();
+        asked.read_to_string(&mut text).expect("it answers in text");
+        text
     }
 
     /// Replaces the text of its file; quickack does not notice until it is told to reload.

@@ -143,6 +143,16 @@ impl Conn {
         self.is_trial || rest.starts_with(&self.input)
     }
 
+    /// Returns whether its server still reads what the proxy sends.
+    pub fn is_read(&self) -> bool {
+        !self.is_over && !self.is_turned_away
+    }
+
+    /// Returns whether the proxy has read all the words of its full server.
+    pub fn is_told_full(&self) -> bool {
+        self.is_turned_away && self.undelivered() == 0
+    }
+
     /// Returns whether the proxy asks on it again whether the server is there.
     pub fn repeats_handshake(&self) -> bool {
         !self.is_established && self.up.0 > 0

@@ -127,24 +127,13 @@ impl Server {
     /// Returns whether a message for it may have been refused since then, or lost with its link. A
     /// late message is not lost: a stalled server executes it when it continues.
     pub fn may_have_lost(&self, event: u64, time: Time) -> bool {
-        let Trouble {
-            refused,
-            full,
-            hung,
-            lost,
-            poisoned,
-            silent,
-            injected,
-            unable,
-            back,
-            maint,
-            ..
-        } = self.trouble;
-        let last = [refused, full, hung, lost, poisoned, silent, injected, unable, back, maint];
-        let until = self.trouble.unable_time.after(limits::BACKOFF_LAST_US);
-        let lacks_socket = unable != 0 && until >= time;
+        let it = &self.trouble;
+        let last = [it.refused, it.full, it.hung, it.lost, it.poisoned, it.silent, it.injected];
+        let last = last.into_iter().chain([it.unable, it.back, it.maint]);
+        let until = it.unable_time.after(limits::BACKOFF_LAST_US);
+        let lacks_socket = it.unable != 0 && until >= time;
         let lacks_link = lacks_socket || self.rest.lasts(time);
-        self.is_down || self.is_maint || lacks_link || last.into_iter().any(|one| one > event)
+        self.is_down || self.is_maint || lacks_link || last.max() > Some(event)
     }
 
     pub fn new(plan: &ServerPlan, keys: usize) -> Server {

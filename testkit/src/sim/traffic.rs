@@ -304,8 +304,7 @@ impl World {
         let mut conn = self.conns[at].take().expect("the caller found it");
         let before = conn.input.len();
         self.execute(&mut conn, count, true);
-        let may_read = !conn.is_over && !conn.is_turned_away;
-        let is_stuck = count > 0 && may_read && conn.input.len() == before && before > 0;
+        let is_stuck = count > 0 && conn.is_read() && conn.input.len() == before && before > 0;
         assert!(conn.is_full || !is_stuck, "half a request was sent, and nothing follows");
         if is_stuck {
             // The server has read its kernel's buffer and waits for the rest of the command; it may
@@ -347,7 +346,7 @@ impl World {
                 String::new()
             };
             let entry = &mut model.servers[server];
-            if conn.is_over || conn.is_turned_away || !entry.serve(conn, &mut place) {
+            if !conn.is_read() || !entry.serve(conn, &mut place) {
                 break;
             }
             if self.trace {
@@ -413,12 +412,12 @@ impl World {
             server.trouble.any = server.trouble.poisoned;
             server.trouble.any_time = self.now;
         }
-        let is_turned_away = conn.is_turned_away && conn.undelivered() == 0;
-        let must_end = is_turned_away || conn.poison.is_some_and(|(_, end)| conn.delivered >= end);
+        let is_told_full = conn.is_told_full();
+        let must_end = is_told_full || conn.poison.is_some_and(|(_, end)| conn.delivered >= end);
         let id = conn.id;
         let ends = conn.ends_with_reply.then_some(true);
         let quickack = self.pools[conn.pool].plan.server_quickack;
-        if is_turned_away {
+        if is_told_full {
             self.note_turned_away(place);
         }
         self.fill_block(&piece);

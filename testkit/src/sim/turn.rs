@@ -185,7 +185,7 @@ impl World {
         if conn.may_be_trial() && !is_poisoned && !is_late {
             return;
         }
-        if conn.is_turned_away && conn.undelivered() == 0 {
+        if conn.is_told_full() {
             return;
         }
         if may_retire && !waits && !is_poisoned && !is_late && !is_unfit {

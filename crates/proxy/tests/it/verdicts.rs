@@ -32,6 +32,21 @@ fn field() -> (Stage, ConnId, [ConnId; 2]) {
     (stage, link, [one, other])
 }
 
+/// Two clients with a link each, on which nothing was asked for a minute.
+fn two_idle() -> (Stage, [ConnId; 2], [ConnId; 2]) {
+    let mut stage = redis(|pool| pool.server_connections = 2);
+    let clients = [stage.client(), stage.client()];
+    let links = clients.map(|client| {
+        stage.says(client, GET);
+        let link = stage.establishes_with(HELLO);
+        stage.says(link, WELCOME);
+        serves(&mut stage, link, client);
+        link
+    });
+    stage.passes(60 * SECOND);
+    (stage, links, clients)
+}
+
 fn serves(stage: &mut Stage, link: ConnId, client: ConnId) {
     if stage.turn(link).is_empty() {
         stage.says(client, GET);
@@ -203,16 +218,7 @@ fn a_second_shared_link_that_cannot_be_made_is_stood_in_for_by_the_first() {
 /// A firewall has forgotten both. The second shows nothing before it is asked.
 #[test]
 fn what_waits_on_a_link_that_is_dead_goes_to_another_when_the_server_is_found_well() {
-    let mut stage = redis(|pool| pool.server_connections = 2);
-    let [one, other] = [stage.client(), stage.client()];
-    let links = [one, other].map(|client| {
-        stage.says(client, GET);
-        let link = stage.establishes_with(HELLO);
-        stage.says(link, WELCOME);
-        serves(&mut stage, link, client);
-        link
-    });
-    stage.passes(60 * SECOND);
+    let (mut stage, links, [one, other]) = two_idle();
     stage.says(one, GET);
     assert_eq!(stage.turn(links[0]), GET);
     while stage.connects.is_empty() {
@@ -239,16 +245,7 @@ fn what_waits_on_a_link_that_is_dead_goes_to_another_when_the_server_is_found_we
 /// A firewall may have forgotten them.
 #[test]
 fn links_that_are_silent_say_nothing_of_a_server_that_takes_another() {
-    let mut stage = redis(|pool| pool.server_connections = 2);
-    let [one, other] = [stage.client(), stage.client()];
-    let links = [one, other].map(|client| {
-        stage.says(client, GET);
-        let link = stage.establishes_with(HELLO);
-        stage.says(link, WELCOME);
-        serves(&mut stage, link, client);
-        link
-    });
-    stage.passes(60 * SECOND);
+    let (mut stage, links, [one, other]) = two_idle();
     stage.says(one, GET);
     assert_eq!(stage.turn(links[0]), GET);
     stage.says(other, GET);

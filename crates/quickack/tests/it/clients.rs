@@ -2,7 +2,6 @@
 //! and clients that are closed by an operator.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::Read;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
@@ -129,13 +128,6 @@ fn a_stopped_worker_is_named_after_the_deadline_and_the_others_are_shown() {
     });
 }
 
-/// Returns the answer to a question that was begun.
-fn answer(mut asked: UnixStream) -> String {
-    let mut text = String::new();
-    asked.read_to_string(&mut text).expect("it answers in text");
-    text
-}
-
 #[test]
 fn of_more_questions_than_may_wait_for_a_stopped_worker_the_last_are_refused() {
     let (_memcached, quickack) = harness::field(1, &["hang_timeout: 60s"], &[]);
@@ -145,7 +137,7 @@ fn of_more_questions_than_may_wait_for_a_stopped_worker_the_last_are_refused() {
     quickack.process.freeze();
     let asked: Vec<UnixStream> = (0..40).map(|_| quickack.begin_to_ask("clients")).collect();
     quickack.process.thaw();
-    let answers: Vec<String> = asked.into_iter().map(answer).collect();
+    let answers: Vec<String> = asked.into_iter().map(Quickack::read_answer).collect();
     send(stopped, Signal::CONT);
     let with = |words: &str| answers.iter().filter(|text| text.contains(words)).count();
     let refused = with("too many questions are being answered; ask again in a moment");
@@ -165,7 +157,7 @@ fn two_questions_at_once_have_an_answer_each() {
         // The master has read both lines before it answers this one.
         quickack.ask("workers");
         send(stopped, Signal::CONT);
-        let [list, pieces] = asked.map(answer);
+        let [list, pieces] = asked.map(Quickack::read_answer);
         let is_late = [&list, &pieces].iter().any(|text| text.contains("is missing"));
         let is_whole = clients.iter().all(|client| list.contains(&address(client)));
         let are_their_own = is_whole && pieces.contains("in pieces");
