@@ -242,8 +242,8 @@ impl Proxy {
         while let Some(id) = clients.next_reader() {
             servers.unpark(id);
         }
-        servers.serve_waiting(base, |base, request, sent, waits| {
-            clients.turn_of(base, request, sent, waits)
+        servers.serve_waiting(base, |base, part, sent, waits| {
+            clients.turn_of(base, part, sent, waits)
         });
         self.handle_link_events();
     }

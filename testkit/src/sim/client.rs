@@ -324,7 +324,10 @@ impl Client {
             start = expect.frame_end;
             sum = (sum.0 + keys.max(1), sum.1 + len + KEY_MAX * keys.max(1));
             if expect.queued == (0, 0) {
-                expect.queued = sum;
+                // A read has a place once the first of its keys has.
+                let is_read = matches!(expect.asked, Asked::Read { .. });
+                let rest = if is_read { keys.max(1) - 1 } else { 0 };
+                expect.queued = (sum.0 - rest, sum.1);
             }
         }
     }

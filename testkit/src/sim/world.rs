@@ -308,9 +308,10 @@ impl World {
         // Keys that are requested alone after an error line are not new requests, so a full queue
         // does not refuse them.
         if self.scene.tight_queues && !self.scene.faults.contains(&FaultKind::ErrorLine) {
-            let longest = self.proxy.longest_queue();
+            let (longest, bytes) = self.proxy.longest_queue();
             // A client's own batch and the shared one are queued after the last check.
-            assert!(longest <= plan.limits.link_queue + 2, "{longest} messages in a queue");
+            assert!(longest <= plan.limits.link_queue + 2, "{longest} messages before the last");
+            assert!(bytes <= plan.limits.link_outbox, "{bytes} bytes before the last messages");
         }
         for client in self.clients.iter().flatten() {
             self.check_patience(client);

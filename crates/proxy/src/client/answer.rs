@@ -48,7 +48,7 @@ impl Clients {
         client.begun = client.received;
         entry.expected = 0;
         if !self.requests[pending].info.head.is_empty() {
-            let bytes = self.requests[pending].measure();
+            let (bytes, _) = self.requests[pending].measure();
             client.pipeline.bytes += bytes;
             base.memory.change(&mut self.requests[pending].counted, bytes);
         }

@@ -29,7 +29,8 @@ impl Clients {
         let waiting = self.table.iter().filter(|(_, client)| client.waits.login).count();
         assert_eq!(self.attempts.check(), waiting, "a client waits while it is in a line");
         for pending in self.requests.iter() {
-            assert_eq!(pending.counted, pending.measure(), "a request's account is exact");
+            let counted = (pending.counted, pending.gathered);
+            assert_eq!(counted, pending.measure(), "a request's account is exact");
         }
         let clients: usize = self.table.iter().map(|(_, client)| client.counted).sum();
         let queued = self.table.iter().filter_map(|(_, client)| client.transaction.as_ref());

@@ -9,7 +9,7 @@ use super::session::State as ClientState;
 use super::{Clients, tenant};
 use crate::base::connection::Departed;
 use crate::base::id::ConnId;
-use crate::base::part::{Depth, LinkClass, NONE, RequestId, Sent, Turn};
+use crate::base::part::{Depth, LinkClass, NONE, Part, RequestId, Sent, Turn};
 use crate::base::size::Cost;
 use crate::base::tenants::NOBODY;
 use crate::base::{Base, ServerAt};
@@ -257,12 +257,11 @@ impl Clients {
     }
 
     /// Decides what becomes of a part of a request whose turn has come at a link, where it has
-    /// waited since then. `sent` is what its client has
-    /// outstanding at servers.
+    /// waited since then. `sent` is what its client has outstanding at servers.
     pub(crate) fn turn_of(
         &mut self,
         base: &Base,
-        id: RequestId,
+        Part { request: id, slot }: Part,
         sent: Sent,
         (cost, since): (Cost, Time),
     ) -> Turn {
@@ -298,7 +297,12 @@ impl Clients {
             client.must_read = true;
             return Turn::Later;
         }
-        let held = client.held() as u64 + sent.cost + cost.bytes();
+        // What cannot leave before the answer to this does not hold it up.
+        let gathered = match client.pipeline.head == id && pending.awaits(slot) {
+            true => client.pipeline.gathered - pending.gathered,
+            false => client.pipeline.gathered,
+        };
+        let held = (client.out.len() + gathered) as u64 + sent.cost + cost.bytes();
         // One at a time goes in any case: the client may wait for it before it can read others.
         if sent.parts > 0 && held > bound { Turn::Later } else { Turn::Sent(cost) }
     }

@@ -62,12 +62,18 @@ pub(super) struct PendingRequest {
     pub(super) slots: Vec<Slot>,
     /// The number of slots whose results have left for the client already.
     emitted: u32,
+    /// The slot after the last that has a result.
+    furthest: u32,
     /// Small values of such a read, as they came.
     values: Vec<u8>,
+    /// How many bytes of `values` have left.
+    left: usize,
     /// Large values of such a read.
     large: Vec<Outbox>,
     /// Bytes held, as reported to the memory account.
     pub(super) counted: usize,
+    /// Those of its answer, as reported to its client's pipeline.
+    pub(super) gathered: usize,
     /// Bytes of its answer that were expected when it was read.
     pub(super) expected: usize,
     /// Bytes in flight, where its client's tenant has a limit.
@@ -103,12 +109,19 @@ pub(super) enum Slot {
 }
 
 impl PendingRequest {
-    /// Returns the bytes that this request holds, which must equal `held`.
-    pub(super) fn measure(&self) -> usize {
+    /// Returns the bytes that this request holds, which must equal `counted`, and those of its
+    /// answer among them, which must equal `gathered`.
+    pub(super) fn measure(&self) -> (usize, usize) {
         let large: usize = self.large.iter().map(Outbox::len).sum();
         let slots = self.slots.len() * size_of::<Slot>();
         let ends = self.info.ends.len() * size_of::<u32>();
-        self.reply.len() + self.info.head.len() + ends + self.values.len() + slots + large
+        let gathered = self.reply.len() + self.values.len() - self.left + large;
+        (self.info.head.len() + ends + slots + self.left + gathered, gathered)
+    }
+
+    /// Whether what has come of its answer cannot leave before the answer to a key has come.
+    pub(super) fn awaits(&self, slot: u32) -> bool {
+        self.info.gathers || slot < self.furthest
     }
 
     /// Whether a value of this length is copied among the small ones.
@@ -127,6 +140,7 @@ impl PendingRequest {
     fn fill(&mut self, slot: u32, start: usize) -> usize {
         let end = self.values.len();
         self.slots[slot as usize] = Slot::Small { start: start as u32, end: end as u32 };
+        self.furthest = self.furthest.max(slot + 1);
         end - start
     }
 
@@ -160,6 +174,7 @@ impl PendingRequest {
     pub(super) fn keep_large(&mut self, slot: u32, value: Outbox) -> usize {
         let len = value.len();
         self.slots[slot as usize] = Slot::Large { index: self.large.len() as u32 };
+        self.furthest = self.furthest.max(slot + 1);
         self.large.push(value);
         len
     }
@@ -189,13 +204,38 @@ impl PendingRequest {
     pub(super) fn emit_ready(&mut self, out: &mut Outbox) {
         while let Some(slot) = self.slots.get(self.emitted as usize) {
             match *slot {
-                Slot::Small { start, end } => out.copy(&self.values[start as usize..end as usize]),
+                Slot::Small { start, end } => {
+                    out.copy(&self.values[start as usize..end as usize]);
+                    self.left += (end - start) as usize;
+                }
                 Slot::Large { index } => out.append(&mut self.large[index as usize]),
                 Slot::Missed => {}
                 Slot::Empty | Slot::Failed { .. } | Slot::With { .. } => break,
             }
             self.emitted += 1;
         }
+        if self.left == self.values.len() {
+            self.values.clear();
+            self.left = 0;
+        } else if self.left > self.slots.len() * size_of::<Slot>() + self.values.len() / 2 {
+            self.compact();
+        }
+    }
+
+    /// Gives up the values that have left. It is done so seldom that to look at all slots is
+    /// nothing beside the bytes that have left since.
+    #[cold]
+    fn compact(&mut self) {
+        let mut values = Vec::with_capacity(self.values.len() - self.left);
+        for slot in &mut self.slots[self.emitted as usize..] {
+            if let Slot::Small { start, end } | Slot::Failed { start, end } = slot {
+                let kept = values.len() as u32;
+                values.extend_from_slice(&self.values[*start as usize..*end as usize]);
+                (*start, *end) = (kept, values.len() as u32);
+            }
+        }
+        self.values = values;
+        self.left = 0;
     }
 
     /// Whether any of its answer is still here. Most often its client has it already.
@@ -263,6 +303,7 @@ impl PendingRequests {
         pending.asked_again = false;
         pending.parts_left = 0;
         pending.emitted = 0;
+        pending.furthest = 0;
         id
     }
 
@@ -307,10 +348,11 @@ impl PendingRequest {
         self.error.clear();
         self.info.clear(spares);
         self.reply.clear();
-        self.counted = 0;
+        (self.counted, self.gathered) = (0, 0);
         if !self.slots.is_empty() {
             self.slots.clear();
             self.large.clear();
+            self.left = 0;
             spares.give(std::mem::take(&mut self.values));
         }
         if self.reply.copied().capacity() > limits::REQUEST_KEEP_MAX
@@ -359,9 +401,12 @@ impl PendingRequest {
             reply: Outbox::default(),
             slots: Vec::new(),
             emitted: 0,
+            furthest: 0,
             values: Vec::new(),
+            left: 0,
             large: Vec::new(),
             counted: 0,
+            gathered: 0,
             expected: 0,
             inflight: 0,
         }

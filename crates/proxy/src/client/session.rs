@@ -136,8 +136,10 @@ pub(super) struct Pipeline {
     pub(super) silent_at: Time,
     /// The request that is answered when no silent request is left.
     pub(super) barrier: RequestId,
-    /// Bytes of answers that wait for their turn.
+    /// Bytes of requests and of answers that wait for their turn.
     pub(super) bytes: usize,
+    /// Those of answers.
+    pub(super) gathered: usize,
     /// Bytes of answers that are expected.
     pub(super) expected: usize,
 }
@@ -152,6 +154,7 @@ impl Pipeline {
         silent_at: Time(0),
         barrier: NONE,
         bytes: 0,
+        gathered: 0,
         expected: 0,
     };
 }

@@ -55,7 +55,9 @@ impl Clients {
                 }
             };
             pending.counted += bytes;
+            pending.gathered += bytes;
             client.pipeline.bytes += bytes;
+            client.pipeline.gathered += bytes;
             base.memory.used += bytes;
             if pending.counted >= limits::BACKLOG_MIN && client.pipeline.head == part.request {
                 self.emit_early(base, part.request);
@@ -386,6 +388,7 @@ impl Clients {
             client.pipeline.depth -= 1;
             client.pipeline.loud_count -= u32::from(pending.info.quiet == Quiet::Loud);
             client.pipeline.bytes -= pending.counted;
+            client.pipeline.gathered -= pending.gathered;
             base.memory.change(&mut pending.counted, 0);
             pending.clear(&mut base.spares);
             self.requests.give_back(head);
@@ -400,7 +403,7 @@ impl Clients {
     }
 
     pub(super) fn free(&mut self, base: &mut Base, id: RequestId) {
-        self.count_bytes(base, id, 0);
+        self.count_bytes(base, id, (0, 0));
         self.requests.free(id, &mut base.spares);
     }
 
@@ -410,11 +413,13 @@ impl Clients {
     }
 
     /// Reports the bytes that a request holds to the memory account and to its client's.
-    fn count_bytes(&mut self, base: &mut Base, id: RequestId, bytes: usize) {
+    fn count_bytes(&mut self, base: &mut Base, id: RequestId, (bytes, gathered): (usize, usize)) {
         let pending = &mut self.requests[id];
         if let Some(client) = self.table.find_mut(pending.client) {
             client.pipeline.bytes = client.pipeline.bytes + bytes - pending.counted;
+            client.pipeline.gathered = client.pipeline.gathered + gathered - pending.gathered;
         }
+        pending.gathered = gathered;
         base.memory.change(&mut pending.counted, bytes);
     }
 }

@@ -51,8 +51,8 @@ impl Proxy {
         self.clients.is_in_transaction(id)
     }
 
-    /// Returns the number of messages in the fullest queue of any link.
-    pub fn longest_queue(&self) -> usize {
+    /// Returns how many messages and bytes are in the fullest queues of any link, but for the last.
+    pub fn longest_queue(&self) -> (usize, usize) {
         self.servers.longest_queue()
     }
 

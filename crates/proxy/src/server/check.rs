@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 use super::link::Link;
 use super::message::{Body, Payload, Unit};
+use super::queue::FairQueue;
 use super::state::Hold;
 use super::waiting::Waiting;
 use crate::Time;
@@ -181,9 +182,12 @@ impl Servers {
         assert!(silence.hold != Hold::Ending || is_woken, "a hold comes to its end");
     }
 
-    /// Returns the most messages and keys of one client that wait for one link.
-    pub(crate) fn longest_queue(&self) -> usize {
-        self.links.iter().map(|(_, link)| link.queue.longest()).max().unwrap_or(0)
+    /// Returns the most of one client that waits for one link: messages and keys, but for those of
+    /// its last request, and bytes of reads, but for its last two messages.
+    pub(crate) fn longest_queue(&self) -> (usize, usize) {
+        let queues = || self.links.iter().map(|(_, link)| &link.queue);
+        let longest = queues().map(FairQueue::longest).max().unwrap_or(0);
+        (longest, queues().map(FairQueue::largest).max().unwrap_or(0))
     }
 
     /// Whether something waits for a link.

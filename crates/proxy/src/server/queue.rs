@@ -77,7 +77,7 @@ struct ClientQueue {
 pub(super) struct Next {
     pub(super) client: ConnId,
     pub(super) tenant: u16,
-    pub(super) request: RequestId,
+    pub(super) part: Part,
     pub(super) cost: Cost,
     pub(super) effort: Effort,
     /// Since when it waits.
@@ -109,11 +109,17 @@ impl FairQueue {
 
     /// Returns how much of one client waits: messages or keys, and bytes.
     pub(super) fn of_client(&self, client: ConnId) -> (usize, usize) {
-        let at = self.by_client.get(&client);
-        at.map_or((0, 0), |at| {
-            let queue = &self.queues[*at as usize];
-            (queue.len, queue.bytes)
-        })
+        self.find(client).map_or((0, 0), |queue| (queue.len, queue.bytes))
+    }
+
+    /// Whether the last that waits of a client is a part of this request.
+    pub(super) fn ends_with(&self, client: ConnId, request: RequestId) -> bool {
+        let last = self.find(client).and_then(|queue| queue.waiting.back());
+        last.is_some_and(|last| last.last().request == request)
+    }
+
+    fn find(&self, client: ConnId) -> Option<&ClientQueue> {
+        self.by_client.get(&client).map(|at| &self.queues[*at as usize])
     }
 
     /// Adds a message to its client's queue.
@@ -168,10 +174,9 @@ impl FairQueue {
                 self.order.end_turn_of_first();
             } else {
                 let first = &queue.waiting[0];
-                let (Part { request, .. }, cost) = first.first();
-                let (effort, since) = (first.effort, first.since);
-                let (client, tenant) = (queue.client, queue.of.tenant);
-                return Some(Next { client, tenant, request, cost, effort, since });
+                let (part, cost) = first.first();
+                let (client, effort, since) = (queue.client, first.effort, first.since);
+                return Some(Next { client, tenant: queue.of.tenant, part, cost, effort, since });
             }
         }
     }
@@ -536,7 +541,7 @@ mod tests {
 
     /// Takes what is next; returns its client and request.
     fn serve(queue: &mut FairQueue, now: u64) -> Option<(ConnId, RequestId)> {
-        let Next { client, request, .. } = queue.next()?;
+        let Next { client, part: Part { request, .. }, .. } = queue.next()?;
         queue.take(Time(now), |batch, entry| {
             let mut one = Batch::blank();
             one.open_like(batch, 1, Time(now));

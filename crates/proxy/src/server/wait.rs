@@ -19,7 +19,7 @@ use crate::Time;
 use crate::base::fault::Fault;
 use crate::base::id::ConnId;
 use crate::base::limits::{self, Limits};
-use crate::base::part::{Effort, RequestId, Requester, Sent, Turn};
+use crate::base::part::{Effort, Part, RequestId, Requester, Sent, Turn};
 use crate::base::size::Cost;
 use crate::base::{Base, ServerAt};
 
@@ -54,9 +54,7 @@ impl Servers {
     ) -> Result<(), (Waiting, Fault)> {
         let client = asks.id;
         let Some(link) = self.links.find_mut(id) else { return Err((waiting, Fault::Down)) };
-        let (len, bytes) = link.queue.of_client(client);
-        let fits = len < base.limits.link_queue && bytes < base.limits.link_outbox;
-        if is_bounded && !fits && !bug!(NoQueueBound) {
+        if is_bounded && !has_place(&base.limits, link, client, waiting.last().request) {
             return Err((waiting, Fault::QueueFull));
         }
         let state = &self.states[link.at.pool as usize][link.at.server as usize];
@@ -84,7 +82,7 @@ impl Servers {
         let upstream = base.pool(link.at).upstream;
         let bytes_max = upstream.fetch_max(one.ask);
         let entry = one.entries[0];
-        if link.queue.of_client(client).0 >= base.limits.link_queue && !bug!(NoQueueBound) {
+        if !has_place(&base.limits, link, client, entry.part.request) {
             return Err((one, Fault::QueueFull));
         }
         let is_pushed = link.queue.push_key(
@@ -133,7 +131,7 @@ impl Servers {
     pub(crate) fn serve_waiting(
         &mut self,
         base: &mut Base,
-        mut turn: impl FnMut(&Base, RequestId, Sent, (Cost, Time)) -> Turn,
+        mut turn: impl FnMut(&Base, Part, Sent, (Cost, Time)) -> Turn,
     ) {
         let now = base.now;
         self.has_room_since = false;
@@ -174,7 +172,7 @@ impl Servers {
         &mut self,
         base: &mut Base,
         id: ConnId,
-        turn: &mut impl FnMut(&Base, RequestId, Sent, (Cost, Time)) -> Turn,
+        turn: &mut impl FnMut(&Base, Part, Sent, (Cost, Time)) -> Turn,
     ) {
         let Some(link) = self.links.find_mut(id) else { return };
         // A few larger messages cost less than many small ones.
@@ -185,10 +183,10 @@ impl Servers {
         link.work_turn.forget_gone(&link.queue);
         while let Some(next) = self.links.find_mut(id).and_then(|link| link.queue.next()) {
             let Some(link) = self.links.find_mut(id) else { return };
-            let Next { client, tenant, request, cost, effort, since } = next;
+            let Next { client, tenant, part, cost, effort, since } = next;
             let mut load = self.loads.find(client);
             let sent = load.as_mut().map_or(Sent::default(), |load| load.as_sent(link.depth));
-            let cost = match turn(base, request, sent, (cost, since)) {
+            let cost = match turn(base, part, sent, (cost, since)) {
                 Turn::Sent(cost) => cost,
                 Turn::Later => {
                     if let Some(load) = &mut load {
@@ -462,4 +460,13 @@ fn weighted(base: &Base, tenant: u16) -> Weighted {
 fn share(limits: &Limits) -> (usize, usize) {
     let len = limits::SHARE_LEN.min(limits.link_queue / 2).max(1);
     (len, limits::SHARE_BYTES.min(limits.link_outbox / 2).max(1))
+}
+
+/// Whether a part of a request may wait in its client's queue of a link. The number of parts bounds
+/// what a client pipelines: a request of many keys is whole or refused, so it is bounded by bytes
+/// alone once the first of them waits.
+fn has_place(limits: &Limits, link: &Link, client: ConnId, request: RequestId) -> bool {
+    let (len, bytes) = link.queue.of_client(client);
+    let is_in = || len < limits.link_queue || link.queue.ends_with(client, request);
+    bytes < limits.link_outbox && is_in() || bug!(NoQueueBound)
 }

@@ -6,7 +6,7 @@ use super::batch::{Batch, Entry};
 use super::message::{MessageForm, Payload};
 use crate::Time;
 use crate::base::buffer::Outbox;
-use crate::base::part::{Effort, Part};
+use crate::base::part::{Effort, Part, RequestId};
 use crate::base::size::Cost;
 
 /// A message that waits, or keys of one client that may be merged with others'.
@@ -30,6 +30,15 @@ pub(super) struct Waiting {
 }
 
 impl Waiting {
+    /// Returns the last part of a request in it.
+    pub(super) fn last(&self) -> Part {
+        match &self.payload {
+            Payload::Fetch(batch) => batch.entries[batch.entries.len() - 1].part,
+            Payload::Single(part) => *part,
+            Payload::Internal(_) => unreachable!("an internal command does not wait"),
+        }
+    }
+
     /// Returns the first part of a request in it.
     pub(super) fn first(&self) -> (Part, Cost) {
         match &self.payload {
@@ -63,6 +72,17 @@ impl Waiting {
         match &self.payload {
             Payload::Fetch(batch) if self.merges => batch.entries.len() - batch.cursor,
             _ => 1,
+        }
+    }
+
+    /// As `len`, without what is of this request.
+    pub(super) fn len_without(&self, request: Option<RequestId>) -> usize {
+        match &self.payload {
+            Payload::Fetch(batch) if self.merges => {
+                let waiting = &batch.entries[batch.cursor..];
+                waiting.iter().filter(|entry| Some(entry.part.request) != request).count()
+            }
+            _ => usize::from(Some(self.last().request) != request),
         }
     }
 

@@ -15,21 +15,54 @@ fn request() -> PendingRequest {
 #[test]
 fn a_request_holds_all_its_parts() {
     let mut pending = request();
-    assert_eq!(pending.measure(), 0);
+    assert_eq!(pending.measure(), (0, 0));
     pending.info.head.extend_from_slice(b"get a b\r\n");
-    assert_eq!(pending.measure(), 9);
+    assert_eq!(pending.measure(), (9, 0));
     pending.open_slots(3, &mut Spares::default());
     let slots = 3 * size_of::<Slot>();
-    assert_eq!(pending.measure(), 9 + slots);
+    assert_eq!(pending.measure(), (9 + slots, 0));
     assert_eq!(pending.keep_small(0, b"seven b"), 7);
-    assert_eq!(pending.measure(), 9 + slots + 7);
+    assert_eq!(pending.measure(), (9 + slots + 7, 7));
     let mut large = Outbox::default();
     large.copy(&[b'v'; 100]);
     assert_eq!(pending.keep_large(1, large), 100);
     pending.reply.copy(b"reply");
-    assert_eq!(pending.measure(), 9 + slots + 7 + 100 + 5);
+    assert_eq!(pending.measure(), (9 + slots + 7 + 100 + 5, 112));
     pending.info.join(&[Span { start: 4, end: 5 }, Span { start: 6, end: 7 }]);
-    assert_eq!(pending.measure(), 9 + slots + 7 + 100 + 5 + 2 * size_of::<u32>());
+    assert_eq!(pending.measure(), (9 + slots + 7 + 100 + 5 + 2 * size_of::<u32>(), 112));
+}
+
+/// The read of many keys holds its whole answer otherwise.
+#[test]
+fn values_that_have_left_are_given_up() {
+    let value = [b'v'; 100];
+    let mut out = Outbox::default();
+    // The first key of every two is another server's, and its answer comes much later.
+    let mut pending = request();
+    pending.open_slots(1_000, &mut Spares::default());
+    let slots = 1_000 * size_of::<Slot>();
+    for slot in 0..600 {
+        if slot % 2 == 1 {
+            pending.keep_small(slot, &value);
+        }
+    }
+    pending.emit_ready(&mut out);
+    assert_eq!((pending.measure(), out.len()), ((slots + 30_000, 30_000), 0));
+    for slot in (0..500).step_by(2) {
+        assert!(pending.awaits(slot), "what has come stands behind it");
+        pending.keep_small(slot, &value);
+        pending.emit_ready(&mut out);
+        let (counted, gathered) = pending.measure();
+        assert_eq!(gathered + out.len(), 30_000 + 100 * (slot as usize / 2 + 1));
+        assert!(counted <= 3 * slots + 2 * gathered, "{counted} bytes for {gathered}");
+    }
+    assert!(!pending.awaits(600), "nothing stands behind it");
+    for slot in 500..1_000 {
+        pending.keep_small(slot, &value);
+        pending.emit_ready(&mut out);
+    }
+    assert_eq!((pending.measure(), out.len()), ((slots, 0), 100_000), "nothing is left");
+    assert!(out.copied().iter().all(|byte| *byte == b'v'));
 }
 
 #[test]

@@ -1,7 +1,8 @@
 //! The simulator's assertions about a queue are derived from this.
 
-use super::FairQueue;
+use super::{ClientQueue, FairQueue};
 use crate::base::id::ConnId;
+use crate::server::waiting::Waiting;
 
 impl FairQueue {
     /// Lists the clients that wait for their turn: how often each stood aside, and the cost that it
@@ -17,8 +18,21 @@ impl FairQueue {
         self.by_client.values().map(|at| self.queues[*at as usize].balance).max().unwrap_or(0)
     }
 
-    /// Returns the most that waits of one client.
+    /// Returns the most that waits of one client, but for its last request.
     pub(in crate::server) fn longest(&self) -> usize {
-        self.queues.iter().map(|queue| queue.len).max().unwrap_or(0)
+        let before = |queue: &ClientQueue| {
+            let last = queue.waiting.back().map(|last| last.last().request);
+            queue.waiting.iter().map(|one| one.len_without(last)).sum()
+        };
+        self.queues.iter().map(before).max().unwrap_or(0)
+    }
+
+    /// Returns the most bytes of reads that wait of one client, but for its last two messages.
+    pub(in crate::server) fn largest(&self) -> usize {
+        let before = |queue: &ClientQueue| {
+            let reads = queue.waiting.iter().rev().skip(2).filter(|one| !one.is_update);
+            reads.map(Waiting::bytes).sum()
+        };
+        self.queues.iter().map(before).max().unwrap_or(0)
     }
 }
