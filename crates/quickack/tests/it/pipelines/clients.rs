@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use testkit::process::{Family, Redis};
+use testkit::process::{Client, Family, Redis};
 
 use super::harness;
 use crate::peers::{peer_script, root, run};
@@ -39,6 +39,13 @@ fn go_redis_has_the_answers_to_200_000_commands_of_one_pipeline() {
 #[test]
 fn php_memcached_gets_50_000_keys_at_once_in_text_and_in_binary() {
     let (_memcached, quickack) = harness::field(1, &[], &["timeout: 20s"]);
+    let mut client = Client::connect(quickack.address());
+    let set = |nth: u32| {
+        let value = format!("v{nth}");
+        format!("set k{nth} 0 0 {} noreply\r\n{value}\r\n", value.len())
+    };
+    client.send((0..50_000).map(set).collect::<String>());
+    client.ask("mn\r\n", "MN\r\n");
     for is_binary in ["0", "1"] {
         let mut command = Command::new("php");
         command.arg(peer_script("deep_php.php")).arg(quickack.address().port().to_string());
