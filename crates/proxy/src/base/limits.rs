@@ -92,6 +92,10 @@ pub const TRIED_MAX: usize = 64;
 /// Bytes of other messages that may leave ahead of gets that wait for company, and of the answers
 /// to them.
 pub const OVERTAKEN_MAX: u64 = 4 * 1024;
+/// How many times as much as a client may leave unread may be gathered of the answer that is next
+/// and waits for a slower server. Few answers are as long; it bounds those of which a server never
+/// sends its part.
+pub const AWAITED_SHARES: u64 = 16;
 /// An answer from this length on is large: it may hold up others.
 pub const LARGE_MIN: u32 = 64 * 1024;
 /// A request of which so many bytes are sent, or expected in answer, takes a link for large ones.

@@ -297,14 +297,16 @@ impl Clients {
             client.must_read = true;
             return Turn::Later;
         }
-        // What cannot leave before the answer to this does not hold it up.
-        let gathered = match client.pipeline.head == id && pending.awaits(slot) {
-            true => client.pipeline.gathered - pending.gathered,
-            false => client.pipeline.gathered,
+        // Answers that cannot leave before that to this part must not hold it up.
+        let (gathered, most) = match client.pipeline.head == id {
+            true if pending.awaits(slot) => (pending.gathered, bound * limits::AWAITED_SHARES),
+            true => (pending.gathered, bound),
+            false => (client.pipeline.gathered, bound),
         };
-        let held = (client.out.len() + gathered) as u64 + sent.cost + cost.bytes();
+        let held = client.out.len() as u64 + sent.cost + cost.bytes();
+        let is_much = held > bound || held + gathered as u64 > most;
         // One at a time goes in any case: the client may wait for it before it can read others.
-        if sent.parts > 0 && held > bound { Turn::Later } else { Turn::Sent(cost) }
+        if sent.parts > 0 && is_much { Turn::Later } else { Turn::Sent(cost) }
     }
 
     /// Whether a request that waits since then is not wanted any more. A read is not when its

@@ -62,7 +62,7 @@ pub(super) struct PendingRequest {
     pub(super) slots: Vec<Slot>,
     /// The number of slots whose results have left for the client already.
     emitted: u32,
-    /// The slot after the last that has a result.
+    /// The slot after the last that has a value.
     furthest: u32,
     /// Small values of such a read, as they came.
     values: Vec<u8>,
@@ -166,8 +166,14 @@ impl PendingRequest {
             let asked = self.info.asked_for(slot);
             self.info.protocol.answer(&asked, answer, &mut self.values);
             self.fill(slot, start);
-        } else if self.error.is_empty() {
-            self.info.answer(answer, &mut self.error);
+        } else {
+            if self.error.is_empty() {
+                self.info.answer(answer, &mut self.error);
+            }
+            if self.emits_early() {
+                // The error comes at the end, so it holds no other key up.
+                self.miss(slot);
+            }
         }
     }
 
@@ -201,7 +207,9 @@ impl PendingRequest {
     }
 
     /// Moves the results that are next to the client's output, so that little memory holds them.
-    pub(super) fn emit_ready(&mut self, out: &mut Outbox) {
+    /// Returns how much less it then holds, and how much less of its answer.
+    pub(super) fn emit_ready(&mut self, out: &mut Outbox) -> (usize, usize) {
+        let (before, had, left) = (out.len(), self.values.len(), self.left);
         while let Some(slot) = self.slots.get(self.emitted as usize) {
             match *slot {
                 Slot::Small { start, end } => {
@@ -214,12 +222,19 @@ impl PendingRequest {
             }
             self.emitted += 1;
         }
+        let gone = out.len() - before;
+        let large = gone - (self.left - left);
         if self.left == self.values.len() {
+            // What it has grown to is counted no more.
+            if self.values.capacity() > VALUES_KEEP_MAX {
+                self.values = Vec::new();
+            }
             self.values.clear();
             self.left = 0;
         } else if self.left > self.slots.len() * size_of::<Slot>() + self.values.len() / 2 {
             self.compact();
         }
+        (large + had - self.values.len(), gone)
     }
 
     /// Gives up the values that have left. It is done so seldom that to look at all slots is
@@ -228,7 +243,7 @@ impl PendingRequest {
     fn compact(&mut self) {
         let mut values = Vec::with_capacity(self.values.len() - self.left);
         for slot in &mut self.slots[self.emitted as usize..] {
-            if let Slot::Small { start, end } | Slot::Failed { start, end } = slot {
+            if let Slot::Small { start, end } = slot {
                 let kept = values.len() as u32;
                 values.extend_from_slice(&self.values[*start as usize..*end as usize]);
                 (*start, *end) = (kept, values.len() as u32);
@@ -412,6 +427,9 @@ impl PendingRequest {
         }
     }
 }
+
+/// Bytes for values that a request keeps when all of them have left.
+const VALUES_KEEP_MAX: usize = 4 * limits::BLOCK;
 
 /// Bytes of slots that a freed entry keeps.
 const SLOTS_KEEP_MAX: usize = limits::JOINED_MAX * size_of::<Slot>();

@@ -59,7 +59,7 @@ impl Clients {
             client.pipeline.bytes += bytes;
             client.pipeline.gathered += bytes;
             base.memory.used += bytes;
-            if pending.counted >= limits::BACKLOG_MIN && client.pipeline.head == part.request {
+            if is_much(base, pending.gathered) {
                 self.emit_early(base, part.request);
             }
         } else if client.pipeline.head == part.request || bug!(Overtake) {
@@ -75,17 +75,21 @@ impl Clients {
         self.settle_part(base, part.request);
     }
 
-    /// Moves what has come of an answer to its client, which waits for nothing before it.
+    /// Moves what has come of an answer to its client, if that waits for nothing before it.
     fn emit_early(&mut self, base: &mut Base, id: RequestId) {
         let pending = &mut self.requests[id];
         let owner = pending.client;
         let Some(client) = self.table.find_mut(owner) else { return };
-        if !pending.emits_early() {
+        if client.pipeline.head != id || !pending.emits_early() {
             return;
         }
         client.out.open(&mut base.spares);
-        pending.emit_ready(&mut client.out);
-        self.account_request(base, id);
+        let (less, gone) = pending.emit_ready(&mut client.out);
+        pending.gathered -= gone;
+        client.pipeline.gathered -= gone;
+        client.pipeline.bytes -= less;
+        let counted = pending.counted - less;
+        base.memory.change(&mut pending.counted, counted);
         self.update_client(base, owner);
     }
 
@@ -99,6 +103,9 @@ impl Clients {
             self.account_request(base, part.request);
         } else if pending.emits_early() {
             pending.miss(part.slot);
+            if is_much(base, pending.gathered) {
+                self.emit_early(base, part.request);
+            }
         }
         self.settle_part(base, part.request);
     }
@@ -268,6 +275,9 @@ impl Clients {
         // One error takes the place of the whole answer, except in a read of several keys.
         pending.reply.clear();
         self.account_request(base, id);
+        if is_much(base, self.requests[id].gathered) {
+            self.emit_early(base, id);
+        }
         self.settle_part(base, id);
     }
 
@@ -396,7 +406,7 @@ impl Clients {
         let head = client.pipeline.head;
         if head == NONE {
             client.pipeline.tail = NONE;
-        } else if self.requests[head].counted >= limits::BACKLOG_MIN {
+        } else if is_much(base, self.requests[head].gathered) {
             self.emit_early(base, head);
         }
         self.update_client(base, id);
@@ -455,6 +465,14 @@ fn record(
         return pool.sampling.weigh();
     }
     0
+}
+
+/// Whether so many bytes of an answer are worth a move to their client's output. Where little
+/// memory is left, all are: less of them may be gathered.
+#[inline]
+fn is_much(base: &Base, gathered: usize) -> bool {
+    let is_little = || base.memory.is_little() || base.groups.any_over();
+    gathered >= limits::BACKLOG_MIN || gathered > 0 && is_little()
 }
 
 /// Faults of a link are counted once for the link, the others for each request.

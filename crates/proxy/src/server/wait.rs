@@ -463,8 +463,8 @@ fn share(limits: &Limits) -> (usize, usize) {
 }
 
 /// Whether a part of a request may wait in its client's queue of a link. The number of parts bounds
-/// what a client pipelines: a request of many keys is whole or refused, so it is bounded by bytes
-/// alone once the first of them waits.
+/// what a client pipelines. A request of many keys is bounded by bytes alone, once the first of
+/// them waits.
 fn has_place(limits: &Limits, link: &Link, client: ConnId, request: RequestId) -> bool {
     let (len, bytes) = link.queue.of_client(client);
     let is_in = || len < limits.link_queue || link.queue.ends_with(client, request);

@@ -341,40 +341,6 @@ fn nothing_more_is_fetched_for_a_client_that_does_not_read() {
     assert_eq!(stage.memory(), 0);
 }
 
-/// The memory of a large get, and what has come of it but cannot be read yet, leave as much room
-/// for the rest of it as there was at its beginning.
-#[test]
-fn a_get_of_many_keys_does_not_slow_down() {
-    const VALUE: &str = "vvvvvvvvvvvvvvvvvvvv";
-    let mut stage = Stage::of(&["s0", "s1"], |plan| {
-        plan.limits.client_outbox = 60_000;
-        plan.memory_max = 64 << 20;
-        plan.pools[0].preconnect = true;
-    });
-    let links = [0, 1].map(|server| stage.connect(server));
-    let client = stage.client();
-    let keys: String = (0..20_000).map(|nth| format!(" k{nth}")).collect();
-    stage.says(client, &format!("get{keys}\r\n"));
-    let (mut turns, mut received) = ([0, 0], String::new());
-    // The first server has a longer way.
-    while turns[0] + turns[1] < 10_000 && !received.ends_with("END\r\n") {
-        for at in [0, 1, 1, 1] {
-            stage.passes(100);
-            let asked = stage.turn(links[at]);
-            turns[at] += usize::from(!asked.is_empty());
-            for line in asked.lines() {
-                let hit = |key| format!("VALUE {key} 0 {}\r\n{VALUE}\r\n", VALUE.len());
-                let hits: String = line.split(' ').skip(1).map(hit).collect();
-                stage.says(links[at], &(hits + "END\r\n"));
-            }
-            received += &stage.received(client);
-        }
-    }
-    assert_eq!(received.matches("VALUE").count(), 20_000);
-    assert!(turns[0] + turns[1] < 1_000, "{turns:?} messages of few keys each");
-    assert_eq!(stage.memory(), 0);
-}
-
 #[test]
 fn a_reset_drops_waiting_reads_and_keeps_changes_that_are_not_late() {
     for (waited, sent, dropped) in

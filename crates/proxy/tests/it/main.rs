@@ -23,6 +23,7 @@ mod large;
 mod large_links;
 mod locals;
 mod logins;
+mod many_keys;
 mod operators;
 mod phases;
 mod plans;
