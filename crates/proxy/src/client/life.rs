@@ -299,7 +299,12 @@ impl Clients {
         }
         // Answers that cannot leave before that to this part must not hold it up.
         let (gathered, most) = match client.pipeline.head == id {
-            true if pending.awaits(slot) => (pending.gathered, bound * limits::AWAITED_SHARES),
+            true if pending.awaits(slot) => {
+                // An answer to this makes room. To an MGET, only all answers do.
+                let gathers = pending.info.gathers;
+                let share = if gathers { bound } else { base.limits.client_outbox as u64 };
+                (pending.gathered, share * limits::AWAITED_SHARES)
+            }
             true => (pending.gathered, bound),
             false => (client.pipeline.gathered, bound),
         };

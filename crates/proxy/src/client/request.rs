@@ -68,8 +68,9 @@ pub(super) struct PendingRequest {
     values: Vec<u8>,
     /// How many bytes of `values` have left.
     left: usize,
-    /// Large values of such a read.
+    /// Large values of such a read, and their bytes.
     large: Vec<Outbox>,
+    large_bytes: usize,
     /// Bytes held, as reported to the memory account.
     pub(super) counted: usize,
     /// Those of its answer, as reported to its client's pipeline.
@@ -112,10 +113,9 @@ impl PendingRequest {
     /// Returns the bytes that this request holds, which must equal `counted`, and those of its
     /// answer among them, which must equal `gathered`.
     pub(super) fn measure(&self) -> (usize, usize) {
-        let large: usize = self.large.iter().map(Outbox::len).sum();
         let slots = self.slots.len() * size_of::<Slot>();
         let ends = self.info.ends.len() * size_of::<u32>();
-        let gathered = self.reply.len() + self.values.len() - self.left + large;
+        let gathered = self.reply.len() + self.values.len() - self.left + self.large_bytes;
         (self.info.head.len() + ends + slots + self.left + gathered, gathered)
     }
 
@@ -182,6 +182,7 @@ impl PendingRequest {
         self.slots[slot as usize] = Slot::Large { index: self.large.len() as u32 };
         self.furthest = self.furthest.max(slot + 1);
         self.large.push(value);
+        self.large_bytes += len;
         len
     }
 
@@ -224,8 +225,9 @@ impl PendingRequest {
         }
         let gone = out.len() - before;
         let large = gone - (self.left - left);
+        self.large_bytes -= large;
         if self.left == self.values.len() {
-            // What it has grown to is counted no more.
+            // Its room is in nobody's account.
             if self.values.capacity() > VALUES_KEEP_MAX {
                 self.values = Vec::new();
             }
@@ -367,7 +369,7 @@ impl PendingRequest {
         if !self.slots.is_empty() {
             self.slots.clear();
             self.large.clear();
-            self.left = 0;
+            (self.left, self.large_bytes) = (0, 0);
             spares.give(std::mem::take(&mut self.values));
         }
         if self.reply.copied().capacity() > limits::REQUEST_KEEP_MAX
@@ -420,6 +422,7 @@ impl PendingRequest {
             values: Vec::new(),
             left: 0,
             large: Vec::new(),
+            large_bytes: 0,
             counted: 0,
             gathered: 0,
             expected: 0,

@@ -471,8 +471,7 @@ fn record(
 /// memory is left, all are: less of them may be gathered.
 #[inline]
 fn is_much(base: &Base, gathered: usize) -> bool {
-    let is_little = || base.memory.is_little() || base.groups.any_over();
-    gathered >= limits::BACKLOG_MIN || gathered > 0 && is_little()
+    gathered >= limits::BACKLOG_MIN || gathered > 0 && base.memory.is_little()
 }
 
 /// Faults of a link are counted once for the link, the others for each request.
