@@ -156,6 +156,7 @@ fn a_get_is_not_held_up_by_the_answers_to_those_behind_it() {
         turns += 1;
     }
     assert!(turns < 10, "{turns} turns for 60 keys");
+    while answer(&mut stage, links[1], Some(10_000)) {}
     let received = stage.received(client);
     assert_eq!(received.matches("VALUE").count(), 120);
     assert!(received.ends_with("END\r\n"), "both are answered");

@@ -192,9 +192,9 @@ fn errors() -> String {
          refused and no server is ejected. *Own*: the proxy itself lacks a resource.\n\n\
          QueueFull never depends on other clients. Each client has a share of what may wait for a\n\
          link: 64 messages or keys, or 256 KiB. While its share is full, the client is not read,\n\
-         and what it pipelines stays in its socket. Only a single request is refused: one of which\n\
-         64 MiB wait for a server (its keys, and some 30 bytes for each), or a change to several\n\
-         servers that may need more than 65,536 messages to one of them.\n\n\
+         and what it pipelines stays in its socket. Only a single request is refused: one of\n\
+         which 64 MiB wait for a server (its keys, and some 30 bytes for each), or a change to\n\
+         several servers that may need more than 65,536 messages to one of them.\n\n\
          An update that goes to several servers (`MSET`, `DEL`, `FLUSHALL`, `SCRIPT LOAD`,\n\
          `flush_all` …) is sent to none of them if the table's fault Down, Unable, SetupRefused\n\
          or QueueFull applies to one of them at that moment. The error names that server.\n\n\
