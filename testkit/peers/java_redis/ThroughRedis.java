@@ -23,6 +23,7 @@ import redis.clients.jedis.Pipeline;
 import redis.clients.jedis.Transaction;
 import redis.clients.jedis.RedisProtocol;
 import redis.clients.jedis.Response;
+import redis.clients.jedis.exceptions.JedisDataException;
 import redis.clients.jedis.params.ScanParams;
 import redis.clients.jedis.resps.ScanResult;
 
@@ -80,6 +81,11 @@ public class ThroughRedis {
             transaction.set("{tx}a", "1");
             transaction.incr("{tx}a");
             check("a transaction", transaction.exec().equals(List.of("OK", 2L)));
+            Transaction apart = r.multi();
+            for (String key : MANY) apart.set(key, "x");
+            String why = "nothing";
+            try { apart.exec(); } catch (JedisDataException told) { why = told.getMessage(); }
+            check("why not: " + why, why.contains("EXECABORT") && why.contains("The first: CROSSSLOT"));
             String sha = r.scriptLoad(SCRIPT);
             for (int n = 0; n < 8; n++) {
                 check("a script", r.evalsha(sha, List.of("count" + n), List.of("5")).equals(5L));
