@@ -7,7 +7,7 @@ use shard::Distribution;
 
 use crate::stage::{Stage, resp};
 
-/// What a client may leave unread.
+/// Bytes that a client may leave unread.
 const UNREAD: usize = 600_000;
 
 fn field(servers: &[&str], set: impl FnOnce(&mut Plan)) -> Stage {
@@ -94,8 +94,8 @@ fn a_get_of_many_keys_does_not_slow_down() {
     }
 }
 
-/// What cannot leave before an earlier key is answered is not asked for without end: that key's
-/// server may never answer.
+/// Values that cannot leave before an earlier key is answered are asked for up to a bound: that
+/// key's server may never answer.
 #[test]
 fn a_get_holds_a_part_of_its_answer_while_a_server_is_silent() {
     let mut stage = field(&["s0", "s1", "s2"], |plan| plan.pools[0].class_links = 0);
