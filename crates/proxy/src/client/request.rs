@@ -208,24 +208,23 @@ impl PendingRequest {
     }
 
     /// Moves the results that are next to the client's output, so that little memory holds them.
-    /// Returns how much less it then holds, and how much less of its answer.
-    pub(super) fn emit_ready(&mut self, out: &mut Outbox) -> (usize, usize) {
-        let (before, had, left) = (out.len(), self.values.len(), self.left);
+    pub(super) fn emit_ready(&mut self, out: &mut Outbox) {
         while let Some(slot) = self.slots.get(self.emitted as usize) {
             match *slot {
                 Slot::Small { start, end } => {
                     out.copy(&self.values[start as usize..end as usize]);
                     self.left += (end - start) as usize;
                 }
-                Slot::Large { index } => out.append(&mut self.large[index as usize]),
+                Slot::Large { index } => {
+                    let value = &mut self.large[index as usize];
+                    self.large_bytes -= value.len();
+                    out.append(value);
+                }
                 Slot::Missed => {}
                 Slot::Empty | Slot::Failed { .. } | Slot::With { .. } => break,
             }
             self.emitted += 1;
         }
-        let gone = out.len() - before;
-        let large = gone - (self.left - left);
-        self.large_bytes -= large;
         if self.left == self.values.len() {
             // Its room is in nobody's account.
             if self.values.capacity() > VALUES_KEEP_MAX {
@@ -236,7 +235,6 @@ impl PendingRequest {
         } else if self.left > self.slots.len() * size_of::<Slot>() + self.values.len() / 2 {
             self.compact();
         }
-        (large + had - self.values.len(), gone)
     }
 
     /// Gives up the values that have left. It is done so seldom that to look at all slots is

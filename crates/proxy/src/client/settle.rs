@@ -59,9 +59,7 @@ impl Clients {
             client.pipeline.bytes += bytes;
             client.pipeline.gathered += bytes;
             base.memory.used += bytes;
-            if is_much(base, pending.gathered) {
-                self.emit_early(base, part.request);
-            }
+            self.emit_early(base, part.request);
         } else if client.pipeline.head == part.request || bug!(Overtake) {
             client.out.open(&mut base.spares);
             note_size(base, client, pending, len);
@@ -75,8 +73,17 @@ impl Clients {
         self.settle_part(base, part.request);
     }
 
-    /// Moves what has come of an answer to its client, if that waits for nothing before it.
+    /// Moves what has come of an answer to its client, if that waits for nothing before it and it
+    /// is much. Where little memory is left, all is: less of it may be gathered.
+    #[inline]
     fn emit_early(&mut self, base: &mut Base, id: RequestId) {
+        let gathered = self.requests[id].gathered;
+        if gathered >= limits::BACKLOG_MIN || gathered > 0 && base.memory.is_little() {
+            self.emit_gathered(base, id);
+        }
+    }
+
+    fn emit_gathered(&mut self, base: &mut Base, id: RequestId) {
         let pending = &mut self.requests[id];
         let owner = pending.client;
         let Some(client) = self.table.find_mut(owner) else { return };
@@ -84,12 +91,8 @@ impl Clients {
             return;
         }
         client.out.open(&mut base.spares);
-        let (less, gone) = pending.emit_ready(&mut client.out);
-        pending.gathered -= gone;
-        client.pipeline.gathered -= gone;
-        client.pipeline.bytes -= less;
-        let counted = pending.counted - less;
-        base.memory.change(&mut pending.counted, counted);
+        pending.emit_ready(&mut client.out);
+        self.account_request(base, id);
         self.update_client(base, owner);
     }
 
@@ -103,9 +106,7 @@ impl Clients {
             self.account_request(base, part.request);
         } else if pending.emits_early() {
             pending.miss(part.slot);
-            if is_much(base, pending.gathered) {
-                self.emit_early(base, part.request);
-            }
+            self.emit_early(base, part.request);
         }
         self.settle_part(base, part.request);
     }
@@ -275,9 +276,7 @@ impl Clients {
         // One error takes the place of the whole answer, except in a read of several keys.
         pending.reply.clear();
         self.account_request(base, id);
-        if is_much(base, self.requests[id].gathered) {
-            self.emit_early(base, id);
-        }
+        self.emit_early(base, id);
         self.settle_part(base, id);
     }
 
@@ -406,7 +405,7 @@ impl Clients {
         let head = client.pipeline.head;
         if head == NONE {
             client.pipeline.tail = NONE;
-        } else if is_much(base, self.requests[head].gathered) {
+        } else {
             self.emit_early(base, head);
         }
         self.update_client(base, id);
@@ -465,13 +464,6 @@ fn record(
         return pool.sampling.weigh();
     }
     0
-}
-
-/// Whether so many bytes of an answer are worth a move to their client's output. Where little
-/// memory is left, all are: less of them may be gathered.
-#[inline]
-fn is_much(base: &Base, gathered: usize) -> bool {
-    gathered >= limits::BACKLOG_MIN || gathered > 0 && base.memory.is_little()
 }
 
 /// Faults of a link are counted once for the link, the others for each request.
