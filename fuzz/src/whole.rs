@@ -261,7 +261,7 @@ impl<'a> Scene<'a> {
         while let Some(action) = self.proxy.poll_action() {
             match action {
                 Action::Connect { link, .. } => self.connecting.push(link),
-                Action::Close(id) => {
+                Action::Close(id) | Action::End(id) => {
                     self.clients.retain(|client| client.id != id);
                     self.links.retain(|&link| link != id);
                     self.connecting.retain(|&link| link != id);

@@ -115,6 +115,9 @@ pub enum Action {
     Connect { link: ConnId, server: u32 },
     /// Close the connection. Its id is no longer valid.
     Close(ConnId),
+    /// Close the connection of a client that has been told why, or all that it asked. It may still
+    /// be writing, and what it was told is to arrive. Its id is no longer valid.
+    End(ConnId),
     /// Stop reading this client.
     Pause(ConnId),
     /// Read this client again.

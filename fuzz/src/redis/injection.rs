@@ -271,7 +271,7 @@ impl<'a> Scene<'a> {
                     }
                     self.proxy.handle_connected(link, self.now);
                 }
-                Action::Close(id) => {
+                Action::Close(id) | Action::End(id) => {
                     let at = self.clients.iter().position(|client| client.id == id);
                     assert!(at.is_none_or(|at| at >= CANARIES), "a canary is closed");
                     self.clients.retain(|client| client.id != id);

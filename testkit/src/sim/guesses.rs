@@ -237,7 +237,7 @@ impl Scene {
                     let ends = Endpoints { address: Some(address), ..Endpoints::default() };
                     self.workers[worker].handle_endpoints(id, ends, self.now);
                 }
-                Action::Close(id) => {
+                Action::Close(id) | Action::End(id) => {
                     // Its last answers are in its output, which is taken when it is empty.
                     self.client(worker, id).has_gone = true;
                 }

@@ -318,6 +318,7 @@ impl Scene {
                         self.now,
                     );
                 }
+                Action::End(_) => panic!("a client is closed for nothing"),
                 Action::Close(id) if id.is_client() => panic!("a client is closed for nothing"),
                 Action::Close(id) => drop(links.remove(&id)),
                 _ => {}

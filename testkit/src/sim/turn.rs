@@ -53,6 +53,7 @@ impl World {
             say!(self, "  {action:?}");
             match action {
                 Action::Connect { link, server } => self.connect(link, server),
+                Action::End(id) => self.close_client(id),
                 Action::Close(id) if id.is_client() => self.close_client(id),
                 Action::Close(id) => self.close_link(id),
                 Action::Pause(id) => self.set_paused(id, true),

@@ -402,7 +402,8 @@ impl Clients {
         let Some(client) = self.table.find(id) else { return };
         if client.state == ClientState::Leaving && client.is_settled() {
             let why = self.departed(base, client);
-            self.close_client(base, id, why);
+            self.drop_client(base, id, why);
+            base.actions.push_back(Action::End(id));
         }
     }
 

@@ -135,7 +135,7 @@ impl CacheServer {
         }
         if session.is_leaving {
             self.drop_session(id);
-            self.actions.push_back(Action::Close(id));
+            self.actions.push_back(Action::End(id));
         }
     }
 

@@ -36,7 +36,7 @@ impl World {
             match action {
                 Action::Pause(id) => self.paused |= id == self.client,
                 Action::Resume(id) => self.paused &= id != self.client,
-                Action::Close(id) => self.closed |= id == self.client,
+                Action::Close(id) | Action::End(id) => self.closed |= id == self.client,
                 _ => {}
             }
         }

@@ -59,7 +59,10 @@ impl Loop<'_> {
                 self.watch(id);
             }
             Err(refusal) => {
-                self.refused.add(fd, refusal, first, self.now);
+                match self.refused.add(fd, refusal, first, self.now) {
+                    Some(fd) => self.end_told(fd),
+                    None => self.endings.keep_newest(self.refused.room()),
+                }
                 self.acceptor.left();
             }
         }

@@ -20,6 +20,7 @@ mod commands;
 mod conn;
 mod connect;
 mod control;
+mod endings;
 mod header;
 mod heap_trim;
 mod in_pieces;
@@ -50,6 +51,7 @@ use accept::{Acceptor, Peers, Policy};
 use blocks::Blocks;
 use conn::{Conn, Conns};
 use connect::Connects;
+use endings::Endings;
 use header::HeaderReaders;
 use heap_trim::HeapTrim;
 use in_pieces::InPieces;
@@ -60,7 +62,7 @@ use refused::RefusedClients;
 pub use accept::{CALLS, Listener, choose};
 pub use connect::{Target, TargetAddress};
 pub use control::{Command, Control, Install, Leaver, LoopEvent, NoControl, Rows};
-pub use refused::waiting_max as refused_max;
+pub use refused::most as refused_max;
 pub use service::Service;
 pub use sessions::Sessions;
 
@@ -87,6 +89,7 @@ pub struct Loop<'m> {
     acceptor: Acceptor,
     header_readers: HeaderReaders,
     refused: RefusedClients,
+    endings: Endings,
     connects: Connects,
     signals: Signals,
     /// The counters that a worker keeps of itself.
@@ -205,6 +208,7 @@ impl<'m> Loop<'m> {
             acceptor: Acceptor::new(&epoll)?,
             header_readers: HeaderReaders::default(),
             refused: RefusedClients::new(refused_max(sys::process::descriptors_max())),
+            endings: Endings::default(),
             connects: Connects::default(),
             epoll,
             signals,
@@ -346,7 +350,10 @@ impl<'m> Loop<'m> {
             self.service.handle_timeout(self.now);
         }
         self.drop_overdue_readers();
-        self.refused.look(self.now);
+        for fd in self.refused.look(self.now) {
+            self.end_told(fd);
+        }
+        self.endings.look(self.blocks.writable(), self.now);
         if std::mem::take(&mut self.control_ready) {
             self.handle_commands();
         }
@@ -403,6 +410,7 @@ impl<'m> Loop<'m> {
             self.acceptor.due(now),
             self.header_readers.due(),
             self.refused.due(),
+            self.endings.due(),
             self.connects.due(),
             self.drain_deadline,
             // While the channel is full, its room wakes us.

@@ -8,8 +8,9 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use proxy::Time;
 use rustix::io::Errno;
-use rustix::net::{RecvFlags, SendFlags, Shutdown};
+use rustix::net::{RecvFlags, SendFlags};
 
+use super::endings;
 use super::header::{self, HEADER_LEN_MAX};
 
 /// Those that have said nothing yet, in the order in which they came.
@@ -33,27 +34,40 @@ impl RefusedClients {
         RefusedClients { waiting: VecDeque::new(), most, looked: Time::default() }
     }
 
-    /// Refuses a client with these words: at once, if it is known how it reads them. `first`: the
-    /// bytes of it that have been read.
-    pub fn add(&mut self, fd: OwnedFd, words: Vec<u8>, first: &[u8], now: Time) {
+    /// Refuses a client with these words: at once, if it is known how it reads them; then it is
+    /// returned, to be ended. `first`: the bytes of it that have been read.
+    pub fn add(&mut self, fd: OwnedFd, words: Vec<u8>, first: &[u8], now: Time) -> Option<OwnedFd> {
         let first = first[..first.len().min(proto::FIRST_LEN)].to_vec();
         let one = Refused { fd, words, first, until: now.after(PATIENCE_US) };
-        if !one.tell(self.waiting.len() >= self.most) {
-            self.waiting.push_back(one);
+        if one.tell(self.room() == 0) {
+            return Some(one.fd);
         }
+        self.waiting.push_back(one);
+        None
     }
 
-    /// Looks whether they have said anything, if it is time.
-    pub fn look(&mut self, now: Time) {
-        if self.due().is_some_and(|due| due <= now) {
-            self.looked = now;
-            self.waiting.retain(|one| !one.tell(now >= one.until));
+    /// Looks whether they have said anything, if it is time. Returns those that have been told, to
+    /// be ended.
+    pub fn look(&mut self, now: Time) -> Vec<OwnedFd> {
+        if self.due().is_none_or(|due| due > now) {
+            return Vec::new();
         }
+        self.looked = now;
+        let waiting = std::mem::take(&mut self.waiting);
+        let (told, waiting): (VecDeque<_>, VecDeque<_>) =
+            waiting.into_iter().partition(|one: &Refused| one.tell(now >= one.until));
+        self.waiting = waiting;
+        told.into_iter().map(|one| one.fd).collect()
     }
 
     /// When to look again.
     pub fn due(&self) -> Option<Time> {
         (!self.waiting.is_empty()).then(|| self.looked.after(LOOK_US))
+    }
+
+    /// How many more may wait.
+    pub fn room(&self) -> usize {
+        self.most - self.waiting.len()
     }
 }
 
@@ -61,6 +75,7 @@ impl Drop for RefusedClients {
     fn drop(&mut self) {
         for one in self.waiting.drain(..) {
             one.tell(true);
+            endings::end(one.fd, &mut [0; 4096], self.looked);
         }
     }
 }
@@ -81,14 +96,15 @@ impl Refused {
     }
 }
 
-/// Tells a client why it is refused that cannot be kept until it says something.
-pub fn tell_at_once(fd: impl AsFd, words: &[u8], has_header: bool) {
+/// Tells a client why it is refused that cannot be kept until it says something, and closes it.
+pub fn tell_at_once(fd: OwnedFd, words: &[u8], has_header: bool) {
     let mut said = [0; HEADER_LEN_MAX + proto::FIRST_LEN];
     let Some((n, _)) = peek(&fd, &mut said) else { return };
     let header = if has_header { header::length(&said[..n]).unwrap_or(n) } else { 0 };
     if let Some(words) = proto::refusal(words, &said[header..n], true) {
-        say(fd, &words);
+        say(&fd, &words);
     }
+    endings::end(fd, &mut [0; 4096], Time::default());
 }
 
 /// Returns how many bytes a client has said that were not read, and whether it has said that there
@@ -107,20 +123,16 @@ fn peek(fd: impl AsFd, block: &mut [u8]) -> Option<(usize, bool)> {
 
 fn say(fd: impl AsFd, words: &[u8]) {
     let _ = rustix::net::send(&fd, words, SendFlags::NOSIGNAL);
-    let _ = rustix::net::shutdown(&fd, Shutdown::Write);
-    // Left unread, what it has sent would make the kernel reset the connection, and the words might
-    // never arrive.
-    let _ = rustix::net::recv(&fd, &mut [0; 4096], RecvFlags::DONTWAIT);
 }
 
-/// Returns how many may wait at once in a process of so many descriptors, which keeps as many for
-/// them: nothing else counts theirs.
-pub fn waiting_max(descriptors: usize) -> usize {
-    (descriptors / 8).clamp(8, WAITING_MAX)
+/// Returns how many may be there at once, those that have been told and still write included, in a
+/// process of so many descriptors. It keeps as many for them: nothing else counts theirs.
+pub fn most(descriptors: usize) -> usize {
+    (descriptors / 8).clamp(8, MOST)
 }
 
 /// When a proxy or a network comes back, all the clients of a host come at once.
-const WAITING_MAX: usize = 64;
+const MOST: usize = 64;
 /// How long a client may take to say something. It may connect many sockets before it asks on the
 /// first, or not run for a while where the machine is busy.
 const PATIENCE_US: u64 = 200_000;
@@ -169,7 +181,7 @@ mod tests {
     fn a_client_is_told_when_its_first_packet_has_come_whole_in_whatever_pieces() {
         for cut in 0..=binary::HEAD_LEN {
             for known in 0..=cut {
-                let (noop, mut all) = (noop(), RefusedClients::new(WAITING_MAX));
+                let (noop, mut all) = (noop(), RefusedClients::new(MOST));
                 let mut client = add(&mut all, &noop[known..cut], &noop[..known]);
                 assert_eq!(all.due().is_none(), cut == binary::HEAD_LEN, "{cut}");
                 client.write_all(&noop[cut..]).unwrap();
@@ -182,8 +194,8 @@ mod tests {
 
     #[test]
     fn those_that_say_nothing_and_those_that_are_too_many_read_text() {
-        let mut all = RefusedClients::new(WAITING_MAX);
-        let mut clients: Vec<_> = (0..=WAITING_MAX).map(|_| add(&mut all, b"", b"")).collect();
+        let mut all = RefusedClients::new(MOST);
+        let mut clients: Vec<_> = (0..=MOST).map(|_| add(&mut all, b"", b"")).collect();
         let read = |clients: &mut [UnixStream]| -> usize {
             clients.iter_mut().map(told).filter(|told| told == LINE.as_bytes()).count()
         };
@@ -193,7 +205,7 @@ mod tests {
         let mut last = add(&mut all, b"", b"");
         assert_eq!(told(&mut last), LINE.as_bytes());
         all.look(NOW.after(PATIENCE_US + LOOK_US));
-        assert_eq!((read(&mut clients), all.due()), (WAITING_MAX, None));
+        assert_eq!((read(&mut clients), all.due()), (MOST, None));
         let mut client = add(&mut all, b"", b"");
         drop(all);
         assert_eq!(told(&mut client), LINE.as_bytes());
@@ -202,7 +214,7 @@ mod tests {
     /// A probe of a load balancer connects and closes, and is to keep no place.
     #[test]
     fn one_that_has_closed_is_not_waited_for() {
-        let mut all = RefusedClients::new(WAITING_MAX);
+        let mut all = RefusedClients::new(MOST);
         let mut client = add(&mut all, b"", b"");
         client.shutdown(std::net::Shutdown::Write).unwrap();
         all.look(NOW.after(LOOK_US));
@@ -211,15 +223,14 @@ mod tests {
 
     #[test]
     fn those_that_wait_leave_descriptors_to_others() {
-        for (descriptors, most) in [(64, 8), (256, 32), (1024, WAITING_MAX), (1 << 20, WAITING_MAX)]
-        {
-            assert_eq!(waiting_max(descriptors), most, "{descriptors}");
+        for (descriptors, most) in [(64, 8), (256, 32), (1024, MOST), (1 << 20, MOST)] {
+            assert_eq!(super::most(descriptors), most, "{descriptors}");
         }
     }
 
     #[test]
     fn looks_are_as_far_apart_as_they_should_be() {
-        let mut all = RefusedClients::new(WAITING_MAX);
+        let mut all = RefusedClients::new(MOST);
         all.look(NOW);
         let mut client = add(&mut all, b"", b"");
         all.look(NOW.after(LOOK_US));
@@ -236,7 +247,7 @@ mod tests {
         {
             let (ours, mut theirs) = UnixStream::pair().unwrap();
             theirs.write_all(&[header.as_bytes(), &noop()].concat()).unwrap();
-            tell_at_once(&ours, LINE.as_bytes(), has_header);
+            tell_at_once(ours.into(), LINE.as_bytes(), has_header);
             expect_packet(&told(&mut theirs));
         }
     }

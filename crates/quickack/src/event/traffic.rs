@@ -1,7 +1,7 @@
 //! Traffic on connections: bytes in, bytes out, and the actions that the service asks for.
 
 use std::net::IpAddr;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 
 use metrics::SlowEntry;
 use proto::Endpoints;
@@ -12,7 +12,7 @@ use rustix::io::Errno;
 
 use super::blocks::BLOCK;
 use super::conn::{Conn, Read, Written};
-use super::{Loop, token};
+use super::{Loop, endings, token};
 
 impl Loop<'_> {
     pub(super) fn ready(&mut self, id: ConnId, flags: epoll::EventFlags) {
@@ -168,6 +168,7 @@ impl Loop<'_> {
                 Action::FlushAck(id) => self.flush_ack(id),
                 Action::Connect { link, server } => self.connect(link, server),
                 Action::Close(id) => self.close(id),
+                Action::End(id) => self.end(id),
                 Action::Pause(id) => self.set_paused(id, true),
                 Action::Resume(id) => self.set_paused(id, false),
                 Action::LookUpEndpoints(id) => self.look_up_endpoints(id),
@@ -282,19 +283,31 @@ impl Loop<'_> {
         }
     }
 
-    /// Closes a connection of our own will. What a client sent and nobody read would make the
-    /// kernel reset the connection and throw our last answer away, so it is read first.
+    /// Closes a connection of our own will.
     fn close(&mut self, id: ConnId) {
         self.connects.forget(id);
         if let Some(conn) = self.drop_conn(id)
             && id.is_client()
             && !conn.ended
         {
-            let _ = rustix::net::shutdown(&conn.fd, rustix::net::Shutdown::Write);
-            for _ in 0..READS_MAX {
-                let Read::Bytes(_) = conn.read(self.blocks.writable()) else { break };
-            }
+            drop(endings::end(conn.fd, self.blocks.writable(), self.now));
         }
+    }
+
+    /// Ends the connection of a client that has been told why.
+    fn end(&mut self, id: ConnId) {
+        if let Some(conn) = self.drop_conn(id)
+            && !conn.ended
+        {
+            let _ = epoll::delete(&self.epoll, &conn.fd);
+            self.end_told(conn.fd);
+        }
+    }
+
+    /// Reads on for a while what a client sends that has been told why it is closed.
+    pub(super) fn end_told(&mut self, fd: OwnedFd) {
+        self.endings.add(fd, self.blocks.writable(), self.now);
+        self.endings.keep_newest(self.refused.room());
     }
 
     /// Forgets a connection, and counts one client less if it was one.

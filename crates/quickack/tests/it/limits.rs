@@ -19,7 +19,8 @@ fn try_client(quickack: &Quickack) -> Result<Client, String> {
         match client.stream.read(&mut chunk) {
             Ok(0) => break,
             Ok(n) => text.extend_from_slice(&chunk[..n]),
-            // A refusal may be overtaken by the reset that follows our unread request.
+            // Where no descriptor is left, a refusal may be overtaken by the reset that follows
+            // our unread request.
             Err(error) if text.is_empty() => return Err(error.to_string()),
             Err(_) => break,
         }
@@ -115,6 +116,27 @@ fn thirty_clients_too_many_at_once_read_why_in_their_own_protocol_before_memcach
         let replies = replies_of_refused(&quickack, 30, Duration::ZERO, noop);
         (0..).zip(&replies).for_each(|(at, reply)| expect_refusal(reply, at));
     }
+}
+
+/// What it writes to a socket that is closed makes its kernel throw away what it has not read yet.
+#[test]
+fn a_client_too_many_that_writes_megabytes_at_once_reads_why_before_memcached() {
+    let memcached = Memcached::start();
+    let quickack = quickack(&[memcached.address], &["client_connections: 1"]);
+    let _served = try_client(&quickack).expect("within the limit");
+    for _ in 0..5 {
+        let told = told_while_it_writes(quickack.client(), b"get a\r\n".repeat(200_000));
+        assert_eq!(told, "SERVER_ERROR too many client connections\r\n");
+    }
+}
+
+/// Returns what a client reads that writes all of this first.
+pub fn told_while_it_writes(client: Client, much: Vec<u8>) -> String {
+    let mut stream = client.stream;
+    stream.write_all(&much).expect("all of it is taken");
+    let mut told = String::new();
+    stream.read_to_string(&mut told).expect("the end, and no reset");
+    told
 }
 
 #[test]

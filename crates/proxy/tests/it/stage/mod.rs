@@ -424,7 +424,7 @@ impl Stage {
                 Action::Connect { link, server } => {
                     self.connects.push((link, (server - S0) as usize));
                 }
-                Action::Close(conn) => self.closed.push(conn),
+                Action::Close(conn) | Action::End(conn) => self.closed.push(conn),
                 Action::Pause(client) if self.paused.contains(&client) => {}
                 Action::Pause(client) => self.paused.push(client),
                 Action::Resume(client) => {

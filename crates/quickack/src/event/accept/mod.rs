@@ -397,7 +397,7 @@ impl Acceptor {
         let accepted = socket.and_then(|socket| Some((socket.accept().ok()?, socket)));
         let progress = accepted.is_some();
         if let Some((arrival, socket)) = accepted {
-            refused::tell_at_once(&arrival.fd, &socket.listener.no_room, arrival.has_header);
+            refused::tell_at_once(arrival.fd, &socket.listener.no_room, arrival.has_header);
         }
         // A moment ago there was room for one; if that has gone, a rest brings it back.
         self.reserve = reserve(epoll).ok();

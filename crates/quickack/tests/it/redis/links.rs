@@ -10,6 +10,7 @@ use testkit::wire::resp::Reply;
 use super::model::{Model, Turn};
 use super::{QUICKACK, config, quickack, with_workers};
 use crate::harness;
+use crate::limits::told_while_it_writes;
 use crate::logins::private;
 
 const OK: &str = "OK";
@@ -166,6 +167,17 @@ fn no_room_for_a_client_is_told_as_redis_tells_it() {
         served.push(stream);
         text[..len] == *b"-ERR max number of clients reached\r\n"
     });
+}
+
+#[test]
+fn a_client_that_is_closed_for_a_mistake_while_it_writes_reads_why() {
+    let redis = Redis::start(Family::Redis70);
+    let quickack = with_workers(1, &[redis.address], &[]);
+    for _ in 0..5 {
+        let much = [&b"*1\r\n$x\r\n"[..], &b"PING\r\n".repeat(200_000)].concat();
+        let told = told_while_it_writes(quickack.client(), much);
+        assert_eq!(told, "-ERR Protocol error: invalid bulk length\r\n");
+    }
 }
 
 /// A client before a Redis that then has as many clients as it may have: the others are direct.
