@@ -3,7 +3,8 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 
-use testkit::process::{Client, Family, Quickack, Redis, wait_until};
+use testkit::process::{Client, Family, Quickack, Redis, Speaker, wait_until};
+use testkit::wire::resp::Reply;
 
 use super::super::QUICKACK;
 use super::super::harness::wait_for_workers;
@@ -118,6 +119,44 @@ fn clients_choose_among_the_databases_of_the_file() {
     refused(&mut client, "SELECT 4", "out of range");
     ask(&mut client, "SELECT 1", "+OK\r\n");
     ask(&mut client, "GET k", "$3\r\none\r\n");
+}
+
+/// `check` warns of it. What is told of all servers must not tell of this one four times.
+#[test]
+fn one_redis_under_four_names_is_counted_walked_and_emptied_once() {
+    for family in Family::ALL {
+        let redis = Redis::start(family);
+        let quickack = quickack(&[redis.address; 4], &["allow: [flushall]"]);
+        let (mut client, mut direct) =
+            (Speaker::connect(quickack.address()), Speaker::connect(redis.address));
+        let sorted = |mut keys: Vec<String>| {
+            keys.sort();
+            keys
+        };
+        let keys = sorted((0..100).map(|at| format!("k{at}")).collect());
+        for key in &keys {
+            assert_eq!(client.say(&format!("SET {key} v")), Reply::Simple("OK".into()));
+        }
+        assert_eq!(client.say("DBSIZE"), Reply::Integer(100));
+        assert_eq!(sorted(client.say("KEYS *").texts()), keys);
+        let (mut cursor, mut walked) = ("0".to_string(), Vec::new());
+        loop {
+            let reply = client.say(&format!("SCAN {cursor} COUNT 7"));
+            walked.extend(reply.list()[1].texts());
+            cursor = reply.list()[0].text().to_string();
+            if cursor == "0" {
+                break;
+            }
+        }
+        assert_eq!(sorted(walked), keys);
+        let keyspace = client.say("INFO keyspace");
+        assert!(keyspace.text().contains("db0:keys=100,"), "{}", keyspace.text());
+        direct.say("CONFIG RESETSTAT");
+        assert_eq!(client.say("FLUSHALL"), Reply::Simple("OK".into()));
+        let calls = direct.say("INFO commandstats");
+        assert!(calls.text().contains("cmdstat_flushall:calls=1,"), "{}", calls.text());
+        assert_eq!(client.say("DBSIZE"), Reply::Integer(0));
+    }
 }
 
 #[test]
