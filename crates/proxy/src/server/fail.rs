@@ -165,13 +165,13 @@ impl Servers {
         self.has_room_since = true;
         for message in pending {
             self.count_gone(&message);
-            let fault = fault(&message);
-            let Message { payload, .. } = message;
+            let (fault, payload) = (fault(&message), message.payload);
             if let Payload::Internal(number) = payload {
                 self.end_internal(base, id, number);
             }
             self.events.push_back(LinkEvent::Failed { payload, server, fault, sent: false });
         }
+        self.end_kept_watch(base, id);
         // The batch that waited behind them may have room now.
         self.mark_dirty(id);
     }
@@ -338,7 +338,7 @@ impl Servers {
             Blame::Overload => {}
         }
         if let Some(other) = stand_in {
-            self.move_unsent(base, &mut link, other);
+            self.move_unsent(base, (id, &mut link), other);
         }
         self.give_up(&mut link, fault);
         self.tell_busy(base, at);

@@ -280,6 +280,15 @@ impl Servers {
         }
     }
 
+    /// Closes a link that its client keeps, if its server still watches for it there: what was to
+    /// end that has waited too long.
+    pub(super) fn end_kept_watch(&mut self, base: &mut Base, id: ConnId) {
+        let is_it = |link: &Link| link.own.kept_until.is_some() && link.own.watched;
+        if self.links.find(id).is_some_and(is_it) {
+            self.close_private(base, id);
+        }
+    }
+
     /// Counts a link for the tenant that its client has now: it may have logged in meanwhile.
     fn move_to_tenant(&mut self, base: &Base, id: ConnId, tenant: u16) -> Result<(), Fault> {
         let Some(link) = self.links.find_mut(id).filter(|link| link.own.tenant != tenant) else {

@@ -62,11 +62,17 @@ impl Servers {
 impl Servers {
     /// Moves what waits on a link that could not be made to the one that stands in for it. The
     /// clients of the one have nothing on the other, so no request changes places.
-    pub(super) fn move_unsent(&mut self, base: &mut Base, dead: &mut Link, id: ConnId) {
+    pub(super) fn move_unsent(
+        &mut self,
+        base: &mut Base,
+        (dead_id, dead): (ConnId, &mut Link),
+        id: ConnId,
+    ) {
         let upstream = base.pool(dead.at).upstream;
         if dead.is_waiting() || dead.class == LinkClass::Subscribed {
             return;
         }
+        self.stand_in_as_well(dead.at, dead_id, id);
         if let Some(batch) = dead.batch.take() {
             dead.launch_batch(batch, upstream);
         }

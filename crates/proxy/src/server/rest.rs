@@ -147,6 +147,20 @@ impl Servers {
         Some(other)
     }
 
+    /// Has a link stand in wherever a dead one did whose requests it takes: those who ask there
+    /// have theirs among them.
+    pub(super) fn stand_in_as_well(&mut self, at: ServerAt, dead: ConnId, id: ConnId) {
+        let ServerState { stand_ins, links, .. } = self.state(at);
+        for one in stand_ins.iter_mut().filter(|one| one.link == dead) {
+            let places = links.get_mut(usize::from(one.conn_key));
+            let place = places.and_then(|places| places.get_mut(one.nth));
+            if let Some(place) = place.filter(|place| place.is_none()) {
+                *place = Some(id);
+                one.link = id;
+            }
+        }
+    }
+
     /// Has a link stand in wherever a dead one did whose place it takes.
     pub(super) fn replace_stand_in(&mut self, at: ServerAt, dead: ConnId, id: ConnId) {
         for one in self.state(at).stand_ins.iter_mut().filter(|one| one.link == dead) {

@@ -33,8 +33,13 @@ fn serves(stage: &mut Stage, link: ConnId, client: ConnId) {
 
 /// The link of one client, which stands in for that of another.
 fn stood_in() -> (Stage, ConnId, [ConnId; 2]) {
+    stood_in_of(2)
+}
+
+fn stood_in_of(server_connections: usize) -> (Stage, ConnId, [ConnId; 2]) {
     let mut stage = redis(|pool| {
-        (pool.server_connections, pool.preconnect, pool.hold_after) = (2, false, None);
+        pool.server_connections = server_connections;
+        (pool.preconnect, pool.hold_after) = (false, None);
     });
     let [one, other] = [stage.client(), stage.client()];
     stage.says(one, "GET k\r\n");
@@ -247,6 +252,27 @@ fn a_stand_in_that_is_made_anew_leaves_the_place_when_its_rest_is_over() {
     stage.says(other, "GET k\r\n");
     stage.end_turn();
     assert_eq!(stage.connects.len(), 1, "its place is tried again");
+}
+
+/// Found by the simulator: its next request opened a link of its own, and overtook those before it.
+#[test]
+fn a_stand_in_that_cannot_be_made_anew_is_stood_in_for_at_every_place() {
+    let (mut stage, link, [one, other]) = stood_in_of(3);
+    let third = stage.client();
+    stage.says(third, "GET k\r\n");
+    stage.end_turn();
+    let last = comes_up(&mut stage);
+    assert_eq!(stage.turn(last), resp("GET k"));
+    stage.says(last, "$-1\r\n");
+    stage.says(one, "GET k\r\n");
+    stage.says(other, "GET l\r\n");
+    stage.closes(link, Closed::Eof);
+    refuses(&mut stage);
+    assert_eq!(stage.turn(last), all(&["GET k", "GET l"]));
+    stage.passes(SECOND / 2);
+    stage.says(other, "GET m\r\n");
+    assert_eq!(stage.turn(last), resp("GET m"));
+    assert_eq!(stage.connects, []);
 }
 
 /// The other client has something outstanding whenever the proxy looks.

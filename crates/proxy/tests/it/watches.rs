@@ -267,6 +267,25 @@ fn the_links_of_a_pool_that_was_private_end_with_their_client() {
     assert!(stage.closed.contains(&own));
 }
 
+/// Found by the simulator: what was to end the watch had waited too long behind a full socket.
+#[test]
+fn a_link_is_not_kept_on_which_the_end_of_a_watch_cannot_be_sent() {
+    let (mut stage, links, [client, _]) = pool(&["s0"], |_| {});
+    let own = watching(&mut stage, client, "k");
+    stage.install(|_| {});
+    stage.says(client, "MULTI\r\nGET k\r\nEXEC\r\n");
+    assert_eq!(stage.received(client), format!("{QUEUED}*-1\r\n"));
+    stage.says(client, &resp("GET k"));
+    assert_eq!(stage.turn(links[0]), resp("GET k"));
+    stage.says(links[0], "$-1\r\n");
+    assert!(!stage.closed.contains(&own), "it is kept for a while");
+    stage.passes(2 * SECOND);
+    stage.end_turn();
+    assert!(stage.closed.contains(&own));
+    stage.says(client, "WATCH k\r\n");
+    assert_ne!(up(&mut stage), own);
+}
+
 #[test]
 fn a_server_that_cannot_forget_what_is_watched_loses_the_link() {
     let (mut stage, _, [one, _]) = pool(&["s0"], |plan| plan.pools[0].private = true);
