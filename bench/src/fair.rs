@@ -4,11 +4,13 @@
 //!  attacks (data), crowd (the loop) ----------\
 //!  quiet (one client at a fixed pace) --------+--> trial (alone, attacked, after) --> here: bars
 //!  shares (40 clients, one server) ----------------------------------------------> Jain's index
+//!  pipelines (written before an answer is read, beside a quiet client)
 //!  tenants (two of them, by weight and beside a limit)
 //! ```
 
 mod attacks;
 mod crowd;
+pub mod pipelines;
 mod quiet;
 mod shares;
 pub mod tenants;
@@ -30,7 +32,7 @@ use attacks::{Attack, Stock, attacks};
 use trial::{MEMORY_MAX_MB, Trial};
 
 const PEERS: [Peer; 3] = [Peer::Direct, Peer::Nutcracker, Peer::Quickack];
-/// The 99th percentile may grow by this factor.
+/// The percentiles may grow by this factor.
 const GROWTH_MAX: f64 = 3.0;
 /// Bytes that servers may still write for attackers that have left. An in-flight limit is the rate
 /// of a server, about 4 GB/s on loopback, times the round trip and 2 ms; one message may exceed it.
@@ -177,26 +179,28 @@ impl Results<'_> {
             return Vec::new();
         }
         let at = |figure: fn(&Trial) -> f64| self.spread(Peer::Quickack, figure);
-        let tripled = GROWTH_MAX * at(|trial| trial.alone.p99_ms).median;
+        let median = at(|trial| trial.attacked.p50_ms);
+        let attacked = at(|trial| trial.attacked.p99_ms);
+        let after = at(|trial| trial.after.p99_ms);
+        let tripled_p50 = GROWTH_MAX * at(|trial| trial.alone.p50_ms).median;
+        let tripled_p99 = GROWTH_MAX * at(|trial| trial.alone.p99_ms).median;
         let direct = self.spread(Peer::Direct, |trial| trial.attacked.p99_ms).median;
         let errors = ours.iter().map(|trial| trial.errors as f64).collect();
-        let attacked = at(|trial| trial.attacked.p99_ms);
-        // No direct trial is NaN, which `max` passes over.
-        vec![
-            Bar { what: "errors of the quiet client", value: Spread::most(errors), limit: 0.0 },
-            Bar { what: "p99 in the attack, ms", value: attacked, limit: tripled.max(direct) },
-            Bar { what: "p99 after it, ms", value: at(|trial| trial.after.p99_ms), limit: tripled },
-            Bar {
-                what: "MB fetched after it",
-                value: at(|trial| trial.late_bytes as f64 / 1e6),
-                limit: LATE_MAX_MB,
-            },
-            Bar {
-                what: "growth of RSS, MB",
-                value: Spread::most(ours.iter().map(|it| it.grown_kb as f64 / 1024.0).collect()),
-                limit: MEMORY_MAX_MB,
-            },
-        ]
+        let grown = ours.iter().map(|it| it.grown_kb as f64 / 1024.0).collect();
+        let late = at(|trial| trial.late_bytes as f64 / 1e6);
+        let bar = |what, value, limit| Bar { what, value, limit };
+        let mut bars = vec![
+            bar("errors of the quiet client", Spread::most(errors), 0.0),
+            // No direct trial is NaN, which `max` passes over.
+            bar("p99 in the attack, ms", attacked, tripled_p99.max(direct)),
+            bar("p99 after it, ms", after, tripled_p99),
+            bar("MB fetched after it", late, LATE_MAX_MB),
+            bar("growth of RSS, MB", Spread::most(grown), MEMORY_MAX_MB),
+        ];
+        if self.attack.median_barred {
+            bars.push(bar("p50 in the attack, ms", median, tripled_p50));
+        }
+        bars
     }
 
     fn notes(&self) -> String {

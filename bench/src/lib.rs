@@ -80,6 +80,7 @@ fn obey(options: &Options) -> Result<bool, String> {
                 Verb::Binding => binding::run(options, folder.path()),
                 Verb::Memory => resting::run(options, folder.path()),
                 Verb::Fair => fair::run(options, folder.path()),
+                Verb::Pipelines => fair::pipelines::run(options, folder.path()),
                 Verb::Tenants => fair::tenants::run(options, folder.path()),
                 Verb::Cores => cores::run(options, folder.path()),
                 Verb::SystemCalls(counter) => {

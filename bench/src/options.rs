@@ -30,6 +30,7 @@ cargo xtask bench [options]    quickack beside nutcracker, HAProxy and nobody, o
   --memory         instead: bytes a client at rest, and one 1 MB value in flight
   --binding        instead: MULTI of ten, hand-offs of BLPOP, 1,000 subscribers, 2,000 that wait
   --fair           instead: a quiet client beside attackers, and the shares of greedy clients
+  --pipelines      instead: a million requests that are written before an answer is read
   --tenants        instead: shares of two tenants, and one beside another that is at its limit
   --minutes M      minutes of each part of --seed (10), of --master (1)
   --batch          send a whole depth of requests only after all replies, as redis-benchmark does
@@ -72,6 +73,7 @@ pub enum Verb {
     Binding,
     Cores,
     Fair,
+    Pipelines,
     Tenants,
     SystemCalls(Counter),
     Callgrind(String),
@@ -100,7 +102,7 @@ impl Options {
             options.parse_option(word, &mut words)?;
         }
         if options.runs == 0 {
-            options.runs = if options.verb == Verb::Fair { 3 } else { 5 };
+            options.runs = if matches!(options.verb, Verb::Fair | Verb::Pipelines) { 3 } else { 5 };
         }
         Ok(options)
     }
@@ -140,6 +142,7 @@ impl Options {
             "--memory" => self.verb = Verb::Memory,
             "--cores" => self.verb = Verb::Cores,
             "--fair" => self.verb = Verb::Fair,
+            "--pipelines" => self.verb = Verb::Pipelines,
             "--tenants" => self.verb = Verb::Tenants,
             "--strace" => self.verb = Verb::SystemCalls(Counter::Strace),
             "--syscalls" => self.verb = Verb::SystemCalls(Counter::Perf),

@@ -30,6 +30,8 @@ pub struct Attack {
     /// For so long its crowds behave well before they attack.
     pub lead: Duration,
     pub quiet: Habit,
+    /// The quiet client's median has a bar too: a few clients must not slow each request.
+    pub median_barred: bool,
     /// Peers that refuse its commands.
     pub refused_by: &'static [Peer],
     pub crowds: Vec<Crowd>,
@@ -62,6 +64,7 @@ impl Attack {
             slow: false,
             lead: Duration::ZERO,
             quiet: Habit::Same,
+            median_barred: false,
             refused_by: &[],
             crowds: vec![crowd],
         }
@@ -89,6 +92,10 @@ impl Attack {
 
     fn quiet(self, quiet: Habit) -> Attack {
         Attack { quiet, ..self }
+    }
+
+    fn median_barred(self) -> Attack {
+        Attack { median_barred: true, ..self }
     }
 
     fn refused_by(self, refused_by: &'static [Peer]) -> Attack {

@@ -31,6 +31,12 @@ pub enum Outcome {
     Unanswered,
 }
 
+impl Sample {
+    pub fn is_served(&self) -> bool {
+        self.outcome == Outcome::Served
+    }
+}
+
 /// The quiet client's way to ask.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Habit {

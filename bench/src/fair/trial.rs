@@ -107,7 +107,7 @@ pub fn run(
 
     let elsewhere = witness.elsewhere();
     let peak_kb: u64 = endpoint.ids().into_iter().map(process::peak_kb).sum();
-    let failed = |sample: &&Sample| sample.outcome != Outcome::Served;
+    let failed = |sample: &&Sample| !sample.is_served();
     Ok(Trial {
         alone: seen(&samples, begin, led),
         attacked: seen(&samples, attacked, left),

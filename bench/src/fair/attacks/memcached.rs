@@ -111,22 +111,26 @@ fn sizes() -> Vec<Attack> {
             "stats1",
             "1 connection: pipelined `stats`, at once again",
             Crowd::of(1, || b"stats\r\n".repeat(50)).again(Again::AtOnce),
-        ),
+        )
+        .median_barred(),
         attack(
             "stats3",
             "3 connections: pipelined `stats`, at once again",
             Crowd::of(3, || b"stats\r\n".repeat(50)).again(Again::AtOnce),
-        ),
+        )
+        .median_barred(),
         attack(
             "pipeline1",
             "1 connection: 200,000 gets, none of whose answers is read before all are written",
             behind(1),
-        ),
+        )
+        .median_barred(),
         attack(
             "pipeline3",
             "3 connections: 200,000 gets, none of whose answers is read before all are written",
             behind(3),
-        ),
+        )
+        .median_barred(),
     ]
 }
 

@@ -85,18 +85,24 @@ fn works() -> Vec<Attack> {
             .slow()
             .refused_by(NUTCRACKER)
     };
+    let scripts =
+        |name, what, connections| attack(name, what, Crowd::of(connections, || eval(110.0))).slow();
+    let short_scripts = |name, what, connections| {
+        let request = || [eval(1.3).repeat(50), command(&["PING"])].concat();
+        let crowd = Crowd::of(connections, request).again(Again::Answered(b"+PONG\r\n"));
+        attack(name, what, crowd).slow()
+    };
     vec![
-        attack("scripts", "10 connections: an EVAL of 0.6 s each", Crowd::of(10, || eval(110.0)))
-            .slow(),
+        scripts("scripts", "10 connections: an EVAL of 0.6 s each", 10),
+        scripts("scripts4", "30 connections: the same; 4 workers", 30).workers(4),
         unions("unions", "2 connections: 100 x SUNIONSTORE of some 20 ms in one write", 2),
         unions("unions4", "6 connections: the same; 4 workers", 6).workers(4),
-        attack(
+        short_scripts(
             "script7",
             "8 connections: 50 x the same EVAL of some 7 ms in one write, and at once again",
-            Crowd::of(8, || [eval(1.3).repeat(50), command(&["PING"])].concat())
-                .again(Again::Answered(b"+PONG\r\n")),
-        )
-        .slow(),
+            8,
+        ),
+        short_scripts("script7w4", "24 connections: the same; 4 workers", 24).workers(4),
     ]
 }
 
