@@ -35,7 +35,7 @@ const VALUE_LEN: usize = 100;
 /// A pipeline may take so many times as long as directly.
 const RATIO_MAX: f64 = 2.0;
 const ALONE: Duration = Duration::from_millis(1500);
-/// Who writes too much is closed so long after its last read (`timeout_write`), and a moment.
+/// A client that writes too much is closed in that time (`timeout_write`), and a moment.
 const CLOSED_MAX_S: f64 = 61.0;
 const PATIENCE: Duration = Duration::from_secs(120);
 /// Answers that are read at once.
@@ -208,15 +208,24 @@ fn play(
     folder: &Path,
 ) -> Result<Run, String> {
     let endpoint = endpoint((case, peer), servers, options, folder)?;
+    // memcached alone would wait for ever: it reads nothing from a client that does not read.
+    let reads_meanwhile = peer == Peer::Direct && case.backend == Backend::Memcached;
+    beside_quiet(case, &endpoint, |to| pipeline(case, to, reads_meanwhile))
+}
+
+/// Has a client do this beside a quiet one that was alone before. `act` returns its seconds.
+fn beside_quiet(
+    case: &Case,
+    endpoint: &Endpoint,
+    act: impl FnOnce(SocketAddrV4) -> std::io::Result<f64>,
+) -> Result<Run, String> {
     let to = endpoint.addresses[0];
     let resting_kb = process::memory(&endpoint.ids()).resident_kb;
     let quiet = Quiet::start(to, case.backend.wire(), Habit::Same);
     let begin = now_ns();
     std::thread::sleep(ALONE);
     let led = now_ns();
-    // memcached alone would wait for ever: it reads nothing from a client that does not read.
-    let reads_meanwhile = peer == Peer::Direct && case.backend == Backend::Memcached;
-    let seconds = pipeline(case, to, reads_meanwhile).map_err(|error| error.to_string())?;
+    let seconds = act(to).map_err(|error| error.to_string())?;
     let left = now_ns();
     let samples = quiet.stop()?;
     let peak_kb: u64 = endpoint.ids().into_iter().map(process::peak_kb).sum();
@@ -281,26 +290,20 @@ fn overrun(
 ) -> Result<String, String> {
     let servers = servers(case, options)?;
     let endpoint = endpoint((case, Peer::Quickack), &servers, options, folder)?;
-    let resting_kb = process::memory(&endpoint.ids()).resident_kb;
-    let quiet = Quiet::start(endpoint.addresses[0], case.backend.wire(), Habit::Same);
-    let begin = now_ns();
-    std::thread::sleep(ALONE);
-    let led = now_ns();
-    let mut stream = connect(endpoint.addresses[0]).map_err(|error| error.to_string())?;
-    let start = Instant::now();
-    let outcome = stream.write_all(&case.request.repeat(TOO_MANY));
-    let seconds = start.elapsed().as_secs_f64();
-    let left = now_ns();
-    let samples = quiet.stop()?;
-    let (alone, beside) = (seen(&samples, begin, led), seen(&samples, led, left));
-    let errors = samples.iter().filter(|sample| !sample.is_served()).count();
-    let peak_kb: u64 = endpoint.ids().into_iter().map(process::peak_kb).sum();
-    let grown = peak_kb.saturating_sub(resting_kb) as f64 / 1024.0;
+    let mut is_closed = false;
+    let run = beside_quiet(case, &endpoint, |to| {
+        let mut stream = connect(to)?;
+        let start = Instant::now();
+        let outcome = stream.write_all(&case.request.repeat(TOO_MANY));
+        is_closed = outcome.is_err_and(|error| {
+            matches!(error.kind(), ErrorKind::ConnectionReset | ErrorKind::BrokenPipe)
+        });
+        Ok(start.elapsed().as_secs_f64())
+    })?;
+    let Run { seconds, alone, beside, errors, grown_kb } = run;
+    let grown = grown_kb as f64 / 1024.0;
     let stats = endpoint.admin.as_ref().map(|admin| admin.ask("stats --json")).transpose()?;
     let is_told = stats.is_some_and(|text| text.replace(' ', "").contains(UNREAD));
-    let is_closed = outcome.is_err_and(|error| {
-        matches!(error.kind(), ErrorKind::ConnectionReset | ErrorKind::BrokenPipe)
-    });
     let is_quiet = beside.p99_ms <= GROWTH_MAX * alone.p99_ms && errors == 0;
     let is_met = is_closed && is_told && is_quiet && seconds <= CLOSED_MAX_S;
     *met &= is_met;

@@ -118,7 +118,7 @@ fn thirty_clients_too_many_at_once_read_why_in_their_own_protocol_before_memcach
     }
 }
 
-/// What it writes to a socket that is closed makes its kernel throw away what it has not read yet.
+/// Bytes that come for a closed socket make the client's kernel throw away what it has not read.
 #[test]
 fn a_client_too_many_that_writes_megabytes_at_once_reads_why_before_memcached() {
     let memcached = Memcached::start();
