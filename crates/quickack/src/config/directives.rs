@@ -485,8 +485,8 @@ pub static GLOBAL: &[Directive<GlobalDraft>] = &[
          client."),
     row("hang_timeout", Native, Value("2s"),
         Kind::Duration(|global, us| global.process.hang_timeout_us = us),
-        "A worker whose heartbeat stops for this long is killed with a core dump and replaced. 0 \
-         turns this off."),
+        "A worker whose heartbeat stops for this long is killed with a core dump and replaced, and \
+         so is one that has not read a message of the master for 5 s. 0 turns both off."),
     row("resolve_every", Native, Value("30s"),
         Kind::Deadline(|global, us| global.process.resolve_every_us = us),
         "How often the names of servers' hosts are looked up. A server whose name has another \

@@ -130,7 +130,7 @@ fn a_stopped_worker_is_named_after_the_deadline_and_the_others_are_shown() {
 
 #[test]
 fn of_more_questions_than_may_wait_for_a_stopped_worker_the_last_are_refused() {
-    let (_memcached, quickack) = harness::field(1, &["hang_timeout: 60s"], &[]);
+    let (_memcached, quickack) = harness::field(1, &["hang_timeout: 0"], &[]);
     let stopped = workers(&quickack)[&0].pid;
     freeze(stopped);
     // All of them are there when the master goes on.
@@ -148,7 +148,7 @@ fn of_more_questions_than_may_wait_for_a_stopped_worker_the_last_are_refused() {
 /// The first is answered by one worker already when the second is asked.
 #[test]
 fn two_questions_at_once_have_an_answer_each() {
-    let (_memcached, quickack) = harness::field(2, &["hang_timeout: 60s"], &[]);
+    let (_memcached, quickack) = harness::field(2, &["hang_timeout: 0"], &[]);
     let clients = connect(&quickack, 40);
     let stopped = workers(&quickack)[&0].pid;
     wait_until("both are answered before their time is over", || {

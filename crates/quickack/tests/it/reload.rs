@@ -171,7 +171,7 @@ fn a_reload_that_cannot_have_its_log_its_port_or_its_processor_changes_nothing_b
 /// The one that prepares is stopped, the other dies of what it is to prepare, or so it seems.
 #[test]
 fn a_death_during_the_preparation_ends_the_change_before_memcached() {
-    let (_memcached, quickack) = harness::field(2, &["hang_timeout: 30s"], &[]);
+    let (_memcached, quickack) = harness::field(2, &["hang_timeout: 0"], &[]);
     let before = epoch(&quickack);
     wait_until("a change ends because a worker died", || {
         let now = wait_for_workers(&quickack, 2);
