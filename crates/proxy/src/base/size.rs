@@ -11,11 +11,13 @@ use crate::base::limits;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Cost(u32);
 
-/// The lower bits of a cost or an expectation are bytes. The upper ones are 0 if it is proven;
-/// otherwise the answer may have `LEVEL_LEN << level` bytes.
+/// The lower bits of a cost or an expectation are bytes. The upper ones are 0 if it is proven, and
+/// `STATISTICS` if it is of statistics; otherwise the answer may have `LEVEL_LEN << level` bytes.
 const LEVEL_SHIFT: u32 = 28;
 const BYTES: u32 = (1 << LEVEL_SHIFT) - 1;
 const LEVEL_LEN: u32 = 64 * 1024;
+const LEVEL_MAX: u32 = 14;
+const STATISTICS: u32 = (LEVEL_MAX + 1) << LEVEL_SHIFT;
 /// How long an answer may be to a command of which nothing is known.
 const UNKNOWN_LEN: u32 = 512 * 1024;
 
@@ -23,7 +25,7 @@ const UNKNOWN_LEN: u32 = 512 * 1024;
 /// of late.
 fn level(largest: u32) -> u32 {
     let doublings = largest.div_ceil(LEVEL_LEN).next_power_of_two().trailing_zeros();
-    doublings.clamp(1, 15) << LEVEL_SHIFT
+    doublings.clamp(1, LEVEL_MAX) << LEVEL_SHIFT
 }
 
 impl Cost {
@@ -42,7 +44,8 @@ impl Cost {
 
     /// Returns the cost if this is expected in answer instead. It is not less than it was.
     pub(crate) fn renewed(self, expected: Expected) -> Cost {
-        let Cost(now) = Cost::new(0, expected);
+        let Cost(now) =
+            Cost::new(0, if self.is_statistics() { expected.of_statistics() } else { expected });
         Cost(self.bytes().max(Cost(now).bytes()) as u32 | now & !BYTES)
     }
 
@@ -54,7 +57,7 @@ impl Cost {
     /// Returns the cost if the answer has so many values. Where answers are short, they are so with
     /// all their values.
     pub(crate) fn of_values(self, count: usize) -> Cost {
-        if self.unproven() < u64::from(UNKNOWN_LEN) {
+        if self.unproven() < u64::from(UNKNOWN_LEN) || self.is_statistics() {
             return self;
         }
         let all = self.unproven().saturating_mul(count.max(1) as u64);
@@ -78,7 +81,15 @@ impl Cost {
     /// Returns how many bytes an unproven answer may have; 0 if it is proven, as nearly all are.
     #[inline]
     pub(crate) fn unproven(self) -> u64 {
-        if self.is_unproven() { u64::from(LEVEL_LEN) << (self.0 >> LEVEL_SHIFT) } else { 0 }
+        match self.0 >> LEVEL_SHIFT {
+            0 => 0,
+            _ if self.is_statistics() => u64::from(UNKNOWN_LEN),
+            level => u64::from(LEVEL_LEN) << level,
+        }
+    }
+
+    fn is_statistics(self) -> bool {
+        self.0 >= STATISTICS
     }
 
     /// Whether so many bytes are sent, or expected in answer.
@@ -130,6 +141,13 @@ impl Expected {
     /// As `unproven`, where answers of a middling length are no surprise either.
     pub(crate) fn unknown(len: u32, largest: u32) -> Expected {
         Expected::unproven(len, largest.max(UNKNOWN_LEN))
+    }
+
+    /// Returns what is expected in answer to a question that is asked of all servers. Statistics
+    /// take a server some ten times as long as a value of as many bytes, and nobody needs many: a
+    /// link has as many in flight as answers of which nothing is known.
+    pub(crate) fn of_statistics(self) -> Expected {
+        Expected(self.len() | STATISTICS)
     }
 
     pub(crate) fn len(self) -> u32 {
@@ -351,6 +369,18 @@ mod tests {
         let below = |len, with| Expected::proven(len).is_below(200, with);
         assert_eq!([below(100, 99), below(100, 100), below(0, 200)], [true, false, false]);
         assert!(!Expected::unproven(1, 0).is_below(u64::MAX, 0), "it may be far longer");
+    }
+
+    #[test]
+    fn statistics_count_as_if_they_were_unknown_whatever_is_learned() {
+        let statistics = Cost::new(7, Expected::proven(100).of_statistics());
+        assert_eq!(statistics.bytes(), Cost::new(7, Expected::proven(100)).bytes());
+        assert_eq!(statistics.unproven(), u64::from(UNKNOWN_LEN));
+        for cost in [statistics.renewed(Expected::proven(10)), statistics.of_values(50)] {
+            assert_eq!(cost, statistics);
+        }
+        let longer = statistics.renewed(Expected::unproven(5_000, u32::MAX));
+        assert_eq!((longer.bytes(), longer.unproven()), (5_256, u64::from(UNKNOWN_LEN)));
     }
 
     #[test]

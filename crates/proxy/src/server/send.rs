@@ -5,7 +5,7 @@
 //! unless its own client has a get in the batch.
 
 use metrics::ServerCounter;
-use proto::{Ask, Upstream};
+use proto::{Ask, Class, Reach, Upstream};
 
 use super::batch::Batch;
 use super::link::Link;
@@ -90,7 +90,13 @@ impl Servers {
         let has_time = self.has_time(base, id, asks.effort);
         let Some(link) = self.links.find_mut(id) else { return };
         let load = self.loads.of(asks.id);
-        let cost = Cost::new(request.len() as usize, asks.expected);
+        let expected = match request.class {
+            Class::Broadcast { reach: Reach::All | Reach::Survey | Reach::Sole, .. } => {
+                asks.expected.of_statistics()
+            }
+            _ => asks.expected,
+        };
+        let cost = Cost::new(request.len() as usize, expected);
         let cost = if cost.is_unproven() { cost.of_values(base.keys.len()) } else { cost };
         if !has_time || !link.goes_straight(base, asks, load, cost) {
             return self.wait_single(base, id, incoming, (part, ask), cost, data);

@@ -622,6 +622,27 @@ fn a_client_with_small_answers_that_asks_for_one_at_a_time_passes_unknown_ones_a
     }
 }
 
+/// A server needs ten times as long for them as for a value of as many bytes.
+#[test]
+fn a_client_that_pipelines_statistics_has_few_of_them_in_flight() {
+    let (mut stage, link) = with_few_unproven();
+    let greedy = stage.client();
+    let figures: String = (0..150).map(|nth| format!("STAT figure{nth} 5\r\n")).collect();
+    let answer = figures + "END\r\n";
+    stage.says(greedy, "stats\r\n");
+    assert_eq!(stage.turn(link), "stats\r\n");
+    stage.says(link, &answer);
+    stage.says(greedy, &"stats\r\n".repeat(40));
+    let sent = stage.turn(link);
+    assert_eq!(sent, "stats\r\n".repeat(4));
+    // Nor do others wait behind those that stay.
+    let quiet = stage.client();
+    stage.says(quiet, "set a 0 0 1\r\na\r\n");
+    assert_eq!(stage.turn(link), "set a 0 0 1\r\na\r\n");
+    stage.says(link, &answer);
+    assert_eq!(stage.turn(link), "stats\r\n");
+}
+
 #[test]
 fn what_waits_is_accounted() {
     let (mut stage, link) = full(|_| {});
