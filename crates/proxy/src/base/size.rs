@@ -57,7 +57,7 @@ impl Cost {
     /// Returns the cost if the answer has so many values. Where answers are short, they are so with
     /// all their values.
     pub(crate) fn of_values(self, count: usize) -> Cost {
-        if self.unproven() < u64::from(UNKNOWN_LEN) || self.is_statistics() {
+        if self.unproven() < u64::from(UNKNOWN_LEN) {
             return self;
         }
         let all = self.unproven().saturating_mul(count.max(1) as u64);
@@ -81,15 +81,19 @@ impl Cost {
     /// Returns how many bytes an unproven answer may have; 0 if it is proven, as nearly all are.
     #[inline]
     pub(crate) fn unproven(self) -> u64 {
-        match self.0 >> LEVEL_SHIFT {
-            0 => 0,
-            _ if self.is_statistics() => u64::from(UNKNOWN_LEN),
-            level => u64::from(LEVEL_LEN) << level,
-        }
+        if self.is_unproven() { u64::from(LEVEL_LEN) << (self.0 >> LEVEL_SHIFT) } else { 0 }
     }
 
-    fn is_statistics(self) -> bool {
+    /// Whether it is of statistics.
+    #[inline]
+    pub(crate) fn is_statistics(self) -> bool {
         self.0 >= STATISTICS
+    }
+
+    /// Whether it is bounded by more than its bytes, as few are.
+    #[inline]
+    pub(crate) fn is_special(self) -> bool {
+        self.0 > BYTES
     }
 
     /// Whether so many bytes are sent, or expected in answer.
@@ -98,7 +102,7 @@ impl Cost {
     }
 
     pub(crate) fn is_unproven(self) -> bool {
-        self.0 > BYTES
+        (BYTES + 1..STATISTICS).contains(&self.0)
     }
 }
 
@@ -143,9 +147,8 @@ impl Expected {
         Expected::unproven(len, largest.max(UNKNOWN_LEN))
     }
 
-    /// Returns what is expected in answer to a question that is asked of all servers. Statistics
-    /// take a server some ten times as long as a value of as many bytes, and nobody needs many: a
-    /// link has as many in flight as answers of which nothing is known.
+    /// Returns what is expected of statistics. They take a server some ten times as long as a value
+    /// of as many bytes, and nobody needs many, so their number in flight is bounded.
     pub(crate) fn of_statistics(self) -> Expected {
         Expected(self.len() | STATISTICS)
     }
@@ -372,15 +375,17 @@ mod tests {
     }
 
     #[test]
-    fn statistics_count_as_if_they_were_unknown_whatever_is_learned() {
-        let statistics = Cost::new(7, Expected::proven(100).of_statistics());
+    fn statistics_stay_what_they_are_whatever_is_learned() {
+        let statistics = Cost::new(7, Expected::unproven(100, u32::MAX).of_statistics());
         assert_eq!(statistics.bytes(), Cost::new(7, Expected::proven(100)).bytes());
-        assert_eq!(statistics.unproven(), u64::from(UNKNOWN_LEN));
+        assert!(statistics.is_statistics() && statistics.unproven() == 0);
         for cost in [statistics.renewed(Expected::proven(10)), statistics.of_values(50)] {
             assert_eq!(cost, statistics);
         }
         let longer = statistics.renewed(Expected::unproven(5_000, u32::MAX));
-        assert_eq!((longer.bytes(), longer.unproven()), (5_256, u64::from(UNKNOWN_LEN)));
+        assert!(longer.is_statistics() && longer.bytes() > 5_000);
+        let largest = Cost::new(0, Expected::unproven(0, u32::MAX)).of_values(usize::MAX);
+        assert!(largest.is_unproven() && !largest.is_statistics());
     }
 
     #[test]

@@ -297,6 +297,8 @@ fn check_link(link: &Link) -> usize {
     let messages = link.outstanding.iter().map(|message| message.cost.bytes()).sum::<u64>();
     let keys = link.batches().map(|batch| batch.cost).sum::<u64>();
     assert_eq!(link.inflight, messages + keys, "the cost in flight adds up");
+    let statistics = link.outstanding.iter().filter(|message| message.cost.is_statistics());
+    assert_eq!(link.statistics as usize, statistics.count(), "statistics in flight add up");
     assert!(link.queue.largest_balance() <= limits::QUANTUM, "a client gathers credit");
     let in_fetch = |body: &Body| body.arrival.part.is_some() && body.unit == Unit::Key;
     parts + usize::from(link.body.as_ref().is_some_and(in_fetch))

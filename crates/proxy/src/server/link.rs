@@ -68,6 +68,8 @@ pub(super) struct Link {
     pub(super) inflight: u64,
     /// Bytes that the answers among those may have that may be far larger than expected.
     pub(super) unproven: u64,
+    /// How many of its messages ask for statistics.
+    pub(super) statistics: u32,
     /// It is in the list of links for which something waits.
     pub(super) has_backlog: bool,
     /// Bytes that its gets hold until they are answered.
@@ -182,6 +184,7 @@ impl Link {
             limit: InflightLimit::new(limits.inflight, now),
             inflight: 0,
             unproven: 0,
+            statistics: 0,
             has_backlog: false,
             fetch_bytes: 0,
             replies: 0,
@@ -320,6 +323,7 @@ impl Link {
     pub(super) fn forget_cost(&mut self, cost: Cost) {
         self.inflight -= cost.bytes();
         self.unproven -= cost.unproven();
+        self.statistics -= u32::from(cost.is_statistics());
     }
 
     /// As `forget_cost`, for all keys of a batch.

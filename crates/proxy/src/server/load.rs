@@ -142,6 +142,7 @@ impl Servers {
     pub(super) fn count_sent(link: &mut Link, load: Option<&mut Load>, cost: Cost) {
         link.inflight += cost.bytes();
         link.unproven += cost.unproven();
+        link.statistics += u32::from(cost.is_statistics());
         if let Some(load) = load {
             load.sent += 1;
             load.inflight += cost.bytes();

@@ -118,6 +118,7 @@ struct Unsent {
     queue: FairQueue,
     inflight: u64,
     unproven: u64,
+    statistics: u32,
     fetch_bytes: usize,
     queued: u64,
 }
@@ -138,6 +139,7 @@ impl Unsent {
             queue: take(&mut link.queue),
             inflight: take(&mut link.inflight),
             unproven: take(&mut link.unproven),
+            statistics: take(&mut link.statistics),
             fetch_bytes: take(&mut link.fetch_bytes),
             queued: link.queued - start,
         }
@@ -152,6 +154,7 @@ impl Unsent {
         link.internal.extend(self.internal);
         link.inflight += self.inflight;
         link.unproven += self.unproven;
+        link.statistics += self.statistics;
         link.fetch_bytes += self.fetch_bytes;
         link.queued += self.queued;
         // Any of them may not be quick.
@@ -168,6 +171,7 @@ impl Unsent {
         link.queue = self.queue;
         link.inflight = self.inflight;
         link.unproven = self.unproven;
+        link.statistics = self.statistics;
         link.fetch_bytes = self.fetch_bytes;
         link.queued = self.queued;
         // Any of them may not be quick.

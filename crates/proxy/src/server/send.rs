@@ -16,7 +16,7 @@ use crate::base::buffer::Outbox;
 use crate::base::id::ConnId;
 #[cfg(seeded_bugs)]
 use crate::base::part::Requester;
-use crate::base::part::{Data, Effort, Incoming, Part};
+use crate::base::part::{Data, Effort, Incoming, LinkClass, Part};
 use crate::base::size::Cost;
 #[cfg(seeded_bugs)]
 use crate::base::size::Expected;
@@ -91,7 +91,10 @@ impl Servers {
         let Some(link) = self.links.find_mut(id) else { return };
         let load = self.loads.of(asks.id);
         let expected = match request.class {
-            Class::Broadcast { reach: Reach::All | Reach::Survey | Reach::Sole, .. } => {
+            // Nobody else waits behind those on a private link.
+            Class::Broadcast { reach: Reach::Survey | Reach::Sole, writes: false, .. }
+                if link.class != LinkClass::Private =>
+            {
                 asks.expected.of_statistics()
             }
             _ => asks.expected,

@@ -32,7 +32,7 @@ impl Link {
             && self.inflight + bytes <= self.limit.bytes()
             && load.inflight + bytes <= base.limits.client_outbox as u64
             && !load.is_beyond(self.depth)
-            && !cost.is_unproven();
+            && !cost.is_special();
         is_usual || self.takes_unusual(base, load, cost)
     }
 
@@ -48,7 +48,10 @@ impl Link {
     #[cold]
     fn takes_unusual(&mut self, base: &Base, load: &Load, cost: Cost) -> bool {
         if !self.queue.is_empty() || !self.takes(base, cost) {
-            self.limit.note_short();
+            // More bytes would not help those.
+            if !cost.is_statistics() {
+                self.limit.note_short();
+            }
             return bug!(PassWaiting);
         }
         // Its turn comes in this turn of the loop, and tells what the answer may be.
@@ -77,7 +80,7 @@ impl Link {
     pub(super) fn takes(&self, base: &Base, cost: Cost) -> bool {
         let is_free = self.inflight == 0 && !bug!(LimitNeverOpens);
         let fits = is_free || self.inflight + cost.bytes() <= self.limit.bytes();
-        fits && (!cost.is_unproven() || self.takes_unproven(base, cost))
+        fits && (!cost.is_special() || self.takes_special(base, cost))
     }
 
     /// As `takes`, for a request that is slow or may turn out to be: a client has one outstanding,
@@ -106,8 +109,12 @@ impl Link {
         matches!(self.class, LinkClass::Slow | LinkClass::Control)
     }
 
-    /// Whether it takes an answer of unknown length: one, and more on a long way.
-    fn takes_unproven(&self, base: &Base, cost: Cost) -> bool {
+    /// Whether it takes an answer of unknown length, or statistics: few, and more on a long way.
+    fn takes_special(&self, base: &Base, cost: Cost) -> bool {
+        if cost.is_statistics() {
+            let more = self.limit.round_trip() / limits::STATISTICS_EACH_US;
+            return u64::from(self.statistics) < limits::STATISTICS_INFLIGHT + more;
+        }
         let trips = 1 + self.limit.round_trip() / (2 * limits::QUEUEING_US);
         let most = base.limits.unproven.saturating_mul(trips);
         self.unproven == 0 || self.unproven + cost.unproven() <= most

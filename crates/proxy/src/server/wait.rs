@@ -257,8 +257,8 @@ impl Servers {
             OTHERS
         } else if link.takes(base, cost) {
             Room::Yes
-        } else if cost.is_unproven() && link.takes(base, cost.proven()) {
-            Room::Others { is_short: true }
+        } else if cost.is_special() && link.takes(base, cost.proven()) {
+            Room::Others { is_short: cost.is_unproven() }
         } else {
             Room::No
         };

@@ -624,23 +624,74 @@ fn a_client_with_small_answers_that_asks_for_one_at_a_time_passes_unknown_ones_a
 
 /// A server needs ten times as long for them as for a value of as many bytes.
 #[test]
-fn a_client_that_pipelines_statistics_has_few_of_them_in_flight() {
-    let (mut stage, link) = with_few_unproven();
-    let greedy = stage.client();
-    let figures: String = (0..150).map(|nth| format!("STAT figure{nth} 5\r\n")).collect();
-    let answer = figures + "END\r\n";
-    stage.says(greedy, "stats\r\n");
-    assert_eq!(stage.turn(link), "stats\r\n");
-    stage.says(link, &answer);
-    stage.says(greedy, &"stats\r\n".repeat(40));
-    let sent = stage.turn(link);
-    assert_eq!(sent, "stats\r\n".repeat(4));
-    // Nor do others wait behind those that stay.
-    let quiet = stage.client();
-    stage.says(quiet, "set a 0 0 1\r\na\r\n");
-    assert_eq!(stage.turn(link), "set a 0 0 1\r\na\r\n");
-    stage.says(link, &answer);
-    assert_eq!(stage.turn(link), "stats\r\n");
+fn statistics_have_few_places_on_a_link_and_keep_no_others_from_it() {
+    for (round_trip, most) in [(0, 4), (10_000, 4 + 40)] {
+        let (mut stage, link) = with_few_unproven();
+        let answer = "STAT pid 1\r\nEND\r\n";
+        let (greedy, other) = (stage.client(), stage.client());
+        // Some answers are samples of the round trip.
+        for _ in 0..100 {
+            stage.says(greedy, "stats\r\n");
+            assert_eq!(stage.turn(link), "stats\r\n");
+            stage.passes(round_trip);
+            stage.says(link, answer);
+            stage.received(greedy);
+        }
+        stage.says(greedy, &"stats\r\n".repeat(60));
+        let sent = stage.turn(link) + &stage.turn(link);
+        assert_eq!(sent, "stats\r\n".repeat(most), "{round_trip} us");
+        // Nothing is known of these: they have room of their own, and do not wait.
+        stage.says(other, "stats\r\n");
+        assert_eq!(stage.turn(link), "");
+        for new in [stage.client(), stage.client()] {
+            stage.says(new, "get a\r\n");
+            assert_eq!(stage.turn(link), "get a\r\n");
+        }
+        // Each has its turn.
+        stage.says(link, &answer.repeat(2));
+        assert_eq!(stage.turn(link), "stats\r\n".repeat(2));
+        stage.says(link, &answer.repeat(most));
+        assert!(stage.received(other).ends_with("END\r\n"));
+    }
+}
+
+/// They wait for a place, and not for bytes: where they raised the limit, the large values of
+/// others would fill it at once.
+#[test]
+fn statistics_that_wait_do_not_raise_the_in_flight_limit() {
+    let mut stage = Stage::of(&["s0"], |plan| {
+        plan.limits.inflight = 64 * 1024;
+        plan.pools[0].preconnect = true;
+    });
+    let link = stage.connect(0);
+    let (greedy, other) = (stage.client(), stage.client());
+    for _ in 0..20 {
+        stage.says(greedy, &"stats\r\n".repeat(20));
+        for _ in 0..5 {
+            let sent = stage.turn(link) + &stage.turn(link);
+            let answers = sent.matches("stats").count();
+            stage.says(link, &"STAT pid 1\r\nEND\r\n".repeat(answers));
+        }
+        stage.received(greedy);
+    }
+    let value = "v".repeat(40_000);
+    stage.says(other, &format!("set a 0 0 40000\r\n{value}\r\n").repeat(20));
+    let sent = stage.turn(link) + &stage.turn(link);
+    assert!((1..=4).contains(&sent.matches("set a").count()), "{}", sent.len());
+}
+
+#[test]
+fn changes_to_all_servers_do_not_wait_behind_statistics() {
+    let mut stage = Stage::new(&["s0"], |pool| {
+        (pool.preconnect, pool.allow) = (true, vec!["flush_all".into()]);
+    });
+    let link = stage.connect(0);
+    let client = stage.client();
+    stage.says(client, &"stats\r\n".repeat(10));
+    assert_eq!(stage.turn(link), "stats\r\n".repeat(4));
+    let changes = stage.client();
+    stage.says(changes, &"flush_all\r\n".repeat(10));
+    assert_eq!(stage.turn(link), "flush_all\r\n".repeat(10));
 }
 
 #[test]
