@@ -58,10 +58,9 @@ pub const COST_OF_MESSAGE: u64 = 256;
 pub const ANSWER_UNKNOWN: u32 = 1024;
 /// How long requests may wait at a server beyond the shortest round trip, in microseconds.
 pub const QUEUEING_US: u64 = 1_000;
-/// Questions for statistics in flight on a link, and one more for each so many microseconds of its
-/// round trip: memcached answers one in some 40 us, and others wait behind them.
+/// Questions for statistics in flight on a link, and one more for each `DEPTH_TRIP_US` of its round
+/// trip: memcached answers one in some 40 us, and others wait behind them.
 pub const STATISTICS_INFLIGHT: u64 = 4;
-pub const STATISTICS_EACH_US: u64 = 250;
 /// The least in-flight limit of a link: some 300 small requests.
 pub const INFLIGHT_MIN: u64 = 128 * 1024;
 /// The largest in-flight limit of a link.

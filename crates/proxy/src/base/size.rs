@@ -44,8 +44,8 @@ impl Cost {
 
     /// Returns the cost if this is expected in answer instead. It is not less than it was.
     pub(crate) fn renewed(self, expected: Expected) -> Cost {
-        let Cost(now) =
-            Cost::new(0, if self.is_statistics() { expected.of_statistics() } else { expected });
+        let expected = if self.is_statistics() { expected.of_statistics() } else { expected };
+        let Cost(now) = Cost::new(0, expected);
         Cost(self.bytes().max(Cost(now).bytes()) as u32 | now & !BYTES)
     }
 

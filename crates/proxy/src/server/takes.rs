@@ -112,7 +112,7 @@ impl Link {
     /// Whether it takes an answer of unknown length, or statistics: few, and more on a long way.
     fn takes_special(&self, base: &Base, cost: Cost) -> bool {
         if cost.is_statistics() {
-            let more = self.limit.round_trip() / limits::STATISTICS_EACH_US;
+            let more = self.limit.round_trip() / limits::DEPTH_TRIP_US;
             return u64::from(self.statistics) < limits::STATISTICS_INFLIGHT + more;
         }
         let trips = 1 + self.limit.round_trip() / (2 * limits::QUEUEING_US);
